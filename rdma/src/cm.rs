@@ -1,0 +1,250 @@
+//! Connection management.
+
+use core::fmt;
+use core::time::Duration;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::BorrowedFd;
+
+use crate::{Provider, QpConfig, Time};
+
+/// Makes and ends connections through one device; owned by one thread.
+///
+/// Active side: `resolve`, then on [`CmEvent::Resolved`] `create_qp`, adopt it and push receives, `connect`,
+/// then [`CmEvent::Established`] or a failure. Passive side: `listen`, then on [`CmEvent::ConnectRequest`]
+/// `create_qp`, have its group adopt it and push receives, `accept` (or `reject`). Either side ends with
+/// `disconnect` and, once the queue pair is released, `close`.
+pub trait ConnectionManager<P: Provider> {
+    /// Listens on an NVMe-style address: the IP of the device and an RDMA-CM TCP-port-space port. Port 0
+    /// picks a free one; [`ConnectionManager::local_addr`] tells which.
+    ///
+    /// # Errors
+    /// [`CmError::Io`] with [`io::ErrorKind::AddrInUse`] when somebody listens there.
+    fn listen(&mut self, addr: SocketAddr, options: &ConnOptions) -> Result<ConnId, CmError>;
+
+    /// Starts address and route resolution; [`CmEvent::Resolved`] or [`CmEvent::ConnectFailed`] follows.
+    ///
+    /// # Errors
+    /// The address can not be used at all.
+    fn resolve(
+        &mut self,
+        now: Time,
+        to: SocketAddr,
+        timeout: Duration,
+        options: &ConnOptions,
+    ) -> Result<ConnId, CmError>;
+
+    /// Makes the queue pair of a connection, for `group` to adopt.
+    ///
+    /// # Errors
+    /// What the device says; [`CmError::UnknownConnection`] when it ended meanwhile.
+    fn create_qp(
+        &mut self,
+        conn: ConnId,
+        group: &P::GroupHandle,
+        config: &QpConfig,
+    ) -> Result<P::NewQp, CmError>;
+
+    /// Asks the peer for the connection.
+    ///
+    /// # Errors
+    /// The connection is not at that point.
+    fn connect(&mut self, now: Time, conn: ConnId, params: &ConnParams) -> Result<(), CmError>;
+
+    /// Accepts a request. The group must have adopted the queue pair.
+    ///
+    /// # Errors
+    /// The connection is not at that point.
+    fn accept(&mut self, now: Time, conn: ConnId, params: &ConnParams) -> Result<(), CmError>;
+
+    /// Rejects a request with reason [`REJECT_CONSUMER_DEFINED`] and up to 148 bytes of private data. The
+    /// connection is closed thereby.
+    ///
+    /// # Errors
+    /// The connection is not at that point.
+    fn reject(&mut self, now: Time, conn: ConnId, private: &[u8]) -> Result<(), CmError>;
+
+    /// Starts an orderly end: the queue pair goes to ERROR (its requests are flushed), the peer is told, and
+    /// [`CmEvent::Disconnected`] follows when it answered or did not within the retries.
+    fn disconnect(&mut self, now: Time, conn: ConnId);
+
+    /// Forgets a connection or a listener at once; no event of it follows.
+    fn close(&mut self, conn: ConnId);
+
+    /// Drives the protocol and returns the next event, or `None` when there is nothing to do before
+    /// [`ConnectionManager::deadline`] or a wake-up.
+    fn poll(&mut self, now: Time) -> Option<CmEvent>;
+
+    /// When `poll` must run again at the latest.
+    fn deadline(&self) -> Option<Time>;
+
+    /// Readable when there is something to poll for; `None` where a simulator drives.
+    fn fd(&self) -> Option<BorrowedFd<'_>>;
+
+    /// The local address of a connection or listener.
+    fn local_addr(&self, conn: ConnId) -> Option<SocketAddr>;
+}
+
+/// Names a connection or a listener of one connection manager; never reused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ConnId(pub u64);
+
+/// Reject reason "consumer defined": the private data says why.
+pub const REJECT_CONSUMER_DEFINED: u16 = 28;
+
+/// Options of a connection or a listener.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ConnOptions {
+    /// Type of service of its packets.
+    pub type_of_service: Option<u8>,
+    /// Local ACK timeout exponent: 4.096 us times two to the power of it.
+    pub ack_timeout_exponent: Option<u8>,
+}
+
+/// What the two sides agree on. Depths are always *ours*: `initiator_depth` is the number of RDMA READs that
+/// we may have in flight, `responder_resources` the number that we serve; an event that reports the peer's
+/// wishes has them already turned round.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ConnParams {
+    /// RDMA READs that we serve at once.
+    pub responder_resources: u8,
+    /// RDMA READs that we have in flight at once.
+    pub initiator_depth: u8,
+    /// Retries after an acknowledge time-out, 0..=7.
+    pub retry_count: u8,
+    /// Retries after receiver-not-ready, 0..=6, or 7 for no limit.
+    pub rnr_retry_count: u8,
+    /// Up to 56 bytes with a request, 196 with an accept.
+    pub private_data: PrivateData,
+}
+
+/// Private data of a connection-management message, by value.
+#[derive(Clone, Copy)]
+pub struct PrivateData {
+    length: u8,
+    bytes: [u8; Self::MAX],
+}
+
+impl PrivateData {
+    /// The most that any message carries, in bytes.
+    pub const MAX: usize = 196;
+
+    /// No private data.
+    pub const EMPTY: Self = Self { length: 0, bytes: [0; Self::MAX] };
+
+    /// A copy of `bytes`, or `None` if there are more than [`PrivateData::MAX`].
+    pub fn new(bytes: &[u8]) -> Option<Self> {
+        let mut data = Self::EMPTY;
+        data.bytes.get_mut(..bytes.len())?.copy_from_slice(bytes);
+        data.length = u8::try_from(bytes.len()).ok()?;
+        Some(data)
+    }
+
+    /// The bytes. A receiver may see more than was sent: the room of the message, padded with zeros.
+    pub fn as_slice(&self) -> &[u8] {
+        &self.bytes[..usize::from(self.length)]
+    }
+}
+
+impl Default for PrivateData {
+    fn default() -> Self {
+        Self::EMPTY
+    }
+}
+
+impl fmt::Debug for PrivateData {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self.as_slice(), f)
+    }
+}
+
+/// What happened to a connection. Plain data: nothing has to be given back.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub enum CmEvent {
+    /// Passive: somebody wants to connect.
+    ConnectRequest {
+        /// The listener that it came to.
+        listener: ConnId,
+        /// The new connection.
+        conn: ConnId,
+        /// The most we can agree to, seen from our side, and the peer's private data.
+        params: ConnParams,
+        /// Who asks.
+        peer: SocketAddr,
+    },
+    /// Active: address and route are known.
+    Resolved {
+        /// The connection.
+        conn: ConnId,
+    },
+    /// Both sides are ready. On the active side the private data is that of the peer's accept.
+    Established {
+        /// The connection.
+        conn: ConnId,
+        /// What was agreed, seen from our side.
+        params: ConnParams,
+    },
+    /// Active: the peer does not want to.
+    Rejected {
+        /// The connection.
+        conn: ConnId,
+        /// The reason of the connection-management protocol; 28 means that `private_data` tells.
+        reason: u16,
+        /// What the peer's consumer said.
+        private_data: PrivateData,
+    },
+    /// The connection could not be made; on the passive side, never came to be after our accept.
+    ConnectFailed {
+        /// The connection.
+        conn: ConnId,
+        /// At which step.
+        failure: ConnectFailure,
+    },
+    /// The connection ended; the queue pair is in ERROR.
+    Disconnected {
+        /// The connection.
+        conn: ConnId,
+    },
+    /// The device was removed under the connection or listener.
+    DeviceRemoved {
+        /// The connection.
+        conn: ConnId,
+    },
+}
+
+/// At which step a connection could not be made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConnectFailure {
+    /// The address does not lead anywhere.
+    #[error("the address cannot be resolved")]
+    Address,
+    /// There is no route to it.
+    #[error("no route to the address")]
+    Route,
+    /// Something there refused the packets: nobody speaks RoCE at that address.
+    #[error("nothing answers RoCE at the address")]
+    Refused,
+    /// No answer within the retries.
+    #[error("no answer")]
+    Unreachable,
+}
+
+/// Why a connection-manager call failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CmError {
+    /// The connection ended or never was.
+    #[error("no such connection")]
+    UnknownConnection,
+    /// The call does not fit the connection's state.
+    #[error("the connection is not in a state for this")]
+    WrongState,
+    /// More private data than the message carries.
+    #[error("private data too long")]
+    PrivateDataTooLong,
+    /// The system refused.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}

@@ -1,0 +1,150 @@
+//! Devices and what they can do.
+#![expect(unsafe_code, reason = "declares methods that take memory by address")]
+
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::BorrowedFd;
+
+use crate::{Access, GroupConfig, Mem, Provider};
+
+/// An RDMA device as seen through one local address. Cheap to clone; clones name the same device.
+pub trait Device<P: Provider>: Clone + Send + Sync + 'static {
+    /// What it can do.
+    fn caps(&self) -> &Caps;
+
+    /// The local address that it serves.
+    fn local_ip(&self) -> IpAddr;
+
+    /// Registers memory with this device.
+    ///
+    /// # Errors
+    /// What the system says; where a resource limit is the cause the message names the limit and the fix.
+    ///
+    /// # Safety
+    /// The memory must stay mapped until the returned region is dropped. While it is registered with
+    /// remote access the peer may read or write it at any time, so it must not be reached through
+    /// references that assume otherwise.
+    unsafe fn register(&self, memory: Mem<'_>, access: Access) -> io::Result<P::Region>;
+
+    /// Allocates a memory window, not bound to anything yet.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::Unsupported`] when [`Caps::memory_windows`] is false, else what the system says.
+    fn window(&self) -> io::Result<P::Window>;
+
+    /// Makes a group: one per core that serves this device. At most as many as the device was opened for.
+    ///
+    /// # Errors
+    /// What the system says.
+    fn group(&self, config: &GroupConfig) -> io::Result<P::Group>;
+
+    /// The connection manager, once per device.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::AlreadyExists`] on the second call, else what the system says.
+    fn connection_manager(&self) -> io::Result<P::Cm>;
+
+    /// Readable when [`Device::next_async`] has something.
+    fn async_fd(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    /// The next event that belongs to no work request.
+    ///
+    /// # Errors
+    /// What the system says.
+    fn next_async(&self) -> io::Result<Option<AsyncEvent>> {
+        Ok(None)
+    }
+
+    /// Counters of the device as a whole.
+    fn stats(&self) -> DeviceStats {
+        DeviceStats::default()
+    }
+}
+
+/// What a device grants. Requests beyond it are clamped by whoever asks.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Caps {
+    /// Its name: `mlx5_0`, `soft`, ...
+    pub name: String,
+    /// Whether the CPU does the work.
+    pub software: bool,
+    /// Whether it speaks iWARP, where the sink of an RDMA READ needs [`Access::REMOTE_WRITE`].
+    pub iwarp: bool,
+    /// Work requests per queue.
+    pub max_wr: u32,
+    /// Scatter-gather elements per work request.
+    pub max_sge: u32,
+    /// Completions per group.
+    pub max_cqe: u32,
+    /// RDMA READs that one of our queue pairs may have in flight.
+    pub max_initiator_depth: u8,
+    /// RDMA READs that one of our queue pairs may serve at once.
+    pub max_responder_resources: u8,
+    /// Bytes in one region.
+    pub max_region_bytes: u64,
+    /// Type-2 memory windows are to be had.
+    pub memory_windows: bool,
+    /// SEND with Invalidate is known to work.
+    pub send_with_invalidate: bool,
+    /// dma-bufs can be registered.
+    pub dma_buf: bool,
+    /// The largest path MTU that a connection through this device will use, in bytes of payload.
+    pub max_path_mtu: u32,
+}
+
+impl Caps {
+    /// A software device's capabilities, to be adjusted by its provider.
+    pub fn software(name: impl Into<String>) -> Self {
+        Self {
+            name: name.into(),
+            software: true,
+            iwarp: false,
+            max_wr: 16 * 1024,
+            max_sge: 16,
+            max_cqe: 1 << 20,
+            max_initiator_depth: 16,
+            max_responder_resources: 16,
+            max_region_bytes: u64::MAX,
+            memory_windows: true,
+            send_with_invalidate: true,
+            dma_buf: false,
+            max_path_mtu: 4096,
+        }
+    }
+}
+
+/// Something happened to the device, not to a work request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum AsyncEvent {
+    /// The device is gone or unusable.
+    DeviceFatal,
+    /// The port came up.
+    PortUp,
+    /// The port went down.
+    PortDown,
+    /// A queue pair failed without a completion to say so.
+    QpFatal {
+        /// Its number.
+        qpn: u32,
+    },
+    /// A completion queue overran.
+    CqError,
+    /// Anything else, by its verbs number.
+    Other(u32),
+}
+
+/// Counters of a device that belong to no group. A device that does not count leaves zeros.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct DeviceStats {
+    /// Connection-management messages sent.
+    pub mads_sent: u64,
+    /// Connection-management messages received.
+    pub mads_received: u64,
+    /// Datagrams that were no connection-management message for us.
+    pub mads_dropped: u64,
+}

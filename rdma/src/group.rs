@@ -1,0 +1,160 @@
+//! Groups: a completion queue and the queue pairs that complete to it.
+#![expect(unsafe_code, reason = "declares methods that take memory by address")]
+
+use std::os::fd::BorrowedFd;
+
+use crate::{Provider, RecvWr, SendWr, Time, Wc};
+
+/// A completion queue and the queue pairs behind it; owned by one thread.
+///
+/// Pushing queues a request in space that was preallocated; [`Group::flush`] hands everything pushed to the
+/// device with at most one doorbell per queue pair. After an error each request that was pushed and has not
+/// completed is reported by [`Group::poll`] with [`crate::WcStatus::FLUSHED`], those the device never saw
+/// included: there is one completion path.
+///
+/// No method allocates, blocks or takes a lock that another thread holds for long.
+pub trait Group<P: Provider> {
+    /// Names this group when a connection manager makes a queue pair for it; may go to other threads.
+    fn handle(&self) -> P::GroupHandle;
+
+    /// Takes over a queue pair that was made for this group.
+    fn adopt(&mut self, qp: P::NewQp) -> QpKey;
+
+    /// The queue pair's number, as in [`Wc::qpn`].
+    fn qpn(&self, qp: QpKey) -> u32;
+
+    /// What the queue pair was granted, which may differ from what was asked for.
+    fn granted(&self, qp: QpKey) -> QpConfig;
+
+    /// Queues a send request. On a queue pair that is not connected yet it waits for the connection.
+    ///
+    /// # Errors
+    /// The request was not queued.
+    ///
+    /// # Safety
+    /// The memory behind `sges` must stay valid, and for RDMA READs unaliased, until the request completes or
+    /// [`Group::release`] returns, or until the region behind its key is dropped.
+    unsafe fn push_send(&mut self, qp: QpKey, wr: &SendWr<'_>) -> Result<(), PushError>;
+
+    /// Queues a receive; allowed before the connection is accepted.
+    ///
+    /// # Errors
+    /// The request was not queued.
+    ///
+    /// # Safety
+    /// As for [`Group::push_send`]; the memory must be unaliased.
+    unsafe fn push_recv(&mut self, qp: QpKey, wr: &RecvWr<'_>) -> Result<(), PushError>;
+
+    /// Hands all that was pushed to the device.
+    fn flush(&mut self, now: Time);
+
+    /// Drives progress and reaps completions into `out`; returns how many. Zero means nothing is left to do
+    /// before [`Group::deadline`] or a wake-up, provided that `out` was not empty.
+    fn poll(&mut self, now: Time, out: &mut [Wc]) -> usize;
+
+    /// When `poll` must run again at the latest, if nothing wakes [`Group::fd`] earlier.
+    fn deadline(&self) -> Option<Time>;
+
+    /// Asks for a wake-up on [`Group::fd`]. Poll once more after arming, before sleeping.
+    fn arm(&mut self);
+
+    /// Readable when there is something to poll for; `None` where a simulator drives.
+    fn fd(&self) -> Option<BorrowedFd<'_>>;
+
+    /// Consumes the wake-up.
+    fn acknowledge_wake(&mut self);
+
+    /// Moves a queue pair to ERROR: its requests complete with a flush status, and from then on nothing
+    /// that the peer sends for it is placed.
+    fn fail(&mut self, qp: QpKey);
+
+    /// Frees a queue pair. Once it returns, none of its requests' memory is touched and no completion of it
+    /// is reported, those not yet polled included.
+    fn release(&mut self, qp: QpKey);
+
+    /// Counters.
+    fn stats(&self) -> GroupStats;
+}
+
+/// Names a queue pair of a group. Stale keys are noticed: using one is a bug of the caller and panics.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct QpKey(pub u64);
+
+/// What a group is made for.
+#[derive(Clone, Copy, Debug)]
+pub struct GroupConfig {
+    /// Completions that can wait to be polled.
+    pub completions: u32,
+    /// Queue pairs that the group is expected to hold; space for them is allocated up front where possible.
+    pub queue_pairs: u32,
+    /// Which of the device's completion vectors to use, modulo their number.
+    pub completion_vector: u32,
+}
+
+/// The sizes of a queue pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QpConfig {
+    /// Requests in the send queue.
+    pub send_wr: u32,
+    /// Requests in the receive queue.
+    pub recv_wr: u32,
+    /// Scatter-gather elements per send request.
+    pub send_sge: u32,
+    /// Scatter-gather elements per receive.
+    pub recv_sge: u32,
+    /// Bytes that a request with [`crate::SendFlags::INLINE`] may carry.
+    pub inline_bytes: u32,
+}
+
+/// Why a request was not queued.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PushError {
+    /// More scatter-gather elements than were granted.
+    #[error("more scatter-gather elements than the queue pair was granted")]
+    TooManySges,
+    /// No room: wait for completions.
+    #[error("the queue is full")]
+    QueueFull,
+    /// The device does not do this.
+    #[error("the device does not support this operation")]
+    Unsupported,
+    /// Inline data beyond what was granted.
+    #[error("more inline data than the queue pair was granted")]
+    InlineTooLong,
+}
+
+/// Counters of one group. A provider that does not see packets leaves those at zero.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct GroupStats {
+    /// Packets sent, retransmissions included.
+    pub packets_sent: u64,
+    /// Packets received and accepted.
+    pub packets_received: u64,
+    /// Bytes of payload sent, retransmissions included.
+    pub payload_bytes_sent: u64,
+    /// Bytes of payload received and accepted.
+    pub payload_bytes_received: u64,
+    /// System calls that sent.
+    pub send_calls: u64,
+    /// System calls that received.
+    pub receive_calls: u64,
+    /// Packets sent again.
+    pub packets_retransmitted: u64,
+    /// Packets dropped because they were duplicates, out of order, malformed or for nobody.
+    pub packets_dropped: u64,
+    /// Packets dropped because the invariant CRC was wrong.
+    pub icrc_failures: u64,
+    /// Times that the peer said receiver-not-ready.
+    pub rnr_naks_received: u64,
+    /// Times that we said receiver-not-ready.
+    pub rnr_naks_sent: u64,
+    /// Acknowledge time-outs.
+    pub ack_timeouts: u64,
+    /// NAKs sent for a gap in the sequence.
+    pub sequence_naks_sent: u64,
+    /// NAKs received for a gap in the sequence.
+    pub sequence_naks_received: u64,
+    /// Send requests that were handed over.
+    pub doorbells: u64,
+}

@@ -1,0 +1,27 @@
+//! One verbs-shaped interface to RDMA, and the providers behind it.
+//!
+//! The NVMe over Fabrics transports are generic over [`Provider`], so no virtual call is made per work
+//! request. A process opens one [`Device`] per local address, registers its memory with each device,
+//! makes one [`Group`] per core (a completion queue and everything that drives its queue pairs) and one
+//! [`ConnectionManager`] per device.
+//!
+//! Nothing here waits or reads a clock. `poll` does all that is ready at `now`; `deadline` says when it
+//! must run again; `fd` is what a driver may sleep on in between.
+
+mod cm;
+mod device;
+mod group;
+mod memory;
+mod provider;
+mod work;
+
+pub use cm::{
+    CmError, CmEvent, ConnId, ConnOptions, ConnParams, ConnectFailure, ConnectionManager,
+    PrivateData, REJECT_CONSUMER_DEFINED,
+};
+pub use device::{AsyncEvent, Caps, Device, DeviceStats};
+pub use group::{Group, GroupConfig, GroupStats, PushError, QpConfig, QpKey};
+pub use memory::{Access, Mem, MemoryRegion, MemoryWindow, RegionHandle, WindowHandle};
+pub use provider::Provider;
+pub use roce_proto::Time;
+pub use work::{Bind, Op, RecvWr, SendFlags, SendWr, Sge, Wc, WcOpcode, WcStatus};

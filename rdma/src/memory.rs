@@ -1,0 +1,97 @@
+//! Registered memory.
+
+use core::ops::BitOr;
+use std::os::fd::BorrowedFd;
+
+use crate::{Op, Provider};
+
+/// What may be done with a region or a window: the values of `enum ibv_access_flags`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Access(u32);
+
+impl Access {
+    /// Local read only.
+    pub const NONE: Self = Self(0);
+    /// Receives and RDMA READs of ours may land here.
+    pub const LOCAL_WRITE: Self = Self(1);
+    /// The peer may RDMA WRITE here; needs [`Access::LOCAL_WRITE`].
+    pub const REMOTE_WRITE: Self = Self(2);
+    /// The peer may RDMA READ from here.
+    pub const REMOTE_READ: Self = Self(4);
+    /// Memory windows may be bound to the region.
+    pub const WINDOW_BIND: Self = Self(16);
+
+    /// Whether all of `other` is included.
+    pub const fn contains(self, other: Self) -> bool {
+        self.0 & other.0 == other.0
+    }
+
+    /// The bits, as in `ibv_access_flags`.
+    pub const fn bits(self) -> u32 {
+        self.0
+    }
+}
+
+impl BitOr for Access {
+    type Output = Self;
+
+    fn bitor(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+}
+
+/// Memory to register.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub enum Mem<'a> {
+    /// Any mapped host memory: the heap, mmap, huge pages, io_uring fixed buffers.
+    Host {
+        /// First byte.
+        addr: *mut u8,
+        /// Length in bytes.
+        length: usize,
+    },
+    /// A dma-buf (device memory), addressed at `iova` in work requests.
+    DmaBuf {
+        /// The dma-buf.
+        fd: BorrowedFd<'a>,
+        /// Where in it to begin, in bytes.
+        offset: u64,
+        /// Length in bytes.
+        length: usize,
+        /// The address that work requests give its first byte.
+        iova: u64,
+    },
+}
+
+/// Names a registered region in an [`Op::Bind`]. Opaque to callers; meaningful to its device only.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RegionHandle(pub u64);
+
+/// Names a memory window in an [`Op::Bind`]. Opaque to callers; meaningful to its device only.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WindowHandle(pub u64);
+
+/// Registered memory. Dropping it deregisters: once `drop` has returned, no byte of the memory is read or
+/// written through this registration, whatever is still in flight.
+pub trait MemoryRegion: Send + Sync {
+    /// The key for [`crate::Sge::lkey`].
+    fn lkey(&self) -> u32;
+    /// The key to give to a peer.
+    fn rkey(&self) -> u32;
+    /// Its name in an [`Op::Bind`].
+    fn handle(&self) -> RegionHandle;
+}
+
+/// A type-2 memory window: grants part of a region to the peer of one queue pair, until it is invalidated
+/// by either side.
+pub trait MemoryWindow<P: Provider>: Send {
+    /// The key that the latest [`MemoryWindow::bind`] gave it.
+    fn rkey(&self) -> u32;
+
+    /// The operation that opens `length` bytes of `region` at `addr` under a fresh key, which
+    /// [`MemoryWindow::rkey`] returns from now on. Push it on the queue pair whose peer is to use it; it
+    /// takes effect before later requests of that queue. A window must be invalid (new or invalidated)
+    /// when the bind executes.
+    fn bind(&mut self, region: &P::Region, addr: u64, length: u64, access: crate::Access) -> Op;
+}

@@ -1,0 +1,262 @@
+//! Work requests and work completions.
+
+use core::fmt;
+use core::ops::BitOr;
+
+use crate::{Access, RegionHandle, WindowHandle};
+
+/// One piece of local memory in a work request. Same layout as `struct ibv_sge`.
+#[repr(C)]
+#[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
+pub struct Sge {
+    /// Address of the first byte, as it was registered.
+    pub addr: u64,
+    /// Length in bytes.
+    pub length: u32,
+    /// Local key of the region that holds it.
+    pub lkey: u32,
+}
+
+/// What a send work request does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Op {
+    /// Send to the peer's next receive.
+    Send,
+    /// As [`Op::Send`], and invalidate the peer's memory window `rkey` when it arrives.
+    SendWithInvalidate {
+        /// Key of the peer's window.
+        rkey: u32,
+    },
+    /// Write local memory to the peer's.
+    RdmaWrite {
+        /// Address in the peer's region.
+        remote_addr: u64,
+        /// Key of the peer's region or window.
+        rkey: u32,
+    },
+    /// Read the peer's memory into local memory.
+    RdmaRead {
+        /// Address in the peer's region.
+        remote_addr: u64,
+        /// Key of the peer's region or window.
+        rkey: u32,
+    },
+    /// Bind a type-2 memory window of our own; see [`crate::MemoryWindow::bind`].
+    Bind(Bind),
+    /// Invalidate a memory window of our own.
+    LocalInvalidate {
+        /// The window's key.
+        rkey: u32,
+    },
+}
+
+/// A window, the key it is to answer to, and the bytes it is to grant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bind {
+    /// The window.
+    pub window: WindowHandle,
+    /// The key that it has from the bind on.
+    pub rkey: u32,
+    /// The region that it opens.
+    pub region: RegionHandle,
+    /// First byte that it grants.
+    pub addr: u64,
+    /// Bytes that it grants.
+    pub length: u64,
+    /// What the peer may do with them.
+    pub access: Access,
+}
+
+/// Modifiers of a send work request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SendFlags(u32);
+
+impl SendFlags {
+    /// None.
+    pub const NONE: Self = Self(0);
+    /// Start only when earlier RDMA READs have completed.
+    pub const FENCE: Self = Self(1);
+    /// Report success as well; a failure is always reported.
+    pub const SIGNALED: Self = Self(2);
+    /// Raise the peer's solicited event.
+    pub const SOLICITED: Self = Self(4);
+    /// The payload is captured by [`crate::Group::flush`] at the latest and needs no key.
+    pub const INLINE: Self = Self(8);
+
+    /// Whether all flags of `other` are set.
+    pub const fn contains(self, other: Self) -> bool {
+        self.0 & other.0 == other.0
+    }
+
+    /// The bits, as in `ibv_send_flags`.
+    pub const fn bits(self) -> u32 {
+        self.0
+    }
+}
+
+impl BitOr for SendFlags {
+    type Output = Self;
+
+    fn bitor(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+}
+
+/// A request for a queue pair's send queue.
+#[derive(Clone, Copy, Debug)]
+pub struct SendWr<'a> {
+    /// Returned in the completion.
+    pub wr_id: u64,
+    /// What to do.
+    pub op: Op,
+    /// How.
+    pub flags: SendFlags,
+    /// The local memory; the list is copied, the memory is not.
+    pub sges: &'a [Sge],
+}
+
+/// A request for a queue pair's receive queue.
+#[derive(Clone, Copy, Debug)]
+pub struct RecvWr<'a> {
+    /// Returned in the completion.
+    pub wr_id: u64,
+    /// Where one message goes; the list is copied, the memory is not.
+    pub sges: &'a [Sge],
+}
+
+/// A completed work request. Same layout as `struct ibv_wc`, so that a verbs provider polls straight into
+/// the caller's array.
+///
+/// When the status is not [`WcStatus::SUCCESS`] only `wr_id`, `status`, `vendor_err` and `qpn` mean anything.
+#[repr(C)]
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Wc {
+    /// As given in the work request.
+    pub wr_id: u64,
+    /// How it ended.
+    pub status: WcStatus,
+    /// What it was.
+    pub opcode: WcOpcode,
+    /// Provider-specific detail of a failure.
+    pub vendor_err: u32,
+    /// Bytes received or read.
+    pub byte_len: u32,
+    imm_data_or_rkey: u32,
+    /// The queue pair's number.
+    pub qpn: u32,
+    src_qp: u32,
+    flags: u32,
+    pkey_index: u16,
+    slid: u16,
+    sl: u8,
+    dlid_path_bits: u8,
+}
+
+const _: () = assert!(size_of::<Wc>() == 48 && size_of::<Sge>() == 16);
+
+impl Wc {
+    const WITH_INVALIDATE: u32 = 8;
+
+    /// A completion as a software provider makes it.
+    pub fn new(wr_id: u64, qpn: u32, status: WcStatus, opcode: WcOpcode, byte_len: u32) -> Self {
+        Self { wr_id, qpn, status, opcode, byte_len, ..Self::default() }
+    }
+
+    /// The same completion, saying that the peer's send invalidated `rkey`.
+    pub fn with_invalidated(self, rkey: u32) -> Self {
+        Self { imm_data_or_rkey: rkey, flags: self.flags | Self::WITH_INVALIDATE, ..self }
+    }
+
+    /// Whether the work request succeeded.
+    pub fn is_success(&self) -> bool {
+        self.status == WcStatus::SUCCESS
+    }
+
+    /// The key of ours that the peer's SEND with Invalidate ended, if any.
+    pub fn invalidated(&self) -> Option<u32> {
+        (self.is_success() && self.flags & Self::WITH_INVALIDATE != 0)
+            .then_some(self.imm_data_or_rkey)
+    }
+}
+
+/// How a work request ended: the values of `enum ibv_wc_status`.
+#[repr(transparent)]
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+pub struct WcStatus(pub u32);
+
+macro_rules! wc_status {
+    ($($(#[$doc:meta])* $name:ident = $value:literal, $text:literal;)*) => {
+        impl WcStatus {
+            $($(#[$doc])* pub const $name: Self = Self($value);)*
+        }
+
+        impl fmt::Display for WcStatus {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                match *self {
+                    $(Self::$name => f.write_str($text),)*
+                    Self(other) => write!(f, "work completion status {other}"),
+                }
+            }
+        }
+    };
+}
+
+wc_status! {
+    /// It did what was asked.
+    SUCCESS = 0, "success";
+    /// A message was longer than the receive that took it, or longer than the path carries.
+    LOCAL_LENGTH_ERROR = 1, "local length error";
+    /// The queue pair could not do what was asked.
+    LOCAL_QP_OPERATION_ERROR = 2, "local queue pair operation error";
+    /// Local memory was not registered for this.
+    LOCAL_PROTECTION_ERROR = 4, "local protection error";
+    /// The queue pair went to ERROR before the request was done.
+    FLUSHED = 5, "flushed: the queue pair is in the error state";
+    /// A window could not be bound.
+    WINDOW_BIND_ERROR = 6, "memory window bind error";
+    /// The peer answered with something that cannot be.
+    BAD_RESPONSE = 7, "bad response";
+    /// A local access error under a remote operation.
+    LOCAL_ACCESS_ERROR = 8, "local access error";
+    /// The peer could not parse or accept the request.
+    REMOTE_INVALID_REQUEST = 9, "remote invalid request error";
+    /// The peer's memory was not open for this.
+    REMOTE_ACCESS_ERROR = 10, "remote access error";
+    /// The peer failed to do it.
+    REMOTE_OPERATION_ERROR = 11, "remote operation error";
+    /// The peer did not answer, retries included.
+    RETRY_EXCEEDED = 12, "transport retry count exceeded";
+    /// The peer had no receive posted, retries included.
+    RNR_RETRY_EXCEEDED = 13, "receiver-not-ready retry count exceeded";
+    /// The device failed.
+    FATAL = 19, "fatal device error";
+    /// Anything else.
+    GENERAL = 21, "general error";
+}
+
+impl fmt::Debug for WcStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// What a completed work request was: the values of `enum ibv_wc_opcode`.
+#[repr(transparent)]
+#[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
+pub struct WcOpcode(pub u32);
+
+impl WcOpcode {
+    /// [`Op::Send`] or [`Op::SendWithInvalidate`].
+    pub const SEND: Self = Self(0);
+    /// [`Op::RdmaWrite`].
+    pub const RDMA_WRITE: Self = Self(1);
+    /// [`Op::RdmaRead`].
+    pub const RDMA_READ: Self = Self(2);
+    /// [`Op::Bind`].
+    pub const BIND_WINDOW: Self = Self(5);
+    /// [`Op::LocalInvalidate`].
+    pub const LOCAL_INVALIDATE: Self = Self(6);
+    /// A receive.
+    pub const RECV: Self = Self(128);
+}

@@ -1,0 +1,9 @@
+//! RoCE v2 reliable connections and connection management as sans-IO state machines.
+#![no_std]
+#![forbid(unsafe_code)]
+
+extern crate alloc;
+
+mod time;
+
+pub use time::Time;
