@@ -1,2 +1,63 @@
-//! Entry point.
-fn main() {}
+//! Developer chores, one subcommand each: `cargo xtask --help`.
+#![forbid(unsafe_code)]
+
+mod ci;
+mod tidy;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+use anyhow::{Context, Result, ensure};
+use clap::{Parser, Subcommand};
+
+/// Developer chores of the Feedrail workspace.
+#[derive(Parser)]
+#[command(name = "cargo xtask")]
+struct Args {
+    #[command(subcommand)]
+    chore: Chore,
+}
+
+#[derive(Subcommand)]
+enum Chore {
+    /// Everything that continuous integration checks: formatting, lints, documentation, house rules, tests.
+    Ci,
+    /// House rules that no other tool checks: file sizes, SAFETY comments, banned words.
+    Tidy,
+    /// Model-check the synchronisation of the region table with loom.
+    Loom,
+}
+
+fn main() -> ExitCode {
+    let result = match Args::parse().chore {
+        Chore::Ci => ci::run(),
+        Chore::Tidy => tidy::run(),
+        Chore::Loom => ci::loom(),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("xtask: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// The folder of the workspace.
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the workspace").to_owned()
+}
+
+/// Runs a command in the workspace's folder, its output going where ours goes.
+fn run(program: &str, args: &[&str], env: &[(&str, &str)]) -> Result<()> {
+    let line = format!("{program} {}", args.join(" "));
+    eprintln!("+ {line}");
+    let status = Command::new(program)
+        .args(args)
+        .envs(env.iter().copied())
+        .current_dir(root())
+        .status()
+        .with_context(|| format!("cannot start `{line}`"))?;
+    ensure!(status.success(), "`{line}` failed: {status}");
+    Ok(())
+}

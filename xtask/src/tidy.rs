@@ -1,0 +1,95 @@
+//! House rules that no other tool checks.
+
+use std::fs;
+use std::process::Command;
+
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::root;
+
+/// A file longer than this holds more than one noun.
+const LINES_MAX: usize = 1000;
+
+/// How far above an `unsafe` block its SAFETY comment may begin.
+const SAFETY_REACH_LINES: usize = 8;
+
+/// Checks every Rust file that git tracks, and prints all that is wrong before it fails.
+pub(crate) fn run() -> Result<()> {
+    let mut complaints = Vec::new();
+    for path in tracked_rust_files()? {
+        let text = fs::read_to_string(root().join(&path)).with_context(|| path.clone())?;
+        complaints.extend(check(&path, &text));
+    }
+    for complaint in &complaints {
+        eprintln!("{complaint}");
+    }
+    if !complaints.is_empty() {
+        bail!("{} house rules broken", complaints.len());
+    }
+    Ok(())
+}
+
+fn tracked_rust_files() -> Result<Vec<String>> {
+    let output = Command::new("git").args(["ls-files", "*.rs"]).current_dir(root()).output()?;
+    ensure!(output.status.success(), "git ls-files failed");
+    let names = String::from_utf8(output.stdout)?;
+    let there = |name: &&str| root().join(name).exists();
+    Ok(names.lines().filter(there).map(str::to_owned).collect())
+}
+
+fn check(path: &str, text: &str) -> Vec<String> {
+    let lines: Vec<&str> = text.lines().collect();
+    let mut complaints = Vec::new();
+    if lines.len() > LINES_MAX {
+        complaints.push(format!("{path}: {} lines: does it hold more than one noun?", lines.len()));
+    }
+    if !text.starts_with("//!") && !text.starts_with("#!") {
+        complaints.push(format!("{path}: the first line does not say what the file is"));
+    }
+    for (index, line) in lines.iter().enumerate() {
+        let number = index + 1;
+        if is_unsafe_block(line) && !has_reason(&lines, index) {
+            complaints.push(format!("{path}:{number}: unsafe without a SAFETY comment"));
+        }
+        for word in [concat!("TO", "DO"), concat!("FIX", "ME"), concat!("X", "XX")] {
+            if line.contains(word) {
+                complaints.push(format!("{path}:{number}: {word}: write an issue instead"));
+            }
+        }
+    }
+    complaints
+}
+
+fn is_unsafe_block(line: &str) -> bool {
+    let code = line.split("//").next().unwrap_or_default();
+    (code.contains("unsafe {") || code.contains("unsafe impl")) && !code.contains('"')
+}
+
+fn has_reason(lines: &[&str], index: usize) -> bool {
+    lines[index.saturating_sub(SAFETY_REACH_LINES)..=index].iter().any(|l| l.contains("SAFETY"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unsafe_block_needs_a_reason() {
+        let bare = "//! File.\nfn f() {\n    unsafe { g() }\n}\n";
+        assert_eq!(check("a.rs", bare).len(), 1);
+        let reasoned =
+            "//! File.\nfn f() {\n    // SAFETY: g has no contract.\n    unsafe { g() }\n}\n";
+        assert_eq!(check("a.rs", reasoned), Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_long_file_is_noticed() {
+        let long = format!("//! File.\n{}", "// line\n".repeat(LINES_MAX));
+        assert_eq!(check("a.rs", &long).len(), 1);
+    }
+
+    #[test]
+    fn a_file_says_what_it_is() {
+        assert_eq!(check("a.rs", "fn f() {}\n").len(), 1);
+    }
+}
