@@ -8,13 +8,13 @@ use std::os::fd::BorrowedFd;
 
 use crate::{Provider, QpConfig, Time};
 
-/// Makes and ends connections through one device; owned by one thread.
+/// Makes and ends connections through one device; owned by one thread at a time.
 ///
 /// Active side: `resolve`, then on [`CmEvent::Resolved`] `create_qp`, adopt it and push receives, `connect`,
 /// then [`CmEvent::Established`] or a failure. Passive side: `listen`, then on [`CmEvent::ConnectRequest`]
 /// `create_qp`, have its group adopt it and push receives, `accept` (or `reject`). Either side ends with
 /// `disconnect` and, once the queue pair is released, `close`.
-pub trait ConnectionManager<P: Provider> {
+pub trait ConnectionManager<P: Provider>: Send {
     /// Listens on an NVMe-style address: the IP of the device and an RDMA-CM TCP-port-space port. Port 0
     /// picks a free one; [`ConnectionManager::local_addr`] tells which.
     ///

@@ -5,7 +5,7 @@ use std::os::fd::BorrowedFd;
 
 use crate::{Provider, RecvWr, SendWr, Time, Wc};
 
-/// A completion queue and the queue pairs behind it; owned by one thread.
+/// A completion queue and the queue pairs behind it; owned by one thread at a time.
 ///
 /// Pushing queues a request in space that was preallocated; [`Group::flush`] hands everything pushed to the
 /// device with at most one doorbell per queue pair. After an error each request that was pushed and has not
@@ -13,7 +13,7 @@ use crate::{Provider, RecvWr, SendWr, Time, Wc};
 /// included: there is one completion path.
 ///
 /// No method allocates, blocks or takes a lock that another thread holds for long.
-pub trait Group<P: Provider> {
+pub trait Group<P: Provider>: Send {
     /// Names this group when a connection manager makes a queue pair for it; may go to other threads.
     fn handle(&self) -> P::GroupHandle;
 
