@@ -4,6 +4,8 @@
 
 extern crate alloc;
 
+mod path_mtu;
 mod time;
 
+pub use path_mtu::PathMtu;
 pub use time::Time;

@@ -1,0 +1,51 @@
+//! The path MTU.
+
+use core::fmt;
+
+/// Payload bytes of a full packet. Both ends of a connection use the same.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u8)]
+pub enum PathMtu {
+    /// 256 bytes.
+    Bytes256 = 1,
+    /// 512 bytes.
+    Bytes512 = 2,
+    /// 1,024 bytes.
+    Bytes1024 = 3,
+    /// 2,048 bytes.
+    Bytes2048 = 4,
+    /// 4,096 bytes.
+    Bytes4096 = 5,
+}
+
+impl PathMtu {
+    /// All of them, the smallest first.
+    pub const ALL: [Self; 5] =
+        [Self::Bytes256, Self::Bytes512, Self::Bytes1024, Self::Bytes2048, Self::Bytes4096];
+
+    /// The one with this code on the wire, 1..=5.
+    pub fn from_code(code: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|mtu| mtu.code() == code)
+    }
+
+    /// Its code on the wire, 1..=5.
+    pub const fn code(self) -> u8 {
+        self as u8
+    }
+
+    /// Payload bytes of a full packet.
+    pub const fn bytes(self) -> usize {
+        128 << self as u8
+    }
+
+    /// The largest with at most `bytes` of payload.
+    pub fn largest_within(bytes: usize) -> Option<Self> {
+        Self::ALL.into_iter().rev().find(|mtu| mtu.bytes() <= bytes)
+    }
+}
+
+impl fmt::Debug for PathMtu {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} bytes", self.bytes())
+    }
+}
