@@ -5,7 +5,12 @@
 extern crate alloc;
 
 mod path_mtu;
+mod psn;
+mod qpn;
 mod time;
+pub mod wire;
 
 pub use path_mtu::PathMtu;
+pub use psn::Psn;
+pub use qpn::Qpn;
 pub use time::Time;

@@ -1,0 +1,110 @@
+//! The acknowledge extended transport header.
+
+use core::time::Duration;
+
+/// An acknowledgement: how the request went and how many messages were completed (IBTA volume 1, 9.3.5).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Aeth {
+    /// How it went.
+    pub syndrome: Syndrome,
+    /// Message sequence number: messages completed, modulo 2^24.
+    pub msn: u32,
+}
+
+impl Aeth {
+    /// Its size on the wire.
+    pub const BYTES: usize = 4;
+
+    pub(super) fn parse(bytes: &[u8; Self::BYTES]) -> Self {
+        let [syndrome, m2, m1, m0] = *bytes;
+        Self { syndrome: Syndrome::from_byte(syndrome), msn: u32::from_be_bytes([0, m2, m1, m0]) }
+    }
+
+    pub(super) fn encode(&self) -> [u8; Self::BYTES] {
+        let [_, m2, m1, m0] = self.msn.to_be_bytes();
+        [self.syndrome.to_byte(), m2, m1, m0]
+    }
+}
+
+/// How a request went (IBTA volume 1, 9.7.5.2.3 and table 44). The upper three bits choose the variant, the
+/// lower five are its value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Syndrome {
+    /// Everything up to the PSN arrived. The value is the credit code; 31 stands for no limit.
+    Ack {
+        /// Receives that the responder has posted, as a code.
+        credits: u8,
+    },
+    /// No receive was posted: try again after this time.
+    RnrNak(RnrTimer),
+    /// The request was refused.
+    Nak(NakCode),
+    /// A value that the specification reserves.
+    Reserved(u8),
+}
+
+impl Syndrome {
+    /// A positive acknowledgement that grants unlimited credit: flow control is by receiver-not-ready.
+    pub const ACK: Self = Self::Ack { credits: 31 };
+
+    fn from_byte(byte: u8) -> Self {
+        match byte >> 5 {
+            0 => Self::Ack { credits: byte & 31 },
+            1 => Self::RnrNak(RnrTimer::new(byte)),
+            3 => Self::Nak(NakCode(byte & 31)),
+            _ => Self::Reserved(byte),
+        }
+    }
+
+    fn to_byte(self) -> u8 {
+        match self {
+            Self::Ack { credits } => credits & 31,
+            Self::RnrNak(timer) => 1 << 5 | timer.code(),
+            Self::Nak(NakCode(code)) => 3 << 5 | code & 31,
+            Self::Reserved(byte) => byte,
+        }
+    }
+}
+
+/// Why a request was refused (IBTA volume 1, table 45).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NakCode(pub u8);
+
+impl NakCode {
+    /// A packet is missing before this one.
+    pub const PSN_SEQUENCE: Self = Self(0);
+    /// The request makes no sense here.
+    pub const INVALID_REQUEST: Self = Self(1);
+    /// The memory is not open for this.
+    pub const REMOTE_ACCESS: Self = Self(2);
+    /// The responder failed.
+    pub const REMOTE_OPERATIONAL: Self = Self(3);
+    /// Reliable datagrams only.
+    pub const INVALID_RD: Self = Self(4);
+}
+
+/// A receiver-not-ready time: 5 bits that name one of 32 durations (IBTA volume 1, table 46).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RnrTimer(u8);
+
+impl RnrTimer {
+    const HUNDREDTHS_MS: [u32; 32] = [
+        65536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024,
+        1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152,
+    ];
+
+    /// The timer with this code; only the low five bits count.
+    pub const fn new(code: u8) -> Self {
+        Self(code & 31)
+    }
+
+    /// The code, below 32.
+    pub const fn code(self) -> u8 {
+        self.0
+    }
+
+    /// How long it is: 10 us to 655.36 ms.
+    pub fn duration(self) -> Duration {
+        Duration::from_micros(u64::from(Self::HUNDREDTHS_MS[usize::from(self.0)]) * 10)
+    }
+}

@@ -1,0 +1,81 @@
+//! The base transport header.
+
+use crate::wire::Opcode;
+use crate::{Psn, Qpn};
+
+/// The base transport header, less its opcode, which [`crate::wire::Message`] stands for
+/// (IBTA volume 1, 9.2). Reserved bits are ignored on receipt and sent as zero.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bth {
+    /// The responder should raise a solicited event.
+    pub solicited: bool,
+    /// The migration state: set in all packets of a path that does not migrate.
+    pub migrated: bool,
+    /// Bytes of pad behind the payload, 0..=3.
+    pub pad_bytes: u8,
+    /// The partition key.
+    pub pkey: u16,
+    /// Forward explicit congestion notification.
+    pub fecn: bool,
+    /// Backward explicit congestion notification.
+    pub becn: bool,
+    /// Whom it is for.
+    pub dest_qpn: Qpn,
+    /// An acknowledgement is wanted.
+    pub ack_request: bool,
+    /// Its sequence number.
+    pub psn: Psn,
+}
+
+impl Bth {
+    /// Its size on the wire.
+    pub const BYTES: usize = 12;
+
+    /// The default partition, full member: the only one on Ethernet.
+    pub const DEFAULT_PKEY: u16 = 0xFFFF;
+
+    /// The header of an ordinary packet.
+    pub const fn new(dest_qpn: Qpn, psn: Psn) -> Self {
+        Self {
+            solicited: false,
+            migrated: false,
+            pad_bytes: 0,
+            pkey: Self::DEFAULT_PKEY,
+            fecn: false,
+            becn: false,
+            dest_qpn,
+            ack_request: false,
+            psn,
+        }
+    }
+
+    /// The opcode, the header and the transport version in `bytes`.
+    pub(super) fn parse(bytes: &[u8; Self::BYTES]) -> (Opcode, Self, u8) {
+        let [opcode, flags, pkey_hi, pkey_lo, ecn, qpn2, qpn1, qpn0, ack, psn2, psn1, psn0] =
+            *bytes;
+        let bth = Self {
+            solicited: flags & 0x80 != 0,
+            migrated: flags & 0x40 != 0,
+            pad_bytes: flags >> 4 & 3,
+            pkey: u16::from_be_bytes([pkey_hi, pkey_lo]),
+            fecn: ecn & 0x80 != 0,
+            becn: ecn & 0x40 != 0,
+            dest_qpn: Qpn::new(u32::from_be_bytes([0, qpn2, qpn1, qpn0])),
+            ack_request: ack & 0x80 != 0,
+            psn: Psn::new(u32::from_be_bytes([0, psn2, psn1, psn0])),
+        };
+        (Opcode(opcode), bth, flags & 0x0F)
+    }
+
+    pub(super) fn encode(&self, opcode: Opcode) -> [u8; Self::BYTES] {
+        let flags = u8::from(self.solicited) << 7
+            | u8::from(self.migrated) << 6
+            | (self.pad_bytes & 3) << 4;
+        let ecn = u8::from(self.fecn) << 7 | u8::from(self.becn) << 6;
+        let [pkey_hi, pkey_lo] = self.pkey.to_be_bytes();
+        let [_, qpn2, qpn1, qpn0] = self.dest_qpn.value().to_be_bytes();
+        let [_, psn2, psn1, psn0] = self.psn.value().to_be_bytes();
+        let ack = u8::from(self.ack_request) << 7;
+        [opcode.0, flags, pkey_hi, pkey_lo, ecn, qpn2, qpn1, qpn0, ack, psn2, psn1, psn0]
+    }
+}

@@ -1,0 +1,95 @@
+//! Whole packets.
+
+use thiserror::Error;
+
+use crate::wire::{Bth, Message, Reth};
+
+/// The most bytes that the headers of a packet take: an RDMA WRITE Only with immediate data.
+pub const HEADERS_MAX_BYTES: usize = Bth::BYTES + Reth::BYTES + 4;
+
+const ICRC_BYTES: usize = 4;
+
+/// A packet as it arrived: the payload of one UDP datagram. Its invariant CRC has not been checked; see
+/// [`crate::wire::verify`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Packet<'a> {
+    /// The base transport header.
+    pub bth: Bth,
+    /// Operation and extended headers.
+    pub message: Message,
+    /// The payload, without pad.
+    pub payload: &'a [u8],
+    /// The invariant CRC that the sender computed.
+    pub icrc: u32,
+}
+
+/// Why a datagram is not a packet. There is nobody to tell: it is dropped and counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum PacketError {
+    /// Shorter than its headers, pad and invariant CRC.
+    #[error("packet cut short")]
+    TooShort,
+    /// A transport version other than 0.
+    #[error("transport header version {0} is unknown")]
+    Version(u8),
+    /// Payload and pad together are not a multiple of four bytes.
+    #[error("payload and pad are not a multiple of four bytes")]
+    Unaligned,
+}
+
+impl<'a> Packet<'a> {
+    /// Parses the payload of one UDP datagram.
+    ///
+    /// # Errors
+    /// It is not a packet.
+    pub fn parse(datagram: &'a [u8]) -> Result<Self, PacketError> {
+        let (covered, icrc) =
+            datagram.split_last_chunk::<ICRC_BYTES>().ok_or(PacketError::TooShort)?;
+        let (bth, rest) = covered.split_first_chunk().ok_or(PacketError::TooShort)?;
+        let (opcode, bth, version) = Bth::parse(bth);
+        if version != 0 {
+            return Err(PacketError::Version(version));
+        }
+        let (message, padded) = Message::parse(opcode, rest).ok_or(PacketError::TooShort)?;
+        if !padded.len().is_multiple_of(4) {
+            return Err(PacketError::Unaligned);
+        }
+        let length =
+            padded.len().checked_sub(usize::from(bth.pad_bytes)).ok_or(PacketError::TooShort)?;
+        let icrc = u32::from_le_bytes(*icrc);
+        Ok(Self { bth, message, payload: &padded[..length], icrc })
+    }
+}
+
+/// The encoded headers of one packet.
+#[derive(Clone, Copy, Debug)]
+pub struct Headers {
+    bytes: [u8; HEADERS_MAX_BYTES],
+    length: u8,
+}
+
+impl Headers {
+    /// Encodes `bth` and the extended headers of `message`. The pad count is the caller's to set.
+    pub fn new(bth: &Bth, message: &Message) -> Self {
+        let mut headers = Self { bytes: [0; HEADERS_MAX_BYTES], length: 0 };
+        headers.put(&bth.encode(message.opcode()));
+        message.encode(|bytes| headers.put(bytes));
+        headers
+    }
+
+    /// The bytes, ready to be sent.
+    pub fn as_slice(&self) -> &[u8] {
+        &self.bytes[..usize::from(self.length)]
+    }
+
+    fn put(&mut self, bytes: &[u8]) {
+        let start = usize::from(self.length);
+        self.bytes[start..start + bytes.len()].copy_from_slice(bytes);
+        self.length += bytes.len() as u8;
+    }
+}
+
+/// Bytes of pad that bring a payload of `length` bytes to a multiple of four: [`Bth::pad_bytes`].
+pub const fn pad_bytes(length: u32) -> u8 {
+    (length.wrapping_neg() & 3) as u8
+}

@@ -1,0 +1,219 @@
+use alloc::vec;
+use alloc::vec::Vec;
+use core::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::{Psn, Qpn};
+
+fn bth() -> impl Strategy<Value = Bth> {
+    (any::<[bool; 5]>(), any::<u16>(), any::<u32>(), any::<u32>()).prop_map(
+        |([solicited, migrated, fecn, becn, ack_request], pkey, qpn, psn)| Bth {
+            solicited,
+            migrated,
+            pad_bytes: 0,
+            pkey,
+            fecn,
+            becn,
+            dest_qpn: Qpn::new(qpn),
+            ack_request,
+            psn: Psn::new(psn),
+        },
+    )
+}
+
+fn aeth() -> impl Strategy<Value = Aeth> {
+    (any::<u8>(), any::<u32>()).prop_map(|(syndrome, msn)| {
+        Aeth::parse(&(u32::from(syndrome) << 24 | msn >> 8).to_be_bytes())
+    })
+}
+
+fn reth() -> impl Strategy<Value = Reth> {
+    any::<(u64, u32, u32)>().prop_map(|(addr, rkey, length)| Reth { addr, rkey, length })
+}
+
+fn tail() -> impl Strategy<Value = Tail> {
+    prop_oneof![
+        Just(Tail::Plain),
+        any::<u32>().prop_map(Tail::Immediate),
+        any::<u32>().prop_map(Tail::Invalidate)
+    ]
+}
+
+fn message() -> impl Strategy<Value = Message> {
+    prop_oneof![
+        Just(Message::SendFirst),
+        Just(Message::SendMiddle),
+        tail().prop_map(Message::SendLast),
+        tail().prop_map(Message::SendOnly),
+        reth().prop_map(Message::WriteFirst),
+        Just(Message::WriteMiddle),
+        any::<Option<u32>>().prop_map(Message::WriteLast),
+        (reth(), any::<Option<u32>>()).prop_map(|(reth, tail)| Message::WriteOnly(reth, tail)),
+        reth().prop_map(Message::ReadRequest),
+        aeth().prop_map(Message::ReadResponseFirst),
+        Just(Message::ReadResponseMiddle),
+        aeth().prop_map(Message::ReadResponseLast),
+        aeth().prop_map(Message::ReadResponseOnly),
+        aeth().prop_map(Message::Acknowledge),
+        any::<(u32, u32)>()
+            .prop_map(|(qkey, qpn)| Message::UdSendOnly(Deth { qkey, source_qpn: Qpn::new(qpn) })),
+        (0x18u8..0x60).prop_map(|opcode| Message::Other(Opcode(opcode))),
+    ]
+}
+
+fn build(
+    mut bth: Bth,
+    message: &Message,
+    payload: &[u8],
+    flow: &Flow,
+    id: Identification,
+) -> Vec<u8> {
+    bth.pad_bytes = pad_bytes(payload.len() as u32);
+    let mut datagram = Headers::new(&bth, message).as_slice().to_vec();
+    let headers_length = datagram.len();
+    datagram.extend_from_slice(payload);
+    datagram.extend_from_slice(&[0; 3][..usize::from(bth.pad_bytes)]);
+    let mut icrc = Icrc::new(flow, id, datagram.len() + 4, &datagram[..headers_length]);
+    icrc.update(&datagram[headers_length..]);
+    datagram.extend_from_slice(&icrc.finish());
+    datagram
+}
+
+fn flow_v4() -> Flow {
+    let source = SocketAddr::new(Ipv4Addr::new(127, 1, 2, 3).into(), 0xC123);
+    let destination = SocketAddr::new(Ipv4Addr::new(127, 9, 8, 7).into(), UDP_PORT);
+    Flow::new(source, destination).unwrap()
+}
+
+fn flow_v6() -> Flow {
+    let source = SocketAddr::new(Ipv6Addr::new(0xFD00, 1, 2, 3, 4, 5, 6, 7).into(), 0xC123);
+    let destination = SocketAddr::new(Ipv6Addr::LOCALHOST.into(), UDP_PORT);
+    Flow::new(source, destination).unwrap()
+}
+
+proptest! {
+    #[test]
+    fn a_packet_is_what_was_built(
+        bth in bth(),
+        message in message(),
+        payload in proptest::collection::vec(any::<u8>(), 0..300),
+    ) {
+        let datagram = build(bth, &message, &payload, &flow_v4(), Identification::ZERO);
+        let packet = Packet::parse(&datagram).unwrap();
+        let expected = Bth { pad_bytes: pad_bytes(payload.len() as u32), ..bth };
+        prop_assert_eq!(packet.bth, expected);
+        prop_assert_eq!(packet.message, message);
+        prop_assert_eq!(packet.payload, &payload[..]);
+        prop_assert_eq!(datagram.len() % 4, 0);
+    }
+
+    #[test]
+    fn parsing_never_panics_and_what_parses_encodes_to_the_same_headers(
+        datagram in proptest::collection::vec(any::<u8>(), 0..100),
+    ) {
+        if let Ok(packet) = Packet::parse(&datagram) {
+            let headers = Headers::new(&packet.bth, &packet.message);
+            prop_assert_eq!(Packet::parse(
+                &[headers.as_slice(), packet.payload, &[0; 3][..usize::from(packet.bth.pad_bytes)], &[0; 4]].concat()
+            ).unwrap().message, packet.message);
+        }
+        let _ = verify(&flow_v4(), &datagram);
+        let _ = verify(&flow_v6(), &datagram);
+    }
+
+    #[test]
+    fn every_cut_is_noticed(message in message(), cut in 0usize..16) {
+        let datagram = build(Bth::new(Qpn::new(9), Psn::new(7)), &message, &[], &flow_v4(), Identification::ZERO);
+        prop_assert!(Packet::parse(&datagram[..cut.min(datagram.len() - 1)]).is_err());
+    }
+
+    #[test]
+    fn the_identification_is_recovered(
+        message in message(),
+        length in 0usize..4097,
+        id: u16,
+        dont_fragment: bool,
+    ) {
+        let sent = Identification { id, dont_fragment };
+        let datagram = build(Bth::new(Qpn::new(9), Psn::new(7)), &message, &vec![0xA5; length], &flow_v4(), sent);
+        prop_assert_eq!(verify(&flow_v4(), &datagram), Ok(sent));
+    }
+
+    #[test]
+    fn a_flipped_bit_shows(length in 0usize..4097, bit: proptest::sample::Index) {
+        let bth = Bth::new(Qpn::new(9), Psn::new(7));
+        for flow in [flow_v4(), flow_v6()] {
+            let mut datagram = build(bth, &Message::SendMiddle, &vec![1; length], &flow, Identification::ZERO);
+            let bit = bit.index(datagram.len() * 8);
+            datagram[bit / 8] ^= 1 << (bit % 8);
+            // The congestion byte is not covered.
+            if bit / 8 != 4 {
+                prop_assert_ne!(verify(&flow, &datagram), Ok(Identification::ZERO));
+            }
+        }
+    }
+}
+
+#[test]
+fn a_random_error_rarely_looks_like_an_identification() {
+    let flow = flow_v4();
+    let bth = Bth::new(Qpn::new(9), Psn::new(7));
+    let mut datagram = build(bth, &Message::SendMiddle, &[3; 256], &flow, Identification::ZERO);
+    let mut passed = 0;
+    for value in 0u32..200_000 {
+        let damage = value.wrapping_mul(0x9E37_79B9).to_le_bytes();
+        datagram[100..104].copy_from_slice(&damage);
+        passed += u32::from(verify(&flow, &datagram).is_ok());
+    }
+    assert!(passed < 40, "{passed} of 200,000 damaged packets passed; about 6 are expected");
+}
+
+#[test]
+fn ipv6_has_nothing_to_recover() {
+    let flow = flow_v6();
+    let bth = Bth::new(Qpn::new(9), Psn::new(7));
+    let datagram = build(bth, &Message::SendMiddle, &[3; 256], &flow, Identification::ZERO);
+    assert_eq!(verify(&flow, &datagram), Ok(Identification::ZERO));
+    let Flow::V6 { source, mut destination } = flow else { unreachable!() };
+    destination.set_port(9);
+    assert_eq!(verify(&Flow::V6 { source, destination }, &datagram), Err(IcrcMismatch));
+}
+
+#[test]
+fn syndromes_keep_every_byte() {
+    for byte in 0..=255u8 {
+        let aeth = Aeth::parse(&[byte, 1, 2, 3]);
+        assert_eq!(aeth.encode(), [byte, 1, 2, 3]);
+    }
+    assert_eq!(Aeth { syndrome: Syndrome::ACK, msn: 0 }.encode()[0], 0x1F);
+    let nak = Aeth { syndrome: Syndrome::Nak(NakCode::REMOTE_ACCESS), msn: 0 };
+    assert_eq!(nak.encode()[0], 0x62);
+}
+
+#[test]
+fn receiver_not_ready_times_are_those_of_the_table() {
+    assert_eq!(RnrTimer::new(0).duration().as_micros(), 655_360);
+    assert_eq!(RnrTimer::new(1).duration().as_micros(), 10);
+    assert_eq!(RnrTimer::new(12).duration().as_micros(), 640);
+    assert_eq!(RnrTimer::new(31).duration().as_micros(), 491_520);
+}
+
+#[test]
+fn malformed_packets_have_their_error() {
+    let flow = flow_v4();
+    let bth = Bth::new(Qpn::new(9), Psn::new(7));
+    let good =
+        build(bth, &Message::SendOnly(Tail::Plain), &[1, 2, 3, 4], &flow, Identification::ZERO);
+    let mut version = good.clone();
+    version[1] |= 5;
+    assert_eq!(Packet::parse(&version), Err(PacketError::Version(5)));
+    let mut unaligned = good.clone();
+    unaligned.insert(12, 0);
+    assert_eq!(Packet::parse(&unaligned), Err(PacketError::Unaligned));
+    let mut pad_without_payload =
+        build(bth, &Message::SendOnly(Tail::Plain), &[], &flow, Identification::ZERO);
+    pad_without_payload[1] |= 0x30;
+    assert_eq!(Packet::parse(&pad_without_payload), Err(PacketError::TooShort));
+}
