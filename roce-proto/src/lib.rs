@@ -7,6 +7,7 @@ extern crate alloc;
 mod path_mtu;
 mod psn;
 mod qpn;
+pub mod rc;
 mod time;
 pub mod wire;
 

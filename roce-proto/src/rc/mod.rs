@@ -1,0 +1,35 @@
+//! The reliable-connection queue pair: requester, responder and completer (IBTA volume 1, chapter 9).
+//!
+//! A [`QueuePair`] does no I/O and reads no clock. Its owner
+//!
+//! 1. hands it the packets that came for it, [`QueuePair::handle_packet`];
+//! 2. when its time has come, [`QueuePair::handle_deadline`];
+//! 3. sends what it has to send, [`QueuePair::poll_transmit`], after the socket is drained, so that one
+//!    acknowledgement answers many packets;
+//! 4. and takes its completions, [`QueuePair::poll_completion`].
+//!
+//! Payload that arrives is placed through [`Memory`] while the packet is handled; payload that leaves is
+//! named by key and address. Everything is allocated by [`QueuePair::new`].
+
+mod config;
+mod counters;
+mod memory;
+mod queue_pair;
+mod read_budget;
+mod transmit;
+mod window;
+mod work;
+
+pub use config::{
+    Connection, INLINE_MAX_BYTES, MESSAGE_MAX_BYTES, QpConfig, READS_MAX, SGE_MAX, WR_MAX,
+};
+pub use counters::Counters;
+pub use memory::{AccessError, LocalAccess, Memory, MemoryKey, RemoteAccess};
+pub use queue_pair::{QueuePair, State};
+pub use read_budget::ReadBudget;
+pub use transmit::{Piece, Transmit};
+pub use window::{Limits, SendWindow, datagram_cost};
+pub use work::{
+    Bind, Completion, LocalSge, Payload, PostError, Received, RecvRequest, SendFlags, SendOp,
+    SendRequest, Status, Work,
+};

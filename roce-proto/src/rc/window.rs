@@ -1,0 +1,172 @@
+//! How much may be on its way to one receiver.
+//!
+//! A RoCE v2 receiver in software is a UDP socket: what does not fit its buffer is lost without a word, the
+//! sender does not know how large the buffer is, and all senders share it. The window therefore starts small
+//! enough for a stock Linux buffer and learns from losses. It differs from TCP's in one point: each loss costs
+//! a go-back-N, so the place where one happened is remembered and approached again only slowly.
+
+use core::time::Duration;
+
+use crate::Time;
+use crate::rc::ReadBudget;
+use crate::wire::{Bth, Reth};
+
+/// Transport headers and invariant CRC of a typical packet.
+pub(super) const HEADERS_BYTES: usize = Bth::BYTES + Reth::BYTES + 4;
+
+/// What Linux charges a socket's receive buffer for one datagram: a power of two that holds packet, network
+/// headers and bookkeeping, and a fixed part. A stock buffer of 212,992 bytes (425,984 as it is counted) holds
+/// 50 datagrams of 4,128 bytes or 184 of 1,044.
+pub const fn datagram_cost(udp_payload_bytes: usize) -> u64 {
+    (udp_payload_bytes as u64 + 384).next_power_of_two() + 256
+}
+
+const FULL_PACKET: u64 = datagram_cost(4096 + HEADERS_BYTES);
+const STOCK_BUFFER: u64 = 425_984;
+const INITIAL: u64 = STOCK_BUFFER / 8;
+const INITIAL_THRESHOLD: u64 = STOCK_BUFFER / 4 * 3;
+const SMALLEST: u64 = 2 * FULL_PACKET;
+const LARGEST: u64 = 16 << 20;
+const CEILING_INTERVAL: Duration = Duration::from_millis(50);
+const CUT_INTERVAL: Duration = Duration::from_millis(1);
+
+const RETRANSMIT_UNKNOWN: Duration = Duration::from_millis(20);
+const RETRANSMIT_FLOOR: Duration = Duration::from_millis(5);
+
+/// The window shared by all queue pairs of a process (or of one of its threads) that send to the same remote
+/// endpoint, in bytes as [`datagram_cost`] counts them; and the round-trip time to that endpoint.
+///
+/// Packets of SENDs and RDMA WRITEs are charged until they are acknowledged. RDMA READ requests are bounded
+/// by their number, READ responses by the requester's [`ReadBudget`], and acknowledgements are owed.
+///
+/// It is fair only if its user polls the queue pairs that want to transmit in turn. When nothing is in flight
+/// it always admits one packet, so nobody starves as long as turns are taken.
+#[derive(Clone, Debug)]
+pub struct SendWindow {
+    limit: u64,
+    in_flight: u64,
+    /// Below it the window doubles with each round trip.
+    threshold: u64,
+    /// Above it losses are expected: it rises slowly.
+    ceiling: u64,
+    ceiling_raised: Time,
+    last_cut: Time,
+    limited: bool,
+    round_trip: Option<RoundTrip>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct RoundTrip {
+    smoothed: Duration,
+    variation: Duration,
+}
+
+impl SendWindow {
+    /// The window towards an endpoint of which nothing is known.
+    pub const fn new() -> Self {
+        Self {
+            limit: INITIAL,
+            in_flight: 0,
+            threshold: INITIAL_THRESHOLD,
+            ceiling: LARGEST,
+            ceiling_raised: Time::ZERO,
+            last_cut: Time::ZERO,
+            limited: false,
+            round_trip: None,
+        }
+    }
+
+    /// What is in flight, as [`datagram_cost`] counts it.
+    pub const fn in_flight(&self) -> u64 {
+        self.in_flight
+    }
+
+    /// What may be in flight, as [`datagram_cost`] counts it.
+    pub const fn limit(&self) -> u64 {
+        self.limit
+    }
+
+    /// The smoothed round-trip time, once there is one.
+    pub fn round_trip(&self) -> Option<Duration> {
+        self.round_trip.map(|round_trip| round_trip.smoothed)
+    }
+
+    /// Whether a packet of this cost may leave.
+    pub(super) fn admits(&mut self, cost: u64) -> bool {
+        let admitted = self.in_flight == 0 || self.in_flight + cost <= self.limit;
+        self.limited |= !admitted;
+        admitted
+    }
+
+    pub(super) fn charge(&mut self, cost: u64) {
+        self.in_flight += cost;
+    }
+
+    pub(super) fn release(&mut self, cost: u64) {
+        debug_assert!(cost <= self.in_flight, "more was released than was charged");
+        self.in_flight = self.in_flight.saturating_sub(cost);
+    }
+
+    /// Packets of this cost were acknowledged: releases them, and grows if the window was what held us up.
+    pub(super) fn acknowledged(&mut self, now: Time, cost: u64) {
+        self.release(cost);
+        if !core::mem::take(&mut self.limited) {
+            return;
+        }
+        if self.limit < self.threshold {
+            self.limit = (self.limit + cost).min(self.threshold);
+        } else if self.limit < self.ceiling {
+            self.limit = (self.limit + FULL_PACKET * cost / self.limit).min(self.ceiling);
+        } else if now - self.ceiling_raised >= CEILING_INTERVAL {
+            self.ceiling_raised = now;
+            self.ceiling = (self.ceiling + self.ceiling / 64).min(LARGEST);
+            self.limit = self.ceiling;
+        }
+    }
+
+    /// A packet was lost: narrows the window, at most once per round trip.
+    pub(super) fn lost(&mut self, now: Time) {
+        let interval = self.round_trip().unwrap_or(CUT_INTERVAL).max(CUT_INTERVAL);
+        if self.last_cut != Time::ZERO && now - self.last_cut < interval {
+            return;
+        }
+        self.last_cut = now;
+        self.ceiling_raised = now;
+        self.ceiling = (self.limit / 8 * 7).max(SMALLEST);
+        self.limit = (self.limit / 8 * 5).max(SMALLEST);
+        self.threshold = self.limit;
+    }
+
+    /// A packet took this long to be acknowledged (RFC 6298's estimator).
+    pub(super) fn sample(&mut self, round_trip: Duration) {
+        self.round_trip = Some(match self.round_trip {
+            None => RoundTrip { smoothed: round_trip, variation: round_trip / 2 },
+            Some(RoundTrip { smoothed, variation }) => RoundTrip {
+                smoothed: smoothed / 8 * 7 + round_trip / 8,
+                variation: variation / 4 * 3 + smoothed.abs_diff(round_trip) / 4,
+            },
+        });
+    }
+
+    /// How long to wait for an acknowledgement before something is sent again.
+    pub(super) fn retransmit_after(&self) -> Duration {
+        self.round_trip.map_or(RETRANSMIT_UNKNOWN, |RoundTrip { smoothed, variation }| {
+            (smoothed + variation * 4).max(RETRANSMIT_FLOOR)
+        })
+    }
+}
+
+impl Default for SendWindow {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// The limits that a queue pair shares with others, lent to it for one call.
+#[derive(Debug)]
+pub struct Limits<'a> {
+    /// Towards the peer's endpoint.
+    pub window: &'a mut SendWindow,
+    /// Towards our own receive socket.
+    pub reads: &'a mut ReadBudget,
+}
