@@ -1,1 +1,5 @@
-//! Placeholder, replaced by the crate's own documentation.
+//! NVMe over Fabrics target: exports files, block devices and memory over RDMA.
+
+pub mod backend;
+pub mod pool;
+pub mod storage;

@@ -1,0 +1,38 @@
+//! Makes a backend slow.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rdma::Time;
+
+use crate::backend::{Backend, Step};
+use crate::storage::{Hold, Operation};
+
+/// Holds every operation back for a while before it starts.
+#[derive(Debug)]
+pub struct Delay {
+    inner: Arc<dyn Backend>,
+    delay: Duration,
+}
+
+impl Delay {
+    /// Around `inner`. Delays do not nest.
+    pub fn new(inner: Arc<dyn Backend>, delay: Duration) -> Self {
+        Self { inner, delay }
+    }
+}
+
+impl Backend for Delay {
+    fn start(&self, now: Time, operation: &mut Operation) -> Step {
+        operation.hold = Hold::Held;
+        Step::WaitUntil(now + self.delay)
+    }
+
+    fn resume(&self, now: Time, operation: &mut Operation, result: i32) -> Step {
+        if operation.hold == Hold::Held {
+            operation.hold = Hold::Released;
+            return self.inner.start(now, operation);
+        }
+        self.inner.resume(now, operation, result)
+    }
+}

@@ -1,0 +1,147 @@
+//! Anonymous memory as a medium.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rdma::Time;
+
+use super::{Backend, BackendError, Step};
+use crate::storage::{Kind, Operation};
+
+const CHUNK_BYTES: u64 = 64 * 1024;
+const WORD_BYTES: u64 = 8;
+
+type Chunk = Box<[AtomicU64]>;
+
+/// Memory that is lost when the target ends. Chunks come into being when they are first written; commands
+/// that race for the same bytes mix at eight-byte granularity, as they may on any disk within a block.
+#[derive(Debug)]
+pub struct MemoryBackend {
+    chunks: Box<[OnceLock<Chunk>]>,
+    size: u64,
+}
+
+impl MemoryBackend {
+    /// `size` bytes of zeros, a multiple of eight.
+    pub fn new(size: u64) -> Self {
+        assert!(size.is_multiple_of(WORD_BYTES));
+        Self { chunks: (0..size.div_ceil(CHUNK_BYTES)).map(|_| OnceLock::new()).collect(), size }
+    }
+
+    fn read(&self, offset: u64, bytes: &mut [u8]) {
+        for (piece, bytes) in pieces(offset, bytes.len() as u64).zip_bytes(bytes) {
+            match self.chunks[piece.chunk].get() {
+                Some(chunk) => load(&chunk[piece.words()], bytes),
+                None => bytes.fill(0),
+            }
+        }
+    }
+
+    fn write(&self, offset: u64, bytes: &mut [u8]) {
+        for (piece, bytes) in pieces(offset, bytes.len() as u64).zip_bytes(bytes) {
+            let chunk = self.chunks[piece.chunk].get_or_init(new_chunk);
+            store(&chunk[piece.words()], bytes);
+        }
+    }
+
+    fn zero(&self, offset: u64, length: u64) {
+        for piece in pieces(offset, length) {
+            if let Some(chunk) = self.chunks[piece.chunk].get() {
+                chunk[piece.words()].iter().for_each(|word| word.store(0, Ordering::Relaxed));
+            }
+        }
+    }
+
+    fn run(&self, operation: &mut Operation) -> Result<(), BackendError> {
+        let (offset, length) = (operation.offset(), operation.length());
+        let inside = offset.checked_add(length).is_some_and(|end| end <= self.size);
+        let aligned = offset.is_multiple_of(WORD_BYTES) && length.is_multiple_of(WORD_BYTES);
+        if !inside || !aligned {
+            return Err(BackendError::System(libc::EINVAL));
+        }
+        match operation.kind() {
+            Kind::Read => self.read(offset, operation.bytes()),
+            Kind::Write { .. } => self.write(offset, operation.bytes()),
+            Kind::WriteZeroes { .. } | Kind::Deallocate => self.zero(offset, length),
+            Kind::Flush => {}
+        }
+        Ok(())
+    }
+}
+
+impl Backend for MemoryBackend {
+    fn start(&self, _now: Time, operation: &mut Operation) -> Step {
+        Step::Done(self.run(operation))
+    }
+
+    fn resume(&self, _now: Time, _operation: &mut Operation, _result: i32) -> Step {
+        unreachable!("it starts nothing")
+    }
+}
+
+fn new_chunk() -> Chunk {
+    (0..CHUNK_BYTES / WORD_BYTES).map(|_| AtomicU64::new(0)).collect()
+}
+
+fn load(words: &[AtomicU64], bytes: &mut [u8]) {
+    for (word, bytes) in words.iter().zip(bytes.chunks_exact_mut(WORD_BYTES as usize)) {
+        bytes.copy_from_slice(&word.load(Ordering::Relaxed).to_ne_bytes());
+    }
+}
+
+fn store(words: &[AtomicU64], bytes: &[u8]) {
+    for (word, bytes) in words.iter().zip(bytes.chunks_exact(WORD_BYTES as usize)) {
+        let bytes = bytes.try_into().expect("chunks of eight");
+        word.store(u64::from_ne_bytes(bytes), Ordering::Relaxed);
+    }
+}
+
+/// The part of a range that lies in one chunk, in bytes.
+#[derive(Clone, Copy, Debug)]
+struct Piece {
+    chunk: usize,
+    from: u64,
+    to: u64,
+}
+
+impl Piece {
+    fn words(&self) -> std::ops::Range<usize> {
+        (self.from / WORD_BYTES) as usize..(self.to / WORD_BYTES) as usize
+    }
+}
+
+struct Pieces {
+    offset: u64,
+    end: u64,
+}
+
+fn pieces(offset: u64, length: u64) -> Pieces {
+    Pieces { offset, end: offset + length }
+}
+
+impl Pieces {
+    /// Each piece with its share of `bytes`.
+    fn zip_bytes(self, mut bytes: &mut [u8]) -> impl Iterator<Item = (Piece, &mut [u8])> {
+        self.map(move |piece| {
+            let (head, tail) =
+                std::mem::take(&mut bytes).split_at_mut((piece.to - piece.from) as usize);
+            bytes = tail;
+            (piece, head)
+        })
+    }
+}
+
+impl Iterator for Pieces {
+    type Item = Piece;
+
+    fn next(&mut self) -> Option<Piece> {
+        if self.offset >= self.end {
+            return None;
+        }
+        let chunk = self.offset / CHUNK_BYTES;
+        let from = self.offset % CHUNK_BYTES;
+        let to = CHUNK_BYTES.min(from + (self.end - self.offset));
+        self.offset += to - from;
+        Some(Piece { chunk: chunk as usize, from, to })
+    }
+}

@@ -1,0 +1,93 @@
+//! What is behind a namespace: bytes at offsets. A backend knows nothing of NVMe.
+//!
+//! A backend never does anything itself: [`Backend::start`] and [`Backend::resume`] say which step comes
+//! next, and [`crate::storage::Storage`] takes it. So the same backend runs on io_uring and in the simulator.
+
+mod block;
+pub mod decorator;
+mod file;
+mod memory;
+mod null;
+mod open;
+
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+
+use rdma::Time;
+
+pub use self::file::FileBackend;
+pub use self::memory::MemoryBackend;
+pub use self::null::NullBackend;
+pub use self::open::{Access, OpenError, OpenMode, OpenedBackend, open_block, open_file};
+pub use self::open::{open_memory, open_null};
+
+use crate::storage::{Operation, SystemCall};
+
+/// Turns operations into steps. Shared by all cores.
+pub trait Backend: fmt::Debug + Send + Sync {
+    /// The first step of an operation.
+    fn start(&self, now: Time, operation: &mut Operation) -> Step;
+
+    /// The step after the call of the last step returned `result` (a negated `errno` if it failed), or after
+    /// its wait.
+    fn resume(&self, now: Time, operation: &mut Operation, result: i32) -> Step;
+}
+
+/// What an operation needs next.
+#[derive(Debug)]
+pub enum Step {
+    /// Nothing: it is over.
+    Done(Result<(), BackendError>),
+    /// A system call.
+    Call(SystemCall),
+    /// To be resumed at a time.
+    WaitUntil(Time),
+}
+
+/// Why an operation failed, in words of storage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BackendError {
+    /// The medium has no room, or the user's quota is used up.
+    #[error("no space left on the medium")]
+    OutOfSpace,
+    /// The medium could not be read or written.
+    #[error("medium error")]
+    Medium,
+    /// The file is shorter than it was when it was opened.
+    #[error("the file shrank")]
+    Shrunk,
+    /// It can not be written.
+    #[error("read-only")]
+    ReadOnly,
+    /// The medium can not do this.
+    #[error("not supported by the medium")]
+    Unsupported,
+    /// Somebody asked for its end before it was done.
+    #[error("cancelled")]
+    Cancelled,
+    /// The device behind it is gone.
+    #[error("the device is gone")]
+    Gone,
+    /// Anything else the system said.
+    #[error("system error {0}")]
+    System(i32),
+}
+
+impl BackendError {
+    /// From an `errno`.
+    pub fn from_errno(errno: i32) -> Self {
+        match errno {
+            libc::ENOSPC | libc::EDQUOT | libc::EFBIG => Self::OutOfSpace,
+            libc::EIO | libc::EILSEQ | libc::ENODATA | libc::EREMOTEIO | libc::EBADMSG => {
+                Self::Medium
+            }
+            libc::EROFS | libc::EPERM | libc::EACCES => Self::ReadOnly,
+            libc::EOPNOTSUPP | libc::ENOSYS => Self::Unsupported,
+            libc::ECANCELED => Self::Cancelled,
+            libc::ENODEV | libc::ENXIO | libc::ESHUTDOWN => Self::Gone,
+            other => Self::System(other),
+        }
+    }
+}

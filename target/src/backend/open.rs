@@ -1,0 +1,334 @@
+//! Opening what is behind a namespace: its size, its alignment, and whether the page cache is involved.
+#![expect(unsafe_code, reason = "probes direct I/O with a system call that takes an address")]
+
+use std::fmt;
+use std::fs::{File, Metadata, OpenOptions};
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustix::fs::{AtFlags, StatxFlags};
+
+use super::{Backend, FileBackend, MemoryBackend, NullBackend, block};
+
+/// Logical blocks have 512 bytes unless something needs more.
+const DEFAULT_LBA_SHIFT: u8 = 9;
+/// The largest logical block that hosts accept on ordinary pages.
+const MAX_LBA_SHIFT: u8 = 12;
+/// Alignment of every buffer that reaches a backend.
+const MEMORY_ALIGNMENT: u32 = crate::pool::UNIT_BYTES as u32;
+
+/// How to open it.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct OpenMode {
+    /// For writing as well.
+    pub writable: bool,
+    /// Bytes per logical block as a power of two; `None` chooses.
+    pub lba_shift: Option<u8>,
+}
+
+/// An open medium.
+#[derive(Clone, Debug)]
+pub struct OpenedBackend {
+    /// What runs its operations.
+    pub backend: Arc<dyn Backend>,
+    /// Its length in bytes; the last block may be partly beyond it.
+    pub exact_bytes: u64,
+    /// Bytes per logical block as a power of two.
+    pub lba_shift: u8,
+    /// How its bytes travel.
+    pub access: Access,
+}
+
+/// How bytes travel between the buffers and the medium.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Past the page cache.
+    Direct,
+    /// Through the page cache, for the reason given.
+    Buffered(String),
+    /// There is no medium.
+    Synthetic,
+}
+
+impl fmt::Display for Access {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Direct => f.write_str("direct"),
+            Self::Buffered(reason) => write!(f, "buffered ({reason})"),
+            Self::Synthetic => f.write_str("synthetic"),
+        }
+    }
+}
+
+/// Why a medium can not be exported; each says what would be right.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// The system refused.
+    #[error("{}: {error}{}", path.display(), hint(error))]
+    Io {
+        /// Which file.
+        path: PathBuf,
+        /// What the system says.
+        error: io::Error,
+    },
+    /// A directory where a file is wanted.
+    #[error("{}: is a directory: name a file in it, or export it as a directory", path.display())]
+    Directory {
+        /// Which.
+        path: PathBuf,
+    },
+    /// Neither a regular file nor a block device.
+    #[error("{}: is not a {wanted}", path.display())]
+    WrongType {
+        /// Which.
+        path: PathBuf,
+        /// What it should be.
+        wanted: &'static str,
+    },
+    /// Nothing in it.
+    #[error("{}: is empty: a namespace needs at least one byte", path.display())]
+    Empty {
+        /// Which.
+        path: PathBuf,
+    },
+    /// A write to its last block would make it longer.
+    #[error(
+        "{}: has {bytes} bytes, and a writable namespace needs a multiple of its {lba_bytes}-byte \
+         blocks: `truncate -s {rounded} {}` makes it so", path.display(), path.display()
+    )]
+    PartialBlock {
+        /// Which.
+        path: PathBuf,
+        /// Its length.
+        bytes: u64,
+        /// Its block size.
+        lba_bytes: u64,
+        /// The next length that would do.
+        rounded: u64,
+    },
+    /// Logical blocks smaller than those of the device.
+    #[error(
+        "{}: the device has blocks of {device_bytes} bytes: give its namespace at least that block size",
+        path.display()
+    )]
+    SmallBlocks {
+        /// Which.
+        path: PathBuf,
+        /// The device's block size.
+        device_bytes: u32,
+    },
+    /// The size of a null or memory namespace is not a whole number of blocks.
+    #[error("a size of {bytes} bytes is not a multiple of the {lba_bytes}-byte blocks")]
+    Size {
+        /// The size.
+        bytes: u64,
+        /// The block size.
+        lba_bytes: u64,
+    },
+}
+
+fn hint(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::PermissionDenied => {
+            ": the user who runs the target must be allowed to open it"
+        }
+        io::ErrorKind::ReadOnlyFilesystem => ": it can be exported read-only",
+        _ => "",
+    }
+}
+
+/// Opens a regular file.
+///
+/// # Errors
+/// See [`OpenError`].
+pub fn open_file(path: &Path, mode: OpenMode) -> Result<OpenedBackend, OpenError> {
+    open(path, mode, "regular file", |metadata| metadata.file_type().is_file())
+}
+
+/// Opens a block device.
+///
+/// # Errors
+/// See [`OpenError`].
+pub fn open_block(path: &Path, mode: OpenMode) -> Result<OpenedBackend, OpenError> {
+    open(path, mode, "block device", |metadata| metadata.file_type().is_block_device())
+}
+
+/// A namespace that reads zeros and forgets writes.
+///
+/// # Errors
+/// The size is not a whole number of blocks.
+pub fn open_null(size_bytes: u64, mode: OpenMode) -> Result<OpenedBackend, OpenError> {
+    synthetic(Arc::new(NullBackend), size_bytes, mode)
+}
+
+/// A namespace of anonymous memory.
+///
+/// # Errors
+/// The size is not a whole number of blocks.
+pub fn open_memory(size_bytes: u64, mode: OpenMode) -> Result<OpenedBackend, OpenError> {
+    let backend = MemoryBackend::new(size_bytes.next_multiple_of(8));
+    synthetic(Arc::new(backend), size_bytes, mode)
+}
+
+fn synthetic(
+    backend: Arc<dyn Backend>,
+    size_bytes: u64,
+    mode: OpenMode,
+) -> Result<OpenedBackend, OpenError> {
+    let lba_shift = mode.lba_shift.unwrap_or(DEFAULT_LBA_SHIFT);
+    let lba_bytes = 1u64 << lba_shift;
+    if size_bytes == 0 || !size_bytes.is_multiple_of(lba_bytes) {
+        return Err(OpenError::Size { bytes: size_bytes, lba_bytes });
+    }
+    Ok(OpenedBackend { backend, exact_bytes: size_bytes, lba_shift, access: Access::Synthetic })
+}
+
+fn open(
+    path: &Path,
+    mode: OpenMode,
+    wanted: &'static str,
+    is_wanted: impl Fn(&Metadata) -> bool,
+) -> Result<OpenedBackend, OpenError> {
+    let io = |error| OpenError::Io { path: path.to_owned(), error };
+    let check = |metadata: &Metadata| match metadata {
+        metadata if metadata.is_dir() => Err(OpenError::Directory { path: path.to_owned() }),
+        metadata if !is_wanted(metadata) => {
+            Err(OpenError::WrongType { path: path.to_owned(), wanted })
+        }
+        _ => Ok(()),
+    };
+    // Before opening, since opening a FIFO would wait for its other end; and after, since it may be another.
+    check(&std::fs::metadata(path).map_err(io)?)?;
+    let file = open_with(path, mode, 0).map_err(io)?;
+    let metadata = file.metadata().map_err(io)?;
+    check(&metadata)?;
+    let block = metadata.file_type().is_block_device();
+    let exact_bytes = if block { block::size_bytes(&file).map_err(io)? } else { metadata.len() };
+    if exact_bytes == 0 {
+        return Err(OpenError::Empty { path: path.to_owned() });
+    }
+    let (file, choice) = choose_access(path, mode, file);
+    if block && choice.alignment > 1 << choice.lba_shift {
+        return Err(OpenError::SmallBlocks {
+            path: path.to_owned(),
+            device_bytes: choice.alignment,
+        });
+    }
+    check_writable(path, mode, exact_bytes, choice.lba_shift)?;
+    let backend = FileBackend::new(OwnedFd::from(file), exact_bytes, choice.offset_alignment());
+    Ok(OpenedBackend {
+        backend: Arc::new(backend),
+        exact_bytes,
+        lba_shift: choice.lba_shift,
+        access: choice.access,
+    })
+}
+
+fn open_with(path: &Path, mode: OpenMode, flags: i32) -> io::Result<File> {
+    OpenOptions::new().read(true).write(mode.writable).custom_flags(flags).open(path)
+}
+
+fn check_writable(path: &Path, mode: OpenMode, bytes: u64, lba_shift: u8) -> Result<(), OpenError> {
+    let lba_bytes = 1u64 << lba_shift;
+    if !mode.writable || bytes.is_multiple_of(lba_bytes) {
+        return Ok(());
+    }
+    let rounded = bytes.next_multiple_of(lba_bytes);
+    Err(OpenError::PartialBlock { path: path.to_owned(), bytes, lba_bytes, rounded })
+}
+
+struct Choice {
+    access: Access,
+    lba_shift: u8,
+    /// What direct I/O asks of offsets, also when it is not used.
+    alignment: u32,
+}
+
+impl Choice {
+    fn offset_alignment(&self) -> u32 {
+        if self.access == Access::Direct { self.alignment } else { 1 }
+    }
+}
+
+/// Takes direct I/O where the file allows it for the block size, and the page cache elsewhere.
+fn choose_access(path: &Path, mode: OpenMode, buffered: File) -> (File, Choice) {
+    let (direct, alignment) = match open_direct(path, mode, &buffered) {
+        Ok(found) => found,
+        Err(reason) => {
+            let lba_shift = mode.lba_shift.unwrap_or(DEFAULT_LBA_SHIFT);
+            let choice = Choice { access: Access::Buffered(reason), lba_shift, alignment: 1 };
+            return (buffered, choice);
+        }
+    };
+    let needed = alignment.trailing_zeros() as u8;
+    let lba_shift = mode.lba_shift.unwrap_or(needed.max(DEFAULT_LBA_SHIFT));
+    if lba_shift < needed {
+        let reason = format!(
+            "direct I/O needs blocks of {alignment} bytes and the namespace has {}",
+            1 << lba_shift
+        );
+        return (buffered, Choice { access: Access::Buffered(reason), lba_shift, alignment });
+    }
+    (direct, Choice { access: Access::Direct, lba_shift, alignment })
+}
+
+/// The file opened for direct I/O, and the alignment of offsets; or why not.
+fn open_direct(path: &Path, mode: OpenMode, file: &File) -> Result<(File, u32), String> {
+    let stated = stated_alignment(file);
+    if stated == Some((0, 0)) {
+        return Err("the file system has no direct I/O for it".into());
+    }
+    let direct = open_with(path, mode, libc::O_DIRECT)
+        .map_err(|error| format!("direct I/O is refused: {error}"))?;
+    if !same_file(file, &direct) {
+        return Err("it was replaced while it was being opened".into());
+    }
+    let alignment = match stated {
+        Some((memory, _)) if memory > MEMORY_ALIGNMENT => {
+            return Err(format!("direct I/O needs memory aligned to {memory} bytes"));
+        }
+        Some((_, offset)) => offset.max(1),
+        None => probe_alignment(&direct)?,
+    };
+    if !alignment.is_power_of_two() || alignment > 1 << MAX_LBA_SHIFT {
+        return Err(format!("direct I/O needs offsets aligned to {alignment} bytes"));
+    }
+    Ok((direct, alignment))
+}
+
+/// What `statx` says about direct I/O: alignment of memory and of offsets, zeros for none.
+fn stated_alignment(file: &File) -> Option<(u32, u32)> {
+    let status = rustix::fs::statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN).ok()?;
+    (status.stx_mask & StatxFlags::DIOALIGN.bits() != 0)
+        .then_some((status.stx_dio_mem_align, status.stx_dio_offset_align))
+}
+
+fn same_file(one: &File, other: &File) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    match (one.metadata(), other.metadata()) {
+        (Ok(one), Ok(other)) => (one.dev(), one.ino()) == (other.dev(), other.ino()),
+        _ => false,
+    }
+}
+
+/// Tries direct reads, for kernels before 6.1 and file systems that do not say.
+fn probe_alignment(direct: &File) -> Result<u32, String> {
+    #[repr(align(4096))]
+    struct Page([u8; 4096]);
+    let mut page = Page([0; 4096]);
+    let mut error = io::Error::from(io::ErrorKind::Unsupported);
+    for length in [512u32, 4096] {
+        // SAFETY: the page is ours, and as long as the call may write.
+        let read = unsafe {
+            libc::pread(direct.as_raw_fd(), page.0.as_mut_ptr().cast(), length as usize, 0)
+        };
+        if read >= 0 {
+            return Ok(length);
+        }
+        error = io::Error::last_os_error();
+    }
+    Err(format!("direct I/O is refused: {error}"))
+}

@@ -1,0 +1,395 @@
+//! Each medium behaves the same on each engine.
+#![expect(unsafe_code, reason = "lends pool memory to operations")]
+
+use std::io::Write as _;
+use std::os::unix::fs::PermissionsExt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use proptest::prelude::*;
+use rdma::Time;
+use tempfile::{NamedTempFile, TempDir};
+
+use super::decorator::{Delay, Fault, FaultPlan};
+use super::*;
+use crate::pool::{Buffer, Pool, PoolMemory};
+use crate::storage::{Engine, Inline, Report, Storage, Tag, Uring};
+
+const BLOCK: usize = 1 << 20;
+
+/// Storage with a pool that runs one operation at a time.
+struct Rig {
+    now: Time,
+    // Before the pool: it waits for what is under way.
+    storage: Storage,
+    pool: Pool,
+}
+
+impl Rig {
+    fn new(engine: Box<dyn Engine>, pool: Pool) -> Self {
+        let mut storage = Storage::new(engine);
+        storage.reserve(16);
+        Self { now: Time::ZERO, storage, pool }
+    }
+
+    /// One on each engine that this machine has.
+    fn each() -> Vec<Self> {
+        let pool = || Pool::new(PoolMemory::new(4 * BLOCK).unwrap(), 0, 1, BLOCK);
+        let mut rigs = vec![Self::new(Box::new(Inline::new()), pool())];
+        let ring_pool = pool();
+        match Uring::new(Some(ring_pool.range())) {
+            Ok((uring, _)) => rigs.push(Self::new(Box::new(uring), ring_pool)),
+            Err(error) => eprintln!("without io_uring: {error}"),
+        }
+        rigs
+    }
+
+    fn run(&mut self, backend: &Arc<dyn Backend>, what: Operation) -> Result<(), BackendError> {
+        self.storage.submit(self.now, Tag(7), backend, what);
+        self.finish()
+    }
+
+    fn finish(&mut self) -> Result<(), BackendError> {
+        loop {
+            self.storage.turn(self.now);
+            match self.storage.next_report() {
+                Some(Report::Done { tag, result }) => {
+                    assert_eq!(tag, Tag(7));
+                    return result;
+                }
+                Some(Report::NotCancelled { .. }) => {}
+                None => match self.storage.deadline() {
+                    Some(at) => self.now = at,
+                    None => self.storage.sleep(&[], Some(Duration::from_secs(10))),
+                },
+            }
+        }
+    }
+
+    fn buffer(&mut self, fill: &[u8]) -> Buffer {
+        let mut buffer = self.pool.allocate(fill.len() as u32).unwrap();
+        // SAFETY: nothing was started on it.
+        unsafe { self.pool.bytes(&mut buffer) }.copy_from_slice(fill);
+        buffer
+    }
+
+    fn read(
+        &mut self,
+        backend: &Arc<dyn Backend>,
+        offset: u64,
+        length: usize,
+    ) -> Result<Vec<u8>, BackendError> {
+        let mut buffer = self.buffer(&vec![0xEE; length]);
+        // SAFETY: the buffer is kept until the operation is over.
+        let span = unsafe { self.pool.span(&buffer, 0, length as u32) };
+        let result = self.run(backend, Operation::read(offset, span));
+        // SAFETY: the operation is over.
+        let bytes = unsafe { self.pool.bytes(&mut buffer) }.to_vec();
+        self.pool.release(buffer);
+        result.map(|()| bytes)
+    }
+
+    fn write(
+        &mut self,
+        backend: &Arc<dyn Backend>,
+        offset: u64,
+        bytes: &[u8],
+        durable: bool,
+    ) -> Result<(), BackendError> {
+        let buffer = self.buffer(bytes);
+        // SAFETY: the buffer is kept until the operation is over.
+        let span = unsafe { self.pool.span(&buffer, 0, bytes.len() as u32) };
+        let result = self.run(backend, Operation::write(offset, span, durable));
+        self.pool.release(buffer);
+        result
+    }
+}
+
+fn pattern(length: usize) -> Vec<u8> {
+    (0..length as u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect()
+}
+
+fn file_with(bytes: &[u8]) -> NamedTempFile {
+    // Beside the sources' build output, not in a tmpfs that knows no direct I/O.
+    let mut file = NamedTempFile::new_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+    file.write_all(bytes).unwrap();
+    file
+}
+
+const WRITABLE: OpenMode = OpenMode { writable: true, lba_shift: None };
+const READ_ONLY: OpenMode = OpenMode { writable: false, lba_shift: None };
+
+#[test]
+fn a_file_reads_back_and_its_tail_is_zeros() {
+    for size in [1usize, 511, 512, 513, 18_071, BLOCK - 1] {
+        let bytes = pattern(size);
+        let file = file_with(&bytes);
+        let opened = open_file(file.path(), READ_ONLY).unwrap();
+        assert_eq!(opened.exact_bytes, size as u64);
+        let lba = 1usize << opened.lba_shift;
+        let padded = size.next_multiple_of(lba);
+        for mut rig in Rig::each() {
+            let mut wanted = bytes.clone();
+            wanted.resize(padded, 0);
+            assert!(rig.read(&opened.backend, 0, padded).unwrap() == wanted, "{size}");
+            let last = rig.read(&opened.backend, (padded - lba) as u64, lba).unwrap();
+            assert_eq!(last, wanted[padded - lba..]);
+        }
+        assert_eq!(file.as_file().metadata().unwrap().len(), size as u64, "never modified");
+    }
+}
+
+#[test]
+fn bytes_that_appear_behind_the_tail_read_as_zeros() {
+    let mut file = file_with(&pattern(700));
+    let opened = open_file(file.path(), READ_ONLY).unwrap();
+    file.write_all(&[9; 5000]).unwrap();
+    for mut rig in Rig::each() {
+        let length = 700usize.next_multiple_of(1 << opened.lba_shift);
+        let bytes = rig.read(&opened.backend, 0, length).unwrap();
+        assert_eq!(bytes[..700], pattern(700));
+        assert!(bytes[700..].iter().all(|&byte| byte == 0));
+    }
+}
+
+#[test]
+fn a_file_that_shrank_is_an_error() {
+    for (was, is) in [(8192, 4096), (8192, 0), (8192, 5000), (8192, 8191), (700, 512), (700, 1)] {
+        let file = file_with(&pattern(was));
+        let opened = open_file(file.path(), READ_ONLY).unwrap();
+        file.as_file().set_len(is).unwrap();
+        for mut rig in Rig::each() {
+            let length = was.next_multiple_of(1 << opened.lba_shift);
+            let result = rig.read(&opened.backend, 0, length);
+            assert_eq!(result, Err(BackendError::Shrunk), "{was} -> {is}");
+        }
+    }
+}
+
+#[test]
+fn a_written_file_holds_what_was_written() {
+    for mut rig in Rig::each() {
+        let file = file_with(&vec![1; 64 * 1024]);
+        let opened = open_file(file.path(), WRITABLE).unwrap();
+        let backend = &opened.backend;
+        rig.write(backend, 4096, &pattern(8192), false).unwrap();
+        rig.write(backend, 61_440, &pattern(4096), true).unwrap();
+        rig.run(backend, Operation::flush()).unwrap();
+        let held = std::fs::read(file.path()).unwrap();
+        assert_eq!(held.len(), 64 * 1024);
+        assert_eq!(held[4096..12_288], pattern(8192));
+        assert_eq!(held[61_440..], pattern(4096));
+        assert!(held[..4096].iter().all(|&byte| byte == 1));
+    }
+}
+
+#[test]
+fn zeroes_and_deallocation_read_as_zeros_and_keep_the_length() {
+    for (durable, deallocate) in [(false, false), (true, false), (false, true), (true, true)] {
+        for mut rig in Rig::each() {
+            let file = file_with(&pattern(256 * 1024));
+            let opened = open_file(file.path(), WRITABLE).unwrap();
+            let zeroes = Operation::write_zeroes(4096, 131_072, durable, deallocate);
+            rig.run(&opened.backend, zeroes).unwrap();
+            rig.run(&opened.backend, Operation::deallocate(196_608, 4096)).unwrap();
+            let bytes = rig.read(&opened.backend, 0, 256 * 1024).unwrap();
+            let wanted = pattern(256 * 1024);
+            assert_eq!(bytes[..4096], wanted[..4096]);
+            assert!(bytes[4096..135_168].iter().all(|&byte| byte == 0));
+            assert_eq!(bytes[135_168..196_608], wanted[135_168..196_608]);
+            assert!(bytes[196_608..200_704].iter().all(|&byte| byte == 0));
+            assert_eq!(bytes[200_704..], wanted[200_704..]);
+        }
+    }
+}
+
+/// Runs a backend's steps by hand, with the results that a file system would give.
+fn results(backend: &dyn Backend, mut operation: Operation, results: &[i32]) -> Vec<Step> {
+    let mut steps = vec![backend.start(Time::ZERO, &mut operation)];
+    for &result in results {
+        steps.push(backend.resume(Time::ZERO, &mut operation, result));
+    }
+    steps
+}
+
+#[test]
+fn a_file_system_without_zero_range_gets_zeros_written() {
+    let file = file_with(&pattern(256 * 1024));
+    let opened = open_file(file.path(), WRITABLE).unwrap();
+    let zeroes = Operation::write_zeroes(0, 131_072, true, true);
+    let refused = -libc::EOPNOTSUPP;
+    let steps = results(&*opened.backend, zeroes, &[refused, refused, 65_536, 65_536, 0]);
+    assert!(matches!(steps[0], Step::Call(SystemCall::Fallocate { mode: 3, .. })), "{steps:?}");
+    assert!(matches!(steps[1], Step::Call(SystemCall::Fallocate { mode: 0x11, .. })), "{steps:?}");
+    assert!(matches!(steps[2], Step::Call(SystemCall::Write { offset: 0, .. })), "{steps:?}");
+    assert!(matches!(steps[3], Step::Call(SystemCall::Write { offset: 65_536, .. })), "{steps:?}");
+    assert!(matches!(steps[4], Step::Call(SystemCall::Sync { .. })), "{steps:?}");
+    assert!(matches!(steps[5], Step::Done(Ok(()))), "{steps:?}");
+    // It is not asked again; and giving space back silently does nothing.
+    let again = results(&*opened.backend, Operation::write_zeroes(0, 512, false, true), &[]);
+    assert!(matches!(again[0], Step::Call(SystemCall::Write { .. })), "{again:?}");
+    let trim = results(&*opened.backend, Operation::deallocate(0, 512), &[]);
+    assert!(matches!(trim[0], Step::Done(Ok(()))), "{trim:?}");
+}
+
+#[test]
+fn short_interrupted_and_failed_calls() {
+    let file = file_with(&pattern(16_384));
+    let opened = open_file(file.path(), WRITABLE).unwrap();
+    let backend = &*opened.backend;
+    let mut rig = Rig::each().remove(0);
+    let buffer = rig.buffer(&[0; 16_384]);
+    // SAFETY: no call is really made, and each span is dropped before the next is used.
+    let span = || unsafe { rig.pool.span(&buffer, 0, 16_384) };
+
+    let steps = results(backend, Operation::read(0, span()), &[4096, -libc::EINTR, 12_288]);
+    assert!(matches!(steps[1], Step::Call(SystemCall::Read { offset: 4096, .. })), "{steps:?}");
+    assert!(matches!(steps[2], Step::Call(SystemCall::Read { offset: 4096, .. })), "{steps:?}");
+    assert!(matches!(steps[3], Step::Done(Ok(()))), "{steps:?}");
+
+    let steps = results(backend, Operation::write(0, span(), true), &[8192, 8192]);
+    assert!(
+        matches!(steps[1], Step::Call(SystemCall::Write { offset: 8192, durable: true, .. })),
+        "{steps:?}"
+    );
+    assert!(matches!(steps[2], Step::Done(Ok(()))), "{steps:?}");
+
+    for (errno, error) in [
+        (libc::ENOSPC, BackendError::OutOfSpace),
+        (libc::EIO, BackendError::Medium),
+        (libc::ECANCELED, BackendError::Cancelled),
+        (libc::EROFS, BackendError::ReadOnly),
+    ] {
+        let steps = results(backend, Operation::write(0, span(), false), &[-errno]);
+        assert!(matches!(steps[1], Step::Done(Err(got)) if got == error), "{steps:?}");
+    }
+    let steps = results(backend, Operation::write(0, span(), false), &[0]);
+    assert!(matches!(steps[1], Step::Done(Err(BackendError::Medium))), "no progress is no loop");
+}
+
+#[test]
+fn what_can_not_be_exported_says_why() {
+    let folder = TempDir::new().unwrap();
+    let text = |path: &std::path::Path, mode| open_file(path, mode).unwrap_err().to_string();
+    assert!(text(folder.path(), READ_ONLY).contains("is a directory"));
+    assert!(text(&folder.path().join("none"), READ_ONLY).contains("No such file"));
+
+    let odd = file_with(&pattern(1000));
+    let message = text(odd.path(), OpenMode { writable: true, lba_shift: Some(9) });
+    assert!(message.contains("`truncate -s 1024 "), "{message}");
+    let empty = file_with(&[]);
+    assert!(text(empty.path(), READ_ONLY).contains("is empty"));
+    let not_block = open_block(odd.path(), READ_ONLY).unwrap_err().to_string();
+    assert!(not_block.contains("is not a block device"), "{not_block}");
+
+    let fifo = folder.path().join("fifo");
+    rustix::fs::mknodat(
+        rustix::fs::CWD,
+        &fifo,
+        rustix::fs::FileType::Fifo,
+        rustix::fs::Mode::RUSR,
+        0,
+    )
+    .unwrap();
+    assert!(text(&fifo, READ_ONLY).contains("is not a regular file"));
+
+    if !rustix::process::geteuid().is_root() {
+        std::fs::set_permissions(odd.path(), PermissionsExt::from_mode(0o000)).unwrap();
+        assert!(text(odd.path(), READ_ONLY).contains("must be allowed to open it"));
+    }
+    assert!(open_null(1000, READ_ONLY).is_err());
+    assert!(open_memory(0, READ_ONLY).is_err());
+}
+
+#[test]
+fn null_reads_zeros_over_old_data() {
+    let opened = open_null(1 << 40, WRITABLE).unwrap();
+    for mut rig in Rig::each() {
+        rig.write(&opened.backend, 0, &pattern(4096), true).unwrap();
+        assert_eq!(rig.read(&opened.backend, 1 << 39, 4096).unwrap(), vec![0; 4096]);
+        rig.run(&opened.backend, Operation::flush()).unwrap();
+    }
+}
+
+#[test]
+fn a_fault_hits_what_its_plan_names() {
+    let inner = open_memory(1 << 20, WRITABLE).unwrap().backend;
+    let plan = FaultPlan {
+        nth: Some(2),
+        every: Some(5),
+        ranges: std::iter::once(65_536..65_537).collect(),
+        ..FaultPlan::new(BackendError::Medium)
+    };
+    let faulty: Arc<dyn Backend> = Arc::new(Fault::new(inner, plan));
+    let mut rig = Rig::each().remove(0);
+    let outcomes: Vec<bool> = (0..10).map(|_| rig.read(&faulty, 0, 512).is_ok()).collect();
+    let wanted: Vec<bool> = (1..=10).map(|n| n != 2 && n % 5 != 0).collect();
+    assert_eq!(outcomes, wanted);
+    assert_eq!(rig.read(&faulty, 65_024, 1024), Err(BackendError::Medium));
+    assert!(rig.read(&faulty, 65_024, 512).is_ok());
+}
+
+#[test]
+fn a_delay_passes_before_the_operation_starts() {
+    let file = file_with(&pattern(4096));
+    let inner = open_file(file.path(), READ_ONLY).unwrap().backend;
+    let slow: Arc<dyn Backend> = Arc::new(Delay::new(inner, Duration::from_millis(3)));
+    for mut rig in Rig::each() {
+        let began = rig.now;
+        assert_eq!(rig.read(&slow, 0, 4096).unwrap(), pattern(4096));
+        assert_eq!(rig.now - began, Duration::from_millis(3));
+    }
+}
+
+#[test]
+fn a_held_operation_is_cancelled_at_once() {
+    let inner = open_null(1 << 20, READ_ONLY).unwrap().backend;
+    let slow: Arc<dyn Backend> = Arc::new(Delay::new(inner, Duration::from_secs(1000)));
+    for mut rig in Rig::each() {
+        let key = rig.storage.submit(rig.now, Tag(7), &slow, Operation::flush());
+        assert!(!rig.storage.turn(rig.now));
+        rig.storage.cancel(key);
+        assert!(matches!(
+            rig.storage.next_report(),
+            Some(Report::Done { result: Err(BackendError::Cancelled), .. })
+        ));
+        assert_eq!(rig.storage.in_flight(), 0);
+        // The timer that is left over does nothing, even to an operation in the same slot.
+        rig.storage.submit(rig.now + Duration::from_secs(1), Tag(8), &slow, Operation::flush());
+        rig.storage.turn(rig.now + Duration::from_secs(1000));
+        assert!(rig.storage.next_report().is_none());
+        rig.storage.cancel(key);
+        assert!(rig.storage.next_report().is_none(), "a stale key names nothing");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(32))]
+    /// Memory is a disk: it holds what was last written, zeros elsewhere.
+    #[test]
+    fn memory_agrees_with_a_plain_array(
+        steps in prop::collection::vec((0u64..400, 1usize..200, 0u8..3, any::<u8>()), 1..40)
+    ) {
+        let mut rig = Rig::each().remove(0);
+        let opened = open_memory(600 * 512, WRITABLE).unwrap();
+        let mut model = vec![0u8; 600 * 512];
+        for (block, blocks, what, fill) in steps {
+            let (offset, length) = (block * 512, blocks * 512);
+            let range = offset as usize..offset as usize + length;
+            match what {
+                0 => {
+                    let bytes = vec![fill; length];
+                    rig.write(&opened.backend, offset, &bytes, false).unwrap();
+                    model[range].fill(fill);
+                }
+                1 => {
+                    let zeroes = Operation::write_zeroes(offset, length as u64, false, false);
+                    rig.run(&opened.backend, zeroes).unwrap();
+                    model[range].fill(0);
+                }
+                _ => prop_assert!(rig.read(&opened.backend, offset, length).unwrap() == model[range]),
+            }
+        }
+        prop_assert!(rig.read(&opened.backend, 0, 600 * 512).unwrap() == model);
+    }
+}

@@ -1,0 +1,269 @@
+//! The buffers that data passes through on its way between a host and a namespace.
+#![expect(unsafe_code, reason = "maps the pool's memory and hands out parts of it")]
+
+mod buddy;
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::ptr::{self, NonNull};
+use std::sync::Arc;
+
+use rustix::fs::MemfdFlags;
+use rustix::mm::{Advice, MapFlags, ProtFlags};
+
+use self::buddy::Buddy;
+use crate::storage::Span;
+
+/// The smallest buffer, in bytes: the page and the alignment of every buffer.
+pub const UNIT_BYTES: usize = 4096;
+
+/// Memory of the process that is registered once with each RDMA device. Never written by the process itself
+/// except through buffers and receive areas that belong to somebody.
+#[derive(Debug)]
+pub struct PoolMemory {
+    base: NonNull<u8>,
+    length: usize,
+    // Keeps the memory nameable, for a process that takes over; the mapping alone would keep it alive.
+    _memfd: OwnedFd,
+}
+
+// SAFETY: the struct is an address range; whoever reads or writes it holds a `Buffer` for that part.
+unsafe impl Send for PoolMemory {}
+// SAFETY: as above; no method of a shared reference reads or writes the memory.
+unsafe impl Sync for PoolMemory {}
+
+impl PoolMemory {
+    /// Maps `length` bytes, rounded up to whole pages, on huge pages where the system gives them.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn new(length: usize) -> io::Result<Arc<Self>> {
+        let length = length.max(1).next_multiple_of(UNIT_BYTES);
+        let memfd = rustix::fs::memfd_create("feedrail-pool", MemfdFlags::CLOEXEC)?;
+        rustix::fs::ftruncate(&memfd, length as u64)?;
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new mapping at an address of the kernel's choice touches no memory of ours.
+        let base = unsafe {
+            rustix::mm::mmap(ptr::null_mut(), length, protection, MapFlags::SHARED, &memfd, 0)?
+        };
+        // SAFETY: the range was mapped just now. Refusal costs speed only.
+        let _ = unsafe { rustix::mm::madvise(base, length, Advice::LinuxHugepage) };
+        let base = NonNull::new(base.cast()).expect("a mapping is never at address zero");
+        Ok(Arc::new(Self { base, length, _memfd: memfd }))
+    }
+
+    /// The address of its first byte.
+    pub fn address(&self) -> *mut u8 {
+        self.base.as_ptr()
+    }
+
+    /// Its length in bytes.
+    pub fn length(&self) -> usize {
+        self.length
+    }
+}
+
+impl Drop for PoolMemory {
+    fn drop(&mut self) {
+        // SAFETY: this is the mapping made in `new`; devices and rings that use it hold an `Arc` of it.
+        let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.length) };
+    }
+}
+
+/// One core's share of the memory, handed out as power-of-two buffers from [`UNIT_BYTES`] up to its block
+/// size. Small and large transfers share it: what a 4 KiB read gives back becomes part of a large buffer
+/// again as soon as its neighbours are free.
+#[derive(Debug)]
+pub struct Pool {
+    memory: Arc<PoolMemory>,
+    /// Where the share begins in the memory.
+    start: usize,
+    buddy: Buddy,
+}
+
+/// A part of a pool. It has to go back to its pool; dropping it would lose its memory.
+#[derive(Debug)]
+#[must_use]
+pub struct Buffer {
+    /// First unit, counted from the start of the share.
+    unit: u32,
+    order: u8,
+    length: u32,
+}
+
+impl Buffer {
+    /// Bytes that were asked for.
+    pub fn length(&self) -> u32 {
+        self.length
+    }
+}
+
+impl Pool {
+    /// The `index`-th of `shares` equal shares of `memory`, in blocks of `block_bytes`.
+    ///
+    /// `block_bytes` is a power of two of at least one unit and is the largest buffer; the memory must hold
+    /// at least one block for each share.
+    pub fn new(memory: Arc<PoolMemory>, index: usize, shares: usize, block_bytes: usize) -> Self {
+        assert!(block_bytes.is_power_of_two() && block_bytes >= UNIT_BYTES);
+        let blocks = memory.length / block_bytes / shares;
+        assert!(blocks > 0, "the pool holds a block for each core, by configuration");
+        let start = index * blocks * block_bytes;
+        let top = (block_bytes / UNIT_BYTES).trailing_zeros() as u8;
+        Self { memory, start, buddy: Buddy::new(blocks as u32, top) }
+    }
+
+    /// The bytes that `shares` shares of at least `wanted` bytes altogether need.
+    pub fn memory_bytes(wanted: u64, shares: usize, block_bytes: usize) -> usize {
+        let shares_bytes = shares * block_bytes;
+        (wanted as usize).div_ceil(shares_bytes).max(1) * shares_bytes
+    }
+
+    /// A buffer of at least `length` bytes, if there is one now.
+    pub fn allocate(&mut self, length: u32) -> Option<Buffer> {
+        let units = (length as usize).div_ceil(UNIT_BYTES).max(1).next_power_of_two();
+        let order = units.trailing_zeros() as u8;
+        let unit = self.buddy.allocate(order)?;
+        Some(Buffer { unit, order, length })
+    }
+
+    /// Takes a buffer back.
+    pub fn release(&mut self, buffer: Buffer) {
+        self.buddy.release(buffer.unit, buffer.order);
+    }
+
+    /// The largest buffer, in bytes.
+    pub fn block_bytes(&self) -> usize {
+        UNIT_BYTES << self.buddy.top()
+    }
+
+    /// Bytes that are not handed out.
+    pub fn free_bytes(&self) -> u64 {
+        u64::from(self.buddy.free_units()) * UNIT_BYTES as u64
+    }
+
+    /// Bytes of the whole share.
+    pub fn total_bytes(&self) -> u64 {
+        u64::from(self.buddy.units()) * UNIT_BYTES as u64
+    }
+
+    /// Where the share lies in memory.
+    pub fn range(&self) -> (*mut u8, usize) {
+        (self.memory.address().wrapping_add(self.start), self.total_bytes() as usize)
+    }
+
+    /// The memory that it is a share of.
+    pub fn memory(&self) -> &Arc<PoolMemory> {
+        &self.memory
+    }
+
+    /// The address of a buffer of this pool.
+    pub fn address(&self, buffer: &Buffer) -> *mut u8 {
+        self.memory.address().wrapping_add(self.start + buffer.unit as usize * UNIT_BYTES)
+    }
+
+    /// The bytes of a buffer of this pool.
+    ///
+    /// # Safety
+    /// No device and no ring may be at work on the buffer while the slice lives.
+    pub unsafe fn bytes<'a>(&'a self, buffer: &'a mut Buffer) -> &'a mut [u8] {
+        // SAFETY: the buffer lies in the mapping, which the pool keeps, the unique reference to
+        // the buffer makes the slice the only one, and the caller vouches for devices.
+        unsafe { std::slice::from_raw_parts_mut(self.address(buffer), buffer.length as usize) }
+    }
+
+    /// `length` bytes of a buffer from `offset` on, for storage.
+    ///
+    /// # Safety
+    /// The buffer stays allocated, and nobody else reads or writes that part of it, until the operation that
+    /// carries the span is over.
+    pub unsafe fn span(&self, buffer: &Buffer, offset: u32, length: u32) -> Span {
+        assert!(u64::from(offset) + u64::from(length) <= (UNIT_BYTES as u64) << buffer.order);
+        let address = self.address(buffer).wrapping_add(offset as usize);
+        // SAFETY: in bounds as asserted; the rest is the caller's promise.
+        unsafe { Span::new(address, length) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const BLOCK: usize = 64 * 1024;
+
+    fn pool(blocks: usize) -> Pool {
+        Pool::new(PoolMemory::new(blocks * BLOCK).unwrap(), 0, 1, BLOCK)
+    }
+
+    #[test]
+    fn shares_do_not_overlap_and_lie_inside() {
+        let memory = PoolMemory::new(8 * BLOCK).unwrap();
+        let first = Pool::new(Arc::clone(&memory), 0, 2, BLOCK);
+        let second = Pool::new(Arc::clone(&memory), 1, 2, BLOCK);
+        let (a, a_length) = first.range();
+        let (b, b_length) = second.range();
+        assert_eq!(a as usize + a_length, b as usize);
+        assert_eq!(b as usize + b_length, memory.address() as usize + memory.length());
+    }
+
+    #[test]
+    fn memory_bytes_gives_every_share_a_block() {
+        assert_eq!(Pool::memory_bytes(1, 3, BLOCK), 3 * BLOCK);
+        assert_eq!(Pool::memory_bytes(7 * BLOCK as u64, 3, BLOCK), 9 * BLOCK);
+    }
+
+    #[test]
+    fn small_buffers_do_not_eat_large_ones() {
+        let mut pool = pool(1);
+        let mut buffers: Vec<_> = (0..16).map(|_| pool.allocate(4096).unwrap()).collect();
+        assert!(pool.allocate(1).is_none());
+        buffers.drain(..).for_each(|buffer| pool.release(buffer));
+        let whole = pool.allocate(BLOCK as u32).unwrap();
+        assert_eq!(pool.free_bytes(), 0);
+        pool.release(whole);
+    }
+
+    #[test]
+    fn more_than_a_block_is_never_available() {
+        assert!(pool(4).allocate(BLOCK as u32 + 1).is_none());
+    }
+
+    proptest! {
+        #[test]
+        fn live_buffers_are_disjoint_aligned_and_all_memory_comes_back(
+            steps in prop::collection::vec((1u32..=BLOCK as u32, any::<bool>(), any::<prop::sample::Index>()), 1..200)
+        ) {
+            let mut pool = pool(4);
+            let (base, total) = pool.range();
+            let mut live: Vec<Buffer> = Vec::new();
+            for (length, free, index) in steps {
+                if free && !live.is_empty() {
+                    let buffer = live.swap_remove(index.index(live.len()));
+                    pool.release(buffer);
+                } else if let Some(buffer) = pool.allocate(length) {
+                    live.push(buffer);
+                }
+                let mut ranges: Vec<_> = live
+                    .iter()
+                    .map(|b| (pool.address(b) as usize, b.length() as usize))
+                    .collect();
+                ranges.sort_unstable();
+                for pair in ranges.windows(2) {
+                    prop_assert!(pair[0].0 + pair[0].1 <= pair[1].0);
+                }
+                for (address, length) in ranges {
+                    prop_assert_eq!(address % UNIT_BYTES, 0);
+                    prop_assert!(address >= base as usize && address + length <= base as usize + total);
+                }
+            }
+            for buffer in live {
+                pool.release(buffer);
+            }
+            prop_assert_eq!(pool.free_bytes(), pool.total_bytes());
+            for _ in 0..4 {
+                prop_assert!(pool.allocate(BLOCK as u32).is_some());
+            }
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! What runs system calls on files: io_uring, or plain calls where a test or a simulator wants none.
+
+use std::os::fd::RawFd;
+use std::time::Duration;
+
+use super::operation::Part;
+
+/// A system call on a file. It carries addresses: the [`super::Operation`] that it belongs to keeps their
+/// memory lent until the call is over.
+#[derive(Clone, Copy, Debug)]
+pub enum SystemCall {
+    /// `pread`.
+    Read {
+        /// From this file.
+        file: FileRef,
+        /// From this byte on.
+        offset: u64,
+        /// To here.
+        part: Part,
+    },
+    /// `pwritev2`.
+    Write {
+        /// To this file.
+        file: FileRef,
+        /// From this byte on.
+        offset: u64,
+        /// From here.
+        part: Part,
+        /// With `RWF_DSYNC`.
+        durable: bool,
+    },
+    /// `fdatasync`.
+    Sync {
+        /// Of this file.
+        file: FileRef,
+    },
+    /// `fallocate`.
+    Fallocate {
+        /// Of this file.
+        file: FileRef,
+        /// `FALLOC_FL_*`.
+        mode: i32,
+        /// From this byte on.
+        offset: u64,
+        /// So many bytes.
+        length: u64,
+    },
+}
+
+/// An open file, and a number that no other file of the process ever had: descriptors are reused, this is
+/// not, so a ring may register the file under it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FileRef {
+    /// The descriptor.
+    pub fd: RawFd,
+    /// The number.
+    pub id: FileId,
+}
+
+/// See [`FileRef`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct FileId(pub u64);
+
+/// Names a system call under way; never reused by one engine's user.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CallId(pub u64);
+
+/// What an engine reports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A call ended: what it returned, or a negated `errno`.
+    Ended {
+        /// Which.
+        call: CallId,
+        /// As the system call returns it.
+        result: i32,
+    },
+    /// A call could not be cancelled: it is running or over already.
+    NotCancelled {
+        /// Which.
+        call: CallId,
+    },
+}
+
+/// Runs system calls for one core.
+pub trait Engine {
+    /// Starts a call. It never refuses: what does not fit the queue of the kernel waits in line.
+    ///
+    /// # Safety
+    /// The memory of the call's part stays lent to it until its [`Event::Ended`] was returned.
+    #[expect(unsafe_code, reason = "declares a method that takes memory by address")]
+    unsafe fn start(&mut self, call: CallId, what: SystemCall);
+
+    /// Tries to keep a call from happening. It ends in any case; if that can not be hastened
+    /// [`Event::NotCancelled`] comes first.
+    fn cancel(&mut self, call: CallId);
+
+    /// Hands everything started to the kernel and fetches what is ready, in one system call at most.
+    fn turn(&mut self);
+
+    /// The next event of those fetched.
+    fn next_event(&mut self) -> Option<Event>;
+
+    /// Space for this many calls at once, so that none of them allocates.
+    fn reserve(&mut self, calls: usize);
+
+    /// Hands everything started to the kernel and sleeps until a call ends, one of `watched` is readable, or
+    /// `timeout` passes. Only drivers call it.
+    fn sleep(&mut self, watched: &[RawFd], timeout: Option<Duration>);
+
+    /// Counters.
+    fn stats(&self) -> EngineStats;
+}
+
+/// System calls of one engine, by kind.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EngineStats {
+    /// `io_uring_enter` that submitted or reaped without waiting.
+    pub enters: u64,
+    /// `io_uring_enter` that slept.
+    pub waits: u64,
+    /// `io_uring_register`.
+    pub registers: u64,
+    /// Plain file system calls (no io_uring).
+    pub plain: u64,
+    /// Reads handed over.
+    pub reads: u64,
+    /// Writes handed over.
+    pub writes: u64,
+    /// Syncs handed over.
+    pub syncs: u64,
+    /// Fallocates handed over.
+    pub fallocates: u64,
+    /// Reads and writes on registered buffers.
+    pub fixed: u64,
+}
+
+impl EngineStats {
+    pub(super) fn count(&mut self, what: &SystemCall) {
+        match what {
+            SystemCall::Read { .. } => self.reads += 1,
+            SystemCall::Write { .. } => self.writes += 1,
+            SystemCall::Sync { .. } => self.syncs += 1,
+            SystemCall::Fallocate { .. } => self.fallocates += 1,
+        }
+    }
+}

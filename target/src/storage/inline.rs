@@ -1,0 +1,100 @@
+//! The engine without io_uring: each call runs at once, on the thread that starts it. For the simulator and
+//! for tests, where the order of events must be a function of the seed.
+#![expect(unsafe_code, reason = "hands lent memory to system calls")]
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{BorrowedFd, RawFd};
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec};
+
+use super::engine::{CallId, Engine, EngineStats, Event, FileRef, SystemCall};
+
+/// An engine that runs each call when it is started.
+#[derive(Debug, Default)]
+pub struct Inline {
+    events: VecDeque<Event>,
+    stats: EngineStats,
+}
+
+impl Inline {
+    /// A new one.
+    pub fn new() -> Self {
+        Self::default()
+    }
+}
+
+impl Engine for Inline {
+    unsafe fn start(&mut self, call: CallId, what: SystemCall) {
+        self.stats.count(&what);
+        self.stats.plain += 1;
+        // SAFETY: the part is lent until the end of the call is reported.
+        let result = unsafe { run(what) };
+        self.events.push_back(Event::Ended { call, result });
+    }
+
+    fn cancel(&mut self, call: CallId) {
+        self.events.push_back(Event::NotCancelled { call });
+    }
+
+    fn turn(&mut self) {}
+
+    fn next_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    fn reserve(&mut self, calls: usize) {
+        self.events.reserve((2 * calls).saturating_sub(self.events.len()));
+    }
+
+    fn sleep(&mut self, watched: &[RawFd], timeout: Option<Duration>) {
+        if !self.events.is_empty() {
+            return;
+        }
+        let mut fds: Vec<PollFd<'_>> =
+            watched.iter().map(|&fd| PollFd::from_borrowed_fd(borrow(fd), PollFlags::IN)).collect();
+        let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
+        // An interrupted sleep is a short one.
+        let _ = rustix::event::poll(&mut fds, timeout.as_ref());
+    }
+
+    fn stats(&self) -> EngineStats {
+        self.stats
+    }
+}
+
+fn borrow<'a>(fd: RawFd) -> BorrowedFd<'a> {
+    // SAFETY: backends and groups keep their descriptors open while they use an engine.
+    unsafe { BorrowedFd::borrow_raw(fd) }
+}
+
+/// # Safety
+/// The call's part is lent to it.
+unsafe fn run(what: SystemCall) -> i32 {
+    let result = match what {
+        SystemCall::Read { file: FileRef { fd, .. }, offset, part } => {
+            let (address, length) = (part.address().cast(), part.length() as usize);
+            // SAFETY: the caller's promise.
+            unsafe { libc::pread(fd, address, length, offset as libc::off_t) }
+        }
+        SystemCall::Write { file: FileRef { fd, .. }, offset, part, durable } => {
+            let slice =
+                libc::iovec { iov_base: part.address().cast(), iov_len: part.length() as usize };
+            let flags = if durable { libc::RWF_DSYNC } else { 0 };
+            // SAFETY: the caller's promise; the kernel only reads the part.
+            unsafe { libc::pwritev2(fd, &slice, 1, offset as libc::off_t, flags) }
+        }
+        // SAFETY: no memory is involved.
+        SystemCall::Sync { file } => unsafe { libc::fdatasync(file.fd) as isize },
+        SystemCall::Fallocate { file, mode, offset, length } => {
+            let (offset, length) = (offset as libc::off_t, length as libc::off_t);
+            // SAFETY: no memory is involved.
+            unsafe { libc::fallocate(file.fd, mode, offset, length) as isize }
+        }
+    };
+    match result {
+        -1 => -io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO),
+        result => result as i32,
+    }
+}

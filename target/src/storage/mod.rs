@@ -1,0 +1,233 @@
+//! Storage of one core: runs operations on backends through an engine.
+//!
+//! A backend says which system calls an operation takes, one step at a time; the engine runs them; this
+//! module keeps the two together, and the timers of operations that a decorator holds back.
+
+mod engine;
+mod inline;
+mod operation;
+mod uring;
+
+#[cfg(test)]
+mod tests;
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+use std::os::fd::RawFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rdma::Time;
+use slab::Slab;
+
+pub use self::engine::{CallId, Engine, EngineStats, Event, FileId, FileRef, SystemCall};
+pub use self::inline::Inline;
+pub(crate) use self::operation::{Hold, Stage};
+pub use self::operation::{Kind, Operation, Part, Span};
+pub use self::uring::{Buffers, Uring, UringError};
+
+use crate::backend::{Backend, BackendError, Step};
+
+/// The user's name for an operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tag(pub u64);
+
+/// Names an operation under way, to cancel it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OperationKey {
+    index: u32,
+    serial: u32,
+}
+
+/// What became of an operation.
+#[derive(Debug)]
+pub enum Report {
+    /// It is over.
+    Done {
+        /// Whose it was.
+        tag: Tag,
+        /// How it ended.
+        result: Result<(), BackendError>,
+    },
+    /// It was asked to stop and can not be: it will end by itself.
+    NotCancelled {
+        /// Whose it is.
+        tag: Tag,
+    },
+}
+
+/// Runs operations for one core. Between [`Storage::reserve`] calls it allocates nothing.
+pub struct Storage {
+    // Dropped first: it waits for what the kernel still does with the operations' memory.
+    engine: Box<dyn Engine>,
+    running: Slab<Running>,
+    /// Distinguishes operations that use one slot after another.
+    serial: u32,
+    timers: BinaryHeap<Reverse<(Time, u32, u32)>>,
+    reports: VecDeque<Report>,
+}
+
+struct Running {
+    serial: u32,
+    tag: Tag,
+    backend: Arc<dyn Backend>,
+    operation: Operation,
+    /// A system call is at work, else a timer runs.
+    in_call: bool,
+}
+
+impl Storage {
+    /// Storage that nothing was reserved in yet.
+    pub fn new(engine: Box<dyn Engine>) -> Self {
+        let (timers, reports) = (BinaryHeap::new(), VecDeque::new());
+        Self { engine, running: Slab::new(), serial: 0, timers, reports }
+    }
+
+    /// Space for this many operations at once, in all.
+    pub fn reserve(&mut self, operations: usize) {
+        let more = |length: usize| operations.saturating_sub(length);
+        self.running.reserve(more(self.running.len()));
+        self.timers.reserve(more(self.timers.len()));
+        // Each operation may leave an answer to a cancellation and its end.
+        self.reports.reserve((2 * operations).saturating_sub(self.reports.len()));
+        self.engine.reserve(operations);
+    }
+
+    /// Starts an operation. Its end is reported under `tag`, never from within this call.
+    pub fn submit(
+        &mut self,
+        now: Time,
+        tag: Tag,
+        backend: &Arc<dyn Backend>,
+        mut operation: Operation,
+    ) -> OperationKey {
+        let step = backend.start(now, &mut operation);
+        self.serial = self.serial.wrapping_add(1);
+        let serial = self.serial;
+        let backend = Arc::clone(backend);
+        let running = Running { serial, tag, backend, operation, in_call: false };
+        let index = self.running.insert(running) as u32;
+        self.take(index, step);
+        OperationKey { index, serial }
+    }
+
+    /// Tries to keep an operation from happening. Its end is reported in any case, as
+    /// [`BackendError::Cancelled`] if that worked; if it can not work [`Report::NotCancelled`] comes first.
+    pub fn cancel(&mut self, key: OperationKey) {
+        let Some(running) = self.running.get(key.index as usize) else { return };
+        if running.serial != key.serial {
+            return;
+        }
+        if running.in_call {
+            self.engine.cancel(call_id(key));
+        } else {
+            self.finish(key.index, Err(BackendError::Cancelled));
+        }
+    }
+
+    /// Hands over what was submitted and fetches what is done; true if anything happened.
+    pub fn turn(&mut self, now: Time) -> bool {
+        self.engine.turn();
+        let mut progress = false;
+        while let Some(event) = self.engine.next_event() {
+            progress = true;
+            self.handle(now, event);
+        }
+        progress | self.run_timers(now)
+    }
+
+    /// The next report.
+    pub fn next_report(&mut self) -> Option<Report> {
+        self.reports.pop_front()
+    }
+
+    /// When [`Storage::turn`] must run again though nothing completes.
+    pub fn deadline(&self) -> Option<Time> {
+        self.timers.peek().map(|Reverse((at, ..))| *at)
+    }
+
+    /// Operations under way.
+    pub fn in_flight(&self) -> usize {
+        self.running.len()
+    }
+
+    /// Sleeps until a system call ends, one of `watched` is readable, or `timeout` passes. For drivers.
+    pub fn sleep(&mut self, watched: &[RawFd], timeout: Option<Duration>) {
+        self.engine.sleep(watched, timeout);
+    }
+
+    /// Counters.
+    pub fn stats(&self) -> EngineStats {
+        self.engine.stats()
+    }
+
+    fn handle(&mut self, now: Time, event: Event) {
+        match event {
+            Event::Ended { call, result } => {
+                let index = operation_key(call).index;
+                let running =
+                    self.running.get_mut(index as usize).expect("an operation outlives its calls");
+                debug_assert_eq!(running.serial, operation_key(call).serial);
+                running.in_call = false;
+                let step = running.backend.resume(now, &mut running.operation, result);
+                self.take(index, step);
+            }
+            Event::NotCancelled { call } => {
+                let key = operation_key(call);
+                let running = self.running.get(key.index as usize);
+                if let Some(running) = running.filter(|running| running.serial == key.serial) {
+                    self.reports.push_back(Report::NotCancelled { tag: running.tag });
+                }
+            }
+        }
+    }
+
+    fn run_timers(&mut self, now: Time) -> bool {
+        let mut progress = false;
+        while let Some(&Reverse((at, index, serial))) = self.timers.peek() {
+            if at > now {
+                break;
+            }
+            self.timers.pop();
+            progress = true;
+            let running = self.running.get_mut(index as usize);
+            let Some(running) = running.filter(|running| running.serial == serial) else {
+                continue;
+            };
+            let step = running.backend.resume(now, &mut running.operation, 0);
+            self.take(index, step);
+        }
+        progress
+    }
+
+    fn take(&mut self, index: u32, step: Step) {
+        let running = self.running.get_mut(index as usize).expect("a step is of a live operation");
+        let key = OperationKey { index, serial: running.serial };
+        match step {
+            Step::Done(result) => self.finish(index, result),
+            Step::Call(what) => {
+                running.in_call = true;
+                // SAFETY: the part belongs to the operation's span, or is constant zeros; the operation
+                // keeps its span in `running` until its last call ended.
+                #[expect(unsafe_code, reason = "hands lent memory to the kernel")]
+                unsafe {
+                    self.engine.start(call_id(key), what);
+                }
+            }
+            Step::WaitUntil(at) => self.timers.push(Reverse((at, index, key.serial))),
+        }
+    }
+
+    fn finish(&mut self, index: u32, result: Result<(), BackendError>) {
+        let running = self.running.remove(index as usize);
+        self.reports.push_back(Report::Done { tag: running.tag, result });
+    }
+}
+
+fn call_id(key: OperationKey) -> CallId {
+    CallId(u64::from(key.serial) << 32 | u64::from(key.index))
+}
+
+fn operation_key(call: CallId) -> OperationKey {
+    OperationKey { index: call.0 as u32, serial: (call.0 >> 32) as u32 }
+}

@@ -1,0 +1,203 @@
+//! What storage is asked to do: bytes and offsets, nothing of NVMe.
+#![expect(unsafe_code, reason = "a span is memory that a kernel may be writing")]
+
+use std::ptr::NonNull;
+
+/// One thing to do with a namespace's medium, and how far it got.
+#[derive(Debug)]
+pub struct Operation {
+    kind: Kind,
+    offset: u64,
+    length: u64,
+    span: Option<Span>,
+    /// Bytes that are done.
+    pub(crate) done: u64,
+    /// What is under way, for operations that take several system calls.
+    pub(crate) stage: Stage,
+    /// Whether a delay still has to pass.
+    pub(crate) hold: Hold,
+}
+
+/// What an operation does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Fills the span.
+    Read,
+    /// Stores the span's bytes.
+    Write {
+        /// On the medium before the operation ends.
+        durable: bool,
+    },
+    /// Everything written before is on the medium before the operation ends.
+    Flush,
+    /// The range reads as zeros afterwards.
+    WriteZeroes {
+        /// On the medium before the operation ends.
+        durable: bool,
+        /// The space may be given back to the file system.
+        deallocate: bool,
+    },
+    /// The range is of no interest any more.
+    Deallocate,
+}
+
+/// What a backend is doing for an operation.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Stage {
+    /// The operation itself.
+    #[default]
+    Main,
+    /// Zeros are being written because the file system can not make them.
+    Zeros,
+    /// What was done is being made durable.
+    Sync,
+}
+
+/// Whether a delay decorator still holds an operation.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Hold {
+    /// Not seen by it yet.
+    #[default]
+    Fresh,
+    /// Waiting.
+    Held,
+    /// Passed on.
+    Released,
+}
+
+impl Operation {
+    /// Fills `span` from `offset` on.
+    pub fn read(offset: u64, span: Span) -> Self {
+        Self::with_span(Kind::Read, offset, span)
+    }
+
+    /// Stores the bytes of `span` at `offset`.
+    pub fn write(offset: u64, span: Span, durable: bool) -> Self {
+        Self::with_span(Kind::Write { durable }, offset, span)
+    }
+
+    /// Makes everything written before durable.
+    pub fn flush() -> Self {
+        Self::bare(Kind::Flush, 0, 0)
+    }
+
+    /// Makes a range read as zeros.
+    pub fn write_zeroes(offset: u64, length: u64, durable: bool, deallocate: bool) -> Self {
+        Self::bare(Kind::WriteZeroes { durable, deallocate }, offset, length)
+    }
+
+    /// Gives a range back.
+    pub fn deallocate(offset: u64, length: u64) -> Self {
+        Self::bare(Kind::Deallocate, offset, length)
+    }
+
+    /// What it does.
+    pub fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    /// Where it begins, in bytes.
+    pub fn offset(&self) -> u64 {
+        self.offset
+    }
+
+    /// How many bytes it concerns.
+    pub fn length(&self) -> u64 {
+        self.length
+    }
+
+    /// Its memory; only reads and writes have any.
+    pub fn span(&self) -> Option<&Span> {
+        self.span.as_ref()
+    }
+
+    /// Its bytes; empty for what has no memory.
+    pub fn bytes(&mut self) -> &mut [u8] {
+        self.span.as_mut().map_or(&mut [], Span::bytes)
+    }
+
+    /// The span, when the operation is over.
+    pub fn into_span(self) -> Option<Span> {
+        self.span
+    }
+
+    fn with_span(kind: Kind, offset: u64, span: Span) -> Self {
+        let length = u64::from(span.length());
+        Self { span: Some(span), ..Self::bare(kind, offset, length) }
+    }
+
+    fn bare(kind: Kind, offset: u64, length: u64) -> Self {
+        let (stage, hold) = (Stage::default(), Hold::default());
+        Self { kind, offset, length, span: None, done: 0, stage, hold }
+    }
+}
+
+/// Memory that is lent to an operation, exclusively, until the operation is over.
+#[derive(Debug)]
+pub struct Span {
+    address: NonNull<u8>,
+    length: u32,
+}
+
+// SAFETY: a span is the only way to its memory while it exists, wherever it goes.
+unsafe impl Send for Span {}
+
+impl Span {
+    /// Lends memory.
+    ///
+    /// # Safety
+    /// `length` bytes at `address` stay mapped and are read and written through this span only, until the
+    /// span is dropped and every operation that carried it is over.
+    pub unsafe fn new(address: *mut u8, length: u32) -> Self {
+        let address = NonNull::new(address).expect("a span is not at address zero");
+        Self { address, length }
+    }
+
+    /// Its length in bytes.
+    pub fn length(&self) -> u32 {
+        self.length
+    }
+
+    /// Its bytes. Backends use this only while no system call is at work on it: between steps.
+    pub fn bytes(&mut self) -> &mut [u8] {
+        // SAFETY: the contract of `new`, and the unique reference.
+        unsafe { std::slice::from_raw_parts_mut(self.address.as_ptr(), self.length as usize) }
+    }
+
+    /// The part from `from` on, at most `length` bytes, for a system call.
+    pub(crate) fn part(&self, from: u32, length: u32) -> Part {
+        assert!(from <= self.length, "a part begins inside its span");
+        let length = length.min(self.length - from);
+        Part { address: self.address.as_ptr().wrapping_add(from as usize), length }
+    }
+}
+
+/// The memory of one system call: part of a [`Span`], or constant zeros to be written.
+#[derive(Clone, Copy, Debug)]
+pub struct Part {
+    address: *mut u8,
+    length: u32,
+}
+
+impl Part {
+    /// At most `length` zeros, to write from and never to read into.
+    pub(crate) fn zeros(length: u64) -> Self {
+        let length = length.min(ZEROS.0.len() as u64) as u32;
+        Self { address: ZEROS.0.as_ptr().cast_mut(), length }
+    }
+
+    /// First byte.
+    pub(crate) fn address(&self) -> *mut u8 {
+        self.address
+    }
+
+    /// Length in bytes.
+    pub(crate) fn length(&self) -> u32 {
+        self.length
+    }
+}
+
+#[repr(align(4096))]
+struct Zeros([u8; 64 * 1024]);
+
+static ZEROS: Zeros = Zeros([0; 64 * 1024]);

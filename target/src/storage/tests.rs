@@ -1,0 +1,101 @@
+//! Many operations at once, sleeping, and rings that end with work under way.
+#![expect(unsafe_code, reason = "lends pool memory to operations")]
+
+use std::os::fd::AsRawFd;
+
+use rustix::event::EventfdFlags;
+
+use super::*;
+use crate::backend::{OpenMode, open_file};
+use crate::pool::{Pool, PoolMemory};
+
+fn uring(pool: &Pool) -> Option<Uring> {
+    match Uring::new(Some(pool.range())) {
+        Ok((uring, _)) => Some(uring),
+        Err(error) => {
+            eprintln!("not tested, without io_uring: {error}");
+            None
+        }
+    }
+}
+
+fn pool() -> Pool {
+    Pool::new(PoolMemory::new(4 << 20).unwrap(), 0, 1, 1 << 20)
+}
+
+#[test]
+fn more_operations_than_the_queue_all_end_with_one_system_call_for_many() {
+    let mut pool = pool();
+    let Some(engine) = uring(&pool) else { return };
+    let file = tempfile::NamedTempFile::new_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+    let bytes: Vec<u8> = (0..1024u32).flat_map(|i| [i.to_le_bytes(); 1024].concat()).collect();
+    std::fs::write(file.path(), &bytes).unwrap();
+    let opened = open_file(file.path(), OpenMode::default()).unwrap();
+    let mut storage = Storage::new(Box::new(engine));
+    storage.reserve(1000);
+    let mut buffers: Vec<_> = (0..1000).map(|_| pool.allocate(4096).unwrap()).collect();
+    for (tag, buffer) in buffers.iter().enumerate() {
+        // SAFETY: the buffers outlive the storage, which waits for its operations.
+        let span = unsafe { pool.span(buffer, 0, 4096) };
+        let read = Operation::read(tag as u64 * 4096, span);
+        storage.submit(Time::ZERO, Tag(tag as u64), &opened.backend, read);
+    }
+    let mut ended = vec![0; 1000];
+    while storage.in_flight() > 0 {
+        storage.sleep(&[], None);
+        storage.turn(Time::ZERO);
+        while let Some(report) = storage.next_report() {
+            let Report::Done { tag, result: Ok(()) } = report else { panic!("{report:?}") };
+            ended[tag.0 as usize] += 1;
+        }
+    }
+    assert!(ended.iter().all(|&times| times == 1), "each ends exactly once");
+    for (tag, buffer) in buffers.iter_mut().enumerate() {
+        // SAFETY: all operations are over.
+        let held = unsafe { pool.bytes(buffer) };
+        assert_eq!(*held, bytes[tag * 4096..][..4096]);
+    }
+    let stats = storage.stats();
+    assert_eq!((stats.reads, stats.plain), (1000, 0));
+    assert!(stats.enters + stats.waits < 500, "{stats:?}");
+}
+
+#[test]
+fn a_sleep_ends_when_a_watched_descriptor_is_readable() {
+    let pool = pool();
+    let Some(engine) = uring(&pool) else { return };
+    let mut storage = Storage::new(Box::new(engine));
+    let bell = rustix::event::eventfd(0, EventfdFlags::NONBLOCK).unwrap();
+    let watched = [bell.as_raw_fd()];
+    for round in 0..3 {
+        storage.sleep(&watched, Some(Duration::from_millis(1)));
+        rustix::io::write(&bell, &1u64.to_ne_bytes()).unwrap();
+        // Without an end: only the bell wakes it.
+        storage.sleep(&watched, None);
+        rustix::io::read(&bell, &mut [0; 8]).unwrap();
+        storage.turn(Time::ZERO);
+        assert_eq!(storage.in_flight(), 0, "{round}");
+    }
+}
+
+#[test]
+fn dropping_storage_waits_for_its_operations() {
+    let pool_for_ring = pool();
+    let Some(engine) = uring(&pool_for_ring) else { return };
+    let mut pool = pool_for_ring;
+    let file = tempfile::NamedTempFile::new_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+    file.as_file().set_len(1 << 20).unwrap();
+    let mode = OpenMode { writable: true, lba_shift: None };
+    let opened = open_file(file.path(), mode).unwrap();
+    let mut storage = Storage::new(Box::new(engine));
+    let mut buffer = pool.allocate(1 << 20).unwrap();
+    // SAFETY: nothing is under way.
+    unsafe { pool.bytes(&mut buffer) }.fill(0x5A);
+    // SAFETY: the buffer outlives the storage.
+    let span = unsafe { pool.span(&buffer, 0, 1 << 20) };
+    storage.submit(Time::ZERO, Tag(1), &opened.backend, Operation::write(0, span, true));
+    storage.submit(Time::ZERO, Tag(2), &opened.backend, Operation::flush());
+    drop(storage);
+    assert!(std::fs::read(file.path()).unwrap().iter().all(|&byte| byte == 0x5A));
+    pool.release(buffer);
+}

@@ -1,0 +1,439 @@
+//! The engine on io_uring: registered files, registered buffers, one system call per turn.
+#![expect(unsafe_code, reason = "hands memory and descriptors to the kernel")]
+
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
+use std::os::fd::RawFd;
+use std::time::Duration;
+
+use io_uring::types::{Fd, Fixed, FsyncFlags, SubmitArgs, Timespec};
+use io_uring::{IoUring, opcode, squeue};
+
+use super::engine::{CallId, Engine, EngineStats, Event, FileId, FileRef, SystemCall};
+use super::operation::Part;
+
+/// Entries of the submission queue: what fits one system call.
+const SUBMISSIONS: u32 = 256;
+/// Entries of the completion queue. The kernel keeps what does not fit.
+const COMPLETIONS: u32 = 4096;
+/// Files that are registered with a ring; further ones work unregistered.
+const FILES: u32 = 1024;
+/// The kernel takes registered buffers of at most this many bytes each.
+const FIXED_BYTES: usize = 1 << 30;
+
+/// In `user_data`, where call ids have zeros.
+const CANCEL_BIT: u64 = 1 << 31;
+const POLL_BIT: u64 = 1 << 30;
+
+/// An engine on io_uring; used by the thread that made it.
+pub struct Uring {
+    ring: IoUring,
+    events: VecDeque<Event>,
+    /// Entries that found the submission queue full.
+    backlog: VecDeque<squeue::Entry>,
+    in_flight: usize,
+    files: BTreeMap<FileId, u32>,
+    file_slots: u32,
+    fixed: Option<FixedRange>,
+    watched: Vec<Watch>,
+    stats: EngineStats,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct FixedRange {
+    base: usize,
+    length: usize,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Watch {
+    fd: RawFd,
+    armed: bool,
+}
+
+/// Whether the pool is registered with the ring.
+#[derive(Debug)]
+pub enum Buffers {
+    /// It is: no page is looked up per operation.
+    Registered,
+    /// It is not, for the reason given; everything works, at a higher cost per operation.
+    Unregistered(String),
+}
+
+/// Why there is no io_uring, in one line that says how to get it.
+#[derive(Debug, thiserror::Error)]
+pub enum UringError {
+    /// The kernel was built without it, or is older than it.
+    #[error("this kernel has no io_uring: Linux 5.11 or later with CONFIG_IO_URING is needed")]
+    Missing,
+    /// The kernel's io_uring lacks what is needed.
+    #[error("this kernel's io_uring is too old: Linux 5.11 or later is needed")]
+    TooOld,
+    /// An administrator switched it off for everybody.
+    #[error(
+        "io_uring is disabled on this machine: allow it with `sysctl kernel.io_uring_disabled=0`"
+    )]
+    Disabled,
+    /// An administrator reserved it for privileged processes.
+    #[error(
+        "io_uring is reserved for privileged processes on this machine: allow it with `sysctl \
+         kernel.io_uring_disabled=0`, or put this user's group into `sysctl kernel.io_uring_group`"
+    )]
+    Reserved,
+    /// A sandbox refuses it.
+    #[error(
+        "io_uring is refused, probably by a seccomp filter: let the container's profile allow \
+         io_uring_setup, io_uring_enter and io_uring_register (for docker: --security-opt \
+         seccomp=unconfined)"
+    )]
+    Filtered,
+    /// Anything else.
+    #[error("cannot set up io_uring: {0}")]
+    Io(io::Error),
+}
+
+impl Uring {
+    /// A ring with `memory` registered as its fixed buffers where the limits allow.
+    ///
+    /// # Errors
+    /// io_uring is not to be had.
+    pub fn new(memory: Option<(*mut u8, usize)>) -> Result<(Self, Buffers), UringError> {
+        let ring = build_ring().map_err(|error| explain(error, &io_uring_disabled()))?;
+        if !ring.params().is_feature_nodrop() || !ring.params().is_feature_ext_arg() {
+            return Err(UringError::TooOld);
+        }
+        let file_slots = match ring.submitter().register_files_sparse(FILES) {
+            Ok(()) => FILES,
+            Err(_) => 0,
+        };
+        let mut uring = Self {
+            ring,
+            events: VecDeque::new(),
+            backlog: VecDeque::new(),
+            in_flight: 0,
+            files: BTreeMap::new(),
+            file_slots,
+            fixed: None,
+            watched: Vec::new(),
+            stats: EngineStats { registers: 1, ..EngineStats::default() },
+        };
+        let buffers = uring.register_memory(memory);
+        Ok((uring, buffers))
+    }
+
+    fn register_memory(&mut self, memory: Option<(*mut u8, usize)>) -> Buffers {
+        let Some((base, length)) = memory else {
+            return Buffers::Unregistered("there is no pool".into());
+        };
+        let slices: Vec<libc::iovec> = (0..length)
+            .step_by(FIXED_BYTES)
+            .map(|from| libc::iovec {
+                iov_base: base.wrapping_add(from).cast(),
+                iov_len: FIXED_BYTES.min(length - from),
+            })
+            .collect();
+        self.stats.registers += 1;
+        // SAFETY: the kernel pins the pages, and touches them only for calls that carry lent parts of them.
+        match unsafe { self.ring.submitter().register_buffers(&slices) } {
+            Ok(()) => {
+                self.fixed = Some(FixedRange { base: base as usize, length });
+                Buffers::Registered
+            }
+            Err(error) => Buffers::Unregistered(refusal(&error, length)),
+        }
+    }
+
+    /// The index of the registered buffer that holds a part, if one does.
+    fn fixed_index(&self, part: Part) -> Option<u16> {
+        let fixed = self.fixed?;
+        let from = (part.address() as usize).checked_sub(fixed.base)?;
+        let to = from + part.length() as usize;
+        let index = from / FIXED_BYTES;
+        (to <= fixed.length && (to - 1) / FIXED_BYTES == index).then_some(index as u16)
+    }
+
+    /// The slot under which a file is registered, after registering it if there is room.
+    fn file_slot(&mut self, file: FileRef) -> Option<Fixed> {
+        if let Some(&slot) = self.files.get(&file.id) {
+            return Some(Fixed(slot));
+        }
+        let slot = self.files.len() as u32;
+        if slot >= self.file_slots {
+            return None;
+        }
+        self.stats.registers += 1;
+        self.ring.submitter().register_files_update(slot, &[file.fd]).ok()?;
+        self.files.insert(file.id, slot);
+        Some(Fixed(slot))
+    }
+
+    fn entry(&mut self, what: SystemCall) -> squeue::Entry {
+        match what {
+            SystemCall::Read { file, offset, part } => self.read_entry(file, offset, part),
+            SystemCall::Write { file, offset, part, durable } => {
+                let flags = if durable { libc::RWF_DSYNC } else { 0 };
+                self.write_entry(file, offset, part, flags)
+            }
+            SystemCall::Sync { file } => {
+                let flags = FsyncFlags::DATASYNC;
+                match self.file_slot(file) {
+                    Some(slot) => opcode::Fsync::new(slot).flags(flags).build(),
+                    None => opcode::Fsync::new(Fd(file.fd)).flags(flags).build(),
+                }
+            }
+            SystemCall::Fallocate { file, mode, offset, length } => {
+                opcode::Fallocate::new(Fd(file.fd), length).offset(offset).mode(mode).build()
+            }
+        }
+    }
+
+    fn read_entry(&mut self, file: FileRef, offset: u64, part: Part) -> squeue::Entry {
+        let (address, length) = (part.address(), part.length());
+        let fixed = self.fixed_index(part);
+        self.stats.fixed += u64::from(fixed.is_some());
+        match (self.file_slot(file), fixed) {
+            (Some(slot), Some(index)) => {
+                opcode::ReadFixed::new(slot, address, length, index).offset(offset).build()
+            }
+            (Some(slot), None) => opcode::Read::new(slot, address, length).offset(offset).build(),
+            (None, Some(index)) => {
+                opcode::ReadFixed::new(Fd(file.fd), address, length, index).offset(offset).build()
+            }
+            (None, None) => opcode::Read::new(Fd(file.fd), address, length).offset(offset).build(),
+        }
+    }
+
+    fn write_entry(&mut self, file: FileRef, at: u64, part: Part, flags: i32) -> squeue::Entry {
+        let (from, length) = (part.address().cast_const(), part.length());
+        let fixed = self.fixed_index(part);
+        self.stats.fixed += u64::from(fixed.is_some());
+        match (self.file_slot(file), fixed) {
+            (Some(slot), Some(index)) => {
+                let write = opcode::WriteFixed::new(slot, from, length, index);
+                write.offset(at).rw_flags(flags).build()
+            }
+            (Some(slot), None) => {
+                opcode::Write::new(slot, from, length).offset(at).rw_flags(flags).build()
+            }
+            (None, Some(index)) => {
+                let write = opcode::WriteFixed::new(Fd(file.fd), from, length, index);
+                write.offset(at).rw_flags(flags).build()
+            }
+            (None, None) => {
+                opcode::Write::new(Fd(file.fd), from, length).offset(at).rw_flags(flags).build()
+            }
+        }
+    }
+
+    fn push(&mut self, entry: squeue::Entry) {
+        self.in_flight += 1;
+        if !self.backlog.is_empty() || !self.try_push(&entry) {
+            self.backlog.push_back(entry);
+        }
+    }
+
+    fn try_push(&mut self, entry: &squeue::Entry) -> bool {
+        // SAFETY: `start`'s contract covers the memory of calls; polls and cancellations have none.
+        unsafe { self.ring.submission().push(entry) }.is_ok()
+    }
+
+    fn fill_from_backlog(&mut self) {
+        while let Some(entry) = self.backlog.pop_front() {
+            if !self.try_push(&entry) {
+                self.backlog.push_front(entry);
+                break;
+            }
+        }
+    }
+
+    /// One `io_uring_enter` if there is anything to hand over or to fetch.
+    fn enter(&mut self) {
+        let submission = self.ring.submission();
+        if submission.is_empty() && !submission.taskrun() && !submission.cq_overflow() {
+            return;
+        }
+        drop(submission);
+        self.stats.enters += 1;
+        check(self.ring.submit());
+    }
+
+    fn reap(&mut self) {
+        let mut completions = self.ring.completion();
+        completions.sync();
+        for completion in completions {
+            self.in_flight -= 1;
+            let (id, result) = (completion.user_data(), completion.result());
+            if id & POLL_BIT != 0 {
+                self.watched[(id & !POLL_BIT) as usize].armed = false;
+            } else if id & CANCEL_BIT == 0 {
+                self.events.push_back(Event::Ended { call: CallId(id), result });
+            } else if result != 0 {
+                self.events.push_back(Event::NotCancelled { call: CallId(id & !CANCEL_BIT) });
+            }
+        }
+    }
+
+    fn watch(&mut self, fd: RawFd) {
+        let index = match self.watched.iter().position(|watch| watch.fd == fd) {
+            Some(index) => index,
+            None => {
+                self.watched.push(Watch { fd, armed: false });
+                self.watched.len() - 1
+            }
+        };
+        if !self.watched[index].armed {
+            self.watched[index].armed = true;
+            let poll = opcode::PollAdd::new(Fd(fd), libc::POLLIN as u32).build();
+            self.push(poll.user_data(POLL_BIT | index as u64));
+        }
+    }
+
+    fn cancel_id(&mut self, id: u64, user_data: u64) {
+        self.push(opcode::AsyncCancel::new(id).build().user_data(user_data));
+    }
+}
+
+impl Engine for Uring {
+    unsafe fn start(&mut self, call: CallId, what: SystemCall) {
+        assert!(call.0 & (CANCEL_BIT | POLL_BIT) == 0, "at most 2^30 operations");
+        self.stats.count(&what);
+        let entry = self.entry(what).user_data(call.0);
+        self.push(entry);
+    }
+
+    fn cancel(&mut self, call: CallId) {
+        self.cancel_id(call.0, call.0 | CANCEL_BIT);
+    }
+
+    fn turn(&mut self) {
+        self.fill_from_backlog();
+        self.enter();
+        self.reap();
+    }
+
+    fn next_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    fn reserve(&mut self, calls: usize) {
+        // A call may be cancelled, and both end.
+        let room = 2 * calls + self.watched.len();
+        self.events.reserve(room.saturating_sub(self.events.len()));
+        self.backlog.reserve(room.saturating_sub(self.backlog.len()));
+    }
+
+    fn sleep(&mut self, watched: &[RawFd], timeout: Option<Duration>) {
+        for &fd in watched {
+            self.watch(fd);
+        }
+        self.fill_from_backlog();
+        let timespec = timeout.map(Timespec::from);
+        let mut args = SubmitArgs::new();
+        if let Some(timespec) = &timespec {
+            args = args.timespec(timespec);
+        }
+        self.stats.waits += 1;
+        check(self.ring.submitter().submit_with_args(1, &args));
+        self.reap();
+    }
+
+    fn stats(&self) -> EngineStats {
+        self.stats
+    }
+}
+
+impl Drop for Uring {
+    /// Waits for everything under way: its memory is only lent, and is taken back after this.
+    fn drop(&mut self) {
+        for index in 0..self.watched.len() {
+            if self.watched[index].armed {
+                self.cancel_id(POLL_BIT | index as u64, CANCEL_BIT | POLL_BIT >> 1);
+            }
+        }
+        while self.in_flight > 0 {
+            self.fill_from_backlog();
+            check(self.ring.submit_and_wait(1));
+            self.reap();
+        }
+    }
+}
+
+/// What interrupts or postpones an enter is dealt with by the next one; anything else would leave operations
+/// hanging in silence.
+fn check(entered: io::Result<usize>) {
+    let Err(error) = entered else { return };
+    match error.raw_os_error() {
+        Some(libc::EINTR | libc::EAGAIN | libc::EBUSY | libc::ETIME) => {}
+        _ => panic!("io_uring_enter: {error}"),
+    }
+}
+
+fn build_ring() -> io::Result<IoUring> {
+    let cooperative = IoUring::builder()
+        .setup_cqsize(COMPLETIONS)
+        .setup_single_issuer()
+        .setup_defer_taskrun()
+        .setup_taskrun_flag()
+        .build(SUBMISSIONS);
+    match cooperative {
+        // Kernels before 6.1 do not know these flags.
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
+            IoUring::builder().setup_cqsize(COMPLETIONS).build(SUBMISSIONS)
+        }
+        ring => ring,
+    }
+}
+
+fn io_uring_disabled() -> String {
+    std::fs::read_to_string("/proc/sys/kernel/io_uring_disabled").unwrap_or_default()
+}
+
+fn explain(error: io::Error, disabled: &str) -> UringError {
+    match (error.raw_os_error(), disabled.trim()) {
+        (Some(libc::ENOSYS), _) => UringError::Missing,
+        (Some(libc::EPERM), "2") => UringError::Disabled,
+        (Some(libc::EPERM), "1") => UringError::Reserved,
+        (Some(libc::EPERM | libc::EACCES), _) => UringError::Filtered,
+        _ => UringError::Io(error),
+    }
+}
+
+fn refusal(error: &io::Error, length: usize) -> String {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Memlock).current;
+    match (error.raw_os_error(), limit) {
+        (Some(libc::ENOMEM | libc::EPERM), Some(limit)) => format!(
+            "RLIMIT_MEMLOCK allows {} KiB and {} KiB are needed: raise it with `ulimit -l` or \
+             LimitMEMLOCK= of the service",
+            limit / 1024,
+            length / 1024
+        ),
+        _ => format!("the kernel refused: {error}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn os(code: i32) -> io::Error {
+        io::Error::from_raw_os_error(code)
+    }
+
+    #[test]
+    fn refusals_name_the_remedy() {
+        let text = |code, sysctl| explain(os(code), sysctl).to_string();
+        assert!(text(libc::EPERM, "2\n").contains("kernel.io_uring_disabled=0"));
+        assert!(text(libc::EPERM, "1\n").contains("kernel.io_uring_group"));
+        assert!(text(libc::EPERM, "0\n").contains("seccomp"));
+        assert!(text(libc::EPERM, "").contains("seccomp"));
+        assert!(text(libc::ENOSYS, "").contains("5.11"));
+        assert!(text(libc::EMFILE, "").contains("Too many open files"));
+    }
+
+    #[test]
+    fn a_refused_registration_names_the_limit() {
+        let text = refusal(&os(libc::ENOMEM), 64 << 20);
+        // As root the limit may be infinite, and then something else refused.
+        assert!(text.contains("RLIMIT_MEMLOCK") || text.contains("refused"), "{text}");
+    }
+}
