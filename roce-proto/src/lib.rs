@@ -4,6 +4,7 @@
 
 extern crate alloc;
 
+pub mod cm;
 mod path_mtu;
 mod psn;
 mod qpn;

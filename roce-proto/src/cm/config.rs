@@ -1,0 +1,188 @@
+//! What a manager is told at its birth, and what a caller asks of it.
+
+use core::fmt;
+use core::net::SocketAddr;
+use core::time::Duration;
+
+use super::{ServiceId, TimeoutExponent};
+use crate::{PathMtu, Psn, Qpn};
+
+/// How a [`super::Manager`] behaves.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Names this channel adapter. Random per process: a peer that remembers connections of an earlier
+    /// process under the same name rejects new ones as stale.
+    pub ca_guid: u64,
+    /// Source of communication ids. Random per process, for the same reason.
+    pub seed: u64,
+    /// The longest payload that our side of the path carries. A request with a longer one is rejected
+    /// (reason 26) with this value as the offer, which a peer of ours takes up by itself.
+    pub path_mtu: PathMtu,
+    /// How long our queue pairs take to acknowledge a packet; told to the peer.
+    pub ack_delay: TimeoutExponent,
+    /// How long we may take to answer a message and how long we allow a peer to; told to the peer. It is
+    /// also the longest interval between two sendings of a message.
+    pub response_timeout: TimeoutExponent,
+    /// How long a peer shall wait once it heard (by MRA) that our consumer is still thinking.
+    pub service_timeout: TimeoutExponent,
+    /// Interval between the first sending of a message and the second; it doubles from then on. Shorter
+    /// than `response_timeout`, since a datagram that was sent twice costs less than a wait for a lost one.
+    pub first_retry: Duration,
+    /// How often a REQ or a REP is sent again, 0..=15.
+    pub max_retries: u8,
+    /// How often a DREQ is sent again.
+    pub disconnect_retries: u8,
+    /// How long the end of a connection is remembered, so that a late duplicate of its request does not
+    /// start another one.
+    pub time_wait: Duration,
+    /// How many of what.
+    pub limits: Limits,
+}
+
+/// Bounds on what a manager remembers. Beyond them a new request is rejected with "no resources"; what
+/// exists is never given up for what is new.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Connections in any state, both sides together, until the caller closes them.
+    pub connections: usize,
+    /// Passive connections that are not established yet.
+    pub half_open: usize,
+    /// The same from one IP address, so that one peer can not use up the share of all.
+    pub half_open_per_peer: usize,
+    /// Ended connections that are remembered; the oldest is forgotten first.
+    pub time_wait: usize,
+    /// Messages that wait to be transmitted; more are dropped, as the network would drop them.
+    pub outgoing: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            connections: 16_384,
+            half_open: 1_024,
+            half_open_per_peer: 256,
+            time_wait: 1_024,
+            outgoing: 1_024,
+        }
+    }
+}
+
+impl Config {
+    /// The values of a Linux peer, with faster retries.
+    pub fn new(ca_guid: u64, seed: u64) -> Self {
+        Self {
+            ca_guid,
+            seed,
+            path_mtu: PathMtu::Bytes4096,
+            ack_delay: TimeoutExponent::saturating(15),
+            response_timeout: TimeoutExponent::saturating(20),
+            service_timeout: TimeoutExponent::saturating(24),
+            first_retry: Duration::from_millis(200),
+            max_retries: 15,
+            disconnect_retries: 4,
+            time_wait: Duration::from_secs(10),
+            limits: Limits::default(),
+        }
+    }
+}
+
+/// Names a connection of one manager; never reused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ConnectionId(pub u64);
+
+/// Names a listener of one manager; never reused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ListenerId(pub u64);
+
+/// The name of a connection on the wire: each side chooses one.
+#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct CommId(pub u32);
+
+impl CommId {
+    /// In a reject: the sender has no name for it.
+    pub const NONE: Self = Self(0);
+}
+
+impl fmt::Debug for CommId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#010x}", self.0)
+    }
+}
+
+/// What the active side asks for.
+#[derive(Clone, Copy, Debug)]
+pub struct Connect<'a> {
+    /// The endpoint to which our datagrams go: IP address and RoCE port of the peer.
+    pub peer: SocketAddr,
+    /// Our IP address, and the port that the request names as its source (the ephemeral port of RDMA-CM,
+    /// which has nothing to do with the RoCE port).
+    pub source: SocketAddr,
+    /// What to connect to.
+    pub service_id: ServiceId,
+    /// Traffic class (type of service) of the packets of the connection.
+    pub traffic_class: u8,
+    /// Our queue pair.
+    pub qpn: Qpn,
+    /// First PSN that it sends.
+    pub starting_psn: Psn,
+    /// RDMA READs that we serve at once.
+    pub responder_resources: u8,
+    /// RDMA READs that we want to have in flight at once.
+    pub initiator_depth: u8,
+    /// Retries after an acknowledge time-out, 0..=7; for both sides.
+    pub retry_count: u8,
+    /// Retries of the *peer* after our receiver-not-ready, 0..=7 (7: no limit).
+    pub rnr_retry_count: u8,
+    /// Acknowledge time-out of both sides, before the peer's delay is added.
+    pub ack_timeout: TimeoutExponent,
+    /// Payload of a full packet. The peer may make it smaller.
+    pub path_mtu: PathMtu,
+    /// Up to 56 bytes with an RDMA-CM service id, else 92.
+    pub private_data: &'a [u8],
+}
+
+/// What the passive side grants.
+#[derive(Clone, Copy, Debug)]
+pub struct Accept<'a> {
+    /// Our queue pair.
+    pub qpn: Qpn,
+    /// First PSN that it sends.
+    pub starting_psn: Psn,
+    /// RDMA READs that we serve at once; at most what the request wishes is worth granting.
+    pub responder_resources: u8,
+    /// RDMA READs that we have in flight at once; not more than the request offers.
+    pub initiator_depth: u8,
+    /// Retries of the *peer* after our receiver-not-ready, 0..=7 (7: no limit).
+    pub rnr_retry_count: u8,
+    /// Up to 196 bytes.
+    pub private_data: &'a [u8],
+}
+
+/// What the two sides have agreed on, seen from ours: all that the queue pair needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Agreement {
+    /// The endpoint of the peer.
+    pub peer: SocketAddr,
+    /// Our queue pair.
+    pub local_qpn: Qpn,
+    /// The peer's queue pair.
+    pub remote_qpn: Qpn,
+    /// First PSN that we send.
+    pub send_psn: Psn,
+    /// First PSN that the peer sends.
+    pub recv_psn: Psn,
+    /// Payload of a full packet, both ways.
+    pub path_mtu: PathMtu,
+    /// RDMA READs that we serve at once.
+    pub responder_resources: u8,
+    /// RDMA READs that we may have in flight at once.
+    pub initiator_depth: u8,
+    /// Our retries after an acknowledge time-out, 0..=7.
+    pub retry_count: u8,
+    /// Our retries after receiver-not-ready, 0..=7 (7: no limit).
+    pub rnr_retry_count: u8,
+    /// Our acknowledge time-out.
+    pub ack_timeout: TimeoutExponent,
+    /// Traffic class of our packets.
+    pub traffic_class: u8,
+}

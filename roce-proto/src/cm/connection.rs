@@ -1,0 +1,392 @@
+//! One connection, and the messages that speak of it.
+
+use core::net::SocketAddr;
+use core::time::Duration;
+
+use super::{
+    Accept, Agreement, CommId, Config, Connect, Dreq, Failover, Gid, IpHeader, Mad, Message, Mra,
+    Path, PrivateData, ReceivedMessage, Rej, RejectReason, RejectedMessage, Rep, Req, Rtu,
+    ServiceId, TimeoutExponent, TransportService, private_data::padded,
+};
+use crate::{Psn, Qpn, Time};
+
+/// What a manager knows about a connection.
+#[derive(Debug)]
+pub(super) struct Connection {
+    pub(super) state: State,
+    pub(super) local: CommId,
+    /// Known from the first message of the peer on.
+    pub(super) remote: Option<Remote>,
+    /// Repeated by all messages of the connection.
+    pub(super) transaction_id: u64,
+    /// What is known of it so far.
+    pub(super) agreement: Agreement,
+    pub(super) passive: bool,
+    /// It has counted as half-open since its request arrived.
+    pub(super) half_open: bool,
+    /// The caller closed it; only the farewell is left to do, and no event follows.
+    pub(super) orphan: bool,
+    /// How often a REP may be sent again: the active side says.
+    pub(super) max_retries: u8,
+    /// How often the peer may still ask for more time.
+    pub(super) delays_left: u8,
+}
+
+/// Who the peer is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Remote {
+    pub(super) comm_id: CommId,
+    pub(super) ca_guid: u64,
+}
+
+/// Where a connection is (volume 1, 12.9.7). What is sent again belongs to the states that send it.
+#[derive(Debug)]
+pub(super) enum State {
+    /// Active: the request is under way.
+    ReqSent(Resend),
+    /// Active: the reply has come; the caller connects its queue pair.
+    RepReceived,
+    /// Passive: the caller thinks about the request.
+    ReqReceived,
+    /// Passive: the reply is under way.
+    RepSent(Resend),
+    /// Both queue pairs are connected.
+    Established,
+    /// We want to end it.
+    DreqSent(Resend),
+    /// It is over and waits to be closed by the caller.
+    Ended,
+}
+
+impl State {
+    pub(super) fn resend(&mut self) -> Option<&mut Resend> {
+        match self {
+            Self::ReqSent(resend) | Self::RepSent(resend) | Self::DreqSent(resend) => Some(resend),
+            _ => None,
+        }
+    }
+
+    pub(super) fn deadline(&self) -> Option<Time> {
+        match self {
+            Self::ReqSent(resend) | Self::RepSent(resend) | Self::DreqSent(resend) => {
+                Some(resend.deadline)
+            }
+            _ => None,
+        }
+    }
+}
+
+/// A message that is sent until it is answered.
+#[derive(Debug)]
+pub(super) struct Resend {
+    pub(super) mad: Mad,
+    pub(super) deadline: Time,
+    retries_left: u8,
+    interval: Duration,
+}
+
+impl Resend {
+    pub(super) fn new(now: Time, mad: Mad, retries: u8, config: &Config) -> Self {
+        let interval = config.first_retry.max(Duration::from_millis(1));
+        Self { mad, deadline: now + interval, retries_left: retries, interval }
+    }
+
+    /// Counts a retry at `now`; false when there are none left.
+    pub(super) fn retry(&mut self, now: Time, longest: Duration) -> bool {
+        let Some(left) = self.retries_left.checked_sub(1) else { return false };
+        self.retries_left = left;
+        self.interval = (self.interval * 2).min(longest).max(Duration::from_millis(1));
+        self.deadline = now + self.interval;
+        true
+    }
+
+    /// The peer needs more time.
+    pub(super) fn delay(&mut self, now: Time, by: Duration) {
+        self.deadline = now + by + self.interval;
+    }
+}
+
+impl Connection {
+    /// The active side's, with its request.
+    pub(super) fn active(
+        now: Time,
+        local: CommId,
+        transaction_id: u64,
+        req: &Req,
+        connect: &Connect<'_>,
+        config: &Config,
+    ) -> Self {
+        let mad = Message::Req(*req).to_mad(transaction_id);
+        Self {
+            state: State::ReqSent(Resend::new(now, mad, config.max_retries, config)),
+            local,
+            remote: None,
+            transaction_id,
+            agreement: Agreement {
+                peer: connect.peer,
+                local_qpn: connect.qpn,
+                remote_qpn: Qpn::default(),
+                send_psn: connect.starting_psn,
+                recv_psn: Psn::default(),
+                path_mtu: connect.path_mtu,
+                responder_resources: connect.responder_resources,
+                initiator_depth: connect.initiator_depth,
+                retry_count: connect.retry_count & 7,
+                rnr_retry_count: 0,
+                ack_timeout: connect.ack_timeout,
+                traffic_class: connect.traffic_class,
+            },
+            passive: false,
+            half_open: false,
+            orphan: false,
+            max_retries: config.max_retries,
+            delays_left: config.max_retries,
+        }
+    }
+
+    /// The passive side's, from a request that was checked.
+    pub(super) fn passive(
+        local: CommId,
+        transaction_id: u64,
+        peer: SocketAddr,
+        req: &Req,
+        path_mtu: crate::PathMtu,
+        config: &Config,
+    ) -> Self {
+        Self {
+            state: State::ReqReceived,
+            local,
+            remote: Some(Remote { comm_id: req.local_comm_id, ca_guid: req.local_ca_guid }),
+            transaction_id,
+            agreement: Agreement {
+                peer,
+                local_qpn: Qpn::default(),
+                remote_qpn: req.local_qpn,
+                send_psn: Psn::default(),
+                recv_psn: req.starting_psn,
+                path_mtu,
+                responder_resources: req.initiator_depth,
+                initiator_depth: req.responder_resources,
+                retry_count: req.retry_count,
+                rnr_retry_count: req.rnr_retry_count,
+                ack_timeout: req.primary_path.local_ack_timeout,
+                traffic_class: req.primary_path.traffic_class,
+            },
+            passive: true,
+            half_open: true,
+            orphan: false,
+            max_retries: req.max_cm_retries.min(config.max_retries),
+            delays_left: config.max_retries,
+        }
+    }
+
+    /// What the caller grants becomes part of the agreement.
+    pub(super) fn grant(&mut self, accept: &Accept<'_>) {
+        let agreement = &mut self.agreement;
+        agreement.local_qpn = accept.qpn;
+        agreement.send_psn = accept.starting_psn;
+        agreement.responder_resources = accept.responder_resources;
+        agreement.initiator_depth = accept.initiator_depth.min(agreement.initiator_depth);
+    }
+
+    /// What the peer grants becomes part of the agreement. Neither depth exceeds what we asked for.
+    pub(super) fn take_grant(&mut self, rep: &Rep) {
+        let agreement = &mut self.agreement;
+        agreement.remote_qpn = rep.local_qpn;
+        agreement.recv_psn = rep.starting_psn;
+        agreement.responder_resources = rep.initiator_depth.min(agreement.responder_resources);
+        agreement.initiator_depth = rep.responder_resources.min(agreement.initiator_depth);
+        agreement.rnr_retry_count = rep.rnr_retry_count;
+        agreement.ack_timeout = agreement.ack_timeout.plus(rep.target_ack_delay);
+    }
+
+    /// Whether a request is the one that made this connection, come again.
+    pub(super) fn is_duplicate(&self, req: &Req) -> bool {
+        self.passive
+            && self.agreement.remote_qpn == req.local_qpn
+            && self.agreement.recv_psn == req.starting_psn
+    }
+
+    pub(super) fn remote_comm_id(&self) -> CommId {
+        self.remote.map_or(CommId::NONE, |remote| remote.comm_id)
+    }
+
+    pub(super) fn rtu(&self) -> Mad {
+        self.mad(Message::Rtu(Rtu {
+            local_comm_id: self.local,
+            remote_comm_id: self.remote_comm_id(),
+            private_data: [0; Rtu::PRIVATE_DATA_BYTES],
+        }))
+    }
+
+    pub(super) fn dreq(&self) -> Mad {
+        self.mad(Message::Dreq(Dreq {
+            local_comm_id: self.local,
+            remote_comm_id: self.remote_comm_id(),
+            remote_qpn: self.agreement.remote_qpn,
+            private_data: [0; Dreq::PRIVATE_DATA_BYTES],
+        }))
+    }
+
+    pub(super) fn mra(&self, received: ReceivedMessage, service_timeout: TimeoutExponent) -> Mad {
+        self.mad(Message::Mra(Mra {
+            local_comm_id: self.local,
+            remote_comm_id: self.remote_comm_id(),
+            received,
+            service_timeout,
+            private_data: [0; Mra::PRIVATE_DATA_BYTES],
+        }))
+    }
+
+    pub(super) fn rej(
+        &self,
+        rejected: RejectedMessage,
+        reason: RejectReason,
+        info: &[u8],
+        private_data: [u8; Rej::PRIVATE_DATA_BYTES],
+    ) -> Mad {
+        self.mad(Message::Rej(Rej {
+            private_data,
+            ..rej(self.local, self.remote_comm_id(), rejected, reason, info)
+        }))
+    }
+
+    pub(super) fn rep(
+        &self,
+        accept: &Accept<'_>,
+        config: &Config,
+        private_data: [u8; Rep::PRIVATE_DATA_BYTES],
+    ) -> Mad {
+        self.mad(Message::Rep(Rep {
+            local_comm_id: self.local,
+            remote_comm_id: self.remote_comm_id(),
+            local_q_key: 0,
+            local_qpn: accept.qpn,
+            local_eecn: 0,
+            starting_psn: accept.starting_psn,
+            responder_resources: accept.responder_resources,
+            initiator_depth: self.agreement.initiator_depth,
+            target_ack_delay: config.ack_delay,
+            failover: Failover::ACCEPTED,
+            end_to_end_flow_control: true,
+            rnr_retry_count: accept.rnr_retry_count,
+            shared_receive_queue: false,
+            local_ca_guid: config.ca_guid,
+            private_data,
+        }))
+    }
+
+    fn mad(&self, message: Message) -> Mad {
+        message.to_mad(self.transaction_id)
+    }
+}
+
+/// A reject without private data. Information that does not fit is cut off.
+pub(super) fn rej(
+    local_comm_id: CommId,
+    remote_comm_id: CommId,
+    rejected: RejectedMessage,
+    reason: RejectReason,
+    info: &[u8],
+) -> Rej {
+    let info = &info[..info.len().min(Rej::INFO_BYTES)];
+    let mut field = [0; Rej::INFO_BYTES];
+    field[..info.len()].copy_from_slice(info);
+    Rej {
+        local_comm_id,
+        remote_comm_id,
+        rejected,
+        reason,
+        info_length: info.len() as u8,
+        info: field,
+        private_data: [0; Rej::PRIVATE_DATA_BYTES],
+    }
+}
+
+/// The request that `connect` asks for, or `None` if its private data does not fit.
+pub(super) fn req(local: CommId, connect: &Connect<'_>, config: &Config) -> Option<Req> {
+    Some(Req {
+        local_comm_id: local,
+        service_id: connect.service_id,
+        local_ca_guid: config.ca_guid,
+        local_q_key: 0,
+        local_qpn: connect.qpn,
+        responder_resources: connect.responder_resources,
+        local_eecn: 0,
+        initiator_depth: connect.initiator_depth,
+        remote_eecn: 0,
+        remote_cm_response_timeout: config.response_timeout,
+        transport: TransportService::RC,
+        end_to_end_flow_control: true,
+        starting_psn: connect.starting_psn,
+        local_cm_response_timeout: config.response_timeout,
+        retry_count: connect.retry_count,
+        partition_key: DEFAULT_PARTITION,
+        path_mtu_code: connect.path_mtu.code(),
+        rdc_exists: false,
+        rnr_retry_count: connect.rnr_retry_count,
+        max_cm_retries: config.max_retries.min(15),
+        shared_receive_queue: false,
+        extended_transport: 0,
+        primary_path: path(connect),
+        alternate_path: Path::default(),
+        private_data: request_private_data(connect)?,
+    })
+}
+
+/// The partition that everybody is a full member of.
+const DEFAULT_PARTITION: u16 = 0xFFFF;
+
+/// There are no local identifiers on Ethernet.
+const NO_LID: u16 = 0xFFFF;
+
+/// The hop limit of a routed path.
+const HOP_LIMIT: u8 = 64;
+
+fn path(connect: &Connect<'_>) -> Path {
+    Path {
+        local_lid: NO_LID,
+        remote_lid: NO_LID,
+        local_gid: Gid::from(connect.source.ip()),
+        remote_gid: Gid::from(connect.peer.ip()),
+        flow_label: flow_label(connect),
+        packet_rate: 0,
+        traffic_class: connect.traffic_class,
+        hop_limit: HOP_LIMIT,
+        service_level: 0,
+        subnet_local: false,
+        local_ack_timeout: connect.ack_timeout,
+    }
+}
+
+/// Spreads connections over flows, the way RDMA-CM on Linux does.
+fn flow_label(connect: &Connect<'_>) -> u32 {
+    let Some(port) = connect.service_id.port() else { return 0 };
+    (u32::from(connect.source.port()) * 31 + u32::from(port)) & 0xF_FFFF
+}
+
+fn request_private_data(connect: &Connect<'_>) -> Option<[u8; Req::PRIVATE_DATA_BYTES]> {
+    if !connect.service_id.is_rdma_cm() {
+        return padded(connect.private_data);
+    }
+    let header = IpHeader { source: connect.source, destination: connect.peer.ip() };
+    let mut room = [0; Req::PRIVATE_DATA_BYTES];
+    let (head, consumer) = room.split_at_mut(IpHeader::BYTES);
+    head.copy_from_slice(&header.to_bytes());
+    consumer.get_mut(..connect.private_data.len())?.copy_from_slice(connect.private_data);
+    Some(room)
+}
+
+/// What the consumer of `service_id` finds in a request: its addresses, if it is RDMA-CM's, and its own private
+/// data. `None` when the addresses do not parse.
+pub(super) fn consumer_data(
+    service_id: ServiceId,
+    room: &[u8; Req::PRIVATE_DATA_BYTES],
+) -> Option<(Option<IpHeader>, PrivateData)> {
+    if !service_id.is_rdma_cm() {
+        return Some((None, PrivateData::from_room(room)));
+    }
+    let header = IpHeader::parse(room)?;
+    let consumer = PrivateData::new(&room[IpHeader::BYTES..])?;
+    Some((Some(header), consumer))
+}

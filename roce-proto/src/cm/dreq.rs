@@ -1,0 +1,58 @@
+//! DREQ: either side ends the connection.
+
+use zerocopy::byteorder::big_endian::U32;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use super::field::{high24, join24};
+use super::{CommId, MESSAGE_BYTES};
+use crate::Qpn;
+
+/// Disconnect request (InfiniBand volume 1, table 112).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Dreq {
+    /// The sender's name for the connection.
+    pub local_comm_id: CommId,
+    /// The receiver's name for the connection.
+    pub remote_comm_id: CommId,
+    /// The receiver's queue pair.
+    pub remote_qpn: Qpn,
+    /// What the consumer says.
+    pub private_data: [u8; Self::PRIVATE_DATA_BYTES],
+}
+
+#[repr(C)]
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+struct Wire {
+    local_comm_id: U32,
+    remote_comm_id: U32,
+    remote_qpn: U32,
+    private_data: [u8; Dreq::PRIVATE_DATA_BYTES],
+}
+
+const _: () = assert!(size_of::<Wire>() == MESSAGE_BYTES);
+
+impl Dreq {
+    /// Room for private data, in bytes.
+    pub const PRIVATE_DATA_BYTES: usize = 220;
+
+    /// Takes the message apart. Reserved bits are ignored.
+    pub fn parse(bytes: &[u8; MESSAGE_BYTES]) -> Self {
+        let wire: &Wire = zerocopy::transmute_ref!(bytes);
+        Self {
+            local_comm_id: CommId(wire.local_comm_id.get()),
+            remote_comm_id: CommId(wire.remote_comm_id.get()),
+            remote_qpn: Qpn::new(high24(wire.remote_qpn).0),
+            private_data: wire.private_data,
+        }
+    }
+
+    /// Its bytes. Values too wide for their field lose their upper bits.
+    pub fn to_bytes(&self) -> [u8; MESSAGE_BYTES] {
+        zerocopy::transmute!(Wire {
+            local_comm_id: U32::new(self.local_comm_id.0),
+            remote_comm_id: U32::new(self.remote_comm_id.0),
+            remote_qpn: join24(self.remote_qpn.value(), 0),
+            private_data: self.private_data,
+        })
+    }
+}

@@ -1,0 +1,111 @@
+//! The management datagram: 256 bytes, 24 of them a common header.
+
+use core::fmt;
+
+use zerocopy::byteorder::big_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+/// Bytes of a management datagram.
+pub const MAD_BYTES: usize = 256;
+
+/// Bytes of a connection-management message: a datagram without its header.
+pub const MESSAGE_BYTES: usize = MAD_BYTES - size_of::<MadHeader>();
+
+/// A whole management datagram, as it is the payload of one packet to QP1.
+pub type Mad = [u8; MAD_BYTES];
+
+/// The common header of management datagrams (InfiniBand volume 1, 13.4.2).
+#[repr(C)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned,
+)]
+pub(super) struct MadHeader {
+    base_version: u8,
+    management_class: u8,
+    class_version: u8,
+    method: u8,
+    status: U16,
+    class_specific: U16,
+    transaction_id: U64,
+    attribute_id: U16,
+    reserved: U16,
+    attribute_modifier: U32,
+}
+
+const _: () = assert!(size_of::<MadHeader>() == 24 && MESSAGE_BYTES == 232);
+
+impl MadHeader {
+    const BASE_VERSION: u8 = 1;
+    /// Management class of the communication manager.
+    const CLASS: u8 = 0x07;
+    const CLASS_VERSION: u8 = 2;
+    /// Every message of the communication manager is a "send"; none is a "get" or a "response".
+    const METHOD_SEND: u8 = 3;
+
+    pub(super) fn new(attribute: Attribute, transaction_id: u64) -> Self {
+        Self {
+            base_version: Self::BASE_VERSION,
+            management_class: Self::CLASS,
+            class_version: Self::CLASS_VERSION,
+            method: Self::METHOD_SEND,
+            status: U16::ZERO,
+            class_specific: U16::ZERO,
+            transaction_id: U64::new(transaction_id),
+            attribute_id: U16::new(attribute.0),
+            reserved: U16::ZERO,
+            attribute_modifier: U32::ZERO,
+        }
+    }
+
+    /// Whether this is a datagram of the communication manager, in the version that we know.
+    pub(super) fn is_connection_management(&self) -> bool {
+        self.base_version == Self::BASE_VERSION
+            && self.management_class == Self::CLASS
+            && self.class_version == Self::CLASS_VERSION
+            && self.method == Self::METHOD_SEND
+    }
+
+    pub(super) fn attribute(&self) -> Attribute {
+        Attribute(self.attribute_id.get())
+    }
+
+    pub(super) fn transaction_id(&self) -> u64 {
+        self.transaction_id.get()
+    }
+}
+
+/// Which message of the communication manager a datagram holds (volume 1, table 105).
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Attribute(pub u16);
+
+impl Attribute {
+    /// Request for communication.
+    pub const REQ: Self = Self(0x10);
+    /// Message receipt acknowledgement: "wait, I am still busy".
+    pub const MRA: Self = Self(0x11);
+    /// Reject.
+    pub const REJ: Self = Self(0x12);
+    /// Reply to a request.
+    pub const REP: Self = Self(0x13);
+    /// Ready to use.
+    pub const RTU: Self = Self(0x14);
+    /// Disconnect request.
+    pub const DREQ: Self = Self(0x15);
+    /// Disconnect reply.
+    pub const DREP: Self = Self(0x16);
+}
+
+impl fmt::Debug for Attribute {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match *self {
+            Self::REQ => "REQ",
+            Self::MRA => "MRA",
+            Self::REJ => "REJ",
+            Self::REP => "REP",
+            Self::RTU => "RTU",
+            Self::DREQ => "DREQ",
+            Self::DREP => "DREP",
+            Self(other) => return write!(f, "attribute {other:#06x}"),
+        })
+    }
+}

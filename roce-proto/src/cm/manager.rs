@@ -1,0 +1,411 @@
+//! The manager: what a caller does with connections.
+
+use alloc::collections::{BTreeMap, VecDeque};
+use core::net::SocketAddr;
+
+use super::comm_ids::CommIds;
+use super::connection::{self, Connection, Resend, State};
+use super::private_data::padded;
+use super::table::Table;
+use super::time_wait::TimeWait;
+use super::{
+    Accept, Agreement, CommId, Config, Connect, ConnectionId, Error, Event, Failure, ListenerId,
+    Mad, RejectReason, RejectedMessage, ServiceId,
+};
+use crate::Time;
+
+/// All connections of one endpoint: both the ones that it asked for and the ones that it was asked for.
+///
+/// Call `handle_*` with what arrives and the commands as wished; after each, `poll_event` and `poll_transmit`
+/// until they have nothing more, and `handle_deadline` once `deadline` has come.
+///
+/// ```text
+/// active:   connect ──► Accepted ── connect the queue pair ──► confirm
+/// passive:  Request ──► accept ── connect the queue pair, then poll_transmit ──► Established
+/// both:     disconnect ──► Disconnected, or Disconnected by the peer's wish; at the end close
+/// ```
+///
+/// Every handler is idempotent: a message that comes twice is answered as it was the first time. What a peer
+/// does costs at most its own connections: a message about a connection counts only if it comes from the
+/// connection's peer. What is remembered is bounded by [`super::Limits`].
+#[derive(Debug)]
+pub struct Manager {
+    pub(super) config: Config,
+    pub(super) comm_ids: CommIds,
+    pub(super) listeners: BTreeMap<ServiceId, ListenerId>,
+    next_listener: u64,
+    pub(super) table: Table,
+    pub(super) time_wait: TimeWait,
+    outgoing: VecDeque<MadTransmit>,
+    events: VecDeque<Event>,
+    pub(super) counters: Counters,
+}
+
+/// A datagram to send to QP1 of a peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MadTransmit {
+    /// The peer's endpoint.
+    pub peer: SocketAddr,
+    /// The payload of the packet.
+    pub mad: Mad,
+}
+
+/// What a manager has seen and done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Datagrams received.
+    pub received: u64,
+    /// Of these, what was no message that we know.
+    pub malformed: u64,
+    /// Of these, what was about no connection of the sender's.
+    pub unknown_connection: u64,
+    /// Of these, what had come before.
+    pub duplicates: u64,
+    /// Datagrams sent, retries included.
+    pub sent: u64,
+    /// Of these, the retries after a time-out.
+    pub retries: u64,
+    /// Datagrams not sent because too many were waiting.
+    pub dropped: u64,
+    /// Requests that were rejected before the caller heard of them.
+    pub refused: u64,
+}
+
+impl Manager {
+    /// A manager without connections.
+    pub fn new(config: Config) -> Self {
+        Self {
+            comm_ids: CommIds::new(config.seed),
+            listeners: BTreeMap::new(),
+            next_listener: 0,
+            table: Table::default(),
+            time_wait: TimeWait::new(config.time_wait, config.limits.time_wait),
+            outgoing: VecDeque::new(),
+            events: VecDeque::new(),
+            counters: Counters::default(),
+            config,
+        }
+    }
+
+    /// Takes requests for `service_id` from now on.
+    ///
+    /// # Errors
+    /// [`Error::ServiceInUse`].
+    pub fn listen(&mut self, service_id: ServiceId) -> Result<ListenerId, Error> {
+        if self.listeners.contains_key(&service_id) {
+            return Err(Error::ServiceInUse);
+        }
+        let listener = ListenerId(self.next_listener);
+        self.next_listener += 1;
+        self.listeners.insert(service_id, listener);
+        Ok(listener)
+    }
+
+    /// Takes no more requests. Those that the caller knows of remain.
+    pub fn unlisten(&mut self, listener: ListenerId) {
+        self.listeners.retain(|_, &mut other| other != listener);
+    }
+
+    /// Asks for a connection. [`Event::Accepted`], [`Event::Rejected`] or [`Event::Failed`] follows.
+    ///
+    /// # Errors
+    /// [`Error::PrivateDataTooLong`]; [`Error::TooManyConnections`].
+    pub fn connect(&mut self, now: Time, connect: &Connect<'_>) -> Result<ConnectionId, Error> {
+        if self.table.len() >= self.config.limits.connections {
+            return Err(Error::TooManyConnections);
+        }
+        let local = self.draw_comm_id();
+        let req = connection::req(local, connect, &self.config).ok_or(Error::PrivateDataTooLong)?;
+        let transaction_id = self.transaction_id(local);
+        let connection =
+            Connection::active(now, local, transaction_id, &req, connect, &self.config);
+        let id = self.table.insert(connection);
+        self.send_again(id);
+        Ok(id)
+    }
+
+    /// Active side, after [`Event::Accepted`]: our queue pair is connected and takes packets. The connection
+    /// is established.
+    ///
+    /// # Errors
+    /// [`Error::UnknownConnection`]; [`Error::WrongState`].
+    pub fn confirm(&mut self, id: ConnectionId) -> Result<(), Error> {
+        let connection = self.known(id)?;
+        let State::RepReceived = connection.state else { return Err(Error::WrongState) };
+        let (peer, rtu) = (connection.agreement.peer, connection.rtu());
+        self.table.set_state(id, State::Established);
+        self.send(peer, rtu);
+        Ok(())
+    }
+
+    /// Passive side, after [`Event::Request`]: grants the connection. The caller connects its queue pair
+    /// with what is agreed, and only then sends what [`Manager::poll_transmit`] gives. [`Event::Established`]
+    /// or the end of the connection follows.
+    ///
+    /// # Errors
+    /// [`Error::UnknownConnection`]; [`Error::WrongState`]; [`Error::PrivateDataTooLong`].
+    pub fn accept(
+        &mut self,
+        now: Time,
+        id: ConnectionId,
+        accept: &Accept<'_>,
+    ) -> Result<Agreement, Error> {
+        let State::ReqReceived = self.known(id)?.state else { return Err(Error::WrongState) };
+        let private_data = padded(accept.private_data).ok_or(Error::PrivateDataTooLong)?;
+        let connection = self.table.get_mut(id).ok_or(Error::UnknownConnection)?;
+        connection.grant(accept);
+        let agreement = connection.agreement;
+        let rep = connection.rep(accept, &self.config, private_data);
+        let resend = Resend::new(now, rep, connection.max_retries, &self.config);
+        self.table.set_state(id, State::RepSent(resend));
+        self.send_again(id);
+        Ok(agreement)
+    }
+
+    /// Passive side, after [`Event::Request`]: refuses the connection with reason
+    /// [`RejectReason::CONSUMER_DEFINED`] and up to 148 bytes of private data, and closes it.
+    ///
+    /// # Errors
+    /// [`Error::UnknownConnection`]; [`Error::WrongState`]; [`Error::PrivateDataTooLong`].
+    pub fn reject(
+        &mut self,
+        now: Time,
+        id: ConnectionId,
+        private_data: &[u8],
+    ) -> Result<(), Error> {
+        let connection = self.known(id)?;
+        let State::ReqReceived = connection.state else { return Err(Error::WrongState) };
+        let private_data = padded(private_data).ok_or(Error::PrivateDataTooLong)?;
+        let peer = connection.agreement.peer;
+        let rej =
+            connection.rej(RejectedMessage::REQ, RejectReason::CONSUMER_DEFINED, &[], private_data);
+        self.send(peer, rej);
+        self.end(now, id, Some(rej));
+        self.table.remove(id);
+        Ok(())
+    }
+
+    /// Passive side: a packet has arrived on the queue pair of an accepted connection. The peer has connected
+    /// its own, then, even if the message that says so (RTU) is late or lost. Does nothing in other states.
+    pub fn packet_arrived(&mut self, id: ConnectionId) {
+        if let Some(State::RepSent(_)) = self.table.get(id).map(|connection| &connection.state) {
+            self.established(id);
+        }
+    }
+
+    /// Ends a connection. [`Event::Disconnected`] follows when the peer answered or did not within the
+    /// retries, at once if the connection was not established yet. Does nothing when it is over already.
+    pub fn disconnect(&mut self, now: Time, id: ConnectionId) {
+        let Some(connection) = self.table.get(id) else { return };
+        match connection.state {
+            State::Established => self.start_disconnect(now, id),
+            State::DreqSent(_) | State::Ended => {}
+            _ => {
+                self.send_farewell(id);
+                self.finish(now, id, Event::Disconnected { connection: id });
+            }
+        }
+    }
+
+    /// Forgets a connection; no event of it follows. The peer is told if it may still believe in it.
+    pub fn close(&mut self, now: Time, id: ConnectionId) {
+        let Some(connection) = self.table.get_mut(id) else { return };
+        connection.orphan = true;
+        match connection.state {
+            State::Established => self.start_disconnect(now, id),
+            State::DreqSent(_) => {}
+            State::Ended => self.table.remove(id),
+            _ => {
+                self.send_farewell(id);
+                self.end(now, id, None);
+                self.table.remove(id);
+            }
+        }
+    }
+
+    /// The network says that nobody is at `peer` (an ICMP error, say): what waits for an answer from there
+    /// waits no more. Established connections remain; their queue pairs find out by themselves.
+    pub fn handle_unreachable(&mut self, now: Time, peer: SocketAddr) {
+        let waiting: alloc::vec::Vec<_> = self
+            .table
+            .waiting()
+            .map(|(_, id)| id)
+            .filter(|&id| self.table.get(id).is_some_and(|c| c.agreement.peer == peer))
+            .collect();
+        for id in waiting {
+            self.give_up(now, id, Failure::Unreachable);
+        }
+    }
+
+    /// When [`Manager::handle_deadline`] must be called at the latest.
+    pub fn deadline(&self) -> Option<Time> {
+        self.table.next_waiting().map(|(deadline, _)| deadline)
+    }
+
+    /// Sends again what was not answered in time, or gives up.
+    pub fn handle_deadline(&mut self, now: Time) {
+        self.time_wait.expire(now);
+        let longest = self.config.response_timeout.duration();
+        while let Some((deadline, id)) = self.table.next_waiting() {
+            if deadline > now {
+                return;
+            }
+            if self.table.reschedule(id, |resend| resend.retry(now, longest)) == Some(true) {
+                self.counters.retries += 1;
+                self.send_again(id);
+            } else {
+                self.send_timeout(id);
+                self.give_up(now, id, Failure::Timeout);
+            }
+        }
+    }
+
+    /// The next datagram to send, if any.
+    pub fn poll_transmit(&mut self) -> Option<MadTransmit> {
+        let next = self.outgoing.pop_front()?;
+        self.counters.sent += 1;
+        Some(next)
+    }
+
+    /// The next event, if any.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        loop {
+            let event = self.events.pop_front()?;
+            if self.known(event.connection()).is_ok() {
+                return Some(event);
+            }
+        }
+    }
+
+    /// What is agreed on a connection so far.
+    pub fn agreement(&self, id: ConnectionId) -> Option<&Agreement> {
+        self.known(id).ok().map(|connection| &connection.agreement)
+    }
+
+    /// How many connections there are, in any state.
+    pub fn connections(&self) -> usize {
+        self.table.len()
+    }
+
+    /// What it has seen and done.
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// A connection that the caller has not closed.
+    fn known(&self, id: ConnectionId) -> Result<&Connection, Error> {
+        self.table.get(id).filter(|connection| !connection.orphan).ok_or(Error::UnknownConnection)
+    }
+
+    pub(super) fn draw_comm_id(&mut self) -> CommId {
+        loop {
+            let id = self.comm_ids.draw();
+            if !self.table.is_comm_id_taken(id) {
+                return id;
+            }
+        }
+    }
+
+    pub(super) fn transaction_id(&self, local: CommId) -> u64 {
+        u64::from(self.comm_ids.process_tag()) << 32 | u64::from(local.0)
+    }
+
+    pub(super) fn send(&mut self, peer: SocketAddr, mad: Mad) {
+        if self.outgoing.len() >= self.config.limits.outgoing {
+            self.counters.dropped += 1;
+            return;
+        }
+        self.outgoing.push_back(MadTransmit { peer, mad });
+    }
+
+    /// Sends the message of a state that waits for an answer.
+    pub(super) fn send_again(&mut self, id: ConnectionId) {
+        let Some(connection) = self.table.get_mut(id) else { return };
+        let peer = connection.agreement.peer;
+        if let Some(mad) = connection.state.resend().map(|resend| resend.mad) {
+            self.send(peer, mad);
+        }
+    }
+
+    pub(super) fn push_event(&mut self, event: Event) {
+        self.events.push_back(event);
+    }
+
+    pub(super) fn established(&mut self, id: ConnectionId) {
+        self.table.set_state(id, State::Established);
+        self.push_event(Event::Established { connection: id });
+    }
+
+    pub(super) fn start_disconnect(&mut self, now: Time, id: ConnectionId) {
+        let Some(connection) = self.table.get(id) else { return };
+        let dreq = connection.dreq();
+        let resend = Resend::new(now, dreq, self.config.disconnect_retries, &self.config);
+        self.table.set_state(id, State::DreqSent(resend));
+        self.send_again(id);
+    }
+
+    /// A connection that waits for an answer will not get one.
+    fn give_up(&mut self, now: Time, id: ConnectionId, failure: Failure) {
+        let event = match self.table.get(id).map(|connection| &connection.state) {
+            Some(State::DreqSent(_)) => Event::Disconnected { connection: id },
+            _ => Event::Failed { connection: id, failure },
+        };
+        self.finish(now, id, event);
+    }
+
+    /// Ends a connection and says so.
+    pub(super) fn finish(&mut self, now: Time, id: ConnectionId, event: Event) {
+        self.end(now, id, None);
+        if self.known(id).is_ok() {
+            self.push_event(event);
+        } else {
+            self.table.remove(id);
+        }
+    }
+
+    /// Ends a connection; a late duplicate of its request gets `answer`.
+    fn end(&mut self, now: Time, id: ConnectionId, answer: Option<Mad>) {
+        let Some(connection) = self.table.get(id) else { return };
+        let passive = connection.passive;
+        if let Some(name) = self.table.end(id)
+            && passive
+        {
+            self.time_wait.insert(now, name, answer);
+        }
+    }
+
+    /// Tells the peer that a connection will not come about because it did not answer.
+    fn send_timeout(&mut self, id: ConnectionId) {
+        let guid = self.config.ca_guid.to_be_bytes();
+        let Some(connection) = self.table.get(id) else { return };
+        let rejected = match connection.state {
+            State::ReqSent(_) => RejectedMessage::REQ,
+            State::RepSent(_) => RejectedMessage::REP,
+            _ => return,
+        };
+        let (peer, rej) = (
+            connection.agreement.peer,
+            connection.rej(rejected, RejectReason::TIMEOUT, &guid, NO_PRIVATE_DATA),
+        );
+        self.send(peer, rej);
+    }
+
+    /// Tells the peer that a connection that is not established will not be.
+    fn send_farewell(&mut self, id: ConnectionId) {
+        let guid = self.config.ca_guid.to_be_bytes();
+        let Some(connection) = self.table.get(id) else { return };
+        let (rejected, reason, info) = match connection.state {
+            // The peer has not told its name for it: it has to go by ours.
+            State::ReqSent(_) => (RejectedMessage::REQ, RejectReason::TIMEOUT, &guid[..]),
+            State::ReqReceived => (RejectedMessage::REQ, RejectReason::CONSUMER_DEFINED, &[][..]),
+            State::RepReceived => (RejectedMessage::REP, RejectReason::CONSUMER_DEFINED, &[][..]),
+            State::RepSent(_) => (RejectedMessage::OTHER, RejectReason::CONSUMER_DEFINED, &[][..]),
+            State::Established | State::DreqSent(_) | State::Ended => return,
+        };
+        let (peer, rej) =
+            (connection.agreement.peer, connection.rej(rejected, reason, info, NO_PRIVATE_DATA));
+        self.send(peer, rej);
+    }
+}
+
+const NO_PRIVATE_DATA: [u8; super::Rej::PRIVATE_DATA_BYTES] = [0; super::Rej::PRIVATE_DATA_BYTES];

@@ -1,0 +1,51 @@
+//! The communication manager: how connections come about and end (InfiniBand volume 1, chapter 12).
+//!
+//! [`Manager`] is a state machine for all connections of one endpoint. It speaks to peers in management
+//! datagrams of 256 bytes, which travel as the payload of UD packets from QP1 to QP1; the caller sends and
+//! receives those packets. [`Message`] is such a datagram, taken apart.
+//!
+//! Not here: alternate paths, service id resolution (SIDR), unreliable and datagram services.
+
+mod addressing;
+mod comm_ids;
+mod config;
+mod connection;
+mod drep;
+mod dreq;
+mod event;
+mod field;
+mod mad;
+mod manager;
+mod message;
+mod mra;
+mod private_data;
+mod receive;
+mod rej;
+mod rep;
+mod req;
+mod rtu;
+mod table;
+mod time_wait;
+mod timeout;
+
+#[cfg(test)]
+mod tests;
+
+pub use addressing::{Gid, IpHeader, ServiceId};
+pub use config::{Accept, Agreement, CommId, Config, Connect, ConnectionId, Limits, ListenerId};
+pub use drep::Drep;
+pub use dreq::Dreq;
+pub use event::{Error, Event, Failure, Request};
+pub use mad::{Attribute, MAD_BYTES, MESSAGE_BYTES, Mad};
+pub use manager::{Counters, MadTransmit, Manager};
+pub use message::{MadError, Message};
+pub use mra::{Mra, ReceivedMessage};
+pub use private_data::PrivateData;
+pub use rej::{Rej, RejectReason, RejectedMessage};
+pub use rep::{Failover, Rep};
+pub use req::{Path, Req, TransportService};
+pub use rtu::Rtu;
+pub use timeout::TimeoutExponent;
+
+/// The well-known Q_Key of QP1, to which all management datagrams go.
+pub const GSI_Q_KEY: u32 = 0x8001_0000;

@@ -1,0 +1,74 @@
+//! Private data of a message, by value.
+
+use core::fmt;
+use core::ops::Deref;
+
+/// What the consumers of a connection tell each other with a message.
+///
+/// A message has a fixed room for it, and no length: a receiver sees what was sent, padded with zeros to the
+/// room of the message.
+#[derive(Clone, Copy)]
+pub struct PrivateData {
+    length: u8,
+    bytes: [u8; Self::MAX],
+}
+
+impl PrivateData {
+    /// The most that any message carries, in bytes.
+    pub const MAX: usize = 224;
+
+    /// None at all.
+    pub const EMPTY: Self = Self { length: 0, bytes: [0; Self::MAX] };
+
+    /// A copy of `bytes`, or `None` if there are more than [`PrivateData::MAX`].
+    pub fn new(bytes: &[u8]) -> Option<Self> {
+        let mut data = Self::EMPTY;
+        data.bytes.get_mut(..bytes.len())?.copy_from_slice(bytes);
+        data.length = bytes.len() as u8;
+        Some(data)
+    }
+
+    /// A copy of a field of a message.
+    pub(super) fn from_room<const N: usize>(room: &[u8; N]) -> Self {
+        const { assert!(N <= Self::MAX) }
+        let mut data = Self::EMPTY;
+        data.bytes[..N].copy_from_slice(room);
+        data.length = N as u8;
+        data
+    }
+}
+
+impl Default for PrivateData {
+    fn default() -> Self {
+        Self::EMPTY
+    }
+}
+
+impl Deref for PrivateData {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.bytes[..usize::from(self.length)]
+    }
+}
+
+impl PartialEq for PrivateData {
+    fn eq(&self, other: &Self) -> bool {
+        **self == **other
+    }
+}
+
+impl Eq for PrivateData {}
+
+impl fmt::Debug for PrivateData {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&**self, f)
+    }
+}
+
+/// `bytes` at the start of a field of `N` bytes, or `None` when they do not fit.
+pub(super) fn padded<const N: usize>(bytes: &[u8]) -> Option<[u8; N]> {
+    let mut room = [0; N];
+    room.get_mut(..bytes.len())?.copy_from_slice(bytes);
+    Some(room)
+}

@@ -1,0 +1,435 @@
+//! What arrives from peers.
+
+use core::net::SocketAddr;
+use core::time::Duration;
+
+use super::connection::{self, Connection, Remote, Resend, State};
+use super::time_wait::Answered;
+use super::{
+    CommId, ConnectionId, Drep, Dreq, Event, Failure, IpHeader, ListenerId, Mad, Manager, Message,
+    Mra, PrivateData, ReceivedMessage, Rej, RejectReason, RejectedMessage, Rep, Req, Request, Rtu,
+    TimeoutExponent, TransportService,
+};
+use crate::{PathMtu, Qpn, Time};
+
+/// The longest that we let a peer delay us at a time: about two minutes. Linux asks for one.
+const LONGEST_DELAY: Duration = TimeoutExponent::saturating(25).duration();
+
+/// A request that can be granted, if the caller wishes.
+struct Admissible {
+    listener: ListenerId,
+    path_mtu: PathMtu,
+    addresses: Option<IpHeader>,
+    private_data: PrivateData,
+}
+
+/// Why a request is rejected, and the additional information that goes with it.
+struct Refusal {
+    reason: RejectReason,
+    info: Option<u8>,
+}
+
+impl From<RejectReason> for Refusal {
+    fn from(reason: RejectReason) -> Self {
+        Self { reason, info: None }
+    }
+}
+
+impl Manager {
+    /// Takes a datagram that came to QP1 from the endpoint `from`. The caller has checked the packet: ICRC,
+    /// opcode, Q_Key. What is no message of ours is dropped in silence, as the specification wants.
+    pub fn handle_datagram(&mut self, now: Time, from: SocketAddr, mad: &Mad) {
+        self.counters.received += 1;
+        let Ok((transaction_id, message)) = Message::parse(mad) else {
+            self.counters.malformed += 1;
+            return;
+        };
+        match message {
+            Message::Req(req) => self.handle_req(now, from, transaction_id, &req),
+            Message::Mra(mra) => self.handle_mra(now, from, &mra),
+            Message::Rej(rej) => self.handle_rej(now, from, &rej),
+            Message::Rep(rep) => self.handle_rep(now, from, transaction_id, &rep),
+            Message::Rtu(rtu) => self.handle_rtu(from, &rtu),
+            Message::Dreq(dreq) => self.handle_dreq(now, from, transaction_id, &dreq),
+            Message::Drep(drep) => self.handle_drep(now, from, &drep),
+        }
+    }
+
+    fn handle_req(&mut self, now: Time, from: SocketAddr, transaction_id: u64, req: &Req) {
+        if self.answer_known_request(now, from, transaction_id, req) {
+            return;
+        }
+        let admissible = match self.admit(from, req) {
+            Ok(admissible) => admissible,
+            Err(refusal) => return self.refuse(from, transaction_id, req, &refusal),
+        };
+        if let Some(old) = self.table.by_qp(from, req.local_ca_guid, req.local_qpn) {
+            self.abandon_stale(now, old);
+            return self.refuse(from, transaction_id, req, &RejectReason::STALE_CONNECTION.into());
+        }
+        let local = self.draw_comm_id();
+        let connection = Connection::passive(
+            local,
+            transaction_id,
+            from,
+            req,
+            admissible.path_mtu,
+            &self.config,
+        );
+        let request = admissible.request(&connection);
+        let id = self.table.insert(connection);
+        self.push_event(Event::Request { listener: admissible.listener, connection: id, request });
+    }
+
+    /// Whether the request names a connection that exists or existed; if so it has been dealt with.
+    fn answer_known_request(
+        &mut self,
+        now: Time,
+        from: SocketAddr,
+        transaction_id: u64,
+        req: &Req,
+    ) -> bool {
+        let name = (from, req.local_ca_guid, req.local_comm_id);
+        if let Some(id) = self.table.by_remote(name) {
+            self.answer_duplicate(now, id, from, transaction_id, req);
+            return true;
+        }
+        let again = match self.time_wait.get(now, name) {
+            None => return false,
+            Some(Answered::With(mad)) => Some(*mad),
+            Some(Answered::Stale) => None,
+        };
+        self.counters.duplicates += 1;
+        match again {
+            Some(mad) => self.send(from, mad),
+            None => {
+                self.refuse(from, transaction_id, req, &RejectReason::STALE_CONNECTION.into());
+            }
+        }
+        true
+    }
+
+    /// A request whose name is that of a connection: the same request, or one of a peer that lost its memory.
+    fn answer_duplicate(
+        &mut self,
+        now: Time,
+        id: ConnectionId,
+        from: SocketAddr,
+        transaction_id: u64,
+        req: &Req,
+    ) {
+        let service_timeout = self.config.service_timeout;
+        let Some(connection) = self.table.get(id) else { return };
+        if !connection.is_duplicate(req) {
+            self.abandon_stale(now, id);
+            return self.refuse(from, transaction_id, req, &RejectReason::STALE_CONNECTION.into());
+        }
+        self.counters.duplicates += 1;
+        match connection.state {
+            State::ReqReceived => {
+                let mra = connection.mra(ReceivedMessage::REQ, service_timeout);
+                self.send(from, mra);
+            }
+            State::RepSent(_) => self.send_again(id),
+            _ => {}
+        }
+    }
+
+    fn admit(&self, from: SocketAddr, req: &Req) -> Result<Admissible, Refusal> {
+        let listener =
+            *self.listeners.get(&req.service_id).ok_or(RejectReason::INVALID_SERVICE_ID)?;
+        if req.transport != TransportService::RC {
+            return Err(RejectReason::INVALID_TRANSPORT_SERVICE.into());
+        }
+        if !is_connectable(req.local_qpn) {
+            return Err(RejectReason::UNSUPPORTED.into());
+        }
+        let path_mtu = PathMtu::from_code(req.path_mtu_code)
+            .filter(|mtu| *mtu <= self.config.path_mtu)
+            .ok_or(Refusal {
+                reason: RejectReason::INVALID_PATH_MTU,
+                info: Some(self.config.path_mtu.code()),
+            })?;
+        let (addresses, private_data) =
+            connection::consumer_data(req.service_id, &req.private_data)
+                .ok_or(RejectReason::UNSUPPORTED)?;
+        let limits = &self.config.limits;
+        if self.table.len() >= limits.connections
+            || self.table.half_open() >= limits.half_open
+            || self.table.half_open_from(from.ip()) >= limits.half_open_per_peer
+        {
+            return Err(RejectReason::NO_RESOURCES.into());
+        }
+        Ok(Admissible { listener, path_mtu, addresses, private_data })
+    }
+
+    /// Rejects a request without remembering it.
+    fn refuse(&mut self, from: SocketAddr, transaction_id: u64, req: &Req, refusal: &Refusal) {
+        self.counters.refused += 1;
+        let rej = connection::rej(
+            CommId::NONE,
+            req.local_comm_id,
+            RejectedMessage::REQ,
+            refusal.reason,
+            refusal.info.as_slice(),
+        );
+        self.send(from, Message::Rej(rej).to_mad(transaction_id));
+    }
+
+    /// The peer has forgotten a connection: it uses its name or its queue pair for another one.
+    fn abandon_stale(&mut self, now: Time, id: ConnectionId) {
+        match self.table.get(id).map(|connection| &connection.state) {
+            Some(State::Established) => self.start_disconnect(now, id),
+            None | Some(State::DreqSent(_) | State::Ended) => {}
+            Some(_) => {
+                self.finish(now, id, Event::Failed { connection: id, failure: Failure::Stale });
+            }
+        }
+    }
+
+    fn handle_rep(&mut self, now: Time, from: SocketAddr, transaction_id: u64, rep: &Rep) {
+        let Some(id) = self.table.by_comm_id(rep.remote_comm_id, from) else {
+            self.counters.unknown_connection += 1;
+            return self.reject_rep(from, transaction_id, rep, RejectReason::INVALID_COMM_ID);
+        };
+        let Some(connection) = self.table.get(id) else { return };
+        if matches!(connection.state, State::ReqSent(_)) {
+            return self.take_rep(now, from, transaction_id, id, rep);
+        }
+        if connection.passive || connection.remote_comm_id() != rep.local_comm_id {
+            return;
+        }
+        let again = match connection.state {
+            State::RepReceived => connection.mra(ReceivedMessage::REP, self.config.service_timeout),
+            State::Established => connection.rtu(),
+            _ => return,
+        };
+        self.counters.duplicates += 1;
+        self.send(from, again);
+    }
+
+    /// The first reply to our request.
+    fn take_rep(
+        &mut self,
+        now: Time,
+        from: SocketAddr,
+        transaction_id: u64,
+        id: ConnectionId,
+        rep: &Rep,
+    ) {
+        let remote = Remote { comm_id: rep.local_comm_id, ca_guid: rep.local_ca_guid };
+        if !is_connectable(rep.local_qpn) {
+            self.reject_rep(from, transaction_id, rep, RejectReason::UNSUPPORTED);
+            let failure = Failure::InvalidReply;
+            return self.finish(now, id, Event::Failed { connection: id, failure });
+        }
+        let old = self
+            .table
+            .by_qp(from, remote.ca_guid, rep.local_qpn)
+            .or_else(|| self.table.by_remote((from, remote.ca_guid, remote.comm_id)));
+        if let Some(old) = old {
+            self.abandon_stale(now, old);
+            self.reject_rep(from, transaction_id, rep, RejectReason::STALE_CONNECTION);
+            return self.finish(now, id, Event::Failed { connection: id, failure: Failure::Stale });
+        }
+        let Some(connection) = self.table.get_mut(id) else { return };
+        connection.take_grant(rep);
+        let agreement = connection.agreement;
+        self.table.learn(id, remote);
+        self.table.set_state(id, State::RepReceived);
+        let private_data = PrivateData::from_room(&rep.private_data);
+        self.push_event(Event::Accepted { connection: id, agreement, private_data });
+    }
+
+    fn reject_rep(
+        &mut self,
+        from: SocketAddr,
+        transaction_id: u64,
+        rep: &Rep,
+        reason: RejectReason,
+    ) {
+        let rej = connection::rej(
+            rep.remote_comm_id,
+            rep.local_comm_id,
+            RejectedMessage::REP,
+            reason,
+            &[],
+        );
+        self.send(from, Message::Rej(rej).to_mad(transaction_id));
+    }
+
+    fn handle_rtu(&mut self, from: SocketAddr, rtu: &Rtu) {
+        let Some(id) = self.find(from, rtu.local_comm_id, rtu.remote_comm_id) else { return };
+        match self.table.get(id).map(|connection| &connection.state) {
+            Some(State::RepSent(_)) => self.established(id),
+            _ => self.counters.duplicates += 1,
+        }
+    }
+
+    fn handle_mra(&mut self, now: Time, from: SocketAddr, mra: &Mra) {
+        let Some(id) = self.table.by_comm_id(mra.remote_comm_id, from) else {
+            self.counters.unknown_connection += 1;
+            return;
+        };
+        let Some(connection) = self.table.get_mut(id) else { return };
+        let is_ours = match connection.state {
+            State::ReqSent(_) => mra.received == ReceivedMessage::REQ,
+            State::RepSent(_) => {
+                mra.received == ReceivedMessage::REP
+                    && connection.remote_comm_id() == mra.local_comm_id
+            }
+            _ => false,
+        };
+        let Some(left) = connection.delays_left.checked_sub(1).filter(|_| is_ours) else { return };
+        connection.delays_left = left;
+        let delay = mra.service_timeout.duration().min(LONGEST_DELAY);
+        self.table.reschedule(id, |resend| resend.delay(now, delay));
+    }
+
+    fn handle_rej(&mut self, now: Time, from: SocketAddr, rej: &Rej) {
+        let Some(id) = self.find_rejected(from, rej) else {
+            self.counters.unknown_connection += 1;
+            return;
+        };
+        let Some(connection) = self.table.get(id) else { return };
+        match connection.state {
+            State::ReqSent(_) => {
+                if !self.retry_with_smaller_mtu(now, id, rej) {
+                    self.rejected(now, id, rej);
+                }
+            }
+            State::RepReceived | State::ReqReceived | State::RepSent(_) => {
+                self.rejected(now, id, rej);
+            }
+            State::Established | State::DreqSent(_) => {
+                self.finish(now, id, Event::Disconnected { connection: id });
+            }
+            State::Ended => {}
+        }
+    }
+
+    fn rejected(&mut self, now: Time, id: ConnectionId, rej: &Rej) {
+        let private_data = PrivateData::from_room(&rej.private_data);
+        self.finish(now, id, Event::Rejected { connection: id, reason: rej.reason, private_data });
+    }
+
+    /// The connection that a reject is about. A peer that waited in vain for our first answer does not know
+    /// our name for it; it tells its own, and its channel adapter.
+    fn find_rejected(&self, from: SocketAddr, rej: &Rej) -> Option<ConnectionId> {
+        let named = self.table.by_comm_id(rej.remote_comm_id, from).filter(|&id| {
+            self.table.get(id).is_some_and(|connection| {
+                let remote = connection.remote_comm_id();
+                remote == CommId::NONE
+                    || rej.local_comm_id == CommId::NONE
+                    || rej.local_comm_id == remote
+            })
+        });
+        named.or_else(|| {
+            let guid = u64::from_be_bytes(*rej.info().first_chunk()?);
+            let is_timeout = rej.reason == RejectReason::TIMEOUT;
+            is_timeout
+                .then(|| self.table.by_remote((from, guid, rej.local_comm_id)))
+                .flatten()
+                .filter(|&id| self.table.get(id).is_some_and(|connection| connection.passive))
+        })
+    }
+
+    /// Takes up the offer of a peer to which our packets would be too long.
+    fn retry_with_smaller_mtu(&mut self, now: Time, id: ConnectionId, rej: &Rej) -> bool {
+        let Some(offer) = offered_mtu(rej) else { return false };
+        let Some(connection) = self.table.get_mut(id) else { return false };
+        let Some(mut req) = sent_request(&mut connection.state) else { return false };
+        if offer >= connection.agreement.path_mtu {
+            return false;
+        }
+        connection.agreement.path_mtu = offer;
+        // Under its old name the peer would take it for a duplicate and reject it again.
+        req.local_comm_id = self.draw_comm_id();
+        req.path_mtu_code = offer.code();
+        self.table.rename(id, req.local_comm_id);
+        let mad = Message::Req(req).to_mad(self.transaction_id(req.local_comm_id));
+        let resend = Resend::new(now, mad, self.config.max_retries, &self.config);
+        self.table.set_state(id, State::ReqSent(resend));
+        self.send_again(id);
+        true
+    }
+
+    fn handle_dreq(&mut self, now: Time, from: SocketAddr, transaction_id: u64, dreq: &Dreq) {
+        let id = self.find(from, dreq.local_comm_id, dreq.remote_comm_id);
+        if let Some(connection) = id.and_then(|id| self.table.get(id))
+            && connection.agreement.local_qpn != dreq.remote_qpn
+        {
+            return;
+        }
+        // A peer whose connection we do not know any more just missed our first answer.
+        let drep = Message::Drep(Drep {
+            local_comm_id: dreq.remote_comm_id,
+            remote_comm_id: dreq.local_comm_id,
+            private_data: [0; Drep::PRIVATE_DATA_BYTES],
+        });
+        self.send(from, drep.to_mad(transaction_id));
+        if let Some(id) = id {
+            self.finish(now, id, Event::Disconnected { connection: id });
+        }
+    }
+
+    fn handle_drep(&mut self, now: Time, from: SocketAddr, drep: &Drep) {
+        let Some(id) = self.find(from, drep.local_comm_id, drep.remote_comm_id) else { return };
+        if let Some(State::DreqSent(_)) = self.table.get(id).map(|connection| &connection.state) {
+            self.finish(now, id, Event::Disconnected { connection: id });
+        }
+    }
+
+    /// The connection with `from` that it calls `theirs` and we call `ours`.
+    fn find(&mut self, from: SocketAddr, theirs: CommId, ours: CommId) -> Option<ConnectionId> {
+        let found = self.table.by_comm_id(ours, from).filter(|&id| {
+            self.table
+                .get(id)
+                .and_then(|connection| connection.remote)
+                .is_some_and(|remote| remote.comm_id == theirs)
+        });
+        if found.is_none() {
+            self.counters.unknown_connection += 1;
+        }
+        found
+    }
+}
+
+impl Admissible {
+    fn request(&self, connection: &Connection) -> Request {
+        let agreement = &connection.agreement;
+        Request {
+            peer: agreement.peer,
+            addresses: self.addresses,
+            remote_qpn: agreement.remote_qpn,
+            responder_resources: agreement.responder_resources,
+            initiator_depth: agreement.initiator_depth,
+            retry_count: agreement.retry_count,
+            rnr_retry_count: agreement.rnr_retry_count,
+            path_mtu: agreement.path_mtu,
+            private_data: self.private_data,
+        }
+    }
+}
+
+/// Queue pairs 0 and 1 are for management.
+fn is_connectable(qpn: Qpn) -> bool {
+    qpn.value() > 1
+}
+
+/// The payload that a reject says to be acceptable. The code stands in either half of the byte.
+fn offered_mtu(rej: &Rej) -> Option<PathMtu> {
+    if rej.reason != RejectReason::INVALID_PATH_MTU {
+        return None;
+    }
+    let byte = *rej.info().first()?;
+    PathMtu::from_code(byte).or_else(|| PathMtu::from_code(byte >> 4))
+}
+
+/// The request that a connection is waiting on.
+fn sent_request(state: &mut State) -> Option<Req> {
+    match Message::parse(&state.resend()?.mad) {
+        Ok((_, Message::Req(req))) => Some(req),
+        _ => None,
+    }
+}

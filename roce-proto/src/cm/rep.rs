@@ -1,0 +1,124 @@
+//! REP: the passive side grants a connection.
+
+use zerocopy::byteorder::big_endian::{U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use super::field::{high24, join24};
+use super::{CommId, MESSAGE_BYTES, TimeoutExponent};
+use crate::{Psn, Qpn};
+
+/// Reply to a request for communication (InfiniBand volume 1, table 110).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rep {
+    /// The sender's name for the connection.
+    pub local_comm_id: CommId,
+    /// The receiver's name for the connection.
+    pub remote_comm_id: CommId,
+    /// For datagram services; zero.
+    pub local_q_key: u32,
+    /// The sender's queue pair.
+    pub local_qpn: Qpn,
+    /// For reliable datagrams, 24 bits; zero.
+    pub local_eecn: u32,
+    /// First PSN of the sender's send queue.
+    pub starting_psn: Psn,
+    /// RDMA READs that the sender serves at once.
+    pub responder_resources: u8,
+    /// RDMA READs that the sender has in flight at once.
+    pub initiator_depth: u8,
+    /// How long the sender takes to acknowledge a packet.
+    pub target_ack_delay: TimeoutExponent,
+    /// What became of the request's alternate path.
+    pub failover: Failover,
+    /// Whether the sender's receive queue gives credits.
+    pub end_to_end_flow_control: bool,
+    /// Retries of the receiver's queue pair after receiver-not-ready, 0..=7.
+    pub rnr_retry_count: u8,
+    /// Whether the sender's queue pair uses a shared receive queue.
+    pub shared_receive_queue: bool,
+    /// The sender's channel adapter.
+    pub local_ca_guid: u64,
+    /// What the consumer says.
+    pub private_data: [u8; Self::PRIVATE_DATA_BYTES],
+}
+
+/// What became of an alternate path, 2 bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Failover(pub u8);
+
+impl Failover {
+    /// Accepted, or there was none.
+    pub const ACCEPTED: Self = Self(0);
+    /// The sender can not migrate.
+    pub const NOT_SUPPORTED: Self = Self(1);
+    /// The sender could, but not there.
+    pub const REJECTED: Self = Self(2);
+}
+
+#[repr(C)]
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+struct Wire {
+    local_comm_id: U32,
+    remote_comm_id: U32,
+    local_q_key: U32,
+    local_qpn: U32,
+    local_eecn: U32,
+    starting_psn: U32,
+    responder_resources: u8,
+    initiator_depth: u8,
+    /// Target ack delay (5 bits), failover accepted (2), end-to-end flow control (1).
+    delay_and_failover: u8,
+    /// RNR retry count (3 bits), shared receive queue (1), reserved (4).
+    rnr_and_srq: u8,
+    local_ca_guid: U64,
+    private_data: [u8; Rep::PRIVATE_DATA_BYTES],
+}
+
+const _: () = assert!(size_of::<Wire>() == MESSAGE_BYTES);
+
+impl Rep {
+    /// Room for private data, in bytes.
+    pub const PRIVATE_DATA_BYTES: usize = 196;
+
+    /// Takes the message apart. Reserved bits are ignored.
+    pub fn parse(bytes: &[u8; MESSAGE_BYTES]) -> Self {
+        let wire: &Wire = zerocopy::transmute_ref!(bytes);
+        Self {
+            local_comm_id: CommId(wire.local_comm_id.get()),
+            remote_comm_id: CommId(wire.remote_comm_id.get()),
+            local_q_key: wire.local_q_key.get(),
+            local_qpn: Qpn::new(high24(wire.local_qpn).0),
+            local_eecn: high24(wire.local_eecn).0,
+            starting_psn: Psn::new(high24(wire.starting_psn).0),
+            responder_resources: wire.responder_resources,
+            initiator_depth: wire.initiator_depth,
+            target_ack_delay: TimeoutExponent::saturating(wire.delay_and_failover >> 3),
+            failover: Failover(wire.delay_and_failover >> 1 & 3),
+            end_to_end_flow_control: wire.delay_and_failover & 1 != 0,
+            rnr_retry_count: wire.rnr_and_srq >> 5,
+            shared_receive_queue: wire.rnr_and_srq & 0x10 != 0,
+            local_ca_guid: wire.local_ca_guid.get(),
+            private_data: wire.private_data,
+        }
+    }
+
+    /// Its bytes. Values too wide for their field lose their upper bits.
+    pub fn to_bytes(&self) -> [u8; MESSAGE_BYTES] {
+        zerocopy::transmute!(Wire {
+            local_comm_id: U32::new(self.local_comm_id.0),
+            remote_comm_id: U32::new(self.remote_comm_id.0),
+            local_q_key: U32::new(self.local_q_key),
+            local_qpn: join24(self.local_qpn.value(), 0),
+            local_eecn: join24(self.local_eecn, 0),
+            starting_psn: join24(self.starting_psn.value(), 0),
+            responder_resources: self.responder_resources,
+            initiator_depth: self.initiator_depth,
+            delay_and_failover: self.target_ack_delay.get() << 3
+                | (self.failover.0 & 3) << 1
+                | u8::from(self.end_to_end_flow_control),
+            rnr_and_srq: self.rnr_retry_count << 5 | u8::from(self.shared_receive_queue) << 4,
+            local_ca_guid: U64::new(self.local_ca_guid),
+            private_data: self.private_data,
+        })
+    }
+}

@@ -1,0 +1,255 @@
+//! REQ: the active side asks for a connection.
+
+use zerocopy::byteorder::big_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use super::field::{high24, join24};
+use super::{CommId, Gid, MESSAGE_BYTES, ServiceId, TimeoutExponent};
+use crate::{Psn, Qpn};
+
+/// Request for communication (InfiniBand volume 1, table 106).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Req {
+    /// The sender's name for the connection.
+    pub local_comm_id: CommId,
+    /// What it wants to be connected to.
+    pub service_id: ServiceId,
+    /// The sender's channel adapter.
+    pub local_ca_guid: u64,
+    /// For datagram services; zero.
+    pub local_q_key: u32,
+    /// The sender's queue pair.
+    pub local_qpn: Qpn,
+    /// RDMA READs that the sender serves at once.
+    pub responder_resources: u8,
+    /// For reliable datagrams, 24 bits; zero.
+    pub local_eecn: u32,
+    /// RDMA READs that the sender wants to have in flight at once.
+    pub initiator_depth: u8,
+    /// For reliable datagrams, 24 bits; zero.
+    pub remote_eecn: u32,
+    /// How long the sender waits for the receiver's answers.
+    pub remote_cm_response_timeout: TimeoutExponent,
+    /// The service.
+    pub transport: TransportService,
+    /// Whether the sender's receive queue gives credits.
+    pub end_to_end_flow_control: bool,
+    /// First PSN of the sender's send queue.
+    pub starting_psn: Psn,
+    /// How long the sender takes to answer.
+    pub local_cm_response_timeout: TimeoutExponent,
+    /// Retries of the receiver's queue pair after an acknowledge time-out, 0..=7.
+    pub retry_count: u8,
+    /// The partition.
+    pub partition_key: u16,
+    /// Payload bytes of a full packet, coded: 1 is 256, 5 is 4,096.
+    pub path_mtu_code: u8,
+    /// For reliable datagrams; false.
+    pub rdc_exists: bool,
+    /// Retries of the receiver's queue pair after receiver-not-ready, 0..=7.
+    pub rnr_retry_count: u8,
+    /// How often the receiver may repeat a message, 0..=15.
+    pub max_cm_retries: u8,
+    /// Whether the sender's queue pair uses a shared receive queue.
+    pub shared_receive_queue: bool,
+    /// Which service, when `transport` says "extended"; else zero.
+    pub extended_transport: u8,
+    /// The way.
+    pub primary_path: Path,
+    /// For automatic path migration; zero.
+    pub alternate_path: Path,
+    /// What the consumer says; with an RDMA-CM service id it begins with an [`super::IpHeader`].
+    pub private_data: [u8; Self::PRIVATE_DATA_BYTES],
+}
+
+/// One way between two ports, as the sender of the request sees it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Path {
+    /// Local identifier of the sender's port; 0xFFFF with RoCE.
+    pub local_lid: u16,
+    /// Local identifier of the receiver's port; 0xFFFF with RoCE.
+    pub remote_lid: u16,
+    /// The sender's port.
+    pub local_gid: Gid,
+    /// The receiver's port.
+    pub remote_gid: Gid,
+    /// Flow label, 20 bits.
+    pub flow_label: u32,
+    /// Static rate, 6 bits; zero is "as fast as the port".
+    pub packet_rate: u8,
+    /// Traffic class.
+    pub traffic_class: u8,
+    /// Hop limit.
+    pub hop_limit: u8,
+    /// Service level, 4 bits.
+    pub service_level: u8,
+    /// Whether the two ports share a subnet without a router between.
+    pub subnet_local: bool,
+    /// Acknowledge time-out of the receiver's queue pair: twice the packet lifetime and the sender's delay.
+    pub local_ack_timeout: TimeoutExponent,
+}
+
+/// Transport service type, 2 bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TransportService(pub u8);
+
+impl TransportService {
+    /// Reliable connection.
+    pub const RC: Self = Self(0);
+    /// Unreliable connection.
+    pub const UC: Self = Self(1);
+    /// Reliable datagram.
+    pub const RD: Self = Self(2);
+    /// One of the extended ones.
+    pub const EXTENDED: Self = Self(3);
+}
+
+#[repr(C)]
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+struct Wire {
+    local_comm_id: U32,
+    reserved_4: U32,
+    service_id: U64,
+    local_ca_guid: U64,
+    reserved_24: U32,
+    local_q_key: U32,
+    local_qpn_responder_resources: U32,
+    local_eecn_initiator_depth: U32,
+    /// Also remote response time-out (5 bits), transport service (2), end-to-end flow control (1).
+    remote_eecn_and_service: U32,
+    /// Also local response time-out (5 bits), retry count (3).
+    starting_psn_and_retry: U32,
+    partition_key: U16,
+    /// Path MTU (4 bits), RDC exists (1), RNR retry count (3).
+    mtu_and_rnr: u8,
+    /// Max CM retries (4 bits), shared receive queue (1), extended transport (3).
+    cm_retries_and_srq: u8,
+    primary_path: PathWire,
+    alternate_path: PathWire,
+    private_data: [u8; Req::PRIVATE_DATA_BYTES],
+}
+
+#[repr(C)]
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+struct PathWire {
+    local_lid: U16,
+    remote_lid: U16,
+    local_gid: Gid,
+    remote_gid: Gid,
+    /// Flow label (20 bits), reserved (6), packet rate (6).
+    flow_label_and_rate: U32,
+    traffic_class: u8,
+    hop_limit: u8,
+    /// Service level (4 bits), subnet local (1), reserved (3).
+    service_level_and_subnet: u8,
+    /// Local ack time-out (5 bits), reserved (3).
+    ack_timeout: u8,
+}
+
+const _: () = assert!(size_of::<Wire>() == MESSAGE_BYTES && size_of::<PathWire>() == 44);
+
+impl Req {
+    /// Room for private data, in bytes.
+    pub const PRIVATE_DATA_BYTES: usize = 92;
+
+    /// Takes the message apart. Reserved bits are ignored.
+    pub fn parse(bytes: &[u8; MESSAGE_BYTES]) -> Self {
+        let wire: &Wire = zerocopy::transmute_ref!(bytes);
+        let (local_qpn, responder_resources) = high24(wire.local_qpn_responder_resources);
+        let (local_eecn, initiator_depth) = high24(wire.local_eecn_initiator_depth);
+        let (remote_eecn, service) = high24(wire.remote_eecn_and_service);
+        let (starting_psn, retry) = high24(wire.starting_psn_and_retry);
+        Self {
+            local_comm_id: CommId(wire.local_comm_id.get()),
+            service_id: ServiceId(wire.service_id.get()),
+            local_ca_guid: wire.local_ca_guid.get(),
+            local_q_key: wire.local_q_key.get(),
+            local_qpn: Qpn::new(local_qpn),
+            responder_resources,
+            local_eecn,
+            initiator_depth,
+            remote_eecn,
+            remote_cm_response_timeout: TimeoutExponent::saturating(service >> 3),
+            transport: TransportService(service >> 1 & 3),
+            end_to_end_flow_control: service & 1 != 0,
+            starting_psn: Psn::new(starting_psn),
+            local_cm_response_timeout: TimeoutExponent::saturating(retry >> 3),
+            retry_count: retry & 7,
+            partition_key: wire.partition_key.get(),
+            path_mtu_code: wire.mtu_and_rnr >> 4,
+            rdc_exists: wire.mtu_and_rnr & 8 != 0,
+            rnr_retry_count: wire.mtu_and_rnr & 7,
+            max_cm_retries: wire.cm_retries_and_srq >> 4,
+            shared_receive_queue: wire.cm_retries_and_srq & 8 != 0,
+            extended_transport: wire.cm_retries_and_srq & 7,
+            primary_path: Path::parse(&wire.primary_path),
+            alternate_path: Path::parse(&wire.alternate_path),
+            private_data: wire.private_data,
+        }
+    }
+
+    /// Its bytes. Values too wide for their field lose their upper bits.
+    pub fn to_bytes(&self) -> [u8; MESSAGE_BYTES] {
+        let service = self.remote_cm_response_timeout.get() << 3
+            | (self.transport.0 & 3) << 1
+            | u8::from(self.end_to_end_flow_control);
+        let retry = self.local_cm_response_timeout.get() << 3 | self.retry_count & 7;
+        zerocopy::transmute!(Wire {
+            local_comm_id: U32::new(self.local_comm_id.0),
+            reserved_4: U32::ZERO,
+            service_id: U64::new(self.service_id.0),
+            local_ca_guid: U64::new(self.local_ca_guid),
+            reserved_24: U32::ZERO,
+            local_q_key: U32::new(self.local_q_key),
+            local_qpn_responder_resources: join24(self.local_qpn.value(), self.responder_resources),
+            local_eecn_initiator_depth: join24(self.local_eecn, self.initiator_depth),
+            remote_eecn_and_service: join24(self.remote_eecn, service),
+            starting_psn_and_retry: join24(self.starting_psn.value(), retry),
+            partition_key: U16::new(self.partition_key),
+            mtu_and_rnr: self.path_mtu_code << 4
+                | u8::from(self.rdc_exists) << 3
+                | self.rnr_retry_count & 7,
+            cm_retries_and_srq: self.max_cm_retries << 4
+                | u8::from(self.shared_receive_queue) << 3
+                | self.extended_transport & 7,
+            primary_path: self.primary_path.to_wire(),
+            alternate_path: self.alternate_path.to_wire(),
+            private_data: self.private_data,
+        })
+    }
+}
+
+impl Path {
+    fn parse(wire: &PathWire) -> Self {
+        let flow_label_and_rate = wire.flow_label_and_rate.get();
+        Self {
+            local_lid: wire.local_lid.get(),
+            remote_lid: wire.remote_lid.get(),
+            local_gid: wire.local_gid,
+            remote_gid: wire.remote_gid,
+            flow_label: flow_label_and_rate >> 12,
+            packet_rate: (flow_label_and_rate & 0x3F) as u8,
+            traffic_class: wire.traffic_class,
+            hop_limit: wire.hop_limit,
+            service_level: wire.service_level_and_subnet >> 4,
+            subnet_local: wire.service_level_and_subnet & 8 != 0,
+            local_ack_timeout: TimeoutExponent::saturating(wire.ack_timeout >> 3),
+        }
+    }
+
+    fn to_wire(self) -> PathWire {
+        PathWire {
+            local_lid: U16::new(self.local_lid),
+            remote_lid: U16::new(self.remote_lid),
+            local_gid: self.local_gid,
+            remote_gid: self.remote_gid,
+            flow_label_and_rate: U32::new(
+                self.flow_label << 12 | u32::from(self.packet_rate & 0x3F),
+            ),
+            traffic_class: self.traffic_class,
+            hop_limit: self.hop_limit,
+            service_level_and_subnet: self.service_level << 4 | u8::from(self.subnet_local) << 3,
+            ack_timeout: self.local_ack_timeout.get() << 3,
+        }
+    }
+}

@@ -1,0 +1,185 @@
+//! All connections of a manager, and the ways to find them.
+
+use alloc::collections::{BTreeMap, BTreeSet};
+use core::net::{IpAddr, SocketAddr};
+
+use super::connection::{Connection, Remote, State};
+use super::{CommId, ConnectionId};
+use crate::{Qpn, Time};
+
+/// A peer's name for a connection. Two peers can not get into each other's way: their endpoints differ.
+pub(super) type RemoteName = (SocketAddr, u64, CommId);
+
+/// A peer's queue pair.
+type RemoteQp = (SocketAddr, u64, Qpn);
+
+/// Connections by every name that a message or a caller may use. Ended ones answer to the caller's only.
+#[derive(Debug, Default)]
+pub(super) struct Table {
+    connections: BTreeMap<ConnectionId, Connection>,
+    by_comm_id: BTreeMap<CommId, ConnectionId>,
+    by_remote: BTreeMap<RemoteName, ConnectionId>,
+    by_qp: BTreeMap<RemoteQp, ConnectionId>,
+    timers: BTreeSet<(Time, ConnectionId)>,
+    half_open: BTreeMap<IpAddr, usize>,
+    half_open_total: usize,
+    next_id: u64,
+}
+
+impl Table {
+    pub(super) fn insert(&mut self, connection: Connection) -> ConnectionId {
+        let id = ConnectionId(self.next_id);
+        self.next_id += 1;
+        self.by_comm_id.insert(connection.local, id);
+        if let Some(deadline) = connection.state.deadline() {
+            self.timers.insert((deadline, id));
+        }
+        if connection.half_open {
+            *self.half_open.entry(connection.agreement.peer.ip()).or_default() += 1;
+            self.half_open_total += 1;
+        }
+        let remote = connection.remote;
+        self.connections.insert(id, connection);
+        if let Some(remote) = remote {
+            self.learn(id, remote);
+        }
+        id
+    }
+
+    /// The peer has introduced itself; its queue pair is in the agreement.
+    pub(super) fn learn(&mut self, id: ConnectionId, remote: Remote) {
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        connection.remote = Some(remote);
+        let agreement = &connection.agreement;
+        self.by_remote.insert((agreement.peer, remote.ca_guid, remote.comm_id), id);
+        self.by_qp.insert((agreement.peer, remote.ca_guid, agreement.remote_qpn), id);
+    }
+
+    pub(super) fn get(&self, id: ConnectionId) -> Option<&Connection> {
+        self.connections.get(&id)
+    }
+
+    /// For changes of anything but the state and the names.
+    pub(super) fn get_mut(&mut self, id: ConnectionId) -> Option<&mut Connection> {
+        self.connections.get_mut(&id)
+    }
+
+    /// The connection that we call `comm_id`, if it is one with `peer`.
+    pub(super) fn by_comm_id(&self, comm_id: CommId, peer: SocketAddr) -> Option<ConnectionId> {
+        let id = *self.by_comm_id.get(&comm_id)?;
+        (self.connections.get(&id)?.agreement.peer == peer).then_some(id)
+    }
+
+    pub(super) fn by_remote(&self, name: RemoteName) -> Option<ConnectionId> {
+        self.by_remote.get(&name).copied()
+    }
+
+    pub(super) fn by_qp(&self, peer: SocketAddr, ca_guid: u64, qpn: Qpn) -> Option<ConnectionId> {
+        self.by_qp.get(&(peer, ca_guid, qpn)).copied()
+    }
+
+    pub(super) fn is_comm_id_taken(&self, comm_id: CommId) -> bool {
+        self.by_comm_id.contains_key(&comm_id)
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.connections.len()
+    }
+
+    pub(super) fn half_open(&self) -> usize {
+        self.half_open_total
+    }
+
+    pub(super) fn half_open_from(&self, ip: IpAddr) -> usize {
+        self.half_open.get(&ip).copied().unwrap_or(0)
+    }
+
+    /// The connections that wait for an answer, the most urgent first.
+    pub(super) fn waiting(&self) -> impl Iterator<Item = (Time, ConnectionId)> + '_ {
+        self.timers.iter().copied()
+    }
+
+    /// The most urgent of them.
+    pub(super) fn next_waiting(&self) -> Option<(Time, ConnectionId)> {
+        self.timers.first().copied()
+    }
+
+    /// Moves a connection on. Everything but the way to ESTABLISHED leaves it as half-open as it was.
+    pub(super) fn set_state(&mut self, id: ConnectionId, state: State) {
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        if let Some(deadline) = connection.state.deadline() {
+            self.timers.remove(&(deadline, id));
+        }
+        if let Some(deadline) = state.deadline() {
+            self.timers.insert((deadline, id));
+        }
+        let established = matches!(state, State::Established);
+        connection.state = state;
+        if established {
+            self.no_longer_half_open(id);
+        }
+    }
+
+    /// Changes when a waiting connection's message is sent again.
+    pub(super) fn reschedule<R>(
+        &mut self,
+        id: ConnectionId,
+        change: impl FnOnce(&mut super::connection::Resend) -> R,
+    ) -> Option<R> {
+        let resend = self.connections.get_mut(&id)?.state.resend()?;
+        self.timers.remove(&(resend.deadline, id));
+        let result = change(resend);
+        self.timers.insert((resend.deadline, id));
+        Some(result)
+    }
+
+    /// Gives a connection that waits for its first answer another name.
+    pub(super) fn rename(&mut self, id: ConnectionId, comm_id: CommId) {
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        self.by_comm_id.remove(&connection.local);
+        connection.local = comm_id;
+        self.by_comm_id.insert(comm_id, id);
+    }
+
+    /// Ends a connection: no message finds it any more. Gives the peer's name for it.
+    pub(super) fn end(&mut self, id: ConnectionId) -> Option<RemoteName> {
+        self.set_state(id, State::Ended);
+        let connection = self.connections.get(&id)?;
+        let (peer, qpn) = (connection.agreement.peer, connection.agreement.remote_qpn);
+        remove_if(&mut self.by_comm_id, &connection.local, id);
+        let remote = connection.remote?;
+        let name = (peer, remote.ca_guid, remote.comm_id);
+        remove_if(&mut self.by_remote, &name, id);
+        remove_if(&mut self.by_qp, &(peer, remote.ca_guid, qpn), id);
+        Some(name)
+    }
+
+    /// Forgets a connection that has ended.
+    pub(super) fn remove(&mut self, id: ConnectionId) {
+        self.end(id);
+        self.no_longer_half_open(id);
+        self.connections.remove(&id);
+    }
+
+    fn no_longer_half_open(&mut self, id: ConnectionId) {
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        if !core::mem::take(&mut connection.half_open) {
+            return;
+        }
+        self.half_open_total -= 1;
+        let ip = connection.agreement.peer.ip();
+        if let Some(count) = self.half_open.get_mut(&ip) {
+            *count -= 1;
+            if *count == 0 {
+                self.half_open.remove(&ip);
+            }
+        }
+    }
+}
+
+/// Removes a name unless it has come to mean another connection.
+fn remove_if<K: Ord>(names: &mut BTreeMap<K, ConnectionId>, name: &K, id: ConnectionId) {
+    if names.get(name) == Some(&id) {
+        names.remove(name);
+    }
+}

@@ -1,0 +1,79 @@
+//! Connections that are over.
+
+use alloc::boxed::Box;
+use alloc::collections::{BTreeMap, VecDeque};
+use core::time::Duration;
+
+use super::Mad;
+use super::table::RemoteName;
+use crate::Time;
+
+/// Remembers for a while which requests have had their connection, so that a late duplicate does not make
+/// another one. Entries expire in the order in which they came.
+#[derive(Debug)]
+pub(super) struct TimeWait {
+    entries: BTreeMap<RemoteName, Entry>,
+    order: VecDeque<(Time, RemoteName)>,
+    duration: Duration,
+    limit: usize,
+}
+
+#[derive(Debug)]
+struct Entry {
+    expiry: Time,
+    /// The reject with which the request was answered.
+    answer: Option<Box<Mad>>,
+}
+
+/// What a request gets that was answered before.
+#[derive(Debug)]
+pub(super) enum Answered<'a> {
+    /// The same reject again.
+    With(&'a Mad),
+    /// It had its connection.
+    Stale,
+}
+
+impl TimeWait {
+    pub(super) fn new(duration: Duration, limit: usize) -> Self {
+        Self { entries: BTreeMap::new(), order: VecDeque::new(), duration, limit }
+    }
+
+    pub(super) fn insert(&mut self, now: Time, name: RemoteName, answer: Option<Mad>) {
+        self.expire(now);
+        if self.limit == 0 {
+            return;
+        }
+        while self.order.len() >= self.limit {
+            self.forget_oldest();
+        }
+        let expiry = now + self.duration;
+        self.entries.insert(name, Entry { expiry, answer: answer.map(Box::new) });
+        self.order.push_back((expiry, name));
+    }
+
+    pub(super) fn get(&mut self, now: Time, name: RemoteName) -> Option<Answered<'_>> {
+        self.expire(now);
+        let entry = self.entries.get(&name)?;
+        Some(entry.answer.as_deref().map_or(Answered::Stale, Answered::With))
+    }
+
+    pub(super) fn expire(&mut self, now: Time) {
+        while self.order.front().is_some_and(|&(expiry, _)| expiry <= now) {
+            self.forget_oldest();
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.entries.len().max(self.order.len())
+    }
+
+    fn forget_oldest(&mut self) {
+        let Some((expiry, name)) = self.order.pop_front() else { return };
+        // The same name may have been entered again since; then only its newer entry counts.
+        if self.entries.get(&name).is_some_and(|entry| entry.expiry == expiry) {
+            self.entries.remove(&name);
+        }
+    }
+}
