@@ -1,0 +1,124 @@
+//! Admin commands (Base, 5).
+
+use bitfield_struct::bitfield;
+use zerocopy::little_endian::U32;
+
+use crate::feature::{GetFeatures, SetFeatures};
+use crate::identify::Identify;
+use crate::log::GetLogPage;
+use crate::{AdminOpcode, Cid, Qid, Sqe, Status, Transfer};
+
+/// An admin command, other than the fabrics commands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AdminCommand {
+    /// Read a log page.
+    GetLogPage(GetLogPage),
+    /// Describe the controller, a namespace, a list.
+    Identify(Identify),
+    /// Give up on a command.
+    Abort(Abort),
+    /// Change a setting.
+    SetFeatures(SetFeatures),
+    /// Read a setting.
+    GetFeatures(GetFeatures),
+    /// Complete when something happens: see [`crate::async_event`].
+    AsyncEventRequest,
+    /// The host is alive.
+    KeepAlive,
+}
+
+impl AdminCommand {
+    /// Gives an entry from the admin queue its meaning.
+    ///
+    /// # Errors
+    /// With Do Not Retry: Invalid Command Opcode for all but the commands here, else what the command's own
+    /// parsing says. Reserved fields are ignored.
+    pub fn parse(sqe: &Sqe) -> Result<Self, Status> {
+        match AdminOpcode(sqe.opcode) {
+            AdminOpcode::GET_LOG_PAGE => GetLogPage::parse(sqe).map(Self::GetLogPage),
+            AdminOpcode::IDENTIFY => Ok(Self::Identify(Identify::parse(sqe))),
+            AdminOpcode::ABORT => Ok(Self::Abort(Abort::parse(sqe))),
+            AdminOpcode::SET_FEATURES => SetFeatures::parse(sqe).map(Self::SetFeatures),
+            AdminOpcode::GET_FEATURES => Ok(Self::GetFeatures(GetFeatures::parse(sqe))),
+            AdminOpcode::ASYNC_EVENT_REQUEST => Ok(Self::AsyncEventRequest),
+            AdminOpcode::KEEP_ALIVE => Ok(Self::KeepAlive),
+            _ => Err(Status::INVALID_OPCODE.with_dnr()),
+        }
+    }
+
+    /// The entry that says so.
+    ///
+    /// # Panics
+    /// When a field does not fit the entry: see the command.
+    pub fn to_sqe(&self) -> Sqe {
+        match self {
+            Self::GetLogPage(command) => command.to_sqe(),
+            Self::Identify(command) => command.to_sqe(),
+            Self::Abort(command) => command.to_sqe(),
+            Self::SetFeatures(command) => command.to_sqe(),
+            Self::GetFeatures(command) => command.to_sqe(),
+            Self::AsyncEventRequest => Sqe::new(AdminOpcode::ASYNC_EVENT_REQUEST.0),
+            Self::KeepAlive => Sqe::new(AdminOpcode::KEEP_ALIVE.0),
+        }
+    }
+
+    /// Its opcode.
+    pub const fn opcode(&self) -> AdminOpcode {
+        match self {
+            Self::GetLogPage(_) => AdminOpcode::GET_LOG_PAGE,
+            Self::Identify(_) => AdminOpcode::IDENTIFY,
+            Self::Abort(_) => AdminOpcode::ABORT,
+            Self::SetFeatures(_) => AdminOpcode::SET_FEATURES,
+            Self::GetFeatures(_) => AdminOpcode::GET_FEATURES,
+            Self::AsyncEventRequest => AdminOpcode::ASYNC_EVENT_REQUEST,
+            Self::KeepAlive => AdminOpcode::KEEP_ALIVE,
+        }
+    }
+
+    /// The data that it moves.
+    pub const fn transfer(&self) -> Transfer {
+        match self {
+            Self::GetLogPage(command) => Transfer::to_host(command.length_bytes),
+            Self::Identify(_) => Transfer::to_host(Identify::DATA_BYTES as u64),
+            Self::SetFeatures(command) => command.transfer(),
+            Self::GetFeatures(command) => command.transfer(),
+            Self::Abort(_) | Self::AsyncEventRequest | Self::KeepAlive => Transfer::NONE,
+        }
+    }
+}
+
+/// Abort (Base, 5.1.1). Dword 0 of its completion is [`Abort::DONE`] or [`Abort::NOT_DONE`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Abort {
+    /// Queue of the command to abort.
+    pub sqid: Qid,
+    /// Identifier of the command to abort.
+    pub cid: Cid,
+}
+
+impl Abort {
+    /// The command was aborted: it has completed with Command Abort Requested, or will before this does.
+    pub const DONE: u32 = 0;
+    /// The command was not aborted.
+    pub const NOT_DONE: u32 = 1;
+
+    fn parse(sqe: &Sqe) -> Self {
+        let dw10 = AbortDw10::from_bits(sqe.cdw10.get());
+        Self { sqid: Qid(dw10.sqid()), cid: Cid(dw10.cid()) }
+    }
+
+    /// The entry that says so.
+    pub fn to_sqe(&self) -> Sqe {
+        let mut sqe = Sqe::new(AdminOpcode::ABORT.0);
+        let dw10 = AbortDw10::new().with_sqid(self.sqid.0).with_cid(self.cid.0);
+        sqe.cdw10 = U32::new(dw10.into_bits());
+        sqe
+    }
+}
+
+#[bitfield(u32)]
+#[derive(PartialEq, Eq)]
+struct AbortDw10 {
+    sqid: u16,
+    cid: u16,
+}

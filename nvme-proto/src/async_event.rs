@@ -1,0 +1,89 @@
+//! Asynchronous events (Base, 5.1.2).
+
+use bitfield_struct::bitfield;
+
+use crate::log::LogId;
+
+/// What an Asynchronous Event Request completes with: dword 0 of its completion.
+#[bitfield(u32)]
+#[derive(PartialEq, Eq)]
+pub struct AsyncEvent {
+    /// Type.
+    #[bits(3)]
+    pub event_type: EventType,
+    #[bits(5)]
+    __: u8,
+    /// Information; its meaning depends on the type.
+    pub information: u8,
+    /// The log page to read in order to clear the event.
+    #[bits(8)]
+    pub log_page: LogId,
+    __: u8,
+}
+
+impl AsyncEvent {
+    /// Attributes or the list of namespaces changed.
+    pub const NAMESPACE_ATTRIBUTE_CHANGED: Self =
+        Self::notice(Notice::NAMESPACE_ATTRIBUTE_CHANGED, LogId::CHANGED_NAMESPACES);
+    /// The discovery log changed.
+    pub const DISCOVERY_LOG_CHANGED: Self =
+        Self::notice(Notice::DISCOVERY_LOG_CHANGED, LogId::DISCOVERY);
+
+    /// A notice.
+    pub const fn notice(notice: Notice, log_page: LogId) -> Self {
+        Self::new()
+            .with_event_type(EventType::NOTICE)
+            .with_information(notice.0)
+            .with_log_page(log_page)
+    }
+
+    /// Which notice it is, if it is one.
+    pub fn as_notice(&self) -> Option<Notice> {
+        (self.event_type() == EventType::NOTICE).then(|| Notice(self.information()))
+    }
+}
+
+open_enum! {
+    /// Asynchronous event type.
+    pub struct EventType(u8) {
+        ERROR = 0, "Error status";
+        SMART = 1, "SMART / Health status";
+        NOTICE = 2, "Notice";
+        IMMEDIATE = 3, "Immediate";
+        IO_COMMAND_SPECIFIC = 6, "I/O Command specific status";
+        VENDOR = 7, "Vendor specific";
+    }
+}
+
+open_enum! {
+    /// Information of an event of type Notice.
+    pub struct Notice(u8) {
+        NAMESPACE_ATTRIBUTE_CHANGED = 0x00, "Attached Namespace Attribute Changed";
+        FIRMWARE_ACTIVATION_STARTING = 0x01, "Firmware Activation Starting";
+        TELEMETRY_LOG_CHANGED = 0x02, "Telemetry Log Changed";
+        ANA_CHANGE = 0x03, "Asymmetric Namespace Access Change";
+        DISCOVERY_LOG_CHANGED = 0xF0, "Discovery Log Page Change";
+        HOST_DISCOVERY_LOG_CHANGED = 0xF1, "Host Discovery Log Page Change";
+    }
+}
+
+open_enum! {
+    /// Information of an event of type Error.
+    pub struct ErrorEvent(u8) {
+        INVALID_DOORBELL_REGISTER = 0x00, "Write to Invalid Doorbell Register";
+        INVALID_DOORBELL_VALUE = 0x01, "Invalid Doorbell Write Value";
+        DIAGNOSTIC_FAILURE = 0x02, "Diagnostic Failure";
+        PERSISTENT_INTERNAL_ERROR = 0x03, "Persistent Internal Error";
+        TRANSIENT_INTERNAL_ERROR = 0x04, "Transient Internal Error";
+        FIRMWARE_IMAGE_LOAD_ERROR = 0x05, "Firmware Image Load Error";
+    }
+}
+
+open_enum! {
+    /// Information of an event of type SMART / Health.
+    pub struct SmartEvent(u8) {
+        RELIABILITY = 0x00, "NVM Subsystem Reliability";
+        TEMPERATURE = 0x01, "Temperature Threshold";
+        SPARE = 0x02, "Spare Below Threshold";
+    }
+}

@@ -1,0 +1,110 @@
+//! Completion queue entries.
+
+use core::fmt;
+
+use zerocopy::little_endian::{U16, U32};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use crate::{Cid, Qid, Status, Truncated};
+
+/// A completion queue entry, which over fabrics is the whole response capsule: exactly 16 bytes, as the host
+/// posts no more (Base, 3.3.3.2 and 4.2).
+#[derive(Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct Cqe {
+    /// Command-specific result.
+    pub dw0: U32,
+    /// Command-specific result, second half.
+    pub dw1: U32,
+    /// Submission queue head pointer; without flow control its value means nothing.
+    pub sqhd: U16,
+    /// Submission queue identifier.
+    pub sqid: U16,
+    /// Identifier of the command that completes.
+    pub cid: U16,
+    status: U16,
+}
+
+const _: () = assert!(size_of::<Cqe>() == 16);
+
+impl Cqe {
+    /// A completion with `status`, result 0 and no queue filled in.
+    pub const fn new(cid: Cid, status: Status) -> Self {
+        Self {
+            dw0: U32::ZERO,
+            dw1: U32::ZERO,
+            sqhd: U16::ZERO,
+            sqid: U16::ZERO,
+            cid: U16::new(cid.0),
+            status: U16::new(status.to_wire()),
+        }
+    }
+
+    /// A success.
+    pub const fn success(cid: Cid) -> Self {
+        Self::new(cid, Status::SUCCESS)
+    }
+
+    /// A response capsule as received.
+    ///
+    /// # Errors
+    /// [`Truncated`] when there are fewer than 16 bytes; more are ignored.
+    pub fn parse(bytes: &[u8]) -> Result<&Self, Truncated> {
+        crate::view(bytes)
+    }
+
+    /// The same with a 32-bit result.
+    pub const fn with_dw0(mut self, dw0: u32) -> Self {
+        self.dw0 = U32::new(dw0);
+        self
+    }
+
+    /// The same with a 64-bit result, low half first.
+    pub const fn with_result(mut self, result: u64) -> Self {
+        self.dw0 = U32::new(result as u32);
+        self.dw1 = U32::new((result >> 32) as u32);
+        self
+    }
+
+    /// The same with submission queue head and identifier.
+    pub const fn with_queue(mut self, sqhd: u16, sqid: Qid) -> Self {
+        self.sqhd = U16::new(sqhd);
+        self.sqid = U16::new(sqid.0);
+        self
+    }
+
+    /// The same with another status.
+    pub const fn with_status(mut self, status: Status) -> Self {
+        self.status = U16::new(status.to_wire());
+        self
+    }
+
+    /// Identifier of the command that completes.
+    pub const fn cid(&self) -> Cid {
+        Cid(self.cid.get())
+    }
+
+    /// How it went.
+    pub const fn status(&self) -> Status {
+        Status::from_wire(self.status.get())
+    }
+
+    /// The 64-bit result.
+    pub const fn result(&self) -> u64 {
+        self.dw0.get() as u64 | (self.dw1.get() as u64) << 32
+    }
+}
+
+impl fmt::Debug for Cqe {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "Cqe {{ cid {}, {}, result {:#x}, sqhd {}, sqid {} }}",
+            self.cid(),
+            self.status(),
+            self.result(),
+            self.sqhd,
+            self.sqid
+        )
+    }
+}

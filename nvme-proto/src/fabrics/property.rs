@@ -1,0 +1,96 @@
+//! Property Get and Property Set.
+
+use zerocopy::little_endian::U32;
+
+use crate::registers::Property;
+use crate::{FabricsType, Sqe, Status};
+
+/// Property Get (Base, 6.6): the result of the completion is the value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PropertyGet {
+    /// Which.
+    pub property: Property,
+    /// How much of it.
+    pub size: PropertySize,
+}
+
+impl PropertyGet {
+    /// Parses the entry.
+    ///
+    /// # Errors
+    /// Invalid Field in Command, with Do Not Retry, for a size that is neither 4 nor 8 bytes.
+    pub fn parse(sqe: &Sqe) -> Result<Self, Status> {
+        Ok(Self { property: Property(sqe.cdw11.get()), size: PropertySize::parse(sqe)? })
+    }
+
+    /// The entry that says so.
+    pub fn to_sqe(&self) -> Sqe {
+        let mut sqe = Sqe::fabrics(FabricsType::PROPERTY_GET);
+        sqe.cdw10 = self.size.to_dword();
+        sqe.cdw11 = U32::new(self.property.0);
+        sqe
+    }
+}
+
+/// Property Set (Base, 6.7).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PropertySet {
+    /// Which.
+    pub property: Property,
+    /// How much of it.
+    pub size: PropertySize,
+    /// The value; of 4 bytes, the low half.
+    pub value: u64,
+}
+
+impl PropertySet {
+    /// Parses the entry.
+    ///
+    /// # Errors
+    /// Invalid Field in Command, with Do Not Retry, for a size that is neither 4 nor 8 bytes.
+    pub fn parse(sqe: &Sqe) -> Result<Self, Status> {
+        let size = PropertySize::parse(sqe)?;
+        let high = match size {
+            PropertySize::FourBytes => 0,
+            PropertySize::EightBytes => sqe.cdw13.get(),
+        };
+        let value = u64::from(sqe.cdw12.get()) | u64::from(high) << 32;
+        Ok(Self { property: Property(sqe.cdw11.get()), size, value })
+    }
+
+    /// The entry that says so.
+    pub fn to_sqe(&self) -> Sqe {
+        let mut sqe = Sqe::fabrics(FabricsType::PROPERTY_SET);
+        sqe.cdw10 = self.size.to_dword();
+        sqe.cdw11 = U32::new(self.property.0);
+        sqe.cdw12 = U32::new(self.value as u32);
+        sqe.cdw13 = U32::new((self.value >> 32) as u32);
+        sqe
+    }
+}
+
+/// How many bytes of a property are meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PropertySize {
+    /// Four.
+    FourBytes,
+    /// Eight.
+    EightBytes,
+}
+
+impl PropertySize {
+    fn parse(sqe: &Sqe) -> Result<Self, Status> {
+        match sqe.cdw10.get() & 0b111 {
+            0 => Ok(Self::FourBytes),
+            1 => Ok(Self::EightBytes),
+            _ => Err(Status::INVALID_FIELD.with_dnr()),
+        }
+    }
+
+    fn to_dword(self) -> U32 {
+        match self {
+            Self::FourBytes => U32::new(0),
+            Self::EightBytes => U32::new(1),
+        }
+    }
+}

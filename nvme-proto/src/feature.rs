@@ -1,0 +1,356 @@
+//! Features (Base, 5.1.12 and 5.1.25).
+
+use bitfield_struct::bitfield;
+use zerocopy::little_endian::U32;
+
+use crate::{AdminOpcode, HostId, Nsid, Sqe, Status, Transfer};
+
+open_enum! {
+    /// Feature identifier, FID.
+    pub struct FeatureId(u8) {
+        ARBITRATION = 0x01, "Arbitration";
+        POWER_MANAGEMENT = 0x02, "Power Management";
+        TEMPERATURE_THRESHOLD = 0x04, "Temperature Threshold";
+        ERROR_RECOVERY = 0x05, "Error Recovery";
+        VOLATILE_WRITE_CACHE = 0x06, "Volatile Write Cache";
+        NUMBER_OF_QUEUES = 0x07, "Number of Queues";
+        INTERRUPT_COALESCING = 0x08, "Interrupt Coalescing";
+        INTERRUPT_VECTOR_CONFIG = 0x09, "Interrupt Vector Configuration";
+        WRITE_ATOMICITY = 0x0A, "Write Atomicity Normal";
+        ASYNC_EVENT_CONFIG = 0x0B, "Asynchronous Event Configuration";
+        APST = 0x0C, "Autonomous Power State Transition";
+        HOST_MEMORY_BUFFER = 0x0D, "Host Memory Buffer";
+        TIMESTAMP = 0x0E, "Timestamp";
+        KEEP_ALIVE_TIMER = 0x0F, "Keep Alive Timer";
+        HOST_BEHAVIOR_SUPPORT = 0x16, "Host Behavior Support";
+        IO_COMMAND_SET_PROFILE = 0x19, "I/O Command Set Profile";
+        HOST_IDENTIFIER = 0x81, "Host Identifier";
+        RESERVATION_NOTIFICATION_MASK = 0x82, "Reservation Notification Mask";
+        RESERVATION_PERSISTENCE = 0x83, "Reservation Persistence";
+        NAMESPACE_WRITE_PROTECTION = 0x84, "Namespace Write Protection Config";
+    }
+}
+
+/// A feature and its value: command dword 11 of Set Features, and dword 0 of the completion of either command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Feature {
+    /// Weights of the arbitration.
+    Arbitration(Arbitration),
+    /// Whether writes may complete before they are durable.
+    VolatileWriteCache {
+        /// Enabled, WCE.
+        enabled: bool,
+    },
+    /// I/O queues asked for, or granted.
+    NumberOfQueues(QueueCounts),
+    /// Which events the host wants.
+    AsyncEventConfig(AsyncEventConfig),
+    /// Keep alive timer.
+    KeepAliveTimer {
+        /// The timeout in milliseconds, KATO; 0 for none.
+        timeout_ms: u32,
+    },
+    /// The host identifier, which is in the data: see [`crate::HostId`].
+    HostIdentifier {
+        /// 128 bits rather than 64, EXHID; fabrics demand it.
+        extended: bool,
+    },
+    /// The write protection of a namespace.
+    NamespaceWriteProtection(WriteProtection),
+    /// One that is not known here.
+    Other {
+        /// Which.
+        fid: FeatureId,
+        /// Its value.
+        value: u32,
+    },
+}
+
+impl Feature {
+    /// Gives a value its meaning.
+    ///
+    /// # Errors
+    /// Invalid Field in Command, with Do Not Retry, for a value that the feature does not have.
+    pub fn parse(fid: FeatureId, value: u32) -> Result<Self, Status> {
+        Ok(match fid {
+            FeatureId::ARBITRATION => Self::Arbitration(Arbitration::from_bits(value)),
+            FeatureId::VOLATILE_WRITE_CACHE => Self::VolatileWriteCache { enabled: value & 1 != 0 },
+            FeatureId::NUMBER_OF_QUEUES => Self::NumberOfQueues(QueueCounts::parse(value)?),
+            FeatureId::ASYNC_EVENT_CONFIG => {
+                Self::AsyncEventConfig(AsyncEventConfig::from_bits(value))
+            }
+            FeatureId::KEEP_ALIVE_TIMER => Self::KeepAliveTimer { timeout_ms: value },
+            FeatureId::HOST_IDENTIFIER => Self::HostIdentifier { extended: value & 1 != 0 },
+            FeatureId::NAMESPACE_WRITE_PROTECTION => {
+                Self::NamespaceWriteProtection(WriteProtection::parse(value)?)
+            }
+            _ => Self::Other { fid, value },
+        })
+    }
+
+    /// Which feature.
+    pub const fn id(&self) -> FeatureId {
+        match self {
+            Self::Arbitration(_) => FeatureId::ARBITRATION,
+            Self::VolatileWriteCache { .. } => FeatureId::VOLATILE_WRITE_CACHE,
+            Self::NumberOfQueues(_) => FeatureId::NUMBER_OF_QUEUES,
+            Self::AsyncEventConfig(_) => FeatureId::ASYNC_EVENT_CONFIG,
+            Self::KeepAliveTimer { .. } => FeatureId::KEEP_ALIVE_TIMER,
+            Self::HostIdentifier { .. } => FeatureId::HOST_IDENTIFIER,
+            Self::NamespaceWriteProtection(_) => FeatureId::NAMESPACE_WRITE_PROTECTION,
+            Self::Other { fid, .. } => *fid,
+        }
+    }
+
+    /// The value as a dword.
+    pub const fn value(&self) -> u32 {
+        match self {
+            Self::Arbitration(arbitration) => arbitration.into_bits(),
+            Self::VolatileWriteCache { enabled } => *enabled as u32,
+            Self::NumberOfQueues(counts) => counts.to_dword(),
+            Self::AsyncEventConfig(config) => config.into_bits(),
+            Self::KeepAliveTimer { timeout_ms } => *timeout_ms,
+            Self::HostIdentifier { extended } => *extended as u32,
+            Self::NamespaceWriteProtection(state) => *state as u32,
+            Self::Other { value, .. } => *value,
+        }
+    }
+}
+
+/// Set Features. Dwords 12 to 15, which no feature here uses, are not kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SetFeatures {
+    /// The namespace, of a feature that belongs to one.
+    pub nsid: Nsid,
+    /// Keep it across power cycles and resets, SV.
+    pub save: bool,
+    /// What is to be set.
+    pub feature: Feature,
+}
+
+impl SetFeatures {
+    pub(crate) fn parse(sqe: &Sqe) -> Result<Self, Status> {
+        let dw10 = SetDw10::from_bits(sqe.cdw10.get());
+        let feature = Feature::parse(dw10.fid(), sqe.cdw11.get())?;
+        Ok(Self { nsid: sqe.nsid(), save: dw10.save(), feature })
+    }
+
+    /// The entry that says so.
+    pub fn to_sqe(&self) -> Sqe {
+        let mut sqe = Sqe::new(AdminOpcode::SET_FEATURES.0).with_nsid(self.nsid);
+        let dw10 = SetDw10::new().with_fid(self.feature.id()).with_save(self.save);
+        sqe.cdw10 = U32::new(dw10.into_bits());
+        sqe.cdw11 = U32::new(self.feature.value());
+        sqe
+    }
+
+    /// The data that it moves; of a feature that is not known here, none.
+    pub const fn transfer(&self) -> Transfer {
+        match self.feature {
+            Feature::HostIdentifier { extended: true } => {
+                Transfer::from_host(size_of::<HostId>() as u64)
+            }
+            Feature::HostIdentifier { extended: false } => Transfer::from_host(8),
+            _ => Transfer::NONE,
+        }
+    }
+}
+
+#[bitfield(u32)]
+#[derive(PartialEq, Eq)]
+struct SetDw10 {
+    #[bits(8)]
+    fid: FeatureId,
+    #[bits(23)]
+    __: u32,
+    save: bool,
+}
+
+/// Get Features.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GetFeatures {
+    /// The namespace, of a feature that belongs to one.
+    pub nsid: Nsid,
+    /// Which feature.
+    pub fid: FeatureId,
+    /// Which of its values.
+    pub select: Select,
+    /// Command dword 11; of the host identifier, whether 128 bits are wanted (bit 0).
+    pub value: u32,
+}
+
+impl GetFeatures {
+    /// The current value of a feature that belongs to no namespace.
+    pub const fn current(fid: FeatureId) -> Self {
+        let value = if fid.0 == FeatureId::HOST_IDENTIFIER.0 { 1 } else { 0 };
+        Self { nsid: Nsid::NONE, fid, select: Select::CURRENT, value }
+    }
+
+    pub(crate) fn parse(sqe: &Sqe) -> Self {
+        let dw10 = GetDw10::from_bits(sqe.cdw10.get());
+        Self { nsid: sqe.nsid(), fid: dw10.fid(), select: dw10.select(), value: sqe.cdw11.get() }
+    }
+
+    /// The entry that says so.
+    pub fn to_sqe(&self) -> Sqe {
+        let mut sqe = Sqe::new(AdminOpcode::GET_FEATURES.0).with_nsid(self.nsid);
+        let dw10 = GetDw10::new().with_fid(self.fid).with_select(self.select);
+        sqe.cdw10 = U32::new(dw10.into_bits());
+        sqe.cdw11 = U32::new(self.value);
+        sqe
+    }
+
+    /// The data that it moves; of a feature that is not known here, none.
+    pub const fn transfer(&self) -> Transfer {
+        match (self.fid, self.select) {
+            (_, Select::CAPABILITIES) => Transfer::NONE,
+            (FeatureId::HOST_IDENTIFIER, _) if self.value & 1 != 0 => {
+                Transfer::to_host(size_of::<HostId>() as u64)
+            }
+            (FeatureId::HOST_IDENTIFIER, _) => Transfer::to_host(8),
+            _ => Transfer::NONE,
+        }
+    }
+}
+
+#[bitfield(u32)]
+#[derive(PartialEq, Eq)]
+struct GetDw10 {
+    #[bits(8)]
+    fid: FeatureId,
+    #[bits(3)]
+    select: Select,
+    #[bits(21)]
+    __: u32,
+}
+
+open_enum! {
+    /// Which value of a feature, SEL.
+    pub struct Select(u8) {
+        CURRENT = 0, "Current";
+        DEFAULT = 1, "Default";
+        SAVED = 2, "Saved";
+        CAPABILITIES = 3, "Supported Capabilities";
+    }
+}
+
+/// What Get Features gives as dword 0 for [`Select::CAPABILITIES`].
+#[bitfield(u32)]
+#[derive(PartialEq, Eq)]
+pub struct FeatureCapabilities {
+    /// The value can be saved.
+    pub saveable: bool,
+    /// It belongs to a namespace.
+    pub namespace_specific: bool,
+    /// It can be changed.
+    pub changeable: bool,
+    #[bits(29)]
+    __: u32,
+}
+
+/// Arbitration, 01h (Base, 5.1.25.1.1).
+#[bitfield(u32)]
+#[derive(PartialEq, Eq)]
+pub struct Arbitration {
+    /// Arbitration burst as a power of two; 7 for no limit.
+    #[bits(3)]
+    pub burst: u8,
+    #[bits(5)]
+    __: u8,
+    /// Low priority weight, zero-based.
+    pub low_weight_z: u8,
+    /// Medium priority weight, zero-based.
+    pub medium_weight_z: u8,
+    /// High priority weight, zero-based.
+    pub high_weight_z: u8,
+}
+
+/// Number of queues, 07h (Base, 5.1.25.1.5): how many I/O queues, 1 to 65,535 of each kind; zero-based on the
+/// wire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QueueCounts {
+    submission_z: u16,
+    completion_z: u16,
+}
+
+impl QueueCounts {
+    /// As many queues of each kind; 0 counts as 1.
+    pub const fn pairs(count: u16) -> Self {
+        let count_z = count.saturating_sub(1);
+        Self { submission_z: count_z, completion_z: count_z }
+    }
+
+    fn parse(value: u32) -> Result<Self, Status> {
+        let (submission_z, completion_z) = (value as u16, (value >> 16) as u16);
+        if submission_z == u16::MAX || completion_z == u16::MAX {
+            return Err(Status::INVALID_FIELD.with_dnr());
+        }
+        Ok(Self { submission_z, completion_z })
+    }
+
+    /// I/O submission queues.
+    pub const fn submission(&self) -> u16 {
+        self.submission_z + 1
+    }
+
+    /// I/O completion queues.
+    pub const fn completion(&self) -> u16 {
+        self.completion_z + 1
+    }
+
+    /// The queues of which there is a pair.
+    pub const fn usable(&self) -> u16 {
+        if self.submission_z < self.completion_z { self.submission() } else { self.completion() }
+    }
+
+    const fn to_dword(self) -> u32 {
+        self.submission_z as u32 | (self.completion_z as u32) << 16
+    }
+}
+
+/// Asynchronous event configuration, 0Bh (Base, 5.1.25.1.8).
+#[bitfield(u32)]
+#[derive(PartialEq, Eq)]
+pub struct AsyncEventConfig {
+    /// Critical warnings of the SMART log page that are to be reported.
+    pub smart_critical_warnings: u8,
+    /// Attached namespace attribute notices.
+    pub namespace_attribute: bool,
+    /// Firmware activation notices.
+    pub firmware_activation: bool,
+    /// Telemetry log notices.
+    pub telemetry_log: bool,
+    /// Asymmetric namespace access change notices.
+    pub ana_change: bool,
+    /// The other notices, which no controller of ours sends.
+    #[bits(19)]
+    pub other: u32,
+    /// Discovery log page change notices.
+    pub discovery_log: bool,
+}
+
+/// Namespace write protection, 84h (Base, 5.1.25.1.31).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum WriteProtection {
+    /// Not protected.
+    None = 0,
+    /// Until the host lifts it.
+    Protected = 1,
+    /// Until the power goes off.
+    UntilPowerCycle = 2,
+    /// For ever.
+    Permanent = 3,
+}
+
+impl WriteProtection {
+    fn parse(value: u32) -> Result<Self, Status> {
+        match value & 0b111 {
+            0 => Ok(Self::None),
+            1 => Ok(Self::Protected),
+            2 => Ok(Self::UntilPowerCycle),
+            3 => Ok(Self::Permanent),
+            _ => Err(Status::INVALID_FIELD.with_dnr()),
+        }
+    }
+}

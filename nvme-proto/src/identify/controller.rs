@@ -1,0 +1,490 @@
+//! Identify Controller, CNS 01h.
+
+use bitfield_struct::bitfield;
+use zerocopy::little_endian::{U16, U32, U128};
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use crate::registers::Version;
+use crate::{AsciiField, Cntlid, NqnField, Reserved};
+
+/// Identify Controller (Base, 5.1.13.2.1). Field names are the specification's abbreviations. Fields that only
+/// sanitize, power management, management interfaces or migration use are reserved bytes here.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
+)]
+#[repr(C)]
+pub struct IdentifyController {
+    /// PCI vendor ID.
+    pub vid: U16,
+    /// PCI subsystem vendor ID.
+    pub ssvid: U16,
+    /// Serial number.
+    pub sn: AsciiField<20>,
+    /// Model number.
+    pub mn: AsciiField<40>,
+    /// Firmware revision.
+    pub fr: AsciiField<8>,
+    /// Recommended arbitration burst, a power of two.
+    pub rab: u8,
+    /// IEEE OUI, least significant byte first.
+    pub ieee: [u8; 3],
+    /// Multi-path and namespace sharing capabilities.
+    pub cmic: Cmic,
+    /// Maximum data transfer size, a power of two in units of the minimum memory page size; 0 for no limit.
+    pub mdts: u8,
+    cntlid: U16,
+    /// Version.
+    pub ver: Version,
+    /// RTD3 resume latency in microseconds.
+    pub rtd3r: U32,
+    /// RTD3 entry latency in microseconds.
+    pub rtd3e: U32,
+    /// Optional asynchronous events supported.
+    pub oaes: Oaes,
+    /// Controller attributes; bit 0: 128-bit host identifier, bit 6: traffic based keep alive.
+    pub ctratt: U32,
+    /// Read recovery levels supported.
+    pub rrls: U16,
+    reserved_102: Reserved<9>,
+    /// Controller type.
+    pub cntrltype: ControllerType,
+    /// FRU globally unique identifier.
+    pub fguid: [u8; 16],
+    /// Command retry delay times 1 to 3 in units of 100 ms.
+    pub crdt: [U16; 3],
+    reserved_134: Reserved<119>,
+    /// NVM subsystem report.
+    pub nvmsr: u8,
+    /// VPD write cycle information.
+    pub vwci: u8,
+    /// Management endpoint capabilities.
+    pub mec: u8,
+    /// Optional admin command support.
+    pub oacs: Oacs,
+    /// Abort command limit, zero-based.
+    pub acl_z: u8,
+    /// Asynchronous event request limit, zero-based.
+    pub aerl_z: u8,
+    /// Firmware updates; bit 0: slot 1 is read-only, bits 3:1: slots.
+    pub frmw: u8,
+    /// Log page attributes.
+    pub lpa: Lpa,
+    /// Error log page entries, zero-based.
+    pub elpe_z: u8,
+    /// Power states, zero-based.
+    pub npss_z: u8,
+    /// Admin vendor specific command configuration.
+    pub avscc: u8,
+    /// Autonomous power state transition attributes.
+    pub apsta: u8,
+    /// Warning composite temperature in kelvins.
+    pub wctemp: U16,
+    /// Critical composite temperature in kelvins.
+    pub cctemp: U16,
+    /// Maximum time for firmware activation in units of 100 ms.
+    pub mtfa: U16,
+    /// Host memory buffer preferred size in units of 4 KiB.
+    pub hmpre: U32,
+    /// Host memory buffer minimum size in units of 4 KiB.
+    pub hmmin: U32,
+    /// Total NVM capacity in bytes.
+    pub tnvmcap: U128,
+    /// Unallocated NVM capacity in bytes.
+    pub unvmcap: U128,
+    /// Replay protected memory block support.
+    pub rpmbs: U32,
+    /// Extended device self-test time in minutes.
+    pub edstt: U16,
+    /// Device self-test options.
+    pub dsto: u8,
+    /// Firmware update granularity in units of 4 KiB.
+    pub fwug: u8,
+    /// Keep alive granularity in units of 100 ms; 0: keep alive is not supported.
+    pub kas: U16,
+    /// Host controlled thermal management attributes.
+    pub hctma: U16,
+    /// Minimum thermal management temperature in kelvins.
+    pub mntmt: U16,
+    /// Maximum thermal management temperature in kelvins.
+    pub mxtmt: U16,
+    /// Sanitize capabilities.
+    pub sanicap: U32,
+    reserved_332: Reserved<6>,
+    /// NVM set identifier maximum.
+    pub nsetidmax: U16,
+    /// Endurance group identifier maximum.
+    pub endgidmax: U16,
+    /// ANA transition time in seconds.
+    pub anatt: u8,
+    /// ANA capabilities.
+    pub anacap: u8,
+    /// ANA group identifier maximum.
+    pub anagrpmax: U32,
+    /// Number of ANA group identifiers.
+    pub nanagrpid: U32,
+    /// Persistent event log size in units of 64 KiB.
+    pub pels: U32,
+    /// Domain identifier.
+    pub domainid: U16,
+    reserved_358: Reserved<10>,
+    /// Maximum endurance group capacity in bytes.
+    pub megcap: U128,
+    reserved_384: Reserved<128>,
+    /// Submission queue entry sizes as powers of two: required in the low four bits, maximum in the high four.
+    pub sqes: u8,
+    /// Completion queue entry sizes, alike.
+    pub cqes: u8,
+    /// Maximum outstanding commands of a queue.
+    pub maxcmd: U16,
+    /// Number of namespaces: the largest NSID in use.
+    pub nn: U32,
+    /// Optional NVM command support.
+    pub oncs: Oncs,
+    /// Fused operation support.
+    pub fuses: U16,
+    /// Format NVM attributes.
+    pub fna: u8,
+    /// Volatile write cache.
+    pub vwc: Vwc,
+    /// Atomic write unit normal in blocks, zero-based.
+    pub awun_z: U16,
+    /// Atomic write unit power fail in blocks, zero-based.
+    pub awupf_z: U16,
+    /// I/O command set vendor specific command configuration.
+    pub icsvscc: u8,
+    /// Namespace write protection capabilities.
+    pub nwpc: Nwpc,
+    /// Atomic compare and write unit in blocks, zero-based.
+    pub acwu_z: U16,
+    /// Copy descriptor formats supported.
+    pub cdfs: CopyFormats,
+    /// SGL support.
+    pub sgls: Sgls,
+    /// Maximum number of allowed namespaces.
+    pub mnan: U32,
+    /// Maximum domain namespace attachments.
+    pub maxdna: U128,
+    /// Maximum I/O controller namespace attachments.
+    pub maxcna: U32,
+    reserved_564: Reserved<204>,
+    /// Name of the subsystem.
+    pub subnqn: NqnField,
+    reserved_1024: Reserved<768>,
+    /// I/O queue command capsule supported size in units of 16 bytes.
+    pub ioccsz: U32,
+    /// I/O queue response capsule supported size in units of 16 bytes.
+    pub iorcsz: U32,
+    /// In-capsule data offset in units of 16 bytes.
+    pub icdoff: U16,
+    /// Fabrics controller attributes.
+    pub fcatt: Fcatt,
+    /// Maximum SGL data block descriptors; 0 for no limit.
+    pub msdbd: u8,
+    /// Optional fabrics command support.
+    pub ofcs: Ofcs,
+    /// Discovery controller type: 0 not reported, 1 direct, 2 central.
+    pub dctype: u8,
+    reserved_1807: Reserved<241>,
+    /// Power state descriptors.
+    pub psd: [PowerState; 32],
+    reserved_3072: Reserved<1024>,
+}
+
+const _: () = assert!(size_of::<IdentifyController>() == 4096);
+const _: () = assert!(core::mem::offset_of!(IdentifyController, nvmsr) == 253);
+const _: () = assert!(core::mem::offset_of!(IdentifyController, sqes) == 512);
+const _: () = assert!(core::mem::offset_of!(IdentifyController, sgls) == 536);
+const _: () = assert!(core::mem::offset_of!(IdentifyController, subnqn) == 768);
+const _: () = assert!(core::mem::offset_of!(IdentifyController, ioccsz) == 1792);
+const _: () = assert!(core::mem::offset_of!(IdentifyController, psd) == 2048);
+
+impl IdentifyController {
+    /// All zero but the blank texts.
+    pub fn blank() -> Self {
+        let mut controller = Self::new_zeroed();
+        controller.sn = AsciiField::BLANK;
+        controller.mn = AsciiField::BLANK;
+        controller.fr = AsciiField::BLANK;
+        controller
+    }
+
+    /// Controller identifier.
+    pub const fn cntlid(&self) -> Cntlid {
+        Cntlid(self.cntlid.get())
+    }
+
+    /// Sets the controller identifier.
+    pub fn set_cntlid(&mut self, cntlid: Cntlid) {
+        self.cntlid = U16::new(cntlid.0);
+    }
+
+    /// Maximum data transfer size in bytes, for a minimum memory page of 2^(12 + `mpsmin`) bytes; `None` for
+    /// no limit, or one that does not fit 64 bits.
+    pub fn max_transfer_bytes(&self, mpsmin: u8) -> Option<u64> {
+        if self.mdts == 0 {
+            return None;
+        }
+        let shift = 12u32 + u32::from(mpsmin) + u32::from(self.mdts);
+        1u64.checked_shl(shift)
+    }
+
+    /// Bytes of data that fit into a command capsule of an I/O queue; 0 if the controller takes none, or
+    /// claims less than an entry.
+    pub fn in_capsule_bytes(&self) -> u64 {
+        (u64::from(self.ioccsz.get()) * 16).saturating_sub(64)
+    }
+}
+
+/// Multi-path and namespace sharing capabilities, CMIC.
+#[bitfield(u8)]
+#[derive(PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+pub struct Cmic {
+    /// The subsystem may have several ports.
+    pub multiple_ports: bool,
+    /// The subsystem may have several controllers.
+    pub multiple_controllers: bool,
+    /// The controller is an SR-IOV virtual function's.
+    pub sr_iov: bool,
+    /// Asymmetric namespace access reporting.
+    pub ana: bool,
+    #[bits(4)]
+    __: u8,
+}
+
+/// Optional asynchronous events supported, OAES.
+#[bitfield(u32, repr = U32, from = U32::new, into = U32::get)]
+#[derive(PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+pub struct Oaes {
+    __: u8,
+    /// Attached namespace attribute notices.
+    pub namespace_attribute: bool,
+    /// Firmware activation notices.
+    pub firmware_activation: bool,
+    __: bool,
+    /// Asymmetric namespace access change notices.
+    pub ana_change: bool,
+    #[bits(19)]
+    __: u32,
+    /// Discovery log page change notices.
+    pub discovery_log: bool,
+}
+
+open_enum! {
+    /// Controller type, CNTRLTYPE.
+    #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+    pub struct ControllerType(u8) {
+        NOT_REPORTED = 0, "not reported";
+        IO = 1, "I/O controller";
+        DISCOVERY = 2, "Discovery controller";
+        ADMINISTRATIVE = 3, "Administrative controller";
+    }
+}
+
+/// Optional admin command support, OACS.
+#[bitfield(u16, repr = U16, from = U16::new, into = U16::get)]
+#[derive(PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+pub struct Oacs {
+    /// Security Send and Receive.
+    pub security: bool,
+    /// Format NVM.
+    pub format_nvm: bool,
+    /// Firmware Commit and Image Download.
+    pub firmware: bool,
+    /// Namespace Management and Attachment.
+    pub namespace_management: bool,
+    /// Device Self-test.
+    pub self_test: bool,
+    /// Directives.
+    pub directives: bool,
+    /// NVMe-MI Send and Receive.
+    pub nvme_mi: bool,
+    /// Virtualization Management.
+    pub virtualization: bool,
+    /// Doorbell Buffer Config.
+    pub doorbell_buffer: bool,
+    /// Get LBA Status.
+    pub get_lba_status: bool,
+    /// Command and Feature Lockdown.
+    pub lockdown: bool,
+    #[bits(5)]
+    __: u8,
+}
+
+/// Log page attributes, LPA.
+#[bitfield(u8)]
+#[derive(PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+pub struct Lpa {
+    /// The SMART log page per namespace.
+    pub smart_per_namespace: bool,
+    /// The commands supported and effects log page.
+    pub effects: bool,
+    /// Extended data: offsets, and 32-bit lengths.
+    pub extended_data: bool,
+    /// Telemetry.
+    pub telemetry: bool,
+    /// The persistent event log.
+    pub persistent_events: bool,
+    /// The supported log pages log page and those that go with it.
+    pub supported_pages: bool,
+    /// Telemetry data area 4.
+    pub telemetry_area_4: bool,
+    __: bool,
+}
+
+/// Optional NVM command support, ONCS.
+#[bitfield(u16, repr = U16, from = U16::new, into = U16::get)]
+#[derive(PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+pub struct Oncs {
+    /// Compare.
+    pub compare: bool,
+    /// Write Uncorrectable.
+    pub write_uncorrectable: bool,
+    /// Dataset Management.
+    pub dataset_management: bool,
+    /// Write Zeroes.
+    pub write_zeroes: bool,
+    /// Save and Select fields of the feature commands.
+    pub save_and_select: bool,
+    /// Reservations.
+    pub reservations: bool,
+    /// Timestamp.
+    pub timestamp: bool,
+    /// Verify.
+    pub verify: bool,
+    /// Copy.
+    pub copy: bool,
+    #[bits(7)]
+    __: u8,
+}
+
+/// Volatile write cache, VWC.
+#[bitfield(u8)]
+#[derive(PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+pub struct Vwc {
+    /// There is one.
+    pub present: bool,
+    /// Flush with the broadcast NSID: 0 not said, 2 refused, 3 supported.
+    #[bits(2)]
+    pub flush_all: u8,
+    #[bits(5)]
+    __: u8,
+}
+
+/// Namespace write protection capabilities, NWPC.
+#[bitfield(u8)]
+#[derive(PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+pub struct Nwpc {
+    /// No protection and protection.
+    pub supported: bool,
+    /// Protection until a power cycle.
+    pub until_power_cycle: bool,
+    /// Permanent protection.
+    pub permanent: bool,
+    #[bits(5)]
+    __: u8,
+}
+
+/// Copy descriptor formats supported, CDFS: one bit for each format.
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    Default,
+    PartialEq,
+    Eq,
+    FromBytes,
+    IntoBytes,
+    Immutable,
+    KnownLayout,
+    Unaligned,
+)]
+#[repr(transparent)]
+pub struct CopyFormats(pub U16);
+
+/// SGL support, SGLS.
+#[bitfield(u32, repr = U32, from = U32::new, into = U32::get)]
+#[derive(PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+pub struct Sgls {
+    /// 0 none, 1 without alignment, 2 with dword alignment and granularity.
+    #[bits(2)]
+    pub supported: u8,
+    /// Keyed data block descriptors.
+    pub keyed: bool,
+    #[bits(13)]
+    __: u16,
+    /// Bit bucket descriptors.
+    pub bit_bucket: bool,
+    /// A byte aligned contiguous metadata buffer.
+    pub metadata_byte_aligned: bool,
+    /// SGLs longer than the data.
+    pub longer_than_data: bool,
+    /// Metadata pointers that are SGLs.
+    pub metadata_sgl: bool,
+    /// Descriptors whose address is an offset.
+    pub offset: bool,
+    /// Transport data block descriptors.
+    pub transport: bool,
+    #[bits(10)]
+    __: u16,
+}
+
+/// Fabrics controller attributes, FCATT.
+#[bitfield(u8)]
+#[derive(PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+pub struct Fcatt {
+    /// The controller is one of a static controller model.
+    pub static_model: bool,
+    #[bits(7)]
+    __: u8,
+}
+
+/// Optional fabrics command support, OFCS.
+#[bitfield(u16, repr = U16, from = U16::new, into = U16::get)]
+#[derive(PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+pub struct Ofcs {
+    /// Disconnect.
+    pub disconnect: bool,
+    #[bits(15)]
+    __: u16,
+}
+
+/// Power state descriptor.
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    Default,
+    PartialEq,
+    Eq,
+    FromBytes,
+    IntoBytes,
+    Immutable,
+    KnownLayout,
+    Unaligned,
+)]
+#[repr(C)]
+pub struct PowerState {
+    /// Maximum power in units of 10 mW, or of 0.1 mW when `flags` bit 0 says so.
+    pub mp: U16,
+    reserved_2: u8,
+    /// Bit 0: scale of the maximum power; bit 1: not operational.
+    pub flags: u8,
+    /// Entry latency in microseconds.
+    pub enlat: U32,
+    /// Exit latency in microseconds.
+    pub exlat: U32,
+    /// Relative performance values: read throughput, read latency, write throughput, write latency.
+    pub relative: [u8; 4],
+    /// Idle power.
+    pub idlp: U16,
+    /// Scale of the idle power.
+    pub ips: u8,
+    reserved_19: u8,
+    /// Active power.
+    pub actp: U16,
+    /// Workload and scale of the active power.
+    pub apws: u8,
+    reserved_23: Reserved<9>,
+}
+
+const _: () = assert!(size_of::<PowerState>() == 32);

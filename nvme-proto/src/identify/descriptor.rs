@@ -1,0 +1,126 @@
+//! Namespace Identification Descriptor list, CNS 03h.
+
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use crate::{Csi, Reserved};
+
+/// What a namespace is known by (Base, 5.1.13.2.3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IdDescriptor {
+    /// IEEE extended unique identifier.
+    Eui64([u8; 8]),
+    /// Namespace globally unique identifier.
+    Nguid([u8; 16]),
+    /// UUID, in the byte order of its text.
+    Uuid([u8; 16]),
+    /// Its command set.
+    Csi(Csi),
+}
+
+/// The head of each descriptor.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
+)]
+#[repr(C)]
+pub struct IdDescriptorHeader {
+    /// Type, NIDT.
+    pub nidt: DescriptorType,
+    /// Length of what follows the head in bytes, NIDL; 0 ends the list.
+    pub nidl: u8,
+    reserved_2: Reserved<2>,
+}
+
+const _: () = assert!(size_of::<IdDescriptorHeader>() == 4);
+
+open_enum! {
+    /// Type of a descriptor, NIDT.
+    #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+    pub struct DescriptorType(u8) {
+        EUI64 = 0x01, "EUI64";
+        NGUID = 0x02, "NGUID";
+        UUID = 0x03, "UUID";
+        CSI = 0x04, "CSI";
+    }
+}
+
+/// Writes a list into `data`, which is zeroed first. Descriptors that do not fit are left out.
+pub fn write_descriptors(data: &mut [u8], descriptors: &[IdDescriptor]) {
+    data.fill(0);
+    let mut rest = data;
+    for descriptor in descriptors {
+        let value = descriptor.value();
+        let length = size_of::<IdDescriptorHeader>() + value.len();
+        // The byte of the length fits: values have at most 16 bytes.
+        let header = IdDescriptorHeader {
+            nidt: descriptor.descriptor_type(),
+            nidl: value.len() as u8,
+            reserved_2: Reserved::ZERO,
+        };
+        let Some((slot, after)) = rest.split_at_mut_checked(length) else { return };
+        let (head, tail) = slot.split_at_mut(size_of::<IdDescriptorHeader>());
+        head.copy_from_slice(header.as_bytes());
+        tail.copy_from_slice(value);
+        rest = after;
+    }
+}
+
+impl IdDescriptor {
+    const fn descriptor_type(&self) -> DescriptorType {
+        match self {
+            Self::Eui64(_) => DescriptorType::EUI64,
+            Self::Nguid(_) => DescriptorType::NGUID,
+            Self::Uuid(_) => DescriptorType::UUID,
+            Self::Csi(_) => DescriptorType::CSI,
+        }
+    }
+
+    fn value(&self) -> &[u8] {
+        match self {
+            Self::Eui64(value) => value,
+            Self::Nguid(value) | Self::Uuid(value) => value,
+            Self::Csi(csi) => csi.as_bytes(),
+        }
+    }
+
+    fn parse(nidt: DescriptorType, value: &[u8]) -> Option<Self> {
+        match nidt {
+            DescriptorType::EUI64 => value.try_into().ok().map(Self::Eui64),
+            DescriptorType::NGUID => value.try_into().ok().map(Self::Nguid),
+            DescriptorType::UUID => value.try_into().ok().map(Self::Uuid),
+            DescriptorType::CSI => value.first().map(|&csi| Self::Csi(Csi(csi))),
+            _ => None,
+        }
+    }
+}
+
+/// The descriptors of a received list. Those of unknown type, or of a length that their type does not have,
+/// are passed over; the end of the list or of the data ends it.
+#[derive(Clone, Debug)]
+pub struct Descriptors<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Descriptors<'a> {
+    /// Those in the data of Identify.
+    pub const fn new(data: &'a [u8]) -> Self {
+        Self { rest: data }
+    }
+}
+
+impl Iterator for Descriptors<'_> {
+    type Item = IdDescriptor;
+
+    fn next(&mut self) -> Option<IdDescriptor> {
+        loop {
+            let (header, after) = IdDescriptorHeader::ref_from_prefix(self.rest).ok()?;
+            if header.nidl == 0 {
+                return None;
+            }
+            let (value, rest) = after.split_at_checked(usize::from(header.nidl))?;
+            self.rest = rest;
+            if let Some(descriptor) = IdDescriptor::parse(header.nidt, value) {
+                return Some(descriptor);
+            }
+        }
+    }
+}

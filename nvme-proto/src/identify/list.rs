@@ -1,0 +1,56 @@
+//! Active Namespace ID list, CNS 02h.
+
+use core::fmt;
+
+use zerocopy::little_endian::U32;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use crate::Nsid;
+
+/// Up to 1,024 namespace identifiers in ascending order, ended by 0 (Base, 5.1.13.2.2); also the changed
+/// attached namespace list, log page 04h (Base, 5.1.12.1.5).
+#[derive(Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(transparent)]
+pub struct NamespaceList([U32; 1024]);
+
+const _: () = assert!(size_of::<NamespaceList>() == 4096);
+
+impl NamespaceList {
+    /// The most that one list holds.
+    pub const MAX: usize = 1024;
+
+    /// No namespace.
+    pub const EMPTY: Self = Self([U32::ZERO; Self::MAX]);
+
+    /// More namespaces changed than the changed namespace list holds.
+    pub const TOO_MANY: Self = {
+        let mut list = Self::EMPTY;
+        list.0[0] = U32::new(u32::MAX);
+        list
+    };
+
+    /// The first 1,024 of `nsids`, which must ascend.
+    pub fn new(nsids: impl IntoIterator<Item = Nsid>) -> Self {
+        let mut list = Self::EMPTY;
+        for (slot, nsid) in list.0.iter_mut().zip(nsids) {
+            *slot = U32::new(nsid.0);
+        }
+        list
+    }
+
+    /// The identifiers up to the first 0.
+    pub fn iter(&self) -> impl Iterator<Item = Nsid> + '_ {
+        self.0.iter().map(|nsid| Nsid(nsid.get())).take_while(|&nsid| nsid != Nsid::NONE)
+    }
+
+    /// Where the next list begins: the last identifier, if this one is full.
+    pub fn next_after(&self) -> Option<Nsid> {
+        self.0.last().map(|nsid| Nsid(nsid.get())).filter(|nsid| nsid.is_one())
+    }
+}
+
+impl fmt::Debug for NamespaceList {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.iter()).finish()
+    }
+}

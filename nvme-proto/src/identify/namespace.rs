@@ -1,0 +1,212 @@
+//! Identify Namespace, CNS 00h.
+
+use bitfield_struct::bitfield;
+use zerocopy::little_endian::{U16, U32, U64, U128};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use super::FileInfo;
+use super::file_info::AREA_BYTES;
+use crate::{LbaFormat, Reserved};
+
+/// Identify Namespace of the NVM command set (NVM, 4.1.5.1). Field names are the specification's
+/// abbreviations. All zero for an NSID that is not active.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
+)]
+#[repr(C)]
+pub struct IdentifyNamespace {
+    /// Size in blocks.
+    pub nsze: U64,
+    /// Capacity in blocks.
+    pub ncap: U64,
+    /// Utilization in blocks.
+    pub nuse: U64,
+    /// Features.
+    pub nsfeat: Nsfeat,
+    /// Number of LBA formats, zero-based.
+    pub nlbaf_z: u8,
+    /// The LBA format in use.
+    pub flbas: Flbas,
+    /// Metadata capabilities.
+    pub mc: u8,
+    /// End-to-end data protection capabilities.
+    pub dpc: u8,
+    /// End-to-end data protection settings.
+    pub dps: u8,
+    /// Multi-path and sharing capabilities.
+    pub nmic: Nmic,
+    /// Reservation capabilities.
+    pub rescap: u8,
+    /// Format progress indicator.
+    pub fpi: u8,
+    /// Deallocate features.
+    pub dlfeat: Dlfeat,
+    /// Atomic write unit normal in blocks, zero-based.
+    pub nawun_z: U16,
+    /// Atomic write unit power fail in blocks, zero-based.
+    pub nawupf_z: U16,
+    /// Atomic compare and write unit in blocks, zero-based.
+    pub nacwu_z: U16,
+    /// Atomic boundary size normal in blocks, zero-based.
+    pub nabsn_z: U16,
+    /// Atomic boundary offset in blocks.
+    pub nabo: U16,
+    /// Atomic boundary size power fail in blocks, zero-based.
+    pub nabspf_z: U16,
+    /// Optimal I/O boundary in blocks.
+    pub noiob: U16,
+    /// NVM capacity in bytes.
+    pub nvmcap: U128,
+    /// Preferred write granularity in blocks, zero-based.
+    pub npwg_z: U16,
+    /// Preferred write alignment in blocks, zero-based.
+    pub npwa_z: U16,
+    /// Preferred deallocate granularity in blocks, zero-based.
+    pub npdg_z: U16,
+    /// Preferred deallocate alignment in blocks, zero-based.
+    pub npda_z: U16,
+    /// Optimal write size in blocks, zero-based.
+    pub nows_z: U16,
+    /// Maximum single source range length of Copy, in blocks.
+    pub mssrl: U16,
+    /// Maximum copy length in blocks.
+    pub mcl: U32,
+    /// Maximum source range count of Copy, zero-based.
+    pub msrc_z: u8,
+    reserved_81: Reserved<11>,
+    /// ANA group identifier.
+    pub anagrpid: U32,
+    reserved_96: Reserved<3>,
+    /// Attributes.
+    pub nsattr: Nsattr,
+    /// NVM set identifier.
+    pub nvmsetid: U16,
+    /// Endurance group identifier.
+    pub endgid: U16,
+    /// Namespace globally unique identifier.
+    pub nguid: [u8; 16],
+    /// IEEE extended unique identifier.
+    pub eui64: [u8; 8],
+    /// LBA formats.
+    pub lbaf: [LbaFormat; 64],
+    /// Vendor specific: see [`FileInfo`].
+    pub vendor: VendorArea,
+}
+
+const _: () = assert!(size_of::<IdentifyNamespace>() == 4096);
+const _: () = assert!(core::mem::offset_of!(IdentifyNamespace, anagrpid) == 92);
+const _: () = assert!(core::mem::offset_of!(IdentifyNamespace, nguid) == 104);
+const _: () = assert!(core::mem::offset_of!(IdentifyNamespace, lbaf) == 128);
+const _: () = assert!(core::mem::offset_of!(IdentifyNamespace, vendor) == 384);
+
+impl IdentifyNamespace {
+    /// The LBA format in use; `None` when the structure names one that it does not have.
+    pub fn lba_format(&self) -> Option<LbaFormat> {
+        let index = self.flbas.format_index();
+        (index <= self.nlbaf_z).then(|| self.lbaf.get(usize::from(index)).copied()).flatten()
+    }
+
+    /// What a Feedrail target says of the file behind the namespace; `None` from other targets, or when it is
+    /// damaged.
+    pub fn file_info(&self) -> Option<FileInfo<'_>> {
+        FileInfo::parse(self.vendor.as_bytes())
+    }
+
+    /// Sets what [`IdentifyNamespace::file_info`] says.
+    pub fn set_file_info(&mut self, info: &FileInfo<'_>) {
+        self.vendor = VendorArea(info.to_bytes());
+    }
+}
+
+/// Bytes 384 to 4095 of Identify Namespace.
+#[derive(Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(transparent)]
+pub struct VendorArea([u8; AREA_BYTES]);
+
+impl core::fmt::Debug for VendorArea {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match FileInfo::parse(&self.0) {
+            Some(info) => info.fmt(f),
+            None if self.0.iter().all(|&byte| byte == 0) => f.write_str("zeros"),
+            None => f.write_str("foreign"),
+        }
+    }
+}
+
+/// Namespace features, NSFEAT.
+#[bitfield(u8)]
+#[derive(PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+pub struct Nsfeat {
+    /// Thin provisioning.
+    pub thin: bool,
+    /// The atomic write fields of the namespace count, not the controller's.
+    pub atomic_fields: bool,
+    /// Deallocated or unwritten blocks may be an error.
+    pub deallocated_error: bool,
+    /// NGUID and EUI64 are never reused.
+    pub uid_reuse: bool,
+    /// Which optimal performance fields count: NPWG, NPWA, NPDG, NPDA and NOWS for 1.
+    #[bits(2)]
+    pub optimal_fields: u8,
+    #[bits(2)]
+    __: u8,
+}
+
+/// Formatted LBA size, FLBAS.
+#[bitfield(u8)]
+#[derive(PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+pub struct Flbas {
+    /// Low four bits of the format's index.
+    #[bits(4)]
+    pub index_low: u8,
+    /// Metadata follows the data of each block.
+    pub extended: bool,
+    /// Bits 5:4 of the format's index.
+    #[bits(2)]
+    pub index_high: u8,
+    __: bool,
+}
+
+impl Flbas {
+    /// The index of the format, 0 to 63.
+    pub const fn format_index(&self) -> u8 {
+        self.index_high() << 4 | self.index_low()
+    }
+}
+
+/// Namespace multi-path and sharing capabilities, NMIC.
+#[bitfield(u8)]
+#[derive(PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+pub struct Nmic {
+    /// Several controllers may have it.
+    pub shared: bool,
+    /// It is dispersed over several subsystems.
+    pub dispersed: bool,
+    #[bits(6)]
+    __: u8,
+}
+
+/// Deallocate features, DLFEAT.
+#[bitfield(u8)]
+#[derive(PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+pub struct Dlfeat {
+    /// What a deallocated block reads as: 0 not said, 1 zeros, 2 ones.
+    #[bits(3)]
+    pub read_behavior: u8,
+    /// Write Zeroes may deallocate.
+    pub write_zeroes_deallocates: bool,
+    /// The guard field of a deallocated block is the CRC of its value.
+    pub guard_crc: bool,
+    #[bits(3)]
+    __: u8,
+}
+
+/// Namespace attributes, NSATTR.
+#[bitfield(u8)]
+#[derive(PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+pub struct Nsattr {
+    /// Write protected at present, for whatever reason.
+    pub write_protected: bool,
+    #[bits(7)]
+    __: u8,
+}

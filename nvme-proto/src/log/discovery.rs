@@ -1,0 +1,224 @@
+//! Discovery, 70h.
+
+use bitfield_struct::bitfield;
+use zerocopy::little_endian::{U16, U64};
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use crate::{AsciiField, Cntlid, NqnField, Reserved};
+
+/// Head of the discovery log page (Base, 5.1.12.3.1); [`DiscoveryEntry`]s follow it.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
+)]
+#[repr(C)]
+pub struct DiscoveryHeader {
+    /// Generation counter: changes whenever the page does.
+    pub genctr: U64,
+    /// Number of entries.
+    pub numrec: U64,
+    /// Record format, 0.
+    pub recfmt: U16,
+    reserved_18: Reserved<1006>,
+}
+
+const _: () = assert!(size_of::<DiscoveryHeader>() == 1024);
+
+impl DiscoveryHeader {
+    /// The head of a page.
+    pub const fn new(genctr: u64, numrec: u64) -> Self {
+        Self {
+            genctr: U64::new(genctr),
+            numrec: U64::new(numrec),
+            recfmt: U16::ZERO,
+            reserved_18: Reserved::ZERO,
+        }
+    }
+}
+
+/// An entry of the discovery log page: one way to reach one subsystem.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
+)]
+#[repr(C)]
+pub struct DiscoveryEntry {
+    /// Transport type.
+    pub trtype: TransportType,
+    /// Address family.
+    pub adrfam: AddressFamily,
+    /// Subsystem type.
+    pub subtype: SubsystemType,
+    /// Transport requirements.
+    pub treq: TransportRequirements,
+    /// Port identifier.
+    pub portid: U16,
+    cntlid: U16,
+    /// Admin queue size: most entries.
+    pub asqsz: U16,
+    /// Flags.
+    pub eflags: EntryFlags,
+    reserved_12: Reserved<20>,
+    /// Transport service identifier: of RDMA over IP, the port in decimal.
+    pub trsvcid: AsciiField<32>,
+    reserved_64: Reserved<192>,
+    /// Name of the subsystem.
+    pub subnqn: NqnField,
+    /// Transport address.
+    pub traddr: AsciiField<256>,
+    /// Transport specific address subtype, as RDMA defines it.
+    pub tsas: RdmaTsas,
+}
+
+const _: () = assert!(size_of::<DiscoveryEntry>() == 1024);
+const _: () = assert!(core::mem::offset_of!(DiscoveryEntry, subnqn) == 256);
+const _: () = assert!(core::mem::offset_of!(DiscoveryEntry, traddr) == 512);
+const _: () = assert!(core::mem::offset_of!(DiscoveryEntry, tsas) == 768);
+
+impl DiscoveryEntry {
+    /// All zero but the blank texts, and dynamic controllers.
+    pub fn blank() -> Self {
+        let mut entry = Self::new_zeroed();
+        entry.cntlid = U16::new(Cntlid::DYNAMIC.0);
+        entry.trsvcid = AsciiField::BLANK;
+        entry.traddr = AsciiField::BLANK;
+        entry
+    }
+
+    /// What to ask for in Connect.
+    pub const fn cntlid(&self) -> Cntlid {
+        Cntlid(self.cntlid.get())
+    }
+
+    /// Sets what to ask for in Connect.
+    pub fn set_cntlid(&mut self, cntlid: Cntlid) {
+        self.cntlid = U16::new(cntlid.0);
+    }
+}
+
+open_enum! {
+    /// Transport type, TRTYPE.
+    #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+    pub struct TransportType(u8) {
+        RDMA = 1, "rdma";
+        FC = 2, "fc";
+        TCP = 3, "tcp";
+        LOOP = 254, "loop";
+    }
+}
+
+open_enum! {
+    /// Address family, ADRFAM.
+    #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+    pub struct AddressFamily(u8) {
+        IPV4 = 1, "ipv4";
+        IPV6 = 2, "ipv6";
+        INFINIBAND = 3, "infiniband";
+        FC = 4, "fibre-channel";
+        LOOP = 254, "loop";
+    }
+}
+
+open_enum! {
+    /// Subsystem type, SUBTYPE.
+    #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+    pub struct SubsystemType(u8) {
+        DISCOVERY = 1, "discovery subsystem referral";
+        NVM = 2, "nvme subsystem";
+        CURRENT_DISCOVERY = 3, "current discovery subsystem";
+    }
+}
+
+/// Transport requirements, TREQ.
+#[bitfield(u8)]
+#[derive(PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+pub struct TransportRequirements {
+    /// Secure channel.
+    #[bits(2)]
+    pub secure_channel: SecureChannel,
+    /// The controller can do without submission queue flow control.
+    pub sq_flow_control_disable: bool,
+    #[bits(5)]
+    __: u8,
+}
+
+open_enum! {
+    /// Whether a secure channel is required, in TREQ.
+    pub struct SecureChannel(u8) {
+        NOT_SPECIFIED = 0, "not specified";
+        REQUIRED = 1, "required";
+        NOT_REQUIRED = 2, "not required";
+    }
+}
+
+/// Entry flags, EFLAGS.
+#[bitfield(u16, repr = U16, from = U16::new, into = U16::get)]
+#[derive(PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+pub struct EntryFlags {
+    /// Other ports of the discovery subsystem return the same, DUPRETINFO.
+    pub duplicate_information: bool,
+    /// Explicit persistent connections supported, EPCSD.
+    pub persistent_connection: bool,
+    /// No connectivity to a centralized discovery controller, NCC.
+    pub no_cdc: bool,
+    #[bits(13)]
+    __: u16,
+}
+
+/// Transport specific address subtype of RDMA (RDMA, 3.4).
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
+)]
+#[repr(C)]
+pub struct RdmaTsas {
+    /// Queue pair type.
+    pub qptype: RdmaQptype,
+    /// Provider type.
+    pub prtype: RdmaPrtype,
+    /// Connection management service.
+    pub cms: RdmaCms,
+    reserved_3: Reserved<5>,
+    /// Partition key, of InfiniBand.
+    pub pkey: U16,
+    reserved_10: Reserved<246>,
+}
+
+const _: () = assert!(size_of::<RdmaTsas>() == 256);
+
+impl RdmaTsas {
+    /// Reliable connections over any RDMA provider, made by the RDMA connection manager.
+    pub fn reliable_connected() -> Self {
+        let mut tsas = Self::new_zeroed();
+        tsas.qptype = RdmaQptype::RC;
+        tsas.prtype = RdmaPrtype::NONE;
+        tsas.cms = RdmaCms::RDMA_CM;
+        tsas
+    }
+}
+
+open_enum! {
+    /// RDMA queue pair service type.
+    #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+    pub struct RdmaQptype(u8) {
+        RC = 1, "connected";
+        RD = 2, "datagram";
+    }
+}
+
+open_enum! {
+    /// RDMA provider type.
+    #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+    pub struct RdmaPrtype(u8) {
+        NONE = 1, "not specified";
+        INFINIBAND = 2, "infiniband";
+        ROCE = 3, "roce";
+        ROCE_V2 = 4, "roce-v2";
+        IWARP = 5, "iwarp";
+    }
+}
+
+open_enum! {
+    /// RDMA connection management service.
+    #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+    pub struct RdmaCms(u8) {
+        RDMA_CM = 1, "rdma-cm";
+    }
+}

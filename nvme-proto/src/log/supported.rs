@@ -1,0 +1,46 @@
+//! Supported Log Pages, 00h.
+
+use bitfield_struct::bitfield;
+use zerocopy::little_endian::U32;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use super::LogId;
+
+/// Supported Log Pages (Base, 5.1.12.1.1): one entry for each identifier.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
+)]
+#[repr(transparent)]
+pub struct SupportedLogPages(pub [SupportedPage; 256]);
+
+const _: () = assert!(size_of::<SupportedLogPages>() == 1024);
+
+impl SupportedLogPages {
+    /// The pages in `pages`, without index offsets.
+    pub fn new(pages: &[LogId]) -> Self {
+        let mut supported = Self([SupportedPage::new(); 256]);
+        for page in pages {
+            supported.0[usize::from(page.0)].set_supported(true);
+        }
+        supported
+    }
+
+    /// What is said of a page.
+    pub fn page(&self, lid: LogId) -> SupportedPage {
+        self.0[usize::from(lid.0)]
+    }
+}
+
+/// What is said of a log page.
+#[bitfield(u32, repr = U32, from = U32::new, into = U32::get)]
+#[derive(PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+pub struct SupportedPage {
+    /// Supported, LSUPP.
+    pub supported: bool,
+    /// Index offsets supported, IOS.
+    pub index_offset: bool,
+    #[bits(14)]
+    __: u16,
+    /// Specific to the page.
+    pub specific: u16,
+}

@@ -1,0 +1,132 @@
+//! Commands on one range of blocks, and Flush.
+
+use bitfield_struct::bitfield;
+use zerocopy::little_endian::U32;
+
+use crate::{LbaRange, Nsid, NvmOpcode, Sqe};
+
+/// Flush (Base, 7.2). [`Nsid::ALL`] flushes every namespace, where the controller says that it may.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Flush {
+    /// Which namespace.
+    pub nsid: Nsid,
+}
+
+impl Flush {
+    pub(crate) fn parse(sqe: &Sqe) -> Self {
+        Self { nsid: sqe.nsid() }
+    }
+
+    /// The entry that says so.
+    pub fn to_sqe(&self) -> Sqe {
+        Sqe::new(NvmOpcode::FLUSH.0).with_nsid(self.nsid)
+    }
+}
+
+/// Read, Write or Compare (NVM, 3.2.4, 3.2.6, 3.2.1): blocks with data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Io {
+    /// Which namespace.
+    pub nsid: Nsid,
+    /// Which blocks.
+    pub range: LbaRange,
+    /// Force unit access, FUA: from the medium; of Write, to the medium before it completes.
+    pub fua: bool,
+    /// Limited retry, LR: do not try hard.
+    pub limited_retry: bool,
+}
+
+impl Io {
+    /// Blocks without flags.
+    pub const fn new(nsid: Nsid, slba: u64, blocks: u32) -> Self {
+        Self { nsid, range: LbaRange { slba, blocks }, fua: false, limited_retry: false }
+    }
+
+    pub(crate) fn parse(sqe: &Sqe) -> Self {
+        let flags = Dw12::of(sqe);
+        Self {
+            nsid: sqe.nsid(),
+            range: flags.range(sqe),
+            fua: flags.fua(),
+            limited_retry: flags.limited_retry(),
+        }
+    }
+
+    pub(crate) fn to_sqe(self, opcode: NvmOpcode) -> Sqe {
+        let flags = Dw12::new().with_fua(self.fua).with_limited_retry(self.limited_retry);
+        flags.sqe(opcode, self.nsid, self.range)
+    }
+}
+
+/// Write Zeroes (NVM, 3.2.8).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WriteZeroes {
+    /// Which namespace.
+    pub nsid: Nsid,
+    /// Which blocks.
+    pub range: LbaRange,
+    /// Deallocate, DEAC: the host would like the blocks deallocated, if they then read as zeros.
+    pub deallocate: bool,
+    /// Force unit access, FUA: to the medium before it completes.
+    pub fua: bool,
+    /// Limited retry, LR: do not try hard.
+    pub limited_retry: bool,
+}
+
+impl WriteZeroes {
+    pub(crate) fn parse(sqe: &Sqe) -> Self {
+        let flags = Dw12::of(sqe);
+        Self {
+            nsid: sqe.nsid(),
+            range: flags.range(sqe),
+            deallocate: flags.deallocate(),
+            fua: flags.fua(),
+            limited_retry: flags.limited_retry(),
+        }
+    }
+
+    /// The entry that says so.
+    ///
+    /// # Panics
+    /// When the range does not name 1 to 65,536 blocks.
+    pub fn to_sqe(&self) -> Sqe {
+        let flags = Dw12::new()
+            .with_deallocate(self.deallocate)
+            .with_fua(self.fua)
+            .with_limited_retry(self.limited_retry);
+        flags.sqe(NvmOpcode::WRITE_ZEROES, self.nsid, self.range)
+    }
+}
+
+/// Command dword 12 of the commands on one range.
+#[bitfield(u32)]
+#[derive(PartialEq, Eq)]
+struct Dw12 {
+    nlb_z: u16,
+    #[bits(9)]
+    __: u16,
+    /// Write Zeroes only.
+    deallocate: bool,
+    /// PRINFO: nothing without protection information.
+    #[bits(4)]
+    __: u8,
+    fua: bool,
+    limited_retry: bool,
+}
+
+impl Dw12 {
+    fn of(sqe: &Sqe) -> Self {
+        Self::from_bits(sqe.cdw12.get())
+    }
+
+    fn range(self, sqe: &Sqe) -> LbaRange {
+        LbaRange::parse(sqe.cdw10, sqe.cdw11, self.nlb_z())
+    }
+
+    fn sqe(self, opcode: NvmOpcode, nsid: Nsid, range: LbaRange) -> Sqe {
+        let mut sqe = Sqe::new(opcode.0).with_nsid(nsid);
+        (sqe.cdw10, sqe.cdw11) = range.slba_dwords();
+        sqe.cdw12 = U32::new(self.with_nlb_z(range.nlb_z()).into_bits());
+        sqe
+    }
+}

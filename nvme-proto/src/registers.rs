@@ -1,0 +1,241 @@
+//! Controller properties (Base, 3.1.4).
+
+use core::fmt;
+
+use bitfield_struct::bitfield;
+use zerocopy::little_endian::U32;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use crate::fabrics::PropertySize;
+
+open_enum! {
+    /// A property by its offset in bytes.
+    pub struct Property(u32) {
+        CAP = 0x00, "CAP";
+        VS = 0x08, "VS";
+        CC = 0x14, "CC";
+        CSTS = 0x1C, "CSTS";
+        NSSR = 0x20, "NSSR";
+        CRTO = 0x68, "CRTO";
+    }
+}
+
+impl Property {
+    /// The size of a property that fabrics controllers have; `None` for others.
+    pub const fn size(self) -> Option<PropertySize> {
+        match self {
+            Self::CAP => Some(PropertySize::EightBytes),
+            Self::VS | Self::CC | Self::CSTS | Self::NSSR | Self::CRTO => {
+                Some(PropertySize::FourBytes)
+            }
+            _ => None,
+        }
+    }
+}
+
+/// Controller capabilities, CAP.
+#[bitfield(u64)]
+#[derive(PartialEq, Eq)]
+pub struct Cap {
+    /// Maximum queue entries supported, zero-based.
+    pub mqes_z: u16,
+    /// Contiguous queues required: 1 over fabrics.
+    pub cqr: bool,
+    /// Arbitration mechanisms beside round robin.
+    #[bits(2)]
+    pub ams: u8,
+    #[bits(5)]
+    __: u8,
+    /// Worst case time for RDY to follow EN, in units of 500 ms.
+    pub to: u8,
+    /// Doorbell stride: 0 over fabrics.
+    #[bits(4)]
+    pub dstrd: u8,
+    /// NVM subsystem reset supported.
+    pub nssrs: bool,
+    /// Command sets supported.
+    #[bits(8)]
+    pub css: CapCss,
+    /// Boot partitions supported.
+    pub bps: bool,
+    /// Controller power scope.
+    #[bits(2)]
+    pub cps: u8,
+    /// Minimum memory page size, 2^(12 + n).
+    #[bits(4)]
+    pub mpsmin: u8,
+    /// Maximum memory page size, 2^(12 + n).
+    #[bits(4)]
+    pub mpsmax: u8,
+    /// Persistent memory region supported.
+    pub pmrs: bool,
+    /// Controller memory buffer supported.
+    pub cmbs: bool,
+    /// NVM subsystem shutdown supported.
+    pub nsss: bool,
+    /// Controller ready with media supported.
+    pub crwms: bool,
+    /// Controller ready independent of media supported.
+    pub crims: bool,
+    /// NVM subsystem shutdown enhancements supported.
+    pub nsses: bool,
+    #[bits(2)]
+    __: u8,
+}
+
+/// Command sets supported, CAP.CSS.
+#[bitfield(u8)]
+#[derive(PartialEq, Eq)]
+pub struct CapCss {
+    /// The NVM command set.
+    pub nvm: bool,
+    #[bits(5)]
+    __: u8,
+    /// One or more I/O command sets, selected by CSI.
+    pub iocss: bool,
+    /// No I/O command set: admin commands only.
+    pub noiocss: bool,
+}
+
+/// Version, VS; also in Identify Controller (VER).
+#[bitfield(u32, repr = U32, from = U32::new, into = U32::get)]
+#[derive(PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+pub struct Version {
+    /// Tertiary version number.
+    pub tertiary: u8,
+    /// Minor version number.
+    pub minor: u8,
+    /// Major version number.
+    pub major: u16,
+}
+
+impl Version {
+    /// NVMe 2.1.0.
+    pub const V2_1: Self = Self::new().with_major(2).with_minor(1);
+    /// NVMe 2.0.0.
+    pub const V2_0: Self = Self::new().with_major(2);
+    /// NVMe 1.4.0.
+    pub const V1_4: Self = Self::new().with_major(1).with_minor(4);
+    /// NVMe 1.3.0.
+    pub const V1_3: Self = Self::new().with_major(1).with_minor(3);
+    /// NVMe 1.2.1, the first that fabrics know.
+    pub const V1_2_1: Self = Self::new().with_major(1).with_minor(2).with_tertiary(1);
+}
+
+impl PartialOrd for Version {
+    fn partial_cmp(&self, other: &Self) -> Option<core::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Version {
+    fn cmp(&self, other: &Self) -> core::cmp::Ordering {
+        self.into_bits().get().cmp(&other.into_bits().get())
+    }
+}
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}.{}", self.major(), self.minor(), self.tertiary())
+    }
+}
+
+/// Controller configuration, CC.
+#[bitfield(u32)]
+#[derive(PartialEq, Eq)]
+pub struct Cc {
+    /// Enable.
+    pub en: bool,
+    #[bits(3)]
+    __: u8,
+    /// Command set selected.
+    #[bits(3)]
+    pub css: CcCss,
+    /// Memory page size, 2^(12 + n).
+    #[bits(4)]
+    pub mps: u8,
+    /// Arbitration mechanism selected.
+    #[bits(3)]
+    pub ams: u8,
+    /// Shutdown notification.
+    #[bits(2)]
+    pub shn: ShutdownNotification,
+    /// Submission queue entry size as a power of two.
+    #[bits(4)]
+    pub iosqes: u8,
+    /// Completion queue entry size as a power of two.
+    #[bits(4)]
+    pub iocqes: u8,
+    /// Controller ready independent of media enable.
+    pub crime: bool,
+    #[bits(7)]
+    __: u8,
+}
+
+impl Cc {
+    /// Submission queue entry size that the NVM command set requires: 64 bytes.
+    pub const IOSQES: u8 = 6;
+    /// Completion queue entry size that the NVM command set requires: 16 bytes.
+    pub const IOCQES: u8 = 4;
+}
+
+open_enum! {
+    /// I/O command set selected, CC.CSS.
+    pub struct CcCss(u8) {
+        NVM = 0b000, "NVM Command Set";
+        ALL = 0b110, "All Supported I/O Command Sets";
+        ADMIN_ONLY = 0b111, "Admin Command Set only";
+    }
+}
+
+open_enum! {
+    /// Shutdown notification, CC.SHN.
+    pub struct ShutdownNotification(u8) {
+        NONE = 0b00, "No notification";
+        NORMAL = 0b01, "Normal shutdown";
+        ABRUPT = 0b10, "Abrupt shutdown";
+    }
+}
+
+/// Controller status, CSTS.
+#[bitfield(u32)]
+#[derive(PartialEq, Eq)]
+pub struct Csts {
+    /// Ready.
+    pub rdy: bool,
+    /// Controller fatal status.
+    pub cfs: bool,
+    /// Shutdown status.
+    #[bits(2)]
+    pub shst: ShutdownStatus,
+    /// NVM subsystem reset occurred.
+    pub nssro: bool,
+    /// Processing paused.
+    pub pp: bool,
+    /// Shutdown type: of the subsystem rather than the controller.
+    pub st: bool,
+    #[bits(25)]
+    __: u32,
+}
+
+open_enum! {
+    /// Shutdown status, CSTS.SHST.
+    pub struct ShutdownStatus(u8) {
+        NORMAL = 0b00, "Normal operation";
+        OCCURRING = 0b01, "Shutdown processing occurring";
+        COMPLETE = 0b10, "Shutdown processing complete";
+    }
+}
+
+/// Controller ready timeouts, CRTO, in units of 500 ms.
+#[bitfield(u32)]
+#[derive(PartialEq, Eq)]
+pub struct Crto {
+    /// Ready with media timeout.
+    pub crwmt: u16,
+    /// Ready independent of media timeout.
+    pub crimt: u16,
+}
+
+/// What must be written to NSSR to reset the NVM subsystem: "NVMe" in ASCII.
+pub const NSSR_RESET: u32 = 0x4E56_4D65;

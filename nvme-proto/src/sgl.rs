@@ -1,0 +1,200 @@
+//! Scatter-gather descriptors.
+
+use core::fmt;
+
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use crate::Status;
+
+/// An SGL descriptor as it is on the wire (Base, 4.1.2.1). Give it a meaning with [`SglDescriptor::parse`].
+#[derive(
+    Clone, Copy, PartialEq, Eq, Hash, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
+)]
+#[repr(C)]
+pub struct SglDescriptor {
+    specific: [u8; 15],
+    sgl_type: SglType,
+}
+
+const _: () = assert!(size_of::<SglDescriptor>() == 16);
+
+impl SglDescriptor {
+    /// What a command without data carries: a keyed data block of length 0.
+    pub const NO_DATA: Self = Self { specific: [0; 15], sgl_type: SglType::KEYED };
+
+    /// The type byte.
+    pub const fn sgl_type(&self) -> SglType {
+        self.sgl_type
+    }
+
+    /// The descriptor's meaning, if it is of a type that NVMe over RDMA uses.
+    ///
+    /// # Errors
+    /// SGL Descriptor Type Invalid, with Do Not Retry.
+    pub fn parse(&self) -> Result<Sgl, Status> {
+        match self.sgl_type {
+            SglType::KEYED => Ok(self.keyed(false)),
+            SglType::KEYED_INVALIDATE => Ok(self.keyed(true)),
+            SglType::OFFSET => {
+                Ok(Sgl::InCapsule { offset: self.address(), length: self.length32() })
+            }
+            SglType::LAST_SEGMENT_OFFSET => {
+                Ok(Sgl::LastSegment { offset: self.address(), length: self.length32() })
+            }
+            _ => Err(Status::SGL_DESCRIPTOR_TYPE_INVALID.with_dnr()),
+        }
+    }
+
+    fn keyed(&self, invalidate: bool) -> Sgl {
+        let [_, _, _, _, _, _, _, _, l0, l1, l2, k0, k1, k2, k3] = self.specific;
+        Sgl::Keyed {
+            address: self.address(),
+            length: u32::from_le_bytes([l0, l1, l2, 0]),
+            key: u32::from_le_bytes([k0, k1, k2, k3]),
+            invalidate,
+        }
+    }
+
+    fn address(&self) -> u64 {
+        let [a0, a1, a2, a3, a4, a5, a6, a7, ..] = self.specific;
+        u64::from_le_bytes([a0, a1, a2, a3, a4, a5, a6, a7])
+    }
+
+    fn length32(&self) -> u32 {
+        let [_, _, _, _, _, _, _, _, l0, l1, l2, l3, ..] = self.specific;
+        u32::from_le_bytes([l0, l1, l2, l3])
+    }
+}
+
+impl Default for SglDescriptor {
+    fn default() -> Self {
+        Self::NO_DATA
+    }
+}
+
+impl fmt::Debug for SglDescriptor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.parse() {
+            Ok(sgl) => fmt::Debug::fmt(&sgl, f),
+            Err(_) => write!(f, "SGL type {:?} {:02x?}", self.sgl_type, self.specific),
+        }
+    }
+}
+
+open_enum! {
+    /// The type byte of a descriptor: type in the high four bits, subtype in the low four (Base, 4.1.2.1).
+    #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+    pub struct SglType(u8) {
+        ADDRESS = 0x00, "Data Block, address";
+        OFFSET = 0x01, "Data Block, offset";
+        BIT_BUCKET = 0x10, "Bit Bucket";
+        SEGMENT = 0x20, "Segment, address";
+        SEGMENT_OFFSET = 0x21, "Segment, offset";
+        LAST_SEGMENT = 0x30, "Last Segment, address";
+        LAST_SEGMENT_OFFSET = 0x31, "Last Segment, offset";
+        KEYED = 0x40, "Keyed Data Block, address";
+        KEYED_INVALIDATE = 0x4F, "Keyed Data Block, address, invalidate key";
+        TRANSPORT = 0x5A, "Transport Data Block";
+    }
+}
+
+/// A descriptor of a type that NVMe over RDMA uses (RDMA, 4.2; Base, 4.1.2.1).
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Sgl {
+    /// Host memory, reached by RDMA. 0x40, or 0x4F when `invalidate`.
+    Keyed {
+        /// Where it starts, as the host registered it.
+        address: u64,
+        /// Length in bytes, below 2^24.
+        length: u32,
+        /// The remote key.
+        key: u32,
+        /// The controller may invalidate the key with its response.
+        invalidate: bool,
+    },
+    /// Data in the command capsule. 0x01.
+    InCapsule {
+        /// Bytes from the start of the in-capsule data.
+        offset: u64,
+        /// Length in bytes.
+        length: u32,
+    },
+    /// A list of descriptors in the command capsule; the only and last one. 0x31.
+    LastSegment {
+        /// Bytes from the start of the in-capsule data.
+        offset: u64,
+        /// Length in bytes: 16 for each descriptor.
+        length: u32,
+    },
+}
+
+impl Sgl {
+    /// The most bytes that one keyed descriptor can describe.
+    pub const KEYED_MAX_BYTES: u32 = (1 << 24) - 1;
+
+    /// Length in bytes: of the data, or of the list of descriptors.
+    pub const fn length(&self) -> u32 {
+        match *self {
+            Self::Keyed { length, .. }
+            | Self::InCapsule { length, .. }
+            | Self::LastSegment { length, .. } => length,
+        }
+    }
+}
+
+impl From<Sgl> for SglDescriptor {
+    /// # Panics
+    /// When a keyed length exceeds [`Sgl::KEYED_MAX_BYTES`]: the field has 24 bits.
+    fn from(sgl: Sgl) -> Self {
+        match sgl {
+            Sgl::Keyed { address, length, key, invalidate } => {
+                assert!(
+                    length <= Sgl::KEYED_MAX_BYTES,
+                    "keyed SGL length {length} exceeds 24 bits"
+                );
+                let sgl_type = if invalidate { SglType::KEYED_INVALIDATE } else { SglType::KEYED };
+                let [l0, l1, l2, _] = length.to_le_bytes();
+                let [k0, k1, k2, k3] = key.to_le_bytes();
+                Self::with(address, [l0, l1, l2, k0, k1, k2, k3], sgl_type)
+            }
+            Sgl::InCapsule { offset, length } => {
+                Self::with_length32(offset, length, SglType::OFFSET)
+            }
+            Sgl::LastSegment { offset, length } => {
+                Self::with_length32(offset, length, SglType::LAST_SEGMENT_OFFSET)
+            }
+        }
+    }
+}
+
+impl SglDescriptor {
+    fn with_length32(address: u64, length: u32, sgl_type: SglType) -> Self {
+        let [l0, l1, l2, l3] = length.to_le_bytes();
+        Self::with(address, [l0, l1, l2, l3, 0, 0, 0], sgl_type)
+    }
+
+    fn with(address: u64, rest: [u8; 7], sgl_type: SglType) -> Self {
+        let mut specific = [0; 15];
+        let (first, second) = specific.split_at_mut(8);
+        first.copy_from_slice(&address.to_le_bytes());
+        second.copy_from_slice(&rest);
+        Self { specific, sgl_type }
+    }
+}
+
+impl fmt::Debug for Sgl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::Keyed { address, length, key, invalidate } => {
+                let invalidate = if invalidate { ", invalidate" } else { "" };
+                write!(f, "keyed {length} bytes at {address:#x}, key {key:#010x}{invalidate}")
+            }
+            Self::InCapsule { offset, length } => {
+                write!(f, "in capsule {length} bytes at {offset}")
+            }
+            Self::LastSegment { offset, length } => {
+                write!(f, "last segment {length} bytes at {offset}")
+            }
+        }
+    }
+}

@@ -1,0 +1,165 @@
+//! Submission queue entries.
+
+use core::fmt;
+
+use bitfield_struct::bitfield;
+use zerocopy::little_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use crate::{Cid, FABRICS_OPCODE, FabricsType, Nsid, SglDescriptor, Status};
+
+/// A submission queue entry: the command half of a command capsule (Base, 3.3.3.1 and 4.1).
+///
+/// The fields are those common to all commands; a command's own view of `cdw10` to `cdw15` comes from
+/// [`crate::Command::parse`]. A fabrics command has its type where others have the namespace identifier.
+#[derive(Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct Sqe {
+    /// Opcode; its meaning depends on the queue.
+    pub opcode: u8,
+    /// Fused operation, and PRP or SGL.
+    pub flags: SqeFlags,
+    /// Command identifier.
+    pub cid: U16,
+    /// Namespace identifier; of a fabrics command, byte 0 is FCTYPE.
+    pub nsid: U32,
+    /// Command dword 2.
+    pub cdw2: U32,
+    /// Command dword 3.
+    pub cdw3: U32,
+    /// Metadata pointer.
+    pub mptr: U64,
+    /// Data pointer: over fabrics always one SGL descriptor.
+    pub dptr: SglDescriptor,
+    /// Command dword 10.
+    pub cdw10: U32,
+    /// Command dword 11.
+    pub cdw11: U32,
+    /// Command dword 12.
+    pub cdw12: U32,
+    /// Command dword 13.
+    pub cdw13: U32,
+    /// Command dword 14.
+    pub cdw14: U32,
+    /// Command dword 15.
+    pub cdw15: U32,
+}
+
+const _: () = assert!(size_of::<Sqe>() == 64);
+
+impl Sqe {
+    /// An entry with identifier 0, no namespace, no data and SGLs selected, as fabrics demand.
+    pub const fn new(opcode: u8) -> Self {
+        Self {
+            opcode,
+            flags: SqeFlags::new().with_psdt(Psdt::SGL),
+            cid: U16::ZERO,
+            nsid: U32::ZERO,
+            cdw2: U32::ZERO,
+            cdw3: U32::ZERO,
+            mptr: U64::ZERO,
+            dptr: SglDescriptor::NO_DATA,
+            cdw10: U32::ZERO,
+            cdw11: U32::ZERO,
+            cdw12: U32::ZERO,
+            cdw13: U32::ZERO,
+            cdw14: U32::ZERO,
+            cdw15: U32::ZERO,
+        }
+    }
+
+    /// A fabrics command's entry.
+    pub const fn fabrics(fctype: FabricsType) -> Self {
+        let mut sqe = Self::new(FABRICS_OPCODE);
+        sqe.nsid = U32::new(fctype.0 as u32);
+        sqe
+    }
+
+    /// The same with a command identifier.
+    pub const fn with_cid(mut self, cid: Cid) -> Self {
+        self.cid = U16::new(cid.0);
+        self
+    }
+
+    /// The same with a namespace identifier.
+    pub const fn with_nsid(mut self, nsid: Nsid) -> Self {
+        self.nsid = U32::new(nsid.0);
+        self
+    }
+
+    /// The same with a data pointer.
+    pub fn with_data(mut self, data: impl Into<SglDescriptor>) -> Self {
+        self.dptr = data.into();
+        self
+    }
+
+    /// Command identifier.
+    pub const fn cid(&self) -> Cid {
+        Cid(self.cid.get())
+    }
+
+    /// Namespace identifier.
+    pub const fn nsid(&self) -> Nsid {
+        Nsid(self.nsid.get())
+    }
+
+    /// Whether it is a fabrics command.
+    pub const fn is_fabrics(&self) -> bool {
+        self.opcode == FABRICS_OPCODE
+    }
+
+    /// The fabrics command type, if it is a fabrics command.
+    pub const fn fabrics_type(&self) -> FabricsType {
+        FabricsType(self.nsid.get() as u8)
+    }
+
+    /// Checks what fabrics demand of every command: SGLs, and no fused operation (which no controller of ours
+    /// offers).
+    ///
+    /// # Errors
+    /// Invalid Field in Command, with Do Not Retry.
+    pub fn check_flags(&self) -> Result<(), Status> {
+        if self.flags.psdt() == Psdt::SGL && self.flags.fuse() == 0 {
+            Ok(())
+        } else {
+            Err(Status::INVALID_FIELD.with_dnr())
+        }
+    }
+}
+
+impl fmt::Debug for Sqe {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Sqe {{ opcode {:#04x}, cid {}, ", self.opcode, self.cid())?;
+        if self.is_fabrics() {
+            write!(f, "{}", self.fabrics_type())?;
+        } else {
+            write!(f, "nsid {}", self.nsid())?;
+        }
+        let [a, b, c, d, e, g] =
+            [self.cdw10, self.cdw11, self.cdw12, self.cdw13, self.cdw14, self.cdw15].map(U32::get);
+        write!(f, ", data {:?}, cdw10.. {a:#x} {b:#x} {c:#x} {d:#x} {e:#x} {g:#x} }}", self.dptr)
+    }
+}
+
+/// The second byte of an entry.
+#[bitfield(u8)]
+#[derive(PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+pub struct SqeFlags {
+    /// Fused operation; 0 for an ordinary command.
+    #[bits(2)]
+    pub fuse: u8,
+    #[bits(4)]
+    __: u8,
+    /// PRP or SGL for data transfer.
+    #[bits(2)]
+    pub psdt: Psdt,
+}
+
+open_enum! {
+    /// How a command points at its data.
+    pub struct Psdt(u8) {
+        PRP = 0b00, "PRP";
+        SGL = 0b01, "SGL, metadata pointer is an address";
+        SGL_METADATA_SGL = 0b10, "SGL, metadata pointer is an SGL";
+    }
+}

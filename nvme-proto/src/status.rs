@@ -1,0 +1,276 @@
+//! Completion status.
+
+use core::fmt;
+
+/// The 15-bit status of a completion: status code type and code, command retry delay, More and Do Not Retry
+/// (Base, 4.2.3). The phase tag, which fabrics do not use, is not part of it.
+///
+/// Open: any value survives. The constants have neither flag set; compare with [`Status::is`], which looks at
+/// type and code only.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub struct Status(u16);
+
+impl Status {
+    const CODE_MASK: u16 = 0x07FF;
+    const CRD_SHIFT: u32 = 11;
+    const MORE: u16 = 1 << 13;
+    const DNR: u16 = 1 << 14;
+
+    /// A status with neither flag set.
+    pub const fn new(sct: StatusCodeType, sc: u8) -> Self {
+        Self(((sct.0 as u16 & 0b111) << 8) | sc as u16)
+    }
+
+    /// From the status field without the phase tag: bit 0 is the lowest bit of SC. Bit 15 is dropped.
+    pub const fn from_bits(bits: u16) -> Self {
+        Self(bits & 0x7FFF)
+    }
+
+    /// The status field without the phase tag.
+    pub const fn to_bits(self) -> u16 {
+        self.0
+    }
+
+    /// From the last two bytes of a completion, whose bit 0 is the phase tag.
+    pub const fn from_wire(field: u16) -> Self {
+        Self(field >> 1)
+    }
+
+    /// The last two bytes of a completion, phase tag clear.
+    pub const fn to_wire(self) -> u16 {
+        self.0 << 1
+    }
+
+    /// Status code type, SCT.
+    pub const fn code_type(self) -> StatusCodeType {
+        StatusCodeType(((self.0 >> 8) & 0b111) as u8)
+    }
+
+    /// Status code, SC.
+    pub const fn code(self) -> u8 {
+        (self.0 & 0xFF) as u8
+    }
+
+    /// Command retry delay, CRD: 0, or which of the controller's three delay times applies.
+    pub const fn retry_delay(self) -> u8 {
+        ((self.0 >> Self::CRD_SHIFT) & 0b11) as u8
+    }
+
+    /// More, M: the error log says more about it.
+    pub const fn more(self) -> bool {
+        self.0 & Self::MORE != 0
+    }
+
+    /// Do Not Retry, DNR: the same command would fail again.
+    pub const fn do_not_retry(self) -> bool {
+        self.0 & Self::DNR != 0
+    }
+
+    /// The same with Do Not Retry set.
+    pub const fn with_dnr(self) -> Self {
+        Self(self.0 | Self::DNR)
+    }
+
+    /// The same with More set.
+    pub const fn with_more(self) -> Self {
+        Self(self.0 | Self::MORE)
+    }
+
+    /// The same with the low two bits of `crd` as command retry delay.
+    pub const fn with_retry_delay(self, crd: u8) -> Self {
+        Self(self.0 & !(0b11 << Self::CRD_SHIFT) | ((crd as u16 & 0b11) << Self::CRD_SHIFT))
+    }
+
+    /// Type and code alone.
+    pub const fn without_flags(self) -> Self {
+        Self(self.0 & Self::CODE_MASK)
+    }
+
+    /// Whether type and code are those of `other`, whatever the flags.
+    pub const fn is(self, other: Self) -> bool {
+        self.without_flags().0 == other.without_flags().0
+    }
+
+    /// Successful Completion.
+    pub const fn is_success(self) -> bool {
+        self.is(Self::SUCCESS)
+    }
+
+    /// `Ok` on success, else the status as the error.
+    ///
+    /// # Errors
+    /// The status itself, unless it is Successful Completion.
+    pub const fn ok(self) -> Result<(), Self> {
+        if self.is_success() { Ok(()) } else { Err(self) }
+    }
+}
+
+open_enum! {
+    /// Status code type, SCT (Base, 4.2.3.1).
+    pub struct StatusCodeType(u8) {
+        GENERIC = 0x0, "Generic Command Status";
+        COMMAND_SPECIFIC = 0x1, "Command Specific Status";
+        MEDIA = 0x2, "Media and Data Integrity Errors";
+        PATH = 0x3, "Path Related Status";
+        VENDOR = 0x7, "Vendor Specific";
+    }
+}
+
+/// The named statuses: constants and the words to print. A number that two command sets share has one line
+/// in `names` with both readings, and its constants under `aliases`.
+macro_rules! statuses {
+    (
+        names { $($constant:ident = $sct:ident $sc:literal, $text:literal;)* }
+        aliases { $($alias:ident = $same:ident, $alias_text:literal;)* }
+    ) => {
+        impl Status {
+            $(
+                #[doc = concat!($text, ".")]
+                pub const $constant: Self = Self::new(StatusCodeType::$sct, $sc);
+            )*
+            $(
+                #[doc = concat!($alias_text, ".")]
+                pub const $alias: Self = Self::$same;
+            )*
+
+            /// The specification's name of type and code, if they have one.
+            pub const fn name(self) -> Option<&'static str> {
+                match self.without_flags() {
+                    $(Self::$constant => Some($text),)*
+                    _ => None,
+                }
+            }
+
+            #[cfg(test)]
+            pub(crate) const NAMED: &'static [Self] = &[$(Self::$constant),*];
+        }
+    };
+}
+
+statuses! {
+    names {
+        SUCCESS = GENERIC 0x00, "Successful Completion";
+        INVALID_OPCODE = GENERIC 0x01, "Invalid Command Opcode";
+        INVALID_FIELD = GENERIC 0x02, "Invalid Field in Command";
+        COMMAND_ID_CONFLICT = GENERIC 0x03, "Command ID Conflict";
+        DATA_TRANSFER_ERROR = GENERIC 0x04, "Data Transfer Error";
+        ABORTED_POWER_LOSS = GENERIC 0x05, "Commands Aborted due to Power Loss Notification";
+        INTERNAL_ERROR = GENERIC 0x06, "Internal Error";
+        ABORT_REQUESTED = GENERIC 0x07, "Command Abort Requested";
+        ABORTED_SQ_DELETION = GENERIC 0x08, "Command Aborted due to SQ Deletion";
+        ABORTED_FAILED_FUSED = GENERIC 0x09, "Command Aborted due to Failed Fused Command";
+        ABORTED_MISSING_FUSED = GENERIC 0x0A, "Command Aborted due to Missing Fused Command";
+        INVALID_NAMESPACE_OR_FORMAT = GENERIC 0x0B, "Invalid Namespace or Format";
+        COMMAND_SEQUENCE_ERROR = GENERIC 0x0C, "Command Sequence Error";
+        INVALID_SGL_SEGMENT_DESCRIPTOR = GENERIC 0x0D, "Invalid SGL Segment Descriptor";
+        INVALID_NUMBER_OF_SGL_DESCRIPTORS = GENERIC 0x0E, "Invalid Number of SGL Descriptors";
+        DATA_SGL_LENGTH_INVALID = GENERIC 0x0F, "Data SGL Length Invalid";
+        METADATA_SGL_LENGTH_INVALID = GENERIC 0x10, "Metadata SGL Length Invalid";
+        SGL_DESCRIPTOR_TYPE_INVALID = GENERIC 0x11, "SGL Descriptor Type Invalid";
+        INVALID_USE_OF_CMB = GENERIC 0x12, "Invalid Use of Controller Memory Buffer";
+        PRP_OFFSET_INVALID = GENERIC 0x13, "PRP Offset Invalid";
+        ATOMIC_WRITE_UNIT_EXCEEDED = GENERIC 0x14, "Atomic Write Unit Exceeded";
+        OPERATION_DENIED = GENERIC 0x15, "Operation Denied";
+        SGL_OFFSET_INVALID = GENERIC 0x16, "SGL Offset Invalid";
+        HOST_IDENTIFIER_INCONSISTENT_FORMAT = GENERIC 0x18, "Host Identifier Inconsistent Format";
+        KEEP_ALIVE_TIMER_EXPIRED = GENERIC 0x19, "Keep Alive Timer Expired";
+        KEEP_ALIVE_TIMEOUT_INVALID = GENERIC 0x1A, "Keep Alive Timeout Invalid";
+        ABORTED_PREEMPT_AND_ABORT = GENERIC 0x1B, "Command Aborted due to Preempt and Abort";
+        SANITIZE_FAILED = GENERIC 0x1C, "Sanitize Failed";
+        SANITIZE_IN_PROGRESS = GENERIC 0x1D, "Sanitize In Progress";
+        SGL_DATA_BLOCK_GRANULARITY_INVALID = GENERIC 0x1E, "SGL Data Block Granularity Invalid";
+        COMMAND_NOT_SUPPORTED_FOR_QUEUE_IN_CMB = GENERIC 0x1F, "Command Not Supported for Queue in CMB";
+        NAMESPACE_IS_WRITE_PROTECTED = GENERIC 0x20, "Namespace Is Write Protected";
+        COMMAND_INTERRUPTED = GENERIC 0x21, "Command Interrupted";
+        TRANSIENT_TRANSPORT_ERROR = GENERIC 0x22, "Transient Transport Error";
+        COMMAND_PROHIBITED_BY_LOCKDOWN = GENERIC 0x23, "Command Prohibited by Command and Feature Lockdown";
+        ADMIN_COMMAND_MEDIA_NOT_READY = GENERIC 0x24, "Admin Command Media Not Ready";
+        LBA_OUT_OF_RANGE = GENERIC 0x80, "LBA Out of Range";
+        CAPACITY_EXCEEDED = GENERIC 0x81, "Capacity Exceeded";
+        NAMESPACE_NOT_READY = GENERIC 0x82, "Namespace Not Ready";
+        RESERVATION_CONFLICT = GENERIC 0x83, "Reservation Conflict";
+        FORMAT_IN_PROGRESS = GENERIC 0x84, "Format In Progress";
+
+        COMPLETION_QUEUE_INVALID = COMMAND_SPECIFIC 0x00, "Completion Queue Invalid";
+        INVALID_QUEUE_IDENTIFIER = COMMAND_SPECIFIC 0x01, "Invalid Queue Identifier";
+        INVALID_QUEUE_SIZE = COMMAND_SPECIFIC 0x02, "Invalid Queue Size";
+        ABORT_COMMAND_LIMIT_EXCEEDED = COMMAND_SPECIFIC 0x03, "Abort Command Limit Exceeded";
+        ASYNC_EVENT_REQUEST_LIMIT_EXCEEDED = COMMAND_SPECIFIC 0x05, "Asynchronous Event Request Limit Exceeded";
+        INVALID_FIRMWARE_SLOT = COMMAND_SPECIFIC 0x06, "Invalid Firmware Slot";
+        INVALID_FIRMWARE_IMAGE = COMMAND_SPECIFIC 0x07, "Invalid Firmware Image";
+        INVALID_INTERRUPT_VECTOR = COMMAND_SPECIFIC 0x08, "Invalid Interrupt Vector";
+        INVALID_LOG_PAGE = COMMAND_SPECIFIC 0x09, "Invalid Log Page";
+        INVALID_FORMAT = COMMAND_SPECIFIC 0x0A, "Invalid Format";
+        FEATURE_IDENTIFIER_NOT_SAVEABLE = COMMAND_SPECIFIC 0x0D, "Feature Identifier Not Saveable";
+        FEATURE_NOT_CHANGEABLE = COMMAND_SPECIFIC 0x0E, "Feature Not Changeable";
+        FEATURE_NOT_NAMESPACE_SPECIFIC = COMMAND_SPECIFIC 0x0F, "Feature Not Namespace Specific";
+        NAMESPACE_IDENTIFIER_UNAVAILABLE = COMMAND_SPECIFIC 0x16, "Namespace Identifier Unavailable";
+        NAMESPACE_ALREADY_ATTACHED = COMMAND_SPECIFIC 0x18, "Namespace Already Attached";
+        NAMESPACE_IS_PRIVATE = COMMAND_SPECIFIC 0x19, "Namespace Is Private";
+        NAMESPACE_NOT_ATTACHED = COMMAND_SPECIFIC 0x1A, "Namespace Not Attached";
+        INVALID_CONTROLLER_IDENTIFIER = COMMAND_SPECIFIC 0x1F, "Invalid Controller Identifier";
+        IO_COMMAND_SET_NOT_SUPPORTED = COMMAND_SPECIFIC 0x29, "I/O Command Set Not Supported";
+        IO_COMMAND_SET_NOT_ENABLED = COMMAND_SPECIFIC 0x2A, "I/O Command Set Not Enabled";
+        IO_COMMAND_SET_COMBINATION_REJECTED = COMMAND_SPECIFIC 0x2B, "I/O Command Set Combination Rejected";
+        INVALID_IO_COMMAND_SET = COMMAND_SPECIFIC 0x2C, "Invalid I/O Command Set";
+        CONNECT_INCOMPATIBLE_FORMAT = COMMAND_SPECIFIC 0x80, "Connect Incompatible Format (Conflicting Attributes for an I/O command)";
+        CONNECT_CONTROLLER_BUSY = COMMAND_SPECIFIC 0x81, "Connect Controller Busy (Invalid Protection Information for an I/O command)";
+        CONNECT_INVALID_PARAMETERS = COMMAND_SPECIFIC 0x82, "Connect Invalid Parameters (Attempted Write to Read Only Range for an I/O command)";
+        CONNECT_RESTART_DISCOVERY = COMMAND_SPECIFIC 0x83, "Connect Restart Discovery (Command Size Limit Exceeded for an I/O command)";
+        CONNECT_INVALID_HOST = COMMAND_SPECIFIC 0x84, "Connect Invalid Host";
+        INVALID_QUEUE_TYPE = COMMAND_SPECIFIC 0x85, "Invalid Queue Type";
+        DISCOVER_RESTART = COMMAND_SPECIFIC 0x90, "Discover Restart";
+        AUTHENTICATION_REQUIRED = COMMAND_SPECIFIC 0x91, "Authentication Required";
+
+        WRITE_FAULT = MEDIA 0x80, "Write Fault";
+        UNRECOVERED_READ_ERROR = MEDIA 0x81, "Unrecovered Read Error";
+        GUARD_CHECK_ERROR = MEDIA 0x82, "End-to-end Guard Check Error";
+        APPLICATION_TAG_CHECK_ERROR = MEDIA 0x83, "End-to-end Application Tag Check Error";
+        REFERENCE_TAG_CHECK_ERROR = MEDIA 0x84, "End-to-end Reference Tag Check Error";
+        COMPARE_FAILURE = MEDIA 0x85, "Compare Failure";
+        ACCESS_DENIED = MEDIA 0x86, "Access Denied";
+        DEALLOCATED_OR_UNWRITTEN_BLOCK = MEDIA 0x87, "Deallocated or Unwritten Logical Block";
+
+        INTERNAL_PATH_ERROR = PATH 0x00, "Internal Path Error";
+        ANA_PERSISTENT_LOSS = PATH 0x01, "Asymmetric Access Persistent Loss";
+        ANA_INACCESSIBLE = PATH 0x02, "Asymmetric Access Inaccessible";
+        ANA_TRANSITION = PATH 0x03, "Asymmetric Access Transition";
+        CONTROLLER_PATHING_ERROR = PATH 0x60, "Controller Pathing Error";
+        HOST_PATHING_ERROR = PATH 0x70, "Host Pathing Error";
+        ABORTED_BY_HOST = PATH 0x71, "Command Aborted By Host";
+    }
+    aliases {
+        CONFLICTING_ATTRIBUTES = CONNECT_INCOMPATIBLE_FORMAT, "Conflicting Attributes, of an I/O command";
+        INVALID_PROTECTION_INFORMATION = CONNECT_CONTROLLER_BUSY, "Invalid Protection Information, of an I/O command";
+        ATTEMPTED_WRITE_TO_READ_ONLY_RANGE = CONNECT_INVALID_PARAMETERS, "Attempted Write to Read Only Range, of an I/O command";
+        COMMAND_SIZE_LIMIT_EXCEEDED = CONNECT_RESTART_DISCOVERY, "Command Size Limit Exceeded, of an I/O command";
+    }
+}
+
+impl fmt::Display for Status {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.name() {
+            Some(name) => f.write_str(name)?,
+            None => write!(f, "{}, code {:#04x}", self.code_type(), self.code())?,
+        }
+        write!(f, " (SCT {:#x} SC {:#04x}", self.code_type().0, self.code())?;
+        if self.retry_delay() != 0 {
+            write!(f, " CRD {}", self.retry_delay())?;
+        }
+        if self.more() {
+            f.write_str(" M")?;
+        }
+        if self.do_not_retry() {
+            f.write_str(" DNR")?;
+        }
+        f.write_str(")")
+    }
+}
+
+impl fmt::Debug for Status {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl core::error::Error for Status {}

@@ -1,0 +1,70 @@
+//! Text in fixed fields.
+
+use core::fmt;
+
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+/// An ASCII field, left-justified and padded with spaces (Base, 1.4.2): serial number, model number, firmware
+/// revision; and, with NULs for padding tolerated, the text fields of discovery.
+#[derive(Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(transparent)]
+pub struct AsciiField<const N: usize>([u8; N]);
+
+impl<const N: usize> AsciiField<N> {
+    /// All spaces.
+    pub const BLANK: Self = Self([b' '; N]);
+
+    /// The text, padded; `None` if it is too long or has a character outside 0x20..=0x7E.
+    pub const fn new(text: &str) -> Option<Self> {
+        let text = text.as_bytes();
+        if text.len() > N {
+            return None;
+        }
+        let mut field = [b' '; N];
+        let mut i = 0;
+        while i < text.len() {
+            if text[i] < 0x20 || text[i] > 0x7E {
+                return None;
+            }
+            field[i] = text[i];
+            i += 1;
+        }
+        Some(Self(field))
+    }
+
+    /// The raw field.
+    pub const fn as_bytes(&self) -> &[u8; N] {
+        &self.0
+    }
+
+    /// The text up to the first NUL, without padding; `None` if a peer put something else than ASCII there.
+    pub fn text(&self) -> Option<&str> {
+        let end = self.0.iter().position(|&byte| byte == 0).unwrap_or(N);
+        let text = self.0.get(..end)?;
+        if !text.is_ascii() {
+            return None;
+        }
+        core::str::from_utf8(text).ok().map(|text| text.trim_matches(' '))
+    }
+}
+
+impl<const N: usize> Default for AsciiField<N> {
+    fn default() -> Self {
+        Self::BLANK
+    }
+}
+
+impl<const N: usize> fmt::Display for AsciiField<N> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.text() {
+            Some(text) => write!(f, "{}", text.escape_default()),
+            None => write!(f, "{}", self.0.escape_ascii()),
+        }
+    }
+}
+
+impl<const N: usize> fmt::Debug for AsciiField<N> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "\"{self}\"")
+    }
+}

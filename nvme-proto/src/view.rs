@@ -1,0 +1,51 @@
+//! Structures as views of received bytes.
+
+use core::any::type_name;
+use core::fmt;
+
+use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
+
+/// The structure at the start of `bytes`; what follows it is ignored.
+///
+/// # Errors
+/// [`Truncated`] when there are too few bytes. No other thing can be wrong with a plain structure.
+pub fn view<T>(bytes: &[u8]) -> Result<&T, Truncated>
+where
+    T: FromBytes + KnownLayout + Immutable + Unaligned,
+{
+    match T::ref_from_prefix(bytes) {
+        Ok((view, _rest)) => Ok(view),
+        Err(_) => Err(Truncated::of::<T>(bytes.len())),
+    }
+}
+
+/// Fewer bytes than the structure has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Truncated {
+    /// The structure's name.
+    pub structure: &'static str,
+    /// The bytes it needs.
+    pub needed_bytes: usize,
+    /// The bytes there were.
+    pub received_bytes: usize,
+}
+
+impl Truncated {
+    pub(crate) fn of<T>(received_bytes: usize) -> Self {
+        let path = type_name::<T>();
+        Self {
+            structure: path.rsplit("::").next().unwrap_or(path),
+            needed_bytes: size_of::<T>(),
+            received_bytes,
+        }
+    }
+}
+
+impl fmt::Display for Truncated {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { structure, needed_bytes, received_bytes } = self;
+        write!(f, "{structure} needs {needed_bytes} bytes, got {received_bytes}")
+    }
+}
+
+impl core::error::Error for Truncated {}
