@@ -76,7 +76,7 @@ impl Config {
             path_mtu: PathMtu::Bytes4096,
             ack_delay: TimeoutExponent::saturating(15),
             response_timeout: TimeoutExponent::saturating(20),
-            service_timeout: TimeoutExponent::saturating(24),
+            service_timeout: TimeoutExponent::saturating(20),
             first_retry: Duration::from_millis(200),
             max_retries: 15,
             disconnect_retries: 4,
