@@ -1,0 +1,147 @@
+//! The quick form: files on the command line, no configuration file.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use nvme_proto::{Nqn, Nsid};
+
+use super::{
+    Config, ConfigError, Cores, HostPolicy, Medium, NamespaceConfig, Origin, PortConfig,
+    ProviderChoice, SubsystemConfig,
+};
+use crate::identity;
+use crate::limits::Limits;
+
+/// Default of how long a poll group polls after the last work, in microseconds.
+pub(super) const POLLING_US: u32 = 50;
+
+/// What the quick form says: each file is one namespace of one subsystem that any host may use.
+#[derive(Clone, Debug)]
+pub struct Quick {
+    /// Where to listen.
+    pub listen: Vec<SocketAddr>,
+    /// The files, numbered from NSID 1 in this order.
+    pub files: Vec<PathBuf>,
+    /// Whether hosts may write.
+    pub writable: bool,
+    /// The subsystem's name.
+    pub nqn: Nqn,
+    /// Which provider to use.
+    pub provider: ProviderChoice,
+    /// How many poll groups.
+    pub cores: Cores,
+}
+
+impl Config {
+    /// The configuration that the quick form stands for.
+    ///
+    /// # Errors
+    /// No address, no file, or the same file twice.
+    pub fn quick(quick: Quick) -> Result<Self, ConfigError> {
+        if quick.listen.is_empty() {
+            return Err(ConfigError::Usage("no address to listen on; add --listen IP:4420".into()));
+        }
+        let ports = quick.listen.iter().enumerate().map(|(index, address)| PortConfig {
+            id: u16::try_from(index + 1).unwrap_or(u16::MAX),
+            address: *address,
+            subsystems: None,
+            origin: Origin(format!("--listen {address}")),
+        });
+        Ok(Self {
+            provider: quick.provider,
+            cores: quick.cores.clone(),
+            polling: Duration::from_micros(POLLING_US.into()),
+            state_dir: identity::default_state_dir(),
+            limits: Limits::default(),
+            ports: ports.collect(),
+            subsystems: vec![quick.subsystem()?],
+        })
+    }
+}
+
+impl Quick {
+    /// The name of the quick form's subsystem where none is given.
+    pub fn default_nqn() -> Nqn {
+        parse_nqn("nqn.2026-01.io.feedrail:files").expect("the default name is a valid NQN")
+    }
+
+    fn subsystem(&self) -> Result<SubsystemConfig, ConfigError> {
+        let dataset_id = identity::dataset_id(&self.nqn);
+        let mut seen = BTreeSet::new();
+        let mut namespaces = Vec::with_capacity(self.files.len());
+        for (path, nsid) in self.files.iter().zip(1..) {
+            let name = self.name(path);
+            if !seen.insert(name.clone()) {
+                let message = format!("argument {}: given twice", path.display());
+                return Err(ConfigError::Usage(message));
+            }
+            namespaces.push(NamespaceConfig {
+                nsid: Nsid(nsid),
+                uuid: identity::namespace_uuid(dataset_id, &name),
+                nguid: [0; 16],
+                medium: medium(path),
+                writable: self.writable,
+                lba_shift: None,
+                origin: Origin(format!("argument {}", path.display())),
+                name,
+            });
+        }
+        if namespaces.is_empty() {
+            let message = "nothing to export; name files to export, or a configuration with --config";
+            return Err(ConfigError::Usage(message.into()));
+        }
+        Ok(SubsystemConfig {
+            serial: identity::serial(&self.nqn),
+            model: identity::MODEL.to_owned(),
+            hosts: HostPolicy::Any,
+            dataset_id,
+            namespaces,
+            directories: Vec::new(),
+            origin: Origin("command line".into()),
+            nqn: self.nqn,
+        })
+    }
+
+    /// The file name, or the whole path where two files share a name.
+    fn name(&self, path: &PathBuf) -> String {
+        let name = identity::file_name(path);
+        let namesakes = self.files.iter().filter(|other| identity::file_name(other) == name);
+        if namesakes.count() > 1 { path.to_string_lossy().into_owned() } else { name }
+    }
+}
+
+/// A block device by what is at the path now; everything else is treated as a file, and refused on opening
+/// if it is none.
+fn medium(path: &PathBuf) -> Medium {
+    use std::os::unix::fs::FileTypeExt as _;
+    let block = std::fs::metadata(path).is_ok_and(|meta| meta.file_type().is_block_device());
+    if block { Medium::Block { path: path.clone() } } else { Medium::File { path: path.clone() } }
+}
+
+/// Parses `IP:PORT` or `[IPv6]:PORT`, with the port optional, and refuses what can not be listened on.
+pub fn parse_address(text: &str) -> Result<SocketAddr, String> {
+    let with_default_port = || {
+        let bare = text.strip_prefix('[').and_then(|t| t.strip_suffix(']')).unwrap_or(text);
+        bare.parse().ok().map(|ip| SocketAddr::new(ip, 4420))
+    };
+    let address: SocketAddr = text
+        .parse()
+        .ok()
+        .or_else(with_default_port)
+        .ok_or_else(|| format!("\"{text}\" is no address; write IP:PORT as in \"192.0.2.1:4420\""))?;
+    if address.ip().is_unspecified() || address.ip().is_multicast() {
+        return Err(format!(
+            "\"{text}\" names no single interface; write the address of one, as in \"192.0.2.1:4420\""
+        ));
+    }
+    Ok(address)
+}
+
+/// Parses an NQN and says what would be right.
+pub fn parse_nqn(text: &str) -> Result<Nqn, String> {
+    Nqn::new(text).map_err(|error| {
+        format!("\"{text}\" is no NQN ({error}); write nqn.YYYY-MM.REVERSED.DOMAIN:NAME, at most 223 bytes")
+    })
+}

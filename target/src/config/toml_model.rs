@@ -1,0 +1,569 @@
+//! The TOML file: its shape, and its way to a [`Config`].
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use nvme_proto::{Nqn, Nsid};
+use serde::Deserialize;
+use toml::Spanned;
+use uuid::Uuid;
+
+use super::document::Document;
+use super::units::Bytes;
+use super::{
+    Config, ConfigError, Cores, DirectoryConfig, HostPolicy, Medium, NamespaceConfig, PortConfig,
+    ProviderChoice, SubsystemConfig,
+};
+use crate::identity;
+use crate::limits::{Limits, NSID_LAST};
+
+impl Config {
+    /// Reads and checks a configuration file. Paths in it are relative to the folder it is in.
+    ///
+    /// # Errors
+    /// The file can not be read, or something in it is wrong: one line that says where and what would be right.
+    pub fn from_file(path: &Path) -> Result<Self, ConfigError> {
+        let read = |error| ConfigError::Read { path: path.to_owned(), error };
+        let text = std::fs::read_to_string(path).map_err(read)?;
+        Self::from_toml(path, &text)
+    }
+
+    /// Checks a configuration given as text; `path` names it in errors and anchors relative paths.
+    ///
+    /// # Errors
+    /// As [`Config::from_file`].
+    pub fn from_toml(path: &Path, text: &str) -> Result<Self, ConfigError> {
+        let document = Document { path, text };
+        let file: File = toml::from_str(text).map_err(|error| {
+            let offset = error.span().map_or(0, |span| span.start);
+            document.error(offset, error.message().trim_end().replace('\n', ", "))
+        })?;
+        Reader { document }.config(file)
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    #[serde(default)]
+    provider: ProviderChoice,
+    cores: Option<Cores>,
+    polling_us: Option<Spanned<u32>>,
+    state_dir: Option<PathBuf>,
+    #[serde(default)]
+    limits: LimitsTable,
+    #[serde(default)]
+    port: Vec<Spanned<PortTable>>,
+    #[serde(default)]
+    subsystem: Vec<Spanned<SubsystemTable>>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct LimitsTable {
+    queue_depth: Option<Spanned<u16>>,
+    io_queues: Option<Spanned<u16>>,
+    in_capsule_data_bytes: Option<Spanned<Bytes>>,
+    max_transfer_bytes: Option<Spanned<Bytes>>,
+    pool_bytes: Option<Spanned<Bytes>>,
+    connections: Option<Spanned<u32>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PortTable {
+    id: Option<Spanned<u16>>,
+    address: Spanned<String>,
+    subsystems: Option<Vec<Spanned<String>>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SubsystemTable {
+    nqn: Spanned<String>,
+    serial: Option<Spanned<String>>,
+    model: Option<Spanned<String>>,
+    #[serde(default)]
+    allow_any_host: bool,
+    allowed_hosts: Option<Vec<Spanned<String>>>,
+    dataset_id: Option<Uuid>,
+    #[serde(default)]
+    namespace: Vec<Spanned<NamespaceTable>>,
+    #[serde(default)]
+    directory: Vec<Spanned<DirectoryTable>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct NamespaceTable {
+    nsid: Option<Spanned<u32>>,
+    #[serde(default)]
+    kind: Kind,
+    path: Option<Spanned<PathBuf>>,
+    size_bytes: Option<Spanned<Bytes>>,
+    name: Option<Spanned<String>>,
+    read_only: Option<bool>,
+    uuid: Option<Spanned<Uuid>>,
+    nguid: Option<Spanned<String>>,
+    lba_bytes: Option<Spanned<u32>>,
+}
+
+#[derive(Clone, Copy, Default, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+enum Kind {
+    #[default]
+    File,
+    Block,
+    Null,
+    Memory,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct DirectoryTable {
+    path: Spanned<PathBuf>,
+    #[serde(default)]
+    suffix: String,
+    read_only: Option<bool>,
+    lba_bytes: Option<Spanned<u32>>,
+}
+
+/// Turns tables into the configuration, with the document at hand for errors.
+struct Reader<'a> {
+    document: Document<'a>,
+}
+
+impl Reader<'_> {
+    fn config(&self, file: File) -> Result<Config, ConfigError> {
+        let subsystems = self.subsystems(file.subsystem)?;
+        let polling_us = file.polling_us.map_or(Ok(super::quick::POLLING_US), |us| {
+            self.in_range(&us, 0, 1_000_000, "microseconds of polling after the last work")
+        })?;
+        Ok(Config {
+            provider: file.provider,
+            cores: file.cores.unwrap_or(Cores::Count(1)),
+            polling: Duration::from_micros(polling_us.into()),
+            state_dir: file.state_dir.map_or_else(identity::default_state_dir, |p| self.resolve(&p)),
+            limits: self.limits(file.limits)?,
+            ports: self.ports(file.port, &subsystems)?,
+            subsystems,
+        })
+    }
+
+    fn limits(&self, table: LimitsTable) -> Result<Limits, ConfigError> {
+        let mut limits = Limits::default();
+        if let Some(depth) = table.queue_depth {
+            limits.queue_depth = self.in_range(&depth, 2, 1024, "entries of an I/O queue")?;
+        }
+        if let Some(queues) = table.io_queues {
+            limits.io_queues = self.in_range(&queues, 1, 1024, "I/O queues of one host connection")?;
+        }
+        if let Some(connections) = table.connections {
+            limits.connections = self.in_range(&connections, 1, 1 << 20, "connections")?;
+        }
+        if let Some(bytes) = table.in_capsule_data_bytes {
+            limits.in_capsule_data_bytes = self.bytes(&bytes, 0, 1 << 16, |b| b.is_multiple_of(16), "a multiple of 16")?;
+        }
+        if let Some(bytes) = &table.max_transfer_bytes {
+            limits.max_transfer_bytes =
+                self.bytes(bytes, 4096, 16 << 20, u64::is_power_of_two, "a power of two")?;
+        }
+        let least_pool = 2 * u64::from(limits.max_transfer_bytes);
+        match table.pool_bytes {
+            Some(pool) if pool.get_ref().0 < least_pool => {
+                let message = format!("must be at least {least_pool}, twice max_transfer_bytes");
+                return Err(self.document.error(pool.span().start, message));
+            }
+            Some(pool) => limits.pool_bytes = pool.get_ref().0,
+            None => limits.pool_bytes = limits.pool_bytes.max(least_pool),
+        }
+        Ok(limits)
+    }
+
+    fn bytes(
+        &self,
+        value: &Spanned<Bytes>,
+        least: u64,
+        most: u64,
+        also: impl Fn(u64) -> bool,
+        rule: &str,
+    ) -> Result<u32, ConfigError> {
+        let bytes = value.get_ref().0;
+        match u32::try_from(bytes) {
+            Ok(fitting) if (least..=most).contains(&bytes) && also(bytes) => Ok(fitting),
+            _ => {
+                let message = format!("is {bytes}; must be {rule} in {least}..={most} bytes");
+                Err(self.document.error(value.span().start, message))
+            }
+        }
+    }
+
+    fn in_range<T: Copy + PartialOrd + std::fmt::Display>(
+        &self,
+        value: &Spanned<T>,
+        least: T,
+        most: T,
+        what: &str,
+    ) -> Result<T, ConfigError> {
+        let number = *value.get_ref();
+        if number < least || number > most {
+            let message = format!("is {number}; must be {least} to {most} ({what})");
+            return Err(self.document.error(value.span().start, message));
+        }
+        Ok(number)
+    }
+
+    fn ports(
+        &self,
+        tables: Vec<Spanned<PortTable>>,
+        subsystems: &[SubsystemConfig],
+    ) -> Result<Vec<PortConfig>, ConfigError> {
+        if tables.is_empty() {
+            let message = "no port to listen on; add [[port]] with address = \"IP:4420\"";
+            return Err(self.document.error(0, message));
+        }
+        let mut ports: Vec<PortConfig> = Vec::with_capacity(tables.len());
+        for (index, table) in tables.into_iter().enumerate() {
+            let port = self.port(index, table, subsystems)?;
+            let twin = |other: &PortConfig| {
+                other.id == port.id || (other.address == port.address && port.address.port() != 0)
+            };
+            if let Some(other) = ports.iter().find(|other| twin(other)) {
+                return Err(ConfigError::Usage(format!(
+                    "{}: has the same id ({}) or address ({}) as {}; make them differ",
+                    port.origin, other.id, other.address, other.origin
+                )));
+            }
+            ports.push(port);
+        }
+        Ok(ports)
+    }
+
+    fn port(
+        &self,
+        index: usize,
+        table: Spanned<PortTable>,
+        subsystems: &[SubsystemConfig],
+    ) -> Result<PortConfig, ConfigError> {
+        let origin = self.document.origin(table.span().start);
+        let table = table.into_inner();
+        let address = self.address(&table.address)?;
+        let serves = table.subsystems.map(|list| {
+            list.iter().map(|nqn| self.known_subsystem(nqn, subsystems)).collect()
+        });
+        let id = match &table.id {
+            Some(id) => self.in_range(id, 1, u16::MAX, "port id")?,
+            None => u16::try_from(index + 1).unwrap_or(u16::MAX),
+        };
+        Ok(PortConfig { id, address, subsystems: serves.transpose()?, origin })
+    }
+
+    fn address(&self, text: &Spanned<String>) -> Result<SocketAddr, ConfigError> {
+        super::quick::parse_address(text.get_ref())
+            .map_err(|message| self.document.error(text.span().start, message))
+    }
+
+    fn known_subsystem(
+        &self,
+        nqn: &Spanned<String>,
+        subsystems: &[SubsystemConfig],
+    ) -> Result<Nqn, ConfigError> {
+        let name = self.nqn(nqn)?;
+        if subsystems.iter().any(|subsystem| subsystem.nqn == name) {
+            return Ok(name);
+        }
+        let known: Vec<_> = subsystems.iter().map(|s| s.nqn.to_string()).collect();
+        let message = format!("no [[subsystem]] is named {name}; there are {}", known.join(", "));
+        Err(self.document.error(nqn.span().start, message))
+    }
+
+    fn nqn(&self, text: &Spanned<String>) -> Result<Nqn, ConfigError> {
+        super::quick::parse_nqn(text.get_ref())
+            .map_err(|message| self.document.error(text.span().start, message))
+    }
+
+    fn subsystems(
+        &self,
+        tables: Vec<Spanned<SubsystemTable>>,
+    ) -> Result<Vec<SubsystemConfig>, ConfigError> {
+        if tables.is_empty() {
+            let message = "nothing to export; add [[subsystem]] with nqn = \"nqn....\"";
+            return Err(self.document.error(0, message));
+        }
+        let mut seen = BTreeSet::new();
+        let mut subsystems = Vec::with_capacity(tables.len());
+        for table in tables {
+            let nqn_at = table.get_ref().nqn.span().start;
+            let subsystem = self.subsystem(table)?;
+            if !seen.insert(subsystem.nqn.to_string()) {
+                let message = "another subsystem has this name; NQNs must be unique";
+                return Err(self.document.error(nqn_at, message));
+            }
+            subsystems.push(subsystem);
+        }
+        Ok(subsystems)
+    }
+
+    fn subsystem(&self, table: Spanned<SubsystemTable>) -> Result<SubsystemConfig, ConfigError> {
+        let at = table.span().start;
+        let table = table.into_inner();
+        let nqn = self.subsystem_nqn(&table.nqn)?;
+        if table.namespace.is_empty() && table.directory.is_empty() {
+            let message = "has no namespace; add [[subsystem.namespace]] or [[subsystem.directory]]";
+            return Err(self.document.error(at, message));
+        }
+        let dataset_id = table.dataset_id.unwrap_or_else(|| identity::dataset_id(&nqn));
+        let serial = match &table.serial {
+            Some(serial) => self.ascii(serial, 20)?,
+            None => identity::serial(&nqn),
+        };
+        let model = match &table.model {
+            Some(model) => self.ascii(model, 40)?,
+            None => identity::MODEL.to_owned(),
+        };
+        Ok(SubsystemConfig {
+            hosts: self.hosts(at, table.allow_any_host, table.allowed_hosts)?,
+            namespaces: self.namespaces(table.namespace, dataset_id)?,
+            directories: self.directories(table.directory)?,
+            origin: self.document.origin(at),
+            nqn,
+            serial,
+            model,
+            dataset_id,
+        })
+    }
+
+    fn subsystem_nqn(&self, text: &Spanned<String>) -> Result<Nqn, ConfigError> {
+        let nqn = self.nqn(text)?;
+        if nqn.is_discovery() {
+            let message = "this is the name of the discovery service, which is always there; choose another";
+            return Err(self.document.error(text.span().start, message));
+        }
+        Ok(nqn)
+    }
+
+    fn hosts(
+        &self,
+        at: usize,
+        any: bool,
+        listed: Option<Vec<Spanned<String>>>,
+    ) -> Result<HostPolicy, ConfigError> {
+        match (any, listed) {
+            (true, None) => Ok(HostPolicy::Any),
+            (false, Some(list)) => {
+                let nqns = list.iter().map(|nqn| self.nqn(nqn)).collect::<Result<_, _>>()?;
+                Ok(HostPolicy::Listed(nqns))
+            }
+            (true, Some(_)) => {
+                let message = "has both allow_any_host and allowed_hosts; keep one";
+                Err(self.document.error(at, message))
+            }
+            (false, None) => {
+                let message = "does not say who may connect; add allowed_hosts = [\"nqn....\"] \
+                               or allow_any_host = true";
+                Err(self.document.error(at, message))
+            }
+        }
+    }
+
+    fn ascii(&self, text: &Spanned<String>, most: usize) -> Result<String, ConfigError> {
+        let value = text.get_ref();
+        let printable = value.bytes().all(|b| (0x20..0x7F).contains(&b));
+        if value.trim().is_empty() || value.len() > most || !printable {
+            let message = format!("must be 1 to {most} printable ASCII characters");
+            return Err(self.document.error(text.span().start, message));
+        }
+        Ok(value.clone())
+    }
+
+    fn namespaces(
+        &self,
+        tables: Vec<Spanned<NamespaceTable>>,
+        dataset_id: Uuid,
+    ) -> Result<Vec<NamespaceConfig>, ConfigError> {
+        let mut taken = self.explicit_nsids(&tables)?;
+        let mut uuids = BTreeSet::new();
+        let mut namespaces = Vec::with_capacity(tables.len());
+        for table in tables {
+            let at = table.span().start;
+            let nsid = table.get_ref().nsid.as_ref().map(|nsid| *nsid.get_ref());
+            let nsid = nsid.or_else(|| first_free(&taken)).unwrap_or(NSID_LAST);
+            taken.insert(nsid);
+            let namespace = self.namespace(nsid, table, dataset_id)?;
+            if !uuids.insert(namespace.uuid) {
+                let message = format!(
+                    "has the UUID {} of another namespace; give it a name or a uuid of its own",
+                    namespace.uuid
+                );
+                return Err(self.document.error(at, message));
+            }
+            namespaces.push(namespace);
+        }
+        Ok(namespaces)
+    }
+
+    fn explicit_nsids(
+        &self,
+        tables: &[Spanned<NamespaceTable>],
+    ) -> Result<BTreeSet<u32>, ConfigError> {
+        let mut taken = BTreeSet::new();
+        for nsid in tables.iter().filter_map(|table| table.get_ref().nsid.as_ref()) {
+            self.in_range(nsid, 1, NSID_LAST, "namespace id")?;
+            if !taken.insert(*nsid.get_ref()) {
+                let message = "another namespace of this subsystem has this nsid; they must be unique";
+                return Err(self.document.error(nsid.span().start, message));
+            }
+        }
+        Ok(taken)
+    }
+
+    fn namespace(
+        &self,
+        nsid: u32,
+        table: Spanned<NamespaceTable>,
+        dataset_id: Uuid,
+    ) -> Result<NamespaceConfig, ConfigError> {
+        let at = table.span().start;
+        let table = table.into_inner();
+        let lba_shift = self.lba_shift(table.lba_bytes.as_ref())?;
+        let medium = self.medium(at, &table, lba_shift)?;
+        let name = self.name(nsid, &table, &medium)?;
+        let synthetic = matches!(table.kind, Kind::Null | Kind::Memory);
+        Ok(NamespaceConfig {
+            nsid: Nsid(nsid),
+            uuid: match &table.uuid {
+                Some(uuid) => *uuid.get_ref(),
+                None => identity::namespace_uuid(dataset_id, &name),
+            },
+            nguid: self.nguid(table.nguid.as_ref())?,
+            medium,
+            writable: !table.read_only.unwrap_or(!synthetic),
+            lba_shift,
+            origin: self.document.origin(at),
+            name,
+        })
+    }
+
+    fn name(
+        &self,
+        nsid: u32,
+        table: &NamespaceTable,
+        medium: &Medium,
+    ) -> Result<String, ConfigError> {
+        if let Some(name) = &table.name {
+            if name.get_ref().is_empty() || name.get_ref().len() > identity::NAME_BYTES {
+                let message = format!("must be 1 to {} bytes long", identity::NAME_BYTES);
+                return Err(self.document.error(name.span().start, message));
+            }
+            return Ok(name.get_ref().clone());
+        }
+        Ok(match medium {
+            Medium::File { path } | Medium::Block { path } => identity::file_name(path),
+            Medium::Null { .. } => format!("null-{nsid}"),
+            Medium::Memory { .. } => format!("memory-{nsid}"),
+        })
+    }
+
+    fn medium(
+        &self,
+        at: usize,
+        table: &NamespaceTable,
+        lba_shift: Option<u8>,
+    ) -> Result<Medium, ConfigError> {
+        match table.kind {
+            Kind::File => Ok(Medium::File { path: self.path_only(at, table)? }),
+            Kind::Block => Ok(Medium::Block { path: self.path_only(at, table)? }),
+            Kind::Null => Ok(Medium::Null { size_bytes: self.size_only(at, table, lba_shift)? }),
+            Kind::Memory => Ok(Medium::Memory { size_bytes: self.size_only(at, table, lba_shift)? }),
+        }
+    }
+
+    fn path_only(&self, at: usize, table: &NamespaceTable) -> Result<PathBuf, ConfigError> {
+        match (&table.path, &table.size_bytes) {
+            (Some(path), None) => Ok(self.resolve(path.get_ref())),
+            (_, Some(size)) => {
+                let message = "a file or block device has its own size; remove size_bytes";
+                Err(self.document.error(size.span().start, message))
+            }
+            (None, None) => {
+                let message = "path is missing; name the file or block device to export \
+                               (or set kind = \"memory\" or \"null\" and size_bytes)";
+                Err(self.document.error(at, message))
+            }
+        }
+    }
+
+    fn size_only(
+        &self,
+        at: usize,
+        table: &NamespaceTable,
+        lba_shift: Option<u8>,
+    ) -> Result<u64, ConfigError> {
+        let lba_bytes = 1_u64 << lba_shift.unwrap_or(9);
+        match (&table.path, &table.size_bytes) {
+            (Some(path), _) => {
+                let message = "memory and null namespaces have no file; remove path or set kind = \"file\"";
+                Err(self.document.error(path.span().start, message))
+            }
+            (None, Some(size)) if size.get_ref().0 == 0 || !size.get_ref().0.is_multiple_of(lba_bytes) => {
+                let message = format!("must be a positive multiple of the block size, {lba_bytes} bytes");
+                Err(self.document.error(size.span().start, message))
+            }
+            (None, Some(size)) => Ok(size.get_ref().0),
+            (None, None) => {
+                let message = "size_bytes is missing, as in size_bytes = \"1GiB\"";
+                Err(self.document.error(at, message))
+            }
+        }
+    }
+
+    fn nguid(&self, text: Option<&Spanned<String>>) -> Result<[u8; 16], ConfigError> {
+        let Some(text) = text else { return Ok([0; 16]) };
+        // Written like a UUID, with or without hyphens.
+        let parsed = Uuid::try_parse(text.get_ref()).map(Uuid::into_bytes);
+        parsed.map_err(|_| self.document.error(text.span().start, "must be 32 hexadecimal digits"))
+    }
+
+    fn lba_shift(&self, bytes: Option<&Spanned<u32>>) -> Result<Option<u8>, ConfigError> {
+        match bytes.map(|bytes| (*bytes.get_ref(), bytes.span().start)) {
+            None => Ok(None),
+            Some((512, _)) => Ok(Some(9)),
+            Some((1024, _)) => Ok(Some(10)),
+            Some((2048, _)) => Ok(Some(11)),
+            Some((4096, _)) => Ok(Some(12)),
+            Some((other, at)) => {
+                let message = format!("is {other}; must be 512, 1024, 2048 or 4096");
+                Err(self.document.error(at, message))
+            }
+        }
+    }
+
+    fn directories(
+        &self,
+        tables: Vec<Spanned<DirectoryTable>>,
+    ) -> Result<Vec<DirectoryConfig>, ConfigError> {
+        let directory = |table: Spanned<DirectoryTable>| {
+            let origin = self.document.origin(table.span().start);
+            let table = table.into_inner();
+            Ok(DirectoryConfig {
+                path: self.resolve(table.path.get_ref()),
+                suffix: table.suffix,
+                writable: !table.read_only.unwrap_or(true),
+                lba_shift: self.lba_shift(table.lba_bytes.as_ref())?,
+                origin,
+            })
+        };
+        tables.into_iter().map(directory).collect()
+    }
+
+    /// A path relative to the folder of the configuration file.
+    fn resolve(&self, path: &Path) -> PathBuf {
+        self.document.path.parent().unwrap_or(Path::new("")).join(path)
+    }
+}
+
+fn first_free(taken: &BTreeSet<u32>) -> Option<u32> {
+    (1..=NSID_LAST).find(|nsid| !taken.contains(nsid))
+}

@@ -1,0 +1,85 @@
+//! Values that operators write with units or in short forms.
+
+use std::fmt;
+
+use serde::Deserialize;
+use serde::de::{Deserializer, Error, SeqAccess, Visitor};
+
+use super::Cores;
+
+/// A number of bytes: an integer, or a string as in `"64MiB"`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Bytes(pub(super) u64);
+
+const UNITS: [(&str, u32); 5] = [("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10), ("B", 0)];
+
+/// Parses `"64MiB"`, `"64 MiB"` or `"4096"`.
+pub(super) fn parse_bytes(text: &str) -> Option<u64> {
+    let (digits, shift) = UNITS
+        .iter()
+        .find_map(|(unit, shift)| Some((text.strip_suffix(unit)?, *shift)))
+        .unwrap_or((text, 0));
+    digits.trim().parse::<u64>().ok()?.checked_mul(1 << shift)
+}
+
+impl<'de> Deserialize<'de> for Bytes {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct BytesVisitor;
+        impl Visitor<'_> for BytesVisitor {
+            type Value = Bytes;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a number of bytes, or a string with KiB, MiB, GiB or TiB as in \"64MiB\"")
+            }
+
+            fn visit_i64<E: Error>(self, value: i64) -> Result<Bytes, E> {
+                let invalid = || E::custom("a number of bytes can not be negative");
+                Ok(Bytes(u64::try_from(value).map_err(|_| invalid())?))
+            }
+
+            fn visit_u64<E: Error>(self, value: u64) -> Result<Bytes, E> {
+                Ok(Bytes(value))
+            }
+
+            fn visit_str<E: Error>(self, value: &str) -> Result<Bytes, E> {
+                let invalid = || E::invalid_value(serde::de::Unexpected::Str(value), &self);
+                parse_bytes(value).map(Bytes).ok_or_else(invalid)
+            }
+        }
+        deserializer.deserialize_any(BytesVisitor)
+    }
+}
+
+impl<'de> Deserialize<'de> for Cores {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct CoresVisitor;
+        impl<'de> Visitor<'de> for CoresVisitor {
+            type Value = Cores;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a number of cores, or a list of core numbers as in [2, 3]")
+            }
+
+            fn visit_i64<E: Error>(self, value: i64) -> Result<Cores, E> {
+                let invalid = || E::custom("the number of cores must be 1 to 1024");
+                let count = u16::try_from(value).map_err(|_| invalid())?;
+                if (1..=1024).contains(&count) { Ok(Cores::Count(count)) } else { Err(invalid()) }
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut sequence: A) -> Result<Cores, A::Error> {
+                let mut list = Vec::new();
+                while let Some(core) = sequence.next_element::<u16>()? {
+                    if list.contains(&core) {
+                        return Err(A::Error::custom(format!("core {core} is listed twice")));
+                    }
+                    list.push(core);
+                }
+                if list.is_empty() {
+                    return Err(A::Error::custom("the list of cores is empty: name at least one"));
+                }
+                Ok(Cores::Pinned(list))
+            }
+        }
+        deserializer.deserialize_any(CoresVisitor)
+    }
+}

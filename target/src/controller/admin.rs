@@ -1,0 +1,53 @@
+//! Admin commands: which are legal, and who does them.
+
+use nvme_proto::{AdminCommand, Cid, Status};
+
+use super::command::{Command, ControlCommand, ControlWork, Execution, Outcome, Work};
+use super::queue::{Queue, transfer};
+use super::{Controller, feature, identify, log};
+
+pub(super) fn parse(controller: &Controller, command: AdminCommand) -> Result<Command, Status> {
+    if !controller.is_ready() {
+        return Err(Status::COMMAND_SEQUENCE_ERROR.with_dnr());
+    }
+    if controller.is_discovery() && matches!(command, AdminCommand::Abort(_)) {
+        return Err(Status::INVALID_OPCODE.with_dnr());
+    }
+    Ok(Command {
+        transfer: transfer(command.transfer(), controller.limits.max_transfer_bytes)?,
+        work: Work::Control(ControlWork(ControlCommand::Admin(command))),
+    })
+}
+
+pub(super) fn execute(queue: &Queue, cid: Cid, command: &AdminCommand, data: &mut [u8]) -> Execution {
+    let Some(controller) = queue.controller() else {
+        return Execution::Complete(Status::COMMAND_SEQUENCE_ERROR.with_dnr().into());
+    };
+    data.fill(0);
+    let result = match command {
+        AdminCommand::Identify(identify) => identify::write(controller, identify, data).map(|()| 0),
+        AdminCommand::GetLogPage(get) => log::write(controller, get, data).map(|()| 0),
+        AdminCommand::SetFeatures(set) => feature::set(controller, set).map(u64::from),
+        AdminCommand::GetFeatures(get) => feature::get(controller, get, data).map(u64::from),
+        AdminCommand::KeepAlive => keep_alive(controller),
+        AdminCommand::AsyncEventRequest => match controller.request_event(cid) {
+            Ok(None) => return Execution::Parked,
+            Ok(Some(event)) => Ok(event.into_bits().into()),
+            Err(status) => Err(status),
+        },
+        AdminCommand::Abort(abort) => match controller.request_abort(cid, abort.sqid, abort.cid) {
+            Ok(true) => return Execution::Parked,
+            Ok(false) => Ok(nvme_proto::admin::Abort::NOT_DONE.into()),
+            Err(status) => Err(status),
+        },
+    };
+    Execution::Complete(Outcome::from(result))
+}
+
+/// The command itself was the sign of life; without a timer it is an error.
+fn keep_alive(controller: &Controller) -> Result<u64, Status> {
+    match controller.keep_alive() {
+        Some(_) => Ok(0),
+        None => Err(Status::KEEP_ALIVE_TIMEOUT_INVALID.with_dnr()),
+    }
+}

@@ -1,0 +1,102 @@
+//! Asynchronous events: requests that wait for events, events that wait for requests (Base, 5.1.2).
+
+use std::collections::{BTreeSet, VecDeque};
+
+use nvme_proto::async_event::AsyncEvent;
+use nvme_proto::log::{ChangedNamespaces, LogId};
+use nvme_proto::{Cid, Nsid, Status};
+
+use super::Controller;
+use super::command::Outcome;
+use crate::limits::{ASYNC_EVENT_REQUESTS, ASYNC_EVENTS_PENDING, CHANGED_NAMESPACES};
+
+/// The events of one controller.
+#[derive(Debug, Default)]
+pub(super) struct AsyncEvents {
+    requests: VecDeque<Cid>,
+    /// Not told yet, for want of a request.
+    pending: VecDeque<AsyncEvent>,
+    /// Told, and not told again before the host has read its log page.
+    masked: Vec<AsyncEvent>,
+    changed: BTreeSet<u32>,
+}
+
+impl AsyncEvents {
+    /// Takes a request in; an event that waited completes it at once.
+    fn request(&mut self, cid: Cid) -> Result<Option<AsyncEvent>, Status> {
+        if let Some(event) = self.pending.pop_front() {
+            self.masked.push(event);
+            return Ok(Some(event));
+        }
+        if self.requests.len() >= ASYNC_EVENT_REQUESTS {
+            return Err(Status::ASYNC_EVENT_REQUEST_LIMIT_EXCEEDED.with_dnr());
+        }
+        self.requests.push_back(cid);
+        Ok(None)
+    }
+
+    /// Something happened; the request that is to complete with it, if one waits.
+    fn raise(&mut self, event: AsyncEvent) -> Option<Cid> {
+        if self.masked.contains(&event) || self.pending.contains(&event) {
+            return None;
+        }
+        let request = self.requests.pop_front();
+        match request {
+            Some(_) => self.masked.push(event),
+            None if self.pending.len() < ASYNC_EVENTS_PENDING => self.pending.push_back(event),
+            None => {}
+        }
+        request
+    }
+
+    /// The host read a log page: its events may be told again.
+    pub(super) fn clear(&mut self, page: LogId) {
+        self.masked.retain(|event| event.log_page() != page);
+        self.pending.retain(|event| event.log_page() != page);
+    }
+
+    /// Takes a request out; false if there is no such request.
+    pub(super) fn take_request(&mut self, cid: Cid) -> bool {
+        let found = self.requests.iter().position(|request| *request == cid);
+        found.is_some_and(|at| self.requests.remove(at).is_some())
+    }
+
+    /// Forgets everything; the requests that were waiting.
+    pub(super) fn reset(&mut self) -> VecDeque<Cid> {
+        std::mem::take(self).requests
+    }
+
+    /// The namespaces that changed since the host last asked.
+    pub(super) fn take_changed(&mut self) -> ChangedNamespaces {
+        let changed = std::mem::take(&mut self.changed);
+        match changed.len() {
+            0..=CHANGED_NAMESPACES => ChangedNamespaces::new(changed.into_iter().map(Nsid)),
+            _ => ChangedNamespaces::TOO_MANY,
+        }
+    }
+}
+
+impl Controller {
+    pub(super) fn request_event(&self, cid: Cid) -> Result<Option<AsyncEvent>, Status> {
+        self.shared().async_events.request(cid)
+    }
+
+    /// A namespace's attributes changed.
+    pub(crate) fn namespace_changed(&self, nsid: Nsid) {
+        if !self.is_ready() {
+            return;
+        }
+        let mut shared = self.shared();
+        // One more than the list holds is enough to know that it does not.
+        if shared.async_events.changed.len() <= CHANGED_NAMESPACES {
+            shared.async_events.changed.insert(nsid.0);
+        }
+        if !shared.features.async_events.namespace_attribute() {
+            return;
+        }
+        let event = AsyncEvent::NAMESPACE_ATTRIBUTE_CHANGED;
+        if let Some(cid) = shared.async_events.raise(event) {
+            shared.members.complete(cid, Outcome::success(event.into_bits().into()));
+        }
+    }
+}

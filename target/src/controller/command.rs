@@ -1,0 +1,189 @@
+//! Commands on their way between a transport and a controller.
+//!
+//! A transport hands each submission queue entry to [`Queue::parse`](super::Queue::parse) and gets back a
+//! [`Command`]: how much data must move which way, and what to do. It fetches data from the host first, has
+//! [`Work::Control`] done by [`Queue::execute`](super::Queue::execute) and [`Work::Io`] by its storage
+//! engine, moves data to the host last, and makes the response with
+//! [`Queue::completion`](super::Queue::completion).
+
+use nvme_proto::{AdminCommand, Cid, FabricsCommand, Status};
+
+use crate::namespace::NamespaceIndex;
+
+/// A command that was found well-formed and allowed in its queue's state.
+#[derive(Clone, Debug)]
+pub struct Command {
+    /// Data that the command moves; the SGL must cover it exactly.
+    pub transfer: Option<Transfer>,
+    /// What to do.
+    pub work: Work,
+}
+
+/// Data that a command moves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Transfer {
+    /// Which way.
+    pub direction: Direction,
+    /// How much; never 0, never above the controller's maximum data transfer size.
+    pub length_bytes: u32,
+}
+
+/// Which way data moves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// In-capsule data or RDMA READ.
+    HostToController,
+    /// RDMA WRITE.
+    ControllerToHost,
+}
+
+/// Who does a command.
+#[derive(Clone, Debug)]
+pub enum Work {
+    /// The controller, on the control path.
+    Control(ControlWork),
+    /// The storage engine.
+    Io(IoWork),
+}
+
+/// A fabrics or admin command.
+#[derive(Clone, Debug)]
+pub struct ControlWork(pub(super) ControlCommand);
+
+#[derive(Clone, Debug)]
+pub(super) enum ControlCommand {
+    Fabrics(FabricsCommand),
+    Admin(AdminCommand),
+}
+
+/// A command on one namespace, in bytes. Range, protection and size were checked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IoWork {
+    /// The namespace, as [`Registry::namespace`](crate::registry::Registry::namespace) knows it.
+    pub namespace: NamespaceIndex,
+    /// What to do.
+    pub kind: IoKind,
+    /// Where. 0 for Flush and Deallocate.
+    pub offset_bytes: u64,
+    /// How much: data for Read, Write and Compare, medium for Write Zeroes; 0 for Flush and Deallocate.
+    pub length_bytes: u64,
+}
+
+/// What an I/O command does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IoKind {
+    /// Medium to host.
+    Read,
+    /// Host to medium; with `fua` it is on the medium before the response.
+    Write {
+        /// Force Unit Access.
+        fua: bool,
+    },
+    /// All earlier completed writes reach the medium.
+    Flush,
+    /// The range reads as zeros.
+    WriteZeroes {
+        /// Force Unit Access.
+        fua: bool,
+        /// The space may be given back.
+        deallocate: bool,
+    },
+    /// Host data is compared with the medium; a difference is Compare Failure.
+    Compare,
+    /// The host's ranges, which arrive as data and go through
+    /// [`Queue::deallocate_ranges`](super::Queue::deallocate_ranges), hold nothing of value any more.
+    Deallocate,
+}
+
+/// How a command ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Outcome {
+    /// Dwords 0 (low half) and 1 of the response.
+    pub result: u64,
+    /// Status.
+    pub status: Status,
+}
+
+impl Outcome {
+    /// Success with result 0.
+    pub const SUCCESS: Self = Self { result: 0, status: Status::SUCCESS };
+
+    /// Success with a result.
+    pub const fn success(result: u64) -> Self {
+        Self { result, status: Status::SUCCESS }
+    }
+}
+
+impl From<Status> for Outcome {
+    fn from(status: Status) -> Self {
+        Self { result: 0, status }
+    }
+}
+
+impl From<Result<u64, Status>> for Outcome {
+    fn from(result: Result<u64, Status>) -> Self {
+        result.map_or_else(Self::from, Self::success)
+    }
+}
+
+/// What became of a control command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Execution {
+    /// It ended: move its data to the host if it succeeded, then respond.
+    Complete(Outcome),
+    /// It stays open: [`Queue::poll`](super::Queue::poll) completes it later, or nobody does before the
+    /// queue ends. Give its buffer back; keep its slot.
+    Parked,
+    /// It ended; respond, then close the connection once the response was sent.
+    Disconnect(Outcome),
+}
+
+/// Something that a queue's owner must do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A parked command ended: respond.
+    Complete {
+        /// Which.
+        cid: Cid,
+        /// How.
+        outcome: Outcome,
+    },
+    /// The host wants a command of this queue aborted. Try, respond to the command itself if that worked
+    /// (Command Abort Requested), and say so with [`Queue::answer_abort`](super::Queue::answer_abort).
+    Abort(Abort),
+    /// The association ended, or this queue must not go on: close the connection.
+    Close(CloseReason),
+}
+
+/// A wish to have a command aborted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Abort {
+    /// The command to abort.
+    pub cid: Cid,
+    /// The Abort command, on the admin queue.
+    pub(super) asked_by: Cid,
+}
+
+/// Why a queue must close.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum CloseReason {
+    /// No Connect command came in time.
+    #[error("no Connect command within {} s", crate::limits::CONNECT_TIMEOUT.as_secs())]
+    ConnectTimeout,
+    /// The host sent nothing for its keep-alive time-out.
+    #[error("keep alive time-out")]
+    KeepAlive,
+    /// The host never enabled the controller.
+    #[error("controller not enabled within {} s", crate::limits::ENABLE_TIMEOUT.as_secs())]
+    EnableTimeout,
+    /// Another queue of the association ended.
+    #[error("another queue of the association ended")]
+    AssociationEnded,
+    /// The host reset the controller, which ends its I/O queues.
+    #[error("controller reset")]
+    Reset,
+    /// The target is stopping.
+    #[error("the target is stopping")]
+    Stopping,
+}

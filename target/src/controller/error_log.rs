@@ -1,0 +1,94 @@
+//! The error log: commands that failed, newest first (Base, 5.1.12.1.2).
+
+use std::collections::VecDeque;
+
+use nvme_proto::log::{ErrorLogEntry, TransportType};
+use nvme_proto::{Cid, FromZeros, Qid, Sqe, Status, U16, U32, U64};
+
+use super::Controller;
+use super::command::IoWork;
+use crate::limits::ERROR_LOG_ENTRIES;
+use crate::registry::Registry;
+
+/// The errors of one controller.
+#[derive(Debug, Default)]
+pub(super) struct ErrorLog {
+    /// Newest first.
+    entries: VecDeque<ErrorLogEntry>,
+    /// Errors since the controller was made.
+    pub(super) count: u64,
+    /// Those of them that are the medium's.
+    pub(super) media_errors: u64,
+}
+
+impl ErrorLog {
+    fn push(&mut self, mut entry: ErrorLogEntry) {
+        self.count += 1;
+        self.media_errors += u64::from(is_media_error(entry.status()));
+        entry.error_count = U64::new(self.count);
+        self.entries.truncate(ERROR_LOG_ENTRIES - 1);
+        self.entries.push_front(entry);
+    }
+
+    pub(super) fn entries(&self) -> impl Iterator<Item = &ErrorLogEntry> {
+        self.entries.iter()
+    }
+}
+
+fn is_media_error(status: Status) -> bool {
+    [Status::WRITE_FAULT, Status::UNRECOVERED_READ_ERROR].iter().any(|media| media.is(status))
+}
+
+/// A command that failed by its entry.
+pub(super) fn of_sqe(qid: Qid, sqe: &Sqe, status: Status) -> ErrorLogEntry {
+    let mut entry = of_command(qid, sqe.cid(), status);
+    entry.opcode = sqe.opcode;
+    entry.parameter_location = location(status);
+    if !sqe.is_fabrics() {
+        entry.nsid = sqe.nsid;
+    }
+    if !qid.is_admin() {
+        entry.lba = U64::new(u64::from(sqe.cdw10.get()) | u64::from(sqe.cdw11.get()) << 32);
+    }
+    entry
+}
+
+/// A command that failed later.
+pub(super) fn of_command(qid: Qid, cid: Cid, status: Status) -> ErrorLogEntry {
+    let mut entry = ErrorLogEntry::new_zeroed();
+    entry.sqid = U16::new(qid.0);
+    entry.cid = U16::new(cid.0);
+    entry.set_status(status);
+    entry.parameter_location = ErrorLogEntry::NO_LOCATION;
+    entry.trtype = TransportType::RDMA.0;
+    entry
+}
+
+/// An I/O command that failed later.
+pub(super) fn of_io(registry: &Registry, qid: Qid, cid: Cid, work: &IoWork, status: Status) -> ErrorLogEntry {
+    let namespace = registry.namespace(work.namespace);
+    let mut entry = of_command(qid, cid, status);
+    entry.nsid = U32::new(namespace.nsid.0);
+    entry.lba = U64::new(work.offset_bytes >> namespace.lba_shift);
+    entry
+}
+
+/// The byte of the entry that a status is about, where it can be only one.
+fn location(status: Status) -> U16 {
+    let about = |codes: &[Status]| codes.iter().any(|code| code.is(status));
+    if about(&[Status::INVALID_OPCODE]) {
+        U16::new(0)
+    } else if about(&[Status::INVALID_NAMESPACE_OR_FORMAT, Status::NAMESPACE_IS_WRITE_PROTECTED]) {
+        U16::new(4)
+    } else if about(&[Status::LBA_OUT_OF_RANGE]) {
+        U16::new(40)
+    } else {
+        ErrorLogEntry::NO_LOCATION
+    }
+}
+
+impl Controller {
+    pub(super) fn log_error(&self, entry: ErrorLogEntry) {
+        self.shared().errors.push(entry);
+    }
+}

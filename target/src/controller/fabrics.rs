@@ -1,0 +1,339 @@
+//! Fabrics commands: Connect, Property Get and Set, Disconnect.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use nvme_proto::fabrics::{
+    Connect, ConnectData, ConnectParameter, ConnectResponse, FabricsCommand, PropertyGet, PropertySet,
+};
+use nvme_proto::registers::{
+    Cap, CapCss, Cc, CcCss, Crto, Csts, Property, ShutdownNotification, ShutdownStatus, Version,
+};
+use nvme_proto::{Cntlid, Command as Parsed, Qid, Sqe, Status};
+use rdma::Time;
+
+use super::command::{CloseReason, Command, ControlCommand, ControlWork, Execution, Outcome, Work};
+use super::queue::{Queue, State, transfer};
+use super::{Controller, Kind, NewController, Phase, Shared};
+use crate::host::Host;
+use crate::limits::{ADMIN_QUEUE_ENTRIES, Limits};
+
+/// The version that controllers report.
+pub(super) const VERSION: Version = Version::V2_0;
+/// Time-out for RDY to follow EN, in 500 ms; it follows at once.
+const READY_TIMEOUT: u8 = 20;
+
+/// Only Connect is legal on a new connection.
+pub(super) fn parse_connecting(
+    queue: &Queue,
+    sqe: &Sqe,
+    parsed: Result<Parsed, Status>,
+) -> Result<Command, Outcome> {
+    let refuse = |status: Status, parameter: ConnectParameter| {
+        Err(Outcome { result: parameter.to_dw0().into(), status: status.with_dnr() })
+    };
+    match parsed {
+        Ok(Parsed::Fabrics(FabricsCommand::Connect(connect))) => {
+            if connect.qid != queue.qid {
+                return refuse(Status::CONNECT_INVALID_PARAMETERS, ConnectParameter::QID);
+            }
+            if connect.queue_entries > u32::from(queue.entries) {
+                return refuse(Status::CONNECT_INVALID_PARAMETERS, ConnectParameter::SQSIZE);
+            }
+            Ok(control(FabricsCommand::Connect(connect)))
+        }
+        // The one parameter that parsing itself refuses is a queue of one entry.
+        Err(status) if status.is(Status::CONNECT_INVALID_PARAMETERS) => {
+            refuse(status, ConnectParameter::SQSIZE)
+        }
+        Err(status) if sqe.is_fabrics() => Err(status.into()),
+        _ => Err(Status::COMMAND_SEQUENCE_ERROR.with_dnr().into()),
+    }
+}
+
+/// On a live queue Connect comes too late, and an I/O queue has no properties.
+pub(super) fn parse_live(qid: Qid, command: FabricsCommand) -> Result<Command, Status> {
+    match command {
+        FabricsCommand::Connect(_) => Err(Status::COMMAND_SEQUENCE_ERROR.with_dnr()),
+        FabricsCommand::PropertyGet(_) | FabricsCommand::PropertySet(_) if !qid.is_admin() => {
+            Err(Status::INVALID_OPCODE.with_dnr())
+        }
+        FabricsCommand::Disconnect(_) if qid.is_admin() => Err(Status::INVALID_QUEUE_TYPE.with_dnr()),
+        command => Ok(control(command)),
+    }
+}
+
+fn control(command: FabricsCommand) -> Command {
+    Command {
+        // Only Connect has data, and of a fixed size.
+        transfer: transfer(command.transfer(), ConnectData::BYTES as u32).unwrap_or_default(),
+        work: Work::Control(ControlWork(ControlCommand::Fabrics(command))),
+    }
+}
+
+pub(super) fn execute(
+    queue: &mut Queue,
+    now: Time,
+    command: FabricsCommand,
+    data: &[u8],
+) -> Execution {
+    let outcome = match command {
+        FabricsCommand::Connect(command) => connect(queue, now, &command, data).unwrap_or_else(|e| e),
+        FabricsCommand::PropertyGet(command) => with_controller(queue, |c| c.property(command)),
+        FabricsCommand::PropertySet(command) => {
+            let outcome = with_controller(queue, |c| c.set_property(command).map(|()| 0));
+            note_enabled(queue, now);
+            outcome
+        }
+        FabricsCommand::Disconnect(_) => {
+            if let State::Live(live) = &mut queue.state {
+                live.disconnected = true;
+            }
+            return Execution::Disconnect(Outcome::SUCCESS);
+        }
+    };
+    Execution::Complete(outcome)
+}
+
+fn with_controller(
+    queue: &Queue,
+    act: impl FnOnce(&Controller) -> Result<u64, Status>,
+) -> Outcome {
+    match queue.controller() {
+        Some(controller) => act(controller).into(),
+        None => Status::COMMAND_SEQUENCE_ERROR.with_dnr().into(),
+    }
+}
+
+/// Keeps the time since when a controller is not enabled.
+fn note_enabled(queue: &mut Queue, now: Time) {
+    if let State::Live(live) = &mut queue.state {
+        live.disabled_since = match (live.controller.is_ready(), live.disabled_since) {
+            (true, _) => None,
+            (false, since) => since.or(Some(now)),
+        };
+    }
+}
+
+/// Connect, whose entry was checked: checks the data, then makes an association or joins one.
+fn connect(
+    queue: &mut Queue,
+    now: Time,
+    connect: &Connect,
+    data: &[u8],
+) -> Result<Outcome, Outcome> {
+    if !matches!(queue.state, State::Connecting { .. }) {
+        return Err(Status::COMMAND_SEQUENCE_ERROR.with_dnr().into());
+    }
+    let data = ConnectData::parse(data).map_err(|_| Status::DATA_SGL_LENGTH_INVALID.with_dnr())?;
+    let host = Host { nqn: data.host().map_err(invalid)?, id: data.hostid };
+    if host.id.is_zero() {
+        return Err(invalid(ConnectParameter::HOSTID));
+    }
+    let controller = if queue.qid.is_admin() {
+        make_association(queue, now, connect, data, host)
+    } else {
+        join_association(queue, connect, data, &host)
+    };
+    let controller = controller.inspect_err(|outcome| {
+        tracing::warn!(
+            peer = %queue.peer, host = %host.nqn, qid = %queue.qid, subsystem = ?data.subnqn,
+            status = %outcome.status, "connect refused"
+        );
+    })?;
+    let flow_control = !connect.attributes.disable_sq_flow_control();
+    let response = ConnectResponse::controller(controller.cntlid);
+    // At most what the receive queue holds, which is a u16.
+    let entries = u16::try_from(connect.queue_entries).unwrap_or(queue.entries);
+    queue.connected(now, controller, entries, flow_control);
+    Ok(Outcome::success(response.into_bits().into()))
+}
+
+fn invalid(parameter: ConnectParameter) -> Outcome {
+    Outcome {
+        result: parameter.to_dw0().into(),
+        status: Status::CONNECT_INVALID_PARAMETERS.with_dnr(),
+    }
+}
+
+fn make_association(
+    queue: &Queue,
+    now: Time,
+    connect: &Connect,
+    data: &ConnectData,
+    host: Host,
+) -> Result<Arc<Controller>, Outcome> {
+    if data.cntlid() != Cntlid::DYNAMIC {
+        return Err(invalid(ConnectParameter::CNTLID));
+    }
+    if connect.queue_entries > u32::from(ADMIN_QUEUE_ENTRIES) {
+        return Err(invalid(ConnectParameter::SQSIZE));
+    }
+    let nqn = data.subsystem().map_err(invalid)?;
+    let kind = if nqn.is_discovery() {
+        Kind::Discovery
+    } else {
+        let subsystem = queue.port.subsystem(&nqn).ok_or(invalid(ConnectParameter::SUBNQN))?;
+        if !subsystem.allows(&host.nqn) {
+            return Err(Status::CONNECT_INVALID_HOST.with_dnr().into());
+        }
+        Kind::Nvm(Arc::clone(subsystem))
+    };
+    let new = NewController {
+        kind,
+        host,
+        port: Arc::clone(&queue.port),
+        peer: queue.peer,
+        keep_alive_ms: connect.keep_alive_timeout_ms,
+        now,
+    };
+    let controller = queue.registry.associate(new).ok_or(Status::CONNECT_CONTROLLER_BUSY)?;
+    if let Err(status) = controller.join(&queue.link) {
+        queue.registry.forget(controller.cntlid);
+        return Err(status.into());
+    }
+    tracing::info!(
+        cntlid = %controller.cntlid, %nqn, host = %host.nqn, peer = %queue.peer, "connected"
+    );
+    Ok(controller)
+}
+
+fn join_association(
+    queue: &Queue,
+    connect: &Connect,
+    data: &ConnectData,
+    host: &Host,
+) -> Result<Arc<Controller>, Outcome> {
+    // The association may just have ended; a host that connects anew can do better, so it may retry.
+    let gone = || Outcome { status: Status::CONNECT_INVALID_PARAMETERS, ..invalid(ConnectParameter::CNTLID) };
+    let controller = queue.registry.controller(data.cntlid()).ok_or_else(gone)?;
+    let subsystem = controller.subsystem().ok_or(invalid(ConnectParameter::QID))?;
+    if data.subsystem().map_err(invalid)? != subsystem.nqn {
+        return Err(invalid(ConnectParameter::SUBNQN));
+    }
+    if host.nqn != controller.host.nqn {
+        return Err(invalid(ConnectParameter::HOSTNQN));
+    }
+    if host.id != controller.host.id {
+        return Err(invalid(ConnectParameter::HOSTID));
+    }
+    if queue.port.id != controller.port.id {
+        return Err(invalid(ConnectParameter::CNTLID));
+    }
+    if connect.qid.0 > controller.granted_io_queues() {
+        return Err(invalid(ConnectParameter::QID));
+    }
+    if connect.queue_entries > u32::from(controller.limits.queue_depth) {
+        return Err(invalid(ConnectParameter::SQSIZE));
+    }
+    if !controller.is_ready() {
+        return Err(Status::COMMAND_SEQUENCE_ERROR.with_dnr().into());
+    }
+    controller.join(&queue.link)?;
+    Ok(controller)
+}
+
+/// Controller capabilities.
+pub(super) fn capabilities(limits: &Limits) -> Cap {
+    Cap::new()
+        .with_mqes_z(limits.queue_depth - 1)
+        .with_cqr(true)
+        .with_to(READY_TIMEOUT)
+        .with_css(CapCss::new().with_nvm(true))
+        .with_crwms(true)
+}
+
+impl Controller {
+    fn property(&self, get: PropertyGet) -> Result<u64, Status> {
+        if get.property.size() != Some(get.size) {
+            return Err(Status::INVALID_FIELD.with_dnr());
+        }
+        let shared = self.shared();
+        match get.property {
+            Property::CAP => Ok(capabilities(&self.limits).into_bits()),
+            Property::VS => Ok(VERSION.into_bits().get().into()),
+            Property::CC => Ok(shared.cc.into_bits().into()),
+            Property::CSTS => Ok(shared.csts.into_bits().into()),
+            Property::CRTO => {
+                Ok(Crto::new().with_crwmt(READY_TIMEOUT.into()).into_bits().into())
+            }
+            _ => Err(Status::INVALID_FIELD.with_dnr()),
+        }
+    }
+
+    fn set_property(&self, set: PropertySet) -> Result<(), Status> {
+        if set.property != Property::CC || set.property.size() != Some(set.size) {
+            return Err(Status::INVALID_FIELD.with_dnr());
+        }
+        self.configure(Cc::from_bits(set.value as u32));
+        Ok(())
+    }
+
+    /// A write of CC (Base, 3.1.4.5): enable, reset, shut down, or none of it.
+    fn configure(&self, new: Cc) {
+        let mut shared = self.shared();
+        let old = std::mem::replace(&mut shared.cc, new);
+        if old.en() && !new.en() {
+            self.reset(&mut shared);
+        } else if !old.en() && new.en() {
+            self.enable(&mut shared, new);
+        }
+        if new.shn() != ShutdownNotification::NONE {
+            self.shut_down(&mut shared);
+        } else if old.shn() != ShutdownNotification::NONE {
+            shared.csts.set_shst(ShutdownStatus::NORMAL);
+        }
+    }
+
+    fn enable(&self, shared: &mut Shared, cc: Cc) {
+        let sizes = cc.iosqes() == Cc::IOSQES && cc.iocqes() == Cc::IOCQES;
+        let usable = cc.css() == CcCss::NVM && cc.mps() == 0 && cc.ams() == 0;
+        if usable && (sizes || self.is_discovery()) {
+            shared.csts = Csts::new().with_rdy(true);
+            self.set_phase(Phase::Ready);
+        } else {
+            tracing::warn!(cntlid = %self.cntlid, peer = %self.peer, ?cc, "unsupported configuration");
+            shared.csts.set_cfs(true);
+            self.set_phase(Phase::Fatal);
+        }
+    }
+
+    /// Controller reset: I/O queues go, what was parked is aborted, features are as at first.
+    fn reset(&self, shared: &mut Shared) {
+        self.set_phase(Phase::Disabled);
+        shared.csts = Csts::new();
+        shared.members.close_io_queues(CloseReason::Reset);
+        shared.abort_async_events();
+        shared.features = super::Features::new(self.limits.io_queues);
+    }
+
+    fn shut_down(&self, shared: &mut Shared) {
+        if shared.csts.shst() != ShutdownStatus::COMPLETE {
+            tracing::debug!(cntlid = %self.cntlid, "shut down by the host");
+        }
+        shared.csts.set_shst(ShutdownStatus::COMPLETE);
+        shared.abort_async_events();
+        self.set_phase(Phase::ShutDown);
+    }
+
+    /// How many I/O queues the host may make.
+    fn granted_io_queues(&self) -> u16 {
+        self.shared().features.io_queues()
+    }
+
+    pub(super) fn keep_alive_ms(&self) -> u32 {
+        self.keep_alive_ms.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn set_keep_alive_ms(&self, ms: u32) {
+        self.keep_alive_ms.store(ms, Ordering::Relaxed);
+    }
+}
+
+impl Shared {
+    fn abort_async_events(&mut self) {
+        for cid in self.async_events.reset() {
+            self.members.complete(cid, Status::ABORT_REQUESTED.into());
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! NVM commands: from blocks of a namespace to bytes of a medium, and from the medium's errors to status.
+
+use nvme_proto::nvm::DsmRange;
+use nvme_proto::{FromBytes, LbaRange, NvmCommand, Status};
+
+use super::command::{Command, IoKind, IoWork, Outcome, Work};
+use super::link::IoCounters;
+use super::queue::transfer;
+use super::Controller;
+use crate::backend::BackendError;
+use crate::namespace::Namespace;
+use crate::registry::Registry;
+
+/// Checks a command and gives it its bytes. `Err` completes it at once, also where there is nothing to do.
+pub(super) fn parse(controller: &Controller, command: &NvmCommand) -> Result<Command, Outcome> {
+    if !controller.is_ready() {
+        return Err(Status::COMMAND_SEQUENCE_ERROR.with_dnr().into());
+    }
+    let namespace = controller.subsystem().and_then(|subsystem| subsystem.namespace(command.nsid()));
+    let namespace = namespace.ok_or(Status::INVALID_NAMESPACE_OR_FORMAT.with_dnr())?;
+    let (kind, range) = kind_and_range(command)?;
+    if kind.changes_medium() && namespace.write_protected() {
+        return Err(Status::NAMESPACE_IS_WRITE_PROTECTED.with_dnr().into());
+    }
+    let (offset_bytes, length_bytes) = match range {
+        Some(range) => bytes_of(namespace, range)?,
+        None => (0, 0),
+    };
+    let transfer =
+        transfer(command.transfer(namespace.lba_bytes()), controller.limits.max_transfer_bytes)?;
+    let work = IoWork { namespace: namespace.index, kind, offset_bytes, length_bytes };
+    Ok(Command { transfer, work: Work::Io(work) })
+}
+
+fn kind_and_range(command: &NvmCommand) -> Result<(IoKind, Option<LbaRange>), Outcome> {
+    Ok(match command {
+        NvmCommand::Read(read) => (IoKind::Read, Some(read.range)),
+        NvmCommand::Write(write) => (IoKind::Write { fua: write.fua }, Some(write.range)),
+        NvmCommand::Compare(compare) => (IoKind::Compare, Some(compare.range)),
+        NvmCommand::WriteZeroes(zeroes) => {
+            let kind = IoKind::WriteZeroes { fua: zeroes.fua, deallocate: zeroes.deallocate };
+            (kind, Some(zeroes.range))
+        }
+        NvmCommand::Flush(_) => (IoKind::Flush, None),
+        NvmCommand::DatasetManagement(dsm) if dsm.attributes.deallocate() => (IoKind::Deallocate, None),
+        // Hints, which nothing here can use.
+        NvmCommand::DatasetManagement(_) => return Err(Outcome::SUCCESS),
+    })
+}
+
+fn bytes_of(namespace: &Namespace, range: LbaRange) -> Result<(u64, u64), Status> {
+    range.check(namespace.size_blocks)?;
+    Ok((range.slba << namespace.lba_shift, range.length_bytes(namespace.lba_bytes())))
+}
+
+impl IoKind {
+    fn changes_medium(self) -> bool {
+        match self {
+            Self::Write { .. } | Self::WriteZeroes { .. } | Self::Deallocate => true,
+            Self::Read | Self::Flush | Self::Compare => false,
+        }
+    }
+}
+
+/// The byte ranges of a Deallocate command; see [`super::Queue::deallocate_ranges`].
+pub(super) fn deallocate_ranges<'a>(
+    registry: &Registry,
+    work: &IoWork,
+    data: &'a [u8],
+) -> Result<impl Iterator<Item = (u64, u64)> + use<'a>, Status> {
+    let namespace = registry.namespace(work.namespace);
+    let (size_blocks, shift) = (namespace.size_blocks, namespace.lba_shift);
+    let ranges = <[DsmRange]>::ref_from_bytes(data)
+        .map_err(|_| Status::DATA_SGL_LENGTH_INVALID.with_dnr())?;
+    let inside = |range: &DsmRange| {
+        let end = range.slba.get().checked_add(range.length_blocks.get().into());
+        end.is_some_and(|end| end <= size_blocks)
+    };
+    if !ranges.iter().all(inside) {
+        return Err(Status::LBA_OUT_OF_RANGE.with_dnr());
+    }
+    let bytes = move |range: &DsmRange| {
+        (range.slba.get() << shift, u64::from(range.length_blocks.get()) << shift)
+    };
+    Ok(ranges.iter().filter(|range| range.length_blocks.get() > 0).map(bytes))
+}
+
+/// The one place where errors of storage become NVMe status.
+pub(super) fn status_of(error: BackendError, kind: IoKind) -> Status {
+    let medium = if kind.changes_medium() || kind == IoKind::Flush {
+        Status::WRITE_FAULT
+    } else {
+        Status::UNRECOVERED_READ_ERROR
+    };
+    match error {
+        BackendError::OutOfSpace => Status::CAPACITY_EXCEEDED.with_dnr(),
+        BackendError::Medium | BackendError::Shrunk => medium.with_dnr(),
+        BackendError::ReadOnly => Status::NAMESPACE_IS_WRITE_PROTECTED.with_dnr(),
+        BackendError::Unsupported => Status::INVALID_OPCODE.with_dnr(),
+        BackendError::Cancelled => Status::ABORT_REQUESTED,
+        BackendError::Gone => Status::INTERNAL_ERROR.with_dnr(),
+        BackendError::System(_) => Status::INTERNAL_ERROR,
+    }
+}
+
+/// Counts a command that succeeded.
+pub(super) fn count(counters: &IoCounters, work: &IoWork) {
+    match work.kind {
+        IoKind::Read => {
+            counters.reads.add(1);
+            counters.read_bytes.add(work.length_bytes);
+        }
+        IoKind::Write { .. } => {
+            counters.writes.add(1);
+            counters.written_bytes.add(work.length_bytes);
+        }
+        IoKind::Flush => counters.flushes.add(1),
+        IoKind::WriteZeroes { .. } => counters.write_zeroes.add(1),
+        IoKind::Compare => counters.compares.add(1),
+        IoKind::Deallocate => counters.deallocates.add(1),
+    }
+}

@@ -1,0 +1,141 @@
+//! What a queue's owner shares with the controller: the other cores' way to reach the queue.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::task::Waker;
+
+use nvme_proto::Qid;
+use rdma::Time;
+
+use super::command::{CloseReason, Event};
+use crate::stats::IoStats;
+
+/// One queue as the rest of the process sees it.
+#[derive(Debug)]
+pub(super) struct QueueLink {
+    pub(super) qid: Qid,
+    waker: Waker,
+    /// Set after the mailbox changed, cleared by the owner before it looks.
+    mail: AtomicBool,
+    mailbox: Mutex<Mailbox>,
+    /// When the last command came.
+    last_command: AtomicU64,
+    /// Only the owner writes.
+    pub(super) counters: IoCounters,
+}
+
+#[derive(Debug, Default)]
+struct Mailbox {
+    events: VecDeque<Event>,
+    close: Option<CloseReason>,
+}
+
+impl QueueLink {
+    pub(super) fn new(qid: Qid, waker: Waker, now: Time) -> Self {
+        Self {
+            qid,
+            waker,
+            mail: AtomicBool::new(false),
+            mailbox: Mutex::default(),
+            last_command: AtomicU64::new(now.as_nanos()),
+            counters: IoCounters::default(),
+        }
+    }
+
+    /// Puts an event into the mailbox. Bounded by what a host may have outstanding.
+    pub(super) fn post(&self, event: Event) {
+        self.mailbox().events.push_back(event);
+        self.ring();
+    }
+
+    /// Tells the owner to close the connection; the first reason counts.
+    pub(super) fn close(&self, reason: CloseReason) {
+        self.mailbox().close.get_or_insert(reason);
+        self.ring();
+    }
+
+    /// Makes the owner look at its deadlines again.
+    pub(super) fn wake(&self) {
+        self.waker.wake_by_ref();
+    }
+
+    /// The next event for the owner. One relaxed load when there is none. After [`QueueLink::close`] it is
+    /// the closing for ever.
+    pub(super) fn next_event(&self) -> Option<Event> {
+        if !self.mail.load(Ordering::Relaxed) {
+            return None;
+        }
+        let mut mailbox = self.mailbox();
+        if let Some(reason) = mailbox.close {
+            return Some(Event::Close(reason));
+        }
+        let event = mailbox.events.pop_front();
+        // Under the lock, so that nothing that is posted now is overlooked.
+        self.mail.store(!mailbox.events.is_empty(), Ordering::Relaxed);
+        event
+    }
+
+    pub(super) fn saw_command(&self, now: Time) {
+        self.last_command.store(now.as_nanos(), Ordering::Relaxed);
+    }
+
+    pub(super) fn last_command(&self) -> Time {
+        Time::from_nanos(self.last_command.load(Ordering::Relaxed))
+    }
+
+    fn ring(&self) {
+        self.mail.store(true, Ordering::Release);
+        self.waker.wake_by_ref();
+    }
+
+    fn mailbox(&self) -> std::sync::MutexGuard<'_, Mailbox> {
+        self.mailbox.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Counters of one queue, written by its owner alone.
+#[derive(Debug, Default)]
+pub(super) struct IoCounters {
+    pub(super) reads: Counter,
+    pub(super) read_bytes: Counter,
+    pub(super) writes: Counter,
+    pub(super) written_bytes: Counter,
+    pub(super) flushes: Counter,
+    pub(super) write_zeroes: Counter,
+    pub(super) deallocates: Counter,
+    pub(super) compares: Counter,
+    pub(super) failed: Counter,
+}
+
+impl IoCounters {
+    pub(super) fn snapshot(&self) -> IoStats {
+        IoStats {
+            reads: self.reads.get(),
+            read_bytes: self.read_bytes.get(),
+            writes: self.writes.get(),
+            written_bytes: self.written_bytes.get(),
+            flushes: self.flushes.get(),
+            write_zeroes: self.write_zeroes.get(),
+            deallocates: self.deallocates.get(),
+            compares: self.compares.get(),
+            failed: self.failed.get(),
+            ..IoStats::default()
+        }
+    }
+}
+
+/// A number with one writer and many readers.
+#[derive(Debug, Default)]
+pub(super) struct Counter(AtomicU64);
+
+impl Counter {
+    pub(super) fn add(&self, by: u64) {
+        // One writer: no read-modify-write needed.
+        self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(by), Ordering::Relaxed);
+    }
+
+    pub(super) fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}

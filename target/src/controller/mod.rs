@@ -1,0 +1,192 @@
+//! Controllers: what NVMe is, apart from how bytes move.
+//!
+//! A [`Queue`] is one connection's view, owned by its core. [`Controller`] is what the queues of one
+//! association share. The data path reads atomics of it; everything else is behind one lock. Nothing here
+//! waits, reads a clock or does I/O.
+//!
+//! Not offered: authentication, static controllers, PRPs, fused operations, metadata, reservations, ANA,
+//! namespace management, NVM subsystem reset.
+
+mod admin;
+mod association;
+mod async_event;
+mod command;
+mod discovery;
+mod error_log;
+mod fabrics;
+mod feature;
+mod identify;
+mod io;
+mod link;
+mod log;
+mod queue;
+
+#[cfg(test)]
+mod tests;
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicU8, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use nvme_proto::Cntlid;
+use nvme_proto::registers::{Cc, Csts};
+use rdma::Time;
+
+pub use self::command::{
+    Abort, CloseReason, Command, ControlWork, Direction, Event, Execution, IoKind, IoWork, Outcome, Transfer,
+    Work,
+};
+pub use self::queue::{Accepted, Queue};
+
+use self::association::Members;
+use self::async_event::AsyncEvents;
+use self::error_log::ErrorLog;
+use self::feature::Features;
+use crate::host::Host;
+use crate::limits::{DISCOVERY_KEEP_ALIVE, KEEP_ALIVE_GRANULARITY, Limits};
+use crate::port::Port;
+use crate::registry::Registry;
+use crate::subsystem::Subsystem;
+
+/// A controller: one host's association with one subsystem, or with the discovery service.
+#[derive(Debug)]
+pub struct Controller {
+    /// Its id.
+    pub cntlid: Cntlid,
+    /// What it offers.
+    pub kind: Kind,
+    /// Who connected.
+    pub host: Host,
+    /// Where.
+    pub port: Arc<Port>,
+    /// From which address.
+    pub peer: SocketAddr,
+    /// When.
+    pub connected_at: Time,
+    registry: Weak<Registry>,
+    limits: Limits,
+    phase: AtomicU8,
+    keep_alive_ms: AtomicU32,
+    /// When the association ends because an I/O queue did; `u64::MAX` for never.
+    end_at: AtomicU64,
+    shared: Mutex<Shared>,
+}
+
+/// What a controller offers.
+#[derive(Clone, Debug)]
+pub enum Kind {
+    /// The namespaces of a subsystem.
+    Nvm(Arc<Subsystem>),
+    /// The discovery log.
+    Discovery,
+}
+
+/// What the queues of an association share, behind the lock.
+#[derive(Debug)]
+struct Shared {
+    cc: Cc,
+    csts: Csts,
+    members: Members,
+    async_events: AsyncEvents,
+    errors: ErrorLog,
+    features: Features,
+}
+
+/// What the data path has to know of CC and CSTS.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+enum Phase {
+    Disabled,
+    Ready,
+    ShutDown,
+    Fatal,
+}
+
+impl Controller {
+    fn new(registry: &Arc<Registry>, cntlid: Cntlid, new: NewController) -> Self {
+        Self {
+            cntlid,
+            kind: new.kind,
+            host: new.host,
+            port: new.port,
+            peer: new.peer,
+            connected_at: new.now,
+            registry: Arc::downgrade(registry),
+            limits: registry.limits().clone(),
+            phase: AtomicU8::new(Phase::Disabled as u8),
+            keep_alive_ms: AtomicU32::new(new.keep_alive_ms),
+            end_at: AtomicU64::new(u64::MAX),
+            shared: Mutex::new(Shared {
+                cc: Cc::new(),
+                csts: Csts::new(),
+                members: Members::default(),
+                async_events: AsyncEvents::default(),
+                errors: ErrorLog::default(),
+                features: Features::new(registry.limits().io_queues),
+            }),
+        }
+    }
+
+    /// The subsystem, unless it is the discovery service.
+    pub fn subsystem(&self) -> Option<&Arc<Subsystem>> {
+        match &self.kind {
+            Kind::Nvm(subsystem) => Some(subsystem),
+            Kind::Discovery => None,
+        }
+    }
+
+    fn is_discovery(&self) -> bool {
+        matches!(self.kind, Kind::Discovery)
+    }
+
+    /// Whether commands other than fabrics commands are legal.
+    fn is_ready(&self) -> bool {
+        self.phase.load(Ordering::Acquire) == Phase::Ready as u8
+    }
+
+    fn set_phase(&self, phase: Phase) {
+        self.phase.store(phase as u8, Ordering::Release);
+    }
+
+    /// The keep-alive interval; `None` when the host asked for none.
+    fn keep_alive(&self) -> Option<Duration> {
+        match (self.keep_alive_ms.load(Ordering::Relaxed), &self.kind) {
+            (0, Kind::Nvm(_)) => None,
+            (0, Kind::Discovery) => Some(DISCOVERY_KEEP_ALIVE),
+            (ms, _) => Some(round_up(Duration::from_millis(ms.into()))),
+        }
+    }
+
+    fn end_at(&self) -> Option<Time> {
+        let nanos = self.end_at.load(Ordering::Acquire);
+        (nanos != u64::MAX).then(|| Time::from_nanos(nanos))
+    }
+
+    fn shared(&self) -> MutexGuard<'_, Shared> {
+        // Nothing that holds the lock leaves the state half changed.
+        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What a Connect command says about the controller to make.
+#[derive(Debug)]
+pub(crate) struct NewController {
+    pub(crate) kind: Kind,
+    pub(crate) host: Host,
+    pub(crate) port: Arc<Port>,
+    pub(crate) peer: SocketAddr,
+    pub(crate) keep_alive_ms: u32,
+    pub(crate) now: Time,
+}
+
+/// To the granularity that controllers report (KAS).
+fn round_up(interval: Duration) -> Duration {
+    let unit = KEEP_ALIVE_GRANULARITY.as_millis();
+    let units = interval.as_millis().div_ceil(unit);
+    Duration::from_millis(u64::try_from(units * unit).unwrap_or(u64::MAX))
+}
+
+pub(crate) fn new_controller(registry: &Arc<Registry>, cntlid: Cntlid, new: NewController) -> Controller {
+    Controller::new(registry, cntlid, new)
+}

@@ -1,0 +1,326 @@
+//! One queue of one association, on the core that owns its connection.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::task::Waker;
+use std::time::Duration;
+
+use nvme_proto::nvm::DatasetManagement;
+use nvme_proto::{Cid, Command as Parsed, Cqe, Qid, Sqe, Status};
+use rdma::Time;
+
+use super::command::{
+    Abort, CloseReason, Command, ControlCommand, ControlWork, Direction, Event, Execution, IoKind, IoWork,
+    Outcome, Transfer, Work,
+};
+use super::link::QueueLink;
+use super::{Controller, admin, error_log, fabrics, io};
+use crate::backend::BackendError;
+use crate::limits::{CONNECT_TIMEOUT, ENABLE_TIMEOUT};
+use crate::port::Port;
+use crate::registry::Registry;
+
+/// A connection that the transport accepted.
+#[derive(Debug)]
+pub struct Accepted {
+    /// The port that it came in on.
+    pub port: Arc<Port>,
+    /// The queue id that it asked for.
+    pub qid: Qid,
+    /// Commands that its receive queue holds, as negotiated.
+    pub entries: u16,
+    /// Who connected.
+    pub peer: SocketAddr,
+    /// Wakes the core that owns the connection; called from other cores.
+    pub waker: Waker,
+    /// When.
+    pub now: Time,
+}
+
+/// One NVMe queue. Its owner calls, for each command, [`Queue::parse`] and at its end [`Queue::completion`];
+/// each turn [`Queue::poll`]; at the end of the connection [`Queue::close`].
+#[derive(Debug)]
+pub struct Queue {
+    pub(super) registry: Arc<Registry>,
+    pub(super) port: Arc<Port>,
+    pub(super) qid: Qid,
+    pub(super) peer: SocketAddr,
+    pub(super) link: Arc<QueueLink>,
+    pub(super) state: State,
+    /// Submission queue entries: as negotiated, then as Connect says.
+    pub(super) entries: u16,
+    head: Head,
+}
+
+/// Which commands are legal.
+#[derive(Debug)]
+pub(super) enum State {
+    /// Only Connect.
+    Connecting { since: Time },
+    /// Those of the queue's kind.
+    Live(Live),
+    /// None; the connection is about to go.
+    Ended,
+}
+
+#[derive(Debug)]
+pub(super) struct Live {
+    pub(super) controller: Arc<Controller>,
+    /// Start of the running keep-alive interval. Of the admin queue.
+    pub(super) interval_start: Time,
+    /// Since when the controller is not enabled. Of the admin queue.
+    pub(super) disabled_since: Option<Time>,
+    /// A command of this queue ended the queue alone (Disconnect).
+    pub(super) disconnected: bool,
+}
+
+/// Submission queue head for flow control.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Head {
+    At(u16),
+    /// The host asked for no flow control.
+    Disabled,
+}
+
+impl Queue {
+    /// A queue whose host has not sent Connect yet.
+    pub fn new(registry: Arc<Registry>, accepted: Accepted) -> Self {
+        Self {
+            registry,
+            port: accepted.port,
+            qid: accepted.qid,
+            peer: accepted.peer,
+            link: Arc::new(QueueLink::new(accepted.qid, accepted.waker, accepted.now)),
+            state: State::Connecting { since: accepted.now },
+            entries: accepted.entries,
+            head: Head::At(0),
+        }
+    }
+
+    /// The queue's id.
+    pub fn qid(&self) -> Qid {
+        self.qid
+    }
+
+    /// Whether Connect succeeded and the association lives.
+    pub fn is_live(&self) -> bool {
+        matches!(self.state, State::Live(_))
+    }
+
+    /// The controller, once connected.
+    pub fn controller(&self) -> Option<&Arc<Controller>> {
+        match &self.state {
+            State::Live(live) => Some(&live.controller),
+            State::Connecting { .. } | State::Ended => None,
+        }
+    }
+
+    /// Looks at a command before any of its data moved, and decides all that the entry alone decides.
+    ///
+    /// # Errors
+    /// How to complete the command at once.
+    pub fn parse(&mut self, now: Time, sqe: &Sqe) -> Result<Command, Outcome> {
+        self.link.saw_command(now);
+        self.parse_in_state(sqe).map_err(|outcome| {
+            self.failed(sqe, outcome)
+        })
+    }
+
+    fn parse_in_state(&self, sqe: &Sqe) -> Result<Command, Outcome> {
+        match (&self.state, Parsed::parse(self.qid, sqe)) {
+            (State::Connecting { .. }, parsed) => fabrics::parse_connecting(self, sqe, parsed),
+            (State::Live(live), Ok(Parsed::Nvm(command))) => {
+                io::parse(&live.controller, &command).map_err(Outcome::from)
+            }
+            (State::Live(_), Ok(Parsed::Fabrics(command))) => {
+                Ok(fabrics::parse_live(self.qid, command)?)
+            }
+            (State::Live(live), Ok(Parsed::Admin(command))) => {
+                Ok(admin::parse(&live.controller, command)?)
+            }
+            (State::Live(_), Err(status)) => Err(status.into()),
+            (State::Ended, _) => Err(Status::ABORTED_SQ_DELETION.into()),
+        }
+    }
+
+    /// Does a fabrics or admin command. Data from the host must be in `data`; data for the host is put there,
+    /// every byte of it. `data` has the length of the command's transfer. May lock, never blocks for long.
+    pub fn execute(&mut self, now: Time, cid: Cid, work: ControlWork, data: &mut [u8]) -> Execution {
+        match work.0 {
+            ControlCommand::Fabrics(command) => fabrics::execute(self, now, command, data),
+            ControlCommand::Admin(command) => admin::execute(self, now, cid, &command, data),
+        }
+    }
+
+    /// How an I/O command ends: the storage engine's error as a status, counted, and in the error log.
+    pub fn finish_io(&mut self, cid: Cid, work: &IoWork, result: Result<(), BackendError>) -> Outcome {
+        match result {
+            Ok(()) => {
+                io::count(&self.link.counters, work);
+                Outcome::SUCCESS
+            }
+            Err(error) => self.io_failed(cid, work, io::status_of(error, work.kind)),
+        }
+    }
+
+    /// How an I/O command ends that failed for a reason that is not the medium's: the host's memory, an
+    /// abort, Compare Failure.
+    pub fn io_failed(&mut self, cid: Cid, work: &IoWork, status: Status) -> Outcome {
+        self.link.counters.failed.add(1);
+        let Some(controller) = self.controller() else { return status.into() };
+        let entry = error_log::of_io(&self.registry, self.qid, cid, work, status);
+        controller.log_error(entry);
+        Outcome::from(status.with_more())
+    }
+
+    /// The byte ranges of a Deallocate command, from the data that came with it. Empty ranges are left out.
+    ///
+    /// # Errors
+    /// A range is outside the namespace; then none of them is to be deallocated.
+    pub fn deallocate_ranges<'a>(
+        &self,
+        work: &IoWork,
+        data: &'a [u8],
+    ) -> Result<impl Iterator<Item = (u64, u64)> + use<'a>, Status> {
+        io::deallocate_ranges(&self.registry, work, data)
+    }
+
+    /// The response to a command that ended.
+    pub fn completion(&mut self, cid: Cid, outcome: Outcome) -> Cqe {
+        let head = match &mut self.head {
+            Head::Disabled => 0xFFFF,
+            Head::At(head) => {
+                // The slot of this command is free again: the receive was reposted before.
+                *head = if *head + 1 >= self.entries { 0 } else { *head + 1 };
+                *head
+            }
+        };
+        Cqe::new(cid, outcome.status).with_result(outcome.result).with_queue(head, self.qid)
+    }
+
+    /// What the owner must do next, if anything. Cheap when there is nothing; call it until it says so, each
+    /// turn, and whenever [`Queue::deadline`] has come. After [`Event::Close`] nothing else follows.
+    pub fn poll(&mut self, now: Time) -> Option<Event> {
+        if let Some(reason) = self.overdue(now) {
+            self.end(reason);
+        }
+        self.link.next_event()
+    }
+
+    /// When [`Queue::poll`] must run again at the latest. Changes made by other cores come with a wake-up.
+    pub fn deadline(&self) -> Option<Time> {
+        match &self.state {
+            State::Connecting { since } => Some(*since + CONNECT_TIMEOUT),
+            State::Live(live) if self.qid.is_admin() => {
+                let keep_alive = live.controller.keep_alive().map(|kato| live.interval_start + kato);
+                let enable = live.disabled_since.map(|since| since + ENABLE_TIMEOUT);
+                [keep_alive, enable, live.controller.end_at()].into_iter().flatten().min()
+            }
+            State::Live(_) | State::Ended => None,
+        }
+    }
+
+    /// Tells what became of [`Event::Abort`].
+    pub fn answer_abort(&mut self, abort: Abort, aborted: bool) {
+        if let State::Live(live) = &self.state {
+            live.controller.answer_abort(abort.asked_by, aborted);
+        }
+    }
+
+    /// The connection is gone. Every association ends with its first queue, except that one queue may leave
+    /// by Disconnect.
+    pub fn close(mut self, now: Time) {
+        self.leave(Some(now));
+    }
+
+    /// Reports a command that was refused, with its place in the error log.
+    fn failed(&self, sqe: &Sqe, outcome: Outcome) -> Outcome {
+        if !self.qid.is_admin() {
+            self.link.counters.failed.add(1);
+        }
+        tracing::debug!(peer = %self.peer, qid = %self.qid, ?sqe, status = %outcome.status, "command refused");
+        match self.controller() {
+            Some(controller) => {
+                controller.log_error(error_log::of_sqe(self.qid, sqe, outcome.status));
+                Outcome { status: outcome.status.with_more(), ..outcome }
+            }
+            None => outcome,
+        }
+    }
+
+    pub(super) fn connected(&mut self, now: Time, controller: Arc<Controller>, entries: u16, flow: bool) {
+        self.entries = entries;
+        if !flow {
+            self.head = Head::Disabled;
+        }
+        self.state = State::Live(Live {
+            controller,
+            interval_start: now,
+            disabled_since: Some(now),
+            disconnected: false,
+        });
+    }
+
+    /// A timer of this queue that ran out.
+    fn overdue(&mut self, now: Time) -> Option<CloseReason> {
+        match &mut self.state {
+            State::Connecting { since } if now >= *since + CONNECT_TIMEOUT => {
+                Some(CloseReason::ConnectTimeout)
+            }
+            State::Live(live) if self.qid.is_admin() => live.overdue(now),
+            _ => None,
+        }
+    }
+
+    fn end(&mut self, reason: CloseReason) {
+        match &self.state {
+            State::Live(live) => live.controller.end(reason),
+            State::Connecting { .. } | State::Ended => self.link.close(reason),
+        }
+    }
+
+    fn leave(&mut self, now: Option<Time>) {
+        if let State::Live(live) = std::mem::replace(&mut self.state, State::Ended) {
+            live.controller.queue_left(&self.link, live.disconnected, now);
+        }
+    }
+}
+
+impl Drop for Queue {
+    fn drop(&mut self) {
+        self.leave(None);
+    }
+}
+
+impl Live {
+    fn overdue(&mut self, now: Time) -> Option<CloseReason> {
+        if self.controller.end_at().is_some_and(|at| now >= at) {
+            return Some(CloseReason::AssociationEnded);
+        }
+        if self.disabled_since.is_some_and(|since| now >= since + ENABLE_TIMEOUT) {
+            return Some(CloseReason::EnableTimeout);
+        }
+        let kato = self.controller.keep_alive()?;
+        if now < self.interval_start + kato {
+            return None;
+        }
+        // Traffic based: an interval in which a command came starts anew.
+        let alive = self.controller.last_command() > self.interval_start;
+        self.interval_start = now;
+        (!alive).then_some(CloseReason::KeepAlive)
+    }
+}
+
+/// The transfer that an entry implies, for data that a controller moves; nothing for zero bytes.
+pub(super) fn transfer(of: nvme_proto::Transfer, most: u32) -> Result<Option<Transfer>, Status> {
+    let direction = match of.direction {
+        nvme_proto::Direction::HostToController => Direction::HostToController,
+        nvme_proto::Direction::ControllerToHost => Direction::ControllerToHost,
+        nvme_proto::Direction::None | nvme_proto::Direction::Bidirectional => return Ok(None),
+    };
+    match u32::try_from(of.length_bytes) {
+        Ok(0) => Ok(None),
+        Ok(length_bytes) if length_bytes <= most => Ok(Some(Transfer { direction, length_bytes })),
+        _ => Err(Status::INVALID_FIELD.with_dnr()),
+    }
+}

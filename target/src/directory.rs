@@ -1,0 +1,165 @@
+//! The shards of a directory: which of its files are namespaces.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::config::DirectoryConfig;
+use crate::limits::{DIRECTORY_DEPTH, MAX_NAMESPACES};
+
+/// One file to export.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Shard {
+    /// Its path relative to the directory, with `/`.
+    pub relative: String,
+    /// Where it really is, symlinks resolved.
+    pub path: PathBuf,
+}
+
+/// Why a directory can not be exported.
+#[derive(Debug, thiserror::Error)]
+#[error("{}: {reason}", path.display())]
+pub struct DirectoryError {
+    path: PathBuf,
+    reason: String,
+}
+
+/// The regular files of a directory and its folders, sorted by relative path.
+///
+/// Left out: names that start with a dot, empty files, and (with a warning) symlinks that lead outside the
+/// directory or nowhere and names that are not UTF-8. Symlinks to folders are not followed.
+///
+/// # Errors
+/// The directory or a folder in it can not be read, it is none, or it holds nothing to export.
+pub fn scan(config: &DirectoryConfig) -> Result<Vec<Shard>, DirectoryError> {
+    let failed = |path: &Path, error: io::Error| DirectoryError {
+        path: path.to_owned(),
+        reason: error.to_string(),
+    };
+    let root = config.path.canonicalize().map_err(|error| failed(&config.path, error))?;
+    let mut shards = Vec::new();
+    let mut folders = vec![(root.clone(), 0)];
+    while let Some((folder, depth)) = folders.pop() {
+        for entry in std::fs::read_dir(&folder).map_err(|error| failed(&folder, error))? {
+            let entry = entry.map_err(|error| failed(&folder, error))?;
+            match classify(&root, &entry.path(), &config.suffix) {
+                Entry::Shard(shard) => shards.push(shard),
+                Entry::Folder if depth < DIRECTORY_DEPTH => folders.push((entry.path(), depth + 1)),
+                Entry::Folder => tracing::warn!(
+                    path = %entry.path().display(),
+                    "left out: folders nest more than {DIRECTORY_DEPTH} deep"
+                ),
+                Entry::LeftOut => {}
+                Entry::Unusable(reason) => {
+                    tracing::warn!(path = %entry.path().display(), "left out: {reason}");
+                }
+            }
+            if shards.len() > MAX_NAMESPACES {
+                let reason = format!("holds more than {MAX_NAMESPACES} files; split the directory");
+                return Err(DirectoryError { path: root, reason });
+            }
+        }
+    }
+    if shards.is_empty() {
+        let reason = match config.suffix.as_str() {
+            "" => "holds no file to export".to_owned(),
+            suffix => format!("holds no file to export whose name ends in \"{suffix}\""),
+        };
+        return Err(DirectoryError { path: root, reason });
+    }
+    shards.sort();
+    Ok(shards)
+}
+
+enum Entry {
+    Shard(Shard),
+    Folder,
+    LeftOut,
+    Unusable(&'static str),
+}
+
+fn classify(root: &Path, path: &Path, suffix: &str) -> Entry {
+    let Some(name) = path.file_name().and_then(|name| name.to_str()) else {
+        return Entry::Unusable("its name is not UTF-8");
+    };
+    if name.starts_with('.') {
+        return Entry::LeftOut;
+    }
+    let Ok(kind) = path.symlink_metadata() else {
+        return Entry::Unusable("it can not be looked at");
+    };
+    if kind.is_dir() {
+        return Entry::Folder;
+    }
+    if !name.ends_with(suffix) {
+        return Entry::LeftOut;
+    }
+    let Ok(real) = path.canonicalize() else {
+        return Entry::Unusable("the symlink leads nowhere");
+    };
+    if !real.starts_with(root) {
+        return Entry::Unusable("the symlink leads outside the directory");
+    }
+    match real.metadata() {
+        Ok(meta) if meta.is_file() && meta.len() > 0 => shard(root, path, real),
+        _ => Entry::LeftOut,
+    }
+}
+
+fn shard(root: &Path, path: &Path, real: PathBuf) -> Entry {
+    match path.strip_prefix(root).ok().and_then(Path::to_str) {
+        Some(relative) if relative.len() <= crate::identity::NAME_BYTES => {
+            Entry::Shard(Shard { relative: relative.to_owned(), path: real })
+        }
+        Some(_) => Entry::Unusable("its relative path is too long"),
+        None => Entry::Unusable("its path is not UTF-8"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+    use crate::config::Origin;
+
+    fn config(path: &Path, suffix: &str) -> DirectoryConfig {
+        DirectoryConfig {
+            path: path.to_owned(),
+            suffix: suffix.into(),
+            writable: false,
+            lba_shift: None,
+            origin: Origin("test".into()),
+        }
+    }
+
+    #[test]
+    fn finds_shards_and_lets_no_symlink_out() {
+        let outside = tempfile::tempdir().expect("a folder");
+        std::fs::write(outside.path().join("secret.tar"), "secret").expect("written");
+        let dir = tempfile::tempdir().expect("a folder");
+        let root = dir.path();
+        std::fs::create_dir(root.join("sub")).expect("made");
+        for (name, content) in [("b.tar", "b"), ("sub/a.tar", "a"), (".hidden.tar", "h"), ("empty.tar", "")] {
+            std::fs::write(root.join(name), content).expect("written");
+        }
+        std::fs::write(root.join("notes.txt"), "n").expect("written");
+        symlink(outside.path().join("secret.tar"), root.join("out.tar")).expect("linked");
+        symlink(outside.path(), root.join("away")).expect("linked");
+        symlink(root.join("gone"), root.join("dangling.tar")).expect("linked");
+        symlink(root.join("b.tar"), root.join("inside.tar")).expect("linked");
+        symlink(root, root.join("loop")).expect("linked");
+
+        let found = scan(&config(root, ".tar")).expect("shards");
+        let names: Vec<_> = found.iter().map(|shard| shard.relative.as_str()).collect();
+        assert_eq!(names, ["b.tar", "inside.tar", "sub/a.tar"]);
+    }
+
+    #[test]
+    fn says_when_there_is_nothing() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let error = scan(&config(dir.path(), ".tar")).expect_err("empty").to_string();
+        assert!(error.contains("ends in \".tar\""), "{error}");
+        let error = scan(&config(&dir.path().join("none"), "")).expect_err("missing").to_string();
+        assert!(error.contains("No such file"), "{error}");
+    }
+}

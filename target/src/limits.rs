@@ -1,0 +1,82 @@
+//! Every limit of the target in one place.
+//!
+//! Constants are protocol bounds or protection against peers; [`Limits`] is what an operator may tune. A
+//! peer can make the target hold at most what these numbers allow.
+
+use std::time::Duration;
+
+/// Entries of an admin queue. Hosts ask for 32; more is refused.
+pub const ADMIN_QUEUE_ENTRIES: u16 = 32;
+/// Associations (controllers) that may live at once in the process.
+pub const MAX_ASSOCIATIONS: usize = 4096;
+/// The lowest controller id that is handed out.
+pub const CNTLID_FIRST: u16 = 1;
+/// The highest controller id that is handed out (NVMe-oF reserves FFF0h and above).
+pub const CNTLID_LAST: u16 = 0xFFEF;
+/// Asynchronous Event Requests that one controller keeps.
+pub const ASYNC_EVENT_REQUESTS: usize = 4;
+/// Events that one controller remembers while no request waits for them.
+pub const ASYNC_EVENTS_PENDING: usize = 8;
+/// Abort commands that one controller has outstanding.
+pub const ABORTS: usize = 4;
+/// Entries of a controller's error log.
+pub const ERROR_LOG_ENTRIES: usize = 64;
+/// Namespace ids that a changed-namespace list names before it only says "many" (NVMe Base, log page 04h).
+pub const CHANGED_NAMESPACES: usize = 1024;
+/// Ranges of one Dataset Management command.
+pub const DEALLOCATE_RANGES: usize = 256;
+/// The highest NSID that a configuration may give.
+pub const NSID_LAST: u32 = 65_536;
+/// Namespaces in one process.
+pub const MAX_NAMESPACES: usize = 65_536;
+/// Folders that a directory of shards may nest.
+pub const DIRECTORY_DEPTH: usize = 16;
+/// Granularity of the Keep Alive timer that controllers report.
+pub const KEEP_ALIVE_GRANULARITY: Duration = Duration::from_millis(100);
+/// Keep Alive time-out of a discovery controller whose host asked for none.
+pub const DISCOVERY_KEEP_ALIVE: Duration = Duration::from_secs(120);
+/// How long a connection may take from its acceptance to a successful Connect command.
+pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a host may leave a controller disabled (NVMe-oF: the association may then be ended).
+pub const ENABLE_TIMEOUT: Duration = Duration::from_secs(120);
+/// How long the admin queue outlives the first I/O queue that ended. Hosts that shut down in order end their
+/// I/O queues first and then write CC over the admin queue.
+pub const TEARDOWN_GRACE: Duration = Duration::from_secs(3);
+
+/// What an operator may tune.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Entries of an I/O queue that a host may ask for, 2..=1024.
+    pub queue_depth: u16,
+    /// I/O queues of one association, 1..=1024.
+    pub io_queues: u16,
+    /// In-capsule data of one command, 0..=65,536 bytes, a multiple of 16.
+    pub in_capsule_data_bytes: u32,
+    /// Data of one command (reported as MDTS), a power of two in 4 KiB..=16 MiB.
+    pub max_transfer_bytes: u32,
+    /// Buffer pool of the process, at least twice `max_transfer_bytes`.
+    pub pool_bytes: u64,
+    /// Connections (queues) of the process.
+    pub connections: u32,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            queue_depth: 128,
+            io_queues: 64,
+            in_capsule_data_bytes: 4096,
+            max_transfer_bytes: 1 << 20,
+            pool_bytes: 64 << 20,
+            connections: 4096,
+        }
+    }
+}
+
+impl Limits {
+    /// The Maximum Data Transfer Size exponent: `max_transfer_bytes` is 4 KiB times two to the power of it.
+    pub fn mdts(&self) -> u8 {
+        // A power of two of at least 4 KiB, by configuration.
+        (self.max_transfer_bytes.trailing_zeros() as u8).saturating_sub(12)
+    }
+}

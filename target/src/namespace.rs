@@ -1,0 +1,85 @@
+//! A namespace: identity and geometry of what hosts see, and the backend behind it.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use nvme_proto::Nsid;
+use uuid::Uuid;
+
+use crate::backend::{Backend, OpenedBackend};
+use crate::config::NamespaceConfig;
+
+/// Names a namespace in this process: an index for per-core tables.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct NamespaceIndex(pub u32);
+
+/// A namespace.
+pub struct Namespace {
+    /// Its index in this process.
+    pub index: NamespaceIndex,
+    /// Its id in the subsystem.
+    pub nsid: Nsid,
+    /// Its name.
+    pub name: String,
+    /// Its UUID.
+    pub uuid: Uuid,
+    /// Its NGUID; zeros when it has none.
+    pub nguid: [u8; 16],
+    /// Bytes per logical block, as a power of two.
+    pub lba_shift: u8,
+    /// Its size in logical blocks: the exact size rounded up.
+    pub size_blocks: u64,
+    /// The exact size; what is beyond it in the last block reads as zeros.
+    pub exact_bytes: u64,
+    /// Whether the configuration lets hosts write.
+    pub writable: bool,
+    /// Whether a host set write protection (Namespace Write Protection Config).
+    protected: AtomicBool,
+    backend: Arc<dyn Backend>,
+}
+
+impl Namespace {
+    /// A namespace over an opened medium.
+    pub fn new(index: NamespaceIndex, config: &NamespaceConfig, opened: OpenedBackend) -> Self {
+        Self {
+            index,
+            nsid: config.nsid,
+            name: config.name.clone(),
+            uuid: config.uuid,
+            nguid: config.nguid,
+            lba_shift: opened.lba_shift,
+            size_blocks: opened.exact_bytes.div_ceil(1 << opened.lba_shift),
+            exact_bytes: opened.exact_bytes,
+            writable: config.writable,
+            protected: AtomicBool::new(false),
+            backend: opened.backend,
+        }
+    }
+
+    /// Whether a write is refused now.
+    pub fn write_protected(&self) -> bool {
+        !self.writable || self.protected.load(Ordering::Acquire)
+    }
+
+    /// Sets or clears write protection; true if that changed anything.
+    pub fn protect(&self, protected: bool) -> bool {
+        self.protected.swap(protected, Ordering::AcqRel) != protected
+    }
+
+    /// Bytes per logical block.
+    pub fn lba_bytes(&self) -> u32 {
+        1 << self.lba_shift
+    }
+
+    /// The backend.
+    pub fn backend(&self) -> &Arc<dyn Backend> {
+        &self.backend
+    }
+}
+
+impl fmt::Debug for Namespace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Namespace({} \"{}\", {} bytes)", self.nsid, self.name, self.exact_bytes)
+    }
+}

@@ -1,0 +1,145 @@
+//! The live set: what is exported where, and who is connected.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use nvme_proto::Cntlid;
+
+use crate::controller::{CloseReason, Controller, NewController, new_controller};
+use crate::limits::{CNTLID_FIRST, CNTLID_LAST, Limits, MAX_ASSOCIATIONS};
+use crate::namespace::{Namespace, NamespaceIndex};
+use crate::port::Port;
+use crate::stats::IoStats;
+use crate::subsystem::Subsystem;
+
+/// Everything that exists in a target. What is exported does not change while it lives; who is connected is
+/// behind a lock that only the control path takes.
+#[derive(Debug)]
+pub struct Registry {
+    limits: Limits,
+    ports: Vec<Arc<Port>>,
+    subsystems: Vec<Arc<Subsystem>>,
+    /// By [`NamespaceIndex`].
+    namespaces: Vec<Arc<Namespace>>,
+    associations: Mutex<Associations>,
+    stopping: AtomicBool,
+}
+
+#[derive(Debug)]
+struct Associations {
+    live: BTreeMap<u16, Arc<Controller>>,
+    next: u16,
+}
+
+impl Registry {
+    /// The live set of these parts. The namespaces' indices count up from 0.
+    pub(crate) fn new(
+        limits: Limits,
+        ports: Vec<Arc<Port>>,
+        subsystems: Vec<Arc<Subsystem>>,
+        namespaces: Vec<Arc<Namespace>>,
+    ) -> Arc<Self> {
+        let in_order = |(at, namespace): (usize, &Arc<Namespace>)| namespace.index.0 as usize == at;
+        assert!(namespaces.iter().enumerate().all(in_order), "namespaces are numbered in order");
+        Arc::new(Self {
+            limits,
+            ports,
+            subsystems,
+            namespaces,
+            associations: Mutex::new(Associations { live: BTreeMap::new(), next: CNTLID_FIRST }),
+            stopping: AtomicBool::new(false),
+        })
+    }
+
+    /// Limits.
+    pub fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    /// Where to listen.
+    pub fn ports(&self) -> &[Arc<Port>] {
+        &self.ports
+    }
+
+    /// What is exported.
+    pub fn subsystems(&self) -> &[Arc<Subsystem>] {
+        &self.subsystems
+    }
+
+    /// All namespaces; a [`NamespaceIndex`] is an index into it.
+    pub fn namespaces(&self) -> &[Arc<Namespace>] {
+        &self.namespaces
+    }
+
+    /// One namespace, by an index that came from here.
+    pub fn namespace(&self, index: NamespaceIndex) -> &Arc<Namespace> {
+        &self.namespaces[index.0 as usize]
+    }
+
+    /// Makes a controller; `None` when there are too many or the target is stopping. An id is not used again
+    /// while its controller lives, and as late as possible after.
+    pub(crate) fn associate(self: &Arc<Self>, new: NewController) -> Option<Arc<Controller>> {
+        let mut associations = self.associations();
+        if self.is_stopping() || associations.live.len() >= MAX_ASSOCIATIONS {
+            return None;
+        }
+        let id = associations.free_id();
+        let controller = Arc::new(new_controller(self, Cntlid(id), new));
+        associations.live.insert(id, Arc::clone(&controller));
+        Some(controller)
+    }
+
+    /// The live controller with an id.
+    pub fn controller(&self, cntlid: Cntlid) -> Option<Arc<Controller>> {
+        self.associations().live.get(&cntlid.0).cloned()
+    }
+
+    /// All live controllers.
+    pub fn controllers(&self) -> Vec<Arc<Controller>> {
+        self.associations().live.values().cloned().collect()
+    }
+
+    pub(crate) fn forget(&self, cntlid: Cntlid) {
+        self.associations().live.remove(&cntlid.0);
+    }
+
+    /// Ends every association and admits no new one.
+    pub fn stop(&self) {
+        self.stopping.store(true, Ordering::Release);
+        for controller in self.controllers() {
+            controller.end(CloseReason::Stopping);
+        }
+    }
+
+    /// Whether [`Registry::stop`] was called.
+    pub fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Acquire)
+    }
+
+    /// I/O commands since the start.
+    pub fn io_stats(&self) -> IoStats {
+        let mut sum = IoStats::default();
+        self.subsystems.iter().for_each(|subsystem| sum += subsystem.retired());
+        self.controllers().iter().for_each(|controller| sum += controller.io_stats());
+        sum
+    }
+
+    fn associations(&self) -> MutexGuard<'_, Associations> {
+        self.associations.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Associations {
+    /// The next id in turn that no live controller has. There are more ids than controllers may live.
+    fn free_id(&mut self) -> u16 {
+        const { assert!(MAX_ASSOCIATIONS < (CNTLID_LAST - CNTLID_FIRST) as usize) };
+        loop {
+            let id = self.next;
+            self.next = if id == CNTLID_LAST { CNTLID_FIRST } else { id + 1 };
+            if !self.live.contains_key(&id) {
+                return id;
+            }
+        }
+    }
+}

@@ -1,0 +1,157 @@
+//! Counters of the target, and their JSON line.
+
+use serde::Serialize;
+
+/// All counters of a target at one moment.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Stats {
+    /// Since the target started, in milliseconds.
+    pub uptime_ms: u64,
+    /// Associations (connected controllers).
+    pub associations: u64,
+    /// Connections (queues), admin queues included.
+    pub connections: u64,
+    /// Connections accepted since the start.
+    pub connections_accepted: u64,
+    /// Connection requests rejected since the start.
+    pub connections_rejected: u64,
+    /// I/O commands.
+    pub io: IoStats,
+    /// System calls of the poll groups, by kind.
+    pub system_calls: SystemCallStats,
+    /// Packets and datagrams; zeros where hardware keeps them to itself.
+    pub network: NetworkStats,
+    /// Buffer pool.
+    pub pool: PoolStats,
+    /// Peers that broke a rule or whose commands failed, worst first; at most 64 are listed.
+    pub peer_errors: Vec<PeerErrors>,
+    /// Resident memory of the process, pool included.
+    pub resident_bytes: u64,
+}
+
+/// I/O commands.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct IoStats {
+    /// Read commands that succeeded.
+    pub reads: u64,
+    /// Bytes that they moved.
+    pub read_bytes: u64,
+    /// Write commands that succeeded.
+    pub writes: u64,
+    /// Bytes that they moved.
+    pub written_bytes: u64,
+    /// Flush commands that succeeded.
+    pub flushes: u64,
+    /// Write Zeroes commands that succeeded.
+    pub write_zeroes: u64,
+    /// Dataset Management commands that succeeded.
+    pub deallocates: u64,
+    /// Compare commands that succeeded.
+    pub compares: u64,
+    /// Commands on I/O queues that failed.
+    pub failed: u64,
+    /// Reads and writes of files that bypassed the page cache.
+    pub direct: u64,
+    /// Reads and writes of files that went through the page cache.
+    pub bounced: u64,
+}
+
+/// System calls of the poll groups, by kind.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct SystemCallStats {
+    /// `io_uring_enter` that submitted or reaped.
+    pub uring_enter: u64,
+    /// `io_uring_enter` that slept.
+    pub uring_wait: u64,
+    /// `io_uring_register`.
+    pub uring_register: u64,
+    /// Plain file calls.
+    pub file: u64,
+    /// Calls that sent packets.
+    pub send: u64,
+    /// Calls that received packets.
+    pub receive: u64,
+}
+
+/// Packets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct NetworkStats {
+    /// Sent, retransmissions included.
+    pub packets_sent: u64,
+    /// Received and accepted.
+    pub packets_received: u64,
+    /// Payload sent, in bytes.
+    pub payload_bytes_sent: u64,
+    /// Payload received, in bytes.
+    pub payload_bytes_received: u64,
+    /// Sent again.
+    pub packets_retransmitted: u64,
+    /// Dropped: duplicate, out of order, malformed or for nobody.
+    pub packets_dropped: u64,
+    /// Dropped because the invariant CRC was wrong.
+    pub icrc_failures: u64,
+    /// Acknowledge time-outs.
+    pub ack_timeouts: u64,
+    /// Receiver-not-ready NAKs sent.
+    pub rnr_naks_sent: u64,
+    /// Receiver-not-ready NAKs received.
+    pub rnr_naks_received: u64,
+    /// Sequence NAKs sent.
+    pub sequence_naks_sent: u64,
+    /// Sequence NAKs received.
+    pub sequence_naks_received: u64,
+    /// Work-request doorbells.
+    pub doorbells: u64,
+}
+
+/// Buffer pool.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct PoolStats {
+    /// Its size.
+    pub bytes: u64,
+    /// In use now.
+    pub used_bytes: u64,
+    /// Requests that had to wait for a buffer.
+    pub waits: u64,
+}
+
+/// What one peer did wrong.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct PeerErrors {
+    /// Its address.
+    pub peer: String,
+    /// Commands that ended with an error status.
+    pub commands_failed: u64,
+    /// Connections that ended because it broke a rule or went silent.
+    pub connections_lost: u64,
+}
+
+impl Stats {
+    /// One line of JSON: `{"event":"stats", ...}`.
+    pub fn to_json_line(&self) -> String {
+        #[derive(Serialize)]
+        struct Line<'a> {
+            event: &'static str,
+            #[serde(flatten)]
+            stats: &'a Stats,
+        }
+        serde_json::to_string(&Line { event: "stats", stats: self })
+            .expect("counters and strings serialise")
+    }
+}
+
+impl std::ops::AddAssign for IoStats {
+    fn add_assign(&mut self, other: Self) {
+        self.reads += other.reads;
+        self.read_bytes += other.read_bytes;
+        self.writes += other.writes;
+        self.written_bytes += other.written_bytes;
+        self.flushes += other.flushes;
+        self.write_zeroes += other.write_zeroes;
+        self.deallocates += other.deallocates;
+        self.compares += other.compares;
+        self.failed += other.failed;
+        self.direct += other.direct;
+        self.bounced += other.bounced;
+    }
+}

@@ -1,0 +1,77 @@
+//! A subsystem: the namespaces that hosts see under one name.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use nvme_proto::{AsciiField, HostNqn, Nqn, Nsid};
+
+use crate::config::{HostPolicy, SubsystemConfig};
+use crate::namespace::Namespace;
+use crate::stats::IoStats;
+
+/// A subsystem. Its namespaces do not change while it lives.
+#[derive(Debug)]
+pub struct Subsystem {
+    /// Its name.
+    pub nqn: Nqn,
+    /// Serial number.
+    pub serial: AsciiField<20>,
+    /// Model number.
+    pub model: AsciiField<40>,
+    hosts: HostPolicy,
+    /// Sorted by NSID, each NSID once.
+    namespaces: Vec<Arc<Namespace>>,
+    /// I/O of controllers that are gone.
+    retired: Mutex<IoStats>,
+}
+
+impl Subsystem {
+    /// A subsystem of these namespaces, in any order, whose NSIDs differ.
+    pub fn new(config: &SubsystemConfig, mut namespaces: Vec<Arc<Namespace>>) -> Self {
+        namespaces.sort_by_key(|namespace| namespace.nsid);
+        Self {
+            nqn: config.nqn,
+            // The configuration was checked to fit.
+            serial: AsciiField::new(&config.serial).unwrap_or_default(),
+            model: AsciiField::new(&config.model).unwrap_or_default(),
+            hosts: config.hosts.clone(),
+            namespaces,
+            retired: Mutex::default(),
+        }
+    }
+
+    /// Whether a host may connect.
+    pub fn allows(&self, host: &HostNqn) -> bool {
+        self.hosts.allows(host)
+    }
+
+    /// All namespaces, by NSID.
+    pub fn namespaces(&self) -> &[Arc<Namespace>] {
+        &self.namespaces
+    }
+
+    /// The namespace with an id.
+    pub fn namespace(&self, nsid: Nsid) -> Option<&Arc<Namespace>> {
+        // Ids without gaps, the usual case, are found at once.
+        let guess = self.namespaces.get((nsid.0 as usize).wrapping_sub(1));
+        if let Some(namespace) = guess.filter(|namespace| namespace.nsid == nsid) {
+            return Some(namespace);
+        }
+        let found = self.namespaces.binary_search_by_key(&nsid, |namespace| namespace.nsid);
+        found.ok().map(|at| &self.namespaces[at])
+    }
+
+    /// The highest NSID, or 0.
+    pub fn highest_nsid(&self) -> u32 {
+        self.namespaces.last().map_or(0, |namespace| namespace.nsid.0)
+    }
+
+    /// Keeps the counters of a controller that is gone.
+    pub(crate) fn retire(&self, stats: IoStats) {
+        *self.retired.lock().unwrap_or_else(PoisonError::into_inner) += stats;
+    }
+
+    /// I/O of controllers that are gone.
+    pub(crate) fn retired(&self) -> IoStats {
+        *self.retired.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
