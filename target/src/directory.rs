@@ -139,7 +139,9 @@ mod tests {
         let dir = tempfile::tempdir().expect("a folder");
         let root = dir.path();
         std::fs::create_dir(root.join("sub")).expect("made");
-        for (name, content) in [("b.tar", "b"), ("sub/a.tar", "a"), (".hidden.tar", "h"), ("empty.tar", "")] {
+        for (name, content) in
+            [("b.tar", "b"), ("sub/a.tar", "a"), (".hidden.tar", "h"), ("empty.tar", "")]
+        {
             std::fs::write(root.join(name), content).expect("written");
         }
         std::fs::write(root.join("notes.txt"), "n").expect("written");

@@ -39,7 +39,9 @@ pub enum ExportError {
     #[error(transparent)]
     NsidFile(#[from] NsidFileError),
     /// Two namespaces with one identity.
-    #[error("{origin}: \"{name}\" has the same UUID as \"{other}\"; hosts would take them for one disk")]
+    #[error(
+        "{origin}: \"{name}\" has the same UUID as \"{other}\"; hosts would take them for one disk"
+    )]
     SameIdentity {
         /// Where the configuration names it.
         origin: Origin,

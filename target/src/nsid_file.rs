@@ -84,11 +84,9 @@ impl NsidFile {
         let path = state_dir.join(name);
         let content = match std::fs::read(&path) {
             Ok(bytes) => parse(&path, nqn, &bytes)?,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Content {
-                version: VERSION,
-                nqn: nqn.to_string(),
-                nsids: BTreeMap::new(),
-            },
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                Content { version: VERSION, nqn: nqn.to_string(), nsids: BTreeMap::new() }
+            }
             Err(error) => return Err(NsidFileError::Read { path, error }),
         };
         Ok(Self { path, content, changed: false })
@@ -153,14 +151,16 @@ impl NsidFile {
 
 fn parse(path: &Path, nqn: &Nqn, bytes: &[u8]) -> Result<Content, NsidFileError> {
     let damaged = |reason: String| NsidFileError::Damaged { path: path.to_owned(), reason };
-    let content: Content = serde_json::from_slice(bytes).map_err(|error| damaged(error.to_string()))?;
+    let content: Content =
+        serde_json::from_slice(bytes).map_err(|error| damaged(error.to_string()))?;
     if content.version != VERSION {
         return Err(damaged(format!("version {}, not {VERSION}", content.version)));
     }
     if content.nqn != nqn.as_str() {
         return Err(damaged(format!("it is of the subsystem {}", content.nqn)));
     }
-    let ids: BTreeSet<_> = content.nsids.values().filter(|id| (1..=NSID_LAST).contains(*id)).collect();
+    let ids: BTreeSet<_> =
+        content.nsids.values().filter(|id| (1..=NSID_LAST).contains(*id)).collect();
     if ids.len() != content.nsids.len() {
         return Err(damaged("an NSID is there twice or out of range".into()));
     }
@@ -217,7 +217,9 @@ mod tests {
         file.assign(["a"], &BTreeSet::new()).expect("room");
         file.save().expect("saved");
         let path = file.path.clone();
-        for damage in ["", "{}", r#"{"version":1,"nqn":"nqn.2026-01.io.feedrail:t","nsids":{"a":1,"b":1}}"#] {
+        for damage in
+            ["", "{}", r#"{"version":1,"nqn":"nqn.2026-01.io.feedrail:t","nsids":{"a":1,"b":1}}"#]
+        {
             std::fs::write(&path, damage).expect("written");
             let error = NsidFile::open(dir.path(), &nqn()).expect_err("damaged");
             assert!(matches!(error, NsidFileError::Damaged { .. }), "{error}");

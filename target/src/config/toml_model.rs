@@ -145,7 +145,9 @@ impl Reader<'_> {
             provider: file.provider,
             cores: file.cores.unwrap_or(Cores::Count(1)),
             polling: Duration::from_micros(polling_us.into()),
-            state_dir: file.state_dir.map_or_else(identity::default_state_dir, |p| self.resolve(&p)),
+            state_dir: file
+                .state_dir
+                .map_or_else(identity::default_state_dir, |p| self.resolve(&p)),
             limits: self.limits(file.limits)?,
             ports: self.ports(file.port, &subsystems)?,
             subsystems,
@@ -158,13 +160,15 @@ impl Reader<'_> {
             limits.queue_depth = self.in_range(&depth, 2, 1024, "entries of an I/O queue")?;
         }
         if let Some(queues) = table.io_queues {
-            limits.io_queues = self.in_range(&queues, 1, 1024, "I/O queues of one host connection")?;
+            limits.io_queues =
+                self.in_range(&queues, 1, 1024, "I/O queues of one host connection")?;
         }
         if let Some(connections) = table.connections {
             limits.connections = self.in_range(&connections, 1, 1 << 20, "connections")?;
         }
         if let Some(bytes) = table.in_capsule_data_bytes {
-            limits.in_capsule_data_bytes = self.bytes(&bytes, 0, 1 << 16, |b| b.is_multiple_of(16), "a multiple of 16")?;
+            limits.in_capsule_data_bytes =
+                self.bytes(&bytes, 0, 1 << 16, |b| b.is_multiple_of(16), "a multiple of 16")?;
         }
         if let Some(bytes) = &table.max_transfer_bytes {
             limits.max_transfer_bytes =
@@ -250,9 +254,9 @@ impl Reader<'_> {
         let origin = self.document.origin(table.span().start);
         let table = table.into_inner();
         let address = self.address(&table.address)?;
-        let serves = table.subsystems.map(|list| {
-            list.iter().map(|nqn| self.known_subsystem(nqn, subsystems)).collect()
-        });
+        let serves = table
+            .subsystems
+            .map(|list| list.iter().map(|nqn| self.known_subsystem(nqn, subsystems)).collect());
         let id = match &table.id {
             Some(id) => self.in_range(id, 1, u16::MAX, "port id")?,
             None => u16::try_from(index + 1).unwrap_or(u16::MAX),
@@ -311,7 +315,8 @@ impl Reader<'_> {
         let table = table.into_inner();
         let nqn = self.subsystem_nqn(&table.nqn)?;
         if table.namespace.is_empty() && table.directory.is_empty() {
-            let message = "has no namespace; add [[subsystem.namespace]] or [[subsystem.directory]]";
+            let message =
+                "has no namespace; add [[subsystem.namespace]] or [[subsystem.directory]]";
             return Err(self.document.error(at, message));
         }
         let dataset_id = table.dataset_id.unwrap_or_else(|| identity::dataset_id(&nqn));
@@ -338,7 +343,8 @@ impl Reader<'_> {
     fn subsystem_nqn(&self, text: &Spanned<String>) -> Result<Nqn, ConfigError> {
         let nqn = self.nqn(text)?;
         if nqn.is_discovery() {
-            let message = "this is the name of the discovery service, which is always there; choose another";
+            let message =
+                "this is the name of the discovery service, which is always there; choose another";
             return Err(self.document.error(text.span().start, message));
         }
         Ok(nqn)
@@ -412,7 +418,8 @@ impl Reader<'_> {
         for nsid in tables.iter().filter_map(|table| table.get_ref().nsid.as_ref()) {
             self.in_range(nsid, 1, NSID_LAST, "namespace id")?;
             if !taken.insert(*nsid.get_ref()) {
-                let message = "another namespace of this subsystem has this nsid; they must be unique";
+                let message =
+                    "another namespace of this subsystem has this nsid; they must be unique";
                 return Err(self.document.error(nsid.span().start, message));
             }
         }
@@ -476,7 +483,9 @@ impl Reader<'_> {
             Kind::File => Ok(Medium::File { path: self.path_only(at, table)? }),
             Kind::Block => Ok(Medium::Block { path: self.path_only(at, table)? }),
             Kind::Null => Ok(Medium::Null { size_bytes: self.size_only(at, table, lba_shift)? }),
-            Kind::Memory => Ok(Medium::Memory { size_bytes: self.size_only(at, table, lba_shift)? }),
+            Kind::Memory => {
+                Ok(Medium::Memory { size_bytes: self.size_only(at, table, lba_shift)? })
+            }
         }
     }
 
@@ -504,11 +513,15 @@ impl Reader<'_> {
         let lba_bytes = 1_u64 << lba_shift.unwrap_or(9);
         match (&table.path, &table.size_bytes) {
             (Some(path), _) => {
-                let message = "memory and null namespaces have no file; remove path or set kind = \"file\"";
+                let message =
+                    "memory and null namespaces have no file; remove path or set kind = \"file\"";
                 Err(self.document.error(path.span().start, message))
             }
-            (None, Some(size)) if size.get_ref().0 == 0 || !size.get_ref().0.is_multiple_of(lba_bytes) => {
-                let message = format!("must be a positive multiple of the block size, {lba_bytes} bytes");
+            (None, Some(size))
+                if size.get_ref().0 == 0 || !size.get_ref().0.is_multiple_of(lba_bytes) =>
+            {
+                let message =
+                    format!("must be a positive multiple of the block size, {lba_bytes} bytes");
                 Err(self.document.error(size.span().start, message))
             }
             (None, Some(size)) => Ok(size.get_ref().0),

@@ -29,7 +29,9 @@ impl<'de> Deserialize<'de> for Bytes {
             type Value = Bytes;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a number of bytes, or a string with KiB, MiB, GiB or TiB as in \"64MiB\"")
+                f.write_str(
+                    "a number of bytes, or a string with KiB, MiB, GiB or TiB as in \"64MiB\"",
+                )
             }
 
             fn visit_i64<E: Error>(self, value: i64) -> Result<Bytes, E> {

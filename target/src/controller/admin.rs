@@ -19,7 +19,12 @@ pub(super) fn parse(controller: &Controller, command: AdminCommand) -> Result<Co
     })
 }
 
-pub(super) fn execute(queue: &Queue, cid: Cid, command: &AdminCommand, data: &mut [u8]) -> Execution {
+pub(super) fn execute(
+    queue: &Queue,
+    cid: Cid,
+    command: &AdminCommand,
+    data: &mut [u8],
+) -> Execution {
     let Some(controller) = queue.controller() else {
         return Execution::Complete(Status::COMMAND_SEQUENCE_ERROR.with_dnr().into());
     };

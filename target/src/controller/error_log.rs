@@ -65,7 +65,13 @@ pub(super) fn of_command(qid: Qid, cid: Cid, status: Status) -> ErrorLogEntry {
 }
 
 /// An I/O command that failed later.
-pub(super) fn of_io(registry: &Registry, qid: Qid, cid: Cid, work: &IoWork, status: Status) -> ErrorLogEntry {
+pub(super) fn of_io(
+    registry: &Registry,
+    qid: Qid,
+    cid: Cid,
+    work: &IoWork,
+    status: Status,
+) -> ErrorLogEntry {
     let namespace = registry.namespace(work.namespace);
     let mut entry = of_command(qid, cid, status);
     entry.nsid = U32::new(namespace.nsid.0);

@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use nvme_proto::fabrics::{
-    Connect, ConnectData, ConnectParameter, ConnectResponse, FabricsCommand, PropertyGet, PropertySet,
+    Connect, ConnectData, ConnectParameter, ConnectResponse, FabricsCommand, PropertyGet,
+    PropertySet,
 };
 use nvme_proto::registers::{
     Cap, CapCss, Cc, CcCss, Crto, Csts, Property, ShutdownNotification, ShutdownStatus, Version,
@@ -58,7 +59,9 @@ pub(super) fn parse_live(qid: Qid, command: FabricsCommand) -> Result<Command, S
         FabricsCommand::PropertyGet(_) | FabricsCommand::PropertySet(_) if !qid.is_admin() => {
             Err(Status::INVALID_OPCODE.with_dnr())
         }
-        FabricsCommand::Disconnect(_) if qid.is_admin() => Err(Status::INVALID_QUEUE_TYPE.with_dnr()),
+        FabricsCommand::Disconnect(_) if qid.is_admin() => {
+            Err(Status::INVALID_QUEUE_TYPE.with_dnr())
+        }
         command => Ok(control(command)),
     }
 }
@@ -78,7 +81,9 @@ pub(super) fn execute(
     data: &[u8],
 ) -> Execution {
     let outcome = match command {
-        FabricsCommand::Connect(command) => connect(queue, now, &command, data).unwrap_or_else(|e| e),
+        FabricsCommand::Connect(command) => {
+            connect(queue, now, &command, data).unwrap_or_else(|e| e)
+        }
         FabricsCommand::PropertyGet(command) => with_controller(queue, |c| c.property(command)),
         FabricsCommand::PropertySet(command) => {
             let outcome = with_controller(queue, |c| c.set_property(command).map(|()| 0));
@@ -95,10 +100,7 @@ pub(super) fn execute(
     Execution::Complete(outcome)
 }
 
-fn with_controller(
-    queue: &Queue,
-    act: impl FnOnce(&Controller) -> Result<u64, Status>,
-) -> Outcome {
+fn with_controller(queue: &Queue, act: impl FnOnce(&Controller) -> Result<u64, Status>) -> Outcome {
     match queue.controller() {
         Some(controller) => act(controller).into(),
         None => Status::COMMAND_SEQUENCE_ERROR.with_dnr().into(),
@@ -205,7 +207,10 @@ fn join_association(
     host: &Host,
 ) -> Result<Arc<Controller>, Outcome> {
     // The association may just have ended; a host that connects anew can do better, so it may retry.
-    let gone = || Outcome { status: Status::CONNECT_INVALID_PARAMETERS, ..invalid(ConnectParameter::CNTLID) };
+    let gone = || Outcome {
+        status: Status::CONNECT_INVALID_PARAMETERS,
+        ..invalid(ConnectParameter::CNTLID)
+    };
     let controller = queue.registry.controller(data.cntlid()).ok_or_else(gone)?;
     let subsystem = controller.subsystem().ok_or(invalid(ConnectParameter::QID))?;
     if data.subsystem().map_err(invalid)? != subsystem.nqn {
@@ -254,9 +259,7 @@ impl Controller {
             Property::VS => Ok(VERSION.into_bits().get().into()),
             Property::CC => Ok(shared.cc.into_bits().into()),
             Property::CSTS => Ok(shared.csts.into_bits().into()),
-            Property::CRTO => {
-                Ok(Crto::new().with_crwmt(READY_TIMEOUT.into()).into_bits().into())
-            }
+            Property::CRTO => Ok(Crto::new().with_crwmt(READY_TIMEOUT.into()).into_bits().into()),
             _ => Err(Status::INVALID_FIELD.with_dnr()),
         }
     }

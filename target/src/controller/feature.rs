@@ -1,8 +1,8 @@
 //! Features (Base, 5.1.25): what a host may tune of its controller.
 
 use nvme_proto::feature::{
-    Arbitration, AsyncEventConfig, Feature, FeatureCapabilities, FeatureId, GetFeatures, QueueCounts,
-    Select, SetFeatures, WriteProtection,
+    Arbitration, AsyncEventConfig, Feature, FeatureCapabilities, FeatureId, GetFeatures,
+    QueueCounts, Select, SetFeatures, WriteProtection,
 };
 use nvme_proto::{IntoBytes, Nsid, Status};
 
@@ -134,7 +134,11 @@ fn namespace(
 }
 
 /// A feature's value: dword 0 of the response, or in the data.
-pub(super) fn get(controller: &Controller, get: &GetFeatures, data: &mut [u8]) -> Result<u32, Status> {
+pub(super) fn get(
+    controller: &Controller,
+    get: &GetFeatures,
+    data: &mut [u8],
+) -> Result<u32, Status> {
     check(controller, get.fid, get.nsid)?;
     if get.select == Select::CAPABILITIES {
         return Ok(capabilities(get.fid).into_bits());
@@ -181,7 +185,9 @@ fn capabilities(fid: FeatureId) -> FeatureCapabilities {
 impl Controller {
     /// Tells every controller of the subsystem but this one, whose host knows.
     fn tell_namespace_changed(&self, nsid: Nsid) {
-        let (Some(registry), Some(subsystem)) = (self.registry.upgrade(), self.subsystem()) else { return };
+        let (Some(registry), Some(subsystem)) = (self.registry.upgrade(), self.subsystem()) else {
+            return;
+        };
         for other in registry.controllers() {
             let same = other.subsystem().is_some_and(|of| std::sync::Arc::ptr_eq(of, subsystem));
             if same && other.cntlid != self.cntlid {

@@ -4,11 +4,13 @@ use std::sync::Arc;
 
 use nvme_proto::identify::{
     Cmic, Cns, ControllerType, Dlfeat, FileInfo, IdDescriptor, Identify, IdentifyController,
-    IdentifyControllerNvm, IdentifyNamespace, IdentifyNamespaceIndependent, IdentifyNamespaceNvm, Lpa,
-    NamespaceList, Nmic, Nsattr, Nsfeat, Nstat, Nwpc, Oaes, Ofcs, Oncs, Sgls, Vwc, write_descriptors,
+    IdentifyControllerNvm, IdentifyNamespace, IdentifyNamespaceIndependent, IdentifyNamespaceNvm,
+    Lpa, NamespaceList, Nmic, Nsattr, Nsfeat, Nstat, Nwpc, Oaes, Ofcs, Oncs, Sgls, Vwc,
+    write_descriptors,
 };
 use nvme_proto::{
-    AsciiField, Csi, FromZeros, IntoBytes, LbaFormat, Nqn, NqnField, Nsid, Status, U16, U32, U64, U128,
+    AsciiField, Csi, FromZeros, IntoBytes, LbaFormat, Nqn, NqnField, Nsid, Status, U16, U32, U64,
+    U128,
 };
 
 use super::{Controller, Kind, fabrics};
@@ -30,7 +32,11 @@ const CQES: u8 = 0x44;
 const PREFERRED_BYTES: u32 = 4096;
 
 /// Fills `data`, which is zeros.
-pub(super) fn write(controller: &Controller, identify: &Identify, data: &mut [u8]) -> Result<(), Status> {
+pub(super) fn write(
+    controller: &Controller,
+    identify: &Identify,
+    data: &mut [u8],
+) -> Result<(), Status> {
     let subsystem = match &controller.kind {
         Kind::Nvm(subsystem) => subsystem,
         Kind::Discovery if identify.cns == Cns::CONTROLLER => {
@@ -42,7 +48,9 @@ pub(super) fn write(controller: &Controller, identify: &Identify, data: &mut [u8
     match identify.cns {
         Cns::CONTROLLER => put(data, &nvm_controller(controller, subsystem)),
         Cns::ACTIVE_NAMESPACES => put(data, &active_namespaces(subsystem, identify.nsid)?),
-        Cns::NAMESPACE => of_namespace(subsystem, identify.nsid, data, |n, data| put(data, &namespace(n)))?,
+        Cns::NAMESPACE => {
+            of_namespace(subsystem, identify.nsid, data, |n, data| put(data, &namespace(n)))?
+        }
         Cns::NAMESPACE_DESCRIPTORS => {
             let found = subsystem.namespace(identify.nsid).ok_or(INVALID_NAMESPACE)?;
             descriptors(found, data);
@@ -98,7 +106,7 @@ fn of_namespace(
     Ok(())
 }
 
-fn put<T: IntoBytes + nvme_proto::Immutable>(data: &mut [u8], value: &T) {
+fn put<T: IntoBytes + zerocopy::Immutable>(data: &mut [u8], value: &T) {
     data.iter_mut().zip(value.as_bytes()).for_each(|(to, from)| *to = *from);
 }
 

@@ -3,10 +3,10 @@
 use nvme_proto::nvm::DsmRange;
 use nvme_proto::{FromBytes, LbaRange, NvmCommand, Status};
 
+use super::Controller;
 use super::command::{Command, IoKind, IoWork, Outcome, Work};
 use super::link::IoCounters;
 use super::queue::transfer;
-use super::Controller;
 use crate::backend::BackendError;
 use crate::namespace::Namespace;
 use crate::registry::Registry;
@@ -16,7 +16,8 @@ pub(super) fn parse(controller: &Controller, command: &NvmCommand) -> Result<Com
     if !controller.is_ready() {
         return Err(Status::COMMAND_SEQUENCE_ERROR.with_dnr().into());
     }
-    let namespace = controller.subsystem().and_then(|subsystem| subsystem.namespace(command.nsid()));
+    let namespace =
+        controller.subsystem().and_then(|subsystem| subsystem.namespace(command.nsid()));
     let namespace = namespace.ok_or(Status::INVALID_NAMESPACE_OR_FORMAT.with_dnr())?;
     let (kind, range) = kind_and_range(command)?;
     if kind.changes_medium() && namespace.write_protected() {
@@ -42,7 +43,9 @@ fn kind_and_range(command: &NvmCommand) -> Result<(IoKind, Option<LbaRange>), Ou
             (kind, Some(zeroes.range))
         }
         NvmCommand::Flush(_) => (IoKind::Flush, None),
-        NvmCommand::DatasetManagement(dsm) if dsm.attributes.deallocate() => (IoKind::Deallocate, None),
+        NvmCommand::DatasetManagement(dsm) if dsm.attributes.deallocate() => {
+            (IoKind::Deallocate, None)
+        }
         // Hints, which nothing here can use.
         NvmCommand::DatasetManagement(_) => return Err(Outcome::SUCCESS),
     })

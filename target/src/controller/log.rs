@@ -1,12 +1,10 @@
 //! Log pages.
 
 use nvme_proto::log::{
-    CommandEffects, EffectsLog, FirmwareSlotLog, FirmwareSlots, GetLogPage, LogId, LogOffset, SmartLog,
-    SupportedLogPages,
+    CommandEffects, EffectsLog, FirmwareSlotLog, FirmwareSlots, GetLogPage, LogId, LogOffset,
+    SmartLog, SupportedLogPages,
 };
-use nvme_proto::{
-    AdminOpcode, AsciiField, FromZeros, IntoBytes, NvmOpcode, Status, U128,
-};
+use nvme_proto::{AdminOpcode, AsciiField, FromZeros, IntoBytes, NvmOpcode, Status, U128};
 
 use super::{Controller, Kind, discovery, feature};
 use crate::identity;
@@ -30,7 +28,11 @@ const DISCOVERY_PAGES: [LogId; 3] = [LogId::SUPPORTED_PAGES, LogId::ERROR, LogId
 
 /// Fills `data`, which is zeros, with the part of the page that the command wants. Beyond the end of the page
 /// it stays zeros; an offset beyond the end is an error.
-pub(super) fn write(controller: &Controller, get: &GetLogPage, data: &mut [u8]) -> Result<(), Status> {
+pub(super) fn write(
+    controller: &Controller,
+    get: &GetLogPage,
+    data: &mut [u8],
+) -> Result<(), Status> {
     let LogOffset::Bytes(offset) = get.offset else {
         return Err(Status::INVALID_FIELD.with_dnr());
     };
@@ -74,7 +76,8 @@ fn supported_pages(controller: &Controller) -> SupportedLogPages {
 
 fn errors(controller: &Controller) -> Vec<u8> {
     let shared = controller.shared();
-    let mut page: Vec<u8> = shared.errors.entries().flat_map(|entry| entry.as_bytes()).copied().collect();
+    let mut page: Vec<u8> =
+        shared.errors.entries().flat_map(|entry| entry.as_bytes()).copied().collect();
     page.resize(ERROR_LOG_ENTRIES * 64, 0);
     page
 }

@@ -25,7 +25,7 @@ mod queue;
 mod tests;
 
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicU32, AtomicU64, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -34,8 +34,8 @@ use nvme_proto::registers::{Cc, Csts};
 use rdma::Time;
 
 pub use self::command::{
-    Abort, CloseReason, Command, ControlWork, Direction, Event, Execution, IoKind, IoWork, Outcome, Transfer,
-    Work,
+    Abort, CloseReason, Command, ControlWork, Direction, Event, Execution, IoKind, IoWork, Outcome,
+    Transfer, Work,
 };
 pub use self::queue::{Accepted, Queue};
 
@@ -187,6 +187,10 @@ fn round_up(interval: Duration) -> Duration {
     Duration::from_millis(u64::try_from(units * unit).unwrap_or(u64::MAX))
 }
 
-pub(crate) fn new_controller(registry: &Arc<Registry>, cntlid: Cntlid, new: NewController) -> Controller {
+pub(crate) fn new_controller(
+    registry: &Arc<Registry>,
+    cntlid: Cntlid,
+    new: NewController,
+) -> Controller {
     Controller::new(registry, cntlid, new)
 }

@@ -3,15 +3,13 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::task::Waker;
-use std::time::Duration;
 
-use nvme_proto::nvm::DatasetManagement;
 use nvme_proto::{Cid, Command as Parsed, Cqe, Qid, Sqe, Status};
 use rdma::Time;
 
 use super::command::{
-    Abort, CloseReason, Command, ControlCommand, ControlWork, Direction, Event, Execution, IoKind, IoWork,
-    Outcome, Transfer, Work,
+    Abort, CloseReason, Command, ControlCommand, ControlWork, Direction, Event, Execution, IoWork,
+    Outcome, Transfer,
 };
 use super::link::QueueLink;
 use super::{Controller, admin, error_log, fabrics, io};
@@ -121,17 +119,13 @@ impl Queue {
     /// How to complete the command at once.
     pub fn parse(&mut self, now: Time, sqe: &Sqe) -> Result<Command, Outcome> {
         self.link.saw_command(now);
-        self.parse_in_state(sqe).map_err(|outcome| {
-            self.failed(sqe, outcome)
-        })
+        self.parse_in_state(sqe).map_err(|outcome| self.failed(sqe, outcome))
     }
 
     fn parse_in_state(&self, sqe: &Sqe) -> Result<Command, Outcome> {
         match (&self.state, Parsed::parse(self.qid, sqe)) {
             (State::Connecting { .. }, parsed) => fabrics::parse_connecting(self, sqe, parsed),
-            (State::Live(live), Ok(Parsed::Nvm(command))) => {
-                io::parse(&live.controller, &command).map_err(Outcome::from)
-            }
+            (State::Live(live), Ok(Parsed::Nvm(command))) => io::parse(&live.controller, &command),
             (State::Live(_), Ok(Parsed::Fabrics(command))) => {
                 Ok(fabrics::parse_live(self.qid, command)?)
             }
@@ -145,15 +139,26 @@ impl Queue {
 
     /// Does a fabrics or admin command. Data from the host must be in `data`; data for the host is put there,
     /// every byte of it. `data` has the length of the command's transfer. May lock, never blocks for long.
-    pub fn execute(&mut self, now: Time, cid: Cid, work: ControlWork, data: &mut [u8]) -> Execution {
+    pub fn execute(
+        &mut self,
+        now: Time,
+        cid: Cid,
+        work: ControlWork,
+        data: &mut [u8],
+    ) -> Execution {
         match work.0 {
             ControlCommand::Fabrics(command) => fabrics::execute(self, now, command, data),
-            ControlCommand::Admin(command) => admin::execute(self, now, cid, &command, data),
+            ControlCommand::Admin(command) => admin::execute(self, cid, &command, data),
         }
     }
 
     /// How an I/O command ends: the storage engine's error as a status, counted, and in the error log.
-    pub fn finish_io(&mut self, cid: Cid, work: &IoWork, result: Result<(), BackendError>) -> Outcome {
+    pub fn finish_io(
+        &mut self,
+        cid: Cid,
+        work: &IoWork,
+        result: Result<(), BackendError>,
+    ) -> Outcome {
         match result {
             Ok(()) => {
                 io::count(&self.link.counters, work);
@@ -212,7 +217,8 @@ impl Queue {
         match &self.state {
             State::Connecting { since } => Some(*since + CONNECT_TIMEOUT),
             State::Live(live) if self.qid.is_admin() => {
-                let keep_alive = live.controller.keep_alive().map(|kato| live.interval_start + kato);
+                let keep_alive =
+                    live.controller.keep_alive().map(|kato| live.interval_start + kato);
                 let enable = live.disabled_since.map(|since| since + ENABLE_TIMEOUT);
                 [keep_alive, enable, live.controller.end_at()].into_iter().flatten().min()
             }
@@ -248,7 +254,13 @@ impl Queue {
         }
     }
 
-    pub(super) fn connected(&mut self, now: Time, controller: Arc<Controller>, entries: u16, flow: bool) {
+    pub(super) fn connected(
+        &mut self,
+        now: Time,
+        controller: Arc<Controller>,
+        entries: u16,
+        flow: bool,
+    ) {
         self.entries = entries;
         if !flow {
             self.head = Head::Disabled;
