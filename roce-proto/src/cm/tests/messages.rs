@@ -1,0 +1,172 @@
+//! Messages on the wire.
+
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use proptest::prelude::*;
+
+use crate::cm::*;
+
+/// A reserved bit is one that does not come back.
+fn reserved_bits(echo: impl Fn(&[u8; MESSAGE_BYTES]) -> [u8; MESSAGE_BYTES]) -> u32 {
+    let mut reserved = 0;
+    for bit in 0..MESSAGE_BYTES * 8 {
+        let mut bytes = [0; MESSAGE_BYTES];
+        bytes[bit / 8] = 0x80 >> (bit % 8);
+        let back = echo(&bytes);
+        if back == [0; MESSAGE_BYTES] {
+            reserved += 1;
+        } else {
+            assert_eq!(back, bytes, "bit {bit} comes back where it was");
+        }
+    }
+    reserved
+}
+
+#[test]
+fn every_bit_has_its_place() {
+    // After the first id and after the CA GUID 32 bits each; 12 in either path.
+    assert_eq!(reserved_bits(|bytes| Req::parse(bytes).to_bytes()), 32 + 32 + 2 * 12);
+    // A byte after queue pair, context and PSN; the end of the flags.
+    assert_eq!(reserved_bits(|bytes| Rep::parse(bytes).to_bytes()), 3 * 8 + 4);
+    assert_eq!(reserved_bits(|bytes| Rej::parse(bytes).to_bytes()), 6 + 1);
+    assert_eq!(reserved_bits(|bytes| Mra::parse(bytes).to_bytes()), 6 + 3);
+    assert_eq!(reserved_bits(|bytes| Dreq::parse(bytes).to_bytes()), 8);
+    assert_eq!(reserved_bits(|bytes| Rtu::parse(bytes).to_bytes()), 0);
+    assert_eq!(reserved_bits(|bytes| Drep::parse(bytes).to_bytes()), 0);
+}
+
+/// Where the fields of a reject and of an acknowledgement are: the capture has neither.
+#[test]
+fn rejects_and_acknowledgements_have_their_fields_in_place() {
+    let mut private_data = [0; Rej::PRIVATE_DATA_BYTES];
+    private_data[0] = 0xAA;
+    let mut info = [0; Rej::INFO_BYTES];
+    info[0] = 0xBB;
+    let bytes = Rej {
+        local_comm_id: CommId(0x0102_0304),
+        remote_comm_id: CommId(0x0506_0708),
+        rejected: RejectedMessage::REP,
+        reason: RejectReason::CONSUMER_DEFINED,
+        info_length: 1,
+        info,
+        private_data,
+    }
+    .to_bytes();
+    assert_eq!(bytes[..12], [1, 2, 3, 4, 5, 6, 7, 8, 0x40, 0x02, 0, 28]);
+    assert_eq!((bytes[12], bytes[84]), (0xBB, 0xAA));
+    let bytes = Mra {
+        local_comm_id: CommId(0x0102_0304),
+        remote_comm_id: CommId(0x0506_0708),
+        received: ReceivedMessage::REP,
+        service_timeout: TimeoutExponent::saturating(24),
+        private_data: [0xCC; Mra::PRIVATE_DATA_BYTES],
+    }
+    .to_bytes();
+    assert_eq!(bytes[..11], [1, 2, 3, 4, 5, 6, 7, 8, 0x40, 24 << 3, 0xCC]);
+}
+
+#[test]
+fn reject_information_stays_within_its_room() {
+    let mut bytes = [0; MESSAGE_BYTES];
+    bytes[9] = 0xFE;
+    assert_eq!(Rej::parse(&bytes).info().len(), Rej::INFO_BYTES);
+}
+
+fn mad() -> impl Strategy<Value = Mad> {
+    (0x10u16..0x17, any::<u64>(), proptest::collection::vec(any::<u8>(), MESSAGE_BYTES)).prop_map(
+        |(attribute, transaction_id, body)| {
+            let mut mad = [0; MAD_BYTES];
+            mad[..4].copy_from_slice(&[1, 7, 2, 3]);
+            mad[8..16].copy_from_slice(&transaction_id.to_be_bytes());
+            mad[16..18].copy_from_slice(&attribute.to_be_bytes());
+            mad[24..].copy_from_slice(&body);
+            mad
+        },
+    )
+}
+
+proptest! {
+    #[test]
+    fn what_parses_encodes_and_parses_to_the_same(mad in mad()) {
+        let (transaction_id, message) = Message::parse(&mad).unwrap();
+        let again = message.to_mad(transaction_id);
+        prop_assert_eq!(Message::parse(&again).unwrap(), (transaction_id, message));
+    }
+
+    #[test]
+    fn ip_headers_survive(source: (u128, u16), destination: u128, v4: bool) {
+        let ip = |bits: u128| -> IpAddr {
+            if v4 { Ipv4Addr::from(bits as u32).into() } else { Ipv6Addr::from(bits).into() }
+        };
+        let header = IpHeader {
+            source: SocketAddr::new(ip(source.0), source.1),
+            destination: ip(destination),
+        };
+        prop_assert_eq!(IpHeader::parse(&header.to_bytes()), Some(header));
+    }
+
+    #[test]
+    fn the_sum_of_time_outs_is_right_within_a_factor(a in 0u8..31, b in 0u8..31) {
+        let (a, b) = (TimeoutExponent::saturating(a), TimeoutExponent::saturating(b));
+        let (sum, exact) = (a.plus(b).duration(), a.duration() + b.duration());
+        prop_assert!(sum * 2 > exact, "{sum:?} for {exact:?}");
+        prop_assert!(sum < exact * 2, "{sum:?} for {exact:?}");
+    }
+}
+
+#[test]
+fn other_datagrams_are_not_ours() {
+    let good = Message::Rtu(Rtu {
+        local_comm_id: CommId(1),
+        remote_comm_id: CommId(2),
+        private_data: [0; Rtu::PRIVATE_DATA_BYTES],
+    })
+    .to_mad(9);
+    for (at, value) in [(0, 2), (1, 3), (2, 1), (3, 0x81)] {
+        let mut mad = good;
+        mad[at] = value;
+        assert_eq!(Message::parse(&mad), Err(MadError::NotConnectionManagement));
+    }
+    let mut sidr = good;
+    sidr[17] = 0x17;
+    assert_eq!(Message::parse(&sidr), Err(MadError::UnsupportedAttribute(Attribute(0x17))));
+}
+
+#[test]
+fn ip_headers_of_unknown_kind_are_refused() {
+    let header = IpHeader {
+        source: SocketAddr::from((Ipv4Addr::new(10, 0, 0, 1), 1)),
+        destination: Ipv4Addr::new(10, 0, 0, 2).into(),
+    };
+    let good = header.to_bytes();
+    assert_eq!(IpHeader::parse(&good[..35]), None);
+    for (at, value) in [(0, 1), (1, 0), (1, 0x50)] {
+        let mut bytes = good;
+        bytes[at] = value;
+        assert_eq!(IpHeader::parse(&bytes), None);
+    }
+}
+
+#[test]
+fn addresses_become_gids_and_back() {
+    let v4 = IpAddr::from(Ipv4Addr::new(10, 9, 0, 2));
+    assert_eq!(Gid::from(v4).0, [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF, 10, 9, 0, 2]);
+    assert_eq!(IpAddr::from(Gid::from(v4)), v4);
+    let v6 = IpAddr::from(Ipv6Addr::LOCALHOST);
+    assert_eq!(IpAddr::from(Gid::from(v6)), v6);
+}
+
+#[test]
+fn service_ids_hold_ports() {
+    assert_eq!(ServiceId::tcp(4420).0, 0x0000_0000_0106_1144);
+    assert_eq!(ServiceId::tcp(4420).port(), Some(4420));
+    assert_eq!(ServiceId(0x0000_0000_0206_1144).port(), None);
+    assert_eq!(ServiceId(0x1000_0000_0106_1144).port(), None);
+}
+
+#[test]
+fn time_outs_have_the_lengths_of_the_table() {
+    assert_eq!(TimeoutExponent::saturating(0).duration().as_nanos(), 4096);
+    assert_eq!(TimeoutExponent::saturating(20).duration().as_millis(), 4294);
+    assert_eq!(TimeoutExponent::saturating(99), TimeoutExponent::MAX);
+}

@@ -1,0 +1,6 @@
+mod flood;
+mod messages;
+mod pair;
+mod simulation;
+mod states;
+mod strangers;
