@@ -1,1 +1,5 @@
-//! Placeholder, replaced by the crate's own documentation.
+//! Harness of the end-to-end tests.
+//!
+//! [`process`] runs the real binaries as processes on loopback addresses of their own.
+
+pub mod process;

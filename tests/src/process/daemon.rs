@@ -1,0 +1,290 @@
+//! A running `feedrail-target`.
+
+use std::ffi::{OsStr, OsString};
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+use super::{Vitals, binary, loopback_address, wait_at_most};
+
+/// For anything that the daemon does at once.
+const PROMPTLY: Duration = Duration::from_secs(30);
+
+/// How to start a daemon.
+#[derive(Clone, Debug, Default)]
+pub struct DaemonOptions {
+    /// A program and its arguments that starts the daemon, for example `prlimit --memlock=65536`.
+    pub wrapper: Vec<OsString>,
+    /// Arguments of the daemon besides `--listen`.
+    pub arguments: Vec<OsString>,
+    /// The daemon's binary, if not the one that was built.
+    pub program: Option<PathBuf>,
+    /// Where to listen; a random loopback address if `None`.
+    pub address: Option<SocketAddr>,
+}
+
+/// A daemon that ended before it listened.
+#[derive(Debug)]
+pub struct Ended {
+    /// Its exit status.
+    pub status: ExitStatus,
+    /// What it wrote to standard error.
+    pub stderr: String,
+}
+
+/// A daemon that listens. It is killed when this is dropped; if the test has failed, its log is printed.
+#[derive(Debug)]
+pub struct Daemon {
+    child: Child,
+    lines: Receiver<Value>,
+    log: Arc<Mutex<String>>,
+    address: SocketAddr,
+    nqn: String,
+    listening: Value,
+}
+
+impl DaemonOptions {
+    /// The quick form: these files, read-only.
+    pub fn files<P: AsRef<Path>>(files: impl IntoIterator<Item = P>) -> Self {
+        let arguments =
+            files.into_iter().map(|file| file.as_ref().as_os_str().to_owned()).collect();
+        Self { arguments, ..Self::default() }
+    }
+
+    /// Adds an argument.
+    #[must_use]
+    pub fn arg(mut self, argument: impl AsRef<OsStr>) -> Self {
+        self.arguments.push(argument.as_ref().to_owned());
+        self
+    }
+
+    /// Adds a wrapper's program or argument.
+    #[must_use]
+    pub fn wrapped_by<A: AsRef<OsStr>>(mut self, words: impl IntoIterator<Item = A>) -> Self {
+        self.wrapper.extend(words.into_iter().map(|word| word.as_ref().to_owned()));
+        self
+    }
+
+    /// Sets the address to listen on.
+    #[must_use]
+    pub fn at(mut self, address: SocketAddr) -> Self {
+        self.address = Some(address);
+        self
+    }
+
+    /// Starts a daemon that must come up.
+    ///
+    /// # Panics
+    /// If it does not.
+    #[track_caller]
+    pub fn start(self) -> Daemon {
+        match self.try_start() {
+            Ok(daemon) => daemon,
+            Err(ended) => {
+                panic!("the daemon ended before it listened: {}\n{}", ended.status, ended.stderr)
+            }
+        }
+    }
+
+    /// Starts a daemon.
+    ///
+    /// # Errors
+    /// How it ended, if it ended before it listened.
+    ///
+    /// # Panics
+    /// If it neither listens nor ends.
+    pub fn try_start(self) -> Result<Daemon, Ended> {
+        let address = self.address.unwrap_or_else(|| SocketAddr::new(loopback_address(), 4420));
+        let mut child = self.spawn(address);
+        let lines = json_lines(&mut child);
+        let (log, logger) = keep_log(&mut child);
+        let listening = loop {
+            match lines.recv_timeout(PROMPTLY) {
+                Ok(line) if line["event"] == "listening" => break line,
+                Ok(_) => {}
+                Err(RecvTimeoutError::Disconnected) => return Err(ended(child, &log, logger)),
+                Err(RecvTimeoutError::Timeout) => {
+                    let _ = child.kill();
+                    panic!("the daemon neither listens nor ends: {}", read(&log));
+                }
+            }
+        };
+        let address = listening["address"].as_str().and_then(|text| text.parse().ok());
+        let address = address.unwrap_or_else(|| panic!("no address in {listening}"));
+        let nqn = listening["nqn"].as_str().unwrap_or_default().to_owned();
+        Ok(Daemon { child, lines, log, address, nqn, listening })
+    }
+
+    fn spawn(&self, address: SocketAddr) -> Child {
+        let mut words: Vec<OsString> = self.wrapper.clone();
+        let program = self.program.clone().unwrap_or_else(|| binary("feedrail-target"));
+        words.push(program.into_os_string());
+        let configured = self.arguments.iter().any(|argument| argument == "--config");
+        if !configured {
+            words.extend(["--listen".into(), address.to_string().into()]);
+        }
+        words.extend(self.arguments.iter().cloned());
+        let mut command = Command::new(&words[0]);
+        command
+            .args(&words[1..])
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        command.env_remove("NOTIFY_SOCKET");
+        command.spawn().unwrap_or_else(|error| panic!("{words:?}: {error}"))
+    }
+}
+
+impl Daemon {
+    /// A daemon with one read-only namespace per file.
+    #[track_caller]
+    pub fn serving<P: AsRef<Path>>(files: impl IntoIterator<Item = P>) -> Self {
+        DaemonOptions::files(files).start()
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// The name of its (first) subsystem.
+    pub fn nqn(&self) -> &str {
+        &self.nqn
+    }
+
+    /// The line with which it said that it listens.
+    pub fn listening(&self) -> &Value {
+        &self.listening
+    }
+
+    /// Options of `feedrail` that name this daemon and its subsystem.
+    pub fn options(&self) -> Vec<String> {
+        let mut options = self.address_options();
+        options.extend(["-n".to_owned(), self.nqn.clone()]);
+        options
+    }
+
+    /// Options of `feedrail` that name this daemon.
+    pub fn address_options(&self) -> Vec<String> {
+        ["-a", &self.address.ip().to_string(), "-s", &self.address.port().to_string()]
+            .map(str::to_owned)
+            .into()
+    }
+
+    /// What it uses now.
+    pub fn vitals(&self) -> Vitals {
+        Vitals::of(self.child.id())
+    }
+
+    /// Its process id.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// What it logged so far.
+    pub fn log(&self) -> String {
+        read(&self.log)
+    }
+
+    /// Its counters now.
+    ///
+    /// # Panics
+    /// If it does not tell them.
+    pub fn stats(&self) -> Value {
+        self.signal(Signal::USR1);
+        self.next_stats().unwrap_or_else(|| panic!("no counters on SIGUSR1"))
+    }
+
+    /// Sends it a signal.
+    pub fn signal(&self, signal: Signal) {
+        let pid = Pid::from_raw(self.child.id().cast_signed()).expect("a process id is not 0");
+        kill_process(pid, signal).expect("our own child can be signalled");
+    }
+
+    /// Ends it as an operator would, and gives its exit status and last counters.
+    ///
+    /// # Panics
+    /// If it does not end.
+    pub fn terminate(mut self) -> (ExitStatus, Option<Value>) {
+        self.signal(Signal::TERM);
+        let status = wait_at_most(&mut self.child, PROMPTLY);
+        (status.expect("the daemon ends on SIGTERM"), self.next_stats())
+    }
+
+    /// Ends it as a power failure would.
+    pub fn kill(mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
+    fn next_stats(&self) -> Option<Value> {
+        loop {
+            let line = self.lines.recv_timeout(PROMPTLY).ok()?;
+            if line["event"] == "stats" {
+                return Some(line);
+            }
+        }
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        if thread::panicking() {
+            eprintln!("--- log of the daemon at {}:\n{}", self.address, self.log());
+        }
+    }
+}
+
+fn ended(mut child: Child, log: &Mutex<String>, logger: JoinHandle<()>) -> Ended {
+    let status = wait_at_most(&mut child, PROMPTLY).expect("a daemon that closed its output ends");
+    logger.join().expect("the reading thread does not panic");
+    Ended { status, stderr: read(log) }
+}
+
+fn read(log: &Mutex<String>) -> String {
+    log.lock().unwrap_or_else(PoisonError::into_inner).clone()
+}
+
+/// The daemon's standard output, line by line; a line that is no JSON is a broken promise.
+fn json_lines(child: &mut Child) -> Receiver<Value> {
+    let stdout = child.stdout.take().expect("stdout is piped");
+    let (sender, lines) = mpsc::channel();
+    thread::spawn(move || {
+        for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+            let line = serde_json::from_str(&line).unwrap_or_else(|_| panic!("not JSON: {line}"));
+            let _ = sender.send(line);
+        }
+    });
+    lines
+}
+
+fn keep_log(child: &mut Child) -> (Arc<Mutex<String>>, JoinHandle<()>) {
+    let stderr = child.stderr.take().expect("stderr is piped");
+    let log = Arc::new(Mutex::new(String::new()));
+    let kept = Arc::clone(&log);
+    let logger = thread::spawn(move || {
+        for line in BufReader::new(stderr).lines().map_while(Result::ok) {
+            let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
+            kept.push_str(&line);
+            kept.push('\n');
+        }
+    });
+    (log, logger)
+}
+
+/// A configuration file in a folder.
+pub fn write_configuration(folder: &Path, text: &str) -> PathBuf {
+    let path = folder.join("feedrail.toml");
+    std::fs::write(&path, text).expect("a temporary folder is writable");
+    path
+}

@@ -1,0 +1,15 @@
+//! The daemon and the command line as real processes.
+
+mod address;
+mod binary;
+mod bytes;
+mod daemon;
+mod run;
+mod vitals;
+
+pub use address::{loopback_address, roce_port_is_free};
+pub use binary::binary;
+pub use bytes::Bytes;
+pub use daemon::{Daemon, DaemonOptions, Ended, write_configuration};
+pub use run::{Outcome, Program, Running, feedrail, wait_at_most};
+pub use vitals::Vitals;

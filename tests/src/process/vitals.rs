@@ -1,0 +1,42 @@
+//! What a process uses, from /proc.
+
+use std::fs;
+
+/// Resources of a running process at one moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Vitals {
+    /// Open file descriptors.
+    pub descriptors: usize,
+    /// Resident memory in bytes.
+    pub resident_bytes: u64,
+    /// CPU time used so far, in clock ticks of 10 ms.
+    pub cpu_ticks: u64,
+    /// Threads.
+    pub threads: usize,
+}
+
+impl Vitals {
+    /// Reads them.
+    ///
+    /// # Panics
+    /// If there is no such process, or it belongs to somebody else.
+    pub fn of(pid: u32) -> Self {
+        let folder = format!("/proc/{pid}");
+        let count = |name: &str| {
+            fs::read_dir(format!("{folder}/{name}"))
+                .map(Iterator::count)
+                .expect("a running process of ours")
+        };
+        let stat = fs::read_to_string(format!("{folder}/stat")).expect("a running process");
+        // The program's name, in parentheses, may hold spaces.
+        let fields: Vec<&str> =
+            stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
+        let field = |number: usize| fields[number - 3].parse::<u64>().expect("numeric by proc(5)");
+        Self {
+            descriptors: count("fd"),
+            resident_bytes: field(24) * rustix::param::page_size() as u64,
+            cpu_ticks: field(14) + field(15),
+            threads: count("task"),
+        }
+    }
+}
