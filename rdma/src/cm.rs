@@ -229,6 +229,12 @@ pub enum ConnectFailure {
     /// No answer within the retries.
     #[error("no answer")]
     Unreachable,
+    /// The peer gave the connection up before it was established.
+    #[error("the peer gave the connection up")]
+    GivenUp,
+    /// The peer was restarted and does not know the connection, or its answer makes no sense.
+    #[error("the peer does not know the connection")]
+    Stale,
 }
 
 /// Why a connection-manager call failed.

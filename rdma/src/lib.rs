@@ -13,6 +13,9 @@ mod device;
 mod group;
 mod memory;
 mod provider;
+pub mod roce;
+pub mod sim;
+pub mod soft;
 mod work;
 
 pub use cm::{

@@ -26,6 +26,11 @@ impl Access {
         self.0 & other.0 == other.0
     }
 
+    /// The access with these bits.
+    pub(crate) const fn from_bits(bits: u32) -> Self {
+        Self(bits)
+    }
+
     /// The bits, as in `ibv_access_flags`.
     pub const fn bits(self) -> u32 {
         self.0

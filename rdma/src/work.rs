@@ -259,4 +259,6 @@ impl WcOpcode {
     pub const LOCAL_INVALIDATE: Self = Self(6);
     /// A receive.
     pub const RECV: Self = Self(128);
+    /// A receive that the peer's RDMA WRITE with immediate data used up.
+    pub const RECV_RDMA_WITH_IMM: Self = Self(129);
 }

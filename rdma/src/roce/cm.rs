@@ -1,0 +1,549 @@
+//! The connection manager of a software device.
+
+use core::time::Duration;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+use roce_proto::cm::{self, Manager, ServiceId, TimeoutExponent};
+use roce_proto::rc::QueuePair;
+use roce_proto::{PathMtu, Psn, Qpn};
+
+use super::convert;
+use super::device::{CmMessage, Forwarded, GroupMessage, Shared};
+use super::gsi::{Gsi, NotForUs};
+use super::random::Random;
+use super::sleep::Sleep;
+use super::wire::{Datagram, ROCE_PORT, Wire};
+use super::{Fabric, GroupHandle, NewQp};
+use crate::{
+    CmError, CmEvent, ConnId, ConnOptions, ConnParams, ConnectFailure, ConnectionManager,
+    PrivateData, QpConfig, Time,
+};
+
+/// Acknowledge time-out when nobody says: 0.54 s. Losses are repaired sooner; this decides how long a silent
+/// peer is believed in.
+const ACK_TIMEOUT_EXPONENT: u8 = 17;
+/// How often a request is sent again: about 20 s in all.
+const MAX_RETRIES: u8 = 8;
+/// Ports from which a listener's free one is taken, and which stand for the active side in requests.
+const FREE_PORTS: core::ops::Range<u16> = 0x8000..0xFFFF;
+
+/// The connection manager of a software device.
+pub struct RoceCm<F: Fabric> {
+    shared: Arc<Shared<F>>,
+    manager: Manager,
+    gsi: Gsi,
+    conns: BTreeMap<ConnId, Conn>,
+    by_manager: BTreeMap<cm::ConnectionId, ConnId>,
+    by_listener: BTreeMap<cm::ListenerId, ConnId>,
+    by_qpn: BTreeMap<u32, ConnId>,
+    ports: BTreeSet<u16>,
+    events: VecDeque<CmEvent>,
+    next_id: u64,
+    random: Random,
+    now: Time,
+    /// Taken by `drop` only, which gives it back to the device.
+    wire: Option<F::Wire>,
+    sleep: Option<Sleep>,
+}
+
+enum Conn {
+    Listener { id: cm::ListenerId, addr: SocketAddr },
+    Active { to: SocketAddr, local: SocketAddr, options: ConnOptions, qp: Option<Qp>, id: Option<cm::ConnectionId> },
+    Passive { id: cm::ConnectionId, local: SocketAddr, qp: Option<Qp> },
+}
+
+/// What is known of a connection's queue pair, which its group has.
+#[derive(Clone, Copy)]
+struct Qp {
+    qpn: Qpn,
+    serial: u64,
+    starting_psn: Psn,
+}
+
+impl<F: Fabric> RoceCm<F> {
+    pub(super) fn new(shared: Arc<Shared<F>>, wire: F::Wire) -> io::Result<Self> {
+        let mut random = Random::new(shared.seed);
+        let mut config = cm::Config::new(random.next_u64(), random.next_u64());
+        config.max_retries = MAX_RETRIES;
+        config.path_mtu =
+            PathMtu::at_most(shared.caps.max_path_mtu).unwrap_or(PathMtu::Bytes256);
+        let [receiver, sender] = wire.fds();
+        let sleep = Sleep::new(receiver, sender, shared.cm.fd())?;
+        Ok(Self {
+            shared,
+            manager: Manager::new(config),
+            gsi: Gsi::default(),
+            conns: BTreeMap::new(),
+            by_manager: BTreeMap::new(),
+            by_listener: BTreeMap::new(),
+            by_qpn: BTreeMap::new(),
+            ports: BTreeSet::new(),
+            events: VecDeque::new(),
+            next_id: 0,
+            random,
+            now: Time::ZERO,
+            wire: Some(wire),
+            sleep,
+        })
+    }
+
+    fn add(&mut self, conn: Conn) -> ConnId {
+        self.next_id += 1;
+        let id = ConnId(self.next_id);
+        self.conns.insert(id, conn);
+        id
+    }
+
+    /// A port that neither a listener nor a connection of ours stands for.
+    fn free_port(&mut self) -> Result<u16, CmError> {
+        let count = u64::from(FREE_PORTS.end - FREE_PORTS.start);
+        for _ in 0..1024 {
+            let offset = u16::try_from(self.random.below(count)).expect("fewer than 65,536");
+            let port = FREE_PORTS.start + offset;
+            if self.ports.insert(port) {
+                return Ok(port);
+            }
+        }
+        Err(CmError::Io(io::Error::new(io::ErrorKind::AddrInUse, "no free RDMA-CM port")))
+    }
+
+    /// Receives and sends until nothing is left, and turns what the manager says into events.
+    fn progress(&mut self, now: Time) {
+        self.read_mail(now);
+        self.receive(now);
+        self.manager.handle_deadline(now);
+        self.send(now);
+        while let Some(event) = self.manager.poll_event() {
+            self.translate(now, event);
+        }
+        self.send(now);
+    }
+
+    fn read_mail(&mut self, now: Time) {
+        let shared = self.shared.clone();
+        shared.cm.quiet();
+        while let Some(message) = shared.cm.receive() {
+            match message {
+                CmMessage::PeerIsReady { qpn } => self.peer_is_ready(qpn),
+                CmMessage::Unreachable(peer) => self.manager.handle_unreachable(now, peer),
+                CmMessage::Packet(packet) => {
+                    let Forwarded { from, to, bytes } = *packet;
+                    let datagram = Datagram { from, to, ip_id: None, bytes: &bytes };
+                    let counters = &self.shared.counters;
+                    // Only packets for queue pair 1 are forwarded here.
+                    let _ = self.gsi.handle(now, counters, &mut self.manager, &datagram);
+                }
+            }
+        }
+    }
+
+    fn peer_is_ready(&mut self, qpn: u32) {
+        let conn = self.by_qpn.get(&qpn).and_then(|id| self.conns.get(id));
+        if let Some(Conn::Passive { id, .. }) = conn {
+            self.manager.packet_arrived(*id);
+        }
+    }
+
+    fn receive(&mut self, now: Time) {
+        let Self { shared, manager, gsi, wire, .. } = self;
+        let wire = wire.as_mut().expect("a connection manager has its wire until it is dropped");
+        loop {
+            let arrived = wire.receive(now, |datagram| {
+                let result = gsi.handle(now, &shared.counters, manager, &datagram);
+                if let Err(NotForUs { qpn }) = result {
+                    let Datagram { from, to, bytes, .. } = datagram;
+                    shared.forward(qpn, Forwarded { from, to, bytes: bytes.into() });
+                }
+            });
+            if !arrived.more {
+                break;
+            }
+        }
+        wire.check_sender();
+        while let Some(peer) = wire.next_unreachable() {
+            manager.handle_unreachable(now, peer);
+        }
+    }
+
+    fn send(&mut self, now: Time) {
+        let wire = self.wire.as_mut().expect("a connection manager has its wire until dropped");
+        while let Some(mad) = self.manager.poll_transmit() {
+            self.gsi.send(now, &self.shared.counters, wire, &mad);
+            // One at a time: the message lies on this stack.
+            wire.flush(now);
+        }
+    }
+
+    fn translate(&mut self, now: Time, event: cm::Event) {
+        if let cm::Event::Request { listener, connection, request } = event {
+            return self.request(now, listener, connection, request);
+        }
+        let Some(&conn) = self.by_manager.get(&event.connection()) else { return };
+        match event {
+            cm::Event::Request { .. } => {}
+            cm::Event::Accepted { connection, agreement, private_data } => {
+                self.accepted(now, conn, connection, &agreement, &private_data);
+            }
+            cm::Event::Established { connection } => {
+                if let Some(agreement) = self.manager.agreement(connection) {
+                    let params = params_of(agreement, PrivateData::EMPTY);
+                    self.events.push_back(CmEvent::Established { conn, params });
+                }
+            }
+            cm::Event::Rejected { reason, private_data, .. } => {
+                self.fail_qp(conn);
+                let passive = matches!(self.conns.get(&conn), Some(Conn::Passive { .. }));
+                self.events.push_back(if passive {
+                    CmEvent::ConnectFailed { conn, failure: ConnectFailure::GivenUp }
+                } else {
+                    let private_data = to_private(&private_data);
+                    CmEvent::Rejected { conn, reason: reason.0, private_data }
+                });
+            }
+            cm::Event::Failed { failure, .. } => {
+                self.fail_qp(conn);
+                let failure = failure_of(failure);
+                self.events.push_back(CmEvent::ConnectFailed { conn, failure });
+            }
+            cm::Event::Disconnected { .. } => {
+                self.fail_qp(conn);
+                self.events.push_back(CmEvent::Disconnected { conn });
+            }
+        }
+    }
+
+    fn request(
+        &mut self,
+        now: Time,
+        listener: cm::ListenerId,
+        id: cm::ConnectionId,
+        request: cm::Request,
+    ) {
+        let listener_id = self.by_listener.get(&listener).copied();
+        let listener = listener_id.and_then(|id| self.conns.get(&id));
+        let (Some(listener_id), Some(&Conn::Listener { addr, .. })) = (listener_id, listener)
+        else {
+            return self.manager.close(now, id);
+        };
+        let params = ConnParams {
+            responder_resources: request.responder_resources,
+            initiator_depth: request.initiator_depth,
+            retry_count: request.retry_count,
+            rnr_retry_count: request.rnr_retry_count,
+            private_data: to_private(&request.private_data),
+        };
+        let peer = request.addresses.as_ref().map_or(request.peer, |header| {
+            SocketAddr::new(request.peer.ip(), header.source.port())
+        });
+        let conn = self.add(Conn::Passive { id, local: addr, qp: None });
+        self.by_manager.insert(id, conn);
+        self.events.push_back(CmEvent::ConnectRequest { listener: listener_id, conn, params, peer });
+    }
+
+    /// The active side's queue pair is connected before the peer hears that it is.
+    fn accepted(
+        &mut self,
+        now: Time,
+        conn: ConnId,
+        id: cm::ConnectionId,
+        agreement: &cm::Agreement,
+        private_data: &cm::PrivateData,
+    ) {
+        let Some(Conn::Active { qp: Some(qp), .. }) = self.conns.get(&conn) else { return };
+        self.connect_qp(*qp, agreement, false);
+        if self.manager.confirm(id).is_ok() {
+            self.send(now);
+            let params = params_of(agreement, to_private(private_data));
+            self.events.push_back(CmEvent::Established { conn, params });
+        }
+    }
+
+    fn connect_qp(&self, qp: Qp, agreement: &cm::Agreement, announce: bool) {
+        if let Some(mailbox) = self.shared.group_of(qp.qpn.value()) {
+            mailbox.send(GroupMessage::Connect {
+                number: (qp.qpn.value(), qp.serial),
+                peer: agreement.peer,
+                announce,
+                connection: Box::new(convert::connection(agreement)),
+            });
+        }
+    }
+
+    /// Moves the queue pair of a connection, if it has one, to ERROR.
+    fn fail_qp(&self, conn: ConnId) {
+        let qp = self.conns.get(&conn).and_then(Conn::qp);
+        let Some(Qp { qpn, serial, .. }) = qp else { return };
+        if let Some(mailbox) = self.shared.group_of(qpn.value()) {
+            mailbox.send(GroupMessage::Fail { number: (qpn.value(), serial) });
+        }
+    }
+
+    /// The manager's name of a connection.
+    fn manager_id(&self, conn: ConnId) -> Option<cm::ConnectionId> {
+        match self.conns.get(&conn)? {
+            Conn::Listener { .. } => None,
+            Conn::Active { id, .. } => *id,
+            Conn::Passive { id, .. } => Some(*id),
+        }
+    }
+}
+
+impl Conn {
+    fn qp(&self) -> Option<Qp> {
+        match self {
+            Self::Listener { .. } => None,
+            Self::Active { qp, .. } | Self::Passive { qp, .. } => *qp,
+        }
+    }
+
+    fn local_addr(&self) -> SocketAddr {
+        match self {
+            Self::Listener { addr, .. } => *addr,
+            Self::Active { local, .. } | Self::Passive { local, .. } => *local,
+        }
+    }
+}
+
+impl<F: Fabric> ConnectionManager<F> for RoceCm<F> {
+    fn listen(&mut self, addr: SocketAddr, _options: &ConnOptions) -> Result<ConnId, CmError> {
+        let ip = self.shared.fabric.endpoint().ip();
+        if addr.ip() != ip {
+            return Err(CmError::Io(io::Error::new(
+                io::ErrorKind::AddrNotAvailable,
+                format!("this device serves {ip}, not {}", addr.ip()),
+            )));
+        }
+        let port = if addr.port() == 0 { self.free_port()? } else { addr.port() };
+        let id = self.manager.listen(ServiceId::tcp(port)).map_err(cm_error)?;
+        self.ports.insert(port);
+        let addr = SocketAddr::new(ip, port);
+        let conn = self.add(Conn::Listener { id, addr });
+        self.by_listener.insert(id, conn);
+        Ok(conn)
+    }
+
+    fn resolve(
+        &mut self,
+        _now: Time,
+        to: SocketAddr,
+        _timeout: Duration,
+        options: &ConnOptions,
+    ) -> Result<ConnId, CmError> {
+        let ip = self.shared.fabric.endpoint().ip();
+        if to.is_ipv4() != ip.is_ipv4() || to.ip().is_unspecified() || to.ip().is_multicast() {
+            return Err(CmError::Io(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                format!("{} cannot be reached from {ip}", to.ip()),
+            )));
+        }
+        let reachable = self.shared.fabric.path_mtu(to.ip()).is_ok();
+        let local = SocketAddr::new(ip, self.free_port()?);
+        let conn = self.add(Conn::Active { to, local, options: *options, qp: None, id: None });
+        self.events.push_back(if reachable {
+            CmEvent::Resolved { conn }
+        } else {
+            CmEvent::ConnectFailed { conn, failure: ConnectFailure::Route }
+        });
+        Ok(conn)
+    }
+
+    fn create_qp(
+        &mut self,
+        conn: ConnId,
+        group: &GroupHandle,
+        config: &QpConfig,
+    ) -> Result<NewQp, CmError> {
+        let place = match self.conns.get_mut(&conn) {
+            Some(Conn::Active { qp, .. } | Conn::Passive { qp, .. }) => qp,
+            Some(Conn::Listener { .. }) => return Err(CmError::WrongState),
+            None => return Err(CmError::UnknownConnection),
+        };
+        if place.is_some() {
+            return Err(CmError::WrongState);
+        }
+        let number = self.shared.numbers.take(group.index).ok_or_else(|| {
+            CmError::Io(io::Error::other("the group has all the queue pairs that it can"))
+        })?;
+        let starting_psn = Psn::new(self.shared.numbers.random_psn());
+        *place = Some(Qp { qpn: number.get(), serial: number.serial(), starting_psn });
+        self.by_qpn.insert(number.get().value(), conn);
+        let queue_pair = Box::new(QueuePair::new(number.get(), &convert::to_config(config)));
+        let granted = convert::from_config(&queue_pair.granted());
+        Ok(NewQp { queue_pair, number, granted })
+    }
+
+    fn connect(&mut self, now: Time, conn: ConnId, params: &ConnParams) -> Result<(), CmError> {
+        let (to, local, options, qp) = match self.conns.get(&conn) {
+            Some(&Conn::Active { to, local, options, qp: Some(qp), id: None }) => {
+                (to, local, options, qp)
+            }
+            Some(_) => return Err(CmError::WrongState),
+            None => return Err(CmError::UnknownConnection),
+        };
+        let path_mtu = self.shared.fabric.path_mtu(to.ip())?;
+        let request = cm::Connect {
+            peer: SocketAddr::new(to.ip(), ROCE_PORT),
+            source: local,
+            service_id: ServiceId::tcp(to.port()),
+            traffic_class: options.type_of_service.unwrap_or(0),
+            qpn: qp.qpn,
+            starting_psn: qp.starting_psn,
+            responder_resources: params.responder_resources,
+            initiator_depth: params.initiator_depth,
+            retry_count: params.retry_count,
+            rnr_retry_count: params.rnr_retry_count,
+            ack_timeout: TimeoutExponent::saturating(
+                options.ack_timeout_exponent.unwrap_or(ACK_TIMEOUT_EXPONENT),
+            ),
+            path_mtu: PathMtu::at_most(path_mtu).unwrap_or(PathMtu::Bytes256),
+            private_data: params.private_data.as_slice(),
+        };
+        let connection = self.manager.connect(now, &request).map_err(cm_error)?;
+        if let Some(Conn::Active { id, .. }) = self.conns.get_mut(&conn) {
+            *id = Some(connection);
+        }
+        self.by_manager.insert(connection, conn);
+        self.send(now);
+        Ok(())
+    }
+
+    fn accept(&mut self, now: Time, conn: ConnId, params: &ConnParams) -> Result<(), CmError> {
+        let (id, qp) = match self.conns.get(&conn) {
+            Some(&Conn::Passive { id, qp: Some(qp), .. }) => (id, qp),
+            Some(_) => return Err(CmError::WrongState),
+            None => return Err(CmError::UnknownConnection),
+        };
+        let accept = cm::Accept {
+            qpn: qp.qpn,
+            starting_psn: qp.starting_psn,
+            responder_resources: params.responder_resources,
+            initiator_depth: params.initiator_depth,
+            rnr_retry_count: params.rnr_retry_count,
+            private_data: params.private_data.as_slice(),
+        };
+        let agreement = self.manager.accept(now, id, &accept).map_err(cm_error)?;
+        // The group learns of it before the peer does, so before the first packet.
+        self.connect_qp(qp, &agreement, true);
+        self.send(now);
+        Ok(())
+    }
+
+    fn reject(&mut self, now: Time, conn: ConnId, private: &[u8]) -> Result<(), CmError> {
+        let Some(Conn::Passive { id, .. }) = self.conns.get(&conn) else {
+            return Err(CmError::UnknownConnection);
+        };
+        self.manager.reject(now, *id, private).map_err(cm_error)?;
+        self.send(now);
+        self.close(conn);
+        Ok(())
+    }
+
+    fn disconnect(&mut self, now: Time, conn: ConnId) {
+        self.fail_qp(conn);
+        if let Some(id) = self.manager_id(conn) {
+            self.manager.disconnect(now, id);
+            self.send(now);
+        }
+    }
+
+    fn close(&mut self, conn: ConnId) {
+        let id = self.manager_id(conn);
+        let Some(closed) = self.conns.remove(&conn) else { return };
+        if let Conn::Listener { id, .. } = closed {
+            self.manager.unlisten(id);
+            self.by_listener.remove(&id);
+        }
+        if let Some(qp) = closed.qp() {
+            self.by_qpn.remove(&qp.qpn.value());
+        }
+        if !matches!(closed, Conn::Passive { .. }) {
+            self.ports.remove(&closed.local_addr().port());
+        }
+        if let Some(id) = id {
+            self.by_manager.remove(&id);
+            self.manager.close(self.now, id);
+            self.send(self.now);
+        }
+        self.events.retain(|event| conn_of(event) != Some(conn));
+    }
+
+    fn poll(&mut self, now: Time) -> Option<CmEvent> {
+        self.now = self.now.max(now);
+        if self.events.is_empty() {
+            self.progress(now);
+        }
+        self.events.pop_front()
+    }
+
+    fn deadline(&self) -> Option<Time> {
+        if !self.events.is_empty() || !self.shared.cm.is_empty() {
+            return Some(self.now);
+        }
+        self.manager.deadline()
+    }
+
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.sleep.as_ref().map(Sleep::fd)
+    }
+
+    fn local_addr(&self, conn: ConnId) -> Option<SocketAddr> {
+        self.conns.get(&conn).map(Conn::local_addr)
+    }
+}
+
+impl<F: Fabric> Drop for RoceCm<F> {
+    fn drop(&mut self) {
+        if let Some(wire) = self.wire.take() {
+            self.shared.fabric.give_back(0, wire);
+        }
+    }
+}
+
+fn params_of(agreement: &cm::Agreement, private_data: PrivateData) -> ConnParams {
+    ConnParams {
+        responder_resources: agreement.responder_resources,
+        initiator_depth: agreement.initiator_depth,
+        retry_count: agreement.retry_count,
+        rnr_retry_count: agreement.rnr_retry_count,
+        private_data,
+    }
+}
+
+fn to_private(data: &cm::PrivateData) -> PrivateData {
+    let bytes = data.get(..data.len().min(PrivateData::MAX)).unwrap_or(&[]);
+    PrivateData::new(bytes).unwrap_or_default()
+}
+
+fn failure_of(failure: cm::Failure) -> ConnectFailure {
+    match failure {
+        cm::Failure::Unreachable => ConnectFailure::Refused,
+        cm::Failure::Stale | cm::Failure::InvalidReply => ConnectFailure::Stale,
+        _ => ConnectFailure::Unreachable,
+    }
+}
+
+fn cm_error(error: cm::Error) -> CmError {
+    match error {
+        cm::Error::UnknownConnection => CmError::UnknownConnection,
+        cm::Error::WrongState => CmError::WrongState,
+        cm::Error::PrivateDataTooLong => CmError::PrivateDataTooLong,
+        cm::Error::ServiceInUse => CmError::Io(io::ErrorKind::AddrInUse.into()),
+        other => CmError::Io(io::Error::other(other.to_string())),
+    }
+}
+
+fn conn_of(event: &CmEvent) -> Option<ConnId> {
+    match *event {
+        CmEvent::ConnectRequest { conn, .. }
+        | CmEvent::Resolved { conn }
+        | CmEvent::Established { conn, .. }
+        | CmEvent::Rejected { conn, .. }
+        | CmEvent::ConnectFailed { conn, .. }
+        | CmEvent::Disconnected { conn }
+        | CmEvent::DeviceRemoved { conn } => Some(conn),
+    }
+}

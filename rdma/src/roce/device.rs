@@ -1,0 +1,210 @@
+//! Software devices.
+#![expect(unsafe_code, reason = "registers memory by address")]
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use roce_proto::rc::Connection;
+
+use super::mailbox::Mailbox;
+use super::numbers::Numbers;
+use super::random::Random;
+use super::regions::{self, Region, Regions, Window};
+use super::{Fabric, RoceCm, RoceGroup};
+use crate::{Access, Caps, Device, DeviceStats, GroupConfig, Mem};
+
+/// Packets of other groups that wait in a mailbox; more are dropped, as by a full socket.
+const MAX_FORWARDED: usize = 512;
+
+/// A device of a software provider. Clones name the same device.
+pub struct RoceDevice<F: Fabric> {
+    shared: Arc<Shared<F>>,
+}
+
+/// What the handles of a device have in common.
+pub(super) struct Shared<F> {
+    pub(super) fabric: F,
+    pub(super) regions: Arc<Regions>,
+    pub(super) numbers: Arc<Numbers>,
+    /// By group index, less one.
+    pub(super) groups: Box<[Mailbox<GroupMessage>]>,
+    pub(super) cm: Mailbox<CmMessage>,
+    pub(super) counters: Counters,
+    pub(super) seed: u64,
+    pub(super) caps: Caps,
+}
+
+/// For a group.
+pub(super) enum GroupMessage {
+    /// Connect a queue pair, whose peer is at this endpoint.
+    Connect {
+        /// Its number and serial.
+        number: (u32, u64),
+        /// The peer's endpoint.
+        peer: SocketAddr,
+        /// Whether the first packet is to be announced.
+        announce: bool,
+        /// What was agreed.
+        connection: Box<Connection>,
+    },
+    /// Move a queue pair to ERROR.
+    Fail {
+        /// Its number and serial.
+        number: (u32, u64),
+    },
+    /// A packet that came to somebody else's socket.
+    Packet(Box<Forwarded>),
+}
+
+/// For the connection manager.
+pub(super) enum CmMessage {
+    /// A packet came for this queue pair: its peer is ready.
+    PeerIsReady {
+        /// The queue pair's number.
+        qpn: u32,
+    },
+    /// Nobody is at this endpoint.
+    Unreachable(SocketAddr),
+    /// A packet that came to a group's socket.
+    Packet(Box<Forwarded>),
+}
+
+/// A datagram on its way from one thread to another.
+pub(super) struct Forwarded {
+    pub(super) from: SocketAddr,
+    pub(super) to: SocketAddr,
+    pub(super) bytes: Box<[u8]>,
+}
+
+#[derive(Default)]
+pub(super) struct Counters {
+    pub(super) mads_sent: AtomicU64,
+    pub(super) mads_received: AtomicU64,
+    pub(super) mads_dropped: AtomicU64,
+}
+
+impl<F: Fabric> RoceDevice<F> {
+    /// A device on `fabric`, with room for `groups` groups.
+    pub(crate) fn new(fabric: F, groups: usize, caps: Caps, seed: u64) -> io::Result<Self> {
+        let mut random = Random::new(seed);
+        let doorbells = fabric.has_doorbells();
+        let mailboxes: io::Result<_> = (0..groups).map(|_| Mailbox::new(doorbells)).collect();
+        let shared = Shared {
+            regions: Arc::new(Regions::new(groups, random.next_u64())),
+            numbers: Arc::new(Numbers::new(random.next_u64())),
+            groups: mailboxes?,
+            cm: Mailbox::new(doorbells)?,
+            counters: Counters::default(),
+            seed: random.next_u64(),
+            caps,
+            fabric,
+        };
+        Ok(Self { shared: Arc::new(shared) })
+    }
+
+    /// Our address and RoCE port.
+    pub fn endpoint(&self) -> SocketAddr {
+        self.shared.fabric.endpoint()
+    }
+}
+
+impl<F: Fabric> Shared<F> {
+    /// The mailbox of the group that a queue pair number names.
+    pub(super) fn group_of(&self, qpn: u32) -> Option<&Mailbox<GroupMessage>> {
+        let [.., group] = qpn.to_be_bytes();
+        self.groups.get(usize::from(group).checked_sub(1)?)
+    }
+
+    /// Hands a packet to the thread that owns its queue pair; false if there is none, or it is too busy.
+    pub(super) fn forward(&self, qpn: u32, packet: Forwarded) -> bool {
+        if qpn == 1 {
+            let room = self.cm.len() < MAX_FORWARDED;
+            if room {
+                self.cm.send(CmMessage::Packet(Box::new(packet)));
+            }
+            return room;
+        }
+        match self.group_of(qpn).filter(|mailbox| mailbox.len() < MAX_FORWARDED) {
+            Some(mailbox) => mailbox.send(GroupMessage::Packet(Box::new(packet))),
+            None => return false,
+        }
+        true
+    }
+}
+
+impl<F: Fabric> Clone for RoceDevice<F> {
+    fn clone(&self) -> Self {
+        Self { shared: self.shared.clone() }
+    }
+}
+
+impl<F: Fabric> Device<F> for RoceDevice<F> {
+    fn caps(&self) -> &Caps {
+        &self.shared.caps
+    }
+
+    fn local_ip(&self) -> IpAddr {
+        self.shared.fabric.endpoint().ip()
+    }
+
+    unsafe fn register(&self, memory: Mem<'_>, access: Access) -> io::Result<Region> {
+        let Mem::Host { addr, length } = memory else {
+            return Err(io::Error::new(
+                io::ErrorKind::Unsupported,
+                "a software device registers host memory only, no dma-buf",
+            ));
+        };
+        if access.contains(Access::REMOTE_WRITE) && !access.contains(Access::LOCAL_WRITE) {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "memory that the peer may write must be writable for us as well",
+            ));
+        }
+        let addr = addr.expose_provenance() as u64;
+        // SAFETY: the caller keeps the memory mapped until the region is dropped, which retires the key.
+        let key = unsafe { self.shared.regions.register(addr, length as u64, access) };
+        let key = key.ok_or_else(table_full)?;
+        Ok(Region::new(self.shared.regions.clone(), key))
+    }
+
+    fn window(&self) -> io::Result<Window> {
+        Window::new(self.shared.regions.clone()).ok_or_else(table_full)
+    }
+
+    fn group(&self, config: &GroupConfig) -> io::Result<RoceGroup<F>> {
+        for index in 1..=self.shared.groups.len() {
+            if let Some(wire) = self.shared.fabric.take_wire(index) {
+                return RoceGroup::new(self.shared.clone(), index, wire, config);
+            }
+        }
+        Err(io::Error::other(format!(
+            "all {} groups that the device was opened for are in use",
+            self.shared.groups.len()
+        )))
+    }
+
+    fn connection_manager(&self) -> io::Result<RoceCm<F>> {
+        let wire = self.shared.fabric.take_wire(0).ok_or_else(|| {
+            io::Error::new(io::ErrorKind::AlreadyExists, "the device's connection manager is in use")
+        })?;
+        RoceCm::new(self.shared.clone(), wire)
+    }
+
+    fn stats(&self) -> DeviceStats {
+        let counters = &self.shared.counters;
+        DeviceStats {
+            mads_sent: counters.mads_sent.load(Ordering::Relaxed),
+            mads_received: counters.mads_received.load(Ordering::Relaxed),
+            mads_dropped: counters.mads_dropped.load(Ordering::Relaxed),
+        }
+    }
+}
+
+fn table_full() -> io::Error {
+    io::Error::other(format!(
+        "the device has its {} memory regions and windows in use",
+        regions::MAX_ENTRIES
+    ))
+}

@@ -1,0 +1,453 @@
+//! The queue pairs of one group: which packet is for whom, and whose turn it is.
+
+use std::collections::VecDeque;
+use std::net::{IpAddr, SocketAddr};
+
+use roce_proto::Qpn;
+use roce_proto::rc::{
+    self, Connection, Limits, QueuePair, ReadBudget, SGE_MAX, SendWindow, State, Transmit,
+};
+use roce_proto::wire::{Identification, Packet};
+
+use super::convert;
+use super::icrc;
+use super::memory;
+use super::numbers::QpNumber;
+use super::paths::{PathKey, Paths};
+use super::qp_table::QpTable;
+use super::regions::RegionsView;
+use super::timers::Timers;
+use super::wire::{Datagram, Outgoing, Wire};
+use super::{GROUP_MASK, NewQp};
+use crate::{GroupStats, QpConfig, Time, Wc};
+
+/// Bytes of payload that one queue pair sends before it is the next one's turn: about one train.
+const TURN_BYTES: usize = 60_000;
+/// Packets sent before the engine looks again what has arrived.
+const PACKETS_PER_ROUND: usize = 512;
+/// Packets from a peer after which it is believed to keep to small IPv4 identifications.
+const TRUSTED_AFTER: u8 = 16;
+/// Identifications below this are those of our own kind of sender: 0, or the index in a train.
+const SMALL_ID: u16 = 128;
+
+/// All that a group does, but for its wire.
+pub(super) struct Engine {
+    qps: QpTable<Entry>,
+    paths: Paths,
+    reads: ReadBudget,
+    /// The window of queue pairs that are not connected: nothing is ever charged to it.
+    nowhere: SendWindow,
+    timers: Timers,
+    /// Queue pairs with something to send, in turn.
+    ready: VecDeque<u32>,
+    /// Those that the shared limits held up.
+    blocked: VecDeque<u32>,
+    /// Queue pairs with completions.
+    completing: VecDeque<u32>,
+    /// Something arrived, so that the limits may have room.
+    unblock: bool,
+    transmit: Transmit,
+    /// Counters of released queue pairs, and what is counted here.
+    stats: GroupStats,
+}
+
+/// A queue pair and what the group knows about it.
+struct Entry {
+    queue_pair: Box<QueuePair>,
+    number: QpNumber,
+    granted: QpConfig,
+    peer: Option<Peer>,
+    sending: bool,
+    completing: bool,
+}
+
+/// The other end of a connected queue pair.
+struct Peer {
+    ip: IpAddr,
+    endpoint: SocketAddr,
+    path: PathKey,
+    qpn: Qpn,
+    /// The first packet is still awaited, and the connection manager wants to know of it.
+    announce: bool,
+    identifications: Identifications,
+}
+
+/// What IPv4 identifications a peer uses, which says how much its invariant CRCs are worth.
+#[derive(Clone, Copy)]
+enum Identifications {
+    /// This many packets, and all had small ones.
+    Small(u8),
+    /// Any.
+    Any,
+}
+
+/// What is to be done about a datagram beyond what the engine did.
+pub(super) enum Handled {
+    /// Nothing.
+    Done,
+    /// It was the first packet for a queue pair whose connection manager waits for one.
+    PeerIsReady(u32),
+    /// It is for this queue pair, of another group.
+    Foreign(u32),
+}
+
+impl Engine {
+    pub(super) fn new(queue_pairs: usize, receive_buffer_bytes: usize) -> Self {
+        let mut timers = Timers::default();
+        timers.reserve(queue_pairs);
+        Self {
+            qps: QpTable::new(queue_pairs),
+            paths: Paths::default(),
+            reads: ReadBudget::new(receive_buffer_bytes as u64),
+            nowhere: SendWindow::new(),
+            timers,
+            ready: VecDeque::with_capacity(queue_pairs),
+            blocked: VecDeque::with_capacity(queue_pairs),
+            completing: VecDeque::with_capacity(queue_pairs),
+            unblock: false,
+            transmit: Transmit::new(),
+            stats: GroupStats::default(),
+        }
+    }
+
+    /// Takes over a queue pair.
+    pub(super) fn adopt(&mut self, qp: NewQp) -> crate::QpKey {
+        let number = qp.number.get().value();
+        let slot = self.qps.insert(number, Entry {
+            queue_pair: qp.queue_pair,
+            number: qp.number,
+            granted: qp.granted,
+            peer: None,
+            sending: false,
+            completing: false,
+        });
+        self.timers.reserve(self.qps.slots());
+        for list in [&mut self.ready, &mut self.blocked, &mut self.completing] {
+            list.reserve(self.qps.slots() - list.len());
+        }
+        self.qps.key(slot)
+    }
+
+    /// The slot that a caller's key names.
+    pub(super) fn slot(&self, key: crate::QpKey) -> u32 {
+        self.qps.slot(key)
+    }
+
+    pub(super) fn qpn(&self, slot: u32) -> u32 {
+        self.qps.get(slot).number.get().value()
+    }
+
+    pub(super) fn granted(&self, slot: u32) -> QpConfig {
+        self.qps.get(slot).granted
+    }
+
+    /// Connects a queue pair, unless it was released meanwhile.
+    pub(super) fn connect(
+        &mut self,
+        number: (u32, u64),
+        peer: SocketAddr,
+        announce: bool,
+        connection: &Connection,
+    ) {
+        let Some(slot) = self.find(number) else { return };
+        if self.qps.get(slot).queue_pair.state() != State::Init {
+            return;
+        }
+        let path = self.paths.join(peer);
+        let entry = self.qps.get_mut(slot);
+        entry.queue_pair.connect(connection);
+        entry.peer = Some(Peer {
+            ip: peer.ip(),
+            endpoint: peer,
+            path,
+            qpn: connection.remote_qpn,
+            announce,
+            identifications: Identifications::Small(0),
+        });
+        self.look_at(slot);
+    }
+
+    /// Moves a queue pair to ERROR that the connection manager names.
+    pub(super) fn fail_numbered(&mut self, number: (u32, u64)) {
+        if let Some(slot) = self.find(number) {
+            self.fail(slot);
+        }
+    }
+
+    fn find(&self, (qpn, serial): (u32, u64)) -> Option<u32> {
+        let slot = self.qps.find(qpn)?;
+        (self.qps.get(slot).number.serial() == serial).then_some(slot)
+    }
+
+    /// Moves a queue pair to ERROR.
+    pub(super) fn fail(&mut self, slot: u32) {
+        let (queue_pair, mut limits) = self.borrow(slot);
+        queue_pair.fail(&mut limits);
+        self.unblock = true;
+        self.look_at(slot);
+    }
+
+    /// Frees a queue pair.
+    pub(super) fn release(&mut self, slot: u32) {
+        let (queue_pair, mut limits) = self.borrow(slot);
+        queue_pair.fail(&mut limits);
+        self.unblock = true;
+        for list in [&mut self.ready, &mut self.blocked, &mut self.completing] {
+            list.retain(|&other| other != slot);
+        }
+        self.timers.remove(slot);
+        let entry = self.qps.remove(slot);
+        convert::add_counters(&mut self.stats, &entry.queue_pair.counters());
+        if let Some(peer) = entry.peer {
+            self.paths.leave(peer.path);
+        }
+    }
+
+    /// Queues a request; what it does is the caller's.
+    pub(super) fn post<R>(&mut self, slot: u32, post: impl FnOnce(&mut QueuePair) -> R) -> R {
+        let result = post(&mut self.qps.get_mut(slot).queue_pair);
+        self.look_at(slot);
+        result
+    }
+
+    /// Counts a send request that was handed over.
+    pub(super) fn count_send(&mut self) {
+        self.stats.doorbells += 1;
+    }
+
+    /// Handles a datagram.
+    pub(super) fn handle(
+        &mut self,
+        now: Time,
+        group: u8,
+        memory: &mut RegionsView<'_>,
+        datagram: &Datagram<'_>,
+    ) -> Handled {
+        let Ok(packet) = Packet::parse(datagram.bytes) else { return self.drop_packet() };
+        let qpn = packet.bth.dest_qpn.value();
+        let Some(slot) = self.qps.find(qpn) else {
+            let [.., owner] = qpn.to_be_bytes();
+            if owner & GROUP_MASK != group {
+                return Handled::Foreign(qpn);
+            }
+            return self.drop_packet();
+        };
+        let entry = self.qps.get_mut(slot);
+        let Some(peer) = entry.peer.as_mut().filter(|peer| peer.ip == datagram.from.ip()) else {
+            return self.drop_packet();
+        };
+        let path = self.paths.get(peer.path);
+        let genuine = icrc::verify(datagram).is_ok_and(|id| peer.accepts(datagram, id));
+        if !genuine {
+            path.icrc_failures += 1;
+            self.stats.icrc_failures += 1;
+            return Handled::Done;
+        }
+        let announce = std::mem::take(&mut peer.announce);
+        let mut limits = Limits { window: &mut path.window, reads: &mut self.reads };
+        entry.queue_pair.handle_packet(now, &packet, memory, &mut limits);
+        self.unblock = true;
+        self.look_at(slot);
+        if announce { Handled::PeerIsReady(qpn) } else { Handled::Done }
+    }
+
+    fn drop_packet(&mut self) -> Handled {
+        self.count_drop();
+        Handled::Done
+    }
+
+    /// Counts a packet that was dropped.
+    pub(super) fn count_drop(&mut self) {
+        self.stats.packets_dropped += 1;
+    }
+
+    /// Does what the queue pairs' clocks ask for, once for each.
+    pub(super) fn expire(&mut self, now: Time) {
+        for _ in 0..self.qps.slots() {
+            let Some(slot) = self.timers.pop_due(now) else { return };
+            // The deadline may have moved since the timer was set.
+            if self.qps.get(slot).queue_pair.deadline().is_some_and(|time| time <= now) {
+                let (queue_pair, mut limits) = self.borrow(slot);
+                queue_pair.handle_deadline(now, &mut limits);
+                self.unblock = true;
+            }
+            self.look_at(slot);
+        }
+    }
+
+    /// Sends what may be sent; returns whether there is more.
+    pub(super) fn send<W: Wire>(
+        &mut self,
+        now: Time,
+        memory: &mut RegionsView<'_>,
+        wire: &mut W,
+    ) -> bool {
+        if std::mem::take(&mut self.unblock) {
+            while let Some(slot) = self.blocked.pop_back() {
+                self.ready.push_front(slot);
+            }
+        }
+        let mut packets = 0;
+        while packets < PACKETS_PER_ROUND {
+            let Some(slot) = self.ready.pop_front() else { return false };
+            packets += self.take_turn(now, slot, memory, wire);
+        }
+        true
+    }
+
+    /// Lets one queue pair send a train; returns how many packets it sent.
+    fn take_turn<W: Wire>(
+        &mut self,
+        now: Time,
+        slot: u32,
+        memory: &mut RegionsView<'_>,
+        wire: &mut W,
+    ) -> usize {
+        let mut packets = 0;
+        let mut bytes = 0;
+        let mut held_up = false;
+        while bytes < TURN_BYTES && !held_up {
+            let entry = self.qps.get_mut(slot);
+            let window = match &entry.peer {
+                Some(peer) => &mut self.paths.get(peer.path).window,
+                None => &mut self.nowhere,
+            };
+            let mut limits = Limits { window, reads: &mut self.reads };
+            let out = &mut self.transmit;
+            if entry.queue_pair.poll_transmit(now, memory, &mut limits, out) {
+                packets += 1;
+                bytes += out.payload_bytes() + out.headers().len();
+                if let Some(peer) = &entry.peer {
+                    send_packet(now, peer, memory, out, wire);
+                }
+            } else {
+                held_up = true;
+            }
+        }
+        let entry = self.qps.get_mut(slot);
+        entry.sending = entry.queue_pair.wants_transmit();
+        match (entry.sending, held_up) {
+            (true, true) => self.blocked.push_back(slot),
+            (true, false) => self.ready.push_back(slot),
+            (false, _) => {}
+        }
+        self.look_at(slot);
+        packets
+    }
+
+    /// Takes completions.
+    pub(super) fn reap(&mut self, out: &mut [Wc]) -> usize {
+        let mut count = 0;
+        while let Some(&slot) = self.completing.front() {
+            let entry = self.qps.get_mut(slot);
+            let qpn = entry.number.get().value();
+            while count < out.len() {
+                let Some(completion) = entry.queue_pair.poll_completion() else { break };
+                out[count] = convert::completion(qpn, &completion);
+                count += 1;
+            }
+            if entry.queue_pair.has_completions() {
+                break;
+            }
+            entry.completing = false;
+            self.completing.pop_front();
+            // Room in a queue that was full of completions may be what it waited for.
+            self.look_at(slot);
+        }
+        count
+    }
+
+    /// Whether there is something to do at once.
+    pub(super) fn is_busy(&self) -> bool {
+        !self.ready.is_empty()
+            || !self.completing.is_empty()
+            || (self.unblock && !self.blocked.is_empty())
+    }
+
+    /// When [`Engine::expire`] must run at the latest.
+    pub(super) fn deadline(&self) -> Option<Time> {
+        self.timers.earliest()
+    }
+
+    pub(super) fn stats(&self) -> GroupStats {
+        let mut stats = self.stats;
+        for entry in self.qps.iter() {
+            convert::add_counters(&mut stats, &entry.queue_pair.counters());
+        }
+        stats
+    }
+
+    /// Puts a queue pair on the lists that it belongs to.
+    fn look_at(&mut self, slot: u32) {
+        let entry = self.qps.get_mut(slot);
+        if !entry.sending && entry.queue_pair.wants_transmit() {
+            entry.sending = true;
+            self.ready.push_back(slot);
+        }
+        if !entry.completing && entry.queue_pair.has_completions() {
+            entry.completing = true;
+            self.completing.push_back(slot);
+        }
+        if let Some(deadline) = entry.queue_pair.deadline() {
+            self.timers.at_latest(slot, deadline);
+        }
+    }
+
+    /// A queue pair and the limits that it shares.
+    fn borrow(&mut self, slot: u32) -> (&mut QueuePair, Limits<'_>) {
+        let entry = self.qps.get_mut(slot);
+        let window = match &entry.peer {
+            Some(peer) => &mut self.paths.get(peer.path).window,
+            None => &mut self.nowhere,
+        };
+        (&mut entry.queue_pair, Limits { window, reads: &mut self.reads })
+    }
+}
+
+impl Peer {
+    /// Whether a packet's identification is one that this peer uses: over IPv4 that makes up for the bits that
+    /// the CRC loses where a socket hides it.
+    fn accepts(&mut self, datagram: &Datagram<'_>, id: Identification) -> bool {
+        if datagram.ip_id.is_some() || self.ip.is_ipv6() {
+            return true;
+        }
+        let small = id.id < SMALL_ID && id.dont_fragment;
+        match self.identifications {
+            Identifications::Small(seen) if small => {
+                self.identifications = Identifications::Small(seen.saturating_add(1));
+                true
+            }
+            Identifications::Small(seen) if seen >= TRUSTED_AFTER => false,
+            _ => {
+                self.identifications = Identifications::Any;
+                true
+            }
+        }
+    }
+}
+
+/// Sends a packet, unless the memory of its payload has just been deregistered: then it is as good as lost, and
+/// the queue pair will notice when it sends it again.
+fn send_packet<W: Wire>(
+    now: Time,
+    peer: &Peer,
+    memory: &RegionsView<'_>,
+    transmit: &Transmit,
+    wire: &mut W,
+) {
+    let mut slices: [&[u8]; SGE_MAX] = [&[]; SGE_MAX];
+    let pieces: &[rc::Piece] = transmit.pieces();
+    for (slice, piece) in slices.iter_mut().zip(pieces) {
+        match memory::bytes(memory, piece) {
+            Ok(bytes) => *slice = bytes,
+            Err(_) => return,
+        }
+    }
+    wire.send(now, &Outgoing {
+        to: peer.endpoint,
+        destination_qpn: peer.qpn.value(),
+        headers: transmit.headers(),
+        pieces: &slices[..pieces.len()],
+        pad_bytes: u8::try_from(transmit.pad_bytes()).expect("at most three"),
+    });
+}

@@ -1,0 +1,74 @@
+//! Networks, and the provider that each makes.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+
+use roce_proto::rc::QueuePair;
+
+use super::numbers::QpNumber;
+use super::regions::{Region, Window};
+use super::{RoceCm, RoceDevice, RoceGroup, Wire};
+use crate::{Access, MemoryWindow, Op, Provider, QpConfig};
+
+/// A network that carries RoCE v2 packets, as seen by one device.
+pub trait Fabric: Send + Sync + Sized + 'static {
+    /// The provider's name.
+    const NAME: &'static str;
+    /// A way in and out.
+    type Wire: Wire;
+
+    /// Our address and RoCE port.
+    fn endpoint(&self) -> SocketAddr;
+
+    /// The largest path MTU to `peer`, in bytes of payload.
+    ///
+    /// # Errors
+    /// No route leads there, or it takes no RoCE packet.
+    fn path_mtu(&self, peer: IpAddr) -> io::Result<u32>;
+
+    /// What one wire's receive buffer holds, in bytes, overhead included.
+    fn receive_buffer_bytes(&self) -> usize;
+
+    /// The wire with this index, unless somebody has it.
+    fn take_wire(&self, index: usize) -> Option<Self::Wire>;
+
+    /// Takes a wire back.
+    fn give_back(&self, index: usize, wire: Self::Wire);
+
+    /// Whether threads sleep on file descriptors, so that messages between them must wake.
+    fn has_doorbells(&self) -> bool;
+}
+
+impl<F: Fabric> Provider for F {
+    const NAME: &'static str = F::NAME;
+    type Device = RoceDevice<F>;
+    type Region = Region;
+    type Window = Window;
+    type Group = RoceGroup<F>;
+    type GroupHandle = GroupHandle;
+    type NewQp = NewQp;
+    type Cm = RoceCm<F>;
+}
+
+impl<F: Fabric> MemoryWindow<F> for Window {
+    fn rkey(&self) -> u32 {
+        self.rkey()
+    }
+
+    fn bind(&mut self, region: &Region, addr: u64, length: u64, access: Access) -> Op {
+        Op::Bind(self.bind(region, addr, length, access))
+    }
+}
+
+/// Names a group of a software device.
+#[derive(Clone, Debug)]
+pub struct GroupHandle {
+    pub(super) index: u8,
+}
+
+/// A queue pair that no group has adopted yet.
+pub struct NewQp {
+    pub(super) queue_pair: Box<QueuePair>,
+    pub(super) number: QpNumber,
+    pub(super) granted: QpConfig,
+}

@@ -1,0 +1,249 @@
+//! Groups of a software device.
+#![expect(unsafe_code, reason = "work requests name memory by address")]
+
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+use roce_proto::rc::{self, LocalSge};
+
+use super::convert::{self, MAX_SGE};
+use super::device::{CmMessage, Forwarded, GroupMessage, Shared};
+use super::engine::{Engine, Handled};
+use super::mailbox::Mailbox;
+use super::place;
+use super::regions::RegionsView;
+use super::sleep::Sleep;
+use super::wire::{Arrived, Datagram, Wire};
+use super::{Fabric, GroupHandle, NewQp};
+use crate::{
+    Group, GroupConfig, GroupStats, PushError, QpConfig, QpKey, RecvWr, SendFlags, SendWr, Sge,
+    Time, Wc,
+};
+
+/// Rounds of receiving and sending in one `poll`; then the caller has its turn.
+const ROUNDS: usize = 8;
+
+/// A group of a software device.
+pub struct RoceGroup<F: Fabric> {
+    shared: Arc<Shared<F>>,
+    index: u8,
+    engine: Engine,
+    /// Taken by `drop` only, which gives it back to the device.
+    wire: Option<F::Wire>,
+    sleep: Option<Sleep>,
+    now: Time,
+    busy: bool,
+}
+
+impl<F: Fabric> RoceGroup<F> {
+    pub(super) fn new(
+        shared: Arc<Shared<F>>,
+        index: usize,
+        wire: F::Wire,
+        config: &GroupConfig,
+    ) -> io::Result<Self> {
+        let engine =
+            Engine::new(config.queue_pairs as usize, shared.fabric.receive_buffer_bytes());
+        let sleep = Sleep::new(wire.fds()[0], None, shared.groups[index - 1].fd())?;
+        let index = u8::try_from(index).expect("at most 255 groups");
+        let now = Time::ZERO;
+        Ok(Self { shared, index, engine, wire: Some(wire), sleep, now, busy: true })
+    }
+
+    fn mailbox(&self) -> &Mailbox<GroupMessage> {
+        &self.shared.groups[usize::from(self.index) - 1]
+    }
+
+    /// Receives a batch, reacts to it, and sends; returns whether there is more to do.
+    fn turn(&mut self, now: Time) -> bool {
+        let Self { shared, index, engine, wire, .. } = self;
+        let wire = wire.as_mut().expect("a group has its wire until it is dropped");
+        let mut memory = shared.regions.view(usize::from(*index) - 1);
+        let mut turn = Turn { now, index: *index, shared, engine };
+        let mut drained = false;
+        let arrived = wire.receive(now, |datagram| {
+            // The message that connects a queue pair was there before its first packet came.
+            if !std::mem::replace(&mut drained, true) {
+                turn.read_mail(&mut memory);
+            }
+            turn.handle(&mut memory, &datagram);
+        });
+        if !drained {
+            turn.read_mail(&mut memory);
+        }
+        while let Some(peer) = wire.next_unreachable() {
+            shared.cm.send(CmMessage::Unreachable(peer));
+        }
+        engine.expire(now);
+        let more_to_send = engine.send(now, &mut memory, wire);
+        wire.flush(now);
+        let Arrived { more, .. } = arrived;
+        more || more_to_send
+    }
+}
+
+/// What a turn works on besides the wire.
+struct Turn<'a, F: Fabric> {
+    now: Time,
+    index: u8,
+    shared: &'a Shared<F>,
+    engine: &'a mut Engine,
+}
+
+impl<F: Fabric> Turn<'_, F> {
+    fn read_mail(&mut self, memory: &mut RegionsView<'_>) {
+        let mailbox = &self.shared.groups[usize::from(self.index) - 1];
+        mailbox.quiet();
+        while let Some(message) = mailbox.receive() {
+            match message {
+                GroupMessage::Connect { number, peer, announce, connection } => {
+                    self.engine.connect(number, peer, announce, &connection);
+                }
+                GroupMessage::Fail { number } => self.engine.fail_numbered(number),
+                GroupMessage::Packet(packet) => {
+                    let Forwarded { from, to, bytes } = *packet;
+                    self.handle(memory, &Datagram { from, to, ip_id: None, bytes: &bytes });
+                }
+            }
+        }
+    }
+
+    fn handle(&mut self, memory: &mut RegionsView<'_>, datagram: &Datagram<'_>) {
+        match self.engine.handle(self.now, self.index, memory, datagram) {
+            Handled::Done => {}
+            Handled::PeerIsReady(qpn) => self.shared.cm.send(CmMessage::PeerIsReady { qpn }),
+            Handled::Foreign(qpn) => {
+                let &Datagram { from, to, bytes, .. } = datagram;
+                if !self.shared.forward(qpn, Forwarded { from, to, bytes: bytes.into() }) {
+                    self.engine.count_drop();
+                }
+            }
+        }
+    }
+}
+
+impl<F: Fabric> Group<F> for RoceGroup<F> {
+    fn handle(&self) -> GroupHandle {
+        GroupHandle { index: self.index }
+    }
+
+    fn adopt(&mut self, qp: NewQp) -> QpKey {
+        self.engine.adopt(qp)
+    }
+
+    fn qpn(&self, qp: QpKey) -> u32 {
+        self.engine.qpn(self.engine.slot(qp))
+    }
+
+    fn granted(&self, qp: QpKey) -> QpConfig {
+        self.engine.granted(self.engine.slot(qp))
+    }
+
+    unsafe fn push_send(&mut self, qp: QpKey, wr: &SendWr<'_>) -> Result<(), PushError> {
+        let slot = self.engine.slot(qp);
+        let mut room = [LocalSge::default(); MAX_SGE];
+        let mut inline: [&[u8]; MAX_SGE] = [&[]; MAX_SGE];
+        let payload = if wr.flags.contains(SendFlags::INLINE) {
+            let pieces = inline.get_mut(..wr.sges.len()).ok_or(PushError::TooManySges)?;
+            for (piece, sge) in pieces.iter_mut().zip(wr.sges) {
+                // SAFETY: the caller keeps the memory of a request valid until it completes.
+                *piece = unsafe { bytes_of(sge) };
+            }
+            rc::Payload::Inline(pieces)
+        } else {
+            let count = convert::sges(wr.sges, &mut room)?;
+            rc::Payload::Regions(&room[..count])
+        };
+        let request = rc::SendRequest {
+            wr_id: wr.wr_id,
+            op: convert::op(wr.op),
+            flags: convert::flags(wr.flags),
+            payload,
+        };
+        self.engine.post(slot, |qp| qp.post_send(&request)).map_err(convert::push_error)?;
+        self.engine.count_send();
+        Ok(())
+    }
+
+    unsafe fn push_recv(&mut self, qp: QpKey, wr: &RecvWr<'_>) -> Result<(), PushError> {
+        let slot = self.engine.slot(qp);
+        let mut room = [LocalSge::default(); MAX_SGE];
+        let count = convert::sges(wr.sges, &mut room)?;
+        let request = rc::RecvRequest { wr_id: wr.wr_id, sges: &room[..count] };
+        self.engine.post(slot, |qp| qp.post_recv(&request)).map_err(convert::push_error)
+    }
+
+    fn flush(&mut self, now: Time) {
+        self.now = self.now.max(now);
+        let Self { shared, index, engine, wire, .. } = self;
+        let wire = wire.as_mut().expect("a group has its wire until it is dropped");
+        let mut memory = shared.regions.view(usize::from(*index) - 1);
+        self.busy |= engine.send(now, &mut memory, wire);
+        wire.flush(now);
+    }
+
+    fn poll(&mut self, now: Time, out: &mut [Wc]) -> usize {
+        self.now = self.now.max(now);
+        let mut count = 0;
+        self.busy = true;
+        for _ in 0..ROUNDS {
+            self.busy = self.turn(now);
+            count += self.engine.reap(&mut out[count..]);
+            if !self.busy || count == out.len() {
+                break;
+            }
+        }
+        count
+    }
+
+    fn deadline(&self) -> Option<Time> {
+        if self.busy || self.engine.is_busy() || !self.mailbox().is_empty() {
+            return Some(self.now);
+        }
+        self.engine.deadline()
+    }
+
+    fn arm(&mut self) {}
+
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.sleep.as_ref().map(Sleep::fd)
+    }
+
+    fn acknowledge_wake(&mut self) {}
+
+    fn fail(&mut self, qp: QpKey) {
+        let slot = self.engine.slot(qp);
+        self.engine.fail(slot);
+    }
+
+    fn release(&mut self, qp: QpKey) {
+        let slot = self.engine.slot(qp);
+        self.engine.release(slot);
+    }
+
+    fn stats(&self) -> GroupStats {
+        let mut stats = self.engine.stats();
+        let counters = self.wire.as_ref().map(Wire::counters).unwrap_or_default();
+        stats.send_calls = counters.send_calls;
+        stats.receive_calls = counters.receive_calls;
+        stats
+    }
+}
+
+impl<F: Fabric> Drop for RoceGroup<F> {
+    fn drop(&mut self) {
+        if let Some(wire) = self.wire.take() {
+            self.shared.fabric.give_back(usize::from(self.index), wire);
+        }
+    }
+}
+
+/// The memory that an element names, whatever its key.
+///
+/// # Safety
+/// It is readable while the slice is used.
+unsafe fn bytes_of<'a>(sge: &Sge) -> &'a [u8] {
+    // SAFETY: as the caller promises.
+    unsafe { place::bytes(sge.addr, sge.length as usize) }
+}

@@ -1,0 +1,80 @@
+//! Queue pair 1, through which connection management travels: unreliable datagrams of 256 bytes.
+
+use std::sync::atomic::Ordering;
+
+use roce_proto::cm::{GSI_Q_KEY, MAD_BYTES, MadTransmit, Manager};
+use roce_proto::wire::{Bth, Deth, Headers, Message, Packet};
+use roce_proto::{Psn, Qpn};
+
+use super::device::Counters;
+use super::icrc;
+use super::wire::{Datagram, Outgoing, Wire, endpoint_of};
+use crate::Time;
+
+/// Our queue pair 1.
+#[derive(Default)]
+pub(super) struct Gsi {
+    next_psn: Psn,
+}
+
+/// A packet is for another queue pair.
+pub(super) struct NotForUs {
+    pub(super) qpn: u32,
+}
+
+impl Gsi {
+    /// Hands a management datagram to the manager; drops what is not one.
+    pub(super) fn handle(
+        &mut self,
+        now: Time,
+        counters: &Counters,
+        manager: &mut Manager,
+        datagram: &Datagram<'_>,
+    ) -> Result<(), NotForUs> {
+        let Ok(packet) = Packet::parse(datagram.bytes) else {
+            counters.mads_dropped.fetch_add(1, Ordering::Relaxed);
+            return Ok(());
+        };
+        if packet.bth.dest_qpn != Qpn::GSI {
+            return Err(NotForUs { qpn: packet.bth.dest_qpn.value() });
+        }
+        let counter = match mad_of(&packet, datagram) {
+            Some(mad) => {
+                manager.handle_datagram(now, endpoint_of(datagram.from), mad);
+                &counters.mads_received
+            }
+            None => &counters.mads_dropped,
+        };
+        counter.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Sends a management datagram.
+    pub(super) fn send<W: Wire>(
+        &mut self,
+        now: Time,
+        counters: &Counters,
+        wire: &mut W,
+        mad: &MadTransmit,
+    ) {
+        let bth = Bth::new(Qpn::GSI, self.next_psn);
+        self.next_psn = self.next_psn.next();
+        let deth = Deth { qkey: GSI_Q_KEY, source_qpn: Qpn::GSI };
+        let headers = Headers::new(&bth, &Message::UdSendOnly(deth));
+        wire.send(now, &Outgoing {
+            to: mad.peer,
+            destination_qpn: Qpn::GSI.value(),
+            headers: headers.as_slice(),
+            pieces: &[&mad.mad],
+            pad_bytes: 0,
+        });
+        counters.mads_sent.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// The management datagram in a packet, if it is a genuine one.
+fn mad_of<'a>(packet: &Packet<'a>, datagram: &Datagram<'_>) -> Option<&'a [u8; MAD_BYTES]> {
+    let Message::UdSendOnly(deth) = packet.message else { return None };
+    let mad = packet.payload.try_into().ok()?;
+    (deth.qkey == GSI_Q_KEY && icrc::verify(datagram).is_ok()).then_some(mad)
+}

@@ -1,0 +1,27 @@
+//! The invariant CRC of packets on a wire.
+
+use std::net::SocketAddr;
+
+use roce_proto::wire::{Flow, Icrc, IcrcMismatch, Identification, verify as verify_flow};
+
+use super::wire::{Datagram, ICRC_BYTES, Outgoing};
+
+/// The CRC of a packet that leaves `from` with this IPv4 identification.
+pub(crate) fn compute(from: SocketAddr, packet: &Outgoing<'_>, ip_id: u16) -> [u8; ICRC_BYTES] {
+    let Some(flow) = Flow::new(from, packet.to) else { return [0; ICRC_BYTES] };
+    let identification = Identification::segment(ip_id);
+    let mut icrc = Icrc::new(&flow, identification, packet.length(), packet.headers);
+    packet.pieces.iter().for_each(|piece| icrc.update(piece));
+    icrc.update(&[0; 3][..usize::from(packet.pad_bytes)]);
+    icrc.finish()
+}
+
+/// Checks the CRC of a datagram and tells the identification that its sender gave it.
+pub(crate) fn verify(datagram: &Datagram<'_>) -> Result<Identification, IcrcMismatch> {
+    let flow = Flow::new(datagram.from, datagram.to).ok_or(IcrcMismatch)?;
+    let identification = verify_flow(&flow, datagram.bytes)?;
+    match datagram.ip_id {
+        Some(known) if known != identification => Err(IcrcMismatch),
+        _ => Ok(identification),
+    }
+}

@@ -1,0 +1,81 @@
+//! What threads tell each other: the connection manager a group, and a group the connection manager.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crossbeam::queue::SegQueue;
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::io::Errno;
+
+/// A queue of messages and a doorbell that wakes the reader.
+pub(crate) struct Mailbox<M> {
+    messages: SegQueue<M>,
+    doorbell: Option<Doorbell>,
+}
+
+struct Doorbell {
+    fd: OwnedFd,
+    /// Whether it was rung and the reader has not looked yet: ringing again would only cost a call.
+    rung: AtomicBool,
+}
+
+impl<M> Mailbox<M> {
+    /// A mailbox, with a doorbell where readers sleep.
+    pub(crate) fn new(doorbell: bool) -> io::Result<Self> {
+        let doorbell = if doorbell { Some(Doorbell::new()?) } else { None };
+        Ok(Self { messages: SegQueue::new(), doorbell })
+    }
+
+    pub(crate) fn send(&self, message: M) {
+        self.messages.push(message);
+        if let Some(doorbell) = &self.doorbell {
+            doorbell.ring();
+        }
+    }
+
+    pub(crate) fn receive(&self) -> Option<M> {
+        self.messages.pop()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.messages.is_empty()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.messages.len()
+    }
+
+    /// Makes the doorbell ring again for what comes from now on. Look into the mailbox afterwards.
+    pub(crate) fn quiet(&self) {
+        if let Some(doorbell) = &self.doorbell {
+            doorbell.quiet();
+        }
+    }
+
+    pub(crate) fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.doorbell.as_ref().map(|doorbell| doorbell.fd.as_fd())
+    }
+}
+
+impl Doorbell {
+    fn new() -> io::Result<Self> {
+        let fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        Ok(Self { fd, rung: AtomicBool::new(false) })
+    }
+
+    fn ring(&self) {
+        if !self.rung.swap(true, Ordering::SeqCst) {
+            let one = 1u64.to_ne_bytes();
+            while rustix::io::write(&self.fd, &one) == Err(Errno::INTR) {}
+        }
+    }
+
+    fn quiet(&self) {
+        if self.rung.load(Ordering::Relaxed) {
+            let mut count = [0; 8];
+            while rustix::io::read(&self.fd, &mut count) == Err(Errno::INTR) {}
+            self.rung.store(false, Ordering::SeqCst);
+        }
+    }
+}

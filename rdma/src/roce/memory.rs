@@ -1,0 +1,80 @@
+//! The region table as the engine sees it.
+
+use roce_proto::Qpn;
+use roce_proto::rc::{AccessError, Bind, LocalAccess, Memory, MemoryKey, Piece, RemoteAccess};
+
+use super::regions::{Denied, RegionsView};
+use crate::{Access, RegionHandle, WindowHandle};
+
+impl Memory for RegionsView<'_> {
+    fn check_local(
+        &self,
+        lkey: u32,
+        addr: u64,
+        length: u32,
+        access: LocalAccess,
+    ) -> Result<(), AccessError> {
+        let access = match access {
+            LocalAccess::Read => Access::NONE,
+            LocalAccess::Write => Access::LOCAL_WRITE,
+        };
+        Ok(self.check_local(lkey, addr, u64::from(length), access)?)
+    }
+
+    fn check_remote(
+        &self,
+        qpn: Qpn,
+        rkey: u32,
+        addr: u64,
+        length: u32,
+        access: RemoteAccess,
+    ) -> Result<(), AccessError> {
+        let access = match access {
+            RemoteAccess::Read => Access::REMOTE_READ,
+            RemoteAccess::Write => Access::REMOTE_WRITE,
+        };
+        Ok(self.check_remote(rkey, addr, u64::from(length), access, qpn.value())?)
+    }
+
+    fn place(&mut self, key: MemoryKey, addr: u64, payload: &[u8]) -> Result<(), AccessError> {
+        match key {
+            MemoryKey::Local { lkey } => self.place_local(lkey, addr, payload)?,
+            MemoryKey::Remote { qpn, rkey } => {
+                self.place_remote(rkey, addr, payload, qpn.value())?;
+            }
+        }
+        Ok(())
+    }
+
+    fn bind(&mut self, qpn: Qpn, bind: &Bind) -> Result<(), AccessError> {
+        let bind = crate::Bind {
+            window: WindowHandle(bind.window),
+            rkey: bind.rkey,
+            region: RegionHandle(bind.region),
+            addr: bind.addr,
+            length: bind.length,
+            access: Access::from_bits(bind.access),
+        };
+        Ok(RegionsView::bind(self, qpn.value(), &bind)?)
+    }
+
+    fn invalidate(&mut self, qpn: Qpn, rkey: u32) -> Result<(), AccessError> {
+        Ok(RegionsView::invalidate(self, qpn.value(), rkey)?)
+    }
+}
+
+/// The bytes of a piece of a packet, for as long as the view lives.
+pub(super) fn bytes<'a>(view: &'a RegionsView<'_>, piece: &Piece) -> Result<&'a [u8], Denied> {
+    match piece.key {
+        MemoryKey::Local { lkey } => view.local(lkey, piece.addr, piece.length),
+        MemoryKey::Remote { qpn, rkey } => {
+            view.remote(rkey, piece.addr, piece.length, qpn.value())
+        }
+    }
+}
+
+impl From<Denied> for AccessError {
+    fn from(Denied: Denied) -> Self {
+        Self
+    }
+}

@@ -1,0 +1,36 @@
+//! RoCE v2 in software: what the soft and the simulated provider share.
+//!
+//! A [`RoceDevice`] has one [`Wire`] per group and one for its connection manager. All of the protocol is in
+//! `roce-proto`; this is the glue between it, memory, threads and a network.
+
+mod cm;
+mod convert;
+mod device;
+mod engine;
+mod fabric;
+mod group;
+mod gsi;
+pub(crate) mod icrc;
+mod mailbox;
+mod memory;
+mod numbers;
+mod paths;
+mod place;
+mod qp_table;
+pub(crate) mod random;
+mod regions;
+mod section;
+mod sleep;
+mod sync;
+mod timers;
+pub(crate) mod wire;
+
+pub use cm::RoceCm;
+pub use device::RoceDevice;
+pub use fabric::{Fabric, GroupHandle, NewQp};
+pub use group::RoceGroup;
+pub use regions::{Region, Window};
+pub use wire::{ROCE_PORT, Wire};
+
+/// The bits of a queue pair number that name its group; 0 is the connection manager's.
+pub(crate) const GROUP_MASK: u8 = 0xFF;

@@ -1,0 +1,78 @@
+//! Queue pair numbers of a device: random, so that packets for an earlier process find nobody, with the
+//! group's index in the low bits, so that sockets can be steered by it.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use roce_proto::Qpn;
+
+use super::random::Random;
+
+/// Numbers that one group can have in use; half of what there are, so that a random one is soon found.
+const MAX_PER_GROUP: usize = 1 << 15;
+
+/// The numbers in use.
+pub(crate) struct Numbers(Mutex<State>);
+
+struct State {
+    random: Random,
+    used: BTreeSet<(u8, u16)>,
+    serial: u64,
+}
+
+/// A number in use; free again when dropped.
+pub(crate) struct QpNumber {
+    numbers: Arc<Numbers>,
+    group: u8,
+    upper: u16,
+    serial: u64,
+}
+
+impl Numbers {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self(Mutex::new(State { random: Random::new(seed), used: BTreeSet::new(), serial: 0 }))
+    }
+
+    /// A number for a queue pair of group `group`; `None` when it has too many.
+    pub(crate) fn take(self: &Arc<Self>, group: u8) -> Option<QpNumber> {
+        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if state.used.range((group, 0)..=(group, u16::MAX)).count() >= MAX_PER_GROUP {
+            return None;
+        }
+        loop {
+            let upper = state.random.next_u64().to_le_bytes();
+            let upper = u16::from_le_bytes([upper[0], upper[1]]);
+            // Zero would make the reserved numbers 0 and 1 possible.
+            if upper != 0 && state.used.insert((group, upper)) {
+                state.serial += 1;
+                return Some(QpNumber { numbers: self.clone(), group, upper, serial: state.serial });
+            }
+        }
+    }
+
+    /// A random number below 2^24, for a first sequence number.
+    pub(crate) fn random_psn(&self) -> u32 {
+        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        u32::try_from(state.random.below(1 << 24)).expect("below 2^24")
+    }
+}
+
+impl QpNumber {
+    pub(crate) fn get(&self) -> Qpn {
+        Qpn::new(u32::from(self.upper) << 8 | u32::from(self.group))
+    }
+}
+
+impl QpNumber {
+    /// Tells this use of the number from earlier and later ones.
+    pub(crate) fn serial(&self) -> u64 {
+        self.serial
+    }
+}
+
+impl Drop for QpNumber {
+    fn drop(&mut self) {
+        let mut state = self.numbers.0.lock().unwrap_or_else(PoisonError::into_inner);
+        state.used.remove(&(self.group, self.upper));
+    }
+}

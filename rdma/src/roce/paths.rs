@@ -1,0 +1,56 @@
+//! Remote endpoints, and what may be on its way to each.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+
+use roce_proto::rc::SendWindow;
+use slab::Slab;
+
+/// The endpoints that queue pairs of one group are connected to. Each group has its own window towards an
+/// endpoint, so that no lock is taken; the windows adapt to each other by the losses that they see.
+#[derive(Default)]
+pub(crate) struct Paths {
+    paths: Slab<Path>,
+    by_endpoint: BTreeMap<SocketAddr, PathKey>,
+}
+
+/// Names a path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PathKey(usize);
+
+/// The way to one remote endpoint.
+pub(crate) struct Path {
+    pub(crate) endpoint: SocketAddr,
+    pub(crate) window: SendWindow,
+    /// Packets from there with a wrong invariant CRC.
+    pub(crate) icrc_failures: u64,
+    users: usize,
+}
+
+impl Paths {
+    /// The path to an endpoint, for one more queue pair.
+    pub(crate) fn join(&mut self, endpoint: SocketAddr) -> PathKey {
+        let key = *self.by_endpoint.entry(endpoint).or_insert_with(|| {
+            let window = SendWindow::new();
+            PathKey(self.paths.insert(Path { endpoint, window, icrc_failures: 0, users: 0 }))
+        });
+        self.get(key).users += 1;
+        key
+    }
+
+    /// One queue pair less.
+    pub(crate) fn leave(&mut self, key: PathKey) {
+        let path = self.get(key);
+        path.users -= 1;
+        if path.users == 0 {
+            let endpoint = path.endpoint;
+            self.paths.remove(key.0);
+            self.by_endpoint.remove(&endpoint);
+        }
+    }
+
+    /// A path that a queue pair has joined.
+    pub(crate) fn get(&mut self, key: PathKey) -> &mut Path {
+        &mut self.paths[key.0]
+    }
+}

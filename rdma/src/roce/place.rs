@@ -1,0 +1,34 @@
+//! The only place where registered memory is touched by address.
+#![expect(unsafe_code, reason = "registered memory is named by address")]
+
+use core::{ptr, slice};
+
+/// Copies `payload` to `addr`.
+///
+/// # Safety
+/// `payload.len()` bytes at `addr` are mapped and writable, nothing of this process reaches them through a
+/// reference, and both stay so until this returns.
+pub(super) unsafe fn copy_in(addr: u64, payload: &[u8]) {
+    let target = ptr::with_exposed_provenance_mut::<u8>(address(addr));
+    // SAFETY: the caller vouches for the target; a received payload lies in a buffer of the provider's own
+    // that is never registered, so the two do not overlap.
+    unsafe { ptr::copy_nonoverlapping(payload.as_ptr(), target, payload.len()) }
+}
+
+/// The bytes at `addr`.
+///
+/// # Safety
+/// `length` bytes at `addr` are mapped and readable for as long as the slice is used.
+pub(super) unsafe fn bytes<'a>(addr: u64, length: usize) -> &'a [u8] {
+    if length == 0 {
+        return &[];
+    }
+    let source = ptr::with_exposed_provenance::<u8>(address(addr));
+    // SAFETY: the caller vouches for the memory. A peer that is allowed to write there may change it
+    // meanwhile; then what is sent is any mixture, as with a network card.
+    unsafe { slice::from_raw_parts(source, length) }
+}
+
+fn address(addr: u64) -> usize {
+    usize::try_from(addr).expect("an address that was registered fits a pointer")
+}

@@ -1,0 +1,207 @@
+//! The queue pairs of a group, by slot and by number.
+
+use crate::QpKey;
+
+const EMPTY: u32 = u32::MAX;
+
+/// Entries in slots that are reused, found by number through a hash table with open addressing.
+pub(crate) struct QpTable<E> {
+    slots: Vec<Slot<E>>,
+    vacant: Vec<u32>,
+    /// Slots by hash of the number; at most half full. Its length is a power of two.
+    index: Vec<u32>,
+    len: usize,
+}
+
+struct Slot<E> {
+    /// Counts its uses: a stale key does not name its successor.
+    generation: u32,
+    entry: Option<(u32, E)>,
+}
+
+impl<E> QpTable<E> {
+    /// A table that need not grow until it holds more than `expected` entries.
+    pub(crate) fn new(expected: usize) -> Self {
+        let buckets = (2 * expected.max(8)).next_power_of_two();
+        Self {
+            slots: Vec::with_capacity(expected),
+            vacant: Vec::with_capacity(expected),
+            index: vec![EMPTY; buckets],
+            len: 0,
+        }
+    }
+
+    /// Slots that exist, in use or not.
+    pub(crate) fn slots(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// Adds an entry under a number that is not in the table.
+    pub(crate) fn insert(&mut self, number: u32, entry: E) -> u32 {
+        if 2 * (self.len + 1) > self.index.len() {
+            self.grow();
+        }
+        let slot = match self.vacant.pop() {
+            Some(slot) => slot,
+            None => {
+                self.slots.push(Slot { generation: 0, entry: None });
+                u32::try_from(self.slots.len() - 1).expect("fewer queue pairs than their numbers")
+            }
+        };
+        self.slots[slot as usize].entry = Some((number, entry));
+        self.len += 1;
+        self.link(number, slot);
+        slot
+    }
+
+    /// Takes an entry out.
+    pub(crate) fn remove(&mut self, slot: u32) -> E {
+        let place = &mut self.slots[slot as usize];
+        let (number, entry) = place.entry.take().expect("a slot in use");
+        place.generation = place.generation.wrapping_add(1);
+        self.vacant.push(slot);
+        self.len -= 1;
+        self.unlink(number);
+        entry
+    }
+
+    /// The slot of a number.
+    pub(crate) fn find(&self, number: u32) -> Option<u32> {
+        let mut bucket = self.bucket(number);
+        loop {
+            let slot = self.index[bucket];
+            if slot == EMPTY {
+                return None;
+            }
+            if self.number(slot) == Some(number) {
+                return Some(slot);
+            }
+            bucket = self.after(bucket);
+        }
+    }
+
+    /// The entry of a slot in use.
+    pub(crate) fn get(&self, slot: u32) -> &E {
+        &self.slots[slot as usize].entry.as_ref().expect("a slot in use").1
+    }
+
+    /// The entry of a slot in use.
+    pub(crate) fn get_mut(&mut self, slot: u32) -> &mut E {
+        &mut self.slots[slot as usize].entry.as_mut().expect("a slot in use").1
+    }
+
+    /// The key that names a slot's present entry.
+    pub(crate) fn key(&self, slot: u32) -> QpKey {
+        QpKey(u64::from(self.slots[slot as usize].generation) << 32 | u64::from(slot))
+    }
+
+    /// The slot that a key names. A stale key is the caller's bug.
+    pub(crate) fn slot(&self, QpKey(key): QpKey) -> u32 {
+        let slot = u32::try_from(key & u64::from(u32::MAX)).expect("the lower half");
+        let place = self.slots.get(slot as usize);
+        let fresh = place.is_some_and(|p| {
+            u64::from(p.generation) == key >> 32 && p.entry.is_some()
+        });
+        assert!(fresh, "a queue pair key was used after release");
+        slot
+    }
+
+    /// All entries.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &E> {
+        self.slots.iter().filter_map(|slot| slot.entry.as_ref().map(|(_, entry)| entry))
+    }
+
+    fn number(&self, slot: u32) -> Option<u32> {
+        self.slots[slot as usize].entry.as_ref().map(|&(number, _)| number)
+    }
+
+    fn bucket(&self, number: u32) -> usize {
+        // Numbers are random already; the group's index in the low bits is not.
+        let hash = number.wrapping_mul(0x9E37_79B1) >> 8;
+        hash as usize & (self.index.len() - 1)
+    }
+
+    fn after(&self, bucket: usize) -> usize {
+        (bucket + 1) & (self.index.len() - 1)
+    }
+
+    fn link(&mut self, number: u32, slot: u32) {
+        let mut bucket = self.bucket(number);
+        while self.index[bucket] != EMPTY {
+            bucket = self.after(bucket);
+        }
+        self.index[bucket] = slot;
+    }
+
+    /// Takes out the bucket whose slot was vacated, and moves up whatever came behind it.
+    fn unlink(&mut self, number: u32) {
+        let mut bucket = self.bucket(number);
+        while self.number(self.index[bucket]).is_some() {
+            bucket = self.after(bucket);
+        }
+        self.index[bucket] = EMPTY;
+        let mut next = self.after(bucket);
+        while self.index[next] != EMPTY {
+            let slot = std::mem::replace(&mut self.index[next], EMPTY);
+            let number = self.number(slot).expect("linked slots are in use");
+            self.link(number, slot);
+            next = self.after(next);
+        }
+    }
+
+    fn grow(&mut self) {
+        self.index = vec![EMPTY; 2 * self.index.len()];
+        for slot in 0..self.slots.len() {
+            let slot = u32::try_from(slot).expect("fewer queue pairs than their numbers");
+            if let Some(number) = self.number(slot) {
+                self.link(number, slot);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn it_is_a_map(actions in prop::collection::vec((0u32..64, any::<bool>()), 0..400)) {
+            let mut table = QpTable::new(2);
+            let mut model = BTreeMap::new();
+            for (number, insert) in actions {
+                let number = number << 8 | 1;
+                match (insert, model.get(&number).copied()) {
+                    (true, None) => {
+                        let slot = table.insert(number, number);
+                        model.insert(number, slot);
+                    }
+                    (false, Some(slot)) => {
+                        prop_assert_eq!(table.remove(slot), number);
+                        model.remove(&number);
+                    }
+                    _ => {}
+                }
+                for number in (0..64).map(|number| number << 8 | 1) {
+                    prop_assert_eq!(table.find(number), model.get(&number).copied());
+                }
+            }
+            prop_assert_eq!(table.iter().count(), model.len());
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "after release")]
+    fn a_stale_key_is_noticed() {
+        let mut table = QpTable::new(1);
+        let slot = table.insert(7, ());
+        let key = table.key(slot);
+        table.remove(slot);
+        table.insert(8, ());
+        table.slot(key);
+    }
+}

@@ -1,0 +1,418 @@
+//! The table of registered regions and memory windows of one device: its protection domain.
+//!
+//! A key is the entry's index and a generation that starts at random and moves on with each use, so a stale
+//! key names nothing. Looking up takes a few atomic loads; only registering and dropping take a lock.
+#![expect(unsafe_code, reason = "hands out access to registered memory")]
+
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use super::place;
+use super::random::Random;
+use super::section::{Section, Sections};
+use super::sync::{AtomicU32, AtomicU64, Ordering};
+use crate::{Access, Bind, RegionHandle, WindowHandle};
+
+const GENERATION_BITS: u32 = 14;
+const CHUNK: usize = 1024;
+const CHUNKS: usize = (1 << (32 - GENERATION_BITS)) / CHUNK;
+
+/// Regions and windows that a device can have at once.
+pub(crate) const MAX_ENTRIES: usize = CHUNK * CHUNKS;
+
+/// Marks a window among the access bits of an entry.
+const WINDOW: u32 = 1 << 31;
+
+/// Why memory was not touched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Denied;
+
+/// The table.
+pub(crate) struct Regions {
+    chunks: Box<[OnceLock<Box<[Entry]>>]>,
+    free: Mutex<Free>,
+    sections: Sections,
+}
+
+/// What a key names. All fields but the key are written only while the key is zero and no section that could
+/// have seen an earlier key is open, or, for a window, by the thread that alone is let through by `qpn`.
+struct Entry {
+    /// Zero while the entry names nothing.
+    key: AtomicU32,
+    access: AtomicU32,
+    addr: AtomicU64,
+    length: AtomicU64,
+    /// Of a window: the queue pair whose peer may use it.
+    qpn: AtomicU32,
+    /// Of a window: the key of the region that it opens.
+    region: AtomicU32,
+    /// Of a window: its handle while it exists, else zero.
+    window: AtomicU64,
+}
+
+struct Free {
+    indexes: Vec<u32>,
+    /// Entries from here on were never used.
+    fresh: u32,
+    generations: Vec<u32>,
+    windows: u64,
+    random: Random,
+}
+
+/// The table as the holder of a section sees it.
+pub(crate) struct RegionsView<'a> {
+    regions: &'a Regions,
+    _section: Section<'a>,
+}
+
+impl Regions {
+    /// An empty table for a device with `groups` groups.
+    pub(crate) fn new(groups: usize, seed: u64) -> Self {
+        Self {
+            chunks: (0..CHUNKS).map(|_| OnceLock::new()).collect(),
+            free: Mutex::new(Free {
+                indexes: Vec::new(),
+                fresh: 0,
+                generations: Vec::new(),
+                windows: 0,
+                random: Random::new(seed),
+            }),
+            sections: Sections::new(groups),
+        }
+    }
+
+    /// Opens the section of group `index` and with it access to the memory.
+    pub(crate) fn view(&self, index: usize) -> RegionsView<'_> {
+        RegionsView { regions: self, _section: self.sections.enter(index) }
+    }
+
+    /// Registers memory; `None` when the table is full.
+    ///
+    /// # Safety
+    /// As for [`crate::Device::register`]; the memory stays mapped until the key was retired.
+    pub(crate) unsafe fn register(&self, addr: u64, length: u64, access: Access) -> Option<u32> {
+        let key = self.free().take()?;
+        let entry = self.entry(key);
+        entry.access.store(access.bits(), Ordering::Relaxed);
+        entry.addr.store(addr, Ordering::Relaxed);
+        entry.length.store(length, Ordering::Relaxed);
+        entry.key.store(key, Ordering::Release);
+        Some(key)
+    }
+
+    /// Ends a registration: when this returns, no byte is touched through it any more.
+    pub(crate) fn retire(&self, key: u32) {
+        self.entry(key).key.store(0, Ordering::Relaxed);
+        self.sections.wait();
+        self.free().give_back(key);
+    }
+
+    /// Allocates a window: its handle, and the key before its first.
+    pub(crate) fn allocate_window(&self) -> Option<(WindowHandle, u32)> {
+        let mut free = self.free();
+        let key = free.take()?;
+        free.windows += 1;
+        let handle = (free.windows << (32 - GENERATION_BITS)) | u64::from(key >> GENERATION_BITS);
+        self.entry(key).window.store(handle, Ordering::Release);
+        Some((WindowHandle(handle), key))
+    }
+
+    /// Frees a window whose latest key was `key`.
+    pub(crate) fn free_window(&self, key: u32) {
+        let entry = self.entry(key);
+        entry.window.store(0, Ordering::Relaxed);
+        // A bind that had seen the handle may still publish its key.
+        self.sections.wait();
+        entry.key.store(0, Ordering::Relaxed);
+        self.sections.wait();
+        self.free().give_back(key);
+    }
+
+    fn free(&self) -> MutexGuard<'_, Free> {
+        self.free.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The entry of a key that this table made.
+    fn entry(&self, key: u32) -> &Entry {
+        let index = index_of(key);
+        let chunk = self.chunks[index / CHUNK]
+            .get_or_init(|| (0..CHUNK).map(|_| Entry::default()).collect());
+        &chunk[index % CHUNK]
+    }
+
+    /// The entry that any key names now.
+    fn find(&self, key: u32) -> Option<&Entry> {
+        let index = index_of(key);
+        let entry = &self.chunks[index / CHUNK].get()?[index % CHUNK];
+        (key != 0 && entry.key.load(Ordering::Acquire) == key).then_some(entry)
+    }
+}
+
+impl Free {
+    /// A key that was not used for as long as possible, of an entry that nobody uses.
+    fn take(&mut self) -> Option<u32> {
+        let index = match self.indexes.pop() {
+            Some(index) => index,
+            None if (self.fresh as usize) < MAX_ENTRIES => {
+                self.fresh += 1;
+                self.generations.push(random_generation(&mut self.random));
+                self.fresh - 1
+            }
+            None => return None,
+        };
+        let generation = &mut self.generations[index as usize];
+        *generation = next_generation(*generation);
+        Some(index << GENERATION_BITS | *generation)
+    }
+
+    fn give_back(&mut self, key: u32) {
+        let index = key >> GENERATION_BITS;
+        self.generations[index as usize] = key & GENERATION_MASK;
+        self.indexes.push(index);
+    }
+}
+
+impl RegionsView<'_> {
+    /// Checks that local work may touch `length` bytes at `addr`.
+    pub(crate) fn check_local(
+        &self,
+        lkey: u32,
+        addr: u64,
+        length: u64,
+        access: Access,
+    ) -> Result<(), Denied> {
+        let entry = self.regions.find(lkey).ok_or(Denied)?;
+        let granted = entry.access.load(Ordering::Relaxed);
+        if granted & WINDOW != 0 {
+            return Err(Denied);
+        }
+        entry.allows(granted, addr, length, access)
+    }
+
+    /// Checks that the peer of our queue pair `qpn` may touch `length` bytes at `addr`.
+    pub(crate) fn check_remote(
+        &self,
+        rkey: u32,
+        addr: u64,
+        length: u64,
+        access: Access,
+        qpn: u32,
+    ) -> Result<(), Denied> {
+        let entry = self.regions.find(rkey).ok_or(Denied)?;
+        let granted = entry.access.load(Ordering::Relaxed);
+        if granted & WINDOW != 0 {
+            if entry.qpn.load(Ordering::Relaxed) != qpn {
+                return Err(Denied);
+            }
+            self.regions.find(entry.region.load(Ordering::Relaxed)).ok_or(Denied)?;
+        }
+        entry.allows(granted, addr, length, access)
+    }
+
+    /// Copies a payload to where the local key allows it.
+    pub(crate) fn place_local(&self, lkey: u32, addr: u64, payload: &[u8]) -> Result<(), Denied> {
+        self.check_local(lkey, addr, payload.len() as u64, Access::LOCAL_WRITE)?;
+        // SAFETY: the region is registered for writing and stays so while the section is open.
+        unsafe { place::copy_in(addr, payload) };
+        Ok(())
+    }
+
+    /// Copies a payload to where the remote key allows it.
+    pub(crate) fn place_remote(
+        &self,
+        rkey: u32,
+        addr: u64,
+        payload: &[u8],
+        qpn: u32,
+    ) -> Result<(), Denied> {
+        self.check_remote(rkey, addr, payload.len() as u64, Access::REMOTE_WRITE, qpn)?;
+        // SAFETY: as in `place_local`; a window's region was found registered as well.
+        unsafe { place::copy_in(addr, payload) };
+        Ok(())
+    }
+
+    /// The bytes that a local key opens, for as long as the section is open.
+    pub(crate) fn local(&self, lkey: u32, addr: u64, length: u32) -> Result<&[u8], Denied> {
+        self.check_local(lkey, addr, u64::from(length), Access::NONE)?;
+        // SAFETY: the region is registered and stays so while the section, and thus `self`, lives.
+        Ok(unsafe { place::bytes(addr, length as usize) })
+    }
+
+    /// The bytes that a remote key opens, for as long as the section is open.
+    pub(crate) fn remote(
+        &self,
+        rkey: u32,
+        addr: u64,
+        length: u32,
+        qpn: u32,
+    ) -> Result<&[u8], Denied> {
+        self.check_remote(rkey, addr, u64::from(length), Access::REMOTE_READ, qpn)?;
+        // SAFETY: as in `local`.
+        Ok(unsafe { place::bytes(addr, length as usize) })
+    }
+
+    /// Opens a window to the peer of our queue pair `qpn`.
+    pub(crate) fn bind(&self, qpn: u32, bind: &Bind) -> Result<(), Denied> {
+        let RegionHandle(region) = bind.region;
+        let region_key = u32::try_from(region).map_err(|_| Denied)?;
+        let region = self.regions.find(region_key).ok_or(Denied)?;
+        let granted = region.access.load(Ordering::Relaxed);
+        let needed = needed_of_region(bind.access);
+        if granted & WINDOW != 0 || bind.length == 0 {
+            return Err(Denied);
+        }
+        region.allows(granted, bind.addr, bind.length, needed)?;
+        let window = self.window(bind)?;
+        window.access.store(bind.access.bits() | WINDOW, Ordering::Relaxed);
+        window.addr.store(bind.addr, Ordering::Relaxed);
+        window.length.store(bind.length, Ordering::Relaxed);
+        window.qpn.store(qpn, Ordering::Relaxed);
+        window.region.store(region_key, Ordering::Relaxed);
+        window.key.store(bind.rkey, Ordering::Release);
+        Ok(())
+    }
+
+    /// The window of a bind, if it exists and is closed.
+    fn window(&self, bind: &Bind) -> Result<&Entry, Denied> {
+        let index = index_of(bind.rkey);
+        let chunk = self.regions.chunks[index / CHUNK].get().ok_or(Denied)?;
+        let window = &chunk[index % CHUNK];
+        let WindowHandle(handle) = bind.window;
+        let exists = handle != 0 && window.window.load(Ordering::Acquire) == handle;
+        let closed = window.key.load(Ordering::Relaxed) == 0;
+        (exists && closed).then_some(window).ok_or(Denied)
+    }
+
+    /// Closes a window that is bound to our queue pair `qpn`. Ordinary regions are never invalidated.
+    pub(crate) fn invalidate(&self, qpn: u32, rkey: u32) -> Result<(), Denied> {
+        let entry = self.regions.find(rkey).ok_or(Denied)?;
+        let is_window = entry.access.load(Ordering::Relaxed) & WINDOW != 0;
+        if !is_window || entry.qpn.load(Ordering::Relaxed) != qpn {
+            return Err(Denied);
+        }
+        entry.key.store(0, Ordering::Release);
+        Ok(())
+    }
+}
+
+impl Entry {
+    fn allows(&self, granted: u32, addr: u64, length: u64, access: Access) -> Result<(), Denied> {
+        let start = self.addr.load(Ordering::Relaxed);
+        let total = self.length.load(Ordering::Relaxed);
+        let offset = addr.checked_sub(start).ok_or(Denied)?;
+        let room = total.checked_sub(offset).ok_or(Denied)?;
+        let allowed = granted & access.bits() == access.bits() && length <= room;
+        allowed.then_some(()).ok_or(Denied)
+    }
+}
+
+impl Default for Entry {
+    fn default() -> Self {
+        Self {
+            key: AtomicU32::new(0),
+            access: AtomicU32::new(0),
+            addr: AtomicU64::new(0),
+            length: AtomicU64::new(0),
+            qpn: AtomicU32::new(0),
+            region: AtomicU32::new(0),
+            window: AtomicU64::new(0),
+        }
+    }
+}
+
+/// What a region must allow for a window with `access` to be bound to it.
+fn needed_of_region(access: Access) -> Access {
+    let writes = access.contains(Access::REMOTE_WRITE);
+    Access::WINDOW_BIND | if writes { Access::LOCAL_WRITE } else { Access::NONE }
+}
+
+const GENERATION_MASK: u32 = (1 << GENERATION_BITS) - 1;
+
+fn index_of(key: u32) -> usize {
+    (key >> GENERATION_BITS) as usize
+}
+
+fn random_generation(random: &mut Random) -> u32 {
+    u32::try_from(random.below(u64::from(GENERATION_MASK))).expect("below a 14-bit bound") + 1
+}
+
+/// The generation after `generation`; never zero, so that no key is.
+pub(crate) fn next_generation(generation: u32) -> u32 {
+    generation % GENERATION_MASK + 1
+}
+
+/// The key after `key` of the same entry.
+fn next_key(key: u32) -> u32 {
+    key & !GENERATION_MASK | next_generation(key & GENERATION_MASK)
+}
+
+/// Registered memory of a software device.
+pub struct Region {
+    regions: Arc<Regions>,
+    key: u32,
+}
+
+impl Region {
+    /// Takes over the registration `key`.
+    pub(crate) fn new(regions: Arc<Regions>, key: u32) -> Self {
+        Self { regions, key }
+    }
+}
+
+impl crate::MemoryRegion for Region {
+    fn lkey(&self) -> u32 {
+        self.key
+    }
+
+    fn rkey(&self) -> u32 {
+        self.key
+    }
+
+    fn handle(&self) -> RegionHandle {
+        RegionHandle(u64::from(self.key))
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        self.regions.retire(self.key);
+    }
+}
+
+/// A memory window of a software device.
+pub struct Window {
+    regions: Arc<Regions>,
+    handle: WindowHandle,
+    key: u32,
+}
+
+impl Window {
+    /// A window that is not bound; `None` when the table is full.
+    pub(crate) fn new(regions: Arc<Regions>) -> Option<Self> {
+        let (handle, key) = regions.allocate_window()?;
+        Some(Self { regions, handle, key })
+    }
+
+    /// The key that the latest bind gave it.
+    pub(crate) fn rkey(&self) -> u32 {
+        self.key
+    }
+
+    /// The operation that opens part of `region` under a fresh key.
+    pub(crate) fn bind(&mut self, region: &Region, addr: u64, length: u64, access: Access) -> Bind {
+        self.key = next_key(self.key);
+        let region = crate::MemoryRegion::handle(region);
+        Bind { window: self.handle, rkey: self.key, region, addr, length, access }
+    }
+}
+
+impl Drop for Window {
+    fn drop(&mut self) {
+        self.regions.free_window(self.key);
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests;
+
+#[cfg(all(test, loom))]
+mod loom_tests;

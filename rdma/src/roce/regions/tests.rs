@@ -1,0 +1,223 @@
+use proptest::prelude::*;
+
+use super::*;
+
+const QPN: u32 = 0x0102_01;
+const OTHER_QPN: u32 = 0x0103_01;
+
+const REMOTE: Access = Access::REMOTE_WRITE;
+
+fn everything() -> Access {
+    Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ | Access::WINDOW_BIND
+}
+
+/// Registers `memory`, which outlives the region in each test.
+fn register(regions: &Arc<Regions>, memory: &mut [u8], access: Access) -> Region {
+    let addr = memory.as_mut_ptr().expose_provenance() as u64;
+    // SAFETY: the tests drop the region before the memory.
+    let key = unsafe { regions.register(addr, memory.len() as u64, access) };
+    Region::new(regions.clone(), key.expect("room in the table"))
+}
+
+fn address(memory: &[u8]) -> u64 {
+    memory.as_ptr().addr() as u64
+}
+
+fn key(region: &Region) -> u32 {
+    crate::MemoryRegion::rkey(region)
+}
+
+#[test]
+fn payload_lands_where_it_may() {
+    let regions = Arc::new(Regions::new(1, 1));
+    let mut memory = vec![0; 16];
+    let addr = address(&memory);
+    let region = register(&regions, &mut memory, everything());
+    let view = regions.view(0);
+    assert_eq!(view.place_remote(key(&region), addr + 4, b"abcd", QPN), Ok(()));
+    assert_eq!(view.place_local(key(&region), addr + 14, b"yz"), Ok(()));
+    assert_eq!(view.remote(key(&region), addr + 3, 6, QPN), Ok(&b"\0abcd\0"[..]));
+    drop(view);
+    drop(region);
+    assert_eq!(&memory, b"\0\0\0\0abcd\0\0\0\0\0\0yz");
+}
+
+#[test]
+fn what_is_not_granted_is_denied_and_writes_nothing() {
+    let regions = Arc::new(Regions::new(1, 1));
+    let mut memory = vec![0; 16];
+    let addr = address(&memory);
+    let region = register(&regions, &mut memory, Access::REMOTE_READ);
+    let key = key(&region);
+    let view = regions.view(0);
+    for (key, addr, length) in [
+        (key, addr, 16u64),
+        (key ^ 1, addr, 1),
+        (key ^ 1 << GENERATION_BITS, addr, 1),
+        (0, addr, 1),
+        (u32::MAX, addr, 1),
+        (key, addr - 1, 1),
+        (key, addr + 16, 1),
+        (key, addr, 17),
+        (key, addr, u64::MAX),
+        (key, u64::MAX, 1),
+    ] {
+        assert_eq!(view.check_remote(key, addr, length, REMOTE, QPN), Err(Denied));
+    }
+    assert_eq!(view.place_remote(key, addr, b"x", QPN), Err(Denied));
+    assert_eq!(view.place_local(key, addr, b"x"), Err(Denied));
+    assert_eq!(view.check_remote(key, addr, 16, Access::REMOTE_READ, QPN), Ok(()));
+    drop(view);
+    drop(region);
+    assert_eq!(memory, [0; 16]);
+}
+
+#[test]
+fn a_key_dies_with_its_region_and_is_not_reused_soon() {
+    let regions = Arc::new(Regions::new(1, 1));
+    let mut memory = vec![0; 16];
+    let addr = address(&memory);
+    let mut seen = std::collections::BTreeSet::new();
+    for _ in 0..1000 {
+        let region = register(&regions, &mut memory, everything());
+        let key = key(&region);
+        assert!(seen.insert(key), "a stale key came back");
+        drop(region);
+        assert_eq!(regions.view(0).check_local(key, addr, 1, Access::NONE), Err(Denied));
+    }
+}
+
+#[test]
+fn a_window_serves_one_queue_pair_until_it_is_closed() {
+    let regions = Arc::new(Regions::new(1, 1));
+    let mut memory = vec![0; 64];
+    let addr = address(&memory);
+    let region = register(&regions, &mut memory, everything());
+    let mut window = Window::new(regions.clone()).unwrap();
+    let bind = window.bind(&region, addr + 16, 16, Access::REMOTE_WRITE);
+    let view = regions.view(0);
+    let check = |rkey, addr, qpn| view.check_remote(rkey, addr, 8, REMOTE, qpn);
+    assert_eq!(check(bind.rkey, addr + 16, QPN), Err(Denied), "not bound yet");
+    assert_eq!(view.bind(QPN, &bind), Ok(()));
+    assert_eq!(view.bind(QPN, &bind), Err(Denied), "bound already");
+    assert_eq!(check(bind.rkey, addr + 16, QPN), Ok(()));
+    assert_eq!(check(bind.rkey, addr + 24, QPN), Ok(()));
+    assert_eq!(check(bind.rkey, addr + 25, QPN), Err(Denied), "past its end");
+    assert_eq!(check(bind.rkey, addr + 15, QPN), Err(Denied), "before its start");
+    assert_eq!(check(bind.rkey, addr + 16, OTHER_QPN), Err(Denied), "of another queue pair");
+    assert_eq!(
+        view.check_remote(bind.rkey, addr + 16, 8, Access::REMOTE_READ, QPN),
+        Err(Denied),
+        "a right that it does not grant"
+    );
+    assert_eq!(view.check_local(bind.rkey, addr + 16, 8, Access::NONE), Err(Denied));
+    assert_eq!(view.invalidate(OTHER_QPN, bind.rkey), Err(Denied));
+    assert_eq!(view.invalidate(QPN, key(&region)), Err(Denied), "an ordinary region");
+    assert_eq!(view.invalidate(QPN, bind.rkey), Ok(()));
+    assert_eq!(check(bind.rkey, addr + 16, QPN), Err(Denied), "invalidated");
+    let again = window.bind(&region, addr, 64, Access::REMOTE_READ);
+    assert_ne!(again.rkey, bind.rkey);
+    assert_eq!(view.bind(OTHER_QPN, &again), Ok(()));
+    assert_eq!(view.bind(QPN, &bind), Err(Denied), "an old bind of a window in use");
+}
+
+#[test]
+fn a_window_needs_its_region() {
+    let regions = Arc::new(Regions::new(1, 1));
+    let mut memory = vec![0; 64];
+    let addr = address(&memory);
+    let region = register(&regions, &mut memory, everything());
+    let mut window = Window::new(regions.clone()).unwrap();
+    let bind = window.bind(&region, addr, 64, Access::REMOTE_WRITE);
+    assert_eq!(regions.view(0).bind(QPN, &bind), Ok(()));
+    drop(region);
+    let view = regions.view(0);
+    assert_eq!(view.check_remote(bind.rkey, addr, 1, REMOTE, QPN), Err(Denied));
+    assert_eq!(view.invalidate(QPN, bind.rkey), Ok(()));
+    let bind = bind_again(&mut window, bind);
+    assert_eq!(view.bind(QPN, &bind), Err(Denied), "its region is gone");
+}
+
+fn bind_again(window: &mut Window, bind: Bind) -> Bind {
+    window.key = next_key(window.key);
+    Bind { rkey: window.key, ..bind }
+}
+
+#[test]
+fn a_window_grants_no_more_than_its_region() {
+    let regions = Arc::new(Regions::new(1, 1));
+    let mut memory = vec![0; 64];
+    let addr = address(&memory);
+    let closed = register(&regions, &mut memory, Access::LOCAL_WRITE);
+    let read_only = register(&regions, &mut memory, Access::WINDOW_BIND);
+    let mut window = Window::new(regions.clone()).unwrap();
+    for (region, addr, length, access) in [
+        (&closed, addr, 64, Access::REMOTE_READ),
+        (&read_only, addr, 64, Access::REMOTE_WRITE),
+        (&read_only, addr, 65, Access::REMOTE_READ),
+        (&read_only, addr, 0, Access::REMOTE_READ),
+    ] {
+        let bind = window.bind(region, addr, length, access);
+        assert_eq!(regions.view(0).bind(QPN, &bind), Err(Denied));
+    }
+    let bind = window.bind(&read_only, addr, 64, Access::REMOTE_READ);
+    assert_eq!(regions.view(0).bind(QPN, &bind), Ok(()));
+    drop(window);
+    let view = regions.view(0);
+    let still_open = view.check_remote(bind.rkey, addr, 1, Access::REMOTE_READ, QPN);
+    assert_eq!(still_open, Err(Denied), "the window was dropped");
+    assert_eq!(view.bind(QPN, &bind), Err(Denied), "the window was dropped");
+}
+
+#[test]
+fn a_full_table_says_so_and_recovers() {
+    let regions = Arc::new(Regions::new(1, 1));
+    let mut memory = [0; 1];
+    let mut all: Vec<Region> =
+        (0..MAX_ENTRIES).map(|_| register(&regions, &mut memory, Access::NONE)).collect();
+    // SAFETY: nothing is registered, since the table is full.
+    assert_eq!(unsafe { regions.register(0, 1, Access::NONE) }, None);
+    assert!(Window::new(regions.clone()).is_none());
+    all.pop();
+    all.push(register(&regions, &mut memory, Access::NONE));
+}
+
+#[test]
+fn dropping_waits_for_sections_of_other_threads() {
+    let regions = Arc::new(Regions::new(2, 1));
+    let mut memory = vec![0u8; 64];
+    let addr = address(&memory);
+    let region = register(&regions, &mut memory, everything());
+    let rkey = key(&region);
+    let stop = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let writer = {
+        let (regions, stop) = (regions.clone(), stop.clone());
+        std::thread::spawn(move || {
+            while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                let view = regions.view(1);
+                let _ = view.place_remote(rkey, addr, &[0xFF; 64], QPN);
+            }
+        })
+    };
+    std::thread::yield_now();
+    drop(region);
+    memory.fill(0);
+    for _ in 0..1000 {
+        std::thread::yield_now();
+        assert!(memory.iter().all(|&byte| byte == 0), "written after the drop returned");
+    }
+    stop.store(true, std::sync::atomic::Ordering::Relaxed);
+    writer.join().unwrap();
+}
+
+proptest! {
+    #[test]
+    fn only_what_lies_within_is_allowed(offset in 0u64..96, length in 0u64..96) {
+        let regions = Arc::new(Regions::new(1, 1));
+        let mut memory = vec![0; 64];
+        let addr = address(&memory);
+        let region = register(&regions, &mut memory, everything());
+        let allowed = regions.view(0).check_remote(key(&region), addr + offset, length, REMOTE, QPN);
+        prop_assert_eq!(allowed.is_ok(), offset + length <= 64);
+    }
+}

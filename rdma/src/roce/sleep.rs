@@ -1,0 +1,34 @@
+//! One file descriptor for all that a thread may sleep on.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+
+/// Readable when a socket or a doorbell is.
+pub(super) struct Sleep(OwnedFd);
+
+impl Sleep {
+    /// Sleeps on a socket that receives, one that may have errors to tell, and a doorbell; `None` where there
+    /// are no file descriptors.
+    pub(super) fn new(
+        receiver: Option<BorrowedFd<'_>>,
+        sender: Option<BorrowedFd<'_>>,
+        doorbell: Option<BorrowedFd<'_>>,
+    ) -> io::Result<Option<Self>> {
+        let Some(receiver) = receiver else { return Ok(None) };
+        let epoll = epoll::create(CreateFlags::CLOEXEC)?;
+        epoll::add(&epoll, receiver, EventData::new_u64(0), EventFlags::IN)?;
+        if let Some(sender) = sender {
+            epoll::add(&epoll, sender, EventData::new_u64(1), EventFlags::empty())?;
+        }
+        if let Some(doorbell) = doorbell {
+            epoll::add(&epoll, doorbell, EventData::new_u64(2), EventFlags::IN)?;
+        }
+        Ok(Some(Self(epoll)))
+    }
+
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}

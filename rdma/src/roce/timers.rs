@@ -1,0 +1,133 @@
+//! Deadlines of queue pairs: a binary heap that knows where each entry is.
+
+use crate::Time;
+
+const NOWHERE: u32 = u32::MAX;
+
+/// At most one deadline for each slot.
+#[derive(Default)]
+pub(crate) struct Timers {
+    heap: Vec<(Time, u32)>,
+    /// Where each slot's entry is in the heap.
+    places: Vec<u32>,
+}
+
+impl Timers {
+    /// Makes room for slots below `slots`.
+    pub(crate) fn reserve(&mut self, slots: usize) {
+        if self.places.len() < slots {
+            self.places.resize(slots, NOWHERE);
+            self.heap.reserve(slots - self.heap.len());
+        }
+    }
+
+    /// The earliest deadline.
+    pub(crate) fn earliest(&self) -> Option<Time> {
+        self.heap.first().map(|&(time, _)| time)
+    }
+
+    /// Makes a slot due at `time` at the latest. An earlier deadline stays: whoever is woken looks again.
+    pub(crate) fn at_latest(&mut self, slot: u32, time: Time) {
+        let place = self.places[slot as usize];
+        if place == NOWHERE {
+            self.heap.push((time, slot));
+            self.places[slot as usize] = at(self.heap.len() - 1);
+            self.rise(self.heap.len() - 1);
+        } else if time < self.heap[place as usize].0 {
+            self.heap[place as usize].0 = time;
+            self.rise(place as usize);
+        }
+    }
+
+    /// Forgets a slot's deadline.
+    pub(crate) fn remove(&mut self, slot: u32) {
+        let place = self.places[slot as usize];
+        if place != NOWHERE {
+            self.remove_at(place as usize);
+        }
+    }
+
+    /// Takes a slot that is due.
+    pub(crate) fn pop_due(&mut self, now: Time) -> Option<u32> {
+        let &(time, slot) = self.heap.first()?;
+        if time > now {
+            return None;
+        }
+        self.remove_at(0);
+        Some(slot)
+    }
+
+    fn remove_at(&mut self, place: usize) {
+        let (_, slot) = self.heap.swap_remove(place);
+        self.places[slot as usize] = NOWHERE;
+        if let Some(&(_, moved)) = self.heap.get(place) {
+            self.places[moved as usize] = at(place);
+            self.rise(place);
+            self.sink(self.places[moved as usize] as usize);
+        }
+    }
+
+    fn rise(&mut self, mut place: usize) {
+        while place > 0 && self.heap[place].0 < self.heap[(place - 1) / 2].0 {
+            self.swap(place, (place - 1) / 2);
+            place = (place - 1) / 2;
+        }
+    }
+
+    fn sink(&mut self, mut place: usize) {
+        loop {
+            let children = [2 * place + 1, 2 * place + 2];
+            let time = |place: usize| self.heap.get(place).map_or(Time::from_nanos(u64::MAX), |e| e.0);
+            let child = children.into_iter().min_by_key(|&child| time(child)).unwrap_or(place);
+            if time(child) >= self.heap[place].0 {
+                return;
+            }
+            self.swap(place, child);
+            place = child;
+        }
+    }
+
+    fn swap(&mut self, a: usize, b: usize) {
+        self.heap.swap(a, b);
+        self.places[self.heap[a].1 as usize] = at(a);
+        self.places[self.heap[b].1 as usize] = at(b);
+    }
+}
+
+fn at(place: usize) -> u32 {
+    u32::try_from(place).expect("fewer queue pairs than their numbers")
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn slots_come_due_in_order(actions in prop::collection::vec((0u32..16, 0u64..100, any::<bool>()), 0..200)) {
+            let mut timers = Timers::default();
+            timers.reserve(16);
+            let mut model = std::collections::BTreeMap::<u32, u64>::new();
+            for (slot, nanos, remove) in actions {
+                if remove {
+                    timers.remove(slot);
+                    model.remove(&slot);
+                } else {
+                    timers.at_latest(slot, Time::from_nanos(nanos));
+                    let deadline = model.entry(slot).or_insert(nanos);
+                    *deadline = nanos.min(*deadline);
+                }
+                let earliest = model.values().min().map(|&nanos| Time::from_nanos(nanos));
+                prop_assert_eq!(timers.earliest(), earliest);
+            }
+            for now in 0..100 {
+                while let Some(slot) = timers.pop_due(Time::from_nanos(now)) {
+                    prop_assert_eq!(model.remove(&slot), Some(now));
+                }
+            }
+            prop_assert!(model.is_empty() && timers.earliest().is_none());
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! What the engine needs of a network.
+
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::BorrowedFd;
+
+use roce_proto::wire::Identification;
+
+use crate::Time;
+
+/// The UDP port of RoCE v2 (IANA).
+pub const ROCE_PORT: u16 = 4791;
+
+/// Source ports from here on only spread flows; their owner listens on [`ROCE_PORT`].
+const FIRST_FLOW_PORT: u16 = 0xC000;
+
+/// One way in and out of a network: that of one group or of the connection manager. Index 0 is the
+/// connection manager's, a group's is the low bits of its queue pair numbers.
+pub trait Wire: Send + 'static {
+    /// Hands a batch of what arrived to `handle`.
+    fn receive(&mut self, now: Time, handle: impl FnMut(Datagram<'_>)) -> Arrived;
+
+    /// Queues a packet. Its pieces must stay readable until [`Wire::flush`] returns.
+    fn send(&mut self, now: Time, packet: &Outgoing<'_>);
+
+    /// Sends all that was queued.
+    fn flush(&mut self, now: Time);
+
+    /// The next peer that turned out not to be there.
+    fn next_unreachable(&mut self) -> Option<SocketAddr>;
+
+    /// Looks whether word of such a peer came, where neither receiving nor sending would tell.
+    fn check_sender(&mut self) {}
+
+    /// What is readable when there is something to receive, and what else may have an error to tell; none
+    /// where a simulator drives.
+    fn fds(&self) -> [Option<BorrowedFd<'_>>; 2];
+
+    /// What it did so far.
+    fn counters(&self) -> WireCounters;
+}
+
+/// What a call of [`Wire::receive`] brought.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Arrived {
+    /// Datagrams that were handed over.
+    pub datagrams: usize,
+    /// Whether more may be waiting.
+    pub more: bool,
+}
+
+/// A UDP payload that arrived.
+#[derive(Clone, Copy, Debug)]
+pub struct Datagram<'a> {
+    /// Who sent it.
+    pub from: SocketAddr,
+    /// To which of our addresses.
+    pub to: SocketAddr,
+    /// The identification of its IPv4 header, where the network tells; a socket does not see it.
+    pub ip_id: Option<Identification>,
+    /// BTH to ICRC.
+    pub bytes: &'a [u8],
+}
+
+/// A packet to send. The wire adds the invariant CRC, since only it knows the IP header.
+#[derive(Clone, Copy, Debug)]
+pub struct Outgoing<'a> {
+    /// The endpoint of the peer.
+    pub to: SocketAddr,
+    /// The queue pair there: packets of one train have the same.
+    pub destination_qpn: u32,
+    /// BTH and extension headers.
+    pub headers: &'a [u8],
+    /// The payload.
+    pub pieces: &'a [&'a [u8]],
+    /// Zero bytes behind the payload, 0..=3.
+    pub pad_bytes: u8,
+}
+
+impl Outgoing<'_> {
+    /// The UDP payload's length in bytes, CRC included.
+    pub fn length(&self) -> usize {
+        let payload: usize = self.pieces.iter().map(|piece| piece.len()).sum();
+        self.headers.len() + payload + usize::from(self.pad_bytes) + ICRC_BYTES
+    }
+}
+
+/// Length of the invariant CRC.
+pub const ICRC_BYTES: usize = 4;
+
+/// What a wire counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WireCounters {
+    /// System calls that sent.
+    pub send_calls: u64,
+    /// System calls that received.
+    pub receive_calls: u64,
+    /// Packets that the system did not take; the transport repairs that like any loss.
+    pub send_drops: u64,
+}
+
+/// Where to answer a packet from `source`: whoever does not own [`ROCE_PORT`] sends from its own endpoint.
+pub fn endpoint_of(source: SocketAddr) -> SocketAddr {
+    let port = if source.port() < FIRST_FLOW_PORT { source.port() } else { ROCE_PORT };
+    SocketAddr::new(canonical(source.ip()), port)
+}
+
+/// An IPv4-mapped IPv6 address as the IPv4 address that it is.
+pub fn canonical(ip: IpAddr) -> IpAddr {
+    ip.to_canonical()
+}

@@ -1,0 +1,293 @@
+//! The simulated network.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::SimConfig;
+use crate::Time;
+use crate::roce::random::Random;
+
+/// What a queued packet costs beyond its bytes, as in a kernel's receive buffer.
+const PACKET_OVERHEAD: usize = 128;
+
+/// A network that simulated devices share. Clones name the same network.
+#[derive(Clone)]
+pub struct SimNetwork {
+    network: Arc<Mutex<Network>>,
+}
+
+/// What a simulated network did to packets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NetworkStats {
+    /// Packets that were sent.
+    pub sent: u64,
+    /// Packets that reached a socket.
+    pub delivered: u64,
+    /// Packets lost on the way.
+    pub lost: u64,
+    /// Packets that found a full receive buffer.
+    pub overflowed: u64,
+    /// Packets for an address that nobody has.
+    pub unreachable: u64,
+    /// A checksum over the fate of all packets: equal for equal runs.
+    pub trace: u64,
+}
+
+pub(super) struct Network {
+    pub(super) config: SimConfig,
+    random: Random,
+    now: Time,
+    sequence: u64,
+    in_flight: BinaryHeap<Reverse<InFlight>>,
+    nodes: BTreeMap<IpAddr, Node>,
+    cuts: BTreeSet<(IpAddr, IpAddr)>,
+    stats: NetworkStats,
+}
+
+struct Node {
+    sockets: Vec<Socket>,
+    /// When its link is free to send again.
+    idle_at: Time,
+    /// When the latest packet in order arrives, by receiver: jitter does not overtake.
+    latest: BTreeMap<IpAddr, Time>,
+}
+
+#[derive(Default)]
+struct Socket {
+    /// Packets for a socket that nobody holds are dropped.
+    open: bool,
+    queue: VecDeque<Packet>,
+    queued_bytes: usize,
+    unreachable: VecDeque<SocketAddr>,
+}
+
+/// A datagram on its way or in a socket.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Packet {
+    pub(super) from: SocketAddr,
+    pub(super) to: SocketAddr,
+    /// Which socket of the receiver.
+    steer: usize,
+    /// Which socket of the sender hears that nobody is there.
+    sender: usize,
+    pub(super) bytes: Vec<u8>,
+}
+
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct InFlight {
+    due: Time,
+    sequence: u64,
+    packet: Packet,
+}
+
+impl SimNetwork {
+    /// A network without devices.
+    pub fn new(seed: u64, config: SimConfig) -> Self {
+        let network = Network {
+            config,
+            random: Random::new(seed),
+            now: Time::ZERO,
+            sequence: 0,
+            in_flight: BinaryHeap::new(),
+            nodes: BTreeMap::new(),
+            cuts: BTreeSet::new(),
+            stats: NetworkStats::default(),
+        };
+        Self { network: Arc::new(Mutex::new(network)) }
+    }
+
+    /// How it behaves now.
+    pub fn config(&self) -> SimConfig {
+        self.lock().config
+    }
+
+    /// Behaves differently from now on; packets on their way are not affected.
+    pub fn set_config(&self, config: SimConfig) {
+        self.lock().config = config;
+    }
+
+    /// Loses everything between two addresses from now on.
+    pub fn cut(&self, a: IpAddr, b: IpAddr) {
+        self.lock().cuts.extend([(a, b), (b, a)]);
+    }
+
+    /// Undoes [`SimNetwork::cut`].
+    pub fn heal(&self, a: IpAddr, b: IpAddr) {
+        let mut network = self.lock();
+        network.cuts.remove(&(a, b));
+        network.cuts.remove(&(b, a));
+    }
+
+    /// When the next packet arrives; `None` while nothing is on its way.
+    pub fn next_event(&self) -> Option<Time> {
+        let network = self.lock();
+        let waiting = network.nodes.values().flat_map(|node| &node.sockets).any(Socket::is_ready);
+        if waiting {
+            return Some(network.now);
+        }
+        network.in_flight.peek().map(|Reverse(next)| next.due)
+    }
+
+    /// What it did so far.
+    pub fn stats(&self) -> NetworkStats {
+        self.lock().stats
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, Network> {
+        self.network.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Network {
+    /// Adds a device with `sockets` sockets; false if the address is taken.
+    pub(super) fn add(&mut self, ip: IpAddr, sockets: usize) -> bool {
+        if self.nodes.contains_key(&ip) {
+            return false;
+        }
+        let sockets = (0..sockets).map(|_| Socket::default()).collect();
+        self.nodes.insert(ip, Node { sockets, idle_at: Time::ZERO, latest: BTreeMap::new() });
+        true
+    }
+
+    pub(super) fn remove(&mut self, ip: IpAddr) {
+        self.nodes.remove(&ip);
+    }
+
+    pub(super) fn random_seed(&mut self) -> u64 {
+        self.random.next_u64()
+    }
+
+    /// Takes a packet from socket `sender` of a device and decides its fate.
+    pub(super) fn send(&mut self, now: Time, sender: usize, packet: (SocketAddr, SocketAddr, Vec<u8>)) {
+        self.advance(now);
+        let (from, to, bytes) = packet;
+        self.stats.sent += 1;
+        let departs = self.departure(from.ip(), bytes.len());
+        let steer = steer(&bytes);
+        let mut packet = Packet { from, to, steer, sender, bytes };
+        let config = self.config;
+        if self.random.chance(config.loss_ppm) || self.cuts.contains(&(from.ip(), to.ip())) {
+            self.stats.lost += 1;
+            self.note(1);
+            return;
+        }
+        if self.random.chance(config.corruption_ppm) {
+            self.corrupt(&mut packet.bytes);
+        }
+        let arrives = self.arrival(&packet, departs);
+        if self.random.chance(config.duplication_ppm) {
+            self.launch(arrives + config.latency, packet.clone());
+        }
+        let held_back = self.random.chance(config.reordering_ppm);
+        let delay = if held_back { config.reordering_delay } else { core::time::Duration::ZERO };
+        self.launch(arrives + delay, packet);
+    }
+
+    /// When a packet of this length has left its device.
+    fn departure(&mut self, from: IpAddr, length: usize) -> Time {
+        let Some(bandwidth) = self.config.bandwidth else { return self.now };
+        let takes = (length as u64).saturating_mul(1_000_000_000) / bandwidth.max(1);
+        let Some(node) = self.nodes.get_mut(&from) else { return self.now };
+        node.idle_at = node.idle_at.max(self.now) + core::time::Duration::from_nanos(takes);
+        node.idle_at
+    }
+
+    /// When it arrives: latency and jitter, but not before its predecessor.
+    fn arrival(&mut self, packet: &Packet, departs: Time) -> Time {
+        let jitter_nanos = u64::try_from(self.config.jitter.as_nanos()).unwrap_or(u64::MAX);
+        let jitter = self.random.below(jitter_nanos.saturating_add(1));
+        let arrives = departs + self.config.latency + core::time::Duration::from_nanos(jitter);
+        let Some(node) = self.nodes.get_mut(&packet.from.ip()) else { return arrives };
+        let latest = node.latest.entry(packet.to.ip()).or_default();
+        *latest = arrives.max(*latest);
+        *latest
+    }
+
+    fn corrupt(&mut self, bytes: &mut [u8]) {
+        let bit = self.random.below(bytes.len() as u64 * 8);
+        let byte = usize::try_from(bit / 8).expect("within the packet");
+        bytes[byte] ^= 1 << (bit % 8);
+        self.note(2);
+    }
+
+    fn launch(&mut self, due: Time, packet: Packet) {
+        self.sequence += 1;
+        self.note(due.as_nanos());
+        self.in_flight.push(Reverse(InFlight { due, sequence: self.sequence, packet }));
+    }
+
+    /// Delivers what is due.
+    pub(super) fn advance(&mut self, now: Time) {
+        self.now = self.now.max(now);
+        while self.in_flight.peek().is_some_and(|Reverse(next)| next.due <= self.now) {
+            if let Some(Reverse(next)) = self.in_flight.pop() {
+                self.deliver(next.packet);
+            }
+        }
+    }
+
+    fn deliver(&mut self, packet: Packet) {
+        let limit = self.config.receive_buffer_bytes;
+        let Some(node) = self.nodes.get_mut(&packet.to.ip()) else {
+            self.stats.unreachable += 1;
+            return self.refuse(&packet);
+        };
+        let cost = packet.bytes.len() + PACKET_OVERHEAD;
+        let socket = node.sockets.get_mut(packet.steer);
+        let Some(socket) = socket.filter(|socket| socket.open) else { return };
+        if socket.queued_bytes + cost > limit {
+            self.stats.overflowed += 1;
+            return self.note(3);
+        }
+        socket.queued_bytes += cost;
+        socket.queue.push_back(packet);
+        self.stats.delivered += 1;
+    }
+
+    /// Tells the sender that nobody is there, as ICMP does.
+    fn refuse(&mut self, packet: &Packet) {
+        let Some(node) = self.nodes.get_mut(&packet.from.ip()) else { return };
+        if let Some(socket) = node.sockets.get_mut(packet.sender) {
+            socket.unreachable.push_back(packet.to);
+        }
+    }
+
+    /// Opens a socket, or closes it and drops what it holds.
+    pub(super) fn set_open(&mut self, ip: IpAddr, index: usize, open: bool) {
+        let node = self.nodes.get_mut(&ip);
+        if let Some(socket) = node.and_then(|node| node.sockets.get_mut(index)) {
+            *socket = Socket { open, ..Socket::default() };
+        }
+    }
+
+    pub(super) fn next_packet(&mut self, ip: IpAddr, index: usize) -> Option<Packet> {
+        let socket = self.nodes.get_mut(&ip)?.sockets.get_mut(index)?;
+        let packet = socket.queue.pop_front()?;
+        socket.queued_bytes -= packet.bytes.len() + PACKET_OVERHEAD;
+        Some(packet)
+    }
+
+    pub(super) fn next_unreachable(&mut self, ip: IpAddr, index: usize) -> Option<SocketAddr> {
+        self.nodes.get_mut(&ip)?.sockets.get_mut(index)?.unreachable.pop_front()
+    }
+
+    fn note(&mut self, what: u64) {
+        self.stats.trace = Random::new(self.stats.trace ^ what).next_u64();
+    }
+}
+
+impl Socket {
+    fn is_ready(&self) -> bool {
+        !self.queue.is_empty() || !self.unreachable.is_empty()
+    }
+}
+
+/// The socket that the destination queue pair lives behind, as a steering program would say it.
+fn steer(bytes: &[u8]) -> usize {
+    match bytes.get(5..8) {
+        Some(&[0, 0, 1]) | None => 0,
+        Some(qpn) => usize::from(qpn[2] & crate::roce::GROUP_MASK),
+    }
+}

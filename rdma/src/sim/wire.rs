@@ -1,0 +1,76 @@
+//! A socket of a simulated network.
+
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::BorrowedFd;
+
+use roce_proto::wire::Identification;
+
+use super::SimNetwork;
+use crate::Time;
+use crate::roce::icrc;
+use crate::roce::wire::{Arrived, Datagram, Outgoing, ROCE_PORT, Wire, WireCounters};
+
+/// Packets handed over at once.
+const BATCH: usize = 64;
+/// The identification of every simulated IPv4 packet: that of a packet that may not be fragmented.
+const IP_ID: u16 = 0;
+
+/// One socket of a simulated device.
+pub struct SimWire {
+    network: SimNetwork,
+    ip: IpAddr,
+    index: usize,
+    counters: WireCounters,
+}
+
+impl SimWire {
+    pub(super) fn open(network: SimNetwork, ip: IpAddr, index: usize) -> Self {
+        network.lock().set_open(ip, index, true);
+        Self { network, ip, index, counters: WireCounters::default() }
+    }
+}
+
+impl Drop for SimWire {
+    fn drop(&mut self) {
+        self.network.lock().set_open(self.ip, self.index, false);
+    }
+}
+
+impl Wire for SimWire {
+    fn receive(&mut self, now: Time, mut handle: impl FnMut(Datagram<'_>)) -> Arrived {
+        self.network.lock().advance(now);
+        let mut datagrams = 0;
+        while datagrams < BATCH {
+            let next = self.network.lock().next_packet(self.ip, self.index);
+            let Some(packet) = next else { return Arrived { datagrams, more: false } };
+            let ip_id = Some(Identification::segment(IP_ID));
+            handle(Datagram { from: packet.from, to: packet.to, ip_id, bytes: &packet.bytes });
+            datagrams += 1;
+        }
+        Arrived { datagrams, more: true }
+    }
+
+    fn send(&mut self, now: Time, packet: &Outgoing<'_>) {
+        let from = SocketAddr::new(self.ip, ROCE_PORT);
+        let mut bytes = Vec::with_capacity(packet.length());
+        bytes.extend_from_slice(packet.headers);
+        packet.pieces.iter().for_each(|piece| bytes.extend_from_slice(piece));
+        bytes.extend_from_slice(&[0; 3][..usize::from(packet.pad_bytes)]);
+        bytes.extend_from_slice(&icrc::compute(from, packet, IP_ID));
+        self.network.lock().send(now, self.index, (from, packet.to, bytes));
+    }
+
+    fn flush(&mut self, _now: Time) {}
+
+    fn next_unreachable(&mut self) -> Option<SocketAddr> {
+        self.network.lock().next_unreachable(self.ip, self.index)
+    }
+
+    fn fds(&self) -> [Option<BorrowedFd<'_>>; 2] {
+        [None, None]
+    }
+
+    fn counters(&self) -> WireCounters {
+        self.counters
+    }
+}

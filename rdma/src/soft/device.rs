@@ -1,0 +1,107 @@
+//! Soft devices.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Mutex, PoisonError};
+
+use roce_proto::PathMtu;
+
+use super::options::{OpenError, SoftOptions};
+use super::socket;
+use super::wire::SoftWire;
+use crate::Caps;
+use crate::roce::random::Random;
+use crate::roce::{Fabric, RoceDevice};
+
+/// IP, UDP and the longest RoCE headers with pad and CRC: what a path MTU comes on top of.
+const OVERHEAD_BYTES: usize = 40 + 8 + 12 + 16 + 8 + 4 + 4;
+/// A receive buffer should hold this many of the largest packets.
+const PACKETS_IN_BUFFER: usize = 32;
+
+/// The soft provider, as seen by one device: an endpoint and its sockets.
+pub struct Soft {
+    endpoint: SocketAddr,
+    wires: Vec<Mutex<Option<SoftWire>>>,
+    receive_buffer_bytes: usize,
+    max_path_mtu: u32,
+}
+
+/// A userspace RoCE v2 device on UDP sockets.
+pub type SoftDevice = RoceDevice<Soft>;
+
+impl SoftDevice {
+    /// Opens an endpoint: all its sockets, at once.
+    ///
+    /// # Errors
+    /// The address or the port can not be had; the text says what to do.
+    pub fn open(options: &SoftOptions) -> Result<Self, OpenError> {
+        let seed = match options.seed {
+            Some(seed) => seed,
+            None => system_seed()
+                .map_err(|source| OpenError::System { what: "no random numbers", source })?,
+        };
+        let mut random = Random::new(seed);
+        let endpoint = socket::open(options, &mut random)?;
+        let address = endpoint.address;
+        let wires = endpoint.sockets.into_iter();
+        let soft = Soft {
+            endpoint: address,
+            wires: wires.map(|sockets| Mutex::new(Some(SoftWire::new(sockets, address)))).collect(),
+            receive_buffer_bytes: endpoint.receive_buffer_bytes,
+            max_path_mtu: largest_mtu(options, endpoint.receive_buffer_bytes),
+        };
+        let mut caps = Caps::software(format!("soft {address}"));
+        caps.max_path_mtu = soft.max_path_mtu;
+        Self::new(soft, options.groups, caps, random.next_u64())
+            .map_err(|source| OpenError::System { what: "cannot make a doorbell", source })
+    }
+}
+
+/// The largest path MTU that the options and the receive buffer allow.
+fn largest_mtu(options: &SoftOptions, receive_buffer_bytes: usize) -> u32 {
+    let limit = options.max_path_mtu.unwrap_or(u32::MAX);
+    let fits = |mtu: &PathMtu| {
+        let packet = mtu.bytes() as usize + OVERHEAD_BYTES;
+        mtu.bytes() <= limit && packet * PACKETS_IN_BUFFER <= receive_buffer_bytes
+    };
+    PathMtu::ALL.into_iter().rev().find(fits).unwrap_or(PathMtu::Bytes256).bytes()
+}
+
+fn system_seed() -> io::Result<u64> {
+    let mut seed = [0; 8];
+    rustix::rand::getrandom(&mut seed, rustix::rand::GetRandomFlags::empty())?;
+    Ok(u64::from_ne_bytes(seed))
+}
+
+impl Fabric for Soft {
+    const NAME: &'static str = "soft";
+    type Wire = SoftWire;
+
+    fn endpoint(&self) -> SocketAddr {
+        self.endpoint
+    }
+
+    fn path_mtu(&self, peer: IpAddr) -> io::Result<u32> {
+        let route = socket::route_mtu(self.endpoint.ip(), peer)?;
+        let room = u32::try_from(route.saturating_sub(OVERHEAD_BYTES)).unwrap_or(u32::MAX);
+        PathMtu::at_most(room.min(self.max_path_mtu)).map(PathMtu::bytes).ok_or_else(|| {
+            io::Error::other(format!("the route to {peer} takes only {route} bytes per packet"))
+        })
+    }
+
+    fn receive_buffer_bytes(&self) -> usize {
+        self.receive_buffer_bytes
+    }
+
+    fn take_wire(&self, index: usize) -> Option<SoftWire> {
+        self.wires.get(index)?.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    fn give_back(&self, index: usize, wire: SoftWire) {
+        *self.wires[index].lock().unwrap_or_else(PoisonError::into_inner) = Some(wire);
+    }
+
+    fn has_doorbells(&self) -> bool {
+        true
+    }
+}

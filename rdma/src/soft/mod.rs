@@ -1,0 +1,20 @@
+//! The `soft` provider: RoCE v2 in userspace over UDP sockets.
+//!
+//! An endpoint is an IP address and a UDP port: 4791, or for an initiator any port below the flow ports, at
+//! which peers of ours answer. It has one socket for the connection manager and one per group; a classic BPF
+//! program steers by destination queue pair. Sockets are not connected, so that the kernel keeps the IPv4
+//! identification predictable, which the invariant CRC covers.
+
+mod device;
+mod options;
+pub(crate) mod owner;
+mod raw;
+mod receive;
+mod socket;
+mod transmit;
+mod wire;
+
+pub use device::{Soft, SoftDevice};
+pub use options::{OpenError, PortChoice, SoftOptions};
+pub use socket::local_address_for;
+pub use wire::SoftWire;

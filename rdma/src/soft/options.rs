@@ -1,0 +1,79 @@
+//! What an endpoint is opened with, and why it could not be.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+
+/// How to open a soft device.
+#[derive(Clone, Copy, Debug)]
+pub struct SoftOptions {
+    /// The local address that it serves; not the wildcard.
+    pub address: IpAddr,
+    /// Its UDP port.
+    pub port: PortChoice,
+    /// The most groups that will be made; one socket each is opened at once.
+    pub groups: usize,
+    /// Where its random numbers begin; `None` takes the system's.
+    pub seed: Option<u64>,
+    /// The receive buffer of each socket; `None` asks for as much as helps. What is granted is read back.
+    pub receive_buffer_bytes: Option<usize>,
+    /// The largest path MTU, in bytes of payload, that connections may use; `None` takes what the route
+    /// allows.
+    pub max_path_mtu: Option<u32>,
+}
+
+impl SoftOptions {
+    /// The options of an endpoint at `address` with one group.
+    pub const fn new(address: IpAddr, port: PortChoice) -> Self {
+        Self {
+            address,
+            port,
+            groups: 1,
+            seed: None,
+            receive_buffer_bytes: None,
+            max_path_mtu: None,
+        }
+    }
+}
+
+/// Which UDP port an endpoint takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum PortChoice {
+    /// The RoCE v2 port 4791, as listeners and foreign peers need it.
+    Roce,
+    /// 4791 if it is free, else another: for initiators, whose peers of ours answer at any port.
+    Any,
+    /// Any but 4791: for an initiator that leaves that port to a target on the same address.
+    Ephemeral,
+}
+
+/// Why an endpoint could not be opened. The text says what to do.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// The port is in use.
+    #[error("UDP port {port} of {address} is in use by {owner}", port = .address.port(), address = .address.ip())]
+    PortTaken {
+        /// The endpoint that was wanted.
+        address: SocketAddr,
+        /// Who has it, in words.
+        owner: String,
+    },
+    /// The address belongs to no interface of this machine.
+    #[error("{0} is not an address of this machine: `ip address` lists those that are")]
+    NotLocal(IpAddr),
+    /// A wildcard address.
+    #[error("{0} is not one address: name the one to serve")]
+    Wildcard(IpAddr),
+    /// More groups than queue pair numbers can tell apart.
+    #[error("{0} groups: a device has 1 to 255")]
+    Groups(usize),
+    /// The system refused something else.
+    #[error("{what}: {source}")]
+    System {
+        /// What was tried.
+        what: &'static str,
+        /// What the system said.
+        source: io::Error,
+    },
+}

@@ -1,0 +1,108 @@
+//! Who has a UDP port.
+
+use std::fs;
+use std::net::SocketAddr;
+use std::path::Path;
+
+/// Who has the port of `address`, in words that help to get it back.
+pub(super) fn of(address: SocketAddr) -> String {
+    if let Some(process) = socket_inode(address).and_then(|inode| holder(&inode)) {
+        return process;
+    }
+    match rxe_devices().as_slice() {
+        [] => "another process (a kernel module, or another user's; `ss -ulnp` as root tells)".into(),
+        devices => format!(
+            "the kernel's rdma_rxe ({}): remove it with `rdma link delete`, or use another network \
+             namespace",
+            devices.join(", ")
+        ),
+    }
+}
+
+/// The names of the kernel's software RoCE devices.
+pub(crate) fn rxe_devices() -> Vec<String> {
+    let Ok(entries) = fs::read_dir("/sys/class/infiniband") else { return Vec::new() };
+    let mut names: Vec<String> = entries
+        .flatten()
+        .filter(|entry| is_rxe(&entry.path()))
+        .map(|entry| entry.file_name().to_string_lossy().into_owned())
+        .collect();
+    names.sort();
+    names
+}
+
+/// Software devices hang off no bus: they have no `device` link, and rxe names its parent interface.
+fn is_rxe(device: &Path) -> bool {
+    device.join("parent").exists() && !device.join("device").exists()
+}
+
+/// The inode of the socket bound to `address` or to the wildcard, from `/proc/net/udp` or `udp6`.
+fn socket_inode(address: SocketAddr) -> Option<String> {
+    let table = if address.is_ipv4() { "/proc/net/udp" } else { "/proc/net/udp6" };
+    let text = fs::read_to_string(table).ok()?;
+    text.lines().skip(1).find_map(|line| inode_if_bound(line, address))
+}
+
+fn inode_if_bound(line: &str, address: SocketAddr) -> Option<String> {
+    let fields: Vec<&str> = line.split_whitespace().collect();
+    let (host, port) = fields.get(1)?.split_once(':')?;
+    let same_port = u16::from_str_radix(port, 16).ok()? == address.port();
+    let wildcard = host.bytes().all(|digit| digit == b'0');
+    let inode = fields.get(9)?;
+    (same_port && (wildcard || host == hex(address))).then(|| (*inode).to_owned())
+}
+
+/// An address as `/proc/net/udp` prints it: 32-bit words of network order in the machine's.
+fn hex(address: SocketAddr) -> String {
+    let octets = match address {
+        SocketAddr::V4(address) => address.ip().octets().to_vec(),
+        SocketAddr::V6(address) => address.ip().octets().to_vec(),
+    };
+    let words = octets.chunks_exact(4).map(|word| {
+        u32::from_ne_bytes(word.try_into().expect("chunks of four bytes"))
+    });
+    words.map(|word| format!("{word:08X}")).collect()
+}
+
+/// The process that has a socket open, if we may look.
+fn holder(inode: &str) -> Option<String> {
+    let wanted = format!("socket:[{inode}]");
+    for process in fs::read_dir("/proc").ok()?.flatten().filter(|entry| is_process(entry)) {
+        let Ok(descriptors) = fs::read_dir(process.path().join("fd")) else { continue };
+        let has_it = descriptors.flatten().any(|descriptor| {
+            fs::read_link(descriptor.path()).is_ok_and(|link| link.as_os_str() == wanted.as_str())
+        });
+        if has_it {
+            let name = fs::read_to_string(process.path().join("comm")).unwrap_or_default();
+            let id = process.file_name().to_string_lossy().into_owned();
+            return Some(format!("process {id} ({})", name.trim()));
+        }
+    }
+    None
+}
+
+fn is_process(entry: &fs::DirEntry) -> bool {
+    entry.file_name().to_string_lossy().bytes().all(|byte| byte.is_ascii_digit())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_look_as_in_proc() {
+        let address: SocketAddr = "127.0.0.1:4791".parse().unwrap();
+        let line = "  12: 0100007F:12B7 00000000:0000 07 00000000:00000000 00:00000000 00000000  1000        0 4711 2 0 0";
+        assert_eq!(inode_if_bound(line, address).as_deref(), Some("4711"));
+        assert_eq!(inode_if_bound(line, "127.0.0.2:4791".parse().unwrap()), None);
+        assert_eq!(inode_if_bound(line, "127.0.0.1:4792".parse().unwrap()), None);
+        assert_eq!(inode_if_bound("nonsense", address), None);
+    }
+
+    #[test]
+    fn the_holder_of_a_socket_is_found() {
+        let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        let owner = of(socket.local_addr().unwrap());
+        assert!(owner.contains(&std::process::id().to_string()), "{owner}");
+    }
+}

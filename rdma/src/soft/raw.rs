@@ -1,0 +1,147 @@
+//! The structures of `sendmmsg` and `recvmmsg` that have to be laid out by hand.
+#![expect(unsafe_code, reason = "control messages are built and walked by pointer")]
+
+use std::mem;
+use std::net::SocketAddr;
+use std::ptr;
+
+use socket2::SockAddr;
+
+const SOL_UDP: i32 = 17;
+const UDP_SEGMENT: i32 = 103;
+const UDP_GRO: i32 = 104;
+
+pub(super) const NO_PIECE: libc::iovec = libc::iovec { iov_base: ptr::null_mut(), iov_len: 0 };
+
+pub(super) const NO_MESSAGE: libc::mmsghdr = libc::mmsghdr {
+    msg_hdr: libc::msghdr {
+        msg_name: ptr::null_mut(),
+        msg_namelen: 0,
+        msg_iov: ptr::null_mut(),
+        msg_iovlen: 0,
+        msg_control: ptr::null_mut(),
+        msg_controllen: 0,
+        msg_flags: 0,
+    },
+    msg_len: 0,
+};
+
+/// Room for the control messages of one packet or error, aligned as they must be.
+#[repr(C, align(8))]
+#[derive(Clone, Copy)]
+pub(super) struct ControlBuffer([u8; 256]);
+
+impl Default for ControlBuffer {
+    fn default() -> Self {
+        Self([0; 256])
+    }
+}
+
+impl ControlBuffer {
+    /// Makes `header` send a train of segments of this length, or one packet as it is.
+    pub(super) fn describe_train(
+        &mut self,
+        header: &mut libc::msghdr,
+        segment: usize,
+        segments: usize,
+    ) {
+        header.msg_control = ptr::null_mut();
+        header.msg_controllen = 0;
+        if segments < 2 {
+            return;
+        }
+        let segment = u16::try_from(segment).expect("a segment is shorter than a datagram");
+        let size = u32::try_from(mem::size_of::<u16>()).expect("two");
+        header.msg_control = (&raw mut self.0).cast();
+        // SAFETY: the buffer is aligned for a control message header and larger than one with two bytes, and
+        // `CMSG_FIRSTHDR` returns its start for that length.
+        unsafe {
+            header.msg_controllen = libc::CMSG_SPACE(size) as usize;
+            let control = libc::CMSG_FIRSTHDR(header);
+            (*control).cmsg_level = SOL_UDP;
+            (*control).cmsg_type = UDP_SEGMENT;
+            (*control).cmsg_len = libc::CMSG_LEN(size) as usize;
+            ptr::write_unaligned(libc::CMSG_DATA(control).cast::<u16>(), segment);
+        }
+    }
+
+    /// Makes `header` receive control messages here.
+    pub(super) fn receive(&mut self, header: &mut libc::msghdr) {
+        header.msg_control = (&raw mut self.0).cast();
+        header.msg_controllen = mem::size_of::<Self>();
+    }
+}
+
+/// The segment length of a train that the kernel joined, if it did.
+pub(super) fn joined_segment(header: &libc::msghdr) -> Option<usize> {
+    let data = find_control(header, |level, kind| level == SOL_UDP && kind == UDP_GRO)?;
+    let length = i32::from_ne_bytes(data.get(..4)?.try_into().ok()?);
+    usize::try_from(length).ok().filter(|&length| length > 0)
+}
+
+/// The error number of an entry of the error queue.
+pub(super) fn queued_error(header: &libc::msghdr) -> Option<i32> {
+    let data = find_control(header, |level, kind| {
+        (level == libc::IPPROTO_IP && kind == libc::IP_RECVERR)
+            || (level == libc::IPPROTO_IPV6 && kind == libc::IPV6_RECVERR)
+    })?;
+    // `struct sock_extended_err` begins with the error number.
+    Some(i32::from_ne_bytes(data.get(..4)?.try_into().ok()?))
+}
+
+/// The data of the first control message that `matches`.
+fn find_control(
+    header: &libc::msghdr,
+    matches: impl Fn(i32, i32) -> bool,
+) -> Option<&[u8]> {
+    // SAFETY: the kernel filled the buffer that `header` describes, and the macros stay within the length that
+    // it wrote there; the data of a control message is as long as its header says.
+    unsafe {
+        let mut control = libc::CMSG_FIRSTHDR(header);
+        while !control.is_null() {
+            let data = libc::CMSG_DATA(control);
+            let length = (*control).cmsg_len.saturating_sub(libc::CMSG_LEN(0) as usize);
+            if matches((*control).cmsg_level, (*control).cmsg_type) {
+                return Some(std::slice::from_raw_parts(data, length));
+            }
+            control = libc::CMSG_NXTHDR(header, control);
+        }
+    }
+    None
+}
+
+/// Room for any socket address.
+#[derive(Clone, Copy)]
+pub(super) struct Name(libc::sockaddr_storage);
+
+impl Name {
+    pub(super) fn empty() -> Self {
+        // SAFETY: all zeros is a valid `sockaddr_storage`, of no family.
+        Self(unsafe { mem::zeroed() })
+    }
+
+    /// Makes `header` receive an address here.
+    pub(super) fn receive(&mut self, header: &mut libc::msghdr) {
+        header.msg_name = (&raw mut self.0).cast();
+        header.msg_namelen = length_of_storage();
+    }
+
+    pub(super) fn get(&self) -> Option<SocketAddr> {
+        let family = i32::from(self.0.ss_family);
+        let storage = self.0;
+        // SAFETY: the kernel wrote an address of `family`, and a storage has room for any.
+        let address = unsafe {
+            SockAddr::try_init(|place, length| {
+                place.cast::<libc::sockaddr_storage>().write(storage);
+                *length = length_of_storage();
+                Ok(())
+            })
+        };
+        let (_, address) = address.ok()?;
+        matches!(family, libc::AF_INET | libc::AF_INET6).then(|| address.as_socket())?
+    }
+}
+
+fn length_of_storage() -> libc::socklen_t {
+    libc::socklen_t::try_from(mem::size_of::<libc::sockaddr_storage>()).expect("128")
+}

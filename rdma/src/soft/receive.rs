@@ -1,0 +1,152 @@
+//! Receiving: a batch of datagrams or joined trains in one system call.
+#![expect(unsafe_code, reason = "recvmmsg takes pointers")]
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::net::SocketAddr;
+use std::os::fd::{AsRawFd, RawFd};
+
+use super::raw::{self, ControlBuffer, Name};
+use crate::roce::wire::{Datagram, WireCounters};
+
+/// Messages per system call.
+const MESSAGES: usize = 16;
+/// The largest train that the kernel joins. The pages of a buffer exist once something that long came.
+const MESSAGE_BYTES: usize = 1 << 16;
+
+/// The buffers of one socket, allocated once.
+pub(super) struct Inbox {
+    bytes: Box<[u8]>,
+    pieces: Box<[libc::iovec]>,
+    names: Box<[Name]>,
+    controls: Box<[ControlBuffer]>,
+    headers: Box<[libc::mmsghdr]>,
+}
+
+// SAFETY: the pointers in `pieces` and `headers` lead into this inbox's own boxes.
+unsafe impl Send for Inbox {}
+
+/// What a call brought.
+pub(super) enum Received {
+    /// This many messages, fewer than fit: the socket was drained.
+    All(usize),
+    /// As many as fit.
+    Full(usize),
+    /// Nothing, but the socket's error queue has something.
+    Error,
+}
+
+impl Inbox {
+    pub(super) fn new() -> Self {
+        Self {
+            bytes: vec![0; MESSAGES * MESSAGE_BYTES].into(),
+            pieces: vec![raw::NO_PIECE; MESSAGES].into(),
+            names: vec![Name::empty(); MESSAGES].into(),
+            controls: vec![ControlBuffer::default(); MESSAGES].into(),
+            headers: vec![raw::NO_MESSAGE; MESSAGES].into(),
+        }
+    }
+
+    /// Fetches what waits.
+    pub(super) fn fetch(&mut self, fd: &impl AsRawFd, counters: &mut WireCounters) -> Received {
+        self.prepare();
+        counters.receive_calls += 1;
+        match receive_some(fd.as_raw_fd(), &mut self.headers) {
+            Ok(MESSAGES) => Received::Full(MESSAGES),
+            Ok(count) => Received::All(count),
+            Err(error) if is_nothing(&error) => Received::All(0),
+            Err(_) => Received::Error,
+        }
+    }
+
+    fn prepare(&mut self) {
+        for index in 0..MESSAGES {
+            let buffer = &mut self.bytes[index * MESSAGE_BYTES..(index + 1) * MESSAGE_BYTES];
+            self.pieces[index] =
+                libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
+            let header = &mut self.headers[index].msg_hdr;
+            header.msg_iov = &raw mut self.pieces[index];
+            header.msg_iovlen = 1;
+            header.msg_flags = 0;
+            self.names[index].receive(header);
+            self.controls[index].receive(header);
+        }
+    }
+
+    /// Hands each datagram of the first `count` messages to `handle`; returns how many they were.
+    pub(super) fn for_each(
+        &self,
+        count: usize,
+        to: SocketAddr,
+        handle: &mut impl FnMut(Datagram<'_>),
+    ) -> usize {
+        (0..count).map(|index| self.for_each_segment(index, to, handle)).sum()
+    }
+
+    fn for_each_segment(
+        &self,
+        index: usize,
+        to: SocketAddr,
+        handle: &mut impl FnMut(Datagram<'_>),
+    ) -> usize {
+        let header = &self.headers[index];
+        let Some(from) = self.names[index].get() else { return 0 };
+        let start = index * MESSAGE_BYTES;
+        let bytes = &self.bytes[start..start + (header.msg_len as usize).min(MESSAGE_BYTES)];
+        if header.msg_hdr.msg_flags & libc::MSG_TRUNC != 0 {
+            return 0;
+        }
+        let segment = raw::joined_segment(&header.msg_hdr).unwrap_or(bytes.len()).max(1);
+        let segments = bytes.chunks(segment);
+        let count = segments.len();
+        segments.for_each(|bytes| handle(Datagram { from, to, ip_id: None, bytes }));
+        count
+    }
+}
+
+fn receive_some(fd: RawFd, headers: &mut [libc::mmsghdr]) -> io::Result<usize> {
+    let count = u32::try_from(headers.len()).expect("a bounded batch");
+    // SAFETY: `prepare` made each header point at a buffer, a name and control data of the inbox, with their
+    // true lengths.
+    let received = unsafe {
+        libc::recvmmsg(fd, headers.as_mut_ptr(), count, libc::MSG_DONTWAIT, std::ptr::null_mut())
+    };
+    usize::try_from(received).map_err(|_| io::Error::last_os_error())
+}
+
+fn is_nothing(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
+}
+
+/// The next entry of a socket's error queue.
+pub(super) enum QueuedError {
+    /// Nobody is at this address.
+    Unreachable(SocketAddr),
+    /// Something else, which the transport finds out by itself.
+    Other,
+}
+
+/// Takes the next entry of a socket's error queue.
+pub(super) fn next_error(fd: &impl AsRawFd) -> Option<QueuedError> {
+    let mut name = Name::empty();
+    let mut control = ControlBuffer::default();
+    let mut payload = MaybeUninit::<[u8; 64]>::uninit();
+    let mut piece = libc::iovec { iov_base: payload.as_mut_ptr().cast(), iov_len: 64 };
+    let mut header = raw::NO_MESSAGE.msg_hdr;
+    header.msg_iov = &raw mut piece;
+    header.msg_iovlen = 1;
+    name.receive(&mut header);
+    control.receive(&mut header);
+    let flags = libc::MSG_ERRQUEUE | libc::MSG_DONTWAIT;
+    // SAFETY: the header points at locals that outlive the call, with their true lengths.
+    let received = unsafe { libc::recvmsg(fd.as_raw_fd(), &raw mut header, flags) };
+    if received < 0 {
+        return None;
+    }
+    Some(match (raw::queued_error(&header), name.get()) {
+        (Some(libc::ECONNREFUSED | libc::EHOSTUNREACH | libc::ENETUNREACH), Some(peer)) => {
+            QueuedError::Unreachable(peer)
+        }
+        _ => QueuedError::Other,
+    })
+}

@@ -1,0 +1,270 @@
+//! The UDP sockets of an endpoint.
+#![expect(unsafe_code, reason = "socket options that no crate wraps")]
+
+use std::io;
+use std::mem;
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::os::fd::{AsRawFd, RawFd};
+
+use socket2::{Domain, Protocol, Socket, Type};
+
+use super::options::{OpenError, PortChoice, SoftOptions};
+use super::owner;
+use crate::roce::ROCE_PORT;
+use crate::roce::random::Random;
+
+const SOL_UDP: i32 = 17;
+const UDP_SEGMENT: i32 = 103;
+const UDP_GRO: i32 = 104;
+const UDP_NO_CHECK6_RX: i32 = 102;
+const PMTUDISC_DO: i32 = 2;
+
+/// What one socket's receive buffer is asked to be, when nobody says.
+const RECEIVE_BUFFER_BYTES: usize = 16 << 20;
+const SEND_BUFFER_BYTES: usize = 4 << 20;
+
+/// Ports for an endpoint other than 4791, below the flow ports.
+const ENDPOINT_PORTS: std::ops::Range<u16> = 1024..0xC000;
+/// Source ports that only spread flows.
+const FLOW_PORTS: std::ops::RangeInclusive<u16> = 0xC000..=0xFFFF;
+/// Tries until a random port is free.
+const PORT_TRIES: usize = 64;
+
+/// The sockets of one wire.
+pub(super) struct Sockets {
+    pub(super) receiver: UdpSocket,
+    /// Apart from the receiver where the endpoint has the RoCE port, so that source ports spread flows.
+    pub(super) sender: Option<UdpSocket>,
+    /// Whether the kernel cuts trains.
+    pub(super) gso: bool,
+    /// Whether the kernel joins trains.
+    pub(super) gro: bool,
+}
+
+/// All sockets of an endpoint, by wire index, and what the kernel granted.
+pub(super) struct Endpoint {
+    pub(super) address: SocketAddr,
+    pub(super) sockets: Vec<Sockets>,
+    pub(super) receive_buffer_bytes: usize,
+}
+
+/// Opens the connection manager's socket and one per group, and steers packets among them.
+pub(super) fn open(options: &SoftOptions, random: &mut Random) -> Result<Endpoint, OpenError> {
+    check(options)?;
+    let first = bind_first(options, random)?;
+    let address = first.local_addr().map_err(system("cannot read a socket's address"))?;
+    let mut receivers = vec![first];
+    // The first was bound without it, so that nobody else is there; the others join it.
+    set_flag(&receivers[0], libc::SOL_SOCKET, libc::SO_REUSEPORT, 1)
+        .map_err(system("cannot share the port among cores"))?;
+    for _ in 0..options.groups {
+        let socket = plain(address.ip())?;
+        set_flag(&socket, libc::SOL_SOCKET, libc::SO_REUSEPORT, 1)
+            .map_err(system("cannot share the port among cores"))?;
+        socket.bind(&address.into()).map_err(system("cannot bind a core's socket"))?;
+        receivers.push(socket.into());
+    }
+    steer(&receivers[0], options.groups).map_err(system("cannot steer packets to cores"))?;
+    let mut receive_buffer_bytes = usize::MAX;
+    let mut sockets = Vec::new();
+    for receiver in receivers {
+        receive_buffer_bytes = receive_buffer_bytes.min(grow_receive_buffer(&receiver, options));
+        sockets.push(wire_sockets(receiver, address, random)?);
+    }
+    Ok(Endpoint { address, sockets, receive_buffer_bytes })
+}
+
+fn check(options: &SoftOptions) -> Result<(), OpenError> {
+    if options.address.is_unspecified() {
+        return Err(OpenError::Wildcard(options.address));
+    }
+    let groups_fit = (1..=usize::from(crate::roce::GROUP_MASK)).contains(&options.groups);
+    groups_fit.then_some(()).ok_or(OpenError::Groups(options.groups))
+}
+
+fn wire_sockets(
+    receiver: UdpSocket,
+    address: SocketAddr,
+    random: &mut Random,
+) -> Result<Sockets, OpenError> {
+    let gro = set_flag(&receiver, SOL_UDP, UDP_GRO, 1).is_ok();
+    let sender = match address.port() {
+        ROCE_PORT => Some(bind_flow_port(address.ip(), random)?),
+        _ => None,
+    };
+    let gso = set_flag(sender.as_ref().unwrap_or(&receiver), SOL_UDP, UDP_SEGMENT, 0).is_ok();
+    Ok(Sockets { receiver, sender, gso, gro })
+}
+
+fn bind_first(options: &SoftOptions, random: &mut Random) -> Result<UdpSocket, OpenError> {
+    let roce = SocketAddr::new(options.address, ROCE_PORT);
+    match options.port {
+        PortChoice::Roce => bind(roce),
+        PortChoice::Any => match bind(roce) {
+            Err(OpenError::PortTaken { .. }) => bind_endpoint_port(options.address, random),
+            other => other,
+        },
+        PortChoice::Ephemeral => bind_endpoint_port(options.address, random),
+    }
+}
+
+fn bind_endpoint_port(ip: IpAddr, random: &mut Random) -> Result<UdpSocket, OpenError> {
+    bind_one_of(ip, ENDPOINT_PORTS.start, ENDPOINT_PORTS.end - 1, random)
+}
+
+fn bind_flow_port(ip: IpAddr, random: &mut Random) -> Result<UdpSocket, OpenError> {
+    bind_one_of(ip, *FLOW_PORTS.start(), *FLOW_PORTS.end(), random)
+}
+
+fn bind_one_of(
+    ip: IpAddr,
+    first: u16,
+    last: u16,
+    random: &mut Random,
+) -> Result<UdpSocket, OpenError> {
+    let count = u64::from(last - first) + 1;
+    let mut tries = PORT_TRIES;
+    loop {
+        let offset = u16::try_from(random.below(count)).expect("fewer ports than 65,536");
+        let port = first + offset;
+        tries = tries.saturating_sub(1);
+        match bind(SocketAddr::new(ip, port)) {
+            Err(OpenError::PortTaken { .. }) if tries > 0 => {}
+            _ if port == ROCE_PORT => {}
+            other => return other,
+        }
+    }
+}
+
+fn bind(address: SocketAddr) -> Result<UdpSocket, OpenError> {
+    let socket = plain(address.ip())?;
+    match socket.bind(&address.into()) {
+        Ok(()) => Ok(socket.into()),
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+            Err(OpenError::PortTaken { address, owner: owner::of(address) })
+        }
+        Err(error) if error.kind() == io::ErrorKind::AddrNotAvailable => {
+            Err(OpenError::NotLocal(address.ip()))
+        }
+        Err(source) => Err(OpenError::System { what: "cannot bind a UDP socket", source }),
+    }
+}
+
+/// A socket with what every socket of ours needs: no fragments, so that the identification is predictable,
+/// and word of peers that are not there.
+fn plain(ip: IpAddr) -> Result<Socket, OpenError> {
+    let domain = Domain::for_address(SocketAddr::new(ip, 0));
+    let socket = Socket::new(domain, Type::DGRAM.nonblocking().cloexec(), Some(Protocol::UDP))
+        .map_err(system("cannot make a UDP socket"))?;
+    let options = if ip.is_ipv4() {
+        vec![
+            (libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, PMTUDISC_DO),
+            (libc::IPPROTO_IP, libc::IP_RECVERR, 1),
+        ]
+    } else {
+        vec![
+            (libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, 1),
+            (libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, PMTUDISC_DO),
+            (libc::IPPROTO_IPV6, libc::IPV6_RECVERR, 1),
+            (SOL_UDP, UDP_NO_CHECK6_RX, 1),
+        ]
+    };
+    for (level, name, value) in options {
+        set_flag(&socket, level, name, value).map_err(system("cannot set a socket option"))?;
+    }
+    // Too small a send buffer costs speed only.
+    let _ = socket.set_send_buffer_size(SEND_BUFFER_BYTES);
+    Ok(socket)
+}
+
+/// Asks for a large receive buffer and returns what was granted, as the kernel accounts it.
+fn grow_receive_buffer(socket: &UdpSocket, options: &SoftOptions) -> usize {
+    let socket = socket2::SockRef::from(socket);
+    let wanted = options.receive_buffer_bytes.unwrap_or(RECEIVE_BUFFER_BYTES);
+    // The kernel doubles what it is asked for, to have room for its own overhead.
+    let asked = i32::try_from(wanted / 2).unwrap_or(i32::MAX);
+    // Refused without CAP_NET_ADMIN; then the limit of `net.core.rmem_max` holds.
+    if set_flag(&*socket, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, asked).is_err() {
+        let _ = socket.set_recv_buffer_size(wanted / 2);
+    }
+    socket.recv_buffer_size().unwrap_or(0)
+}
+
+/// The largest IP packet that the route to `peer` takes, in bytes.
+pub(super) fn route_mtu(local: IpAddr, peer: IpAddr) -> io::Result<usize> {
+    let socket = UdpSocket::bind(SocketAddr::new(local, 0))?;
+    socket.connect(SocketAddr::new(peer, ROCE_PORT))?;
+    let (level, name) = match local {
+        IpAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_MTU),
+        IpAddr::V6(_) => (libc::IPPROTO_IPV6, libc::IPV6_MTU),
+    };
+    let mtu = get_int(socket.as_raw_fd(), level, name)?;
+    Ok(usize::try_from(mtu).unwrap_or(0))
+}
+
+/// The local address from which the system would send to `peer`.
+///
+/// # Errors
+/// There is no route.
+pub fn local_address_for(peer: IpAddr) -> io::Result<IpAddr> {
+    let any: IpAddr = match peer {
+        IpAddr::V4(_) => std::net::Ipv4Addr::UNSPECIFIED.into(),
+        IpAddr::V6(_) => std::net::Ipv6Addr::UNSPECIFIED.into(),
+    };
+    let socket = UdpSocket::bind(SocketAddr::new(any, 0))?;
+    socket.connect(SocketAddr::new(peer, ROCE_PORT))?;
+    Ok(socket.local_addr()?.ip())
+}
+
+/// Steers by the low byte of the destination queue pair number (BTH bytes 5..8): queue pair 1 belongs to the
+/// connection manager at index 0, a group's have its index there.
+fn steer(socket: &UdpSocket, groups: usize) -> io::Result<()> {
+    const LOAD_BYTE: u16 = 0x30; // BPF_LD | BPF_B | BPF_ABS
+    const JUMP_EQUAL: u16 = 0x15; // BPF_JMP | BPF_JEQ | BPF_K
+    const JUMP_GREATER: u16 = 0x25; // BPF_JMP | BPF_JGT | BPF_K
+    const RETURN_A: u16 = 0x16; // BPF_RET | BPF_A
+    const RETURN: u16 = 0x06; // BPF_RET | BPF_K
+    let last = u32::try_from(groups).expect("at most 255 groups");
+    let code = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
+    let mut program = [
+        code(LOAD_BYTE, 0, 0, 5),
+        code(JUMP_EQUAL, 0, 4, 0),
+        code(LOAD_BYTE, 0, 0, 6),
+        code(JUMP_EQUAL, 0, 2, 0),
+        code(LOAD_BYTE, 0, 0, 7),
+        code(JUMP_EQUAL, 3, 0, 1),
+        code(LOAD_BYTE, 0, 0, 7),
+        code(JUMP_GREATER, 1, 0, last),
+        code(RETURN_A, 0, 0, 0),
+        code(RETURN, 0, 0, 0),
+    ];
+    let length = u16::try_from(program.len()).expect("ten instructions");
+    let program = libc::sock_fprog { len: length, filter: program.as_mut_ptr() };
+    set_option(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_ATTACH_REUSEPORT_CBPF, &program)
+}
+
+fn system(what: &'static str) -> impl FnOnce(io::Error) -> OpenError {
+    move |source| OpenError::System { what, source }
+}
+
+fn set_flag(socket: &impl AsRawFd, level: i32, name: i32, value: i32) -> io::Result<()> {
+    set_option(socket.as_raw_fd(), level, name, &value)
+}
+
+fn set_option<T>(fd: RawFd, level: i32, name: i32, value: &T) -> io::Result<()> {
+    let length = libc::socklen_t::try_from(mem::size_of::<T>()).expect("a small option");
+    // SAFETY: the pointer and the length describe `value`, which lives across the call; the kernel copies it.
+    let result =
+        unsafe { libc::setsockopt(fd, level, name, (&raw const *value).cast(), length) };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+fn get_int(fd: RawFd, level: i32, name: i32) -> io::Result<i32> {
+    let mut value = 0i32;
+    let mut length = libc::socklen_t::try_from(mem::size_of::<i32>()).expect("four");
+    // SAFETY: the pointers describe `value` and `length`, which live across the call.
+    let result = unsafe {
+        libc::getsockopt(fd, level, name, (&raw mut value).cast(), &raw mut length)
+    };
+    if result == 0 { Ok(value) } else { Err(io::Error::last_os_error()) }
+}

@@ -1,0 +1,117 @@
+//! The sockets of one group or connection manager as a [`Wire`].
+
+use std::collections::VecDeque;
+use std::net::{SocketAddr, UdpSocket};
+use std::os::fd::{AsFd, BorrowedFd};
+
+use super::receive::{self, Inbox, QueuedError, Received};
+use super::socket::Sockets;
+use super::transmit::Batch;
+use crate::Time;
+use crate::roce::wire::{Arrived, Datagram, Outgoing, Wire, WireCounters};
+
+/// Peers known to be unreachable that wait to be asked for; more are forgotten.
+const MAX_UNREACHABLE: usize = 256;
+/// Entries taken from an error queue at once.
+const MAX_ERRORS: usize = 64;
+
+/// UDP sockets as a way in and out.
+pub struct SoftWire {
+    sockets: Sockets,
+    /// Where the receiver is bound.
+    endpoint: SocketAddr,
+    /// What packets are sent from.
+    source: SocketAddr,
+    inbox: Inbox,
+    batch: Batch,
+    unreachable: VecDeque<SocketAddr>,
+    counters: WireCounters,
+}
+
+impl SoftWire {
+    pub(super) fn new(sockets: Sockets, endpoint: SocketAddr) -> Self {
+        let bound = sockets.sender.as_ref().and_then(|socket| socket.local_addr().ok());
+        Self {
+            source: bound.unwrap_or(endpoint),
+            endpoint,
+            sockets,
+            inbox: Inbox::new(),
+            batch: Batch::new(),
+            unreachable: VecDeque::with_capacity(MAX_UNREACHABLE),
+            counters: WireCounters::default(),
+        }
+    }
+
+    fn sender(&self) -> &UdpSocket {
+        self.sockets.sender.as_ref().unwrap_or(&self.sockets.receiver)
+    }
+
+    fn send_batch(&mut self) {
+        if self.batch.is_empty() {
+            return;
+        }
+        let socket = self.sockets.sender.as_ref().unwrap_or(&self.sockets.receiver);
+        let outcome = self.batch.send(socket, &mut self.sockets.gso, &mut self.counters);
+        if outcome.error_queued {
+            self.drain_errors(true);
+        }
+    }
+
+    /// Empties the error queue of the sender or the receiver.
+    fn drain_errors(&mut self, of_sender: bool) {
+        for _ in 0..MAX_ERRORS {
+            let socket = if of_sender { self.sender() } else { &self.sockets.receiver };
+            match receive::next_error(socket) {
+                Some(QueuedError::Unreachable(peer)) if self.unreachable.len() < MAX_UNREACHABLE => {
+                    self.unreachable.push_back(peer);
+                }
+                Some(_) => {}
+                None => return,
+            }
+        }
+    }
+}
+
+impl Wire for SoftWire {
+    fn receive(&mut self, _now: Time, mut handle: impl FnMut(Datagram<'_>)) -> Arrived {
+        let (count, more) = match self.inbox.fetch(&self.sockets.receiver, &mut self.counters) {
+            Received::All(count) => (count, false),
+            Received::Full(count) => (count, true),
+            Received::Error => {
+                self.drain_errors(false);
+                (0, true)
+            }
+        };
+        let datagrams = self.inbox.for_each(count, self.endpoint, &mut handle);
+        Arrived { datagrams, more }
+    }
+
+    fn send(&mut self, _now: Time, packet: &Outgoing<'_>) {
+        if !self.batch.has_room(packet) {
+            self.send_batch();
+        }
+        self.batch.push(self.source, packet, self.sockets.gso);
+    }
+
+    fn flush(&mut self, _now: Time) {
+        self.send_batch();
+    }
+
+    fn next_unreachable(&mut self) -> Option<SocketAddr> {
+        self.unreachable.pop_front()
+    }
+
+    fn check_sender(&mut self) {
+        if self.sockets.sender.is_some() {
+            self.drain_errors(true);
+        }
+    }
+
+    fn fds(&self) -> [Option<BorrowedFd<'_>>; 2] {
+        [Some(self.sockets.receiver.as_fd()), self.sockets.sender.as_ref().map(AsFd::as_fd)]
+    }
+
+    fn counters(&self) -> WireCounters {
+        self.counters
+    }
+}
