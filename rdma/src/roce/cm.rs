@@ -51,9 +51,22 @@ pub struct RoceCm<F: Fabric> {
 }
 
 enum Conn {
-    Listener { id: cm::ListenerId, addr: SocketAddr },
-    Active { to: SocketAddr, local: SocketAddr, options: ConnOptions, qp: Option<Qp>, id: Option<cm::ConnectionId> },
-    Passive { id: cm::ConnectionId, local: SocketAddr, qp: Option<Qp> },
+    Listener {
+        id: cm::ListenerId,
+        addr: SocketAddr,
+    },
+    Active {
+        to: SocketAddr,
+        local: SocketAddr,
+        options: ConnOptions,
+        qp: Option<Qp>,
+        id: Option<cm::ConnectionId>,
+    },
+    Passive {
+        id: cm::ConnectionId,
+        local: SocketAddr,
+        qp: Option<Qp>,
+    },
 }
 
 /// What is known of a connection's queue pair, which its group has.
@@ -70,7 +83,7 @@ impl<F: Fabric> RoceCm<F> {
         let mut config = cm::Config::new(random.next_u64(), random.next_u64());
         config.max_retries = MAX_RETRIES;
         config.path_mtu =
-            PathMtu::at_most(shared.caps.max_path_mtu).unwrap_or(PathMtu::Bytes256);
+            PathMtu::largest_within(shared.caps.max_path_mtu as usize).unwrap_or(PathMtu::Bytes256);
         let [receiver, sender] = wire.fds();
         let sleep = Sleep::new(receiver, sender, shared.cm.fd())?;
         Ok(Self {
@@ -241,7 +254,12 @@ impl<F: Fabric> RoceCm<F> {
         });
         let conn = self.add(Conn::Passive { id, local: addr, qp: None });
         self.by_manager.insert(id, conn);
-        self.events.push_back(CmEvent::ConnectRequest { listener: listener_id, conn, params, peer });
+        self.events.push_back(CmEvent::ConnectRequest {
+            listener: listener_id,
+            conn,
+            params,
+            peer,
+        });
     }
 
     /// The active side's queue pair is connected before the peer hears that it is.
@@ -399,7 +417,7 @@ impl<F: Fabric> ConnectionManager<F> for RoceCm<F> {
             ack_timeout: TimeoutExponent::saturating(
                 options.ack_timeout_exponent.unwrap_or(ACK_TIMEOUT_EXPONENT),
             ),
-            path_mtu: PathMtu::at_most(path_mtu).unwrap_or(PathMtu::Bytes256),
+            path_mtu: PathMtu::largest_within(path_mtu as usize).unwrap_or(PathMtu::Bytes256),
             private_data: params.private_data.as_slice(),
         };
         let connection = self.manager.connect(now, &request).map_err(cm_error)?;

@@ -36,10 +36,7 @@ pub(super) fn flags(flags: SendFlags) -> rc::SendFlags {
 }
 
 /// A list of elements, copied; `None` if it is longer than any queue pair is granted.
-pub(super) fn sges(
-    sges: &[Sge],
-    room: &mut [rc::LocalSge; MAX_SGE],
-) -> Result<usize, PushError> {
+pub(super) fn sges(sges: &[Sge], room: &mut [rc::LocalSge; MAX_SGE]) -> Result<usize, PushError> {
     let room = room.get_mut(..sges.len()).ok_or(PushError::TooManySges)?;
     for (place, sge) in room.iter_mut().zip(sges) {
         *place = rc::LocalSge { addr: sge.addr, length: sge.length, lkey: sge.lkey };

@@ -187,7 +187,10 @@ impl<F: Fabric> Device<F> for RoceDevice<F> {
 
     fn connection_manager(&self) -> io::Result<RoceCm<F>> {
         let wire = self.shared.fabric.take_wire(0).ok_or_else(|| {
-            io::Error::new(io::ErrorKind::AlreadyExists, "the device's connection manager is in use")
+            io::Error::new(
+                io::ErrorKind::AlreadyExists,
+                "the device's connection manager is in use",
+            )
         })?;
         RoceCm::new(self.shared.clone(), wire)
     }

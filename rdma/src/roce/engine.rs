@@ -113,14 +113,17 @@ impl Engine {
     /// Takes over a queue pair.
     pub(super) fn adopt(&mut self, qp: NewQp) -> crate::QpKey {
         let number = qp.number.get().value();
-        let slot = self.qps.insert(number, Entry {
-            queue_pair: qp.queue_pair,
-            number: qp.number,
-            granted: qp.granted,
-            peer: None,
-            sending: false,
-            completing: false,
-        });
+        let slot = self.qps.insert(
+            number,
+            Entry {
+                queue_pair: qp.queue_pair,
+                number: qp.number,
+                granted: qp.granted,
+                peer: None,
+                sending: false,
+                completing: false,
+            },
+        );
         self.timers.reserve(self.qps.slots());
         for list in [&mut self.ready, &mut self.blocked, &mut self.completing] {
             list.reserve(self.qps.slots() - list.len());
@@ -443,11 +446,14 @@ fn send_packet<W: Wire>(
             Err(_) => return,
         }
     }
-    wire.send(now, &Outgoing {
-        to: peer.endpoint,
-        destination_qpn: peer.qpn.value(),
-        headers: transmit.headers(),
-        pieces: &slices[..pieces.len()],
-        pad_bytes: u8::try_from(transmit.pad_bytes()).expect("at most three"),
-    });
+    wire.send(
+        now,
+        &Outgoing {
+            to: peer.endpoint,
+            destination_qpn: peer.qpn.value(),
+            headers: transmit.headers(),
+            pieces: &slices[..pieces.len()],
+            pad_bytes: u8::try_from(transmit.pad_bytes()).expect("at most three"),
+        },
+    );
 }

@@ -43,8 +43,7 @@ impl<F: Fabric> RoceGroup<F> {
         wire: F::Wire,
         config: &GroupConfig,
     ) -> io::Result<Self> {
-        let engine =
-            Engine::new(config.queue_pairs as usize, shared.fabric.receive_buffer_bytes());
+        let engine = Engine::new(config.queue_pairs as usize, shared.fabric.receive_buffer_bytes());
         let sleep = Sleep::new(wire.fds()[0], None, shared.groups[index - 1].fd())?;
         let index = u8::try_from(index).expect("at most 255 groups");
         let now = Time::ZERO;

@@ -61,13 +61,16 @@ impl Gsi {
         self.next_psn = self.next_psn.next();
         let deth = Deth { qkey: GSI_Q_KEY, source_qpn: Qpn::GSI };
         let headers = Headers::new(&bth, &Message::UdSendOnly(deth));
-        wire.send(now, &Outgoing {
-            to: mad.peer,
-            destination_qpn: Qpn::GSI.value(),
-            headers: headers.as_slice(),
-            pieces: &[&mad.mad],
-            pad_bytes: 0,
-        });
+        wire.send(
+            now,
+            &Outgoing {
+                to: mad.peer,
+                destination_qpn: Qpn::GSI.value(),
+                headers: headers.as_slice(),
+                pieces: &[&mad.mad],
+                pad_bytes: 0,
+            },
+        );
         counters.mads_sent.fetch_add(1, Ordering::Relaxed);
     }
 }

@@ -67,9 +67,7 @@ impl Memory for RegionsView<'_> {
 pub(super) fn bytes<'a>(view: &'a RegionsView<'_>, piece: &Piece) -> Result<&'a [u8], Denied> {
     match piece.key {
         MemoryKey::Local { lkey } => view.local(lkey, piece.addr, piece.length),
-        MemoryKey::Remote { qpn, rkey } => {
-            view.remote(rkey, piece.addr, piece.length, qpn.value())
-        }
+        MemoryKey::Remote { qpn, rkey } => view.remote(rkey, piece.addr, piece.length, qpn.value()),
     }
 }
 

@@ -45,7 +45,12 @@ impl Numbers {
             // Zero would make the reserved numbers 0 and 1 possible.
             if upper != 0 && state.used.insert((group, upper)) {
                 state.serial += 1;
-                return Some(QpNumber { numbers: self.clone(), group, upper, serial: state.serial });
+                return Some(QpNumber {
+                    numbers: self.clone(),
+                    group,
+                    upper,
+                    serial: state.serial,
+                });
             }
         }
     }

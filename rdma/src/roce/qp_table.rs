@@ -99,9 +99,8 @@ impl<E> QpTable<E> {
     pub(crate) fn slot(&self, QpKey(key): QpKey) -> u32 {
         let slot = u32::try_from(key & u64::from(u32::MAX)).expect("the lower half");
         let place = self.slots.get(slot as usize);
-        let fresh = place.is_some_and(|p| {
-            u64::from(p.generation) == key >> 32 && p.entry.is_some()
-        });
+        let fresh =
+            place.is_some_and(|p| u64::from(p.generation) == key >> 32 && p.entry.is_some());
         assert!(fresh, "a queue pair key was used after release");
         slot
     }

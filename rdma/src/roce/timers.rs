@@ -77,7 +77,8 @@ impl Timers {
     fn sink(&mut self, mut place: usize) {
         loop {
             let children = [2 * place + 1, 2 * place + 2];
-            let time = |place: usize| self.heap.get(place).map_or(Time::from_nanos(u64::MAX), |e| e.0);
+            let time =
+                |place: usize| self.heap.get(place).map_or(Time::from_nanos(u64::MAX), |e| e.0);
             let child = children.into_iter().min_by_key(|&child| time(child)).unwrap_or(place);
             if time(child) >= self.heap[place].0 {
                 return;

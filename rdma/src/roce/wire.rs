@@ -1,6 +1,6 @@
 //! What the engine needs of a network.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 
 use roce_proto::wire::Identification;
@@ -85,7 +85,7 @@ impl Outgoing<'_> {
 }
 
 /// Length of the invariant CRC.
-pub const ICRC_BYTES: usize = 4;
+pub(crate) const ICRC_BYTES: usize = 4;
 
 /// What a wire counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -99,12 +99,24 @@ pub struct WireCounters {
 }
 
 /// Where to answer a packet from `source`: whoever does not own [`ROCE_PORT`] sends from its own endpoint.
-pub fn endpoint_of(source: SocketAddr) -> SocketAddr {
-    let port = if source.port() < FIRST_FLOW_PORT { source.port() } else { ROCE_PORT };
-    SocketAddr::new(canonical(source.ip()), port)
+pub(crate) fn endpoint_of(source: SocketAddr) -> SocketAddr {
+    let mut endpoint = source;
+    if source.port() >= FIRST_FLOW_PORT {
+        endpoint.set_port(ROCE_PORT);
+    }
+    endpoint
 }
 
-/// An IPv4-mapped IPv6 address as the IPv4 address that it is.
-pub fn canonical(ip: IpAddr) -> IpAddr {
-    ip.to_canonical()
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn peers_answer_at_the_endpoint_of_the_sender() {
+        let endpoint = |source: &str| endpoint_of(source.parse().unwrap()).to_string();
+        assert_eq!(endpoint("10.0.0.1:49152"), "10.0.0.1:4791");
+        assert_eq!(endpoint("10.0.0.1:65535"), "10.0.0.1:4791");
+        assert_eq!(endpoint("10.0.0.1:49151"), "10.0.0.1:49151");
+        assert_eq!(endpoint("[fe80::1%3]:60000"), "[fe80::1%3]:4791");
+    }
 }

@@ -160,7 +160,12 @@ impl Network {
     }
 
     /// Takes a packet from socket `sender` of a device and decides its fate.
-    pub(super) fn send(&mut self, now: Time, sender: usize, packet: (SocketAddr, SocketAddr, Vec<u8>)) {
+    pub(super) fn send(
+        &mut self,
+        now: Time,
+        sender: usize,
+        packet: (SocketAddr, SocketAddr, Vec<u8>),
+    ) {
         self.advance(now);
         let (from, to, bytes) = packet;
         self.stats.sent += 1;

@@ -59,12 +59,16 @@ impl SoftDevice {
 
 /// The largest path MTU that the options and the receive buffer allow.
 fn largest_mtu(options: &SoftOptions, receive_buffer_bytes: usize) -> u32 {
-    let limit = options.max_path_mtu.unwrap_or(u32::MAX);
+    let limit = options.max_path_mtu.map_or(usize::MAX, |limit| limit as usize);
     let fits = |mtu: &PathMtu| {
-        let packet = mtu.bytes() as usize + OVERHEAD_BYTES;
+        let packet = mtu.bytes() + OVERHEAD_BYTES;
         mtu.bytes() <= limit && packet * PACKETS_IN_BUFFER <= receive_buffer_bytes
     };
-    PathMtu::ALL.into_iter().rev().find(fits).unwrap_or(PathMtu::Bytes256).bytes()
+    length_of(PathMtu::ALL.into_iter().rev().find(fits).unwrap_or(PathMtu::Bytes256))
+}
+
+fn length_of(mtu: PathMtu) -> u32 {
+    u32::try_from(mtu.bytes()).expect("at most 4,096")
 }
 
 fn system_seed() -> io::Result<u64> {
@@ -83,8 +87,8 @@ impl Fabric for Soft {
 
     fn path_mtu(&self, peer: IpAddr) -> io::Result<u32> {
         let route = socket::route_mtu(self.endpoint.ip(), peer)?;
-        let room = u32::try_from(route.saturating_sub(OVERHEAD_BYTES)).unwrap_or(u32::MAX);
-        PathMtu::at_most(room.min(self.max_path_mtu)).map(PathMtu::bytes).ok_or_else(|| {
+        let room = route.saturating_sub(OVERHEAD_BYTES).min(self.max_path_mtu as usize);
+        PathMtu::largest_within(room).map(length_of).ok_or_else(|| {
             io::Error::other(format!("the route to {peer} takes only {route} bytes per packet"))
         })
     }

@@ -10,7 +10,9 @@ pub(super) fn of(address: SocketAddr) -> String {
         return process;
     }
     match rxe_devices().as_slice() {
-        [] => "another process (a kernel module, or another user's; `ss -ulnp` as root tells)".into(),
+        [] => {
+            "another process (a kernel module, or another user's; `ss -ulnp` as root tells)".into()
+        }
         devices => format!(
             "the kernel's rdma_rxe ({}): remove it with `rdma link delete`, or use another network \
              namespace",
@@ -58,16 +60,16 @@ fn hex(address: SocketAddr) -> String {
         SocketAddr::V4(address) => address.ip().octets().to_vec(),
         SocketAddr::V6(address) => address.ip().octets().to_vec(),
     };
-    let words = octets.chunks_exact(4).map(|word| {
-        u32::from_ne_bytes(word.try_into().expect("chunks of four bytes"))
-    });
+    let words = octets
+        .chunks_exact(4)
+        .map(|word| u32::from_ne_bytes(word.try_into().expect("chunks of four bytes")));
     words.map(|word| format!("{word:08X}")).collect()
 }
 
 /// The process that has a socket open, if we may look.
 fn holder(inode: &str) -> Option<String> {
     let wanted = format!("socket:[{inode}]");
-    for process in fs::read_dir("/proc").ok()?.flatten().filter(|entry| is_process(entry)) {
+    for process in fs::read_dir("/proc").ok()?.flatten().filter(is_process) {
         let Ok(descriptors) = fs::read_dir(process.path().join("fd")) else { continue };
         let has_it = descriptors.flatten().any(|descriptor| {
             fs::read_link(descriptor.path()).is_ok_and(|link| link.as_os_str() == wanted.as_str())

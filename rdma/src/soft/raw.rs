@@ -90,10 +90,7 @@ pub(super) fn queued_error(header: &libc::msghdr) -> Option<i32> {
 }
 
 /// The data of the first control message that `matches`.
-fn find_control(
-    header: &libc::msghdr,
-    matches: impl Fn(i32, i32) -> bool,
-) -> Option<&[u8]> {
+fn find_control(header: &libc::msghdr, matches: impl Fn(i32, i32) -> bool) -> Option<&[u8]> {
     // SAFETY: the kernel filled the buffer that `header` describes, and the macros stay within the length that
     // it wrote there; the data of a control message is as long as its header says.
     unsafe {

@@ -37,8 +37,6 @@ pub(super) struct Sockets {
     pub(super) sender: Option<UdpSocket>,
     /// Whether the kernel cuts trains.
     pub(super) gso: bool,
-    /// Whether the kernel joins trains.
-    pub(super) gro: bool,
 }
 
 /// All sockets of an endpoint, by wire index, and what the kernel granted.
@@ -87,13 +85,14 @@ fn wire_sockets(
     address: SocketAddr,
     random: &mut Random,
 ) -> Result<Sockets, OpenError> {
-    let gro = set_flag(&receiver, SOL_UDP, UDP_GRO, 1).is_ok();
+    // Kernels that cannot join trains hand over one packet at a time.
+    let _ = set_flag(&receiver, SOL_UDP, UDP_GRO, 1);
     let sender = match address.port() {
         ROCE_PORT => Some(bind_flow_port(address.ip(), random)?),
         _ => None,
     };
     let gso = set_flag(sender.as_ref().unwrap_or(&receiver), SOL_UDP, UDP_SEGMENT, 0).is_ok();
-    Ok(Sockets { receiver, sender, gso, gro })
+    Ok(Sockets { receiver, sender, gso })
 }
 
 fn bind_first(options: &SoftOptions, random: &mut Random) -> Result<UdpSocket, OpenError> {
@@ -254,8 +253,7 @@ fn set_flag(socket: &impl AsRawFd, level: i32, name: i32, value: i32) -> io::Res
 fn set_option<T>(fd: RawFd, level: i32, name: i32, value: &T) -> io::Result<()> {
     let length = libc::socklen_t::try_from(mem::size_of::<T>()).expect("a small option");
     // SAFETY: the pointer and the length describe `value`, which lives across the call; the kernel copies it.
-    let result =
-        unsafe { libc::setsockopt(fd, level, name, (&raw const *value).cast(), length) };
+    let result = unsafe { libc::setsockopt(fd, level, name, (&raw const *value).cast(), length) };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
@@ -263,8 +261,7 @@ fn get_int(fd: RawFd, level: i32, name: i32) -> io::Result<i32> {
     let mut value = 0i32;
     let mut length = libc::socklen_t::try_from(mem::size_of::<i32>()).expect("four");
     // SAFETY: the pointers describe `value` and `length`, which live across the call.
-    let result = unsafe {
-        libc::getsockopt(fd, level, name, (&raw mut value).cast(), &raw mut length)
-    };
+    let result =
+        unsafe { libc::getsockopt(fd, level, name, (&raw mut value).cast(), &raw mut length) };
     if result == 0 { Ok(value) } else { Err(io::Error::last_os_error()) }
 }

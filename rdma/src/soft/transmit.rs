@@ -275,8 +275,7 @@ fn send_some(fd: RawFd, headers: &mut [libc::mmsghdr]) -> io::Result<usize> {
     let count = u32::try_from(headers.len()).expect("a bounded batch");
     // SAFETY: `prepare` made each header point at a name, pieces and control data that live in the batch, and
     // the pieces at memory that is readable until the batch was sent (`Wire::send`).
-    let sent =
-        unsafe { libc::sendmmsg(fd, headers.as_mut_ptr(), count, libc::MSG_DONTWAIT) };
+    let sent = unsafe { libc::sendmmsg(fd, headers.as_mut_ptr(), count, libc::MSG_DONTWAIT) };
     usize::try_from(sent).map_err(|_| io::Error::last_os_error())
 }
 

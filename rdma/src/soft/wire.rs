@@ -62,7 +62,9 @@ impl SoftWire {
         for _ in 0..MAX_ERRORS {
             let socket = if of_sender { self.sender() } else { &self.sockets.receiver };
             match receive::next_error(socket) {
-                Some(QueuedError::Unreachable(peer)) if self.unreachable.len() < MAX_UNREACHABLE => {
+                Some(QueuedError::Unreachable(peer))
+                    if self.unreachable.len() < MAX_UNREACHABLE =>
+                {
                     self.unreachable.push_back(peer);
                 }
                 Some(_) => {}

@@ -2,8 +2,8 @@ use proptest::prelude::*;
 
 use super::*;
 
-const QPN: u32 = 0x0102_01;
-const OTHER_QPN: u32 = 0x0103_01;
+const QPN: u32 = 0x01_0201;
+const OTHER_QPN: u32 = 0x01_0301;
 
 const REMOTE: Access = Access::REMOTE_WRITE;
 
