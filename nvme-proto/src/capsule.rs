@@ -4,7 +4,7 @@ use zerocopy::FromBytes;
 
 use crate::{Sgl, SglDescriptor, Sqe, Status, Truncated};
 
-/// A command capsule: the entry, and the in-capsule data that really arrived (Base, 3.3.3; RDMA, 3.1).
+/// A command capsule: the entry, and the in-capsule data that really arrived (Base, 2.2 and 4.1; RDMA, on capsules).
 #[derive(Clone, Copy, Debug)]
 pub struct CommandCapsule<'a> {
     /// The entry.

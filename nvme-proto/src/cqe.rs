@@ -8,7 +8,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 use crate::{Cid, Qid, Status, Truncated};
 
 /// A completion queue entry, which over fabrics is the whole response capsule: exactly 16 bytes, as the host
-/// posts no more (Base, 3.3.3.2 and 4.2).
+/// posts no more (Base, 4.2).
 #[derive(Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct Cqe {

@@ -248,7 +248,7 @@ pub struct FeatureCapabilities {
     __: u32,
 }
 
-/// Arbitration, 01h (Base, 5.1.25.1.1).
+/// Arbitration, 01h (Base, 5.1.25.1).
 #[bitfield(u32)]
 #[derive(PartialEq, Eq)]
 pub struct Arbitration {
@@ -265,7 +265,7 @@ pub struct Arbitration {
     pub high_weight_z: u8,
 }
 
-/// Number of queues, 07h (Base, 5.1.25.1.5): how many I/O queues, 1 to 65,535 of each kind; zero-based on the
+/// Number of queues, 07h (Base, 5.1.25.1): how many I/O queues, 1 to 65,535 of each kind; zero-based on the
 /// wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueueCounts {
@@ -308,7 +308,7 @@ impl QueueCounts {
     }
 }
 
-/// Asynchronous event configuration, 0Bh (Base, 5.1.25.1.8).
+/// Asynchronous event configuration, 0Bh (Base, 5.1.25.1).
 #[bitfield(u32)]
 #[derive(PartialEq, Eq)]
 pub struct AsyncEventConfig {
@@ -329,7 +329,7 @@ pub struct AsyncEventConfig {
     pub discovery_log: bool,
 }
 
-/// Namespace write protection, 84h (Base, 5.1.25.1.31).
+/// Namespace write protection, 84h (Base, 5.1.25.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum WriteProtection {

@@ -16,7 +16,7 @@ impl Nsid {
     /// The largest that can name one namespace.
     pub const MAX: Self = Self(0xFFFF_FFFE);
 
-    /// Whether it can name one namespace: neither 0 nor broadcast nor the value above [`Nsid::MAX`].
+    /// Whether it can name one namespace: neither 0 nor broadcast.
     pub const fn is_one(self) -> bool {
         self.0 != Self::NONE.0 && self.0 != Self::ALL.0
     }
@@ -34,7 +34,7 @@ impl fmt::Debug for Nsid {
     }
 }
 
-/// Controller identifier, unique within a subsystem (Base, 3.1.4 and 6.3).
+/// Controller identifier, unique within a subsystem (Base, 6.3).
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Cntlid(pub u16);
 
@@ -100,7 +100,7 @@ impl fmt::Debug for Cid {
 }
 
 open_enum! {
-    /// I/O command set identifier (Base, 3.1.3.6 and 5.1.13.1).
+    /// I/O command set identifier (Base, 5.1.13).
     #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
     pub struct Csi(u8) {
         NVM = 0x00, "NVM Command Set";

@@ -6,7 +6,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::Status;
 
-/// LBA format (NVM, 4.1.5.1, Figure "LBA Format Data Structure").
+/// LBA format (NVM, 4.1.5.1).
 #[derive(
     Clone,
     Copy,

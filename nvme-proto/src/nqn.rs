@@ -23,7 +23,7 @@ impl Nqn {
     /// The longest name, in bytes.
     pub const MAX_BYTES: usize = 223;
 
-    /// The well-known name of every discovery subsystem (Base, 3.1.3.3).
+    /// The well-known name of every discovery subsystem (Base, 4.7).
     pub const DISCOVERY: Self = match Self::new("nqn.2014-08.org.nvmexpress.discovery") {
         Ok(nqn) => nqn,
         Err(_) => panic!("the discovery name is a valid name"),
@@ -209,6 +209,85 @@ impl fmt::Debug for NqnField {
             Ok(nqn) => fmt::Debug::fmt(&nqn, f),
             Err(InvalidNqn::Empty) => f.write_str("\"\""),
             Err(_) => write!(f, "invalid \"{}\"", self.0.trim_ascii_end().escape_ascii()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::format;
+    use std::string::{String, ToString};
+
+    use proptest::prelude::*;
+    use zerocopy::IntoBytes;
+
+    use super::*;
+
+    #[test]
+    fn what_is_not_a_name_is_refused() {
+        assert_eq!(Nqn::new(""), Err(InvalidNqn::Empty));
+        assert_eq!(Nqn::new(&"n".repeat(224)), Err(InvalidNqn::TooLong));
+        assert!(Nqn::new(&"n".repeat(223)).is_ok());
+        assert_eq!(Nqn::new("nqn.\n"), Err(InvalidNqn::ControlCharacter));
+        assert_eq!(NqnField([0; 256]).parse(), Err(InvalidNqn::Empty));
+        assert_eq!(NqnField([b'n'; 256]).parse(), Err(InvalidNqn::TooLong), "no NUL");
+        let mut field = [0; 256];
+        field[0] = 0xFF;
+        assert_eq!(NqnField(field).parse(), Err(InvalidNqn::NotUtf8));
+        field[..224].fill(b'n');
+        assert_eq!(NqnField(field).parse(), Err(InvalidNqn::TooLong));
+    }
+
+    #[test]
+    fn the_discovery_name() {
+        assert_eq!(Nqn::DISCOVERY.to_string(), "nqn.2014-08.org.nvmexpress.discovery");
+        assert!(Nqn::DISCOVERY.is_discovery() && Nqn::DISCOVERY.has_standard_prefix());
+    }
+
+    #[test]
+    fn a_host_is_named_by_its_identifier() {
+        let id: HostId = "0123ABCD-4567-89ef-0011-223344556677".parse().expect("a UUID");
+        assert_eq!(id.0[..4], [0x01, 0x23, 0xAB, 0xCD], "in the order of the text");
+        assert_eq!(
+            HostNqn::from_host_id(id).as_str(),
+            "nqn.2014-08.org.nvmexpress:uuid:0123abcd-4567-89ef-0011-223344556677"
+        );
+        for text in [
+            "",
+            "0123",
+            "0123abcd-4567-89ef-0011-2233445566778",
+            "0123abcd-4567-89ef-0011-22334455667g",
+            "é",
+        ] {
+            assert!(text.parse::<HostId>().is_err());
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_a_name_or_refused(name: String) {
+            if let Ok(nqn) = Nqn::new(&name) {
+                prop_assert_eq!(nqn.as_str(), &name);
+                prop_assert_eq!(NqnField::from(nqn).parse(), Ok(nqn));
+            }
+        }
+
+        #[test]
+        fn a_field_keeps_names(name in "[ -~\u{80}-\u{FF}]{1,100}") {
+            let nqn = Nqn::new(&name).expect("at most 200 bytes without control characters");
+            prop_assert_eq!(nqn.to_string(), name.clone());
+            let mut field = NqnField::from(nqn);
+            prop_assert_eq!(field.parse(), Ok(nqn));
+            // What follows the NUL does not count.
+            field.as_mut_bytes()[255] = 1;
+            prop_assert_eq!(field.parse(), Ok(nqn));
+        }
+
+        #[test]
+        fn host_identifiers_round_trip(bytes: [u8; 16]) {
+            let id = HostId(bytes);
+            prop_assert_eq!(format!("{id}").parse(), Ok(id));
+            prop_assert_eq!(id.is_zero(), bytes == [0; 16]);
         }
     }
 }

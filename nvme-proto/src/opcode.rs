@@ -1,7 +1,7 @@
 //! Opcodes and the direction of data that they imply.
 
 open_enum! {
-    /// Opcodes of the admin command set (Base, 5, Figure "Opcodes for Admin Commands").
+    /// Opcodes of the admin command set (Base, 5).
     pub struct AdminOpcode(u8) {
         DELETE_IO_SQ = 0x00, "Delete I/O Submission Queue";
         CREATE_IO_SQ = 0x01, "Create I/O Submission Queue";
@@ -38,7 +38,7 @@ open_enum! {
 }
 
 open_enum! {
-    /// Opcodes of the NVM command set (NVM, 3, Figure "Opcodes for NVM Commands").
+    /// Opcodes of the NVM command set (NVM, 3).
     pub struct NvmOpcode(u8) {
         FLUSH = 0x00, "Flush";
         WRITE = 0x01, "Write";
@@ -64,7 +64,7 @@ open_enum! {
 pub const FABRICS_OPCODE: u8 = 0x7F;
 
 open_enum! {
-    /// Fabrics command type, FCTYPE (Base, 6, Figure "Fabrics Command Types").
+    /// Fabrics command type, FCTYPE (Base, 6).
     pub struct FabricsType(u8) {
         PROPERTY_SET = 0x00, "Property Set";
         CONNECT = 0x01, "Connect";
@@ -75,7 +75,7 @@ open_enum! {
     }
 }
 
-/// The way data moves, from the low two bits of an opcode or FCTYPE (Base, 3.3.3.1, CDW0).
+/// The way data moves, from the low two bits of an opcode or FCTYPE (Base, 4.1, command dword 0).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Direction {
     /// No data.

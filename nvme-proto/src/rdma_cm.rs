@@ -1,6 +1,4 @@
-//! Private data of the RDMA connection manager's messages (RDMA, 3.2 and 3.3).
-
-use core::fmt;
+//! Private data of the RDMA connection manager's messages (RDMA, on connection establishment).
 
 use zerocopy::little_endian::U16;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -160,8 +158,66 @@ open_enum! {
 
 impl core::error::Error for RejectStatus {}
 
-impl fmt::LowerHex for RejectStatus {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::LowerHex::fmt(&self.0, f)
+#[cfg(test)]
+mod tests {
+    use std::format;
+
+    use zerocopy::IntoBytes;
+
+    use super::*;
+
+    #[test]
+    fn a_request_is_laid_out_as_linux_sends_it() {
+        let request = Request::new(Qid(1), Cntlid(2), 128, 128);
+        let mut bytes = [0; 56];
+        bytes[..10].copy_from_slice(&[0, 0, 1, 0, 0x80, 0, 0x7F, 0, 2, 0]);
+        assert_eq!(request.as_bytes(), &bytes[..32]);
+        assert_eq!(Request::parse(&bytes), Ok(&request), "padding follows it");
+        assert_eq!((request.receive_entries(), request.send_entries()), (128, 128));
+    }
+
+    #[test]
+    fn a_bad_request_gets_the_specified_reject() {
+        let good = Request::new(Qid::ADMIN, Cntlid(0), 32, 32);
+        let refused = |at: usize, value: u8| {
+            let mut bytes = [0; 32];
+            bytes.copy_from_slice(good.as_bytes());
+            bytes[at] = value;
+            Request::parse(&bytes).err()
+        };
+        assert_eq!(refused(0, 0), None);
+        assert_eq!(refused(0, 1), Some(RejectStatus::INVALID_RECFMT));
+        assert_eq!(refused(1, 1), Some(RejectStatus::INVALID_RECFMT));
+        assert_eq!(refused(4, 0), Some(RejectStatus::INVALID_HRQSIZE));
+        let short = Request::parse(&good.as_bytes()[..31]).err();
+        assert_eq!(short, Some(RejectStatus::INVALID_PRIVATE_DATA_LENGTH));
+        assert_eq!(Request::parse(&[]).err(), Some(RejectStatus::INVALID_PRIVATE_DATA_LENGTH));
+    }
+
+    #[test]
+    fn queue_sizes_reach_their_limits() {
+        let request = Request::new(Qid(u16::MAX), Cntlid::DYNAMIC, u16::MAX, 65_536);
+        assert_eq!((request.receive_entries(), request.send_entries()), (u16::MAX, 65_536));
+    }
+
+    #[test]
+    fn answers_round_trip() {
+        let mut padded = [0; 196];
+        padded[..32].copy_from_slice(Accept::new(128).as_bytes());
+        assert_eq!(Accept::parse(&padded).map(Accept::receive_entries), Some(128));
+        assert_eq!(Accept::parse(&padded[..31]), None);
+        padded[0] = 1;
+        assert_eq!(Accept::parse(&padded), None);
+
+        let reject = Reject::new(RejectStatus::NO_RESOURCES);
+        assert_eq!(reject.as_bytes(), [0, 0, 6, 0]);
+        assert_eq!(
+            Reject::parse(&[0, 0, 6, 0, 0]).map(Reject::status),
+            Some(RejectStatus::NO_RESOURCES)
+        );
+        assert_eq!(Reject::parse(&[0, 0, 6]), None);
+        assert_eq!(Reject::parse(&[1, 0, 6, 0]), None);
+        assert_eq!(format!("{}", RejectStatus::INVALID_HSQSIZE), "Invalid HSQSIZE");
+        assert_eq!(format!("{}", RejectStatus(77)), "0x4d");
     }
 }

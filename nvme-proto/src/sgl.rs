@@ -6,7 +6,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::Status;
 
-/// An SGL descriptor as it is on the wire (Base, 4.1.2.1). Give it a meaning with [`SglDescriptor::parse`].
+/// An SGL descriptor as it is on the wire (Base, 4.3.2). Give it a meaning with [`SglDescriptor::parse`].
 #[derive(
     Clone, Copy, PartialEq, Eq, Hash, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
 )]
@@ -82,7 +82,7 @@ impl fmt::Debug for SglDescriptor {
 }
 
 open_enum! {
-    /// The type byte of a descriptor: type in the high four bits, subtype in the low four (Base, 4.1.2.1).
+    /// The type byte of a descriptor: type in the high four bits, subtype in the low four (Base, 4.3.2).
     #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
     pub struct SglType(u8) {
         ADDRESS = 0x00, "Data Block, address";
@@ -98,7 +98,7 @@ open_enum! {
     }
 }
 
-/// A descriptor of a type that NVMe over RDMA uses (RDMA, 4.2; Base, 4.1.2.1).
+/// A descriptor of a type that NVMe over RDMA uses (RDMA, on capsules and SGLs; Base, 4.3.2).
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Sgl {
     /// Host memory, reached by RDMA. 0x40, or 0x4F when `invalidate`.

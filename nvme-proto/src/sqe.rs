@@ -8,7 +8,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::{Cid, FABRICS_OPCODE, FabricsType, Nsid, SglDescriptor, Status};
 
-/// A submission queue entry: the command half of a command capsule (Base, 3.3.3.1 and 4.1).
+/// A submission queue entry: the command half of a command capsule (Base, 4.1).
 ///
 /// The fields are those common to all commands; a command's own view of `cdw10` to `cdw15` comes from
 /// [`crate::Command::parse`]. A fabrics command has its type where others have the namespace identifier.

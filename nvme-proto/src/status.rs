@@ -274,3 +274,60 @@ impl fmt::Debug for Status {
 }
 
 impl core::error::Error for Status {}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::format;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn numbers_and_names_are_distinct() {
+        let numbers: BTreeSet<_> = Status::NAMED.iter().map(|status| status.to_bits()).collect();
+        let names: BTreeSet<_> = Status::NAMED.iter().map(|status| status.name()).collect();
+        assert_eq!(numbers.len(), Status::NAMED.len());
+        assert_eq!(names.len(), Status::NAMED.len());
+    }
+
+    #[test]
+    fn numbers_are_those_that_linux_prints() {
+        assert_eq!(Status::INVALID_FIELD.with_dnr().to_bits(), 0x4002);
+        assert_eq!(Status::CONNECT_INVALID_PARAMETERS.to_bits(), 0x182);
+        assert_eq!(Status::NAMESPACE_IS_WRITE_PROTECTED.to_bits(), 0x20);
+        assert_eq!(Status::UNRECOVERED_READ_ERROR.to_bits(), 0x281);
+        assert_eq!(Status::ANA_INACCESSIBLE.to_bits(), 0x302);
+        assert_eq!(Status::LBA_OUT_OF_RANGE.to_wire(), 0x100);
+    }
+
+    #[test]
+    fn prints_words_numbers_and_flags() {
+        let status = Status::NAMESPACE_IS_WRITE_PROTECTED.with_dnr();
+        assert_eq!(format!("{status}"), "Namespace Is Write Protected (SCT 0x0 SC 0x20 DNR)");
+        let vendor = Status::new(StatusCodeType::VENDOR, 0xC1).with_more().with_retry_delay(2);
+        assert_eq!(format!("{vendor}"), "Vendor Specific, code 0xc1 (SCT 0x7 SC 0xc1 CRD 2 M)");
+        let unknown = Status::new(StatusCodeType(5), 3);
+        assert_eq!(format!("{unknown:?}"), "0x05, code 0x03 (SCT 0x5 SC 0x03)");
+    }
+
+    proptest! {
+        #[test]
+        fn parts_make_the_whole(field: u16) {
+            let status = Status::from_wire(field);
+            prop_assert_eq!(status.to_wire(), field & !1);
+            let mut again = Status::new(status.code_type(), status.code())
+                .with_retry_delay(status.retry_delay());
+            prop_assert!(again.is(status));
+            if status.more() {
+                again = again.with_more();
+            }
+            if status.do_not_retry() {
+                again = again.with_dnr();
+            }
+            prop_assert_eq!(again, status);
+            prop_assert_eq!(status.ok().is_ok(), status.code_type().0 == 0 && status.code() == 0);
+        }
+    }
+}

@@ -4,7 +4,7 @@ use core::fmt;
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// An ASCII field, left-justified and padded with spaces (Base, 1.4.2): serial number, model number, firmware
+/// An ASCII field, left-justified and padded with spaces: serial number, model number, firmware
 /// revision; and, with NULs for padding tolerated, the text fields of discovery.
 #[derive(Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(transparent)]
@@ -66,5 +66,36 @@ impl<const N: usize> fmt::Display for AsciiField<N> {
 impl<const N: usize> fmt::Debug for AsciiField<N> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "\"{self}\"")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::format;
+
+    use super::*;
+
+    #[test]
+    fn text_is_padded_and_trimmed() {
+        let field = AsciiField::<8>::new("v1 2").expect("short ASCII");
+        assert_eq!(field.as_bytes(), b"v1 2    ");
+        assert_eq!(field.text(), Some("v1 2"));
+        assert_eq!(AsciiField(*b"4420\0\0\0x").text(), Some("4420"), "NULs end it, too");
+        assert_eq!(AsciiField(*b"  pad   ").text(), Some("pad"));
+        assert_eq!(AsciiField::<8>::BLANK.text(), Some(""));
+    }
+
+    #[test]
+    fn what_is_no_ascii_text_is_refused_or_escaped() {
+        assert_eq!(AsciiField::<4>::new("12345"), None);
+        assert_eq!(AsciiField::<4>::new("\t"), None);
+        assert_eq!(AsciiField::<4>::new("é"), None);
+        assert_eq!(AsciiField(*b"\xFFabc").text(), None);
+        assert_eq!(
+            format!("{}", AsciiField(*b"\x1b[2J")),
+            "\\u{1b}[2J",
+            "no terminal codes in logs"
+        );
+        assert_eq!(format!("{}", AsciiField(*b"\xFFabc")), "\\xffabc");
     }
 }

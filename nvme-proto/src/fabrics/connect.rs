@@ -86,7 +86,7 @@ pub struct ConnectAttributes {
     __: u8,
 }
 
-/// The data of Connect (Base, 6.3, Figure "Connect Command - Data").
+/// The data of Connect (Base, 6.3).
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
 )]
@@ -152,8 +152,7 @@ impl ConnectData {
     }
 }
 
-/// Which field of a Connect command is wrong: the result of Connect Invalid Parameters (Base, 6.3, Figure
-/// "Connect Response").
+/// Which field of a Connect command is wrong: the result of Connect Invalid Parameters (Base, 6.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnectParameter {
     /// Where the field is.

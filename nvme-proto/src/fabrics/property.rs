@@ -5,7 +5,7 @@ use zerocopy::little_endian::U32;
 use crate::registers::Property;
 use crate::{FabricsType, Sqe, Status};
 
-/// Property Get (Base, 6.6): the result of the completion is the value.
+/// Property Get (Base, 6.5): the result of the completion is the value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PropertyGet {
     /// Which.
@@ -32,7 +32,7 @@ impl PropertyGet {
     }
 }
 
-/// Property Set (Base, 6.7).
+/// Property Set (Base, 6.6).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PropertySet {
     /// Which.

@@ -41,7 +41,7 @@ pub struct IdentifyController {
     pub rtd3e: U32,
     /// Optional asynchronous events supported.
     pub oaes: Oaes,
-    /// Controller attributes; bit 0: 128-bit host identifier, bit 6: traffic based keep alive.
+    /// Controller attributes; bit 0: 128-bit host identifiers, bit 6: traffic based keep alive.
     pub ctratt: U32,
     /// Read recovery levels supported.
     pub rrls: U16,
@@ -156,8 +156,8 @@ pub struct IdentifyController {
     pub nwpc: Nwpc,
     /// Atomic compare and write unit in blocks, zero-based.
     pub acwu_z: U16,
-    /// Copy descriptor formats supported.
-    pub cdfs: CopyFormats,
+    /// Optional copy formats supported: one bit for each format.
+    pub ocfs: U16,
     /// SGL support.
     pub sgls: Sgls,
     /// Maximum number of allowed namespaces.
@@ -383,23 +383,6 @@ pub struct Nwpc {
     #[bits(5)]
     __: u8,
 }
-
-/// Copy descriptor formats supported, CDFS: one bit for each format.
-#[derive(
-    Clone,
-    Copy,
-    Debug,
-    Default,
-    PartialEq,
-    Eq,
-    FromBytes,
-    IntoBytes,
-    Immutable,
-    KnownLayout,
-    Unaligned,
-)]
-#[repr(transparent)]
-pub struct CopyFormats(pub U16);
 
 /// SGL support, SGLS.
 #[bitfield(u32, repr = U32, from = U32::new, into = U32::get)]

@@ -124,3 +124,43 @@ impl Iterator for Descriptors<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::vec::Vec;
+
+    use super::*;
+
+    const ALL: [IdDescriptor; 4] = [
+        IdDescriptor::Eui64([1; 8]),
+        IdDescriptor::Nguid([2; 16]),
+        IdDescriptor::Uuid([3; 16]),
+        IdDescriptor::Csi(Csi::NVM),
+    ];
+
+    #[test]
+    fn a_list_round_trips() {
+        let mut data = [0xEE; 4096];
+        write_descriptors(&mut data, &ALL);
+        assert_eq!(data[..5], [1, 8, 0, 0, 1]);
+        assert_eq!(data[52..58], [4, 1, 0, 0, 0, 0]);
+        assert_eq!(Descriptors::new(&data).collect::<Vec<_>>(), ALL);
+    }
+
+    #[test]
+    fn what_does_not_fit_is_left_out() {
+        let mut data = [0xEE; 12 + 4];
+        write_descriptors(&mut data, &ALL);
+        assert_eq!(Descriptors::new(&data).collect::<Vec<_>>(), ALL[..1]);
+        assert_eq!(data[12..], [0; 4]);
+        write_descriptors(&mut [], &ALL);
+    }
+
+    #[test]
+    fn strange_descriptors_are_passed_over() {
+        // An unknown type, a UUID of the wrong length, a command set, and one that is cut off.
+        let data = [9, 2, 0, 0, 7, 7, 3, 1, 0, 0, 7, 4, 1, 0, 0, 2, 2, 16, 0, 0, 7];
+        let found: Vec<_> = Descriptors::new(&data).collect();
+        assert_eq!(found, [IdDescriptor::Csi(Csi::ZONED)]);
+    }
+}

@@ -112,3 +112,75 @@ impl fmt::Debug for FileInfo<'_> {
         write!(f, "file {:?} of {} bytes", self.name, self.length_bytes)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::string::String;
+
+    use proptest::prelude::*;
+    use zerocopy::FromZeros;
+
+    use super::*;
+    use crate::identify::IdentifyNamespace;
+
+    #[test]
+    fn the_layout_is_the_documented_one() {
+        let mut namespace = IdentifyNamespace::new_zeroed();
+        assert_eq!(namespace.file_info(), None);
+        namespace.set_file_info(&FileInfo::new(18_071, "shard-0"));
+        let bytes = namespace.as_bytes();
+        assert_eq!(bytes[384..396], *b"FEEDRAIL\x01\x00\x07\x00");
+        assert_eq!(bytes[400..408], 18_071u64.to_le_bytes());
+        assert_eq!(bytes[408..416], *b"shard-0\x00");
+        let mut zeroed = [0; AREA_BYTES];
+        zeroed.copy_from_slice(&bytes[384..]);
+        zeroed[12..16].fill(0);
+        assert_eq!(bytes[396..400], crc32fast::hash(&zeroed).to_le_bytes());
+        assert_eq!(namespace.file_info(), Some(FileInfo::new(18_071, "shard-0")));
+    }
+
+    #[test]
+    fn a_name_that_is_too_long_is_cut_at_a_character() {
+        let name = "é".repeat(MAX_NAME_BYTES);
+        let info = FileInfo::new(1, &name);
+        assert_eq!(info.name().len(), MAX_NAME_BYTES - MAX_NAME_BYTES % 2);
+        assert_eq!(FileInfo::parse(&info.to_bytes()), Some(info));
+    }
+
+    #[test]
+    fn a_record_that_lies_with_a_right_crc_is_refused() {
+        let seal = |mut area: [u8; AREA_BYTES]| {
+            area[12..16].fill(0);
+            let crc = crc32fast::hash(&area);
+            area[12..16].copy_from_slice(&crc.to_le_bytes());
+            area
+        };
+        let good = FileInfo::new(5, "name").to_bytes();
+        assert!(FileInfo::parse(&seal(good)).is_some());
+        // Version, length of the name, text of the name, padding.
+        for (at, value) in [(8, 2), (11, 0xFF), (10, 3), (24, 0xFF), (AREA_BYTES - 1, 1)] {
+            let mut area = good;
+            area[at] = value;
+            assert_eq!(FileInfo::parse(&seal(area)), None, "byte {at}");
+        }
+        assert_eq!(FileInfo::parse(&good[..AREA_BYTES - 1]), None);
+    }
+
+    proptest! {
+        #[test]
+        fn round_trips_and_any_flipped_bit_is_noticed(
+            length: u64, name: String, at in 0..AREA_BYTES, bit in 0..8,
+        ) {
+            let info = FileInfo::new(length, &name);
+            let mut area = info.to_bytes();
+            prop_assert_eq!(FileInfo::parse(&area), Some(info));
+            area[at] ^= 1u8 << bit;
+            prop_assert_eq!(FileInfo::parse(&area), None);
+        }
+
+        #[test]
+        fn foreign_bytes_are_no_record(bytes in prop::collection::vec(any::<u8>(), 0..AREA_BYTES + 8)) {
+            prop_assert_eq!(FileInfo::parse(&bytes), None);
+        }
+    }
+}

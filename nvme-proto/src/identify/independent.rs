@@ -7,7 +7,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 use super::{Nmic, Nsattr};
 use crate::Reserved;
 
-/// I/O Command Set Independent Identify Namespace (Base, 5.1.13.2.8).
+/// I/O Command Set Independent Identify Namespace (Base, 5.1.13.2).
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
 )]

@@ -12,8 +12,8 @@ use bitfield_struct::bitfield;
 use zerocopy::little_endian::U32;
 
 pub use controller::{
-    Cmic, ControllerType, CopyFormats, Fcatt, IdentifyController, Lpa, Nwpc, Oacs, Oaes, Ofcs,
-    Oncs, PowerState, Sgls, Vwc,
+    Cmic, ControllerType, Fcatt, IdentifyController, Lpa, Nwpc, Oacs, Oaes, Ofcs, Oncs, PowerState,
+    Sgls, Vwc,
 };
 pub use descriptor::{
     DescriptorType, Descriptors, IdDescriptor, IdDescriptorHeader, write_descriptors,
@@ -97,7 +97,7 @@ struct Dw11 {
 }
 
 open_enum! {
-    /// Controller or namespace structure, CNS: what Identify describes (Base, Figure "Identify - CNS Values").
+    /// Controller or namespace structure, CNS: what Identify describes (Base, 5.1.13).
     pub struct Cns(u8) {
         NAMESPACE = 0x00, "Identify Namespace";
         CONTROLLER = 0x01, "Identify Controller";

@@ -102,7 +102,11 @@ const _: () = assert!(core::mem::offset_of!(IdentifyNamespace, vendor) == 384);
 impl IdentifyNamespace {
     /// The LBA format in use; `None` when the structure names one that it does not have.
     pub fn lba_format(&self) -> Option<LbaFormat> {
-        let index = self.flbas.format_index();
+        // The high bits mean something only where there are more than 16 formats.
+        let index = match self.nlbaf_z {
+            0..16 => self.flbas.index_low(),
+            _ => self.flbas.index_high() << 4 | self.flbas.index_low(),
+        };
         (index <= self.nlbaf_z).then(|| self.lbaf.get(usize::from(index)).copied()).flatten()
     }
 
@@ -165,13 +169,6 @@ pub struct Flbas {
     #[bits(2)]
     pub index_high: u8,
     __: bool,
-}
-
-impl Flbas {
-    /// The index of the format, 0 to 63.
-    pub const fn format_index(&self) -> u8 {
-        self.index_high() << 4 | self.index_low()
-    }
 }
 
 /// Namespace multi-path and sharing capabilities, NMIC.

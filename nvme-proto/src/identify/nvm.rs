@@ -6,7 +6,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 use crate::Reserved;
 use crate::registers::Version;
 
-/// Identify Namespace of the NVM command set, CNS 05h with CSI 00h (NVM, 4.1.5.3). All zero without
+/// Identify Namespace of the NVM command set, CNS 05h with CSI 00h (NVM, 4.1.5). All zero without
 /// protection information and without preferences.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
@@ -38,7 +38,7 @@ pub struct IdentifyNamespaceNvm {
 const _: () = assert!(size_of::<IdentifyNamespaceNvm>() == 4096);
 const _: () = assert!(core::mem::offset_of!(IdentifyNamespaceNvm, npdgl) == 268);
 
-/// Identify Controller of the NVM command set, CNS 06h with CSI 00h (NVM, 4.1.5.4). Zero means no limit
+/// Identify Controller of the NVM command set, CNS 06h with CSI 00h (NVM, 4.1.5). Zero means no limit
 /// reported.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,

@@ -163,7 +163,7 @@ pub struct EntryFlags {
     __: u16,
 }
 
-/// Transport specific address subtype of RDMA (RDMA, 3.4).
+/// Transport specific address subtype of RDMA (RDMA, on the transport specific address subtype).
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
 )]

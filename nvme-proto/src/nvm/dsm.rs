@@ -6,7 +6,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::{Nsid, NvmOpcode, Sqe, Status};
 
-/// Dataset Management (NVM, 3.2.3). Its data is a list of [`DsmRange`].
+/// Dataset Management (NVM, 3). Its data is a list of [`DsmRange`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DatasetManagement {
     /// Which namespace.

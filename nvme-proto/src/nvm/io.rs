@@ -23,7 +23,7 @@ impl Flush {
     }
 }
 
-/// Read, Write or Compare (NVM, 3.2.4, 3.2.6, 3.2.1): blocks with data.
+/// Read, Write or Compare (NVM, 3): blocks with data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Io {
     /// Which namespace.
@@ -58,7 +58,7 @@ impl Io {
     }
 }
 
-/// Write Zeroes (NVM, 3.2.8).
+/// Write Zeroes (NVM, 3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WriteZeroes {
     /// Which namespace.

@@ -1,1 +1,0 @@
-//! Tests of the crate as a whole.

@@ -1,0 +1,5 @@
+//! Tests that concern the crate as a whole.
+
+mod commands;
+mod kernel_session;
+mod structures;
