@@ -3,3 +3,4 @@
 mod commands;
 mod kernel_session;
 mod structures;
+mod values;
