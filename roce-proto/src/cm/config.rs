@@ -123,7 +123,7 @@ pub struct Connect<'a> {
     pub traffic_class: u8,
     /// Our queue pair.
     pub qpn: Qpn,
-    /// First PSN that it sends.
+    /// The PSN with which the *peer* shall begin: the first that our queue pair receives.
     pub starting_psn: Psn,
     /// RDMA READs that we serve at once.
     pub responder_resources: u8,
@@ -146,7 +146,7 @@ pub struct Connect<'a> {
 pub struct Accept<'a> {
     /// Our queue pair.
     pub qpn: Qpn,
-    /// First PSN that it sends.
+    /// The PSN with which the *peer* shall begin: the first that our queue pair receives.
     pub starting_psn: Psn,
     /// RDMA READs that we serve at once; at most what the request wishes is worth granting.
     pub responder_resources: u8,

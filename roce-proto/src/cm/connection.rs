@@ -126,8 +126,8 @@ impl Connection {
                 peer: connect.peer,
                 local_qpn: connect.qpn,
                 remote_qpn: Qpn::default(),
-                send_psn: connect.starting_psn,
-                recv_psn: Psn::default(),
+                send_psn: Psn::default(),
+                recv_psn: connect.starting_psn,
                 path_mtu: connect.path_mtu,
                 responder_resources: connect.responder_resources,
                 initiator_depth: connect.initiator_depth,
@@ -162,8 +162,8 @@ impl Connection {
                 peer,
                 local_qpn: Qpn::default(),
                 remote_qpn: req.local_qpn,
-                send_psn: Psn::default(),
-                recv_psn: req.starting_psn,
+                send_psn: req.starting_psn,
+                recv_psn: Psn::default(),
                 path_mtu,
                 responder_resources: req.initiator_depth,
                 initiator_depth: req.responder_resources,
@@ -184,7 +184,7 @@ impl Connection {
     pub(super) fn grant(&mut self, accept: &Accept<'_>) {
         let agreement = &mut self.agreement;
         agreement.local_qpn = accept.qpn;
-        agreement.send_psn = accept.starting_psn;
+        agreement.recv_psn = accept.starting_psn;
         agreement.responder_resources = accept.responder_resources;
         agreement.initiator_depth = accept.initiator_depth.min(agreement.initiator_depth);
     }
@@ -193,7 +193,7 @@ impl Connection {
     pub(super) fn take_grant(&mut self, rep: &Rep) {
         let agreement = &mut self.agreement;
         agreement.remote_qpn = rep.local_qpn;
-        agreement.recv_psn = rep.starting_psn;
+        agreement.send_psn = rep.starting_psn;
         agreement.responder_resources = rep.initiator_depth.min(agreement.responder_resources);
         agreement.initiator_depth = rep.responder_resources.min(agreement.initiator_depth);
         agreement.rnr_retry_count = rep.rnr_retry_count;
@@ -204,7 +204,7 @@ impl Connection {
     pub(super) fn is_duplicate(&self, req: &Req) -> bool {
         self.passive
             && self.agreement.remote_qpn == req.local_qpn
-            && self.agreement.recv_psn == req.starting_psn
+            && self.agreement.send_psn == req.starting_psn
     }
 
     pub(super) fn remote_comm_id(&self) -> CommId {

@@ -20,7 +20,7 @@ pub struct Rep {
     pub local_qpn: Qpn,
     /// For reliable datagrams, 24 bits; zero.
     pub local_eecn: u32,
-    /// First PSN of the sender's send queue.
+    /// The PSN with which the *receiver* shall begin to send.
     pub starting_psn: Psn,
     /// RDMA READs that the sender serves at once.
     pub responder_resources: u8,

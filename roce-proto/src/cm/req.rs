@@ -34,7 +34,7 @@ pub struct Req {
     pub transport: TransportService,
     /// Whether the sender's receive queue gives credits.
     pub end_to_end_flow_control: bool,
-    /// First PSN of the sender's send queue.
+    /// The PSN with which the *receiver* shall begin to send.
     pub starting_psn: Psn,
     /// How long the sender takes to answer.
     pub local_cm_response_timeout: TimeoutExponent,

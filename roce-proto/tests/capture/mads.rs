@@ -18,12 +18,12 @@ const TARGET_GUID: u64 = 0x5054_00FF_FE00_0001;
 const NVME_PORT: u16 = 4420;
 
 /// A recorded datagram and who sent it.
-struct Recorded {
-    from: IpAddr,
-    mad: Mad,
+pub(crate) struct Recorded {
+    pub(crate) from: IpAddr,
+    pub(crate) mad: Mad,
 }
 
-fn recorded() -> Vec<Recorded> {
+pub(crate) fn recorded() -> Vec<Recorded> {
     let mut recorded = Vec::new();
     for frame in frames() {
         let packet = Packet::parse(frame.datagram).unwrap();

@@ -2,5 +2,7 @@
 //! Fabrics host, the other a target; both use the kernel's software RoCE.
 
 mod mads;
+mod nvme;
 mod packets;
 mod pcap;
+mod session;
