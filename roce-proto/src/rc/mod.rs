@@ -11,14 +11,27 @@
 //! Payload that arrives is placed through [`Memory`] while the packet is handled; payload that leaves is
 //! named by key and address. Everything is allocated by [`QueuePair::new`].
 
+mod completer;
+mod completions;
 mod config;
 mod counters;
 mod memory;
+mod outstanding_reads;
+mod patience;
 mod queue_pair;
 mod read_budget;
+mod recv_queue;
+mod replies;
+mod requester;
+mod responder;
+mod send_queue;
+mod sge;
 mod transmit;
 mod window;
 mod work;
+
+#[cfg(test)]
+mod tests;
 
 pub use config::{
     Connection, INLINE_MAX_BYTES, MESSAGE_MAX_BYTES, QpConfig, READS_MAX, SGE_MAX, WR_MAX,

@@ -1,11 +1,18 @@
-//! The queue pair.
+//! The queue pair: puts requester, responder and completer together.
 
+use crate::rc::completer::Answers;
+use crate::rc::completions::Completions;
+use crate::rc::requester::{Failure, Requester};
+use crate::rc::responder::{Requests, Responder};
 use crate::rc::{
     Completion, Connection, Counters, Limits, Memory, PostError, QpConfig, RecvRequest,
-    SendRequest, Transmit,
+    SendRequest, Status, Transmit,
 };
-use crate::wire::Packet;
+use crate::wire::{Bth, Message, Opcode, Packet};
 use crate::{Qpn, Time};
+
+/// How many packets the responder may send before it is the requester's turn, and the other way round.
+const TURN_PACKETS: u32 = 32;
 
 /// A reliable-connection queue pair.
 #[derive(Debug)]
@@ -13,6 +20,11 @@ pub struct QueuePair {
     qpn: Qpn,
     config: QpConfig,
     state: State,
+    requester: Requester,
+    responder: Responder,
+    completions: Completions,
+    counters: Counters,
+    turn: u32,
 }
 
 /// The states of a queue pair (IBTA volume 1, 10.3.1), as far as they can be told apart from outside: a queue
@@ -23,14 +35,24 @@ pub enum State {
     Init,
     /// Connected.
     ReadyToSend,
-    /// Over: every request completes with [`crate::rc::Status::Flushed`].
+    /// Over: every request completes with [`Status::Flushed`].
     Error,
 }
 
 impl QueuePair {
     /// A queue pair in INIT. Allocates everything that it will ever need.
     pub fn new(qpn: Qpn, config: &QpConfig) -> Self {
-        Self { qpn, config: config.granted(), state: State::Init }
+        let config = config.granted();
+        Self {
+            qpn,
+            config,
+            state: State::Init,
+            requester: Requester::new(&config),
+            responder: Responder::new(&config),
+            completions: Completions::new(&config),
+            counters: Counters::default(),
+            turn: 0,
+        }
     }
 
     /// Its number.
@@ -49,13 +71,17 @@ impl QueuePair {
     }
 
     /// Its counters.
-    pub fn counters(&self) -> Counters {
-        Counters::default()
+    pub const fn counters(&self) -> Counters {
+        self.counters
     }
 
     /// Takes it from INIT to RTS. In any other state nothing happens.
     pub fn connect(&mut self, connection: &Connection) {
-        let _ = connection;
+        if self.state == State::Init {
+            self.requester.connect(connection);
+            self.responder.connect(connection);
+            self.state = State::ReadyToSend;
+        }
     }
 
     /// Queues a send request; before [`QueuePair::connect`] it waits. In ERROR it completes at once as
@@ -64,8 +90,15 @@ impl QueuePair {
     /// # Errors
     /// The request was not queued.
     pub fn post_send(&mut self, request: &SendRequest<'_>) -> Result<(), PostError> {
-        let _ = request;
-        Err(PostError::QueueFull)
+        self.requester.queue.check(request)?;
+        if self.requester.queue.len() + self.completions.sends() >= self.config.send_wr {
+            return Err(PostError::QueueFull);
+        }
+        self.requester.queue.push(request);
+        if self.state == State::Error {
+            self.flush(None, None);
+        }
+        Ok(())
     }
 
     /// Queues a receive; allowed before [`QueuePair::connect`]. In ERROR it completes at once as flushed.
@@ -73,8 +106,15 @@ impl QueuePair {
     /// # Errors
     /// The request was not queued.
     pub fn post_recv(&mut self, request: &RecvRequest<'_>) -> Result<(), PostError> {
-        let _ = request;
-        Err(PostError::QueueFull)
+        self.responder.queue.check(request)?;
+        if self.responder.queue.len() + self.completions.receives() >= self.config.recv_wr {
+            return Err(PostError::QueueFull);
+        }
+        self.responder.queue.push(request);
+        if self.state == State::Error {
+            self.flush(None, None);
+        }
+        Ok(())
     }
 
     /// Handles a packet whose invariant CRC is right and whose destination is this queue pair. The caller has
@@ -86,7 +126,21 @@ impl QueuePair {
         memory: &mut impl Memory,
         limits: &mut Limits<'_>,
     ) {
-        let _ = (now, packet, memory, limits);
+        if !in_default_partition(&packet.bth) {
+            self.counters.packets_dropped += 1;
+            return;
+        }
+        match (self.state, kind(&packet.message)) {
+            (State::ReadyToSend, Kind::Request) => self.handle_request(packet, memory, limits),
+            (State::ReadyToSend, Kind::Answer) => {
+                self.handle_answer(now, packet, memory, limits);
+            }
+            (State::Error, Kind::Request) => {
+                self.counters.packets_dropped += 1;
+                self.responder.handle_after_refusal(packet.bth.psn);
+            }
+            _ => self.counters.packets_dropped += 1,
+        }
     }
 
     /// Writes the next packet to send to `out` and returns true, or returns false if there is none now. It must
@@ -98,41 +152,201 @@ impl QueuePair {
         limits: &mut Limits<'_>,
         out: &mut Transmit,
     ) -> bool {
-        let _ = (now, memory, limits, out);
-        false
+        let responder_first = (self.turn / TURN_PACKETS).is_multiple_of(2);
+        self.turn = self.turn.wrapping_add(1);
+        let sent = match self.state {
+            State::Init => false,
+            State::Error => self.transmit_answer(memory, limits, out),
+            State::ReadyToSend if responder_first => {
+                self.transmit_answer(memory, limits, out)
+                    || self.transmit_request(now, memory, limits, out)
+            }
+            State::ReadyToSend => {
+                self.transmit_request(now, memory, limits, out)
+                    || self.transmit_answer(memory, limits, out)
+            }
+        };
+        if sent {
+            self.counters.packets_sent += 1;
+            self.counters.payload_bytes_sent += out.payload_bytes() as u64;
+            self.counters.packets_retransmitted += u64::from(out.is_retransmission());
+        }
+        sent
     }
 
     /// Whether [`QueuePair::poll_transmit`] may have something to send. It may still return false while the
     /// shared limits are used up: then it should be called again, in turn with the other queue pairs that share
     /// them, after a packet has been handled for any of these.
     pub fn wants_transmit(&self) -> bool {
-        false
+        match self.state {
+            State::Init => false,
+            State::ReadyToSend => self.responder.wants() || self.requester.wants(),
+            State::Error => self.responder.wants(),
+        }
     }
 
     /// The next completion. They come in the order of the requests of each queue.
     pub fn poll_completion(&mut self) -> Option<Completion> {
-        None
+        self.completions.pop()
     }
 
     /// Whether [`QueuePair::poll_completion`] has something.
-    pub fn has_completions(&self) -> bool {
-        false
+    pub const fn has_completions(&self) -> bool {
+        !self.completions.is_empty()
     }
 
     /// When [`QueuePair::handle_deadline`] must be called, if nothing happens before. It may change with every
     /// other call.
     pub fn deadline(&self) -> Option<Time> {
-        None
+        self.requester.deadline()
     }
 
     /// Does what is due at `now`: retransmission, the end of a receiver-not-ready wait, giving up.
     pub fn handle_deadline(&mut self, now: Time, limits: &mut Limits<'_>) {
-        let _ = (now, limits);
+        if let Err(failure) = self.requester.handle_deadline(now, limits, &mut self.counters) {
+            self.enter_error(Some(failure), None, limits);
+        }
     }
 
     /// Takes it to ERROR: its requests complete as flushed, what it holds of the shared limits is returned, it
     /// sends nothing any more, and nothing that arrives is placed. Call it before dropping a queue pair as well.
     pub fn fail(&mut self, limits: &mut Limits<'_>) {
-        let _ = limits;
+        self.enter_error(None, None, limits);
+        self.responder.silence();
     }
+
+    fn handle_request(
+        &mut self,
+        packet: &Packet<'_>,
+        memory: &mut impl Memory,
+        limits: &mut Limits<'_>,
+    ) {
+        let mut with = Requests {
+            qpn: self.qpn,
+            memory,
+            completions: &mut self.completions,
+            counters: &mut self.counters,
+        };
+        if let Err(refusal) = self.responder.handle(packet, &mut with) {
+            self.enter_error(None, refusal.receive, limits);
+        }
+    }
+
+    fn handle_answer(
+        &mut self,
+        now: Time,
+        packet: &Packet<'_>,
+        memory: &mut impl Memory,
+        limits: &mut Limits<'_>,
+    ) {
+        let mut with = Answers {
+            now,
+            limits: &mut *limits,
+            completions: &mut self.completions,
+            counters: &mut self.counters,
+        };
+        let psn = packet.bth.psn;
+        let result = match &packet.message {
+            Message::Acknowledge(aeth) => self.requester.handle_acknowledge(psn, aeth, &mut with),
+            _ => self.requester.handle_response(psn, packet.payload, memory, &mut with),
+        };
+        if let Err(failure) = result {
+            self.enter_error(Some(failure), None, limits);
+        }
+    }
+
+    fn transmit_answer(
+        &mut self,
+        memory: &impl Memory,
+        limits: &mut Limits<'_>,
+        out: &mut Transmit,
+    ) -> bool {
+        match self.responder.poll(self.qpn, memory, &mut self.counters, out) {
+            Ok(sent) => sent,
+            Err(refusal) => {
+                self.enter_error(None, refusal.receive, limits);
+                // What is left to say is the refusal itself.
+                self.responder.poll(self.qpn, memory, &mut self.counters, out).unwrap_or(false)
+            }
+        }
+    }
+
+    fn transmit_request(
+        &mut self,
+        now: Time,
+        memory: &mut impl Memory,
+        limits: &mut Limits<'_>,
+        out: &mut Transmit,
+    ) -> bool {
+        match self.requester.poll(now, self.qpn, memory, limits, &mut self.completions, out) {
+            Ok(sent) => sent,
+            Err(failure) => {
+                self.enter_error(Some(failure), None, limits);
+                false
+            }
+        }
+    }
+
+    /// Goes to ERROR. `failure` is the send request that failed, `receive` what becomes of the oldest receive.
+    fn enter_error(
+        &mut self,
+        failure: Option<Failure>,
+        receive: Option<Status>,
+        limits: &mut Limits<'_>,
+    ) {
+        if self.state != State::Error {
+            self.state = State::Error;
+            self.requester.abandon(limits);
+            self.flush(failure, receive);
+        }
+    }
+
+    /// Completes everything that is queued.
+    fn flush(&mut self, failure: Option<Failure>, mut receive: Option<Status>) {
+        let queue = &mut self.requester.queue;
+        while queue.len() > 0 {
+            let status = match failure {
+                Some(failure) if failure.position == queue.head() => failure.status,
+                _ => Status::Flushed,
+            };
+            let entry = queue.pop();
+            self.completions.push_send(&entry, status);
+        }
+        while let Some(entry) = self.responder.queue.pop() {
+            let status = receive.take().unwrap_or(Status::Flushed);
+            self.completions.push_failed_receive(&entry, status);
+        }
+    }
+}
+
+/// What a packet is to a reliable connection.
+enum Kind {
+    /// For the responder.
+    Request,
+    /// For the completer.
+    Answer,
+    /// For nobody.
+    Neither,
+}
+
+const fn kind(message: &Message) -> Kind {
+    /// Compare and swap, fetch and add: requests that are not served.
+    const ATOMICS: [Opcode; 2] = [Opcode(0x13), Opcode(0x14)];
+    match message {
+        Message::Acknowledge(_)
+        | Message::ReadResponseFirst(_)
+        | Message::ReadResponseMiddle
+        | Message::ReadResponseLast(_)
+        | Message::ReadResponseOnly(_) => Kind::Answer,
+        Message::Other(opcode) if opcode.0 == ATOMICS[0].0 || opcode.0 == ATOMICS[1].0 => {
+            Kind::Request
+        }
+        Message::Other(_) | Message::UdSendOnly(_) => Kind::Neither,
+        _ => Kind::Request,
+    }
+}
+
+/// Whether the partition key is the default one, of a full or a limited member.
+const fn in_default_partition(bth: &Bth) -> bool {
+    bth.pkey | 0x8000 == Bth::DEFAULT_PKEY
 }

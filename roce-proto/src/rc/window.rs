@@ -98,6 +98,12 @@ impl SendWindow {
         admitted
     }
 
+    /// Whether a sender should ask for an acknowledgement, having sent packets of this cost since it last did:
+    /// the window is closing, or a good part of it was used.
+    pub(super) const fn nearly_closed(&self, unasked: u64) -> bool {
+        unasked >= self.limit / 4 || self.in_flight + FULL_PACKET > self.limit
+    }
+
     pub(super) fn charge(&mut self, cost: u64) {
         self.in_flight += cost;
     }

@@ -1,0 +1,87 @@
+//! Completions that wait to be polled.
+
+use alloc::boxed::Box;
+use alloc::vec;
+
+use crate::rc::recv_queue::RecvEntry;
+use crate::rc::send_queue::SendEntry;
+use crate::rc::{Completion, QpConfig, Received, Status, Work};
+
+/// A ring with room for each request of both queues. A completion holds its request's place in the queue until
+/// it is polled, so the ring cannot overflow.
+#[derive(Debug)]
+pub(super) struct Completions {
+    ring: Box<[Completion]>,
+    head: u64,
+    tail: u64,
+    receives: u32,
+}
+
+impl Completions {
+    pub(super) fn new(config: &QpConfig) -> Self {
+        const NOTHING: Completion = Completion {
+            wr_id: 0,
+            status: Status::Success,
+            work: Work::Send,
+            byte_length: 0,
+            received: Received::Plain,
+        };
+        let slots = (config.send_wr + config.recv_wr).next_power_of_two() as usize;
+        Self { ring: vec![NOTHING; slots].into_boxed_slice(), head: 0, tail: 0, receives: 0 }
+    }
+
+    pub(super) const fn is_empty(&self) -> bool {
+        self.head == self.tail
+    }
+
+    /// Completions of send requests that wait.
+    pub(super) const fn sends(&self) -> u32 {
+        (self.tail - self.head) as u32 - self.receives
+    }
+
+    /// Completions of receives that wait.
+    pub(super) const fn receives(&self) -> u32 {
+        self.receives
+    }
+
+    pub(super) fn pop(&mut self) -> Option<Completion> {
+        if self.is_empty() {
+            return None;
+        }
+        let completion = self.ring[self.slot(self.head)];
+        self.head += 1;
+        self.receives -= u32::from(is_receive(&completion));
+        Some(completion)
+    }
+
+    pub(super) fn push_send(&mut self, entry: &SendEntry, status: Status) {
+        self.push(Completion {
+            wr_id: entry.wr_id,
+            status,
+            work: entry.work(),
+            byte_length: entry.length,
+            received: Received::Plain,
+        });
+    }
+
+    pub(super) fn push_failed_receive(&mut self, entry: &RecvEntry, status: Status) {
+        let (wr_id, work) = (entry.wr_id, Work::Receive);
+        self.push(Completion { wr_id, status, work, byte_length: 0, received: Received::Plain });
+    }
+
+    pub(super) fn push(&mut self, completion: Completion) {
+        debug_assert!(self.tail - self.head < self.ring.len() as u64, "each request has a place");
+        let slot = self.slot(self.tail);
+        self.ring[slot] = completion;
+        self.tail += 1;
+        self.receives += u32::from(is_receive(&completion));
+    }
+
+    fn slot(&self, position: u64) -> usize {
+        position as usize & (self.ring.len() - 1)
+    }
+}
+
+const fn is_receive(completion: &Completion) -> bool {
+    matches!(completion.work, Work::Receive | Work::ReceiveWriteImmediate)
+}

@@ -1,0 +1,77 @@
+//! RDMA READ requests that wait for responses.
+
+use crate::Psn;
+use crate::rc::READS_MAX;
+
+/// The RDMA READ requests that were sent and are not answered in full, oldest first. The limits of each are
+/// kept, because a request that is sent again must lie within one that was sent before.
+#[derive(Debug)]
+pub(super) struct OutstandingReads {
+    reads: [OutstandingRead; READS_MAX],
+    head: usize,
+    length: usize,
+}
+
+/// One RDMA READ request.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct OutstandingRead {
+    pub(super) first: Psn,
+    pub(super) end: Psn,
+    /// What each of its packets was charged for.
+    pub(super) packet_bytes: u32,
+}
+
+impl OutstandingReads {
+    pub(super) fn new() -> Self {
+        Self { reads: [OutstandingRead::default(); READS_MAX], head: 0, length: 0 }
+    }
+
+    pub(super) const fn len(&self) -> usize {
+        self.length
+    }
+
+    pub(super) const fn is_empty(&self) -> bool {
+        self.length == 0
+    }
+
+    /// The oldest.
+    pub(super) fn front(&self) -> Option<&OutstandingRead> {
+        self.iter().next()
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &OutstandingRead> {
+        (0..self.length).map(|index| &self.reads[(self.head + index) % READS_MAX])
+    }
+
+    /// The one whose responses include `psn`.
+    pub(super) fn containing(&self, psn: Psn) -> Option<&OutstandingRead> {
+        self.iter().find(|read| psn.is_within(read.first, read.end))
+    }
+
+    /// The first response that is still to come, when everything before `unacknowledged` is done.
+    pub(super) fn first_missing(&self, unacknowledged: Psn) -> Option<Psn> {
+        let read = self.front()?;
+        Some(if unacknowledged.is_within(read.first, read.end) {
+            unacknowledged
+        } else {
+            read.first
+        })
+    }
+
+    /// Adds the newest; the caller has made sure that there is room.
+    pub(super) fn push(&mut self, read: OutstandingRead) {
+        debug_assert!(self.length < READS_MAX, "no more than the initiator depth");
+        self.reads[(self.head + self.length) % READS_MAX] = read;
+        self.length += 1;
+    }
+
+    /// Removes the oldest.
+    pub(super) fn pop(&mut self) {
+        self.head = (self.head + 1) % READS_MAX;
+        self.length -= 1;
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.length = 0;
+    }
+}

@@ -1,0 +1,100 @@
+//! RDMA READ responses that are still to be sent.
+
+use crate::Psn;
+use crate::rc::READS_MAX;
+use crate::wire::Reth;
+
+/// RDMA READ requests that are being answered, in the order of their sequence numbers.
+#[derive(Debug)]
+pub(super) struct Replies {
+    replies: [Reply; READS_MAX],
+    length: usize,
+}
+
+/// One RDMA READ request that is being answered.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Reply {
+    pub(super) first: Psn,
+    /// The next packet of the response.
+    pub(super) next: Psn,
+    pub(super) end: Psn,
+    pub(super) reth: Reth,
+    /// The request came before: what it asks for was sent, or is being sent, already.
+    pub(super) repeated: bool,
+}
+
+impl Replies {
+    pub(super) fn new() -> Self {
+        const NOTHING: Reply = Reply {
+            first: Psn::new(0),
+            next: Psn::new(0),
+            end: Psn::new(0),
+            reth: Reth { addr: 0, rkey: 0, length: 0 },
+            repeated: false,
+        };
+        Self { replies: [NOTHING; READS_MAX], length: 0 }
+    }
+
+    pub(super) const fn is_empty(&self) -> bool {
+        self.length == 0
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.length = 0;
+    }
+
+    /// The response whose turn it is.
+    pub(super) fn front_mut(&mut self) -> Option<&mut Reply> {
+        self.replies[..self.length].first_mut()
+    }
+
+    pub(super) fn pop(&mut self) {
+        self.remove(0);
+    }
+
+    /// Adds a request that comes for the first time; false if more than `resources` are outstanding. Repeated
+    /// requests make way: the peer will repeat them once more if it needs to.
+    #[must_use]
+    pub(super) fn push(&mut self, reply: Reply, resources: usize) -> bool {
+        let resources = resources.min(READS_MAX);
+        if self.length >= resources {
+            let repeated = self.replies[..self.length].iter().position(|reply| reply.repeated);
+            match repeated {
+                Some(index) => self.remove(index),
+                None => return false,
+            }
+        }
+        self.replies[self.length] = reply;
+        self.length += 1;
+        true
+    }
+
+    /// Adds a request that was seen before. If it is still being answered, then the answer starts over where the
+    /// request wants it to, unless it is not there yet. A repeated request that makes no sense, or for which
+    /// there is no room, is dropped.
+    pub(super) fn repeat(&mut self, reply: Reply, resources: usize) {
+        for known in &mut self.replies[..self.length] {
+            if reply.first.is_within(known.first, known.end) {
+                if reply.end == known.end && reply.first.is_before(known.next) {
+                    *known = Reply { repeated: known.repeated, ..reply };
+                }
+                return;
+            }
+        }
+        if self.length >= resources.min(READS_MAX) {
+            return;
+        }
+        let later = self.replies[..self.length]
+            .iter()
+            .position(|known| reply.first.is_before(known.first))
+            .unwrap_or(self.length);
+        self.replies.copy_within(later..self.length, later + 1);
+        self.replies[later] = reply;
+        self.length += 1;
+    }
+
+    fn remove(&mut self, index: usize) {
+        self.replies.copy_within(index + 1..self.length, index);
+        self.length -= 1;
+    }
+}

@@ -1,0 +1,432 @@
+//! The requester: turns send requests into packets.
+//!
+//! All requests together are one stream of sequence numbers. Three marks divide it: everything before
+//! `unacknowledged` is done, everything before `next` is on its way, everything before `high` was sent at least
+//! once. Going back to send again sets `next` back to `unacknowledged`; nothing else has to be undone. What
+//! answers do to the marks is in the completer, `completer.rs`.
+
+use core::time::Duration;
+
+use crate::rc::completions::Completions;
+use crate::rc::outstanding_reads::{OutstandingRead, OutstandingReads};
+use crate::rc::patience::Patience;
+use crate::rc::send_queue::{Bytes, SendEntry, SendQueue};
+use crate::rc::window::HEADERS_BYTES;
+use crate::rc::{
+    Connection, Counters, Limits, LocalAccess, Memory, QpConfig, READS_MAX, SendOp, Status,
+    Transmit, datagram_cost, sge,
+};
+use crate::wire::{Bth, Message, Reth, Tail};
+use crate::{Psn, Qpn, Time};
+
+/// No request starts while more packets than this are on their way, so that together with the longest message
+/// they stay within half the space of sequence numbers.
+const PACKETS_AHEAD: u32 = 1 << 21;
+
+const _: () =
+    assert!(PACKETS_AHEAD + crate::rc::MESSAGE_MAX_BYTES / 256 < 1 << 23, "serial numbers compare");
+
+/// An RDMA READ is not cut into requests of fewer packets than this only because the budget is low.
+const READ_PACKETS_MIN: u32 = 8;
+
+#[derive(Debug)]
+pub(super) struct Requester {
+    pub(super) queue: SendQueue,
+    pub(super) reads: OutstandingReads,
+    pub(super) patience: Patience,
+    pub(super) unacknowledged: Psn,
+    pub(super) next: Psn,
+    pub(super) high: Psn,
+    /// The request that `next` belongs to.
+    pub(super) cursor: u64,
+    /// Requests before this position have started: they have sequence numbers, or were done locally.
+    pub(super) started: u64,
+    /// What `unacknowledged..next` is charged to the window.
+    pub(super) charged: u64,
+    /// What was charged since an acknowledgement was last asked for.
+    unasked: u64,
+    /// A packet whose round trip is being measured.
+    pub(super) timed: Option<(Psn, Time)>,
+    /// After a time-out, the only packet that may leave until an answer comes.
+    pub(super) probe: Option<Psn>,
+    /// When to go on after receiver-not-ready.
+    pub(super) not_ready_until: Option<Time>,
+    pub(super) not_ready_count: u8,
+    /// Where and when packets were last sent again because the peer reported a gap.
+    pub(super) went_back: Option<(Psn, Time)>,
+    /// Where RDMA READs were last asked for again because responses were missing.
+    pub(super) asked_again: Option<Psn>,
+    pub(super) mtu: u32,
+    peer: Qpn,
+    initiator_depth: usize,
+    pub(super) rnr_retry_count: u8,
+}
+
+/// A send request failed, and the queue pair with it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Failure {
+    pub(super) position: u64,
+    pub(super) status: Status,
+}
+
+impl Requester {
+    pub(super) fn new(config: &QpConfig) -> Self {
+        Self {
+            queue: SendQueue::new(config),
+            reads: OutstandingReads::new(),
+            patience: Patience::new(),
+            unacknowledged: Psn::new(0),
+            next: Psn::new(0),
+            high: Psn::new(0),
+            cursor: 0,
+            started: 0,
+            charged: 0,
+            unasked: 0,
+            timed: None,
+            probe: None,
+            not_ready_until: None,
+            not_ready_count: 0,
+            went_back: None,
+            asked_again: None,
+            mtu: 256,
+            peer: Qpn::new(0),
+            initiator_depth: 0,
+            rnr_retry_count: 0,
+        }
+    }
+
+    pub(super) fn connect(&mut self, connection: &Connection) {
+        self.patience = Patience::for_connection(connection);
+        self.unacknowledged = connection.send_psn;
+        self.next = connection.send_psn;
+        self.high = connection.send_psn;
+        self.mtu = connection.path_mtu.bytes() as u32;
+        self.peer = connection.remote_qpn;
+        self.initiator_depth = usize::from(connection.initiator_depth).min(READS_MAX);
+        self.rnr_retry_count = connection.rnr_retry_count;
+    }
+
+    /// Whether there is something to send, as far as that depends on this queue pair alone.
+    pub(super) fn wants(&self) -> bool {
+        if self.cursor == self.queue.tail() || self.not_ready_until.is_some() {
+            return false;
+        }
+        if self.probe.is_some_and(|probe| probe != self.next) {
+            return false;
+        }
+        let entry = self.queue.get(self.cursor);
+        let fenced = self.cursor == self.started && entry.flags.fence && !self.reads.is_empty();
+        !fenced && !self.lacks_read_room(entry)
+    }
+
+    /// The next packet, if there is one: returns whether `out` holds it.
+    pub(super) fn poll(
+        &mut self,
+        now: Time,
+        qpn: Qpn,
+        memory: &mut impl Memory,
+        limits: &mut Limits<'_>,
+        completions: &mut Completions,
+        out: &mut Transmit,
+    ) -> Result<bool, Failure> {
+        while self.wants() {
+            if self.cursor == self.started {
+                if self.next.since(self.unacknowledged) > PACKETS_AHEAD {
+                    return Ok(false);
+                }
+                self.start(qpn, memory, completions)?;
+                continue;
+            }
+            return match self.queue.get(self.cursor).op {
+                SendOp::RdmaRead { remote_addr, rkey } => {
+                    Ok(self.emit_read(now, remote_addr, rkey, limits, out))
+                }
+                _ => self.emit_payload(now, memory, limits, out),
+            };
+        }
+        Ok(false)
+    }
+
+    /// Starts the request at the cursor: gives it its sequence numbers, or does it if it is a local one.
+    fn start(
+        &mut self,
+        qpn: Qpn,
+        memory: &mut impl Memory,
+        completions: &mut Completions,
+    ) -> Result<(), Failure> {
+        let position = self.cursor;
+        let fail = |status| Failure { position, status };
+        let entry = self.queue.get(position);
+        let packets = entry.packets_at(self.mtu).ok_or(fail(Status::LocalLength))?;
+        match entry.op {
+            SendOp::Bind(bind) => {
+                memory.bind(qpn, &bind).map_err(|_| fail(Status::WindowBind))?;
+            }
+            SendOp::LocalInvalidate { rkey } => {
+                memory.invalidate(qpn, rkey).map_err(|_| fail(Status::WindowBind))?;
+            }
+            SendOp::RdmaRead { .. } => {
+                for sge in self.queue.sges(position).iter().filter(|sge| sge.length > 0) {
+                    memory
+                        .check_local(sge.lkey, sge.addr, sge.length, LocalAccess::Write)
+                        .map_err(|_| fail(Status::LocalProtection))?;
+                }
+            }
+            SendOp::Send | SendOp::SendWithInvalidate { .. } | SendOp::RdmaWrite { .. } => {}
+        }
+        let first = self.next;
+        let entry = self.queue.get_mut(position);
+        (entry.first, entry.packets) = (first, packets);
+        self.started += 1;
+        if packets == 0 {
+            self.cursor += 1;
+            self.retire(completions);
+        }
+        Ok(())
+    }
+
+    /// The next packet of a SEND or an RDMA WRITE.
+    fn emit_payload(
+        &mut self,
+        now: Time,
+        memory: &mut impl Memory,
+        limits: &mut Limits<'_>,
+        out: &mut Transmit,
+    ) -> Result<bool, Failure> {
+        let entry = *self.queue.get(self.cursor);
+        let index = self.next.since(entry.first);
+        let offset = index * self.mtu;
+        let length = self.packet_bytes(&entry, index);
+        let cost = datagram_cost(length as usize + HEADERS_BYTES);
+        if self.probe.is_none() && !limits.window.admits(cost) {
+            return Ok(false);
+        }
+        limits.window.charge(cost);
+        self.charged += cost;
+        self.unasked += cost;
+        let last = index + 1 == entry.packets;
+        let mut bth = Bth::new(self.peer, self.next);
+        bth.solicited = last && entry.flags.solicited;
+        bth.ack_request = self.asks(&entry, last, limits);
+        out.start(bth, &message(&entry, index), length);
+        match self.queue.bytes(self.cursor) {
+            Bytes::Inline(bytes) => {
+                out.push_inline(&bytes[offset as usize..(offset + length) as usize]);
+            }
+            Bytes::Regions(sges) => {
+                let (position, status) = (self.cursor, Status::LocalProtection);
+                for piece in sge::pieces(sges, offset, length) {
+                    memory
+                        .check_local(piece.lkey, piece.addr, piece.length, LocalAccess::Read)
+                        .map_err(|_| Failure { position, status })?;
+                    out.push_piece(piece.into());
+                }
+            }
+        }
+        self.sent(now, 1, bth.ack_request, last, limits, out);
+        Ok(true)
+    }
+
+    /// The next RDMA READ request: again what was asked for before, or as much as the budget allows.
+    fn emit_read(
+        &mut self,
+        now: Time,
+        remote_addr: u64,
+        rkey: u32,
+        limits: &mut Limits<'_>,
+        out: &mut Transmit,
+    ) -> bool {
+        let entry = *self.queue.get(self.cursor);
+        let index = self.next.since(entry.first);
+        let packets = match self.reads.containing(self.next) {
+            Some(read) => read.end.since(self.next),
+            None => match self.ask_for(&entry, index, limits) {
+                0 => return false,
+                packets => packets,
+            },
+        };
+        let offset = index * self.mtu;
+        let length = packets.saturating_mul(self.mtu).min(entry.length - offset);
+        let addr = remote_addr.wrapping_add(u64::from(offset));
+        let mut bth = Bth::new(self.peer, self.next);
+        bth.ack_request = true;
+        out.start(bth, &Message::ReadRequest(Reth { addr, rkey, length }), 0);
+        let last = index + packets == entry.packets;
+        self.sent(now, packets, true, last, limits, out);
+        true
+    }
+
+    /// Makes a new READ request for what packet `index` begins; returns for how many packets.
+    fn ask_for(&mut self, entry: &SendEntry, index: u32, limits: &mut Limits<'_>) -> u32 {
+        let wanted = entry.packets - index;
+        let packet_bytes = entry.length.min(self.mtu);
+        let packets = limits.reads.admits(wanted, packet_bytes);
+        if packets < wanted.min(READ_PACKETS_MIN) && !self.reads.is_empty() || packets == 0 {
+            return 0;
+        }
+        limits.reads.charge(packets, packet_bytes);
+        let (first, end) = (self.next, self.next.plus(packets));
+        self.reads.push(OutstandingRead { first, end, packet_bytes });
+        packets
+    }
+
+    /// Moves the marks past the packets that `out` stands for.
+    fn sent(
+        &mut self,
+        now: Time,
+        packets: u32,
+        asked: bool,
+        last: bool,
+        limits: &Limits<'_>,
+        out: &mut Transmit,
+    ) {
+        if self.next.is_before(self.high) {
+            out.mark_retransmission();
+        } else if asked && self.timed.is_none() {
+            self.timed = Some((self.next, now));
+        }
+        if asked {
+            self.unasked = 0;
+        }
+        self.next = self.next.plus(packets);
+        if self.high.is_before(self.next) {
+            self.high = self.next;
+        }
+        self.cursor += u64::from(last);
+        self.patience.sent(now, limits.window.retransmit_after());
+    }
+
+    /// Whether a packet asks for an acknowledgement: at the end of what there is to send, of a request whose
+    /// completion is wanted, before something that needs the answer, and often enough to keep the window moving.
+    fn asks(&self, entry: &SendEntry, last: bool, limits: &mut Limits<'_>) -> bool {
+        let end = last
+            && (entry.flags.signaled || {
+                let following = self.cursor + 1;
+                following == self.queue.tail() || {
+                    let following = self.queue.get(following);
+                    following.flags.fence || !following.carries_payload()
+                }
+            });
+        end || self.probe.is_some() || limits.window.nearly_closed(self.unasked)
+    }
+
+    /// Sets `next` back to the oldest packet that is not acknowledged.
+    pub(super) fn go_back(&mut self, limits: &mut Limits<'_>) {
+        limits.window.release(self.charged);
+        self.charged = 0;
+        self.unasked = 0;
+        self.timed = None;
+        self.probe = None;
+        self.next = self.unacknowledged;
+        self.cursor = self.queue.head();
+        self.patience.restart();
+    }
+
+    /// Nothing was heard for too long: sends the oldest packet again, and only that, to find out whether the
+    /// peer is slow or packets were lost.
+    pub(super) fn handle_deadline(
+        &mut self,
+        now: Time,
+        limits: &mut Limits<'_>,
+        counters: &mut Counters,
+    ) -> Result<(), Failure> {
+        if self.not_ready_until.is_some_and(|until| until <= now) {
+            self.not_ready_until = None;
+        }
+        if self.patience.deadline().is_some_and(|deadline| deadline <= now) {
+            counters.ack_timeouts += 1;
+            if !self.patience.timed_out(now) {
+                let position = self.queue.head();
+                return Err(Failure { position, status: Status::RetryExceeded });
+            }
+            if self.patience.repeated() {
+                limits.window.lost(now);
+            }
+            self.go_back(limits);
+            self.asked_again = None;
+            self.probe = Some(self.unacknowledged);
+        }
+        Ok(())
+    }
+
+    pub(super) fn deadline(&self) -> Option<Time> {
+        self.not_ready_until.into_iter().chain(self.patience.deadline()).min()
+    }
+
+    /// Gives back what it holds of the shared limits; nothing is sent or expected any more.
+    pub(super) fn abandon(&mut self, limits: &mut Limits<'_>) {
+        limits.window.release(self.charged);
+        self.charged = 0;
+        for read in self.reads.iter() {
+            let first = if self.unacknowledged.is_within(read.first, read.end) {
+                self.unacknowledged
+            } else {
+                read.first
+            };
+            limits.reads.release(read.end.since(first), read.packet_bytes);
+        }
+        self.reads.clear();
+        self.patience.suspend();
+        self.not_ready_until = None;
+    }
+
+    /// Completes the requests that are done, in order.
+    pub(super) fn retire(&mut self, completions: &mut Completions) {
+        while self.queue.head() < self.started {
+            let entry = self.queue.get(self.queue.head());
+            if self.unacknowledged.is_before(entry.end()) {
+                break;
+            }
+            let entry = self.queue.pop();
+            if entry.flags.signaled {
+                completions.push_send(&entry, Status::Success);
+            }
+        }
+        self.cursor = self.cursor.max(self.queue.head());
+    }
+
+    /// Bytes of payload in packet `index` of a request.
+    pub(super) fn packet_bytes(&self, entry: &SendEntry, index: u32) -> u32 {
+        self.mtu.min(entry.length - index * self.mtu)
+    }
+
+    /// How long until a measured round trip is considered over.
+    pub(super) fn round_trip(limits: &Limits<'_>) -> Duration {
+        limits.window.round_trip().unwrap_or(Duration::from_millis(1))
+    }
+
+    fn lacks_read_room(&self, entry: &SendEntry) -> bool {
+        matches!(entry.op, SendOp::RdmaRead { .. })
+            && self.reads.len() >= self.initiator_depth
+            && self.reads.containing(self.next).is_none()
+    }
+}
+
+/// Operation and extended headers of packet `index` of a SEND or an RDMA WRITE.
+///
+/// A long WRITE is sent as First, Middle and Last rather than as a series of WRITE Onlys of equal size: then the
+/// responder checks the whole range before it places the first byte.
+fn message(entry: &SendEntry, index: u32) -> Message {
+    let tail = match entry.op {
+        SendOp::SendWithInvalidate { rkey } => Tail::Invalidate(rkey),
+        _ => Tail::Plain,
+    };
+    let (first, last) = (index == 0, index + 1 == entry.packets);
+    match entry.op {
+        SendOp::RdmaWrite { remote_addr, rkey } => {
+            let reth = Reth { addr: remote_addr, rkey, length: entry.length };
+            match (first, last) {
+                (true, true) => Message::WriteOnly(reth, None),
+                (true, false) => Message::WriteFirst(reth),
+                (false, false) => Message::WriteMiddle,
+                (false, true) => Message::WriteLast(None),
+            }
+        }
+        _ => match (first, last) {
+            (true, true) => Message::SendOnly(tail),
+            (true, false) => Message::SendFirst,
+            (false, false) => Message::SendMiddle,
+            (false, true) => Message::SendLast(tail),
+        },
+    }
+}

@@ -1,0 +1,530 @@
+//! The responder: executes what the peer asks for.
+//!
+//! A request packet passes a chain of checks, each with its own refusal: sequence number, place in its message,
+//! length, receive, access. Only then is anything placed or changed.
+
+use crate::rc::completions::Completions;
+use crate::rc::recv_queue::RecvQueue;
+use crate::rc::replies::{Replies, Reply};
+use crate::rc::{
+    Completion, Connection, Counters, Memory, MemoryKey, Piece, QpConfig, READS_MAX, Received,
+    RemoteAccess, Status, Transmit, Work, sge,
+};
+use crate::wire::{Aeth, Bth, Message, NakCode, Packet, Reth, RnrTimer, Syndrome, Tail};
+use crate::{Psn, Qpn};
+
+/// The longest RDMA READ or WRITE that the specification knows.
+const DMA_MAX_BYTES: u32 = 1 << 31;
+
+/// The most packets of one READ response. A longer one, which takes a path MTU of 256 bytes, would fill half the
+/// space of sequence numbers.
+const READ_PACKETS_MAX: u32 = 1 << 22;
+
+#[derive(Debug)]
+pub(super) struct Responder {
+    pub(super) queue: RecvQueue,
+    /// The sequence number of the next new request packet.
+    expected: Psn,
+    /// Messages completed, modulo 2^24.
+    msn: u32,
+    /// The message of which packets are still to come.
+    current: Current,
+    replies: Replies,
+    /// What to tell the peer when all READ responses before it are sent.
+    answer: Option<Answer>,
+    /// The last word: why this queue pair went to ERROR.
+    refusal: Option<Answer>,
+    /// A gap was reported and is not filled yet.
+    gap: bool,
+    mtu: u32,
+    peer: Qpn,
+    resources: usize,
+    rnr_timer: RnrTimer,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Current {
+    None,
+    /// A SEND into the oldest receive, so many bytes of which are there.
+    Send {
+        received: u32,
+    },
+    /// An RDMA WRITE, the rest of which goes there.
+    Write {
+        addr: u64,
+        rkey: u32,
+        remaining: u32,
+    },
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Answer {
+    /// Everything that was expected so far arrived.
+    Ack,
+    Nak(Psn, Syndrome),
+}
+
+/// Why a request packet is not executed.
+#[derive(Clone, Copy, Debug)]
+enum Trouble {
+    /// No receive is posted.
+    NotReady,
+    Refused(Refusal),
+}
+
+/// A refusal that ends the connection.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Refusal {
+    code: NakCode,
+    /// What becomes of the receive that the message would have taken, if anything but flushed.
+    pub(super) receive: Option<Status>,
+}
+
+impl Refusal {
+    const INVALID: Trouble = Self::plain(NakCode::INVALID_REQUEST);
+    const ACCESS: Trouble = Self::plain(NakCode::REMOTE_ACCESS);
+
+    const fn plain(code: NakCode) -> Trouble {
+        Trouble::Refused(Self { code, receive: None })
+    }
+
+    const fn with_receive(code: NakCode, status: Status) -> Trouble {
+        Trouble::Refused(Self { code, receive: Some(status) })
+    }
+}
+
+/// What a request packet is executed with.
+pub(super) struct Requests<'a, M> {
+    pub(super) qpn: Qpn,
+    pub(super) memory: &'a mut M,
+    pub(super) completions: &'a mut Completions,
+    pub(super) counters: &'a mut Counters,
+}
+
+impl Responder {
+    pub(super) fn new(config: &QpConfig) -> Self {
+        Self {
+            queue: RecvQueue::new(config),
+            expected: Psn::new(0),
+            msn: 0,
+            current: Current::None,
+            replies: Replies::new(),
+            answer: None,
+            refusal: None,
+            gap: false,
+            mtu: 256,
+            peer: Qpn::new(0),
+            resources: 0,
+            rnr_timer: RnrTimer::new(0),
+        }
+    }
+
+    pub(super) fn connect(&mut self, connection: &Connection) {
+        self.expected = connection.recv_psn;
+        self.mtu = connection.path_mtu.bytes() as u32;
+        self.peer = connection.remote_qpn;
+        self.resources = usize::from(connection.responder_resources).min(READS_MAX);
+        self.rnr_timer = connection.min_rnr_timer;
+    }
+
+    /// Handles a request packet. An error ends the connection: the refusal is on its way to the peer.
+    pub(super) fn handle(
+        &mut self,
+        packet: &Packet<'_>,
+        with: &mut Requests<'_, impl Memory>,
+    ) -> Result<(), Refusal> {
+        let psn = packet.bth.psn;
+        if psn != self.expected {
+            with.counters.packets_dropped += 1;
+            if psn.is_before(self.expected) {
+                self.repeat(packet, with);
+            } else {
+                self.note_gap();
+            }
+            return Ok(());
+        }
+        match self.execute(packet, with) {
+            Ok(packets) => {
+                self.expected = self.expected.plus(packets);
+                self.note_progress(packet.bth.ack_request);
+                with.counters.packets_received += 1;
+                with.counters.payload_bytes_received += packet.payload.len() as u64;
+                Ok(())
+            }
+            Err(Trouble::NotReady) => {
+                self.note_not_ready(with.counters);
+                Ok(())
+            }
+            Err(Trouble::Refused(refusal)) => {
+                let answer = Answer::Nak(self.expected, Syndrome::Nak(refusal.code));
+                (self.answer, self.refusal) = (Some(answer), Some(answer));
+                Err(refusal)
+            }
+        }
+    }
+
+    /// Repeats the last word if the peer, not having heard it, asks once more. Nothing is executed.
+    pub(super) fn handle_after_refusal(&mut self, psn: Psn) {
+        if let Some(Answer::Nak(refused, _)) = self.refusal
+            && refused == psn
+        {
+            self.answer = self.refusal;
+        }
+    }
+
+    /// Forgets what is still to be said.
+    pub(super) fn silence(&mut self) {
+        self.replies.clear();
+        (self.answer, self.refusal) = (None, None);
+    }
+
+    /// Whether there is something to say.
+    pub(super) fn wants(&self) -> bool {
+        !self.replies.is_empty() || self.answer.is_some()
+    }
+
+    /// The next READ response packet, or the acknowledgement behind the last one. The error is that memory which
+    /// was open to the peer when it asked is not open any more.
+    pub(super) fn poll(
+        &mut self,
+        qpn: Qpn,
+        memory: &impl Memory,
+        counters: &mut Counters,
+        out: &mut Transmit,
+    ) -> Result<bool, Refusal> {
+        if let Some(reply) = self.replies.front_mut() {
+            let aeth = Aeth { syndrome: Syndrome::ACK, msn: self.msn };
+            let psn = reply.next;
+            if reply.emit(qpn, self.peer, self.mtu, aeth, memory, out).is_err() {
+                self.replies.clear();
+                let code = NakCode::REMOTE_ACCESS;
+                let answer = Answer::Nak(psn, Syndrome::Nak(code));
+                (self.answer, self.refusal) = (Some(answer), Some(answer));
+                return Err(Refusal { code, receive: None });
+            }
+            if reply.next == reply.end {
+                self.replies.pop();
+            }
+            return Ok(true);
+        }
+        let Some(answer) = self.answer.take() else { return Ok(false) };
+        let (psn, syndrome) = match answer {
+            Answer::Ack => (self.expected.minus(1), Syndrome::ACK),
+            Answer::Nak(psn, syndrome) => (psn, syndrome),
+        };
+        match syndrome {
+            Syndrome::RnrNak(_) => counters.rnr_naks_sent += 1,
+            Syndrome::Nak(NakCode::PSN_SEQUENCE) => counters.sequence_naks_sent += 1,
+            _ => {}
+        }
+        let aeth = Aeth { syndrome, msn: self.msn };
+        out.start(Bth::new(self.peer, psn), &Message::Acknowledge(aeth), 0);
+        Ok(true)
+    }
+
+    /// A packet is missing: says so once, then waits in silence until it comes.
+    fn note_gap(&mut self) {
+        if !self.gap {
+            self.gap = true;
+            self.answer = Some(Answer::Nak(self.expected, Syndrome::Nak(NakCode::PSN_SEQUENCE)));
+        }
+    }
+
+    /// No receive is posted: the packet will come again, and what follows it is no gap to report.
+    fn note_not_ready(&mut self, counters: &mut Counters) {
+        counters.packets_dropped += 1;
+        self.gap = true;
+        self.answer = Some(Answer::Nak(self.expected, Syndrome::RnrNak(self.rnr_timer)));
+    }
+
+    /// The expected packet came. A complaint that was not sent yet is obsolete; what it would have acknowledged
+    /// still is to be.
+    fn note_progress(&mut self, ack_request: bool) {
+        self.gap = false;
+        if ack_request || self.answer.is_some() {
+            self.answer = Some(Answer::Ack);
+        }
+    }
+
+    /// A packet that was executed before: a READ is answered again, anything else is acknowledged again.
+    fn repeat(&mut self, packet: &Packet<'_>, with: &Requests<'_, impl Memory>) {
+        if let Message::ReadRequest(reth) = packet.message {
+            let reply = Reply::new(packet.bth.psn, reth, self.mtu, true);
+            let open = self.may_read(&reth)
+                && !self.expected.is_before(reply.end)
+                && check_reth(with.qpn, &reth, RemoteAccess::Read, &*with.memory).is_ok();
+            if open {
+                self.replies.repeat(reply, self.resources);
+            }
+        } else if self.answer.is_none() {
+            self.answer = Some(Answer::Ack);
+        }
+    }
+
+    /// Checks and executes the expected packet; returns how many sequence numbers it takes.
+    fn execute(
+        &mut self,
+        packet: &Packet<'_>,
+        with: &mut Requests<'_, impl Memory>,
+    ) -> Result<u32, Trouble> {
+        self.check_sequence(&packet.message)?;
+        self.check_length(packet)?;
+        match packet.message {
+            Message::SendFirst | Message::SendMiddle => self.take_send(packet.payload, with)?,
+            Message::SendLast(tail) | Message::SendOnly(tail) => {
+                self.take_send(packet.payload, with)?;
+                self.finish_send(tail, with)?;
+            }
+            Message::WriteFirst(reth) => {
+                self.begin_write(&reth, with)?;
+                self.take_write(packet.payload, with)?;
+            }
+            Message::WriteMiddle => self.take_write(packet.payload, with)?,
+            Message::WriteLast(immediate) => {
+                self.check_receive_for(immediate)?;
+                self.take_write(packet.payload, with)?;
+                self.finish_write(immediate, packet.payload.len() as u32, with);
+            }
+            Message::WriteOnly(reth, immediate) => {
+                self.check_receive_for(immediate)?;
+                self.begin_write(&reth, with)?;
+                self.take_write(packet.payload, with)?;
+                self.finish_write(immediate, reth.length, with);
+            }
+            Message::ReadRequest(reth) => return self.begin_read(packet.bth.psn, reth, with),
+            _ => return Err(Refusal::INVALID),
+        }
+        Ok(1)
+    }
+
+    /// First and Only begin a message, Middle and Last continue one of the same kind.
+    fn check_sequence(&self, message: &Message) -> Result<(), Trouble> {
+        let fits = match message {
+            Message::SendMiddle | Message::SendLast(_) => {
+                matches!(self.current, Current::Send { .. })
+            }
+            Message::WriteMiddle | Message::WriteLast(_) => {
+                matches!(self.current, Current::Write { .. })
+            }
+            _ => matches!(self.current, Current::None),
+        };
+        if fits { Ok(()) } else { Err(Refusal::INVALID) }
+    }
+
+    /// First and Middle are full, Last is not empty, nothing is longer than the path MTU, and an RDMA WRITE has
+    /// exactly the bytes that it announced.
+    fn check_length(&self, packet: &Packet<'_>) -> Result<(), Trouble> {
+        let length = u32::try_from(packet.payload.len()).unwrap_or(u32::MAX);
+        let fits = match packet.message {
+            Message::SendFirst | Message::SendMiddle => length == self.mtu,
+            Message::SendLast(_) => (1..=self.mtu).contains(&length),
+            Message::SendOnly(_) => length <= self.mtu,
+            Message::WriteFirst(reth) => {
+                length == self.mtu && (self.mtu + 1..=DMA_MAX_BYTES).contains(&reth.length)
+            }
+            Message::WriteMiddle => length == self.mtu && length < self.write_remaining(),
+            Message::WriteLast(_) => length <= self.mtu && length == self.write_remaining(),
+            Message::WriteOnly(reth, _) => length <= self.mtu && length == reth.length,
+            Message::ReadRequest(reth) => length == 0 && self.may_read(&reth),
+            _ => true,
+        };
+        if fits { Ok(()) } else { Err(Refusal::INVALID) }
+    }
+
+    const fn may_read(&self, reth: &Reth) -> bool {
+        reth.length <= DMA_MAX_BYTES && reth.length.div_ceil(self.mtu) <= READ_PACKETS_MAX
+    }
+
+    const fn write_remaining(&self) -> u32 {
+        match self.current {
+            Current::Write { remaining, .. } => remaining,
+            _ => 0,
+        }
+    }
+
+    /// Immediate data uses up a receive.
+    const fn check_receive_for(&self, immediate: Option<u32>) -> Result<(), Trouble> {
+        if immediate.is_some() && self.queue.is_empty() { Err(Trouble::NotReady) } else { Ok(()) }
+    }
+
+    /// Places a packet of a SEND in the oldest receive.
+    fn take_send(
+        &mut self,
+        payload: &[u8],
+        with: &mut Requests<'_, impl Memory>,
+    ) -> Result<(), Trouble> {
+        let received = match self.current {
+            Current::Send { received } => received,
+            _ => 0,
+        };
+        let (entry, sges) = self.queue.front().ok_or(Trouble::NotReady)?;
+        let total = received.saturating_add(payload.len() as u32);
+        if total > entry.length {
+            return Err(Refusal::with_receive(NakCode::INVALID_REQUEST, Status::LocalLength));
+        }
+        sge::scatter(with.memory, sges, received, payload).map_err(|_| {
+            Refusal::with_receive(NakCode::REMOTE_OPERATIONAL, Status::LocalProtection)
+        })?;
+        self.current = Current::Send { received: total };
+        Ok(())
+    }
+
+    /// Completes the oldest receive.
+    fn finish_send(
+        &mut self,
+        tail: Tail,
+        with: &mut Requests<'_, impl Memory>,
+    ) -> Result<(), Trouble> {
+        let Current::Send { received: byte_length } = self.current else {
+            return Err(Refusal::INVALID);
+        };
+        let received = match tail {
+            Tail::Plain => Received::Plain,
+            Tail::Immediate(immediate) => Received::Immediate(immediate),
+            Tail::Invalidate(rkey) => {
+                with.memory.invalidate(with.qpn, rkey).map_err(|_| {
+                    Refusal::with_receive(NakCode::REMOTE_ACCESS, Status::LocalAccess)
+                })?;
+                Received::Invalidated(rkey)
+            }
+        };
+        self.complete(Work::Receive, byte_length, received, with.completions);
+        self.finish_message();
+        Ok(())
+    }
+
+    /// Opens an RDMA WRITE, after checking that all of it is allowed.
+    fn begin_write(
+        &mut self,
+        reth: &Reth,
+        with: &Requests<'_, impl Memory>,
+    ) -> Result<(), Trouble> {
+        check_reth(with.qpn, reth, RemoteAccess::Write, &*with.memory)?;
+        let Reth { addr, rkey, length: remaining } = *reth;
+        self.current = Current::Write { addr, rkey, remaining };
+        Ok(())
+    }
+
+    /// Places a packet of an RDMA WRITE. The region may have gone since the first packet was checked.
+    fn take_write(
+        &mut self,
+        payload: &[u8],
+        with: &mut Requests<'_, impl Memory>,
+    ) -> Result<(), Trouble> {
+        let Current::Write { addr, rkey, remaining } = self.current else {
+            return Err(Refusal::INVALID);
+        };
+        if !payload.is_empty() {
+            let key = MemoryKey::Remote { qpn: with.qpn, rkey };
+            with.memory.place(key, addr, payload).map_err(|_| Refusal::ACCESS)?;
+        }
+        let addr = addr.wrapping_add(payload.len() as u64);
+        let remaining = remaining - payload.len() as u32;
+        self.current = Current::Write { addr, rkey, remaining };
+        Ok(())
+    }
+
+    fn finish_write(
+        &mut self,
+        immediate: Option<u32>,
+        byte_length: u32,
+        with: &mut Requests<'_, impl Memory>,
+    ) {
+        if let Some(immediate) = immediate {
+            let received = Received::Immediate(immediate);
+            self.complete(Work::ReceiveWriteImmediate, byte_length, received, with.completions);
+        }
+        self.finish_message();
+    }
+
+    fn begin_read(
+        &mut self,
+        psn: Psn,
+        reth: Reth,
+        with: &Requests<'_, impl Memory>,
+    ) -> Result<u32, Trouble> {
+        check_reth(with.qpn, &reth, RemoteAccess::Read, &*with.memory)?;
+        let reply = Reply::new(psn, reth, self.mtu, false);
+        if !self.replies.push(reply, self.resources) {
+            return Err(Refusal::INVALID);
+        }
+        self.finish_message();
+        Ok(reply.end.since(reply.first))
+    }
+
+    fn finish_message(&mut self) {
+        self.current = Current::None;
+        self.msn = (self.msn + 1) & 0x00FF_FFFF;
+    }
+
+    /// Completes the oldest receive. What was checked before makes sure that there is one.
+    fn complete(
+        &mut self,
+        work: Work,
+        byte_length: u32,
+        received: Received,
+        completions: &mut Completions,
+    ) {
+        if let Some(entry) = self.queue.pop() {
+            let (wr_id, status) = (entry.wr_id, Status::Success);
+            completions.push(Completion { wr_id, status, work, byte_length, received });
+        }
+    }
+}
+
+impl Reply {
+    fn new(psn: Psn, reth: Reth, mtu: u32, repeated: bool) -> Self {
+        let packets = reth.length.div_ceil(mtu).max(1);
+        Self { first: psn, next: psn, end: psn.plus(packets), reth, repeated }
+    }
+
+    /// The next packet of the response.
+    fn emit(
+        &mut self,
+        qpn: Qpn,
+        peer: Qpn,
+        mtu: u32,
+        aeth: Aeth,
+        memory: &impl Memory,
+        out: &mut Transmit,
+    ) -> Result<(), Trouble> {
+        let index = self.next.since(self.first);
+        let offset = index * mtu;
+        let rkey = self.reth.rkey;
+        let reth = Reth {
+            addr: self.reth.addr.wrapping_add(u64::from(offset)),
+            rkey,
+            length: mtu.min(self.reth.length - offset),
+        };
+        check_reth(qpn, &reth, RemoteAccess::Read, memory)?;
+        let message = match (index == 0, self.next.next() == self.end) {
+            (true, true) => Message::ReadResponseOnly(aeth),
+            (true, false) => Message::ReadResponseFirst(aeth),
+            (false, false) => Message::ReadResponseMiddle,
+            (false, true) => Message::ReadResponseLast(aeth),
+        };
+        out.start(Bth::new(peer, self.next), &message, reth.length);
+        if reth.length > 0 {
+            let key = MemoryKey::Remote { qpn, rkey };
+            out.push_piece(Piece { key, addr: reth.addr, length: reth.length });
+        }
+        if self.repeated {
+            out.mark_retransmission();
+        }
+        self.next = self.next.next();
+        Ok(())
+    }
+}
+
+/// Checks all of the memory that `reth` names. No key is needed for no bytes (IBTA volume 1, 9.4.3).
+fn check_reth(
+    qpn: Qpn,
+    reth: &Reth,
+    access: RemoteAccess,
+    memory: &impl Memory,
+) -> Result<(), Trouble> {
+    if reth.length == 0 {
+        return Ok(());
+    }
+    memory.check_remote(qpn, reth.rkey, reth.addr, reth.length, access).map_err(|_| Refusal::ACCESS)
+}

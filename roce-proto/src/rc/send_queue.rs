@@ -1,0 +1,221 @@
+//! The send queue.
+
+use alloc::boxed::Box;
+use alloc::vec;
+
+use crate::Psn;
+use crate::rc::{
+    LocalSge, MESSAGE_MAX_BYTES, Payload, PostError, QpConfig, SendFlags, SendOp, SendRequest,
+    Work, sge,
+};
+
+/// A ring of send requests. Positions count up for ever; a request's position is its name.
+#[derive(Debug)]
+pub(super) struct SendQueue {
+    entries: Box<[SendEntry]>,
+    sges: Box<[LocalSge]>,
+    inline: Box<[u8]>,
+    sge_room: usize,
+    inline_room: usize,
+    head: u64,
+    tail: u64,
+}
+
+/// A send request.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SendEntry {
+    pub(super) wr_id: u64,
+    pub(super) op: SendOp,
+    pub(super) flags: SendFlags,
+    /// Bytes of payload. More than [`MESSAGE_MAX_BYTES`] cannot be done.
+    pub(super) length: u32,
+    /// The sequence number of its first packet, once it has started.
+    pub(super) first: Psn,
+    /// How many sequence numbers it takes, once it has started.
+    pub(super) packets: u32,
+    stored: Stored,
+}
+
+/// Where the payload of an entry is.
+#[derive(Clone, Copy, Debug)]
+enum Stored {
+    Regions { count: u8 },
+    Inline,
+}
+
+/// The payload of an entry.
+pub(super) enum Bytes<'a> {
+    Regions(&'a [LocalSge]),
+    Inline(&'a [u8]),
+}
+
+impl SendQueue {
+    pub(super) fn new(config: &QpConfig) -> Self {
+        const NOTHING: SendEntry = SendEntry {
+            wr_id: 0,
+            op: SendOp::Send,
+            flags: SendFlags { fence: false, signaled: false, solicited: false },
+            length: 0,
+            first: Psn::new(0),
+            packets: 0,
+            stored: Stored::Inline,
+        };
+        let slots = config.send_wr.next_power_of_two() as usize;
+        let (sge_room, inline_room) = (config.send_sge as usize, config.inline_bytes as usize);
+        Self {
+            entries: vec![NOTHING; slots].into_boxed_slice(),
+            sges: vec![LocalSge::default(); slots * sge_room].into_boxed_slice(),
+            inline: vec![0; slots * inline_room].into_boxed_slice(),
+            sge_room,
+            inline_room,
+            head: 0,
+            tail: 0,
+        }
+    }
+
+    /// The position of the oldest request.
+    pub(super) const fn head(&self) -> u64 {
+        self.head
+    }
+
+    /// The position of the next request to be posted.
+    pub(super) const fn tail(&self) -> u64 {
+        self.tail
+    }
+
+    pub(super) const fn len(&self) -> u32 {
+        (self.tail - self.head) as u32
+    }
+
+    /// Whether `request` fits a slot.
+    pub(super) fn check(&self, request: &SendRequest<'_>) -> Result<(), PostError> {
+        match request.payload {
+            _ if is_local(&request.op) => Ok(()),
+            Payload::Regions(sges) if sges.len() > self.sge_room => Err(PostError::TooManySges),
+            Payload::Regions(_) => Ok(()),
+            Payload::Inline(_) if matches!(request.op, SendOp::RdmaRead { .. }) => {
+                Err(PostError::InlineRead)
+            }
+            Payload::Inline(parts) => {
+                let length: usize = parts.iter().map(|part| part.len()).sum();
+                if length > self.inline_room { Err(PostError::InlineTooLong) } else { Ok(()) }
+            }
+        }
+    }
+
+    /// Appends a request that [`SendQueue::check`] accepts. The caller has made sure that there is room.
+    pub(super) fn push(&mut self, request: &SendRequest<'_>) {
+        let slot = self.slot(self.tail);
+        let (length, stored) = match request.payload {
+            _ if is_local(&request.op) => (0, Stored::Inline),
+            Payload::Regions(sges) => {
+                let start = slot * self.sge_room;
+                self.sges[start..start + sges.len()].copy_from_slice(sges);
+                (sge::total_bytes(sges), Stored::Regions { count: sges.len() as u8 })
+            }
+            Payload::Inline(parts) => (self.capture(slot, parts), Stored::Inline),
+        };
+        let SendRequest { wr_id, op, flags, .. } = *request;
+        let (first, packets) = (Psn::new(0), 0);
+        self.entries[slot] = SendEntry { wr_id, op, flags, length, first, packets, stored };
+        self.tail += 1;
+    }
+
+    pub(super) fn get(&self, position: u64) -> &SendEntry {
+        debug_assert!(position < self.tail, "the request was posted");
+        &self.entries[self.slot(position)]
+    }
+
+    pub(super) fn get_mut(&mut self, position: u64) -> &mut SendEntry {
+        let slot = self.slot(position);
+        &mut self.entries[slot]
+    }
+
+    /// The payload of the request at `position`.
+    pub(super) fn bytes(&self, position: u64) -> Bytes<'_> {
+        let slot = self.slot(position);
+        let entry = &self.entries[slot];
+        match entry.stored {
+            Stored::Regions { count } => {
+                let start = slot * self.sge_room;
+                Bytes::Regions(&self.sges[start..start + usize::from(count)])
+            }
+            Stored::Inline => {
+                let start = slot * self.inline_room;
+                Bytes::Inline(&self.inline[start..start + entry.length as usize])
+            }
+        }
+    }
+
+    /// The scatter-gather list of an RDMA READ.
+    pub(super) fn sges(&self, position: u64) -> &[LocalSge] {
+        match self.bytes(position) {
+            Bytes::Regions(sges) => sges,
+            Bytes::Inline(_) => &[],
+        }
+    }
+
+    /// Removes the oldest request.
+    pub(super) fn pop(&mut self) -> SendEntry {
+        let entry = *self.get(self.head);
+        self.head += 1;
+        entry
+    }
+
+    fn capture(&mut self, slot: usize, parts: &[&[u8]]) -> u32 {
+        let start = slot * self.inline_room;
+        let mut room = &mut self.inline[start..start + self.inline_room];
+        let mut length = 0;
+        for part in parts {
+            let (here, rest) = room.split_at_mut(part.len());
+            here.copy_from_slice(part);
+            room = rest;
+            length += part.len() as u32;
+        }
+        length
+    }
+
+    fn slot(&self, position: u64) -> usize {
+        position as usize & (self.entries.len() - 1)
+    }
+}
+
+impl SendEntry {
+    /// The sequence number after its last packet, once it has started.
+    pub(super) const fn end(&self) -> Psn {
+        self.first.plus(self.packets)
+    }
+
+    /// Whether it is a SEND or an RDMA WRITE, so that its packets carry payload and are acknowledged.
+    pub(super) const fn carries_payload(&self) -> bool {
+        matches!(
+            self.op,
+            SendOp::Send | SendOp::SendWithInvalidate { .. } | SendOp::RdmaWrite { .. }
+        )
+    }
+
+    /// How many packets its payload takes at an MTU of `mtu` bytes, or `None` if it is too long.
+    pub(super) const fn packets_at(&self, mtu: u32) -> Option<u32> {
+        match self.length {
+            _ if is_local(&self.op) => Some(0),
+            0 => Some(1),
+            1..=MESSAGE_MAX_BYTES => Some(self.length.div_ceil(mtu)),
+            _ => None,
+        }
+    }
+
+    pub(super) const fn work(&self) -> Work {
+        match self.op {
+            SendOp::Send | SendOp::SendWithInvalidate { .. } => Work::Send,
+            SendOp::RdmaWrite { .. } => Work::RdmaWrite,
+            SendOp::RdmaRead { .. } => Work::RdmaRead,
+            SendOp::Bind(_) => Work::Bind,
+            SendOp::LocalInvalidate { .. } => Work::LocalInvalidate,
+        }
+    }
+}
+
+/// Whether an operation sends nothing.
+const fn is_local(op: &SendOp) -> bool {
+    matches!(op, SendOp::Bind(_) | SendOp::LocalInvalidate { .. })
+}

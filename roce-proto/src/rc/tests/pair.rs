@@ -1,0 +1,413 @@
+//! Two ends with queue pairs between them, a network with faults, and a virtual clock.
+
+use core::cmp::Reverse;
+use core::time::Duration;
+use std::collections::{BinaryHeap, VecDeque};
+use std::vec;
+use std::vec::Vec;
+
+use super::memory::{ALL, BASE, TestMemory};
+use crate::rc::{
+    Completion, Connection, Limits, LocalSge, Payload, QpConfig, QueuePair, ReadBudget,
+    RecvRequest, SendFlags, SendOp, SendRequest, SendWindow, Transmit, datagram_cost,
+};
+use crate::wire::{Opcode, Packet, RnrTimer};
+use crate::{PathMtu, Psn, Qpn, Time};
+
+/// The key of all memory of an end.
+pub(super) const KEY: u32 = 0x1234;
+
+pub(super) const SIGNALED: SendFlags = SendFlags { fence: false, signaled: true, solicited: false };
+pub(super) const SILENT: SendFlags = SendFlags { fence: false, signaled: false, solicited: false };
+
+/// What the pair is made of.
+#[derive(Clone, Debug)]
+pub(super) struct Options {
+    pub(super) seed: u64,
+    pub(super) mtu: PathMtu,
+    pub(super) queue_pairs: usize,
+    pub(super) memory_bytes: usize,
+    pub(super) config: QpConfig,
+    pub(super) send_psn: [u32; 2],
+    pub(super) retry_count: u8,
+    pub(super) rnr_retry_count: u8,
+    pub(super) ack_timeout_exponent: u8,
+    pub(super) reads: u8,
+    pub(super) read_budget: Option<u64>,
+    pub(super) network: Network,
+}
+
+/// What the network does to packets. Chances are in thousandths.
+#[derive(Clone, Debug)]
+pub(super) struct Network {
+    pub(super) latency: Duration,
+    pub(super) jitter: Duration,
+    pub(super) loss: u64,
+    pub(super) duplication: u64,
+    /// The receive buffer of each end, as the kernel counts it.
+    pub(super) buffer: u64,
+    /// How long an end takes for one packet.
+    pub(super) service: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            seed: 1,
+            mtu: PathMtu::Bytes1024,
+            queue_pairs: 1,
+            memory_bytes: 1 << 20,
+            config: QpConfig {
+                send_wr: 64,
+                recv_wr: 64,
+                send_sge: 4,
+                recv_sge: 4,
+                inline_bytes: 64,
+            },
+            send_psn: [0x00AB_CDEF, 0x0012_3456],
+            retry_count: 7,
+            rnr_retry_count: 7,
+            ack_timeout_exponent: 14,
+            reads: 16,
+            read_budget: None,
+            network: Network {
+                latency: Duration::from_micros(20),
+                jitter: Duration::ZERO,
+                loss: 0,
+                duplication: 0,
+                buffer: u64::MAX,
+                service: Duration::ZERO,
+            },
+        }
+    }
+}
+
+pub(super) struct Pair {
+    pub(super) now: Time,
+    pub(super) ends: [End; 2],
+    pub(super) network: Network,
+    pub(super) rng: Rng,
+    flying: BinaryHeap<Reverse<Flight>>,
+    flights: u64,
+    /// Every packet that left, lost ones included: from which end, and its opcode.
+    pub(super) log: Vec<(usize, Opcode, Psn)>,
+    /// Packets that found no room.
+    pub(super) overruns: u64,
+}
+
+/// One end: its queue pairs and what they share.
+pub(super) struct End {
+    pub(super) qps: Vec<QueuePair>,
+    pub(super) memory: TestMemory,
+    pub(super) window: SendWindow,
+    pub(super) reads: ReadBudget,
+    pub(super) completions: Vec<(usize, Completion)>,
+    /// While set, nothing is done here: the process does not run.
+    pub(super) asleep_until: Time,
+    socket: VecDeque<Vec<u8>>,
+    socket_used: u64,
+    serve_at: Time,
+    turn: usize,
+}
+
+/// A packet on its way. Ordered by time of arrival.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct Flight {
+    at: Time,
+    number: u64,
+    to: usize,
+    datagram: Vec<u8>,
+}
+
+/// SplitMix64.
+pub(super) struct Rng(pub(super) u64);
+
+impl Rng {
+    pub(super) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.0;
+        z = (z ^ z >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ z >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ z >> 31
+    }
+
+    pub(super) fn below(&mut self, bound: u64) -> u64 {
+        self.next() % bound
+    }
+
+    pub(super) fn chance(&mut self, thousandths: u64) -> bool {
+        self.below(1000) < thousandths
+    }
+
+    pub(super) fn bytes(&mut self, length: usize) -> Vec<u8> {
+        (0..length).map(|_| self.next() as u8).collect()
+    }
+}
+
+impl Pair {
+    /// Two ends whose queue pairs are connected one to one.
+    pub(super) fn new(options: &Options) -> Self {
+        let mut pair = Self::unconnected(options);
+        for index in 0..options.queue_pairs {
+            for end in 0..2 {
+                pair.ends[end].qps[index].connect(&connection(options, end, index));
+            }
+        }
+        pair
+    }
+
+    pub(super) fn unconnected(options: &Options) -> Self {
+        Self {
+            now: Time::from_nanos(1_000_000),
+            ends: [End::new(options), End::new(options)],
+            network: options.network.clone(),
+            rng: Rng(options.seed),
+            flying: BinaryHeap::new(),
+            flights: 0,
+            log: Vec::new(),
+            overruns: 0,
+        }
+    }
+
+    /// Posts a send request on queue pair 0 of `end`.
+    pub(super) fn send(&mut self, end: usize, wr_id: u64, op: SendOp, sges: &[LocalSge]) {
+        self.send_on(end, 0, wr_id, op, SIGNALED, sges);
+    }
+
+    pub(super) fn send_on(
+        &mut self,
+        end: usize,
+        qp: usize,
+        wr_id: u64,
+        op: SendOp,
+        flags: SendFlags,
+        sges: &[LocalSge],
+    ) {
+        let request = SendRequest { wr_id, op, flags, payload: Payload::Regions(sges) };
+        self.ends[end].qps[qp].post_send(&request).expect("the queue has room");
+    }
+
+    /// Posts a receive on queue pair 0 of `end`.
+    pub(super) fn recv(&mut self, end: usize, wr_id: u64, sges: &[LocalSge]) {
+        self.recv_on(end, 0, wr_id, sges);
+    }
+
+    pub(super) fn recv_on(&mut self, end: usize, qp: usize, wr_id: u64, sges: &[LocalSge]) {
+        self.ends[end].qps[qp].post_recv(&RecvRequest { wr_id, sges }).expect("the queue has room");
+    }
+
+    /// Runs until nothing is left to do, or for at most `limit`.
+    pub(super) fn run_for(&mut self, limit: Duration) {
+        let end = self.now + limit;
+        while let Some(next) = self.turn() {
+            if next > end {
+                self.now = end;
+                return;
+            }
+            self.now = next;
+        }
+    }
+
+    /// Runs until nothing is left to do; panics if that takes more than ten minutes of virtual time.
+    pub(super) fn run(&mut self) {
+        let start = self.now;
+        self.run_for(Duration::from_secs(600));
+        assert!(self.now - start < Duration::from_secs(600), "still busy after ten minutes");
+    }
+
+    /// Does all that is ready now; returns when there is more to do.
+    pub(super) fn turn(&mut self) -> Option<Time> {
+        while self.flying.peek().is_some_and(|Reverse(flight)| flight.at <= self.now) {
+            if let Some(Reverse(flight)) = self.flying.pop() {
+                self.arrive(flight.to, flight.datagram);
+            }
+        }
+        for end in 0..2 {
+            if self.ends[end].asleep_until <= self.now {
+                self.ends[end].receive(self.now, self.network.service);
+                for datagram in self.ends[end].transmit(self.now) {
+                    self.launch(end, datagram);
+                }
+            }
+        }
+        let arrival = self.flying.peek().map(|Reverse(flight)| flight.at);
+        let wakes = self.ends.iter().filter_map(|end| end.wake_at(self.now));
+        wakes.chain(arrival).min()
+    }
+
+    fn launch(&mut self, from: usize, datagram: Vec<u8>) {
+        let packet = Packet::parse(&datagram).expect("what is sent parses");
+        self.log.push((from, packet.message.opcode(), packet.bth.psn));
+        if self.rng.chance(self.network.loss) {
+            return;
+        }
+        let copies = 1 + usize::from(self.rng.chance(self.network.duplication));
+        for _ in 0..copies {
+            let jitter = match self.network.jitter.as_nanos() as u64 {
+                0 => 0,
+                jitter => self.rng.below(jitter),
+            };
+            let at = self.now + self.network.latency + Duration::from_nanos(jitter);
+            let (number, to) = (self.flights, 1 - from);
+            self.flights += 1;
+            self.flying.push(Reverse(Flight { at, number, to, datagram: datagram.clone() }));
+        }
+    }
+
+    fn arrive(&mut self, to: usize, datagram: Vec<u8>) {
+        let end = &mut self.ends[to];
+        let cost = datagram_cost(datagram.len());
+        if end.socket_used.saturating_add(cost) > self.network.buffer {
+            self.overruns += 1;
+            return;
+        }
+        if end.socket.is_empty() {
+            end.serve_at = end.serve_at.max(self.now + self.network.service);
+        }
+        end.socket_used += cost;
+        end.socket.push_back(datagram);
+    }
+
+    /// Completions that `end` polled so far, for queue pair 0.
+    pub(super) fn completions(&self, end: usize) -> Vec<Completion> {
+        self.ends[end].completions.iter().map(|(_, completion)| *completion).collect()
+    }
+
+    /// Packets with this opcode that left `end`.
+    pub(super) fn count(&self, end: usize, opcode: Opcode) -> usize {
+        self.log.iter().filter(|(from, sent, _)| *from == end && *sent == opcode).count()
+    }
+
+    /// Takes queue pair 0 of `end` to ERROR.
+    pub(super) fn fail(&mut self, end: usize) {
+        let End { qps, window, reads, .. } = &mut self.ends[end];
+        qps[0].fail(&mut Limits { window, reads });
+    }
+}
+
+impl End {
+    fn new(options: &Options) -> Self {
+        let mut memory = TestMemory::new(options.memory_bytes);
+        memory.open(KEY, 0, options.memory_bytes, ALL);
+        Self {
+            qps: (0..options.queue_pairs)
+                .map(|index| QueuePair::new(qpn(index), &options.config))
+                .collect(),
+            memory,
+            window: SendWindow::new(),
+            reads: options.read_budget.map_or(ReadBudget::unlimited(), ReadBudget::new),
+            completions: Vec::new(),
+            asleep_until: Time::ZERO,
+            socket: VecDeque::new(),
+            socket_used: 0,
+            serve_at: Time::ZERO,
+            turn: 0,
+        }
+    }
+
+    fn wake_at(&self, now: Time) -> Option<Time> {
+        let served = (!self.socket.is_empty()).then_some(self.serve_at);
+        let deadlines = self.qps.iter().filter_map(QueuePair::deadline);
+        let due = deadlines.chain(served).min()?;
+        Some(due.max(self.asleep_until).max(now))
+    }
+
+    fn receive(&mut self, now: Time, service: Duration) {
+        while !self.socket.is_empty() && self.serve_at <= now {
+            if let Some(datagram) = self.socket.pop_front() {
+                self.socket_used -= datagram_cost(datagram.len());
+                self.serve_at = if service.is_zero() { now } else { self.serve_at + service };
+                self.deliver(now, &datagram);
+            }
+        }
+        let mut limits = Limits { window: &mut self.window, reads: &mut self.reads };
+        for qp in &mut self.qps {
+            if qp.deadline().is_some_and(|deadline| deadline <= now) {
+                qp.handle_deadline(now, &mut limits);
+            }
+        }
+        self.reap();
+    }
+
+    pub(super) fn deliver(&mut self, now: Time, datagram: &[u8]) {
+        let packet = Packet::parse(datagram).expect("what arrives parses");
+        let to = packet.bth.dest_qpn;
+        let mut limits = Limits { window: &mut self.window, reads: &mut self.reads };
+        if let Some(qp) = self.qps.iter_mut().find(|qp| qp.qpn() == to) {
+            qp.handle_packet(now, &packet, &mut self.memory, &mut limits);
+        }
+    }
+
+    fn transmit(&mut self, now: Time) -> Vec<Vec<u8>> {
+        let mut sent = vec![];
+        let mut out = Transmit::new();
+        let count = self.qps.len();
+        let mut idle = 0;
+        while idle < count {
+            let qp = &mut self.qps[self.turn % count];
+            self.turn += 1;
+            let mut limits = Limits { window: &mut self.window, reads: &mut self.reads };
+            if qp.wants_transmit() && qp.poll_transmit(now, &mut self.memory, &mut limits, &mut out)
+            {
+                sent.push(assemble(&out, &self.memory));
+                idle = 0;
+            } else {
+                idle += 1;
+            }
+        }
+        self.reap();
+        sent
+    }
+
+    fn reap(&mut self) {
+        for (index, qp) in self.qps.iter_mut().enumerate() {
+            while let Some(completion) = qp.poll_completion() {
+                self.completions.push((index, completion));
+            }
+        }
+    }
+}
+
+pub(super) fn connection(options: &Options, end: usize, index: usize) -> Connection {
+    Connection {
+        remote_qpn: qpn(index),
+        path_mtu: options.mtu,
+        send_psn: Psn::new(options.send_psn[end]),
+        recv_psn: Psn::new(options.send_psn[1 - end]),
+        retry_count: options.retry_count,
+        rnr_retry_count: options.rnr_retry_count,
+        ack_timeout_exponent: options.ack_timeout_exponent,
+        min_rnr_timer: RnrTimer::new(12),
+        initiator_depth: options.reads,
+        responder_resources: options.reads,
+    }
+}
+
+pub(super) const fn qpn(index: usize) -> Qpn {
+    Qpn::new(0x100 + index as u32)
+}
+
+/// `length` bytes at `offset` of an end's memory.
+pub(super) const fn sge(offset: usize, length: usize) -> LocalSge {
+    LocalSge { addr: BASE + offset as u64, length: length as u32, lkey: KEY }
+}
+
+pub(super) const fn write_to(offset: usize) -> SendOp {
+    SendOp::RdmaWrite { remote_addr: BASE + offset as u64, rkey: KEY }
+}
+
+pub(super) const fn read_from(offset: usize) -> SendOp {
+    SendOp::RdmaRead { remote_addr: BASE + offset as u64, rkey: KEY }
+}
+
+/// Puts a packet together as a provider does, without an invariant CRC.
+fn assemble(out: &Transmit, memory: &TestMemory) -> Vec<u8> {
+    let mut datagram = out.headers().to_vec();
+    for piece in out.pieces() {
+        datagram.extend_from_slice(memory.slice(piece.addr, piece.length));
+    }
+    datagram.extend_from_slice(&[0; 3][..out.pad_bytes()]);
+    datagram.extend_from_slice(&[0; 4]);
+    assert_eq!(datagram.len(), out.datagram_bytes());
+    datagram
+}
