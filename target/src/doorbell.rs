@@ -1,0 +1,77 @@
+//! Wakes a thread that sleeps on a descriptor.
+
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Wake, Waker};
+
+use rustix::event::EventfdFlags;
+
+/// A flag with a descriptor that is readable while the flag is up. Ringing it twice before it is answered is
+/// one system call.
+#[derive(Debug)]
+pub(crate) struct Doorbell {
+    rung: AtomicBool,
+    eventfd: OwnedFd,
+}
+
+impl Doorbell {
+    pub(crate) fn new() -> std::io::Result<Arc<Self>> {
+        let eventfd = rustix::event::eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
+        Ok(Arc::new(Self { rung: AtomicBool::new(false), eventfd }))
+    }
+
+    pub(crate) fn ring(&self) {
+        if !self.rung.swap(true, Ordering::AcqRel) {
+            // It can not fail: the counter is at most one.
+            let _ = rustix::io::write(&self.eventfd, &1u64.to_ne_bytes());
+        }
+    }
+
+    /// Takes the flag down; true if it was up. What was done before the ring is visible afterwards. One
+    /// relaxed load while it is down.
+    pub(crate) fn answer(&self) -> bool {
+        if !self.rung.load(Ordering::Relaxed) {
+            return false;
+        }
+        let _ = rustix::io::read(&self.eventfd, &mut [0; 8]);
+        self.rung.swap(false, Ordering::AcqRel)
+    }
+
+    pub(crate) fn fd(&self) -> RawFd {
+        self.eventfd.as_fd().as_raw_fd()
+    }
+
+    pub(crate) fn waker(self: &Arc<Self>) -> Waker {
+        Arc::clone(self).into()
+    }
+}
+
+impl Wake for Doorbell {
+    fn wake(self: Arc<Self>) {
+        self.ring();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.ring();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_readable_exactly_while_it_is_up() {
+        let bell = Doorbell::new().unwrap();
+        let readable = || rustix::io::read(&bell.eventfd, &mut [0; 8]).is_ok();
+        assert!(!bell.answer());
+        bell.ring();
+        bell.waker().wake();
+        assert!(bell.answer());
+        assert!(!readable());
+        assert!(!bell.answer());
+        bell.ring();
+        assert!(readable());
+    }
+}

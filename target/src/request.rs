@@ -1,0 +1,261 @@
+//! Requests: the commands of one connection between their arrival and the end of their response.
+
+use nvme_proto::Cid;
+
+use crate::controller::{Abort, Direction, Outcome, Work};
+use crate::pool::Buffer;
+use crate::storage::OperationKey;
+
+/// Names a slot of a [`Slots`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Slot(pub(crate) u32);
+
+/// Names a receive of a connection, and the capsule that lies in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Receive(pub(crate) u32);
+
+/// Where a request is in its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum State {
+    /// Its capsule was parsed; it goes on at once.
+    Arrived,
+    /// It needs a buffer and stands in line for one.
+    AwaitingBuffer,
+    /// It has a buffer and stands in line to fetch its data from the host.
+    AwaitingFetch,
+    /// An RDMA READ brings its data from the host.
+    Fetching,
+    /// Storage works on it.
+    Executing,
+    /// The controller keeps it open (Asynchronous Event Request, Abort).
+    Parked,
+    /// It ended, and its response stands in line for room in the send queue.
+    AwaitingResponse,
+    /// Its response is in the send queue; the host may use its command id again.
+    Responding,
+}
+
+/// Where a request's data is on the host's side.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum HostData {
+    /// It has none.
+    None,
+    /// In the capsule that it came with.
+    InCapsule {
+        /// From this byte of the in-capsule data on.
+        offset: u32,
+    },
+    /// In the host's memory.
+    Keyed {
+        /// Address there.
+        address: u64,
+        /// Its key.
+        key: u32,
+    },
+}
+
+/// A command under way. It owes the host exactly one completion.
+#[derive(Debug)]
+pub(crate) struct Request {
+    pub(crate) state: State,
+    pub(crate) cid: Cid,
+    /// The receive that its capsule came in; held until the response, so a connection never has more
+    /// commands than receives.
+    pub(crate) receive: Receive,
+    owed: Owed,
+    /// What to do; nothing for a command that was refused, or once the controller has it.
+    pub(crate) work: Option<Work>,
+    pub(crate) host: HostData,
+    pub(crate) direction: Option<Direction>,
+    /// Bytes to move between host and buffer.
+    pub(crate) length: u32,
+    /// The key that the host wants invalidated with the response.
+    pub(crate) invalidate: Option<u32>,
+    pub(crate) buffer: Option<Buffer>,
+    /// What storage does for it now.
+    pub(crate) operation: Option<OperationKey>,
+    /// Ranges of a Deallocate that are done.
+    pub(crate) ranges_done: usize,
+    /// Somebody wants it aborted and waits for an answer.
+    pub(crate) abort: Option<Abort>,
+    pub(crate) outcome: Outcome,
+    /// Entries of the send queue that its response takes.
+    pub(crate) send_entries: u32,
+}
+
+impl Request {
+    pub(crate) fn new(cid: Cid, receive: Receive) -> Self {
+        Self {
+            state: State::Arrived,
+            cid,
+            receive,
+            owed: Owed::new(),
+            work: None,
+            host: HostData::None,
+            direction: None,
+            length: 0,
+            invalidate: None,
+            buffer: None,
+            operation: None,
+            ranges_done: 0,
+            abort: None,
+            outcome: Outcome::SUCCESS,
+            send_entries: 0,
+        }
+    }
+
+    /// The one completion is being sent.
+    pub(crate) fn answer(&mut self) {
+        debug_assert_ne!(self.state, State::Responding);
+        self.state = State::Responding;
+        self.owed.settle();
+    }
+
+    /// The connection is gone: there is nobody to answer.
+    pub(crate) fn abandon(&mut self) {
+        self.owed.settle();
+    }
+
+    /// Whether data goes from its buffer to the host when it succeeds.
+    pub(crate) fn sends_data(&self) -> bool {
+        self.direction == Some(Direction::ControllerToHost) && self.outcome.status.is_success()
+    }
+}
+
+/// The duty to complete a command. Dropping it unsettled is a bug of ours.
+#[derive(Debug)]
+struct Owed {
+    open: bool,
+}
+
+impl Owed {
+    fn new() -> Self {
+        Self { open: true }
+    }
+
+    fn settle(&mut self) {
+        debug_assert!(self.open, "a command is completed once");
+        self.open = false;
+    }
+}
+
+impl Drop for Owed {
+    fn drop(&mut self) {
+        debug_assert!(!self.open || std::thread::panicking(), "a command was never completed");
+    }
+}
+
+/// The request slots of one connection, allocated when it is made.
+#[derive(Debug)]
+pub(crate) struct Slots {
+    requests: Box<[Option<Request>]>,
+    free: Vec<Slot>,
+    /// The command id of each slot whose command is unanswered, else [`Slots::NO_CID`]; apart from the
+    /// requests so that looking for one reads little memory.
+    cids: Box<[u32]>,
+}
+
+impl Slots {
+    const NO_CID: u32 = u32::MAX;
+
+    pub(crate) fn new(count: u32) -> Self {
+        Self {
+            requests: (0..count).map(|_| None).collect(),
+            free: (0..count).rev().map(Slot).collect(),
+            cids: (0..count).map(|_| Self::NO_CID).collect(),
+        }
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        self.requests.len()
+    }
+
+    pub(crate) fn has_room(&self) -> bool {
+        !self.free.is_empty()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.free.len() == self.requests.len()
+    }
+
+    /// Puts a request into a free slot; there must be one.
+    pub(crate) fn insert(&mut self, request: Request) -> Slot {
+        let slot = self.free.pop().expect("the caller saw room");
+        self.cids[slot.0 as usize] = request.cid.0.into();
+        self.requests[slot.0 as usize] = Some(request);
+        slot
+    }
+
+    pub(crate) fn get(&mut self, slot: Slot) -> &mut Request {
+        self.requests[slot.0 as usize].as_mut().expect("a slot in use is known by its request only")
+    }
+
+    /// The request's response is on its way: its id is free again.
+    pub(crate) fn answer(&mut self, slot: Slot) {
+        self.get(slot).answer();
+        self.cids[slot.0 as usize] = Self::NO_CID;
+    }
+
+    pub(crate) fn remove(&mut self, slot: Slot) -> Request {
+        let request = self.requests[slot.0 as usize].take().expect("a slot is freed once");
+        self.cids[slot.0 as usize] = Self::NO_CID;
+        self.free.push(slot);
+        request
+    }
+
+    /// The slot of the unanswered command with this id.
+    pub(crate) fn find(&self, cid: Cid) -> Option<Slot> {
+        let cid = u32::from(cid.0);
+        self.cids.iter().position(|&other| other == cid).map(|index| Slot(index as u32))
+    }
+
+    /// All slots in use.
+    pub(crate) fn in_use(&self) -> impl Iterator<Item = Slot> + use<> {
+        let used: Vec<Slot> = (self.requests.iter().enumerate())
+            .filter(|(_, request)| request.is_some())
+            .map(|(index, _)| Slot(index as u32))
+            .collect();
+        used.into_iter()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_id_is_found_until_its_answer_is_on_its_way() {
+        let mut slots = Slots::new(2);
+        let slot = slots.insert(Request::new(Cid(0xFFFF), Receive(0)));
+        assert_eq!(slots.find(Cid(0xFFFF)), Some(slot));
+        assert_eq!(slots.find(Cid(0)), None);
+        slots.answer(slot);
+        assert_eq!(slots.find(Cid(0xFFFF)), None);
+        let other = slots.insert(Request::new(Cid(0xFFFF), Receive(1)));
+        assert!(!slots.has_room());
+        assert_eq!(slots.find(Cid(0xFFFF)), Some(other));
+        slots.remove(slot);
+        slots.get(other).abandon();
+        slots.remove(other);
+        assert!(slots.is_empty());
+    }
+
+    #[test]
+    #[should_panic(expected = "never completed")]
+    #[cfg(debug_assertions)]
+    fn a_command_can_not_be_forgotten() {
+        let mut slots = Slots::new(1);
+        let slot = slots.insert(Request::new(Cid(1), Receive(0)));
+        slots.remove(slot);
+    }
+
+    #[test]
+    #[should_panic(expected = "completed once")]
+    #[cfg(debug_assertions)]
+    fn a_command_can_not_be_completed_twice() {
+        let mut slots = Slots::new(1);
+        let slot = slots.insert(Request::new(Cid(1), Receive(0)));
+        slots.get(slot).abandon();
+        slots.get(slot).abandon();
+    }
+}

@@ -1,0 +1,90 @@
+//! Transports: how capsules and data travel between hosts and a poll group.
+
+pub mod rdma;
+
+use std::os::fd::RawFd;
+
+use ::rdma::{GroupStats, Time};
+
+use crate::backend::BackendError;
+use crate::core::Core;
+use crate::pool::Buffer;
+
+/// One way to reach hosts, on one core. A poll group calls it; one virtual call per turn and event.
+pub trait Transport: Send {
+    /// Does what has arrived and what other threads asked for; true if there was anything.
+    fn turn(&mut self, core: &mut Core) -> bool;
+
+    /// A request's operation ended.
+    fn operation_ended(
+        &mut self,
+        core: &mut Core,
+        whose: RequestKey,
+        result: Result<(), BackendError>,
+    );
+
+    /// A request's operation was to be cancelled and can not be.
+    fn operation_not_cancelled(&mut self, core: &mut Core, whose: RequestKey);
+
+    /// A request that stood in line gets its buffer.
+    fn buffer_granted(&mut self, core: &mut Core, whose: RequestKey, buffer: Buffer);
+
+    /// Hands everything to the device that the turn produced.
+    fn flush(&mut self, now: Time);
+
+    /// When [`Transport::turn`] must run again though nothing arrives.
+    fn deadline(&self) -> Option<Time>;
+
+    /// Asks for a wake-up on [`Transport::watched`]. One more turn is due before sleeping.
+    fn arm(&mut self);
+
+    /// What to sleep on; nothing where a simulator drives.
+    fn watched(&self) -> Option<RawFd>;
+
+    /// Ends every connection: now, or as soon as it has no command under way.
+    fn stop(&mut self, how: Stop);
+
+    /// Whether no connection is left.
+    fn is_empty(&self) -> bool;
+
+    /// Counters of its device group.
+    fn stats(&self) -> GroupStats;
+}
+
+/// How connections end when the target does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Stop {
+    /// Each when its commands are answered.
+    Drain,
+    /// At once.
+    Now,
+}
+
+/// Names a request in a poll group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RequestKey {
+    /// Index of the transport in its poll group.
+    pub transport: u8,
+    /// The connection, by the transport's numbering.
+    pub connection: u32,
+    /// Its request slot.
+    pub slot: u32,
+}
+
+impl RequestKey {
+    const CONNECTION_BITS: u32 = 24;
+
+    /// As a number, for storage's tags.
+    pub(crate) fn to_bits(self) -> u64 {
+        debug_assert!(self.connection < 1 << Self::CONNECTION_BITS);
+        u64::from(self.transport) << 56 | u64::from(self.connection) << 32 | u64::from(self.slot)
+    }
+
+    pub(crate) fn from_bits(bits: u64) -> Self {
+        Self {
+            transport: (bits >> 56) as u8,
+            connection: (bits >> 32) as u32 & ((1 << Self::CONNECTION_BITS) - 1),
+            slot: bits as u32,
+        }
+    }
+}

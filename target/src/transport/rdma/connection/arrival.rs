@@ -1,0 +1,177 @@
+//! From a capsule to a command that has its data.
+#![expect(unsafe_code, reason = "lends a buffer to the device, and copies in-capsule data")]
+
+use ::rdma::{Op, Provider, SendFlags, SendWr, Sge};
+use nvme_proto::{Sqe, Status};
+
+use super::{Connection, Desk, Ended};
+use crate::controller::{Command, Direction, IoKind, IoWork, Work};
+use crate::pool::{Buffer, UNIT_BYTES};
+use crate::request::{HostData, Receive, Request, Slot, State};
+use crate::transport::rdma::sgl;
+use crate::transport::rdma::work_id::WorkKind;
+
+impl<P: Provider> Connection<P> {
+    /// A capsule of `bytes` bytes is in a receive.
+    pub(crate) fn received(
+        &mut self,
+        desk: &mut Desk<'_, P>,
+        receive: u32,
+        bytes: u32,
+    ) -> Result<(), Ended> {
+        self.arrived.push_back((Receive(receive), bytes));
+        self.admit(desk)
+    }
+
+    /// Takes capsules up in order while there are free slots.
+    pub(super) fn admit(&mut self, desk: &mut Desk<'_, P>) -> Result<(), Ended> {
+        while self.slots.has_room() && !self.leaving {
+            let Some((receive, bytes)) = self.arrived.pop_front() else { break };
+            self.begin(desk, receive, bytes)?;
+        }
+        Ok(())
+    }
+
+    fn begin(&mut self, desk: &mut Desk<'_, P>, receive: Receive, bytes: u32) -> Result<(), Ended> {
+        let in_capsule = bytes.checked_sub(size_of::<Sqe>() as u32);
+        let in_capsule = in_capsule.ok_or(Ended::ShortCapsule(bytes))?;
+        let sqe = self.area.entry(receive);
+        let in_flight = self.slots.find(sqe.cid()).is_some();
+        let slot = self.slots.insert(Request::new(sqe.cid(), receive));
+        if in_flight {
+            return self.refuse(desk, slot, Status::COMMAND_ID_CONFLICT.with_dnr());
+        }
+        match self.queue().parse(desk.core.now, &sqe) {
+            Ok(command) => self.place(desk, slot, &sqe, command, in_capsule),
+            Err(outcome) => self.respond(desk, slot, outcome),
+        }
+    }
+
+    /// Finds the data of a command, and a buffer for it.
+    fn place(
+        &mut self,
+        desk: &mut Desk<'_, P>,
+        slot: Slot,
+        sqe: &Sqe,
+        command: Command,
+        in_capsule: u32,
+    ) -> Result<(), Ended> {
+        let request = self.slots.get(slot);
+        request.invalidate = sgl::invalidated_key(&sqe.dptr).filter(|_| desk.can_invalidate);
+        let io = match &command.work {
+            Work::Io(work) => Some(*work),
+            Work::Control(_) => None,
+        };
+        request.work = Some(command.work);
+        let Some(transfer) = command.transfer else { return self.execute(desk, slot) };
+        request.direction = Some(transfer.direction);
+        request.length = transfer.length_bytes;
+        match sgl::locate(&sqe.dptr, transfer, in_capsule) {
+            Ok(host) => request.host = host,
+            Err(status) => return self.refuse(desk, slot, status),
+        }
+        match buffer_bytes(io.as_ref(), request.host, request.length) {
+            Some(bytes) => self.allocate(desk, slot, bytes),
+            None => self.execute(desk, slot),
+        }
+    }
+
+    fn allocate(&mut self, desk: &mut Desk<'_, P>, slot: Slot, bytes: u32) -> Result<(), Ended> {
+        let whose = self.request_key(desk, slot);
+        match desk.core.buffers().allocate(whose, bytes) {
+            Some(buffer) => self.buffered(desk, slot, buffer),
+            None => {
+                self.slots.get(slot).state = State::AwaitingBuffer;
+                Ok(())
+            }
+        }
+    }
+
+    /// A request that stood in line has its buffer.
+    pub(crate) fn buffer_granted(
+        &mut self,
+        desk: &mut Desk<'_, P>,
+        slot: u32,
+        buffer: Buffer,
+    ) -> Result<(), Ended> {
+        self.buffered(desk, Slot(slot), buffer)
+    }
+
+    fn buffered(
+        &mut self,
+        desk: &mut Desk<'_, P>,
+        slot: Slot,
+        buffer: Buffer,
+    ) -> Result<(), Ended> {
+        let request = self.slots.get(slot);
+        let buffer = request.buffer.insert(buffer);
+        match (request.direction, request.host) {
+            (Some(Direction::HostToController), HostData::Keyed { .. }) => {
+                request.state = State::AwaitingFetch;
+                self.to_fetch.push_back(slot);
+                self.fetch(desk)
+            }
+            (Some(Direction::HostToController), HostData::InCapsule { offset }) => {
+                let length = request.length;
+                // SAFETY: nothing was started on the buffer, and the capsule stays until the response.
+                unsafe {
+                    let data = self.area.in_capsule(request.receive, offset, length);
+                    let pool = desk.core.buffers().pool();
+                    pool.bytes(buffer)[..length as usize].copy_from_slice(data);
+                }
+                self.execute(desk, slot)
+            }
+            _ => self.execute(desk, slot),
+        }
+    }
+
+    /// Starts RDMA READs in order, as many as the host serves at once.
+    pub(super) fn fetch(&mut self, desk: &mut Desk<'_, P>) -> Result<(), Ended> {
+        while self.fetches_left > 0 && self.send_entries_left > 0 {
+            let Some(slot) = self.to_fetch.pop_front() else { break };
+            self.fetches_left -= 1;
+            let request = self.slots.get(slot);
+            request.state = State::Fetching;
+            let HostData::Keyed { address, key } = request.host else {
+                unreachable!("only data in host memory is fetched")
+            };
+            let buffer = request.buffer.as_ref().expect("it was buffered before");
+            let addr = desk.core.buffers().pool().address(buffer) as u64;
+            let sge = Sge { addr, length: request.length, lkey: desk.pool_key };
+            let wr = SendWr {
+                wr_id: self.work_id(WorkKind::Fetch, slot.0),
+                op: Op::RdmaRead { remote_addr: address, rkey: key },
+                flags: SendFlags::SIGNALED,
+                sges: &[sge],
+            };
+            // SAFETY: the buffer stays with its request until this completes or the queue pair is released,
+            // and nothing else works on it meanwhile.
+            unsafe { self.push_send(desk, &wr) }?;
+        }
+        Ok(())
+    }
+
+    /// A request's data is in its buffer.
+    pub(crate) fn fetched(&mut self, desk: &mut Desk<'_, P>, slot: u32) -> Result<(), Ended> {
+        self.fetches_left += 1;
+        self.send_entries_left += 1;
+        self.execute(desk, Slot(slot))?;
+        self.pump(desk)
+    }
+}
+
+/// The buffer that a command needs: none when its data can be used where it lies in the capsule.
+fn buffer_bytes(io: Option<&IoWork>, host: HostData, length: u32) -> Option<u32> {
+    let compares = io.is_some_and(|work| work.kind == IoKind::Compare);
+    let writes = io.is_some_and(|work| matches!(work.kind, IoKind::Write { .. }));
+    match host {
+        HostData::None => None,
+        // Host data, and the medium's behind it.
+        _ if compares => Some(2 * length),
+        HostData::Keyed { .. } => Some(length),
+        // The medium takes whole pages only; who puts data elsewhere pays for a copy.
+        HostData::InCapsule { offset } => {
+            (writes && !(offset as usize).is_multiple_of(UNIT_BYTES)).then_some(length)
+        }
+    }
+}

@@ -1,0 +1,225 @@
+//! A command that has its data is done by its controller or by storage.
+#![expect(unsafe_code, reason = "lends buffers to storage, and reads and writes them")]
+
+use ::rdma::Provider;
+use nvme_proto::Status;
+
+use super::{Connection, Desk, Ended};
+use crate::backend::BackendError;
+use crate::controller::{ControlWork, Execution, IoKind, IoWork, Outcome, Work};
+use crate::request::{HostData, Slot, State};
+use crate::storage::{Operation, Span};
+
+impl<P: Provider> Connection<P> {
+    pub(super) fn execute(&mut self, desk: &mut Desk<'_, P>, slot: Slot) -> Result<(), Ended> {
+        let request = self.slots.get(slot);
+        request.state = State::Executing;
+        match request.work.take() {
+            Some(Work::Control(work)) => self.control(desk, slot, work),
+            Some(Work::Io(work)) => {
+                request.work = Some(Work::Io(work));
+                self.start(desk, slot, &work)
+            }
+            None => unreachable!("a command that was parsed has work"),
+        }
+    }
+
+    fn control(
+        &mut self,
+        desk: &mut Desk<'_, P>,
+        slot: Slot,
+        work: ControlWork,
+    ) -> Result<(), Ended> {
+        let now = desk.core.now;
+        let request = self.slots.get(slot);
+        let length = request.length as usize;
+        let sends = request.sends_data();
+        let data: &mut [u8] = match (&mut request.buffer, request.host) {
+            // SAFETY: nothing works on the buffer now: its data has been fetched, or is yet to be made.
+            (Some(buffer), _) => unsafe { desk.core.buffers().pool().bytes(buffer) },
+            (None, HostData::InCapsule { offset }) => {
+                // SAFETY: the receive completed, and is posted again with the response only.
+                unsafe { self.area.in_capsule(request.receive, offset, request.length) }
+            }
+            (None, _) => &mut [],
+        };
+        let data = &mut data[..length];
+        if sends {
+            // What the controller leaves out must not be what the buffer held before.
+            data.fill(0);
+        }
+        let queue = self.queue.as_mut().expect("a connection has its queue until it is ending");
+        let execution = queue.execute(now, request.cid, work, data);
+        desk.look = true;
+        match execution {
+            Execution::Complete(outcome) => self.respond(desk, slot, outcome),
+            Execution::Disconnect(outcome) => {
+                self.leaving = true;
+                self.respond(desk, slot, outcome)
+            }
+            Execution::Parked => {
+                request.state = State::Parked;
+                if let Some(buffer) = request.buffer.take() {
+                    desk.core.buffers().release(buffer);
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn start(&mut self, desk: &mut Desk<'_, P>, slot: Slot, work: &IoWork) -> Result<(), Ended> {
+        let (offset, length) = (work.offset_bytes, work.length_bytes);
+        let operation = match work.kind {
+            IoKind::Read => Operation::read(offset, self.span(desk, slot, 0)),
+            IoKind::Write { fua } => Operation::write(offset, self.span(desk, slot, 0), fua),
+            IoKind::Flush => Operation::flush(),
+            IoKind::WriteZeroes { fua, deallocate } => {
+                Operation::write_zeroes(offset, length, fua, deallocate)
+            }
+            IoKind::Compare => {
+                let behind = self.slots.get(slot).length;
+                Operation::read(offset, self.span(desk, slot, behind))
+            }
+            IoKind::Deallocate => match self.next_range(desk, slot, work) {
+                Ok(Some((offset, length))) => Operation::deallocate(offset, length),
+                Ok(None) => return self.finish(desk, slot, work, Ok(())),
+                Err(status) => return self.fail(desk, slot, work, status),
+            },
+        };
+        self.operations += 1;
+        let whose = self.request_key(desk, slot);
+        let operation = desk.core.submit(whose, work.namespace, operation);
+        self.slots.get(slot).operation = Some(operation);
+        Ok(())
+    }
+
+    /// The memory of a request's data, `from` bytes into its buffer.
+    fn span(&mut self, desk: &mut Desk<'_, P>, slot: Slot, from: u32) -> Span {
+        let request = self.slots.get(slot);
+        match (&request.buffer, request.host) {
+            // SAFETY: the buffer stays with its request, and no device works on it, until the operation ends:
+            // the response comes after that, and an ending connection waits for it.
+            (Some(buffer), _) => unsafe {
+                desk.core.buffers().pool().span(buffer, from, request.length)
+            },
+            // SAFETY: likewise; the receive is posted again with the response.
+            (None, HostData::InCapsule { offset }) => unsafe {
+                self.area.span(request.receive, offset, request.length)
+            },
+            (None, _) => unreachable!("a command that moves data has it somewhere"),
+        }
+    }
+
+    fn next_range(
+        &mut self,
+        desk: &mut Desk<'_, P>,
+        slot: Slot,
+        work: &IoWork,
+    ) -> Result<Option<(u64, u64)>, Status> {
+        let request = self.slots.get(slot);
+        let data: &[u8] = match (&mut request.buffer, request.host) {
+            // SAFETY: fetched, and storage never works on a list of ranges.
+            (Some(buffer), _) => unsafe { desk.core.buffers().pool().bytes(buffer) },
+            (None, HostData::InCapsule { offset }) => {
+                // SAFETY: the receive completed, and is posted again with the response only.
+                unsafe { self.area.in_capsule(request.receive, offset, request.length) }
+            }
+            (None, _) => &[],
+        };
+        let data = &data[..request.length as usize];
+        let queue = self.queue.as_ref().expect("a connection has its queue until it is ending");
+        let range = queue.deallocate_ranges(work, data)?.nth(request.ranges_done);
+        request.ranges_done += 1;
+        Ok(range)
+    }
+
+    /// The operation of a request is over.
+    pub(crate) fn executed(
+        &mut self,
+        desk: &mut Desk<'_, P>,
+        slot: u32,
+        result: Result<(), BackendError>,
+    ) -> Result<(), Ended> {
+        let slot = Slot(slot);
+        self.operations -= 1;
+        let request = self.slots.get(slot);
+        request.operation = None;
+        let Some(Work::Io(work)) = request.work else {
+            unreachable!("storage works for I/O commands")
+        };
+        if let Some(abort) = request.abort.take() {
+            let aborted = result == Err(BackendError::Cancelled);
+            if aborted {
+                self.fail(desk, slot, &work, Status::ABORT_REQUESTED)?;
+            } else {
+                self.executed_unaborted(desk, slot, &work, result)?;
+            }
+            self.queue().answer_abort(abort, aborted);
+            return Ok(());
+        }
+        self.executed_unaborted(desk, slot, &work, result)
+    }
+
+    fn executed_unaborted(
+        &mut self,
+        desk: &mut Desk<'_, P>,
+        slot: Slot,
+        work: &IoWork,
+        result: Result<(), BackendError>,
+    ) -> Result<(), Ended> {
+        match (work.kind, result) {
+            (IoKind::Deallocate, Ok(())) => self.start(desk, slot, work),
+            (IoKind::Compare, Ok(())) if !self.is_equal(desk, slot) => {
+                self.fail(desk, slot, work, Status::COMPARE_FAILURE)
+            }
+            _ => self.finish(desk, slot, work, result),
+        }
+    }
+
+    /// Whether host data and medium agree, which lie one behind the other in the buffer.
+    fn is_equal(&mut self, desk: &mut Desk<'_, P>, slot: Slot) -> bool {
+        let request = self.slots.get(slot);
+        let buffer = request.buffer.as_mut().expect("a Compare has a buffer");
+        // SAFETY: the operation is over, and no device works on it.
+        let bytes = unsafe { desk.core.buffers().pool().bytes(buffer) };
+        let (host, medium) = bytes.split_at(request.length as usize);
+        host == medium
+    }
+
+    fn finish(
+        &mut self,
+        desk: &mut Desk<'_, P>,
+        slot: Slot,
+        work: &IoWork,
+        result: Result<(), BackendError>,
+    ) -> Result<(), Ended> {
+        let cid = self.slots.get(slot).cid;
+        let outcome = self.queue().finish_io(cid, work, result);
+        self.respond(desk, slot, outcome)
+    }
+
+    fn fail(
+        &mut self,
+        desk: &mut Desk<'_, P>,
+        slot: Slot,
+        work: &IoWork,
+        status: Status,
+    ) -> Result<(), Ended> {
+        let cid = self.slots.get(slot).cid;
+        let outcome = self.queue().io_failed(cid, work, status);
+        self.respond(desk, slot, outcome)
+    }
+
+    /// Ends a command before it was done.
+    pub(super) fn refuse(
+        &mut self,
+        desk: &mut Desk<'_, P>,
+        slot: Slot,
+        status: Status,
+    ) -> Result<(), Ended> {
+        match self.slots.get(slot).work {
+            Some(Work::Io(work)) => self.fail(desk, slot, &work, status),
+            _ => self.respond(desk, slot, Outcome::from(status)),
+        }
+    }
+}

@@ -1,0 +1,310 @@
+//! One connection: an NVMe queue, its queue pair, and the requests under way on it.
+//!
+//! A command goes through `arrival` (its capsule is parsed, its data found and fetched), `execution` (the
+//! controller or storage does it) and `response`.
+
+mod arrival;
+mod execution;
+mod response;
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use ::rdma::{
+    ConnId, Device, Group, Provider, PushError, QpKey, RecvWr, SendWr, Time, WcStatus,
+};
+use nvme_proto::{Cid, Status};
+
+use super::area::Area;
+use super::negotiation::Negotiated;
+use super::pool_key;
+use super::work_id::{WorkId, WorkKind};
+use crate::controller::{Abort, Accepted, CloseReason, Event, Queue};
+use crate::core::Core;
+use crate::request::{Receive, Slot, Slots, State};
+use crate::transport::RequestKey;
+
+/// A connection.
+pub(super) struct Connection<P: Provider> {
+    key: usize,
+    conn: ConnId,
+    qp: QpKey,
+    peer: SocketAddr,
+    /// Nothing once the connection is ending.
+    queue: Option<Queue>,
+    area: Area<P>,
+    slots: Slots,
+    /// Capsules that found no free slot: receive, and bytes of the capsule.
+    arrived: VecDeque<(Receive, u32)>,
+    /// Requests in line for an RDMA READ.
+    to_fetch: VecDeque<Slot>,
+    /// Requests in line for room in the send queue.
+    to_respond: VecDeque<Slot>,
+    fetches_left: u32,
+    send_entries_left: u32,
+    /// Operations that storage still works on.
+    operations: u32,
+    /// The host said goodbye: end when the last response was sent.
+    leaving: bool,
+}
+
+/// What a connection works with during one call.
+pub(super) struct Desk<'a, P: Provider> {
+    pub(super) group: &'a mut P::Group,
+    pub(super) core: &'a mut Core,
+    pool_key: u32,
+    can_invalidate: bool,
+    transport: u8,
+    /// A controller may have changed what it waits for.
+    pub(super) look: bool,
+}
+
+impl<'a, P: Provider> Desk<'a, P> {
+    pub(super) fn new(
+        group: &'a mut P::Group,
+        core: &'a mut Core,
+        pool: &P::Region,
+        device: &P::Device,
+        transport: u8,
+    ) -> Self {
+        let can_invalidate = device.caps().send_with_invalidate;
+        Self { group, core, pool_key: pool_key::<P>(pool), can_invalidate, transport, look: false }
+    }
+}
+
+/// Why a connection ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ended {
+    /// The host went away, or is unreachable.
+    Disconnected,
+    /// A work request failed, which leaves the queue pair in ERROR.
+    WorkFailed(WorkKind, WcStatus),
+    /// A capsule of so many bytes, too few for an entry.
+    ShortCapsule(u32),
+    /// The device did not take a work request.
+    Push(PushError),
+    /// The controller wants it.
+    Controller(CloseReason),
+    /// The host sent a Disconnect command.
+    Goodbye,
+    /// The target is stopping.
+    Stopping,
+}
+
+impl Ended {
+    /// Whether the host broke a rule or failed, and did not just leave.
+    fn is_fault(&self) -> bool {
+        !matches!(self, Self::Disconnected | Self::Goodbye | Self::Stopping)
+    }
+}
+
+impl fmt::Display for Ended {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Disconnected => f.write_str("disconnected"),
+            Self::WorkFailed(WorkKind::Receive, status) => write!(f, "receive: {status}"),
+            Self::WorkFailed(WorkKind::Fetch, status) => write!(f, "reading host memory: {status}"),
+            Self::WorkFailed(WorkKind::Data, status) => write!(f, "writing host memory: {status}"),
+            Self::WorkFailed(WorkKind::Response, status) => write!(f, "response: {status}"),
+            Self::ShortCapsule(bytes) => write!(f, "a command capsule of {bytes} bytes"),
+            Self::Push(error) => write!(f, "work request refused: {error}"),
+            Self::Controller(reason) => write!(f, "{reason}"),
+            Self::Goodbye => f.write_str("the host disconnected in order"),
+            Self::Stopping => f.write_str("the target is stopping"),
+        }
+    }
+}
+
+impl<P: Provider> Connection<P> {
+    pub(super) fn new(
+        key: usize,
+        conn: ConnId,
+        qp: QpKey,
+        area: Area<P>,
+        negotiated: Negotiated,
+        desk: &mut Desk<'_, P>,
+        accepted: Accepted,
+    ) -> Self {
+        let slots = area.layout().slots;
+        let peer = accepted.peer;
+        let queue = Queue::new(Arc::clone(&desk.core.registry), accepted);
+        Self {
+            key,
+            conn,
+            qp,
+            peer,
+            queue: Some(queue),
+            slots: Slots::new(slots),
+            arrived: VecDeque::with_capacity(area.layout().receives as usize),
+            area,
+            to_fetch: VecDeque::with_capacity(slots as usize),
+            to_respond: VecDeque::with_capacity(slots as usize),
+            fetches_left: negotiated.initiator_depth.into(),
+            send_entries_left: desk.group.granted(qp).send_wr.min(negotiated.send_entries()),
+            operations: 0,
+            leaving: false,
+        }
+    }
+
+    pub(super) fn conn(&self) -> ConnId {
+        self.conn
+    }
+
+    /// Posts all receives, before the connection is accepted: commands may arrive before the host is known
+    /// to be ready.
+    pub(super) fn post_receives(&mut self, desk: &mut Desk<'_, P>) -> Result<(), Ended> {
+        (0..self.area.layout().receives).try_for_each(|index| self.post_receive(desk, Receive(index)))
+    }
+
+    #[expect(unsafe_code, reason = "lends the receive's memory to the device")]
+    fn post_receive(&mut self, desk: &mut Desk<'_, P>, receive: Receive) -> Result<(), Ended> {
+        let (sges, count) = self.area.receive_sges(receive);
+        let wr = RecvWr { wr_id: self.work_id(WorkKind::Receive, receive.0), sges: &sges[..count] };
+        // SAFETY: the area lives until the queue pair is released, and nobody uses this receive's part of it
+        // until it completes.
+        unsafe { desk.group.push_recv(self.qp, &wr) }.map_err(Ended::Push)
+    }
+
+    #[expect(unsafe_code, reason = "lends memory to the device")]
+    /// # Safety
+    /// As for [`Group::push_send`]; the memory belongs to this connection until its queue pair is released.
+    unsafe fn push_send(&mut self, desk: &mut Desk<'_, P>, wr: &SendWr<'_>) -> Result<(), Ended> {
+        self.send_entries_left -= 1;
+        // SAFETY: the caller's promise.
+        unsafe { desk.group.push_send(self.qp, wr) }.map_err(Ended::Push)
+    }
+
+    fn work_id(&self, kind: WorkKind, index: u32) -> u64 {
+        WorkId { kind, connection: self.key, index }.to_bits()
+    }
+
+    fn request_key(&self, desk: &Desk<'_, P>, slot: Slot) -> RequestKey {
+        RequestKey { transport: desk.transport, connection: self.key as u32, slot: slot.0 }
+    }
+
+    fn queue(&mut self) -> &mut Queue {
+        self.queue.as_mut().expect("a connection has its queue until it is ending")
+    }
+
+    /// Does what the controller wants.
+    pub(super) fn serve_controller(&mut self, desk: &mut Desk<'_, P>) -> Result<(), Ended> {
+        while let Some(event) = self.queue().poll(desk.core.now) {
+            match event {
+                Event::Complete { cid, outcome } => {
+                    let parked = self.find(cid, State::Parked);
+                    if let Some(slot) = parked {
+                        self.respond(desk, slot, outcome)?;
+                    }
+                }
+                Event::Abort(abort) => self.abort(desk, abort)?,
+                Event::Close(reason) => return Err(Ended::Controller(reason)),
+            }
+        }
+        Ok(())
+    }
+
+    /// When [`Connection::serve_controller`] must run again.
+    pub(super) fn deadline(&self) -> Option<Time> {
+        self.queue.as_ref()?.deadline()
+    }
+
+    fn find(&mut self, cid: Cid, state: State) -> Option<Slot> {
+        self.slots.find(cid).filter(|&slot| self.slots.get(slot).state == state)
+    }
+
+    /// Aborts a command if it has not gone too far.
+    fn abort(&mut self, desk: &mut Desk<'_, P>, abort: Abort) -> Result<(), Ended> {
+        let Some(slot) = self.slots.find(abort.cid) else {
+            self.queue().answer_abort(abort, false);
+            return Ok(());
+        };
+        let whose = self.request_key(desk, slot);
+        let request = self.slots.get(slot);
+        match (request.state, request.operation) {
+            (State::AwaitingBuffer, _) => desk.core.buffers().leave(whose),
+            (State::AwaitingFetch, _) => self.to_fetch.retain(|other| *other != slot),
+            (State::Executing, Some(operation)) if request.abort.is_none() => {
+                request.abort = Some(abort);
+                desk.core.storage().cancel(operation);
+                return Ok(());
+            }
+            _ => {
+                self.queue().answer_abort(abort, false);
+                return Ok(());
+            }
+        }
+        self.refuse(desk, slot, Status::ABORT_REQUESTED)?;
+        self.queue().answer_abort(abort, true);
+        Ok(())
+    }
+
+    /// The operation of a request could not be cancelled: it goes on.
+    pub(super) fn not_cancelled(&mut self, slot: u32) {
+        if let Some(abort) = self.slots.get(Slot(slot)).abort.take() {
+            self.queue().answer_abort(abort, false);
+        }
+    }
+
+    /// Whether every command but those the controller keeps open is answered.
+    pub(super) fn owes_nothing(&mut self) -> bool {
+        self.arrived.is_empty()
+            && self.slots.in_use().all(|slot| self.slots.get(slot).state == State::Parked)
+    }
+
+    pub(super) fn is_ending(&self) -> bool {
+        self.queue.is_none()
+    }
+
+    /// Stops everything: from here on nothing that the host sends is placed, and nobody is answered.
+    pub(super) fn end(&mut self, desk: &mut Desk<'_, P>, why: &Ended) {
+        let Some(mut queue) = self.queue.take() else { return };
+        if why.is_fault() {
+            tracing::info!(peer = %self.peer, qid = %queue.qid(), "connection ended: {why}");
+        } else {
+            tracing::debug!(peer = %self.peer, qid = %queue.qid(), "connection ended: {why}");
+        }
+        desk.group.fail(self.qp);
+        for slot in self.slots.in_use() {
+            let whose = self.request_key(desk, slot);
+            let request = self.slots.get(slot);
+            if let Some(abort) = request.abort.take() {
+                queue.answer_abort(abort, false);
+            }
+            if request.state == State::AwaitingBuffer {
+                desk.core.buffers().leave(whose);
+            }
+            if request.state != State::Responding {
+                request.abandon();
+            }
+            if let Some(operation) = request.operation {
+                desk.core.storage().cancel(operation);
+            }
+        }
+        queue.close(desk.core.now);
+    }
+
+    /// After the end: an operation of storage is over.
+    pub(super) fn operation_over(&mut self, slot: u32) {
+        self.slots.get(Slot(slot)).operation = None;
+        self.operations -= 1;
+    }
+
+    /// Whether storage still uses its memory.
+    pub(super) fn is_busy(&self) -> bool {
+        self.operations > 0
+    }
+
+    /// Frees everything, after its end, once it is not busy.
+    pub(super) fn bury(mut self, group: &mut P::Group, core: &mut Core) {
+        // From here on no device uses its buffers.
+        group.release(self.qp);
+        for slot in self.slots.in_use() {
+            if let Some(buffer) = self.slots.remove(slot).buffer {
+                core.buffers().release(buffer);
+            }
+        }
+        core.unreserve(self.slots.count());
+    }
+}

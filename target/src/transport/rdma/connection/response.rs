@@ -1,0 +1,106 @@
+//! The end of a command: its data and its response go to the host.
+#![expect(unsafe_code, reason = "lends buffers to the device")]
+
+use ::rdma::{Op, Provider, SendFlags, SendWr, Sge};
+
+use super::{Connection, Desk, Ended};
+use crate::controller::Outcome;
+use crate::request::{HostData, Slot};
+use crate::request::State;
+use crate::transport::rdma::work_id::WorkKind;
+
+impl<P: Provider> Connection<P> {
+    /// Answers a command, now or when the send queue has room.
+    pub(super) fn respond(
+        &mut self,
+        desk: &mut Desk<'_, P>,
+        slot: Slot,
+        outcome: Outcome,
+    ) -> Result<(), Ended> {
+        let request = self.slots.get(slot);
+        request.outcome = outcome;
+        request.state = State::AwaitingResponse;
+        request.send_entries = if request.sends_data() { 2 } else { 1 };
+        self.to_respond.push_back(slot);
+        self.send_responses(desk)
+    }
+
+    fn send_responses(&mut self, desk: &mut Desk<'_, P>) -> Result<(), Ended> {
+        while let Some(&slot) = self.to_respond.front() {
+            if self.slots.get(slot).send_entries > self.send_entries_left {
+                break;
+            }
+            self.to_respond.pop_front();
+            self.send(desk, slot)?;
+        }
+        Ok(())
+    }
+
+    fn send(&mut self, desk: &mut Desk<'_, P>, slot: Slot) -> Result<(), Ended> {
+        let request = self.slots.get(slot);
+        let (receive, cid, outcome) = (request.receive, request.cid, request.outcome);
+        let sends_data = request.sends_data();
+        let invalidate = request.invalidate;
+        // First, since the host may send its next command as soon as it has the response.
+        self.post_receive(desk, receive)?;
+        if sends_data {
+            self.send_data(desk, slot)?;
+        }
+        let response = self.queue().completion(cid, outcome);
+        let sge = self.area.set_response(slot, &response);
+        let op = invalidate.map_or(Op::Send, |rkey| Op::SendWithInvalidate { rkey });
+        let wr = SendWr {
+            wr_id: self.work_id(WorkKind::Response, slot.0),
+            op,
+            flags: SendFlags::SIGNALED,
+            sges: &[sge],
+        };
+        self.slots.answer(slot);
+        // SAFETY: the area lives until the queue pair is released, and the slot is taken until this completes.
+        unsafe { self.push_send(desk, &wr) }
+    }
+
+    /// Data to the host. The response follows it in the same queue, so it arrives first; only the response
+    /// is reported.
+    fn send_data(&mut self, desk: &mut Desk<'_, P>, slot: Slot) -> Result<(), Ended> {
+        let request = self.slots.get(slot);
+        let (Some(buffer), HostData::Keyed { address, key }) = (&request.buffer, request.host) else {
+            unreachable!("data for the host is in a buffer and goes to a key")
+        };
+        let addr = desk.core.buffers().pool().address(buffer) as u64;
+        let sge = Sge { addr, length: request.length, lkey: desk.pool_key };
+        let wr = SendWr {
+            wr_id: self.work_id(WorkKind::Data, slot.0),
+            op: Op::RdmaWrite { remote_addr: address, rkey: key },
+            flags: SendFlags::NONE,
+            sges: &[sge],
+        };
+        // SAFETY: the buffer stays with its request until the response completes, which is after this.
+        unsafe { self.push_send(desk, &wr) }
+    }
+
+    /// A response was sent: its request is over.
+    pub(crate) fn responded(&mut self, desk: &mut Desk<'_, P>, slot: u32) -> Result<(), Ended> {
+        let request = self.slots.remove(Slot(slot));
+        self.send_entries_left += request.send_entries;
+        if let Some(buffer) = request.buffer {
+            desk.core.buffers().release(buffer);
+        }
+        self.pump(desk)
+    }
+
+    /// Goes on with what waited for room.
+    pub(super) fn pump(&mut self, desk: &mut Desk<'_, P>) -> Result<(), Ended> {
+        self.send_responses(desk)?;
+        self.fetch(desk)?;
+        self.admit(desk)?;
+        if self.leaving && self.owes_nothing_but_receives() {
+            return Err(Ended::Goodbye);
+        }
+        Ok(())
+    }
+
+    fn owes_nothing_but_receives(&mut self) -> bool {
+        self.slots.in_use().all(|slot| self.slots.get(slot).state == State::Parked)
+    }
+}

@@ -1,0 +1,46 @@
+//! What a reception and the poll groups tell each other.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use ::rdma::{ConnId, Provider};
+
+use super::negotiation::Negotiated;
+use crate::port::Port;
+
+/// To a poll group.
+pub(super) enum ToGroup<P: Provider> {
+    /// A connection to take over.
+    Adopt(Box<Newcomer<P>>),
+    /// The connection manager lost a connection.
+    Lost(ConnId),
+}
+
+/// A connection on its way to its poll group.
+pub(super) struct Newcomer<P: Provider> {
+    pub(super) conn: ConnId,
+    pub(super) qp: P::NewQp,
+    pub(super) negotiated: Negotiated,
+    pub(super) port: Arc<Port>,
+    pub(super) peer: SocketAddr,
+}
+
+/// To a reception.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ToReception {
+    pub(super) conn: ConnId,
+    pub(super) news: News,
+}
+
+/// What happened to a connection in its poll group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum News {
+    /// Its receives are posted: accept it.
+    Ready,
+    /// There is no memory for it.
+    Refused,
+    /// Its queue pair is in ERROR: disconnect it.
+    Ending,
+    /// Its queue pair is released.
+    Gone,
+}

@@ -1,0 +1,386 @@
+//! NVMe over RDMA, on any provider.
+//!
+//! A [`Reception`] per device takes connection requests, checks them and places them on cores. An
+//! [`RdmaTransport`] per device and core owns the queue pairs there and moves capsules and data.
+
+mod area;
+mod connection;
+mod message;
+mod negotiation;
+mod reception;
+mod sgl;
+mod work_id;
+
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::Arc;
+use std::task::Waker;
+
+use ::rdma::{
+    Access, ConnId, Device, Group, GroupConfig, GroupStats, Mem, MemoryRegion, Provider, Time, Wc,
+    WcStatus,
+};
+use crossbeam::channel::{Receiver, Sender, unbounded};
+use slab::Slab;
+
+pub use self::reception::{Reception, ReceptionStats};
+
+use self::area::Area;
+use self::connection::{Connection, Desk, Ended};
+use self::message::{Newcomer, News, ToGroup, ToReception};
+use self::work_id::{WorkId, WorkKind};
+use super::{RequestKey, Stop, Transport};
+use crate::backend::BackendError;
+use crate::controller::Accepted;
+use crate::core::Core;
+use crate::doorbell::Doorbell;
+use crate::limits::COMPLETIONS_PER_GROUP;
+use crate::pool::{Buffer, PoolMemory};
+
+/// Completions fetched at once.
+const BATCH: usize = 64;
+
+/// The queue pairs of one device on one core.
+pub struct RdmaTransport<P: Provider> {
+    // Connections first: their areas are deregistered before the device's group goes.
+    connections: Slab<Connection<P>>,
+    device: P::Device,
+    group: P::Group,
+    /// The registration of the pool with this device.
+    pool: Arc<P::Region>,
+    /// Its index in the poll group.
+    index: u8,
+    inbox: Receiver<ToGroup<P>>,
+    reception: Sender<ToReception>,
+    reception_bell: Arc<Doorbell>,
+    /// Rung by other threads: messages, and changes to controllers.
+    bell: Arc<Doorbell>,
+    completions: Box<[Wc; BATCH]>,
+    /// Connections that are ending, until their last operation is over.
+    ending: Vec<usize>,
+    /// When a controller has to be looked at.
+    next_look: Option<Time>,
+    stop: Option<Stop>,
+}
+
+/// The sending half of a poll group's inbox, for a [`Reception`].
+pub struct GroupPort<P: Provider> {
+    handle: P::GroupHandle,
+    inbox: Sender<ToGroup<P>>,
+    bell: Arc<Doorbell>,
+}
+
+/// What all transports of one device are made of.
+pub struct DeviceParts<P: Provider> {
+    /// The device.
+    pub device: P::Device,
+    /// The pool, registered with it.
+    pub pool: Arc<P::Region>,
+    reception: Sender<ToReception>,
+    reception_bell: Arc<Doorbell>,
+    inbox: Receiver<ToReception>,
+}
+
+impl<P: Provider> DeviceParts<P> {
+    /// Registers the pool with a device.
+    ///
+    /// # Errors
+    /// What the system says.
+    #[expect(unsafe_code, reason = "registers the pool's memory")]
+    pub fn new(device: P::Device, memory: &Arc<PoolMemory>) -> std::io::Result<Self> {
+        let host = Mem::Host { addr: memory.address(), length: memory.length() };
+        // SAFETY: whoever makes the parts keeps the memory until the transports are gone; it is reached
+        // through buffers only.
+        let pool = Arc::new(unsafe { device.register(host, Access::LOCAL_WRITE) }?);
+        let (reception, inbox) = unbounded();
+        Ok(Self { device, pool, reception, reception_bell: Doorbell::new()?, inbox })
+    }
+}
+
+impl<P: Provider> RdmaTransport<P> {
+    /// The transport of one core.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub(crate) fn new(
+        parts: &DeviceParts<P>,
+        index: u8,
+        core: u32,
+        bell: Arc<Doorbell>,
+    ) -> std::io::Result<(Self, GroupPort<P>)> {
+        let config = GroupConfig {
+            completions: COMPLETIONS_PER_GROUP.min(parts.device.caps().max_cqe),
+            queue_pairs: 64,
+            completion_vector: core,
+        };
+        let group = parts.device.group(&config)?;
+        let (sender, inbox) = unbounded();
+        let port = GroupPort { handle: group.handle(), inbox: sender, bell: Arc::clone(&bell) };
+        let transport = Self {
+            connections: Slab::new(),
+            device: parts.device.clone(),
+            group,
+            pool: Arc::clone(&parts.pool),
+            index,
+            inbox,
+            reception: parts.reception.clone(),
+            reception_bell: Arc::clone(&parts.reception_bell),
+            bell,
+            completions: Box::new([Wc::default(); BATCH]),
+            ending: Vec::new(),
+            next_look: None,
+            stop: None,
+        };
+        Ok((transport, port))
+    }
+
+    fn tell(&self, conn: ConnId, news: News) {
+        // Nobody listens any more once the reception is gone, and then nothing is to be done.
+        let _ = self.reception.send(ToReception { conn, news });
+        self.reception_bell.ring();
+    }
+
+    fn read_inbox(&mut self, core: &mut Core) -> bool {
+        let mut progress = false;
+        while let Ok(message) = self.inbox.try_recv() {
+            progress = true;
+            match message {
+                ToGroup::Adopt(newcomer) => self.adopt(core, *newcomer),
+                ToGroup::Lost(conn) => {
+                    let found = self.connections.iter().find(|(_, other)| other.conn() == conn);
+                    if let Some((key, _)) = found {
+                        self.end(core, key, &Ended::Disconnected);
+                    }
+                }
+            }
+        }
+        progress
+    }
+
+    fn adopt(&mut self, core: &mut Core, newcomer: Newcomer<P>) {
+        let Newcomer { conn, qp, negotiated, port, peer } = newcomer;
+        let qp = self.group.adopt(qp);
+        let area = match Area::new(&self.device, negotiated.layout()) {
+            Ok(area) if self.stop.is_none() => area,
+            refused => {
+                if let Err(error) = refused {
+                    tracing::warn!(%peer, %error, "no memory for a connection");
+                }
+                self.group.release(qp);
+                return self.tell(conn, News::Refused);
+            }
+        };
+        let accepted = Accepted {
+            port,
+            qid: negotiated.qid,
+            entries: negotiated.entries,
+            peer,
+            waker: Waker::from(Arc::clone(&self.bell)),
+            now: core.now,
+        };
+        core.reserve(negotiated.slots() as usize);
+        let entry = self.connections.vacant_entry();
+        let key = entry.key();
+        let connection = entry.insert(Connection::new(
+            key,
+            conn,
+            qp,
+            area,
+            negotiated,
+            core,
+            accepted,
+        ));
+        let mut desk = Desk::new(&mut self.group, core, &self.pool, &self.device, self.index);
+        match connection.post_receives(&mut desk) {
+            Ok(()) => self.tell(conn, News::Ready),
+            Err(ended) => self.end(core, key, &ended),
+        }
+        self.next_look = Some(core.now);
+    }
+
+    fn poll_completions(&mut self, core: &mut Core) -> bool {
+        let mut progress = false;
+        loop {
+            let count = self.group.poll(core.now, &mut self.completions[..]);
+            for index in 0..count {
+                let completion = self.completions[index];
+                self.completed(core, &completion);
+            }
+            progress |= count > 0;
+            if count < BATCH {
+                return progress;
+            }
+        }
+    }
+
+    fn completed(&mut self, core: &mut Core, completion: &Wc) {
+        let id = WorkId::from_bits(completion.wr_id);
+        if !completion.is_success() {
+            let ended = match completion.status {
+                WcStatus::FLUSHED => Ended::Disconnected,
+                status => Ended::WorkFailed(id.kind, status),
+            };
+            return self.end(core, id.connection, &ended);
+        }
+        self.with(core, id.connection, |connection, desk| match id.kind {
+            WorkKind::Receive => connection.received(desk, id.index, completion.byte_len),
+            WorkKind::Fetch => connection.fetched(desk, id.index),
+            WorkKind::Response => connection.responded(desk, id.index),
+            WorkKind::Data => Ok(()),
+        });
+    }
+
+    /// Lets a connection do something; ends it if that says so.
+    fn with(
+        &mut self,
+        core: &mut Core,
+        key: usize,
+        act: impl FnOnce(&mut Connection<P>, &mut Desk<'_, P>) -> Result<(), Ended>,
+    ) {
+        let Some(connection) = self.connections.get_mut(key) else { return };
+        if connection.is_ending() {
+            return;
+        }
+        let mut desk = Desk::new(&mut self.group, core, &self.pool, &self.device, self.index);
+        let result = act(connection, &mut desk);
+        if desk.look {
+            self.next_look = Some(core.now);
+        }
+        if let Err(ended) = result {
+            self.end(core, key, &ended);
+        }
+    }
+
+    /// Asks every controller what it wants, after a wake-up or when a deadline has come.
+    fn look(&mut self, core: &mut Core) {
+        self.next_look = None;
+        for key in 0..self.connections.capacity() {
+            self.with(core, key, Connection::serve_controller);
+        }
+        let deadlines = self.connections.iter().filter_map(|(_, connection)| connection.deadline());
+        self.next_look = self.next_look.into_iter().chain(deadlines).min();
+    }
+
+    fn end(&mut self, core: &mut Core, key: usize, why: &Ended) {
+        let Some(connection) = self.connections.get_mut(key) else { return };
+        if connection.is_ending() {
+            return;
+        }
+        let conn = connection.conn();
+        let mut desk = Desk::new(&mut self.group, core, &self.pool, &self.device, self.index);
+        connection.end(&mut desk, why);
+        self.ending.push(key);
+        self.tell(conn, News::Ending);
+    }
+
+    /// Frees the connections whose last operation is over.
+    fn bury(&mut self, core: &mut Core) {
+        let mut index = 0;
+        while index < self.ending.len() {
+            let key = self.ending[index];
+            if self.connections[key].is_busy() {
+                index += 1;
+                continue;
+            }
+            self.ending.swap_remove(index);
+            let connection = self.connections.remove(key);
+            let conn = connection.conn();
+            connection.bury(&mut self.group, core);
+            self.tell(conn, News::Gone);
+        }
+    }
+
+    /// While draining: connections that owe nothing.
+    fn end_idle(&mut self, core: &mut Core, how: Stop) {
+        let keys: Vec<usize> = (self.connections.iter())
+            .filter(|(_, connection)| {
+                !connection.is_ending() && (how == Stop::Now || connection.owes_nothing())
+            })
+            .map(|(key, _)| key)
+            .collect();
+        for key in keys {
+            self.end(core, key, &Ended::Stopping);
+        }
+    }
+}
+
+impl<P: Provider> Transport for RdmaTransport<P> {
+    fn turn(&mut self, core: &mut Core) -> bool {
+        // The bell was answered by the poll group; whatever rang it is looked for here.
+        let mut progress = self.read_inbox(core);
+        progress |= self.poll_completions(core);
+        if core.rung || self.next_look.is_some_and(|at| at <= core.now) {
+            self.look(core);
+        }
+        if let Some(how) = self.stop {
+            self.end_idle(core, how);
+        }
+        if !self.ending.is_empty() {
+            self.bury(core);
+        }
+        progress
+    }
+
+    fn operation_ended(
+        &mut self,
+        core: &mut Core,
+        whose: RequestKey,
+        result: Result<(), BackendError>,
+    ) {
+        let key = whose.connection as usize;
+        let connection = self.connections.get_mut(key).expect("it waits for its operations");
+        if connection.is_ending() {
+            connection.operation_over(whose.slot);
+        } else {
+            self.with(core, key, |connection, desk| {
+                connection.executed(desk, whose.slot, result)
+            });
+        }
+    }
+
+    fn operation_not_cancelled(&mut self, core: &mut Core, whose: RequestKey) {
+        self.with(core, whose.connection as usize, |connection, _| {
+            connection.not_cancelled(whose.slot);
+            Ok(())
+        });
+    }
+
+    fn buffer_granted(&mut self, core: &mut Core, whose: RequestKey, buffer: Buffer) {
+        self.with(core, whose.connection as usize, |connection, desk| {
+            connection.buffer_granted(desk, whose.slot, buffer)
+        });
+    }
+
+    fn flush(&mut self, now: Time) {
+        self.group.flush(now);
+    }
+
+    fn deadline(&self) -> Option<Time> {
+        self.group.deadline().into_iter().chain(self.next_look).min()
+    }
+
+    fn arm(&mut self) {
+        self.group.acknowledge_wake();
+        self.group.arm();
+    }
+
+    fn watched(&self) -> Option<RawFd> {
+        self.group.fd().map(|fd| fd.as_raw_fd())
+    }
+
+    fn stop(&mut self, how: Stop) {
+        self.stop = self.stop.max(Some(how));
+    }
+
+    fn is_empty(&self) -> bool {
+        self.connections.is_empty()
+    }
+
+    fn stats(&self) -> GroupStats {
+        self.group.stats()
+    }
+}
+
+/// The key by which a device names the pool.
+fn pool_key<P: Provider>(region: &P::Region) -> u32 {
+    region.lkey()
+}

@@ -1,0 +1,149 @@
+//! What a host asks for when it connects, and what it gets (NVMe RDMA transport, connection private data).
+
+use ::rdma::{Caps, ConnParams, PrivateData};
+use nvme_proto::rdma_cm::{Accept, Reject, RejectStatus, Request};
+use nvme_proto::{IntoBytes, Qid};
+
+use super::area::Layout;
+use crate::limits::{ADMIN_QUEUE_ENTRIES, Limits};
+
+/// The sizes of a connection, agreed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Negotiated {
+    pub(super) qid: Qid,
+    /// Commands that the host may have outstanding, and receives that we post.
+    pub(super) entries: u16,
+    /// RDMA READs that we may have in flight.
+    pub(super) initiator_depth: u8,
+    /// In-capsule data of one command, in bytes.
+    pub(super) in_capsule: u32,
+}
+
+impl Negotiated {
+    /// Looks at a connection request; `params` are seen from our side.
+    ///
+    /// # Errors
+    /// What to reject it with.
+    pub(super) fn new(
+        params: &ConnParams,
+        caps: &Caps,
+        limits: &Limits,
+    ) -> Result<Self, RejectStatus> {
+        let request = Request::parse(params.private_data.as_slice())?;
+        let qid = request.qid();
+        if qid.0 > limits.io_queues {
+            return Err(RejectStatus::INVALID_QID);
+        }
+        let most = if qid.is_admin() { ADMIN_QUEUE_ENTRIES } else { limits.queue_depth };
+        let wanted = u16::try_from(request.send_entries()).unwrap_or(u16::MAX);
+        if !(2..=most).contains(&wanted) {
+            return Err(RejectStatus::INVALID_HSQSIZE);
+        }
+        // A host with less room for responses than for commands gets room for that many commands.
+        let entries = wanted.min(request.receive_entries());
+        // Data of writes and of Connect comes by RDMA READ.
+        let initiator_depth = params.initiator_depth.min(caps.max_initiator_depth);
+        if initiator_depth == 0 {
+            return Err(RejectStatus::INVALID_IRD);
+        }
+        // Capsules of the admin queue carry no data (RDMA transport, capsule size).
+        let in_capsule = if qid.is_admin() { 0 } else { limits.in_capsule_data_bytes };
+        Ok(Self { qid, entries, initiator_depth, in_capsule })
+    }
+
+    /// Request slots: as many again as there are commands, for responses that are under way while their
+    /// hosts already send the next commands.
+    pub(super) fn slots(&self) -> u32 {
+        2 * u32::from(self.entries)
+    }
+
+    /// Entries of the send queue: data and response of each slot, and RDMA READs.
+    pub(super) fn send_entries(&self) -> u32 {
+        2 * self.slots() + u32::from(self.initiator_depth)
+    }
+
+    /// Completions that can be outstanding at once.
+    pub(super) fn completions(&self) -> u32 {
+        u32::from(self.entries) + self.send_entries()
+    }
+
+    pub(super) fn layout(&self) -> Layout {
+        let receives = self.entries.into();
+        Layout { receives, slots: self.slots(), in_capsule: self.in_capsule }
+    }
+
+    /// How to accept.
+    pub(super) fn acceptance(&self, request: &ConnParams) -> ConnParams {
+        ConnParams {
+            responder_resources: 0,
+            initiator_depth: self.initiator_depth,
+            retry_count: request.retry_count,
+            rnr_retry_count: request.rnr_retry_count,
+            private_data: private(Accept::new(self.entries).as_bytes()),
+        }
+    }
+}
+
+/// The private data of a rejection.
+pub(super) fn rejection(status: RejectStatus) -> PrivateData {
+    private(Reject::new(status).as_bytes())
+}
+
+fn private(bytes: &[u8]) -> PrivateData {
+    PrivateData::new(bytes).expect("32 bytes at most")
+}
+
+#[cfg(test)]
+mod tests {
+    use nvme_proto::Cntlid;
+
+    use super::*;
+
+    fn ask(private_data: &[u8], initiator_depth: u8) -> Result<Negotiated, RejectStatus> {
+        let private_data = PrivateData::new(private_data).unwrap();
+        let params = ConnParams { initiator_depth, private_data, ..ConnParams::default() };
+        Negotiated::new(&params, &Caps::software("test"), &Limits::default())
+    }
+
+    fn request(qid: u16, receive: u16, send: u32) -> Request {
+        Request::new(Qid(qid), Cntlid(0), receive, send)
+    }
+
+    #[test]
+    fn what_the_kernel_host_asks_for_is_granted() {
+        let admin = ask(request(0, 32, 32).as_bytes(), 16).unwrap();
+        assert_eq!((admin.entries, admin.in_capsule, admin.initiator_depth), (32, 0, 16));
+        let mut padded = request(3, 128, 128).as_bytes().to_vec();
+        padded.resize(148, 0);
+        let io = ask(&padded, 200).unwrap();
+        assert_eq!((io.qid, io.entries, io.in_capsule), (Qid(3), 128, 4096));
+        assert_eq!(io.initiator_depth, Caps::software("test").max_initiator_depth);
+        let params = io.acceptance(&ConnParams::default());
+        assert_eq!(Accept::parse(params.private_data.as_slice()).unwrap().receive_entries(), 128);
+    }
+
+    #[test]
+    fn each_mistake_has_its_status() {
+        let good = request(1, 128, 128);
+        assert_eq!(
+            ask(&good.as_bytes()[..31], 1),
+            Err(RejectStatus::INVALID_PRIVATE_DATA_LENGTH)
+        );
+        assert_eq!(ask(&[], 1), Err(RejectStatus::INVALID_PRIVATE_DATA_LENGTH));
+        let mut format = good.as_bytes().to_vec();
+        format[0] = 1;
+        assert_eq!(ask(&format, 1), Err(RejectStatus::INVALID_RECFMT));
+        assert_eq!(ask(request(65, 128, 128).as_bytes(), 1), Err(RejectStatus::INVALID_QID));
+        assert_eq!(ask(request(0, 32, 33).as_bytes(), 1), Err(RejectStatus::INVALID_HSQSIZE));
+        assert_eq!(ask(request(1, 128, 1).as_bytes(), 1), Err(RejectStatus::INVALID_HSQSIZE));
+        assert_eq!(ask(request(1, 128, 129).as_bytes(), 1), Err(RejectStatus::INVALID_HSQSIZE));
+        assert_eq!(ask(request(1, 128, 65_536).as_bytes(), 1), Err(RejectStatus::INVALID_HSQSIZE));
+        assert_eq!(ask(request(1, 0, 128).as_bytes(), 1), Err(RejectStatus::INVALID_HRQSIZE));
+        assert_eq!(ask(good.as_bytes(), 0), Err(RejectStatus::INVALID_IRD));
+    }
+
+    #[test]
+    fn a_host_that_takes_few_responses_sends_few_commands() {
+        assert_eq!(ask(request(1, 5, 128).as_bytes(), 1).unwrap().entries, 5);
+    }
+}

@@ -1,0 +1,288 @@
+//! Where hosts knock: connection requests of one device.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::Arc;
+
+use ::rdma::{
+    CmError, CmEvent, ConnId, ConnOptions, ConnParams, ConnectionManager, Device, Provider, QpConfig,
+    Time,
+};
+use crossbeam::channel::Receiver;
+use nvme_proto::rdma_cm::RejectStatus;
+
+use super::message::{Newcomer, News, ToGroup, ToReception};
+use super::negotiation::{Negotiated, rejection};
+use super::{DeviceParts, GroupPort};
+use crate::doorbell::Doorbell;
+use crate::limits::{COMPLETIONS_PER_GROUP, Limits};
+use crate::port::Port;
+
+/// The connection manager of one device, its listeners, and the connections under its care.
+pub struct Reception<P: Provider> {
+    cm: P::Cm,
+    device: P::Device,
+    limits: Limits,
+    ports: BTreeMap<ConnId, Arc<Port>>,
+    groups: Vec<Group<P>>,
+    visitors: BTreeMap<ConnId, Visitor>,
+    inbox: Receiver<ToReception>,
+    bell: Arc<Doorbell>,
+    stats: ReceptionStats,
+}
+
+/// A poll group, and how much of it is taken.
+struct Group<P: Provider> {
+    port: GroupPort<P>,
+    connections: u32,
+    completions: u32,
+}
+
+/// A connection that was not rejected.
+#[derive(Clone, Copy, Debug)]
+struct Visitor {
+    group: usize,
+    completions: u32,
+    acceptance: ConnParams,
+    /// The poll group has let go of the queue pair.
+    gone: bool,
+    /// The connection manager is done with it.
+    disconnected: bool,
+}
+
+/// Counters of a reception.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ReceptionStats {
+    /// Connections now.
+    pub connections: u64,
+    /// Connections accepted.
+    pub accepted: u64,
+    /// Requests rejected.
+    pub rejected: u64,
+}
+
+impl<P: Provider> Reception<P> {
+    /// Of a device whose connection manager nobody has yet.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub(crate) fn new(
+        parts: DeviceParts<P>,
+        groups: Vec<GroupPort<P>>,
+        limits: Limits,
+    ) -> std::io::Result<Self> {
+        let cm = parts.device.connection_manager()?;
+        let group = |port| Group { port, connections: 0, completions: 0 };
+        Ok(Self {
+            cm,
+            device: parts.device,
+            limits,
+            ports: BTreeMap::new(),
+            groups: groups.into_iter().map(group).collect(),
+            visitors: BTreeMap::new(),
+            inbox: parts.inbox,
+            bell: parts.reception_bell,
+            stats: ReceptionStats::default(),
+        })
+    }
+
+    /// Listens for a port; returns the address, whose port number was chosen if it was 0.
+    ///
+    /// # Errors
+    /// What the connection manager says.
+    pub fn listen(&mut self, port: Arc<Port>) -> Result<SocketAddr, CmError> {
+        let wanted = port.configured_address();
+        let listener = self.cm.listen(wanted, &ConnOptions::default())?;
+        let address = self.cm.local_addr(listener).unwrap_or(wanted);
+        port.set_address(address);
+        self.ports.insert(listener, port);
+        Ok(address)
+    }
+
+    /// Does what has arrived; true if there was anything.
+    pub fn turn(&mut self, now: Time) -> bool {
+        let mut progress = self.bell.answer();
+        while let Ok(message) = self.inbox.try_recv() {
+            progress = true;
+            self.heard(now, message);
+        }
+        while let Some(event) = self.cm.poll(now) {
+            progress = true;
+            self.happened(now, event);
+        }
+        progress
+    }
+
+    /// When [`Reception::turn`] must run again though nothing arrives.
+    pub fn deadline(&self) -> Option<Time> {
+        self.cm.deadline()
+    }
+
+    /// What to sleep on.
+    pub fn watched(&self) -> impl Iterator<Item = RawFd> {
+        self.cm.fd().map(|fd| fd.as_raw_fd()).into_iter().chain([self.bell.fd()])
+    }
+
+    /// Takes no more connections.
+    pub fn close(&mut self) {
+        for listener in std::mem::take(&mut self.ports).into_keys() {
+            self.cm.close(listener);
+        }
+    }
+
+    /// Whether every connection has ended, its goodbye included.
+    pub fn is_empty(&self) -> bool {
+        self.visitors.is_empty()
+    }
+
+    /// Counters.
+    pub fn stats(&self) -> ReceptionStats {
+        ReceptionStats { connections: self.visitors.len() as u64, ..self.stats }
+    }
+
+    fn happened(&mut self, now: Time, event: CmEvent) {
+        match event {
+            CmEvent::ConnectRequest { listener, conn, params, peer } => {
+                self.requested(now, listener, conn, &params, peer);
+            }
+            CmEvent::Disconnected { conn }
+            | CmEvent::DeviceRemoved { conn }
+            | CmEvent::ConnectFailed { conn, .. } => self.lost(conn),
+            // The group does not care: commands may come before this does.
+            _ => {}
+        }
+    }
+
+    fn requested(
+        &mut self,
+        now: Time,
+        listener: ConnId,
+        conn: ConnId,
+        params: &ConnParams,
+        peer: SocketAddr,
+    ) {
+        let Some(port) = self.ports.get(&listener).cloned() else {
+            return self.reject(now, conn, peer, RejectStatus::NO_RESOURCES);
+        };
+        let result = Negotiated::new(params, self.device.caps(), &self.limits)
+            .and_then(|negotiated| self.welcome(conn, params, peer, port, negotiated));
+        if let Err(status) = result {
+            self.reject(now, conn, peer, status);
+        }
+    }
+
+    /// Makes the queue pair of a connection and sends it to the least loaded core.
+    fn welcome(
+        &mut self,
+        conn: ConnId,
+        params: &ConnParams,
+        peer: SocketAddr,
+        port: Arc<Port>,
+        negotiated: Negotiated,
+    ) -> Result<(), RejectStatus> {
+        let completions = negotiated.completions();
+        let group = self.choose_group(completions).ok_or(RejectStatus::NO_RESOURCES)?;
+        let config = QpConfig {
+            send_wr: negotiated.send_entries(),
+            recv_wr: negotiated.entries.into(),
+            send_sge: 1,
+            recv_sge: 2,
+            inline_bytes: 0,
+        };
+        let place = &mut self.groups[group];
+        let qp = self.cm.create_qp(conn, &place.port.handle, &config).map_err(|error| {
+            tracing::warn!(%peer, %error, "no queue pair for a connection");
+            RejectStatus::NO_RESOURCES
+        })?;
+        place.connections += 1;
+        place.completions += completions;
+        let acceptance = negotiated.acceptance(params);
+        let visitor =
+            Visitor { group, completions, acceptance, gone: false, disconnected: false };
+        self.visitors.insert(conn, visitor);
+        let newcomer = Newcomer { conn, qp, negotiated, port, peer };
+        place.port.send(ToGroup::Adopt(Box::new(newcomer)));
+        Ok(())
+    }
+
+    /// The group with the fewest connections that can take so many more completions.
+    fn choose_group(&self, completions: u32) -> Option<usize> {
+        if self.visitors.len() >= self.limits.connections as usize {
+            return None;
+        }
+        let most = COMPLETIONS_PER_GROUP.min(self.device.caps().max_cqe);
+        (0..self.groups.len())
+            .filter(|&index| self.groups[index].completions + completions <= most)
+            .min_by_key(|&index| self.groups[index].connections)
+    }
+
+    fn reject(&mut self, now: Time, conn: ConnId, peer: SocketAddr, status: RejectStatus) {
+        tracing::info!(%peer, "connection rejected: {status}");
+        self.stats.rejected += 1;
+        if let Err(error) = self.cm.reject(now, conn, rejection(status).as_slice()) {
+            tracing::debug!(%peer, %error, "rejecting");
+            self.cm.close(conn);
+        }
+    }
+
+    /// The connection manager is done with a connection.
+    fn lost(&mut self, conn: ConnId) {
+        let Some(visitor) = self.visitors.get_mut(&conn) else { return };
+        visitor.disconnected = true;
+        let group = visitor.group;
+        self.groups[group].port.send(ToGroup::Lost(conn));
+        self.forget_if_over(conn);
+    }
+
+    fn heard(&mut self, now: Time, message: ToReception) {
+        let ToReception { conn, news } = message;
+        let Some(visitor) = self.visitors.get_mut(&conn) else { return };
+        match news {
+            News::Ready if visitor.disconnected => {}
+            News::Ready => {
+                let acceptance = visitor.acceptance;
+                match self.cm.accept(now, conn, &acceptance) {
+                    Ok(()) => self.stats.accepted += 1,
+                    Err(error) => {
+                        tracing::debug!(%error, "accepting");
+                        self.lost(conn);
+                    }
+                }
+            }
+            News::Refused => {
+                visitor.gone = true;
+                if !visitor.disconnected {
+                    visitor.disconnected = true;
+                    self.stats.rejected += 1;
+                    let refusal = rejection(RejectStatus::NO_RESOURCES);
+                    // It may have ended meanwhile.
+                    let _ = self.cm.reject(now, conn, refusal.as_slice());
+                }
+            }
+            News::Ending if visitor.disconnected => {}
+            News::Ending => self.cm.disconnect(now, conn),
+            News::Gone => visitor.gone = true,
+        }
+        self.forget_if_over(conn);
+    }
+
+    fn forget_if_over(&mut self, conn: ConnId) {
+        let Some(visitor) = self.visitors.get(&conn).filter(|v| v.gone && v.disconnected) else {
+            return;
+        };
+        let group = &mut self.groups[visitor.group];
+        group.connections -= 1;
+        group.completions -= visitor.completions;
+        self.visitors.remove(&conn);
+        self.cm.close(conn);
+    }
+}
+
+impl<P: Provider> GroupPort<P> {
+    fn send(&self, message: ToGroup<P>) {
+        // A group that is gone has no connections left to hear of.
+        let _ = self.inbox.send(message);
+        self.bell.ring();
+    }
+}

@@ -1,0 +1,117 @@
+//! Where a command's data is, from its one SGL descriptor (NVMe RDMA transport, SGL support).
+
+use nvme_proto::{Sgl, SglDescriptor, Status};
+
+use crate::controller::{Direction, Transfer};
+use crate::request::HostData;
+
+/// The key that a descriptor asks to have invalidated, whatever becomes of the command.
+pub(super) fn invalidated_key(descriptor: &SglDescriptor) -> Option<u32> {
+    match descriptor.parse() {
+        Ok(Sgl::Keyed { key, invalidate: true, length, .. }) if length > 0 => Some(key),
+        _ => None,
+    }
+}
+
+/// Finds the data of a command that moves some. `received` is how much in-capsule data came with it.
+///
+/// A descriptor may cover more than the command moves; it must not cover less.
+///
+/// # Errors
+/// The status that names the mistake.
+pub(super) fn locate(
+    descriptor: &SglDescriptor,
+    transfer: Transfer,
+    received: u32,
+) -> Result<HostData, Status> {
+    match descriptor.parse()? {
+        Sgl::Keyed { address, length, key, .. } => {
+            covers(length, transfer.length_bytes)?;
+            Ok(HostData::Keyed { address, key })
+        }
+        Sgl::InCapsule { offset, length } => {
+            if transfer.direction == Direction::ControllerToHost {
+                return Err(Status::SGL_DESCRIPTOR_TYPE_INVALID.with_dnr());
+            }
+            let end = offset.checked_add(u64::from(length));
+            if end.is_none_or(|end| end > u64::from(received)) {
+                return Err(Status::SGL_OFFSET_INVALID.with_dnr());
+            }
+            covers(length, transfer.length_bytes)?;
+            // Not beyond what was received, so it fits.
+            Ok(HostData::InCapsule { offset: offset as u32 })
+        }
+        // One descriptor is all that Identify Controller (MSDBD) offers.
+        Sgl::LastSegment { .. } => Err(Status::SGL_DESCRIPTOR_TYPE_INVALID.with_dnr()),
+    }
+}
+
+fn covers(length: u32, needed: u32) -> Result<(), Status> {
+    if length < needed {
+        return Err(Status::DATA_SGL_LENGTH_INVALID.with_dnr());
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WRITE: Transfer =
+        Transfer { direction: Direction::HostToController, length_bytes: 4096 };
+    const READ: Transfer = Transfer { direction: Direction::ControllerToHost, length_bytes: 4096 };
+
+    fn keyed(length: u32) -> SglDescriptor {
+        Sgl::Keyed { address: 0x1000, length, key: 7, invalidate: false }.into()
+    }
+
+    fn in_capsule(offset: u64, length: u32) -> SglDescriptor {
+        Sgl::InCapsule { offset, length }.into()
+    }
+
+    #[test]
+    fn good_descriptors() {
+        let host = HostData::Keyed { address: 0x1000, key: 7 };
+        assert_eq!(locate(&keyed(4096), READ, 0), Ok(host));
+        assert_eq!(locate(&keyed(8192), WRITE, 0), Ok(host), "more than needed is fine");
+        let capsule = HostData::InCapsule { offset: 0 };
+        assert_eq!(locate(&in_capsule(0, 4096), WRITE, 4096), Ok(capsule));
+        let capsule = HostData::InCapsule { offset: 16 };
+        assert_eq!(locate(&in_capsule(16, 4096), WRITE, 4112), Ok(capsule));
+    }
+
+    #[test]
+    fn bad_descriptors() {
+        let status = |descriptor: SglDescriptor, transfer, received| {
+            locate(&descriptor, transfer, received).unwrap_err().without_flags()
+        };
+        assert_eq!(status(keyed(4095), READ, 0), Status::DATA_SGL_LENGTH_INVALID);
+        assert_eq!(status(keyed(0), WRITE, 0), Status::DATA_SGL_LENGTH_INVALID);
+        assert_eq!(status(in_capsule(0, 4095), WRITE, 4096), Status::DATA_SGL_LENGTH_INVALID);
+        assert_eq!(status(in_capsule(0, 4096), WRITE, 4095), Status::SGL_OFFSET_INVALID);
+        assert_eq!(status(in_capsule(1, 4096), WRITE, 4096), Status::SGL_OFFSET_INVALID);
+        assert_eq!(status(in_capsule(u64::MAX, 4096), WRITE, 4096), Status::SGL_OFFSET_INVALID);
+        assert_eq!(
+            status(in_capsule(0, 4096), READ, 4096),
+            Status::SGL_DESCRIPTOR_TYPE_INVALID,
+            "there is no data in a response capsule"
+        );
+        let segment = Sgl::LastSegment { offset: 0, length: 16 };
+        assert_eq!(status(segment.into(), WRITE, 16), Status::SGL_DESCRIPTOR_TYPE_INVALID);
+        assert_eq!(
+            status(SglDescriptor::from(segment), READ, 0),
+            Status::SGL_DESCRIPTOR_TYPE_INVALID
+        );
+    }
+
+    #[test]
+    fn only_a_key_that_grants_something_is_invalidated() {
+        let descriptor = |length, invalidate| {
+            invalidated_key(&Sgl::Keyed { address: 0, length, key: 9, invalidate }.into())
+        };
+        assert_eq!(descriptor(4096, true), Some(9));
+        assert_eq!(descriptor(4096, false), None);
+        assert_eq!(descriptor(0, true), None);
+        assert_eq!(invalidated_key(&in_capsule(0, 4096)), None);
+    }
+}

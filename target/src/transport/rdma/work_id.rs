@@ -1,0 +1,54 @@
+//! What a work request belongs to, packed into its id.
+
+/// What a work request is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum WorkKind {
+    /// A command capsule; the index is that of the receive.
+    Receive,
+    /// Data from the host; the index is that of the slot.
+    Fetch,
+    /// Data to the host, reported only if it fails.
+    Data,
+    /// A response.
+    Response,
+}
+
+/// The id of a work request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct WorkId {
+    pub(super) kind: WorkKind,
+    pub(super) connection: usize,
+    pub(super) index: u32,
+}
+
+impl WorkId {
+    pub(super) fn to_bits(self) -> u64 {
+        (self.kind as u64) << 62 | (self.connection as u64) << 32 | u64::from(self.index)
+    }
+
+    pub(super) fn from_bits(bits: u64) -> Self {
+        let kind = match bits >> 62 {
+            0 => WorkKind::Receive,
+            1 => WorkKind::Fetch,
+            2 => WorkKind::Data,
+            _ => WorkKind::Response,
+        };
+        Self { kind, connection: (bits >> 32 & 0x3FFF_FFFF) as usize, index: bits as u32 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_survive_packing() {
+        let kinds = [WorkKind::Receive, WorkKind::Fetch, WorkKind::Data, WorkKind::Response];
+        for kind in kinds {
+            for (connection, index) in [(0, 0), (0x3FFF_FFFF, u32::MAX), (77, 5)] {
+                let id = WorkId { kind, connection, index };
+                assert_eq!(WorkId::from_bits(id.to_bits()), id);
+            }
+        }
+    }
+}
