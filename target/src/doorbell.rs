@@ -3,7 +3,7 @@
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::{Wake, Waker};
+use std::task::Wake;
 
 use rustix::event::EventfdFlags;
 
@@ -41,10 +41,6 @@ impl Doorbell {
     pub(crate) fn fd(&self) -> RawFd {
         self.eventfd.as_fd().as_raw_fd()
     }
-
-    pub(crate) fn waker(self: &Arc<Self>) -> Waker {
-        Arc::clone(self).into()
-    }
 }
 
 impl Wake for Doorbell {
@@ -67,7 +63,7 @@ mod tests {
         let readable = || rustix::io::read(&bell.eventfd, &mut [0; 8]).is_ok();
         assert!(!bell.answer());
         bell.ring();
-        bell.waker().wake();
+        std::task::Waker::from(Arc::clone(&bell)).wake();
         assert!(bell.answer());
         assert!(!readable());
         assert!(!bell.answer());

@@ -29,6 +29,8 @@ pub const DEALLOCATE_RANGES: usize = 256;
 pub const NSID_LAST: u32 = 65_536;
 /// Namespaces in one process.
 pub const MAX_NAMESPACES: usize = 65_536;
+/// Work completions that one core keeps for one device; connections beyond it are refused.
+pub const COMPLETIONS_PER_GROUP: u32 = 1 << 18;
 /// Folders that a directory of shards may nest.
 pub const DIRECTORY_DEPTH: usize = 16;
 /// Granularity of the Keep Alive timer that controllers report.

@@ -174,10 +174,6 @@ impl Slots {
         !self.free.is_empty()
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
-        self.free.len() == self.requests.len()
-    }
-
     /// Puts a request into a free slot; there must be one.
     pub(crate) fn insert(&mut self, request: Request) -> Slot {
         let slot = self.free.pop().expect("the caller saw room");
@@ -209,13 +205,17 @@ impl Slots {
         self.cids.iter().position(|&other| other == cid).map(|index| Slot(index as u32))
     }
 
+    /// Whether all requests are in a state.
+    pub(crate) fn all(&self, state: State) -> bool {
+        self.requests.iter().flatten().all(|request| request.state == state)
+    }
+
     /// All slots in use.
-    pub(crate) fn in_use(&self) -> impl Iterator<Item = Slot> + use<> {
-        let used: Vec<Slot> = (self.requests.iter().enumerate())
-            .filter(|(_, request)| request.is_some())
-            .map(|(index, _)| Slot(index as u32))
-            .collect();
-        used.into_iter()
+    pub(crate) fn in_use(&self) -> Vec<Slot> {
+        (0..self.requests.len())
+            .filter(|&index| self.requests[index].is_some())
+            .map(|index| Slot(index as u32))
+            .collect()
     }
 }
 
@@ -237,7 +237,7 @@ mod tests {
         slots.remove(slot);
         slots.get(other).abandon();
         slots.remove(other);
-        assert!(slots.is_empty());
+        assert!(slots.in_use().is_empty());
     }
 
     #[test]

@@ -2,13 +2,16 @@
 
 pub mod rdma;
 
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::RawFd;
+use std::sync::Arc;
 
-use ::rdma::{GroupStats, Time};
+use ::rdma::{CmError, GroupStats, Time};
 
 use crate::backend::BackendError;
-use crate::core::Core;
+use crate::poll_group::Core;
 use crate::pool::Buffer;
+use crate::port::Port;
 
 /// One way to reach hosts, on one core. A poll group calls it; one virtual call per turn and event.
 pub trait Transport: Send {
@@ -49,6 +52,47 @@ pub trait Transport: Send {
 
     /// Counters of its device group.
     fn stats(&self) -> GroupStats;
+}
+
+/// Where hosts knock: takes connections in and places them on cores. One per device.
+pub trait Reception: Send {
+    /// The address of its device.
+    fn local_ip(&self) -> IpAddr;
+
+    /// Listens for a port; returns the address, whose port number was chosen if it was 0.
+    ///
+    /// # Errors
+    /// What the connection manager says.
+    fn listen(&mut self, port: Arc<Port>) -> Result<SocketAddr, CmError>;
+
+    /// Does what has arrived; true if there was anything.
+    fn turn(&mut self, now: Time) -> bool;
+
+    /// When [`Reception::turn`] must run again though nothing arrives.
+    fn deadline(&self) -> Option<Time>;
+
+    /// What to sleep on.
+    fn watched(&self) -> [Option<RawFd>; 2];
+
+    /// Takes no more connections.
+    fn close(&mut self);
+
+    /// Whether every connection has ended, its goodbye included.
+    fn is_empty(&self) -> bool;
+
+    /// Counters.
+    fn stats(&self) -> ReceptionStats;
+}
+
+/// Counters of a reception.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ReceptionStats {
+    /// Connections now.
+    pub connections: u64,
+    /// Connections accepted.
+    pub accepted: u64,
+    /// Requests rejected.
+    pub rejected: u64,
 }
 
 /// How connections end when the target does.

@@ -73,8 +73,7 @@ impl<P: Provider> Area<P> {
     pub(super) fn receive_sges(&self, receive: Receive) -> ([Sge; 2], usize) {
         let lkey = self.region.lkey();
         let entry = Sge { addr: self.sqe(receive) as u64, length: SQE_BYTES as u32, lkey };
-        let data =
-            Sge { addr: self.data(receive) as u64, length: self.layout.in_capsule, lkey };
+        let data = Sge { addr: self.data(receive) as u64, length: self.layout.in_capsule, lkey };
         ([entry, data], if self.layout.in_capsule == 0 { 1 } else { 2 })
     }
 

@@ -1,6 +1,6 @@
 //! NVMe over RDMA, on any provider.
 //!
-//! A [`Reception`] per device takes connection requests, checks them and places them on cores. An
+//! A [`RdmaReception`] per device takes connection requests, checks them and places them on cores. An
 //! [`RdmaTransport`] per device and core owns the queue pairs there and moves capsules and data.
 
 mod area;
@@ -22,18 +22,18 @@ use ::rdma::{
 use crossbeam::channel::{Receiver, Sender, unbounded};
 use slab::Slab;
 
-pub use self::reception::{Reception, ReceptionStats};
+pub use self::reception::RdmaReception;
 
 use self::area::Area;
-use self::connection::{Connection, Desk, Ended};
+use self::connection::{Connection, Desk, Ended, Plan};
 use self::message::{Newcomer, News, ToGroup, ToReception};
 use self::work_id::{WorkId, WorkKind};
 use super::{RequestKey, Stop, Transport};
 use crate::backend::BackendError;
 use crate::controller::Accepted;
-use crate::core::Core;
 use crate::doorbell::Doorbell;
 use crate::limits::COMPLETIONS_PER_GROUP;
+use crate::poll_group::Core;
 use crate::pool::{Buffer, PoolMemory};
 
 /// Completions fetched at once.
@@ -46,9 +46,8 @@ pub struct RdmaTransport<P: Provider> {
     device: P::Device,
     group: P::Group,
     /// The registration of the pool with this device.
-    pool: Arc<P::Region>,
-    /// Its index in the poll group.
-    index: u8,
+    _pool: Arc<P::Region>,
+    plan: Plan,
     inbox: Receiver<ToGroup<P>>,
     reception: Sender<ToReception>,
     reception_bell: Arc<Doorbell>,
@@ -62,7 +61,7 @@ pub struct RdmaTransport<P: Provider> {
     stop: Option<Stop>,
 }
 
-/// The sending half of a poll group's inbox, for a [`Reception`].
+/// The sending half of a poll group's inbox, for a [`RdmaReception`].
 pub struct GroupPort<P: Provider> {
     handle: P::GroupHandle,
     inbox: Sender<ToGroup<P>>,
@@ -119,8 +118,13 @@ impl<P: Provider> RdmaTransport<P> {
             connections: Slab::new(),
             device: parts.device.clone(),
             group,
-            pool: Arc::clone(&parts.pool),
-            index,
+            plan: Plan {
+                pool_key: parts.pool.lkey(),
+                can_invalidate: parts.device.caps().send_with_invalidate,
+                transport: index,
+                draining: false,
+            },
+            _pool: Arc::clone(&parts.pool),
             inbox,
             reception: parts.reception.clone(),
             reception_bell: Arc::clone(&parts.reception_bell),
@@ -180,16 +184,9 @@ impl<P: Provider> RdmaTransport<P> {
         core.reserve(negotiated.slots() as usize);
         let entry = self.connections.vacant_entry();
         let key = entry.key();
-        let connection = entry.insert(Connection::new(
-            key,
-            conn,
-            qp,
-            area,
-            negotiated,
-            core,
-            accepted,
-        ));
-        let mut desk = Desk::new(&mut self.group, core, &self.pool, &self.device, self.index);
+        let mut desk = Desk::<P>::new(&mut self.group, core, &self.plan);
+        let connection = Connection::new(key, conn, qp, area, negotiated, &mut desk, accepted);
+        let connection = entry.insert(connection);
         match connection.post_receives(&mut desk) {
             Ok(()) => self.tell(conn, News::Ready),
             Err(ended) => self.end(core, key, &ended),
@@ -240,7 +237,7 @@ impl<P: Provider> RdmaTransport<P> {
         if connection.is_ending() {
             return;
         }
-        let mut desk = Desk::new(&mut self.group, core, &self.pool, &self.device, self.index);
+        let mut desk = Desk::<P>::new(&mut self.group, core, &self.plan);
         let result = act(connection, &mut desk);
         if desk.look {
             self.next_look = Some(core.now);
@@ -266,7 +263,7 @@ impl<P: Provider> RdmaTransport<P> {
             return;
         }
         let conn = connection.conn();
-        let mut desk = Desk::new(&mut self.group, core, &self.pool, &self.device, self.index);
+        let mut desk = Desk::<P>::new(&mut self.group, core, &self.plan);
         connection.end(&mut desk, why);
         self.ending.push(key);
         self.tell(conn, News::Ending);
@@ -312,6 +309,7 @@ impl<P: Provider> Transport for RdmaTransport<P> {
             self.look(core);
         }
         if let Some(how) = self.stop {
+            self.plan.draining = true;
             self.end_idle(core, how);
         }
         if !self.ending.is_empty() {
@@ -331,9 +329,7 @@ impl<P: Provider> Transport for RdmaTransport<P> {
         if connection.is_ending() {
             connection.operation_over(whose.slot);
         } else {
-            self.with(core, key, |connection, desk| {
-                connection.executed(desk, whose.slot, result)
-            });
+            self.with(core, key, |connection, desk| connection.executed(desk, whose.slot, result));
         }
     }
 
@@ -378,9 +374,4 @@ impl<P: Provider> Transport for RdmaTransport<P> {
     fn stats(&self) -> GroupStats {
         self.group.stats()
     }
-}
-
-/// The key by which a device names the pool.
-fn pool_key<P: Provider>(region: &P::Region) -> u32 {
-    region.lkey()
 }

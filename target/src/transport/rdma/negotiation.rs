@@ -125,10 +125,7 @@ mod tests {
     #[test]
     fn each_mistake_has_its_status() {
         let good = request(1, 128, 128);
-        assert_eq!(
-            ask(&good.as_bytes()[..31], 1),
-            Err(RejectStatus::INVALID_PRIVATE_DATA_LENGTH)
-        );
+        assert_eq!(ask(&good.as_bytes()[..31], 1), Err(RejectStatus::INVALID_PRIVATE_DATA_LENGTH));
         assert_eq!(ask(&[], 1), Err(RejectStatus::INVALID_PRIVATE_DATA_LENGTH));
         let mut format = good.as_bytes().to_vec();
         format[0] = 1;

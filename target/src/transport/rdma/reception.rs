@@ -1,13 +1,13 @@
 //! Where hosts knock: connection requests of one device.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
 
 use ::rdma::{
-    CmError, CmEvent, ConnId, ConnOptions, ConnParams, ConnectionManager, Device, Provider, QpConfig,
-    Time,
+    CmError, CmEvent, ConnId, ConnOptions, ConnParams, ConnectionManager, Device, Provider,
+    QpConfig, Time,
 };
 use crossbeam::channel::Receiver;
 use nvme_proto::rdma_cm::RejectStatus;
@@ -18,9 +18,10 @@ use super::{DeviceParts, GroupPort};
 use crate::doorbell::Doorbell;
 use crate::limits::{COMPLETIONS_PER_GROUP, Limits};
 use crate::port::Port;
+use crate::transport::{Reception, ReceptionStats};
 
 /// The connection manager of one device, its listeners, and the connections under its care.
-pub struct Reception<P: Provider> {
+pub struct RdmaReception<P: Provider> {
     cm: P::Cm,
     device: P::Device,
     limits: Limits,
@@ -51,18 +52,7 @@ struct Visitor {
     disconnected: bool,
 }
 
-/// Counters of a reception.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ReceptionStats {
-    /// Connections now.
-    pub connections: u64,
-    /// Connections accepted.
-    pub accepted: u64,
-    /// Requests rejected.
-    pub rejected: u64,
-}
-
-impl<P: Provider> Reception<P> {
+impl<P: Provider> RdmaReception<P> {
     /// Of a device whose connection manager nobody has yet.
     ///
     /// # Errors
@@ -85,60 +75,6 @@ impl<P: Provider> Reception<P> {
             bell: parts.reception_bell,
             stats: ReceptionStats::default(),
         })
-    }
-
-    /// Listens for a port; returns the address, whose port number was chosen if it was 0.
-    ///
-    /// # Errors
-    /// What the connection manager says.
-    pub fn listen(&mut self, port: Arc<Port>) -> Result<SocketAddr, CmError> {
-        let wanted = port.configured_address();
-        let listener = self.cm.listen(wanted, &ConnOptions::default())?;
-        let address = self.cm.local_addr(listener).unwrap_or(wanted);
-        port.set_address(address);
-        self.ports.insert(listener, port);
-        Ok(address)
-    }
-
-    /// Does what has arrived; true if there was anything.
-    pub fn turn(&mut self, now: Time) -> bool {
-        let mut progress = self.bell.answer();
-        while let Ok(message) = self.inbox.try_recv() {
-            progress = true;
-            self.heard(now, message);
-        }
-        while let Some(event) = self.cm.poll(now) {
-            progress = true;
-            self.happened(now, event);
-        }
-        progress
-    }
-
-    /// When [`Reception::turn`] must run again though nothing arrives.
-    pub fn deadline(&self) -> Option<Time> {
-        self.cm.deadline()
-    }
-
-    /// What to sleep on.
-    pub fn watched(&self) -> impl Iterator<Item = RawFd> {
-        self.cm.fd().map(|fd| fd.as_raw_fd()).into_iter().chain([self.bell.fd()])
-    }
-
-    /// Takes no more connections.
-    pub fn close(&mut self) {
-        for listener in std::mem::take(&mut self.ports).into_keys() {
-            self.cm.close(listener);
-        }
-    }
-
-    /// Whether every connection has ended, its goodbye included.
-    pub fn is_empty(&self) -> bool {
-        self.visitors.is_empty()
-    }
-
-    /// Counters.
-    pub fn stats(&self) -> ReceptionStats {
-        ReceptionStats { connections: self.visitors.len() as u64, ..self.stats }
     }
 
     fn happened(&mut self, now: Time, event: CmEvent) {
@@ -198,8 +134,7 @@ impl<P: Provider> Reception<P> {
         place.connections += 1;
         place.completions += completions;
         let acceptance = negotiated.acceptance(params);
-        let visitor =
-            Visitor { group, completions, acceptance, gone: false, disconnected: false };
+        let visitor = Visitor { group, completions, acceptance, gone: false, disconnected: false };
         self.visitors.insert(conn, visitor);
         let newcomer = Newcomer { conn, qp, negotiated, port, peer };
         place.port.send(ToGroup::Adopt(Box::new(newcomer)));
@@ -276,6 +211,56 @@ impl<P: Provider> Reception<P> {
         group.completions -= visitor.completions;
         self.visitors.remove(&conn);
         self.cm.close(conn);
+    }
+}
+
+impl<P: Provider> Reception for RdmaReception<P> {
+    fn local_ip(&self) -> IpAddr {
+        self.device.local_ip()
+    }
+
+    fn listen(&mut self, port: Arc<Port>) -> Result<SocketAddr, CmError> {
+        let wanted = port.configured_address();
+        let listener = self.cm.listen(wanted, &ConnOptions::default())?;
+        let address = self.cm.local_addr(listener).unwrap_or(wanted);
+        port.set_address(address);
+        self.ports.insert(listener, port);
+        Ok(address)
+    }
+
+    fn turn(&mut self, now: Time) -> bool {
+        let mut progress = self.bell.answer();
+        while let Ok(message) = self.inbox.try_recv() {
+            progress = true;
+            self.heard(now, message);
+        }
+        while let Some(event) = self.cm.poll(now) {
+            progress = true;
+            self.happened(now, event);
+        }
+        progress
+    }
+
+    fn deadline(&self) -> Option<Time> {
+        self.cm.deadline()
+    }
+
+    fn watched(&self) -> [Option<RawFd>; 2] {
+        [self.cm.fd().map(|fd| fd.as_raw_fd()), Some(self.bell.fd())]
+    }
+
+    fn close(&mut self) {
+        for listener in std::mem::take(&mut self.ports).into_keys() {
+            self.cm.close(listener);
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.visitors.is_empty()
+    }
+
+    fn stats(&self) -> ReceptionStats {
+        ReceptionStats { connections: self.visitors.len() as u64, ..self.stats }
     }
 }
 

@@ -57,8 +57,7 @@ fn covers(length: u32, needed: u32) -> Result<(), Status> {
 mod tests {
     use super::*;
 
-    const WRITE: Transfer =
-        Transfer { direction: Direction::HostToController, length_bytes: 4096 };
+    const WRITE: Transfer = Transfer { direction: Direction::HostToController, length_bytes: 4096 };
     const READ: Transfer = Transfer { direction: Direction::ControllerToHost, length_bytes: 4096 };
 
     fn keyed(length: u32) -> SglDescriptor {

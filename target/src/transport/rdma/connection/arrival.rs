@@ -25,7 +25,7 @@ impl<P: Provider> Connection<P> {
 
     /// Takes capsules up in order while there are free slots.
     pub(super) fn admit(&mut self, desk: &mut Desk<'_, P>) -> Result<(), Ended> {
-        while self.slots.has_room() && !self.leaving {
+        while self.slots.has_room() && !self.leaving && !desk.plan.draining {
             let Some((receive, bytes)) = self.arrived.pop_front() else { break };
             self.begin(desk, receive, bytes)?;
         }
@@ -57,7 +57,7 @@ impl<P: Provider> Connection<P> {
         in_capsule: u32,
     ) -> Result<(), Ended> {
         let request = self.slots.get(slot);
-        request.invalidate = sgl::invalidated_key(&sqe.dptr).filter(|_| desk.can_invalidate);
+        request.invalidate = sgl::invalidated_key(&sqe.dptr).filter(|_| desk.plan.can_invalidate);
         let io = match &command.work {
             Work::Io(work) => Some(*work),
             Work::Control(_) => None,
@@ -137,7 +137,7 @@ impl<P: Provider> Connection<P> {
             };
             let buffer = request.buffer.as_ref().expect("it was buffered before");
             let addr = desk.core.buffers().pool().address(buffer) as u64;
-            let sge = Sge { addr, length: request.length, lkey: desk.pool_key };
+            let sge = Sge { addr, length: request.length, lkey: desk.plan.pool_key };
             let wr = SendWr {
                 wr_id: self.work_id(WorkKind::Fetch, slot.0),
                 op: Op::RdmaRead { remote_addr: address, rkey: key },

@@ -12,17 +12,14 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use ::rdma::{
-    ConnId, Device, Group, Provider, PushError, QpKey, RecvWr, SendWr, Time, WcStatus,
-};
+use ::rdma::{ConnId, Group, Provider, PushError, QpKey, RecvWr, SendWr, Time, WcStatus};
 use nvme_proto::{Cid, Status};
 
 use super::area::Area;
 use super::negotiation::Negotiated;
-use super::pool_key;
 use super::work_id::{WorkId, WorkKind};
 use crate::controller::{Abort, Accepted, CloseReason, Event, Queue};
-use crate::core::Core;
+use crate::poll_group::Core;
 use crate::request::{Receive, Slot, Slots, State};
 use crate::transport::RequestKey;
 
@@ -50,27 +47,31 @@ pub(super) struct Connection<P: Provider> {
     leaving: bool,
 }
 
+/// What all connections of one transport have in common.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Plan {
+    /// The key by which the device knows the pool.
+    pub(super) pool_key: u32,
+    /// Whether the device can invalidate with a response.
+    pub(super) can_invalidate: bool,
+    /// The transport's index in its poll group.
+    pub(super) transport: u8,
+    /// No further command is taken up.
+    pub(super) draining: bool,
+}
+
 /// What a connection works with during one call.
 pub(super) struct Desk<'a, P: Provider> {
     pub(super) group: &'a mut P::Group,
     pub(super) core: &'a mut Core,
-    pool_key: u32,
-    can_invalidate: bool,
-    transport: u8,
+    plan: Plan,
     /// A controller may have changed what it waits for.
     pub(super) look: bool,
 }
 
 impl<'a, P: Provider> Desk<'a, P> {
-    pub(super) fn new(
-        group: &'a mut P::Group,
-        core: &'a mut Core,
-        pool: &P::Region,
-        device: &P::Device,
-        transport: u8,
-    ) -> Self {
-        let can_invalidate = device.caps().send_with_invalidate;
-        Self { group, core, pool_key: pool_key::<P>(pool), can_invalidate, transport, look: false }
+    pub(super) fn new(group: &'a mut P::Group, core: &'a mut Core, plan: &Plan) -> Self {
+        Self { group, core, plan: *plan, look: false }
     }
 }
 
@@ -155,7 +156,8 @@ impl<P: Provider> Connection<P> {
     /// Posts all receives, before the connection is accepted: commands may arrive before the host is known
     /// to be ready.
     pub(super) fn post_receives(&mut self, desk: &mut Desk<'_, P>) -> Result<(), Ended> {
-        (0..self.area.layout().receives).try_for_each(|index| self.post_receive(desk, Receive(index)))
+        (0..self.area.layout().receives)
+            .try_for_each(|index| self.post_receive(desk, Receive(index)))
     }
 
     #[expect(unsafe_code, reason = "lends the receive's memory to the device")]
@@ -181,7 +183,7 @@ impl<P: Provider> Connection<P> {
     }
 
     fn request_key(&self, desk: &Desk<'_, P>, slot: Slot) -> RequestKey {
-        RequestKey { transport: desk.transport, connection: self.key as u32, slot: slot.0 }
+        RequestKey { transport: desk.plan.transport, connection: self.key as u32, slot: slot.0 }
     }
 
     fn queue(&mut self) -> &mut Queue {
@@ -247,10 +249,9 @@ impl<P: Provider> Connection<P> {
         }
     }
 
-    /// Whether every command but those the controller keeps open is answered.
-    pub(super) fn owes_nothing(&mut self) -> bool {
-        self.arrived.is_empty()
-            && self.slots.in_use().all(|slot| self.slots.get(slot).state == State::Parked)
+    /// Whether every command that was taken up is answered, but for those the controller keeps open.
+    pub(super) fn owes_nothing(&self) -> bool {
+        self.slots.all(State::Parked)
     }
 
     pub(super) fn is_ending(&self) -> bool {

@@ -5,8 +5,7 @@ use ::rdma::{Op, Provider, SendFlags, SendWr, Sge};
 
 use super::{Connection, Desk, Ended};
 use crate::controller::Outcome;
-use crate::request::{HostData, Slot};
-use crate::request::State;
+use crate::request::{HostData, Slot, State};
 use crate::transport::rdma::work_id::WorkKind;
 
 impl<P: Provider> Connection<P> {
@@ -64,11 +63,12 @@ impl<P: Provider> Connection<P> {
     /// is reported.
     fn send_data(&mut self, desk: &mut Desk<'_, P>, slot: Slot) -> Result<(), Ended> {
         let request = self.slots.get(slot);
-        let (Some(buffer), HostData::Keyed { address, key }) = (&request.buffer, request.host) else {
+        let (Some(buffer), HostData::Keyed { address, key }) = (&request.buffer, request.host)
+        else {
             unreachable!("data for the host is in a buffer and goes to a key")
         };
         let addr = desk.core.buffers().pool().address(buffer) as u64;
-        let sge = Sge { addr, length: request.length, lkey: desk.pool_key };
+        let sge = Sge { addr, length: request.length, lkey: desk.plan.pool_key };
         let wr = SendWr {
             wr_id: self.work_id(WorkKind::Data, slot.0),
             op: Op::RdmaWrite { remote_addr: address, rkey: key },
@@ -94,13 +94,9 @@ impl<P: Provider> Connection<P> {
         self.send_responses(desk)?;
         self.fetch(desk)?;
         self.admit(desk)?;
-        if self.leaving && self.owes_nothing_but_receives() {
+        if self.leaving && self.owes_nothing() {
             return Err(Ended::Goodbye);
         }
         Ok(())
-    }
-
-    fn owes_nothing_but_receives(&mut self) -> bool {
-        self.slots.in_use().all(|slot| self.slots.get(slot).state == State::Parked)
     }
 }

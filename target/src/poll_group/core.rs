@@ -15,6 +15,8 @@ use crate::transport::RequestKey;
 pub struct Core {
     /// The time of this turn.
     pub now: Time,
+    /// Whether another thread rang before this turn.
+    pub(crate) rung: bool,
     /// What the target exports.
     pub registry: Arc<Registry>,
     // Before the buffers: it waits for operations that use them.
@@ -25,7 +27,7 @@ pub struct Core {
 impl Core {
     pub(crate) fn new(registry: Arc<Registry>, storage: Storage, pool: Pool) -> Self {
         let buffers = Buffers { pool, waiting: VecDeque::new(), requests: 0, waits: 0 };
-        Self { now: Time::ZERO, registry, storage, buffers }
+        Self { now: Time::ZERO, rung: false, registry, storage, buffers }
     }
 
     /// The buffers.

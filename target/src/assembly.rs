@@ -1,0 +1,89 @@
+//! Puts a target together from its parts, for whoever will drive it.
+
+use std::io;
+use std::sync::Arc;
+
+use rdma::Provider;
+
+use crate::doorbell::Doorbell;
+use crate::limits::Limits;
+use crate::poll_group::{Orders, PollGroup, Seed};
+use crate::pool::{Pool, PoolMemory};
+use crate::registry::Registry;
+use crate::transport::rdma::{DeviceParts, RdmaReception, RdmaTransport};
+use crate::transport::{Reception, Transport};
+
+/// The parts of a target: a seed for each core's poll group, and a reception for each device.
+pub struct Assembly {
+    pub(crate) registry: Arc<Registry>,
+    pub(crate) seeds: Vec<Seed>,
+    pub(crate) receptions: Vec<Box<dyn Reception>>,
+    pub(crate) orders: Arc<Orders>,
+    memory: Arc<PoolMemory>,
+}
+
+/// The largest buffer: a Compare keeps the host's data and the medium's in one.
+fn block_bytes(limits: &Limits) -> usize {
+    2 * limits.max_transfer_bytes as usize
+}
+
+impl Assembly {
+    /// The parts for `cores` cores that export what is in `registry`, without a device yet.
+    ///
+    /// # Errors
+    /// The pool's memory is not to be had.
+    pub fn new(registry: Arc<Registry>, cores: usize) -> io::Result<Self> {
+        let block_bytes = block_bytes(registry.limits());
+        let bytes = Pool::memory_bytes(registry.limits().pool_bytes, cores, block_bytes);
+        let memory = PoolMemory::new(bytes)?;
+        let orders = Arc::new(Orders::default());
+        let seed = |index| -> io::Result<Seed> {
+            Ok(Seed {
+                registry: Arc::clone(&registry),
+                pool: Pool::new(Arc::clone(&memory), index, cores, block_bytes),
+                transports: Vec::new(),
+                bell: Doorbell::new()?,
+                orders: Arc::clone(&orders),
+            })
+        };
+        let seeds = (0..cores).map(seed).collect::<io::Result<_>>()?;
+        Ok(Self { registry, seeds, receptions: Vec::new(), orders, memory })
+    }
+
+    /// Adds a device, which must have been opened for as many groups as there are cores, and listens on the
+    /// ports with its address.
+    ///
+    /// # Errors
+    /// The device refuses memory, a group or its connection manager, or cannot listen.
+    pub fn add<P>(&mut self, device: P::Device) -> io::Result<()>
+    where
+        P: Provider,
+        P::Group: Send,
+        P::Cm: Send,
+    {
+        let index = self.receptions.len();
+        if index >= PollGroup::MAX_TRANSPORTS {
+            return Err(io::Error::other("more devices than a poll group serves"));
+        }
+        let parts = DeviceParts::<P>::new(device, &self.memory)?;
+        let mut ports = Vec::with_capacity(self.seeds.len());
+        for (core, seed) in self.seeds.iter_mut().enumerate() {
+            let bell = Arc::clone(&seed.bell);
+            let (transport, port) =
+                RdmaTransport::<P>::new(&parts, index as u8, core as u32, bell)?;
+            seed.transports.push(Box::new(transport) as Box<dyn Transport>);
+            ports.push(port);
+        }
+        let limits = self.registry.limits().clone();
+        let mut reception = RdmaReception::new(parts, ports, limits)?;
+        for port in self.registry.ports() {
+            if port.configured_address().ip() == reception.local_ip() {
+                reception.listen(Arc::clone(port)).map_err(|error| {
+                    io::Error::other(format!("{}: {error}", port.configured_address()))
+                })?;
+            }
+        }
+        self.receptions.push(Box::new(reception));
+        Ok(())
+    }
+}

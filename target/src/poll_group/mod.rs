@@ -1,0 +1,230 @@
+//! Poll groups: everything that one core does.
+//!
+//! A group never waits and reads no clock. Its driver calls [`PollGroup::turn`] with the time; when that says
+//! that there is nothing to do, the driver may sleep, on a thread with [`PollGroup::sleep`].
+
+mod core;
+
+use std::os::fd::RawFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::Duration;
+
+use rdma::{GroupStats, Time};
+
+pub use self::core::{Buffers, Core};
+
+use crate::doorbell::Doorbell;
+use crate::pool::Pool;
+use crate::registry::Registry;
+use crate::storage::{Engine, EngineStats, Report, Storage};
+use crate::transport::{RequestKey, Stop, Transport};
+
+/// What a turn says to its driver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Turn {
+    /// Something was done; there may be more.
+    Busy,
+    /// Nothing is to be done before a wake-up or this time.
+    SleepUntil(Option<Time>),
+}
+
+/// One core's work: transports, storage and buffers.
+pub struct PollGroup {
+    // First: their connections are gone before the storage and the buffers.
+    transports: Vec<Box<dyn Transport>>,
+    core: Core,
+    bell: Arc<Doorbell>,
+    orders: Arc<Orders>,
+    obeyed: Option<Stop>,
+}
+
+/// A poll group that still lacks its engine, which has to be made on the thread that will use it.
+pub struct Seed {
+    pub(crate) registry: Arc<Registry>,
+    pub(crate) pool: Pool,
+    pub(crate) transports: Vec<Box<dyn Transport>>,
+    pub(crate) bell: Arc<Doorbell>,
+    pub(crate) orders: Arc<Orders>,
+}
+
+/// Counters of one group.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct PollGroupStats {
+    /// Of its storage engine.
+    pub engine: EngineStats,
+    /// Of its device groups.
+    pub network: GroupStats,
+    /// Bytes of its pool.
+    pub pool_bytes: u64,
+    /// Bytes of its pool that are in use.
+    pub pool_used_bytes: u64,
+    /// Requests that stood in line for a buffer.
+    pub pool_waits: u64,
+}
+
+impl Seed {
+    /// The group, with its engine.
+    pub fn grow(self, engine: Box<dyn Engine>) -> PollGroup {
+        let core = Core::new(self.registry, Storage::new(engine), self.pool);
+        let (transports, bell, orders) = (self.transports, self.bell, self.orders);
+        PollGroup { transports, core, bell, orders, obeyed: None }
+    }
+
+    /// The pool, for an engine that registers it.
+    pub fn pool(&self) -> &Pool {
+        &self.pool
+    }
+}
+
+impl PollGroup {
+    /// Does all that is ready at `now`.
+    pub fn turn(&mut self, now: Time) -> Turn {
+        self.core.now = now;
+        self.core.rung = self.bell.answer();
+        self.obey();
+        let mut progress = self.core.rung;
+        for transport in &mut self.transports {
+            progress |= transport.turn(&mut self.core);
+        }
+        progress |= self.serve_storage();
+        progress |= self.grant_buffers();
+        for transport in &mut self.transports {
+            transport.flush(now);
+        }
+        if progress { Turn::Busy } else { Turn::SleepUntil(self.deadline()) }
+    }
+
+    /// Asks the devices for wake-ups. One more turn is due before sleeping: something may have arrived.
+    pub fn arm(&mut self) {
+        self.transports.iter_mut().for_each(|transport| transport.arm());
+    }
+
+    /// Sleeps until there is something to do, or `timeout` passes. For drivers with a thread.
+    pub fn sleep(&mut self, timeout: Option<Duration>) {
+        let mut watched = [RawFd::default(); 1 + Self::MAX_TRANSPORTS];
+        watched[0] = self.bell.fd();
+        let mut count = 1;
+        for fd in self.transports.iter().filter_map(|transport| transport.watched()) {
+            watched[count] = fd;
+            count += 1;
+        }
+        self.core.storage().sleep(&watched[..count], timeout);
+    }
+
+    /// The most transports, that is devices, of one group.
+    pub const MAX_TRANSPORTS: usize = 32;
+
+    /// Whether no connection is left.
+    pub fn is_empty(&self) -> bool {
+        self.transports.iter().all(|transport| transport.is_empty())
+    }
+
+    /// Whether the target is ending and this group is done.
+    pub fn is_over(&self) -> bool {
+        self.obeyed.is_some() && self.is_empty()
+    }
+
+    /// Counters.
+    pub fn stats(&mut self) -> PollGroupStats {
+        let mut network = GroupStats::default();
+        self.transports.iter().for_each(|transport| add(&mut network, &transport.stats()));
+        let engine = self.core.storage().stats();
+        let buffers = self.core.buffers();
+        let (total, free) = (buffers.pool().total_bytes(), buffers.pool().free_bytes());
+        PollGroupStats {
+            engine,
+            network,
+            pool_bytes: total,
+            pool_used_bytes: total - free,
+            pool_waits: buffers.waits(),
+        }
+    }
+
+    fn obey(&mut self) {
+        let ordered = self.orders.get();
+        if ordered != self.obeyed {
+            self.obeyed = ordered;
+            if let Some(how) = ordered {
+                self.transports.iter_mut().for_each(|transport| transport.stop(how));
+            }
+        }
+    }
+
+    fn serve_storage(&mut self) -> bool {
+        let now = self.core.now;
+        let mut progress = self.core.storage().turn(now);
+        while let Some(report) = self.core.storage().next_report() {
+            progress = true;
+            match report {
+                Report::Done { tag, result } => {
+                    let whose = RequestKey::from_bits(tag.0);
+                    let transport = &mut self.transports[usize::from(whose.transport)];
+                    transport.operation_ended(&mut self.core, whose, result);
+                }
+                Report::NotCancelled { tag } => {
+                    let whose = RequestKey::from_bits(tag.0);
+                    let transport = &mut self.transports[usize::from(whose.transport)];
+                    transport.operation_not_cancelled(&mut self.core, whose);
+                }
+            }
+        }
+        progress
+    }
+
+    fn grant_buffers(&mut self) -> bool {
+        let mut progress = false;
+        while let Some((whose, buffer)) = self.core.buffers().grant() {
+            progress = true;
+            let transport = &mut self.transports[usize::from(whose.transport)];
+            transport.buffer_granted(&mut self.core, whose, buffer);
+        }
+        progress
+    }
+
+    fn deadline(&mut self) -> Option<Time> {
+        let storage = self.core.storage().deadline();
+        let transports = self.transports.iter().filter_map(|transport| transport.deadline());
+        transports.chain(storage).min()
+    }
+}
+
+/// What the target wants of all its poll groups.
+#[derive(Debug, Default)]
+pub(crate) struct Orders(AtomicU8);
+
+impl Orders {
+    pub(crate) fn set(&self, how: Stop) {
+        let order = match how {
+            Stop::Drain => 1,
+            Stop::Now => 2,
+        };
+        self.0.fetch_max(order, Ordering::AcqRel);
+    }
+
+    pub(crate) fn get(&self) -> Option<Stop> {
+        match self.0.load(Ordering::Relaxed) {
+            0 => None,
+            1 => Some(Stop::Drain),
+            _ => Some(Stop::Now),
+        }
+    }
+}
+
+pub(crate) fn add(sum: &mut GroupStats, stats: &GroupStats) {
+    sum.packets_sent += stats.packets_sent;
+    sum.packets_received += stats.packets_received;
+    sum.payload_bytes_sent += stats.payload_bytes_sent;
+    sum.payload_bytes_received += stats.payload_bytes_received;
+    sum.send_calls += stats.send_calls;
+    sum.receive_calls += stats.receive_calls;
+    sum.packets_retransmitted += stats.packets_retransmitted;
+    sum.packets_dropped += stats.packets_dropped;
+    sum.icrc_failures += stats.icrc_failures;
+    sum.rnr_naks_received += stats.rnr_naks_received;
+    sum.rnr_naks_sent += stats.rnr_naks_sent;
+    sum.ack_timeouts += stats.ack_timeouts;
+    sum.sequence_naks_sent += stats.sequence_naks_sent;
+    sum.sequence_naks_received += stats.sequence_naks_received;
+    sum.doorbells += stats.doorbells;
+}

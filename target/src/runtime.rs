@@ -1,0 +1,370 @@
+//! Threads: one for each poll group, and one for the receptions. The only place that waits.
+
+use std::io;
+use std::os::fd::{BorrowedFd, RawFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use rdma::Time;
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::thread::CpuSet;
+
+use crate::assembly::Assembly;
+use crate::clock::Clock;
+use crate::doorbell::Doorbell;
+use crate::poll_group::{Orders, PollGroup, PollGroupStats, Seed, Turn};
+use crate::storage::{Buffers, Uring, UringError};
+use crate::transport::{Reception, ReceptionStats, Stop};
+
+/// How long goodbyes to hosts may take at the end.
+const FAREWELL: Duration = Duration::from_secs(2);
+/// How long counters may take to come from a busy thread.
+const STATS_PATIENCE: Duration = Duration::from_secs(1);
+
+/// How the threads run.
+#[derive(Clone, Debug, Default)]
+pub struct RuntimeOptions {
+    /// How long a poll group polls after the last work before it sleeps.
+    pub polling: Duration,
+    /// The cores to pin the poll groups to, in order; empty leaves that to the scheduler.
+    pub pins: Vec<u16>,
+}
+
+/// The threads of a target.
+pub struct Runtime {
+    clock: Clock,
+    groups: Vec<Worker<PollGroupStats>>,
+    reception: Worker<ReceptionStats>,
+    orders: Arc<Orders>,
+}
+
+struct Worker<S> {
+    thread: Option<JoinHandle<()>>,
+    bell: Arc<Doorbell>,
+    board: Arc<Board<S>>,
+}
+
+impl Runtime {
+    /// Starts the threads of a target.
+    ///
+    /// # Errors
+    /// io_uring is not to be had, or no thread is.
+    pub fn start(assembly: Assembly, options: &RuntimeOptions) -> Result<Self, UringError> {
+        let clock = Clock::new();
+        let Assembly { seeds, receptions, orders, .. } = assembly;
+        let (ready, started) = mpsc::channel();
+        let mut runtime = Self {
+            clock,
+            groups: Vec::with_capacity(seeds.len()),
+            reception: start_receptions(receptions, clock, &orders).map_err(UringError::Io)?,
+            orders,
+        };
+        let count = seeds.len();
+        for (index, seed) in seeds.into_iter().enumerate() {
+            let pin = options.pins.get(index).copied();
+            let worker = start_group(index, seed, clock, options.polling, pin, ready.clone());
+            runtime.groups.push(worker.map_err(UringError::Io)?);
+        }
+        drop(ready);
+        for _ in 0..count {
+            // On failure the drop of `runtime` ends the others.
+            let buffers = started.recv().expect("each thread reports before it ends")?;
+            report(&buffers);
+        }
+        Ok(runtime)
+    }
+
+    /// How long it runs.
+    pub fn uptime(&self) -> Duration {
+        self.clock.now() - Time::ZERO
+    }
+
+    /// Counters of each poll group.
+    pub fn group_stats(&self) -> Vec<PollGroupStats> {
+        self.groups.iter().map(Worker::stats).collect()
+    }
+
+    /// Counters of the receptions, summed up.
+    pub fn reception_stats(&self) -> ReceptionStats {
+        self.reception.stats()
+    }
+
+    /// Ends all connections and threads: those with commands under way get `patience` to finish them.
+    pub fn stop(mut self, patience: Duration) {
+        if !patience.is_zero() {
+            self.order(Stop::Drain);
+            let until = self.clock.now() + patience;
+            while self.clock.now() < until && !self.groups.iter().all(Worker::is_over) {
+                let left = until - self.clock.now();
+                if let Some(group) = self.groups.iter().find(|group| !group.is_over()) {
+                    group.board.wait_for_end(left);
+                }
+            }
+        }
+        // The rest is done by the drop.
+    }
+
+    fn order(&mut self, how: Stop) {
+        self.orders.set(how);
+        self.reception.bell.ring();
+        self.groups.iter().for_each(|group| group.bell.ring());
+    }
+}
+
+impl Drop for Runtime {
+    fn drop(&mut self) {
+        self.order(Stop::Now);
+        for group in &mut self.groups {
+            group.join();
+        }
+        self.reception.join();
+    }
+}
+
+impl<S: Copy + Default> Worker<S> {
+    fn stats(&self) -> S {
+        self.board.fetch(|| self.bell.ring())
+    }
+
+    fn is_over(&self) -> bool {
+        self.thread.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+
+    fn join(&mut self) {
+        self.bell.ring();
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            tracing::error!("a thread of the target panicked");
+        }
+    }
+}
+
+/// Where a thread publishes its counters when somebody asks.
+#[derive(Debug, Default)]
+struct Board<S> {
+    asked: AtomicBool,
+    published: Mutex<Published<S>>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Published<S> {
+    stats: S,
+    /// Counts the publications.
+    number: u64,
+    over: bool,
+}
+
+impl<S: Copy + Default> Board<S> {
+    /// For the thread: whether somebody asked.
+    fn is_asked(&self) -> bool {
+        self.asked.load(Ordering::Relaxed) && self.asked.swap(false, Ordering::AcqRel)
+    }
+
+    fn publish(&self, stats: S, over: bool) {
+        let mut published = self.published();
+        published.stats = stats;
+        published.number += 1;
+        published.over |= over;
+        self.changed.notify_all();
+    }
+
+    /// The counters, fresh if the thread answers in time.
+    fn fetch(&self, ring: impl FnOnce()) -> S {
+        let before = self.published().number;
+        self.asked.store(true, Ordering::Release);
+        ring();
+        let old = |published: &mut Published<S>| published.number == before && !published.over;
+        let waited = self.changed.wait_timeout_while(self.published(), STATS_PATIENCE, old);
+        waited.unwrap_or_else(PoisonError::into_inner).0.stats
+    }
+
+    fn wait_for_end(&self, patience: Duration) {
+        let running = |published: &mut Published<S>| !published.over;
+        let waited = self.changed.wait_timeout_while(self.published(), patience, running);
+        drop(waited);
+    }
+
+    fn published(&self) -> MutexGuard<'_, Published<S>> {
+        self.published.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Publishes the end of a thread, however it ends.
+struct OnEnd<'a, S: Copy + Default>(&'a Board<S>, S);
+
+impl<S: Copy + Default> Drop for OnEnd<'_, S> {
+    fn drop(&mut self) {
+        self.0.publish(self.1, true);
+    }
+}
+
+fn start_group(
+    index: usize,
+    seed: Seed,
+    clock: Clock,
+    polling: Duration,
+    pin: Option<u16>,
+    ready: mpsc::Sender<Result<Buffers, UringError>>,
+) -> io::Result<Worker<PollGroupStats>> {
+    let bell = Arc::clone(&seed.bell);
+    let board = Arc::new(Board::default());
+    let of_thread = Arc::clone(&board);
+    let run = move || {
+        pin_to(pin);
+        let (engine, buffers) = match Uring::new(Some(seed.pool().range())) {
+            Ok(made) => made,
+            Err(error) => {
+                let _ = ready.send(Err(error));
+                return;
+            }
+        };
+        let group = seed.grow(Box::new(engine));
+        let _ = ready.send(Ok(buffers));
+        drop(ready);
+        run_group(group, clock, polling, &of_thread);
+    };
+    let thread = std::thread::Builder::new().name(format!("feedrail-{index}")).spawn(run)?;
+    Ok(Worker { thread: Some(thread), bell, board })
+}
+
+fn run_group(mut group: PollGroup, clock: Clock, polling: Duration, board: &Board<PollGroupStats>) {
+    let mut end = OnEnd(board, PollGroupStats::default());
+    let mut last_work = clock.now();
+    while !group.is_over() {
+        let now = clock.now();
+        let turn = group.turn(now);
+        if board.is_asked() {
+            board.publish(group.stats(), false);
+        }
+        if turn == Turn::Busy {
+            last_work = now;
+        } else if now - last_work < polling {
+            std::hint::spin_loop();
+        } else {
+            rest(&mut group, clock);
+        }
+    }
+    end.1 = group.stats();
+}
+
+/// Sleeps, unless something came in between.
+fn rest(group: &mut PollGroup, clock: Clock) {
+    group.arm();
+    let now = clock.now();
+    if let Turn::SleepUntil(at) = group.turn(now)
+        && !group.is_over()
+    {
+        group.sleep(at.map(|at| at - now));
+    }
+}
+
+fn pin_to(core: Option<u16>) {
+    let Some(core) = core else { return };
+    let mut set = CpuSet::new();
+    set.set(usize::from(core));
+    if let Err(error) = rustix::thread::sched_setaffinity(None, &set) {
+        tracing::warn!(core, %error, "a poll group cannot be pinned to its core");
+    }
+}
+
+fn start_receptions(
+    receptions: Vec<Box<dyn Reception>>,
+    clock: Clock,
+    orders: &Arc<Orders>,
+) -> io::Result<Worker<ReceptionStats>> {
+    let bell = Doorbell::new()?;
+    let board = Arc::new(Board::default());
+    let desk = ReceptionThread {
+        receptions,
+        clock,
+        bell: Arc::clone(&bell),
+        board: Arc::clone(&board),
+        orders: Arc::clone(orders),
+        leave_at: None,
+    };
+    let builder = std::thread::Builder::new().name("feedrail-cm".into());
+    let thread = builder.spawn(move || desk.run())?;
+    Ok(Worker { thread: Some(thread), bell, board })
+}
+
+struct ReceptionThread {
+    receptions: Vec<Box<dyn Reception>>,
+    clock: Clock,
+    bell: Arc<Doorbell>,
+    board: Arc<Board<ReceptionStats>>,
+    orders: Arc<Orders>,
+    /// When it ends though hosts have not answered its goodbyes.
+    leave_at: Option<Time>,
+}
+
+impl ReceptionThread {
+    fn run(mut self) {
+        let board = Arc::clone(&self.board);
+        let mut end = OnEnd(&*board, ReceptionStats::default());
+        loop {
+            let now = self.clock.now();
+            let mut busy = self.bell.answer();
+            for reception in &mut self.receptions {
+                busy |= reception.turn(now);
+            }
+            if self.board.is_asked() {
+                self.board.publish(self.stats(), false);
+            }
+            if self.is_over(now) {
+                break;
+            }
+            if !busy {
+                self.rest(now);
+            }
+        }
+        end.1 = self.stats();
+    }
+
+    fn is_over(&mut self, now: Time) -> bool {
+        let Some(how) = self.orders.get() else { return false };
+        self.receptions.iter_mut().for_each(|reception| reception.close());
+        if how == Stop::Drain {
+            return false;
+        }
+        let leave_at = *self.leave_at.get_or_insert(now + FAREWELL);
+        now >= leave_at || self.receptions.iter().all(|reception| reception.is_empty())
+    }
+
+    fn rest(&self, now: Time) {
+        let deadlines = self.receptions.iter().filter_map(|reception| reception.deadline());
+        let timeout = deadlines.chain(self.leave_at).min().map(|at| at - now);
+        let watched = self.receptions.iter().flat_map(|reception| reception.watched()).flatten();
+        let mut fds: Vec<PollFd<'_>> = (watched.chain([self.bell.fd()]))
+            .map(|fd| PollFd::from_borrowed_fd(borrow(fd), PollFlags::IN))
+            .collect();
+        let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
+        // An interrupted sleep is a short one.
+        let _ = rustix::event::poll(&mut fds, timeout.as_ref());
+    }
+
+    fn stats(&self) -> ReceptionStats {
+        let mut sum = ReceptionStats::default();
+        for stats in self.receptions.iter().map(|reception| reception.stats()) {
+            sum.connections += stats.connections;
+            sum.accepted += stats.accepted;
+            sum.rejected += stats.rejected;
+        }
+        sum
+    }
+}
+
+#[expect(unsafe_code, reason = "sleeps on descriptors by number")]
+fn borrow<'a>(fd: RawFd) -> BorrowedFd<'a> {
+    // SAFETY: receptions keep their descriptors open as long as they live, which is longer than a sleep.
+    unsafe { BorrowedFd::borrow_raw(fd) }
+}
+
+fn report(buffers: &Buffers) {
+    if let Buffers::Unregistered(reason) = buffers {
+        tracing::warn!("the pool is not registered with io_uring, I/O costs more: {reason}");
+    }
+}

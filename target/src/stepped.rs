@@ -1,0 +1,71 @@
+//! A target without threads or a clock: its caller drives it. For simulators and tests.
+
+use std::sync::Arc;
+
+use rdma::Time;
+
+use crate::assembly::Assembly;
+use crate::poll_group::{Orders, PollGroup, PollGroupStats, Turn};
+use crate::registry::Registry;
+use crate::storage::Engine;
+use crate::transport::{Reception, Stop};
+
+/// A target that its caller drives.
+pub struct Stepped {
+    registry: Arc<Registry>,
+    orders: Arc<Orders>,
+    groups: Vec<PollGroup>,
+    receptions: Vec<Box<dyn Reception>>,
+}
+
+impl Stepped {
+    /// The target of these parts, with an engine for each core.
+    pub fn new(assembly: Assembly, mut engine: impl FnMut() -> Box<dyn Engine>) -> Self {
+        let Assembly { registry, seeds, receptions, orders, .. } = assembly;
+        let groups = seeds.into_iter().map(|seed| seed.grow(engine())).collect();
+        Self { registry, orders, groups, receptions }
+    }
+
+    /// Does all that is ready at `now`.
+    pub fn turn(&mut self, now: Time) -> Turn {
+        let mut busy = false;
+        let mut next: Option<Time> = None;
+        for reception in &mut self.receptions {
+            busy |= reception.turn(now);
+        }
+        for group in &mut self.groups {
+            match group.turn(now) {
+                Turn::Busy => busy = true,
+                Turn::SleepUntil(at) => next = next.into_iter().chain(at).min(),
+            }
+        }
+        let receptions = self.receptions.iter().filter_map(|reception| reception.deadline());
+        let next = receptions.chain(next).min();
+        if busy { Turn::Busy } else { Turn::SleepUntil(next) }
+    }
+
+    /// What it exports and who is connected.
+    pub fn registry(&self) -> &Arc<Registry> {
+        &self.registry
+    }
+
+    /// Takes no more connections and ends those that there are.
+    pub fn stop(&mut self, how: Stop) {
+        self.receptions.iter_mut().for_each(|reception| reception.close());
+        if how == Stop::Now {
+            self.registry.stop();
+        }
+        self.orders.set(how);
+    }
+
+    /// Whether it was stopped and every connection has ended.
+    pub fn is_over(&self) -> bool {
+        self.groups.iter().all(PollGroup::is_over)
+            && self.receptions.iter().all(|reception| reception.is_empty())
+    }
+
+    /// Counters of each poll group.
+    pub fn stats(&mut self) -> Vec<PollGroupStats> {
+        self.groups.iter_mut().map(PollGroup::stats).collect()
+    }
+}
