@@ -1,9 +1,10 @@
 //! Puts a target together from its parts, for whoever will drive it.
 
 use std::io;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use rdma::Provider;
+use rdma::{CmError, Device, Provider};
 
 use crate::doorbell::Doorbell;
 use crate::limits::Limits;
@@ -20,6 +21,30 @@ pub struct Assembly {
     pub(crate) receptions: Vec<Box<dyn Reception>>,
     pub(crate) orders: Arc<Orders>,
     memory: Arc<PoolMemory>,
+}
+
+/// Why a device can not be added.
+#[derive(Debug, thiserror::Error)]
+pub enum AddError {
+    /// A port can not be listened on.
+    #[error("cannot listen on {address}: {error}")]
+    Listen {
+        /// The address.
+        address: SocketAddr,
+        /// What the connection manager says.
+        error: CmError,
+    },
+    /// Memory, a group or the connection manager is refused.
+    #[error("the device at {address} refuses resources: {error}")]
+    Device {
+        /// Its address.
+        address: IpAddr,
+        /// What it says.
+        error: io::Error,
+    },
+    /// More devices than a poll group serves.
+    #[error("more than {} addresses", PollGroup::MAX_TRANSPORTS)]
+    TooMany,
 }
 
 /// The largest buffer: a Compare keeps the host's data and the medium's in one.
@@ -55,7 +80,7 @@ impl Assembly {
     ///
     /// # Errors
     /// The device refuses memory, a group or its connection manager, or cannot listen.
-    pub fn add<P>(&mut self, device: P::Device) -> io::Result<()>
+    pub fn add<P>(&mut self, device: P::Device) -> Result<(), AddError>
     where
         P: Provider,
         P::Group: Send,
@@ -63,24 +88,26 @@ impl Assembly {
     {
         let index = self.receptions.len();
         if index >= PollGroup::MAX_TRANSPORTS {
-            return Err(io::Error::other("more devices than a poll group serves"));
+            return Err(AddError::TooMany);
         }
-        let parts = DeviceParts::<P>::new(device, &self.memory)?;
+        let address = device.local_ip();
+        let refused = |error| AddError::Device { address, error };
+        let parts = DeviceParts::<P>::new(device, &self.memory).map_err(refused)?;
         let mut ports = Vec::with_capacity(self.seeds.len());
         for (core, seed) in self.seeds.iter_mut().enumerate() {
             let bell = Arc::clone(&seed.bell);
             let (transport, port) =
-                RdmaTransport::<P>::new(&parts, index as u8, core as u32, bell)?;
+                RdmaTransport::<P>::new(&parts, index as u8, core as u32, bell).map_err(refused)?;
             seed.transports.push(Box::new(transport) as Box<dyn Transport>);
             ports.push(port);
         }
         let limits = self.registry.limits().clone();
-        let mut reception = RdmaReception::new(parts, ports, limits)?;
+        let mut reception = RdmaReception::new(parts, ports, limits).map_err(refused)?;
         for port in self.registry.ports() {
-            if port.configured_address().ip() == reception.local_ip() {
-                reception.listen(Arc::clone(port)).map_err(|error| {
-                    io::Error::other(format!("{}: {error}", port.configured_address()))
-                })?;
+            let wanted = port.configured_address();
+            if wanted.ip() == address {
+                (reception.listen(Arc::clone(port)))
+                    .map_err(|error| AddError::Listen { address: wanted, error })?;
             }
         }
         self.receptions.push(Box::new(reception));

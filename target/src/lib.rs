@@ -23,4 +23,5 @@ pub mod stats;
 pub mod stepped;
 pub mod storage;
 pub mod subsystem;
+pub mod target;
 pub mod transport;
