@@ -1,1 +1,81 @@
-//! Placeholder, replaced by the crate's own documentation.
+//! NVMe over Fabrics over RDMA, from the side that reads: namespaces of any target (Feedrail, Linux, SPDK),
+//! straight into registered memory, many byte ranges at a time. No root, no kernel module, no huge pages.
+//!
+//! ```no_run
+//! use feedrail_initiator::{Grant, Host, Nsid, ReadRange, RegionSlice, Target};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let host = Host::new()?;
+//! let target = Target {
+//!     address: "192.0.2.7:4420".parse()?,
+//!     nqn: "nqn.2024-01.org.example:shards".parse()?,
+//! };
+//! let shard = host.connect(target).wait()?.namespace(Nsid(1)).wait()?;
+//! // One registered megabyte, cut into 64 samples: each is moved into the batch and comes back with it.
+//! let samples = RegionSlice::allocate(1 << 20, Grant::Persistent)?.chunks(16 << 10);
+//! let batch = samples.enumerate().map(|(i, into)| {
+//!     ReadRange { namespace: shard.clone(), offset: i as u64 * 100_003, into }
+//! });
+//! for sample in host.read_many(batch).wait() {
+//!     sample.result?;
+//!     println!("{:02x?}", &sample.slice[..8]);
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Waiting
+//! [`Pending`] is a future for any runtime; [`Pending::wait`] is the same, blocking. Whoever waits drives the
+//! connections; while nobody does a thread of the [`Host`]'s keeps them alive. A [polled](Host::polled) host
+//! has no thread. [`Ring`] keeps a fixed number of ranges in flight without allocating.
+//!
+//! # Losing a target
+//! A connection that is lost is made again at once, then each [`ControllerOptions::reconnect_delay`]. Ranges
+//! wait for it until [`ControllerOptions::io_timeout`]; after [`ControllerOptions::loss_timeout`] the target is
+//! given up, and everything fails with an [`Error`] that names it. A namespace that comes back with another
+//! identity or size is an error, never other bytes. Memory is handed back only when the target can no longer
+//! write to it: the command has ended, or all queue pairs of the connection have.
+//!
+//! # Not here
+//! Multipath, authentication, metadata and protection information, reservations, and other transports than
+//! RDMA.
+
+mod batch;
+mod bounce;
+mod connect;
+mod controller;
+mod core;
+mod discovery;
+mod driver;
+mod error;
+mod future;
+mod handle;
+mod host;
+mod identity;
+mod io;
+mod namespace;
+mod outbox;
+mod pages;
+mod plan;
+mod provider;
+mod queue;
+mod raw;
+mod reconnect;
+mod region;
+mod reply;
+mod stats;
+
+pub use batch::{RangeOutcome, ReadRange, Ring, RingFull, WriteRange};
+pub use controller::{ControllerLimits, ControllerOptions};
+pub use core::Turn;
+pub use discovery::DiscoveryLog;
+pub use error::{Error, ErrorKind, Family, Target};
+pub use future::Pending;
+pub use handle::{Answer, CommandData, Controller};
+pub use host::{Host, HostBuilder};
+pub use namespace::{Namespace, NamespaceInfo};
+pub use nvme_proto::{HostId, HostNqn, Nqn, Nsid};
+pub use outbox::Completion;
+pub use provider::ProviderKind;
+pub use region::{Grant, RegionSlice};
+pub use stats::Counters;

@@ -1,0 +1,233 @@
+//! Many ranges at a time: batches with a result for each range, and rings of a fixed depth.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::error::{Error, ErrorKind};
+use crate::future::{Completed, OwnRing, Pending};
+use crate::host::Inner;
+use crate::io::{Direction, Submission};
+use crate::namespace::Namespace;
+use crate::outbox::{Completion, RingKey};
+use crate::region::RegionSlice;
+
+/// Bytes to read: as many as the slice has.
+#[derive(Debug)]
+pub struct ReadRange {
+    /// Where from.
+    pub namespace: Namespace,
+    /// First byte.
+    pub offset: u64,
+    /// Where to.
+    pub into: RegionSlice,
+}
+
+/// Bytes to write: as many as the slice has.
+#[derive(Debug)]
+pub struct WriteRange {
+    /// Where to.
+    pub namespace: Namespace,
+    /// First byte.
+    pub offset: u64,
+    /// What.
+    pub from: RegionSlice,
+}
+
+/// A range's memory, and whether all of its bytes were transferred.
+#[derive(Debug)]
+pub struct RangeOutcome {
+    /// The slice that was moved in. After a failed read its contents are unspecified.
+    pub slice: RegionSlice,
+    /// What went wrong, if not all bytes were transferred.
+    pub result: Result<(), Error>,
+}
+
+struct Range {
+    namespace: Namespace,
+    offset: u64,
+    slice: RegionSlice,
+}
+
+pub(crate) fn read_many(
+    host: &Arc<Inner>,
+    ranges: impl IntoIterator<Item = ReadRange>,
+) -> Pending<Vec<RangeOutcome>> {
+    let ranges = ranges.into_iter().map(|ReadRange { namespace, offset, into }| Range {
+        namespace,
+        offset,
+        slice: into,
+    });
+    start(host, Direction::Read, ranges.collect())
+}
+
+pub(crate) fn write_many(
+    host: &Arc<Inner>,
+    ranges: impl IntoIterator<Item = WriteRange>,
+) -> Pending<Vec<RangeOutcome>> {
+    let ranges = ranges.into_iter().map(|WriteRange { namespace, offset, from }| Range {
+        namespace,
+        offset,
+        slice: from,
+    });
+    start(host, Direction::Write { fua: false }, ranges.collect())
+}
+
+fn start(
+    host: &Arc<Inner>,
+    direction: Direction,
+    ranges: Vec<Range>,
+) -> Pending<Vec<RangeOutcome>> {
+    let count = ranges.len();
+    let mut state = host.shared.lock();
+    let key = state.outbox.open(count);
+    drop(state);
+    let ring = OwnRing { host: Arc::clone(host), key };
+    // Their handles keep the connections while ranges are in progress.
+    let mut namespaces = Vec::with_capacity(count);
+    for (token, range) in ranges.into_iter().enumerate() {
+        let Range { namespace, offset, slice } = range;
+        submit(&ring, &namespace, direction, offset, slice, token as u64);
+        namespaces.push(namespace);
+    }
+    Pending::new(host, async move {
+        let mut completions = Vec::with_capacity(count);
+        Completed { ring: &ring, wanted: count, into: &mut completions }.await;
+        drop(namespaces);
+        completions.sort_unstable_by_key(|completion| completion.token);
+        completions
+            .into_iter()
+            .map(|Completion { slice, result, .. }| RangeOutcome { slice, result })
+            .collect()
+    })
+}
+
+/// Hands a range to its core. The ring has room for it.
+fn submit(
+    ring: &OwnRing,
+    namespace: &Namespace,
+    direction: Direction,
+    offset: u64,
+    slice: RegionSlice,
+    token: u64,
+) {
+    let mut state = ring.host.shared.lock();
+    let state = &mut *state;
+    state.outbox.reserve(ring.key);
+    let handle = namespace.handle();
+    if !Arc::ptr_eq(handle.host(), &ring.host) {
+        let result = Err(ErrorKind::Invalid("a namespace of another host").into());
+        return state.outbox.complete(ring.key, Completion { token, slice, result });
+    }
+    let submission = Submission {
+        controller: handle.controller_key(),
+        namespace: handle.number(),
+        direction,
+        offset,
+        slice,
+        ring: ring.key,
+        token,
+    };
+    state.engines[handle.engine()].submit(submission, &mut state.outbox);
+}
+
+/// A fixed number of ranges in flight, for callers that submit and reap one by one. Nothing is allocated
+/// for a range once the ring was filled for the first time.
+///
+/// Ranges that are submitted go out together with the next [`Ring::reap`] or [`Ring::wait`].
+pub struct Ring {
+    own: OwnRing,
+}
+
+/// A range that a full ring did not take: its memory is given back.
+#[derive(Debug)]
+pub struct RingFull(pub RegionSlice);
+
+impl Ring {
+    pub(crate) fn new(host: &Arc<Inner>, depth: usize) -> Self {
+        let key: RingKey = host.shared.lock().outbox.open(depth);
+        Self { own: OwnRing { host: Arc::clone(host), key } }
+    }
+
+    /// Reads as many bytes as `into` has, from `offset` on. `token` comes back with the result.
+    ///
+    /// # Errors
+    /// The ring is full: reap first.
+    pub fn read(
+        &mut self,
+        namespace: &Namespace,
+        offset: u64,
+        into: RegionSlice,
+        token: u64,
+    ) -> Result<(), RingFull> {
+        self.submit(namespace, Direction::Read, offset, into, token)
+    }
+
+    /// Writes the bytes of `from` to `offset` on. `token` comes back with the result.
+    ///
+    /// # Errors
+    /// The ring is full: reap first.
+    pub fn write(
+        &mut self,
+        namespace: &Namespace,
+        offset: u64,
+        from: RegionSlice,
+        token: u64,
+    ) -> Result<(), RingFull> {
+        self.submit(namespace, Direction::Write { fua: false }, offset, from, token)
+    }
+
+    fn submit(
+        &mut self,
+        namespace: &Namespace,
+        direction: Direction,
+        offset: u64,
+        slice: RegionSlice,
+        token: u64,
+    ) -> Result<(), RingFull> {
+        if !self.own.host.shared.lock().outbox.has_room(self.own.key) {
+            return Err(RingFull(slice));
+        }
+        submit(&self.own, namespace, direction, offset, slice, token);
+        Ok(())
+    }
+
+    /// Ranges without a result so far.
+    pub fn in_flight(&self) -> usize {
+        self.own.host.shared.lock().outbox.in_flight(self.own.key)
+    }
+
+    /// Does what is ready and adds the results there are to `out`, without waiting. Returns how many.
+    pub fn reap(&mut self, out: &mut Vec<Completion>) -> usize {
+        let shared = &self.own.host.shared;
+        if shared.threaded {
+            shared.turn(crate::driver::system_now());
+        }
+        let before = out.len();
+        out.extend(shared.lock().outbox.ready(self.own.key).drain(..));
+        out.len() - before
+    }
+
+    /// Waits until at least `wanted` results are there, or all that can come, or `timeout` is over; adds
+    /// those there are to `out`. Returns how many.
+    pub fn wait(
+        &mut self,
+        wanted: usize,
+        timeout: Option<Duration>,
+        out: &mut Vec<Completion>,
+    ) -> usize {
+        let before = out.len();
+        let shared = Arc::clone(&self.own.host.shared);
+        let deadline = timeout.map(|timeout| crate::driver::system_now() + timeout);
+        let completed = Completed { ring: &self.own, wanted, into: out };
+        shared.block_on_until(std::pin::pin!(completed), deadline);
+        out.extend(shared.lock().outbox.ready(self.own.key).drain(..));
+        out.len() - before
+    }
+}
+
+impl fmt::Debug for Ring {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Ring").field("in_flight", &self.in_flight()).finish_non_exhaustive()
+    }
+}

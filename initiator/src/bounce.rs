@@ -1,0 +1,99 @@
+//! Memory for blocks of which the caller wants a part only.
+//!
+//! Each controller has its own, so that what one target may write to never holds another's data.
+#![expect(unsafe_code, reason = "registers its memory and copies to and from it")]
+
+use std::io;
+
+use rdma::{Access, Device, Mem, MemoryRegion, Provider, Sge};
+
+use crate::pages::Pages;
+
+/// Bytes of a chunk: the largest logical block, and the most data of an administrative command.
+pub(crate) const CHUNK_BYTES: usize = 64 << 10;
+
+/// An unaligned range that spans at most this many bytes of blocks is bounced whole.
+pub(crate) const WHOLE_RANGE_BYTES: u64 = 16 << 10;
+
+/// A fixed number of chunks, lowest free one first so that few are ever resident.
+pub(crate) struct BouncePool<P: Provider> {
+    // Dropped first: the device forgets the memory before it is unmapped.
+    region: P::Region,
+    pages: Pages,
+    free: Vec<u16>,
+}
+
+/// A chunk that somebody holds. It must go back with [`BouncePool::release`].
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Chunk(u16);
+
+impl<P: Provider> BouncePool<P> {
+    /// Maps and registers `chunks` chunks.
+    pub(crate) fn new(device: &P::Device, chunks: u16) -> io::Result<Self> {
+        let pages = Pages::new(usize::from(chunks) * CHUNK_BYTES)?;
+        let memory = Mem::Host { addr: pages.address().as_ptr(), length: pages.length() };
+        let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
+        // SAFETY: the mapping outlives the region (field order), and is reached by raw copies only.
+        let region = unsafe { device.register(memory, access) }?;
+        Ok(Self { region, pages, free: (0..chunks).rev().collect() })
+    }
+
+    /// A free chunk, if there is one.
+    pub(crate) fn claim(&mut self) -> Option<Chunk> {
+        self.free.pop().map(Chunk)
+    }
+
+    /// Whether a chunk is free.
+    pub(crate) fn has_free(&self) -> bool {
+        !self.free.is_empty()
+    }
+
+    /// Frees a chunk. No device may be using it.
+    pub(crate) fn release(&mut self, chunk: Chunk) {
+        debug_assert!(!self.free.contains(&chunk.0));
+        self.free.push(chunk.0);
+    }
+
+    /// The address that a target is given.
+    pub(crate) fn address(&self, chunk: &Chunk) -> u64 {
+        self.pages.address().addr().get() as u64 + (usize::from(chunk.0) * CHUNK_BYTES) as u64
+    }
+
+    /// The key that a target is given.
+    pub(crate) fn rkey(&self) -> u32 {
+        self.region.rkey()
+    }
+
+    /// The first `length` bytes as local memory of a work request.
+    pub(crate) fn sge(&self, chunk: &Chunk, length: u32) -> Sge {
+        Sge { addr: self.address(chunk), length, lkey: self.region.lkey() }
+    }
+
+    /// Copies bytes out, from `offset` on.
+    ///
+    /// # Panics
+    /// If they are not within the chunk.
+    pub(crate) fn copy_out(&self, chunk: &Chunk, offset: usize, to: &mut [u8]) {
+        assert!(offset.checked_add(to.len()).is_some_and(|end| end <= CHUNK_BYTES));
+        // SAFETY: the source is within the mapping (checked) and never borrowed as a reference; `to` is other
+        // memory. A target that writes there meanwhile breaks the protocol and garbles its own data only.
+        unsafe {
+            let from =
+                self.pages.address().as_ptr().add(usize::from(chunk.0) * CHUNK_BYTES + offset);
+            from.copy_to_nonoverlapping(to.as_mut_ptr(), to.len());
+        }
+    }
+
+    /// Copies bytes in, to `offset` on.
+    ///
+    /// # Panics
+    /// If they do not fit the chunk.
+    pub(crate) fn copy_in(&mut self, chunk: &Chunk, offset: usize, from: &[u8]) {
+        assert!(offset.checked_add(from.len()).is_some_and(|end| end <= CHUNK_BYTES));
+        // SAFETY: as in `copy_out`, the other way round.
+        unsafe {
+            let to = self.pages.address().as_ptr().add(usize::from(chunk.0) * CHUNK_BYTES + offset);
+            to.copy_from_nonoverlapping(from.as_ptr(), from.len());
+        }
+    }
+}

@@ -1,0 +1,650 @@
+//! From nothing to a usable controller: one step after the other, each driven by the answer to the last.
+
+use std::time::Duration;
+
+use nvme_proto::fabrics::{
+    Connect, ConnectAttributes, ConnectData, ConnectLayer, ConnectParameter, ConnectResponse,
+    PropertyGet, PropertySet, PropertySize,
+};
+use nvme_proto::feature::{Feature, QueueCounts, SetFeatures};
+use nvme_proto::identify::{Cns, ControllerType, Identify, IdentifyController};
+use nvme_proto::rdma_cm::{Accept, Reject, RejectStatus, Request};
+use nvme_proto::registers::{Cap, Cc, CcCss, Csts, Property};
+use nvme_proto::{Cntlid, Cqe, IntoBytes, Nsid, Qid, Sqe, Status, view};
+use rdma::{
+    ConnId, ConnOptions, ConnParams, ConnectionManager, Device, Group, PrivateData, Provider,
+    QpConfig, Time,
+};
+
+use crate::bounce::CHUNK_BYTES;
+use crate::controller::{
+    Controller, ControllerLimits, KeepAlive, Opening, OpeningStep, Phase, Task,
+};
+use crate::core::{Conn, Core};
+use crate::error::{Error, ErrorKind};
+use crate::identity::Identity;
+use crate::outbox::Outbox;
+use crate::queue::{Data, Queue};
+
+/// Entries of the admin queue: what Linux asks for, and the most that its target grants.
+const ADMIN_ENTRIES: u16 = 32;
+
+/// Transfers are split at this size where the controller has no limit or a larger one, so that a long range
+/// is several commands in flight.
+const TRANSFER_BYTES: u64 = 1 << 20;
+
+/// The most data that is sent with a command.
+const IN_CAPSULE_BYTES: u64 = 16 << 10;
+
+/// Pause between two readings of CSTS.
+const READY_POLL: Duration = Duration::from_millis(20);
+
+impl<P: Provider> Core<P> {
+    /// Starts an attempt to connect.
+    pub(crate) fn open(&mut self, now: Time, key: usize, outbox: &mut Outbox) {
+        let controller = &mut self.controllers[key];
+        let chunk = controller.bounce.claim().expect("no association, so no chunk is in use");
+        controller.phase = Phase::Opening(Opening {
+            step: OpeningStep::Connection,
+            deadline: now + controller.options.connect_timeout,
+            poll_at: None,
+            chunk,
+            page_bytes: 4096,
+            queue_entries: controller.options.queue_entries,
+            namespace: None,
+        });
+        controller.limits = ControllerLimits::NONE;
+        self.open_queue(now, key, Qid::ADMIN, outbox);
+    }
+
+    fn open_queue(&mut self, now: Time, key: usize, qid: Qid, outbox: &mut Outbox) {
+        let options = &self.controllers[key].options;
+        let conn_options =
+            ConnOptions { type_of_service: options.type_of_service, ack_timeout_exponent: None };
+        let (address, timeout) = (self.controllers[key].target.address, options.connect_timeout);
+        match self.cm.resolve(now, address, timeout, &conn_options) {
+            Ok(conn) => {
+                self.conns.insert(conn, Conn::Opening { controller: key, qid });
+            }
+            Err(error) => self.end_association(now, key, local(error), outbox),
+        }
+    }
+
+    pub(crate) fn handle_resolved(
+        &mut self,
+        now: Time,
+        key: usize,
+        qid: Qid,
+        conn: ConnId,
+        outbox: &mut Outbox,
+    ) {
+        if let Err(error) = self.request_connection(now, key, qid, conn) {
+            self.end_association(now, key, error, outbox);
+        }
+    }
+
+    fn request_connection(
+        &mut self,
+        now: Time,
+        key: usize,
+        qid: Qid,
+        conn: ConnId,
+    ) -> Result<(), Error> {
+        let entries = self.entries(key, qid);
+        let slots = entries - 1;
+        let config = QpConfig {
+            send_wr: Queue::<P, Task>::send_wr(slots),
+            recv_wr: slots.into(),
+            send_sge: 2,
+            recv_sge: 1,
+            inline_bytes: 0,
+        };
+        let new = self.cm.create_qp(conn, &self.group.handle(), &config).map_err(local)?;
+        let qp = self.group.adopt(new);
+        let vacant = self.queues.vacant_entry();
+        // Far fewer queues than 2^32.
+        let queue_key = vacant.key() as u32;
+        let queue = match Queue::new(self.scope.device(), queue_key, qid, conn, qp, slots) {
+            Ok(queue) => vacant.insert(queue),
+            Err(error) => {
+                self.group.release(qp);
+                return Err(error.into());
+            }
+        };
+        self.controllers[key].queues.push(queue_key);
+        queue.post_receives(&mut self.group).map_err(std::io::Error::other)?;
+        self.pushed = true;
+        let cntlid = self.controllers[key].limits.cntlid;
+        let cntlid = if qid.is_admin() { Cntlid(0) } else { cntlid };
+        let request = Request::new(qid, cntlid, entries, entries.into());
+        let params = ConnParams {
+            responder_resources: self.scope.device().caps().max_responder_resources,
+            initiator_depth: 0,
+            retry_count: 7,
+            rnr_retry_count: 7,
+            private_data: PrivateData::new(request.as_bytes()).expect("32 bytes fit"),
+        };
+        self.cm.connect(now, conn, &params).map_err(local)
+    }
+
+    /// Entries of a submission queue that is about to be connected.
+    fn entries(&self, key: usize, qid: Qid) -> u16 {
+        let wanted = match &self.controllers[key].phase {
+            Phase::Opening(opening) if !qid.is_admin() => opening.queue_entries,
+            _ => ADMIN_ENTRIES,
+        };
+        let max_wr = self.scope.device().caps().max_wr;
+        let device = u16::try_from(max_wr / Queue::<P, Task>::send_wr(1)).unwrap_or(u16::MAX);
+        wanted.min(device).clamp(2, Queue::<P, Task>::MAX_SLOTS + 1)
+    }
+
+    pub(crate) fn handle_established(
+        &mut self,
+        now: Time,
+        key: usize,
+        conn: ConnId,
+        params: &ConnParams,
+        outbox: &mut Outbox,
+    ) {
+        let queue = self.controllers[key].queues.last().copied();
+        let Some(queue) = queue.filter(|&queue| self.queues[queue as usize].conn() == conn) else {
+            return;
+        };
+        match Accept::parse(params.private_data.as_slice()) {
+            None => {
+                let what = "the acceptance of the connection has no valid private data";
+                self.end_association(now, key, ErrorKind::Malformed(what).into(), outbox);
+            }
+            Some(accept) => {
+                let queue = &mut self.queues[queue as usize];
+                // Zero can only mean that the target does not say.
+                if accept.receive_entries() != 0 {
+                    queue.limit(accept.receive_entries());
+                }
+                self.send_connect(now, key, outbox);
+            }
+        }
+    }
+
+    fn send_connect(&mut self, now: Time, key: usize, outbox: &mut Outbox) {
+        let controller = &mut self.controllers[key];
+        let queue = *controller.queues.last().expect("the queue that was just connected");
+        let qid = self.queues[queue as usize].qid();
+        let cntlid = if qid.is_admin() { Cntlid::DYNAMIC } else { controller.limits.cntlid };
+        let data = ConnectData::new(self.host.id, cntlid, controller.target.nqn, self.host.nqn);
+        let Phase::Opening(opening) = &mut controller.phase else { return };
+        opening.step = OpeningStep::Connect;
+        controller.bounce.copy_in(&opening.chunk, 0, data.as_bytes());
+        let keep_alive_timeout_ms =
+            if qid.is_admin() { controller.options.keep_alive_ms } else { 0 };
+        let entries = self.entries(key, qid);
+        let sqe = Connect {
+            qid,
+            queue_entries: entries.into(),
+            attributes: ConnectAttributes::new(),
+            keep_alive_timeout_ms,
+        }
+        .to_sqe();
+        self.send_opening(now, key, queue, sqe, ConnectData::BYTES as u32, outbox);
+    }
+
+    fn send_step(
+        &mut self,
+        now: Time,
+        key: usize,
+        step: OpeningStep,
+        sqe: Sqe,
+        data_bytes: usize,
+        outbox: &mut Outbox,
+    ) {
+        let controller = &mut self.controllers[key];
+        let Phase::Opening(opening) = &mut controller.phase else { return };
+        opening.step = step;
+        let Some(&admin) = controller.queues.first() else { return };
+        self.send_opening(now, key, admin, sqe, data_bytes as u32, outbox);
+    }
+
+    fn send_opening(
+        &mut self,
+        now: Time,
+        key: usize,
+        queue: u32,
+        sqe: Sqe,
+        data_bytes: u32,
+        outbox: &mut Outbox,
+    ) {
+        let controller = &self.controllers[key];
+        let Phase::Opening(opening) = &controller.phase else { return };
+        let data = match data_bytes {
+            0 => Data::None,
+            length => Data::Keyed {
+                address: controller.bounce.address(&opening.chunk),
+                length,
+                rkey: controller.bounce.rkey(),
+            },
+        };
+        let queue = &mut self.queues[queue as usize];
+        self.pushed = true;
+        self.counters.commands += 1;
+        let issued = queue.issue(self.scope.device(), &mut self.group, sqe, data, Task::Opening);
+        if let Err((error, _)) = issued {
+            self.end_association(now, key, error.into(), outbox);
+        }
+    }
+
+    /// The answer that the attempt was waiting for.
+    pub(crate) fn advance_opening(
+        &mut self,
+        now: Time,
+        key: usize,
+        cqe: &Cqe,
+        outbox: &mut Outbox,
+    ) {
+        if let Err(error) = self.take_answer(now, key, cqe, outbox) {
+            self.end_association(now, key, error, outbox);
+        }
+    }
+
+    fn take_answer(
+        &mut self,
+        now: Time,
+        key: usize,
+        cqe: &Cqe,
+        outbox: &mut Outbox,
+    ) -> Result<(), Error> {
+        let Phase::Opening(opening) = &self.controllers[key].phase else { return Ok(()) };
+        match opening.step {
+            OpeningStep::Connection => {}
+            OpeningStep::Connect => {
+                self.take_connect(key, cqe)?;
+                match self.controllers[key].queues.len() {
+                    1 => self.send_step(
+                        now,
+                        key,
+                        OpeningStep::Capabilities,
+                        get(Property::CAP),
+                        0,
+                        outbox,
+                    ),
+                    _ => self.open_next_queue(now, key, outbox),
+                }
+            }
+            OpeningStep::Capabilities => {
+                let sqe = self.take_capabilities(key, cqe)?;
+                self.send_step(now, key, OpeningStep::Enable, sqe, 0, outbox);
+            }
+            OpeningStep::Enable => {
+                succeeded(cqe)?;
+                self.send_step(now, key, OpeningStep::Ready, get(Property::CSTS), 0, outbox);
+            }
+            OpeningStep::Ready => self.take_ready(now, key, cqe, outbox)?,
+            OpeningStep::Identify => {
+                succeeded(cqe)?;
+                self.take_identify(key)?;
+                self.ask_for_queues(now, key, outbox);
+            }
+            OpeningStep::QueueCount => {
+                self.take_queue_count(key, cqe)?;
+                self.open_next_queue(now, key, outbox);
+            }
+            OpeningStep::Namespace(namespace) => {
+                self.take_namespace(now, key, namespace, cqe, outbox);
+            }
+            OpeningStep::Descriptors(namespace) => {
+                self.take_descriptors(now, key, namespace, cqe, outbox);
+            }
+        }
+        Ok(())
+    }
+
+    fn take_connect(&mut self, key: usize, cqe: &Cqe) -> Result<(), Error> {
+        let status = cqe.status();
+        if !status.is_success() {
+            let hint = refusal_hint(status, ConnectParameter::from_dw0(cqe.dw0.get()));
+            return Err(ErrorKind::ConnectRefused { status, hint }.into());
+        }
+        let response = ConnectResponse::from_bits(cqe.dw0.get());
+        if response.authentication_required() || response.secure_channel_required() {
+            return Err(ErrorKind::Unsupported(
+                "in-band authentication, which the target requires",
+            )
+            .into());
+        }
+        let controller = &mut self.controllers[key];
+        if controller.queues.len() == 1 {
+            controller.limits.cntlid = response.cntlid();
+        } else if response.cntlid() != controller.limits.cntlid {
+            return Err(
+                ErrorKind::Protocol("an I/O queue was connected to another controller").into()
+            );
+        }
+        Ok(())
+    }
+
+    fn take_capabilities(&mut self, key: usize, cqe: &Cqe) -> Result<Sqe, Error> {
+        succeeded(cqe)?;
+        let cap = Cap::from_bits(cqe.result());
+        if cap.mqes_z() == 0 {
+            return Err(
+                ErrorKind::Protocol("the controller allows queues of one entry only").into()
+            );
+        }
+        let css = match cap.css() {
+            css if css.nvm() => CcCss::NVM,
+            css if css.iocss() => CcCss::ALL,
+            css if css.noiocss() => CcCss::ADMIN_ONLY,
+            _ => CcCss::NVM,
+        };
+        let cc = Cc::new()
+            .with_en(true)
+            .with_css(css)
+            .with_mps(cap.mpsmin())
+            .with_iosqes(Cc::IOSQES)
+            .with_iocqes(Cc::IOCQES);
+        let controller = &mut self.controllers[key];
+        controller.cc = cc;
+        let Phase::Opening(opening) = &mut controller.phase else { return Ok(get(Property::CSTS)) };
+        opening.queue_entries = opening.queue_entries.min(cap.mqes_z().saturating_add(1)).max(2);
+        opening.page_bytes = 1 << (12 + u32::from(cap.mpsmin()));
+        Ok(set_cc(cc))
+    }
+
+    fn take_ready(
+        &mut self,
+        now: Time,
+        key: usize,
+        cqe: &Cqe,
+        outbox: &mut Outbox,
+    ) -> Result<(), Error> {
+        succeeded(cqe)?;
+        let csts = Csts::from_bits(cqe.dw0.get());
+        if csts.cfs() {
+            return Err(ErrorKind::Protocol("the controller reports a fatal status").into());
+        }
+        if csts.rdy() {
+            let sqe = Identify::new(Cns::CONTROLLER).to_sqe();
+            self.send_step(now, key, OpeningStep::Identify, sqe, Identify::DATA_BYTES, outbox);
+        } else if let Phase::Opening(opening) = &mut self.controllers[key].phase {
+            opening.poll_at = Some(now + READY_POLL);
+        }
+        Ok(())
+    }
+
+    /// Reads CSTS again.
+    pub(crate) fn poll_ready(&mut self, now: Time, key: usize, outbox: &mut Outbox) {
+        if let Phase::Opening(opening) = &mut self.controllers[key].phase {
+            opening.poll_at = None;
+        }
+        self.send_step(now, key, OpeningStep::Ready, get(Property::CSTS), 0, outbox);
+    }
+
+    fn take_identify(&mut self, key: usize) -> Result<(), Error> {
+        let controller = &mut self.controllers[key];
+        let Phase::Opening(opening) = &controller.phase else { return Ok(()) };
+        let mut data = vec![0; Identify::DATA_BYTES];
+        controller.bounce.copy_out(&opening.chunk, 0, &mut data);
+        let identify: &IdentifyController = view(&data)?;
+        let discovery = controller.is_discovery();
+        check_controller(identify, controller.limits.cntlid, discovery)?;
+        let page_shift = opening.page_bytes.trailing_zeros() - 12;
+        let mdts = identify.max_transfer_bytes(page_shift as u8).unwrap_or(u64::MAX);
+        let limits = &mut controller.limits;
+        limits.max_transfer_bytes = mdts.min(TRANSFER_BYTES);
+        limits.volatile_write_cache = identify.vwc.present();
+        limits.max_commands = match identify.maxcmd.get() {
+            0 => u16::MAX,
+            maxcmd => maxcmd,
+        };
+        let offers_in_capsule = identify.sgls.offset() && identify.icdoff.get() == 0;
+        limits.in_capsule_bytes = match offers_in_capsule && !discovery {
+            // At most 16 KiB.
+            true => identify.in_capsule_bytes().min(IN_CAPSULE_BYTES) as u32,
+            false => 0,
+        };
+        Ok(())
+    }
+
+    fn ask_for_queues(&mut self, now: Time, key: usize, outbox: &mut Outbox) {
+        let controller = &mut self.controllers[key];
+        if controller.is_discovery() {
+            return self.opened(now, key, outbox);
+        }
+        let feature = Feature::NumberOfQueues(QueueCounts::pairs(controller.options.io_queues));
+        let sqe = SetFeatures { nsid: Nsid::NONE, save: false, feature }.to_sqe();
+        self.send_step(now, key, OpeningStep::QueueCount, sqe, 0, outbox);
+    }
+
+    fn take_queue_count(&mut self, key: usize, cqe: &Cqe) -> Result<(), Error> {
+        succeeded(cqe)?;
+        let fid = nvme_proto::feature::FeatureId::NUMBER_OF_QUEUES;
+        let granted = match Feature::parse(fid, cqe.dw0.get()) {
+            Ok(Feature::NumberOfQueues(counts)) => counts.usable(),
+            _ => return Err(ErrorKind::Malformed("the number of queues granted").into()),
+        };
+        let controller = &mut self.controllers[key];
+        controller.limits.io_queues = granted.min(controller.options.io_queues);
+        Ok(())
+    }
+
+    /// Connects the next I/O queue, or goes on when all are.
+    fn open_next_queue(&mut self, now: Time, key: usize, outbox: &mut Outbox) {
+        let controller = &mut self.controllers[key];
+        let next = controller.queues.len();
+        if let Some(&queue) = controller.queues.last().filter(|_| next > 1) {
+            let queue = &mut self.queues[queue as usize];
+            queue.limit(controller.limits.max_commands);
+            queue.set_in_capsule_bytes(controller.limits.in_capsule_bytes);
+            controller.limits.queue_depth = queue.depth();
+        }
+        if next > usize::from(controller.limits.io_queues) {
+            return self.check_namespace(now, key, 0, outbox);
+        }
+        if let Phase::Opening(opening) = &mut controller.phase {
+            opening.step = OpeningStep::Connection;
+        }
+        self.open_queue(now, key, Qid(next as u16), outbox);
+    }
+
+    /// Identifies the next namespace that somebody holds, from number `from` on.
+    fn check_namespace(&mut self, now: Time, key: usize, from: usize, outbox: &mut Outbox) {
+        let controller = &self.controllers[key];
+        let next = controller
+            .namespaces
+            .iter()
+            .find(|(number, attached)| *number >= from && attached.gone.is_none())
+            .map(|(number, attached)| (number, attached.nsid));
+        match next {
+            None => self.opened(now, key, outbox),
+            Some((number, nsid)) => {
+                let sqe = Identify::namespace(Cns::NAMESPACE, nsid).to_sqe();
+                let step = OpeningStep::Namespace(number);
+                self.send_step(now, key, step, sqe, Identify::DATA_BYTES, outbox);
+            }
+        }
+    }
+
+    fn take_namespace(
+        &mut self,
+        now: Time,
+        key: usize,
+        number: usize,
+        cqe: &Cqe,
+        outbox: &mut Outbox,
+    ) {
+        let controller = &mut self.controllers[key];
+        let Some(attached) = controller.namespaces.get(number) else {
+            return self.check_namespace(now, key, number + 1, outbox);
+        };
+        let nsid = attached.nsid;
+        let Phase::Opening(opening) = &mut controller.phase else { return };
+        let mut data = vec![0; Identify::DATA_BYTES];
+        controller.bounce.copy_out(&opening.chunk, 0, &mut data);
+        match succeeded(cqe).and_then(|()| Identity::parse(nsid, &data)) {
+            Err(error) => self.lose_namespace(now, key, number, error.to_string(), outbox),
+            Ok(identity) => {
+                opening.namespace = Some(identity);
+                let sqe = Identify::namespace(Cns::NAMESPACE_DESCRIPTORS, nsid).to_sqe();
+                let step = OpeningStep::Descriptors(number);
+                self.send_step(now, key, step, sqe, Identify::DATA_BYTES, outbox);
+            }
+        }
+    }
+
+    fn take_descriptors(
+        &mut self,
+        now: Time,
+        key: usize,
+        number: usize,
+        cqe: &Cqe,
+        outbox: &mut Outbox,
+    ) {
+        let controller = &mut self.controllers[key];
+        let Phase::Opening(opening) = &mut controller.phase else { return };
+        let (Some(attached), Some(mut identity)) =
+            (controller.namespaces.get_mut(number), opening.namespace.take())
+        else {
+            return self.check_namespace(now, key, number + 1, outbox);
+        };
+        // Controllers before NVMe 1.3 do not have the list.
+        if cqe.status().is_success() {
+            let mut data = vec![0; Identify::DATA_BYTES];
+            controller.bounce.copy_out(&opening.chunk, 0, &mut data);
+            identity.add_descriptors(&data);
+        }
+        let change = attached.identity.difference(&identity);
+        let geometry = identity.geometry(controller.limits.max_transfer_bytes);
+        match (change, geometry) {
+            (None, Ok(geometry)) => {
+                attached.geometry = geometry;
+                self.check_namespace(now, key, number + 1, outbox);
+            }
+            (Some(change), _) => self.lose_namespace(now, key, number, change, outbox),
+            (None, Err(error)) => self.lose_namespace(now, key, number, error.to_string(), outbox),
+        }
+    }
+
+    /// A namespace is not what it was: all that waits for it fails, and nothing is issued to it again.
+    fn lose_namespace(
+        &mut self,
+        now: Time,
+        key: usize,
+        number: usize,
+        change: String,
+        outbox: &mut Outbox,
+    ) {
+        let controller = &mut self.controllers[key];
+        let attached = &mut controller.namespaces[number];
+        let error = Error::new(ErrorKind::IdentityChanged(change))
+            .of_target(&controller.target)
+            .of_namespace(attached.nsid);
+        attached.gone = Some(error.clone());
+        self.fail_namespace(key, number, &error, outbox);
+        self.check_namespace(now, key, number + 1, outbox);
+    }
+
+    /// The controller is usable.
+    fn opened(&mut self, now: Time, key: usize, outbox: &mut Outbox) {
+        let controller = &mut self.controllers[key];
+        if let Phase::Opening(opening) = std::mem::replace(&mut controller.phase, Phase::Live) {
+            controller.bounce.release(opening.chunk);
+        }
+        if controller.outage.take().is_some() {
+            self.counters.reconnects += 1;
+        }
+        controller.keep_alive = KeepAlive::start(now, controller.options.keep_alive_ms);
+        if let Some(opened) = controller.opened.take() {
+            opened.keep(Ok(controller.limits), outbox);
+        }
+        tracing::info!(target = %controller.target, cntlid = %controller.limits.cntlid, "connected");
+    }
+}
+
+impl<P: Provider> Controller<P> {
+    /// The entry that shuts the controller down.
+    pub(crate) fn shutdown_sqe(&self) -> Sqe {
+        set_cc(self.cc.with_shn(nvme_proto::registers::ShutdownNotification::NORMAL))
+    }
+}
+
+fn get(property: Property) -> Sqe {
+    let size = property.size().unwrap_or(PropertySize::FourBytes);
+    PropertyGet { property, size }.to_sqe()
+}
+
+fn set_cc(cc: Cc) -> Sqe {
+    let value = u64::from(cc.into_bits());
+    PropertySet { property: Property::CC, size: PropertySize::FourBytes, value }.to_sqe()
+}
+
+fn succeeded(cqe: &Cqe) -> Result<(), Error> {
+    cqe.status().ok().map_err(|status| ErrorKind::Status(status).into())
+}
+
+fn local(error: rdma::CmError) -> Error {
+    match error {
+        rdma::CmError::Io(error) => error.into(),
+        other => std::io::Error::other(other).into(),
+    }
+}
+
+/// What an initiator that uses keyed SGLs needs (RDMA Transport, "Capsules and SGLs"; Base, "Identify
+/// Controller").
+fn check_controller(
+    identify: &IdentifyController,
+    cntlid: Cntlid,
+    discovery: bool,
+) -> Result<(), Error> {
+    if identify.cntlid() != cntlid && !discovery {
+        return Err(ErrorKind::Protocol("Identify and Connect name different controllers").into());
+    }
+    let is_discovery = identify.cntrltype == ControllerType::DISCOVERY;
+    if discovery {
+        return Ok(());
+    }
+    if is_discovery || identify.cntrltype == ControllerType::ADMINISTRATIVE {
+        return Err(ErrorKind::Unsupported("I/O to a controller that has no I/O queues").into());
+    }
+    if identify.sgls.supported() == 0 || !identify.sgls.keyed() {
+        return Err(ErrorKind::Unsupported("a controller without keyed SGLs").into());
+    }
+    if identify.ioccsz.get() < 4 || identify.iorcsz.get() < 1 {
+        return Err(ErrorKind::Protocol("capsules are smaller than their entries").into());
+    }
+    let transfer = (12..64).contains(&(12 + u32::from(identify.mdts)));
+    if !transfer || CHUNK_BYTES < Identify::DATA_BYTES {
+        return Err(ErrorKind::Malformed("the maximum data transfer size").into());
+    }
+    Ok(())
+}
+
+fn refusal_hint(status: Status, parameter: ConnectParameter) -> &'static str {
+    let data = parameter.layer == ConnectLayer::Data;
+    match status {
+        _ if status.is(Status::CONNECT_INVALID_HOST) => {
+            ": the subsystem does not allow this host NQN"
+        }
+        _ if !status.is(Status::CONNECT_INVALID_PARAMETERS) => "",
+        _ if parameter == ConnectParameter::SUBNQN => ": there is no subsystem of this name",
+        _ if data => ": a field of the Connect data is not accepted",
+        _ => ": a field of the Connect command is not accepted",
+    }
+}
+
+/// Why a target rejected a connection, in words.
+pub(crate) fn rejection(reason: u16, private: &[u8]) -> Error {
+    let text = match (reason, Reject::parse(private)) {
+        (rdma::REJECT_CONSUMER_DEFINED, Some(reject)) => match reject.status() {
+            RejectStatus::NO_RESOURCES => {
+                "the target has no resources for another queue".to_owned()
+            }
+            status => format!("{status} (status {:#x})", status.0),
+        },
+        (rdma::REJECT_CONSUMER_DEFINED, None) => "the target does not say why".to_owned(),
+        (8, _) => "nobody listens on this port".to_owned(),
+        (10, _) => "the target still knows an earlier connection (stale connection)".to_owned(),
+        (1 | 3, _) => "the target has no resources for another connection".to_owned(),
+        (4, _) => "the target timed out".to_owned(),
+        (reason, _) => format!("reason {reason}"),
+    };
+    ErrorKind::Rejected(text).into()
+}

@@ -1,0 +1,344 @@
+//! What a core knows of a controller, whether it is connected or not.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use nvme_proto::registers::Cc;
+use nvme_proto::{Cntlid, Nsid, Sqe};
+use rdma::{Provider, Time};
+use slab::Slab;
+
+use crate::bounce::{BouncePool, Chunk};
+use crate::error::{Error, ErrorKind, Target};
+use crate::identity::Identity;
+use crate::plan::{Geometry, Step};
+use crate::reply::Promise;
+
+/// How to connect to a subsystem and how long to wait for what.
+#[derive(Clone, Debug)]
+pub struct ControllerOptions {
+    /// I/O queues to ask for; the controller may grant fewer. A discovery controller has none.
+    pub io_queues: u16,
+    /// Entries of an I/O submission queue, 2 to 1,024; at most one less is in flight.
+    pub queue_entries: u16,
+    /// Keep alive timeout in milliseconds, 0 for none. A Keep Alive is sent twice in this time.
+    pub keep_alive_ms: u32,
+    /// How long one attempt to connect may take, until the controller is usable.
+    pub connect_timeout: Duration,
+    /// Pause between attempts to reconnect; the first follows at once.
+    pub reconnect_delay: Duration,
+    /// After this time without a connection the target is given up and everything that waits for it fails.
+    pub loss_timeout: Duration,
+    /// How long a range may take, reconnects included, before it fails.
+    pub io_timeout: Duration,
+    /// How long an administrative command may take.
+    pub admin_timeout: Duration,
+    /// How long an aborted command may take to end, before the connection is ended to be sure of it.
+    pub abort_timeout: Duration,
+    /// Type of service of the packets.
+    pub type_of_service: Option<u8>,
+}
+
+impl Default for ControllerOptions {
+    fn default() -> Self {
+        Self {
+            io_queues: 1,
+            queue_entries: 128,
+            keep_alive_ms: 5_000,
+            connect_timeout: Duration::from_secs(10),
+            reconnect_delay: Duration::from_secs(2),
+            loss_timeout: Duration::from_secs(60),
+            io_timeout: Duration::from_secs(30),
+            admin_timeout: Duration::from_secs(15),
+            abort_timeout: Duration::from_secs(2),
+            type_of_service: None,
+        }
+    }
+}
+
+/// What a controller said about itself and its limits.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct ControllerLimits {
+    /// Its identifier.
+    pub cntlid: Cntlid,
+    /// I/O queues that are connected.
+    pub io_queues: u16,
+    /// Commands that may be in flight on an I/O queue.
+    pub queue_depth: u16,
+    /// Bytes that one command may transfer.
+    pub max_transfer_bytes: u64,
+    /// Bytes of data that an I/O command capsule may carry.
+    pub in_capsule_bytes: u32,
+    /// Whether Flush means anything: a volatile write cache is present.
+    pub volatile_write_cache: bool,
+    /// Commands that the controller takes at once on a queue.
+    pub(crate) max_commands: u16,
+}
+
+impl ControllerLimits {
+    /// Of a controller that said nothing yet.
+    pub(crate) const NONE: Self = Self {
+        cntlid: Cntlid::DYNAMIC,
+        io_queues: 0,
+        queue_depth: 0,
+        max_transfer_bytes: 4096,
+        in_capsule_bytes: 0,
+        volatile_write_cache: false,
+        max_commands: u16::MAX,
+    };
+}
+
+/// A controller, its connection and what waits for it.
+pub(crate) struct Controller<P: Provider> {
+    pub(crate) target: Arc<Target>,
+    pub(crate) options: ControllerOptions,
+    pub(crate) phase: Phase,
+    /// Queues of the present association, as the core numbers them; the admin queue first.
+    pub(crate) queues: Vec<u32>,
+    pub(crate) next_queue: usize,
+    pub(crate) limits: ControllerLimits,
+    /// The value of CC that enabled the controller.
+    pub(crate) cc: Cc,
+    pub(crate) bounce: BouncePool<P>,
+    pub(crate) keep_alive: KeepAlive,
+    /// Since when there is no connection, and why.
+    pub(crate) outage: Option<Outage>,
+    /// Kept when the first connect succeeds or fails.
+    pub(crate) opened: Option<Promise<ControllerLimits>>,
+    pub(crate) namespaces: Slab<Attached>,
+    /// Ranges with commands to issue.
+    pub(crate) ready: VecDeque<usize>,
+    /// Edge blocks that were read and modified, and are to be written.
+    pub(crate) modified: VecDeque<Modified>,
+    /// Writes that share a block with another one in progress.
+    pub(crate) blocked: VecDeque<usize>,
+    /// Ranges that are tried again at a later time.
+    pub(crate) delayed: Vec<(Time, usize)>,
+    /// Commands that are not reads or writes of ranges, not issued yet.
+    pub(crate) raw: VecDeque<Raw>,
+    /// None of those, issued or not, expires before this time.
+    pub(crate) raw_expiry: Option<Time>,
+    /// Nobody holds a handle any more.
+    pub(crate) closing: bool,
+}
+
+/// Where a controller is in its life.
+pub(crate) enum Phase {
+    /// Connecting, for the first time or again.
+    Opening(Opening),
+    /// Usable.
+    Live,
+    /// Disconnected; the next attempt comes at this time.
+    Resting(Time),
+    /// Told to shut down; disconnected when it confirms, or at this time.
+    Closing(Time),
+    /// Given up.
+    Dead(Error),
+}
+
+/// An attempt to connect.
+pub(crate) struct Opening {
+    pub(crate) step: OpeningStep,
+    pub(crate) deadline: Time,
+    /// When CSTS is to be read again.
+    pub(crate) poll_at: Option<Time>,
+    /// Holds the data of the attempt's commands.
+    pub(crate) chunk: Chunk,
+    /// Bytes of a page of MDTS.
+    pub(crate) page_bytes: u64,
+    /// Entries of an I/O queue.
+    pub(crate) queue_entries: u16,
+    /// Identify Namespace of the namespace that is being checked.
+    pub(crate) namespace: Option<Identity>,
+}
+
+/// What an attempt to connect is waiting for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum OpeningStep {
+    /// The RDMA connection of a queue.
+    Connection,
+    /// The response to Connect on that queue.
+    Connect,
+    /// CAP.
+    Capabilities,
+    /// The response to setting CC.EN.
+    Enable,
+    /// CSTS.RDY.
+    Ready,
+    /// Identify Controller.
+    Identify,
+    /// Set Features, Number of Queues.
+    QueueCount,
+    /// Identify Namespace of an attached namespace.
+    Namespace(usize),
+    /// Its identification descriptors.
+    Descriptors(usize),
+}
+
+/// When Keep Alive was sent and is to be sent.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct KeepAlive {
+    pub(crate) next: Option<Time>,
+    /// The one that is not answered yet.
+    pub(crate) sent: Option<Time>,
+}
+
+impl KeepAlive {
+    /// The state after a connect: the first is due after half the timeout.
+    pub(crate) fn start(now: Time, timeout_ms: u32) -> Self {
+        let next = (timeout_ms > 0).then(|| now + Self::interval(timeout_ms));
+        Self { next, sent: None }
+    }
+
+    /// Twice in a timeout, so that one may be late.
+    pub(crate) fn interval(timeout_ms: u32) -> Duration {
+        Duration::from_millis(u64::from(timeout_ms).div_ceil(2))
+    }
+}
+
+/// A time without a connection.
+#[derive(Clone, Debug)]
+pub(crate) struct Outage {
+    pub(crate) since: Time,
+    pub(crate) attempts: u32,
+    pub(crate) cause: Error,
+}
+
+/// A namespace that somebody holds a handle of.
+pub(crate) struct Attached {
+    pub(crate) nsid: Nsid,
+    pub(crate) identity: Identity,
+    pub(crate) geometry: Geometry,
+    /// Handles of it.
+    pub(crate) holders: usize,
+    /// Why it can no longer be used.
+    pub(crate) gone: Option<Error>,
+    /// Writes in progress.
+    pub(crate) writes: Vec<ActiveWrite>,
+}
+
+/// The blocks of a write in progress.
+pub(crate) struct ActiveWrite {
+    pub(crate) op: usize,
+    pub(crate) blocks: core::ops::Range<u64>,
+    pub(crate) aligned: bool,
+}
+
+/// The second half of writing a partial block: the chunk holds the block with the caller's bytes in it.
+pub(crate) struct Modified {
+    pub(crate) op: usize,
+    pub(crate) start: u64,
+    pub(crate) step: Step,
+    pub(crate) chunk: Chunk,
+}
+
+/// A command that is not part of a range, with at most a chunk of data.
+pub(crate) struct Raw {
+    pub(crate) sqe: Sqe,
+    pub(crate) data: RawData,
+    pub(crate) queue: QueueKind,
+    /// Set when it comes into the core's hands.
+    pub(crate) deadline: Time,
+    pub(crate) promise: Promise<RawReply>,
+}
+
+/// The data of a [`Raw`] command.
+pub(crate) enum RawData {
+    None,
+    ToController(Vec<u8>),
+    ToHost { length: u32 },
+}
+
+impl RawData {
+    pub(crate) fn length(&self) -> u32 {
+        match self {
+            Self::None => 0,
+            Self::ToController(bytes) => u32::try_from(bytes.len()).unwrap_or(u32::MAX),
+            Self::ToHost { length } => *length,
+        }
+    }
+}
+
+/// Which kind of queue a command belongs on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum QueueKind {
+    Admin,
+    Io,
+}
+
+/// What a successful [`Raw`] command brought.
+#[derive(Debug)]
+pub(crate) struct RawReply {
+    pub(crate) result: u64,
+    pub(crate) data: Vec<u8>,
+}
+
+/// What the core is to do when a command finishes.
+pub(crate) enum Task {
+    /// Part of a range.
+    Step {
+        op: usize,
+        start: u64,
+        step: Step,
+        chunk: Option<Chunk>,
+        stage: Stage,
+    },
+    /// A command of its own.
+    Raw {
+        promise: Promise<RawReply>,
+        chunk: Option<Chunk>,
+        to_host: u32,
+        deadline: Time,
+    },
+    /// The next answer of [`Opening`].
+    Opening,
+    KeepAlive,
+    /// The command that it names ends by itself, aborted or not.
+    Abort,
+    Shutdown,
+}
+
+/// Which command of a [`Task::Step`] it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stage {
+    /// The only one, or the one that writes.
+    Transfer,
+    /// Reads the blocks that a partial write is to modify.
+    Fetch,
+}
+
+impl<P: Provider> Controller<P> {
+    /// Chunks of bounce memory: resident only as far as they are used.
+    pub(crate) const CHUNKS: u16 = 128;
+
+    pub(crate) fn is_live(&self) -> bool {
+        matches!(self.phase, Phase::Live)
+    }
+
+    /// Whether it is a discovery controller, which has no I/O queues.
+    pub(crate) fn is_discovery(&self) -> bool {
+        self.options.io_queues == 0
+    }
+
+    /// The namespace under `key`, unless it can no longer be used.
+    pub(crate) fn namespace(&self, key: usize) -> Result<&Attached, Error> {
+        let attached = self.namespaces.get(key).ok_or(ErrorKind::Closed)?;
+        match &attached.gone {
+            Some(error) => Err(error.clone()),
+            None => Ok(attached),
+        }
+    }
+}
+
+impl Attached {
+    /// Whether a write may start now: no other in progress shares a block with it, unless both consist of
+    /// whole blocks only.
+    pub(crate) fn admits(&self, blocks: &core::ops::Range<u64>, aligned: bool) -> bool {
+        self.writes.iter().all(|other| {
+            let apart = other.blocks.end <= blocks.start || blocks.end <= other.blocks.start;
+            apart || (aligned && other.aligned)
+        })
+    }
+}

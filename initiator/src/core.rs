@@ -1,0 +1,475 @@
+//! The state machine of one device: everything that moves, driven by [`Engine::turn`].
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+use nvme_proto::{HostId, HostNqn, Qid, Status};
+use rdma::{
+    CmEvent, ConnId, ConnectionManager, Device, Group, GroupConfig, GroupStats, Provider, Time, Wc,
+};
+use slab::Slab;
+
+use crate::bounce::BouncePool;
+use crate::controller::{
+    Attached, Controller, ControllerLimits, ControllerOptions, KeepAlive, Phase, Raw, Task,
+};
+use crate::error::{Error, ErrorKind, Target};
+use crate::identity::Identity;
+use crate::io::{Op, Submission};
+use crate::outbox::Outbox;
+use crate::queue::{Finished, Queue, WrId, WrKind};
+use crate::region::{RegionSlice, RegistrationScope};
+use crate::reply::Promise;
+use crate::stats::Counters;
+
+/// What is left to do after a turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Turn {
+    /// More is ready: turn again at once.
+    Busy,
+    /// Nothing before this time, unless something wakes the host earlier.
+    SleepUntil(Option<Time>),
+}
+
+impl Turn {
+    /// What is left of both.
+    pub(crate) fn and(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::SleepUntil(a), Self::SleepUntil(b)) => Self::SleepUntil(earliest(a, b)),
+            _ => Self::Busy,
+        }
+    }
+}
+
+/// The earlier of two times, where there are any.
+pub(crate) fn earliest(a: Option<Time>, b: Option<Time>) -> Option<Time> {
+    match (a, b) {
+        (Some(a), Some(b)) => Some(a.min(b)),
+        (a, b) => a.or(b),
+    }
+}
+
+/// Who a host is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct HostIdentity {
+    pub(crate) nqn: HostNqn,
+    pub(crate) id: HostId,
+}
+
+/// A [`Core`] of some provider.
+pub(crate) trait Engine: Send {
+    /// Does all that is ready, never blocks.
+    fn turn(&mut self, now: Time, outbox: &mut Outbox) -> Turn;
+    /// Connects from the next turn on; `opened` is kept when the controller is usable or cannot be reached.
+    fn connect(
+        &mut self,
+        target: Arc<Target>,
+        options: ControllerOptions,
+        opened: Promise<ControllerLimits>,
+    ) -> Result<usize, Error>;
+    /// Shuts a controller down from the next turn on, and forgets it.
+    fn close(&mut self, controller: usize);
+    /// Whether nothing is connected or about to be.
+    fn is_quiet(&self) -> bool;
+    /// Queues a command for the next turn.
+    fn raw(&mut self, controller: usize, raw: Raw);
+    /// Makes a namespace known under a number.
+    fn attach(&mut self, controller: usize, identity: Identity) -> Result<usize, Error>;
+    /// One handle of a namespace less.
+    fn detach(&mut self, controller: usize, namespace: usize);
+    /// Queues a range, which has a place in its ring, for the next turn.
+    fn submit(&mut self, submission: Submission, outbox: &mut Outbox);
+    /// Registers memory before its first use.
+    fn register(&self, slice: &RegionSlice) -> io::Result<()>;
+    /// What the connection of a controller is like.
+    fn limits(&self, controller: usize) -> Result<ControllerLimits, Error>;
+    /// Whether the provider can wake us at all; a simulated one cannot.
+    fn has_fds(&self) -> bool {
+        !self.fds().is_empty()
+    }
+    /// Asks for wake-ups on the descriptors.
+    fn arm(&mut self);
+    /// Consumes a wake-up.
+    fn acknowledge(&mut self);
+    /// Descriptors that tell of things to do.
+    fn fds(&self) -> Vec<BorrowedFd<'_>>;
+    /// Counters.
+    fn counters(&self) -> Counters;
+    /// Counters of the provider.
+    fn group_stats(&self) -> GroupStats;
+}
+
+/// A device with its connections.
+pub(crate) struct Core<P: Provider> {
+    pub(crate) host: HostIdentity,
+    pub(crate) cm: P::Cm,
+    pub(crate) group: P::Group,
+    pub(crate) queues: Slab<Queue<P, Task>>,
+    pub(crate) controllers: Slab<Controller<P>>,
+    pub(crate) conns: BTreeMap<ConnId, Conn>,
+    pub(crate) ops: Slab<Op>,
+    pub(crate) counters: Counters,
+    /// Something was pushed since the last flush.
+    pub(crate) pushed: bool,
+    /// What came in since the last turn, which tells the time.
+    pub(crate) fresh: Fresh,
+    /// No range expires before this time.
+    pub(crate) next_expiry: Option<Time>,
+    wcs: Vec<Wc>,
+    // Regions that outlive the core learn from it that they need not be kept registered.
+    pub(crate) scope: RegistrationScope<P>,
+}
+
+/// What came in between two turns.
+#[derive(Default)]
+pub(crate) struct Fresh {
+    pub(crate) ops: Vec<usize>,
+    raws: Vec<(usize, Raw)>,
+    closings: Vec<usize>,
+}
+
+/// What a connection of the connection manager is to us.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Conn {
+    /// A queue that is being connected.
+    Opening { controller: usize, qid: Qid },
+    /// A queue.
+    Open { controller: usize },
+    /// Ended by us: only the farewell is missing.
+    Closing,
+    /// Forgotten by the connection manager.
+    Closed,
+}
+
+impl<P: Provider> Core<P> {
+    /// Completions taken at a time.
+    const BATCH: usize = 64;
+    /// Rounds of a turn, so that one busy core does not keep the others waiting.
+    const ROUNDS: usize = 16;
+
+    pub(crate) fn new(device: P::Device, host: HostIdentity) -> io::Result<Self> {
+        let config = GroupConfig { completions: 64 * 1024, queue_pairs: 64, completion_vector: 0 };
+        Ok(Self {
+            host,
+            cm: device.connection_manager()?,
+            group: device.group(&config)?,
+            queues: Slab::new(),
+            controllers: Slab::new(),
+            conns: BTreeMap::new(),
+            ops: Slab::new(),
+            counters: Counters::default(),
+            pushed: false,
+            fresh: Fresh::default(),
+            next_expiry: None,
+            wcs: vec![Wc::default(); Self::BATCH],
+            scope: RegistrationScope::new(device),
+        })
+    }
+
+    /// Starts the clock for what came in since the last turn.
+    fn take_fresh(&mut self, now: Time, outbox: &mut Outbox) {
+        let mut fresh = std::mem::take(&mut self.fresh);
+        for op in fresh.ops.drain(..) {
+            self.start_range(now, op);
+        }
+        for (controller, raw) in fresh.raws.drain(..) {
+            self.submit_raw(now, controller, raw, outbox);
+        }
+        for controller in fresh.closings.drain(..) {
+            self.start_closing(now, controller, outbox);
+        }
+        // Keeps the room of the vectors.
+        self.fresh = fresh;
+    }
+
+    fn round(&mut self, now: Time, outbox: &mut Outbox) -> bool {
+        let mut worked = self.drain_connection_events(now, outbox);
+        worked |= self.drain_completions(now, outbox);
+        self.run_timers(now, outbox);
+        for controller in 0..self.controllers.capacity() {
+            if self.controllers.contains(controller) {
+                self.issue_waiting(now, controller, outbox);
+            }
+        }
+        if self.pushed {
+            self.pushed = false;
+            self.group.flush(now);
+            worked = true;
+        }
+        worked
+    }
+
+    fn drain_connection_events(&mut self, now: Time, outbox: &mut Outbox) -> bool {
+        for round in 0..Self::BATCH {
+            match self.cm.poll(now) {
+                Some(event) => self.handle_connection_event(now, event, outbox),
+                None => return round > 0,
+            }
+        }
+        true
+    }
+
+    fn handle_connection_event(&mut self, now: Time, event: CmEvent, outbox: &mut Outbox) {
+        let conn = match event {
+            CmEvent::Resolved { conn }
+            | CmEvent::Established { conn, .. }
+            | CmEvent::Rejected { conn, .. }
+            | CmEvent::ConnectFailed { conn, .. }
+            | CmEvent::Disconnected { conn }
+            | CmEvent::DeviceRemoved { conn } => conn,
+            _ => return,
+        };
+        let Some(&known) = self.conns.get(&conn) else { return };
+        match (known, event) {
+            (Conn::Opening { controller, qid }, CmEvent::Resolved { .. }) => {
+                self.handle_resolved(now, controller, qid, conn, outbox);
+            }
+            (Conn::Opening { controller, .. }, CmEvent::Established { params, .. }) => {
+                self.conns.insert(conn, Conn::Open { controller });
+                self.handle_established(now, controller, conn, &params, outbox);
+            }
+            (_, CmEvent::Resolved { .. } | CmEvent::Established { .. }) => {}
+            (known, end) => {
+                if let Conn::Opening { controller, .. } | Conn::Open { controller } = known {
+                    self.end_association(now, controller, end_cause(&end), outbox);
+                }
+                // Nothing follows these events.
+                self.conns.remove(&conn);
+                self.cm.close(conn);
+            }
+        }
+    }
+
+    fn drain_completions(&mut self, now: Time, outbox: &mut Outbox) -> bool {
+        let mut wcs = std::mem::take(&mut self.wcs);
+        let count = self.group.poll(now, &mut wcs);
+        for wc in &wcs[..count] {
+            self.handle_completion(now, wc, outbox);
+        }
+        self.wcs = wcs;
+        count > 0
+    }
+
+    fn handle_completion(&mut self, now: Time, wc: &Wc, outbox: &mut Outbox) {
+        let WrId { queue: key, kind, index } = WrId::unpack(wc.wr_id);
+        // A queue that an earlier completion of this batch brought down is gone.
+        let Some(queue) = self.queues.get_mut(key as usize) else { return };
+        if self.group.qpn(queue.qp()) != wc.qpn {
+            return;
+        }
+        let Some(&(Conn::Open { controller } | Conn::Opening { controller, .. })) =
+            self.conns.get(&queue.conn())
+        else {
+            return;
+        };
+        if !wc.is_success() {
+            let error = ErrorKind::ConnectionLost(crate::reconnect::reason(wc.status)).into();
+            return self.end_association(now, controller, error, outbox);
+        }
+        let finished = match kind {
+            WrKind::Receive => {
+                self.pushed = true;
+                match queue.received(&mut self.group, index, wc.byte_len, wc.invalidated()) {
+                    Ok(finished) => finished,
+                    Err(violation) => {
+                        self.counters.protocol_violations += 1;
+                        let error = ErrorKind::Protocol(violation.0).into();
+                        return self.end_association(now, controller, error, outbox);
+                    }
+                }
+            }
+            WrKind::Send => queue.sent(index),
+            WrKind::Invalidate => queue.invalidated(index),
+            WrKind::Bind => None,
+        };
+        if let Some(Finished { work, cqe }) = finished {
+            self.handle_finished(now, controller, work, cqe, outbox);
+        }
+    }
+
+    fn handle_finished(
+        &mut self,
+        now: Time,
+        controller: usize,
+        task: Task,
+        cqe: nvme_proto::Cqe,
+        outbox: &mut Outbox,
+    ) {
+        match task {
+            Task::Step { op, start, step, chunk, stage } => {
+                let status = cqe.status();
+                self.finish_step(now, controller, op, start, step, chunk, stage, status, outbox);
+            }
+            Task::Raw { promise, chunk, to_host, .. } => {
+                self.finish_raw(controller, promise, chunk, to_host, &cqe, outbox);
+            }
+            Task::Opening => self.advance_opening(now, controller, &cqe, outbox),
+            Task::KeepAlive => self.finish_keep_alive(now, controller, cqe.status(), outbox),
+            Task::Abort => {}
+            Task::Shutdown => self.end_closing(now, controller, outbox),
+        }
+    }
+
+    fn finish_keep_alive(
+        &mut self,
+        now: Time,
+        controller: usize,
+        status: Status,
+        outbox: &mut Outbox,
+    ) {
+        self.controllers[controller].keep_alive.sent = None;
+        if !status.is_success() {
+            let error = ErrorKind::Status(status).into();
+            self.end_association(now, controller, error, outbox);
+        }
+    }
+
+    fn deadline(&self) -> Option<Time> {
+        let own = self
+            .controllers
+            .iter()
+            .fold(self.next_expiry, |time, (_, controller)| earliest(time, controller.deadline()));
+        earliest(own, earliest(self.group.deadline(), self.cm.deadline()))
+    }
+}
+
+/// What an event that ends a connection means.
+fn end_cause(event: &CmEvent) -> Error {
+    match event {
+        CmEvent::Rejected { reason, private_data, .. } => {
+            crate::connect::rejection(*reason, private_data.as_slice())
+        }
+        CmEvent::ConnectFailed { failure, .. } => ErrorKind::Unreachable(*failure).into(),
+        CmEvent::DeviceRemoved { .. } => {
+            ErrorKind::ConnectionLost("the RDMA device was removed").into()
+        }
+        _ => ErrorKind::ConnectionLost("the target disconnected").into(),
+    }
+}
+
+impl<P: Provider> Engine for Core<P> {
+    fn turn(&mut self, now: Time, outbox: &mut Outbox) -> Turn {
+        self.take_fresh(now, outbox);
+        for _ in 0..Self::ROUNDS {
+            if !self.round(now, outbox) {
+                return match self.deadline() {
+                    Some(deadline) if deadline <= now => Turn::Busy,
+                    deadline => Turn::SleepUntil(deadline),
+                };
+            }
+        }
+        Turn::Busy
+    }
+
+    fn connect(
+        &mut self,
+        target: Arc<Target>,
+        options: ControllerOptions,
+        opened: Promise<ControllerLimits>,
+    ) -> Result<usize, Error> {
+        let bounce = BouncePool::new(self.scope.device(), Controller::<P>::CHUNKS)?;
+        Ok(self.controllers.insert(Controller {
+            target,
+            options,
+            phase: Phase::Resting(Time::ZERO),
+            queues: Vec::new(),
+            next_queue: 0,
+            limits: ControllerLimits::NONE,
+            cc: Default::default(),
+            bounce,
+            keep_alive: KeepAlive::default(),
+            outage: None,
+            opened: Some(opened),
+            namespaces: Slab::new(),
+            ready: Default::default(),
+            modified: Default::default(),
+            blocked: Default::default(),
+            delayed: Vec::new(),
+            raw: Default::default(),
+            raw_expiry: None,
+            closing: false,
+        }))
+    }
+
+    fn close(&mut self, controller: usize) {
+        self.fresh.closings.push(controller);
+    }
+
+    fn is_quiet(&self) -> bool {
+        self.conns.is_empty() && self.controllers.is_empty()
+    }
+
+    fn raw(&mut self, controller: usize, raw: Raw) {
+        self.fresh.raws.push((controller, raw));
+    }
+
+    fn attach(&mut self, controller: usize, identity: Identity) -> Result<usize, Error> {
+        let controller = self.controllers.get_mut(controller).ok_or(ErrorKind::Closed)?;
+        let known = controller
+            .namespaces
+            .iter_mut()
+            .find(|(_, attached)| attached.nsid == identity.nsid && attached.gone.is_none());
+        if let Some((key, attached)) = known
+            && attached.identity.difference(&identity).is_none()
+        {
+            attached.holders += 1;
+            return Ok(key);
+        }
+        let geometry = identity.geometry(controller.limits.max_transfer_bytes)?;
+        let nsid = identity.nsid;
+        let writes = Vec::new();
+        let attached = Attached { nsid, identity, geometry, holders: 1, gone: None, writes };
+        Ok(controller.namespaces.insert(attached))
+    }
+
+    fn detach(&mut self, controller: usize, namespace: usize) {
+        let Some(known) = self.controllers.get_mut(controller) else { return };
+        if let Some(attached) = known.namespaces.get_mut(namespace) {
+            attached.holders -= 1;
+        }
+        self.sweep_namespaces(controller);
+    }
+
+    fn submit(&mut self, submission: Submission, outbox: &mut Outbox) {
+        self.submit_range(submission, outbox);
+    }
+
+    fn register(&self, slice: &RegionSlice) -> io::Result<()> {
+        slice.keys(&self.scope).map(drop)
+    }
+
+    fn limits(&self, controller: usize) -> Result<ControllerLimits, Error> {
+        let controller = self.controllers.get(controller).ok_or(ErrorKind::Closed)?;
+        match &controller.phase {
+            Phase::Dead(error) => Err(error.clone()),
+            _ => Ok(controller.limits),
+        }
+    }
+
+    fn arm(&mut self) {
+        self.group.arm();
+    }
+
+    fn acknowledge(&mut self) {
+        self.group.acknowledge_wake();
+    }
+
+    fn fds(&self) -> Vec<BorrowedFd<'_>> {
+        self.group
+            .fd()
+            .into_iter()
+            .chain(self.cm.fd())
+            .chain(self.scope.device().async_fd())
+            .collect()
+    }
+
+    fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    fn group_stats(&self) -> GroupStats {
+        self.group.stats()
+    }
+}

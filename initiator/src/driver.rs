@@ -1,0 +1,403 @@
+//! Who turns the cores, and when: the only part of the crate that waits or reads a clock.
+//!
+//! Whoever waits for a result drives: it turns the cores, and sleeps on their descriptors in between. Of
+//! several that wait at a time one sleeps on the descriptors and the others are woken by it. While nobody
+//! waits a thread of the host's does it.
+
+use std::future::Future;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::{self, Thread};
+use std::time::Duration;
+
+use rdma::Time;
+use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::core::{Engine, Turn, earliest};
+use crate::outbox::Outbox;
+
+/// The thread leaves the cores to callers as long as one came within this time.
+const LINGER: Duration = Duration::from_millis(5);
+
+/// How long the end of connections is waited for when a host is dropped.
+const FAREWELL: Duration = Duration::from_millis(500);
+
+/// The cores of a host, and who drives them.
+pub(crate) struct Shared {
+    state: Mutex<State>,
+    /// The thread waits here while callers drive.
+    idle: Condvar,
+    /// Tells of anything to do: the cores' descriptors and `interrupt`.
+    epoll: OwnedFd,
+    /// Interrupts who sleeps on `epoll`.
+    interrupt: OwnedFd,
+    /// A thread drives when nobody else does.
+    pub(crate) threaded: bool,
+}
+
+/// What the lock protects.
+pub(crate) struct State {
+    pub(crate) engines: Vec<Box<dyn Engine>>,
+    pub(crate) outbox: Outbox,
+    /// Callers that drive or wait to.
+    callers: usize,
+    /// Callers so far.
+    visits: u64,
+    /// A caller sleeps on the descriptors until then.
+    sleeping_until: Option<Option<Time>>,
+    /// Callers that another one is to wake, should it stop driving.
+    parked: Vec<Thread>,
+    /// Something came in that nobody who waits drives.
+    kicked: bool,
+    closing: bool,
+    wakers: Vec<Waker>,
+}
+
+impl Shared {
+    pub(crate) fn new(threaded: bool) -> io::Result<Self> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let interrupt = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let shared = Self {
+            state: Mutex::new(State {
+                engines: Vec::new(),
+                outbox: Outbox::default(),
+                callers: 0,
+                visits: 0,
+                sleeping_until: None,
+                parked: Vec::new(),
+                kicked: false,
+                closing: false,
+                wakers: Vec::new(),
+            }),
+            idle: Condvar::new(),
+            epoll,
+            interrupt,
+            threaded,
+        };
+        shared.watch(shared.interrupt.as_fd())?;
+        Ok(shared)
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds a core.
+    pub(crate) fn add(&self, engine: Box<dyn Engine>) -> io::Result<usize> {
+        for fd in engine.fds() {
+            self.watch(fd)?;
+        }
+        let mut state = self.lock();
+        state.engines.push(engine);
+        Ok(state.engines.len() - 1)
+    }
+
+    fn watch(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
+        let data = epoll::EventData::new_u64(0);
+        Ok(epoll::add(&self.epoll, fd, data, epoll::EventFlags::IN)?)
+    }
+
+    /// Readable when there is something to do.
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
+    }
+
+    /// Turns all cores once.
+    pub(crate) fn turn(&self, now: Time) -> Turn {
+        let (turn, mut wakers) = {
+            let mut state = self.lock();
+            let turn = state.turn(now);
+            (turn, state.take_wakers())
+        };
+        let woke = !wakers.is_empty();
+        for waker in wakers.drain(..) {
+            waker.wake();
+        }
+        if woke {
+            self.lock().wakers = wakers;
+        }
+        turn
+    }
+
+    /// Asks for wake-ups; what happened before is done in the turn that must follow.
+    pub(crate) fn arm(&self) {
+        for engine in &mut self.lock().engines {
+            engine.arm();
+        }
+    }
+
+    /// Consumes wake-ups.
+    pub(crate) fn acknowledge(&self) {
+        let mut count = [0; 8];
+        // Nothing to read is as good.
+        let _ = rustix::io::read(&self.interrupt, &mut count);
+        for engine in &mut self.lock().engines {
+            engine.acknowledge();
+        }
+    }
+
+    /// Has whoever drives look at what came in; wakes the thread if nobody does.
+    pub(crate) fn kick(&self) {
+        self.lock().kicked = true;
+        self.idle.notify_one();
+        self.interrupt();
+    }
+
+    fn interrupt(&self) {
+        // The counter is far from full; were it not, the reader would be woken as well.
+        let _ = rustix::io::write(&self.interrupt, &1u64.to_ne_bytes());
+    }
+
+    /// Runs a future to its end, driving the cores meanwhile.
+    pub(crate) fn block_on<F: Future>(self: &Arc<Self>, future: Pin<&mut F>) -> F::Output {
+        self.block_on_until(future, None).expect("without a deadline it runs to its end")
+    }
+
+    /// Runs a future to its end or until `deadline`, driving the cores meanwhile.
+    pub(crate) fn block_on_until<F: Future>(
+        self: &Arc<Self>,
+        mut future: Pin<&mut F>,
+        deadline: Option<Time>,
+    ) -> Option<F::Output> {
+        let parker = Arc::new(Parker {
+            thread: thread::current(),
+            notified: AtomicBool::new(false),
+            sleeping: AtomicBool::new(false),
+            shared: Arc::clone(self),
+        });
+        let waker = Waker::from(Arc::clone(&parker));
+        let _caller = Caller::enter(self);
+        loop {
+            if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
+                return Some(output);
+            }
+            if !self.drive_until_notified(&parker, deadline) {
+                return None;
+            }
+        }
+    }
+
+    /// Drives until the caller's future is to be polled; `false` when the deadline comes first.
+    fn drive_until_notified(&self, parker: &Parker, deadline: Option<Time>) -> bool {
+        loop {
+            let now = system_now();
+            let turn = self.turn(now);
+            if parker.notified.swap(false, Ordering::SeqCst) {
+                return true;
+            }
+            if deadline.is_some_and(|deadline| deadline <= now) {
+                return false;
+            }
+            match turn {
+                Turn::Busy => {}
+                Turn::SleepUntil(due) if self.claim_sleep(earliest(due, deadline)) => {
+                    self.sleep_as_caller(parker, deadline);
+                }
+                Turn::SleepUntil(_) => {
+                    match deadline {
+                        Some(deadline) => thread::park_timeout(deadline - now),
+                        None => thread::park(),
+                    }
+                    self.lock().parked.retain(|thread| thread.id() != parker.thread.id());
+                }
+            }
+        }
+    }
+
+    /// Becomes the caller that sleeps on the descriptors; if there is one already, gets in line to be woken by
+    /// it, and sees that it does not sleep too long.
+    fn claim_sleep(&self, deadline: Option<Time>) -> bool {
+        let mut state = self.lock();
+        let Some(until) = state.sleeping_until else {
+            state.sleeping_until = Some(deadline);
+            return true;
+        };
+        state.parked.push(thread::current());
+        let sooner = deadline.is_some_and(|own| until.is_none_or(|until| own < until));
+        drop(state);
+        if sooner {
+            self.interrupt();
+        }
+        false
+    }
+
+    fn sleep_as_caller(&self, parker: &Parker, deadline: Option<Time>) {
+        self.arm();
+        let now = system_now();
+        let turn = self.turn(now);
+        parker.sleeping.store(true, Ordering::SeqCst);
+        if let Turn::SleepUntil(due) = turn
+            && !parker.notified.load(Ordering::SeqCst)
+        {
+            let deadline = earliest(due, deadline);
+            self.lock().sleeping_until = Some(deadline);
+            self.wait_for_events(deadline, now);
+        }
+        parker.sleeping.store(false, Ordering::SeqCst);
+        self.acknowledge();
+        self.lock().sleeping_until = None;
+    }
+
+    fn wait_for_events(&self, deadline: Option<Time>, now: Time) {
+        let timeout = deadline.map(|deadline| timespec(deadline - now));
+        let mut events = [const {
+            epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) }
+        }; 1];
+        // An interruption by a signal is as good as an event.
+        let _ = epoll::wait(&self.epoll, &mut events, timeout.as_ref());
+    }
+
+    /// The life of the host's thread.
+    pub(crate) fn run(&self) {
+        while self.wait_for_idleness() {
+            if self.turn(system_now()) == Turn::Busy {
+                continue;
+            }
+            self.arm();
+            let now = system_now();
+            if let Turn::SleepUntil(deadline) = self.turn(now) {
+                self.wait_for_events(deadline, now);
+            }
+            if self.lock().callers == 0 {
+                self.acknowledge();
+            }
+        }
+        self.farewell();
+    }
+
+    /// Waits until no caller drives; `false` when the host is closed.
+    fn wait_for_idleness(&self) -> bool {
+        let mut state = self.lock();
+        let mut seen = state.visits;
+        while !state.closing && !state.kicked && state.callers > 0 {
+            state = self.linger(state);
+            while !state.closing && !state.kicked && seen != state.visits {
+                seen = state.visits;
+                state = self.linger(state);
+            }
+        }
+        state.kicked = false;
+        !state.closing
+    }
+
+    fn linger<'a>(&self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        self.idle.wait_timeout(state, LINGER).unwrap_or_else(PoisonError::into_inner).0
+    }
+
+    /// Ends the host's thread.
+    pub(crate) fn close(&self) {
+        self.lock().closing = true;
+        self.idle.notify_one();
+        self.interrupt();
+    }
+
+    /// Lets connections end in order, for a short time, and drops the cores.
+    pub(crate) fn farewell(&self) {
+        let end = system_now() + FAREWELL;
+        loop {
+            self.arm();
+            let now = system_now();
+            let turn = self.turn(now);
+            if now >= end || self.lock().engines.iter().all(|engine| engine.is_quiet()) {
+                break;
+            }
+            if let Turn::SleepUntil(deadline) = turn {
+                self.wait_for_events(Some(deadline.map_or(end, |deadline| deadline.min(end))), now);
+                self.acknowledge();
+            }
+        }
+        self.drop_engines();
+    }
+
+    /// Drops the cores, in whatever state they are.
+    pub(crate) fn drop_engines(&self) {
+        let engines = std::mem::take(&mut self.lock().engines);
+        // Outside the lock: promises that are dropped unkept wake their owners.
+        drop(engines);
+    }
+}
+
+impl State {
+    fn turn(&mut self, now: Time) -> Turn {
+        let mut turn = Turn::SleepUntil(None);
+        for engine in &mut self.engines {
+            turn = turn.and(engine.turn(now, &mut self.outbox));
+        }
+        turn
+    }
+
+    fn take_wakers(&mut self) -> Vec<Waker> {
+        if !self.outbox.has_wakers() {
+            return Vec::new();
+        }
+        let mut wakers = std::mem::take(&mut self.wakers);
+        self.outbox.take_wakers(&mut wakers);
+        wakers
+    }
+}
+
+/// A caller that drives, while it does.
+struct Caller<'a>(&'a Shared);
+
+impl<'a> Caller<'a> {
+    fn enter(shared: &'a Shared) -> Self {
+        let mut state = shared.lock();
+        state.callers += 1;
+        state.visits += 1;
+        Self(shared)
+    }
+}
+
+impl Drop for Caller<'_> {
+    fn drop(&mut self) {
+        let mut state = self.0.lock();
+        state.callers -= 1;
+        if state.sleeping_until.is_none()
+            && let Some(next) = state.parked.pop()
+        {
+            next.unpark();
+        }
+    }
+}
+
+/// Wakes a caller, wherever it waits.
+struct Parker {
+    thread: Thread,
+    notified: AtomicBool,
+    /// It sleeps on the descriptors.
+    sleeping: AtomicBool,
+    shared: Arc<Shared>,
+}
+
+impl Wake for Parker {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.notified.store(true, Ordering::SeqCst);
+        self.thread.unpark();
+        if self.sleeping.load(Ordering::SeqCst) {
+            self.shared.interrupt();
+        }
+    }
+}
+
+/// The system's monotonic clock.
+pub(crate) fn system_now() -> Time {
+    let time = clock_gettime(ClockId::Monotonic);
+    // Neither is negative on a monotonic clock.
+    Time::from_nanos(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
+}
+
+fn timespec(duration: Duration) -> Timespec {
+    Timespec {
+        tv_sec: i64::try_from(duration.as_secs()).unwrap_or(i64::MAX),
+        tv_nsec: duration.subsec_nanos().into(),
+    }
+}

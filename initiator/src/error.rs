@@ -1,0 +1,239 @@
+//! What can go wrong, and for whom.
+
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use nvme_proto::{Nqn, Nsid, Status};
+
+/// A subsystem at an address: what a host connects to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Target {
+    /// IP address and RDMA service port; 4420 is usual.
+    pub address: SocketAddr,
+    /// The subsystem's name.
+    pub nqn: Nqn,
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} at {}", self.nqn, self.address)
+    }
+}
+
+/// An operation that failed: what went wrong, and what it was about.
+#[derive(Clone, Debug)]
+pub struct Error {
+    kind: ErrorKind,
+    about: Option<Arc<Target>>,
+    nsid: Option<Nsid>,
+    range: Option<(u64, u64)>,
+}
+
+impl Error {
+    pub(crate) fn new(kind: ErrorKind) -> Self {
+        Self { kind, about: None, nsid: None, range: None }
+    }
+
+    /// What went wrong.
+    pub fn kind(&self) -> &ErrorKind {
+        &self.kind
+    }
+
+    /// Which of the three families it belongs to.
+    pub fn family(&self) -> Family {
+        self.kind.family()
+    }
+
+    /// The subsystem it concerns.
+    pub fn target(&self) -> Option<&Target> {
+        self.about.as_deref()
+    }
+
+    /// The namespace it concerns.
+    pub fn nsid(&self) -> Option<Nsid> {
+        self.nsid
+    }
+
+    /// The NVMe status that the controller answered, if that is what went wrong.
+    pub fn status(&self) -> Option<Status> {
+        match self.kind {
+            ErrorKind::Status(status) => Some(status),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn of_target(mut self, target: &Arc<Target>) -> Self {
+        self.about.get_or_insert_with(|| Arc::clone(target));
+        self
+    }
+
+    pub(crate) fn of_namespace(mut self, nsid: Nsid) -> Self {
+        self.nsid.get_or_insert(nsid);
+        self
+    }
+
+    pub(crate) fn of_range(mut self, offset: u64, length: u64) -> Self {
+        self.range = Some((offset, length));
+        self
+    }
+}
+
+impl From<ErrorKind> for Error {
+    fn from(kind: ErrorKind) -> Self {
+        Self::new(kind)
+    }
+}
+
+impl From<io::Error> for Error {
+    fn from(error: io::Error) -> Self {
+        Self::new(ErrorKind::Io(Arc::new(error)))
+    }
+}
+
+impl From<nvme_proto::Truncated> for Error {
+    fn from(_: nvme_proto::Truncated) -> Self {
+        Self::new(ErrorKind::Malformed("a data structure is shorter than specified"))
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some((offset, length)) = self.range {
+            write!(f, "{length} bytes at {offset}")?;
+            f.write_str(if self.nsid.is_some() { " of " } else { ": " })?;
+        }
+        if let Some(nsid) = self.nsid {
+            write!(f, "namespace {nsid}")?;
+            f.write_str(if self.about.is_some() { " of " } else { ": " })?;
+        }
+        if let Some(target) = &self.about {
+            write!(f, "{target}: ")?;
+        }
+        fmt::Display::fmt(&self.kind, f)
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match &self.kind {
+            ErrorKind::Io(error) => Some(error.as_ref()),
+            ErrorKind::Lost { cause, .. } => Some(cause.as_ref()),
+            _ => None,
+        }
+    }
+}
+
+/// Whose fault an error is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Family {
+    /// Something the peer sent could not be decoded.
+    Undecodable,
+    /// The peer refused, or broke a rule.
+    Peer,
+    /// Something failed on this side, or between the two.
+    Local,
+}
+
+/// What went wrong.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// The peer sent something that cannot be decoded.
+    #[error("undecodable answer: {0}")]
+    Malformed(&'static str),
+    /// The peer broke a rule of the specification.
+    #[error("the target broke the protocol: {0}")]
+    Protocol(&'static str),
+    /// The controller answered with an error status.
+    #[error("{0}")]
+    Status(Status),
+    /// The controller answered Connect with an error status.
+    #[error("connect refused: {status}{hint}")]
+    ConnectRefused {
+        /// The status.
+        status: Status,
+        /// What it usually means.
+        hint: &'static str,
+    },
+    /// The target does not want the RDMA connection.
+    #[error("connection rejected: {0}")]
+    Rejected(String),
+    /// The target has something that this initiator cannot use.
+    #[error("not supported: {0}")]
+    Unsupported(&'static str),
+    /// After a reconnect, a namespace is not the one that it was.
+    #[error("the namespace changed: {0}")]
+    IdentityChanged(String),
+    /// Nobody answers there.
+    #[error("cannot connect: {0}")]
+    Unreachable(rdma::ConnectFailure),
+    /// No RDMA device can serve the address, or it cannot be opened.
+    #[error("{0}")]
+    Device(String),
+    /// The connection broke.
+    #[error("connection lost: {0}")]
+    ConnectionLost(&'static str),
+    /// The target is gone, and did not come back in time.
+    #[error("target lost, not back after {} s: {cause}", after.as_secs_f32())]
+    Lost {
+        /// How long it was tried.
+        after: Duration,
+        /// Why the last attempt failed.
+        cause: Box<Error>,
+    },
+    /// No result before the deadline.
+    #[error("no result within {} s", after.as_secs_f32())]
+    TimedOut {
+        /// How long was waited.
+        after: Duration,
+    },
+    /// The range is not within the namespace.
+    #[error("beyond the end: the namespace has {size_bytes} bytes")]
+    OutOfRange {
+        /// Its size in bytes.
+        size_bytes: u64,
+    },
+    /// The operation works on whole logical blocks only.
+    #[error("not a multiple of the logical block of {block_bytes} bytes")]
+    Unaligned {
+        /// Bytes of a logical block.
+        block_bytes: u64,
+    },
+    /// An argument makes no sense.
+    #[error("{0}")]
+    Invalid(&'static str),
+    /// The host or controller was closed meanwhile.
+    #[error("closed")]
+    Closed,
+    /// The system refused something.
+    #[error("{0}")]
+    Io(Arc<io::Error>),
+}
+
+impl ErrorKind {
+    /// Which of the three families it belongs to.
+    pub fn family(&self) -> Family {
+        match self {
+            Self::Malformed(_) => Family::Undecodable,
+            Self::Protocol(_)
+            | Self::Status(_)
+            | Self::ConnectRefused { .. }
+            | Self::Rejected(_)
+            | Self::Unsupported(_)
+            | Self::IdentityChanged(_) => Family::Peer,
+            Self::Unreachable(_)
+            | Self::Device(_)
+            | Self::ConnectionLost(_)
+            | Self::Lost { .. }
+            | Self::TimedOut { .. }
+            | Self::OutOfRange { .. }
+            | Self::Unaligned { .. }
+            | Self::Invalid(_)
+            | Self::Closed
+            | Self::Io(_) => Family::Local,
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! Results that are not there yet.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use crate::driver::system_now;
+use crate::host::Inner;
+use crate::outbox::{Completion, RingKey};
+
+/// An operation that was started: a future for any runtime, or [`Pending::wait`] for it.
+///
+/// The operation goes on whether or not anybody waits. Dropping this gives up on the result only: memory that
+/// was moved in is freed when the target can no longer touch it.
+#[must_use = "the result of the operation is lost"]
+pub struct Pending<T> {
+    host: Arc<Inner>,
+    future: Pin<Box<dyn Future<Output = T> + Send>>,
+}
+
+impl<T> Pending<T> {
+    pub(crate) fn new(host: &Arc<Inner>, future: impl Future<Output = T> + Send + 'static) -> Self {
+        Self { host: Arc::clone(host), future: Box::pin(future) }
+    }
+
+    /// Waits for the result, driving the host meanwhile.
+    ///
+    /// # Panics
+    /// On a host over a simulated device: nothing but the simulator can drive that.
+    pub fn wait(mut self) -> T {
+        assert!(self.host.can_wait(), "a simulated host is driven by its simulator");
+        let host = Arc::clone(&self.host);
+        host.shared.block_on(pin!(self.future.as_mut()))
+    }
+}
+
+impl<T> Future for Pending<T> {
+    type Output = T;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
+        if let Poll::Ready(output) = self.future.as_mut().poll(context) {
+            return Poll::Ready(output);
+        }
+        if !self.host.shared.threaded {
+            return Poll::Pending;
+        }
+        // What is ready by now needs no other thread.
+        self.host.shared.turn(system_now());
+        let polled = self.future.as_mut().poll(context);
+        if polled.is_pending() {
+            self.host.shared.kick();
+        }
+        polled
+    }
+}
+
+impl<T> fmt::Debug for Pending<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pending").finish_non_exhaustive()
+    }
+}
+
+/// A ring that nobody else uses, closed when it is dropped.
+#[derive(Debug)]
+pub(crate) struct OwnRing {
+    pub(crate) host: Arc<Inner>,
+    pub(crate) key: RingKey,
+}
+
+impl Drop for OwnRing {
+    fn drop(&mut self) {
+        self.host.shared.lock().outbox.close(self.key);
+    }
+}
+
+/// Ready when `wanted` results are, or no more can come.
+pub(crate) struct Completed<'a> {
+    pub(crate) ring: &'a OwnRing,
+    pub(crate) wanted: usize,
+    pub(crate) into: &'a mut Vec<Completion>,
+}
+
+impl Future for Completed<'_> {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        let this = &mut *self;
+        let mut state = this.ring.host.shared.lock();
+        let (key, outbox) = (this.ring.key, &mut state.outbox);
+        let coming = outbox.in_flight(key);
+        let ready = outbox.ready(key);
+        if ready.len() >= this.wanted || coming == 0 {
+            this.into.extend(ready.drain(..));
+            return Poll::Ready(());
+        }
+        outbox.notify(key, this.wanted, context.waker());
+        Poll::Pending
+    }
+}

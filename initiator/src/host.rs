@@ -1,0 +1,416 @@
+//! Hosts: who connects to targets, and over what.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::BorrowedFd;
+use std::str::FromStr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use nvme_proto::{HostId, HostNqn};
+use rdma::{GroupStats, Provider, Time};
+
+use crate::batch::{self, RangeOutcome, ReadRange, Ring, WriteRange};
+use crate::controller::ControllerOptions;
+use crate::core::{Core, HostIdentity, Turn};
+use crate::discovery::{self, DiscoveryLog};
+use crate::driver::{Shared, system_now};
+use crate::error::{Error, Target};
+use crate::future::Pending;
+use crate::handle::Controller;
+use crate::provider::{self, Opened, ProviderKind};
+use crate::region::RegionSlice;
+use crate::stats::Counters;
+
+/// A host: an identity, the RDMA devices that it uses, and the connections that it has.
+///
+/// Cheap to clone; clones are the same host. Connections end when the last handle of their controller and of
+/// its namespaces is dropped.
+#[derive(Clone)]
+pub struct Host {
+    pub(crate) inner: Arc<Inner>,
+}
+
+/// How a [`Host`] is to be.
+#[derive(Clone, Debug)]
+pub struct HostBuilder {
+    nqn: Option<HostNqn>,
+    id: Option<HostId>,
+    provider: ProviderKind,
+    source: Option<IpAddr>,
+    controller: ControllerOptions,
+    polled: bool,
+}
+
+impl Host {
+    /// A host with the machine's identity and defaults for everything else.
+    ///
+    /// # Errors
+    /// As for [`HostBuilder::build`].
+    pub fn new() -> Result<Self, Error> {
+        Self::builder().build()
+    }
+
+    /// A host to be configured.
+    pub fn builder() -> HostBuilder {
+        HostBuilder {
+            nqn: None,
+            id: None,
+            provider: ProviderKind::Auto,
+            source: None,
+            controller: ControllerOptions::default(),
+            polled: false,
+        }
+    }
+
+    /// A host without a thread of its own: the caller owes [`Host::turn`] before each deadline that it
+    /// returns, and whenever [`Host::fd`] is readable.
+    ///
+    /// # Errors
+    /// As for [`HostBuilder::build`].
+    pub fn polled() -> Result<Self, Error> {
+        Self::builder().polled().build()
+    }
+
+    /// Its name.
+    pub fn nqn(&self) -> HostNqn {
+        self.inner.identity.nqn
+    }
+
+    /// Its identifier.
+    pub fn id(&self) -> HostId {
+        self.inner.identity.id
+    }
+
+    /// Connects to a subsystem with the host's options.
+    pub fn connect(&self, target: Target) -> Pending<Result<Controller, Error>> {
+        self.connect_with(target, self.inner.controller.clone())
+    }
+
+    /// Connects to a subsystem with other options than the host's.
+    pub fn connect_with(
+        &self,
+        target: Target,
+        options: ControllerOptions,
+    ) -> Pending<Result<Controller, Error>> {
+        let connecting = Controller::connect(&self.inner, target, options);
+        Pending::new(&self.inner, async move { connecting?.await })
+    }
+
+    /// Reads the discovery log page of the discovery controller at an address.
+    pub fn discover(&self, address: SocketAddr) -> Pending<Result<DiscoveryLog, Error>> {
+        let inner = Arc::clone(&self.inner);
+        Pending::new(&self.inner, async move { discovery::discover(inner, address).await })
+    }
+
+    /// Reads many ranges at once, of any namespaces of this host. Each range gets its own result, in the
+    /// order given.
+    pub fn read_many(
+        &self,
+        ranges: impl IntoIterator<Item = ReadRange>,
+    ) -> Pending<Vec<RangeOutcome>> {
+        batch::read_many(&self.inner, ranges)
+    }
+
+    /// Writes many ranges at once; as [`Host::read_many`]. Ranges of one batch that share bytes are written
+    /// in no particular order.
+    pub fn write_many(
+        &self,
+        ranges: impl IntoIterator<Item = WriteRange>,
+    ) -> Pending<Vec<RangeOutcome>> {
+        batch::write_many(&self.inner, ranges)
+    }
+
+    /// A ring of `depth` ranges, for callers that keep as many in flight.
+    pub fn ring(&self, depth: usize) -> Ring {
+        Ring::new(&self.inner, depth)
+    }
+
+    /// Registers the memory of a slice with every device that the host uses by now, rather than when it is
+    /// first used.
+    ///
+    /// # Errors
+    /// What the system says, with the limit that it names.
+    pub fn register(&self, slice: &RegionSlice) -> Result<(), Error> {
+        let state = self.inner.shared.lock();
+        state.engines.iter().try_for_each(|engine| engine.register(slice)).map_err(Error::from)
+    }
+
+    /// Does all that is ready at `now` and says when to be called again. Only a polled host needs it; `now`
+    /// is [`Host::now`], or the simulator's time.
+    pub fn turn(&self, now: Time) -> Turn {
+        self.inner.shared.turn(now)
+    }
+
+    /// Prepares for sleeping on [`Host::fd`]: a turn must follow before.
+    pub fn arm(&self) {
+        self.inner.shared.arm();
+    }
+
+    /// Consumes what made [`Host::fd`] readable; a turn must follow.
+    pub fn acknowledge(&self) {
+        self.inner.shared.acknowledge();
+    }
+
+    /// Readable when a turn has something to do, once [`Host::arm`] was called.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.inner.shared.fd()
+    }
+
+    /// The time on the clock that the host goes by.
+    pub fn now() -> Time {
+        system_now()
+    }
+
+    /// What the host did so far.
+    pub fn counters(&self) -> Counters {
+        let state = self.inner.shared.lock();
+        state.engines.iter().fold(Counters::default(), |sum, engine| sum.and(engine.counters()))
+    }
+
+    /// What its providers did so far, one for each device.
+    pub fn provider_stats(&self) -> Vec<GroupStats> {
+        self.inner.shared.lock().engines.iter().map(|engine| engine.group_stats()).collect()
+    }
+
+    /// Which providers it uses, and why: one line for each device.
+    pub fn providers(&self) -> Vec<String> {
+        let devices = self.inner.devices.lock().unwrap_or_else(PoisonError::into_inner);
+        devices.reasons.clone()
+    }
+}
+
+impl fmt::Debug for Host {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Host").field("nqn", &self.nqn()).finish_non_exhaustive()
+    }
+}
+
+impl HostBuilder {
+    /// The host's name. Default: `/etc/nvme/hostnqn` if it can be read, else one made from the identifier.
+    #[must_use]
+    pub fn host_nqn(mut self, nqn: HostNqn) -> Self {
+        self.nqn = Some(nqn);
+        self
+    }
+
+    /// The host's identifier. Default: `/etc/nvme/hostid` if it can be read, else a random one.
+    #[must_use]
+    pub fn host_id(mut self, id: HostId) -> Self {
+        self.id = Some(id);
+        self
+    }
+
+    /// The RDMA provider. Default: the best that the machine has for each target's address.
+    #[must_use]
+    pub fn provider(mut self, provider: ProviderKind) -> Self {
+        self.provider = provider;
+        self
+    }
+
+    /// The local address to connect from. Default: the one that the route to each target has.
+    #[must_use]
+    pub fn source(mut self, address: IpAddr) -> Self {
+        self.source = Some(address);
+        self
+    }
+
+    /// All options of connections at once.
+    #[must_use]
+    pub fn controller_options(mut self, options: ControllerOptions) -> Self {
+        self.controller = options;
+        self
+    }
+
+    /// I/O queues of a connection.
+    #[must_use]
+    pub fn io_queues(mut self, queues: u16) -> Self {
+        self.controller.io_queues = queues;
+        self
+    }
+
+    /// Entries of an I/O queue, 2 to 1,024.
+    #[must_use]
+    pub fn queue_entries(mut self, entries: u16) -> Self {
+        self.controller.queue_entries = entries;
+        self
+    }
+
+    /// Keep alive timeout in milliseconds, 0 for none.
+    #[must_use]
+    pub fn keep_alive_ms(mut self, timeout_ms: u32) -> Self {
+        self.controller.keep_alive_ms = timeout_ms;
+        self
+    }
+
+    /// Pause between attempts to reconnect.
+    #[must_use]
+    pub fn reconnect_delay(mut self, delay: Duration) -> Self {
+        self.controller.reconnect_delay = delay;
+        self
+    }
+
+    /// Time without a connection after which a target is given up.
+    #[must_use]
+    pub fn loss_timeout(mut self, timeout: Duration) -> Self {
+        self.controller.loss_timeout = timeout;
+        self
+    }
+
+    /// Time after which a range fails, reconnects included.
+    #[must_use]
+    pub fn io_timeout(mut self, timeout: Duration) -> Self {
+        self.controller.io_timeout = timeout;
+        self
+    }
+
+    /// Without a thread: see [`Host::polled`].
+    #[must_use]
+    pub fn polled(mut self) -> Self {
+        self.polled = true;
+        self
+    }
+
+    /// Makes the host. Devices are opened as targets need them.
+    ///
+    /// # Errors
+    /// The system has no descriptor or thread for it.
+    pub fn build(self) -> Result<Host, Error> {
+        let host = self.build_polled()?;
+        if host.inner.shared.threaded {
+            host.inner.start_thread()?;
+        }
+        Ok(host)
+    }
+
+    /// Makes a host that uses this device and no other: for simulated devices, and for devices that the
+    /// caller opened himself.
+    ///
+    /// # Errors
+    /// What the device says.
+    pub fn build_on<P: Provider>(mut self, device: P::Device) -> Result<Host, Error> {
+        self.source = None;
+        let threaded = !self.polled;
+        self.polled = true;
+        let mut host = self.build_polled()?;
+        let engine = Core::<P>::new(device, host.inner.identity)?;
+        host.inner.shared.add(Box::new(engine))?;
+        let inner = Arc::get_mut(&mut host.inner).expect("nobody else has it yet");
+        inner.fixed_device = true;
+        let has_fds = inner.shared.lock().engines.iter().all(|engine| engine.has_fds());
+        if threaded && has_fds {
+            let shared = Arc::get_mut(&mut inner.shared).expect("nobody else has it yet");
+            shared.threaded = true;
+            inner.start_thread()?;
+        }
+        Ok(host)
+    }
+
+    fn build_polled(self) -> Result<Host, Error> {
+        let identity = identity(self.nqn, self.id);
+        let shared = Arc::new(Shared::new(!self.polled)?);
+        Ok(Host {
+            inner: Arc::new(Inner {
+                shared,
+                identity,
+                provider: self.provider,
+                source: self.source,
+                controller: self.controller,
+                fixed_device: false,
+                devices: Mutex::new(Devices::default()),
+                thread: Mutex::new(None),
+            }),
+        })
+    }
+}
+
+/// What the handles of a host share. Dropped with the last of them.
+pub(crate) struct Inner {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) identity: HostIdentity,
+    provider: ProviderKind,
+    source: Option<IpAddr>,
+    controller: ControllerOptions,
+    fixed_device: bool,
+    devices: Mutex<Devices>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+#[derive(Default)]
+struct Devices {
+    by_source: BTreeMap<IpAddr, usize>,
+    reasons: Vec<String>,
+}
+
+impl Inner {
+    fn start_thread(&self) -> Result<(), Error> {
+        let shared = Arc::clone(&self.shared);
+        let thread = thread::Builder::new().name("feedrail-host".to_owned());
+        let handle = thread.spawn(move || shared.run())?;
+        *self.thread.lock().unwrap_or_else(PoisonError::into_inner) = Some(handle);
+        Ok(())
+    }
+
+    /// Whether real time moves its devices.
+    pub(crate) fn can_wait(&self) -> bool {
+        self.shared.lock().engines.iter().all(|engine| engine.has_fds())
+    }
+
+    /// The core that reaches an address, opened if need be.
+    pub(crate) fn engine_for(&self, to: SocketAddr) -> Result<usize, Error> {
+        if self.fixed_device {
+            return Ok(0);
+        }
+        let source = match self.source {
+            Some(source) => source,
+            None => rdma::soft::local_address_for(to.ip())?,
+        };
+        let mut devices = self.devices.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(&engine) = devices.by_source.get(&source) {
+            return Ok(engine);
+        }
+        let Opened { engine, reason } = provider::open(self.provider, source, self.identity)?;
+        tracing::info!(%source, %reason, "opened an RDMA device");
+        let engine = self.shared.add(engine)?;
+        devices.by_source.insert(source, engine);
+        devices.reasons.push(reason);
+        Ok(engine)
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        let thread = self.thread.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        match thread {
+            Some(thread) => {
+                self.shared.close();
+                // The thread itself drops the last handle when it wakes a task that held it.
+                if thread.thread().id() != thread::current().id() {
+                    let _ = thread.join();
+                }
+            }
+            None if self.can_wait() => self.shared.farewell(),
+            None => self.shared.drop_engines(),
+        }
+    }
+}
+
+impl fmt::Debug for Inner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Host").field("nqn", &self.identity.nqn).finish_non_exhaustive()
+    }
+}
+
+/// The machine's identity, where it has one.
+fn identity(nqn: Option<HostNqn>, id: Option<HostId>) -> HostIdentity {
+    let read = |path| std::fs::read_to_string(path).ok();
+    let id = id
+        .or_else(|| HostId::from_str(read("/etc/nvme/hostid")?.trim()).ok())
+        .unwrap_or_else(|| HostId(*uuid::Uuid::new_v4().as_bytes()));
+    let nqn = nqn
+        .or_else(|| HostNqn::from_str(read("/etc/nvme/hostnqn")?.trim()).ok())
+        .unwrap_or_else(|| HostNqn::from_host_id(id));
+    HostIdentity { nqn, id }
+}

@@ -1,0 +1,114 @@
+//! What a namespace is, so that it is known again after a reconnect.
+
+use nvme_proto::identify::{Descriptors, IdDescriptor, IdentifyNamespace};
+use nvme_proto::{Nsid, view};
+
+use crate::error::{Error, ErrorKind};
+use crate::plan::Geometry;
+
+/// Identifiers, size and format of a namespace, as the controller tells them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Identity {
+    pub(crate) nsid: Nsid,
+    pub(crate) blocks: u64,
+    pub(crate) block_bytes: u64,
+    /// Length of the file behind it, where the target tells; else of all blocks.
+    pub(crate) size_bytes: u64,
+    pub(crate) name: Option<String>,
+    pub(crate) write_protected: bool,
+    pub(crate) uuid: Option<[u8; 16]>,
+    pub(crate) nguid: Option<[u8; 16]>,
+    pub(crate) eui64: Option<[u8; 8]>,
+}
+
+impl Identity {
+    /// Parses Identify Namespace (CNS 00h).
+    pub(crate) fn parse(nsid: Nsid, data: &[u8]) -> Result<Self, Error> {
+        let namespace: &IdentifyNamespace = view(data)?;
+        let blocks = namespace.nsze.get();
+        if blocks == 0 {
+            return Err(ErrorKind::Invalid("there is no active namespace of this number").into());
+        }
+        let format = namespace
+            .lba_format()
+            .ok_or(ErrorKind::Malformed("a namespace names an LBA format that it does not have"))?;
+        if format.ms.get() != 0 {
+            return Err(ErrorKind::Unsupported("namespaces with metadata").into());
+        }
+        let block_bytes: u64 = format
+            .block_bytes()
+            .ok_or(ErrorKind::Malformed("a namespace has blocks of no valid size"))?
+            .into();
+        let capacity = blocks
+            .checked_mul(block_bytes)
+            .ok_or(ErrorKind::Malformed("a namespace is larger than 2^64 bytes"))?;
+        let file = namespace.file_info();
+        // A length that does not fit the number of blocks is somebody else's, or wrong: it is not used.
+        let file = file.filter(|file| file.length_bytes().div_ceil(block_bytes) == blocks);
+        Ok(Self {
+            nsid,
+            blocks,
+            block_bytes,
+            size_bytes: file.map_or(capacity, |file| file.length_bytes()),
+            name: file.map(|file| file.name().to_owned()),
+            write_protected: namespace.nsattr.write_protected(),
+            uuid: None,
+            nguid: some_id(namespace.nguid),
+            eui64: some_id(namespace.eui64),
+        })
+    }
+
+    /// Adds what the Namespace Identification Descriptors (CNS 03h) tell.
+    pub(crate) fn add_descriptors(&mut self, data: &[u8]) {
+        for descriptor in Descriptors::new(data) {
+            match descriptor {
+                IdDescriptor::Uuid(id) => self.uuid = some_id(id),
+                IdDescriptor::Nguid(id) => self.nguid = some_id(id),
+                IdDescriptor::Eui64(id) => self.eui64 = some_id(id),
+                IdDescriptor::Csi(_) => {}
+            }
+        }
+    }
+
+    /// In what another namespace differs, in words; `None` if it is the same one. Write protection may
+    /// come and go.
+    pub(crate) fn difference(&self, other: &Self) -> Option<String> {
+        if self.uuid != other.uuid {
+            return Some(changed("its UUID", text(&self.uuid), text(&other.uuid)));
+        }
+        if self.nguid != other.nguid {
+            return Some(changed("its NGUID", text(&self.nguid), text(&other.nguid)));
+        }
+        if self.eui64 != other.eui64 {
+            return Some(changed("its EUI64", text(&self.eui64), text(&other.eui64)));
+        }
+        if self.block_bytes != other.block_bytes {
+            return Some(changed("its block size", self.block_bytes, other.block_bytes));
+        }
+        if self.size_bytes != other.size_bytes || self.blocks != other.blocks {
+            return Some(changed("its size", self.size_bytes, other.size_bytes));
+        }
+        None
+    }
+
+    /// The plan for commands to it.
+    pub(crate) fn geometry(&self, max_transfer_bytes: u64) -> Result<Geometry, Error> {
+        Geometry::new(self.block_bytes, max_transfer_bytes)
+            .ok_or_else(|| ErrorKind::Unsupported("the namespace's block size").into())
+    }
+}
+
+fn some_id<const N: usize>(id: [u8; N]) -> Option<[u8; N]> {
+    (id != [0; N]).then_some(id)
+}
+
+fn changed(what: &str, from: impl core::fmt::Display, to: impl core::fmt::Display) -> String {
+    format!("{what} was {from} and is now {to}")
+}
+
+fn text<const N: usize>(id: &Option<[u8; N]>) -> String {
+    match id {
+        Some(id) => id.iter().map(|byte| format!("{byte:02x}")).collect(),
+        None => "none".to_owned(),
+    }
+}

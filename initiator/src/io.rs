@@ -1,0 +1,684 @@
+//! Ranges: how reads and writes of bytes become commands, and end.
+
+use std::ops::Range;
+
+use nvme_proto::nvm::Io;
+use nvme_proto::{LbaRange, NvmCommand, Sqe, Status};
+use rdma::{Access, Device, Provider, Sge, Time};
+
+use crate::bounce::Chunk;
+use crate::controller::{ActiveWrite, Controller, Modified, Phase, Stage, Task};
+use crate::core::{Core, earliest};
+use crate::error::{Error, ErrorKind};
+use crate::outbox::{Completion, Outbox, RingKey};
+use crate::plan::{Place, Step};
+use crate::queue::Data;
+use crate::region::{Grant, Keys, RegionSlice};
+
+/// Which way a range goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Direction {
+    Read,
+    Write { fua: bool },
+}
+
+/// A range on its way into a core. It has a place in its ring.
+pub(crate) struct Submission {
+    pub(crate) controller: usize,
+    pub(crate) namespace: usize,
+    pub(crate) direction: Direction,
+    /// First byte.
+    pub(crate) offset: u64,
+    /// As many bytes as it has.
+    pub(crate) slice: RegionSlice,
+    pub(crate) ring: RingKey,
+    pub(crate) token: u64,
+}
+
+/// A range in progress.
+pub(crate) struct Op {
+    controller: usize,
+    namespace: usize,
+    direction: Direction,
+    offset: u64,
+    slice: RegionSlice,
+    keys: Keys,
+    ring: RingKey,
+    token: u64,
+    /// First byte that no command covers yet.
+    position: u64,
+    /// Commands in flight, and partial blocks between their two commands.
+    outstanding: u32,
+    /// Why it will fail, or must be tried again, when nothing is outstanding.
+    trouble: Option<Trouble>,
+    deadline: Time,
+    attempts: u32,
+    /// It holds its blocks among the writes of its namespace.
+    locked: bool,
+    /// It is in one of its controller's lists of waiting ranges.
+    queued: bool,
+}
+
+/// Before the clock of a range was started.
+const NEVER: Time = Time::from_nanos(u64::MAX);
+
+enum Trouble {
+    Failed(Error),
+    /// Issue it again, not before this time.
+    Again(Time),
+    /// It expired: its commands were told to abort, and at this time the association is ended.
+    Expired(Error, Time),
+}
+
+impl Op {
+    fn end(&self) -> u64 {
+        self.offset + self.slice.len() as u64
+    }
+
+    /// The part of the slice that holds these bytes.
+    fn part(&self, start: u64, length: u64) -> Range<usize> {
+        // Within the slice, whose length is a `usize`.
+        let from = (start - self.offset) as usize;
+        from..from + length as usize
+    }
+
+    fn address_of(&self, start: u64) -> u64 {
+        self.slice.address() + (start - self.offset)
+    }
+
+    /// Whether it is on this namespace of this controller.
+    pub(crate) fn is_on(&self, controller: usize, namespace: usize) -> bool {
+        self.controller == controller && self.namespace == namespace
+    }
+
+    fn is_write(&self) -> bool {
+        matches!(self.direction, Direction::Write { .. })
+    }
+
+    /// When the core must look at it again, if it does not end before.
+    fn expiry(&self) -> Time {
+        match self.trouble {
+            Some(Trouble::Expired(_, time)) => time,
+            _ => self.deadline,
+        }
+    }
+}
+
+/// What became of an attempt to issue the next command of a range.
+enum Advance {
+    /// It was pushed.
+    Issued,
+    /// Queues or chunks are used up: wait.
+    Stalled,
+    /// The range has nothing to issue for now.
+    Done,
+    /// It waits for another write to the same blocks.
+    Blocked,
+}
+
+impl<P: Provider> Core<P> {
+    /// Attempts after which a status that allows another is final.
+    const MAX_ATTEMPTS: u32 = 8;
+
+    pub(crate) fn submit_range(&mut self, submission: Submission, outbox: &mut Outbox) {
+        match self.admit(&submission) {
+            Err(error) => {
+                self.counters.ranges_failed += 1;
+                let Submission { ring, token, slice, .. } = submission;
+                outbox.complete(ring, Completion { token, slice, result: Err(error) });
+            }
+            Ok(_) if submission.slice.is_empty() => {
+                self.counters.ranges += 1;
+                let Submission { ring, token, slice, .. } = submission;
+                outbox.complete(ring, Completion { token, slice, result: Ok(()) });
+            }
+            Ok(keys) => self.enqueue(submission, keys),
+        }
+    }
+
+    fn enqueue(&mut self, submission: Submission, keys: Keys) {
+        let Submission { controller, namespace, direction, offset, slice, ring, token } =
+            submission;
+        let op = self.ops.insert(Op {
+            controller,
+            namespace,
+            direction,
+            offset,
+            slice,
+            keys,
+            ring,
+            token,
+            position: offset,
+            outstanding: 0,
+            trouble: None,
+            deadline: NEVER,
+            attempts: 0,
+            locked: false,
+            queued: false,
+        });
+        self.fresh.ops.push(op);
+    }
+
+    /// Puts a range that came in since the last turn in line.
+    pub(crate) fn start_range(&mut self, now: Time, op_key: usize) {
+        // It may have failed meanwhile.
+        let Some(op) = self.ops.get_mut(op_key).filter(|op| op.deadline == NEVER) else { return };
+        let controller = &mut self.controllers[op.controller];
+        op.deadline = now + controller.options.io_timeout;
+        op.queued = true;
+        self.next_expiry = earliest(self.next_expiry, Some(op.deadline));
+        controller.ready.push_back(op_key);
+    }
+
+    /// Whether the range can be tried at all.
+    fn admit(&self, submission: &Submission) -> Result<Keys, Error> {
+        let length = submission.slice.len() as u64;
+        let controller = self.controllers.get(submission.controller).ok_or(ErrorKind::Closed)?;
+        let about = |error: Error, nsid| {
+            error
+                .of_target(&controller.target)
+                .of_namespace(nsid)
+                .of_range(submission.offset, length)
+        };
+        let attached = controller.namespace(submission.namespace)?;
+        if let Phase::Dead(error) = &controller.phase {
+            return Err(about(error.clone(), attached.nsid));
+        }
+        let size_bytes = attached.identity.size_bytes;
+        if submission.offset.checked_add(length).is_none_or(|end| end > size_bytes) {
+            return Err(about(ErrorKind::OutOfRange { size_bytes }.into(), attached.nsid));
+        }
+        if submission.slice.grant() == Grant::PerCommand
+            && !self.scope.device().caps().memory_windows
+        {
+            let error = ErrorKind::Unsupported("the RDMA device has no memory windows");
+            return Err(about(error.into(), attached.nsid));
+        }
+        submission.slice.keys(&self.scope).map_err(|error| about(error.into(), attached.nsid))
+    }
+
+    /// Issues what waits for a controller, as far as its queues have room.
+    pub(crate) fn issue_waiting(&mut self, now: Time, key: usize, outbox: &mut Outbox) {
+        self.issue_raw(now, key, outbox);
+        while self.controllers[key].is_live() {
+            let Some(modified) = self.controllers[key].modified.pop_front() else { break };
+            if let Err(modified) = self.issue_modified(now, key, modified, outbox) {
+                self.controllers[key].modified.push_front(modified);
+                return;
+            }
+        }
+        while self.controllers[key].is_live() {
+            let Some(&op) = self.controllers[key].ready.front() else { break };
+            match self.advance(now, key, op, outbox) {
+                Advance::Issued => {}
+                Advance::Stalled => break,
+                Advance::Blocked => {
+                    let controller = &mut self.controllers[key];
+                    controller.ready.pop_front();
+                    controller.blocked.push_back(op);
+                }
+                Advance::Done => {
+                    // An association that ended meanwhile emptied the list.
+                    let ready = &mut self.controllers[key].ready;
+                    if ready.front() == Some(&op) {
+                        ready.pop_front();
+                        self.ops[op].queued = false;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Issues the next command of a range.
+    fn advance(&mut self, now: Time, key: usize, op_key: usize, outbox: &mut Outbox) -> Advance {
+        let op = &self.ops[op_key];
+        if op.trouble.is_some() || op.position == op.end() {
+            return Advance::Done;
+        }
+        if op.is_write() && !op.locked && !self.lock_blocks(key, op_key) {
+            return Advance::Blocked;
+        }
+        let op = &self.ops[op_key];
+        let controller = &mut self.controllers[key];
+        let start = op.position;
+        let step = controller.namespaces[op.namespace].geometry.next_step(start, op.end());
+        let bounced = step.place != Place::Direct;
+        if !self.has_io_room(key) || (bounced && !self.controllers[key].bounce.has_free()) {
+            return Advance::Stalled;
+        }
+        let controller = &mut self.controllers[key];
+        let chunk = if bounced { controller.bounce.claim() } else { None };
+        let stage =
+            if bounced && self.ops[op_key].is_write() { Stage::Fetch } else { Stage::Transfer };
+        let op = &mut self.ops[op_key];
+        op.position += step.length_bytes;
+        op.outstanding += 1;
+        self.count_step(&step);
+        self.issue_step(now, key, op_key, start, step, chunk, stage, outbox);
+        Advance::Issued
+    }
+
+    fn count_step(&mut self, step: &Step) {
+        let counters = &mut self.counters;
+        match step.place {
+            Place::Direct => {
+                counters.direct_steps += 1;
+                counters.direct_bytes += step.length_bytes;
+            }
+            Place::Bounce { .. } => {
+                counters.bounced_steps += 1;
+                counters.bounced_bytes += step.length_bytes;
+            }
+        }
+    }
+
+    fn has_io_room(&self, key: usize) -> bool {
+        let queues = &self.controllers[key].queues;
+        queues.iter().skip(1).any(|&queue| self.queues[queue as usize].room() > 0)
+    }
+
+    /// An I/O queue with room, each in its turn.
+    pub(crate) fn next_io_queue(&mut self, key: usize) -> Option<u32> {
+        let controller = &mut self.controllers[key];
+        let io = controller.queues.get(1..)?;
+        for _ in 0..io.len() {
+            controller.next_queue = (controller.next_queue + 1) % io.len();
+            let queue = io[controller.next_queue];
+            if self.queues[queue as usize].room() > 0 {
+                return Some(queue);
+            }
+        }
+        None
+    }
+
+    /// Pushes a command of a range. A queue has room.
+    #[expect(clippy::too_many_arguments, reason = "the parts of one task")]
+    fn issue_step(
+        &mut self,
+        now: Time,
+        key: usize,
+        op_key: usize,
+        start: u64,
+        step: Step,
+        chunk: Option<Chunk>,
+        stage: Stage,
+        outbox: &mut Outbox,
+    ) {
+        let queue = self.next_io_queue(key).expect("the caller asked for room");
+        let queue = &mut self.queues[queue as usize];
+        let controller = &self.controllers[key];
+        let op = &self.ops[op_key];
+        let attached = &controller.namespaces[op.namespace];
+        let span = u64::from(step.blocks) * attached.geometry.block_bytes();
+        let length = u32::try_from(span).expect("a step is shorter than 2^24 bytes");
+        let range = LbaRange { slba: step.slba, blocks: step.blocks };
+        let sqe = sqe(op.direction, stage, attached.nsid, range);
+        let writes = op.is_write() && stage == Stage::Transfer;
+        let in_capsule = writes && length <= queue.in_capsule_bytes();
+        self.counters.commands += 1;
+        self.counters.in_capsule_writes += u64::from(in_capsule);
+        let (device, group) = (self.scope.device(), &mut self.group);
+        let grant = op.slice.grant();
+        let address = op.address_of(start);
+        let task = |chunk| Task::Step { op: op_key, start, step, chunk, stage };
+        let result = match chunk {
+            Some(chunk) => {
+                let bounce = &controller.bounce;
+                let data = if in_capsule {
+                    Data::InCapsule(bounce.sge(&chunk, length))
+                } else {
+                    Data::Keyed { address: bounce.address(&chunk), length, rkey: bounce.rkey() }
+                };
+                queue.issue(device, group, sqe, data, task(Some(chunk)))
+            }
+            None if in_capsule => {
+                let sge = Sge { addr: address, length, lkey: op.keys.lkey };
+                queue.issue(device, group, sqe, Data::InCapsule(sge), task(None))
+            }
+            None if grant == Grant::Persistent => {
+                let data = Data::Keyed { address, length, rkey: op.keys.rkey };
+                queue.issue(device, group, sqe, data, task(None))
+            }
+            None => {
+                let access = if writes { Access::REMOTE_READ } else { Access::REMOTE_WRITE };
+                op.slice
+                    .with_registration(&self.scope, |region| {
+                        let data = Data::Window { region, address, length, access };
+                        queue.issue(device, group, sqe, data, task(None))
+                    })
+                    .expect("the slice was registered when it was submitted")
+            }
+        };
+        self.pushed = true;
+        if let Err((error, task)) = result {
+            if let Task::Step { chunk, .. } = task {
+                self.return_step(key, op_key, chunk, outbox);
+            }
+            self.end_association(now, key, error.into(), outbox);
+        }
+    }
+
+    /// Takes back what a command held that went down with its association, or could not be pushed.
+    pub(crate) fn return_step(
+        &mut self,
+        key: usize,
+        op: usize,
+        chunk: Option<Chunk>,
+        outbox: &mut Outbox,
+    ) {
+        if let Some(chunk) = chunk {
+            self.controllers[key].bounce.release(chunk);
+        }
+        self.interrupt_step(key, op, outbox);
+    }
+
+    /// Writes blocks of which the caller's part was filled in.
+    fn issue_modified(
+        &mut self,
+        now: Time,
+        key: usize,
+        modified: Modified,
+        outbox: &mut Outbox,
+    ) -> Result<(), Modified> {
+        if self.ops[modified.op].trouble.is_some() {
+            self.controllers[key].bounce.release(modified.chunk);
+            self.step_done(key, modified.op, outbox);
+            return Ok(());
+        }
+        if !self.has_io_room(key) {
+            return Err(modified);
+        }
+        let Modified { op, start, step, chunk } = modified;
+        self.issue_step(now, key, op, start, step, Some(chunk), Stage::Transfer, outbox);
+        Ok(())
+    }
+
+    /// A command of a range finished.
+    #[expect(clippy::too_many_arguments, reason = "the parts of one task")]
+    pub(crate) fn finish_step(
+        &mut self,
+        now: Time,
+        key: usize,
+        op_key: usize,
+        start: u64,
+        step: Step,
+        chunk: Option<Chunk>,
+        stage: Stage,
+        status: Status,
+        outbox: &mut Outbox,
+    ) {
+        let chunk = match (chunk, status.is_success()) {
+            (Some(chunk), true) => self.use_chunk(key, op_key, start, step, chunk, stage),
+            (chunk, _) => chunk,
+        };
+        let controller = &mut self.controllers[key];
+        if let Some(chunk) = chunk {
+            controller.bounce.release(chunk);
+        } else if stage == Stage::Fetch && status.is_success() {
+            // The chunk went on to the second command.
+            return;
+        }
+        if !status.is_success() {
+            self.note_failure(now, key, op_key, status);
+        }
+        self.step_done(key, op_key, outbox);
+    }
+
+    /// Moves bytes between a chunk and the caller's memory. Returns the chunk unless it is needed further.
+    fn use_chunk(
+        &mut self,
+        key: usize,
+        op_key: usize,
+        start: u64,
+        step: Step,
+        chunk: Chunk,
+        stage: Stage,
+    ) -> Option<Chunk> {
+        let op = &mut self.ops[op_key];
+        let controller = &mut self.controllers[key];
+        let part = op.part(start, step.length_bytes);
+        let Place::Bounce { skip_bytes } = step.place else { return Some(chunk) };
+        // Less than a block, which is at most a chunk.
+        let skip = skip_bytes as usize;
+        match (op.direction, stage) {
+            (Direction::Read, _) => {
+                controller.bounce.copy_out(&chunk, skip, &mut op.slice[part]);
+                Some(chunk)
+            }
+            (Direction::Write { .. }, Stage::Fetch) => {
+                controller.bounce.copy_in(&chunk, skip, &op.slice[part]);
+                controller.modified.push_back(Modified { op: op_key, start, step, chunk });
+                None
+            }
+            (Direction::Write { .. }, Stage::Transfer) => Some(chunk),
+        }
+    }
+
+    fn note_failure(&mut self, now: Time, key: usize, op_key: usize, status: Status) {
+        let op = &mut self.ops[op_key];
+        if op.trouble.is_some() {
+            return;
+        }
+        let again = may_retry(status) && op.attempts < Self::MAX_ATTEMPTS;
+        op.trouble = Some(if again {
+            let pause = core::time::Duration::from_millis(20 << op.attempts.min(5));
+            Trouble::Again(now + pause)
+        } else {
+            let controller = &self.controllers[key];
+            let nsid = controller.namespaces[op.namespace].nsid;
+            let error = Error::new(ErrorKind::Status(status)).of_target(&controller.target);
+            Trouble::Failed(error.of_namespace(nsid).of_range(op.offset, op.slice.len() as u64))
+        });
+    }
+
+    /// One command less is outstanding.
+    fn step_done(&mut self, key: usize, op_key: usize, outbox: &mut Outbox) {
+        self.ops[op_key].outstanding -= 1;
+        if self.settle(key, op_key) {
+            self.finish(op_key, outbox);
+        }
+    }
+
+    /// With nothing outstanding: arranges for another attempt, or says that the range is at its end.
+    fn settle(&mut self, key: usize, op_key: usize) -> bool {
+        let op = &mut self.ops[op_key];
+        if op.outstanding > 0 {
+            return false;
+        }
+        match op.trouble {
+            Some(Trouble::Again(time)) => {
+                op.trouble = None;
+                op.attempts += 1;
+                op.position = op.offset;
+                self.counters.retries += 1;
+                self.unqueue(key, op_key);
+                self.ops[op_key].queued = true;
+                self.controllers[key].delayed.push((time, op_key));
+                false
+            }
+            Some(_) => true,
+            None => op.position == op.end(),
+        }
+    }
+
+    /// Hands a range back to its ring. Nothing of it is in flight or queued.
+    fn finish(&mut self, op_key: usize, outbox: &mut Outbox) {
+        self.unqueue(self.ops[op_key].controller, op_key);
+        let op = self.ops.remove(op_key);
+        let controller = &mut self.controllers[op.controller];
+        if op.locked {
+            let writes = &mut controller.namespaces[op.namespace].writes;
+            writes.retain(|write| write.op != op_key);
+            while let Some(blocked) = controller.blocked.pop_back() {
+                controller.ready.push_front(blocked);
+            }
+        }
+        let result = match op.trouble {
+            Some(Trouble::Failed(error) | Trouble::Expired(error, _)) => Err(error),
+            _ => Ok(()),
+        };
+        match result {
+            Ok(()) => self.counters.ranges += 1,
+            Err(_) => self.counters.ranges_failed += 1,
+        }
+        outbox.complete(op.ring, Completion { token: op.token, slice: op.slice, result });
+    }
+
+    fn lock_blocks(&mut self, key: usize, op_key: usize) -> bool {
+        let op = &mut self.ops[op_key];
+        let attached = &mut self.controllers[key].namespaces[op.namespace];
+        let blocks = attached.geometry.blocks_of(op.offset, op.end());
+        let aligned = attached.geometry.is_aligned(op.offset, op.end());
+        op.locked = attached.admits(&blocks, aligned);
+        if op.locked {
+            attached.writes.push(ActiveWrite { op: op_key, blocks, aligned });
+        }
+        op.locked
+    }
+
+    /// A command of a range went down with its association: the range starts over in the next.
+    pub(crate) fn interrupt_step(&mut self, key: usize, op_key: usize, outbox: &mut Outbox) {
+        self.ops[op_key].trouble.get_or_insert(Trouble::Again(Time::ZERO));
+        self.step_done(key, op_key, outbox);
+    }
+
+    /// Fails all ranges of a controller.
+    pub(crate) fn fail_ranges(&mut self, key: usize, error: &Error, outbox: &mut Outbox) {
+        self.fail_ranges_where(key, |_| true, error, outbox);
+    }
+
+    /// Fails the ranges of one namespace.
+    pub(crate) fn fail_namespace(
+        &mut self,
+        key: usize,
+        namespace: usize,
+        error: &Error,
+        outbox: &mut Outbox,
+    ) {
+        self.fail_ranges_where(key, |op| op.namespace == namespace, error, outbox);
+    }
+
+    /// Fails ranges that have nothing in flight.
+    fn fail_ranges_where(
+        &mut self,
+        key: usize,
+        which: impl Fn(&Op) -> bool,
+        error: &Error,
+        outbox: &mut Outbox,
+    ) {
+        let doomed: Vec<usize> = self
+            .ops
+            .iter()
+            .filter(|(_, op)| op.controller == key && op.outstanding == 0 && which(op))
+            .map(|(op, _)| op)
+            .collect();
+        for op_key in doomed {
+            let op = &mut self.ops[op_key];
+            let nsid = self.controllers[key].namespaces[op.namespace].nsid;
+            let error = error.clone().of_namespace(nsid).of_range(op.offset, op.slice.len() as u64);
+            op.trouble = Some(Trouble::Failed(error));
+            self.finish(op_key, outbox);
+        }
+    }
+
+    /// Takes a range out of the lists of those that wait, if it is in one.
+    fn unqueue(&mut self, key: usize, op_key: usize) {
+        if !std::mem::take(&mut self.ops[op_key].queued) {
+            return;
+        }
+        let controller = &mut self.controllers[key];
+        controller.ready.retain(|&queued| queued != op_key);
+        controller.blocked.retain(|&queued| queued != op_key);
+        controller.delayed.retain(|&(_, queued)| queued != op_key);
+    }
+
+    /// Puts ranges whose pause is over back in line.
+    pub(crate) fn resume_delayed(&mut self, now: Time, key: usize) {
+        let controller = &mut self.controllers[key];
+        if !controller.is_live() {
+            return;
+        }
+        let ready = &mut controller.ready;
+        controller.delayed.retain(|&(time, op)| {
+            if time <= now {
+                ready.push_back(op);
+            }
+            time > now
+        });
+    }
+
+    /// Fails ranges whose time is over, or sees to it that they can be failed soon.
+    pub(crate) fn expire_ranges(&mut self, now: Time, outbox: &mut Outbox) {
+        if self.next_expiry.is_none_or(|time| time > now) {
+            return;
+        }
+        let expired: Vec<usize> =
+            self.ops.iter().filter(|(_, op)| op.expiry() <= now).map(|(key, _)| key).collect();
+        for op_key in expired {
+            // Ending an association may have ended it.
+            if self.ops.get(op_key).is_some_and(|op| op.expiry() <= now) {
+                self.expire(now, op_key, outbox);
+            }
+        }
+        self.next_expiry = self.ops.iter().map(|(_, op)| op.expiry()).min();
+    }
+
+    fn expire(&mut self, now: Time, op_key: usize, outbox: &mut Outbox) {
+        let op = &mut self.ops[op_key];
+        let key = op.controller;
+        let controller = &self.controllers[key];
+        if let Some(Trouble::Expired(..)) = op.trouble {
+            let cause = "a command did not end after it was aborted";
+            let error = ErrorKind::ConnectionLost(cause).into();
+            return self.end_association(now, key, error, outbox);
+        }
+        let nsid = controller.namespaces[op.namespace].nsid;
+        let after = controller.options.io_timeout;
+        let cause = controller.outage.as_ref().map(|outage| outage.cause.clone());
+        let kind = match cause {
+            Some(cause) => ErrorKind::Lost { after, cause: Box::new(cause) },
+            None => ErrorKind::TimedOut { after },
+        };
+        let error = Error::new(kind).of_target(&controller.target).of_namespace(nsid);
+        let error = error.of_range(op.offset, op.slice.len() as u64);
+        self.counters.timeouts += 1;
+        op.trouble = Some(Trouble::Expired(error, now + controller.options.abort_timeout));
+        if op.outstanding == 0 {
+            self.finish(op_key, outbox);
+        } else {
+            self.abort_commands_of(now, key, op_key, outbox);
+        }
+    }
+}
+
+fn sqe(direction: Direction, stage: Stage, nsid: nvme_proto::Nsid, range: LbaRange) -> Sqe {
+    let io = |fua| Io { nsid, range, fua, limited_retry: false };
+    let command = match (direction, stage) {
+        (Direction::Write { fua }, Stage::Transfer) => NvmCommand::Write(io(fua)),
+        _ => NvmCommand::Read(io(false)),
+    };
+    command.to_sqe()
+}
+
+/// Whether a status says that the same command may succeed later.
+fn may_retry(status: Status) -> bool {
+    const TRANSIENT: [Status; 9] = [
+        Status::NAMESPACE_NOT_READY,
+        Status::COMMAND_INTERRUPTED,
+        Status::TRANSIENT_TRANSPORT_ERROR,
+        Status::ABORTED_SQ_DELETION,
+        Status::INTERNAL_PATH_ERROR,
+        Status::ANA_INACCESSIBLE,
+        Status::ANA_TRANSITION,
+        Status::CONTROLLER_PATHING_ERROR,
+        Status::ABORT_REQUESTED,
+    ];
+    !status.do_not_retry() && TRANSIENT.iter().any(|&transient| status.is(transient))
+}
+
+impl<P: Provider> Controller<P> {
+    /// When a range is to be tried again.
+    pub(crate) fn next_delayed(&self) -> Option<Time> {
+        self.delayed.iter().map(|&(time, _)| time).min()
+    }
+}

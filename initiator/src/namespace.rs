@@ -1,0 +1,342 @@
+//! Namespaces: where bytes are.
+
+use std::fmt;
+use std::sync::Arc;
+
+use nvme_proto::identify::{Cns, Identify};
+use nvme_proto::nvm::{DatasetManagement, DsmAttributes, DsmRange, Flush, Io, WriteZeroes};
+use nvme_proto::{IntoBytes, LbaRange, Nsid, NvmCommand, Sqe};
+
+use crate::batch::{self, RangeOutcome, ReadRange, WriteRange};
+use crate::bounce::CHUNK_BYTES;
+use crate::controller::{QueueKind, RawData};
+use crate::error::{Error, ErrorKind, Target};
+use crate::future::Pending;
+use crate::handle::ControllerHandle;
+use crate::host::Inner;
+use crate::identity::Identity;
+use crate::region::{Grant, RegionSlice};
+
+/// A namespace, read and written by byte ranges of any alignment.
+///
+/// Writes of partial blocks read and write back the rest of the block. Ranges of one host that share a block
+/// do not disturb each other; another host that writes to the same block at the same time may.
+///
+/// Reads and writes that a lost connection interrupts are issued again when it is back, until their deadline.
+/// For writes that is safe since it writes the same bytes to the same place, which is unchanged until the
+/// range is handed back.
+#[derive(Clone)]
+pub struct Namespace {
+    handle: Arc<NamespaceHandle>,
+}
+
+/// What a namespace is, as its controller told when it was opened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct NamespaceInfo {
+    /// Its number.
+    pub nsid: Nsid,
+    /// Bytes in it. Where the target tells (Feedrail does), the exact length of the file behind it; else that
+    /// of all its blocks.
+    pub size_bytes: u64,
+    /// Logical blocks in it.
+    pub blocks: u64,
+    /// Bytes of a logical block.
+    pub block_bytes: u64,
+    /// Name of the file behind it, where the target tells. A peer's text.
+    pub name: Option<String>,
+    /// Whether writes are refused at present.
+    pub write_protected: bool,
+    /// Its UUID, in the byte order of its text.
+    pub uuid: Option<[u8; 16]>,
+    /// Its globally unique identifier.
+    pub nguid: Option<[u8; 16]>,
+    /// Its IEEE extended unique identifier.
+    pub eui64: Option<[u8; 8]>,
+}
+
+impl Namespace {
+    pub(crate) async fn open(controller: Arc<ControllerHandle>, nsid: Nsid) -> Result<Self, Error> {
+        if !nsid.is_one() {
+            return Err(ErrorKind::Invalid("a namespace number is between 1 and 4294967294").into());
+        }
+        let identity = identify(&controller, nsid)
+            .await
+            .map_err(|error| error.of_target(&controller.target).of_namespace(nsid))?;
+        let info = info(&identity);
+        let mut state = controller.host.shared.lock();
+        let engine = state.engines.get_mut(controller.engine).ok_or(ErrorKind::Closed)?;
+        let number = engine
+            .attach(controller.key, identity)
+            .map_err(|error| error.of_target(&controller.target).of_namespace(nsid))?;
+        drop(state);
+        Ok(Self { handle: Arc::new(NamespaceHandle { controller, number, info }) })
+    }
+
+    /// What it is.
+    pub fn info(&self) -> &NamespaceInfo {
+        &self.handle.info
+    }
+
+    /// Its number.
+    pub fn nsid(&self) -> Nsid {
+        self.handle.info.nsid
+    }
+
+    /// Bytes in it.
+    pub fn size_bytes(&self) -> u64 {
+        self.handle.info.size_bytes
+    }
+
+    /// What it belongs to.
+    pub fn target(&self) -> &Target {
+        &self.handle.controller.target
+    }
+
+    /// Reads as many bytes as `into` has, from `offset` on.
+    pub fn read(&self, offset: u64, into: RegionSlice) -> Pending<RangeOutcome> {
+        let range = ReadRange { namespace: self.clone(), offset, into };
+        one(self.handle.host(), batch::read_many(self.handle.host(), [range]))
+    }
+
+    /// Writes the bytes of `from`, to `offset` on.
+    pub fn write(&self, offset: u64, from: RegionSlice) -> Pending<RangeOutcome> {
+        let range = WriteRange { namespace: self.clone(), offset, from };
+        one(self.handle.host(), batch::write_many(self.handle.host(), [range]))
+    }
+
+    /// Reads bytes into a vector: for small things, since each call registers memory.
+    pub fn read_to_vec(&self, offset: u64, length: usize) -> Pending<Result<Vec<u8>, Error>> {
+        let size_bytes = self.size_bytes();
+        if offset.checked_add(length as u64).is_none_or(|end| end > size_bytes) {
+            // Before memory for it is allocated.
+            let error = self.about(ErrorKind::OutOfRange { size_bytes }.into());
+            let error = error.of_range(offset, length as u64);
+            return Pending::new(self.handle.host(), async move { Err(error) });
+        }
+        let slice = RegionSlice::from_vec(vec![0; length], Grant::Persistent);
+        let reading = self.read(offset, slice);
+        Pending::new(self.handle.host(), async move {
+            let RangeOutcome { slice, result } = reading.await;
+            result.map(|()| slice.into_vec().unwrap_or_else(|slice| slice.to_vec()))
+        })
+    }
+
+    /// Makes all that was written, and reported as such, durable.
+    pub fn flush(&self) -> Pending<Result<(), Error>> {
+        let sqe = NvmCommand::Flush(Flush { nsid: self.nsid() }).to_sqe();
+        self.commands(vec![(sqe, RawData::None)])
+    }
+
+    /// Zeroes whole blocks without sending data.
+    pub fn write_zeroes(&self, offset: u64, length: u64) -> Pending<Result<(), Error>> {
+        let nsid = self.nsid();
+        let blocks = self.whole_blocks(offset, length, u64::from(LbaRange::MAX_BLOCKS));
+        self.commands_or(blocks.map(|pieces| {
+            let command = |range| {
+                let zeroes = WriteZeroes {
+                    nsid,
+                    range,
+                    deallocate: false,
+                    fua: false,
+                    limited_retry: false,
+                };
+                (NvmCommand::WriteZeroes(zeroes).to_sqe(), RawData::None)
+            };
+            pieces.into_iter().map(command).collect()
+        }))
+    }
+
+    /// Tells that the contents of whole blocks are not needed any more.
+    pub fn deallocate(&self, ranges: &[(u64, u64)]) -> Pending<Result<(), Error>> {
+        let nsid = self.nsid();
+        let pieces: Result<Vec<_>, Error> = ranges
+            .iter()
+            .map(|&(offset, length)| self.whole_blocks(offset, length, u64::from(u32::MAX)))
+            .collect();
+        self.commands_or(pieces.map(|pieces| {
+            let ranges: Vec<DsmRange> = pieces
+                .into_iter()
+                .flatten()
+                .map(|range| DsmRange::new(range.slba, range.blocks))
+                .collect();
+            let command = |ranges: &[DsmRange]| {
+                let attributes = DsmAttributes::new().with_deallocate(true);
+                // At most 256: the size of a chunk.
+                let count = ranges.len() as u16;
+                let sqe = DatasetManagement { nsid, ranges: count, attributes };
+                let data = RawData::ToController(ranges.as_bytes().to_vec());
+                (NvmCommand::DatasetManagement(sqe).to_sqe(), data)
+            };
+            ranges.chunks(usize::from(DatasetManagement::MAX_RANGES)).map(command).collect()
+        }))
+    }
+
+    /// Compares whole blocks with `bytes`. Where they differ the error's status is Compare Failure.
+    pub fn compare(&self, offset: u64, bytes: &[u8]) -> Pending<Result<(), Error>> {
+        let nsid = self.nsid();
+        let block = self.handle.info.block_bytes;
+        let most = self.handle.max_transfer_bytes().min(CHUNK_BYTES as u64) / block;
+        let pieces = self.whole_blocks(offset, bytes.len() as u64, most.max(1));
+        self.commands_or(pieces.map(|pieces| {
+            let command = |range: LbaRange| {
+                // Within `bytes`, as `whole_blocks` made sure.
+                let from = (range.slba * block - offset) as usize;
+                let piece = &bytes[from..from + (u64::from(range.blocks) * block) as usize];
+                let io = Io { nsid, range, fua: false, limited_retry: false };
+                (NvmCommand::Compare(io).to_sqe(), RawData::ToController(piece.to_vec()))
+            };
+            pieces.into_iter().map(command).collect()
+        }))
+    }
+
+    /// The blocks of an aligned range within the namespace, in pieces of at most `most_blocks`.
+    fn whole_blocks(
+        &self,
+        offset: u64,
+        length: u64,
+        most_blocks: u64,
+    ) -> Result<Vec<LbaRange>, Error> {
+        let NamespaceInfo { block_bytes, blocks, .. } = self.handle.info;
+        let about = |kind: ErrorKind| self.about(kind.into()).of_range(offset, length);
+        if !offset.is_multiple_of(block_bytes) || !length.is_multiple_of(block_bytes) {
+            return Err(about(ErrorKind::Unaligned { block_bytes }));
+        }
+        let (first, count) = (offset / block_bytes, length / block_bytes);
+        if first.checked_add(count).is_none_or(|end| end > blocks) {
+            return Err(about(ErrorKind::OutOfRange { size_bytes: self.size_bytes() }));
+        }
+        if count.div_ceil(most_blocks) > MAX_COMMANDS {
+            return Err(about(ErrorKind::Invalid("too long for one call")));
+        }
+        let starts = (0..count).step_by(usize::try_from(most_blocks).unwrap_or(usize::MAX));
+        Ok(starts
+            .map(|start| {
+                let blocks = most_blocks.min(count - start);
+                LbaRange { slba: first + start, blocks: u32::try_from(blocks).unwrap_or(u32::MAX) }
+            })
+            .collect())
+    }
+
+    fn commands_or(
+        &self,
+        commands: Result<Vec<(Sqe, RawData)>, Error>,
+    ) -> Pending<Result<(), Error>> {
+        match commands {
+            Ok(commands) => self.commands(commands),
+            Err(error) => Pending::new(self.handle.host(), async move { Err(error) }),
+        }
+    }
+
+    /// Sends commands all at once; the first error is the result.
+    fn commands(&self, commands: Vec<(Sqe, RawData)>) -> Pending<Result<(), Error>> {
+        let controller = &self.handle.controller;
+        let replies: Vec<_> = commands
+            .into_iter()
+            .map(|(sqe, data)| controller.send(sqe, data, QueueKind::Io))
+            .collect();
+        let this = self.clone();
+        Pending::new(self.handle.host(), async move {
+            let mut result = Ok(());
+            for reply in replies {
+                let reply = reply.await.map_err(|error| this.about(error));
+                result = result.and(reply.map(drop));
+            }
+            result
+        })
+    }
+
+    fn about(&self, error: Error) -> Error {
+        error.of_target(&self.handle.controller.target).of_namespace(self.nsid())
+    }
+
+    pub(crate) fn handle(&self) -> &NamespaceHandle {
+        &self.handle
+    }
+}
+
+/// Commands that one call makes at most.
+const MAX_COMMANDS: u64 = 1 << 16;
+
+impl fmt::Debug for Namespace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Namespace")
+            .field("target", self.target())
+            .field("info", self.info())
+            .finish_non_exhaustive()
+    }
+}
+
+/// What the handles of a namespace share.
+pub(crate) struct NamespaceHandle {
+    controller: Arc<ControllerHandle>,
+    number: usize,
+    info: NamespaceInfo,
+}
+
+impl NamespaceHandle {
+    pub(crate) fn host(&self) -> &Arc<Inner> {
+        &self.controller.host
+    }
+
+    pub(crate) fn engine(&self) -> usize {
+        self.controller.engine
+    }
+
+    pub(crate) fn controller_key(&self) -> usize {
+        self.controller.key
+    }
+
+    pub(crate) fn number(&self) -> usize {
+        self.number
+    }
+
+    fn max_transfer_bytes(&self) -> u64 {
+        let state = self.host().shared.lock();
+        let engine = state.engines.get(self.engine());
+        let limits = engine.and_then(|engine| engine.limits(self.controller_key()).ok());
+        limits.map_or(CHUNK_BYTES as u64, |limits| limits.max_transfer_bytes)
+    }
+}
+
+impl Drop for NamespaceHandle {
+    fn drop(&mut self) {
+        let mut state = self.controller.host.shared.lock();
+        if let Some(engine) = state.engines.get_mut(self.controller.engine) {
+            engine.detach(self.controller.key, self.number);
+        }
+    }
+}
+
+async fn identify(controller: &ControllerHandle, nsid: Nsid) -> Result<Identity, Error> {
+    let data = controller.identify(Identify::namespace(Cns::NAMESPACE, nsid)).await?;
+    let mut identity = Identity::parse(nsid, &data)?;
+    let descriptors = Identify::namespace(Cns::NAMESPACE_DESCRIPTORS, nsid);
+    match controller.identify(descriptors).await {
+        Ok(data) => identity.add_descriptors(&data),
+        // Controllers before NVMe 1.3 do not have the list.
+        Err(error) if error.status().is_some() => {}
+        Err(error) => return Err(error),
+    }
+    Ok(identity)
+}
+
+fn info(identity: &Identity) -> NamespaceInfo {
+    NamespaceInfo {
+        nsid: identity.nsid,
+        size_bytes: identity.size_bytes,
+        blocks: identity.blocks,
+        block_bytes: identity.block_bytes,
+        name: identity.name.clone(),
+        write_protected: identity.write_protected,
+        uuid: identity.uuid,
+        nguid: identity.nguid,
+        eui64: identity.eui64,
+    }
+}
+
+fn one(host: &Arc<Inner>, batch: Pending<Vec<RangeOutcome>>) -> Pending<RangeOutcome> {
+    Pending::new(host, async move {
+        batch.await.pop().expect("a batch has an outcome for each of its ranges")
+    })
+}

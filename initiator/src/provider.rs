@@ -1,0 +1,45 @@
+//! Which RDMA provider serves an address.
+
+use std::net::IpAddr;
+
+use rdma::soft::{PortChoice, Soft, SoftDevice, SoftOptions};
+use rdma::{Choice, select};
+
+pub use rdma::ProviderKind;
+
+use crate::core::{Core, Engine, HostIdentity};
+use crate::error::{Error, ErrorKind};
+
+/// A device that was opened.
+pub(crate) struct Opened {
+    pub(crate) engine: Box<dyn Engine>,
+    /// Which provider it is and why, in words.
+    pub(crate) reason: String,
+}
+
+/// Opens the device that serves a local address.
+pub(crate) fn open(
+    kind: ProviderKind,
+    source: IpAddr,
+    host: HostIdentity,
+) -> Result<Opened, Error> {
+    let selection = select(kind, source).map_err(|error| refused(&error))?;
+    let engine = match selection.choice {
+        Choice::Soft => open_soft(source, host)?,
+        _ => return Err(ErrorKind::Unsupported("the RDMA provider that was selected").into()),
+    };
+    Ok(Opened { engine, reason: selection.to_string() })
+}
+
+fn open_soft(source: IpAddr, host: HostIdentity) -> Result<Box<dyn Engine>, Error> {
+    // A target on this machine needs the well-known port, and ours answers at any; foreign targets answer
+    // at the well-known port only.
+    let port = if source.is_loopback() { PortChoice::Ephemeral } else { PortChoice::Any };
+    let device =
+        SoftDevice::open(&SoftOptions::new(source, port)).map_err(|error| refused(&error))?;
+    Ok(Box::new(Core::<Soft>::new(device, host)?))
+}
+
+fn refused(error: &dyn std::error::Error) -> Error {
+    ErrorKind::Device(error.to_string()).into()
+}

@@ -1,0 +1,442 @@
+//! One NVMe queue: a queue pair, the command capsules that it sends and the responses that it receives.
+#![expect(unsafe_code, reason = "posts its own capsule memory to the queue pair")]
+
+use std::io;
+use std::ptr;
+
+use nvme_proto::{Cid, Cqe, FromBytes, IntoBytes, Qid, Sgl, Sqe};
+use rdma::{
+    Access, ConnId, Device, Group, Mem, MemoryRegion, MemoryWindow, Op, Provider, PushError, QpKey,
+    RecvWr, SendFlags, SendWr, Sge,
+};
+
+use crate::pages::Pages;
+
+/// Size of a submission queue entry.
+const SQE_BYTES: usize = size_of::<Sqe>();
+/// Size of a response capsule.
+const CQE_BYTES: usize = size_of::<Cqe>();
+/// Bits of a command identifier that number the slot; the rest is its generation.
+const SLOT_BITS: u32 = 10;
+
+/// What a work request of ours was for, packed into its identifier.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct WrId {
+    /// The queue, as the core numbers them.
+    pub(crate) queue: u32,
+    pub(crate) kind: WrKind,
+    /// Slot, or receive buffer.
+    pub(crate) index: u16,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum WrKind {
+    Receive,
+    Send,
+    Bind,
+    Invalidate,
+}
+
+impl WrId {
+    pub(crate) fn pack(self) -> u64 {
+        u64::from(self.queue) << 32 | (self.kind as u64) << 16 | u64::from(self.index)
+    }
+
+    pub(crate) fn unpack(wr_id: u64) -> Self {
+        let kind = match (wr_id >> 16) & 3 {
+            0 => WrKind::Receive,
+            1 => WrKind::Send,
+            2 => WrKind::Bind,
+            _ => WrKind::Invalidate,
+        };
+        Self { queue: (wr_id >> 32) as u32, kind, index: wr_id as u16 }
+    }
+}
+
+/// The data of a command, as the capsule is to name it.
+pub(crate) enum Data<'a, P: Provider> {
+    /// No data.
+    None,
+    /// Memory under a key that the target has.
+    Keyed { address: u64, length: u32, rkey: u32 },
+    /// Memory that is opened for this command alone.
+    Window { region: &'a P::Region, address: u64, length: u32, access: Access },
+    /// Sent with the capsule, from where it lies. Its memory is in use until the command finishes.
+    InCapsule(Sge),
+}
+
+/// A command whose response arrived and whose memory nobody touches any more.
+pub(crate) struct Finished<W> {
+    pub(crate) work: W,
+    pub(crate) cqe: Cqe,
+}
+
+/// The peer did something on this queue that ends the association.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Violation(pub(crate) &'static str);
+
+/// A queue whose commands carry `W`.
+///
+/// In flight are never more commands than the submission queue holds, less one, and than the target has
+/// receives for; so the head pointer in responses, which a target could forge, is not needed.
+pub(crate) struct Queue<P: Provider, W> {
+    key: u32,
+    qid: Qid,
+    conn: ConnId,
+    qp: QpKey,
+    slots: Box<[Slot<P, W>]>,
+    free: Vec<u16>,
+    /// Slots that are used at all.
+    depth: u16,
+    /// Bytes of data that a capsule may carry.
+    in_capsule_bytes: u32,
+    memory: CapsuleMemory<P>,
+}
+
+struct Slot<P: Provider, W> {
+    generation: u16,
+    /// Taken when the command finishes.
+    work: Option<W>,
+    response: Option<Cqe>,
+    /// The SEND has not completed: the capsule must not change.
+    sending: bool,
+    /// The SEND gathers from memory that belongs to the command.
+    carries_data: bool,
+    window: Option<P::Window>,
+    /// The key under which `window` is open.
+    open_rkey: Option<u32>,
+}
+
+/// Commands, then responses.
+struct CapsuleMemory<P: Provider> {
+    // Dropped first: the device forgets the memory before it is unmapped.
+    region: P::Region,
+    pages: Pages,
+    slots: usize,
+}
+
+impl<P: Provider, W> Queue<P, W> {
+    /// The most commands in flight: slot numbers have ten bits of a command identifier, the other six are a
+    /// generation, and the identifier FFFFh never occurs.
+    pub(crate) const MAX_SLOTS: u16 = (1 << SLOT_BITS) - 1;
+
+    /// Work requests that `slots` commands need at most: for each a bind, a send and an invalidation.
+    pub(crate) fn send_wr(slots: u16) -> u32 {
+        3 * u32::from(slots)
+    }
+
+    /// A queue on a queue pair that was adopted, for `slots` commands in flight.
+    pub(crate) fn new(
+        device: &P::Device,
+        key: u32,
+        qid: Qid,
+        conn: ConnId,
+        qp: QpKey,
+        slots: u16,
+    ) -> io::Result<Self> {
+        assert!((1..=Self::MAX_SLOTS).contains(&slots));
+        let memory = CapsuleMemory::new(device, slots.into())?;
+        let free = (0..slots).rev().collect();
+        let depth = slots;
+        let slots = (0..slots).map(|_| Slot::new()).collect();
+        Ok(Self { key, qid, conn, qp, slots, free, depth, in_capsule_bytes: 0, memory })
+    }
+
+    /// Posts a receive for each slot.
+    pub(crate) fn post_receives(&mut self, group: &mut P::Group) -> Result<(), PushError> {
+        (0..self.slots.len()).try_for_each(|index| self.post_receive(group, index as u16))
+    }
+
+    pub(crate) fn qid(&self) -> Qid {
+        self.qid
+    }
+
+    pub(crate) fn conn(&self) -> ConnId {
+        self.conn
+    }
+
+    pub(crate) fn qp(&self) -> QpKey {
+        self.qp
+    }
+
+    /// Bytes of data that may go with a command capsule.
+    pub(crate) fn in_capsule_bytes(&self) -> u32 {
+        self.in_capsule_bytes
+    }
+
+    pub(crate) fn set_in_capsule_bytes(&mut self, bytes: u32) {
+        self.in_capsule_bytes = bytes;
+    }
+
+    /// Keeps at most `limit` commands in flight from now on. At most one, in the lowest slot, may be now.
+    pub(crate) fn limit(&mut self, limit: u16) {
+        let limit = limit.clamp(1, self.depth);
+        self.depth = limit;
+        self.free.retain(|&slot| slot < limit);
+    }
+
+    /// Commands that may be in flight.
+    pub(crate) fn depth(&self) -> u16 {
+        self.depth
+    }
+
+    /// Commands that can be issued now.
+    pub(crate) fn room(&self) -> usize {
+        self.free.len()
+    }
+
+    /// Commands without a response.
+    pub(crate) fn awaiting(&self) -> impl Iterator<Item = (Cid, &W)> {
+        self.slots.iter().enumerate().filter_map(|(index, slot)| {
+            let work = slot.work.as_ref().filter(|_| slot.response.is_none())?;
+            Some((cid(index as u16, slot.generation), work))
+        })
+    }
+
+    /// What was in flight. The queue pair was released.
+    pub(crate) fn into_unfinished(self) -> impl Iterator<Item = W> {
+        self.slots.into_vec().into_iter().filter_map(|slot| slot.work)
+    }
+
+    /// Pushes a command. There must be [`Queue::room`]. An error means that the queue is unusable; the command
+    /// was not sent.
+    pub(crate) fn issue(
+        &mut self,
+        device: &P::Device,
+        group: &mut P::Group,
+        sqe: Sqe,
+        data: Data<'_, P>,
+        work: W,
+    ) -> Result<(), (io::Error, W)> {
+        match self.push_command(device, group, sqe, data) {
+            Ok(index) => {
+                self.slots[usize::from(index)].work = Some(work);
+                Ok(())
+            }
+            Err(error) => Err((error, work)),
+        }
+    }
+
+    fn push_command(
+        &mut self,
+        device: &P::Device,
+        group: &mut P::Group,
+        mut sqe: Sqe,
+        data: Data<'_, P>,
+    ) -> io::Result<u16> {
+        let index = *self.free.last().expect("the caller asked for room");
+        let slot = &mut self.slots[usize::from(index)];
+        slot.generation = next_generation(slot.generation);
+        sqe = sqe.with_cid(cid(index, slot.generation));
+        let mut payload = None;
+        match data {
+            Data::None => {}
+            Data::Keyed { address, length, rkey } => {
+                sqe = sqe.with_data(Sgl::Keyed { address, length, key: rkey, invalidate: false });
+            }
+            Data::InCapsule(sge) => {
+                sqe = sqe.with_data(Sgl::InCapsule { offset: 0, length: sge.length });
+                payload = Some(sge);
+            }
+            Data::Window { region, address, length, access } => {
+                let bind = slot.bind(device, region, address, length, access)?;
+                let rkey = slot.open_rkey.expect("bound");
+                sqe = sqe.with_data(Sgl::Keyed { address, length, key: rkey, invalidate: true });
+                let wr_id = WrId { queue: self.key, kind: WrKind::Bind, index }.pack();
+                // SAFETY: a bind has no memory of its own.
+                unsafe { push(group, self.qp, wr_id, bind, SendFlags::NONE, &[]) }?;
+            }
+        }
+        let capsule = self.memory.write_command(index, &sqe);
+        let sges = [capsule, payload.unwrap_or_default()];
+        let used = if payload.is_some() { 2 } else { 1 };
+        let wr_id = WrId { queue: self.key, kind: WrKind::Send, index }.pack();
+        // SAFETY: the capsule is not rewritten, and data sent with it is not handed back, before the SEND
+        // completes (`sending`) or the queue pair is released.
+        unsafe { push(group, self.qp, wr_id, Op::Send, SendFlags::SIGNALED, &sges[..used]) }?;
+        self.free.pop();
+        slot.sending = true;
+        slot.carries_data = payload.is_some();
+        Ok(index)
+    }
+
+    /// A SEND completed.
+    pub(crate) fn sent(&mut self, index: u16) -> Option<Finished<W>> {
+        self.slots[usize::from(index)].sending = false;
+        self.settle(index)
+    }
+
+    /// A window was closed by us.
+    pub(crate) fn invalidated(&mut self, index: u16) -> Option<Finished<W>> {
+        self.slots[usize::from(index)].open_rkey = None;
+        self.settle(index)
+    }
+
+    /// A response arrived in receive buffer `buffer`.
+    pub(crate) fn received(
+        &mut self,
+        group: &mut P::Group,
+        buffer: u16,
+        length_bytes: u32,
+        invalidated: Option<u32>,
+    ) -> Result<Option<Finished<W>>, Violation> {
+        if length_bytes as usize != CQE_BYTES {
+            return Err(Violation("a response capsule is not 16 bytes long"));
+        }
+        let cqe = self.memory.read_response(buffer);
+        let index = self.slot_of(cqe.cid())?;
+        self.post_receive(group, buffer).map_err(|_| Violation("a receive could not be posted"))?;
+        let slot = &mut self.slots[usize::from(index)];
+        slot.response = Some(cqe);
+        match (slot.open_rkey, invalidated) {
+            (Some(open), Some(rkey)) if open == rkey => slot.open_rkey = None,
+            (_, Some(_)) => {
+                return Err(Violation("it invalidated a key that the command did not grant"));
+            }
+            (Some(rkey), None) => {
+                let wr_id = WrId { queue: self.key, kind: WrKind::Invalidate, index }.pack();
+                let op = Op::LocalInvalidate { rkey };
+                // SAFETY: an invalidation has no memory of its own.
+                unsafe { push(group, self.qp, wr_id, op, SendFlags::SIGNALED, &[]) }
+                    .map_err(|_| Violation("a window could not be closed"))?;
+            }
+            (None, None) => {}
+        }
+        Ok(self.settle(index))
+    }
+
+    /// The slot that awaits a response with this identifier.
+    fn slot_of(&self, cid: Cid) -> Result<u16, Violation> {
+        let index = cid.0 & ((1 << SLOT_BITS) - 1);
+        let generation = cid.0 >> SLOT_BITS;
+        self.slots
+            .get(usize::from(index))
+            .filter(|slot| slot.generation == generation)
+            .filter(|slot| slot.work.is_some() && slot.response.is_none())
+            .map(|_| index)
+            .ok_or(Violation("a response names a command that is not in flight"))
+    }
+
+    /// Finishes the command if nothing of it is left, and frees the slot once its SEND completed as well.
+    fn settle(&mut self, index: u16) -> Option<Finished<W>> {
+        let slot = &mut self.slots[usize::from(index)];
+        let held = slot.open_rkey.is_some() || (slot.sending && slot.carries_data);
+        let cqe = if held { None } else { slot.response };
+        let finished = match cqe {
+            Some(cqe) => slot.work.take().map(|work| Finished { work, cqe }),
+            None => None,
+        };
+        if slot.response.is_some() && slot.work.is_none() && !slot.sending {
+            slot.response = None;
+            self.free.push(index);
+        }
+        finished
+    }
+
+    fn post_receive(&mut self, group: &mut P::Group, index: u16) -> Result<(), PushError> {
+        let wr_id = WrId { queue: self.key, kind: WrKind::Receive, index }.pack();
+        let sges = [self.memory.response_sge(index)];
+        // SAFETY: the buffer is read only between the completion of this receive and the next post.
+        unsafe { group.push_recv(self.qp, &RecvWr { wr_id, sges: &sges }) }
+    }
+}
+
+impl<P: Provider, W> Slot<P, W> {
+    fn new() -> Self {
+        Self {
+            generation: 0,
+            work: None,
+            response: None,
+            sending: false,
+            carries_data: false,
+            window: None,
+            open_rkey: None,
+        }
+    }
+
+    fn bind(
+        &mut self,
+        device: &P::Device,
+        region: &P::Region,
+        address: u64,
+        length: u32,
+        access: Access,
+    ) -> io::Result<Op> {
+        let window = match &mut self.window {
+            Some(window) => window,
+            none => none.insert(device.window()?),
+        };
+        let bind = window.bind(region, address, length.into(), access);
+        self.open_rkey = Some(window.rkey());
+        Ok(bind)
+    }
+}
+
+/// # Safety
+/// As for [`Group::push_send`].
+unsafe fn push<P: Provider>(
+    group: &mut impl Group<P>,
+    qp: QpKey,
+    wr_id: u64,
+    op: Op,
+    flags: SendFlags,
+    sges: &[Sge],
+) -> io::Result<()> {
+    // SAFETY: handed on to the caller.
+    unsafe { group.push_send(qp, &SendWr { wr_id, op, flags, sges }) }.map_err(io::Error::other)
+}
+
+fn cid(index: u16, generation: u16) -> Cid {
+    Cid(generation << SLOT_BITS | index)
+}
+
+fn next_generation(generation: u16) -> u16 {
+    (generation + 1) % (1 << (16 - SLOT_BITS))
+}
+
+impl<P: Provider> CapsuleMemory<P> {
+    fn new(device: &P::Device, slots: usize) -> io::Result<Self> {
+        let pages = Pages::new(slots * (SQE_BYTES + CQE_BYTES))?;
+        let memory = Mem::Host { addr: pages.address().as_ptr(), length: pages.length() };
+        // SAFETY: the mapping outlives the region (field order); no remote access is given.
+        let region = unsafe { device.register(memory, Access::LOCAL_WRITE) }?;
+        Ok(Self { region, pages, slots })
+    }
+
+    /// Writes a slot's capsule. Its previous SEND has completed.
+    fn write_command(&mut self, index: u16, sqe: &Sqe) -> Sge {
+        let offset = usize::from(index) * SQE_BYTES;
+        assert!(usize::from(index) < self.slots);
+        // SAFETY: within the mapping (checked); nobody reads the capsule while its slot is free.
+        unsafe {
+            let to = self.pages.address().as_ptr().add(offset);
+            ptr::copy_nonoverlapping(sqe.as_bytes().as_ptr(), to, SQE_BYTES);
+        }
+        self.sge(offset, SQE_BYTES)
+    }
+
+    /// Reads the response in a buffer whose receive has completed.
+    fn read_response(&self, index: u16) -> Cqe {
+        let mut bytes = [0; CQE_BYTES];
+        assert!(usize::from(index) < self.slots);
+        // SAFETY: within the mapping (checked); the receive completed and the next is not posted yet.
+        unsafe {
+            let from = self.pages.address().as_ptr().add(self.response_offset(index));
+            ptr::copy_nonoverlapping(from, bytes.as_mut_ptr(), CQE_BYTES);
+        }
+        Cqe::read_from_bytes(&bytes).expect("sixteen bytes are an entry")
+    }
+
+    fn response_sge(&self, index: u16) -> Sge {
+        self.sge(self.response_offset(index), CQE_BYTES)
+    }
+
+    fn response_offset(&self, index: u16) -> usize {
+        self.slots * SQE_BYTES + usize::from(index) * CQE_BYTES
+    }
+
+    fn sge(&self, offset: usize, length: usize) -> Sge {
+        let addr = self.pages.address().addr().get() as u64 + offset as u64;
+        Sge { addr, length: length as u32, lkey: self.region.lkey() }
+    }
+}

@@ -1,0 +1,165 @@
+//! Commands that are not reads or writes of ranges: administration, flush, deallocation.
+
+use std::collections::VecDeque;
+use std::mem;
+
+use nvme_proto::Cqe;
+use rdma::{Provider, Time};
+
+use crate::bounce::{CHUNK_BYTES, Chunk};
+use crate::controller::{Phase, QueueKind, Raw, RawData, RawReply, Task};
+use crate::core::{Core, earliest};
+use crate::error::ErrorKind;
+use crate::outbox::Outbox;
+use crate::queue::Data;
+use crate::reply::Promise;
+
+/// Slots of the admin queue that are kept for keep alive, aborts and shutdown.
+const RESERVED_SLOTS: usize = 4;
+
+impl<P: Provider> Core<P> {
+    pub(crate) fn submit_raw(&mut self, now: Time, key: usize, mut raw: Raw, outbox: &mut Outbox) {
+        let Some(controller) = self.controllers.get_mut(key) else {
+            return raw.promise.keep(Err(ErrorKind::Closed.into()), outbox);
+        };
+        let refusal = match &controller.phase {
+            Phase::Dead(error) => Some(error.clone()),
+            _ if raw.data.length() as usize > CHUNK_BYTES => {
+                Some(ErrorKind::Invalid("more data than a command of this kind may have").into())
+            }
+            _ if raw.queue == QueueKind::Io && controller.is_discovery() => {
+                Some(ErrorKind::Invalid("a discovery controller has no I/O queue").into())
+            }
+            _ => None,
+        };
+        if let Some(error) = refusal {
+            return raw.promise.keep(Err(error.of_target(&controller.target)), outbox);
+        }
+        raw.deadline = now + controller.options.admin_timeout;
+        controller.raw_expiry = earliest(controller.raw_expiry, Some(raw.deadline));
+        controller.raw.push_back(raw);
+    }
+
+    /// Issues the commands that wait, as far as there is room.
+    pub(crate) fn issue_raw(&mut self, now: Time, key: usize, outbox: &mut Outbox) {
+        while self.controllers[key].is_live() && !self.controllers[key].raw.is_empty() {
+            let Some(queue) = self.raw_queue(key) else { return };
+            let controller = &mut self.controllers[key];
+            let needs_chunk = controller.raw.front().is_some_and(|raw| raw.data.length() > 0);
+            if needs_chunk && !controller.bounce.has_free() {
+                return;
+            }
+            if let Some(raw) = controller.raw.pop_front() {
+                self.issue_one_raw(now, key, queue, raw, outbox);
+            }
+        }
+    }
+
+    /// The queue for the command that waits longest, if it has room.
+    fn raw_queue(&mut self, key: usize) -> Option<u32> {
+        let controller = &self.controllers[key];
+        match controller.raw.front()?.queue {
+            QueueKind::Io => self.next_io_queue(key),
+            QueueKind::Admin => {
+                let admin = *controller.queues.first()?;
+                (self.queues[admin as usize].room() > RESERVED_SLOTS).then_some(admin)
+            }
+        }
+    }
+
+    fn issue_one_raw(&mut self, now: Time, key: usize, queue: u32, raw: Raw, outbox: &mut Outbox) {
+        let controller = &mut self.controllers[key];
+        let Raw { sqe, data, deadline, promise, .. } = raw;
+        let length = data.length();
+        let chunk = if length > 0 { controller.bounce.claim() } else { None };
+        if let (Some(chunk), RawData::ToController(bytes)) = (&chunk, &data) {
+            controller.bounce.copy_in(chunk, 0, bytes);
+        }
+        let to_host = if matches!(data, RawData::ToHost { .. }) { length } else { 0 };
+        let data = match &chunk {
+            Some(chunk) => {
+                let address = controller.bounce.address(chunk);
+                Data::Keyed { address, length, rkey: controller.bounce.rkey() }
+            }
+            None => Data::None,
+        };
+        let queue = &mut self.queues[queue as usize];
+        let task = Task::Raw { promise, chunk, to_host, deadline };
+        self.pushed = true;
+        self.counters.commands += 1;
+        if let Err((error, task)) =
+            queue.issue(self.scope.device(), &mut self.group, sqe, data, task)
+        {
+            self.interrupt(key, task, outbox);
+            self.end_association(now, key, error.into(), outbox);
+        }
+    }
+
+    pub(crate) fn finish_raw(
+        &mut self,
+        key: usize,
+        promise: Promise<RawReply>,
+        chunk: Option<Chunk>,
+        to_host: u32,
+        cqe: &Cqe,
+        outbox: &mut Outbox,
+    ) {
+        let controller = &mut self.controllers[key];
+        let mut data = Vec::new();
+        if let Some(chunk) = chunk {
+            if cqe.status().is_success() && to_host > 0 {
+                data.resize(to_host as usize, 0);
+                controller.bounce.copy_out(&chunk, 0, &mut data);
+            }
+            controller.bounce.release(chunk);
+        }
+        let result = match cqe.status().ok() {
+            Ok(()) => Ok(RawReply { result: cqe.result(), data }),
+            Err(status) => {
+                Err(crate::Error::from(ErrorKind::Status(status)).of_target(&controller.target))
+            }
+        };
+        promise.keep(result, outbox);
+    }
+
+    /// Fails commands that were not issued in time; one that was issued and not answered ends the association.
+    pub(crate) fn expire_raw(&mut self, now: Time, key: usize, outbox: &mut Outbox) {
+        let controller = &mut self.controllers[key];
+        if controller.raw_expiry.is_none_or(|time| time > now) {
+            return;
+        }
+        let after = controller.options.admin_timeout;
+        let (expired, waiting): (VecDeque<Raw>, VecDeque<Raw>) =
+            mem::take(&mut controller.raw).into_iter().partition(|raw| raw.deadline <= now);
+        controller.raw = waiting;
+        for raw in expired {
+            let error = match &controller.outage {
+                Some(outage) => ErrorKind::Lost { after, cause: Box::new(outage.cause.clone()) },
+                None => ErrorKind::TimedOut { after },
+            };
+            let error = crate::Error::from(error).of_target(&controller.target);
+            raw.promise.keep(Err(error), outbox);
+        }
+        let issued = self.earliest_issued_raw(key);
+        if issued.is_some_and(|deadline| deadline <= now) {
+            let error = ErrorKind::ConnectionLost("a command was not answered");
+            self.end_association(now, key, error.into(), outbox);
+        }
+        if let Some(controller) = self.controllers.get(key) {
+            let waiting = controller.raw.iter().map(|raw| raw.deadline).min();
+            let next = earliest(waiting, self.earliest_issued_raw(key));
+            self.controllers[key].raw_expiry = next;
+        }
+    }
+
+    fn earliest_issued_raw(&self, key: usize) -> Option<Time> {
+        let queues = &self.controllers[key].queues;
+        let tasks = queues.iter().flat_map(|&queue| self.queues[queue as usize].awaiting());
+        tasks
+            .filter_map(|(_, task)| match task {
+                Task::Raw { deadline, .. } => Some(*deadline),
+                _ => None,
+            })
+            .min()
+    }
+}

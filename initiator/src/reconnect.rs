@@ -1,0 +1,307 @@
+//! The end of an association, wanted or not, and what follows.
+
+use std::mem;
+use std::time::Duration;
+
+use nvme_proto::{AdminCommand, Sqe, admin};
+use rdma::{ConnectionManager, Group, Provider, Time, WcStatus};
+
+use crate::controller::{Controller, KeepAlive, Outage, Phase, Task};
+use crate::core::{Conn, Core, earliest};
+use crate::error::{Error, ErrorKind};
+use crate::outbox::Outbox;
+use crate::queue::Data;
+
+/// How long a controller may take to confirm that it shuts down.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_millis(500);
+
+impl<P: Provider> Core<P> {
+    /// Ends an association because of `cause`. When this returns nothing that the target still sends is placed
+    /// anywhere, and all that was in flight is either handed back or waits for the next association.
+    pub(crate) fn end_association(
+        &mut self,
+        now: Time,
+        key: usize,
+        cause: Error,
+        outbox: &mut Outbox,
+    ) {
+        let Some(controller) = self.controllers.get(key) else { return };
+        let cause = cause.of_target(&controller.target);
+        let was_live = controller.is_live();
+        self.disconnect(now, key, outbox);
+        let controller = &mut self.controllers[key];
+        if controller.closing {
+            return self.forget(key, outbox);
+        }
+        if matches!(controller.phase, Phase::Dead(_)) {
+            return;
+        }
+        tracing::warn!(%cause, "connection ended");
+        if controller.opened.is_some() || matches!(cause.kind(), ErrorKind::Unsupported(_)) {
+            return self.bury(key, cause, outbox);
+        }
+        self.counters.connections_lost += u64::from(was_live);
+        let outage = controller.outage.get_or_insert_with(|| Outage {
+            since: now,
+            attempts: 0,
+            cause: cause.clone(),
+        });
+        outage.cause = cause;
+        let pause = match outage.attempts {
+            0 => Duration::ZERO,
+            _ => controller.options.reconnect_delay,
+        };
+        outage.attempts += 1;
+        controller.phase = Phase::Resting(now + pause);
+    }
+
+    /// Takes the queues of an association down, and takes back what was in flight on them.
+    fn disconnect(&mut self, now: Time, key: usize, outbox: &mut Outbox) {
+        let controller = &mut self.controllers[key];
+        controller.keep_alive = KeepAlive::default();
+        let queues = mem::take(&mut controller.queues);
+        // First all, since data of one queue's commands might come over another.
+        for &queue in &queues {
+            self.group.fail(self.queues[queue as usize].qp());
+        }
+        for (&conn, state) in &mut self.conns {
+            match *state {
+                Conn::Open { controller } if controller == key => self.cm.disconnect(now, conn),
+                Conn::Opening { controller, .. } if controller == key => self.cm.close(conn),
+                _ => continue,
+            }
+            *state = match *state {
+                Conn::Open { .. } => Conn::Closing,
+                _ => Conn::Closed,
+            };
+        }
+        self.conns.retain(|_, state| *state != Conn::Closed);
+        self.pushed = true;
+        let mut unfinished = Vec::new();
+        for queue in queues {
+            let queue = self.queues.remove(queue as usize);
+            self.group.release(queue.qp());
+            unfinished.extend(queue.into_unfinished());
+        }
+        for task in unfinished {
+            self.interrupt(key, task, outbox);
+        }
+        while let Some(modified) = self.controllers[key].modified.pop_front() {
+            self.return_step(key, modified.op, Some(modified.chunk), outbox);
+        }
+        let controller = &mut self.controllers[key];
+        if let Phase::Opening(_) = controller.phase
+            && let Phase::Opening(opening) =
+                mem::replace(&mut controller.phase, Phase::Resting(now))
+        {
+            controller.bounce.release(opening.chunk);
+        }
+    }
+
+    /// A command went down with its association.
+    pub(crate) fn interrupt(&mut self, key: usize, task: Task, outbox: &mut Outbox) {
+        match task {
+            Task::Step { op, chunk, .. } => self.return_step(key, op, chunk, outbox),
+            Task::Raw { promise, chunk, .. } => {
+                let controller = &mut self.controllers[key];
+                if let Some(chunk) = chunk {
+                    controller.bounce.release(chunk);
+                }
+                let error = ErrorKind::ConnectionLost("the command was not answered before");
+                promise.keep(Err(Error::from(error).of_target(&controller.target)), outbox);
+            }
+            Task::Opening | Task::KeepAlive | Task::Abort | Task::Shutdown => {}
+        }
+    }
+
+    /// Gives a controller up: all that waits for it fails, and so does all that comes.
+    fn bury(&mut self, key: usize, error: Error, outbox: &mut Outbox) {
+        let controller = &mut self.controllers[key];
+        controller.phase = Phase::Dead(error.clone());
+        if let Some(opened) = controller.opened.take() {
+            opened.keep(Err(error.clone()), outbox);
+        }
+        for raw in mem::take(&mut controller.raw) {
+            raw.promise.keep(Err(error.clone()), outbox);
+        }
+        controller.raw_expiry = None;
+        self.fail_ranges(key, &error, outbox);
+    }
+
+    /// Does what is due.
+    pub(crate) fn run_timers(&mut self, now: Time, outbox: &mut Outbox) {
+        self.expire_ranges(now, outbox);
+        for key in 0..self.controllers.capacity() {
+            if self.controllers.contains(key) {
+                self.expire_raw(now, key, outbox);
+            }
+            if self.controllers.contains(key) {
+                self.check_outage(now, key, outbox);
+            }
+            if self.controllers.contains(key) {
+                self.run_controller_timers(now, key, outbox);
+            }
+        }
+    }
+
+    fn check_outage(&mut self, now: Time, key: usize, outbox: &mut Outbox) {
+        let controller = &self.controllers[key];
+        let Some(outage) = &controller.outage else { return };
+        let after = controller.options.loss_timeout;
+        let over = outage.since + after <= now;
+        if over && !matches!(controller.phase, Phase::Dead(_)) {
+            let cause = Box::new(outage.cause.clone());
+            let error = Error::from(ErrorKind::Lost { after, cause }).of_target(&controller.target);
+            self.disconnect(now, key, outbox);
+            self.bury(key, error, outbox);
+        }
+    }
+
+    fn run_controller_timers(&mut self, now: Time, key: usize, outbox: &mut Outbox) {
+        let controller = &self.controllers[key];
+        match &controller.phase {
+            Phase::Opening(opening) if opening.deadline <= now => {
+                let after = controller.options.connect_timeout;
+                self.end_association(now, key, ErrorKind::TimedOut { after }.into(), outbox);
+            }
+            Phase::Opening(opening) if opening.poll_at.is_some_and(|time| time <= now) => {
+                self.poll_ready(now, key, outbox);
+            }
+            Phase::Live => {
+                self.resume_delayed(now, key);
+                self.keep_alive(now, key, outbox);
+            }
+            Phase::Resting(time) if *time <= now => self.open(now, key, outbox),
+            Phase::Closing(time) if *time <= now => self.end_closing(now, key, outbox),
+            _ => {}
+        }
+    }
+
+    fn keep_alive(&mut self, now: Time, key: usize, outbox: &mut Outbox) {
+        let controller = &mut self.controllers[key];
+        let timeout_ms = controller.options.keep_alive_ms;
+        if controller.keep_alive.next.is_none_or(|next| next > now) {
+            return;
+        }
+        let timeout = Duration::from_millis(timeout_ms.into());
+        controller.keep_alive.next = Some(now + KeepAlive::interval(timeout_ms));
+        match controller.keep_alive.sent {
+            Some(sent) if now - sent >= timeout => {
+                let error = ErrorKind::ConnectionLost("the target does not answer Keep Alive");
+                self.end_association(now, key, error.into(), outbox);
+            }
+            Some(_) => {}
+            None => {
+                controller.keep_alive.sent = Some(now);
+                self.counters.keep_alives += 1;
+                let sqe = AdminCommand::KeepAlive.to_sqe();
+                self.send_admin(now, key, sqe, Task::KeepAlive, outbox);
+            }
+        }
+    }
+
+    /// Tells the controller to abort what is in flight of a range. They end by themselves then; if not, the
+    /// range's second deadline ends the association.
+    pub(crate) fn abort_commands_of(
+        &mut self,
+        now: Time,
+        key: usize,
+        op: usize,
+        outbox: &mut Outbox,
+    ) {
+        let queues = self.controllers[key].queues.iter().skip(1);
+        let commands: Vec<admin::Abort> = queues
+            .map(|&queue| &self.queues[queue as usize])
+            .flat_map(|queue| queue.awaiting().map(|(cid, task)| (queue.qid(), cid, task)))
+            .filter(|(_, _, task)| matches!(task, Task::Step { op: other, .. } if *other == op))
+            .map(|(sqid, cid, _)| admin::Abort { sqid, cid })
+            .collect();
+        for abort in commands {
+            self.counters.aborts += 1;
+            self.send_admin(now, key, abort.to_sqe(), Task::Abort, outbox);
+        }
+    }
+
+    /// Sends a command without data on the admin queue, if it has room.
+    fn send_admin(&mut self, now: Time, key: usize, sqe: Sqe, task: Task, outbox: &mut Outbox) {
+        let Some(&admin) = self.controllers[key].queues.first() else { return };
+        let queue = &mut self.queues[admin as usize];
+        if queue.room() == 0 {
+            return;
+        }
+        self.pushed = true;
+        self.counters.commands += 1;
+        let issued = queue.issue(self.scope.device(), &mut self.group, sqe, Data::None, task);
+        if let Err((error, _)) = issued {
+            self.end_association(now, key, error.into(), outbox);
+        }
+    }
+
+    /// Shuts a controller down; nobody holds a handle of it any more.
+    pub(crate) fn start_closing(&mut self, now: Time, key: usize, outbox: &mut Outbox) {
+        let Some(controller) = self.controllers.get_mut(key) else { return };
+        controller.closing = true;
+        if !controller.is_live() {
+            return self.end_closing(now, key, outbox);
+        }
+        controller.phase = Phase::Closing(now + SHUTDOWN_TIMEOUT);
+        let sqe = controller.shutdown_sqe();
+        self.send_admin(now, key, sqe, Task::Shutdown, outbox);
+    }
+
+    pub(crate) fn end_closing(&mut self, now: Time, key: usize, outbox: &mut Outbox) {
+        self.disconnect(now, key, outbox);
+        self.forget(key, outbox);
+    }
+
+    /// Removes a controller that has no association.
+    fn forget(&mut self, key: usize, outbox: &mut Outbox) {
+        let error = Error::from(ErrorKind::Closed).of_target(&self.controllers[key].target);
+        self.bury(key, error, outbox);
+        self.controllers.remove(key);
+    }
+
+    /// Forgets namespaces that nobody holds and no range is in progress on.
+    pub(crate) fn sweep_namespaces(&mut self, key: usize) {
+        let ops = &self.ops;
+        let controller = &mut self.controllers[key];
+        controller.namespaces.retain(|number, attached| {
+            attached.holders > 0 || ops.iter().any(|(_, op)| op.is_on(key, number))
+        });
+    }
+}
+
+impl<P: Provider> Controller<P> {
+    /// When something is due that nothing else wakes us for.
+    pub(crate) fn deadline(&self) -> Option<Time> {
+        let phase = match &self.phase {
+            Phase::Opening(opening) => earliest(Some(opening.deadline), opening.poll_at),
+            Phase::Live => earliest(self.keep_alive.next, self.next_delayed()),
+            Phase::Resting(time) | Phase::Closing(time) => Some(*time),
+            Phase::Dead(_) => return None,
+        };
+        let outage = self.outage.as_ref().map(|outage| outage.since + self.options.loss_timeout);
+        earliest(phase, earliest(outage, self.raw_expiry))
+    }
+}
+
+/// Why a failed work request ended a connection, in words.
+pub(crate) fn reason(status: WcStatus) -> &'static str {
+    match status {
+        WcStatus::RETRY_EXCEEDED => "the target does not answer (transport retries exceeded)",
+        WcStatus::RNR_RETRY_EXCEEDED => "the target takes no more commands (RNR retries exceeded)",
+        WcStatus::FLUSHED => "the connection went down",
+        WcStatus::REMOTE_ACCESS_ERROR | WcStatus::REMOTE_INVALID_REQUEST => {
+            "the target refused a request of the transport"
+        }
+        WcStatus::REMOTE_OPERATION_ERROR => "the target failed to take a command",
+        WcStatus::LOCAL_PROTECTION_ERROR | WcStatus::LOCAL_ACCESS_ERROR => {
+            "the target tried to use memory that it has no right to"
+        }
+        WcStatus::LOCAL_LENGTH_ERROR => "the target sent more than a response",
+        WcStatus::BAD_RESPONSE => "the target sent an invalid packet",
+        WcStatus::WINDOW_BIND_ERROR => "a memory window could not be bound",
+        WcStatus::FATAL => "the RDMA device failed",
+        _ => "a work request failed",
+    }
+}

@@ -1,0 +1,323 @@
+//! Memory that targets read and write directly.
+#![expect(unsafe_code, reason = "hands registered memory out as byte slices")]
+
+use std::any::Any;
+use std::fmt;
+use std::io;
+use std::mem;
+use std::ops::{Deref, DerefMut};
+use std::ptr::NonNull;
+use std::slice;
+use std::sync::{Arc, PoisonError, RwLock, Weak};
+
+use rdma::{Access, Device, Mem, MemoryRegion, Provider};
+
+use crate::pages::Pages;
+
+/// What a target may do with a region, and when.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Grant {
+    /// The region is open to each target it was used with, from the first command until the region or the
+    /// connection ends. Fastest. A target that breaks the protocol could write to any byte of the region at
+    /// any time: use it with targets that you trust with the region's contents.
+    #[default]
+    Persistent,
+    /// Each command opens exactly the bytes that it transfers, to the one connection it goes over, and they
+    /// are closed again before its result is handed out. Costs one more work request for each command, and needs a
+    /// provider with memory windows.
+    PerCommand,
+}
+
+/// An owned piece of registered memory: the destination of a read or the source of a write.
+///
+/// A slice is moved into an operation and comes back with its result, so memory that a target may still
+/// touch cannot be reached meanwhile. It can be split and joined without cost, like a `BytesMut`; the memory
+/// is deregistered and freed when its last slice is dropped.
+///
+/// Registration happens when a slice is first used with a device, and is kept.
+pub struct RegionSlice {
+    region: Arc<Region>,
+    offset: usize,
+    length: usize,
+}
+
+impl RegionSlice {
+    /// Allocates zeroed, page-aligned memory.
+    ///
+    /// # Errors
+    /// The system has no room for it.
+    pub fn allocate(length_bytes: usize, grant: Grant) -> io::Result<Self> {
+        let pages = Pages::new(length_bytes)?;
+        let address = pages.address();
+        Ok(Self::whole(address, length_bytes, grant, Owner::Pages { _pages: pages }))
+    }
+
+    /// Takes over a vector's memory. [`RegionSlice::into_vec`] gives it back.
+    pub fn from_vec(mut bytes: Vec<u8>, grant: Grant) -> Self {
+        let address = NonNull::new(bytes.as_mut_ptr()).expect("a vector's pointer is not null");
+        let length = bytes.len();
+        Self::whole(address, length, grant, Owner::Vec(bytes))
+    }
+
+    /// Uses memory of the caller's. `release` is called once, when the last slice is gone and every device
+    /// has forgotten the memory.
+    ///
+    /// # Safety
+    /// Until `release` is called, `length` bytes at `address` must stay mapped, readable and writable, and
+    /// nobody may reach them except through the slices.
+    pub unsafe fn from_raw(
+        address: NonNull<u8>,
+        length: usize,
+        grant: Grant,
+        release: impl FnOnce() + Send + Sync + 'static,
+    ) -> Self {
+        Self::whole(address, length, grant, Owner::Foreign(Some(Box::new(release))))
+    }
+
+    fn whole(address: NonNull<u8>, length: usize, grant: Grant, owner: Owner) -> Self {
+        let registrations = RwLock::new(Vec::new());
+        let region = Arc::new(Region { registrations, address, length, grant, owner });
+        Self { region, offset: 0, length }
+    }
+
+    /// Length in bytes.
+    pub fn len(&self) -> usize {
+        self.length
+    }
+
+    /// Whether there are no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.length == 0
+    }
+
+    /// What targets may do with the region.
+    pub fn grant(&self) -> Grant {
+        self.region.grant
+    }
+
+    /// Splits: `self` keeps the first `at` bytes, the rest is returned.
+    ///
+    /// # Panics
+    /// If `at` is beyond the length.
+    #[must_use = "dropping the rest gives it up until the whole region is dropped"]
+    pub fn split_off(&mut self, at: usize) -> Self {
+        assert!(at <= self.length, "split beyond the end of a slice");
+        let rest = Self {
+            region: Arc::clone(&self.region),
+            offset: self.offset + at,
+            length: self.length - at,
+        };
+        self.length = at;
+        rest
+    }
+
+    /// Splits into pieces of `length_bytes`; the last may be shorter.
+    ///
+    /// # Panics
+    /// If `length_bytes` is zero.
+    pub fn chunks(self, length_bytes: usize) -> impl Iterator<Item = Self> {
+        assert!(length_bytes > 0, "pieces of no length");
+        let mut rest = Some(self);
+        std::iter::from_fn(move || {
+            let mut piece = rest.take()?;
+            if piece.length > length_bytes {
+                rest = Some(piece.split_off(length_bytes));
+            }
+            Some(piece)
+        })
+    }
+
+    /// Joins two neighbours.
+    ///
+    /// # Errors
+    /// Both are returned if `next` does not begin where `self` ends.
+    pub fn join(self, next: Self) -> Result<Self, (Self, Self)> {
+        let adjacent =
+            Arc::ptr_eq(&self.region, &next.region) && self.offset + self.length == next.offset;
+        if !adjacent {
+            return Err((self, next));
+        }
+        Ok(Self { region: self.region, offset: self.offset, length: self.length + next.length })
+    }
+
+    /// Gives a vector back that came with [`RegionSlice::from_vec`].
+    ///
+    /// # Errors
+    /// `self`, if it is not the whole of such a vector.
+    pub fn into_vec(self) -> Result<Vec<u8>, Self> {
+        let Self { region, offset, length } = self;
+        let whole = length == region.length && matches!(region.owner, Owner::Vec(_));
+        if !whole {
+            return Err(Self { region, offset, length });
+        }
+        match Arc::try_unwrap(region) {
+            Ok(mut region) => {
+                // Deregistered before the vector can be reached.
+                region.registrations.get_mut().unwrap_or_else(PoisonError::into_inner).clear();
+                match &mut region.owner {
+                    Owner::Vec(bytes) => Ok(mem::take(bytes)),
+                    _ => unreachable!("checked above"),
+                }
+            }
+            Err(region) => Err(Self { region, offset, length }),
+        }
+    }
+
+    /// The address of the first byte, as work requests name it.
+    pub(crate) fn address(&self) -> u64 {
+        self.region.address.addr().get() as u64 + self.offset as u64
+    }
+
+    /// Keys for a device, registering the memory if this is its first use there.
+    pub(crate) fn keys<P: Provider>(&self, device: &RegistrationScope<P>) -> io::Result<Keys> {
+        self.region.keys(device)
+    }
+
+    /// Calls `with` with the device's registration. [`RegionSlice::keys`] came before.
+    pub(crate) fn with_registration<P: Provider, T>(
+        &self,
+        device: &RegistrationScope<P>,
+        with: impl FnOnce(&P::Region) -> T,
+    ) -> Option<T> {
+        let registrations =
+            self.region.registrations.read().unwrap_or_else(PoisonError::into_inner);
+        let found = registrations.iter().find(|registration| registration.is_for(&device.alive))?;
+        found.region.downcast_ref::<P::Region>().map(with)
+    }
+}
+
+impl Deref for RegionSlice {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: the bytes are within the region, which is mapped while `self.region` lives; slices of one
+        // region never overlap and this one is not part of an operation, so nobody writes to them.
+        unsafe { slice::from_raw_parts(self.region.address.as_ptr().add(self.offset), self.length) }
+    }
+}
+
+impl DerefMut for RegionSlice {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as in `deref`, and `self` is borrowed exclusively.
+        unsafe {
+            slice::from_raw_parts_mut(self.region.address.as_ptr().add(self.offset), self.length)
+        }
+    }
+}
+
+impl fmt::Debug for RegionSlice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RegionSlice")
+            .field("offset", &self.offset)
+            .field("length", &self.length)
+            .field("grant", &self.region.grant)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A device as something that regions are registered with.
+#[derive(Debug)]
+pub(crate) struct RegistrationScope<P: Provider> {
+    device: P::Device,
+    /// Identifies the scope, and tells regions when it is gone.
+    alive: Arc<()>,
+}
+
+impl<P: Provider> RegistrationScope<P> {
+    pub(crate) fn new(device: P::Device) -> Self {
+        Self { device, alive: Arc::new(()) }
+    }
+
+    pub(crate) fn device(&self) -> &P::Device {
+        &self.device
+    }
+}
+
+/// The keys of a region on one device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Keys {
+    pub(crate) lkey: u32,
+    pub(crate) rkey: u32,
+}
+
+/// Fields drop in order: devices forget the memory before its owner frees it.
+struct Region {
+    registrations: RwLock<Vec<Registration>>,
+    address: NonNull<u8>,
+    length: usize,
+    grant: Grant,
+    owner: Owner,
+}
+
+// SAFETY: the address is only turned into references by slices, which are owned and disjoint.
+unsafe impl Send for Region {}
+// SAFETY: as above; the rest is behind a lock or never changes.
+unsafe impl Sync for Region {}
+
+impl Region {
+    fn keys<P: Provider>(self: &Arc<Self>, scope: &RegistrationScope<P>) -> io::Result<Keys> {
+        if let Some(keys) = self.registered(&scope.alive) {
+            return Ok(keys);
+        }
+        let mut registrations = self.registrations.write().unwrap_or_else(PoisonError::into_inner);
+        registrations.retain(|registration| registration.scope.strong_count() > 0);
+        if let Some(found) = registrations.iter().find(|entry| entry.is_for(&scope.alive)) {
+            return Ok(found.keys);
+        }
+        let region = self.register::<P>(&scope.device)?;
+        let keys = Keys { lkey: region.lkey(), rkey: region.rkey() };
+        let scope = Arc::downgrade(&scope.alive);
+        registrations.push(Registration { scope, keys, region: Box::new(region) });
+        Ok(keys)
+    }
+
+    fn registered(&self, alive: &Arc<()>) -> Option<Keys> {
+        let registrations = self.registrations.read().unwrap_or_else(PoisonError::into_inner);
+        registrations.iter().find(|entry| entry.is_for(alive)).map(|entry| entry.keys)
+    }
+
+    fn register<P: Provider>(&self, device: &P::Device) -> io::Result<P::Region> {
+        let memory = Mem::Host { addr: self.address.as_ptr(), length: self.length.max(1) };
+        // SAFETY: the memory stays mapped until `owner` is dropped, and the registrations are dropped before
+        // it. Slices that are part of an operation cannot be reached through references.
+        unsafe { device.register(memory, self.grant.access()) }
+    }
+}
+
+impl Grant {
+    fn access(self) -> Access {
+        match self {
+            Self::Persistent => Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ,
+            Self::PerCommand => Access::LOCAL_WRITE | Access::WINDOW_BIND,
+        }
+    }
+}
+
+struct Registration {
+    scope: Weak<()>,
+    keys: Keys,
+    region: Box<dyn Any + Send + Sync>,
+}
+
+impl Registration {
+    fn is_for(&self, alive: &Arc<()>) -> bool {
+        std::ptr::eq(self.scope.as_ptr(), Arc::as_ptr(alive))
+    }
+}
+
+/// Who frees the memory.
+enum Owner {
+    Pages { _pages: Pages },
+    Vec(Vec<u8>),
+    Foreign(Option<Box<dyn FnOnce() + Send + Sync>>),
+}
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        if let Self::Foreign(release) = self
+            && let Some(release) = release.take()
+        {
+            release();
+        }
+    }
+}

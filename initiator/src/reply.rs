@@ -1,0 +1,82 @@
+//! One result from a core to a caller, for everything that is not on the data path.
+
+use std::future::Future;
+use std::mem;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+use crate::error::{Error, ErrorKind};
+use crate::outbox::Outbox;
+
+/// The core's end: it is kept exactly once. Dropping it instead reports [`ErrorKind::Closed`].
+#[derive(Debug)]
+pub(crate) struct Promise<T>(Option<Arc<Cell<T>>>);
+
+/// The caller's end.
+#[derive(Debug)]
+pub(crate) struct Reply<T>(Arc<Cell<T>>);
+
+#[derive(Debug)]
+struct Cell<T>(Mutex<State<T>>);
+
+#[derive(Debug)]
+enum State<T> {
+    Waiting(Option<Waker>),
+    Done(Result<T, Error>),
+    Taken,
+}
+
+/// Both ends of a new promise.
+pub(crate) fn promise<T>() -> (Promise<T>, Reply<T>) {
+    let cell = Arc::new(Cell(Mutex::new(State::Waiting(None))));
+    (Promise(Some(Arc::clone(&cell))), Reply(cell))
+}
+
+impl<T> Promise<T> {
+    /// Delivers the result.
+    pub(crate) fn keep(mut self, result: Result<T, Error>, outbox: &mut Outbox) {
+        let waker = self.0.take().and_then(|cell| cell.finish(result));
+        if let Some(waker) = waker {
+            outbox.wake(waker);
+        }
+    }
+}
+
+impl<T> Drop for Promise<T> {
+    fn drop(&mut self) {
+        let waker = self.0.take().and_then(|cell| cell.finish(Err(ErrorKind::Closed.into())));
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+}
+
+impl<T> Cell<T> {
+    fn lock(&self) -> MutexGuard<'_, State<T>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn finish(&self, result: Result<T, Error>) -> Option<Waker> {
+        match mem::replace(&mut *self.lock(), State::Done(result)) {
+            State::Waiting(waker) => waker,
+            State::Done(_) | State::Taken => None,
+        }
+    }
+}
+
+impl<T> Future for Reply<T> {
+    type Output = Result<T, Error>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut state = self.0.lock();
+        match mem::replace(&mut *state, State::Taken) {
+            State::Done(result) => Poll::Ready(result),
+            State::Waiting(_) => {
+                *state = State::Waiting(Some(context.waker().clone()));
+                Poll::Pending
+            }
+            State::Taken => Poll::Ready(Err(ErrorKind::Closed.into())),
+        }
+    }
+}

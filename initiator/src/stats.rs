@@ -1,0 +1,60 @@
+//! Counters.
+
+/// What a host has done so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Counters {
+    /// Commands sent to controllers, on all queues.
+    pub commands: u64,
+    /// Ranges that ended well.
+    pub ranges: u64,
+    /// Ranges that ended with an error.
+    pub ranges_failed: u64,
+    /// Ranges, or parts of them, that went between the target and the caller's memory without a copy.
+    pub direct_steps: u64,
+    /// Their bytes.
+    pub direct_bytes: u64,
+    /// Ranges, or parts of them, that were copied through a bounce buffer.
+    pub bounced_steps: u64,
+    /// Bytes of ranges that were copied.
+    pub bounced_bytes: u64,
+    /// Writes whose data went with the command.
+    pub in_capsule_writes: u64,
+    /// Ranges that were issued again, after a reconnect or a status that allowed it.
+    pub retries: u64,
+    /// Connections made again after a loss.
+    pub reconnects: u64,
+    /// Connections that ended without being asked to.
+    pub connections_lost: u64,
+    /// Times that a target broke the protocol.
+    pub protocol_violations: u64,
+    /// Ranges that had no result before their deadline.
+    pub timeouts: u64,
+    /// Abort commands sent.
+    pub aborts: u64,
+    /// Keep Alive commands sent.
+    pub keep_alives: u64,
+}
+
+impl Counters {
+    /// Both together.
+    pub(crate) fn and(self, other: Self) -> Self {
+        Self {
+            commands: self.commands + other.commands,
+            ranges: self.ranges + other.ranges,
+            ranges_failed: self.ranges_failed + other.ranges_failed,
+            direct_steps: self.direct_steps + other.direct_steps,
+            direct_bytes: self.direct_bytes + other.direct_bytes,
+            bounced_steps: self.bounced_steps + other.bounced_steps,
+            bounced_bytes: self.bounced_bytes + other.bounced_bytes,
+            in_capsule_writes: self.in_capsule_writes + other.in_capsule_writes,
+            retries: self.retries + other.retries,
+            reconnects: self.reconnects + other.reconnects,
+            connections_lost: self.connections_lost + other.connections_lost,
+            protocol_violations: self.protocol_violations + other.protocol_violations,
+            timeouts: self.timeouts + other.timeouts,
+            aborts: self.aborts + other.aborts,
+            keep_alives: self.keep_alives + other.keep_alives,
+        }
+    }
+}
