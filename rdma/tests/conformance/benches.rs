@@ -1,0 +1,123 @@
+//! The providers under test.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use rdma::sim::{Sim, SimConfig, SimDevice, SimNetwork};
+use rdma::soft::{PortChoice, Soft, SoftDevice, SoftOptions};
+use rdma::{ConnectionManager, Group, Provider, Time};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::world::{Bench, Host};
+
+/// Real sockets on loopback addresses, and the real clock.
+pub struct SoftBench {
+    start: Instant,
+    pub receive_buffer_bytes: Option<usize>,
+    pub port: PortChoice,
+}
+
+impl SoftBench {
+    #[expect(clippy::disallowed_methods, reason = "this is the driver")]
+    pub fn new() -> Self {
+        Self { start: Instant::now(), receive_buffer_bytes: None, port: PortChoice::Roce }
+    }
+
+    pub fn options(&self, groups: usize) -> SoftOptions {
+        let mut options = SoftOptions::new(address(), self.port);
+        options.groups = groups;
+        options.receive_buffer_bytes = self.receive_buffer_bytes;
+        options
+    }
+}
+
+/// A loopback address of its own: of this process by its id, of this call by a counter.
+pub fn address() -> IpAddr {
+    static NEXT: AtomicU32 = AtomicU32::new(1);
+    let next = NEXT.fetch_add(1, Ordering::Relaxed);
+    let [.., high, low] = (std::process::id() ^ std::process::id() >> 15).to_be_bytes();
+    Ipv4Addr::from([127, high | 1, low ^ (next >> 8) as u8, next as u8]).into()
+}
+
+impl Bench for SoftBench {
+    type Provider = Soft;
+
+    fn device(&mut self, groups: usize) -> SoftDevice {
+        SoftDevice::open(&self.options(groups)).expect("open a soft device")
+    }
+
+    fn now(&self) -> Time {
+        #[expect(clippy::disallowed_methods, reason = "this is the driver")]
+        let elapsed = Instant::now() - self.start;
+        Time::ZERO + elapsed
+    }
+
+    fn wait(&mut self, hosts: &[&Host<Soft>], deadline: Option<Time>) {
+        let now = self.now();
+        wait_for_any(hosts, deadline.map(|deadline| deadline - now));
+    }
+
+    fn nobody(&mut self) -> IpAddr {
+        address()
+    }
+}
+
+/// Sleeps until a host has something to do.
+pub fn wait_for_any<P: Provider>(hosts: &[&Host<P>], timeout: Option<Duration>) {
+    let fds = hosts.iter().flat_map(|host| [host.group.fd(), host.cm.fd()]).flatten();
+    let fds: Vec<_> = fds.collect();
+    let mut polled: Vec<_> =
+        fds.iter().map(|fd| PollFd::from_borrowed_fd(fd.as_fd(), PollFlags::IN)).collect();
+    // A wake-up that is lost is a failure, not a delay.
+    let timeout = timeout.unwrap_or(Duration::from_secs(20));
+    let timeout =
+        Timespec { tv_sec: timeout.as_secs() as i64, tv_nsec: timeout.subsec_nanos().into() };
+    poll(&mut polled, Some(&timeout)).expect("poll");
+}
+
+/// A simulated network with a clock that jumps.
+pub struct SimBench {
+    pub network: SimNetwork,
+    now: Time,
+    next: u8,
+}
+
+impl SimBench {
+    pub fn new(seed: u64, config: SimConfig) -> Self {
+        Self { network: SimNetwork::new(seed, config), now: Time::ZERO, next: 1 }
+    }
+
+    pub fn quiet() -> Self {
+        Self::new(1, SimConfig::default())
+    }
+
+    fn ip(&mut self) -> IpAddr {
+        self.next += 1;
+        Ipv4Addr::from([10, 0, 0, self.next]).into()
+    }
+}
+
+impl Bench for SimBench {
+    type Provider = Sim;
+
+    fn device(&mut self, groups: usize) -> SimDevice {
+        let ip = self.ip();
+        self.network.device(ip, groups).expect("a simulated device")
+    }
+
+    fn now(&self) -> Time {
+        self.now
+    }
+
+    fn wait(&mut self, _hosts: &[&Host<Sim>], deadline: Option<Time>) {
+        let next = [deadline, self.network.next_event()].into_iter().flatten().min();
+        let next = next.expect("nothing will ever happen again");
+        self.now = self.now.max(next);
+    }
+
+    fn nobody(&mut self) -> IpAddr {
+        self.ip()
+    }
+}

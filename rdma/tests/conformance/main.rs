@@ -1,0 +1,75 @@
+//! What every provider must do, run on those that need no hardware.
+
+mod benches;
+mod buffer;
+mod connections;
+mod errors;
+mod faults;
+mod transfers;
+mod windows;
+mod world;
+
+macro_rules! conformance {
+    ($provider:ident, $bench:expr: $($module:ident { $($case:ident,)* })*) => {
+        mod $provider {
+            $(mod $module {
+                $(#[test]
+                fn $case() {
+                    crate::$module::$case($bench);
+                })*
+            })*
+        }
+    };
+}
+
+macro_rules! every_provider {
+    ($($cases:tt)*) => {
+        conformance!(soft, crate::benches::SoftBench::new(): $($cases)*);
+        conformance!(sim, crate::benches::SimBench::quiet(): $($cases)*);
+    };
+}
+
+every_provider! {
+    connections {
+        private_data_travels_both_ways,
+        a_reject_says_why,
+        nobody_listens,
+        nobody_is_there,
+        a_listener_is_unique_until_closed,
+        a_disconnect_flushes_both_sides,
+        data_may_come_before_established,
+        many_connections_at_once,
+    }
+    transfers {
+        sends_arrive_in_order,
+        inline_needs_no_key,
+        messages_are_scattered_and_gathered,
+        writes_land_exactly,
+        reads_bring_exactly,
+        a_write_is_there_when_the_send_behind_it_is,
+        both_directions_at_once,
+        only_signaled_successes_are_reported,
+    }
+    windows {
+        a_window_opens_and_closes,
+        a_window_grants_no_more_than_it_says,
+        a_window_serves_its_queue_pair_only,
+        a_send_closes_the_peers_window,
+        a_region_is_never_invalidated,
+        an_open_window_is_not_opened_again,
+    }
+    errors {
+        an_access_error_writes_nothing,
+        rights_are_checked,
+        a_dropped_region_is_gone,
+        our_own_keys_are_checked,
+        a_message_too_long_for_its_receive_is_refused,
+        a_late_receive_is_waited_for,
+        a_receive_that_never_comes_is_an_error,
+        failing_flushes_in_order,
+        a_failed_queue_pair_places_nothing,
+        nothing_is_reported_after_release,
+        a_peer_that_vanishes_is_noticed,
+        queues_have_the_room_that_was_granted,
+    }
+}

@@ -1,0 +1,279 @@
+//! Two hosts and the time that passes for them.
+
+use std::collections::VecDeque;
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use rdma::{
+    CmEvent, ConnId, ConnOptions, ConnParams, ConnectionManager, Device, Group, GroupConfig, Op,
+    PrivateData, Provider, QpConfig, QpKey, RecvWr, SendFlags, SendWr, Sge, Time, Wc, WcStatus,
+};
+
+use crate::buffer::Buffer;
+
+/// What makes devices of one provider and lets time pass.
+pub trait Bench {
+    type Provider: Provider;
+    /// A device at an address of its own, which others can connect to.
+    fn device(&mut self, groups: usize) -> <Self::Provider as Provider>::Device;
+    fn now(&self) -> Time;
+    /// Lets time pass until one of the hosts may have something to do, at the latest until `deadline`.
+    fn wait(&mut self, hosts: &[&Host<Self::Provider>], deadline: Option<Time>);
+    /// An address at which there is nobody.
+    fn nobody(&mut self) -> IpAddr;
+}
+
+/// How long anything may take before a test gives up.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+pub struct Host<P: Provider> {
+    pub group: P::Group,
+    pub cm: P::Cm,
+    pub events: VecDeque<CmEvent>,
+    pub wcs: VecDeque<Wc>,
+    pub device: P::Device,
+}
+
+pub struct World<B: Bench> {
+    pub hosts: Vec<Host<B::Provider>>,
+    pub bench: B,
+}
+
+/// A queue pair and its connection, on one host.
+#[derive(Clone, Copy)]
+pub struct End {
+    pub host: usize,
+    pub qp: QpKey,
+    pub conn: ConnId,
+}
+
+pub const QP: QpConfig =
+    QpConfig { send_wr: 64, recv_wr: 64, send_sge: 8, recv_sge: 8, inline_bytes: 64 };
+
+pub fn params() -> ConnParams {
+    ConnParams {
+        responder_resources: 8,
+        initiator_depth: 8,
+        retry_count: 7,
+        rnr_retry_count: 7,
+        private_data: PrivateData::EMPTY,
+    }
+}
+
+impl<P: Provider> Host<P> {
+    pub fn new(device: P::Device) -> Self {
+        let config = GroupConfig { completions: 1024, queue_pairs: 16, completion_vector: 0 };
+        Self {
+            group: device.group(&config).expect("group"),
+            cm: device.connection_manager().expect("connection manager"),
+            events: VecDeque::new(),
+            wcs: VecDeque::new(),
+            device,
+        }
+    }
+
+    /// Does what there is to do; false if it was nothing.
+    pub fn turn(&mut self, now: Time) -> bool {
+        let mut busy = false;
+        while let Some(event) = self.cm.poll(now) {
+            self.events.push_back(event);
+            busy = true;
+        }
+        let mut wcs = [Wc::default(); 16];
+        loop {
+            let count = self.group.poll(now, &mut wcs);
+            self.wcs.extend(&wcs[..count]);
+            busy |= count > 0;
+            if count == 0 {
+                return busy;
+            }
+        }
+    }
+
+    pub fn deadline(&self) -> Option<Time> {
+        [self.group.deadline(), self.cm.deadline()].into_iter().flatten().min()
+    }
+}
+
+impl<B: Bench> World<B> {
+    /// Two hosts.
+    pub fn new(mut bench: B) -> Self {
+        let hosts = (0..2).map(|_| Host::new(bench.device(1))).collect();
+        Self { hosts, bench }
+    }
+
+    pub fn buffer(&self, host: usize, length: usize) -> Buffer<B::Provider> {
+        Buffer::new(&self.hosts[host].device, length, crate::buffer::everything())
+    }
+
+    pub fn now(&self) -> Time {
+        self.bench.now()
+    }
+
+    /// Runs until `done` gives something.
+    pub fn until<T>(&mut self, what: &str, mut done: impl FnMut(&mut Self) -> Option<T>) -> T {
+        let start = self.now();
+        loop {
+            let now = self.now();
+            let busy = self.hosts.iter_mut().fold(false, |busy, host| host.turn(now) | busy);
+            if let Some(result) = done(self) {
+                return result;
+            }
+            assert!(now - start < PATIENCE, "waited in vain for {what}");
+            if !busy {
+                self.wait(None);
+            }
+        }
+    }
+
+    /// Runs until nothing has happened for `quiet`.
+    pub fn settle(&mut self, quiet: Duration) {
+        let mut end = self.now() + quiet;
+        while self.now() < end {
+            let now = self.now();
+            if self.hosts.iter_mut().fold(false, |busy, host| host.turn(now) | busy) {
+                end = now + quiet;
+            } else {
+                self.wait(Some(end));
+            }
+        }
+    }
+
+    /// Runs for this long, however much happens.
+    pub fn settle_for(&mut self, duration: Duration) {
+        let end = self.now() + duration;
+        while self.now() < end {
+            let now = self.now();
+            if !self.hosts.iter_mut().fold(false, |busy, host| host.turn(now) | busy) {
+                self.wait(Some(end));
+            }
+        }
+    }
+
+    fn wait(&mut self, limit: Option<Time>) {
+        let deadline = self.hosts.iter().filter_map(Host::deadline).chain(limit).min();
+        let hosts: Vec<_> = self.hosts.iter().collect();
+        self.bench.wait(&hosts, deadline);
+    }
+
+    /// The next event of a host.
+    pub fn event(&mut self, host: usize) -> CmEvent {
+        self.until("an event", |world| world.hosts[host].events.pop_front())
+    }
+
+    /// The next completion of a host.
+    pub fn completion(&mut self, host: usize) -> Wc {
+        self.until("a completion", |world| world.hosts[host].wcs.pop_front())
+    }
+
+    /// The next completion of a host, which is that of this request, with this result.
+    pub fn expect(&mut self, host: usize, wr_id: u64, status: WcStatus) -> Wc {
+        let wc = self.completion(host);
+        assert_eq!((wc.wr_id, wc.status), (wr_id, status), "on host {host}: {wc:?}");
+        wc
+    }
+
+    pub fn listen(&mut self, host: usize) -> SocketAddr {
+        let addr = SocketAddr::new(self.hosts[host].device.local_ip(), 0);
+        let listener = self.hosts[host].cm.listen(addr, &ConnOptions::default()).expect("listen");
+        self.hosts[host].cm.local_addr(listener).expect("an address")
+    }
+
+    /// Asks for a connection from a host; returns it with its queue pair.
+    pub fn ask(
+        &mut self,
+        host: usize,
+        to: SocketAddr,
+        options: &ConnOptions,
+        config: &QpConfig,
+        params: &ConnParams,
+    ) -> End {
+        let now = self.now();
+        let timeout = Duration::from_secs(1);
+        let conn = self.hosts[host].cm.resolve(now, to, timeout, options).expect("resolve");
+        let event = self.event(host);
+        assert!(matches!(event, CmEvent::Resolved { conn: resolved } if resolved == conn));
+        let end = self.make_qp(host, conn, config);
+        let now = self.now();
+        self.hosts[host].cm.connect(now, conn, params).expect("connect");
+        end
+    }
+
+    pub fn make_qp(&mut self, host: usize, conn: ConnId, config: &QpConfig) -> End {
+        let host_ref = &mut self.hosts[host];
+        let handle = host_ref.group.handle();
+        let qp = host_ref.cm.create_qp(conn, &handle, config).expect("create_qp");
+        End { host, qp: host_ref.group.adopt(qp), conn }
+    }
+
+    /// The connection that somebody asks a host for.
+    pub fn requested(&mut self, host: usize) -> (ConnId, ConnParams) {
+        match self.event(host) {
+            CmEvent::ConnectRequest { conn, params, .. } => (conn, params),
+            other => panic!("no request but {other:?}"),
+        }
+    }
+
+    pub fn accept(
+        &mut self,
+        host: usize,
+        conn: ConnId,
+        config: &QpConfig,
+        params: &ConnParams,
+    ) -> End {
+        let end = self.make_qp(host, conn, config);
+        let now = self.now();
+        self.hosts[host].cm.accept(now, conn, params).expect("accept");
+        end
+    }
+
+    pub fn established(&mut self, end: End) -> ConnParams {
+        match self.event(end.host) {
+            CmEvent::Established { conn, params } if conn == end.conn => params,
+            other => panic!("not established but {other:?}"),
+        }
+    }
+
+    /// Connects host 0 to host 1.
+    pub fn connect(&mut self) -> (End, End) {
+        self.connect_with(&ConnOptions::default(), &QP, &params())
+    }
+
+    pub fn connect_with(
+        &mut self,
+        options: &ConnOptions,
+        config: &QpConfig,
+        params: &ConnParams,
+    ) -> (End, End) {
+        let to = self.listen(1);
+        let left = self.ask(0, to, options, config, params);
+        let (conn, _) = self.requested(1);
+        let right = self.accept(1, conn, config, params);
+        self.established(left);
+        self.established(right);
+        (left, right)
+    }
+
+    pub fn send(&mut self, end: End, wr_id: u64, op: Op, flags: SendFlags, sges: &[Sge]) {
+        let wr = SendWr { wr_id, op, flags: flags | SendFlags::SIGNALED, sges };
+        // SAFETY: the tests keep their buffers until the end.
+        unsafe { self.hosts[end.host].group.push_send(end.qp, &wr) }.expect("push_send");
+    }
+
+    pub fn recv(&mut self, end: End, wr_id: u64, sges: &[Sge]) {
+        // SAFETY: the tests keep their buffers until the end.
+        unsafe { self.hosts[end.host].group.push_recv(end.qp, &RecvWr { wr_id, sges }) }
+            .expect("push_recv");
+    }
+
+    pub fn flush(&mut self, end: End) {
+        let now = self.now();
+        self.hosts[end.host].group.flush(now);
+    }
+
+    /// Sends one request and flushes.
+    pub fn post(&mut self, end: End, wr_id: u64, op: Op, sges: &[Sge]) {
+        self.send(end, wr_id, op, SendFlags::NONE, sges);
+        self.flush(end);
+    }
+}
