@@ -55,7 +55,7 @@ pub fn rights_are_checked<B: Bench>(bench: B) {
         let before = ours.all();
         let access =
             if read { Access::LOCAL_WRITE | Access::REMOTE_WRITE } else { Access::REMOTE_READ };
-        let theirs = Buffer::new(&world.hosts[1].device, 64, access);
+        let theirs = Buffer::<B::Provider>::new(&world.hosts[1].device, 64, access);
         let (remote_addr, rkey) = (theirs.addr(), theirs.rkey());
         let op = if read {
             Op::RdmaRead { remote_addr, rkey }

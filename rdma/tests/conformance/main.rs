@@ -1,4 +1,6 @@
 //! What every provider must do, run on those that need no hardware.
+#![expect(unsafe_code, reason = "work requests name memory by address")]
+#![expect(unreachable_pub, reason = "nothing of a test is reachable")]
 
 mod benches;
 mod buffer;
@@ -10,7 +12,7 @@ mod windows;
 mod world;
 
 macro_rules! conformance {
-    ($provider:ident, $bench:expr: $($module:ident { $($case:ident,)* })*) => {
+    ($provider:ident, $bench:expr; $($module:ident { $($case:ident,)* })*) => {
         mod $provider {
             $(mod $module {
                 $(#[test]
@@ -24,8 +26,8 @@ macro_rules! conformance {
 
 macro_rules! every_provider {
     ($($cases:tt)*) => {
-        conformance!(soft, crate::benches::SoftBench::new(): $($cases)*);
-        conformance!(sim, crate::benches::SimBench::quiet(): $($cases)*);
+        conformance!(soft, crate::benches::SoftBench::new(); $($cases)*);
+        conformance!(sim, crate::benches::SimBench::quiet(); $($cases)*);
     };
 }
 
