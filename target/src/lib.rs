@@ -14,6 +14,7 @@ pub mod limits;
 pub mod namespace;
 pub mod nsid_file;
 pub mod poll_group;
+pub mod peer_errors;
 pub mod pool;
 pub mod port;
 pub mod registry;

@@ -33,6 +33,10 @@ pub const MAX_NAMESPACES: usize = 65_536;
 pub const COMPLETIONS_PER_GROUP: u32 = 1 << 18;
 /// Folders that a directory of shards may nest.
 pub const DIRECTORY_DEPTH: usize = 16;
+/// Peers whose errors are remembered.
+pub const PEERS_REMEMBERED: usize = 256;
+/// Peers whose errors are in the statistics.
+pub const PEERS_REPORTED: usize = 64;
 /// Granularity of the Keep Alive timer that controllers report.
 pub const KEEP_ALIVE_GRANULARITY: Duration = Duration::from_millis(100);
 /// Keep Alive time-out of a discovery controller whose host asked for none.

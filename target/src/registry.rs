@@ -9,6 +9,7 @@ use nvme_proto::Cntlid;
 use crate::controller::{CloseReason, Controller, NewController, new_controller};
 use crate::limits::{CNTLID_FIRST, CNTLID_LAST, Limits, MAX_ASSOCIATIONS};
 use crate::namespace::{Namespace, NamespaceIndex};
+use crate::peer_errors::PeerErrorTable;
 use crate::port::Port;
 use crate::stats::IoStats;
 use crate::subsystem::Subsystem;
@@ -24,6 +25,7 @@ pub struct Registry {
     namespaces: Vec<Arc<Namespace>>,
     associations: Mutex<Associations>,
     stopping: AtomicBool,
+    peer_errors: PeerErrorTable,
 }
 
 #[derive(Debug)]
@@ -49,6 +51,7 @@ impl Registry {
             namespaces,
             associations: Mutex::new(Associations { live: BTreeMap::new(), next: CNTLID_FIRST }),
             stopping: AtomicBool::new(false),
+            peer_errors: PeerErrorTable::default(),
         })
     }
 
@@ -123,6 +126,11 @@ impl Registry {
         self.subsystems.iter().for_each(|subsystem| sum += subsystem.retired());
         self.controllers().iter().for_each(|controller| sum += controller.io_stats());
         sum
+    }
+
+    /// What peers did wrong.
+    pub fn peer_errors(&self) -> &PeerErrorTable {
+        &self.peer_errors
     }
 
     fn associations(&self) -> MutexGuard<'_, Associations> {

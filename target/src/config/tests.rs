@@ -1,1 +1,310 @@
-//! Tests.
+//! Configurations: what is right is understood, and what is wrong is told with its place.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use proptest::prelude::*;
+
+use super::units::parse_bytes;
+use super::*;
+
+const GOOD: &str = r#"
+provider = "soft"
+cores = [0, 2]
+polling_us = 0
+state_dir = "state"
+
+[limits]
+queue_depth = 64
+pool_bytes = "128MiB"
+
+[[port]]
+address = "192.0.2.1"
+
+[[port]]
+id = 7
+address = "[2001:db8::1]:4421"
+subsystems = ["nqn.2026-01.io.feedrail:b"]
+
+[[subsystem]]
+nqn = "nqn.2026-01.io.feedrail:a"
+allowed_hosts = ["nqn.2026-01.io.feedrail:host.one"]
+
+[[subsystem.namespace]]
+path = "a/shard.tar"
+
+[[subsystem.namespace]]
+nsid = 1
+path = "/data/other.tar"
+read_only = false
+lba_bytes = 4096
+uuid = "6f1c1b0e-6f7b-4c0f-9a3e-0d6a3d8d3b11"
+nguid = "00112233445566778899aabbccddeeff"
+
+[[subsystem]]
+nqn = "nqn.2026-01.io.feedrail:b"
+serial = "S1"
+model = "Shards"
+allow_any_host = true
+dataset_id = "6f1c1b0e-6f7b-4c0f-9a3e-0d6a3d8d3b12"
+
+[[subsystem.directory]]
+path = "shards"
+suffix = ".tar"
+
+[[subsystem.namespace]]
+nsid = 100
+kind = "memory"
+size_bytes = "1GiB"
+"#;
+
+fn parse(text: &str) -> Result<Config, ConfigError> {
+    Config::from_toml(Path::new("/etc/feedrail.toml"), text)
+}
+
+#[test]
+fn everything_arrives() {
+    let config = parse(GOOD).expect("valid");
+    assert_eq!(config.provider, ProviderChoice::Soft);
+    assert_eq!(config.cores, Cores::Pinned(vec![0, 2]));
+    assert_eq!(config.polling, Duration::ZERO);
+    assert_eq!(config.state_dir, PathBuf::from("/etc/state"));
+    assert_eq!((config.limits.queue_depth, config.limits.pool_bytes), (64, 128 << 20));
+    let [one, seven] = &config.ports[..] else { panic!("two ports") };
+    assert_eq!((one.id, one.address), (1, "192.0.2.1:4420".parse().expect("an address")));
+    assert_eq!(seven.subsystems.as_ref().map(Vec::len), Some(1));
+
+    let [a, b] = &config.subsystems[..] else { panic!("two subsystems") };
+    assert_eq!(
+        a.hosts,
+        HostPolicy::Listed(vec![Nqn::new("nqn.2026-01.io.feedrail:host.one").expect("valid")])
+    );
+    let [shard, other] = &a.namespaces[..] else { panic!("two namespaces") };
+    // The explicit id is taken; a relative path is relative to the file.
+    assert_eq!((shard.nsid, other.nsid), (Nsid(2), Nsid(1)));
+    assert_eq!(shard.medium, Medium::File { path: "/etc/a/shard.tar".into() });
+    assert_eq!((shard.name.as_str(), shard.writable, shard.lba_shift), ("shard.tar", false, None));
+    assert_eq!((other.writable, other.lba_shift, other.nguid[15]), (true, Some(12), 0xFF));
+    assert_eq!((b.serial.as_str(), b.model.as_str()), ("S1", "Shards"));
+    assert_eq!(b.directories[0].suffix, ".tar");
+    assert_eq!(b.namespaces[0].medium, Medium::Memory { size_bytes: 1 << 30 });
+    assert!(b.namespaces[0].writable);
+    assert_eq!(b.namespaces[0].origin.0, "/etc/feedrail.toml:45: subsystem.namespace");
+}
+
+#[test]
+fn identity_follows_from_dataset_and_name_alone() {
+    let one = parse(GOOD).expect("valid");
+    let moved = GOOD.replace("a/shard.tar", "/elsewhere/shard.tar");
+    let two = parse(&moved).expect("valid");
+    assert_eq!(one.subsystems[0].namespaces[0].uuid, two.subsystems[0].namespaces[0].uuid);
+    let renamed = parse(&GOOD.replace("a/shard.tar", "a/shard2.tar")).expect("valid");
+    assert_ne!(one.subsystems[0].namespaces[0].uuid, renamed.subsystems[0].namespaces[0].uuid);
+    // Another target of the same dataset must agree for ever: this value must never change.
+    assert_eq!(
+        one.subsystems[0].namespaces[0].uuid.to_string(),
+        "8afcc40f-d5a3-577c-80e5-f9337361c36c"
+    );
+}
+
+/// Each case: what to replace in the good file by what, and what the error must say.
+const WRONG: &[(&str, &str, &str)] = &[
+    (
+        "provider = \"soft\"",
+        "provider = \"fast\"",
+        "/etc/feedrail.toml:2:12: provider: unknown variant `fast`",
+    ),
+    ("cores = [0, 2]", "cores = [2, 2]", "3:9: cores: core 2 is listed twice"),
+    ("cores = [0, 2]", "cores = 0", "cores: the number of cores must be 1 to 1024"),
+    ("cores = [0, 2]", "cores = \"all\"", "expected a number of cores, or a list"),
+    ("polling_us = 0", "polling_us = -1", "4:14: polling_us: "),
+    ("queue_depth = 64", "queue_depth = 1", "8:15: limits.queue_depth: is 1; must be 2 to 1024"),
+    (
+        "queue_depth = 64",
+        "queue_dept = 64",
+        "8:1: limits.queue_dept: unknown field `queue_dept`, expected one of",
+    ),
+    ("\"128MiB\"", "\"128MB\"", "9:14: limits.pool_bytes: "),
+    ("\"128MiB\"", "4096", "limits.pool_bytes: must be at least 2097152"),
+    (
+        "pool_bytes",
+        "max_transfer_bytes = 5000\npool_bytes",
+        "must be a power of two in 4096..=16777216",
+    ),
+    ("pool_bytes", "in_capsule_data_bytes = 100\npool_bytes", "must be a multiple of 16"),
+    ("\"192.0.2.1\"", "\"0.0.0.0\"", "12:11: port.address: \"0.0.0.0\" names no single interface"),
+    ("\"192.0.2.1\"", "\"storage1\"", "port.address: \"storage1\" is no address; write IP:PORT"),
+    ("id = 7", "id = 1", "has the same id (1)"),
+    ("id = 7", "id = 0", "15:6: port.id: is 0; must be 1 to 65535"),
+    (
+        "subsystems = [\"nqn.2026-01.io.feedrail:b\"]",
+        "subsystems = [\"nqn.2026-01.io.feedrail:c\"]",
+        "17:15: port.subsystems: no [[subsystem]] is named",
+    ),
+    (
+        "nqn = \"nqn.2026-01.io.feedrail:b\"",
+        "nqn = \"nqn.2026-01.io.feedrail:a\"",
+        "35:7: subsystem.nqn: another subsystem has this name",
+    ),
+    (
+        "nqn = \"nqn.2026-01.io.feedrail:b\"",
+        "nqn = \"nqn.2014-08.org.nvmexpress.discovery\"",
+        "discovery service",
+    ),
+    (
+        "nqn = \"nqn.2026-01.io.feedrail:b\"",
+        "nqn = \"\"",
+        "35:7: subsystem.nqn: \"\" is no NQN (an NQN must not be empty)",
+    ),
+    ("nqn = \"nqn.2026-01.io.feedrail:b\"\n", "", "missing field `nqn`"),
+    (
+        "serial = \"S1\"",
+        "serial = \"123456789012345678901\"",
+        "36:10: subsystem.serial: must be 1 to 20 printable",
+    ),
+    (
+        "model = \"Shards\"",
+        "model = \"Sch\u{fc}ssel\"",
+        "subsystem.model: must be 1 to 40 printable",
+    ),
+    ("allow_any_host = true", "", "does not say who may connect; add allowed_hosts"),
+    (
+        "allow_any_host = true",
+        "allow_any_host = true\nallowed_hosts = []",
+        "has both allow_any_host and allowed_hosts",
+    ),
+    ("dataset_id = \"6f1c", "dataset_id = \"xx1c", "39:14: subsystem.dataset_id: "),
+    ("nsid = 100", "nsid = 0", "46:8: subsystem.namespace.nsid: is 0; must be 1 to 65536"),
+    (
+        "path = \"a/shard.tar\"",
+        "nsid = 1\npath = \"x\"",
+        "another namespace of this subsystem has this nsid",
+    ),
+    ("path = \"a/shard.tar\"", "", "subsystem.namespace: path is missing"),
+    (
+        "path = \"a/shard.tar\"",
+        "path = \"x\"\nsize_bytes = 4096",
+        "a file or block device has its own size",
+    ),
+    ("path = \"a/shard.tar\"", "path = \"x\"\nkind = \"disk\"", "unknown variant `disk`"),
+    (
+        "size_bytes = \"1GiB\"",
+        "size_bytes = 1000",
+        "48:14: subsystem.namespace.size_bytes: must be a positive multiple of the block size, 512",
+    ),
+    (
+        "size_bytes = \"1GiB\"",
+        "size_bytes = 1024\npath = \"x\"",
+        "memory and null namespaces have no file",
+    ),
+    ("size_bytes = \"1GiB\"", "", "size_bytes is missing"),
+    ("size_bytes = \"1GiB\"", "size_bytes = -5", "can not be negative"),
+    (
+        "lba_bytes = 4096",
+        "lba_bytes = 8192",
+        "30:13: subsystem.namespace.lba_bytes: is 8192; must be 512",
+    ),
+    (
+        "nguid = \"0011",
+        "nguid = \"zz11",
+        "subsystem.namespace.nguid: must be 32 hexadecimal digits",
+    ),
+    (
+        "path = \"/data/other.tar\"",
+        "path = \"/data/shard.tar\"\nname = \"\"",
+        "subsystem.namespace.name: must be 1 to",
+    ),
+    (
+        "[[subsystem.directory]]\n",
+        "[[subsystem.directory]]\nrecursive = true\n",
+        "subsystem.directory.recursive: unknown field",
+    ),
+    ("polling_us = 0", "polling_us = ", "4:"),
+];
+
+#[test]
+fn everything_wrong_is_told_with_its_place() {
+    for (right, wrong, expected) in WRONG {
+        assert!(GOOD.contains(right), "{right}");
+        let text = GOOD.replacen(right, wrong, 1);
+        let error = parse(&text).map(|_| ()).expect_err(wrong).to_string();
+        assert!(error.contains(expected), "{wrong}\n  says: {error}\n  not: {expected}");
+        assert!(!error.contains('\n'), "one line: {error}");
+    }
+}
+
+#[test]
+fn two_namespaces_do_not_share_an_identity() {
+    let text = GOOD.replace("uuid = \"6f1c1b0e-6f7b-4c0f-9a3e-0d6a3d8d3b11\"\n", "");
+    let twin = text.replace("/data/other.tar", "/data/shard.tar");
+    let error = parse(&twin).map(|_| ()).expect_err("the same name").to_string();
+    assert!(error.contains("has the UUID"), "{error}");
+    assert!(parse(&text).is_ok());
+}
+
+#[test]
+fn an_empty_file_says_what_is_missing() {
+    let error = parse("").map(|_| ()).expect_err("nothing in it").to_string();
+    assert!(error.contains("nothing to export; add [[subsystem]]"), "{error}");
+    let error = parse(GOOD.split("[[port]]").next().expect("a part"))
+        .map(|_| ())
+        .expect_err("no subsystem");
+    assert!(error.to_string().contains("nothing to export"), "{error}");
+    let no_port = &GOOD[GOOD.find("[[subsystem]]").expect("there")..];
+    let error = parse(no_port).map(|_| ()).expect_err("no port").to_string();
+    assert!(error.contains("no port to listen on"), "{error}");
+}
+
+fn quick(files: &[&str]) -> Result<Config, ConfigError> {
+    Config::quick(Quick {
+        listen: vec!["127.0.0.1:4420".parse().expect("an address")],
+        files: files.iter().map(PathBuf::from).collect(),
+        writable: false,
+        nqn: Quick::default_nqn(),
+        provider: ProviderChoice::Auto,
+        cores: Cores::Count(1),
+    })
+}
+
+#[test]
+fn the_quick_form_numbers_files_and_keeps_them_apart() {
+    let config = quick(&["x/a.bin", "y/a.bin", "b.bin"]).expect("valid");
+    let namespaces = &config.subsystems[0].namespaces;
+    let names: Vec<_> =
+        namespaces.iter().map(|namespace| (namespace.nsid.0, namespace.name.as_str())).collect();
+    assert_eq!(names, [(1, "x/a.bin"), (2, "y/a.bin"), (3, "b.bin")]);
+    assert_eq!(config.subsystems[0].hosts, HostPolicy::Any);
+    assert!(quick(&["a", "a"]).map(|_| ()).expect_err("twice").to_string().contains("given twice"));
+    assert!(quick(&[]).map(|_| ()).expect_err("none").to_string().contains("nothing to export"));
+}
+
+#[test]
+fn sizes_have_units() {
+    for (text, bytes) in [
+        ("4096", Some(4096)),
+        ("64MiB", Some(64 << 20)),
+        ("1 GiB", Some(1 << 30)),
+        ("512B", Some(512)),
+        ("64MB", None),
+        ("MiB", None),
+        ("-1", None),
+        ("99999999999TiB", None),
+    ] {
+        assert_eq!(parse_bytes(text), bytes, "{text}");
+    }
+}
+
+proptest! {
+    /// Whatever is in the file, reading it ends with a configuration or with one line.
+    #[test]
+    fn damaged_files_are_refused_in_one_line(at in 0_usize..1200, junk in "\\PC{0,6}", cut in 0_usize..40) {
+        let mut text = GOOD.to_owned();
+        let from = text.floor_char_boundary(at);
+        let to = text.floor_char_boundary(from + cut);
+        text.replace_range(from..to, &junk);
+        if let Err(error) = parse(&text) {
+            let line = error.to_string();
+            prop_assert!(!line.contains('\n') && line.starts_with("/etc/feedrail.toml:"), "{}", line);
+        }
+    }
+}

@@ -106,9 +106,19 @@ pub(super) struct IoCounters {
     pub(super) deallocates: Counter,
     pub(super) compares: Counter,
     pub(super) failed: Counter,
+    /// Those of them that were counted for the peer.
+    failed_told: Counter,
 }
 
 impl IoCounters {
+    /// The failures, for whoever counts them per peer; they stay in the snapshot.
+    pub(super) fn take_failed(&self) -> u64 {
+        let failed = self.failed.get();
+        let told = self.failed_told.get();
+        self.failed_told.add(failed.wrapping_sub(told));
+        failed.wrapping_sub(told)
+    }
+
     pub(super) fn snapshot(&self) -> IoStats {
         IoStats {
             reads: self.reads.get(),

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::task::Waker;
 
+use nvme_proto::log::ErrorLogEntry;
 use nvme_proto::{Cid, Command as Parsed, Cqe, Qid, Sqe, Status};
 use rdma::Time;
 
@@ -119,7 +120,10 @@ impl Queue {
     /// How to complete the command at once.
     pub fn parse(&mut self, now: Time, sqe: &Sqe) -> Result<Command, Outcome> {
         self.link.saw_command(now);
-        self.parse_in_state(sqe).map_err(|outcome| self.failed(sqe, outcome))
+        self.parse_in_state(sqe).map_err(|outcome| match outcome.status.is_success() {
+            true => outcome,
+            false => self.refused(sqe, outcome),
+        })
     }
 
     fn parse_in_state(&self, sqe: &Sqe) -> Result<Command, Outcome> {
@@ -146,9 +150,16 @@ impl Queue {
         work: ControlWork,
         data: &mut [u8],
     ) -> Execution {
-        match work.0 {
+        let execution = match work.0 {
             ControlCommand::Fabrics(command) => fabrics::execute(self, now, command, data),
             ControlCommand::Admin(command) => admin::execute(self, cid, &command, data),
+        };
+        match execution {
+            Execution::Complete(outcome) if !outcome.status.is_success() => {
+                let entry = error_log::of_command(self.qid, cid, outcome.status);
+                Execution::Complete(self.failed(entry, outcome))
+            }
+            execution => execution,
         }
     }
 
@@ -171,11 +182,8 @@ impl Queue {
     /// How an I/O command ends that failed for a reason that is not the medium's: the host's memory, an
     /// abort, Compare Failure.
     pub fn io_failed(&mut self, cid: Cid, work: &IoWork, status: Status) -> Outcome {
-        self.link.counters.failed.add(1);
-        let Some(controller) = self.controller() else { return status.into() };
         let entry = error_log::of_io(&self.registry, self.qid, cid, work, status);
-        controller.log_error(entry);
-        Outcome::from(status.with_more())
+        self.failed(entry, status.into())
     }
 
     /// The byte ranges of a Deallocate command, from the data that came with it. Empty ranges are left out.
@@ -239,19 +247,20 @@ impl Queue {
         self.leave(Some(now));
     }
 
-    /// Reports a command that was refused, with its place in the error log.
-    fn failed(&self, sqe: &Sqe, outcome: Outcome) -> Outcome {
-        if !self.qid.is_admin() {
-            self.link.counters.failed.add(1);
-        }
-        tracing::debug!(peer = %self.peer, qid = %self.qid, ?sqe, status = %outcome.status, "command refused");
-        match self.controller() {
-            Some(controller) => {
-                controller.log_error(error_log::of_sqe(self.qid, sqe, outcome.status));
-                Outcome { status: outcome.status.with_more(), ..outcome }
-            }
-            None => outcome,
-        }
+    /// Counts and logs a command that was refused.
+    fn refused(&self, sqe: &Sqe, outcome: Outcome) -> Outcome {
+        tracing::debug!(
+            peer = %self.peer, qid = %self.qid, ?sqe, status = %outcome.status, "command refused"
+        );
+        self.failed(error_log::of_sqe(self.qid, sqe, outcome.status), outcome)
+    }
+
+    /// Counts a command that failed; the error log says more about it.
+    fn failed(&self, entry: ErrorLogEntry, outcome: Outcome) -> Outcome {
+        self.link.counters.failed.add(1);
+        let Some(controller) = self.controller() else { return outcome };
+        controller.log_error(entry);
+        Outcome { status: outcome.status.with_more(), ..outcome }
     }
 
     pub(super) fn connected(
@@ -285,6 +294,7 @@ impl Queue {
     }
 
     fn end(&mut self, reason: CloseReason) {
+        self.registry.peer_errors().add_lost(self.peer.ip());
         match &self.state {
             State::Live(live) => live.controller.end(reason),
             State::Connecting { .. } | State::Ended => self.link.close(reason),
@@ -292,6 +302,7 @@ impl Queue {
     }
 
     fn leave(&mut self, now: Option<Time>) {
+        self.registry.peer_errors().add_failed(self.peer.ip(), self.link.counters.take_failed());
         if let State::Live(live) = std::mem::replace(&mut self.state, State::Ended) {
             live.controller.queue_left(&self.link, live.disconnected, now);
         }

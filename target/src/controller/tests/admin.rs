@@ -1,0 +1,375 @@
+//! What a Linux host asks for between Connect and a usable disk, and the pages and features besides.
+
+use nvme_proto::feature::{
+    AsyncEventConfig, Feature, FeatureId, GetFeatures, QueueCounts, SetFeatures, WriteProtection,
+};
+use nvme_proto::identify::{
+    Cns, ControllerType, Descriptors, IdDescriptor, Identify, IdentifyController,
+    IdentifyNamespace, IdentifyNamespaceIndependent, NamespaceList,
+};
+use nvme_proto::log::{
+    ChangedNamespaces, DiscoveryEntry, DiscoveryHeader, EffectsLog, ErrorLogEntry, GetLogPage,
+    LogId, LogOffset, SmartLog, SupportedLogPages, TransportType,
+};
+use nvme_proto::nvm::Io;
+use nvme_proto::{
+    AdminCommand, AdminOpcode, Cid, Csi, FromBytes, Nsid, NvmCommand, NvmOpcode, Qid, Status,
+};
+
+use super::*;
+
+fn identify(line: &mut Line, identify: Identify) -> Result<[u8; 4096], Status> {
+    let mut data = [0xEE; 4096];
+    let cqe = line.control(identify.to_sqe(), &mut data).expect("it does not park");
+    cqe.status().ok().map(|()| data)
+}
+
+fn identified<T: FromBytes>(line: &mut Line, cns: Cns, nsid: u32) -> T {
+    let data = identify(line, Identify::namespace(cns, Nsid(nsid))).expect("it is offered");
+    T::read_from_bytes(&data).expect("its size")
+}
+
+fn log(line: &mut Line, get: GetLogPage) -> Result<Vec<u8>, Status> {
+    let mut data = vec![0xEE; usize::try_from(get.length_bytes).expect("small")];
+    let cqe = line.control(get.to_sqe(), &mut data).expect("it does not park");
+    cqe.status().ok().map(|()| data)
+}
+
+fn set(line: &mut Line, nsid: u32, feature: Feature) -> Cqe {
+    let set = SetFeatures { nsid: Nsid(nsid), save: false, feature };
+    line.without_data(set.to_sqe())
+}
+
+fn get(line: &mut Line, fid: FeatureId) -> Cqe {
+    line.without_data(GetFeatures::current(fid).to_sqe())
+}
+
+#[test]
+fn the_controller_is_one_that_linux_accepts() {
+    let registry = registry();
+    let (mut line, cntlid) = ready(&registry, Time::ZERO);
+    let id: IdentifyController = identified(&mut line, Cns::CONTROLLER, 0);
+    assert_eq!(id.cntlid(), cntlid);
+    assert_eq!(id.ver.into_bits().get(), line.property(Property::VS) as u32);
+    assert_eq!(id.cntrltype, ControllerType::IO);
+    assert!(id.kas.get() > 0 && id.maxcmd.get() == 32);
+    assert!(id.ioccsz.get() >= 4 && id.iorcsz.get() >= 1 && id.icdoff.get() == 0);
+    assert_eq!(id.in_capsule_bytes(), 4096);
+    assert_eq!(id.max_transfer_bytes(0), Some(65_536));
+    assert!(id.sgls.keyed() && id.sgls.offset() && id.sgls.supported() == 1);
+    assert!(id.cmic.multiple_controllers() && !id.cmic.ana());
+    assert_eq!((id.sqes, id.cqes, id.nn.get()), (0x66, 0x44, 3));
+    assert!(id.mnan.get() <= id.nn.get());
+    assert_eq!(id.subnqn.parse().expect("a name").as_str(), SUBSYSTEM);
+    assert_eq!(id.mn.text(), Some("Feedrail"));
+    assert_eq!(id.sn.text().map(str::len), Some(20));
+    assert_eq!(id.fr.text(), Some(env!("CARGO_PKG_VERSION")));
+    assert!(id.vwc.present() && id.nwpc.supported() && id.ofcs.disconnect());
+}
+
+#[test]
+fn namespaces_are_listed_and_described() {
+    let registry = registry();
+    let (mut line, _) = ready(&registry, Time::ZERO);
+    let list: NamespaceList = identified(&mut line, Cns::ACTIVE_NAMESPACES, 0);
+    assert_eq!(list.iter().collect::<Vec<_>>(), [Nsid(1), Nsid(3)]);
+    let list: NamespaceList = identified(&mut line, Cns::ACTIVE_NAMESPACES, 1);
+    assert_eq!(list.iter().collect::<Vec<_>>(), [Nsid(3)]);
+
+    let memory: IdentifyNamespace = identified(&mut line, Cns::NAMESPACE, 1);
+    assert_eq!((memory.nsze.get(), memory.ncap.get()), (2048, 2048));
+    assert_eq!(memory.lba_format().and_then(|format| format.block_bytes()), Some(512));
+    assert!(!memory.nsattr.write_protected() && memory.nmic.shared());
+    let info = memory.file_info().expect("ours");
+    assert_eq!((info.length_bytes(), info.name()), (1 << 20, "memory-1"));
+
+    let null: IdentifyNamespace = identified(&mut line, Cns::NAMESPACE, 3);
+    assert_eq!(null.nsze.get(), 1 << 30);
+    assert_eq!(null.lba_format().and_then(|format| format.block_bytes()), Some(4096));
+    assert!(null.nsattr.write_protected());
+    let independent: IdentifyNamespaceIndependent =
+        identified(&mut line, Cns::INDEPENDENT_NAMESPACE, 3);
+    assert!(independent.nstat.nrdy() && independent.nsattr.write_protected());
+
+    let data = identify(&mut line, Identify::namespace(Cns::NAMESPACE_DESCRIPTORS, Nsid(1)))
+        .expect("there");
+    let uuid = registry.namespaces()[0].uuid.into_bytes();
+    let descriptors: Vec<_> = Descriptors::new(&data).collect();
+    assert_eq!(descriptors, [IdDescriptor::Uuid(uuid), IdDescriptor::Csi(Csi::NVM)]);
+}
+
+#[test]
+fn ids_without_a_namespace_are_told_apart() {
+    let registry = registry();
+    let (mut line, _) = ready(&registry, Time::ZERO);
+    // Within the range, but not there: zeros.
+    assert_eq!(identify(&mut line, Identify::namespace(Cns::NAMESPACE, Nsid(2))), Ok([0; 4096]));
+    let invalid = [
+        (Cns::NAMESPACE, 0),
+        (Cns::NAMESPACE, 4),
+        (Cns::NAMESPACE, u32::MAX),
+        (Cns::NAMESPACE_DESCRIPTORS, 2),
+        (Cns::INDEPENDENT_NAMESPACE, 0),
+        (Cns::IO_COMMAND_SET_NAMESPACE, 9),
+        (Cns::ACTIVE_NAMESPACES, 0xFFFF_FFFE),
+        (Cns::ACTIVE_NAMESPACES, u32::MAX),
+    ];
+    for (cns, nsid) in invalid {
+        let status =
+            identify(&mut line, Identify::namespace(cns, Nsid(nsid))).expect_err("no namespace");
+        assert!(status.is(Status::INVALID_NAMESPACE_OR_FORMAT), "{cns} {nsid}: {status}");
+    }
+    for cns in [Cns::NVM_SETS, Cns::IO_COMMAND_SETS, Cns(0xC0)] {
+        let status = identify(&mut line, Identify::new(cns)).expect_err("not offered");
+        assert!(status.is(Status::INVALID_FIELD), "{cns}: {status}");
+    }
+    let zoned = Identify { csi: Csi::ZONED, ..Identify::new(Cns::IO_COMMAND_SET_CONTROLLER) };
+    assert!(identify(&mut line, zoned).expect_err("not offered").is(Status::INVALID_FIELD));
+}
+
+#[test]
+fn queues_are_granted_before_there_are_any() {
+    let registry = registry();
+    let (mut line, cntlid) = ready(&registry, Time::ZERO);
+    let ask = |count| Feature::NumberOfQueues(QueueCounts::pairs(count));
+    assert_eq!(set(&mut line, 0, ask(128)).result(), 0x0003_0003);
+    assert_eq!(set(&mut line, 0, ask(2)).result(), 0x0001_0001);
+    assert_eq!(get(&mut line, FeatureId::NUMBER_OF_QUEUES).result(), 0x0001_0001);
+    let mut beyond = Line::new(&registry, 3, Time::ZERO);
+    assert!(!beyond.connect(&connect_command(3), &connect_data(cntlid)).status().is_success());
+    let _io = io_queue(&registry, 2, cntlid, Time::ZERO);
+    assert!(set(&mut line, 0, ask(4)).status().is(Status::COMMAND_SEQUENCE_ERROR));
+}
+
+#[test]
+fn features_are_got_and_set() {
+    let registry = registry();
+    let (mut line, _) = ready(&registry, Time::ZERO);
+    assert_eq!(get(&mut line, FeatureId::KEEP_ALIVE_TIMER).result(), 5000);
+    assert!(set(&mut line, 0, Feature::KeepAliveTimer { timeout_ms: 250 }).status().is_success());
+    assert_eq!(get(&mut line, FeatureId::KEEP_ALIVE_TIMER).result(), 250);
+    // In whole units of what the controller reports.
+    assert_eq!(line.queue.deadline(), Some(Time::ZERO + Duration::from_millis(300)));
+
+    assert_eq!(get(&mut line, FeatureId::VOLATILE_WRITE_CACHE).result(), 1);
+    let off = set(&mut line, 0, Feature::VolatileWriteCache { enabled: false }).status();
+    assert!(off.is(Status::FEATURE_NOT_CHANGEABLE));
+
+    let mut id = [0; 16];
+    let cqe = line.control(GetFeatures::current(FeatureId::HOST_IDENTIFIER).to_sqe(), &mut id);
+    assert!(cqe.expect("it does not park").status().is_success());
+    assert_eq!(id, HOST_ID.0);
+    let set_id = Feature::HostIdentifier { extended: true };
+    assert!(set(&mut line, 0, set_id).status().is(Status::COMMAND_SEQUENCE_ERROR));
+
+    let power = FeatureId::POWER_MANAGEMENT;
+    assert!(get(&mut line, power).status().is(Status::INVALID_FIELD));
+    let arbitration = Feature::parse(FeatureId::ARBITRATION, 3).expect("valid");
+    assert!(set(&mut line, 1, arbitration).status().is(Status::FEATURE_NOT_NAMESPACE_SPECIFIC));
+    let save = SetFeatures { nsid: Nsid::NONE, save: true, feature: arbitration };
+    let status = line.without_data(save.to_sqe()).status();
+    assert!(status.is(Status::FEATURE_IDENTIFIER_NOT_SAVEABLE));
+    let unknown = Feature::AsyncEventConfig(AsyncEventConfig::new().with_ana_change(true));
+    assert!(set(&mut line, 0, unknown).status().is(Status::INVALID_FIELD));
+}
+
+#[test]
+fn write_protection_is_set_enforced_and_told_to_the_others() {
+    let registry = registry();
+    let (mut line, _) = ready(&registry, Time::ZERO);
+    let (mut other, second) = ready(&registry, Time::ZERO);
+    let mut io = io_queue(&registry, 1, second, Time::ZERO);
+    let write = NvmCommand::Write(Io::new(Nsid(1), 0, 1));
+    let wants = Feature::AsyncEventConfig(AsyncEventConfig::new().with_namespace_attribute(true));
+    assert!(set(&mut other, 0, wants).status().is_success());
+    assert!(other.control(AdminCommand::AsyncEventRequest.to_sqe(), &mut []).is_none());
+    let parked = Cid(other.next_cid - 1);
+    assert!(io.io(write.to_sqe()).is_ok());
+
+    let protect = Feature::NamespaceWriteProtection(WriteProtection::Protected);
+    assert!(set(&mut line, 1, protect).status().is_success());
+    assert!(io.refused(write.to_sqe()).is(Status::NAMESPACE_IS_WRITE_PROTECTED));
+    let [Event::Complete { cid, outcome }] = other.events()[..] else { panic!("an event") };
+    assert_eq!((cid, outcome.result & 0xFF_FFFF), (parked, 0x04_00_02));
+    assert_eq!(line.events(), [], "the host that did it knows");
+
+    // The event is told once until its page is read.
+    let lift = Feature::NamespaceWriteProtection(WriteProtection::None);
+    assert!(other.control(AdminCommand::AsyncEventRequest.to_sqe(), &mut []).is_none());
+    assert!(set(&mut line, 1, lift).status().is_success());
+    assert_eq!(other.events(), []);
+    let page = log(&mut other, GetLogPage::new(LogId::CHANGED_NAMESPACES, 4096)).expect("offered");
+    let changed = ChangedNamespaces::ref_from_bytes(&page).expect("its size");
+    assert_eq!(changed.iter().collect::<Vec<_>>(), [Nsid(1)]);
+    assert!(set(&mut line, 1, protect).status().is_success());
+    assert_eq!(other.events().len(), 1);
+
+    assert!(set(&mut line, 9, protect).status().is(Status::INVALID_NAMESPACE_OR_FORMAT));
+    let forever = Feature::NamespaceWriteProtection(WriteProtection::Permanent);
+    assert!(set(&mut line, 1, forever).status().is(Status::INVALID_FIELD));
+    // What the configuration protects no host lays open.
+    assert!(set(&mut line, 3, lift).status().is(Status::FEATURE_NOT_CHANGEABLE));
+    assert!(registry.namespaces()[1].write_protected());
+}
+
+#[test]
+fn event_requests_are_limited() {
+    let registry = registry();
+    let (mut line, _) = ready(&registry, Time::ZERO);
+    for _ in 0..4 {
+        assert!(line.control(AdminCommand::AsyncEventRequest.to_sqe(), &mut []).is_none());
+    }
+    let fifth = line.without_data(AdminCommand::AsyncEventRequest.to_sqe()).status();
+    assert!(fifth.is(Status::ASYNC_EVENT_REQUEST_LIMIT_EXCEEDED));
+}
+
+#[test]
+fn errors_are_logged_with_their_place() {
+    let registry = registry();
+    let (mut line, cntlid) = ready(&registry, Time::ZERO);
+    let mut io = io_queue(&registry, 2, cntlid, Time::ZERO);
+    let read = NvmCommand::Read(Io::new(Nsid(1), 2048, 1));
+    let status = io.refused(read.to_sqe().with_cid(Cid(0x77)));
+    assert!(status.is(Status::LBA_OUT_OF_RANGE) && status.more());
+    line.refused(Sqe::new(0xC5));
+
+    let page = log(&mut line, GetLogPage::new(LogId::ERROR, 192)).expect("offered");
+    let entries = <[ErrorLogEntry]>::ref_from_bytes(&page).expect("their size");
+    assert_eq!((entries[0].error_count.get(), entries[0].opcode), (2, 0xC5));
+    let entry = entries[1];
+    assert_eq!((entry.error_count.get(), entry.sqid.get(), entry.cid.get()), (1, 2, 0x77));
+    assert!(entry.status().is(Status::LBA_OUT_OF_RANGE));
+    assert_eq!((entry.nsid.get(), entry.lba.get(), entry.parameter_location.get()), (1, 2048, 40));
+    assert_eq!(entry.trtype, TransportType::RDMA.0);
+    assert_eq!(entries[2].error_count.get(), 0);
+
+    // A flood keeps the newest, and counts all.
+    for _ in 0..200 {
+        line.refused(Sqe::new(0xC6));
+    }
+    let page = log(&mut line, GetLogPage::new(LogId::ERROR, 4096)).expect("offered");
+    let entries = <[ErrorLogEntry]>::ref_from_bytes(&page).expect("their size");
+    assert_eq!((entries[0].error_count.get(), entries[63].error_count.get()), (202, 139));
+}
+
+#[test]
+fn smart_counts_what_hosts_did_and_survives_them() {
+    let registry = registry();
+    let (line, cntlid) = ready(&registry, Time::ZERO);
+    let mut io = io_queue(&registry, 1, cntlid, Time::ZERO);
+    let read = NvmCommand::Read(Io::new(Nsid(1), 0, 128));
+    for _ in 0..16 {
+        let (_, work) = io.io(read.to_sqe()).expect("legal");
+        assert_eq!(io.queue.finish_io(Cid(1), &work, Ok(())), Outcome::SUCCESS);
+    }
+    io.close();
+    line.close();
+
+    let (mut line, _) = ready(&registry, Time::ZERO);
+    let get = GetLogPage { nsid: Nsid::ALL, ..GetLogPage::new(LogId::SMART, 512) };
+    let page = log(&mut line, get).expect("offered");
+    let smart = SmartLog::ref_from_bytes(&page).expect("its size");
+    assert_eq!(smart.host_read_commands.get(), 16);
+    // 16 times 64 KiB are 2,048 blocks: three units of a thousand, rounded up.
+    assert_eq!((smart.data_units_read.get(), smart.data_units_written.get()), (3, 0));
+    assert_eq!((smart.available_spare, smart.critical_warning.into_bits()), (100, 0));
+    let get = GetLogPage { nsid: Nsid(1), ..GetLogPage::new(LogId::SMART, 512) };
+    assert!(log(&mut line, get).expect_err("not per namespace").is(Status::INVALID_FIELD));
+}
+
+#[test]
+fn log_pages_are_read_in_parts() {
+    let registry = registry();
+    let (mut line, _) = ready(&registry, Time::ZERO);
+    let whole = log(&mut line, GetLogPage::new(LogId::EFFECTS, 4096)).expect("offered");
+    let effects = EffectsLog::ref_from_bytes(&whole).expect("its size");
+    assert!(effects.admin(AdminOpcode::IDENTIFY).supported());
+    assert!(effects.io(NvmOpcode::WRITE).block_content_change());
+    assert!(!effects.io(NvmOpcode::COPY).supported());
+    let mut parts = Vec::new();
+    for offset in (0..4096).step_by(512) {
+        parts.extend(
+            log(&mut line, GetLogPage::new(LogId::EFFECTS, 512).at(offset)).expect("offered"),
+        );
+    }
+    assert_eq!(parts, whole);
+    // Past the end there are zeros; from beyond it there is nothing to read.
+    let tail = log(&mut line, GetLogPage::new(LogId::FIRMWARE_SLOT, 64).at(500)).expect("offered");
+    assert_eq!(tail, [0; 64]);
+    let beyond = GetLogPage::new(LogId::FIRMWARE_SLOT, 64).at(516);
+    assert!(log(&mut line, beyond).expect_err("beyond").is(Status::INVALID_FIELD));
+    let far = GetLogPage::new(LogId::EFFECTS, 64).at(u64::MAX - 3);
+    assert!(log(&mut line, far).expect_err("beyond").is(Status::INVALID_FIELD));
+    let index = GetLogPage { offset: LogOffset::Index(0), ..GetLogPage::new(LogId::EFFECTS, 64) };
+    assert!(log(&mut line, index).expect_err("no index").is(Status::INVALID_FIELD));
+    for lid in [LogId::ANA, LogId::DISCOVERY, LogId(0xC0)] {
+        let status = log(&mut line, GetLogPage::new(lid, 64)).expect_err("not offered");
+        assert!(status.is(Status::INVALID_LOG_PAGE), "{lid}");
+    }
+    let too_long = GetLogPage::new(LogId::EFFECTS, 65_540).to_sqe();
+    assert!(line.refused(too_long).is(Status::INVALID_FIELD));
+}
+
+#[test]
+fn the_pages_that_are_listed_are_the_pages_there_are() {
+    let registry = registry();
+    let (mut line, _) = ready(&registry, Time::ZERO);
+    let page = log(&mut line, GetLogPage::new(LogId::SUPPORTED_PAGES, 1024)).expect("offered");
+    let supported = *SupportedLogPages::ref_from_bytes(&page).expect("its size");
+    for lid in (0..=255).map(LogId) {
+        let there = log(&mut line, GetLogPage::new(lid, 4)).is_ok();
+        assert_eq!(supported.page(lid).supported(), there, "{lid}");
+    }
+}
+
+fn discovery(registry: &Arc<Registry>, host_name: &str) -> Line {
+    let mut line = Line::new(registry, 0, Time::ZERO);
+    let data = ConnectData::new(HOST_ID, Cntlid::DYNAMIC, Nqn::DISCOVERY, host(host_name));
+    assert!(line.connect(&connect_command(0), &data).status().is_success());
+    assert!(line.set_cc(enabled()).is_success());
+    line
+}
+
+#[test]
+fn discovery_shows_a_host_what_it_may_connect_to() {
+    let registry = registry();
+    registry.ports()[0].set_address("127.0.0.1:4421".parse().expect("an address"));
+    for (name, expected) in [("stranger", 1), ("friend", 2)] {
+        let mut line = discovery(&registry, name);
+        let id: IdentifyController = identified(&mut line, Cns::CONTROLLER, 0);
+        assert_eq!(id.cntrltype, ControllerType::DISCOVERY);
+        assert!(id.lpa.extended_data() && id.kas.get() > 0);
+        // As nvme-cli does: 20 bytes of the header first, then the entries in parts.
+        let head = log(&mut line, GetLogPage::new(LogId::DISCOVERY, 20)).expect("offered");
+        assert_eq!(u64::from_le_bytes(head[8..16].try_into().expect("eight")), expected);
+        let page = log(&mut line, GetLogPage::new(LogId::DISCOVERY, 1024 * (1 + expected)))
+            .expect("offered");
+        let (header, entries) = page.split_at(1024);
+        let header = DiscoveryHeader::ref_from_bytes(header).expect("its size");
+        assert_eq!(header.numrec.get(), expected);
+        assert_eq!(header.genctr.get().to_le_bytes(), head[..8]);
+        let entries = <[DiscoveryEntry]>::ref_from_bytes(entries).expect("their size");
+        let entry = &entries[0];
+        assert_eq!(entry.subnqn.parse().expect("a name").as_str(), SUBSYSTEM);
+        assert_eq!((entry.traddr.text(), entry.trsvcid.text()), (Some("127.0.0.1"), Some("4421")));
+        assert_eq!((entry.trtype.0, entry.adrfam.0, entry.subtype.0), (1, 1, 2));
+        assert_eq!((entry.tsas.qptype.0, entry.tsas.prtype.0, entry.tsas.cms.0), (1, 1, 1));
+        assert_eq!((entry.portid.get(), entry.cntlid()), (1, Cntlid::DYNAMIC));
+        assert!(entry.treq.sq_flow_control_disable());
+    }
+}
+
+#[test]
+fn a_discovery_controller_does_only_what_it_should() {
+    let registry = registry();
+    let mut line = discovery(&registry, "a");
+    let abort = nvme_proto::admin::Abort { sqid: Qid(0), cid: Cid(1) };
+    assert!(line.refused(AdminCommand::Abort(abort).to_sqe()).is(Status::INVALID_OPCODE));
+    let namespaces = Identify::new(Cns::ACTIVE_NAMESPACES);
+    assert!(identify(&mut line, namespaces).expect_err("none here").is(Status::INVALID_FIELD));
+    assert!(get(&mut line, FeatureId::NUMBER_OF_QUEUES).status().is(Status::INVALID_FIELD));
+    assert!(line.without_data(AdminCommand::KeepAlive.to_sqe()).status().is_success());
+    let notices = Feature::AsyncEventConfig(AsyncEventConfig::new().with_discovery_log(true));
+    assert!(set(&mut line, 0, notices).status().is_success());
+    assert!(line.control(AdminCommand::AsyncEventRequest.to_sqe(), &mut []).is_none());
+}

@@ -1,0 +1,195 @@
+//! Connect: who may become a queue of what.
+
+use nvme_proto::fabrics::{ConnectData, ConnectParameter};
+use nvme_proto::{AdminOpcode, Cntlid, HostId, Nqn, NqnField, Sqe, Status};
+use proptest::prelude::*;
+
+use super::*;
+
+#[track_caller]
+fn assert_invalid(cqe: &Cqe, parameter: ConnectParameter) {
+    assert!(cqe.status().is(Status::CONNECT_INVALID_PARAMETERS), "{:?}", cqe.status());
+    assert_eq!(ConnectParameter::from_dw0(cqe.result() as u32), parameter);
+}
+
+fn with(data: &ConnectData, change: impl FnOnce(&mut ConnectData)) -> ConnectData {
+    let mut data = *data;
+    change(&mut data);
+    data
+}
+
+#[test]
+fn the_response_names_the_controller() {
+    let registry = registry();
+    let (line, cntlid) = admin(&registry, Time::ZERO);
+    assert_eq!(registry.controller(cntlid).expect("live").cntlid, cntlid);
+    assert!((1..=Cntlid::MAX.0).contains(&cntlid.0));
+    assert!(line.queue.is_live());
+}
+
+#[test]
+fn wrong_admin_connects_get_the_status_and_the_place() {
+    let registry = registry();
+    let mut line = Line::new(&registry, 0, Time::ZERO);
+    let good = connect_command(0);
+    let data = connect_data(Cntlid::DYNAMIC);
+
+    let mut format = good.to_sqe();
+    format.cdw10 = 1.into();
+    let cqe = line.without_data(format);
+    assert!(cqe.status().is(Status::CONNECT_INCOMPATIBLE_FORMAT));
+
+    let mut one_entry = good.to_sqe();
+    one_entry.cdw11 = 0.into();
+    assert_invalid(&line.without_data(one_entry), ConnectParameter::SQSIZE);
+    assert_invalid(
+        &line.connect(&Connect { queue_entries: 33, ..good }, &data),
+        ConnectParameter::SQSIZE,
+    );
+    assert_invalid(&line.connect(&Connect { qid: Qid(1), ..good }, &data), ConnectParameter::QID);
+    assert_invalid(&line.connect(&good, &connect_data(Cntlid(1))), ConnectParameter::CNTLID);
+    assert_invalid(&line.connect(&good, &connect_data(Cntlid::STATIC)), ConnectParameter::CNTLID);
+
+    let nowhere = Nqn::new("nqn.2026-01.io.feedrail:nowhere").expect("valid");
+    assert_invalid(
+        &line.connect(&good, &with(&data, |data| data.subnqn = nowhere.into())),
+        ConnectParameter::SUBNQN,
+    );
+    let unterminated: NqnField =
+        nvme_proto::FromBytes::read_from_bytes(&[b'x'; 256][..]).expect("its size");
+    assert_invalid(
+        &line.connect(&good, &with(&data, |data| data.subnqn = unterminated)),
+        ConnectParameter::SUBNQN,
+    );
+    assert_invalid(
+        &line.connect(&good, &with(&data, |data| data.hostnqn = unterminated)),
+        ConnectParameter::HOSTNQN,
+    );
+    assert_invalid(
+        &line.connect(&good, &with(&data, |data| data.hostid = HostId::ZERO)),
+        ConnectParameter::HOSTID,
+    );
+
+    // None of it left a controller behind, and the queue can still connect.
+    assert!(registry.controllers().is_empty());
+    assert!(line.connect(&good, &data).status().is_success());
+}
+
+#[test]
+fn only_listed_hosts_get_in() {
+    let registry = registry();
+    let private = Nqn::new("nqn.2026-01.io.feedrail:private").expect("valid");
+    let data = |name: &str| ConnectData::new(HOST_ID, Cntlid::DYNAMIC, private, host(name));
+    let mut line = Line::new(&registry, 0, Time::ZERO);
+    let cqe = line.connect(&connect_command(0), &data("stranger"));
+    assert!(cqe.status().is(Status::CONNECT_INVALID_HOST), "{:?}", cqe.status());
+    assert!(cqe.status().do_not_retry());
+    assert!(line.connect(&connect_command(0), &data("friend")).status().is_success());
+}
+
+#[test]
+fn nothing_but_connect_is_legal_before_it_and_connect_is_not_after() {
+    let registry = registry();
+    let mut line = Line::new(&registry, 0, Time::ZERO);
+    let get = PropertyGet { property: Property::CAP, size: PropertySize::EightBytes };
+    for sqe in [get.to_sqe(), Sqe::new(AdminOpcode::IDENTIFY.0), Sqe::new(0xFE)] {
+        assert!(line.refused(sqe).is(Status::COMMAND_SEQUENCE_ERROR));
+    }
+    let (mut line, _) = admin(&registry, Time::ZERO);
+    assert!(line.refused(connect_command(0).to_sqe()).is(Status::COMMAND_SEQUENCE_ERROR));
+}
+
+#[test]
+fn io_queues_join_their_controller_and_no_other() {
+    let registry = registry();
+    let (mut one, first) = admin(&registry, Time::ZERO);
+    let good = connect_command(1);
+    let data = connect_data(first);
+    let mut line = Line::new(&registry, 1, Time::ZERO);
+    // Not enabled yet.
+    assert!(line.connect(&good, &data).status().is(Status::COMMAND_SEQUENCE_ERROR));
+    assert!(one.set_cc(enabled()).is_success());
+
+    let private = Nqn::new("nqn.2026-01.io.feedrail:private").expect("valid");
+    assert_invalid(
+        &line.connect(&good, &with(&data, |data| data.subnqn = private.into())),
+        ConnectParameter::SUBNQN,
+    );
+    let other = with(&data, |data| data.hostnqn = host("b").0.into());
+    assert_invalid(&line.connect(&good, &other), ConnectParameter::HOSTNQN);
+    let other = with(&data, |data| data.hostid = HostId([8; 16]));
+    assert_invalid(&line.connect(&good, &other), ConnectParameter::HOSTID);
+    let unknown = line.connect(&good, &connect_data(Cntlid(first.0 + 1)));
+    assert_invalid(&unknown, ConnectParameter::CNTLID);
+    assert!(!unknown.status().do_not_retry(), "a host must be free to connect anew");
+
+    assert!(line.connect(&good, &data).status().is_success());
+    let mut twin = Line::new(&registry, 1, Time::ZERO);
+    assert!(twin.connect(&good, &data).status().is(Status::COMMAND_SEQUENCE_ERROR));
+    // One more than was granted.
+    let mut beyond = Line::new(&registry, 5, Time::ZERO);
+    assert_invalid(&beyond.connect(&connect_command(5), &data), ConnectParameter::QID);
+}
+
+#[test]
+fn a_discovery_controller_has_no_io_queues() {
+    let registry = registry();
+    let mut line = Line::new(&registry, 0, Time::ZERO);
+    let data = ConnectData::new(HOST_ID, Cntlid::DYNAMIC, Nqn::DISCOVERY, host("a"));
+    let cqe = line.connect(&connect_command(0), &data);
+    assert!(cqe.status().is_success());
+    assert!(line.set_cc(enabled()).is_success());
+    let cntlid = Cntlid(cqe.result() as u16);
+    let data = ConnectData::new(HOST_ID, cntlid, Nqn::DISCOVERY, host("a"));
+    let mut io = Line::new(&registry, 1, Time::ZERO);
+    assert_invalid(&io.connect(&connect_command(1), &data), ConnectParameter::QID);
+}
+
+#[test]
+fn queue_heads_go_round_or_not_at_all() {
+    let registry = registry();
+    let mut line = Line::new(&registry, 0, Time::ZERO);
+    let connect = Connect { queue_entries: 3, ..connect_command(0) };
+    let mut heads = vec![line.connect(&connect, &connect_data(Cntlid::DYNAMIC)).sqhd.get()];
+    let get = PropertyGet { property: Property::VS, size: PropertySize::FourBytes };
+    heads.extend((0..4).map(|_| line.without_data(get.to_sqe()).sqhd.get()));
+    assert_eq!(heads, [1, 2, 0, 1, 2]);
+
+    let mut line = Line::new(&registry, 0, Time::ZERO);
+    let attributes = ConnectAttributes::new().with_disable_sq_flow_control(true);
+    let connect = Connect { attributes, ..connect_command(0) };
+    assert_eq!(line.connect(&connect, &connect_data(Cntlid::DYNAMIC)).sqhd.get(), 0xFFFF);
+    assert_eq!(line.without_data(get.to_sqe()).sqhd.get(), 0xFFFF);
+}
+
+#[test]
+fn stopping_admits_nobody() {
+    let registry = registry();
+    let (mut line, _) = admin(&registry, Time::ZERO);
+    registry.stop();
+    assert_eq!(line.events(), [Event::Close(super::super::CloseReason::Stopping)]);
+    let mut late = Line::new(&registry, 0, Time::ZERO);
+    let cqe = late.connect(&connect_command(0), &connect_data(Cntlid::DYNAMIC));
+    assert!(cqe.status().is(Status::CONNECT_CONTROLLER_BUSY));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(32))]
+
+    /// However hosts come and go, no two live controllers share an id.
+    #[test]
+    fn controller_ids_are_unique_while_they_live(steps in prop::collection::vec(0_usize..6, 1..200)) {
+        let registry = registry();
+        let mut lines: Vec<(Line, Cntlid)> = Vec::new();
+        for step in steps {
+            if step < 4 || lines.is_empty() {
+                let new = admin(&registry, Time::ZERO);
+                prop_assert!(lines.iter().all(|(_, cntlid)| *cntlid != new.1));
+                lines.push(new);
+            } else {
+                lines.swap_remove(step % lines.len()).0.close();
+            }
+            prop_assert_eq!(registry.controllers().len(), lines.len());
+        }
+    }
+}

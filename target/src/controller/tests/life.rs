@@ -1,0 +1,321 @@
+//! The life of an association: enable, keep alive, reset, shutdown, abort, and the end.
+
+use nvme_proto::fabrics::{Connect, ConnectData};
+use nvme_proto::registers::{ShutdownNotification, ShutdownStatus};
+use nvme_proto::{AdminCommand, AdminOpcode, Cid, Qid, Sqe, Status, admin::Abort};
+
+use super::super::CloseReason;
+use super::*;
+
+fn keep_alive() -> Sqe {
+    AdminCommand::KeepAlive.to_sqe()
+}
+
+fn flush() -> Sqe {
+    Sqe::new(0x00).with_nsid(nvme_proto::Nsid(1))
+}
+
+#[test]
+fn admin_commands_wait_for_enable() {
+    let registry = registry();
+    let (mut line, _) = admin(&registry, Time::ZERO);
+    for opcode in [AdminOpcode::IDENTIFY, AdminOpcode::KEEP_ALIVE, AdminOpcode::SET_FEATURES] {
+        let status = line.refused(Sqe::new(opcode.0));
+        assert!(status.is(Status::COMMAND_SEQUENCE_ERROR), "{opcode}: {status}");
+    }
+    assert!(!line.csts().rdy());
+    assert!(line.set_cc(enabled()).is_success());
+    assert!(line.csts().rdy());
+    assert!(line.without_data(keep_alive()).status().is_success());
+}
+
+#[test]
+fn a_configuration_that_is_not_offered_is_fatal() {
+    let registry = registry();
+    for cc in [
+        enabled().with_mps(1),
+        enabled().with_ams(1),
+        enabled().with_css(CcCss::ALL),
+        enabled().with_iosqes(7),
+        enabled().with_iocqes(3),
+    ] {
+        let (mut line, _) = admin(&registry, Time::ZERO);
+        assert!(line.set_cc(cc).is_success());
+        let csts = line.csts();
+        assert!(csts.cfs() && !csts.rdy(), "{cc:?}");
+        assert!(line.refused(keep_alive()).is(Status::COMMAND_SEQUENCE_ERROR));
+        // A reset mends it.
+        assert!(line.set_cc(Cc::new()).is_success());
+        assert!(line.set_cc(enabled()).is_success());
+        assert!(line.csts().rdy() && !line.csts().cfs());
+    }
+}
+
+#[test]
+fn properties_say_what_hosts_require() {
+    let registry = registry();
+    let (mut line, _) = admin(&registry, Time::ZERO);
+    let cap = nvme_proto::registers::Cap::from_bits(line.property(Property::CAP));
+    assert_eq!(cap.mqes_z(), 31);
+    assert!(cap.css().nvm() && cap.cqr() && cap.mpsmin() == 0 && cap.to() > 0);
+    let crto = nvme_proto::registers::Crto::from_bits(line.property(Property::CRTO) as u32);
+    assert_eq!(u16::from(cap.to()), crto.crwmt());
+    for (property, size) in [
+        (Property::CAP, PropertySize::FourBytes),
+        (Property::VS, PropertySize::EightBytes),
+        (Property::NSSR, PropertySize::FourBytes),
+        (Property(0x24), PropertySize::FourBytes),
+    ] {
+        let status = line.without_data(PropertyGet { property, size }.to_sqe()).status();
+        assert!(status.is(Status::INVALID_FIELD), "{property}: {status}");
+    }
+    let set = PropertySet { property: Property::CSTS, size: PropertySize::FourBytes, value: 0 };
+    assert!(line.without_data(set.to_sqe()).status().is(Status::INVALID_FIELD));
+}
+
+#[test]
+fn a_silent_host_is_dropped_and_a_busy_one_is_not() {
+    let registry = registry();
+    let (mut line, cntlid) = ready(&registry, Time::ZERO);
+    let mut io = io_queue(&registry, 1, cntlid, Time::ZERO);
+    // Nothing but I/O for ten intervals of 5 s: traffic is a sign of life.
+    for second in 1..50 {
+        io.now = seconds(second);
+        io.io(flush()).expect("legal");
+        line.now = seconds(second);
+        assert_eq!(line.events(), [], "after {second} s");
+    }
+    // Then silence: dropped within two intervals, and not before one.
+    line.now = seconds(54);
+    assert_eq!(line.events(), []);
+    line.now = seconds(60);
+    assert_eq!(line.events(), [Event::Close(CloseReason::KeepAlive)]);
+    assert_eq!(io.events(), [Event::Close(CloseReason::KeepAlive)]);
+    assert!(io.refused(flush()).is(Status::COMMAND_SEQUENCE_ERROR));
+    line.close();
+    io.close();
+    assert!(registry.controllers().is_empty());
+}
+
+#[test]
+fn the_deadline_leads_to_the_timeout() {
+    // Whoever sleeps until each deadline notices a silent host in time, and no call is late or in vain.
+    let registry = registry();
+    let (mut line, _) = ready(&registry, Time::ZERO);
+    let mut wakes = 0;
+    loop {
+        line.now = line.queue.deadline().expect("a keep-alive timer runs");
+        wakes += 1;
+        match line.events().as_slice() {
+            [] => assert!(wakes < 3, "deadlines make progress"),
+            [Event::Close(CloseReason::KeepAlive)] => break,
+            other => panic!("{other:?}"),
+        }
+    }
+    assert!(line.now <= seconds(10));
+}
+
+#[test]
+fn without_a_keep_alive_timer_silence_is_fine_and_keep_alive_is_not() {
+    let registry = registry();
+    let mut line = Line::new(&registry, 0, Time::ZERO);
+    let connect = Connect { keep_alive_timeout_ms: 0, ..connect_command(0) };
+    assert!(line.connect(&connect, &connect_data(Cntlid::DYNAMIC)).status().is_success());
+    assert!(line.set_cc(enabled()).is_success());
+    assert_eq!(line.queue.deadline(), None);
+    line.now = seconds(1_000_000);
+    assert_eq!(line.events(), []);
+    assert!(line.without_data(keep_alive()).status().is(Status::KEEP_ALIVE_TIMEOUT_INVALID));
+}
+
+#[test]
+fn a_discovery_controller_without_a_timer_has_one_of_two_minutes() {
+    let registry = registry();
+    let mut line = Line::new(&registry, 0, Time::ZERO);
+    let connect = Connect { keep_alive_timeout_ms: 0, ..connect_command(0) };
+    let data = ConnectData::new(HOST_ID, Cntlid::DYNAMIC, Nqn::DISCOVERY, host("a"));
+    assert!(line.connect(&connect, &data).status().is_success());
+    assert!(line.set_cc(enabled()).is_success());
+    line.now = seconds(119);
+    assert_eq!(line.events(), []);
+    line.now = seconds(241);
+    line.events();
+    line.now = seconds(400);
+    assert_eq!(line.events(), [Event::Close(CloseReason::KeepAlive)]);
+}
+
+#[test]
+fn a_connection_must_become_a_queue_and_a_controller_must_be_enabled() {
+    let registry = registry();
+    let mut line = Line::new(&registry, 0, Time::ZERO);
+    assert_eq!(line.queue.deadline(), Some(seconds(10)));
+    line.now = seconds(10);
+    assert_eq!(line.events(), [Event::Close(CloseReason::ConnectTimeout)]);
+
+    let mut line = Line::new(&registry, 0, Time::ZERO);
+    let connect = Connect { keep_alive_timeout_ms: 0, ..connect_command(0) };
+    assert!(line.connect(&connect, &connect_data(Cntlid::DYNAMIC)).status().is_success());
+    assert_eq!(line.queue.deadline(), Some(seconds(120)));
+    line.now = seconds(120);
+    assert_eq!(line.events(), [Event::Close(CloseReason::EnableTimeout)]);
+}
+
+#[test]
+fn losing_an_io_queue_ends_the_association_after_a_grace() {
+    let registry = registry();
+    let (mut line, cntlid) = ready(&registry, Time::ZERO);
+    let one = io_queue(&registry, 1, cntlid, Time::ZERO);
+    let mut two = io_queue(&registry, 2, cntlid, Time::ZERO);
+    one.close();
+    assert_eq!(two.events(), [Event::Close(CloseReason::AssociationEnded)]);
+    two.close();
+    // The host is shutting down in order: its write of CC must still be answered.
+    assert_eq!(line.events(), []);
+    assert!(line.set_cc(enabled().with_shn(ShutdownNotification::NORMAL)).is_success());
+    assert_eq!(line.csts().shst(), ShutdownStatus::COMPLETE);
+    // No new queue may join what is ending.
+    let mut late = Line::new(&registry, 1, Time::ZERO);
+    assert!(!late.connect(&connect_command(1), &connect_data(cntlid)).status().is_success());
+
+    line.now = line.queue.deadline().expect("the grace ends");
+    assert!(line.now <= seconds(3));
+    assert_eq!(line.events(), [Event::Close(CloseReason::AssociationEnded)]);
+    line.close();
+    assert!(registry.controllers().is_empty());
+}
+
+#[test]
+fn losing_the_admin_queue_ends_the_association_at_once() {
+    let registry = registry();
+    let (line, cntlid) = ready(&registry, Time::ZERO);
+    let mut io = io_queue(&registry, 1, cntlid, Time::ZERO);
+    line.close();
+    assert_eq!(io.events(), [Event::Close(CloseReason::AssociationEnded)]);
+    assert_eq!(registry.controllers().len(), 1, "its id is taken while a queue lives");
+    io.close();
+    assert!(registry.controllers().is_empty());
+}
+
+#[test]
+fn one_hosts_end_is_no_business_of_anothers() {
+    let registry = registry();
+    let (line, first) = ready(&registry, Time::ZERO);
+    let (mut other, second) = ready(&registry, Time::ZERO);
+    let mut io = io_queue(&registry, 1, second, Time::ZERO);
+    assert_ne!(first, second);
+    line.close();
+    assert_eq!(other.events(), []);
+    assert_eq!(io.events(), []);
+    assert!(io.io(flush()).is_ok());
+}
+
+#[test]
+fn disconnect_takes_one_queue_out() {
+    let registry = registry();
+    let (mut line, cntlid) = ready(&registry, Time::ZERO);
+    let mut io = io_queue(&registry, 1, cntlid, Time::ZERO);
+    let disconnect = nvme_proto::fabrics::Disconnect.to_sqe();
+    assert!(line.refused(disconnect).is(Status::INVALID_QUEUE_TYPE));
+    assert!(io.without_data(disconnect).status().is_success());
+    io.close();
+    assert_eq!(line.events(), []);
+    // Its id is free again.
+    let again = io_queue(&registry, 1, cntlid, Time::ZERO);
+    assert!(again.queue.is_live());
+}
+
+#[test]
+fn a_reset_sends_io_queues_away_and_keeps_the_admin_queue() {
+    let registry = registry();
+    let (mut line, cntlid) = ready(&registry, Time::ZERO);
+    let mut io = io_queue(&registry, 1, cntlid, Time::ZERO);
+    assert!(line.control(AdminCommand::AsyncEventRequest.to_sqe(), &mut []).is_none());
+    let parked = Cid(line.next_cid - 1);
+
+    assert!(line.set_cc(Cc::new()).is_success());
+    let aborted = Event::Complete { cid: parked, outcome: Status::ABORT_REQUESTED.into() };
+    assert_eq!(line.events(), [aborted]);
+    assert_eq!(io.events(), [Event::Close(CloseReason::Reset)]);
+    assert!(io.refused(flush()).is(Status::COMMAND_SEQUENCE_ERROR));
+    io.close();
+
+    line.now = seconds(4);
+    assert_eq!(line.events(), [], "a queue that was sent away does not end the association");
+    assert!(line.set_cc(enabled()).is_success());
+    assert!(io_queue(&registry, 1, cntlid, Time::ZERO).queue.is_live());
+}
+
+#[test]
+fn after_a_shutdown_only_properties_are_served() {
+    let registry = registry();
+    let (mut line, cntlid) = ready(&registry, Time::ZERO);
+    let mut io = io_queue(&registry, 1, cntlid, Time::ZERO);
+    assert!(line.set_cc(enabled().with_shn(ShutdownNotification::ABRUPT)).is_success());
+    assert_eq!(line.csts().shst(), ShutdownStatus::COMPLETE);
+    assert!(io.refused(flush()).is(Status::COMMAND_SEQUENCE_ERROR));
+    assert!(line.refused(keep_alive()).is(Status::COMMAND_SEQUENCE_ERROR));
+    // A host that stays afterwards is let go.
+    line.now = seconds(121);
+    assert!(matches!(line.events().as_slice(), [Event::Close(_)]));
+}
+
+#[test]
+fn aborts_reach_the_queue_that_has_the_command() {
+    let registry = registry();
+    let (mut line, cntlid) = ready(&registry, Time::ZERO);
+    let mut io = io_queue(&registry, 2, cntlid, Time::ZERO);
+    let abort = |sqid, cid| AdminCommand::Abort(Abort { sqid: Qid(sqid), cid: Cid(cid) }).to_sqe();
+
+    // A queue that does not exist has nothing to abort.
+    assert_eq!(line.without_data(abort(7, 1)).result(), 1);
+
+    assert!(line.control(abort(2, 0x42), &mut []).is_none());
+    let asked_by = Cid(line.next_cid - 1);
+    let [Event::Abort(wish)] = io.events()[..] else { panic!("the wish arrives") };
+    assert_eq!(wish.cid, Cid(0x42));
+    io.queue.answer_abort(wish, true);
+    let done = Event::Complete { cid: asked_by, outcome: Outcome::success(0) };
+    assert_eq!(line.events(), [done]);
+
+    // One that is not answered before the queue leaves is answered by its leaving.
+    assert!(line.control(abort(2, 0x43), &mut []).is_none());
+    let asked_by = Cid(line.next_cid - 1);
+    assert!(io.without_data(nvme_proto::fabrics::Disconnect.to_sqe()).status().is_success());
+    io.close();
+    let not_done = Event::Complete { cid: asked_by, outcome: Outcome::success(1) };
+    assert_eq!(line.events(), [not_done]);
+}
+
+#[test]
+fn aborts_are_limited_and_reach_parked_events() {
+    let registry = registry();
+    let (mut line, cntlid) = ready(&registry, Time::ZERO);
+    let _io = io_queue(&registry, 1, cntlid, Time::ZERO);
+    let abort = |sqid, cid| AdminCommand::Abort(Abort { sqid: Qid(sqid), cid: Cid(cid) }).to_sqe();
+    for cid in 0..4 {
+        assert!(line.control(abort(1, cid), &mut []).is_none());
+    }
+    let status = line.without_data(abort(1, 9)).status();
+    assert!(status.is(Status::ABORT_COMMAND_LIMIT_EXCEEDED));
+
+    assert!(line.control(AdminCommand::AsyncEventRequest.to_sqe(), &mut []).is_none());
+    let event = Cid(line.next_cid - 1);
+    assert!(line.control(abort(0, event.0), &mut []).is_none());
+    let asked_by = Cid(line.next_cid - 1);
+    let expected = [
+        Event::Complete { cid: event, outcome: Status::ABORT_REQUESTED.into() },
+        Event::Complete { cid: asked_by, outcome: Outcome::success(0) },
+    ];
+    assert_eq!(line.events(), expected);
+}
+
+#[test]
+fn a_queue_that_is_dropped_without_word_takes_the_association_with_it() {
+    let registry = registry();
+    let (mut line, cntlid) = ready(&registry, Time::ZERO);
+    let io = io_queue(&registry, 1, cntlid, Time::ZERO);
+    drop(io);
+    assert_eq!(line.events(), [Event::Close(CloseReason::AssociationEnded)]);
+    drop(line);
+    assert!(registry.controllers().is_empty());
+}
