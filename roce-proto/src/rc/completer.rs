@@ -1,7 +1,7 @@
 //! The completer: what acknowledgements and RDMA READ responses do to the requester's marks.
 
 use crate::rc::completions::Completions;
-use crate::rc::requester::{Failure, Requester};
+use crate::rc::requester::{Cause, Failure, Probe, Requester};
 use crate::rc::window::HEADERS_BYTES;
 use crate::rc::{Counters, Limits, Memory, SendOp, Status, datagram_cost, sge};
 use crate::wire::{Aeth, NakCode, RnrTimer, Syndrome};
@@ -96,9 +96,9 @@ impl Requester {
         match self.reads.first_missing(self.unacknowledged) {
             Some(missing) if missing.is_before(to) => {
                 self.advance(missing, with);
-                if self.asked_again != Some(missing) {
-                    self.go_back(with.limits);
-                    self.asked_again = Some(missing);
+                if self.repeated_from != Some(missing) {
+                    self.go_back(Cause::Gap, with.limits);
+                    self.repeated_from = Some(missing);
                 }
             }
             _ => self.advance(to, with),
@@ -113,6 +113,7 @@ impl Requester {
         let released = if to.is_before(self.next) { self.cost_before(to) } else { self.charged };
         with.limits.window.acknowledged(with.now, released);
         self.charged -= released;
+        self.release_stale(with.limits);
         self.unacknowledged = to;
         self.not_ready_count = 0;
         if let Some((_, sent)) = self.timed.filter(|(psn, _)| psn.is_before(to)) {
@@ -130,12 +131,15 @@ impl Requester {
         self.patience.answered(with.now, more, with.limits.window.retransmit_after());
     }
 
-    /// An answer came after a time-out. If it covers more than the probe, then the peer has what was sent before
-    /// and was merely slow: there is no need to send it again. A READ gives no such hint, and repeating it is
-    /// expensive: what was lost behind it will show.
-    fn judge(&mut self, probe: Psn, with: &mut Answers<'_, '_>) {
-        let sent_probe = self.next != probe;
-        let covers_more = self.unacknowledged.since(probe) > 1;
+    /// An answer came after going back. If silence was the cause and the answer covers more than the probe, then
+    /// the peer has what was sent before and was merely slow: there is no need to send it again. A READ gives no
+    /// such hint, and repeating it is expensive: what was lost behind it will show.
+    fn judge(&mut self, probe: Probe, with: &mut Answers<'_, '_>) {
+        if probe.cause != Cause::Silence {
+            return;
+        }
+        let sent_probe = self.next != probe.psn;
+        let covers_more = self.unacknowledged.since(probe.psn) > 1;
         let read = matches!(self.queue.get(self.queue.head()).op, SendOp::RdmaRead { .. });
         if covers_more || read || !sent_probe {
             with.counters.spurious_timeouts += 1;
@@ -164,7 +168,7 @@ impl Requester {
         }
         self.went_back = Some((psn, with.now));
         with.limits.window.lost(with.now);
-        self.go_back(with.limits);
+        self.go_back(Cause::Gap, with.limits);
     }
 
     /// The peer has no receive for packet `psn`.
@@ -185,7 +189,7 @@ impl Requester {
             return Err(Failure { position, status: Status::RnrRetryExceeded });
         }
         self.not_ready_count = self.not_ready_count.saturating_add(1);
-        self.go_back(with.limits);
+        self.go_back(Cause::NotReady, with.limits);
         self.patience.suspend();
         self.not_ready_until = Some(with.now + timer.duration());
         Ok(())

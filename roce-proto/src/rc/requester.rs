@@ -43,23 +43,47 @@ pub(super) struct Requester {
     pub(super) started: u64,
     /// What `unacknowledged..next` is charged to the window.
     pub(super) charged: u64,
+    /// What is charged for packets that will be sent again, but of which the first copies may still fill the
+    /// peer's receive buffer.
+    pub(super) stale: u64,
     /// What was charged since an acknowledgement was last asked for.
     unasked: u64,
+    /// The latest packet that asked for an acknowledgement.
+    asked: Option<Psn>,
     /// A packet whose round trip is being measured.
     pub(super) timed: Option<(Psn, Time)>,
-    /// After a time-out, the only packet that may leave until an answer comes.
-    pub(super) probe: Option<Psn>,
+    /// After going back, the only packet that may leave until an answer comes.
+    pub(super) probe: Option<Probe>,
     /// When to go on after receiver-not-ready.
     pub(super) not_ready_until: Option<Time>,
     pub(super) not_ready_count: u8,
     /// Where and when packets were last sent again because the peer reported a gap.
     pub(super) went_back: Option<(Psn, Time)>,
-    /// Where RDMA READs were last asked for again because responses were missing.
-    pub(super) asked_again: Option<Psn>,
+    /// Where RDMA READs were last repeated because responses were missing.
+    pub(super) repeated_from: Option<Psn>,
     pub(super) mtu: u32,
     peer: Qpn,
     initiator_depth: usize,
     pub(super) rnr_retry_count: u8,
+}
+
+/// The first packet that is sent again, alone. Were all of them sent again at once, they would meet a receive
+/// buffer that is full of their first copies.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Probe {
+    pub(super) psn: Psn,
+    pub(super) cause: Cause,
+}
+
+/// Why packets are sent again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Cause {
+    /// Nothing was heard for too long.
+    Silence,
+    /// The peer reported, or its answers show, that something is missing.
+    Gap,
+    /// The peer had no receive, and now may have.
+    NotReady,
 }
 
 /// A send request failed, and the queue pair with it.
@@ -81,13 +105,15 @@ impl Requester {
             cursor: 0,
             started: 0,
             charged: 0,
+            stale: 0,
             unasked: 0,
+            asked: None,
             timed: None,
             probe: None,
             not_ready_until: None,
             not_ready_count: 0,
             went_back: None,
-            asked_again: None,
+            repeated_from: None,
             mtu: 256,
             peer: Qpn::new(0),
             initiator_depth: 0,
@@ -111,7 +137,7 @@ impl Requester {
         if self.cursor == self.queue.tail() || self.not_ready_until.is_some() {
             return false;
         }
-        if self.probe.is_some_and(|probe| probe != self.next) {
+        if self.probe.is_some_and(|probe| probe.psn != self.next) {
             return false;
         }
         let entry = self.queue.get(self.cursor);
@@ -287,6 +313,7 @@ impl Requester {
         }
         if asked {
             self.unasked = 0;
+            self.asked = Some(self.next);
         }
         self.next = self.next.plus(packets);
         if self.high.is_before(self.next) {
@@ -298,7 +325,8 @@ impl Requester {
 
     /// Whether a packet asks for an acknowledgement: at the end of what there is to send, of a request whose
     /// completion is wanted, before something that needs the answer, and often enough to keep the window moving.
-    fn asks(&self, entry: &SendEntry, last: bool, limits: &mut Limits<'_>) -> bool {
+    fn asks(&self, entry: &SendEntry, last: bool, limits: &Limits<'_>) -> bool {
+        let waiting = self.asked.is_some_and(|asked| !asked.is_before(self.unacknowledged));
         let end = last
             && (entry.flags.signaled || {
                 let following = self.cursor + 1;
@@ -307,23 +335,33 @@ impl Requester {
                     following.flags.fence || !following.carries_payload()
                 }
             });
-        end || self.probe.is_some() || limits.window.nearly_closed(self.unasked)
+        end || self.probe.is_some()
+            || self.unasked >= limits.window.ask_after()
+            || !waiting && limits.window.is_closing()
     }
 
-    /// Sets `next` back to the oldest packet that is not acknowledged.
-    pub(super) fn go_back(&mut self, limits: &mut Limits<'_>) {
-        limits.window.release(self.charged);
+    /// Sets `next` back to the oldest packet that is not acknowledged. That packet leaves first, alone.
+    pub(super) fn go_back(&mut self, cause: Cause, limits: &mut Limits<'_>) {
+        self.stale += self.charged;
         self.charged = 0;
+        if cause != Cause::Gap {
+            self.release_stale(limits);
+        }
         self.unasked = 0;
+        self.asked = None;
         self.timed = None;
-        self.probe = None;
+        self.probe = Some(Probe { psn: self.unacknowledged, cause });
         self.next = self.unacknowledged;
         self.cursor = self.queue.head();
         self.patience.restart();
     }
 
-    /// Nothing was heard for too long: sends the oldest packet again, and only that, to find out whether the
-    /// peer is slow or packets were lost.
+    pub(super) fn release_stale(&mut self, limits: &mut Limits<'_>) {
+        limits.window.release(core::mem::take(&mut self.stale));
+    }
+
+    /// Ends a receiver-not-ready wait, or goes back because nothing was heard for too long. In that case the
+    /// oldest packet, which leaves alone, finds out whether the peer is slow or packets were lost.
     pub(super) fn handle_deadline(
         &mut self,
         now: Time,
@@ -342,9 +380,8 @@ impl Requester {
             if self.patience.repeated() {
                 limits.window.lost(now);
             }
-            self.go_back(limits);
-            self.asked_again = None;
-            self.probe = Some(self.unacknowledged);
+            self.go_back(Cause::Silence, limits);
+            self.repeated_from = None;
         }
         Ok(())
     }
@@ -355,8 +392,8 @@ impl Requester {
 
     /// Gives back what it holds of the shared limits; nothing is sent or expected any more.
     pub(super) fn abandon(&mut self, limits: &mut Limits<'_>) {
-        limits.window.release(self.charged);
-        self.charged = 0;
+        limits.window.release(core::mem::take(&mut self.charged));
+        self.release_stale(limits);
         for read in self.reads.iter() {
             let first = if self.unacknowledged.is_within(read.first, read.end) {
                 self.unacknowledged

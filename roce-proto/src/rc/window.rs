@@ -25,6 +25,7 @@ const FULL_PACKET: u64 = datagram_cost(4096 + HEADERS_BYTES);
 const STOCK_BUFFER: u64 = 425_984;
 const INITIAL: u64 = STOCK_BUFFER / 8;
 const INITIAL_THRESHOLD: u64 = STOCK_BUFFER / 4 * 3;
+const INITIAL_CEILING: u64 = STOCK_BUFFER / 8 * 7;
 const SMALLEST: u64 = 2 * FULL_PACKET;
 const LARGEST: u64 = 16 << 20;
 const CEILING_INTERVAL: Duration = Duration::from_millis(50);
@@ -68,7 +69,7 @@ impl SendWindow {
             limit: INITIAL,
             in_flight: 0,
             threshold: INITIAL_THRESHOLD,
-            ceiling: LARGEST,
+            ceiling: INITIAL_CEILING,
             ceiling_raised: Time::ZERO,
             last_cut: Time::ZERO,
             limited: false,
@@ -98,10 +99,14 @@ impl SendWindow {
         admitted
     }
 
-    /// Whether a sender should ask for an acknowledgement, having sent packets of this cost since it last did:
-    /// the window is closing, or a good part of it was used.
-    pub(super) const fn nearly_closed(&self, unasked: u64) -> bool {
-        unasked >= self.limit / 4 || self.in_flight + FULL_PACKET > self.limit
+    /// Whether the next full packet will not be admitted.
+    pub(super) const fn is_closing(&self) -> bool {
+        self.in_flight + FULL_PACKET > self.limit
+    }
+
+    /// What one sender may send without asking for an acknowledgement.
+    pub(super) const fn ask_after(&self) -> u64 {
+        self.limit / 4
     }
 
     pub(super) fn charge(&mut self, cost: u64) {

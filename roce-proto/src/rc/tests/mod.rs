@@ -1,3 +1,6 @@
+mod errors;
+mod faults;
 mod memory;
 mod operations;
 mod pair;
+mod sharing;

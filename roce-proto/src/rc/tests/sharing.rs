@@ -1,0 +1,104 @@
+//! Queue pairs that share a receiver.
+
+use core::time::Duration;
+
+use super::pair::*;
+use crate::PathMtu;
+use crate::rc::{Counters, Status};
+
+/// The receive buffer of a stock Linux socket, as the kernel counts it.
+const STOCK_BUFFER: u64 = 425_984;
+
+fn total(pair: &Pair, end: usize) -> Counters {
+    let mut total = Counters::default();
+    for qp in &pair.ends[end].qps {
+        total += qp.counters();
+    }
+    total
+}
+
+fn shared(queue_pairs: usize) -> Options {
+    let mut options = Options { queue_pairs, mtu: PathMtu::Bytes4096, ..Options::default() };
+    options.network.buffer = STOCK_BUFFER;
+    options.network.service = Duration::from_micros(2);
+    options.read_budget = Some(STOCK_BUFFER);
+    options
+}
+
+/// Keeps every queue pair busy with writes (or reads) of 128 KiB until each did `rounds`.
+fn bulk(pair: &mut Pair, rounds: u64, read: bool) {
+    const LENGTH: usize = 128 << 10;
+    let op = if read { read_from(0) } else { write_to(0) };
+    let count = pair.ends[0].qps.len();
+    for round in 0..rounds {
+        for qp in 0..count {
+            pair.send_on(0, qp, round, op, SIGNALED, &[sge(200_000, LENGTH)]);
+        }
+    }
+    pair.run();
+    assert_eq!(pair.ends[0].completions.len() as u64, rounds * count as u64);
+    assert!(pair.ends[0].completions.iter().all(|(_, c)| c.status == Status::Success));
+    assert_eq!(pair.ends[0].window.in_flight(), 0);
+    assert_eq!(pair.ends[0].reads.used(), 0);
+}
+
+#[test]
+fn writes_of_many_queue_pairs_learn_the_receive_buffer() {
+    for count in [1, 4, 64] {
+        let mut pair = Pair::new(&shared(count));
+        bulk(&mut pair, 64.min(1024 / count as u64), false);
+        let counters = total(&pair, 0);
+        let share = counters.packets_retransmitted as f64 / counters.packets_sent as f64;
+        assert!(share < 0.01, "{count} queue pairs: {share:.4} were sent again, {counters:?}");
+    }
+}
+
+#[test]
+fn reads_of_many_queue_pairs_do_not_overrun_our_own_buffer() {
+    for count in [1, 4, 64] {
+        let mut pair = Pair::new(&shared(count));
+        bulk(&mut pair, 64.min(256 / count as u64), true);
+        assert_eq!(pair.overruns, 0);
+        assert_eq!(total(&pair, 0).packets_retransmitted, 0);
+    }
+}
+
+#[test]
+fn a_queue_pair_that_dies_gives_its_share_back() {
+    let mut pair = Pair::new(&shared(2));
+    for id in 0..10 {
+        pair.send_on(0, 0, id, write_to(0), SIGNALED, &[sge(0, 100_000)]);
+        pair.send_on(0, 0, id, read_from(0), SIGNALED, &[sge(0, 100_000)]);
+        pair.send_on(0, 1, id, write_to(0), SIGNALED, &[sge(0, 100_000)]);
+        pair.send_on(0, 1, id, read_from(0), SIGNALED, &[sge(0, 100_000)]);
+    }
+    pair.run_for(Duration::from_micros(200));
+    assert!(pair.ends[0].window.in_flight() > 0);
+    pair.fail(0);
+    pair.run();
+    let done = |status| pair.ends[0].completions.iter().filter(|(_, c)| c.status == status).count();
+    assert!(done(Status::Flushed) > 0);
+    assert!(done(Status::Success) >= 20);
+    assert_eq!(done(Status::Flushed) + done(Status::Success), 40);
+    assert_eq!(pair.ends[0].window.in_flight(), 0);
+    assert_eq!(pair.ends[0].reads.used(), 0);
+}
+
+#[test]
+fn nobody_starves() {
+    let mut pair = Pair::new(&shared(16));
+    for qp in 0..16 {
+        for id in 0..32 {
+            pair.send_on(0, qp, id, write_to(0), SIGNALED, &[sge(0, 32 << 10)]);
+        }
+    }
+    // When the first is done, everybody must be nearly so.
+    while pair.ends[0].completions.iter().filter(|(qp, _)| *qp == 0).count() < 32 {
+        let Some(next) = pair.turn() else { break };
+        pair.now = next;
+    }
+    for qp in 0..16 {
+        let done = pair.ends[0].completions.iter().filter(|(at, _)| *at == qp).count();
+        assert!(done >= 28, "queue pair {qp} did {done} of 32");
+    }
+}
