@@ -15,7 +15,7 @@
 //! survives parsing and prints as hexadecimal. Reserved fields are ignored on receipt.
 //!
 //! Not here: PRPs, fused operations, metadata and protection information, reservations, namespace management,
-//! ANA, authentication, and the parts of the specifications that only PCIe uses.
+//! ANA (but for its log page), authentication, and the parts of the specifications that only PCIe uses.
 #![no_std]
 #![forbid(unsafe_code)]
 

@@ -1,5 +1,6 @@
 //! Log pages (Base, 5.1.12).
 
+mod ana;
 mod discovery;
 mod effects;
 mod error;
@@ -11,6 +12,7 @@ use bitfield_struct::bitfield;
 use zerocopy::little_endian::U32;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
+pub use ana::{AnaGroup, AnaGroupState, AnaGroups, AnaHeader, AnaState};
 pub use discovery::{
     AddressFamily, DiscoveryEntry, DiscoveryHeader, EntryFlags, RdmaCms, RdmaPrtype, RdmaQptype,
     RdmaTsas, SecureChannel, SubsystemType, TransportRequirements, TransportType,
