@@ -59,8 +59,8 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             connections: 16_384,
-            half_open: 1_024,
-            half_open_per_peer: 256,
+            half_open: 4_096,
+            half_open_per_peer: 1_024,
             time_wait: 1_024,
             outgoing: 1_024,
         }

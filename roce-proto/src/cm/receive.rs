@@ -37,7 +37,9 @@ impl From<RejectReason> for Refusal {
 
 impl Manager {
     /// Takes a datagram that came to QP1 from the endpoint `from`. The caller has checked the packet: ICRC,
-    /// opcode, Q_Key. What is no message of ours is dropped in silence, as the specification wants.
+    /// opcode, Q_Key. What is no message of ours is dropped in silence, as the specification wants. `from` is
+    /// where answers go, and is compared with the `peer` of [`super::Connect`]: a caller that knows an
+    /// endpoint in several forms (a mapped address, a flow label) chooses one.
     pub fn handle_datagram(&mut self, now: Time, from: SocketAddr, mad: &Mad) {
         self.counters.received += 1;
         let Ok((transaction_id, message)) = Message::parse(mad) else {

@@ -65,9 +65,9 @@ reject_reasons! {
     NO_QP = 1, "no queue pair available";
     /// The sender has no end-to-end context left.
     NO_EEC = 2, "no end-to-end context available";
-    /// The sender has something else left over no longer.
+    /// The sender has run out of something else.
     NO_RESOURCES = 3, "no resources available";
-    /// The sender waited long enough.
+    /// The sender waited in vain for an answer.
     TIMEOUT = 4, "time-out";
     /// The request asks for what the sender can not do.
     UNSUPPORTED = 5, "unsupported request";

@@ -569,6 +569,62 @@ fn a_host_that_forgot_its_unfinished_request_may_ask_anew() {
 }
 
 #[test]
+fn a_restarted_target_that_reuses_a_queue_pair_finds_the_old_connection_stale() {
+    let mut pair = Pair::new();
+    let (old, _) = pair.established(2);
+    pair.target = Side::new(target_address(), Config::new(0xB, 77));
+    pair.target.manager.listen(SERVICE).unwrap();
+    let (new, target) = pair.requested(8);
+    // The queue pair of the connection that only the host remembers.
+    pair.target.manager.accept(pair.now, target, &accept_with(3)).unwrap();
+    pair.reach_host();
+    let failed = Event::Failed { connection: new, failure: Failure::Stale };
+    assert_eq!(pair.host.event(), failed);
+    pair.reach_target();
+    let Event::Rejected { connection, reason, .. } = pair.target.event() else { panic!() };
+    assert_eq!((connection, reason), (target, RejectReason::STALE_CONNECTION));
+    pair.reach_host();
+    assert_eq!(pair.host.event(), Event::Disconnected { connection: old });
+}
+
+#[test]
+fn a_reply_from_a_management_queue_pair_is_refused() {
+    let mut pair = Pair::new();
+    let (host, target) = pair.requested(2);
+    pair.target.manager.accept(pair.now, target, &accept_with(1)).unwrap();
+    pair.reach_host();
+    let failed = Event::Failed { connection: host, failure: Failure::InvalidReply };
+    assert_eq!(pair.host.event(), failed);
+    pair.reach_target();
+    let Event::Rejected { reason, .. } = pair.target.event() else { panic!() };
+    assert_eq!(reason, RejectReason::UNSUPPORTED);
+}
+
+/// The request with the longer packets comes once more, late: it must not touch the connection that came of
+/// the second request.
+#[test]
+fn a_late_request_with_the_larger_path_mtu_does_no_harm() {
+    let small = Config { path_mtu: PathMtu::Bytes1024, ..Config::new(0xB, 2) };
+    let mut pair = Pair::with(Config::new(0xA, 1), small);
+    let host = pair.host.manager.connect(pair.now, &connect_to(target_address(), 2)).unwrap();
+    let first = pair.host.sent();
+    pair.target.receive(pair.now, host_address(), &first);
+    pair.reach_host();
+    pair.reach_target();
+    let target = pair.target.request();
+    pair.target.receive(pair.now, host_address(), &first);
+    pair.target.manager.accept(pair.now, target, &accept_with(3)).unwrap();
+    pair.reach_host();
+    assert!(matches!(pair.host.event(), Event::Accepted { .. }));
+    pair.host.manager.confirm(host).unwrap();
+    pair.target.receive(pair.now, host_address(), &first);
+    pair.reach_target();
+    assert_eq!(pair.target.event(), Event::Established { connection: target });
+    pair.reach_host();
+    pair.host.assert_no_event();
+}
+
+#[test]
 fn nobody_is_there() {
     let mut pair = Pair::new();
     let elsewhere = SocketAddr::from(([10, 0, 0, 9], 4791));
