@@ -4,7 +4,7 @@
 //! hundreds of milliseconds, and a retry counter. On a network where losses are rare that is enough; over UDP
 //! sockets it would turn each lost last packet into a long pause. Here the two are separated:
 //!
-//! - something is *sent again* after a time that follows from the measured round trip, doubling each time, and
+//! - something is *sent again* after a time that follows from the measured round trip, doubling a few times, and
 //!   never longer than the local ACK timeout;
 //! - the peer is *given up* when nothing was heard for as long as the specification allows: the local ACK
 //!   timeout times the retries and the first try. A peer that is merely slow is not declared dead early.
@@ -20,6 +20,9 @@ const SHORTEST_TIMEOUT: Duration = Duration::from_micros(16_777);
 
 /// The longest time between two tries when there is no local ACK timeout.
 const LONGEST_STEP: Duration = Duration::from_secs(1);
+
+/// How often the time between two tries doubles.
+const DOUBLINGS_MAX: u32 = 6;
 
 #[derive(Debug)]
 pub(super) struct Patience {
@@ -103,6 +106,6 @@ impl Patience {
     }
 
     fn wait(&self, retransmit_after: Duration) -> Duration {
-        retransmit_after.saturating_mul(1 << self.doublings.min(16)).min(self.step)
+        retransmit_after.saturating_mul(1 << self.doublings.min(DOUBLINGS_MAX)).min(self.step)
     }
 }

@@ -23,12 +23,11 @@ pub const fn datagram_cost(udp_payload_bytes: usize) -> u64 {
 
 const FULL_PACKET: u64 = datagram_cost(4096 + HEADERS_BYTES);
 const STOCK_BUFFER: u64 = 425_984;
-const INITIAL: u64 = STOCK_BUFFER / 8;
-const INITIAL_THRESHOLD: u64 = STOCK_BUFFER / 4 * 3;
+const INITIAL: u64 = 2 * FULL_PACKET;
 const INITIAL_CEILING: u64 = STOCK_BUFFER / 8 * 7;
-const SMALLEST: u64 = 2 * FULL_PACKET;
+const SMALLEST: u64 = FULL_PACKET;
 const LARGEST: u64 = 16 << 20;
-const CEILING_INTERVAL: Duration = Duration::from_millis(50);
+const CEILING_INTERVAL: Duration = Duration::from_millis(20);
 const CUT_INTERVAL: Duration = Duration::from_millis(1);
 
 const RETRANSMIT_UNKNOWN: Duration = Duration::from_millis(20);
@@ -46,9 +45,8 @@ const RETRANSMIT_FLOOR: Duration = Duration::from_millis(5);
 pub struct SendWindow {
     limit: u64,
     in_flight: u64,
-    /// Below it the window doubles with each round trip.
-    threshold: u64,
-    /// Above it losses are expected: it rises slowly.
+    /// Up to here the window grows by one packet each round trip. Above, losses are to be expected, and both
+    /// rise slowly.
     ceiling: u64,
     ceiling_raised: Time,
     last_cut: Time,
@@ -68,7 +66,6 @@ impl SendWindow {
         Self {
             limit: INITIAL,
             in_flight: 0,
-            threshold: INITIAL_THRESHOLD,
             ceiling: INITIAL_CEILING,
             ceiling_raised: Time::ZERO,
             last_cut: Time::ZERO,
@@ -124,18 +121,17 @@ impl SendWindow {
         if !core::mem::take(&mut self.limited) {
             return;
         }
-        if self.limit < self.threshold {
-            self.limit = (self.limit + cost).min(self.threshold);
-        } else if self.limit < self.ceiling {
+        if self.limit < self.ceiling {
             self.limit = (self.limit + FULL_PACKET * cost / self.limit).min(self.ceiling);
         } else if now - self.ceiling_raised >= CEILING_INTERVAL {
+            let step = (self.ceiling / 32).max(FULL_PACKET / 4);
             self.ceiling_raised = now;
-            self.ceiling = (self.ceiling + self.ceiling / 64).min(LARGEST);
+            self.ceiling = (self.ceiling + step).min(LARGEST);
             self.limit = self.ceiling;
         }
     }
 
-    /// A packet was lost: narrows the window, at most once per round trip.
+    /// A packet was lost: halves the window, at most once per round trip.
     pub(super) fn lost(&mut self, now: Time) {
         let interval = self.round_trip().unwrap_or(CUT_INTERVAL).max(CUT_INTERVAL);
         if self.last_cut != Time::ZERO && now - self.last_cut < interval {
@@ -143,9 +139,8 @@ impl SendWindow {
         }
         self.last_cut = now;
         self.ceiling_raised = now;
-        self.ceiling = (self.limit / 8 * 7).max(SMALLEST);
-        self.limit = (self.limit / 8 * 5).max(SMALLEST);
-        self.threshold = self.limit;
+        self.ceiling = (self.limit / 2).max(SMALLEST);
+        self.limit = self.ceiling;
     }
 
     /// A packet took this long to be acknowledged (RFC 6298's estimator).

@@ -16,7 +16,7 @@ fn assert_in_error(pair: &Pair) {
     for end in &pair.ends {
         assert_eq!(end.qps[0].state(), State::Error);
         assert_eq!(end.qps[0].deadline(), None);
-        assert_eq!(end.window.in_flight(), 0);
+        assert_eq!(end.in_flight(), 0);
         assert_eq!(end.reads.used(), 0);
     }
 }
@@ -195,7 +195,7 @@ fn local_memory_that_is_not_ours_fails_before_anything_is_sent() {
         pair.run();
         assert_eq!(statuses(&pair, 0), [(1, Status::LocalProtection), (2, Status::Flushed)]);
         assert_eq!(pair.log, []);
-        assert_eq!(pair.ends[0].window.in_flight(), 0);
+        assert_eq!(pair.ends[0].in_flight(), 0);
     }
 }
 
@@ -238,7 +238,7 @@ fn failing_flushes_in_order_and_silences() {
         .collect();
     assert_eq!(statuses(&pair, 0), expected);
     assert_eq!(pair.log[sent..].iter().filter(|(from, ..)| *from == 0).count(), 0);
-    assert_eq!(pair.ends[0].window.in_flight(), 0);
+    assert_eq!(pair.ends[0].in_flight(), 0);
 
     // What is posted afterwards is flushed too.
     pair.send(0, 20, SendOp::Send, &[]);
@@ -251,8 +251,10 @@ fn failing_flushes_in_order_and_silences() {
 fn completions_of_a_failed_queue_pair_do_not_overrun() {
     let mut pair = Pair::new(&Options::default());
     let qp = &mut pair.ends[0].qps[0];
-    let end =
-        &mut crate::rc::Limits { window: &mut pair.ends[1].window, reads: &mut pair.ends[1].reads };
+    let end = &mut crate::rc::Limits {
+        window: &mut pair.ends[1].windows[0],
+        reads: &mut pair.ends[1].reads,
+    };
     qp.fail(end);
     let send =
         SendRequest { wr_id: 1, op: SendOp::Send, flags: SILENT, payload: Payload::Regions(&[]) };
@@ -281,7 +283,7 @@ fn a_peer_that_vanished_is_given_up_after_the_retries() {
     // Four times 67 ms, and at most one more.
     let took = (pair.now - start).as_millis();
     assert!((268..=336).contains(&took), "took {took} ms");
-    assert_eq!(pair.ends[0].window.in_flight(), 0);
+    assert_eq!(pair.ends[0].in_flight(), 0);
 }
 
 #[test]

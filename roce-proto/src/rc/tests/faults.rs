@@ -73,7 +73,7 @@ impl Workload {
         for end in 0..2 {
             assert!(self.running[end].is_empty(), "everything completed");
             assert!(self.receives[end].is_empty(), "everything was received");
-            assert_eq!(self.pair.ends[end].window.in_flight(), 0);
+            assert_eq!(self.pair.ends[end].in_flight(), 0);
             assert_eq!(self.pair.ends[end].reads.used(), 0);
         }
     }
@@ -139,7 +139,7 @@ fn faulty(seed: u64, loss: u64, duplication: u64, jitter_us: u64) -> Options {
     options.mtu = PathMtu::ALL[(seed % 5) as usize];
     options.send_psn = [(seed * 7919) as u32, 0x00FF_FFF0];
     options.reads = 1 + (seed % 16) as u8;
-    options.read_budget = (seed % 2 == 0).then_some(100_000);
+    options.read_budget = seed.is_multiple_of(2).then_some(100_000);
     options.network.loss = loss;
     options.network.duplication = duplication;
     options.network.jitter = Duration::from_micros(jitter_us);
@@ -147,7 +147,7 @@ fn faulty(seed: u64, loss: u64, duplication: u64, jitter_us: u64) -> Options {
 }
 
 fn run(seed: u64, loss: u64, duplication: u64, jitter_us: u64) -> Workload {
-    let receives = if seed % 3 == 0 { ENOUGH_RECEIVES } else { 8 };
+    let receives = if seed.is_multiple_of(3) { ENOUGH_RECEIVES } else { 8 };
     let options = faulty(seed, loss, duplication, jitter_us);
     let mut workload = Workload::new(&options, 60, receives);
     workload.run();

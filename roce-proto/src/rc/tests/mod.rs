@@ -1,5 +1,6 @@
 mod errors;
 mod faults;
+mod fuzz;
 mod memory;
 mod operations;
 mod pair;

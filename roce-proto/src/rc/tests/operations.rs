@@ -44,7 +44,7 @@ fn assert_completed(pair: &Pair, end: usize, work: Work, wr_id: u64, length: usi
 /// Nothing may be in flight, charged or waiting when all is done.
 fn assert_quiet(pair: &Pair) {
     for end in &pair.ends {
-        assert_eq!(end.window.in_flight(), 0);
+        assert_eq!(end.in_flight(), 0);
         assert_eq!(end.reads.used(), 0);
         for qp in &end.qps {
             assert_eq!(qp.deadline(), None);

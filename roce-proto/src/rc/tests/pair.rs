@@ -34,6 +34,8 @@ pub(super) struct Options {
     pub(super) ack_timeout_exponent: u8,
     pub(super) reads: u8,
     pub(super) read_budget: Option<u64>,
+    /// Each queue pair of an end has a window of its own, as if it were a process of its own.
+    pub(super) own_windows: bool,
     pub(super) network: Network,
 }
 
@@ -70,6 +72,7 @@ impl Default for Options {
             ack_timeout_exponent: 14,
             reads: 16,
             read_budget: None,
+            own_windows: false,
             network: Network {
                 latency: Duration::from_micros(20),
                 jitter: Duration::ZERO,
@@ -99,7 +102,7 @@ pub(super) struct Pair {
 pub(super) struct End {
     pub(super) qps: Vec<QueuePair>,
     pub(super) memory: TestMemory,
-    pub(super) window: SendWindow,
+    pub(super) windows: Vec<SendWindow>,
     pub(super) reads: ReadBudget,
     pub(super) completions: Vec<(usize, Completion)>,
     /// While set, nothing is done here: the process does not run.
@@ -280,8 +283,8 @@ impl Pair {
 
     /// Takes queue pair 0 of `end` to ERROR.
     pub(super) fn fail(&mut self, end: usize) {
-        let End { qps, window, reads, .. } = &mut self.ends[end];
-        qps[0].fail(&mut Limits { window, reads });
+        let End { qps, windows, reads, .. } = &mut self.ends[end];
+        qps[0].fail(&mut Limits { window: &mut windows[0], reads });
     }
 }
 
@@ -294,7 +297,10 @@ impl End {
                 .map(|index| QueuePair::new(qpn(index), &options.config))
                 .collect(),
             memory,
-            window: SendWindow::new(),
+            windows: vec![
+                SendWindow::new();
+                if options.own_windows { options.queue_pairs } else { 1 }
+            ],
             reads: options.read_budget.map_or(ReadBudget::unlimited(), ReadBudget::new),
             completions: Vec::new(),
             asleep_until: Time::ZERO,
@@ -303,6 +309,11 @@ impl End {
             serve_at: Time::ZERO,
             turn: 0,
         }
+    }
+
+    /// What all windows together have in flight.
+    pub(super) fn in_flight(&self) -> u64 {
+        self.windows.iter().map(SendWindow::in_flight).sum()
     }
 
     fn wake_at(&self, now: Time) -> Option<Time> {
@@ -320,8 +331,10 @@ impl End {
                 self.deliver(now, &datagram);
             }
         }
-        let mut limits = Limits { window: &mut self.window, reads: &mut self.reads };
-        for qp in &mut self.qps {
+        let windows = self.windows.len();
+        for (index, qp) in self.qps.iter_mut().enumerate() {
+            let window = &mut self.windows[index % windows];
+            let mut limits = Limits { window, reads: &mut self.reads };
             if qp.deadline().is_some_and(|deadline| deadline <= now) {
                 qp.handle_deadline(now, &mut limits);
             }
@@ -332,8 +345,11 @@ impl End {
     pub(super) fn deliver(&mut self, now: Time, datagram: &[u8]) {
         let packet = Packet::parse(datagram).expect("what arrives parses");
         let to = packet.bth.dest_qpn;
-        let mut limits = Limits { window: &mut self.window, reads: &mut self.reads };
-        if let Some(qp) = self.qps.iter_mut().find(|qp| qp.qpn() == to) {
+        if let Some(index) = self.qps.iter().position(|qp| qp.qpn() == to) {
+            let windows = self.windows.len();
+            let window = &mut self.windows[index % windows];
+            let mut limits = Limits { window, reads: &mut self.reads };
+            let qp = &mut self.qps[index];
             qp.handle_packet(now, &packet, &mut self.memory, &mut limits);
         }
     }
@@ -345,8 +361,10 @@ impl End {
         let mut idle = 0;
         while idle < count {
             let qp = &mut self.qps[self.turn % count];
+            let windows = self.windows.len();
+            let window = &mut self.windows[self.turn % count % windows];
             self.turn += 1;
-            let mut limits = Limits { window: &mut self.window, reads: &mut self.reads };
+            let mut limits = Limits { window, reads: &mut self.reads };
             if qp.wants_transmit() && qp.poll_transmit(now, &mut self.memory, &mut limits, &mut out)
             {
                 sent.push(assemble(&out, &self.memory));

@@ -38,7 +38,7 @@ fn bulk(pair: &mut Pair, rounds: u64, read: bool) {
     pair.run();
     assert_eq!(pair.ends[0].completions.len() as u64, rounds * count as u64);
     assert!(pair.ends[0].completions.iter().all(|(_, c)| c.status == Status::Success));
-    assert_eq!(pair.ends[0].window.in_flight(), 0);
+    assert_eq!(pair.ends[0].in_flight(), 0);
     assert_eq!(pair.ends[0].reads.used(), 0);
 }
 
@@ -73,14 +73,14 @@ fn a_queue_pair_that_dies_gives_its_share_back() {
         pair.send_on(0, 1, id, read_from(0), SIGNALED, &[sge(0, 100_000)]);
     }
     pair.run_for(Duration::from_micros(200));
-    assert!(pair.ends[0].window.in_flight() > 0);
+    assert!(pair.ends[0].in_flight() > 0);
     pair.fail(0);
     pair.run();
     let done = |status| pair.ends[0].completions.iter().filter(|(_, c)| c.status == status).count();
     assert!(done(Status::Flushed) > 0);
     assert!(done(Status::Success) >= 20);
     assert_eq!(done(Status::Flushed) + done(Status::Success), 40);
-    assert_eq!(pair.ends[0].window.in_flight(), 0);
+    assert_eq!(pair.ends[0].in_flight(), 0);
     assert_eq!(pair.ends[0].reads.used(), 0);
 }
 
@@ -100,5 +100,28 @@ fn nobody_starves() {
     for qp in 0..16 {
         let done = pair.ends[0].completions.iter().filter(|(at, _)| *at == qp).count();
         assert!(done >= 28, "queue pair {qp} did {done} of 32");
+    }
+}
+
+/// Processes that know nothing of each other.
+#[test]
+fn strangers_learn_to_share_a_receive_buffer() {
+    for (count, length, rounds, allowed) in
+        [(64, 128 << 10, 16, 0.01), (64, 8192, 60, 0.02), (16, 128 << 10, 16, 0.02)]
+    {
+        let mut pair = Pair::new(&Options { own_windows: true, ..shared(count) });
+        for round in 0..rounds {
+            for qp in 0..count {
+                pair.send_on(0, qp, round, write_to(0), SIGNALED, &[sge(200_000, length)]);
+            }
+        }
+        let start = pair.now;
+        pair.run();
+        let counters = total(&pair, 0);
+        let share = counters.packets_retransmitted as f64 / counters.packets_sent as f64;
+        assert!(share < allowed, "{count} x {length}: {share:.4} were sent again, {counters:?}");
+        // The receiver is busy for most of the time.
+        let ideal = pair.network.service * (counters.packets_sent as u32);
+        assert!(pair.now - start < ideal * 3, "{count} x {length}: {:?}", pair.now - start);
     }
 }
