@@ -5,6 +5,7 @@ pub mod backend;
 mod clock;
 pub mod config;
 pub mod controller;
+pub mod daemon;
 pub mod directory;
 mod doorbell;
 pub mod export;

@@ -1,2 +1,7 @@
-//! Entry point.
-fn main() {}
+//! The daemon `feedrail-target`.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    feedrail_target::daemon::main_with_args(std::env::args_os())
+}

@@ -48,6 +48,11 @@ impl Port {
         *self.bound.get().unwrap_or(&self.configured)
     }
 
+    /// All subsystems that it serves.
+    pub fn subsystems(&self) -> &[Arc<Subsystem>] {
+        &self.subsystems
+    }
+
     /// The subsystem of that name, if this port serves it.
     pub fn subsystem(&self, nqn: &Nqn) -> Option<&Arc<Subsystem>> {
         self.subsystems.iter().find(|subsystem| subsystem.nqn == *nqn)

@@ -12,6 +12,7 @@ use rdma::{Choice, ProviderKind, Selection};
 use crate::assembly::{AddError, Assembly};
 use crate::config::{Config, Cores, ProviderChoice};
 use crate::export::{ExportError, Purpose};
+use crate::limits::PEERS_REPORTED;
 use crate::registry::Registry;
 use crate::runtime::{Runtime, RuntimeOptions};
 use crate::stats::{NetworkStats, PoolStats, Stats, SystemCallStats};
@@ -128,7 +129,7 @@ impl Target {
             network: network_stats(&network),
             pool,
             resident_bytes: resident_bytes().unwrap_or(0),
-            ..Stats::default()
+            peer_errors: self.registry.peer_errors().worst(PEERS_REPORTED),
         }
     }
 

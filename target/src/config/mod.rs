@@ -23,6 +23,7 @@ use uuid::Uuid;
 
 pub use self::error::ConfigError;
 pub use self::quick::Quick;
+pub(crate) use self::quick::{parse_address, parse_nqn};
 
 use crate::limits::Limits;
 

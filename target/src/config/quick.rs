@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use nvme_proto::{Nqn, Nsid};
@@ -106,7 +106,7 @@ impl Quick {
     }
 
     /// The file name, or the whole path where two files share a name.
-    fn name(&self, path: &PathBuf) -> String {
+    fn name(&self, path: &Path) -> String {
         let name = identity::file_name(path);
         let namesakes = self.files.iter().filter(|other| identity::file_name(other) == name);
         if namesakes.count() > 1 { path.to_string_lossy().into_owned() } else { name }
@@ -115,10 +115,14 @@ impl Quick {
 
 /// A block device by what is at the path now; everything else is treated as a file, and refused on opening
 /// if it is none.
-fn medium(path: &PathBuf) -> Medium {
+fn medium(path: &Path) -> Medium {
     use std::os::unix::fs::FileTypeExt as _;
     let block = std::fs::metadata(path).is_ok_and(|meta| meta.file_type().is_block_device());
-    if block { Medium::Block { path: path.clone() } } else { Medium::File { path: path.clone() } }
+    if block {
+        Medium::Block { path: path.to_owned() }
+    } else {
+        Medium::File { path: path.to_owned() }
+    }
 }
 
 /// Parses `IP:PORT` or `[IPv6]:PORT`, with the port optional, and refuses what can not be listened on.

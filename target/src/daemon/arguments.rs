@@ -1,0 +1,113 @@
+//! The command line.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Parser;
+use nvme_proto::Nqn;
+
+use crate::config::{Config, ConfigError, Cores, ProviderChoice, Quick, parse_address, parse_nqn};
+
+/// Exports files and block devices as NVMe namespaces over RDMA (RoCE v2).
+///
+/// Either with a configuration file, or in the quick form: every FILE is one namespace, numbered from 1, of one
+/// subsystem that any host may use.
+///
+/// Standard output carries JSON lines: "listening" for each address and subsystem when ready, "stats" on SIGUSR1
+/// and at the end. SIGTERM and SIGINT let commands under way end, then exit with 0.
+#[derive(Debug, Parser)]
+#[command(name = "feedrail-target", version, after_help = EXAMPLES)]
+pub(super) struct Arguments {
+    /// Configuration file (TOML)
+    #[arg(short, long, value_name = "PATH", conflicts_with_all = ["files", "listen", "writable", "nqn", "cores"])]
+    config: Option<PathBuf>,
+
+    /// Quick form: address to listen on, IP or IP:PORT (default port 4420); may be given several times
+    #[arg(short, long, value_name = "ADDRESS", value_parser = parse_address)]
+    listen: Vec<SocketAddr>,
+
+    /// Quick form: let hosts write; a file's size must then be a multiple of its block size
+    #[arg(short, long)]
+    writable: bool,
+
+    /// Quick form: the subsystem's name
+    #[arg(long, value_name = "NQN", value_parser = parse_nqn)]
+    nqn: Option<Nqn>,
+
+    /// Quick form: threads that serve
+    #[arg(long, value_name = "COUNT", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    cores: u16,
+
+    /// RDMA provider; overrides the configuration
+    #[arg(long, value_enum)]
+    provider: Option<ProviderChoice>,
+
+    /// Only say whether everything could be exported, open nothing for good and listen nowhere
+    #[arg(long)]
+    pub(super) check: bool,
+
+    /// What to log to standard error: error, warn, info, debug, trace, or a filter per module
+    #[arg(long, value_name = "FILTER", env = "RUST_LOG", default_value = "info")]
+    pub(super) log: String,
+
+    /// How long commands under way may take to end after SIGTERM, in seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u64).range(0..=3600))]
+    drain_seconds: u64,
+
+    /// Quick form: files or block devices to export
+    #[arg(value_name = "FILE")]
+    files: Vec<PathBuf>,
+}
+
+const EXAMPLES: &str = "Examples:
+  feedrail-target --listen 127.0.0.1:4420 shard-00.tar shard-01.tar
+  feedrail-target --listen 127.0.0.1 --writable scratch.img
+  feedrail-target --config /etc/feedrail/target.toml --check";
+
+impl Arguments {
+    /// What they ask for.
+    pub(super) fn config(&self) -> Result<Config, ConfigError> {
+        let mut config = match &self.config {
+            Some(path) => Config::from_file(path)?,
+            None => Config::quick(self.quick())?,
+        };
+        if let Some(provider) = self.provider {
+            config.provider = provider;
+        }
+        Ok(config)
+    }
+
+    fn quick(&self) -> Quick {
+        Quick {
+            listen: self.listen.clone(),
+            files: self.files.clone(),
+            writable: self.writable,
+            nqn: self.nqn.unwrap_or_else(Quick::default_nqn),
+            provider: self.provider.unwrap_or_default(),
+            cores: Cores::Count(self.cores),
+        }
+    }
+
+    pub(super) fn drain_patience(&self) -> Duration {
+        Duration::from_secs(self.drain_seconds)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn a_configuration_excludes_the_quick_form() {
+        let parsed = Arguments::try_parse_from(["t", "--config", "a.toml", "b.bin"]);
+        assert_eq!(parsed.expect_err("both").kind(), clap::error::ErrorKind::ArgumentConflict);
+    }
+}

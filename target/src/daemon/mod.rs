@@ -1,0 +1,100 @@
+//! The daemon: arguments, signals, and what it tells its surroundings.
+//!
+//! Standard output carries JSON lines only: `listening` when ready, `stats` on SIGUSR1 and at the end.
+//! Everything for people goes to standard error.
+
+mod arguments;
+mod notify;
+mod report;
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use clap::Parser as _;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
+use signal_hook::iterator::Signals;
+
+use self::arguments::Arguments;
+use crate::config::Config;
+use crate::export::Purpose;
+use crate::registry::Registry;
+use crate::target::Target;
+
+/// Runs the daemon with the arguments of a process, its name first, until a signal ends it.
+pub fn main_with_args(args: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let arguments = match Arguments::try_parse_from(args) {
+        Ok(arguments) => arguments,
+        Err(error) => {
+            // Help and version go to standard output and are no failure.
+            let _ = error.print();
+            return ExitCode::from(u8::from(error.use_stderr()) * 2);
+        }
+    };
+    if let Err(message) = start_log(&arguments) {
+        return fail(&message);
+    }
+    match run(&arguments) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => fail(&message),
+    }
+}
+
+fn fail(message: &str) -> ExitCode {
+    eprintln!("feedrail-target: {message}");
+    ExitCode::FAILURE
+}
+
+fn start_log(arguments: &Arguments) -> Result<(), String> {
+    let filter = tracing_subscriber::EnvFilter::try_new(&arguments.log)
+        .map_err(|error| format!("--log \"{}\": {error}", arguments.log))?;
+    let subscriber = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    // In a process that has a log already this one is not needed.
+    let _ = subscriber.with_target(false).try_init();
+    Ok(())
+}
+
+fn run(arguments: &Arguments) -> Result<(), String> {
+    let config = arguments.config().map_err(|error| error.to_string())?;
+    raise_descriptor_limit();
+    if arguments.check {
+        return check(&config);
+    }
+    serve(&config, arguments)
+}
+
+/// Opens everything and closes it again.
+fn check(config: &Config) -> Result<(), String> {
+    let registry = Registry::open(config, Purpose::Check).map_err(|error| error.to_string())?;
+    report::checked(&registry);
+    Ok(())
+}
+
+fn serve(config: &Config, arguments: &Arguments) -> Result<(), String> {
+    // Before the start, so that a signal that comes meanwhile is kept.
+    let mut signals = Signals::new([SIGTERM, SIGINT, SIGUSR1])
+        .map_err(|error| format!("cannot take signals: {error}"))?;
+    let target = Target::start(config).map_err(|error| error.to_string())?;
+    report::listening(&target);
+    notify::ready();
+    for signal in signals.forever() {
+        if signal != SIGUSR1 {
+            tracing::info!(signal, "stopping");
+            break;
+        }
+        report::stats(&target);
+    }
+    notify::stopping();
+    report::stats(&target);
+    target.drain(arguments.drain_patience());
+    Ok(())
+}
+
+/// A directory of ten thousand shards needs as many descriptors; the hard limit usually allows that.
+fn raise_descriptor_limit() {
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
+    if let Err(error) = setrlimit(Resource::Nofile, raised) {
+        tracing::debug!(%error, "the limit of descriptors stays as it is");
+    }
+}

@@ -1,0 +1,29 @@
+//! Tells systemd when the daemon is ready and when it stops (the `sd_notify` protocol: a datagram to the socket
+//! that `NOTIFY_SOCKET` names).
+
+use std::os::linux::net::SocketAddrExt as _;
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+
+/// Ready to serve.
+pub(super) fn ready() {
+    send("READY=1");
+}
+
+/// About to end.
+pub(super) fn stopping() {
+    send("STOPPING=1");
+}
+
+fn send(state: &str) {
+    let Some(name) = std::env::var_os("NOTIFY_SOCKET") else { return };
+    let address = match name.as_bytes().strip_prefix(b"@") {
+        Some(name) => SocketAddr::from_abstract_name(name),
+        None => SocketAddr::from_pathname(&name),
+    };
+    let sent = address
+        .and_then(|address| UnixDatagram::unbound()?.send_to_addr(state.as_bytes(), &address));
+    if let Err(error) = sent {
+        tracing::warn!(%error, state, "cannot notify the service manager");
+    }
+}

@@ -1,0 +1,331 @@
+//! The daemon as a process: what it says, where, and how it ends.
+
+use std::ffi::OsStr;
+use std::io::{BufRead as _, BufReader};
+use std::net::Ipv4Addr;
+use std::os::unix::net::UnixDatagram;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// A folder with files and a configuration in it.
+struct Place {
+    dir: TempDir,
+}
+
+impl Place {
+    fn new() -> Self {
+        Self { dir: tempfile::tempdir().expect("a folder") }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    fn file(&self, name: &str, bytes: usize) -> PathBuf {
+        let path = self.path(name);
+        std::fs::write(&path, vec![0x5A; bytes]).expect("written");
+        path
+    }
+
+    /// A configuration with one subsystem, given its part below `allow_any_host`.
+    fn config(&self, rest: &str) -> PathBuf {
+        let path = self.path("feedrail.toml");
+        let text = format!(
+            "provider = \"soft\"\nstate_dir = \"state\"\n[[port]]\naddress = \"{}:4420\"\n[[subsystem]]\n\
+             nqn = \"nqn.2026-01.io.feedrail:t\"\nallow_any_host = true\n{rest}\n",
+            address()
+        );
+        std::fs::write(&path, text).expect("written");
+        path
+    }
+}
+
+/// An address of this machine that hardly anybody else uses at the moment.
+fn address() -> Ipv4Addr {
+    let mut random = [0; 3];
+    rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())
+        .expect("random bytes");
+    Ipv4Addr::new(127, random[0].max(1), random[1], random[2].clamp(1, 254))
+}
+
+fn daemon<S: AsRef<OsStr>>(arguments: impl IntoIterator<Item = S>) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_feedrail-target"));
+    command
+        .args(arguments)
+        .env_remove("RUST_LOG")
+        .env_remove("NOTIFY_SOCKET")
+        .env_remove("STATE_DIRECTORY");
+    command
+}
+
+fn output<S: AsRef<OsStr>>(arguments: impl IntoIterator<Item = S>) -> Output {
+    daemon(arguments).output().expect("it starts")
+}
+
+/// Exits with a failure and says so in exactly one line, apart from its log, with nothing on standard output.
+#[track_caller]
+fn assert_refused<S: AsRef<OsStr>>(arguments: impl IntoIterator<Item = S>, expected: &[&str]) {
+    let output = output(arguments);
+    let errors = String::from_utf8(output.stderr).expect("text");
+    assert!(!output.status.success(), "{errors}");
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "");
+    let lines: Vec<_> =
+        errors.lines().filter(|line| line.starts_with("feedrail-target: ")).collect();
+    let [line] = lines[..] else { panic!("one line: {errors}") };
+    for part in expected {
+        assert!(line.contains(part), "{line}\n  does not say: {part}");
+    }
+}
+
+fn check(config: &Path) -> [&OsStr; 3] {
+    [OsStr::new("--check"), OsStr::new("--config"), config.as_os_str()]
+}
+
+/// A daemon that is killed if the test does not end it.
+struct Running {
+    child: Child,
+    lines: std::io::Lines<BufReader<std::process::ChildStdout>>,
+}
+
+impl Running {
+    fn start(mut command: Command) -> Self {
+        let mut child = command.stdout(Stdio::piped()).spawn().expect("it starts");
+        let lines = BufReader::new(child.stdout.take().expect("piped")).lines();
+        Self { child, lines }
+    }
+
+    fn line(&mut self) -> Value {
+        let line = self.lines.next().expect("a line").expect("text");
+        serde_json::from_str(&line).expect("JSON")
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).expect("it lives");
+    }
+
+    fn wait(&mut self) -> std::process::ExitStatus {
+        self.child.wait().expect("it ends")
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn the_example_configuration_is_accepted() {
+    let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/feedrail.toml");
+    let output = output(check(&example));
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let lines = String::from_utf8(output.stdout).expect("text");
+    let checked: Vec<Value> =
+        lines.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    assert_eq!(checked.len(), 2);
+    assert_eq!(checked[0]["event"], "checked");
+    assert_eq!(checked[0]["nqn"], "nqn.2026-01.io.feedrail:scratch");
+}
+
+#[test]
+fn each_key_of_the_example_is_one_that_is_known() {
+    // What is commented out must be right too, where it has a value.
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/feedrail.toml");
+    let text = std::fs::read_to_string(&path).expect("there");
+    let shown = |line: &str| match line.strip_prefix('#') {
+        Some(rest)
+            if rest.starts_with(|c: char| c.is_ascii_lowercase() || c == '[')
+                && !rest.contains("\"...\"") =>
+        {
+            rest.to_owned()
+        }
+        _ => line.to_owned(),
+    };
+    let all: Vec<_> = text.lines().map(shown).collect();
+    let config = feedrail_target::config::Config::from_toml(&path, &all.join("\n")).expect("valid");
+    assert_eq!(config.limits, feedrail_target::limits::Limits::default());
+    assert_eq!(config.subsystems[1].directories.len(), 1);
+}
+
+#[test]
+fn files_that_can_not_be_exported_are_told_with_their_place() {
+    let place = Place::new();
+    let config = place.config("[[subsystem.namespace]]\npath = \"missing.bin\"");
+    assert_refused(
+        check(&config),
+        &["feedrail.toml:8: subsystem.namespace: ", "missing.bin: No such file"],
+    );
+
+    let config = place.config("[[subsystem.namespace]]\npath = \".\"");
+    assert_refused(check(&config), &["feedrail.toml:8: ", "is a directory"]);
+
+    place.file("empty.bin", 0);
+    let config = place.config("[[subsystem.namespace]]\npath = \"empty.bin\"");
+    assert_refused(check(&config), &["empty.bin", "is empty"]);
+
+    let config =
+        place.config("[[subsystem.namespace]]\nkind = \"block\"\npath = \"feedrail.toml\"");
+    assert_refused(check(&config), &["is not a block device"]);
+
+    place.file("ragged.bin", 1000);
+    let config = place.config(
+        "[[subsystem.namespace]]\npath = \"ragged.bin\"\nread_only = false\nlba_bytes = 512",
+    );
+    assert_refused(check(&config), &["1000 bytes", "truncate -s 1024 "]);
+    let config = place.config("[[subsystem.namespace]]\npath = \"ragged.bin\"\nread_only = true");
+    assert!(output(check(&config)).status.success(), "read-only any size will do");
+
+    let config = place.config("[[subsystem.directory]]\npath = \"nothing\"");
+    assert_refused(check(&config), &["subsystem.directory: ", "nothing: No such file"]);
+}
+
+#[test]
+fn files_without_permission_are_told() {
+    if rustix::process::geteuid().is_root() {
+        eprintln!("skipped: root may read everything");
+        return;
+    }
+    use std::os::unix::fs::PermissionsExt as _;
+    let place = Place::new();
+    let secret = place.file("secret.bin", 512);
+    std::fs::set_permissions(&secret, std::fs::Permissions::from_mode(0o000)).expect("set");
+    let config = place.config("[[subsystem.namespace]]\npath = \"secret.bin\"");
+    assert_refused(
+        check(&config),
+        &["secret.bin: Permission denied", "must be allowed to open it"],
+    );
+}
+
+#[test]
+fn bad_configurations_and_command_lines_are_told() {
+    let place = Place::new();
+    let config = place.config("serial = 5");
+    assert_refused(
+        check(&config),
+        &["feedrail.toml:8:10: subsystem.serial: invalid type: integer"],
+    );
+    let config = place.config("serial = \"x");
+    assert_refused(check(&config), &["feedrail.toml:8:"]);
+    assert_refused(
+        check(&place.path("none.toml")),
+        &["none.toml: cannot read the configuration: No such file"],
+    );
+    assert_refused(["--listen", "127.0.0.1"], &["nothing to export; name files"]);
+    assert_refused(["a.bin"], &["no address to listen on; add --listen IP:4420"]);
+    assert_refused(["--listen", "127.0.0.1", "--log", "a=b=c", "x"], &["--log"]);
+    let usage = output(["--listen", "0.0.0.0", "x"]);
+    assert_eq!(usage.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&usage.stderr).contains("names no single interface"));
+    let help = output(["--help"]);
+    assert!(help.status.success());
+    let text = String::from_utf8(help.stdout).expect("text");
+    for option in
+        ["--config", "--listen", "--writable", "--nqn", "--provider", "--check", "--log", "--cores"]
+    {
+        assert!(text.contains(option), "{option}");
+    }
+}
+
+#[test]
+fn an_address_that_is_not_ours_is_told() {
+    let place = Place::new();
+    let file = place.file("a.bin", 4096);
+    let arguments = ["--provider", "soft", "--listen", "192.0.2.77", file.to_str().expect("text")];
+    assert_refused(arguments, &["192.0.2.77"]);
+}
+
+#[test]
+fn check_keeps_nothing_and_serving_keeps_nsids() {
+    let place = Place::new();
+    std::fs::create_dir(place.path("shards")).expect("made");
+    place.file("shards/b.tar", 700);
+    let config = place.config("[[subsystem.directory]]\npath = \"shards\"\nsuffix = \".tar\"");
+    assert!(output(check(&config)).status.success());
+    assert!(!place.path("state").exists());
+
+    let mut running = Running::start(daemon([OsStr::new("--config"), config.as_os_str()]));
+    assert_eq!(running.line()["namespaces"], 1);
+    running.signal(Signal::TERM);
+    assert!(running.wait().success());
+    let kept = std::fs::read_dir(place.path("state")).expect("made").count();
+    assert_eq!(kept, 1);
+}
+
+#[test]
+fn it_listens_counts_and_ends() {
+    let place = Place::new();
+    let file = place.file("a.bin", 18_071);
+    let address = format!("{}:4420", address());
+    let arguments =
+        ["--provider", "soft", "--nqn", "nqn.2026-01.io.feedrail:quick", "--listen", &address];
+    let mut command = daemon(arguments);
+    command.arg(&file);
+    let socket_path = place.path("notify");
+    let socket = UnixDatagram::bind(&socket_path).expect("bound");
+    socket.set_read_timeout(Some(Duration::from_secs(60))).expect("set");
+    command.env("NOTIFY_SOCKET", &socket_path);
+    let mut running = Running::start(command);
+
+    let listening = running.line();
+    assert_eq!(listening["event"], "listening");
+    assert_eq!(listening["address"], address);
+    assert_eq!(listening["provider"], "soft");
+    assert!(listening["reason"].as_str().is_some_and(|reason| !reason.is_empty()));
+    assert_eq!(listening["nqn"], "nqn.2026-01.io.feedrail:quick");
+    let mut datagram = [0; 64];
+    let length = socket.recv(&mut datagram).expect("told");
+    assert_eq!(&datagram[..length], b"READY=1");
+
+    running.signal(Signal::USR1);
+    let stats = running.line();
+    assert_eq!((&stats["event"], &stats["io"]["reads"]), (&"stats".into(), &0.into()));
+    assert!(stats["resident_bytes"].as_u64().is_some_and(|bytes| bytes > 1 << 20));
+    for key in [
+        "uptime_ms",
+        "associations",
+        "connections",
+        "system_calls",
+        "network",
+        "pool",
+        "peer_errors",
+    ] {
+        assert!(!stats[key].is_null(), "{key}");
+    }
+
+    running.signal(Signal::TERM);
+    assert_eq!(running.line()["event"], "stats");
+    assert!(running.wait().success());
+    let length = socket.recv(&mut datagram).expect("told");
+    assert_eq!(&datagram[..length], b"STOPPING=1");
+}
+
+#[test]
+fn an_interrupt_ends_it_too_and_a_reader_that_left_does_not() {
+    let place = Place::new();
+    let file = place.file("a.bin", 512);
+    let address = format!("{}:4420", address());
+    let mut command = daemon(["--provider", "soft", "--listen", &address]);
+    command.arg(&file);
+    let mut running = Running::start(command);
+    running.line();
+    // Standard output is closed from here on.
+    let Running { child, .. } = &running;
+    let pid = Pid::from_child(child);
+    running.lines = {
+        let empty = Command::new("true").stdout(Stdio::piped()).spawn().and_then(|mut child| {
+            let out = child.stdout.take().expect("piped");
+            child.wait()?;
+            Ok(out)
+        });
+        BufReader::new(empty.expect("it starts")).lines()
+    };
+    kill_process(pid, Signal::USR1).expect("it lives");
+    kill_process(pid, Signal::INT).expect("it lives");
+    assert!(running.wait().success());
+}
