@@ -212,14 +212,6 @@ impl Requester {
         Err(Failure { position: self.position_of(psn), status })
     }
 
-    /// Moves `next` forward to `to`, without sending.
-    fn skip_to(&mut self, to: Psn) {
-        self.next = to;
-        while self.cursor < self.started && !to.is_before(self.queue.get(self.cursor).end()) {
-            self.cursor += 1;
-        }
-    }
-
     /// The request that packet `psn`, which was sent and is not done, belongs to.
     fn position_of(&self, psn: Psn) -> u64 {
         (self.queue.head()..self.started)

@@ -249,7 +249,7 @@ impl Requester {
                 }
             }
         }
-        self.sent(now, 1, bth.ack_request, last, limits, out);
+        self.sent(now, 1, bth.ack_request, limits, out);
         Ok(true)
     }
 
@@ -277,8 +277,7 @@ impl Requester {
         let mut bth = Bth::new(self.peer, self.next);
         bth.ack_request = true;
         out.start(bth, &Message::ReadRequest(Reth { addr, rkey, length }), 0);
-        let last = index + packets == entry.packets;
-        self.sent(now, packets, true, last, limits, out);
+        self.sent(now, packets, true, limits, out);
         true
     }
 
@@ -302,7 +301,6 @@ impl Requester {
         now: Time,
         packets: u32,
         asked: bool,
-        last: bool,
         limits: &Limits<'_>,
         out: &mut Transmit,
     ) {
@@ -315,11 +313,10 @@ impl Requester {
             self.unasked = 0;
             self.asked = Some(self.next);
         }
-        self.next = self.next.plus(packets);
+        self.skip_to(self.next.plus(packets));
         if self.high.is_before(self.next) {
             self.high = self.next;
         }
-        self.cursor += u64::from(last);
         self.patience.sent(now, limits.window.retransmit_after());
     }
 
@@ -338,6 +335,15 @@ impl Requester {
         end || self.probe.is_some()
             || self.unasked >= limits.window.ask_after()
             || !waiting && limits.window.is_closing()
+    }
+
+    /// Moves `next` forward to `to`, and the cursor to the request that it belongs to. What was done locally in
+    /// between is not done again.
+    pub(super) fn skip_to(&mut self, to: Psn) {
+        self.next = to;
+        while self.cursor < self.started && !to.is_before(self.queue.get(self.cursor).end()) {
+            self.cursor += 1;
+        }
     }
 
     /// Sets `next` back to the oldest packet that is not acknowledged. That packet leaves first, alone.

@@ -4,9 +4,10 @@ use core::time::Duration;
 use std::collections::VecDeque;
 use std::vec::Vec;
 
+use super::memory::{BASE, REMOTE_READ};
 use super::pair::*;
 use crate::PathMtu;
-use crate::rc::{SendOp, Status, Work};
+use crate::rc::{Bind, SendOp, Status, Work};
 
 /// A workload in which every message is different, checked against what it should have done: each end sends,
 /// writes and reads; memory that one operation touches belongs to it until it completes.
@@ -88,14 +89,19 @@ impl Workload {
                 1 => self.pair.rng.below(SLOT as u64),
                 _ => self.pair.rng.below(5000),
             } as usize;
-            let data = self.pair.rng.bytes(length);
+            let mut data = self.pair.rng.bytes(length);
             let (own, peers) = (OWN + slot * SLOT, PEERS + slot * SLOT);
-            let kind = self.pair.rng.below(3);
+            let kind = self.pair.rng.below(4);
             let (work, op) = match kind {
+                3 => (Work::Bind, bind(wr_id)),
                 0 => (Work::Send, SendOp::Send),
                 1 => (Work::RdmaWrite, write_to(peers)),
                 _ => (Work::RdmaRead, read_from(peers)),
             };
+            if kind == 3 {
+                data.clear();
+            }
+            let length = data.len();
             let source = if kind == 2 { (1 - end, peers) } else { (end, own) };
             self.pair.ends[source.0].memory.bytes[source.1..source.1 + length]
                 .copy_from_slice(&data);
@@ -132,6 +138,18 @@ impl Workload {
             self.done += 1;
         }
     }
+}
+
+/// Opens a window with a key of its own.
+fn bind(number: u64) -> SendOp {
+    SendOp::Bind(Bind {
+        window: number,
+        rkey: 0x8000_0000 | number as u32,
+        region: u64::from(KEY),
+        addr: BASE,
+        length: 1,
+        access: REMOTE_READ,
+    })
 }
 
 fn faulty(seed: u64, loss: u64, duplication: u64, jitter_us: u64) -> Options {
