@@ -14,7 +14,8 @@ pub struct SoftOptions {
     pub groups: usize,
     /// Where its random numbers begin; `None` takes the system's.
     pub seed: Option<u64>,
-    /// The receive buffer of each socket; `None` asks for as much as helps. What is granted is read back.
+    /// The receive buffer of each socket, as `SO_RCVBUF` takes it (Linux reserves twice as much, for its own
+    /// bookkeeping); `None` asks for as much as helps. What is granted is read back.
     pub receive_buffer_bytes: Option<usize>,
     /// The largest path MTU, in bytes of payload, that connections may use; `None` takes what the route
     /// allows.

@@ -20,7 +20,7 @@ const UDP_NO_CHECK6_RX: i32 = 102;
 const PMTUDISC_DO: i32 = 2;
 
 /// What one socket's receive buffer is asked to be, when nobody says.
-const RECEIVE_BUFFER_BYTES: usize = 16 << 20;
+const RECEIVE_BUFFER_BYTES: usize = 8 << 20;
 const SEND_BUFFER_BYTES: usize = 4 << 20;
 
 /// Ports for an endpoint other than 4791, below the flow ports.
@@ -180,11 +180,10 @@ fn plain(ip: IpAddr) -> Result<Socket, OpenError> {
 fn grow_receive_buffer(socket: &UdpSocket, options: &SoftOptions) -> usize {
     let socket = socket2::SockRef::from(socket);
     let wanted = options.receive_buffer_bytes.unwrap_or(RECEIVE_BUFFER_BYTES);
-    // The kernel doubles what it is asked for, to have room for its own overhead.
-    let asked = i32::try_from(wanted / 2).unwrap_or(i32::MAX);
+    let asked = i32::try_from(wanted).unwrap_or(i32::MAX);
     // Refused without CAP_NET_ADMIN; then the limit of `net.core.rmem_max` holds.
     if set_flag(&*socket, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, asked).is_err() {
-        let _ = socket.set_recv_buffer_size(wanted / 2);
+        let _ = socket.set_recv_buffer_size(wanted);
     }
     socket.recv_buffer_size().unwrap_or(0)
 }

@@ -25,6 +25,11 @@ impl SoftBench {
         Self { start: Instant::now(), receive_buffer_bytes: None, port: PortChoice::Roce }
     }
 
+    /// The same clock and options, for another thread.
+    pub fn again(&self) -> Self {
+        Self { start: self.start, receive_buffer_bytes: self.receive_buffer_bytes, port: self.port }
+    }
+
     pub fn options(&self, groups: usize) -> SoftOptions {
         let mut options = SoftOptions::new(address(), self.port);
         options.groups = groups;

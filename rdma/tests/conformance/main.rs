@@ -7,6 +7,7 @@ mod buffer;
 mod connections;
 mod errors;
 mod faults;
+mod sockets;
 mod transfers;
 mod windows;
 mod world;

@@ -76,7 +76,10 @@ pub fn messages_are_scattered_and_gathered<B: Bench>(bench: B) {
 }
 
 pub fn writes_land_exactly<B: Bench>(bench: B) {
-    let mut world = World::new(bench);
+    writes_in(World::new(bench));
+}
+
+pub fn writes_in<B: Bench>(mut world: World<B>) {
     let (left, _right) = world.connect();
     let mut source = world.buffer(0, 1 << 20);
     source.fill(3);

@@ -1,0 +1,436 @@
+//! What only real sockets and threads can show.
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use rdma::soft::{OpenError, PortChoice, Soft, SoftDevice, SoftOptions, local_address_for};
+use rdma::{
+    ConnOptions, ConnectionManager, Device, Group, GroupConfig, GroupStats, Op, RecvWr, SendFlags,
+    SendWr, Sge, Wc, WcOpcode, WcStatus,
+};
+
+use crate::benches::{SoftBench, address, wait_for_any};
+use crate::buffer::{Buffer, everything, pattern};
+use crate::transfers;
+use crate::world::{Bench, End, Host, QP, World, params};
+
+/// A host that a thread of its own turns.
+struct Running {
+    stop: Arc<AtomicBool>,
+    thread: thread::JoinHandle<Host<Soft>>,
+}
+
+impl Running {
+    /// Starts turning a host; each completion goes to `handle`.
+    fn start(
+        mut host: Host<Soft>,
+        start: SoftBench,
+        mut handle: impl FnMut(&mut Host<Soft>, Wc) + Send + 'static,
+    ) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = stop.clone();
+        let thread = thread::spawn(move || {
+            while !stopped.load(Ordering::Relaxed) {
+                let now = start.now();
+                let busy = host.turn(now);
+                while let Some(wc) = host.wcs.pop_front() {
+                    handle(&mut host, wc);
+                }
+                host.group.flush(now);
+                if !busy {
+                    let timeout = host.deadline().map(|deadline| deadline - start.now());
+                    let limit = Duration::from_millis(5);
+                    wait_for_any(&[&host], Some(timeout.map_or(limit, |t| t.min(limit))));
+                }
+            }
+            host
+        });
+        Self { stop, thread }
+    }
+
+    fn stop(self) -> Host<Soft> {
+        self.stop.store(true, Ordering::Relaxed);
+        self.thread.join().expect("the host's thread")
+    }
+}
+
+fn push(group: &mut <Soft as rdma::Provider>::Group, end: End, wr_id: u64, op: Op, sges: &[Sge]) {
+    let wr = SendWr { wr_id, op, flags: SendFlags::SIGNALED, sges };
+    // SAFETY: the tests keep their buffers until the end.
+    unsafe { group.push_send(end.qp, &wr) }.expect("push_send");
+}
+
+fn push_recv(group: &mut <Soft as rdma::Provider>::Group, end: End, wr_id: u64, sges: &[Sge]) {
+    // SAFETY: the tests keep their buffers until the end.
+    unsafe { group.push_recv(end.qp, &RecvWr { wr_id, sges }) }.expect("push_recv");
+}
+
+/// A target in miniature on its own thread: each request is answered with data and a response.
+#[test]
+fn two_threads_request_and_respond() {
+    const SLOTS: u64 = 16;
+    const LENGTH: usize = 20_000;
+    let mut world = World::new(SoftBench::new());
+    let (left, right) = world.connect();
+    let ours = world.buffer(0, SLOTS as usize * (LENGTH + 64));
+    let mut theirs = world.buffer(1, LENGTH + SLOTS as usize * 64);
+    theirs.fill(9);
+    let (addr, rkey) = (ours.addr(), ours.rkey());
+    for slot in 0..SLOTS {
+        world.recv(right, slot, &[theirs.sge(LENGTH + slot as usize * 64, 64)]);
+    }
+    let host = world.hosts.pop().expect("host 1");
+    let responder = Running::start(host, world.bench.again(), move |host, wc| {
+        assert!(wc.is_success(), "{wc:?}");
+        if wc.opcode != WcOpcode::RECV {
+            return;
+        }
+        let slot = wc.wr_id;
+        push_recv(&mut host.group, right, slot, &[theirs.sge(LENGTH + slot as usize * 64, 64)]);
+        let request = theirs.read(LENGTH + slot as usize * 64, 8);
+        let asked = u64::from_ne_bytes(request.try_into().expect("eight bytes"));
+        let remote_addr = addr + asked * (LENGTH as u64 + 64);
+        push(
+            &mut host.group,
+            right,
+            100,
+            Op::RdmaWrite { remote_addr, rkey },
+            &[theirs.sge(0, LENGTH)],
+        );
+        push(&mut host.group, right, 101, Op::Send, &[theirs.sge(0, 16)]);
+    });
+    let mut ours = ours;
+    let expected = pattern(9, LENGTH);
+    for _ in 0..200 {
+        for slot in 0..SLOTS {
+            let at = slot as usize * (LENGTH + 64);
+            ours.write(at, &vec![0; LENGTH]);
+            ours.write(at + LENGTH, &slot.to_ne_bytes());
+            world.recv(left, slot, &[ours.sge(at + LENGTH + 8, 16)]);
+            world.send(left, 50, Op::Send, SendFlags::NONE, &[ours.sge(at + LENGTH, 8)]);
+        }
+        world.flush(left);
+        for _ in 0..2 * SLOTS {
+            assert!(world.completion(0).is_success());
+        }
+        for slot in 0..SLOTS as usize {
+            assert!(ours.read(slot * (LENGTH + 64), LENGTH) == expected, "the response came first");
+        }
+    }
+    responder.stop();
+}
+
+/// One thread drops the memory that another's group receives into: from then on it does not change.
+#[test]
+fn memory_is_quiet_once_its_region_was_dropped() {
+    const CONNECTIONS: usize = 24;
+    let mut world = World::new(SoftBench::new());
+    let to = world.listen(1);
+    let mut ends = Vec::new();
+    for _ in 0..CONNECTIONS {
+        let left = world.ask(0, to, &ConnOptions::default(), &QP, &params());
+        let (conn, _) = world.requested(1);
+        let right = world.accept(1, conn, &QP, &params());
+        world.established(left);
+        world.established(right);
+        ends.push(left);
+    }
+    let device = world.hosts[1].device.clone();
+    let mut source = world.buffer(0, 1 << 20);
+    source.write(0, &vec![0xFF; 1 << 20]);
+    let running =
+        Running::start(world.hosts.pop().expect("host 1"), world.bench.again(), |_, _| {});
+    for left in ends {
+        let mut sink = Buffer::<Soft>::new(&device, 1 << 20, everything());
+        let op = Op::RdmaWrite { remote_addr: sink.addr(), rkey: sink.rkey() };
+        for _ in 0..8 {
+            world.send(left, 1, op, SendFlags::NONE, &[source.sge(0, 1 << 20)]);
+        }
+        world.flush(left);
+        world.until("the first bytes", |_| (sink.read(0, 1) == [0xFF]).then_some(()));
+        sink.deregister();
+        sink.write(0, &vec![0; 1 << 20]);
+        let statuses: Vec<_> = (0..8).map(|_| world.completion(0).status).collect();
+        assert!(statuses.contains(&WcStatus::REMOTE_ACCESS_ERROR), "{statuses:?}");
+        assert!(sink.all() == vec![0; 1 << 20], "written after the drop");
+    }
+    running.stop();
+}
+
+/// A stock receive buffer, and 64 queue pairs that all write at once.
+#[test]
+fn many_senders_share_a_small_receive_buffer() {
+    const SENDERS: usize = 64;
+    let mut bench = SoftBench::new();
+    bench.receive_buffer_bytes = Some(212_992);
+    let mut world = World::new(bench);
+    let to = world.listen(1);
+    let mut ends = Vec::new();
+    for _ in 0..SENDERS {
+        let left = world.ask(0, to, &ConnOptions::default(), &QP, &params());
+        let (conn, _) = world.requested(1);
+        let right = world.accept(1, conn, &QP, &params());
+        world.established(left);
+        world.established(right);
+        ends.push(left);
+    }
+    let mut source = world.buffer(0, 1 << 17);
+    source.fill(1);
+    let sink = world.buffer(1, SENDERS << 17);
+    let running =
+        Running::start(world.hosts.pop().expect("host 1"), world.bench.again(), |_, _| {});
+    for _ in 0..10 {
+        for (index, &left) in ends.iter().enumerate() {
+            let remote_addr = sink.addr() + (index << 17) as u64;
+            let op = Op::RdmaWrite { remote_addr, rkey: sink.rkey() };
+            world.send(left, 1, op, SendFlags::NONE, &[source.sge(0, 1 << 17)]);
+        }
+        world.flush(ends[0]);
+        for _ in 0..SENDERS {
+            world.expect(0, 1, WcStatus::SUCCESS);
+        }
+    }
+    let stats = world.hosts[0].group.stats();
+    let receiver = running.stop();
+    let expected = source.all();
+    for index in 0..SENDERS {
+        assert!(sink.read(index << 17, 1 << 17) == expected);
+    }
+    assert!(
+        stats.packets_retransmitted * 100 < stats.packets_sent,
+        "{} of {} packets were sent again; the receiver: {:?}",
+        stats.packets_retransmitted,
+        stats.packets_sent,
+        receiver.group.stats()
+    );
+}
+
+/// Reads are bounded by the reader's own buffer.
+#[test]
+fn many_reads_into_a_small_receive_buffer() {
+    let mut bench = SoftBench::new();
+    bench.receive_buffer_bytes = Some(212_992);
+    let mut world = World::new(bench);
+    let (left, _right) = world.connect();
+    let sink = world.buffer(0, 8 << 20);
+    let mut source = world.buffer(1, 8 << 20);
+    source.fill(2);
+    let running =
+        Running::start(world.hosts.pop().expect("host 1"), world.bench.again(), |_, _| {});
+    for part in 0..8 {
+        let at = part << 20;
+        let op = Op::RdmaRead { remote_addr: source.addr() + at as u64, rkey: source.rkey() };
+        world.send(left, part as u64, op, SendFlags::NONE, &[sink.sge(at, 1 << 20)]);
+    }
+    world.flush(left);
+    for part in 0..8 {
+        world.expect(0, part, WcStatus::SUCCESS);
+    }
+    assert!(sink.all() == source.all());
+    let responder = running.stop().group.stats();
+    assert!(
+        responder.packets_retransmitted * 100 < responder.packets_sent,
+        "{} of {} response packets were sent again",
+        responder.packets_retransmitted,
+        responder.packets_sent
+    );
+}
+
+/// Trains: far fewer system calls than packets, both ways.
+#[test]
+fn packets_travel_in_trains() {
+    let mut world = World::new(SoftBench::new());
+    let (left, _right) = world.connect();
+    let source = world.buffer(0, 1 << 20);
+    let sink = world.buffer(1, 1 << 20);
+    let op = Op::RdmaWrite { remote_addr: sink.addr(), rkey: sink.rkey() };
+    let before: Vec<GroupStats> = world.hosts.iter().map(|host| host.group.stats()).collect();
+    for _ in 0..10 {
+        world.post(left, 1, op, &[source.sge(0, 1 << 20)]);
+        world.expect(0, 1, WcStatus::SUCCESS);
+    }
+    let after: Vec<GroupStats> = world.hosts.iter().map(|host| host.group.stats()).collect();
+    let sent = after[0].packets_sent - before[0].packets_sent;
+    let calls = after[0].send_calls - before[0].send_calls;
+    assert!(sent >= 8 * calls, "{sent} packets in {calls} calls");
+    let received = after[1].packets_received - before[1].packets_received;
+    let calls = after[1].receive_calls - before[1].receive_calls;
+    assert!(received >= 4 * calls, "{received} packets in {calls} calls");
+}
+
+/// The packets of each group's queue pairs find it, whichever socket they come to.
+#[test]
+fn queue_pairs_live_in_groups_of_their_own() {
+    const GROUPS: usize = 4;
+    let mut world = World::new(SoftBench::new());
+    let config = GroupConfig { completions: 64, queue_pairs: 4, completion_vector: 0 };
+    world.hosts.truncate(1);
+    let device = world.bench.device(GROUPS);
+    world.hosts.push(Host::new(device.clone()));
+    let mut more: Vec<_> = (1..GROUPS).map(|_| device.group(&config).expect("group")).collect();
+    assert!(device.group(&config).is_err(), "no more groups than it was opened for");
+    let to = world.listen(1);
+    let buffers = [world.buffer(0, 65_536), world.buffer(1, 65_536 * GROUPS)];
+    let mut lefts = Vec::new();
+    for index in 0..GROUPS {
+        let left = world.ask(0, to, &ConnOptions::default(), &QP, &params());
+        let (conn, _) = world.requested(1);
+        let Host { group: first, cm, .. } = &mut world.hosts[1];
+        let adopt = |group: &mut <Soft as rdma::Provider>::Group,
+                     cm: &mut <Soft as rdma::Provider>::Cm| {
+            let handle = group.handle();
+            let qp = cm.create_qp(conn, &handle, &QP).expect("create_qp");
+            let end = End { host: 1, qp: group.adopt(qp), conn };
+            push_recv(group, end, index as u64, &[buffers[1].sge(index * 65_536, 65_536)]);
+        };
+        match index.checked_sub(1) {
+            Some(other) => adopt(&mut more[other], cm),
+            None => adopt(first, cm),
+        }
+        let now = world.now();
+        world.hosts[1].cm.accept(now, conn, &params()).expect("accept");
+        world.until("established", |world| {
+            let now = world.now();
+            let mut wcs = [Wc::default(); 1];
+            more.iter_mut().for_each(|group| assert_eq!(group.poll(now, &mut wcs), 0));
+            let both = world.hosts.iter().all(|host| !host.events.is_empty());
+            both.then_some(())
+        });
+        world.hosts.iter_mut().for_each(|host| host.events.clear());
+        lefts.push(left);
+    }
+    for &left in &lefts {
+        world.send(left, 7, Op::Send, SendFlags::NONE, &[buffers[0].sge(0, 65_536)]);
+    }
+    world.flush(lefts[0]);
+    let mut seen = BTreeSet::new();
+    world.until("all messages", |world| {
+        let now = world.now();
+        for group in &mut more {
+            let mut wcs = [Wc::default(); 4];
+            let count = group.poll(now, &mut wcs);
+            seen.extend(wcs[..count].iter().map(|wc| (wc.wr_id, wc.status.0)));
+        }
+        seen.extend(world.hosts[1].wcs.drain(..).map(|wc| (wc.wr_id, wc.status.0)));
+        (seen.len() == GROUPS).then_some(())
+    });
+    assert!(seen.iter().all(|&(_, status)| status == WcStatus::SUCCESS.0));
+    for _ in 0..GROUPS {
+        world.expect(0, 7, WcStatus::SUCCESS);
+    }
+}
+
+#[test]
+fn an_initiator_shares_the_address_of_a_target() {
+    let mut world = World::new(SoftBench::new());
+    let ip = world.hosts[1].device.local_ip();
+    let device = SoftDevice::open(&SoftOptions::new(ip, PortChoice::Any)).expect("another port");
+    let port = device.endpoint().port();
+    assert!((1024..0xC000).contains(&port) && port != 4791, "port {port}");
+    world.hosts[0] = Host::new(device);
+    let (left, right) = world.connect();
+    let mut buffers = [world.buffer(0, 100_000), world.buffer(1, 100_000)];
+    buffers[0].fill(1);
+    world.recv(right, 1, &[buffers[1].sge(0, 100_000)]);
+    world.post(left, 2, Op::Send, &[buffers[0].sge(0, 100_000)]);
+    world.expect(1, 1, WcStatus::SUCCESS);
+    world.expect(0, 2, WcStatus::SUCCESS);
+    assert!(buffers[1].all() == buffers[0].all());
+}
+
+struct Ipv6Bench(SoftBench);
+
+impl Bench for Ipv6Bench {
+    type Provider = Soft;
+
+    fn device(&mut self, groups: usize) -> SoftDevice {
+        // There is one loopback address; the second device finds a port of its own, and the first is any.
+        let mut options = SoftOptions::new(Ipv6Addr::LOCALHOST.into(), PortChoice::Any);
+        options.groups = groups;
+        SoftDevice::open(&options).expect("open over IPv6")
+    }
+
+    fn now(&self) -> rdma::Time {
+        self.0.now()
+    }
+
+    fn wait(&mut self, hosts: &[&Host<Soft>], deadline: Option<rdma::Time>) {
+        self.0.wait(hosts, deadline);
+    }
+
+    fn nobody(&mut self) -> IpAddr {
+        self.0.nobody()
+    }
+}
+
+#[test]
+fn ipv6_works() {
+    let listener = SoftOptions::new(Ipv6Addr::LOCALHOST.into(), PortChoice::Roce);
+    let device = match SoftDevice::open(&listener) {
+        Ok(device) => device,
+        Err(error) => return eprintln!("skipped: {error}"),
+    };
+    let mut bench = Ipv6Bench(SoftBench::new());
+    let active = bench.device(1);
+    let hosts = vec![Host::new(active), Host::new(device)];
+    transfers::writes_in(World { hosts, bench });
+}
+
+#[test]
+fn what_cannot_be_opened_says_why() {
+    let ip = address();
+    let first = SoftDevice::open(&SoftOptions::new(ip, PortChoice::Roce)).expect("the first");
+    let taken = SoftDevice::open(&SoftOptions::new(ip, PortChoice::Roce)).err().expect("taken");
+    let text = taken.to_string();
+    assert!(text.contains("4791") && text.contains(&std::process::id().to_string()), "{text}");
+    drop(first);
+    SoftDevice::open(&SoftOptions::new(ip, PortChoice::Roce)).expect("free again");
+    let foreign: IpAddr = "192.0.2.1".parse().unwrap();
+    let error = SoftDevice::open(&SoftOptions::new(foreign, PortChoice::Any)).err();
+    assert!(matches!(error, Some(OpenError::NotLocal(address)) if address == foreign));
+    let wildcard: IpAddr = "0.0.0.0".parse().unwrap();
+    let error = SoftDevice::open(&SoftOptions::new(wildcard, PortChoice::Any)).err();
+    assert!(matches!(error, Some(OpenError::Wildcard(_))));
+    let mut none = SoftOptions::new(ip, PortChoice::Any);
+    none.groups = 0;
+    assert!(matches!(SoftDevice::open(&none).err(), Some(OpenError::Groups(0))));
+}
+
+#[test]
+fn a_route_names_its_local_address() {
+    assert_eq!(local_address_for("127.9.8.7".parse().unwrap()).unwrap().to_string(), "127.0.0.1");
+}
+
+/// The bytes of strangers are dropped and counted, and disturb nobody.
+#[test]
+fn strangers_are_ignored() {
+    let mut world = World::new(SoftBench::new());
+    let (left, right) = world.connect();
+    let qpn = world.hosts[1].group.qpn(right.qp);
+    let endpoint = SocketAddr::new(world.hosts[1].device.local_ip(), 4791);
+    let stranger = std::net::UdpSocket::bind(SocketAddr::new(address(), 0)).unwrap();
+    for length in [0, 1, 11, 12, 16, 64, 1500, 60_000] {
+        let mut bytes = pattern(length as u64, length);
+        stranger.send_to(&bytes, endpoint).unwrap();
+        if length >= 12 {
+            // As if it were for the queue pair, then for the connection manager, then for nobody.
+            for qpn in [qpn, 1, 0xFF_FF01] {
+                bytes[..2].copy_from_slice(&[0x04, 0x40]);
+                bytes[4..8].copy_from_slice(&qpn.to_be_bytes());
+                stranger.send_to(&bytes, endpoint).unwrap();
+            }
+        }
+    }
+    let sink = world.buffer(1, 64);
+    world.recv(right, 1, &[sink.sge(0, 64)]);
+    world.post(left, 2, Op::Send, &[]);
+    world.expect(1, 1, WcStatus::SUCCESS);
+    world.expect(0, 2, WcStatus::SUCCESS);
+    assert!(world.hosts[1].group.stats().packets_dropped > 0);
+    assert!(world.hosts[1].device.stats().mads_dropped > 0);
+    assert_eq!(sink.all(), vec![0; 64]);
+}
