@@ -62,7 +62,9 @@ impl<P: Provider> Core<P> {
             QueueKind::Io => self.next_io_queue(key),
             QueueKind::Admin => {
                 let admin = *controller.queues.first()?;
-                (self.queues[admin as usize].room() > RESERVED_SLOTS).then_some(admin)
+                let queue = &self.queues[admin as usize];
+                let reserved = RESERVED_SLOTS.min(usize::from(queue.depth()) / 2);
+                (queue.room() > reserved).then_some(admin)
             }
         }
     }

@@ -1,0 +1,238 @@
+//! A target that does what it should.
+
+use feedrail_initiator::{ErrorKind, Grant, RegionSlice};
+use nvme_proto::{AdminOpcode, NvmOpcode};
+
+use crate::fake::{pattern, set_file};
+use crate::world::{World, read_range, write_range};
+
+fn expected(offset: usize, length: usize) -> Vec<u8> {
+    (offset..offset + length).map(pattern).collect()
+}
+
+#[test]
+fn connects_and_identifies() {
+    let mut world = World::new(64);
+    let (controller, namespace) = world.open();
+    assert_eq!(namespace.size_bytes(), 64 * 512);
+    assert_eq!(namespace.info().uuid, Some([7; 16]));
+    let limits = controller.limits().unwrap();
+    assert_eq!((limits.io_queues, limits.max_transfer_bytes), (1, 128 << 10));
+    let listing = controller.active_namespaces();
+    assert_eq!(world.run(listing).unwrap(), [nvme_proto::Nsid(1)]);
+}
+
+#[test]
+fn reads_any_range_exactly() {
+    for grant in [Grant::Persistent, Grant::PerCommand] {
+        let mut world = World::new(1024);
+        let (_controller, namespace) = world.open();
+        let end = 1024 * 512;
+        for (offset, length) in [
+            (0, 512),
+            (0, 1),
+            (1, 1),
+            (511, 2),
+            (512, 512),
+            (100, 40_000),
+            (0, 300_000),
+            (7, 300_000),
+            (512, 262_144),
+            (end - 1, 1),
+            (end - 70_001, 70_001),
+            (0, end),
+        ] {
+            let outcome = world.read(&namespace, offset as u64, length, grant);
+            outcome.result.unwrap();
+            assert!(outcome.slice[..] == expected(offset, length)[..], "{offset} {length}");
+        }
+    }
+}
+
+#[test]
+fn a_range_of_no_length_is_read_at_once_and_one_past_the_end_is_an_error() {
+    let mut world = World::new(8);
+    let (_controller, namespace) = world.open();
+    world.read(&namespace, 4096, 0, Grant::Persistent).result.unwrap();
+    for (offset, length) in [(4096, 1), (4095, 2), (u64::MAX, 1), (u64::MAX, 0), (4097, 0)] {
+        let error = world.read(&namespace, offset, length, Grant::Persistent).result.unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::OutOfRange { size_bytes: 4096 }), "{error}");
+    }
+}
+
+#[test]
+fn the_exact_length_of_a_file_is_the_end() {
+    let mut world = World::new(8);
+    set_file(&mut world.fake.namespace, 7 * 512 + 13, "shard-00001.tar");
+    let (_controller, namespace) = world.open();
+    assert_eq!(namespace.size_bytes(), 7 * 512 + 13);
+    assert_eq!(namespace.info().name.as_deref(), Some("shard-00001.tar"));
+    let outcome = world.read(&namespace, 0, 7 * 512 + 13, Grant::Persistent);
+    outcome.result.unwrap();
+    assert_eq!(outcome.slice[..], expected(0, 7 * 512 + 13)[..]);
+    let outcome = world.read(&namespace, 7 * 512, 14, Grant::Persistent);
+    assert!(matches!(outcome.result.unwrap_err().kind(), ErrorKind::OutOfRange { .. }));
+}
+
+#[test]
+fn a_length_that_does_not_fit_the_blocks_is_not_believed() {
+    let mut world = World::new(8);
+    set_file(&mut world.fake.namespace, 9 * 512, "liar");
+    let (_controller, namespace) = world.open();
+    assert_eq!((namespace.size_bytes(), namespace.info().name.as_deref()), (8 * 512, None));
+}
+
+#[test]
+fn a_batch_has_a_result_for_each_range_in_order() {
+    let mut world = World::new(1024);
+    let (_controller, namespace) = world.open();
+    let samples = RegionSlice::allocate(200 * 1000, Grant::Persistent).unwrap().chunks(1000);
+    let ranges: Vec<_> = samples
+        .enumerate()
+        .map(|(i, into)| {
+            let offset = if i == 77 { 1 << 30 } else { i as u64 * 2003 };
+            read_range(&namespace, offset, into)
+        })
+        .collect();
+    let reading = world.host.read_many(ranges);
+    let outcomes = world.run(reading);
+    assert_eq!(outcomes.len(), 200);
+    for (i, outcome) in outcomes.iter().enumerate() {
+        assert_eq!(outcome.result.is_ok(), i != 77);
+        if i != 77 {
+            assert_eq!(outcome.slice[..], expected(i * 2003, 1000)[..]);
+        }
+    }
+}
+
+#[test]
+fn slices_come_back_in_one_piece() {
+    let mut world = World::new(64);
+    let (_controller, namespace) = world.open();
+    let whole = RegionSlice::allocate(8192, Grant::Persistent).unwrap();
+    let ranges: Vec<_> = whole
+        .chunks(1024)
+        .enumerate()
+        .map(|(i, s)| read_range(&namespace, i as u64 * 1024, s))
+        .collect();
+    let reading = world.host.read_many(ranges);
+    let slices = world.run(reading).into_iter().map(|outcome| outcome.slice);
+    let whole = slices.reduce(|a, b| a.join(b).unwrap()).unwrap();
+    assert_eq!(whole[..], expected(0, 8192)[..]);
+}
+
+#[test]
+fn writes_any_range_and_nothing_else() {
+    let mut world = World::new(1024);
+    let (_controller, namespace) = world.open();
+    let mut model = world.fake.disk.to_vec();
+    for (i, (offset, length)) in [
+        (0, 512),
+        (3, 5),
+        (511, 2),
+        (1000, 40_000),
+        (512, 4096),
+        (65_536, 200_000),
+        (70_000, 300_001),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let bytes = vec![0x40 + i as u8; length];
+        world.write(&namespace, offset as u64, &bytes).result.unwrap();
+        model[offset..offset + length].copy_from_slice(&bytes);
+        assert!(world.fake.disk[..] == model[..], "{offset} {length}");
+    }
+}
+
+#[test]
+fn small_aligned_writes_go_with_the_command() {
+    let mut world = World::new(64);
+    let (_controller, namespace) = world.open();
+    world.write(&namespace, 0, &[1; 4096]).result.unwrap();
+    world.write(&namespace, 4096, &[2; 4608]).result.unwrap();
+    let with_data =
+        world.fake.count(|seen| seen.sqe.opcode == NvmOpcode::WRITE.0 && seen.in_capsule == 4096);
+    assert_eq!((with_data, world.host.counters().in_capsule_writes), (1, 1));
+    assert!(world.fake.disk[..4096] == [1; 4096] && world.fake.disk[4096..8704] == [2; 4608]);
+}
+
+#[test]
+fn neighbours_in_one_block_do_not_undo_each_other() {
+    let mut world = World::new(64);
+    let (_controller, namespace) = world.open();
+    let whole = RegionSlice::from_vec((0..4000).map(|i| i as u8).collect(), Grant::Persistent);
+    let ranges: Vec<_> = whole
+        .chunks(100)
+        .enumerate()
+        .map(|(i, s)| write_range(&namespace, 50 + i as u64 * 100, s))
+        .collect();
+    let writing = world.host.write_many(ranges);
+    for outcome in world.run(writing) {
+        outcome.result.unwrap();
+    }
+    let written: Vec<u8> = (0..4000).map(|i| i as u8).collect();
+    assert_eq!(world.fake.disk[50..4050], written[..]);
+    assert_eq!(world.fake.disk[..50], expected(0, 50)[..]);
+    assert_eq!(world.fake.disk[4050..8192], expected(4050, 8192 - 4050)[..]);
+}
+
+#[test]
+fn in_flight_are_no_more_than_the_target_takes() {
+    let mut world = World::new(1024);
+    world.fake.crqsize = 3;
+    let (controller, namespace) = world.open();
+    assert_eq!(controller.limits().unwrap().queue_depth, 3);
+    let ranges: Vec<_> = RegionSlice::allocate(64 * 512, Grant::Persistent)
+        .unwrap()
+        .chunks(512)
+        .enumerate()
+        .map(|(i, s)| read_range(&namespace, i as u64 * 512, s))
+        .collect();
+    let reading = world.host.read_many(ranges);
+    assert!(world.run(reading).iter().all(|outcome| outcome.result.is_ok()));
+}
+
+#[test]
+fn an_idle_host_stays_connected() {
+    let mut world = World::new(8);
+    let (_controller, namespace) = world.open();
+    world.pass(std::time::Duration::from_secs(50));
+    let alive = world.fake.count(|seen| seen.sqe.opcode == AdminOpcode::KEEP_ALIVE.0);
+    assert!((19..=21).contains(&alive), "{alive}");
+    world.read(&namespace, 0, 512, Grant::Persistent).result.unwrap();
+    assert_eq!((world.fake.connections, world.host.counters().connections_lost), (2, 0));
+}
+
+#[test]
+fn the_last_handle_ends_the_connection() {
+    let mut world = World::new(8);
+    let (controller, namespace) = world.open();
+    drop(controller);
+    world.read(&namespace, 0, 512, Grant::Persistent).result.unwrap();
+    drop(namespace);
+    world.pass(std::time::Duration::from_secs(5));
+    let shutdowns = world.fake.count(|seen| {
+        seen.sqe.is_fabrics()
+            && seen.sqe.fabrics_type() == nvme_proto::FabricsType::PROPERTY_SET
+            && seen.sqe.cdw12.get() & 0xC000 == 0x4000
+    });
+    assert_eq!(shutdowns, 1);
+    assert!(!world.fake.is_connected());
+}
+
+#[test]
+fn several_queues_share_the_load() {
+    let options = feedrail_initiator::ControllerOptions { io_queues: 4, ..Default::default() };
+    let mut world = World::with(1, Default::default(), 1024, options);
+    let (_controller, namespace) = world.open();
+    for i in 0..64 {
+        world.read(&namespace, i * 512, 512, Grant::Persistent).result.unwrap();
+    }
+    for qid in 1..=4 {
+        let share = world.fake.count(|seen| {
+            seen.qid.0 == qid && seen.sqe.opcode == NvmOpcode::READ.0 && !seen.sqe.is_fabrics()
+        });
+        assert_eq!(share, 16);
+    }
+}

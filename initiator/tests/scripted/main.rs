@@ -1,0 +1,6 @@
+//! The initiator against a target that follows a script: first a good one, then ever worse ones.
+
+mod fake;
+mod world;
+
+mod basics;
