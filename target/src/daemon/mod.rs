@@ -8,6 +8,7 @@ mod notify;
 mod report;
 
 use std::ffi::OsString;
+use std::io::IsTerminal as _;
 use std::process::ExitCode;
 
 use clap::Parser as _;
@@ -48,7 +49,10 @@ fn fail(message: &str) -> ExitCode {
 fn start_log(arguments: &Arguments) -> Result<(), String> {
     let filter = tracing_subscriber::EnvFilter::try_new(&arguments.log)
         .map_err(|error| format!("--log \"{}\": {error}", arguments.log))?;
-    let subscriber = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let subscriber = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal());
     // In a process that has a log already this one is not needed.
     let _ = subscriber.with_target(false).try_init();
     Ok(())

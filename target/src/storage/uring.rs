@@ -12,10 +12,19 @@ use io_uring::{IoUring, opcode, squeue};
 use super::engine::{CallId, Engine, EngineStats, Event, FileId, FileRef, SystemCall};
 use super::operation::Part;
 
-/// Entries of the submission queue: what fits one system call.
-const SUBMISSIONS: u32 = 256;
-/// Entries of the completion queue. The kernel keeps what does not fit.
-const COMPLETIONS: u32 = 4096;
+/// Entries of a ring's queues. The kernel keeps the completions that do not fit.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Sizes {
+    submissions: u32,
+    completions: u32,
+}
+
+/// Sizes to try, the wanted ones first.
+const SIZES: [Sizes; 3] = [
+    Sizes { submissions: 256, completions: 4096 },
+    Sizes { submissions: 64, completions: 512 },
+    Sizes { submissions: 16, completions: 64 },
+];
 /// Files that are registered with a ring; further ones work unregistered.
 const FILES: u32 = 1024;
 /// The kernel takes registered buffers of at most this many bytes each.
@@ -87,6 +96,12 @@ pub enum UringError {
          seccomp=unconfined)"
     )]
     Filtered,
+    /// Not even a small ring fits the limit of locked memory.
+    #[error(
+        "cannot set up io_uring: RLIMIT_MEMLOCK leaves no room for it: raise it with `ulimit -l` or \
+         LimitMEMLOCK= of the service"
+    )]
+    Memlock,
     /// Anything else.
     #[error("cannot set up io_uring: {0}")]
     Io(io::Error),
@@ -368,17 +383,39 @@ fn check(entered: io::Result<usize>) {
     }
 }
 
+/// A ring as large as RLIMIT_MEMLOCK allows; kernels from 6.14 on count the queues against it, for all
+/// processes of a user together.
 fn build_ring() -> io::Result<IoUring> {
+    let mut last = io::Error::from_raw_os_error(libc::ENOMEM);
+    for sizes in SIZES {
+        match build_ring_of(sizes) {
+            Err(error) if error.raw_os_error() == Some(libc::ENOMEM) => last = error,
+            Ok(ring) if sizes != SIZES[0] => {
+                tracing::warn!(
+                    "io_uring gets queues of {} instead of {} entries: RLIMIT_MEMLOCK allows no more; \
+                     raise it with `ulimit -l` or LimitMEMLOCK= of the service",
+                    sizes.submissions,
+                    SIZES[0].submissions
+                );
+                return Ok(ring);
+            }
+            ring => return ring,
+        }
+    }
+    Err(last)
+}
+
+fn build_ring_of(sizes: Sizes) -> io::Result<IoUring> {
     let cooperative = IoUring::builder()
-        .setup_cqsize(COMPLETIONS)
+        .setup_cqsize(sizes.completions)
         .setup_single_issuer()
         .setup_defer_taskrun()
         .setup_taskrun_flag()
-        .build(SUBMISSIONS);
+        .build(sizes.submissions);
     match cooperative {
         // Kernels before 6.1 do not know these flags.
         Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
-            IoUring::builder().setup_cqsize(COMPLETIONS).build(SUBMISSIONS)
+            IoUring::builder().setup_cqsize(sizes.completions).build(sizes.submissions)
         }
         ring => ring,
     }
@@ -394,6 +431,7 @@ fn explain(error: io::Error, disabled: &str) -> UringError {
         (Some(libc::EPERM), "2") => UringError::Disabled,
         (Some(libc::EPERM), "1") => UringError::Reserved,
         (Some(libc::EPERM | libc::EACCES), _) => UringError::Filtered,
+        (Some(libc::ENOMEM), _) => UringError::Memlock,
         _ => UringError::Io(error),
     }
 }
