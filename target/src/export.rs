@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use nvme_proto::Nsid;
 
-use crate::backend::{self, OpenError, OpenMode, OpenedBackend};
+use crate::backend::{self, Backend, OpenError, OpenMode, OpenedBackend};
 use crate::config::{Config, DirectoryConfig, Medium, NamespaceConfig, Origin, SubsystemConfig};
 use crate::directory::{self, DirectoryError};
 use crate::identity;
@@ -64,12 +64,27 @@ pub enum Purpose {
     Check,
 }
 
+/// Wraps the backend of a namespace, for tests and experiments.
+pub type Decorate<'a> = &'a dyn Fn(&NamespaceConfig, Arc<dyn Backend>) -> Arc<dyn Backend>;
+
 impl Registry {
     /// Opens all that a configuration exports.
     ///
     /// # Errors
     /// See [`ExportError`]. Nothing stays open then.
     pub fn open(config: &Config, purpose: Purpose) -> Result<Arc<Self>, ExportError> {
+        Self::open_with(config, purpose, &|_, backend| backend)
+    }
+
+    /// As [`Registry::open`], with backends wrapped in decorators.
+    ///
+    /// # Errors
+    /// See [`ExportError`]. Nothing stays open then.
+    pub fn open_with(
+        config: &Config,
+        purpose: Purpose,
+        decorate: Decorate<'_>,
+    ) -> Result<Arc<Self>, ExportError> {
         let mut namespaces = Vec::new();
         let mut subsystems = Vec::with_capacity(config.subsystems.len());
         for subsystem in &config.subsystems {
@@ -77,7 +92,7 @@ impl Registry {
             distinct(&listed)?;
             let first = namespaces.len();
             for namespace in &listed {
-                namespaces.push(open(namespaces.len(), namespace)?);
+                namespaces.push(open(namespaces.len(), namespace, decorate)?);
             }
             subsystems.push(Arc::new(Subsystem::new(subsystem, namespaces[first..].to_vec())));
         }
@@ -145,11 +160,15 @@ fn distinct(namespaces: &[NamespaceConfig]) -> Result<(), ExportError> {
     Ok(())
 }
 
-fn open(index: usize, config: &NamespaceConfig) -> Result<Arc<Namespace>, ExportError> {
+fn open(
+    index: usize,
+    config: &NamespaceConfig,
+    decorate: Decorate<'_>,
+) -> Result<Arc<Namespace>, ExportError> {
     if index >= MAX_NAMESPACES {
         return Err(ExportError::TooMany);
     }
-    let opened = open_medium(config)
+    let mut opened = open_medium(config)
         .map_err(|error| ExportError::Open { origin: config.origin.clone(), error })?;
     let index = NamespaceIndex(u32::try_from(index).map_err(|_| ExportError::TooMany)?);
     tracing::info!(
@@ -157,6 +176,7 @@ fn open(index: usize, config: &NamespaceConfig) -> Result<Arc<Namespace>, Export
         lba_bytes = 1_u32 << opened.lba_shift, writable = config.writable, access = %opened.access,
         "namespace"
     );
+    opened.backend = decorate(config, opened.backend);
     Ok(Arc::new(Namespace::new(index, config, opened)))
 }
 

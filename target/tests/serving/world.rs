@@ -1,0 +1,266 @@
+//! A target, hosts and the simulated network between them, under one virtual clock.
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use feedrail_target::assembly::Assembly;
+use feedrail_target::config::Config;
+use feedrail_target::export::{Decorate, Purpose};
+use feedrail_target::poll_group::Turn;
+use feedrail_target::registry::Registry;
+use feedrail_target::stepped::Stepped;
+use feedrail_target::storage::Inline;
+use nvme_proto::fabrics::{Connect, ConnectAttributes, ConnectData, PropertySet, PropertySize};
+use nvme_proto::nvm::Io;
+use nvme_proto::registers::{Cc, Property};
+use nvme_proto::{
+    Cid, Cntlid, Cqe, HostId, HostNqn, IntoBytes, Nqn, NvmCommand, Qid, Sgl, Sqe, Status,
+};
+use rdma::Time;
+use rdma::sim::{Sim, SimConfig, SimNetwork};
+
+use crate::host::{Host, Link};
+
+pub(crate) const NQN: &str = "nqn.2026-01.io.feedrail:test";
+const TARGET: &str = "10.0.0.1";
+
+pub(crate) struct World {
+    pub(crate) now: Time,
+    pub(crate) network: SimNetwork,
+    pub(crate) target: Stepped,
+    pub(crate) address: SocketAddr,
+    pub(crate) hosts: Vec<Host<Sim>>,
+    next_cid: u16,
+}
+
+/// A queue of a host.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct On {
+    pub(crate) host: usize,
+    pub(crate) queue: usize,
+}
+
+pub(crate) fn config(toml: &str) -> Config {
+    let text = format!(
+        "cores = 2\nprovider = \"soft\"\n{toml}\n[[port]]\naddress = \"{TARGET}:4420\"\n"
+    );
+    Config::from_toml(Path::new("test.toml"), &text).unwrap()
+}
+
+/// A memory namespace of 1 MiB and a null namespace, both writable.
+pub(crate) fn two_namespaces() -> Config {
+    namespaces("")
+}
+
+pub(crate) fn namespaces(limits: &str) -> Config {
+    config(&format!(
+        "[limits]\n{limits}\n\
+         [[subsystem]]\nnqn = \"{NQN}\"\nallow_any_host = true\n\
+         [[subsystem.namespace]]\nkind = \"memory\"\nname = \"ram\"\nsize_bytes = \"1MiB\"\nread_only = false\n\
+         [[subsystem.namespace]]\nkind = \"null\"\nname = \"null\"\nsize_bytes = \"1TiB\"\nread_only = false\n"
+    ))
+}
+
+impl World {
+    pub(crate) fn new(config: &Config) -> Self {
+        Self::with(config, 1, SimConfig::default(), &|_, backend| backend)
+    }
+
+    pub(crate) fn with(config: &Config, seed: u64, network: SimConfig, decorate: Decorate<'_>) -> Self {
+        let network = SimNetwork::new(seed, network);
+        let registry = Registry::open_with(config, Purpose::Check, decorate).unwrap();
+        let cores = config.cores.count();
+        let mut assembly = Assembly::new(Arc::clone(&registry), cores).unwrap();
+        let ip: IpAddr = TARGET.parse().unwrap();
+        assembly.add::<Sim>(network.device(ip, cores).unwrap()).unwrap();
+        let target = Stepped::new(assembly, || Box::new(Inline::new()));
+        let address = registry.ports()[0].address();
+        Self { now: Time::from_nanos(1), network, target, address, hosts: Vec::new(), next_cid: 0 }
+    }
+
+    pub(crate) fn add_host(&mut self) -> usize {
+        let ip: IpAddr = format!("10.0.1.{}", self.hosts.len() + 1).parse().unwrap();
+        self.hosts.push(Host::new(&self.network.device(ip, 1).unwrap()));
+        self.hosts.len() - 1
+    }
+
+    /// One step: everybody does what is ready, or time goes on to the next thing that happens.
+    pub(crate) fn step(&mut self) {
+        let mut busy = false;
+        for host in &mut self.hosts {
+            busy |= host.turn(self.now);
+        }
+        let target = self.target.turn(self.now);
+        if busy || target == Turn::Busy {
+            return;
+        }
+        let Turn::SleepUntil(target) = target else { unreachable!() };
+        let next = self.hosts.iter().filter_map(|host| host.deadline());
+        let next = next.chain(target).chain(self.network.next_event()).min();
+        self.now = next.unwrap_or(self.now).max(self.now + Duration::from_nanos(100));
+    }
+
+    pub(crate) fn run_until(&mut self, what: &str, mut done: impl FnMut(&mut Self) -> bool) {
+        for _ in 0..2_000_000 {
+            if done(self) {
+                return;
+            }
+            self.step();
+        }
+        panic!("it never happened: {what}");
+    }
+
+    pub(crate) fn run_for(&mut self, time: Duration) {
+        let until = self.now + time;
+        while self.now < until {
+            self.step();
+        }
+    }
+
+    /// An RDMA connection, whatever becomes of it.
+    pub(crate) fn link(&mut self, host: usize, qid: u16, entries: u16) -> (On, Link) {
+        let (now, to) = (self.now, self.address);
+        let queue = self.hosts[host].connect(now, to, qid, entries);
+        let on = On { host, queue };
+        (on, self.link_state(on))
+    }
+
+    pub(crate) fn link_with(&mut self, host: usize, private: &[u8]) -> Link {
+        let (now, to) = (self.now, self.address);
+        let queue = self.hosts[host].connect_with(now, to, 0, 32, private);
+        self.link_state(On { host, queue })
+    }
+
+    pub(crate) fn link_state(&mut self, on: On) -> Link {
+        self.run_until("the connection is up or refused", |world| {
+            !matches!(world.state(on), Link::Resolving | Link::Connecting)
+        });
+        self.state(on)
+    }
+
+    pub(crate) fn state(&self, on: On) -> Link {
+        self.hosts[on.host].queues[on.queue].state
+    }
+
+    pub(crate) fn wait_down(&mut self, on: On) {
+        self.run_until("the connection ends", |world| world.state(on) == Link::Down);
+    }
+
+    /// A connected, enabled admin queue.
+    pub(crate) fn admin(&mut self, host: usize) -> On {
+        let (on, link) = self.link(host, 0, 32);
+        assert_eq!(link, Link::Up(32));
+        let cqe = self.nvme_connect(on, Cntlid::DYNAMIC, 32);
+        assert!(cqe.status().is_success(), "{cqe:?}");
+        self.hosts[host].queues[on.queue].cntlid = Cntlid(cqe.dw0.get() as u16);
+        let cc = Cc::new().with_en(true).with_iosqes(6).with_iocqes(4);
+        let set = PropertySet {
+            property: Property::CC,
+            size: PropertySize::FourBytes,
+            value: cc.into_bits().into(),
+        };
+        self.ok(on, &set.to_sqe(), &[]);
+        on
+    }
+
+    /// A connected I/O queue of the same association.
+    pub(crate) fn io(&mut self, admin: On, qid: u16, entries: u16) -> On {
+        let cntlid = self.hosts[admin.host].queues[admin.queue].cntlid;
+        let (on, link) = self.link(admin.host, qid, entries);
+        assert_eq!(link, Link::Up(entries));
+        let cqe = self.nvme_connect(on, cntlid, entries);
+        assert!(cqe.status().is_success(), "{cqe:?}");
+        on
+    }
+
+    pub(crate) fn nvme_connect(&mut self, on: On, cntlid: Cntlid, entries: u16) -> Cqe {
+        let mut id = [7; 16];
+        id[0] = on.host as u8;
+        let hostnqn: Nqn = format!("nqn.2026-01.io.feedrail:host{}", on.host).parse().unwrap();
+        let data = ConnectData::new(HostId(id), cntlid, NQN.parse().unwrap(), HostNqn(hostnqn));
+        let host = &mut self.hosts[on.host];
+        host.data(0, 1024).copy_from_slice(data.as_bytes());
+        let qid = host.queues[on.queue].qid;
+        let connect = Connect {
+            qid,
+            queue_entries: entries.into(),
+            attributes: ConnectAttributes::new(),
+            keep_alive_timeout_ms: if qid == Qid::ADMIN { 15_000 } else { 0 },
+        };
+        let sqe = connect.to_sqe().with_data(host.keyed(0, 1024));
+        self.command(on, &sqe, &[])
+    }
+
+    pub(crate) fn cid(&mut self) -> Cid {
+        self.next_cid = self.next_cid.wrapping_add(1);
+        Cid(self.next_cid)
+    }
+
+    /// Sends a command and waits for its response.
+    pub(crate) fn command(&mut self, on: On, sqe: &Sqe, in_capsule: &[u8]) -> Cqe {
+        let cid = self.post(on, sqe, in_capsule);
+        self.response(on, cid)
+    }
+
+    pub(crate) fn ok(&mut self, on: On, sqe: &Sqe, in_capsule: &[u8]) -> Cqe {
+        let cqe = self.command(on, sqe, in_capsule);
+        assert!(cqe.status().is_success(), "{cqe:?}");
+        cqe
+    }
+
+    pub(crate) fn post(&mut self, on: On, sqe: &Sqe, in_capsule: &[u8]) -> Cid {
+        let cid = self.cid();
+        self.hosts[on.host].send(on.queue, &sqe.with_cid(cid), in_capsule);
+        cid
+    }
+
+    pub(crate) fn response(&mut self, on: On, cid: Cid) -> Cqe {
+        self.run_until("a response", |world| world.take_response(on, cid).is_some_and(|cqe| {
+            world.hosts[on.host].queues[on.queue].responses.push_front(cqe);
+            true
+        }));
+        self.take_response(on, cid).unwrap()
+    }
+
+    pub(crate) fn take_response(&mut self, on: On, cid: Cid) -> Option<Cqe> {
+        let responses = &mut self.hosts[on.host].queues[on.queue].responses;
+        let at = responses.iter().position(|cqe| cqe.cid() == cid)?;
+        responses.remove(at)
+    }
+
+    pub(crate) fn status(&mut self, on: On, sqe: &Sqe, in_capsule: &[u8]) -> Status {
+        self.command(on, sqe, in_capsule).status().without_flags()
+    }
+
+    pub(crate) fn keyed(&self, on: On, offset: usize, length: usize) -> Sgl {
+        self.hosts[on.host].keyed(offset, length)
+    }
+
+    /// Writes through RDMA READ.
+    pub(crate) fn write(&mut self, on: On, nsid: u32, slba: u64, bytes: &[u8]) {
+        self.hosts[on.host].data(0, bytes.len()).copy_from_slice(bytes);
+        let sqe = write(nsid, slba, bytes.len()).with_data(self.keyed(on, 0, bytes.len()));
+        self.ok(on, &sqe, &[]);
+    }
+
+    pub(crate) fn read(&mut self, on: On, nsid: u32, slba: u64, length: usize) -> Vec<u8> {
+        self.hosts[on.host].data(0, length).fill(0xEE);
+        let sqe = read(nsid, slba, length).with_data(self.keyed(on, 0, length));
+        self.ok(on, &sqe, &[]);
+        self.hosts[on.host].data(0, length).to_vec()
+    }
+}
+
+pub(crate) fn io(nsid: u32, slba: u64, length: usize) -> Io {
+    Io::new(nvme_proto::Nsid(nsid), slba, (length / 512) as u32)
+}
+
+pub(crate) fn read(nsid: u32, slba: u64, length: usize) -> Sqe {
+    NvmCommand::Read(io(nsid, slba, length)).to_sqe()
+}
+
+pub(crate) fn write(nsid: u32, slba: u64, length: usize) -> Sqe {
+    NvmCommand::Write(io(nsid, slba, length)).to_sqe()
+}
