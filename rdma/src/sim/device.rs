@@ -58,7 +58,7 @@ impl Fabric for Sim {
     }
 
     fn take_wire(&self, index: usize) -> Option<SimWire> {
-        Some(SimWire::open(self.network.clone(), self.ip, index))
+        SimWire::open(self.network.clone(), self.ip, index)
     }
 
     fn give_back(&self, _index: usize, wire: SimWire) {

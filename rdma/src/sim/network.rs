@@ -259,11 +259,23 @@ impl Network {
         }
     }
 
-    /// Opens a socket, or closes it and drops what it holds.
-    pub(super) fn set_open(&mut self, ip: IpAddr, index: usize, open: bool) {
+    /// Opens a socket; false if it is open already, or there is none.
+    pub(super) fn open(&mut self, ip: IpAddr, index: usize) -> bool {
+        let node = self.nodes.get_mut(&ip);
+        match node.and_then(|node| node.sockets.get_mut(index)) {
+            Some(socket) if !socket.open => {
+                socket.open = true;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Closes a socket and drops what it holds.
+    pub(super) fn close(&mut self, ip: IpAddr, index: usize) {
         let node = self.nodes.get_mut(&ip);
         if let Some(socket) = node.and_then(|node| node.sockets.get_mut(index)) {
-            *socket = Socket { open, ..Socket::default() };
+            *socket = Socket::default();
         }
     }
 

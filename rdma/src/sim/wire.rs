@@ -24,15 +24,16 @@ pub struct SimWire {
 }
 
 impl SimWire {
-    pub(super) fn open(network: SimNetwork, ip: IpAddr, index: usize) -> Self {
-        network.lock().set_open(ip, index, true);
-        Self { network, ip, index, counters: WireCounters::default() }
+    /// The wire with this index, unless somebody has it.
+    pub(super) fn open(network: SimNetwork, ip: IpAddr, index: usize) -> Option<Self> {
+        let opened = network.lock().open(ip, index);
+        opened.then(|| Self { network, ip, index, counters: WireCounters::default() })
     }
 }
 
 impl Drop for SimWire {
     fn drop(&mut self) {
-        self.network.lock().set_open(self.ip, self.index, false);
+        self.network.lock().close(self.ip, self.index);
     }
 }
 

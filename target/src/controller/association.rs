@@ -143,6 +143,12 @@ impl Controller {
         }
     }
 
+    /// Whether I/O queues are connected, those that were sent away included.
+    pub(crate) fn has_io_connections(&self) -> bool {
+        let shared = self.shared();
+        shared.members.has_io_queues() || !shared.members.leaving.is_empty()
+    }
+
     /// Ends the association: every queue is told to close.
     pub(crate) fn end(&self, reason: CloseReason) {
         let mut shared = self.shared();

@@ -8,9 +8,9 @@ use std::time::Duration;
 use nvme_proto::rdma_cm::{Accept, Reject, RejectStatus, Request};
 use nvme_proto::{Cntlid, Cqe, FromBytes, IntoBytes, Qid, Sgl, Sqe};
 use rdma::{
-    Access, CmEvent, ConnId, ConnOptions, ConnParams, ConnectionManager, Device, Group, GroupConfig,
-    Mem, MemoryRegion, Op, PrivateData, Provider, QpConfig, QpKey, RecvWr, SendFlags, SendWr, Sge,
-    Time, Wc, WcOpcode,
+    Access, CmEvent, ConnId, ConnOptions, ConnParams, ConnectionManager, Device, Group,
+    GroupConfig, Mem, MemoryRegion, Op, PrivateData, Provider, QpConfig, QpKey, RecvWr, SendFlags,
+    SendWr, Sge, Time, Wc, WcOpcode,
 };
 
 const CAPSULE_BYTES: usize = 64 + 8192;
@@ -24,7 +24,6 @@ pub(crate) struct Host<P: Provider> {
     pub(crate) group: P::Group,
     pub(crate) queues: Vec<Queue>,
     region: P::Region,
-    window_ok: bool,
     memory: Box<[u8]>,
     capsules: usize,
     responses: usize,
@@ -66,7 +65,6 @@ impl<P: Provider> Host<P> {
             group: device.group(&config).unwrap(),
             queues: Vec::new(),
             region,
-            window_ok: device.caps().memory_windows,
             memory,
             capsules: 0,
             responses: 0,
@@ -135,12 +133,19 @@ impl<P: Provider> Host<P> {
         }
     }
 
-    pub(crate) fn has_windows(&self) -> bool {
-        self.window_ok
-    }
-
     pub(crate) fn disconnect(&mut self, now: Time, queue: usize) {
         self.cm.disconnect(now, self.queues[queue].conn);
+    }
+
+    /// Frees all connections.
+    pub(crate) fn forget(&mut self) {
+        for queue in self.queues.drain(..) {
+            self.cm.close(queue.conn);
+            if let Some(qp) = queue.qp {
+                self.group.release(qp);
+            }
+        }
+        self.responses = 0;
     }
 
     fn sge(&self, at: usize, length: usize) -> Sge {
@@ -225,12 +230,15 @@ impl<P: Provider> Host<P> {
     }
 
     fn completed(&mut self, wc: &Wc) {
-        let found = self.queues.iter().position(|queue| {
-            queue.qp.is_some_and(|qp| self.group.qpn(qp) == wc.qpn)
-        });
+        let found = self
+            .queues
+            .iter()
+            .position(|queue| queue.qp.is_some_and(|qp| self.group.qpn(qp) == wc.qpn));
         let index = found.unwrap();
         if !wc.is_success() {
-            self.queues[index].state = Link::Down;
+            if let Link::Up(_) = self.queues[index].state {
+                self.queues[index].state = Link::Down;
+            }
             return;
         }
         if wc.opcode != WcOpcode::RECV {

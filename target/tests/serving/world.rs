@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use feedrail_target::assembly::Assembly;
+use feedrail_target::backend::decorator::Delay;
 use feedrail_target::config::Config;
 use feedrail_target::export::{Decorate, Purpose};
 use feedrail_target::poll_group::Turn;
@@ -43,9 +44,8 @@ pub(crate) struct On {
 }
 
 pub(crate) fn config(toml: &str) -> Config {
-    let text = format!(
-        "cores = 2\nprovider = \"soft\"\n{toml}\n[[port]]\naddress = \"{TARGET}:4420\"\n"
-    );
+    let text =
+        format!("cores = 2\nprovider = \"soft\"\n{toml}\n[[port]]\naddress = \"{TARGET}:4420\"\n");
     Config::from_toml(Path::new("test.toml"), &text).unwrap()
 }
 
@@ -68,7 +68,19 @@ impl World {
         Self::with(config, 1, SimConfig::default(), &|_, backend| backend)
     }
 
-    pub(crate) fn with(config: &Config, seed: u64, network: SimConfig, decorate: Decorate<'_>) -> Self {
+    /// With media that take five milliseconds for everything.
+    pub(crate) fn slow(config: &Config) -> Self {
+        Self::with(config, 1, SimConfig::default(), &|_, backend| {
+            Arc::new(Delay::new(backend, Duration::from_millis(5)))
+        })
+    }
+
+    pub(crate) fn with(
+        config: &Config,
+        seed: u64,
+        network: SimConfig,
+        decorate: Decorate<'_>,
+    ) -> Self {
         let network = SimNetwork::new(seed, network);
         let registry = Registry::open_with(config, Purpose::Check, decorate).unwrap();
         let cores = config.cores.count();
@@ -88,6 +100,10 @@ impl World {
 
     /// One step: everybody does what is ready, or time goes on to the next thing that happens.
     pub(crate) fn step(&mut self) {
+        self.step_within(Time::from_nanos(u64::MAX));
+    }
+
+    fn step_within(&mut self, until: Time) {
         let mut busy = false;
         for host in &mut self.hosts {
             busy |= host.turn(self.now);
@@ -99,7 +115,8 @@ impl World {
         let Turn::SleepUntil(target) = target else { unreachable!() };
         let next = self.hosts.iter().filter_map(|host| host.deadline());
         let next = next.chain(target).chain(self.network.next_event()).min();
-        self.now = next.unwrap_or(self.now).max(self.now + Duration::from_nanos(100));
+        let next = next.unwrap_or(self.now).max(self.now + Duration::from_nanos(100));
+        self.now = next.min(until);
     }
 
     pub(crate) fn run_until(&mut self, what: &str, mut done: impl FnMut(&mut Self) -> bool) {
@@ -115,7 +132,7 @@ impl World {
     pub(crate) fn run_for(&mut self, time: Duration) {
         let until = self.now + time;
         while self.now < until {
-            self.step();
+            self.step_within(until);
         }
     }
 
@@ -217,10 +234,12 @@ impl World {
     }
 
     pub(crate) fn response(&mut self, on: On, cid: Cid) -> Cqe {
-        self.run_until("a response", |world| world.take_response(on, cid).is_some_and(|cqe| {
-            world.hosts[on.host].queues[on.queue].responses.push_front(cqe);
-            true
-        }));
+        self.run_until("a response", |world| {
+            world.take_response(on, cid).is_some_and(|cqe| {
+                world.hosts[on.host].queues[on.queue].responses.push_front(cqe);
+                true
+            })
+        });
         self.take_response(on, cid).unwrap()
     }
 

@@ -290,7 +290,7 @@ impl<P: Provider> RdmaTransport<P> {
     fn end_idle(&mut self, core: &mut Core, how: Stop) {
         let keys: Vec<usize> = (self.connections.iter())
             .filter(|(_, connection)| {
-                !connection.is_ending() && (how == Stop::Now || connection.owes_nothing())
+                !connection.is_ending() && (how == Stop::Now || connection.is_drained())
             })
             .map(|(key, _)| key)
             .collect();

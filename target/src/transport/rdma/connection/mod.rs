@@ -201,6 +201,8 @@ impl<P: Provider> Connection<P> {
                     }
                 }
                 Event::Abort(abort) => self.abort(desk, abort)?,
+                // While draining an association ends with its first idle queue; the others finish first.
+                Event::Close(CloseReason::AssociationEnded) if desk.plan.draining => break,
                 Event::Close(reason) => return Err(Ended::Controller(reason)),
             }
         }
@@ -249,8 +251,16 @@ impl<P: Provider> Connection<P> {
         }
     }
 
+    /// Whether it may end when the target drains: it owes nothing, and is not needed by other queues.
+    pub(super) fn is_drained(&self) -> bool {
+        let controller = self.queue.as_ref().filter(|queue| queue.qid().is_admin());
+        let controller = controller.and_then(Queue::controller);
+        let needed = controller.is_some_and(|controller| controller.has_io_connections());
+        !needed && self.owes_nothing()
+    }
+
     /// Whether every command that was taken up is answered, but for those the controller keeps open.
-    pub(super) fn owes_nothing(&self) -> bool {
+    fn owes_nothing(&self) -> bool {
         self.slots.all(State::Parked)
     }
 

@@ -1,0 +1,187 @@
+//! Commands and their data: what works, and which status a mistake has.
+
+use nvme_proto::nvm::{DatasetManagement, DsmAttributes, DsmRange, Flush, WriteZeroes};
+use nvme_proto::{
+    Cid, IntoBytes, LbaRange, Nsid, NvmCommand, Sgl, SglDescriptor, Sqe, SqeFlags, Status,
+};
+
+use crate::pattern;
+use crate::world::{On, World, io, read, two_namespaces, write};
+
+fn one_queue() -> (World, On) {
+    let mut world = World::new(&two_namespaces());
+    let host = world.add_host();
+    let admin = world.admin(host);
+    let io = world.io(admin, 1, 32);
+    (world, io)
+}
+
+#[test]
+fn what_is_written_is_read() {
+    let (mut world, on) = one_queue();
+    for (slba, length) in [(0, 512), (1, 4096), (100, 65_536), (0, 1 << 20)] {
+        let bytes = pattern(length, slba as u32);
+        world.write(on, 1, slba, &bytes);
+        assert!(world.read(on, 1, slba, length) == bytes, "{length} bytes at {slba}");
+    }
+    assert_eq!(world.read(on, 2, 0, 4096), vec![0; 4096]);
+}
+
+#[test]
+fn data_in_the_capsule_is_written() {
+    let (mut world, on) = one_queue();
+    let bytes = pattern(4096, 1);
+    let in_capsule = Sgl::InCapsule { offset: 0, length: 4096 };
+    world.ok(on, &write(1, 8, 4096).with_data(in_capsule), &bytes);
+    assert!(world.read(on, 1, 8, 4096) == bytes);
+    // Not at the start of the capsule's data: it takes a copy, and works.
+    let shifted = Sgl::InCapsule { offset: 24, length: 512 };
+    let data = [&[0xAA; 24][..], &bytes[..512]].concat();
+    world.ok(on, &write(1, 100, 512).with_data(shifted), &data);
+    assert!(world.read(on, 1, 100, 512) == bytes[..512]);
+    assert_eq!(world.read(on, 1, 101, 512), vec![0; 512]);
+}
+
+#[test]
+fn a_wrong_descriptor_costs_the_command_only() {
+    let (mut world, on) = one_queue();
+    let mut unknown = SglDescriptor::NO_DATA.as_bytes().to_vec();
+    unknown[15] = 0x5A;
+    let unknown: SglDescriptor = nvme_proto::FromBytes::read_from_bytes(&unknown).unwrap();
+    let in_capsule = |offset, length| Sgl::InCapsule { offset, length };
+    let short = world.keyed(on, 0, 511);
+    let cases: Vec<(Sqe, &[u8], Status)> = vec![
+        (write(1, 0, 512).with_data(short), &[], Status::DATA_SGL_LENGTH_INVALID),
+        (read(1, 0, 512).with_data(short), &[], Status::DATA_SGL_LENGTH_INVALID),
+        (read(1, 0, 512), &[], Status::DATA_SGL_LENGTH_INVALID),
+        (write(1, 0, 512).with_data(unknown), &[], Status::SGL_DESCRIPTOR_TYPE_INVALID),
+        (write(1, 0, 512).with_data(in_capsule(0, 512)), &[0; 511], Status::SGL_OFFSET_INVALID),
+        (write(1, 0, 512).with_data(in_capsule(1, 512)), &[0; 512], Status::SGL_OFFSET_INVALID),
+        (
+            write(1, 0, 512).with_data(in_capsule(0, 511)),
+            &[0; 511],
+            Status::DATA_SGL_LENGTH_INVALID,
+        ),
+        (
+            read(1, 0, 512).with_data(in_capsule(0, 512)),
+            &[0; 512],
+            Status::SGL_DESCRIPTOR_TYPE_INVALID,
+        ),
+        (
+            write(1, 0, 512).with_data(Sgl::LastSegment { offset: 0, length: 16 }),
+            &[0; 16],
+            Status::SGL_DESCRIPTOR_TYPE_INVALID,
+        ),
+    ];
+    for (sqe, data, status) in cases {
+        assert_eq!(world.status(on, &sqe, data), status, "{sqe:?}");
+    }
+    let mut prp = read(1, 0, 512).with_data(world.keyed(on, 0, 512));
+    prp.flags = SqeFlags::new();
+    assert_eq!(world.status(on, &prp, &[]), Status::INVALID_FIELD);
+    assert_eq!(world.read(on, 1, 0, 512), vec![0; 512], "nothing was written");
+}
+
+#[test]
+fn ranges_are_checked() {
+    let (mut world, on) = one_queue();
+    let keyed = world.keyed(on, 0, 2 << 20);
+    let last = (1 << 20) / 512 - 1;
+    let status = |world: &mut World, sqe: Sqe| world.status(on, &sqe.with_data(keyed), &[]);
+    assert_eq!(status(&mut world, read(1, last, 512)), Status::SUCCESS);
+    assert_eq!(status(&mut world, read(1, last, 1024)), Status::LBA_OUT_OF_RANGE);
+    assert_eq!(status(&mut world, read(1, u64::MAX, 512)), Status::LBA_OUT_OF_RANGE);
+    assert_eq!(status(&mut world, read(9, 0, 512)), Status::INVALID_NAMESPACE_OR_FORMAT);
+    assert_eq!(status(&mut world, read(2, 0, (1 << 20) + 512)), Status::INVALID_FIELD, "MDTS");
+}
+
+#[test]
+fn compare_zeroes_deallocate_and_flush() {
+    let (mut world, on) = one_queue();
+    let bytes = pattern(8192, 3);
+    world.write(on, 1, 16, &bytes);
+    let compare = NvmCommand::Compare(io(1, 16, 8192)).to_sqe();
+    world.hosts[on.host].data(0, 8192).copy_from_slice(&bytes);
+    let keyed = world.keyed(on, 0, 8192);
+    world.ok(on, &compare.with_data(keyed), &[]);
+    world.hosts[on.host].data(8191, 1)[0] ^= 1;
+    assert_eq!(world.status(on, &compare.with_data(keyed), &[]), Status::COMPARE_FAILURE);
+    let in_capsule = Sgl::InCapsule { offset: 0, length: 512 };
+    let compare = NvmCommand::Compare(io(1, 16, 512)).to_sqe().with_data(in_capsule);
+    world.ok(on, &compare, &bytes[..512]);
+    assert_eq!(world.status(on, &compare, &bytes[1..513]), Status::COMPARE_FAILURE);
+
+    world.ok(on, &Flush { nsid: Nsid(1) }.to_sqe(), &[]);
+    let zeroes = WriteZeroes {
+        nsid: Nsid(1),
+        range: LbaRange { slba: 16, blocks: 2 },
+        deallocate: true,
+        fua: true,
+        limited_retry: false,
+    };
+    world.ok(on, &zeroes.to_sqe(), &[]);
+    let range = DsmRange::new;
+    let ranges = [range(20, 1), range(0, 0), range(24, 8)];
+    let dsm = DatasetManagement {
+        nsid: Nsid(1),
+        ranges: 3,
+        attributes: DsmAttributes::new().with_deallocate(true),
+    };
+    // As kernels send it: a whole page, of which three ranges count.
+    let mut page = vec![0xFF; 4096];
+    page[..48].copy_from_slice(ranges.as_bytes());
+    world.hosts[on.host].data(0, 4096).copy_from_slice(&page);
+    let keyed = world.keyed(on, 0, 4096);
+    world.ok(on, &dsm.to_sqe().with_data(keyed), &[]);
+    let mut wanted = bytes;
+    wanted[..1024].fill(0);
+    wanted[4 * 512..5 * 512].fill(0);
+    wanted[8 * 512..].fill(0);
+    assert!(world.read(on, 1, 16, 8192) == wanted);
+}
+
+#[test]
+fn an_id_in_flight_can_not_be_used_again() {
+    let mut world = World::slow(&two_namespaces());
+    let host = world.add_host();
+    let admin = world.admin(host);
+    let on = world.io(admin, 1, 32);
+    let sqe = read(1, 0, 512).with_data(world.keyed(on, 0, 512)).with_cid(Cid(77));
+    world.hosts[host].send(on.queue, &sqe, &[]);
+    world.hosts[host].send(on.queue, &sqe, &[]);
+    let first = world.response(on, Cid(77));
+    assert_eq!(first.status().without_flags(), Status::COMMAND_ID_CONFLICT);
+    let second = world.response(on, Cid(77));
+    assert!(second.status().is_success(), "{second:?}");
+    // And afterwards it is free again.
+    world.hosts[host].send(on.queue, &sqe, &[]);
+    assert!(world.response(on, Cid(77)).status().is_success());
+}
+
+#[test]
+fn a_medium_error_has_its_status() {
+    use feedrail_target::backend::BackendError;
+    use feedrail_target::backend::decorator::{Fault, FaultPlan};
+    use std::sync::Arc;
+
+    for (error, on_read, on_write) in [
+        (BackendError::Medium, Status::UNRECOVERED_READ_ERROR, Status::WRITE_FAULT),
+        (BackendError::OutOfSpace, Status::UNRECOVERED_READ_ERROR, Status::CAPACITY_EXCEEDED),
+    ] {
+        let plan =
+            FaultPlan { ranges: std::iter::once(4096..8192).collect(), ..FaultPlan::new(error) };
+        let mut world =
+            World::with(&two_namespaces(), 1, rdma::sim::SimConfig::default(), &|_, backend| {
+                Arc::new(Fault::new(backend, plan.clone()))
+            });
+        let host = world.add_host();
+        let admin = world.admin(host);
+        let on = world.io(admin, 1, 32);
+        let keyed = world.keyed(on, 0, 4096);
+        if error == BackendError::Medium {
+            assert_eq!(world.status(on, &read(1, 8, 4096).with_data(keyed), &[]), on_read);
+        }
+        assert_eq!(world.status(on, &write(1, 8, 4096).with_data(keyed), &[]), on_write);
+        assert_eq!(world.status(on, &write(1, 0, 4096).with_data(keyed), &[]), Status::SUCCESS);
+    }
+}

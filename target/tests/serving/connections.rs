@@ -1,0 +1,220 @@
+//! How connections begin and end.
+
+use std::time::Duration;
+
+use feedrail_target::transport::Stop;
+use nvme_proto::rdma_cm::{RejectStatus, Request};
+use nvme_proto::{Cntlid, IntoBytes, Qid, Sgl, Status};
+use rdma::sim::SimConfig;
+
+use crate::host::Link;
+use crate::pattern;
+use crate::world::{On, World, read, two_namespaces, write};
+
+#[test]
+fn connections_are_refused_with_the_reason() {
+    let mut world = World::new(&two_namespaces());
+    let host = world.add_host();
+    let request = |qid, receive, send| Request::new(Qid(qid), Cntlid(0), receive, send);
+    let mut format = request(0, 32, 32).as_bytes().to_vec();
+    format[0] = 1;
+    for (private, status) in [
+        (format, RejectStatus::INVALID_RECFMT),
+        (request(1000, 32, 32).as_bytes().to_vec(), RejectStatus::INVALID_QID),
+        (request(0, 64, 64).as_bytes().to_vec(), RejectStatus::INVALID_HSQSIZE),
+        (request(0, 0, 32).as_bytes().to_vec(), RejectStatus::INVALID_HRQSIZE),
+    ] {
+        assert_eq!(world.link_with(host, &private), Link::Rejected(status), "{private:?}");
+    }
+    // Nothing is left of them.
+    let admin = world.admin(host);
+    world.io(admin, 1, 128);
+}
+
+/// Two hosts: one that goes wrong, and one that must not notice.
+fn two_hosts(world: &mut World) -> (On, On, On) {
+    let (bad, good) = (world.add_host(), world.add_host());
+    let bad_admin = world.admin(bad);
+    let bad_io = world.io(bad_admin, 1, 32);
+    let good_admin = world.admin(good);
+    (bad_admin, bad_io, world.io(good_admin, 1, 32))
+}
+
+fn all_is_well(world: &mut World, good: On) {
+    let bytes = pattern(65_536, 9);
+    world.write(good, 1, 1000, &bytes);
+    assert!(world.read(good, 1, 1000, 65_536) == bytes);
+    world.run_for(Duration::from_secs(1));
+    let used: Vec<u64> = world.target.stats().iter().map(|group| group.pool_used_bytes).collect();
+    assert_eq!(used, [0, 0], "every buffer came back");
+}
+
+#[test]
+fn a_short_capsule_ends_the_association() {
+    let mut world = World::new(&two_namespaces());
+    let (bad_admin, bad, good) = two_hosts(&mut world);
+    world.hosts[bad.host].send_bytes(bad.queue, &[0; 63]);
+    world.wait_down(bad);
+    world.wait_down(bad_admin);
+    all_is_well(&mut world, good);
+    assert_eq!(world.target.registry().controllers().len(), 1);
+}
+
+#[test]
+fn a_capsule_that_is_too_long_ends_the_association() {
+    let mut world = World::new(&two_namespaces());
+    let (bad_admin, bad, good) = two_hosts(&mut world);
+    world.hosts[bad.host].send_bytes(bad.queue, &[0; 64 + 4097]);
+    world.wait_down(bad);
+    world.wait_down(bad_admin);
+    all_is_well(&mut world, good);
+}
+
+#[test]
+fn a_key_that_grants_nothing_ends_the_association() {
+    for sqe in [read(1, 0, 4096), write(1, 0, 4096)] {
+        let mut world = World::new(&two_namespaces());
+        let (bad_admin, bad, good) = two_hosts(&mut world);
+        let sgl = Sgl::Keyed { address: 0x1000, length: 4096, key: 0xDEAD_BEEF, invalidate: false };
+        world.post(bad, &sqe.with_data(sgl), &[]);
+        world.wait_down(bad);
+        world.wait_down(bad_admin);
+        all_is_well(&mut world, good);
+    }
+}
+
+#[test]
+fn a_host_that_leaves_in_the_middle_takes_nothing_along() {
+    let mut world = World::slow(&two_namespaces());
+    let (bad_admin, bad, good) = two_hosts(&mut world);
+    for slot in 0..16 {
+        let sgl = world.keyed(bad, slot * 65_536, 65_536);
+        let sqe = if slot % 2 == 0 { read(1, 0, 65_536) } else { write(1, 512, 65_536) };
+        world.post(bad, &sqe.with_data(sgl), &[]);
+    }
+    world.run_for(Duration::from_micros(500));
+    let now = world.now;
+    world.hosts[bad.host].disconnect(now, bad.queue);
+    world.wait_down(bad_admin);
+    all_is_well(&mut world, good);
+}
+
+#[test]
+fn a_host_that_vanishes_is_noticed() {
+    let mut world = World::slow(&two_namespaces());
+    let (_, bad, good) = two_hosts(&mut world);
+    let sgl = world.keyed(bad, 0, 4096);
+    world.post(bad, &read(1, 0, 4096).with_data(sgl), &[]);
+    world.network.cut("10.0.0.1".parse().unwrap(), "10.0.1.1".parse().unwrap());
+    world.run_until("the association is given up", |world| {
+        let (good, bytes) = (good, 512);
+        world.read(good, 1, 0, bytes);
+        world.target.registry().controllers().len() == 1
+    });
+    all_is_well(&mut world, good);
+}
+
+#[test]
+fn silence_ends_the_association() {
+    let mut world = World::new(&two_namespaces());
+    let host = world.add_host();
+    let admin = world.admin(host);
+    let io = world.io(admin, 1, 32);
+    let start = world.now;
+    world.wait_down(admin);
+    world.wait_down(io);
+    let silence = world.now - start;
+    assert!((Duration::from_secs(15)..Duration::from_secs(40)).contains(&silence), "{silence:?}");
+}
+
+#[test]
+fn a_connection_without_connect_is_closed() {
+    let mut world = World::new(&two_namespaces());
+    let host = world.add_host();
+    let (on, link) = world.link(host, 0, 32);
+    assert_eq!(link, Link::Up(32));
+    world.wait_down(on);
+    // And a command before Connect is out of sequence.
+    let (on, _) = world.link(host, 0, 32);
+    let sqe = nvme_proto::Sqe::new(0x18);
+    assert_eq!(world.status(on, &sqe, &[]), Status::COMMAND_SEQUENCE_ERROR);
+}
+
+#[test]
+fn draining_finishes_what_is_under_way() {
+    let mut world = World::slow(&two_namespaces());
+    let host = world.add_host();
+    let admin = world.admin(host);
+    let on = world.io(admin, 1, 32);
+    let cids: Vec<_> = (0..8)
+        .map(|slot| {
+            let sgl = world.keyed(on, slot * 4096, 4096);
+            world.post(on, &read(1, 0, 4096).with_data(sgl), &[])
+        })
+        .collect();
+    world.run_for(Duration::from_micros(500));
+    world.target.stop(Stop::Drain);
+    for cid in cids {
+        assert!(world.response(on, cid).status().is_success());
+    }
+    world.wait_down(on);
+    world.wait_down(admin);
+    world.run_until("the target is over", |world| world.target.is_over());
+}
+
+#[test]
+fn stopping_ends_everything_at_once() {
+    let mut world = World::slow(&two_namespaces());
+    let (_, bad, good) = two_hosts(&mut world);
+    let sgl = world.keyed(bad, 0, 4096);
+    world.post(bad, &read(1, 0, 4096).with_data(sgl), &[]);
+    world.run_for(Duration::from_micros(500));
+    world.target.stop(Stop::Now);
+    world.run_until("the target is over", |world| world.target.is_over());
+    world.wait_down(bad);
+    world.wait_down(good);
+}
+
+#[test]
+fn connections_come_and_go_without_a_trace() {
+    let mut world = World::new(&two_namespaces());
+    let host = world.add_host();
+    for _ in 0..20 {
+        let admin = world.admin(host);
+        let queues: Vec<On> = (1..=4).map(|qid| world.io(admin, qid, 8)).collect();
+        for on in queues {
+            world.read(on, 1, 0, 4096);
+        }
+        let now = world.now;
+        world.hosts[host].disconnect(now, admin.queue);
+        world.run_until("the association is gone", |world| {
+            world.target.registry().controllers().is_empty()
+        });
+        world.run_for(Duration::from_millis(100));
+        world.hosts[host].forget();
+    }
+    world.target.stop(Stop::Now);
+    world.run_until("the target is over", |world| world.target.is_over());
+}
+
+#[test]
+fn nothing_is_lost_on_a_bad_network() {
+    for seed in 0..10 {
+        let network = SimConfig {
+            loss_ppm: 50_000,
+            duplication_ppm: 20_000,
+            reordering_ppm: 50_000,
+            jitter: Duration::from_micros(30),
+            ..SimConfig::default()
+        };
+        let mut world = World::with(&two_namespaces(), seed, network, &|_, backend| backend);
+        let host = world.add_host();
+        let admin = world.admin(host);
+        let on = world.io(admin, 1, 32);
+        for round in 0..10u32 {
+            let bytes = pattern(1 << (9 + round), seed as u32 * 100 + round);
+            world.write(on, 1, round.into(), &bytes);
+            assert!(world.read(on, 1, round.into(), bytes.len()) == bytes, "{seed} {round}");
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! Full queues, an empty pool, aborts.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use nvme_proto::admin::Abort;
+use nvme_proto::{Cid, Qid, Status};
+
+use crate::pattern;
+use crate::world::{On, World, namespaces, read, two_namespaces, write};
+
+#[test]
+fn a_full_queue_of_small_writes_is_served_in_order() {
+    let mut world = World::new(&two_namespaces());
+    let host = world.add_host();
+    let admin = world.admin(host);
+    let on = world.io(admin, 1, 128);
+    let bytes = pattern(64 * 4096, 5);
+    world.hosts[host].data(0, bytes.len()).copy_from_slice(&bytes);
+    let cids: Vec<Cid> = (0..64)
+        .map(|i| {
+            let sgl = world.keyed(on, i * 4096, 4096);
+            world.post(on, &write(1, i as u64 * 8, 4096).with_data(sgl), &[])
+        })
+        .collect();
+    for cid in cids {
+        assert!(world.response(on, cid).status().is_success());
+    }
+    assert!(world.read(on, 1, 0, bytes.len()) == bytes);
+}
+
+/// A host that sends more commands than its queue has entries waits for receives, and nothing breaks.
+#[test]
+fn more_commands_than_entries_wait() {
+    let mut world = World::slow(&two_namespaces());
+    let host = world.add_host();
+    let admin = world.admin(host);
+    let on = world.io(admin, 1, 4);
+    let cids: Vec<Cid> = (0..24)
+        .map(|i| {
+            let sgl = world.keyed(on, i * 512, 512);
+            world.post(on, &read(1, i as u64, 512).with_data(sgl), &[])
+        })
+        .collect();
+    for cid in cids {
+        assert!(world.response(on, cid).status().is_success());
+    }
+}
+
+#[test]
+fn requests_wait_for_buffers_in_turn() {
+    // Each core has one block of two transfers' size.
+    let config = namespaces("max_transfer_bytes = \"256KiB\"\npool_bytes = \"1MiB\"");
+    let mut world = World::slow(&config);
+    let host = world.add_host();
+    let admin = world.admin(host);
+    let queues: Vec<On> = (1..=4).map(|qid| world.io(admin, qid, 32)).collect();
+    let mut waiting = BTreeSet::new();
+    for round in 0..8 {
+        for (index, &on) in queues.iter().enumerate() {
+            let length = if round % 2 == 0 { 256 * 1024 } else { 512 };
+            let sgl = world.keyed(on, (index * 8 + round) * 256 * 1024, length);
+            waiting.insert((index, world.post(on, &read(1, 0, length).with_data(sgl), &[])));
+        }
+    }
+    for (index, cid) in waiting {
+        assert!(world.response(queues[index], cid).status().is_success());
+    }
+    world.run_for(Duration::from_secs(1));
+    let stats = world.target.stats();
+    assert!(stats.iter().map(|group| group.pool_waits).sum::<u64>() > 10);
+    assert!(stats.iter().all(|group| group.pool_used_bytes == 0));
+}
+
+fn abort(world: &mut World, admin: On, sqid: u16, cid: Cid) -> u32 {
+    let abort = Abort { sqid: Qid(sqid), cid };
+    world.ok(admin, &abort.to_sqe(), &[]).dw0.get()
+}
+
+#[test]
+fn a_command_that_storage_has_not_begun_is_aborted() {
+    let mut world = World::slow(&two_namespaces());
+    let host = world.add_host();
+    let admin = world.admin(host);
+    let on = world.io(admin, 1, 32);
+    let sgl = world.keyed(on, 0, 512);
+    let cid = world.post(on, &read(1, 0, 512).with_data(sgl), &[]);
+    let start = world.now;
+    world.run_for(Duration::from_micros(200));
+    assert_eq!(abort(&mut world, admin, 1, cid), Abort::DONE);
+    let took = world.now - start;
+    assert!(took < Duration::from_millis(4), "it did not wait for the medium: {took:?}");
+    let cqe = world.response(on, cid);
+    assert_eq!(cqe.status().without_flags(), Status::ABORT_REQUESTED);
+}
+
+#[test]
+fn a_command_that_waits_for_a_buffer_is_aborted() {
+    let config = namespaces("max_transfer_bytes = \"256KiB\"\npool_bytes = \"1MiB\"");
+    let mut world = World::slow(&config);
+    let host = world.add_host();
+    let admin = world.admin(host);
+    let on = world.io(admin, 1, 32);
+    let sgl = world.keyed(on, 0, 256 * 1024);
+    let cids: Vec<Cid> =
+        (0..4).map(|_| world.post(on, &read(1, 0, 256 * 1024).with_data(sgl), &[])).collect();
+    world.run_for(Duration::from_micros(500));
+    assert_eq!(abort(&mut world, admin, 1, cids[3]), Abort::DONE);
+    let cqe = world.response(on, cids[3]);
+    assert_eq!(cqe.status().without_flags(), Status::ABORT_REQUESTED);
+    for &cid in &cids[..3] {
+        assert!(world.response(on, cid).status().is_success());
+    }
+}
+
+#[test]
+fn a_command_that_is_over_or_never_was_is_not_aborted() {
+    let mut world = World::new(&two_namespaces());
+    let host = world.add_host();
+    let admin = world.admin(host);
+    let on = world.io(admin, 1, 32);
+    let sgl = world.keyed(on, 0, 512);
+    let cid = world.post(on, &read(1, 0, 512).with_data(sgl), &[]);
+    world.response(on, cid);
+    assert_eq!(abort(&mut world, admin, 1, cid), Abort::NOT_DONE);
+    assert_eq!(abort(&mut world, admin, 1, Cid(0xFFFF)), Abort::NOT_DONE);
+}
