@@ -129,6 +129,8 @@ pub enum PushError {
 pub struct GroupStats {
     /// Packets sent, retransmissions included.
     pub packets_sent: u64,
+    /// Packets that the system did not take; they are sent again like any that are lost.
+    pub send_drops: u64,
     /// Packets received and accepted.
     pub packets_received: u64,
     /// Bytes of payload sent, retransmissions included.

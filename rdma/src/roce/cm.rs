@@ -28,6 +28,8 @@ use crate::{
 const ACK_TIMEOUT_EXPONENT: u8 = 17;
 /// How often a request is sent again: about 20 s in all.
 const MAX_RETRIES: u8 = 8;
+/// Batches of datagrams received before anything else is looked at.
+const BATCHES: usize = 16;
 /// Ports from which a listener's free one is taken, and which stand for the active side in requests.
 const FREE_PORTS: core::ops::Range<u16> = 0x8000..0xFFFF;
 
@@ -164,7 +166,7 @@ impl<F: Fabric> RoceCm<F> {
     fn receive(&mut self, now: Time) {
         let Self { shared, manager, gsi, wire, .. } = self;
         let wire = wire.as_mut().expect("a connection manager has its wire until it is dropped");
-        loop {
+        for _ in 0..BATCHES {
             let arrived = wire.receive(now, |datagram| {
                 let result = gsi.handle(now, &shared.counters, manager, &datagram);
                 if let Err(NotForUs { qpn }) = result {
@@ -186,8 +188,6 @@ impl<F: Fabric> RoceCm<F> {
         let wire = self.wire.as_mut().expect("a connection manager has its wire until dropped");
         while let Some(mad) = self.manager.poll_transmit() {
             self.gsi.send(now, &self.shared.counters, wire, &mad);
-            // One at a time: the message lies on this stack.
-            wire.flush(now);
         }
     }
 

@@ -15,8 +15,8 @@ use super::regions::{self, Region, Regions, Window};
 use super::{Fabric, RoceCm, RoceGroup};
 use crate::{Access, Caps, Device, DeviceStats, GroupConfig, Mem};
 
-/// Packets of other groups that wait in a mailbox; more are dropped, as by a full socket.
-const MAX_FORWARDED: usize = 512;
+/// Messages in a mailbox beyond which what may be lost is dropped, as by a full socket.
+pub(super) const MAX_MAIL: usize = 512;
 
 /// A device of a software provider. Clones name the same device.
 pub struct RoceDevice<F: Fabric> {
@@ -120,13 +120,13 @@ impl<F: Fabric> Shared<F> {
     /// Hands a packet to the thread that owns its queue pair; false if there is none, or it is too busy.
     pub(super) fn forward(&self, qpn: u32, packet: Forwarded) -> bool {
         if qpn == 1 {
-            let room = self.cm.len() < MAX_FORWARDED;
+            let room = self.cm.len() < MAX_MAIL;
             if room {
                 self.cm.send(CmMessage::Packet(Box::new(packet)));
             }
             return room;
         }
-        match self.group_of(qpn).filter(|mailbox| mailbox.len() < MAX_FORWARDED) {
+        match self.group_of(qpn).filter(|mailbox| mailbox.len() < MAX_MAIL) {
             Some(mailbox) => mailbox.send(GroupMessage::Packet(Box::new(packet))),
             None => return false,
         }

@@ -1,4 +1,5 @@
 //! The queue pairs of one group: which packet is for whom, and whose turn it is.
+#![expect(unsafe_code, reason = "packets are gathered where their payload lies")]
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
@@ -242,7 +243,7 @@ impl Engine {
         let path = self.paths.get(peer.path);
         let genuine = icrc::verify(datagram).is_ok_and(|id| peer.accepts(datagram, id));
         if !genuine {
-            path.icrc_failures += 1;
+            path.count_icrc_failure();
             self.stats.icrc_failures += 1;
             return Handled::Done;
         }
@@ -291,11 +292,14 @@ impl Engine {
             }
         }
         let mut packets = 0;
-        while packets < PACKETS_PER_ROUND {
-            let Some(slot) = self.ready.pop_front() else { return false };
+        while packets < PACKETS_PER_ROUND
+            && let Some(slot) = self.ready.pop_front()
+        {
             packets += self.take_turn(now, slot, memory, wire);
         }
-        true
+        // The memory that was gathered from is there as long as the section that `memory` stands for.
+        wire.flush(now);
+        !self.ready.is_empty()
     }
 
     /// Lets one queue pair send a train; returns how many packets it sent.
@@ -446,14 +450,14 @@ fn send_packet<W: Wire>(
             Err(_) => return,
         }
     }
-    wire.send(
-        now,
-        &Outgoing {
-            to: peer.endpoint,
-            destination_qpn: peer.qpn.value(),
-            headers: transmit.headers(),
-            pieces: &slices[..pieces.len()],
-            pad_bytes: u8::try_from(transmit.pad_bytes()).expect("at most three"),
-        },
-    );
+    let packet = Outgoing {
+        to: peer.endpoint,
+        destination_qpn: peer.qpn.value(),
+        headers: transmit.headers(),
+        pieces: &slices[..pieces.len()],
+        pad_bytes: u8::try_from(transmit.pad_bytes()).expect("at most three"),
+    };
+    // SAFETY: `Engine::send`, from which every call comes, flushes the wire while it still borrows the section
+    // in which the pieces are registered.
+    unsafe { wire.send(now, &packet) };
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use roce_proto::rc::{self, LocalSge};
 
 use super::convert::{self, MAX_SGE};
-use super::device::{CmMessage, Forwarded, GroupMessage, Shared};
+use super::device::{CmMessage, Forwarded, GroupMessage, MAX_MAIL, Shared};
 use super::engine::{Engine, Handled};
 use super::mailbox::Mailbox;
 use super::place;
@@ -72,11 +72,12 @@ impl<F: Fabric> RoceGroup<F> {
             turn.read_mail(&mut memory);
         }
         while let Some(peer) = wire.next_unreachable() {
-            shared.cm.send(CmMessage::Unreachable(peer));
+            if shared.cm.len() < MAX_MAIL {
+                shared.cm.send(CmMessage::Unreachable(peer));
+            }
         }
         engine.expire(now);
         let more_to_send = engine.send(now, &mut memory, wire);
-        wire.flush(now);
         let Arrived { more, .. } = arrived;
         more || more_to_send
     }
@@ -179,7 +180,6 @@ impl<F: Fabric> Group<F> for RoceGroup<F> {
         let wire = wire.as_mut().expect("a group has its wire until it is dropped");
         let mut memory = shared.regions.view(usize::from(*index) - 1);
         self.busy |= engine.send(now, &mut memory, wire);
-        wire.flush(now);
     }
 
     fn poll(&mut self, now: Time, out: &mut [Wc]) -> usize {
@@ -226,6 +226,7 @@ impl<F: Fabric> Group<F> for RoceGroup<F> {
         let counters = self.wire.as_ref().map(Wire::counters).unwrap_or_default();
         stats.send_calls = counters.send_calls;
         stats.receive_calls = counters.receive_calls;
+        stats.send_drops = counters.send_drops;
         stats
     }
 }

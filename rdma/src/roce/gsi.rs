@@ -1,4 +1,5 @@
 //! Queue pair 1, through which connection management travels: unreliable datagrams of 256 bytes.
+#![expect(unsafe_code, reason = "packets are gathered where their payload lies")]
 
 use std::sync::atomic::Ordering;
 
@@ -61,16 +62,16 @@ impl Gsi {
         self.next_psn = self.next_psn.next();
         let deth = Deth { qkey: GSI_Q_KEY, source_qpn: Qpn::GSI };
         let headers = Headers::new(&bth, &Message::UdSendOnly(deth));
-        wire.send(
-            now,
-            &Outgoing {
-                to: mad.peer,
-                destination_qpn: Qpn::GSI.value(),
-                headers: headers.as_slice(),
-                pieces: &[&mad.mad],
-                pad_bytes: 0,
-            },
-        );
+        let packet = Outgoing {
+            to: mad.peer,
+            destination_qpn: Qpn::GSI.value(),
+            headers: headers.as_slice(),
+            pieces: &[&mad.mad],
+            pad_bytes: 0,
+        };
+        // SAFETY: the message is borrowed until the flush below.
+        unsafe { wire.send(now, &packet) };
+        wire.flush(now);
         counters.mads_sent.fetch_add(1, Ordering::Relaxed);
     }
 }

@@ -23,8 +23,22 @@ pub(crate) struct Path {
     pub(crate) endpoint: SocketAddr,
     pub(crate) window: SendWindow,
     /// Packets from there with a wrong invariant CRC.
-    pub(crate) icrc_failures: u64,
+    icrc_failures: u64,
     users: usize,
+}
+
+impl Path {
+    /// Counts a packet with a wrong invariant CRC, and says so ever more rarely.
+    pub(crate) fn count_icrc_failure(&mut self) {
+        self.icrc_failures += 1;
+        if self.icrc_failures.is_power_of_two() {
+            tracing::warn!(
+                peer = %self.endpoint,
+                failures = self.icrc_failures,
+                "packets with a wrong invariant CRC: a damaged network, or an address translated on the way"
+            );
+        }
+    }
 }
 
 impl Paths {

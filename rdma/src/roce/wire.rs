@@ -1,4 +1,5 @@
 //! What the engine needs of a network.
+#![expect(unsafe_code, reason = "packets are gathered where their payload lies")]
 
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
@@ -19,8 +20,11 @@ pub trait Wire: Send + 'static {
     /// Hands a batch of what arrived to `handle`.
     fn receive(&mut self, now: Time, handle: impl FnMut(Datagram<'_>)) -> Arrived;
 
-    /// Queues a packet. Its pieces must stay readable until [`Wire::flush`] returns.
-    fn send(&mut self, now: Time, packet: &Outgoing<'_>);
+    /// Queues a packet.
+    ///
+    /// # Safety
+    /// Its pieces must stay readable until [`Wire::flush`] has returned.
+    unsafe fn send(&mut self, now: Time, packet: &Outgoing<'_>);
 
     /// Sends all that was queued.
     fn flush(&mut self, now: Time);

@@ -1,4 +1,5 @@
 //! A socket of a simulated network.
+#![expect(unsafe_code, reason = "the interface is that of wires that gather in place")]
 
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
@@ -51,7 +52,7 @@ impl Wire for SimWire {
         Arrived { datagrams, more: true }
     }
 
-    fn send(&mut self, now: Time, packet: &Outgoing<'_>) {
+    unsafe fn send(&mut self, now: Time, packet: &Outgoing<'_>) {
         let from = SocketAddr::new(self.ip, ROCE_PORT);
         let mut bytes = Vec::with_capacity(packet.length());
         bytes.extend_from_slice(packet.headers);

@@ -6,6 +6,7 @@ use std::sync::{Mutex, PoisonError};
 
 use roce_proto::PathMtu;
 
+use super::interface;
 use super::options::{OpenError, SoftOptions};
 use super::socket;
 use super::wire::SoftWire;
@@ -57,12 +58,15 @@ impl SoftDevice {
     }
 }
 
-/// The largest path MTU that the options and the receive buffer allow.
+/// The largest path MTU that the options, the interface and the receive buffer allow.
 fn largest_mtu(options: &SoftOptions, receive_buffer_bytes: usize) -> u32 {
     let limit = options.max_path_mtu.map_or(usize::MAX, |limit| limit as usize);
+    let interface = interface::mtu_of(options.address).unwrap_or(usize::MAX);
     let fits = |mtu: &PathMtu| {
         let packet = mtu.bytes() + OVERHEAD_BYTES;
-        mtu.bytes() <= limit && packet * PACKETS_IN_BUFFER <= receive_buffer_bytes
+        mtu.bytes() <= limit
+            && packet <= interface
+            && packet * PACKETS_IN_BUFFER <= receive_buffer_bytes
     };
     length_of(PathMtu::ALL.into_iter().rev().find(fits).unwrap_or(PathMtu::Bytes256))
 }

@@ -20,6 +20,9 @@ pub struct SoftOptions {
     /// The largest path MTU, in bytes of payload, that connections may use; `None` takes what the route
     /// allows.
     pub max_path_mtu: Option<u32>,
+    /// Whether to send and receive trains of packets in one piece (`UDP_SEGMENT`, `UDP_GRO`) where the kernel
+    /// can. It is much faster; turn it off to look for a fault in a network device.
+    pub trains: bool,
 }
 
 impl SoftOptions {
@@ -32,6 +35,7 @@ impl SoftOptions {
             seed: None,
             receive_buffer_bytes: None,
             max_path_mtu: None,
+            trains: true,
         }
     }
 }

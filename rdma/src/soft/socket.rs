@@ -67,7 +67,7 @@ pub(super) fn open(options: &SoftOptions, random: &mut Random) -> Result<Endpoin
     let mut sockets = Vec::new();
     for receiver in receivers {
         receive_buffer_bytes = receive_buffer_bytes.min(grow_receive_buffer(&receiver, options));
-        sockets.push(wire_sockets(receiver, address, random)?);
+        sockets.push(wire_sockets(receiver, address, options.trains, random)?);
     }
     Ok(Endpoint { address, sockets, receive_buffer_bytes })
 }
@@ -83,15 +83,17 @@ fn check(options: &SoftOptions) -> Result<(), OpenError> {
 fn wire_sockets(
     receiver: UdpSocket,
     address: SocketAddr,
+    trains: bool,
     random: &mut Random,
 ) -> Result<Sockets, OpenError> {
     // Kernels that cannot join trains hand over one packet at a time.
-    let _ = set_flag(&receiver, SOL_UDP, UDP_GRO, 1);
+    let _ = set_flag(&receiver, SOL_UDP, UDP_GRO, i32::from(trains));
     let sender = match address.port() {
         ROCE_PORT => Some(bind_flow_port(address.ip(), random)?),
         _ => None,
     };
-    let gso = set_flag(sender.as_ref().unwrap_or(&receiver), SOL_UDP, UDP_SEGMENT, 0).is_ok();
+    let gso =
+        trains && set_flag(sender.as_ref().unwrap_or(&receiver), SOL_UDP, UDP_SEGMENT, 0).is_ok();
     Ok(Sockets { receiver, sender, gso })
 }
 

@@ -12,7 +12,7 @@ use super::raw::{self, ControlBuffer};
 use crate::roce::icrc;
 use crate::roce::wire::{ICRC_BYTES, Outgoing, WireCounters};
 
-/// System call arguments that one call may carry.
+/// Messages that one call may carry.
 const MAX_MESSAGES: usize = 64;
 /// Packets gathered for one call.
 const MAX_PACKETS: usize = 256;
@@ -197,10 +197,12 @@ impl Batch {
                 Ok(count) => sent += count,
                 Err(error) => match self.what_now(sent, &error, gso) {
                     Remedy::Again if patience > 0 => {
-                        outcome.error_queued |= !is_interruption(&error);
+                        outcome.error_queued = true;
                         patience -= 1;
                     }
                     Remedy::Again | Remedy::DropOne => {
+                        // A packet too long for the route leaves an entry there as well.
+                        outcome.error_queued = true;
                         counters.send_drops += self.messages[sent].segments as u64;
                         sent += 1;
                     }
@@ -257,7 +259,7 @@ impl Batch {
 /// What sending turned up besides.
 #[derive(Default)]
 pub(super) struct SendOutcome {
-    /// The error queue of the socket has something.
+    /// The error queue of the socket may have something.
     pub(super) error_queued: bool,
 }
 
@@ -265,10 +267,6 @@ enum Remedy {
     Again,
     DropOne,
     DropAll,
-}
-
-fn is_interruption(error: &io::Error) -> bool {
-    error.kind() == io::ErrorKind::Interrupted
 }
 
 fn send_some(fd: RawFd, headers: &mut [libc::mmsghdr]) -> io::Result<usize> {

@@ -1,4 +1,5 @@
 //! The sockets of one group or connection manager as a [`Wire`].
+#![expect(unsafe_code, reason = "packets are gathered where their payload lies")]
 
 use std::collections::VecDeque;
 use std::net::{SocketAddr, UdpSocket};
@@ -12,8 +13,8 @@ use crate::roce::wire::{Arrived, Datagram, Outgoing, Wire, WireCounters};
 
 /// Peers known to be unreachable that wait to be asked for; more are forgotten.
 const MAX_UNREACHABLE: usize = 256;
-/// Entries taken from an error queue at once.
-const MAX_ERRORS: usize = 64;
+/// Entries taken from an error queue at once: more than its share of the receive buffer holds.
+const MAX_ERRORS: usize = 1 << 16;
 
 /// UDP sockets as a way in and out.
 pub struct SoftWire {
@@ -88,7 +89,7 @@ impl Wire for SoftWire {
         Arrived { datagrams, more }
     }
 
-    fn send(&mut self, _now: Time, packet: &Outgoing<'_>) {
+    unsafe fn send(&mut self, _now: Time, packet: &Outgoing<'_>) {
         if !self.batch.has_room(packet) {
             self.send_batch();
         }

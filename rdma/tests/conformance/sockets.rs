@@ -434,3 +434,19 @@ fn strangers_are_ignored() {
     assert!(world.hosts[1].device.stats().mads_dropped > 0);
     assert_eq!(sink.all(), vec![0; 64]);
 }
+
+/// Kernels and network devices without trains.
+#[test]
+fn single_packets_work_as_well() {
+    let bench = SoftBench::new();
+    let open = |bench: &SoftBench, trains| {
+        let mut options = bench.options(1);
+        options.trains = trains;
+        SoftDevice::open(&options).expect("open")
+    };
+    for (sender, receiver) in [(false, false), (false, true), (true, false)] {
+        let hosts = [sender, receiver].map(|trains| Host::new(open(&bench, trains)));
+        let world = World { hosts: hosts.into(), bench: bench.again() };
+        transfers::writes_in(world);
+    }
+}
