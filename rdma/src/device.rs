@@ -147,4 +147,8 @@ pub struct DeviceStats {
     pub mads_received: u64,
     /// Datagrams that were no connection-management message for us.
     pub mads_dropped: u64,
+    /// Memory regions and windows that exist now.
+    pub regions: u64,
+    /// Queue pairs that exist now.
+    pub queue_pairs: u64,
 }

@@ -201,6 +201,8 @@ impl<F: Fabric> Device<F> for RoceDevice<F> {
             mads_sent: counters.mads_sent.load(Ordering::Relaxed),
             mads_received: counters.mads_received.load(Ordering::Relaxed),
             mads_dropped: counters.mads_dropped.load(Ordering::Relaxed),
+            regions: self.shared.regions.count(),
+            queue_pairs: self.shared.numbers.count(),
         }
     }
 }

@@ -55,6 +55,11 @@ impl Numbers {
         }
     }
 
+    /// Numbers in use.
+    pub(crate) fn count(&self) -> u64 {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).used.len() as u64
+    }
+
     /// A random number below 2^24, for a first sequence number.
     pub(crate) fn random_psn(&self) -> u32 {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);

@@ -127,6 +127,12 @@ impl Regions {
         self.free().give_back(key);
     }
 
+    /// Regions and windows that exist.
+    pub(crate) fn count(&self) -> u64 {
+        let free = self.free();
+        u64::from(free.fresh) - free.indexes.len() as u64
+    }
+
     fn free(&self) -> MutexGuard<'_, Free> {
         self.free.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -27,6 +27,12 @@ pub struct NetworkStats {
     pub delivered: u64,
     /// Packets lost on the way.
     pub lost: u64,
+    /// Packets that were sent on twice.
+    pub duplicated: u64,
+    /// Packets that were held back.
+    pub reordered: u64,
+    /// Packets of which a bit was flipped.
+    pub corrupted: u64,
     /// Packets that found a full receive buffer.
     pub overflowed: u64,
     /// Packets for an address that nobody has.
@@ -183,9 +189,11 @@ impl Network {
         }
         let arrives = self.arrival(&packet, departs);
         if self.random.chance(config.duplication_ppm) {
+            self.stats.duplicated += 1;
             self.launch(arrives + config.latency, packet.clone());
         }
         let held_back = self.random.chance(config.reordering_ppm);
+        self.stats.reordered += u64::from(held_back);
         let delay = if held_back { config.reordering_delay } else { core::time::Duration::ZERO };
         self.launch(arrives + delay, packet);
     }
@@ -214,12 +222,14 @@ impl Network {
         let bit = self.random.below(bytes.len() as u64 * 8);
         let byte = usize::try_from(bit / 8).expect("within the packet");
         bytes[byte] ^= 1 << (bit % 8);
+        self.stats.corrupted += 1;
         self.note(2);
     }
 
     fn launch(&mut self, due: Time, packet: Packet) {
         self.sequence += 1;
         self.note(due.as_nanos());
+        self.note(packet.bytes.len() as u64);
         self.in_flight.push(Reverse(InFlight { due, sequence: self.sequence, packet }));
     }
 
