@@ -545,7 +545,8 @@ impl<P: Provider> Core<P> {
     /// The controller is usable.
     fn opened(&mut self, now: Time, key: usize, outbox: &mut Outbox) {
         let controller = &mut self.controllers[key];
-        if let Phase::Opening(opening) = std::mem::replace(&mut controller.phase, Phase::Live) {
+        if let Phase::Opening(opening) = std::mem::replace(&mut controller.phase, Phase::Live(now))
+        {
             controller.bounce.release(opening.chunk);
         }
         if controller.outage.take().is_some() {

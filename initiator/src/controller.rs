@@ -26,7 +26,7 @@ pub struct ControllerOptions {
     pub keep_alive_ms: u32,
     /// How long one attempt to connect may take, until the controller is usable.
     pub connect_timeout: Duration,
-    /// Pause between attempts to reconnect; the first follows at once.
+    /// Pause between attempts to reconnect. The first follows at once, if the connection had lasted that long.
     pub reconnect_delay: Duration,
     /// After this time without a connection the target is given up and everything that waits for it fails.
     pub loss_timeout: Duration,
@@ -128,8 +128,8 @@ pub(crate) struct Controller<P: Provider> {
 pub(crate) enum Phase {
     /// Connecting, for the first time or again.
     Opening(Opening),
-    /// Usable.
-    Live,
+    /// Usable, since then.
+    Live(Time),
     /// Disconnected; the next attempt comes at this time.
     Resting(Time),
     /// Told to shut down; disconnected when it confirms, or at this time.
@@ -202,7 +202,6 @@ impl KeepAlive {
 #[derive(Clone, Debug)]
 pub(crate) struct Outage {
     pub(crate) since: Time,
-    pub(crate) attempts: u32,
     pub(crate) cause: Error,
 }
 
@@ -314,7 +313,7 @@ impl<P: Provider> Controller<P> {
     pub(crate) const CHUNKS: u16 = 128;
 
     pub(crate) fn is_live(&self) -> bool {
-        matches!(self.phase, Phase::Live)
+        matches!(self.phase, Phase::Live(_))
     }
 
     /// Whether it is a discovery controller, which has no I/O queues.

@@ -30,7 +30,8 @@
 //! has no thread. [`Ring`] keeps a fixed number of ranges in flight without allocating.
 //!
 //! # Losing a target
-//! A connection that is lost is made again at once, then each [`ControllerOptions::reconnect_delay`]. Ranges
+//! A connection that is lost is made again: at once, or if it did not last, each
+//! [`ControllerOptions::reconnect_delay`]. Ranges
 //! wait for it until [`ControllerOptions::io_timeout`]; after [`ControllerOptions::loss_timeout`] the target is
 //! given up, and everything fails with an [`Error`] that names it. A namespace that comes back with another
 //! identity or size is an error, never other bytes. Memory is handed back only when the target can no longer

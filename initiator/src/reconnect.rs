@@ -27,7 +27,10 @@ impl<P: Provider> Core<P> {
     ) {
         let Some(controller) = self.controllers.get(key) else { return };
         let cause = cause.of_target(&controller.target);
-        let was_live = controller.is_live();
+        let live_for = match controller.phase {
+            Phase::Live(since) => Some(now - since),
+            _ => None,
+        };
         self.disconnect(now, key, outbox);
         let controller = &mut self.controllers[key];
         if controller.closing {
@@ -40,18 +43,13 @@ impl<P: Provider> Core<P> {
         if controller.opened.is_some() || matches!(cause.kind(), ErrorKind::Unsupported(_)) {
             return self.bury(key, cause, outbox);
         }
-        self.counters.connections_lost += u64::from(was_live);
-        let outage = controller.outage.get_or_insert_with(|| Outage {
-            since: now,
-            attempts: 0,
-            cause: cause.clone(),
-        });
+        self.counters.connections_lost += u64::from(live_for.is_some());
+        let outage =
+            controller.outage.get_or_insert_with(|| Outage { since: now, cause: cause.clone() });
         outage.cause = cause;
-        let pause = match outage.attempts {
-            0 => Duration::ZERO,
-            _ => controller.options.reconnect_delay,
-        };
-        outage.attempts += 1;
+        // At once, unless the last connection was of no use either.
+        let delay = controller.options.reconnect_delay;
+        let pause = if live_for.is_some_and(|time| time >= delay) { Duration::ZERO } else { delay };
         controller.phase = Phase::Resting(now + pause);
     }
 
@@ -167,7 +165,7 @@ impl<P: Provider> Core<P> {
             Phase::Opening(opening) if opening.poll_at.is_some_and(|time| time <= now) => {
                 self.poll_ready(now, key, outbox);
             }
-            Phase::Live => {
+            Phase::Live(_) => {
                 self.resume_delayed(now, key);
                 self.keep_alive(now, key, outbox);
             }
@@ -276,7 +274,7 @@ impl<P: Provider> Controller<P> {
     pub(crate) fn deadline(&self) -> Option<Time> {
         let phase = match &self.phase {
             Phase::Opening(opening) => earliest(Some(opening.deadline), opening.poll_at),
-            Phase::Live => earliest(self.keep_alive.next, self.next_delayed()),
+            Phase::Live(_) => earliest(self.keep_alive.next, self.next_delayed()),
             Phase::Resting(time) | Phase::Closing(time) => Some(*time),
             Phase::Dead(_) => return None,
         };

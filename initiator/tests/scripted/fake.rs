@@ -14,8 +14,8 @@ use nvme_proto::log::{DiscoveryEntry, DiscoveryHeader, GetLogPage, LogId, LogOff
 use nvme_proto::rdma_cm::{Accept, Request};
 use nvme_proto::registers::{Cap, CapCss, Csts, Property};
 use nvme_proto::{
-    AdminCommand, Cid, Cntlid, Command, CommandCapsule, Cqe, FabricsCommand, FromBytes, FromZeros,
-    IntoBytes, LbaFormat, NvmCommand, Qid, Sgl, Sqe, Status,
+    AdminCommand, Cid, Cntlid, Command, CommandCapsule, Cqe, FabricsCommand, FromZeros, IntoBytes,
+    LbaFormat, NvmCommand, Qid, Sgl, Sqe, Status,
 };
 use rdma::sim::{Sim, SimDevice, SimNetwork};
 use rdma::{
@@ -73,12 +73,15 @@ pub(crate) struct Fake {
     pub(crate) genctr: u64,
     /// Said in the discovery log page instead of the number of entries.
     pub(crate) numrec: Option<u64>,
+    /// The discovery log page has another generation each time it is read.
+    pub(crate) restless: bool,
     pub(crate) reject: Option<Vec<u8>>,
     pub(crate) script: Script,
     /// Commands by queue and opcode.
     pub(crate) seen: Vec<Seen>,
     pub(crate) connections: usize,
     next_cntlid: u16,
+    ignored: Vec<(ConnId, Cid)>,
 }
 
 struct Queue {
@@ -146,7 +149,9 @@ impl Fake {
             discovery: Vec::new(),
             genctr: 1,
             numrec: None,
+            restless: false,
             reject: None,
+            ignored: Vec::new(),
             script: Box::new(|_| Action::Normal),
             seen: Vec::new(),
             connections: 0,
@@ -167,6 +172,16 @@ impl Fake {
         let conns: Vec<ConnId> = self.queues.keys().copied().collect();
         for conn in conns {
             self.cm.disconnect(now, conn);
+        }
+    }
+
+    /// Answers the commands that were ignored.
+    pub(crate) fn complete_ignored(&mut self, status: Status) {
+        for (conn, cid) in std::mem::take(&mut self.ignored) {
+            if let Some(mut queue) = self.queues.remove(&conn) {
+                self.respond(&mut queue, Cqe::new(cid, status).as_bytes(), None);
+                self.queues.insert(conn, queue);
+            }
         }
     }
 
@@ -265,7 +280,7 @@ impl Fake {
                 let at = index * CAPSULE_BYTES;
                 let bytes = queue.receive.bytes[at..at + wc.byte_len as usize].to_vec();
                 self.post_receive(&queue, index);
-                if !self.handle_command(&mut queue, &bytes) {
+                if !self.handle_command(conn, &mut queue, &bytes) {
                     self.cm.disconnect(now, conn);
                 }
             }
@@ -280,14 +295,14 @@ impl Fake {
     }
 
     /// `false` ends the connection.
-    fn handle_command(&mut self, queue: &mut Queue, bytes: &[u8]) -> bool {
+    fn handle_command(&mut self, conn: ConnId, queue: &mut Queue, bytes: &[u8]) -> bool {
         let capsule = CommandCapsule::parse(bytes).unwrap();
         let (sqe, cid) = (*capsule.sqe, capsule.sqe.cid());
         let seen = Seen { qid: queue.qid, sqe, in_capsule: capsule.data.len() };
         let action = (self.script)(&seen);
         self.seen.push(seen);
         match action {
-            Action::Ignore => {}
+            Action::Ignore => self.ignored.push((conn, cid)),
             Action::Disconnect => return false,
             Action::Fail(status) => self.respond(queue, Cqe::new(cid, status).as_bytes(), None),
             Action::Bytes(bytes) => self.respond(queue, &bytes, None),
@@ -396,8 +411,9 @@ impl Fake {
         }
     }
 
-    fn log_data(&self, page: &GetLogPage) -> Vec<u8> {
+    fn log_data(&mut self, page: &GetLogPage) -> Vec<u8> {
         assert_eq!(page.lid, LogId::DISCOVERY);
+        self.genctr += u64::from(self.restless);
         let numrec = self.numrec.unwrap_or(self.discovery.len() as u64);
         let mut log = DiscoveryHeader::new(self.genctr, numrec).as_bytes().to_vec();
         log.extend(self.discovery.iter().flat_map(|entry| entry.as_bytes()));
@@ -464,10 +480,6 @@ pub(crate) fn pattern(at: usize) -> u8 {
     (at ^ (at >> 8).wrapping_mul(31) ^ (at >> 16).wrapping_mul(17)) as u8
 }
 
-pub(crate) fn answer(cid: u16) -> Cqe {
-    Cqe::success(Cid(cid))
-}
-
 fn span(range: &nvme_proto::LbaRange) -> (usize, usize) {
     (range.slba as usize * 512, range.blocks as usize * 512)
 }
@@ -503,9 +515,4 @@ pub(crate) fn set_file(namespace: &mut IdentifyNamespace, length: u64, name: &st
 /// An address of a simulated network.
 pub(crate) fn ip(last: u8) -> IpAddr {
     [10, 0, 0, last].into()
-}
-
-/// A view of a structure, to be changed.
-pub(crate) fn from_bytes<T: FromBytes>(bytes: &[u8]) -> T {
-    T::read_from_bytes(bytes).unwrap()
 }

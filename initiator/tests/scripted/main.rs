@@ -4,3 +4,4 @@ mod fake;
 mod world;
 
 mod basics;
+mod hostile;
