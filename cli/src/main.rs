@@ -1,2 +1,84 @@
-//! Entry point.
-fn main() {}
+//! `feedrail`: NVMe over Fabrics over RDMA from the command line.
+//!
+//! One file per subcommand. Results go to stdout; progress, logs and errors to stderr, an error as one line that begins
+//! with `feedrail:`. Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted, 141 the reader of stdout went away.
+
+mod args;
+mod clock;
+mod demo;
+mod discover;
+mod fields;
+mod id_ctrl;
+mod id_ns;
+mod identity;
+mod interrupt;
+mod lanes;
+mod latency;
+mod list;
+mod output;
+mod perf;
+mod random;
+mod read;
+mod session;
+mod size;
+mod stream;
+mod write;
+
+use std::io;
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::Parser;
+use tracing_subscriber::EnvFilter;
+
+use crate::args::{Cli, Command};
+use crate::interrupt::Interrupted;
+use crate::output::ReaderGone;
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    // The daemon has its own logging and its own errors.
+    let command = match cli.command {
+        Command::Target(target) => return target.run(),
+        command => command,
+    };
+    start_logging(cli.verbose);
+    match run(command, cli.verbose) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => report(&error),
+    }
+}
+
+fn run(command: Command, verbose: u8) -> Result<()> {
+    match command {
+        Command::Discover(discover) => discover.run(),
+        Command::List(list) => list.run(),
+        Command::IdCtrl(id_ctrl) => id_ctrl.run(),
+        Command::IdNs(id_ns) => id_ns.run(),
+        Command::Read(read) => read.run(),
+        Command::Write(write) => write.run(),
+        Command::Perf(perf) => perf.run(),
+        Command::Demo(demo) => demo.run(verbose),
+        Command::Target(_) => unreachable!("handled before logging began"),
+    }
+}
+
+fn start_logging(verbose: u8) {
+    let default = match verbose {
+        0 => "error",
+        1 => "info",
+        2 => "debug",
+        _ => "trace",
+    };
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(default));
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).init();
+}
+
+/// Says on one line what went wrong, and chooses the exit code.
+fn report(error: &anyhow::Error) -> ExitCode {
+    if error.is::<ReaderGone>() {
+        return ExitCode::from(141);
+    }
+    eprintln!("feedrail: {error:#}");
+    ExitCode::from(if error.is::<Interrupted>() { 130 } else { 1 })
+}

@@ -1,0 +1,201 @@
+//! The command line: what nvme-cli's users expect, in nvme-cli's words.
+
+use std::net::IpAddr;
+
+use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
+use nvme_proto::{HostId, HostNqn, Nqn, Nsid};
+
+use crate::size::ByteSize;
+use crate::{demo, discover, id_ctrl, id_ns, list, perf, read, write};
+
+const EXAMPLES: &str = "\
+Examples:
+  feedrail demo
+      Export a file, read it back over RoCE and check every byte. Needs no RDMA NIC and no root.
+  feedrail discover -a 192.0.2.10
+      What a target offers.
+  feedrail read -a 192.0.2.10 -n nqn.2026-01.org.example:shards --offset 1M --length 64K > part
+      A byte range of namespace 1.
+  feedrail perf -a 192.0.2.10 -n nqn.2026-01.org.example:shards --rw randread --bs 4k --iodepth 32
+      How fast it is.";
+
+/// NVMe over Fabrics over RDMA (RoCE v2), from userspace
+///
+/// Sizes and offsets are in bytes and take the suffixes K, M, G and T (powers of 1024).
+#[derive(Debug, Parser)]
+#[command(name = "feedrail", version, after_help = EXAMPLES, max_term_width = 100)]
+pub(crate) struct Cli {
+    /// Log more to stderr: -v what happens, -vv details. RUST_LOG overrides it
+    #[arg(short, long, global = true, action = ArgAction::Count)]
+    pub(crate) verbose: u8,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Show what the discovery controller at an address offers
+    Discover(discover::Discover),
+    /// List the namespaces of all subsystems that discovery shows
+    List(list::List),
+    /// Show the Identify Controller data of a subsystem's controller
+    IdCtrl(id_ctrl::IdCtrl),
+    /// Show the Identify Namespace data of a namespace
+    IdNs(id_ns::IdNs),
+    /// Read a byte range of a namespace
+    Read(read::Read),
+    /// Write a byte range of a namespace
+    Write(write::Write),
+    /// Measure a namespace: IOPS, throughput, latency
+    Perf(perf::Perf),
+    /// Export a file, read all of it back over RoCE and check every byte
+    Demo(demo::Demo),
+    /// The target daemon; `demo` runs it in a second process
+    #[command(hide = true, disable_help_flag = true)]
+    Target(demo::TargetProcess),
+}
+
+/// Where a target listens and who asks.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Fabric {
+    /// Transport type
+    #[arg(short = 't', long, value_enum, default_value_t = Transport::Rdma)]
+    pub(crate) transport: Transport,
+    /// Address of the target
+    #[arg(short = 'a', long, value_name = "IP")]
+    pub(crate) traddr: IpAddr,
+    /// Service id of the target: its RDMA port
+    #[arg(short = 's', long, value_name = "PORT", default_value_t = 4420)]
+    pub(crate) trsvcid: u16,
+    #[command(flatten)]
+    pub(crate) local: Local,
+}
+
+/// What this host is, and how it connects.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Local {
+    /// Address of this host to connect from [default: found by route]
+    #[arg(short = 'w', long, value_name = "IP")]
+    pub(crate) host_traddr: Option<IpAddr>,
+    /// NQN of this host [default: /etc/nvme/hostnqn, else made up for this run]
+    #[arg(short = 'q', long, value_name = "NQN")]
+    pub(crate) hostnqn: Option<HostNqn>,
+    /// Identifier of this host, a UUID [default: that of the host NQN, else /etc/nvme/hostid]
+    #[arg(short = 'I', long, value_name = "UUID")]
+    pub(crate) hostid: Option<HostId>,
+    /// Number of I/O queues
+    #[arg(short = 'i', long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub(crate) nr_io_queues: Option<u16>,
+    /// Entries of each I/O queue
+    #[arg(short = 'Q', long, value_name = "N", value_parser = clap::value_parser!(u16).range(2..=1024))]
+    pub(crate) queue_size: Option<u16>,
+    /// Keep alive timeout in seconds; 0 turns it off
+    #[arg(short = 'k', long, value_name = "S", value_parser = clap::value_parser!(u32).range(0..=86_400))]
+    pub(crate) keep_alive_tmo: Option<u32>,
+    /// Time that a command, and the recovery of a lost connection, may take in milliseconds
+    #[arg(long, value_name = "MS", default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) timeout: u64,
+    /// RDMA provider
+    #[arg(long, value_enum, default_value_t = Provider::Auto)]
+    pub(crate) provider: Provider,
+}
+
+/// One subsystem at an address.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Subsystem {
+    #[command(flatten)]
+    pub(crate) fabric: Fabric,
+    /// NQN of the subsystem
+    #[arg(short = 'n', long, value_name = "NQN")]
+    pub(crate) nqn: Nqn,
+}
+
+/// One namespace of a subsystem.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Namespace {
+    #[command(flatten)]
+    pub(crate) subsystem: Subsystem,
+    /// Namespace identifier
+    #[arg(long, value_name = "NSID", default_value = "1", value_parser = nsid)]
+    pub(crate) namespace_id: Nsid,
+}
+
+/// How results are printed.
+#[derive(Args, Clone, Copy, Debug)]
+pub(crate) struct Output {
+    /// Output format
+    #[arg(short = 'o', long, value_enum, default_value_t = Format::Normal)]
+    pub(crate) output_format: Format,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Format {
+    /// For people
+    Normal,
+    /// For programs
+    Json,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Transport {
+    /// RDMA: RoCE v2, InfiniBand, iWARP
+    Rdma,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Provider {
+    /// verbs where a usable device routes to the address, else soft
+    Auto,
+    /// libibverbs: RDMA NICs and the kernel's rdma_rxe
+    Verbs,
+    /// RoCE v2 in userspace over UDP
+    Soft,
+}
+
+impl Provider {
+    /// As it is written on a command line.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Verbs => "verbs",
+            Self::Soft => "soft",
+        }
+    }
+}
+
+/// A byte range on the command line.
+#[derive(Args, Clone, Copy, Debug)]
+pub(crate) struct Range {
+    /// First byte
+    #[arg(long, value_name = "BYTES", default_value = "0")]
+    pub(crate) offset: ByteSize,
+    /// Number of bytes
+    #[arg(long, value_name = "BYTES")]
+    pub(crate) length: Option<ByteSize>,
+}
+
+fn nsid(text: &str) -> Result<Nsid, String> {
+    let nsid = text.parse().ok().map(Nsid).filter(|nsid| nsid.is_one() && *nsid <= Nsid::MAX);
+    nsid.ok_or_else(|| format!("a namespace identifier is a number from 1 to {}", Nsid::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_definition_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn namespace_identifiers_name_one_namespace() {
+        assert_eq!(nsid("1"), Ok(Nsid(1)));
+        assert_eq!(nsid("4294967294"), Ok(Nsid::MAX));
+        for text in ["0", "4294967295", "-1", "0x1", ""] {
+            assert!(nsid(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,249 @@
+//! The demo's target: this program again, in a second process.
+
+use std::ffi::OsString;
+use std::io::{BufRead, BufReader};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::thread;
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use core::time::Duration;
+use nvme_proto::Nqn;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
+use serde_json::Value;
+
+use super::log::Log;
+use crate::args::Provider;
+use crate::interrupt::{Interrupt, Interrupted};
+use crate::random::{Random, fresh_seed};
+
+/// RoCE v2's UDP port.
+const ROCE_PORT: u16 = 4791;
+const NVME_PORT: u16 = 4420;
+/// How long a target may take to listen; it only opens a file and a few sockets.
+const START_TIMEOUT: Duration = Duration::from_secs(30);
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+/// Runs the target daemon in this process
+#[derive(Args, Debug)]
+pub(crate) struct TargetProcess {
+    /// Arguments of feedrail-target
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    arguments: Vec<OsString>,
+}
+
+impl TargetProcess {
+    pub(crate) fn run(self) -> ExitCode {
+        // If the demo is killed it cannot clean up, so its target must notice by itself.
+        let _ = rustix::process::set_parent_process_death_signal(Some(Signal::TERM));
+        let arguments = [OsString::from("feedrail-target")].into_iter().chain(self.arguments);
+        feedrail_target::daemon::main_with_args(arguments)
+    }
+}
+
+/// A running target that serves one file; it ends when this is dropped.
+#[derive(Debug)]
+pub(crate) struct TargetChild {
+    child: Child,
+    log: Log,
+    /// What it said about itself when it began to listen.
+    pub(crate) listening: Listening,
+}
+
+/// The daemon's `listening` line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Listening {
+    pub(crate) address: SocketAddr,
+    pub(crate) nqn: Nqn,
+    pub(crate) provider: String,
+    pub(crate) reason: String,
+}
+
+impl Listening {
+    /// `None` for other lines; the daemon may say more than this.
+    fn parse(line: &str) -> Option<Self> {
+        let line: Value = serde_json::from_str(line).ok()?;
+        let text = |key: &str| Some(line.get(key)?.as_str()?.to_owned());
+        (text("event")? == "listening").then_some(())?;
+        Some(Self {
+            address: text("address")?.parse().ok()?,
+            nqn: text("nqn")?.parse().ok()?,
+            provider: text("provider")?,
+            reason: text("reason").unwrap_or_default(),
+        })
+    }
+}
+
+impl TargetChild {
+    /// Starts a target for `file` on a free loopback address and waits until it listens.
+    pub(crate) fn start(
+        file: &Path,
+        provider: Provider,
+        verbose: u8,
+        interrupt: &Interrupt,
+    ) -> Result<Self> {
+        let address =
+            SocketAddr::new(free_loopback_address(&mut Random::new(fresh_seed())), NVME_PORT);
+        let mut child = spawn(file, address, provider, verbose)?;
+        let (line_sender, lines) = mpsc::channel();
+        let stdout = child.stdout.take().expect("stdout is piped");
+        thread::spawn(move || {
+            for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+                // After the first lines nobody listens any more; the pipe is still drained.
+                let _ = line_sender.send(line);
+            }
+        });
+        let mut log = Log::of(child.stderr.take().expect("stderr is piped"));
+        match wait_for_listening(&mut child, &lines, interrupt) {
+            Ok(listening) => {
+                log.pass_on();
+                Ok(Self { child, log, listening })
+            }
+            Err(error) => {
+                let _ = child.kill();
+                let _ = child.wait();
+                Err(if error.is::<Interrupted>() { error } else { explain(error, &mut log) })
+            }
+        }
+    }
+
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// An error if the target is no longer there.
+    pub(crate) fn check(&mut self) -> Result<()> {
+        match self.child.try_wait()? {
+            None => Ok(()),
+            Some(status) => Err(explain(ended(status), &mut self.log)),
+        }
+    }
+
+    /// Asks the target to finish, as an operator would, and waits for it.
+    pub(crate) fn stop(mut self) -> Result<()> {
+        if let Some(pid) = pid(&self.child) {
+            let _ = kill_process(pid, Signal::TERM);
+        }
+        let status = wait_at_most(&mut self.child, Duration::from_secs(5))?;
+        match status {
+            Some(status) if status.success() => Ok(()),
+            Some(status) => Err(explain(ended(status), &mut self.log)),
+            None => bail!("the target process did not end within 5 s of SIGTERM"),
+        }
+    }
+}
+
+impl Drop for TargetChild {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn spawn(file: &Path, address: SocketAddr, provider: Provider, verbose: u8) -> Result<Child> {
+    let program = std::env::current_exe().context("cannot find this program to start it again")?;
+    let mut command = Command::new(program);
+    command
+        .args(["target", "--listen", &address.to_string(), "--provider", provider.name()])
+        .arg(file)
+        // Ctrl-C is for the demo alone, which then ends its target in order.
+        .process_group(0)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    if verbose == 0 && std::env::var_os("RUST_LOG").is_none() {
+        command.env("RUST_LOG", "warn");
+    }
+    command.spawn().context("cannot start the target process")
+}
+
+/// An address in 127.0.0.0/8 that nobody uses for RoCE; the target reports it if somebody was faster.
+fn free_loopback_address(random: &mut Random) -> IpAddr {
+    let mut candidate = || {
+        let mut octet = || 1 + random.below(254) as u8;
+        Ipv4Addr::new(127, octet(), octet(), octet())
+    };
+    let free = |address: &Ipv4Addr| UdpSocket::bind((*address, ROCE_PORT)).is_ok();
+    let first = candidate();
+    [first].into_iter().chain((0..16).map(|_| candidate())).find(free).unwrap_or(first).into()
+}
+
+fn wait_for_listening(
+    child: &mut Child,
+    lines: &Receiver<String>,
+    interrupt: &Interrupt,
+) -> Result<Listening> {
+    let mut waited = Duration::ZERO;
+    loop {
+        interrupt.check()?;
+        match lines.recv_timeout(LOOK_EVERY) {
+            Ok(line) => match Listening::parse(&line) {
+                Some(listening) => return Ok(listening),
+                None => continue,
+            },
+            Err(RecvTimeoutError::Timeout) => waited += LOOK_EVERY,
+            Err(RecvTimeoutError::Disconnected) => return Err(ended(child.wait()?)),
+        }
+        if waited >= START_TIMEOUT {
+            bail!("the target process did not listen within {} s", START_TIMEOUT.as_secs());
+        }
+    }
+}
+
+fn ended(status: ExitStatus) -> anyhow::Error {
+    anyhow::anyhow!("the target process ended ({status})")
+}
+
+/// Says in the target's words, where there are any, why it ended.
+fn explain(error: anyhow::Error, log: &mut Log) -> anyhow::Error {
+    match log.last_unseen() {
+        Some(line) => anyhow::anyhow!("the target did not start: {line}"),
+        None => error,
+    }
+}
+
+/// How the child ended, or `None` if it still runs after `limit`.
+fn wait_at_most(child: &mut Child, limit: Duration) -> Result<Option<ExitStatus>> {
+    if let Some(status) = child.try_wait()? {
+        return Ok(Some(status));
+    }
+    if let Some(pid) = pid(child) {
+        let ended = pidfd_open(pid, PidfdFlags::empty())?;
+        let _ = poll(&mut [PollFd::new(&ended, PollFlags::IN)], Some(&limit.try_into()?));
+    }
+    Ok(child.try_wait()?)
+}
+
+fn pid(child: &Child) -> Option<Pid> {
+    Pid::from_raw(child.id().cast_signed())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_listening_line_is_found_among_others() {
+        let line = r#"{"event":"listening","address":"127.3.2.1:4420","provider":"soft","reason":"no RDMA device","nqn":"nqn.x","more":1}"#;
+        let listening = Listening::parse(line).unwrap();
+        assert_eq!(listening.address, "127.3.2.1:4420".parse().unwrap());
+        assert_eq!((listening.provider.as_str(), listening.nqn.as_str()), ("soft", "nqn.x"));
+        for other in ["", "{}", "listening", r#"{"event":"stats"}"#, r#"{"event":"listening"}"#] {
+            assert_eq!(Listening::parse(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn addresses_are_loopback_and_not_the_usual_one() {
+        let mut random = Random::new(1);
+        for _ in 0..100 {
+            let IpAddr::V4(address) = free_loopback_address(&mut random) else { unreachable!() };
+            assert!(address.is_loopback() && address != Ipv4Addr::LOCALHOST);
+        }
+    }
+}

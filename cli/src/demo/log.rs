@@ -1,0 +1,72 @@
+//! What the target says on standard error.
+
+use std::collections::VecDeque;
+use std::io::{BufRead, BufReader};
+use std::process::ChildStderr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+
+/// Lines that are kept to explain a failure.
+const LINES: usize = 20;
+
+/// The target's log. Until [`Log::pass_on`] lines are only kept: if the target fails to start, the last one is the reason.
+#[derive(Debug)]
+pub(crate) struct Log {
+    lines: Arc<Mutex<Lines>>,
+    reader: Option<JoinHandle<()>>,
+}
+
+#[derive(Debug, Default)]
+struct Lines {
+    last: VecDeque<String>,
+    pass_on: bool,
+}
+
+impl Log {
+    pub(crate) fn of(stderr: ChildStderr) -> Self {
+        let lines = Arc::new(Mutex::new(Lines::default()));
+        let kept = Arc::clone(&lines);
+        let reader = thread::spawn(move || {
+            for line in BufReader::new(stderr).lines().map_while(Result::ok) {
+                lock(&kept).add(line);
+            }
+        });
+        Self { lines, reader: Some(reader) }
+    }
+
+    /// Shows the lines so far, and from now on each one as it comes.
+    pub(crate) fn pass_on(&self) {
+        let mut lines = lock(&self.lines);
+        lines.pass_on = true;
+        lines.last.iter().for_each(|line| show(line));
+    }
+
+    /// The last line of a target that has ended, if nobody has seen it yet.
+    pub(crate) fn last_unseen(&mut self) -> Option<String> {
+        if let Some(reader) = self.reader.take() {
+            reader.join().expect("the reading thread does not panic");
+        }
+        let mut lines = lock(&self.lines);
+        if lines.pass_on { None } else { lines.last.pop_back() }
+    }
+}
+
+impl Lines {
+    fn add(&mut self, line: String) {
+        if self.pass_on {
+            show(&line);
+        }
+        if self.last.len() == LINES {
+            self.last.pop_front();
+        }
+        self.last.push_back(line);
+    }
+}
+
+fn show(line: &str) {
+    eprintln!("target: {line}");
+}
+
+fn lock(lines: &Mutex<Lines>) -> MutexGuard<'_, Lines> {
+    lines.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,101 @@
+//! `feedrail demo`: the whole way from a file to a host's memory and back to the file, checked.
+
+mod child;
+mod file;
+mod log;
+mod plan;
+mod progress;
+mod verify;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::Result;
+use clap::Args;
+
+use self::child::TargetChild;
+pub(crate) use self::child::TargetProcess;
+use self::file::Sample;
+use self::verify::{Checked, Verify};
+use crate::args::Provider;
+use crate::interrupt::Interrupt;
+use crate::output;
+use crate::random::{Random, fresh_seed};
+use crate::size::human;
+
+/// Exports a file, reads all of it back over RoCE and checks every byte
+///
+/// The target runs in a second process on a free loopback address. The file is read in ranges of random lengths, most
+/// of them at no block boundary, in random order, many at a time. It is never modified, and nothing is left behind.
+#[derive(Args, Debug)]
+pub(crate) struct Demo {
+    /// The file to export [default: one of 256 MiB and a bit, made for the demo and deleted again]
+    file: Option<PathBuf>,
+    /// Repeats the contents and ranges of an earlier run
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
+    /// Ranges in flight
+    #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    depth: u32,
+    /// RDMA provider
+    #[arg(long, value_enum, default_value_t = Provider::Auto)]
+    provider: Provider,
+}
+
+impl Demo {
+    pub(crate) fn run(&self, verbose: u8) -> Result<()> {
+        let interrupt = Interrupt::install()?;
+        let seed = self.seed.unwrap_or_else(fresh_seed);
+        let mut random = Random::new(seed);
+        let sample = match &self.file {
+            Some(path) => Sample::existing(path)?,
+            None => {
+                eprintln!("making a file of pseudo-random bytes (seed {seed})");
+                Sample::made_up(seed, &interrupt)?
+            }
+        };
+        let target = TargetChild::start(sample.path(), self.provider, verbose, &interrupt)?;
+        output::print(&announce(&sample, &target))?;
+        let ranges = plan::plan(sample.size_bytes(), &mut random);
+        let verify = Verify { sample: &sample, interrupt: &interrupt, depth: self.depth as usize };
+        let checked = verify.run(target, &ranges, self.provider)?;
+        output::print(&conclude(&sample, &checked, seed))
+    }
+}
+
+fn announce(sample: &Sample, target: &TargetChild) -> String {
+    let listening = &target.listening;
+    format!(
+        "exporting {} ({} bytes, {} mod 512)\n\
+         target: process {}, {} at {}, provider {} ({})\n",
+        sample.path().display(),
+        sample.size_bytes(),
+        sample.size_bytes() % 512,
+        target.id(),
+        listening.nqn,
+        listening.address,
+        listening.provider,
+        listening.reason,
+    )
+}
+
+fn conclude(sample: &Sample, checked: &Checked, seed: u64) -> String {
+    let bytes_per_second =
+        sample.size_bytes() as f64 / checked.elapsed.max(Duration::from_nanos(1)).as_secs_f64();
+    format!(
+        "host: {}\n\
+         read {} in {} ranges, random order, {} unaligned: every byte is right\n\
+         {:.2} s, {:.1} MB/s (1 MB = 10^6 bytes), {} straight into its memory, {} through bounce buffers\n\
+         latency of a range (us): {}\n\
+         seed {seed}\n",
+        checked.provider,
+        human(sample.size_bytes()),
+        checked.ranges,
+        checked.unaligned,
+        checked.elapsed.as_secs_f64(),
+        bytes_per_second / 1e6,
+        human(checked.direct_bytes),
+        human(checked.bounced_bytes),
+        checked.latency.to_text(),
+    )
+}

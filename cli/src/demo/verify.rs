@@ -1,0 +1,116 @@
+//! Reads ranges over the fabric and checks each one.
+
+use core::time::Duration;
+use std::time::Instant;
+
+use anyhow::Result;
+use nvme_proto::Nsid;
+
+use super::child::TargetChild;
+use super::file::Sample;
+use super::plan::{RANGE_MAX_BYTES, Range};
+use super::progress::Progress;
+use crate::args::Provider;
+use crate::clock::now;
+use crate::interrupt::Interrupt;
+use crate::lanes::Lanes;
+use crate::latency::Latency;
+use crate::session::Session;
+
+/// How to check.
+pub(crate) struct Verify<'a> {
+    pub(crate) sample: &'a Sample,
+    pub(crate) interrupt: &'a Interrupt,
+    /// Ranges in flight.
+    pub(crate) depth: usize,
+}
+
+/// What came out; that every byte was right goes without saying.
+#[derive(Debug)]
+pub(crate) struct Checked {
+    pub(crate) provider: String,
+    pub(crate) ranges: usize,
+    pub(crate) unaligned: usize,
+    pub(crate) elapsed: Duration,
+    pub(crate) latency: Latency,
+    pub(crate) direct_bytes: u64,
+    pub(crate) bounced_bytes: u64,
+}
+
+/// What a read in flight is, and when it began.
+type Begun = (Range, Instant);
+
+impl Verify<'_> {
+    /// Connects, reads and checks all ranges, disconnects and ends the target.
+    pub(crate) fn run(
+        &self,
+        mut target: TargetChild,
+        ranges: &[Range],
+        provider: Provider,
+    ) -> Result<Checked> {
+        let session = Session::nearby(target.listening.address, target.listening.nqn, provider)?;
+        let namespace = session.namespace(Nsid(1))?;
+        let mut lanes =
+            Lanes::new(session.host(), namespace, self.depth, RANGE_MAX_BYTES as usize)?;
+        let start = now();
+        let latency = match self.read_all(&mut lanes, ranges) {
+            Ok(latency) => latency,
+            Err(error) => {
+                self.interrupt.check()?;
+                // A target that ended explains more than the connection that was lost with it.
+                target.check()?;
+                return Err(error);
+            }
+        };
+        let elapsed = start.elapsed();
+        let counters = session.host().counters();
+        let provider = session.provider();
+        drop((lanes, session));
+        target.stop()?;
+        Ok(Checked {
+            provider,
+            ranges: ranges.len(),
+            unaligned: ranges.iter().filter(|range| range.is_unaligned()).count(),
+            elapsed,
+            latency,
+            direct_bytes: counters.direct_bytes,
+            bounced_bytes: counters.bounced_bytes,
+        })
+    }
+
+    fn read_all(&self, lanes: &mut Lanes<Begun>, ranges: &[Range]) -> Result<Latency> {
+        let mut latency = Latency::default();
+        let mut progress = Progress::new(self.sample.size_bytes());
+        let mut waiting = ranges.iter();
+        let mut scratch = Vec::new();
+        loop {
+            self.interrupt.check()?;
+            begin_all(lanes, &mut waiting);
+            if lanes.in_flight() == 0 {
+                return Ok(latency);
+            }
+            lanes.wait();
+            while let Some(done) = lanes.next_done() {
+                done.result.clone()?;
+                let (range, began) = done.tag;
+                latency.record(began.elapsed());
+                self.sample.check(range, &done.bytes, &mut scratch)?;
+                progress.add(range.length_bytes);
+                lanes.release(done);
+            }
+        }
+    }
+}
+
+fn begin_all(lanes: &mut Lanes<Begun>, waiting: &mut core::slice::Iter<'_, Range>) {
+    while let Some(mut lane) = lanes.claim() {
+        let Some(range) = waiting.next() else {
+            lanes.put_back(lane);
+            break;
+        };
+        let length = range.length_bytes as usize;
+        // What an earlier read left there must not pass for this one's result.
+        lane.memory[..length].fill(0);
+        lanes.read(lane, range.offset_bytes, length, (*range, now()));
+    }
+}

@@ -1,0 +1,119 @@
+//! A fixed number of reads and writes in flight, each with memory of its own.
+
+use core::time::Duration;
+
+use anyhow::Result;
+use feedrail_initiator::{Completion, Error, Grant, Host, Namespace, RegionSlice, Ring};
+
+/// How long a wait may last before the caller looks at what else there is, such as Ctrl-C.
+const LOOK_UP_AFTER: Duration = Duration::from_millis(100);
+
+/// A ring of a namespace, and as many pieces of registered memory as it has places. Nothing is allocated after the start.
+pub(crate) struct Lanes<T> {
+    namespace: Namespace,
+    ring: Ring,
+    ended: Vec<Completion>,
+    idle: Vec<Lane>,
+    /// By token: what is in flight there.
+    busy: Vec<Option<Busy<T>>>,
+}
+
+/// A place in the ring that is free, and its memory.
+pub(crate) struct Lane {
+    token: u64,
+    pub(crate) memory: RegionSlice,
+}
+
+struct Busy<T> {
+    tag: T,
+    /// The part of the lane's memory that the operation does not use.
+    rest: RegionSlice,
+}
+
+/// An operation that ended.
+pub(crate) struct Done<T> {
+    /// What the caller knows it by.
+    pub(crate) tag: T,
+    pub(crate) result: Result<(), Error>,
+    /// The bytes that were read or written.
+    pub(crate) bytes: RegionSlice,
+    token: u64,
+    rest: RegionSlice,
+}
+
+impl<T> Lanes<T> {
+    /// `depth` lanes of `lane_bytes` each.
+    pub(crate) fn new(
+        host: &Host,
+        namespace: Namespace,
+        depth: usize,
+        lane_bytes: usize,
+    ) -> Result<Self> {
+        let lane = |token| {
+            let memory = RegionSlice::allocate(lane_bytes, Grant::Persistent)?;
+            Ok(Lane { token, memory })
+        };
+        Ok(Self {
+            ring: host.ring(depth),
+            namespace,
+            ended: Vec::with_capacity(depth),
+            idle: (0..depth as u64).map(lane).collect::<Result<_>>()?,
+            busy: (0..depth).map(|_| None).collect(),
+        })
+    }
+
+    pub(crate) fn in_flight(&self) -> usize {
+        self.busy.len() - self.idle.len()
+    }
+
+    /// A lane that is free, if there is one.
+    pub(crate) fn claim(&mut self) -> Option<Lane> {
+        self.idle.pop()
+    }
+
+    /// Takes a claimed lane back unused.
+    pub(crate) fn put_back(&mut self, lane: Lane) {
+        self.idle.push(lane);
+    }
+
+    /// Reads into the first `length` bytes of a lane.
+    pub(crate) fn read(&mut self, lane: Lane, offset_bytes: u64, length: usize, tag: T) {
+        let (token, memory) = self.occupy(lane, length, tag);
+        let begun = self.ring.read(&self.namespace, offset_bytes, memory, token);
+        begun.expect("the ring has a place for each lane");
+    }
+
+    /// Writes the first `length` bytes of a lane.
+    pub(crate) fn write(&mut self, lane: Lane, offset_bytes: u64, length: usize, tag: T) {
+        let (token, memory) = self.occupy(lane, length, tag);
+        let begun = self.ring.write(&self.namespace, offset_bytes, memory, token);
+        begun.expect("the ring has a place for each lane");
+    }
+
+    fn occupy(&mut self, lane: Lane, length: usize, tag: T) -> (u64, RegionSlice) {
+        let Lane { token, mut memory } = lane;
+        let rest = memory.split_off(length);
+        self.busy[token as usize] = Some(Busy { tag, rest });
+        (token, memory)
+    }
+
+    /// Waits until an operation has ended, or for a short while.
+    pub(crate) fn wait(&mut self) {
+        self.ring.wait(1, Some(LOOK_UP_AFTER), &mut self.ended);
+    }
+
+    /// An operation that has ended; its lane stays taken until [`Lanes::release`].
+    pub(crate) fn next_done(&mut self) -> Option<Done<T>> {
+        let completion = self.ended.pop()?;
+        let busy = self.busy[completion.token as usize].take();
+        let Busy { tag, rest } = busy.expect("only what was submitted completes");
+        let (result, bytes) = (completion.result, completion.slice);
+        Some(Done { tag, result, bytes, token: completion.token, rest })
+    }
+
+    /// Makes the lane of an operation that ended free.
+    pub(crate) fn release(&mut self, done: Done<T>) {
+        let memory = done.bytes.join(done.rest).expect("the two parts of one lane's memory");
+        self.idle.push(Lane { token: done.token, memory });
+    }
+}

@@ -1,0 +1,127 @@
+//! `feedrail list`: the namespaces of all subsystems that discovery shows at an address.
+
+use std::net::SocketAddr;
+
+use anyhow::{Result, bail};
+use clap::Args;
+use feedrail_initiator::NamespaceInfo;
+use nvme_proto::Nqn;
+use nvme_proto::log::{SubsystemType, TransportType};
+use serde_json::{Value, json};
+
+use crate::args::{Fabric, Format, Output};
+use crate::discover;
+use crate::fields::hex_digits;
+use crate::output;
+use crate::session::{self, Session};
+use crate::size::human;
+
+/// Lists the namespaces of all subsystems that discovery shows at an address
+///
+/// Length and name are exact where the target is Feedrail's; others only tell whole blocks.
+#[derive(Args, Debug)]
+pub(crate) struct List {
+    #[command(flatten)]
+    fabric: Fabric,
+    #[command(flatten)]
+    output: Output,
+}
+
+/// One namespace, and the way to it.
+struct Found {
+    subnqn: Nqn,
+    address: SocketAddr,
+    info: NamespaceInfo,
+}
+
+impl List {
+    pub(crate) fn run(&self) -> Result<()> {
+        let mut found = Vec::new();
+        let mut failed = 0;
+        for (address, subnqn) in self.subsystems()? {
+            match self.namespaces(address, subnqn) {
+                Ok(infos) => {
+                    found.extend(infos.into_iter().map(|info| Found { subnqn, address, info }))
+                }
+                // One subsystem out of reach does not hide the others.
+                Err(error) => {
+                    failed += 1;
+                    eprintln!("feedrail: {subnqn} at {address}: {error:#}");
+                }
+            }
+        }
+        output::print(&match self.output.output_format {
+            Format::Json => output::json(&to_json(&found)),
+            Format::Normal => to_text(&found),
+        })?;
+        if failed > 0 {
+            bail!("{failed} of the subsystems that discovery shows could not be listed");
+        }
+        Ok(())
+    }
+
+    /// Where each subsystem is; one that is offered at several addresses is asked once.
+    fn subsystems(&self) -> Result<Vec<(SocketAddr, Nqn)>> {
+        let log = session::discover(&self.fabric)?;
+        let mut subsystems: Vec<(SocketAddr, Nqn)> = Vec::new();
+        for entry in &log.entries {
+            if entry.trtype != TransportType::RDMA || entry.subtype != SubsystemType::NVM {
+                continue;
+            }
+            let (Ok(nqn), Some(address)) = (entry.subnqn.parse(), discover::address(entry)) else {
+                continue;
+            };
+            if subsystems.iter().all(|(_, known)| *known != nqn) {
+                subsystems.push((address, nqn));
+            }
+        }
+        Ok(subsystems)
+    }
+
+    fn namespaces(&self, address: SocketAddr, subnqn: Nqn) -> Result<Vec<NamespaceInfo>> {
+        let session = Session::connect(address, subnqn, &self.fabric.local)?;
+        session.active_namespaces()?.into_iter().map(|nsid| session.info(nsid)).collect()
+    }
+}
+
+fn to_json(found: &[Found]) -> Value {
+    json!({ "namespaces": found.iter().map(Found::to_json).collect::<Value>() })
+}
+
+fn to_text(found: &[Found]) -> String {
+    let heading = ["Subsystem", "Address", "NSID", "Size", "Bytes", "Block", "Access", "Name"];
+    output::table(&heading, &found.iter().map(Found::row).collect::<Vec<_>>())
+}
+
+impl Found {
+    fn to_json(&self) -> Value {
+        let info = &self.info;
+        json!({
+            "subnqn": self.subnqn.as_str(),
+            "traddr": self.address.ip().to_string(),
+            "trsvcid": self.address.port().to_string(),
+            "nsid": info.nsid.0,
+            "length": info.size_bytes,
+            "lba_size": info.block_bytes,
+            "lba_count": info.blocks,
+            "read_only": info.write_protected,
+            "uuid": info.uuid.map(|uuid| uuid::Uuid::from_bytes(uuid).to_string()),
+            "nguid": info.nguid.map(|nguid| hex_digits(&nguid)),
+            "name": info.name,
+        })
+    }
+
+    fn row(&self) -> Vec<String> {
+        let info = &self.info;
+        vec![
+            self.subnqn.to_string(),
+            self.address.to_string(),
+            info.nsid.0.to_string(),
+            human(info.size_bytes),
+            info.size_bytes.to_string(),
+            info.block_bytes.to_string(),
+            if info.write_protected { "ro" } else { "rw" }.to_owned(),
+            info.name.as_deref().map(output::printable).unwrap_or_default(),
+        ]
+    }
+}

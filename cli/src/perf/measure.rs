@@ -1,0 +1,151 @@
+//! What a job counts, and the sum of several jobs.
+
+use core::time::Duration;
+
+use feedrail_initiator::Counters;
+use serde_json::{Value, json};
+
+use super::workload::Direction;
+use crate::latency::Latency;
+use crate::size::human;
+
+/// I/Os of one direction.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Side {
+    pub(crate) bytes: u64,
+    latency: Latency,
+}
+
+/// What one job, or all of them, did.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Measure {
+    pub(crate) read: Side,
+    pub(crate) write: Side,
+    /// Bytes that the RDMA device moved to and from the caller's memory itself.
+    pub(crate) direct_bytes: u64,
+    /// Bytes that were copied through a bounce buffer.
+    pub(crate) bounced_bytes: u64,
+    pub(crate) retries: u64,
+    pub(crate) reconnects: u64,
+}
+
+impl Side {
+    pub(crate) fn count(&self) -> u64 {
+        self.latency.count()
+    }
+
+    fn add(&mut self, other: &Self) {
+        self.bytes += other.bytes;
+        self.latency.add(&other.latency);
+    }
+
+    fn to_json(&self, elapsed: Duration) -> Value {
+        json!({
+            "total_ios": self.count(),
+            "io_bytes": self.bytes,
+            "iops": per_second(self.count(), elapsed),
+            "bytes_per_second": per_second(self.bytes, elapsed),
+            "lat_ns": self.latency.to_json(),
+        })
+    }
+
+    fn to_text(&self, name: &str, elapsed: Duration) -> String {
+        format!(
+            "  {name:<5}: {:.0} IOPS, {:.1} MB/s (1 MB = 10^6 bytes), {} I/Os\n  \
+             latency (us): {}\n",
+            per_second(self.count(), elapsed),
+            per_second(self.bytes, elapsed) / 1e6,
+            self.count(),
+            self.latency.to_text(),
+        )
+    }
+}
+
+impl Measure {
+    pub(crate) fn record(&mut self, direction: Direction, bytes: u64, latency: Duration) {
+        let side = match direction {
+            Direction::Read => &mut self.read,
+            Direction::Write => &mut self.write,
+        };
+        side.bytes += bytes;
+        side.latency.record(latency);
+    }
+
+    pub(crate) fn add(&mut self, other: &Self) {
+        self.read.add(&other.read);
+        self.write.add(&other.write);
+        self.direct_bytes += other.direct_bytes;
+        self.bounced_bytes += other.bounced_bytes;
+        self.retries += other.retries;
+        self.reconnects += other.reconnects;
+    }
+
+    /// Takes over what the connection counted.
+    pub(crate) fn count(&mut self, counters: &Counters) {
+        self.direct_bytes = counters.direct_bytes;
+        self.bounced_bytes = counters.bounced_bytes;
+        self.retries = counters.retries;
+        self.reconnects = counters.reconnects;
+    }
+
+    pub(crate) fn to_json(&self, elapsed: Duration) -> Value {
+        json!({
+            "runtime_ms": u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX),
+            "read": self.read.to_json(elapsed),
+            "write": self.write.to_json(elapsed),
+            "direct_bytes": self.direct_bytes,
+            "bounced_bytes": self.bounced_bytes,
+            "retries": self.retries,
+            "reconnects": self.reconnects,
+        })
+    }
+
+    pub(crate) fn to_text(&self, elapsed: Duration) -> String {
+        let mut text = String::new();
+        for (name, side) in [("read", &self.read), ("write", &self.write)] {
+            if side.count() > 0 {
+                text += &side.to_text(name, elapsed);
+            }
+        }
+        text + &format!(
+            "  direct={} bounced={} retries={} reconnects={}\n",
+            human(self.direct_bytes),
+            human(self.bounced_bytes),
+            self.retries,
+            self.reconnects
+        )
+    }
+}
+
+pub(crate) fn per_second(count: u64, elapsed: Duration) -> f64 {
+    if elapsed.is_zero() { 0.0 } else { count as f64 / elapsed.as_secs_f64() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn jobs_add_up() {
+        let mut one = Measure::default();
+        one.record(Direction::Read, 4096, Duration::from_micros(10));
+        one.retries = 2;
+        let mut other = Measure::default();
+        other.record(Direction::Read, 4096, Duration::from_micros(30));
+        other.record(Direction::Write, 512, Duration::from_micros(5));
+        one.add(&other);
+
+        let json = one.to_json(Duration::from_secs(2));
+        assert_eq!(json["read"]["total_ios"], 2);
+        assert_eq!(json["read"]["bytes_per_second"], 4096.0);
+        assert_eq!(json["write"]["io_bytes"], 512);
+        assert_eq!(json["retries"], 2);
+    }
+
+    #[test]
+    fn nothing_done_is_not_a_number_problem() {
+        let json = Measure::default().to_json(Duration::ZERO);
+        assert_eq!(json["read"]["iops"], 0.0);
+        assert!(!Measure::default().to_text(Duration::ZERO).contains("IOPS"));
+    }
+}

@@ -1,0 +1,131 @@
+//! A connection to a subsystem, as the command line describes it.
+
+use core::net::SocketAddr;
+use core::time::Duration;
+
+use anyhow::Result;
+use feedrail_initiator::{
+    Controller, ControllerOptions, DiscoveryLog, Host, HostBuilder, Namespace, NamespaceInfo,
+    ProviderKind, Target,
+};
+use nvme_proto::{Nqn, Nsid};
+
+use crate::args::{Fabric, Local, Provider, Subsystem};
+use crate::identity::Identity;
+
+/// How long the demo's own target, on this machine, may be silent.
+const NEARBY: Duration = Duration::from_secs(10);
+
+/// A host and its connection to one subsystem; both end when this is dropped.
+pub(crate) struct Session {
+    controller: Controller,
+    host: Host,
+}
+
+impl Session {
+    pub(crate) fn open(subsystem: &Subsystem) -> Result<Self> {
+        Self::connect(subsystem.fabric.address(), subsystem.nqn, &subsystem.fabric.local)
+    }
+
+    pub(crate) fn connect(address: SocketAddr, nqn: Nqn, local: &Local) -> Result<Self> {
+        Self::over(host(local)?, Target { address, nqn })
+    }
+
+    /// For the demo: as a host made up for it, to a target nearby.
+    pub(crate) fn nearby(address: SocketAddr, nqn: Nqn, provider: Provider) -> Result<Self> {
+        let options = with_timeout(ControllerOptions::default(), NEARBY);
+        let host = builder(Identity::made_up(), provider).controller_options(options).build()?;
+        Self::over(host, Target { address, nqn })
+    }
+
+    fn over(host: Host, target: Target) -> Result<Self> {
+        let controller = host.connect(target).wait()?;
+        Ok(Self { controller, host })
+    }
+
+    pub(crate) fn host(&self) -> &Host {
+        &self.host
+    }
+
+    pub(crate) fn namespace(&self, nsid: Nsid) -> Result<Namespace> {
+        Ok(self.controller.namespace(nsid).wait()?)
+    }
+
+    pub(crate) fn info(&self, nsid: Nsid) -> Result<NamespaceInfo> {
+        Ok(self.namespace(nsid)?.info().clone())
+    }
+
+    pub(crate) fn identify_controller(&self) -> Result<Vec<u8>> {
+        Ok(self.controller.identify().wait()?)
+    }
+
+    pub(crate) fn identify_namespace(&self, nsid: Nsid) -> Result<Vec<u8>> {
+        Ok(self.controller.identify_namespace(nsid).wait()?)
+    }
+
+    pub(crate) fn active_namespaces(&self) -> Result<Vec<Nsid>> {
+        Ok(self.controller.active_namespaces().wait()?)
+    }
+
+    /// Which RDMA provider is in use, and why.
+    pub(crate) fn provider(&self) -> String {
+        self.host.providers().join("; ")
+    }
+}
+
+/// What the discovery controller at an address offers.
+pub(crate) fn discover(fabric: &Fabric) -> Result<DiscoveryLog> {
+    Ok(host(&fabric.local)?.discover(fabric.address()).wait()?)
+}
+
+fn host(local: &Local) -> Result<Host> {
+    let builder = builder(Identity::from_args(local)?, local.provider);
+    let builder = match local.host_traddr {
+        Some(address) => builder.source(address),
+        None => builder,
+    };
+    Ok(builder.controller_options(local.options()).build()?)
+}
+
+fn builder(identity: Identity, provider: Provider) -> HostBuilder {
+    let provider = match provider {
+        Provider::Auto => ProviderKind::Auto,
+        Provider::Verbs => ProviderKind::Verbs,
+        Provider::Soft => ProviderKind::Soft,
+    };
+    Host::builder().host_nqn(identity.nqn).host_id(identity.id).provider(provider)
+}
+
+impl Fabric {
+    fn address(&self) -> SocketAddr {
+        SocketAddr::new(self.traddr, self.trsvcid)
+    }
+}
+
+impl Local {
+    fn options(&self) -> ControllerOptions {
+        let mut options =
+            with_timeout(ControllerOptions::default(), Duration::from_millis(self.timeout));
+        if let Some(queues) = self.nr_io_queues {
+            options.io_queues = queues;
+        }
+        if let Some(entries) = self.queue_size {
+            options.queue_entries = entries;
+        }
+        if let Some(seconds) = self.keep_alive_tmo {
+            options.keep_alive_ms = seconds * 1000;
+        }
+        options
+    }
+}
+
+/// With one limit for everything that may take long.
+fn with_timeout(options: ControllerOptions, timeout: Duration) -> ControllerOptions {
+    ControllerOptions {
+        connect_timeout: timeout,
+        loss_timeout: timeout,
+        io_timeout: timeout,
+        admin_timeout: timeout,
+        ..options
+    }
+}

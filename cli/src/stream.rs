@@ -1,0 +1,211 @@
+//! One long range as a stream of pieces, many of them in flight.
+
+use std::collections::VecDeque;
+
+use anyhow::{Context, Result};
+use feedrail_initiator::{Host, Namespace};
+
+use crate::lanes::{Done, Lanes};
+
+const PIECE_BYTES: u64 = 512 << 10;
+const DEPTH: usize = 16;
+
+/// A range cut at the multiples of a piece's size, so that no two pieces share a block.
+#[derive(Clone, Debug)]
+pub(crate) struct Pieces {
+    next: u64,
+    end: u64,
+    piece_bytes: u64,
+}
+
+/// A part of the range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Piece {
+    pub(crate) offset_bytes: u64,
+    pub(crate) length_bytes: u64,
+}
+
+impl Pieces {
+    /// Of `length_bytes` from `offset_bytes` on, which together fit 64 bits.
+    pub(crate) fn new(offset_bytes: u64, length_bytes: u64, block_bytes: u64) -> Self {
+        let end = offset_bytes + length_bytes;
+        Self { next: offset_bytes, end, piece_bytes: piece_bytes(block_bytes) }
+    }
+}
+
+impl Iterator for Pieces {
+    type Item = Piece;
+
+    fn next(&mut self) -> Option<Piece> {
+        let offset_bytes = self.next;
+        if offset_bytes >= self.end {
+            return None;
+        }
+        let boundary = (offset_bytes / self.piece_bytes + 1).saturating_mul(self.piece_bytes);
+        self.next = boundary.min(self.end);
+        Some(Piece { offset_bytes, length_bytes: self.next - offset_bytes })
+    }
+}
+
+fn piece_bytes(block_bytes: u64) -> u64 {
+    PIECE_BYTES.next_multiple_of(block_bytes.max(1))
+}
+
+/// Reads the pieces ahead and gives their bytes to `sink` in order.
+pub(crate) fn read(
+    host: &Host,
+    namespace: Namespace,
+    mut pieces: Pieces,
+    sink: &mut dyn FnMut(&[u8]) -> Result<()>,
+) -> Result<()> {
+    let mut lanes = Lanes::new(host, namespace, DEPTH, pieces.piece_bytes as usize)?;
+    // In the order of the range, from the first piece that `sink` has not seen; each with its bytes once they are there.
+    let mut window: VecDeque<Option<Done<u64>>> = VecDeque::with_capacity(DEPTH);
+    let mut seen = 0;
+    loop {
+        while let Some(lane) = lanes.claim() {
+            let Some(Piece { offset_bytes, length_bytes }) = pieces.next() else {
+                lanes.put_back(lane);
+                break;
+            };
+            let number = seen + window.len() as u64;
+            window.push_back(None);
+            lanes.read(lane, offset_bytes, length_bytes as usize, number);
+        }
+        if window.is_empty() {
+            return Ok(());
+        }
+        lanes.wait();
+        while let Some(done) = lanes.next_done() {
+            let index = (done.tag - seen) as usize;
+            window[index] = Some(done);
+        }
+        while let Some(Some(_)) = window.front() {
+            let done = window.pop_front().flatten().expect("just looked at");
+            seen += 1;
+            done.result.clone()?;
+            sink(&done.bytes)?;
+            lanes.release(done);
+        }
+    }
+}
+
+/// Writes what `source` fills in, until it fills a piece in part, and gives the number of bytes. When a piece fails no
+/// more are begun, and the error says what is known to be written.
+pub(crate) fn write(
+    host: &Host,
+    namespace: Namespace,
+    mut pieces: Pieces,
+    source: &mut dyn FnMut(&mut [u8]) -> Result<usize>,
+) -> Result<u64> {
+    let mut lanes = Lanes::new(host, namespace, DEPTH, pieces.piece_bytes as usize)?;
+    let mut outcome = Outcome { begin: pieces.next, written: 0, failed: None };
+    let mut ended = false;
+    loop {
+        while !ended
+            && outcome.failed.is_none()
+            && let Some(mut lane) = lanes.claim()
+        {
+            let next = pieces.next();
+            let room = next.map_or(0, |piece| piece.length_bytes as usize);
+            let filled = if room > 0 { source(&mut lane.memory[..room])? } else { 0 };
+            ended = filled < room || next.is_none();
+            match next {
+                Some(Piece { offset_bytes, .. }) if filled > 0 => {
+                    let piece = Piece { offset_bytes, length_bytes: filled as u64 };
+                    lanes.write(lane, offset_bytes, filled, piece);
+                }
+                _ => lanes.put_back(lane),
+            }
+        }
+        if lanes.in_flight() == 0 {
+            return outcome.conclude();
+        }
+        lanes.wait();
+        while let Some(done) = lanes.next_done() {
+            outcome.add(done.tag, done.result.clone());
+            lanes.release(done);
+        }
+    }
+}
+
+/// What became of the pieces of a write.
+struct Outcome {
+    begin: u64,
+    written: u64,
+    /// The failed piece with the lowest offset.
+    failed: Option<(Piece, feedrail_initiator::Error)>,
+}
+
+impl Outcome {
+    fn add(&mut self, piece: Piece, result: Result<(), feedrail_initiator::Error>) {
+        match result {
+            Ok(()) => self.written += piece.length_bytes,
+            Err(error) if self.failed.as_ref().is_none_or(|(first, _)| piece < *first) => {
+                self.failed = Some((piece, error));
+            }
+            Err(_) => {}
+        }
+    }
+
+    fn conclude(self) -> Result<u64> {
+        let Some((piece, error)) = self.failed else { return Ok(self.written) };
+        let good = piece.offset_bytes - self.begin;
+        let beyond = self.written - good;
+        Err(error).with_context(|| match (good, beyond) {
+            (0, 0) => "nothing was written".to_owned(),
+            (good, 0) => format!("only the first {good} bytes were written"),
+            (good, beyond) => {
+                format!("the first {good} bytes were written, and {beyond} after the gap")
+            }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn pieces_cover_the_range_and_share_no_block(
+            offset in 0_u64..1 << 40,
+            length in 0_u64..20 << 20,
+            block_shift in 9_u32..17,
+        ) {
+            let block = 1 << block_shift;
+            let mut next = offset;
+            for piece in Pieces::new(offset, length, block) {
+                prop_assert_eq!(piece.offset_bytes, next);
+                prop_assert!((1..=piece_bytes(block)).contains(&piece.length_bytes));
+                prop_assert!(next == offset || next % block == 0);
+                next += piece.length_bytes;
+            }
+            prop_assert_eq!(next, offset + length);
+        }
+    }
+
+    #[test]
+    fn pieces_near_the_largest_offset() {
+        let pieces: Vec<Piece> = Pieces::new(u64::MAX - 10, 10, 512).collect();
+        assert_eq!(pieces, [Piece { offset_bytes: u64::MAX - 10, length_bytes: 10 }]);
+    }
+
+    #[test]
+    fn a_failed_write_says_what_is_known() {
+        let piece = |offset_bytes| Piece { offset_bytes, length_bytes: 10 };
+        let error = || feedrail_initiator::ErrorKind::Closed.into();
+        let mut outcome = Outcome { begin: 100, written: 0, failed: None };
+        outcome.add(piece(100), Ok(()));
+        outcome.add(piece(120), Err(error()));
+        outcome.add(piece(130), Ok(()));
+        outcome.add(piece(110), Err(error()));
+        let text = format!("{:#}", outcome.conclude().unwrap_err());
+        assert!(
+            text.starts_with("the first 10 bytes were written, and 10 after the gap: "),
+            "{text}"
+        );
+    }
+}

@@ -1,0 +1,110 @@
+//! `feedrail write`: stdin or a file to a byte range of a namespace.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, ensure};
+use clap::Args;
+
+use crate::args::{Namespace, Range};
+use crate::session::Session;
+use crate::stream::{self, Pieces};
+
+const EXAMPLES: &str = "\
+Examples:
+  feedrail write -a 192.0.2.10 -n NQN --file shard.bin
+  head -c 4K /dev/urandom | feedrail write -a 192.0.2.10 -n NQN --offset 1M --length 4K";
+
+/// Writes a byte range of a namespace, and flushes it to its medium
+///
+/// Any offset and length will do. The blocks at an unaligned edge are read, modified and written back, which is not
+/// atomic against other hosts that write to the same block.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Write {
+    #[command(flatten)]
+    namespace: Namespace,
+    #[command(flatten)]
+    range: Range,
+    /// Read from this file instead of stdin
+    #[arg(long, value_name = "FILE")]
+    file: Option<PathBuf>,
+}
+
+impl Write {
+    pub(crate) fn run(&self) -> Result<()> {
+        let session = Session::open(&self.namespace.subsystem)?;
+        let namespace = session.namespace(self.namespace.namespace_id)?;
+        let size_bytes = namespace.info().size_bytes;
+        let offset = self.range.offset.0;
+        let room = size_bytes.saturating_sub(offset);
+        let (mut source, length) = self.source()?;
+        let length = self.range.length.map(|length| length.0).or(length);
+        ensure!(
+            offset <= size_bytes && length.unwrap_or(0) <= room,
+            "{} bytes at {offset} go past the end: namespace {} has {size_bytes} bytes",
+            length.unwrap_or(0),
+            self.namespace.namespace_id
+        );
+        let pieces = Pieces::new(offset, length.unwrap_or(room), namespace.info().block_bytes);
+        let written = stream::write(session.host(), namespace.clone(), pieces, &mut |buffer| {
+            fill(&mut source, buffer)
+        })?;
+        if written > 0 {
+            namespace
+                .flush()
+                .wait()
+                .context("the data was written but could not be flushed to the medium")?;
+        }
+        self.check_all_taken(length, written, room, &mut source)
+    }
+
+    /// Where the data comes from, and how much there is if that can be told.
+    fn source(&self) -> Result<(Box<dyn Read>, Option<u64>)> {
+        let Some(path) = &self.file else { return Ok((Box::new(io::stdin().lock()), None)) };
+        let file = File::open(path).with_context(|| format!("cannot read {}", path.display()))?;
+        let metadata = file.metadata()?;
+        let length = metadata.is_file().then_some(metadata.len());
+        Ok((Box::new(file), length))
+    }
+
+    fn check_all_taken(
+        &self,
+        length: Option<u64>,
+        written: u64,
+        room: u64,
+        source: &mut dyn Read,
+    ) -> Result<()> {
+        match length {
+            Some(length) => {
+                ensure!(
+                    written == length,
+                    "the input ended after {written} of {length} bytes, which were written"
+                );
+            }
+            None => {
+                let more = written == room && source.read(&mut [0])? > 0;
+                ensure!(
+                    !more,
+                    "the namespace is full: {written} bytes were written, and the input has more"
+                );
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Reads until `buffer` is full or the input ends; gives the number of bytes.
+fn fill(source: &mut dyn Read, buffer: &mut [u8]) -> Result<usize> {
+    let mut filled = 0;
+    while filled < buffer.len() {
+        match source.read(&mut buffer[filled..]) {
+            Ok(0) => break,
+            Ok(count) => filled += count,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(anyhow::Error::new(error).context("cannot read the input")),
+        }
+    }
+    Ok(filled)
+}

@@ -1,0 +1,78 @@
+//! Wrong usage and help.
+
+use feedrail_tests::process::feedrail;
+
+#[test]
+fn help_shows_every_command_and_examples() {
+    let text = String::from_utf8(feedrail(["--help"]).run().success()).unwrap();
+    for command in ["discover", "list", "id-ctrl", "id-ns", "read", "write", "perf", "demo"] {
+        assert!(text.contains(command), "{command}: {text}");
+        let help = feedrail([command, "--help"]).run().success();
+        assert!(String::from_utf8(help).unwrap().contains("Usage: feedrail"), "{command}");
+    }
+    assert!(text.contains("Examples:"));
+    assert!(!text.contains("  target "), "the daemon in disguise is nobody's command");
+}
+
+#[test]
+fn nvme_clis_short_options_are_understood() {
+    // Nobody is at that address, so that the only error left is not to be connected.
+    let options = [
+        "-t",
+        "rdma",
+        "-a",
+        "127.255.255.1",
+        "-s",
+        "4421",
+        "-w",
+        "127.255.255.2",
+        "-n",
+        "nqn.2026-01.a:b",
+        "-q",
+        "nqn.2026-01.a:h",
+        "-I",
+        "7f1c4c7e-6c1c-4a51-9fd0-0b6a0c7f8a11",
+        "-i",
+        "2",
+        "-Q",
+        "64",
+        "-k",
+        "5",
+        "--provider",
+        "soft",
+        "--timeout",
+        "1000",
+    ];
+    let line = feedrail(["id-ctrl", "-o", "json"]).args(options).run().failure();
+    assert!(line.contains("127.255.255.1"), "{line}");
+}
+
+#[test]
+fn wrong_options_are_refused_before_anything_happens() {
+    for options in [
+        &["read", "-a", "127.0.0.1"][..],
+        &["read", "-a", "localhost", "-n", "nqn.2026-01.a:b"],
+        &["read", "-a", "127.0.0.1", "-n", ""],
+        &["read", "-a", "127.0.0.1", "-n", "nqn.2026-01.a:b", "--offset", "-1"],
+        &["read", "-a", "127.0.0.1", "-n", "nqn.2026-01.a:b", "--length", "4KB"],
+        &["id-ns", "-a", "127.0.0.1", "-n", "nqn.2026-01.a:b", "--namespace-id", "0"],
+        &["discover", "-t", "tcp", "-a", "127.0.0.1"],
+        &["perf", "-a", "127.0.0.1", "-n", "nqn.2026-01.a:b", "--rw", "trim"],
+        &["discover", "-a", "127.0.0.1", "--provider", "magic"],
+        &["teleport"],
+    ] {
+        let outcome = feedrail(options).run();
+        assert_eq!(
+            outcome.status.and_then(|status| status.code()),
+            Some(2),
+            "{options:?}: {outcome}"
+        );
+    }
+}
+
+#[test]
+fn a_provider_that_is_not_there_is_one_line() {
+    let options = ["-a", "127.0.0.1", "-n", "nqn.2026-01.a:b", "--provider", "verbs"];
+    let outcome = feedrail(["id-ctrl"]).args(options).run();
+    assert!(outcome.failure().contains("verbs"));
+}
