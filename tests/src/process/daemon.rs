@@ -44,7 +44,7 @@ pub struct Ended {
 #[derive(Debug)]
 pub struct Daemon {
     child: Child,
-    lines: Receiver<Value>,
+    lines: Mutex<Receiver<Value>>,
     log: Arc<Mutex<String>>,
     address: SocketAddr,
     nqn: String,
@@ -120,7 +120,7 @@ impl DaemonOptions {
         let address = listening["address"].as_str().and_then(|text| text.parse().ok());
         let address = address.unwrap_or_else(|| panic!("no address in {listening}"));
         let nqn = listening["nqn"].as_str().unwrap_or_default().to_owned();
-        Ok(Daemon { child, lines, log, address, nqn, listening })
+        Ok(Daemon { child, lines: Mutex::new(lines), log, address, nqn, listening })
     }
 
     fn spawn(&self, address: SocketAddr) -> Child {
@@ -226,8 +226,9 @@ impl Daemon {
     }
 
     fn next_stats(&self) -> Option<Value> {
+        let lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
-            let line = self.lines.recv_timeout(PROMPTLY).ok()?;
+            let line = lines.recv_timeout(PROMPTLY).ok()?;
             if line["event"] == "stats" {
                 return Some(line);
             }

@@ -4,6 +4,8 @@ mod address;
 mod binary;
 mod bytes;
 mod daemon;
+mod eventually;
+mod host;
 mod run;
 mod vitals;
 
@@ -11,5 +13,7 @@ pub use address::{loopback_address, roce_port_is_free};
 pub use binary::binary;
 pub use bytes::Bytes;
 pub use daemon::{Daemon, DaemonOptions, Ended, write_configuration};
+pub use eventually::{eventually, pause};
+pub use host::{empty_slice, host, slice_of};
 pub use run::{Outcome, Program, Running, feedrail, wait_at_most};
 pub use vitals::Vitals;

@@ -1,0 +1,27 @@
+//! Waiting for what other processes do.
+
+use std::time::Duration;
+
+const LOOK_EVERY: Duration = Duration::from_millis(10);
+const LOOKS: u32 = 3000;
+
+/// Looks again and again until something is so.
+///
+/// # Panics
+/// If it is not so after 30 s; `what` says what was waited for.
+#[track_caller]
+pub fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
+    for _ in 0..LOOKS {
+        if condition() {
+            return;
+        }
+        pause(LOOK_EVERY);
+    }
+    panic!("waited in vain until {what}");
+}
+
+/// Lets time pass, where a test is about time.
+#[expect(clippy::disallowed_methods, reason = "other processes go by the real clock")]
+pub fn pause(time: Duration) {
+    std::thread::sleep(time);
+}

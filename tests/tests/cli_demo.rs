@@ -1,0 +1,125 @@
+//! `feedrail demo`: what a newcomer runs first.
+
+use std::fs;
+use std::path::Path;
+
+use feedrail_tests::process::{Bytes, Program, eventually, feedrail};
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+
+fn sample(bytes: usize) -> (TempDir, String, Vec<u8>) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("data.bin");
+    let content = Bytes::new(3).take(bytes);
+    fs::write(&path, &content).unwrap();
+    let path = path.to_str().unwrap().to_owned();
+    (folder, path, content)
+}
+
+/// A demo whose temporary files are in a folder of their own.
+fn demo(temporary: &Path) -> Program {
+    feedrail(["demo"]).env("TMPDIR", temporary)
+}
+
+fn is_empty(folder: &Path) -> bool {
+    fs::read_dir(folder).unwrap().next().is_none()
+}
+
+/// Processes, other than itself, whose command line contains a text.
+fn processes_with(text: &str) -> Vec<u32> {
+    let own = std::process::id();
+    let ids = fs::read_dir("/proc")
+        .unwrap()
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    ids.filter(|id| *id != own)
+        .filter(|id| {
+            let line = fs::read(format!("/proc/{id}/cmdline")).unwrap_or_default();
+            String::from_utf8_lossy(&line).contains(text)
+        })
+        .collect()
+}
+
+#[test]
+fn a_file_of_any_length_is_read_back_and_untouched() {
+    for bytes in [1, 511, 18_071, (8 << 20) + 492] {
+        let (folder, path, content) = sample(bytes);
+        let temporary = tempfile::tempdir().unwrap();
+        let text = demo(temporary.path()).args([&path]).run().success();
+        let text = String::from_utf8(text).unwrap();
+        assert!(text.contains("every byte is right") && text.contains("soft"), "{text}");
+        assert!(fs::read(&path).unwrap() == content);
+        assert!(is_empty(temporary.path()));
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+        assert_eq!(processes_with(&path), [0_u32; 0]);
+    }
+}
+
+#[test]
+fn a_seed_is_printed_and_repeats() {
+    let (_folder, path, _) = sample(1 << 20);
+    let temporary = tempfile::tempdir().unwrap();
+    let ranges = |text: Vec<u8>| {
+        let text = String::from_utf8(text).unwrap();
+        assert!(text.contains("seed 77"), "{text}");
+        text.lines().find(|line| line.contains("ranges, random order")).unwrap().to_owned()
+    };
+    let run = || ranges(demo(temporary.path()).args([&path, "--seed", "77"]).run().success());
+    assert_eq!(run(), run());
+}
+
+#[test]
+fn what_cannot_be_exported_is_one_line() {
+    let temporary = tempfile::tempdir().unwrap();
+    let missing = temporary.path().join("missing");
+    let line = demo(temporary.path()).args([&missing]).run().failure();
+    assert!(line.contains("missing"), "{line}");
+    demo(temporary.path()).args([temporary.path()]).run().failure();
+    assert!(is_empty(temporary.path()));
+}
+
+#[test]
+fn an_interrupt_leaves_nothing_behind() {
+    let temporary = tempfile::tempdir().unwrap();
+    for signal in [Signal::INT, Signal::TERM] {
+        let marker = temporary.path().to_str().unwrap().to_owned();
+        let running = demo(temporary.path()).start();
+        let pid = Pid::from_raw(running.id().cast_signed()).unwrap();
+        // Whether it is still making its file or already reads it back, either way it must clean up.
+        eventually("there is a file", || !is_empty(temporary.path()));
+        kill_process(pid, signal).unwrap();
+        let outcome = running.wait();
+        assert_eq!(outcome.status.and_then(|status| status.code()), Some(130), "{outcome}");
+        assert!(is_empty(temporary.path()));
+        assert_eq!(processes_with(&marker), [0_u32; 0]);
+    }
+}
+
+#[test]
+fn a_target_that_dies_is_an_error_and_leaves_nothing_behind() {
+    let temporary = tempfile::tempdir().unwrap();
+    let marker = temporary.path().to_str().unwrap().to_owned();
+    let running = demo(temporary.path()).start();
+    let own = running.id();
+    let target = || processes_with(&marker).into_iter().find(|id| *id != own);
+    eventually("the target runs", || target().is_some());
+    let target = Pid::from_raw(target().unwrap().cast_signed()).unwrap();
+    kill_process(target, Signal::KILL).unwrap();
+    let outcome = running.wait();
+    assert_eq!(outcome.status.and_then(|status| status.code()), Some(1), "{outcome}");
+    assert!(outcome.stderr.contains("target process ended"), "{outcome}");
+    assert!(is_empty(temporary.path()));
+}
+
+#[test]
+fn a_demo_that_is_killed_takes_its_target_along() {
+    let (_folder, path, _) = sample((64 << 20) + 1);
+    let temporary = tempfile::tempdir().unwrap();
+    let running = demo(temporary.path()).args([&path, "--depth", "1"]).start();
+    let own = running.id();
+    let others = || processes_with(&path).into_iter().filter(|id| *id != own).count();
+    eventually("the target runs", || others() > 0);
+    kill_process(Pid::from_raw(own.cast_signed()).unwrap(), Signal::KILL).unwrap();
+    let _ = running.wait();
+    eventually("the target is gone", || others() == 0);
+}

@@ -1,0 +1,111 @@
+//! `feedrail perf` against a daemon in another process.
+
+use std::fs;
+
+use feedrail_tests::process::{Bytes, Daemon, DaemonOptions, feedrail};
+use serde_json::Value;
+use tempfile::TempDir;
+
+const SIZE_BYTES: usize = 4 << 20;
+
+fn serve(arguments: &[&str]) -> (TempDir, Daemon, Vec<u8>) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("disk.img");
+    let content = Bytes::new(4).take(SIZE_BYTES);
+    fs::write(&path, &content).unwrap();
+    let options = arguments
+        .iter()
+        .fold(DaemonOptions::files([path]), |options, argument| options.arg(argument));
+    (folder, options.start(), content)
+}
+
+fn perf(daemon: &Daemon, options: &[&str]) -> Value {
+    let program = feedrail(["perf", "-o", "json"]).args(daemon.options()).args(options);
+    serde_json::from_slice(&program.run().success()).unwrap()
+}
+
+#[test]
+fn counts_add_up() {
+    let (_folder, daemon, content) = serve(&[]);
+    let options = [
+        "--rw",
+        "randread",
+        "--bs",
+        "4k",
+        "--iodepth",
+        "16",
+        "--numjobs",
+        "2",
+        "--number-ios",
+        "500",
+    ];
+    let report = perf(&daemon, &options);
+    let read = &report["results"]["read"];
+    assert_eq!(read["total_ios"], 1000);
+    assert_eq!(read["io_bytes"], 1000 * 4096);
+    assert_eq!(report["results"]["write"]["total_ios"], 0);
+    assert_eq!(
+        report["results"]["direct_bytes"],
+        1000 * 4096,
+        "aligned reads need no bounce buffer"
+    );
+    assert!(report["provider"].as_str().unwrap().starts_with("soft"), "{report}");
+    let percentile = |name: &str| read["lat_ns"]["percentile"][name].as_u64().unwrap();
+    assert!(percentile("50.0") <= percentile("99.0") && percentile("99.0") <= percentile("99.9"));
+    assert!(feedrail(["read"]).args(daemon.options()).run().success() == content);
+}
+
+#[test]
+fn every_pattern_and_unaligned_blocks() {
+    let (_folder, daemon, _) = serve(&["--writable"]);
+    for (pattern, block) in [
+        ("read", "128k"),
+        ("randread", "2050"),
+        ("write", "64k"),
+        ("randwrite", "4k"),
+        ("rw", "8k"),
+        ("randrw", "700"),
+    ] {
+        let options = [
+            "--rw",
+            pattern,
+            "--bs",
+            block,
+            "--iodepth",
+            "8",
+            "--number-ios",
+            "50",
+            "--allow-writes",
+        ];
+        let results = &perf(&daemon, &options)["results"];
+        let ios = |side: &str| results[side]["total_ios"].as_u64().unwrap();
+        assert_eq!(ios("read") + ios("write"), 50, "{pattern}");
+        assert_eq!(ios("write") > 0, pattern.contains("w"), "{pattern}");
+    }
+}
+
+#[test]
+fn writes_must_be_allowed() {
+    let (_folder, daemon, content) = serve(&["--writable"]);
+    for pattern in ["write", "randwrite", "rw", "randrw"] {
+        let line = feedrail(["perf", "--rw", pattern]).args(daemon.options()).run().failure();
+        assert!(line.contains("--allow-writes"), "{line}");
+    }
+    assert!(feedrail(["read"]).args(daemon.options()).run().success() == content);
+}
+
+#[test]
+fn a_block_that_does_not_fit() {
+    let (_folder, daemon, _) = serve(&[]);
+    let line = feedrail(["perf", "--bs", "5M"]).args(daemon.options()).run().failure();
+    assert!(line.contains("does not fit"), "{line}");
+    feedrail(["perf", "--bs", "0"]).args(daemon.options()).run().failure();
+}
+
+#[test]
+fn raw_loopback_stands_beside() {
+    let (_folder, daemon, _) = serve(&[]);
+    let options = ["--number-ios", "10", "--compare-loopback"];
+    let report = perf(&daemon, &options);
+    assert!(report["loopback"]["bytes_per_second"].as_f64().unwrap() > 0.0);
+}

@@ -1,0 +1,205 @@
+//! The daemon as an operator meets it: start, wrong starts, signals, neighbours, limits.
+
+use std::fs;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use feedrail_tests::process::{
+    Bytes, Daemon, DaemonOptions, Ended, Program, binary, eventually, feedrail, write_configuration,
+};
+use tempfile::TempDir;
+
+const SIZE_BYTES: usize = 300_007;
+
+fn shard() -> (TempDir, PathBuf, Vec<u8>) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("shard.bin");
+    let content = Bytes::new(1).take(SIZE_BYTES);
+    fs::write(&path, &content).unwrap();
+    (folder, path, content)
+}
+
+fn read_all(daemon: &Daemon) -> Vec<u8> {
+    feedrail(["read"]).args(daemon.options()).run().success()
+}
+
+/// The error of a daemon that must not start: one line, on standard error, and no success.
+#[track_caller]
+fn refused(started: Result<Daemon, Ended>) -> String {
+    let ended = started.expect_err("the daemon must not start");
+    assert!(ended.status.code().is_some_and(|code| code != 0), "{ended:?}");
+    assert!(!ended.stderr.contains("panicked"), "{}", ended.stderr);
+    let errors = ended.stderr.lines().filter(|line| line.contains("feedrail-target: ")).count();
+    assert!(errors <= 1 && !ended.stderr.trim().is_empty(), "{}", ended.stderr);
+    ended.stderr
+}
+
+#[test]
+fn two_daemons_on_one_machine() {
+    let (_one_folder, one_path, one_content) = shard();
+    let (_other_folder, other_path, mut other_content) = shard();
+    other_content.reverse();
+    fs::write(&other_path, &other_content).unwrap();
+    let one = Daemon::serving([&one_path]);
+    let other = Daemon::serving([&other_path]);
+    assert!(read_all(&one) == one_content);
+    assert!(read_all(&other) == other_content);
+    assert!(one.terminate().0.success());
+    assert!(read_all(&other) == other_content);
+}
+
+#[test]
+fn a_port_in_use_is_named() {
+    let (_folder, path, content) = shard();
+    let first = Daemon::serving([&path]);
+    let line = refused(DaemonOptions::files([&path]).at(first.address()).try_start());
+    assert!(line.contains(&first.address().ip().to_string()), "{line}");
+    assert!(line.contains("in use"), "{line}");
+    assert!(read_all(&first) == content, "the first one does not notice");
+}
+
+#[test]
+fn an_address_of_somebody_else_is_named() {
+    let (_folder, path, _) = shard();
+    let address = SocketAddr::from(([192, 0, 2, 1], 4420));
+    let line = refused(DaemonOptions::files([path]).at(address).try_start());
+    assert!(line.contains("192.0.2.1"), "{line}");
+}
+
+#[test]
+fn files_that_cannot_be_exported() {
+    let (folder, path, _) = shard();
+    let missing = folder.path().join("missing.bin");
+    let line = refused(DaemonOptions::files([&missing]).try_start());
+    assert!(line.contains("missing.bin"), "{line}");
+
+    let line = refused(DaemonOptions::files([folder.path()]).try_start());
+    assert!(line.contains(&folder.path().display().to_string()), "{line}");
+
+    let line = refused(DaemonOptions::files([&path]).arg("--writable").try_start());
+    assert!(line.contains("truncate"), "says how to make it writable: {line}");
+}
+
+#[test]
+fn a_broken_configuration_is_located() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = write_configuration(folder.path(), "\n[[port]]\naddress = 7\n");
+    let line = refused(DaemonOptions::default().arg("--config").arg(&path).try_start());
+    assert!(line.contains("feedrail.toml:3"), "file and line: {line}");
+    assert!(line.contains("address"), "key: {line}");
+
+    let checked = Program::new(binary("feedrail-target")).args([
+        "--check".as_ref(),
+        "--config".as_ref(),
+        path.as_os_str(),
+    ]);
+    let outcome = checked.run();
+    assert!(outcome.status.is_some_and(|status| !status.success()), "{outcome}");
+    assert!(outcome.stderr.contains("feedrail.toml:3"), "{outcome}");
+}
+
+#[test]
+fn sigterm_while_somebody_reads() {
+    let (_folder, path, _) = shard();
+    let daemon = Daemon::serving([&path]);
+    let busy = [
+        "--rw",
+        "randread",
+        "--bs",
+        "4k",
+        "--iodepth",
+        "8",
+        "--runtime",
+        "30",
+        "--timeout",
+        "2000",
+    ];
+    let perf = feedrail(["perf"]).args(daemon.options()).args(busy).start();
+    wait_for_reads(&daemon);
+    let (status, stats) = daemon.terminate();
+    assert!(status.success(), "{status}");
+    let stats = stats.expect("the daemon tells its counters when it ends");
+    assert!(stats["io"]["reads"].as_u64().is_some_and(|reads| reads > 0), "{stats}");
+    let line = perf.wait().failure();
+    assert!(line.starts_with("feedrail: "), "{line}");
+}
+
+fn wait_for_reads(daemon: &Daemon) {
+    eventually("the daemon has served reads", || {
+        daemon.stats()["io"]["reads"].as_u64().is_some_and(|reads| reads > 0)
+    });
+}
+
+#[test]
+fn a_target_that_is_killed_is_an_error_within_the_deadline() {
+    let (_folder, path, _) = shard();
+    let daemon = Daemon::serving([&path]);
+    let busy = [
+        "--rw",
+        "randread",
+        "--bs",
+        "4k",
+        "--iodepth",
+        "8",
+        "--runtime",
+        "60",
+        "--timeout",
+        "1500",
+    ];
+    let perf =
+        feedrail(["perf"]).args(daemon.options()).args(busy).limit(Duration::from_secs(30)).start();
+    wait_for_reads(&daemon);
+    let address = daemon.address();
+    daemon.kill();
+    let line = perf.wait().failure();
+    assert!(line.contains(&address.ip().to_string()), "names what was lost: {line}");
+}
+
+#[test]
+fn an_unprivileged_user_with_little_locked_memory() {
+    if !rustix::process::getuid().is_root() {
+        eprintln!("skipped: only root can become another user");
+        return;
+    }
+    let (folder, path, content) = shard();
+    for directory in [folder.path(), path.as_path()] {
+        open_to_all(directory);
+    }
+    let home = tempfile::tempdir().unwrap();
+    open_to_all(home.path());
+    let daemon_copy = copy_for_all(home.path());
+    for memlock_bytes in ["8388608", "65536"] {
+        let limit = format!("--memlock={memlock_bytes}:{memlock_bytes}");
+        let wrapper = [
+            "prlimit",
+            &limit,
+            "setpriv",
+            "--reuid=65534",
+            "--regid=65534",
+            "--clear-groups",
+            "--bounding-set=-all",
+            "--no-new-privs",
+        ];
+        let mut options = DaemonOptions::files([&path]).wrapped_by(wrapper);
+        options.program = Some(daemon_copy.clone());
+        let daemon = options.start();
+        assert!(read_all(&daemon) == content);
+        let log = daemon.log();
+        assert!(log.to_lowercase().contains("memlock"), "names the limit: {log}");
+        assert!(daemon.terminate().0.success());
+    }
+}
+
+fn open_to_all(path: &Path) {
+    use std::os::unix::fs::PermissionsExt;
+    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+}
+
+/// The build folder may be closed to other users.
+fn copy_for_all(folder: &Path) -> PathBuf {
+    let copy = folder.join("feedrail-target");
+    fs::copy(binary("feedrail-target"), &copy).unwrap();
+    open_to_all(&copy);
+    copy
+}
