@@ -1,9 +1,10 @@
 //! The completer: what acknowledgements and RDMA READ responses do to the requester's marks.
 
 use crate::rc::completions::Completions;
-use crate::rc::requester::{Cause, Failure, Probe, Requester};
+use crate::rc::outstanding_reads::Early;
+use crate::rc::requester::{Cause, Failure, Probe, Repair, Requester};
 use crate::rc::window::HEADERS_BYTES;
-use crate::rc::{Counters, Limits, Memory, SendOp, Status, datagram_cost, sge};
+use crate::rc::{Counters, Limits, Memory, Status, datagram_cost, sge};
 use crate::wire::{Aeth, NakCode, RnrTimer, Syndrome};
 use crate::{Psn, Time};
 
@@ -14,6 +15,9 @@ pub(super) struct Answers<'a, 'b> {
     pub(super) completions: &'a mut Completions,
     pub(super) counters: &'a mut Counters,
 }
+
+/// A response is asked for again when one has come that is this much later: less is taken for reordering.
+const LATER_RESPONSES: u32 = 4;
 
 impl Requester {
     /// An acknowledgement, positive or negative, for packet `psn`.
@@ -29,7 +33,7 @@ impl Requester {
         }
         with.counters.packets_received += 1;
         match aeth.syndrome {
-            Syndrome::Ack { .. } => self.acknowledge(psn.next(), with),
+            Syndrome::Ack { .. } => self.confirm(psn.next(), with),
             Syndrome::Nak(NakCode::PSN_SEQUENCE) => self.handle_gap(psn, with),
             Syndrome::RnrNak(timer) => return self.handle_not_ready(psn, timer, with),
             Syndrome::Nak(code) => return self.handle_refusal(psn, code, with),
@@ -38,8 +42,9 @@ impl Requester {
         Ok(())
     }
 
-    /// A packet of an RDMA READ response. Its position in the response is not looked at: a responder that
-    /// repeats a part may begin with First or with Middle. Length and sequence number say all.
+    /// A packet of an RDMA READ response; it says as well that everything before it was executed. Its position
+    /// in the response is not looked at: a responder that repeats a part may begin with First or with Middle.
+    /// Length and sequence number say all. It is placed even if others before it are missing.
     pub(super) fn handle_response(
         &mut self,
         psn: Psn,
@@ -47,28 +52,34 @@ impl Requester {
         memory: &mut impl Memory,
         with: &mut Answers<'_, '_>,
     ) -> Result<(), Failure> {
-        let expected = self.reads.first_missing(self.unacknowledged);
-        match expected {
-            Some(expected) if psn == expected => self.take_response(psn, payload, memory, with),
-            Some(expected) if expected.is_before(psn) && psn.is_before(self.high) => {
-                with.counters.packets_dropped += 1;
-                self.acknowledge(psn, with);
-                Ok(())
-            }
-            _ => {
-                with.counters.packets_dropped += 1;
-                Ok(())
-            }
+        let due = psn.is_within(self.unacknowledged, self.high);
+        if !due || self.reads.containing(psn).is_none() {
+            with.counters.packets_dropped += 1;
+            return Ok(());
         }
+        self.confirm(psn, with);
+        if self.latest.is_none_or(|latest| latest.is_before(psn)) {
+            self.latest = Some(psn);
+        }
+        let ahead = psn.since(self.unacknowledged);
+        if ahead >= Early::REACH || !self.early.mark(ahead) {
+            with.counters.packets_dropped += 1;
+            return Ok(());
+        }
+        self.place_response(psn, payload, memory)?;
+        with.counters.packets_received += 1;
+        with.counters.payload_bytes_received += payload.len() as u64;
+        self.confirm(psn.next(), with);
+        self.settle(with);
+        self.plan_repair();
+        Ok(())
     }
 
-    /// The response that is due: it acknowledges everything before it as well.
-    fn take_response(
-        &mut self,
+    fn place_response(
+        &self,
         psn: Psn,
         payload: &[u8],
         memory: &mut impl Memory,
-        with: &mut Answers<'_, '_>,
     ) -> Result<(), Failure> {
         let position = self.position_of(psn);
         let entry = self.queue.get(position);
@@ -77,44 +88,33 @@ impl Requester {
             return Err(Failure { position, status: Status::BadResponse });
         }
         sge::scatter(memory, self.queue.sges(position), index * self.mtu, payload)
-            .map_err(|_| Failure { position, status: Status::LocalProtection })?;
-        with.counters.packets_received += 1;
-        with.counters.payload_bytes_received += payload.len() as u64;
-        if let Some(read) = self.reads.front().copied() {
-            with.limits.reads.release(1, read.packet_bytes);
-            if read.end == psn.next() {
-                self.reads.pop();
-            }
-        }
-        self.advance(psn.next(), with);
-        Ok(())
+            .map_err(|_| Failure { position, status: Status::LocalProtection })
     }
 
-    /// Everything before `to` was received by the peer. Where that includes READ responses that have not come,
-    /// they are asked for again, once.
-    fn acknowledge(&mut self, to: Psn, with: &mut Answers<'_, '_>) {
-        match self.reads.first_missing(self.unacknowledged) {
-            Some(missing) if missing.is_before(to) => {
-                self.advance(missing, with);
-                if self.repeated_from != Some(missing) {
-                    self.go_back(Cause::Gap, with.limits);
-                    self.repeated_from = Some(missing);
-                }
-            }
-            _ => self.advance(to, with),
+    /// Asks for the oldest responses again, once, if so much later ones came that they must be lost.
+    fn plan_repair(&mut self) {
+        let first = self.unacknowledged;
+        let (Some(latest), Some(read)) = (self.latest, self.reads.containing(first)) else {
+            return;
+        };
+        let lost = first.is_before(latest) && latest.since(first) >= LATER_RESPONSES;
+        if lost && self.repaired != Some(first) {
+            let missing = self.early.missing().min(read.end.since(first));
+            self.repair = Some(Repair { first, end: first.plus(missing) });
+            self.repaired = Some(first);
         }
     }
 
-    /// Everything before `to` is done.
-    fn advance(&mut self, to: Psn, with: &mut Answers<'_, '_>) {
-        if !self.unacknowledged.is_before(to) {
+    /// The peer executed everything before `to`.
+    fn confirm(&mut self, to: Psn, with: &mut Answers<'_, '_>) {
+        if !self.confirmed.is_before(to) {
             return;
         }
         let released = if to.is_before(self.next) { self.cost_before(to) } else { self.charged };
         with.limits.window.acknowledged(with.now, released);
         self.charged -= released;
         self.release_stale(with.limits);
-        self.unacknowledged = to;
+        self.confirmed = to;
         self.not_ready_count = 0;
         if let Some((_, sent)) = self.timed.filter(|(psn, _)| psn.is_before(to)) {
             with.limits.window.sample(with.now - sent);
@@ -126,9 +126,58 @@ impl Requester {
         if self.next.is_before(to) {
             self.skip_to(to);
         }
-        self.retire(with.completions);
-        let more = self.unacknowledged != self.high;
-        self.patience.answered(with.now, more, with.limits.window.retransmit_after());
+        self.settle(with);
+        if self.unacknowledged != self.high {
+            // What was about to be sent again, and would have started the clock, may have become needless.
+            self.patience.sent(with.now, self.retransmit_after(with.limits));
+        }
+    }
+
+    /// Moves `unacknowledged` on, to the first response that is missing or else to `confirmed`, and completes
+    /// what is done.
+    fn settle(&mut self, with: &mut Answers<'_, '_>) {
+        let before = self.unacknowledged;
+        loop {
+            match self.reads.first_missing(self.unacknowledged) {
+                Some(psn) if psn.is_before(self.confirmed) => {
+                    self.pass_to(psn);
+                    if !self.early.has_oldest() {
+                        break;
+                    }
+                    self.pass_response(with.limits);
+                }
+                _ => {
+                    self.pass_to(self.confirmed);
+                    break;
+                }
+            }
+        }
+        if self.unacknowledged != before {
+            if let Some(probe) = self.probe.take_if(|probe| probe.reads) {
+                self.judge(probe, with);
+            }
+            self.repair = self.repair.filter(|repair| repair.first == self.unacknowledged);
+            self.latest = self.latest.filter(|latest| self.unacknowledged.is_before(*latest));
+            self.retire(with.completions);
+            let more = self.unacknowledged != self.high;
+            self.patience.answered(with.now, more, self.retransmit_after(with.limits));
+        }
+    }
+
+    fn pass_to(&mut self, psn: Psn) {
+        self.early.pass(psn.since(self.unacknowledged));
+        self.unacknowledged = psn;
+    }
+
+    /// Passes the oldest response, which has come.
+    fn pass_response(&mut self, limits: &mut Limits<'_>) {
+        if let Some(read) = self.reads.front().copied() {
+            limits.reads.release(1, read.packet_bytes);
+            if read.end == self.unacknowledged.next() {
+                self.reads.pop();
+            }
+        }
+        self.pass_to(self.unacknowledged.next());
     }
 
     /// An answer came after going back. If silence was the cause and the answer covers more than the probe, then
@@ -139,9 +188,8 @@ impl Requester {
             return;
         }
         let sent_probe = self.next != probe.psn;
-        let covers_more = self.unacknowledged.since(probe.psn) > 1;
-        let read = matches!(self.queue.get(self.queue.head()).op, SendOp::RdmaRead { .. });
-        if covers_more || read || !sent_probe {
+        let covers_more = self.confirmed.since(probe.psn) > 1;
+        if covers_more || probe.reads || !sent_probe {
             with.counters.spurious_timeouts += 1;
             self.skip_to(self.high);
             let outstanding = self.cost_before(self.high);
@@ -156,8 +204,8 @@ impl Requester {
     /// that come within a round trip are echoes of the first.
     fn handle_gap(&mut self, psn: Psn, with: &mut Answers<'_, '_>) {
         with.counters.sequence_naks_received += 1;
-        self.acknowledge(psn, with);
-        if self.unacknowledged != psn || self.not_ready_until.is_some() {
+        self.confirm(psn, with);
+        if self.confirmed != psn || self.not_ready_until.is_some() {
             return;
         }
         if let Some((gap, when)) = self.went_back
@@ -180,12 +228,12 @@ impl Requester {
     ) -> Result<(), Failure> {
         const NO_LIMIT: u8 = 7;
         with.counters.rnr_naks_received += 1;
-        self.acknowledge(psn, with);
-        if self.unacknowledged != psn || self.not_ready_until.is_some() {
+        self.confirm(psn, with);
+        if self.confirmed != psn || self.not_ready_until.is_some() {
             return Ok(());
         }
         if self.rnr_retry_count != NO_LIMIT && self.not_ready_count == self.rnr_retry_count {
-            let position = self.queue.head();
+            let position = self.position_of(psn);
             return Err(Failure { position, status: Status::RnrRetryExceeded });
         }
         self.not_ready_count = self.not_ready_count.saturating_add(1);
@@ -208,20 +256,20 @@ impl Requester {
             NakCode::REMOTE_OPERATIONAL => Status::RemoteOperation,
             _ => Status::BadResponse,
         };
-        self.acknowledge(psn, with);
+        self.confirm(psn, with);
         Err(Failure { position: self.position_of(psn), status })
     }
 
     /// The request that packet `psn`, which was sent and is not done, belongs to.
-    fn position_of(&self, psn: Psn) -> u64 {
+    pub(super) fn position_of(&self, psn: Psn) -> u64 {
         (self.queue.head()..self.started)
             .find(|position| psn.is_before(self.queue.get(*position).end()))
             .expect("every packet that was sent belongs to a request")
     }
 
-    /// What the packets `unacknowledged..to` cost the window.
+    /// What the packets `confirmed..to` cost the window.
     fn cost_before(&self, to: Psn) -> u64 {
-        let from = self.unacknowledged;
+        let from = self.confirmed;
         let mut cost = 0;
         for position in self.queue.head()..self.started {
             let entry = self.queue.get(position);

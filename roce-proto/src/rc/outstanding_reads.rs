@@ -1,4 +1,4 @@
-//! RDMA READ requests that wait for responses.
+//! RDMA READ requests that wait for responses, and responses that came early.
 
 use crate::Psn;
 use crate::rc::READS_MAX;
@@ -73,5 +73,39 @@ impl OutstandingReads {
 
     pub(super) fn clear(&mut self) {
         self.length = 0;
+    }
+}
+
+/// Response packets that came before one that is still missing: one bit for each sequence number from the
+/// oldest unacknowledged one on. What is marked has been placed.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Early(u128);
+
+impl Early {
+    /// How far ahead a response may be.
+    pub(super) const REACH: u32 = u128::BITS;
+
+    /// Marks the response `ahead` packets after the oldest; false if it was marked already.
+    #[must_use]
+    pub(super) const fn mark(&mut self, ahead: u32) -> bool {
+        let bit = 1 << ahead;
+        let new = self.0 & bit == 0;
+        self.0 |= bit;
+        new
+    }
+
+    /// Whether the oldest has come.
+    pub(super) const fn has_oldest(self) -> bool {
+        self.0 & 1 != 0
+    }
+
+    /// How many packets are missing from the oldest on, before one that has come; [`Early::REACH`] if none has.
+    pub(super) const fn missing(self) -> u32 {
+        self.0.trailing_zeros()
+    }
+
+    /// The oldest is now `packets` later.
+    pub(super) const fn pass(&mut self, packets: u32) {
+        self.0 = if packets < Self::REACH { self.0 >> packets } else { 0 };
     }
 }

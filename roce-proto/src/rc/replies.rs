@@ -4,7 +4,7 @@ use crate::Psn;
 use crate::rc::READS_MAX;
 use crate::wire::Reth;
 
-/// RDMA READ requests that are being answered, in the order of their sequence numbers.
+/// RDMA READ requests that are being answered: repeated ones first, then new ones in order.
 #[derive(Debug)]
 pub(super) struct Replies {
     replies: [Reply; READS_MAX],
@@ -69,27 +69,29 @@ impl Replies {
         true
     }
 
-    /// Adds a request that was seen before. If it is still being answered, then the answer starts over where the
-    /// request wants it to, unless it is not there yet. A repeated request that makes no sense, or for which
-    /// there is no room, is dropped.
+    /// Adds a request that was seen before. What is still to be sent for the first one is not sent twice; what
+    /// was sent already is sent again before anything else. A request for which there is no room is dropped: the
+    /// peer will repeat it once more if it needs to.
     pub(super) fn repeat(&mut self, reply: Reply, resources: usize) {
         for known in &mut self.replies[..self.length] {
-            if reply.first.is_within(known.first, known.end) {
-                if reply.end == known.end && reply.first.is_before(known.next) {
-                    *known = Reply { repeated: known.repeated, ..reply };
-                }
+            if !reply.first.is_within(known.first, known.end) {
+                continue;
+            }
+            if !reply.first.is_before(known.next) {
+                return;
+            }
+            if reply.end == known.end {
+                *known = Reply { repeated: known.repeated, ..reply };
                 return;
             }
         }
         if self.length >= resources.min(READS_MAX) {
             return;
         }
-        let later = self.replies[..self.length]
-            .iter()
-            .position(|known| reply.first.is_before(known.first))
-            .unwrap_or(self.length);
-        self.replies.copy_within(later..self.length, later + 1);
-        self.replies[later] = reply;
+        let replies = &self.replies[..self.length];
+        let at = replies.iter().position(|known| !known.repeated).unwrap_or(self.length);
+        self.replies.copy_within(at..self.length, at + 1);
+        self.replies[at] = reply;
         self.length += 1;
     }
 

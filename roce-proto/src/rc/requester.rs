@@ -1,14 +1,15 @@
 //! The requester: turns send requests into packets.
 //!
-//! All requests together are one stream of sequence numbers. Three marks divide it: everything before
-//! `unacknowledged` is done, everything before `next` is on its way, everything before `high` was sent at least
-//! once. Going back to send again sets `next` back to `unacknowledged`; nothing else has to be undone. What
-//! answers do to the marks is in the completer, `completer.rs`.
+//! All requests together are one stream of sequence numbers, with marks in it. Everything before
+//! `unacknowledged` is done; everything before `confirmed` was executed by the peer, though responses to READs
+//! may be missing; everything before `next` is on its way; everything before `high` was sent at least once.
+//! Going back to send again sets `next` back; nothing else has to be undone. What answers do to the marks is in
+//! the completer, `completer.rs`.
 
 use core::time::Duration;
 
 use crate::rc::completions::Completions;
-use crate::rc::outstanding_reads::{OutstandingRead, OutstandingReads};
+use crate::rc::outstanding_reads::{Early, OutstandingRead, OutstandingReads};
 use crate::rc::patience::Patience;
 use crate::rc::send_queue::{Bytes, SendEntry, SendQueue};
 use crate::rc::window::HEADERS_BYTES;
@@ -29,19 +30,25 @@ const _: () =
 /// An RDMA READ is not cut into requests of fewer packets than this only because the budget is low.
 const READ_PACKETS_MIN: u32 = 8;
 
+/// The least time before an RDMA READ is repeated of which no response came.
+const READ_AGAIN_AFTER: Duration = Duration::from_millis(10);
+
 #[derive(Debug)]
 pub(super) struct Requester {
     pub(super) queue: SendQueue,
     pub(super) reads: OutstandingReads,
+    /// Responses that came before one that is missing.
+    pub(super) early: Early,
     pub(super) patience: Patience,
     pub(super) unacknowledged: Psn,
+    pub(super) confirmed: Psn,
     pub(super) next: Psn,
     pub(super) high: Psn,
     /// The request that `next` belongs to.
     pub(super) cursor: u64,
     /// Requests before this position have started: they have sequence numbers, or were done locally.
     pub(super) started: u64,
-    /// What `unacknowledged..next` is charged to the window.
+    /// What `confirmed..next` is charged to the window.
     pub(super) charged: u64,
     /// What is charged for packets that will be sent again, but of which the first copies may still fill the
     /// peer's receive buffer.
@@ -59,8 +66,12 @@ pub(super) struct Requester {
     pub(super) not_ready_count: u8,
     /// Where and when packets were last sent again because the peer reported a gap.
     pub(super) went_back: Option<(Psn, Time)>,
-    /// Where RDMA READs were last repeated because responses were missing.
-    pub(super) repeated_from: Option<Psn>,
+    /// The latest response that came, placed or not.
+    pub(super) latest: Option<Psn>,
+    /// Responses that are missing and shall be asked for again, the rest of their READ being on its way.
+    pub(super) repair: Option<Repair>,
+    /// Where the last repair began.
+    pub(super) repaired: Option<Psn>,
     pub(super) mtu: u32,
     peer: Qpn,
     initiator_depth: usize,
@@ -73,6 +84,8 @@ pub(super) struct Requester {
 pub(super) struct Probe {
     pub(super) psn: Psn,
     pub(super) cause: Cause,
+    /// It is an RDMA READ request.
+    pub(super) reads: bool,
 }
 
 /// Why packets are sent again.
@@ -84,6 +97,13 @@ pub(super) enum Cause {
     Gap,
     /// The peer had no receive, and now may have.
     NotReady,
+}
+
+/// Response packets `first..end` of one READ.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Repair {
+    pub(super) first: Psn,
+    pub(super) end: Psn,
 }
 
 /// A send request failed, and the queue pair with it.
@@ -98,8 +118,10 @@ impl Requester {
         Self {
             queue: SendQueue::new(config),
             reads: OutstandingReads::new(),
+            early: Early::default(),
             patience: Patience::new(),
             unacknowledged: Psn::new(0),
+            confirmed: Psn::new(0),
             next: Psn::new(0),
             high: Psn::new(0),
             cursor: 0,
@@ -113,7 +135,9 @@ impl Requester {
             not_ready_until: None,
             not_ready_count: 0,
             went_back: None,
-            repeated_from: None,
+            latest: None,
+            repair: None,
+            repaired: None,
             mtu: 256,
             peer: Qpn::new(0),
             initiator_depth: 0,
@@ -124,6 +148,7 @@ impl Requester {
     pub(super) fn connect(&mut self, connection: &Connection) {
         self.patience = Patience::for_connection(connection);
         self.unacknowledged = connection.send_psn;
+        self.confirmed = connection.send_psn;
         self.next = connection.send_psn;
         self.high = connection.send_psn;
         self.mtu = connection.path_mtu.bytes() as u32;
@@ -134,7 +159,15 @@ impl Requester {
 
     /// Whether there is something to send, as far as that depends on this queue pair alone.
     pub(super) fn wants(&self) -> bool {
-        if self.cursor == self.queue.tail() || self.not_ready_until.is_some() {
+        if self.not_ready_until.is_some() {
+            return false;
+        }
+        self.repair.is_some() || self.wants_next()
+    }
+
+    /// Whether the packet at `next` may be sent.
+    fn wants_next(&self) -> bool {
+        if self.cursor == self.queue.tail() {
             return false;
         }
         if self.probe.is_some_and(|probe| probe.psn != self.next) {
@@ -155,7 +188,14 @@ impl Requester {
         completions: &mut Completions,
         out: &mut Transmit,
     ) -> Result<bool, Failure> {
-        while self.wants() {
+        if self.not_ready_until.is_some() {
+            return Ok(false);
+        }
+        if let Some(repair) = self.repair.take() {
+            self.emit_repair(now, repair, limits, out);
+            return Ok(true);
+        }
+        while self.wants_next() {
             if self.cursor == self.started {
                 if self.next.since(self.unacknowledged) > PACKETS_AHEAD {
                     return Ok(false);
@@ -164,9 +204,7 @@ impl Requester {
                 continue;
             }
             return match self.queue.get(self.cursor).op {
-                SendOp::RdmaRead { remote_addr, rkey } => {
-                    Ok(self.emit_read(now, remote_addr, rkey, limits, out))
-                }
+                SendOp::RdmaRead { .. } => Ok(self.emit_read(now, limits, out)),
                 _ => self.emit_payload(now, memory, limits, out),
             };
         }
@@ -253,32 +291,44 @@ impl Requester {
         Ok(true)
     }
 
-    /// The next RDMA READ request: again what was asked for before, or as much as the budget allows.
-    fn emit_read(
+    /// An RDMA READ request for responses that are missing.
+    fn emit_repair(
         &mut self,
         now: Time,
-        remote_addr: u64,
-        rkey: u32,
-        limits: &mut Limits<'_>,
+        Repair { first, end }: Repair,
+        limits: &Limits<'_>,
         out: &mut Transmit,
-    ) -> bool {
+    ) {
+        let entry = *self.queue.get(self.position_of(first));
+        self.start_read(&entry, first, end.since(first), out);
+        out.mark_retransmission();
+        self.patience.sent(now, self.retransmit_after(limits));
+    }
+
+    /// The next RDMA READ request: again what was asked for before, or as much as the budget allows.
+    fn emit_read(&mut self, now: Time, limits: &mut Limits<'_>, out: &mut Transmit) -> bool {
         let entry = *self.queue.get(self.cursor);
-        let index = self.next.since(entry.first);
         let packets = match self.reads.containing(self.next) {
             Some(read) => read.end.since(self.next),
-            None => match self.ask_for(&entry, index, limits) {
+            None => match self.ask_for(&entry, self.next.since(entry.first), limits) {
                 0 => return false,
                 packets => packets,
             },
         };
-        let offset = index * self.mtu;
-        let length = packets.saturating_mul(self.mtu).min(entry.length - offset);
-        let addr = remote_addr.wrapping_add(u64::from(offset));
-        let mut bth = Bth::new(self.peer, self.next);
-        bth.ack_request = true;
-        out.start(bth, &Message::ReadRequest(Reth { addr, rkey, length }), 0);
+        self.start_read(&entry, self.next, packets, out);
         self.sent(now, packets, true, limits, out);
         true
+    }
+
+    /// Fills `out` with the request for `packets` response packets from `psn` on.
+    fn start_read(&self, entry: &SendEntry, psn: Psn, packets: u32, out: &mut Transmit) {
+        let SendOp::RdmaRead { remote_addr, rkey } = entry.op else { return };
+        let offset = psn.since(entry.first) * self.mtu;
+        let length = packets.saturating_mul(self.mtu).min(entry.length - offset);
+        let addr = remote_addr.wrapping_add(u64::from(offset));
+        let mut bth = Bth::new(self.peer, psn);
+        bth.ack_request = true;
+        out.start(bth, &Message::ReadRequest(Reth { addr, rkey, length }), 0);
     }
 
     /// Makes a new READ request for what packet `index` begins; returns for how many packets.
@@ -317,13 +367,20 @@ impl Requester {
         if self.high.is_before(self.next) {
             self.high = self.next;
         }
-        self.patience.sent(now, limits.window.retransmit_after());
+        self.patience.sent(now, self.retransmit_after(limits));
+    }
+
+    /// How long to wait for an answer to the oldest packet. Repeating a READ is expensive: it is not done lightly.
+    pub(super) fn retransmit_after(&self, limits: &Limits<'_>) -> Duration {
+        let reading = self.reads.first_missing(self.unacknowledged) == Some(self.unacknowledged);
+        let floor = if reading { READ_AGAIN_AFTER } else { Duration::ZERO };
+        limits.window.retransmit_after().max(floor)
     }
 
     /// Whether a packet asks for an acknowledgement: at the end of what there is to send, of a request whose
     /// completion is wanted, before something that needs the answer, and often enough to keep the window moving.
     fn asks(&self, entry: &SendEntry, last: bool, limits: &Limits<'_>) -> bool {
-        let waiting = self.asked.is_some_and(|asked| !asked.is_before(self.unacknowledged));
+        let waiting = self.asked.is_some_and(|asked| !asked.is_before(self.confirmed));
         let end = last
             && (entry.flags.signaled || {
                 let following = self.cursor + 1;
@@ -346,19 +403,22 @@ impl Requester {
         }
     }
 
-    /// Sets `next` back to the oldest packet that is not acknowledged. That packet leaves first, alone.
+    /// Sets `next` back to the oldest packet that needs to be sent again. That packet leaves first, alone.
     pub(super) fn go_back(&mut self, cause: Cause, limits: &mut Limits<'_>) {
-        self.stale += self.charged;
-        self.charged = 0;
+        let psn = match cause {
+            Cause::Silence => self.unacknowledged,
+            Cause::Gap | Cause::NotReady => self.confirmed,
+        };
+        self.stale += core::mem::take(&mut self.charged);
         if cause != Cause::Gap {
             self.release_stale(limits);
         }
         self.unasked = 0;
         self.asked = None;
         self.timed = None;
-        self.probe = Some(Probe { psn: self.unacknowledged, cause });
-        self.next = self.unacknowledged;
+        self.probe = Some(Probe { psn, cause, reads: self.reads.containing(psn).is_some() });
         self.cursor = self.queue.head();
+        self.skip_to(psn);
         self.patience.restart();
     }
 
@@ -387,7 +447,7 @@ impl Requester {
                 limits.window.lost(now);
             }
             self.go_back(Cause::Silence, limits);
-            self.repeated_from = None;
+            (self.repair, self.repaired) = (None, None);
         }
         Ok(())
     }
@@ -410,7 +470,7 @@ impl Requester {
         }
         self.reads.clear();
         self.patience.suspend();
-        self.not_ready_until = None;
+        (self.not_ready_until, self.repair) = (None, None);
     }
 
     /// Completes the requests that are done, in order.

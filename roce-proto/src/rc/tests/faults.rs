@@ -256,3 +256,33 @@ fn a_peer_that_sleeps_costs_one_packet_per_try() {
     assert_eq!(counters.spurious_timeouts, 1, "{counters:?}");
     assert!(counters.packets_retransmitted <= 3, "{counters:?}");
 }
+
+/// What a network that reorders or loses costs, in packets: it must not set off a storm.
+#[test]
+fn reads_are_repaired_piece_by_piece() {
+    for (loss, duplication, jitter_us) in [(50, 20, 0), (50, 20, 30), (10, 0, 0), (0, 0, 30)] {
+        let mut options = faulty(3, loss, duplication, jitter_us);
+        (options.mtu, options.reads) = (PathMtu::Bytes1024, 16);
+        let mut pair = Pair::new(&options);
+        for id in 0..64 {
+            pair.send(0, id, read_from(0), &[sge(0, 64 << 10)]);
+        }
+        pair.run();
+        assert_eq!(pair.completions(0).len(), 64);
+        let sent = pair.ends[1].qps[0].counters().packets_sent;
+        assert!(sent < 3 * 64 * 64, "{loss} {duplication} {jitter_us}: {sent} responses");
+    }
+}
+
+#[test]
+fn a_lost_response_costs_a_round_trip() {
+    let mut pair = Pair::new(&Options::default());
+    pair.send(0, 1, read_from(0), &[sge(0, 64 << 10)]);
+    pair.run_for(Duration::from_micros(30));
+    let start = pair.now;
+    // Two of the responses that are in the air.
+    pair.lose_in_flight(|psn| psn % 20 == 7);
+    pair.run();
+    assert_eq!(pair.completions(0).len(), 1);
+    assert!(pair.now - start < Duration::from_millis(1), "took {:?}", pair.now - start);
+}

@@ -271,6 +271,16 @@ impl Pair {
         end.socket.push_back(datagram);
     }
 
+    /// Loses packets that are on their way.
+    pub(super) fn lose_in_flight(&mut self, lost: impl Fn(u32) -> bool) {
+        let flying = core::mem::take(&mut self.flying).into_vec();
+        let kept = flying.into_iter().filter(|Reverse(flight)| {
+            let packet = Packet::parse(&flight.datagram).expect("what is sent parses");
+            !lost(packet.bth.psn.value())
+        });
+        self.flying = kept.collect();
+    }
+
     /// Completions that `end` polled so far, for queue pair 0.
     pub(super) fn completions(&self, end: usize) -> Vec<Completion> {
         self.ends[end].completions.iter().map(|(_, completion)| *completion).collect()
