@@ -450,3 +450,62 @@ fn single_packets_work_as_well() {
         transfers::writes_in(world);
     }
 }
+
+/// The same from 64 devices, which do not know of each other and begin at once: together they send more than
+/// the buffer holds, whatever each of them does. Losses are repaired, at a bounded cost.
+#[test]
+fn many_hosts_share_a_small_receive_buffer() {
+    const SENDERS: usize = 64;
+    const LENGTH: usize = 1 << 14;
+    let mut bench = SoftBench::new();
+    bench.receive_buffer_bytes = Some(212_992);
+    let mut world = World::new(bench);
+    world.hosts.swap(0, 1);
+    for _ in 1..SENDERS {
+        let device = world.bench.device(1);
+        world.hosts.push(Host::new(device));
+    }
+    let to = world.listen(0);
+    let mut ends = Vec::new();
+    for host in 1..=SENDERS {
+        let left = world.ask(host, to, &ConnOptions::default(), &QP, &params());
+        let (conn, _) = world.requested(0);
+        let right = world.accept(0, conn, &QP, &params());
+        world.established(left);
+        world.established(right);
+        ends.push(left);
+    }
+    let sink = world.buffer(0, SENDERS * LENGTH);
+    let sources: Vec<_> = (0..SENDERS)
+        .map(|sender| {
+            let mut source = world.buffer(1 + sender, LENGTH);
+            source.fill(sender as u64);
+            source
+        })
+        .collect();
+    let (bench, receiver) = (world.bench.again(), world.hosts.swap_remove(0));
+    // The last host took the place of the receiver.
+    world.hosts.rotate_left(1);
+    let running = Running::start(receiver, bench, |_, _| {});
+    for _ in 0..20 {
+        for (sender, &left) in ends.iter().enumerate() {
+            let remote_addr = sink.addr() + (sender * LENGTH) as u64;
+            let op = Op::RdmaWrite { remote_addr, rkey: sink.rkey() };
+            let left = End { host: left.host - 1, ..left };
+            world.post(left, 1, op, &[sources[sender].sge(0, LENGTH)]);
+        }
+        for sender in 0..SENDERS {
+            world.expect(sender, 1, WcStatus::SUCCESS);
+        }
+    }
+    let sum = |of: fn(&GroupStats) -> u64| {
+        world.hosts.iter().map(|host| of(&host.group.stats())).sum::<u64>()
+    };
+    let (again, sent) = (sum(|stats| stats.packets_retransmitted), sum(|stats| stats.packets_sent));
+    let timeouts = sum(|s| s.ack_timeouts);
+    running.stop();
+    for (sender, source) in sources.iter().enumerate() {
+        assert!(sink.read(sender * LENGTH, LENGTH) == source.all());
+    }
+    assert!(again * 3 < sent, "{again} of {sent} packets were sent again, {timeouts} time-outs");
+}
