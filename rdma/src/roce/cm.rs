@@ -28,6 +28,8 @@ use crate::{
 const ACK_TIMEOUT_EXPONENT: u8 = 17;
 /// How often a request is sent again: about 20 s in all.
 const MAX_RETRIES: u8 = 8;
+/// How often the socket is looked at, at most.
+const LOOK_INTERVAL: Duration = Duration::from_micros(50);
 /// Batches of datagrams received before anything else is looked at.
 const BATCHES: usize = 16;
 /// Ports from which a listener's free one is taken, and which stand for the active side in requests.
@@ -47,6 +49,8 @@ pub struct RoceCm<F: Fabric> {
     next_id: u64,
     random: Random,
     now: Time,
+    /// When the socket is worth a look.
+    look_again: Time,
     /// Taken by `drop` only, which gives it back to the device.
     wire: Option<F::Wire>,
     sleep: Option<Sleep>,
@@ -101,6 +105,7 @@ impl<F: Fabric> RoceCm<F> {
             next_id: 0,
             random,
             now: Time::ZERO,
+            look_again: Time::ZERO,
             wire: Some(wire),
             sleep,
         })
@@ -129,7 +134,9 @@ impl<F: Fabric> RoceCm<F> {
     /// Receives and sends until nothing is left, and turns what the manager says into events.
     fn progress(&mut self, now: Time) {
         self.read_mail(now);
-        self.receive(now);
+        if self.may_have_received(now) {
+            self.receive(now);
+        }
         self.manager.handle_deadline(now);
         self.send(now);
         while let Some(event) = self.manager.poll_event() {
@@ -154,6 +161,16 @@ impl<F: Fabric> RoceCm<F> {
                 }
             }
         }
+    }
+
+    /// Whether to look at the socket. A caller that is busy with other things polls again at once, and looking
+    /// costs system calls; one that sleeps is woken for what was not looked at.
+    fn may_have_received(&mut self, now: Time) -> bool {
+        let due = self.sleep.is_none() || now >= self.look_again;
+        if due {
+            self.look_again = now + LOOK_INTERVAL;
+        }
+        due
     }
 
     fn peer_is_ready(&mut self, qpn: u32) {

@@ -75,7 +75,8 @@ impl Doorbell {
         if self.rung.load(Ordering::Relaxed) {
             let mut count = [0; 8];
             while rustix::io::read(&self.fd, &mut count) == Err(Errno::INTR) {}
-            self.rung.store(false, Ordering::SeqCst);
+            // Read and write at once: what was sent before somebody found it rung is seen after this.
+            self.rung.swap(false, Ordering::SeqCst);
         }
     }
 }

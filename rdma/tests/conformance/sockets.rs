@@ -342,6 +342,16 @@ fn an_initiator_shares_the_address_of_a_target() {
     assert!(buffers[1].all() == buffers[0].all());
 }
 
+/// The word that nobody is there may come to any socket of an endpoint that sends from the bound port.
+#[test]
+fn nobody_is_there_for_an_ephemeral_endpoint() {
+    for _ in 0..8 {
+        let mut bench = SoftBench::new();
+        bench.port = PortChoice::Ephemeral;
+        crate::connections::nobody_is_there(bench);
+    }
+}
+
 struct Ipv6Bench(SoftBench);
 
 impl Bench for Ipv6Bench {
