@@ -1,5 +1,6 @@
 //! A host with its bones showing: a queue pair and hand-made capsules.
 #![expect(unsafe_code, reason = "lends memory to a device")]
+#![allow(dead_code, reason = "each test uses a part of it")]
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
