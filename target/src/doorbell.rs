@@ -38,6 +38,13 @@ impl Doorbell {
         self.rung.swap(false, Ordering::AcqRel)
     }
 
+    /// Before a sleep: false if the flag is up. Clears what a slow ringer left on the descriptor after its
+    /// flag was taken down, which would end every sleep from then on.
+    pub(crate) fn is_quiet(&self) -> bool {
+        let _ = rustix::io::read(&self.eventfd, &mut [0; 8]);
+        !self.rung.load(Ordering::Acquire)
+    }
+
     pub(crate) fn fd(&self) -> RawFd {
         self.eventfd.as_fd().as_raw_fd()
     }
@@ -67,6 +74,13 @@ mod tests {
         assert!(bell.answer());
         assert!(!readable());
         assert!(!bell.answer());
+        bell.ring();
+        assert!(!bell.is_quiet());
+        assert!(bell.answer());
+        // A ringer that was slow: the flag is down already, and only now the descriptor is written.
+        rustix::io::write(&bell.eventfd, &1u64.to_ne_bytes()).unwrap();
+        assert!(bell.is_quiet());
+        assert!(!readable());
         bell.ring();
         assert!(readable());
     }

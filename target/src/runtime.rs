@@ -335,6 +335,10 @@ impl ReceptionThread {
     }
 
     fn rest(&self, now: Time) {
+        let quiet = self.receptions.iter().all(|reception| reception.may_sleep());
+        if !quiet || !self.bell.is_quiet() {
+            return;
+        }
         let deadlines = self.receptions.iter().filter_map(|reception| reception.deadline());
         let timeout = deadlines.chain(self.leave_at).min().map(|at| at - now);
         let watched = self.receptions.iter().flat_map(|reception| reception.watched()).flatten();

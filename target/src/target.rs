@@ -106,12 +106,15 @@ impl Target {
         let mut network = rdma::GroupStats::default();
         let mut system_calls = SystemCallStats::default();
         let mut pool = PoolStats::default();
+        let mut io = self.registry.io_stats();
         for group in &groups {
             crate::poll_group::add(&mut network, &group.network);
             system_calls.uring_enter += group.engine.enters;
             system_calls.uring_wait += group.engine.waits;
             system_calls.uring_register += group.engine.registers;
             system_calls.file += group.engine.plain;
+            io.direct += group.engine.direct;
+            io.bounced += group.engine.buffered;
             pool.bytes += group.pool_bytes;
             pool.used_bytes += group.pool_used_bytes;
             pool.waits += group.pool_waits;
@@ -124,7 +127,7 @@ impl Target {
             connections: reception.connections,
             connections_accepted: reception.accepted,
             connections_rejected: reception.rejected,
-            io: self.registry.io_stats(),
+            io,
             system_calls,
             network: network_stats(&network),
             pool,

@@ -18,26 +18,29 @@ pub struct FileBackend {
     exact_bytes: u64,
     /// Offsets of direct I/O are multiples of it; 1 when the page cache is used.
     offset_alignment: u32,
+    direct: bool,
     /// What the file system turned out not to do.
     cannot_zero: AtomicBool,
     cannot_punch: AtomicBool,
 }
 
 impl FileBackend {
-    pub(super) fn new(file: OwnedFd, exact_bytes: u64, offset_alignment: u32) -> Self {
+    /// `direct_alignment` is what direct I/O asks of offsets, if it is used.
+    pub(super) fn new(file: OwnedFd, exact_bytes: u64, direct_alignment: Option<u32>) -> Self {
         static NEXT_ID: AtomicU64 = AtomicU64::new(0);
         Self {
             file,
             id: FileId(NEXT_ID.fetch_add(1, Ordering::Relaxed)),
             exact_bytes,
-            offset_alignment,
+            offset_alignment: direct_alignment.unwrap_or(1),
+            direct: direct_alignment.is_some(),
             cannot_zero: AtomicBool::new(false),
             cannot_punch: AtomicBool::new(false),
         }
     }
 
     fn file(&self) -> FileRef {
-        FileRef { fd: self.file.as_raw_fd(), id: self.id }
+        FileRef { fd: self.file.as_raw_fd(), id: self.id, direct: self.direct }
     }
 
     /// How many of a read's bytes the file has.

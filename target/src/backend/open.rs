@@ -218,7 +218,7 @@ fn open(
         });
     }
     check_writable(path, mode, exact_bytes, choice.lba_shift)?;
-    let backend = FileBackend::new(OwnedFd::from(file), exact_bytes, choice.offset_alignment());
+    let backend = FileBackend::new(OwnedFd::from(file), exact_bytes, choice.direct_alignment());
     Ok(OpenedBackend {
         backend: Arc::new(backend),
         exact_bytes,
@@ -248,8 +248,8 @@ struct Choice {
 }
 
 impl Choice {
-    fn offset_alignment(&self) -> u32 {
-        if self.access == Access::Direct { self.alignment } else { 1 }
+    fn direct_alignment(&self) -> Option<u32> {
+        (self.access == Access::Direct).then_some(self.alignment)
     }
 }
 

@@ -102,6 +102,9 @@ impl PollGroup {
 
     /// Sleeps until there is something to do, or `timeout` passes. For drivers with a thread.
     pub fn sleep(&mut self, timeout: Option<Duration>) {
+        if !self.bell.is_quiet() {
+            return;
+        }
         let mut watched = [RawFd::default(); 1 + Self::MAX_TRANSPORTS];
         watched[0] = self.bell.fd();
         let mut count = 1;

@@ -55,6 +55,8 @@ pub struct FileRef {
     pub fd: RawFd,
     /// The number.
     pub id: FileId,
+    /// It was opened for direct I/O.
+    pub direct: bool,
 }
 
 /// See [`FileRef`].
@@ -133,15 +135,30 @@ pub struct EngineStats {
     pub fallocates: u64,
     /// Reads and writes on registered buffers.
     pub fixed: u64,
+    /// Reads and writes past the page cache.
+    pub direct: u64,
+    /// Reads and writes through the page cache.
+    pub buffered: u64,
 }
 
 impl EngineStats {
     pub(super) fn count(&mut self, what: &SystemCall) {
         match what {
-            SystemCall::Read { .. } => self.reads += 1,
-            SystemCall::Write { .. } => self.writes += 1,
+            SystemCall::Read { file, .. } => {
+                self.reads += 1;
+                self.count_path(*file);
+            }
+            SystemCall::Write { file, .. } => {
+                self.writes += 1;
+                self.count_path(*file);
+            }
             SystemCall::Sync { .. } => self.syncs += 1,
             SystemCall::Fallocate { .. } => self.fallocates += 1,
         }
+    }
+
+    fn count_path(&mut self, file: FileRef) {
+        self.direct += u64::from(file.direct);
+        self.buffered += u64::from(!file.direct);
     }
 }

@@ -74,6 +74,9 @@ pub trait Reception: Send {
     /// What to sleep on.
     fn watched(&self) -> [Option<RawFd>; 2];
 
+    /// Before a sleep: false if another thread has something for it.
+    fn may_sleep(&self) -> bool;
+
     /// Takes no more connections.
     fn close(&mut self);
 

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use nvme_proto::fabrics::{Connect, ConnectAttributes, ConnectData, PropertySet, PropertySize};
 use nvme_proto::nvm::{Flush, Io};
 use nvme_proto::registers::{Cc, Property};
-use nvme_proto::{Cid, Cntlid, Cqe, HostId, HostNqn, IntoBytes, Nqn, NvmCommand, Nsid, Qid, Sqe};
+use nvme_proto::{Cid, Cntlid, Cqe, HostId, HostNqn, IntoBytes, Nqn, Nsid, NvmCommand, Qid, Sqe};
 use rdma::Time;
 use rdma::soft::{PortChoice, Soft, SoftDevice, SoftOptions};
 
@@ -63,7 +63,8 @@ impl Link {
             self.turn();
         }
         let hostnqn: Nqn = "nqn.2026-01.io.feedrail:host".parse().unwrap();
-        let data = ConnectData::new(HostId([7; 16]), cntlid, NQN.parse().unwrap(), HostNqn(hostnqn));
+        let data =
+            ConnectData::new(HostId([7; 16]), cntlid, NQN.parse().unwrap(), HostNqn(hostnqn));
         self.host.data(0, 1024).copy_from_slice(data.as_bytes());
         let connect = Connect {
             qid: Qid(qid),

@@ -88,7 +88,10 @@ fn io_over_udp_allocates_nothing_and_an_idle_target_sleeps() {
     let address = link::random_loopback();
     let target = start(&address, file.path());
     let mut link = Link::new(target.listening()[0].address);
+    THREAD.store(thread("feedrail-0"), Ordering::Relaxed);
     link.associate();
+    assert_ne!(ALLOCATIONS.load(Ordering::Relaxed), 0, "a new connection allocates");
+    THREAD.store(0, Ordering::Relaxed);
 
     let mut held = bytes;
     for (slba, length) in [(0u64, 4096usize), (8, 512), (16, 65_536), (1024, 4096)] {
@@ -105,6 +108,7 @@ fn io_over_udp_allocates_nothing_and_an_idle_target_sleeps() {
     assert!(std::fs::read(file.path()).unwrap() == held);
 
     let before = target.stats();
+    ALLOCATIONS.store(0, Ordering::Relaxed);
     THREAD.store(thread("feedrail-0"), Ordering::Relaxed);
     for round in 0..500u64 {
         link.read(round, 4096);

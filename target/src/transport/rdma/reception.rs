@@ -46,6 +46,8 @@ struct Visitor {
     group: usize,
     completions: u32,
     acceptance: ConnParams,
+    /// The host knows that it is welcome.
+    accepted: bool,
     /// The poll group has let go of the queue pair.
     gone: bool,
     /// The connection manager is done with it.
@@ -134,7 +136,14 @@ impl<P: Provider> RdmaReception<P> {
         place.connections += 1;
         place.completions += completions;
         let acceptance = negotiated.acceptance(params);
-        let visitor = Visitor { group, completions, acceptance, gone: false, disconnected: false };
+        let visitor = Visitor {
+            group,
+            completions,
+            acceptance,
+            accepted: false,
+            gone: false,
+            disconnected: false,
+        };
         self.visitors.insert(conn, visitor);
         let newcomer = Newcomer { conn, qp, negotiated, port, peer };
         place.port.send(ToGroup::Adopt(Box::new(newcomer)));
@@ -173,33 +182,39 @@ impl<P: Provider> RdmaReception<P> {
     fn heard(&mut self, now: Time, message: ToReception) {
         let ToReception { conn, news } = message;
         let Some(visitor) = self.visitors.get_mut(&conn) else { return };
-        match news {
-            News::Ready if visitor.disconnected => {}
-            News::Ready => {
-                let acceptance = visitor.acceptance;
-                match self.cm.accept(now, conn, &acceptance) {
-                    Ok(()) => self.stats.accepted += 1,
-                    Err(error) => {
-                        tracing::debug!(%error, "accepting");
-                        self.lost(conn);
-                    }
-                }
+        visitor.gone |= matches!(news, News::Refused | News::Gone);
+        if !visitor.disconnected {
+            match news {
+                News::Ready => self.accept(now, conn),
+                News::Ending if visitor.accepted => self.cm.disconnect(now, conn),
+                News::Ending | News::Refused => self.turn_away(now, conn),
+                News::Gone => {}
             }
-            News::Refused => {
-                visitor.gone = true;
-                if !visitor.disconnected {
-                    visitor.disconnected = true;
-                    self.stats.rejected += 1;
-                    let refusal = rejection(RejectStatus::NO_RESOURCES);
-                    // It may have ended meanwhile.
-                    let _ = self.cm.reject(now, conn, refusal.as_slice());
-                }
-            }
-            News::Ending if visitor.disconnected => {}
-            News::Ending => self.cm.disconnect(now, conn),
-            News::Gone => visitor.gone = true,
         }
         self.forget_if_over(conn);
+    }
+
+    fn accept(&mut self, now: Time, conn: ConnId) {
+        let Some(visitor) = self.visitors.get_mut(&conn) else { return };
+        visitor.accepted = true;
+        let acceptance = visitor.acceptance;
+        match self.cm.accept(now, conn, &acceptance) {
+            Ok(()) => self.stats.accepted += 1,
+            Err(error) => {
+                tracing::debug!(%error, "accepting");
+                self.lost(conn);
+            }
+        }
+    }
+
+    /// Rejects a connection that its poll group cannot serve after all.
+    fn turn_away(&mut self, now: Time, conn: ConnId) {
+        let Some(visitor) = self.visitors.get_mut(&conn) else { return };
+        visitor.disconnected = true;
+        self.stats.rejected += 1;
+        let refusal = rejection(RejectStatus::NO_RESOURCES);
+        // It may have ended meanwhile.
+        let _ = self.cm.reject(now, conn, refusal.as_slice());
     }
 
     fn forget_if_over(&mut self, conn: ConnId) {
@@ -247,6 +262,10 @@ impl<P: Provider> Reception for RdmaReception<P> {
 
     fn watched(&self) -> [Option<RawFd>; 2] {
         [self.cm.fd().map(|fd| fd.as_raw_fd()), Some(self.bell.fd())]
+    }
+
+    fn may_sleep(&self) -> bool {
+        self.bell.is_quiet()
     }
 
     fn close(&mut self) {
