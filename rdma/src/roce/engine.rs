@@ -461,3 +461,51 @@ fn send_packet<W: Wire>(
     // in which the pieces are registered.
     unsafe { wire.send(now, &packet) };
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn peer(paths: &mut Paths) -> Peer {
+        let endpoint: SocketAddr = "192.0.2.1:4791".parse().unwrap();
+        Peer {
+            ip: endpoint.ip(),
+            endpoint,
+            path: paths.join(endpoint),
+            qpn: Qpn::new(7),
+            announce: false,
+            identifications: Identifications::Small(0),
+        }
+    }
+
+    fn datagram(ip_id: Option<Identification>) -> Datagram<'static> {
+        let from = "192.0.2.1:50000".parse().unwrap();
+        let to = "192.0.2.2:4791".parse().unwrap();
+        Datagram { from, to, ip_id, bytes: &[] }
+    }
+
+    #[test]
+    fn a_peer_with_small_identifications_is_held_to_them() {
+        let mut peer = peer(&mut Paths::default());
+        for index in 0..u16::from(TRUSTED_AFTER) {
+            assert!(peer.accepts(&datagram(None), Identification::segment(index % 15)));
+        }
+        assert!(!peer.accepts(&datagram(None), Identification::segment(SMALL_ID)));
+        let fragmentable = Identification { id: 0, dont_fragment: false };
+        assert!(!peer.accepts(&datagram(None), fragmentable));
+        assert!(peer.accepts(&datagram(None), Identification::ZERO));
+    }
+
+    /// The kernel's software device draws them at random, so the first may be small by chance.
+    #[test]
+    fn a_peer_with_any_identifications_is_taken_as_it_is() {
+        let mut peer = peer(&mut Paths::default());
+        for id in [3, 40_000, 1, 2, 65_535, 9] {
+            assert!(peer.accepts(&datagram(None), Identification::segment(id)));
+        }
+        for _ in 0..100 {
+            assert!(peer.accepts(&datagram(None), Identification::ZERO));
+        }
+        assert!(peer.accepts(&datagram(None), Identification::segment(SMALL_ID)));
+    }
+}

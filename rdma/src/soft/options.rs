@@ -23,6 +23,9 @@ pub struct SoftOptions {
     /// Whether to send and receive trains of packets in one piece (`UDP_SEGMENT`, `UDP_GRO`) where the kernel
     /// can. It is much faster; turn it off to look for a fault in a network device.
     pub trains: bool,
+    /// Whether the kernel steers each packet to the socket of its group. Otherwise, and where it cannot, groups
+    /// hand each other what is not theirs, which costs a copy.
+    pub steering: bool,
 }
 
 impl SoftOptions {
@@ -36,6 +39,7 @@ impl SoftOptions {
             receive_buffer_bytes: None,
             max_path_mtu: None,
             trains: true,
+            steering: true,
         }
     }
 }

@@ -62,7 +62,11 @@ pub(super) fn open(options: &SoftOptions, random: &mut Random) -> Result<Endpoin
         socket.bind(&address.into()).map_err(system("cannot bind a core's socket"))?;
         receivers.push(socket.into());
     }
-    steer(&receivers[0], options.groups).map_err(system("cannot steer packets to cores"))?;
+    if options.steering
+        && let Err(error) = steer(&receivers[0], options.groups)
+    {
+        tracing::warn!(%error, "the kernel does not steer packets to cores; cores pass them on");
+    }
     let mut receive_buffer_bytes = usize::MAX;
     let mut sockets = Vec::new();
     for receiver in receivers {

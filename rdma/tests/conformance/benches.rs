@@ -98,6 +98,11 @@ impl SimBench {
         Self::new(1, SimConfig::default())
     }
 
+    /// Lets time pass, whatever happens meanwhile.
+    pub fn advance(&mut self, by: Duration) {
+        self.now = self.now + by;
+    }
+
     fn ip(&mut self) -> IpAddr {
         self.next += 1;
         Ipv4Addr::from([10, 0, 0, self.next]).into()

@@ -4,6 +4,7 @@
 
 mod benches;
 mod buffer;
+mod chaos;
 mod connections;
 mod errors;
 mod faults;
