@@ -113,6 +113,7 @@ fn status(status: rc::Status) -> WcStatus {
     match status {
         rc::Status::Success => WcStatus::SUCCESS,
         rc::Status::LocalLength => WcStatus::LOCAL_LENGTH_ERROR,
+        rc::Status::LocalOperation => WcStatus::LOCAL_QP_OPERATION_ERROR,
         rc::Status::LocalProtection => WcStatus::LOCAL_PROTECTION_ERROR,
         rc::Status::Flushed => WcStatus::FLUSHED,
         rc::Status::WindowBind => WcStatus::WINDOW_BIND_ERROR,

@@ -34,7 +34,7 @@ impl Requester {
         with.counters.packets_received += 1;
         match aeth.syndrome {
             Syndrome::Ack { .. } => self.confirm(psn.next(), with),
-            Syndrome::Nak(NakCode::PSN_SEQUENCE) => self.handle_gap(psn, with),
+            Syndrome::Nak(NakCode::PSN_SEQUENCE) => return self.handle_gap(psn, with),
             Syndrome::RnrNak(timer) => return self.handle_not_ready(psn, timer, with),
             Syndrome::Nak(code) => return self.handle_refusal(psn, code, with),
             Syndrome::Reserved(_) => {}
@@ -201,22 +201,27 @@ impl Requester {
     }
 
     /// The peer misses packet `psn`: everything from there on is sent again. Further reports of the same gap
-    /// that come within a round trip are echoes of the first.
-    fn handle_gap(&mut self, psn: Psn, with: &mut Answers<'_, '_>) {
+    /// that come within a round trip are echoes of the first. A gap that cannot be filled ends the connection as
+    /// silence does.
+    fn handle_gap(&mut self, psn: Psn, with: &mut Answers<'_, '_>) -> Result<(), Failure> {
         with.counters.sequence_naks_received += 1;
         self.confirm(psn, with);
         if self.confirmed != psn || self.not_ready_until.is_some() {
-            return;
+            return Ok(());
+        }
+        if self.patience.is_exhausted(with.now) {
+            return Err(Failure { position: self.position_of(psn), status: Status::RetryExceeded });
         }
         if let Some((gap, when)) = self.went_back
             && gap == psn
             && with.now - when < Self::round_trip(with.limits)
         {
-            return;
+            return Ok(());
         }
         self.went_back = Some((psn, with.now));
         with.limits.window.lost(with.now);
         self.go_back(Cause::Gap, with.limits);
+        Ok(())
     }
 
     /// The peer has no receive for packet `psn`.

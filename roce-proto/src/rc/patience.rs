@@ -94,9 +94,14 @@ impl Patience {
     pub(super) fn timed_out(&mut self, now: Time) -> bool {
         self.deadline = None;
         self.doublings += 1;
+        !self.is_exhausted(now)
+    }
+
+    /// Whether nothing was achieved for as long as is borne.
+    pub(super) fn is_exhausted(&self, now: Time) -> bool {
         match (self.limit, self.unanswered_since) {
-            (Some(limit), Some(since)) => now - since < limit,
-            _ => true,
+            (Some(limit), Some(since)) => now - since >= limit,
+            _ => false,
         }
     }
 
@@ -107,5 +112,80 @@ impl Patience {
 
     fn wait(&self, retransmit_after: Duration) -> Duration {
         retransmit_after.saturating_mul(1 << self.doublings.min(DOUBLINGS_MAX)).min(self.step)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use core::time::Duration;
+
+    use super::{Patience, SHORTEST_TIMEOUT};
+    use crate::rc::Connection;
+    use crate::wire::RnrTimer;
+    use crate::{PathMtu, Psn, Qpn, Time};
+
+    const AFTER: Duration = Duration::from_millis(5);
+
+    fn patience(exponent: u8, retry_count: u8) -> Patience {
+        Patience::for_connection(&Connection {
+            remote_qpn: Qpn::new(1),
+            path_mtu: PathMtu::Bytes1024,
+            send_psn: Psn::new(0),
+            recv_psn: Psn::new(0),
+            retry_count,
+            rnr_retry_count: 7,
+            ack_timeout_exponent: exponent,
+            min_rnr_timer: RnrTimer::new(1),
+            initiator_depth: 1,
+            responder_resources: 1,
+        })
+    }
+
+    /// Lets every deadline pass; returns when they were, in milliseconds, up to the one that gives up.
+    fn tries(mut patience: Patience, most: usize) -> std::vec::Vec<u128> {
+        let mut now = Time::ZERO;
+        let mut at = std::vec![];
+        patience.sent(now, AFTER);
+        while let Some(deadline) = patience.deadline() {
+            now = deadline;
+            at.push((now - Time::ZERO).as_millis());
+            if !patience.timed_out(now) || at.len() == most {
+                break;
+            }
+            patience.sent(now, AFTER);
+        }
+        at
+    }
+
+    #[test]
+    fn tries_double_up_to_the_local_ack_timeout() {
+        assert_eq!(tries(patience(14, 2), 99), [5, 15, 35, 75, 142, 209]);
+    }
+
+    #[test]
+    fn without_a_timeout_nobody_is_given_up() {
+        let at = tries(patience(0, 0), 50);
+        assert_eq!(at.len(), 50);
+        assert_eq!(at[49] - at[48], 320);
+    }
+
+    #[test]
+    fn a_timeout_shorter_than_a_time_slice_is_not_taken_at_its_word() {
+        let at = tries(patience(1, 0), 99);
+        assert!(at.last().is_some_and(|last| *last >= SHORTEST_TIMEOUT.as_millis()));
+    }
+
+    #[test]
+    fn an_answer_starts_anew() {
+        let mut patience = patience(14, 0);
+        let mut now = Time::ZERO;
+        for _ in 0..100 {
+            patience.sent(now, AFTER);
+            now = now + Duration::from_millis(60);
+            assert!(patience.timed_out(now), "less than 67 ms of silence");
+            patience.answered(now, true, AFTER);
+        }
+        patience.answered(now, false, AFTER);
+        assert_eq!(patience.deadline(), None);
     }
 }

@@ -229,6 +229,9 @@ impl Requester {
             SendOp::LocalInvalidate { rkey } => {
                 memory.invalidate(qpn, rkey).map_err(|_| fail(Status::WindowBind))?;
             }
+            SendOp::RdmaRead { .. } if self.initiator_depth == 0 => {
+                return Err(fail(Status::LocalOperation));
+            }
             SendOp::RdmaRead { .. } => {
                 for sge in self.queue.sges(position).iter().filter(|sge| sge.length > 0) {
                     memory
@@ -500,7 +503,7 @@ impl Requester {
 
     fn lacks_read_room(&self, entry: &SendEntry) -> bool {
         matches!(entry.op, SendOp::RdmaRead { .. })
-            && self.reads.len() >= self.initiator_depth
+            && self.reads.len() >= self.initiator_depth.max(1)
             && self.reads.containing(self.next).is_none()
     }
 }

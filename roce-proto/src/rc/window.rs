@@ -50,6 +50,7 @@ pub struct SendWindow {
     ceiling: u64,
     ceiling_raised: Time,
     last_cut: Time,
+    /// A packet had to wait since half of the window was last free.
     limited: bool,
     round_trip: Option<RoundTrip>,
 }
@@ -117,8 +118,10 @@ impl SendWindow {
 
     /// Packets of this cost were acknowledged: releases them, and grows if the window was what held us up.
     pub(super) fn acknowledged(&mut self, now: Time, cost: u64) {
+        let limited = self.limited;
         self.release(cost);
-        if !core::mem::take(&mut self.limited) {
+        self.limited &= self.in_flight >= self.limit / 2;
+        if !limited {
             return;
         }
         if self.limit < self.ceiling {
@@ -175,4 +178,109 @@ pub struct Limits<'a> {
     pub window: &'a mut SendWindow,
     /// Towards our own receive socket.
     pub reads: &'a mut ReadBudget,
+}
+
+#[cfg(test)]
+mod tests {
+    use core::time::Duration;
+
+    use super::*;
+
+    const MILLISECOND: Duration = Duration::from_millis(1);
+
+    /// Sends full packets in rounds, each a millisecond, for as long as a receiver with this buffer takes them;
+    /// returns how many round trips lost something.
+    fn rounds(window: &mut SendWindow, now: &mut Time, count: usize, buffer: u64) -> usize {
+        let mut losses = 0;
+        for _ in 0..count {
+            *now = *now + MILLISECOND;
+            let mut packets = 0;
+            while window.admits(FULL_PACKET) {
+                window.charge(FULL_PACKET);
+                packets += 1;
+            }
+            if window.in_flight() > buffer {
+                losses += 1;
+                window.lost(*now);
+            }
+            for _ in 0..packets {
+                window.acknowledged(*now, FULL_PACKET);
+            }
+            window.sample(MILLISECOND);
+        }
+        losses
+    }
+
+    #[test]
+    fn costs_are_those_that_were_measured() {
+        assert_eq!(STOCK_BUFFER / datagram_cost(4128), 50);
+        assert_eq!(STOCK_BUFFER / datagram_cost(1044), 184);
+    }
+
+    #[test]
+    fn it_starts_small_and_grows_to_what_a_stock_buffer_takes() {
+        let (mut window, mut now) = (SendWindow::new(), Time::ZERO);
+        assert!(window.limit() * 16 < STOCK_BUFFER);
+        assert_eq!(rounds(&mut window, &mut now, 80, STOCK_BUFFER), 0);
+        assert!(window.limit() > STOCK_BUFFER / 4 * 3);
+    }
+
+    #[test]
+    fn losses_are_rare_once_it_has_learned() {
+        for buffer in [STOCK_BUFFER / 4, STOCK_BUFFER, STOCK_BUFFER * 4] {
+            let (mut window, mut now) = (SendWindow::new(), Time::ZERO);
+            rounds(&mut window, &mut now, 5_000, buffer);
+            let losses = rounds(&mut window, &mut now, 10_000, buffer);
+            assert!(losses < 100, "{losses} of 10,000 round trips lost something");
+            assert!(window.limit() > buffer / 3, "it uses what there is: {}", window.limit());
+        }
+    }
+
+    #[test]
+    fn one_packet_is_always_admitted() {
+        let (mut window, mut now) = (SendWindow::new(), Time::ZERO);
+        for _ in 0..100 {
+            now = now + Duration::from_secs(1);
+            window.lost(now);
+        }
+        assert!(window.admits(datagram_cost(9000)));
+        window.charge(FULL_PACKET);
+        assert!(!window.admits(FULL_PACKET));
+    }
+
+    #[test]
+    fn a_burst_of_losses_counts_once() {
+        let (mut window, now) = (SendWindow::new(), Time::from_nanos(1_000_000_000));
+        let mut later = now;
+        rounds(&mut window, &mut later, 50, u64::MAX);
+        let before = window.limit();
+        for _ in 0..10 {
+            window.lost(later);
+        }
+        assert_eq!(window.limit(), before / 2);
+    }
+
+    #[test]
+    fn a_window_that_is_not_used_does_not_grow() {
+        let mut window = SendWindow::new();
+        for step in 1..1000 {
+            assert!(window.admits(1000));
+            window.charge(1000);
+            window.acknowledged(Time::from_nanos(step * 1_000_000), 1000);
+        }
+        assert_eq!(window.limit(), INITIAL);
+    }
+
+    #[test]
+    fn the_round_trip_is_smoothed() {
+        let mut window = SendWindow::new();
+        assert_eq!(window.retransmit_after(), RETRANSMIT_UNKNOWN);
+        for _ in 0..100 {
+            window.sample(Duration::from_millis(20));
+        }
+        assert_eq!(window.round_trip().map(|time| time.as_millis()), Some(20));
+        assert!(window.retransmit_after() < Duration::from_millis(25));
+        window.sample(Duration::from_millis(100));
+        assert!(window.retransmit_after() > Duration::from_millis(60));
+    }
 }

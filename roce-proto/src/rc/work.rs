@@ -177,6 +177,9 @@ pub enum Status {
     /// A message was longer than the receive that took it, or than any message may be.
     #[error("local length error")]
     LocalLength,
+    /// The connection does not allow it: an RDMA READ where none may be outstanding.
+    #[error("local queue pair operation error")]
+    LocalOperation,
     /// Local memory was not registered for this.
     #[error("local protection error")]
     LocalProtection,

@@ -326,3 +326,31 @@ fn the_refusal_is_repeated_when_it_was_lost() {
     assert_eq!(statuses(&pair, 0), [(1, Status::RemoteAccess)]);
     assert_eq!(pair.ends[1].memory.placements, 0);
 }
+
+#[test]
+fn a_read_where_none_is_allowed() {
+    let mut pair = Pair::new(&Options { reads: 0, ..Options::default() });
+    pair.send(0, 1, read_from(0), &[sge(0, 10)]);
+    pair.run();
+    assert_eq!(statuses(&pair, 0), [(1, Status::LocalOperation)]);
+    assert_eq!(pair.log, []);
+}
+
+#[test]
+fn a_gap_that_cannot_be_filled_ends_the_connection() {
+    let mut pair = Pair::new(&Options { retry_count: 1, ..Options::default() });
+    pair.send(0, 1, write_to(0), &[sge(0, 1)]);
+    pair.run();
+    for id in 2..40 {
+        pair.send(0, id, write_to(0), &[sge(0, 1)]);
+    }
+    // A network element that eats exactly one packet, whenever it comes.
+    let start = pair.now;
+    while pair.ends[0].qps[0].state() == State::ReadyToSend {
+        assert!(pair.now - start < core::time::Duration::from_secs(2), "it never gives up");
+        let Some(next) = pair.turn() else { break };
+        pair.lose_in_flight(|psn| psn == 0x00AB_CDEF + 5);
+        pair.now = next;
+    }
+    assert!(statuses(&pair, 0).contains(&(6, Status::RetryExceeded)));
+}
