@@ -171,11 +171,14 @@ fn an_unprivileged_user_with_little_locked_memory() {
     let daemon_copy = copy_for_all(home.path());
     for memlock_bytes in ["8388608", "65536"] {
         let limit = format!("--memlock={memlock_bytes}:{memlock_bytes}");
+        // A user that nobody else is: the limit is for all processes of a user together.
+        let user = 200_000 + Bytes::new(u64::from(std::process::id())).below(1 << 20);
+        let user = format!("--reuid={}", user + u64::from(memlock_bytes == "65536"));
         let wrapper = [
             "prlimit",
             &limit,
             "setpriv",
-            "--reuid=65534",
+            &user,
             "--regid=65534",
             "--clear-groups",
             "--bounding-set=-all",
