@@ -4,12 +4,13 @@
 //! several that wait at a time one sleeps on the descriptors and the others are woken by it. While nobody
 //! waits a thread of the host's does it.
 
+use std::cell::Cell;
 use std::future::Future;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::Duration;
@@ -164,22 +165,21 @@ impl Shared {
         mut future: Pin<&mut F>,
         deadline: Option<Time>,
     ) -> Option<F::Output> {
-        let parker = Arc::new(Parker {
-            thread: thread::current(),
-            notified: AtomicBool::new(false),
-            sleeping: AtomicBool::new(false),
-            shared: Arc::clone(self),
-        });
+        let parker = Parker::of_this_thread(self);
         let waker = Waker::from(Arc::clone(&parker));
-        let _caller = Caller::enter(self);
-        loop {
-            if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
-                return Some(output);
+        let mut context = Context::from_waker(&waker);
+        let caller = Caller::enter(self);
+        let output = loop {
+            if let Poll::Ready(output) = future.as_mut().poll(&mut context) {
+                break Some(output);
             }
             if !self.drive_until_notified(&parker, deadline) {
-                return None;
+                break None;
             }
-        }
+        };
+        drop(caller);
+        Parker::keep(parker);
+        output
     }
 
     /// Drives until the caller's future is to be polled; `false` when the deadline comes first.
@@ -371,7 +371,34 @@ struct Parker {
     notified: AtomicBool,
     /// It sleeps on the descriptors.
     sleeping: AtomicBool,
-    shared: Arc<Shared>,
+    shared: Weak<Shared>,
+}
+
+thread_local! {
+    /// The parker of this thread's last wait, so that the next needs no new one.
+    static PARKER: Cell<Option<Arc<Parker>>> = const { Cell::new(None) };
+}
+
+impl Parker {
+    /// A parker that no other wait of this thread uses.
+    fn of_this_thread(shared: &Arc<Shared>) -> Arc<Self> {
+        let kept = PARKER.try_with(Cell::take).ok().flatten();
+        let kept = kept.filter(|parker| parker.shared.as_ptr() == Arc::as_ptr(shared));
+        kept.unwrap_or_else(|| {
+            Arc::new(Self {
+                thread: thread::current(),
+                notified: AtomicBool::new(false),
+                sleeping: AtomicBool::new(false),
+                shared: Arc::downgrade(shared),
+            })
+        })
+    }
+
+    /// Keeps it for the thread's next wait. A wake-up that comes late is one too many, which does no harm.
+    fn keep(parker: Arc<Self>) {
+        // While the thread ends there is nowhere to keep it.
+        let _ = PARKER.try_with(|kept| kept.set(Some(parker)));
+    }
 }
 
 impl Wake for Parker {
@@ -382,8 +409,10 @@ impl Wake for Parker {
     fn wake_by_ref(self: &Arc<Self>) {
         self.notified.store(true, Ordering::SeqCst);
         self.thread.unpark();
-        if self.sleeping.load(Ordering::SeqCst) {
-            self.shared.interrupt();
+        if self.sleeping.load(Ordering::SeqCst)
+            && let Some(shared) = self.shared.upgrade()
+        {
+            shared.interrupt();
         }
     }
 }

@@ -1,0 +1,91 @@
+//! Once a ring was filled, nothing is allocated for a range.
+#![expect(unsafe_code, reason = "counts allocations")]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::net::{IpAddr, SocketAddr};
+
+use feedrail_initiator::{Completion, Grant, Host, Nsid, RegionSlice, Ring, Target as Subsystem};
+use feedrail_target::config::{Config, Cores, ProviderChoice, Quick};
+use feedrail_target::target::Target;
+
+struct Counting;
+
+thread_local! {
+    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+}
+
+// SAFETY: everything is handed on to the system's allocator.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        let _ = ALLOCATIONS.try_with(|count| count.set(count.get() + 1));
+        // SAFETY: as the caller promises.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
+        // SAFETY: as the caller promises.
+        unsafe { System.dealloc(memory, layout) }
+    }
+}
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
+
+/// Keeps the ring full for `rounds` ranges; whole blocks and parts of blocks in turn.
+fn run(
+    ring: &mut Ring,
+    namespace: &feedrail_initiator::Namespace,
+    idle: &mut Vec<RegionSlice>,
+    done: &mut Vec<Completion>,
+    rounds: u64,
+) {
+    let mut submitted = 0;
+    let mut completed = 0;
+    while completed < rounds {
+        while submitted < rounds
+            && let Some(slice) = idle.pop()
+        {
+            let offset = (submitted % 100) * 4096 + (submitted % 2) * 77;
+            ring.read(namespace, offset, slice, submitted).unwrap();
+            submitted += 1;
+        }
+        ring.wait(1, None, done);
+        for completion in done.drain(..) {
+            completion.result.unwrap();
+            idle.push(completion.slice);
+            completed += 1;
+        }
+    }
+}
+
+#[test]
+fn nothing_is_allocated_for_a_range() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    file.as_file().set_len(1 << 20).unwrap();
+    let [a, b, c, ..] = *uuid::Uuid::new_v4().as_bytes();
+    let ip: IpAddr = [127, a.clamp(1, 254), b, c.clamp(2, 254)].into();
+    let at = Subsystem { address: SocketAddr::new(ip, 4420), nqn: Quick::default_nqn() };
+    let config = Config::quick(Quick {
+        listen: vec![at.address],
+        files: vec![file.path().to_owned()],
+        writable: false,
+        nqn: at.nqn,
+        provider: ProviderChoice::Auto,
+        cores: Cores::Count(1),
+    });
+    let _target = Target::start(&config.unwrap()).unwrap();
+    for grant in [Grant::Persistent, Grant::PerCommand] {
+        let host = Host::builder().io_queues(2).build().unwrap();
+        let namespace = host.connect(at).wait().unwrap().namespace(Nsid(1)).wait().unwrap();
+        let memory = RegionSlice::allocate(32 * 4096, grant).unwrap();
+        let mut idle: Vec<_> = memory.chunks(4096).collect();
+        let mut done = Vec::with_capacity(64);
+        let mut ring = host.ring(32);
+        run(&mut ring, &namespace, &mut idle, &mut done, 3_000);
+        let before = ALLOCATIONS.get();
+        run(&mut ring, &namespace, &mut idle, &mut done, 1_000);
+        let allocated = ALLOCATIONS.get() - before;
+        assert!(allocated < 20, "{allocated} allocations for 1,000 ranges, {grant:?}");
+    }
+}
