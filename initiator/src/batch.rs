@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::driver::State;
 use crate::error::{Error, ErrorKind};
 use crate::future::{Completed, OwnRing, Pending};
 use crate::host::Inner;
@@ -79,17 +80,17 @@ fn start(
     ranges: Vec<Range>,
 ) -> Pending<Vec<RangeOutcome>> {
     let count = ranges.len();
-    let mut state = host.shared.lock();
-    let key = state.outbox.open(count);
-    drop(state);
-    let ring = OwnRing { host: Arc::clone(host), key };
     // Their handles keep the connections while ranges are in progress.
     let mut namespaces = Vec::with_capacity(count);
+    // All at once, so that they go out together.
+    let mut state = host.shared.lock();
+    let ring = OwnRing { host: Arc::clone(host), key: state.outbox.open(count) };
     for (token, range) in ranges.into_iter().enumerate() {
         let Range { namespace, offset, slice } = range;
-        submit(&ring, &namespace, direction, offset, slice, token as u64);
+        submit(&mut state, &ring, &namespace, direction, offset, slice, token as u64);
         namespaces.push(namespace);
     }
+    drop(state);
     Pending::new(host, async move {
         let mut completions = Vec::with_capacity(count);
         Completed { ring: &ring, wanted: count, into: &mut completions }.await;
@@ -104,6 +105,7 @@ fn start(
 
 /// Hands a range to its core. The ring has room for it.
 fn submit(
+    state: &mut State,
     ring: &OwnRing,
     namespace: &Namespace,
     direction: Direction,
@@ -111,8 +113,6 @@ fn submit(
     slice: RegionSlice,
     token: u64,
 ) {
-    let mut state = ring.host.shared.lock();
-    let state = &mut *state;
     state.outbox.reserve(ring.key);
     let handle = namespace.handle();
     if !Arc::ptr_eq(handle.host(), &ring.host) {
@@ -185,10 +185,11 @@ impl Ring {
         slice: RegionSlice,
         token: u64,
     ) -> Result<(), RingFull> {
-        if !self.own.host.shared.lock().outbox.has_room(self.own.key) {
+        let mut state = self.own.host.shared.lock();
+        if !state.outbox.has_room(self.own.key) {
             return Err(RingFull(slice));
         }
-        submit(&self.own, namespace, direction, offset, slice, token);
+        submit(&mut state, &self.own, namespace, direction, offset, slice, token);
         Ok(())
     }
 

@@ -53,6 +53,7 @@ impl<P: Provider> Core<P> {
             queue_entries: controller.options.queue_entries,
             namespace: None,
         });
+        controller.epoch += 1;
         controller.limits = ControllerLimits::NONE;
         self.open_queue(now, key, Qid::ADMIN, outbox);
     }

@@ -95,6 +95,8 @@ pub(crate) struct Controller<P: Provider> {
     pub(crate) target: Arc<Target>,
     pub(crate) options: ControllerOptions,
     pub(crate) phase: Phase,
+    /// Attempts to connect so far.
+    pub(crate) epoch: u64,
     /// Queues of the present association, as the core numbers them; the admin queue first.
     pub(crate) queues: Vec<u32>,
     pub(crate) next_queue: usize,

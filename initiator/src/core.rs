@@ -75,8 +75,15 @@ pub(crate) trait Engine: Send {
     fn is_quiet(&self) -> bool;
     /// Queues a command for the next turn.
     fn raw(&mut self, controller: usize, raw: Raw);
-    /// Makes a namespace known under a number.
-    fn attach(&mut self, controller: usize, identity: Identity) -> Result<usize, Error>;
+    /// How often the controller was connected: what was learned over one connection may not hold for another.
+    fn epoch(&self, controller: usize) -> Result<u64, Error>;
+    /// Makes a namespace known under a number; `None` if it was identified over another connection.
+    fn attach(
+        &mut self,
+        controller: usize,
+        epoch: u64,
+        identity: Identity,
+    ) -> Result<Option<usize>, Error>;
     /// One handle of a namespace less.
     fn detach(&mut self, controller: usize, namespace: usize);
     /// Queues a range, which has a place in its ring, for the next turn.
@@ -374,6 +381,7 @@ impl<P: Provider> Engine for Core<P> {
             target,
             options,
             phase: Phase::Resting(Time::ZERO),
+            epoch: 0,
             queues: Vec::new(),
             next_queue: 0,
             limits: ControllerLimits::NONE,
@@ -405,8 +413,20 @@ impl<P: Provider> Engine for Core<P> {
         self.fresh.raws.push((controller, raw));
     }
 
-    fn attach(&mut self, controller: usize, identity: Identity) -> Result<usize, Error> {
+    fn epoch(&self, controller: usize) -> Result<u64, Error> {
+        Ok(self.controllers.get(controller).ok_or(ErrorKind::Closed)?.epoch)
+    }
+
+    fn attach(
+        &mut self,
+        controller: usize,
+        epoch: u64,
+        identity: Identity,
+    ) -> Result<Option<usize>, Error> {
         let controller = self.controllers.get_mut(controller).ok_or(ErrorKind::Closed)?;
+        if controller.epoch != epoch {
+            return Ok(None);
+        }
         let known = controller
             .namespaces
             .iter_mut()
@@ -415,13 +435,13 @@ impl<P: Provider> Engine for Core<P> {
             && attached.identity.difference(&identity).is_none()
         {
             attached.holders += 1;
-            return Ok(key);
+            return Ok(Some(key));
         }
         let geometry = identity.geometry(controller.limits.max_transfer_bytes)?;
         let nsid = identity.nsid;
         let writes = Vec::new();
         let attached = Attached { nsid, identity, geometry, holders: 1, gone: None, writes };
-        Ok(controller.namespaces.insert(attached))
+        Ok(Some(controller.namespaces.insert(attached)))
     }
 
     fn detach(&mut self, controller: usize, namespace: usize) {

@@ -20,7 +20,7 @@ use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::core::{Engine, Turn, earliest};
-use crate::outbox::Outbox;
+use crate::outbox::{Errands, Outbox, RingKey};
 
 /// The thread leaves the cores to callers as long as one came within this time.
 const LINGER: Duration = Duration::from_millis(5);
@@ -56,7 +56,8 @@ pub(crate) struct State {
     /// Something came in that nobody who waits drives.
     kicked: bool,
     closing: bool,
-    wakers: Vec<Waker>,
+    /// Room for what is done outside the lock.
+    errands: Errands,
 }
 
 impl Shared {
@@ -73,7 +74,7 @@ impl Shared {
                 parked: Vec::new(),
                 kicked: false,
                 closing: false,
-                wakers: Vec::new(),
+                errands: Errands::default(),
             }),
             idle: Condvar::new(),
             epoll,
@@ -110,19 +111,33 @@ impl Shared {
 
     /// Turns all cores once.
     pub(crate) fn turn(&self, now: Time) -> Turn {
-        let (turn, mut wakers) = {
+        let (turn, errands) = {
             let mut state = self.lock();
             let turn = state.turn(now);
-            (turn, state.take_wakers())
+            (turn, state.take_errands())
         };
-        let woke = !wakers.is_empty();
-        for waker in wakers.drain(..) {
-            waker.wake();
-        }
-        if woke {
-            self.lock().wakers = wakers;
+        if let Some(errands) = errands {
+            self.run(errands);
         }
         turn
+    }
+
+    /// Does what must be done outside the lock.
+    fn run(&self, mut errands: Errands) {
+        errands.run();
+        self.lock().errands = errands;
+    }
+
+    /// Gives a ring up.
+    pub(crate) fn close_ring(&self, ring: RingKey) {
+        let errands = {
+            let mut state = self.lock();
+            state.outbox.close(ring);
+            state.take_errands()
+        };
+        if let Some(errands) = errands {
+            self.run(errands);
+        }
     }
 
     /// Asks for wake-ups; what happened before is done in the turn that must follow.
@@ -253,7 +268,7 @@ impl Shared {
     }
 
     /// The life of the host's thread.
-    pub(crate) fn run(&self) {
+    pub(crate) fn live(&self) {
         while self.wait_for_idleness() {
             if self.turn(system_now()) == Turn::Busy {
                 continue;
@@ -331,13 +346,13 @@ impl State {
         turn
     }
 
-    fn take_wakers(&mut self) -> Vec<Waker> {
-        if !self.outbox.has_wakers() {
-            return Vec::new();
+    fn take_errands(&mut self) -> Option<Errands> {
+        if !self.outbox.has_errands() {
+            return None;
         }
-        let mut wakers = std::mem::take(&mut self.wakers);
-        self.outbox.take_wakers(&mut wakers);
-        wakers
+        let mut errands = std::mem::take(&mut self.errands);
+        self.outbox.take_errands(&mut errands);
+        Some(errands)
     }
 }
 

@@ -71,7 +71,7 @@ pub(crate) struct OwnRing {
 
 impl Drop for OwnRing {
     fn drop(&mut self) {
-        self.host.shared.lock().outbox.close(self.key);
+        self.host.shared.close_ring(self.key);
     }
 }
 

@@ -15,6 +15,7 @@ use crate::controller::{ControllerLimits, ControllerOptions, QueueKind, Raw, Raw
 use crate::error::{Error, ErrorKind, Target};
 use crate::future::Pending;
 use crate::host::Inner;
+use crate::identity::Identity;
 use crate::namespace::Namespace;
 use crate::reply::{Reply, promise};
 
@@ -196,6 +197,19 @@ impl ControllerHandle {
             engine.raw(self.key, raw);
         }
         reply
+    }
+
+    /// Names the present connection.
+    pub(crate) fn epoch(&self) -> Result<u64, Error> {
+        let state = self.host.shared.lock();
+        state.engines.get(self.engine).ok_or(ErrorKind::Closed)?.epoch(self.key)
+    }
+
+    /// Makes a namespace known that was identified over a connection, if that is still the present one.
+    pub(crate) fn attach(&self, epoch: u64, identity: Identity) -> Result<Option<usize>, Error> {
+        let mut state = self.host.shared.lock();
+        let engine = state.engines.get_mut(self.engine).ok_or(ErrorKind::Closed)?;
+        engine.attach(self.key, epoch, identity)
     }
 
     pub(crate) async fn identify(&self, command: Identify) -> Result<Vec<u8>, Error> {

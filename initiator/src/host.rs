@@ -348,7 +348,7 @@ impl Inner {
     fn start_thread(&self) -> Result<(), Error> {
         let shared = Arc::clone(&self.shared);
         let thread = thread::Builder::new().name("feedrail-host".to_owned());
-        let handle = thread.spawn(move || shared.run())?;
+        let handle = thread.spawn(move || shared.live())?;
         *self.thread.lock().unwrap_or_else(PoisonError::into_inner) = Some(handle);
         Ok(())
     }

@@ -112,3 +112,77 @@ fn text<const N: usize>(id: &Option<[u8; N]>) -> String {
         None => "none".to_owned(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use nvme_proto::identify::{FileInfo, IdDescriptor, write_descriptors};
+    use nvme_proto::{FromZeros, IntoBytes, LbaFormat};
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn namespace(blocks: u64, length: Option<u64>) -> Vec<u8> {
+        let mut namespace = IdentifyNamespace::new_zeroed();
+        namespace.nsze.set(blocks);
+        namespace.lbaf[0] = LbaFormat::new(4096).unwrap();
+        if let Some(length) = length {
+            namespace.set_file_info(&FileInfo::new(length, "shard"));
+        }
+        namespace.as_bytes().to_vec()
+    }
+
+    fn parse(data: &[u8]) -> Identity {
+        Identity::parse(Nsid(1), data).unwrap()
+    }
+
+    #[test]
+    fn the_exact_length_counts_if_it_fits_the_blocks() {
+        assert_eq!(parse(&namespace(3, None)).size_bytes, 12_288);
+        assert_eq!(parse(&namespace(3, Some(8_193))).size_bytes, 8_193);
+        assert_eq!(parse(&namespace(3, Some(12_288))).size_bytes, 12_288);
+        for wrong in [0, 8_192, 12_289, u64::MAX] {
+            assert_eq!(parse(&namespace(3, Some(wrong))).size_bytes, 12_288);
+        }
+    }
+
+    #[test]
+    fn a_damaged_record_is_as_good_as_none() {
+        let mut data = namespace(3, Some(8_193));
+        data[400] ^= 1;
+        assert_eq!(parse(&data).size_bytes, 12_288);
+    }
+
+    #[test]
+    fn each_difference_is_noticed_and_named() {
+        let same = parse(&namespace(3, Some(9_000)));
+        assert_eq!(same.difference(&same.clone()), None);
+        let mut other = same.clone();
+        let mut descriptors = vec![0; 4096];
+        write_descriptors(&mut descriptors, &[IdDescriptor::Uuid([3; 16])]);
+        other.add_descriptors(&descriptors);
+        assert!(same.difference(&other).unwrap().contains("UUID was none and is now 0303"));
+        let shorter = parse(&namespace(3, Some(8_999)));
+        assert!(same.difference(&shorter).unwrap().contains("size was 9000 and is now 8999"));
+        let protected = Identity { write_protected: true, ..same.clone() };
+        assert_eq!(same.difference(&protected), None);
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_a_target_says_is_parsed_or_refused(
+            mut data in prop::collection::vec(any::<u8>(), 0..4200),
+            lbads in 0u8..70,
+            flbas in any::<u8>(),
+        ) {
+            if data.len() > 200 {
+                data[130] = lbads;
+                data[26] = flbas;
+            }
+            if let Ok(mut identity) = Identity::parse(Nsid(1), &data) {
+                prop_assert!(identity.size_bytes <= identity.blocks.saturating_mul(identity.block_bytes));
+                identity.add_descriptors(&data);
+                let _ = identity.geometry(1 << 20);
+            }
+        }
+    }
+}

@@ -60,17 +60,16 @@ impl Namespace {
         if !nsid.is_one() {
             return Err(ErrorKind::Invalid("a namespace number is between 1 and 4294967294").into());
         }
-        let identity = identify(&controller, nsid)
-            .await
-            .map_err(|error| error.of_target(&controller.target).of_namespace(nsid))?;
-        let info = info(&identity);
-        let mut state = controller.host.shared.lock();
-        let engine = state.engines.get_mut(controller.engine).ok_or(ErrorKind::Closed)?;
-        let number = engine
-            .attach(controller.key, identity)
-            .map_err(|error| error.of_target(&controller.target).of_namespace(nsid))?;
-        drop(state);
-        Ok(Self { handle: Arc::new(NamespaceHandle { controller, number, info }) })
+        let about = |error: Error| error.of_target(&controller.target).of_namespace(nsid);
+        loop {
+            let epoch = controller.epoch().map_err(about)?;
+            let identity = identify(&controller, nsid).await.map_err(about)?;
+            let info = info(&identity);
+            let attached = controller.attach(epoch, identity).map_err(about)?;
+            if let Some(number) = attached {
+                return Ok(Self { handle: Arc::new(NamespaceHandle { controller, number, info }) });
+            }
+        }
     }
 
     /// What it is.

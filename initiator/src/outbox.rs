@@ -28,6 +28,9 @@ pub(crate) struct RingKey(usize);
 pub(crate) struct Outbox {
     rings: Slab<RingState>,
     wakers: Vec<Waker>,
+    /// Results that nobody will come for. Their memory is freed once the host's lock is released: that
+    /// calls what its owner left to be called.
+    discarded: Vec<Completion>,
 }
 
 struct RingState {
@@ -67,7 +70,7 @@ impl Outbox {
         let ring = &mut self.rings[key.0];
         ring.in_flight -= 1;
         if ring.abandoned {
-            drop(completion);
+            self.discarded.push(completion);
             if ring.in_flight == 0 {
                 self.rings.remove(key.0);
             }
@@ -103,7 +106,7 @@ impl Outbox {
         let ring = &mut self.rings[key.0];
         ring.abandoned = true;
         ring.waker = None;
-        ring.ready.clear();
+        self.discarded.extend(ring.ready.drain(..));
         if ring.in_flight == 0 {
             self.rings.remove(key.0);
         }
@@ -114,13 +117,31 @@ impl Outbox {
         self.wakers.push(waker);
     }
 
-    /// The wakers to call, moved into `to`.
-    pub(crate) fn take_wakers(&mut self, to: &mut Vec<Waker>) {
-        to.append(&mut self.wakers);
+    /// What is to be done once the host's lock is released; moved into `errands`.
+    pub(crate) fn take_errands(&mut self, errands: &mut Errands) {
+        errands.wakers.append(&mut self.wakers);
+        errands.discarded.append(&mut self.discarded);
     }
 
-    /// Whether somebody is to be woken.
-    pub(crate) fn has_wakers(&self) -> bool {
-        !self.wakers.is_empty()
+    /// Whether there is any of that.
+    pub(crate) fn has_errands(&self) -> bool {
+        !self.wakers.is_empty() || !self.discarded.is_empty()
+    }
+}
+
+/// What is done outside the host's lock, since it calls code of others.
+#[derive(Default)]
+pub(crate) struct Errands {
+    wakers: Vec<Waker>,
+    discarded: Vec<Completion>,
+}
+
+impl Errands {
+    /// Does it; keeps the room of the lists.
+    pub(crate) fn run(&mut self) {
+        self.discarded.clear();
+        for waker in self.wakers.drain(..) {
+            waker.wake();
+        }
     }
 }

@@ -321,3 +321,82 @@ impl Drop for Owner {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn a_slice_is_split_and_joined() {
+        let mut left = RegionSlice::allocate(100, Grant::Persistent).unwrap();
+        let mut right = left.split_off(30);
+        left.fill(1);
+        right.fill(2);
+        assert_eq!((left.len(), right.len(), right.address()), (30, 70, left.address() + 30));
+        let (right, left) = right.join(left).unwrap_err();
+        let whole = left.join(right).unwrap();
+        assert!(whole[..30] == [1; 30] && whole[30..] == [2; 70]);
+    }
+
+    #[test]
+    fn slices_of_different_regions_are_not_joined() {
+        let a = RegionSlice::allocate(10, Grant::Persistent).unwrap();
+        let b = RegionSlice::allocate(10, Grant::Persistent).unwrap();
+        assert!(a.join(b).is_err());
+    }
+
+    #[test]
+    fn a_vector_comes_back_whole_or_not_at_all() {
+        let mut slice = RegionSlice::from_vec(vec![5; 64], Grant::PerCommand);
+        let rest = slice.split_off(32);
+        let slice = slice.into_vec().unwrap_err();
+        let whole = slice.join(rest).unwrap();
+        assert_eq!(whole.into_vec().unwrap(), [5; 64]);
+        let pages = RegionSlice::allocate(8, Grant::Persistent).unwrap();
+        assert!(pages.into_vec().is_err());
+    }
+
+    #[test]
+    fn foreign_memory_is_released_once_when_the_last_slice_is_gone() {
+        let released = Arc::new(AtomicUsize::new(0));
+        let memory: &'static mut [u8] = Box::leak(Box::new([0; 64]));
+        let address = NonNull::from(memory).cast();
+        let count = Arc::clone(&released);
+        let release = move || {
+            count.fetch_add(1, Ordering::SeqCst);
+        };
+        // SAFETY: the memory is never freed and nobody else reaches it.
+        let mut slice = unsafe { RegionSlice::from_raw(address, 64, Grant::Persistent, release) };
+        let rest = slice.split_off(10);
+        drop(slice);
+        assert_eq!(released.load(Ordering::SeqCst), 0);
+        drop(rest);
+        assert_eq!(released.load(Ordering::SeqCst), 1);
+    }
+
+    #[test]
+    fn empty_slices_are_slices() {
+        assert!(RegionSlice::allocate(0, Grant::Persistent).unwrap().is_empty());
+        let empty = RegionSlice::from_vec(Vec::new(), Grant::Persistent);
+        assert_eq!(empty.chunks(16).map(|chunk| chunk.len()).collect::<Vec<_>>(), [0]);
+    }
+
+    proptest! {
+        #[test]
+        fn chunks_are_all_of_it_in_order(length in 1usize..5000, chunk in 1usize..700) {
+            let mut slice = RegionSlice::allocate(length, Grant::Persistent).unwrap();
+            for (i, byte) in slice.iter_mut().enumerate() {
+                *byte = i as u8;
+            }
+            let chunks: Vec<_> = slice.chunks(chunk).collect();
+            prop_assert!(chunks.iter().rev().skip(1).all(|piece| piece.len() == chunk));
+            let whole = chunks.into_iter().reduce(|a, b| a.join(b).unwrap()).unwrap();
+            prop_assert_eq!(whole.len(), length);
+            prop_assert!(whole.iter().enumerate().all(|(i, &byte)| byte == i as u8));
+        }
+    }
+}
