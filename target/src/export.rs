@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use nvme_proto::Nsid;
 
-use crate::backend::{self, Backend, OpenError, OpenMode, OpenedBackend};
+use crate::backend::{self, Access, Backend, OpenError, OpenMode, OpenedBackend};
 use crate::config::{Config, DirectoryConfig, Medium, NamespaceConfig, Origin, SubsystemConfig};
 use crate::directory::{self, DirectoryError};
 use crate::identity;
@@ -91,9 +91,17 @@ impl Registry {
             let listed = all_namespaces(config, subsystem, purpose)?;
             distinct(&listed)?;
             let first = namespaces.len();
+            let mut buffered = Buffered::default();
             for namespace in &listed {
-                namespaces.push(open(namespaces.len(), namespace, decorate)?);
+                let opened = open_medium(namespace).map_err(|error| ExportError::Open {
+                    origin: namespace.origin.clone(),
+                    error,
+                })?;
+                buffered.note(&namespace.name, &opened.access);
+                namespaces.push(make(namespaces.len(), namespace, opened, decorate)?);
             }
+            tracing::info!(nqn = %subsystem.nqn, namespaces = listed.len(), "subsystem");
+            buffered.tell();
             subsystems.push(Arc::new(Subsystem::new(subsystem, namespaces[first..].to_vec())));
         }
         let port = |port| Arc::new(Port::new(port, &subsystems));
@@ -160,18 +168,17 @@ fn distinct(namespaces: &[NamespaceConfig]) -> Result<(), ExportError> {
     Ok(())
 }
 
-fn open(
+fn make(
     index: usize,
     config: &NamespaceConfig,
+    mut opened: OpenedBackend,
     decorate: Decorate<'_>,
 ) -> Result<Arc<Namespace>, ExportError> {
     if index >= MAX_NAMESPACES {
         return Err(ExportError::TooMany);
     }
-    let mut opened = open_medium(config)
-        .map_err(|error| ExportError::Open { origin: config.origin.clone(), error })?;
     let index = NamespaceIndex(u32::try_from(index).map_err(|_| ExportError::TooMany)?);
-    tracing::info!(
+    tracing::debug!(
         nsid = %config.nsid, name = config.name, bytes = opened.exact_bytes,
         lba_bytes = 1_u32 << opened.lba_shift, writable = config.writable, access = %opened.access,
         "namespace"
@@ -187,5 +194,103 @@ fn open_medium(config: &NamespaceConfig) -> Result<OpenedBackend, OpenError> {
         Medium::Block { path } => backend::open_block(path, mode),
         Medium::Null { size_bytes } => backend::open_null(*size_bytes, mode),
         Medium::Memory { size_bytes } => backend::open_memory(*size_bytes, mode),
+    }
+}
+
+/// Namespaces that go through the page cache: why the first one does, and how many more.
+#[derive(Default)]
+struct Buffered {
+    first: Option<(String, String)>,
+    count: usize,
+}
+
+impl Buffered {
+    fn note(&mut self, name: &str, access: &Access) {
+        let Access::Buffered(reason) = access else { return };
+        self.first.get_or_insert_with(|| (name.to_owned(), reason.to_owned()));
+        self.count += 1;
+    }
+
+    fn tell(&self) {
+        if let Some((name, reason)) = &self.first {
+            tracing::warn!(
+                name,
+                reason,
+                more = self.count - 1,
+                "I/O goes through the page cache instead of past it"
+            );
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    fn subsystem(dir: &Path, rest: &str) -> Result<Arc<Registry>, ExportError> {
+        let text = format!(
+            "state_dir = \"state\"\n[[port]]\naddress = \"127.0.0.1\"\n[[subsystem]]\n\
+             nqn = \"nqn.2026-01.io.feedrail:t\"\nallow_any_host = true\n{rest}\n"
+        );
+        let config = Config::from_toml(&dir.join("feedrail.toml"), &text).expect("valid");
+        Registry::open(&config, Purpose::Serve)
+    }
+
+    fn names(registry: &Registry) -> Vec<(u32, &str, u64)> {
+        let namespaces = registry.subsystems()[0].namespaces().iter();
+        namespaces.map(|n| (n.nsid.0, n.name.as_str(), n.size_blocks)).collect()
+    }
+
+    const DIRECTORY: &str = "[[subsystem.directory]]\npath = \"d\"";
+
+    #[test]
+    fn a_directory_keeps_its_ids_when_files_come_and_go() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let file = |name: &str, bytes| {
+            std::fs::write(dir.path().join("d").join(name), vec![1; bytes]).expect("written");
+        };
+        std::fs::create_dir(dir.path().join("d")).expect("made");
+        file("b", 1);
+        file("c", 513);
+        let registry = subsystem(dir.path(), DIRECTORY).expect("exported");
+        assert_eq!(names(&registry), [(1, "b", 1), (2, "c", 2)]);
+        let uuid = registry.namespaces()[1].uuid;
+
+        std::fs::remove_file(dir.path().join("d/b")).expect("removed");
+        file("a", 512);
+        let registry = subsystem(dir.path(), DIRECTORY).expect("exported");
+        assert_eq!(names(&registry), [(2, "c", 2), (3, "a", 1)]);
+        assert_eq!(registry.subsystems()[0].namespace(Nsid(2)).expect("there").uuid, uuid);
+        assert!(registry.subsystems()[0].namespace(Nsid(1)).is_none());
+    }
+
+    #[test]
+    fn listed_namespaces_go_before_and_twins_are_refused() {
+        let dir = tempfile::tempdir().expect("a folder");
+        std::fs::create_dir(dir.path().join("d")).expect("made");
+        std::fs::write(dir.path().join("d/a"), "a").expect("written");
+        let listed = "[[subsystem.namespace]]\nkind = \"null\"\nsize_bytes = 512\n";
+        let registry = subsystem(dir.path(), &format!("{listed}{DIRECTORY}")).expect("exported");
+        assert_eq!(names(&registry), [(1, "null-1", 1), (2, "a", 1)]);
+
+        let named = "[[subsystem.namespace]]\nkind = \"null\"\nsize_bytes = 512\nname = \"a\"\n";
+        let error = subsystem(dir.path(), &format!("{named}{DIRECTORY}")).expect_err("twins");
+        assert!(matches!(error, ExportError::SameIdentity { .. }), "{error}");
+    }
+
+    #[test]
+    fn two_targets_that_serve_the_same_shards_agree_on_their_identity() {
+        let uuids = || {
+            let dir = tempfile::tempdir().expect("a folder");
+            std::fs::create_dir_all(dir.path().join("d/train")).expect("made");
+            std::fs::write(dir.path().join("d/train/0.tar"), "a").expect("written");
+            let dataset = "dataset_id = \"6f1c1b0e-6f7b-4c0f-9a3e-0d6a3d8d3b12\"\n";
+            let registry =
+                subsystem(dir.path(), &format!("{dataset}{DIRECTORY}")).expect("exported");
+            registry.namespaces()[0].uuid
+        };
+        assert_eq!(uuids(), uuids());
     }
 }

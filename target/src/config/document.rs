@@ -5,13 +5,19 @@ use std::path::Path;
 use super::{ConfigError, Origin};
 
 /// A configuration file's text and name.
-#[derive(Clone, Copy)]
 pub(super) struct Document<'a> {
     pub(super) path: &'a Path,
-    pub(super) text: &'a str,
+    text: &'a str,
+    /// Where each line begins.
+    lines: Vec<usize>,
 }
 
-impl Document<'_> {
+impl<'a> Document<'a> {
+    pub(super) fn new(path: &'a Path, text: &'a str) -> Self {
+        let after = text.match_indices('\n').map(|(newline, _)| newline + 1);
+        Self { path, text, lines: std::iter::once(0).chain(after).collect() }
+    }
+
     /// An error about what stands at a byte offset.
     pub(super) fn error(&self, offset: usize, message: impl Into<String>) -> ConfigError {
         let (line, column) = self.line_and_column(offset);
@@ -30,10 +36,12 @@ impl Document<'_> {
         Origin(format!("{}:{line}: {}", self.path.display(), self.key_at(offset)))
     }
 
+    /// Both from 1.
     fn line_and_column(&self, offset: usize) -> (usize, usize) {
-        let before = self.before(offset);
-        let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
-        (before.matches('\n').count() + 1, before.len() - line_start + 1)
+        let offset = self.before(offset).len();
+        let line = self.lines.partition_point(|start| *start <= offset);
+        // The first line begins at 0, so there is always one before.
+        (line, offset - self.lines[line - 1] + 1)
     }
 
     /// The text up to `offset`, or up to the character boundary before it.

@@ -1,6 +1,6 @@
 //! The quick form: files on the command line, no configuration file.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -71,8 +71,7 @@ impl Quick {
         let dataset_id = identity::dataset_id(&self.nqn);
         let mut seen = BTreeSet::new();
         let mut namespaces = Vec::with_capacity(self.files.len());
-        for (path, nsid) in self.files.iter().zip(1..) {
-            let name = self.name(path);
+        for ((path, name), nsid) in self.files.iter().zip(self.names()).zip(1..) {
             if !seen.insert(name.clone()) {
                 let message = format!("argument {}: given twice", path.display());
                 return Err(ConfigError::Usage(message));
@@ -105,11 +104,16 @@ impl Quick {
         })
     }
 
-    /// The file name, or the whole path where two files share a name.
-    fn name(&self, path: &Path) -> String {
-        let name = identity::file_name(path);
-        let namesakes = self.files.iter().filter(|other| identity::file_name(other) == name);
-        if namesakes.count() > 1 { path.to_string_lossy().into_owned() } else { name }
+    /// The file names, or the whole paths where files share a name.
+    fn names(&self) -> Vec<String> {
+        let names: Vec<_> = self.files.iter().map(|path| identity::file_name(path)).collect();
+        let mut count: BTreeMap<&str, u32> = BTreeMap::new();
+        names.iter().for_each(|name| *count.entry(name).or_default() += 1);
+        let unique = |(path, name): (&PathBuf, &String)| match count[name.as_str()] {
+            1 => name.clone(),
+            _ => path.to_string_lossy().into_owned(),
+        };
+        self.files.iter().zip(&names).map(unique).collect()
     }
 }
 

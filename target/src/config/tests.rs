@@ -135,6 +135,11 @@ const WRONG: &[(&str, &str, &str)] = &[
     ("\"192.0.2.1\"", "\"0.0.0.0\"", "12:11: port.address: \"0.0.0.0\" names no single interface"),
     ("\"192.0.2.1\"", "\"storage1\"", "port.address: \"storage1\" is no address; write IP:PORT"),
     ("id = 7", "id = 1", "has the same id (1)"),
+    (
+        "subsystems = [\"nqn.2026-01.io.feedrail:b\"]",
+        "subsystems = []",
+        "14:1: port: subsystems is empty",
+    ),
     ("id = 7", "id = 0", "15:6: port.id: is 0; must be 1 to 65535"),
     (
         "subsystems = [\"nqn.2026-01.io.feedrail:b\"]",

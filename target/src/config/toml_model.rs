@@ -35,7 +35,7 @@ impl Config {
     /// # Errors
     /// As [`Config::from_file`].
     pub fn from_toml(path: &Path, text: &str) -> Result<Self, ConfigError> {
-        let document = Document { path, text };
+        let document = Document::new(path, text);
         let file: File = toml::from_str(text).map_err(|error| {
             let offset = error.span().map_or(0, |span| span.start);
             document.error(offset, error.message().trim_end().replace('\n', ", "))
@@ -251,9 +251,14 @@ impl Reader<'_> {
         table: Spanned<PortTable>,
         subsystems: &[SubsystemConfig],
     ) -> Result<PortConfig, ConfigError> {
-        let origin = self.document.origin(table.span().start);
+        let at = table.span().start;
+        let origin = self.document.origin(at);
         let table = table.into_inner();
         let address = self.address(&table.address)?;
+        if table.subsystems.as_ref().is_some_and(Vec::is_empty) {
+            let message = "subsystems is empty; name one, or leave the key out to serve all";
+            return Err(self.document.error(at, message));
+        }
         let serves = table
             .subsystems
             .map(|list| list.iter().map(|nqn| self.known_subsystem(nqn, subsystems)).collect());
@@ -389,14 +394,21 @@ impl Reader<'_> {
         tables: Vec<Spanned<NamespaceTable>>,
         dataset_id: Uuid,
     ) -> Result<Vec<NamespaceConfig>, ConfigError> {
-        let mut taken = self.explicit_nsids(&tables)?;
+        let taken = self.explicit_nsids(&tables)?;
+        let mut free = (1..=NSID_LAST).filter(|nsid| !taken.contains(nsid));
         let mut uuids = BTreeSet::new();
         let mut namespaces = Vec::with_capacity(tables.len());
         for table in tables {
             let at = table.span().start;
-            let nsid = table.get_ref().nsid.as_ref().map(|nsid| *nsid.get_ref());
-            let nsid = nsid.or_else(|| first_free(&taken)).unwrap_or(NSID_LAST);
-            taken.insert(nsid);
+            let nsid = match &table.get_ref().nsid {
+                Some(nsid) => *nsid.get_ref(),
+                None => {
+                    let free = free.next().ok_or_else(|| {
+                        self.document.error(at, format!("more than {NSID_LAST} namespaces"))
+                    });
+                    free?
+                }
+            };
             let namespace = self.namespace(nsid, table, dataset_id)?;
             if !uuids.insert(namespace.uuid) {
                 let message = format!(
@@ -575,8 +587,4 @@ impl Reader<'_> {
     fn resolve(&self, path: &Path) -> PathBuf {
         self.document.path.parent().unwrap_or(Path::new("")).join(path)
     }
-}
-
-fn first_free(taken: &BTreeSet<u32>) -> Option<u32> {
-    (1..=NSID_LAST).find(|nsid| !taken.contains(nsid))
 }

@@ -35,6 +35,7 @@ pub fn main_with_args(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     if let Err(message) = start_log(&arguments) {
         return fail(&message);
     }
+    abort_on_panic();
     match run(&arguments) {
         Ok(()) => ExitCode::SUCCESS,
         Err(message) => fail(&message),
@@ -56,6 +57,16 @@ fn start_log(arguments: &Arguments) -> Result<(), String> {
     // In a process that has a log already this one is not needed.
     let _ = subscriber.with_target(false).try_init();
     Ok(())
+}
+
+/// A target that lost one of its threads would serve some hosts and leave others hanging. It ends instead, so
+/// that whoever supervises it starts it anew.
+fn abort_on_panic() {
+    let tell = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        tell(panic);
+        std::process::abort();
+    }));
 }
 
 fn run(arguments: &Arguments) -> Result<(), String> {
