@@ -17,6 +17,7 @@ pub mod roce;
 mod select;
 pub mod sim;
 pub mod soft;
+pub mod verbs;
 mod work;
 
 pub use cm::{

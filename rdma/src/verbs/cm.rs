@@ -1,0 +1,483 @@
+//! The connection manager: one event channel of librdmacm.
+#![expect(unsafe_code, reason = "calls rdma-core")]
+
+use core::ffi::{c_int, c_void};
+use core::ptr::null_mut;
+use core::time::Duration;
+use std::collections::BTreeMap;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use libc::sockaddr_storage;
+use socket2::SockAddr;
+
+use super::abi::*;
+use super::context::{Context, check, set_nonblocking};
+use super::group::VerbsGroupHandle;
+use super::library::Library;
+use super::queue_pair::VerbsQp;
+use crate::{
+    CmError, CmEvent, ConnId, ConnOptions, ConnParams, ConnectFailure, ConnectionManager,
+    PrivateData, QpConfig, Time,
+};
+
+/// Connection requests that may wait to be looked at.
+const BACKLOG: c_int = 128;
+/// Private data that a request carries besides librdmacm's own header, and that a reject carries, in bytes.
+const REQUEST_PRIVATE_MAX: usize = 56;
+const REJECT_PRIVATE_MAX: usize = 148;
+
+/// The connection manager of one device.
+pub struct VerbsCm {
+    connections: BTreeMap<ConnId, Connection>,
+    next: u64,
+    local_ip: IpAddr,
+    context: Arc<Context>,
+    channel: Arc<Channel>,
+}
+
+struct Connection {
+    id: Arc<Id>,
+    route_timeout: Duration,
+}
+
+/// An event channel; outlives the identifiers that report to it.
+pub(crate) struct Channel {
+    library: &'static Library,
+    raw: *mut rdma_event_channel,
+}
+
+// SAFETY: librdmacm lets any thread use a channel; only its connection manager reads from it.
+unsafe impl Send for Channel {}
+// SAFETY: as above.
+unsafe impl Sync for Channel {}
+
+impl Channel {
+    pub(crate) fn open(library: &'static Library) -> io::Result<Arc<Self>> {
+        // SAFETY: the call has no preconditions.
+        let raw = unsafe { (library.cm.rdma_create_event_channel)() };
+        if raw.is_null() {
+            return Err(io::Error::last_os_error());
+        }
+        let channel = Self { library, raw };
+        // SAFETY: the channel was just made.
+        set_nonblocking(unsafe { (*raw).fd })?;
+        Ok(Arc::new(channel))
+    }
+}
+
+impl Drop for Channel {
+    fn drop(&mut self) {
+        // SAFETY: every identifier holds the channel, so none is left.
+        unsafe { (self.library.cm.rdma_destroy_event_channel)(self.raw) };
+    }
+}
+
+/// A communication identifier: a listener or a connection. It outlives its queue pair, which holds it.
+pub(crate) struct Id {
+    raw: *mut rdma_cm_id,
+    /// The connection has come far enough for the queue pair to send.
+    ready: AtomicBool,
+    /// Held where librdmacm looks at the identifier's queue pair, which another thread may be about to destroy.
+    queue_pair: Mutex<()>,
+    channel: Arc<Channel>,
+}
+
+// SAFETY: librdmacm serialises its own state; the queue pair under it is guarded by `queue_pair`.
+unsafe impl Send for Id {}
+// SAFETY: as above.
+unsafe impl Sync for Id {}
+
+impl Id {
+    pub(crate) fn create(channel: &Arc<Channel>, name: u64) -> io::Result<Self> {
+        let mut raw = null_mut();
+        let create = channel.library.cm.rdma_create_id;
+        // SAFETY: the channel is alive; the context is a number that is never followed.
+        check(unsafe { create(channel.raw, &raw mut raw, name as *mut c_void, PS_TCP) })?;
+        Ok(Self::from_raw(channel, raw))
+    }
+
+    fn from_raw(channel: &Arc<Channel>, raw: *mut rdma_cm_id) -> Self {
+        let channel = Arc::clone(channel);
+        Self { raw, ready: AtomicBool::new(false), queue_pair: Mutex::new(()), channel }
+    }
+
+    pub(crate) fn library(&self) -> &'static Library {
+        self.channel.library
+    }
+
+    pub(crate) fn bind(&self, address: SocketAddr) -> io::Result<()> {
+        let address = SockAddr::from(address);
+        // SAFETY: the address is a socket address of its family.
+        check(unsafe { (self.library().cm.rdma_bind_addr)(self.raw, address.as_ptr().cast()) })
+    }
+
+    /// The device that the identifier is bound to, if any.
+    pub(crate) fn verbs(&self) -> *mut ibv_context {
+        // SAFETY: the identifier is alive.
+        unsafe { (*self.raw).verbs }
+    }
+
+    pub(crate) fn is_ready(&self) -> bool {
+        self.ready.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn create_qp(
+        &self,
+        pd: *mut ibv_pd,
+        attr: &mut ibv_qp_init_attr,
+    ) -> io::Result<*mut ibv_qp> {
+        let _guard = self.lock();
+        // SAFETY: the protection domain and the queues in `attr` are alive and of the identifier's device.
+        check(unsafe { (self.library().cm.rdma_create_qp)(self.raw, pd, attr) })?;
+        // SAFETY: the identifier is alive.
+        Ok(unsafe { (*self.raw).qp })
+    }
+
+    pub(crate) fn destroy_qp(&self) {
+        let _guard = self.lock();
+        // SAFETY: the identifier is alive, and the caller owns its queue pair.
+        unsafe { (self.library().cm.rdma_destroy_qp)(self.raw) };
+    }
+
+    fn option<T>(&self, option: c_int, mut value: T) -> io::Result<()> {
+        let set = self.library().cm.rdma_set_option;
+        let address = (&raw mut value).cast();
+        // SAFETY: the value is alive and has the size that is given.
+        check(unsafe { set(self.raw, OPTION_ID, option, address, size_of::<T>()) })
+    }
+
+    /// Moves the queue pair to ERROR and tells the peer.
+    fn disconnect(&self) {
+        let _guard = self.lock();
+        // SAFETY: the identifier is alive.
+        if let Err(error) = check(unsafe { (self.library().cm.rdma_disconnect)(self.raw) }) {
+            // iWARP says EINVAL when the peer was first.
+            tracing::debug!("disconnecting: {error}");
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, ()> {
+        self.queue_pair.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Id {
+    fn drop(&mut self) {
+        // SAFETY: nobody else holds the identifier, its queue pair is gone, and its events are acknowledged at once.
+        unsafe { (self.library().cm.rdma_destroy_id)(self.raw) };
+    }
+}
+
+impl VerbsCm {
+    pub(crate) fn new(context: &Arc<Context>, local_ip: IpAddr) -> io::Result<Self> {
+        let channel = Channel::open(context.library)?;
+        let context = Arc::clone(context);
+        Ok(Self { connections: BTreeMap::new(), next: 1, local_ip, context, channel })
+    }
+
+    fn next_conn(&mut self) -> ConnId {
+        let conn = ConnId(self.next);
+        self.next += 1;
+        conn
+    }
+
+    fn create_id(&mut self, options: &ConnOptions) -> io::Result<(ConnId, Id)> {
+        let conn = self.next_conn();
+        let id = Id::create(&self.channel, conn.0)?;
+        if let Some(tos) = options.type_of_service {
+            id.option(OPTION_ID_TOS, tos)?;
+        }
+        if let Some(exponent) = options.ack_timeout_exponent
+            && let Err(error) = id.option(OPTION_ID_ACK_TIMEOUT, exponent)
+        {
+            tracing::warn!("the ACK time-out stays at the device's default: {error}");
+        }
+        Ok((conn, id))
+    }
+
+    fn id(&self, conn: ConnId) -> Result<&Arc<Id>, CmError> {
+        Ok(&self.connections.get(&conn).ok_or(CmError::UnknownConnection)?.id)
+    }
+
+    fn insert(&mut self, conn: ConnId, id: Id, route_timeout: Duration) {
+        self.connections.insert(conn, Connection { id: Arc::new(id), route_timeout });
+    }
+
+    /// Depths beyond the device's are an error to librdmacm.
+    fn conn_param(&self, params: &ConnParams) -> rdma_conn_param {
+        let caps = &self.context.info.caps;
+        let private_data = params.private_data.as_slice();
+        rdma_conn_param {
+            private_data: private_data.as_ptr().cast(),
+            private_data_len: u8::try_from(private_data.len()).expect("196 at the most"),
+            responder_resources: params.responder_resources.min(caps.max_responder_resources),
+            initiator_depth: params.initiator_depth.min(caps.max_initiator_depth),
+            flow_control: 1,
+            retry_count: params.retry_count,
+            rnr_retry_count: params.rnr_retry_count,
+            srq: 0,
+            qp_num: 0,
+        }
+    }
+
+    /// Takes one event off the channel, by value.
+    fn receive(&self) -> Option<RawEvent> {
+        let functions = &self.context.library.cm;
+        let mut event = null_mut();
+        // SAFETY: the channel is alive and does not block; the place is ours.
+        if unsafe { (functions.rdma_get_cm_event)(self.channel.raw, &raw mut event) } != 0 {
+            let error = io::Error::last_os_error();
+            if error.kind() != io::ErrorKind::WouldBlock {
+                tracing::error!("connection-management events: {error}");
+            }
+            return None;
+        }
+        // SAFETY: the event is valid until it is acknowledged, and everything is copied out of it.
+        let copied = unsafe { RawEvent::copy(event) };
+        // SAFETY: it was just received, and is acknowledged once.
+        unsafe { (functions.rdma_ack_cm_event)(event) };
+        Some(copied)
+    }
+
+    /// What an event means to the consumer, if anything.
+    fn translate(&mut self, event: &RawEvent) -> Option<CmEvent> {
+        if event.kind == cm_event::CONNECT_REQUEST {
+            return Some(self.connect_request(event));
+        }
+        let conn = ConnId(event.name);
+        let connection = self.connections.get(&conn)?;
+        let params = event.params;
+        match event.kind {
+            cm_event::ADDR_RESOLVED => return connection.resolve_route(conn),
+            cm_event::ROUTE_RESOLVED => return Some(CmEvent::Resolved { conn }),
+            cm_event::ESTABLISHED => {
+                connection.id.ready.store(true, Ordering::Release);
+                return Some(CmEvent::Established { conn, params });
+            }
+            cm_event::DISCONNECTED => {
+                // librdmacm leaves the queue pair alone until we disconnect as well.
+                connection.id.disconnect();
+                return Some(CmEvent::Disconnected { conn });
+            }
+            cm_event::DEVICE_REMOVAL => return Some(CmEvent::DeviceRemoved { conn }),
+            // Bonding moved the address: the path is gone.
+            cm_event::ADDR_CHANGE => {
+                connection.id.disconnect();
+                return Some(CmEvent::Disconnected { conn });
+            }
+            cm_event::REJECTED => {
+                let reason = u16::try_from(event.status).unwrap_or(0);
+                let private_data = params.private_data;
+                return Some(CmEvent::Rejected { conn, reason, private_data });
+            }
+            _ => {}
+        }
+        let failure = match event.kind {
+            cm_event::ADDR_ERROR => ConnectFailure::Address,
+            cm_event::ROUTE_ERROR => ConnectFailure::Route,
+            cm_event::CONNECT_ERROR | cm_event::UNREACHABLE => ConnectFailure::Unreachable,
+            _ => return None,
+        };
+        Some(CmEvent::ConnectFailed { conn, failure })
+    }
+
+    fn connect_request(&mut self, event: &RawEvent) -> CmEvent {
+        let conn = self.next_conn();
+        // SAFETY: the new identifier is ours from this event on; its context is a number that is never followed.
+        unsafe { (*event.id).context = conn.0 as *mut c_void };
+        self.insert(conn, Id::from_raw(&self.channel, event.id), Duration::ZERO);
+        let listener = ConnId(event.listener);
+        CmEvent::ConnectRequest { listener, conn, params: event.params, peer: event.peer }
+    }
+}
+
+impl Connection {
+    /// The second step of resolving; the consumer sees both as one.
+    fn resolve_route(&self, conn: ConnId) -> Option<CmEvent> {
+        let timeout_ms = c_int::try_from(self.route_timeout.as_millis()).unwrap_or(c_int::MAX);
+        let resolve = self.id.library().cm.rdma_resolve_route;
+        // SAFETY: the identifier is alive and its address is resolved.
+        match check(unsafe { resolve(self.id.raw, timeout_ms) }) {
+            Ok(()) => None,
+            Err(_) => Some(CmEvent::ConnectFailed { conn, failure: ConnectFailure::Route }),
+        }
+    }
+}
+
+/// An event by value, so that it can be acknowledged at once: destroying an identifier waits for its events.
+struct RawEvent {
+    kind: u32,
+    status: c_int,
+    id: *mut rdma_cm_id,
+    name: u64,
+    listener: u64,
+    peer: SocketAddr,
+    params: ConnParams,
+}
+
+impl RawEvent {
+    /// # Safety
+    /// The event must not be acknowledged yet.
+    unsafe fn copy(event: *const rdma_cm_event) -> Self {
+        // SAFETY: an event that is not acknowledged names a live identifier, and its private data is readable. The
+        // connection parameters are the union's meaning for a connected port space.
+        unsafe {
+            let id = (*event).id;
+            let listener = (*event).listen_id;
+            Self {
+                kind: (*event).event,
+                status: (*event).status,
+                id,
+                name: (*id).context as u64,
+                listener: if listener.is_null() { 0 } else { (*listener).context as u64 },
+                peer: socket_addr(&(*id).route.addr.dst_addr),
+                params: conn_params(&(*event).param.conn),
+            }
+        }
+    }
+}
+
+/// # Safety
+/// The private data must be readable.
+unsafe fn conn_params(raw: &rdma_conn_param) -> ConnParams {
+    let private_data = if raw.private_data.is_null() {
+        PrivateData::EMPTY
+    } else {
+        let length = usize::from(raw.private_data_len).min(PrivateData::MAX);
+        // SAFETY: passed on to the caller; the length is librdmacm's.
+        let bytes = unsafe { core::slice::from_raw_parts(raw.private_data.cast::<u8>(), length) };
+        PrivateData::new(bytes).unwrap_or_default()
+    };
+    ConnParams {
+        responder_resources: raw.responder_resources,
+        initiator_depth: raw.initiator_depth,
+        retry_count: raw.retry_count,
+        rnr_retry_count: raw.rnr_retry_count,
+        private_data,
+    }
+}
+
+fn socket_addr(storage: &sockaddr_storage) -> SocketAddr {
+    let mut address = socket2::SockAddrStorage::zeroed();
+    // SAFETY: the view has the layout of `sockaddr_storage`, which is plain data.
+    unsafe { *address.view_as::<sockaddr_storage>() = *storage };
+    let length = size_of::<sockaddr_storage>().try_into().expect("128 fits");
+    // SAFETY: the storage is initialised in its whole length.
+    let address = unsafe { SockAddr::new(address, length) };
+    address.as_socket().unwrap_or(SocketAddr::new(IpAddr::V4([0; 4].into()), 0))
+}
+
+impl ConnectionManager<super::Verbs> for VerbsCm {
+    fn listen(&mut self, addr: SocketAddr, options: &ConnOptions) -> Result<ConnId, CmError> {
+        let (conn, id) = self.create_id(options)?;
+        if addr.is_ipv6() {
+            // Otherwise an IPv6 listener takes the IPv4 port as well.
+            id.option(OPTION_ID_AFONLY, 1 as c_int)?;
+        }
+        id.bind(addr)?;
+        // SAFETY: the identifier is alive and bound.
+        check(unsafe { (self.context.library.cm.rdma_listen)(id.raw, BACKLOG) })?;
+        self.insert(conn, id, Duration::ZERO);
+        Ok(conn)
+    }
+
+    fn resolve(
+        &mut self,
+        _now: Time,
+        to: SocketAddr,
+        timeout: Duration,
+        options: &ConnOptions,
+    ) -> Result<ConnId, CmError> {
+        let (conn, id) = self.create_id(options)?;
+        let source = SockAddr::from(SocketAddr::new(self.local_ip, 0));
+        let to = SockAddr::from(to);
+        let timeout_ms = c_int::try_from(timeout.as_millis()).unwrap_or(c_int::MAX);
+        let resolve = self.context.library.cm.rdma_resolve_addr;
+        // SAFETY: the identifier is alive; both are socket addresses of their families.
+        check(unsafe { resolve(id.raw, source.as_ptr().cast(), to.as_ptr().cast(), timeout_ms) })?;
+        self.insert(conn, id, timeout);
+        Ok(conn)
+    }
+
+    fn create_qp(
+        &mut self,
+        conn: ConnId,
+        group: &VerbsGroupHandle,
+        config: &QpConfig,
+    ) -> Result<VerbsQp, CmError> {
+        let id = self.id(conn)?;
+        Ok(VerbsQp::create(&self.context, id, group.0.raw, config)?)
+    }
+
+    fn connect(&mut self, _now: Time, conn: ConnId, params: &ConnParams) -> Result<(), CmError> {
+        if params.private_data.as_slice().len() > REQUEST_PRIVATE_MAX {
+            return Err(CmError::PrivateDataTooLong);
+        }
+        let id = self.id(conn)?;
+        let mut param = self.conn_param(params);
+        let _guard = id.lock();
+        // SAFETY: the identifier is alive; the private data lives through the call.
+        Ok(check(unsafe { (self.context.library.cm.rdma_connect)(id.raw, &raw mut param) })?)
+    }
+
+    fn accept(&mut self, _now: Time, conn: ConnId, params: &ConnParams) -> Result<(), CmError> {
+        let id = self.id(conn)?;
+        let mut param = self.conn_param(params);
+        let guard = id.lock();
+        // SAFETY: as for connect.
+        check(unsafe { (self.context.library.cm.rdma_accept)(id.raw, &raw mut param) })?;
+        drop(guard);
+        // The queue pair is in RTS now; commands may arrive, and be answered, before the peer's last word.
+        id.ready.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    fn reject(&mut self, _now: Time, conn: ConnId, private: &[u8]) -> Result<(), CmError> {
+        if private.len() > REJECT_PRIVATE_MAX {
+            return Err(CmError::PrivateDataTooLong);
+        }
+        let connection = self.connections.remove(&conn).ok_or(CmError::UnknownConnection)?;
+        let length = u8::try_from(private.len()).expect("148 at the most");
+        let reject = self.context.library.cm.rdma_reject;
+        // SAFETY: the identifier is alive, and the private data has that length.
+        Ok(check(unsafe { reject(connection.id.raw, private.as_ptr().cast(), length) })?)
+    }
+
+    fn disconnect(&mut self, _now: Time, conn: ConnId) {
+        if let Ok(id) = self.id(conn) {
+            id.disconnect();
+        }
+    }
+
+    fn close(&mut self, conn: ConnId) {
+        self.connections.remove(&conn);
+    }
+
+    fn poll(&mut self, _now: Time) -> Option<CmEvent> {
+        loop {
+            let event = self.receive()?;
+            if let Some(event) = self.translate(&event) {
+                return Some(event);
+            }
+        }
+    }
+
+    fn deadline(&self) -> Option<Time> {
+        None
+    }
+
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        // SAFETY: we hold the channel, and with it its descriptor.
+        Some(unsafe { BorrowedFd::borrow_raw((*self.channel.raw).fd) })
+    }
+
+    fn local_addr(&self, conn: ConnId) -> Option<SocketAddr> {
+        let id = self.id(conn).ok()?;
+        // SAFETY: the identifier is alive.
+        Some(socket_addr(unsafe { &(*id.raw).route.addr.src_addr }))
+    }
+}

@@ -1,0 +1,186 @@
+//! The devices that librdmacm has opened, with one protection domain each.
+#![expect(unsafe_code, reason = "calls rdma-core")]
+
+use core::ffi::{CStr, c_int};
+use std::io;
+use std::sync::{Arc, OnceLock};
+
+use super::abi::*;
+use super::library::{Library, LoadError, library};
+use crate::Caps;
+
+/// PCI vendors whose NICs advertise SEND with Invalidate, accept the request and then fail the queue pair.
+/// Broadcom's bnxt_re does (SPDK issue 3926).
+const VENDORS_WITHOUT_SEND_WITH_INVALIDATE: [u32; 1] = [0x14e4];
+
+/// Why verbs can not be used.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum VerbsError {
+    /// The libraries are not usable.
+    #[error(transparent)]
+    Library(#[from] LoadError),
+    /// The libraries are there; no device is.
+    #[error("no RDMA device: {0}")]
+    NoDevice(String),
+    /// No device routes to or owns the address.
+    #[error("no RDMA device serves {address}: {reason}")]
+    NoRoute {
+        /// The address.
+        address: std::net::IpAddr,
+        /// What the system said.
+        reason: String,
+    },
+}
+
+/// What is known of a device without using it.
+#[derive(Clone, Debug)]
+pub struct DeviceInfo {
+    /// What it can do.
+    pub caps: Caps,
+    /// PCI vendor.
+    pub vendor_id: u32,
+    /// Firmware version as the device gives it.
+    pub firmware: String,
+    /// Ports.
+    pub ports: u8,
+    /// Completion vectors.
+    pub completion_vectors: u32,
+}
+
+/// All RDMA devices of the machine.
+///
+/// # Errors
+/// There are none, or the libraries are not usable.
+pub fn devices() -> Result<Vec<DeviceInfo>, VerbsError> {
+    Ok(contexts()?.iter().map(|context| context.info.clone()).collect())
+}
+
+/// An opened device. Contexts belong to librdmacm, which keeps them open; so do we.
+pub(crate) struct Context {
+    pub(crate) library: &'static Library,
+    pub(crate) raw: *mut ibv_context,
+    pub(crate) pd: *mut ibv_pd,
+    pub(crate) info: DeviceInfo,
+}
+
+// SAFETY: libibverbs serialises what it must; contexts and protection domains may be used from any thread.
+unsafe impl Send for Context {}
+// SAFETY: as above.
+unsafe impl Sync for Context {}
+
+/// The machine's devices, opened once. A failure is not remembered: a device may appear later.
+pub(crate) fn contexts() -> Result<&'static [Arc<Context>], VerbsError> {
+    static CONTEXTS: OnceLock<Vec<Arc<Context>>> = OnceLock::new();
+    if let Some(contexts) = CONTEXTS.get() {
+        return Ok(contexts);
+    }
+    let opened = open_all(library()?)?;
+    Ok(CONTEXTS.get_or_init(|| opened))
+}
+
+fn open_all(library: &'static Library) -> Result<Vec<Arc<Context>>, VerbsError> {
+    let mut count: c_int = 0;
+    // SAFETY: the function writes the count and returns null or an array of that many contexts.
+    let list = unsafe { (library.cm.rdma_get_devices)(&raw mut count) };
+    if list.is_null() {
+        return Err(VerbsError::NoDevice(io::Error::last_os_error().to_string()));
+    }
+    let count = usize::try_from(count).unwrap_or(0);
+    // SAFETY: the array has `count` valid contexts, which stay open after the array is freed.
+    let contexts: Vec<_> = (0..count).map(|index| unsafe { *list.add(index) }).collect();
+    // SAFETY: the array came from rdma_get_devices.
+    unsafe { (library.cm.rdma_free_devices)(list) };
+    let opened: Vec<_> =
+        contexts.into_iter().filter_map(|raw| Context::open(library, raw)).map(Arc::new).collect();
+    if opened.is_empty() {
+        return Err(VerbsError::NoDevice("the kernel lists none that is usable".to_owned()));
+    }
+    Ok(opened)
+}
+
+impl Context {
+    fn open(library: &'static Library, raw: *mut ibv_context) -> Option<Self> {
+        // SAFETY: all-zero is a valid value of this plain C struct.
+        let mut attr: ibv_device_attr = unsafe { core::mem::zeroed() };
+        // SAFETY: the context is open; the struct is ours.
+        if unsafe { (library.verbs.ibv_query_device)(raw, &raw mut attr) } != 0 {
+            tracing::warn!("an RDMA device does not answer: {}", io::Error::last_os_error());
+            return None;
+        }
+        // SAFETY: the context is open.
+        let pd = unsafe { (library.verbs.ibv_alloc_pd)(raw) };
+        if pd.is_null() {
+            tracing::warn!("no protection domain: {}", io::Error::last_os_error());
+            return None;
+        }
+        // SAFETY: an open context has a file descriptor for its events, and names its device.
+        let async_fd = unsafe { (*raw).async_fd };
+        if let Err(error) = set_nonblocking(async_fd) {
+            tracing::warn!("asynchronous events of an RDMA device are off: {error}");
+        }
+        Some(Self { library, raw, pd, info: info(library, raw, &attr) })
+    }
+}
+
+fn info(library: &Library, raw: *mut ibv_context, attr: &ibv_device_attr) -> DeviceInfo {
+    // SAFETY: an open context points to its device, whose name is a C string for as long as the context is open.
+    let (name, transport, vectors) = unsafe {
+        let device = (*raw).device;
+        let name = CStr::from_ptr((library.verbs.ibv_get_device_name)(device));
+        (name.to_string_lossy().into_owned(), (*device).transport_type, (*raw).num_comp_vectors)
+    };
+    let firmware = attr.fw_ver.split(|byte| *byte == 0).next().unwrap_or_default();
+    DeviceInfo {
+        caps: caps(name, transport, library, attr),
+        vendor_id: attr.vendor_id,
+        firmware: String::from_utf8_lossy(firmware).into_owned(),
+        ports: attr.phys_port_cnt,
+        completion_vectors: u32::try_from(vectors).unwrap_or(1).max(1),
+    }
+}
+
+fn caps(name: String, transport: c_int, library: &Library, attr: &ibv_device_attr) -> Caps {
+    let has = |flag| attr.device_cap_flags & flag != 0;
+    let software = name.starts_with("rxe") || name.starts_with("siw");
+    Caps {
+        iwarp: transport == TRANSPORT_IWARP,
+        max_wr: unsigned(attr.max_qp_wr),
+        max_sge: unsigned(attr.max_sge),
+        max_cqe: unsigned(attr.max_cqe),
+        max_initiator_depth: byte(attr.max_qp_init_rd_atom),
+        max_responder_resources: byte(attr.max_qp_rd_atom),
+        max_region_bytes: attr.max_mr_size,
+        memory_windows: has(DEVICE_MEM_WINDOW_TYPE_2),
+        send_with_invalidate: has(DEVICE_MEM_MGT_EXTENSIONS)
+            && !VENDORS_WITHOUT_SEND_WITH_INVALIDATE.contains(&attr.vendor_id),
+        dma_buf: library.verbs.ibv_reg_dmabuf_mr.is_some(),
+        software,
+        ..Caps::software(name)
+    }
+}
+
+fn unsigned(value: c_int) -> u32 {
+    u32::try_from(value).unwrap_or(0)
+}
+
+fn byte(value: c_int) -> u8 {
+    u8::try_from(value.clamp(0, 255)).unwrap_or(u8::MAX)
+}
+
+/// Makes calls that would wait for an event return at once.
+pub(crate) fn set_nonblocking(fd: c_int) -> io::Result<()> {
+    // SAFETY: fcntl has no memory effects for these commands; a bad descriptor is an error.
+    unsafe {
+        let flags = libc::fcntl(fd, libc::F_GETFL);
+        if flags < 0 || libc::fcntl(fd, libc::F_SETFL, flags | libc::O_NONBLOCK) < 0 {
+            return Err(io::Error::last_os_error());
+        }
+    }
+    Ok(())
+}
+
+/// The result of a call that returns 0 or sets `errno`.
+pub(crate) fn check(rc: c_int) -> io::Result<()> {
+    if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}

@@ -1,0 +1,129 @@
+//! An RDMA device as seen through one local address.
+#![expect(unsafe_code, reason = "calls rdma-core")]
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::abi::*;
+use super::cm::{Channel, Id, VerbsCm};
+use super::context::{Context, VerbsError, contexts};
+use super::group::VerbsGroup;
+use super::library::library;
+use super::memory::{VerbsRegion, VerbsWindow};
+use crate::{Access, AsyncEvent, Caps, Device, GroupConfig, Mem};
+
+/// How to open a device.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct VerbsOptions {
+    /// Never use SEND with Invalidate, whatever the device says.
+    pub no_send_with_invalidate: bool,
+    /// Never use memory windows, whatever the device says.
+    pub no_memory_windows: bool,
+}
+
+/// An RDMA device as seen through one local address.
+#[derive(Clone)]
+pub struct VerbsDevice(Arc<Opened>);
+
+struct Opened {
+    context: Arc<Context>,
+    caps: Caps,
+    local_ip: IpAddr,
+    has_cm: AtomicBool,
+}
+
+impl VerbsDevice {
+    /// Opens the device that owns a local address.
+    ///
+    /// # Errors
+    /// No device does, or the libraries are not usable.
+    pub fn open(local_ip: IpAddr, options: VerbsOptions) -> Result<Self, VerbsError> {
+        let context = context_of(local_ip)?;
+        let mut caps = context.info.caps.clone();
+        caps.send_with_invalidate &= !options.no_send_with_invalidate;
+        caps.memory_windows &= !options.no_memory_windows;
+        let has_cm = AtomicBool::new(false);
+        Ok(Self(Arc::new(Opened { context, caps, local_ip, has_cm })))
+    }
+}
+
+/// The device that owns a local address: librdmacm binds an identifier to it and says which.
+fn context_of(local_ip: IpAddr) -> Result<Arc<Context>, VerbsError> {
+    let no_route = |reason: String| VerbsError::NoRoute { address: local_ip, reason };
+    let contexts = contexts()?;
+    let channel = Channel::open(library()?).map_err(|error| no_route(error.to_string()))?;
+    let id = Id::create(&channel, 0).map_err(|error| no_route(error.to_string()))?;
+    id.bind(SocketAddr::new(local_ip, 0)).map_err(|error| no_route(error.to_string()))?;
+    let raw = id.verbs();
+    let found = contexts.iter().find(|context| context.raw == raw);
+    found.cloned().ok_or_else(|| no_route("the address belongs to no RDMA device".to_owned()))
+}
+
+impl Device<super::Verbs> for VerbsDevice {
+    fn caps(&self) -> &Caps {
+        &self.0.caps
+    }
+
+    fn local_ip(&self) -> IpAddr {
+        self.0.local_ip
+    }
+
+    unsafe fn register(&self, memory: Mem<'_>, access: Access) -> io::Result<VerbsRegion> {
+        // SAFETY: passed on to the caller.
+        unsafe { VerbsRegion::register(&self.0.context, memory, access) }
+    }
+
+    fn window(&self) -> io::Result<VerbsWindow> {
+        if !self.0.caps.memory_windows {
+            return Err(io::ErrorKind::Unsupported.into());
+        }
+        VerbsWindow::allocate(&self.0.context)
+    }
+
+    fn group(&self, config: &GroupConfig) -> io::Result<VerbsGroup> {
+        VerbsGroup::new(&self.0.context, config)
+    }
+
+    fn connection_manager(&self) -> io::Result<VerbsCm> {
+        if self.0.has_cm.swap(true, Ordering::Relaxed) {
+            return Err(io::ErrorKind::AlreadyExists.into());
+        }
+        VerbsCm::new(&self.0.context, self.0.local_ip)
+    }
+
+    fn async_fd(&self) -> Option<BorrowedFd<'_>> {
+        // SAFETY: the context, and with it the descriptor, stays open for the life of the process.
+        Some(unsafe { BorrowedFd::borrow_raw((*self.0.context.raw).async_fd) })
+    }
+
+    fn next_async(&self) -> io::Result<Option<AsyncEvent>> {
+        let functions = &self.0.context.library.verbs;
+        let mut event = ibv_async_event { element: core::ptr::null_mut(), event_type: 0 };
+        // SAFETY: the context is open, and its events do not block; the struct is ours.
+        if unsafe { (functions.ibv_get_async_event)(self.0.context.raw, &raw mut event) } != 0 {
+            let error = io::Error::last_os_error();
+            return if error.kind() == io::ErrorKind::WouldBlock { Ok(None) } else { Err(error) };
+        }
+        let translated = translate(&event);
+        // SAFETY: the event was just received and is acknowledged once.
+        unsafe { (functions.ibv_ack_async_event)(&raw mut event) };
+        Ok(Some(translated))
+    }
+}
+
+fn translate(event: &ibv_async_event) -> AsyncEvent {
+    match event.event_type {
+        async_event::CQ_ERR => AsyncEvent::CqError,
+        async_event::QP_FATAL | async_event::QP_REQ_ERR | async_event::QP_ACCESS_ERR => {
+            // SAFETY: these events name a queue pair, which can not be destroyed before the event is acknowledged.
+            AsyncEvent::QpFatal { qpn: unsafe { (*event.element.cast::<ibv_qp>()).qp_num } }
+        }
+        async_event::DEVICE_FATAL => AsyncEvent::DeviceFatal,
+        async_event::PORT_ACTIVE => AsyncEvent::PortUp,
+        async_event::PORT_ERR => AsyncEvent::PortDown,
+        other => AsyncEvent::Other(other.cast_unsigned()),
+    }
+}

@@ -1,0 +1,35 @@
+//! Verbs: RDMA through rdma-core's libibverbs and librdmacm, for hardware NICs and the kernel's `rdma_rxe`.
+
+mod abi;
+mod cm;
+mod context;
+mod device;
+mod group;
+mod library;
+mod memory;
+mod queue_pair;
+
+pub use cm::VerbsCm;
+pub use context::{DeviceInfo, VerbsError, devices};
+pub use device::{VerbsDevice, VerbsOptions};
+pub use group::{VerbsGroup, VerbsGroupHandle};
+pub use library::LoadError;
+pub use memory::{VerbsRegion, VerbsWindow};
+pub use queue_pair::VerbsQp;
+
+use crate::Provider;
+
+/// The provider of real RDMA.
+#[derive(Debug)]
+pub enum Verbs {}
+
+impl Provider for Verbs {
+    const NAME: &'static str = "verbs";
+    type Device = VerbsDevice;
+    type Region = VerbsRegion;
+    type Window = VerbsWindow;
+    type Group = VerbsGroup;
+    type GroupHandle = VerbsGroupHandle;
+    type NewQp = VerbsQp;
+    type Cm = VerbsCm;
+}
