@@ -5,6 +5,8 @@ mod cm;
 mod context;
 mod device;
 mod group;
+#[cfg(test)]
+mod layout;
 mod library;
 mod memory;
 mod queue_pair;
