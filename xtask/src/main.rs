@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod ci;
+mod lab;
 mod tidy;
 
 use std::path::{Path, PathBuf};
@@ -24,14 +25,17 @@ enum Chore {
     Ci,
     /// House rules that no other tool checks: file sizes, SAFETY comments, banned words.
     Tidy,
+    /// The Linux kernel's own NVMe over RDMA, host and target, against ours, in QEMU.
+    Lab(lab::Options),
     /// Model-check the synchronisation of the region table with loom.
     Loom,
 }
 
 fn main() -> ExitCode {
-    let result = match Args::parse().chore {
+    let result = match &Args::parse().chore {
         Chore::Ci => ci::run(),
         Chore::Tidy => tidy::run(),
+        Chore::Lab(options) => lab::main(options),
         Chore::Loom => ci::loom(),
     };
     match result {

@@ -1,0 +1,152 @@
+# What scenarios share. The kernel's peer lives on rxe0 in the initial namespace at $KERNEL; a userspace peer on the soft
+# provider lives in namespace `soft` at $SOFT, at the other end of a veth pair; one on verbs shares rxe0 with the kernel's.
+KERNEL=10.1.0.1
+SOFT=10.1.0.2
+KERNEL_NQN=nqn.2026-01.io.feedrail:kernel
+
+set -o pipefail
+
+network_up() {
+    ip link show veth0 >/dev/null 2>&1 && return
+    ip link add veth0 type veth peer name veth1
+    ip netns add soft
+    ip link set veth1 netns soft
+    # A path MTU of 4096 needs room for headers.
+    ip link set veth0 mtu 4500 up
+    ip addr add $KERNEL/24 dev veth0
+    in_soft ip link set lo up
+    in_soft ip link set veth1 mtu 4500 up
+    in_soft ip addr add $SOFT/24 dev veth1
+    rdma link add rxe0 type rxe netdev veth0
+    for _ in $(seq 20); do
+        rdma link show rxe0/1 | grep -q ACTIVE && return
+        sleep 0.2
+    done
+    fail "rxe0 did not become active"
+}
+
+in_soft() { ip netns exec soft "$@"; }
+
+# on soft|verbs COMMAND...: runs a userspace peer where its provider can be had.
+on() {
+    local provider=$1
+    shift
+    if [ "$provider" = soft ]; then in_soft "$@"; else "$@"; fi
+}
+
+address_of() { if [ "$1" = soft ]; then echo $SOFT; else echo $KERNEL; fi; }
+
+fail() {
+    echo "FAILED: $*"
+    exit 1
+}
+
+# expect TEXT COMMAND...: the command succeeds and prints TEXT.
+expect() {
+    local text=$1 output
+    shift
+    output=$("$@" 2>&1) || fail "$* said: $output"
+    grep -q -- "$text" <<<"$output" || fail "$* did not print '$text' but: $output"
+}
+
+# refuse TEXT COMMAND...: the command fails and prints TEXT.
+refuse() {
+    local text=$1 output
+    shift
+    output=$("$@" 2>&1) && fail "$* succeeded: $output"
+    grep -q -- "$text" <<<"$output" || fail "$* did not print '$text' but: $output"
+}
+
+eventually() {
+    for _ in $(seq 100); do
+        "$@" >/dev/null 2>&1 && return
+        sleep 0.2
+    done
+    fail "not within 20 s: $*"
+}
+
+capture() { in_soft tcpdump -i veth1 -s 160 -w "$log/packets.pcap" udp port 4791 >/dev/null 2>&1 & }
+
+# target_start PROVIDER ARGUMENTS...: our daemon, once it listens; its NQN is in $NQN.
+target_start() {
+    local provider=$1
+    shift
+    on "$provider" /job/bin/feedrail-target --listen "$(address_of "$provider"):4420" --provider "$provider" "$@" \
+        >"$log/target.out" 2>>"$log/target.err" &
+    TARGET=$!
+    for _ in $(seq 100); do
+        grep -q listening "$log/target.out" && break
+        kill -0 $TARGET 2>/dev/null || fail "the target did not start: $(cat "$log/target.err")"
+        sleep 0.1
+    done
+    NQN=$(jq -r 'select(.event == "listening") | .nqn' "$log/target.out" | head -1)
+    [ "$(jq -r 'select(.event == "listening") | .provider' "$log/target.out" | head -1)" = "$provider" ] ||
+        fail "the target did not take $provider: $(cat "$log/target.out")"
+}
+
+target_stop() {
+    kill -TERM "$TARGET"
+    wait "$TARGET" || fail "the target ended with $?: $(tail -5 "$log/target.err")"
+}
+
+# kernel_connect PROVIDER [nvme-cli options]: sets $DEVICE to the new namespace's block device.
+kernel_connect() {
+    local provider=$1
+    shift
+    ls /dev/nvme*n* 2>/dev/null | sort >/tmp/devices.before
+    nvme connect -t rdma -a "$(address_of "$provider")" -s 4420 -n "$NQN" "$@" || fail "nvme connect"
+    for _ in $(seq 100); do
+        DEVICE=$(ls /dev/nvme*n* 2>/dev/null | sort | comm -13 /tmp/devices.before - | head -1)
+        [ -b "$DEVICE" ] && CONTROLLER=${DEVICE%n*} && return
+        sleep 0.1
+    done
+    fail "no block device appeared"
+}
+
+# kernel_target_up SIZE: the kernel's target exports a loop device on /disk.
+kernel_target_up() {
+    truncate -s "$1" /disk/kernel.img
+    LOOP=$(losetup --find --show --direct-io=on /disk/kernel.img)
+    local subsystem=/sys/kernel/config/nvmet/subsystems/$KERNEL_NQN port=/sys/kernel/config/nvmet/ports/1
+    mkdir "$subsystem"
+    echo 1 >"$subsystem/attr_allow_any_host"
+    mkdir "$subsystem/namespaces/1"
+    echo "$LOOP" >"$subsystem/namespaces/1/device_path"
+    echo 1 >"$subsystem/namespaces/1/enable"
+    mkdir "$port"
+    echo rdma >"$port/addr_trtype"
+    echo ipv4 >"$port/addr_adrfam"
+    echo $KERNEL >"$port/addr_traddr"
+    echo 4420 >"$port/addr_trsvcid"
+    ln -s "$subsystem" "$port/subsystems/"
+}
+
+kernel_target_down() {
+    local subsystem=/sys/kernel/config/nvmet/subsystems/$KERNEL_NQN port=/sys/kernel/config/nvmet/ports/1
+    rm -f "$port/subsystems/$KERNEL_NQN"
+    rmdir "$port" "$subsystem/namespaces/1" "$subsystem" 2>/dev/null
+    losetup -D
+}
+
+clean_up() {
+    umount /mnt 2>/dev/null
+    timeout 30 nvme disconnect-all
+    pkill -x feedrail-target
+    pkill -x feedrail
+    pkill -x tcpdump
+    [ -d /sys/kernel/config/nvmet/ports/1 ] && kernel_target_down
+    sleep 0.5
+    pkill -KILL -x feedrail-target
+    rm -rf /disk/*.img /disk/*.bin /tmp/*
+    true
+}
+
+# verified_fio DEVICE RW BLOCK-SIZE DEPTH SIZE [options]
+verified_fio() {
+    local device=$1 rw=$2 bs=$3 depth=$4 size=$5
+    shift 5
+    echo "fio $rw $bs depth $depth $size $*"
+    fio --name=verified --filename="$device" --rw="$rw" --bs="$bs" --iodepth="$depth" --size="$size" --ioengine=io_uring \
+        --direct=1 --verify=crc32c --verify_fatal=1 --output-format=terse --terse-version=3 "$@" >"$log/fio.out" 2>&1 ||
+        fail "fio: $(tail -3 "$log/fio.out")"
+}

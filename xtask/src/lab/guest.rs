@@ -1,0 +1,76 @@
+//! The guest: a kernel and a root from Debian's packages, cached.
+
+use std::fs;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+use crate::{root, run};
+
+/// What building and running a guest needs, and the Debian package that has it.
+const TOOLS: [(&str, &str); 6] = [
+    ("mmdebstrap", "mmdebstrap"),
+    ("qemu-system-x86_64", "qemu-system-x86"),
+    ("zstd", "zstd"),
+    ("cpio", "cpio"),
+    ("depmod", "kmod"),
+    ("mkfs.ext4", "e2fsprogs"),
+];
+
+/// A kernel and its initial RAM disk.
+pub(crate) struct Guest {
+    folder: PathBuf,
+}
+
+impl Guest {
+    /// The guest of a Debian suite, built if its recipe changed since the last time.
+    pub(crate) fn build(suite: &str) -> Result<Self> {
+        require_tools()?;
+        let recipe = root().join("tests/kernel-lab/guest");
+        let folder = root().join("out/lab").join(format!("{suite}-{:016x}", digest(&recipe)?));
+        if !folder.join("version").exists() {
+            eprintln!("building the guest from Debian {suite}; this takes a minute, once");
+            let script = recipe.join("build.sh").display().to_string();
+            run("bash", &[&script, suite, &folder.display().to_string()], &[])?;
+        }
+        Ok(Self { folder })
+    }
+
+    pub(crate) fn kernel(&self) -> PathBuf {
+        self.folder.join("vmlinuz")
+    }
+
+    pub(crate) fn initrd(&self) -> PathBuf {
+        self.folder.join("initrd.zst")
+    }
+
+    pub(crate) fn kernel_version(&self) -> String {
+        let version = fs::read_to_string(self.folder.join("version")).unwrap_or_default();
+        version.trim().to_owned()
+    }
+}
+
+fn require_tools() -> Result<()> {
+    let missing: Vec<&str> =
+        TOOLS.iter().filter(|(tool, _)| !is_there(tool)).map(|(_, package)| *package).collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    bail!("the lab needs: apt-get install --no-install-recommends {}", missing.join(" "))
+}
+
+fn is_there(tool: &str) -> bool {
+    let script = format!("PATH=$PATH:/usr/sbin:/sbin command -v {tool}");
+    Command::new("sh").args(["-c", &script]).output().is_ok_and(|output| output.status.success())
+}
+
+fn digest(recipe: &Path) -> Result<u64> {
+    let mut hasher = DefaultHasher::new();
+    for name in ["build.sh", "init.sh"] {
+        let path = recipe.join(name);
+        fs::read(&path).with_context(|| path.display().to_string())?.hash(&mut hasher);
+    }
+    Ok(hasher.finish())
+}
