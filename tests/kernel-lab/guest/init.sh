@@ -8,6 +8,7 @@ mount -t devpts none /dev/pts
 mount -t tmpfs none /dev/shm
 mount -t tmpfs none /tmp
 ulimit -l unlimited
+export PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root
 
 load() {
     for module in "$@"; do
