@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use rdma::sim::{Sim, SimConfig, SimDevice, SimNetwork};
 use rdma::soft::{PortChoice, Soft, SoftDevice, SoftOptions};
+use rdma::verbs::{Verbs, VerbsDevice, VerbsOptions};
 use rdma::{ConnectionManager, Group, Provider, Time};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -129,5 +130,48 @@ impl Bench for SimBench {
 
     fn nobody(&mut self) -> IpAddr {
         self.ip()
+    }
+}
+
+/// An RDMA device that is really there, named by the address in `FEEDRAIL_VERBS_ADDRESS`, and the real clock.
+pub struct VerbsBench {
+    start: Instant,
+    address: IpAddr,
+}
+
+impl VerbsBench {
+    /// `None` where no device was named.
+    #[expect(clippy::disallowed_methods, reason = "this is the driver")]
+    pub fn new() -> Option<Self> {
+        let address = std::env::var("FEEDRAIL_VERBS_ADDRESS").ok()?;
+        let address = address.parse().expect("FEEDRAIL_VERBS_ADDRESS is an IP address");
+        Some(Self { start: Instant::now(), address })
+    }
+}
+
+impl Bench for VerbsBench {
+    type Provider = Verbs;
+
+    fn device(&mut self, _groups: usize) -> VerbsDevice {
+        VerbsDevice::open(self.address, VerbsOptions::default()).expect("open an RDMA device")
+    }
+
+    fn now(&self) -> Time {
+        #[expect(clippy::disallowed_methods, reason = "this is the driver")]
+        let elapsed = Instant::now() - self.start;
+        Time::ZERO + elapsed
+    }
+
+    fn wait(&mut self, hosts: &[&Host<Verbs>], deadline: Option<Time>) {
+        let now = self.now();
+        wait_for_any(hosts, deadline.map(|deadline| deadline - now));
+    }
+
+    fn nobody(&mut self) -> IpAddr {
+        // The same network, and nobody there.
+        match self.address {
+            IpAddr::V4(v4) => IpAddr::V4(Ipv4Addr::from(u32::from(v4) ^ 0x80)),
+            IpAddr::V6(v6) => IpAddr::V6((u128::from(v6) ^ 0x80).into()),
+        }
     }
 }

@@ -26,10 +26,21 @@ macro_rules! conformance {
     };
 }
 
+/// Ends a test that has nothing to run on.
+macro_rules! some_or_return {
+    ($bench:expr) => {
+        match $bench {
+            Some(bench) => bench,
+            None => return,
+        }
+    };
+}
+
 macro_rules! every_provider {
     ($($cases:tt)*) => {
         conformance!(soft, crate::benches::SoftBench::new(); $($cases)*);
         conformance!(sim, crate::benches::SimBench::quiet(); $($cases)*);
+        conformance!(verbs, some_or_return!(crate::benches::VerbsBench::new()); $($cases)*);
     };
 }
 

@@ -150,10 +150,17 @@ impl<B: Bench> World<B> {
         }
     }
 
+    /// Sleeps as the interface wants it: arm, look once more, sleep, consume the wake-up.
     fn wait(&mut self, limit: Option<Time>) {
+        let now = self.now();
+        self.hosts.iter_mut().for_each(|host| host.group.arm());
+        if self.hosts.iter_mut().fold(false, |busy, host| host.turn(now) | busy) {
+            return;
+        }
         let deadline = self.hosts.iter().filter_map(Host::deadline).chain(limit).min();
         let hosts: Vec<_> = self.hosts.iter().collect();
         self.bench.wait(&hosts, deadline);
+        self.hosts.iter_mut().for_each(|host| host.group.acknowledge_wake());
     }
 
     /// The next event of a host.
