@@ -71,7 +71,10 @@ capture() { in_soft tcpdump -i veth1 -s 160 -w "$log/packets.pcap" udp port 4791
 target_start() {
     local provider=$1
     shift
-    on "$provider" /job/bin/feedrail-target --listen "$(address_of "$provider"):4420" --provider "$provider" "$@" \
+    local namespace=()
+    # Not through a function: the daemon itself must be the child that is signalled and waited for.
+    [ "$provider" = soft ] && namespace=(ip netns exec soft)
+    "${namespace[@]}" /job/bin/feedrail-target --listen "$(address_of "$provider"):4420" --provider "$provider" "$@" \
         >"$log/target.out" 2>>"$log/target.err" &
     TARGET=$!
     for _ in $(seq 100); do
@@ -101,6 +104,16 @@ kernel_connect() {
         sleep 0.1
     done
     fail "no block device appeared"
+}
+
+# block_device NSID: the device of a namespace. Since Linux 6.12 namespaces are scanned side by side, so the number in a
+# device's name need not be its NSID.
+block_device() {
+    local nsid
+    for nsid in /sys/block/nvme*n*/nsid; do
+        [ "$(cat "$nsid")" = "$1" ] && echo "/dev/$(basename "$(dirname "$nsid")")" && return
+    done
+    fail "no block device has NSID $1"
 }
 
 # kernel_target_up SIZE: the kernel's target exports a loop device on /disk.

@@ -14,7 +14,9 @@ for provider in ${PROVIDERS:-soft}; do
     nvme id-ns "$CONTROLLER" -n 1 -o json | jq -e '.nsze == 131072' || fail "id-ns of a.img"
     # 18,071 bytes are 36 blocks of 512, the last one padded.
     nvme id-ns "$CONTROLLER" -n 2 -o json | jq -e '.nsze == 36' || fail "id-ns of b.bin"
-    cmp -n 18071 /disk/b.bin "${CONTROLLER}n2" || fail "b.bin differs"
+    eventually test -b "${CONTROLLER}n2"
+    cmp -n 18071 /disk/b.bin "$(block_device 2)" || fail "b.bin differs"
+    cmp -n 361 -i 18071:0 "$(block_device 2)" /dev/zero || fail "the padding of b.bin is not zeros"
     expect "uuid" nvme ns-descs "$CONTROLLER" -n 1
     expect "available_spare" nvme smart-log "$CONTROLLER"
     expect "error_count\|Error Log" nvme error-log "$CONTROLLER"
@@ -22,7 +24,7 @@ for provider in ${PROVIDERS:-soft}; do
     expect "cap" nvme show-regs "$CONTROLLER"
     expect "Number of Queues\|0x" nvme get-feature "$CONTROLLER" -f 7
     refuse "Write Protected\|write protected\|rotect\|Read-only\|Permission\|permitted" \
-        dd if=/dev/zero of="$DEVICE" bs=4096 count=1 oflag=direct
+        dd if=/dev/zero of="$(block_device 1)" bs=4096 count=1 oflag=direct
     nvme disconnect -n "$NQN" || fail "disconnect"
     target_stop
     rm -f /disk/*
