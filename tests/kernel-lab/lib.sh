@@ -109,9 +109,11 @@ kernel_connect() {
 # block_device NSID: the device of a namespace. Since Linux 6.12 namespaces are scanned side by side, so the number in a
 # device's name need not be its NSID.
 block_device() {
-    local nsid
-    for nsid in /sys/block/nvme*n*/nsid; do
-        [ "$(cat "$nsid")" = "$1" ] && echo "/dev/$(basename "$(dirname "$nsid")")" && return
+    local path device
+    for path in /sys/block/nvme*n*; do
+        # The single paths of a multipath namespace are hidden and have no device node.
+        device=/dev/$(basename "$path")
+        [ -b "$device" ] && [ "$(cat "$path/nsid")" = "$1" ] && echo "$device" && return
     done
     fail "no block device has NSID $1"
 }

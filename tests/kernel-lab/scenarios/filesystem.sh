@@ -13,7 +13,7 @@ for provider in ${PROVIDERS:-soft}; do
     kernel_connect "$provider" -i 2
     fsck.ext4 -fn "$DEVICE" || fail "fsck"
     mount "$DEVICE" /mnt || fail "mount again"
-    diff -r /tmp/tree /mnt || fail "the tree differs"
+    diff -r --no-dereference /tmp/tree /mnt || fail "the tree differs"
     umount /mnt
     blkdiscard -o 0 -l 1M "$DEVICE" || fail "blkdiscard"
     nvme write-zeroes "$DEVICE" -s 4096 -c 255 || fail "write-zeroes"
