@@ -3,6 +3,7 @@
 mount -t proc none /proc
 mount -t sysfs none /sys
 mount -t devtmpfs none /dev
+ln -s /proc/self/fd /dev/fd
 mkdir -p /dev/pts /dev/shm
 mount -t devpts none /dev/pts
 mount -t tmpfs none /dev/shm
