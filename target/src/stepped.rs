@@ -64,6 +64,11 @@ impl Stepped {
             && self.receptions.iter().all(|reception| reception.is_empty())
     }
 
+    /// Connections that there are, those saying goodbye included.
+    pub fn connections(&self) -> u64 {
+        self.receptions.iter().map(|reception| reception.stats().connections).sum()
+    }
+
     /// Counters of each poll group.
     pub fn stats(&mut self) -> Vec<PollGroupStats> {
         self.groups.iter_mut().map(PollGroup::stats).collect()

@@ -1,0 +1,61 @@
+//! A simulated machine that reads and writes.
+
+use std::net::IpAddr;
+
+use feedrail_initiator::{ControllerOptions, Host, HostId, HostNqn, Turn};
+use rdma::sim::{Sim, SimDevice, SimNetwork};
+use rdma::{Device, GroupStats, Time};
+
+/// A machine with an initiator.
+pub struct HostNode {
+    /// The initiator. Whoever clones it keeps it from vanishing.
+    pub host: Host,
+    device: SimDevice,
+    ip: IpAddr,
+}
+
+impl HostNode {
+    pub(super) fn new(network: &SimNetwork, ip: IpAddr, options: ControllerOptions) -> Self {
+        let mut id = [0xF0; 16];
+        if let IpAddr::V4(ip) = ip {
+            id[..4].copy_from_slice(&ip.octets());
+        }
+        let id = HostId(id);
+        let device = network.device(ip, 1).expect("nothing has the address");
+        let host = Host::builder()
+            .host_id(id)
+            .host_nqn(HostNqn::from_host_id(id))
+            .controller_options(options)
+            .build_on::<Sim>(device.clone())
+            .expect("a simulated device has room");
+        Self { host, device, ip }
+    }
+
+    /// Its address.
+    pub fn ip(&self) -> IpAddr {
+        self.ip
+    }
+
+    /// Its provider's counters.
+    pub fn network_stats(&self) -> GroupStats {
+        let mut sum = GroupStats::default();
+        for stats in self.host.provider_stats() {
+            super::add_stats(&mut sum, &stats);
+        }
+        sum
+    }
+
+    /// What connections and ranges that ended have left behind; empty if all is well. Slices that somebody
+    /// holds stay registered and count.
+    pub fn leftovers(&self) -> String {
+        let stats = self.device.stats();
+        match (stats.queue_pairs, stats.regions) {
+            (0, 0) => String::new(),
+            (queue_pairs, regions) => format!("{queue_pairs} queue pairs, {regions} regions, "),
+        }
+    }
+
+    pub(super) fn turn(&self, now: Time) -> Turn {
+        self.host.turn(now)
+    }
+}

@@ -1,0 +1,290 @@
+//! Targets, hosts, disks and a network in one thread, under one virtual clock and one seed.
+//!
+//! Everything is the real thing, except the packets' way from socket to socket and the passing of time: two
+//! runs with the same seed and the same calls are the same.
+
+mod disk;
+mod host;
+mod random;
+mod seeds;
+mod target;
+mod trace;
+mod workload;
+
+use std::future::Future;
+use std::net::IpAddr;
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use feedrail_initiator::{Controller, ControllerOptions, Error, Namespace, Nsid, Turn};
+use feedrail_target::poll_group::Turn as TargetTurn;
+use rdma::sim::{SimConfig, SimNetwork};
+use rdma::{GroupStats, Time};
+
+pub use self::disk::Disk;
+pub use self::host::HostNode;
+pub use self::random::Random;
+pub use self::seeds::{only_seed, with_seeds};
+pub use self::target::{TargetNode, TargetOptions};
+pub use self::trace::Trace;
+pub use self::workload::{Workload, WorkloadOptions};
+
+/// Turns without any passing of time after which something is taken to spin.
+const MAX_TURNS_AT_ONCE: u32 = 100_000;
+
+/// Names a target of a world.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TargetId(usize);
+
+/// Names a host of a world.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HostId(usize);
+
+/// A network, and what is on it.
+pub struct World {
+    network: SimNetwork,
+    now: Time,
+    turns_at_once: u32,
+    hosts: Vec<HostNode>,
+    targets: Vec<TargetNode>,
+    trace: Trace,
+}
+
+impl World {
+    /// An empty world.
+    pub fn new(seed: u64, network: SimConfig) -> Self {
+        Self {
+            network: SimNetwork::new(seed, network),
+            now: Time::from_nanos(1),
+            turns_at_once: 0,
+            hosts: Vec::new(),
+            targets: Vec::new(),
+            trace: Trace::default(),
+        }
+    }
+
+    /// Adds a target that exports disks, and starts it.
+    pub fn add_target(&mut self, disks: Vec<Disk>, options: TargetOptions) -> TargetId {
+        let ip = address(0, self.targets.len());
+        self.targets.push(TargetNode::new(self.network.clone(), ip, disks, options));
+        TargetId(self.targets.len() - 1)
+    }
+
+    /// Adds a host.
+    pub fn add_host(&mut self, options: ControllerOptions) -> HostId {
+        let ip = address(1, self.hosts.len());
+        self.hosts.push(HostNode::new(&self.network, ip, options));
+        HostId(self.hosts.len() - 1)
+    }
+
+    /// A target.
+    pub fn target(&mut self, id: TargetId) -> &mut TargetNode {
+        &mut self.targets[id.0]
+    }
+
+    /// A host.
+    pub fn host(&self, id: HostId) -> &HostNode {
+        &self.hosts[id.0]
+    }
+
+    /// The time.
+    pub fn now(&self) -> Time {
+        self.now
+    }
+
+    /// The network: its counters, and how it behaves.
+    pub fn network(&self) -> &SimNetwork {
+        &self.network
+    }
+
+    /// Changes how the network behaves from now on.
+    pub fn set_faults(&self, change: impl FnOnce(&mut SimConfig)) {
+        let mut config = self.network.config();
+        change(&mut config);
+        self.network.set_config(config);
+    }
+
+    /// Loses everything between a host and a target from now on.
+    pub fn cut(&self, host: HostId, target: TargetId) {
+        self.network.cut(self.hosts[host.0].ip(), self.targets[target.0].ip());
+    }
+
+    /// Undoes [`World::cut`].
+    pub fn heal(&self, host: HostId, target: TargetId) {
+        self.network.heal(self.hosts[host.0].ip(), self.targets[target.0].ip());
+    }
+
+    /// Counters of all providers.
+    pub fn network_stats(&mut self) -> GroupStats {
+        let mut sum = GroupStats::default();
+        self.hosts.iter().for_each(|host| add_stats(&mut sum, &host.network_stats()));
+        self.targets.iter_mut().for_each(|target| add_stats(&mut sum, &target.network_stats()));
+        sum
+    }
+
+    /// Lets everybody do what is ready; if that was nothing, time goes on to what happens next. False if
+    /// nothing ever will.
+    ///
+    /// # Panics
+    /// When somebody claims to be busy again and again while no time passes.
+    pub fn step(&mut self) -> bool {
+        let mut busy = false;
+        let mut due: Option<Time> = None;
+        for host in &self.hosts {
+            match host.turn(self.now) {
+                Turn::Busy => busy = true,
+                Turn::SleepUntil(at) => due = earliest(due, at),
+            }
+        }
+        for target in &mut self.targets {
+            match target.turn(self.now) {
+                TargetTurn::Busy => busy = true,
+                TargetTurn::SleepUntil(at) => due = earliest(due, at),
+            }
+        }
+        if !busy {
+            let Some(due) = earliest(due, self.network.next_event()) else { return false };
+            if due > self.now {
+                self.now = due;
+                self.turns_at_once = 0;
+                return true;
+            }
+        }
+        self.turns_at_once += 1;
+        assert!(self.turns_at_once < MAX_TURNS_AT_ONCE, "nobody rests at {:?}", self.now);
+        true
+    }
+
+    /// Lets time pass until something is so.
+    ///
+    /// # Panics
+    /// If it is not so within `limit`, or can not become so.
+    pub fn run_until(
+        &mut self,
+        what: &str,
+        limit: Duration,
+        mut done: impl FnMut(&mut Self) -> bool,
+    ) {
+        let end = self.now + limit;
+        let mut goes_on = true;
+        while !done(self) {
+            assert!(goes_on && self.now <= end, "not within {limit:?}: {what}");
+            goes_on = self.step();
+        }
+    }
+
+    /// Lets time pass.
+    pub fn pass(&mut self, time: Duration) {
+        let end = self.now + time;
+        while self.now < end && self.step() {}
+        self.now = self.now.max(end);
+    }
+
+    /// Runs until a future has its result.
+    ///
+    /// # Panics
+    /// If there is none within ten virtual minutes.
+    pub fn run<F: Future>(&mut self, future: F) -> F::Output {
+        let mut future = pin!(future);
+        let mut context = Context::from_waker(Waker::noop());
+        let mut output = None;
+        self.run_until("a result", Duration::from_secs(600), |_| {
+            if let Poll::Ready(ready) = future.as_mut().poll(&mut context) {
+                output = Some(ready);
+            }
+            output.is_some()
+        });
+        output.expect("the run ended with it")
+    }
+
+    /// Connects a host to a target.
+    ///
+    /// # Errors
+    /// What the host says.
+    pub fn connect(&mut self, host: HostId, target: TargetId) -> Result<Controller, Error> {
+        let subsystem = self.targets[target.0].subsystem();
+        let connecting = self.hosts[host.0].host.connect(subsystem);
+        self.run(connecting)
+    }
+
+    /// Connects a host to a target and opens a namespace.
+    ///
+    /// # Panics
+    /// If that fails.
+    pub fn open(&mut self, host: HostId, target: TargetId, nsid: u32) -> Namespace {
+        let controller = self.connect(host, target).expect("the target takes connections");
+        let opening = controller.namespace(Nsid(nsid));
+        self.run(opening).expect("the namespace exists")
+    }
+
+    /// Runs workloads to their ends. Their results become part of the trace.
+    ///
+    /// # Panics
+    /// As the workloads do, and if they do not end within `limit`.
+    pub fn run_workloads(&mut self, workloads: &mut [Workload], limit: Duration) {
+        self.run_until("the workloads end", limit, |world| world.turn_workloads(workloads));
+    }
+
+    /// Gives workloads their turn; true when all have ended.
+    pub fn turn_workloads(&mut self, workloads: &mut [Workload]) -> bool {
+        let now = self.now;
+        workloads.iter_mut().for_each(|workload| workload.turn(now, &mut self.trace));
+        workloads.iter().all(Workload::is_over)
+    }
+
+    /// Waits until nothing is left of all connections and ranges.
+    ///
+    /// # Panics
+    /// If something is left.
+    pub fn expect_clean(&mut self, limit: Duration) {
+        let end = self.now + limit;
+        let mut goes_on = true;
+        loop {
+            let left = self.leftovers();
+            if left.is_empty() {
+                return;
+            }
+            assert!(goes_on && self.now <= end, "left after {limit:?}: {left}");
+            goes_on = self.step();
+        }
+    }
+
+    /// What connections that ended have left behind.
+    pub fn leftovers(&mut self) -> String {
+        let hosts = self.hosts.iter().map(|host| host.leftovers());
+        let targets = self.targets.iter_mut().map(|target| target.leftovers());
+        let left = hosts.chain(targets).filter(|left| !left.is_empty());
+        left.collect::<Vec<_>>().join("; ")
+    }
+
+    /// A checksum over all packets (their times, lengths and fates) and all results so far.
+    pub fn trace(&self) -> Trace {
+        let mut trace = self.trace;
+        trace.note(self.network.stats().trace);
+        trace.note(self.now.as_nanos());
+        trace
+    }
+}
+
+fn address(net: u8, index: usize) -> IpAddr {
+    let host = u8::try_from(index + 1).expect("a small world");
+    [10, 0, net, host].into()
+}
+
+fn earliest(a: Option<Time>, b: Option<Time>) -> Option<Time> {
+    a.into_iter().chain(b).min()
+}
+
+fn add_stats(sum: &mut GroupStats, more: &GroupStats) {
+    sum.packets_sent += more.packets_sent;
+    sum.packets_received += more.packets_received;
+    sum.packets_retransmitted += more.packets_retransmitted;
+    sum.packets_dropped += more.packets_dropped;
+    sum.icrc_failures += more.icrc_failures;
+    sum.rnr_naks_sent += more.rnr_naks_sent;
+    sum.rnr_naks_received += more.rnr_naks_received;
+    sum.ack_timeouts += more.ack_timeouts;
+    sum.sequence_naks_sent += more.sequence_naks_sent;
+    sum.sequence_naks_received += more.sequence_naks_received;
+}

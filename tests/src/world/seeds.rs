@@ -1,0 +1,44 @@
+//! Running a test for many seeds, and for one of them again.
+
+use std::ops::Range;
+use std::thread;
+
+/// The variable that names the one seed to run.
+const VARIABLE: &str = "FEEDRAIL_SEED";
+
+/// The seed that was asked for, if one was.
+///
+/// # Panics
+/// If `FEEDRAIL_SEED` is not a number.
+pub fn only_seed() -> Option<u64> {
+    let text = std::env::var(VARIABLE).ok()?;
+    Some(text.parse().unwrap_or_else(|_| panic!("{VARIABLE}={text} is not a number")))
+}
+
+/// Runs `test` for each seed, or for the one that `FEEDRAIL_SEED` names if it is among them. A failure says
+/// how to see it again.
+pub fn with_seeds(binary: &str, seeds: Range<u64>, mut test: impl FnMut(u64)) {
+    for seed in seeds {
+        if only_seed().is_none_or(|only| only == seed) {
+            let _on_failure = SayHow { binary, seed };
+            test(seed);
+        }
+    }
+}
+
+struct SayHow<'a> {
+    binary: &'a str,
+    seed: u64,
+}
+
+impl Drop for SayHow<'_> {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            let Self { binary, seed } = self;
+            eprintln!(
+                "seed {seed} failed; to see it again: \
+                 {VARIABLE}={seed} cargo test -p feedrail-tests --test {binary}"
+            );
+        }
+    }
+}

@@ -1,0 +1,205 @@
+//! A simulated storage node.
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use feedrail_initiator::Target as Subsystem;
+use feedrail_target::assembly::Assembly;
+use feedrail_target::backend::Backend;
+use feedrail_target::config::{
+    Config, Cores, HostPolicy, NamespaceConfig, Origin, PortConfig, ProviderChoice, SubsystemConfig,
+};
+use feedrail_target::export::Purpose;
+use feedrail_target::identity;
+use feedrail_target::limits::Limits;
+use feedrail_target::poll_group::Turn;
+use feedrail_target::registry::Registry;
+use feedrail_target::stepped::Stepped;
+use feedrail_target::storage::Inline;
+use feedrail_target::transport::Stop;
+use nvme_proto::{Nqn, Nsid};
+use rdma::sim::{Sim, SimDevice, SimNetwork};
+use rdma::{Device, DeviceStats, GroupStats, Time};
+
+use super::Disk;
+
+/// How a simulated target is to be.
+#[derive(Clone, Debug)]
+pub struct TargetOptions {
+    /// Poll groups.
+    pub cores: u16,
+    /// Limits.
+    pub limits: Limits,
+}
+
+impl Default for TargetOptions {
+    /// One core, and limits small enough that transfers are split and requests wait for buffers.
+    fn default() -> Self {
+        let limits = Limits {
+            max_transfer_bytes: 32 << 10,
+            pool_bytes: 1 << 20,
+            connections: 256,
+            ..Limits::default()
+        };
+        Self { cores: 1, limits }
+    }
+}
+
+/// A storage node: it may run or not, and its disks stay.
+pub struct TargetNode {
+    network: SimNetwork,
+    address: SocketAddr,
+    nqn: Nqn,
+    options: TargetOptions,
+    /// What it exports from the next start on: NSID 1, 2 and so on.
+    pub disks: Vec<Disk>,
+    running: Option<Running>,
+}
+
+/// The process. The target goes before its device.
+struct Running {
+    target: Stepped,
+    device: SimDevice,
+    /// Of the device when no host had connected yet.
+    fresh: DeviceStats,
+}
+
+impl TargetNode {
+    pub(super) fn new(
+        network: SimNetwork,
+        ip: IpAddr,
+        disks: Vec<Disk>,
+        options: TargetOptions,
+    ) -> Self {
+        let nqn = format!("nqn.2026-01.io.feedrail:{ip}");
+        let nqn = nqn.parse().expect("a valid name");
+        let address = SocketAddr::new(ip, 4420);
+        let mut node = Self { network, address, nqn, options, disks, running: None };
+        node.start();
+        node
+    }
+
+    /// What hosts connect to.
+    pub fn subsystem(&self) -> Subsystem {
+        Subsystem { address: self.address, nqn: self.nqn }
+    }
+
+    /// Its address.
+    pub fn ip(&self) -> IpAddr {
+        self.address.ip()
+    }
+
+    /// Starts the target.
+    ///
+    /// # Panics
+    /// If it runs, or something of an earlier run is still there.
+    pub fn start(&mut self) {
+        assert!(self.running.is_none(), "the target runs already");
+        let config = self.config();
+        let decorate = |config: &NamespaceConfig, opened: Arc<dyn Backend>| {
+            self.disks[config.nsid.0 as usize - 1].backend(opened)
+        };
+        let registry = Registry::open_with(&config, Purpose::Check, &decorate).expect("disks");
+        let cores = config.cores.count();
+        let device = self.network.device(self.ip(), cores).expect("nothing has the address");
+        let mut assembly = Assembly::new(registry, cores).expect("memory for a pool");
+        assembly.add::<Sim>(device.clone()).expect("a simulated device has room");
+        let target = Stepped::new(assembly, || Box::new(Inline::new()));
+        let fresh = device.stats();
+        self.running = Some(Running { target, device, fresh });
+    }
+
+    /// Ends the process from one moment to the next: nobody is told.
+    pub fn crash(&mut self) {
+        self.running = None;
+    }
+
+    /// Whether it runs.
+    pub fn is_running(&self) -> bool {
+        self.running.is_some()
+    }
+
+    /// Asks it to end its connections.
+    pub fn stop(&mut self, how: Stop) {
+        if let Some(running) = &mut self.running {
+            running.target.stop(how);
+        }
+    }
+
+    /// Whether it was stopped and all its connections have ended.
+    pub fn is_over(&self) -> bool {
+        self.running.as_ref().is_none_or(|running| running.target.is_over())
+    }
+
+    /// What is exported, and who is connected.
+    ///
+    /// # Panics
+    /// If it does not run.
+    pub fn registry(&self) -> &Arc<Registry> {
+        self.running.as_ref().expect("it runs").target.registry()
+    }
+
+    /// Its provider's counters.
+    pub fn network_stats(&mut self) -> GroupStats {
+        let mut sum = GroupStats::default();
+        for group in self.running.iter_mut().flat_map(|running| running.target.stats()) {
+            super::add_stats(&mut sum, &group.network);
+        }
+        sum
+    }
+
+    /// What hosts that are gone have left behind; empty if all is well.
+    pub fn leftovers(&mut self) -> String {
+        let Some(running) = &mut self.running else { return String::new() };
+        let mut left = String::new();
+        let mut note = |what: &str, count: u64| {
+            if count > 0 {
+                left += &format!("{count} {what}, ");
+            }
+        };
+        let now = running.device.stats();
+        let groups = running.target.stats();
+        note("controllers", running.target.registry().controllers().len() as u64);
+        note("connections", running.target.connections());
+        note("bytes of the pool", groups.iter().map(|group| group.pool_used_bytes).sum());
+        note("queue pairs", now.queue_pairs);
+        note("regions", now.regions.abs_diff(running.fresh.regions));
+        left
+    }
+
+    pub(super) fn turn(&mut self, now: Time) -> Turn {
+        match &mut self.running {
+            Some(running) => running.target.turn(now),
+            None => Turn::SleepUntil(None),
+        }
+    }
+
+    fn config(&self) -> Config {
+        let origin = Origin("simulated".into());
+        let port =
+            PortConfig { id: 1, address: self.address, subsystems: None, origin: origin.clone() };
+        let nsids = (1..).map(Nsid);
+        let namespaces = self.disks.iter().zip(nsids);
+        let subsystem = SubsystemConfig {
+            nqn: self.nqn,
+            serial: "SIM".into(),
+            model: "Simulated".into(),
+            hosts: HostPolicy::Any,
+            dataset_id: identity::dataset_id(&self.nqn),
+            namespaces: namespaces.map(|(disk, nsid)| disk.namespace(&self.nqn, nsid)).collect(),
+            directories: Vec::new(),
+            origin,
+        };
+        Config {
+            provider: ProviderChoice::Soft,
+            cores: Cores::Count(self.options.cores),
+            polling: Duration::ZERO,
+            state_dir: PathBuf::new(),
+            limits: self.options.limits.clone(),
+            ports: vec![port],
+            subsystems: vec![subsystem],
+        }
+    }
+}
