@@ -49,10 +49,11 @@ enum Current {
     Send {
         received: u32,
     },
-    /// An RDMA WRITE, the rest of which goes there.
+    /// An RDMA WRITE of so many bytes, the rest of which goes there.
     Write {
         addr: u64,
         rkey: u32,
+        length: u32,
         remaining: u32,
     },
 }
@@ -146,7 +147,7 @@ impl Responder {
         match self.execute(packet, with) {
             Ok(packets) => {
                 self.expected = self.expected.plus(packets);
-                self.note_progress(packet.bth.ack_request);
+                self.note_progress(packet);
                 with.counters.packets_received += 1;
                 with.counters.payload_bytes_received += packet.payload.len() as u64;
                 Ok(())
@@ -238,10 +239,12 @@ impl Responder {
     }
 
     /// The expected packet came. A complaint that was not sent yet is obsolete; what it would have acknowledged
-    /// still is to be.
-    fn note_progress(&mut self, ack_request: bool) {
+    /// still is to be. The response to a READ acknowledges all that came before it.
+    fn note_progress(&mut self, packet: &Packet<'_>) {
         self.gap = false;
-        if ack_request || self.answer.is_some() {
+        if matches!(packet.message, Message::ReadRequest(_)) {
+            self.answer = None;
+        } else if packet.bth.ack_request || self.answer.is_some() {
             self.answer = Some(Answer::Ack);
         }
     }
@@ -283,13 +286,13 @@ impl Responder {
             Message::WriteLast(immediate) => {
                 self.check_receive_for(immediate)?;
                 self.take_write(packet.payload, with)?;
-                self.finish_write(immediate, packet.payload.len() as u32, with);
+                self.finish_write(immediate, with);
             }
             Message::WriteOnly(reth, immediate) => {
                 self.check_receive_for(immediate)?;
                 self.begin_write(&reth, with)?;
                 self.take_write(packet.payload, with)?;
-                self.finish_write(immediate, reth.length, with);
+                self.finish_write(immediate, with);
             }
             Message::ReadRequest(reth) => return self.begin_read(packet.bth.psn, reth, with),
             _ => return Err(Refusal::INVALID),
@@ -400,8 +403,8 @@ impl Responder {
         with: &Requests<'_, impl Memory>,
     ) -> Result<(), Trouble> {
         check_reth(with.qpn, reth, RemoteAccess::Write, &*with.memory)?;
-        let Reth { addr, rkey, length: remaining } = *reth;
-        self.current = Current::Write { addr, rkey, remaining };
+        let Reth { addr, rkey, length } = *reth;
+        self.current = Current::Write { addr, rkey, length, remaining: length };
         Ok(())
     }
 
@@ -411,7 +414,7 @@ impl Responder {
         payload: &[u8],
         with: &mut Requests<'_, impl Memory>,
     ) -> Result<(), Trouble> {
-        let Current::Write { addr, rkey, remaining } = self.current else {
+        let Current::Write { addr, rkey, length, remaining } = self.current else {
             return Err(Refusal::INVALID);
         };
         if !payload.is_empty() {
@@ -420,19 +423,14 @@ impl Responder {
         }
         let addr = addr.wrapping_add(payload.len() as u64);
         let remaining = remaining - payload.len() as u32;
-        self.current = Current::Write { addr, rkey, remaining };
+        self.current = Current::Write { addr, rkey, length, remaining };
         Ok(())
     }
 
-    fn finish_write(
-        &mut self,
-        immediate: Option<u32>,
-        byte_length: u32,
-        with: &mut Requests<'_, impl Memory>,
-    ) {
-        if let Some(immediate) = immediate {
+    fn finish_write(&mut self, immediate: Option<u32>, with: &mut Requests<'_, impl Memory>) {
+        if let (Some(immediate), Current::Write { length, .. }) = (immediate, self.current) {
             let received = Received::Immediate(immediate);
-            self.complete(Work::ReceiveWriteImmediate, byte_length, received, with.completions);
+            self.complete(Work::ReceiveWriteImmediate, length, received, with.completions);
         }
         self.finish_message();
     }

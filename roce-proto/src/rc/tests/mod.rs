@@ -4,4 +4,5 @@ mod fuzz;
 mod memory;
 mod operations;
 mod pair;
+mod requests;
 mod sharing;

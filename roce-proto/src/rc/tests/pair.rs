@@ -11,7 +11,7 @@ use crate::rc::{
     Completion, Connection, Limits, LocalSge, Payload, QpConfig, QueuePair, ReadBudget,
     RecvRequest, SendFlags, SendOp, SendRequest, SendWindow, Transmit, datagram_cost,
 };
-use crate::wire::{Opcode, Packet, RnrTimer};
+use crate::wire::{Message, Opcode, Packet, RnrTimer, Syndrome};
 use crate::{PathMtu, Psn, Qpn, Time};
 
 /// The key of all memory of an end.
@@ -94,6 +94,8 @@ pub(super) struct Pair {
     flights: u64,
     /// Every packet that left, lost ones included: from which end, and its opcode.
     pub(super) log: Vec<(usize, Opcode, Psn)>,
+    /// Every acknowledgement that left.
+    pub(super) acknowledgements: Vec<(usize, Psn, Syndrome)>,
     /// Packets that found no room.
     pub(super) overruns: u64,
 }
@@ -168,6 +170,7 @@ impl Pair {
             flying: BinaryHeap::new(),
             flights: 0,
             log: Vec::new(),
+            acknowledgements: Vec::new(),
             overruns: 0,
         }
     }
@@ -241,6 +244,9 @@ impl Pair {
     fn launch(&mut self, from: usize, datagram: Vec<u8>) {
         let packet = Packet::parse(&datagram).expect("what is sent parses");
         self.log.push((from, packet.message.opcode(), packet.bth.psn));
+        if let Message::Acknowledge(aeth) = packet.message {
+            self.acknowledgements.push((from, packet.bth.psn, aeth.syndrome));
+        }
         if self.rng.chance(self.network.loss) {
             return;
         }
