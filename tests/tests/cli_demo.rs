@@ -79,6 +79,14 @@ fn what_cannot_be_exported_is_one_line() {
 }
 
 #[test]
+fn a_kernel_that_refuses_io_uring_is_one_line() {
+    let (_folder, path, _) = sample(5000);
+    let temporary = tempfile::tempdir().unwrap();
+    let line = demo(temporary.path()).args([&path]).without_io_uring().run().failure();
+    assert!(line.contains("io_uring") && line.contains("seccomp"), "says how to allow it: {line}");
+}
+
+#[test]
 fn an_interrupt_leaves_nothing_behind() {
     let temporary = tempfile::tempdir().unwrap();
     for signal in [Signal::INT, Signal::TERM] {

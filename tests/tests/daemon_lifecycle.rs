@@ -100,6 +100,15 @@ fn a_broken_configuration_is_located() {
 }
 
 #[test]
+fn a_kernel_that_refuses_io_uring() {
+    let (_folder, path, _) = shard();
+    let mut options = DaemonOptions::files([path]);
+    options.without_io_uring = true;
+    let line = refused(options.try_start());
+    assert!(line.contains("io_uring") && line.contains("seccomp"), "says how to allow it: {line}");
+}
+
+#[test]
 fn sigterm_while_somebody_reads() {
     let (_folder, path, _) = shard();
     let daemon = Daemon::serving([&path]);

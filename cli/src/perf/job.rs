@@ -59,8 +59,8 @@ impl Job {
         let mut measure = Measure::default();
         let start = now();
         loop {
-            interrupt.check()?;
-            if self.limits.runtime.is_some_and(|runtime| start.elapsed() >= runtime) {
+            let over = self.limits.runtime.is_some_and(|runtime| start.elapsed() >= runtime);
+            if over || interrupt.check().is_err() {
                 self.left = 0;
             }
             self.begin_all();

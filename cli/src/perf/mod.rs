@@ -98,7 +98,9 @@ impl Perf {
         let start = now();
         let measure = run_all(jobs, &interrupt)?;
         let elapsed = start.elapsed();
-        self.print(&Report { seed, provider, loopback, measure, elapsed })
+        self.print(&Report { seed, provider, loopback, measure, elapsed })?;
+        // What was measured until then is worth showing.
+        Ok(interrupt.check()?)
     }
 
     fn check(&self) -> Result<()> {

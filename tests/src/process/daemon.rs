@@ -13,6 +13,7 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
+use super::seccomp::refuse_io_uring;
 use super::{Vitals, binary, loopback_address, wait_at_most};
 
 /// For anything that the daemon does at once.
@@ -27,6 +28,8 @@ pub struct DaemonOptions {
     pub arguments: Vec<OsString>,
     /// The daemon's binary, if not the one that was built.
     pub program: Option<PathBuf>,
+    /// Whether the kernel refuses io_uring to it.
+    pub without_io_uring: bool,
     /// Where to listen; a random loopback address if `None`.
     pub address: Option<SocketAddr>,
 }
@@ -139,6 +142,9 @@ impl DaemonOptions {
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
         command.env_remove("NOTIFY_SOCKET");
+        if self.without_io_uring {
+            refuse_io_uring(&mut command);
+        }
         command.spawn().unwrap_or_else(|error| panic!("{words:?}: {error}"))
     }
 }

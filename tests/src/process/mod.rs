@@ -7,6 +7,7 @@ mod daemon;
 mod eventually;
 mod host;
 mod run;
+mod seccomp;
 mod vitals;
 
 pub use address::{loopback_address, roce_port_is_free};

@@ -10,6 +10,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::binary;
+use super::seccomp::refuse_io_uring;
 
 /// A program that runs longer than this hangs.
 const HANGS_AFTER: Duration = Duration::from_secs(120);
@@ -102,6 +103,13 @@ impl Program {
     #[must_use]
     pub fn env(mut self, name: &str, value: impl AsRef<OsStr>) -> Self {
         self.command.env(name, value);
+        self
+    }
+
+    /// Has the kernel refuse io_uring to it.
+    #[must_use]
+    pub fn without_io_uring(mut self) -> Self {
+        refuse_io_uring(&mut self.command);
         self
     }
 
