@@ -2,6 +2,7 @@
 
 pub mod assembly;
 pub mod backend;
+mod chatter;
 mod clock;
 pub mod config;
 pub mod controller;

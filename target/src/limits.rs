@@ -33,6 +33,8 @@ pub const MAX_NAMESPACES: usize = 65_536;
 pub const COMPLETIONS_PER_GROUP: u32 = 1 << 18;
 /// Folders that a directory of shards may nest.
 pub const DIRECTORY_DEPTH: usize = 16;
+/// Messages about hosts that come, go or are refused, in the log.
+pub const PEER_MESSAGES_PER_SECOND: u32 = 50;
 /// Peers whose errors are remembered.
 pub const PEERS_REMEMBERED: usize = 256;
 /// Peers whose errors are in the statistics.

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nvme_proto::Cntlid;
 
+use crate::chatter::Chatter;
 use crate::controller::{CloseReason, Controller, NewController, new_controller};
 use crate::limits::{CNTLID_FIRST, CNTLID_LAST, Limits, MAX_ASSOCIATIONS};
 use crate::namespace::{Namespace, NamespaceIndex};
@@ -26,6 +27,7 @@ pub struct Registry {
     associations: Mutex<Associations>,
     stopping: AtomicBool,
     peer_errors: PeerErrorTable,
+    chatter: Chatter,
 }
 
 #[derive(Debug)]
@@ -52,6 +54,7 @@ impl Registry {
             associations: Mutex::new(Associations { live: BTreeMap::new(), next: CNTLID_FIRST }),
             stopping: AtomicBool::new(false),
             peer_errors: PeerErrorTable::default(),
+            chatter: Chatter::default(),
         })
     }
 
@@ -131,6 +134,11 @@ impl Registry {
     /// What peers did wrong.
     pub fn peer_errors(&self) -> &PeerErrorTable {
         &self.peer_errors
+    }
+
+    /// Asked before a message that peers can cause.
+    pub(crate) fn chatter(&self) -> &Chatter {
+        &self.chatter
     }
 
     fn associations(&self) -> MutexGuard<'_, Associations> {

@@ -134,7 +134,9 @@ impl Controller {
     }
 
     fn forget(&self, retired: IoStats) {
-        tracing::info!(cntlid = %self.cntlid, host = %self.host.nqn, peer = %self.peer, "disconnected");
+        if self.announced {
+            tracing::info!(cntlid = %self.cntlid, host = %self.host.nqn, peer = %self.peer, "disconnected");
+        }
         if let Some(subsystem) = self.subsystem() {
             subsystem.retire(retired);
         }
@@ -152,7 +154,7 @@ impl Controller {
     /// Ends the association: every queue is told to close.
     pub(crate) fn end(&self, reason: CloseReason) {
         let mut shared = self.shared();
-        if shared.members.ending.is_none() {
+        if self.announced && shared.members.ending.is_none() {
             tracing::info!(cntlid = %self.cntlid, host = %self.host.nqn, peer = %self.peer, %reason, "ending");
         }
         if reason == CloseReason::KeepAlive {

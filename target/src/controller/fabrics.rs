@@ -138,10 +138,12 @@ fn connect(
         join_association(queue, connect, data, &host)
     };
     let controller = controller.inspect_err(|outcome| {
-        tracing::warn!(
-            peer = %queue.peer, host = %host.nqn, qid = %queue.qid, subsystem = ?data.subnqn,
-            status = %outcome.status, "connect refused"
-        );
+        if queue.registry.chatter().allows(now) {
+            tracing::warn!(
+                peer = %queue.peer, host = %host.nqn, qid = %queue.qid, subsystem = ?data.subnqn,
+                status = %outcome.status, "connect refused"
+            );
+        }
     })?;
     let flow_control = !connect.attributes.disable_sq_flow_control();
     let response = ConnectResponse::controller(controller.cntlid);
@@ -194,9 +196,11 @@ fn make_association(
         queue.registry.forget(controller.cntlid);
         return Err(status.into());
     }
-    tracing::info!(
-        cntlid = %controller.cntlid, %nqn, host = %host.nqn, peer = %queue.peer, "connected"
-    );
+    if controller.announced {
+        tracing::info!(
+            cntlid = %controller.cntlid, %nqn, host = %host.nqn, peer = %queue.peer, "connected"
+        );
+    }
     Ok(controller)
 }
 
@@ -295,7 +299,7 @@ impl Controller {
             shared.csts = Csts::new().with_rdy(true);
             self.set_phase(Phase::Ready);
         } else {
-            tracing::warn!(cntlid = %self.cntlid, peer = %self.peer, ?cc, "unsupported configuration");
+            tracing::debug!(cntlid = %self.cntlid, peer = %self.peer, ?cc, "unsupported configuration");
             shared.csts.set_cfs(true);
             self.set_phase(Phase::Fatal);
         }

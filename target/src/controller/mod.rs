@@ -65,6 +65,8 @@ pub struct Controller {
     /// When.
     pub connected_at: Time,
     registry: Weak<Registry>,
+    /// Whether the log speaks of it.
+    announced: bool,
     limits: Limits,
     phase: AtomicU8,
     keep_alive_ms: AtomicU32,
@@ -113,6 +115,7 @@ impl Controller {
             peer: new.peer,
             connected_at: new.now,
             registry: Arc::downgrade(registry),
+            announced: registry.chatter().allows(new.now),
             limits: registry.limits().clone(),
             phase: AtomicU8::new(Phase::Disabled as u8),
             keep_alive_ms: AtomicU32::new(new.keep_alive_ms),

@@ -37,7 +37,7 @@ fn queues() -> [Vec<Exchange>; 3] {
     queues.try_into().unwrap_or_else(|queues: Vec<_>| panic!("{} queues", queues.len()))
 }
 
-fn find<'a>(queue: &'a [Exchange], what: impl Fn(&Command) -> bool) -> &'a Exchange {
+fn find(queue: &[Exchange], what: impl Fn(&Command) -> bool) -> &Exchange {
     queue.iter().find(|exchange| what(&exchange.command)).expect("it is in the capture")
 }
 
