@@ -10,6 +10,15 @@
 //!
 //! Payload that arrives is placed through [`Memory`] while the packet is handled; payload that leaves is
 //! named by key and address. Everything is allocated by [`QueuePair::new`].
+//!
+//! Deliberate departures from the letter of the specification: what is sent again, and when, follows from the
+//! measured round trip, while the specification's timeout and retry count decide when the peer is given up
+//! (`patience.rs`); after a loss one packet leaves alone before the others (`requester.rs`); responses to READs
+//! are taken out of order, and only the missing part is asked for again (`completer.rs`); a refusal is repeated
+//! to a peer that did not hear it, though the queue pair is in ERROR (`responder.rs`).
+//!
+//! Not implemented: atomics (refused as invalid requests), sending immediate data (receiving it works), end-to-end
+//! credits (every acknowledgement grants unlimited ones), path migration.
 
 mod completer;
 mod completions;

@@ -283,7 +283,8 @@ fn no_more_reads_than_agreed_are_outstanding() {
 fn the_solicited_event_and_the_request_for_an_acknowledgement_are_on_the_last_packet() {
     let mut pair = pair_at(PathMtu::Bytes256);
     pair.recv(1, 0, &[sge(0, 1000)]);
-    pair.send(0, 1, SendOp::Send, &[sge(0, 1000)]);
+    let flags = SendFlags { solicited: true, ..SIGNALED };
+    pair.send_on(0, 0, 1, SendOp::Send, flags, &[sge(0, 1000)]);
     pair.run();
     let sent: Vec<Opcode> = pair.log.iter().map(|(_, opcode, _)| *opcode).collect();
     assert_eq!(
@@ -296,8 +297,9 @@ fn the_solicited_event_and_the_request_for_an_acknowledgement_are_on_the_last_pa
             Opcode::ACKNOWLEDGE
         ]
     );
-    let acknowledged = pair.log.last().unwrap();
-    assert_eq!(acknowledged.2, Psn::new(0x00AB_CDEF + 3));
+    let last = Psn::new(0x00AB_CDEF + 3);
+    assert_eq!(pair.log.last().unwrap().2, last);
+    assert_eq!((&pair.asking[..], &pair.solicited[..]), (&[last][..], &[last][..]));
 }
 
 #[test]
@@ -310,6 +312,16 @@ fn a_batch_of_requests_is_acknowledged_once() {
     pair.run();
     assert_eq!(pair.completions(0).len(), 5);
     assert_eq!(pair.count(1, Opcode::ACKNOWLEDGE), 1);
+}
+
+#[test]
+fn a_read_needs_no_acknowledgement_besides_its_response() {
+    let mut pair = pair_at(PathMtu::Bytes4096);
+    pair.send(0, 1, write_to(0), &[sge(0, 64)]);
+    pair.send(0, 2, read_from(0), &[sge(0, 64)]);
+    pair.run();
+    assert_eq!(pair.completions(0).len(), 2);
+    assert_eq!(pair.count(1, Opcode::ACKNOWLEDGE), 0);
 }
 
 #[test]

@@ -94,6 +94,9 @@ pub(super) struct Pair {
     flights: u64,
     /// Every packet that left, lost ones included: from which end, and its opcode.
     pub(super) log: Vec<(usize, Opcode, Psn)>,
+    /// Every packet that asked for an acknowledgement, and every one that raises the solicited event.
+    pub(super) asking: Vec<Psn>,
+    pub(super) solicited: Vec<Psn>,
     /// Every acknowledgement that left.
     pub(super) acknowledgements: Vec<(usize, Psn, Syndrome)>,
     /// Packets that found no room.
@@ -170,6 +173,8 @@ impl Pair {
             flying: BinaryHeap::new(),
             flights: 0,
             log: Vec::new(),
+            asking: Vec::new(),
+            solicited: Vec::new(),
             acknowledgements: Vec::new(),
             overruns: 0,
         }
@@ -244,6 +249,12 @@ impl Pair {
     fn launch(&mut self, from: usize, datagram: Vec<u8>) {
         let packet = Packet::parse(&datagram).expect("what is sent parses");
         self.log.push((from, packet.message.opcode(), packet.bth.psn));
+        if packet.bth.ack_request {
+            self.asking.push(packet.bth.psn);
+        }
+        if packet.bth.solicited {
+            self.solicited.push(packet.bth.psn);
+        }
         if let Message::Acknowledge(aeth) = packet.message {
             self.acknowledgements.push((from, packet.bth.psn, aeth.syndrome));
         }
