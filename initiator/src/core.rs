@@ -201,9 +201,9 @@ impl<P: Provider> Core<P> {
             }
         }
         if self.pushed {
+            // What comes of it is not there yet: that needs no other round.
             self.pushed = false;
             self.group.flush(now);
-            worked = true;
         }
         worked
     }

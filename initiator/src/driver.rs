@@ -25,6 +25,12 @@ use crate::outbox::{Errands, Outbox, RingKey};
 /// The thread leaves the cores to callers as long as one came within this time.
 const LINGER: Duration = Duration::from_millis(5);
 
+/// Names the descriptor that interrupts a sleep among those that are slept on.
+const INTERRUPT: u64 = 1;
+
+const NO_EVENT: epoll::Event =
+    epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) };
+
 /// How long the end of connections is waited for when a host is dropped.
 const FAREWELL: Duration = Duration::from_millis(500);
 
@@ -51,6 +57,10 @@ pub(crate) struct State {
     visits: u64,
     /// A caller sleeps on the descriptors until then.
     sleeping_until: Option<Option<Time>>,
+    /// The thread sleeps on the descriptors until then.
+    thread_sleeps_until: Option<Option<Time>>,
+    /// When the cores want to be turned again, as of the last turn.
+    due: Option<Time>,
     /// Callers that another one is to wake, should it stop driving.
     parked: Vec<Thread>,
     /// Something came in that nobody who waits drives.
@@ -71,6 +81,8 @@ impl Shared {
                 callers: 0,
                 visits: 0,
                 sleeping_until: None,
+                thread_sleeps_until: None,
+                due: None,
                 parked: Vec::new(),
                 kicked: false,
                 closing: false,
@@ -81,7 +93,7 @@ impl Shared {
             interrupt,
             threaded,
         };
-        shared.watch(shared.interrupt.as_fd())?;
+        shared.watch(shared.interrupt.as_fd(), INTERRUPT)?;
         Ok(shared)
     }
 
@@ -92,15 +104,15 @@ impl Shared {
     /// Adds a core.
     pub(crate) fn add(&self, engine: Box<dyn Engine>) -> io::Result<usize> {
         for fd in engine.fds() {
-            self.watch(fd)?;
+            self.watch(fd, 0)?;
         }
         let mut state = self.lock();
         state.engines.push(engine);
         Ok(state.engines.len() - 1)
     }
 
-    fn watch(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
-        let data = epoll::EventData::new_u64(0);
+    fn watch(&self, fd: BorrowedFd<'_>, name: u64) -> io::Result<()> {
+        let data = epoll::EventData::new_u64(name);
         Ok(epoll::add(&self.epoll, fd, data, epoll::EventFlags::IN)?)
     }
 
@@ -149,9 +161,6 @@ impl Shared {
 
     /// Consumes wake-ups.
     pub(crate) fn acknowledge(&self) {
-        let mut count = [0; 8];
-        // Nothing to read is as good.
-        let _ = rustix::io::read(&self.interrupt, &mut count);
         for engine in &mut self.lock().engines {
             engine.acknowledge();
         }
@@ -251,20 +260,28 @@ impl Shared {
         {
             let deadline = earliest(due, deadline);
             self.lock().sleeping_until = Some(deadline);
-            self.wait_for_events(deadline, now);
+            if self.wait_for_events(deadline, now) {
+                self.drain_interrupt();
+            }
         }
         parker.sleeping.store(false, Ordering::SeqCst);
         self.acknowledge();
         self.lock().sleeping_until = None;
     }
 
-    fn wait_for_events(&self, deadline: Option<Time>, now: Time) {
+    /// Sleeps until something is to do or the deadline; says whether it was interrupted.
+    fn wait_for_events(&self, deadline: Option<Time>, now: Time) -> bool {
         let timeout = deadline.map(|deadline| timespec(deadline - now));
-        let mut events = [const {
-            epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) }
-        }; 1];
+        let mut events = [NO_EVENT; 2];
         // An interruption by a signal is as good as an event.
-        let _ = epoll::wait(&self.epoll, &mut events, timeout.as_ref());
+        let count = epoll::wait(&self.epoll, &mut events, timeout.as_ref()).unwrap_or(0);
+        events[..count].iter().any(|event| event.data.u64() == INTERRUPT)
+    }
+
+    /// Lets the descriptor that interrupts be quiet again.
+    fn drain_interrupt(&self) {
+        // Nothing to read is as good.
+        let _ = rustix::io::read(&self.interrupt, &mut [0; 8]);
     }
 
     /// The life of the host's thread.
@@ -275,11 +292,21 @@ impl Shared {
             }
             self.arm();
             let now = system_now();
+            let mut interrupted = false;
             if let Turn::SleepUntil(deadline) = self.turn(now) {
-                self.wait_for_events(deadline, now);
+                self.lock().thread_sleeps_until = Some(deadline);
+                interrupted = self.wait_for_events(deadline, now);
             }
-            if self.lock().callers == 0 {
+            let mut state = self.lock();
+            state.thread_sleeps_until = None;
+            let alone = state.callers == 0;
+            drop(state);
+            // A caller that sleeps as well must see it too.
+            if alone {
                 self.acknowledge();
+            }
+            if alone && interrupted {
+                self.drain_interrupt();
             }
         }
         self.farewell();
@@ -322,8 +349,9 @@ impl Shared {
                 break;
             }
             if let Turn::SleepUntil(deadline) = turn {
-                self.wait_for_events(Some(deadline.map_or(end, |deadline| deadline.min(end))), now);
+                self.wait_for_events(earliest(deadline, Some(end)), now);
                 self.acknowledge();
+                self.drain_interrupt();
             }
         }
         self.drop_engines();
@@ -343,7 +371,19 @@ impl State {
         for engine in &mut self.engines {
             turn = turn.and(engine.turn(now, &mut self.outbox));
         }
+        self.due = match turn {
+            Turn::Busy => Some(now),
+            Turn::SleepUntil(due) => due,
+        };
         turn
+    }
+
+    /// Whether the thread would sleep through what the last caller leaves behind.
+    fn thread_oversleeps(&self) -> bool {
+        match (self.thread_sleeps_until, self.due) {
+            (Some(until), Some(due)) => until.is_none_or(|until| due < until),
+            _ => false,
+        }
     }
 
     fn take_errands(&mut self) -> Option<Errands> {
@@ -376,6 +416,11 @@ impl Drop for Caller<'_> {
             && let Some(next) = state.parked.pop()
         {
             next.unpark();
+        }
+        let interrupt = state.callers == 0 && state.thread_oversleeps();
+        drop(state);
+        if interrupt {
+            self.0.interrupt();
         }
     }
 }
