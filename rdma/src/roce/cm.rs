@@ -187,8 +187,7 @@ impl<F: Fabric> RoceCm<F> {
             let arrived = wire.receive(now, |datagram| {
                 let result = gsi.handle(now, &shared.counters, manager, &datagram);
                 if let Err(NotForUs { qpn }) = result {
-                    let Datagram { from, to, bytes, .. } = datagram;
-                    shared.forward(qpn, Forwarded { from, to, bytes: bytes.into() });
+                    shared.forward(qpn, &datagram);
                 }
             });
             if !arrived.more {
@@ -236,6 +235,7 @@ impl<F: Fabric> RoceCm<F> {
             }
             cm::Event::Failed { failure, .. } => {
                 self.fail_qp(conn);
+                self.explain(failure);
                 let failure = failure_of(failure);
                 self.events.push_back(CmEvent::ConnectFailed { conn, failure });
             }
@@ -243,6 +243,18 @@ impl<F: Fabric> RoceCm<F> {
                 self.fail_qp(conn);
                 self.events.push_back(CmEvent::Disconnected { conn });
             }
+        }
+    }
+
+    /// Says what may be behind a silence that an operator can mend.
+    fn explain(&self, failure: cm::Failure) {
+        let endpoint = self.shared.fabric.endpoint();
+        if failure == cm::Failure::Timeout && endpoint.port() != ROCE_PORT {
+            tracing::warn!(
+                %endpoint,
+                "no answer: a peer that is not Feedrail answers at UDP port {ROCE_PORT} only, which this \
+                 endpoint does not have"
+            );
         }
     }
 

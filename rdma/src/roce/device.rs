@@ -12,11 +12,15 @@ use super::mailbox::Mailbox;
 use super::numbers::Numbers;
 use super::random::Random;
 use super::regions::{self, Region, Regions, Window};
+use super::wire::Datagram;
 use super::{Fabric, RoceCm, RoceGroup};
 use crate::{Access, Caps, Device, DeviceStats, GroupConfig, Mem};
 
 /// Messages in a mailbox beyond which what may be lost is dropped, as by a full socket.
 pub(super) const MAX_MAIL: usize = 512;
+
+/// Longer than any packet with any headers.
+const MAX_PACKET_BYTES: usize = 4096 + 128;
 
 /// A device of a software provider. Clones name the same device.
 pub struct RoceDevice<F: Fabric> {
@@ -118,7 +122,12 @@ impl<F: Fabric> Shared<F> {
     }
 
     /// Hands a packet to the thread that owns its queue pair; false if there is none, or it is too busy.
-    pub(super) fn forward(&self, qpn: u32, packet: Forwarded) -> bool {
+    pub(super) fn forward(&self, qpn: u32, datagram: &Datagram<'_>) -> bool {
+        let &Datagram { from, to, bytes, .. } = datagram;
+        if bytes.len() > MAX_PACKET_BYTES {
+            return false;
+        }
+        let packet = Forwarded { from, to, bytes: bytes.into() };
         if qpn == 1 {
             let room = self.cm.len() < MAX_MAIL;
             if room {

@@ -114,8 +114,7 @@ impl<F: Fabric> Turn<'_, F> {
             Handled::Done => {}
             Handled::PeerIsReady(qpn) => self.shared.cm.send(CmMessage::PeerIsReady { qpn }),
             Handled::Foreign(qpn) => {
-                let &Datagram { from, to, bytes, .. } = datagram;
-                if !self.shared.forward(qpn, Forwarded { from, to, bytes: bytes.into() }) {
+                if !self.shared.forward(qpn, datagram) {
                     self.engine.count_drop();
                 }
             }

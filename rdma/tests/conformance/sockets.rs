@@ -458,6 +458,21 @@ fn strangers_are_ignored() {
     assert_eq!(sink.all(), vec![0; 64]);
 }
 
+#[test]
+fn every_path_mtu_works() {
+    for mtu in [256, 512, 1024, 2048, 4096] {
+        let bench = SoftBench::new();
+        let hosts = [0, 1].map(|_| {
+            let mut options = bench.options(1);
+            options.max_path_mtu = Some(mtu);
+            let device = SoftDevice::open(&options).expect("open");
+            assert_eq!(device.caps().max_path_mtu, mtu);
+            Host::new(device)
+        });
+        transfers::writes_in(World { hosts: hosts.into(), bench });
+    }
+}
+
 /// Kernels and network devices without trains.
 #[test]
 fn single_packets_work_as_well() {
