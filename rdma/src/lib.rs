@@ -6,8 +6,8 @@
 //! [`ConnectionManager`] per device.
 //!
 //! [`soft`] is RoCE v2 in userspace over UDP; [`sim`] is the same engine on a simulated network, for tests.
-//! [`roce`] is what the two share. [`select`] says which provider serves an address, and why. Hardware through
-//! libibverbs is not here yet; it will be one more implementation of [`Provider`].
+//! [`roce`] is what the two share. [`verbs`] is RDMA devices through libibverbs; nothing chooses it yet.
+//! [`select`] says which provider serves an address, and why.
 //!
 //! Nothing here waits or reads a clock. `poll` does all that is ready at `now`; `deadline` says when it
 //! must run again; `fd` is what a driver may sleep on in between.
