@@ -1,4 +1,14 @@
 //! NVMe over Fabrics target: exports files, block devices and memory over RDMA.
+//!
+//! Two halves meet in [`controller`]. *What NVMe is*: [`config`] says what to export, [`export`] opens it into a
+//! [`registry`] of subsystems, namespaces and ports, and a [`controller::Queue`] per connection decides what each
+//! command means. *How bytes move*: a [`poll_group`] per core drives its [`transport`]s and its [`storage`], with
+//! buffers of the [`pool`]; [`backend`]s know bytes and offsets alone. [`target`] starts threads around both,
+//! [`stepped`] a simulator; [`daemon`] is the process.
+//!
+//! Not here: authentication, reservations, ANA and multipath policy, namespace management, metadata and
+//! protection information, zoned namespaces, other transports than RDMA, changes of what is exported while it
+//! runs. A shutdown or a write protection that a host asks for does not flush by itself: hosts flush.
 
 pub mod assembly;
 pub mod backend;

@@ -15,9 +15,7 @@ use nvme_proto::{
 
 use super::{Controller, Kind, fabrics};
 use crate::identity;
-use crate::limits::{
-    ABORTS, ADMIN_QUEUE_ENTRIES, ASYNC_EVENT_REQUESTS, ERROR_LOG_ENTRIES, KEEP_ALIVE_GRANULARITY,
-};
+use crate::limits::{ABORTS, ASYNC_EVENT_REQUESTS, ERROR_LOG_ENTRIES, KEEP_ALIVE_GRANULARITY};
 use crate::namespace::Namespace;
 use crate::subsystem::Subsystem;
 
@@ -152,7 +150,8 @@ fn discovery_controller(controller: &Controller) -> IdentifyController {
     id.dctype = 1;
     id.oaes = Oaes::new().with_discovery_log(true);
     id.lpa = Lpa::new().with_extended_data(true);
-    id.maxcmd = U16::new(ADMIN_QUEUE_ENTRIES);
+    // It has no I/O queues; hosts clamp what they would ask for on others and tell their log.
+    id.maxcmd = U16::new(controller.limits.queue_depth);
     id
 }
 

@@ -10,6 +10,8 @@ mod report;
 use std::ffi::OsString;
 use std::io::IsTerminal as _;
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::Parser as _;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -92,6 +94,7 @@ fn serve(config: &Config, arguments: &Arguments) -> Result<(), String> {
     let target = Target::start(config).map_err(|error| error.to_string())?;
     report::listening(&target);
     notify::ready();
+    let impatient = exit_on_second_signal()?;
     for signal in signals.forever() {
         if signal != SIGUSR1 {
             tracing::info!(signal, "stopping");
@@ -99,10 +102,21 @@ fn serve(config: &Config, arguments: &Arguments) -> Result<(), String> {
         }
         report::stats(&target);
     }
+    impatient.store(true, Ordering::Relaxed);
     notify::stopping();
     report::stats(&target);
     target.drain(arguments.drain_patience());
     Ok(())
+}
+
+/// Once the flag is up, a further SIGTERM or SIGINT ends the process without waiting for commands under way.
+fn exit_on_second_signal() -> Result<Arc<AtomicBool>, String> {
+    let flag = Arc::new(AtomicBool::new(false));
+    for signal in [SIGTERM, SIGINT] {
+        signal_hook::flag::register_conditional_shutdown(signal, 1, Arc::clone(&flag))
+            .map_err(|error| format!("cannot take signals: {error}"))?;
+    }
+    Ok(flag)
 }
 
 /// A directory of ten thousand shards needs as many descriptors; the hard limit usually allows that.
