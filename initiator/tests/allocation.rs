@@ -1,4 +1,4 @@
-//! Once a ring was filled, nothing is allocated for a range.
+//! Once a ring was filled, nothing is allocated for a range; and a host leaves nothing behind.
 #![expect(unsafe_code, reason = "counts allocations")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -32,6 +32,10 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static COUNTING: Counting = Counting;
 
+fn descriptors() -> usize {
+    std::fs::read_dir("/proc/self/fd").unwrap().count()
+}
+
 /// Keeps the ring full for `rounds` ranges; whole blocks and parts of blocks in turn.
 fn run(
     ring: &mut Ring,
@@ -60,7 +64,7 @@ fn run(
 }
 
 #[test]
-fn nothing_is_allocated_for_a_range() {
+fn nothing_is_allocated_for_a_range_and_nothing_left_behind() {
     let file = tempfile::NamedTempFile::new().unwrap();
     file.as_file().set_len(1 << 20).unwrap();
     let [a, b, c, ..] = *uuid::Uuid::new_v4().as_bytes();
@@ -88,4 +92,11 @@ fn nothing_is_allocated_for_a_range() {
         let allocated = ALLOCATIONS.get() - before;
         assert!(allocated < 20, "{allocated} allocations for 1,000 ranges, {grant:?}");
     }
+    let before = descriptors();
+    for _ in 0..10 {
+        let host = Host::new().unwrap();
+        let namespace = host.connect(at).wait().unwrap().namespace(Nsid(1)).wait().unwrap();
+        assert_eq!(namespace.read_to_vec(1, 3).wait().unwrap(), [0; 3]);
+    }
+    assert_eq!(descriptors(), before, "hosts leave descriptors behind");
 }

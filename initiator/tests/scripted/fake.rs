@@ -208,13 +208,17 @@ impl Fake {
         match event {
             CmEvent::ConnectRequest { conn, params, .. } => self.accept(now, conn, &params),
             CmEvent::Disconnected { conn } | CmEvent::ConnectFailed { conn, .. } => {
-                if let Some(queue) = self.queues.remove(&conn) {
-                    self.group.release(queue.qp);
-                }
-                self.cm.close(conn);
+                self.forget(conn);
             }
             _ => {}
         }
+    }
+
+    fn forget(&mut self, conn: ConnId) {
+        if let Some(queue) = self.queues.remove(&conn) {
+            self.group.release(queue.qp);
+        }
+        self.cm.close(conn);
     }
 
     fn accept(&mut self, now: Time, conn: ConnId, params: &ConnParams) {
@@ -229,7 +233,8 @@ impl Fake {
             recv_sge: 1,
             inline_bytes: 0,
         };
-        let new = self.cm.create_qp(conn, &self.group.handle(), &config).unwrap();
+        // A host that gave up meanwhile is no longer there to be accepted.
+        let Ok(new) = self.cm.create_qp(conn, &self.group.handle(), &config) else { return };
         let qp = self.group.adopt(new);
         let queue = Queue {
             qp,
@@ -257,7 +262,9 @@ impl Fake {
             retry_count: 7,
             ..ConnParams::default()
         };
-        self.cm.accept(now, conn, &params).unwrap();
+        if self.cm.accept(now, conn, &params).is_err() {
+            self.forget(conn);
+        }
     }
 
     fn post_receive(&mut self, queue: &Queue, index: usize) {

@@ -4,4 +4,5 @@ mod fake;
 mod world;
 
 mod basics;
+mod chaos;
 mod hostile;
