@@ -111,9 +111,9 @@ impl Request {
         self.owed.settle();
     }
 
-    /// The connection is gone: there is nobody to answer.
+    /// The connection is gone: there is nobody to answer. Also right when its answer is on the way.
     pub(crate) fn abandon(&mut self) {
-        self.owed.settle();
+        self.owed.open = false;
     }
 
     /// Whether data goes from its buffer to the host when it succeeds.
@@ -219,6 +219,13 @@ impl Slots {
     }
 }
 
+impl Drop for Slots {
+    /// A connection that is dropped in the middle abandons its requests.
+    fn drop(&mut self) {
+        self.requests.iter_mut().flatten().for_each(Request::abandon);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -255,7 +262,8 @@ mod tests {
     fn a_command_can_not_be_completed_twice() {
         let mut slots = Slots::new(1);
         let slot = slots.insert(Request::new(Cid(1), Receive(0)));
-        slots.get(slot).abandon();
-        slots.get(slot).abandon();
+        slots.answer(slot);
+        slots.get(slot).state = State::Executing;
+        slots.answer(slot);
     }
 }

@@ -86,6 +86,11 @@ impl Buffers {
         buffer
     }
 
+    /// A request has to wait before it may stand in line.
+    pub(crate) fn count_wait(&mut self) {
+        self.waits += 1;
+    }
+
     /// The first in line and its buffer, if there is enough room now.
     pub(crate) fn grant(&mut self) -> Option<(RequestKey, Buffer)> {
         let &(whose, length) = self.waiting.front()?;
@@ -94,9 +99,10 @@ impl Buffers {
         Some((whose, buffer))
     }
 
-    /// Takes a request out of the line.
-    pub(crate) fn leave(&mut self, whose: RequestKey) {
-        self.waiting.retain(|(other, _)| *other != whose);
+    /// Takes a request out of the line; returns the bytes that it waited for, 0 if it was not in it.
+    pub(crate) fn leave(&mut self, whose: RequestKey) -> u64 {
+        let Some(at) = self.waiting.iter().position(|(other, _)| *other == whose) else { return 0 };
+        self.waiting.remove(at).map_or(0, |(_, length)| length.into())
     }
 
     /// Takes a buffer back.

@@ -192,6 +192,13 @@ impl PollGroup {
     }
 }
 
+impl Drop for PollGroup {
+    /// Connections and buffers that are dropped with the group must not be in the kernel's hands any more.
+    fn drop(&mut self) {
+        self.core.storage().abandon();
+    }
+}
+
 /// What the target wants of all its poll groups.
 #[derive(Debug, Default)]
 pub(crate) struct Orders(AtomicU8);

@@ -141,6 +141,15 @@ impl Storage {
         self.reports.pop_front()
     }
 
+    /// Forgets every operation, after waiting for the kernel to be done with their memory. For the end.
+    pub fn abandon(&mut self) {
+        // Dropping the engine waits.
+        self.engine = Box::new(Inline::new());
+        self.running.clear();
+        self.timers.clear();
+        self.reports.clear();
+    }
+
     /// When [`Storage::turn`] must run again though nothing completes.
     pub fn deadline(&self) -> Option<Time> {
         self.timers.peek().map(|Reverse((at, ..))| *at)

@@ -218,3 +218,17 @@ fn nothing_is_lost_on_a_bad_network() {
         }
     }
 }
+
+#[test]
+fn a_target_can_be_dropped_in_the_middle() {
+    let mut world = World::slow(&two_namespaces());
+    let host = world.add_host();
+    let admin = world.admin(host);
+    let on = world.io(admin, 1, 32);
+    for slot in 0..8 {
+        let sgl = world.keyed(on, slot * 4096, 4096);
+        world.post(on, &write(1, 0, 4096).with_data(sgl), &[]);
+    }
+    world.run_for(Duration::from_micros(200));
+    drop(world);
+}

@@ -59,10 +59,9 @@ impl<P: Provider> Connection<P> {
             }
             Execution::Parked => {
                 request.state = State::Parked;
-                if let Some(buffer) = request.buffer.take() {
-                    desk.core.buffers().release(buffer);
-                }
-                Ok(())
+                let buffer = request.buffer.take();
+                self.release(desk, buffer);
+                self.stand_in_line(desk)
             }
         }
     }

@@ -35,6 +35,10 @@ pub(super) struct Connection<P: Provider> {
     slots: Slots,
     /// Capsules that found no free slot: receive, and bytes of the capsule.
     arrived: VecDeque<(Receive, u32)>,
+    /// Bytes of buffers that its requests have or stand in line for.
+    buffer_bytes: u64,
+    /// Requests that wait until the connection may have more buffers.
+    to_buffer: VecDeque<(Slot, u32)>,
     /// Requests in line for an RDMA READ.
     to_fetch: VecDeque<Slot>,
     /// Requests in line for room in the send queue.
@@ -140,6 +144,8 @@ impl<P: Provider> Connection<P> {
             slots: Slots::new(slots),
             arrived: VecDeque::with_capacity(area.layout().receives as usize),
             area,
+            buffer_bytes: 0,
+            to_buffer: VecDeque::with_capacity(slots as usize),
             to_fetch: VecDeque::with_capacity(slots as usize),
             to_respond: VecDeque::with_capacity(slots as usize),
             fetches_left: negotiated.initiator_depth.into(),
@@ -227,7 +233,11 @@ impl<P: Provider> Connection<P> {
         let whose = self.request_key(desk, slot);
         let request = self.slots.get(slot);
         match (request.state, request.operation) {
-            (State::AwaitingBuffer, _) => desk.core.buffers().leave(whose),
+            (State::AwaitingBuffer, _) => {
+                self.to_buffer.retain(|(other, _)| *other != slot);
+                let bytes = desk.core.buffers().leave(whose);
+                self.buffer_bytes -= bytes;
+            }
             (State::AwaitingFetch, _) => self.to_fetch.retain(|other| *other != slot),
             (State::Executing, Some(operation)) if request.abort.is_none() => {
                 request.abort = Some(abort);

@@ -83,15 +83,14 @@ impl<P: Provider> Connection<P> {
     pub(crate) fn responded(&mut self, desk: &mut Desk<'_, P>, slot: u32) -> Result<(), Ended> {
         let request = self.slots.remove(Slot(slot));
         self.send_entries_left += request.send_entries;
-        if let Some(buffer) = request.buffer {
-            desk.core.buffers().release(buffer);
-        }
+        self.release(desk, request.buffer);
         self.pump(desk)
     }
 
     /// Goes on with what waited for room.
     pub(super) fn pump(&mut self, desk: &mut Desk<'_, P>) -> Result<(), Ended> {
         self.send_responses(desk)?;
+        self.stand_in_line(desk)?;
         self.fetch(desk)?;
         self.admit(desk)?;
         if self.leaving && self.owes_nothing() {
