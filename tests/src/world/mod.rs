@@ -46,7 +46,8 @@ pub struct World {
     network: SimNetwork,
     now: Time,
     turns_at_once: u32,
-    hosts: Vec<HostNode>,
+    /// Those that vanished leave a gap.
+    hosts: Vec<Option<HostNode>>,
     targets: Vec<TargetNode>,
     trace: Trace,
 }
@@ -74,7 +75,7 @@ impl World {
     /// Adds a host.
     pub fn add_host(&mut self, options: ControllerOptions) -> HostId {
         let ip = address(1, self.hosts.len());
-        self.hosts.push(HostNode::new(&self.network, ip, options));
+        self.hosts.push(Some(HostNode::new(&self.network, ip, options)));
         HostId(self.hosts.len() - 1)
     }
 
@@ -84,8 +85,17 @@ impl World {
     }
 
     /// A host.
+    ///
+    /// # Panics
+    /// If it has vanished.
     pub fn host(&self, id: HostId) -> &HostNode {
-        &self.hosts[id.0]
+        self.hosts[id.0].as_ref().expect("the host is there")
+    }
+
+    /// Takes a host away from one moment to the next: nobody is told. All that was made from it must have been
+    /// dropped before, and lets its goodbyes out only with a later turn, which does not come.
+    pub fn vanish(&mut self, id: HostId) {
+        self.hosts[id.0] = None;
     }
 
     /// The time.
@@ -107,18 +117,18 @@ impl World {
 
     /// Loses everything between a host and a target from now on.
     pub fn cut(&self, host: HostId, target: TargetId) {
-        self.network.cut(self.hosts[host.0].ip(), self.targets[target.0].ip());
+        self.network.cut(self.host(host).ip(), self.targets[target.0].ip());
     }
 
     /// Undoes [`World::cut`].
     pub fn heal(&self, host: HostId, target: TargetId) {
-        self.network.heal(self.hosts[host.0].ip(), self.targets[target.0].ip());
+        self.network.heal(self.host(host).ip(), self.targets[target.0].ip());
     }
 
     /// Counters of all providers.
     pub fn network_stats(&mut self) -> GroupStats {
         let mut sum = GroupStats::default();
-        self.hosts.iter().for_each(|host| add_stats(&mut sum, &host.network_stats()));
+        self.hosts.iter().flatten().for_each(|host| add_stats(&mut sum, &host.network_stats()));
         self.targets.iter_mut().for_each(|target| add_stats(&mut sum, &target.network_stats()));
         sum
     }
@@ -131,7 +141,7 @@ impl World {
     pub fn step(&mut self) -> bool {
         let mut busy = false;
         let mut due: Option<Time> = None;
-        for host in &self.hosts {
+        for host in self.hosts.iter().flatten() {
             match host.turn(self.now) {
                 Turn::Busy => busy = true,
                 Turn::SleepUntil(at) => due = earliest(due, at),
@@ -204,7 +214,7 @@ impl World {
     /// What the host says.
     pub fn connect(&mut self, host: HostId, target: TargetId) -> Result<Controller, Error> {
         let subsystem = self.targets[target.0].subsystem();
-        let connecting = self.hosts[host.0].host.connect(subsystem);
+        let connecting = self.host(host).host.connect(subsystem);
         self.run(connecting)
     }
 
@@ -252,7 +262,7 @@ impl World {
 
     /// What connections that ended have left behind.
     pub fn leftovers(&mut self) -> String {
-        let hosts = self.hosts.iter().map(|host| host.leftovers());
+        let hosts = self.hosts.iter().flatten().map(HostNode::leftovers);
         let targets = self.targets.iter_mut().map(|target| target.leftovers());
         let left = hosts.chain(targets).filter(|left| !left.is_empty());
         left.collect::<Vec<_>>().join("; ")

@@ -104,6 +104,11 @@ impl Workload {
         self.submitted >= self.options.ranges && self.in_flight.is_empty()
     }
 
+    /// Ranges in flight.
+    pub fn in_flight(&self) -> usize {
+        self.in_flight.len()
+    }
+
     /// Does so many more ranges.
     pub fn extend(&mut self, ranges: u32) {
         self.options.ranges += ranges;
