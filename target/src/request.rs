@@ -205,6 +205,11 @@ impl Slots {
         self.cids.iter().position(|&other| other == cid).map(|index| Slot(index as u32))
     }
 
+    /// All that serves the connection goes, from one moment to the next: nobody will be answered.
+    pub(crate) fn forsake(&mut self) {
+        self.requests.iter_mut().flatten().for_each(|request| request.owed.open = false);
+    }
+
     /// Whether all requests are in a state.
     pub(crate) fn all(&self, state: State) -> bool {
         self.requests.iter().flatten().all(|request| request.state == state)

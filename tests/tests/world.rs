@@ -1,8 +1,8 @@
-//! The simulated world without faults.
+//! The simulated world: without faults, and with many hosts.
 
 use std::time::Duration;
 
-use feedrail_initiator::{ControllerOptions, Grant};
+use feedrail_initiator::{ControllerOptions, Grant, Nsid};
 use feedrail_tests::world::{Disk, TargetOptions, Workload, WorkloadOptions, World};
 use rdma::sim::SimConfig;
 
@@ -29,4 +29,38 @@ fn what_is_written_is_read_and_nothing_is_left() {
     assert_eq!(world.network_stats().packets_retransmitted, 0, "nothing is lost");
     drop(workloads);
     world.expect_clean(Duration::from_secs(10));
+}
+
+#[test]
+fn many_hosts_come_and_go_and_leave_nothing() {
+    let mut world = World::new(7, SimConfig { loss_ppm: 10_000, ..SimConfig::default() });
+    let disk = Disk::memory("disk", 1 << 20);
+    let mut options = TargetOptions { cores: 2, ..TargetOptions::default() };
+    options.limits.pool_bytes = 256 << 10;
+    let target = world.add_target(vec![disk], options);
+    let hosts: Vec<_> = (0..16)
+        .map(|_| world.add_host(ControllerOptions { io_queues: 4, ..ControllerOptions::default() }))
+        .collect();
+    for round in 0..3 {
+        // All at once, and in pairs that end at different times.
+        let subsystem = world.target(target).subsystem();
+        let connecting: Vec<_> =
+            hosts.iter().map(|&host| world.host(host).host.connect(subsystem)).collect();
+        let mut namespaces = Vec::new();
+        for connecting in connecting {
+            let controller = world.run(connecting).expect("there is room for all");
+            let opening = controller.namespace(Nsid(1));
+            namespaces.push(world.run(opening).expect("the namespace exists"));
+        }
+        let reads: Vec<_> = namespaces
+            .iter()
+            .map(|namespace| namespace.read_to_vec(round * 1000 + 1, 200_000))
+            .collect();
+        for read in reads {
+            assert!(world.run(read).expect("a read").iter().all(|&byte| byte == 0));
+        }
+        drop(namespaces);
+        world.expect_clean(Duration::from_secs(60));
+    }
+    assert!(hosts.iter().all(|&host| world.host(host).host.counters().connections_lost == 0));
 }

@@ -46,6 +46,8 @@ pub struct World {
     network: SimNetwork,
     now: Time,
     turns_at_once: u32,
+    /// Nobody had anything to do in the last turn.
+    idle: bool,
     /// Those that vanished leave a gap.
     hosts: Vec<Option<HostNode>>,
     targets: Vec<TargetNode>,
@@ -59,6 +61,7 @@ impl World {
             network: SimNetwork::new(seed, network),
             now: Time::from_nanos(1),
             turns_at_once: 0,
+            idle: false,
             hosts: Vec::new(),
             targets: Vec::new(),
             trace: Trace::default(),
@@ -133,8 +136,9 @@ impl World {
         sum
     }
 
-    /// Lets everybody do what is ready; if that was nothing, time goes on to what happens next. False if
-    /// nothing ever will.
+    /// Lets everybody do what is ready. If that was nothing for the second time time goes on to what happens
+    /// next: in between the caller could look at what came of it, and start something. False if nothing ever
+    /// will happen.
     ///
     /// # Panics
     /// When somebody claims to be busy again and again while no time passes.
@@ -153,11 +157,13 @@ impl World {
                 TargetTurn::SleepUntil(at) => due = earliest(due, at),
             }
         }
-        if !busy {
+        let was_idle = std::mem::replace(&mut self.idle, !busy);
+        if was_idle && !busy {
             let Some(due) = earliest(due, self.network.next_event()) else { return false };
             if due > self.now {
                 self.now = due;
                 self.turns_at_once = 0;
+                self.idle = false;
                 return true;
             }
         }

@@ -300,6 +300,12 @@ impl<P: Provider> RdmaTransport<P> {
     }
 }
 
+impl<P: Provider> Drop for RdmaTransport<P> {
+    fn drop(&mut self) {
+        self.connections.iter_mut().for_each(|(_, connection)| connection.forsake());
+    }
+}
+
 impl<P: Provider> Transport for RdmaTransport<P> {
     fn turn(&mut self, core: &mut Core) -> bool {
         // The bell was answered by the poll group; whatever rang it is looked for here.

@@ -317,6 +317,11 @@ impl<P: Provider> Connection<P> {
         self.operations > 0
     }
 
+    /// The transport goes, commands or not.
+    pub(super) fn forsake(&mut self) {
+        self.slots.forsake();
+    }
+
     /// Frees everything, after its end, once it is not busy.
     pub(super) fn bury(mut self, group: &mut P::Group, core: &mut Core) {
         // From here on no device uses its buffers.
