@@ -31,8 +31,7 @@ const HEADER_BYTES: u64 = size_of::<DiscoveryHeader>() as u64;
 
 pub(crate) async fn discover(host: Arc<Inner>, address: SocketAddr) -> Result<DiscoveryLog, Error> {
     let target = Target { address, nqn: Nqn::DISCOVERY };
-    let options =
-        ControllerOptions { io_queues: 0, keep_alive_ms: 0, ..ControllerOptions::default() };
+    let options = ControllerOptions { io_queues: 0, keep_alive_ms: 0, ..host.controller.clone() };
     let controller = Controller::connect(&host, target, options)?.await?;
     let handle = controller.handle();
     for _ in 0..ATTEMPTS {

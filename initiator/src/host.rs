@@ -99,7 +99,7 @@ impl Host {
         Pending::new(&self.inner, async move { connecting?.await })
     }
 
-    /// Reads the discovery log page of the discovery controller at an address.
+    /// Reads the discovery log page of the discovery controller at an address, within the host's time-outs.
     pub fn discover(&self, address: SocketAddr) -> Pending<Result<DiscoveryLog, Error>> {
         let inner = Arc::clone(&self.inner);
         Pending::new(&self.inner, async move { discovery::discover(inner, address).await })
@@ -332,7 +332,7 @@ pub(crate) struct Inner {
     pub(crate) identity: HostIdentity,
     provider: ProviderKind,
     source: Option<IpAddr>,
-    controller: ControllerOptions,
+    pub(crate) controller: ControllerOptions,
     fixed_device: bool,
     devices: Mutex<Devices>,
     thread: Mutex<Option<JoinHandle<()>>>,

@@ -2,7 +2,9 @@
 
 use std::fs;
 use std::io::Read;
+use std::net::UdpSocket;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use feedrail_tests::process::{
     Bytes, Daemon, DaemonOptions, Outcome, binary, feedrail, loopback_address,
@@ -178,6 +180,18 @@ fn what_does_not_exist_is_one_line() {
     let options = ["-a", &nobody, "-n", "nqn.2026-01.org.example:a", "--timeout", "2000"];
     let line = feedrail(["read"]).args(options).run().failure();
     assert!(line.contains(&nobody), "{line}");
+}
+
+#[test]
+fn somebody_who_never_answers_is_waited_for_as_long_as_asked() {
+    let address = loopback_address();
+    let _silent = UdpSocket::bind((address, 4791)).unwrap();
+    let address = address.to_string();
+    for command in [&["discover"][..], &["list"], &["id-ctrl", "-n", "nqn.2026-01.org.example:a"]] {
+        let program = feedrail(command).args(["-a", &address, "--timeout", "1000"]);
+        let line = program.limit(Duration::from_secs(8)).run().failure();
+        assert!(line.contains(&address), "{line}");
+    }
 }
 
 #[test]
