@@ -8,6 +8,7 @@ use std::io;
 use rdma::{Access, Device, Mem, MemoryRegion, Provider, Sge};
 
 use crate::pages::Pages;
+use crate::queue::Data;
 
 /// Bytes of a chunk: the largest logical block, and the most data of an administrative command.
 pub(crate) const CHUNK_BYTES: usize = 64 << 10;
@@ -54,14 +55,14 @@ impl<P: Provider> BouncePool<P> {
         self.free.push(chunk.0);
     }
 
-    /// The address that a target is given.
-    pub(crate) fn address(&self, chunk: &Chunk) -> u64 {
-        self.pages.address().addr().get() as u64 + (usize::from(chunk.0) * CHUNK_BYTES) as u64
+    /// The first `length` bytes as data of a command.
+    pub(crate) fn data(&self, chunk: &Chunk, length: u32) -> Data<'static, P> {
+        Data::Keyed { address: self.address(chunk), length, rkey: self.region.rkey() }
     }
 
-    /// The key that a target is given.
-    pub(crate) fn rkey(&self) -> u32 {
-        self.region.rkey()
+    /// The address that a target is given.
+    fn address(&self, chunk: &Chunk) -> u64 {
+        self.pages.address().addr().get() as u64 + (usize::from(chunk.0) * CHUNK_BYTES) as u64
     }
 
     /// The first `length` bytes as local memory of a work request.

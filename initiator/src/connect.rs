@@ -218,11 +218,7 @@ impl<P: Provider> Core<P> {
         let Phase::Opening(opening) = &controller.phase else { return };
         let data = match data_bytes {
             0 => Data::None,
-            length => Data::Keyed {
-                address: controller.bounce.address(&opening.chunk),
-                length,
-                rkey: controller.bounce.rkey(),
-            },
+            length => controller.bounce.data(&opening.chunk, length),
         };
         let queue = &mut self.queues[queue as usize];
         self.pushed = true;

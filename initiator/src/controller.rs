@@ -113,7 +113,7 @@ pub(crate) struct Controller<P: Provider> {
     /// Ranges with commands to issue.
     pub(crate) ready: VecDeque<usize>,
     /// Edge blocks that were read and modified, and are to be written.
-    pub(crate) modified: VecDeque<Modified>,
+    pub(crate) modified: VecDeque<Piece>,
     /// Writes that share a block with another one in progress.
     pub(crate) blocked: VecDeque<usize>,
     /// Ranges that are tried again at a later time.
@@ -227,12 +227,24 @@ pub(crate) struct ActiveWrite {
     pub(crate) aligned: bool,
 }
 
-/// The second half of writing a partial block: the chunk holds the block with the caller's bytes in it.
-pub(crate) struct Modified {
+/// A command of a range.
+pub(crate) struct Piece {
     pub(crate) op: usize,
+    /// First byte of the range that it covers.
     pub(crate) start: u64,
     pub(crate) step: Step,
-    pub(crate) chunk: Chunk,
+    /// Where its blocks go if not straight to the caller's memory.
+    pub(crate) chunk: Option<Chunk>,
+    pub(crate) stage: Stage,
+}
+
+/// Which command of its blocks a [`Piece`] is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stage {
+    /// The only one, or the one that writes.
+    Transfer,
+    /// Reads the blocks that a partial write is to modify.
+    Fetch,
 }
 
 /// A command that is not part of a range, with at most a chunk of data.
@@ -279,13 +291,7 @@ pub(crate) struct RawReply {
 /// What the core is to do when a command finishes.
 pub(crate) enum Task {
     /// Part of a range.
-    Step {
-        op: usize,
-        start: u64,
-        step: Step,
-        chunk: Option<Chunk>,
-        stage: Stage,
-    },
+    Piece(Piece),
     /// A command of its own.
     Raw {
         promise: Promise<RawReply>,
@@ -299,15 +305,6 @@ pub(crate) enum Task {
     /// The command that it names ends by itself, aborted or not.
     Abort,
     Shutdown,
-}
-
-/// Which command of a [`Task::Step`] it is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Stage {
-    /// The only one, or the one that writes.
-    Transfer,
-    /// Reads the blocks that a partial write is to modify.
-    Fetch,
 }
 
 impl<P: Provider> Controller<P> {

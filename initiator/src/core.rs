@@ -305,9 +305,8 @@ impl<P: Provider> Core<P> {
         outbox: &mut Outbox,
     ) {
         match task {
-            Task::Step { op, start, step, chunk, stage } => {
-                let status = cqe.status();
-                self.finish_step(now, controller, op, start, step, chunk, stage, status, outbox);
+            Task::Piece(piece) => {
+                self.finish_piece(now, controller, piece, cqe.status(), outbox);
             }
             Task::Raw { promise, chunk, to_host, .. } => {
                 self.finish_raw(controller, promise, chunk, to_host, &cqe, outbox);

@@ -6,8 +6,7 @@ use nvme_proto::nvm::Io;
 use nvme_proto::{LbaRange, NvmCommand, Sqe, Status};
 use rdma::{Access, Device, Provider, Sge, Time};
 
-use crate::bounce::Chunk;
-use crate::controller::{ActiveWrite, Controller, Modified, Phase, Stage, Task};
+use crate::controller::{ActiveWrite, Controller, Phase, Piece, Stage, Task};
 use crate::core::{Core, earliest};
 use crate::error::{Error, ErrorKind};
 use crate::outbox::{Completion, Outbox, RingKey};
@@ -254,7 +253,7 @@ impl<P: Provider> Core<P> {
         op.position += step.length_bytes;
         op.outstanding += 1;
         self.count_step(&step);
-        self.issue_step(now, key, op_key, start, step, chunk, stage, outbox);
+        self.issue_piece(now, key, Piece { op: op_key, start, step, chunk, stage }, outbox);
         Advance::Issued
     }
 
@@ -292,84 +291,62 @@ impl<P: Provider> Core<P> {
     }
 
     /// Pushes a command of a range. A queue has room.
-    #[expect(clippy::too_many_arguments, reason = "the parts of one task")]
-    fn issue_step(
-        &mut self,
-        now: Time,
-        key: usize,
-        op_key: usize,
-        start: u64,
-        step: Step,
-        chunk: Option<Chunk>,
-        stage: Stage,
-        outbox: &mut Outbox,
-    ) {
+    fn issue_piece(&mut self, now: Time, key: usize, piece: Piece, outbox: &mut Outbox) {
         let queue = self.next_io_queue(key).expect("the caller asked for room");
         let queue = &mut self.queues[queue as usize];
         let controller = &self.controllers[key];
-        let op = &self.ops[op_key];
+        let op = &self.ops[piece.op];
         let attached = &controller.namespaces[op.namespace];
-        let span = u64::from(step.blocks) * attached.geometry.block_bytes();
+        let span = u64::from(piece.step.blocks) * attached.geometry.block_bytes();
         let length = u32::try_from(span).expect("a step is shorter than 2^24 bytes");
-        let range = LbaRange { slba: step.slba, blocks: step.blocks };
-        let sqe = sqe(op.direction, stage, attached.nsid, range);
-        let writes = op.is_write() && stage == Stage::Transfer;
+        let range = LbaRange { slba: piece.step.slba, blocks: piece.step.blocks };
+        let sqe = sqe(op.direction, piece.stage, attached.nsid, range);
+        let writes = op.is_write() && piece.stage == Stage::Transfer;
         let in_capsule = writes && length <= queue.in_capsule_bytes();
         self.counters.commands += 1;
         self.counters.in_capsule_writes += u64::from(in_capsule);
+        let address = op.address_of(piece.start);
         let (device, group) = (self.scope.device(), &mut self.group);
-        let grant = op.slice.grant();
-        let address = op.address_of(start);
-        let task = |chunk| Task::Step { op: op_key, start, step, chunk, stage };
-        let result = match chunk {
-            Some(chunk) => {
-                let bounce = &controller.bounce;
-                let data = if in_capsule {
-                    Data::InCapsule(bounce.sge(&chunk, length))
-                } else {
-                    Data::Keyed { address: bounce.address(&chunk), length, rkey: bounce.rkey() }
-                };
-                queue.issue(device, group, sqe, data, task(Some(chunk)))
+        let data = match &piece.chunk {
+            Some(chunk) if in_capsule => {
+                Some(Data::InCapsule(controller.bounce.sge(chunk, length)))
             }
+            Some(chunk) => Some(controller.bounce.data(chunk, length)),
             None if in_capsule => {
-                let sge = Sge { addr: address, length, lkey: op.keys.lkey };
-                queue.issue(device, group, sqe, Data::InCapsule(sge), task(None))
+                Some(Data::InCapsule(Sge { addr: address, length, lkey: op.keys.lkey }))
             }
-            None if grant == Grant::Persistent => {
-                let data = Data::Keyed { address, length, rkey: op.keys.rkey };
-                queue.issue(device, group, sqe, data, task(None))
+            None if op.slice.grant() == Grant::Persistent => {
+                Some(Data::Keyed { address, length, rkey: op.keys.rkey })
             }
+            None => None,
+        };
+        let issued = match data {
+            Some(data) => queue.issue(device, group, sqe, data, Task::Piece(piece)),
             None => {
                 let access = if writes { Access::REMOTE_READ } else { Access::REMOTE_WRITE };
-                op.slice
-                    .with_registration(&self.scope, |region| {
-                        let data = Data::Window { region, address, length, access };
-                        queue.issue(device, group, sqe, data, task(None))
-                    })
-                    .expect("the slice was registered when it was submitted")
+                let issue = |region: &P::Region| {
+                    let data = Data::Window { region, address, length, access };
+                    queue.issue(device, group, sqe, data, Task::Piece(piece))
+                };
+                let issued = op.slice.with_registration(&self.scope, issue);
+                issued.expect("the slice was registered when it was submitted")
             }
         };
         self.pushed = true;
-        if let Err((error, task)) = result {
-            if let Task::Step { chunk, .. } = task {
-                self.return_step(key, op_key, chunk, outbox);
-            }
+        if let Err((error, task)) = issued {
+            self.interrupt(key, task, outbox);
             self.end_association(now, key, error.into(), outbox);
         }
     }
 
-    /// Takes back what a command held that went down with its association, or could not be pushed.
-    pub(crate) fn return_step(
-        &mut self,
-        key: usize,
-        op: usize,
-        chunk: Option<Chunk>,
-        outbox: &mut Outbox,
-    ) {
-        if let Some(chunk) = chunk {
+    /// Takes back what a command held that went down with its association, or could not be pushed: its range
+    /// starts over in the next.
+    pub(crate) fn return_piece(&mut self, key: usize, piece: Piece, outbox: &mut Outbox) {
+        if let Some(chunk) = piece.chunk {
             self.controllers[key].bounce.release(chunk);
         }
-        self.interrupt_step(key, op, outbox);
+        self.ops[piece.op].trouble.get_or_insert(Trouble::Again(Time::ZERO));
+        self.piece_done(key, piece.op, outbox);
     }
 
     /// Writes blocks of which the caller's part was filled in.
@@ -377,81 +354,66 @@ impl<P: Provider> Core<P> {
         &mut self,
         now: Time,
         key: usize,
-        modified: Modified,
+        piece: Piece,
         outbox: &mut Outbox,
-    ) -> Result<(), Modified> {
-        if self.ops[modified.op].trouble.is_some() {
-            self.controllers[key].bounce.release(modified.chunk);
-            self.step_done(key, modified.op, outbox);
-            return Ok(());
+    ) -> Result<(), Piece> {
+        if self.ops[piece.op].trouble.is_some() {
+            self.return_piece(key, piece, outbox);
+        } else if self.has_io_room(key) {
+            self.issue_piece(now, key, piece, outbox);
+        } else {
+            return Err(piece);
         }
-        if !self.has_io_room(key) {
-            return Err(modified);
-        }
-        let Modified { op, start, step, chunk } = modified;
-        self.issue_step(now, key, op, start, step, Some(chunk), Stage::Transfer, outbox);
         Ok(())
     }
 
     /// A command of a range finished.
-    #[expect(clippy::too_many_arguments, reason = "the parts of one task")]
-    pub(crate) fn finish_step(
+    pub(crate) fn finish_piece(
         &mut self,
         now: Time,
         key: usize,
-        op_key: usize,
-        start: u64,
-        step: Step,
-        chunk: Option<Chunk>,
-        stage: Stage,
+        piece: Piece,
         status: Status,
         outbox: &mut Outbox,
     ) {
-        let chunk = match (chunk, status.is_success()) {
-            (Some(chunk), true) => self.use_chunk(key, op_key, start, step, chunk, stage),
-            (chunk, _) => chunk,
-        };
-        let controller = &mut self.controllers[key];
-        if let Some(chunk) = chunk {
-            controller.bounce.release(chunk);
-        } else if stage == Stage::Fetch && status.is_success() {
-            // The chunk went on to the second command.
-            return;
+        if status.is_success() && piece.stage == Stage::Fetch {
+            return self.modify(key, piece);
         }
-        if !status.is_success() {
+        let op_key = piece.op;
+        if status.is_success() {
+            self.deliver(key, &piece);
+        } else {
             self.note_failure(now, key, op_key, status);
         }
-        self.step_done(key, op_key, outbox);
+        if let Some(chunk) = piece.chunk {
+            self.controllers[key].bounce.release(chunk);
+        }
+        self.piece_done(key, op_key, outbox);
     }
 
-    /// Moves bytes between a chunk and the caller's memory. Returns the chunk unless it is needed further.
-    fn use_chunk(
-        &mut self,
-        key: usize,
-        op_key: usize,
-        start: u64,
-        step: Step,
-        chunk: Chunk,
-        stage: Stage,
-    ) -> Option<Chunk> {
-        let op = &mut self.ops[op_key];
-        let controller = &mut self.controllers[key];
-        let part = op.part(start, step.length_bytes);
-        let Place::Bounce { skip_bytes } = step.place else { return Some(chunk) };
-        // Less than a block, which is at most a chunk.
-        let skip = skip_bytes as usize;
-        match (op.direction, stage) {
-            (Direction::Read, _) => {
-                controller.bounce.copy_out(&chunk, skip, &mut op.slice[part]);
-                Some(chunk)
-            }
-            (Direction::Write { .. }, Stage::Fetch) => {
-                controller.bounce.copy_in(&chunk, skip, &op.slice[part]);
-                controller.modified.push_back(Modified { op: op_key, start, step, chunk });
-                None
-            }
-            (Direction::Write { .. }, Stage::Transfer) => Some(chunk),
+    /// Copies what was read through a chunk to the caller's memory.
+    fn deliver(&mut self, key: usize, piece: &Piece) {
+        let op = &mut self.ops[piece.op];
+        if let (Place::Bounce { skip_bytes }, Some(chunk), Direction::Read) =
+            (piece.step.place, &piece.chunk, op.direction)
+        {
+            let part = op.part(piece.start, piece.step.length_bytes);
+            // Less than a block, which is at most a chunk.
+            let skip = skip_bytes as usize;
+            self.controllers[key].bounce.copy_out(chunk, skip, op.slice.part_mut(part));
         }
+    }
+
+    /// Puts the caller's bytes into the blocks that were read, which are to be written then.
+    fn modify(&mut self, key: usize, piece: Piece) {
+        let op = &self.ops[piece.op];
+        let controller = &mut self.controllers[key];
+        if let (Place::Bounce { skip_bytes }, Some(chunk)) = (piece.step.place, &piece.chunk) {
+            let part = op.part(piece.start, piece.step.length_bytes);
+            // Less than a block, which is at most a chunk.
+            controller.bounce.copy_in(chunk, skip_bytes as usize, &op.slice[part]);
+        }
+        controller.modified.push_back(Piece { stage: Stage::Transfer, ..piece });
     }
 
     fn note_failure(&mut self, now: Time, key: usize, op_key: usize, status: Status) {
@@ -472,7 +434,7 @@ impl<P: Provider> Core<P> {
     }
 
     /// One command less is outstanding.
-    fn step_done(&mut self, key: usize, op_key: usize, outbox: &mut Outbox) {
+    fn piece_done(&mut self, key: usize, op_key: usize, outbox: &mut Outbox) {
         self.ops[op_key].outstanding -= 1;
         if self.settle(key, op_key) {
             self.finish(op_key, outbox);
@@ -534,12 +496,6 @@ impl<P: Provider> Core<P> {
             attached.writes.push(ActiveWrite { op: op_key, blocks, aligned });
         }
         op.locked
-    }
-
-    /// A command of a range went down with its association: the range starts over in the next.
-    pub(crate) fn interrupt_step(&mut self, key: usize, op_key: usize, outbox: &mut Outbox) {
-        self.ops[op_key].trouble.get_or_insert(Trouble::Again(Time::ZERO));
-        self.step_done(key, op_key, outbox);
     }
 
     /// Fails all ranges of a controller.

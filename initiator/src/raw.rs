@@ -79,10 +79,7 @@ impl<P: Provider> Core<P> {
         }
         let to_host = if matches!(data, RawData::ToHost { .. }) { length } else { 0 };
         let data = match &chunk {
-            Some(chunk) => {
-                let address = controller.bounce.address(chunk);
-                Data::Keyed { address, length, rkey: controller.bounce.rkey() }
-            }
+            Some(chunk) => controller.bounce.data(chunk, length),
             None => Data::None,
         };
         let queue = &mut self.queues[queue as usize];

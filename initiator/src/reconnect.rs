@@ -85,7 +85,7 @@ impl<P: Provider> Core<P> {
             self.interrupt(key, task, outbox);
         }
         while let Some(modified) = self.controllers[key].modified.pop_front() {
-            self.return_step(key, modified.op, Some(modified.chunk), outbox);
+            self.return_piece(key, modified, outbox);
         }
         let controller = &mut self.controllers[key];
         if let Phase::Opening(_) = controller.phase
@@ -99,7 +99,7 @@ impl<P: Provider> Core<P> {
     /// A command went down with its association.
     pub(crate) fn interrupt(&mut self, key: usize, task: Task, outbox: &mut Outbox) {
         match task {
-            Task::Step { op, chunk, .. } => self.return_step(key, op, chunk, outbox),
+            Task::Piece(piece) => self.return_piece(key, piece, outbox),
             Task::Raw { promise, chunk, .. } => {
                 let controller = &mut self.controllers[key];
                 if let Some(chunk) = chunk {
@@ -211,7 +211,7 @@ impl<P: Provider> Core<P> {
         let commands: Vec<admin::Abort> = queues
             .map(|&queue| &self.queues[queue as usize])
             .flat_map(|queue| queue.awaiting().map(|(cid, task)| (queue.qid(), cid, task)))
-            .filter(|(_, _, task)| matches!(task, Task::Step { op: other, .. } if *other == op))
+            .filter(|(_, _, task)| matches!(task, Task::Piece(piece) if piece.op == op))
             .map(|(sqid, cid, _)| admin::Abort { sqid, cid })
             .collect();
         for abort in commands {

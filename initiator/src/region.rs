@@ -5,7 +5,7 @@ use std::any::Any;
 use std::fmt;
 use std::io;
 use std::mem;
-use std::ops::{Deref, DerefMut};
+use std::ops::{Deref, DerefMut, Range};
 use std::ptr::NonNull;
 use std::slice;
 use std::sync::{Arc, PoisonError, RwLock, Weak};
@@ -166,6 +166,20 @@ impl RegionSlice {
     /// The address of the first byte, as work requests name it.
     pub(crate) fn address(&self) -> u64 {
         self.region.address.addr().get() as u64 + self.offset as u64
+    }
+
+    /// A part of the slice, while commands may be in flight for other parts.
+    ///
+    /// # Panics
+    /// If it is not within the slice.
+    pub(crate) fn part_mut(&mut self, part: Range<usize>) -> &mut [u8] {
+        assert!(part.start <= part.end && part.end <= self.length, "a part of the slice");
+        // SAFETY: within the slice (checked), which is borrowed exclusively; the reference covers no byte
+        // outside the part.
+        unsafe {
+            let address = self.region.address.as_ptr().add(self.offset + part.start);
+            slice::from_raw_parts_mut(address, part.len())
+        }
     }
 
     /// Keys for a device, registering the memory if this is its first use there.
