@@ -365,6 +365,10 @@ impl<P: Provider> Engine for Core<P> {
                     deadline => Turn::SleepUntil(deadline),
                 };
             }
+            if outbox.has_errands() {
+                // Somebody waits for a result that is there.
+                return Turn::Busy;
+            }
         }
         Turn::Busy
     }

@@ -209,64 +209,77 @@ impl Shared {
     /// Drives until the caller's future is to be polled; `false` when the deadline comes first.
     fn drive_until_notified(&self, parker: &Parker, deadline: Option<Time>) -> bool {
         loop {
+            let sleeper = self.claim_sleep();
+            if sleeper {
+                // Before the turn, so that what comes after it wakes us.
+                self.arm();
+            }
             let now = system_now();
             let turn = self.turn(now);
-            if parker.notified.swap(false, Ordering::SeqCst) {
-                return true;
-            }
-            if deadline.is_some_and(|deadline| deadline <= now) {
-                return false;
-            }
-            match turn {
-                Turn::Busy => {}
-                Turn::SleepUntil(due) if self.claim_sleep(earliest(due, deadline)) => {
-                    self.sleep_as_caller(parker, deadline);
+            let over = deadline.is_some_and(|deadline| deadline <= now);
+            let notified = parker.notified.swap(false, Ordering::SeqCst);
+            if let Turn::SleepUntil(due) = turn
+                && !(notified || over)
+            {
+                let until = earliest(due, deadline);
+                match sleeper {
+                    true => self.sleep_as_caller(parker, until, now),
+                    false => self.park(parker, until, now),
                 }
-                Turn::SleepUntil(_) => {
-                    match deadline {
-                        Some(deadline) => thread::park_timeout(deadline - now),
-                        None => thread::park(),
-                    }
-                    self.lock().parked.retain(|thread| thread.id() != parker.thread.id());
-                }
+            }
+            if sleeper {
+                self.lock().sleeping_until = None;
+            }
+            if notified || over {
+                return notified;
             }
         }
     }
 
-    /// Becomes the caller that sleeps on the descriptors; if there is one already, gets in line to be woken by
-    /// it, and sees that it does not sleep too long.
-    fn claim_sleep(&self, deadline: Option<Time>) -> bool {
+    /// Becomes the caller that sleeps on the descriptors, unless there is one.
+    fn claim_sleep(&self) -> bool {
         let mut state = self.lock();
-        let Some(until) = state.sleeping_until else {
-            state.sleeping_until = Some(deadline);
-            return true;
-        };
-        state.parked.push(thread::current());
-        let sooner = deadline.is_some_and(|own| until.is_none_or(|until| own < until));
-        drop(state);
-        if sooner {
-            self.interrupt();
+        let free = state.sleeping_until.is_none();
+        if free {
+            // It does not sleep yet, and will have turned the cores before it does.
+            state.sleeping_until = Some(Some(Time::ZERO));
         }
-        false
+        free
     }
 
-    fn sleep_as_caller(&self, parker: &Parker, deadline: Option<Time>) {
-        self.arm();
-        let now = system_now();
-        let turn = self.turn(now);
+    fn sleep_as_caller(&self, parker: &Parker, until: Option<Time>, now: Time) {
         parker.sleeping.store(true, Ordering::SeqCst);
-        if let Turn::SleepUntil(due) = turn
-            && !parker.notified.load(Ordering::SeqCst)
-        {
-            let deadline = earliest(due, deadline);
-            self.lock().sleeping_until = Some(deadline);
-            if self.wait_for_events(deadline, now) {
-                self.drain_interrupt();
-            }
+        let mut interrupted = false;
+        if !parker.notified.load(Ordering::SeqCst) {
+            let mut state = self.lock();
+            // Another thread may have turned the cores since.
+            let until = earliest(until, state.due);
+            state.sleeping_until = Some(until);
+            drop(state);
+            interrupted = self.wait_for_events(until, now);
         }
         parker.sleeping.store(false, Ordering::SeqCst);
+        if interrupted {
+            self.drain_interrupt();
+        }
         self.acknowledge();
-        self.lock().sleeping_until = None;
+    }
+
+    /// Waits to be woken by the caller that sleeps on the descriptors, and sees that it does not sleep too
+    /// long.
+    fn park(&self, parker: &Parker, until: Option<Time>, now: Time) {
+        let mut state = self.lock();
+        let Some(sleeper_until) = state.sleeping_until else { return };
+        state.parked.push(parker.thread.clone());
+        drop(state);
+        if until.is_some_and(|own| sleeper_until.is_none_or(|theirs| own < theirs)) {
+            self.interrupt();
+        }
+        match until {
+            Some(until) => thread::park_timeout(until - now),
+            None => thread::park(),
+        }
+        self.lock().parked.retain(|thread| thread.id() != parker.thread.id());
     }
 
     /// Sleeps until something is to do or the deadline; says whether it was interrupted.
@@ -294,7 +307,11 @@ impl Shared {
             let now = system_now();
             let mut interrupted = false;
             if let Turn::SleepUntil(deadline) = self.turn(now) {
-                self.lock().thread_sleeps_until = Some(deadline);
+                let mut state = self.lock();
+                // Another thread may have turned the cores since.
+                let deadline = earliest(deadline, state.due);
+                state.thread_sleeps_until = Some(deadline);
+                drop(state);
                 interrupted = self.wait_for_events(deadline, now);
             }
             let mut state = self.lock();
