@@ -193,10 +193,15 @@ impl Responder {
         counters: &mut Counters,
         out: &mut Transmit,
     ) -> Result<bool, Refusal> {
-        if let Some(reply) = self.replies.front_mut() {
+        while let Some(reply) = self.replies.front_mut() {
             let aeth = Aeth { syndrome: Syndrome::ACK, msn: self.msn };
             let psn = reply.next;
             if reply.emit(qpn, self.peer, self.mtu, aeth, memory, out).is_err() {
+                // The peer has had its answer, so the memory may rightly be closed by now.
+                if reply.repeated {
+                    self.replies.pop();
+                    continue;
+                }
                 self.replies.clear();
                 let code = NakCode::REMOTE_ACCESS;
                 let answer = Answer::Nak(psn, Syndrome::Nak(code));

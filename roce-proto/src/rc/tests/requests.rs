@@ -41,6 +41,18 @@ impl Responder {
 
     /// Hands over several packets at once; returns the acknowledgements.
     fn take_all(&mut self, packets: &[(u32, Message, usize)]) -> Vec<(u32, Syndrome)> {
+        self.give(packets);
+        self.pair.turn();
+        let answers = self.pair.acknowledgements[self.answered..]
+            .iter()
+            .map(|(_, psn, syndrome)| (psn.since(Psn::new(START)), *syndrome));
+        let answers = answers.collect();
+        self.answered = self.pair.acknowledgements.len();
+        answers
+    }
+
+    /// Hands over several packets; what they cause has not left yet.
+    fn give(&mut self, packets: &[(u32, Message, usize)]) {
         for (psn, message, length) in packets {
             let mut bth = Bth::new(qpn(0), Psn::new(START).plus(*psn));
             bth.ack_request = true;
@@ -51,13 +63,6 @@ impl Responder {
             let now = self.pair.now;
             self.pair.ends[1].deliver(now, &datagram);
         }
-        self.pair.turn();
-        let answers = self.pair.acknowledgements[self.answered..]
-            .iter()
-            .map(|(_, psn, syndrome)| (psn.since(Psn::new(START)), *syndrome));
-        let answers = answers.collect();
-        self.answered = self.pair.acknowledgements.len();
-        answers
     }
 
     fn completions(&self) -> Vec<Completion> {
@@ -128,6 +133,20 @@ fn one_complaint_for_each_gap() {
     let answers = responder.take_all(&[(1, write, 4), (3, write, 4), (2, write, 4)]);
     assert_eq!(answers, [(2, Syndrome::ACK)]);
     assert_eq!(responder.pair.ends[1].qps[0].counters().sequence_naks_sent, 2);
+}
+
+#[test]
+fn memory_that_is_closed_once_a_read_was_answered_is_no_offence() {
+    let mut responder = Responder::new();
+    responder.pair.ends[1].memory.open(0x77, 0, 2 * MTU, ALL);
+    let read = Message::ReadRequest(Reth { rkey: 0x77, ..reth(0, 2 * MTU) });
+    responder.take(0, read, 0);
+    // A duplicate comes late: its answer is not sent yet when the memory is closed.
+    responder.give(&[(0, read, 0)]);
+    responder.pair.ends[1].memory.close(0x77);
+    let write = Message::WriteOnly(reth(3000, 4), None);
+    assert_eq!(responder.take(2, write, 4), [(2, Syndrome::ACK)]);
+    assert_eq!(responder.pair.ends[1].qps[0].state(), State::ReadyToSend);
 }
 
 #[test]
