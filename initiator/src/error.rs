@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use nvme_proto::{Nqn, Nsid, Status};
+use nvme_proto::{ConnectStatus, Nqn, Nsid, Status};
 
 /// A subsystem at an address: what a host connects to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -151,7 +151,7 @@ pub enum ErrorKind {
     #[error("{0}")]
     Status(Status),
     /// The controller answered Connect with an error status.
-    #[error("connect refused: {status}{hint}")]
+    #[error("connect refused: {}{hint}", ConnectStatus(*status))]
     ConnectRefused {
         /// The status.
         status: Status,

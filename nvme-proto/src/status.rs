@@ -249,7 +249,24 @@ statuses! {
 
 impl fmt::Display for Status {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.name() {
+        self.write(f, self.name())
+    }
+}
+
+/// A status as the answer to Connect: some of its codes mean something else for I/O commands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ConnectStatus(pub Status);
+
+impl fmt::Display for ConnectStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let both = self.0.name();
+        self.0.write(f, both.map(|both| both.split_once(" (").map_or(both, |(name, _)| name)))
+    }
+}
+
+impl Status {
+    fn write(self, f: &mut fmt::Formatter<'_>, name: Option<&str>) -> fmt::Result {
+        match name {
             Some(name) => f.write_str(name)?,
             None => write!(f, "{}, code {:#04x}", self.code_type(), self.code())?,
         }
@@ -283,6 +300,13 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn an_answer_to_connect_has_one_reading() {
+        let text = format!("{}", ConnectStatus(Status::CONNECT_INVALID_PARAMETERS.with_dnr()));
+        assert_eq!(text, "Connect Invalid Parameters (SCT 0x1 SC 0x82 DNR)");
+        assert!(format!("{}", Status::CONNECT_INVALID_PARAMETERS).contains("Read Only Range"));
+    }
 
     #[test]
     fn numbers_and_names_are_distinct() {

@@ -1,3 +1,5 @@
+//! Tests of the packet formats.
+
 use alloc::vec;
 use alloc::vec::Vec;
 use core::net::{Ipv4Addr, Ipv6Addr, SocketAddr};

@@ -1,3 +1,5 @@
+//! Tests of the region and window table.
+
 use proptest::prelude::*;
 
 use super::*;

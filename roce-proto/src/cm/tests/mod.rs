@@ -1,3 +1,5 @@
+//! Tests of the connection manager.
+
 mod flood;
 mod messages;
 mod pair;

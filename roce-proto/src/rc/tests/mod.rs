@@ -1,3 +1,5 @@
+//! Tests of the queue pair.
+
 mod errors;
 mod faults;
 mod fuzz;

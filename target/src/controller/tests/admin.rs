@@ -57,6 +57,7 @@ fn the_controller_is_one_that_linux_accepts() {
     assert_eq!(id.in_capsule_bytes(), 4096);
     assert_eq!(id.max_transfer_bytes(0), Some(65_536));
     assert!(id.sgls.keyed() && id.sgls.offset() && id.sgls.supported() == 1);
+    assert!(id.sgls.longer_than_data(), "Linux sends such for Dataset Management");
     assert!(id.cmic.multiple_controllers() && !id.cmic.ana());
     assert_eq!((id.sqes, id.cqes, id.nn.get()), (0x66, 0x44, 3));
     assert!(id.mnan.get() <= id.nn.get());
