@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use nvme_proto::Cntlid;
+use nvme_proto::{Cntlid, HostId};
 
 use crate::chatter::Chatter;
 use crate::controller::{CloseReason, Controller, NewController, new_controller};
@@ -25,6 +25,7 @@ pub struct Registry {
     /// By [`NamespaceIndex`].
     namespaces: Vec<Arc<Namespace>>,
     associations: Mutex<Associations>,
+    lingering: Mutex<Vec<(HostId, Arc<Subsystem>)>>,
     stopping: AtomicBool,
     peer_errors: PeerErrorTable,
     chatter: Chatter,
@@ -52,6 +53,7 @@ impl Registry {
             subsystems,
             namespaces,
             associations: Mutex::new(Associations { live: BTreeMap::new(), next: CNTLID_FIRST }),
+            lingering: Mutex::default(),
             stopping: AtomicBool::new(false),
             peer_errors: PeerErrorTable::default(),
             chatter: Chatter::default(),
@@ -110,6 +112,22 @@ impl Registry {
         self.associations().live.remove(&cntlid.0);
     }
 
+    /// Says that storage still works for an ended connection of a host, until the result is dropped.
+    pub(crate) fn linger(self: &Arc<Self>, host: HostId, subsystem: &Arc<Subsystem>) -> Lingering {
+        self.lingering().push((host, Arc::clone(subsystem)));
+        Lingering { registry: Arc::clone(self), host, subsystem: Arc::clone(subsystem) }
+    }
+
+    /// Whether storage still works for ended connections of a host to a subsystem. A write among that could
+    /// undo what the host writes next, so its next association has to wait.
+    pub(crate) fn is_lingering(&self, host: HostId, subsystem: &Arc<Subsystem>) -> bool {
+        self.lingering().iter().any(|(h, s)| *h == host && Arc::ptr_eq(s, subsystem))
+    }
+
+    fn lingering(&self) -> MutexGuard<'_, Vec<(HostId, Arc<Subsystem>)>> {
+        self.lingering.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Ends every association and admits no new one.
     pub fn stop(&self) {
         self.stopping.store(true, Ordering::Release);
@@ -143,6 +161,25 @@ impl Registry {
 
     fn associations(&self) -> MutexGuard<'_, Associations> {
         self.associations.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// An ended connection for which storage still works.
+#[derive(Debug)]
+pub struct Lingering {
+    registry: Arc<Registry>,
+    host: HostId,
+    subsystem: Arc<Subsystem>,
+}
+
+impl Drop for Lingering {
+    fn drop(&mut self) {
+        let mut all = self.registry.lingering();
+        let this =
+            |(h, s): &(HostId, Arc<Subsystem>)| *h == self.host && Arc::ptr_eq(s, &self.subsystem);
+        if let Some(at) = all.iter().position(this) {
+            all.swap_remove(at);
+        }
     }
 }
 

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
-use std::os::unix::process::CommandExt;
+use std::os::unix::process::{CommandExt, parent_id};
 use std::path::Path;
 use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
@@ -32,6 +32,9 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// Runs the target daemon in this process
 #[derive(Args, Debug)]
 pub(crate) struct TargetProcess {
+    /// The process to end with
+    #[arg(long)]
+    parent: u32,
     /// Arguments of feedrail-target
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     arguments: Vec<OsString>,
@@ -41,6 +44,10 @@ impl TargetProcess {
     pub(crate) fn run(self) -> ExitCode {
         // If the demo is killed it cannot clean up, so its target must notice by itself.
         let _ = rustix::process::set_parent_process_death_signal(Some(Signal::TERM));
+        // It may be gone already, and then no signal comes.
+        if parent_id() != self.parent {
+            return ExitCode::FAILURE;
+        }
         let arguments = [OsString::from("feedrail-target")].into_iter().chain(self.arguments);
         feedrail_target::daemon::main_with_args(arguments)
     }
@@ -149,7 +156,8 @@ fn spawn(file: &Path, address: SocketAddr, provider: Provider, verbose: u8) -> R
     let program = std::env::current_exe().context("cannot find this program to start it again")?;
     let mut command = Command::new(program);
     command
-        .args(["target", "--listen", &address.to_string(), "--provider", provider.name()])
+        .args(["target", "--parent", &std::process::id().to_string(), "--"])
+        .args(["--listen", &address.to_string(), "--provider", provider.name()])
         .arg(file)
         // Ctrl-C is for the demo alone, which then ends its target in order.
         .process_group(0)

@@ -181,6 +181,9 @@ fn make_association(
         if !subsystem.allows(&host.nqn) {
             return Err(Status::CONNECT_INVALID_HOST.with_dnr().into());
         }
+        if queue.registry.is_lingering(host.id, subsystem) {
+            return Err(Status::CONNECT_CONTROLLER_BUSY.into());
+        }
         Kind::Nvm(Arc::clone(subsystem))
     };
     let new = NewController {

@@ -17,7 +17,7 @@ use super::{Controller, admin, error_log, fabrics, io};
 use crate::backend::BackendError;
 use crate::limits::{CONNECT_TIMEOUT, ENABLE_TIMEOUT};
 use crate::port::Port;
-use crate::registry::Registry;
+use crate::registry::{Lingering, Registry};
 
 /// A connection that the transport accepted.
 #[derive(Debug)]
@@ -239,6 +239,13 @@ impl Queue {
         if let State::Live(live) = &self.state {
             live.controller.answer_abort(abort.asked_by, aborted);
         }
+    }
+
+    /// For an owner whose storage still works on commands of this queue when its connection ends: to be dropped
+    /// when that is over. Until then the host gets no new association.
+    pub fn linger(&self) -> Option<Lingering> {
+        let controller = self.controller()?;
+        Some(self.registry.linger(controller.host.id, controller.subsystem()?))
     }
 
     /// The connection is gone. Every association ends with its first queue, except that one queue may leave

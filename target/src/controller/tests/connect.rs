@@ -28,6 +28,26 @@ fn the_response_names_the_controller() {
 }
 
 #[test]
+fn a_host_waits_for_what_storage_still_does_for_it() {
+    let registry = registry();
+    let (line, _) = admin(&registry, Time::ZERO);
+    let lingering = line.queue.linger().expect("connected");
+    line.queue.close(Time::ZERO);
+
+    let command = connect_command(0);
+    let data = connect_data(Cntlid::DYNAMIC);
+    let cqe = Line::new(&registry, 0, Time::ZERO).connect(&command, &data);
+    assert!(cqe.status().is(Status::CONNECT_CONTROLLER_BUSY), "{:?}", cqe.status());
+    assert!(!cqe.status().do_not_retry());
+    let other = with(&data, |data| data.hostid = HostId([9; 16]));
+    let cqe = Line::new(&registry, 0, Time::ZERO).connect(&command, &other);
+    assert!(cqe.status().is_success(), "{:?}", cqe.status());
+
+    drop(lingering);
+    assert!(Line::new(&registry, 0, Time::ZERO).connect(&command, &data).status().is_success());
+}
+
+#[test]
 fn wrong_admin_connects_get_the_status_and_the_place() {
     let registry = registry();
     let mut line = Line::new(&registry, 0, Time::ZERO);

@@ -20,6 +20,7 @@ use super::negotiation::Negotiated;
 use super::work_id::{WorkId, WorkKind};
 use crate::controller::{Abort, Accepted, CloseReason, Event, Queue};
 use crate::poll_group::Core;
+use crate::registry::Lingering;
 use crate::request::{Receive, Slot, Slots, State};
 use crate::transport::RequestKey;
 
@@ -47,6 +48,8 @@ pub(super) struct Connection<P: Provider> {
     send_entries_left: u32,
     /// Operations that storage still works on.
     operations: u32,
+    /// After its end, while there are any.
+    lingering: Option<Lingering>,
     /// The host said goodbye: end when the last response was sent.
     leaving: bool,
 }
@@ -151,6 +154,7 @@ impl<P: Provider> Connection<P> {
             fetches_left: negotiated.initiator_depth.into(),
             send_entries_left: desk.group.granted(qp).send_wr.min(negotiated.send_entries()),
             operations: 0,
+            lingering: None,
             leaving: false,
         }
     }
@@ -303,6 +307,9 @@ impl<P: Provider> Connection<P> {
                 desk.core.storage().cancel(operation);
             }
         }
+        if self.is_busy() {
+            self.lingering = queue.linger();
+        }
         queue.close(desk.core.now);
     }
 
@@ -310,6 +317,9 @@ impl<P: Provider> Connection<P> {
     pub(super) fn operation_over(&mut self, slot: u32) {
         self.slots.get(Slot(slot)).operation = None;
         self.operations -= 1;
+        if !self.is_busy() {
+            self.lingering = None;
+        }
     }
 
     /// Whether storage still uses its memory.
