@@ -27,5 +27,5 @@ for provider in ${PROVIDERS:-soft}; do
         dd if=/dev/zero of="$(block_device 1)" bs=4096 count=1 oflag=direct
     nvme disconnect -n "$NQN" || fail "disconnect"
     target_stop
-    rm -f /disk/*
+    rm -f /disk/a.img /disk/b.bin
 done
