@@ -98,7 +98,7 @@ impl VerbsQp {
             self.flush_sends(lost);
         }
         let (sges, num_sge) = self.sends.copy_sges(wr.sges)?;
-        self.sends.push(send_wr(wr, sges, num_sge)?);
+        self.sends.push(send_wr(wr, sges, num_sge));
         Ok(())
     }
 
@@ -177,7 +177,7 @@ impl Drop for VerbsQp {
     }
 }
 
-fn send_wr(wr: &SendWr<'_>, sg_list: *mut Sge, num_sge: c_int) -> Result<ibv_send_wr, PushError> {
+fn send_wr(wr: &SendWr<'_>, sg_list: *mut Sge, num_sge: c_int) -> ibv_send_wr {
     // SAFETY: all-zero is a valid value of this plain C struct.
     let blank: ibv_send_wr = unsafe { core::mem::zeroed() };
     let mut raw =
@@ -214,7 +214,7 @@ fn send_wr(wr: &SendWr<'_>, sg_list: *mut Sge, num_sge: c_int) -> Result<ibv_sen
             };
         }
     }
-    Ok(raw)
+    raw
 }
 
 /// A C work request that links to the next.
