@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 
 use rdma::soft::{PortChoice, Soft, SoftDevice, SoftOptions};
+use rdma::verbs::{Verbs, VerbsDevice, VerbsOptions};
 use rdma::{Choice, select};
 
 pub use rdma::ProviderKind;
@@ -25,10 +26,16 @@ pub(crate) fn open(
 ) -> Result<Opened, Error> {
     let selection = select(kind, source).map_err(|error| refused(&error))?;
     let engine = match selection.choice {
+        Choice::Verbs => open_verbs(source, host)?,
         Choice::Soft => open_soft(source, host)?,
-        _ => return Err(ErrorKind::Unsupported("the RDMA provider that was selected").into()),
     };
     Ok(Opened { engine, reason: selection.to_string() })
+}
+
+fn open_verbs(source: IpAddr, host: HostIdentity) -> Result<Box<dyn Engine>, Error> {
+    let device =
+        VerbsDevice::open(source, VerbsOptions::default()).map_err(|error| refused(&error))?;
+    Ok(Box::new(Core::<Verbs>::new(device, host)?))
 }
 
 fn open_soft(source: IpAddr, host: HostIdentity) -> Result<Box<dyn Engine>, Error> {

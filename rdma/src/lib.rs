@@ -6,7 +6,7 @@
 //! [`ConnectionManager`] per device.
 //!
 //! [`soft`] is RoCE v2 in userspace over UDP; [`sim`] is the same engine on a simulated network, for tests.
-//! [`roce`] is what the two share. [`verbs`] is RDMA devices through libibverbs; nothing chooses it yet.
+//! [`roce`] is what the two share. [`verbs`] is RDMA devices through libibverbs.
 //! [`select`] says which provider serves an address, and why.
 //!
 //! Nothing here waits or reads a clock. `poll` does all that is ready at `now`; `deadline` says when it

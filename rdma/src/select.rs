@@ -6,6 +6,8 @@ use std::fs;
 use std::net::IpAddr;
 use std::path::Path;
 
+use crate::verbs::{self, VerbsError};
+
 /// Where Linux lists RDMA devices.
 const DEVICES: &str = "/sys/class/infiniband";
 
@@ -59,10 +61,21 @@ pub struct UnknownProvider(String);
 
 /// The provider that serves an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
 pub enum Choice {
+    /// [`crate::verbs`].
+    Verbs,
     /// [`crate::soft`].
     Soft,
+}
+
+impl Choice {
+    /// The provider's name, as users type it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Verbs => ProviderKind::Verbs.name(),
+            Self::Soft => ProviderKind::Soft.name(),
+        }
+    }
 }
 
 /// A choice and its reason.
@@ -76,9 +89,7 @@ pub struct Selection {
 
 impl fmt::Display for Selection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.choice {
-            Choice::Soft => write!(f, "soft: {}", self.reason),
-        }
+        write!(f, "{}: {}", self.choice.name(), self.reason)
     }
 }
 
@@ -86,34 +97,42 @@ impl fmt::Display for Selection {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SelectError {
-    /// What was asked for is not to be had.
-    #[error("the verbs provider is not part of this build ({devices}): use soft or auto")]
-    NoVerbs {
-        /// What RDMA devices there are, in words.
-        devices: String,
-    },
+    /// Verbs were asked for and are not to be had.
+    #[error("the verbs provider cannot serve this address, use soft or auto: {0}")]
+    NoVerbs(String),
 }
 
-/// Chooses the provider for the local address `_address`.
+/// Chooses the provider for a local address.
 ///
 /// # Errors
 /// The provider that was asked for can not serve it.
-pub fn select(kind: ProviderKind, _address: IpAddr) -> Result<Selection, SelectError> {
-    choose(kind, &devices(Path::new(DEVICES)))
+pub fn select(kind: ProviderKind, address: IpAddr) -> Result<Selection, SelectError> {
+    if kind == ProviderKind::Soft {
+        return Ok(Selection { choice: Choice::Soft, reason: "as asked for".to_owned() });
+    }
+    choose(kind, &devices(Path::new(DEVICES)), || verbs::device_for(address))
 }
 
-fn choose(kind: ProviderKind, devices: &Devices) -> Result<Selection, SelectError> {
-    let reason = match (kind, devices) {
-        (ProviderKind::Soft, _) => "as asked for".to_owned(),
-        (ProviderKind::Verbs, _) => {
-            return Err(SelectError::NoVerbs { devices: devices.to_string() });
-        }
-        (ProviderKind::Auto, Devices::Some(_)) => {
-            format!("the verbs provider is not part of this build, though there is {devices}")
-        }
-        (ProviderKind::Auto, _) => devices.to_string(),
+/// Libraries are only looked for where the kernel lists a device: most machines have neither.
+fn choose(
+    kind: ProviderKind,
+    devices: &Devices,
+    serving: impl FnOnce() -> Result<verbs::DeviceInfo, VerbsError>,
+) -> Result<Selection, SelectError> {
+    let obstacle = match devices {
+        Devices::Some(_) => match serving() {
+            Ok(device) => {
+                let reason = format!("RDMA device {} serves the address", device.caps.name);
+                return Ok(Selection { choice: Choice::Verbs, reason });
+            }
+            Err(error) => format!("{error} (there is {devices})"),
+        },
+        none => none.to_string(),
     };
-    Ok(Selection { choice: Choice::Soft, reason })
+    match kind {
+        ProviderKind::Verbs => Err(SelectError::NoVerbs(obstacle)),
+        _ => Ok(Selection { choice: Choice::Soft, reason: obstacle }),
+    }
 }
 
 /// The RDMA devices of this machine.
@@ -156,21 +175,52 @@ mod tests {
         assert_eq!(error.to_string(), "\"rdma\" is not a provider: use auto, verbs or soft");
     }
 
-    #[test]
-    fn the_reason_is_said() {
-        let nothing = devices(Path::new("/nonexistent/infiniband"));
-        let reason = choose(ProviderKind::Auto, &nothing).unwrap().to_string();
-        assert_eq!(reason, "soft: no RDMA device (/nonexistent/infiniband does not exist)");
-        let some = Devices::Some(vec!["mlx5_0".into(), "rxe0".into()]);
-        let reason = choose(ProviderKind::Auto, &some).unwrap().reason;
-        assert!(reason.contains("RDMA device mlx5_0, rxe0"), "{reason}");
-        assert_eq!(choose(ProviderKind::Soft, &some).unwrap().reason, "as asked for");
+    fn no_route() -> Result<verbs::DeviceInfo, VerbsError> {
+        let address = IpAddr::from([192, 0, 2, 1]);
+        Err(VerbsError::NoRoute { address, reason: "No such device".to_owned() })
+    }
+
+    fn rxe() -> Result<verbs::DeviceInfo, VerbsError> {
+        Ok(verbs::DeviceInfo {
+            caps: crate::Caps::software("rxe0"),
+            vendor_id: 0,
+            firmware: String::new(),
+            ports: 1,
+            completion_vectors: 1,
+        })
+    }
+
+    fn never() -> Result<verbs::DeviceInfo, VerbsError> {
+        panic!("looked for libraries without a device")
     }
 
     #[test]
-    fn verbs_says_what_to_use_instead() {
+    fn without_a_device_no_library_is_looked_for() {
+        let nothing = devices(Path::new("/nonexistent/infiniband"));
+        let chosen = choose(ProviderKind::Auto, &nothing, never).unwrap().to_string();
+        assert_eq!(chosen, "soft: no RDMA device (/nonexistent/infiniband does not exist)");
         let none = Devices::None("/sys/class/infiniband".into());
-        let error = choose(ProviderKind::Verbs, &none).unwrap_err().to_string();
+        let error = choose(ProviderKind::Verbs, &none, never).unwrap_err().to_string();
         assert!(error.contains("use soft or auto") && error.contains("is empty"), "{error}");
+    }
+
+    #[test]
+    fn a_device_that_serves_the_address_is_chosen() {
+        let some = Devices::Some(vec!["mlx5_0".into(), "rxe0".into()]);
+        for kind in [ProviderKind::Auto, ProviderKind::Verbs] {
+            let chosen = choose(kind, &some, rxe).unwrap();
+            assert_eq!(chosen.to_string(), "verbs: RDMA device rxe0 serves the address");
+        }
+    }
+
+    #[test]
+    fn devices_elsewhere_are_named() {
+        let some = Devices::Some(vec!["mlx5_0".into(), "rxe0".into()]);
+        let chosen = choose(ProviderKind::Auto, &some, no_route).unwrap();
+        assert_eq!(chosen.choice, Choice::Soft);
+        let names = "there is RDMA device mlx5_0, rxe0";
+        assert!(chosen.reason.contains("192.0.2.1") && chosen.reason.contains(names), "{chosen}");
+        let error = choose(ProviderKind::Verbs, &some, no_route).unwrap_err().to_string();
+        assert!(error.contains("No such device") && error.contains("use soft"), "{error}");
     }
 }

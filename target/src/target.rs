@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rdma::soft::{PortChoice, Soft, SoftDevice, SoftOptions};
+use rdma::verbs::{Verbs, VerbsDevice, VerbsError, VerbsOptions};
 use rdma::{Choice, ProviderKind, Selection};
 
 use crate::assembly::{AddError, Assembly};
@@ -53,9 +54,12 @@ pub enum StartError {
         /// Why.
         error: rdma::SelectError,
     },
-    /// The provider can not serve an address.
+    /// The soft provider can not serve an address.
     #[error(transparent)]
-    Device(#[from] rdma::soft::OpenError),
+    Soft(#[from] rdma::soft::OpenError),
+    /// The verbs provider can not serve an address.
+    #[error(transparent)]
+    Verbs(#[from] VerbsError),
     /// A port can not be listened on, or a device refuses resources.
     #[error(transparent)]
     Add(#[from] AddError),
@@ -161,16 +165,18 @@ fn add_devices(
         }
         let Selection { choice, reason } = rdma::select(kind(config.provider), address)
             .map_err(|error| StartError::Provider { address, error })?;
-        let name = match choice {
+        match choice {
+            Choice::Verbs => {
+                let device = VerbsDevice::open(address, VerbsOptions::default())?;
+                assembly.add::<Verbs>(device)?;
+            }
             Choice::Soft => {
                 let mut options = SoftOptions::new(address, PortChoice::Roce);
                 options.groups = config.cores.count();
                 assembly.add::<Soft>(SoftDevice::open(&options)?)?;
-                "soft"
             }
-            other => unreachable!("a provider of this build: {other:?}"),
-        };
-        selections.insert(address, (name, reason));
+        }
+        selections.insert(address, (choice.name(), reason));
     }
     Ok(selections)
 }

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::abi::*;
 use super::cm::{Channel, Id, VerbsCm};
-use super::context::{Context, VerbsError, contexts};
+use super::context::{Context, DeviceInfo, VerbsError, contexts};
 use super::group::VerbsGroup;
 use super::library::library;
 use super::memory::{VerbsRegion, VerbsWindow};
@@ -48,6 +48,14 @@ impl VerbsDevice {
         let has_cm = AtomicBool::new(false);
         Ok(Self(Arc::new(Opened { context, caps, local_ip, has_cm })))
     }
+}
+
+/// The device that serves a local address, without using it.
+///
+/// # Errors
+/// None does, or the libraries are not usable.
+pub fn device_for(local_ip: IpAddr) -> Result<DeviceInfo, VerbsError> {
+    Ok(context_of(local_ip)?.info.clone())
 }
 
 /// The device that owns a local address: librdmacm binds an identifier to it and says which.

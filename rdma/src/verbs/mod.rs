@@ -13,7 +13,7 @@ mod queue_pair;
 
 pub use cm::VerbsCm;
 pub use context::{DeviceInfo, VerbsError, devices};
-pub use device::{VerbsDevice, VerbsOptions};
+pub use device::{VerbsDevice, VerbsOptions, device_for};
 pub use group::{VerbsGroup, VerbsGroupHandle};
 pub use library::LoadError;
 pub use memory::{VerbsRegion, VerbsWindow};
