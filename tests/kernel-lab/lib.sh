@@ -1,7 +1,10 @@
 # What scenarios share. The kernel's peer lives on rxe0 in the initial namespace at $KERNEL; a userspace peer on the soft
 # provider lives in namespace `soft` at $SOFT, at the other end of a veth pair; one on verbs shares rxe0 with the kernel's.
+# A scenario finds the provider of our side in $provider, and the folder for its logs in $log.
 KERNEL=10.1.0.1
 SOFT=10.1.0.2
+# Where our target listens.
+if [ "$provider" = soft ]; then ADDRESS=$SOFT; else ADDRESS=$KERNEL; fi
 KERNEL_NQN=nqn.2026-01.io.feedrail:kernel
 
 set -o pipefail
@@ -27,14 +30,8 @@ network_up() {
 
 in_soft() { ip netns exec soft "$@"; }
 
-# on soft|verbs COMMAND...: runs a userspace peer where its provider can be had.
-on() {
-    local provider=$1
-    shift
-    if [ "$provider" = soft ]; then in_soft "$@"; else "$@"; fi
-}
-
-address_of() { if [ "$1" = soft ]; then echo $SOFT; else echo $KERNEL; fi; }
+# ours COMMAND...: runs a userspace peer where its provider can be had.
+ours() { if [ "$provider" = soft ]; then in_soft "$@"; else "$@"; fi; }
 
 fail() {
     echo "FAILED: $*"
@@ -67,19 +64,21 @@ eventually() {
 
 capture() { in_soft tcpdump -i veth1 -s 160 -w "$log/packets.pcap" udp port 4791 >/dev/null 2>&1 & }
 
-# target_start PROVIDER ARGUMENTS...: our daemon, once it listens; its NQN is in $NQN.
+# target_start ARGUMENTS...: our daemon, once it listens; its NQN is in $NQN.
 target_start() {
-    local provider=$1
-    shift
+    target_run --listen "$ADDRESS:4420" "$@"
+}
+
+# target_run ARGUMENTS...: the same with nothing said of where to listen.
+target_run() {
     local namespace=()
     # Not through a function: the daemon itself must be the child that is signalled and waited for.
     [ "$provider" = soft ] && namespace=(ip netns exec soft)
-    "${namespace[@]}" /job/bin/feedrail-target --listen "$(address_of "$provider"):4420" --provider "$provider" "$@" \
-        >"$log/target.out" 2>>"$log/target.err" &
+    "${namespace[@]}" /job/bin/feedrail-target --provider "$provider" "$@" >"$log/target.out" 2>>"$log/target.err" &
     TARGET=$!
     for _ in $(seq 100); do
         grep -q listening "$log/target.out" && break
-        kill -0 $TARGET 2>/dev/null || fail "the target did not start: $(cat "$log/target.err")"
+        kill -0 $TARGET 2>/dev/null || fail "the target did not start: $(tail -3 "$log/target.err")"
         sleep 0.1
     done
     NQN=$(jq -r 'select(.event == "listening") | .nqn' "$log/target.out" | head -1)
@@ -92,12 +91,10 @@ target_stop() {
     wait "$TARGET" || fail "the target ended with $?: $(tail -5 "$log/target.err")"
 }
 
-# kernel_connect PROVIDER [nvme-cli options]: sets $DEVICE to the new namespace's block device.
+# kernel_connect [nvme-cli options]: sets $DEVICE to the new namespace's block device, $CONTROLLER to its controller.
 kernel_connect() {
-    local provider=$1
-    shift
     ls /dev/nvme*n* 2>/dev/null | sort >/tmp/devices.before
-    nvme connect -t rdma -a "$(address_of "$provider")" -s 4420 -n "$NQN" "$@" || fail "nvme connect"
+    nvme connect -t rdma -a "$ADDRESS" -s 4420 -n "$NQN" "$@" || fail "nvme connect"
     for _ in $(seq 100); do
         DEVICE=$(ls /dev/nvme*n* 2>/dev/null | sort | comm -13 /tmp/devices.before - | head -1)
         [ -b "$DEVICE" ] && CONTROLLER=${DEVICE%n*} && return

@@ -3,64 +3,113 @@
 mod guest;
 mod qemu;
 mod report;
+mod scenario;
+mod watch;
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail, ensure};
-use clap::Args;
+use anyhow::{Context, Result, ensure};
+use clap::{Args, ValueEnum};
 
 use crate::{root, run};
 use guest::Guest;
 use qemu::Machine;
 use report::Report;
+use scenario::Run;
 
-/// The longest that one scenario may take, in seconds of the host.
-const SCENARIO_SECONDS: u64 = 300;
-/// Scenarios of the set that continuous integration runs.
-const CI: [&str; 4] = ["identify", "data", "filesystem", "initiator"];
+/// The suite whose kernel is the reference.
+const REFERENCE: &str = "trixie";
+/// The suite with an older kernel, on which scenarios of the set of its name run too.
+const OLDER: &str = "bookworm";
 
 /// Options of `cargo xtask lab`.
 #[derive(Args)]
 pub(crate) struct Options {
-    /// Run every scenario, not just those of continuous integration.
+    /// Run every scenario, not just those of continuous integration, and some on an older kernel too.
     #[arg(long)]
     full: bool,
     /// Give a prompt in the guest instead of running scenarios.
     #[arg(long, conflicts_with_all = ["full", "scenarios"])]
     shell: bool,
     /// The Debian suite that the guest is made from: trixie has Linux 6.12, bookworm 6.1.
-    #[arg(long, default_value = "trixie")]
+    #[arg(long, conflicts_with = "full", default_value = REFERENCE)]
     suite: String,
+    /// Run them on this provider only.
+    #[arg(long, value_parser = ["verbs", "soft"])]
+    provider: Option<String>,
+    /// Capture the packets that cross between the kernel's device and a peer on soft.
+    #[arg(long)]
+    capture: bool,
+    /// How to print the results.
+    #[arg(long, short, value_enum, default_value_t)]
+    output_format: OutputFormat,
     /// Scenarios to run, by the beginning of their names.
     scenarios: Vec<String>,
 }
 
+#[derive(Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+enum OutputFormat {
+    #[default]
+    Normal,
+    /// A line of JSON for each scenario and provider.
+    Json,
+}
+
 /// Runs the lab.
 pub(crate) fn main(options: &Options) -> Result<()> {
-    let guest = Guest::build(&options.suite)?;
-    let job = prepare_job()?;
-    let machine = Machine::choose(&guest);
     if options.shell {
-        fs::write(job.join("shell"), "")?;
-        return machine.interact(&guest, &job);
+        return shell(options);
     }
-    let scenarios = select(&job, options)?;
-    let list: String =
-        scenarios.iter().map(|name| format!("{name} {SCENARIO_SECONDS}\n")).collect();
-    fs::write(job.join("scenarios.list"), list)?;
-    eprintln!("{} scenarios on Linux {} ({machine})", scenarios.len(), guest.kernel_version());
-    let limit = SCENARIO_SECONDS * scenarios.len() as u64 + 120;
-    machine.run(&guest, &job, limit)?;
-    let report = Report::read(&job, &scenarios)?;
-    print!("{report}");
-    ensure!(report.all_passed(), "the logs are in {}", job.join("logs").display());
+    let mut passed = run_on(&options.suite, options)?;
+    if options.full {
+        passed &= run_on(OLDER, options)?;
+    }
+    ensure!(passed, "the logs are in {}", jobs().display());
     Ok(())
 }
 
+fn shell(options: &Options) -> Result<()> {
+    let guest = Guest::build(&options.suite)?;
+    let job = prepare_job(&options.suite)?;
+    fs::write(job.join("shell"), "")?;
+    Machine::choose(&guest).interact(&guest, &job)
+}
+
+/// Boots the guest of a suite, runs the scenarios that are wanted of it, and prints what they came to.
+fn run_on(suite: &str, options: &Options) -> Result<bool> {
+    let guest = Guest::build(suite)?;
+    let job = prepare_job(suite)?;
+    let runs = select(&job, suite, options)?;
+    let list: String = runs
+        .iter()
+        .map(|run| format!("{} {} {}\n", run.scenario, run.provider, run.limit_seconds))
+        .collect();
+    fs::write(job.join("scenarios.list"), list)?;
+    if options.capture {
+        fs::write(job.join("capture"), "")?;
+    }
+    let machine = Machine::choose(&guest);
+    let kernel = guest.kernel_version();
+    eprintln!("{} runs of scenarios on Linux {kernel} ({machine})", runs.len());
+    let ended = machine.run(&guest, &job, &runs);
+    let report = Report::read(kernel, &job, &runs);
+    match options.output_format {
+        OutputFormat::Normal => print!("{report}"),
+        OutputFormat::Json => print!("{}", report.to_json_lines()),
+    }
+    ended?;
+    Ok(report.all_passed())
+}
+
+/// Where the folders that guests see are, one for each suite.
+fn jobs() -> PathBuf {
+    root().join("out/lab/run")
+}
+
 /// The folder that the guest sees: scripts and binaries.
-fn prepare_job() -> Result<PathBuf> {
-    let job = root().join("out/lab/run");
+fn prepare_job(suite: &str) -> Result<PathBuf> {
+    let job = jobs().join(suite);
     if job.exists() {
         fs::remove_dir_all(&job).with_context(|| job.display().to_string())?;
     }
@@ -86,25 +135,22 @@ fn copy_folder(from: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
-fn select(job: &Path, options: &Options) -> Result<Vec<String>> {
-    let mut names = Vec::new();
-    for entry in fs::read_dir(job.join("scenarios"))? {
-        let path = entry?.path();
-        let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-        if is_wanted(&name, options) {
-            names.push(name);
-        }
-    }
-    if names.is_empty() {
-        bail!("no scenario has such a name: see tests/kernel-lab/scenarios");
-    }
-    names.sort();
-    Ok(names)
+fn select(job: &Path, suite: &str, options: &Options) -> Result<Vec<Run>> {
+    let mut runs = scenario::select(&job.join("scenarios"), |name, sets| {
+        is_wanted(name, sets, suite, options)
+    })?;
+    runs.retain(|run| options.provider.as_ref().is_none_or(|wanted| *wanted == run.provider));
+    ensure!(!runs.is_empty(), "no scenario has such a name: see tests/kernel-lab/scenarios");
+    Ok(runs)
 }
 
-fn is_wanted(name: &str, options: &Options) -> bool {
-    if options.scenarios.is_empty() {
-        return options.full || CI.contains(&name);
+fn is_wanted(name: &str, sets: &[String], suite: &str, options: &Options) -> bool {
+    let is_in = |set: &str| sets.iter().any(|other| other == set);
+    if !options.scenarios.is_empty() {
+        return options.scenarios.iter().any(|wanted| name.starts_with(wanted.as_str()));
     }
-    options.scenarios.iter().any(|wanted| name.starts_with(wanted.as_str()))
+    if suite == OLDER {
+        return is_in(OLDER);
+    }
+    options.full || is_in("ci")
 }

@@ -8,9 +8,12 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, bail, ensure};
 
 use super::guest::Guest;
+use super::scenario::Run;
+use super::watch::Watch;
 
 /// The longest that a trial boot under KVM may take, in seconds.
-const TRIAL_SECONDS: u64 = 20;
+const TRIAL_SECONDS: &str = "20";
+const QEMU: &str = "qemu-system-x86_64";
 
 /// How QEMU executes the guest.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -36,7 +39,9 @@ impl Machine {
         if File::options().read(true).write(true).open("/dev/kvm").is_err() {
             return Self::Emulated;
         }
-        let mut trial = Self::Kvm.command(guest, "rdinit=/bin/true panic=-1", Some(TRIAL_SECONDS));
+        let mut trial = Command::new("timeout");
+        trial.args(["--foreground", TRIAL_SECONDS, QEMU]);
+        Self::Kvm.arguments(&mut trial, guest, "rdinit=/bin/true panic=-1");
         trial.stdout(Stdio::null()).stderr(Stdio::null()).stdin(Stdio::null());
         match trial.status() {
             Ok(status) if status.success() => Self::Kvm,
@@ -44,46 +49,45 @@ impl Machine {
         }
     }
 
-    /// Boots the guest on a job folder, and returns when it has powered off.
-    pub(crate) fn run(self, guest: &Guest, job: &Path, limit_seconds: u64) -> Result<()> {
+    /// Boots the guest on a job folder, says what each run came to as it ends, and returns when the guest has powered
+    /// off, or was ended because it hung.
+    pub(crate) fn run(self, guest: &Guest, job: &Path, runs: &[Run]) -> Result<()> {
         let console = job.join("console.log");
-        let mut command = self.job_command(guest, job, Some(limit_seconds))?;
+        let mut command = self.job_command(guest, job)?;
         let output = File::create(&console)?;
         command.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output);
-        let status = command.status().context("cannot start QEMU")?;
-        ensure!(status.success(), "the guest did not end by itself: see {}", console.display());
-        if !job.join("exit-status").exists() {
-            bail!("the guest did not run its job: see {}", console.display());
-        }
+        let mut qemu = command.spawn().context("cannot start QEMU")?;
+        let status = Watch::new(job, runs).until_end(&mut qemu)?;
+        let Some(status) = status else {
+            bail!("the guest hung and was ended: see {}", console.display());
+        };
+        ensure!(status.success(), "QEMU failed: {status}: see {}", console.display());
+        let job_ended = job.join("exit-status").exists();
+        ensure!(job_ended, "the guest did not run its job to the end: see {}", console.display());
         Ok(())
     }
 
     /// Boots the guest with its console on this terminal.
     pub(crate) fn interact(self, guest: &Guest, job: &Path) -> Result<()> {
-        let status = self.job_command(guest, job, None)?.status().context("cannot start QEMU")?;
+        let status = self.job_command(guest, job)?.status().context("cannot start QEMU")?;
         ensure!(status.success(), "QEMU failed: {status}");
         Ok(())
     }
 
-    fn job_command(self, guest: &Guest, job: &Path, limit: Option<u64>) -> Result<Command> {
+    fn job_command(self, guest: &Guest, job: &Path) -> Result<Command> {
         let disk = job.join("disk.img");
         make_disk(&disk)?;
-        let mut command = self.command(guest, "rdinit=/init.sh panic=-1 mitigations=off", limit);
+        // If we are killed the guest goes with us.
+        let mut command = Command::new("setpriv");
+        command.args(["--pdeathsig", "KILL", QEMU]);
+        self.arguments(&mut command, guest, "rdinit=/init.sh panic=-1 mitigations=off");
         let share = format!("local,path={},mount_tag=job,security_model=none", job.display());
         let drive = format!("file={},if=virtio,format=raw,cache=none", disk.display());
         command.args(["-virtfs", &share, "-drive", &drive]);
         Ok(command)
     }
 
-    fn command(self, guest: &Guest, append: &str, limit_seconds: Option<u64>) -> Command {
-        let mut command = match limit_seconds {
-            Some(seconds) => {
-                let mut command = Command::new("timeout");
-                command.args(["--foreground", &seconds.to_string(), "qemu-system-x86_64"]);
-                command
-            }
-            None => Command::new("qemu-system-x86_64"),
-        };
+    fn arguments(self, command: &mut Command, guest: &Guest, append: &str) {
         match self {
             Self::Kvm => command.args(["-accel", "kvm", "-cpu", "host"]),
             Self::Emulated => command.args(["-accel", "tcg,thread=multi", "-cpu", "max"]),
@@ -91,7 +95,6 @@ impl Machine {
         command.args(["-m", "4G", "-smp", "2", "-nographic", "-no-reboot", "-net", "none"]);
         command.arg("-kernel").arg(guest.kernel()).arg("-initrd").arg(guest.initrd());
         command.args(["-append", &format!("console=ttyS0 quiet {append}")]);
-        command
     }
 }
 

@@ -4,21 +4,39 @@ use std::fmt;
 use std::fs;
 use std::path::Path;
 
-use anyhow::{Context, Result};
+use serde_json::json;
 
-/// One line per scenario, in the order in which they were asked for.
-pub(crate) struct Report(Vec<Line>);
+use super::scenario::Run;
+
+/// How many of the last lines of the daemon's log are shown when a scenario failed.
+const TAIL_LINES: usize = 6;
+
+/// One line per run, in the order in which they were asked for.
+pub(crate) struct Report {
+    kernel: String,
+    lines: Vec<Line>,
+}
 
 struct Line {
-    name: String,
+    run: Run,
     outcome: Outcome,
     /// What the guest's kernel complained of meanwhile.
     complaints: Vec<String>,
+    /// The end of the daemon's log, if the run failed.
+    daemon: Vec<String>,
 }
 
 enum Outcome {
-    Passed { seconds: f64 },
-    Failed { seconds: f64, status: i32, reason: String },
+    Passed {
+        seconds: f64,
+    },
+    Failed {
+        seconds: f64,
+        status: i32,
+        reason: String,
+    },
+    /// It was under way when the guest ended or had to be ended.
+    Hung,
     NeverRan,
 }
 
@@ -28,29 +46,88 @@ const ALARMS: [&str; 6] =
 
 impl Report {
     /// Reads what the guest left.
-    pub(crate) fn read(job: &Path, scenarios: &[String]) -> Result<Self> {
-        let path = job.join("results.tsv");
-        let results = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
-        let line = |name: &String| {
-            let logs = job.join("logs").join(name);
-            Line {
-                name: name.clone(),
-                outcome: outcome(&results, name, &logs),
-                complaints: complaints(&logs),
-            }
-        };
-        Ok(Self(scenarios.iter().map(line).collect()))
+    pub(crate) fn read(kernel: String, job: &Path, runs: &[Run]) -> Self {
+        let results = results(job);
+        let mut lines: Vec<Line> = runs.iter().map(|run| Line::read(job, &results, run)).collect();
+        if let Some(under_way) = lines.iter_mut().find(|line| !line.outcome.has_ended()) {
+            under_way.outcome = Outcome::Hung;
+        }
+        Self { kernel, lines }
     }
 
     pub(crate) fn all_passed(&self) -> bool {
-        self.0.iter().all(|line| {
-            matches!(line.outcome, Outcome::Passed { .. }) && line.complaints.is_empty()
+        self.lines.iter().all(Line::passed)
+    }
+
+    /// One object for each run.
+    pub(crate) fn to_json_lines(&self) -> String {
+        self.lines.iter().map(|line| format!("{}\n", line.to_json(&self.kernel))).collect()
+    }
+}
+
+/// What the guest has written so far: `scenario<TAB>provider<TAB>status<TAB>seconds`.
+pub(crate) fn results(job: &Path) -> String {
+    fs::read_to_string(job.join("results.tsv")).unwrap_or_default()
+}
+
+/// The line of one run, if it has ended.
+pub(crate) fn progress(results: &str, job: &Path, run: &Run) -> Option<String> {
+    let line = Line::read(job, results, run);
+    line.outcome.has_ended().then(|| line.to_string())
+}
+
+impl Line {
+    fn read(job: &Path, results: &str, run: &Run) -> Self {
+        let logs = job.join("logs").join(run.folder());
+        let outcome = outcome(results, run, &logs);
+        let daemon = match outcome {
+            Outcome::Passed { .. } => Vec::new(),
+            _ => tail(&logs.join("target.err")),
+        };
+        Self { run: run.clone(), outcome, complaints: complaints(&logs), daemon }
+    }
+
+    fn passed(&self) -> bool {
+        matches!(self.outcome, Outcome::Passed { .. }) && self.complaints.is_empty()
+    }
+
+    fn to_json(&self, kernel: &str) -> serde_json::Value {
+        let (seconds, reason) = match &self.outcome {
+            Outcome::Passed { seconds } => (Some(*seconds), None),
+            Outcome::Failed { seconds, reason, .. } => (Some(*seconds), Some(reason.as_str())),
+            Outcome::Hung | Outcome::NeverRan => (None, None),
+        };
+        json!({
+            "kernel": kernel,
+            "scenario": self.run.scenario,
+            "provider": self.run.provider,
+            "result": self.outcome.word(),
+            "passed": self.passed(),
+            "seconds": seconds,
+            "reason": reason,
+            "kernel_complaints": self.complaints,
+            "daemon_log": self.daemon,
         })
     }
 }
 
-fn outcome(results: &str, name: &str, logs: &Path) -> Outcome {
-    let Some((status, seconds)) = results.lines().find_map(|line| parse(line, name)) else {
+impl Outcome {
+    fn has_ended(&self) -> bool {
+        matches!(self, Self::Passed { .. } | Self::Failed { .. })
+    }
+
+    fn word(&self) -> &'static str {
+        match self {
+            Self::Passed { .. } => "passed",
+            Self::Failed { .. } => "FAILED",
+            Self::Hung => "HUNG",
+            Self::NeverRan => "NEVER RAN",
+        }
+    }
+}
+
+fn outcome(results: &str, run: &Run, logs: &Path) -> Outcome {
+    let Some((status, seconds)) = results.lines().find_map(|line| parse(line, run)) else {
         return Outcome::NeverRan;
     };
     if status == 0 {
@@ -62,10 +139,9 @@ fn outcome(results: &str, name: &str, logs: &Path) -> Outcome {
     Outcome::Failed { seconds, status, reason }
 }
 
-/// `name<TAB>status<TAB>seconds`
-fn parse(line: &str, name: &str) -> Option<(i32, f64)> {
+fn parse(line: &str, run: &Run) -> Option<(i32, f64)> {
     let mut fields = line.split('\t');
-    if fields.next()? != name {
+    if fields.next()? != run.scenario || fields.next()? != run.provider {
         return None;
     }
     Some((fields.next()?.parse().ok()?, fields.next()?.parse().ok()?))
@@ -77,19 +153,40 @@ fn complaints(logs: &Path) -> Vec<String> {
     log.lines().filter(alarming).map(str::to_owned).collect()
 }
 
+fn tail(path: &Path) -> Vec<String> {
+    let log = fs::read_to_string(path).unwrap_or_default();
+    let lines: Vec<&str> = log.lines().collect();
+    let from = lines.len().saturating_sub(TAIL_LINES);
+    lines[from..].iter().map(|line| (*line).to_owned()).collect()
+}
+
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for Line { name, outcome, complaints } in &self.0 {
-            match outcome {
-                Outcome::Passed { seconds } => writeln!(f, "{name:24} passed {seconds:8.1} s")?,
-                Outcome::Failed { seconds, status, reason } => {
-                    writeln!(f, "{name:24} FAILED {seconds:8.1} s  status {status}: {reason}")?;
-                }
-                Outcome::NeverRan => writeln!(f, "{name:24} NEVER RAN")?,
+        writeln!(f, "Linux {}", self.kernel)?;
+        for line in &self.lines {
+            writeln!(f, "{line}")?;
+        }
+        let passed = self.lines.iter().filter(|line| line.passed()).count();
+        writeln!(f, "{passed} of {} passed", self.lines.len())
+    }
+}
+
+impl fmt::Display for Line {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Run { scenario, provider, .. } = &self.run;
+        write!(f, "{scenario:20} {provider:6} {:9}", self.outcome.word())?;
+        match &self.outcome {
+            Outcome::Passed { seconds } => write!(f, " {seconds:7.1} s")?,
+            Outcome::Failed { seconds, status, reason } => {
+                write!(f, " {seconds:7.1} s  status {status}: {reason}")?;
             }
-            for complaint in complaints {
-                writeln!(f, "{:24} the kernel said: {complaint}", "")?;
-            }
+            Outcome::Hung | Outcome::NeverRan => {}
+        }
+        for complaint in &self.complaints {
+            write!(f, "\n    the kernel said: {complaint}")?;
+        }
+        for line in &self.daemon {
+            write!(f, "\n    the daemon said: {line}")?;
         }
         Ok(())
     }
@@ -99,10 +196,28 @@ impl fmt::Display for Report {
 mod tests {
     use super::*;
 
+    fn run(scenario: &str) -> Run {
+        Run { scenario: scenario.to_owned(), provider: "soft".to_owned(), limit_seconds: 1 }
+    }
+
     #[test]
-    fn a_result_is_found_by_its_whole_name() {
-        assert_eq!(parse("data\t0\t12.5", "data"), Some((0, 12.5)));
-        assert_eq!(parse("data-2\t0\t12.5", "data"), None);
-        assert_eq!(parse("data\tx\t12.5", "data"), None);
+    fn a_result_is_found_by_its_whole_name_and_provider() {
+        assert_eq!(parse("data\tsoft\t0\t12.5", &run("data")), Some((0, 12.5)));
+        assert_eq!(parse("data-2\tsoft\t0\t12.5", &run("data")), None);
+        assert_eq!(parse("data\tverbs\t0\t12.5", &run("data")), None);
+        assert_eq!(parse("data\tsoft\tx\t12.5", &run("data")), None);
+    }
+
+    #[test]
+    fn of_runs_that_did_not_end_the_first_hung() {
+        let folder = std::env::temp_dir().join(format!("feedrail-report-{}", std::process::id()));
+        fs::create_dir_all(&folder).expect("a folder");
+        fs::write(folder.join("results.tsv"), "a\tsoft\t0\t1.0\n").expect("a file");
+        let report = Report::read("6.12".to_owned(), &folder, &["a", "b", "c"].map(run));
+        fs::remove_dir_all(&folder).expect("it is ours");
+        let words: Vec<&str> = report.lines.iter().map(|line| line.outcome.word()).collect();
+        assert_eq!(words, ["passed", "HUNG", "NEVER RAN"]);
+        assert!(!report.all_passed());
+        assert_eq!(report.to_json_lines().lines().count(), 3);
     }
 }

@@ -1,0 +1,105 @@
+//! A scenario: a file of the lab, and what its first lines say of it.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result, ensure};
+
+/// The longest that one scenario may take, in seconds of the host, unless it says otherwise.
+const LIMIT_SECONDS: u64 = 300;
+const PROVIDERS: [&str; 2] = ["verbs", "soft"];
+
+/// What a scenario's heading says: comment lines `# what it proves`, then `# set: ...`, and if need be
+/// `# providers: ...` and `# limit: SECONDS`.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Heading {
+    sets: Vec<String>,
+    providers: Vec<String>,
+    limit_seconds: u64,
+}
+
+/// One scenario on one provider of our side.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Run {
+    pub(crate) scenario: String,
+    pub(crate) provider: String,
+    pub(crate) limit_seconds: u64,
+}
+
+impl Run {
+    /// The name of its folder of logs.
+    pub(crate) fn folder(&self) -> String {
+        format!("{}-{}", self.scenario, self.provider)
+    }
+}
+
+impl Heading {
+    fn parse(text: &str) -> Result<Self> {
+        let words = |key: &str| {
+            let line = text.lines().take_while(|line| line.starts_with('#'));
+            let value = line.filter_map(|line| line.strip_prefix("# ")?.strip_prefix(key)).next();
+            value.map(|value| value.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
+        };
+        let sets = words("set:").context("no line `# set: ci` or `# set: full`")?;
+        let providers = words("providers:").unwrap_or(PROVIDERS.map(str::to_owned).to_vec());
+        for provider in &providers {
+            ensure!(PROVIDERS.contains(&provider.as_str()), "no such provider: {provider}");
+        }
+        let limit_seconds = match words("limit:") {
+            Some(limit) => limit.join(" ").parse().context("`# limit:` is a number of seconds")?,
+            None => LIMIT_SECONDS,
+        };
+        Ok(Self { sets, providers, limit_seconds })
+    }
+}
+
+/// Every run, in the order of names, of the scenarios in a folder that are wanted.
+pub(crate) fn select(folder: &Path, wanted: impl Fn(&str, &[String]) -> bool) -> Result<Vec<Run>> {
+    let mut runs = Vec::new();
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        let scenario = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        let heading = Heading::parse(&fs::read_to_string(&path)?)
+            .with_context(|| path.display().to_string())?;
+        if !wanted(&scenario, &heading.sets) {
+            continue;
+        }
+        runs.extend(heading.providers.into_iter().map(|provider| Run {
+            scenario: scenario.clone(),
+            provider,
+            limit_seconds: heading.limit_seconds,
+        }));
+    }
+    // `sort_by` keeps the order of providers.
+    runs.sort_by(|a, b| a.scenario.cmp(&b.scenario));
+    Ok(runs)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_heading_says_set_providers_and_limit() {
+        let heading =
+            Heading::parse("# What.\n# set: ci bookworm\n# providers: soft\n# limit: 7\n")
+                .expect("it is whole");
+        assert_eq!(heading.sets, ["ci", "bookworm"]);
+        assert_eq!(heading.providers, ["soft"]);
+        assert_eq!(heading.limit_seconds, 7);
+    }
+
+    #[test]
+    fn a_heading_ends_with_the_comment() {
+        assert!(Heading::parse("# What.\ntrue\n# set: ci\n").is_err());
+        let heading = Heading::parse("# What.\n# set: full\ntrue\n# limit: 7\n").expect("whole");
+        assert_eq!(heading.providers, PROVIDERS);
+        assert_eq!(heading.limit_seconds, LIMIT_SECONDS);
+    }
+
+    #[test]
+    fn what_is_not_understood_is_an_error() {
+        assert!(Heading::parse("# What.\n# set: ci\n# providers: hard\n").is_err());
+        assert!(Heading::parse("# What.\n# set: ci\n# limit: long\n").is_err());
+    }
+}

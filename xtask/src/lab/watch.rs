@@ -1,0 +1,66 @@
+//! Watches a guest at work.
+#![expect(
+    clippy::disallowed_methods,
+    reason = "waiting for a process, with a limit, is what this file does"
+)]
+
+use std::path::Path;
+use std::process::{Child, ExitStatus};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+
+use super::report;
+use super::scenario::Run;
+
+/// The longest that booting, cleaning up after a scenario and powering off may take together with a scenario's own limit.
+const GRACE: Duration = Duration::from_secs(150);
+const INTERVAL: Duration = Duration::from_millis(200);
+
+/// Follows the results, and knows when to give up.
+pub(super) struct Watch<'a> {
+    job: &'a Path,
+    runs: &'a [Run],
+    ended: usize,
+    /// When the last run ended, or the guest was started.
+    since: Instant,
+}
+
+impl<'a> Watch<'a> {
+    pub(super) fn new(job: &'a Path, runs: &'a [Run]) -> Self {
+        Self { job, runs, ended: 0, since: Instant::now() }
+    }
+
+    /// Waits for the guest to end, and ends it when it hangs: then there is no status.
+    pub(super) fn until_end(mut self, qemu: &mut Child) -> Result<Option<ExitStatus>> {
+        loop {
+            let status = qemu.try_wait()?;
+            self.say_progress();
+            if status.is_some() {
+                return Ok(status);
+            }
+            if self.since.elapsed() > self.limit() {
+                qemu.kill()?;
+                qemu.wait()?;
+                return Ok(None);
+            }
+            thread::sleep(INTERVAL);
+        }
+    }
+
+    fn say_progress(&mut self) {
+        let results = report::results(self.job);
+        for run in &self.runs[self.ended..] {
+            let Some(line) = report::progress(&results, self.job, run) else { return };
+            eprintln!("{line}");
+            self.ended += 1;
+            self.since = Instant::now();
+        }
+    }
+
+    fn limit(&self) -> Duration {
+        let run = self.runs.get(self.ended);
+        GRACE + Duration::from_secs(run.map_or(0, |run| run.limit_seconds))
+    }
+}
