@@ -6,12 +6,14 @@ use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 use nvme_proto::{HostId, HostNqn, Nqn, Nsid};
 
 use crate::size::ByteSize;
-use crate::{demo, discover, id_ctrl, id_ns, list, perf, read, write};
+use crate::{demo, devices, discover, id_ctrl, id_ns, list, perf, read, write};
 
 const EXAMPLES: &str = "\
 Examples:
   feedrail demo
       Export a file, read it back over RoCE and check every byte. Needs no RDMA NIC and no root.
+  feedrail devices
+      Which RDMA devices there are, and what is used without one.
   feedrail discover -a 192.0.2.10
       What a target offers.
   feedrail read -a 192.0.2.10 -n nqn.2026-01.org.example:shards --offset 1M --length 64K > part
@@ -34,6 +36,8 @@ pub(crate) struct Cli {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
+    /// Show this machine's RDMA devices, and the provider that each of its addresses gets
+    Devices(devices::Devices),
     /// Show what the discovery controller at an address offers
     Discover(discover::Discover),
     /// List the namespaces of all subsystems that discovery shows

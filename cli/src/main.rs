@@ -6,6 +6,7 @@
 mod args;
 mod clock;
 mod demo;
+mod devices;
 mod discover;
 mod fields;
 mod id_ctrl;
@@ -51,6 +52,7 @@ fn main() -> ExitCode {
 
 fn run(command: Command, verbose: u8) -> Result<()> {
     match command {
+        Command::Devices(devices) => devices.run(),
         Command::Discover(discover) => discover.run(),
         Command::List(list) => list.run(),
         Command::IdCtrl(id_ctrl) => id_ctrl.run(),

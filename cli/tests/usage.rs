@@ -5,7 +5,9 @@ use feedrail_tests::process::feedrail;
 #[test]
 fn help_shows_every_command_and_examples() {
     let text = String::from_utf8(feedrail(["--help"]).run().success()).unwrap();
-    for command in ["discover", "list", "id-ctrl", "id-ns", "read", "write", "perf", "demo"] {
+    for command in
+        ["devices", "discover", "list", "id-ctrl", "id-ns", "read", "write", "perf", "demo"]
+    {
         assert!(text.contains(command), "{command}: {text}");
         let help = feedrail([command, "--help"]).run().success();
         assert!(String::from_utf8(help).unwrap().contains("Usage: feedrail"), "{command}");

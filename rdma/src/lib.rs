@@ -15,12 +15,14 @@
 mod cm;
 mod device;
 mod group;
+mod interface;
 mod memory;
 mod provider;
 pub mod roce;
 mod select;
 pub mod sim;
 pub mod soft;
+pub mod sysfs;
 pub mod verbs;
 mod work;
 
@@ -30,6 +32,7 @@ pub use cm::{
 };
 pub use device::{AsyncEvent, Caps, Device, DeviceStats};
 pub use group::{Group, GroupConfig, GroupStats, PushError, QpConfig, QpKey};
+pub use interface::{LocalAddress, local_addresses};
 pub use memory::{Access, Mem, MemoryRegion, MemoryWindow, RegionHandle, WindowHandle};
 pub use provider::Provider;
 pub use roce_proto::Time;

@@ -2,14 +2,12 @@
 
 use core::fmt;
 use core::str::FromStr;
-use std::fs;
 use std::net::IpAddr;
 use std::path::Path;
 
-use crate::verbs::{self, VerbsError};
-
-/// Where Linux lists RDMA devices.
-const DEVICES: &str = "/sys/class/infiniband";
+use crate::interface;
+use crate::sysfs::{self, Device, Port};
+use crate::verbs::{self, ServingPort, VerbsError};
 
 /// What a user asks for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -85,11 +83,19 @@ pub struct Selection {
     pub choice: Choice,
     /// Why, in words.
     pub reason: String,
+    /// Nothing gets through at present, for the reason given: the device's port is not up.
+    pub down: Option<String>,
 }
 
 impl fmt::Display for Selection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.choice.name(), self.reason)
+    }
+}
+
+impl Selection {
+    fn soft(reason: String) -> Self {
+        Self { choice: Choice::Soft, reason, down: None }
     }
 }
 
@@ -108,63 +114,180 @@ pub enum SelectError {
 /// The provider that was asked for can not serve it.
 pub fn select(kind: ProviderKind, address: IpAddr) -> Result<Selection, SelectError> {
     if kind == ProviderKind::Soft {
-        return Ok(Selection { choice: Choice::Soft, reason: "as asked for".to_owned() });
+        return Ok(Selection::soft("as asked for".to_owned()));
     }
-    choose(kind, &devices(Path::new(DEVICES)), || verbs::device_for(address))
+    let question = Question { kind, address, interface: interface::name_of(address) };
+    question.answer(sysfs::devices(Path::new(sysfs::CLASS)), || verbs::device_for(address))
 }
 
-/// Libraries are only looked for where the kernel lists a device: most machines have neither.
-fn choose(
+/// Which provider serves an address, and what is known of it without asking a device.
+struct Question {
     kind: ProviderKind,
-    devices: &Devices,
-    serving: impl FnOnce() -> Result<verbs::DeviceInfo, VerbsError>,
-) -> Result<Selection, SelectError> {
-    let obstacle = match devices {
-        Devices::Some(_) => match serving() {
-            Ok(device) => {
-                let reason = format!("RDMA device {} serves the address", device.caps.name);
-                return Ok(Selection { choice: Choice::Verbs, reason });
-            }
-            Err(error) => format!("{error} (there is {devices})"),
-        },
-        none => none.to_string(),
-    };
-    match kind {
-        ProviderKind::Verbs => Err(SelectError::NoVerbs(obstacle)),
-        _ => Ok(Selection { choice: Choice::Soft, reason: obstacle }),
-    }
+    address: IpAddr,
+    interface: Option<String>,
 }
 
-/// The RDMA devices of this machine.
-#[derive(Debug, PartialEq, Eq)]
-enum Devices {
-    NoClass(String),
-    None(String),
-    Some(Vec<String>),
-}
-
-impl fmt::Display for Devices {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NoClass(path) => write!(f, "no RDMA device ({path} does not exist)"),
-            Self::None(path) => write!(f, "no RDMA device ({path} is empty)"),
-            Self::Some(names) => write!(f, "RDMA device {}", names.join(", ")),
+impl Question {
+    /// Libraries are only looked for where the kernel lists a device: most machines have neither.
+    fn answer(
+        &self,
+        devices: Option<Vec<Device>>,
+        serving: impl FnOnce() -> Result<ServingPort, VerbsError>,
+    ) -> Result<Selection, SelectError> {
+        let obstacle = match devices.as_deref() {
+            None => format!("no RDMA device ({} does not exist)", sysfs::CLASS),
+            Some([]) => format!("no RDMA device ({} is empty)", sysfs::CLASS),
+            Some(devices) => match self.verbs(devices, serving()) {
+                Ok(selection) => return Ok(selection),
+                Err(obstacle) => obstacle + &self.taken_port(devices),
+            },
+        };
+        match self.kind {
+            ProviderKind::Verbs => Err(SelectError::NoVerbs(obstacle)),
+            _ => Ok(Selection::soft(obstacle)),
         }
     }
-}
 
-fn devices(class: &Path) -> Devices {
-    let path = class.display().to_string();
-    let Ok(entries) = fs::read_dir(class) else { return Devices::NoClass(path) };
-    let names = entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned());
-    let mut names: Vec<String> = names.collect();
-    names.sort();
-    if names.is_empty() { Devices::None(path) } else { Devices::Some(names) }
+    /// Verbs, or why not.
+    fn verbs(
+        &self,
+        devices: &[Device],
+        serving: Result<ServingPort, VerbsError>,
+    ) -> Result<Selection, String> {
+        let serving = serving.map_err(|error| self.explain(&error, devices))?;
+        let name = &serving.device.caps.name;
+        let reason = format!("RDMA device {name} serves the address");
+        let device = devices.iter().find(|device| device.name == *name);
+        let Some((device, port)) = device.and_then(|d| Some((d, d.port(serving.port)?))) else {
+            // The kernel has just changed its mind; the connection manager's word is the later one.
+            return Ok(Selection { choice: Choice::Verbs, reason, down: None });
+        };
+        let has_roce_v2 = port.has_roce_v2(self.address);
+        if port.is_ethernet() && !serving.device.caps.iwarp && !has_roce_v2 {
+            return Err(self.no_gid(device, port));
+        }
+        if port.is_active() {
+            return Ok(Selection { choice: Choice::Verbs, reason, down: None });
+        }
+        let down = self.not_active(device, port);
+        if !has_roce_v2 && self.kind != ProviderKind::Verbs {
+            return Err(down);
+        }
+        let alone =
+            if has_roce_v2 { " and has UDP port 4791 there, so soft cannot stand in" } else { "" };
+        let reason = format!("{reason}{alone}; {down}");
+        Ok(Selection { choice: Choice::Verbs, reason, down: Some(down) })
+    }
+
+    /// Why verbs do not serve the address, in the words of whoever knows best.
+    fn explain(&self, error: &VerbsError, devices: &[Device]) -> String {
+        let on_its_interface = |device: &Device| -> Option<String> {
+            let port = device.port_on(self.interface.as_deref()?)?;
+            Some(if port.is_active() {
+                self.no_gid(device, port)
+            } else {
+                self.not_active(device, port)
+            })
+        };
+        let hint = match error {
+            VerbsError::NotServed(_) => devices.iter().find_map(on_its_interface),
+            _ => None,
+        };
+        hint.unwrap_or_else(|| {
+            let names: Vec<&str> = devices.iter().map(|device| device.name.as_str()).collect();
+            format!("{error} (there is RDMA device {})", names.join(", "))
+        })
+    }
+
+    fn not_active(&self, device: &Device, port: &Port) -> String {
+        let Device { name, .. } = device;
+        let Port { number, state, physical_state, .. } = port;
+        let fix = match self.interface.as_deref() {
+            Some(interface) => {
+                format!("bring {interface} up, as with `ip link set {interface} up`")
+            }
+            None => "bring its link up".to_owned(),
+        };
+        format!("port {number} of RDMA device {name} is {state} ({physical_state}); {fix}")
+    }
+
+    fn no_gid(&self, device: &Device, port: &Port) -> String {
+        let (address, name, number) = (self.address, &device.name, port.number);
+        format!(
+            "port {number} of RDMA device {name} has no RoCE v2 GID for {address}; add the address to its interface \
+             anew, or see with `rdma link` and `ibv_devinfo -v` whether it does RoCE v2"
+        )
+    }
+
+    /// What speaks against soft on an address whose RDMA device does not serve it now.
+    fn taken_port(&self, devices: &[Device]) -> String {
+        let takes_it = |device: &&Device| device.ports.iter().any(|p| p.has_roce_v2(self.address));
+        match devices.iter().find(takes_it) {
+            Some(device) => format!(
+                "; soft may hear nothing there, because {} takes what is sent to UDP port 4791",
+                device.name
+            ),
+            None => String::new(),
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sysfs::tests::{FakeClass, GID_OF_10_1_0_1};
+
+    const ADDRESS: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 1, 0, 1));
+
+    fn question(kind: ProviderKind) -> Question {
+        Question { kind, address: ADDRESS, interface: Some("veth0".to_owned()) }
+    }
+
+    /// `rxe0` on `veth0` with port 1 in some state and, if `kind` is given, a GID for the address.
+    fn rxe(state: &str, kind: Option<&str>) -> Vec<Device> {
+        let class = FakeClass::new();
+        class.port("rxe0", state, "Ethernet").file("rxe0/parent", "veth0");
+        if let Some(kind) = kind {
+            class.gid("rxe0", 1, GID_OF_10_1_0_1, kind, "veth0");
+        }
+        class.devices()
+    }
+
+    fn served() -> Result<ServingPort, VerbsError> {
+        let device = verbs::DeviceInfo {
+            caps: crate::Caps::software("rxe0"),
+            no_send_with_invalidate: None,
+            vendor_id: 0,
+            firmware: String::new(),
+            ports: 1,
+            completion_vectors: 1,
+        };
+        Ok(ServingPort { device, port: 1 })
+    }
+
+    fn not_served() -> Result<ServingPort, VerbsError> {
+        Err(VerbsError::NotServed(ADDRESS))
+    }
+
+    fn no_library() -> Result<ServingPort, VerbsError> {
+        let reason = "cannot open shared object file".to_owned();
+        Err(verbs::LoadError::NoLibrary { library: "libibverbs.so.1", reason }.into())
+    }
+
+    fn never() -> Result<ServingPort, VerbsError> {
+        panic!("looked for libraries without a device")
+    }
+
+    type Serving = fn() -> Result<ServingPort, VerbsError>;
+
+    fn auto(devices: Vec<Device>, serving: Serving) -> Selection {
+        question(ProviderKind::Auto).answer(Some(devices), serving).unwrap()
+    }
+
+    fn verbs_only(devices: Vec<Device>, serving: Serving) -> Result<Selection, String> {
+        let answer = question(ProviderKind::Verbs).answer(Some(devices), serving);
+        answer.map_err(|error| error.to_string())
+    }
 
     #[test]
     fn names_round_trip() {
@@ -175,52 +298,90 @@ mod tests {
         assert_eq!(error.to_string(), "\"rdma\" is not a provider: use auto, verbs or soft");
     }
 
-    fn no_route() -> Result<verbs::DeviceInfo, VerbsError> {
-        let address = IpAddr::from([192, 0, 2, 1]);
-        Err(VerbsError::NoRoute { address, reason: "No such device".to_owned() })
-    }
-
-    fn rxe() -> Result<verbs::DeviceInfo, VerbsError> {
-        Ok(verbs::DeviceInfo {
-            caps: crate::Caps::software("rxe0"),
-            vendor_id: 0,
-            firmware: String::new(),
-            ports: 1,
-            completion_vectors: 1,
-        })
-    }
-
-    fn never() -> Result<verbs::DeviceInfo, VerbsError> {
-        panic!("looked for libraries without a device")
-    }
-
     #[test]
     fn without_a_device_no_library_is_looked_for() {
-        let nothing = devices(Path::new("/nonexistent/infiniband"));
-        let chosen = choose(ProviderKind::Auto, &nothing, never).unwrap().to_string();
-        assert_eq!(chosen, "soft: no RDMA device (/nonexistent/infiniband does not exist)");
-        let none = Devices::None("/sys/class/infiniband".into());
-        let error = choose(ProviderKind::Verbs, &none, never).unwrap_err().to_string();
+        let chosen = question(ProviderKind::Auto).answer(None, never).unwrap().to_string();
+        assert_eq!(chosen, "soft: no RDMA device (/sys/class/infiniband does not exist)");
+        let error = verbs_only(Vec::new(), never).unwrap_err();
         assert!(error.contains("use soft or auto") && error.contains("is empty"), "{error}");
     }
 
     #[test]
     fn a_device_that_serves_the_address_is_chosen() {
-        let some = Devices::Some(vec!["mlx5_0".into(), "rxe0".into()]);
-        for kind in [ProviderKind::Auto, ProviderKind::Verbs] {
-            let chosen = choose(kind, &some, rxe).unwrap();
+        let up = || rxe("4: ACTIVE", Some("RoCE v2"));
+        for chosen in [auto(up(), served), verbs_only(up(), served).unwrap()] {
             assert_eq!(chosen.to_string(), "verbs: RDMA device rxe0 serves the address");
+            assert_eq!(chosen.down, None);
         }
     }
 
     #[test]
-    fn devices_elsewhere_are_named() {
-        let some = Devices::Some(vec!["mlx5_0".into(), "rxe0".into()]);
-        let chosen = choose(ProviderKind::Auto, &some, no_route).unwrap();
+    fn a_port_that_is_down_is_named_with_the_fix() {
+        let down = || rxe("1: DOWN", Some("RoCE v2"));
+        // Soft could not be heard there, because the device has the port; so it is verbs, once the link is up.
+        for chosen in [auto(down(), served), verbs_only(down(), served).unwrap()] {
+            assert_eq!(chosen.choice, Choice::Verbs);
+            let text = chosen.down.unwrap();
+            assert!(chosen.reason.contains(&text), "{}", chosen.reason);
+            assert!(text.contains("port 1 of RDMA device rxe0 is DOWN"), "{text}");
+            assert!(text.contains("`ip link set veth0 up`"), "{text}");
+        }
+        // The kernel does not bind to it any more, and it takes no packets: soft.
+        let chosen = auto(rxe("1: DOWN", None), not_served);
+        assert_eq!((chosen.choice, chosen.down), (Choice::Soft, None));
+        assert!(chosen.reason.contains("is DOWN"), "{}", chosen.reason);
+        assert!(verbs_only(rxe("1: DOWN", None), not_served).unwrap_err().contains("is DOWN"));
+    }
+
+    #[test]
+    fn an_infiniband_port_that_is_not_up_leaves_the_address_to_soft() {
+        let class = FakeClass::new();
+        class.port("rxe0", "2: INIT", "InfiniBand");
+        let chosen = auto(class.devices(), served);
         assert_eq!(chosen.choice, Choice::Soft);
-        let names = "there is RDMA device mlx5_0, rxe0";
-        assert!(chosen.reason.contains("192.0.2.1") && chosen.reason.contains(names), "{chosen}");
-        let error = choose(ProviderKind::Verbs, &some, no_route).unwrap_err().to_string();
-        assert!(error.contains("No such device") && error.contains("use soft"), "{error}");
+        assert!(chosen.reason.contains("is INIT (LinkUp)"), "{}", chosen.reason);
+        let asked_for = verbs_only(class.devices(), served).unwrap();
+        assert!(asked_for.down.unwrap().contains("is INIT"));
+    }
+
+    #[test]
+    fn an_address_without_a_gid_is_left_to_soft() {
+        for (devices, serving) in [
+            (rxe("4: ACTIVE", Some("IB/RoCE v1")), served as Serving),
+            (rxe("4: ACTIVE", Some("IB/RoCE v1")), not_served),
+            (rxe("4: ACTIVE", None), not_served),
+        ] {
+            let chosen = auto(devices.clone(), serving);
+            assert_eq!(chosen.choice, Choice::Soft);
+            let what = "rxe0 has no RoCE v2 GID for 10.1.0.1";
+            assert!(chosen.reason.contains(what), "{}", chosen.reason);
+            assert!(verbs_only(devices, serving).unwrap_err().contains(what));
+        }
+    }
+
+    #[test]
+    fn without_libraries_soft_is_chosen_with_a_warning_where_the_device_has_the_port() {
+        let chosen = auto(rxe("4: ACTIVE", Some("RoCE v2")), no_library);
+        assert_eq!(chosen.choice, Choice::Soft);
+        assert!(chosen.reason.contains("cannot open shared object file"), "{}", chosen.reason);
+        assert!(
+            chosen.reason.contains("rxe0 takes what is sent to UDP port 4791"),
+            "{}",
+            chosen.reason
+        );
+        let elsewhere = auto(rxe("4: ACTIVE", None), no_library);
+        assert!(!elsewhere.reason.contains("4791"), "{}", elsewhere.reason);
+    }
+
+    #[test]
+    fn devices_elsewhere_are_named() {
+        let mut devices = rxe("4: ACTIVE", None);
+        devices[0].parent = Some("eth7".to_owned());
+        let chosen = auto(devices.clone(), not_served);
+        assert_eq!(chosen.choice, Choice::Soft);
+        let expected = "no RDMA device serves 10.1.0.1 (there is RDMA device rxe0)";
+        assert_eq!(chosen.reason, expected);
+        let error = verbs_only(devices, not_served).unwrap_err();
+        assert!(error.contains(expected) && error.contains("use soft"), "{error}");
     }
 }

@@ -163,7 +163,7 @@ fn add_devices(
         if selections.contains_key(&address) {
             continue;
         }
-        let Selection { choice, reason } = rdma::select(kind(config.provider), address)
+        let Selection { choice, reason, .. } = rdma::select(kind(config.provider), address)
             .map_err(|error| StartError::Provider { address, error })?;
         match choice {
             Choice::Verbs => {

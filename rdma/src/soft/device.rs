@@ -6,11 +6,11 @@ use std::sync::{Mutex, PoisonError};
 
 use roce_proto::PathMtu;
 
-use super::interface;
 use super::options::{OpenError, SoftOptions};
 use super::socket;
 use super::wire::SoftWire;
 use crate::Caps;
+use crate::interface;
 use crate::roce::random::Random;
 use crate::roce::{Fabric, RoceDevice};
 

@@ -6,7 +6,6 @@
 //! identification predictable, which the invariant CRC covers.
 
 mod device;
-mod interface;
 mod options;
 pub(crate) mod owner;
 mod raw;

@@ -4,6 +4,8 @@ use std::fs;
 use std::net::SocketAddr;
 use std::path::Path;
 
+use crate::sysfs;
+
 /// Who has the port of `address`, in words that help to get it back.
 pub(super) fn of(address: SocketAddr) -> String {
     if let Some(process) = socket_inode(address).and_then(|inode| holder(&inode)) {
@@ -21,21 +23,11 @@ pub(super) fn of(address: SocketAddr) -> String {
     }
 }
 
-/// The names of the kernel's software RoCE devices.
-pub(crate) fn rxe_devices() -> Vec<String> {
-    let Ok(entries) = fs::read_dir("/sys/class/infiniband") else { return Vec::new() };
-    let mut names: Vec<String> = entries
-        .flatten()
-        .filter(|entry| is_rxe(&entry.path()))
-        .map(|entry| entry.file_name().to_string_lossy().into_owned())
-        .collect();
-    names.sort();
-    names
-}
-
-/// Software devices hang off no bus: they have no `device` link, and rxe names its parent interface.
-fn is_rxe(device: &Path) -> bool {
-    device.join("parent").exists() && !device.join("device").exists()
+/// The names of the kernel's software RoCE devices: they are on no bus, but on an interface.
+fn rxe_devices() -> Vec<String> {
+    let devices = sysfs::devices(Path::new(sysfs::CLASS)).unwrap_or_default();
+    let rxe = devices.into_iter().filter(|device| device.software && device.parent.is_some());
+    rxe.map(|device| device.name).collect()
 }
 
 /// The inode of the socket bound to `address` or to the wildcard, from `/proc/net/udp` or `udp6`.

@@ -121,6 +121,12 @@ impl Id {
         unsafe { (*self.raw).verbs }
     }
 
+    /// The port of the device that the identifier is bound to.
+    pub(crate) fn port(&self) -> u8 {
+        // SAFETY: the identifier is alive.
+        unsafe { (*self.raw).port_num }
+    }
+
     pub(crate) fn is_ready(&self) -> bool {
         self.ready.load(Ordering::Acquire)
     }

@@ -2,7 +2,10 @@
 #![expect(unsafe_code, reason = "calls rdma-core")]
 
 use core::ffi::{CStr, c_int};
+use std::fs::{self, File};
 use std::io;
+use std::net::IpAddr;
+use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
 use super::abi::*;
@@ -23,11 +26,17 @@ pub enum VerbsError {
     /// The libraries are there; no device is.
     #[error("no RDMA device: {0}")]
     NoDevice(String),
-    /// No device routes to or owns the address.
-    #[error("no RDMA device serves {address}: {reason}")]
-    NoRoute {
+    /// The address belongs to no device.
+    #[error("no RDMA device serves {0}")]
+    NotServed(IpAddr),
+    /// The address belongs to no interface of this machine.
+    #[error("{0} is not an address of this machine: `ip address` lists those that are")]
+    NotLocal(IpAddr),
+    /// The connection manager can not tell.
+    #[error("librdmacm does not say which device serves {address}: {reason}")]
+    System {
         /// The address.
-        address: std::net::IpAddr,
+        address: IpAddr,
         /// What the system said.
         reason: String,
     },
@@ -38,6 +47,8 @@ pub enum VerbsError {
 pub struct DeviceInfo {
     /// What it can do.
     pub caps: Caps,
+    /// Why SEND with Invalidate is not used, where it is not.
+    pub no_send_with_invalidate: Option<&'static str>,
     /// PCI vendor.
     pub vendor_id: u32,
     /// Firmware version as the device gives it.
@@ -84,7 +95,8 @@ fn open_all(library: &'static Library) -> Result<Vec<Arc<Context>>, VerbsError> 
     // SAFETY: the function writes the count and returns null or an array of that many contexts.
     let list = unsafe { (library.cm.rdma_get_devices)(&raw mut count) };
     if list.is_null() {
-        return Err(VerbsError::NoDevice(io::Error::last_os_error().to_string()));
+        let error = io::Error::last_os_error();
+        return Err(VerbsError::NoDevice(obstacle().unwrap_or_else(|| error.to_string())));
     }
     let count = usize::try_from(count).unwrap_or(0);
     // SAFETY: the array has `count` valid contexts, which stay open after the array is freed.
@@ -94,9 +106,27 @@ fn open_all(library: &'static Library) -> Result<Vec<Arc<Context>>, VerbsError> 
     let opened: Vec<_> =
         contexts.into_iter().filter_map(|raw| Context::open(library, raw)).map(Arc::new).collect();
     if opened.is_empty() {
-        return Err(VerbsError::NoDevice("the kernel lists none that is usable".to_owned()));
+        let unusable =
+            || "none can be opened; install its driver (Debian: ibverbs-providers)".into();
+        return Err(VerbsError::NoDevice(obstacle().unwrap_or_else(unusable)));
     }
     Ok(opened)
+}
+
+/// What keeps this process from the device files, where that can be told.
+fn obstacle() -> Option<String> {
+    let folder = Path::new("/dev/infiniband");
+    if !folder.join("rdma_cm").exists() {
+        return Some("/dev/infiniband/rdma_cm is missing; load it with `modprobe rdma_ucm`".into());
+    }
+    let is_ours = |name: &str| name == "rdma_cm" || name.starts_with("uverbs");
+    let files = fs::read_dir(folder).ok()?.flatten().map(|entry| entry.path());
+    let denied = files
+        .filter(|path| path.file_name().and_then(|name| name.to_str()).is_some_and(is_ours))
+        .find(|path| File::options().read(true).write(true).open(path).is_err());
+    denied.map(|path| {
+        format!("{} cannot be opened; this user needs read and write access", path.display())
+    })
 }
 
 impl Context {
@@ -133,6 +163,7 @@ fn info(library: &Library, raw: *mut ibv_context, attr: &ibv_device_attr) -> Dev
     let firmware = attr.fw_ver.split(|byte| *byte == 0).next().unwrap_or_default();
     DeviceInfo {
         caps: caps(name, transport, library, attr),
+        no_send_with_invalidate: no_send_with_invalidate(attr),
         vendor_id: attr.vendor_id,
         firmware: String::from_utf8_lossy(firmware).into_owned(),
         ports: attr.phys_port_cnt,
@@ -152,12 +183,22 @@ fn caps(name: String, transport: c_int, library: &Library, attr: &ibv_device_att
         max_responder_resources: byte(attr.max_qp_rd_atom),
         max_region_bytes: attr.max_mr_size,
         memory_windows: has(DEVICE_MEM_WINDOW_TYPE_2),
-        send_with_invalidate: has(DEVICE_MEM_MGT_EXTENSIONS)
-            && !VENDORS_WITHOUT_SEND_WITH_INVALIDATE.contains(&attr.vendor_id),
-        dma_buf: library.verbs.ibv_reg_dmabuf_mr.is_some(),
+        send_with_invalidate: no_send_with_invalidate(attr).is_none(),
+        // Software devices cannot reach a device's memory.
+        dma_buf: library.verbs.ibv_reg_dmabuf_mr.is_some() && !software,
         software,
         ..Caps::software(name)
     }
+}
+
+/// Why a device should not be asked for SEND with Invalidate, if it should not.
+fn no_send_with_invalidate(attr: &ibv_device_attr) -> Option<&'static str> {
+    if attr.device_cap_flags & DEVICE_MEM_MGT_EXTENSIONS == 0 {
+        return Some("the device does not offer it");
+    }
+    VENDORS_WITHOUT_SEND_WITH_INVALIDATE
+        .contains(&attr.vendor_id)
+        .then_some("the device offers it, but fails when it is used (a known fault of this vendor)")
 }
 
 fn unsigned(value: c_int) -> u32 {
@@ -183,4 +224,24 @@ pub(crate) fn set_nonblocking(fd: c_int) -> io::Result<()> {
 /// The result of a call that returns 0 or sets `errno`.
 pub(crate) fn check(rc: c_int) -> io::Result<()> {
     if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn attr(device_cap_flags: u32, vendor_id: u32) -> ibv_device_attr {
+        // SAFETY: all-zero is a valid value of this plain C struct.
+        let zeros: ibv_device_attr = unsafe { core::mem::zeroed() };
+        ibv_device_attr { device_cap_flags, vendor_id, ..zeros }
+    }
+
+    #[test]
+    fn send_with_invalidate_needs_the_flag_and_a_vendor_that_means_it() {
+        assert_eq!(no_send_with_invalidate(&attr(DEVICE_MEM_MGT_EXTENSIONS, 0x15b3)), None);
+        let silent = no_send_with_invalidate(&attr(0, 0x15b3)).unwrap();
+        assert!(silent.contains("does not offer"), "{silent}");
+        let broken = no_send_with_invalidate(&attr(DEVICE_MEM_MGT_EXTENSIONS, 0x14e4)).unwrap();
+        assert!(broken.contains("known fault"), "{broken}");
+    }
 }

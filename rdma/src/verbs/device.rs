@@ -24,6 +24,25 @@ pub struct VerbsOptions {
     pub no_memory_windows: bool,
 }
 
+impl VerbsOptions {
+    /// Says what of a device is not used.
+    fn log(self, device: &DeviceInfo) {
+        let name = &device.caps.name;
+        if let Some(reason) = device.no_send_with_invalidate {
+            tracing::info!(device = name, reason, "SEND with Invalidate is not used");
+        } else if self.no_send_with_invalidate {
+            tracing::info!(
+                device = name,
+                reason = "switched off",
+                "SEND with Invalidate is not used"
+            );
+        }
+        if self.no_memory_windows && device.caps.memory_windows {
+            tracing::info!(device = name, reason = "switched off", "memory windows are not used");
+        }
+    }
+}
+
 /// An RDMA device as seen through one local address.
 #[derive(Clone)]
 pub struct VerbsDevice(Arc<Opened>);
@@ -41,33 +60,48 @@ impl VerbsDevice {
     /// # Errors
     /// No device does, or the libraries are not usable.
     pub fn open(local_ip: IpAddr, options: VerbsOptions) -> Result<Self, VerbsError> {
-        let context = context_of(local_ip)?;
+        let (context, _port) = context_of(local_ip)?;
         let mut caps = context.info.caps.clone();
         caps.send_with_invalidate &= !options.no_send_with_invalidate;
         caps.memory_windows &= !options.no_memory_windows;
+        options.log(&context.info);
         let has_cm = AtomicBool::new(false);
         Ok(Self(Arc::new(Opened { context, caps, local_ip, has_cm })))
     }
+}
+
+/// A device and the port of it that has an address.
+#[derive(Clone, Debug)]
+pub struct ServingPort {
+    /// The device.
+    pub device: DeviceInfo,
+    /// The port's number, from 1.
+    pub port: u8,
 }
 
 /// The device that serves a local address, without using it.
 ///
 /// # Errors
 /// None does, or the libraries are not usable.
-pub fn device_for(local_ip: IpAddr) -> Result<DeviceInfo, VerbsError> {
-    Ok(context_of(local_ip)?.info.clone())
+pub fn device_for(local_ip: IpAddr) -> Result<ServingPort, VerbsError> {
+    let (context, port) = context_of(local_ip)?;
+    Ok(ServingPort { device: context.info.clone(), port })
 }
 
-/// The device that owns a local address: librdmacm binds an identifier to it and says which.
-fn context_of(local_ip: IpAddr) -> Result<Arc<Context>, VerbsError> {
-    let no_route = |reason: String| VerbsError::NoRoute { address: local_ip, reason };
+/// The device that owns a local address, and its port: librdmacm binds an identifier to them and says which.
+fn context_of(address: IpAddr) -> Result<(Arc<Context>, u8), VerbsError> {
+    let explain = |error: io::Error| match error.raw_os_error() {
+        Some(libc::ENODEV) => VerbsError::NotServed(address),
+        Some(libc::EADDRNOTAVAIL) => VerbsError::NotLocal(address),
+        _ => VerbsError::System { address, reason: error.to_string() },
+    };
     let contexts = contexts()?;
-    let channel = Channel::open(library()?).map_err(|error| no_route(error.to_string()))?;
-    let id = Id::create(&channel, 0).map_err(|error| no_route(error.to_string()))?;
-    id.bind(SocketAddr::new(local_ip, 0)).map_err(|error| no_route(error.to_string()))?;
-    let raw = id.verbs();
-    let found = contexts.iter().find(|context| context.raw == raw);
-    found.cloned().ok_or_else(|| no_route("the address belongs to no RDMA device".to_owned()))
+    let channel = Channel::open(library()?).map_err(explain)?;
+    let id = Id::create(&channel, 0).map_err(explain)?;
+    id.bind(SocketAddr::new(address, 0)).map_err(explain)?;
+    let found = contexts.iter().find(|context| context.raw == id.verbs());
+    let context = found.ok_or(VerbsError::NotServed(address))?;
+    Ok((Arc::clone(context), id.port()))
 }
 
 impl Device<super::Verbs> for VerbsDevice {

@@ -23,7 +23,7 @@ pub enum LoadError {
         reason: String,
     },
     /// A library lacks a function.
-    #[error("{library} is too old: it has no {symbol}; rdma-core 22 or later has it")]
+    #[error("{library} is broken or too old: it has no {symbol}; rdma-core 22 or later has it")]
     NoSymbol {
         /// Its file name.
         library: &'static str,
@@ -47,11 +47,20 @@ pub(crate) fn library() -> Result<&'static Library, LoadError> {
     LIBRARY.get_or_init(load).as_ref().map_err(Clone::clone)
 }
 
+/// Whether the libraries can be used.
+///
+/// # Errors
+/// Why they can not.
+pub fn available() -> Result<(), LoadError> {
+    library().map(|_| ())
+}
+
 #[cfg(not(feature = "link-rdma-core"))]
 fn load() -> Result<Library, LoadError> {
-    let verbs = Object::open(c"libibverbs.so.1", "libibverbs.so.1")?;
-    let cm = Object::open(c"librdmacm.so.1", "librdmacm.so.1")?;
-    Ok(Library { verbs: Verbs::load(&verbs)?, cm: RdmaCm::load(&cm)? })
+    // One after the other: a broken libibverbs would show only as a complaint of librdmacm, which needs it.
+    let verbs = Verbs::load(&Object::open(c"libibverbs.so.1", "libibverbs.so.1")?)?;
+    let cm = RdmaCm::load(&Object::open(c"librdmacm.so.1", "librdmacm.so.1")?)?;
+    Ok(Library { verbs, cm })
 }
 
 #[cfg(feature = "link-rdma-core")]

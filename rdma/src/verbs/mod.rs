@@ -13,9 +13,9 @@ mod queue_pair;
 
 pub use cm::VerbsCm;
 pub use context::{DeviceInfo, VerbsError, devices};
-pub use device::{VerbsDevice, VerbsOptions, device_for};
+pub use device::{ServingPort, VerbsDevice, VerbsOptions, device_for};
 pub use group::{VerbsGroup, VerbsGroupHandle};
-pub use library::LoadError;
+pub use library::{LoadError, available};
 pub use memory::{VerbsRegion, VerbsWindow};
 pub use queue_pair::VerbsQp;
 

@@ -1,0 +1,310 @@
+//! RDMA devices as the kernel lists them, with or without rdma-core.
+//!
+//! Files are read one by one and devices come and go, so whatever cannot be read is simply not there.
+
+use std::fs;
+use std::net::{IpAddr, Ipv6Addr};
+use std::path::Path;
+use std::str::FromStr;
+
+use roce_proto::PathMtu;
+
+use crate::interface;
+
+/// Where Linux lists RDMA devices.
+pub const CLASS: &str = "/sys/class/infiniband";
+
+/// What an Ethernet frame carries besides the payload of a RoCE v2 packet, at most, as the kernel reckons it: network
+/// header, UDP, the longest transport headers and the CRC.
+const ROCE_OVERHEAD_BYTES: usize = 40 + 8 + 12 + 4 + 28 + 4;
+
+/// An RDMA device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Device {
+    /// Its name: `mlx5_0`, `rxe0`, ...
+    pub name: String,
+    /// Its global identifier, as the kernel writes it.
+    pub node_guid: String,
+    /// Whether it is software: it hangs off no bus.
+    pub software: bool,
+    /// The interface that a software device was put on.
+    pub parent: Option<String>,
+    /// Its ports, by number.
+    pub ports: Vec<Port>,
+}
+
+/// A port of a device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Port {
+    /// Its number, from 1.
+    pub number: u8,
+    /// Its logical state: `ACTIVE`, `DOWN`, `INIT`, `ARMED`.
+    pub state: String,
+    /// Its physical state: `LinkUp`, `Disabled`, `Polling`, ...
+    pub physical_state: String,
+    /// Its speed.
+    pub rate: String,
+    /// `Ethernet` or `InfiniBand`.
+    pub link_layer: String,
+    /// The entries of its GID table that are in use.
+    pub gids: Vec<Gid>,
+}
+
+/// An address of a port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Gid {
+    /// Its place in the table.
+    pub index: u16,
+    /// The GID.
+    pub gid: Ipv6Addr,
+    /// `RoCE v2`, or `IB/RoCE v1`.
+    pub kind: String,
+    /// The interface that it comes from.
+    pub interface: Option<String>,
+}
+
+/// The devices in a folder such as [`CLASS`], by name; `None` if there is no such folder.
+pub fn devices(class: &Path) -> Option<Vec<Device>> {
+    let names = names(class)?;
+    Some(names.into_iter().map(|name| Device::read(&class.join(&name), name)).collect())
+}
+
+impl Device {
+    fn read(folder: &Path, name: String) -> Self {
+        let ports = folder.join("ports");
+        let port = |number: u8| Port::read(&ports.join(number.to_string()), number);
+        Self {
+            node_guid: text(&folder.join("node_guid")).unwrap_or_default(),
+            software: !folder.join("device").exists(),
+            parent: text(&folder.join("parent")),
+            ports: numbers(&ports).into_iter().map(port).collect(),
+            name,
+        }
+    }
+
+    /// A port by its number.
+    pub fn port(&self, number: u8) -> Option<&Port> {
+        self.ports.iter().find(|port| port.number == number)
+    }
+
+    /// The port that is on an interface.
+    pub fn port_on(&self, interface: &str) -> Option<&Port> {
+        let on = |port: &&Port| port.interfaces().contains(&interface);
+        let parent = || self.ports.first().filter(|_| self.parent.as_deref() == Some(interface));
+        self.ports.iter().find(on).or_else(parent)
+    }
+}
+
+impl Port {
+    fn read(folder: &Path, number: u8) -> Self {
+        let file = |name| text(&folder.join(name)).unwrap_or_default();
+        let gids = numbers(&folder.join("gids"));
+        Self {
+            number,
+            state: without_number(&file("state")),
+            physical_state: without_number(&file("phys_state")),
+            rate: file("rate"),
+            link_layer: file("link_layer"),
+            gids: gids.into_iter().filter_map(|index| Gid::read(folder, index)).collect(),
+        }
+    }
+
+    /// Whether it can carry traffic.
+    pub fn is_active(&self) -> bool {
+        self.state == "ACTIVE"
+    }
+
+    /// Whether its link is Ethernet, so that it speaks RoCE or iWARP.
+    pub fn is_ethernet(&self) -> bool {
+        self.link_layer == "Ethernet"
+    }
+
+    /// Whether it speaks RoCE v2 for a local address, and so takes the packets to UDP port 4791 there.
+    pub fn has_roce_v2(&self, ip: IpAddr) -> bool {
+        self.gids.iter().any(|gid| gid.is_roce_v2() && gid.ip() == ip)
+    }
+
+    /// The interfaces that its addresses come from, each once.
+    pub fn interfaces(&self) -> Vec<&str> {
+        let mut interfaces: Vec<&str> =
+            self.gids.iter().filter_map(|gid| gid.interface.as_deref()).collect();
+        interfaces.sort_unstable();
+        interfaces.dedup();
+        interfaces
+    }
+
+    /// The largest payload of a packet that the port's interface leaves room for, in bytes; `None` where no interface
+    /// limits it.
+    pub fn active_mtu(&self) -> Option<usize> {
+        let interface = self.interfaces().into_iter().next()?;
+        let room = interface::mtu(interface)?.checked_sub(ROCE_OVERHEAD_BYTES)?;
+        PathMtu::largest_within(room).map(PathMtu::bytes)
+    }
+}
+
+impl Gid {
+    fn read(port: &Path, index: u16) -> Option<Self> {
+        let entry = |folder: &str| text(&port.join(folder).join(index.to_string()));
+        let gid = entry("gids").and_then(|text| Ipv6Addr::from_str(&text).ok())?;
+        // Places that nobody uses read as zeros and have no attributes.
+        let kind = entry("gid_attrs/types")?;
+        Some(Self { index, gid, kind, interface: entry("gid_attrs/ndevs") })
+    }
+
+    /// Whether packets that use it go over UDP.
+    pub fn is_roce_v2(&self) -> bool {
+        self.kind == "RoCE v2"
+    }
+
+    /// The IP address that it stands for, where it comes from an interface.
+    pub fn ip(&self) -> IpAddr {
+        self.gid.to_ipv4_mapped().map_or(IpAddr::V6(self.gid), IpAddr::V4)
+    }
+}
+
+/// The names in a folder, sorted.
+fn names(folder: &Path) -> Option<Vec<String>> {
+    let entries = fs::read_dir(folder).ok()?.flatten();
+    let mut names: Vec<String> =
+        entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+    names.sort();
+    Some(names)
+}
+
+/// The names in a folder that are numbers, in their order.
+fn numbers<N: FromStr + Ord>(folder: &Path) -> Vec<N> {
+    let names = names(folder).unwrap_or_default();
+    let mut numbers: Vec<N> = names.iter().filter_map(|name| name.parse().ok()).collect();
+    numbers.sort();
+    numbers
+}
+
+/// The first line of a file, if it says anything.
+fn text(path: &Path) -> Option<String> {
+    let text = fs::read_to_string(path).ok()?;
+    text.lines().next().map(|line| line.trim().to_owned()).filter(|line| !line.is_empty())
+}
+
+/// `ACTIVE` of `4: ACTIVE`.
+fn without_number(state: &str) -> String {
+    state.split_once(": ").map_or(state, |(_, name)| name).to_owned()
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// A folder of devices like the kernel's, to be filled.
+    pub(crate) struct FakeClass(tempfile::TempDir);
+
+    impl FakeClass {
+        pub(crate) fn new() -> Self {
+            Self(tempfile::tempdir().unwrap())
+        }
+
+        pub(crate) fn file(&self, path: &str, text: &str) -> &Self {
+            let path = self.0.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, format!("{text}\n")).unwrap();
+            self
+        }
+
+        /// A port with these states.
+        pub(crate) fn port(&self, device: &str, state: &str, link_layer: &str) -> &Self {
+            let port = format!("{device}/ports/1");
+            self.file(&format!("{device}/node_guid"), "28e8:a7ff:feca:98a9")
+                .file(&format!("{port}/state"), state)
+                .file(&format!("{port}/phys_state"), "5: LinkUp")
+                .file(&format!("{port}/rate"), "10 Gb/sec (1X FDR10)")
+                .file(&format!("{port}/link_layer"), link_layer)
+        }
+
+        pub(crate) fn gid(
+            &self,
+            device: &str,
+            index: u16,
+            gid: &str,
+            kind: &str,
+            interface: &str,
+        ) -> &Self {
+            let port = format!("{device}/ports/1");
+            self.file(&format!("{port}/gids/{index}"), gid)
+                .file(&format!("{port}/gid_attrs/types/{index}"), kind)
+                .file(&format!("{port}/gid_attrs/ndevs/{index}"), interface)
+        }
+
+        pub(crate) fn devices(&self) -> Vec<Device> {
+            devices(self.0.path()).unwrap()
+        }
+    }
+
+    pub(crate) const GID_OF_10_1_0_1: &str = "0000:0000:0000:0000:0000:ffff:0a01:0001";
+
+    #[test]
+    fn a_device_of_the_kernel_is_understood() {
+        let class = FakeClass::new();
+        class
+            .port("rxe0", "4: ACTIVE", "Ethernet")
+            .file("rxe0/parent", "veth0")
+            .gid("rxe0", 0, "fe80:0000:0000:0000:28e8:a7ff:feca:98a9", "RoCE v2", "veth0")
+            .gid("rxe0", 10, GID_OF_10_1_0_1, "RoCE v2", "veth0")
+            .gid("rxe0", 2, GID_OF_10_1_0_1, "IB/RoCE v1", "veth0")
+            // A place that nobody uses.
+            .file("rxe0/ports/1/gids/3", "0000:0000:0000:0000:0000:0000:0000:0000");
+        let devices = class.devices();
+        let [device] = devices.as_slice() else { panic!("{devices:?}") };
+        assert_eq!((device.name.as_str(), device.software), ("rxe0", true));
+        assert_eq!(device.node_guid, "28e8:a7ff:feca:98a9");
+        let port = device.port_on("veth0").unwrap();
+        assert_eq!((port.number, port.state.as_str()), (1, "ACTIVE"));
+        assert_eq!((port.physical_state.as_str(), port.is_active()), ("LinkUp", true));
+        assert_eq!(port.gids.iter().map(|gid| gid.index).collect::<Vec<_>>(), [0, 2, 10]);
+        assert_eq!(port.interfaces(), ["veth0"]);
+        assert!(port.has_roce_v2("10.1.0.1".parse().unwrap()));
+        assert!(!port.has_roce_v2("10.1.0.2".parse().unwrap()));
+        assert_eq!(device.port_on("veth1"), None);
+    }
+
+    #[test]
+    fn addresses_of_roce_v1_alone_do_not_count() {
+        let class = FakeClass::new();
+        class.port("mlx4_0", "4: ACTIVE", "Ethernet").file("mlx4_0/device/vendor", "0x15b3");
+        class.gid("mlx4_0", 0, GID_OF_10_1_0_1, "IB/RoCE v1", "eth0");
+        let devices = class.devices();
+        assert!(!devices[0].software);
+        assert!(!devices[0].ports[0].has_roce_v2("10.1.0.1".parse().unwrap()));
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_not_there() {
+        assert_eq!(devices(Path::new("/nonexistent/infiniband")), None);
+        let class = FakeClass::new();
+        assert_eq!(class.devices(), []);
+        class.file("odd0/ports/x/state", "4: ACTIVE").file("odd0/ports/1/gids/0", "no GID");
+        let device = &class.devices()[0];
+        assert_eq!((device.ports.len(), device.ports[0].gids.len()), (1, 0));
+        assert!(!device.ports[0].is_active());
+        assert_eq!(device.ports[0].active_mtu(), None);
+    }
+
+    #[test]
+    fn a_software_device_without_addresses_is_still_on_its_interface() {
+        let class = FakeClass::new();
+        class.port("rxe0", "1: DOWN", "Ethernet").file("rxe0/parent", "eth0");
+        let devices = class.devices();
+        assert_eq!(devices[0].port_on("eth0").map(|port| port.state.as_str()), Some("DOWN"));
+    }
+
+    #[test]
+    fn the_interface_limits_the_payload() {
+        let class = FakeClass::new();
+        class.port("rxe0", "4: ACTIVE", "Ethernet").gid(
+            "rxe0",
+            0,
+            GID_OF_10_1_0_1,
+            "RoCE v2",
+            "lo",
+        );
+        assert_eq!(class.devices()[0].ports[0].active_mtu(), Some(4096));
+    }
+}
