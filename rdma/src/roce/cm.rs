@@ -310,7 +310,7 @@ impl<F: Fabric> RoceCm<F> {
     }
 
     fn connect_qp(&self, qp: Qp, agreement: &cm::Agreement, announce: bool) {
-        if let Some(mailbox) = self.shared.group_of(qp.qpn.value()) {
+        if let Some(mailbox) = self.shared.group_of(qp.qpn) {
             mailbox.send(GroupMessage::Connect {
                 number: (qp.qpn.value(), qp.serial),
                 peer: agreement.peer,
@@ -324,7 +324,7 @@ impl<F: Fabric> RoceCm<F> {
     fn fail_qp(&self, conn: ConnId) {
         let qp = self.conns.get(&conn).and_then(Conn::qp);
         let Some(Qp { qpn, serial, .. }) = qp else { return };
-        if let Some(mailbox) = self.shared.group_of(qpn.value()) {
+        if let Some(mailbox) = self.shared.group_of(qpn) {
             mailbox.send(GroupMessage::Fail { number: (qpn.value(), serial) });
         }
     }

@@ -6,10 +6,11 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use roce_proto::Qpn;
 use roce_proto::rc::Connection;
 
 use super::mailbox::Mailbox;
-use super::numbers::Numbers;
+use super::numbers::{Numbers, owner_of};
 use super::random::Random;
 use super::regions::{self, Region, Regions, Window};
 use super::wire::Datagram;
@@ -116,19 +117,18 @@ impl<F: Fabric> RoceDevice<F> {
 
 impl<F: Fabric> Shared<F> {
     /// The mailbox of the group that a queue pair number names.
-    pub(super) fn group_of(&self, qpn: u32) -> Option<&Mailbox<GroupMessage>> {
-        let [.., group] = qpn.to_be_bytes();
-        self.groups.get(usize::from(group).checked_sub(1)?)
+    pub(super) fn group_of(&self, qpn: Qpn) -> Option<&Mailbox<GroupMessage>> {
+        self.groups.get(usize::from(owner_of(qpn)).checked_sub(1)?)
     }
 
     /// Hands a packet to the thread that owns its queue pair; false if there is none, or it is too busy.
-    pub(super) fn forward(&self, qpn: u32, datagram: &Datagram<'_>) -> bool {
+    pub(super) fn forward(&self, qpn: Qpn, datagram: &Datagram<'_>) -> bool {
         let &Datagram { from, to, bytes, .. } = datagram;
         if bytes.len() > MAX_PACKET_BYTES {
             return false;
         }
         let packet = Forwarded { from, to, bytes: bytes.into() };
-        if qpn == 1 {
+        if qpn == Qpn::GSI {
             let room = self.cm.len() < MAX_MAIL;
             if room {
                 self.cm.send(CmMessage::Packet(Box::new(packet)));

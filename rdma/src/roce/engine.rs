@@ -10,16 +10,16 @@ use roce_proto::rc::{
 };
 use roce_proto::wire::{Identification, Packet};
 
+use super::NewQp;
 use super::convert;
 use super::icrc;
 use super::memory;
-use super::numbers::QpNumber;
+use super::numbers::{QpNumber, owner_of};
 use super::paths::{PathKey, Paths};
 use super::qp_table::QpTable;
 use super::regions::RegionsView;
 use super::timers::Timers;
 use super::wire::{Datagram, Outgoing, Wire};
-use super::{GROUP_MASK, NewQp};
 use crate::{GroupStats, QpConfig, Time, Wc};
 
 /// Bytes of payload that one queue pair sends before it is the next one's turn: about one train.
@@ -88,8 +88,8 @@ pub(super) enum Handled {
     Done,
     /// It was the first packet for a queue pair whose connection manager waits for one.
     PeerIsReady(u32),
-    /// It is for this queue pair, of another group.
-    Foreign(u32),
+    /// It is for this queue pair, of another group or the connection manager.
+    Foreign(Qpn),
 }
 
 impl Engine {
@@ -230,9 +230,8 @@ impl Engine {
         let Ok(packet) = Packet::parse(datagram.bytes) else { return self.drop_packet() };
         let qpn = packet.bth.dest_qpn.value();
         let Some(slot) = self.qps.find(qpn) else {
-            let [.., owner] = qpn.to_be_bytes();
-            if owner & GROUP_MASK != group {
-                return Handled::Foreign(qpn);
+            if owner_of(packet.bth.dest_qpn) != group {
+                return Handled::Foreign(packet.bth.dest_qpn);
             }
             return self.drop_packet();
         };

@@ -20,7 +20,7 @@ pub(super) struct Gsi {
 
 /// A packet is for another queue pair.
 pub(super) struct NotForUs {
-    pub(super) qpn: u32,
+    pub(super) qpn: Qpn,
 }
 
 impl Gsi {
@@ -37,7 +37,7 @@ impl Gsi {
             return Ok(());
         };
         if packet.bth.dest_qpn != Qpn::GSI {
-            return Err(NotForUs { qpn: packet.bth.dest_qpn.value() });
+            return Err(NotForUs { qpn: packet.bth.dest_qpn });
         }
         let counter = match mad_of(&packet, datagram) {
             Some(mad) => {

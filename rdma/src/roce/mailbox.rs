@@ -72,11 +72,59 @@ impl Doorbell {
     }
 
     fn quiet(&self) {
-        if self.rung.load(Ordering::Relaxed) {
-            let mut count = [0; 8];
-            while rustix::io::read(&self.fd, &mut count) == Err(Errno::INTR) {}
+        if self.rung.load(Ordering::Relaxed) && self.clear() {
             // Read and write at once: what was sent before somebody found it rung is seen after this.
             self.rung.swap(false, Ordering::SeqCst);
         }
+    }
+
+    /// Empties the descriptor; false if it was empty. Then a slow ringer is about to write, and the flag must
+    /// stay up: with the flag down what it writes would stay, and end every sleep at once.
+    fn clear(&self) -> bool {
+        let mut count = [0; 8];
+        loop {
+            match rustix::io::read(&self.fd, &mut count) {
+                Err(Errno::INTR) => {}
+                result => return result.is_ok(),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn is_readable(doorbell: &Doorbell) -> bool {
+        use rustix::event::{PollFd, PollFlags, Timespec, poll};
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        poll(&mut [PollFd::new(&doorbell.fd, PollFlags::IN)], Some(&now)).unwrap() == 1
+    }
+
+    #[test]
+    fn it_is_readable_from_ring_to_quiet() {
+        let doorbell = Doorbell::new().unwrap();
+        for _ in 0..2 {
+            assert!(!is_readable(&doorbell));
+            doorbell.ring();
+            doorbell.ring();
+            assert!(is_readable(&doorbell));
+            doorbell.quiet();
+        }
+        assert!(!is_readable(&doorbell));
+    }
+
+    /// The reader looks between the two halves of a ring.
+    #[test]
+    fn a_slow_ringer_wakes_the_reader_once() {
+        let doorbell = Doorbell::new().unwrap();
+        assert!(!doorbell.rung.swap(true, Ordering::SeqCst));
+        doorbell.quiet();
+        rustix::io::write(&doorbell.fd, &1u64.to_ne_bytes()).unwrap();
+        assert!(is_readable(&doorbell));
+        doorbell.quiet();
+        assert!(!is_readable(&doorbell));
+        doorbell.ring();
+        assert!(is_readable(&doorbell));
     }
 }

@@ -29,8 +29,6 @@ pub use cm::RoceCm;
 pub use device::RoceDevice;
 pub use fabric::{Fabric, GroupHandle, NewQp};
 pub use group::RoceGroup;
+pub(crate) use numbers::{MAX_GROUPS, owner_of};
 pub use regions::{Region, Window};
 pub use wire::{Arrived, Datagram, Outgoing, ROCE_PORT, Wire, WireCounters};
-
-/// The bits of a queue pair number that name its group; 0 is the connection manager's.
-pub(crate) const GROUP_MASK: u8 = 0xFF;

@@ -8,8 +8,21 @@ use roce_proto::Qpn;
 
 use super::random::Random;
 
+/// The bits of a queue pair number that name its group.
+const GROUP_MASK: u8 = 0xFF;
+
+/// The most groups of a device.
+pub(crate) const MAX_GROUPS: usize = GROUP_MASK as usize;
+
 /// Numbers that one group can have in use; half of what there are, so that a random one is soon found.
 const MAX_PER_GROUP: usize = 1 << 15;
+
+/// The index of whoever has the queue pair with this number: a group's, or 0 for the connection manager, which
+/// has queue pair 1 though its low bits look like those of the first group.
+pub(crate) fn owner_of(qpn: Qpn) -> u8 {
+    let [.., group] = qpn.value().to_be_bytes();
+    if qpn == Qpn::GSI { 0 } else { group & GROUP_MASK }
+}
 
 /// The numbers in use.
 pub(crate) struct Numbers(Mutex<State>);
@@ -84,5 +97,24 @@ impl Drop for QpNumber {
     fn drop(&mut self) {
         let mut state = self.numbers.0.lock().unwrap_or_else(PoisonError::into_inner);
         state.used.remove(&(self.group, self.upper));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_names_its_group() {
+        let numbers = Arc::new(Numbers::new(1));
+        for group in [1, 2, 255] {
+            let number = numbers.take(group).expect("few are in use");
+            assert_eq!(owner_of(number.get()), group);
+        }
+    }
+
+    #[test]
+    fn queue_pair_1_is_the_connection_managers() {
+        assert_eq!(owner_of(Qpn::GSI), 0);
     }
 }

@@ -5,8 +5,11 @@ use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use roce_proto::Qpn;
+
 use super::SimConfig;
 use crate::Time;
+use crate::roce::owner_of;
 use crate::roce::random::Random;
 
 /// What a queued packet costs beyond its bytes, as in a kernel's receive buffer.
@@ -314,7 +317,9 @@ impl Socket {
 /// The socket that the destination queue pair lives behind, as a steering program would say it.
 fn steer(bytes: &[u8]) -> usize {
     match bytes.get(5..8) {
-        Some(&[0, 0, 1]) | None => 0,
-        Some(qpn) => usize::from(qpn[2] & crate::roce::GROUP_MASK),
+        Some(&[high, middle, low]) => {
+            owner_of(Qpn::new(u32::from_be_bytes([0, high, middle, low]))).into()
+        }
+        _ => 0,
     }
 }

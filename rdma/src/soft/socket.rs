@@ -80,7 +80,7 @@ fn check(options: &SoftOptions) -> Result<(), OpenError> {
     if options.address.is_unspecified() {
         return Err(OpenError::Wildcard(options.address));
     }
-    let groups_fit = (1..=usize::from(crate::roce::GROUP_MASK)).contains(&options.groups);
+    let groups_fit = (1..=crate::roce::MAX_GROUPS).contains(&options.groups);
     groups_fit.then_some(()).ok_or(OpenError::Groups(options.groups))
 }
 

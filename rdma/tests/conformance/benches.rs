@@ -1,14 +1,13 @@
 //! The providers under test.
 
 use std::net::{IpAddr, Ipv4Addr};
-use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use rdma::sim::{Sim, SimConfig, SimDevice, SimNetwork};
 use rdma::soft::{PortChoice, Soft, SoftDevice, SoftOptions};
 use rdma::verbs::{Verbs, VerbsDevice, VerbsOptions};
-use rdma::{ConnectionManager, Group, Provider, Time};
+use rdma::{Provider, Time};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::world::{Bench, Host};
@@ -72,10 +71,8 @@ impl Bench for SoftBench {
 
 /// Sleeps until a host has something to do.
 pub fn wait_for_any<P: Provider>(hosts: &[&Host<P>], timeout: Option<Duration>) {
-    let fds = hosts.iter().flat_map(|host| [host.group.fd(), host.cm.fd()]).flatten();
-    let fds: Vec<_> = fds.collect();
-    let mut polled: Vec<_> =
-        fds.iter().map(|fd| PollFd::from_borrowed_fd(fd.as_fd(), PollFlags::IN)).collect();
+    let fds = hosts.iter().flat_map(|host| host.fds());
+    let mut polled: Vec<_> = fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
     // A wake-up that is lost is a failure, not a delay.
     let timeout = timeout.unwrap_or(Duration::from_secs(20));
     let timeout =

@@ -1,7 +1,9 @@
 //! Two hosts and the time that passes for them.
 
 use std::collections::VecDeque;
+use std::iter;
 use std::net::{IpAddr, SocketAddr};
+use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use rdma::{
@@ -28,6 +30,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 pub struct Host<P: Provider> {
     pub group: P::Group,
+    /// Further groups of the same device, whose completions come with those of the first.
+    pub others: Vec<P::Group>,
     pub cm: P::Cm,
     pub events: VecDeque<CmEvent>,
     pub wcs: VecDeque<Wc>,
@@ -62,9 +66,15 @@ pub fn params() -> ConnParams {
 
 impl<P: Provider> Host<P> {
     pub fn new(device: P::Device) -> Self {
+        Self::with_groups(device, 1)
+    }
+
+    pub fn with_groups(device: P::Device, groups: usize) -> Self {
         let config = GroupConfig { completions: 1024, queue_pairs: 16, completion_vector: 0 };
+        let group = || device.group(&config).expect("group");
         Self {
-            group: device.group(&config).expect("group"),
+            group: group(),
+            others: (1..groups).map(|_| group()).collect(),
             cm: device.connection_manager().expect("connection manager"),
             events: VecDeque::new(),
             wcs: VecDeque::new(),
@@ -80,18 +90,43 @@ impl<P: Provider> Host<P> {
             busy = true;
         }
         let mut wcs = [Wc::default(); 16];
-        loop {
-            let count = self.group.poll(now, &mut wcs);
-            self.wcs.extend(&wcs[..count]);
-            busy |= count > 0;
-            if count == 0 {
-                return busy;
+        for group in iter::once(&mut self.group).chain(&mut self.others) {
+            loop {
+                let count = group.poll(now, &mut wcs);
+                self.wcs.extend(&wcs[..count]);
+                busy |= count > 0;
+                if count == 0 {
+                    break;
+                }
             }
         }
+        busy
     }
 
     pub fn deadline(&self) -> Option<Time> {
-        [self.group.deadline(), self.cm.deadline()].into_iter().flatten().min()
+        let groups = self.groups().filter_map(P::Group::deadline);
+        groups.chain(self.cm.deadline()).min()
+    }
+
+    /// What it sleeps on.
+    pub fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.groups().filter_map(P::Group::fd).chain(self.cm.fd())
+    }
+
+    fn arm(&mut self) {
+        self.groups_mut().for_each(P::Group::arm);
+    }
+
+    fn acknowledge_wake(&mut self) {
+        self.groups_mut().for_each(P::Group::acknowledge_wake);
+    }
+
+    fn groups(&self) -> impl Iterator<Item = &P::Group> {
+        iter::once(&self.group).chain(&self.others)
+    }
+
+    fn groups_mut(&mut self) -> impl Iterator<Item = &mut P::Group> {
+        iter::once(&mut self.group).chain(&mut self.others)
     }
 }
 
@@ -153,14 +188,14 @@ impl<B: Bench> World<B> {
     /// Sleeps as the interface wants it: arm, look once more, sleep, consume the wake-up.
     fn wait(&mut self, limit: Option<Time>) {
         let now = self.now();
-        self.hosts.iter_mut().for_each(|host| host.group.arm());
+        self.hosts.iter_mut().for_each(|host| host.arm());
         if self.hosts.iter_mut().fold(false, |busy, host| host.turn(now) | busy) {
             return;
         }
         let deadline = self.hosts.iter().filter_map(Host::deadline).chain(limit).min();
         let hosts: Vec<_> = self.hosts.iter().collect();
         self.bench.wait(&hosts, deadline);
-        self.hosts.iter_mut().for_each(|host| host.group.acknowledge_wake());
+        self.hosts.iter_mut().for_each(|host| host.acknowledge_wake());
     }
 
     /// The next event of a host.
