@@ -4,7 +4,9 @@ use std::fs;
 use std::thread;
 
 use feedrail_initiator::ReadRange;
-use feedrail_tests::process::{Bytes, Daemon, Vitals, empty_slice, eventually, host};
+use feedrail_tests::process::{
+    Bytes, Daemon, DaemonOptions, Vitals, empty_slice, eventually, host,
+};
 use nvme_proto::Nsid;
 
 const IO_QUEUES: u16 = 4;
@@ -21,11 +23,15 @@ struct Scene {
 
 impl Scene {
     fn new() -> Self {
+        Self::with(DaemonOptions::default())
+    }
+
+    fn with(options: DaemonOptions) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("shard.bin");
         let content = Bytes::new(6).take(SIZE_BYTES);
         fs::write(&path, &content).unwrap();
-        Self { daemon: Daemon::serving([path]), content, _folder: folder }
+        Self { daemon: options.arg(path).start(), content, _folder: folder }
     }
 
     /// So many hosts connect, read, and leave.
@@ -91,6 +97,19 @@ fn assert_flat(second: Vitals, last: Vitals) {
 fn hosts_leave_nothing_behind() {
     let (second, last) = Scene::new().rounds(5, 8);
     assert_flat(second, last);
+}
+
+/// Each host's packets, connection management included, all come to one core's socket or the connection
+/// manager's, by chance. Every core that sleeps must wake for them, and whoever they are for as well.
+#[test]
+fn hosts_are_served_where_the_kernel_does_not_steer() {
+    let scene = Scene::with(
+        DaemonOptions { without_steering: true, ..DaemonOptions::default() }
+            .arg("--cores")
+            .arg("4"),
+    );
+    assert!(scene.daemon.log().contains("the kernel does not steer packets"));
+    scene.round(32);
 }
 
 #[test]

@@ -13,7 +13,7 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-use super::seccomp::refuse_io_uring;
+use super::seccomp::{refuse_io_uring, refuse_steering};
 use super::{Vitals, binary, loopback_address, wait_at_most};
 
 /// For anything that the daemon does at once.
@@ -30,6 +30,8 @@ pub struct DaemonOptions {
     pub program: Option<PathBuf>,
     /// Whether the kernel refuses io_uring to it.
     pub without_io_uring: bool,
+    /// Whether the kernel refuses it a program that steers packets to the sockets of its cores.
+    pub without_steering: bool,
     /// Where to listen; a random loopback address if `None`.
     pub address: Option<SocketAddr>,
 }
@@ -144,6 +146,9 @@ impl DaemonOptions {
         command.env_remove("NOTIFY_SOCKET");
         if self.without_io_uring {
             refuse_io_uring(&mut command);
+        }
+        if self.without_steering {
+            refuse_steering(&mut command);
         }
         command.spawn().unwrap_or_else(|error| panic!("{words:?}: {error}"))
     }

@@ -1,4 +1,4 @@
-//! Processes to which the kernel refuses io_uring, as in many containers.
+//! Processes to which the kernel refuses something, as in many containers.
 #![expect(unsafe_code, reason = "a filter must be installed between fork and exec")]
 
 use std::io;
@@ -6,17 +6,36 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 
 /// Loads the number of the system call; if it is that of io_uring_setup answers EPERM, else allows it.
-const FILTER: [libc::sock_filter; 4] = [
-    statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0),
-    libc::sock_filter {
-        code: (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16,
-        jt: 0,
-        jf: 1,
-        k: libc::SYS_io_uring_setup as u32,
-    },
-    statement(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32),
-    statement(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ALLOW),
+const NO_IO_URING: [libc::sock_filter; 4] =
+    [load(NUMBER), skip_unless(libc::SYS_io_uring_setup as u32, 1), REFUSE, ALLOW];
+
+/// The same for setsockopt with a steering program.
+const NO_STEERING: [libc::sock_filter; 6] = [
+    load(NUMBER),
+    skip_unless(libc::SYS_setsockopt as u32, 3),
+    load(THIRD_ARGUMENT),
+    skip_unless(libc::SO_ATTACH_REUSEPORT_CBPF as u32, 1),
+    REFUSE,
+    ALLOW,
 ];
+
+/// Offsets in what a filter looks at.
+const NUMBER: u32 = 0;
+const THIRD_ARGUMENT: u32 = 32;
+
+const REFUSE: libc::sock_filter =
+    statement(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32);
+const ALLOW: libc::sock_filter = statement(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ALLOW);
+
+const fn load(offset: u32) -> libc::sock_filter {
+    statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, offset)
+}
+
+/// Skips so many statements if what was loaded is not `k`.
+const fn skip_unless(k: u32, statements: u8) -> libc::sock_filter {
+    let code = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
+    libc::sock_filter { code, jt: 0, jf: statements, k }
+}
 
 const fn statement(code: u32, k: u32) -> libc::sock_filter {
     libc::sock_filter { code: code as u16, jt: 0, jf: 0, k }
@@ -24,14 +43,22 @@ const fn statement(code: u32, k: u32) -> libc::sock_filter {
 
 /// Has the program, and all that it starts, refused io_uring with EPERM.
 pub(super) fn refuse_io_uring(command: &mut Command) {
-    // SAFETY: the closure makes two system calls and allocates nothing, so it may run after a fork of a process with
-    // several threads.
-    unsafe { command.pre_exec(install) };
+    refuse(command, &NO_IO_URING);
 }
 
-fn install() -> io::Result<()> {
-    let mut filter = FILTER;
-    let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
+/// Has the program, and all that it starts, refused steering of packets to sockets with EPERM.
+pub(super) fn refuse_steering(command: &mut Command) {
+    refuse(command, &NO_STEERING);
+}
+
+fn refuse(command: &mut Command, filter: &'static [libc::sock_filter]) {
+    // SAFETY: the closure makes two system calls and allocates nothing, so it may run after a fork of a process with
+    // several threads.
+    unsafe { command.pre_exec(|| install(filter)) };
+}
+
+fn install(filter: &[libc::sock_filter]) -> io::Result<()> {
+    let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_ptr().cast_mut() };
     // SAFETY: the first call takes no pointer; the second only reads `program` and `filter`, which live until it returns.
     let refused = unsafe {
         libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0
