@@ -15,6 +15,7 @@ use crate::bounce::BouncePool;
 use crate::controller::{
     Attached, Controller, ControllerLimits, ControllerOptions, KeepAlive, Phase, Raw, Task,
 };
+use crate::device_events::DeviceEvents;
 use crate::error::{Error, ErrorKind, Target};
 use crate::identity::Identity;
 use crate::io::{Op, Submission};
@@ -113,6 +114,7 @@ pub(crate) struct Core<P: Provider> {
     pub(crate) host: HostIdentity,
     pub(crate) cm: P::Cm,
     pub(crate) group: P::Group,
+    pub(crate) device_events: DeviceEvents,
     pub(crate) queues: Slab<Queue<P, Task>>,
     pub(crate) controllers: Slab<Controller<P>>,
     pub(crate) conns: BTreeMap<ConnId, Conn>,
@@ -162,6 +164,7 @@ impl<P: Provider> Core<P> {
             host,
             cm: device.connection_manager()?,
             group: device.group(&config)?,
+            device_events: DeviceEvents::of::<P>(&device)?,
             queues: Slab::new(),
             controllers: Slab::new(),
             conns: BTreeMap::new(),
@@ -192,7 +195,8 @@ impl<P: Provider> Core<P> {
     }
 
     fn round(&mut self, now: Time, outbox: &mut Outbox) -> bool {
-        let mut worked = self.drain_connection_events(now, outbox);
+        let mut worked = self.drain_device_events(now, outbox);
+        worked |= self.drain_connection_events(now, outbox);
         worked |= self.drain_completions(now, outbox);
         self.run_timers(now, outbox);
         for controller in 0..self.controllers.capacity() {
@@ -477,15 +481,11 @@ impl<P: Provider> Engine for Core<P> {
 
     fn acknowledge(&mut self) {
         self.group.acknowledge_wake();
+        self.device_events.woken();
     }
 
     fn fds(&self) -> Vec<BorrowedFd<'_>> {
-        self.group
-            .fd()
-            .into_iter()
-            .chain(self.cm.fd())
-            .chain(self.scope.device().async_fd())
-            .collect()
+        self.group.fd().into_iter().chain(self.cm.fd()).chain(self.device_events.fd()).collect()
     }
 
     fn counters(&self) -> Counters {

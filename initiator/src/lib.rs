@@ -46,6 +46,7 @@ mod bounce;
 mod connect;
 mod controller;
 mod core;
+mod device_events;
 mod discovery;
 mod driver;
 mod error;

@@ -44,7 +44,8 @@ pub trait Device<P: Provider>: Clone + Send + Sync + 'static {
     /// [`io::ErrorKind::AlreadyExists`] on the second call, else what the system says.
     fn connection_manager(&self) -> io::Result<P::Cm>;
 
-    /// Readable when [`Device::next_async`] has something.
+    /// Readable when [`Device::next_async`] has something. Once that has failed, or told of
+    /// [`AsyncEvent::DeviceFatal`], nothing more is to be had, and the descriptor may stay readable.
     fn async_fd(&self) -> Option<BorrowedFd<'_>> {
         None
     }

@@ -279,6 +279,7 @@ fn start_receptions(
     let bell = Doorbell::new()?;
     let board = Arc::new(Board::default());
     let desk = ReceptionThread {
+        serves: !receptions.is_empty(),
         receptions,
         clock,
         bell: Arc::clone(&bell),
@@ -297,6 +298,8 @@ struct ReceptionThread {
     bell: Arc<Doorbell>,
     board: Arc<Board<ReceptionStats>>,
     orders: Arc<Orders>,
+    /// Some device has not failed.
+    serves: bool,
     /// When it ends though hosts have not answered its goodbyes.
     leave_at: Option<Time>,
 }
@@ -311,6 +314,7 @@ impl ReceptionThread {
             for reception in &mut self.receptions {
                 busy |= reception.turn(now);
             }
+            self.check_devices();
             if self.board.is_asked() {
                 self.board.publish(self.stats(), false);
             }
@@ -322,6 +326,16 @@ impl ReceptionThread {
             }
         }
         end.1 = self.stats();
+    }
+
+    /// Says, once, that no device is left.
+    fn check_devices(&mut self) {
+        if self.serves && self.receptions.iter().all(|reception| reception.has_failed()) {
+            self.serves = false;
+            tracing::error!(
+                "no RDMA device is left: the target serves nobody until it is started again"
+            );
+        }
     }
 
     fn is_over(&mut self, now: Time) -> bool {

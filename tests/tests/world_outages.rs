@@ -8,8 +8,8 @@ use feedrail_initiator::{
 use feedrail_tests::world::{
     Disk, HostId, Random, TargetId, TargetOptions, Workload, WorkloadOptions, World, with_seeds,
 };
-use rdma::Time;
 use rdma::sim::SimConfig;
+use rdma::{AsyncEvent, Time};
 
 const BINARY: &str = "world_outages";
 const AREA: u64 = 256 << 10;
@@ -95,6 +95,37 @@ fn ranges_survive_crashes_of_the_target() {
         world.run_workloads(&mut workloads, LIMIT);
         let counters = world.host(host).host.counters();
         assert!(counters.reconnects > 0 && counters.retries > 0, "{counters:?}");
+        drop(workloads);
+        world.expect_clean(LIMIT);
+    });
+}
+
+/// A device that says that a queue pair, a completion queue or the whole of it failed: what was under way is
+/// done again over new connections.
+#[test]
+fn ranges_survive_what_a_hosts_device_reports() {
+    with_seeds(BINARY, 0..6, |seed| {
+        let (mut world, host, target) = one_of_each(seed, Disk::memory("disk", AREA), impatient());
+        let namespace = world.open(host, target, 1);
+        let mut workloads = [work(&world, host, namespace, seed)];
+        for reported in 1..=4 {
+            workloads[0].extend(80);
+            run_for(&mut world, &mut workloads, Duration::from_millis(1));
+            assert!(workloads[0].in_flight() > 0, "something is to be interrupted");
+            let queue_pairs = world.host(host).device().queue_pairs();
+            let event = match reported {
+                1 => AsyncEvent::QpFatal { qpn: queue_pairs[0] },
+                2 => AsyncEvent::QpFatal { qpn: queue_pairs[queue_pairs.len() - 1] },
+                3 => AsyncEvent::CqError,
+                _ => AsyncEvent::DeviceFatal,
+            };
+            world.network().raise(world.host(host).ip(), event);
+            world.run_workloads(&mut workloads, LIMIT);
+            let counters = world.host(host).host.counters();
+            assert_eq!(counters.connections_lost, reported, "{event:?}: {counters:?}");
+        }
+        workloads[0].read_all();
+        world.run_workloads(&mut workloads, LIMIT);
         drop(workloads);
         world.expect_clean(LIMIT);
     });

@@ -15,7 +15,7 @@ use super::random::Random;
 use super::regions::{self, Region, Regions, Window};
 use super::wire::Datagram;
 use super::{Fabric, RoceCm, RoceGroup};
-use crate::{Access, Caps, Device, DeviceStats, GroupConfig, Mem};
+use crate::{Access, AsyncEvent, Caps, Device, DeviceStats, GroupConfig, Mem};
 
 /// Messages in a mailbox beyond which what may be lost is dropped, as by a full socket.
 pub(super) const MAX_MAIL: usize = 512;
@@ -113,6 +113,11 @@ impl<F: Fabric> RoceDevice<F> {
     pub fn endpoint(&self) -> SocketAddr {
         self.shared.fabric.endpoint()
     }
+
+    /// The numbers of the queue pairs that exist now.
+    pub fn queue_pairs(&self) -> Vec<u32> {
+        self.shared.numbers.in_use()
+    }
 }
 
 impl<F: Fabric> Shared<F> {
@@ -202,6 +207,10 @@ impl<F: Fabric> Device<F> for RoceDevice<F> {
             )
         })?;
         RoceCm::new(self.shared.clone(), wire)
+    }
+
+    fn next_async(&self) -> io::Result<Option<AsyncEvent>> {
+        Ok(self.shared.fabric.next_async())
     }
 
     fn stats(&self) -> DeviceStats {

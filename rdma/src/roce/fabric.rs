@@ -8,7 +8,7 @@ use roce_proto::rc::QueuePair;
 use super::numbers::QpNumber;
 use super::regions::{Region, Window};
 use super::{RoceCm, RoceDevice, RoceGroup, Wire};
-use crate::{Access, MemoryWindow, Op, Provider, QpConfig};
+use crate::{Access, AsyncEvent, MemoryWindow, Op, Provider, QpConfig};
 
 /// A network that carries RoCE v2 packets, as seen by one device.
 pub trait Fabric: Send + Sync + Sized + 'static {
@@ -34,6 +34,11 @@ pub trait Fabric: Send + Sync + Sized + 'static {
 
     /// Takes a wire back.
     fn give_back(&self, index: usize, wire: Self::Wire);
+
+    /// The next event of the device as a whole.
+    fn next_async(&self) -> Option<AsyncEvent> {
+        None
+    }
 
     /// Whether threads sleep on file descriptors, so that messages between them must wake.
     fn has_doorbells(&self) -> bool;

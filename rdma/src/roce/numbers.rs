@@ -24,6 +24,10 @@ pub(crate) fn owner_of(qpn: Qpn) -> u8 {
     if qpn == Qpn::GSI { 0 } else { group & GROUP_MASK }
 }
 
+fn compose(group: u8, upper: u16) -> Qpn {
+    Qpn::new(u32::from(upper) << 8 | u32::from(group))
+}
+
 /// The numbers in use.
 pub(crate) struct Numbers(Mutex<State>);
 
@@ -73,6 +77,12 @@ impl Numbers {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).used.len() as u64
     }
 
+    /// The numbers in use, in no order that means anything.
+    pub(crate) fn in_use(&self) -> Vec<u32> {
+        let state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        state.used.iter().map(|&(group, upper)| compose(group, upper).value()).collect()
+    }
+
     /// A random number below 2^24, for a first sequence number.
     pub(crate) fn random_psn(&self) -> u32 {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -82,7 +92,7 @@ impl Numbers {
 
 impl QpNumber {
     pub(crate) fn get(&self) -> Qpn {
-        Qpn::new(u32::from(self.upper) << 8 | u32::from(self.group))
+        compose(self.group, self.upper)
     }
 }
 

@@ -4,9 +4,9 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 
 use super::{SimNetwork, SimWire};
-use crate::Caps;
 use crate::roce::wire::ROCE_PORT;
 use crate::roce::{Fabric, RoceDevice};
+use crate::{AsyncEvent, Caps};
 
 /// The simulated provider, as seen by one device.
 pub struct Sim {
@@ -63,6 +63,10 @@ impl Fabric for Sim {
 
     fn give_back(&self, _index: usize, wire: SimWire) {
         drop(wire);
+    }
+
+    fn next_async(&self) -> Option<AsyncEvent> {
+        self.network.lock().next_async(self.ip)
     }
 
     fn has_doorbells(&self) -> bool {

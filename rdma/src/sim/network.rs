@@ -8,9 +8,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use roce_proto::Qpn;
 
 use super::SimConfig;
-use crate::Time;
 use crate::roce::owner_of;
 use crate::roce::random::Random;
+use crate::{AsyncEvent, Time};
 
 /// What a queued packet costs beyond its bytes, as in a kernel's receive buffer.
 const PACKET_OVERHEAD: usize = 128;
@@ -61,6 +61,10 @@ struct Node {
     idle_at: Time,
     /// When the latest packet in order arrives, by receiver: jitter does not overtake.
     latest: BTreeMap<IpAddr, Time>,
+    /// What the device says of itself.
+    events: VecDeque<AsyncEvent>,
+    /// It has said that it failed.
+    failed: bool,
 }
 
 #[derive(Default)]
@@ -129,10 +133,21 @@ impl SimNetwork {
         network.cuts.remove(&(b, a));
     }
 
-    /// When the next packet arrives; `None` while nothing is on its way.
+    /// Has the device at an address say something of itself. One that has reported [`AsyncEvent::DeviceFatal`]
+    /// says nothing more.
+    pub fn raise(&self, ip: IpAddr, event: AsyncEvent) {
+        if let Some(node) = self.lock().nodes.get_mut(&ip)
+            && !node.failed
+        {
+            node.failed = event == AsyncEvent::DeviceFatal;
+            node.events.push_back(event);
+        }
+    }
+
+    /// When the next packet arrives, or a device has something to say; `None` while nothing is on its way.
     pub fn next_event(&self) -> Option<Time> {
         let network = self.lock();
-        let waiting = network.nodes.values().flat_map(|node| &node.sockets).any(Socket::is_ready);
+        let waiting = network.nodes.values().any(Node::is_ready);
         if waiting {
             return Some(network.now);
         }
@@ -156,7 +171,14 @@ impl Network {
             return false;
         }
         let sockets = (0..sockets).map(|_| Socket::default()).collect();
-        self.nodes.insert(ip, Node { sockets, idle_at: Time::ZERO, latest: BTreeMap::new() });
+        let node = Node {
+            sockets,
+            idle_at: Time::ZERO,
+            latest: BTreeMap::new(),
+            events: VecDeque::new(),
+            failed: false,
+        };
+        self.nodes.insert(ip, node);
         true
     }
 
@@ -303,8 +325,18 @@ impl Network {
         self.nodes.get_mut(&ip)?.sockets.get_mut(index)?.unreachable.pop_front()
     }
 
+    pub(super) fn next_async(&mut self, ip: IpAddr) -> Option<AsyncEvent> {
+        self.nodes.get_mut(&ip)?.events.pop_front()
+    }
+
     fn note(&mut self, what: u64) {
         self.stats.trace = Random::new(self.stats.trace ^ what).next_u64();
+    }
+}
+
+impl Node {
+    fn is_ready(&self) -> bool {
+        !self.events.is_empty() || self.sockets.iter().any(Socket::is_ready)
     }
 }
 

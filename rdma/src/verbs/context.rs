@@ -6,11 +6,13 @@ use std::fs::{self, File};
 use std::io;
 use std::net::IpAddr;
 use std::path::Path;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+
+use crossbeam::queue::SegQueue;
 
 use super::abi::*;
 use super::library::{Library, LoadError, library};
-use crate::Caps;
+use crate::{AsyncEvent, Caps};
 
 /// PCI vendors whose NICs advertise SEND with Invalidate, accept the request and then fail the queue pair.
 /// Broadcom's bnxt_re does (SPDK issue 3926).
@@ -73,7 +75,12 @@ pub(crate) struct Context {
     pub(crate) raw: *mut ibv_context,
     pub(crate) pd: *mut ibv_pd,
     pub(crate) info: DeviceInfo,
+    /// What those who use the device have yet to hear of it.
+    listeners: Mutex<Vec<Weak<Events>>>,
 }
+
+/// Events of a device for one of those who use it.
+pub(crate) type Events = SegQueue<AsyncEvent>;
 
 // SAFETY: libibverbs serialises what it must; contexts and protection domains may be used from any thread.
 unsafe impl Send for Context {}
@@ -149,7 +156,54 @@ impl Context {
         if let Err(error) = set_nonblocking(async_fd) {
             tracing::warn!("asynchronous events of an RDMA device are off: {error}");
         }
-        Some(Self { library, raw, pd, info: info(library, raw, &attr) })
+        let info = info(library, raw, &attr);
+        Some(Self { library, raw, pd, info, listeners: Mutex::default() })
+    }
+
+    /// The device's events from now on.
+    pub(crate) fn listen(&self) -> Arc<Events> {
+        let events = Arc::default();
+        let mut listeners = self.listeners.lock().unwrap_or_else(PoisonError::into_inner);
+        listeners.retain(|listener| listener.strong_count() > 0);
+        listeners.push(Arc::downgrade(&events));
+        events
+    }
+
+    /// Hands the events that the device has to all who listen: it tells each only once.
+    pub(crate) fn fetch_events(&self) -> io::Result<()> {
+        let listeners = self.listeners.lock().unwrap_or_else(PoisonError::into_inner);
+        while let Some(event) = self.next_event()? {
+            listeners.iter().filter_map(Weak::upgrade).for_each(|events| events.push(event));
+        }
+        Ok(())
+    }
+
+    fn next_event(&self) -> io::Result<Option<AsyncEvent>> {
+        let functions = &self.library.verbs;
+        let mut event = ibv_async_event { element: core::ptr::null_mut(), event_type: 0 };
+        // SAFETY: the context is open, and its events do not block; the struct is ours.
+        if unsafe { (functions.ibv_get_async_event)(self.raw, &raw mut event) } != 0 {
+            let error = io::Error::last_os_error();
+            return if error.kind() == io::ErrorKind::WouldBlock { Ok(None) } else { Err(error) };
+        }
+        let translated = translate(&event);
+        // SAFETY: the event was just received and is acknowledged once.
+        unsafe { (functions.ibv_ack_async_event)(&raw mut event) };
+        Ok(Some(translated))
+    }
+}
+
+fn translate(event: &ibv_async_event) -> AsyncEvent {
+    match event.event_type {
+        async_event::CQ_ERR => AsyncEvent::CqError,
+        async_event::QP_FATAL | async_event::QP_REQ_ERR | async_event::QP_ACCESS_ERR => {
+            // SAFETY: these events name a queue pair, which can not be destroyed before the event is acknowledged.
+            AsyncEvent::QpFatal { qpn: unsafe { (*event.element.cast::<ibv_qp>()).qp_num } }
+        }
+        async_event::DEVICE_FATAL => AsyncEvent::DeviceFatal,
+        async_event::PORT_ACTIVE => AsyncEvent::PortUp,
+        async_event::PORT_ERR => AsyncEvent::PortDown,
+        other => AsyncEvent::Other(other.cast_unsigned()),
     }
 }
 

@@ -7,9 +7,8 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::abi::*;
 use super::cm::{Channel, Id, VerbsCm};
-use super::context::{Context, DeviceInfo, VerbsError, contexts};
+use super::context::{Context, DeviceInfo, Events, VerbsError, contexts};
 use super::group::VerbsGroup;
 use super::library::library;
 use super::memory::{VerbsRegion, VerbsWindow};
@@ -52,6 +51,7 @@ struct Opened {
     caps: Caps,
     local_ip: IpAddr,
     has_cm: AtomicBool,
+    events: Arc<Events>,
 }
 
 impl VerbsDevice {
@@ -66,7 +66,8 @@ impl VerbsDevice {
         caps.memory_windows &= !options.no_memory_windows;
         options.log(&context.info);
         let has_cm = AtomicBool::new(false);
-        Ok(Self(Arc::new(Opened { context, caps, local_ip, has_cm })))
+        let events = context.listen();
+        Ok(Self(Arc::new(Opened { context, caps, local_ip, has_cm, events })))
     }
 }
 
@@ -142,30 +143,9 @@ impl Device<super::Verbs> for VerbsDevice {
     }
 
     fn next_async(&self) -> io::Result<Option<AsyncEvent>> {
-        let functions = &self.0.context.library.verbs;
-        let mut event = ibv_async_event { element: core::ptr::null_mut(), event_type: 0 };
-        // SAFETY: the context is open, and its events do not block; the struct is ours.
-        if unsafe { (functions.ibv_get_async_event)(self.0.context.raw, &raw mut event) } != 0 {
-            let error = io::Error::last_os_error();
-            return if error.kind() == io::ErrorKind::WouldBlock { Ok(None) } else { Err(error) };
+        if self.0.events.is_empty() {
+            self.0.context.fetch_events()?;
         }
-        let translated = translate(&event);
-        // SAFETY: the event was just received and is acknowledged once.
-        unsafe { (functions.ibv_ack_async_event)(&raw mut event) };
-        Ok(Some(translated))
-    }
-}
-
-fn translate(event: &ibv_async_event) -> AsyncEvent {
-    match event.event_type {
-        async_event::CQ_ERR => AsyncEvent::CqError,
-        async_event::QP_FATAL | async_event::QP_REQ_ERR | async_event::QP_ACCESS_ERR => {
-            // SAFETY: these events name a queue pair, which can not be destroyed before the event is acknowledged.
-            AsyncEvent::QpFatal { qpn: unsafe { (*event.element.cast::<ibv_qp>()).qp_num } }
-        }
-        async_event::DEVICE_FATAL => AsyncEvent::DeviceFatal,
-        async_event::PORT_ACTIVE => AsyncEvent::PortUp,
-        async_event::PORT_ERR => AsyncEvent::PortDown,
-        other => AsyncEvent::Other(other.cast_unsigned()),
+        Ok(self.0.events.pop())
     }
 }

@@ -72,13 +72,16 @@ pub trait Reception: Send {
     fn deadline(&self) -> Option<Time>;
 
     /// What to sleep on.
-    fn watched(&self) -> [Option<RawFd>; 2];
+    fn watched(&self) -> [Option<RawFd>; 3];
 
     /// Before a sleep: false if another thread has something for it.
     fn may_sleep(&self) -> bool;
 
     /// Takes no more connections.
     fn close(&mut self);
+
+    /// Whether its device is gone: it takes no connections any more.
+    fn has_failed(&self) -> bool;
 
     /// Whether every connection has ended, its goodbye included.
     fn is_empty(&self) -> bool;

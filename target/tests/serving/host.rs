@@ -10,8 +10,8 @@ use nvme_proto::rdma_cm::{Accept, Reject, RejectStatus, Request};
 use nvme_proto::{Cntlid, Cqe, FromBytes, IntoBytes, Qid, Sgl, Sqe};
 use rdma::{
     Access, CmEvent, ConnId, ConnOptions, ConnParams, ConnectionManager, Device, Group,
-    GroupConfig, Mem, MemoryRegion, Op, PrivateData, Provider, QpConfig, QpKey, RecvWr, SendFlags,
-    SendWr, Sge, Time, Wc, WcOpcode,
+    GroupConfig, Mem, MemoryRegion, Op, PrivateData, Provider, QpConfig, QpKey,
+    REJECT_CONSUMER_DEFINED, RecvWr, SendFlags, SendWr, Sge, Time, Wc, WcOpcode,
 };
 
 const CAPSULE_BYTES: usize = 64 + 8192;
@@ -185,12 +185,13 @@ impl<P: Provider> Host<P> {
                 let accept = Accept::parse(params.private_data.as_slice()).unwrap();
                 self.queue_of(conn).state = Link::Up(accept.receive_entries());
             }
-            CmEvent::Rejected { conn, private_data, reason } => {
-                assert_eq!(reason, rdma::REJECT_CONSUMER_DEFINED);
+            CmEvent::Rejected { conn, private_data, reason: REJECT_CONSUMER_DEFINED } => {
                 let reject = Reject::parse(private_data.as_slice()).unwrap();
                 self.queue_of(conn).state = Link::Rejected(reject.status());
             }
-            CmEvent::Disconnected { conn } | CmEvent::ConnectFailed { conn, .. } => {
+            CmEvent::Rejected { conn, .. }
+            | CmEvent::Disconnected { conn }
+            | CmEvent::ConnectFailed { conn, .. } => {
                 self.queue_of(conn).state = Link::Down;
                 self.cm.close(conn);
             }

@@ -2,6 +2,7 @@
 
 mod commands;
 mod connections;
+mod device_events;
 mod host;
 mod limits;
 mod world;

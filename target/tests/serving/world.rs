@@ -20,18 +20,22 @@ use nvme_proto::{
     Cid, Cntlid, Cqe, HostId, HostNqn, IntoBytes, Nqn, NvmCommand, Qid, Sgl, Sqe, Status,
 };
 use rdma::Time;
-use rdma::sim::{Sim, SimConfig, SimNetwork};
+use rdma::sim::{Sim, SimConfig, SimDevice, SimNetwork};
 
 use crate::host::{Host, Link};
 
 pub(crate) const NQN: &str = "nqn.2026-01.io.feedrail:test";
 const TARGET: &str = "10.0.0.1";
+const SECOND: &str = "10.0.0.2";
 
 pub(crate) struct World {
     pub(crate) now: Time,
     pub(crate) network: SimNetwork,
     pub(crate) target: Stepped,
+    /// Where hosts connect to.
     pub(crate) address: SocketAddr,
+    /// The target's, one for each address that it listens on.
+    pub(crate) devices: Vec<SimDevice>,
     pub(crate) hosts: Vec<Host<Sim>>,
     next_cid: u16,
 }
@@ -52,6 +56,15 @@ pub(crate) fn config(toml: &str) -> Config {
 /// A memory namespace of 1 MiB and a null namespace, both writable.
 pub(crate) fn two_namespaces() -> Config {
     namespaces("")
+}
+
+/// The same at a second address, through a second device.
+pub(crate) fn two_addresses() -> Config {
+    let mut config = two_namespaces();
+    let mut second = config.ports[0].clone();
+    second.address.set_ip(SECOND.parse().unwrap());
+    config.ports.push(second);
+    config
 }
 
 pub(crate) fn namespaces(limits: &str) -> Config {
@@ -85,11 +98,15 @@ impl World {
         let registry = Registry::open_with(config, Purpose::Check, decorate).unwrap();
         let cores = config.cores.count();
         let mut assembly = Assembly::new(Arc::clone(&registry), cores).unwrap();
-        let ip: IpAddr = TARGET.parse().unwrap();
-        assembly.add::<Sim>(network.device(ip, cores).unwrap()).unwrap();
+        let ips = config.ports.iter().map(|port| port.address.ip());
+        let devices: Vec<_> = ips.map(|ip| network.device(ip, cores).unwrap()).collect();
+        for device in &devices {
+            assembly.add::<Sim>(device.clone()).unwrap();
+        }
         let target = Stepped::new(assembly, || Box::new(Inline::new()));
         let address = registry.ports()[0].address();
-        Self { now: Time::from_nanos(1), network, target, address, hosts: Vec::new(), next_cid: 0 }
+        let (now, hosts) = (Time::from_nanos(1), Vec::new());
+        Self { now, network, target, address, devices, hosts, next_cid: 0 }
     }
 
     pub(crate) fn add_host(&mut self) -> usize {

@@ -36,6 +36,11 @@ impl HostNode {
         self.ip
     }
 
+    /// Its device.
+    pub fn device(&self) -> &SimDevice {
+        &self.device
+    }
+
     /// Its provider's counters.
     pub fn network_stats(&self) -> GroupStats {
         let mut sum = GroupStats::default();

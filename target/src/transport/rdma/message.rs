@@ -14,6 +14,10 @@ pub(super) enum ToGroup<P: Provider> {
     Adopt(Box<Newcomer<P>>),
     /// The connection manager lost a connection.
     Lost(ConnId),
+    /// The device says that the queue pair with this number failed.
+    QueuePairFailed(u32),
+    /// The device is gone: every connection ends.
+    DeviceFailed,
 }
 
 /// A connection on its way to its poll group.

@@ -155,6 +155,14 @@ impl<P: Provider> RdmaTransport<P> {
                         self.end(core, key, &Ended::Disconnected);
                     }
                 }
+                ToGroup::QueuePairFailed(qpn) => {
+                    let mut connections = self.connections.iter();
+                    let found = connections.find(|(_, other)| self.group.qpn(other.qp()) == qpn);
+                    if let Some((key, _)) = found {
+                        self.end(core, key, &Ended::QueuePairFailed);
+                    }
+                }
+                ToGroup::DeviceFailed => self.end_all(core, &Ended::DeviceFailed, |_| true),
             }
         }
         progress
@@ -288,14 +296,19 @@ impl<P: Provider> RdmaTransport<P> {
 
     /// While draining: connections that owe nothing.
     fn end_idle(&mut self, core: &mut Core, how: Stop) {
+        self.end_all(core, &Ended::Stopping, |connection| {
+            how == Stop::Now || connection.is_drained()
+        });
+    }
+
+    /// Ends the connections that are not ending yet and of which `which` is true.
+    fn end_all(&mut self, core: &mut Core, why: &Ended, which: impl Fn(&Connection<P>) -> bool) {
         let keys: Vec<usize> = (self.connections.iter())
-            .filter(|(_, connection)| {
-                !connection.is_ending() && (how == Stop::Now || connection.is_drained())
-            })
+            .filter(|(_, connection)| !connection.is_ending() && which(connection))
             .map(|(key, _)| key)
             .collect();
         for key in keys {
-            self.end(core, key, &Ended::Stopping);
+            self.end(core, key, why);
         }
     }
 }

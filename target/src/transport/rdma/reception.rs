@@ -6,8 +6,8 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
 
 use ::rdma::{
-    CmError, CmEvent, ConnId, ConnOptions, ConnParams, ConnectionManager, Device, Provider,
-    QpConfig, Time,
+    AsyncEvent, CmError, CmEvent, ConnId, ConnOptions, ConnParams, ConnectionManager, Device,
+    Provider, QpConfig, Time,
 };
 use crossbeam::channel::Receiver;
 use nvme_proto::rdma_cm::RejectStatus;
@@ -30,6 +30,8 @@ pub struct RdmaReception<P: Provider> {
     visitors: BTreeMap<ConnId, Visitor>,
     inbox: Receiver<ToReception>,
     bell: Arc<Doorbell>,
+    /// The device is gone.
+    failed: bool,
     stats: ReceptionStats,
 }
 
@@ -75,6 +77,7 @@ impl<P: Provider> RdmaReception<P> {
             visitors: BTreeMap::new(),
             inbox: parts.inbox,
             bell: parts.reception_bell,
+            failed: false,
             stats: ReceptionStats::default(),
         })
     }
@@ -84,12 +87,66 @@ impl<P: Provider> RdmaReception<P> {
             CmEvent::ConnectRequest { listener, conn, params, peer } => {
                 self.requested(now, listener, conn, &params, peer);
             }
-            CmEvent::Disconnected { conn }
-            | CmEvent::DeviceRemoved { conn }
-            | CmEvent::ConnectFailed { conn, .. } => self.lost(conn),
+            CmEvent::Disconnected { conn } | CmEvent::ConnectFailed { conn, .. } => self.lost(conn),
+            CmEvent::DeviceRemoved { .. } => self.device_failed(now, "it was removed"),
             // The group does not care: commands may come before this does.
             _ => {}
         }
+    }
+
+    /// Does what the device says of itself; true if it said anything.
+    fn hear_device(&mut self, now: Time) -> bool {
+        let mut progress = false;
+        while !self.failed {
+            match self.device.next_async() {
+                Ok(Some(event)) => self.device_says(now, event),
+                Ok(None) => break,
+                Err(error) => self.device_failed(now, &error.to_string()),
+            }
+            progress = true;
+        }
+        progress
+    }
+
+    fn device_says(&mut self, now: Time, event: AsyncEvent) {
+        let (address, device) = (self.device.local_ip(), &self.device.caps().name);
+        match event {
+            AsyncEvent::PortUp => tracing::info!(%address, device, "the port is up"),
+            AsyncEvent::PortDown => {
+                tracing::warn!(%address, device, "the port is down: hosts cannot be reached until it is up again");
+            }
+            AsyncEvent::QpFatal { qpn } => self.tell_groups(|| ToGroup::QueuePairFailed(qpn)),
+            AsyncEvent::CqError => self.device_failed(now, "a completion queue overran"),
+            AsyncEvent::DeviceFatal => self.device_failed(now, "it reports a fatal error"),
+            other => tracing::debug!(%address, device, ?other, "an event of the device"),
+        }
+    }
+
+    /// Nothing more comes of the device: its connections end, and nobody else is let in.
+    fn device_failed(&mut self, now: Time, why: &str) {
+        if std::mem::replace(&mut self.failed, true) {
+            return;
+        }
+        let (address, device) = (self.device.local_ip(), &self.device.caps().name);
+        tracing::error!(
+            %address,
+            device,
+            "the RDMA device failed ({why}): its connections end, and nobody is served at this address until \
+             the target is started again"
+        );
+        self.close();
+        self.tell_groups(|| ToGroup::DeviceFailed);
+        for (&conn, visitor) in &mut self.visitors {
+            // Should a goodbye still get through, the better; an answer is not waited for.
+            if visitor.accepted {
+                self.cm.disconnect(now, conn);
+            }
+            visitor.disconnected = true;
+        }
+    }
+
+    fn tell_groups(&self, message: impl Fn() -> ToGroup<P>) {
+        self.groups.iter().for_each(|group| group.port.send(message()));
     }
 
     fn requested(
@@ -244,7 +301,7 @@ impl<P: Provider> Reception for RdmaReception<P> {
     }
 
     fn turn(&mut self, now: Time) -> bool {
-        let mut progress = self.bell.answer();
+        let mut progress = self.bell.answer() | self.hear_device(now);
         while let Ok(message) = self.inbox.try_recv() {
             progress = true;
             self.heard(now, message);
@@ -260,8 +317,10 @@ impl<P: Provider> Reception for RdmaReception<P> {
         self.cm.deadline()
     }
 
-    fn watched(&self) -> [Option<RawFd>; 2] {
-        [self.cm.fd().map(|fd| fd.as_raw_fd()), Some(self.bell.fd())]
+    fn watched(&self) -> [Option<RawFd>; 3] {
+        let device = if self.failed { None } else { self.device.async_fd() };
+        let [cm, device] = [self.cm.fd(), device].map(|fd| fd.map(|fd| fd.as_raw_fd()));
+        [cm, device, Some(self.bell.fd())]
     }
 
     fn may_sleep(&self) -> bool {
@@ -272,6 +331,10 @@ impl<P: Provider> Reception for RdmaReception<P> {
         for listener in std::mem::take(&mut self.ports).into_keys() {
             self.cm.close(listener);
         }
+    }
+
+    fn has_failed(&self) -> bool {
+        self.failed
     }
 
     fn is_empty(&self) -> bool {

@@ -89,6 +89,10 @@ pub(super) enum Ended {
     Disconnected,
     /// A work request failed, which leaves the queue pair in ERROR.
     WorkFailed(WorkKind, WcStatus),
+    /// The device says that the queue pair failed.
+    QueuePairFailed,
+    /// The device failed.
+    DeviceFailed,
     /// A capsule of so many bytes, too few for an entry.
     ShortCapsule(u32),
     /// The device did not take a work request.
@@ -116,6 +120,8 @@ impl fmt::Display for Ended {
             Self::WorkFailed(WorkKind::Fetch, status) => write!(f, "reading host memory: {status}"),
             Self::WorkFailed(WorkKind::Data, status) => write!(f, "writing host memory: {status}"),
             Self::WorkFailed(WorkKind::Response, status) => write!(f, "response: {status}"),
+            Self::QueuePairFailed => f.write_str("the device reports a failed queue pair"),
+            Self::DeviceFailed => f.write_str("the device failed"),
             Self::ShortCapsule(bytes) => write!(f, "a command capsule of {bytes} bytes"),
             Self::Push(error) => write!(f, "work request refused: {error}"),
             Self::Controller(reason) => write!(f, "{reason}"),
@@ -161,6 +167,10 @@ impl<P: Provider> Connection<P> {
 
     pub(super) fn conn(&self) -> ConnId {
         self.conn
+    }
+
+    pub(super) fn qp(&self) -> QpKey {
+        self.qp
     }
 
     /// Posts all receives, before the connection is accepted: commands may arrive before the host is known

@@ -1,0 +1,105 @@
+//! What a device says of itself: events that belong to no work request.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use rdma::{AsyncEvent, Device, Group, Provider, Time};
+use rustix::event::epoll;
+
+use crate::controller::Phase;
+use crate::core::{Conn, Core};
+use crate::error::ErrorKind;
+use crate::outbox::Outbox;
+
+/// How often a core asks that nothing wakes, because it never sleeps: asking costs a system call.
+const INTERVAL: Duration = Duration::from_millis(100);
+
+/// When to ask a device for events.
+pub(crate) struct DeviceEvents {
+    /// Readable when the device has something to say; nothing where a simulator drives. Apart from the
+    /// device's own descriptor, so that it can be closed: that of a failed device may stay readable.
+    wake: Option<OwnedFd>,
+    /// Not before this time, unless something woke us.
+    ask_at: Time,
+    /// The device has failed, and says nothing more.
+    over: bool,
+}
+
+impl DeviceEvents {
+    pub(crate) fn of<P: Provider>(device: &P::Device) -> io::Result<Self> {
+        let wake = device.async_fd().map(watch).transpose()?;
+        Ok(Self { wake, ask_at: Time::ZERO, over: false })
+    }
+
+    pub(crate) fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.wake.as_ref().map(AsFd::as_fd)
+    }
+
+    /// After a wake-up: it may have been the device's.
+    pub(crate) fn woken(&mut self) {
+        self.ask_at = Time::ZERO;
+    }
+
+    fn next<P: Provider>(&mut self, now: Time, device: &P::Device) -> Option<AsyncEvent> {
+        if self.over || (self.wake.is_some() && now < self.ask_at) {
+            return None;
+        }
+        // A device that cannot even be asked is gone.
+        let event = device.next_async().unwrap_or(Some(AsyncEvent::DeviceFatal));
+        match event {
+            None => self.ask_at = now + INTERVAL,
+            Some(AsyncEvent::DeviceFatal) => {
+                self.over = true;
+                self.wake = None;
+            }
+            Some(_) => {}
+        }
+        event
+    }
+}
+
+fn watch(device: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+    epoll::add(&epoll, device, epoll::EventData::new_u64(0), epoll::EventFlags::IN)?;
+    Ok(epoll)
+}
+
+impl<P: Provider> Core<P> {
+    pub(crate) fn drain_device_events(&mut self, now: Time, outbox: &mut Outbox) -> bool {
+        let mut worked = false;
+        while let Some(event) = self.device_events.next::<P>(now, self.scope.device()) {
+            worked = true;
+            let (address, caps) = (self.scope.device().local_ip(), self.scope.device().caps());
+            let device = caps.name.as_str();
+            match event {
+                AsyncEvent::PortUp => tracing::info!(%address, device, "the port is up"),
+                AsyncEvent::PortDown => tracing::warn!(%address, device, "the port is down"),
+                AsyncEvent::QpFatal { qpn } => self.queue_pair_failed(now, qpn, outbox),
+                AsyncEvent::DeviceFatal | AsyncEvent::CqError => self.device_failed(now, outbox),
+                other => tracing::debug!(%address, device, ?other, "an event of the device"),
+            }
+        }
+        worked
+    }
+
+    fn queue_pair_failed(&mut self, now: Time, qpn: u32, outbox: &mut Outbox) {
+        let mut queues = self.queues.iter().map(|(_, queue)| queue);
+        let Some(queue) = queues.find(|queue| self.group.qpn(queue.qp()) == qpn) else { return };
+        let conn = self.conns.get(&queue.conn());
+        if let Some(&(Conn::Open { controller } | Conn::Opening { controller, .. })) = conn {
+            let cause = ErrorKind::ConnectionLost("the RDMA device reports a failed queue pair");
+            self.end_association(now, controller, cause.into(), outbox);
+        }
+    }
+
+    fn device_failed(&mut self, now: Time, outbox: &mut Outbox) {
+        for key in 0..self.controllers.capacity() {
+            let phase = self.controllers.get(key).map(|controller| &controller.phase);
+            if let Some(Phase::Opening(_) | Phase::Live(_) | Phase::Closing(_)) = phase {
+                let cause = ErrorKind::ConnectionLost("the RDMA device failed");
+                self.end_association(now, key, cause.into(), outbox);
+            }
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! What a device says of itself.
+
+use rdma::{AsyncEvent, Device};
+
+use crate::host::Link;
+use crate::pattern;
+use crate::world::{On, World, two_addresses, two_namespaces};
+
+/// The only host of the target at an address, with an admin and an I/O queue.
+fn host_at(world: &mut World, device: usize) -> (On, On) {
+    world.address.set_ip(world.devices[device].local_ip());
+    let host = world.add_host();
+    let admin = world.admin(host);
+    (admin, world.io(admin, 1, 32))
+}
+
+fn works(world: &mut World, on: On) {
+    let bytes = pattern(65_536, 3);
+    world.write(on, 1, 0, &bytes);
+    assert!(world.read(on, 1, 0, 65_536) == bytes);
+}
+
+fn raise(world: &World, device: usize, event: AsyncEvent) {
+    world.network.raise(world.devices[device].local_ip(), event);
+}
+
+#[test]
+fn a_failed_queue_pair_ends_its_association_and_no_other() {
+    let mut world = World::new(&two_namespaces());
+    let (_, good) = host_at(&mut world, 0);
+    let others = world.devices[0].queue_pairs();
+    let (admin, io) = host_at(&mut world, 0);
+    let is_new = |qpn: &u32| !others.contains(qpn);
+    let qpn = world.devices[0].queue_pairs().into_iter().find(is_new).unwrap();
+    raise(&world, 0, AsyncEvent::QpFatal { qpn });
+    world.wait_down(io);
+    world.wait_down(admin);
+    works(&mut world, good);
+    assert_eq!(world.target.connections(), 2);
+    assert_eq!(world.devices[0].queue_pairs().len(), 2);
+}
+
+#[test]
+fn a_number_that_no_queue_pair_has_means_nothing() {
+    let mut world = World::new(&two_namespaces());
+    let (_, io) = host_at(&mut world, 0);
+    raise(&world, 0, AsyncEvent::QpFatal { qpn: 0x00FF_FFFF });
+    works(&mut world, io);
+}
+
+#[test]
+fn a_port_that_goes_down_and_comes_up_ends_nothing() {
+    let mut world = World::new(&two_namespaces());
+    let (_, io) = host_at(&mut world, 0);
+    raise(&world, 0, AsyncEvent::PortDown);
+    raise(&world, 0, AsyncEvent::PortUp);
+    works(&mut world, io);
+}
+
+#[test]
+fn a_failed_device_takes_its_connections_and_its_address_and_nothing_else() {
+    for event in [AsyncEvent::DeviceFatal, AsyncEvent::CqError] {
+        let mut world = World::new(&two_addresses());
+        let (admin, io) = host_at(&mut world, 0);
+        let (_, good) = host_at(&mut world, 1);
+        raise(&world, 0, event);
+        world.wait_down(io);
+        world.wait_down(admin);
+        world.run_until("nothing is left of them", |world| world.target.connections() == 2);
+        assert!(world.devices[0].queue_pairs().is_empty());
+        works(&mut world, good);
+        // Nobody listens at the one address; at the other newcomers are as welcome as ever.
+        world.address.set_ip(world.devices[0].local_ip());
+        assert_eq!(world.link(io.host, 0, 32).1, Link::Down);
+        let (_, newcomer) = host_at(&mut world, 1);
+        works(&mut world, newcomer);
+    }
+}
+
+/// Commands that storage still works on keep their buffers until they are over, device or not.
+#[test]
+fn a_device_may_fail_with_commands_under_way() {
+    let mut world = World::slow(&two_addresses());
+    let (_, io) = host_at(&mut world, 0);
+    let (_, good) = host_at(&mut world, 1);
+    let sqe = crate::world::read(1, 0, 65_536);
+    for _ in 0..8 {
+        let data = world.keyed(io, 0, 65_536);
+        world.post(io, &sqe.with_data(data), &[]);
+    }
+    world.run_until("storage works on them", |world| {
+        world.target.stats().iter().any(|group| group.pool_used_bytes > 0)
+    });
+    raise(&world, 0, AsyncEvent::DeviceFatal);
+    world.run_until("nothing is left of them", |world| world.target.connections() == 2);
+    works(&mut world, good);
+    world.run_until("every buffer came back", |world| {
+        world.target.stats().iter().all(|group| group.pool_used_bytes == 0)
+    });
+}
