@@ -115,6 +115,8 @@ impl Local {
         if let Some(seconds) = self.keep_alive_tmo {
             options.keep_alive_ms = seconds * 1000;
         }
+        options.type_of_service = self.tos;
+        options.ack_timeout_exponent = self.ack_timeout;
         options
     }
 }

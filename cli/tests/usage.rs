@@ -42,6 +42,10 @@ fn nvme_clis_short_options_are_understood() {
         "5",
         "--provider",
         "soft",
+        "--tos",
+        "104",
+        "--ack-timeout",
+        "18",
         "--timeout",
         "1000",
     ];

@@ -8,7 +8,7 @@ use nvme_proto::fabrics::{
 };
 use nvme_proto::feature::{Feature, QueueCounts, SetFeatures};
 use nvme_proto::identify::{Cns, ControllerType, Identify, IdentifyController};
-use nvme_proto::rdma_cm::{Accept, Reject, RejectStatus, Request};
+use nvme_proto::rdma_cm::{Accept, Request};
 use nvme_proto::registers::{Cap, Cc, CcCss, Csts, Property};
 use nvme_proto::{Cntlid, Cqe, IntoBytes, Nsid, Qid, Sqe, Status, view};
 use rdma::{
@@ -60,8 +60,10 @@ impl<P: Provider> Core<P> {
 
     fn open_queue(&mut self, now: Time, key: usize, qid: Qid, outbox: &mut Outbox) {
         let options = &self.controllers[key].options;
-        let conn_options =
-            ConnOptions { type_of_service: options.type_of_service, ack_timeout_exponent: None };
+        let conn_options = ConnOptions {
+            type_of_service: options.type_of_service,
+            ack_timeout_exponent: options.ack_timeout_exponent,
+        };
         let (address, timeout) = (self.controllers[key].target.address, options.connect_timeout);
         match self.cm.resolve(now, address, timeout, &conn_options) {
             Ok(conn) => {
@@ -626,23 +628,4 @@ fn refusal_hint(status: Status, parameter: ConnectParameter) -> &'static str {
         _ if data => ": a field of the Connect data is not accepted",
         _ => ": a field of the Connect command is not accepted",
     }
-}
-
-/// Why a target rejected a connection, in words.
-pub(crate) fn rejection(reason: u16, private: &[u8]) -> Error {
-    let text = match (reason, Reject::parse(private)) {
-        (rdma::REJECT_CONSUMER_DEFINED, Some(reject)) => match reject.status() {
-            RejectStatus::NO_RESOURCES => {
-                "the target has no resources for another queue".to_owned()
-            }
-            status => format!("{status} (status {:#x})", status.0),
-        },
-        (rdma::REJECT_CONSUMER_DEFINED, None) => "the target does not say why".to_owned(),
-        (8, _) => "nobody listens on this port".to_owned(),
-        (10, _) => "the target still knows an earlier connection (stale connection)".to_owned(),
-        (1 | 3, _) => "the target has no resources for another connection".to_owned(),
-        (4, _) => "the target timed out".to_owned(),
-        (reason, _) => format!("reason {reason}"),
-    };
-    ErrorKind::Rejected(text).into()
 }

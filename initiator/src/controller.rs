@@ -36,8 +36,11 @@ pub struct ControllerOptions {
     pub admin_timeout: Duration,
     /// How long an aborted command may take to end, before the connection is ended to be sure of it.
     pub abort_timeout: Duration,
-    /// Type of service of the packets.
+    /// Type of service of the packets; those of the target have the same.
     pub type_of_service: Option<u8>,
+    /// How long either side waits for an acknowledgement before it sends again: 4.096 us times two to the power of
+    /// this, 0 to 31. `None` leaves it to the provider.
+    pub ack_timeout_exponent: Option<u8>,
 }
 
 impl Default for ControllerOptions {
@@ -53,6 +56,7 @@ impl Default for ControllerOptions {
             admin_timeout: Duration::from_secs(15),
             abort_timeout: Duration::from_secs(2),
             type_of_service: None,
+            ack_timeout_exponent: None,
         }
     }
 }

@@ -349,7 +349,7 @@ impl<P: Provider> Core<P> {
 fn end_cause(event: &CmEvent) -> Error {
     match event {
         CmEvent::Rejected { reason, private_data, .. } => {
-            crate::connect::rejection(*reason, private_data.as_slice())
+            crate::rejection::rejection(*reason, private_data.as_slice())
         }
         CmEvent::ConnectFailed { failure, .. } => ErrorKind::Unreachable(*failure).into(),
         CmEvent::DeviceRemoved { .. } => {

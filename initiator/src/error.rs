@@ -118,9 +118,10 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        // Our text has theirs in it, so what follows is what is behind them.
         match &self.kind {
-            ErrorKind::Io(error) => Some(error.as_ref()),
-            ErrorKind::Lost { cause, .. } => Some(cause.as_ref()),
+            ErrorKind::Io(error) => error.source(),
+            ErrorKind::Lost { cause, .. } => cause.source(),
             _ => None,
         }
     }

@@ -10,6 +10,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use nvme_proto::{HostId, HostNqn};
+use rdma::verbs::VerbsOptions;
 use rdma::{GroupStats, Provider, Time};
 
 use crate::batch::{self, RangeOutcome, ReadRange, Ring, WriteRange};
@@ -39,6 +40,7 @@ pub struct HostBuilder {
     nqn: Option<HostNqn>,
     id: Option<HostId>,
     provider: ProviderKind,
+    verbs: VerbsOptions,
     source: Option<IpAddr>,
     controller: ControllerOptions,
     polled: bool,
@@ -59,6 +61,7 @@ impl Host {
             nqn: None,
             id: None,
             provider: ProviderKind::Auto,
+            verbs: VerbsOptions::default(),
             source: None,
             controller: ControllerOptions::default(),
             polled: false,
@@ -210,6 +213,14 @@ impl HostBuilder {
         self
     }
 
+    /// Whether memory windows of RDMA devices are used, which [`Grant::PerCommand`](crate::Grant::PerCommand) needs; off
+    /// for a device that has them and fails at them. Default: on.
+    #[must_use]
+    pub fn memory_windows(mut self, used: bool) -> Self {
+        self.verbs.no_memory_windows = !used;
+        self
+    }
+
     /// The local address to connect from. Default: the one that the route to each target has.
     #[must_use]
     pub fn source(mut self, address: IpAddr) -> Self {
@@ -242,6 +253,20 @@ impl HostBuilder {
     #[must_use]
     pub fn keep_alive_ms(mut self, timeout_ms: u32) -> Self {
         self.controller.keep_alive_ms = timeout_ms;
+        self
+    }
+
+    /// Type of service of the packets, in both directions.
+    #[must_use]
+    pub fn type_of_service(mut self, type_of_service: u8) -> Self {
+        self.controller.type_of_service = Some(type_of_service);
+        self
+    }
+
+    /// How long either side waits for an acknowledgement: 4.096 us times two to the power of `exponent`, 0 to 31.
+    #[must_use]
+    pub fn ack_timeout_exponent(mut self, exponent: u8) -> Self {
+        self.controller.ack_timeout_exponent = Some(exponent);
         self
     }
 
@@ -316,6 +341,7 @@ impl HostBuilder {
                 shared,
                 identity,
                 provider: self.provider,
+                verbs: self.verbs,
                 source: self.source,
                 controller: self.controller,
                 fixed_device: false,
@@ -331,6 +357,7 @@ pub(crate) struct Inner {
     pub(crate) shared: Arc<Shared>,
     pub(crate) identity: HostIdentity,
     provider: ProviderKind,
+    verbs: VerbsOptions,
     source: Option<IpAddr>,
     pub(crate) controller: ControllerOptions,
     fixed_device: bool,
@@ -371,7 +398,8 @@ impl Inner {
         if let Some(&engine) = devices.by_source.get(&source) {
             return Ok(engine);
         }
-        let Opened { engine, reason } = provider::open(self.provider, source, self.identity)?;
+        let Opened { engine, reason } =
+            provider::open(self.provider, source, self.identity, self.verbs)?;
         tracing::info!(%source, %reason, "opened an RDMA device");
         let engine = self.shared.add(engine)?;
         devices.by_source.insert(source, engine);

@@ -64,6 +64,7 @@ mod queue;
 mod raw;
 mod reconnect;
 mod region;
+mod rejection;
 mod reply;
 mod stats;
 

@@ -23,18 +23,26 @@ pub(crate) fn open(
     kind: ProviderKind,
     source: IpAddr,
     host: HostIdentity,
+    options: VerbsOptions,
 ) -> Result<Opened, Error> {
     let selection = select(kind, source).map_err(|error| refused(&error))?;
+    // Opened again with the next attempt to connect, so nothing is lost by not opening it now.
+    if let Some(down) = &selection.down {
+        return Err(ErrorKind::Device(down.clone()).into());
+    }
     let engine = match selection.choice {
-        Choice::Verbs => open_verbs(source, host)?,
+        Choice::Verbs => open_verbs(source, host, options)?,
         Choice::Soft => open_soft(source, host)?,
     };
     Ok(Opened { engine, reason: selection.to_string() })
 }
 
-fn open_verbs(source: IpAddr, host: HostIdentity) -> Result<Box<dyn Engine>, Error> {
-    let device =
-        VerbsDevice::open(source, VerbsOptions::default()).map_err(|error| refused(&error))?;
+fn open_verbs(
+    source: IpAddr,
+    host: HostIdentity,
+    options: VerbsOptions,
+) -> Result<Box<dyn Engine>, Error> {
+    let device = VerbsDevice::open(source, options).map_err(|error| refused(&error))?;
     Ok(Box::new(Core::<Verbs>::new(device, host)?))
 }
 

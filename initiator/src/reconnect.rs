@@ -286,7 +286,10 @@ impl<P: Provider> Controller<P> {
 /// Why a failed work request ended a connection, in words.
 pub(crate) fn reason(status: WcStatus) -> &'static str {
     match status {
-        WcStatus::RETRY_EXCEEDED => "the target does not answer (transport retries exceeded)",
+        WcStatus::RETRY_EXCEEDED => {
+            "the target does not answer (transport retries exceeded); if it does to small \
+             requests, the MTUs of the two interfaces or of what is between them differ"
+        }
         WcStatus::RNR_RETRY_EXCEEDED => "the target takes no more commands (RNR retries exceeded)",
         WcStatus::FLUSHED => "the connection went down",
         WcStatus::REMOTE_ACCESS_ERROR | WcStatus::REMOTE_INVALID_REQUEST => {

@@ -104,8 +104,16 @@ impl Selection {
 #[non_exhaustive]
 pub enum SelectError {
     /// Verbs were asked for and are not to be had.
-    #[error("the verbs provider cannot serve this address, use soft or auto: {0}")]
-    NoVerbs(String),
+    #[error("the verbs provider cannot serve {address}, use soft or auto: {reason}")]
+    NoVerbs {
+        /// The address.
+        address: IpAddr,
+        /// Why not.
+        reason: String,
+    },
+    /// The address belongs to no interface of this machine.
+    #[error("{0} is not an address of this machine: `ip address` lists those that are")]
+    NotLocal(IpAddr),
 }
 
 /// Chooses the provider for a local address.
@@ -137,13 +145,18 @@ impl Question {
         let obstacle = match devices.as_deref() {
             None => format!("no RDMA device ({} does not exist)", sysfs::CLASS),
             Some([]) => format!("no RDMA device ({} is empty)", sysfs::CLASS),
-            Some(devices) => match self.verbs(devices, serving()) {
-                Ok(selection) => return Ok(selection),
-                Err(obstacle) => obstacle + &self.taken_port(devices),
+            Some(devices) => match serving() {
+                Err(VerbsError::NotLocal(address)) => return Err(SelectError::NotLocal(address)),
+                serving => match self.verbs(devices, serving) {
+                    Ok(selection) => return Ok(selection),
+                    Err(obstacle) => obstacle + &self.taken_port(devices),
+                },
             },
         };
         match self.kind {
-            ProviderKind::Verbs => Err(SelectError::NoVerbs(obstacle)),
+            ProviderKind::Verbs => {
+                Err(SelectError::NoVerbs { address: self.address, reason: obstacle })
+            }
             _ => Ok(Selection::soft(obstacle)),
         }
     }
@@ -371,6 +384,15 @@ mod tests {
         );
         let elsewhere = auto(rxe("4: ACTIVE", None), no_library);
         assert!(!elsewhere.reason.contains("4791"), "{}", elsewhere.reason);
+    }
+
+    #[test]
+    fn an_address_of_another_machine_is_nobodys() {
+        for kind in [ProviderKind::Auto, ProviderKind::Verbs] {
+            let serving = || Err(VerbsError::NotLocal(ADDRESS));
+            let answer = question(kind).answer(Some(rxe("4: ACTIVE", None)), serving);
+            assert_eq!(answer, Err(SelectError::NotLocal(ADDRESS)));
+        }
     }
 
     #[test]

@@ -26,14 +26,9 @@ pub struct Assembly {
 /// Why a device can not be added.
 #[derive(Debug, thiserror::Error)]
 pub enum AddError {
-    /// A port can not be listened on.
-    #[error("cannot listen on {address}: {error}")]
-    Listen {
-        /// The address.
-        address: SocketAddr,
-        /// What the connection manager says.
-        error: CmError,
-    },
+    /// No port can be listened on.
+    #[error(transparent)]
+    Listen(#[from] ListenError),
     /// Memory, a group or the connection manager is refused.
     #[error("the device at {address} refuses resources: {error}")]
     Device {
@@ -45,6 +40,18 @@ pub enum AddError {
     /// More devices than a poll group serves.
     #[error("more than {} addresses", PollGroup::MAX_TRANSPORTS)]
     TooMany,
+}
+
+/// A port can not be listened on.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot listen on {address}: {error}")]
+pub struct ListenError {
+    /// The port's id.
+    pub port_id: u16,
+    /// Its address.
+    pub address: SocketAddr,
+    /// What the connection manager says.
+    pub error: CmError,
 }
 
 /// The largest buffer: a Compare keeps the host's data and the medium's in one.
@@ -76,11 +83,12 @@ impl Assembly {
     }
 
     /// Adds a device, which must have been opened for as many groups as there are cores, and listens on the
-    /// ports with its address.
+    /// ports with its address. Returns what became of those that cannot be listened on, if there are others.
     ///
     /// # Errors
-    /// The device refuses memory, a group or its connection manager, or cannot listen.
-    pub fn add<P>(&mut self, device: P::Device) -> Result<(), AddError>
+    /// The device refuses memory, a group or its connection manager, or no port can be listened on. Then the
+    /// parts are as they were.
+    pub fn add<P>(&mut self, device: P::Device) -> Result<Vec<ListenError>, AddError>
     where
         P: Provider,
         P::Group: Send,
@@ -93,24 +101,44 @@ impl Assembly {
         let address = device.local_ip();
         let refused = |error| AddError::Device { address, error };
         let parts = DeviceParts::<P>::new(device, &self.memory).map_err(refused)?;
+        let mut transports = Vec::with_capacity(self.seeds.len());
         let mut ports = Vec::with_capacity(self.seeds.len());
-        for (core, seed) in self.seeds.iter_mut().enumerate() {
+        for (core, seed) in self.seeds.iter().enumerate() {
             let bell = Arc::clone(&seed.bell);
             let (transport, port) =
                 RdmaTransport::<P>::new(&parts, index as u8, core as u32, bell).map_err(refused)?;
-            seed.transports.push(Box::new(transport) as Box<dyn Transport>);
+            transports.push(Box::new(transport) as Box<dyn Transport>);
             ports.push(port);
         }
         let limits = self.registry.limits().clone();
-        let mut reception = RdmaReception::new(parts, ports, limits).map_err(refused)?;
-        for port in self.registry.ports() {
-            let wanted = port.configured_address();
-            if wanted.ip() == address {
-                (reception.listen(Arc::clone(port)))
-                    .map_err(|error| AddError::Listen { address: wanted, error })?;
+        let reception = RdmaReception::new(parts, ports, limits).map_err(refused)?;
+        let mut reception: Box<dyn Reception> = Box::new(reception);
+        let failed = self.listen(&mut *reception)?;
+        self.receptions.push(reception);
+        for (seed, transport) in self.seeds.iter_mut().zip(transports) {
+            seed.transports.push(transport);
+        }
+        Ok(failed)
+    }
+
+    /// Listens on the ports with the address of a device; an error only if all of them fail.
+    fn listen(&self, reception: &mut dyn Reception) -> Result<Vec<ListenError>, ListenError> {
+        let ip = reception.local_ip();
+        let mut failed = Vec::new();
+        let mut listening = false;
+        let ports = self.registry.ports().iter();
+        for port in ports.filter(|port| port.configured_address().ip() == ip) {
+            match reception.listen(Arc::clone(port)) {
+                Ok(_) => listening = true,
+                Err(error) => {
+                    let address = port.configured_address();
+                    failed.push(ListenError { port_id: port.id, address, error });
+                }
             }
         }
-        self.receptions.push(Box::new(reception));
-        Ok(())
+        match failed.pop() {
+            Some(last) if !listening => Err(last),
+            last => Ok(failed.into_iter().chain(last).collect()),
+        }
     }
 }

@@ -1,19 +1,20 @@
 //! A running target.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use rdma::soft::{PortChoice, Soft, SoftDevice, SoftOptions};
+use rdma::soft::{OpenError, PortChoice, Soft, SoftDevice, SoftOptions};
 use rdma::verbs::{Verbs, VerbsDevice, VerbsError, VerbsOptions};
 use rdma::{Choice, ProviderKind, Selection};
 
-use crate::assembly::{AddError, Assembly};
+use crate::assembly::{AddError, Assembly, ListenError};
 use crate::config::{Config, Cores, ProviderChoice};
 use crate::export::{ExportError, Purpose};
 use crate::limits::PEERS_REPORTED;
+use crate::port::Port;
 use crate::registry::Registry;
 use crate::runtime::{Runtime, RuntimeOptions};
 use crate::stats::{NetworkStats, PoolStats, Stats, SystemCallStats};
@@ -24,16 +25,28 @@ pub struct Target {
     runtime: Runtime,
     registry: Arc<Registry>,
     listening: Vec<Listening>,
+    not_listening: Vec<NotListening>,
 }
 
 /// Where a target listens.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Listening {
+    /// The port of the registry.
+    pub port: Arc<Port>,
     /// The address that hosts connect to.
     pub address: SocketAddr,
     /// The name of the provider.
     pub provider: &'static str,
     /// Why that provider.
+    pub reason: String,
+}
+
+/// Where a target was to listen and can not, though it does elsewhere.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NotListening {
+    /// The address of the configuration.
+    pub address: SocketAddr,
+    /// Why not, and what to do.
     pub reason: String,
 }
 
@@ -47,16 +60,19 @@ pub enum StartError {
     #[error(transparent)]
     Uring(#[from] UringError),
     /// No provider serves an address.
-    #[error("{address}: {error}")]
-    Provider {
-        /// The address.
-        address: IpAddr,
-        /// Why.
-        error: rdma::SelectError,
-    },
+    #[error(transparent)]
+    Provider(#[from] rdma::SelectError),
     /// The soft provider can not serve an address.
     #[error(transparent)]
-    Soft(#[from] rdma::soft::OpenError),
+    Soft(OpenError),
+    /// The soft provider's port is taken, perhaps by the RDMA device that was not chosen.
+    #[error("{error} (it is to be soft, because of this: {reason})")]
+    PortTaken {
+        /// Why soft was chosen.
+        reason: String,
+        /// What is wrong with it.
+        error: OpenError,
+    },
     /// The verbs provider can not serve an address.
     #[error(transparent)]
     Verbs(#[from] VerbsError),
@@ -69,7 +85,8 @@ pub enum StartError {
 }
 
 impl Target {
-    /// Opens what a configuration exports, listens, and starts serving.
+    /// Opens what a configuration exports, listens, and starts serving. An address that can not be served is
+    /// left out as long as there is another.
     ///
     /// # Errors
     /// See [`StartError`]. Nothing keeps running then.
@@ -77,25 +94,23 @@ impl Target {
         let registry = Registry::open(config, Purpose::Serve)?;
         let cores = config.cores.count();
         let mut assembly = Assembly::new(Arc::clone(&registry), cores).map_err(StartError::Pool)?;
-        let selections = add_devices(&mut assembly, config)?;
-        let listening = (registry.ports().iter())
-            .map(|port| {
-                let address = port.address();
-                let (provider, reason) = selections[&address.ip()].clone();
-                Listening { address, provider, reason }
-            })
-            .collect();
+        let (listening, not_listening) = listen(&mut assembly, config)?;
         let pins = match &config.cores {
             Cores::Count(_) => Vec::new(),
             Cores::Pinned(list) => list.clone(),
         };
         let runtime = Runtime::start(assembly, &RuntimeOptions { polling: config.polling, pins })?;
-        Ok(Self { runtime, registry, listening })
+        Ok(Self { runtime, registry, listening, not_listening })
     }
 
     /// Where it listens, in the order of the configuration.
     pub fn listening(&self) -> &[Listening] {
         &self.listening
+    }
+
+    /// Where it was to listen and can not.
+    pub fn not_listening(&self) -> &[NotListening] {
+        &self.not_listening
     }
 
     /// What it exports and who is connected.
@@ -152,33 +167,77 @@ impl Target {
     }
 }
 
-/// Opens a device for each address of a port and says which provider serves it, and why.
-fn add_devices(
+/// Listens on all ports whose address can be served; an error only if there is none.
+fn listen(
     assembly: &mut Assembly,
     config: &Config,
-) -> Result<BTreeMap<IpAddr, (&'static str, String)>, StartError> {
-    let mut selections = BTreeMap::new();
-    for port in &config.ports {
-        let address = port.address.ip();
-        if selections.contains_key(&address) {
-            continue;
-        }
-        let Selection { choice, reason, .. } = rdma::select(kind(config.provider), address)
-            .map_err(|error| StartError::Provider { address, error })?;
-        match choice {
-            Choice::Verbs => {
-                let device = VerbsDevice::open(address, VerbsOptions::default())?;
-                assembly.add::<Verbs>(device)?;
+) -> Result<(Vec<Listening>, Vec<NotListening>), StartError> {
+    let mut served = BTreeMap::new();
+    let mut failed: BTreeMap<u16, String> = BTreeMap::new();
+    let mut first_error = None;
+    let addresses: BTreeSet<IpAddr> = config.ports.iter().map(|port| port.address.ip()).collect();
+    for address in addresses {
+        match add_device(assembly, config, address) {
+            Ok((selection, refused)) => {
+                failed.extend(
+                    refused.into_iter().map(|refused| (refused.port_id, refused.to_string())),
+                );
+                served.insert(address, selection);
             }
-            Choice::Soft => {
-                let mut options = SoftOptions::new(address, PortChoice::Roce);
-                options.groups = config.cores.count();
-                assembly.add::<Soft>(SoftDevice::open(&options)?)?;
+            Err(error) => {
+                let ports = config.ports.iter().filter(|port| port.address.ip() == address);
+                failed.extend(ports.map(|port| (port.id, error.to_string())));
+                first_error.get_or_insert(error);
             }
         }
-        selections.insert(address, (choice.name(), reason));
     }
-    Ok(selections)
+    if let Some(error) = first_error.filter(|_| served.is_empty()) {
+        return Err(error);
+    }
+    let (lost, kept): (Vec<_>, Vec<_>) =
+        (assembly.registry.ports().iter()).partition(|port| failed.contains_key(&port.id));
+    let listening = |port: &Arc<Port>| {
+        let Selection { choice, reason, .. } = served[&port.configured_address().ip()].clone();
+        let address = port.address();
+        Listening { port: Arc::clone(port), address, provider: choice.name(), reason }
+    };
+    let not_listening = |port: &Arc<Port>| {
+        let address = port.configured_address();
+        NotListening { address, reason: failed[&port.id].clone() }
+    };
+    Ok((kept.into_iter().map(listening).collect(), lost.into_iter().map(not_listening).collect()))
+}
+
+/// Opens the device that serves an address and listens on its ports. Says which device, and which ports can not be
+/// listened on although others can.
+fn add_device(
+    assembly: &mut Assembly,
+    config: &Config,
+    address: IpAddr,
+) -> Result<(Selection, Vec<ListenError>), StartError> {
+    let selection = rdma::select(kind(config.provider), address)?;
+    if let Some(down) = &selection.down {
+        tracing::warn!(%address, "nothing gets through yet: {down}");
+    }
+    let refused = match selection.choice {
+        Choice::Verbs => {
+            let no_send_with_invalidate = !config.send_with_invalidate;
+            let options = VerbsOptions { no_send_with_invalidate, ..VerbsOptions::default() };
+            assembly.add::<Verbs>(VerbsDevice::open(address, options)?)?
+        }
+        Choice::Soft => {
+            let mut options = SoftOptions::new(address, PortChoice::Roce);
+            options.groups = config.cores.count();
+            let device = SoftDevice::open(&options).map_err(|error| match error {
+                OpenError::PortTaken { .. } => {
+                    StartError::PortTaken { reason: selection.reason.clone(), error }
+                }
+                _ => StartError::Soft(error),
+            })?;
+            assembly.add::<Soft>(device)?
+        }
+    };
+    Ok((selection, refused))
 }
 
 fn kind(choice: ProviderChoice) -> ProviderKind {

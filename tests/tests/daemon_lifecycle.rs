@@ -68,6 +68,31 @@ fn an_address_of_somebody_else_is_named() {
 }
 
 #[test]
+fn an_address_that_cannot_be_served_does_not_stop_the_others() {
+    let (_folder, path, content) = shard();
+    let daemon = DaemonOptions::files([&path]).arg("--listen").arg("192.0.2.1:4420").start();
+    assert!(read_all(&daemon) == content);
+    let failed = daemon.not_listening();
+    assert_eq!(failed["address"], "192.0.2.1:4420");
+    let reason = failed["reason"].as_str().unwrap();
+    assert!(reason.contains("192.0.2.1 is not an address of this machine"), "{reason}");
+    assert!(daemon.log().contains(reason), "{}", daemon.log());
+    // Nobody learns of it where it is not.
+    let log = feedrail(["discover"]).args(daemon.address_options()).run().success();
+    assert!(!String::from_utf8(log).unwrap().contains("192.0.2.1"));
+}
+
+#[test]
+fn a_port_that_is_taken_does_not_stop_the_others() {
+    let (_folder, path, content) = shard();
+    let first = Daemon::serving([&path]);
+    let second =
+        DaemonOptions::files([&path]).arg("--listen").arg(first.address().to_string()).start();
+    assert!(second.not_listening()["reason"].as_str().unwrap().contains("in use"));
+    assert!(read_all(&first) == content && read_all(&second) == content);
+}
+
+#[test]
 fn files_that_cannot_be_exported() {
     let (folder, path, _) = shard();
     let missing = folder.path().join("missing.bin");

@@ -32,6 +32,8 @@ use crate::limits::Limits;
 pub struct Config {
     /// Which RDMA provider to use.
     pub provider: ProviderChoice,
+    /// Whether responses may take back the host's key to its memory, on RDMA devices that can.
+    pub send_with_invalidate: bool,
     /// On which cores the poll groups run.
     pub cores: Cores,
     /// How long a poll group polls after the last work before it sleeps.

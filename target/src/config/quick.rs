@@ -51,6 +51,7 @@ impl Config {
         });
         Ok(Self {
             provider: quick.provider,
+            send_with_invalidate: true,
             cores: quick.cores.clone(),
             polling: Duration::from_micros(POLLING_US.into()),
             state_dir: identity::default_state_dir(),

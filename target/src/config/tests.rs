@@ -63,6 +63,13 @@ fn parse(text: &str) -> Result<Config, ConfigError> {
 }
 
 #[test]
+fn send_with_invalidate_can_be_switched_off() {
+    assert!(parse(GOOD).expect("valid").send_with_invalidate);
+    let off = GOOD.replace("cores", "send_with_invalidate = false\ncores");
+    assert!(!parse(&off).expect("valid").send_with_invalidate);
+}
+
+#[test]
 fn everything_arrives() {
     let config = parse(GOOD).expect("valid");
     assert_eq!(config.provider, ProviderChoice::Soft);

@@ -49,6 +49,7 @@ impl Config {
 struct File {
     #[serde(default)]
     provider: ProviderChoice,
+    send_with_invalidate: Option<bool>,
     cores: Option<Cores>,
     polling_us: Option<Spanned<u32>>,
     state_dir: Option<PathBuf>,
@@ -143,6 +144,7 @@ impl Reader<'_> {
         })?;
         Ok(Config {
             provider: file.provider,
+            send_with_invalidate: file.send_with_invalidate.unwrap_or(true),
             cores: file.cores.unwrap_or(Cores::Count(1)),
             polling: Duration::from_micros(polling_us.into()),
             state_dir: file

@@ -14,8 +14,8 @@ use crate::config::{Config, ConfigError, Cores, ProviderChoice, Quick, parse_add
 /// Either with a configuration file, or in the quick form: every FILE is one namespace, numbered from 1, of one
 /// subsystem that any host may use.
 ///
-/// Standard output carries JSON lines: "listening" for each address and subsystem when ready, "stats" on SIGUSR1
-/// and at the end. SIGTERM and SIGINT let commands under way end, then exit with 0.
+/// Standard output carries JSON lines: "listening" for each address and subsystem when ready, "not_listening" for each
+/// address that cannot be served (an error only if there is no other), "stats" on SIGUSR1 and at the end. SIGTERM and SIGINT let commands under way end, then exit with 0.
 #[derive(Debug, Parser)]
 #[command(name = "feedrail-target", version, after_help = EXAMPLES)]
 pub(super) struct Arguments {
@@ -42,6 +42,10 @@ pub(super) struct Arguments {
     /// RDMA provider; overrides the configuration
     #[arg(long, value_enum)]
     provider: Option<ProviderChoice>,
+
+    /// Never take back a host's memory key with the response, although the RDMA device says it can; the host does it then
+    #[arg(long)]
+    no_send_with_invalidate: bool,
 
     /// Only say whether everything could be exported, open nothing for good and listen nowhere
     #[arg(long)]
@@ -75,6 +79,7 @@ impl Arguments {
         if let Some(provider) = self.provider {
             config.provider = provider;
         }
+        config.send_with_invalidate &= !self.no_send_with_invalidate;
         Ok(config)
     }
 
@@ -103,6 +108,16 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn send_with_invalidate_is_used_unless_switched_off() {
+        for (options, expected) in [(&[][..], true), (&["--no-send-with-invalidate"], false)] {
+            let words = ["t", "--listen", "127.0.0.1", "a.bin"].iter().chain(options);
+            let arguments = Arguments::try_parse_from(words).expect("valid");
+            let config = arguments.config().expect("valid");
+            assert_eq!(config.send_with_invalidate, expected, "{options:?}");
+        }
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The daemon: arguments, signals, and what it tells its surroundings.
 //!
-//! Standard output carries JSON lines only: `listening` when ready, `stats` on SIGUSR1 and at the end.
+//! Standard output carries JSON lines only: `listening` (and `not_listening`) when ready, `stats` on SIGUSR1 and at the end.
 //! Everything for people goes to standard error.
 
 mod arguments;

@@ -7,9 +7,18 @@ use serde_json::{Value, json};
 use crate::registry::Registry;
 use crate::target::Target;
 
-/// One line for each address and each subsystem that is served there.
+/// One line for each address and each subsystem that is served there, and one for each address that is not.
 pub(super) fn listening(target: &Target) {
-    for (port, listening) in target.registry().ports().iter().zip(target.listening()) {
+    for failed in target.not_listening() {
+        tracing::error!(address = %failed.address, "not listening: {}", failed.reason);
+        say(&json!({
+            "event": "not_listening",
+            "address": failed.address.to_string(),
+            "reason": failed.reason,
+        }));
+    }
+    for listening in target.listening() {
+        let port = &listening.port;
         tracing::info!(
             address = %listening.address, provider = listening.provider, reason = listening.reason,
             "listening"

@@ -54,6 +54,7 @@ pub struct Daemon {
     address: SocketAddr,
     nqn: String,
     listening: Value,
+    not_listening: Value,
 }
 
 impl DaemonOptions {
@@ -111,10 +112,11 @@ impl DaemonOptions {
         let mut child = self.spawn(address);
         let lines = json_lines(&mut child);
         let (log, logger) = keep_log(&mut child);
+        let mut not_listening = Value::Null;
         let listening = loop {
             match lines.recv_timeout(PROMPTLY) {
                 Ok(line) if line["event"] == "listening" => break line,
-                Ok(_) => {}
+                Ok(line) => not_listening = line,
                 Err(RecvTimeoutError::Disconnected) => return Err(ended(child, &log, logger)),
                 Err(RecvTimeoutError::Timeout) => {
                     let _ = child.kill();
@@ -125,7 +127,8 @@ impl DaemonOptions {
         let address = listening["address"].as_str().and_then(|text| text.parse().ok());
         let address = address.unwrap_or_else(|| panic!("no address in {listening}"));
         let nqn = listening["nqn"].as_str().unwrap_or_default().to_owned();
-        Ok(Daemon { child, lines: Mutex::new(lines), log, address, nqn, listening })
+        let lines = Mutex::new(lines);
+        Ok(Daemon { child, lines, log, address, nqn, listening, not_listening })
     }
 
     fn spawn(&self, address: SocketAddr) -> Child {
@@ -174,6 +177,11 @@ impl Daemon {
     /// The line with which it said that it listens.
     pub fn listening(&self) -> &Value {
         &self.listening
+    }
+
+    /// The (last) line with which it said that it cannot listen on an address, if there is one.
+    pub fn not_listening(&self) -> &Value {
+        &self.not_listening
     }
 
     /// Options of `feedrail` that name this daemon and its subsystem.

@@ -194,6 +194,7 @@ impl TargetNode {
         };
         Config {
             provider: ProviderChoice::Soft,
+            send_with_invalidate: true,
             cores: Cores::Count(self.options.cores),
             polling: Duration::ZERO,
             state_dir: PathBuf::new(),
