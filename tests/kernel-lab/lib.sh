@@ -20,12 +20,7 @@ network_up() {
     in_soft ip link set lo up
     in_soft ip link set veth1 mtu 4500 up
     in_soft ip addr add $SOFT/24 dev veth1
-    rdma link add rxe0 type rxe netdev veth0
-    for _ in $(seq 20); do
-        rdma link show rxe0/1 | grep -q ACTIVE && return
-        sleep 0.2
-    done
-    fail "rxe0 did not become active"
+    device_up
 }
 
 in_soft() { ip netns exec soft "$@"; }
@@ -55,11 +50,11 @@ refuse() {
 }
 
 eventually() {
-    for _ in $(seq 100); do
+    for _ in $(seq 300); do
         "$@" >/dev/null 2>&1 && return
         sleep 0.2
     done
-    fail "not within 20 s: $*"
+    fail "not within a minute: $*"
 }
 
 capture() { in_soft tcpdump -i veth1 -s 160 -w "$log/packets.pcap" udp port 4791 >/dev/null 2>&1 & }
@@ -76,7 +71,7 @@ target_run() {
     [ "$provider" = soft ] && namespace=(ip netns exec soft)
     "${namespace[@]}" /job/bin/feedrail-target --provider "$provider" "$@" >"$log/target.out" 2>>"$log/target.err" &
     TARGET=$!
-    for _ in $(seq 100); do
+    for _ in $(seq 300); do
         grep -q listening "$log/target.out" && break
         kill -0 $TARGET 2>/dev/null || fail "the target did not start: $(tail -3 "$log/target.err")"
         sleep 0.1
@@ -95,12 +90,39 @@ target_stop() {
 kernel_connect() {
     ls /dev/nvme*n* 2>/dev/null | sort >/tmp/devices.before
     nvme connect -t rdma -a "$ADDRESS" -s 4420 -n "$NQN" "$@" || fail "nvme connect"
+    eventually new_block_device
+    DEVICE=$(new_block_device)
+    CONTROLLER=${DEVICE%n*}
+}
+
+new_block_device() {
+    local device
+    device=$(ls /dev/nvme*n* 2>/dev/null | sort | comm -13 /tmp/devices.before - | head -1)
+    [ -b "$device" ] && echo "$device"
+}
+
+# target_kill: as if the machine that it runs on had lost its power.
+target_kill() {
+    kill -KILL "$TARGET"
+    wait "$TARGET" 2>/dev/null
+}
+
+# stats FILTER: what a jq filter makes of the target's counters of this moment.
+stats() {
+    local before now
+    before=$(grep -c '"event":"stats"' "$log/target.out")
+    kill -USR1 "$TARGET" || fail "the target is gone: $(tail -3 "$log/target.err")"
     for _ in $(seq 100); do
-        DEVICE=$(ls /dev/nvme*n* 2>/dev/null | sort | comm -13 /tmp/devices.before - | head -1)
-        [ -b "$DEVICE" ] && CONTROLLER=${DEVICE%n*} && return
+        now=$(grep -c '"event":"stats"' "$log/target.out")
+        [ "$now" -gt "$before" ] && break
         sleep 0.1
     done
-    fail "no block device appeared"
+    jq -s -r "map(select(.event == \"stats\")) | last | $1" "$log/target.out"
+}
+
+# The target holds nothing for any host.
+target_is_free() {
+    [ "$(stats '[.associations, .connections, .pool.used_bytes] == [0, 0, 0]')" = true ]
 }
 
 # block_device NSID: the device of a namespace. Since Linux 6.12 namespaces are scanned side by side, so the number in a
@@ -141,6 +163,7 @@ kernel_target_down() {
 }
 
 clean_up() {
+    packets_pass
     umount /mnt 2>/dev/null
     timeout 30 nvme disconnect-all
     pkill -x feedrail-target
@@ -149,16 +172,69 @@ clean_up() {
     [ -d /sys/kernel/config/nvmet/ports/1 ] && kernel_target_down
     sleep 0.5
     pkill -KILL -x feedrail-target
+    if [ -e /tmp/link-was-down ]; then
+        rdma link del rxe0
+        device_up
+    fi
+    losetup -D
     rm -rf /disk/*.img /disk/*.bin /tmp/*
     true
 }
 
-# verified_fio DEVICE RW BLOCK-SIZE DEPTH SIZE [options]
+# verified_fio DEVICE RW BLOCK-SIZE DEPTH SIZE [options]: writes, and verifies what it reads back.
 verified_fio() {
     local device=$1 rw=$2 bs=$3 depth=$4 size=$5
     shift 5
     echo "fio $rw $bs depth $depth $size $*"
     fio --name=verified --filename="$device" --rw="$rw" --bs="$bs" --iodepth="$depth" --size="$size" --ioengine=io_uring \
-        --direct=1 --verify=crc32c --verify_fatal=1 --output-format=terse --terse-version=3 "$@" >"$log/fio.out" 2>&1 ||
+        --direct=1 --allow_file_create=0 --verify=crc32c --verify_fatal=1 --output-format=terse --terse-version=3 "$@" >"$log/fio.out" 2>&1 ||
         fail "fio: $(tail -3 "$log/fio.out")"
+}
+
+# fio_begin DEVICE ...: the same in the background, over and over, until fio_end; returns when the target has work.
+fio_begin() {
+    rm -f /tmp/fio.enough
+    (until [ -e /tmp/fio.enough ]; do verified_fio "$@"; done) &
+    FIO=$!
+    io_is_moving
+}
+
+# fio_end: lets it finish; all of it has succeeded.
+fio_end() {
+    touch /tmp/fio.enough
+    wait "$FIO" || fail "fio did not finish clean"
+}
+
+# The target completes reads or writes.
+io_is_moving() {
+    local before
+    before=$(stats '.io.reads + .io.writes')
+    eventually eval '[ "$(stats ".io.reads + .io.writes")" -gt "$before" ]'
+}
+
+# packets_lost, packets_pass: between the initial namespace and the other. On verbs nothing takes that way.
+packets_lost() {
+    tc qdisc add dev veth0 root netem loss 100% || fail "netem"
+    in_soft tc qdisc add dev veth1 root netem loss 100% || fail "netem"
+}
+
+packets_pass() {
+    tc qdisc del dev veth0 root 2>/dev/null
+    in_soft tc qdisc del dev veth1 root 2>/dev/null
+}
+
+# Nothing reaches anybody. Where there is no route rxe's connection manager breaks for good: clean_up makes a new device.
+link_down() {
+    touch /tmp/link-was-down
+    ip link set veth0 down
+}
+
+device_up() {
+    ip link set veth0 up
+    rdma link add rxe0 type rxe netdev veth0
+    for _ in $(seq 50); do
+        rdma link show rxe0/1 | grep -q ACTIVE && return
+        sleep 0.2
+    done
+    fail "rxe0 did not become active"
 }

@@ -10,12 +10,13 @@ const LIMIT_SECONDS: u64 = 300;
 const PROVIDERS: [&str; 2] = ["verbs", "soft"];
 
 /// What a scenario's heading says: comment lines `# what it proves`, then `# set: ...`, and if need be
-/// `# providers: ...` and `# limit: SECONDS`.
+/// `# providers: ...`, `# limit: SECONDS` and any number of `# kernel may say: ...`.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Heading {
     sets: Vec<String>,
     providers: Vec<String>,
     limit_seconds: u64,
+    expected: Vec<String>,
 }
 
 /// One scenario on one provider of our side.
@@ -24,6 +25,8 @@ pub(crate) struct Run {
     pub(crate) scenario: String,
     pub(crate) provider: String,
     pub(crate) limit_seconds: u64,
+    /// Parts of lines of the kernel's log that would be complaints in other scenarios.
+    pub(crate) expected: Vec<String>,
 }
 
 impl Run {
@@ -35,9 +38,12 @@ impl Run {
 
 impl Heading {
     fn parse(text: &str) -> Result<Self> {
-        let words = |key: &str| {
-            let line = text.lines().take_while(|line| line.starts_with('#'));
-            let value = line.filter_map(|line| line.strip_prefix("# ")?.strip_prefix(key)).next();
+        let values = |key| {
+            let comments = text.lines().map_while(|line| line.strip_prefix("# "));
+            comments.filter_map(move |line| line.strip_prefix(key)).map(str::trim)
+        };
+        let words = |key| {
+            let value = values(key).next();
             value.map(|value| value.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
         };
         let sets = words("set:").context("no line `# set: ci` or `# set: full`")?;
@@ -49,7 +55,8 @@ impl Heading {
             Some(limit) => limit.join(" ").parse().context("`# limit:` is a number of seconds")?,
             None => LIMIT_SECONDS,
         };
-        Ok(Self { sets, providers, limit_seconds })
+        let expected = values("kernel may say:").map(str::to_owned).collect();
+        Ok(Self { sets, providers, limit_seconds, expected })
     }
 }
 
@@ -68,6 +75,7 @@ pub(crate) fn select(folder: &Path, wanted: impl Fn(&str, &[String]) -> bool) ->
             scenario: scenario.clone(),
             provider,
             limit_seconds: heading.limit_seconds,
+            expected: heading.expected.clone(),
         }));
     }
     // `sort_by` keeps the order of providers.
@@ -80,13 +88,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_heading_says_set_providers_and_limit() {
-        let heading =
-            Heading::parse("# What.\n# set: ci bookworm\n# providers: soft\n# limit: 7\n")
-                .expect("it is whole");
+    fn a_heading_says_set_providers_limit_and_what_the_kernel_may_say() {
+        let text =
+            "# What.\n# set: ci bookworm\n# providers: soft\n# limit: 7\n# kernel may say: a b\n";
+        let heading = Heading::parse(text).expect("it is whole");
         assert_eq!(heading.sets, ["ci", "bookworm"]);
         assert_eq!(heading.providers, ["soft"]);
         assert_eq!(heading.limit_seconds, 7);
+        assert_eq!(heading.expected, ["a b"]);
     }
 
     #[test]
