@@ -134,7 +134,6 @@ fn common(controller: &Controller, nqn: Nqn) -> IdentifyController {
         .with_supported(1)
         .with_keyed(true)
         .with_longer_than_data(true)
-        .with_longer_than_data(true)
         .with_offset(limits.in_capsule_data_bytes > 0);
     id.subnqn = NqnField::from(nqn);
     id.ioccsz = U32::new((64 + limits.in_capsule_data_bytes) / 16);

@@ -12,12 +12,23 @@ folder=$(cd "$folder" && pwd)
 work=$(mktemp -d "$folder/build.XXXXXX")
 trap 'rm -rf "$work"' EXIT
 
+# Where this machine gets its own packages, with how it gets there (proxies, for example). On another distribution than
+# Debian, mmdebstrap knows a mirror.
+mirrors=()
+. /etc/os-release
+if [ "$ID" = debian ]; then
+    mapfile -t mirrors < <(apt-get indextargets --format '$(RELEASE) $(REPO_URI)' 'Identifier: Packages' |
+        sed -n "s/^$VERSION_CODENAME //p" | sort -u | head -1)
+fi
+apt-config dump | grep -E '^Acquire::(http|https|ftp|Check-)' >"$work/apt.conf" || true
+echo 'Acquire::Retries "3";' >>"$work/apt.conf"
+
 # The kernel is unpacked, not installed: its maintainer scripts would make an initial RAM disk that nobody needs.
-mmdebstrap --quiet --variant=minbase --include="$packages" \
+mmdebstrap --quiet --variant=minbase --include="$packages" --aptopt="$work/apt.conf" \
     --keyring=/usr/share/keyrings/debian-archive-keyring.gpg \
     --customize-hook="chroot \"\$1\" sh -c 'cd /tmp && apt-get -qq download \$(apt-cache depends linux-image-amd64 | sed -n \"s/.*Depends: \\(linux-image-[0-9].*\\)/\\1/p\")'" \
     --customize-hook="mv \"\$1\"/tmp/linux-image-*.deb \"$work/kernel.deb\"" \
-    "$suite" "$work/root"
+    "$suite" "$work/root" "${mirrors[@]}"
 dpkg -x "$work/kernel.deb" "$work/kernel"
 
 version=$(basename "$(echo "$work"/kernel/boot/vmlinuz-*)")

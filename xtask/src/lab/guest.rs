@@ -19,6 +19,9 @@ const TOOLS: [(&str, &str); 6] = [
     ("mkfs.ext4", "e2fsprogs"),
 ];
 
+/// How often the build is tried.
+const ATTEMPTS: usize = 3;
+
 /// A kernel and its initial RAM disk.
 pub(crate) struct Guest {
     folder: PathBuf,
@@ -32,8 +35,7 @@ impl Guest {
         let folder = root().join("out/lab").join(format!("{suite}-{:016x}", digest(&recipe)?));
         if !folder.join("version").exists() {
             eprintln!("building the guest from Debian {suite}; this takes a minute, once");
-            let script = recipe.join("build.sh").display().to_string();
-            run("bash", &[&script, suite, &folder.display().to_string()], &[])?;
+            build(&recipe.join("build.sh"), suite, &folder)?;
         }
         Ok(Self { folder })
     }
@@ -50,6 +52,19 @@ impl Guest {
         let version = fs::read_to_string(self.folder.join("version")).unwrap_or_default();
         version.trim().to_owned()
     }
+}
+
+/// A mirror may be out of order for a moment: only the last failure counts.
+fn build(script: &Path, suite: &str, folder: &Path) -> Result<()> {
+    let (script, folder) = (script.display().to_string(), folder.display().to_string());
+    let attempt = || run("bash", &[&script, suite, &folder], &[]);
+    for _ in 1..ATTEMPTS {
+        match attempt() {
+            Ok(()) => return Ok(()),
+            Err(error) => eprintln!("{error:#}; trying again"),
+        }
+    }
+    attempt()
 }
 
 fn require_tools() -> Result<()> {
