@@ -3,6 +3,7 @@
 mod fake;
 mod world;
 
+mod addresses;
 mod basics;
 mod chaos;
 mod hostile;

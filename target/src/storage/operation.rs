@@ -187,12 +187,12 @@ impl Part {
     }
 
     /// First byte.
-    pub(crate) fn address(&self) -> *mut u8 {
+    pub fn address(&self) -> *mut u8 {
         self.address
     }
 
     /// Length in bytes.
-    pub(crate) fn length(&self) -> u32 {
+    pub fn length(&self) -> u32 {
         self.length
     }
 }

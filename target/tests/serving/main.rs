@@ -1,10 +1,12 @@
 //! A target on a simulated network, and hosts that do everything by hand.
 
+mod addresses;
 mod commands;
 mod connections;
 mod device_events;
 mod host;
 mod limits;
+mod recording;
 mod world;
 
 /// Bytes that differ everywhere and between seeds.

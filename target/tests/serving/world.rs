@@ -5,14 +5,14 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use feedrail_target::assembly::Assembly;
+use feedrail_target::assembly::{AddError, Assembly, ListenError};
 use feedrail_target::backend::decorator::Delay;
 use feedrail_target::config::Config;
 use feedrail_target::export::{Decorate, Purpose};
 use feedrail_target::poll_group::Turn;
 use feedrail_target::registry::Registry;
 use feedrail_target::stepped::Stepped;
-use feedrail_target::storage::Inline;
+use feedrail_target::storage::{Engine, Inline};
 use nvme_proto::fabrics::{Connect, ConnectAttributes, ConnectData, PropertySet, PropertySize};
 use nvme_proto::nvm::Io;
 use nvme_proto::registers::{Cc, Property};
@@ -94,6 +94,19 @@ impl World {
         network: SimConfig,
         decorate: Decorate<'_>,
     ) -> Self {
+        let add = |assembly: &mut Assembly, device| assembly.add::<Sim>(device);
+        Self::of_parts(config, seed, network, decorate, add, || Box::new(Inline::new()))
+    }
+
+    /// With devices that `add` adds to the target, and with these engines.
+    pub(crate) fn of_parts(
+        config: &Config,
+        seed: u64,
+        network: SimConfig,
+        decorate: Decorate<'_>,
+        add: impl Fn(&mut Assembly, SimDevice) -> Result<Vec<ListenError>, AddError>,
+        engine: impl FnMut() -> Box<dyn Engine>,
+    ) -> Self {
         let network = SimNetwork::new(seed, network);
         let registry = Registry::open_with(config, Purpose::Check, decorate).unwrap();
         let cores = config.cores.count();
@@ -101,9 +114,10 @@ impl World {
         let ips = config.ports.iter().map(|port| port.address.ip());
         let devices: Vec<_> = ips.map(|ip| network.device(ip, cores).unwrap()).collect();
         for device in &devices {
-            assembly.add::<Sim>(device.clone()).unwrap();
+            let refused = add(&mut assembly, device.clone()).unwrap();
+            assert!(refused.is_empty(), "{refused:?}");
         }
-        let target = Stepped::new(assembly, || Box::new(Inline::new()));
+        let target = Stepped::new(assembly, engine);
         let address = registry.ports()[0].address();
         let (now, hosts) = (Time::from_nanos(1), Vec::new());
         Self { now, network, target, address, devices, hosts, next_cid: 0 }
