@@ -177,6 +177,20 @@ impl Ring {
         self.submit(namespace, Direction::Write { fua: false }, offset, from, token)
     }
 
+    /// As [`Ring::write`], and the bytes are durable when it has ended well (Force Unit Access).
+    ///
+    /// # Errors
+    /// The ring is full: reap first.
+    pub fn write_durable(
+        &mut self,
+        namespace: &Namespace,
+        offset: u64,
+        from: RegionSlice,
+        token: u64,
+    ) -> Result<(), RingFull> {
+        self.submit(namespace, Direction::Write { fua: true }, offset, from, token)
+    }
+
     fn submit(
         &mut self,
         namespace: &Namespace,

@@ -1,7 +1,7 @@
 //! The live set: what is exported where, and who is connected.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nvme_proto::{Cntlid, HostId};
@@ -28,6 +28,7 @@ pub struct Registry {
     lingering: Mutex<Vec<(HostId, Arc<Subsystem>)>>,
     stopping: AtomicBool,
     peer_errors: PeerErrorTable,
+    keep_alive_losses: AtomicU64,
     chatter: Chatter,
 }
 
@@ -56,6 +57,7 @@ impl Registry {
             lingering: Mutex::default(),
             stopping: AtomicBool::new(false),
             peer_errors: PeerErrorTable::default(),
+            keep_alive_losses: AtomicU64::new(0),
             chatter: Chatter::default(),
         })
     }
@@ -83,6 +85,15 @@ impl Registry {
     /// One namespace, by an index that came from here.
     pub fn namespace(&self, index: NamespaceIndex) -> &Arc<Namespace> {
         &self.namespaces[index.0 as usize]
+    }
+
+    /// Associations that ended because their host was silent for longer than its keep alive timeout.
+    pub fn keep_alive_losses(&self) -> u64 {
+        self.keep_alive_losses.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn count_keep_alive_loss(&self) {
+        self.keep_alive_losses.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Makes a controller; `None` when there are too many or the target is stopping. An id is not used again

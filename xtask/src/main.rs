@@ -3,6 +3,7 @@
 
 mod ci;
 mod lab;
+mod sim;
 mod tidy;
 
 use std::path::{Path, PathBuf};
@@ -27,6 +28,9 @@ enum Chore {
     Tidy,
     /// The Linux kernel's own NVMe over RDMA, host and target, against ours, in QEMU.
     Lab(lab::Options),
+    /// Targets, hosts, disks and networks in simulated worlds, one for each seed, in which everything goes wrong.
+    #[command(disable_help_flag = true)]
+    Sim(sim::Options),
     /// Model-check the synchronisation of the region table with loom.
     Loom,
 }
@@ -36,6 +40,7 @@ fn main() -> ExitCode {
         Chore::Ci => ci::run(),
         Chore::Tidy => tidy::run(),
         Chore::Lab(options) => lab::main(options),
+        Chore::Sim(options) => sim::main(options),
         Chore::Loom => ci::loom(),
     };
     match result {

@@ -126,7 +126,12 @@ impl SimNetwork {
         self.lock().cuts.extend([(a, b), (b, a)]);
     }
 
-    /// Undoes [`SimNetwork::cut`].
+    /// Loses everything that one address sends to another from now on.
+    pub fn cut_one_way(&self, from: IpAddr, to: IpAddr) {
+        self.lock().cuts.insert((from, to));
+    }
+
+    /// Undoes [`SimNetwork::cut`] and [`SimNetwork::cut_one_way`].
     pub fn heal(&self, a: IpAddr, b: IpAddr) {
         let mut network = self.lock();
         network.cuts.remove(&(a, b));
@@ -152,6 +157,16 @@ impl SimNetwork {
             return Some(network.now);
         }
         network.in_flight.peek().map(|Reverse(next)| next.due)
+    }
+
+    /// Delivers what is due. Devices do that when they are polled; this is for times when none may be.
+    pub fn advance(&self, now: Time) {
+        self.lock().advance(now);
+    }
+
+    /// When the next packet reaches a socket; what lies in sockets does not count.
+    pub fn next_arrival(&self) -> Option<Time> {
+        self.lock().in_flight.peek().map(|Reverse(next)| next.due)
     }
 
     /// What it did so far.

@@ -25,8 +25,8 @@ pub struct FileBackend {
 }
 
 impl FileBackend {
-    /// `direct_alignment` is what direct I/O asks of offsets, if it is used.
-    pub(super) fn new(file: OwnedFd, exact_bytes: u64, direct_alignment: Option<u32>) -> Self {
+    /// On a file of `exact_bytes`. `direct_alignment` is what direct I/O asks of offsets, if it is used.
+    pub fn new(file: OwnedFd, exact_bytes: u64, direct_alignment: Option<u32>) -> Self {
         static NEXT_ID: AtomicU64 = AtomicU64::new(0);
         Self {
             file,

@@ -302,6 +302,9 @@ impl Queue {
 
     fn end(&mut self, reason: CloseReason) {
         self.registry.peer_errors().add_lost(self.peer.ip());
+        if reason == CloseReason::KeepAlive {
+            self.registry.count_keep_alive_loss();
+        }
         match &self.state {
             State::Live(live) => live.controller.end(reason),
             State::Connecting { .. } | State::Ended => self.link.close(reason),

@@ -1,26 +1,43 @@
 //! What a simulated target exports, and what survives the target.
 
+use std::cell::RefCell;
 use std::fmt;
+use std::fs::File;
+use std::os::fd::AsRawFd;
 use std::path::PathBuf;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
 use feedrail_target::backend::decorator::Delay;
-use feedrail_target::backend::{Backend, MemoryBackend};
-use feedrail_target::config::{Medium, NamespaceConfig, Origin};
+use feedrail_target::backend::{Backend, FileBackend, MemoryBackend};
+use feedrail_target::config::{Medium as MediumConfig, NamespaceConfig, Origin};
 use feedrail_target::identity;
 use nvme_proto::{Nqn, Nsid};
+
+use super::engine::{Bay, SharedMedium};
+use super::medium::{Medium, SECTOR_BYTES};
 
 /// A medium. Clones are the same one, and it keeps its bytes when a target crashes. Its identity follows from
 /// its name and from the subsystem.
 #[derive(Clone)]
 pub struct Disk {
     name: String,
-    medium: Medium,
+    medium: MediumConfig,
     writable: bool,
+    lba_shift: Option<u8>,
     delay: Duration,
-    /// The memory of a [`Medium::Memory`].
-    memory: Option<Arc<MemoryBackend>>,
+    contents: Contents,
+}
+
+/// Where the bytes are.
+#[derive(Clone)]
+enum Contents {
+    /// Where the target looks for them.
+    Own,
+    Memory(Arc<MemoryBackend>),
+    /// Behind the system calls on a file.
+    Simulated(SharedMedium),
 }
 
 impl Disk {
@@ -28,17 +45,39 @@ impl Disk {
     pub fn memory(name: &str, size_bytes: u64) -> Self {
         Self {
             name: name.into(),
-            medium: Medium::Memory { size_bytes },
+            medium: MediumConfig::Memory { size_bytes },
             writable: true,
+            lba_shift: None,
             delay: Duration::ZERO,
-            memory: Some(Arc::new(MemoryBackend::new(size_bytes))),
+            contents: Contents::Memory(Arc::new(MemoryBackend::new(size_bytes))),
         }
+    }
+
+    /// A writable disk that behaves as its node's [`DiskConfig`](super::DiskConfig) says, with these bytes on it.
+    pub fn simulated(name: &str, bytes: Vec<u8>) -> Self {
+        let medium = MediumConfig::Memory { size_bytes: bytes.len() as u64 };
+        let contents = Contents::Simulated(Rc::new(RefCell::new(Medium::new(bytes))));
+        Self { medium, contents, ..Self::memory(name, 0) }
     }
 
     /// A read-only file.
     pub fn file(name: &str, path: PathBuf) -> Self {
-        let medium = Medium::File { path };
-        Self { name: name.into(), medium, writable: false, delay: Duration::ZERO, memory: None }
+        let medium = MediumConfig::File { path };
+        Self { medium, writable: false, contents: Contents::Own, ..Self::memory(name, 0) }
+    }
+
+    /// The same, but hosts may not write.
+    #[must_use]
+    pub fn read_only(mut self) -> Self {
+        self.writable = false;
+        self
+    }
+
+    /// The same, with blocks of so many bytes, given as a power of two.
+    #[must_use]
+    pub fn lba_shift(mut self, shift: u8) -> Self {
+        self.lba_shift = Some(shift);
+        self
     }
 
     /// The same, but every operation waits so long before it starts.
@@ -46,6 +85,10 @@ impl Disk {
     pub fn slow(mut self, delay: Duration) -> Self {
         self.delay = delay;
         self
+    }
+
+    pub(super) fn is_simulated(&self) -> bool {
+        matches!(self.contents, Contents::Simulated(_))
     }
 
     pub(super) fn namespace(&self, nqn: &Nqn, nsid: Nsid) -> NamespaceConfig {
@@ -56,19 +99,28 @@ impl Disk {
             nguid: [0; 16],
             medium: self.medium.clone(),
             writable: self.writable,
-            lba_shift: None,
+            lba_shift: self.lba_shift,
             origin: Origin(format!("disk {}", self.name)),
         }
     }
 
     /// What stands in for the backend that the target opened.
-    pub(super) fn backend(&self, opened: Arc<dyn Backend>) -> Arc<dyn Backend> {
-        let backend = match &self.memory {
-            Some(memory) => Arc::clone(memory) as Arc<dyn Backend>,
-            None => opened,
+    pub(super) fn backend(&self, opened: Arc<dyn Backend>, bay: &Bay) -> Arc<dyn Backend> {
+        let backend = match &self.contents {
+            Contents::Own => opened,
+            Contents::Memory(memory) => Arc::clone(memory) as Arc<dyn Backend>,
+            Contents::Simulated(medium) => file_backend(medium, bay),
         };
         if self.delay.is_zero() { backend } else { Arc::new(Delay::new(backend, self.delay)) }
     }
+}
+
+/// The backend of a file whose system calls end up at `medium`: nothing reaches the descriptor.
+fn file_backend(medium: &SharedMedium, bay: &Bay) -> Arc<dyn Backend> {
+    let file = File::open("/dev/null").expect("every machine has it");
+    bay.insert(file.as_raw_fd(), Rc::clone(medium));
+    let length = medium.borrow().bytes().len() as u64;
+    Arc::new(FileBackend::new(file.into(), length, Some(SECTOR_BYTES as u32)))
 }
 
 impl fmt::Debug for Disk {

@@ -4,11 +4,17 @@
 //! runs with the same seed and the same calls are the same.
 
 mod disk;
+mod engine;
+mod history;
 mod host;
+mod medium;
 mod random;
 mod seeds;
+mod storm;
 mod target;
+mod totals;
 mod trace;
+mod traffic;
 mod workload;
 
 use std::future::Future;
@@ -23,10 +29,13 @@ use rdma::sim::{SimConfig, SimNetwork};
 use rdma::{GroupStats, Time};
 
 pub use self::disk::Disk;
+pub use self::engine::{DiskConfig, DiskStats};
 pub use self::host::HostNode;
 pub use self::random::Random;
 pub use self::seeds::{only_seed, with_seeds};
+pub use self::storm::{Outcome, storm};
 pub use self::target::{TargetNode, TargetOptions};
+pub use self::totals::Totals;
 pub use self::trace::Trace;
 pub use self::workload::{Workload, WorkloadOptions};
 
@@ -43,48 +52,72 @@ pub struct HostId(usize);
 
 /// A network, and what is on it.
 pub struct World {
+    seed: u64,
     network: SimNetwork,
     now: Time,
     turns_at_once: u32,
     /// Nobody had anything to do in the last turn.
     idle: bool,
-    /// Those that vanished leave a gap.
-    hosts: Vec<Option<HostNode>>,
-    targets: Vec<TargetNode>,
+    hosts: Vec<Host>,
+    targets: Vec<Target>,
+    /// Somebody wants to be asked again at this time.
+    alarm: Option<Time>,
     trace: Trace,
+}
+
+/// A host and how the world treats it.
+struct Host {
+    /// One that vanished leaves a gap.
+    node: Option<HostNode>,
+    ip: IpAddr,
+    options: ControllerOptions,
+    /// Until then it gets no turn.
+    paused_until: Time,
+}
+
+/// A target and how the world treats it.
+struct Target {
+    node: TargetNode,
+    /// Until then it gets no turn.
+    paused_until: Time,
 }
 
 impl World {
     /// An empty world.
     pub fn new(seed: u64, network: SimConfig) -> Self {
         Self {
+            seed,
             network: SimNetwork::new(seed, network),
             now: Time::from_nanos(1),
             turns_at_once: 0,
             idle: false,
             hosts: Vec::new(),
             targets: Vec::new(),
+            alarm: None,
             trace: Trace::default(),
         }
     }
 
     /// Adds a target that exports disks, and starts it.
     pub fn add_target(&mut self, disks: Vec<Disk>, options: TargetOptions) -> TargetId {
-        let ip = address(0, self.targets.len());
-        self.targets.push(TargetNode::new(self.network.clone(), ip, disks, options));
-        TargetId(self.targets.len() - 1)
+        let index = self.targets.len();
+        let seed = self.seed.wrapping_add(index as u64);
+        let node = TargetNode::new(self.network.clone(), address(0, index), disks, options, seed);
+        self.targets.push(Target { node, paused_until: Time::ZERO });
+        TargetId(index)
     }
 
     /// Adds a host.
     pub fn add_host(&mut self, options: ControllerOptions) -> HostId {
         let ip = address(1, self.hosts.len());
-        self.hosts.push(Some(HostNode::new(&self.network, ip, options)));
+        let node = Some(HostNode::new(&self.network, ip, options.clone()));
+        self.hosts.push(Host { node, ip, options, paused_until: Time::ZERO });
         HostId(self.hosts.len() - 1)
     }
 
     /// A target.
     pub fn target(&mut self, id: TargetId) -> &mut TargetNode {
-        &mut self.targets[id.0]
+        &mut self.targets[id.0].node
     }
 
     /// A host.
@@ -92,13 +125,38 @@ impl World {
     /// # Panics
     /// If it has vanished.
     pub fn host(&self, id: HostId) -> &HostNode {
-        self.hosts[id.0].as_ref().expect("the host is there")
+        self.hosts[id.0].node.as_ref().expect("the host is there")
     }
 
     /// Takes a host away from one moment to the next: nobody is told. All that was made from it must have been
     /// dropped before, and lets its goodbyes out only with a later turn, which does not come.
     pub fn vanish(&mut self, id: HostId) {
-        self.hosts[id.0] = None;
+        self.hosts[id.0].node = None;
+    }
+
+    /// Brings a host back that had vanished. It is the same host, and remembers nothing.
+    ///
+    /// # Panics
+    /// If it is there.
+    pub fn bring_back(&mut self, id: HostId) {
+        let host = &mut self.hosts[id.0];
+        assert!(host.node.is_none(), "the host is there");
+        host.node = Some(HostNode::new(&self.network, host.ip, host.options.clone()));
+    }
+
+    /// Gives a host no turn for a while: when it gets one again, its clock has jumped.
+    pub fn pause_host(&mut self, id: HostId, time: Duration) {
+        self.hosts[id.0].paused_until = self.now + time;
+    }
+
+    /// As [`World::pause_host`].
+    pub fn pause_target(&mut self, id: TargetId, time: Duration) {
+        self.targets[id.0].paused_until = self.now + time;
+    }
+
+    /// Lets no step go beyond a time; `None` takes that back.
+    pub fn set_alarm(&mut self, at: Option<Time>) {
+        self.alarm = at;
     }
 
     /// The time.
@@ -120,19 +178,30 @@ impl World {
 
     /// Loses everything between a host and a target from now on.
     pub fn cut(&self, host: HostId, target: TargetId) {
-        self.network.cut(self.host(host).ip(), self.targets[target.0].ip());
+        self.network.cut(self.hosts[host.0].ip, self.targets[target.0].node.ip());
     }
 
-    /// Undoes [`World::cut`].
+    /// Loses what a target sends to a host from now on, or what it is sent by the host.
+    pub fn cut_one_way(&self, host: HostId, target: TargetId, to_host: bool) {
+        let (host, target) = (self.hosts[host.0].ip, self.targets[target.0].node.ip());
+        let (from, to) = if to_host { (target, host) } else { (host, target) };
+        self.network.cut_one_way(from, to);
+    }
+
+    /// Undoes [`World::cut`] and [`World::cut_one_way`].
     pub fn heal(&self, host: HostId, target: TargetId) {
-        self.network.heal(self.host(host).ip(), self.targets[target.0].ip());
+        self.network.heal(self.hosts[host.0].ip, self.targets[target.0].node.ip());
     }
 
     /// Counters of all providers.
     pub fn network_stats(&mut self) -> GroupStats {
         let mut sum = GroupStats::default();
-        self.hosts.iter().flatten().for_each(|host| add_stats(&mut sum, &host.network_stats()));
-        self.targets.iter_mut().for_each(|target| add_stats(&mut sum, &target.network_stats()));
+        for host in self.hosts.iter().filter_map(|host| host.node.as_ref()) {
+            add_stats(&mut sum, &host.network_stats());
+        }
+        for target in &mut self.targets {
+            add_stats(&mut sum, &target.node.network_stats());
+        }
         sum
     }
 
@@ -143,23 +212,34 @@ impl World {
     /// # Panics
     /// When somebody claims to be busy again and again while no time passes.
     pub fn step(&mut self) -> bool {
+        self.network.advance(self.now);
         let mut busy = false;
-        let mut due: Option<Time> = None;
-        for host in self.hosts.iter().flatten() {
-            match host.turn(self.now) {
+        let mut due: Option<Time> = self.alarm;
+        for host in &self.hosts {
+            if host.paused_until > self.now {
+                due = earliest(due, Some(host.paused_until));
+                continue;
+            }
+            let Some(node) = &host.node else { continue };
+            match node.turn(self.now) {
                 Turn::Busy => busy = true,
                 Turn::SleepUntil(at) => due = earliest(due, at),
             }
         }
         for target in &mut self.targets {
-            match target.turn(self.now) {
+            if target.paused_until > self.now {
+                due = earliest(due, Some(target.paused_until));
+                continue;
+            }
+            match target.node.turn(self.now) {
                 TargetTurn::Busy => busy = true,
                 TargetTurn::SleepUntil(at) => due = earliest(due, at),
             }
         }
         let was_idle = std::mem::replace(&mut self.idle, !busy);
         if was_idle && !busy {
-            let Some(due) = earliest(due, self.network.next_event()) else { return false };
+            // Nobody who may take a turn has left anything in a socket.
+            let Some(due) = earliest(due, self.network.next_arrival()) else { return false };
             if due > self.now {
                 self.now = due;
                 self.turns_at_once = 0;
@@ -219,7 +299,7 @@ impl World {
     /// # Errors
     /// What the host says.
     pub fn connect(&mut self, host: HostId, target: TargetId) -> Result<Controller, Error> {
-        let subsystem = self.targets[target.0].subsystem();
+        let subsystem = self.targets[target.0].node.subsystem();
         let connecting = self.host(host).host.connect(subsystem);
         self.run(connecting)
     }
@@ -268,8 +348,9 @@ impl World {
 
     /// What connections that ended have left behind.
     pub fn leftovers(&mut self) -> String {
-        let hosts = self.hosts.iter().flatten().map(HostNode::leftovers);
-        let targets = self.targets.iter_mut().map(|target| target.leftovers());
+        let hosts = self.hosts.iter().filter_map(|host| host.node.as_ref());
+        let hosts = hosts.map(HostNode::leftovers);
+        let targets = self.targets.iter_mut().map(|target| target.node.leftovers());
         let left = hosts.chain(targets).filter(|left| !left.is_empty());
         left.collect::<Vec<_>>().join("; ")
     }
@@ -281,6 +362,11 @@ impl World {
         trace.note(self.now.as_nanos());
         trace
     }
+}
+
+/// Prints what happens, for somebody who looks at one seed.
+fn say(now: Time, who: &str, what: &str) {
+    eprintln!("{:>12.6} ms  {who}: {what}", now.as_nanos() as f64 / 1e6);
 }
 
 fn address(net: u8, index: usize) -> IpAddr {

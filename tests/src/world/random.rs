@@ -32,6 +32,11 @@ impl Random {
         self.within(0..100) < percent
     }
 
+    /// True so many times in a million.
+    pub fn ppm(&mut self, ppm: u32) -> bool {
+        self.within(0..1_000_000) < u64::from(ppm)
+    }
+
     /// One of several.
     pub fn pick<T: Copy>(&mut self, choices: &[T]) -> T {
         choices[self.within(0..choices.len() as u64) as usize]

@@ -17,13 +17,14 @@ use feedrail_target::limits::Limits;
 use feedrail_target::poll_group::Turn;
 use feedrail_target::registry::Registry;
 use feedrail_target::stepped::Stepped;
-use feedrail_target::storage::Inline;
+use feedrail_target::storage::{Engine, Inline};
 use feedrail_target::transport::Stop;
 use nvme_proto::{Nqn, Nsid};
 use rdma::sim::{Sim, SimDevice, SimNetwork};
 use rdma::{Device, DeviceStats, GroupStats, Time};
 
-use super::Disk;
+use super::engine::Bay;
+use super::{Disk, DiskConfig, DiskStats};
 
 /// How a simulated target is to be.
 #[derive(Clone, Debug)]
@@ -55,7 +56,17 @@ pub struct TargetNode {
     options: TargetOptions,
     /// What it exports from the next start on: NSID 1, 2 and so on.
     pub disks: Vec<Disk>,
+    bay: Bay,
     running: Option<Running>,
+    /// Of processes that ended.
+    past: Past,
+}
+
+/// What the processes of a node that ended had counted.
+#[derive(Default)]
+struct Past {
+    network: GroupStats,
+    keep_alive_losses: u64,
 }
 
 /// The process. The target goes before its device.
@@ -72,11 +83,13 @@ impl TargetNode {
         ip: IpAddr,
         disks: Vec<Disk>,
         options: TargetOptions,
+        seed: u64,
     ) -> Self {
         let nqn = format!("nqn.2026-01.io.feedrail:{ip}");
         let nqn = nqn.parse().expect("a valid name");
         let address = SocketAddr::new(ip, 4420);
-        let mut node = Self { network, address, nqn, options, disks, running: None };
+        let (bay, past) = (Bay::new(seed), Past::default());
+        let mut node = Self { network, address, nqn, options, disks, bay, running: None, past };
         node.start();
         node
     }
@@ -99,21 +112,54 @@ impl TargetNode {
         assert!(self.running.is_none(), "the target runs already");
         let config = self.config();
         let decorate = |config: &NamespaceConfig, opened: Arc<dyn Backend>| {
-            self.disks[config.nsid.0 as usize - 1].backend(opened)
+            self.disks[config.nsid.0 as usize - 1].backend(opened, &self.bay)
         };
         let registry = Registry::open_with(&config, Purpose::Check, &decorate).expect("disks");
         let cores = config.cores.count();
         let device = self.network.device(self.ip(), cores).expect("nothing has the address");
         let mut assembly = Assembly::new(registry, cores).expect("memory for a pool");
         assembly.add::<Sim>(device.clone()).expect("a simulated device has room");
-        let target = Stepped::new(assembly, || Box::new(Inline::new()));
+        let target = Stepped::new(assembly, || self.engine());
         let fresh = device.stats();
         self.running = Some(Running { target, device, fresh });
     }
 
+    fn engine(&self) -> Box<dyn Engine> {
+        if self.disks.iter().any(Disk::is_simulated) {
+            Box::new(self.bay.engine())
+        } else {
+            Box::new(Inline::new())
+        }
+    }
+
     /// Ends the process from one moment to the next: nobody is told.
     pub fn crash(&mut self) {
+        self.past =
+            Past { network: self.network_stats(), keep_alive_losses: self.keep_alive_losses() };
         self.running = None;
+    }
+
+    /// The node loses its power: the process ends, and simulated disks lose what is not durable.
+    pub fn lose_power(&mut self) {
+        self.crash();
+        self.bay.lose_power();
+    }
+
+    /// How simulated disks behave from now on.
+    pub fn set_disk_config(&self, config: DiskConfig) {
+        self.bay.set_config(config);
+    }
+
+    /// What simulated disks did.
+    pub fn disk_stats(&self) -> DiskStats {
+        self.bay.stats()
+    }
+
+    /// Associations that ended because their host was silent for too long.
+    pub fn keep_alive_losses(&self) -> u64 {
+        let running = self.running.as_ref();
+        self.past.keep_alive_losses
+            + running.map_or(0, |running| running.target.registry().keep_alive_losses())
     }
 
     /// Whether it runs.
@@ -143,7 +189,7 @@ impl TargetNode {
 
     /// Its provider's counters.
     pub fn network_stats(&mut self) -> GroupStats {
-        let mut sum = GroupStats::default();
+        let mut sum = self.past.network;
         for group in self.running.iter_mut().flat_map(|running| running.target.stats()) {
             super::add_stats(&mut sum, &group.network);
         }
@@ -170,8 +216,14 @@ impl TargetNode {
     }
 
     pub(super) fn turn(&mut self, now: Time) -> Turn {
+        self.bay.set_time(now);
         match &mut self.running {
-            Some(running) => running.target.turn(now),
+            Some(running) => match running.target.turn(now) {
+                Turn::Busy => Turn::Busy,
+                Turn::SleepUntil(at) => {
+                    Turn::SleepUntil(at.into_iter().chain(self.bay.next_end()).min())
+                }
+            },
             None => Turn::SleepUntil(None),
         }
     }

@@ -1,0 +1,362 @@
+//! A storage engine whose files are simulated disks: system calls take their time, fail, do half their work, and
+//! end out of order.
+#![expect(unsafe_code, reason = "reads and writes memory that was lent to system calls")]
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, VecDeque};
+use std::os::fd::RawFd;
+use std::rc::Rc;
+use std::time::Duration;
+
+use feedrail_target::storage::{CallId, Engine, EngineStats, Event, FileRef, Part, SystemCall};
+use rdma::Time;
+
+use super::Random;
+use super::medium::{Mark, Medium, SECTOR_BYTES};
+
+/// A medium that a disk and the engines of several cores share.
+pub(super) type SharedMedium = Rc<RefCell<Medium>>;
+
+/// How simulated disks behave; may change while they run. Probabilities are per million system calls.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct DiskConfig {
+    /// Each call takes at least this long.
+    pub latency: Duration,
+    /// Added to it, evenly distributed from nothing to this: calls overtake each other.
+    pub jitter: Duration,
+    /// Calls that take `stall` more.
+    pub stall_ppm: u32,
+    /// See `stall_ppm`.
+    pub stall: Duration,
+    /// Calls that fail with EIO; a write may have changed some of its sectors.
+    pub error_ppm: u32,
+    /// Writes and allocations that find no space.
+    pub no_space_ppm: u32,
+    /// Reads and writes that do only part of their bytes.
+    pub short_ppm: u32,
+}
+
+/// What simulated disks did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DiskStats {
+    /// System calls.
+    pub calls: u64,
+    /// Calls that took long.
+    pub stalls: u64,
+    /// Calls that failed with EIO.
+    pub errors: u64,
+    /// Calls that found no space.
+    pub no_space: u64,
+    /// Calls that did part of their bytes.
+    pub short: u64,
+    /// Calls that were cancelled.
+    pub cancelled: u64,
+    /// Calls that the end of their process interrupted.
+    pub interrupted: u64,
+    /// Sectors whose latest contents a power loss took.
+    pub sectors_lost: u64,
+}
+
+/// The disks of one node, and the calls on them. Clones are the same.
+#[derive(Clone)]
+pub(super) struct Bay {
+    inner: Rc<RefCell<Inner>>,
+}
+
+struct Inner {
+    now: Time,
+    random: Random,
+    config: DiskConfig,
+    stats: DiskStats,
+    files: BTreeMap<RawFd, SharedMedium>,
+    /// Engines so far.
+    engines: u64,
+    /// By the time when they end; a serial number tells calls apart that end at the same time.
+    calls: BTreeMap<(Time, u64), Call>,
+    serial: u64,
+}
+
+#[derive(Clone, Copy)]
+struct Call {
+    engine: u64,
+    id: CallId,
+    what: SystemCall,
+    fault: Option<Fault>,
+    /// When it began, as its medium sees it.
+    began: Mark,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Fault {
+    Error,
+    NoSpace,
+    Short,
+}
+
+/// The engine of one core.
+pub(super) struct DiskEngine {
+    bay: Bay,
+    number: u64,
+    events: VecDeque<Event>,
+    stats: EngineStats,
+}
+
+impl Bay {
+    pub(super) fn new(seed: u64) -> Self {
+        let inner = Inner {
+            now: Time::ZERO,
+            random: Random::new(seed),
+            config: DiskConfig::default(),
+            stats: DiskStats::default(),
+            files: BTreeMap::new(),
+            engines: 0,
+            calls: BTreeMap::new(),
+            serial: 0,
+        };
+        Self { inner: Rc::new(RefCell::new(inner)) }
+    }
+
+    /// The medium of a file that the process has opened. Descriptors are reused: the latest counts.
+    pub(super) fn insert(&self, file: RawFd, medium: SharedMedium) {
+        self.inner.borrow_mut().files.insert(file, medium);
+    }
+
+    pub(super) fn engine(&self) -> DiskEngine {
+        let mut inner = self.inner.borrow_mut();
+        inner.engines += 1;
+        let number = inner.engines;
+        drop(inner);
+        DiskEngine {
+            bay: self.clone(),
+            number,
+            events: VecDeque::new(),
+            stats: EngineStats::default(),
+        }
+    }
+
+    pub(super) fn set_time(&self, now: Time) {
+        self.inner.borrow_mut().now = now;
+    }
+
+    /// When the next call ends.
+    pub(super) fn next_end(&self) -> Option<Time> {
+        self.inner.borrow_mut().calls.keys().next().map(|&(at, _)| at)
+    }
+
+    pub(super) fn set_config(&self, config: DiskConfig) {
+        self.inner.borrow_mut().config = config;
+    }
+
+    pub(super) fn stats(&self) -> DiskStats {
+        self.inner.borrow_mut().stats
+    }
+
+    /// The power goes: every disk loses what it likes of what is not durable.
+    pub(super) fn lose_power(&self) {
+        let mut inner = self.inner.borrow_mut();
+        let Inner { files, random, stats, .. } = &mut *inner;
+        for medium in files.values() {
+            stats.sectors_lost += medium.borrow_mut().lose_power(random);
+        }
+    }
+}
+
+impl Inner {
+    fn start(&mut self, engine: u64, id: CallId, what: SystemCall) {
+        self.stats.calls += 1;
+        let fault = self.fault(&what);
+        let began = self.files[&file(&what).fd].borrow().mark();
+        let mut takes = self.config.latency;
+        let jitter = self.config.jitter.as_nanos() as u64;
+        takes += Duration::from_nanos(self.random.within(0..jitter + 1));
+        if self.random.ppm(self.config.stall_ppm) {
+            self.stats.stalls += 1;
+            takes += self.config.stall;
+        }
+        self.serial += 1;
+        let key = (self.now + takes, self.serial);
+        self.calls.insert(key, Call { engine, id, what, fault, began });
+    }
+
+    fn fault(&mut self, what: &SystemCall) -> Option<Fault> {
+        let DiskConfig { error_ppm, no_space_ppm, short_ppm, .. } = self.config;
+        let takes_space = matches!(what, SystemCall::Write { .. } | SystemCall::Fallocate { .. });
+        let moves = matches!(what, SystemCall::Write { .. } | SystemCall::Read { .. });
+        if self.random.ppm(error_ppm) {
+            self.stats.errors += 1;
+            Some(Fault::Error)
+        } else if takes_space && self.random.ppm(no_space_ppm) {
+            self.stats.no_space += 1;
+            Some(Fault::NoSpace)
+        } else if moves && self.random.ppm(short_ppm) {
+            self.stats.short += 1;
+            Some(Fault::Short)
+        } else {
+            None
+        }
+    }
+
+    /// The calls of an engine that end now.
+    fn take_due(&mut self, engine: u64) -> Option<Call> {
+        let due = self.calls.range(..=(self.now, u64::MAX));
+        let key = due.filter(|(_, call)| call.engine == engine).map(|(&key, _)| key).next()?;
+        self.calls.remove(&key)
+    }
+
+    /// Takes a call back that has not begun for good. Half of them have.
+    fn take_back(&mut self, engine: u64, id: CallId) -> bool {
+        let mut calls = self.calls.iter();
+        let Some((&key, _)) = calls.find(|(_, call)| call.engine == engine && call.id == id) else {
+            return false;
+        };
+        let taken = self.random.percent(50);
+        if taken {
+            self.stats.cancelled += 1;
+            self.calls.remove(&key);
+        }
+        taken
+    }
+
+    /// Carries a call out, and returns what the system call does.
+    fn finish(&mut self, call: &Call) -> i32 {
+        let medium = Rc::clone(&self.files[&file(&call.what).fd]);
+        let mut medium = medium.borrow_mut();
+        match call.fault {
+            Some(Fault::NoSpace) => return -libc::ENOSPC,
+            Some(Fault::Error) => {
+                self.do_some(&mut medium, call);
+                return -libc::EIO;
+            }
+            _ => {}
+        }
+        match call.what {
+            SystemCall::Read { offset, part, .. } => {
+                let length = self.share(part, call.fault);
+                let offset = offset as usize;
+                let from = &medium.bytes()[offset..offset + length];
+                // SAFETY: the part is lent to the call, which has not ended, and is as long.
+                unsafe { part.address().copy_from_nonoverlapping(from.as_ptr(), length) };
+                length as i32
+            }
+            SystemCall::Write { offset, part, durable, .. } => {
+                let length = self.share(part, call.fault);
+                medium.write(offset as usize, &bytes_of(part)[..length]);
+                if durable {
+                    medium.persist(offset as usize, length);
+                }
+                length as i32
+            }
+            SystemCall::Sync { .. } => {
+                medium.persist_until(call.began);
+                0
+            }
+            SystemCall::Fallocate { offset, length, .. } => {
+                medium.write(offset as usize, &vec![0; length as usize]);
+                0
+            }
+        }
+    }
+
+    /// How many of its bytes a read or write moves.
+    fn share(&mut self, part: Part, fault: Option<Fault>) -> usize {
+        let sectors = u64::from(part.length()) / SECTOR_BYTES as u64;
+        match fault {
+            Some(Fault::Short) if sectors > 1 => {
+                self.random.within(1..sectors) as usize * SECTOR_BYTES
+            }
+            _ => part.length() as usize,
+        }
+    }
+
+    /// Writes some of a call's sectors: what one that failed or was interrupted may have done.
+    fn do_some(&mut self, medium: &mut Medium, call: &Call) {
+        let (offset, bytes) = match call.what {
+            SystemCall::Write { offset, part, .. } => (offset as usize, bytes_of(part)),
+            SystemCall::Fallocate { offset, length, .. } => {
+                (offset as usize, vec![0; length as usize])
+            }
+            SystemCall::Read { .. } | SystemCall::Sync { .. } => return,
+        };
+        let percent = self.random.pick(&[0, 50, 100]);
+        for (index, sector) in bytes.chunks_exact(SECTOR_BYTES).enumerate() {
+            if self.random.percent(percent) {
+                medium.write(offset + index * SECTOR_BYTES, sector);
+            }
+        }
+    }
+
+    /// The process has ended in the middle of calls.
+    fn interrupt(&mut self, engine: u64) {
+        let calls = std::mem::take(&mut self.calls);
+        for (key, call) in calls {
+            if call.engine != engine {
+                self.calls.insert(key, call);
+                continue;
+            }
+            self.stats.interrupted += 1;
+            let medium = Rc::clone(&self.files[&file(&call.what).fd]);
+            self.do_some(&mut medium.borrow_mut(), &call);
+        }
+    }
+}
+
+impl Engine for DiskEngine {
+    unsafe fn start(&mut self, call: CallId, what: SystemCall) {
+        self.stats.plain += 1;
+        self.bay.inner.borrow_mut().start(self.number, call, what);
+    }
+
+    fn cancel(&mut self, call: CallId) {
+        if self.bay.inner.borrow_mut().take_back(self.number, call) {
+            self.events.push_back(Event::Ended { call, result: -libc::ECANCELED });
+        } else {
+            self.events.push_back(Event::NotCancelled { call });
+        }
+    }
+
+    fn turn(&mut self) {
+        let mut inner = self.bay.inner.borrow_mut();
+        while let Some(call) = inner.take_due(self.number) {
+            let result = inner.finish(&call);
+            self.events.push_back(Event::Ended { call: call.id, result });
+        }
+    }
+
+    fn next_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    fn reserve(&mut self, calls: usize) {
+        self.events.reserve((2 * calls).saturating_sub(self.events.len()));
+    }
+
+    fn sleep(&mut self, _watched: &[RawFd], _timeout: Option<Duration>) {
+        unreachable!("a stepped target does not sleep")
+    }
+
+    fn stats(&self) -> EngineStats {
+        self.stats
+    }
+}
+
+impl Drop for DiskEngine {
+    fn drop(&mut self) {
+        self.bay.inner.borrow_mut().interrupt(self.number);
+    }
+}
+
+fn file(what: &SystemCall) -> FileRef {
+    match *what {
+        SystemCall::Read { file, .. }
+        | SystemCall::Write { file, .. }
+        | SystemCall::Sync { file }
+        | SystemCall::Fallocate { file, .. } => file,
+    }
+}
+
+fn bytes_of(part: Part) -> Vec<u8> {
+    let mut bytes = vec![0; part.length() as usize];
+    // SAFETY: the part is lent to a call that has not ended, and is as long.
+    unsafe { part.address().copy_to_nonoverlapping(bytes.as_mut_ptr(), bytes.len()) };
+    bytes
+}

@@ -1,0 +1,491 @@
+//! Two hosts at work on two targets while everything goes wrong that can.
+
+use std::time::Duration;
+
+use feedrail_initiator::{ControllerOptions, Grant};
+use rdma::sim::SimConfig;
+use rdma::{GroupStats, Time};
+
+use super::history::History;
+use super::traffic::{Histories, Traffic, TrafficOptions};
+use super::{
+    Disk, DiskConfig, HostId, Random, TargetId, TargetOptions, Totals, Trace, World, add_stats,
+};
+
+/// Bytes of a namespace.
+const SIZE: usize = 128 << 10;
+/// Requests of each host to each target.
+const REQUESTS: u32 = 260;
+const HOSTS: usize = 2;
+const TARGETS: usize = 2;
+/// What a host takes to come back. By then its targets have missed its Keep Alive: what it asked of them before
+/// its crash, and has forgotten, is over.
+const REBOOT: Duration = Duration::from_millis(2_500);
+/// Far more than a run takes.
+const LIMIT: Duration = Duration::from_secs(1800);
+
+/// What became of a run.
+#[derive(Debug)]
+pub struct Outcome {
+    /// Equal for equal runs.
+    pub trace: Trace,
+    /// How often what happened.
+    pub totals: Totals,
+}
+
+/// Runs the world of a seed to its end; prints what happens if `spoken`.
+///
+/// # Panics
+/// When somebody sees what he must not see, or waits in vain.
+pub fn storm(seed: u64, spoken: bool) -> Outcome {
+    let mut storm = Storm::new(seed, spoken);
+    storm.rage();
+    storm.calm_down();
+    storm.look_at_everything();
+    storm.lose_all_power();
+    storm.end()
+}
+
+struct Storm {
+    world: World,
+    random: Random,
+    hosts: Vec<HostId>,
+    targets: Vec<TargetId>,
+    /// One for each pair of host and target, by host.
+    traffic: Vec<Traffic>,
+    /// By target.
+    histories: Vec<Histories>,
+    weather: SimConfig,
+    disks: DiskConfig,
+    /// Troubles to come: after so many requests.
+    due: Vec<u32>,
+    /// What ends when.
+    ends: Vec<(Time, End)>,
+    totals: Totals,
+    spoken: bool,
+}
+
+/// The end of a trouble.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    Partition(usize, usize),
+    TargetDown(usize),
+    HostDown(usize),
+    Flap { host: usize, target: usize, left: u32, cut: bool },
+    Weather,
+    Disks(usize),
+}
+
+impl Storm {
+    fn new(seed: u64, spoken: bool) -> Self {
+        let mut random = Random::new(seed);
+        let random = &mut random;
+        let weather = weather(random);
+        let mut world = World::new(seed, weather);
+        let mut histories = Vec::new();
+        let targets: Vec<TargetId> =
+            (0..TARGETS).map(|_| add_target(&mut world, &mut histories, random)).collect();
+        let hosts: Vec<HostId> = (0..HOSTS).map(|_| add_host(&mut world, random)).collect();
+        let traffic = (0..HOSTS * TARGETS).map(|pair| add_traffic(pair, random, spoken)).collect();
+        let total = REQUESTS * (HOSTS * TARGETS) as u32;
+        let mut due: Vec<u32> =
+            (0..random.within(6..16)).map(|_| random.within(1..u64::from(total)) as u32).collect();
+        due.sort_unstable_by(|a, b| b.cmp(a));
+        let disks = disks(random);
+        for &target in &targets {
+            world.target(target).set_disk_config(disks);
+        }
+        let random = random.clone();
+        let (ends, totals) = (Vec::new(), Totals::default());
+        Self {
+            world,
+            random,
+            hosts,
+            targets,
+            traffic,
+            histories,
+            weather,
+            disks,
+            due,
+            ends,
+            totals,
+            spoken,
+        }
+    }
+
+    /// Runs until all requests have ended, one trouble after the other.
+    fn rage(&mut self) {
+        self.run("the requests end", |storm| {
+            let finished: u32 = storm.traffic.iter().map(Traffic::finished).sum();
+            while storm.due.last().is_some_and(|&due| due <= finished) {
+                storm.due.pop();
+                storm.make_trouble();
+            }
+            storm.traffic.iter().all(Traffic::is_over)
+        });
+    }
+
+    /// Ends all troubles, now.
+    fn calm_down(&mut self) {
+        self.run("hosts are back", |storm| {
+            !storm.ends.iter().any(|(_, end)| matches!(end, End::HostDown(_)))
+        });
+        while let Some((_, end)) = self.ends.pop() {
+            self.end_trouble(end, true);
+        }
+        self.world.set_faults(|faults| {
+            let SimConfig { latency, path_mtu, .. } = *faults;
+            *faults = SimConfig { latency, path_mtu, ..SimConfig::default() };
+        });
+        let calm = DiskConfig { stall_ppm: 0, error_ppm: 0, no_space_ppm: 0, ..self.disks };
+        for &target in &self.targets {
+            self.world.target(target).set_disk_config(calm);
+        }
+        self.run("all are connected", |storm| storm.traffic.iter().all(Traffic::is_up));
+    }
+
+    /// Reads every byte of every namespace from every host.
+    fn look_at_everything(&mut self) {
+        self.traffic.iter_mut().for_each(Traffic::read_all);
+        self.run("everything is read", |storm| storm.traffic.iter().all(Traffic::is_over));
+    }
+
+    /// Flushes everything; so it must survive when all targets lose their power.
+    fn lose_all_power(&mut self) {
+        self.traffic.iter_mut().for_each(Traffic::flush_all);
+        self.run("everything is flushed", |storm| storm.traffic.iter().all(Traffic::is_over));
+        for target in 0..TARGETS {
+            self.take_power(target);
+            self.world.target(self.targets[target]).start();
+        }
+        let now = self.world.now();
+        self.traffic.iter_mut().for_each(|traffic| traffic.reset(now));
+        self.run("all are connected again", |storm| storm.traffic.iter().all(Traffic::is_up));
+        self.look_at_everything();
+    }
+
+    fn end(mut self) -> Outcome {
+        for traffic in &self.traffic {
+            traffic.check_returned_memory();
+            self.totals.add_all(traffic.totals());
+        }
+        self.count();
+        self.traffic.clear();
+        self.world.expect_clean(LIMIT);
+        Outcome { trace: self.world.trace(), totals: self.totals }
+    }
+
+    /// Lets everybody work until something is so.
+    fn run(&mut self, what: &str, mut done: impl FnMut(&mut Self) -> bool) {
+        let end = self.world.now() + LIMIT;
+        let mut goes_on = true;
+        loop {
+            self.turn_traffic();
+            self.end_troubles();
+            if done(self) {
+                return;
+            }
+            assert!(goes_on && self.world.now() <= end, "in vain: {what}");
+            let now = self.world.now();
+            let alarms = self.ends.iter().map(|&(at, _)| at);
+            let alarms = alarms.chain(self.traffic.iter().filter_map(Traffic::deadline));
+            self.world.set_alarm(alarms.filter(|&at| at > now).min());
+            goes_on = self.world.step();
+        }
+    }
+
+    fn turn_traffic(&mut self) {
+        let now = self.world.now();
+        let World { hosts, targets, trace, .. } = &mut self.world;
+        for (pair, traffic) in self.traffic.iter_mut().enumerate() {
+            let (host, target) = (pair / TARGETS, pair % TARGETS);
+            let paused = hosts[host].paused_until > now;
+            if let (Some(node), false) = (&hosts[host].node, paused) {
+                let subsystem = targets[target].node.subsystem();
+                traffic.turn(now, node, subsystem, &mut self.histories[target], trace);
+            }
+        }
+    }
+
+    fn end_troubles(&mut self) {
+        let now = self.world.now();
+        while let Some(at) = self.ends.iter().position(|&(end, _)| end <= now) {
+            let (_, end) = self.ends.remove(at);
+            self.end_trouble(end, false);
+        }
+    }
+
+    fn make_trouble(&mut self) {
+        let host = self.random.within(0..HOSTS as u64) as usize;
+        let target = self.random.within(0..TARGETS as u64) as usize;
+        let (host_id, target_id) = (self.hosts[host], self.targets[target]);
+        let host_down = self.ends.iter().any(|(_, end)| *end == End::HostDown(host));
+        let target_down = self.ends.iter().any(|(_, end)| *end == End::TargetDown(target));
+        match self.random.within(0..12) {
+            0 if !target_down => {
+                self.note("fault: target crashes", || format!("target {target} crashes"));
+                self.world.target(target_id).crash();
+                self.later(End::TargetDown(target));
+            }
+            1 | 2 if !target_down => {
+                self.take_power(target);
+                self.later(End::TargetDown(target));
+            }
+            3 if !host_down => {
+                self.note("fault: host crashes", || format!("host {host} crashes"));
+                for target in 0..TARGETS {
+                    self.traffic[host * TARGETS + target].forget(&mut self.histories[target]);
+                }
+                self.count_host(host);
+                self.world.vanish(host_id);
+                let at = self.world.now() + REBOOT;
+                self.ends.push((at, End::HostDown(host)));
+            }
+            4 => {
+                self.note("fault: partitions", || format!("cut: host {host}, target {target}"));
+                self.world.cut(host_id, target_id);
+                self.later(End::Partition(host, target));
+            }
+            5 => {
+                let to_host = self.random.percent(50);
+                self.note("fault: one-way partitions", || {
+                    format!("cut: host {host}, target {target}, to the host: {to_host}")
+                });
+                self.world.cut_one_way(host_id, target_id, to_host);
+                self.later(End::Partition(host, target));
+            }
+            6 => {
+                self.note("fault: link flaps", || format!("flap: host {host}, target {target}"));
+                self.flap(host, target, 6, false);
+            }
+            7 => {
+                let time = self.some_time();
+                self.note("fault: pauses", || format!("target {target} pauses {time:?}"));
+                self.world.pause_target(target_id, time);
+            }
+            8 => {
+                let time = self.some_time();
+                self.note("fault: pauses", || format!("host {host} pauses {time:?}"));
+                self.world.pause_host(host_id, time);
+            }
+            9 => {
+                self.note("fault: bursts of loss", || "a burst of loss".into());
+                self.world.set_faults(|faults| {
+                    faults.loss_ppm = 300_000;
+                    faults.reordering_ppm = 200_000;
+                });
+                self.later(End::Weather);
+            }
+            10 => {
+                self.note("fault: sick disks", || format!("the disks of target {target} are sick"));
+                let stall = Duration::from_millis(self.random.within(100..4_000));
+                let sick = DiskConfig {
+                    error_ppm: 200_000,
+                    no_space_ppm: 50_000,
+                    stall_ppm: 200_000,
+                    stall,
+                    ..self.disks
+                };
+                self.world.target(target_id).set_disk_config(sick);
+                self.later(End::Disks(target));
+            }
+            _ => {
+                self.note("fault: resets", || format!("host {host} resets target {target}"));
+                let now = self.world.now();
+                self.traffic[host * TARGETS + target].reset(now);
+            }
+        }
+    }
+
+    fn take_power(&mut self, target: usize) {
+        self.note("fault: power losses", || format!("target {target} loses its power"));
+        self.world.target(self.targets[target]).lose_power();
+        self.histories[target].iter_mut().for_each(History::lose_power);
+    }
+
+    /// Cuts or heals a connection, and arranges for the opposite.
+    fn flap(&mut self, host: usize, target: usize, left: u32, cut: bool) {
+        let (host_id, target_id) = (self.hosts[host], self.targets[target]);
+        if cut {
+            self.world.heal(host_id, target_id);
+        } else {
+            self.world.cut(host_id, target_id);
+        }
+        if left > 0 {
+            let time = Duration::from_micros(self.random.within(100..60_000));
+            let end = End::Flap { host, target, left: left - 1, cut: !cut };
+            self.ends.push((self.world.now() + time, end));
+        } else {
+            self.world.heal(host_id, target_id);
+        }
+    }
+
+    fn end_trouble(&mut self, end: End, for_good: bool) {
+        if self.spoken {
+            super::say(self.world.now(), "storm", &format!("end of {end:?}"));
+        }
+        match end {
+            End::Partition(host, target) => self.world.heal(self.hosts[host], self.targets[target]),
+            End::TargetDown(target) => self.world.target(self.targets[target]).start(),
+            End::HostDown(host) => self.world.bring_back(self.hosts[host]),
+            End::Flap { host, target, left, cut } => {
+                self.flap(host, target, if for_good { 0 } else { left }, cut);
+            }
+            End::Weather => {
+                let weather = self.weather;
+                self.world.set_faults(|faults| *faults = weather);
+            }
+            End::Disks(target) => {
+                self.world.target(self.targets[target]).set_disk_config(self.disks);
+            }
+        }
+    }
+
+    fn later(&mut self, end: End) {
+        let at = self.world.now() + self.some_time();
+        self.ends.push((at, end));
+    }
+
+    /// As long as nobody notices, or so long that all do.
+    fn some_time(&mut self) -> Duration {
+        let most = self.random.pick(&[2, 50, 800, 5_000]);
+        Duration::from_micros(self.random.within(100..most * 1_000))
+    }
+
+    fn note(&mut self, what: &'static str, text: impl FnOnce() -> String) {
+        self.totals.add(what, 1);
+        if self.spoken {
+            super::say(self.world.now(), "storm", &text());
+        }
+    }
+
+    fn count(&mut self) {
+        (0..HOSTS).for_each(|host| self.count_host(host));
+        for &id in &self.targets {
+            let node = self.world.target(id);
+            let (disk, network) = (node.disk_stats(), node.network_stats());
+            let losses = node.keep_alive_losses();
+            count_network(&mut self.totals, &network);
+            let totals = &mut self.totals;
+            totals.add("recovery: keep-alive losses", losses);
+            totals.add("fault: disk errors (EIO)", disk.errors);
+            totals.add("fault: disk full (ENOSPC)", disk.no_space);
+            totals.add("fault: short reads and writes", disk.short);
+            totals.add("fault: stalled system calls", disk.stalls);
+            totals.add("fault: system calls interrupted by a crash", disk.interrupted);
+            totals.add("fault: sectors lost with the power", disk.sectors_lost);
+            totals.add("recovery: system calls cancelled", disk.cancelled);
+            totals.add("work: system calls", disk.calls);
+        }
+        let network = self.world.network().stats();
+        let totals = &mut self.totals;
+        totals.add("fault: packets lost", network.lost);
+        totals.add("fault: packets duplicated", network.duplicated);
+        totals.add("fault: packets reordered", network.reordered);
+        totals.add("fault: packets corrupted", network.corrupted);
+        totals.add("fault: packets that found a full buffer", network.overflowed);
+        totals.add("fault: packets to nobody", network.unreachable);
+    }
+
+    /// Adds what a host counted, before it goes.
+    fn count_host(&mut self, host: usize) {
+        let node = self.world.host(self.hosts[host]);
+        let counters = node.host.counters();
+        count_network(&mut self.totals, &node.network_stats());
+        assert_eq!(counters.protocol_violations, 0, "a target broke the protocol");
+        let totals = &mut self.totals;
+        totals.add("work: commands", counters.commands);
+        totals.add("recovery: ranges issued again", counters.retries);
+        totals.add("recovery: reconnects", counters.reconnects);
+        totals.add("recovery: connections lost", counters.connections_lost);
+        totals.add("recovery: ranges that timed out", counters.timeouts);
+        totals.add("recovery: aborts", counters.aborts);
+    }
+}
+
+fn count_network(totals: &mut Totals, stats: &GroupStats) {
+    let mut sum = GroupStats::default();
+    add_stats(&mut sum, stats);
+    totals.add("recovery: packets sent again", sum.packets_retransmitted);
+    totals.add("recovery: sequence NAKs", sum.sequence_naks_sent);
+    totals.add("recovery: ACK timeouts", sum.ack_timeouts);
+    totals.add("recovery: corrupt packets dropped", sum.icrc_failures);
+}
+
+/// A network that is never quite well.
+fn weather(random: &mut Random) -> SimConfig {
+    SimConfig {
+        latency: Duration::from_micros(random.within(2..40)),
+        jitter: Duration::from_micros(random.within(1..40)),
+        loss_ppm: random.pick(&[0, 2_000, 30_000]),
+        duplication_ppm: random.pick(&[0, 5_000, 20_000]),
+        reordering_ppm: random.pick(&[0, 5_000, 20_000]),
+        reordering_delay: Duration::from_micros(random.within(20..400)),
+        corruption_ppm: random.pick(&[0, 1_000]),
+        bandwidth: random.pick(&[None, None, Some(200 << 20)]),
+        receive_buffer_bytes: random.pick(&[48 << 10, 208 << 10, 1 << 20]),
+        path_mtu: random.pick(&[256, 512, 1024, 2048, 4096]),
+    }
+}
+
+/// Disks that are never quite well.
+fn disks(random: &mut Random) -> DiskConfig {
+    DiskConfig {
+        latency: Duration::from_micros(random.within(5..100)),
+        jitter: Duration::from_micros(random.pick(&[1, 100, 2_000])),
+        stall_ppm: 2_000,
+        stall: Duration::from_millis(random.within(1..3_000)),
+        error_ppm: random.pick(&[0, 2_000]),
+        no_space_ppm: random.pick(&[0, 2_000]),
+        short_ppm: random.pick(&[0, 50_000]),
+    }
+}
+
+fn add_target(world: &mut World, all: &mut Vec<Histories>, random: &mut Random) -> TargetId {
+    let mut options = TargetOptions { cores: random.pick(&[1, 1, 2]), ..TargetOptions::default() };
+    options.limits.in_capsule_data_bytes = random.pick(&[0, 4096]);
+    options.limits.pool_bytes = random.pick(&[256 << 10, 1 << 20]);
+    let mut fill = || {
+        let mut bytes = vec![0; SIZE];
+        random.fill(&mut bytes);
+        bytes
+    };
+    let (first, second) = (fill(), fill());
+    let shift = random.pick(&[9, 12]);
+    let disks = vec![
+        Disk::simulated("writable", first.clone()).lba_shift(shift),
+        Disk::simulated("protected", second.clone()).read_only(),
+    ];
+    all.push([History::new(first), History::new(second)]);
+    world.add_target(disks, options)
+}
+
+fn add_host(world: &mut World, random: &mut Random) -> HostId {
+    let options = ControllerOptions {
+        io_queues: random.pick(&[1, 2, 3]),
+        queue_entries: random.pick(&[4, 16, 64]),
+        keep_alive_ms: 1_000,
+        connect_timeout: Duration::from_secs(1),
+        reconnect_delay: Duration::from_millis(200),
+        loss_timeout: Duration::from_secs(random.pick(&[2, 60])),
+        io_timeout: Duration::from_millis(random.pick(&[300, 2_000, 30_000])),
+        admin_timeout: Duration::from_secs(random.pick(&[2, 15])),
+        abort_timeout: Duration::from_millis(random.pick(&[50, 2_000])),
+        ..ControllerOptions::default()
+    };
+    world.add_host(options)
+}
+
+fn add_traffic(pair: usize, random: &mut Random, spoken: bool) -> Traffic {
+    let (host, target) = (pair / TARGETS, pair % TARGETS);
+    let half = SIZE / HOSTS;
+    let options = TrafficOptions {
+        area: host * half..(host + 1) * half,
+        size: SIZE,
+        requests: REQUESTS,
+        depth: random.pick(&[4, 12, 24]),
+        grant: random.pick(&[Grant::Persistent, Grant::PerCommand]),
+        seed: random.next_u64(),
+    };
+    Traffic::new(options, spoken.then(|| format!("host {host}, target {target}")))
+}

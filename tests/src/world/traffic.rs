@@ -1,0 +1,566 @@
+//! One host at work on one target: everything that a host may ask of a namespace, each answer held against its
+//! [`History`].
+
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use feedrail_initiator::{
+    Completion, Error, ErrorKind, Grant, Namespace, Nsid, Pending, RegionSlice, Ring, Target,
+};
+use rdma::Time;
+
+use super::history::{FlushId, History, ReadId, WriteEnd, WriteId};
+use super::{HostNode, Random, Totals, Trace};
+
+/// What surrounds the memory of a range.
+const GUARD: [u8; 64] = [0x6D; 64];
+/// What destinations of reads are filled with before.
+const UNTOUCHED: u8 = 0xA5;
+/// What memory is filled with that came back from a read that failed.
+const RETURNED: u8 = 0x5C;
+/// Memory that came back from failed reads and is watched.
+const WATCHED: usize = 8;
+/// Between attempts to connect.
+const PAUSE: Duration = Duration::from_millis(150);
+
+/// The namespaces of a target, as far as traffic knows them: one that may be written, one that may not.
+pub(super) type Histories = [History; 2];
+const WRITABLE: usize = 0;
+const PROTECTED: usize = 1;
+
+/// How traffic is to be.
+#[derive(Clone, Debug)]
+pub(super) struct TrafficOptions {
+    /// Bytes of the writable namespace that nobody else writes.
+    pub area: Range<usize>,
+    /// Bytes of both namespaces.
+    pub size: usize,
+    /// Requests in all.
+    pub requests: u32,
+    /// Requests in flight.
+    pub depth: usize,
+    /// How memory is open to targets.
+    pub grant: Grant,
+    /// Seed.
+    pub seed: u64,
+}
+
+type Connecting = Pin<Box<dyn Future<Output = Result<[Namespace; 2], Error>>>>;
+
+enum Link {
+    Down { until: Time },
+    Connecting(Connecting),
+    Up([Namespace; 2]),
+}
+
+/// Traffic, and what it waits for.
+pub(super) struct Traffic {
+    options: TrafficOptions,
+    random: Random,
+    link: Link,
+    /// Made anew when the host is.
+    ring: Option<Ring>,
+    ranges: BTreeMap<u64, InFlight>,
+    commands: Vec<Command>,
+    done: Vec<Completion>,
+    next_token: u64,
+    finished: u32,
+    /// What is to be done before anything random.
+    errands: VecDeque<Errand>,
+    watched: VecDeque<RegionSlice>,
+    totals: Totals,
+    /// Whether each request and its end is printed.
+    spoken: Option<String>,
+}
+
+/// A range in flight.
+struct InFlight {
+    place: Range<usize>,
+    what: What,
+    guards: [RegionSlice; 2],
+}
+
+enum What {
+    Read(usize, ReadId),
+    Write(WriteId, Vec<u8>, WriteEnd),
+    /// To the namespace that is protected.
+    Forbidden,
+}
+
+/// A request that is not random.
+enum Errand {
+    Read(Range<usize>),
+    Flush,
+}
+
+/// A command without memory of ours.
+struct Command {
+    answer: Pending<Result<(), Error>>,
+    what: Order,
+}
+
+enum Order {
+    Flush(FlushId),
+    Zero(Range<usize>, WriteId),
+}
+
+impl Traffic {
+    /// Traffic that connects with its first turn. With a name it prints what it does.
+    pub(super) fn new(options: TrafficOptions, spoken: Option<String>) -> Self {
+        Self {
+            random: Random::new(options.seed),
+            options,
+            link: Link::Down { until: Time::ZERO },
+            ring: None,
+            ranges: BTreeMap::new(),
+            commands: Vec::new(),
+            done: Vec::new(),
+            next_token: 0,
+            finished: 0,
+            errands: VecDeque::new(),
+            watched: VecDeque::new(),
+            totals: Totals::default(),
+            spoken,
+        }
+    }
+
+    /// Requests that have ended.
+    pub(super) fn finished(&self) -> u32 {
+        self.finished
+    }
+
+    /// Whether all requests have ended.
+    pub(super) fn is_over(&self) -> bool {
+        self.finished >= self.options.requests && self.in_flight() == 0
+    }
+
+    /// What it did.
+    pub(super) fn totals(&self) -> &Totals {
+        &self.totals
+    }
+
+    /// Gives its handles back, whatever is in flight, and connects anew.
+    pub(super) fn reset(&mut self, now: Time) {
+        self.say(now, || "reset".into());
+        self.link = Link::Down { until: now + PAUSE };
+    }
+
+    /// Its host ends from one moment to the next: nobody will ever hear what became of its requests.
+    pub(super) fn forget(&mut self, histories: &mut Histories) {
+        self.link = Link::Down { until: Time::ZERO };
+        self.ring = None;
+        for (_, InFlight { what, .. }) in std::mem::take(&mut self.ranges) {
+            self.finished += 1;
+            if let What::Read(namespace, read) = what {
+                histories[namespace].abandon_read(read);
+            }
+        }
+        self.finished += self.commands.len() as u32;
+        self.commands.clear();
+        self.done.clear();
+        self.watched.clear();
+    }
+
+    /// Takes what has ended, checks it, and starts the next requests.
+    pub(super) fn turn(
+        &mut self,
+        now: Time,
+        host: &HostNode,
+        target: Target,
+        histories: &mut Histories,
+        trace: &mut Trace,
+    ) {
+        self.take_ranges(now, histories, trace);
+        self.take_commands(now, histories, trace);
+        self.connect(now, host, target);
+        self.ring.get_or_insert_with(|| host.host.ring(self.options.depth));
+        while self.finished + (self.in_flight() as u32) < self.options.requests
+            && self.in_flight() < self.options.depth
+            && matches!(self.link, Link::Up(_))
+            && self.start(now, histories)
+        {}
+    }
+
+    /// When it wants its next turn though nothing happens.
+    pub(super) fn deadline(&self) -> Option<Time> {
+        match self.link {
+            Link::Down { until } => Some(until),
+            Link::Connecting(_) | Link::Up(_) => None,
+        }
+    }
+
+    /// Reads the writable namespace from end to end in the next turns.
+    pub(super) fn read_all(&mut self) {
+        let size = self.options.size;
+        let piece = size.div_ceil(self.options.depth);
+        let pieces = (0..size).step_by(piece).map(|start| start..(start + piece).min(size));
+        self.errands.extend(pieces.map(Errand::Read));
+        self.options.requests = self.finished + self.errands.len() as u32;
+    }
+
+    /// Flushes in the next turns.
+    pub(super) fn flush_all(&mut self) {
+        self.errands.push_back(Errand::Flush);
+        self.options.requests = self.finished + 1;
+    }
+
+    /// Whether it is connected.
+    pub(super) fn is_up(&self) -> bool {
+        matches!(self.link, Link::Up(_))
+    }
+
+    /// That no memory changed after it had been handed back.
+    pub(super) fn check_returned_memory(&self) {
+        for slice in &self.watched {
+            assert!(slice.iter().all(|&byte| byte == RETURNED), "written after it was handed back");
+        }
+    }
+
+    fn in_flight(&self) -> usize {
+        self.ranges.len() + self.commands.len()
+    }
+
+    fn connect(&mut self, now: Time, host: &HostNode, target: Target) {
+        match &mut self.link {
+            Link::Up(_) => {}
+            Link::Down { until } if *until > now => {}
+            Link::Down { .. } => {
+                let connecting = host.host.connect(target);
+                self.link = Link::Connecting(Box::pin(async move {
+                    let controller = connecting.await?;
+                    let first = controller.namespace(Nsid(1)).await?;
+                    Ok([first, controller.namespace(Nsid(2)).await?])
+                }));
+            }
+            Link::Connecting(connecting) => {
+                let mut context = Context::from_waker(Waker::noop());
+                let Poll::Ready(result) = connecting.as_mut().poll(&mut context) else { return };
+                match result {
+                    Ok(namespaces) => {
+                        assert!(namespaces[PROTECTED].info().write_protected);
+                        self.totals.add("work: connects", 1);
+                        self.say(now, || "connected".into());
+                        self.link = Link::Up(namespaces);
+                    }
+                    Err(error) => {
+                        refuse_violations(&error);
+                        self.totals.add("recovery: connects that failed", 1);
+                        self.say(now, || format!("cannot connect: {error}"));
+                        self.link = Link::Down { until: now + PAUSE };
+                    }
+                }
+            }
+        }
+    }
+
+    /// Starts a request; false if there is none that may start.
+    fn start(&mut self, now: Time, histories: &mut Histories) -> bool {
+        match self.errands.pop_front() {
+            Some(Errand::Read(place)) => self.read(now, WRITABLE, place, histories),
+            Some(Errand::Flush) => self.flush(now, histories),
+            None => return self.start_random(now, histories),
+        }
+        true
+    }
+
+    fn start_random(&mut self, now: Time, histories: &mut Histories) -> bool {
+        let kind = self.random.within(0..100);
+        match kind {
+            0..40 => {
+                let place = self.anywhere();
+                self.read(now, WRITABLE, place, histories);
+            }
+            40..45 => {
+                let place = self.anywhere();
+                self.read(now, PROTECTED, place, histories);
+            }
+            45..48 => {
+                let place = self.anywhere();
+                self.write_forbidden(now, place);
+            }
+            48..86 => {
+                let Some(place) = self.free_place(1) else { return false };
+                let end = if kind < 78 { WriteEnd::Volatile } else { WriteEnd::Durable };
+                self.write(now, place, end, histories);
+            }
+            86..92 => {
+                let Some(place) = self.free_place(self.block_bytes()) else { return false };
+                self.zero(now, place, kind < 89, histories);
+            }
+            _ => self.flush(now, histories),
+        }
+        true
+    }
+
+    fn block_bytes(&self) -> usize {
+        self.namespace(WRITABLE).info().block_bytes as usize
+    }
+
+    fn namespace(&self, which: usize) -> &Namespace {
+        match &self.link {
+            Link::Up(namespaces) => &namespaces[which],
+            Link::Down { .. } | Link::Connecting(_) => unreachable!("only when connected"),
+        }
+    }
+
+    /// Mostly short, some long, some aligned.
+    fn within(&mut self, area: Range<usize>) -> Range<usize> {
+        let size = (area.end - area.start) as u64;
+        let longest = if self.random.percent(85) { 4_000 } else { 48_000 };
+        let mut length = self.random.within(1..longest + 1).min(size) as usize;
+        let mut start = area.start + self.random.within(0..size - length as u64 + 1) as usize;
+        if self.random.percent(40) {
+            start -= (start - area.start) % 512;
+            length = length.next_multiple_of(512).min(area.end - start);
+        }
+        start..start + length
+    }
+
+    fn anywhere(&mut self) -> Range<usize> {
+        self.within(0..self.options.size)
+    }
+
+    /// A range of whole units in the own area that overlaps no write in flight.
+    fn free_place(&mut self, unit: usize) -> Option<Range<usize>> {
+        for _ in 0..32 {
+            let place = self.within(self.options.area.clone());
+            let start = place.start.next_multiple_of(unit);
+            let end = place.end / unit * unit;
+            if start < end && !self.is_being_written(&(start..end)) {
+                return Some(start..end);
+            }
+        }
+        None
+    }
+
+    fn is_being_written(&self, place: &Range<usize>) -> bool {
+        let overlaps = |other: &Range<usize>| place.start < other.end && other.start < place.end;
+        let ranges = self.ranges.values();
+        let commands = self.commands.iter();
+        ranges
+            .filter(|range| matches!(range.what, What::Write(..)))
+            .map(|range| &range.place)
+            .chain(commands.filter_map(|command| match &command.what {
+                Order::Zero(place, _) => Some(place),
+                Order::Flush(_) => None,
+            }))
+            .any(overlaps)
+    }
+
+    fn read(&mut self, now: Time, which: usize, place: Range<usize>, histories: &mut Histories) {
+        self.say(now, || format!("read {place:?} of namespace {}", which + 1));
+        let read = histories[which].begin_read();
+        let (slice, guards) = framed(vec![UNTOUCHED; place.len()], self.options.grant);
+        let namespace = self.namespace(which).clone();
+        let token =
+            self.insert(InFlight { place: place.clone(), what: What::Read(which, read), guards });
+        let ring = self.ring.as_mut().expect("made with the first turn");
+        ring.read(&namespace, place.start as u64, slice, token).expect("the ring has room");
+    }
+
+    fn write(&mut self, now: Time, place: Range<usize>, end: WriteEnd, histories: &mut Histories) {
+        self.say(now, || format!("write {place:?}, {end:?}"));
+        let mut bytes = vec![0; place.len()];
+        self.random.fill(&mut bytes);
+        let write = histories[WRITABLE].begin_write(place.start, bytes.clone());
+        let (slice, guards) = framed(bytes.clone(), self.options.grant);
+        let namespace = self.namespace(WRITABLE).clone();
+        let what = What::Write(write, bytes, end);
+        let token = self.insert(InFlight { place: place.clone(), what, guards });
+        let (ring, offset) =
+            (self.ring.as_mut().expect("made with the first turn"), place.start as u64);
+        let full = match end {
+            WriteEnd::Durable => ring.write_durable(&namespace, offset, slice, token),
+            _ => ring.write(&namespace, offset, slice, token),
+        };
+        full.expect("the ring has room");
+    }
+
+    fn write_forbidden(&mut self, now: Time, place: Range<usize>) {
+        self.say(now, || format!("write {place:?} of the protected namespace"));
+        let (slice, guards) = framed(vec![0xEE; place.len()], self.options.grant);
+        let namespace = self.namespace(PROTECTED).clone();
+        let what = What::Forbidden;
+        let token = self.insert(InFlight { place: place.clone(), what, guards });
+        let ring = self.ring.as_mut().expect("made with the first turn");
+        ring.write(&namespace, place.start as u64, slice, token).expect("the ring has room");
+    }
+
+    fn zero(
+        &mut self,
+        now: Time,
+        place: Range<usize>,
+        deallocate: bool,
+        histories: &mut Histories,
+    ) {
+        self.say(now, || format!("zero {place:?}, deallocate: {deallocate}"));
+        let write = histories[WRITABLE].begin_write(place.start, vec![0; place.len()]);
+        let (offset, length) = (place.start as u64, place.len() as u64);
+        let namespace = self.namespace(WRITABLE);
+        let answer = if deallocate {
+            namespace.deallocate(&[(offset, length)])
+        } else {
+            namespace.write_zeroes(offset, length)
+        };
+        self.commands.push(Command { answer, what: Order::Zero(place, write) });
+    }
+
+    fn flush(&mut self, now: Time, histories: &mut Histories) {
+        self.say(now, || "flush".into());
+        let flush = histories[WRITABLE].begin_flush();
+        let answer = self.namespace(WRITABLE).flush();
+        self.commands.push(Command { answer, what: Order::Flush(flush) });
+    }
+
+    fn insert(&mut self, range: InFlight) -> u64 {
+        self.next_token += 1;
+        self.ranges.insert(self.next_token, range);
+        self.next_token
+    }
+
+    fn take_ranges(&mut self, now: Time, histories: &mut Histories, trace: &mut Trace) {
+        let mut done = std::mem::take(&mut self.done);
+        if let Some(ring) = &mut self.ring {
+            ring.reap(&mut done);
+        }
+        for completion in done.drain(..) {
+            trace.note(now.as_nanos());
+            trace.note(completion.token);
+            self.take_range(now, completion, histories, trace);
+        }
+        self.done = done;
+    }
+
+    fn take_range(
+        &mut self,
+        now: Time,
+        completion: Completion,
+        histories: &mut Histories,
+        trace: &mut Trace,
+    ) {
+        let Completion { token, slice, result } = completion;
+        let range = self.ranges.remove(&token).expect("a range ends once");
+        self.finished += 1;
+        let InFlight { place, what, guards } = range;
+        self.say(now, || format!("{place:?} ended: {}", outcome(&result)));
+        assert!(guards.iter().all(|guard| **guard == GUARD), "memory around {place:?} changed");
+        let result = result.inspect_err(refuse_violations);
+        trace.note(u64::from(result.is_ok()));
+        match (what, &result) {
+            (What::Read(which, read), Ok(())) => {
+                self.totals.add("work: reads", 1);
+                trace.note_bytes(&slice);
+                if let Err(wrong) = histories[which].end_read(read, place.start, &slice) {
+                    panic!("a read of namespace {}, {place:?}: {wrong}", which + 1);
+                }
+            }
+            (What::Read(which, read), Err(_)) => {
+                histories[which].abandon_read(read);
+                self.watch(slice);
+            }
+            (What::Write(write, bytes, end), result) => {
+                assert!(*slice == *bytes, "a write changed its source");
+                let end = if result.is_ok() { end } else { WriteEnd::Unknown };
+                histories[WRITABLE].end_write(write, place.start, place.len(), end);
+                let what = match end {
+                    WriteEnd::Durable => "work: durable writes",
+                    WriteEnd::Volatile => "work: writes",
+                    WriteEnd::Unknown => "work: writes that failed",
+                };
+                self.totals.add(what, 1);
+            }
+            (What::Forbidden, result) => {
+                assert!(result.is_err(), "a protected namespace was written");
+                self.totals.add("work: writes to a protected namespace", 1);
+            }
+        }
+        if let Err(error) = result {
+            self.failed(now, &error);
+        }
+    }
+
+    fn take_commands(&mut self, now: Time, histories: &mut Histories, trace: &mut Trace) {
+        let mut context = Context::from_waker(Waker::noop());
+        for mut command in std::mem::take(&mut self.commands) {
+            let Poll::Ready(result) = Pin::new(&mut command.answer).poll(&mut context) else {
+                self.commands.push(command);
+                continue;
+            };
+            self.finished += 1;
+            trace.note(now.as_nanos());
+            trace.note(u64::from(result.is_ok()));
+            let result = result.inspect_err(refuse_violations);
+            let history = &mut histories[WRITABLE];
+            match (command.what, result.is_ok()) {
+                (Order::Flush(flush), true) => {
+                    history.end_flush(flush);
+                    self.totals.add("work: flushes", 1);
+                }
+                (Order::Flush(_), false) => {}
+                (Order::Zero(place, write), well) => {
+                    let end = if well { WriteEnd::Volatile } else { WriteEnd::Unknown };
+                    history.end_write(write, place.start, place.len(), end);
+                    self.totals.add("work: write zeroes and deallocate", u64::from(well));
+                }
+            }
+            self.say(now, || format!("command ended: {}", outcome(&result)));
+            if let Err(error) = result {
+                self.failed(now, &error);
+            }
+        }
+    }
+
+    /// A target that was given up has to be connected to anew.
+    fn failed(&mut self, now: Time, error: &Error) {
+        self.totals.add("work: requests that failed", 1);
+        if self.is_up() && matches!(error.kind(), ErrorKind::Lost { .. }) {
+            self.link = Link::Down { until: now + PAUSE };
+        }
+    }
+
+    /// Keeps memory for a while, to see whether it changes.
+    fn watch(&mut self, mut slice: RegionSlice) {
+        slice.fill(RETURNED);
+        self.watched.push_back(slice);
+        if self.watched.len() > WATCHED {
+            self.check_returned_memory();
+            self.watched.pop_front();
+        }
+    }
+
+    fn say(&self, now: Time, what: impl FnOnce() -> String) {
+        if let Some(name) = &self.spoken {
+            super::say(now, name, &what());
+        }
+    }
+}
+
+/// Memory with guards around it, in one region.
+fn framed(bytes: Vec<u8>, grant: Grant) -> (RegionSlice, [RegionSlice; 2]) {
+    let length = bytes.len();
+    let mut head = RegionSlice::from_vec([&GUARD[..], &bytes, &GUARD].concat(), grant);
+    let mut slice = head.split_off(GUARD.len());
+    let tail = slice.split_off(length);
+    (slice, [head, tail])
+}
+
+fn outcome(result: &Result<(), Error>) -> String {
+    result.as_ref().err().map_or_else(|| "well".into(), Error::to_string)
+}
+
+/// Errors that no fault of networks, disks and processes explains.
+fn refuse_violations(error: &Error) {
+    let explained = !matches!(
+        error.kind(),
+        ErrorKind::Malformed(_)
+            | ErrorKind::Protocol(_)
+            | ErrorKind::IdentityChanged(_)
+            | ErrorKind::Invalid(_)
+            | ErrorKind::OutOfRange { .. }
+            | ErrorKind::Unaligned { .. }
+    );
+    assert!(explained, "{error}");
+}
