@@ -258,6 +258,8 @@ pub(crate) struct Raw {
     pub(crate) queue: QueueKind,
     /// Set when it comes into the core's hands.
     pub(crate) deadline: Time,
+    /// It only asks: when its connection goes down it is sent anew over the next.
+    pub(crate) repeatable: bool,
     pub(crate) promise: Promise<RawReply>,
 }
 
@@ -302,6 +304,8 @@ pub(crate) enum Task {
         chunk: Option<Chunk>,
         to_host: u32,
         deadline: Time,
+        /// The command, if it is sent anew when its connection goes down.
+        again: Option<Sqe>,
     },
     /// The next answer of [`Opening`].
     Opening,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use nvme_proto::log::{DiscoveryEntry, DiscoveryHeader, GetLogPage, LogId};
 use nvme_proto::{Nqn, view};
 
-use crate::controller::{ControllerOptions, QueueKind, RawData};
+use crate::controller::{ControllerOptions, RawData};
 use crate::error::{Error, ErrorKind, Target};
 use crate::handle::{Controller, ControllerHandle};
 use crate::host::Inner;
@@ -70,6 +70,6 @@ async fn header(handle: &ControllerHandle) -> Result<DiscoveryHeader, Error> {
     let page = GetLogPage::new(LogId::DISCOVERY, HEADER_BYTES);
     let data = RawData::to_host(HEADER_BYTES);
     let sqe = nvme_proto::AdminCommand::GetLogPage(page).to_sqe();
-    let reply = handle.send(sqe, data, QueueKind::Admin).await?;
+    let reply = handle.ask(sqe, data).await?;
     Ok(*view(&reply.data)?)
 }

@@ -17,7 +17,7 @@ use crate::future::Pending;
 use crate::host::Inner;
 use crate::identity::Identity;
 use crate::namespace::Namespace;
-use crate::reply::{Reply, promise};
+use crate::reply::{Promise, Reply, promise};
 
 /// The most namespaces that a list is read for.
 const MAX_NAMESPACES: usize = 1 << 20;
@@ -190,8 +190,24 @@ pub(crate) struct ControllerHandle {
 impl ControllerHandle {
     /// Queues a command for the host's next turn.
     pub(crate) fn send(&self, sqe: Sqe, data: RawData, queue: QueueKind) -> Reply<RawReply> {
+        self.queue(|promise| {
+            let deadline = Time::ZERO;
+            Raw { sqe, data, queue, deadline, repeatable: false, promise }
+        })
+    }
+
+    /// Queues a command that changes nothing, and so may be sent again over the next connection.
+    pub(crate) fn ask(&self, sqe: Sqe, data: RawData) -> Reply<RawReply> {
+        let queue = QueueKind::Admin;
+        self.queue(|promise| {
+            let deadline = Time::ZERO;
+            Raw { sqe, data, queue, deadline, repeatable: true, promise }
+        })
+    }
+
+    fn queue(&self, command: impl FnOnce(Promise<RawReply>) -> Raw) -> Reply<RawReply> {
         let (promise, reply) = promise();
-        let raw = Raw { sqe, data, queue, deadline: Time::ZERO, promise };
+        let raw = command(promise);
         // A host that is closing has no cores any more; the promise is dropped, which says so.
         if let Some(engine) = self.host.shared.lock().engines.get_mut(self.engine) {
             engine.raw(self.key, raw);
@@ -215,7 +231,7 @@ impl ControllerHandle {
     pub(crate) async fn identify(&self, command: Identify) -> Result<Vec<u8>, Error> {
         let data = RawData::ToHost { length: Identify::DATA_BYTES as u32 };
         let sqe = AdminCommand::Identify(command).to_sqe();
-        Ok(self.send(sqe, data, QueueKind::Admin).await?.data)
+        Ok(self.ask(sqe, data).await?.data)
     }
 
     pub(crate) async fn log_page(&self, command: GetLogPage) -> Result<Vec<u8>, Error> {
@@ -235,7 +251,7 @@ impl ControllerHandle {
             };
             let data = RawData::to_host(piece.length_bytes);
             let sqe = AdminCommand::GetLogPage(piece).to_sqe();
-            page.extend(self.send(sqe, data, QueueKind::Admin).await?.data);
+            page.extend(self.ask(sqe, data).await?.data);
         }
         Ok(page)
     }

@@ -71,7 +71,7 @@ impl<P: Provider> Core<P> {
 
     fn issue_one_raw(&mut self, now: Time, key: usize, queue: u32, raw: Raw, outbox: &mut Outbox) {
         let controller = &mut self.controllers[key];
-        let Raw { sqe, data, deadline, promise, .. } = raw;
+        let Raw { sqe, data, deadline, repeatable, promise, .. } = raw;
         let length = data.length();
         let chunk = if length > 0 { controller.bounce.claim() } else { None };
         if let (Some(chunk), RawData::ToController(bytes)) = (&chunk, &data) {
@@ -83,7 +83,8 @@ impl<P: Provider> Core<P> {
             None => Data::None,
         };
         let queue = &mut self.queues[queue as usize];
-        let task = Task::Raw { promise, chunk, to_host, deadline };
+        let again = repeatable.then_some(sqe);
+        let task = Task::Raw { promise, chunk, to_host, deadline, again };
         self.pushed = true;
         self.counters.commands += 1;
         if let Err((error, task)) =

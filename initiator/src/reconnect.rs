@@ -6,7 +6,7 @@ use std::time::Duration;
 use nvme_proto::{AdminCommand, Sqe, admin};
 use rdma::{ConnectionManager, Group, Provider, Time, WcStatus};
 
-use crate::controller::{Controller, KeepAlive, Outage, Phase, Task};
+use crate::controller::{Controller, KeepAlive, Outage, Phase, QueueKind, Raw, RawData, Task};
 use crate::core::{Conn, Core, earliest};
 use crate::error::{Error, ErrorKind};
 use crate::outbox::Outbox;
@@ -100,10 +100,17 @@ impl<P: Provider> Core<P> {
     pub(crate) fn interrupt(&mut self, key: usize, task: Task, outbox: &mut Outbox) {
         match task {
             Task::Piece(piece) => self.return_piece(key, piece, outbox),
-            Task::Raw { promise, chunk, .. } => {
+            Task::Raw { promise, chunk, to_host, deadline, again } => {
                 let controller = &mut self.controllers[key];
                 if let Some(chunk) = chunk {
                     controller.bounce.release(chunk);
+                }
+                if let Some(sqe) = again {
+                    let data = RawData::to_host(to_host.into());
+                    let queue = QueueKind::Admin;
+                    let raw = Raw { sqe, data, queue, deadline, repeatable: true, promise };
+                    controller.raw_expiry = earliest(controller.raw_expiry, Some(deadline));
+                    return controller.raw.push_front(raw);
                 }
                 let error = ErrorKind::ConnectionLost("the command was not answered before");
                 promise.keep(Err(Error::from(error).of_target(&controller.target)), outbox);

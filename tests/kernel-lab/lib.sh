@@ -5,9 +5,9 @@ KERNEL=10.1.0.1
 SOFT=10.1.0.2
 # Where our target listens.
 if [ "$provider" = soft ]; then ADDRESS=$SOFT; else ADDRESS=$KERNEL; fi
-KERNEL_NQN=nqn.2026-01.io.feedrail:kernel
 
 set -o pipefail
+. ./kernel-target.sh
 
 network_up() {
     ip link show veth0 >/dev/null 2>&1 && return
@@ -86,10 +86,16 @@ target_stop() {
     wait "$TARGET" || fail "the target ended with $?: $(tail -5 "$log/target.err")"
 }
 
-# kernel_connect [nvme-cli options]: sets $DEVICE to the new namespace's block device, $CONTROLLER to its controller.
-kernel_connect() {
+# kernel_connect [nvme-cli options]: connects the kernel host to our target.
+kernel_connect() { kernel_connect_to "$ADDRESS" 4420 "$NQN" "$@"; }
+
+# kernel_connect_to ADDRESS PORT NQN [nvme-cli options]: sets $DEVICE to the new namespace's block device, $CONTROLLER to
+# its controller.
+kernel_connect_to() {
+    local address=$1 port=$2 nqn=$3
+    shift 3
     ls /dev/nvme*n* 2>/dev/null | sort >/tmp/devices.before
-    nvme connect -t rdma -a "$ADDRESS" -s 4420 -n "$NQN" "$@" || fail "nvme connect"
+    nvme connect -t rdma -a "$address" -s "$port" -n "$nqn" "$@" || fail "nvme connect"
     eventually new_block_device
     DEVICE=$(new_block_device)
     CONTROLLER=${DEVICE%n*}
@@ -137,31 +143,6 @@ block_device() {
     fail "no block device has NSID $1"
 }
 
-# kernel_target_up SIZE: the kernel's target exports a loop device on /disk.
-kernel_target_up() {
-    truncate -s "$1" /disk/kernel.img
-    LOOP=$(losetup --find --show --direct-io=on /disk/kernel.img)
-    local subsystem=/sys/kernel/config/nvmet/subsystems/$KERNEL_NQN port=/sys/kernel/config/nvmet/ports/1
-    mkdir "$subsystem"
-    echo 1 >"$subsystem/attr_allow_any_host"
-    mkdir "$subsystem/namespaces/1"
-    echo "$LOOP" >"$subsystem/namespaces/1/device_path"
-    echo 1 >"$subsystem/namespaces/1/enable"
-    mkdir "$port"
-    echo rdma >"$port/addr_trtype"
-    echo ipv4 >"$port/addr_adrfam"
-    echo $KERNEL >"$port/addr_traddr"
-    echo 4420 >"$port/addr_trsvcid"
-    ln -s "$subsystem" "$port/subsystems/"
-}
-
-kernel_target_down() {
-    local subsystem=/sys/kernel/config/nvmet/subsystems/$KERNEL_NQN port=/sys/kernel/config/nvmet/ports/1
-    rm -f "$port/subsystems/$KERNEL_NQN"
-    rmdir "$port" "$subsystem/namespaces/1" "$subsystem" 2>/dev/null
-    losetup -D
-}
-
 clean_up() {
     packets_pass
     umount /mnt 2>/dev/null
@@ -169,14 +150,13 @@ clean_up() {
     pkill -x feedrail-target
     pkill -x feedrail
     pkill -x tcpdump
-    [ -d /sys/kernel/config/nvmet/ports/1 ] && kernel_target_down
+    kernel_target_down
     sleep 0.5
     pkill -KILL -x feedrail-target
     if [ -e /tmp/link-was-down ]; then
         rdma link del rxe0
         device_up
     fi
-    losetup -D
     rm -rf /disk/*.img /disk/*.bin /tmp/*
     true
 }

@@ -369,8 +369,30 @@ fn an_administrative_command_without_an_answer_ends() {
     let identifying = controller.identify();
     let start = world.now;
     let error = world.run(identifying).unwrap_err();
-    assert!(matches!(error.kind(), ErrorKind::ConnectionLost(_)), "{error}");
+    assert!(matches!(error.kind(), ErrorKind::Lost { .. }), "{error}");
     assert!(world.now - start < Duration::from_secs(20));
+}
+
+#[test]
+fn what_only_asks_is_asked_again_over_the_next_connection_and_what_changes_something_is_not() {
+    let mut world = World::new(64);
+    let (controller, namespace) = world.open();
+    let disconnect_at = |opcode: u8| {
+        let done = Cell::new(false);
+        move |seen: &Seen| match seen.sqe.opcode == opcode && !done.replace(true) {
+            true => Action::Disconnect,
+            false => Action::Normal,
+        }
+    };
+    world.fake.script = Box::new(disconnect_at(AdminOpcode::IDENTIFY.0));
+    let identifying = controller.identify();
+    world.run(identifying).unwrap();
+    assert_eq!(world.host.counters().reconnects, 1);
+
+    world.fake.script = Box::new(disconnect_at(NvmOpcode::FLUSH.0));
+    let flushing = namespace.flush();
+    let error = world.run(flushing).unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::ConnectionLost(_)), "{error}");
 }
 
 #[test]

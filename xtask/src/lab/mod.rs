@@ -115,7 +115,7 @@ fn prepare_job(suite: &str) -> Result<PathBuf> {
     }
     fs::create_dir_all(job.join("bin"))?;
     let lab = root().join("tests/kernel-lab");
-    for name in ["run.sh", "lib.sh"] {
+    for name in ["run.sh", "lib.sh", "kernel-target.sh", "ratio.sh"] {
         fs::copy(lab.join(name), job.join(name))?;
     }
     copy_folder(&lab.join("scenarios"), &job.join("scenarios"))?;
