@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
+use std::time::Duration;
 
 use nvme_proto::{HostId, HostNqn, Qid, Status};
 use rdma::{
@@ -126,6 +127,8 @@ pub(crate) struct Core<P: Provider> {
     pub(crate) fresh: Fresh,
     /// No range expires before this time.
     pub(crate) next_expiry: Option<Time>,
+    /// When connection events are looked for next, unless something hints at one earlier.
+    look_at_connections: Time,
     wcs: Vec<Wc>,
     // Regions that outlive the core learn from it that they need not be kept registered.
     pub(crate) scope: RegistrationScope<P>,
@@ -157,6 +160,8 @@ impl<P: Provider> Core<P> {
     const BATCH: usize = 64;
     /// Rounds of a turn, so that one busy core does not keep the others waiting.
     const ROUNDS: usize = 16;
+    /// How often connection events are looked for while nothing sleeps until they come.
+    const LOOK_EVERY: Duration = Duration::from_millis(1);
 
     pub(crate) fn new(device: P::Device, host: HostIdentity) -> io::Result<Self> {
         let config = GroupConfig { completions: 64 * 1024, queue_pairs: 64, completion_vector: 0 };
@@ -173,6 +178,7 @@ impl<P: Provider> Core<P> {
             pushed: false,
             fresh: Fresh::default(),
             next_expiry: None,
+            look_at_connections: Time::ZERO,
             wcs: vec![Wc::default(); Self::BATCH],
             scope: RegistrationScope::new(device),
         })
@@ -212,11 +218,22 @@ impl<P: Provider> Core<P> {
         worked
     }
 
+    /// Looks for connection events where some may have come; looking is a system call with some providers.
     fn drain_connection_events(&mut self, now: Time, outbox: &mut Outbox) -> bool {
+        let settled = self.conns.values().all(|conn| matches!(conn, Conn::Open { .. }));
+        let due = self.cm.deadline().is_some_and(|time| time <= now);
+        if settled && !due && now < self.look_at_connections {
+            return false;
+        }
         for round in 0..Self::BATCH {
             match self.cm.poll(now) {
                 Some(event) => self.handle_connection_event(now, event, outbox),
-                None => return round > 0,
+                None => {
+                    let pause =
+                        if self.cm.fd().is_some() { Self::LOOK_EVERY } else { Duration::ZERO };
+                    self.look_at_connections = now + pause;
+                    return round > 0;
+                }
             }
         }
         true
@@ -476,12 +493,14 @@ impl<P: Provider> Engine for Core<P> {
     }
 
     fn arm(&mut self) {
+        // Every driver takes a turn between this and its sleep.
         self.group.arm();
     }
 
     fn acknowledge(&mut self) {
         self.group.acknowledge_wake();
         self.device_events.woken();
+        self.look_at_connections = Time::ZERO;
     }
 
     fn fds(&self) -> Vec<BorrowedFd<'_>> {

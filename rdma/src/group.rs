@@ -55,8 +55,9 @@ pub trait Group<P: Provider>: Send {
     /// When `poll` must run again at the latest, if nothing wakes [`Group::fd`] earlier.
     fn deadline(&self) -> Option<Time>;
 
-    /// Asks for a wake-up on [`Group::fd`]. Poll once more after arming, before sleeping.
-    fn arm(&mut self);
+    /// Asks for a wake-up on [`Group::fd`]. Returns whether something may have come before that causes none: then poll
+    /// once more before sleeping.
+    fn arm(&mut self) -> bool;
 
     /// Readable when there is something to poll for; `None` where a simulator drives.
     fn fd(&self) -> Option<BorrowedFd<'_>>;

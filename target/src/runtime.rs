@@ -240,26 +240,17 @@ fn run_group(mut group: PollGroup, clock: Clock, polling: Duration, board: &Boar
         if board.is_asked() {
             board.publish(group.stats(), false);
         }
-        if turn == Turn::Busy {
-            last_work = now;
-        } else if now - last_work < polling {
-            std::hint::spin_loop();
-        } else {
-            rest(&mut group, clock);
+        match turn {
+            Turn::Busy => last_work = now,
+            Turn::SleepUntil(_) if now - last_work < polling => std::hint::spin_loop(),
+            // A group that had to ask for its wake-ups takes one more turn first.
+            Turn::SleepUntil(at) if !group.arm() && !group.is_over() => {
+                group.sleep(at.map(|at| at - now));
+            }
+            Turn::SleepUntil(_) => {}
         }
     }
     end.1 = group.stats();
-}
-
-/// Sleeps, unless something came in between.
-fn rest(group: &mut PollGroup, clock: Clock) {
-    group.arm();
-    let now = clock.now();
-    if let Turn::SleepUntil(at) = group.turn(now)
-        && !group.is_over()
-    {
-        group.sleep(at.map(|at| at - now));
-    }
 }
 
 fn pin_to(core: Option<u16>) {

@@ -202,7 +202,10 @@ impl<F: Fabric> Group<F> for RoceGroup<F> {
         self.engine.deadline()
     }
 
-    fn arm(&mut self) {}
+    /// The sockets always wake.
+    fn arm(&mut self) -> bool {
+        false
+    }
 
     fn fd(&self) -> Option<BorrowedFd<'_>> {
         self.sleep.as_ref().map(Sleep::fd)

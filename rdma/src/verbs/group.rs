@@ -31,6 +31,8 @@ pub struct VerbsGroup {
     stashed: VecDeque<Wc>,
     /// Requests that the device did not take: flushed, like everything on a broken queue pair.
     lost: VecDeque<Wc>,
+    /// An event was asked for and has not been taken: asking again would be a system call for nothing.
+    armed: bool,
     unacknowledged: u32,
     doorbells: u64,
     queue: Arc<CompletionQueue>,
@@ -122,6 +124,7 @@ impl VerbsGroup {
             generation: 0,
             stashed: VecDeque::with_capacity(completions),
             lost: VecDeque::with_capacity(completions),
+            armed: false,
             unacknowledged: 0,
             doorbells: 0,
             queue: Arc::new(CompletionQueue::create(context, config)?),
@@ -241,7 +244,10 @@ impl Group<super::Verbs> for VerbsGroup {
         None
     }
 
-    fn arm(&mut self) {
+    fn arm(&mut self) -> bool {
+        if self.armed {
+            return false;
+        }
         // SAFETY: the queue is alive; its driver has filled in the operation.
         let request = unsafe { (*self.queue.context.raw).ops.req_notify_cq };
         // SAFETY: as above.
@@ -250,6 +256,8 @@ impl Group<super::Verbs> for VerbsGroup {
             let error = io::Error::from_raw_os_error(rc.abs());
             tracing::error!("no wake-up from a completion queue: {error}");
         }
+        self.armed = rc == 0;
+        self.armed
     }
 
     fn fd(&self) -> Option<BorrowedFd<'_>> {
@@ -261,7 +269,9 @@ impl Group<super::Verbs> for VerbsGroup {
         let get = self.queue.context.library.verbs.ibv_get_cq_event;
         let (mut queue, mut context) = (null_mut(), null_mut());
         // SAFETY: the channel is alive and does not block; both places are ours.
-        while unsafe { get(self.queue.channel, &raw mut queue, &raw mut context) } == 0 {
+        // One for each time that it was armed.
+        if self.armed && unsafe { get(self.queue.channel, &raw mut queue, &raw mut context) } == 0 {
+            self.armed = false;
             self.unacknowledged += 1;
         }
         if self.unacknowledged >= EVENTS_PER_ACKNOWLEDGE {

@@ -113,8 +113,8 @@ impl<P: Provider> Host<P> {
         self.groups().filter_map(P::Group::fd).chain(self.cm.fd())
     }
 
-    fn arm(&mut self) {
-        self.groups_mut().for_each(P::Group::arm);
+    fn arm(&mut self) -> bool {
+        self.groups_mut().fold(false, |unsure, group| group.arm() | unsure)
     }
 
     fn acknowledge_wake(&mut self) {
@@ -188,8 +188,8 @@ impl<B: Bench> World<B> {
     /// Sleeps as the interface wants it: arm, look once more, sleep, consume the wake-up.
     fn wait(&mut self, limit: Option<Time>) {
         let now = self.now();
-        self.hosts.iter_mut().for_each(|host| host.arm());
-        if self.hosts.iter_mut().fold(false, |busy, host| host.turn(now) | busy) {
+        let unsure = self.hosts.iter_mut().fold(false, |unsure, host| host.arm() | unsure);
+        if unsure && self.hosts.iter_mut().fold(false, |busy, host| host.turn(now) | busy) {
             return;
         }
         let deadline = self.hosts.iter().filter_map(Host::deadline).chain(limit).min();

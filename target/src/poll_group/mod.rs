@@ -95,9 +95,10 @@ impl PollGroup {
         if progress { Turn::Busy } else { Turn::SleepUntil(self.deadline()) }
     }
 
-    /// Asks the devices for wake-ups. One more turn is due before sleeping: something may have arrived.
-    pub fn arm(&mut self) {
-        self.transports.iter_mut().for_each(|transport| transport.arm());
+    /// Asks the devices for wake-ups. Returns whether one more turn is due before sleeping, since something may have
+    /// arrived before.
+    pub fn arm(&mut self) -> bool {
+        self.transports.iter_mut().fold(false, |unsure, transport| transport.arm() | unsure)
     }
 
     /// Sleeps until there is something to do, or `timeout` passes. For drivers with a thread.

@@ -39,7 +39,7 @@ pub trait Transport: Send {
     fn deadline(&self) -> Option<Time>;
 
     /// Asks for a wake-up on [`Transport::watched`]. One more turn is due before sleeping.
-    fn arm(&mut self);
+    fn arm(&mut self) -> bool;
 
     /// What to sleep on; nothing where a simulator drives.
     fn watched(&self) -> Option<RawFd>;

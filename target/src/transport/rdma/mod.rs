@@ -373,9 +373,9 @@ impl<P: Provider> Transport for RdmaTransport<P> {
         self.group.deadline().into_iter().chain(self.next_look).min()
     }
 
-    fn arm(&mut self) {
+    fn arm(&mut self) -> bool {
         self.group.acknowledge_wake();
-        self.group.arm();
+        self.group.arm()
     }
 
     fn watched(&self) -> Option<RawFd> {
