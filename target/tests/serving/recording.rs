@@ -201,8 +201,8 @@ impl Group<Recording> for RecordingGroup {
         self.group.deadline()
     }
 
-    fn arm(&mut self) {
-        self.group.arm();
+    fn arm(&mut self) -> bool {
+        self.group.arm()
     }
 
     fn fd(&self) -> Option<BorrowedFd<'_>> {

@@ -1,6 +1,7 @@
 # The kernel's target goes away during I/O and comes back: our initiator reconnects and every byte is right; where another
 # namespace came back it says so, and never reads from it.
 # set: full
+# kernel may say: nvmet
 kernel_target_up 64M
 head -c 64M /dev/urandom >/tmp/content
 dd if=/tmp/content of="$LOOP" bs=1M oflag=direct status=none

@@ -1,5 +1,6 @@
 # What our initiator says when the kernel's target does not let it in, and that it gets in once it may.
 # set: ci
+# kernel may say: nvmet: connect
 refuse "connection rejected: nobody listens on this port" initiator id-ctrl --timeout 5000
 
 kernel_target_up 8M

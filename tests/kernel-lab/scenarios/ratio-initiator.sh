@@ -4,7 +4,7 @@
 # limit: 1500
 . ./ratio.sh
 kernel_target_up 128M
-dd if=/dev/urandom of="$LOOP" bs=1M oflag=direct status=none
+dd if=/dev/urandom of="$LOOP" bs=1M count=128 oflag=direct status=none
 kernel_connect_to $KERNEL 4420 $KERNEL_NQN
 
 ours_iops() {
