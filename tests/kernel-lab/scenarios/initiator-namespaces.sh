@@ -1,5 +1,5 @@
 # Our initiator against the kernel's target with blocks of 4,096 bytes, two namespaces and two subsystems.
-# set: ci
+# set: full
 kernel_target_up 32M 4096
 second=$(loop_device second 8M)
 kernel_namespace "$KERNEL_NQN" 7 "$second"

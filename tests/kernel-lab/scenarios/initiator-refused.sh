@@ -1,5 +1,5 @@
 # What our initiator says when the kernel's target does not let it in, and that it gets in once it may.
-# set: ci
+# set: full
 # kernel may say: nvmet: connect
 refuse "connection rejected: nobody listens on this port" initiator id-ctrl --timeout 5000
 
