@@ -283,6 +283,7 @@ mod tests {
         let info = DeviceInfo {
             caps: Caps::software("rxe0"),
             no_send_with_invalidate: Some("the device does not offer it"),
+            no_memory_windows: None,
             vendor_id: 0xff_ffff,
             firmware: "1.2.3".to_owned(),
             ports: 1,

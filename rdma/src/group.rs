@@ -84,7 +84,7 @@ pub struct QpKey(pub u64);
 /// What a group is made for.
 #[derive(Clone, Copy, Debug)]
 pub struct GroupConfig {
-    /// Completions that can wait to be polled.
+    /// Completions that can wait to be polled; a device makes room for more as queue pairs need it, as far as it can.
     pub completions: u32,
     /// Queue pairs that the group is expected to hold; space for them is allocated up front where possible.
     pub queue_pairs: u32,

@@ -270,6 +270,7 @@ mod tests {
         let device = verbs::DeviceInfo {
             caps: crate::Caps::software("rxe0"),
             no_send_with_invalidate: None,
+            no_memory_windows: None,
             vendor_id: 0,
             firmware: String::new(),
             ports: 1,

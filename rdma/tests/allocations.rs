@@ -9,6 +9,8 @@
 mod benches;
 #[path = "conformance/buffer.rs"]
 mod buffer;
+#[path = "conformance/differences.rs"]
+mod differences;
 #[path = "conformance/world.rs"]
 mod world;
 

@@ -20,7 +20,7 @@ use super::group::VerbsGroupHandle;
 use super::library::Library;
 use super::queue_pair::VerbsQp;
 use crate::{
-    CmError, CmEvent, ConnId, ConnOptions, ConnParams, ConnectFailure, ConnectionManager,
+    Caps, CmError, CmEvent, ConnId, ConnOptions, ConnParams, ConnectFailure, ConnectionManager,
     PrivateData, QpConfig, REJECT_CONSUMER_DEFINED, Time,
 };
 
@@ -38,12 +38,15 @@ pub struct VerbsCm {
     connections: BTreeMap<ConnId, Connection>,
     next: u64,
     local_ip: IpAddr,
+    caps: Caps,
     context: Arc<Context>,
     channel: Arc<Channel>,
 }
 
 struct Connection {
     id: Arc<Id>,
+    /// Those of a listener hold for the connections that it takes.
+    options: ConnOptions,
     route_timeout: Duration,
 }
 
@@ -51,9 +54,12 @@ struct Connection {
 pub(crate) struct Channel {
     library: &'static Library,
     raw: *mut rdma_event_channel,
+    /// Held where librdmacm looks at the queue pair of an identifier, which another thread may be about to destroy.
+    /// Taking an event is such a place, and before it is taken nobody knows which identifier it is for.
+    queue_pairs: Mutex<()>,
 }
 
-// SAFETY: librdmacm lets any thread use a channel; only its connection manager reads from it.
+// SAFETY: librdmacm lets any thread use a channel; only its connection manager takes events from it.
 unsafe impl Send for Channel {}
 // SAFETY: as above.
 unsafe impl Sync for Channel {}
@@ -65,10 +71,14 @@ impl Channel {
         if raw.is_null() {
             return Err(io::Error::last_os_error());
         }
-        let channel = Self { library, raw };
+        let channel = Self { library, raw, queue_pairs: Mutex::new(()) };
         // SAFETY: the channel was just made.
         set_nonblocking(unsafe { (*raw).fd })?;
         Ok(Arc::new(channel))
+    }
+
+    fn lock_queue_pairs(&self) -> MutexGuard<'_, ()> {
+        self.queue_pairs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -84,12 +94,12 @@ pub(crate) struct Id {
     raw: *mut rdma_cm_id,
     /// The connection has come far enough for the queue pair to send.
     ready: AtomicBool,
-    /// Held where librdmacm looks at the identifier's queue pair, which another thread may be about to destroy.
-    queue_pair: Mutex<()>,
+    /// The connection has ended or will never be: the queue pair is in ERROR, or belongs there.
+    ended: AtomicBool,
     channel: Arc<Channel>,
 }
 
-// SAFETY: librdmacm serialises its own state; the queue pair under it is guarded by `queue_pair`.
+// SAFETY: librdmacm serialises its own state; the queue pair under it is guarded by the channel's lock.
 unsafe impl Send for Id {}
 // SAFETY: as above.
 unsafe impl Sync for Id {}
@@ -105,7 +115,7 @@ impl Id {
 
     fn from_raw(channel: &Arc<Channel>, raw: *mut rdma_cm_id) -> Self {
         let channel = Arc::clone(channel);
-        Self { raw, ready: AtomicBool::new(false), queue_pair: Mutex::new(()), channel }
+        Self { raw, ready: AtomicBool::new(false), ended: AtomicBool::new(false), channel }
     }
 
     pub(crate) fn library(&self) -> &'static Library {
@@ -134,12 +144,24 @@ impl Id {
         self.ready.load(Ordering::Acquire)
     }
 
+    pub(crate) fn has_ended(&self) -> bool {
+        self.ended.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn note_ready(&self) {
+        self.ready.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn note_end(&self) {
+        self.ended.store(true, Ordering::Release);
+    }
+
     pub(crate) fn create_qp(
         &self,
         pd: *mut ibv_pd,
         attr: &mut ibv_qp_init_attr,
     ) -> io::Result<*mut ibv_qp> {
-        let _guard = self.lock();
+        let _guard = self.channel.lock_queue_pairs();
         // SAFETY: the protection domain and the queues in `attr` are alive and of the identifier's device.
         check(unsafe { (self.library().cm.rdma_create_qp)(self.raw, pd, attr) })?;
         // SAFETY: the identifier is alive.
@@ -147,7 +169,7 @@ impl Id {
     }
 
     pub(crate) fn destroy_qp(&self) {
-        let _guard = self.lock();
+        let _guard = self.channel.lock_queue_pairs();
         // SAFETY: the identifier is alive, and the caller owns its queue pair.
         unsafe { (self.library().cm.rdma_destroy_qp)(self.raw) };
     }
@@ -161,7 +183,8 @@ impl Id {
 
     /// Moves the queue pair to ERROR and tells the peer.
     fn disconnect(&self) {
-        let _guard = self.lock();
+        let _guard = self.channel.lock_queue_pairs();
+        self.note_end();
         // SAFETY: the identifier is alive.
         if let Err(error) = check(unsafe { (self.library().cm.rdma_disconnect)(self.raw) }) {
             // iWARP says EINVAL when the peer was first.
@@ -169,8 +192,16 @@ impl Id {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, ()> {
-        self.queue_pair.lock().unwrap_or_else(PoisonError::into_inner)
+    fn set_options(&self, options: &ConnOptions) -> io::Result<()> {
+        if let Some(tos) = options.type_of_service {
+            self.option(OPTION_ID_TOS, tos)?;
+        }
+        if let Some(exponent) = options.ack_timeout_exponent
+            && let Err(error) = self.option(OPTION_ID_ACK_TIMEOUT, exponent)
+        {
+            tracing::warn!("the ACK time-out stays at the device's default: {error}");
+        }
+        Ok(())
     }
 }
 
@@ -182,10 +213,10 @@ impl Drop for Id {
 }
 
 impl VerbsCm {
-    pub(crate) fn new(context: &Arc<Context>, local_ip: IpAddr) -> io::Result<Self> {
+    pub(crate) fn new(context: &Arc<Context>, caps: &Caps, local_ip: IpAddr) -> io::Result<Self> {
         let channel = Channel::open(context.library)?;
-        let context = Arc::clone(context);
-        Ok(Self { connections: BTreeMap::new(), next: 1, local_ip, context, channel })
+        let (context, caps) = (Arc::clone(context), caps.clone());
+        Ok(Self { connections: BTreeMap::new(), next: 1, local_ip, caps, context, channel })
     }
 
     fn next_conn(&mut self) -> ConnId {
@@ -197,14 +228,7 @@ impl VerbsCm {
     fn create_id(&mut self, options: &ConnOptions) -> io::Result<(ConnId, Id)> {
         let conn = self.next_conn();
         let id = Id::create(&self.channel, conn.0)?;
-        if let Some(tos) = options.type_of_service {
-            id.option(OPTION_ID_TOS, tos)?;
-        }
-        if let Some(exponent) = options.ack_timeout_exponent
-            && let Err(error) = id.option(OPTION_ID_ACK_TIMEOUT, exponent)
-        {
-            tracing::warn!("the ACK time-out stays at the device's default: {error}");
-        }
+        id.set_options(options)?;
         Ok((conn, id))
     }
 
@@ -212,13 +236,14 @@ impl VerbsCm {
         Ok(&self.connections.get(&conn).ok_or(CmError::UnknownConnection)?.id)
     }
 
-    fn insert(&mut self, conn: ConnId, id: Id, route_timeout: Duration) {
-        self.connections.insert(conn, Connection { id: Arc::new(id), route_timeout });
+    fn insert(&mut self, conn: ConnId, id: Id, options: ConnOptions, route_timeout: Duration) {
+        let connection = Connection { id: Arc::new(id), options, route_timeout };
+        self.connections.insert(conn, connection);
     }
 
     /// Depths beyond the device's are an error to librdmacm.
     fn conn_param(&self, params: &ConnParams) -> rdma_conn_param {
-        let caps = &self.context.info.caps;
+        let caps = &self.caps;
         let private_data = params.private_data.as_slice();
         rdma_conn_param {
             private_data: private_data.as_ptr().cast(),
@@ -237,11 +262,19 @@ impl VerbsCm {
     fn receive(&self) -> Option<RawEvent> {
         let functions = &self.context.library.cm;
         let mut event = null_mut();
-        // SAFETY: the channel is alive and does not block; the place is ours.
-        if unsafe { (functions.rdma_get_cm_event)(self.channel.raw, &raw mut event) } != 0 {
+        loop {
+            let guard = self.channel.lock_queue_pairs();
+            // SAFETY: the channel is alive and does not block; the place is ours.
+            let rc = unsafe { (functions.rdma_get_cm_event)(self.channel.raw, &raw mut event) };
+            drop(guard);
+            if rc == 0 {
+                break;
+            }
             let error = io::Error::last_os_error();
-            if error.kind() != io::ErrorKind::WouldBlock {
-                tracing::error!("connection-management events: {error}");
+            match error.kind() {
+                io::ErrorKind::Interrupted => continue,
+                io::ErrorKind::WouldBlock => {}
+                _ => tracing::error!("connection-management events: {error}"),
             }
             return None;
         }
@@ -264,7 +297,7 @@ impl VerbsCm {
             cm_event::ADDR_RESOLVED => return connection.resolve_route(conn),
             cm_event::ROUTE_RESOLVED => return Some(CmEvent::Resolved { conn }),
             cm_event::ESTABLISHED => {
-                connection.id.ready.store(true, Ordering::Release);
+                connection.id.note_ready();
                 return Some(CmEvent::Established { conn, params });
             }
             cm_event::DISCONNECTED => {
@@ -272,35 +305,48 @@ impl VerbsCm {
                 connection.id.disconnect();
                 return Some(CmEvent::Disconnected { conn });
             }
-            cm_event::DEVICE_REMOVAL => return Some(CmEvent::DeviceRemoved { conn }),
             // Bonding moved the address: the path is gone.
             cm_event::ADDR_CHANGE => {
                 connection.id.disconnect();
                 return Some(CmEvent::Disconnected { conn });
             }
-            cm_event::REJECTED => {
-                let reason = reject_reason(event.status);
-                let private_data = params.private_data;
-                return Some(CmEvent::Rejected { conn, reason, private_data });
-            }
             _ => {}
         }
-        let failure = match event.kind {
-            cm_event::ADDR_ERROR => ConnectFailure::Address,
-            cm_event::ROUTE_ERROR => ConnectFailure::Route,
-            cm_event::CONNECT_ERROR | cm_event::UNREACHABLE => ConnectFailure::Unreachable,
-            _ => return None,
+        let end = match event.kind {
+            cm_event::DEVICE_REMOVAL => CmEvent::DeviceRemoved { conn },
+            cm_event::REJECTED => {
+                let reason = reject_reason(event.status);
+                CmEvent::Rejected { conn, reason, private_data: params.private_data }
+            }
+            kind => CmEvent::ConnectFailed { conn, failure: failure(kind)? },
         };
-        Some(CmEvent::ConnectFailed { conn, failure })
+        connection.id.note_end();
+        Some(end)
     }
 
     fn connect_request(&mut self, event: &RawEvent) -> CmEvent {
         let conn = self.next_conn();
         // SAFETY: the new identifier is ours from this event on; its context is a number that is never followed.
         unsafe { (*event.id).context = conn.0 as *mut c_void };
-        self.insert(conn, Id::from_raw(&self.channel, event.id), Duration::ZERO);
+        let id = Id::from_raw(&self.channel, event.id);
         let listener = ConnId(event.listener);
+        let options = self.connections.get(&listener).map(|listener| listener.options);
+        let options = options.unwrap_or_default();
+        if let Err(error) = id.set_options(&options) {
+            tracing::warn!("a connection does not have its listener's type of service: {error}");
+        }
+        self.insert(conn, id, options, Duration::ZERO);
         CmEvent::ConnectRequest { listener, conn, params: event.params, peer: event.peer }
+    }
+}
+
+/// The step at which a connection could not be made, if that is what an event says.
+fn failure(kind: u32) -> Option<ConnectFailure> {
+    match kind {
+        cm_event::ADDR_ERROR => Some(ConnectFailure::Address),
+        cm_event::ROUTE_ERROR => Some(ConnectFailure::Route),
+        cm_event::CONNECT_ERROR | cm_event::UNREACHABLE => Some(ConnectFailure::Unreachable),
+        _ => None,
     }
 }
 
@@ -400,7 +446,7 @@ impl ConnectionManager<super::Verbs> for VerbsCm {
         id.bind(addr)?;
         // SAFETY: the identifier is alive and bound.
         check(unsafe { (self.context.library.cm.rdma_listen)(id.raw, BACKLOG) })?;
-        self.insert(conn, id, Duration::ZERO);
+        self.insert(conn, id, *options, Duration::ZERO);
         Ok(conn)
     }
 
@@ -418,7 +464,7 @@ impl ConnectionManager<super::Verbs> for VerbsCm {
         let resolve = self.context.library.cm.rdma_resolve_addr;
         // SAFETY: the identifier is alive; both are socket addresses of their families.
         check(unsafe { resolve(id.raw, source.as_ptr().cast(), to.as_ptr().cast(), timeout_ms) })?;
-        self.insert(conn, id, timeout);
+        self.insert(conn, id, *options, timeout);
         Ok(conn)
     }
 
@@ -429,7 +475,11 @@ impl ConnectionManager<super::Verbs> for VerbsCm {
         config: &QpConfig,
     ) -> Result<VerbsQp, CmError> {
         let id = self.id(conn)?;
-        Ok(VerbsQp::create(&self.context, id, group.0.raw, config)?)
+        if id.verbs() != self.context.raw {
+            let message = "the connection does not go through the RDMA device that was opened";
+            return Err(CmError::Io(io::Error::other(message)));
+        }
+        Ok(VerbsQp::create(&self.context, &self.caps, id, &group.0, config)?)
     }
 
     fn connect(&mut self, _now: Time, conn: ConnId, params: &ConnParams) -> Result<(), CmError> {
@@ -438,7 +488,7 @@ impl ConnectionManager<super::Verbs> for VerbsCm {
         }
         let id = self.id(conn)?;
         let mut param = self.conn_param(params);
-        let _guard = id.lock();
+        let _guard = id.channel.lock_queue_pairs();
         // SAFETY: the identifier is alive; the private data lives through the call.
         Ok(check(unsafe { (self.context.library.cm.rdma_connect)(id.raw, &raw mut param) })?)
     }
@@ -446,12 +496,12 @@ impl ConnectionManager<super::Verbs> for VerbsCm {
     fn accept(&mut self, _now: Time, conn: ConnId, params: &ConnParams) -> Result<(), CmError> {
         let id = self.id(conn)?;
         let mut param = self.conn_param(params);
-        let guard = id.lock();
+        let guard = id.channel.lock_queue_pairs();
         // SAFETY: as for connect.
         check(unsafe { (self.context.library.cm.rdma_accept)(id.raw, &raw mut param) })?;
         drop(guard);
         // The queue pair is in RTS now; commands may arrive, and be answered, before the peer's last word.
-        id.ready.store(true, Ordering::Release);
+        id.note_ready();
         Ok(())
     }
 

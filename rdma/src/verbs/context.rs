@@ -12,11 +12,8 @@ use crossbeam::queue::SegQueue;
 
 use super::abi::*;
 use super::library::{Library, LoadError, library};
+use super::quirks::Feature;
 use crate::{AsyncEvent, Caps};
-
-/// PCI vendors whose NICs advertise SEND with Invalidate, accept the request and then fail the queue pair.
-/// Broadcom's bnxt_re does (SPDK issue 3926).
-const VENDORS_WITHOUT_SEND_WITH_INVALIDATE: [u32; 1] = [0x14e4];
 
 /// Why verbs can not be used.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -51,6 +48,8 @@ pub struct DeviceInfo {
     pub caps: Caps,
     /// Why SEND with Invalidate is not used, where it is not.
     pub no_send_with_invalidate: Option<&'static str>,
+    /// Why memory windows are not used, where they are not.
+    pub no_memory_windows: Option<&'static str>,
     /// PCI vendor.
     pub vendor_id: u32,
     /// Firmware version as the device gives it.
@@ -74,13 +73,36 @@ pub(crate) struct Context {
     pub(crate) library: &'static Library,
     pub(crate) raw: *mut ibv_context,
     pub(crate) pd: *mut ibv_pd,
+    pub(crate) data_path: DataPath,
+    /// What the device says it can do, `enum ibv_device_cap_flags`.
+    pub(crate) cap_flags: u32,
     pub(crate) info: DeviceInfo,
     /// What those who use the device have yet to hear of it.
-    listeners: Mutex<Vec<Weak<Events>>>,
+    pub(crate) listeners: Mutex<Vec<Weak<Events>>>,
 }
 
 /// Events of a device for one of those who use it.
 pub(crate) type Events = SegQueue<AsyncEvent>;
+
+/// The operations that C's inline functions call through the context; the driver has filled them in.
+#[derive(Clone, Copy)]
+pub(crate) struct DataPath {
+    pub(crate) poll_cq: PollCq,
+    pub(crate) req_notify_cq: ReqNotifyCq,
+    pub(crate) post_send: PostSend,
+    pub(crate) post_recv: PostRecv,
+}
+
+impl DataPath {
+    fn of(ops: &ibv_context_ops) -> Option<Self> {
+        Some(Self {
+            poll_cq: ops.poll_cq?,
+            req_notify_cq: ops.req_notify_cq?,
+            post_send: ops.post_send?,
+            post_recv: ops.post_recv?,
+        })
+    }
+}
 
 // SAFETY: libibverbs serialises what it must; contexts and protection domains may be used from any thread.
 unsafe impl Send for Context {}
@@ -146,6 +168,11 @@ impl Context {
             return None;
         }
         // SAFETY: the context is open.
+        let Some(data_path) = DataPath::of(unsafe { &(*raw).ops }) else {
+            tracing::warn!("the driver of an RDMA device has no data path");
+            return None;
+        };
+        // SAFETY: the context is open.
         let pd = unsafe { (library.verbs.ibv_alloc_pd)(raw) };
         if pd.is_null() {
             tracing::warn!("no protection domain: {}", io::Error::last_os_error());
@@ -156,8 +183,8 @@ impl Context {
         if let Err(error) = set_nonblocking(async_fd) {
             tracing::warn!("asynchronous events of an RDMA device are off: {error}");
         }
-        let info = info(library, raw, &attr);
-        Some(Self { library, raw, pd, info, listeners: Mutex::default() })
+        let (cap_flags, info) = (attr.device_cap_flags, info(library, raw, &attr));
+        Some(Self { library, raw, pd, data_path, cap_flags, info, listeners: Mutex::default() })
     }
 
     /// The device's events from now on.
@@ -182,9 +209,13 @@ impl Context {
         let functions = &self.library.verbs;
         let mut event = ibv_async_event { element: core::ptr::null_mut(), event_type: 0 };
         // SAFETY: the context is open, and its events do not block; the struct is ours.
-        if unsafe { (functions.ibv_get_async_event)(self.raw, &raw mut event) } != 0 {
+        while unsafe { (functions.ibv_get_async_event)(self.raw, &raw mut event) } != 0 {
             let error = io::Error::last_os_error();
-            return if error.kind() == io::ErrorKind::WouldBlock { Ok(None) } else { Err(error) };
+            match error.kind() {
+                io::ErrorKind::WouldBlock => return Ok(None),
+                io::ErrorKind::Interrupted => {}
+                _ => return Err(error),
+            }
         }
         let translated = translate(&event);
         // SAFETY: the event was just received and is acknowledged once.
@@ -214,10 +245,12 @@ fn info(library: &Library, raw: *mut ibv_context, attr: &ibv_device_attr) -> Dev
         let name = CStr::from_ptr((library.verbs.ibv_get_device_name)(device));
         (name.to_string_lossy().into_owned(), (*device).transport_type, (*raw).num_comp_vectors)
     };
+    let obstacle = |feature: Feature| feature.obstacle(attr.device_cap_flags, attr.vendor_id);
     let firmware = attr.fw_ver.split(|byte| *byte == 0).next().unwrap_or_default();
     DeviceInfo {
         caps: caps(name, transport, library, attr),
-        no_send_with_invalidate: no_send_with_invalidate(attr),
+        no_send_with_invalidate: obstacle(Feature::SendWithInvalidate),
+        no_memory_windows: obstacle(Feature::MemoryWindows),
         vendor_id: attr.vendor_id,
         firmware: String::from_utf8_lossy(firmware).into_owned(),
         ports: attr.phys_port_cnt,
@@ -226,7 +259,7 @@ fn info(library: &Library, raw: *mut ibv_context, attr: &ibv_device_attr) -> Dev
 }
 
 fn caps(name: String, transport: c_int, library: &Library, attr: &ibv_device_attr) -> Caps {
-    let has = |flag| attr.device_cap_flags & flag != 0;
+    let has = |feature: Feature| feature.obstacle(attr.device_cap_flags, attr.vendor_id).is_none();
     let software = name.starts_with("rxe") || name.starts_with("siw");
     Caps {
         iwarp: transport == TRANSPORT_IWARP,
@@ -236,23 +269,13 @@ fn caps(name: String, transport: c_int, library: &Library, attr: &ibv_device_att
         max_initiator_depth: byte(attr.max_qp_init_rd_atom),
         max_responder_resources: byte(attr.max_qp_rd_atom),
         max_region_bytes: attr.max_mr_size,
-        memory_windows: has(DEVICE_MEM_WINDOW_TYPE_2),
-        send_with_invalidate: no_send_with_invalidate(attr).is_none(),
+        memory_windows: has(Feature::MemoryWindows),
+        send_with_invalidate: has(Feature::SendWithInvalidate),
         // Software devices cannot reach a device's memory.
         dma_buf: library.verbs.ibv_reg_dmabuf_mr.is_some() && !software,
         software,
         ..Caps::software(name)
     }
-}
-
-/// Why a device should not be asked for SEND with Invalidate, if it should not.
-fn no_send_with_invalidate(attr: &ibv_device_attr) -> Option<&'static str> {
-    if attr.device_cap_flags & DEVICE_MEM_MGT_EXTENSIONS == 0 {
-        return Some("the device does not offer it");
-    }
-    VENDORS_WITHOUT_SEND_WITH_INVALIDATE
-        .contains(&attr.vendor_id)
-        .then_some("the device offers it, but fails when it is used (a known fault of this vendor)")
 }
 
 fn unsigned(value: c_int) -> u32 {
@@ -278,24 +301,4 @@ pub(crate) fn set_nonblocking(fd: c_int) -> io::Result<()> {
 /// The result of a call that returns 0 or sets `errno`.
 pub(crate) fn check(rc: c_int) -> io::Result<()> {
     if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn attr(device_cap_flags: u32, vendor_id: u32) -> ibv_device_attr {
-        // SAFETY: all-zero is a valid value of this plain C struct.
-        let zeros: ibv_device_attr = unsafe { core::mem::zeroed() };
-        ibv_device_attr { device_cap_flags, vendor_id, ..zeros }
-    }
-
-    #[test]
-    fn send_with_invalidate_needs_the_flag_and_a_vendor_that_means_it() {
-        assert_eq!(no_send_with_invalidate(&attr(DEVICE_MEM_MGT_EXTENSIONS, 0x15b3)), None);
-        let silent = no_send_with_invalidate(&attr(0, 0x15b3)).unwrap();
-        assert!(silent.contains("does not offer"), "{silent}");
-        let broken = no_send_with_invalidate(&attr(DEVICE_MEM_MGT_EXTENSIONS, 0x14e4)).unwrap();
-        assert!(broken.contains("known fault"), "{broken}");
-    }
 }

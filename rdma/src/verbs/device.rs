@@ -12,6 +12,7 @@ use super::context::{Context, DeviceInfo, Events, VerbsError, contexts};
 use super::group::VerbsGroup;
 use super::library::library;
 use super::memory::{VerbsRegion, VerbsWindow};
+use super::quirks::Feature;
 use crate::{Access, AsyncEvent, Caps, Device, GroupConfig, Mem};
 
 /// How to open a device.
@@ -21,24 +22,24 @@ pub struct VerbsOptions {
     pub no_send_with_invalidate: bool,
     /// Never use memory windows, whatever the device says.
     pub no_memory_windows: bool,
+    /// Use what the device says it can do even where it is known not to do it well: for testing the device.
+    pub ignore_quirks: bool,
 }
 
 impl VerbsOptions {
     /// Says what of a device is not used.
     fn log(self, device: &DeviceInfo) {
-        let name = &device.caps.name;
-        if let Some(reason) = device.no_send_with_invalidate {
-            tracing::info!(device = name, reason, "SEND with Invalidate is not used");
-        } else if self.no_send_with_invalidate {
-            tracing::info!(
-                device = name,
-                reason = "switched off",
-                "SEND with Invalidate is not used"
-            );
+        let log = |feature, obstacle: Option<&str>, switched_off: bool| {
+            if let Some(reason) = obstacle.or(switched_off.then_some("switched off")) {
+                tracing::info!(device = device.caps.name, reason, "{feature} not used");
+            }
+        };
+        if self.ignore_quirks {
+            return;
         }
-        if self.no_memory_windows && device.caps.memory_windows {
-            tracing::info!(device = name, reason = "switched off", "memory windows are not used");
-        }
+        let obstacle = device.no_send_with_invalidate;
+        log("SEND with Invalidate is", obstacle, self.no_send_with_invalidate);
+        log("memory windows are", device.no_memory_windows, self.no_memory_windows);
     }
 }
 
@@ -62,6 +63,10 @@ impl VerbsDevice {
     pub fn open(local_ip: IpAddr, options: VerbsOptions) -> Result<Self, VerbsError> {
         let (context, _port) = context_of(local_ip)?;
         let mut caps = context.info.caps.clone();
+        if options.ignore_quirks {
+            caps.send_with_invalidate = Feature::SendWithInvalidate.is_offered(context.cap_flags);
+            caps.memory_windows = Feature::MemoryWindows.is_offered(context.cap_flags);
+        }
         caps.send_with_invalidate &= !options.no_send_with_invalidate;
         caps.memory_windows &= !options.no_memory_windows;
         options.log(&context.info);
@@ -134,7 +139,7 @@ impl Device<super::Verbs> for VerbsDevice {
         if self.0.has_cm.swap(true, Ordering::Relaxed) {
             return Err(io::ErrorKind::AlreadyExists.into());
         }
-        VerbsCm::new(&self.0.context, self.0.local_ip)
+        VerbsCm::new(&self.0.context, &self.0.caps, self.0.local_ip)
     }
 
     fn async_fd(&self) -> Option<BorrowedFd<'_>> {

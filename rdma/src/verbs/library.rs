@@ -155,6 +155,20 @@ macro_rules! functions {
         }
 
         impl $table {
+            /// A table in which every function ends the process: a test replaces those that it means to be called.
+            #[cfg(test)]
+            pub(crate) fn absent() -> Self {
+                Self {
+                    $($name: {
+                        unsafe extern "C" fn absent($(_: $argument),*) $(-> $result)? {
+                            unreachable!(concat!("nobody calls ", stringify!($name)))
+                        }
+                        absent
+                    },)*
+                    $($optional: None,)*
+                }
+            }
+
             fn load(object: &Object) -> Result<Self, LoadError> {
                 Ok(Self {
                     $($name: {
@@ -208,6 +222,7 @@ functions! {
         ibv_destroy_comp_channel @ "IBVERBS_1.0": fn(*mut ibv_comp_channel) -> c_int;
         ibv_create_cq @ "IBVERBS_1.1": fn(*mut ibv_context, c_int, *mut c_void, *mut ibv_comp_channel, c_int) -> *mut ibv_cq;
         ibv_destroy_cq @ "IBVERBS_1.1": fn(*mut ibv_cq) -> c_int;
+        ibv_resize_cq @ "IBVERBS_1.1": fn(*mut ibv_cq, c_int) -> c_int;
         ibv_get_cq_event @ "IBVERBS_1.1": fn(*mut ibv_comp_channel, *mut *mut ibv_cq, *mut *mut c_void) -> c_int;
         ibv_ack_cq_events @ "IBVERBS_1.1": fn(*mut ibv_cq, c_uint);
         ibv_modify_qp @ "IBVERBS_1.1": fn(*mut ibv_qp, *mut ibv_qp_attr, c_int) -> c_int;

@@ -95,15 +95,22 @@ fn length_of(memory: Mem<'_>) -> usize {
 
 /// A refusal for want of lockable memory names the limit and the fix.
 fn explain(error: io::Error, length_bytes: usize) -> io::Error {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Memlock).current;
+    match limit {
+        Some(limit_bytes) => explain_limit(error, length_bytes, limit_bytes),
+        None => error,
+    }
+}
+
+fn explain_limit(error: io::Error, length_bytes: usize, limit_bytes: u64) -> io::Error {
     if !matches!(error.raw_os_error(), Some(libc::ENOMEM | libc::EAGAIN | libc::EPERM)) {
         return error;
     }
-    let limit = rustix::process::getrlimit(rustix::process::Resource::Memlock).current;
-    let limit = limit.map_or("unlimited".to_owned(), |bytes| format!("{} KiB", bytes / 1024));
     let message = format!(
-        "{error}: registering {} KiB of memory needs it locked, and RLIMIT_MEMLOCK is {limit}; \
+        "{error}: registering {} KiB of memory needs it locked, and RLIMIT_MEMLOCK is {} KiB; \
          raise it with `ulimit -l`, LimitMEMLOCK= in the systemd unit, or CAP_IPC_LOCK",
-        length_bytes / 1024
+        length_bytes / 1024,
+        limit_bytes / 1024
     );
     io::Error::new(error.kind(), message)
 }
@@ -167,6 +174,9 @@ impl MemoryWindow<super::Verbs> for VerbsWindow {
     }
 
     fn bind(&mut self, region: &VerbsRegion, addr: u64, length: u64, access: Access) -> Op {
+        // Drivers tell the kernel by the key in here which window is meant: it is that of the bind before this one.
+        // SAFETY: the window lives until we are dropped, and no bind of it is under way.
+        unsafe { (*self.raw).rkey = self.rkey };
         self.rkey = next_key(self.rkey);
         let window = WindowHandle(self.raw as u64);
         Op::Bind(Bind { window, rkey: self.rkey, region: region.handle(), addr, length, access })
@@ -199,7 +209,13 @@ mod tests {
 
     #[test]
     fn a_refusal_for_memory_names_the_limit() {
-        let text = explain(io::Error::from_raw_os_error(libc::ENOMEM), 64 << 20).to_string();
-        assert!(text.contains("65536 KiB") && text.contains("RLIMIT_MEMLOCK"), "{text}");
+        let refused = |code| explain_limit(io::Error::from_raw_os_error(code), 64 << 20, 8 << 20);
+        let text = refused(libc::ENOMEM).to_string();
+        assert!(
+            text.contains("65536 KiB") && text.contains("RLIMIT_MEMLOCK is 8192 KiB"),
+            "{text}"
+        );
+        let text = refused(libc::EINVAL).to_string();
+        assert!(!text.contains("RLIMIT_MEMLOCK"), "{text}");
     }
 }

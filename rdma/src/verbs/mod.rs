@@ -2,14 +2,21 @@
 
 mod abi;
 mod cm;
+mod completion;
 mod context;
 mod device;
+#[cfg(test)]
+mod fake;
 mod group;
 #[cfg(test)]
 mod layout;
 mod library;
 mod memory;
 mod queue_pair;
+mod quirks;
+mod requests;
+#[cfg(test)]
+mod tests;
 
 pub use cm::VerbsCm;
 pub use context::{DeviceInfo, VerbsError, devices};

@@ -11,8 +11,10 @@ use std::sync::Arc;
 
 use super::abi::*;
 use super::cm::Id;
-use super::context::{Context, check};
-use crate::{Op, PushError, QpConfig, RecvWr, SendWr, Sge};
+use super::completion::{CompletionQueue, Room};
+use super::context::{Context, DataPath};
+use super::requests::{MAX_REQUESTS, Queue, Requests, Token};
+use crate::{Caps, Op, PushError, QpConfig, QpKey, RecvWr, SendFlags, SendWr, Sge, WcStatus};
 
 /// Requests that one doorbell hands over. A full batch rings by itself.
 const BATCH: usize = 64;
@@ -20,11 +22,24 @@ const BATCH: usize = 64;
 /// A queue pair of a connection.
 pub struct VerbsQp {
     raw: *mut ibv_qp,
+    /// What the group knows it by, from when it has adopted it.
+    key: QpKey,
     granted: QpConfig,
+    data_path: DataPath,
+    can: Abilities,
     sends: Batch<ibv_send_wr>,
     receives: Batch<ibv_recv_wr>,
     broken: bool,
     id: Arc<Id>,
+    // After the queue pair, which completes to the queue in which this is room.
+    _room: Room,
+}
+
+/// What requests the device takes.
+#[derive(Clone, Copy, Debug)]
+struct Abilities {
+    send_with_invalidate: bool,
+    memory_windows: bool,
 }
 
 // SAFETY: the queue pair is used by whoever owns this value; the pointers inside the batches lead into its own boxes.
@@ -33,36 +48,55 @@ unsafe impl Send for VerbsQp {}
 impl VerbsQp {
     pub(crate) fn create(
         context: &Context,
+        caps: &Caps,
         id: &Arc<Id>,
-        cq: *mut ibv_cq,
-        config: &QpConfig,
+        queue: &Arc<CompletionQueue>,
+        wanted: &QpConfig,
     ) -> io::Result<Self> {
+        let granted = clamp(wanted, caps);
+        if granted != *wanted {
+            tracing::info!(?wanted, ?granted, "the RDMA device grants less than was asked for");
+        }
+        let room = CompletionQueue::reserve(queue, granted.send_wr + granted.recv_wr)?;
         let mut attr = ibv_qp_init_attr {
             qp_context: null_mut(),
-            send_cq: cq,
-            recv_cq: cq,
+            send_cq: queue.raw,
+            recv_cq: queue.raw,
             srq: null_mut(),
             cap: ibv_qp_cap {
-                max_send_wr: config.send_wr,
-                max_recv_wr: config.recv_wr,
-                max_send_sge: config.send_sge,
-                max_recv_sge: config.recv_sge,
-                max_inline_data: config.inline_bytes,
+                max_send_wr: granted.send_wr,
+                max_recv_wr: granted.recv_wr,
+                max_send_sge: granted.send_sge,
+                max_recv_sge: granted.recv_sge,
+                max_inline_data: granted.inline_bytes,
             },
             qp_type: QPT_RC,
             sq_sig_all: 0,
         };
         let raw = id.create_qp(context.pd, &mut attr)?;
-        let granted = QpConfig {
-            send_wr: attr.cap.max_send_wr,
-            recv_wr: attr.cap.max_recv_wr,
-            send_sge: attr.cap.max_send_sge,
-            recv_sge: attr.cap.max_recv_sge,
-            inline_bytes: attr.cap.max_inline_data,
-        };
-        let sends = Batch::new(granted.send_sge);
-        let receives = Batch::new(granted.recv_sge);
-        Ok(Self { raw, granted, sends, receives, broken: false, id: Arc::clone(id) })
+        Ok(Self {
+            raw,
+            key: QpKey(0),
+            granted,
+            data_path: context.data_path,
+            can: Abilities {
+                send_with_invalidate: caps.send_with_invalidate,
+                memory_windows: caps.memory_windows,
+            },
+            sends: Batch::new(Queue::Send, granted.send_wr, granted.send_sge),
+            receives: Batch::new(Queue::Receive, granted.recv_wr, granted.recv_sge),
+            broken: false,
+            id: Arc::clone(id),
+            _room: room,
+        })
+    }
+
+    pub(crate) fn adopted_as(&mut self, key: QpKey) {
+        self.key = key;
+    }
+
+    pub(crate) fn key(&self) -> QpKey {
+        self.key
     }
 
     pub(crate) fn qpn(&self) -> u32 {
@@ -74,9 +108,9 @@ impl VerbsQp {
         self.granted
     }
 
-    /// Whether the connection has come far enough to send on.
+    /// Whether the connection has come far enough to send on, or will never come.
     fn may_send(&self) -> bool {
-        self.id.is_ready() || self.broken
+        self.broken || self.id.is_ready()
     }
 
     /// Whether something waits for a doorbell that could ring now.
@@ -91,15 +125,22 @@ impl VerbsQp {
         wr: &SendWr<'_>,
         lost: &mut impl FnMut(u64),
     ) -> Result<(), PushError> {
+        self.can.check(&wr.op)?;
+        if wr.flags.contains(SendFlags::INLINE)
+            && wr.sges.iter().map(|sge| u64::from(sge.length)).sum::<u64>()
+                > u64::from(self.granted.inline_bytes)
+        {
+            return Err(PushError::InlineTooLong);
+        }
         if self.sends.is_full() {
             if !self.may_send() {
                 return Err(PushError::QueueFull);
             }
             self.flush_sends(lost);
         }
-        let (sges, num_sge) = self.sends.copy_sges(wr.sges)?;
-        self.sends.push(send_wr(wr, sges, num_sge));
-        Ok(())
+        self.sends.push(self.key, wr.wr_id, wr.sges, |wr_id, sg_list, num_sge| {
+            send_wr(wr, wr_id, sg_list, num_sge)
+        })
     }
 
     /// # Safety
@@ -112,13 +153,19 @@ impl VerbsQp {
         if self.receives.is_full() {
             self.flush_receives(lost);
         }
-        let (sg_list, num_sge) = self.receives.copy_sges(wr.sges)?;
-        self.receives.push(ibv_recv_wr { wr_id: wr.wr_id, next: null_mut(), sg_list, num_sge });
-        Ok(())
+        self.receives.push(self.key, wr.wr_id, wr.sges, |wr_id, sg_list, num_sge| ibv_recv_wr {
+            wr_id,
+            next: null_mut(),
+            sg_list,
+            num_sge,
+        })
     }
 
     /// Rings for all that waits; `lost` gets the ids of requests that the device did not take.
     pub(crate) fn flush(&mut self, lost: &mut impl FnMut(u64)) {
+        if self.id.has_ended() && !self.broken {
+            self.fail();
+        }
         self.flush_receives(lost);
         if self.may_send() {
             self.flush_sends(lost);
@@ -126,27 +173,24 @@ impl VerbsQp {
     }
 
     fn flush_sends(&mut self, lost: &mut impl FnMut(u64)) {
-        let raw = self.raw;
-        // SAFETY: an open queue pair has its context, whose operations a loaded driver has filled in.
-        let post = unsafe { (*(*raw).context).ops.post_send };
-        let taken = self.sends.ring(lost, |first, bad| match post {
-            // SAFETY: the list is linked and ends in null; the memory behind it is the pusher's promise.
-            Some(post) => unsafe { post(raw, first, bad) },
-            None => libc::ENOSYS,
-        });
+        let (raw, post) = (self.raw, self.data_path.post_send);
+        // SAFETY: the list is linked and ends in null; the memory behind it is the pusher's promise.
+        let taken = self.sends.ring(lost, |first, bad| unsafe { post(raw, first, bad) });
         self.note(taken);
     }
 
     fn flush_receives(&mut self, lost: &mut impl FnMut(u64)) {
-        let raw = self.raw;
+        if self.receives.is_empty() {
+            return;
+        }
+        let (raw, post) = (self.raw, self.data_path.post_recv);
         // SAFETY: as for sends.
-        let post = unsafe { (*(*raw).context).ops.post_recv };
-        let taken = self.receives.ring(lost, |first, bad| match post {
-            // SAFETY: as for sends.
-            Some(post) => unsafe { post(raw, first, bad) },
-            None => libc::ENOSYS,
-        });
+        let taken = self.receives.ring(lost, |first, bad| unsafe { post(raw, first, bad) });
         self.note(taken);
+        if self.broken {
+            // A receive makes no system call on rxe, which flushes what lies in the queue when it is told of an error.
+            self.to_error();
+        }
     }
 
     /// A refused request breaks the queue pair, so that what follows it can not overtake it.
@@ -159,13 +203,30 @@ impl VerbsQp {
         }
     }
 
+    /// The consumer's identifier of a request that the device reports as done.
+    pub(crate) fn complete(&mut self, token: Token, status: WcStatus) -> Option<u64> {
+        if status != WcStatus::SUCCESS && !self.broken {
+            // The device has broken it already; what was posted since then is flushed too.
+            self.fail();
+        }
+        match token.queue {
+            Queue::Send => self.sends.held.complete(token.position),
+            Queue::Receive => self.receives.held.complete(token.position),
+        }
+    }
+
     pub(crate) fn fail(&mut self) {
         self.broken = true;
+        self.to_error();
+    }
+
+    fn to_error(&self) {
         let mut attr = ibv_qp_attr { qp_state: QPS_ERR, ..ibv_qp_attr::default() };
         let modify = self.id.library().verbs.ibv_modify_qp;
         // SAFETY: the queue pair lives; only the state is looked at.
         let rc = unsafe { modify(self.raw, &raw mut attr, QP_STATE) };
-        if let Err(error) = check(rc) {
+        if rc != 0 {
+            let error = io::Error::from_raw_os_error(rc.abs());
             tracing::debug!(qpn = self.qpn(), "to ERROR: {error}");
         }
     }
@@ -177,11 +238,33 @@ impl Drop for VerbsQp {
     }
 }
 
-fn send_wr(wr: &SendWr<'_>, sg_list: *mut Sge, num_sge: c_int) -> ibv_send_wr {
+impl Abilities {
+    fn check(self, op: &Op) -> Result<(), PushError> {
+        let can = match op {
+            Op::SendWithInvalidate { .. } => self.send_with_invalidate,
+            Op::Bind(_) => self.memory_windows,
+            _ => true,
+        };
+        if can { Ok(()) } else { Err(PushError::Unsupported) }
+    }
+}
+
+/// What of a wish the device can grant.
+fn clamp(wanted: &QpConfig, caps: &Caps) -> QpConfig {
+    let max_wr = caps.max_wr.min(MAX_REQUESTS);
+    QpConfig {
+        send_wr: wanted.send_wr.min(max_wr),
+        recv_wr: wanted.recv_wr.min(max_wr),
+        send_sge: wanted.send_sge.min(caps.max_sge),
+        recv_sge: wanted.recv_sge.min(caps.max_sge),
+        inline_bytes: wanted.inline_bytes,
+    }
+}
+
+fn send_wr(wr: &SendWr<'_>, wr_id: u64, sg_list: *mut Sge, num_sge: c_int) -> ibv_send_wr {
     // SAFETY: all-zero is a valid value of this plain C struct.
     let blank: ibv_send_wr = unsafe { core::mem::zeroed() };
-    let mut raw =
-        ibv_send_wr { wr_id: wr.wr_id, sg_list, num_sge, send_flags: wr.flags.bits(), ..blank };
+    let mut raw = ibv_send_wr { wr_id, sg_list, num_sge, send_flags: wr.flags.bits(), ..blank };
     match wr.op {
         Op::Send => raw.opcode = wr_opcode::SEND,
         Op::SendWithInvalidate { rkey } => {
@@ -219,41 +302,36 @@ fn send_wr(wr: &SendWr<'_>, sg_list: *mut Sge, num_sge: c_int) -> ibv_send_wr {
 
 /// A C work request that links to the next.
 trait Linked: Copy {
-    fn wr_id(&self) -> u64;
     fn link(&mut self, next: *mut Self);
 }
 
 impl Linked for ibv_send_wr {
-    fn wr_id(&self) -> u64 {
-        self.wr_id
-    }
-
     fn link(&mut self, next: *mut Self) {
         self.next = next;
     }
 }
 
 impl Linked for ibv_recv_wr {
-    fn wr_id(&self) -> u64 {
-        self.wr_id
-    }
-
     fn link(&mut self, next: *mut Self) {
         self.next = next;
     }
 }
 
-/// Work requests on their way to one doorbell, with room for their scatter-gather lists.
+/// Work requests on their way to one doorbell, with room for their scatter-gather lists, and all that the device holds.
 struct Batch<W> {
+    queue: Queue,
+    held: Requests,
     requests: Vec<W>,
     sges: Box<[Sge]>,
     sges_per_request: usize,
 }
 
 impl<W: Linked> Batch<W> {
-    fn new(sges_per_request: u32) -> Self {
-        let sges_per_request = usize::try_from(sges_per_request).expect("u32 fits").max(1);
+    fn new(queue: Queue, requests: u32, sges_per_request: u32) -> Self {
+        let sges_per_request = usize::try_from(sges_per_request).expect("u32 fits");
         Self {
+            queue,
+            held: Requests::new(requests),
             requests: Vec::with_capacity(BATCH),
             sges: vec![Sge::default(); BATCH * sges_per_request].into(),
             sges_per_request,
@@ -268,19 +346,27 @@ impl<W: Linked> Batch<W> {
         self.requests.len() == BATCH
     }
 
-    /// Copies a list to the place that belongs to the next request.
-    fn copy_sges(&mut self, sges: &[Sge]) -> Result<(*mut Sge, c_int), PushError> {
+    /// Adds the request that `make` makes of its identifier and its list. The batch must not be full.
+    fn push(
+        &mut self,
+        qp: QpKey,
+        wr_id: u64,
+        sges: &[Sge],
+        make: impl FnOnce(u64, *mut Sge, c_int) -> W,
+    ) -> Result<(), PushError> {
+        debug_assert!(!self.is_full());
         let start = self.requests.len() * self.sges_per_request;
         let room = &mut self.sges[start..start + self.sges_per_request];
         let room = room.get_mut(..sges.len()).ok_or(PushError::TooManySges)?;
+        let num_sge = c_int::try_from(sges.len()).map_err(|_| PushError::TooManySges)?;
+        if self.held.is_full() {
+            return Err(PushError::QueueFull);
+        }
         room.copy_from_slice(sges);
-        let count = c_int::try_from(sges.len()).map_err(|_| PushError::TooManySges)?;
-        Ok((room.as_mut_ptr(), count))
-    }
-
-    fn push(&mut self, request: W) {
-        debug_assert!(!self.is_full());
-        self.requests.push(request);
+        let token = Token { qp, queue: self.queue, position: self.held.next_position() };
+        self.requests.push(make(token.to_wr_id(), room.as_mut_ptr(), num_sge));
+        self.held.push(wr_id);
+        Ok(())
     }
 
     /// Links the requests, posts them, and reports those that were not taken.
@@ -301,18 +387,27 @@ impl<W: Linked> Batch<W> {
         let rc = post(first, &raw mut bad);
         let result = if rc == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(rc.abs())) };
         if result.is_err() {
-            let taken = self.index_of(bad);
-            self.requests[taken..].iter().for_each(|request| lost(request.wr_id()));
+            self.take_back(self.requests.len() - self.index_of(bad), lost);
         }
         self.requests.clear();
         result
     }
 
-    /// Where in the batch a pointer leads; the driver says by it which request it refused.
+    /// Takes the latest requests back, which the device did not take, and reports them in their order.
+    fn take_back(&mut self, count: usize, lost: &mut impl FnMut(u64)) {
+        let mut refused = [0; BATCH];
+        let refused = &mut refused[..count];
+        for slot in refused.iter_mut().rev() {
+            *slot = self.held.pop().expect("what is in the batch is held");
+        }
+        refused.iter().copied().for_each(lost);
+    }
+
+    /// Where in the batch a pointer leads; the driver says by it which request it refused. A driver that does not say
+    /// has refused none of them in particular: then none of them counts as refused, for the device may hold them.
     fn index_of(&self, request: *mut W) -> usize {
         let offset = (request as usize).wrapping_sub(self.requests.as_ptr() as usize);
-        let index = offset / size_of::<W>();
-        if index < self.requests.len() { index } else { 0 }
+        (offset / size_of::<W>()).min(self.requests.len())
     }
 }
 
@@ -320,22 +415,33 @@ impl<W: Linked> Batch<W> {
 mod tests {
     use super::*;
 
+    const QP: QpKey = QpKey(5 << 32 | 3);
+
+    fn push(batch: &mut Batch<ibv_recv_wr>, wr_id: u64, sges: &[Sge]) -> Result<(), PushError> {
+        batch.push(QP, wr_id, sges, |wr_id, sg_list, num_sge| ibv_recv_wr {
+            wr_id,
+            next: null_mut(),
+            sg_list,
+            num_sge,
+        })
+    }
+
     fn batch_of(ids: &[u64]) -> Batch<ibv_recv_wr> {
-        let mut batch = Batch::new(2);
+        let mut batch = Batch::new(Queue::Receive, 8, 2);
         for &wr_id in ids {
-            let sges = [Sge { addr: wr_id, length: 1, lkey: 7 }];
-            let (sg_list, num_sge) = batch.copy_sges(&sges).expect("fits");
-            batch.push(ibv_recv_wr { wr_id, next: null_mut(), sg_list, num_sge });
+            push(&mut batch, wr_id, &[Sge { addr: wr_id, length: 1, lkey: 7 }])
+                .expect("there is room");
         }
         batch
     }
 
-    fn collect(mut request: *mut ibv_recv_wr) -> Vec<(u64, u64)> {
+    /// The tokens of a posted list, and the addresses of the first pieces.
+    fn collect(mut request: *mut ibv_recv_wr) -> Vec<(Token, u64)> {
         let mut seen = Vec::new();
         while !request.is_null() {
             // SAFETY: the batch links its own requests and ends in null.
             unsafe {
-                seen.push(((*request).wr_id, (*(*request).sg_list).addr));
+                seen.push((Token::from_wr_id((*request).wr_id), (*(*request).sg_list).addr));
                 request = (*request).next;
             }
         }
@@ -351,7 +457,11 @@ mod tests {
             0
         });
         assert!(posted.is_ok() && batch.is_empty());
-        assert_eq!(seen, [(1, 1), (2, 2), (3, 3)]);
+        assert_eq!(seen.iter().map(|(_, addr)| *addr).collect::<Vec<_>>(), [1, 2, 3]);
+        for (wr_id, (token, _)) in (1..).zip(seen) {
+            assert_eq!((token.qp, token.queue), (QP, Queue::Receive));
+            assert_eq!(batch.held.complete(token.position), Some(wr_id));
+        }
     }
 
     #[test]
@@ -365,11 +475,53 @@ mod tests {
         });
         assert_eq!(posted.expect_err("refused").raw_os_error(), Some(libc::ENOMEM));
         assert_eq!(lost, [2, 3]);
+        assert_eq!(batch.held.complete(0), Some(1));
+        assert_eq!(batch.held.complete(1), None);
+    }
+
+    #[test]
+    fn a_doorbell_that_fails_leaves_the_device_what_it_has() {
+        let mut batch = batch_of(&[1, 2]);
+        let posted = batch.ring(&mut |_| unreachable!("the device reports them"), |_, _| libc::EIO);
+        assert!(posted.is_err() && batch.is_empty());
+        assert_eq!(batch.held.complete(1), Some(2));
+    }
+
+    #[test]
+    fn a_queue_has_the_room_that_was_granted() {
+        let mut batch = batch_of(&[1, 2, 3, 4, 5, 6, 7, 8]);
+        assert_eq!(push(&mut batch, 9, &[]), Err(PushError::QueueFull));
+        batch.ring(&mut |_| unreachable!(), |_, _| 0).expect("posted");
+        assert_eq!(push(&mut batch, 9, &[]), Err(PushError::QueueFull));
+        assert_eq!(batch.held.complete(1), Some(2), "and the first, unsignaled, with it");
+        assert_eq!([9, 10, 11].map(|id| push(&mut batch, id, &[]).is_ok()), [true, true, false]);
     }
 
     #[test]
     fn a_list_that_is_too_long_is_refused() {
-        let mut batch = Batch::<ibv_recv_wr>::new(2);
-        assert_eq!(batch.copy_sges(&[Sge::default(); 3]), Err(PushError::TooManySges));
+        let mut batch = batch_of(&[]);
+        assert_eq!(push(&mut batch, 1, &[Sge::default(); 3]), Err(PushError::TooManySges));
+        assert!(batch.is_empty());
+    }
+
+    #[test]
+    fn wishes_are_clamped_to_the_device() {
+        let caps = Caps { max_wr: 100, max_sge: 4, ..Caps::software("small") };
+        let wanted =
+            QpConfig { send_wr: 101, recv_wr: 99, send_sge: 5, recv_sge: 3, inline_bytes: 64 };
+        let granted = clamp(&wanted, &caps);
+        assert_eq!(granted, QpConfig { send_wr: 100, send_sge: 4, ..wanted });
+        let huge = Caps { max_wr: u32::MAX, ..caps };
+        assert_eq!(clamp(&QpConfig { send_wr: u32::MAX, ..wanted }, &huge).send_wr, MAX_REQUESTS);
+    }
+
+    #[test]
+    fn what_the_device_cannot_do_is_refused() {
+        let can = Abilities { send_with_invalidate: false, memory_windows: false };
+        let refused = Err(PushError::Unsupported);
+        assert_eq!(can.check(&Op::SendWithInvalidate { rkey: 1 }), refused);
+        assert_eq!(can.check(&Op::Send), Ok(()));
+        let can = Abilities { send_with_invalidate: true, memory_windows: false };
+        assert_eq!(can.check(&Op::SendWithInvalidate { rkey: 1 }), Ok(()));
     }
 }

@@ -10,7 +10,11 @@ use rdma::verbs::{Verbs, VerbsDevice, VerbsOptions};
 use rdma::{Provider, Time};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use crate::differences::{self, Differences};
 use crate::world::{Bench, Host};
+
+/// The vendor that rxe says it is from.
+const RXE: u32 = 0xff_ffff;
 
 /// Real sockets on loopback addresses, and the real clock.
 pub struct SoftBench {
@@ -150,7 +154,8 @@ impl Bench for VerbsBench {
     type Provider = Verbs;
 
     fn device(&mut self, _groups: usize) -> VerbsDevice {
-        VerbsDevice::open(self.address, VerbsOptions::default()).expect("open an RDMA device")
+        let options = VerbsOptions { ignore_quirks: true, ..VerbsOptions::default() };
+        VerbsDevice::open(self.address, options).expect("open an RDMA device")
     }
 
     fn now(&self) -> Time {
@@ -169,6 +174,15 @@ impl Bench for VerbsBench {
         match self.address {
             IpAddr::V4(v4) => IpAddr::V4(Ipv4Addr::from(u32::from(v4) ^ 0x80)),
             IpAddr::V6(v6) => IpAddr::V6((u128::from(v6) ^ 0x80).into()),
+        }
+    }
+
+    fn differences(&self) -> &'static Differences {
+        let serving = rdma::verbs::device_for(self.address).expect("an RDMA device");
+        if serving.device.vendor_id == RXE {
+            &differences::VERBS_ON_RXE
+        } else {
+            &differences::VERBS
         }
     }
 }

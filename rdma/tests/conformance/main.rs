@@ -6,6 +6,7 @@ mod benches;
 mod buffer;
 mod chaos;
 mod connections;
+mod differences;
 mod errors;
 mod faults;
 mod sockets;

@@ -12,6 +12,7 @@ use rdma::{
 };
 
 use crate::buffer::Buffer;
+use crate::differences::{self, Differences, Fault};
 
 /// What makes devices of one provider and lets time pass.
 pub trait Bench {
@@ -23,6 +24,9 @@ pub trait Bench {
     fn wait(&mut self, hosts: &[&Host<Self::Provider>], deadline: Option<Time>);
     /// An address at which there is nobody.
     fn nobody(&mut self) -> IpAddr;
+    fn differences(&self) -> &'static Differences {
+        &differences::ENGINE
+    }
 }
 
 /// How long anything may take before a test gives up.
@@ -141,6 +145,24 @@ impl<B: Bench> World<B> {
         Buffer::new(&self.hosts[host].device, length, crate::buffer::everything())
     }
 
+    /// A window of a host, if its device has any.
+    pub fn window(&self, host: usize) -> Option<<B::Provider as Provider>::Window> {
+        let device = &self.hosts[host].device;
+        match device.window() {
+            Ok(window) => Some(window),
+            Err(error) => {
+                assert_eq!(error.kind(), std::io::ErrorKind::Unsupported, "{error}");
+                assert!(!device.caps().memory_windows);
+                None
+            }
+        }
+    }
+
+    /// Whether the device is known to do this wrong.
+    pub fn has(&self, fault: Fault) -> bool {
+        self.bench.differences().faults.contains(&fault)
+    }
+
     pub fn now(&self) -> Time {
         self.bench.now()
     }
@@ -200,12 +222,16 @@ impl<B: Bench> World<B> {
 
     /// The next event of a host.
     pub fn event(&mut self, host: usize) -> CmEvent {
-        self.until("an event", |world| world.hosts[host].events.pop_front())
+        self.until(&format!("an event of host {host}"), |world| {
+            world.hosts[host].events.pop_front()
+        })
     }
 
     /// The next completion of a host.
     pub fn completion(&mut self, host: usize) -> Wc {
-        self.until("a completion", |world| world.hosts[host].wcs.pop_front())
+        self.until(&format!("a completion of host {host}"), |world| {
+            world.hosts[host].wcs.pop_front()
+        })
     }
 
     /// The next completion of a host, which is that of this request, with this result.
@@ -230,15 +256,19 @@ impl<B: Bench> World<B> {
         config: &QpConfig,
         params: &ConnParams,
     ) -> End {
-        let now = self.now();
-        let timeout = Duration::from_secs(1);
-        let conn = self.hosts[host].cm.resolve(now, to, timeout, options).expect("resolve");
+        let conn = self.resolve(host, to, options);
         let event = self.event(host);
         assert!(matches!(event, CmEvent::Resolved { conn: resolved } if resolved == conn));
         let end = self.make_qp(host, conn, config);
         let now = self.now();
         self.hosts[host].cm.connect(now, conn, params).expect("connect");
         end
+    }
+
+    pub fn resolve(&mut self, host: usize, to: SocketAddr, options: &ConnOptions) -> ConnId {
+        let now = self.now();
+        let timeout = Duration::from_secs(1);
+        self.hosts[host].cm.resolve(now, to, timeout, options).expect("resolve")
     }
 
     pub fn make_qp(&mut self, host: usize, conn: ConnId, config: &QpConfig) -> End {

@@ -1,5 +1,6 @@
 //! The kernel lab: the Linux kernel's own peers, in QEMU.
 
+mod conformance;
 mod guest;
 mod qemu;
 mod report;
@@ -81,6 +82,9 @@ fn run_on(suite: &str, options: &Options) -> Result<bool> {
     let guest = Guest::build(suite)?;
     let job = prepare_job(suite)?;
     let runs = select(&job, suite, options)?;
+    if runs.iter().any(|run| run.scenario == conformance::NAME) {
+        fs::copy(conformance::build()?, job.join("bin").join(conformance::NAME))?;
+    }
     let list: String = runs
         .iter()
         .map(|run| format!("{} {} {}\n", run.scenario, run.provider, run.limit_seconds))

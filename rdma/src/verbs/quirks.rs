@@ -1,0 +1,81 @@
+//! What a device offers that we may do without, and what of it is known not to work.
+
+use super::abi::*;
+
+/// Something that not every device offers, and that not every device that offers it does well.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Feature {
+    SendWithInvalidate,
+    MemoryWindows,
+}
+
+struct Quirk {
+    vendor_id: u32,
+    feature: Feature,
+    reason: &'static str,
+}
+
+const QUIRKS: [Quirk; 2] = [
+    Quirk {
+        // Broadcom's bnxt_re takes the request and then fails the queue pair (SPDK issue 3926).
+        vendor_id: 0x14e4,
+        feature: Feature::SendWithInvalidate,
+        reason: "the device offers it, but fails when it is used (a known fault of this vendor)",
+    },
+    Quirk {
+        // Linux's rxe: seen on 6.12; the conformance suite asserts it.
+        vendor_id: 0xff_ffff,
+        feature: Feature::MemoryWindows,
+        reason: "the device offers them, but a peer reaches the whole region through one (a known fault of rxe)",
+    },
+];
+
+impl Feature {
+    /// Whether the device says that it has it.
+    pub(crate) fn is_offered(self, device_cap_flags: u32) -> bool {
+        let flags = match self {
+            Self::SendWithInvalidate => DEVICE_MEM_MGT_EXTENSIONS,
+            Self::MemoryWindows => DEVICE_MEM_WINDOW_TYPE_2,
+        };
+        device_cap_flags & flags != 0
+    }
+
+    /// Why it should not be used, if it should not.
+    pub(crate) fn obstacle(self, device_cap_flags: u32, vendor_id: u32) -> Option<&'static str> {
+        if !self.is_offered(device_cap_flags) {
+            return Some("the device does not offer it");
+        }
+        let mut quirks = QUIRKS.iter();
+        let quirk = quirks.find(|quirk| quirk.vendor_id == vendor_id && quirk.feature == self);
+        quirk.map(|quirk| quirk.reason)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const EVERYTHING: u32 = DEVICE_MEM_MGT_EXTENSIONS | DEVICE_MEM_WINDOW_TYPE_2;
+
+    #[test]
+    fn a_feature_needs_its_flag() {
+        for feature in [Feature::SendWithInvalidate, Feature::MemoryWindows] {
+            assert_eq!(feature.obstacle(EVERYTHING, 0x15b3), None);
+            let silent = feature.obstacle(0, 0x15b3).expect("not offered");
+            assert!(silent.contains("does not offer"), "{silent}");
+        }
+        assert!(!Feature::MemoryWindows.is_offered(DEVICE_MEM_MGT_EXTENSIONS));
+    }
+
+    #[test]
+    fn a_quirk_takes_what_is_broken_and_nothing_else() {
+        for (vendor_id, broken, whole) in [
+            (0x14e4, Feature::SendWithInvalidate, Feature::MemoryWindows),
+            (0xff_ffff, Feature::MemoryWindows, Feature::SendWithInvalidate),
+        ] {
+            let reason = broken.obstacle(EVERYTHING, vendor_id).expect("a quirk");
+            assert!(reason.contains("known fault"), "{reason}");
+            assert_eq!(whole.obstacle(EVERYTHING, vendor_id), None);
+        }
+    }
+}

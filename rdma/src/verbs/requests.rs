@@ -1,0 +1,174 @@
+//! The requests that a device holds, and the identifiers that it knows them by.
+
+use crate::QpKey;
+
+/// The most requests that one queue of ours holds: an identifier has room for that many positions.
+pub(crate) const MAX_REQUESTS: u32 = 1 << 15;
+
+/// The most queue pairs that one group holds: an identifier has room for that many indexes.
+pub(crate) const MAX_QUEUE_PAIRS: u32 = 1 << 15;
+
+/// Which of a queue pair's queues.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Queue {
+    Send,
+    Receive,
+}
+
+/// A request's identifier as the device sees it. It is ours, not the consumer's, because of a request that failed the
+/// device says little else: by it we find the queue pair (or that it was released), the queue and the place in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Token {
+    pub(crate) qp: QpKey,
+    pub(crate) queue: Queue,
+    pub(crate) position: u16,
+}
+
+impl Token {
+    const RECEIVE: u64 = 1 << 16;
+
+    /// Packs it: generation 32 bits, index 15, queue 1, position 16.
+    pub(crate) fn to_wr_id(self) -> u64 {
+        let generation = self.qp.0 >> 32 << 32;
+        let index = self.qp.0 & u64::from(MAX_QUEUE_PAIRS - 1);
+        let queue = if self.queue == Queue::Receive { Self::RECEIVE } else { 0 };
+        generation | index << 17 | queue | u64::from(self.position)
+    }
+
+    /// The reverse.
+    pub(crate) fn from_wr_id(wr_id: u64) -> Self {
+        let index = wr_id as u32 >> 17;
+        Self {
+            qp: QpKey(wr_id >> 32 << 32 | u64::from(index)),
+            queue: if wr_id & Self::RECEIVE == 0 { Queue::Send } else { Queue::Receive },
+            position: wr_id as u16,
+        }
+    }
+}
+
+/// The consumer's identifiers of the requests in one queue, from when they are pushed until they are done.
+///
+/// A queue works in order, so a completion says that everything before it is done as well: that is how room becomes
+/// free of requests whose success nobody asked to be told.
+#[derive(Debug)]
+pub(crate) struct Requests {
+    wr_ids: Box<[u64]>,
+    limit: u16,
+    /// Ever pushed and ever done, modulo 2^16.
+    pushed: u16,
+    done: u16,
+}
+
+impl Requests {
+    pub(crate) fn new(limit: u32) -> Self {
+        let limit = limit.min(MAX_REQUESTS);
+        let room = usize::try_from(limit.next_power_of_two()).expect("2^15 fits");
+        let limit = u16::try_from(limit).expect("2^15 fits");
+        Self { wr_ids: vec![0; room].into(), limit, pushed: 0, done: 0 }
+    }
+
+    fn held(&self) -> u16 {
+        self.pushed.wrapping_sub(self.done)
+    }
+
+    pub(crate) fn is_full(&self) -> bool {
+        self.held() == self.limit
+    }
+
+    fn slot(&self, position: u16) -> usize {
+        usize::from(position) & (self.wr_ids.len() - 1)
+    }
+
+    /// The place that the next request will have.
+    pub(crate) fn next_position(&self) -> u16 {
+        self.pushed
+    }
+
+    pub(crate) fn push(&mut self, wr_id: u64) {
+        debug_assert!(!self.is_full());
+        let slot = self.slot(self.pushed);
+        self.wr_ids[slot] = wr_id;
+        self.pushed = self.pushed.wrapping_add(1);
+    }
+
+    /// Takes the latest request back.
+    pub(crate) fn pop(&mut self) -> Option<u64> {
+        if self.held() == 0 {
+            return None;
+        }
+        self.pushed = self.pushed.wrapping_sub(1);
+        Some(self.wr_ids[self.slot(self.pushed)])
+    }
+
+    /// The consumer's identifier of the request at a position, which is done, as are those before it.
+    pub(crate) fn complete(&mut self, position: u16) -> Option<u64> {
+        let ahead = position.wrapping_sub(self.done);
+        if ahead >= self.held() {
+            return None;
+        }
+        self.done = position.wrapping_add(1);
+        Some(self.wr_ids[self.slot(position)])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn a_token_survives_the_device(generation: u32, index in 0_u64..1 << 15, receive: bool, position: u16) {
+            let qp = QpKey(u64::from(generation) << 32 | index);
+            let queue = if receive { Queue::Receive } else { Queue::Send };
+            let token = Token { qp, queue, position };
+            prop_assert_eq!(Token::from_wr_id(token.to_wr_id()), token);
+        }
+
+        /// Against a plain list: whatever is pushed and completed, in order, with gaps.
+        #[test]
+        fn requests_are_what_a_list_would_be(
+            limit in 1_u32..40,
+            start: u16,
+            steps in prop::collection::vec((1_u16..60, 0_u16..60), 100),
+        ) {
+            let mut requests = Requests { pushed: start, done: start, ..Requests::new(limit) };
+            let mut list = std::collections::VecDeque::new();
+            let mut next = 0;
+            for (pushes, ahead) in steps {
+                for _ in 0..pushes {
+                    prop_assert_eq!(requests.is_full(), list.len() == limit as usize);
+                    if requests.is_full() {
+                        break;
+                    }
+                    list.push_back((requests.next_position(), next));
+                    requests.push(next);
+                    next += 1;
+                }
+                let ahead = usize::from(ahead) % list.len();
+                let (position, wr_id) = list[ahead];
+                list.drain(..=ahead);
+                prop_assert_eq!(requests.complete(position), Some(wr_id));
+                prop_assert_eq!(requests.complete(position), None);
+            }
+        }
+    }
+
+    #[test]
+    fn what_was_taken_back_is_not_there() {
+        let mut requests = Requests::new(3);
+        requests.push(7);
+        let position = requests.next_position();
+        requests.push(8);
+        assert_eq!(requests.pop(), Some(8));
+        assert_eq!(requests.complete(position), None);
+        assert_eq!(requests.complete(0), Some(7));
+        assert_eq!(requests.pop(), None);
+    }
+
+    #[test]
+    fn a_queue_without_room_is_full() {
+        assert!(Requests::new(0).is_full());
+    }
+}

@@ -1,0 +1,212 @@
+//! Groups and their queue pairs, on a device that does what it is told.
+#![expect(unsafe_code, reason = "work requests name memory by address")]
+
+use std::sync::Arc;
+
+use super::VerbsGroup;
+use super::cm::Id;
+use super::context::Context;
+use super::fake::{Device, complete, context, device, id};
+use super::queue_pair::VerbsQp;
+use crate::{
+    Group, GroupConfig, Op, PushError, QpConfig, QpKey, RecvWr, SendFlags, SendWr, Time, Wc,
+    WcStatus,
+};
+
+const SMALL: QpConfig =
+    QpConfig { send_wr: 4, recv_wr: 4, send_sge: 1, recv_sge: 1, inline_bytes: 0 };
+
+/// The group of a test, on a device that knows nothing of the tests before it.
+fn group(context: &Arc<Context>, completions: u32) -> VerbsGroup {
+    device(|device| *device = Device::default());
+    let config = GroupConfig { completions, queue_pairs: 1, completion_vector: 0 };
+    VerbsGroup::new(context, &config).expect("a group")
+}
+
+fn queue_pair(context: &Context, group: &VerbsGroup, id: &Arc<Id>) -> std::io::Result<VerbsQp> {
+    VerbsQp::create(context, &context.info.caps, id, &group.handle().0, &SMALL)
+}
+
+/// A group with a queue pair that is connected.
+fn connected() -> (VerbsGroup, QpKey, Arc<Id>) {
+    let context = context(64);
+    let mut group = group(&context, 64);
+    let id = id(&context);
+    id.note_ready();
+    let qp = queue_pair(&context, &group, &id).expect("a queue pair");
+    let key = group.adopt(qp);
+    (group, key, id)
+}
+
+fn send(group: &mut VerbsGroup, qp: QpKey, wr_id: u64, flags: SendFlags) -> Result<(), PushError> {
+    let wr = SendWr { wr_id, op: Op::Send, flags, sges: &[] };
+    // SAFETY: the request names no memory.
+    unsafe { group.push_send(qp, &wr) }
+}
+
+fn receive(group: &mut VerbsGroup, qp: QpKey, wr_id: u64) -> Result<(), PushError> {
+    // SAFETY: as above.
+    unsafe { group.push_recv(qp, &RecvWr { wr_id, sges: &[] }) }
+}
+
+fn poll(group: &mut VerbsGroup) -> Vec<(u64, WcStatus)> {
+    let mut wcs = [Wc::default(); 16];
+    let count = group.poll(Time::ZERO, &mut wcs);
+    wcs[..count].iter().map(|wc| (wc.wr_id, wc.status)).collect()
+}
+
+#[test]
+fn one_doorbell_hands_over_all_and_completions_carry_the_consumers_identifiers() {
+    let (mut group, qp, _id) = connected();
+    for wr_id in [100, 101] {
+        send(&mut group, qp, wr_id, SendFlags::SIGNALED).expect("there is room");
+    }
+    receive(&mut group, qp, 200).expect("there is room");
+    group.flush(Time::ZERO);
+    let (sends, receives) = device(|device| {
+        assert_eq!(device.doorbells, 1);
+        (device.sends.clone(), device.receives.clone())
+    });
+    for wr_id in [sends[0], receives[0], sends[1]] {
+        complete(wr_id, WcStatus::SUCCESS);
+    }
+    let success = WcStatus::SUCCESS;
+    assert_eq!(poll(&mut group), [(100, success), (200, success), (101, success)]);
+}
+
+#[test]
+fn a_signaled_success_frees_the_room_of_those_before_it() {
+    let (mut group, qp, _id) = connected();
+    for wr_id in 0..4 {
+        let flags = if wr_id == 2 { SendFlags::SIGNALED } else { SendFlags::NONE };
+        send(&mut group, qp, wr_id, flags).expect("there is room");
+    }
+    group.flush(Time::ZERO);
+    assert_eq!(send(&mut group, qp, 9, SendFlags::NONE), Err(PushError::QueueFull));
+    complete(device(|device| device.sends[2]), WcStatus::SUCCESS);
+    assert_eq!(poll(&mut group), [(2, WcStatus::SUCCESS)]);
+    let taken = (0..4).filter(|_| send(&mut group, qp, 9, SendFlags::NONE).is_ok()).count();
+    assert_eq!(taken, 3);
+}
+
+#[test]
+fn what_the_device_refuses_is_flushed_and_breaks_the_queue_pair() {
+    let (mut group, qp, _id) = connected();
+    device(|device| device.refuses_after = Some(1));
+    assert_eq!([group.arm(), group.arm()], [true, false]);
+    for wr_id in 0..3 {
+        send(&mut group, qp, wr_id, SendFlags::SIGNALED).expect("there is room");
+    }
+    group.flush(Time::ZERO);
+    assert_eq!(device(|device| device.errors), 1);
+    assert!(group.arm(), "no event tells of what the device did not take");
+    complete(device(|device| device.sends[0]), WcStatus::FLUSHED);
+    let flushed = WcStatus::FLUSHED;
+    assert_eq!(poll(&mut group), [(0, flushed), (1, flushed), (2, flushed)]);
+}
+
+/// rxe looks at what lies in its receive queue only when it is told of an error.
+#[test]
+fn after_a_failure_the_device_is_told_of_each_receive() {
+    let (mut group, qp, _id) = connected();
+    receive(&mut group, qp, 1).expect("there is room");
+    group.flush(Time::ZERO);
+    complete(device(|device| device.receives[0]), WcStatus::FLUSHED);
+    assert_eq!(poll(&mut group), [(1, WcStatus::FLUSHED)]);
+    assert_eq!(device(|device| device.errors), 1, "what was posted meanwhile is flushed");
+    receive(&mut group, qp, 2).expect("there is room");
+    group.flush(Time::ZERO);
+    assert_eq!(device(|device| device.errors), 2);
+}
+
+#[test]
+fn nothing_of_a_released_queue_pair_is_reported_to_its_successor() {
+    let (mut group, old, id) = connected();
+    send(&mut group, old, 1, SendFlags::SIGNALED).expect("there is room");
+    group.flush(Time::ZERO);
+    group.release(old);
+    let context = context(64);
+    let qp = queue_pair(&context, &group, &id).expect("a queue pair");
+    let new = group.adopt(qp);
+    assert_eq!(new.0 as u32, old.0 as u32, "it takes the place of the old one");
+    send(&mut group, new, 2, SendFlags::SIGNALED).expect("there is room");
+    group.flush(Time::ZERO);
+    let [stale, fresh] = device(|device| [device.sends[0], device.sends[1]]);
+    complete(stale, WcStatus::FLUSHED);
+    complete(fresh, WcStatus::SUCCESS);
+    assert_eq!(poll(&mut group), [(2, WcStatus::SUCCESS)]);
+    assert_eq!(device(|device| device.errors), 0);
+}
+
+#[test]
+fn sends_wait_for_their_connection_and_the_group_looks_for_it() {
+    let (mut group, _, _) = connected();
+    let context = context(64);
+    let id = id(&context);
+    let qp = queue_pair(&context, &group, &id).expect("a queue pair");
+    let qp = group.adopt(qp);
+    send(&mut group, qp, 1, SendFlags::SIGNALED).expect("there is room");
+    assert!(poll(&mut group).is_empty());
+    assert_eq!(device(|device| device.doorbells), 0);
+    assert!(group.deadline().is_some(), "nobody rings when the connection is made");
+    id.note_ready();
+    assert!(poll(&mut group).is_empty());
+    assert_eq!(device(|device| device.doorbells), 1);
+    assert_eq!(group.deadline(), None);
+}
+
+#[test]
+fn a_connection_that_never_comes_flushes_what_waits_for_it() {
+    let (mut group, _, _) = connected();
+    let context = context(64);
+    let id = id(&context);
+    let qp = queue_pair(&context, &group, &id).expect("a queue pair");
+    let qp = group.adopt(qp);
+    send(&mut group, qp, 1, SendFlags::SIGNALED).expect("there is room");
+    id.note_end();
+    assert!(poll(&mut group).is_empty());
+    assert_eq!(
+        device(|device| (device.errors, device.sends.len())),
+        (1, 1),
+        "the device flushes it"
+    );
+    group.release(qp);
+    assert_eq!(group.deadline(), None);
+}
+
+#[test]
+fn a_completion_queue_has_room_for_all_its_queue_pairs_or_there_are_no_more() {
+    let context = context(20);
+    let group = group(&context, 8);
+    let ids = [id(&context), id(&context), id(&context)];
+    let first = queue_pair(&context, &group, &ids[0]).expect("8 entries are there");
+    assert!(device(|device| device.log.is_empty()));
+    let _second = queue_pair(&context, &group, &ids[1]).expect("it grows");
+    assert_eq!(device(|device| device.log.pop()), Some("completion queue resized"));
+    let third = queue_pair(&context, &group, &ids[2]).err().expect("20 entries are the most");
+    let text = third.to_string();
+    assert!(
+        text.contains("fake0") && text.contains("20 is the most") && text.contains("24"),
+        "{text}"
+    );
+    drop(first);
+    let third = queue_pair(&context, &group, &ids[2]);
+    assert!(third.is_ok(), "the room of one that is gone is free");
+}
+
+#[test]
+fn a_completion_queue_goes_last() {
+    let context = context(64);
+    let group = group(&context, 64);
+    let id = id(&context);
+    let qp = queue_pair(&context, &group, &id).expect("a queue pair");
+    drop((group, id));
+    assert!(
+        device(|device| device.log.is_empty()),
+        "a queue pair on its way still completes to it"
+    );
+    drop(qp);
+    let log = device(|device| core::mem::take(&mut device.log));
+    let order = ["queue pair destroyed", "identifier destroyed", "completion queue destroyed"];
+    assert_eq!(log, order);
+}

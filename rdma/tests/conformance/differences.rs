@@ -1,0 +1,62 @@
+//! Where providers may differ from each other, and what a device is known to do wrong.
+
+use rdma::ConnectFailure;
+
+/// What a case may not take for granted of every provider.
+pub struct Differences {
+    /// How a connection fails to come about where nobody is.
+    pub nobody_is_there: &'static [ConnectFailure],
+    /// Whether the group sees packets, and counts those that say receiver-not-ready.
+    pub counts_packets: bool,
+    /// Whether a host that goes away says goodbye to its peers all the same: the kernel does it for a process.
+    pub says_goodbye: bool,
+    /// What the device does otherwise than the specification has it.
+    pub faults: &'static [Fault],
+}
+
+/// A provider that sees its packets.
+pub const ENGINE: Differences = Differences {
+    nobody_is_there: &[ConnectFailure::Refused],
+    counts_packets: true,
+    says_goodbye: false,
+    faults: &[],
+};
+
+/// Verbs on a device that does all as it should.
+pub const VERBS: Differences = Differences {
+    nobody_is_there: &[ConnectFailure::Address, ConnectFailure::Unreachable],
+    counts_packets: false,
+    says_goodbye: true,
+    faults: &[],
+};
+
+/// Verbs on Linux's software device.
+pub const VERBS_ON_RXE: Differences = Differences { faults: &KNOWN_OF_RXE, ..VERBS };
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    LocalFailureIsFlushed,
+    LongMessageIsMalformed,
+    RefusedInvalidateSucceeds,
+    InvalidateIsNotReported,
+    WindowIsItsRegion,
+}
+
+/// What rxe does, seen on Linux 6.12, with the reason in its source. A case asserts it, so that we hear when it changes.
+const KNOWN_OF_RXE: [Fault; 5] = [
+    // A request that cannot be sent puts the queue pair to ERROR before it is completed, and everything that has not
+    // been completed by then is flushed: nobody learns which request was wrong or why (rxe_requester, flush_send_wqe).
+    Fault::LocalFailureIsFlushed,
+    // A message that is longer than its receive is taken for a receive that makes no sense, because copying stops at
+    // the length that is left before it stops at the end of the list (copy_data, send_data_in).
+    Fault::LongMessageIsMalformed,
+    // The receiver refuses to invalidate what is no window, and its queue pair goes to ERROR, but the sender gets an
+    // ordinary acknowledgement (rxe_responder, ERR_INVALIDATE_RKEY).
+    Fault::RefusedInvalidateSucceeds,
+    // The receiver's completion has its flag "with invalidate" in the bit that the kernel has for it, and user space
+    // has for another (do_complete of the responder).
+    Fault::InvalidateIsNotReported,
+    // An access through a window is checked against the bounds of the region only (check_rkey). The provider does not
+    // use windows on rxe for that; the suite makes it.
+    Fault::WindowIsItsRegion,
+];

@@ -1,0 +1,53 @@
+//! The conformance suite of the providers, as a program that a guest can run.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+
+use crate::root;
+
+/// The scenario that runs it, and the name of the test in `rdma`.
+pub(super) const NAME: &str = "conformance";
+
+/// Builds it, and says where it is.
+pub(super) fn build() -> Result<PathBuf> {
+    eprintln!("+ cargo test --no-run -p rdma --test {NAME}");
+    let output = Command::new("cargo")
+        .args(["test", "--no-run", "-p", "rdma", "--test", NAME])
+        .arg("--message-format=json-render-diagnostics")
+        .current_dir(root())
+        .stderr(Stdio::inherit())
+        .output()
+        .context("cannot start cargo")?;
+    ensure!(output.status.success(), "the suite could not be built: {}", output.status);
+    let messages = String::from_utf8(output.stdout).context("what cargo says is not text")?;
+    executable(&messages).context("cargo did not say where the suite is")
+}
+
+/// The program that cargo's messages, one line of JSON each, say it has built.
+fn executable(messages: &str) -> Option<PathBuf> {
+    let messages = messages.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let mut suites = messages.filter(|message| message["target"]["name"] == NAME);
+    suites.find_map(|message| Some(Path::new(message["executable"].as_str()?).to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_program_is_found_among_the_messages() {
+        let messages = concat!(
+            r#"{"reason":"compiler-artifact","target":{"name":"rdma"},"executable":null}"#,
+            "\n",
+            r#"{"reason":"compiler-artifact","target":{"name":"conformance"},"executable":"/a/conformance-1"}"#,
+            "\n",
+            r#"{"reason":"build-finished","success":true}"#,
+            "\n",
+        );
+        assert_eq!(executable(messages), Some("/a/conformance-1".into()));
+        assert_eq!(executable("{\"reason\":\"build-finished\"}\n"), None);
+    }
+}
