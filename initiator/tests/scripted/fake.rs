@@ -15,7 +15,7 @@ use nvme_proto::rdma_cm::{Accept, Request};
 use nvme_proto::registers::{Cap, CapCss, Csts, Property};
 use nvme_proto::{
     AdminCommand, Cid, Cntlid, Command, CommandCapsule, Cqe, FabricsCommand, FromZeros, IntoBytes,
-    LbaFormat, NvmCommand, Qid, Sgl, Sqe, Status,
+    LbaFormat, Nsid, NvmCommand, Qid, Sgl, Sqe, Status,
 };
 use rdma::sim::{Sim, SimDevice, SimNetwork};
 use rdma::{
@@ -65,6 +65,7 @@ pub(crate) struct Fake {
     pub(crate) disk: Box<[u8]>,
     pub(crate) identify: Box<IdentifyController>,
     pub(crate) namespace: Box<IdentifyNamespace>,
+    pub(crate) active: Box<NamespaceList>,
     pub(crate) uuid: [u8; 16],
     pub(crate) cap: Cap,
     pub(crate) crqsize: u16,
@@ -138,6 +139,7 @@ impl Fake {
             disk,
             identify: Box::new(identify()),
             namespace: Box::new(namespace(blocks as u64)),
+            active: Box::new(NamespaceList::new([Nsid(1)])),
             uuid: [7; 16],
             cap: Cap::new()
                 .with_mqes_z(127)
@@ -413,7 +415,7 @@ impl Fake {
                 write_descriptors(&mut data, &[IdDescriptor::Uuid(self.uuid)]);
                 data
             }
-            Cns::ACTIVE_NAMESPACES => NamespaceList::new([nvme_proto::Nsid(1)]).as_bytes().to_vec(),
+            Cns::ACTIVE_NAMESPACES => self.active.as_bytes().to_vec(),
             _ => vec![0; 4096],
         }
     }

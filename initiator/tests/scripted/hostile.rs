@@ -5,10 +5,10 @@ use std::pin::pin;
 use std::time::Duration;
 
 use feedrail_initiator::{ControllerOptions, Error, ErrorKind, Family, Grant, RegionSlice};
-use nvme_proto::identify::{Flbas, Sgls};
+use nvme_proto::identify::{Flbas, NamespaceList, Sgls};
 use nvme_proto::log::DiscoveryEntry;
 use nvme_proto::rdma_cm::{Reject, RejectStatus};
-use nvme_proto::{AdminOpcode, Cid, Cqe, IntoBytes, LbaFormat, NvmOpcode, Status};
+use nvme_proto::{AdminOpcode, Cid, Cqe, IntoBytes, LbaFormat, Nsid, NvmOpcode, Status};
 use rdma::sim::SimConfig;
 
 use crate::fake::{Action, Seen, ip, pattern, set_file};
@@ -460,4 +460,19 @@ fn loss_and_reordering_change_no_byte() {
         }
         assert!(world.fake.disk[..] == model[..], "seed {seed}");
     }
+}
+
+#[test]
+fn a_list_of_namespaces_that_never_ends_is_not_followed() {
+    let mut world = World::new(64);
+    let controller = world.connect().unwrap();
+    // Empty, and yet its last place says that there is more.
+    let nsids = (0..1024).map(|at| Nsid(if at == 1023 { 9 } else { 0 }));
+    *world.fake.active = NamespaceList::new(nsids);
+    let listing = controller.active_namespaces();
+    assert_eq!(world.run(listing).unwrap(), []);
+    let asked = world.fake.count(|seen| {
+        seen.qid.is_admin() && !seen.sqe.is_fabrics() && seen.sqe.cdw10.get() & 0xFF == 2
+    });
+    assert_eq!(asked, 1);
 }

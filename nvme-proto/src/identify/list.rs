@@ -45,7 +45,7 @@ impl NamespaceList {
 
     /// Where the next list begins: the last identifier, if this one is full.
     pub fn next_after(&self) -> Option<Nsid> {
-        self.0.last().map(|nsid| Nsid(nsid.get())).filter(|nsid| nsid.is_one())
+        self.iter().nth(self.0.len() - 1).filter(|nsid| nsid.is_one())
     }
 }
 

@@ -72,6 +72,8 @@ fn a_list_of_namespaces_says_where_the_next_begins() {
     assert_eq!(list.next_after(), None);
     let full = NamespaceList::new((1..).map(Nsid));
     assert_eq!((full.iter().count(), full.next_after()), (1024, Some(Nsid(1024))));
+    let holed = NamespaceList::new((0..1024).map(|at| Nsid(if at == 3 { 0 } else { at + 1 })));
+    assert_eq!((holed.iter().count(), holed.next_after()), (3, None), "it ends at the first 0");
     assert_eq!(NamespaceList::TOO_MANY.iter().next(), Some(Nsid::ALL));
     assert_eq!(NamespaceList::EMPTY.iter().count(), 0);
 }
