@@ -1,0 +1,47 @@
+//! Fuzz targets: everything that reads what a peer sent, each as one function of bytes.
+//!
+//! A target decodes its input into what a peer, a network and a caller do, and checks what must hold whatever that
+//! is; it panics where it does not. `README.md` says how to run them.
+
+pub mod capsule;
+pub mod corpus;
+pub mod input;
+pub mod mad;
+pub mod mutate;
+pub mod packet;
+pub mod pages;
+pub mod random;
+pub mod run;
+
+/// One thing to fuzz.
+#[derive(Clone, Copy, Debug)]
+pub struct Target {
+    /// Its name, which is also that of its corpus and of its entry point for coverage-guided fuzzers.
+    pub name: &'static str,
+    /// Runs one input.
+    pub run: fn(&[u8]),
+    /// Length of what inputs are sequences of: an operation, or a word of a wire format.
+    pub record_bytes: usize,
+    /// The longest input worth trying.
+    pub limit_bytes: usize,
+    /// Mutations that `cargo test` runs.
+    pub test_executions: u64,
+}
+
+/// All of them.
+pub const TARGETS: [Target; 4] = [
+    target("packet", packet::run, 4, 4200, 50_000),
+    target("mad", mad::run, 4, 256, 50_000),
+    target("capsule", capsule::run, 4, 4300, 50_000),
+    target("pages", pages::run, 4, 8200, 2_000),
+];
+
+const fn target(
+    name: &'static str,
+    run: fn(&[u8]),
+    record_bytes: usize,
+    limit_bytes: usize,
+    test_executions: u64,
+) -> Target {
+    Target { name, run, record_bytes, limit_bytes, test_executions }
+}

@@ -1,0 +1,110 @@
+//! New inputs out of old ones.
+
+use crate::random::Random;
+
+/// Values at the borders of what a field can hold, and of what code tends to get wrong.
+const BORDERS: [u64; 16] = [
+    0,
+    1,
+    2,
+    3,
+    0x0F,
+    0x3F,
+    0x7F,
+    0x80,
+    0xFF,
+    0x0FFF,
+    0x1000,
+    0x7FFF,
+    0xFFFF,
+    0x00FF_FFFF,
+    0x7FFF_FFFF,
+    u64::MAX,
+];
+
+/// The most changes of one mutation.
+const CHANGES_MAX: usize = 12;
+
+/// Makes an input out of `corpus` by a few changes.
+///
+/// Inputs are sequences of records of `record_bytes`. About half of the changes are made to whole records, so that a
+/// sequence of operations stays one; the others are made to bytes and to fields.
+pub fn mutate(
+    corpus: &[Vec<u8>],
+    record_bytes: usize,
+    limit_bytes: usize,
+    random: &mut Random,
+) -> Vec<u8> {
+    let mut input = match corpus.len() {
+        0 => Vec::new(),
+        count => corpus[random.below(count)].clone(),
+    };
+    for _ in 0..=random.below(CHANGES_MAX) {
+        if input.is_empty() || random.below(2) == 0 {
+            change_records(&mut input, corpus, record_bytes, random);
+        } else {
+            change_bytes(&mut input, random);
+        }
+    }
+    input.truncate(limit_bytes);
+    input
+}
+
+/// Repeats, removes, swaps, makes up or borrows records.
+fn change_records(
+    input: &mut Vec<u8>,
+    corpus: &[Vec<u8>],
+    record_bytes: usize,
+    random: &mut Random,
+) {
+    let count = input.len() / record_bytes;
+    let at = random.below(count + 1) * record_bytes;
+    let some = |random: &mut Random| (1 + random.below(4)) * record_bytes;
+    match random.below(6) {
+        0 => {
+            let end = (at + some(random)).min(input.len());
+            let repeated = input[at..end].to_vec();
+            let to = random.below(count + 1) * record_bytes;
+            input.splice(to..to, repeated);
+        }
+        1 => {
+            let end = (at + some(random)).min(input.len());
+            input.drain(at..end);
+        }
+        2 if count >= 2 => {
+            let other = random.below(count) * record_bytes;
+            let at = random.below(count) * record_bytes;
+            for offset in 0..record_bytes {
+                input.swap(at + offset, other + offset);
+            }
+        }
+        3 => {
+            let made: Vec<u8> = (0..some(random)).map(|_| random.next_u64() as u8).collect();
+            input.splice(at..at, made);
+        }
+        4 => input.truncate(at + random.below(record_bytes)),
+        _ => {
+            let Some(donor) = corpus.get(random.below(corpus.len().max(1))) else { return };
+            let from = random.below(donor.len() / record_bytes + 1) * record_bytes;
+            let end = (from + 4 * some(random)).min(donor.len());
+            input.splice(at..at, donor[from.min(end)..end].iter().copied());
+        }
+    }
+}
+
+/// Flips a bit, or overwrites a byte or a field of up to eight.
+fn change_bytes(input: &mut [u8], random: &mut Random) {
+    let at = random.below(input.len());
+    match random.below(4) {
+        0 => input[at] ^= 1 << random.below(8),
+        1 => input[at] = random.next_u64() as u8,
+        2 => input[at] = input[at].wrapping_add((random.below(9) as u8).wrapping_sub(4)),
+        _ => {
+            let value = BORDERS[random.below(BORDERS.len())];
+            let width = (1 << random.below(4)).min(input.len() - at);
+            let (little, big) = (value.to_le_bytes(), value.to_be_bytes());
+            let bytes = if random.below(2) == 0 { &little[..width] } else { &big[8 - width..] };
+            input[at..at + width].copy_from_slice(bytes);
+        }
+    }
+}

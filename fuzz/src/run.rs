@@ -1,0 +1,86 @@
+//! Many executions of a target, each named by a seed and a number.
+
+use std::panic::{self, AssertUnwindSafe};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+
+use crate::Target;
+use crate::mutate::mutate;
+use crate::random::Random;
+
+/// Executions of a target on mutations of its corpus. No execution depends on another, so any can be repeated alone.
+#[derive(Clone, Debug)]
+pub struct Campaign {
+    /// What is executed.
+    pub target: Target,
+    /// What is mutated.
+    pub corpus: Vec<Vec<u8>>,
+    /// Where mutations come from.
+    pub seed: u64,
+}
+
+/// An execution that failed.
+#[derive(Clone, Debug)]
+pub struct Finding {
+    /// Its number.
+    pub execution: u64,
+    /// Its input.
+    pub input: Vec<u8>,
+    /// What was wrong.
+    pub message: String,
+}
+
+impl Campaign {
+    /// The input of the execution with this number.
+    pub fn input(&self, execution: u64) -> Vec<u8> {
+        let mut random = Random::new(self.seed);
+        let mut random = Random::new(random.next_u64() ^ execution);
+        mutate(&self.corpus, self.target.record_bytes, self.target.limit_bytes, &mut random)
+    }
+
+    /// Executes the numbers below `executions` on `jobs` threads until one fails. `progress` is kept up to date: for
+    /// each thread, how many it has done.
+    ///
+    /// # Errors
+    /// The finding with the smallest number of those that were met.
+    pub fn run(&self, executions: u64, progress: &[AtomicU64]) -> Result<(), Finding> {
+        let jobs = progress.len() as u64;
+        thread::scope(|scope| {
+            let threads: Vec<_> = (0..jobs)
+                .zip(progress)
+                .map(|(job, done)| scope.spawn(move || self.job(job, jobs, executions, done)))
+                .collect();
+            let results = threads.into_iter().map(|thread| match thread.join() {
+                Ok(result) => result,
+                Err(payload) => panic::resume_unwind(payload),
+            });
+            match results.filter_map(Result::err).min_by_key(|finding| finding.execution) {
+                Some(finding) => Err(finding),
+                None => Ok(()),
+            }
+        })
+    }
+
+    fn job(&self, job: u64, jobs: u64, executions: u64, done: &AtomicU64) -> Result<(), Finding> {
+        for execution in (job..executions).step_by(jobs as usize) {
+            let input = self.input(execution);
+            if let Err(message) = execute(&self.target, &input) {
+                return Err(Finding { execution, input, message });
+            }
+            done.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+}
+
+/// Runs one input.
+///
+/// # Errors
+/// What it panicked with.
+pub fn execute(target: &Target, input: &[u8]) -> Result<(), String> {
+    panic::catch_unwind(AssertUnwindSafe(|| (target.run)(input))).map_err(|payload| {
+        let text = payload.downcast_ref::<String>().cloned();
+        let text = text.or_else(|| payload.downcast_ref::<&str>().map(|text| (*text).to_owned()));
+        text.unwrap_or_else(|| "a panic without words".to_owned())
+    })
+}
