@@ -110,8 +110,9 @@ impl Icrc {
 
     /// The base transport header's congestion byte may change under way: it counts as all ones.
     fn headers(&mut self, headers: &[u8]) {
-        if let Some((start, [_, rest @ ..])) = headers.split_at_checked(4) {
-            self.update(start);
+        let (start, rest) = headers.split_at(headers.len().min(4));
+        self.update(start);
+        if let [_, rest @ ..] = rest {
             self.update(&[0xFF]);
             self.update(rest);
         }

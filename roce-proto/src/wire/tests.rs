@@ -159,6 +159,22 @@ proptest! {
 }
 
 #[test]
+fn bytes_too_few_for_a_header_are_covered_too() {
+    let id = Identification::ZERO;
+    for length in 0..Bth::BYTES {
+        let headers = &[0x5A; Bth::BYTES][..length];
+        let icrc = Icrc::new(&flow_v4(), id, length + 4, headers).finish();
+        let mut datagram = [headers, &icrc[..]].concat();
+        assert_eq!(verify(&flow_v4(), &datagram), Ok(id));
+        for byte in (0..length).filter(|&byte| byte != 4) {
+            datagram[byte] ^= 1;
+            assert_ne!(verify(&flow_v4(), &datagram), Ok(id), "byte {byte} of {length}");
+            datagram[byte] ^= 1;
+        }
+    }
+}
+
+#[test]
 fn a_random_error_rarely_looks_like_an_identification() {
     let flow = flow_v4();
     let bth = Bth::new(Qpn::new(9), Psn::new(7));
