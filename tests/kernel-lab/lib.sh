@@ -50,7 +50,8 @@ refuse() {
 }
 
 eventually() {
-    for _ in $(seq 300); do
+    local end=$((SECONDS + 60))
+    while [ $SECONDS -lt $end ]; do
         "$@" >/dev/null 2>&1 && return
         sleep 0.2
     done
