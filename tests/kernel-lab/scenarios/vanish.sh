@@ -5,7 +5,7 @@ target_start --writable /disk/a.img
 queue_pairs() { rdma resource show qp 2>/dev/null | grep -c "pid $TARGET "; }
 before=$(queue_pairs)
 for rw in randread randwrite randread randwrite; do
-    ours /job/bin/feedrail perf -t rdma -a "$ADDRESS" -s 4420 --provider "$provider" -n "$NQN" --rw $rw --bs 64k --iodepth 32 --runtime 300 \
+    ours /job/bin/feedrail perf -t rdma -a "$ADDRESS" -s 4420 --provider "$provider" -n "$NQN" --rw $rw --bs 64k --iodepth 32 --runtime 300 --allow-writes \
         >"$log/perf.out" 2>&1 &
     io_is_moving
     pkill -KILL -x feedrail || fail "perf has ended: $(tail -3 "$log/perf.out")"
