@@ -530,7 +530,8 @@ impl<F: Fabric> ConnectionManager<F> for RoceCm<F> {
         if !self.events.is_empty() || !self.shared.cm.is_empty() {
             return Some(self.now);
         }
-        self.manager.deadline()
+        let held_back = self.wire.as_ref().and_then(Wire::deadline);
+        self.manager.deadline().into_iter().chain(held_back).min()
     }
 
     fn fd(&self) -> Option<BorrowedFd<'_>> {

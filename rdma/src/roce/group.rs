@@ -199,7 +199,8 @@ impl<F: Fabric> Group<F> for RoceGroup<F> {
         if self.busy || self.engine.is_busy() || !self.mailbox().is_empty() {
             return Some(self.now);
         }
-        self.engine.deadline()
+        let held_back = self.wire.as_ref().and_then(Wire::deadline);
+        self.engine.deadline().into_iter().chain(held_back).min()
     }
 
     /// The sockets always wake.

@@ -29,6 +29,11 @@ pub trait Wire: Send + 'static {
     /// Sends all that was queued.
     fn flush(&mut self, now: Time);
 
+    /// When [`Wire::receive`] must run again though nothing arrives: something was held back.
+    fn deadline(&self) -> Option<Time> {
+        None
+    }
+
     /// The next peer that turned out not to be there.
     fn next_unreachable(&mut self) -> Option<SocketAddr>;
 

@@ -6,6 +6,7 @@ use std::sync::{Mutex, PoisonError};
 
 use roce_proto::PathMtu;
 
+use super::faults::{FAULTS_VARIABLE, Faults, Filter};
 use super::options::{OpenError, SoftOptions};
 use super::socket;
 use super::wire::SoftWire;
@@ -42,12 +43,19 @@ impl SoftDevice {
                 .map_err(|source| OpenError::System { what: "no random numbers", source })?,
         };
         let mut random = Random::new(seed);
+        let faults = faults(options)?;
         let endpoint = socket::open(options, &mut random)?;
         let address = endpoint.address;
-        let wires = endpoint.sockets.into_iter();
+        if let Some(faults) = faults {
+            tracing::warn!(endpoint = %address, %faults, "packets are mistreated on purpose");
+        }
+        let wire = |(index, sockets)| {
+            let filter = faults.map(|faults| Filter::new(faults, index));
+            Mutex::new(Some(SoftWire::new(sockets, address, filter)))
+        };
         let soft = Soft {
             endpoint: address,
-            wires: wires.map(|sockets| Mutex::new(Some(SoftWire::new(sockets, address)))).collect(),
+            wires: (0..).zip(endpoint.sockets).map(wire).collect(),
             receive_buffer_bytes: endpoint.receive_buffer_bytes,
             max_path_mtu: largest_mtu(options, endpoint.receive_buffer_bytes),
         };
@@ -56,6 +64,17 @@ impl SoftDevice {
         Self::new(soft, options.groups, caps, random.next_u64())
             .map_err(|source| OpenError::System { what: "cannot make a doorbell", source })
     }
+}
+
+/// The faults that the options ask for, else the environment.
+fn faults(options: &SoftOptions) -> Result<Option<Faults>, OpenError> {
+    if options.faults.is_some() {
+        return Ok(options.faults);
+    }
+    let Some(text) = std::env::var_os(FAULTS_VARIABLE).filter(|text| !text.is_empty()) else {
+        return Ok(None);
+    };
+    Ok(Some(text.to_string_lossy().parse()?))
 }
 
 /// The largest path MTU that the options, the interface and the receive buffer allow.

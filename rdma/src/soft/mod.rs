@@ -6,6 +6,7 @@
 //! identification predictable, which the invariant CRC covers.
 
 mod device;
+mod faults;
 mod options;
 pub(crate) mod owner;
 mod raw;
@@ -15,6 +16,7 @@ mod transmit;
 mod wire;
 
 pub use device::{Soft, SoftDevice};
+pub use faults::{FAULTS_VARIABLE, Faults, UnknownFault};
 pub use options::{OpenError, PortChoice, SoftOptions};
 pub use socket::local_address_for;
 pub use wire::SoftWire;

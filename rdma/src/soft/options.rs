@@ -3,6 +3,8 @@
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 
+use super::faults::{FAULTS_VARIABLE, Faults, UnknownFault};
+
 /// How to open a soft device.
 #[derive(Clone, Copy, Debug)]
 pub struct SoftOptions {
@@ -26,6 +28,9 @@ pub struct SoftOptions {
     /// Whether the kernel steers each packet to the socket of its group. Otherwise, and where it cannot, groups
     /// hand each other what is not theirs, which costs a copy.
     pub steering: bool,
+    /// What happens on purpose to packets that arrive, for experiments; `None` takes what the environment
+    /// variable `FEEDRAIL_SOFT_FAULTS` says, which is nothing when it is not set.
+    pub faults: Option<Faults>,
 }
 
 impl SoftOptions {
@@ -40,6 +45,7 @@ impl SoftOptions {
             max_path_mtu: None,
             trains: true,
             steering: true,
+            faults: None,
         }
     }
 }
@@ -77,6 +83,9 @@ pub enum OpenError {
     /// More groups than queue pair numbers can tell apart.
     #[error("{0} groups: a device has 1 to 255")]
     Groups(usize),
+    /// The environment asks for faults that make no sense.
+    #[error("{FAULTS_VARIABLE}: {0}")]
+    Faults(#[from] UnknownFault),
     /// The system refused something else.
     #[error("{what}: {source}")]
     System {

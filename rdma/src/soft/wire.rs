@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd};
 
+use super::faults::Filter;
 use super::receive::{self, Inbox, QueuedError, Received};
 use super::socket::Sockets;
 use super::transmit::Batch;
@@ -24,19 +25,21 @@ pub struct SoftWire {
     /// What packets are sent from.
     source: SocketAddr,
     inbox: Inbox,
+    filter: Option<Box<Filter>>,
     batch: Batch,
     unreachable: VecDeque<SocketAddr>,
     counters: WireCounters,
 }
 
 impl SoftWire {
-    pub(super) fn new(sockets: Sockets, endpoint: SocketAddr) -> Self {
+    pub(super) fn new(sockets: Sockets, endpoint: SocketAddr, filter: Option<Filter>) -> Self {
         let bound = sockets.sender.as_ref().and_then(|socket| socket.local_addr().ok());
         Self {
             source: bound.unwrap_or(endpoint),
             endpoint,
             sockets,
             inbox: Inbox::new(),
+            filter: filter.map(Box::new),
             batch: Batch::new(),
             unreachable: VecDeque::with_capacity(MAX_UNREACHABLE),
             counters: WireCounters::default(),
@@ -76,7 +79,7 @@ impl SoftWire {
 }
 
 impl Wire for SoftWire {
-    fn receive(&mut self, _now: Time, mut handle: impl FnMut(Datagram<'_>)) -> Arrived {
+    fn receive(&mut self, now: Time, mut handle: impl FnMut(Datagram<'_>)) -> Arrived {
         let (count, more) = match self.inbox.fetch(&self.sockets.receiver, &mut self.counters) {
             Received::All(count) => (count, false),
             Received::Full(count) => (count, true),
@@ -85,7 +88,14 @@ impl Wire for SoftWire {
                 (0, true)
             }
         };
-        let datagrams = self.inbox.for_each(count, self.endpoint, &mut handle);
+        let datagrams = match &mut self.filter {
+            None => self.inbox.for_each(count, self.endpoint, &mut handle),
+            Some(filter) => {
+                filter.release(now, &mut handle);
+                let mut pass = |datagram: Datagram<'_>| filter.pass(now, datagram, &mut handle);
+                self.inbox.for_each(count, self.endpoint, &mut pass)
+            }
+        };
         Arrived { datagrams, more }
     }
 
@@ -98,6 +108,10 @@ impl Wire for SoftWire {
 
     fn flush(&mut self, _now: Time) {
         self.send_batch();
+    }
+
+    fn deadline(&self) -> Option<Time> {
+        self.filter.as_ref().and_then(|filter| filter.deadline())
     }
 
     fn next_unreachable(&mut self) -> Option<SocketAddr> {

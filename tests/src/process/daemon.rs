@@ -26,6 +26,8 @@ pub struct DaemonOptions {
     pub wrapper: Vec<OsString>,
     /// Arguments of the daemon besides `--listen`.
     pub arguments: Vec<OsString>,
+    /// Variables in its environment.
+    pub environment: Vec<(String, String)>,
     /// The daemon's binary, if not the one that was built.
     pub program: Option<PathBuf>,
     /// Whether the kernel refuses io_uring to it.
@@ -76,6 +78,13 @@ impl DaemonOptions {
     #[must_use]
     pub fn wrapped_by<A: AsRef<OsStr>>(mut self, words: impl IntoIterator<Item = A>) -> Self {
         self.wrapper.extend(words.into_iter().map(|word| word.as_ref().to_owned()));
+        self
+    }
+
+    /// Adds an environment variable.
+    #[must_use]
+    pub fn env(mut self, name: &str, value: &str) -> Self {
+        self.environment.push((name.to_owned(), value.to_owned()));
         self
     }
 
@@ -147,6 +156,7 @@ impl DaemonOptions {
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
         command.env_remove("NOTIFY_SOCKET");
+        command.envs(self.environment.iter().map(|(name, value)| (name, value)));
         if self.without_io_uring {
             refuse_io_uring(&mut command);
         }

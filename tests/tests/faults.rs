@@ -1,0 +1,45 @@
+//! Faults that a user asks for: networks and disks that misbehave on purpose.
+
+use std::fs;
+use std::path::PathBuf;
+
+use feedrail_tests::process::{Bytes, DaemonOptions, feedrail};
+use tempfile::TempDir;
+
+const SIZE_BYTES: usize = 8 << 20;
+const VARIABLE: &str = "FEEDRAIL_SOFT_FAULTS";
+const FAULTS: &str = "loss=1%,corrupt=0.5%,duplicate=1%,delay=2%:2ms,seed=1";
+
+fn shard() -> (TempDir, PathBuf, Vec<u8>) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("shard.bin");
+    let content = Bytes::new(3).take(SIZE_BYTES);
+    fs::write(&path, &content).unwrap();
+    (folder, path, content)
+}
+
+#[test]
+fn a_bad_network_costs_time_and_no_byte() {
+    let (_folder, path, content) = shard();
+    let daemon = DaemonOptions::files([path]).env(VARIABLE, FAULTS).start();
+    let read = feedrail(["read"]).args(daemon.options()).env(VARIABLE, FAULTS).run().success();
+    assert!(read == content);
+    let log = daemon.log();
+    assert!(log.contains("mistreated on purpose") && log.contains("loss=1%"), "{log}");
+    let network = &daemon.stats()["network"];
+    for repaired in ["packets_retransmitted", "icrc_failures"] {
+        assert!(network[repaired].as_u64().unwrap() > 0, "no {repaired}: {network}");
+    }
+}
+
+#[test]
+fn nonsense_is_refused() {
+    let (_folder, path, _) = shard();
+    let refused = DaemonOptions::files([&path]).env(VARIABLE, "loss=2").try_start();
+    let line = refused.expect_err("nonsense").stderr;
+    assert!(line.contains(VARIABLE) && line.contains("loss=1%"), "{line}");
+
+    let daemon = DaemonOptions::files([path]).start();
+    let line = feedrail(["read"]).args(daemon.options()).env(VARIABLE, "speed=1%").run().failure();
+    assert!(line.contains(VARIABLE) && line.contains("speed=1%"), "{line}");
+}
