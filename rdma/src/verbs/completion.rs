@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::abi::*;
 use super::context::{Context, set_nonblocking};
+use super::lockable::explain;
 use super::requests::MAX_QUEUE_PAIRS;
 use crate::{Caps, GroupConfig, Wc};
 
@@ -81,7 +82,11 @@ impl CompletionQueue {
                 signed(vector),
             )
         };
-        if queue.raw.is_null() { Err(io::Error::last_os_error()) } else { Ok(queue) }
+        if queue.raw.is_null() {
+            let what = format!("the memory of a completion queue of {completions} entries");
+            return Err(explain(io::Error::last_os_error(), &what));
+        }
+        Ok(queue)
     }
 
     /// Sets room aside for the completions of a queue pair, which must not be made without.

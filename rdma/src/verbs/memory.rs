@@ -9,6 +9,7 @@ use std::sync::Arc;
 use super::abi::*;
 use super::context::Context;
 use super::library::Verbs as Functions;
+use super::lockable::explain;
 use crate::{Access, Bind, Mem, MemoryRegion, MemoryWindow, Op, RegionHandle, WindowHandle};
 
 /// A registered region.
@@ -35,7 +36,8 @@ impl VerbsRegion {
         // SAFETY: passed on to the caller.
         let raw = unsafe { register_raw(context, memory, access)? };
         if raw.is_null() {
-            return Err(explain(io::Error::last_os_error(), length_of(memory)));
+            let what = format!("the memory to register, {} KiB,", length_of(memory) / 1024);
+            return Err(explain(io::Error::last_os_error(), &what));
         }
         Ok(Self { context: Arc::clone(context), raw })
     }
@@ -91,28 +93,6 @@ fn length_of(memory: Mem<'_>) -> usize {
     match memory {
         Mem::Host { length, .. } | Mem::DmaBuf { length, .. } => length,
     }
-}
-
-/// A refusal for want of lockable memory names the limit and the fix.
-fn explain(error: io::Error, length_bytes: usize) -> io::Error {
-    let limit = rustix::process::getrlimit(rustix::process::Resource::Memlock).current;
-    match limit {
-        Some(limit_bytes) => explain_limit(error, length_bytes, limit_bytes),
-        None => error,
-    }
-}
-
-fn explain_limit(error: io::Error, length_bytes: usize, limit_bytes: u64) -> io::Error {
-    if !matches!(error.raw_os_error(), Some(libc::ENOMEM | libc::EAGAIN | libc::EPERM)) {
-        return error;
-    }
-    let message = format!(
-        "{error}: registering {} KiB of memory needs it locked, and RLIMIT_MEMLOCK is {} KiB; \
-         raise it with `ulimit -l`, LimitMEMLOCK= in the systemd unit, or CAP_IPC_LOCK",
-        length_bytes / 1024,
-        limit_bytes / 1024
-    );
-    io::Error::new(error.kind(), message)
 }
 
 impl MemoryRegion for VerbsRegion {
@@ -205,17 +185,5 @@ mod tests {
     fn the_key_counts_in_its_low_byte_only() {
         assert_eq!(next_key(0x1234_5601), 0x1234_5602);
         assert_eq!(next_key(0x1234_56ff), 0x1234_5600);
-    }
-
-    #[test]
-    fn a_refusal_for_memory_names_the_limit() {
-        let refused = |code| explain_limit(io::Error::from_raw_os_error(code), 64 << 20, 8 << 20);
-        let text = refused(libc::ENOMEM).to_string();
-        assert!(
-            text.contains("65536 KiB") && text.contains("RLIMIT_MEMLOCK is 8192 KiB"),
-            "{text}"
-        );
-        let text = refused(libc::EINVAL).to_string();
-        assert!(!text.contains("RLIMIT_MEMLOCK"), "{text}");
     }
 }

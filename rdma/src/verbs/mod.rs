@@ -11,6 +11,7 @@ mod group;
 #[cfg(test)]
 mod layout;
 mod library;
+mod lockable;
 mod memory;
 mod queue_pair;
 mod quirks;

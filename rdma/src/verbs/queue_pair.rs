@@ -13,6 +13,7 @@ use super::abi::*;
 use super::cm::Id;
 use super::completion::{CompletionQueue, Room};
 use super::context::{Context, DataPath};
+use super::lockable::explain;
 use super::requests::{MAX_REQUESTS, Queue, Requests, Token};
 use crate::{Caps, Op, PushError, QpConfig, QpKey, RecvWr, SendFlags, SendWr, Sge, WcStatus};
 
@@ -73,7 +74,13 @@ impl VerbsQp {
             qp_type: QPT_RC,
             sq_sig_all: 0,
         };
-        let raw = id.create_qp(context.pd, &mut attr)?;
+        let raw = id.create_qp(context.pd, &mut attr).map_err(|error| {
+            let QpConfig { send_wr, recv_wr, .. } = granted;
+            explain(
+                error,
+                &format!("the memory of a queue pair of {send_wr} and {recv_wr} requests"),
+            )
+        })?;
         Ok(Self {
             raw,
             key: QpKey(0),
