@@ -1,5 +1,5 @@
 # Kinds of namespace: a file of any size, read-only; a loop device as block device; memory; blocks of 4,096 bytes.
-# set: ci
+# set: full
 # kernel may say: I/O error, dev nvme
 head -c 1000001 /dev/urandom >/disk/odd.bin
 truncate -s 16M /disk/under.img /disk/large.img
