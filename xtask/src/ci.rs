@@ -1,5 +1,7 @@
 //! What continuous integration runs.
 
+use std::path::Path;
+
 use anyhow::Result;
 
 use crate::tidy;
@@ -10,9 +12,20 @@ pub(crate) fn run() -> Result<()> {
     tidy::run()?;
     cargo("fmt --all --check")?;
     cargo("clippy --workspace --all-targets --locked -- -D warnings")?;
+    cargo("check --package rdma --features link-rdma-core --locked")?;
     crate::run("cargo", &["doc", "--workspace", "--no-deps", "--locked"], &deny_warnings)?;
     cargo("test --workspace")?;
+    linked()?;
     loom()
+}
+
+/// The packagers' build, where there is something to link with.
+fn linked() -> Result<()> {
+    if !Path::new("/usr/include/infiniband/verbs.h").exists() {
+        eprintln!("skipped: linking with rdma-core, because libibverbs-dev is not installed");
+        return Ok(());
+    }
+    cargo("test --package rdma --lib --features link-rdma-core linked")
 }
 
 /// Loom explores every interleaving, so it gets a build of its own with its own primitives.

@@ -106,7 +106,10 @@ fn bind_first(options: &SoftOptions, random: &mut Random) -> Result<UdpSocket, O
     match options.port {
         PortChoice::Roce => bind(roce),
         PortChoice::Any => match bind(roce) {
-            Err(OpenError::PortTaken { .. }) => bind_endpoint_port(options.address, random),
+            Err(error @ OpenError::PortTaken { .. }) => {
+                tracing::warn!("{error}; on another one, only targets of Feedrail can answer");
+                bind_endpoint_port(options.address, random)
+            }
             other => other,
         },
         PortChoice::Ephemeral => bind_endpoint_port(options.address, random),

@@ -143,7 +143,7 @@ fn open_all(library: &'static Library) -> Result<Vec<Arc<Context>>, VerbsError> 
 }
 
 /// What keeps this process from the device files, where that can be told.
-fn obstacle() -> Option<String> {
+pub(crate) fn obstacle() -> Option<String> {
     let folder = Path::new("/dev/infiniband");
     if !folder.join("rdma_cm").exists() {
         return Some("/dev/infiniband/rdma_cm is missing; load it with `modprobe rdma_ucm`".into());

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::cm::{Channel, Id, VerbsCm};
-use super::context::{Context, DeviceInfo, Events, VerbsError, contexts};
+use super::context::{Context, DeviceInfo, Events, VerbsError, contexts, obstacle};
 use super::group::VerbsGroup;
 use super::library::library;
 use super::memory::{VerbsRegion, VerbsWindow};
@@ -99,7 +99,10 @@ fn context_of(address: IpAddr) -> Result<(Arc<Context>, u8), VerbsError> {
     let explain = |error: io::Error| match error.raw_os_error() {
         Some(libc::ENODEV) => VerbsError::NotServed(address),
         Some(libc::EADDRNOTAVAIL) => VerbsError::NotLocal(address),
-        _ => VerbsError::System { address, reason: error.to_string() },
+        _ => {
+            let reason = obstacle().unwrap_or_else(|| error.to_string());
+            VerbsError::System { address, reason }
+        }
     };
     let contexts = contexts()?;
     let channel = Channel::open(library()?).map_err(explain)?;

@@ -70,12 +70,27 @@ fn load() -> Result<Library, LoadError> {
 }
 
 /// A packager's build: the libraries are ordinary dependencies of the binary, and their functions are found in the process.
+/// The linker drops a library that nothing refers to, so one function of each is referred to.
 #[cfg(feature = "link-rdma-core")]
 mod linked {
-    #[link(name = "ibverbs", modifiers = "-as-needed")]
-    unsafe extern "C" {}
-    #[link(name = "rdmacm", modifiers = "-as-needed")]
-    unsafe extern "C" {}
+    use core::ffi::c_void;
+
+    type Free = unsafe extern "C" fn(*mut *mut c_void);
+
+    #[link(name = "ibverbs")]
+    unsafe extern "C" {
+        fn ibv_free_device_list(list: *mut *mut c_void);
+    }
+
+    #[link(name = "rdmacm")]
+    unsafe extern "C" {
+        fn rdma_free_devices(list: *mut *mut c_void);
+    }
+
+    #[used]
+    static LIBIBVERBS: Free = ibv_free_device_list;
+    #[used]
+    static LIBRDMACM: Free = rdma_free_devices;
 }
 
 /// A loaded shared object.
@@ -257,4 +272,14 @@ functions! {
         rdma_free_devices @ "RDMACM_1.0": fn(*mut *mut ibv_context);
     }
     optional {}
+}
+
+#[cfg(all(test, feature = "link-rdma-core"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn linked_libraries_are_found_in_the_process() {
+        assert_eq!(available(), Ok(()));
+    }
 }

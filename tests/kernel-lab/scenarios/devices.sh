@@ -37,6 +37,21 @@ target_stop
 refuse "192.0.2.99 is not an address of this machine" \
     /job/bin/feedrail-target --provider verbs --listen 192.0.2.99:4420 /disk/a.img
 
+# What keeps a process from the device is named, with what to do.
+mkdir /tmp/broken
+echo "no library" >/tmp/broken/libibverbs.so.1
+expect "No usable RDMA device: libibverbs.so.1 can not be loaded" \
+    env LD_LIBRARY_PATH=/tmp/broken timeout 60 /job/bin/feedrail devices
+refuse "rdma_rxe (rxe0).*because of this: libibverbs.so.1 can not be loaded" \
+    env LD_LIBRARY_PATH=/tmp/broken /job/bin/feedrail-target --listen $KERNEL /disk/a.img
+as_nobody() { setpriv --reuid 65534 --clear-groups prlimit --memlock=65536:65536 "$@"; }
+refuse "RLIMIT_MEMLOCK is 64 KiB; raise it" \
+    as_nobody /job/bin/feedrail-target --provider verbs --listen $KERNEL /disk/a.img
+chmod 600 /dev/infiniband/rdma_cm
+refuse "/dev/infiniband/rdma_cm cannot be opened; this user needs read and write access" \
+    as_nobody /job/bin/feedrail-target --provider verbs --listen $KERNEL /disk/a.img
+chmod 666 /dev/infiniband/rdma_cm
+
 # With the link down auto stays with the device, which has the RoCE port, and everybody says what is the matter.
 ip link set veth0 down
 eventually grep -q DOWN /sys/class/infiniband/rxe0/ports/1/state

@@ -86,6 +86,16 @@ impl<P: Provider> DeviceParts<P> {
     /// What the system says.
     #[expect(unsafe_code, reason = "registers the pool's memory")]
     pub fn new(device: P::Device, memory: &Arc<PoolMemory>) -> std::io::Result<Self> {
+        let caps = device.caps();
+        if caps.max_cqe < COMPLETIONS_PER_GROUP {
+            let (wanted, granted) = (COMPLETIONS_PER_GROUP, caps.max_cqe);
+            tracing::info!(
+                device = caps.name,
+                wanted,
+                granted,
+                "a core has fewer completions, for fewer connections"
+            );
+        }
         let host = Mem::Host { addr: memory.address(), length: memory.length() };
         // SAFETY: whoever makes the parts keeps the memory until the transports are gone; it is reached
         // through buffers only.
