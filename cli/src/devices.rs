@@ -37,7 +37,14 @@ struct Report {
     devices: Vec<Shown>,
     /// Why verbs cannot be used at all, if they cannot.
     obstacle: Option<String>,
-    addresses: Vec<(LocalAddress, Selection)>,
+    addresses: Vec<Choice>,
+}
+
+/// What `auto` takes for an address of this machine.
+struct Choice {
+    local: LocalAddress,
+    provider: &'static str,
+    reason: String,
 }
 
 /// A device: what the kernel says of it, and what rdma-core says.
@@ -64,11 +71,7 @@ impl Report {
             device,
         };
         let devices = listed.unwrap_or_default().into_iter().map(shown).collect();
-        let select = |local: LocalAddress| -> Result<_> {
-            let selection = rdma::select(ProviderKind::Auto, local.ip)?;
-            Ok((local, selection))
-        };
-        let addresses = local.into_iter().map(select).collect::<Result<_>>()?;
+        let addresses = local.into_iter().map(Choice::of).collect();
         Ok(Self { devices, obstacle, addresses })
     }
 
@@ -76,7 +79,7 @@ impl Report {
         let mut text = String::new();
         if let Some(obstacle) = &self.obstacle {
             text += &format!(
-                "No usable RDMA device: {obstacle}. The soft provider, RoCE v2 in userspace, serves every address.\n"
+                "No usable RDMA device: {obstacle}. `auto` takes the soft provider, RoCE v2 in userspace, for every address.\n"
             );
         }
         if self.devices.is_empty() {
@@ -89,28 +92,38 @@ impl Report {
     }
 
     fn choices(&self) -> String {
-        let row = |(local, selection): &(LocalAddress, Selection)| {
+        let row = |Choice { local, provider, reason }: &Choice| {
             let LocalAddress { ip, interface } = local;
-            let provider = selection.choice.name().to_owned();
-            vec![ip.to_string(), interface.clone(), provider, selection.reason.clone()]
+            vec![ip.to_string(), interface.clone(), (*provider).to_owned(), reason.clone()]
         };
         let rows: Vec<_> = self.addresses.iter().map(row).collect();
         output::table(&["Address", "Interface", "Auto", "Reason"], &rows)
     }
 
     fn to_json(&self) -> Value {
-        let address = |(local, selection): &(LocalAddress, Selection)| {
-            json!({
-                "address": local.ip.to_string(),
-                "interface": local.interface,
-                "provider": selection.choice.name(),
-                "reason": selection.reason,
-            })
-        };
         json!({
             "devices": self.devices.iter().map(Shown::to_json).collect::<Value>(),
             "obstacle": self.obstacle,
-            "addresses": self.addresses.iter().map(address).collect::<Value>(),
+            "addresses": self.addresses.iter().map(Choice::to_json).collect::<Value>(),
+        })
+    }
+}
+
+impl Choice {
+    fn of(local: LocalAddress) -> Self {
+        match rdma::select(ProviderKind::Auto, local.ip) {
+            Ok(Selection { choice, reason, .. }) => Self { local, provider: choice.name(), reason },
+            // An address that is just coming or going.
+            Err(error) => Self { local, provider: "none", reason: error.to_string() },
+        }
+    }
+
+    fn to_json(&self) -> Value {
+        json!({
+            "address": self.local.ip.to_string(),
+            "interface": self.local.interface,
+            "provider": self.provider,
+            "reason": self.reason,
         })
     }
 }
@@ -261,7 +274,7 @@ fn port_json(port: &Port) -> Value {
 
 #[cfg(test)]
 mod tests {
-    use rdma::{Caps, Choice};
+    use rdma::Caps;
 
     use super::*;
 
@@ -302,8 +315,8 @@ mod tests {
     fn report() -> Report {
         let local = LocalAddress { ip: "10.1.0.1".parse().unwrap(), interface: "veth0".to_owned() };
         let reason = "RDMA device rxe0 serves the address".to_owned();
-        let selection = Selection { choice: Choice::Verbs, reason, down: None };
-        Report { devices: vec![rxe()], obstacle: None, addresses: vec![(local, selection)] }
+        let choice = Choice { local, provider: "verbs", reason };
+        Report { devices: vec![rxe()], obstacle: None, addresses: vec![choice] }
     }
 
     #[test]
