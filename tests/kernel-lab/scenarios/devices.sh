@@ -1,6 +1,8 @@
 # What is said of the RDMA device, and which provider each address gets, with the link up and down.
 # set: ci bookworm
 # providers: verbs
+# kernel may say: infiniband rxe0: set
+# kernel may say: rxe_reg_user_mr: returned err = -12
 feedrail() { timeout 60 /job/bin/feedrail "$@"; }
 # choice ADDRESS JQ-TEST: what `auto` takes for an address of this machine.
 choice() {
