@@ -1,5 +1,6 @@
 # A host is killed during I/O, again and again: the target frees everything each time. (A kernel that falls silent: see keep-alive.)
 # set: full
+# kernel may say: non-flush error status
 truncate -s 128M /disk/a.img
 target_start --writable /disk/a.img
 queue_pairs() { rdma resource show qp 2>/dev/null | grep -c "pid $TARGET "; }
