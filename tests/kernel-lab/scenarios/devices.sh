@@ -1,21 +1,22 @@
 # What is said of the RDMA device, and which provider each address gets, with the link up and down.
-# set: ci bookworm
+# set: ci
 # providers: verbs
 # kernel may say: infiniband rxe0: set
 # kernel may say: rxe_reg_user_mr: returned err = -12
 feedrail() { timeout 60 /job/bin/feedrail "$@"; }
-# choice ADDRESS JQ-TEST: what `auto` takes for an address of this machine.
+look() { feedrail devices -o json >"$log/devices.json" || fail "feedrail devices"; }
+# choice ADDRESS JQ-TEST: what `auto` took for an address of this machine at the last look.
 choice() {
-    feedrail devices -o json >"$log/devices.json" || fail "feedrail devices"
     jq -e --arg address "$1" '.addresses[] | select(.address == $address) | '"$2" "$log/devices.json" ||
         fail "not $2 for $1: $(cat "$log/devices.json")"
 }
-# device JQ-TEST: what rxe0 is.
+# device JQ-TEST: what rxe0 was at the last look.
 device() {
-    feedrail devices -o json | jq -e '.devices[] | select(.name == "rxe0") | '"$1" || fail "rxe0: not $1"
+    jq -e '.devices[] | select(.name == "rxe0") | '"$1" "$log/devices.json" ||
+        fail "rxe0: not $1: $(cat "$log/devices.json")"
 }
 
-feedrail devices || fail "feedrail devices"
+look
 device '.software and .addresses == ["'$KERNEL'"]'
 device '.capabilities | .send_with_invalidate and .memory_windows and (.dma_buf | not)'
 device '.ports[0] | .state == "ACTIVE" and .link_layer == "Ethernet" and .active_mtu == 4096'
@@ -57,8 +58,9 @@ chmod 666 /dev/infiniband/rdma_cm
 # With the link down auto stays with the device, which has the RoCE port, and everybody says what is the matter.
 ip link set veth0 down
 eventually grep -q DOWN /sys/class/infiniband/rxe0/ports/1/state
-feedrail devices | tee "$log/down.txt"
-grep -q "State *DOWN (Disabled)" "$log/down.txt" || fail "the port is not shown as down"
+expect "State *DOWN (Disabled)" feedrail devices
+look
+device '.ports[0] | .state == "DOWN" and .physical_state == "Disabled"'
 choice $KERNEL '.provider == "verbs" and (.reason | contains("port 1 of RDMA device rxe0 is DOWN")) and (.reason | contains("ip link set veth0 up"))'
 refuse "port 1 of RDMA device rxe0 is DOWN" /job/bin/feedrail discover -a $KERNEL -w $KERNEL
 # The daemon listens nevertheless, and works once the link is up.
