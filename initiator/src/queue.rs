@@ -1,7 +1,9 @@
 //! One NVMe queue: a queue pair, the command capsules that it sends and the responses that it receives.
 #![expect(unsafe_code, reason = "posts its own capsule memory to the queue pair")]
 
+use std::collections::VecDeque;
 use std::io;
+use std::mem;
 use std::ptr;
 
 use nvme_proto::{Cid, Cqe, FromBytes, IntoBytes, Qid, Sgl, Sqe};
@@ -86,6 +88,10 @@ pub(crate) struct Queue<P: Provider, W> {
     qp: QpKey,
     slots: Box<[Slot<P, W>]>,
     free: Vec<u16>,
+    /// Slots whose SEND does not report its completion; that of a later one tells. In the order of their SENDs.
+    unreported: VecDeque<u16>,
+    /// How many of them were sent since the last SEND that reports.
+    unreported_since: usize,
     /// Slots that are used at all.
     depth: u16,
     /// Bytes of data that a capsule may carry.
@@ -102,6 +108,8 @@ struct Slot<P: Provider, W> {
     sending: bool,
     /// The SEND gathers from memory that belongs to the command.
     carries_data: bool,
+    /// How many unreported SENDs before this one are complete when it is.
+    covers: usize,
     window: Option<P::Window>,
     /// The key under which `window` is open.
     open_rkey: Option<u32>,
@@ -119,6 +127,9 @@ impl<P: Provider, W> Queue<P, W> {
     /// The most commands in flight: slot numbers have ten bits of a command identifier, the other six are a
     /// generation, and the identifier FFFFh never occurs.
     pub(crate) const MAX_SLOTS: u16 = (1 << SLOT_BITS) - 1;
+
+    /// The most SENDs in a row that do not report. A report wakes whoever sleeps, before the response does so again.
+    const MAX_UNREPORTED: usize = 16;
 
     /// Work requests that `slots` commands need at most: for each a bind, a send and an invalidation.
     pub(crate) fn send_wr(slots: u16) -> u32 {
@@ -138,8 +149,20 @@ impl<P: Provider, W> Queue<P, W> {
         let memory = CapsuleMemory::new(device, slots.into())?;
         let free = (0..slots).rev().collect();
         let depth = slots;
-        let slots = (0..slots).map(|_| Slot::new()).collect();
-        Ok(Self { key, qid, conn, qp, slots, free, depth, in_capsule_bytes: 0, memory })
+        let slots: Box<[_]> = (0..slots).map(|_| Slot::new()).collect();
+        Ok(Self {
+            key,
+            qid,
+            conn,
+            qp,
+            unreported: VecDeque::with_capacity(slots.len()),
+            unreported_since: 0,
+            slots,
+            free,
+            depth,
+            in_capsule_bytes: 0,
+            memory,
+        })
     }
 
     /// Posts a receive for each slot.
@@ -251,17 +274,36 @@ impl<P: Provider, W> Queue<P, W> {
         let sges = [capsule, payload.unwrap_or_default()];
         let used = if payload.is_some() { 2 } else { 1 };
         let wr_id = WrId { queue: self.key, kind: WrKind::Send, index }.pack();
+        // Only where nothing but the slot waits for it, and slots are plenty; after Connect they may become few.
+        let reports = sqe.is_fabrics()
+            || payload.is_some()
+            || slot.open_rkey.is_some()
+            || self.unreported_since == Self::MAX_UNREPORTED
+            || self.free.len() <= usize::from(self.depth / 2 + 1);
+        let flags = if reports { SendFlags::SIGNALED } else { SendFlags::NONE };
         // SAFETY: the capsule is not rewritten, and data sent with it is not handed back, before the SEND
         // completes (`sending`) or the queue pair is released.
-        unsafe { push(group, self.qp, wr_id, Op::Send, SendFlags::SIGNALED, &sges[..used]) }?;
+        unsafe { push(group, self.qp, wr_id, Op::Send, flags, &sges[..used]) }?;
         self.free.pop();
         slot.sending = true;
         slot.carries_data = payload.is_some();
+        if reports {
+            slot.covers = mem::take(&mut self.unreported_since);
+        } else {
+            self.unreported.push_back(index);
+            self.unreported_since += 1;
+        }
         Ok(index)
     }
 
-    /// A SEND completed.
+    /// A SEND completed, and with it those before it.
     pub(crate) fn sent(&mut self, index: u16) -> Option<Finished<W>> {
+        for _ in 0..mem::take(&mut self.slots[usize::from(index)].covers) {
+            let earlier = self.unreported.pop_front().expect("each is covered once");
+            self.slots[usize::from(earlier)].sending = false;
+            let finished = self.settle(earlier);
+            debug_assert!(finished.is_none(), "its response finished it");
+        }
         self.slots[usize::from(index)].sending = false;
         self.settle(index)
     }
@@ -349,6 +391,7 @@ impl<P: Provider, W> Slot<P, W> {
             response: None,
             sending: false,
             carries_data: false,
+            covers: 0,
             window: None,
             open_rkey: None,
         }

@@ -194,6 +194,30 @@ fn in_flight_are_no_more_than_the_target_takes() {
 }
 
 #[test]
+fn slots_come_back_in_queues_of_any_size() {
+    for (receives, commands) in
+        [(1, 128), (2, 128), (5, 128), (33, 128), (128, 1), (128, 3), (128, 128)]
+    {
+        let mut world = World::new(1024);
+        world.fake.crqsize = receives;
+        world.fake.identify.maxcmd.set(commands);
+        let (_controller, namespace) = world.open();
+        // One at a time, more often than there are slots; then all that fit.
+        for block in 0..300 {
+            world.read(&namespace, block * 512, 512, Grant::Persistent).result.unwrap();
+        }
+        let ranges: Vec<_> = RegionSlice::allocate(256 * 512, Grant::Persistent)
+            .unwrap()
+            .chunks(512)
+            .enumerate()
+            .map(|(i, s)| read_range(&namespace, i as u64 * 512, s))
+            .collect();
+        let reading = world.host.read_many(ranges);
+        assert!(world.run(reading).iter().all(|outcome| outcome.result.is_ok()));
+    }
+}
+
+#[test]
 fn an_idle_host_stays_connected() {
     let mut world = World::new(8);
     let (_controller, namespace) = world.open();
