@@ -77,7 +77,7 @@ kernel_namespace() {
     mkdir "$NVMET/subsystems/$1/namespaces/$2"
     echo "$uuid" >"$NVMET/subsystems/$1/namespaces/$2/device_uuid"
     echo "$3" >"$NVMET/subsystems/$1/namespaces/$2/device_path"
-    echo 1 >"$NVMET/subsystems/$1/namespaces/$2/enable"
+    eventually eval "echo 1 >$NVMET/subsystems/$1/namespaces/$2/enable"
 }
 replaced "$(loop_device smaller 32M)" "its size"
 kernel_target_down
