@@ -379,11 +379,10 @@ impl Storm {
         }
         let network = self.world.network().stats();
         let totals = &mut self.totals;
-        totals.add("fault: packets lost", network.lost);
+        totals.add("fault: packets lost, full buffers included", network.lost + network.overflowed);
         totals.add("fault: packets duplicated", network.duplicated);
         totals.add("fault: packets reordered", network.reordered);
         totals.add("fault: packets corrupted", network.corrupted);
-        totals.add("fault: packets that found a full buffer", network.overflowed);
         totals.add("fault: packets to nobody", network.unreachable);
     }
 
