@@ -49,8 +49,7 @@ kernel_namespace() {
     local namespace=$NVMET/subsystems/$1/namespaces/$2
     mkdir "$namespace"
     echo "$3" >"$namespace/device_path"
-    # The number is taken until the kernel has let go of a namespace that had it before.
-    eventually eval "echo 1 >$namespace/enable"
+    echo 1 >"$namespace/enable" || fail "cannot enable namespace $2 on $3"
 }
 
 # kernel_namespace_replace NQN NSID DEVICE: another one with the same number.
