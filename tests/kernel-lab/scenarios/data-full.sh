@@ -20,7 +20,7 @@ done
 verified_fio "$DEVICE" randrw 4k 16 8M
 verified_fio "$DEVICE" randrw 64k 32 32M
 verified_fio "$DEVICE" rw 512k 8 32M
-verified_fio "$DEVICE" randwrite 4k 64 16M --bsrange=512-256k --bs_unaligned
+verified_fio "$DEVICE" randwrite 4k 64 16M --bsrange=512-256k
 # What the host sees is what is in the file.
 blockdev --flushbufs "$DEVICE"
 cmp -n 83886080 "$DEVICE" /disk/a.img || fail "the file differs from the disk"
