@@ -38,7 +38,7 @@ pub trait Transport: Send {
     /// When [`Transport::turn`] must run again though nothing arrives.
     fn deadline(&self) -> Option<Time>;
 
-    /// Asks for a wake-up on [`Transport::watched`]. One more turn is due before sleeping.
+    /// Asks for a wake-up on [`Transport::watched`]. Returns whether one more turn is due before sleeping.
     fn arm(&mut self) -> bool;
 
     /// What to sleep on; nothing where a simulator drives.
