@@ -19,8 +19,9 @@ use crate::region::{Grant, RegionSlice};
 
 /// A namespace, read and written by byte ranges of any alignment.
 ///
-/// Writes of partial blocks read and write back the rest of the block. Ranges of one host that share a block
-/// do not disturb each other; another host that writes to the same block at the same time may.
+/// Writes of partial blocks read and write back the rest of the block. Ranges over one connected controller that
+/// share a block do not disturb each other; whoever else writes to the same block at the same time may, be it
+/// another host or a second controller that this host has connected.
 ///
 /// Reads and writes that a lost connection interrupts are issued again when it is back, until their deadline.
 /// For writes that is safe since it writes the same bytes to the same place, which is unchanged until the
