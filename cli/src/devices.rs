@@ -187,7 +187,6 @@ impl Shown {
 
 fn capabilities_text(info: &DeviceInfo) -> String {
     let caps = &info.caps;
-    let absent = |there: bool| (!there).then_some("the device has none");
     let dma_buf = if caps.software {
         Some("software cannot reach them")
     } else {
@@ -208,7 +207,7 @@ fn capabilities_text(info: &DeviceInfo) -> String {
             &format!("{} out, {} in", caps.max_initiator_depth, caps.max_responder_resources),
         ),
         line(2, "SEND with Invalidate", &yes_or(info.no_send_with_invalidate)),
-        line(2, "Memory windows", &yes_or(absent(caps.memory_windows))),
+        line(2, "Memory windows", &yes_or(info.no_memory_windows)),
         line(2, "dma-buf", &yes_or(dma_buf.filter(|_| !caps.dma_buf))),
     ]
     .concat()
@@ -228,6 +227,7 @@ fn capabilities_json(info: &DeviceInfo) -> Value {
         "send_with_invalidate": caps.send_with_invalidate,
         "no_send_with_invalidate": info.no_send_with_invalidate,
         "memory_windows": caps.memory_windows,
+        "no_memory_windows": info.no_memory_windows,
         "dma_buf": caps.dma_buf,
     })
 }

@@ -143,6 +143,8 @@ impl VerbsQp {
             if !self.may_send() {
                 return Err(PushError::QueueFull);
             }
+            // What was pushed before goes before: the peer may answer a response at once, into a receive.
+            self.flush_receives(lost);
             self.flush_sends(lost);
         }
         self.sends.push(self.key, wr.wr_id, wr.sges, |wr_id, sg_list, num_sge| {

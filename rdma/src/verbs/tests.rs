@@ -24,7 +24,16 @@ fn group(context: &Arc<Context>, completions: u32) -> VerbsGroup {
 }
 
 fn queue_pair(context: &Context, group: &VerbsGroup, id: &Arc<Id>) -> std::io::Result<VerbsQp> {
-    VerbsQp::create(context, &context.info.caps, id, &group.handle().0, &SMALL)
+    queue_pair_with(context, group, id, &SMALL)
+}
+
+fn queue_pair_with(
+    context: &Context,
+    group: &VerbsGroup,
+    id: &Arc<Id>,
+    config: &QpConfig,
+) -> std::io::Result<VerbsQp> {
+    VerbsQp::create(context, &context.info.caps, id, &group.handle().0, config)
 }
 
 /// A group with a queue pair that is connected.
@@ -72,6 +81,28 @@ fn one_doorbell_hands_over_all_and_completions_carry_the_consumers_identifiers()
     }
     let success = WcStatus::SUCCESS;
     assert_eq!(poll(&mut group), [(100, success), (200, success), (101, success)]);
+}
+
+/// A target posts a receive again before it responds, because the host may send its next command at once.
+#[test]
+fn a_batch_that_rings_by_itself_leaves_no_earlier_receive_behind() {
+    let context = context(512);
+    let mut group = group(&context, 512);
+    let id = id(&context);
+    id.note_ready();
+    let config = QpConfig { send_wr: 128, recv_wr: 128, ..SMALL };
+    let qp = queue_pair_with(&context, &group, &id, &config).expect("a queue pair");
+    let qp = group.adopt(qp);
+    for wr_id in 0..64 {
+        receive(&mut group, qp, wr_id).expect("there is room");
+        // Data and response.
+        for _ in 0..2 {
+            send(&mut group, qp, wr_id, SendFlags::SIGNALED).expect("there is room");
+        }
+        let (sends, receives) = device(|device| (device.sends.len(), device.receives.len()));
+        assert!(2 * receives >= sends, "{sends} sends went out with {receives} receives posted");
+    }
+    assert!(device(|device| device.sends.len()) > 0, "no batch was ever full");
 }
 
 #[test]

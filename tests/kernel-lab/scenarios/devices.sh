@@ -18,7 +18,7 @@ device() {
 
 look
 device '.software and .addresses == ["'$KERNEL'"]'
-device '.capabilities | .send_with_invalidate and .memory_windows and (.dma_buf | not)'
+device '.capabilities | .send_with_invalidate and (.memory_windows | not) and (.dma_buf | not)'
 device '.ports[0] | .state == "ACTIVE" and .link_layer == "Ethernet" and .active_mtu == 4096'
 device '.ports[0].gids | any(.gid == "::ffff:'$KERNEL'" and .type == "RoCE v2" and .interface == "veth0")'
 choice $KERNEL '.provider == "verbs" and .interface == "veth0"'
