@@ -4,12 +4,14 @@
 //! is; it panics where it does not. `README.md` says how to run them.
 
 pub mod capsule;
+pub mod connection;
 pub mod corpus;
 pub mod input;
 pub mod mad;
 pub mod mutate;
 pub mod packet;
 pub mod pages;
+pub mod queue_pair;
 pub mod random;
 pub mod run;
 
@@ -29,11 +31,13 @@ pub struct Target {
 }
 
 /// All of them.
-pub const TARGETS: [Target; 4] = [
+pub const TARGETS: [Target; 6] = [
     target("packet", packet::run, 4, 4200, 50_000),
     target("mad", mad::run, 4, 256, 50_000),
     target("capsule", capsule::run, 4, 4300, 50_000),
     target("pages", pages::run, 4, 8200, 2_000),
+    target("queue_pair", queue_pair::run, 8, 3204, 5_000),
+    target("connection", connection::run, 8, 3200, 5_000),
 ];
 
 const fn target(

@@ -14,6 +14,90 @@ use roce_proto::wire::{Message, Packet};
 
 use crate::pcap::frames;
 
+/// Operations by name, each filled up with zeros to eight bytes.
+type Script = (&'static str, &'static [&'static [u8]]);
+
+/// What each kind of request does when all goes well, and how a loss is made good.
+const QUEUE_PAIR_SCRIPTS: [Script; 8] = [
+    ("send", &[HEAD, RECEIVE, &[0, 0, 0, 1, 100], SENT, ARRIVED, ANSWERED, HEARD]),
+    ("send-of-many-packets", &[HEAD, RECEIVE, &[0, 0, 0, 1, 0, 4], SENT, ARRIVED, ANSWERED, HEARD]),
+    ("write", &[HEAD, &[0, 0, 2, 1, 0xD0, 7], SENT, ARRIVED, ANSWERED, HEARD]),
+    ("read", &[HEAD, &[0, 0, 3, 25, 0, 3], SENT, ARRIVED, ANSWERED, HEARD]),
+    ("inline", &[HEAD, RECEIVE, &[0, 0, 4, 1, 40], SENT, ARRIVED, ANSWERED, HEARD]),
+    (
+        "window",
+        &[
+            HEAD,
+            RECEIVE,
+            &[0, 1, 5, 1, 0, 1],
+            &[2, 1],
+            &[0, 0, 1, 1, 9],
+            SENT,
+            ARRIVED,
+            ANSWERED,
+            HEARD,
+        ],
+    ),
+    (
+        "loss",
+        &[
+            HEAD,
+            RECEIVE,
+            &[0, 0, 0, 1, 0, 4],
+            SENT,
+            &[5, 1, 1],
+            ARRIVED,
+            ANSWERED,
+            HEARD,
+            &[10],
+            SENT,
+            ARRIVED,
+        ],
+    ),
+    (
+        "forged",
+        &[HEAD, RECEIVE, &[8, 1, 3, 0x27], ARRIVED, &[8, 1, 8, 0x06, 0, 2], ARRIVED, ANSWERED],
+    ),
+];
+
+const HEAD: &[u8] = &[0, 0xFF, 3, 5];
+const RECEIVE: &[u8] = &[1, 1, 0, 0, 4];
+const SENT: &[u8] = &[2, 0, 7];
+const ARRIVED: &[u8] = &[4, 1];
+const ANSWERED: &[u8] = &[2, 1, 7];
+const HEARD: &[u8] = &[4, 0];
+
+/// How connections come about and end.
+const CONNECTION_SCRIPTS: [Script; 4] = [
+    (
+        "established",
+        &[CONNECT, TO_PEER, ACCEPT, BACK, &[3], TO_PEER, &[4], TO_PEER, BACK, &[5], &[5, 1]],
+    ),
+    ("rejected", &[CONNECT, TO_PEER, &[2, 1], BACK, &[5]]),
+    (
+        "lost",
+        &[CONNECT, &[9, 1], &[13, 0, 0x80], TO_PEER, ACCEPT, &[9], &[13, 0, 0x80], BACK, &[3]],
+    ),
+    ("nobody-listens", &[&[0, 0, 0x84, 0x44, 0x3F], TO_PEER, BACK, &[5]]),
+];
+
+const CONNECT: &[u8] = &[0, 0, 4, 0x44, 0x3F, 32];
+const TO_PEER: &[u8] = &[8, 1];
+const ACCEPT: &[u8] = &[1, 1, 0, 0x44, 32];
+const BACK: &[u8] = &[8];
+
+fn scripts(scripts: &[Script]) -> Seeds {
+    let record = |operation: &&[u8]| {
+        let mut record = [0; 8];
+        record[..operation.len()].copy_from_slice(operation);
+        record
+    };
+    scripts
+        .iter()
+        .map(|(name, script)| ((*name).to_owned(), script.iter().flat_map(record).collect()))
+        .collect()
+}
+
 /// Seeds by name.
 type Seeds = BTreeMap<String, Vec<u8>>;
 
@@ -38,6 +122,8 @@ fn of(target: &str) -> Seeds {
         "mad" => datagrams(),
         "capsule" => capsules(),
         "pages" => pages(),
+        "queue_pair" => scripts(&QUEUE_PAIR_SCRIPTS),
+        "connection" => scripts(&CONNECTION_SCRIPTS),
         _ => Seeds::new(),
     }
 }

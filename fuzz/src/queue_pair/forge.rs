@@ -1,0 +1,73 @@
+//! Packets that nobody sent.
+
+use roce_proto::wire::{
+    Aeth, Bth, Headers, Message, NakCode, Opcode, Reth, RnrTimer, Syndrome, Tail, pad_bytes,
+};
+use roce_proto::{Psn, Qpn};
+
+use super::memory::{BASE, SHARED, SHARED_KEY};
+use crate::input::Input;
+
+/// A packet for `qpn` that may well be what it expects next, or close to it.
+pub(super) fn packet(qpn: Qpn, latest: Psn, input: &mut Input<'_>) -> Vec<u8> {
+    let kind = input.u8();
+    let shape = input.u8();
+    let psn = latest.plus(8).minus(u32::from(shape & 15));
+    let (length, argument) = (input.u16(), input.u16());
+    let mut bth = Bth::new(qpn, psn);
+    bth.ack_request = shape & 16 != 0;
+    let payload = match shape >> 5 {
+        0 => 0,
+        1 => 256,
+        2 => 512,
+        3 => 1024,
+        _ => u32::from(length) % 1100,
+    };
+    bth.pad_bytes = pad_bytes(payload);
+    let message = message(kind, length, argument);
+    let mut datagram = Headers::new(&bth, &message).as_slice().to_vec();
+    datagram.resize(datagram.len() + payload as usize, kind);
+    datagram.extend_from_slice(&[0; 3][..usize::from(bth.pad_bytes)]);
+    datagram.extend_from_slice(&[0; 4]);
+    datagram
+}
+
+fn message(kind: u8, length: u16, argument: u16) -> Message {
+    let reth = Reth {
+        addr: BASE + SHARED.start as u64 + u64::from(argument & 0x1FFF),
+        rkey: SHARED_KEY + u32::from(argument >> 15),
+        length: if argument & 0x4000 == 0 { u32::from(length) } else { u32::from(length) << 16 },
+    };
+    let [low, high] = argument.to_le_bytes();
+    let syndrome = match high & 7 {
+        0 => Syndrome::Nak(NakCode(low & 7)),
+        1 => Syndrome::RnrNak(RnrTimer::new(low)),
+        2 => Syndrome::Reserved(0x40 | low & 31),
+        3 => Syndrome::Nak(NakCode::PSN_SEQUENCE),
+        _ => Syndrome::ACK,
+    };
+    let aeth = Aeth { syndrome, msn: u32::from(length) };
+    let immediate = (low & 1 != 0).then_some(u32::from(argument));
+    let tail = match low % 3 {
+        0 => Tail::Plain,
+        1 => Tail::Immediate(7),
+        _ => Tail::Invalidate(100 + u32::from(high & 3)),
+    };
+    match kind % 16 {
+        0 => Message::SendFirst,
+        1 => Message::SendMiddle,
+        2 => Message::SendLast(tail),
+        3 => Message::SendOnly(tail),
+        4 => Message::WriteFirst(reth),
+        5 => Message::WriteMiddle,
+        6 => Message::WriteLast(immediate),
+        7 => Message::WriteOnly(reth, immediate),
+        8 => Message::ReadRequest(reth),
+        9 => Message::ReadResponseFirst(aeth),
+        10 => Message::ReadResponseMiddle,
+        11 => Message::ReadResponseLast(aeth),
+        12 => Message::ReadResponseOnly(aeth),
+        13 | 14 => Message::Acknowledge(aeth),
+        _ => Message::Other(Opcode(low)),
+    }
+}

@@ -1,0 +1,217 @@
+//! The memory of one end, and a model of what may be done with it.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+
+use roce_proto::Qpn;
+use roce_proto::rc::{
+    AccessError, Bind, Completion, LocalAccess, LocalSge, Memory, MemoryKey, Piece, RemoteAccess,
+    Status, Work,
+};
+
+/// Where the memory begins, as work requests see it.
+pub(super) const BASE: u64 = 0x7F00_0000_1000;
+/// How much there is.
+pub(super) const BYTES: usize = SHARED.end;
+/// Never written: what is sent, and what the peer may read.
+pub(super) const SOURCE: Range<usize> = 0..8 << 10;
+/// Where receives and READs put what arrives.
+pub(super) const SINK: Range<usize> = 8 << 10..24 << 10;
+/// What the peer may read and write.
+pub(super) const SHARED: Range<usize> = 24 << 10..28 << 10;
+
+pub(super) const SOURCE_KEY: u32 = 1;
+pub(super) const SINK_KEY: u32 = 2;
+pub(super) const SHARED_KEY: u32 = 3;
+
+const LOCAL_WRITE: u32 = 1;
+const REMOTE_READ: u32 = 2;
+const REMOTE_WRITE: u32 = 4;
+
+#[derive(Clone, Debug)]
+struct Region {
+    key: u32,
+    range: Range<u64>,
+    access: u32,
+    /// The queue pair that a window is bound for.
+    window_of: Option<Qpn>,
+}
+
+/// A work request that has not completed.
+#[derive(Clone, Debug)]
+pub(super) struct Posted {
+    pub(super) wr_id: u64,
+    /// Whether success is reported.
+    pub(super) signaled: bool,
+    /// Where it may put something.
+    pub(super) sinks: Vec<LocalSge>,
+}
+
+/// The memory, and which work requests may write to it.
+pub(super) struct Modelled {
+    pub(super) bytes: Vec<u8>,
+    regions: Vec<Region>,
+    pub(super) sends: VecDeque<Posted>,
+    pub(super) receives: VecDeque<Posted>,
+}
+
+impl Modelled {
+    pub(super) fn new() -> Self {
+        let mut memory = Self {
+            bytes: (0..BYTES).map(|at| (at ^ at >> 8) as u8).collect(),
+            regions: Vec::new(),
+            sends: VecDeque::new(),
+            receives: VecDeque::new(),
+        };
+        memory.open(SOURCE_KEY, SOURCE, REMOTE_READ);
+        memory.open(SINK_KEY, SINK, LOCAL_WRITE);
+        memory.share();
+        memory
+    }
+
+    fn open(&mut self, key: u32, range: Range<usize>, access: u32) {
+        let range = BASE + range.start as u64..BASE + range.end as u64;
+        self.regions.push(Region { key, range, access, window_of: None });
+    }
+
+    /// Opens what is shared to the peer.
+    pub(super) fn share(&mut self) {
+        self.unshare();
+        self.open(SHARED_KEY, SHARED, LOCAL_WRITE | REMOTE_READ | REMOTE_WRITE);
+    }
+
+    /// Closes what is shared.
+    pub(super) fn unshare(&mut self) {
+        self.regions.retain(|region| region.key != SHARED_KEY);
+    }
+
+    /// The bytes behind pieces of memory.
+    pub(super) fn gather(&self, pieces: &[LocalSge]) -> Vec<u8> {
+        pieces.iter().flat_map(|piece| self.slice(piece.addr, piece.length)).copied().collect()
+    }
+
+    /// The bytes of a piece of a packet, whose key must open them at this moment.
+    pub(super) fn piece(&self, piece: &Piece) -> &[u8] {
+        let (key, qpn, access) = match piece.key {
+            MemoryKey::Local { lkey } => (lkey, None, 0),
+            MemoryKey::Remote { qpn, rkey } => (rkey, Some(qpn), REMOTE_READ),
+        };
+        let checked = self.check(key, qpn, piece.addr, u64::from(piece.length), access);
+        assert_eq!(checked, Ok(()), "{piece:?} is sent and no key opens it");
+        self.slice(piece.addr, piece.length)
+    }
+
+    fn slice(&self, addr: u64, length: u32) -> &[u8] {
+        let start = (addr - BASE) as usize;
+        &self.bytes[start..start + length as usize]
+    }
+
+    fn check(
+        &self,
+        key: u32,
+        qpn: Option<Qpn>,
+        addr: u64,
+        length: u64,
+        access: u32,
+    ) -> Result<(), AccessError> {
+        let end = addr.checked_add(length).ok_or(AccessError)?;
+        let opens = |region: &Region| {
+            region.key == key
+                && region.range.start <= addr
+                && end <= region.range.end
+                && region.access & access == access
+                && (region.window_of.is_none() || region.window_of == qpn)
+        };
+        self.regions.iter().any(opens).then_some(()).ok_or(AccessError)
+    }
+
+    /// Only a request that has not completed yet may put something somewhere, and only where it said.
+    fn assert_wanted(&self, addr: u64, length: u64) {
+        let mut sinks = self.sends.iter().chain(&self.receives).flat_map(|posted| &posted.sinks);
+        let wanted = sinks
+            .any(|sink| sink.addr <= addr && addr + length <= sink.addr + u64::from(sink.length));
+        assert!(wanted, "{length} bytes at {addr:#x} are written, and no request wants them");
+    }
+
+    /// Takes a completed request from its queue: each completes once, in order, and none that had to is left out.
+    pub(super) fn complete(&mut self, completion: &Completion) -> Posted {
+        let queue = match completion.work {
+            Work::Receive | Work::ReceiveWriteImmediate => &mut self.receives,
+            _ => &mut self.sends,
+        };
+        loop {
+            let posted = queue.pop_front();
+            let posted = posted.unwrap_or_else(|| panic!("nobody waits for {completion:?}"));
+            if posted.wr_id == completion.wr_id {
+                assert!(posted.signaled || completion.status != Status::Success);
+                return posted;
+            }
+            assert!(!posted.signaled, "{completion:?} comes before request {}", posted.wr_id);
+        }
+    }
+}
+
+impl Memory for Modelled {
+    fn check_local(
+        &self,
+        lkey: u32,
+        addr: u64,
+        length: u32,
+        access: LocalAccess,
+    ) -> Result<(), AccessError> {
+        assert_ne!(length, 0, "no check for no bytes");
+        let access = if access == LocalAccess::Write { LOCAL_WRITE } else { 0 };
+        self.check(lkey, None, addr, u64::from(length), access)
+    }
+
+    fn check_remote(
+        &self,
+        qpn: Qpn,
+        rkey: u32,
+        addr: u64,
+        length: u32,
+        access: RemoteAccess,
+    ) -> Result<(), AccessError> {
+        assert_ne!(length, 0, "no check for no bytes");
+        let access = if access == RemoteAccess::Write { REMOTE_WRITE } else { REMOTE_READ };
+        self.check(rkey, Some(qpn), addr, u64::from(length), access)
+    }
+
+    fn place(&mut self, key: MemoryKey, addr: u64, payload: &[u8]) -> Result<(), AccessError> {
+        let length = payload.len() as u64;
+        assert_ne!(length, 0, "no placement of no bytes");
+        match key {
+            MemoryKey::Local { lkey } => {
+                self.check(lkey, None, addr, length, LOCAL_WRITE)?;
+                self.assert_wanted(addr, length);
+            }
+            MemoryKey::Remote { qpn, rkey } => {
+                self.check(rkey, Some(qpn), addr, length, REMOTE_WRITE)?;
+            }
+        }
+        let start = (addr - BASE) as usize;
+        self.bytes[start..start + payload.len()].copy_from_slice(payload);
+        Ok(())
+    }
+
+    fn bind(&mut self, qpn: Qpn, bind: &Bind) -> Result<(), AccessError> {
+        self.check(bind.region as u32, None, bind.addr, bind.length, bind.access)?;
+        if self.regions.iter().any(|region| region.key == bind.rkey) {
+            return Err(AccessError);
+        }
+        self.regions.push(Region {
+            key: bind.rkey,
+            range: bind.addr..bind.addr + bind.length,
+            access: bind.access,
+            window_of: Some(qpn),
+        });
+        Ok(())
+    }
+
+    fn invalidate(&mut self, qpn: Qpn, rkey: u32) -> Result<(), AccessError> {
+        let is_window = |region: &Region| region.key == rkey && region.window_of == Some(qpn);
+        let window = self.regions.iter().position(is_window).ok_or(AccessError)?;
+        self.regions.remove(window);
+        Ok(())
+    }
+}
