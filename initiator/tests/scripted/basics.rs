@@ -1,6 +1,6 @@
 //! A target that does what it should.
 
-use feedrail_initiator::{ErrorKind, Grant, RegionSlice};
+use feedrail_initiator::{ErrorKind, Grant, Namespace, RegionSlice};
 use nvme_proto::{AdminOpcode, NvmOpcode};
 
 use crate::fake::{pattern, set_file};
@@ -177,20 +177,25 @@ fn neighbours_in_one_block_do_not_undo_each_other() {
     assert_eq!(world.fake.disk[4050..8192], expected(4050, 8192 - 4050)[..]);
 }
 
+/// Reads the first blocks of a namespace, all at once.
+fn read_blocks(world: &mut World, namespace: &Namespace, count: usize) {
+    let ranges: Vec<_> = RegionSlice::allocate(count * 512, Grant::Persistent)
+        .unwrap()
+        .chunks(512)
+        .enumerate()
+        .map(|(i, s)| read_range(namespace, i as u64 * 512, s))
+        .collect();
+    let reading = world.host.read_many(ranges);
+    assert!(world.run(reading).iter().all(|outcome| outcome.result.is_ok()));
+}
+
 #[test]
 fn in_flight_are_no_more_than_the_target_takes() {
     let mut world = World::new(1024);
     world.fake.crqsize = 3;
     let (controller, namespace) = world.open();
     assert_eq!(controller.limits().unwrap().queue_depth, 3);
-    let ranges: Vec<_> = RegionSlice::allocate(64 * 512, Grant::Persistent)
-        .unwrap()
-        .chunks(512)
-        .enumerate()
-        .map(|(i, s)| read_range(&namespace, i as u64 * 512, s))
-        .collect();
-    let reading = world.host.read_many(ranges);
-    assert!(world.run(reading).iter().all(|outcome| outcome.result.is_ok()));
+    read_blocks(&mut world, &namespace, 64);
 }
 
 #[test]
@@ -206,14 +211,7 @@ fn slots_come_back_in_queues_of_any_size() {
         for block in 0..300 {
             world.read(&namespace, block * 512, 512, Grant::Persistent).result.unwrap();
         }
-        let ranges: Vec<_> = RegionSlice::allocate(256 * 512, Grant::Persistent)
-            .unwrap()
-            .chunks(512)
-            .enumerate()
-            .map(|(i, s)| read_range(&namespace, i as u64 * 512, s))
-            .collect();
-        let reading = world.host.read_many(ranges);
-        assert!(world.run(reading).iter().all(|outcome| outcome.result.is_ok()));
+        read_blocks(&mut world, &namespace, 256);
     }
 }
 

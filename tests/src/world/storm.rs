@@ -8,9 +8,7 @@ use rdma::{GroupStats, Time};
 
 use super::history::History;
 use super::traffic::{Histories, Traffic, TrafficOptions};
-use super::{
-    Disk, DiskConfig, HostId, Random, TargetId, TargetOptions, Totals, Trace, World, add_stats,
-};
+use super::{Disk, DiskConfig, HostId, Random, TargetId, TargetOptions, Totals, Trace, World};
 
 /// Bytes of a namespace.
 const SIZE: usize = 128 << 10;
@@ -403,12 +401,10 @@ impl Storm {
 }
 
 fn count_network(totals: &mut Totals, stats: &GroupStats) {
-    let mut sum = GroupStats::default();
-    add_stats(&mut sum, stats);
-    totals.add("recovery: packets sent again", sum.packets_retransmitted);
-    totals.add("recovery: sequence NAKs", sum.sequence_naks_sent);
-    totals.add("recovery: ACK timeouts", sum.ack_timeouts);
-    totals.add("recovery: corrupt packets dropped", sum.icrc_failures);
+    totals.add("recovery: packets sent again", stats.packets_retransmitted);
+    totals.add("recovery: sequence NAKs", stats.sequence_naks_sent);
+    totals.add("recovery: ACK timeouts", stats.ack_timeouts);
+    totals.add("recovery: corrupt packets dropped", stats.icrc_failures);
 }
 
 /// A network that is never quite well.
