@@ -19,7 +19,7 @@ const MAX_HELD: usize = 65_536;
 /// How long packets are held back when nobody says.
 const DEFAULT_DELAY: Duration = Duration::from_millis(1);
 
-/// What happens to packets that arrive. Probabilities are per million packets.
+/// What happens to packets that arrive, and to the CRC of those that leave. Probabilities are per million packets.
 ///
 /// As text: `loss=1%,corrupt=0.1%,duplicate=0.1%,delay=2%:5ms,seed=7`, in any order, each at most once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -28,6 +28,8 @@ pub struct Faults {
     pub loss_ppm: u32,
     /// Packets of which one bit is flipped.
     pub corruption_ppm: u32,
+    /// Packets that leave with a wrong CRC.
+    pub sent_corruption_ppm: u32,
     /// Packets that come twice.
     pub duplication_ppm: u32,
     /// Packets that are held back, so that others overtake them.
@@ -66,6 +68,7 @@ impl Faults {
         match key {
             "loss" => self.loss_ppm = per_million(value)?,
             "corrupt" => self.corruption_ppm = per_million(value)?,
+            "corrupt-sent" => self.sent_corruption_ppm = per_million(value)?,
             "duplicate" => self.duplication_ppm = per_million(value)?,
             "seed" => self.seed = value.parse().ok()?,
             "delay" => {
@@ -86,9 +89,10 @@ impl fmt::Display for Faults {
         let percent = |ppm: u32| f64::from(ppm) / 10_000.0;
         write!(
             f,
-            "loss={}%,corrupt={}%,duplicate={}%,delay={}%:{}us,seed={}",
+            "loss={}%,corrupt={}%,corrupt-sent={}%,duplicate={}%,delay={}%:{}us,seed={}",
             percent(self.loss_ppm),
             percent(self.corruption_ppm),
+            percent(self.sent_corruption_ppm),
             percent(self.duplication_ppm),
             percent(self.delay_ppm),
             self.delay.as_micros(),
@@ -172,6 +176,11 @@ impl Filter {
         }
     }
 
+    /// Whether the next packet that leaves gets a wrong CRC.
+    pub(super) fn damages_sent(&mut self) -> bool {
+        self.random.chance(self.faults.sent_corruption_ppm)
+    }
+
     /// When the next packet that is held back is due.
     pub(super) fn deadline(&self) -> Option<Time> {
         self.held.peek().map(|Reverse(packet)| packet.due)
@@ -202,10 +211,13 @@ mod tests {
     #[test]
     fn text_round_trips() {
         let faults: Faults =
-            "loss=1%, delay=2.5%:5ms,corrupt=0.1%,duplicate=100%,seed=7".parse().unwrap();
+            "loss=1%, delay=2.5%:5ms,corrupt=0.1%,corrupt-sent=2%,duplicate=100%,seed=7"
+                .parse()
+                .unwrap();
         let expected = Faults {
             loss_ppm: 10_000,
             corruption_ppm: 1_000,
+            sent_corruption_ppm: 20_000,
             duplication_ppm: 1_000_000,
             delay_ppm: 25_000,
             delay: Duration::from_millis(5),

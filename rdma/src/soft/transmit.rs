@@ -98,8 +98,14 @@ impl Batch {
             && self.framing_used + packet.headers.len() + MAX_TRAILER <= self.framing.len()
     }
 
-    /// Adds a packet, to the train before it if it fits there.
-    pub(super) fn push(&mut self, from: SocketAddr, packet: &Outgoing<'_>, gso: bool) {
+    /// Adds a packet, to the train before it if it fits there; on purpose with a wrong CRC if `damaged`.
+    pub(super) fn push(
+        &mut self,
+        from: SocketAddr,
+        packet: &Outgoing<'_>,
+        gso: bool,
+        damaged: bool,
+    ) {
         let length = packet.length();
         if !(gso && self.continues_train(packet, length)) {
             self.begin_message(packet, length);
@@ -109,7 +115,8 @@ impl Batch {
         message.segments += 1;
         message.bytes += length;
         self.packets += 1;
-        let crc = icrc::compute(from, packet, index);
+        let mut crc = icrc::compute(from, packet, index);
+        crc[0] ^= u8::from(damaged);
         self.push_framing(packet.headers);
         for piece in packet.pieces {
             self.push_piece(piece);

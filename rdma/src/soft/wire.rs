@@ -103,7 +103,8 @@ impl Wire for SoftWire {
         if !self.batch.has_room(packet) {
             self.send_batch();
         }
-        self.batch.push(self.source, packet, self.sockets.gso);
+        let damaged = self.filter.as_mut().is_some_and(|filter| filter.damages_sent());
+        self.batch.push(self.source, packet, self.sockets.gso, damaged);
     }
 
     fn flush(&mut self, _now: Time) {
