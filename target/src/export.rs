@@ -5,8 +5,11 @@ use std::sync::Arc;
 
 use nvme_proto::Nsid;
 
+use crate::backend::decorator::{Delay, Fault, FaultPlan, Tear};
 use crate::backend::{self, Access, Backend, OpenError, OpenMode, OpenedBackend};
-use crate::config::{Config, DirectoryConfig, Medium, NamespaceConfig, Origin, SubsystemConfig};
+use crate::config::{
+    Config, DirectoryConfig, DiskFaults, Medium, NamespaceConfig, Origin, SubsystemConfig,
+};
 use crate::directory::{self, DirectoryError};
 use crate::identity;
 use crate::limits::MAX_NAMESPACES;
@@ -147,6 +150,7 @@ fn of_shard(
         uuid: identity::namespace_uuid(subsystem.dataset_id, &shard.relative),
         nguid: [0; 16],
         medium: Medium::File { path: shard.path },
+        faults: DiskFaults::NONE,
         writable: directory.writable,
         lba_shift: directory.lba_shift,
         origin: directory.origin.clone(),
@@ -183,8 +187,27 @@ fn make(
         lba_bytes = 1_u32 << opened.lba_shift, writable = config.writable, access = %opened.access,
         "namespace"
     );
+    if config.faults != DiskFaults::NONE {
+        tracing::warn!(name = config.name, faults = ?config.faults, "this disk misbehaves on purpose");
+        opened.backend = with_faults(&config.faults, opened.backend);
+    }
     opened.backend = decorate(config, opened.backend);
     Ok(Arc::new(Namespace::new(index, config, opened)))
+}
+
+/// A backend with the faults that a configuration asks for.
+fn with_faults(faults: &DiskFaults, mut backend: Arc<dyn Backend>) -> Arc<dyn Backend> {
+    if let Some(delay) = faults.delay {
+        backend = Arc::new(Delay::new(backend, delay));
+    }
+    if let Some(every) = faults.tear_every {
+        backend = Arc::new(Tear::new(backend, every));
+    }
+    if let Some(every) = faults.fail_every {
+        let plan = FaultPlan { every: Some(every), ..FaultPlan::new(faults.fail_with) };
+        backend = Arc::new(Fault::new(backend, plan));
+    }
+    backend
 }
 
 fn open_medium(config: &NamespaceConfig) -> Result<OpenedBackend, OpenError> {

@@ -3,7 +3,9 @@
 use std::fs;
 use std::path::PathBuf;
 
-use feedrail_tests::process::{Bytes, DaemonOptions, feedrail};
+use feedrail_tests::process::{
+    Bytes, DaemonOptions, feedrail, loopback_address, write_configuration,
+};
 use tempfile::TempDir;
 
 const SIZE_BYTES: usize = 8 << 20;
@@ -30,6 +32,36 @@ fn a_bad_network_costs_time_and_no_byte() {
     for repaired in ["packets_retransmitted", "icrc_failures"] {
         assert!(network[repaired].as_u64().unwrap() > 0, "no {repaired}: {network}");
     }
+}
+
+#[test]
+fn a_bad_disk_fails_as_its_table_says() {
+    let (folder, path, content) = shard();
+    let configuration = format!(
+        r#"
+        [[port]]
+        address = "{address}:4420"
+        [[subsystem]]
+        nqn = "nqn.2026-01.org.example:bad-disks"
+        allow_any_host = true
+        [[subsystem.namespace]]
+        path = "{path}"
+        faults = {{ delay_us = 1000 }}
+        [[subsystem.namespace]]
+        kind = "memory"
+        size_bytes = "1MiB"
+        faults = {{ fail_every = 1 }}
+        "#,
+        address = loopback_address(),
+        path = path.display(),
+    );
+    let file = write_configuration(folder.path(), &configuration);
+    let daemon = DaemonOptions::default().arg("--config").arg(file).start();
+    let read = |nsid| feedrail(["read", "--namespace-id", nsid]).args(daemon.options()).run();
+    assert!(read("1").success() == content, "it is only slow");
+    let line = read("2").failure();
+    assert!(line.contains("Unrecovered Read Error"), "{line}");
+    assert!(daemon.log().contains("misbehaves on purpose"), "{}", daemon.log());
 }
 
 #[test]

@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use rdma::Time;
 use tempfile::{NamedTempFile, TempDir};
 
-use super::decorator::{Delay, Fault, FaultPlan};
+use super::decorator::{Delay, Fault, FaultPlan, Tear};
 use super::*;
 use crate::pool::{Buffer, Pool, PoolMemory};
 use crate::storage::{Engine, Inline, Report, Storage, Tag, Uring};
@@ -327,6 +327,23 @@ fn a_fault_hits_what_its_plan_names() {
     assert_eq!(outcomes, wanted);
     assert_eq!(rig.read(&faulty, 65_024, 1024), Err(BackendError::Medium));
     assert!(rig.read(&faulty, 65_024, 512).is_ok());
+}
+
+#[test]
+fn a_torn_write_stores_its_first_half_and_fails() {
+    let file = file_with(&vec![0; 64 << 10]);
+    let inner = open_file(file.path(), WRITABLE).unwrap().backend;
+    let torn: Arc<dyn Backend> = Arc::new(Tear::new(inner, 2));
+    let bytes = pattern(24 << 10);
+    for mut rig in Rig::each() {
+        rig.write(&torn, 0, &bytes, false).unwrap();
+        assert_eq!(rig.write(&torn, 32 << 10, &bytes, true), Err(BackendError::Medium));
+        assert!(rig.read(&torn, 32 << 10, 12 << 10).unwrap() == bytes[..12 << 10]);
+        assert!(rig.read(&torn, 44 << 10, 12 << 10).unwrap() == vec![0; 12 << 10]);
+        rig.write(&torn, 0, &bytes, false).unwrap();
+        assert_eq!(rig.write(&torn, 0, &[1; 4096], false), Err(BackendError::Medium));
+        assert!(rig.read(&torn, 0, 4096).unwrap() == bytes[..4096], "too short to be torn");
+    }
 }
 
 #[test]

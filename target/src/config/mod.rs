@@ -25,6 +25,7 @@ pub use self::error::ConfigError;
 pub use self::quick::Quick;
 pub(crate) use self::quick::{parse_address, parse_nqn};
 
+use crate::backend::BackendError;
 use crate::limits::Limits;
 
 /// A whole configuration.
@@ -146,6 +147,8 @@ pub struct NamespaceConfig {
     pub nguid: [u8; 16],
     /// What is behind it.
     pub medium: Medium,
+    /// How it fails on purpose.
+    pub faults: DiskFaults,
     /// Whether hosts may write.
     pub writable: bool,
     /// Bytes per logical block as a power of two (9..=12); `None` takes 9, or more where direct I/O needs it.
@@ -177,6 +180,25 @@ pub enum Medium {
         /// Size.
         size_bytes: u64,
     },
+}
+
+/// Faults of a medium on purpose, for experiments. None by default.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DiskFaults {
+    /// Every so many operations fail.
+    pub fail_every: Option<u64>,
+    /// How they fail.
+    pub fail_with: BackendError,
+    /// Every operation starts so much later.
+    pub delay: Option<Duration>,
+    /// Every so many writes store only their first half, and fail.
+    pub tear_every: Option<u64>,
+}
+
+impl DiskFaults {
+    /// No faults.
+    pub const NONE: Self =
+        Self { fail_every: None, fail_with: BackendError::Medium, delay: None, tear_every: None };
 }
 
 /// A directory whose regular files are namespaces.

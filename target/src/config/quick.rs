@@ -8,8 +8,8 @@ use std::time::Duration;
 use nvme_proto::{Nqn, Nsid};
 
 use super::{
-    Config, ConfigError, Cores, HostPolicy, Medium, NamespaceConfig, Origin, PortConfig,
-    ProviderChoice, SubsystemConfig,
+    Config, ConfigError, Cores, DiskFaults, HostPolicy, Medium, NamespaceConfig, Origin,
+    PortConfig, ProviderChoice, SubsystemConfig,
 };
 use crate::identity;
 use crate::limits::Limits;
@@ -82,6 +82,7 @@ impl Quick {
                 uuid: identity::namespace_uuid(dataset_id, &name),
                 nguid: [0; 16],
                 medium: medium(path),
+                faults: DiskFaults::NONE,
                 writable: self.writable,
                 lba_shift: None,
                 origin: Origin(format!("argument {}", path.display())),

@@ -56,6 +56,11 @@ suffix = ".tar"
 nsid = 100
 kind = "memory"
 size_bytes = "1GiB"
+
+[subsystem.namespace.faults]
+fail_every = 100
+fail_with = "no_space"
+delay_us = 1500
 "#;
 
 fn parse(text: &str) -> Result<Config, ConfigError> {
@@ -96,6 +101,13 @@ fn everything_arrives() {
     assert_eq!(b.directories[0].suffix, ".tar");
     assert_eq!(b.namespaces[0].medium, Medium::Memory { size_bytes: 1 << 30 });
     assert!(b.namespaces[0].writable);
+    let faults = DiskFaults {
+        fail_every: Some(100),
+        fail_with: BackendError::OutOfSpace,
+        delay: Some(Duration::from_micros(1500)),
+        tear_every: None,
+    };
+    assert_eq!((b.namespaces[0].faults, shard.faults), (faults, DiskFaults::NONE));
     assert_eq!(b.namespaces[0].origin.0, "/etc/feedrail.toml:45: subsystem.namespace");
 }
 
@@ -121,6 +133,8 @@ const WRONG: &[(&str, &str, &str)] = &[
         "provider = \"fast\"",
         "/etc/feedrail.toml:2:12: provider: unknown variant `fast`",
     ),
+    ("fail_every = 100", "fail_every = 0", "faults.fail_every: is 0; must be 1 to"),
+    ("\"no_space\"", "\"bang\"", "unknown variant `bang`"),
     ("cores = [0, 2]", "cores = [2, 2]", "3:9: cores: core 2 is listed twice"),
     ("cores = [0, 2]", "cores = 0", "cores: the number of cores must be 1 to 1024"),
     ("cores = [0, 2]", "cores = \"all\"", "expected a number of cores, or a list"),

@@ -13,9 +13,10 @@ use uuid::Uuid;
 use super::document::Document;
 use super::units::Bytes;
 use super::{
-    Config, ConfigError, Cores, DirectoryConfig, HostPolicy, Medium, NamespaceConfig, PortConfig,
-    ProviderChoice, SubsystemConfig,
+    Config, ConfigError, Cores, DirectoryConfig, DiskFaults, HostPolicy, Medium, NamespaceConfig,
+    PortConfig, ProviderChoice, SubsystemConfig,
 };
+use crate::backend::BackendError;
 use crate::identity;
 use crate::limits::{Limits, NSID_LAST};
 
@@ -109,6 +110,26 @@ struct NamespaceTable {
     uuid: Option<Spanned<Uuid>>,
     nguid: Option<Spanned<String>>,
     lba_bytes: Option<Spanned<u32>>,
+    faults: Option<FaultsTable>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FaultsTable {
+    fail_every: Option<Spanned<u64>>,
+    #[serde(default)]
+    fail_with: FailWith,
+    delay_us: Option<Spanned<u64>>,
+    tear_every: Option<Spanned<u64>>,
+}
+
+#[derive(Clone, Copy, Default, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum FailWith {
+    #[default]
+    Medium,
+    NoSpace,
+    Gone,
 }
 
 #[derive(Clone, Copy, Default, Deserialize, PartialEq, Eq)]
@@ -460,10 +481,32 @@ impl Reader<'_> {
             },
             nguid: self.nguid(table.nguid.as_ref())?,
             medium,
+            faults: self.faults(table.faults.as_ref())?,
             writable: !table.read_only.unwrap_or(!synthetic),
             lba_shift,
             origin: self.document.origin(at),
             name,
+        })
+    }
+
+    fn faults(&self, table: Option<&FaultsTable>) -> Result<DiskFaults, ConfigError> {
+        let Some(table) = table else { return Ok(DiskFaults::NONE) };
+        let every = |value: &Option<Spanned<u64>>| {
+            let checked = value.as_ref().map(|n| self.in_range(n, 1, u64::MAX, "operations"));
+            checked.transpose()
+        };
+        let delay = table.delay_us.as_ref().map(|us| {
+            self.in_range(us, 1, 60_000_000, "microseconds that every operation starts later")
+        });
+        Ok(DiskFaults {
+            fail_every: every(&table.fail_every)?,
+            fail_with: match table.fail_with {
+                FailWith::Medium => BackendError::Medium,
+                FailWith::NoSpace => BackendError::OutOfSpace,
+                FailWith::Gone => BackendError::Gone,
+            },
+            delay: delay.transpose()?.map(Duration::from_micros),
+            tear_every: every(&table.tear_every)?,
         })
     }
 

@@ -16,6 +16,8 @@ pub struct Operation {
     pub(crate) stage: Stage,
     /// Whether a delay still has to pass.
     pub(crate) hold: Hold,
+    /// Whether only part of a write is stored.
+    torn: bool,
 }
 
 /// What an operation does.
@@ -111,6 +113,20 @@ impl Operation {
         self.span.as_ref()
     }
 
+    /// Leaves only the first `length` bytes of a write.
+    pub(crate) fn tear(&mut self, length: u64) {
+        self.length = length.min(self.length);
+        if let Some(span) = &mut self.span {
+            span.length = span.length.min(u32::try_from(length).unwrap_or(u32::MAX));
+        }
+        self.torn = true;
+    }
+
+    /// Whether [`Operation::tear`] was called.
+    pub(crate) fn is_torn(&self) -> bool {
+        self.torn
+    }
+
     /// Its bytes; empty for what has no memory.
     pub fn bytes(&mut self) -> &mut [u8] {
         self.span.as_mut().map_or(&mut [], Span::bytes)
@@ -128,7 +144,7 @@ impl Operation {
 
     fn bare(kind: Kind, offset: u64, length: u64) -> Self {
         let (stage, hold) = (Stage::default(), Hold::default());
-        Self { kind, offset, length, span: None, done: 0, stage, hold }
+        Self { kind, offset, length, span: None, done: 0, stage, hold, torn: false }
     }
 }
 

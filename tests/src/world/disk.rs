@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use feedrail_target::backend::decorator::Delay;
 use feedrail_target::backend::{Backend, FileBackend, MemoryBackend};
-use feedrail_target::config::{Medium as MediumConfig, NamespaceConfig, Origin};
+use feedrail_target::config::{DiskFaults, Medium as MediumConfig, NamespaceConfig, Origin};
 use feedrail_target::identity;
 use nvme_proto::{Nqn, Nsid};
 
@@ -98,6 +98,7 @@ impl Disk {
             uuid: identity::namespace_uuid(identity::dataset_id(nqn), &self.name),
             nguid: [0; 16],
             medium: self.medium.clone(),
+            faults: DiskFaults::NONE,
             writable: self.writable,
             lba_shift: self.lba_shift,
             origin: Origin(format!("disk {}", self.name)),

@@ -2,6 +2,8 @@
 
 mod delay;
 mod fault;
+mod tear;
 
 pub use self::delay::Delay;
 pub use self::fault::{Fault, FaultPlan};
+pub use self::tear::Tear;
