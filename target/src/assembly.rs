@@ -110,8 +110,8 @@ impl Assembly {
             transports.push(Box::new(transport) as Box<dyn Transport>);
             ports.push(port);
         }
-        let limits = self.registry.limits().clone();
-        let reception = RdmaReception::new(parts, ports, limits).map_err(refused)?;
+        let registry = Arc::clone(&self.registry);
+        let reception = RdmaReception::new(parts, ports, registry).map_err(refused)?;
         let mut reception: Box<dyn Reception> = Box::new(reception);
         let failed = self.listen(&mut *reception)?;
         self.receptions.push(reception);

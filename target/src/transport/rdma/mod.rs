@@ -184,7 +184,9 @@ impl<P: Provider> RdmaTransport<P> {
         let area = match Area::new(&self.device, negotiated.layout()) {
             Ok(area) if self.stop.is_none() => area,
             refused => {
-                if let Err(error) = refused {
+                if let Err(error) = refused
+                    && core.registry.chatter().allows(core.now)
+                {
                     tracing::warn!(%peer, %error, "no memory for a connection");
                 }
                 self.group.release(qp);

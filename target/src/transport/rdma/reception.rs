@@ -16,15 +16,16 @@ use super::message::{Newcomer, News, ToGroup, ToReception};
 use super::negotiation::{Negotiated, rejection};
 use super::{DeviceParts, GroupPort};
 use crate::doorbell::Doorbell;
-use crate::limits::{COMPLETIONS_PER_GROUP, Limits};
+use crate::limits::COMPLETIONS_PER_GROUP;
 use crate::port::Port;
+use crate::registry::Registry;
 use crate::transport::{Reception, ReceptionStats};
 
 /// The connection manager of one device, its listeners, and the connections under its care.
 pub struct RdmaReception<P: Provider> {
     cm: P::Cm,
     device: P::Device,
-    limits: Limits,
+    registry: Arc<Registry>,
     ports: BTreeMap<ConnId, Arc<Port>>,
     groups: Vec<Group<P>>,
     visitors: BTreeMap<ConnId, Visitor>,
@@ -64,14 +65,14 @@ impl<P: Provider> RdmaReception<P> {
     pub(crate) fn new(
         parts: DeviceParts<P>,
         groups: Vec<GroupPort<P>>,
-        limits: Limits,
+        registry: Arc<Registry>,
     ) -> std::io::Result<Self> {
         let cm = parts.device.connection_manager()?;
         let group = |port| Group { port, connections: 0, completions: 0 };
         Ok(Self {
             cm,
             device: parts.device,
-            limits,
+            registry,
             ports: BTreeMap::new(),
             groups: groups.into_iter().map(group).collect(),
             visitors: BTreeMap::new(),
@@ -160,8 +161,8 @@ impl<P: Provider> RdmaReception<P> {
         let Some(port) = self.ports.get(&listener).cloned() else {
             return self.reject(now, conn, peer, RejectStatus::NO_RESOURCES);
         };
-        let result = Negotiated::new(params, self.device.caps(), &self.limits)
-            .and_then(|negotiated| self.welcome(conn, params, peer, port, negotiated));
+        let result = Negotiated::new(params, self.device.caps(), self.registry.limits())
+            .and_then(|negotiated| self.welcome(now, conn, params, peer, port, negotiated));
         if let Err(status) = result {
             self.reject(now, conn, peer, status);
         }
@@ -170,6 +171,7 @@ impl<P: Provider> RdmaReception<P> {
     /// Makes the queue pair of a connection and sends it to the least loaded core.
     fn welcome(
         &mut self,
+        now: Time,
         conn: ConnId,
         params: &ConnParams,
         peer: SocketAddr,
@@ -187,7 +189,9 @@ impl<P: Provider> RdmaReception<P> {
         };
         let place = &mut self.groups[group];
         let qp = self.cm.create_qp(conn, &place.port.handle, &config).map_err(|error| {
-            tracing::warn!(%peer, %error, "no queue pair for a connection");
+            if self.registry.chatter().allows(now) {
+                tracing::warn!(%peer, %error, "no queue pair for a connection");
+            }
             RejectStatus::NO_RESOURCES
         })?;
         place.connections += 1;
@@ -209,7 +213,7 @@ impl<P: Provider> RdmaReception<P> {
 
     /// The group with the fewest connections that can take so many more completions.
     fn choose_group(&self, completions: u32) -> Option<usize> {
-        if self.visitors.len() >= self.limits.connections as usize {
+        if self.visitors.len() >= self.registry.limits().connections as usize {
             return None;
         }
         let most = COMPLETIONS_PER_GROUP.min(self.device.caps().max_cqe);
@@ -219,7 +223,9 @@ impl<P: Provider> RdmaReception<P> {
     }
 
     fn reject(&mut self, now: Time, conn: ConnId, peer: SocketAddr, status: RejectStatus) {
-        tracing::info!(%peer, "connection rejected: {status}");
+        if self.registry.chatter().allows(now) {
+            tracing::info!(%peer, "connection rejected: {status}");
+        }
         self.stats.rejected += 1;
         if let Err(error) = self.cm.reject(now, conn, rejection(status).as_slice()) {
             tracing::debug!(%peer, %error, "rejecting");

@@ -295,7 +295,7 @@ impl<P: Provider> Connection<P> {
     /// Stops everything: from here on nothing that the host sends is placed, and nobody is answered.
     pub(super) fn end(&mut self, desk: &mut Desk<'_, P>, why: &Ended) {
         let Some(mut queue) = self.queue.take() else { return };
-        if why.is_fault() {
+        if why.is_fault() && desk.core.registry.chatter().allows(desk.core.now) {
             tracing::info!(peer = %self.peer, qid = %queue.qid(), "connection ended: {why}");
         } else {
             tracing::debug!(peer = %self.peer, qid = %queue.qid(), "connection ended: {why}");
