@@ -69,6 +69,9 @@ pub struct Limits {
     pub pool_bytes: u64,
     /// Connections (queues) of the process.
     pub connections: u32,
+    /// How long a host may take no response and give no data that it was asked for. A host that is not ready for a
+    /// response may say so for ever, and the buffers of its commands would be kept from others for as long.
+    pub host_timeout: Duration,
 }
 
 impl Default for Limits {
@@ -80,6 +83,7 @@ impl Default for Limits {
             max_transfer_bytes: 1 << 20,
             pool_bytes: 64 << 20,
             connections: 4096,
+            host_timeout: Duration::from_secs(10),
         }
     }
 }

@@ -153,6 +153,11 @@ const WRONG: &[(&str, &str, &str)] = &[
         "must be a power of two in 4096..=16777216",
     ),
     ("pool_bytes", "in_capsule_data_bytes = 100\npool_bytes", "must be a multiple of 16"),
+    (
+        "pool_bytes",
+        "host_timeout_ms = 5\npool_bytes",
+        "host_timeout_ms: is 5; must be 100 to 600000",
+    ),
     ("\"192.0.2.1\"", "\"0.0.0.0\"", "12:11: port.address: \"0.0.0.0\" names no single interface"),
     ("\"192.0.2.1\"", "\"storage1\"", "port.address: \"storage1\" is no address; write IP:PORT"),
     ("id = 7", "id = 1", "has the same id (1)"),

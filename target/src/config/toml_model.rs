@@ -71,6 +71,7 @@ struct LimitsTable {
     max_transfer_bytes: Option<Spanned<Bytes>>,
     pool_bytes: Option<Spanned<Bytes>>,
     connections: Option<Spanned<u32>>,
+    host_timeout_ms: Option<Spanned<u64>>,
 }
 
 #[derive(Deserialize)]
@@ -188,6 +189,11 @@ impl Reader<'_> {
         }
         if let Some(connections) = table.connections {
             limits.connections = self.in_range(&connections, 1, 1 << 20, "connections")?;
+        }
+        if let Some(timeout) = table.host_timeout_ms {
+            let what = "milliseconds that a host may take no response";
+            let timeout = self.in_range(&timeout, 100, 600_000, what)?;
+            limits.host_timeout = Duration::from_millis(timeout);
         }
         if let Some(bytes) = table.in_capsule_data_bytes {
             limits.in_capsule_data_bytes =

@@ -39,6 +39,8 @@ pub(crate) struct Queue {
     entries: u16,
     pub(crate) state: Link,
     pub(crate) responses: VecDeque<Cqe>,
+    /// Responses that it still takes.
+    pub(crate) patience: usize,
     private: Vec<u8>,
 }
 
@@ -96,6 +98,7 @@ impl<P: Provider> Host<P> {
             entries,
             state: Link::Resolving,
             responses: VecDeque::new(),
+            patience: usize::MAX,
             private: private.to_vec(),
         });
         self.queues.len() - 1
@@ -249,7 +252,12 @@ impl<P: Provider> Host<P> {
         assert_eq!(wc.byte_len, 16, "a response capsule has 16 bytes");
         let at = CAPSULES * CAPSULE_BYTES + wc.wr_id as usize * 16;
         let cqe = Cqe::read_from_bytes(&self.memory[at..at + 16]).unwrap();
-        self.queues[index].responses.push_back(cqe);
+        let queue = &mut self.queues[index];
+        queue.responses.push_back(cqe);
+        queue.patience = queue.patience.saturating_sub(1);
+        if queue.patience == 0 {
+            return;
+        }
         let qp = self.queues[index].qp.unwrap();
         self.post_response_receive(qp);
     }

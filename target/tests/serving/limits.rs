@@ -126,6 +126,35 @@ fn a_command_that_is_over_or_never_was_is_not_aborted() {
     assert_eq!(abort(&mut world, admin, 1, Cid(0xFFFF)), Abort::NOT_DONE);
 }
 
+/// Whoever is not ready for a response may say so for ever, so there is a time-out.
+#[test]
+fn a_host_that_never_takes_its_responses_is_sent_away() {
+    let config = namespaces("max_transfer_bytes = \"256KiB\"\npool_bytes = \"4MiB\"");
+    let mut world = World::new(&config);
+    let (stubborn, other) = (world.add_host(), world.add_host());
+    let stubborn_admin = world.admin(stubborn);
+    let stubborn_io = world.io(stubborn_admin, 1, 16);
+    // One receive for each entry is posted: this many responses find a place, and no more.
+    world.hosts[stubborn].queues[stubborn_io.queue].patience = 1;
+    let admin = world.admin(other);
+    let io = world.io(admin, 1, 64);
+    for slot in 0..24 {
+        let sgl = world.keyed(stubborn_io, slot * 256 * 1024, 256 * 1024);
+        world.post(stubborn_io, &read(2, 0, 256 * 1024).with_data(sgl), &[]);
+    }
+    world.run_for(Duration::from_secs(1));
+    let used = |world: &mut World| -> u64 {
+        world.target.stats().iter().map(|group| group.pool_used_bytes).sum()
+    };
+    assert_ne!(used(&mut world), 0, "buffers are held");
+    assert_eq!(world.read(io, 1, 0, 256 * 1024), vec![0; 256 * 1024]);
+    world.wait_down(stubborn_io);
+    world.run_for(Duration::from_secs(1));
+    assert_eq!(used(&mut world), 0, "every buffer came back");
+    assert_eq!(world.read(io, 1, 0, 256 * 1024), vec![0; 256 * 1024]);
+    assert_eq!(world.target.registry().controllers().len(), 1);
+}
+
 /// A host that asks for much and takes nothing keeps its share of the buffers busy, and no more.
 #[test]
 fn a_host_that_takes_nothing_does_not_starve_others() {

@@ -259,9 +259,8 @@ impl<P: Provider> RdmaTransport<P> {
         }
         let mut desk = Desk::<P>::new(&mut self.group, core, &self.plan);
         let result = act(connection, &mut desk);
-        if desk.look {
-            self.next_look = Some(core.now);
-        }
+        let look_at = desk.look_at;
+        self.next_look = self.next_look.into_iter().chain(look_at).min();
         if let Err(ended) = result {
             self.end(core, key, &ended);
         }
@@ -271,7 +270,7 @@ impl<P: Provider> RdmaTransport<P> {
     fn look(&mut self, core: &mut Core) {
         self.next_look = None;
         for key in 0..self.connections.capacity() {
-            self.with(core, key, Connection::serve_controller);
+            self.with(core, key, Connection::look);
         }
         let deadlines = self.connections.iter().filter_map(|(_, connection)| connection.deadline());
         self.next_look = self.next_look.into_iter().chain(deadlines).min();

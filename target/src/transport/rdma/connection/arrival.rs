@@ -186,7 +186,7 @@ impl<P: Provider> Connection<P> {
     /// A request's data is in its buffer.
     pub(crate) fn fetched(&mut self, desk: &mut Desk<'_, P>, slot: u32) -> Result<(), Ended> {
         self.fetches_left += 1;
-        self.send_entries_left += 1;
+        self.moved(desk, 1);
         self.execute(desk, Slot(slot))?;
         self.pump(desk)
     }

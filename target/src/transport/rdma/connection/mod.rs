@@ -11,6 +11,7 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use ::rdma::{ConnId, Group, Provider, PushError, QpKey, RecvWr, SendWr, Time, WcStatus};
 use nvme_proto::{Cid, Status};
@@ -45,7 +46,11 @@ pub(super) struct Connection<P: Provider> {
     /// Requests in line for room in the send queue.
     to_respond: VecDeque<Slot>,
     fetches_left: u32,
+    send_entries: u32,
     send_entries_left: u32,
+    /// When the host last took a response or gave data, or was first asked to after that.
+    host_moved: Time,
+    host_timeout: Duration,
     /// Operations that storage still works on.
     operations: u32,
     /// After its end, while there are any.
@@ -72,13 +77,18 @@ pub(super) struct Desk<'a, P: Provider> {
     pub(super) group: &'a mut P::Group,
     pub(super) core: &'a mut Core,
     plan: Plan,
-    /// A controller may have changed what it waits for.
-    pub(super) look: bool,
+    /// When the connection has to be looked at, at the latest.
+    pub(super) look_at: Option<Time>,
 }
 
 impl<'a, P: Provider> Desk<'a, P> {
     pub(super) fn new(group: &'a mut P::Group, core: &'a mut Core, plan: &Plan) -> Self {
-        Self { group, core, plan: *plan, look: false }
+        Self { group, core, plan: *plan, look_at: None }
+    }
+
+    /// Has the connection looked at, at the latest then.
+    pub(super) fn look_by(&mut self, at: Time) {
+        self.look_at = Some(self.look_at.map_or(at, |earlier| earlier.min(at)));
     }
 }
 
@@ -97,6 +107,8 @@ pub(super) enum Ended {
     ShortCapsule(u32),
     /// The device did not take a work request.
     Push(PushError),
+    /// The host took no response and gave no data for too long.
+    Stalled,
     /// The controller wants it.
     Controller(CloseReason),
     /// The host sent a Disconnect command.
@@ -124,6 +136,7 @@ impl fmt::Display for Ended {
             Self::DeviceFailed => f.write_str("the device failed"),
             Self::ShortCapsule(bytes) => write!(f, "a command capsule of {bytes} bytes"),
             Self::Push(error) => write!(f, "work request refused: {error}"),
+            Self::Stalled => f.write_str("the host took no response and gave no data for too long"),
             Self::Controller(reason) => write!(f, "{reason}"),
             Self::Goodbye => f.write_str("the host disconnected in order"),
             Self::Stopping => f.write_str("the target is stopping"),
@@ -144,6 +157,7 @@ impl<P: Provider> Connection<P> {
         let slots = area.layout().slots;
         let peer = accepted.peer;
         let queue = Queue::new(Arc::clone(&desk.core.registry), accepted);
+        let send_entries = desk.group.granted(qp).send_wr.min(negotiated.send_entries());
         Self {
             key,
             conn,
@@ -158,7 +172,10 @@ impl<P: Provider> Connection<P> {
             to_fetch: VecDeque::with_capacity(slots as usize),
             to_respond: VecDeque::with_capacity(slots as usize),
             fetches_left: negotiated.initiator_depth.into(),
-            send_entries_left: desk.group.granted(qp).send_wr.min(negotiated.send_entries()),
+            send_entries,
+            send_entries_left: send_entries,
+            host_moved: desk.core.now,
+            host_timeout: desk.core.registry.limits().host_timeout,
             operations: 0,
             lingering: None,
             leaving: false,
@@ -193,6 +210,10 @@ impl<P: Provider> Connection<P> {
     /// # Safety
     /// As for [`Group::push_send`]; the memory belongs to this connection until its queue pair is released.
     unsafe fn push_send(&mut self, desk: &mut Desk<'_, P>, wr: &SendWr<'_>) -> Result<(), Ended> {
+        if self.send_entries_left == self.send_entries {
+            self.host_moved = desk.core.now;
+            desk.look_by(self.host_moved + self.host_timeout);
+        }
         self.send_entries_left -= 1;
         // SAFETY: the caller's promise.
         unsafe { desk.group.push_send(self.qp, wr) }.map_err(Ended::Push)
@@ -210,8 +231,28 @@ impl<P: Provider> Connection<P> {
         self.queue.as_mut().expect("a connection has its queue until it is ending")
     }
 
+    /// When the host will have kept us waiting for too long, if it does.
+    fn stalls_at(&self) -> Option<Time> {
+        let waits = self.send_entries_left < self.send_entries;
+        waits.then(|| self.host_moved + self.host_timeout)
+    }
+
+    /// The host did its part of so many work requests.
+    fn moved(&mut self, desk: &Desk<'_, P>, send_entries: u32) {
+        self.send_entries_left += send_entries;
+        self.host_moved = desk.core.now;
+    }
+
+    /// Ends a connection whose host keeps it waiting, and does what the controller wants.
+    pub(super) fn look(&mut self, desk: &mut Desk<'_, P>) -> Result<(), Ended> {
+        if self.stalls_at().is_some_and(|at| at <= desk.core.now) {
+            return Err(Ended::Stalled);
+        }
+        self.serve_controller(desk)
+    }
+
     /// Does what the controller wants.
-    pub(super) fn serve_controller(&mut self, desk: &mut Desk<'_, P>) -> Result<(), Ended> {
+    fn serve_controller(&mut self, desk: &mut Desk<'_, P>) -> Result<(), Ended> {
         while let Some(event) = self.queue().poll(desk.core.now) {
             match event {
                 Event::Complete { cid, outcome } => {
@@ -229,9 +270,10 @@ impl<P: Provider> Connection<P> {
         Ok(())
     }
 
-    /// When [`Connection::serve_controller`] must run again.
+    /// When [`Connection::look`] must run again.
     pub(super) fn deadline(&self) -> Option<Time> {
-        self.queue.as_ref()?.deadline()
+        let controller = self.queue.as_ref()?.deadline();
+        controller.into_iter().chain(self.stalls_at()).min()
     }
 
     fn find(&mut self, cid: Cid, state: State) -> Option<Slot> {

@@ -82,7 +82,7 @@ impl<P: Provider> Connection<P> {
     /// A response was sent: its request is over.
     pub(crate) fn responded(&mut self, desk: &mut Desk<'_, P>, slot: u32) -> Result<(), Ended> {
         let request = self.slots.remove(Slot(slot));
-        self.send_entries_left += request.send_entries;
+        self.moved(desk, request.send_entries);
         self.release(desk, request.buffer);
         self.pump(desk)
     }
