@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use nvme_proto::{HostId, HostNqn, Qid, Status};
 use rdma::{
-    CmEvent, ConnId, ConnectionManager, Device, Group, GroupConfig, GroupStats, Provider, Time, Wc,
+    CmEvent, ConnId, ConnectionManager, Device, Group, GroupConfig, GroupStats, Provider, Time,
+    WakeFor, Wc,
 };
 use slab::Slab;
 
@@ -494,7 +495,7 @@ impl<P: Provider> Engine for Core<P> {
 
     fn arm(&mut self) {
         // Every driver takes a turn between this and its sleep.
-        self.group.arm();
+        self.group.arm(WakeFor::Everything);
     }
 
     fn acknowledge(&mut self) {

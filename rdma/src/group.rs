@@ -57,12 +57,12 @@ pub trait Group<P: Provider>: Send {
 
     /// Asks for a wake-up on [`Group::fd`]. Returns whether something may have come before that causes none: then poll
     /// once more before sleeping.
-    fn arm(&mut self) -> bool;
+    fn arm(&mut self, what: WakeFor) -> bool;
 
     /// Readable when there is something to poll for; `None` where a simulator drives.
     fn fd(&self) -> Option<BorrowedFd<'_>>;
 
-    /// Consumes the wake-up.
+    /// Consumes the wake-up, once [`Group::fd`] was readable.
     fn acknowledge_wake(&mut self);
 
     /// Moves a queue pair to ERROR: its requests complete with a flush status, and from then on nothing
@@ -75,6 +75,16 @@ pub trait Group<P: Provider>: Send {
 
     /// Counters.
     fn stats(&self) -> GroupStats;
+}
+
+/// What a group is to be woken for. Whatever it wakes for, a poll reaps all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WakeFor {
+    /// Every completion.
+    Everything,
+    /// What arrives: receives, and with them every queue pair that fails while it holds one. Send requests that are
+    /// done may wait until something else happens. A provider that cannot tell them apart wakes for them as well.
+    Arrivals,
 }
 
 /// Names a queue pair of a group. Stale keys are noticed: using one is a bug of the caller and panics.

@@ -31,7 +31,7 @@ pub use cm::{
     PrivateData, REJECT_CONSUMER_DEFINED,
 };
 pub use device::{AsyncEvent, Caps, Device, DeviceStats};
-pub use group::{Group, GroupConfig, GroupStats, PushError, QpConfig, QpKey};
+pub use group::{Group, GroupConfig, GroupStats, PushError, QpConfig, QpKey, WakeFor};
 pub use interface::{LocalAddress, local_addresses};
 pub use memory::{Access, Mem, MemoryRegion, MemoryWindow, RegionHandle, WindowHandle};
 pub use provider::Provider;

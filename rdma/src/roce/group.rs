@@ -18,7 +18,7 @@ use super::wire::{Arrived, Datagram, Wire};
 use super::{Fabric, GroupHandle, NewQp};
 use crate::{
     Group, GroupConfig, GroupStats, PushError, QpConfig, QpKey, RecvWr, SendFlags, SendWr, Sge,
-    Time, Wc,
+    Time, WakeFor, Wc,
 };
 
 /// Rounds of receiving and sending in one `poll`; then the caller has its turn.
@@ -204,7 +204,7 @@ impl<F: Fabric> Group<F> for RoceGroup<F> {
     }
 
     /// The sockets always wake.
-    fn arm(&mut self) -> bool {
+    fn arm(&mut self, _: WakeFor) -> bool {
         false
     }
 

@@ -1,113 +1,167 @@
-//! A completion queue and its channel to sleep on.
+//! Completion queues and the channel to sleep on them.
 #![expect(unsafe_code, reason = "calls rdma-core")]
 
 use core::ffi::c_int;
 use core::ptr::null_mut;
 use std::io;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::abi::*;
 use super::context::{Context, set_nonblocking};
 use super::lockable::explain;
-use super::requests::MAX_QUEUE_PAIRS;
+use super::requests::{MAX_QUEUE_PAIRS, Queue};
 use crate::{Caps, GroupConfig, Wc};
 
-/// A completion queue with its channel. It has room for every completion of every queue pair that completes to it: one
-/// that overran would take all of them with it.
+/// The completion queues of a group: one for what it sends, one for what arrives. They are two so that a group may sleep
+/// on the latter alone. Each has room for every completion of every queue pair that completes to it: one that overran
+/// would take all of them with it.
+pub(crate) struct CompletionQueues {
+    pub(crate) sends: CompletionQueue,
+    pub(crate) receives: CompletionQueue,
+    reserved: Mutex<Reserved>,
+    // After the queues, which report to it.
+    channel: CompletionChannel,
+}
+
+/// A completion queue, until it is dropped by the [`CompletionQueues`] that it belongs to.
 pub(crate) struct CompletionQueue {
     context: Arc<Context>,
-    channel: *mut ibv_comp_channel,
     pub(crate) raw: *mut ibv_cq,
-    reserved: Mutex<Reserved>,
     /// It could not be polled or armed; said once, for it will be tried for ever.
     failed: AtomicBool,
 }
 
-/// What the queue pairs that complete to a queue may need of it.
+/// Where completion queues report that they are not empty.
+struct CompletionChannel {
+    context: Arc<Context>,
+    raw: *mut ibv_comp_channel,
+}
+
+/// What the queue pairs of a group may need of its completion queues.
 #[derive(Default)]
 struct Reserved {
     queue_pairs: u32,
-    entries: u32,
+    sends: u32,
+    receives: u32,
 }
 
-// SAFETY: libibverbs lets any thread poll, arm and resize a queue; its drivers lock.
-unsafe impl Send for CompletionQueue {}
+// SAFETY: libibverbs lets any thread poll, arm and resize a queue and read a channel; its drivers lock.
+unsafe impl Send for CompletionQueues {}
 // SAFETY: as above.
-unsafe impl Sync for CompletionQueue {}
+unsafe impl Sync for CompletionQueues {}
 
 /// Entries reserved for one queue pair, until this is dropped.
 pub(crate) struct Room {
-    queue: Arc<CompletionQueue>,
-    entries: u32,
+    queues: Arc<CompletionQueues>,
+    sends: u32,
+    receives: u32,
 }
 
-impl CompletionQueue {
+impl CompletionQueues {
     pub(crate) fn create(context: &Arc<Context>, config: &GroupConfig) -> io::Result<Self> {
-        let functions = &context.library.verbs;
-        // SAFETY: the context is open.
-        let channel = unsafe { (functions.ibv_create_comp_channel)(context.raw) };
-        if channel.is_null() {
-            return Err(io::Error::last_os_error());
-        }
-        let context = Arc::clone(context);
-        let mut queue = Self {
-            context,
-            channel,
-            raw: null_mut(),
-            reserved: Mutex::default(),
-            failed: AtomicBool::new(false),
-        };
-        // SAFETY: the channel was just made.
-        set_nonblocking(unsafe { (*channel).fd })?;
-        let info = &queue.context.info;
-        let completions = config.completions.clamp(1, info.caps.max_cqe);
+        let most = context.info.caps.max_cqe;
+        let completions = config.completions.clamp(1, most);
         if completions < config.completions {
             let wanted = config.completions;
             tracing::info!(
                 wanted,
                 granted = completions,
-                "a completion queue is smaller than was asked for"
+                "completion queues are smaller than was asked for"
             );
         }
-        let vector = config.completion_vector % info.completion_vectors;
-        // SAFETY: context and channel are alive; the vector is within range.
-        queue.raw = unsafe {
-            (functions.ibv_create_cq)(
-                queue.context.raw,
-                signed(completions),
-                null_mut(),
-                channel,
-                signed(vector),
-            )
-        };
-        if queue.raw.is_null() {
-            let what = format!("the memory of a completion queue of {completions} entries");
-            return Err(explain(io::Error::last_os_error(), &what));
-        }
-        Ok(queue)
+        let vector = config.completion_vector % context.info.completion_vectors;
+        let channel = CompletionChannel::create(context)?;
+        Ok(Self {
+            sends: CompletionQueue::create(&channel, completions, vector)?,
+            receives: CompletionQueue::create(&channel, completions, vector)?,
+            reserved: Mutex::default(),
+            channel,
+        })
     }
 
     /// Sets room aside for the completions of a queue pair, which must not be made without.
-    pub(crate) fn reserve(self: &Arc<Self>, entries: u32) -> io::Result<Room> {
+    pub(crate) fn reserve(self: &Arc<Self>, sends: u32, receives: u32) -> io::Result<Room> {
         let mut reserved = self.lock_reserved();
         if reserved.queue_pairs == MAX_QUEUE_PAIRS {
             return Err(io::Error::other("one core has no room for so many RDMA connections"));
         }
-        let wanted = reserved.entries.saturating_add(entries);
-        // SAFETY: the queue is alive; its size changes only below, under the lock.
-        let size = u32::try_from(unsafe { (*self.raw).cqe }).unwrap_or(0);
-        if wanted > size {
-            self.grow(size, wanted)?;
-        }
+        let all_sends = reserved.sends.saturating_add(sends);
+        let all_receives = reserved.receives.saturating_add(receives);
+        self.sends.make_room(all_sends)?;
+        self.receives.make_room(all_receives)?;
         reserved.queue_pairs += 1;
-        reserved.entries = wanted;
-        Ok(Room { queue: Arc::clone(self), entries })
+        reserved.sends = all_sends;
+        reserved.receives = all_receives;
+        Ok(Room { queues: Arc::clone(self), sends, receives })
     }
 
     fn lock_reserved(&self) -> MutexGuard<'_, Reserved> {
         self.reserved.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.channel.fd()
+    }
+
+    /// Takes an event off the channel, if there is one, and says which queue it is of. It has to be acknowledged.
+    pub(crate) fn take_event(&self) -> Option<Queue> {
+        let raw = self.channel.take_event()?;
+        Some(if raw == self.sends.raw { Queue::Send } else { Queue::Receive })
+    }
+}
+
+impl CompletionChannel {
+    fn create(context: &Arc<Context>) -> io::Result<Self> {
+        // SAFETY: the context is open.
+        let raw = unsafe { (context.library.verbs.ibv_create_comp_channel)(context.raw) };
+        if raw.is_null() {
+            return Err(io::Error::last_os_error());
+        }
+        let channel = Self { context: Arc::clone(context), raw };
+        set_nonblocking(channel.fd().as_raw_fd())?;
+        Ok(channel)
+    }
+
+    fn fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the channel, and with it its descriptor, lives as long as we do.
+        unsafe { BorrowedFd::borrow_raw((*self.raw).fd) }
+    }
+
+    fn take_event(&self) -> Option<*mut ibv_cq> {
+        let get = self.context.library.verbs.ibv_get_cq_event;
+        let (mut queue, mut context) = (null_mut(), null_mut());
+        // SAFETY: the channel is alive and does not block; both places are ours.
+        (unsafe { get(self.raw, &raw mut queue, &raw mut context) } == 0).then_some(queue)
+    }
+}
+
+impl CompletionQueue {
+    fn create(channel: &CompletionChannel, completions: u32, vector: u32) -> io::Result<Self> {
+        let context = Arc::clone(&channel.context);
+        // SAFETY: context and channel are alive; the vector is within range.
+        let raw = unsafe {
+            (context.library.verbs.ibv_create_cq)(
+                context.raw,
+                signed(completions),
+                null_mut(),
+                channel.raw,
+                signed(vector),
+            )
+        };
+        if raw.is_null() {
+            let what = format!("the memory of a completion queue of {completions} entries");
+            return Err(explain(io::Error::last_os_error(), &what));
+        }
+        Ok(Self { context, raw, failed: AtomicBool::new(false) })
+    }
+
+    /// Grows if it has not that many entries. Only under the lock of what is reserved.
+    fn make_room(&self, wanted: u32) -> io::Result<()> {
+        // SAFETY: the queue is alive; its size changes only here, under the lock.
+        let size = u32::try_from(unsafe { (*self.raw).cqe }).unwrap_or(0);
+        if wanted > size { self.grow(size, wanted) } else { Ok(()) }
     }
 
     fn grow(&self, size: u32, wanted: u32) -> io::Result<()> {
@@ -164,19 +218,6 @@ impl CompletionQueue {
         rc == 0
     }
 
-    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: the channel, and with it its descriptor, lives as long as we do.
-        unsafe { BorrowedFd::borrow_raw((*self.channel).fd) }
-    }
-
-    /// Takes an event off the channel, if there is one. It has to be acknowledged.
-    pub(crate) fn take_event(&self) -> bool {
-        let get = self.context.library.verbs.ibv_get_cq_event;
-        let (mut queue, mut context) = (null_mut(), null_mut());
-        // SAFETY: the channel is alive and does not block; both places are ours.
-        unsafe { get(self.channel, &raw mut queue, &raw mut context) == 0 }
-    }
-
     /// Without this, destroying the queue would wait for ever.
     pub(crate) fn acknowledge(&self, events: u32) {
         if events > 0 {
@@ -188,27 +229,30 @@ impl CompletionQueue {
 
 impl Drop for CompletionQueue {
     fn drop(&mut self) {
-        let functions = &self.context.library.verbs;
         // SAFETY: every queue pair that completes to it holds it, so none is left; its events are acknowledged.
-        let rc =
-            unsafe { if self.raw.is_null() { 0 } else { (functions.ibv_destroy_cq)(self.raw) } };
+        let rc = unsafe { (self.context.library.verbs.ibv_destroy_cq)(self.raw) };
         if rc != 0 {
             tracing::error!(
                 "a completion queue is left: {}",
                 io::Error::from_raw_os_error(rc.abs())
             );
-            return;
         }
-        // SAFETY: the only queue that reports to the channel is gone.
-        unsafe { (functions.ibv_destroy_comp_channel)(self.channel) };
+    }
+}
+
+impl Drop for CompletionChannel {
+    fn drop(&mut self) {
+        // SAFETY: no queue reports to it any more; if one could not be destroyed this is refused.
+        unsafe { (self.context.library.verbs.ibv_destroy_comp_channel)(self.raw) };
     }
 }
 
 impl Drop for Room {
     fn drop(&mut self) {
-        let mut reserved = self.queue.lock_reserved();
+        let mut reserved = self.queues.lock_reserved();
         reserved.queue_pairs -= 1;
-        reserved.entries -= self.entries;
+        reserved.sends -= self.sends;
+        reserved.receives -= self.receives;
     }
 }
 

@@ -2,7 +2,7 @@
 #![expect(unsafe_code, reason = "stands in for C functions")]
 
 use core::ffi::{c_int, c_uint, c_void};
-use core::mem::zeroed;
+use core::mem::{take, zeroed};
 use core::ptr::null_mut;
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -12,6 +12,7 @@ use super::abi::*;
 use super::cm::{Channel, Id};
 use super::context::{Context, DataPath, DeviceInfo};
 use super::library::{Library, RdmaCm, Verbs};
+use super::requests::{Queue, Token};
 use crate::{Caps, Wc, WcOpcode, WcStatus};
 
 /// What the device was told, and what it will say.
@@ -23,7 +24,15 @@ pub(crate) struct Device {
     /// How many more sends it takes.
     pub(crate) refuses_after: Option<usize>,
     pub(crate) doorbells: usize,
-    pub(crate) completions: VecDeque<Wc>,
+    /// What lies in the completion queues: of sends, and of receives.
+    completions: [VecDeque<Wc>; 2],
+    /// The queues themselves, in that order, which is the order in which they are made.
+    queues: Vec<*mut ibv_cq>,
+    /// The queues that were asked for an event, by their index, and those whose event nobody took.
+    pub(crate) armed: [bool; 2],
+    events: VecDeque<usize>,
+    /// Events that were taken and not acknowledged.
+    pub(crate) unacknowledged: u32,
     /// Transitions to ERROR.
     pub(crate) errors: usize,
     /// What was made and destroyed, in order.
@@ -41,8 +50,15 @@ pub(crate) fn device<T>(look: impl FnOnce(&mut Device) -> T) -> T {
 
 /// Lets a request complete.
 pub(crate) fn complete(wr_id: u64, status: WcStatus) {
+    let index = match Token::from_wr_id(wr_id).queue {
+        Queue::Send => 0,
+        Queue::Receive => 1,
+    };
     device(|device| {
-        device.completions.push_back(Wc::new(wr_id, 0, status, WcOpcode::SEND, 0));
+        device.completions[index].push_back(Wc::new(wr_id, 0, status, WcOpcode::SEND, 0));
+        if take(&mut device.armed[index]) {
+            device.events.push_back(index);
+        }
     });
 }
 
@@ -81,6 +97,8 @@ fn verbs() -> Verbs {
         ibv_create_cq,
         ibv_resize_cq,
         ibv_destroy_cq,
+        ibv_get_cq_event,
+        ibv_ack_cq_events,
         ibv_modify_qp,
         ..Verbs::absent()
     }
@@ -130,7 +148,30 @@ unsafe extern "C" fn ibv_create_cq(
     channel: *mut ibv_comp_channel,
     _vector: c_int,
 ) -> *mut ibv_cq {
-    Box::into_raw(Box::new(ibv_cq { context, channel, cq_context, handle: 0, cqe }))
+    device(|device| {
+        let handle = device.queues.len() as u32;
+        let queue = Box::into_raw(Box::new(ibv_cq { context, channel, cq_context, handle, cqe }));
+        device.queues.push(queue);
+        queue
+    })
+}
+
+unsafe extern "C" fn ibv_get_cq_event(
+    _: *mut ibv_comp_channel,
+    queue: *mut *mut ibv_cq,
+    _: *mut *mut c_void,
+) -> c_int {
+    let Some(event) = device(|device| device.events.pop_front()) else { return -1 };
+    device(|device| {
+        device.unacknowledged += 1;
+        // SAFETY: the caller's.
+        unsafe { *queue = device.queues[event] };
+    });
+    0
+}
+
+unsafe extern "C" fn ibv_ack_cq_events(_: *mut ibv_cq, events: c_uint) {
+    device(|device| device.unacknowledged -= events);
 }
 
 unsafe extern "C" fn ibv_resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int {
@@ -154,10 +195,19 @@ unsafe extern "C" fn ibv_modify_qp(_: *mut ibv_qp, attr: *mut ibv_qp_attr, mask:
     0
 }
 
-unsafe extern "C" fn poll_cq(_: *mut ibv_cq, room: c_int, out: *mut Wc) -> c_int {
+/// # Safety
+/// The queue was made above and lives.
+unsafe fn index_of(queue: *mut ibv_cq) -> usize {
+    // SAFETY: the caller's.
+    unsafe { (*queue).handle as usize }
+}
+
+unsafe extern "C" fn poll_cq(queue: *mut ibv_cq, room: c_int, out: *mut Wc) -> c_int {
+    // SAFETY: the caller's.
+    let index = unsafe { index_of(queue) };
     let mut count = 0;
     while count < room
-        && let Some(wc) = device(|device| device.completions.pop_front())
+        && let Some(wc) = device(|device| device.completions[index].pop_front())
     {
         // SAFETY: there is room for that many.
         unsafe { out.add(count as usize).write(wc) };
@@ -166,7 +216,10 @@ unsafe extern "C" fn poll_cq(_: *mut ibv_cq, room: c_int, out: *mut Wc) -> c_int
     count
 }
 
-unsafe extern "C" fn req_notify_cq(_: *mut ibv_cq, _solicited_only: c_int) -> c_int {
+unsafe extern "C" fn req_notify_cq(queue: *mut ibv_cq, _solicited_only: c_int) -> c_int {
+    // SAFETY: the caller's.
+    let index = unsafe { index_of(queue) };
+    device(|device| device.armed[index] = true);
     0
 }
 

@@ -1,4 +1,4 @@
-//! The queue pairs that complete to one completion queue.
+//! Queue pairs, and the completion queues that they complete to.
 #![expect(unsafe_code, reason = "implements methods that take memory by address")]
 
 use core::time::Duration;
@@ -9,13 +9,13 @@ use std::sync::Arc;
 
 use slab::Slab;
 
-use super::completion::CompletionQueue;
+use super::completion::{CompletionQueue, CompletionQueues};
 use super::context::Context;
 use super::queue_pair::VerbsQp;
-use super::requests::Token;
+use super::requests::{Queue, Token};
 use crate::{
-    Group, GroupConfig, GroupStats, PushError, QpConfig, QpKey, RecvWr, SendWr, Time, Wc, WcOpcode,
-    WcStatus,
+    Group, GroupConfig, GroupStats, PushError, QpConfig, QpKey, RecvWr, SendWr, Time, WakeFor, Wc,
+    WcOpcode, WcStatus,
 };
 
 /// Acknowledging completion events takes a mutex, so it is done in batches.
@@ -25,7 +25,7 @@ const EVENTS_PER_ACKNOWLEDGE: u32 = 256;
 /// not ring; this matters when a peer's first command overtakes the last step of our own accept.
 const CONNECTING: Duration = Duration::from_millis(1);
 
-/// A completion queue and the queue pairs that complete to it.
+/// Completion queues and the queue pairs that complete to them.
 pub struct VerbsGroup {
     queue_pairs: Slab<Entry>,
     dirty: Vec<usize>,
@@ -34,11 +34,18 @@ pub struct VerbsGroup {
     generation: u32,
     /// Requests that the device did not take: flushed, like everything on a broken queue pair.
     lost: VecDeque<Wc>,
-    /// An event was asked for and has not been taken: asking again would be a system call for nothing.
+    of_sends: Wakes,
+    of_receives: Wakes,
+    doorbells: u64,
+    queues: Arc<CompletionQueues>,
+}
+
+/// The events of one completion queue.
+#[derive(Default)]
+struct Wakes {
+    /// One was asked for and has not been taken: asking again would be a system call for nothing.
     armed: bool,
     unacknowledged: u32,
-    doorbells: u64,
-    queue: Arc<CompletionQueue>,
 }
 
 struct Entry {
@@ -48,7 +55,7 @@ struct Entry {
 
 /// Names a group to a connection manager.
 #[derive(Clone)]
-pub struct VerbsGroupHandle(pub(crate) Arc<CompletionQueue>);
+pub struct VerbsGroupHandle(pub(crate) Arc<CompletionQueues>);
 
 impl VerbsGroup {
     pub(crate) fn new(context: &Arc<Context>, config: &GroupConfig) -> io::Result<Self> {
@@ -59,10 +66,10 @@ impl VerbsGroup {
             retry: None,
             generation: 0,
             lost: VecDeque::new(),
-            armed: false,
-            unacknowledged: 0,
+            of_sends: Wakes::default(),
+            of_receives: Wakes::default(),
             doorbells: 0,
-            queue: Arc::new(CompletionQueue::create(context, config)?),
+            queues: Arc::new(CompletionQueues::create(context, config)?),
         })
     }
 
@@ -90,10 +97,13 @@ impl VerbsGroup {
         Some(wc)
     }
 
-    /// Polls the device; returns how many completions `out` got.
-    fn poll_device(&mut self, out: &mut [Wc]) -> usize {
+    /// Polls one of the device's queues; returns how many completions `out` got.
+    fn poll_queue(&mut self, which: Queue, out: &mut [Wc]) -> usize {
         loop {
-            let polled = self.queue.poll(out);
+            let polled = match which {
+                Queue::Send => self.queues.sends.poll(out),
+                Queue::Receive => self.queues.receives.poll(out),
+            };
             let mut count = 0;
             for index in 0..polled {
                 if let Some(wc) = self.translate(out[index]) {
@@ -105,6 +115,28 @@ impl VerbsGroup {
                 return count;
             }
         }
+    }
+}
+
+impl Wakes {
+    /// Asks for an event unless that was done; returns whether it was done now.
+    fn arm(&mut self, queue: &CompletionQueue) -> bool {
+        let was_armed = self.armed;
+        self.armed = was_armed || queue.arm();
+        self.armed && !was_armed
+    }
+
+    /// An event was taken.
+    fn took_one(&mut self, queue: &CompletionQueue) {
+        self.armed = false;
+        self.unacknowledged += 1;
+        if self.unacknowledged >= EVENTS_PER_ACKNOWLEDGE {
+            self.acknowledge(queue);
+        }
+    }
+
+    fn acknowledge(&mut self, queue: &CompletionQueue) {
+        queue.acknowledge(core::mem::take(&mut self.unacknowledged));
     }
 }
 
@@ -123,13 +155,13 @@ fn drain(from: &mut VecDeque<Wc>, out: &mut [Wc]) -> usize {
 
 impl Group<super::Verbs> for VerbsGroup {
     fn handle(&self) -> VerbsGroupHandle {
-        VerbsGroupHandle(Arc::clone(&self.queue))
+        VerbsGroupHandle(Arc::clone(&self.queues))
     }
 
     fn adopt(&mut self, mut qp: VerbsQp) -> QpKey {
         self.generation = self.generation.wrapping_add(1);
         let vacant = self.queue_pairs.vacant_entry();
-        // Less than `MAX_QUEUE_PAIRS`: the completion queue made no more of them.
+        // Less than `MAX_QUEUE_PAIRS`: the completion queues made no more of them.
         let key = QpKey(u64::from(self.generation) << 32 | vacant.key() as u64);
         qp.adopted_as(key);
         vacant.insert(Entry { qp, dirty: false });
@@ -188,7 +220,11 @@ impl Group<super::Verbs> for VerbsGroup {
         if !self.dirty.is_empty() {
             self.flush(now);
         }
-        let mut count = self.poll_device(out);
+        // Sends first: they free what the requests that have arrived may need.
+        let mut count = self.poll_queue(Queue::Send, out);
+        if count < out.len() {
+            count += self.poll_queue(Queue::Receive, &mut out[count..]);
+        }
         if count < out.len() {
             count += drain(&mut self.lost, &mut out[count..]);
         }
@@ -199,28 +235,26 @@ impl Group<super::Verbs> for VerbsGroup {
         self.retry.filter(|_| !self.dirty.is_empty())
     }
 
-    fn arm(&mut self) -> bool {
+    fn arm(&mut self, what: WakeFor) -> bool {
         // What the device refused causes no event.
-        let refused = !self.lost.is_empty();
-        if self.armed {
-            return refused;
+        let mut unsure = !self.lost.is_empty();
+        unsure |= self.of_receives.arm(&self.queues.receives);
+        if what == WakeFor::Everything {
+            unsure |= self.of_sends.arm(&self.queues.sends);
         }
-        self.armed = self.queue.arm();
-        self.armed || refused
+        unsure
     }
 
     fn fd(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.queue.fd())
+        Some(self.queues.fd())
     }
 
     fn acknowledge_wake(&mut self) {
-        // One for each time that it was armed.
-        if self.armed && self.queue.take_event() {
-            self.armed = false;
-            self.unacknowledged += 1;
-        }
-        if self.unacknowledged >= EVENTS_PER_ACKNOWLEDGE {
-            self.queue.acknowledge(core::mem::take(&mut self.unacknowledged));
+        // There is one for each time that a queue was armed; a second one wakes us again.
+        match self.queues.take_event() {
+            Some(Queue::Send) => self.of_sends.took_one(&self.queues.sends),
+            Some(Queue::Receive) => self.of_receives.took_one(&self.queues.receives),
+            None => {}
         }
     }
 
@@ -245,6 +279,7 @@ impl Group<super::Verbs> for VerbsGroup {
 
 impl Drop for VerbsGroup {
     fn drop(&mut self) {
-        self.queue.acknowledge(self.unacknowledged);
+        self.of_sends.acknowledge(&self.queues.sends);
+        self.of_receives.acknowledge(&self.queues.receives);
     }
 }

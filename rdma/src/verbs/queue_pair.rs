@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use super::abi::*;
 use super::cm::Id;
-use super::completion::{CompletionQueue, Room};
+use super::completion::{CompletionQueues, Room};
 use super::context::{Context, DataPath};
 use super::lockable::explain;
 use super::requests::{MAX_REQUESTS, Queue, Requests, Token};
@@ -32,7 +32,7 @@ pub struct VerbsQp {
     receives: Batch<ibv_recv_wr>,
     broken: bool,
     id: Arc<Id>,
-    // After the queue pair, which completes to the queue in which this is room.
+    // After the queue pair, which completes to the queues in which this is room.
     _room: Room,
 }
 
@@ -51,18 +51,18 @@ impl VerbsQp {
         context: &Context,
         caps: &Caps,
         id: &Arc<Id>,
-        queue: &Arc<CompletionQueue>,
+        queues: &Arc<CompletionQueues>,
         wanted: &QpConfig,
     ) -> io::Result<Self> {
         let granted = clamp(wanted, caps);
         if granted != *wanted {
             tracing::info!(?wanted, ?granted, "the RDMA device grants less than was asked for");
         }
-        let room = CompletionQueue::reserve(queue, granted.send_wr + granted.recv_wr)?;
+        let room = queues.reserve(granted.send_wr, granted.recv_wr)?;
         let mut attr = ibv_qp_init_attr {
             qp_context: null_mut(),
-            send_cq: queue.raw,
-            recv_cq: queue.raw,
+            send_cq: queues.sends.raw,
+            recv_cq: queues.receives.raw,
             srq: null_mut(),
             cap: ibv_qp_cap {
                 max_send_wr: granted.send_wr,

@@ -9,8 +9,8 @@ use super::context::Context;
 use super::fake::{Device, complete, context, device, id};
 use super::queue_pair::VerbsQp;
 use crate::{
-    Group, GroupConfig, Op, PushError, QpConfig, QpKey, RecvWr, SendFlags, SendWr, Time, Wc,
-    WcStatus,
+    Group, GroupConfig, Op, PushError, QpConfig, QpKey, RecvWr, SendFlags, SendWr, Time, WakeFor,
+    Wc, WcStatus,
 };
 
 const SMALL: QpConfig =
@@ -80,7 +80,39 @@ fn one_doorbell_hands_over_all_and_completions_carry_the_consumers_identifiers()
         complete(wr_id, WcStatus::SUCCESS);
     }
     let success = WcStatus::SUCCESS;
-    assert_eq!(poll(&mut group), [(100, success), (200, success), (101, success)]);
+    let sends_first = [(100, success), (101, success), (200, success)];
+    assert_eq!(poll(&mut group), sends_first);
+}
+
+#[test]
+fn a_group_sleeps_through_sends_unless_it_waits_for_them() {
+    let (mut group, qp, _id) = connected();
+    let armed = || device(|device| device.armed);
+    let next = |group: &mut VerbsGroup| {
+        send(group, qp, 1, SendFlags::SIGNALED).expect("there is room");
+        receive(group, qp, 2).expect("there is room");
+        group.flush(Time::ZERO);
+        device(|device| (device.sends.pop(), device.receives.pop()))
+    };
+    let (sent, received) = next(&mut group);
+    assert!(group.arm(WakeFor::Arrivals), "it is asked for the first time");
+    assert!(!group.arm(WakeFor::Arrivals), "once is enough");
+    assert_eq!(armed(), [false, true]);
+    complete(sent.expect("sent"), WcStatus::SUCCESS);
+    group.acknowledge_wake();
+    assert_eq!(device(|device| device.unacknowledged), 0, "nothing woke it");
+    complete(received.expect("posted"), WcStatus::SUCCESS);
+    group.acknowledge_wake();
+    assert_eq!(poll(&mut group), [(1, WcStatus::SUCCESS), (2, WcStatus::SUCCESS)]);
+    assert!(group.arm(WakeFor::Everything));
+    assert_eq!(armed(), [true, true]);
+    let (sent, _) = next(&mut group);
+    complete(sent.expect("sent"), WcStatus::SUCCESS);
+    assert!(!group.arm(WakeFor::Everything), "its event is yet to be taken");
+    group.acknowledge_wake();
+    assert_eq!(device(|device| device.unacknowledged), 2);
+    drop(group);
+    assert_eq!(device(|device| device.unacknowledged), 0, "destroying a queue waits for that");
 }
 
 /// A target posts a receive again before it responds, because the host may send its next command at once.
@@ -124,13 +156,14 @@ fn a_signaled_success_frees_the_room_of_those_before_it() {
 fn what_the_device_refuses_is_flushed_and_breaks_the_queue_pair() {
     let (mut group, qp, _id) = connected();
     device(|device| device.refuses_after = Some(1));
-    assert_eq!([group.arm(), group.arm()], [true, false]);
+    let mut arm = || group.arm(WakeFor::Everything);
+    assert_eq!([arm(), arm()], [true, false]);
     for wr_id in 0..3 {
         send(&mut group, qp, wr_id, SendFlags::SIGNALED).expect("there is room");
     }
     group.flush(Time::ZERO);
     assert_eq!(device(|device| device.errors), 1);
-    assert!(group.arm(), "no event tells of what the device did not take");
+    assert!(group.arm(WakeFor::Everything), "no event tells of what the device did not take");
     complete(device(|device| device.sends[0]), WcStatus::FLUSHED);
     let flushed = WcStatus::FLUSHED;
     assert_eq!(poll(&mut group), [(0, flushed), (1, flushed), (2, flushed)]);
@@ -207,17 +240,17 @@ fn a_connection_that_never_comes_flushes_what_waits_for_it() {
 
 #[test]
 fn a_completion_queue_has_room_for_all_its_queue_pairs_or_there_are_no_more() {
-    let context = context(20);
-    let group = group(&context, 8);
+    let context = context(10);
+    let group = group(&context, 4);
     let ids = [id(&context), id(&context), id(&context)];
-    let first = queue_pair(&context, &group, &ids[0]).expect("8 entries are there");
+    let first = queue_pair(&context, &group, &ids[0]).expect("4 entries are there in each");
     assert!(device(|device| device.log.is_empty()));
-    let _second = queue_pair(&context, &group, &ids[1]).expect("it grows");
-    assert_eq!(device(|device| device.log.pop()), Some("completion queue resized"));
-    let third = queue_pair(&context, &group, &ids[2]).err().expect("20 entries are the most");
+    let _second = queue_pair(&context, &group, &ids[1]).expect("they grow");
+    assert_eq!(device(|device| core::mem::take(&mut device.log)), ["completion queue resized"; 2]);
+    let third = queue_pair(&context, &group, &ids[2]).err().expect("10 entries are the most");
     let text = third.to_string();
     assert!(
-        text.contains("fake0") && text.contains("20 is the most") && text.contains("24"),
+        text.contains("fake0") && text.contains("10 is the most") && text.contains("12"),
         "{text}"
     );
     drop(first);
@@ -238,6 +271,7 @@ fn a_completion_queue_goes_last() {
     );
     drop(qp);
     let log = device(|device| core::mem::take(&mut device.log));
-    let order = ["queue pair destroyed", "identifier destroyed", "completion queue destroyed"];
+    let gone = "completion queue destroyed";
+    let order = ["queue pair destroyed", "identifier destroyed", gone, gone];
     assert_eq!(log, order);
 }

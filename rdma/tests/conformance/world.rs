@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use rdma::{
     CmEvent, ConnId, ConnOptions, ConnParams, ConnectionManager, Device, Group, GroupConfig, Op,
-    PrivateData, Provider, QpConfig, QpKey, RecvWr, SendFlags, SendWr, Sge, Time, Wc, WcStatus,
+    PrivateData, Provider, QpConfig, QpKey, RecvWr, SendFlags, SendWr, Sge, Time, WakeFor, Wc,
+    WcStatus,
 };
 
 use crate::buffer::Buffer;
@@ -118,7 +119,7 @@ impl<P: Provider> Host<P> {
     }
 
     fn arm(&mut self) -> bool {
-        self.groups_mut().fold(false, |unsure, group| group.arm() | unsure)
+        self.groups_mut().fold(false, |unsure, group| group.arm(WakeFor::Everything) | unsure)
     }
 
     fn acknowledge_wake(&mut self) {

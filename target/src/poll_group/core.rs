@@ -99,6 +99,11 @@ impl Buffers {
         Some((whose, buffer))
     }
 
+    /// Whether a request stands in line.
+    pub(crate) fn is_waited_for(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
     /// Takes a request out of the line; returns the bytes that it waited for, 0 if it was not in it.
     pub(crate) fn leave(&mut self, whose: RequestKey) -> u64 {
         let Some(at) = self.waiting.iter().position(|(other, _)| *other == whose) else { return 0 };

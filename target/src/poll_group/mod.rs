@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
-use rdma::{GroupStats, Time};
+use rdma::{GroupStats, Time, WakeFor};
 
 pub use self::core::{Buffers, Core};
 
@@ -98,7 +98,18 @@ impl PollGroup {
     /// Asks the devices for wake-ups. Returns whether one more turn is due before sleeping, since something may have
     /// arrived before.
     pub fn arm(&mut self) -> bool {
-        self.transports.iter_mut().fold(false, |unsure, transport| transport.arm() | unsure)
+        // Buffers that were sent are free when that is reported, which matters only to those that wait for one.
+        let what = match self.core.buffers().is_waited_for() {
+            true => WakeFor::Everything,
+            false => WakeFor::Arrivals,
+        };
+        let storage = self.core.storage();
+        self.transports.iter_mut().fold(false, |unsure, transport| {
+            if transport.watched().is_some_and(|fd| storage.was_readable(fd)) {
+                transport.woken();
+            }
+            transport.arm(what) | unsure
+        })
     }
 
     /// Sleeps until there is something to do, or `timeout` passes. For drivers with a thread.

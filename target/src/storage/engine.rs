@@ -110,6 +110,9 @@ pub trait Engine {
     /// `timeout` passes. Only drivers call it.
     fn sleep(&mut self, watched: &[RawFd], timeout: Option<Duration>);
 
+    /// Whether a sleep, or what came after it, found this descriptor readable; said once each time.
+    fn was_readable(&mut self, watched: RawFd) -> bool;
+
     /// Counters.
     fn stats(&self) -> EngineStats;
 }

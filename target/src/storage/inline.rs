@@ -15,6 +15,7 @@ use super::engine::{CallId, Engine, EngineStats, Event, FileRef, SystemCall};
 #[derive(Debug, Default)]
 pub struct Inline {
     events: VecDeque<Event>,
+    readable: Vec<RawFd>,
     stats: EngineStats,
 }
 
@@ -57,6 +58,14 @@ impl Engine for Inline {
         let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
         // An interrupted sleep is a short one.
         let _ = rustix::event::poll(&mut fds, timeout.as_ref());
+        let readable = watched.iter().zip(&fds).filter(|(_, fd)| !fd.revents().is_empty());
+        self.readable.extend(readable.map(|(fd, _)| *fd));
+    }
+
+    fn was_readable(&mut self, watched: RawFd) -> bool {
+        let before = self.readable.len();
+        self.readable.retain(|fd| *fd != watched);
+        self.readable.len() < before
     }
 
     fn stats(&self) -> EngineStats {

@@ -165,6 +165,11 @@ impl Storage {
         self.engine.sleep(watched, timeout);
     }
 
+    /// Whether a sleep, or what came after it, found this descriptor readable; said once each time.
+    pub fn was_readable(&mut self, watched: RawFd) -> bool {
+        self.engine.was_readable(watched)
+    }
+
     /// Counters.
     pub fn stats(&self) -> EngineStats {
         self.engine.stats()

@@ -69,12 +69,14 @@ fn a_sleep_ends_when_a_watched_descriptor_is_readable() {
     let watched = [bell.as_raw_fd()];
     for round in 0..3 {
         storage.sleep(&watched, Some(Duration::from_millis(1)));
+        assert!(!storage.was_readable(watched[0]), "{round}");
         rustix::io::write(&bell, &1u64.to_ne_bytes()).unwrap();
         // Without an end: only the bell wakes it.
         storage.sleep(&watched, None);
         rustix::io::read(&bell, &mut [0; 8]).unwrap();
         storage.turn(Time::ZERO);
         assert_eq!(storage.in_flight(), 0, "{round}");
+        assert_eq!([(); 2].map(|()| storage.was_readable(watched[0])), [true, false], "{round}");
     }
 }
 

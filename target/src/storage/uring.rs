@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
+use std::mem;
 use std::os::fd::RawFd;
 use std::time::Duration;
 
@@ -58,6 +59,7 @@ struct FixedRange {
 struct Watch {
     fd: RawFd,
     armed: bool,
+    readable: bool,
 }
 
 /// Whether the pool is registered with the ring.
@@ -279,7 +281,9 @@ impl Uring {
             self.in_flight -= 1;
             let (id, result) = (completion.user_data(), completion.result());
             if id & POLL_BIT != 0 {
-                self.watched[(id & !POLL_BIT) as usize].armed = false;
+                let watch = &mut self.watched[(id & !POLL_BIT) as usize];
+                watch.armed = false;
+                watch.readable = true;
             } else if id & CANCEL_BIT == 0 {
                 self.events.push_back(Event::Ended { call: CallId(id), result });
             } else if result != 0 {
@@ -292,7 +296,7 @@ impl Uring {
         let index = match self.watched.iter().position(|watch| watch.fd == fd) {
             Some(index) => index,
             None => {
-                self.watched.push(Watch { fd, armed: false });
+                self.watched.push(Watch { fd, armed: false, readable: false });
                 self.watched.len() - 1
             }
         };
@@ -350,6 +354,11 @@ impl Engine for Uring {
         self.stats.waits += 1;
         check(self.ring.submitter().submit_with_args(1, &args));
         self.reap();
+    }
+
+    fn was_readable(&mut self, watched: RawFd) -> bool {
+        let watch = self.watched.iter_mut().find(|watch| watch.fd == watched);
+        watch.is_some_and(|watch| mem::take(&mut watch.readable))
     }
 
     fn stats(&self) -> EngineStats {

@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::RawFd;
 use std::sync::Arc;
 
-use ::rdma::{CmError, GroupStats, Time};
+use ::rdma::{CmError, GroupStats, Time, WakeFor};
 
 use crate::backend::BackendError;
 use crate::poll_group::Core;
@@ -39,7 +39,10 @@ pub trait Transport: Send {
     fn deadline(&self) -> Option<Time>;
 
     /// Asks for a wake-up on [`Transport::watched`]. Returns whether one more turn is due before sleeping.
-    fn arm(&mut self) -> bool;
+    fn arm(&mut self, what: WakeFor) -> bool;
+
+    /// [`Transport::watched`] was readable.
+    fn woken(&mut self);
 
     /// What to sleep on; nothing where a simulator drives.
     fn watched(&self) -> Option<RawFd>;

@@ -14,7 +14,7 @@ use rdma::sim::{Sim, SimDevice};
 use rdma::{
     Access, Caps, CmError, CmEvent, ConnId, ConnOptions, ConnParams, ConnectionManager, Device,
     Group, GroupConfig, GroupStats, Mem, MemoryWindow, Op, Provider, PushError, QpConfig, QpKey,
-    RecvWr, SendWr, Sge, Time, Wc,
+    RecvWr, SendWr, Sge, Time, WakeFor, Wc,
 };
 
 /// A stretch of memory.
@@ -201,8 +201,8 @@ impl Group<Recording> for RecordingGroup {
         self.group.deadline()
     }
 
-    fn arm(&mut self) -> bool {
-        self.group.arm()
+    fn arm(&mut self, what: WakeFor) -> bool {
+        self.group.arm(what)
     }
 
     fn fd(&self) -> Option<BorrowedFd<'_>> {
@@ -351,6 +351,10 @@ impl Engine for RecordingEngine {
 
     fn sleep(&mut self, watched: &[RawFd], timeout: Option<Duration>) {
         self.engine.sleep(watched, timeout);
+    }
+
+    fn was_readable(&mut self, watched: RawFd) -> bool {
+        self.engine.was_readable(watched)
     }
 
     fn stats(&self) -> EngineStats {

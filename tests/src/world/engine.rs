@@ -334,6 +334,10 @@ impl Engine for DiskEngine {
         unreachable!("a stepped target does not sleep")
     }
 
+    fn was_readable(&mut self, _watched: RawFd) -> bool {
+        unreachable!("a stepped target does not ask for wake-ups")
+    }
+
     fn stats(&self) -> EngineStats {
         self.stats
     }

@@ -16,8 +16,8 @@ use std::sync::Arc;
 use std::task::Waker;
 
 use ::rdma::{
-    Access, ConnId, Device, Group, GroupConfig, GroupStats, Mem, MemoryRegion, Provider, Time, Wc,
-    WcStatus,
+    Access, ConnId, Device, Group, GroupConfig, GroupStats, Mem, MemoryRegion, Provider, Time,
+    WakeFor, Wc, WcStatus,
 };
 use crossbeam::channel::{Receiver, Sender, unbounded};
 use slab::Slab;
@@ -54,6 +54,8 @@ pub struct RdmaTransport<P: Provider> {
     /// Rung by other threads: messages, and changes to controllers.
     bell: Arc<Doorbell>,
     completions: Box<[Wc; BATCH]>,
+    /// Connections that cannot go on before a send request is reported as done.
+    awaiting_sends: usize,
     /// Connections that are ending, until their last operation is over.
     ending: Vec<usize>,
     /// When a controller has to be looked at.
@@ -140,6 +142,7 @@ impl<P: Provider> RdmaTransport<P> {
             reception_bell: Arc::clone(&parts.reception_bell),
             bell,
             completions: Box::new([Wc::default(); BATCH]),
+            awaiting_sends: 0,
             ending: Vec::new(),
             next_look: None,
             stop: None,
@@ -257,8 +260,10 @@ impl<P: Provider> RdmaTransport<P> {
         if connection.is_ending() {
             return;
         }
+        self.awaiting_sends -= usize::from(connection.awaits_sends());
         let mut desk = Desk::<P>::new(&mut self.group, core, &self.plan);
         let result = act(connection, &mut desk);
+        self.awaiting_sends += usize::from(connection.awaits_sends());
         let look_at = desk.look_at;
         self.next_look = self.next_look.into_iter().chain(look_at).min();
         if let Err(ended) = result {
@@ -282,6 +287,7 @@ impl<P: Provider> RdmaTransport<P> {
             return;
         }
         let conn = connection.conn();
+        self.awaiting_sends -= usize::from(connection.awaits_sends());
         let mut desk = Desk::<P>::new(&mut self.group, core, &self.plan);
         connection.end(&mut desk, why);
         self.ending.push(key);
@@ -384,9 +390,13 @@ impl<P: Provider> Transport for RdmaTransport<P> {
         self.group.deadline().into_iter().chain(self.next_look).min()
     }
 
-    fn arm(&mut self) -> bool {
+    fn arm(&mut self, what: WakeFor) -> bool {
+        let waiting = self.awaiting_sends > 0 || self.stop.is_some();
+        self.group.arm(if waiting { WakeFor::Everything } else { what })
+    }
+
+    fn woken(&mut self) {
         self.group.acknowledge_wake();
-        self.group.arm()
     }
 
     fn watched(&self) -> Option<RawFd> {

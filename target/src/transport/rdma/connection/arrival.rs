@@ -159,9 +159,9 @@ impl<P: Provider> Connection<P> {
 
     /// Starts RDMA READs in order, as many as the host serves at once.
     pub(super) fn fetch(&mut self, desk: &mut Desk<'_, P>) -> Result<(), Ended> {
-        while self.fetches_left > 0 && self.send_entries_left > 0 {
+        while self.fetches < self.max_fetches && self.send_entries_left > 0 {
             let Some(slot) = self.to_fetch.pop_front() else { break };
-            self.fetches_left -= 1;
+            self.fetches += 1;
             let request = self.slots.get(slot);
             request.state = State::Fetching;
             let HostData::Keyed { address, key } = request.host else {
@@ -185,7 +185,7 @@ impl<P: Provider> Connection<P> {
 
     /// A request's data is in its buffer.
     pub(crate) fn fetched(&mut self, desk: &mut Desk<'_, P>, slot: u32) -> Result<(), Ended> {
-        self.fetches_left += 1;
+        self.fetches -= 1;
         self.moved(desk, 1);
         self.execute(desk, Slot(slot))?;
         self.pump(desk)

@@ -45,7 +45,9 @@ pub(super) struct Connection<P: Provider> {
     to_fetch: VecDeque<Slot>,
     /// Requests in line for room in the send queue.
     to_respond: VecDeque<Slot>,
-    fetches_left: u32,
+    /// RDMA READs under way, and how many the host serves at once.
+    fetches: u32,
+    max_fetches: u32,
     send_entries: u32,
     send_entries_left: u32,
     /// When the host last took a response or gave data, or was first asked to after that.
@@ -171,7 +173,8 @@ impl<P: Provider> Connection<P> {
             to_buffer: VecDeque::with_capacity(slots as usize),
             to_fetch: VecDeque::with_capacity(slots as usize),
             to_respond: VecDeque::with_capacity(slots as usize),
-            fetches_left: negotiated.initiator_depth.into(),
+            fetches: 0,
+            max_fetches: negotiated.initiator_depth.into(),
             send_entries,
             send_entries_left: send_entries,
             host_moved: desk.core.now,
@@ -225,6 +228,17 @@ impl<P: Provider> Connection<P> {
 
     fn request_key(&self, desk: &Desk<'_, P>, slot: Slot) -> RequestKey {
         RequestKey { transport: desk.plan.transport, connection: self.key as u32, slot: slot.0 }
+    }
+
+    /// Whether it cannot go on before a send request of its own is reported as done.
+    pub(super) fn awaits_sends(&self) -> bool {
+        let waiting = self.fetches > 0
+            || self.leaving
+            || !self.arrived.is_empty()
+            || !self.to_buffer.is_empty()
+            || !self.to_fetch.is_empty()
+            || !self.to_respond.is_empty();
+        waiting && !self.is_ending()
     }
 
     fn queue(&mut self) -> &mut Queue {
