@@ -13,6 +13,8 @@
 //! must run again; `fd` is what a driver may sleep on in between.
 
 mod cm;
+#[doc(hidden)]
+pub mod deliberate_bugs;
 mod device;
 mod group;
 mod interface;

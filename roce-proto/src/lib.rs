@@ -7,6 +7,8 @@ extern crate alloc;
 extern crate std;
 
 pub mod cm;
+#[doc(hidden)]
+pub mod deliberate_bugs;
 mod path_mtu;
 mod psn;
 mod qpn;

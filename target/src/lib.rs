@@ -17,6 +17,8 @@ mod clock;
 pub mod config;
 pub mod controller;
 pub mod daemon;
+#[doc(hidden)]
+pub mod deliberate_bugs;
 pub mod directory;
 mod doorbell;
 pub mod export;

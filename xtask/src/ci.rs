@@ -4,7 +4,7 @@ use std::path::Path;
 
 use anyhow::Result;
 
-use crate::tidy;
+use crate::{sim, tidy};
 
 /// All checks, the quick ones first.
 pub(crate) fn run() -> Result<()> {
@@ -15,6 +15,7 @@ pub(crate) fn run() -> Result<()> {
     cargo("check --package rdma --features link-rdma-core --locked")?;
     crate::run("cargo", &["doc", "--workspace", "--no-deps", "--locked"], &deny_warnings)?;
     cargo("test --workspace")?;
+    sim::bugs()?;
     linked()?;
     loom()
 }

@@ -5,14 +5,26 @@ use anyhow::Result;
 /// Runs worlds; the options are those of the `sim` program.
 #[derive(clap::Args)]
 pub(crate) struct Options {
-    /// `--seeds N`, `--first SEED`, `--seed SEED`, `--trace`, `--jobs N`; see `cargo xtask sim --help`.
+    /// `--seeds N`, `--first SEED`, `--seed SEED`, `--trace`, `--jobs N`: see `cargo xtask sim --help`.
+    /// `--bugs` or `--bug NAME`: whether worlds find bugs that are put in on purpose.
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     arguments: Vec<String>,
 }
 
-/// Builds and runs the `sim` program.
+/// Builds and runs the `sim` program, or with `--bugs` the one that tests it.
 pub(crate) fn main(options: &Options) -> Result<()> {
-    let mut arguments = vec!["run", "--quiet", "--package", "feedrail-tests", "--bin", "sim", "--"];
+    let bugs = options.arguments.iter().any(|argument| argument.starts_with("--bug"));
+    let program = if bugs { BUGS } else { ["--bin", "sim"].as_slice() };
+    let mut arguments = vec!["run", "--release", "--quiet", "--package", "feedrail-tests"];
+    arguments.extend(program.iter().copied().chain(["--"]));
     arguments.extend(options.arguments.iter().map(String::as_str));
     crate::run("cargo", &arguments, &[])
 }
+
+/// Whether worlds find bugs, with what tests have been built with.
+pub(crate) fn bugs() -> Result<()> {
+    let run = ["run", "--quiet", "--package", "feedrail-tests"];
+    crate::run("cargo", &[run.as_slice(), BUGS].concat(), &[])
+}
+
+const BUGS: &[&str] = &["--bin", "sim-bugs", "--features", "deliberate-bugs"];

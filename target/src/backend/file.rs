@@ -7,6 +7,7 @@ use libc::{FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE, FALLOC_FL_ZERO_RANGE};
 use rdma::Time;
 
 use super::{Backend, BackendError, Step};
+use crate::deliberate_bugs::{self, Bug};
 use crate::storage::{FileId, FileRef, Kind, Operation, Part, Stage, SystemCall};
 
 /// An open file of fixed length.
@@ -74,6 +75,7 @@ impl FileBackend {
             return Step::Done(Ok(()));
         }
         let (offset, part) = (operation.offset() + operation.done, rest(operation));
+        let durable = durable && !deliberate_bugs::has(Bug::ForgetFua);
         Step::Call(SystemCall::Write { file: self.file(), offset, part, durable })
     }
 
@@ -174,6 +176,7 @@ impl Backend for FileBackend {
         match operation.kind() {
             Kind::Read => self.read_on(operation),
             Kind::Write { durable } => self.write_on(operation, durable),
+            Kind::Flush if deliberate_bugs::has(Bug::DropFlush) => Step::Done(Ok(())),
             Kind::Flush => Step::Call(SystemCall::Sync { file: self.file() }),
             Kind::WriteZeroes { deallocate, .. } => self.zero_on(operation, deallocate),
             Kind::Deallocate => self.punch(operation),

@@ -8,6 +8,7 @@ use super::command::{Command, IoKind, IoWork, Outcome, Work};
 use super::link::IoCounters;
 use super::queue::transfer;
 use crate::backend::BackendError;
+use crate::deliberate_bugs::{self, Bug};
 use crate::namespace::Namespace;
 use crate::registry::Registry;
 
@@ -20,7 +21,8 @@ pub(super) fn parse(controller: &Controller, command: &NvmCommand) -> Result<Com
         controller.subsystem().and_then(|subsystem| subsystem.namespace(command.nsid()));
     let namespace = namespace.ok_or(Status::INVALID_NAMESPACE_OR_FORMAT.with_dnr())?;
     let (kind, range) = kind_and_range(command)?;
-    if kind.changes_medium() && namespace.write_protected() {
+    let protected = namespace.write_protected() && !deliberate_bugs::has(Bug::ForgetWriteProtect);
+    if kind.changes_medium() && protected {
         return Err(Status::NAMESPACE_IS_WRITE_PROTECTED.with_dnr().into());
     }
     let (offset_bytes, length_bytes) = match range {

@@ -27,10 +27,14 @@ pub use self::operation::{Kind, Operation, Part, Span};
 pub use self::uring::{Buffers, Uring, UringError};
 
 use crate::backend::{Backend, BackendError, Step};
+use crate::deliberate_bugs::{self, Bug};
 
 /// The user's name for an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tag(pub u64);
+
+/// Of operations that nobody waits for any more, which only a deliberate bug makes.
+const NOBODY: Tag = Tag(u64::MAX);
 
 /// Names an operation under way, to cancel it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,12 +105,18 @@ impl Storage {
         backend: &Arc<dyn Backend>,
         mut operation: Operation,
     ) -> OperationKey {
+        let kind = operation.kind();
         let step = backend.start(now, &mut operation);
         self.serial = self.serial.wrapping_add(1);
         let serial = self.serial;
         let backend = Arc::clone(backend);
         let running = Running { serial, tag, backend, operation, in_call: false };
         let index = self.running.insert(running) as u32;
+        let acknowledged =
+            deliberate_bugs::has(Bug::AcknowledgeEarly) && matches!(kind, Kind::Write { .. });
+        if acknowledged {
+            self.disown(index, Ok(()));
+        }
         self.take(index, step);
         OperationKey { index, serial }
     }
@@ -118,7 +128,9 @@ impl Storage {
         if running.serial != key.serial {
             return;
         }
-        if running.in_call {
+        if running.in_call && deliberate_bugs::has(Bug::LoseAbort) {
+            self.disown(key.index, Err(BackendError::Cancelled));
+        } else if running.in_call {
             self.engine.cancel(call_id(key));
         } else {
             self.finish(key.index, Err(BackendError::Cancelled));
@@ -234,7 +246,17 @@ impl Storage {
 
     fn finish(&mut self, index: u32, result: Result<(), BackendError>) {
         let running = self.running.remove(index as usize);
+        if deliberate_bugs::POSSIBLE && running.tag == NOBODY {
+            return;
+        }
         self.reports.push_back(Report::Done { tag: running.tag, result });
+    }
+
+    /// Reports the end of an operation that goes on.
+    fn disown(&mut self, index: u32, result: Result<(), BackendError>) {
+        let running = self.running.get_mut(index as usize).expect("it is under way");
+        let tag = std::mem::replace(&mut running.tag, NOBODY);
+        self.reports.push_back(Report::Done { tag, result });
     }
 }
 

@@ -11,6 +11,7 @@ mod medium;
 mod random;
 mod seeds;
 mod storm;
+mod stranger;
 mod target;
 mod totals;
 mod trace;
@@ -27,6 +28,8 @@ use feedrail_initiator::{Controller, ControllerOptions, Error, Namespace, Nsid, 
 use feedrail_target::poll_group::Turn as TargetTurn;
 use rdma::sim::{SimConfig, SimNetwork};
 use rdma::{GroupStats, Time};
+
+use self::stranger::Stranger;
 
 pub use self::disk::Disk;
 pub use self::engine::{DiskConfig, DiskStats};
@@ -60,6 +63,7 @@ pub struct World {
     idle: bool,
     hosts: Vec<Host>,
     targets: Vec<Target>,
+    strangers: Vec<Stranger>,
     /// Somebody wants to be asked again at this time.
     alarm: Option<Time>,
     trace: Trace,
@@ -93,6 +97,7 @@ impl World {
             idle: false,
             hosts: Vec::new(),
             targets: Vec::new(),
+            strangers: Vec::new(),
             alarm: None,
             trace: Trace::default(),
         }
@@ -113,6 +118,13 @@ impl World {
         let node = Some(HostNode::new(&self.network, ip, options.clone()));
         self.hosts.push(Host { node, ip, options, paused_until: Time::ZERO });
         HostId(self.hosts.len() - 1)
+    }
+
+    /// Adds a machine that keeps no rules, and visits all targets that there are.
+    fn add_stranger(&mut self, seed: u64) {
+        let targets = self.targets.iter().map(|target| target.node.subsystem()).collect();
+        let ip = address(2, self.strangers.len());
+        self.strangers.push(Stranger::new(&self.network, ip, targets, seed));
     }
 
     /// A target.
@@ -225,6 +237,10 @@ impl World {
                 Turn::Busy => busy = true,
                 Turn::SleepUntil(at) => due = earliest(due, at),
             }
+        }
+        for stranger in &mut self.strangers {
+            busy |= stranger.turn(self.now);
+            due = earliest(due, stranger.deadline());
         }
         for target in &mut self.targets {
             if target.paused_until > self.now {

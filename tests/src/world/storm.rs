@@ -89,6 +89,7 @@ impl Storm {
         let mut due: Vec<u32> =
             (0..random.within(6..16)).map(|_| random.within(1..u64::from(total)) as u32).collect();
         due.sort_unstable_by(|a, b| b.cmp(a));
+        world.add_stranger(random.next_u64());
         let disks = disks(random);
         for &target in &targets {
             world.target(target).set_disk_config(disks);
@@ -130,6 +131,11 @@ impl Storm {
         });
         while let Some((_, end)) = self.ends.pop() {
             self.end_trouble(end, true);
+        }
+        for stranger in std::mem::take(&mut self.world.strangers) {
+            let (totals, network) = stranger.leave();
+            self.totals.add_all(&totals);
+            count_network(&mut self.totals, &network);
         }
         self.world.set_faults(|faults| {
             let SimConfig { latency, path_mtu, .. } = *faults;
@@ -405,6 +411,8 @@ fn count_network(totals: &mut Totals, stats: &GroupStats) {
     totals.add("recovery: sequence NAKs", stats.sequence_naks_sent);
     totals.add("recovery: ACK timeouts", stats.ack_timeouts);
     totals.add("recovery: corrupt packets dropped", stats.icrc_failures);
+    totals.add("recovery: receiver-not-ready NAKs", stats.rnr_naks_sent);
+    totals.add("recovery: sent again after receiver-not-ready", stats.rnr_naks_received);
 }
 
 /// A network that is never quite well.

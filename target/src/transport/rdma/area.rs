@@ -8,6 +8,7 @@ use ::rdma::{Access, Device, Mem, MemoryRegion, Provider, Sge};
 use nvme_proto::{Cqe, IntoBytes, Sqe};
 use rustix::mm::{MapFlags, ProtFlags};
 
+use crate::deliberate_bugs::{self, Bug};
 use crate::pool::UNIT_BYTES;
 use crate::request::{Receive, Slot};
 use crate::storage::Span;
@@ -162,6 +163,10 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
+        if deliberate_bugs::has(Bug::AcknowledgeEarly) || deliberate_bugs::has(Bug::LoseAbort) {
+            // Operations that nobody knows of may still use it.
+            return;
+        }
         // SAFETY: the mapping made in `new`; nothing refers to it any more.
         let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.length) };
     }

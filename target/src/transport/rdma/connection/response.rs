@@ -5,6 +5,7 @@ use ::rdma::{Op, Provider, SendFlags, SendWr, Sge};
 
 use super::{Connection, Desk, Ended};
 use crate::controller::Outcome;
+use crate::deliberate_bugs::{self, Bug};
 use crate::request::{HostData, Slot, State};
 use crate::transport::rdma::work_id::WorkKind;
 
@@ -20,6 +21,7 @@ impl<P: Provider> Connection<P> {
         request.outcome = outcome;
         request.state = State::AwaitingResponse;
         request.send_entries = if request.sends_data() { 2 } else { 1 };
+        request.send_entries += u32::from(deliberate_bugs::has(Bug::CompleteTwice));
         self.to_respond.push_back(slot);
         self.send_responses(desk)
     }
@@ -45,6 +47,10 @@ impl<P: Provider> Connection<P> {
         if sends_data {
             self.send_data(desk, slot)?;
         }
+        if deliberate_bugs::has(Bug::ReuseBufferEarly) {
+            let buffer = self.slots.get(slot).buffer.take();
+            self.release(desk, buffer);
+        }
         let response = self.queue().completion(cid, outcome);
         let sge = self.area.set_response(slot, &response);
         let op = invalidate.map_or(Op::Send, |rkey| Op::SendWithInvalidate { rkey });
@@ -55,6 +61,12 @@ impl<P: Provider> Connection<P> {
             sges: &[sge],
         };
         self.slots.answer(slot);
+        if deliberate_bugs::has(Bug::CompleteTwice) {
+            let wr_id = self.work_id(WorkKind::Data, slot.0);
+            let twin = SendWr { wr_id, flags: SendFlags::NONE, ..wr };
+            // SAFETY: as below, before which it is done.
+            unsafe { self.push_send(desk, &twin) }?;
+        }
         // SAFETY: the area lives until the queue pair is released, and the slot is taken until this completes.
         unsafe { self.push_send(desk, &wr) }
     }

@@ -1,0 +1,28 @@
+//! Bugs that are put in on purpose, one at a time, to see whether the simulator finds them. Only builds with the
+//! feature `deliberate-bugs` can have one.
+
+use core::sync::atomic::{AtomicU8, Ordering};
+
+/// A bug that this crate can have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Bug {
+    /// A peer may go beyond the end of the memory that its key names.
+    SkipRkeyBound = 1,
+    /// Nobody looks at the ICRC.
+    AcceptCorruptPackets,
+}
+
+/// Zero for none.
+static PRESENT: AtomicU8 = AtomicU8::new(0);
+
+/// Gives the crate this bug, and no other, from now on.
+pub fn set(bug: Option<Bug>) {
+    PRESENT.store(bug.map_or(0, |bug| bug as u8), Ordering::Relaxed);
+}
+
+/// Whether the crate has a bug: never, in builds without the feature.
+#[inline]
+pub(crate) fn has(bug: Bug) -> bool {
+    cfg!(feature = "deliberate-bugs") && PRESENT.load(Ordering::Relaxed) == bug as u8
+}

@@ -1,0 +1,41 @@
+//! Bugs that are put in on purpose, one at a time, to see whether the simulator finds them. Only builds with the
+//! feature `deliberate-bugs` can have one.
+
+use core::sync::atomic::{AtomicU8, Ordering};
+
+/// A bug that this crate can have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Bug {
+    /// A flush ends well and does nothing.
+    DropFlush = 1,
+    /// A write with Force Unit Access ends in the volatile cache.
+    ForgetFua,
+    /// A write ends well when it begins.
+    AcknowledgeEarly,
+    /// The buffer of a read is free again before the host has its bytes.
+    ReuseBufferEarly,
+    /// Each command has two responses.
+    CompleteTwice,
+    /// What was aborted goes on.
+    LoseAbort,
+    /// A namespace that says that it is write protected is not.
+    ForgetWriteProtect,
+}
+
+/// Whether this build may have bugs at all.
+pub(crate) const POSSIBLE: bool = cfg!(feature = "deliberate-bugs");
+
+/// Zero for none.
+static PRESENT: AtomicU8 = AtomicU8::new(0);
+
+/// Gives the crate this bug, and no other, from now on.
+pub fn set(bug: Option<Bug>) {
+    PRESENT.store(bug.map_or(0, |bug| bug as u8), Ordering::Relaxed);
+}
+
+/// Whether the crate has a bug: never, in builds without the feature.
+#[inline]
+pub(crate) fn has(bug: Bug) -> bool {
+    POSSIBLE && PRESENT.load(Ordering::Relaxed) == bug as u8
+}

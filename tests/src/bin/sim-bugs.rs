@@ -1,0 +1,94 @@
+//! Tests the simulator: each deliberate bug must be found within a number of seeds. `cargo xtask sim --bugs`.
+#![forbid(unsafe_code)]
+
+use std::any::Any;
+use std::panic;
+use std::process::ExitCode;
+
+use clap::Parser;
+use feedrail_target::deliberate_bugs::{self as target, Bug as Target};
+use feedrail_tests::world::storm;
+use rdma::deliberate_bugs::{self as provider, Bug as Provider};
+use roce_proto::deliberate_bugs::{self as protocol, Bug as Protocol};
+
+/// Gives the stack one bug after the other, and looks for a seed that shows it.
+#[derive(Parser)]
+struct Args {
+    /// All bugs.
+    #[arg(long, conflicts_with = "bug")]
+    bugs: bool,
+    /// This bug; may be repeated.
+    #[arg(long, value_name = "NAME")]
+    bug: Vec<String>,
+    /// Within so many seeds.
+    #[arg(long, default_value_t = 200)]
+    seeds: u64,
+}
+
+/// A bug, where it is.
+#[derive(Clone, Copy)]
+enum Bug {
+    Protocol(Protocol),
+    Provider(Provider),
+    Target(Target),
+}
+
+const BUGS: [(&str, Bug); 10] = [
+    ("drop-flush", Bug::Target(Target::DropFlush)),
+    ("forget-fua", Bug::Target(Target::ForgetFua)),
+    ("acknowledge-early", Bug::Target(Target::AcknowledgeEarly)),
+    ("reuse-buffer-early", Bug::Target(Target::ReuseBufferEarly)),
+    ("complete-twice", Bug::Target(Target::CompleteTwice)),
+    ("lose-abort", Bug::Target(Target::LoseAbort)),
+    ("forget-write-protect", Bug::Target(Target::ForgetWriteProtect)),
+    ("skip-rkey-bound", Bug::Provider(Provider::SkipRkeyBound)),
+    ("accept-corrupt-packets", Bug::Provider(Provider::AcceptCorruptPackets)),
+    ("ignore-psn-gap", Bug::Protocol(Protocol::IgnorePsnGap)),
+];
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    if let Some(name) = args.bug.iter().find(|name| BUGS.iter().all(|(known, _)| known != name)) {
+        let known = BUGS.map(|(name, _)| name).join(", ");
+        eprintln!("there is no bug {name}; choose among {known}");
+        return ExitCode::FAILURE;
+    }
+    // What a seed has found is in the table.
+    panic::set_hook(Box::new(|_| ()));
+    let wanted = |name: &str| args.bug.is_empty() || args.bug.iter().any(|other| other == name);
+    let mut well = true;
+    println!("{:<24}{:>6}  how it was found", "bug", "seed");
+    for (name, bug) in BUGS.into_iter().filter(|(name, _)| wanted(name)) {
+        let found = find(bug, args.seeds);
+        well &= found.is_some();
+        match found {
+            Some((seed, how)) => println!("{name:<24}{seed:>6}  {how}"),
+            None => println!("{name:<24}{:>6}  not found in {} seeds", "-", args.seeds),
+        }
+    }
+    if well { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// The first seed that shows a bug, and what it says.
+fn find(bug: Bug, seeds: u64) -> Option<(u64, String)> {
+    set(Some(bug));
+    let found = (0..seeds).find_map(|seed| {
+        let panic = panic::catch_unwind(|| storm(seed, false)).err()?;
+        Some((seed, first_line(&*panic)))
+    });
+    set(None);
+    found
+}
+
+/// Gives the stack this bug and no other.
+fn set(bug: Option<Bug>) {
+    protocol::set(if let Some(Bug::Protocol(bug)) = bug { Some(bug) } else { None });
+    provider::set(if let Some(Bug::Provider(bug)) = bug { Some(bug) } else { None });
+    target::set(if let Some(Bug::Target(bug)) = bug { Some(bug) } else { None });
+}
+
+fn first_line(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or_default();
+    text.lines().next().unwrap_or_default().to_owned()
+}
