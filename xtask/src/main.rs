@@ -31,6 +31,12 @@ enum Chore {
     /// Targets, hosts, disks and networks in simulated worlds, one for each seed, in which everything goes wrong.
     #[command(disable_help_flag = true)]
     Sim(sim::Options),
+    /// Verified I/O between real processes while either side is killed again and again.
+    Soak {
+        /// How often each side is killed.
+        #[arg(long, default_value_t = 50)]
+        kills: u32,
+    },
     /// Model-check the synchronisation of the region table with loom.
     Loom,
 }
@@ -41,6 +47,7 @@ fn main() -> ExitCode {
         Chore::Tidy => tidy::run(),
         Chore::Lab(options) => lab::main(options),
         Chore::Sim(options) => sim::main(options),
+        Chore::Soak { kills } => soak(*kills),
         Chore::Loom => ci::loom(),
     };
     match result {
@@ -50,6 +57,12 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+fn soak(kills: u32) -> Result<()> {
+    let test = ["test", "--release", "-p", "feedrail-tests", "--test", "endurance"];
+    let args = [&test[..], &["--", "--nocapture"]].concat();
+    run("cargo", &args, &[("FEEDRAIL_SOAK_KILLS", &kills.to_string())])
 }
 
 /// The folder of the workspace.

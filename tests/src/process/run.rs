@@ -168,6 +168,15 @@ impl Running {
         self.child.id()
     }
 
+    /// Ends it without a warning.
+    ///
+    /// # Panics
+    /// If the system refuses.
+    pub fn kill(mut self) {
+        self.child.kill().expect("our own child can be killed");
+        self.child.wait().expect("our own child can be waited for");
+    }
+
     /// Waits for its end.
     ///
     /// # Panics
