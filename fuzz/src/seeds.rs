@@ -14,11 +14,11 @@ use roce_proto::wire::{Message, Packet};
 
 use crate::pcap::frames;
 
-/// Operations by name, each filled up with zeros to eight bytes.
-type Script = (&'static str, &'static [&'static [u8]]);
+/// Operations by name, each filled up with zeros.
+type Script<'a> = (&'a str, &'a [&'a [u8]]);
 
 /// What each kind of request does when all goes well, and how a loss is made good.
-const QUEUE_PAIR_SCRIPTS: [Script; 8] = [
+const QUEUE_PAIR_SCRIPTS: [Script<'_>; 8] = [
     ("send", &[HEAD, RECEIVE, &[0, 0, 0, 1, 100], SENT, ARRIVED, ANSWERED, HEARD]),
     ("send-of-many-packets", &[HEAD, RECEIVE, &[0, 0, 0, 1, 0, 4], SENT, ARRIVED, ANSWERED, HEARD]),
     ("write", &[HEAD, &[0, 0, 2, 1, 0xD0, 7], SENT, ARRIVED, ANSWERED, HEARD]),
@@ -68,7 +68,7 @@ const ANSWERED: &[u8] = &[2, 1, 7];
 const HEARD: &[u8] = &[4, 0];
 
 /// How connections come about and end.
-const CONNECTION_SCRIPTS: [Script; 4] = [
+const CONNECTION_SCRIPTS: [Script<'_>; 4] = [
     (
         "established",
         &[CONNECT, TO_PEER, ACCEPT, BACK, &[3], TO_PEER, &[4], TO_PEER, BACK, &[5], &[5, 1]],
@@ -86,9 +86,45 @@ const TO_PEER: &[u8] = &[8, 1];
 const ACCEPT: &[u8] = &[1, 1, 0, 0x44, 32];
 const BACK: &[u8] = &[8];
 
-fn scripts(scripts: &[Script]) -> Seeds {
+/// What a host does first, and what it may do then.
+const HOSTILE_HOST_BEGINNING: [&[u8]; 6] = [LINK, SETTLE, ADMIN_CONNECT, SETTLE, ENABLE, SETTLE];
+const HOSTILE_HOST_IO: [&[u8]; 4] = [IO_LINK, SETTLE, IO_CONNECT, SETTLE];
+const HOSTILE_HOST_ENDS: [Script<'_>; 4] = [
+    ("read", &[READ, WITNESS, SETTLE]),
+    ("write", &[WRITE, SLOW_WRITE, &[2, 0, 22], WITNESS, SETTLE]),
+    ("abort", &[SLOW_WRITE, &[2, 0, 17], &[12, 0, 10, 0x13], SETTLE]),
+    ("vanishes", &[SLOW_WRITE, &[4], WITNESS, &[2, 0, 33]]),
+];
+
+const LINK: &[u8] = &[0, 0, 0x20, 16, 15, 0x40, 0x10];
+const SETTLE: &[u8] = &[1];
+const ADMIN_CONNECT: &[u8] = &[6, 0, 8, 0, 14, 200];
+const DISCOVERY_CONNECT: &[u8] = &[6, 0, 4, 0, 30, 200];
+const DISCOVERY: &[u8] = &[12, 0, 5, 0x70, 0x27, 8];
+const ENABLE: &[u8] = &[12, 0, 0, 0];
+const IDENTIFY: &[u8] = &[12, 0, 4, 1, 0x27, 8];
+const IO_LINK: &[u8] = &[0, 0, 0x21, 16, 15, 0x40, 0x10];
+const IO_CONNECT: &[u8] = &[6, 1, 9, 1, 14];
+const READ: &[u8] = &[12, 1, 12, 28, 0x27, 8];
+const WRITE: &[u8] = &[12, 1, 13, 12, 0x21, 4];
+const SLOW_WRITE: &[u8] = &[12, 1, 13, 29, 0x27, 8];
+const WITNESS: &[u8] = &[3, 0, 1, 7];
+
+fn hostile_host() -> Seeds {
+    let discovery = [LINK, SETTLE, DISCOVERY_CONNECT, SETTLE, ENABLE, SETTLE, DISCOVERY, SETTLE];
+    let admin = [&HOSTILE_HOST_BEGINNING[..], &[IDENTIFY, SETTLE, &[10]]].concat();
+    let mut seeds = scripts::<16>(&[("discovery", &discovery), ("admin", &admin)]);
+    for (name, end) in HOSTILE_HOST_ENDS {
+        let script = [&HOSTILE_HOST_BEGINNING[..], &HOSTILE_HOST_IO, end].concat();
+        seeds.extend(scripts::<16>(&[(name, &script)]));
+    }
+    seeds
+}
+
+/// Scripts whose operations have so many bytes.
+fn scripts<const BYTES: usize>(scripts: &[Script<'_>]) -> Seeds {
     let record = |operation: &&[u8]| {
-        let mut record = [0; 8];
+        let mut record = [0; BYTES];
         record[..operation.len()].copy_from_slice(operation);
         record
     };
@@ -122,8 +158,9 @@ fn of(target: &str) -> Seeds {
         "mad" => datagrams(),
         "capsule" => capsules(),
         "pages" => pages(),
-        "queue_pair" => scripts(&QUEUE_PAIR_SCRIPTS),
-        "connection" => scripts(&CONNECTION_SCRIPTS),
+        "queue_pair" => scripts::<8>(&QUEUE_PAIR_SCRIPTS),
+        "connection" => scripts::<8>(&CONNECTION_SCRIPTS),
+        "hostile_host" => hostile_host(),
         _ => Seeds::new(),
     }
 }
