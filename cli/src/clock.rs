@@ -1,8 +1,18 @@
 //! The clock of the machine: this binary is a driver, so it may look.
 
+use core::time::Duration;
 use std::time::Instant;
+
+use rustix::time::{ClockId, clock_gettime};
 
 #[expect(clippy::disallowed_methods, reason = "measuring elapsed time is what perf and demo do")]
 pub(crate) fn now() -> Instant {
     Instant::now()
+}
+
+/// CPU time that this process has used.
+pub(crate) fn cpu_time() -> Duration {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    // Neither is negative on a clock of CPU time.
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }

@@ -8,9 +8,10 @@ use feedrail_initiator::{Completion, Error, Grant, Host, Namespace, RegionSlice,
 /// How long a wait may last before the caller looks at what else there is, such as Ctrl-C.
 const LOOK_UP_AFTER: Duration = Duration::from_millis(100);
 
-/// A ring of a namespace, and as many pieces of registered memory as it has places. Nothing is allocated after the start.
+/// A ring of some namespaces, and as many pieces of registered memory as it has places. Nothing is allocated after the start.
 pub(crate) struct Lanes<T> {
-    namespace: Namespace,
+    /// Lanes are spread over these, by token.
+    namespaces: Vec<Namespace>,
     ring: Ring,
     ended: Vec<Completion>,
     idle: Vec<Lane>,
@@ -42,10 +43,10 @@ pub(crate) struct Done<T> {
 }
 
 impl<T> Lanes<T> {
-    /// `depth` lanes of `lane_bytes` each.
+    /// `depth` lanes of `lane_bytes` each, spread evenly over the namespaces, of which there is at least one.
     pub(crate) fn new(
         host: &Host,
-        namespace: Namespace,
+        namespaces: Vec<Namespace>,
         depth: usize,
         lane_bytes: usize,
     ) -> Result<Self> {
@@ -55,7 +56,7 @@ impl<T> Lanes<T> {
         };
         Ok(Self {
             ring: host.ring(depth),
-            namespace,
+            namespaces,
             ended: Vec::with_capacity(depth),
             idle: (0..depth as u64).map(lane).collect::<Result<_>>()?,
             busy: (0..depth).map(|_| None).collect(),
@@ -79,14 +80,16 @@ impl<T> Lanes<T> {
     /// Reads into the first `length` bytes of a lane.
     pub(crate) fn read(&mut self, lane: Lane, offset_bytes: u64, length: usize, tag: T) {
         let (token, memory) = self.occupy(lane, length, tag);
-        let begun = self.ring.read(&self.namespace, offset_bytes, memory, token);
+        let namespace = &self.namespaces[token as usize % self.namespaces.len()];
+        let begun = self.ring.read(namespace, offset_bytes, memory, token);
         begun.expect("the ring has a place for each lane");
     }
 
     /// Writes the first `length` bytes of a lane.
     pub(crate) fn write(&mut self, lane: Lane, offset_bytes: u64, length: usize, tag: T) {
         let (token, memory) = self.occupy(lane, length, tag);
-        let begun = self.ring.write(&self.namespace, offset_bytes, memory, token);
+        let namespace = &self.namespaces[token as usize % self.namespaces.len()];
+        let begun = self.ring.write(namespace, offset_bytes, memory, token);
         begun.expect("the ring has a place for each lane");
     }
 

@@ -16,9 +16,11 @@ use crate::identity::Identity;
 /// How long the demo's own target, on this machine, may be silent.
 const NEARBY: Duration = Duration::from_secs(10);
 
-/// A host and its connection to one subsystem; both end when this is dropped.
+/// A host and its connections to one subsystem; all end when this is dropped.
 pub(crate) struct Session {
     controller: Controller,
+    /// Connections besides, each with a controller of its own.
+    others: Vec<Controller>,
     host: Host,
 }
 
@@ -40,7 +42,22 @@ impl Session {
 
     fn over(host: Host, target: Target) -> Result<Self> {
         let controller = host.connect(target).wait()?;
-        Ok(Self { controller, host })
+        Ok(Self { controller, others: Vec::new(), host })
+    }
+
+    /// Connects until there are this many connections.
+    pub(crate) fn connect_more(&mut self, connections: usize) -> Result<()> {
+        while self.others.len() + 1 < connections {
+            let target = *self.controller.target();
+            self.others.push(self.host.connect(target).wait()?);
+        }
+        Ok(())
+    }
+
+    /// A namespace, once through each connection.
+    pub(crate) fn namespaces(&self, nsid: Nsid) -> Result<Vec<Namespace>> {
+        let controllers = core::iter::once(&self.controller).chain(&self.others);
+        controllers.map(|controller| Ok(controller.namespace(nsid).wait()?)).collect()
     }
 
     pub(crate) fn host(&self) -> &Host {

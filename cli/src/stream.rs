@@ -58,7 +58,7 @@ pub(crate) fn read(
     mut pieces: Pieces,
     sink: &mut dyn FnMut(&[u8]) -> Result<()>,
 ) -> Result<()> {
-    let mut lanes = Lanes::new(host, namespace, DEPTH, pieces.piece_bytes as usize)?;
+    let mut lanes = Lanes::new(host, vec![namespace], DEPTH, pieces.piece_bytes as usize)?;
     // In the order of the range, from the first piece that `sink` has not seen; each with its bytes once they are there.
     let mut window: VecDeque<Option<Done<u64>>> = VecDeque::with_capacity(DEPTH);
     let mut seen = 0;
@@ -98,7 +98,7 @@ pub(crate) fn write(
     mut pieces: Pieces,
     source: &mut dyn FnMut(&mut [u8]) -> Result<usize>,
 ) -> Result<u64> {
-    let mut lanes = Lanes::new(host, namespace, DEPTH, pieces.piece_bytes as usize)?;
+    let mut lanes = Lanes::new(host, vec![namespace], DEPTH, pieces.piece_bytes as usize)?;
     let mut outcome = Outcome { begin: pieces.next, written: 0, failed: None };
     let mut ended = false;
     loop {

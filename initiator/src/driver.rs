@@ -66,6 +66,8 @@ pub(crate) struct State {
     /// Something came in that nobody who waits drives.
     kicked: bool,
     closing: bool,
+    /// Times that a thread slept on the descriptors.
+    pub(crate) sleeps: u64,
     /// Room for what is done outside the lock.
     errands: Errands,
 }
@@ -86,6 +88,7 @@ impl Shared {
                 parked: Vec::new(),
                 kicked: false,
                 closing: false,
+                sleeps: 0,
                 errands: Errands::default(),
             }),
             idle: Condvar::new(),
@@ -255,6 +258,7 @@ impl Shared {
             // Another thread may have turned the cores since.
             let until = earliest(until, state.due);
             state.sleeping_until = Some(until);
+            state.sleeps += 1;
             drop(state);
             interrupted = self.wait_for_events(until, now);
         }
@@ -311,6 +315,7 @@ impl Shared {
                 // Another thread may have turned the cores since.
                 let deadline = earliest(deadline, state.due);
                 state.thread_sleeps_until = Some(deadline);
+                state.sleeps += 1;
                 drop(state);
                 interrupted = self.wait_for_events(deadline, now);
             }

@@ -170,7 +170,8 @@ impl Host {
     /// What the host did so far.
     pub fn counters(&self) -> Counters {
         let state = self.inner.shared.lock();
-        state.engines.iter().fold(Counters::default(), |sum, engine| sum.and(engine.counters()))
+        let own = Counters { sleeps: state.sleeps, ..Counters::default() };
+        state.engines.iter().fold(own, |sum, engine| sum.and(engine.counters()))
     }
 
     /// What its providers did so far, one for each device.

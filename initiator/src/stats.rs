@@ -34,6 +34,8 @@ pub struct Counters {
     pub aborts: u64,
     /// Keep Alive commands sent.
     pub keep_alives: u64,
+    /// Times that a thread slept until there was something to do.
+    pub sleeps: u64,
 }
 
 impl Counters {
@@ -55,6 +57,7 @@ impl Counters {
             timeouts: self.timeouts + other.timeouts,
             aborts: self.aborts + other.aborts,
             keep_alives: self.keep_alives + other.keep_alives,
+            sleeps: self.sleeps + other.sleeps,
         }
     }
 }

@@ -103,9 +103,13 @@ fn a_block_that_does_not_fit() {
 }
 
 #[test]
-fn raw_loopback_stands_beside() {
+fn connections_share_the_depth() {
     let (_folder, daemon, _) = serve(&[]);
-    let options = ["--number-ios", "10", "--compare-loopback"];
+    let before = daemon.stats()["connections_accepted"].as_u64().unwrap();
+    let options = ["--number-ios", "100", "--iodepth", "8", "--connections", "4"];
     let report = perf(&daemon, &options);
-    assert!(report["loopback"]["bytes_per_second"].as_f64().unwrap() > 0.0);
+    assert_eq!(report["results"]["read"]["total_ios"], 100);
+    assert!(report["results"]["wire"]["packets_sent"].as_u64().unwrap() >= 100, "{report}");
+    let accepted = daemon.stats()["connections_accepted"].as_u64().unwrap() - before;
+    assert_eq!(accepted, 8, "an admin queue and an I/O queue for each");
 }

@@ -1,6 +1,7 @@
 //! Developer chores, one subcommand each: `cargo xtask --help`.
 #![forbid(unsafe_code)]
 
+mod bench;
 mod ci;
 mod lab;
 mod sim;
@@ -26,6 +27,9 @@ enum Chore {
     Ci,
     /// House rules that no other tool checks: file sizes, SAFETY comments, banned words.
     Tidy,
+    /// What Feedrail costs, beside what the machine can do, measured in one run.
+    #[command(disable_help_flag = true)]
+    Bench(bench::Options),
     /// The Linux kernel's own NVMe over RDMA, host and target, against ours, in QEMU.
     Lab(lab::Options),
     /// Targets, hosts, disks and networks in simulated worlds, one for each seed, in which everything goes wrong.
@@ -45,6 +49,7 @@ fn main() -> ExitCode {
     let result = match &Args::parse().chore {
         Chore::Ci => ci::run(),
         Chore::Tidy => tidy::run(),
+        Chore::Bench(options) => bench::main(options),
         Chore::Lab(options) => lab::main(options),
         Chore::Sim(options) => sim::main(options),
         Chore::Soak { kills } => soak(*kills),

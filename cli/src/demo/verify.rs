@@ -51,7 +51,7 @@ impl Verify<'_> {
         let session = Session::nearby(target.listening.address, target.listening.nqn, provider)?;
         let namespace = session.namespace(Nsid(1))?;
         let mut lanes =
-            Lanes::new(session.host(), namespace, self.depth, RANGE_MAX_BYTES as usize)?;
+            Lanes::new(session.host(), vec![namespace], self.depth, RANGE_MAX_BYTES as usize)?;
         let start = now();
         let latency = match self.read_all(&mut lanes, ranges) {
             Ok(latency) => latency,

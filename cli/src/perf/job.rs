@@ -1,4 +1,4 @@
-//! One job: one connection, a fixed number of I/Os in flight.
+//! One job: one host, its connections, a fixed number of I/Os in flight.
 
 use core::time::Duration;
 use std::time::Instant;
@@ -6,7 +6,7 @@ use std::time::Instant;
 use anyhow::Result;
 use nvme_proto::Nsid;
 
-use super::measure::Measure;
+use super::measure::{Measure, Wire};
 use super::workload::{Direction, Workload};
 use crate::clock::now;
 use crate::interrupt::Interrupt;
@@ -44,9 +44,9 @@ impl Job {
         limits: Limits,
         workload: impl FnOnce(u64) -> Result<Workload>,
     ) -> Result<Self> {
-        let namespace = session.namespace(nsid)?;
-        let workload = workload(namespace.info().size_bytes)?;
-        let lanes = Lanes::new(session.host(), namespace, limits.depth, limits.block_bytes)?;
+        let namespaces = session.namespaces(nsid)?;
+        let workload = workload(namespaces[0].info().size_bytes)?;
+        let lanes = Lanes::new(session.host(), namespaces, limits.depth, limits.block_bytes)?;
         let left = limits.ios.unwrap_or(u64::MAX);
         Ok(Self { session, lanes, workload, limits, left })
     }
@@ -57,6 +57,7 @@ impl Job {
 
     pub(crate) fn run(mut self, interrupt: &Interrupt) -> Result<Measure> {
         let mut measure = Measure::default();
+        let before = Wire::of(self.session.host());
         let start = now();
         loop {
             let over = self.limits.runtime.is_some_and(|runtime| start.elapsed() >= runtime);
@@ -72,6 +73,7 @@ impl Job {
                 self.finish(done, &mut measure)?;
             }
         }
+        measure.wire = Wire::of(self.session.host()).since(&before);
         measure.count(&self.session.host().counters());
         Ok(measure)
     }

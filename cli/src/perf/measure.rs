@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-use feedrail_initiator::Counters;
+use feedrail_initiator::{Counters, Host};
 use serde_json::{Value, json};
 
 use super::workload::Direction;
@@ -27,6 +27,56 @@ pub(crate) struct Measure {
     pub(crate) bounced_bytes: u64,
     pub(crate) retries: u64,
     pub(crate) reconnects: u64,
+    pub(crate) wire: Wire,
+}
+
+/// What the host's provider did; zeros where hardware keeps it to itself.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Wire {
+    /// Calls that sent, received, or slept.
+    system_calls: u64,
+    packets_sent: u64,
+    packets_received: u64,
+    packets_retransmitted: u64,
+}
+
+impl Wire {
+    /// Of a host, since it began.
+    pub(crate) fn of(host: &Host) -> Self {
+        let mut wire = Self { system_calls: host.counters().sleeps, ..Self::default() };
+        for stats in host.provider_stats() {
+            wire.system_calls += stats.send_calls + stats.receive_calls;
+            wire.packets_sent += stats.packets_sent;
+            wire.packets_received += stats.packets_received;
+            wire.packets_retransmitted += stats.packets_retransmitted;
+        }
+        wire
+    }
+
+    pub(crate) fn since(&self, before: &Self) -> Self {
+        Self {
+            system_calls: self.system_calls - before.system_calls,
+            packets_sent: self.packets_sent - before.packets_sent,
+            packets_received: self.packets_received - before.packets_received,
+            packets_retransmitted: self.packets_retransmitted - before.packets_retransmitted,
+        }
+    }
+
+    fn add(&mut self, other: &Self) {
+        self.system_calls += other.system_calls;
+        self.packets_sent += other.packets_sent;
+        self.packets_received += other.packets_received;
+        self.packets_retransmitted += other.packets_retransmitted;
+    }
+
+    fn to_json(self) -> Value {
+        json!({
+            "system_calls": self.system_calls,
+            "packets_sent": self.packets_sent,
+            "packets_received": self.packets_received,
+            "packets_retransmitted": self.packets_retransmitted,
+        })
+    }
 }
 
 impl Side {
@@ -78,6 +128,7 @@ impl Measure {
         self.bounced_bytes += other.bounced_bytes;
         self.retries += other.retries;
         self.reconnects += other.reconnects;
+        self.wire.add(&other.wire);
     }
 
     /// Takes over what the connection counted.
@@ -97,6 +148,7 @@ impl Measure {
             "bounced_bytes": self.bounced_bytes,
             "retries": self.retries,
             "reconnects": self.reconnects,
+            "wire": self.wire.to_json(),
         })
     }
 

@@ -1,7 +1,6 @@
 //! `feedrail perf`: how fast a namespace is, in fio's words.
 
 mod job;
-mod loopback;
 mod measure;
 mod workload;
 
@@ -13,11 +12,10 @@ use clap::Args;
 use serde_json::{Value, json};
 
 use self::job::{Job, Limits};
-use self::loopback::Loopback;
 use self::measure::Measure;
 use self::workload::Pattern;
 use crate::args::{Format, Namespace, Output};
-use crate::clock::now;
+use crate::clock::{cpu_time, now};
 use crate::interrupt::Interrupt;
 use crate::output;
 use crate::random::fresh_seed;
@@ -27,12 +25,11 @@ use crate::size::{ByteSize, human};
 const EXAMPLES: &str = "\
 Examples:
   feedrail perf -a 192.0.2.10 -n NQN --rw randread --bs 4k --iodepth 32
-  feedrail perf -a 192.0.2.10 -n NQN --rw read --bs 128k --iodepth 8 --numjobs 2 -o json
-  feedrail perf -a 127.0.0.1 -n NQN --compare-loopback";
+  feedrail perf -a 192.0.2.10 -n NQN --rw read --bs 128k --iodepth 8 --numjobs 2 -o json";
 
 /// Measures a namespace: IOPS, throughput and a histogram of latencies
 ///
-/// Options are fio's. Each job is a thread with a connection of its own. MB/s are 10^6 bytes per second.
+/// Options are fio's. Each job is a thread with a host and connections of its own. MB/s are 10^6 bytes per second.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Perf {
@@ -55,6 +52,9 @@ pub(crate) struct Perf {
     /// Jobs
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
     numjobs: u16,
+    /// Connections of each job, over which its I/Os in flight are spread
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    connections: u16,
     /// How long to measure in seconds [default: 10, or until --number-ios are done]
     #[arg(long, value_name = "S", value_parser = clap::value_parser!(u32).range(1..))]
     runtime: Option<u32>,
@@ -70,35 +70,32 @@ pub(crate) struct Perf {
     /// Let a pattern that writes overwrite the namespace's data with zeros
     #[arg(long)]
     allow_writes: bool,
-    /// Measure plain UDP over loopback as well, just before
-    #[arg(long)]
-    compare_loopback: bool,
 }
 
 /// Everything that a run found out.
 struct Report {
     seed: u64,
     provider: String,
-    loopback: Option<Loopback>,
     measure: Measure,
     elapsed: Duration,
+    /// CPU time of the process while the jobs ran.
+    cpu: Duration,
 }
 
 impl Perf {
     pub(crate) fn run(&self) -> Result<()> {
         self.check()?;
         let interrupt = Interrupt::install()?;
-        let loopback = self.measure_loopback()?;
         let seed = self.randseed.unwrap_or_else(fresh_seed);
         let mut jobs = Vec::with_capacity(usize::from(self.numjobs));
         for number in 0..self.numjobs {
             jobs.push(self.open_job(number, seed)?);
         }
         let provider = jobs[0].provider();
-        let start = now();
+        let (start, cpu_before) = (now(), cpu_time());
         let measure = run_all(jobs, &interrupt)?;
-        let elapsed = start.elapsed();
-        self.print(&Report { seed, provider, loopback, measure, elapsed })?;
+        let (elapsed, cpu) = (start.elapsed(), cpu_time() - cpu_before);
+        self.print(&Report { seed, provider, measure, elapsed, cpu })?;
         // What was measured until then is worth showing.
         Ok(interrupt.check()?)
     }
@@ -114,17 +111,9 @@ impl Perf {
         Ok(())
     }
 
-    fn measure_loopback(&self) -> Result<Option<Loopback>> {
-        if !self.compare_loopback {
-            return Ok(None);
-        }
-        let loopback =
-            Loopback::measure(Duration::from_secs(4)).context("cannot measure loopback")?;
-        Ok(Some(loopback))
-    }
-
     fn open_job(&self, number: u16, seed: u64) -> Result<Job> {
-        let session = Session::open(&self.namespace.subsystem)?;
+        let mut session = Session::open(&self.namespace.subsystem)?;
+        session.connect_more(self.connections.into())?;
         let workload = |namespace_bytes: u64| {
             let size = self.size.map_or(namespace_bytes, |size| size.0.min(namespace_bytes));
             let (job, jobs) = (u64::from(number), u64::from(self.numjobs));
@@ -155,27 +144,21 @@ impl Perf {
     }
 
     fn to_json(&self, report: &Report) -> Value {
-        let mut json = json!({
+        json!({
             "rw": self.rw.name(),
             "bs": self.bs.0,
             "iodepth": self.iodepth,
             "numjobs": self.numjobs,
+            "connections": self.connections,
             "randseed": report.seed,
             "provider": report.provider,
+            "cpu_seconds": report.cpu.as_secs_f64(),
             "results": report.measure.to_json(report.elapsed),
-        });
-        if let Some(loopback) = &report.loopback {
-            json["loopback"] = loopback.to_json();
-        }
-        json
+        })
     }
 
     fn to_text(&self, report: &Report) -> String {
-        let mut text = String::new();
-        if let Some(loopback) = &report.loopback {
-            text += &loopback.to_text();
-        }
-        text += &format!(
+        let text = format!(
             "{}: bs={}, iodepth={}, numjobs={}, runtime={:.2} s, randseed={}\n  provider: {}\n",
             self.rw.name(),
             self.bs.0,

@@ -1,0 +1,20 @@
+//! Which core does what: the target and the host each have their own.
+
+use std::thread::available_parallelism;
+
+use anyhow::{Result, ensure};
+
+pub(crate) const TARGET_CORE: usize = 0;
+pub(crate) const HOST_CORE: usize = 1;
+
+/// Says so where there are too few.
+pub(crate) fn check() -> Result<()> {
+    let cores = available_parallelism().map_or(1, usize::from);
+    ensure!(cores > 1, "the bench needs two cores, one for the target and one for the host");
+    Ok(())
+}
+
+/// The words that keep a program on a core.
+pub(crate) fn pinned(core: usize) -> [String; 3] {
+    ["taskset".to_owned(), "--cpu-list".to_owned(), core.to_string()]
+}

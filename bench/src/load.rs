@@ -1,0 +1,122 @@
+//! The loads that everything is measured under.
+
+/// What a namespace is kept in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Backend {
+    Null,
+    Memory,
+    File,
+}
+
+/// What a host does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Load {
+    pub(crate) pattern: &'static str,
+    pub(crate) block_bytes: u32,
+    pub(crate) depth: u32,
+    pub(crate) connections: u16,
+    pub(crate) queues: u16,
+}
+
+impl Backend {
+    pub(crate) const ALL: [Self; 3] = [Self::Null, Self::Memory, Self::File];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Null => "null",
+            Self::Memory => "memory",
+            Self::File => "file",
+        }
+    }
+
+    /// Its namespace in the bench's target.
+    pub(crate) fn nsid(self) -> u32 {
+        match self {
+            Self::Null => 1,
+            Self::Memory => 2,
+            Self::File => 3,
+        }
+    }
+}
+
+impl Load {
+    /// One connection with one queue.
+    pub(crate) const fn new(pattern: &'static str, block_bytes: u32, depth: u32) -> Self {
+        Self { pattern, block_bytes, depth, connections: 1, queues: 1 }
+    }
+
+    /// Those of every backend.
+    pub(crate) const ALL: [Self; 8] = [
+        Self::new("randread", 4 << 10, 1),
+        Self::new("randread", 4 << 10, 32),
+        Self::new("randread", 4 << 10, 128),
+        Self::new("randwrite", 4 << 10, 32),
+        Self::new("randread", 128 << 10, 8),
+        Self::new("randread", 128 << 10, 32),
+        Self::new("read", 1 << 20, 8),
+        Self::new("write", 1 << 20, 8),
+    ];
+
+    /// 4 KiB random reads with the same number in flight, over more and more connections.
+    pub(crate) const CONNECTIONS: [Self; 4] = {
+        const fn over(connections: u16) -> Load {
+            Load { connections, ..Load::new("randread", 4 << 10, 256) }
+        }
+        [over(1), over(16), over(64), over(256)]
+    };
+
+    /// The same over several queues of one connection.
+    pub(crate) const QUEUES: [Self; 2] = {
+        const fn over(queues: u16) -> Load {
+            Load { queues, ..Load::new("randread", 4 << 10, 128) }
+        }
+        [over(2), over(4)]
+    };
+
+    /// As part of a figure's name.
+    pub(crate) fn name(&self) -> String {
+        let mut name = format!("{}-{}k-{}", self.pattern, self.block_bytes >> 10, self.depth);
+        if self.connections > 1 || Self::CONNECTIONS.contains(self) {
+            name += &format!("-connections-{}", self.connections);
+        }
+        if self.queues > 1 {
+            name += &format!("-queues-{}", self.queues);
+        }
+        name
+    }
+
+    /// For people.
+    pub(crate) fn words(&self) -> String {
+        let (pattern, kind) = match self.pattern.strip_prefix("rand") {
+            Some(kind) => ("random", kind),
+            None => ("sequential", self.pattern),
+        };
+        let size = match self.block_bytes >> 20 {
+            0 => format!("{} KiB", self.block_bytes >> 10),
+            mebibytes => format!("{mebibytes} MiB"),
+        };
+        format!("{size} {pattern} {kind}, depth {}", self.depth)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_differ() {
+        let all = [&Load::ALL[..], &Load::CONNECTIONS, &Load::QUEUES].concat();
+        let mut names: Vec<String> = all.iter().map(Load::name).collect();
+        assert_eq!(names[0], "randread-4k-1");
+        assert_eq!(Load::CONNECTIONS[0].name(), "randread-4k-256-connections-1");
+        names.sort();
+        names.dedup();
+        assert_eq!(names.len(), all.len());
+    }
+
+    #[test]
+    fn words_for_people() {
+        assert_eq!(Load::ALL[0].words(), "4 KiB random read, depth 1");
+        assert_eq!(Load::ALL[7].words(), "1 MiB sequential write, depth 8");
+    }
+}

@@ -1,0 +1,113 @@
+//! What the figures were measured on: they mean something only beside each other and with this.
+
+use std::fs;
+use std::process::Command;
+
+use serde::{Deserialize, Serialize};
+
+/// A machine, as far as it matters for speed.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+pub(crate) struct Machine {
+    pub(crate) processor: String,
+    pub(crate) cores: usize,
+    pub(crate) memory_bytes: u64,
+    pub(crate) kernel: String,
+    /// Whether it is a guest of a hypervisor, whose neighbours may be felt.
+    pub(crate) virtual_machine: bool,
+    pub(crate) transparent_huge_pages: String,
+    /// The largest receive buffer that a process without privilege gets.
+    pub(crate) rmem_max_bytes: u64,
+    pub(crate) privileged: bool,
+    /// Processes that wanted a core in the minute before: figures of a machine that is not quiet are poor.
+    pub(crate) load_before: f64,
+    pub(crate) rustc: String,
+    /// The commit that was measured; ends in `+` when files differed from it.
+    pub(crate) commit: String,
+}
+
+impl Machine {
+    /// This machine.
+    pub(crate) fn describe() -> Self {
+        let processors = read("/proc/cpuinfo");
+        Self {
+            processor: field(&processors, "model name").to_owned(),
+            cores: processors.lines().filter(|line| line.starts_with("processor")).count(),
+            memory_bytes: kibibytes(field(&read("/proc/meminfo"), "MemTotal")),
+            kernel: read("/proc/sys/kernel/osrelease").trim().to_owned(),
+            virtual_machine: field(&processors, "flags")
+                .split(' ')
+                .any(|flag| flag == "hypervisor"),
+            transparent_huge_pages: selected(&read("/sys/kernel/mm/transparent_hugepage/enabled")),
+            rmem_max_bytes: read("/proc/sys/net/core/rmem_max").trim().parse().unwrap_or(0),
+            load_before: read("/proc/loadavg")
+                .split(' ')
+                .next()
+                .and_then(|word| word.parse().ok())
+                .unwrap_or(0.0),
+            privileged: rustix::process::geteuid().is_root(),
+            rustc: output("rustc", &["--version"]),
+            commit: commit(),
+        }
+    }
+
+    /// One line for people.
+    pub(crate) fn line(&self) -> String {
+        format!(
+            "{} cores of {}{}, {:.0} GiB, Linux {}, {}; load before {:.1}",
+            self.cores,
+            self.processor,
+            if self.virtual_machine { " (virtual machine)" } else { "" },
+            self.memory_bytes as f64 / f64::from(1 << 30),
+            self.kernel,
+            self.rustc,
+            self.load_before,
+        )
+    }
+}
+
+fn commit() -> String {
+    let commit = output("git", &["rev-parse", "--short=12", "HEAD"]);
+    let changed = output("git", &["status", "--porcelain", "--untracked-files=no"]);
+    if changed.is_empty() { commit } else { format!("{commit}+") }
+}
+
+fn output(program: &str, arguments: &[&str]) -> String {
+    let output = Command::new(program).args(arguments).output();
+    output.map_or(String::new(), |output| String::from_utf8_lossy(&output.stdout).trim().to_owned())
+}
+
+fn read(path: &str) -> String {
+    fs::read_to_string(path).unwrap_or_default()
+}
+
+/// The value of the first `name : value` line.
+fn field<'a>(text: &'a str, name: &str) -> &'a str {
+    let values = text.lines().filter_map(|line| line.split_once(':'));
+    values.into_iter().find(|(key, _)| key.trim() == name).map_or("", |(_, value)| value.trim())
+}
+
+fn kibibytes(text: &str) -> u64 {
+    text.split(' ').next().and_then(|number| number.parse::<u64>().ok()).unwrap_or(0) << 10
+}
+
+/// Of `always [madvise] never`, the word in brackets.
+fn selected(text: &str) -> String {
+    let inside = text.split_once('[').and_then(|(_, rest)| rest.split_once(']'));
+    inside.map_or("", |(word, _)| word).to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernels_files_are_understood() {
+        assert_eq!(selected("always [madvise] never\n"), "madvise");
+        assert_eq!(kibibytes(field("MemTotal:       24683216 kB\n", "MemTotal")), 24_683_216 << 10);
+    }
+
+    #[test]
+    fn this_machine_has_a_core() {
+        assert!(Machine::describe().cores > 0);
+    }
+}

@@ -1,0 +1,278 @@
+//! What Feedrail costs, beside what the machine can do, measured side by side: `cargo xtask bench`.
+//!
+//! A run measures the ceilings and ours close after each other; a ratio is taken within a run, and what is reported is
+//! the median of the ratios of all runs.
+
+mod clock;
+mod cores;
+mod figures;
+mod fio;
+mod idle;
+mod lab;
+mod load;
+mod machine;
+mod memory;
+mod process;
+mod readme;
+mod results;
+mod served;
+mod table;
+mod udp;
+mod verdict;
+
+use std::fs::File;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use clap::{Parser, ValueEnum};
+use feedrail_tests::process::Bytes;
+
+use crate::figures::Figures;
+use crate::fio::Pages;
+use crate::load::{Backend, Load};
+use crate::machine::Machine;
+use crate::results::Results;
+use crate::served::Served;
+
+/// What the target polls by default before it sleeps, and what a host does: it sleeps at once.
+const TARGET_POLLING: Duration = Duration::from_micros(50);
+const HOST_POLLING: Duration = Duration::ZERO;
+
+/// Measures Feedrail beside what the machine can do.
+#[derive(Parser)]
+struct Options {
+    /// One run of each load for a second, to see that everything works: no figures for the record
+    #[arg(long)]
+    quick: bool,
+    /// Runs; what is reported is the median over them
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
+    runs: u32,
+    /// How long each load runs, in seconds
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..))]
+    seconds: u32,
+    /// Where results are kept; those of sections that are not measured again stay
+    #[arg(long, default_value = "bench/results/latest.json")]
+    output: PathBuf,
+    /// A file to export, which is overwritten [default: a new one of 1 GiB in `out/bench`]
+    #[arg(long)]
+    file: Option<PathBuf>,
+    /// Measure nothing; print what must hold and whether it did
+    #[arg(long)]
+    verdict: bool,
+    /// Measure nothing; make README's section on performance from the results
+    #[arg(long, conflicts_with = "verdict")]
+    readme: bool,
+    /// The logs of the kernel lab, for the section `lab`
+    #[arg(long, default_value = "out/lab/run/trixie/logs")]
+    lab_logs: PathBuf,
+    /// What to measure [default: all but the lab]
+    sections: Vec<Section>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Section {
+    /// Plain UDP, memory, fio
+    Ceilings,
+    /// Target and initiator over soft
+    Us,
+    /// Idle CPU, memory, time to start
+    Cost,
+    /// Ratios of the last run of `cargo xtask lab ratio`
+    Lab,
+}
+
+impl Section {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Ceilings => "ceilings",
+            Self::Us => "us",
+            Self::Cost => "cost",
+            Self::Lab => "lab",
+        }
+    }
+}
+
+fn main() -> ExitCode {
+    match Options::parse().run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("bench: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+impl Options {
+    fn run(&self) -> Result<()> {
+        if self.verdict {
+            let results = Results::read(&self.output)?;
+            print!("{}", table::of_verdict(&verdict::lines(&results.figures)).to_text());
+            return Ok(());
+        }
+        if self.readme {
+            return readme::write(Path::new("README.md"), &Results::read(&self.output)?);
+        }
+        cores::check()?;
+        let machine = Machine::describe();
+        let mut figures = Figures::default();
+        self.measure(&mut figures)?;
+        if let Ok(earlier) = Results::read(&self.output) {
+            self.keep(&mut figures, &earlier);
+        }
+        let results = Results { machine, seconds: self.seconds(), figures };
+        results.write(&self.output)?;
+        print!("{}", table::of_results(&results));
+        println!("\nkept in {}", self.output.display());
+        Ok(())
+    }
+
+    /// Keeps what earlier results say of sections that were not measured again. Ceilings and ours belong together:
+    /// ratios of different times mean nothing.
+    fn keep(&self, figures: &mut Figures, earlier: &Results) {
+        for section in [Section::Cost, Section::Lab] {
+            figures.keep_section(section.name(), &earlier.figures);
+        }
+        if !self.wants(Section::Ceilings) && !self.wants(Section::Us) {
+            for section in [Section::Ceilings, Section::Us] {
+                figures.keep_section(section.name(), &earlier.figures);
+            }
+        }
+    }
+
+    fn wants(&self, section: Section) -> bool {
+        match self.sections.is_empty() {
+            true => section != Section::Lab,
+            false => self.sections.contains(&section),
+        }
+    }
+
+    fn runs(&self) -> u32 {
+        if self.quick { 1 } else { self.runs }
+    }
+
+    fn seconds(&self) -> u32 {
+        if self.quick { 1 } else { self.seconds }
+    }
+
+    fn measure(&self, figures: &mut Figures) -> Result<()> {
+        if self.wants(Section::Lab) {
+            lab::collect(&self.lab_logs, figures)?;
+        }
+        if !(self.wants(Section::Ceilings) || self.wants(Section::Us) || self.wants(Section::Cost))
+        {
+            return Ok(());
+        }
+        let file = self.prepare_file()?;
+        let folder = tempfile::tempdir()?;
+        let with_fio = self.wants(Section::Ceilings) && fio::is_installed();
+        for run in 1..=self.runs() {
+            eprintln!("run {run} of {}", self.runs());
+            if self.wants(Section::Ceilings) {
+                self.measure_ceilings(figures)?;
+            }
+            // Beside our own loads on the same file, so that both see the disk in the same mood.
+            let served =
+                self.wants(Section::Us).then(|| Served::start(folder.path(), &file)).transpose()?;
+            for load in Load::ALL {
+                if with_fio {
+                    self.measure_fio(&file, &load, figures)?;
+                }
+                if let Some(served) = &served {
+                    self.measure_load(served, &load, figures)?;
+                }
+            }
+            if let Some(served) = &served {
+                for load in [&Load::CONNECTIONS[..], &Load::QUEUES].concat() {
+                    progress("us", &load.name());
+                    served.measure(Backend::Null, &load, self.seconds(), figures)?;
+                }
+            }
+            drop(served);
+            if self.wants(Section::Cost) {
+                progress("cost", "idle");
+                idle::measure(&file, Duration::from_secs(4) * self.seconds(), figures)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn measure_ceilings(&self, figures: &mut Figures) -> Result<()> {
+        let time = Duration::from_secs(self.seconds().into());
+        for path_mtu in [1024, 4096] {
+            for (trains, kind) in [(true, "trains"), (false, "datagrams")] {
+                progress("ceilings", &format!("plain UDP, {kind}, path MTU {path_mtu}"));
+                let goodput = udp::measure_goodput(path_mtu, trains, time / 4)?;
+                figures.add(format!("ceilings/udp-{kind}-{path_mtu}/bytes_per_second"), goodput);
+            }
+        }
+        let round_trip = udp::measure_ping_pong(HOST_POLLING, TARGET_POLLING, time / 2)?;
+        figures.add(verdict::PING_PONG, round_trip);
+        let copied = memory::copy_rate(128 << 10, time / 4);
+        figures.add("ceilings/memcpy-128k/bytes_per_second", copied);
+        Ok(())
+    }
+
+    fn measure_fio(&self, file: &Path, load: &Load, figures: &mut Figures) -> Result<()> {
+        for pages in Pages::ALL {
+            progress("ceilings", &format!("fio, {} pages, {}", pages.name(), load.name()));
+            let rates = fio::run(file, load, pages, self.seconds())?;
+            let name = format!("ceilings/fio-{}/{}", pages.name(), load.name());
+            figures.add(format!("{name}/iops"), rates.iops);
+            figures.add(format!("{name}/bytes_per_second"), rates.bytes_per_second);
+        }
+        Ok(())
+    }
+
+    fn measure_load(&self, served: &Served, load: &Load, figures: &mut Figures) -> Result<()> {
+        for backend in Backend::ALL {
+            progress("us", &format!("{}, {}", backend.name(), load.name()));
+            served.measure(backend, load, self.seconds(), figures)?;
+        }
+        Ok(())
+    }
+
+    /// The file that is exported, with bytes that are really there: reading holes costs nothing.
+    fn prepare_file(&self) -> Result<PathBuf> {
+        const BYTES: u64 = 1 << 30;
+        let default = || PathBuf::from("out/bench/data.bin");
+        let path = self.file.clone().unwrap_or_else(default);
+        if path.metadata().is_ok_and(|metadata| metadata.len() >= BYTES) {
+            return Ok(path.canonicalize()?);
+        }
+        if let Some(folder) = path.parent() {
+            std::fs::create_dir_all(folder)?;
+        }
+        let mut file = File::create(&path).with_context(|| path.display().to_string())?;
+        const BLOCK_BYTES: usize = 1 << 20;
+        for seed in 0..BYTES / BLOCK_BYTES as u64 {
+            file.write_all(&Bytes::new(seed).take(BLOCK_BYTES))?;
+        }
+        file.sync_all()?;
+        Ok(path.canonicalize()?)
+    }
+}
+
+fn progress(section: &str, what: &str) {
+    eprintln!("  {section}: {what}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        <Options as clap::CommandFactory>::command().debug_assert();
+    }
+
+    #[test]
+    fn the_lab_is_wanted_only_by_name() {
+        let parsed = |words: &[&str]| Options::try_parse_from(words).expect("valid");
+        assert!(!parsed(&["bench"]).wants(Section::Lab));
+        assert!(parsed(&["bench", "lab"]).wants(Section::Lab));
+        assert!(!parsed(&["bench", "lab"]).wants(Section::Us));
+    }
+}

@@ -1,0 +1,127 @@
+//! The performance section of README, made from results: nobody types figures.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+
+use crate::figures::{Figures, Spread, quotients};
+use crate::load::{Backend, Load};
+use crate::results::Results;
+use crate::table::{Table, cell, number, of_verdict};
+use crate::verdict::{self, GOODPUT};
+
+const BEGIN: &str = "<!-- Made by `cargo xtask bench --readme`: do not edit. -->\n";
+const END: &str = "<!-- End of what `cargo xtask bench --readme` makes. -->\n";
+
+/// Writes the section of these results into README.
+pub(crate) fn write(path: &Path, results: &Results) -> Result<()> {
+    let readme = read(path)?;
+    let (before, after) = around(&readme)?;
+    fs::write(path, format!("{before}{BEGIN}{}{END}{after}", section(results)))?;
+    Ok(())
+}
+
+fn read(path: &Path) -> Result<String> {
+    fs::read_to_string(path).with_context(|| path.display().to_string())
+}
+
+/// What is around the section.
+fn around(readme: &str) -> Result<(&str, &str)> {
+    let (before, rest) = readme.split_once(BEGIN).with_context(|| format!("no line {BEGIN}"))?;
+    let (_, after) = rest.split_once(END).with_context(|| format!("no line {END}"))?;
+    Ok((before, after))
+}
+
+fn section(results: &Results) -> String {
+    let Results { machine, seconds, figures } = results;
+    let runs = figures.values(GOODPUT).len();
+    format!(
+        "\nMedians of {runs} runs of {seconds} s for each load, at commit {}, on {}. Each ratio is taken within a run. \
+         `cargo xtask bench` measures again; what it leaves is in [bench/results](bench/results).\n\n{}\n\
+         Target and host are on one core each, over `soft` on loopback. *By plain UDP*: the bytes per second, by the best goodput \
+         without loss of two threads that do nothing but send and receive trains of datagrams (GSO, GRO). *By fio*: those of our file \
+         backend, by fio with io_uring, registered huge-page buffers and direct I/O on the same file.\n\n{}\n",
+        machine.commit,
+        machine.line(),
+        of_verdict(&verdict::lines(figures)).to_markdown(),
+        comparison(figures).to_markdown(),
+    )
+}
+
+/// Ratios only: absolute figures of one machine mean nothing on another.
+fn comparison(figures: &Figures) -> Table {
+    let mut table = Table::new([
+        "workload",
+        "null, by plain UDP",
+        "memory, by plain UDP",
+        "file, by fio",
+        "target CPU s/GB (file)",
+        "host CPU s/GB (file)",
+    ]);
+    for load in Load::ALL {
+        let rate = |backend| verdict::figure(backend, &load, "bytes_per_second");
+        let by_udp = |backend| {
+            let ratios = quotients(figures.values(&rate(backend)), figures.values(GOODPUT));
+            cell(Spread::of(&ratios), number)
+        };
+        let fio = format!("ceilings/fio-huge/{}/bytes_per_second", load.name());
+        let cpu = |side: &str| {
+            let unit = format!("{side}_cpu_seconds_per_gb");
+            cell(figures.spread(&verdict::figure(Backend::File, &load, &unit)), number)
+        };
+        table.push([
+            load.words(),
+            by_udp(Backend::Null),
+            by_udp(Backend::Memory),
+            cell(Spread::of(&figures.ratios(&rate(Backend::File), &fio)), number),
+            cpu("target"),
+            cpu("host"),
+        ]);
+    }
+    table
+}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::ensure;
+
+    use super::*;
+
+    /// Checks that README says what the results do.
+    fn check(path: &Path, results: &Results) -> Result<()> {
+        let readme = read(path)?;
+        let (before, after) = around(&readme)?;
+        let expected = format!("{before}{BEGIN}{}{END}{after}", section(results));
+        ensure!(
+            readme == expected,
+            "{} is not what the results say: cargo xtask bench --readme",
+            path.display()
+        );
+        Ok(())
+    }
+
+    fn root() -> &'static Path {
+        Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the workspace")
+    }
+
+    #[test]
+    fn readme_says_what_the_results_say() {
+        let results = Results::read(&root().join("bench/results/latest.json")).unwrap();
+        check(&root().join("README.md"), &results).unwrap();
+    }
+
+    #[test]
+    fn a_figure_that_was_typed_is_noticed() {
+        let results = Results::read(&root().join("bench/results/latest.json")).unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("README.md");
+        fs::write(&path, format!("before\n{BEGIN}{END}after\n")).unwrap();
+        write(&path, &results).unwrap();
+        check(&path, &results).unwrap();
+        let made = fs::read_to_string(&path).unwrap();
+        assert!(made.starts_with("before\n") && made.ends_with("after\n"));
+        fs::write(&path, made.replace("at least 0.6", "at least 0.5")).unwrap();
+        assert!(check(&path, &results).is_err());
+    }
+}

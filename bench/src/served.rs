@@ -1,0 +1,216 @@
+//! Us: a daemon on one core, `feedrail perf` on the other, over the soft provider.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, anyhow, ensure};
+use feedrail_tests::process::{
+    Daemon, DaemonOptions, binary, loopback_address, write_configuration,
+};
+use serde_json::Value;
+
+use crate::cores::{HOST_CORE, TARGET_CORE, pinned};
+use crate::figures::Figures;
+use crate::load::{Backend, Load};
+use crate::process::cpu_seconds;
+
+/// More than the deepest load, so that the queue is no limit.
+const QUEUE_ENTRIES: u16 = 512;
+
+/// A target with a namespace of each backend.
+pub(crate) struct Served {
+    daemon: Daemon,
+}
+
+impl Served {
+    /// Starts it; the file must be there. Its configuration is kept in `folder`.
+    pub(crate) fn start(folder: &Path, file: &Path) -> Result<Self> {
+        let bytes = file.metadata().context("the file to serve")?.len();
+        let options = options(folder, &configuration(file, bytes));
+        let daemon = options.try_start();
+        let daemon =
+            daemon.map_err(|ended| anyhow!("the target did not start: {}", ended.stderr))?;
+        Ok(Self { daemon })
+    }
+
+    /// Runs a load and adds what came of it: rates, latency, and what each side spent on it.
+    pub(crate) fn measure(
+        &self,
+        backend: Backend,
+        load: &Load,
+        seconds: u32,
+        figures: &mut Figures,
+    ) -> Result<()> {
+        let (counted, cpu) = (self.daemon.stats(), cpu_seconds(self.daemon.id()));
+        let report = self.perf(backend, load, seconds)?;
+        let cpu = cpu_seconds(self.daemon.id()) - cpu;
+        let grown = Growth { before: counted, after: self.daemon.stats() };
+        let name = format!("{}/{}", backend.name(), load.name());
+        Outcome { report: &report, grown: &grown, target_cpu_seconds: cpu }.add_to(&name, figures)
+    }
+
+    fn perf(&self, backend: Backend, load: &Load, seconds: u32) -> Result<Value> {
+        let [program, arguments @ ..] = pinned(HOST_CORE);
+        let mut command = Command::new(program);
+        command.args(arguments).arg(binary("feedrail")).args([
+            "perf",
+            "-o",
+            "json",
+            "--allow-writes",
+        ]);
+        command.args(self.daemon.options()).args(["--provider", "soft"]);
+        let option = |name: &str, value: u32| [format!("--{name}"), value.to_string()];
+        command.args(["--rw", load.pattern]).args(option("bs", load.block_bytes));
+        command.args(option("iodepth", load.depth)).args(option("runtime", seconds));
+        command.args(option("namespace-id", backend.nsid()));
+        command.args(option("connections", load.connections.into()));
+        command.args(option("nr-io-queues", load.queues.into()));
+        let entries = u32::from(QUEUE_ENTRIES / load.connections.min(64)).max(8);
+        command.args(option("queue-size", entries));
+        let output = command.output().context("cannot run taskset, of util-linux")?;
+        let complaint = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success(), "feedrail perf failed: {}", complaint.trim());
+        serde_json::from_slice(&output.stdout).context("feedrail perf printed no JSON")
+    }
+}
+
+/// How to start a pinned daemon with a configuration.
+fn options(folder: &Path, configuration: &str) -> DaemonOptions {
+    let path: PathBuf = write_configuration(folder, configuration);
+    DaemonOptions::default().wrapped_by(pinned(TARGET_CORE)).arg("--config").arg(path)
+}
+
+fn configuration(file: &Path, bytes: u64) -> String {
+    format!(
+        r#"
+        provider = "soft"
+        cores = [{TARGET_CORE}]
+
+        [limits]
+        queue_depth = {QUEUE_ENTRIES}
+
+        [[port]]
+        address = "{address}:4420"
+
+        [[subsystem]]
+        nqn = "nqn.2026-01.org.example:bench"
+        allow_any_host = true
+
+        [[subsystem.namespace]]
+        nsid = {null}
+        kind = "null"
+        size_bytes = {bytes}
+
+        [[subsystem.namespace]]
+        nsid = {memory}
+        kind = "memory"
+        size_bytes = "256MiB"
+
+        [[subsystem.namespace]]
+        nsid = {own}
+        path = "{file}"
+        read_only = false
+        "#,
+        address = loopback_address(),
+        null = Backend::Null.nsid(),
+        memory = Backend::Memory.nsid(),
+        own = Backend::File.nsid(),
+        file = file.display(),
+    )
+}
+
+/// The target's counters around a load.
+struct Growth {
+    before: Value,
+    after: Value,
+}
+
+impl Growth {
+    fn of(&self, path: &str) -> f64 {
+        let at = |counters: &Value| counters.pointer(path).and_then(Value::as_f64).unwrap_or(0.0);
+        at(&self.after) - at(&self.before)
+    }
+
+    /// Of all counters of a group.
+    fn of_all(&self, path: &str) -> f64 {
+        let members = self.after.pointer(path).and_then(Value::as_object);
+        members.into_iter().flatten().map(|(name, _)| self.of(&format!("{path}/{name}"))).sum()
+    }
+}
+
+/// What a load came to.
+struct Outcome<'a> {
+    report: &'a Value,
+    grown: &'a Growth,
+    target_cpu_seconds: f64,
+}
+
+impl Outcome<'_> {
+    fn add_to(&self, name: &str, figures: &mut Figures) -> Result<()> {
+        let (ios, bytes) = (self.sum("total_ios")?, self.sum("io_bytes")?);
+        ensure!(ios > 0.0, "{name}: not one I/O was done");
+        figures.add(format!("us/{name}/iops"), self.sum("iops")?);
+        figures.add(format!("us/{name}/bytes_per_second"), self.sum("bytes_per_second")?);
+        for (percentile, short) in [("50.0", "p50_us"), ("99.0", "p99_us"), ("99.9", "p999_us")] {
+            figures.add(format!("us/{name}/{short}"), self.latency_us(percentile)?);
+        }
+        let host_cpu = self.number("/cpu_seconds")?;
+        for (side, seconds) in [("target", self.target_cpu_seconds), ("host", host_cpu)] {
+            figures
+                .add(format!("us/{name}/{side}_cpu_seconds_per_million_ios"), seconds / ios * 1e6);
+            figures.add(format!("us/{name}/{side}_cpu_seconds_per_gb"), seconds / bytes * 1e9);
+        }
+        let calls = self.grown.of_all("/system_calls");
+        figures.add(format!("us/{name}/target_system_calls_per_io"), calls / ios);
+        let calls = self.number("/results/wire/system_calls")?;
+        figures.add(format!("us/{name}/host_system_calls_per_io"), calls / ios);
+        let packets =
+            self.grown.of("/network/packets_sent") + self.number("/results/wire/packets_sent")?;
+        figures.add(format!("us/{name}/packets_per_io"), packets / ios);
+        let again = self.grown.of("/network/packets_retransmitted")
+            + self.number("/results/wire/packets_retransmitted")?;
+        figures.add(format!("us/{name}/packets_sent_again_per_million"), again / packets * 1e6);
+        // Besides the one that the soft provider makes in place of a network card.
+        let copied =
+            self.number("/results/bounced_bytes")? / bytes + self.grown.of("/io/bounced") / ios;
+        figures.add(format!("us/{name}/copies_per_byte"), copied);
+        Ok(())
+    }
+
+    /// Reads and writes together.
+    fn sum(&self, member: &str) -> Result<f64> {
+        let side = |side: &str| self.number(&format!("/results/{side}/{member}"));
+        Ok(side("read")? + side("write")?)
+    }
+
+    /// Of the direction in which anything was done.
+    fn latency_us(&self, percentile: &str) -> Result<f64> {
+        let side =
+            |side: &str| self.report["results"][side]["lat_ns"]["percentile"][percentile].as_f64();
+        let both = side("read").zip(side("write"));
+        let (read, write) =
+            both.with_context(|| format!("perf gave no percentile {percentile}"))?;
+        Ok(read.max(write) / 1e3)
+    }
+
+    fn number(&self, path: &str) -> Result<f64> {
+        let value = self.report.pointer(path).and_then(Value::as_f64);
+        value.with_context(|| format!("perf gave no {path}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn counters_grow() {
+        let counters = |send: u32| json!({"system_calls": {"send": send, "receive": 2 * send}});
+        let growth = Growth { before: counters(10), after: counters(15) };
+        assert_eq!(growth.of("/system_calls/send"), 5.0);
+        assert_eq!(growth.of_all("/system_calls"), 15.0);
+        assert_eq!(growth.of("/no/such"), 0.0);
+    }
+}

@@ -1,0 +1,159 @@
+//! Bytes per second one way, as much as goes without loss.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+
+use super::socket::{self, Socket};
+use crate::clock::now;
+use crate::cores::{HOST_CORE, TARGET_CORE};
+
+/// Headers and checksum around the payload of an RDMA WRITE of one packet.
+pub(crate) const DATAGRAM_OVERHEAD_BYTES: usize = 32;
+/// What may be under way.
+const WINDOWS_KIB: [usize; 4] = [128, 256, 512, 1024];
+/// The largest train that every kernel takes, in bytes and in datagrams.
+const TRAIN_BYTES: usize = 65_000;
+const TRAIN_DATAGRAMS: usize = 64;
+/// Half a window is a lot to wait for before sending goes on; the sender should have room before that.
+const ACKNOWLEDGEMENTS_IN_WINDOW: usize = 4;
+/// On loopback an answer that takes longer is lost.
+const LOST_AFTER: Duration = Duration::from_millis(200);
+/// Before sleeping, as the target's default.
+const POLLING: Duration = Duration::from_micros(50);
+
+/// The best goodput over the windows at which nothing is lost, in bytes per second; `runtime` for each window.
+pub(crate) fn measure(path_mtu: usize, trains: bool, runtime: Duration) -> Result<f64> {
+    let mut best = None;
+    for window in WINDOWS_KIB {
+        let goodput = Flow::new(path_mtu, trains, window << 10).measure(runtime)?;
+        best = goodput.into_iter().chain(best).max_by(f64::total_cmp);
+    }
+    best.context(
+        "plain UDP over loopback loses packets at every window: is net.core.rmem_max tiny?",
+    )
+}
+
+/// Datagrams from one socket to another, with a bounded number of bytes between sent and acknowledged.
+struct Flow {
+    datagram: usize,
+    trains: bool,
+    window: usize,
+}
+
+impl Flow {
+    fn new(path_mtu: usize, trains: bool, window: usize) -> Self {
+        Self { datagram: path_mtu + DATAGRAM_OVERHEAD_BYTES, trains, window }
+    }
+
+    /// Several trains fit into the window, so that both ends work at a time.
+    fn train_bytes(&self) -> usize {
+        let room = TRAIN_BYTES.min(self.window / ACKNOWLEDGEMENTS_IN_WINDOW);
+        let datagrams = if self.trains { (room / self.datagram).min(TRAIN_DATAGRAMS) } else { 1 };
+        datagrams * self.datagram
+    }
+
+    /// Bytes per second, unless something was lost.
+    fn measure(&self, runtime: Duration) -> Result<Option<f64>> {
+        let (sender, receiver) = socket::pair()?;
+        let (sender, receiver) = (sender.polling(POLLING), receiver.polling(POLLING));
+        if self.trains {
+            sender.cut(self.datagram)?;
+            receiver.join()?;
+        }
+        let stop = AtomicBool::new(false);
+        thread::scope(|scope| {
+            let sink = scope.spawn(|| self.acknowledge_all(&receiver, &stop));
+            let source = scope.spawn(|| self.send_all(&sender, runtime));
+            let goodput = source.join().expect("the sending thread does not panic");
+            stop.store(true, Ordering::Relaxed);
+            sink.join().expect("the receiving thread does not panic")?;
+            goodput
+        })
+    }
+
+    fn send_all(&self, socket: &Socket, runtime: Duration) -> Result<Option<f64>> {
+        // Data comes from the target.
+        socket::pin(TARGET_CORE);
+        let train = vec![0x5A; self.train_bytes()];
+        let (mut sent, mut acknowledged) = (0, 0);
+        let start = now();
+        while start.elapsed() < runtime {
+            let room = sent - acknowledged + train.len() <= self.window;
+            if room && socket.send(&train)? {
+                sent += train.len();
+                continue;
+            }
+            match next_acknowledgement(socket)? {
+                Some(total) => acknowledged = total,
+                None => return Ok(None),
+            }
+        }
+        let elapsed = start.elapsed();
+        Ok(Some(acknowledged as f64 / elapsed.as_secs_f64()))
+    }
+
+    /// Tells the total after each part of a window, and when nothing more is there.
+    fn acknowledge_all(&self, socket: &Socket, stop: &AtomicBool) -> Result<()> {
+        socket::pin(HOST_CORE);
+        let mut buffer = vec![0; 1 << 16];
+        let (mut total, mut told) = (0_usize, 0);
+        while !stop.load(Ordering::Relaxed) {
+            let received = match socket.try_receive(&mut buffer)? {
+                Some(received) => Some(received),
+                None => {
+                    if told < total {
+                        socket.send(&total.to_le_bytes())?;
+                        told = total;
+                    }
+                    socket.receive(&mut buffer, LOST_AFTER / 4)?
+                }
+            };
+            total += received.unwrap_or(0);
+            if total - told >= self.window / ACKNOWLEDGEMENTS_IN_WINDOW {
+                socket.send(&total.to_le_bytes())?;
+                told = total;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The newest total that the receiver told; `None` when it tells none any more, since something was lost.
+fn next_acknowledgement(socket: &Socket) -> Result<Option<usize>> {
+    let mut total = [0; size_of::<usize>()];
+    if socket.receive(&mut total, LOST_AFTER)?.is_none() {
+        return Ok(None);
+    }
+    while socket.try_receive(&mut total)?.is_some() {}
+    Ok(Some(usize::from_le_bytes(total)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn trains_hold_whole_datagrams_and_fit_into_the_window() {
+        for path_mtu in [1024, 4096] {
+            for window in WINDOWS_KIB {
+                let flow = Flow::new(path_mtu, true, window << 10);
+                let train = flow.train_bytes();
+                assert_eq!(train % flow.datagram, 0);
+                assert!(train <= TRAIN_BYTES && train / flow.datagram <= TRAIN_DATAGRAMS);
+                assert!(train > 0 && train * 2 <= flow.window);
+            }
+        }
+    }
+
+    #[test]
+    fn bytes_arrive_with_and_without_trains() {
+        for trains in [false, true] {
+            let flow = Flow::new(1024, trains, 128 << 10);
+            let goodput = flow.measure(Duration::from_millis(20)).unwrap();
+            assert!(goodput.is_none_or(|goodput| goodput > 0.0));
+        }
+    }
+}

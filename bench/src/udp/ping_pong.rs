@@ -1,0 +1,76 @@
+//! The packets of one 4 KiB read at a time: a command one way, the data and the response the other way.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+
+use super::socket::{self, Socket};
+use crate::clock::now;
+use crate::cores::{HOST_CORE, TARGET_CORE};
+use crate::figures::Spread;
+
+const COMMAND_BYTES: usize = 92;
+const DATA_BYTES: usize = 4128;
+const RESPONSE_BYTES: usize = 36;
+const LOST_AFTER: Duration = Duration::from_millis(100);
+
+/// The median round trip, in microseconds. The two sides poll as long as those of the soft provider do before they
+/// sleep: the host's and the target's time.
+pub(crate) fn measure(host: Duration, target: Duration, runtime: Duration) -> Result<f64> {
+    let (asking, answering) = socket::pair()?;
+    let (asking, answering) = (asking.polling(host), answering.polling(target));
+    let stop = AtomicBool::new(false);
+    let times = thread::scope(|scope| {
+        let target = scope.spawn(|| answer_all(&answering, &stop));
+        let host = scope.spawn(|| ask_repeatedly(&asking, runtime));
+        let times = host.join().expect("the asking thread does not panic");
+        stop.store(true, Ordering::Relaxed);
+        target.join().expect("the answering thread does not panic")?;
+        times
+    })?;
+    Ok(Spread::of(&times).context("no answer over loopback")?.median)
+}
+
+/// Round trips in microseconds.
+fn ask_repeatedly(socket: &Socket, runtime: Duration) -> Result<Vec<f64>> {
+    socket::pin(HOST_CORE);
+    let mut buffer = [0; DATA_BYTES];
+    let mut times = Vec::new();
+    let start = now();
+    while start.elapsed() < runtime {
+        let asked = now();
+        socket.send(&[0; COMMAND_BYTES])?;
+        // Data, then the response.
+        if socket.receive(&mut buffer, LOST_AFTER)?.is_some()
+            && socket.receive(&mut buffer, LOST_AFTER)?.is_some()
+        {
+            times.push(asked.elapsed().as_secs_f64() * 1e6);
+        }
+    }
+    Ok(times)
+}
+
+fn answer_all(socket: &Socket, stop: &AtomicBool) -> Result<()> {
+    socket::pin(TARGET_CORE);
+    let mut buffer = [0; COMMAND_BYTES];
+    while !stop.load(Ordering::Relaxed) {
+        if socket.receive(&mut buffer, LOST_AFTER)?.is_some() {
+            socket.send(&[0; DATA_BYTES])?;
+            socket.send(&[0; RESPONSE_BYTES])?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_come() {
+        let time = Duration::from_micros(50);
+        assert!(measure(Duration::ZERO, time, Duration::from_millis(20)).unwrap() > 0.0);
+    }
+}

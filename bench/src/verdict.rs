@@ -1,0 +1,191 @@
+//! What must hold, and whether it does.
+
+use serde::Serialize;
+
+use crate::figures::{Figures, Spread, quotients};
+use crate::load::{Backend, Load};
+use crate::udp::DATAGRAM_OVERHEAD_BYTES;
+
+/// A requirement and what was measured of it.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Line {
+    pub(crate) what: String,
+    pub(crate) bound: Bound,
+    /// Nothing where it was not measured.
+    pub(crate) measured: Option<Spread>,
+}
+
+/// What the median must keep to.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Bound {
+    AtLeast(f64),
+    AtMost(f64),
+    Below(f64),
+}
+
+/// The best loss-free goodput with trains: what the soft provider could reach at most.
+pub(crate) const GOODPUT: &str = "ceilings/udp-trains-4096/bytes_per_second";
+pub(crate) const PING_PONG: &str = "ceilings/udp-ping-pong/p50_us";
+
+/// The four workloads of the kernel lab.
+const LAB_WORKLOADS: [&str; 4] =
+    ["randread-4k-1", "randread-4k-32", "randread-128k-8", "write-128k-8"];
+
+impl Line {
+    fn new(what: impl Into<String>, bound: Bound, values: &[f64]) -> Self {
+        Self { what: what.into(), bound, measured: Spread::of(values) }
+    }
+
+    pub(crate) fn word(&self) -> &'static str {
+        match self.measured {
+            None => "not measured",
+            Some(spread) if self.bound.holds(spread.median) => "met",
+            Some(_) => "not yet",
+        }
+    }
+}
+
+impl Bound {
+    fn holds(self, value: f64) -> bool {
+        match self {
+            Self::AtLeast(bound) => value >= bound,
+            Self::AtMost(bound) => value <= bound,
+            Self::Below(bound) => value < bound,
+        }
+    }
+
+    pub(crate) fn words(self) -> String {
+        match self {
+            Self::AtLeast(bound) => format!("at least {bound}"),
+            Self::AtMost(bound) => format!("at most {bound}"),
+            Self::Below(bound) => format!("below {bound}"),
+        }
+    }
+}
+
+/// Every requirement.
+pub(crate) fn lines(figures: &Figures) -> Vec<Line> {
+    let mut lines = beside_plain_udp(figures);
+    lines.extend(beside_the_disk(figures));
+    lines.extend(costs(figures));
+    let [one, .., all] = Load::CONNECTIONS.map(|load| figure(Backend::Null, &load, "iops"));
+    lines.push(Line::new(
+        "256 connections: 4 KiB IOPS, by those of one connection with the same total depth",
+        Bound::AtLeast(0.8),
+        &figures.ratios(&all, &one),
+    ));
+    lines.extend(LAB_WORKLOADS.map(|workload| {
+        let name = format!("lab/kernel-host-to-us-by-nvmet/{workload}");
+        let what = format!("kernel host to us on verbs, by kernel host to nvmet-rdma: {workload}");
+        Line::new(what, Bound::AtLeast(0.9), figures.values(&name))
+    }));
+    lines
+}
+
+fn beside_plain_udp(figures: &Figures) -> Vec<Line> {
+    let null = |load: &Load, unit| figure(Backend::Null, load, unit);
+    let large = null(&Load::new("randread", 128 << 10, 32), "bytes_per_second");
+    let small = null(&Load::new("randread", 4 << 10, 32), "iops");
+    let single = null(&Load::new("randread", 4 << 10, 1), "p50_us");
+    let datagram_bytes = (4096 + DATAGRAM_OVERHEAD_BYTES) as f64;
+    let datagrams: Vec<f64> =
+        figures.values(GOODPUT).iter().map(|rate| rate / datagram_bytes).collect();
+    vec![
+        Line::new(
+            "null, 128 KiB random read, depth 32: bytes/s, by goodput of plain UDP with GSO and GRO",
+            Bound::AtLeast(0.6),
+            &figures.ratios(&large, GOODPUT),
+        ),
+        Line::new(
+            "null, 4 KiB random read, depth 32: IOPS, by datagrams/s of plain UDP with GSO and GRO",
+            Bound::AtLeast(0.5),
+            &quotients(figures.values(&small), &datagrams),
+        ),
+        Line::new(
+            "null, 4 KiB random read, depth 1: time, by round trip of plain UDP with the same polling",
+            Bound::AtMost(2.5),
+            &figures.ratios(&single, PING_PONG),
+        ),
+    ]
+}
+
+fn beside_the_disk(figures: &Figures) -> Vec<Line> {
+    let loads =
+        [(Load::new("randread", 128 << 10, 32), 0.9), (Load::new("randread", 4 << 10, 128), 0.8)];
+    let line = |(load, bound): (Load, f64)| {
+        let fio = format!("ceilings/fio-huge/{}/bytes_per_second", load.name());
+        let null = figure(Backend::Null, &load, "bytes_per_second");
+        let file = figure(Backend::File, &load, "bytes_per_second");
+        let reachable = figures.lower(&fio, &null);
+        let what = format!(
+            "file, {}: by the lower of fio (huge pages) on the file and our null",
+            load.words()
+        );
+        Line::new(what, Bound::AtLeast(bound), &quotients(figures.values(&file), &reachable))
+    };
+    loads.map(line).into()
+}
+
+fn costs(figures: &Figures) -> Vec<Line> {
+    [
+        (
+            "target logic alone: instructions for a 4 KiB read",
+            Bound::AtMost(1500.0),
+            "cost/target_instructions_per_read",
+        ),
+        (
+            "target logic alone: allocations for a 4 KiB read",
+            Bound::AtMost(0.0),
+            "cost/target_allocations_per_read",
+        ),
+        (
+            "idle daemon with 16 connections: % of a core",
+            Bound::Below(0.5),
+            "cost/idle_cpu_percent_with_16_connections",
+        ),
+        ("listening after start: ms", Bound::AtMost(100.0), "cost/listening_after_ms"),
+        (
+            "resident memory without the pool: MiB",
+            Bound::Below(16.0),
+            "cost/resident_mib_without_pool",
+        ),
+    ]
+    .map(|(what, bound, name)| Line::new(what, bound, figures.values(name)))
+    .into()
+}
+
+/// The name of a figure of ours.
+pub(crate) fn figure(backend: Backend, load: &Load, unit: &str) -> String {
+    format!("us/{}/{}/{unit}", backend.name(), load.name())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_median_decides() {
+        let line = |values: &[f64]| Line::new("", Bound::AtLeast(0.6), values);
+        assert_eq!(line(&[0.5, 0.7, 0.6]).word(), "met");
+        assert_eq!(line(&[0.5, 0.59, 0.7]).word(), "not yet");
+        assert_eq!(line(&[]).word(), "not measured");
+        assert!(!Bound::Below(16.0).holds(16.0) && Bound::AtMost(16.0).holds(16.0));
+    }
+
+    #[test]
+    fn figures_are_found_by_the_names_that_they_are_measured_under() {
+        let mut figures = Figures::default();
+        figures.add(GOODPUT, 4128.0 * 100.0);
+        figures.add("us/null/randread-4k-32/iops", 60.0);
+        figures.add("us/null/randread-128k-32/bytes_per_second", 206_400.0);
+        figures.add("ceilings/fio-huge/randread-128k-32/bytes_per_second", 103_200.0);
+        figures.add("us/file/randread-128k-32/bytes_per_second", 51_600.0);
+        let medians: Vec<f64> = lines(&figures)
+            .iter()
+            .filter_map(|line| line.measured)
+            .map(|spread| spread.median)
+            .collect();
+        assert_eq!(medians, [0.5, 0.6, 0.5]);
+    }
+}
