@@ -74,6 +74,8 @@ struct Inner {
     /// By the time when they end; a serial number tells calls apart that end at the same time.
     calls: BTreeMap<(Time, u64), Call>,
     serial: u64,
+    /// Under this name each call and its end is printed.
+    spoken: Option<String>,
 }
 
 #[derive(Clone, Copy)]
@@ -86,7 +88,7 @@ struct Call {
     began: Mark,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
     Error,
     NoSpace,
@@ -112,6 +114,7 @@ impl Bay {
             engines: 0,
             calls: BTreeMap::new(),
             serial: 0,
+            spoken: None,
         };
         Self { inner: Rc::new(RefCell::new(inner)) }
     }
@@ -147,6 +150,10 @@ impl Bay {
         self.inner.borrow_mut().config = config;
     }
 
+    pub(super) fn speak(&self, name: String) {
+        self.inner.borrow_mut().spoken = Some(name);
+    }
+
     pub(super) fn stats(&self) -> DiskStats {
         self.inner.borrow_mut().stats
     }
@@ -174,6 +181,7 @@ impl Inner {
             takes += self.config.stall;
         }
         self.serial += 1;
+        self.say(&what, || format!("begins and takes {takes:?}, fault: {fault:?}"));
         let key = (self.now + takes, self.serial);
         self.calls.insert(key, Call { engine, id, what, fault, began });
     }
@@ -212,7 +220,9 @@ impl Inner {
         let taken = self.random.percent(50);
         if taken {
             self.stats.cancelled += 1;
-            self.calls.remove(&key);
+            if let Some(call) = self.calls.remove(&key) {
+                self.say(&call.what, || "is cancelled".into());
+            }
         }
         taken
     }
@@ -285,6 +295,12 @@ impl Inner {
         }
     }
 
+    fn say(&self, call: &SystemCall, what: impl FnOnce() -> String) {
+        if let Some(name) = &self.spoken {
+            super::say(self.now, name, &format!("{} {}", describe(call), what()));
+        }
+    }
+
     /// The process has ended in the middle of calls.
     fn interrupt(&mut self, engine: u64) {
         let calls = std::mem::take(&mut self.calls);
@@ -294,6 +310,7 @@ impl Inner {
                 continue;
             }
             self.stats.interrupted += 1;
+            self.say(&call.what, || "is interrupted".into());
             let medium = Rc::clone(&self.files[&file(&call.what).fd]);
             self.do_some(&mut medium.borrow_mut(), &call);
         }
@@ -318,6 +335,7 @@ impl Engine for DiskEngine {
         let mut inner = self.bay.inner.borrow_mut();
         while let Some(call) = inner.take_due(self.number) {
             let result = inner.finish(&call);
+            inner.say(&call.what, || format!("returns {result}"));
             self.events.push_back(Event::Ended { call: call.id, result });
         }
     }
@@ -355,6 +373,23 @@ fn file(what: &SystemCall) -> FileRef {
         | SystemCall::Write { file, .. }
         | SystemCall::Sync { file }
         | SystemCall::Fallocate { file, .. } => file,
+    }
+}
+
+fn describe(what: &SystemCall) -> String {
+    let fd = file(what).fd;
+    match *what {
+        SystemCall::Read { offset, part, .. } => {
+            format!("file {fd}: read of {} bytes at {offset}", part.length())
+        }
+        SystemCall::Write { offset, part, durable, .. } => {
+            let durable = if durable { "durable " } else { "" };
+            format!("file {fd}: {durable}write of {} bytes at {offset}", part.length())
+        }
+        SystemCall::Sync { .. } => format!("file {fd}: sync"),
+        SystemCall::Fallocate { offset, length, .. } => {
+            format!("file {fd}: fallocate of {length} bytes at {offset}")
+        }
     }
 }
 

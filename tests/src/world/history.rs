@@ -160,21 +160,67 @@ impl History {
         offset: usize,
         bytes: &[u8],
     ) -> Result<(), Wrong> {
+        self.judge(read, offset, bytes, Stretch::check)
+    }
+
+    /// A comparison said that `bytes` are not what is at `offset`.
+    ///
+    /// # Errors
+    /// They were there all the time since it began.
+    pub(super) fn end_difference(
+        &mut self,
+        read: ReadId,
+        offset: usize,
+        bytes: &[u8],
+    ) -> Result<(), Wrong> {
+        let mut certain = true;
+        self.judge(read, offset, bytes, |stretch, began, from, expected| {
+            certain &= stretch.is_certain(began, from, expected);
+            Ok(())
+        })?;
+        if certain { Err(Wrong("nothing differs".into())) } else { Ok(()) }
+    }
+
+    /// Ends a read, after `judge` has seen each sector's part of each stretch: when the read began, where the part
+    /// begins, and its bytes.
+    fn judge(
+        &mut self,
+        read: ReadId,
+        offset: usize,
+        bytes: &[u8],
+        mut judge: impl FnMut(&Stretch, Moment, usize, &[u8]) -> Result<(), Wrong>,
+    ) -> Result<(), Wrong> {
         let began = self.reads.remove(&read.0).expect("a read ends once");
-        let end = offset + bytes.len();
-        let first = self.stretches.range(..=offset).next_back().map_or(0, |(&start, _)| start);
-        let mut ends = self.stretches.range(first..).skip(1).map(|(&start, _)| start);
-        for (&start, stretch) in self.stretches.range(first..end) {
-            let stop = ends.next().unwrap_or(self.length).min(end);
-            let mut from = start.max(offset);
+        for (start, stop, stretch) in self.parts(offset, offset + bytes.len()) {
+            let mut from = start;
             while from < stop {
                 // Sectors are written one by one.
                 let to = (from + 1).next_multiple_of(SECTOR_BYTES).min(stop);
-                stretch.check(began, from, &bytes[from - offset..to - offset])?;
+                judge(stretch, began, from, &bytes[from - offset..to - offset])?;
                 from = to;
             }
         }
         Ok(())
+    }
+
+    /// What was written last between two offsets, whatever became of it.
+    pub(super) fn latest(&self, offset: usize, end: usize) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(end - offset);
+        for (from, to, stretch) in self.parts(offset, end) {
+            let latest = stretch.versions.last().expect("there is always one");
+            bytes.extend_from_slice(latest.contents.part(from, to));
+        }
+        bytes
+    }
+
+    /// The stretches between two offsets, and which part of each is.
+    fn parts(&self, offset: usize, end: usize) -> impl Iterator<Item = (usize, usize, &Stretch)> {
+        let first = self.stretches.range(..=offset).next_back().map_or(0, |(&start, _)| start);
+        let mut stops = self.stretches.range(first..).skip(1).map(|(&start, _)| start);
+        self.stretches.range(first..end).map(move |(&start, stretch)| {
+            let stop = stops.next().unwrap_or(self.length);
+            (start.max(offset), stop.min(end), stretch)
+        })
     }
 
     /// A read failed, or nobody heard of it again.
@@ -256,13 +302,27 @@ impl Stretch {
         self.durable -= gone;
     }
 
+    /// Whether a read that began at `began` can find nothing but these bytes.
+    fn is_certain(&self, began: Moment, from: usize, bytes: &[u8]) -> bool {
+        self.possible(began, from, bytes.len()).all(|possible| possible == bytes)
+    }
+
+    /// What a read that began at `began` may find.
+    fn possible(
+        &self,
+        began: Moment,
+        from: usize,
+        length: usize,
+    ) -> impl Iterator<Item = &[u8]> + Clone {
+        self.versions
+            .iter()
+            .filter(move |version| version.superseded.is_none_or(|superseded| superseded > began))
+            .map(move |version| version.contents.part(from, from + length))
+    }
+
     /// Whether a read that began at `began` may find these bytes.
     fn check(&self, began: Moment, from: usize, found: &[u8]) -> Result<(), Wrong> {
-        let mut possible = self
-            .versions
-            .iter()
-            .filter(|version| version.superseded.is_none_or(|superseded| superseded > began))
-            .map(|version| version.contents.part(from, from + found.len()));
+        let mut possible = self.possible(began, from, found.len());
         if possible.clone().any(|bytes| bytes == found) {
             return Ok(());
         }
@@ -304,6 +364,24 @@ mod tests {
     /// Which of 0, 1, 2, 3 byte 100 may be.
     fn possible(history: &mut History) -> Vec<u8> {
         (0..4).filter(|&byte| finds(history, 100, &[byte])).collect()
+    }
+
+    fn differs(history: &mut History, offset: usize, bytes: &[u8]) -> bool {
+        let read = history.begin_read();
+        history.end_difference(read, offset, bytes).is_ok()
+    }
+
+    #[test]
+    fn a_comparison_may_fail_where_something_else_may_be() {
+        let mut history = history();
+        write(&mut history, 100, 10, 1, WriteEnd::Volatile);
+        assert_eq!(history.latest(99, 102), [0, 1, 1]);
+        assert!(!differs(&mut history, 99, &[0, 1, 1]));
+        assert!(differs(&mut history, 99, &[0, 1, 0]));
+        write(&mut history, 101, 1, 1, WriteEnd::Unknown);
+        assert!(!differs(&mut history, 99, &[0, 1, 1]), "it is the same before and after");
+        write(&mut history, 101, 1, 2, WriteEnd::Unknown);
+        assert!(differs(&mut history, 99, &[0, 1, 1]));
     }
 
     #[test]

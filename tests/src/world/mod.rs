@@ -64,6 +64,8 @@ pub struct World {
     hosts: Vec<Host>,
     targets: Vec<Target>,
     strangers: Vec<Stranger>,
+    /// Targets print their system calls.
+    spoken: bool,
     /// Somebody wants to be asked again at this time.
     alarm: Option<Time>,
     trace: Trace,
@@ -98,6 +100,7 @@ impl World {
             hosts: Vec::new(),
             targets: Vec::new(),
             strangers: Vec::new(),
+            spoken: false,
             alarm: None,
             trace: Trace::default(),
         }
@@ -107,7 +110,11 @@ impl World {
     pub fn add_target(&mut self, disks: Vec<Disk>, options: TargetOptions) -> TargetId {
         let index = self.targets.len();
         let seed = self.seed.wrapping_add(index as u64);
-        let node = TargetNode::new(self.network.clone(), address(0, index), disks, options, seed);
+        let mut node =
+            TargetNode::new(self.network.clone(), address(0, index), disks, options, seed);
+        if self.spoken {
+            node.speak(format!("target {index}"));
+        }
         self.targets.push(Target { node, paused_until: Time::ZERO });
         TargetId(index)
     }

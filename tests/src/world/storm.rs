@@ -80,6 +80,7 @@ impl Storm {
         let random = &mut random;
         let weather = weather(random);
         let mut world = World::new(seed, weather);
+        world.spoken = spoken;
         let mut histories = Vec::new();
         let targets: Vec<TargetId> =
             (0..TARGETS).map(|_| add_target(&mut world, &mut histories, random)).collect();
@@ -225,7 +226,7 @@ impl Storm {
         let (host_id, target_id) = (self.hosts[host], self.targets[target]);
         let host_down = self.ends.iter().any(|(_, end)| *end == End::HostDown(host));
         let target_down = self.ends.iter().any(|(_, end)| *end == End::TargetDown(target));
-        match self.random.within(0..12) {
+        match self.random.within(0..14) {
             0 if !target_down => {
                 self.note("fault: target crashes", || format!("target {target} crashes"));
                 self.world.target(target_id).crash();
@@ -292,6 +293,21 @@ impl Storm {
                 };
                 self.world.target(target_id).set_disk_config(sick);
                 self.later(End::Disks(target));
+            }
+            11 => {
+                let time = Duration::from_secs(self.random.within(5..60));
+                let a_host = self.random.percent(50);
+                self.note("fault: clock jumps", || {
+                    let who =
+                        if a_host { format!("host {host}") } else { format!("target {target}") };
+                    format!("the clock of {who} jumps by {time:?}")
+                });
+                // It finds all its time-outs over at once.
+                if a_host {
+                    self.world.pause_host(host_id, time);
+                } else {
+                    self.world.pause_target(target_id, time);
+                }
             }
             _ => {
                 self.note("fault: resets", || format!("host {host} resets target {target}"));
@@ -445,7 +461,7 @@ fn disks(random: &mut Random) -> DiskConfig {
 }
 
 fn add_target(world: &mut World, all: &mut Vec<Histories>, random: &mut Random) -> TargetId {
-    let mut options = TargetOptions { cores: random.pick(&[1, 1, 2]), ..TargetOptions::default() };
+    let mut options = TargetOptions { cores: random.pick(&[1, 2, 3]), ..TargetOptions::default() };
     options.limits.in_capsule_data_bytes = random.pick(&[0, 4096]);
     options.limits.pool_bytes = random.pick(&[256 << 10, 1 << 20]);
     let mut fill = || {

@@ -33,8 +33,10 @@ const CONNECT_DATA: usize = OWN + 2048;
 const MEMORY: usize = 4 * PAGE;
 /// What memory is filled with that nobody may write.
 const UNTOUCHED: u8 = 0x9E;
+/// Visits in all.
+const VISITS: u32 = 60;
 /// Between two visits, in microseconds.
-const PAUSE: Range<u64> = 5_000..100_000;
+const PAUSE: Range<u64> = 2_000..40_000;
 /// A visit that takes longer is broken off.
 const PATIENCE: Duration = Duration::from_secs(3);
 
@@ -93,6 +95,7 @@ pub(super) struct Stranger {
     targets: Vec<Target>,
     visit: Option<Visit>,
     next_visit: Time,
+    visits_left: u32,
     totals: Totals,
 }
 
@@ -121,6 +124,7 @@ impl Stranger {
             targets,
             visit: None,
             next_visit: Time::ZERO,
+            visits_left: VISITS,
             totals: Totals::default(),
         }
     }
@@ -140,7 +144,7 @@ impl Stranger {
     pub(super) fn turn(&mut self, now: Time) -> bool {
         let mut busy = self.take_events(now) | self.take_completions(now);
         match &mut self.visit {
-            None if self.next_visit <= now => {
+            None if self.visits_left > 0 && self.next_visit <= now => {
                 self.begin(now);
                 busy = true;
             }
@@ -161,16 +165,16 @@ impl Stranger {
 
     pub(super) fn deadline(&self) -> Option<Time> {
         let own = match &self.visit {
-            None => self.next_visit,
-            Some(visit) => visit.ready_at.map_or(visit.until, |at| at.min(visit.until)),
+            None => (self.visits_left > 0).then_some(self.next_visit),
+            Some(visit) => Some(visit.ready_at.map_or(visit.until, |at| at.min(visit.until))),
         };
         let devices = self.cm.deadline().into_iter().chain(self.group.deadline());
-        devices.chain([own]).min()
+        devices.chain(own).min()
     }
 
     fn begin(&mut self, now: Time) {
         let to = self.random.pick(&self.targets);
-        self.next_visit = now + Duration::from_micros(self.random.within(PAUSE));
+        self.visits_left -= 1;
         let data =
             ConnectData::new(HOST_ID, Cntlid::DYNAMIC, to.nqn, HostNqn::from_host_id(HOST_ID));
         self.memory[CONNECT_DATA..][..size_of::<ConnectData>()].copy_from_slice(data.as_bytes());

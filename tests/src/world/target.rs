@@ -150,6 +150,11 @@ impl TargetNode {
         self.bay.set_config(config);
     }
 
+    /// Prints the system calls on simulated disks from now on.
+    pub(super) fn speak(&mut self, name: String) {
+        self.bay.speak(name);
+    }
+
     /// What simulated disks did.
     pub fn disk_stats(&self) -> DiskStats {
         self.bay.stats()

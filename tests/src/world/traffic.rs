@@ -8,8 +8,12 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use feedrail_initiator::{
-    Completion, Error, ErrorKind, Grant, Namespace, Nsid, Pending, RegionSlice, Ring, Target,
+    CommandData, Completion, Controller, Error, ErrorKind, Grant, Namespace, Nsid, RegionSlice,
+    Ring, Target,
 };
+use nvme_proto::Status;
+use nvme_proto::fabrics::{PropertySet, PropertySize};
+use nvme_proto::registers::Property;
 use rdma::Time;
 
 use super::history::{FlushId, History, ReadId, WriteEnd, WriteId};
@@ -23,6 +27,8 @@ const UNTOUCHED: u8 = 0xA5;
 const RETURNED: u8 = 0x5C;
 /// Memory that came back from failed reads and is watched.
 const WATCHED: usize = 8;
+/// Of a hundred requests in a hundred, how many disable the controller.
+const DISABLE_PERCENT: u64 = 25;
 /// Between attempts to connect.
 const PAUSE: Duration = Duration::from_millis(150);
 
@@ -48,12 +54,18 @@ pub(super) struct TrafficOptions {
     pub seed: u64,
 }
 
-type Connecting = Pin<Box<dyn Future<Output = Result<[Namespace; 2], Error>>>>;
+type Connecting = Pin<Box<dyn Future<Output = Result<Connected, Error>>>>;
+
+/// What a connection is good for.
+struct Connected {
+    controller: Controller,
+    namespaces: [Namespace; 2],
+}
 
 enum Link {
     Down { until: Time },
     Connecting(Connecting),
-    Up([Namespace; 2]),
+    Up(Connected),
 }
 
 /// Traffic, and what it waits for.
@@ -98,13 +110,20 @@ enum Errand {
 
 /// A command without memory of ours.
 struct Command {
-    answer: Pending<Result<(), Error>>,
+    answer: Pin<Box<dyn Future<Output = Result<(), Error>>>>,
     what: Order,
 }
 
 enum Order {
     Flush(FlushId),
     Zero(Range<usize>, WriteId),
+    /// With these bytes of the writable namespace.
+    Compare {
+        at: usize,
+        bytes: Vec<u8>,
+        read: ReadId,
+    },
+    Disable,
 }
 
 impl Traffic {
@@ -158,8 +177,12 @@ impl Traffic {
                 histories[namespace].abandon_read(read);
             }
         }
-        self.finished += self.commands.len() as u32;
-        self.commands.clear();
+        for Command { what, .. } in std::mem::take(&mut self.commands) {
+            self.finished += 1;
+            if let Order::Compare { read, .. } = what {
+                histories[WRITABLE].abandon_read(read);
+            }
+        }
         self.done.clear();
         self.watched.clear();
     }
@@ -224,26 +247,29 @@ impl Traffic {
     }
 
     fn connect(&mut self, now: Time, host: &HostNode, target: Target) {
+        // Writes over two controllers that share a block would disturb each other.
+        let in_flight = self.in_flight();
         match &mut self.link {
             Link::Up(_) => {}
-            Link::Down { until } if *until > now => {}
+            Link::Down { until } if *until > now || in_flight > 0 => {}
             Link::Down { .. } => {
                 let connecting = host.host.connect(target);
                 self.link = Link::Connecting(Box::pin(async move {
                     let controller = connecting.await?;
                     let first = controller.namespace(Nsid(1)).await?;
-                    Ok([first, controller.namespace(Nsid(2)).await?])
+                    let namespaces = [first, controller.namespace(Nsid(2)).await?];
+                    Ok(Connected { controller, namespaces })
                 }));
             }
             Link::Connecting(connecting) => {
                 let mut context = Context::from_waker(Waker::noop());
                 let Poll::Ready(result) = connecting.as_mut().poll(&mut context) else { return };
                 match result {
-                    Ok(namespaces) => {
-                        assert!(namespaces[PROTECTED].info().write_protected);
+                    Ok(connected) => {
+                        assert!(connected.namespaces[PROTECTED].info().write_protected);
                         self.totals.add("work: connects", 1);
                         self.say(now, || "connected".into());
-                        self.link = Link::Up(namespaces);
+                        self.link = Link::Up(connected);
                     }
                     Err(error) => {
                         refuse_violations(&error);
@@ -273,9 +299,13 @@ impl Traffic {
                 let place = self.anywhere();
                 self.read(now, WRITABLE, place, histories);
             }
-            40..45 => {
+            40..43 => {
                 let place = self.anywhere();
                 self.read(now, PROTECTED, place, histories);
+            }
+            43..45 => {
+                let place = self.anywhere();
+                self.compare(now, place, histories);
             }
             45..48 => {
                 let place = self.anywhere();
@@ -286,6 +316,7 @@ impl Traffic {
                 let end = if kind < 78 { WriteEnd::Volatile } else { WriteEnd::Durable };
                 self.write(now, place, end, histories);
             }
+            86 if self.random.percent(DISABLE_PERCENT) => self.disable(now),
             86..92 => {
                 let Some(place) = self.free_place(self.block_bytes()) else { return false };
                 self.zero(now, place, kind < 89, histories);
@@ -301,7 +332,7 @@ impl Traffic {
 
     fn namespace(&self, which: usize) -> &Namespace {
         match &self.link {
-            Link::Up(namespaces) => &namespaces[which],
+            Link::Up(connected) => &connected.namespaces[which],
             Link::Down { .. } | Link::Connecting(_) => unreachable!("only when connected"),
         }
     }
@@ -345,7 +376,7 @@ impl Traffic {
             .map(|range| &range.place)
             .chain(commands.filter_map(|command| match &command.what {
                 Order::Zero(place, _) => Some(place),
-                Order::Flush(_) => None,
+                Order::Flush(_) | Order::Compare { .. } | Order::Disable => None,
             }))
             .any(overlaps)
     }
@@ -405,14 +436,42 @@ impl Traffic {
         } else {
             namespace.write_zeroes(offset, length)
         };
-        self.commands.push(Command { answer, what: Order::Zero(place, write) });
+        self.commands.push(Command { answer: Box::pin(answer), what: Order::Zero(place, write) });
     }
 
     fn flush(&mut self, now: Time, histories: &mut Histories) {
         self.say(now, || "flush".into());
         let flush = histories[WRITABLE].begin_flush();
         let answer = self.namespace(WRITABLE).flush();
-        self.commands.push(Command { answer, what: Order::Flush(flush) });
+        self.commands.push(Command { answer: Box::pin(answer), what: Order::Flush(flush) });
+    }
+
+    /// Compares whole blocks with what was written there last, or with something else.
+    fn compare(&mut self, now: Time, place: Range<usize>, histories: &mut Histories) {
+        let block = self.block_bytes();
+        let at = place.start / block * block;
+        let end = place.end.next_multiple_of(block);
+        let history = &mut histories[WRITABLE];
+        let mut bytes = history.latest(at, end);
+        if self.random.percent(30) {
+            let wrong = self.random.within(0..bytes.len() as u64) as usize;
+            bytes[wrong] ^= 1;
+        }
+        self.say(now, || format!("compare {at}..{end}"));
+        let read = history.begin_read();
+        let answer = Box::pin(self.namespace(WRITABLE).compare(at as u64, &bytes));
+        self.commands.push(Command { answer, what: Order::Compare { at, bytes, read } });
+    }
+
+    /// Resets the controller under everything that is in flight.
+    fn disable(&mut self, now: Time) {
+        self.say(now, || "disable the controller".into());
+        let Link::Up(connected) = &self.link else { unreachable!("only when connected") };
+        let (property, size) = (Property::CC, PropertySize::FourBytes);
+        let sqe = PropertySet { property, size, value: 0 }.to_sqe();
+        let answer = connected.controller.admin_command(sqe, CommandData::None);
+        let answer = Box::pin(async { answer.await.map(drop) });
+        self.commands.push(Command { answer, what: Order::Disable });
     }
 
     fn insert(&mut self, range: InFlight) -> u64 {
@@ -485,7 +544,7 @@ impl Traffic {
     fn take_commands(&mut self, now: Time, histories: &mut Histories, trace: &mut Trace) {
         let mut context = Context::from_waker(Waker::noop());
         for mut command in std::mem::take(&mut self.commands) {
-            let Poll::Ready(result) = Pin::new(&mut command.answer).poll(&mut context) else {
+            let Poll::Ready(result) = command.answer.as_mut().poll(&mut context) else {
                 self.commands.push(command);
                 continue;
             };
@@ -494,19 +553,41 @@ impl Traffic {
             trace.note(u64::from(result.is_ok()));
             let result = result.inspect_err(refuse_violations);
             let history = &mut histories[WRITABLE];
-            match (command.what, result.is_ok()) {
-                (Order::Flush(flush), true) => {
-                    history.end_flush(flush);
-                    self.totals.add("work: flushes", 1);
+            self.say(now, || format!("command ended: {}", outcome(&result)));
+            let well = result.is_ok();
+            match command.what {
+                Order::Flush(flush) => {
+                    if well {
+                        history.end_flush(flush);
+                    }
+                    self.totals.add("work: flushes", u64::from(well));
                 }
-                (Order::Flush(_), false) => {}
-                (Order::Zero(place, write), well) => {
+                Order::Zero(place, write) => {
                     let end = if well { WriteEnd::Volatile } else { WriteEnd::Unknown };
                     history.end_write(write, place.start, place.len(), end);
                     self.totals.add("work: write zeroes and deallocate", u64::from(well));
                 }
+                Order::Compare { at, bytes, read } => {
+                    let differs = result.as_ref().err().and_then(Error::status);
+                    let differs = differs.is_some_and(|status| status.is(Status::COMPARE_FAILURE));
+                    let judged = match (well, differs) {
+                        (true, _) => history.end_read(read, at, &bytes),
+                        (false, true) => history.end_difference(read, at, &bytes),
+                        (false, false) => {
+                            history.abandon_read(read);
+                            Ok(())
+                        }
+                    };
+                    if let Err(wrong) = judged {
+                        panic!("a comparison at {at}: {wrong}");
+                    }
+                    self.totals.add("work: comparisons that agreed", u64::from(well));
+                    self.totals.add("work: comparisons that differed", u64::from(differs));
+                }
+                Order::Disable => {
+                    self.totals.add("fault: controllers disabled by their host", u64::from(well));
+                }
             }
-            self.say(now, || format!("command ended: {}", outcome(&result)));
             if let Err(error) = result {
                 self.failed(now, &error);
             }
