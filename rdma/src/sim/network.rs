@@ -159,6 +159,11 @@ impl SimNetwork {
         network.in_flight.peek().map(|Reverse(next)| next.due)
     }
 
+    /// Whether anything waits to be taken up by the device at an address.
+    pub fn has_mail(&self, ip: IpAddr) -> bool {
+        self.lock().nodes.get(&ip).is_some_and(Node::is_ready)
+    }
+
     /// Delivers what is due. Devices do that when they are polled; this is for times when none may be.
     pub fn advance(&self, now: Time) {
         self.lock().advance(now);

@@ -63,7 +63,7 @@ pub struct World {
     idle: bool,
     hosts: Vec<Host>,
     targets: Vec<Target>,
-    strangers: Vec<Stranger>,
+    visitors: Vec<Visitor>,
     /// Targets print their system calls.
     spoken: bool,
     /// Somebody wants to be asked again at this time.
@@ -86,6 +86,40 @@ struct Target {
     node: TargetNode,
     /// Until then it gets no turn.
     paused_until: Time,
+    rest: Rest,
+}
+
+/// A machine that keeps no rules, and how the world treats it.
+struct Visitor {
+    stranger: Stranger,
+    ip: IpAddr,
+    rest: Rest,
+}
+
+/// Whether somebody sleeps: who has twice had nothing to do gets no turn before the time that he named, unless
+/// something arrives.
+#[derive(Default)]
+struct Rest {
+    idle_turns: u32,
+    due: Option<Time>,
+}
+
+impl Rest {
+    fn goes_on(&mut self, now: Time, mail: bool) -> bool {
+        if mail || self.due.is_some_and(|due| due <= now) {
+            self.idle_turns = 0;
+        }
+        self.idle_turns >= 2
+    }
+
+    fn note_idle(&mut self, due: Option<Time>) {
+        self.idle_turns += 1;
+        self.due = due;
+    }
+
+    fn end(&mut self) {
+        self.idle_turns = 0;
+    }
 }
 
 impl World {
@@ -99,7 +133,7 @@ impl World {
             idle: false,
             hosts: Vec::new(),
             targets: Vec::new(),
-            strangers: Vec::new(),
+            visitors: Vec::new(),
             spoken: false,
             alarm: None,
             trace: Trace::default(),
@@ -115,7 +149,7 @@ impl World {
         if self.spoken {
             node.speak(format!("target {index}"));
         }
-        self.targets.push(Target { node, paused_until: Time::ZERO });
+        self.targets.push(Target { node, paused_until: Time::ZERO, rest: Rest::default() });
         TargetId(index)
     }
 
@@ -130,13 +164,16 @@ impl World {
     /// Adds a machine that keeps no rules, and visits all targets that there are.
     fn add_stranger(&mut self, seed: u64) {
         let targets = self.targets.iter().map(|target| target.node.subsystem()).collect();
-        let ip = address(2, self.strangers.len());
-        self.strangers.push(Stranger::new(&self.network, ip, targets, seed));
+        let ip = address(2, self.visitors.len());
+        let stranger = Stranger::new(&self.network, ip, targets, seed);
+        self.visitors.push(Visitor { stranger, ip, rest: Rest::default() });
     }
 
     /// A target.
     pub fn target(&mut self, id: TargetId) -> &mut TargetNode {
-        &mut self.targets[id.0].node
+        let target = &mut self.targets[id.0];
+        target.rest.end();
+        &mut target.node
     }
 
     /// A host.
@@ -245,19 +282,32 @@ impl World {
                 Turn::SleepUntil(at) => due = earliest(due, at),
             }
         }
-        for stranger in &mut self.strangers {
-            busy |= stranger.turn(self.now);
-            due = earliest(due, stranger.deadline());
+        for Visitor { stranger, ip, rest } in &mut self.visitors {
+            if !rest.goes_on(self.now, self.network.has_mail(*ip)) {
+                if stranger.turn(self.now) {
+                    busy = true;
+                    rest.end();
+                } else {
+                    rest.note_idle(stranger.deadline());
+                }
+            }
+            due = earliest(due, rest.due);
         }
-        for target in &mut self.targets {
-            if target.paused_until > self.now {
-                due = earliest(due, Some(target.paused_until));
+        for Target { node, paused_until, rest } in &mut self.targets {
+            if *paused_until > self.now {
+                due = earliest(due, Some(*paused_until));
                 continue;
             }
-            match target.node.turn(self.now) {
-                TargetTurn::Busy => busy = true,
-                TargetTurn::SleepUntil(at) => due = earliest(due, at),
+            if !rest.goes_on(self.now, self.network.has_mail(node.ip())) {
+                match node.turn(self.now) {
+                    TargetTurn::Busy => {
+                        busy = true;
+                        rest.end();
+                    }
+                    TargetTurn::SleepUntil(at) => rest.note_idle(at),
+                }
             }
+            due = earliest(due, rest.due);
         }
         let was_idle = std::mem::replace(&mut self.idle, !busy);
         if was_idle && !busy {

@@ -8,7 +8,9 @@ use rdma::{GroupStats, Time};
 
 use super::history::History;
 use super::traffic::{Histories, Traffic, TrafficOptions};
-use super::{Disk, DiskConfig, HostId, Random, TargetId, TargetOptions, Totals, Trace, World};
+use super::{
+    Disk, DiskConfig, HostId, Random, TargetId, TargetOptions, Totals, Trace, Visitor, World,
+};
 
 /// Bytes of a namespace.
 const SIZE: usize = 128 << 10;
@@ -133,7 +135,7 @@ impl Storm {
         while let Some((_, end)) = self.ends.pop() {
             self.end_trouble(end, true);
         }
-        for stranger in std::mem::take(&mut self.world.strangers) {
+        for Visitor { stranger, .. } in std::mem::take(&mut self.world.visitors) {
             let (totals, network) = stranger.leave();
             self.totals.add_all(&totals);
             count_network(&mut self.totals, &network);
