@@ -7,6 +7,7 @@ pub mod capsule;
 pub mod connection;
 pub mod corpus;
 pub mod hostile_host;
+pub mod hostile_target;
 pub mod input;
 pub mod mad;
 mod memory;
@@ -33,7 +34,7 @@ pub struct Target {
 }
 
 /// All of them.
-pub const TARGETS: [Target; 7] = [
+pub const TARGETS: [Target; 8] = [
     target("packet", packet::run, 4, 4200, 50_000),
     target("mad", mad::run, 4, 256, 50_000),
     target("capsule", capsule::run, 4, 4300, 50_000),
@@ -41,6 +42,7 @@ pub const TARGETS: [Target; 7] = [
     target("queue_pair", queue_pair::run, 8, 3204, 5_000),
     target("connection", connection::run, 8, 3200, 5_000),
     target("hostile_host", hostile_host::run, 16, 640, 2_000),
+    target("hostile_target", hostile_target::run, 16, 640, 2_000),
 ];
 
 const fn target(

@@ -121,6 +121,44 @@ fn hostile_host() -> Seeds {
     seeds
 }
 
+/// What is asked of an initiator once it has a namespace, and what the target does then.
+const HOSTILE_TARGET_ENDS: [Script<'_>; 9] = [
+    ("read", &[READ_BLOCKS, FLOW]),
+    ("read-unaligned", &[&[4, 0xE, 3, 0xFF, 4, 0xF3, 7, 1, 0x81], FLOW]),
+    ("write", &[&[4, 1, 1, 0xFF, 3, 0, 8, 0, 16], FLOW, &[4, 5, 2, 0xE5, 2, 9, 5, 0x41, 3], FLOW]),
+    (
+        "commands",
+        &[&[6, 3], FLOW, &[6, 4, 2], FLOW, &[6, 5, 4], FLOW, &[6, 6], FLOW, &[6, 7, 1], FLOW],
+    ),
+    ("silence", &[&[15, 0, 0, 1], READ_BLOCKS, FLOW, &[3, 31], &[10, 0, 0], FLOW]),
+    ("touch", &[READ_BLOCKS, FLOW, &[11, 0xFF, 1, 0, 0, 0, 0, 0, 2], FLOW, &[11, 0xFF, 0], FLOW]),
+    (
+        "lies",
+        &[
+            &[15, 0, 2, 5, 0, 0, 2],
+            READ_BLOCKS,
+            FLOW,
+            &[15, 1, 4, 4, 1, 1, 0, 0, 0, 1],
+            READ_BLOCKS,
+            FLOW,
+        ],
+    ),
+    ("given-up", &[READ_BLOCKS, &[7], &[8], FLOW]),
+    ("lost", &[&[13], READ_BLOCKS, FLOW, &[3, 30], &[13, 1], &[3, 30], &[9], &[14], READ_BLOCKS]),
+];
+
+const FLOW: &[u8] = &[2];
+const READ_BLOCKS: &[u8] = &[4, 0, 1, 0xFF, 3, 0, 4, 0, 0xA0];
+
+fn hostile_target() -> Seeds {
+    let beginning: [&[u8]; 4] = [&[0], FLOW, &[1], FLOW];
+    let mut seeds = scripts::<16>(&[("discovery", &[&[6, 0], FLOW])]);
+    for (name, end) in HOSTILE_TARGET_ENDS {
+        seeds.extend(scripts::<16>(&[(name, &[&beginning[..], end].concat())]));
+    }
+    seeds
+}
+
 /// Scripts whose operations have so many bytes.
 fn scripts<const BYTES: usize>(scripts: &[Script<'_>]) -> Seeds {
     let record = |operation: &&[u8]| {
@@ -161,6 +199,7 @@ fn of(target: &str) -> Seeds {
         "queue_pair" => scripts::<8>(&QUEUE_PAIR_SCRIPTS),
         "connection" => scripts::<8>(&CONNECTION_SCRIPTS),
         "hostile_host" => hostile_host(),
+        "hostile_target" => hostile_target(),
         _ => Seeds::new(),
     }
 }

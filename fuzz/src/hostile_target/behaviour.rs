@@ -1,0 +1,87 @@
+//! What a hostile target does with one command.
+
+use crate::input::Input;
+
+/// What happens to the data of a command and to its response.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Behaviour {
+    pub(super) data: DataFault,
+    pub(super) answer: AnswerFault,
+    /// The response is sent before the data.
+    pub(super) hasty: bool,
+}
+
+/// What is wrong with the transfer of data.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum DataFault {
+    #[default]
+    None,
+    /// There is none.
+    Missing,
+    /// It begins so many bytes later, or earlier.
+    Shifted(i32),
+    /// It is so many bytes longer.
+    Longer(u16),
+    /// It goes by another key.
+    Key(u32),
+}
+
+/// What is wrong with the response.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum AnswerFault {
+    #[default]
+    None,
+    /// There is none, or later.
+    Missing,
+    /// Another status, nothing being done.
+    Status(u16),
+    /// Another result.
+    Result(u64),
+    /// Some other command's.
+    Cid(u16),
+    /// Sent twice.
+    Twice,
+    /// So many bytes, with this in all of them but the identifier.
+    Bytes(usize, u8),
+    /// It invalidates a key.
+    Invalidates(u32),
+    /// The connection is ended instead.
+    Disconnect,
+}
+
+impl Behaviour {
+    /// The behaviour that some bytes stand for.
+    pub(super) fn decode(input: &mut Input<'_>) -> Self {
+        let [data, answer, hasty] = input.array();
+        let number = input.u32();
+        let result = input.u64();
+        let data = match data % 8 {
+            1 => DataFault::Missing,
+            2 => DataFault::Shifted(number as i32),
+            3 => DataFault::Longer(number as u16 % 4096),
+            4 => DataFault::Key(number),
+            _ => DataFault::None,
+        };
+        let answer = match answer % 12 {
+            1 => AnswerFault::Missing,
+            2 => AnswerFault::Status(result as u16),
+            3 => AnswerFault::Result(result),
+            4 => AnswerFault::Cid(result as u16),
+            5 => AnswerFault::Twice,
+            6 => AnswerFault::Bytes(result as usize % 40, hasty),
+            7 => AnswerFault::Invalidates(result as u32),
+            8 => AnswerFault::Disconnect,
+            _ => AnswerFault::None,
+        };
+        Self { data, answer, hasty: hasty & 1 == 1 }
+    }
+
+    /// Whether a command that it lets succeed was carried out.
+    pub(super) fn is_truthful(&self) -> bool {
+        let answer = matches!(
+            self.answer,
+            AnswerFault::None | AnswerFault::Missing | AnswerFault::Disconnect
+        );
+        self.data == DataFault::None && answer && !self.hasty
+    }
+}
