@@ -233,6 +233,8 @@ impl Drop for Slots {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     #[test]
@@ -270,5 +272,48 @@ mod tests {
         slots.answer(slot);
         slots.get(slot).state = State::Executing;
         slots.answer(slot);
+    }
+
+    proptest! {
+        /// Any sequence of arrivals, answers and ends, against a list of what is in use.
+        #[test]
+        fn a_slot_is_one_commands_from_its_arrival_to_its_end(
+            steps in prop::collection::vec((0..3, 0u16..6, any::<prop::sample::Index>()), 1..200)
+        ) {
+            const COUNT: usize = 8;
+            let mut slots = Slots::new(COUNT as u32);
+            let mut live: Vec<(Slot, u16, bool)> = Vec::new();
+            for (what, cid, index) in steps {
+                let unanswered = live.iter().any(|(_, other, answered)| *other == cid && !answered);
+                match what {
+                    0 if live.len() < COUNT && !unanswered => {
+                        let slot = slots.insert(Request::new(Cid(cid), Receive(0)));
+                        prop_assert!(live.iter().all(|(other, ..)| *other != slot), "used twice");
+                        live.push((slot, cid, false));
+                    }
+                    1 if !live.is_empty() => {
+                        let index = index.index(live.len());
+                        let (slot, _, answered) = &mut live[index];
+                        if !std::mem::replace(answered, true) {
+                            slots.answer(*slot);
+                        }
+                    }
+                    2 if !live.is_empty() => {
+                        let (slot, cid, answered) = live.swap_remove(index.index(live.len()));
+                        if !answered {
+                            slots.get(slot).abandon();
+                        }
+                        prop_assert_eq!(slots.remove(slot).cid, Cid(cid));
+                    }
+                    _ => {}
+                }
+                prop_assert_eq!(slots.has_room(), live.len() < COUNT);
+                prop_assert_eq!(slots.in_use().len(), live.len());
+                for cid in 0..6 {
+                    let unanswered = live.iter().find(|(_, other, answered)| *other == cid && !answered);
+                    prop_assert_eq!(slots.find(Cid(cid)), unanswered.map(|(slot, ..)| *slot));
+                }
+            }
+        }
     }
 }

@@ -7,4 +7,5 @@ mod memory;
 mod operations;
 mod pair;
 mod requests;
+mod segmentation;
 mod sharing;

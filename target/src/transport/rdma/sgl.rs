@@ -55,6 +55,9 @@ fn covers(length: u32, needed: u32) -> Result<(), Status> {
 
 #[cfg(test)]
 mod tests {
+    use nvme_proto::FromBytes;
+    use proptest::prelude::*;
+
     use super::*;
 
     const WRITE: Transfer = Transfer { direction: Direction::HostToController, length_bytes: 4096 };
@@ -112,5 +115,53 @@ mod tests {
         assert_eq!(descriptor(4096, false), None);
         assert_eq!(descriptor(0, true), None);
         assert_eq!(invalidated_key(&in_capsule(0, 4096)), None);
+    }
+
+    fn transfer() -> impl Strategy<Value = Transfer> {
+        (any::<bool>(), 0u32..10_000).prop_map(|(read, length_bytes)| Transfer {
+            length_bytes,
+            ..if read { READ } else { WRITE }
+        })
+    }
+
+    proptest! {
+        /// Whatever bytes describe the data: what is found is where they say, and there is enough of it.
+        #[test]
+        fn data_is_where_the_descriptor_says_or_nowhere(
+            bytes: [u8; 15],
+            kind in prop::sample::select(vec![0x40u8, 0x4F, 0x01, 0x31, 0x00]),
+            small: bool,
+            transfer in transfer(),
+            received in 0u32..10_000,
+        ) {
+            let mut bytes = bytes;
+            if small {
+                // An offset and a length that may fit.
+                bytes[2..8].fill(0);
+                bytes[10..12].fill(0);
+            }
+            let descriptor = [&bytes[..], &[kind]].concat();
+            let descriptor = SglDescriptor::read_from_bytes(&descriptor).expect("16 bytes");
+            let needed = transfer.length_bytes;
+            match (locate(&descriptor, transfer, received), descriptor.parse()) {
+                (Ok(HostData::Keyed { address, key }), Ok(Sgl::Keyed { address: a, length, key: k, .. })) => {
+                    prop_assert_eq!((address, key), (a, k));
+                    prop_assert!(length >= needed);
+                }
+                (Ok(HostData::InCapsule { offset }), Ok(Sgl::InCapsule { offset: o, length })) => {
+                    prop_assert_eq!(u64::from(offset), o);
+                    prop_assert!(length >= needed && o + u64::from(length) <= u64::from(received));
+                    prop_assert_eq!(transfer.direction, Direction::HostToController);
+                }
+                (Ok(found), described) => prop_assert!(false, "{found:?} of {described:?}"),
+                (Err(_), Ok(Sgl::Keyed { length, .. })) => prop_assert!(length < needed),
+                (Err(_), Ok(Sgl::InCapsule { offset, length })) => {
+                    let inside = offset.checked_add(length.into()).is_some_and(|end| end <= received.into());
+                    let write = transfer.direction == Direction::HostToController;
+                    prop_assert!(!(write && inside && length >= needed), "it was refused");
+                }
+                (Err(_), Ok(Sgl::LastSegment { .. }) | Err(_)) => {}
+            }
+        }
     }
 }
