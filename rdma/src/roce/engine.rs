@@ -27,10 +27,11 @@ use crate::{GroupStats, QpConfig, Time, Wc};
 const TURN_BYTES: usize = 60_000;
 /// Packets sent before the engine looks again what has arrived.
 const PACKETS_PER_ROUND: usize = 512;
-/// Packets from a peer after which it is believed to keep to small IPv4 identifications.
-const TRUSTED_AFTER: u8 = 16;
 /// Identifications below this are those of our own kind of sender: 0, or the index in a train.
 const SMALL_ID: u16 = 128;
+/// Packets from a peer after which it is believed to keep to small IPv4 identifications. A peer that counts its packets
+/// passes through the small ones too, but cannot have sent so many of them, even if some came twice.
+const TRUSTED_AFTER: u16 = 2 * SMALL_ID;
 
 /// All that a group does, but for its wire.
 pub(super) struct Engine {
@@ -78,7 +79,7 @@ struct Peer {
 #[derive(Clone, Copy)]
 enum Identifications {
     /// This many packets, and all had small ones.
-    Small(u8),
+    Small(u16),
     /// Any.
     Any,
 }
@@ -487,7 +488,7 @@ mod tests {
     #[test]
     fn a_peer_with_small_identifications_is_held_to_them() {
         let mut peer = peer(&mut Paths::default());
-        for index in 0..u16::from(TRUSTED_AFTER) {
+        for index in 0..TRUSTED_AFTER {
             assert!(peer.accepts(&datagram(None), Identification::segment(index % 15)));
         }
         assert!(!peer.accepts(&datagram(None), Identification::segment(SMALL_ID)));
@@ -496,7 +497,21 @@ mod tests {
         assert!(peer.accepts(&datagram(None), Identification::ZERO));
     }
 
-    /// The kernel's software device draws them at random, so the first may be small by chance.
+    /// The kernel's software device counts, for all its connections together: a connection may begin anywhere.
+    #[test]
+    fn a_peer_that_counts_is_never_held_to_small_identifications() {
+        for start in 0..=2 * SMALL_ID {
+            let mut peer = peer(&mut Paths::default());
+            for id in (start..).take(1000) {
+                assert!(
+                    peer.accepts(&datagram(None), Identification::segment(id)),
+                    "{start}: {id}"
+                );
+            }
+        }
+    }
+
+    /// Others draw them at random, so the first may be small by chance.
     #[test]
     fn a_peer_with_any_identifications_is_taken_as_it_is() {
         let mut peer = peer(&mut Paths::default());
