@@ -32,6 +32,8 @@ pub const MAX_NAMESPACES: usize = 65_536;
 /// The part of a core's pool that one connection may hold, as a divisor: a host that takes no data leaves the
 /// rest to others. A single command always gets its buffer.
 pub const POOL_SHARE: u64 = 4;
+/// Data of commands that are answered together before their responses are sent.
+pub const ANSWERED_AT_ONCE_BYTES: u32 = 128 << 10;
 /// Work completions that one core keeps for one device; connections beyond it are refused.
 pub const COMPLETIONS_PER_GROUP: u32 = 1 << 18;
 /// Folders that a directory of shards may nest.

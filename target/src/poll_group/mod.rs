@@ -90,7 +90,7 @@ impl PollGroup {
         progress |= self.serve_storage();
         progress |= self.grant_buffers();
         for transport in &mut self.transports {
-            transport.flush(now);
+            transport.flush(&mut self.core);
         }
         if progress { Turn::Busy } else { Turn::SleepUntil(self.deadline()) }
     }

@@ -33,7 +33,7 @@ pub trait Transport: Send {
     fn buffer_granted(&mut self, core: &mut Core, whose: RequestKey, buffer: Buffer);
 
     /// Hands everything to the device that the turn produced.
-    fn flush(&mut self, now: Time);
+    fn flush(&mut self, core: &mut Core);
 
     /// When [`Transport::turn`] must run again though nothing arrives.
     fn deadline(&self) -> Option<Time>;

@@ -58,6 +58,8 @@ pub struct RdmaTransport<P: Provider> {
     awaiting_sends: usize,
     /// Connections that are ending, until their last operation is over.
     ending: Vec<usize>,
+    /// Connections with responses to send at the end of the turn.
+    answering: Vec<usize>,
     /// When a controller has to be looked at.
     next_look: Option<Time>,
     stop: Option<Stop>,
@@ -144,6 +146,7 @@ impl<P: Provider> RdmaTransport<P> {
             completions: Box::new([Wc::default(); BATCH]),
             awaiting_sends: 0,
             ending: Vec::new(),
+            answering: Vec::new(),
             next_look: None,
             stop: None,
         };
@@ -214,6 +217,8 @@ impl<P: Provider> RdmaTransport<P> {
             Ok(()) => self.tell(conn, News::Ready),
             Err(ended) => self.end(core, key, &ended),
         }
+        // Each is listed once at most.
+        self.answering.reserve(self.connections.len());
         self.next_look = Some(core.now);
     }
 
@@ -264,10 +269,20 @@ impl<P: Provider> RdmaTransport<P> {
         let mut desk = Desk::<P>::new(&mut self.group, core, &self.plan);
         let result = act(connection, &mut desk);
         self.awaiting_sends += usize::from(connection.awaits_sends());
+        if desk.answers {
+            self.answering.push(key);
+        }
         let look_at = desk.look_at;
         self.next_look = self.next_look.into_iter().chain(look_at).min();
         if let Err(ended) = result {
             self.end(core, key, &ended);
+        }
+    }
+
+    /// Sends what the turn answers.
+    fn answer(&mut self, core: &mut Core) {
+        while let Some(key) = self.answering.pop() {
+            self.with(core, key, Connection::send_responses);
         }
     }
 
@@ -382,8 +397,9 @@ impl<P: Provider> Transport for RdmaTransport<P> {
         });
     }
 
-    fn flush(&mut self, now: Time) {
-        self.group.flush(now);
+    fn flush(&mut self, core: &mut Core) {
+        self.answer(core);
+        self.group.flush(core.now);
     }
 
     fn deadline(&self) -> Option<Time> {

@@ -45,6 +45,10 @@ pub(super) struct Connection<P: Provider> {
     to_fetch: VecDeque<Slot>,
     /// Requests in line for room in the send queue.
     to_respond: VecDeque<Slot>,
+    /// Requests whose data was sent, and whose response is next.
+    responding: VecDeque<Slot>,
+    /// The transport knows that there are responses to send at the end of the turn.
+    announced: bool,
     /// RDMA READs under way, and how many the host serves at once.
     fetches: u32,
     max_fetches: u32,
@@ -81,11 +85,13 @@ pub(super) struct Desk<'a, P: Provider> {
     plan: Plan,
     /// When the connection has to be looked at, at the latest.
     pub(super) look_at: Option<Time>,
+    /// The connection has responses to send at the end of the turn.
+    pub(super) answers: bool,
 }
 
 impl<'a, P: Provider> Desk<'a, P> {
     pub(super) fn new(group: &'a mut P::Group, core: &'a mut Core, plan: &Plan) -> Self {
-        Self { group, core, plan: *plan, look_at: None }
+        Self { group, core, plan: *plan, look_at: None, answers: false }
     }
 
     /// Has the connection looked at, at the latest then.
@@ -173,6 +179,8 @@ impl<P: Provider> Connection<P> {
             to_buffer: VecDeque::with_capacity(slots as usize),
             to_fetch: VecDeque::with_capacity(slots as usize),
             to_respond: VecDeque::with_capacity(slots as usize),
+            responding: VecDeque::with_capacity(slots as usize),
+            announced: false,
             fetches: 0,
             max_fetches: negotiated.initiator_depth.into(),
             send_entries,

@@ -1,16 +1,22 @@
 //! The end of a command: its data and its response go to the host.
+//!
+//! What a turn answers is sent at its end, data first and then the responses: requests of one kind and length follow each
+//! other, which a provider in software sends as one train.
 #![expect(unsafe_code, reason = "lends buffers to the device")]
+
+use std::mem;
 
 use ::rdma::{Op, Provider, SendFlags, SendWr, Sge};
 
 use super::{Connection, Desk, Ended};
 use crate::controller::Outcome;
 use crate::deliberate_bugs::{self, Bug};
+use crate::limits::ANSWERED_AT_ONCE_BYTES;
 use crate::request::{HostData, Slot, State};
 use crate::transport::rdma::work_id::WorkKind;
 
 impl<P: Provider> Connection<P> {
-    /// Answers a command, now or when the send queue has room.
+    /// Answers a command at the end of the turn, or when the send queue has room.
     pub(super) fn respond(
         &mut self,
         desk: &mut Desk<'_, P>,
@@ -23,30 +29,54 @@ impl<P: Provider> Connection<P> {
         request.send_entries = if request.sends_data() { 2 } else { 1 };
         request.send_entries += u32::from(deliberate_bugs::has(Bug::CompleteTwice));
         self.to_respond.push_back(slot);
-        self.send_responses(desk)
+        self.announce_responses(desk);
+        Ok(())
     }
 
-    fn send_responses(&mut self, desk: &mut Desk<'_, P>) -> Result<(), Ended> {
-        while let Some(&slot) = self.to_respond.front() {
-            if self.slots.get(slot).send_entries > self.send_entries_left {
-                break;
+    /// Has [`Connection::send_responses`] called at the end of the turn.
+    fn announce_responses(&mut self, desk: &mut Desk<'_, P>) {
+        desk.answers |= !mem::replace(&mut self.announced, true);
+    }
+
+    /// The turn ends: answers all commands that the send queue has room for.
+    pub(crate) fn send_responses(&mut self, desk: &mut Desk<'_, P>) -> Result<(), Ended> {
+        self.announced = false;
+        while self.send_all_data(desk)? {
+            while let Some(slot) = self.responding.pop_front() {
+                self.send_response(desk, slot)?;
             }
-            self.to_respond.pop_front();
-            self.send(desk, slot)?;
         }
         Ok(())
     }
 
-    fn send(&mut self, desk: &mut Desk<'_, P>, slot: Slot) -> Result<(), Ended> {
-        let request = self.slots.get(slot);
-        let (receive, cid, outcome) = (request.receive, request.cid, request.outcome);
-        let sends_data = request.sends_data();
-        let invalidate = request.invalidate;
-        // First, since the host may send its next command as soon as it has the response.
-        self.post_receive(desk, receive)?;
-        if sends_data {
-            self.send_data(desk, slot)?;
+    /// Sends the data of commands and puts them in line for their responses; not too many, so that the host need not wait
+    /// long for the first. Returns whether there are any.
+    fn send_all_data(&mut self, desk: &mut Desk<'_, P>) -> Result<bool, Ended> {
+        let (mut bytes, mut responses) = (0, 0);
+        while bytes < ANSWERED_AT_ONCE_BYTES
+            && let Some(&slot) = self.to_respond.front()
+        {
+            let request = self.slots.get(slot);
+            if responses + request.send_entries > self.send_entries_left {
+                break;
+            }
+            let (receive, sends_data) = (request.receive, request.sends_data());
+            responses += request.send_entries - u32::from(sends_data);
+            self.to_respond.pop_front();
+            self.responding.push_back(slot);
+            // First, since the host may send its next command as soon as it has the response.
+            self.post_receive(desk, receive)?;
+            if sends_data {
+                bytes += self.slots.get(slot).length;
+                self.send_data(desk, slot)?;
+            }
         }
+        Ok(!self.responding.is_empty())
+    }
+
+    fn send_response(&mut self, desk: &mut Desk<'_, P>, slot: Slot) -> Result<(), Ended> {
+        let request = self.slots.get(slot);
+        let (cid, outcome, invalidate) = (request.cid, request.outcome, request.invalidate);
         if deliberate_bugs::has(Bug::ReuseBufferEarly) {
             let buffer = self.slots.get(slot).buffer.take();
             self.release(desk, buffer);
@@ -101,7 +131,9 @@ impl<P: Provider> Connection<P> {
 
     /// Goes on with what waited for room.
     pub(super) fn pump(&mut self, desk: &mut Desk<'_, P>) -> Result<(), Ended> {
-        self.send_responses(desk)?;
+        if !self.to_respond.is_empty() {
+            self.announce_responses(desk);
+        }
         self.stand_in_line(desk)?;
         self.fetch(desk)?;
         self.admit(desk)?;
