@@ -1,5 +1,7 @@
 //! Requests: the commands of one connection between their arrival and the end of their response.
 
+use std::mem;
+
 use nvme_proto::Cid;
 
 use crate::controller::{Abort, Direction, Outcome, Work};
@@ -150,19 +152,83 @@ impl Drop for Owed {
 pub(crate) struct Slots {
     requests: Box<[Option<Request>]>,
     free: Vec<Slot>,
-    /// The command id of each slot whose command is unanswered, else [`Slots::NO_CID`]; apart from the
-    /// requests so that looking for one reads little memory.
-    cids: Box<[u32]>,
+    unanswered: Unanswered,
+}
+
+/// Finds slots by the ids of their commands: a chain of slots for each remainder of an id.
+#[derive(Debug)]
+struct Unanswered {
+    /// The first slot of each chain.
+    chains: Box<[u32]>,
+    /// The slot that follows each one in its chain.
+    following: Box<[u32]>,
+    /// The id of each slot that is in a chain.
+    cids: Box<[Cid]>,
+}
+
+impl Unanswered {
+    const NONE: u32 = u32::MAX;
+
+    fn new(slots: u32) -> Self {
+        let slots = slots as usize;
+        // Hosts number their commands from 0, so that chains are short.
+        let chains = vec![Self::NONE; slots.next_power_of_two()].into();
+        Self { chains, following: vec![Self::NONE; slots].into(), cids: vec![Cid(0); slots].into() }
+    }
+
+    fn find(&self, cid: Cid) -> Option<Slot> {
+        let mut slot = self.chains[self.chain(cid)];
+        while slot != Self::NONE && self.cids[slot as usize] != cid {
+            slot = self.following[slot as usize];
+        }
+        (slot != Self::NONE).then_some(Slot(slot))
+    }
+
+    fn add(&mut self, slot: Slot, cid: Cid) {
+        self.cids[slot.0 as usize] = cid;
+        // Last: of commands with the same id the oldest is found.
+        let (last, _) = self.seek(cid, Self::NONE);
+        self.link(cid, last, slot.0);
+    }
+
+    /// Takes a slot out of its chain, if it is there.
+    fn remove(&mut self, slot: Slot) {
+        let cid = self.cids[slot.0 as usize];
+        let (before, found) = self.seek(cid, slot.0);
+        if found == slot.0 {
+            let following = mem::replace(&mut self.following[found as usize], Self::NONE);
+            self.link(cid, before, following);
+        }
+    }
+
+    fn chain(&self, cid: Cid) -> usize {
+        usize::from(cid.0) & (self.chains.len() - 1)
+    }
+
+    /// Goes along a chain to a slot, or to the end; returns what lies before it, if anything, and where it got.
+    fn seek(&self, cid: Cid, slot: u32) -> (u32, u32) {
+        let (mut before, mut at) = (Self::NONE, self.chains[self.chain(cid)]);
+        while at != slot && at != Self::NONE {
+            (before, at) = (at, self.following[at as usize]);
+        }
+        (before, at)
+    }
+
+    /// Has a slot, or the beginning of the chain, followed by another one, or by none.
+    fn link(&mut self, cid: Cid, before: u32, following: u32) {
+        match before {
+            Self::NONE => self.chains[self.chain(cid)] = following,
+            slot => self.following[slot as usize] = following,
+        }
+    }
 }
 
 impl Slots {
-    const NO_CID: u32 = u32::MAX;
-
     pub(crate) fn new(count: u32) -> Self {
         Self {
             requests: (0..count).map(|_| None).collect(),
             free: (0..count).rev().map(Slot).collect(),
-            cids: (0..count).map(|_| Self::NO_CID).collect(),
+            unanswered: Unanswered::new(count),
         }
     }
 
@@ -177,7 +243,7 @@ impl Slots {
     /// Puts a request into a free slot; there must be one.
     pub(crate) fn insert(&mut self, request: Request) -> Slot {
         let slot = self.free.pop().expect("the caller saw room");
-        self.cids[slot.0 as usize] = request.cid.0.into();
+        self.unanswered.add(slot, request.cid);
         self.requests[slot.0 as usize] = Some(request);
         slot
     }
@@ -189,20 +255,19 @@ impl Slots {
     /// The request's response is on its way: its id is free again.
     pub(crate) fn answer(&mut self, slot: Slot) {
         self.get(slot).answer();
-        self.cids[slot.0 as usize] = Self::NO_CID;
+        self.unanswered.remove(slot);
     }
 
     pub(crate) fn remove(&mut self, slot: Slot) -> Request {
         let request = self.requests[slot.0 as usize].take().expect("a slot is freed once");
-        self.cids[slot.0 as usize] = Self::NO_CID;
+        self.unanswered.remove(slot);
         self.free.push(slot);
         request
     }
 
     /// The slot of the unanswered command with this id.
     pub(crate) fn find(&self, cid: Cid) -> Option<Slot> {
-        let cid = u32::from(cid.0);
-        self.cids.iter().position(|&other| other == cid).map(|index| Slot(index as u32))
+        self.unanswered.find(cid)
     }
 
     /// All that serves the connection goes, from one moment to the next: nobody will be answered.
@@ -252,6 +317,25 @@ mod tests {
         slots.get(other).abandon();
         slots.remove(other);
         assert!(slots.in_use().is_empty());
+    }
+
+    #[test]
+    fn ids_that_share_a_chain_are_told_apart() {
+        let mut unanswered = Unanswered::new(4);
+        let cids = [0, 4, 8, 4].map(Cid);
+        for (slot, cid) in (0..).map(Slot).zip(cids) {
+            unanswered.add(slot, cid);
+        }
+        assert_eq!(cids.map(|cid| unanswered.find(cid)), [0, 1, 2, 1].map(|slot| Some(Slot(slot))));
+        unanswered.remove(Slot(1));
+        unanswered.remove(Slot(1));
+        assert_eq!(cids.map(|cid| unanswered.find(cid)), [0, 3, 2, 3].map(|slot| Some(Slot(slot))));
+        for slot in [0, 3, 2].map(Slot) {
+            unanswered.remove(slot);
+        }
+        assert_eq!(cids.map(|cid| unanswered.find(cid)), [None; 4]);
+        unanswered.add(Slot(3), Cid(12));
+        assert_eq!(unanswered.find(Cid(12)), Some(Slot(3)));
     }
 
     #[test]
