@@ -10,6 +10,7 @@ mod fio;
 mod idle;
 mod lab;
 mod load;
+mod logic;
 mod machine;
 mod memory;
 mod process;
@@ -78,7 +79,7 @@ enum Section {
     Ceilings,
     /// Target and initiator over soft
     Us,
-    /// Idle CPU, memory, time to start
+    /// Target logic alone, idle CPU, memory, time to start
     Cost,
     /// Ratios of the last run of `cargo xtask lab ratio`
     Lab,
@@ -192,6 +193,8 @@ impl Options {
             }
             drop(served);
             if self.wants(Section::Cost) {
+                progress("cost", "target logic alone");
+                logic::measure(figures)?;
                 progress("cost", "idle");
                 idle::measure(&file, Duration::from_secs(4) * self.seconds(), figures)?;
             }

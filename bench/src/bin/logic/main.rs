@@ -1,0 +1,142 @@
+//! The target's logic alone: reads of 4 KiB from a null namespace, over a provider that moves nothing.
+//!
+//! `logic READS` serves that many reads with the target, `logic READS empty` has a loop make the provider's calls of as many
+//! reads and do nothing else. What one costs beyond the other, counted by callgrind, is the target's. The first prints
+//! how many allocations it made for reads, after a warm-up.
+
+mod allocations;
+mod provider;
+mod wire;
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use feedrail_target::assembly::Assembly;
+use feedrail_target::config::Config;
+use feedrail_target::export::Purpose;
+use feedrail_target::registry::Registry;
+use feedrail_target::stepped::Stepped;
+use feedrail_target::storage::Inline;
+use nvme_proto::fabrics::{Connect, ConnectAttributes, ConnectData, PropertySet, PropertySize};
+use nvme_proto::registers::{Cc, Property};
+use nvme_proto::{Cid, Cntlid, HostId, HostNqn, IntoBytes, Nqn, Qid, Sgl, Sqe};
+use rdma::Time;
+
+use crate::provider::{InProcess, InProcessDevice};
+use crate::wire::{ADMIN, IO, QUEUE_ENTRIES, Wire};
+
+const NQN: &str = "nqn.2026-01.org.example:logic";
+const HOST_NQN: &str = "nqn.2026-01.org.example:host";
+const WARM_UP_READS: u64 = 1000;
+/// Turns after which something that should happen will not.
+const PATIENCE: u32 = 100_000;
+
+fn main() -> Result<()> {
+    let mut arguments = std::env::args().skip(1);
+    let reads: u64 = arguments.next().context("how many reads?")?.parse()?;
+    match arguments.next().as_deref() {
+        None => serve(reads),
+        Some("empty") => {
+            provider::loop_alone(reads);
+            Ok(())
+        }
+        Some(other) => anyhow::bail!("{other}: only `empty` is known"),
+    }
+}
+
+fn serve(reads: u64) -> Result<()> {
+    let mut world = World::new()?;
+    world.connect()?;
+    world.read(WARM_UP_READS)?;
+    let before = allocations::count();
+    world.read(reads)?;
+    println!("{}", allocations::count() - before);
+    Ok(())
+}
+
+/// A target and the host that the provider plays.
+struct World {
+    wire: Arc<Wire>,
+    target: Stepped,
+    now: Time,
+}
+
+impl World {
+    fn new() -> Result<Self> {
+        let wire = Arc::new(Wire::default());
+        let device = InProcessDevice::new(Arc::clone(&wire));
+        let text = format!(
+            "provider = \"soft\"\ncores = 1\n[[port]]\naddress = \"{}:4420\"\n\
+             [[subsystem]]\nnqn = \"{NQN}\"\nallow_any_host = true\n\
+             [[subsystem.namespace]]\nkind = \"null\"\nsize_bytes = \"1GiB\"\n",
+            provider::ADDRESS
+        );
+        let config = Config::from_toml(Path::new("logic.toml"), &text)?;
+        let registry = Registry::open_with(&config, Purpose::Check, &|_, backend| backend)?;
+        let mut assembly = Assembly::new(registry, 1)?;
+        assembly.add::<InProcess>(device)?;
+        let target = Stepped::new(assembly, || Box::new(Inline::new()));
+        Ok(Self { wire, target, now: Time::from_nanos(1) })
+    }
+
+    /// An admin queue, an enabled controller and an I/O queue.
+    fn connect(&mut self) -> Result<()> {
+        self.wire.request_connection(ADMIN, 32);
+        let cntlid = self.command(ADMIN, &connect(ADMIN, Cntlid::DYNAMIC, 32)?)?;
+        let cc = Cc::new().with_en(true).with_iosqes(6).with_iocqes(4);
+        let size = PropertySize::FourBytes;
+        let set = PropertySet { property: Property::CC, size, value: cc.into_bits().into() };
+        self.command(ADMIN, &set.to_sqe())?;
+        self.wire.request_connection(IO, QUEUE_ENTRIES);
+        self.command(IO, &connect(IO, Cntlid(cntlid as u16), QUEUE_ENTRIES)?)?;
+        Ok(())
+    }
+
+    /// One command and its result.
+    fn command(&mut self, queue: usize, sqe: &Sqe) -> Result<u32> {
+        self.wire.send(queue, sqe.with_cid(Cid(1)));
+        for _ in 0..PATIENCE {
+            self.turn();
+            if let Some(cqe) = self.wire.response() {
+                ensure!(cqe.status().is_success(), "{cqe:?}");
+                return Ok(cqe.dw0.get());
+            }
+        }
+        anyhow::bail!("a command was not answered")
+    }
+
+    fn read(&mut self, reads: u64) -> Result<()> {
+        self.wire.ask_for_reads(reads);
+        let patience = u64::from(PATIENCE) + reads;
+        for _ in 0..patience {
+            self.turn();
+            if self.wire.all_read() {
+                return Ok(());
+            }
+        }
+        anyhow::bail!("reads were not answered")
+    }
+
+    fn turn(&mut self) {
+        self.target.turn(self.now);
+        self.now = self.now + Duration::from_micros(10);
+    }
+}
+
+/// A Connect command with its data, which is never freed: it is fetched later.
+fn connect(queue: usize, cntlid: Cntlid, entries: u16) -> Result<Sqe> {
+    let (nqn, host): (Nqn, Nqn) = (NQN.parse()?, HOST_NQN.parse()?);
+    let data = ConnectData::new(HostId([7; 16]), cntlid, nqn, HostNqn(host));
+    let data: &'static [u8] = Box::leak(data.as_bytes().to_vec().into_boxed_slice());
+    let connect = Connect {
+        qid: Qid(queue as u16),
+        queue_entries: entries.into(),
+        attributes: ConnectAttributes::new(),
+        keep_alive_timeout_ms: 0,
+    };
+    let address = data.as_ptr().expose_provenance() as u64;
+    let length = data.len() as u32;
+    Ok(connect.to_sqe().with_data(Sgl::Keyed { address, length, key: 1, invalidate: false }))
+}

@@ -1,0 +1,187 @@
+//! What lies between the target and a host that is not there: receives, completions, events.
+#![expect(
+    unsafe_code,
+    reason = "capsules are written to and read from memory that work requests name"
+)]
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::ptr;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use nvme_proto::nvm::Io;
+use nvme_proto::rdma_cm::Request;
+use nvme_proto::{Cid, Cntlid, Cqe, FromBytes, IntoBytes, Nsid, NvmCommand, Qid, Sgl, Sqe};
+use rdma::{
+    CmEvent, ConnId, ConnParams, Op, PrivateData, RecvWr, SendFlags, SendWr, Wc, WcOpcode, WcStatus,
+};
+
+/// The queue pair of the admin queue and that of the I/O queue; their queue identifiers, too.
+pub(crate) const ADMIN: usize = 0;
+pub(crate) const IO: usize = 1;
+pub(crate) const LISTENER: ConnId = ConnId(100);
+pub(crate) const QUEUE_ENTRIES: u16 = 33;
+/// Reads in flight.
+const DEPTH: usize = 32;
+const SQE_BYTES: usize = 64;
+const CQE_BYTES: usize = 16;
+const BLOCKS: u32 = 8;
+
+/// All of it. The lock is never contended; the loop that is measured against takes it as often.
+#[derive(Default)]
+pub(crate) struct Wire(Mutex<State>);
+
+#[derive(Default)]
+pub(crate) struct State {
+    events: VecDeque<CmEvent>,
+    queues: [Queue; 2],
+    completions: VecDeque<Wc>,
+    responses: VecDeque<Cqe>,
+    /// Reads that are still to be asked for, and those that were and are not answered.
+    reads_left: u64,
+    in_flight: usize,
+}
+
+#[derive(Default)]
+struct Queue {
+    /// Identifier and address of each receive.
+    receives: VecDeque<(u64, u64)>,
+    commands: VecDeque<Sqe>,
+}
+
+impl Wire {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The host asks for a connection.
+    pub(crate) fn request_connection(&self, queue: usize, entries: u16) {
+        let request = Request::new(Qid(queue as u16), Cntlid(0), entries, entries.into());
+        let private_data = PrivateData::new(request.as_bytes()).unwrap_or(PrivateData::EMPTY);
+        let params = ConnParams {
+            responder_resources: 4,
+            initiator_depth: 4,
+            retry_count: 7,
+            rnr_retry_count: 7,
+            private_data,
+        };
+        let peer = SocketAddr::from(([10, 0, 0, 2], 4791));
+        let conn = ConnId(queue as u64);
+        let event = CmEvent::ConnectRequest { listener: LISTENER, conn, params, peer };
+        self.lock().events.push_back(event);
+    }
+
+    /// The target accepted.
+    pub(crate) fn accept(&self, conn: ConnId, params: &ConnParams) {
+        self.lock().events.push_back(CmEvent::Established { conn, params: *params });
+    }
+
+    pub(crate) fn next_event(&self) -> Option<CmEvent> {
+        self.lock().events.pop_front()
+    }
+
+    /// The host sends a command.
+    pub(crate) fn send(&self, queue: usize, sqe: Sqe) {
+        self.lock().queues[queue].commands.push_back(sqe);
+    }
+
+    /// What the target answered to it.
+    pub(crate) fn response(&self) -> Option<Cqe> {
+        self.lock().responses.pop_front()
+    }
+
+    /// The host reads so often, at its depth.
+    pub(crate) fn ask_for_reads(&self, reads: u64) {
+        self.lock().reads_left = reads;
+    }
+
+    pub(crate) fn all_read(&self) -> bool {
+        let state = self.lock();
+        state.reads_left == 0 && state.in_flight == 0
+    }
+}
+
+impl State {
+    pub(crate) fn push_recv(&mut self, queue: usize, wr: &RecvWr<'_>) {
+        self.queues[queue].receives.push_back((wr.wr_id, wr.sges[0].addr));
+    }
+
+    /// Does what a device would, but for data that goes to the host: moving that is not the target's work.
+    pub(crate) fn push_send(&mut self, queue: usize, wr: &SendWr<'_>) {
+        let opcode = match wr.op {
+            Op::RdmaRead { remote_addr, .. } => {
+                for sge in wr.sges {
+                    let from = ptr::with_exposed_provenance::<u8>(remote_addr as usize);
+                    let to = ptr::with_exposed_provenance_mut::<u8>(sge.addr as usize);
+                    // SAFETY: the host's data is leaked, as long as it says, and the target lends its own.
+                    unsafe { ptr::copy_nonoverlapping(from, to, sge.length as usize) };
+                }
+                WcOpcode::RDMA_READ
+            }
+            Op::RdmaWrite { .. } => WcOpcode::RDMA_WRITE,
+            _ => {
+                self.take_response(queue, wr.sges[0].addr);
+                WcOpcode::SEND
+            }
+        };
+        if wr.flags.contains(SendFlags::SIGNALED) {
+            let qpn = queue as u32;
+            self.completions.push_back(Wc::new(wr.wr_id, qpn, WcStatus::SUCCESS, opcode, 0));
+        }
+    }
+
+    fn take_response(&mut self, queue: usize, address: u64) {
+        if queue == IO && self.in_flight > 0 {
+            self.in_flight -= 1;
+            return;
+        }
+        let from = ptr::with_exposed_provenance::<[u8; CQE_BYTES]>(address as usize);
+        // SAFETY: a response is that long, and its memory is lent until it completes.
+        let bytes = unsafe { from.read_unaligned() };
+        self.responses.extend(Cqe::read_from_bytes(&bytes).ok());
+    }
+
+    /// Completions of sends, and what the host has sent meanwhile.
+    pub(crate) fn poll(&mut self, out: &mut [Wc]) -> usize {
+        let mut count = 0;
+        while count < out.len()
+            && let Some(wc) = self.next_completion()
+        {
+            out[count] = wc;
+            count += 1;
+        }
+        count
+    }
+
+    fn next_completion(&mut self) -> Option<Wc> {
+        if let Some(wc) = self.completions.pop_front() {
+            return Some(wc);
+        }
+        for queue in [ADMIN, IO] {
+            if !self.queues[queue].receives.is_empty()
+                && let Some(sqe) = self.queues[queue].commands.pop_front()
+            {
+                return self.receive(queue, &sqe);
+            }
+        }
+        if self.reads_left == 0 || self.in_flight == DEPTH {
+            return None;
+        }
+        let cid = Cid(self.reads_left as u16 & 0x3FF);
+        let sgl = Sgl::Keyed { address: 4096, length: BLOCKS * 512, key: 1, invalidate: false };
+        let read = NvmCommand::Read(Io::new(Nsid(1), self.reads_left % 1000 * 8, BLOCKS));
+        let wc = self.receive(IO, &read.to_sqe().with_data(sgl).with_cid(cid))?;
+        self.reads_left -= 1;
+        self.in_flight += 1;
+        Some(wc)
+    }
+
+    /// A capsule arrives in the next receive.
+    fn receive(&mut self, queue: usize, sqe: &Sqe) -> Option<Wc> {
+        let (wr_id, address) = self.queues[queue].receives.pop_front()?;
+        let to = ptr::with_exposed_provenance_mut::<u8>(address as usize);
+        // SAFETY: the first element of a receive has room for an entry, and is lent until it completes.
+        unsafe { ptr::copy_nonoverlapping(sqe.as_bytes().as_ptr(), to, SQE_BYTES) };
+        Some(Wc::new(wr_id, queue as u32, WcStatus::SUCCESS, WcOpcode::RECV, SQE_BYTES as u32))
+    }
+}

@@ -1,0 +1,71 @@
+//! What the target's logic costs, without network and disk: instructions and allocations for a read.
+
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+use feedrail_tests::process::binary;
+
+use crate::figures::Figures;
+
+/// Two lengths of a run: what does not depend on it falls out.
+const READS: [u64; 2] = [2_000, 12_000];
+/// Valgrind counts `rep stosb`, with which glibc clears memory, as one instruction for each byte. Without it clearing 4 KiB
+/// costs what its stores are.
+const WITHOUT_REP: &str =
+    "glibc.cpu.x86_rep_stosb_threshold=1000000000:glibc.cpu.x86_rep_movsb_threshold=1000000000";
+
+/// Adds both, or says what is missing.
+pub(crate) fn measure(figures: &mut Figures) -> Result<()> {
+    let program = binary("logic");
+    let allocations = output(Command::new(&program).arg(READS[1].to_string()))?;
+    let allocations: f64 = allocations.0.trim().parse().context("not a number of allocations")?;
+    figures.add("cost/target_allocations_per_read", allocations / READS[1] as f64);
+    if Command::new("valgrind").arg("--version").output().is_err() {
+        eprintln!("valgrind is missing, so instructions are not counted: apt-get install valgrind");
+        return Ok(());
+    }
+    let served = instructions_per_read(&program, None)?;
+    let empty = instructions_per_read(&program, Some("empty"))?;
+    figures.add("cost/target_instructions_per_read", served - empty);
+    Ok(())
+}
+
+fn instructions_per_read(program: &Path, how: Option<&str>) -> Result<f64> {
+    let [few, many] = READS.map(|reads| {
+        let mut command = Command::new("valgrind");
+        command.env("GLIBC_TUNABLES", WITHOUT_REP);
+        command.args(["--tool=callgrind", "--callgrind-out-file=/dev/null"]).arg(program);
+        command.arg(reads.to_string()).args(how);
+        collected(&output(&mut command)?.1)
+    });
+    Ok((many? - few?) / (READS[1] - READS[0]) as f64)
+}
+
+/// Of callgrind's messages, the number of instructions.
+fn collected(messages: &str) -> Result<f64> {
+    let line = messages.lines().find_map(|line| line.split_once("Collected :"));
+    let number = line.and_then(|(_, number)| number.trim().parse().ok());
+    number.with_context(|| format!("callgrind said nothing of instructions: {messages}"))
+}
+
+/// What a program that succeeded wrote to its two outputs.
+fn output(command: &mut Command) -> Result<(String, String)> {
+    let output = command.output().with_context(|| format!("cannot run {command:?}"))?;
+    let [stdout, stderr] =
+        [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+    ensure!(output.status.success(), "{command:?} failed: {stderr}");
+    Ok((stdout, stderr))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn callgrinds_count_is_found() {
+        let messages = "==1== Events    : Ir\n==1== Collected : 27183\n==1==\n";
+        assert_eq!(collected(messages).unwrap(), 27183.0);
+        assert!(collected("==1== killed").is_err());
+    }
+}
