@@ -113,3 +113,31 @@ fn connections_share_the_depth() {
     let accepted = daemon.stats()["connections_accepted"].as_u64().unwrap() - before;
     assert_eq!(accepted, 8, "an admin queue and an I/O queue for each");
 }
+
+#[test]
+fn training_jobs_read_what_the_file_has() {
+    let (folder, daemon, _) = serve(&[]);
+    let file = folder.path().join("disk.img");
+    for workload in ["nanogpt-2050", "resnet50", "webdataset-seq"] {
+        let options = ["--number-ios", "40", "--iodepth", "4", "--workload", workload];
+        let file = file.to_str().unwrap();
+        let files = ["--verify", file, "--baseline", file];
+        let report = perf(&daemon, &[&options[..], &files].concat());
+        assert_eq!(report["rw"], workload);
+        assert_eq!(report["results"]["read"]["total_ios"], 40);
+        for way in ["pread", "mmap"] {
+            assert_eq!(report["baselines"][way]["read"]["total_ios"], 40, "{way}");
+        }
+    }
+}
+
+#[test]
+fn bytes_that_are_not_the_files_are_noticed() {
+    let (folder, daemon, mut content) = serve(&[]);
+    content.iter_mut().for_each(|byte| *byte ^= 1);
+    let file = folder.path().join("other.img");
+    fs::write(&file, content).unwrap();
+    let options = ["--number-ios", "1", "--verify", file.to_str().unwrap()];
+    let line = feedrail(["perf"]).args(daemon.options()).args(options).run().failure();
+    assert!(line.contains("are not what the file has there"), "{line}");
+}

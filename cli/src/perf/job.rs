@@ -1,13 +1,15 @@
 //! One job: one host, its connections, a fixed number of I/Os in flight.
 
 use core::time::Duration;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::time::Instant;
 
-use anyhow::Result;
+use anyhow::{Context, Result, ensure};
 use nvme_proto::Nsid;
 
 use super::measure::{Measure, Wire};
-use super::workload::{Direction, Workload};
+use super::workload::{Direction, Io};
 use crate::clock::now;
 use crate::interrupt::Interrupt;
 use crate::lanes::{Done, Lanes};
@@ -17,7 +19,8 @@ use crate::session::Session;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
     pub(crate) depth: usize,
-    pub(crate) block_bytes: usize,
+    /// The longest I/O.
+    pub(crate) longest_bytes: usize,
     /// After this time no more I/Os are begun.
     pub(crate) runtime: Option<Duration>,
     /// After this many I/Os no more are begun.
@@ -29,26 +32,33 @@ pub(crate) struct Job {
     session: Session,
     lanes: Lanes<Begun>,
     workload: Workload,
+    /// What the namespace should hold, and room for an I/O of it.
+    expected: Option<(File, Vec<u8>)>,
     limits: Limits,
     left: u64,
 }
 
+/// An endless sequence of I/Os.
+pub(crate) type Workload = Box<dyn Iterator<Item = Io> + Send>;
+
 /// What an I/O in flight is, and when it began.
-type Begun = (Direction, Instant);
+type Begun = (Io, Instant);
 
 impl Job {
-    /// Prepares; `workload` is given the size of the namespace.
+    /// Prepares; `workload` is given the size of the namespace. What is read is compared with `expected`.
     pub(crate) fn new(
         session: Session,
         nsid: Nsid,
         limits: Limits,
+        expected: Option<File>,
         workload: impl FnOnce(u64) -> Result<Workload>,
     ) -> Result<Self> {
         let namespaces = session.namespaces(nsid)?;
         let workload = workload(namespaces[0].info().size_bytes)?;
-        let lanes = Lanes::new(session.host(), namespaces, limits.depth, limits.block_bytes)?;
+        let lanes = Lanes::new(session.host(), namespaces, limits.depth, limits.longest_bytes)?;
         let left = limits.ios.unwrap_or(u64::MAX);
-        Ok(Self { session, lanes, workload, limits, left })
+        let expected = expected.map(|file| (file, vec![0; limits.longest_bytes]));
+        Ok(Self { session, lanes, workload, expected, limits, left })
     }
 
     pub(crate) fn provider(&self) -> String {
@@ -83,8 +93,8 @@ impl Job {
             && let Some(lane) = self.lanes.claim()
         {
             self.left -= 1;
-            let io = self.workload.next();
-            let (begun, bytes) = ((io.direction, now()), self.limits.block_bytes);
+            let Some(io) = self.workload.next() else { return self.lanes.put_back(lane) };
+            let (begun, bytes) = ((io, now()), io.length_bytes as usize);
             match io.direction {
                 Direction::Read => self.lanes.read(lane, io.offset_bytes, bytes, begun),
                 Direction::Write => self.lanes.write(lane, io.offset_bytes, bytes, begun),
@@ -94,8 +104,22 @@ impl Job {
 
     fn finish(&mut self, done: Done<Begun>, measure: &mut Measure) -> Result<()> {
         done.result.clone()?;
-        let (direction, began) = done.tag;
-        measure.record(direction, done.bytes.len() as u64, began.elapsed());
+        let (io, began) = done.tag;
+        measure.record(io.direction, done.bytes.len() as u64, began.elapsed());
+        if let Some((file, room)) = &mut self.expected
+            && io.direction == Direction::Read
+        {
+            let expected = &mut room[..done.bytes.len()];
+            file.read_exact_at(expected, io.offset_bytes)
+                .context("cannot read the file to verify with")?;
+            let same = done.bytes[..] == *expected;
+            ensure!(
+                same,
+                "{} bytes at {} are not what the file has there",
+                io.length_bytes,
+                io.offset_bytes
+            );
+        }
         self.lanes.release(done);
         Ok(())
     }

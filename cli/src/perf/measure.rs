@@ -89,7 +89,7 @@ impl Side {
         self.latency.add(&other.latency);
     }
 
-    fn to_json(&self, elapsed: Duration) -> Value {
+    pub(crate) fn to_json(&self, elapsed: Duration) -> Value {
         json!({
             "total_ios": self.count(),
             "io_bytes": self.bytes,
@@ -99,7 +99,7 @@ impl Side {
         })
     }
 
-    fn to_text(&self, name: &str, elapsed: Duration) -> String {
+    pub(crate) fn to_text(&self, name: &str, elapsed: Duration) -> String {
         format!(
             "  {name:<5}: {:.0} IOPS, {:.1} MB/s (1 MB = 10^6 bytes), {} I/Os\n  \
              latency (us): {}\n",

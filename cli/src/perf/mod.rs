@@ -1,18 +1,24 @@
 //! `feedrail perf`: how fast a namespace is, in fio's words.
 
 mod job;
+mod local;
 mod measure;
+mod training;
 mod workload;
 
 use core::time::Duration;
+use std::fs::File;
+use std::path::PathBuf;
 use std::thread;
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 use serde_json::{Value, json};
 
-use self::job::{Job, Limits};
+use self::job::{Job, Limits, Workload};
+use self::local::{Baseline, Until, Way};
 use self::measure::Measure;
+use self::training::Training;
 use self::workload::Pattern;
 use crate::args::{Format, Namespace, Output};
 use crate::clock::{cpu_time, now};
@@ -25,6 +31,7 @@ use crate::size::{ByteSize, human};
 const EXAMPLES: &str = "\
 Examples:
   feedrail perf -a 192.0.2.10 -n NQN --rw randread --bs 4k --iodepth 32
+  feedrail perf -a 192.0.2.10 -n NQN --workload nanogpt-2050 --iodepth 64 --baseline train.bin
   feedrail perf -a 192.0.2.10 -n NQN --rw read --bs 128k --iodepth 8 --numjobs 2 -o json";
 
 /// Measures a namespace: IOPS, throughput and a histogram of latencies
@@ -46,6 +53,15 @@ pub(crate) struct Perf {
     /// Bytes of one I/O
     #[arg(long, value_name = "BYTES", default_value = "4K")]
     bs: ByteSize,
+    /// Read what a training job reads, instead of a pattern of blocks
+    #[arg(long, value_enum, value_name = "NAME", conflicts_with_all = ["rw", "rwmixread", "bs"])]
+    workload: Option<Training>,
+    /// Compare all that is read with this file; it costs time
+    #[arg(long, value_name = "FILE")]
+    verify: Option<PathBuf>,
+    /// Then read this local file likewise, by as many threads as I/Os were in flight, with pread and with mmap
+    #[arg(long, value_name = "FILE")]
+    baseline: Option<PathBuf>,
     /// I/Os in flight, per job
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=4096))]
     iodepth: u32,
@@ -80,6 +96,7 @@ struct Report {
     elapsed: Duration,
     /// CPU time of the process while the jobs ran.
     cpu: Duration,
+    baselines: Vec<Baseline>,
 }
 
 impl Perf {
@@ -95,7 +112,8 @@ impl Perf {
         let (start, cpu_before) = (now(), cpu_time());
         let measure = run_all(jobs, &interrupt)?;
         let (elapsed, cpu) = (start.elapsed(), cpu_time() - cpu_before);
-        self.print(&Report { seed, provider, measure, elapsed, cpu })?;
+        let baselines = self.measure_baselines(seed)?;
+        self.print(&Report { seed, provider, measure, elapsed, cpu, baselines })?;
         // What was measured until then is worth showing.
         Ok(interrupt.check()?)
     }
@@ -108,7 +126,29 @@ impl Perf {
                 self.rw.name()
             );
         }
+        ensure!(
+            self.baseline.is_none() || self.workload.is_some() || !self.rw.writes(),
+            "--baseline is for what only reads"
+        );
         Ok(())
+    }
+
+    fn measure_baselines(&self, seed: u64) -> Result<Vec<Baseline>> {
+        let Some(path) = &self.baseline else { return Ok(Vec::new()) };
+        let size = path.metadata().with_context(|| path.display().to_string())?.len();
+        let size = self.size.map_or(size, |limit| limit.0.min(size));
+        let threads = u64::from(self.iodepth) * u64::from(self.numjobs);
+        let until = Until {
+            runtime: self.runtime(),
+            ios: self.number_ios.map(|ios| ios.div_ceil(self.iodepth.into())),
+            longest_bytes: usize::try_from(self.longest_bytes())?,
+        };
+        let measure = |way: Way| {
+            let workloads = (0..threads).map(|thread| self.workload(size, thread, threads, seed));
+            let workloads = workloads.collect::<Option<_>>().context("the file is too short")?;
+            way.measure(path, workloads, until)
+        };
+        Way::ALL.into_iter().map(measure).collect()
     }
 
     fn open_job(&self, number: u16, seed: u64) -> Result<Job> {
@@ -116,19 +156,43 @@ impl Perf {
         session.connect_more(self.connections.into())?;
         let workload = |namespace_bytes: u64| {
             let size = self.size.map_or(namespace_bytes, |size| size.0.min(namespace_bytes));
-            let (job, jobs) = (u64::from(number), u64::from(self.numjobs));
-            workload::Workload::new(self.rw, self.rwmixread, self.bs.0, size, job, jobs, seed)
-                .with_context(|| {
-                    format!("a block of {} does not fit into {}", human(self.bs.0), human(size))
-                })
+            self.workload(size, number.into(), self.numjobs.into(), seed).with_context(|| {
+                format!(
+                    "a block of {} does not fit into {}",
+                    human(self.longest_bytes()),
+                    human(size)
+                )
+            })
         };
+        let expected = self.verify.as_ref().map(|path| {
+            File::open(path).with_context(|| format!("cannot open {}", path.display()))
+        });
         let limits = Limits {
             depth: self.iodepth as usize,
-            block_bytes: usize::try_from(self.bs.0).context("--bs is too large")?,
+            longest_bytes: usize::try_from(self.longest_bytes()).context("--bs is too large")?,
             runtime: self.runtime(),
             ios: self.number_ios,
         };
-        Job::new(session, self.namespace.namespace_id, limits, workload)
+        Job::new(session, self.namespace.namespace_id, limits, expected.transpose()?, workload)
+    }
+
+    /// That of one of several jobs.
+    fn workload(&self, size: u64, job: u64, jobs: u64, seed: u64) -> Option<Workload> {
+        if let Some(training) = self.workload {
+            return Some(Box::new(training.ranges(size, job, seed)?));
+        }
+        let Self { rw, rwmixread, bs, .. } = self;
+        let blocks = workload::Workload::new(*rw, *rwmixread, bs.0, size, job, jobs, seed)?;
+        Some(Box::new(blocks))
+    }
+
+    fn longest_bytes(&self) -> u64 {
+        self.workload.map_or(self.bs.0, Training::longest_bytes)
+    }
+
+    /// The pattern's name, or the training job's.
+    fn name(&self) -> String {
+        self.workload.map_or_else(|| self.rw.name().to_owned(), Training::name)
     }
 
     fn runtime(&self) -> Option<Duration> {
@@ -144,9 +208,10 @@ impl Perf {
     }
 
     fn to_json(&self, report: &Report) -> Value {
+        let baselines = report.baselines.iter().map(|one| (one.name().to_owned(), one.to_json()));
         json!({
-            "rw": self.rw.name(),
-            "bs": self.bs.0,
+            "rw": self.name(),
+            "bs": self.longest_bytes(),
             "iodepth": self.iodepth,
             "numjobs": self.numjobs,
             "connections": self.connections,
@@ -154,21 +219,23 @@ impl Perf {
             "provider": report.provider,
             "cpu_seconds": report.cpu.as_secs_f64(),
             "results": report.measure.to_json(report.elapsed),
+            "baselines": baselines.collect::<serde_json::Map<_, _>>(),
         })
     }
 
     fn to_text(&self, report: &Report) -> String {
         let text = format!(
             "{}: bs={}, iodepth={}, numjobs={}, runtime={:.2} s, randseed={}\n  provider: {}\n",
-            self.rw.name(),
-            self.bs.0,
+            self.name(),
+            self.longest_bytes(),
             self.iodepth,
             self.numjobs,
             report.elapsed.as_secs_f64(),
             report.seed,
             report.provider,
         );
-        text + &report.measure.to_text(report.elapsed)
+        let baselines: String = report.baselines.iter().map(Baseline::to_text).collect();
+        text + &report.measure.to_text(report.elapsed) + &baselines
     }
 }
 

@@ -59,6 +59,7 @@ pub(crate) enum Direction {
 pub(crate) struct Io {
     pub(crate) direction: Direction,
     pub(crate) offset_bytes: u64,
+    pub(crate) length_bytes: u64,
 }
 
 /// The endless sequence of I/Os of one job.
@@ -90,10 +91,6 @@ impl Workload {
         Some(Self { pattern, read_percent, block_bytes, blocks, next_block, random })
     }
 
-    pub(crate) fn next(&mut self) -> Io {
-        Io { direction: self.direction(), offset_bytes: self.block() * self.block_bytes }
-    }
-
     fn direction(&mut self) -> Direction {
         let reads = if self.pattern.reads() && self.pattern.writes() {
             self.random.below(100) < u64::from(self.read_percent)
@@ -113,6 +110,15 @@ impl Workload {
     }
 }
 
+impl Iterator for Workload {
+    type Item = Io;
+
+    fn next(&mut self) -> Option<Io> {
+        let (direction, length_bytes) = (self.direction(), self.block_bytes);
+        Some(Io { direction, offset_bytes: self.block() * self.block_bytes, length_bytes })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -124,7 +130,8 @@ mod tests {
     #[test]
     fn sequential_wraps_and_never_leaves_the_size() {
         let mut second_of_two = workload(Pattern::Read, 1);
-        let offsets: Vec<u64> = (0..11).map(|_| second_of_two.next().offset_bytes / 4096).collect();
+        let offsets: Vec<u64> =
+            second_of_two.by_ref().take(11).map(|io| io.offset_bytes / 4096).collect();
         assert_eq!(offsets, [5, 6, 7, 8, 9, 0, 1, 2, 3, 4, 5]);
     }
 
@@ -133,7 +140,7 @@ mod tests {
         let mut random = workload(Pattern::Randread, 0);
         let mut seen = [0; 10];
         for _ in 0..1000 {
-            let io = random.next();
+            let io = random.next().unwrap();
             assert_eq!((io.direction, io.offset_bytes % 4096), (Direction::Read, 0));
             seen[(io.offset_bytes / 4096) as usize] += 1;
         }
@@ -143,15 +150,15 @@ mod tests {
     #[test]
     fn a_mix_keeps_its_ratio() {
         let mut mixed = workload(Pattern::Randrw, 0);
-        let reads = (0..10_000).filter(|_| mixed.next().direction == Direction::Read).count();
+        let reads =
+            mixed.by_ref().take(10_000).filter(|io| io.direction == Direction::Read).count();
         assert!((6800..7200).contains(&reads), "{reads}");
     }
 
     #[test]
     fn jobs_of_one_seed_differ() {
         let offsets = |job| {
-            let mut workload = workload(Pattern::Randread, job);
-            (0..32).map(|_| workload.next().offset_bytes).collect::<Vec<_>>()
+            workload(Pattern::Randread, job).take(32).map(|io| io.offset_bytes).collect::<Vec<_>>()
         };
         assert_eq!(offsets(0), offsets(0));
         assert_ne!(offsets(0), offsets(1));

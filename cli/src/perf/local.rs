@@ -1,0 +1,166 @@
+//! The same reads of a local file, as loaders without us do them: by threads, through the page cache.
+#![expect(unsafe_code, reason = "maps a file")]
+
+use core::ptr;
+use core::time::Duration;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::thread;
+
+use anyhow::{Context, Result};
+use rustix::fs::{Advice, fadvise};
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use serde_json::{Value, json};
+
+use super::job::Workload;
+use super::measure::Measure;
+use super::workload::Direction;
+use crate::clock::now;
+
+/// How a thread gets at bytes of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// `pread` into its buffer.
+    Pread,
+    /// A copy into its buffer from the file, mapped.
+    Mmap,
+}
+
+/// What came of one way.
+pub(crate) struct Baseline {
+    way: Way,
+    measure: Measure,
+    elapsed: Duration,
+}
+
+/// When a thread ends.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Until {
+    pub(crate) runtime: Option<Duration>,
+    pub(crate) ios: Option<u64>,
+    /// The longest read.
+    pub(crate) longest_bytes: usize,
+}
+
+impl Way {
+    pub(crate) const ALL: [Self; 2] = [Self::Pread, Self::Mmap];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Pread => "pread",
+            Self::Mmap => "mmap",
+        }
+    }
+
+    /// Runs one thread for each workload, none of which writes. The page cache is emptied before.
+    pub(crate) fn measure(
+        self,
+        path: &Path,
+        workloads: Vec<Workload>,
+        until: Until,
+    ) -> Result<Baseline> {
+        let file = File::open(path).with_context(|| format!("cannot open {}", path.display()))?;
+        // What the system keeps nevertheless is cached for both ways.
+        let _ = fadvise(&file, 0, None, Advice::DontNeed);
+        let source = Source::new(self, file)?;
+        let start = now();
+        let measure = thread::scope(|scope| {
+            let running: Vec<_> = workloads
+                .into_iter()
+                .map(|workload| scope.spawn(|| read_all(&source, workload, until)))
+                .collect();
+            let mut total = Measure::default();
+            for thread in running {
+                total.add(&thread.join().expect("a reading thread does not panic")?);
+            }
+            anyhow::Ok(total)
+        })?;
+        Ok(Baseline { way: self, measure, elapsed: start.elapsed() })
+    }
+}
+
+impl Baseline {
+    pub(crate) fn name(&self) -> &'static str {
+        self.way.name()
+    }
+
+    pub(crate) fn to_json(&self) -> Value {
+        json!({ "read": self.measure.read.to_json(self.elapsed) })
+    }
+
+    pub(crate) fn to_text(&self) -> String {
+        format!(
+            "{} of the local file:\n{}",
+            self.name(),
+            self.measure.read.to_text("read", self.elapsed)
+        )
+    }
+}
+
+fn read_all(source: &Source, workload: Workload, until: Until) -> Result<Measure> {
+    let mut buffer = vec![0; until.longest_bytes];
+    let mut measure = Measure::default();
+    let start = now();
+    let ios = usize::try_from(until.ios.unwrap_or(u64::MAX)).unwrap_or(usize::MAX);
+    for io in workload.take(ios) {
+        if until.runtime.is_some_and(|runtime| start.elapsed() >= runtime) {
+            break;
+        }
+        let began = now();
+        source.read(&mut buffer[..io.length_bytes as usize], io.offset_bytes)?;
+        measure.record(Direction::Read, io.length_bytes, began.elapsed());
+    }
+    Ok(measure)
+}
+
+/// An open file, or one that is mapped whole.
+enum Source {
+    Plain(File),
+    Mapped { file: File, base: *const u8, length: usize },
+}
+
+// SAFETY: the mapping is only read, and stays until this is dropped.
+unsafe impl Send for Source {}
+// SAFETY: likewise.
+unsafe impl Sync for Source {}
+
+impl Source {
+    fn new(way: Way, file: File) -> Result<Self> {
+        if way == Way::Pread {
+            return Ok(Self::Plain(file));
+        }
+        let length = usize::try_from(file.metadata()?.len())?;
+        // SAFETY: a new mapping, of which nobody else knows.
+        let base =
+            unsafe { mmap(ptr::null_mut(), length, ProtFlags::READ, MapFlags::SHARED, &file, 0) };
+        let base = base.context("cannot map the file")?.cast::<u8>().cast_const();
+        Ok(Self::Mapped { file, base, length })
+    }
+
+    fn read(&self, into: &mut [u8], offset: u64) -> Result<()> {
+        match self {
+            Self::Plain(file) => file.read_exact_at(into, offset).context("cannot read the file"),
+            Self::Mapped { file, base, length } => {
+                let offset = usize::try_from(offset)?;
+                let inside = offset.checked_add(into.len()).is_some_and(|end| end <= *length);
+                anyhow::ensure!(inside, "{file:?} is too short");
+                // SAFETY: within the mapping, and the buffer is not in it. Another process may change the bytes meanwhile,
+                // which are looked at by nobody; if it shortens the file, this process ends by SIGBUS.
+                unsafe {
+                    ptr::copy_nonoverlapping(base.add(offset), into.as_mut_ptr(), into.len())
+                };
+                Ok(())
+            }
+        }
+    }
+}
+
+impl Drop for Source {
+    fn drop(&mut self) {
+        if let Self::Mapped { base, length, .. } = self {
+            // SAFETY: our mapping, which nobody reads any more.
+            let _ = unsafe { munmap(base.cast_mut().cast(), *length) };
+        }
+    }
+}

@@ -1,0 +1,228 @@
+//! What training jobs read: sizes, alignment and order of well-known benchmarks, not their computing.
+//!
+//! Sizes are those that MLPerf Storage's configurations for DLIO and nanoGPT's loader have; nothing here is comparable with
+//! results of those.
+
+use clap::ValueEnum;
+
+use super::workload::{Direction, Io};
+use crate::random::Random;
+
+/// A training job's way of reading, named after it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Training {
+    /// Windows of 1,025 tokens of two bytes, anywhere
+    #[value(name = "nanogpt-2050")]
+    Nanogpt,
+    /// Samples of 114,660 bytes behind each other, in random order
+    Resnet50,
+    /// JPEG files of 322,957 bytes, in random order
+    Retinanet,
+    /// Samples of about 2.8 MB, in random order
+    Cosmoflow,
+    /// Samples of about 9.2 MB that differ much (a sixteenth of the original's), in random order
+    Unet3d,
+    /// 40 of the 200 columns of a row group, one row group after the other in random order
+    Dlrm,
+    /// Shards of 256 MB in random order, each from its beginning to its end in pieces of 4 MiB
+    WebdatasetSeq,
+}
+
+/// Tokens have two bytes, and a window is one longer than the context.
+const WINDOW_BYTES: u64 = 2 * 1025;
+const TOKEN_BYTES: u64 = 2;
+/// Rows of a row group, bytes of a row, and the widths of five columns that are read of it; 8 times those are.
+const ROWS: u64 = 6144;
+const ROW_BYTES: u64 = 761;
+const WIDTHS: [u64; 5] = [1, 2, 4, 8, 5];
+const COLUMNS: u64 = 40;
+const SHARD_BYTES: u64 = 256_000_000;
+const PIECE_BYTES: u64 = 4 << 20;
+
+impl Training {
+    /// As it is written on a command line.
+    pub(crate) fn name(self) -> String {
+        self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
+    }
+
+    fn shape(self) -> Shape {
+        match self {
+            Self::Nanogpt => Shape::Windows,
+            Self::Resnet50 => Shape::Samples { mean: 114_660, deviation: 0 },
+            Self::Retinanet => Shape::Samples { mean: 322_957, deviation: 0 },
+            Self::Cosmoflow => Shape::Samples { mean: 2_828_486, deviation: 71_311 },
+            Self::Unet3d => Shape::Samples { mean: 9_162_539, deviation: 4_271_363 },
+            Self::Dlrm => Shape::Columns,
+            Self::WebdatasetSeq => Shape::Shards,
+        }
+    }
+
+    /// The longest range that it reads.
+    pub(crate) fn longest_bytes(self) -> u64 {
+        match self.shape() {
+            Shape::Windows => WINDOW_BYTES,
+            Shape::Samples { mean, deviation } => mean + deviation.min(mean),
+            Shape::Columns => ROWS * 8,
+            Shape::Shards => PIECE_BYTES,
+        }
+    }
+
+    /// The endless sequence of ranges of one job within so many bytes; `None` if not one fits.
+    pub(crate) fn ranges(self, size_bytes: u64, job: u64, seed: u64) -> Option<Ranges> {
+        let shape = self.shape();
+        let units = match shape {
+            Shape::Windows => size_bytes.checked_sub(WINDOW_BYTES)? / TOKEN_BYTES + 1,
+            Shape::Samples { .. } => size_bytes / self.longest_bytes(),
+            Shape::Columns => size_bytes / (ROWS * ROW_BYTES),
+            // A namespace smaller than a shard is one shard.
+            Shape::Shards => (size_bytes / SHARD_BYTES).max(u64::from(size_bytes >= PIECE_BYTES)),
+        };
+        let random = Random::new(seed.wrapping_add(job.wrapping_mul(0x5851_F42D_4C95_7F2D)));
+        (units > 0).then_some(Ranges { shape, size_bytes, units, unit: 0, part: 0, random })
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Shape {
+    Windows,
+    /// One range each, as long as the product of two normal deviates: DLIO draws two dimensions.
+    Samples {
+        mean: u64,
+        deviation: u64,
+    },
+    Columns,
+    Shards,
+}
+
+/// The endless sequence of ranges of one job.
+#[derive(Debug)]
+pub(crate) struct Ranges {
+    shape: Shape,
+    size_bytes: u64,
+    /// Windows, samples, row groups or shards to choose from.
+    units: u64,
+    /// The one that is being read, and its next part.
+    unit: u64,
+    part: u64,
+    random: Random,
+}
+
+impl Iterator for Ranges {
+    type Item = Io;
+
+    fn next(&mut self) -> Option<Io> {
+        let (offset_bytes, length_bytes) = match self.shape {
+            Shape::Windows => (self.random.below(self.units) * TOKEN_BYTES, WINDOW_BYTES),
+            Shape::Samples { mean, deviation } => {
+                let longest = mean + deviation.min(mean);
+                let length = product_of_deviates(&mut self.random, mean, deviation);
+                (self.random.below(self.units) * longest, length.clamp(1, longest))
+            }
+            Shape::Columns => self.column(),
+            Shape::Shards => self.piece(),
+        };
+        Some(Io { direction: Direction::Read, offset_bytes, length_bytes })
+    }
+}
+
+impl Ranges {
+    /// The next column chunk of a row group: every fifth is read.
+    fn column(&mut self) -> (u64, u64) {
+        let row_group_bytes = ROWS * ROW_BYTES;
+        let column = self.next_part(COLUMNS);
+        let width = WIDTHS[column as usize % WIDTHS.len()];
+        let offset = self.unit * row_group_bytes + column * (row_group_bytes / COLUMNS);
+        (offset, width * ROWS)
+    }
+
+    fn piece(&mut self) -> (u64, u64) {
+        let shard_bytes = SHARD_BYTES.min(self.size_bytes);
+        let piece = self.next_part(shard_bytes.div_ceil(PIECE_BYTES));
+        let start = piece * PIECE_BYTES;
+        (self.unit * shard_bytes + start, PIECE_BYTES.min(shard_bytes - start))
+    }
+
+    /// Goes on with the unit, or with the first part of another one, at random.
+    fn next_part(&mut self, parts: u64) -> u64 {
+        let part = self.part;
+        if part == 0 {
+            self.unit = self.random.below(self.units);
+        }
+        self.part = (part + 1) % parts;
+        part
+    }
+}
+
+fn product_of_deviates(random: &mut Random, mean: u64, deviation: u64) -> u64 {
+    let side = (mean as f64).sqrt();
+    let spread = deviation as f64 / 2.0 / side;
+    let mut dimension = || side + spread * normal(random);
+    (dimension() * dimension()).max(0.0) as u64
+}
+
+/// A standard normal deviate, nearly: the sum of twelve uniform ones (Irwin and Hall).
+fn normal(random: &mut Random) -> f64 {
+    const STEPS: u64 = 1 << 32;
+    let sum: f64 = (0..12).map(|_| random.below(STEPS) as f64 / STEPS as f64).sum();
+    sum - 6.0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SIZE: u64 = 1 << 30;
+
+    fn ranges(training: Training) -> impl Iterator<Item = Io> {
+        training.ranges(SIZE, 0, 1).unwrap().take(10_000)
+    }
+
+    #[test]
+    fn no_range_leaves_the_size_or_is_longer_than_it_says() {
+        for training in Training::value_variants() {
+            for io in ranges(*training) {
+                assert!(
+                    io.length_bytes > 0 && io.length_bytes <= training.longest_bytes(),
+                    "{io:?}"
+                );
+                assert!(io.offset_bytes + io.length_bytes <= SIZE, "{training:?}: {io:?}");
+            }
+            assert!(training.ranges(1000, 0, 1).is_none(), "{training:?}");
+        }
+    }
+
+    #[test]
+    fn windows_begin_at_tokens_and_mostly_not_at_blocks() {
+        assert!(ranges(Training::Nanogpt).all(|io| io.offset_bytes % 2 == 0));
+        let aligned = ranges(Training::Nanogpt).filter(|io| io.offset_bytes % 512 == 0).count();
+        assert!(aligned < 200, "{aligned}");
+    }
+
+    #[test]
+    fn samples_have_the_mean_and_the_spread_of_dlios_law() {
+        let lengths: Vec<f64> = ranges(Training::Unet3d).map(|io| io.length_bytes as f64).collect();
+        let mean = lengths.iter().sum::<f64>() / lengths.len() as f64;
+        assert!((8_900_000.0..9_400_000.0).contains(&mean), "{mean}");
+        let variance = lengths.iter().map(|length| (length - mean).powi(2)).sum::<f64>();
+        let deviation = (variance / lengths.len() as f64).sqrt();
+        // The product of two deviates spreads by about the root of a half of what each dimension was given.
+        assert!((2_700_000.0..3_200_000.0).contains(&deviation), "{deviation}");
+    }
+
+    #[test]
+    fn a_row_group_gives_160_bytes_of_each_row_before_the_next_one() {
+        let first: Vec<Io> = ranges(Training::Dlrm).take(40).collect();
+        assert_eq!(first.iter().map(|io| io.length_bytes).sum::<u64>(), 160 * ROWS);
+        let group = |io: &Io| io.offset_bytes / (ROWS * ROW_BYTES);
+        assert!(first.iter().all(|io| group(io) == group(&first[0])));
+    }
+
+    #[test]
+    fn a_shard_is_read_from_its_beginning_to_its_end() {
+        let pieces: Vec<Io> = ranges(Training::WebdatasetSeq).take(62).collect();
+        assert_eq!(pieces.iter().map(|io| io.length_bytes).sum::<u64>(), SHARD_BYTES);
+        let follows =
+            |pair: &[Io]| pair[0].offset_bytes + pair[0].length_bytes == pair[1].offset_bytes;
+        assert!(pieces.windows(2).all(follows));
+    }
+}
