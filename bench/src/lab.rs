@@ -48,9 +48,9 @@ mod tests {
 
     #[test]
     fn a_line_of_the_lab() {
-        let line = "randread 128k depth 8: 0.98 (0.95 to 1.02; in the middle pair 9800 and 10000 I/Os per second)";
+        let line = "read 128k depth 8: 0.98 (0.95 to 1.02; in the middle pair 9800 and 10000 I/Os per second)";
         let (workload, ratios) = parse(line).unwrap();
-        assert_eq!((workload.as_str(), ratios), ("randread-128k-8", [0.95, 0.98, 1.02]));
+        assert_eq!((workload.as_str(), ratios), ("read-128k-8", [0.95, 0.98, 1.02]));
         assert!(parse("randread 128k depth 8: none").is_none());
     }
 }

@@ -17,7 +17,7 @@ const WITHOUT_REP: &str =
 
 /// Adds both, or says what is missing.
 pub(crate) fn measure(figures: &mut Figures) -> Result<()> {
-    let program = binary("logic");
+    let program = binary("feedrail-bench-logic");
     let allocations = output(Command::new(&program).arg(READS[1].to_string()))?;
     let allocations: f64 = allocations.0.trim().parse().context("not a number of allocations")?;
     figures.add("cost/target_allocations_per_read", allocations / READS[1] as f64);

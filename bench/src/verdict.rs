@@ -29,8 +29,7 @@ pub(crate) const GOODPUT: &str = "ceilings/udp-trains-4096/bytes_per_second";
 pub(crate) const PING_PONG: &str = "ceilings/udp-ping-pong/p50_us";
 
 /// The four workloads of the kernel lab.
-const LAB_WORKLOADS: [&str; 4] =
-    ["randread-4k-1", "randread-4k-32", "randread-128k-8", "write-128k-8"];
+const LAB_WORKLOADS: [&str; 4] = ["randread-4k-1", "randread-4k-32", "read-128k-8", "write-128k-8"];
 
 impl Line {
     fn new(what: impl Into<String>, bound: Bound, values: &[f64]) -> Self {

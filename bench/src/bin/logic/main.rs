@@ -1,6 +1,6 @@
 //! The target's logic alone: reads of 4 KiB from a null namespace, over a provider that moves nothing.
 //!
-//! `logic READS` serves that many reads with the target, `logic READS empty` has a loop make the provider's calls of as many
+//! `feedrail-bench-logic READS` serves that many reads with the target, `feedrail-bench-logic READS empty` has a loop make the provider's calls of as many
 //! reads and do nothing else. What one costs beyond the other, counted by callgrind, is the target's. The first prints
 //! how many allocations it made for reads, after a warm-up.
 
