@@ -42,6 +42,8 @@ struct Progress {
 struct Sum {
     seeds: u64,
     totals: Totals,
+    /// The fewest commands of a world.
+    commands: Option<u64>,
 }
 
 fn main() -> ExitCode {
@@ -72,6 +74,8 @@ fn work(progress: &Progress, end: u64, trace: bool) {
                 let mut sum = progress.sum.lock().expect("no panic under it");
                 sum.seeds += 1;
                 sum.totals.add_all(&outcome.totals);
+                let commands = outcome.totals.get("work: commands");
+                sum.commands = Some(sum.commands.map_or(commands, |fewest| fewest.min(commands)));
             }
             Err(_) => {
                 // The panic has said what is wrong.
@@ -84,7 +88,9 @@ fn work(progress: &Progress, end: u64, trace: bool) {
 
 fn report(progress: &Progress) -> ExitCode {
     let sum = progress.sum.lock().expect("no panic under it");
-    println!("{} worlds ended well\n{}", sum.seeds, sum.totals);
+    let commands = sum.commands.unwrap_or(0);
+    println!("{} worlds ended well, each of {commands} commands or more", sum.seeds);
+    println!("{}", sum.totals);
     match *progress.failed.lock().expect("no panic under it") {
         None => ExitCode::SUCCESS,
         Some(seed) => {
