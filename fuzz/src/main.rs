@@ -99,7 +99,7 @@ fn run(campaign: &Campaign, executions: u64, jobs: u16) -> Result<(), Finding> {
 /// How long one execution may take: thousands of times what it does.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Names the execution that hangs, and ends the process: a thread cannot be stopped.
+/// Says now and then how far it is. Names the execution that hangs, and ends the process: a thread cannot be stopped.
 fn watch(campaign: &Campaign, executions: u64, progress: &[AtomicU64], over: &AtomicBool) {
     let read = || progress.iter().map(|done| done.load(Ordering::Relaxed)).collect::<Vec<_>>();
     let jobs = progress.len() as u64;
@@ -114,6 +114,10 @@ fn watch(campaign: &Campaign, executions: u64, progress: &[AtomicU64], over: &At
                 eprintln!("{}: execution {execution} of seed {seed} hangs", target.name);
                 process::exit(1);
             }
+        }
+        if !over.load(Ordering::Relaxed) {
+            let done: u64 = now.iter().sum();
+            eprintln!("{}: {done} of {executions} executions", campaign.target.name);
         }
         before = now;
     }
