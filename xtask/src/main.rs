@@ -41,6 +41,8 @@ enum Chore {
         #[arg(long, default_value_t = 50)]
         kills: u32,
     },
+    /// Interpret the tests of registered memory with Miri; needs a nightly compiler with `miri` and `rust-src`.
+    Miri,
     /// Model-check the synchronisation of the region table with loom.
     Loom,
 }
@@ -53,6 +55,7 @@ fn main() -> ExitCode {
         Chore::Lab(options) => lab::main(options),
         Chore::Sim(options) => sim::main(options),
         Chore::Soak { kills } => soak(*kills),
+        Chore::Miri => ci::miri(),
         Chore::Loom => ci::loom(),
     };
     match result {

@@ -7,6 +7,9 @@ use super::*;
 const QPN: u32 = 0x01_0201;
 const OTHER_QPN: u32 = 0x01_0301;
 
+/// Fewer where each step is interpreted.
+const REPETITIONS: usize = if cfg!(miri) { 20 } else { 1000 };
+
 const REMOTE: Access = Access::REMOTE_WRITE;
 
 fn everything() -> Access {
@@ -80,7 +83,7 @@ fn a_key_dies_with_its_region_and_is_not_reused_soon() {
     let mut memory = vec![0; 16];
     let addr = address(&memory);
     let mut seen = std::collections::BTreeSet::new();
-    for _ in 0..1000 {
+    for _ in 0..REPETITIONS {
         let region = register(&regions, &mut memory, everything());
         let key = key(&region);
         assert!(seen.insert(key), "a stale key came back");
@@ -172,6 +175,7 @@ fn a_window_grants_no_more_than_its_region() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "a quarter of a million entries take it long")]
 fn a_full_table_says_so_and_recovers() {
     let regions = Arc::new(Regions::new(1, 1));
     let mut memory = [0; 1];
@@ -204,7 +208,7 @@ fn dropping_waits_for_sections_of_other_threads() {
     std::thread::yield_now();
     drop(region);
     memory.fill(0);
-    for _ in 0..1000 {
+    for _ in 0..REPETITIONS {
         std::thread::yield_now();
         assert!(memory.iter().all(|&byte| byte == 0), "written after the drop returned");
     }
