@@ -29,9 +29,9 @@ pub const DEALLOCATE_RANGES: usize = 256;
 pub const NSID_LAST: u32 = 65_536;
 /// Namespaces in one process.
 pub const MAX_NAMESPACES: usize = 65_536;
-/// The part of a core's pool that one connection may hold, as a divisor: a host that takes no data leaves the
-/// rest to others. A single command always gets its buffer.
-pub const POOL_SHARE: u64 = 4;
+/// The part of a core's pool that one host may hold, as a divisor: a host that takes no data leaves the rest to
+/// others. A single command always gets its buffer.
+pub const POOL_SHARE: u64 = 2;
 /// Data of commands that are answered together before their responses are sent.
 pub const ANSWERED_AT_ONCE_BYTES: u32 = 128 << 10;
 /// Work completions that one core keeps for one device; connections beyond it are refused.
@@ -71,6 +71,8 @@ pub struct Limits {
     pub pool_bytes: u64,
     /// Connections (queues) of the process.
     pub connections: u32,
+    /// Connections of one host, by its address and, once it has said it, by its NQN. At most `connections`.
+    pub connections_per_host: u32,
     /// How long a host may take no response and give no data that it was asked for. A host that is not ready for a
     /// response may say so for ever, and the buffers of its commands would be kept from others for as long.
     pub host_timeout: Duration,
@@ -85,6 +87,7 @@ impl Default for Limits {
             max_transfer_bytes: 1 << 20,
             pool_bytes: 64 << 20,
             connections: 4096,
+            connections_per_host: 2048,
             host_timeout: Duration::from_secs(10),
         }
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use nvme_proto::{Cntlid, HostId};
+use nvme_proto::{Cntlid, HostId, HostNqn};
 
 use crate::chatter::Chatter;
 use crate::controller::{CloseReason, Controller, NewController, new_controller};
@@ -117,6 +117,12 @@ impl Registry {
     /// All live controllers.
     pub fn controllers(&self) -> Vec<Arc<Controller>> {
         self.associations().live.values().cloned().collect()
+    }
+
+    /// Connections of a host, over all its associations.
+    pub(crate) fn connections_of(&self, host: &HostNqn) -> usize {
+        let all = self.controllers();
+        all.iter().filter(|other| other.host.nqn == *host).map(|other| other.queue_count()).sum()
     }
 
     pub(crate) fn forget(&self, cntlid: Cntlid) {

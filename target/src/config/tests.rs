@@ -152,6 +152,11 @@ const WRONG: &[(&str, &str, &str)] = &[
         "max_transfer_bytes = 5000\npool_bytes",
         "must be a power of two in 4096..=16777216",
     ),
+    (
+        "pool_bytes",
+        "connections = 8\nconnections_per_host = 9\npool_bytes",
+        "connections_per_host: is 9; must be 1 to 8",
+    ),
     ("pool_bytes", "in_capsule_data_bytes = 100\npool_bytes", "must be a multiple of 16"),
     (
         "pool_bytes",

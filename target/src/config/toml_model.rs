@@ -71,6 +71,7 @@ struct LimitsTable {
     max_transfer_bytes: Option<Spanned<Bytes>>,
     pool_bytes: Option<Spanned<Bytes>>,
     connections: Option<Spanned<u32>>,
+    connections_per_host: Option<Spanned<u32>>,
     host_timeout_ms: Option<Spanned<u64>>,
 }
 
@@ -190,6 +191,12 @@ impl Reader<'_> {
         if let Some(connections) = table.connections {
             limits.connections = self.in_range(&connections, 1, 1 << 20, "connections")?;
         }
+        limits.connections_per_host = match table.connections_per_host {
+            Some(share) => {
+                self.in_range(&share, 1, limits.connections, "connections of one host")?
+            }
+            None => limits.connections.div_ceil(2),
+        };
         if let Some(timeout) = table.host_timeout_ms {
             let what = "milliseconds that a host may take no response";
             let timeout = self.in_range(&timeout, 100, 600_000, what)?;

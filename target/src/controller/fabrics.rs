@@ -132,7 +132,11 @@ fn connect(
     if host.id.is_zero() {
         return Err(invalid(ConnectParameter::HOSTID));
     }
-    let controller = if queue.qid.is_admin() {
+    let share = queue.registry.limits().connections_per_host as usize;
+    let controller = if queue.registry.connections_of(&host.nqn) >= share {
+        // No controller is available to it (NVMe-oF, Connect).
+        Err(Status::CONNECT_CONTROLLER_BUSY.into())
+    } else if queue.qid.is_admin() {
         make_association(queue, now, connect, data, host)
     } else {
         join_association(queue, connect, data, &host)

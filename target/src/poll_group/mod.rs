@@ -3,6 +3,7 @@
 //! A group never waits and reads no clock. Its driver calls [`PollGroup::turn`] with the time; when that says
 //! that there is nothing to do, the driver may sleep, on a thread with [`PollGroup::sleep`].
 
+mod buffers;
 mod core;
 
 use std::os::fd::RawFd;
@@ -12,7 +13,9 @@ use std::time::Duration;
 
 use rdma::{GroupStats, Time, WakeFor};
 
-pub use self::core::{Buffers, Core};
+pub use self::buffers::Buffers;
+pub(crate) use self::buffers::{AccountKey, Owner};
+pub use self::core::Core;
 
 use crate::doorbell::Doorbell;
 use crate::pool::Pool;

@@ -118,10 +118,14 @@ impl Pool {
         (wanted as usize).div_ceil(shares_bytes).max(1) * shares_bytes
     }
 
+    /// The bytes that a buffer of at least `length` bytes takes.
+    pub(crate) fn bytes_for(length: u32) -> u64 {
+        (UNIT_BYTES as u64) << order_for(length)
+    }
+
     /// A buffer of at least `length` bytes, if there is one now.
     pub fn allocate(&mut self, length: u32) -> Option<Buffer> {
-        let units = (length as usize).div_ceil(UNIT_BYTES).max(1).next_power_of_two();
-        let order = units.trailing_zeros() as u8;
+        let order = order_for(length);
         let unit = self.buddy.allocate(order)?;
         Some(Buffer { unit, order, length })
     }
@@ -182,6 +186,12 @@ impl Pool {
         // SAFETY: in bounds as asserted; the rest is the caller's promise.
         unsafe { Span::new(address, length) }
     }
+}
+
+/// The smallest power of two of units that holds so many bytes.
+fn order_for(length: u32) -> u8 {
+    let units = (length as usize).div_ceil(UNIT_BYTES).max(1).next_power_of_two();
+    units.trailing_zeros() as u8
 }
 
 #[cfg(test)]

@@ -127,6 +127,11 @@ pub struct RequestKey {
 impl RequestKey {
     const CONNECTION_BITS: u32 = 24;
 
+    /// Whether both are of one connection.
+    pub(crate) fn is_of_connection(self, other: Self) -> bool {
+        (self.transport, self.connection) == (other.transport, other.connection)
+    }
+
     /// As a number, for storage's tags.
     pub(crate) fn to_bits(self) -> u64 {
         debug_assert!(self.connection < 1 << Self::CONNECTION_BITS);

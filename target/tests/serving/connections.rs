@@ -9,7 +9,7 @@ use rdma::sim::SimConfig;
 
 use crate::host::Link;
 use crate::pattern;
-use crate::world::{On, World, read, two_namespaces, write};
+use crate::world::{On, World, namespaces, read, two_namespaces, write};
 
 #[test]
 fn connections_are_refused_with_the_reason() {
@@ -29,6 +29,41 @@ fn connections_are_refused_with_the_reason() {
     // Nothing is left of them.
     let admin = world.admin(host);
     world.io(admin, 1, 128);
+}
+
+#[test]
+fn one_host_does_not_take_all_connections() {
+    let mut world = World::new(&namespaces("connections = 8"));
+    let (greedy, other) = (world.add_host(), world.add_host());
+    let taken: Vec<On> = (0..4)
+        .map(|_| {
+            let (on, link) = world.link(greedy, 0, 32);
+            assert_eq!(link, Link::Up(32));
+            on
+        })
+        .collect();
+    assert_eq!(world.link(greedy, 0, 32).1, Link::Rejected(RejectStatus::NO_RESOURCES));
+    let admin = world.admin(other);
+    world.io(admin, 1, 32);
+    // Those that said nothing are sent away, and there is room again.
+    taken.into_iter().for_each(|on| world.wait_down(on));
+    world.run_for(Duration::from_secs(1));
+    world.admin(greedy);
+}
+
+#[test]
+fn a_host_of_several_addresses_has_one_share_of_the_connections() {
+    let mut world = World::new(&namespaces("connections = 8"));
+    let (one, two) = (world.add_host(), world.add_host());
+    world.names[two] = world.names[one].clone();
+    let admin = world.admin(one);
+    (1..=3).for_each(|qid| _ = world.io(admin, qid, 32));
+    let (on, link) = world.link(two, 0, 32);
+    assert_eq!(link, Link::Up(32));
+    let refused = world.nvme_connect(on, Cntlid::DYNAMIC, 32).status();
+    assert_eq!(refused, Status::CONNECT_CONTROLLER_BUSY);
+    world.names[two] = "another".to_owned();
+    world.admin(two);
 }
 
 /// Two hosts: one that goes wrong, and one that must not notice.

@@ -37,6 +37,8 @@ pub(crate) struct World {
     /// The target's, one for each address that it listens on.
     pub(crate) devices: Vec<SimDevice>,
     pub(crate) hosts: Vec<Host<Sim>>,
+    /// In the hosts' NQNs.
+    pub(crate) names: Vec<String>,
     next_cid: u16,
 }
 
@@ -120,12 +122,15 @@ impl World {
         let target = Stepped::new(assembly, engine);
         let address = registry.ports()[0].address();
         let (now, hosts) = (Time::from_nanos(1), Vec::new());
-        Self { now, network, target, address, devices, hosts, next_cid: 0 }
+        let names = Vec::new();
+        Self { now, network, target, address, devices, hosts, names, next_cid: 0 }
     }
 
     pub(crate) fn add_host(&mut self) -> usize {
-        let ip: IpAddr = format!("10.0.1.{}", self.hosts.len() + 1).parse().unwrap();
+        let number = self.hosts.len();
+        let ip: IpAddr = format!("10.0.1.{}", number + 1).parse().unwrap();
         self.hosts.push(Host::new(&self.network.device(ip, 1).unwrap()));
+        self.names.push(format!("host{number}"));
         self.hosts.len() - 1
     }
 
@@ -227,7 +232,8 @@ impl World {
     pub(crate) fn nvme_connect(&mut self, on: On, cntlid: Cntlid, entries: u16) -> Cqe {
         let mut id = [7; 16];
         id[0] = on.host as u8;
-        let hostnqn: Nqn = format!("nqn.2026-01.io.feedrail:host{}", on.host).parse().unwrap();
+        let name = &self.names[on.host];
+        let hostnqn: Nqn = format!("nqn.2026-01.io.feedrail:{name}").parse().unwrap();
         let data = ConnectData::new(HostId(id), cntlid, NQN.parse().unwrap(), HostNqn(hostnqn));
         let host = &mut self.hosts[on.host];
         host.data(0, 1024).copy_from_slice(data.as_bytes());

@@ -6,7 +6,6 @@ use nvme_proto::{Sqe, Status};
 
 use super::{Connection, Desk, Ended};
 use crate::controller::{Command, Direction, IoKind, IoWork, Work};
-use crate::limits::POOL_SHARE;
 use crate::pool::{Buffer, UNIT_BYTES};
 use crate::request::{HostData, Receive, Request, Slot, State};
 use crate::transport::rdma::sgl;
@@ -77,35 +76,11 @@ impl<P: Provider> Connection<P> {
         }
     }
 
+    /// A host that does not take its data keeps buffers busy, and gets no more than its share of them.
     fn allocate(&mut self, desk: &mut Desk<'_, P>, slot: Slot, bytes: u32) -> Result<(), Ended> {
         self.slots.get(slot).state = State::AwaitingBuffer;
-        self.to_buffer.push_back((slot, bytes));
-        self.stand_in_line(desk)?;
-        if self.to_buffer.back().is_some_and(|(last, _)| *last == slot) {
-            desk.core.buffers().count_wait();
-        }
-        Ok(())
-    }
-
-    /// Sends requests to the line for buffers, as many as the connection's share of the pool allows: a host
-    /// that does not take its data keeps buffers busy, and must not keep all of them.
-    pub(super) fn stand_in_line(&mut self, desk: &mut Desk<'_, P>) -> Result<(), Ended> {
-        let share = desk.core.buffers().pool().total_bytes() / POOL_SHARE;
-        while let Some(&(slot, bytes)) = self.to_buffer.front() {
-            let wanted = self.buffer_bytes + u64::from(bytes);
-            if self.buffer_bytes > 0 && wanted > share {
-                break;
-            }
-            self.to_buffer.pop_front();
-            self.buffer_bytes = wanted;
-            self.claim(desk, slot, bytes)?;
-        }
-        Ok(())
-    }
-
-    fn claim(&mut self, desk: &mut Desk<'_, P>, slot: Slot, bytes: u32) -> Result<(), Ended> {
         let whose = self.request_key(desk, slot);
-        match desk.core.buffers().allocate(whose, bytes) {
+        match desk.core.buffers().allocate(self.account, whose, bytes) {
             Some(buffer) => self.buffered(desk, slot, buffer),
             None => Ok(()),
         }
@@ -114,8 +89,7 @@ impl<P: Provider> Connection<P> {
     /// A request's buffer goes back.
     pub(super) fn release(&mut self, desk: &mut Desk<'_, P>, buffer: Option<Buffer>) {
         if let Some(buffer) = buffer {
-            self.buffer_bytes -= u64::from(buffer.length());
-            desk.core.buffers().release(buffer);
+            desk.core.buffers().release(self.account, buffer);
         }
     }
 

@@ -7,6 +7,8 @@ use nvme_proto::Status;
 use super::{Connection, Desk, Ended};
 use crate::backend::BackendError;
 use crate::controller::{ControlWork, Execution, IoKind, IoWork, Outcome, Work};
+use crate::poll_group::Owner;
+use crate::pool::Pool;
 use crate::request::{HostData, Slot, State};
 use crate::storage::{Operation, Span};
 
@@ -50,6 +52,7 @@ impl<P: Provider> Connection<P> {
         }
         let queue = self.queue.as_mut().expect("a connection has its queue until it is ending");
         let execution = queue.execute(now, request.cid, work, data);
+        self.recognise(desk);
         desk.look_by(desk.core.now);
         match execution {
             Execution::Complete(outcome) => self.respond(desk, slot, outcome),
@@ -58,12 +61,34 @@ impl<P: Provider> Connection<P> {
                 self.respond(desk, slot, outcome)
             }
             Execution::Parked => {
+                let request = self.slots.get(slot);
                 request.state = State::Parked;
                 let buffer = request.buffer.take();
                 self.release(desk, buffer);
-                self.stand_in_line(desk)
+                Ok(())
             }
         }
+    }
+
+    /// A host that has connected is known by its name, and so is its share of the buffers.
+    fn recognise(&mut self, desk: &mut Desk<'_, P>) {
+        if self.recognised {
+            return;
+        }
+        let Some(host) = self.queue().controller().map(|controller| controller.host.nqn) else {
+            return;
+        };
+        self.recognised = true;
+        let mut held_bytes = 0;
+        for slot in self.slots.in_use() {
+            let buffer = self.slots.get(slot).buffer.as_ref();
+            held_bytes += buffer.map_or(0, |buffer| Pool::bytes_for(buffer.length()));
+        }
+        let connection = self.request_key(desk, Slot(0));
+        let requests = self.slots.count();
+        let owner = Owner::Host(host);
+        let buffers = desk.core.buffers();
+        self.account = buffers.transfer(self.account, owner, connection, requests, held_bytes);
     }
 
     fn start(&mut self, desk: &mut Desk<'_, P>, slot: Slot, work: &IoWork) -> Result<(), Ended> {

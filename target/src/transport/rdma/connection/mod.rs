@@ -20,7 +20,7 @@ use super::area::Area;
 use super::negotiation::Negotiated;
 use super::work_id::{WorkId, WorkKind};
 use crate::controller::{Abort, Accepted, CloseReason, Event, Queue};
-use crate::poll_group::Core;
+use crate::poll_group::{AccountKey, Core, Owner};
 use crate::registry::Lingering;
 use crate::request::{Receive, Slot, Slots, State};
 use crate::transport::RequestKey;
@@ -37,10 +37,10 @@ pub(super) struct Connection<P: Provider> {
     slots: Slots,
     /// Capsules that found no free slot: receive, and bytes of the capsule.
     arrived: VecDeque<(Receive, u32)>,
-    /// Bytes of buffers that its requests have or stand in line for.
-    buffer_bytes: u64,
-    /// Requests that wait until the connection may have more buffers.
-    to_buffer: VecDeque<(Slot, u32)>,
+    /// Of the buffers that its requests have or wait for.
+    account: AccountKey,
+    /// The account is that of the host's name.
+    recognised: bool,
     /// Requests in line for an RDMA READ.
     to_fetch: VecDeque<Slot>,
     /// Requests in line for room in the send queue.
@@ -164,6 +164,7 @@ impl<P: Provider> Connection<P> {
     ) -> Self {
         let slots = area.layout().slots;
         let peer = accepted.peer;
+        let account = desk.core.buffers().join(Owner::Address(peer.ip()), slots as usize);
         let queue = Queue::new(Arc::clone(&desk.core.registry), accepted);
         let send_entries = desk.group.granted(qp).send_wr.min(negotiated.send_entries());
         Self {
@@ -175,8 +176,8 @@ impl<P: Provider> Connection<P> {
             slots: Slots::new(slots),
             arrived: VecDeque::with_capacity(area.layout().receives as usize),
             area,
-            buffer_bytes: 0,
-            to_buffer: VecDeque::with_capacity(slots as usize),
+            account,
+            recognised: false,
             to_fetch: VecDeque::with_capacity(slots as usize),
             to_respond: VecDeque::with_capacity(slots as usize),
             responding: VecDeque::with_capacity(slots as usize),
@@ -243,7 +244,6 @@ impl<P: Provider> Connection<P> {
         let waiting = self.fetches > 0
             || self.leaving
             || !self.arrived.is_empty()
-            || !self.to_buffer.is_empty()
             || !self.to_fetch.is_empty()
             || !self.to_respond.is_empty();
         waiting && !self.is_ending()
@@ -312,9 +312,7 @@ impl<P: Provider> Connection<P> {
         let request = self.slots.get(slot);
         match (request.state, request.operation) {
             (State::AwaitingBuffer, _) => {
-                self.to_buffer.retain(|(other, _)| *other != slot);
-                let bytes = desk.core.buffers().leave(whose);
-                self.buffer_bytes -= bytes;
+                desk.core.buffers().leave(self.account, whose);
             }
             (State::AwaitingFetch, _) => self.to_fetch.retain(|other| *other != slot),
             (State::Executing, Some(operation)) if request.abort.is_none() => {
@@ -372,7 +370,7 @@ impl<P: Provider> Connection<P> {
                 queue.answer_abort(abort, false);
             }
             if request.state == State::AwaitingBuffer {
-                desk.core.buffers().leave(whose);
+                desk.core.buffers().leave(self.account, whose);
             }
             if request.state != State::Responding {
                 request.abandon();
@@ -412,9 +410,11 @@ impl<P: Provider> Connection<P> {
         group.release(self.qp);
         for slot in self.slots.in_use() {
             if let Some(buffer) = self.slots.remove(slot).buffer {
-                core.buffers().release(buffer);
+                core.buffers().release(self.account, buffer);
             }
         }
-        core.unreserve(self.slots.count());
+        let requests = self.slots.count();
+        core.buffers().part(self.account, requests);
+        core.unreserve(requests);
     }
 }

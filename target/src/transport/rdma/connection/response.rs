@@ -134,7 +134,6 @@ impl<P: Provider> Connection<P> {
         if !self.to_respond.is_empty() {
             self.announce_responses(desk);
         }
-        self.stand_in_line(desk)?;
         self.fetch(desk)?;
         self.admit(desk)?;
         if self.leaving && self.owes_nothing() {
