@@ -1,7 +1,9 @@
 //! Harness of the end-to-end tests.
 //!
+//! [`hostile`] has peers that break the rules, for either side.
 //! [`process`] runs the real binaries as processes on loopback addresses of their own.
 //! [`world`] runs targets and hosts on a simulated network in one thread.
 
+pub mod hostile;
 pub mod process;
 pub mod world;

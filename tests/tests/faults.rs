@@ -35,6 +35,16 @@ fn a_bad_network_costs_time_and_no_byte() {
 }
 
 #[test]
+fn what_a_target_damages_is_sent_again() {
+    let (_folder, path, content) = shard();
+    let daemon = DaemonOptions::files([path]).env(VARIABLE, "corrupt-sent=1%,seed=3").start();
+    let read = feedrail(["read"]).args(daemon.options()).run().success();
+    assert!(read == content);
+    let network = &daemon.stats()["network"];
+    assert!(network["packets_retransmitted"].as_u64().unwrap() > 0, "{network}");
+}
+
+#[test]
 fn a_bad_disk_fails_as_its_table_says() {
     let (folder, path, content) = shard();
     let configuration = format!(

@@ -41,6 +41,8 @@ enum Chore {
         #[arg(long, default_value_t = 50)]
         kills: u32,
     },
+    /// What hosts that break the rules get, and what they cost one that does not. Takes minutes.
+    Hostile,
     /// Interpret the tests of registered memory with Miri; needs a nightly compiler with `miri` and `rust-src`.
     Miri,
     /// Model-check the synchronisation of the region table with loom.
@@ -55,6 +57,7 @@ fn main() -> ExitCode {
         Chore::Lab(options) => lab::main(options),
         Chore::Sim(options) => sim::main(options),
         Chore::Soak { kills } => soak(*kills),
+        Chore::Hostile => hostile(),
         Chore::Miri => ci::miri(),
         Chore::Loom => ci::loom(),
     };
@@ -65,6 +68,11 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+fn hostile() -> Result<()> {
+    let test = ["test", "--release", "-p", "feedrail-tests", "--test", "hostile_figures"];
+    run("cargo", &[&test[..], &["--", "--ignored", "--nocapture"]].concat(), &[])
 }
 
 fn soak(kills: u32) -> Result<()> {

@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 const LOOK_EVERY: Duration = Duration::from_millis(10);
-const LOOKS: u32 = 3000;
+const LOOKS: u32 = 12_000;
 
 /// Looks again and again until something is so.
 ///
 /// # Panics
-/// If it is not so after 30 s; `what` says what was waited for.
+/// If it is not so after two minutes; `what` says what was waited for.
 #[track_caller]
 pub fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     for _ in 0..LOOKS {

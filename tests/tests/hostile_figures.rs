@@ -1,0 +1,373 @@
+//! What a hostile host costs a bystander, beside what a decent host costs that does the same amount of I/O, and what
+//! the culprit gets. It takes minutes: `cargo xtask hostile`.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use feedrail_tests::hostile::{Association, Bystander, HostileHost, QueueKey, read, write};
+use feedrail_tests::process::{
+    Daemon, DaemonOptions, loopback_address, pause, write_configuration,
+};
+use nvme_proto::{Cid, IntoBytes, Sgl, Sqe};
+use rdma::soft::Faults;
+use serde_json::Value;
+
+const ENTRIES: u16 = 32;
+/// Hostile and decent turns alternate, so that what else the machine does hits both.
+const PAIRS: usize = 7;
+const TURN: Duration = Duration::from_millis(1500);
+/// What a bystander must keep of its throughput.
+const LEAST_RATIO: f64 = 0.9;
+/// Between two steps of the peer.
+const PACE: Duration = Duration::from_millis(10);
+
+const ENDED: &str = "the connection ends";
+
+/// One kind of hostility: a step of it, and the same amount of I/O done decently.
+struct Contest {
+    what: &'static str,
+    faults: Option<Faults>,
+    hostile: fn(&mut Peer),
+    decent: fn(&mut Peer),
+    /// The culprit is sent away in the end.
+    ends: bool,
+}
+
+/// The peer beside the bystander.
+struct Peer<'a> {
+    daemon: &'a Daemon,
+    host: HostileHost,
+    association: Association,
+    /// A queue beyond those of the association.
+    more: Option<QueueKey>,
+    /// The statuses of its commands, and what became of its connection.
+    got: BTreeSet<String>,
+}
+
+impl<'a> Peer<'a> {
+    fn new(daemon: &'a Daemon, faults: Option<Faults>) -> Self {
+        let mut host = HostileHost::new(faults);
+        let association = host.associate(daemon, ENTRIES);
+        Self { daemon, host, association, more: None, got: BTreeSet::new() }
+    }
+
+    fn io(&self) -> QueueKey {
+        self.association.io
+    }
+
+    fn post(&mut self, count: usize, length: usize, command: impl Fn(usize) -> Sqe) -> Vec<Cid> {
+        let io = self.io();
+        let post = |slot| {
+            let sgl = self.host.keyed(slot % 16 * length, length);
+            self.host.post(io, &command(slot).with_data(sgl), &[])
+        };
+        (0..count).map(post).collect()
+    }
+
+    fn collect(&mut self, cids: impl IntoIterator<Item = Cid>) {
+        for cid in cids {
+            let response = self.host.response(self.io(), cid);
+            let got = response.map(|response| response.status().without_flags().to_string());
+            self.got.insert(got.unwrap_or_else(|| ENDED.to_owned()));
+        }
+    }
+
+    /// Somebody new, who knows what the one before got.
+    fn replace(&mut self) {
+        let got = std::mem::take(&mut self.got);
+        *self = Self { got, ..Self::new(self.daemon, None) };
+    }
+}
+
+fn nothing(peer: &mut Peer<'_>) {
+    peer.host.turn();
+}
+
+fn sit_on_a_connection(peer: &mut Peer<'_>) {
+    if peer.more.is_none() {
+        peer.more = Some(peer.host.link(peer.daemon.address(), 0, 32, 0));
+    }
+    peer.host.turn();
+}
+
+/// Sixteen reads of 64 KiB, once; their responses are not taken.
+fn take_no_response(peer: &mut Peer<'_>) {
+    if peer.more.is_none() {
+        let cntlid = peer.association.cntlid;
+        let queue = peer.host.add_queue(peer.daemon, cntlid, 2, ENTRIES, 0);
+        peer.more = Some(queue);
+        for slot in 0..16 {
+            let sgl = peer.host.keyed(slot * 65_536, 65_536);
+            peer.host.post(queue, &read(1, 0, 65_536).with_data(sgl), &[]);
+        }
+    }
+    peer.host.turn();
+}
+
+fn take_responses(peer: &mut Peer<'_>) {
+    if peer.more.is_none() {
+        peer.more = Some(peer.association.io);
+        let cids = peer.post(16, 65_536, |_| read(1, 0, 65_536));
+        peer.collect(cids);
+    }
+    peer.host.turn();
+}
+
+fn four_times_the_queue(peer: &mut Peer<'_>) {
+    let cids = peer.post(4 * usize::from(ENTRIES), 4096, |_| read(1, 0, 4096));
+    peer.collect(cids);
+}
+
+fn the_queue_four_times(peer: &mut Peer<'_>) {
+    for _ in 0..4 {
+        let cids = peer.post(usize::from(ENTRIES) - 1, 4096, |_| read(1, 0, 4096));
+        peer.collect(cids);
+    }
+}
+
+fn lie_about_lengths(peer: &mut Peer<'_>) {
+    let io = peer.io();
+    let keyed = |peer: &Peer<'_>, length| peer.host.keyed(0, length);
+    let lies = [
+        write(1, 0, 512).with_data(keyed(peer, 511)),
+        read(1, 0, 512).with_data(keyed(peer, 0)),
+        write(1, 0, 512).with_data(Sgl::InCapsule { offset: 1 << 40, length: 512 }),
+        read(1, u64::MAX, 512).with_data(keyed(peer, 512)),
+        read(1, 0, 1 << 22).with_data(keyed(peer, 1 << 22)),
+    ];
+    for sqe in lies {
+        let cid = peer.host.post(io, &sqe, &[]);
+        peer.collect([cid]);
+    }
+}
+
+fn five_reads(peer: &mut Peer<'_>) {
+    for _ in 0..5 {
+        let cids = peer.post(1, 512, |_| read(1, 0, 512));
+        peer.collect(cids);
+    }
+}
+
+fn reuse_ids(peer: &mut Peer<'_>) {
+    let io = peer.io();
+    let sqe = read(1, 0, 4096).with_data(peer.host.keyed(0, 4096)).with_cid(Cid(0x7777));
+    for _ in 0..8 {
+        peer.host.send(io, sqe.as_bytes());
+    }
+    peer.collect([Cid(0x7777); 8]);
+}
+
+fn eight_reads(peer: &mut Peer<'_>) {
+    let cids = peer.post(8, 4096, |_| read(1, 0, 4096));
+    peer.collect(cids);
+}
+
+fn eight_writes(peer: &mut Peer<'_>) {
+    let first = Bystander::AREA_BYTES / 512;
+    let cids = peer.post(8, 65_536, |_| write(1, first, 65_536));
+    peer.collect(cids);
+}
+
+fn scribble(peer: &mut Peer<'_>) {
+    let first = Bystander::AREA_BYTES / 512;
+    let cids = peer.post(8, 65_536, |_| write(1, first, 65_536));
+    for cid in cids {
+        peer.host.data(0, 8 * 65_536).fill(cid.0 as u8);
+        peer.collect([cid]);
+    }
+}
+
+fn knock(peer: &mut Peer<'_>) {
+    peer.host.knock_and_leave(peer.daemon.address(), 4);
+}
+
+fn vanish(peer: &mut Peer<'_>) {
+    peer.post(16, 65_536, |_| read(1, 0, 65_536));
+    peer.replace();
+}
+
+fn leave(peer: &mut Peer<'_>) {
+    let cids = peer.post(16, 65_536, |_| read(1, 0, 65_536));
+    peer.collect(cids);
+    peer.host.hang_up();
+    peer.replace();
+}
+
+/// 1 in 1,000 packets.
+fn damage() -> Faults {
+    Faults { sent_corruption_ppm: 1000, seed: 1, ..Faults::default() }
+}
+
+fn contests() -> [Contest; 10] {
+    let contest =
+        |what, hostile, decent| Contest { what, faults: None, hostile, decent, ends: false };
+    [
+        Contest {
+            ends: true,
+            ..contest("connects and says nothing", sit_on_a_connection, nothing)
+        },
+        Contest { ends: true, ..contest("takes no response", take_no_response, take_responses) },
+        contest("sends beyond the queue", four_times_the_queue, the_queue_four_times),
+        contest("lies about lengths", lie_about_lengths, five_reads),
+        contest("reuses command ids", reuse_ids, eight_reads),
+        Contest {
+            faults: Some(damage()),
+            ..contest("damages 1 packet in 1,000", eight_writes, eight_writes)
+        },
+        contest("leaves connections half open", knock, nothing),
+        contest("vanishes in the middle", vanish, leave),
+        contest("scribbles on memory in use", scribble, eight_writes),
+        contest("(none: decent beside decent)", eight_writes, eight_writes),
+    ]
+}
+
+/// What there was in one turn, or in several.
+#[derive(Clone, Copy, Default)]
+struct Score {
+    /// Rounds of the bystander.
+    rounds: u64,
+    /// Steps of the peer.
+    steps: u64,
+}
+
+impl Score {
+    fn add(&mut self, turn: Self) {
+        self.rounds += turn.rounds;
+        self.steps += turn.steps;
+    }
+}
+
+/// One contest under way.
+struct Arena<'a> {
+    contest: &'a Contest,
+    daemon: &'a Daemon,
+    bystander: Bystander,
+    got: BTreeSet<String>,
+}
+
+impl Arena<'_> {
+    fn decent_turn(&mut self) -> Score {
+        let mut peer = Peer::new(self.daemon, None);
+        let score = self.turn(&mut peer, self.contest.decent);
+        peer.host.hang_up();
+        score
+    }
+
+    fn hostile_turn(&mut self, last: bool) -> Score {
+        let mut peer = Peer::new(self.daemon, self.contest.faults);
+        let score = self.turn(&mut peer, self.contest.hostile);
+        if last && self.contest.ends {
+            peer.host.wait_down(peer.more.expect("the turn connected it"));
+            peer.got.insert(ENDED.to_owned());
+        }
+        self.got.append(&mut peer.got);
+        score
+    }
+
+    fn turn(&mut self, peer: &mut Peer<'_>, step: fn(&mut Peer<'_>)) -> Score {
+        let (before, began) = (self.bystander.rounds(), clock());
+        let mut steps = 0;
+        while clock() - began < TURN {
+            step(peer);
+            steps += 1;
+            pause(PACE);
+        }
+        Score { rounds: self.bystander.rounds() - before, steps }
+    }
+}
+
+/// Holds a contest and prints its row; returns the bystander's ratio.
+fn hold(contest: &Contest) -> f64 {
+    let folder = tempfile::tempdir().unwrap();
+    let daemon = serve(folder.path());
+    let bystander = Bystander::start(&daemon);
+    let before = daemon.vitals();
+    let mut arena = Arena { contest, daemon: &daemon, bystander, got: BTreeSet::new() };
+    let (mut hostile, mut decent, mut ratios) = (Score::default(), Score::default(), Vec::new());
+    for pair in 0..PAIRS {
+        let last = pair == PAIRS - 1;
+        // Each is the first of every other pair.
+        let (bad, good) = if pair % 2 == 0 {
+            let good = arena.decent_turn();
+            (arena.hostile_turn(last), good)
+        } else {
+            (arena.hostile_turn(last), arena.decent_turn())
+        };
+        hostile.add(bad);
+        decent.add(good);
+        ratios.push(bad.rounds as f64 / good.rounds as f64);
+    }
+    arena.bystander.finish();
+    arena.got.extend(noticed(&daemon.stats()));
+    ratios.sort_by(f64::total_cmp);
+    let ratio = ratios[PAIRS / 2];
+    let megabytes = |score: Score| {
+        let bytes = 2 * score.rounds * Bystander::ROUND_BYTES;
+        bytes as f64 / 1e6 / (TURN * PAIRS as u32).as_secs_f64()
+    };
+    let grown = daemon.vitals().resident_bytes.saturating_sub(before.resident_bytes);
+    println!(
+        "| {} | {} | {:.0} / {:.0} MB/s | {ratio:.2} ({:.2} to {:.2}) | {} / {} | {:.1} MiB | {} |",
+        contest.what,
+        arena.got.into_iter().collect::<Vec<_>>().join(", "),
+        megabytes(hostile),
+        megabytes(decent),
+        ratios[0],
+        ratios[PAIRS - 1],
+        hostile.steps,
+        decent.steps,
+        grown as f64 / f64::from(1 << 20),
+        daemon.log().lines().count(),
+    );
+    ratio
+}
+
+/// What the daemon noticed of the culprit below NVMe.
+fn noticed(stats: &Value) -> impl Iterator<Item = String> {
+    let network = &stats["network"];
+    let counts = [
+        (&network["rnr_naks_sent"], "told to wait (RNR NAK)"),
+        (&network["icrc_failures"], "packets dropped (ICRC)"),
+        (&stats["connections_rejected"], "connection requests rejected"),
+    ];
+    let counts = counts.map(|(count, what)| (count.as_u64().expect("a counter"), what));
+    counts
+        .into_iter()
+        .filter(|(count, _)| *count > 0)
+        .map(|(count, what)| format!("{count} {what}"))
+}
+
+#[test]
+#[ignore = "measures for minutes"]
+fn what_hostile_hosts_cost_a_bystander() {
+    println!(
+        "| The peer | gets | bystander, beside it / beside a decent one | ratio | steps | daemon grew | log lines |"
+    );
+    println!("|---|---|---|---|---|---|---|");
+    let results = contests().map(|contest| (contest.what, hold(&contest)));
+    let costly: Vec<_> = results.iter().filter(|(_, ratio)| *ratio < LEAST_RATIO).collect();
+    assert!(costly.is_empty(), "less than {LEAST_RATIO} was left beside these: {costly:?}");
+}
+
+fn serve(folder: &std::path::Path) -> Daemon {
+    let configuration = format!(
+        r#"
+        [[port]]
+        address = "{}:4420"
+        [[subsystem]]
+        nqn = "nqn.2026-01.org.example:figures"
+        allow_any_host = true
+        [[subsystem.namespace]]
+        kind = "memory"
+        size_bytes = "16MiB"
+        "#,
+        loopback_address()
+    );
+    let path = write_configuration(folder, &configuration);
+    DaemonOptions::default().arg("--config").arg(path).start()
+}
+
+#[expect(clippy::disallowed_methods, reason = "a measurement")]
+fn clock() -> Instant {
+    Instant::now()
+}

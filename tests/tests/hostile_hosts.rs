@@ -1,0 +1,357 @@
+//! Hosts that break every rule, beside one that does not: it must not notice, and the daemon must stay bounded.
+
+use feedrail_tests::hostile::{Bystander, HostileHost, Link, QueueKey, read, write};
+use feedrail_tests::process::{
+    Daemon, DaemonOptions, Vitals, eventually, feedrail, loopback_address, write_configuration,
+};
+use nvme_proto::rdma_cm::{RejectStatus, Request};
+use nvme_proto::{Cid, Cntlid, IntoBytes, Qid, Sgl, Sqe, Status};
+use rdma::soft::Faults;
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use tempfile::TempDir;
+
+const CONNECTIONS: u64 = 128;
+const POOL_BYTES: u64 = 8 << 20;
+const ENTRIES: u16 = 64;
+/// What one connection may make the daemon allocate: for each entry a command, its in-capsule data, a response and
+/// bookkeeping.
+const CONNECTION_BYTES: u64 = ENTRIES as u64 * (2 * 4096 + 2048);
+/// The memory that the namespaces are made of, and what the allocator keeps.
+const SLACK_BYTES: u64 = 48 << 20;
+/// As `limits::PEER_MESSAGES_PER_SECOND` of the target, and a few for those who speak elsewhere.
+const LINES_PER_SECOND: u64 = 60;
+/// The namespace whose every operation takes a while.
+const SLOW: u32 = 2;
+
+struct Scene {
+    daemon: Daemon,
+    bystander: Bystander,
+    before: Vitals,
+    _folder: TempDir,
+}
+
+fn serve() -> (Daemon, TempDir) {
+    let folder = tempfile::tempdir().unwrap();
+    let configuration = format!(
+        r#"
+        [limits]
+        connections = {CONNECTIONS}
+        queue_depth = {ENTRIES}
+        pool_bytes = {POOL_BYTES}
+        max_transfer_bytes = "256KiB"
+        host_timeout_ms = 2000
+
+        [[port]]
+        address = "{address}:4420"
+
+        [[subsystem]]
+        nqn = "nqn.2026-01.org.example:hostile"
+        allow_any_host = true
+
+        [[subsystem.namespace]]
+        kind = "memory"
+        size_bytes = "16MiB"
+
+        [[subsystem.namespace]]
+        kind = "memory"
+        size_bytes = "1MiB"
+        [subsystem.namespace.faults]
+        delay_us = 100000
+        "#,
+        address = loopback_address(),
+    );
+    let path = write_configuration(folder.path(), &configuration);
+    (DaemonOptions::default().arg("--config").arg(path).start(), folder)
+}
+
+impl Scene {
+    fn new() -> Self {
+        let (daemon, folder) = serve();
+        let bystander = Bystander::start(&daemon);
+        let before = daemon.vitals();
+        Self { daemon, bystander, before, _folder: folder }
+    }
+
+    fn connections(&self) -> u64 {
+        self.daemon.stats()["connections"].as_u64().unwrap()
+    }
+
+    fn wait_for_peace(&self) {
+        eventually("only the bystander is connected", || {
+            self.connections() == Bystander::CONNECTIONS
+        });
+    }
+
+    /// Whatever happened, the bystander goes on and the daemon is as small as its configuration says.
+    #[track_caller]
+    fn all_is_well(mut self) -> Value {
+        let seen = self.bystander.rounds();
+        eventually("the bystander goes on", || self.bystander.rounds() >= seen + 2);
+        self.bystander.finish();
+        let stats = self.daemon.stats();
+        let grown = self.daemon.vitals().resident_bytes.saturating_sub(self.before.resident_bytes);
+        let bound = POOL_BYTES + CONNECTIONS * CONNECTION_BYTES + SLACK_BYTES;
+        assert!(grown <= bound, "the daemon grew by {grown} bytes, more than {bound}");
+        let seconds = stats["uptime_ms"].as_u64().unwrap() / 1000 + 1;
+        let lines = self.daemon.log().lines().count() as u64;
+        assert!(lines <= LINES_PER_SECOND * seconds, "{lines} lines in {seconds} s");
+        stats
+    }
+
+    #[track_caller]
+    fn log_says(&self, what: &str) {
+        eventually(what, || self.daemon.log().contains(what));
+    }
+}
+
+/// Reads of 128 KiB each, at places of their own.
+fn post_reads(host: &mut HostileHost, queue: QueueKey, count: usize) -> Vec<Cid> {
+    let post = |slot| {
+        let sgl = host.keyed(slot % 32 * (128 << 10), 128 << 10);
+        host.post(queue, &read(1, 0, 128 << 10).with_data(sgl), &[])
+    };
+    (0..count).map(post).collect()
+}
+
+#[test]
+fn who_says_nothing_is_sent_away() {
+    let scene = Scene::new();
+    let mut host = HostileHost::new(None);
+    let queues: Vec<QueueKey> =
+        (0..8).map(|_| host.link(scene.daemon.address(), 0, 32, 0)).collect();
+    for &queue in &queues {
+        assert_eq!(host.settle(queue), Link::Up);
+    }
+    for queue in queues {
+        host.wait_down(queue);
+    }
+    scene.wait_for_peace();
+    scene.all_is_well();
+}
+
+#[test]
+fn who_takes_no_response_is_sent_away() {
+    let scene = Scene::new();
+    let mut host = HostileHost::new(None);
+    let association = host.associate(&scene.daemon, ENTRIES);
+    let queues: Vec<QueueKey> = (2..5)
+        .map(|qid| host.add_queue(&scene.daemon, association.cntlid, qid, ENTRIES, 0))
+        .collect();
+    for &queue in &queues {
+        post_reads(&mut host, queue, 32);
+    }
+    for &queue in &queues {
+        host.wait_down(queue);
+    }
+    scene.log_says("took no response");
+    scene.wait_for_peace();
+    let stats = scene.all_is_well();
+    assert_eq!(stats["pool"]["used_bytes"], 0, "every buffer came back");
+}
+
+#[test]
+fn commands_beyond_the_queue_wait_their_turn() {
+    let scene = Scene::new();
+    let mut host = HostileHost::new(None);
+    let queue = host.associate(&scene.daemon, 16).io;
+    for _ in 0..4 {
+        for cid in post_reads(&mut host, queue, 64) {
+            let response = host.response(queue, cid).expect("the connection stays");
+            assert!(response.status().is_success(), "{response:?}");
+        }
+    }
+    assert!(scene.all_is_well()["network"]["rnr_naks_sent"].as_u64().unwrap() > 0);
+}
+
+/// Commands whose descriptor, range or capsule lies, and what each must get.
+fn lies(host: &HostileHost) -> Vec<(Sqe, Vec<u8>, Status)> {
+    let in_capsule = |offset, length| Sgl::InCapsule { offset, length };
+    let keyed = |length| host.keyed(0, length);
+    let last = (16 << 20) / 512 - 1;
+    vec![
+        (write(1, 0, 512).with_data(keyed(511)), vec![], Status::DATA_SGL_LENGTH_INVALID),
+        (read(1, 0, 512).with_data(keyed(0)), vec![], Status::DATA_SGL_LENGTH_INVALID),
+        (
+            write(1, 9000, 512).with_data(in_capsule(0, 512)),
+            vec![0; 511],
+            Status::SGL_OFFSET_INVALID,
+        ),
+        (
+            write(1, 9000, 512).with_data(in_capsule(u64::from(u32::MAX), 512)),
+            vec![0; 512],
+            Status::SGL_OFFSET_INVALID,
+        ),
+        (
+            read(1, 0, 512).with_data(in_capsule(0, 512)),
+            vec![0; 512],
+            Status::SGL_DESCRIPTOR_TYPE_INVALID,
+        ),
+        (read(1, 0, 1 << 20).with_data(keyed(1 << 20)), vec![], Status::INVALID_FIELD),
+        (read(1, last, 1024).with_data(keyed(1024)), vec![], Status::LBA_OUT_OF_RANGE),
+        (read(1, u64::MAX, 512).with_data(keyed(512)), vec![], Status::LBA_OUT_OF_RANGE),
+        (read(7, 0, 512).with_data(keyed(512)), vec![], Status::INVALID_NAMESPACE_OR_FORMAT),
+    ]
+}
+
+#[test]
+fn lies_about_lengths_cost_the_command_or_the_connection() {
+    let scene = Scene::new();
+    let mut host = HostileHost::new(None);
+    let queue = host.associate(&scene.daemon, 32).io;
+    for (sqe, capsule, status) in lies(&host) {
+        assert_eq!(host.status(queue, &sqe, &capsule), Some(status), "{sqe:?}");
+    }
+    host.send(queue, &[0; 63]);
+    host.wait_down(queue);
+    let queue = host.associate(&scene.daemon, 32).io;
+    host.send(queue, &[0; 64 + 4097]);
+    host.wait_down(queue);
+    let queue = host.associate(&scene.daemon, 32).io;
+    let nowhere = Sgl::Keyed { address: 0x1000, length: 4096, key: 0xDEAD_BEEF, invalidate: false };
+    host.post(queue, &write(1, 9000, 4096).with_data(nowhere), &[]);
+    host.wait_down(queue);
+    scene.wait_for_peace();
+    let culprits = scene.all_is_well()["peer_errors"].to_string();
+    assert!(culprits.contains("commands_failed"), "{culprits}");
+}
+
+#[test]
+fn lies_in_connection_requests_are_refused_by_name_and_do_not_flood_the_log() {
+    let scene = Scene::new();
+    let to = scene.daemon.address();
+    let request = |qid, receive, send| Request::new(Qid(qid), Cntlid(0), receive, send);
+    let mut format = request(0, 32, 32).as_bytes().to_vec();
+    format[0] = 1;
+    let cases = [
+        (format, RejectStatus::INVALID_RECFMT),
+        (request(1000, 32, 32).as_bytes().to_vec(), RejectStatus::INVALID_QID),
+        (request(0, 64, 64).as_bytes().to_vec(), RejectStatus::INVALID_HSQSIZE),
+        (request(0, 0, 32).as_bytes().to_vec(), RejectStatus::INVALID_HRQSIZE),
+    ];
+    for _ in 0..5 {
+        let mut host = HostileHost::new(None);
+        for round in 0..60 {
+            let (private, status) = &cases[round % cases.len()];
+            let queue = host.dial_with(to, private, 0);
+            assert_eq!(host.settle(queue), Link::Rejected(*status), "{private:?}");
+        }
+    }
+    let stats = scene.all_is_well();
+    assert_eq!(stats["connections_rejected"], 300);
+}
+
+#[test]
+fn a_command_id_in_flight_is_a_conflict() {
+    let scene = Scene::new();
+    let mut host = HostileHost::new(None);
+    let queue = host.associate(&scene.daemon, 32).io;
+    let sqe = read(SLOW, 0, 512).with_data(host.keyed(0, 512)).with_cid(Cid(0x7777));
+    host.send(queue, sqe.as_bytes());
+    host.send(queue, sqe.as_bytes());
+    let mut status = || host.response(queue, Cid(0x7777)).unwrap().status().without_flags();
+    assert_eq!(status(), Status::COMMAND_ID_CONFLICT);
+    assert_eq!(status(), Status::SUCCESS);
+    scene.all_is_well();
+}
+
+#[test]
+fn a_damaged_packet_in_a_thousand_is_as_good_as_lost() {
+    let scene = Scene::new();
+    let damage = Faults { sent_corruption_ppm: 1000, seed: 5, ..Faults::default() };
+    let mut host = HostileHost::new(Some(damage));
+    let queue = host.associate(&scene.daemon, 32).io;
+    let first = Bystander::AREA_BYTES / 512;
+    let failures =
+        |scene: &Scene| scene.daemon.stats()["network"]["icrc_failures"].as_u64().unwrap();
+    for round in 0..200 {
+        let bytes = vec![round as u8; 64 << 10];
+        host.data(0, 64 << 10).copy_from_slice(&bytes);
+        let sgl = host.keyed(0, 64 << 10);
+        let wrote = host.status(queue, &write(1, first, 64 << 10).with_data(sgl), &[]);
+        assert_eq!(wrote, Some(Status::SUCCESS));
+        let sgl = host.keyed(64 << 10, 64 << 10);
+        let got = host.status(queue, &read(1, first, 64 << 10).with_data(sgl), &[]);
+        assert_eq!(got, Some(Status::SUCCESS));
+        assert!(*host.data(64 << 10, 64 << 10) == *bytes);
+    }
+    assert!(failures(&scene) > 0, "no packet was damaged");
+    scene.all_is_well();
+}
+
+#[test]
+fn half_connections_are_bounded_and_leave_room_for_others() {
+    let scene = Scene::new();
+    let mut host = HostileHost::new(None);
+    host.knock_and_leave(scene.daemon.address(), 2000);
+    let rejected = || scene.daemon.stats()["connections_rejected"].as_u64().unwrap();
+    eventually("requests are rejected", || rejected() > 1000);
+    assert!(scene.connections() <= CONNECTIONS / 2 + Bystander::CONNECTIONS);
+    let mut other = HostileHost::new(None);
+    other.associate(&scene.daemon, 32);
+    other.hang_up();
+    // Those that were taken are given up in the end.
+    scene.wait_for_peace();
+    scene.all_is_well();
+}
+
+#[test]
+fn who_disappears_without_a_word_is_noticed() {
+    let scene = Scene::new();
+    let busy = [
+        "--rw",
+        "randread",
+        "--bs",
+        "64k",
+        "--iodepth",
+        "16",
+        "--runtime",
+        "100",
+        "--keep-alive-tmo",
+        "1",
+    ];
+    for signal in [Signal::KILL, Signal::STOP] {
+        let reads = || scene.daemon.stats()["io"]["reads"].as_u64().unwrap();
+        let before = scene.connections();
+        let perf = feedrail(["perf"]).args(scene.daemon.options()).args(busy).start();
+        eventually("it is connected", || scene.connections() > before);
+        let seen = reads();
+        eventually("it reads", || reads() > seen);
+        let pid = Pid::from_raw(perf.id().cast_signed()).unwrap();
+        kill_process(pid, signal).unwrap();
+        scene.wait_for_peace();
+        perf.kill();
+    }
+    scene.all_is_well();
+}
+
+#[test]
+fn who_scribbles_on_memory_in_use_harms_only_himself() {
+    let scene = Scene::new();
+    let mut host = HostileHost::new(None);
+    let queue = host.associate(&scene.daemon, 32).io;
+    let first = Bystander::AREA_BYTES / 512;
+    for round in 0..20u8 {
+        let cids: Vec<Cid> = (0..8)
+            .map(|slot| {
+                let sgl = host.keyed(slot * (256 << 10), 256 << 10);
+                host.post(queue, &write(1, first, 256 << 10).with_data(sgl), &[])
+            })
+            .collect();
+        for cid in cids {
+            host.data(0, 2 << 20).fill(round);
+            let response = host.response(queue, cid).expect("the connection stays");
+            assert!(response.status().is_success(), "{response:?}");
+        }
+    }
+    // And then the key is void while the target uses it.
+    let sgl = host.keyed(0, 256 << 10);
+    for _ in 0..8 {
+        host.post(queue, &write(SLOW, 0, 256 << 10).with_data(sgl), &[]);
+    }
+    host.withdraw_memory();
+    host.wait_down(queue);
+    scene.log_says("reading host memory");
+    scene.wait_for_peace();
+    scene.all_is_well();
+}
