@@ -4,6 +4,7 @@
 //! is; it panics where it does not. `README.md` says how to run them.
 
 pub mod capsule;
+mod clockwork;
 pub mod connection;
 pub mod corpus;
 pub mod hostile_host;

@@ -23,6 +23,7 @@ use rdma::{Device, Time};
 
 use self::host::Host;
 use self::witness::{ADMIN, NAMESPACE_BYTES, Witness};
+use crate::clockwork::Clockwork;
 use crate::input::Input;
 
 const TARGET: [u8; 4] = [10, 0, 0, 1];
@@ -33,10 +34,6 @@ const OPEN: &str = "nqn.2026-01.io.feedrail:open";
 const PRIVATE: &str = "nqn.2026-01.io.feedrail:private";
 const WITNESS_NQN: &str = "nqn.2026-01.io.feedrail:witness";
 const OPERATIONS_MAX: usize = 40;
-/// Steps in which everything is over, or never will be.
-const STEPS_MAX: usize = 100_000;
-/// Steps that one operation may wait.
-const WAIT_STEPS: usize = 200;
 
 /// Runs a sequence of operations of sixteen bytes each.
 ///
@@ -173,8 +170,11 @@ impl World {
     fn heal(&self) {
         self.network.heal(TARGET.into(), HOSTILE.into());
     }
+}
 
-    /// Everybody does what is ready.
+impl Clockwork for World {
+    const STEPS_MAX: usize = 100_000;
+
     fn turn(&mut self) -> Turn {
         let busy = self.hostile.turn(self.now) | self.witness.host.turn(self.now);
         self.witness.check();
@@ -187,52 +187,12 @@ impl World {
         Turn::SleepUntil(next.min())
     }
 
-    /// Everybody does what is ready, or time goes on to the next thing that happens; false if nothing will.
-    fn step(&mut self) -> bool {
-        match self.turn() {
-            Turn::Busy => {}
-            Turn::SleepUntil(None) => return false,
-            Turn::SleepUntil(Some(next)) => self.wait_until(next),
-        }
-        true
+    fn now(&mut self) -> &mut Time {
+        &mut self.now
     }
 
-    fn wait_until(&mut self, time: Time) {
-        self.now = time.max(self.now + Duration::from_nanos(100));
-    }
-
-    /// Lets everything happen that will.
-    fn rest(&mut self) {
-        for _ in 0..STEPS_MAX {
-            if !self.step() {
-                return;
-            }
-        }
-        panic!("it never comes to rest");
-    }
-
-    /// Waits until nothing is on its way.
-    fn settle(&mut self) {
-        for _ in 0..WAIT_STEPS {
-            if self.turn() == Turn::Busy {
-                continue;
-            }
-            let Some(arrival) = self.network.next_event() else { return };
-            self.wait_until(arrival);
-        }
-    }
-
-    /// Waits for a time, as far as not too much happens in it.
-    fn pass(&mut self, time: Duration) {
-        let until = self.now + time;
-        for _ in 0..WAIT_STEPS {
-            match self.turn() {
-                Turn::SleepUntil(Some(next)) if next < until => self.wait_until(next),
-                Turn::SleepUntil(_) => break,
-                Turn::Busy => {}
-            }
-        }
-        self.now = self.now.max(until);
+    fn network(&self) -> &SimNetwork {
+        &self.network
     }
 }
 

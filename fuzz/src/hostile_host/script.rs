@@ -12,6 +12,7 @@ use rdma::{ConnParams, Op, PrivateData};
 
 use super::host::{CAPSULE_BYTES, DATA_BYTES};
 use super::{OPEN, PRIVATE, World};
+use crate::clockwork::Clockwork;
 use crate::input::Input;
 
 /// The most that a command's data, as the host describes it, is longer than what the target takes.

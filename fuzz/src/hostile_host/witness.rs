@@ -152,6 +152,7 @@ impl Witness {
 #[cfg(test)]
 mod tests {
     use super::super::World;
+    use crate::clockwork::Clockwork;
 
     #[test]
     #[should_panic(expected = "not what was written")]

@@ -12,14 +12,16 @@ use std::time::Duration;
 
 use feedrail_initiator::{
     Controller, ControllerOptions, Grant, Host, HostId, HostNqn, Namespace, Nsid, Target as Name,
-    Turn,
+    Turn as HostTurn,
 };
+use feedrail_target::poll_group::Turn;
 use rdma::sim::{Sim, SimConfig, SimDevice, SimNetwork};
 use rdma::{Device, Time};
 
 use self::behaviour::Behaviour;
 use self::jobs::{Batch, BatchPlan, Finished, Job, Outcome};
 use self::target::{DISK_BYTES, LBA_BYTES, Target, WRITABLE_BYTES};
+use crate::clockwork::Clockwork;
 use crate::input::Input;
 
 const HOST: [u8; 4] = [10, 0, 0, 1];
@@ -31,10 +33,6 @@ const OPERATIONS_MAX: usize = 40;
 const JOBS_MAX: usize = 6;
 const RANGES_MAX: usize = 6;
 const RANGE_BYTES_MAX: usize = 5000;
-/// Steps in which everything is over, or never will be.
-const STEPS_MAX: usize = 200_000;
-/// Steps that one operation may wait.
-const WAIT_STEPS: usize = 200;
 
 /// Runs a sequence of operations of sixteen bytes each: what callers ask of the initiator, and what the target does.
 ///
@@ -236,36 +234,13 @@ impl World {
     /// All that was asked for has a result.
     fn finish_jobs(&mut self) {
         self.network.heal(HOST.into(), TARGET.into());
-        for _ in 0..STEPS_MAX {
+        for _ in 0..Self::STEPS_MAX {
             if self.jobs.is_empty() {
                 return;
             }
             assert!(self.step(), "nothing more can happen, and something has no result");
         }
         panic!("something has no result");
-    }
-
-    /// Lets everything happen that will.
-    fn rest(&mut self) {
-        for _ in 0..STEPS_MAX {
-            if !self.step() {
-                return;
-            }
-        }
-        panic!("it never comes to rest");
-    }
-
-    /// Everybody does what is ready.
-    fn turn(&mut self) -> Turn {
-        let outcomes = self.poll_jobs();
-        let host = self.host.turn(self.now);
-        let target = self.target.turn(self.now);
-        let host = match host {
-            Turn::SleepUntil(time) if !target && !outcomes => time,
-            _ => return Turn::Busy,
-        };
-        let next = host.into_iter().chain(self.target.deadline()).chain(self.network.next_event());
-        Turn::SleepUntil(next.min())
     }
 
     /// Whether any job is over.
@@ -297,43 +272,29 @@ impl World {
         }
         self.jobs.len() < before
     }
+}
 
-    /// Everybody does what is ready, or time goes on to the next thing that happens; false if nothing will.
-    fn step(&mut self) -> bool {
-        match self.turn() {
-            Turn::Busy => {}
-            Turn::SleepUntil(None) => return false,
-            Turn::SleepUntil(Some(next)) => self.wait_until(next),
-        }
-        true
+impl Clockwork for World {
+    const STEPS_MAX: usize = 200_000;
+
+    fn turn(&mut self) -> Turn {
+        let outcomes = self.poll_jobs();
+        let host = self.host.turn(self.now);
+        let target = self.target.turn(self.now);
+        let host = match host {
+            HostTurn::SleepUntil(time) if !target && !outcomes => time,
+            _ => return Turn::Busy,
+        };
+        let next = host.into_iter().chain(self.target.deadline()).chain(self.network.next_event());
+        Turn::SleepUntil(next.min())
     }
 
-    fn wait_until(&mut self, time: Time) {
-        self.now = time.max(self.now + Duration::from_nanos(100));
+    fn now(&mut self) -> &mut Time {
+        &mut self.now
     }
 
-    /// Waits until nothing is on its way.
-    fn settle(&mut self) {
-        for _ in 0..WAIT_STEPS {
-            if self.turn() == Turn::Busy {
-                continue;
-            }
-            let Some(arrival) = self.network.next_event() else { return };
-            self.wait_until(arrival);
-        }
-    }
-
-    /// Waits for a time, as far as not too much happens in it.
-    fn pass(&mut self, time: Duration) {
-        let until = self.now + time;
-        for _ in 0..WAIT_STEPS {
-            match self.turn() {
-                Turn::SleepUntil(Some(next)) if next < until => self.wait_until(next),
-                Turn::SleepUntil(_) => break,
-                Turn::Busy => {}
-            }
-        }
-        self.now = self.now.max(until);
+    fn network(&self) -> &SimNetwork {
+        &self.network
     }
 }
 
