@@ -29,7 +29,7 @@ pub(crate) struct BouncePool<P: Provider> {
 pub(crate) struct Chunk(u16);
 
 impl<P: Provider> BouncePool<P> {
-    /// Maps and registers `chunks` chunks.
+    /// Maps and registers `chunks` chunks. Most are never touched, so they are not on huge pages.
     pub(crate) fn new(device: &P::Device, chunks: u16) -> io::Result<Self> {
         let pages = Pages::new(usize::from(chunks) * CHUNK_BYTES)?;
         let memory = Mem::Host { addr: pages.address().as_ptr(), length: pages.length() };

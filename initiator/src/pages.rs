@@ -19,7 +19,7 @@ unsafe impl Send for Pages {}
 unsafe impl Sync for Pages {}
 
 impl Pages {
-    /// From this size on huge pages are asked for.
+    /// From this size on huge pages are to be had.
     const HUGE_FROM_BYTES: usize = 2 << 20;
 
     /// Maps `length` bytes, at least one.
@@ -34,12 +34,19 @@ impl Pages {
                 MapFlags::PRIVATE,
             )
         }?;
+        let address = NonNull::new(address.cast()).expect("mmap does not place memory at zero");
+        Ok(Self { address, length })
+    }
+
+    /// Maps `length` bytes that will all be used: on huge pages, if there are any.
+    pub(crate) fn dense(length: usize) -> io::Result<Self> {
+        let pages = Self::new(length)?;
         if length >= Self::HUGE_FROM_BYTES {
+            let address = pages.address.as_ptr().cast();
             // SAFETY: advice on our own fresh mapping; it does not change its contents. A refusal costs speed only.
             let _ = unsafe { madvise(address, length, Advice::LinuxHugepage) };
         }
-        let address = NonNull::new(address.cast()).expect("mmap does not place memory at zero");
-        Ok(Self { address, length })
+        Ok(pages)
     }
 
     /// The first byte.

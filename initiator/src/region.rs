@@ -47,7 +47,7 @@ impl RegionSlice {
     /// # Errors
     /// The system has no room for it.
     pub fn allocate(length_bytes: usize, grant: Grant) -> io::Result<Self> {
-        let pages = Pages::new(length_bytes)?;
+        let pages = Pages::dense(length_bytes)?;
         let address = pages.address();
         Ok(Self::whole(address, length_bytes, grant, Owner::Pages { _pages: pages }))
     }
