@@ -9,7 +9,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
 
 use libc::sockaddr_storage;
 use socket2::SockAddr;
@@ -199,7 +199,10 @@ impl Id {
         if let Some(exponent) = options.ack_timeout_exponent
             && let Err(error) = self.option(OPTION_ID_ACK_TIMEOUT, exponent)
         {
-            tracing::warn!("the ACK time-out stays at the device's default: {error}");
+            static SAID: Once = Once::new();
+            SAID.call_once(|| {
+                tracing::warn!("the ACK time-out stays at the device's default: {error}");
+            });
         }
         Ok(())
     }
@@ -333,7 +336,11 @@ impl VerbsCm {
         let options = self.connections.get(&listener).map(|listener| listener.options);
         let options = options.unwrap_or_default();
         if let Err(error) = id.set_options(&options) {
-            tracing::warn!("a connection does not have its listener's type of service: {error}");
+            // It is so for all of them, and peers decide how many there are.
+            static SAID: Once = Once::new();
+            SAID.call_once(|| {
+                tracing::warn!("connections do not have their listener's type of service: {error}");
+            });
         }
         self.insert(conn, id, options, Duration::ZERO);
         CmEvent::ConnectRequest { listener, conn, params: event.params, peer: event.peer }

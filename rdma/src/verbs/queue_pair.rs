@@ -7,7 +7,7 @@
 use core::ffi::c_int;
 use core::ptr::null_mut;
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, Once};
 
 use super::abi::*;
 use super::cm::Id;
@@ -56,7 +56,11 @@ impl VerbsQp {
     ) -> io::Result<Self> {
         let granted = clamp(wanted, caps);
         if granted != *wanted {
-            tracing::info!(?wanted, ?granted, "the RDMA device grants less than was asked for");
+            // Peers decide how many queue pairs there are.
+            static SAID: Once = Once::new();
+            SAID.call_once(|| {
+                tracing::info!(?wanted, ?granted, "the RDMA device grants less than was asked for");
+            });
         }
         let room = queues.reserve(granted.send_wr, granted.recv_wr)?;
         let mut attr = ibv_qp_init_attr {
