@@ -1,20 +1,19 @@
 //! A bound on what peers can make the target write into its log.
 
 use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
 
 use rdma::Time;
 
-use crate::limits::PEER_MESSAGES_PER_SECOND;
+use crate::limits::{PEER_MESSAGES, PEER_MESSAGES_PERIOD};
 
-/// Lets through so many messages a second, and says how many it kept back.
+/// Lets through so many messages in each period, and says how many it kept back.
 #[derive(Debug, Default)]
 pub(crate) struct Chatter {
-    second: Mutex<Second>,
+    period: Mutex<Period>,
 }
 
 #[derive(Debug, Default)]
-struct Second {
+struct Period {
     start: Time,
     said: u32,
     kept_back: u64,
@@ -23,18 +22,24 @@ struct Second {
 impl Chatter {
     /// Whether one more message may be written now.
     pub(crate) fn allows(&self, now: Time) -> bool {
-        let mut second = self.second.lock().unwrap_or_else(PoisonError::into_inner);
-        if now - second.start >= Duration::from_secs(1) {
-            if second.kept_back > 0 {
-                tracing::warn!(messages = second.kept_back, "messages about hosts were left out");
+        self.allows_all(now, 1)
+    }
+
+    /// Whether so many messages may be written, of which the first is due now: what tells of a beginning has to tell
+    /// of the end as well.
+    pub(crate) fn allows_all(&self, now: Time, messages: u32) -> bool {
+        let mut period = self.period.lock().unwrap_or_else(PoisonError::into_inner);
+        if now - period.start >= PEER_MESSAGES_PERIOD {
+            if period.kept_back > 0 {
+                tracing::warn!(messages = period.kept_back, "messages about hosts were left out");
             }
-            *second = Second { start: now, ..Second::default() };
+            *period = Period { start: now, ..Period::default() };
         }
-        let allowed = second.said < PEER_MESSAGES_PER_SECOND;
+        let allowed = period.said + messages <= PEER_MESSAGES;
         if allowed {
-            second.said += 1;
+            period.said += messages;
         } else {
-            second.kept_back += 1;
+            period.kept_back += u64::from(messages);
         }
         allowed
     }
@@ -42,15 +47,28 @@ impl Chatter {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
+
+    fn said(chatter: &Chatter, at: Duration, messages: u32) -> u32 {
+        let now = Time::ZERO + at;
+        (0..1000).filter(|_| chatter.allows_all(now, messages)).map(|_| messages).sum()
+    }
 
     #[test]
     fn a_flood_is_cut_and_quiet_lets_it_speak_again() {
         let chatter = Chatter::default();
-        let at = |millis| Time::ZERO + Duration::from_millis(millis);
-        let said = |millis| (0..1000).filter(|_| chatter.allows(at(millis))).count();
-        assert_eq!(said(5000), PEER_MESSAGES_PER_SECOND as usize);
-        assert_eq!(said(5999), 0);
-        assert_eq!(said(6000), PEER_MESSAGES_PER_SECOND as usize);
+        let start = 5 * PEER_MESSAGES_PERIOD;
+        assert_eq!(said(&chatter, start, 1), PEER_MESSAGES);
+        assert_eq!(said(&chatter, start + PEER_MESSAGES_PERIOD - Duration::from_nanos(1), 1), 0);
+        assert_eq!(said(&chatter, start + PEER_MESSAGES_PERIOD, 1), PEER_MESSAGES);
+    }
+
+    #[test]
+    fn messages_that_belong_together_are_all_said_or_none() {
+        let chatter = Chatter::default();
+        assert_eq!(said(&chatter, Duration::ZERO, 3), PEER_MESSAGES / 3 * 3);
+        assert_eq!(said(&chatter, Duration::ZERO, 1), PEER_MESSAGES % 3);
     }
 }

@@ -10,6 +10,7 @@
 //! protection information, zoned namespaces, other transports than RDMA, changes of what is exported while it
 //! runs. A shutdown or a write protection that a host asks for does not flush by itself: hosts flush.
 
+mod admission;
 pub mod assembly;
 pub mod backend;
 mod chatter;

@@ -38,8 +38,10 @@ pub const ANSWERED_AT_ONCE_BYTES: u32 = 128 << 10;
 pub const COMPLETIONS_PER_GROUP: u32 = 1 << 18;
 /// Folders that a directory of shards may nest.
 pub const DIRECTORY_DEPTH: usize = 16;
-/// Messages about hosts that come, go or are refused, in the log.
-pub const PEER_MESSAGES_PER_SECOND: u32 = 50;
+/// Messages about hosts that come, go or are refused, in the log, in each period.
+pub const PEER_MESSAGES: u32 = 200;
+/// For how long [`PEER_MESSAGES`] have to do.
+pub const PEER_MESSAGES_PERIOD: Duration = Duration::from_secs(10);
 /// Peers whose errors are remembered.
 pub const PEERS_REMEMBERED: usize = 256;
 /// Peers whose errors are in the statistics.

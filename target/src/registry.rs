@@ -1,11 +1,13 @@
 //! The live set: what is exported where, and who is connected.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nvme_proto::{Cntlid, HostId, HostNqn};
 
+use crate::admission::{Admission, Admissions};
 use crate::chatter::Chatter;
 use crate::controller::{CloseReason, Controller, NewController, new_controller};
 use crate::limits::{CNTLID_FIRST, CNTLID_LAST, Limits, MAX_ASSOCIATIONS};
@@ -29,6 +31,7 @@ pub struct Registry {
     stopping: AtomicBool,
     peer_errors: PeerErrorTable,
     keep_alive_losses: AtomicU64,
+    admissions: Arc<Admissions>,
     chatter: Chatter,
 }
 
@@ -58,6 +61,7 @@ impl Registry {
             stopping: AtomicBool::new(false),
             peer_errors: PeerErrorTable::default(),
             keep_alive_losses: AtomicU64::new(0),
+            admissions: Arc::default(),
             chatter: Chatter::default(),
         })
     }
@@ -117,6 +121,11 @@ impl Registry {
     /// All live controllers.
     pub fn controllers(&self) -> Vec<Arc<Controller>> {
         self.associations().live.values().cloned().collect()
+    }
+
+    /// A place for one more connection from an address, on any device, unless there are too many.
+    pub(crate) fn admit(&self, host: IpAddr) -> Option<Admission> {
+        self.admissions.admit(host, &self.limits)
     }
 
     /// Connections of a host, over all its associations.

@@ -1,5 +1,8 @@
 //! Hosts that break every rule, beside one that does not: it must not notice, and the daemon must stay bounded.
 
+use std::net::SocketAddr;
+
+use feedrail_target::limits::{PEER_MESSAGES, PEER_MESSAGES_PERIOD};
 use feedrail_tests::hostile::{Bystander, HostileHost, Link, QueueKey, read, write};
 use feedrail_tests::process::{
     Daemon, DaemonOptions, Vitals, eventually, feedrail, loopback_address, write_configuration,
@@ -19,8 +22,8 @@ const ENTRIES: u16 = 64;
 const CONNECTION_BYTES: u64 = ENTRIES as u64 * (2 * 4096 + 2048);
 /// The memory that the namespaces are made of, and what the allocator keeps.
 const SLACK_BYTES: u64 = 48 << 20;
-/// As `limits::PEER_MESSAGES_PER_SECOND` of the target, and a few for those who speak elsewhere.
-const LINES_PER_SECOND: u64 = 60;
+/// Lines that are not about hosts, in each period of those that are.
+const OTHER_LINES: u64 = 50;
 /// The namespace whose every operation takes a while.
 const SLOW: u32 = 2;
 
@@ -93,9 +96,11 @@ impl Scene {
         let grown = self.daemon.vitals().resident_bytes.saturating_sub(self.before.resident_bytes);
         let bound = POOL_BYTES + CONNECTIONS * CONNECTION_BYTES + SLACK_BYTES;
         assert!(grown <= bound, "the daemon grew by {grown} bytes, more than {bound}");
-        let seconds = stats["uptime_ms"].as_u64().unwrap() / 1000 + 1;
+        let uptime_ms = u128::from(stats["uptime_ms"].as_u64().unwrap());
+        let periods = uptime_ms / PEER_MESSAGES_PERIOD.as_millis() + 1;
+        let allowed = periods as u64 * (u64::from(PEER_MESSAGES) + OTHER_LINES);
         let lines = self.daemon.log().lines().count() as u64;
-        assert!(lines <= LINES_PER_SECOND * seconds, "{lines} lines in {seconds} s");
+        assert!(lines <= allowed, "{lines} lines in {uptime_ms} ms");
         stats
     }
 
@@ -293,6 +298,43 @@ fn half_connections_are_bounded_and_leave_room_for_others() {
     // Those that were taken are given up in the end.
     scene.wait_for_peace();
     scene.all_is_well();
+}
+
+#[test]
+fn connections_are_counted_over_all_addresses() {
+    let folder = tempfile::tempdir().unwrap();
+    let addresses = [loopback_address(), loopback_address()].map(|ip| SocketAddr::new(ip, 4420));
+    let configuration = format!(
+        r#"
+        [limits]
+        connections = 3
+        connections_per_host = 2
+        [[port]]
+        address = "{}"
+        [[port]]
+        address = "{}"
+        [[subsystem]]
+        nqn = "nqn.2026-01.org.example:hostile"
+        allow_any_host = true
+        [[subsystem.namespace]]
+        kind = "null"
+        size_bytes = "1MiB"
+        "#,
+        addresses[0], addresses[1],
+    );
+    let path = write_configuration(folder.path(), &configuration);
+    let daemon = DaemonOptions::default().arg("--config").arg(path).start();
+    let link = |host: &mut HostileHost, address: usize| {
+        let queue = host.link(addresses[address], 0, 32, 0);
+        host.state(queue)
+    };
+    let refused = Link::Rejected(RejectStatus::NO_RESOURCES);
+    let [mut first, mut second] = [HostileHost::new(None), HostileHost::new(None)];
+    assert_eq!([0, 1, 0].map(|address| link(&mut first, address)), [Link::Up, Link::Up, refused]);
+    assert_eq!([1, 0, 1].map(|address| link(&mut second, address)), [Link::Up, refused, refused]);
+    first.hang_up();
+    eventually("there is room again", || daemon.stats()["connections"] == 1);
+    assert_eq!(link(&mut second, 0), Link::Up);
 }
 
 #[test]

@@ -95,6 +95,9 @@ struct Shared {
     features: Features,
 }
 
+/// An association is connected, ends, and is disconnected.
+const LIFE_MESSAGES: u32 = 3;
+
 /// What the data path has to know of CC and CSTS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
@@ -115,7 +118,7 @@ impl Controller {
             peer: new.peer,
             connected_at: new.now,
             registry: Arc::downgrade(registry),
-            announced: registry.chatter().allows(new.now),
+            announced: registry.chatter().allows_all(new.now, LIFE_MESSAGES),
             limits: registry.limits().clone(),
             phase: AtomicU8::new(Phase::Disabled as u8),
             keep_alive_ms: AtomicU32::new(new.keep_alive_ms),

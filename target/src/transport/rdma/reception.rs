@@ -1,7 +1,6 @@
 //! Where hosts knock: connection requests of one device.
 
 use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
@@ -16,6 +15,7 @@ use nvme_proto::rdma_cm::RejectStatus;
 use super::message::{Newcomer, News, ToGroup, ToReception};
 use super::negotiation::{Negotiated, rejection};
 use super::{DeviceParts, GroupPort};
+use crate::admission::Admission;
 use crate::doorbell::Doorbell;
 use crate::limits::COMPLETIONS_PER_GROUP;
 use crate::port::Port;
@@ -30,8 +30,6 @@ pub struct RdmaReception<P: Provider> {
     ports: BTreeMap<ConnId, Arc<Port>>,
     groups: Vec<Group<P>>,
     visitors: BTreeMap<ConnId, Visitor>,
-    /// How many of them are of one host.
-    hosts: BTreeMap<IpAddr, u32>,
     inbox: Receiver<ToReception>,
     bell: Arc<Doorbell>,
     /// The device is gone.
@@ -47,9 +45,9 @@ struct Group<P: Provider> {
 }
 
 /// A connection that was not rejected.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 struct Visitor {
-    host: IpAddr,
+    _admission: Admission,
     group: usize,
     completions: u32,
     acceptance: ConnParams,
@@ -80,7 +78,6 @@ impl<P: Provider> RdmaReception<P> {
             ports: BTreeMap::new(),
             groups: groups.into_iter().map(group).collect(),
             visitors: BTreeMap::new(),
-            hosts: BTreeMap::new(),
             inbox: parts.inbox,
             bell: parts.reception_bell,
             failed: false,
@@ -184,8 +181,8 @@ impl<P: Provider> RdmaReception<P> {
         negotiated: Negotiated,
     ) -> Result<(), RejectStatus> {
         let completions = negotiated.completions();
-        let group = if self.has_room(peer.ip()) { self.choose_group(completions) } else { None };
-        let group = group.ok_or(RejectStatus::NO_RESOURCES)?;
+        let admission = self.registry.admit(peer.ip()).ok_or(RejectStatus::NO_RESOURCES)?;
+        let group = self.choose_group(completions).ok_or(RejectStatus::NO_RESOURCES)?;
         let config = QpConfig {
             send_wr: negotiated.send_entries(),
             recv_wr: negotiated.entries.into(),
@@ -204,7 +201,7 @@ impl<P: Provider> RdmaReception<P> {
         place.completions += completions;
         let acceptance = negotiated.acceptance(params);
         let visitor = Visitor {
-            host: peer.ip(),
+            _admission: admission,
             group,
             completions,
             acceptance,
@@ -213,17 +210,9 @@ impl<P: Provider> RdmaReception<P> {
             disconnected: false,
         };
         self.visitors.insert(conn, visitor);
-        *self.hosts.entry(peer.ip()).or_default() += 1;
         let newcomer = Newcomer { conn, qp, negotiated, port, peer };
         place.port.send(ToGroup::Adopt(Box::new(newcomer)));
         Ok(())
-    }
-
-    /// Whether there may be one more connection, of this host.
-    fn has_room(&self, host: IpAddr) -> bool {
-        let limits = self.registry.limits();
-        let of_host = self.hosts.get(&host).copied().unwrap_or(0);
-        self.visitors.len() < limits.connections as usize && of_host < limits.connections_per_host
     }
 
     /// The group with the fewest connections that can take so many more completions.
@@ -299,12 +288,6 @@ impl<P: Provider> RdmaReception<P> {
         let group = &mut self.groups[visitor.group];
         group.connections -= 1;
         group.completions -= visitor.completions;
-        if let Entry::Occupied(mut of_host) = self.hosts.entry(visitor.host) {
-            *of_host.get_mut() -= 1;
-            if *of_host.get() == 0 {
-                of_host.remove();
-            }
-        }
         self.visitors.remove(&conn);
         self.cm.close(conn);
     }
