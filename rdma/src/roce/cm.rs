@@ -16,7 +16,7 @@ use super::device::{CmMessage, Forwarded, GroupMessage, Shared};
 use super::gsi::{Gsi, NotForUs};
 use super::random::Random;
 use super::sleep::Sleep;
-use super::wire::{Datagram, ROCE_PORT, Wire};
+use super::wire::{Datagram, IpId, ROCE_PORT, Wire};
 use super::{Fabric, GroupHandle, NewQp};
 use crate::{
     CmError, CmEvent, ConnId, ConnOptions, ConnParams, ConnectFailure, ConnectionManager,
@@ -154,7 +154,7 @@ impl<F: Fabric> RoceCm<F> {
                 CmMessage::Unreachable(peer) => self.manager.handle_unreachable(now, peer),
                 CmMessage::Packet(packet) => {
                     let Forwarded { from, to, bytes } = *packet;
-                    let datagram = Datagram { from, to, ip_id: None, bytes: &bytes };
+                    let datagram = Datagram { from, to, ip_id: IpId::UNKNOWN, bytes: &bytes };
                     let counters = &self.shared.counters;
                     // Only packets for queue pair 1 are forwarded here.
                     let _ = self.gsi.handle(now, counters, &mut self.manager, &datagram);

@@ -14,7 +14,7 @@ use super::mailbox::Mailbox;
 use super::place;
 use super::regions::RegionsView;
 use super::sleep::Sleep;
-use super::wire::{Arrived, Datagram, Wire};
+use super::wire::{Arrived, Datagram, IpId, Wire};
 use super::{Fabric, GroupHandle, NewQp};
 use crate::{
     Group, GroupConfig, GroupStats, PushError, QpConfig, QpKey, RecvWr, SendFlags, SendWr, Sge,
@@ -103,7 +103,10 @@ impl<F: Fabric> Turn<'_, F> {
                 GroupMessage::Fail { number } => self.engine.fail_numbered(number),
                 GroupMessage::Packet(packet) => {
                     let Forwarded { from, to, bytes } = *packet;
-                    self.handle(memory, &Datagram { from, to, ip_id: None, bytes: &bytes });
+                    self.handle(
+                        memory,
+                        &Datagram { from, to, ip_id: IpId::UNKNOWN, bytes: &bytes },
+                    );
                 }
             }
         }

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use roce_proto::wire::{Flow, Icrc, IcrcMismatch, Identification, verify as verify_flow};
 
-use super::wire::{Datagram, ICRC_BYTES, Outgoing};
+use super::wire::{Datagram, ICRC_BYTES, IpId, Outgoing};
 
 /// The CRC of a packet that leaves `from` with this IPv4 identification.
 pub(crate) fn compute(from: SocketAddr, packet: &Outgoing<'_>, ip_id: u16) -> [u8; ICRC_BYTES] {
@@ -19,9 +19,11 @@ pub(crate) fn compute(from: SocketAddr, packet: &Outgoing<'_>, ip_id: u16) -> [u
 /// Checks the CRC of a datagram and tells the identification that its sender gave it.
 pub(crate) fn verify(datagram: &Datagram<'_>) -> Result<Identification, IcrcMismatch> {
     let flow = Flow::new(datagram.from, datagram.to).ok_or(IcrcMismatch)?;
-    let identification = verify_flow(&flow, datagram.bytes)?;
     match datagram.ip_id {
-        Some(known) if known != identification => Err(IcrcMismatch),
-        _ => Ok(identification),
+        IpId::Likely(likely) => verify_flow(&flow, likely, datagram.bytes),
+        IpId::Known(known) => {
+            let identification = verify_flow(&flow, known, datagram.bytes)?;
+            (identification == known).then_some(identification).ok_or(IcrcMismatch)
+        }
     }
 }

@@ -64,10 +64,24 @@ pub struct Datagram<'a> {
     pub from: SocketAddr,
     /// To which of our addresses.
     pub to: SocketAddr,
-    /// The identification of its IPv4 header, where the network tells; a socket does not see it.
-    pub ip_id: Option<Identification>,
+    /// What is known of the identification in its IPv4 header.
+    pub ip_id: IpId,
     /// BTH to ICRC.
     pub bytes: &'a [u8],
+}
+
+/// The identification in an IPv4 header, as far as it is known. Over IPv6 it means nothing.
+#[derive(Clone, Copy, Debug)]
+pub enum IpId {
+    /// The network told it.
+    Known(Identification),
+    /// A socket does not see it. This one is worth trying first.
+    Likely(Identification),
+}
+
+impl IpId {
+    /// Of a datagram that came alone: what our own kind of sender gives those.
+    pub const UNKNOWN: Self = Self::Likely(Identification::ZERO);
 }
 
 /// A packet to send. The wire adds the invariant CRC, since only it knows the IP header.

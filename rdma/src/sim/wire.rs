@@ -9,7 +9,7 @@ use roce_proto::wire::Identification;
 use super::SimNetwork;
 use crate::Time;
 use crate::roce::icrc;
-use crate::roce::wire::{Arrived, Datagram, Outgoing, ROCE_PORT, Wire, WireCounters};
+use crate::roce::wire::{Arrived, Datagram, IpId, Outgoing, ROCE_PORT, Wire, WireCounters};
 
 /// Packets handed over at once.
 const BATCH: usize = 64;
@@ -45,7 +45,7 @@ impl Wire for SimWire {
         while datagrams < BATCH {
             let next = self.network.lock().next_packet(self.ip, self.index);
             let Some(packet) = next else { return Arrived { datagrams, more: false } };
-            let ip_id = Some(Identification::segment(IP_ID));
+            let ip_id = IpId::Known(Identification::segment(IP_ID));
             handle(Datagram { from: packet.from, to: packet.to, ip_id, bytes: &packet.bytes });
             datagrams += 1;
         }

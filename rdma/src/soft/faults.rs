@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 
 use crate::Time;
 use crate::roce::random::Random;
-use crate::roce::wire::Datagram;
+use crate::roce::wire::{Datagram, IpId};
 
 /// The environment variable that every soft endpoint of a process obeys.
 pub const FAULTS_VARIABLE: &str = "FEEDRAIL_SOFT_FAULTS";
@@ -172,7 +172,7 @@ impl Filter {
             && let Some(Reverse(packet)) = self.held.pop()
         {
             let Held { from, to, bytes, .. } = &packet;
-            handle(Datagram { from: *from, to: *to, ip_id: None, bytes });
+            handle(Datagram { from: *from, to: *to, ip_id: IpId::UNKNOWN, bytes });
         }
     }
 
@@ -262,7 +262,8 @@ mod tests {
             damaged += u32::from(flipped == 1);
         };
         for _ in 0..1000 {
-            let datagram = Datagram { from: address, to: address, ip_id: None, bytes: &bytes };
+            let datagram =
+                Datagram { from: address, to: address, ip_id: IpId::UNKNOWN, bytes: &bytes };
             filter.pass(Time::ZERO, datagram, &mut count);
         }
         filter.release(Time::ZERO, &mut count);

@@ -6,8 +6,10 @@ use std::mem::MaybeUninit;
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, RawFd};
 
+use roce_proto::wire::Identification;
+
 use super::raw::{self, ControlBuffer, Name};
-use crate::roce::wire::{Datagram, WireCounters};
+use crate::roce::wire::{Datagram, IpId, WireCounters};
 
 /// Messages per system call.
 const MESSAGES: usize = 16;
@@ -99,7 +101,11 @@ impl Inbox {
         let segment = raw::joined_segment(&header.msg_hdr).unwrap_or(bytes.len()).max(1);
         let segments = bytes.chunks(segment);
         let count = segments.len();
-        segments.for_each(|bytes| handle(Datagram { from, to, ip_id: None, bytes }));
+        for (index, bytes) in (0..).zip(segments) {
+            // As our own kind of sender numbers the packets of a train.
+            let ip_id = IpId::Likely(Identification::segment(index));
+            handle(Datagram { from, to, ip_id, bytes });
+        }
         count
     }
 }

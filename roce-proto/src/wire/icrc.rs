@@ -2,7 +2,7 @@
 //! annex A17, A17.3.3).
 //!
 //! It covers the IPv4 identification and flags, which a UDP socket does not show. CRCs are linear, so the
-//! difference between what arrived and what an identification of zero would give tells the sender's: see
+//! difference between what arrived and what a likely identification would give tells the sender's: see
 //! [`verify`].
 
 use core::net::{SocketAddr, SocketAddrV4, SocketAddrV6};
@@ -163,26 +163,35 @@ impl Start {
 pub struct IcrcMismatch;
 
 /// Checks the invariant CRC of a datagram that came through `flow`, and recovers the IPv4 identification that
-/// its sender gave it. Over IPv4 a random error passes once in 2^15, because any identification will do; a
-/// receiver that knows which ones a peer uses checks the result. Over IPv6 the result is
+/// its sender gave it; fastest if that is the `likely` one. Over IPv4 a random error passes once in 2^15, because any
+/// identification will do; a receiver that knows which ones a peer uses checks the result. Over IPv6 the result is
 /// [`Identification::ZERO`] and the check is as strong as a CRC-32 is.
 ///
 /// # Errors
 /// No identification explains the CRC that the datagram carries.
-pub fn verify(flow: &Flow, datagram: &[u8]) -> Result<Identification, IcrcMismatch> {
+pub fn verify(
+    flow: &Flow,
+    likely: Identification,
+    datagram: &[u8],
+) -> Result<Identification, IcrcMismatch> {
     let (covered, icrc) = datagram.split_last_chunk::<ICRC_BYTES>().ok_or(IcrcMismatch)?;
-    let expected = Icrc::new(flow, Identification::ZERO, datagram.len(), covered).finish();
+    let expected = Icrc::new(flow, likely, datagram.len(), covered).finish();
     let difference = u32::from_le_bytes(expected) ^ u32::from_le_bytes(*icrc);
     match flow {
-        _ if difference == 0 => Ok(Identification::ZERO),
-        Flow::V4 { .. } => recover(difference, datagram.len()),
+        Flow::V4 { .. } if difference == 0 => Ok(likely),
+        Flow::V4 { .. } => recover(likely, difference, datagram.len()),
+        Flow::V6 { .. } if difference == 0 => Ok(Identification::ZERO),
         Flow::V6 { .. } => Err(IcrcMismatch),
     }
 }
 
 /// Runs the CRC backwards from the end of the packet to the IPv4 identification. What is left of the
-/// difference are the four bytes in which the sender's header differs from [`Identification::ZERO`].
-fn recover(difference: u32, datagram_bytes: usize) -> Result<Identification, IcrcMismatch> {
+/// difference are the four bytes in which the sender's header differs from that with the `likely` identification.
+fn recover(
+    likely: Identification,
+    difference: u32,
+    datagram_bytes: usize,
+) -> Result<Identification, IcrcMismatch> {
     let after_fields = IPV4_HEADER_BYTES - 8 + UDP_HEADER_BYTES;
     let distance = 4 + after_fields + datagram_bytes - ICRC_BYTES;
     if !distance.is_multiple_of(4) {
@@ -193,7 +202,10 @@ fn recover(difference: u32, datagram_bytes: usize) -> Result<Identification, Icr
     if fragment != 0 || flags & !DONT_FRAGMENT != 0 {
         return Err(IcrcMismatch);
     }
-    Ok(Identification { id: u16::from_be_bytes([id_high, id_low]), dont_fragment: flags == 0 })
+    Ok(Identification {
+        id: likely.id ^ u16::from_be_bytes([id_high, id_low]),
+        dont_fragment: likely.dont_fragment == (flags == 0),
+    })
 }
 
 fn ipv4_header(
