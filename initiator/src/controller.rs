@@ -22,7 +22,8 @@ pub struct ControllerOptions {
     pub io_queues: u16,
     /// Entries of an I/O submission queue, 2 to 1,024; at most one less is in flight.
     pub queue_entries: u16,
-    /// Keep alive timeout in milliseconds, 0 for none. A Keep Alive is sent twice in this time.
+    /// Keep alive timeout in milliseconds, 0 for none. A Keep Alive is sent twice in this time. A target that
+    /// cannot be reached knows that a connection is over when this time has passed twice.
     pub keep_alive_ms: u32,
     /// How long one attempt to connect may take, until the controller is usable.
     pub connect_timeout: Duration,
@@ -138,6 +139,8 @@ pub(crate) enum Phase {
     Live(Time),
     /// Disconnected; the next attempt comes at this time.
     Resting(Time),
+    /// Disconnected; the target may still carry out what was asked of it before.
+    Fenced,
     /// Told to shut down; disconnected when it confirms, or at this time.
     Closing(Time),
     /// Given up.

@@ -19,6 +19,7 @@ use crate::controller::{
 };
 use crate::device_events::DeviceEvents;
 use crate::error::{Error, ErrorKind, Target};
+use crate::fence::Fence;
 use crate::identity::Identity;
 use crate::io::{Op, Submission};
 use crate::outbox::Outbox;
@@ -120,6 +121,7 @@ pub(crate) struct Core<P: Provider> {
     pub(crate) queues: Slab<Queue<P, Task>>,
     pub(crate) controllers: Slab<Controller<P>>,
     pub(crate) conns: BTreeMap<ConnId, Conn>,
+    pub(crate) fences: Vec<Fence>,
     pub(crate) ops: Slab<Op>,
     pub(crate) counters: Counters,
     /// Something was pushed since the last flush.
@@ -174,6 +176,7 @@ impl<P: Provider> Core<P> {
             queues: Slab::new(),
             controllers: Slab::new(),
             conns: BTreeMap::new(),
+            fences: Vec::new(),
             ops: Slab::new(),
             counters: Counters::default(),
             pushed: false,
@@ -246,7 +249,7 @@ impl<P: Provider> Core<P> {
             | CmEvent::Established { conn, .. }
             | CmEvent::Rejected { conn, .. }
             | CmEvent::ConnectFailed { conn, .. }
-            | CmEvent::Disconnected { conn }
+            | CmEvent::Disconnected { conn, .. }
             | CmEvent::DeviceRemoved { conn } => conn,
             _ => return,
         };
@@ -267,6 +270,9 @@ impl<P: Provider> Core<P> {
                 // Nothing follows these events.
                 self.conns.remove(&conn);
                 self.cm.close(conn);
+                if let CmEvent::Disconnected { confirmed: true, .. } = end {
+                    self.confirm_end(now, conn);
+                }
             }
         }
     }
@@ -359,6 +365,7 @@ impl<P: Provider> Core<P> {
             .controllers
             .iter()
             .fold(self.next_expiry, |time, (_, controller)| earliest(time, controller.deadline()));
+        let own = earliest(own, self.next_fence());
         earliest(own, earliest(self.group.deadline(), self.cm.deadline()))
     }
 }

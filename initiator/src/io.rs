@@ -90,7 +90,7 @@ impl Op {
         self.controller == controller && self.namespace == namespace
     }
 
-    fn is_write(&self) -> bool {
+    pub(crate) fn is_write(&self) -> bool {
         matches!(self.direction, Direction::Write { .. })
     }
 

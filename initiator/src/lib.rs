@@ -31,7 +31,9 @@
 //!
 //! # Losing a target
 //! A connection that is lost is made again: at once, or if it did not last, each
-//! [`ControllerOptions::reconnect_delay`]. Ranges
+//! [`ControllerOptions::reconnect_delay`]. If writes were under way it is made when the target has confirmed the end of
+//! the old one, or must have found out by the lack of Keep Alive (two timeouts and a second), since it might carry
+//! them out until then. Ranges
 //! wait for it until [`ControllerOptions::io_timeout`]; after [`ControllerOptions::loss_timeout`] the target is
 //! given up, and everything fails with an [`Error`] that names it. A namespace that comes back with another
 //! identity or size is an error, never other bytes. Memory is handed back only when the target can no longer
@@ -50,6 +52,7 @@ mod device_events;
 mod discovery;
 mod driver;
 mod error;
+mod fence;
 mod future;
 mod handle;
 mod host;

@@ -55,6 +55,7 @@ impl<P: Provider> Core<P> {
 
     /// Takes the queues of an association down, and takes back what was in flight on them.
     fn disconnect(&mut self, now: Time, key: usize, outbox: &mut Outbox) {
+        self.put_up_fence(now, key);
         let controller = &mut self.controllers[key];
         controller.keep_alive = KeepAlive::default();
         let queues = mem::take(&mut controller.queues);
@@ -136,6 +137,7 @@ impl<P: Provider> Core<P> {
     /// Does what is due.
     pub(crate) fn run_timers(&mut self, now: Time, outbox: &mut Outbox) {
         self.expire_ranges(now, outbox);
+        self.take_down_fences(now);
         for key in 0..self.controllers.capacity() {
             if self.controllers.contains(key) {
                 self.expire_raw(now, key, outbox);
@@ -176,7 +178,10 @@ impl<P: Provider> Core<P> {
                 self.resume_delayed(now, key);
                 self.keep_alive(now, key, outbox);
             }
-            Phase::Resting(time) if *time <= now => self.open(now, key, outbox),
+            Phase::Resting(time) if *time <= now => match self.is_fenced(key) {
+                true => self.controllers[key].phase = Phase::Fenced,
+                false => self.open(now, key, outbox),
+            },
             Phase::Closing(time) if *time <= now => self.end_closing(now, key, outbox),
             _ => {}
         }
@@ -283,6 +288,7 @@ impl<P: Provider> Controller<P> {
             Phase::Opening(opening) => earliest(Some(opening.deadline), opening.poll_at),
             Phase::Live(_) => earliest(self.keep_alive.next, self.next_delayed()),
             Phase::Resting(time) | Phase::Closing(time) => Some(*time),
+            Phase::Fenced => None,
             Phase::Dead(_) => return None,
         };
         let outage = self.outage.as_ref().map(|outage| outage.since + self.options.loss_timeout);

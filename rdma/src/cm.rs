@@ -205,6 +205,9 @@ pub enum CmEvent {
     Disconnected {
         /// The connection.
         conn: ConnId,
+        /// The peer knows it too: it ended the connection, or answered our [`ConnectionManager::disconnect`]. If
+        /// not, it may still carry out what it was asked to.
+        confirmed: bool,
     },
     /// The device was removed under the connection or listener.
     DeviceRemoved {

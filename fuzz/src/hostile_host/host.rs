@@ -251,7 +251,7 @@ impl Host {
                 }
             }
             CmEvent::Rejected { conn, .. }
-            | CmEvent::Disconnected { conn }
+            | CmEvent::Disconnected { conn, .. }
             | CmEvent::ConnectFailed { conn, .. } => {
                 if let Some(link) = self.find(conn) {
                     self.links[link].stage = Stage::Down;

@@ -124,7 +124,7 @@ impl Target {
             worked = true;
             match event {
                 CmEvent::ConnectRequest { conn, params, .. } => self.accept(now, conn, &params),
-                CmEvent::Disconnected { conn } | CmEvent::ConnectFailed { conn, .. } => {
+                CmEvent::Disconnected { conn, .. } | CmEvent::ConnectFailed { conn, .. } => {
                     self.forget(conn);
                 }
                 _ => {}

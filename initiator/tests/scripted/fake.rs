@@ -209,7 +209,7 @@ impl Fake {
     fn handle_event(&mut self, now: Time, event: CmEvent) {
         match event {
             CmEvent::ConnectRequest { conn, params, .. } => self.accept(now, conn, &params),
-            CmEvent::Disconnected { conn } | CmEvent::ConnectFailed { conn, .. } => {
+            CmEvent::Disconnected { conn, .. } | CmEvent::ConnectFailed { conn, .. } => {
                 self.forget(conn);
             }
             _ => {}

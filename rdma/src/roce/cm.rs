@@ -239,9 +239,9 @@ impl<F: Fabric> RoceCm<F> {
                 let failure = failure_of(failure);
                 self.events.push_back(CmEvent::ConnectFailed { conn, failure });
             }
-            cm::Event::Disconnected { .. } => {
+            cm::Event::Disconnected { confirmed, .. } => {
                 self.fail_qp(conn);
-                self.events.push_back(CmEvent::Disconnected { conn });
+                self.events.push_back(CmEvent::Disconnected { conn, confirmed });
             }
         }
     }
@@ -591,7 +591,7 @@ fn conn_of(event: &CmEvent) -> Option<ConnId> {
         | CmEvent::Established { conn, .. }
         | CmEvent::Rejected { conn, .. }
         | CmEvent::ConnectFailed { conn, .. }
-        | CmEvent::Disconnected { conn }
+        | CmEvent::Disconnected { conn, .. }
         | CmEvent::DeviceRemoved { conn } => Some(conn),
     }
 }

@@ -306,12 +306,13 @@ impl VerbsCm {
             cm_event::DISCONNECTED => {
                 // librdmacm leaves the queue pair alone until we disconnect as well.
                 connection.id.disconnect();
-                return Some(CmEvent::Disconnected { conn });
+                // The kernel says ETIMEDOUT when the peer did not answer.
+                return Some(CmEvent::Disconnected { conn, confirmed: event.status == 0 });
             }
             // Bonding moved the address: the path is gone.
             cm_event::ADDR_CHANGE => {
                 connection.id.disconnect();
-                return Some(CmEvent::Disconnected { conn });
+                return Some(CmEvent::Disconnected { conn, confirmed: false });
             }
             _ => {}
         }

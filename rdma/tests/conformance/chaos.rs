@@ -135,7 +135,7 @@ impl Chaos {
             CmEvent::Established { .. } => {}
             CmEvent::Rejected { conn, .. }
             | CmEvent::ConnectFailed { conn, .. }
-            | CmEvent::Disconnected { conn } => self.close(host, conn),
+            | CmEvent::Disconnected { conn, .. } => self.close(host, conn),
             other => panic!("{other:?}"),
         }
     }

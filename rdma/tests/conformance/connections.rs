@@ -110,7 +110,10 @@ pub fn a_disconnect_flushes_both_sides<B: Bench>(bench: B) {
     world.expect(1, 2, WcStatus::FLUSHED);
     for end in [left, right] {
         let event = world.event(end.host);
-        assert!(matches!(event, CmEvent::Disconnected { conn } if conn == end.conn), "{event:?}");
+        assert!(
+            matches!(event, CmEvent::Disconnected { conn, confirmed: true } if conn == end.conn),
+            "{event:?}"
+        );
         world.post(end, 3, Op::Send, &[]);
         world.expect(end.host, 3, WcStatus::FLUSHED);
         world.hosts[end.host].group.release(end.qp);

@@ -54,6 +54,8 @@ pub enum Event {
     Disconnected {
         /// The connection.
         connection: ConnectionId,
+        /// The peer knows it too: it ended the connection, or answered. If not, it may still believe in it.
+        confirmed: bool,
     },
 }
 
@@ -66,7 +68,7 @@ impl Event {
             | Self::Established { connection }
             | Self::Rejected { connection, .. }
             | Self::Failed { connection, .. }
-            | Self::Disconnected { connection } => connection,
+            | Self::Disconnected { connection, .. } => connection,
         }
     }
 }

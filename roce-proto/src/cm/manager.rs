@@ -202,7 +202,8 @@ impl Manager {
             State::DreqSent(_) | State::Ended => {}
             _ => {
                 self.send_farewell(id);
-                self.finish(now, id, Event::Disconnected { connection: id });
+                let event = Event::Disconnected { connection: id, confirmed: false };
+                self.finish(now, id, event);
             }
         }
     }
@@ -223,14 +224,18 @@ impl Manager {
         }
     }
 
-    /// The network says that nobody is at `peer` (an ICMP error, say): what waits for an answer from there
-    /// waits no more. Established connections remain; their queue pairs find out by themselves.
+    /// The network says that nobody is at `peer` (an ICMP error, say): who wants to be connected waits no more.
+    /// Established connections remain; their queue pairs find out by themselves. So do goodbyes: the peer may
+    /// still believe in the connection, or be a process that is about to start anew.
     pub fn handle_unreachable(&mut self, now: Time, peer: SocketAddr) {
+        let concerned = |connection: &Connection| {
+            connection.agreement.peer == peer && !matches!(connection.state, State::DreqSent(_))
+        };
         let waiting: alloc::vec::Vec<_> = self
             .table
             .waiting()
             .map(|(_, id)| id)
-            .filter(|&id| self.table.get(id).is_some_and(|c| c.agreement.peer == peer))
+            .filter(|&id| self.table.get(id).is_some_and(concerned))
             .collect();
         for id in waiting {
             self.give_up(now, id, Failure::Unreachable);
@@ -347,7 +352,7 @@ impl Manager {
     /// A connection that waits for an answer will not get one.
     fn give_up(&mut self, now: Time, id: ConnectionId, failure: Failure) {
         let event = match self.table.get(id).map(|connection| &connection.state) {
-            Some(State::DreqSent(_)) => Event::Disconnected { connection: id },
+            Some(State::DreqSent(_)) => Event::Disconnected { connection: id, confirmed: false },
             _ => Event::Failed { connection: id, failure },
         };
         self.finish(now, id, event);

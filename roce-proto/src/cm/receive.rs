@@ -304,7 +304,7 @@ impl Manager {
                 self.rejected(now, id, rej);
             }
             State::Established | State::DreqSent(_) => {
-                self.finish(now, id, Event::Disconnected { connection: id });
+                self.finish(now, id, Event::Disconnected { connection: id, confirmed: true });
             }
             State::Ended => {}
         }
@@ -371,14 +371,14 @@ impl Manager {
         });
         self.send(from, drep.to_mad(transaction_id));
         if let Some(id) = id {
-            self.finish(now, id, Event::Disconnected { connection: id });
+            self.finish(now, id, Event::Disconnected { connection: id, confirmed: true });
         }
     }
 
     fn handle_drep(&mut self, now: Time, from: SocketAddr, drep: &Drep) {
         let Some(id) = self.find(from, drep.local_comm_id, drep.remote_comm_id) else { return };
         if let Some(State::DreqSent(_)) = self.table.get(id).map(|connection| &connection.state) {
-            self.finish(now, id, Event::Disconnected { connection: id });
+            self.finish(now, id, Event::Disconnected { connection: id, confirmed: true });
         }
     }
 

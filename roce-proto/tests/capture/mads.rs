@@ -177,7 +177,7 @@ fn our_datagrams_are_the_kernels() {
             }
             Message::Drep(_) => {
                 let connection = find_event(&mut pair.target, |event| match event {
-                    Event::Disconnected { connection } => Some(connection),
+                    Event::Disconnected { connection, .. } => Some(connection),
                     _ => None,
                 });
                 pair.target.close(Time::ZERO, connection);

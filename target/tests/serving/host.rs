@@ -193,7 +193,7 @@ impl<P: Provider> Host<P> {
                 self.queue_of(conn).state = Link::Rejected(reject.status());
             }
             CmEvent::Rejected { conn, .. }
-            | CmEvent::Disconnected { conn }
+            | CmEvent::Disconnected { conn, .. }
             | CmEvent::ConnectFailed { conn, .. } => {
                 self.queue_of(conn).state = Link::Down;
                 self.cm.close(conn);

@@ -395,7 +395,7 @@ impl HostileHost {
                 self.queue_of(conn).link =
                     said.map_or(Link::Refused, |reject| Link::Rejected(reject.status()));
             }
-            CmEvent::Disconnected { conn } | CmEvent::ConnectFailed { conn, .. } => {
+            CmEvent::Disconnected { conn, .. } | CmEvent::ConnectFailed { conn, .. } => {
                 self.queue_of(conn).link = Link::Down;
                 self.cm.close(conn);
             }

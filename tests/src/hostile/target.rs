@@ -167,7 +167,7 @@ impl Desk {
             progress = true;
             match event {
                 CmEvent::ConnectRequest { conn, params, .. } => self.requested(now, conn, params),
-                CmEvent::Disconnected { conn } | CmEvent::ConnectFailed { conn, .. } => {
+                CmEvent::Disconnected { conn, .. } | CmEvent::ConnectFailed { conn, .. } => {
                     self.forget(conn);
                 }
                 _ => {}

@@ -116,7 +116,7 @@ impl World {
                 }
                 Event::Rejected { connection, .. }
                 | Event::Failed { connection, .. }
-                | Event::Disconnected { connection } => {
+                | Event::Disconnected { connection, .. } => {
                     self.ended[side] += 1;
                     self.established[side].remove(&connection);
                     self.sides[side].manager.close(self.now, connection);

@@ -391,7 +391,7 @@ fn either_side_may_disconnect_and_a_lost_answer_is_repeated() {
     let dreq = pair.target.sent();
     assert_eq!(dreq.len(), 1);
     pair.host.receive(pair.now, target_address(), &dreq);
-    assert_eq!(pair.host.event(), Event::Disconnected { connection: host });
+    assert_eq!(pair.host.event(), Event::Disconnected { connection: host, confirmed: true });
     let lost = pair.host.sent();
     pair.pass_to_deadline();
     pair.reach_host();
@@ -400,7 +400,7 @@ fn either_side_may_disconnect_and_a_lost_answer_is_repeated() {
     assert_eq!(again, lost);
     pair.target.assert_no_event();
     pair.target.receive(pair.now, host_address(), &again);
-    assert_eq!(pair.target.event(), Event::Disconnected { connection: target });
+    assert_eq!(pair.target.event(), Event::Disconnected { connection: target, confirmed: true });
     pair.target.receive(pair.now, host_address(), &again);
     pair.target.assert_no_event();
     assert_eq!(pair.target.manager.deadline(), None);
@@ -415,8 +415,8 @@ fn both_sides_may_disconnect_at_once() {
     let (from_host, from_target) = (pair.host.sent(), pair.target.sent());
     pair.host.receive(pair.now, target_address(), &from_target);
     pair.target.receive(pair.now, host_address(), &from_host);
-    assert_eq!(pair.host.event(), Event::Disconnected { connection: host });
-    assert_eq!(pair.target.event(), Event::Disconnected { connection: target });
+    assert_eq!(pair.host.event(), Event::Disconnected { connection: host, confirmed: true });
+    assert_eq!(pair.target.event(), Event::Disconnected { connection: target, confirmed: true });
     pair.reach_target();
     pair.reach_host();
     pair.host.assert_no_event();
@@ -432,7 +432,7 @@ fn a_dead_peer_does_not_hold_up_a_disconnect() {
     while pair.host.manager.deadline().is_some() {
         pair.pass_to_deadline();
     }
-    assert_eq!(pair.host.event(), Event::Disconnected { connection: host });
+    assert_eq!(pair.host.event(), Event::Disconnected { connection: host, confirmed: false });
     assert_eq!(pair.host.sent().len(), 5);
     assert!(pair.now - start < Duration::from_secs(10));
 }
@@ -459,7 +459,7 @@ fn a_closed_connection_says_goodbye_in_the_background() {
     pair.host.sent();
     pair.pass_to_deadline();
     pair.reach_target();
-    assert_eq!(pair.target.event(), Event::Disconnected { connection: target });
+    assert_eq!(pair.target.event(), Event::Disconnected { connection: target, confirmed: true });
     pair.reach_host();
     pair.host.assert_no_event();
     assert_eq!(pair.host.manager.connections(), 0);
@@ -525,7 +525,7 @@ fn a_restarted_host_that_reuses_a_queue_pair_finds_the_old_connection_stale() {
     assert_eq!(reason, RejectReason::STALE_CONNECTION);
     // The host answered that it knows nothing of the old one, which is over thereby.
     pair.reach_target();
-    assert_eq!(pair.target.event(), Event::Disconnected { connection: old });
+    assert_eq!(pair.target.event(), Event::Disconnected { connection: old, confirmed: true });
     pair.established(2);
 }
 
@@ -542,7 +542,7 @@ fn a_restarted_host_that_reuses_a_name_finds_the_old_connection_stale() {
     let Event::Rejected { reason, .. } = pair.host.event() else { panic!() };
     assert_eq!(reason, RejectReason::STALE_CONNECTION);
     pair.reach_target();
-    assert_eq!(pair.target.event(), Event::Disconnected { connection: old });
+    assert_eq!(pair.target.event(), Event::Disconnected { connection: old, confirmed: true });
 }
 
 #[test]
@@ -584,7 +584,7 @@ fn a_restarted_target_that_reuses_a_queue_pair_finds_the_old_connection_stale() 
     let Event::Rejected { connection, reason, .. } = pair.target.event() else { panic!() };
     assert_eq!((connection, reason), (target, RejectReason::STALE_CONNECTION));
     pair.reach_host();
-    assert_eq!(pair.host.event(), Event::Disconnected { connection: old });
+    assert_eq!(pair.host.event(), Event::Disconnected { connection: old, confirmed: true });
 }
 
 #[test]
@@ -630,10 +630,8 @@ fn nobody_is_there() {
     let elsewhere = SocketAddr::from(([10, 0, 0, 9], 4791));
     let lost = pair.host.manager.connect(pair.now, &connect_to(elsewhere, 2)).unwrap();
     let other = pair.host.manager.connect(pair.now, &connect_to(target_address(), 3)).unwrap();
-    let (open, _) = {
-        pair.host.sent();
-        pair.established(4)
-    };
+    pair.host.sent();
+    pair.established(4);
     pair.host.manager.handle_unreachable(pair.now, elsewhere);
     assert_eq!(
         pair.host.event(),
@@ -646,9 +644,31 @@ fn nobody_is_there() {
         Event::Failed { connection: other, failure: Failure::Unreachable }
     );
     pair.host.assert_no_event();
-    pair.host.manager.disconnect(pair.now, open);
+}
+
+#[test]
+fn a_goodbye_is_said_until_a_restarted_peer_hears_it() {
+    let mut pair = Pair::new();
+    let (host, _) = pair.established(2);
+    pair.host.manager.disconnect(pair.now, host);
+    pair.host.sent();
     pair.host.manager.handle_unreachable(pair.now, target_address());
-    assert_eq!(pair.host.event(), Event::Disconnected { connection: open });
+    pair.host.assert_no_event();
+    pair.target = Side::new(target_address(), Config::new(0xC, 3));
+    pair.pass_to_deadline();
+    pair.reach_target();
+    pair.target.assert_no_event();
+    pair.reach_host();
+    assert_eq!(pair.host.event(), Event::Disconnected { connection: host, confirmed: true });
+    assert_eq!(pair.host.manager.deadline(), None);
+}
+
+#[test]
+fn who_gives_up_before_the_connection_is_made_does_not_know_what_the_peer_knows() {
+    let mut pair = Pair::new();
+    let (host, _) = pair.replied(2);
+    pair.host.manager.disconnect(pair.now, host);
+    assert_eq!(pair.host.event(), Event::Disconnected { connection: host, confirmed: false });
 }
 
 #[test]

@@ -58,7 +58,7 @@ fn a_stranger_that_knows_every_name_can_not_touch_a_connection() {
     }
     pair.host.manager.disconnect(pair.now, host);
     pair.reach_target();
-    assert_eq!(pair.target.event(), Event::Disconnected { connection: target });
+    assert_eq!(pair.target.event(), Event::Disconnected { connection: target, confirmed: true });
 }
 
 /// Anything, or something that looks like a message, or a message that was said before with a few bytes changed.
@@ -117,7 +117,7 @@ fn consume(side: &mut Side, pair_now: crate::Time) {
             Event::Established { .. } => {}
             Event::Rejected { connection, .. }
             | Event::Failed { connection, .. }
-            | Event::Disconnected { connection } => side.manager.close(pair_now, connection),
+            | Event::Disconnected { connection, .. } => side.manager.close(pair_now, connection),
         }
     }
 }

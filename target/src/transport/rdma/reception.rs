@@ -90,7 +90,9 @@ impl<P: Provider> RdmaReception<P> {
             CmEvent::ConnectRequest { listener, conn, params, peer } => {
                 self.requested(now, listener, conn, &params, peer);
             }
-            CmEvent::Disconnected { conn } | CmEvent::ConnectFailed { conn, .. } => self.lost(conn),
+            CmEvent::Disconnected { conn, .. } | CmEvent::ConnectFailed { conn, .. } => {
+                self.lost(conn)
+            }
             CmEvent::DeviceRemoved { .. } => self.device_failed(now, "it was removed"),
             // The group does not care: commands may come before this does.
             _ => {}

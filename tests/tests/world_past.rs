@@ -1,0 +1,111 @@
+//! Hosts that come back while what they asked for before is still under way.
+
+use std::time::Duration;
+
+use feedrail_initiator::{ControllerOptions, ErrorKind, Grant, Namespace, RegionSlice};
+use feedrail_tests::world::{Disk, DiskConfig, TargetOptions, World, with_seeds};
+use rdma::sim::SimConfig;
+
+const BINARY: &str = "world_past";
+const SECOND: Duration = Duration::from_secs(1);
+const LIMIT: Duration = Duration::from_secs(600);
+const BLOCK: usize = 4096;
+
+/// A read or write that the disk stalls, a host that gives it up, and a goodbye that is lost on the way.
+struct Story {
+    writes: bool,
+    disk_stalls: Duration,
+    /// How long after the goodbye nothing gets through.
+    cut: Duration,
+}
+
+impl Story {
+    /// Tells it; says how long after the goodbye the host had written the same block anew.
+    fn tell(&self, seed: u64) -> Duration {
+        let mut world = World::new(seed, SimConfig::default());
+        let disk = Disk::simulated("disk", vec![0; 64 << 10]);
+        let target = world.add_target(vec![disk], TargetOptions::default());
+        let host = world.add_host(ControllerOptions {
+            io_timeout: SECOND,
+            abort_timeout: SECOND,
+            connect_timeout: Duration::from_millis(300),
+            reconnect_delay: Duration::from_millis(100),
+            ..ControllerOptions::default()
+        });
+        let namespace = world.open(host, target, 1);
+        world.target(target).set_disk_config(DiskConfig {
+            stall_ppm: 1_000_000,
+            stall: self.disk_stalls,
+            ..DiskConfig::default()
+        });
+        let slice = RegionSlice::from_vec(vec![1; BLOCK], Grant::Persistent);
+        let old = match self.writes {
+            true => namespace.write(0, slice),
+            false => namespace.read(0, slice),
+        };
+        world.run_until("the disk has it", SECOND, |world| {
+            world.target(target).disk_stats().stalls == 1
+        });
+        world.target(target).set_disk_config(DiskConfig::default());
+        // Before the host tells to abort it.
+        world.pass(SECOND * 9 / 10);
+        world.cut(host, target);
+        let error = world.run(old).result.expect_err("it is still under way");
+        assert!(matches!(error.kind(), ErrorKind::TimedOut { .. }), "{error}");
+        assert_eq!(world.host(host).host.counters().connections_lost, 1);
+        let goodbye = world.now();
+        world.pass(self.cut);
+        world.heal(host, target);
+        while !write(&mut world, &namespace, 2) {}
+        let took = world.now() - goodbye;
+        assert_eq!(read(&mut world, &namespace), [2; BLOCK]);
+        world.pass(self.disk_stalls);
+        assert_eq!(read(&mut world, &namespace), [2; BLOCK], "the old write overtook the new one");
+        drop(namespace);
+        world.expect_clean(LIMIT);
+        took
+    }
+}
+
+fn write(world: &mut World, namespace: &Namespace, byte: u8) -> bool {
+    let slice = RegionSlice::from_vec(vec![byte; BLOCK], Grant::Persistent);
+    let writing = namespace.write(0, slice);
+    world.run(writing).result.is_ok()
+}
+
+fn read(world: &mut World, namespace: &Namespace) -> [u8; BLOCK] {
+    let slice = RegionSlice::allocate(BLOCK, Grant::Persistent).unwrap();
+    let reading = namespace.read(0, slice);
+    let outcome = world.run(reading);
+    outcome.result.expect("the target answers");
+    outcome.slice[..].try_into().expect("a block")
+}
+
+/// The host says it until the target answers. (Whether the disk can still be kept from writing depends on the seed.)
+#[test]
+fn a_host_comes_back_when_its_goodbye_was_heard() {
+    with_seeds(BINARY, 0..8, |seed| {
+        let (disk_stalls, cut) = (SECOND * 4, Duration::from_millis(300));
+        let took = Story { writes: true, disk_stalls, cut }.tell(seed);
+        assert!(took < SECOND * 4, "as soon as the disk has done it: {took:?}");
+    });
+}
+
+/// The goodbye is said in vain until the host stops saying it.
+#[test]
+fn a_host_that_was_not_heard_waits_until_the_target_must_know() {
+    with_seeds(BINARY, 0..8, |seed| {
+        for disk_stalls in [SECOND * 12, SECOND * 20] {
+            let took = Story { writes: true, disk_stalls, cut: SECOND * 7 }.tell(seed);
+            assert!(took > SECOND * 11, "two timeouts and a second: {took:?}");
+        }
+    });
+}
+
+/// The second goodbye would come later.
+#[test]
+fn a_host_that_only_read_comes_back_at_once() {
+    let (disk_stalls, cut) = (SECOND * 4, Duration::from_millis(300));
+    let took = Story { writes: false, disk_stalls, cut }.tell(1);
+    assert!(took < Duration::from_millis(500), "{took:?}");
+}
