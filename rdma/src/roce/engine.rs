@@ -457,6 +457,7 @@ fn send_packet<W: Wire>(
         headers: transmit.headers(),
         pieces: &slices[..pieces.len()],
         pad_bytes: u8::try_from(transmit.pad_bytes()).expect("at most three"),
+        continues: transmit.continues_message(),
     };
     // SAFETY: `Engine::send`, from which every call comes, flushes the wire while it still borrows the section
     // in which the pieces are registered.

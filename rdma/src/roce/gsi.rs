@@ -68,6 +68,7 @@ impl Gsi {
             headers: headers.as_slice(),
             pieces: &[&mad.mad],
             pad_bytes: 0,
+            continues: false,
         };
         // SAFETY: the message is borrowed until the flush below.
         unsafe { wire.send(now, &packet) };

@@ -89,7 +89,7 @@ impl IpId {
 pub struct Outgoing<'a> {
     /// The endpoint of the peer.
     pub to: SocketAddr,
-    /// The queue pair there: packets of one train have the same.
+    /// The queue pair there. Packets to one leave in the order in which they were queued.
     pub destination_qpn: u32,
     /// BTH and extension headers.
     pub headers: &'a [u8],
@@ -97,6 +97,8 @@ pub struct Outgoing<'a> {
     pub pieces: &'a [&'a [u8]],
     /// Zero bytes behind the payload, 0..=3.
     pub pad_bytes: u8,
+    /// It goes on with a message, of which the packet before it to this queue pair was a part.
+    pub continues: bool,
 }
 
 impl Outgoing<'_> {

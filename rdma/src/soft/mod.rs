@@ -12,6 +12,7 @@ pub(crate) mod owner;
 mod raw;
 mod receive;
 mod socket;
+mod trains;
 mod transmit;
 mod wire;
 

@@ -55,7 +55,8 @@ impl SoftWire {
             return;
         }
         let socket = self.sockets.sender.as_ref().unwrap_or(&self.sockets.receiver);
-        let outcome = self.batch.send(socket, &mut self.sockets.gso, &mut self.counters);
+        let outcome =
+            self.batch.send(self.source, socket, &mut self.sockets.gso, &mut self.counters);
         if outcome.error_queued {
             self.drain_errors(true);
         }
@@ -104,7 +105,7 @@ impl Wire for SoftWire {
             self.send_batch();
         }
         let damaged = self.filter.as_mut().is_some_and(|filter| filter.damages_sent());
-        self.batch.push(self.source, packet, self.sockets.gso, damaged);
+        self.batch.push(packet, self.sockets.gso, damaged);
     }
 
     fn flush(&mut self, _now: Time) {

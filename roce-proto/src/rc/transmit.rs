@@ -17,6 +17,7 @@ pub struct Transmit {
     piece_count: u8,
     pad_bytes: u8,
     payload_bytes: u16,
+    continues: bool,
     retransmission: bool,
 }
 
@@ -42,6 +43,7 @@ impl Transmit {
             piece_count: 0,
             pad_bytes: 0,
             payload_bytes: 0,
+            continues: false,
             retransmission: false,
         }
     }
@@ -66,6 +68,11 @@ impl Transmit {
         self.payload_bytes as usize
     }
 
+    /// Whether it goes on with the message of the packet before it.
+    pub const fn continues_message(&self) -> bool {
+        self.continues
+    }
+
     /// Whether a packet with this sequence number left before.
     pub const fn is_retransmission(&self) -> bool {
         self.retransmission
@@ -87,6 +94,7 @@ impl Transmit {
         self.piece_count = 0;
         self.pad_bytes = bth.pad_bytes;
         self.payload_bytes = payload_bytes as u16;
+        self.continues = message.continues();
         self.retransmission = false;
     }
 

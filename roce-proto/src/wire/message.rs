@@ -80,6 +80,19 @@ impl Message {
         }
     }
 
+    /// Whether it is of a message that another packet began.
+    pub const fn continues(&self) -> bool {
+        matches!(
+            self,
+            Self::SendMiddle
+                | Self::SendLast(_)
+                | Self::WriteMiddle
+                | Self::WriteLast(_)
+                | Self::ReadResponseMiddle
+                | Self::ReadResponseLast(_)
+        )
+    }
+
     /// The message and what follows its extended headers, or `None` if they are cut short.
     pub(super) fn parse(opcode: Opcode, bytes: &[u8]) -> Option<(Self, &[u8])> {
         Some(match opcode {

@@ -1,0 +1,322 @@
+//! Which packets share a message: trains, which the kernel cuts into datagrams of one length.
+//!
+//! Packets of several queue pairs may share a train as long as those of each keep their order, and as one group of the
+//! peer receives them all. Where a train stays whole (over loopback) or is put together again, the socket that its
+//! first packet is steered to gets all of it. A foreign peer has no such groups, and gets datagrams one by one.
+
+use std::net::{Ipv4Addr, SocketAddr};
+
+use roce_proto::Qpn;
+
+use crate::roce::owner_of;
+use crate::roce::wire::Outgoing;
+
+/// Packets gathered for one call.
+pub(super) const MAX_PACKETS: usize = 256;
+/// Messages that one call may carry.
+pub(super) const MAX_TRAINS: usize = 64;
+/// Segments that every kernel with `UDP_SEGMENT` takes.
+const MAX_SEGMENTS: usize = 64;
+/// The largest UDP payload, over IPv6 with room for extension headers.
+const MAX_TRAIN_BYTES: usize = 65_000;
+/// How many trains are looked at for one that takes a packet: there are as many kinds of packets at a time (data,
+/// responses or commands, acknowledgements), and other peers.
+const LOOK_BACK: usize = 8;
+/// Queue pairs are told apart by a hash of their numbers; those that are taken for one keep their order too.
+const QUEUE_PAIRS: usize = 256;
+
+/// The trains for the next system call.
+pub(super) struct Trains {
+    trains: Box<[Train]>,
+    used: usize,
+    /// The packet behind each one in its train.
+    behind: Box<[usize]>,
+    packets: usize,
+    /// The latest train with a packet of a queue pair.
+    latest: Box<[usize]>,
+}
+
+/// Packets of one length, but for the last, which may be shorter.
+#[derive(Clone, Copy)]
+pub(super) struct Train {
+    pub(super) peer: SocketAddr,
+    /// Of the peer's groups the one that receives it.
+    group: u8,
+    pub(super) segment: usize,
+    /// None when the packets went to the train before it.
+    pub(super) segments: usize,
+    bytes: usize,
+    /// Whether the kernel would cut it rightly were there another packet.
+    open: bool,
+    first: usize,
+    last: usize,
+}
+
+impl Train {
+    const EMPTY: Self = Self {
+        peer: SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0),
+        group: 0,
+        segment: 0,
+        segments: 0,
+        bytes: 0,
+        open: false,
+        first: 0,
+        last: 0,
+    };
+
+    /// A packet by itself.
+    fn of(packet: &Outgoing<'_>, index: usize, open: bool) -> Self {
+        let length = packet.length();
+        Self {
+            peer: packet.to,
+            group: owner_of(Qpn::new(packet.destination_qpn)),
+            segment: length,
+            segments: 1,
+            bytes: length,
+            open,
+            first: index,
+            last: index,
+        }
+    }
+
+    /// Whether `other` may follow in one message.
+    fn has_room_for(&self, other: &Self) -> bool {
+        self.open
+            && self.group == other.group
+            && self.peer == other.peer
+            && self.segments + other.segments <= MAX_SEGMENTS
+            && self.bytes + other.bytes <= MAX_TRAIN_BYTES
+    }
+
+    /// Adds a packet at the end; a shorter one is the last.
+    fn append(&mut self, packet: &Self) {
+        self.segments += 1;
+        self.bytes += packet.bytes;
+        self.open &= packet.open && packet.bytes == self.segment;
+        self.last = packet.first;
+    }
+}
+
+impl Trains {
+    pub(super) fn new() -> Self {
+        Self {
+            trains: vec![Train::EMPTY; MAX_TRAINS].into(),
+            used: 0,
+            behind: vec![0; MAX_PACKETS].into(),
+            packets: 0,
+            latest: vec![0; QUEUE_PAIRS].into(),
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.packets == 0
+    }
+
+    /// Whether any other packet fits.
+    pub(super) fn has_room(&self) -> bool {
+        self.packets < MAX_PACKETS && self.used < MAX_TRAINS
+    }
+
+    /// Adds a packet, to a train where one takes it and the kernel `cuts` them; returns its index.
+    pub(super) fn add(&mut self, packet: &Outgoing<'_>, cuts: bool) -> usize {
+        let index = self.packets;
+        self.packets += 1;
+        let alone = Train::of(packet, index, cuts);
+        let [_, high, middle, low] = packet.destination_qpn.to_be_bytes();
+        let queue_pair = usize::from(high ^ middle ^ low);
+        let at = match self.place(&alone, self.latest[queue_pair], packet.continues) {
+            Some(at) => {
+                self.couple(at, &alone);
+                at
+            }
+            None => {
+                self.trains[self.used] = alone;
+                self.used += 1;
+                self.used - 1
+            }
+        };
+        self.latest[queue_pair] = at;
+        index
+    }
+
+    /// The train that takes a packet, of those from `earliest` on. A packet that goes on with its message is often
+    /// a little shorter than the first one, and would else leave that alone.
+    fn place(&self, alone: &Train, earliest: usize, continues: bool) -> Option<usize> {
+        let takes = |at: usize| self.trains[at].has_room_for(alone);
+        let equal = (earliest..self.used)
+            .rev()
+            .take(LOOK_BACK)
+            .find(|&at| self.trains[at].segment == alone.segment && takes(at));
+        let before = self.used.checked_sub(1).filter(|_| continues);
+        equal.or(before.filter(|&at| alone.segment < self.trains[at].segment && takes(at)))
+    }
+
+    fn couple(&mut self, at: usize, packet: &Train) {
+        let train = &mut self.trains[at];
+        self.behind[train.last] = packet.first;
+        train.append(packet);
+    }
+
+    /// Makes packets that were left alone the last ones of the trains before them. Before all were there they might
+    /// have been the first ones of their own.
+    pub(super) fn couple_single_packets(&mut self) {
+        let mut before = 0;
+        for at in 1..self.used {
+            let train = self.trains[at];
+            let shorter = train.segments == 1 && train.segment <= self.trains[before].segment;
+            if shorter && self.trains[before].has_room_for(&train) {
+                self.couple(before, &train);
+                self.trains[at].segments = 0;
+            } else {
+                before = at;
+            }
+        }
+    }
+
+    /// The trains, in the order in which they must leave.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Train> {
+        self.trains[..self.used].iter().filter(|train| train.segments > 0)
+    }
+
+    /// The indexes of a train's packets, in order.
+    pub(super) fn packets_of(&self, train: &Train) -> impl Iterator<Item = usize> {
+        std::iter::successors(Some(train.first), |&index| Some(self.behind[index]))
+            .take(train.segments)
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.used = 0;
+        self.packets = 0;
+        self.latest.fill(0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const DATA: usize = 4096;
+    const RESPONSE: usize = 16;
+
+    /// A packet to queue pair `upper` of a group of one of two peers.
+    #[derive(Clone, Copy, Debug)]
+    struct Sketch {
+        peer: u16,
+        qpn: u32,
+        payload: usize,
+        continues: bool,
+    }
+
+    impl Sketch {
+        const fn new(upper: u32, payload: usize) -> Self {
+            Self { peer: 1, qpn: upper << 8 | 1, payload, continues: false }
+        }
+
+        fn length(self) -> usize {
+            12 + self.payload + 4
+        }
+
+        fn add(self, trains: &mut Trains, cuts: bool) {
+            let payload = [0; DATA];
+            let packet = Outgoing {
+                to: (Ipv4Addr::LOCALHOST, self.peer).into(),
+                destination_qpn: self.qpn,
+                headers: &[0; 12],
+                pieces: &[&payload[..self.payload]],
+                pad_bytes: 0,
+                continues: self.continues,
+            };
+            trains.add(&packet, cuts);
+        }
+    }
+
+    /// The packets of each message.
+    fn arrange(sketches: &[Sketch], cuts: bool) -> Vec<Vec<usize>> {
+        let mut trains = Trains::new();
+        for sketch in sketches {
+            assert!(trains.has_room());
+            sketch.add(&mut trains, cuts);
+        }
+        trains.couple_single_packets();
+        trains.iter().map(|train| trains.packets_of(train).collect()).collect()
+    }
+
+    #[test]
+    fn queue_pairs_with_one_command_each_share_trains() {
+        let both = |upper| [Sketch::new(upper, DATA), Sketch::new(upper, RESPONSE)];
+        let sketches: Vec<Sketch> = (1..31).flat_map(both).collect();
+        let lengths: Vec<usize> = arrange(&sketches, true).iter().map(Vec::len).collect();
+        assert_eq!(lengths, [15, 15, 15, 15]);
+    }
+
+    #[test]
+    fn a_response_leaves_with_its_data() {
+        let sketches = [Sketch::new(1, DATA), Sketch::new(1, RESPONSE)];
+        assert_eq!(arrange(&sketches, true), [[0, 1]]);
+        assert_eq!(arrange(&sketches, false), [[0], [1]]);
+    }
+
+    #[test]
+    fn groups_and_peers_have_trains_of_their_own() {
+        let here = Sketch::new(1, RESPONSE);
+        let other_group = Sketch { qpn: here.qpn + 1, ..here };
+        let other_peer = Sketch { peer: 2, ..here };
+        let sketches = [here, other_group, other_peer];
+        let twice =
+            [sketches, sketches.map(|sketch| Sketch { qpn: sketch.qpn ^ 0x7700, ..sketch })];
+        assert_eq!(arrange(&twice.concat(), true), [[0, 3], [1, 4], [2, 5]]);
+    }
+
+    #[test]
+    fn what_follows_the_longer_first_packet_of_a_message_stays_with_it() {
+        let first = Sketch::new(1, DATA);
+        let middle = Sketch { payload: DATA - 16, continues: true, ..first };
+        let sketches = [first, middle, middle, middle];
+        assert_eq!(arrange(&sketches, true), [[0, 1], [2, 3]]);
+    }
+
+    fn sketch() -> impl Strategy<Value = Sketch> {
+        let payload = prop::sample::select(vec![0, RESPONSE, 64, DATA - 16, DATA]);
+        (1u16..3, 1u32..7, 1u32..3, payload, any::<bool>()).prop_map(
+            |(peer, upper, group, payload, continues)| Sketch {
+                peer,
+                qpn: upper << 8 | group,
+                payload,
+                continues,
+            },
+        )
+    }
+
+    proptest! {
+        #[test]
+        fn each_packet_leaves_once_in_its_order_and_the_kernel_cuts_rightly(
+            sketches in prop::collection::vec(sketch(), 1..MAX_TRAINS),
+        ) {
+            let messages = arrange(&sketches, true);
+            for message in &messages {
+                let lengths: Vec<usize> = message.iter().map(|&at| sketches[at].length()).collect();
+                let (last, others) = lengths.split_last().expect("no message is empty");
+                prop_assert!(others.iter().all(|length| *length == lengths[0]) && *last <= lengths[0]);
+                prop_assert!(lengths.len() <= MAX_SEGMENTS);
+                prop_assert!(lengths.iter().sum::<usize>() <= MAX_TRAIN_BYTES);
+                let first = sketches[message[0]];
+                for sketch in message.iter().map(|&at| sketches[at]) {
+                    prop_assert_eq!((sketch.peer, sketch.qpn & 0xFF), (first.peer, first.qpn & 0xFF));
+                }
+            }
+            let order = messages.concat();
+            for (upper, peer) in (1..7).flat_map(|upper| [(upper, 1), (upper, 2)]) {
+                for group in 1..3 {
+                    let own = |at: &usize| {
+                        sketches[*at].qpn == upper << 8 | group && sketches[*at].peer == peer
+                    };
+                    let left: Vec<usize> = order.iter().copied().filter(own).collect();
+                    prop_assert_eq!(left, (0..sketches.len()).filter(own).collect::<Vec<_>>());
+                }
+            }
+            prop_assert_eq!(order.len(), sketches.len());
+        }
+    }
+}
