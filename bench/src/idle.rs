@@ -11,8 +11,6 @@ use crate::clock::now;
 use crate::figures::Figures;
 use crate::process::{cpu_seconds, resident_bytes};
 
-/// The pool's mapping.
-const POOL: &str = "memfd:feedrail-pool";
 /// Controllers; each has an admin queue and an I/O queue.
 const CONTROLLERS: u16 = 16;
 const MORE_CONTROLLERS: u16 = 64;
@@ -29,7 +27,7 @@ pub(crate) fn measure(file: &Path, time: Duration, figures: &mut Figures) -> Res
     let host = host().build()?;
     let few = connect(&host, &daemon, CONTROLLERS)?;
     pause(SETTLED);
-    let before = resident_bytes(daemon.id(), POOL);
+    let before = resident_bytes(daemon.id());
     let cpu = cpu_seconds(daemon.id());
     pause(time);
     let share = (cpu_seconds(daemon.id()) - cpu) / time.as_secs_f64();
@@ -39,7 +37,7 @@ pub(crate) fn measure(file: &Path, time: Duration, figures: &mut Figures) -> Res
     let queues = queues(&daemon);
     let many = connect(&host, &daemon, MORE_CONTROLLERS)?;
     pause(SETTLED);
-    let grown = resident_bytes(daemon.id(), POOL).saturating_sub(before);
+    let grown = resident_bytes(daemon.id()).saturating_sub(before);
     let more = (self::queues(&daemon) - queues).max(1.0);
     figures.add("cost/resident_kib_per_idle_connection", grown as f64 / 1024.0 / more);
     drop((few, many));

@@ -12,23 +12,20 @@ pub(crate) fn cpu_seconds(pid: u32) -> f64 {
     times.sum::<f64>() / 1e9
 }
 
-/// Resident bytes of a process, without those mappings whose name contains `without`.
-pub(crate) fn resident_bytes(pid: u32, without: &str) -> u64 {
+/// Resident bytes of a process, without those mappings that ask for huge pages: a target's pool.
+pub(crate) fn resident_bytes(pid: u32) -> u64 {
     let text = fs::read_to_string(format!("/proc/{pid}/smaps")).unwrap_or_default();
-    resident(&text, without)
+    resident(&text)
 }
 
-fn resident(smaps: &str, without: &str) -> u64 {
-    let mut counted = false;
-    let mut kibibytes = 0;
+fn resident(smaps: &str) -> u64 {
+    let (mut kibibytes, mut of_mapping) = (0, 0);
     for line in smaps.lines() {
-        match line.strip_prefix("Rss:") {
-            Some(size) if counted => kibibytes += number(size),
-            // A mapping begins with its addresses; what belongs to it begins with a key.
-            _ if line.split(' ').next().is_some_and(|word| !word.ends_with(':')) => {
-                counted = !line.contains(without);
-            }
-            _ => {}
+        if let Some(size) = line.strip_prefix("Rss:") {
+            of_mapping = number(size);
+        } else if let Some(flags) = line.strip_prefix("VmFlags:") {
+            let asks = flags.split_whitespace().any(|flag| flag == "hg");
+            kibibytes += if asks { 0 } else { of_mapping };
         }
     }
     kibibytes << 10
@@ -43,18 +40,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn mappings_of_a_name_are_left_out() {
-        let smaps = "55d0-55d1 r--p 00000000 fe:00 1 /usr/bin/feedrail-target\nSize: 4 kB\nRss: 3 kB\n\
-                     7f00-7f01 rw-s 00000000 00:01 9 /memfd:feedrail-pool (deleted)\nSize: 64 kB\nRss: 64 kB\n\
-                     7f02-7f03 rw-p 00000000 00:00 0 \nRss: 5 kB\n";
-        assert_eq!(resident(smaps, "memfd:feedrail-pool"), 8 << 10);
-        assert_eq!(resident(smaps, "nothing"), 72 << 10);
+    fn mappings_that_ask_for_huge_pages_are_left_out() {
+        let smaps = "55d0-55d1 r--p 00000000 fe:00 1 /usr/bin/feedrail-target\nSize: 4 kB\nRss: 3 kB\nVmFlags: rd mr\n\
+                     7f00-7f01 rw-p 00000000 00:00 0 \nSize: 64 kB\nRss: 64 kB\nVmFlags: rd wr hg \n\
+                     7f02-7f03 rw-p 00000000 00:00 0 \nRss: 5 kB\nVmFlags: rd wr\n";
+        assert_eq!(resident(smaps), 8 << 10);
     }
 
     #[test]
     fn this_process_uses_something() {
         let pid = std::process::id();
         assert!(cpu_seconds(pid) > 0.0);
-        assert!(resident_bytes(pid, "memfd:feedrail-pool") > 0);
+        assert!(resident_bytes(pid) > 0);
     }
 }

@@ -28,6 +28,7 @@ pub mod identity;
 pub mod limits;
 pub mod namespace;
 pub mod nsid_file;
+mod patience;
 pub mod peer_errors;
 pub mod poll_group;
 pub mod pool;

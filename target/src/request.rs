@@ -19,6 +19,8 @@ pub(crate) struct Receive(pub(crate) u32);
 /// Where a request is in its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
+    /// There is none in this slot.
+    Free,
     /// Its capsule was parsed; it goes on at once.
     Arrived,
     /// It needs a buffer and stands in line for one.
@@ -64,8 +66,9 @@ pub(crate) struct Request {
     /// The receive that its capsule came in; held until the response, so a connection never has more
     /// commands than receives.
     pub(crate) receive: Receive,
-    owed: Owed,
-    /// What to do; nothing for a command that was refused, or once the controller has it.
+    /// Its one completion is yet to be sent, and there is somebody to send it to.
+    owed: bool,
+    /// What to do; nothing for a command that was refused.
     pub(crate) work: Option<Work>,
     pub(crate) host: HostData,
     pub(crate) direction: Option<Direction>,
@@ -86,12 +89,13 @@ pub(crate) struct Request {
 }
 
 impl Request {
-    pub(crate) fn new(cid: Cid, receive: Receive) -> Self {
+    /// Of a slot without a request.
+    fn none() -> Self {
         Self {
-            state: State::Arrived,
-            cid,
-            receive,
-            owed: Owed::new(),
+            state: State::Free,
+            cid: Cid(0),
+            receive: Receive(0),
+            owed: false,
             work: None,
             host: HostData::None,
             direction: None,
@@ -106,16 +110,34 @@ impl Request {
         }
     }
 
+    /// A command has arrived. What the slot's last one left is overwritten where it could be taken for this one's.
+    fn begin(&mut self, cid: Cid, receive: Receive) {
+        debug_assert_eq!(self.state, State::Free);
+        debug_assert!(self.buffer.is_none() && self.operation.is_none() && self.abort.is_none());
+        self.state = State::Arrived;
+        self.cid = cid;
+        self.receive = receive;
+        self.owed = true;
+        self.work = None;
+        self.host = HostData::None;
+        self.direction = None;
+        self.length = 0;
+        self.invalidate = None;
+        self.ranges_done = 0;
+        self.outcome = Outcome::SUCCESS;
+    }
+
     /// The one completion is being sent.
-    pub(crate) fn answer(&mut self) {
+    fn answer(&mut self) {
         debug_assert_ne!(self.state, State::Responding);
+        debug_assert!(self.owed, "a command is completed once");
         self.state = State::Responding;
-        self.owed.settle();
+        self.owed = false;
     }
 
     /// The connection is gone: there is nobody to answer. Also right when its answer is on the way.
     pub(crate) fn abandon(&mut self) {
-        self.owed.open = false;
+        self.owed = false;
     }
 
     /// Whether data goes from its buffer to the host when it succeeds.
@@ -124,33 +146,19 @@ impl Request {
     }
 }
 
-/// The duty to complete a command. Dropping it unsettled is a bug of ours.
+/// What a request leaves behind.
 #[derive(Debug)]
-struct Owed {
-    open: bool,
-}
-
-impl Owed {
-    fn new() -> Self {
-        Self { open: true }
-    }
-
-    fn settle(&mut self) {
-        debug_assert!(self.open, "a command is completed once");
-        self.open = false;
-    }
-}
-
-impl Drop for Owed {
-    fn drop(&mut self) {
-        debug_assert!(!self.open || std::thread::panicking(), "a command was never completed");
-    }
+#[must_use]
+pub(crate) struct Remains {
+    pub(crate) buffer: Option<Buffer>,
+    /// Entries of the send queue that its response took.
+    pub(crate) send_entries: u32,
 }
 
 /// The request slots of one connection, allocated when it is made.
 #[derive(Debug)]
 pub(crate) struct Slots {
-    requests: Box<[Option<Request>]>,
+    requests: Box<[Request]>,
     free: Vec<Slot>,
     unanswered: Unanswered,
 }
@@ -226,7 +234,7 @@ impl Unanswered {
 impl Slots {
     pub(crate) fn new(count: u32) -> Self {
         Self {
-            requests: (0..count).map(|_| None).collect(),
+            requests: (0..count).map(|_| Request::none()).collect(),
             free: (0..count).rev().map(Slot).collect(),
             unanswered: Unanswered::new(count),
         }
@@ -240,16 +248,19 @@ impl Slots {
         !self.free.is_empty()
     }
 
-    /// Puts a request into a free slot; there must be one.
-    pub(crate) fn insert(&mut self, request: Request) -> Slot {
+    /// Begins a request in a free slot; there must be one.
+    pub(crate) fn begin(&mut self, cid: Cid, receive: Receive) -> Slot {
         let slot = self.free.pop().expect("the caller saw room");
-        self.unanswered.add(slot, request.cid);
-        self.requests[slot.0 as usize] = Some(request);
+        self.unanswered.add(slot, cid);
+        self.requests[slot.0 as usize].begin(cid, receive);
         slot
     }
 
+    /// The request in a slot, which is known by its request only.
     pub(crate) fn get(&mut self, slot: Slot) -> &mut Request {
-        self.requests[slot.0 as usize].as_mut().expect("a slot in use is known by its request only")
+        let request = &mut self.requests[slot.0 as usize];
+        debug_assert_ne!(request.state, State::Free);
+        request
     }
 
     /// The request's response is on its way: its id is free again.
@@ -258,11 +269,20 @@ impl Slots {
         self.unanswered.remove(slot);
     }
 
-    pub(crate) fn remove(&mut self, slot: Slot) -> Request {
-        let request = self.requests[slot.0 as usize].take().expect("a slot is freed once");
-        self.unanswered.remove(slot);
+    /// Ends a request that was answered or abandoned.
+    pub(crate) fn end(&mut self, slot: Slot) -> Remains {
+        let request = self.get(slot);
+        debug_assert!(!request.owed, "a command was never completed");
+        // One that is abandoned still has its id.
+        let answered = request.state == State::Responding;
+        request.state = State::Free;
+        let remains = Remains { buffer: request.buffer.take(), send_entries: request.send_entries };
+        if !answered {
+            (request.operation, request.abort) = (None, None);
+            self.unanswered.remove(slot);
+        }
         self.free.push(slot);
-        request
+        remains
     }
 
     /// The slot of the unanswered command with this id.
@@ -272,27 +292,21 @@ impl Slots {
 
     /// All that serves the connection goes, from one moment to the next: nobody will be answered.
     pub(crate) fn forsake(&mut self) {
-        self.requests.iter_mut().flatten().for_each(|request| request.owed.open = false);
+        self.requests.iter_mut().for_each(Request::abandon);
     }
 
     /// Whether all requests are in a state.
     pub(crate) fn all(&self, state: State) -> bool {
-        self.requests.iter().flatten().all(|request| request.state == state)
+        let states = self.requests.iter().map(|request| request.state);
+        states.filter(|other| *other != State::Free).all(|other| other == state)
     }
 
     /// All slots in use.
     pub(crate) fn in_use(&self) -> Vec<Slot> {
         (0..self.requests.len())
-            .filter(|&index| self.requests[index].is_some())
+            .filter(|&index| self.requests[index].state != State::Free)
             .map(|index| Slot(index as u32))
             .collect()
-    }
-}
-
-impl Drop for Slots {
-    /// A connection that is dropped in the middle abandons its requests.
-    fn drop(&mut self) {
-        self.requests.iter_mut().flatten().for_each(Request::abandon);
     }
 }
 
@@ -305,17 +319,17 @@ mod tests {
     #[test]
     fn an_id_is_found_until_its_answer_is_on_its_way() {
         let mut slots = Slots::new(2);
-        let slot = slots.insert(Request::new(Cid(0xFFFF), Receive(0)));
+        let slot = slots.begin(Cid(0xFFFF), Receive(0));
         assert_eq!(slots.find(Cid(0xFFFF)), Some(slot));
         assert_eq!(slots.find(Cid(0)), None);
         slots.answer(slot);
         assert_eq!(slots.find(Cid(0xFFFF)), None);
-        let other = slots.insert(Request::new(Cid(0xFFFF), Receive(1)));
+        let other = slots.begin(Cid(0xFFFF), Receive(1));
         assert!(!slots.has_room());
         assert_eq!(slots.find(Cid(0xFFFF)), Some(other));
-        slots.remove(slot);
+        let _ = slots.end(slot);
         slots.get(other).abandon();
-        slots.remove(other);
+        let _ = slots.end(other);
         assert!(slots.in_use().is_empty());
     }
 
@@ -343,8 +357,8 @@ mod tests {
     #[cfg(debug_assertions)]
     fn a_command_can_not_be_forgotten() {
         let mut slots = Slots::new(1);
-        let slot = slots.insert(Request::new(Cid(1), Receive(0)));
-        slots.remove(slot);
+        let slot = slots.begin(Cid(1), Receive(0));
+        let _ = slots.end(slot);
     }
 
     #[test]
@@ -352,7 +366,7 @@ mod tests {
     #[cfg(debug_assertions)]
     fn a_command_can_not_be_completed_twice() {
         let mut slots = Slots::new(1);
-        let slot = slots.insert(Request::new(Cid(1), Receive(0)));
+        let slot = slots.begin(Cid(1), Receive(0));
         slots.answer(slot);
         slots.get(slot).state = State::Executing;
         slots.answer(slot);
@@ -371,7 +385,7 @@ mod tests {
                 let unanswered = live.iter().any(|(_, other, answered)| *other == cid && !answered);
                 match what {
                     0 if live.len() < COUNT && !unanswered => {
-                        let slot = slots.insert(Request::new(Cid(cid), Receive(0)));
+                        let slot = slots.begin(Cid(cid), Receive(0));
                         prop_assert!(live.iter().all(|(other, ..)| *other != slot), "used twice");
                         live.push((slot, cid, false));
                     }
@@ -387,7 +401,8 @@ mod tests {
                         if !answered {
                             slots.get(slot).abandon();
                         }
-                        prop_assert_eq!(slots.remove(slot).cid, Cid(cid));
+                        prop_assert_eq!(slots.get(slot).cid, Cid(cid));
+                        let _ = slots.end(slot);
                     }
                     _ => {}
                 }

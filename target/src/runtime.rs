@@ -14,6 +14,7 @@ use rustix::thread::CpuSet;
 use crate::assembly::Assembly;
 use crate::clock::Clock;
 use crate::doorbell::Doorbell;
+use crate::patience::Patience;
 use crate::poll_group::{Orders, PollGroup, PollGroupStats, Seed, Turn};
 use crate::storage::{Buffers, Uring, UringError};
 use crate::transport::{Reception, ReceptionStats, Stop};
@@ -26,7 +27,7 @@ const STATS_PATIENCE: Duration = Duration::from_secs(1);
 /// How the threads run.
 #[derive(Clone, Debug, Default)]
 pub struct RuntimeOptions {
-    /// How long a poll group polls after the last work before it sleeps.
+    /// For how long a poll group that waits for work polls at the most before it sleeps.
     pub polling: Duration,
     /// The cores to pin the poll groups to, in order; empty leaves that to the scheduler.
     pub pins: Vec<u16>,
@@ -233,7 +234,7 @@ fn start_group(
 
 fn run_group(mut group: PollGroup, clock: Clock, polling: Duration, board: &Board<PollGroupStats>) {
     let mut end = OnEnd(board, PollGroupStats::default());
-    let mut last_work = clock.now();
+    let mut patience = Patience::new(clock.now(), polling);
     while !group.is_over() {
         let now = clock.now();
         let turn = group.turn(now);
@@ -241,8 +242,11 @@ fn run_group(mut group: PollGroup, clock: Clock, polling: Duration, board: &Boar
             board.publish(group.stats(), false);
         }
         match turn {
-            Turn::Busy => last_work = now,
-            Turn::SleepUntil(_) if now - last_work < polling => std::hint::spin_loop(),
+            Turn::Busy => patience.worked(now, group.operations()),
+            Turn::SleepUntil(_) if patience.looks_on(now) => match patience.may_yield(now) {
+                true => std::thread::yield_now(),
+                false => std::hint::spin_loop(),
+            },
             // A group that had to ask for its wake-ups takes one more turn first.
             Turn::SleepUntil(at) if !group.arm() && !group.is_over() => {
                 group.sleep(at.map(|at| at - now));

@@ -13,7 +13,7 @@ use tempfile::{NamedTempFile, TempDir};
 use super::decorator::{Delay, Fault, FaultPlan, Tear};
 use super::*;
 use crate::pool::{Buffer, Pool, PoolMemory};
-use crate::storage::{Engine, Inline, Report, Storage, Tag, Uring};
+use crate::storage::{Engine, Inline, Report, Storage, Submitted, Tag, Uring};
 
 const BLOCK: usize = 1 << 20;
 
@@ -45,8 +45,10 @@ impl Rig {
     }
 
     fn run(&mut self, backend: &Arc<dyn Backend>, what: Operation) -> Result<(), BackendError> {
-        self.storage.submit(self.now, Tag(7), backend, what);
-        self.finish()
+        match self.storage.submit(self.now, Tag(7), backend, what) {
+            Submitted::Over(result) => result,
+            Submitted::UnderWay(_) => self.finish(),
+        }
     }
 
     fn finish(&mut self) -> Result<(), BackendError> {
@@ -363,7 +365,8 @@ fn a_held_operation_is_cancelled_at_once() {
     let inner = open_null(1 << 20, READ_ONLY).unwrap().backend;
     let slow: Arc<dyn Backend> = Arc::new(Delay::new(inner, Duration::from_secs(1000)));
     for mut rig in Rig::each() {
-        let key = rig.storage.submit(rig.now, Tag(7), &slow, Operation::flush());
+        let submitted = rig.storage.submit(rig.now, Tag(7), &slow, Operation::flush());
+        let Submitted::UnderWay(key) = submitted else { panic!("{submitted:?}") };
         assert!(!rig.storage.turn(rig.now));
         rig.storage.cancel(key);
         assert!(matches!(
@@ -372,7 +375,8 @@ fn a_held_operation_is_cancelled_at_once() {
         ));
         assert_eq!(rig.storage.in_flight(), 0);
         // The timer that is left over does nothing, even to an operation in the same slot.
-        rig.storage.submit(rig.now + Duration::from_secs(1), Tag(8), &slow, Operation::flush());
+        let later = rig.now + Duration::from_secs(1);
+        let _ = rig.storage.submit(later, Tag(8), &slow, Operation::flush());
         rig.storage.turn(rig.now + Duration::from_secs(1000));
         assert!(rig.storage.next_report().is_none());
         rig.storage.cancel(key);

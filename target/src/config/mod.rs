@@ -37,7 +37,7 @@ pub struct Config {
     pub send_with_invalidate: bool,
     /// On which cores the poll groups run.
     pub cores: Cores,
-    /// How long a poll group polls after the last work before it sleeps.
+    /// For how long a poll group that waits for work polls at the most before it sleeps.
     pub polling: Duration,
     /// Where NSIDs of directories are kept.
     pub state_dir: PathBuf,

@@ -14,8 +14,8 @@ use super::{
 use crate::identity;
 use crate::limits::Limits;
 
-/// Default of how long a poll group polls after the last work, in microseconds.
-pub(super) const POLLING_US: u32 = 50;
+/// Default of how long a poll group polls at the most before it sleeps, in microseconds.
+pub(super) const POLLING_US: u32 = 1000;
 
 /// What the quick form says: each file is one namespace of one subsystem that any host may use.
 #[derive(Clone, Debug)]

@@ -163,7 +163,7 @@ impl Reader<'_> {
     fn config(&self, file: File) -> Result<Config, ConfigError> {
         let subsystems = self.subsystems(file.subsystem)?;
         let polling_us = file.polling_us.map_or(Ok(super::quick::POLLING_US), |us| {
-            self.in_range(&us, 0, 1_000_000, "microseconds of polling after the last work")
+            self.in_range(&us, 0, 1_000_000, "microseconds of polling before it sleeps")
         })?;
         Ok(Config {
             provider: file.provider,

@@ -11,7 +11,7 @@ use nvme_proto::{AdminCommand, Cid, FabricsCommand, Status};
 use crate::namespace::NamespaceIndex;
 
 /// A command that was found well-formed and allowed in its queue's state.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct Command {
     /// Data that the command moves; the SGL must cover it exactly.
     pub transfer: Option<Transfer>,
@@ -38,7 +38,7 @@ pub enum Direction {
 }
 
 /// Who does a command.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub enum Work {
     /// The controller, on the control path.
     Control(ControlWork),
@@ -47,10 +47,10 @@ pub enum Work {
 }
 
 /// A fabrics or admin command.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct ControlWork(pub(super) ControlCommand);
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(super) enum ControlCommand {
     Fabrics(FabricsCommand),
     Admin(AdminCommand),

@@ -138,7 +138,7 @@ impl Buffers {
     ) -> Option<Buffer> {
         let account = &mut self.accounts[key.0];
         let bytes = Pool::bytes_for(length);
-        let nobody_waits = self.turns.is_empty() && account.waiting.is_empty();
+        let nobody_waits = self.waiting == 0 || self.turns.is_empty() && account.waiting.is_empty();
         if nobody_waits
             && account.may_hold(bytes, self.share_bytes)
             && let Some(buffer) = self.pool.allocate(length)
@@ -170,7 +170,7 @@ impl Buffers {
             if let Some((whose, buffer)) = granted {
                 account.waiting.pop_front();
                 self.waiting -= 1;
-                account.held_bytes += Pool::bytes_for(buffer.length());
+                account.held_bytes += buffer.bytes();
                 self.line_up(key);
                 return Some((whose, buffer));
             }
@@ -195,9 +195,11 @@ impl Buffers {
 
     /// Takes a buffer back.
     pub(crate) fn release(&mut self, key: AccountKey, buffer: Buffer) {
-        self.accounts[key.0].held_bytes -= Pool::bytes_for(buffer.length());
+        self.accounts[key.0].held_bytes -= buffer.bytes();
         self.pool.release(buffer);
-        self.line_up(key.0);
+        if self.waiting > 0 {
+            self.line_up(key.0);
+        }
     }
 
     /// Gives an account a turn, if it has none and its first request is within the share.

@@ -8,7 +8,7 @@ use super::buffers::Buffers;
 use crate::namespace::NamespaceIndex;
 use crate::pool::Pool;
 use crate::registry::Registry;
-use crate::storage::{Operation, OperationKey, Storage, Tag};
+use crate::storage::{Operation, Storage, Submitted, Tag};
 use crate::transport::RequestKey;
 
 /// One core's resources.
@@ -59,7 +59,7 @@ impl Core {
         whose: RequestKey,
         namespace: NamespaceIndex,
         operation: Operation,
-    ) -> OperationKey {
+    ) -> Submitted {
         let backend = self.registry.namespace(namespace).backend();
         self.storage.submit(self.now, Tag(whose.to_bits()), backend, operation)
     }

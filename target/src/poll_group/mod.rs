@@ -143,6 +143,11 @@ impl PollGroup {
         self.obeyed.is_some() && self.is_empty()
     }
 
+    /// How many operations on namespaces have begun and ended.
+    pub(crate) fn operations(&mut self) -> u64 {
+        self.core.storage().begun_and_ended()
+    }
+
     /// Counters.
     pub fn stats(&mut self) -> PollGroupStats {
         let mut network = GroupStats::default();

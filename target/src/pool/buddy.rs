@@ -1,7 +1,9 @@
 //! A buddy allocator over numbered units: it decides which are free and never touches memory.
 
+use std::mem;
+
 const NONE: u32 = u32::MAX;
-/// In `free_order`: the unit does not begin a free run.
+/// The order of a unit that does not begin a free run.
 const TAKEN: u8 = u8::MAX;
 
 /// Blocks of `1 << top` units, split on demand and joined again when both halves are free.
@@ -11,10 +13,15 @@ pub(super) struct Buddy {
     free_units: u32,
     /// For each order, the first free run of that size.
     heads: Vec<u32>,
-    next: Vec<u32>,
-    previous: Vec<u32>,
-    /// For each unit that begins a free run, the order of the run.
-    free_order: Vec<u8>,
+    units: Vec<Unit>,
+}
+
+/// What is known of a unit that begins a free run: the order of the run, and its neighbours among those of that order.
+#[derive(Clone, Debug)]
+struct Unit {
+    next: u32,
+    previous: u32,
+    free_order: u8,
 }
 
 impl Buddy {
@@ -24,9 +31,7 @@ impl Buddy {
             top,
             free_units: 0,
             heads: vec![NONE; usize::from(top) + 1],
-            next: vec![NONE; units],
-            previous: vec![NONE; units],
-            free_order: vec![TAKEN; units],
+            units: vec![Unit { next: NONE, previous: NONE, free_order: TAKEN }; units],
         };
         for block in (0..blocks).rev() {
             buddy.insert(block << top, top);
@@ -40,7 +45,7 @@ impl Buddy {
     }
 
     pub(super) fn units(&self) -> u32 {
-        self.next.len() as u32
+        self.units.len() as u32
     }
 
     pub(super) fn free_units(&self) -> u32 {
@@ -64,7 +69,7 @@ impl Buddy {
         let (mut unit, mut order) = (unit, order);
         while order < self.top {
             let buddy = unit ^ (1 << order);
-            if self.free_order[buddy as usize] != order {
+            if self.units[buddy as usize].free_order != order {
                 break;
             }
             self.remove(buddy);
@@ -75,25 +80,25 @@ impl Buddy {
     }
 
     fn insert(&mut self, unit: u32, order: u8) {
-        debug_assert_eq!(self.free_order[unit as usize], TAKEN, "released twice");
-        let head = std::mem::replace(&mut self.heads[usize::from(order)], unit);
-        self.next[unit as usize] = head;
-        self.previous[unit as usize] = NONE;
+        let head = mem::replace(&mut self.heads[usize::from(order)], unit);
+        let taken = &mut self.units[unit as usize];
+        debug_assert_eq!(taken.free_order, TAKEN, "released twice");
+        *taken = Unit { next: head, previous: NONE, free_order: order };
         if head != NONE {
-            self.previous[head as usize] = unit;
+            self.units[head as usize].previous = unit;
         }
-        self.free_order[unit as usize] = order;
     }
 
     fn remove(&mut self, unit: u32) {
-        let order = std::mem::replace(&mut self.free_order[unit as usize], TAKEN);
-        let (previous, next) = (self.previous[unit as usize], self.next[unit as usize]);
+        let free = &mut self.units[unit as usize];
+        let order = mem::replace(&mut free.free_order, TAKEN);
+        let (previous, next) = (free.previous, free.next);
         match previous {
             NONE => self.heads[usize::from(order)] = next,
-            previous => self.next[previous as usize] = next,
+            previous => self.units[previous as usize].next = next,
         }
         if next != NONE {
-            self.previous[next as usize] = previous;
+            self.units[next as usize].previous = previous;
         }
     }
 }

@@ -4,11 +4,9 @@
 mod buddy;
 
 use std::io;
-use std::os::fd::OwnedFd;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
-use rustix::fs::MemfdFlags;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 use self::buddy::Buddy;
@@ -17,14 +15,22 @@ use crate::storage::Span;
 /// The smallest buffer, in bytes: the page and the alignment of every buffer.
 pub const UNIT_BYTES: usize = 4096;
 
+/// Of a huge page, on processors with 4 KiB pages.
+const HUGE_PAGE_BYTES: usize = 2 << 20;
+
+/// Of each size, buffers that are kept as they are when they come back.
+const SPARE_BUFFERS: usize = 32;
+
 /// Memory of the process that is registered once with each RDMA device. Never written by the process itself
 /// except through buffers and receive areas that belong to somebody.
 #[derive(Debug)]
 pub struct PoolMemory {
+    /// Of the mapping.
+    mapped: NonNull<u8>,
+    mapped_length: usize,
+    /// Of the memory in it.
     base: NonNull<u8>,
     length: usize,
-    // Keeps the memory nameable, for a process that takes over; the mapping alone would keep it alive.
-    _memfd: OwnedFd,
 }
 
 // SAFETY: the struct is an address range; whoever reads or writes it holds a `Buffer` for that part.
@@ -33,23 +39,32 @@ unsafe impl Send for PoolMemory {}
 unsafe impl Sync for PoolMemory {}
 
 impl PoolMemory {
-    /// Maps `length` bytes, rounded up to whole pages, on huge pages where the system gives them.
+    /// Maps `length` bytes, rounded up to whole pages, on huge pages where the system gives them: the kernel passes
+    /// those to a disk at a fraction of the cost. Files in memory would have names, but seldom get any.
     ///
     /// # Errors
     /// What the system says.
     pub fn new(length: usize) -> io::Result<Arc<Self>> {
         let length = length.max(1).next_multiple_of(UNIT_BYTES);
-        let memfd = rustix::fs::memfd_create("feedrail-pool", MemfdFlags::CLOEXEC)?;
-        rustix::fs::ftruncate(&memfd, length as u64)?;
+        // Huge pages begin at multiples of their size.
+        let mapped_length = length + HUGE_PAGE_BYTES;
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a new mapping at an address of the kernel's choice touches no memory of ours.
-        let base = unsafe {
-            rustix::mm::mmap(ptr::null_mut(), length, protection, MapFlags::SHARED, &memfd, 0)?
+        let mapped = unsafe {
+            rustix::mm::mmap_anonymous(
+                ptr::null_mut(),
+                mapped_length,
+                protection,
+                MapFlags::PRIVATE,
+            )?
         };
-        // SAFETY: the range was mapped just now. Refusal costs speed only.
+        let base =
+            mapped.wrapping_add(mapped.addr().next_multiple_of(HUGE_PAGE_BYTES) - mapped.addr());
+        // SAFETY: the range lies in what was mapped just now. Refusal costs speed only.
         let _ = unsafe { rustix::mm::madvise(base, length, Advice::LinuxHugepage) };
-        let base = NonNull::new(base.cast()).expect("a mapping is never at address zero");
-        Ok(Arc::new(Self { base, length, _memfd: memfd }))
+        let [mapped, base] = [mapped, base]
+            .map(|at| NonNull::new(at.cast()).expect("a mapping is never at address zero"));
+        Ok(Arc::new(Self { mapped, mapped_length, base, length }))
     }
 
     /// The address of its first byte.
@@ -66,7 +81,7 @@ impl PoolMemory {
 impl Drop for PoolMemory {
     fn drop(&mut self) {
         // SAFETY: this is the mapping made in `new`; devices and rings that use it hold an `Arc` of it.
-        let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.length) };
+        let _ = unsafe { rustix::mm::munmap(self.mapped.as_ptr().cast(), self.mapped_length) };
     }
 }
 
@@ -79,6 +94,9 @@ pub struct Pool {
     /// Where the share begins in the memory.
     start: usize,
     buddy: Buddy,
+    /// Of each order, buffers that went back just now: the next ones are likely to be as large.
+    spare: Box<[Vec<u32>]>,
+    spare_units: u32,
 }
 
 /// A part of a pool. It has to go back to its pool; dropping it would lose its memory.
@@ -96,6 +114,11 @@ impl Buffer {
     pub fn length(&self) -> u32 {
         self.length
     }
+
+    /// Bytes that it takes of its pool.
+    pub(crate) fn bytes(&self) -> u64 {
+        (UNIT_BYTES as u64) << self.order
+    }
 }
 
 impl Pool {
@@ -109,7 +132,8 @@ impl Pool {
         assert!(blocks > 0, "the pool holds a block for each core, by configuration");
         let start = index * blocks * block_bytes;
         let top = (block_bytes / UNIT_BYTES).trailing_zeros() as u8;
-        Self { memory, start, buddy: Buddy::new(blocks as u32, top) }
+        let spare = (0..=top).map(|_| Vec::with_capacity(SPARE_BUFFERS)).collect();
+        Self { memory, start, buddy: Buddy::new(blocks as u32, top), spare, spare_units: 0 }
     }
 
     /// The bytes that `shares` shares of at least `wanted` bytes altogether need.
@@ -126,13 +150,36 @@ impl Pool {
     /// A buffer of at least `length` bytes, if there is one now.
     pub fn allocate(&mut self, length: u32) -> Option<Buffer> {
         let order = order_for(length);
-        let unit = self.buddy.allocate(order)?;
+        let spare = self.spare.get_mut(usize::from(order))?.pop();
+        let unit = match spare {
+            Some(unit) => {
+                self.spare_units -= 1 << order;
+                unit
+            }
+            None => self.buddy.allocate(order).or_else(|| self.join_and_allocate(order))?,
+        };
         Some(Buffer { unit, order, length })
     }
 
     /// Takes a buffer back.
     pub fn release(&mut self, buffer: Buffer) {
-        self.buddy.release(buffer.unit, buffer.order);
+        let spare = &mut self.spare[usize::from(buffer.order)];
+        if spare.len() < SPARE_BUFFERS {
+            spare.push(buffer.unit);
+            self.spare_units += 1 << buffer.order;
+        } else {
+            self.buddy.release(buffer.unit, buffer.order);
+        }
+    }
+
+    /// Lets what is spare become parts of larger buffers again.
+    #[cold]
+    fn join_and_allocate(&mut self, order: u8) -> Option<u32> {
+        for (order, spare) in (0..).zip(&mut self.spare) {
+            spare.drain(..).for_each(|unit| self.buddy.release(unit, order));
+        }
+        self.spare_units = 0;
+        self.buddy.allocate(order)
     }
 
     /// The largest buffer, in bytes.
@@ -142,7 +189,7 @@ impl Pool {
 
     /// Bytes that are not handed out.
     pub fn free_bytes(&self) -> u64 {
-        u64::from(self.buddy.free_units()) * UNIT_BYTES as u64
+        u64::from(self.buddy.free_units() + self.spare_units) * UNIT_BYTES as u64
     }
 
     /// Bytes of the whole share.
@@ -190,8 +237,8 @@ impl Pool {
 
 /// The smallest power of two of units that holds so many bytes.
 fn order_for(length: u32) -> u8 {
-    let units = (length as usize).div_ceil(UNIT_BYTES).max(1).next_power_of_two();
-    units.trailing_zeros() as u8
+    let last_unit = length.saturating_sub(1) / UNIT_BYTES as u32;
+    (u32::BITS - last_unit.leading_zeros()) as u8
 }
 
 #[cfg(test)]

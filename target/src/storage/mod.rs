@@ -43,6 +43,16 @@ pub struct OperationKey {
     serial: u32,
 }
 
+/// What comes of handing over an operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum Submitted {
+    /// Its end will be reported.
+    UnderWay(OperationKey),
+    /// It took no time, and is over. Nothing is reported.
+    Over(Result<(), BackendError>),
+}
+
 /// What became of an operation.
 #[derive(Debug)]
 pub enum Report {
@@ -65,8 +75,8 @@ pub struct Storage {
     // Dropped first: it waits for what the kernel still does with the operations' memory.
     engine: Box<dyn Engine>,
     running: Slab<Running>,
-    /// Distinguishes operations that use one slot after another.
-    serial: u32,
+    /// Operations so far. Its low bits distinguish those that use one slot after another.
+    begun: u64,
     timers: BinaryHeap<Reverse<(Time, u32, u32)>>,
     reports: VecDeque<Report>,
 }
@@ -84,7 +94,7 @@ impl Storage {
     /// Storage that nothing was reserved in yet.
     pub fn new(engine: Box<dyn Engine>) -> Self {
         let (timers, reports) = (BinaryHeap::new(), VecDeque::new());
-        Self { engine, running: Slab::new(), serial: 0, timers, reports }
+        Self { engine, running: Slab::new(), begun: 0, timers, reports }
     }
 
     /// Space for this many operations at once, in all.
@@ -97,18 +107,21 @@ impl Storage {
         self.engine.reserve(operations);
     }
 
-    /// Starts an operation. Its end is reported under `tag`, never from within this call.
+    /// Starts an operation. Its end is reported under `tag`, if it is not over at once.
     pub fn submit(
         &mut self,
         now: Time,
         tag: Tag,
         backend: &Arc<dyn Backend>,
         mut operation: Operation,
-    ) -> OperationKey {
+    ) -> Submitted {
         let kind = operation.kind();
         let step = backend.start(now, &mut operation);
-        self.serial = self.serial.wrapping_add(1);
-        let serial = self.serial;
+        self.begun += 1;
+        let serial = self.begun as u32;
+        if let Step::Done(result) = step {
+            return Submitted::Over(result);
+        }
         let backend = Arc::clone(backend);
         let running = Running { serial, tag, backend, operation, in_call: false };
         let index = self.running.insert(running) as u32;
@@ -118,7 +131,7 @@ impl Storage {
             self.disown(index, Ok(()));
         }
         self.take(index, step);
-        OperationKey { index, serial }
+        Submitted::UnderWay(OperationKey { index, serial })
     }
 
     /// Tries to keep an operation from happening. Its end is reported in any case, as
@@ -165,6 +178,11 @@ impl Storage {
     /// When [`Storage::turn`] must run again though nothing completes.
     pub fn deadline(&self) -> Option<Time> {
         self.timers.peek().map(|Reverse((at, ..))| *at)
+    }
+
+    /// Operations that were begun, and those that are over, together; what is new since the last time is work.
+    pub(crate) fn begun_and_ended(&self) -> u64 {
+        2 * self.begun - self.running.len() as u64
     }
 
     /// Operations under way.

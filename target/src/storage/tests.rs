@@ -38,7 +38,7 @@ fn more_operations_than_the_queue_all_end_with_one_system_call_for_many() {
         // SAFETY: the buffers outlive the storage, which waits for its operations.
         let span = unsafe { pool.span(buffer, 0, 4096) };
         let read = Operation::read(tag as u64 * 4096, span);
-        storage.submit(Time::ZERO, Tag(tag as u64), &opened.backend, read);
+        let _ = storage.submit(Time::ZERO, Tag(tag as u64), &opened.backend, read);
     }
     let mut ended = vec![0; 1000];
     while storage.in_flight() > 0 {
@@ -95,8 +95,8 @@ fn dropping_storage_waits_for_its_operations() {
     unsafe { pool.bytes(&mut buffer) }.fill(0x5A);
     // SAFETY: the buffer outlives the storage.
     let span = unsafe { pool.span(&buffer, 0, 1 << 20) };
-    storage.submit(Time::ZERO, Tag(1), &opened.backend, Operation::write(0, span, true));
-    storage.submit(Time::ZERO, Tag(2), &opened.backend, Operation::flush());
+    let _ = storage.submit(Time::ZERO, Tag(1), &opened.backend, Operation::write(0, span, true));
+    let _ = storage.submit(Time::ZERO, Tag(2), &opened.backend, Operation::flush());
     drop(storage);
     assert!(std::fs::read(file.path()).unwrap().iter().all(|&byte| byte == 0x5A));
     pool.release(buffer);

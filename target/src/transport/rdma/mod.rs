@@ -11,13 +11,14 @@ mod reception;
 mod sgl;
 mod work_id;
 
+use std::mem;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
 use std::task::Waker;
 
 use ::rdma::{
     Access, ConnId, Device, Group, GroupConfig, GroupStats, Mem, MemoryRegion, Provider, Time,
-    WakeFor, Wc, WcStatus,
+    WakeFor, Wc,
 };
 use crossbeam::channel::{Receiver, Sender, unbounded};
 use slab::Slab;
@@ -27,7 +28,7 @@ pub use self::reception::RdmaReception;
 use self::area::Area;
 use self::connection::{Connection, Desk, Ended, Plan};
 use self::message::{Newcomer, News, ToGroup, ToReception};
-use self::work_id::{WorkId, WorkKind};
+use self::work_id::WorkId;
 use super::{RequestKey, Stop, Transport};
 use crate::backend::BackendError;
 use crate::controller::Accepted;
@@ -53,7 +54,7 @@ pub struct RdmaTransport<P: Provider> {
     reception_bell: Arc<Doorbell>,
     /// Rung by other threads: messages, and changes to controllers.
     bell: Arc<Doorbell>,
-    completions: Box<[Wc; BATCH]>,
+    completions: Box<[Wc]>,
     /// Connections that cannot go on before a send request is reported as done.
     awaiting_sends: usize,
     /// Connections that are ending, until their last operation is over.
@@ -143,7 +144,7 @@ impl<P: Provider> RdmaTransport<P> {
             reception: parts.reception.clone(),
             reception_bell: Arc::clone(&parts.reception_bell),
             bell,
-            completions: Box::new([Wc::default(); BATCH]),
+            completions: vec![Wc::default(); BATCH].into(),
             awaiting_sends: 0,
             ending: Vec::new(),
             answering: Vec::new(),
@@ -223,34 +224,26 @@ impl<P: Provider> RdmaTransport<P> {
     }
 
     fn poll_completions(&mut self, core: &mut Core) -> bool {
+        let mut completions = mem::take(&mut self.completions);
         let mut progress = false;
         loop {
-            let count = self.group.poll(core.now, &mut self.completions[..]);
-            for index in 0..count {
-                let completion = self.completions[index];
-                self.completed(core, &completion);
+            let count = self.group.poll(core.now, &mut completions);
+            let of_one = |one: &Wc, next: &Wc| connection_of(one) == connection_of(next);
+            for run in completions[..count].chunk_by(of_one) {
+                self.completed(core, connection_of(&run[0]), run);
             }
             progress |= count > 0;
             if count < BATCH {
+                self.completions = completions;
                 return progress;
             }
         }
     }
 
-    fn completed(&mut self, core: &mut Core, completion: &Wc) {
-        let id = WorkId::from_bits(completion.wr_id);
-        if !completion.is_success() {
-            let ended = match completion.status {
-                WcStatus::FLUSHED => Ended::Disconnected,
-                status => Ended::WorkFailed(id.kind, status),
-            };
-            return self.end(core, id.connection, &ended);
-        }
-        self.with(core, id.connection, |connection, desk| match id.kind {
-            WorkKind::Receive => connection.received(desk, id.index, completion.byte_len),
-            WorkKind::Fetch => connection.fetched(desk, id.index),
-            WorkKind::Response => connection.responded(desk, id.index),
-            WorkKind::Data => Ok(()),
+    /// Work requests of a connection are done.
+    fn completed(&mut self, core: &mut Core, key: usize, run: &[Wc]) {
+        self.with(core, key, |connection, desk| {
+            run.iter().try_for_each(|completion| connection.completed(desk, completion))
         });
     }
 
@@ -265,15 +258,15 @@ impl<P: Provider> RdmaTransport<P> {
         if connection.is_ending() {
             return;
         }
-        self.awaiting_sends -= usize::from(connection.awaits_sends());
         let mut desk = Desk::<P>::new(&mut self.group, core, &self.plan);
         let result = act(connection, &mut desk);
-        self.awaiting_sends += usize::from(connection.awaits_sends());
+        connection.count_in(&mut self.awaiting_sends);
         if desk.answers {
             self.answering.push(key);
         }
-        let look_at = desk.look_at;
-        self.next_look = self.next_look.into_iter().chain(look_at).min();
+        if let Some(at) = desk.look_at {
+            self.next_look = Some(self.next_look.map_or(at, |earlier| earlier.min(at)));
+        }
         if let Err(ended) = result {
             self.end(core, key, &ended);
         }
@@ -302,9 +295,9 @@ impl<P: Provider> RdmaTransport<P> {
             return;
         }
         let conn = connection.conn();
-        self.awaiting_sends -= usize::from(connection.awaits_sends());
         let mut desk = Desk::<P>::new(&mut self.group, core, &self.plan);
         connection.end(&mut desk, why);
+        connection.count_in(&mut self.awaiting_sends);
         self.ending.push(key);
         self.tell(conn, News::Ending);
     }
@@ -343,6 +336,10 @@ impl<P: Provider> RdmaTransport<P> {
             self.end(core, key, why);
         }
     }
+}
+
+fn connection_of(completion: &Wc) -> usize {
+    WorkId::from_bits(completion.wr_id).connection
 }
 
 impl<P: Provider> Drop for RdmaTransport<P> {

@@ -7,26 +7,34 @@ use nvme_proto::{Sqe, Status};
 use super::{Connection, Desk, Ended};
 use crate::controller::{Command, Direction, IoKind, IoWork, Work};
 use crate::pool::{Buffer, UNIT_BYTES};
-use crate::request::{HostData, Receive, Request, Slot, State};
+use crate::request::{HostData, Receive, Slot, State};
 use crate::transport::rdma::sgl;
 use crate::transport::rdma::work_id::WorkKind;
 
 impl<P: Provider> Connection<P> {
     /// A capsule of `bytes` bytes is in a receive.
-    pub(crate) fn received(
+    pub(super) fn received(
         &mut self,
         desk: &mut Desk<'_, P>,
         receive: u32,
         bytes: u32,
     ) -> Result<(), Ended> {
+        if self.arrived.is_empty() && self.may_begin(desk) {
+            return self.begin(desk, Receive(receive), bytes);
+        }
         self.arrived.push_back((Receive(receive), bytes));
-        self.admit(desk)
+        Ok(())
     }
 
-    /// Takes capsules up in order while there are free slots.
+    fn may_begin(&self, desk: &Desk<'_, P>) -> bool {
+        self.slots.has_room() && !self.leaving && !desk.plan.draining
+    }
+
+    /// Takes capsules that waited up in order while there are free slots.
     pub(super) fn admit(&mut self, desk: &mut Desk<'_, P>) -> Result<(), Ended> {
-        while self.slots.has_room() && !self.leaving && !desk.plan.draining {
-            let Some((receive, bytes)) = self.arrived.pop_front() else { break };
+        while self.may_begin(desk)
+            && let Some((receive, bytes)) = self.arrived.pop_front()
+        {
             self.begin(desk, receive, bytes)?;
         }
         Ok(())
@@ -37,7 +45,7 @@ impl<P: Provider> Connection<P> {
         let in_capsule = in_capsule.ok_or(Ended::ShortCapsule(bytes))?;
         let sqe = self.area.entry(receive);
         let in_flight = self.slots.find(sqe.cid()).is_some();
-        let slot = self.slots.insert(Request::new(sqe.cid(), receive));
+        let slot = self.slots.begin(sqe.cid(), receive);
         if in_flight {
             return self.refuse(desk, slot, Status::COMMAND_ID_CONFLICT.with_dnr());
         }
@@ -78,11 +86,13 @@ impl<P: Provider> Connection<P> {
 
     /// A host that does not take its data keeps buffers busy, and gets no more than its share of them.
     fn allocate(&mut self, desk: &mut Desk<'_, P>, slot: Slot, bytes: u32) -> Result<(), Ended> {
-        self.slots.get(slot).state = State::AwaitingBuffer;
         let whose = self.request_key(desk, slot);
         match desk.core.buffers().allocate(self.account, whose, bytes) {
             Some(buffer) => self.buffered(desk, slot, buffer),
-            None => Ok(()),
+            None => {
+                self.slots.get(slot).state = State::AwaitingBuffer;
+                Ok(())
+            }
         }
     }
 
@@ -133,8 +143,10 @@ impl<P: Provider> Connection<P> {
 
     /// Starts RDMA READs in order, as many as the host serves at once.
     pub(super) fn fetch(&mut self, desk: &mut Desk<'_, P>) -> Result<(), Ended> {
-        while self.fetches < self.max_fetches && self.send_entries_left > 0 {
-            let Some(slot) = self.to_fetch.pop_front() else { break };
+        while self.fetches < self.max_fetches
+            && self.send_entries_left > 0
+            && let Some(slot) = self.to_fetch.pop_front()
+        {
             self.fetches += 1;
             let request = self.slots.get(slot);
             request.state = State::Fetching;
@@ -158,7 +170,7 @@ impl<P: Provider> Connection<P> {
     }
 
     /// A request's data is in its buffer.
-    pub(crate) fn fetched(&mut self, desk: &mut Desk<'_, P>, slot: u32) -> Result<(), Ended> {
+    pub(super) fn fetched(&mut self, desk: &mut Desk<'_, P>, slot: u32) -> Result<(), Ended> {
         self.fetches -= 1;
         self.moved(desk, 1);
         self.execute(desk, Slot(slot))?;

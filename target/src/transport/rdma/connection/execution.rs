@@ -8,20 +8,17 @@ use super::{Connection, Desk, Ended};
 use crate::backend::BackendError;
 use crate::controller::{ControlWork, Execution, IoKind, IoWork, Outcome, Work};
 use crate::poll_group::Owner;
-use crate::pool::Pool;
+use crate::pool::Buffer;
 use crate::request::{HostData, Slot, State};
-use crate::storage::{Operation, Span};
+use crate::storage::{Operation, Span, Submitted};
 
 impl<P: Provider> Connection<P> {
     pub(super) fn execute(&mut self, desk: &mut Desk<'_, P>, slot: Slot) -> Result<(), Ended> {
         let request = self.slots.get(slot);
         request.state = State::Executing;
-        match request.work.take() {
+        match request.work {
             Some(Work::Control(work)) => self.control(desk, slot, work),
-            Some(Work::Io(work)) => {
-                request.work = Some(Work::Io(work));
-                self.start(desk, slot, &work)
-            }
+            Some(Work::Io(work)) => self.start(desk, slot, &work),
             None => unreachable!("a command that was parsed has work"),
         }
     }
@@ -82,7 +79,7 @@ impl<P: Provider> Connection<P> {
         let mut held_bytes = 0;
         for slot in self.slots.in_use() {
             let buffer = self.slots.get(slot).buffer.as_ref();
-            held_bytes += buffer.map_or(0, |buffer| Pool::bytes_for(buffer.length()));
+            held_bytes += buffer.map_or(0, Buffer::bytes);
         }
         let connection = self.request_key(desk, Slot(0));
         let requests = self.slots.count();
@@ -104,17 +101,52 @@ impl<P: Provider> Connection<P> {
                 let behind = self.slots.get(slot).length;
                 Operation::read(offset, self.span(desk, slot, behind))
             }
-            IoKind::Deallocate => match self.next_range(desk, slot, work) {
+            IoKind::Deallocate => return self.deallocate(desk, slot, work),
+        };
+        match self.submit(desk, slot, work, operation) {
+            Some(result) => self.executed_unaborted(desk, slot, work, result),
+            None => Ok(()),
+        }
+    }
+
+    /// Goes on with the ranges of a Deallocate: with as many as take no time, and one that does.
+    fn deallocate(
+        &mut self,
+        desk: &mut Desk<'_, P>,
+        slot: Slot,
+        work: &IoWork,
+    ) -> Result<(), Ended> {
+        loop {
+            let operation = match self.next_range(desk, slot, work) {
                 Ok(Some((offset, length))) => Operation::deallocate(offset, length),
                 Ok(None) => return self.finish(desk, slot, work, Ok(())),
                 Err(status) => return self.fail(desk, slot, work, status),
-            },
-        };
-        self.operations += 1;
+            };
+            match self.submit(desk, slot, work, operation) {
+                Some(Ok(())) => {}
+                Some(failed) => return self.finish(desk, slot, work, failed),
+                None => return Ok(()),
+            }
+        }
+    }
+
+    /// Hands an operation to storage. Returns how it ended, if it did at once.
+    fn submit(
+        &mut self,
+        desk: &mut Desk<'_, P>,
+        slot: Slot,
+        work: &IoWork,
+        operation: Operation,
+    ) -> Option<Result<(), BackendError>> {
         let whose = self.request_key(desk, slot);
-        let operation = desk.core.submit(whose, work.namespace, operation);
-        self.slots.get(slot).operation = Some(operation);
-        Ok(())
+        match desk.core.submit(whose, work.namespace, operation) {
+            Submitted::Over(result) => Some(result),
+            Submitted::UnderWay(operation) => {
+                self.operations += 1;
+                self.slots.get(slot).operation = Some(operation);
+                None
+            }
+        }
     }
 
     /// The memory of a request's data, `from` bytes into its buffer.
@@ -192,7 +224,7 @@ impl<P: Provider> Connection<P> {
         result: Result<(), BackendError>,
     ) -> Result<(), Ended> {
         match (work.kind, result) {
-            (IoKind::Deallocate, Ok(())) => self.start(desk, slot, work),
+            (IoKind::Deallocate, Ok(())) => self.deallocate(desk, slot, work),
             (IoKind::Compare, Ok(())) if !self.is_equal(desk, slot) => {
                 self.fail(desk, slot, work, Status::COMPARE_FAILURE)
             }

@@ -13,7 +13,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ::rdma::{ConnId, Group, Provider, PushError, QpKey, RecvWr, SendWr, Time, WcStatus};
+use ::rdma::{ConnId, Group, Provider, PushError, QpKey, RecvWr, SendWr, Time, Wc, WcStatus};
 use nvme_proto::{Cid, Status};
 
 use super::area::Area;
@@ -44,9 +44,7 @@ pub(super) struct Connection<P: Provider> {
     /// Requests in line for an RDMA READ.
     to_fetch: VecDeque<Slot>,
     /// Requests in line for room in the send queue.
-    to_respond: VecDeque<Slot>,
-    /// Requests whose data was sent, and whose response is next.
-    responding: VecDeque<Slot>,
+    to_respond: Vec<Slot>,
     /// The transport knows that there are responses to send at the end of the turn.
     announced: bool,
     /// RDMA READs under way, and how many the host serves at once.
@@ -63,6 +61,8 @@ pub(super) struct Connection<P: Provider> {
     lingering: Option<Lingering>,
     /// The host said goodbye: end when the last response was sent.
     leaving: bool,
+    /// It is among those that await the end of a send request.
+    counted_in: bool,
 }
 
 /// What all connections of one transport have in common.
@@ -82,7 +82,7 @@ pub(super) struct Plan {
 pub(super) struct Desk<'a, P: Provider> {
     pub(super) group: &'a mut P::Group,
     pub(super) core: &'a mut Core,
-    plan: Plan,
+    plan: &'a Plan,
     /// When the connection has to be looked at, at the latest.
     pub(super) look_at: Option<Time>,
     /// The connection has responses to send at the end of the turn.
@@ -90,8 +90,8 @@ pub(super) struct Desk<'a, P: Provider> {
 }
 
 impl<'a, P: Provider> Desk<'a, P> {
-    pub(super) fn new(group: &'a mut P::Group, core: &'a mut Core, plan: &Plan) -> Self {
-        Self { group, core, plan: *plan, look_at: None, answers: false }
+    pub(super) fn new(group: &'a mut P::Group, core: &'a mut Core, plan: &'a Plan) -> Self {
+        Self { group, core, plan, look_at: None, answers: false }
     }
 
     /// Has the connection looked at, at the latest then.
@@ -179,8 +179,7 @@ impl<P: Provider> Connection<P> {
             account,
             recognised: false,
             to_fetch: VecDeque::with_capacity(slots as usize),
-            to_respond: VecDeque::with_capacity(slots as usize),
-            responding: VecDeque::with_capacity(slots as usize),
+            to_respond: Vec::with_capacity(slots as usize),
             announced: false,
             fetches: 0,
             max_fetches: negotiated.initiator_depth.into(),
@@ -191,6 +190,28 @@ impl<P: Provider> Connection<P> {
             operations: 0,
             lingering: None,
             leaving: false,
+            counted_in: false,
+        }
+    }
+
+    /// A work request is done, or failed.
+    pub(super) fn completed(
+        &mut self,
+        desk: &mut Desk<'_, P>,
+        completion: &Wc,
+    ) -> Result<(), Ended> {
+        let id = WorkId::from_bits(completion.wr_id);
+        if !completion.is_success() {
+            return Err(match completion.status {
+                WcStatus::FLUSHED => Ended::Disconnected,
+                status => Ended::WorkFailed(id.kind, status),
+            });
+        }
+        match id.kind {
+            WorkKind::Receive => self.received(desk, id.index, completion.byte_len),
+            WorkKind::Fetch => self.fetched(desk, id.index),
+            WorkKind::Response => self.responded(desk, id.index),
+            WorkKind::Data => Ok(()),
         }
     }
 
@@ -239,8 +260,17 @@ impl<P: Provider> Connection<P> {
         RequestKey { transport: desk.plan.transport, connection: self.key as u32, slot: slot.0 }
     }
 
-    /// Whether it cannot go on before a send request of its own is reported as done.
-    pub(super) fn awaits_sends(&self) -> bool {
+    /// Counts it in or out, when that changes, among those that cannot go on before a send request of theirs is reported as
+    /// done.
+    pub(super) fn count_in(&mut self, awaiting_sends: &mut usize) {
+        let awaits = self.awaits_sends();
+        if awaits != self.counted_in {
+            self.counted_in = awaits;
+            *awaiting_sends = if awaits { *awaiting_sends + 1 } else { *awaiting_sends - 1 };
+        }
+    }
+
+    fn awaits_sends(&self) -> bool {
         let waiting = self.fetches > 0
             || self.leaving
             || !self.arrived.is_empty()
@@ -409,7 +439,7 @@ impl<P: Provider> Connection<P> {
         // From here on no device uses its buffers.
         group.release(self.qp);
         for slot in self.slots.in_use() {
-            if let Some(buffer) = self.slots.remove(slot).buffer {
+            if let Some(buffer) = self.slots.end(slot).buffer {
                 core.buffers().release(self.account, buffer);
             }
         }

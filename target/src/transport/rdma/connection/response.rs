@@ -28,7 +28,7 @@ impl<P: Provider> Connection<P> {
         request.state = State::AwaitingResponse;
         request.send_entries = if request.sends_data() { 2 } else { 1 };
         request.send_entries += u32::from(deliberate_bugs::has(Bug::CompleteTwice));
-        self.to_respond.push_back(slot);
+        self.to_respond.push(slot);
         self.announce_responses(desk);
         Ok(())
     }
@@ -41,20 +41,24 @@ impl<P: Provider> Connection<P> {
     /// The turn ends: answers all commands that the send queue has room for.
     pub(crate) fn send_responses(&mut self, desk: &mut Desk<'_, P>) -> Result<(), Ended> {
         self.announced = false;
-        while self.send_all_data(desk)? {
-            while let Some(slot) = self.responding.pop_front() {
-                self.send_response(desk, slot)?;
+        loop {
+            let count = self.send_all_data(desk)?;
+            if count == 0 {
+                return Ok(());
             }
+            for index in 0..count {
+                self.send_response(desk, self.to_respond[index])?;
+            }
+            self.to_respond.drain(..count);
         }
-        Ok(())
     }
 
-    /// Sends the data of commands and puts them in line for their responses; not too many, so that the host need not wait
-    /// long for the first. Returns whether there are any.
-    fn send_all_data(&mut self, desk: &mut Desk<'_, P>) -> Result<bool, Ended> {
-        let (mut bytes, mut responses) = (0, 0);
+    /// Sends the data of the first commands in line; not of too many, so that the host need not wait long for the first
+    /// response. Returns how many.
+    fn send_all_data(&mut self, desk: &mut Desk<'_, P>) -> Result<usize, Ended> {
+        let (mut count, mut bytes, mut responses) = (0, 0, 0);
         while bytes < ANSWERED_AT_ONCE_BYTES
-            && let Some(&slot) = self.to_respond.front()
+            && let Some(&slot) = self.to_respond.get(count)
         {
             let request = self.slots.get(slot);
             if responses + request.send_entries > self.send_entries_left {
@@ -62,16 +66,14 @@ impl<P: Provider> Connection<P> {
             }
             let (receive, sends_data) = (request.receive, request.sends_data());
             responses += request.send_entries - u32::from(sends_data);
-            self.to_respond.pop_front();
-            self.responding.push_back(slot);
+            count += 1;
             // First, since the host may send its next command as soon as it has the response.
             self.post_receive(desk, receive)?;
             if sends_data {
-                bytes += self.slots.get(slot).length;
-                self.send_data(desk, slot)?;
+                bytes += self.send_data(desk, slot)?;
             }
         }
-        Ok(!self.responding.is_empty())
+        Ok(count)
     }
 
     fn send_response(&mut self, desk: &mut Desk<'_, P>, slot: Slot) -> Result<(), Ended> {
@@ -102,8 +104,8 @@ impl<P: Provider> Connection<P> {
     }
 
     /// Data to the host. The response follows it in the same queue, so it arrives first; only the response
-    /// is reported.
-    fn send_data(&mut self, desk: &mut Desk<'_, P>, slot: Slot) -> Result<(), Ended> {
+    /// is reported. Returns how many bytes.
+    fn send_data(&mut self, desk: &mut Desk<'_, P>, slot: Slot) -> Result<u32, Ended> {
         let request = self.slots.get(slot);
         let (Some(buffer), HostData::Keyed { address, key }) = (&request.buffer, request.host)
         else {
@@ -118,14 +120,15 @@ impl<P: Provider> Connection<P> {
             sges: &[sge],
         };
         // SAFETY: the buffer stays with its request until the response completes, which is after this.
-        unsafe { self.push_send(desk, &wr) }
+        unsafe { self.push_send(desk, &wr) }?;
+        Ok(sge.length)
     }
 
     /// A response was sent: its request is over.
-    pub(crate) fn responded(&mut self, desk: &mut Desk<'_, P>, slot: u32) -> Result<(), Ended> {
-        let request = self.slots.remove(Slot(slot));
-        self.moved(desk, request.send_entries);
-        self.release(desk, request.buffer);
+    pub(super) fn responded(&mut self, desk: &mut Desk<'_, P>, slot: u32) -> Result<(), Ended> {
+        let remains = self.slots.end(Slot(slot));
+        self.moved(desk, remains.send_entries);
+        self.release(desk, remains.buffer);
         self.pump(desk)
     }
 
@@ -134,8 +137,12 @@ impl<P: Provider> Connection<P> {
         if !self.to_respond.is_empty() {
             self.announce_responses(desk);
         }
-        self.fetch(desk)?;
-        self.admit(desk)?;
+        if !self.to_fetch.is_empty() {
+            self.fetch(desk)?;
+        }
+        if !self.arrived.is_empty() {
+            self.admit(desk)?;
+        }
         if self.leaving && self.owes_nothing() {
             return Err(Ended::Goodbye);
         }

@@ -1,0 +1,120 @@
+//! How long a core that has nothing to do looks for work before it sleeps.
+//!
+//! To be woken costs more than a short wait: a host that reads one block after the other would pay for it with every read.
+//! So a core looks on for as long as work with namespaces lately took to come, if that is not too long. Commands that
+//! merely say that a host is still there do not keep it awake.
+
+use std::time::Duration;
+
+use rdma::Time;
+
+/// It looks on for so long after anything, since a wake-up takes about as long.
+const LEAST: Duration = Duration::from_micros(50);
+
+/// How long to look on, learnt from when work came.
+#[derive(Debug)]
+pub(crate) struct Patience {
+    most: Duration,
+    window: Duration,
+    last_work: Time,
+    /// Operations on namespaces so far.
+    operations: u64,
+}
+
+impl Patience {
+    /// Of a core that looks on for `most` at the most.
+    pub(crate) fn new(now: Time, most: Duration) -> Self {
+        Self { most, window: LEAST.min(most), last_work: now, operations: 0 }
+    }
+
+    /// There was work; so many operations on namespaces have begun and ended so far.
+    pub(crate) fn worked(&mut self, now: Time, operations: u64) {
+        if operations != self.operations {
+            self.operations = operations;
+            self.learn(now - self.last_work);
+        }
+        self.last_work = now;
+    }
+
+    /// Whether to look on. Nobody else needs the core that much if it is so soon after work that it is not worth
+    /// giving it up.
+    pub(crate) fn looks_on(&self, now: Time) -> bool {
+        now - self.last_work < self.window
+    }
+
+    /// Whether the wait is long enough for others to use the core, if there are any.
+    pub(crate) fn may_yield(&self, now: Time) -> bool {
+        now - self.last_work >= LEAST
+    }
+
+    /// Waits of less than twice the most count as short: what is shortened is also the time it takes to be woken.
+    fn learn(&mut self, waited: Duration) {
+        let wanted = if waited < 2 * self.most { 2 * waited } else { Duration::ZERO };
+        // One that is rather short among longer ones does not undo what these have taught.
+        let remembered =
+            if wanted.is_zero() { Duration::ZERO } else { self.window - self.window / 16 };
+        self.window = wanted.max(remembered).max(LEAST).min(self.most);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const MOST: Duration = Duration::from_millis(1);
+
+    /// Works at these distances, with namespaces or not.
+    fn after(waits: &[(u64, bool)]) -> (Patience, Time) {
+        let mut now = Time::from_nanos(1);
+        let mut patience = Patience::new(now, MOST);
+        let mut operations = 0;
+        for (micros, operates) in waits {
+            now = now + Duration::from_micros(*micros);
+            operations += u64::from(*operates);
+            patience.worked(now, operations);
+        }
+        (patience, now)
+    }
+
+    fn looks_on_after(waits: &[(u64, bool)], micros: u64) -> bool {
+        let (patience, now) = after(waits);
+        patience.looks_on(now + Duration::from_micros(micros))
+    }
+
+    #[test]
+    fn it_waits_for_reads_that_come_one_after_the_other() {
+        assert!(!looks_on_after(&[], 400));
+        assert!(looks_on_after(&[(300, true)], 400));
+        assert!(looks_on_after(&[(300, true), (5, true), (5, true)], 400));
+    }
+
+    #[test]
+    fn it_does_not_wait_for_what_comes_seldom() {
+        assert!(!looks_on_after(&[(300, true), (10_000, true)], 60));
+        assert!(looks_on_after(&[(300, true), (10_000, true)], 40));
+    }
+
+    #[test]
+    fn hosts_that_are_merely_there_do_not_keep_it_awake() {
+        assert!(!looks_on_after(&[(300, false), (300, false), (300, false)], 60));
+    }
+
+    #[test]
+    fn a_burst_makes_it_impatient_in_the_end() {
+        let burst = [(300, true)].into_iter().chain([(1, true); 64]);
+        assert!(!looks_on_after(&burst.collect::<Vec<_>>(), 400));
+    }
+
+    proptest! {
+        #[test]
+        fn it_never_waits_for_longer_than_it_may(
+            waits in prop::collection::vec((0..5_000_u64, any::<bool>()), 0..50)
+        ) {
+            let (patience, now) = after(&waits);
+            prop_assert!(!patience.looks_on(now + MOST));
+            prop_assert!(patience.looks_on(now + (LEAST - Duration::from_nanos(1))));
+        }
+    }
+}
