@@ -10,7 +10,7 @@ use core::net::{SocketAddr, SocketAddrV4, SocketAddrV6};
 use crc32fast::Hasher;
 use thiserror::Error;
 
-use crate::wire::{Bth, Reth};
+use crate::wire::Bth;
 
 const UDP_PROTOCOL: u8 = 17;
 const UDP_HEADER_BYTES: usize = 8;
@@ -125,9 +125,10 @@ struct Start {
 }
 
 impl Start {
-    const MAX_BYTES: usize = 8 + IPV6_HEADER_BYTES + UDP_HEADER_BYTES + Self::HEADERS_BYTES;
-    /// The headers of most packets with payload, and over IPv4 a number of bytes that suits the payload's update.
-    const HEADERS_BYTES: usize = Bth::BYTES + Reth::BYTES;
+    const MAX_BYTES: usize =
+        8 + IPV6_HEADER_BYTES + UDP_HEADER_BYTES + Bth::BYTES + Self::BLOCK_BYTES;
+    /// Whole blocks are left for the payload's update, which is faster then.
+    const BLOCK_BYTES: usize = 64;
     /// Where the base transport header has its congestion byte.
     const CONGESTION: usize = 4;
 
@@ -140,10 +141,12 @@ impl Start {
         self.length += bytes.len();
     }
 
-    /// Takes what fits of the packet's headers and returns the rest. The congestion byte may change under way: it
-    /// counts as all ones.
+    /// Takes the first of the packet's headers and returns the rest of what was given. The congestion byte may change
+    /// under way: it counts as all ones.
     fn put_headers<'a>(&mut self, headers: &'a [u8]) -> &'a [u8] {
-        let (here, rest) = headers.split_at(headers.len().min(Self::HEADERS_BYTES));
+        let beyond = headers.len().saturating_sub(Bth::BYTES);
+        let (here, rest) =
+            headers.split_at(headers.len() - beyond / Self::BLOCK_BYTES * Self::BLOCK_BYTES);
         let congestion = self.length + Self::CONGESTION;
         self.put(here);
         if congestion < self.length {

@@ -94,6 +94,10 @@ impl Message {
     }
 
     /// The message and what follows its extended headers, or `None` if they are cut short.
+    ///
+    /// Inlined, since a result that is copied together from what was just stored makes the processor wait until all
+    /// that was stored before, the last packet's payload, has reached its cache.
+    #[inline(always)]
     pub(super) fn parse(opcode: Opcode, bytes: &[u8]) -> Option<(Self, &[u8])> {
         Some(match opcode {
             Opcode::SEND_FIRST => (Self::SendFirst, bytes),
