@@ -39,13 +39,24 @@ impl Bystander {
     /// # Panics
     /// If the daemon does not serve it.
     pub fn start(daemon: &Daemon) -> Self {
-        let host = host()
-            .io_queues(IO_QUEUES)
-            .loss_timeout(PATIENCE)
-            .io_timeout(PATIENCE)
-            .build()
-            .expect("a host can be made");
-        let namespace = daemon.open(&host);
+        Self::of(&Self::host(), daemon)
+    }
+
+    /// A host that has all the patience that a bystander needs.
+    ///
+    /// # Panics
+    /// If there is no device for it.
+    pub fn host() -> Host {
+        let host = host().io_queues(IO_QUEUES).loss_timeout(PATIENCE).io_timeout(PATIENCE);
+        host.build().expect("a host can be made")
+    }
+
+    /// Starts at once, as one of several things that a host does, and returns when the first round is over.
+    ///
+    /// # Panics
+    /// If the daemon does not serve it.
+    pub fn of(host: &Host, daemon: &Daemon) -> Self {
+        let (host, namespace) = (host.clone(), daemon.open(host));
         let stop = Arc::new(AtomicBool::new(false));
         let rounds = Arc::new(AtomicU64::new(0));
         let mut random = Bytes::new(77);

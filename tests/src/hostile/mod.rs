@@ -1,9 +1,11 @@
 //! Peers that break every rule, over real sockets: hosts for the daemon to bear, and targets for the initiator.
 
 mod bystander;
+mod figures;
 mod host;
 mod target;
 
 pub use bystander::Bystander;
+pub use figures::{Figures, Score, Side};
 pub use host::{Association, HostileHost, Link, QueueKey, read, write};
 pub use target::{HostileTarget, Manner};

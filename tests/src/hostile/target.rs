@@ -77,6 +77,26 @@ impl Manner {
         Self::Flood,
         Self::Trespasses,
     ];
+
+    /// What it does, in words.
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::Deaf => "never answers a connection request",
+            Self::RejectsInTongues => "rejects with private data that means nothing",
+            Self::AcceptsInTongues => "accepts with private data that means nothing",
+            Self::Silent => "accepts, and says nothing more",
+            Self::TakesNothing => "accepts, and takes no command",
+            Self::HangsUp => "hangs up at the first command",
+            Self::Zeros => "answers success and zeros, and moves no data",
+            Self::Ones => "answers success and ones, and moves no data",
+            Self::WrongId => "answers under an id that nobody used",
+            Self::Twice => "answers everything twice",
+            Self::Short => "answers with half a response",
+            Self::Long => "answers with far too much",
+            Self::Flood => "answers with more responses than there are receives",
+            Self::Trespasses => "writes into memory that it was not shown",
+        }
+    }
 }
 
 /// A target on an address of its own, in a thread of its own.

@@ -2,23 +2,18 @@
 //! the culprit gets. It takes minutes: `cargo xtask hostile`.
 
 use std::collections::BTreeSet;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use feedrail_tests::hostile::{Association, Bystander, HostileHost, QueueKey, read, write};
-use feedrail_tests::process::{
-    Daemon, DaemonOptions, loopback_address, pause, write_configuration,
+use feedrail_tests::hostile::{
+    Association, Bystander, Figures, HostileHost, QueueKey, Score, Side, read, write,
 };
+use feedrail_tests::process::{Daemon, DaemonOptions, loopback_address, write_configuration};
 use nvme_proto::{Cid, IntoBytes, Sgl, Sqe};
 use rdma::soft::Faults;
 use serde_json::Value;
 
 const ENTRIES: u16 = 32;
-/// Hostile and decent turns alternate, so that what else the machine does hits both.
-const PAIRS: usize = 7;
-const TURN: Duration = Duration::from_millis(1500);
-/// What a bystander must keep of its throughput.
-const LEAST_RATIO: f64 = 0.9;
-/// Between two steps of the peer.
+/// From one step of the peer to the next.
 const PACE: Duration = Duration::from_millis(10);
 
 const ENDED: &str = "the connection ends";
@@ -221,22 +216,6 @@ fn contests() -> [Contest; 10] {
     ]
 }
 
-/// What there was in one turn, or in several.
-#[derive(Clone, Copy, Default)]
-struct Score {
-    /// Rounds of the bystander.
-    rounds: u64,
-    /// Steps of the peer.
-    steps: u64,
-}
-
-impl Score {
-    fn add(&mut self, turn: Self) {
-        self.rounds += turn.rounds;
-        self.steps += turn.steps;
-    }
-}
-
 /// One contest under way.
 struct Arena<'a> {
     contest: &'a Contest,
@@ -246,33 +225,27 @@ struct Arena<'a> {
 }
 
 impl Arena<'_> {
-    fn decent_turn(&mut self) -> Score {
-        let mut peer = Peer::new(self.daemon, None);
-        let score = self.turn(&mut peer, self.contest.decent);
+    fn turn(&mut self, side: Side) -> Score {
+        let contest = self.contest;
+        let (faults, step) = match side {
+            Side::Hostile => (contest.faults, contest.hostile),
+            Side::Decent => (None, contest.decent),
+        };
+        let mut peer = Peer::new(self.daemon, faults);
+        let score = Score::of_turn(&mut self.bystander, PACE, || step(&mut peer));
+        if side == Side::Hostile {
+            self.got.append(&mut peer.got);
+        }
         peer.host.hang_up();
         score
     }
 
-    fn hostile_turn(&mut self, last: bool) -> Score {
+    /// The culprit goes on until it is sent away.
+    fn see_the_end(&mut self) {
         let mut peer = Peer::new(self.daemon, self.contest.faults);
-        let score = self.turn(&mut peer, self.contest.hostile);
-        if last && self.contest.ends {
-            peer.host.wait_down(peer.more.expect("the turn connected it"));
-            peer.got.insert(ENDED.to_owned());
-        }
-        self.got.append(&mut peer.got);
-        score
-    }
-
-    fn turn(&mut self, peer: &mut Peer<'_>, step: fn(&mut Peer<'_>)) -> Score {
-        let (before, began) = (self.bystander.rounds(), clock());
-        let mut steps = 0;
-        while clock() - began < TURN {
-            step(peer);
-            steps += 1;
-            pause(PACE);
-        }
-        Score { rounds: self.bystander.rounds() - before, steps }
+        (self.contest.hostile)(&mut peer);
+        peer.host.wait_down(peer.more.expect("the step connected it"));
+        self.got.insert(ENDED.to_owned());
     }
 }
 
@@ -283,43 +256,22 @@ fn hold(contest: &Contest) -> f64 {
     let bystander = Bystander::start(&daemon);
     let before = daemon.vitals();
     let mut arena = Arena { contest, daemon: &daemon, bystander, got: BTreeSet::new() };
-    let (mut hostile, mut decent, mut ratios) = (Score::default(), Score::default(), Vec::new());
-    for pair in 0..PAIRS {
-        let last = pair == PAIRS - 1;
-        // Each is the first of every other pair.
-        let (bad, good) = if pair % 2 == 0 {
-            let good = arena.decent_turn();
-            (arena.hostile_turn(last), good)
-        } else {
-            (arena.hostile_turn(last), arena.decent_turn())
-        };
-        hostile.add(bad);
-        decent.add(good);
-        ratios.push(bad.rounds as f64 / good.rounds as f64);
+    let figures = Figures::take(|side| arena.turn(side));
+    if contest.ends {
+        arena.see_the_end();
     }
     arena.bystander.finish();
     arena.got.extend(noticed(&daemon.stats()));
-    ratios.sort_by(f64::total_cmp);
-    let ratio = ratios[PAIRS / 2];
-    let megabytes = |score: Score| {
-        let bytes = 2 * score.rounds * Bystander::ROUND_BYTES;
-        bytes as f64 / 1e6 / (TURN * PAIRS as u32).as_secs_f64()
-    };
     let grown = daemon.vitals().resident_bytes.saturating_sub(before.resident_bytes);
     println!(
-        "| {} | {} | {:.0} / {:.0} MB/s | {ratio:.2} ({:.2} to {:.2}) | {} / {} | {:.1} MiB | {} |",
+        "| {} | {} | {} | {:.1} MiB | {} |",
         contest.what,
         arena.got.into_iter().collect::<Vec<_>>().join(", "),
-        megabytes(hostile),
-        megabytes(decent),
-        ratios[0],
-        ratios[PAIRS - 1],
-        hostile.steps,
-        decent.steps,
+        figures.columns(),
         grown as f64 / f64::from(1 << 20),
         daemon.log().lines().count(),
     );
-    ratio
+    figures.ratio
 }
 
 /// What the daemon noticed of the culprit below NVMe.
@@ -345,8 +297,10 @@ fn what_hostile_hosts_cost_a_bystander() {
     );
     println!("|---|---|---|---|---|---|---|");
     let results = contests().map(|contest| (contest.what, hold(&contest)));
-    let costly: Vec<_> = results.iter().filter(|(_, ratio)| *ratio < LEAST_RATIO).collect();
-    assert!(costly.is_empty(), "less than {LEAST_RATIO} was left beside these: {costly:?}");
+    let costly: Vec<_> =
+        results.iter().filter(|(_, ratio)| *ratio < Figures::LEAST_RATIO).collect();
+    let least = Figures::LEAST_RATIO;
+    assert!(costly.is_empty(), "less than {least} was left beside these: {costly:?}");
 }
 
 fn serve(folder: &std::path::Path) -> Daemon {
@@ -365,9 +319,4 @@ fn serve(folder: &std::path::Path) -> Daemon {
     );
     let path = write_configuration(folder, &configuration);
     DaemonOptions::default().arg("--config").arg(path).start()
-}
-
-#[expect(clippy::disallowed_methods, reason = "a measurement")]
-fn clock() -> Instant {
-    Instant::now()
 }

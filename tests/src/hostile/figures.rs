@@ -1,0 +1,118 @@
+//! What a bystander keeps of its throughput beside a hostile peer, as a ratio to what it has beside a decent one.
+
+use std::time::{Duration, Instant};
+
+use super::Bystander;
+use crate::process::pause;
+
+/// Hostile and decent turns alternate, so that what else the machine does hits both.
+const PAIRS: usize = 7;
+const TURN: Duration = Duration::from_millis(1500);
+
+/// Whose turn it is to be beside the bystander.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// The peer that breaks the rules.
+    Hostile,
+    /// The peer that keeps them.
+    Decent,
+}
+
+/// What there was in one turn, or in several.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Score {
+    /// Rounds of the bystander.
+    pub rounds: u64,
+    /// Steps of the peer.
+    pub steps: u64,
+    /// How long it was.
+    pub time: Duration,
+}
+
+impl Score {
+    /// One turn: the peer begins a step each `pace`, or later where the one before takes longer.
+    ///
+    /// # Panics
+    /// If the bystander has given up.
+    pub fn of_turn(bystander: &mut Bystander, pace: Duration, mut step: impl FnMut()) -> Self {
+        let (before, began) = (bystander.rounds(), clock());
+        let mut steps = 0;
+        while clock() - began < TURN {
+            let start = clock();
+            step();
+            steps += 1;
+            pause(pace.saturating_sub(clock() - start));
+        }
+        Self { rounds: bystander.rounds() - before, steps, time: clock() - began }
+    }
+
+    /// What the bystander wrote and read.
+    pub fn bytes_per_second(&self) -> f64 {
+        self.rounds_per_second() * (2 * Bystander::ROUND_BYTES) as f64
+    }
+
+    fn rounds_per_second(&self) -> f64 {
+        self.rounds as f64 / self.time.as_secs_f64()
+    }
+
+    fn add(&mut self, turn: &Self) {
+        self.rounds += turn.rounds;
+        self.steps += turn.steps;
+        self.time += turn.time;
+    }
+}
+
+/// What came out of all turns.
+#[derive(Clone, Copy, Debug)]
+pub struct Figures {
+    /// Beside the hostile peer.
+    pub hostile: Score,
+    /// Beside the decent peer.
+    pub decent: Score,
+    /// The median of the pairs' ratios.
+    pub ratio: f64,
+    /// The smallest and the largest.
+    pub range: [f64; 2],
+}
+
+impl Figures {
+    /// What a bystander must keep of its throughput.
+    pub const LEAST_RATIO: f64 = 0.9;
+
+    /// Takes turns, each side being the first of every other pair.
+    pub fn take(mut turn: impl FnMut(Side) -> Score) -> Self {
+        let (mut hostile, mut decent) = (Score::default(), Score::default());
+        let mut ratios = [0.0; PAIRS];
+        for (pair, ratio) in ratios.iter_mut().enumerate() {
+            let sides = [Side::Hostile, Side::Decent];
+            let first = turn(sides[pair % 2]);
+            let second = turn(sides[1 - pair % 2]);
+            let (bad, good) = if pair % 2 == 0 { (first, second) } else { (second, first) };
+            *ratio = bad.rounds_per_second() / good.rounds_per_second();
+            hostile.add(&bad);
+            decent.add(&good);
+        }
+        ratios.sort_by(f64::total_cmp);
+        let range = [ratios[0], ratios[PAIRS - 1]];
+        Self { hostile, decent, ratio: ratios[PAIRS / 2], range }
+    }
+
+    /// Columns of a table: throughput beside the one and the other, ratio, steps.
+    pub fn columns(&self) -> String {
+        format!(
+            "{:.0} / {:.0} MB/s | {:.2} ({:.2} to {:.2}) | {} / {}",
+            self.hostile.bytes_per_second() / 1e6,
+            self.decent.bytes_per_second() / 1e6,
+            self.ratio,
+            self.range[0],
+            self.range[1],
+            self.hostile.steps,
+            self.decent.steps,
+        )
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "a measurement")]
+fn clock() -> Instant {
+    Instant::now()
+}
