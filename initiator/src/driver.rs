@@ -9,7 +9,6 @@ use std::future::Future;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
@@ -20,6 +19,7 @@ use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::core::{Engine, Turn, earliest};
+use crate::notice::Notice;
 use crate::outbox::{Errands, Outbox, RingKey};
 
 /// The thread leaves the cores to callers as long as one came within this time.
@@ -220,7 +220,7 @@ impl Shared {
             let now = system_now();
             let turn = self.turn(now);
             let over = deadline.is_some_and(|deadline| deadline <= now);
-            let notified = parker.notified.swap(false, Ordering::SeqCst);
+            let notified = parker.notice.take();
             if let Turn::SleepUntil(due) = turn
                 && !(notified || over)
             {
@@ -251,9 +251,8 @@ impl Shared {
     }
 
     fn sleep_as_caller(&self, parker: &Parker, until: Option<Time>, now: Time) {
-        parker.sleeping.store(true, Ordering::SeqCst);
         let mut interrupted = false;
-        if !parker.notified.load(Ordering::SeqCst) {
+        if parker.notice.may_sleep() {
             let mut state = self.lock();
             // Another thread may have turned the cores since.
             let until = earliest(until, state.due);
@@ -262,7 +261,7 @@ impl Shared {
             drop(state);
             interrupted = self.wait_for_events(until, now);
         }
-        parker.sleeping.store(false, Ordering::SeqCst);
+        parker.notice.wake();
         if interrupted {
             self.drain_interrupt();
         }
@@ -450,9 +449,7 @@ impl Drop for Caller<'_> {
 /// Wakes a caller, wherever it waits.
 struct Parker {
     thread: Thread,
-    notified: AtomicBool,
-    /// It sleeps on the descriptors.
-    sleeping: AtomicBool,
+    notice: Notice,
     shared: Weak<Shared>,
 }
 
@@ -469,8 +466,7 @@ impl Parker {
         kept.unwrap_or_else(|| {
             Arc::new(Self {
                 thread: thread::current(),
-                notified: AtomicBool::new(false),
-                sleeping: AtomicBool::new(false),
+                notice: Notice::new(),
                 shared: Arc::downgrade(shared),
             })
         })
@@ -489,11 +485,9 @@ impl Wake for Parker {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        self.notified.store(true, Ordering::SeqCst);
+        let sleeps = self.notice.give();
         self.thread.unpark();
-        if self.sleeping.load(Ordering::SeqCst)
-            && let Some(shared) = self.shared.upgrade()
-        {
+        if sleeps && let Some(shared) = self.shared.upgrade() {
             shared.interrupt();
         }
     }

@@ -59,6 +59,7 @@ mod host;
 mod identity;
 mod io;
 mod namespace;
+mod notice;
 mod outbox;
 mod pages;
 mod plan;

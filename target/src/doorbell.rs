@@ -2,29 +2,48 @@
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Wake;
 
 use rustix::event::EventfdFlags;
 
+use crate::sync::{AtomicBool, Ordering};
+
 /// A flag with a descriptor that is readable while the flag is up. Ringing it twice before it is answered is
 /// one system call.
 #[derive(Debug)]
-pub(crate) struct Doorbell {
+pub(crate) struct Doorbell<S = OwnedFd> {
     rung: AtomicBool,
-    eventfd: OwnedFd,
+    signal: S,
+}
+
+/// What a thread sleeps on.
+pub(crate) trait Signal {
+    /// Wakes the thread, and every sleep that begins before it is cleared.
+    fn raise(&self);
+
+    /// Lets the thread sleep.
+    fn clear(&self);
 }
 
 impl Doorbell {
     pub(crate) fn new() -> std::io::Result<Arc<Self>> {
-        let eventfd = rustix::event::eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
-        Ok(Arc::new(Self { rung: AtomicBool::new(false), eventfd }))
+        let signal = rustix::event::eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
+        Ok(Self::with(signal))
+    }
+
+    pub(crate) fn fd(&self) -> RawFd {
+        self.signal.as_fd().as_raw_fd()
+    }
+}
+
+impl<S: Signal> Doorbell<S> {
+    fn with(signal: S) -> Arc<Self> {
+        Arc::new(Self { rung: AtomicBool::new(false), signal })
     }
 
     pub(crate) fn ring(&self) {
         if !self.rung.swap(true, Ordering::AcqRel) {
-            // It can not fail: the counter is at most one.
-            let _ = rustix::io::write(&self.eventfd, &1u64.to_ne_bytes());
+            self.signal.raise();
         }
     }
 
@@ -34,23 +53,31 @@ impl Doorbell {
         if !self.rung.load(Ordering::Relaxed) {
             return false;
         }
-        let _ = rustix::io::read(&self.eventfd, &mut [0; 8]);
+        self.signal.clear();
         self.rung.swap(false, Ordering::AcqRel)
     }
 
     /// Before a sleep: false if the flag is up. Clears what a slow ringer left on the descriptor after its
     /// flag was taken down, which would end every sleep from then on.
     pub(crate) fn is_quiet(&self) -> bool {
-        let _ = rustix::io::read(&self.eventfd, &mut [0; 8]);
+        self.signal.clear();
         !self.rung.load(Ordering::Acquire)
-    }
-
-    pub(crate) fn fd(&self) -> RawFd {
-        self.eventfd.as_fd().as_raw_fd()
     }
 }
 
-impl Wake for Doorbell {
+impl Signal for OwnedFd {
+    fn raise(&self) {
+        // It can not fail: the counter is at most one.
+        let _ = rustix::io::write(self, &1u64.to_ne_bytes());
+    }
+
+    fn clear(&self) {
+        // Nothing to read is as good.
+        let _ = rustix::io::read(self, &mut [0; 8]);
+    }
+}
+
+impl<S: Signal + Send + Sync + 'static> Wake for Doorbell<S> {
     fn wake(self: Arc<Self>) {
         self.ring();
     }
@@ -60,14 +87,14 @@ impl Wake for Doorbell {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 
     #[test]
     fn it_is_readable_exactly_while_it_is_up() {
         let bell = Doorbell::new().unwrap();
-        let readable = || rustix::io::read(&bell.eventfd, &mut [0; 8]).is_ok();
+        let readable = || rustix::io::read(&bell.signal, &mut [0; 8]).is_ok();
         assert!(!bell.answer());
         bell.ring();
         std::task::Waker::from(Arc::clone(&bell)).wake();
@@ -78,10 +105,13 @@ mod tests {
         assert!(!bell.is_quiet());
         assert!(bell.answer());
         // A ringer that was slow: the flag is down already, and only now the descriptor is written.
-        rustix::io::write(&bell.eventfd, &1u64.to_ne_bytes()).unwrap();
+        rustix::io::write(&bell.signal, &1u64.to_ne_bytes()).unwrap();
         assert!(bell.is_quiet());
         assert!(!readable());
         bell.ring();
         assert!(readable());
     }
 }
+
+#[cfg(all(test, loom))]
+pub(crate) mod loom_tests;

@@ -40,5 +40,6 @@ pub mod stats;
 pub mod stepped;
 pub mod storage;
 pub mod subsystem;
+mod sync;
 pub mod target;
 pub mod transport;

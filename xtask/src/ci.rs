@@ -31,9 +31,11 @@ fn linked() -> Result<()> {
 
 /// Loom explores every interleaving, so it gets a build of its own with its own primitives.
 pub(crate) fn loom() -> Result<()> {
+    let crates = ["--package=rdma", "--package=feedrail-target", "--package=feedrail-initiator"];
+    let arguments = ["test", "--lib", "--release", "--target-dir", "out/loom", "loom"];
     crate::run(
         "cargo",
-        &["test", "--package", "rdma", "--lib", "--release", "--target-dir", "out/loom", "loom"],
+        &[&arguments[..1], &crates, &arguments[1..]].concat(),
         &[("RUSTFLAGS", "--cfg loom"), ("LOOM_MAX_PREEMPTIONS", "3")],
     )
 }
@@ -50,6 +52,18 @@ pub(crate) fn miri() -> Result<()> {
             ("MIRIFLAGS", "-Zmiri-permissive-provenance -Zmiri-disable-isolation"),
             ("PROPTEST_CASES", "16"),
         ],
+    )
+}
+
+/// Unlike Miri it runs what makes system calls: real sockets, io_uring, mapped memory. A target is named so that what
+/// runs at build time is not instrumented.
+pub(crate) fn asan() -> Result<()> {
+    let arguments = "run nightly cargo test --lib --package rdma --package feedrail-target \
+                     --package feedrail-initiator --target x86_64-unknown-linux-gnu --target-dir out/asan";
+    crate::run(
+        "rustup",
+        &arguments.split_whitespace().collect::<Vec<_>>(),
+        &[("RUSTFLAGS", "-Zsanitizer=address")],
     )
 }
 

@@ -45,7 +45,10 @@ enum Chore {
     Hostile,
     /// Interpret the tests of registered memory with Miri; needs a nightly compiler with `miri` and `rust-src`.
     Miri,
-    /// Model-check the synchronisation of the region table with loom.
+    /// Run the library tests of the crates with unsafe code under AddressSanitizer and LeakSanitizer; needs a nightly
+    /// compiler.
+    Asan,
+    /// Model-check with loom what threads share without a lock, and how they wake each other.
     Loom,
 }
 
@@ -59,6 +62,7 @@ fn main() -> ExitCode {
         Chore::Soak { kills } => soak(*kills),
         Chore::Hostile => hostile(),
         Chore::Miri => ci::miri(),
+        Chore::Asan => ci::asan(),
         Chore::Loom => ci::loom(),
     };
     match result {

@@ -2,11 +2,12 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use crossbeam::queue::SegQueue;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
+
+use super::sync::{AtomicBool, Ordering};
 
 /// A queue of messages and a doorbell that wakes the reader.
 pub(crate) struct Mailbox<M> {
@@ -14,10 +15,19 @@ pub(crate) struct Mailbox<M> {
     doorbell: Option<Doorbell>,
 }
 
-struct Doorbell {
-    fd: OwnedFd,
+struct Doorbell<S = OwnedFd> {
+    signal: S,
     /// Whether it was rung and the reader has not looked yet: ringing again would only cost a call.
     rung: AtomicBool,
+}
+
+/// What a reader sleeps on.
+trait Signal {
+    /// Wakes the reader, and every sleep that begins before it is cleared.
+    fn raise(&self);
+
+    /// Lets the reader sleep; false if it was not raised.
+    fn clear(&self) -> bool;
 }
 
 impl<M> Mailbox<M> {
@@ -54,36 +64,44 @@ impl<M> Mailbox<M> {
     }
 
     pub(crate) fn fd(&self) -> Option<BorrowedFd<'_>> {
-        self.doorbell.as_ref().map(|doorbell| doorbell.fd.as_fd())
+        self.doorbell.as_ref().map(|doorbell| doorbell.signal.as_fd())
     }
 }
 
 impl Doorbell {
     fn new() -> io::Result<Self> {
-        let fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(Self { fd, rung: AtomicBool::new(false) })
+        let signal = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        Ok(Self { signal, rung: AtomicBool::new(false) })
     }
+}
 
+impl<S: Signal> Doorbell<S> {
     fn ring(&self) {
         if !self.rung.swap(true, Ordering::SeqCst) {
-            let one = 1u64.to_ne_bytes();
-            while rustix::io::write(&self.fd, &one) == Err(Errno::INTR) {}
+            self.signal.raise();
         }
     }
 
     fn quiet(&self) {
-        if self.rung.load(Ordering::Relaxed) && self.clear() {
+        // If it was not raised, a slow ringer is about to do it, and the flag must stay up: with the flag down what it
+        // raises would stay, and end every sleep at once.
+        if self.rung.load(Ordering::Relaxed) && self.signal.clear() {
             // Read and write at once: what was sent before somebody found it rung is seen after this.
             self.rung.swap(false, Ordering::SeqCst);
         }
     }
+}
 
-    /// Empties the descriptor; false if it was empty. Then a slow ringer is about to write, and the flag must
-    /// stay up: with the flag down what it writes would stay, and end every sleep at once.
+impl Signal for OwnedFd {
+    fn raise(&self) {
+        let one = 1u64.to_ne_bytes();
+        while rustix::io::write(self, &one) == Err(Errno::INTR) {}
+    }
+
     fn clear(&self) -> bool {
         let mut count = [0; 8];
         loop {
-            match rustix::io::read(&self.fd, &mut count) {
+            match rustix::io::read(self, &mut count) {
                 Err(Errno::INTR) => {}
                 result => return result.is_ok(),
             }
@@ -91,14 +109,14 @@ impl Doorbell {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 
     fn is_readable(doorbell: &Doorbell) -> bool {
         use rustix::event::{PollFd, PollFlags, Timespec, poll};
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-        poll(&mut [PollFd::new(&doorbell.fd, PollFlags::IN)], Some(&now)).unwrap() == 1
+        poll(&mut [PollFd::new(&doorbell.signal, PollFlags::IN)], Some(&now)).unwrap() == 1
     }
 
     #[test]
@@ -120,7 +138,7 @@ mod tests {
         let doorbell = Doorbell::new().unwrap();
         assert!(!doorbell.rung.swap(true, Ordering::SeqCst));
         doorbell.quiet();
-        rustix::io::write(&doorbell.fd, &1u64.to_ne_bytes()).unwrap();
+        doorbell.signal.raise();
         assert!(is_readable(&doorbell));
         doorbell.quiet();
         assert!(!is_readable(&doorbell));
@@ -128,3 +146,6 @@ mod tests {
         assert!(is_readable(&doorbell));
     }
 }
+
+#[cfg(all(test, loom))]
+mod loom_tests;

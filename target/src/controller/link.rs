@@ -1,8 +1,7 @@
 //! What a queue's owner shares with the controller: the other cores' way to reach the queue.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::PoisonError;
 use std::task::Waker;
 
 use nvme_proto::Qid;
@@ -10,6 +9,7 @@ use rdma::Time;
 
 use super::command::{CloseReason, Event};
 use crate::stats::IoStats;
+use crate::sync::{AtomicBool, AtomicU64, Mutex, MutexGuard, Ordering};
 
 /// One queue as the rest of the process sees it.
 #[derive(Debug)]
@@ -89,7 +89,7 @@ impl QueueLink {
         self.waker.wake_by_ref();
     }
 
-    fn mailbox(&self) -> std::sync::MutexGuard<'_, Mailbox> {
+    fn mailbox(&self) -> MutexGuard<'_, Mailbox> {
         self.mailbox.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -147,5 +147,41 @@ impl Counter {
 
     pub(super) fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
+    }
+}
+
+#[cfg(all(test, loom))]
+mod loom_tests {
+    use std::sync::Arc;
+
+    use loom::thread;
+    use nvme_proto::Cid;
+
+    use super::super::command::Abort;
+    use super::*;
+    use crate::doorbell::Doorbell;
+
+    /// Two threads post, and the owner sleeps as long as it has nothing to do.
+    #[test]
+    fn no_event_is_slept_through() {
+        const EVENTS: usize = 2;
+        loom::model(|| {
+            let bell = Doorbell::model();
+            let waker = Waker::from(Arc::clone(&bell));
+            let link = Arc::new(QueueLink::new(Qid(1), waker, Time::ZERO));
+            let posters: Vec<_> = (0..EVENTS)
+                .map(|_| {
+                    let link = Arc::clone(&link);
+                    let abort = Abort { cid: Cid(1), asked_by: Cid(2) };
+                    thread::spawn(move || link.post(Event::Abort(abort)))
+                })
+                .collect();
+            let mut seen = 0;
+            bell.serve(|| {
+                seen += std::iter::from_fn(|| link.next_event()).count();
+                seen == EVENTS
+            });
+            posters.into_iter().for_each(|poster| poster.join().unwrap());
+        });
     }
 }

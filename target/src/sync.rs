@@ -1,0 +1,13 @@
+//! The synchronisation primitives of what wakes other threads, which loom replaces when it checks that.
+
+#[cfg(not(all(loom, test)))]
+pub(crate) use std::sync::{
+    Mutex, MutexGuard,
+    atomic::{AtomicBool, AtomicU64, Ordering},
+};
+
+#[cfg(all(loom, test))]
+pub(crate) use loom::sync::{
+    Mutex, MutexGuard,
+    atomic::{AtomicBool, AtomicU64, Ordering},
+};
