@@ -39,8 +39,12 @@ impl<P: Provider> Core<P> {
         if matches!(controller.phase, Phase::Dead(_)) {
             return;
         }
+        if controller.opened.is_some() {
+            // Whoever asked for the connection is told, and decides how often that is.
+            return self.bury(key, cause, outbox);
+        }
         tracing::warn!(%cause, "connection ended");
-        if controller.opened.is_some() || matches!(cause.kind(), ErrorKind::Unsupported(_)) {
+        if matches!(cause.kind(), ErrorKind::Unsupported(_)) {
             return self.bury(key, cause, outbox);
         }
         self.counters.connections_lost += u64::from(live_for.is_some());
