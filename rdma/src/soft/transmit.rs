@@ -141,7 +141,7 @@ impl Batch {
 
     /// Gives the packets of each train their places and their CRCs.
     fn lay_out(&mut self, from: SocketAddr) {
-        self.trains.couple_single_packets();
+        self.trains.couple_neighbours();
         self.layout.clear();
         for train in self.trains.iter() {
             self.layout.begin_message(train);
