@@ -17,10 +17,11 @@ use rdma::{
 };
 
 use crate::bounce::CHUNK_BYTES;
+use crate::conns::Conn;
 use crate::controller::{
     Controller, ControllerLimits, KeepAlive, Opening, OpeningStep, Phase, Task,
 };
-use crate::core::{Conn, Core};
+use crate::core::Core;
 use crate::error::{Error, ErrorKind};
 use crate::identity::Identity;
 use crate::outbox::Outbox;
@@ -107,7 +108,7 @@ impl<P: Provider> Core<P> {
         let vacant = self.queues.vacant_entry();
         // Far fewer queues than 2^32.
         let queue_key = vacant.key() as u32;
-        let queue = match Queue::new(self.scope.device(), queue_key, qid, conn, qp, slots) {
+        let queue = match Queue::new(self.scope.device(), queue_key, key, qid, conn, qp, slots) {
             Ok(queue) => vacant.insert(queue),
             Err(error) => {
                 self.group.release(qp);

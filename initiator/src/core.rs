@@ -1,19 +1,19 @@
 //! The state machine of one device: everything that moves, driven by [`Engine::turn`].
 
-use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use nvme_proto::{HostId, HostNqn, Qid, Status};
+use nvme_proto::{HostId, HostNqn, Status};
 use rdma::{
-    CmEvent, ConnId, ConnectionManager, Device, Group, GroupConfig, GroupStats, Provider, Time,
-    WakeFor, Wc,
+    CmEvent, ConnectionManager, Device, Group, GroupConfig, GroupStats, Provider, Time, WakeFor, Wc,
 };
 use slab::Slab;
 
+use crate::agenda::Agenda;
 use crate::bounce::BouncePool;
+use crate::conns::{Conn, Conns};
 use crate::controller::{
     Attached, Controller, ControllerLimits, ControllerOptions, KeepAlive, Phase, Raw, Task,
 };
@@ -120,7 +120,8 @@ pub(crate) struct Core<P: Provider> {
     pub(crate) device_events: DeviceEvents,
     pub(crate) queues: Slab<Queue<P, Task>>,
     pub(crate) controllers: Slab<Controller<P>>,
-    pub(crate) conns: BTreeMap<ConnId, Conn>,
+    pub(crate) agenda: Agenda,
+    pub(crate) conns: Conns,
     pub(crate) fences: Vec<Fence>,
     pub(crate) ops: Slab<Op>,
     pub(crate) counters: Counters,
@@ -145,19 +146,6 @@ pub(crate) struct Fresh {
     closings: Vec<usize>,
 }
 
-/// What a connection of the connection manager is to us.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Conn {
-    /// A queue that is being connected.
-    Opening { controller: usize, qid: Qid },
-    /// A queue.
-    Open { controller: usize },
-    /// Ended by us: only the farewell is missing.
-    Closing,
-    /// Forgotten by the connection manager.
-    Closed,
-}
-
 impl<P: Provider> Core<P> {
     /// Completions taken at a time.
     const BATCH: usize = 64;
@@ -175,7 +163,8 @@ impl<P: Provider> Core<P> {
             device_events: DeviceEvents::of::<P>(&device)?,
             queues: Slab::new(),
             controllers: Slab::new(),
-            conns: BTreeMap::new(),
+            agenda: Agenda::default(),
+            conns: Conns::default(),
             fences: Vec::new(),
             ops: Slab::new(),
             counters: Counters::default(),
@@ -209,10 +198,12 @@ impl<P: Provider> Core<P> {
         worked |= self.drain_connection_events(now, outbox);
         worked |= self.drain_completions(now, outbox);
         self.run_timers(now, outbox);
-        for controller in 0..self.controllers.capacity() {
+        while let Some(controller) = self.agenda.next_stirred() {
             if self.controllers.contains(controller) {
                 self.issue_waiting(now, controller, outbox);
             }
+            let deadline = self.controllers.get(controller).and_then(Controller::deadline);
+            self.agenda.set_timer(controller, deadline);
         }
         if self.pushed {
             // What comes of it is not there yet: that needs no other round.
@@ -224,9 +215,8 @@ impl<P: Provider> Core<P> {
 
     /// Looks for connection events where some may have come; looking is a system call with some providers.
     fn drain_connection_events(&mut self, now: Time, outbox: &mut Outbox) -> bool {
-        let settled = self.conns.values().all(|conn| matches!(conn, Conn::Open { .. }));
         let due = self.cm.deadline().is_some_and(|time| time <= now);
-        if settled && !due && now < self.look_at_connections {
+        if self.conns.are_settled() && !due && now < self.look_at_connections {
             return false;
         }
         for round in 0..Self::BATCH {
@@ -253,7 +243,10 @@ impl<P: Provider> Core<P> {
             | CmEvent::DeviceRemoved { conn } => conn,
             _ => return,
         };
-        let Some(&known) = self.conns.get(&conn) else { return };
+        let Some(known) = self.conns.get(conn) else { return };
+        if let Some(controller) = known.controller() {
+            self.agenda.stir(controller);
+        }
         match (known, event) {
             (Conn::Opening { controller, qid }, CmEvent::Resolved { .. }) => {
                 self.handle_resolved(now, controller, qid, conn, outbox);
@@ -264,11 +257,11 @@ impl<P: Provider> Core<P> {
             }
             (_, CmEvent::Resolved { .. } | CmEvent::Established { .. }) => {}
             (known, end) => {
-                if let Conn::Opening { controller, .. } | Conn::Open { controller } = known {
+                if let Some(controller) = known.controller() {
                     self.end_association(now, controller, end_cause(&end), outbox);
                 }
                 // Nothing follows these events.
-                self.conns.remove(&conn);
+                self.conns.remove(conn);
                 self.cm.close(conn);
                 if let CmEvent::Disconnected { confirmed: true, .. } = end {
                     self.confirm_end(now, conn);
@@ -294,11 +287,8 @@ impl<P: Provider> Core<P> {
         if self.group.qpn(queue.qp()) != wc.qpn {
             return;
         }
-        let Some(&(Conn::Open { controller } | Conn::Opening { controller, .. })) =
-            self.conns.get(&queue.conn())
-        else {
-            return;
-        };
+        let controller = queue.controller();
+        self.agenda.stir(controller);
         if !wc.is_success() {
             let error = ErrorKind::ConnectionLost(crate::reconnect::reason(wc.status)).into();
             return self.end_association(now, controller, error, outbox);
@@ -361,11 +351,11 @@ impl<P: Provider> Core<P> {
     }
 
     fn deadline(&self) -> Option<Time> {
-        let own = self
-            .controllers
-            .iter()
-            .fold(self.next_expiry, |time, (_, controller)| earliest(time, controller.deadline()));
-        let own = earliest(own, self.next_fence());
+        debug_assert!(
+            self.controllers.iter().all(|(key, it)| self.agenda.timer(key) == it.deadline()),
+            "nothing changes a deadline without stirring its controller"
+        );
+        let own = earliest(self.next_expiry, earliest(self.agenda.deadline(), self.next_fence()));
         earliest(own, earliest(self.group.deadline(), self.cm.deadline()))
     }
 }
@@ -409,7 +399,7 @@ impl<P: Provider> Engine for Core<P> {
         opened: Promise<ControllerLimits>,
     ) -> Result<usize, Error> {
         let bounce = BouncePool::new(self.scope.device(), Controller::<P>::CHUNKS)?;
-        Ok(self.controllers.insert(Controller {
+        let controller = self.controllers.insert(Controller {
             target,
             options,
             phase: Phase::Resting(Time::ZERO),
@@ -430,7 +420,9 @@ impl<P: Provider> Engine for Core<P> {
             raw: Default::default(),
             raw_expiry: None,
             closing: false,
-        }))
+        });
+        self.agenda.stir(controller);
+        Ok(controller)
     }
 
     fn close(&mut self, controller: usize) {

@@ -8,7 +8,7 @@ use rdma::{AsyncEvent, Device, Group, Provider, Time};
 use rustix::event::epoll;
 
 use crate::controller::Phase;
-use crate::core::{Conn, Core};
+use crate::core::Core;
 use crate::error::ErrorKind;
 use crate::outbox::Outbox;
 
@@ -86,11 +86,8 @@ impl<P: Provider> Core<P> {
     fn queue_pair_failed(&mut self, now: Time, qpn: u32, outbox: &mut Outbox) {
         let mut queues = self.queues.iter().map(|(_, queue)| queue);
         let Some(queue) = queues.find(|queue| self.group.qpn(queue.qp()) == qpn) else { return };
-        let conn = self.conns.get(&queue.conn());
-        if let Some(&(Conn::Open { controller } | Conn::Opening { controller, .. })) = conn {
-            let cause = ErrorKind::ConnectionLost("the RDMA device reports a failed queue pair");
-            self.end_association(now, controller, cause.into(), outbox);
-        }
+        let cause = ErrorKind::ConnectionLost("the RDMA device reports a failed queue pair");
+        self.end_association(now, queue.controller(), cause.into(), outbox);
     }
 
     fn device_failed(&mut self, now: Time, outbox: &mut Outbox) {

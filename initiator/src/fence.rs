@@ -11,8 +11,9 @@ use std::time::Duration;
 
 use rdma::{ConnId, Provider, Time};
 
+use crate::conns::Conn;
 use crate::controller::{Phase, Stage, Task};
-use crate::core::{Conn, Core, earliest};
+use crate::core::{Core, earliest};
 use crate::error::Target;
 
 /// What a target may take beyond its timeouts, and packets to arrive.
@@ -37,9 +38,8 @@ impl<P: Provider> Core<P> {
         if !queues.any(|queue| queue.awaiting().any(|(_, task)| self.may_change_something(task))) {
             return;
         }
-        let open = |conn: &Conn| matches!(conn, Conn::Open { controller } if *controller == key);
-        let unconfirmed: Vec<_> =
-            self.conns.iter().filter(|(_, conn)| open(conn)).map(|(&id, _)| id).collect();
+        let conns = self.conns.of(key).filter(|(_, conn)| matches!(conn, Conn::Open { .. }));
+        let unconfirmed = conns.map(|(id, _)| id).collect();
         let until = now + knows_after(controller.options.keep_alive_ms);
         self.fences.push(Fence { target: Arc::clone(&controller.target), unconfirmed, until });
     }
@@ -67,10 +67,11 @@ impl<P: Provider> Core<P> {
         if self.fences.len() == count {
             return;
         }
-        for (_, controller) in &mut self.controllers {
+        for (key, controller) in &mut self.controllers {
             if matches!(controller.phase, Phase::Fenced) {
                 // It looks for other fences then.
                 controller.phase = Phase::Resting(now);
+                self.agenda.stir(key);
             }
         }
     }

@@ -167,6 +167,7 @@ impl<P: Provider> Core<P> {
         op.queued = true;
         self.next_expiry = earliest(self.next_expiry, Some(op.deadline));
         controller.ready.push_back(op_key);
+        self.agenda.stir(op.controller);
     }
 
     /// Whether the range can be tried at all.
@@ -582,6 +583,7 @@ impl<P: Provider> Core<P> {
     fn expire(&mut self, now: Time, op_key: usize, outbox: &mut Outbox) {
         let op = &mut self.ops[op_key];
         let key = op.controller;
+        self.agenda.stir(key);
         let controller = &self.controllers[key];
         if let Some(Trouble::Expired(..)) = op.trouble {
             let cause = "a command did not end after it was aborted";

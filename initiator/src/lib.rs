@@ -43,9 +43,11 @@
 //! Multipath, authentication, metadata and protection information, reservations, and other transports than
 //! RDMA.
 
+mod agenda;
 mod batch;
 mod bounce;
 mod connect;
+mod conns;
 mod controller;
 mod core;
 mod device_events;

@@ -83,6 +83,7 @@ pub(crate) struct Violation(pub(crate) &'static str);
 /// receives for; so the head pointer in responses, which a target could forge, is not needed.
 pub(crate) struct Queue<P: Provider, W> {
     key: u32,
+    controller: usize,
     qid: Qid,
     conn: ConnId,
     qp: QpKey,
@@ -140,6 +141,7 @@ impl<P: Provider, W> Queue<P, W> {
     pub(crate) fn new(
         device: &P::Device,
         key: u32,
+        controller: usize,
         qid: Qid,
         conn: ConnId,
         qp: QpKey,
@@ -152,6 +154,7 @@ impl<P: Provider, W> Queue<P, W> {
         let slots: Box<[_]> = (0..slots).map(|_| Slot::new()).collect();
         Ok(Self {
             key,
+            controller,
             qid,
             conn,
             qp,
@@ -168,6 +171,11 @@ impl<P: Provider, W> Queue<P, W> {
     /// Posts a receive for each slot.
     pub(crate) fn post_receives(&mut self, group: &mut P::Group) -> Result<(), PushError> {
         (0..self.slots.len()).try_for_each(|index| self.post_receive(group, index as u16))
+    }
+
+    /// Whose it is, as the core numbers them.
+    pub(crate) fn controller(&self) -> usize {
+        self.controller
     }
 
     pub(crate) fn qid(&self) -> Qid {

@@ -35,6 +35,7 @@ impl<P: Provider> Core<P> {
         if let Some(error) = refusal {
             return raw.promise.keep(Err(error.of_target(&controller.target)), outbox);
         }
+        self.agenda.stir(key);
         raw.deadline = now + controller.options.admin_timeout;
         controller.raw_expiry = earliest(controller.raw_expiry, Some(raw.deadline));
         controller.raw.push_back(raw);

@@ -6,8 +6,9 @@ use std::time::Duration;
 use nvme_proto::{AdminCommand, Sqe, admin};
 use rdma::{ConnectionManager, Group, Provider, Time, WcStatus};
 
+use crate::conns::Conn;
 use crate::controller::{Controller, KeepAlive, Outage, Phase, QueueKind, Raw, RawData, Task};
-use crate::core::{Conn, Core, earliest};
+use crate::core::{Core, earliest};
 use crate::error::{Error, ErrorKind};
 use crate::outbox::Outbox;
 use crate::queue::Data;
@@ -59,6 +60,7 @@ impl<P: Provider> Core<P> {
 
     /// Takes the queues of an association down, and takes back what was in flight on them.
     fn disconnect(&mut self, now: Time, key: usize, outbox: &mut Outbox) {
+        self.agenda.stir(key);
         self.put_up_fence(now, key);
         let controller = &mut self.controllers[key];
         controller.keep_alive = KeepAlive::default();
@@ -67,18 +69,16 @@ impl<P: Provider> Core<P> {
         for &queue in &queues {
             self.group.fail(self.queues[queue as usize].qp());
         }
-        for (&conn, state) in &mut self.conns {
-            match *state {
-                Conn::Open { controller } if controller == key => self.cm.disconnect(now, conn),
-                Conn::Opening { controller, .. } if controller == key => self.cm.close(conn),
-                _ => continue,
+        let conns: Vec<_> = self.conns.of(key).collect();
+        for (id, conn) in conns {
+            if let Conn::Open { .. } = conn {
+                self.cm.disconnect(now, id);
+                self.conns.insert(id, Conn::Closing);
+            } else {
+                self.cm.close(id);
+                self.conns.remove(id);
             }
-            *state = match *state {
-                Conn::Open { .. } => Conn::Closing,
-                _ => Conn::Closed,
-            };
         }
-        self.conns.retain(|_, state| *state != Conn::Closed);
         self.pushed = true;
         let mut unfinished = Vec::new();
         for queue in queues {
@@ -142,7 +142,8 @@ impl<P: Provider> Core<P> {
     pub(crate) fn run_timers(&mut self, now: Time, outbox: &mut Outbox) {
         self.expire_ranges(now, outbox);
         self.take_down_fences(now);
-        for key in 0..self.controllers.capacity() {
+        while let Some(key) = self.agenda.next_due(now) {
+            self.agenda.stir(key);
             if self.controllers.contains(key) {
                 self.expire_raw(now, key, outbox);
             }
@@ -254,6 +255,7 @@ impl<P: Provider> Core<P> {
     /// Shuts a controller down; nobody holds a handle of it any more.
     pub(crate) fn start_closing(&mut self, now: Time, key: usize, outbox: &mut Outbox) {
         let Some(controller) = self.controllers.get_mut(key) else { return };
+        self.agenda.stir(key);
         controller.closing = true;
         if !controller.is_live() {
             return self.end_closing(now, key, outbox);

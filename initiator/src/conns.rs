@@ -1,0 +1,73 @@
+//! The connections of a core.
+
+use std::collections::BTreeMap;
+
+use nvme_proto::Qid;
+use rdma::ConnId;
+
+/// What a connection of the connection manager is to us.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Conn {
+    /// A queue that is being connected.
+    Opening { controller: usize, qid: Qid },
+    /// A queue.
+    Open { controller: usize },
+    /// Ended by us: only the farewell is missing.
+    Closing,
+}
+
+impl Conn {
+    /// Whose queue it is.
+    pub(crate) fn controller(self) -> Option<usize> {
+        match self {
+            Self::Opening { controller, .. } | Self::Open { controller } => Some(controller),
+            Self::Closing => None,
+        }
+    }
+
+    /// Whether nothing is expected of it but data.
+    fn is_settled(self) -> bool {
+        matches!(self, Self::Open { .. })
+    }
+}
+
+/// All connections by name.
+#[derive(Default)]
+pub(crate) struct Conns {
+    all: BTreeMap<ConnId, Conn>,
+    unsettled: usize,
+}
+
+impl Conns {
+    /// Adds a connection, or says what it is now.
+    pub(crate) fn insert(&mut self, id: ConnId, conn: Conn) {
+        self.remove(id);
+        self.unsettled += usize::from(!conn.is_settled());
+        self.all.insert(id, conn);
+    }
+
+    pub(crate) fn remove(&mut self, id: ConnId) {
+        if let Some(conn) = self.all.remove(&id) {
+            self.unsettled -= usize::from(!conn.is_settled());
+        }
+    }
+
+    pub(crate) fn get(&self, id: ConnId) -> Option<Conn> {
+        self.all.get(&id).copied()
+    }
+
+    /// Those of a controller.
+    pub(crate) fn of(&self, controller: usize) -> impl Iterator<Item = (ConnId, Conn)> + '_ {
+        let all = self.all.iter().map(|(&id, &conn)| (id, conn));
+        all.filter(move |(_, conn)| conn.controller() == Some(controller))
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.all.is_empty()
+    }
+
+    /// Whether no connection is being made or ended.
+    pub(crate) fn are_settled(&self) -> bool {
+        self.unsettled == 0
+    }
+}
