@@ -24,6 +24,10 @@ use crate::{
 /// Rounds of receiving and sending in one `poll`; then the caller has its turn.
 const ROUNDS: usize = 8;
 
+/// From so many completions on, acknowledgements leave together with what the caller answers. One by itself is
+/// acknowledged at once: a peer that sleeps is then awake when the answer comes.
+const WORTH_HOLDING: usize = 2;
+
 /// A group of a software device.
 pub struct RoceGroup<F: Fabric> {
     shared: Arc<Shared<F>>,
@@ -34,6 +38,9 @@ pub struct RoceGroup<F: Fabric> {
     sleep: Option<Sleep>,
     now: Time,
     busy: bool,
+    /// What is to be sent waits for the caller, who has completions to work on and will flush what comes of them; it
+    /// is not put off twice.
+    held: bool,
 }
 
 impl<F: Fabric> RoceGroup<F> {
@@ -47,15 +54,15 @@ impl<F: Fabric> RoceGroup<F> {
         let sleep = Sleep::new(wire.fds()[0], None, shared.groups[index - 1].fd())?;
         let index = u8::try_from(index).expect("at most 255 groups");
         let now = Time::ZERO;
-        Ok(Self { shared, index, engine, wire: Some(wire), sleep, now, busy: true })
+        Ok(Self { shared, index, engine, wire: Some(wire), sleep, now, busy: true, held: false })
     }
 
     fn mailbox(&self) -> &Mailbox<GroupMessage> {
         &self.shared.groups[usize::from(self.index) - 1]
     }
 
-    /// Receives a batch, reacts to it, and sends; returns whether there is more to do.
-    fn turn(&mut self, now: Time) -> bool {
+    /// Receives a batch and reacts to it; returns whether there may be more.
+    fn receive(&mut self, now: Time) -> bool {
         let Self { shared, index, engine, wire, .. } = self;
         let wire = wire.as_mut().expect("a group has its wire until it is dropped");
         let mut memory = shared.regions.view(usize::from(*index) - 1);
@@ -77,13 +84,20 @@ impl<F: Fabric> RoceGroup<F> {
             }
         }
         engine.expire(now);
-        let more_to_send = engine.send(now, &mut memory, wire);
         let Arrived { more, .. } = arrived;
-        more || more_to_send
+        more
+    }
+
+    /// Sends what may be sent; returns whether there is more.
+    fn send(&mut self, now: Time) -> bool {
+        let Self { shared, index, engine, wire, .. } = self;
+        let wire = wire.as_mut().expect("a group has its wire until it is dropped");
+        let mut memory = shared.regions.view(usize::from(*index) - 1);
+        engine.send(now, &mut memory, wire)
     }
 }
 
-/// What a turn works on besides the wire.
+/// What receiving works on besides the wire.
 struct Turn<'a, F: Fabric> {
     now: Time,
     index: u8,
@@ -178,19 +192,22 @@ impl<F: Fabric> Group<F> for RoceGroup<F> {
 
     fn flush(&mut self, now: Time) {
         self.now = self.now.max(now);
-        let Self { shared, index, engine, wire, .. } = self;
-        let wire = wire.as_mut().expect("a group has its wire until it is dropped");
-        let mut memory = shared.regions.view(usize::from(*index) - 1);
-        self.busy |= engine.send(now, &mut memory, wire);
+        self.held = false;
+        self.busy |= self.send(now);
     }
 
     fn poll(&mut self, now: Time, out: &mut [Wc]) -> usize {
         self.now = self.now.max(now);
         let mut count = 0;
-        self.busy = true;
+        let mut overdue = std::mem::take(&mut self.held);
         for _ in 0..ROUNDS {
-            self.busy = self.turn(now);
+            self.busy = self.receive(now);
             count += self.engine.reap(&mut out[count..]);
+            self.held = count >= WORTH_HOLDING && !overdue;
+            if !self.held {
+                self.busy |= self.send(now);
+                overdue = false;
+            }
             if !self.busy || count == out.len() {
                 break;
             }
@@ -199,7 +216,7 @@ impl<F: Fabric> Group<F> for RoceGroup<F> {
     }
 
     fn deadline(&self) -> Option<Time> {
-        if self.busy || self.engine.is_busy() || !self.mailbox().is_empty() {
+        if self.busy || self.held || self.engine.is_busy() || !self.mailbox().is_empty() {
             return Some(self.now);
         }
         let held_back = self.wire.as_ref().and_then(Wire::deadline);
