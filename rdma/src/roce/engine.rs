@@ -229,7 +229,9 @@ impl Engine {
         memory: &mut RegionsView<'_>,
         datagram: &Datagram<'_>,
     ) -> Handled {
-        let Ok(packet) = Packet::parse(datagram.bytes) else { return self.drop_packet() };
+        // Used where it lies: copying what was just stored would wait for all stores before it (`Message::parse`).
+        let parsed = Packet::parse(datagram.bytes);
+        let Ok(packet) = &parsed else { return self.drop_packet() };
         let qpn = packet.bth.dest_qpn.value();
         let Some(slot) = self.qps.find(qpn) else {
             if owner_of(packet.bth.dest_qpn) != group {
@@ -250,7 +252,7 @@ impl Engine {
         }
         let announce = std::mem::take(&mut peer.announce);
         let mut limits = Limits { window: &mut path.window, reads: &mut self.reads };
-        entry.queue_pair.handle_packet(now, &packet, memory, &mut limits);
+        entry.queue_pair.handle_packet(now, packet, memory, &mut limits);
         self.unblock = true;
         self.look_at(slot);
         if announce { Handled::PeerIsReady(qpn) } else { Handled::Done }
