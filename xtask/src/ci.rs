@@ -55,18 +55,6 @@ pub(crate) fn miri() -> Result<()> {
     )
 }
 
-/// Unlike Miri it runs what makes system calls: real sockets, io_uring, mapped memory. A target is named so that what
-/// runs at build time is not instrumented.
-pub(crate) fn asan() -> Result<()> {
-    let arguments = "run nightly cargo test --lib --package rdma --package feedrail-target \
-                     --package feedrail-initiator --target x86_64-unknown-linux-gnu --target-dir out/asan";
-    crate::run(
-        "rustup",
-        &arguments.split_whitespace().collect::<Vec<_>>(),
-        &[("RUSTFLAGS", "-Zsanitizer=address")],
-    )
-}
-
 fn cargo(args: &str) -> Result<()> {
     crate::run("cargo", &args.split(' ').collect::<Vec<_>>(), &[])
 }

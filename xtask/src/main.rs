@@ -45,9 +45,6 @@ enum Chore {
     Hostile,
     /// Interpret the tests of registered memory with Miri; needs a nightly compiler with `miri` and `rust-src`.
     Miri,
-    /// Run the library tests of the crates with unsafe code under AddressSanitizer and LeakSanitizer; needs a nightly
-    /// compiler.
-    Asan,
     /// Model-check with loom what threads share without a lock, and how they wake each other.
     Loom,
 }
@@ -62,7 +59,6 @@ fn main() -> ExitCode {
         Chore::Soak { kills } => soak(*kills),
         Chore::Hostile => hostile(),
         Chore::Miri => ci::miri(),
-        Chore::Asan => ci::asan(),
         Chore::Loom => ci::loom(),
     };
     match result {
