@@ -38,9 +38,9 @@ use crate::machine::Machine;
 use crate::results::Results;
 use crate::served::Served;
 
-/// What the target polls by default before it sleeps, and what a host does: it sleeps at once.
-const TARGET_POLLING: Duration = Duration::from_micros(50);
-const HOST_POLLING: Duration = Duration::ZERO;
+/// What a target polls by default before it sleeps, when I/O comes as fast as here, and what a host does.
+const TARGET_POLLING: Duration = Duration::from_millis(1);
+const HOST_POLLING: Duration = Duration::from_micros(50);
 
 /// Measures Feedrail beside what the machine can do.
 #[derive(Parser)]

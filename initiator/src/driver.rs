@@ -31,6 +31,8 @@ const INTERRUPT: u64 = 1;
 const NO_EVENT: epoll::Event =
     epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) };
 
+/// How long a caller that waits looks for what it waits for before it sleeps: to be woken takes about as long.
+const POLLING: Duration = Duration::from_micros(50);
 /// How long the end of connections is waited for when a host is dropped.
 const FAREWELL: Duration = Duration::from_millis(500);
 
@@ -226,7 +228,7 @@ impl Shared {
             {
                 let until = earliest(due, deadline);
                 match sleeper {
-                    true => self.sleep_as_caller(parker, until, now),
+                    true => self.sleep_as_caller(parker, until),
                     false => self.park(parker, until, now),
                 }
             }
@@ -250,7 +252,7 @@ impl Shared {
         free
     }
 
-    fn sleep_as_caller(&self, parker: &Parker, until: Option<Time>, now: Time) {
+    fn sleep_as_caller(&self, parker: &Parker, until: Option<Time>) {
         let mut interrupted = false;
         if parker.notice.may_sleep() {
             let mut state = self.lock();
@@ -259,7 +261,7 @@ impl Shared {
             state.sleeping_until = Some(until);
             state.sleeps += 1;
             drop(state);
-            interrupted = self.wait_for_events(until, now);
+            interrupted = self.wait_for_events(until, POLLING);
         }
         parker.notice.wake();
         if interrupted {
@@ -285,13 +287,24 @@ impl Shared {
         self.lock().parked.retain(|thread| thread.id() != parker.thread.id());
     }
 
-    /// Sleeps until something is to do or the deadline; says whether it was interrupted.
-    fn wait_for_events(&self, deadline: Option<Time>, now: Time) -> bool {
-        let timeout = deadline.map(|deadline| timespec(deadline - now));
+    /// Looks for so long whether something is to do, then sleeps until there is, or until the deadline; says whether it
+    /// was interrupted.
+    fn wait_for_events(&self, deadline: Option<Time>, polling: Duration) -> bool {
         let mut events = [NO_EVENT; 2];
-        // An interruption by a signal is as good as an event.
-        let count = epoll::wait(&self.epoll, &mut events, timeout.as_ref()).unwrap_or(0);
-        events[..count].iter().any(|event| event.data.u64() == INTERRUPT)
+        let sleeps_at = earliest(Some(system_now() + polling), deadline);
+        loop {
+            let now = system_now();
+            let looks_on = sleeps_at.is_some_and(|at| now < at);
+            let timeout = match looks_on {
+                true => Some(timespec(Duration::ZERO)),
+                false => deadline.map(|deadline| timespec(deadline - now)),
+            };
+            // An interruption by a signal is as good as an event.
+            let count = epoll::wait(&self.epoll, &mut events, timeout.as_ref()).unwrap_or(0);
+            if count > 0 || !looks_on {
+                return events[..count].iter().any(|event| event.data.u64() == INTERRUPT);
+            }
+        }
     }
 
     /// Lets the descriptor that interrupts be quiet again.
@@ -316,7 +329,7 @@ impl Shared {
                 state.thread_sleeps_until = Some(deadline);
                 state.sleeps += 1;
                 drop(state);
-                interrupted = self.wait_for_events(deadline, now);
+                interrupted = self.wait_for_events(deadline, Duration::ZERO);
             }
             let mut state = self.lock();
             state.thread_sleeps_until = None;
@@ -370,7 +383,7 @@ impl Shared {
                 break;
             }
             if let Turn::SleepUntil(deadline) = turn {
-                self.wait_for_events(earliest(deadline, Some(end)), now);
+                self.wait_for_events(earliest(deadline, Some(end)), Duration::ZERO);
                 self.acknowledge();
                 self.drain_interrupt();
             }

@@ -29,9 +29,6 @@ pub const DEALLOCATE_RANGES: usize = 256;
 pub const NSID_LAST: u32 = 65_536;
 /// Namespaces in one process.
 pub const MAX_NAMESPACES: usize = 65_536;
-/// The part of a core's pool that one host may hold, as a divisor: a host that takes no data leaves the rest to
-/// others. A single command always gets its buffer.
-pub const POOL_SHARE: u64 = 2;
 /// Data of commands that are answered together before their responses are sent.
 pub const ANSWERED_AT_ONCE_BYTES: u32 = 128 << 10;
 /// Work completions that one core keeps for one device; connections beyond it are refused.

@@ -36,15 +36,9 @@ impl Patience {
         self.last_work = now;
     }
 
-    /// Whether to look on. Nobody else needs the core that much if it is so soon after work that it is not worth
-    /// giving it up.
+    /// Whether to look on.
     pub(crate) fn looks_on(&self, now: Time) -> bool {
         now - self.last_work < self.window
-    }
-
-    /// Whether the wait is long enough for others to use the core, if there are any.
-    pub(crate) fn may_yield(&self, now: Time) -> bool {
-        now - self.last_work >= LEAST
     }
 
     /// Waits of less than twice the most count as short: what is shortened is also the time it takes to be woken.

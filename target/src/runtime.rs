@@ -243,10 +243,7 @@ fn run_group(mut group: PollGroup, clock: Clock, polling: Duration, board: &Boar
         }
         match turn {
             Turn::Busy => patience.worked(now, group.operations()),
-            Turn::SleepUntil(_) if patience.looks_on(now) => match patience.may_yield(now) {
-                true => std::thread::yield_now(),
-                false => std::hint::spin_loop(),
-            },
+            Turn::SleepUntil(_) if patience.looks_on(now) => std::hint::spin_loop(),
             // A group that had to ask for its wake-ups takes one more turn first.
             Turn::SleepUntil(at) if !group.arm() && !group.is_over() => {
                 group.sleep(at.map(|at| at - now));

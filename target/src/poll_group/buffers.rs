@@ -1,7 +1,8 @@
 //! The buffers of one core, and who waits for one.
 //!
-//! A host may hold only its share of them: one that takes no data keeps its buffers for long, and must not keep
-//! all. What is beyond its share waits in the host's own line. What only lacks a buffer waits for its host's turn.
+//! A host may hold no more than what is free beside it: one that takes no data keeps its buffers for long, and must not
+//! keep all. A single host may have half of the pool, and ten of them that take nothing leave an eleventh of it to
+//! others. What is beyond that waits in the host's own line. What only lacks a buffer waits for its host's turn.
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -9,7 +10,6 @@ use std::net::IpAddr;
 use nvme_proto::HostNqn;
 use slab::Slab;
 
-use crate::limits::POOL_SHARE;
 use crate::pool::{Buffer, Pool};
 use crate::transport::RequestKey;
 
@@ -33,11 +33,9 @@ pub(crate) struct AccountKey(usize);
 /// The buffers of one core, and the requests that stand in line for one.
 pub struct Buffers {
     pool: Pool,
-    /// What one owner may hold. A single request always gets its buffer.
-    share_bytes: u64,
     accounts: Slab<Account>,
-    /// Accounts whose first request is within the share. Each is in it at most once, and nobody overtakes: a large
-    /// request would otherwise never find its room.
+    /// Accounts with requests that wait, each once; those that were served longest ago come first. Who may not hold
+    /// more holds nobody up. Who may gets the next buffer, since a large request would otherwise never find its room.
     turns: VecDeque<usize>,
     /// Requests that wait, of all owners.
     waiting: usize,
@@ -52,20 +50,21 @@ struct Account {
     held_bytes: u64,
     /// In order of arrival.
     waiting: VecDeque<(RequestKey, u32)>,
-    has_turn: bool,
 }
 
 impl Account {
-    fn may_hold(&self, more_bytes: u64, share_bytes: u64) -> bool {
-        self.held_bytes == 0 || self.held_bytes + more_bytes <= share_bytes
+    /// Whether as much as the owner holds with so much more is free besides. In an empty pool there is room for
+    /// anything.
+    fn may_hold(&self, more_bytes: u64, pool: &Pool) -> bool {
+        let free_bytes = pool.free_bytes();
+        self.held_bytes + 2 * more_bytes <= free_bytes || free_bytes == pool.total_bytes()
     }
 }
 
 impl Buffers {
     pub(crate) fn new(pool: Pool) -> Self {
-        let share_bytes = pool.total_bytes() / POOL_SHARE;
         let (accounts, turns) = (Slab::new(), VecDeque::new());
-        Self { pool, share_bytes, accounts, turns, waiting: 0, waits: 0 }
+        Self { pool, accounts, turns, waiting: 0, waits: 0 }
     }
 
     /// One more connection of an owner, with so many requests at once.
@@ -79,7 +78,6 @@ impl Buffers {
                 requests: 0,
                 held_bytes: 0,
                 waiting: VecDeque::new(),
-                has_turn: false,
             })
         });
         let account = &mut self.accounts[key];
@@ -122,9 +120,7 @@ impl Buffers {
         }
         self.part(from, requests);
         for key in [from, to] {
-            if self.accounts.contains(key.0) {
-                self.line_up(key.0);
-            }
+            self.line_up(key.0);
         }
         to
     }
@@ -136,11 +132,13 @@ impl Buffers {
         whose: RequestKey,
         length: u32,
     ) -> Option<Buffer> {
+        let nobody_is_due =
+            self.waiting == 0 || !self.turns.iter().any(|&other| self.is_due(other));
         let account = &mut self.accounts[key.0];
         let bytes = Pool::bytes_for(length);
-        let nobody_waits = self.waiting == 0 || self.turns.is_empty() && account.waiting.is_empty();
-        if nobody_waits
-            && account.may_hold(bytes, self.share_bytes)
+        if nobody_is_due
+            && account.waiting.is_empty()
+            && account.may_hold(bytes, &self.pool)
             && let Some(buffer) = self.pool.allocate(length)
         {
             account.held_bytes += bytes;
@@ -155,27 +153,24 @@ impl Buffers {
 
     /// The first in line and its buffer, if there is enough room now.
     pub(crate) fn grant(&mut self) -> Option<(RequestKey, Buffer)> {
-        while let Some(&key) = self.turns.front() {
-            let account = &mut self.accounts[key];
-            let first = account.waiting.front().copied();
-            let due = first
-                .filter(|(_, length)| account.may_hold(Pool::bytes_for(*length), self.share_bytes));
-            let granted = match due {
-                Some((whose, length)) => Some((whose, self.pool.allocate(length)?)),
-                // The request for which it lined up has left.
-                None => None,
-            };
-            self.turns.pop_front();
-            account.has_turn = false;
-            if let Some((whose, buffer)) = granted {
-                account.waiting.pop_front();
-                self.waiting -= 1;
-                account.held_bytes += buffer.bytes();
-                self.line_up(key);
-                return Some((whose, buffer));
-            }
-        }
-        None
+        let at = self.turns.iter().position(|&key| self.is_due(key))?;
+        let key = self.turns[at];
+        let account = &mut self.accounts[key];
+        let &(whose, length) = account.waiting.front()?;
+        let buffer = self.pool.allocate(length)?;
+        account.waiting.pop_front();
+        account.held_bytes += buffer.bytes();
+        self.waiting -= 1;
+        self.turns.remove(at);
+        self.line_up(key);
+        Some((whose, buffer))
+    }
+
+    /// Whether the first request of an account may have its buffer.
+    fn is_due(&self, key: usize) -> bool {
+        let account = &self.accounts[key];
+        let first = account.waiting.front();
+        first.is_some_and(|(_, length)| account.may_hold(Pool::bytes_for(*length), &self.pool))
     }
 
     /// Whether a request waits.
@@ -197,19 +192,17 @@ impl Buffers {
     pub(crate) fn release(&mut self, key: AccountKey, buffer: Buffer) {
         self.accounts[key.0].held_bytes -= buffer.bytes();
         self.pool.release(buffer);
-        if self.waiting > 0 {
-            self.line_up(key.0);
-        }
     }
 
-    /// Gives an account a turn, if it has none and its first request is within the share.
+    /// Puts an account in line if it has requests that wait, and takes it out if it has none.
     fn line_up(&mut self, key: usize) {
-        let account = &mut self.accounts[key];
-        let Some(&(_, length)) = account.waiting.front() else { return };
-        let may_hold = account.may_hold(Pool::bytes_for(length), self.share_bytes);
-        if may_hold && !account.has_turn {
-            account.has_turn = true;
-            self.turns.push_back(key);
+        let waits = self.accounts.get(key).is_some_and(|account| !account.waiting.is_empty());
+        match self.turns.iter().position(|&other| other == key) {
+            Some(at) if !waits => {
+                self.turns.remove(at);
+            }
+            None if waits => self.turns.push_back(key),
+            _ => {}
         }
     }
 
@@ -226,12 +219,13 @@ impl Buffers {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
     use crate::pool::PoolMemory;
 
     const BLOCK: u32 = 64 << 10;
 
-    /// With a share of half of its blocks.
     fn buffers(blocks: usize) -> Buffers {
         let memory = PoolMemory::new(blocks * BLOCK as usize).unwrap();
         Buffers::new(Pool::new(memory, 0, 1, BLOCK as usize))
@@ -246,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_holds_its_share_over_all_its_connections_and_leaves_the_rest() {
+    fn a_host_holds_half_over_all_its_connections_and_leaves_the_rest() {
         let mut buffers = buffers(4);
         let greedy = buffers.join(owner(1), 8);
         assert_eq!(buffers.join(owner(1), 8), greedy);
@@ -254,36 +248,55 @@ mod tests {
         let first = buffers.allocate(greedy, request(0, 0), BLOCK).unwrap();
         let second = buffers.allocate(greedy, request(1, 0), BLOCK).unwrap();
         assert!(buffers.allocate(greedy, request(1, 1), BLOCK).is_none());
-        assert!(buffers.grant().is_none(), "its share is used up");
+        assert!(buffers.grant().is_none(), "it has as much as is free");
         let third = buffers.allocate(other, request(2, 0), BLOCK).unwrap();
         buffers.release(greedy, first);
+        assert!(buffers.grant().is_none(), "the other one counts");
+        buffers.release(other, third);
         let (whose, fourth) = buffers.grant().unwrap();
         assert_eq!(whose, request(1, 1));
-        for (key, buffer) in [(greedy, second), (other, third), (greedy, fourth)] {
-            buffers.release(key, buffer);
+        for buffer in [second, fourth] {
+            buffers.release(greedy, buffer);
         }
         assert_eq!((buffers.pool().free_bytes(), buffers.waits()), (4 * u64::from(BLOCK), 1));
     }
 
     #[test]
-    fn hosts_take_turns_and_nobody_overtakes() {
-        let mut buffers = buffers(2);
-        let keys = [1, 2, 3].map(|number| buffers.join(owner(number), 8));
-        let first = buffers.allocate(keys[0], request(0, 0), BLOCK).unwrap();
-        let second = buffers.allocate(keys[1], request(1, 0), BLOCK).unwrap();
-        assert!(buffers.allocate(keys[2], request(2, 0), BLOCK).is_none());
-        assert!(buffers.allocate(keys[2], request(2, 1), 4096).is_none());
-        assert!(buffers.allocate(keys[0], request(0, 1), 4096).is_none(), "its share is used up");
-        assert!(buffers.grant().is_none(), "there is no room");
-        buffers.release(keys[0], first);
-        assert_eq!(buffers.grant().map(|(whose, _)| whose), Some(request(2, 0)));
-        buffers.release(keys[1], second);
-        assert_eq!(buffers.grant().map(|(whose, _)| whose), Some(request(0, 1)));
-        assert!(buffers.grant().is_none(), "the third has its share");
+    fn many_that_take_nothing_leave_something_to_others() {
+        let mut buffers = buffers(64);
+        let mut held = Vec::new();
+        for number in 0..200 {
+            let key = buffers.join(owner(number), 8);
+            for slot in 0..8 {
+                let buffer = buffers.allocate(key, request(number.into(), slot), BLOCK);
+                held.extend(buffer.map(|buffer| (key, buffer)));
+            }
+        }
+        let decent = buffers.join(owner(200), 8);
+        let small = buffers.allocate(decent, request(200, 0), BLOCK / 4);
+        held.push((decent, small.expect("there is room")));
+        held.into_iter().for_each(|(key, buffer)| buffers.release(key, buffer));
     }
 
     #[test]
-    fn a_request_beyond_the_share_gets_its_buffer_when_its_host_has_no_other() {
+    fn hosts_take_turns_and_nobody_overtakes() {
+        let mut buffers = buffers(4);
+        let keys = [1, 2, 3].map(|number| buffers.join(owner(number), 8));
+        let first = buffers.allocate(keys[0], request(0, 0), BLOCK).unwrap();
+        let second = buffers.allocate(keys[0], request(0, 1), BLOCK).unwrap();
+        let third = buffers.allocate(keys[1], request(1, 0), BLOCK).unwrap();
+        assert!(buffers.allocate(keys[2], request(2, 0), BLOCK).is_none());
+        assert!(buffers.allocate(keys[1], request(1, 1), BLOCK / 2).is_none());
+        buffers.release(keys[0], first);
+        assert_eq!(buffers.grant().map(|(whose, _)| whose), Some(request(2, 0)));
+        assert!(buffers.grant().is_none(), "the other one has as much as is free");
+        buffers.release(keys[0], second);
+        assert_eq!(buffers.grant().map(|(whose, _)| whose), Some(request(1, 1)));
+        buffers.release(keys[1], third);
+    }
+
+    #[test]
+    fn in_an_empty_pool_there_is_room_for_anything() {
         let mut buffers = buffers(1);
         let key = buffers.join(owner(1), 8);
         let only = buffers.allocate(key, request(0, 0), BLOCK).unwrap();
@@ -307,19 +320,68 @@ mod tests {
 
     #[test]
     fn what_a_connection_holds_and_waits_for_goes_with_it() {
-        let mut buffers = buffers(4);
+        let mut buffers = buffers(8);
         let (stranger, named) = (buffers.join(owner(1), 8), buffers.join(owner(2), 8));
         assert_eq!(buffers.join(owner(1), 8), stranger);
-        let held = buffers.allocate(stranger, request(0, 0), BLOCK).unwrap();
-        let stays = buffers.allocate(stranger, request(1, 0), BLOCK).unwrap();
+        let moves = buffers.allocate(stranger, request(0, 0), BLOCK).unwrap();
+        let stays =
+            [1, 2, 3].map(|slot| buffers.allocate(stranger, request(1, slot), BLOCK).unwrap());
         assert!(buffers.allocate(stranger, request(0, 1), BLOCK).is_none());
-        assert!(buffers.allocate(stranger, request(1, 1), BLOCK).is_none());
+        assert!(buffers.allocate(stranger, request(1, 4), BLOCK).is_none());
         let to = buffers.transfer(stranger, owner(2), request(0, 0), 8, BLOCK.into());
         assert_eq!(to, named);
-        let granted = [buffers.grant(), buffers.grant()].map(|granted| granted.unwrap().0);
-        assert_eq!(granted, [request(1, 1), request(0, 1)]);
-        buffers.release(named, held);
-        buffers.release(stranger, stays);
-        assert!(buffers.grant().is_none());
+        assert_eq!(buffers.grant().map(|(whose, _)| whose), Some(request(0, 1)));
+        assert!(buffers.grant().is_none(), "the stranger has as much as is free");
+        buffers.release(named, moves);
+        stays.into_iter().for_each(|buffer| buffers.release(stranger, buffer));
+        assert_eq!(buffers.grant().map(|(whose, _)| whose), Some(request(1, 4)));
+    }
+
+    proptest! {
+        /// Whatever is asked for and given back: nobody waits for ever, and nobody holds more than is free beside it
+        /// when it is given something.
+        #[test]
+        fn all_are_served_in_the_end(
+            steps in prop::collection::vec((0u8..4, 0usize..3, any::<bool>(), any::<prop::sample::Index>()), 1..200)
+        ) {
+            let mut buffers = buffers(4);
+            let total = buffers.pool().total_bytes();
+            let keys = [0, 1, 2, 3].map(|number| buffers.join(owner(number), 200));
+            let mut held: Vec<(usize, Buffer)> = Vec::new();
+            let mut waiting = 0;
+            for (slot, (who, size, gives_back, index)) in (0..).zip(steps) {
+                let who = usize::from(who);
+                if gives_back && !held.is_empty() {
+                    let (who, buffer) = held.swap_remove(index.index(held.len()));
+                    buffers.release(keys[who], buffer);
+                } else {
+                    let length = [4096, BLOCK / 2, BLOCK][size];
+                    match buffers.allocate(keys[who], request(who as u32, slot), length) {
+                        Some(buffer) => held.push((who, buffer)),
+                        None => waiting += 1,
+                    }
+                }
+                while let Some((whose, buffer)) = buffers.grant() {
+                    waiting -= 1;
+                    held.push((whose.connection as usize, buffer));
+                }
+                for key in 0..4 {
+                    let mine = held.iter().filter(|(who, _)| *who == key);
+                    let mine: u64 = mine.map(|(_, buffer)| buffer.bytes()).sum();
+                    prop_assert!(mine <= total / 2 || held.len() == 1);
+                }
+            }
+            while !held.is_empty() {
+                for (who, buffer) in std::mem::take(&mut held) {
+                    buffers.release(keys[who], buffer);
+                }
+                while let Some((whose, buffer)) = buffers.grant() {
+                    waiting -= 1;
+                    held.push((whose.connection as usize, buffer));
+                }
+            }
+            prop_assert_eq!(waiting, 0);
+            prop_assert_eq!(buffers.pool().free_bytes(), total);
+        }
     }
 }
