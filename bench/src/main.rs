@@ -39,7 +39,7 @@ use crate::results::Results;
 use crate::served::Served;
 
 /// What a target polls by default before it sleeps, when I/O comes as fast as here, and what a host does.
-const TARGET_POLLING: Duration = Duration::from_millis(1);
+const TARGET_POLLING: Duration = Duration::from_millis(2);
 const HOST_POLLING: Duration = Duration::from_micros(50);
 
 /// Measures Feedrail beside what the machine can do.

@@ -2,7 +2,8 @@
 //!
 //! To be woken costs more than a short wait: a host that reads one block after the other would pay for it with every read.
 //! So a core looks on for as long as work with namespaces lately took to come, if that is not too long. Commands that
-//! merely say that a host is still there do not keep it awake.
+//! merely say that a host is still there do not keep it awake, and neither do several operations at once: who is woken
+//! by the first of them finds others done as well, and hosts that share the processor need it more.
 
 use std::time::Duration;
 
@@ -36,9 +37,10 @@ impl Patience {
         self.last_work = now;
     }
 
-    /// Whether to look on.
-    pub(crate) fn looks_on(&self, now: Time) -> bool {
-        now - self.last_work < self.window
+    /// Whether to look on, while so many operations are under way.
+    pub(crate) fn looks_on(&self, now: Time, under_way: usize) -> bool {
+        let window = if under_way > 1 { LEAST.min(self.most) } else { self.window };
+        now - self.last_work < window
     }
 
     /// Waits of less than twice the most count as short: what is shortened is also the time it takes to be woken.
@@ -74,7 +76,7 @@ mod tests {
 
     fn looks_on_after(waits: &[(u64, bool)], micros: u64) -> bool {
         let (patience, now) = after(waits);
-        patience.looks_on(now + Duration::from_micros(micros))
+        patience.looks_on(now + Duration::from_micros(micros), 1)
     }
 
     #[test]
@@ -96,6 +98,13 @@ mod tests {
     }
 
     #[test]
+    fn several_operations_at_once_do_not_keep_it_awake() {
+        let (patience, now) = after(&[(300, true)]);
+        assert!(!patience.looks_on(now + Duration::from_micros(60), 2));
+        assert!(patience.looks_on(now + Duration::from_micros(40), 2));
+    }
+
+    #[test]
     fn a_burst_makes_it_impatient_in_the_end() {
         let burst = [(300, true)].into_iter().chain([(1, true); 64]);
         assert!(!looks_on_after(&burst.collect::<Vec<_>>(), 400));
@@ -107,8 +116,10 @@ mod tests {
             waits in prop::collection::vec((0..5_000_u64, any::<bool>()), 0..50)
         ) {
             let (patience, now) = after(&waits);
-            prop_assert!(!patience.looks_on(now + MOST));
-            prop_assert!(patience.looks_on(now + (LEAST - Duration::from_nanos(1))));
+            for under_way in 0..3 {
+                prop_assert!(!patience.looks_on(now + MOST, under_way));
+                prop_assert!(patience.looks_on(now + (LEAST - Duration::from_nanos(1)), under_way));
+            }
         }
     }
 }

@@ -15,7 +15,7 @@ use crate::identity;
 use crate::limits::Limits;
 
 /// Default of how long a poll group polls at the most before it sleeps, in microseconds.
-pub(super) const POLLING_US: u32 = 1000;
+pub(super) const POLLING_US: u32 = 2000;
 
 /// What the quick form says: each file is one namespace of one subsystem that any host may use.
 #[derive(Clone, Debug)]

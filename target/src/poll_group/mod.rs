@@ -148,6 +148,11 @@ impl PollGroup {
         self.core.storage().begun_and_ended()
     }
 
+    /// How many operations on namespaces are under way.
+    pub(crate) fn operations_under_way(&mut self) -> usize {
+        self.core.storage().in_flight()
+    }
+
     /// Counters.
     pub fn stats(&mut self) -> PollGroupStats {
         let mut network = GroupStats::default();
