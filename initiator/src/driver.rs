@@ -291,10 +291,11 @@ impl Shared {
     /// was interrupted.
     fn wait_for_events(&self, deadline: Option<Time>, polling: Duration) -> bool {
         let mut events = [NO_EVENT; 2];
-        let sleeps_at = earliest(Some(system_now() + polling), deadline);
+        let looks_until = system_now() + polling;
+        let sleeps_at = deadline.map_or(looks_until, |deadline| deadline.min(looks_until));
         loop {
             let now = system_now();
-            let looks_on = sleeps_at.is_some_and(|at| now < at);
+            let looks_on = now < sleeps_at;
             let timeout = match looks_on {
                 true => Some(timespec(Duration::ZERO)),
                 false => deadline.map(|deadline| timespec(deadline - now)),

@@ -297,10 +297,7 @@ fn what_hostile_hosts_cost_a_bystander() {
     );
     println!("|---|---|---|---|---|---|---|");
     let results = contests().map(|contest| (contest.what, hold(&contest)));
-    let costly: Vec<_> =
-        results.iter().filter(|(_, ratio)| *ratio < Figures::LEAST_RATIO).collect();
-    let least = Figures::LEAST_RATIO;
-    assert!(costly.is_empty(), "less than {least} was left beside these: {costly:?}");
+    Figures::assert_enough_was_left(&results);
 }
 
 fn serve(folder: &std::path::Path) -> Daemon {

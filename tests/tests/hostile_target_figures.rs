@@ -127,10 +127,7 @@ fn what_hostile_targets_cost_a_bystander() {
     );
     println!("|---|---|---|---|---|---|---|");
     let results = Manner::ALL.map(|manner| (manner, hold(manner, &lines)));
-    let costly: Vec<_> =
-        results.iter().filter(|(_, ratio)| *ratio < Figures::LEAST_RATIO).collect();
-    let least = Figures::LEAST_RATIO;
-    assert!(costly.is_empty(), "less than {least} was left beside these: {costly:?}");
+    Figures::assert_enough_was_left(&results);
 }
 
 /// What hosts in this process log from now on, each line counted and not kept.

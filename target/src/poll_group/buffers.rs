@@ -37,8 +37,6 @@ pub struct Buffers {
     /// Accounts with requests that wait, each once; those that were served longest ago come first. Who may not hold
     /// more holds nobody up. Who may gets the next buffer, since a large request would otherwise never find its room.
     turns: VecDeque<usize>,
-    /// Requests that wait, of all owners.
-    waiting: usize,
     waits: u64,
 }
 
@@ -64,7 +62,7 @@ impl Account {
 impl Buffers {
     pub(crate) fn new(pool: Pool) -> Self {
         let (accounts, turns) = (Slab::new(), VecDeque::new());
-        Self { pool, accounts, turns, waiting: 0, waits: 0 }
+        Self { pool, accounts, turns, waits: 0 }
     }
 
     /// One more connection of an owner, with so many requests at once.
@@ -132,8 +130,7 @@ impl Buffers {
         whose: RequestKey,
         length: u32,
     ) -> Option<Buffer> {
-        let nobody_is_due =
-            self.waiting == 0 || !self.turns.iter().any(|&other| self.is_due(other));
+        let nobody_is_due = !self.turns.iter().any(|&other| self.is_due(other));
         let account = &mut self.accounts[key.0];
         let bytes = Pool::bytes_for(length);
         if nobody_is_due
@@ -145,7 +142,6 @@ impl Buffers {
             return Some(buffer);
         }
         self.waits += 1;
-        self.waiting += 1;
         account.waiting.push_back((whose, length));
         self.line_up(key.0);
         None
@@ -160,7 +156,6 @@ impl Buffers {
         let buffer = self.pool.allocate(length)?;
         account.waiting.pop_front();
         account.held_bytes += buffer.bytes();
-        self.waiting -= 1;
         self.turns.remove(at);
         self.line_up(key);
         Some((whose, buffer))
@@ -175,7 +170,7 @@ impl Buffers {
 
     /// Whether a request waits.
     pub(crate) fn is_waited_for(&self) -> bool {
-        self.waiting > 0
+        !self.turns.is_empty()
     }
 
     /// Takes a request out of the line.
@@ -183,7 +178,6 @@ impl Buffers {
         let waiting = &mut self.accounts[key.0].waiting;
         if let Some(at) = waiting.iter().position(|(other, _)| *other == whose) {
             waiting.remove(at);
-            self.waiting -= 1;
             self.line_up(key.0);
         }
     }

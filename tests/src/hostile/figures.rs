@@ -1,5 +1,6 @@
 //! What a bystander keeps of its throughput beside a hostile peer, as a ratio to what it has beside a decent one.
 
+use std::fmt::Debug;
 use std::time::{Duration, Instant};
 
 use super::Bystander;
@@ -77,7 +78,17 @@ pub struct Figures {
 
 impl Figures {
     /// What a bystander must keep of its throughput.
-    pub const LEAST_RATIO: f64 = 0.9;
+    const LEAST_RATIO: f64 = 0.9;
+
+    /// Of peers and the ratios beside them.
+    ///
+    /// # Panics
+    /// If less than enough was left beside one.
+    pub fn assert_enough_was_left(results: &[(impl Debug, f64)]) {
+        let least = Self::LEAST_RATIO;
+        let costly: Vec<_> = results.iter().filter(|(_, ratio)| *ratio < least).collect();
+        assert!(costly.is_empty(), "less than {least} was left beside these: {costly:?}");
+    }
 
     /// Takes turns, each side being the first of every other pair.
     pub fn take(mut turn: impl FnMut(Side) -> Score) -> Self {
