@@ -1,7 +1,8 @@
 //! Who turns the cores, and when: the only part of the crate that waits or reads a clock.
 //!
 //! Whoever waits for a result drives: it turns the cores, and sleeps on their descriptors in between. Of
-//! several that wait at a time one sleeps on the descriptors and the others are woken by it. While nobody
+//! several that wait at a time one sleeps on the descriptors and the others are woken by it. One that has waited long
+//! leaves the descriptors to those that come and go, since each of their results would wake it first. While nobody
 //! waits a thread of the host's does it.
 
 use std::cell::Cell;
@@ -22,7 +23,7 @@ use crate::core::{Engine, Turn, earliest};
 use crate::notice::Notice;
 use crate::outbox::{Errands, Outbox, RingKey};
 
-/// The thread leaves the cores to callers as long as one came within this time.
+/// The thread, and a caller that has waited long, leave the cores to callers as long as one came within this time.
 const LINGER: Duration = Duration::from_millis(5);
 
 /// Names the descriptor that interrupts a sleep among those that are slept on.
@@ -33,6 +34,8 @@ const NO_EVENT: epoll::Event =
 
 /// How long a caller that waits looks for what it waits for before it sleeps: to be woken takes about as long.
 const POLLING: Duration = Duration::from_micros(50);
+/// A caller has waited long after this time.
+const LONG: Duration = Duration::from_millis(1);
 /// How long the end of connections is waited for when a host is dropped.
 const FAREWELL: Duration = Duration::from_millis(500);
 
@@ -197,12 +200,12 @@ impl Shared {
         let parker = Parker::of_this_thread(self);
         let waker = Waker::from(Arc::clone(&parker));
         let mut context = Context::from_waker(&waker);
-        let caller = Caller::enter(self);
+        let mut caller = Caller::enter(self);
         let output = loop {
             if let Poll::Ready(output) = future.as_mut().poll(&mut context) {
                 break Some(output);
             }
-            if !self.drive_until_notified(&parker, deadline) {
+            if !self.drive_until_notified(&mut caller, &parker, deadline) {
                 break None;
             }
         };
@@ -212,14 +215,22 @@ impl Shared {
     }
 
     /// Drives until the caller's future is to be polled; `false` when the deadline comes first.
-    fn drive_until_notified(&self, parker: &Parker, deadline: Option<Time>) -> bool {
+    fn drive_until_notified(
+        &self,
+        caller: &mut Caller<'_>,
+        parker: &Parker,
+        deadline: Option<Time>,
+    ) -> bool {
+        let began = system_now();
+        let mut now = began;
         loop {
-            let sleeper = self.claim_sleep();
+            let aside = now - began >= LONG && caller.sees_others();
+            let sleeper = !aside && self.claim_sleep();
             if sleeper {
                 // Before the turn, so that what comes after it wakes us.
                 self.arm();
             }
-            let now = system_now();
+            now = system_now();
             let turn = self.turn(now);
             let over = deadline.is_some_and(|deadline| deadline <= now);
             let notified = parker.notice.take();
@@ -229,6 +240,7 @@ impl Shared {
                 let until = earliest(due, deadline);
                 match sleeper {
                     true => self.sleep_as_caller(parker, until),
+                    false if aside => caller.stand_aside(until, now),
                     false => self.park(parker, until, now),
                 }
             }
@@ -432,20 +444,36 @@ impl State {
 }
 
 /// A caller that drives, while it does.
-struct Caller<'a>(&'a Shared);
+struct Caller<'a> {
+    shared: &'a Shared,
+    /// How many callers there had been when it last stood aside for them.
+    seen: u64,
+}
 
 impl<'a> Caller<'a> {
     fn enter(shared: &'a Shared) -> Self {
         let mut state = shared.lock();
         state.callers += 1;
         state.visits += 1;
-        Self(shared)
+        Self { shared, seen: state.visits }
+    }
+
+    /// Whether others have come since it last stood aside.
+    fn sees_others(&self) -> bool {
+        self.shared.lock().visits != self.seen
+    }
+
+    /// Waits for its own result, and for a short time only: nobody wakes it should the others stop driving.
+    fn stand_aside(&mut self, until: Option<Time>, now: Time) {
+        self.seen = self.shared.lock().visits;
+        let linger = now + LINGER;
+        thread::park_timeout(until.map_or(linger, |until| until.min(linger)) - now);
     }
 }
 
 impl Drop for Caller<'_> {
     fn drop(&mut self) {
-        let mut state = self.0.lock();
+        let mut state = self.shared.lock();
         state.callers -= 1;
         if state.sleeping_until.is_none()
             && let Some(next) = state.parked.pop()
@@ -455,7 +483,7 @@ impl Drop for Caller<'_> {
         let interrupt = state.callers == 0 && state.thread_oversleeps();
         drop(state);
         if interrupt {
-            self.0.interrupt();
+            self.shared.interrupt();
         }
     }
 }

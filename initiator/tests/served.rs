@@ -5,13 +5,16 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use feedrail_initiator::{
-    ErrorKind, Grant, Host, Namespace, Nqn, Nsid, ReadRange, RegionSlice, Target as Subsystem,
-    WriteRange,
+    ControllerOptions, ErrorKind, Grant, Host, Namespace, Nqn, Nsid, ReadRange, RegionSlice,
+    Target as Subsystem, WriteRange,
 };
 use feedrail_target::config::{Config, Cores, ProviderChoice, Quick};
 use feedrail_target::target::Target;
 use nvme_proto::Status;
 use tempfile::TempDir;
+
+/// The UDP port of RoCE v2.
+const ROCE_PORT: u16 = 4791;
 
 struct Served {
     target: Option<Target>,
@@ -250,6 +253,43 @@ fn threads_and_futures_share_a_host() {
             }
         });
     });
+}
+
+#[test]
+fn who_waits_long_is_not_woken_for_what_others_wait_for() {
+    let served = Served::start(1 << 16, false);
+    let host = Host::new().unwrap();
+    let namespace = served.open(&host);
+    // Takes what comes, and never answers.
+    let silent = SocketAddr::new(address().ip(), ROCE_PORT);
+    let _socket = std::net::UdpSocket::bind(silent).unwrap();
+    let (mut reads, mut sleeps) = (0, 0);
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| {
+            let before = sleeps_of_this_thread();
+            let at = Subsystem { address: SocketAddr::new(silent.ip(), 4420), ..served.at };
+            let connect_timeout = Duration::from_secs(2);
+            let options = ControllerOptions { connect_timeout, ..ControllerOptions::default() };
+            let error = host.connect_with(at, options).wait().unwrap_err();
+            assert!(error.to_string().contains("no result within 2 s"), "{error}");
+            sleeps_of_this_thread() - before
+        });
+        while !waiting.is_finished() {
+            read(&namespace, 0, 512).unwrap();
+            reads += 1;
+        }
+        sleeps = waiting.join().unwrap();
+    });
+    // It looks for itself now and then.
+    println!("{sleeps} sleeps beside {reads} reads");
+    assert!(sleeps < 1000 + reads / 4);
+}
+
+/// How often this thread has waited for something so far.
+fn sleeps_of_this_thread() -> u64 {
+    let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+    line.unwrap().trim().parse().unwrap()
 }
 
 /// The smallest runtime: it only waits to be woken.

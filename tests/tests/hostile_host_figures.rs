@@ -13,7 +13,7 @@ use rdma::soft::Faults;
 use serde_json::Value;
 
 const ENTRIES: u16 = 32;
-/// From one step of the peer to the next.
+/// From one step of the peer to the next, where none takes longer.
 const PACE: Duration = Duration::from_millis(10);
 
 const ENDED: &str = "the connection ends";
@@ -221,6 +221,8 @@ struct Arena<'a> {
     contest: &'a Contest,
     daemon: &'a Daemon,
     bystander: Bystander,
+    /// From one step to the next: that of the slower side, so that both do as much.
+    pace: Duration,
     got: BTreeSet<String>,
 }
 
@@ -232,7 +234,8 @@ impl Arena<'_> {
             Side::Decent => (None, contest.decent),
         };
         let mut peer = Peer::new(self.daemon, faults);
-        let score = Score::of_turn(&mut self.bystander, PACE, || step(&mut peer));
+        let score = Score::of_turn(&mut self.bystander, self.pace, || step(&mut peer));
+        self.pace = self.pace.max(score.time / u32::try_from(score.steps).expect("few"));
         if side == Side::Hostile {
             self.got.append(&mut peer.got);
         }
@@ -255,7 +258,9 @@ fn hold(contest: &Contest) -> f64 {
     let daemon = serve(folder.path());
     let bystander = Bystander::start(&daemon);
     let before = daemon.vitals();
-    let mut arena = Arena { contest, daemon: &daemon, bystander, got: BTreeSet::new() };
+    let mut arena = Arena { contest, daemon: &daemon, bystander, pace: PACE, got: BTreeSet::new() };
+    arena.turn(Side::Hostile);
+    arena.turn(Side::Decent);
     let figures = Figures::take(|side| arena.turn(side));
     if contest.ends {
         arena.see_the_end();
