@@ -198,6 +198,12 @@ impl<P: Provider> Core<P> {
         worked |= self.drain_connection_events(now, outbox);
         worked |= self.drain_completions(now, outbox);
         self.run_timers(now, outbox);
+        self.issue(now, outbox);
+        worked
+    }
+
+    /// Hands over what waits for a queue.
+    fn issue(&mut self, now: Time, outbox: &mut Outbox) {
         while let Some(controller) = self.agenda.next_stirred() {
             if self.controllers.contains(controller) {
                 self.issue_waiting(now, controller, outbox);
@@ -210,7 +216,6 @@ impl<P: Provider> Core<P> {
             self.pushed = false;
             self.group.flush(now);
         }
-        worked
     }
 
     /// Looks for connection events where some may have come; looking is a system call with some providers.
@@ -377,6 +382,7 @@ fn end_cause(event: &CmEvent) -> Error {
 impl<P: Provider> Engine for Core<P> {
     fn turn(&mut self, now: Time, outbox: &mut Outbox) -> Turn {
         self.take_fresh(now, outbox);
+        self.issue(now, outbox);
         for _ in 0..Self::ROUNDS {
             if !self.round(now, outbox) {
                 return match self.deadline() {

@@ -223,10 +223,12 @@ impl Shared {
     ) -> bool {
         let began = system_now();
         let mut now = began;
+        let mut looks_until = began + POLLING;
         loop {
             let aside = now - began >= LONG && caller.sees_others();
             let sleeper = !aside && self.claim_sleep();
-            if sleeper {
+            let looks_on = sleeper && now < looks_until;
+            if sleeper && !looks_on {
                 // Before the turn, so that what comes after it wakes us.
                 self.arm();
             }
@@ -239,7 +241,11 @@ impl Shared {
             {
                 let until = earliest(due, deadline);
                 match sleeper {
-                    true => self.sleep_as_caller(parker, until),
+                    true if looks_on => {}
+                    true => {
+                        self.sleep_as_caller(parker, until);
+                        looks_until = system_now() + POLLING;
+                    }
                     false if aside => caller.stand_aside(until, now),
                     false => self.park(parker, until, now),
                 }
@@ -273,7 +279,7 @@ impl Shared {
             state.sleeping_until = Some(until);
             state.sleeps += 1;
             drop(state);
-            interrupted = self.wait_for_events(until, POLLING);
+            interrupted = self.wait_for_events(until);
         }
         parker.notice.wake();
         if interrupted {
@@ -299,25 +305,13 @@ impl Shared {
         self.lock().parked.retain(|thread| thread.id() != parker.thread.id());
     }
 
-    /// Looks for so long whether something is to do, then sleeps until there is, or until the deadline; says whether it
-    /// was interrupted.
-    fn wait_for_events(&self, deadline: Option<Time>, polling: Duration) -> bool {
+    /// Sleeps until there is something to do, or until the deadline; says whether it was interrupted.
+    fn wait_for_events(&self, deadline: Option<Time>) -> bool {
         let mut events = [NO_EVENT; 2];
-        let looks_until = system_now() + polling;
-        let sleeps_at = deadline.map_or(looks_until, |deadline| deadline.min(looks_until));
-        loop {
-            let now = system_now();
-            let looks_on = now < sleeps_at;
-            let timeout = match looks_on {
-                true => Some(timespec(Duration::ZERO)),
-                false => deadline.map(|deadline| timespec(deadline - now)),
-            };
-            // An interruption by a signal is as good as an event.
-            let count = epoll::wait(&self.epoll, &mut events, timeout.as_ref()).unwrap_or(0);
-            if count > 0 || !looks_on {
-                return events[..count].iter().any(|event| event.data.u64() == INTERRUPT);
-            }
-        }
+        let timeout = deadline.map(|deadline| timespec(deadline - system_now()));
+        // An interruption by a signal is as good as an event.
+        let count = epoll::wait(&self.epoll, &mut events, timeout.as_ref()).unwrap_or(0);
+        events[..count].iter().any(|event| event.data.u64() == INTERRUPT)
     }
 
     /// Lets the descriptor that interrupts be quiet again.
@@ -342,7 +336,7 @@ impl Shared {
                 state.thread_sleeps_until = Some(deadline);
                 state.sleeps += 1;
                 drop(state);
-                interrupted = self.wait_for_events(deadline, Duration::ZERO);
+                interrupted = self.wait_for_events(deadline);
             }
             let mut state = self.lock();
             state.thread_sleeps_until = None;
@@ -396,7 +390,7 @@ impl Shared {
                 break;
             }
             if let Turn::SleepUntil(deadline) = turn {
-                self.wait_for_events(earliest(deadline, Some(end)), Duration::ZERO);
+                self.wait_for_events(earliest(deadline, Some(end)));
                 self.acknowledge();
                 self.drain_interrupt();
             }

@@ -24,10 +24,6 @@ use crate::{
 /// Rounds of receiving and sending in one `poll`; then the caller has its turn.
 const ROUNDS: usize = 8;
 
-/// From so many completions on, acknowledgements leave together with what the caller answers. One by itself is
-/// acknowledged at once: a peer that sleeps is then awake when the answer comes.
-const WORTH_HOLDING: usize = 2;
-
 /// A group of a software device.
 pub struct RoceGroup<F: Fabric> {
     shared: Arc<Shared<F>>,
@@ -38,8 +34,8 @@ pub struct RoceGroup<F: Fabric> {
     sleep: Option<Sleep>,
     now: Time,
     busy: bool,
-    /// What is to be sent waits for the caller, who has completions to work on and will flush what comes of them; it
-    /// is not put off twice.
+    /// What is to be sent, acknowledgements that is, waits for the caller, who has completions to work on and will
+    /// flush what comes of them; it is not put off twice.
     held: bool,
 }
 
@@ -203,7 +199,7 @@ impl<F: Fabric> Group<F> for RoceGroup<F> {
         for _ in 0..ROUNDS {
             self.busy = self.receive(now);
             count += self.engine.reap(&mut out[count..]);
-            self.held = count >= WORTH_HOLDING && !overdue;
+            self.held = count > 0 && !overdue;
             if !self.held {
                 self.busy |= self.send(now);
                 overdue = false;

@@ -2,6 +2,7 @@
 #![expect(unsafe_code, reason = "work requests name memory by address")]
 #![expect(unreachable_pub, reason = "nothing of a test is reachable")]
 
+mod acknowledgements;
 mod benches;
 mod buffer;
 mod chaos;

@@ -148,9 +148,9 @@ impl PollGroup {
         self.core.storage().begun_and_ended()
     }
 
-    /// How many operations on namespaces are under way.
+    /// How many operations on namespaces are under way, those included whose data is.
     pub(crate) fn operations_under_way(&mut self) -> usize {
-        self.core.storage().in_flight()
+        self.core.storage().in_flight().max(self.core.buffers().held())
     }
 
     /// Counters.
