@@ -211,7 +211,8 @@ impl<P: Provider> Core<P> {
             let deadline = self.controllers.get(controller).and_then(Controller::deadline);
             self.agenda.set_timer(controller, deadline);
         }
-        if self.pushed {
+        // Who waits for a result that is there may ask for more at once: what they ask for leaves with the rest.
+        if self.pushed && !outbox.has_errands() {
             // What comes of it is not there yet: that needs no other round.
             self.pushed = false;
             self.group.flush(now);
