@@ -227,8 +227,12 @@ impl QueuePair {
             completions: &mut self.completions,
             counters: &mut self.counters,
         };
-        if let Err(refusal) = self.responder.handle(packet, &mut with) {
-            self.enter_error(None, refusal.receive, limits);
+        let spoke = self.responder.wants();
+        match self.responder.handle(packet, &mut with) {
+            // The peer waits for what it asked for more than for the acknowledgement.
+            Ok(()) if !spoke && !self.responder.has_replies() => self.turn = TURN_PACKETS,
+            Ok(()) => {}
+            Err(refusal) => self.enter_error(None, refusal.receive, limits),
         }
     }
 

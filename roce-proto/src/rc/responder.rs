@@ -183,6 +183,11 @@ impl Responder {
         (self.answer, self.refusal) = (None, None);
     }
 
+    /// Whether there is data to send.
+    pub(super) fn has_replies(&self) -> bool {
+        !self.replies.is_empty()
+    }
+
     /// Whether there is something to say.
     pub(super) fn wants(&self) -> bool {
         !self.replies.is_empty() || self.answer.is_some()

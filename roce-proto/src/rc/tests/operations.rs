@@ -1,5 +1,6 @@
 //! Every operation, at every path MTU, at every size that could go wrong.
 
+use core::time::Duration;
 use std::vec;
 use std::vec::Vec;
 
@@ -368,4 +369,30 @@ fn a_full_queue_says_so_until_completions_are_polled() {
     let five = [sge(0, 1); 5];
     let too_many = SendRequest { payload: Payload::Regions(&five), ..request };
     assert_eq!(pair.ends[0].qps[0].post_send(&too_many), Err(PostError::TooManySges));
+}
+
+/// What an end sends that wakes up to a message, having just been given so many bytes to write.
+fn opcodes_of_an_answer(length: usize) -> Vec<Opcode> {
+    let mut pair = Pair::new(&Options::default());
+    pair.recv(1, 1, &[sge(0, 64)]);
+    pair.ends[1].asleep_until = pair.now + Duration::from_millis(1);
+    pair.send(0, 2, SendOp::Send, &[sge(0, 64)]);
+    pair.run_for(Duration::from_micros(500));
+    pair.send(1, 3, write_to(0), &[sge(0, length)]);
+    pair.run();
+    assert_eq!([pair.completions(0).len(), pair.completions(1).len()], [1, 2]);
+    pair.log.iter().filter(|(from, ..)| *from == 1).map(|(_, opcode, _)| *opcode).collect()
+}
+
+#[test]
+fn an_answer_goes_before_the_acknowledgement() {
+    let opcodes = opcodes_of_an_answer(64);
+    assert_eq!(opcodes, [Opcode::WRITE_ONLY, Opcode::ACKNOWLEDGE]);
+}
+
+#[test]
+fn an_acknowledgement_does_not_wait_for_a_long_answer() {
+    let opcodes = opcodes_of_an_answer(256 << 10);
+    let before = opcodes.iter().position(|opcode| *opcode == Opcode::ACKNOWLEDGE);
+    assert!(before.is_some_and(|packets| packets <= 32), "{opcodes:?}");
 }
