@@ -316,14 +316,15 @@ impl Engine {
         let mut packets = 0;
         let mut bytes = 0;
         let mut held_up = false;
-        while bytes < TURN_BYTES && !held_up {
-            let entry = self.qps.get_mut(slot);
-            let window = match &entry.peer {
-                Some(peer) => &mut self.paths.get(peer.path).window,
-                None => &mut self.nowhere,
-            };
-            let mut limits = Limits { window, reads: &mut self.reads };
-            let out = &mut self.transmit;
+        let entry = self.qps.get_mut(slot);
+        let window = match &entry.peer {
+            Some(peer) => &mut self.paths.get(peer.path).window,
+            None => &mut self.nowhere,
+        };
+        let mut limits = Limits { window, reads: &mut self.reads };
+        let out = &mut self.transmit;
+        entry.sending = true;
+        while entry.sending && bytes < TURN_BYTES && !held_up {
             if entry.queue_pair.poll_transmit(now, memory, &mut limits, out) {
                 packets += 1;
                 bytes += out.payload_bytes() + out.headers().len();
@@ -333,15 +334,14 @@ impl Engine {
             } else {
                 held_up = true;
             }
+            entry.sending = entry.queue_pair.wants_transmit();
         }
-        let entry = self.qps.get_mut(slot);
-        entry.sending = entry.queue_pair.wants_transmit();
         match (entry.sending, held_up) {
             (true, true) => self.blocked.push_back(slot),
             (true, false) => self.ready.push_back(slot),
             (false, _) => {}
         }
-        self.look_at(slot);
+        self.look_besides(slot);
         packets
     }
 
@@ -394,6 +394,12 @@ impl Engine {
             entry.sending = true;
             self.ready.push_back(slot);
         }
+        self.look_besides(slot);
+    }
+
+    /// Puts a queue pair on the lists that it belongs to, but for that of those that send.
+    fn look_besides(&mut self, slot: u32) {
+        let entry = self.qps.get_mut(slot);
         if !entry.completing && entry.queue_pair.has_completions() {
             entry.completing = true;
             self.completing.push_back(slot);
