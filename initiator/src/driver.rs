@@ -10,6 +10,7 @@ use std::future::Future;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
@@ -23,8 +24,12 @@ use crate::core::{Engine, Turn, earliest};
 use crate::notice::Notice;
 use crate::outbox::{Errands, Outbox, RingKey};
 
-/// The thread, and a caller that has waited long, leave the cores to callers as long as one came within this time.
-const LINGER: Duration = Duration::from_millis(5);
+/// The thread leaves the cores to callers as long as one came within this time. What a caller has left to be sent waits
+/// for the next one no longer than twice that, and no peer sends anything again so soon.
+const LINGER: Duration = Duration::from_millis(2);
+
+/// Who comes back within this time after a result is expected to do so after the next.
+const QUICK: Duration = Duration::from_micros(50);
 
 /// Names the descriptor that interrupts a sleep among those that are slept on.
 const INTERRUPT: u64 = 1;
@@ -36,6 +41,8 @@ const NO_EVENT: epoll::Event =
 const POLLING: Duration = Duration::from_micros(50);
 /// A caller has waited long after this time.
 const LONG: Duration = Duration::from_millis(1);
+/// One that has waited long leaves the cores to others for this time.
+const ASIDE: Duration = Duration::from_millis(5);
 /// How long the end of connections is waited for when a host is dropped.
 const FAREWELL: Duration = Duration::from_millis(500);
 
@@ -201,6 +208,7 @@ impl Shared {
         let waker = Waker::from(Arc::clone(&parker));
         let mut context = Context::from_waker(&waker);
         let mut caller = Caller::enter(self);
+        let is_quick = parker.is_quick(system_now());
         let output = loop {
             if let Poll::Ready(output) = future.as_mut().poll(&mut context) {
                 break Some(output);
@@ -209,7 +217,13 @@ impl Shared {
                 break None;
             }
         };
+        let now = system_now();
+        if !is_quick {
+            // Acknowledgements leave with what is asked for next, which may be long in coming.
+            self.turn(now);
+        }
         drop(caller);
+        parker.left(now);
         Parker::keep(parker);
         output
     }
@@ -460,8 +474,8 @@ impl<'a> Caller<'a> {
     /// Waits for its own result, and for a short time only: nobody wakes it should the others stop driving.
     fn stand_aside(&mut self, until: Option<Time>, now: Time) {
         self.seen = self.shared.lock().visits;
-        let linger = now + LINGER;
-        thread::park_timeout(until.map_or(linger, |until| until.min(linger)) - now);
+        let look = now + ASIDE;
+        thread::park_timeout(until.map_or(look, |until| until.min(look)) - now);
     }
 }
 
@@ -487,6 +501,8 @@ struct Parker {
     thread: Thread,
     notice: Notice,
     shared: Weak<Shared>,
+    /// When its thread last left with a result, in nanoseconds.
+    left_at: AtomicU64,
 }
 
 thread_local! {
@@ -504,8 +520,19 @@ impl Parker {
                 thread: thread::current(),
                 notice: Notice::new(),
                 shared: Arc::downgrade(shared),
+                left_at: AtomicU64::new(0),
             })
         })
+    }
+
+    /// Whether its thread has come back at once.
+    fn is_quick(&self, now: Time) -> bool {
+        now - Time::from_nanos(self.left_at.load(Ordering::Relaxed)) < QUICK
+    }
+
+    /// Its thread leaves with a result.
+    fn left(&self, now: Time) {
+        self.left_at.store(now.as_nanos(), Ordering::Relaxed);
     }
 
     /// Keeps it for the thread's next wait. A wake-up that comes late is one too many, which does no harm.

@@ -256,6 +256,21 @@ fn threads_and_futures_share_a_host() {
 }
 
 #[test]
+fn a_read_is_acknowledged_before_its_caller_does_something_else() {
+    let served = Served::start(1 << 16, false);
+    let host = Host::new().unwrap();
+    let namespace = served.open(&host);
+    let packets = || host.provider_stats().iter().map(|stats| stats.packets_sent).sum::<u64>();
+    for _ in 0..10 {
+        let before = packets();
+        read(&namespace, 0, 512).unwrap();
+        // The command, and the acknowledgement of the response.
+        assert!(packets() >= before + 2);
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
 fn who_waits_long_is_not_woken_for_what_others_wait_for() {
     let served = Served::start(1 << 16, false);
     let host = Host::new().unwrap();
