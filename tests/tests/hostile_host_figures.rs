@@ -15,6 +15,9 @@ use serde_json::Value;
 const ENTRIES: u16 = 32;
 /// From one step of the peer to the next, where none takes longer.
 const PACE: Duration = Duration::from_millis(10);
+/// A visit takes longer than other steps. What one leaves behind that vanishes is there for seconds: at this pace it is
+/// about half of all buffers.
+const PACE_OF_VISITS: Duration = Duration::from_millis(200);
 
 const ENDED: &str = "the connection ends";
 
@@ -24,6 +27,7 @@ struct Contest {
     faults: Option<Faults>,
     hostile: fn(&mut Peer),
     decent: fn(&mut Peer),
+    pace: Duration,
     /// The culprit is sent away in the end.
     ends: bool,
 }
@@ -194,8 +198,14 @@ fn damage() -> Faults {
 }
 
 fn contests() -> [Contest; 10] {
-    let contest =
-        |what, hostile, decent| Contest { what, faults: None, hostile, decent, ends: false };
+    let contest = |what, hostile, decent| Contest {
+        what,
+        faults: None,
+        hostile,
+        decent,
+        pace: PACE,
+        ends: false,
+    };
     [
         Contest {
             ends: true,
@@ -210,7 +220,7 @@ fn contests() -> [Contest; 10] {
             ..contest("damages 1 packet in 1,000", eight_writes, eight_writes)
         },
         contest("leaves connections half open", knock, nothing),
-        contest("vanishes in the middle", vanish, leave),
+        Contest { pace: PACE_OF_VISITS, ..contest("vanishes in the middle", vanish, leave) },
         contest("scribbles on memory in use", scribble, eight_writes),
         contest("(none: decent beside decent)", eight_writes, eight_writes),
     ]
@@ -221,8 +231,6 @@ struct Arena<'a> {
     contest: &'a Contest,
     daemon: &'a Daemon,
     bystander: Bystander,
-    /// From one step to the next: that of the slower side, so that both do as much.
-    pace: Duration,
     got: BTreeSet<String>,
 }
 
@@ -234,8 +242,7 @@ impl Arena<'_> {
             Side::Decent => (None, contest.decent),
         };
         let mut peer = Peer::new(self.daemon, faults);
-        let score = Score::of_turn(&mut self.bystander, self.pace, || step(&mut peer));
-        self.pace = self.pace.max(score.time / u32::try_from(score.steps).expect("few"));
+        let score = Score::of_turn(&mut self.bystander, contest.pace, || step(&mut peer));
         if side == Side::Hostile {
             self.got.append(&mut peer.got);
         }
@@ -258,9 +265,7 @@ fn hold(contest: &Contest) -> f64 {
     let daemon = serve(folder.path());
     let bystander = Bystander::start(&daemon);
     let before = daemon.vitals();
-    let mut arena = Arena { contest, daemon: &daemon, bystander, pace: PACE, got: BTreeSet::new() };
-    arena.turn(Side::Hostile);
-    arena.turn(Side::Decent);
+    let mut arena = Arena { contest, daemon: &daemon, bystander, got: BTreeSet::new() };
     let figures = Figures::take(|side| arena.turn(side));
     if contest.ends {
         arena.see_the_end();

@@ -221,8 +221,7 @@ impl HostileHost {
         entries: u16,
     ) -> Cqe {
         let subsystem: Nqn = to.nqn().parse().expect("the daemon says its name");
-        let host: Nqn = "nqn.2026-01.org.example:hostile".parse().expect("a name");
-        let data = ConnectData::new(self.id, cntlid, subsystem, HostNqn(host));
+        let data = ConnectData::new(self.id, cntlid, subsystem, HostNqn::from_host_id(self.id));
         self.data(0, 1024).copy_from_slice(data.as_bytes());
         let connect = Connect {
             qid: Qid(qid),
