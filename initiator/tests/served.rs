@@ -266,7 +266,7 @@ fn a_read_is_acknowledged_before_its_caller_does_something_else() {
         read(&namespace, 0, 512).unwrap();
         // The command, and the acknowledgement of the response.
         assert!(packets() >= before + 2);
-        std::thread::sleep(Duration::from_millis(1));
+        std::thread::park_timeout(Duration::from_millis(1));
     }
 }
 
