@@ -6,6 +6,9 @@ use anyhow::Result;
 
 use crate::{sim, tidy};
 
+/// Worlds that are simulated, besides those that `cargo test` tries.
+const SEEDS: u32 = 2000;
+
 /// All checks, the quick ones first.
 pub(crate) fn run() -> Result<()> {
     let deny_warnings = [("RUSTDOCFLAGS", "-D warnings")];
@@ -15,6 +18,7 @@ pub(crate) fn run() -> Result<()> {
     cargo("check --package rdma --features link-rdma-core --locked")?;
     crate::run("cargo", &["doc", "--workspace", "--no-deps", "--locked"], &deny_warnings)?;
     cargo("test --workspace")?;
+    sim::seeds(SEEDS)?;
     sim::bugs()?;
     linked()?;
     loom()

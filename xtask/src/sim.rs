@@ -21,6 +21,12 @@ pub(crate) fn main(options: &Options) -> Result<()> {
     crate::run("cargo", &arguments, &[])
 }
 
+/// Runs so many worlds, with what tests have been built with.
+pub(crate) fn seeds(count: u32) -> Result<()> {
+    let run = ["run", "--quiet", "--package", "feedrail-tests", "--bin", "sim", "--", "--seeds"];
+    crate::run("cargo", &[run.as_slice(), &[count.to_string().as_str()]].concat(), &[])
+}
+
 /// Whether worlds find bugs, with what tests have been built with.
 pub(crate) fn bugs() -> Result<()> {
     let run = ["run", "--quiet", "--package", "feedrail-tests"];
