@@ -109,6 +109,8 @@ struct Slot<P: Provider, W> {
     sending: bool,
     /// The SEND gathers from memory that belongs to the command.
     carries_data: bool,
+    /// The completion of the SEND is reported.
+    reports: bool,
     /// How many unreported SENDs before this one are complete when it is.
     covers: usize,
     window: Option<P::Window>,
@@ -295,6 +297,7 @@ impl<P: Provider, W> Queue<P, W> {
         self.free.pop();
         slot.sending = true;
         slot.carries_data = payload.is_some();
+        slot.reports = reports;
         if reports {
             slot.covers = mem::take(&mut self.unreported_since);
         } else {
@@ -370,7 +373,10 @@ impl<P: Provider, W> Queue<P, W> {
     /// Finishes the command if nothing of it is left, and frees the slot once its SEND completed as well.
     fn settle(&mut self, index: u16) -> Option<Finished<W>> {
         let slot = &mut self.slots[usize::from(index)];
-        let held = slot.open_rkey.is_some() || (slot.sending && slot.carries_data);
+        // A response may come before the acknowledgement of its command. Who makes a connection sends one command after
+        // the other on the admin queue, so what a result leads to must find a free slot there.
+        let last = slot.reports && self.qid.is_admin() && self.free.is_empty();
+        let held = slot.open_rkey.is_some() || (slot.sending && (slot.carries_data || last));
         let cqe = if held { None } else { slot.response };
         let finished = match cqe {
             Some(cqe) => slot.work.take().map(|work| Finished { work, cqe }),
@@ -399,6 +405,7 @@ impl<P: Provider, W> Slot<P, W> {
             response: None,
             sending: false,
             carries_data: false,
+            reports: false,
             covers: 0,
             window: None,
             open_rkey: None,
