@@ -21,16 +21,20 @@ pub(crate) fn main(options: &Options) -> Result<()> {
     crate::run("cargo", &arguments, &[])
 }
 
-/// Runs so many worlds, with what tests have been built with.
+/// Runs so many worlds.
 pub(crate) fn seeds(count: u32) -> Result<()> {
-    let run = ["run", "--quiet", "--package", "feedrail-tests", "--bin", "sim", "--", "--seeds"];
-    crate::run("cargo", &[run.as_slice(), &[count.to_string().as_str()]].concat(), &[])
+    run_as_tested(&["--bin", "sim", "--", "--seeds", &count.to_string()])
 }
 
-/// Whether worlds find bugs, with what tests have been built with.
+/// Whether worlds find bugs.
 pub(crate) fn bugs() -> Result<()> {
+    run_as_tested(BUGS)
+}
+
+/// Runs a program with what tests have been built with.
+fn run_as_tested(program: &[&str]) -> Result<()> {
     let run = ["run", "--quiet", "--package", "feedrail-tests"];
-    crate::run("cargo", &[run.as_slice(), BUGS].concat(), &[])
+    crate::run("cargo", &[run.as_slice(), program].concat(), &[])
 }
 
 const BUGS: &[&str] = &["--bin", "sim-bugs", "--features", "deliberate-bugs"];
