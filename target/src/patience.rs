@@ -1,22 +1,22 @@
 //! How long a core that has nothing to do looks for work before it sleeps.
 //!
-//! To be woken costs more than a short wait: a host that reads one block after the other would pay for it with every read.
-//! So a core looks on for as long as work with namespaces lately took to come, if that is not too long. Commands that
-//! merely say that a host is still there do not keep it awake, and neither do several operations at once: who is woken
-//! by the first of them finds others done as well, and hosts that share the processor need it more. Hosts that send
-//! several at once will do so again.
+//! To be woken costs more than a short wait: a host that reads one block after the other would pay for it with every read,
+//! and so would one that sends several at once and waits for all of them. So a core looks on for as long as work with
+//! namespaces lately took to come, if that is not too long. Commands that merely say that a host is still there do not
+//! keep it awake. Whoever else wants the processor gets it between two looks. Where that is for long, as it is where the
+//! very hosts share it, the core still looks on for a single operation, but not for several at once: who is woken by the
+//! first of them finds others done as well, and the hosts need the processor more.
 
 use std::time::Duration;
 
 use rdma::Time;
 
-/// It looks on for so long after anything, since a wake-up takes about as long.
+/// It looks on for so long after anything, since a wake-up takes about as long. If others had the processor for so long
+/// between two looks, they need it.
 const LEAST: Duration = Duration::from_micros(50);
 
-/// With more operations than this under way it does not look on: one, and another whose response is on its way.
-const FEW: usize = 2;
-
-/// After several operations at once so many others have to come before it learns from them.
+/// After it had to share the processor with hosts that send several operations at once so many turns with operations have to
+/// pass before it learns from them.
 const SHY: u32 = 64;
 
 /// How long to look on, learnt from when work came.
@@ -27,6 +27,8 @@ pub(crate) struct Patience {
     last_work: Time,
     /// Operations on namespaces so far.
     operations: u64,
+    /// The last turn with operations had several.
+    several: bool,
     /// Turns with operations after which it learns again.
     shy: u32,
 }
@@ -34,29 +36,42 @@ pub(crate) struct Patience {
 impl Patience {
     /// Of a core that looks on for `most` at the most.
     pub(crate) fn new(now: Time, most: Duration) -> Self {
-        Self { most, window: LEAST.min(most), last_work: now, operations: 0, shy: 0 }
+        Self {
+            most,
+            window: LEAST.min(most),
+            last_work: now,
+            operations: 0,
+            several: false,
+            shy: 0,
+        }
     }
 
     /// There was work; so many operations on namespaces have begun and ended so far.
     pub(crate) fn worked(&mut self, now: Time, operations: u64) {
-        match operations - self.operations {
-            0 => {}
+        let done = operations - self.operations;
+        if done > 0 {
             // One that began and ended at once counts twice.
-            1 | 2 if self.shy == 0 => self.learn(now - self.last_work),
-            1 | 2 => self.shy -= 1,
-            _ => {
-                self.shy = SHY;
-                self.window = LEAST.min(self.most);
+            self.several = done > 2;
+            match self.shy {
+                0 => self.learn(now - self.last_work),
+                _ => self.shy -= 1,
             }
         }
         self.operations = operations;
         self.last_work = now;
     }
 
-    /// Whether to look on, while so many operations are under way.
-    pub(crate) fn looks_on(&self, now: Time, under_way: usize) -> bool {
-        let window = if under_way > FEW { LEAST.min(self.most) } else { self.window };
-        now - self.last_work < window
+    /// Whether to look on.
+    pub(crate) fn looks_on(&self, now: Time) -> bool {
+        now - self.last_work < self.window
+    }
+
+    /// Between two looks others had the processor for so long.
+    pub(crate) fn shared(&mut self, time: Duration) {
+        if time >= LEAST && self.several {
+            self.shy = SHY;
+            self.window = LEAST.min(self.most);
+        }
     }
 
     /// Waits of less than twice the most count as short: what is shortened is also the time it takes to be woken.
@@ -77,83 +92,76 @@ mod tests {
 
     const MOST: Duration = Duration::from_millis(1);
 
-    /// Works at these distances, with namespaces or not.
-    fn after(waits: &[(u64, bool)]) -> (Patience, Time) {
-        let waits: Vec<_> = waits.iter().map(|&(micros, one)| (micros, u64::from(one))).collect();
-        after_several(&waits)
-    }
-
-    /// Works at these distances, with so many operations that begin or end.
-    fn after_several(waits: &[(u64, u64)]) -> (Patience, Time) {
+    /// Works at these distances, with so many operations on namespaces that begin or end.
+    fn after(waits: &[(u64, u64)]) -> (Patience, Time) {
         let mut now = Time::from_nanos(1);
         let mut patience = Patience::new(now, MOST);
-        let mut operations = 0;
-        for (micros, begun_or_ended) in waits {
-            now = now + Duration::from_micros(*micros);
-            operations += begun_or_ended;
-            patience.worked(now, operations);
-        }
+        work(&mut patience, &mut now, waits);
         (patience, now)
     }
 
-    fn looks_on_after(waits: &[(u64, bool)], micros: u64) -> bool {
+    fn work(patience: &mut Patience, now: &mut Time, waits: &[(u64, u64)]) {
+        for (micros, operations) in waits {
+            *now = *now + Duration::from_micros(*micros);
+            patience.worked(*now, patience.operations + operations);
+        }
+    }
+
+    fn looks_on_after(waits: &[(u64, u64)], micros: u64) -> bool {
         let (patience, now) = after(waits);
-        patience.looks_on(now + Duration::from_micros(micros), 1)
+        patience.looks_on(now + Duration::from_micros(micros))
     }
 
     #[test]
     fn it_waits_for_reads_that_come_one_after_the_other() {
         assert!(!looks_on_after(&[], 400));
-        assert!(looks_on_after(&[(300, true)], 400));
-        assert!(looks_on_after(&[(300, true), (5, true), (5, true)], 400));
+        assert!(looks_on_after(&[(300, 1)], 400));
+        assert!(looks_on_after(&[(300, 1), (5, 1), (5, 1)], 400));
     }
 
     #[test]
     fn it_does_not_wait_for_what_comes_seldom() {
-        assert!(!looks_on_after(&[(300, true), (10_000, true)], 60));
-        assert!(looks_on_after(&[(300, true), (10_000, true)], 40));
+        assert!(!looks_on_after(&[(300, 1), (10_000, 1)], 60));
+        assert!(looks_on_after(&[(300, 1), (10_000, 1)], 40));
     }
 
     #[test]
     fn hosts_that_are_merely_there_do_not_keep_it_awake() {
-        assert!(!looks_on_after(&[(300, false), (300, false), (300, false)], 60));
+        assert!(!looks_on_after(&[(300, 0), (300, 0), (300, 0)], 60));
     }
 
     #[test]
-    fn several_operations_at_once_do_not_keep_it_awake() {
-        let (patience, now) = after(&[(300, true)]);
-        assert!(!patience.looks_on(now + Duration::from_micros(60), FEW + 1));
-        assert!(patience.looks_on(now + Duration::from_micros(40), FEW + 1));
-    }
-
-    #[test]
-    fn hosts_that_send_several_at_once_make_it_shy() {
-        let looks_on = |waits: &[(u64, u64)]| {
-            let (patience, now) = after_several(waits);
-            patience.looks_on(now + Duration::from_micros(400), 0)
-        };
-        assert!(looks_on(&[(300, 2)]));
-        assert!(!looks_on(&[(300, 2), (300, 3)]));
-        assert!(!looks_on(&[(300, 2), (300, 3), (300, 1)]));
-        assert!(looks_on(&[[(300, 3)].repeat(3), [(300, 1)].repeat(SHY as usize + 1)].concat()));
+    fn where_others_need_the_processor_it_does_not_wait_for_several() {
+        let looks_on =
+            |patience: &Patience, now: Time| patience.looks_on(now + Duration::from_micros(400));
+        let (mut patience, mut now) = after(&[(300, 3)]);
+        patience.shared(LEAST - Duration::from_nanos(1));
+        assert!(looks_on(&patience, now));
+        patience.shared(LEAST);
+        assert!(!looks_on(&patience, now));
+        assert!(patience.looks_on(now + Duration::from_micros(40)));
+        work(&mut patience, &mut now, &[(300, 3)].repeat(SHY as usize));
+        assert!(!looks_on(&patience, now));
+        work(&mut patience, &mut now, &[(300, 1)]);
+        assert!(looks_on(&patience, now));
+        patience.shared(LEAST);
+        assert!(looks_on(&patience, now));
     }
 
     #[test]
     fn a_burst_makes_it_impatient_in_the_end() {
-        let burst = [(300, true)].into_iter().chain([(1, true); 64]);
+        let burst = [(300, 1)].into_iter().chain([(1, 1); 64]);
         assert!(!looks_on_after(&burst.collect::<Vec<_>>(), 400));
     }
 
     proptest! {
         #[test]
         fn it_never_waits_for_longer_than_it_may(
-            waits in prop::collection::vec((0..5_000_u64, any::<bool>()), 0..50)
+            waits in prop::collection::vec((0..5_000_u64, 0..5_u64), 0..50)
         ) {
             let (patience, now) = after(&waits);
-            for under_way in 0..2 * FEW {
-                prop_assert!(!patience.looks_on(now + MOST, under_way));
-                prop_assert!(patience.looks_on(now + (LEAST - Duration::from_nanos(1)), under_way));
-            }
+            prop_assert!(!patience.looks_on(now + MOST));
+            prop_assert!(patience.looks_on(now + (LEAST - Duration::from_nanos(1))));
         }
     }
 }

@@ -244,8 +244,10 @@ fn run_group(mut group: PollGroup, clock: Clock, polling: Duration, board: &Boar
         match turn {
             Turn::Busy => patience.worked(now, group.operations()),
             // Whoever else wants the core does what is waited for, perhaps.
-            Turn::SleepUntil(_) if patience.looks_on(now, group.operations_under_way()) => {
+            Turn::SleepUntil(_) if patience.looks_on(now) => {
+                let before = clock.now();
                 std::thread::yield_now();
+                patience.shared(clock.now() - before);
             }
             // A group that had to ask for its wake-ups takes one more turn first.
             Turn::SleepUntil(at) if !group.arm() && !group.is_over() => {

@@ -13,6 +13,9 @@ use crate::roce::wire::Outgoing;
 
 /// Packets gathered for one call.
 pub(super) const MAX_PACKETS: usize = 256;
+/// Bytes after which a call takes no other packet: their CRCs have just been computed, and what is still in the processor's
+/// cache the kernel copies from there.
+const ENOUGH_BYTES: usize = 256 << 10;
 /// Messages that one call may carry.
 pub(super) const MAX_TRAINS: usize = 64;
 /// Segments that every kernel with `UDP_SEGMENT` takes.
@@ -32,6 +35,7 @@ pub(super) struct Trains {
     /// The packet behind each one in its train.
     behind: Box<[usize]>,
     packets: usize,
+    bytes: usize,
     /// The latest train with a packet of a queue pair.
     latest: Box<[usize]>,
 }
@@ -119,6 +123,7 @@ impl Trains {
             used: 0,
             behind: vec![0; MAX_PACKETS].into(),
             packets: 0,
+            bytes: 0,
             latest: vec![0; QUEUE_PAIRS].into(),
         }
     }
@@ -129,7 +134,7 @@ impl Trains {
 
     /// Whether any other packet fits.
     pub(super) fn has_room(&self) -> bool {
-        self.packets < MAX_PACKETS && self.used < MAX_TRAINS
+        self.packets < MAX_PACKETS && self.used < MAX_TRAINS && self.bytes < ENOUGH_BYTES
     }
 
     /// Adds a packet, to a train where one takes it and the kernel `cuts` them; returns its index.
@@ -137,6 +142,7 @@ impl Trains {
         let index = self.packets;
         self.packets += 1;
         let alone = Train::of(packet, index, cuts);
+        self.bytes += alone.bytes;
         let [_, high, middle, low] = packet.destination_qpn.to_be_bytes();
         let queue_pair = usize::from(high ^ middle ^ low);
         let at = match self.place(&alone, self.latest[queue_pair], packet.continues) {
@@ -206,6 +212,7 @@ impl Trains {
     pub(super) fn clear(&mut self) {
         self.used = 0;
         self.packets = 0;
+        self.bytes = 0;
         self.latest.fill(0);
     }
 }

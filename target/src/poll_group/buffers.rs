@@ -38,8 +38,6 @@ pub struct Buffers {
     /// more holds nobody up. Who may gets the next buffer, since a large request would otherwise never find its room.
     turns: VecDeque<usize>,
     waits: u64,
-    /// Buffers that requests hold.
-    held: usize,
 }
 
 /// What one owner has.
@@ -64,7 +62,7 @@ impl Account {
 impl Buffers {
     pub(crate) fn new(pool: Pool) -> Self {
         let (accounts, turns) = (Slab::new(), VecDeque::new());
-        Self { pool, accounts, turns, waits: 0, held: 0 }
+        Self { pool, accounts, turns, waits: 0 }
     }
 
     /// One more connection of an owner, with so many requests at once.
@@ -141,7 +139,6 @@ impl Buffers {
             && let Some(buffer) = self.pool.allocate(length)
         {
             account.held_bytes += bytes;
-            self.held += 1;
             return Some(buffer);
         }
         self.waits += 1;
@@ -159,7 +156,6 @@ impl Buffers {
         let buffer = self.pool.allocate(length)?;
         account.waiting.pop_front();
         account.held_bytes += buffer.bytes();
-        self.held += 1;
         self.turns.remove(at);
         self.line_up(key);
         Some((whose, buffer))
@@ -170,11 +166,6 @@ impl Buffers {
         let account = &self.accounts[key];
         let first = account.waiting.front();
         first.is_some_and(|(_, length)| account.may_hold(Pool::bytes_for(*length), &self.pool))
-    }
-
-    /// How many requests hold one.
-    pub(crate) fn held(&self) -> usize {
-        self.held
     }
 
     /// Whether a request waits.
@@ -194,7 +185,6 @@ impl Buffers {
     /// Takes a buffer back.
     pub(crate) fn release(&mut self, key: AccountKey, buffer: Buffer) {
         self.accounts[key.0].held_bytes -= buffer.bytes();
-        self.held -= 1;
         self.pool.release(buffer);
     }
 

@@ -148,11 +148,6 @@ impl PollGroup {
         self.core.storage().begun_and_ended()
     }
 
-    /// How many operations on namespaces are under way, those included whose data is.
-    pub(crate) fn operations_under_way(&mut self) -> usize {
-        self.core.storage().in_flight().max(self.core.buffers().held())
-    }
-
     /// Counters.
     pub fn stats(&mut self) -> PollGroupStats {
         let mut network = GroupStats::default();

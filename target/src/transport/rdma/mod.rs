@@ -28,7 +28,7 @@ pub use self::reception::RdmaReception;
 use self::area::Area;
 use self::connection::{Connection, Desk, Ended, Plan};
 use self::message::{Newcomer, News, ToGroup, ToReception};
-use self::work_id::WorkId;
+use self::work_id::{WorkId, WorkKind};
 use super::{RequestKey, Stop, Transport};
 use crate::backend::BackendError;
 use crate::controller::Accepted;
@@ -39,6 +39,9 @@ use crate::pool::{Buffer, PoolMemory};
 
 /// Completions fetched at once.
 const BATCH: usize = 64;
+/// Of at least so many commands that found the core idle half are answered before the others are looked at: else a host
+/// that waits for its answers and a target that waits for its commands would work in turns.
+const PAIR: usize = 16;
 
 /// The queue pairs of one device on one core.
 pub struct RdmaTransport<P: Provider> {
@@ -57,6 +60,8 @@ pub struct RdmaTransport<P: Provider> {
     completions: Box<[Wc]>,
     /// Connections that cannot go on before a send request is reported as done.
     awaiting_sends: usize,
+    /// Nothing had arrived at the last look.
+    idle: bool,
     /// Connections that are ending, until their last operation is over.
     ending: Vec<usize>,
     /// Connections with responses to send at the end of the turn.
@@ -146,6 +151,7 @@ impl<P: Provider> RdmaTransport<P> {
             bell,
             completions: vec![Wc::default(); BATCH].into(),
             awaiting_sends: 0,
+            idle: true,
             ending: Vec::new(),
             answering: Vec::new(),
             next_look: None,
@@ -228,15 +234,35 @@ impl<P: Provider> RdmaTransport<P> {
         let mut progress = false;
         loop {
             let count = self.group.poll(core.now, &mut completions);
-            let of_one = |one: &Wc, next: &Wc| connection_of(one) == connection_of(next);
-            for run in completions[..count].chunk_by(of_one) {
-                self.completed(core, connection_of(&run[0]), run);
+            let idle = mem::replace(&mut self.idle, count == 0);
+            let (first, second) = match idle {
+                true => halves(&completions[..count]),
+                false => (&completions[..count], &[][..]),
+            };
+            self.handle_completions(core, first);
+            if !second.is_empty() {
+                self.flush_answers(core);
+                self.handle_completions(core, second);
             }
             progress |= count > 0;
             if count < BATCH {
                 self.completions = completions;
                 return progress;
             }
+        }
+    }
+
+    fn handle_completions(&mut self, core: &mut Core, completions: &[Wc]) {
+        let of_one = |one: &Wc, next: &Wc| connection_of(one) == connection_of(next);
+        for run in completions.chunk_by(of_one) {
+            self.completed(core, connection_of(&run[0]), run);
+        }
+    }
+
+    fn flush_answers(&mut self, core: &mut Core) {
+        if !self.answering.is_empty() {
+            self.answer(core);
+            self.group.flush(core.now);
         }
     }
 
@@ -338,6 +364,19 @@ impl<P: Provider> RdmaTransport<P> {
     }
 }
 
+/// Completions up to the middle one of those that bring work, and the others, of which there are none if the work is
+/// little.
+fn halves(completions: &[Wc]) -> (&[Wc], &[Wc]) {
+    let mut work = (0..).zip(completions).filter(|(_, completion)| brings_work(completion));
+    let count = work.clone().count();
+    let middle = if count < PAIR { None } else { work.nth(count / 2) };
+    completions.split_at(middle.map_or(completions.len(), |(middle, _)| middle))
+}
+
+fn brings_work(completion: &Wc) -> bool {
+    matches!(WorkId::from_bits(completion.wr_id).kind, WorkKind::Receive | WorkKind::Fetch)
+}
+
 fn connection_of(completion: &Wc) -> usize {
     WorkId::from_bits(completion.wr_id).connection
 }
@@ -426,5 +465,35 @@ impl<P: Provider> Transport for RdmaTransport<P> {
 
     fn stats(&self) -> GroupStats {
         self.group.stats()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ::rdma::{WcOpcode, WcStatus};
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn completion(kind: WorkKind) -> Wc {
+        let id = WorkId { kind, connection: 3, index: 5 };
+        Wc::new(id.to_bits(), 7, WcStatus::SUCCESS, WcOpcode::RECV, 0)
+    }
+
+    proptest! {
+        #[test]
+        fn halves_have_half_of_the_work_each(brings_work in prop::collection::vec(any::<bool>(), 0..BATCH)) {
+            let kind = |work| if work { WorkKind::Receive } else { WorkKind::Response };
+            let all: Vec<Wc> = brings_work.iter().map(|work| completion(kind(*work))).collect();
+            let count = brings_work.iter().filter(|work| **work).count();
+            let (first, second) = halves(&all);
+            let at = first.len();
+            prop_assert_eq!(at + second.len(), all.len());
+            let of_first = brings_work[..at].iter().filter(|work| **work).count();
+            match count {
+                PAIR.. => prop_assert_eq!(of_first, count / 2),
+                _ => prop_assert!(second.is_empty()),
+            }
+        }
     }
 }
