@@ -19,6 +19,9 @@ const PACE: Duration = Duration::from_millis(10);
 /// about half of all buffers.
 const PACE_OF_VISITS: Duration = Duration::from_millis(200);
 
+/// Connections in each step of a peer that does nothing but connect.
+const KNOCKS: usize = 4;
+
 const ENDED: &str = "the connection ends";
 
 /// One kind of hostility: a step of it, and the same amount of I/O done decently.
@@ -177,7 +180,16 @@ fn scribble(peer: &mut Peer<'_>) {
 }
 
 fn knock(peer: &mut Peer<'_>) {
-    peer.host.knock_and_leave(peer.daemon.address(), 4);
+    peer.more = peer.host.knock_and_leave(peer.daemon.address(), KNOCKS).pop();
+}
+
+/// As many connections, made and ended in order.
+fn come_in_and_leave(peer: &mut Peer<'_>) {
+    let queues = peer.host.knock_and_leave(peer.daemon.address(), KNOCKS);
+    for queue in queues {
+        peer.host.settle(queue);
+        peer.host.leave(queue);
+    }
 }
 
 fn vanish(peer: &mut Peer<'_>) {
@@ -219,7 +231,7 @@ fn contests() -> [Contest; 10] {
             faults: Some(damage()),
             ..contest("damages 1 packet in 1,000", eight_writes, eight_writes)
         },
-        contest("leaves connections half open", knock, nothing),
+        Contest { ends: true, ..contest("leaves connections half open", knock, come_in_and_leave) },
         Contest { pace: PACE_OF_VISITS, ..contest("vanishes in the middle", vanish, leave) },
         contest("scribbles on memory in use", scribble, eight_writes),
         contest("(none: decent beside decent)", eight_writes, eight_writes),
@@ -306,7 +318,8 @@ fn what_hostile_hosts_cost_a_bystander() {
         "| The peer | gets | bystander, beside it / beside a decent one | ratio | steps | daemon grew | log lines |"
     );
     println!("|---|---|---|---|---|---|---|");
-    let results = contests().map(|contest| (contest.what, hold(&contest)));
+    let wanted = contests().into_iter().filter(|contest| Figures::are_wanted_of(contest.what));
+    let results: Vec<_> = wanted.map(|contest| (contest.what, hold(&contest))).collect();
     Figures::assert_enough_was_left(&results);
 }
 

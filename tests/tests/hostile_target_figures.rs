@@ -126,7 +126,8 @@ fn what_hostile_targets_cost_a_bystander() {
         "| The target | the caller gets | bystander, beside it / beside a decent one | ratio | steps | host grew | log lines |"
     );
     println!("|---|---|---|---|---|---|---|");
-    let results = Manner::ALL.map(|manner| (manner, hold(manner, &lines)));
+    let wanted = Manner::ALL.into_iter().filter(|manner| Figures::are_wanted_of(manner.words()));
+    let results: Vec<_> = wanted.map(|manner| (manner, hold(manner, &lines))).collect();
     Figures::assert_enough_was_left(&results);
 }
 

@@ -80,6 +80,12 @@ impl Figures {
     /// What a bystander must keep of its throughput.
     const LEAST_RATIO: f64 = 0.9;
 
+    /// Whether a peer is to be measured: all are, or those whose description has the words in
+    /// `FEEDRAIL_HOSTILE_ONLY`.
+    pub fn are_wanted_of(peer: &str) -> bool {
+        std::env::var("FEEDRAIL_HOSTILE_ONLY").map_or(true, |only| peer.contains(&only))
+    }
+
     /// Of peers and the ratios beside them.
     ///
     /// # Panics

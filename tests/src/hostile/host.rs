@@ -314,14 +314,25 @@ impl HostileHost {
         Sgl::Keyed { address, length: length as u32, key, invalidate: false }
     }
 
-    /// Ends all connections in order.
-    pub fn hang_up(&mut self) {
+    /// Ends a connection in order.
+    pub fn leave(&mut self, queue: QueueKey) {
         let now = self.now();
-        for queue in self.queues.iter().filter(|queue| queue.link == Link::Up) {
-            self.cm.disconnect(now, queue.conn);
-        }
+        self.cm.disconnect(now, self.queues[queue.0].conn);
+        self.wait_down(queue);
+    }
+
+    /// Ends all connections in order, those included whose request is answered only now.
+    pub fn hang_up(&mut self) {
+        let mut told = vec![false; self.queues.len()];
         self.until("the target lets it go", |host| {
-            host.queues.iter().all(|queue| queue.link != Link::Up).then_some(())
+            let now = host.now();
+            let is_up = |queue: &Queue| queue.link == Link::Up;
+            for (queue, told) in host.queues.iter().zip(&mut told) {
+                if is_up(queue) && !std::mem::replace(told, true) {
+                    host.cm.disconnect(now, queue.conn);
+                }
+            }
+            (!host.queues.iter().any(is_up)).then_some(())
         });
     }
 
@@ -363,12 +374,10 @@ impl HostileHost {
         progress | (count > 0)
     }
 
-    /// Makes a queue pair for every connection that was dialled and sends the requests, but hears no answer.
-    pub fn knock_and_leave(&mut self, to: SocketAddr, knocks: usize) {
+    /// Makes so many queue pairs and sends a connection request for each, but hears no answer.
+    pub fn knock_and_leave(&mut self, to: SocketAddr, knocks: usize) -> Vec<QueueKey> {
         let request = Request::new(Qid::ADMIN, Cntlid(0), 32, 32);
-        for _ in 0..knocks {
-            self.dial_with(to, request.as_bytes(), 0);
-        }
+        let queues = (0..knocks).map(|_| self.dial_with(to, request.as_bytes(), 0)).collect();
         let now = self.now();
         // The first polls say that the routes are known; once the requests are out, nothing is polled any more.
         let mut ready = Vec::new();
@@ -382,6 +391,7 @@ impl HostileHost {
         for conn in ready {
             self.request(now, conn);
         }
+        queues
     }
 
     fn handle(&mut self, now: Time, event: CmEvent) {
