@@ -152,7 +152,14 @@ const READ_BLOCKS: &[u8] = &[4, 0, 1, 0xFF, 3, 0, 4, 0, 0xA0];
 
 fn hostile_target() -> Seeds {
     let beginning: [&[u8]; 4] = [&[0], FLOW, &[1], FLOW];
-    let mut seeds = scripts::<16>(&[("discovery", &[&[6, 0], FLOW])]);
+    // Queues of two commands, and of none.
+    let small = [&[&[14, 3][..]], &beginning[..], &[READ_BLOCKS, FLOW]].concat();
+    let none = [&[&[14, 1][..]], &beginning[..]].concat();
+    let mut seeds = scripts::<16>(&[
+        ("discovery", &[&[6, 0], FLOW]),
+        ("small-queues", &small),
+        ("no-queues", &none),
+    ]);
     for (name, end) in HOSTILE_TARGET_ENDS {
         seeds.extend(scripts::<16>(&[(name, &[&beginning[..], end].concat())]));
     }

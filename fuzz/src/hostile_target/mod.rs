@@ -130,7 +130,10 @@ impl World {
             }
             13 if input.u8() & 1 == 0 => self.network.cut(HOST.into(), TARGET.into()),
             13 => self.network.heal(HOST.into(), TARGET.into()),
-            14 => self.target.refuses = true,
+            14 => match input.u8() {
+                0 => self.target.refuses = true,
+                entries => self.target.claimed_entries = Some((entries - 1).into()),
+            },
             _ => {
                 let count = 1 + input.choice(4);
                 let behaviour = Behaviour::decode(input);

@@ -52,6 +52,8 @@ pub(super) struct Target {
     pub(super) plan: VecDeque<Behaviour>,
     /// The next connection is refused.
     pub(super) refuses: bool,
+    /// The room for commands that it says it has, whatever there is and whatever it was asked for.
+    pub(super) claimed_entries: Option<u16>,
     /// What hosts asked for lately, answered or not.
     remembered: VecDeque<(ConnId, Sqe)>,
     next_cntlid: u16,
@@ -89,6 +91,7 @@ impl Target {
             pages: pages(),
             plan: VecDeque::new(),
             refuses: false,
+            claimed_entries: None,
             remembered: VecDeque::new(),
             next_cntlid: 0,
             truthful: true,
@@ -102,6 +105,7 @@ impl Target {
         self.pages = pages();
         self.plan.clear();
         self.refuses = false;
+        self.claimed_entries = None;
         self.remembered.clear();
         self.next_cntlid = 0;
         self.truthful = true;
@@ -199,7 +203,8 @@ impl Target {
             return;
         }
         let request = Request::parse(params.private_data.as_slice()).expect("a host is correct");
-        let entries = request.send_entries().min(RECEIVES as u32);
+        let entries = request.send_entries().min(RECEIVES as u32) as u16;
+        let entries = self.claimed_entries.unwrap_or(entries);
         let config = QpConfig {
             send_wr: 256,
             recv_wr: RECEIVES as u32,
@@ -219,7 +224,7 @@ impl Target {
         for receive in 0..RECEIVES {
             self.post_receive(self.queues.len() - 1, receive);
         }
-        let accept = Accept::new(entries as u16);
+        let accept = Accept::new(entries);
         let params = ConnParams {
             private_data: PrivateData::new(accept.as_bytes()).expect("it fits"),
             initiator_depth: 4,
