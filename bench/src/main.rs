@@ -120,10 +120,10 @@ impl Options {
         let machine = Machine::describe();
         let mut figures = Figures::default();
         self.measure(&mut figures)?;
+        let mut results = Results { machine, seconds: self.seconds(), figures };
         if let Ok(earlier) = Results::read(&self.output) {
-            self.keep(&mut figures, &earlier);
+            self.keep(&mut results, earlier);
         }
-        let results = Results { machine, seconds: self.seconds(), figures };
         results.write(&self.output)?;
         print!("{}", table::of_results(&results));
         println!("\nkept in {}", self.output.display());
@@ -131,15 +131,17 @@ impl Options {
     }
 
     /// Keeps what earlier results say of sections that were not measured again. Ceilings and ours belong together:
-    /// ratios of different times mean nothing.
-    fn keep(&self, figures: &mut Figures, earlier: &Results) {
+    /// ratios of different times mean nothing. Where and for how long these were measured is what results say.
+    fn keep(&self, results: &mut Results, earlier: Results) {
         for section in [Section::Cost, Section::Lab] {
-            figures.keep_section(section.name(), &earlier.figures);
+            results.figures.keep_section(section.name(), &earlier.figures);
         }
         if !self.wants(Section::Ceilings) && !self.wants(Section::Us) {
             for section in [Section::Ceilings, Section::Us] {
-                figures.keep_section(section.name(), &earlier.figures);
+                results.figures.keep_section(section.name(), &earlier.figures);
             }
+            results.machine = earlier.machine;
+            results.seconds = earlier.seconds;
         }
     }
 
@@ -271,11 +273,31 @@ mod tests {
         <Options as clap::CommandFactory>::command().debug_assert();
     }
 
+    fn parsed(words: &[&str]) -> Options {
+        Options::try_parse_from(words).expect("valid")
+    }
+
     #[test]
     fn the_lab_is_wanted_only_by_name() {
-        let parsed = |words: &[&str]| Options::try_parse_from(words).expect("valid");
         assert!(!parsed(&["bench"]).wants(Section::Lab));
         assert!(parsed(&["bench", "lab"]).wants(Section::Lab));
         assert!(!parsed(&["bench", "lab"]).wants(Section::Us));
+    }
+
+    fn measured(seconds: u32, figure: &str) -> Results {
+        let mut figures = Figures::default();
+        figures.add(figure, 1.0);
+        Results { machine: Machine::describe(), seconds, figures }
+    }
+
+    #[test]
+    fn loads_that_are_kept_say_for_how_long_they_ran() {
+        let after = |section| {
+            let mut results = measured(7, "lab/ratio");
+            parsed(&["bench", section]).keep(&mut results, measured(1, "us/null/iops"));
+            (results.seconds, results.figures.values("us/null/iops").len())
+        };
+        assert_eq!(after("lab"), (1, 1));
+        assert_eq!(after("us"), (7, 0));
     }
 }
