@@ -41,7 +41,8 @@ enum Chore {
         #[arg(long, default_value_t = 50)]
         kills: u32,
     },
-    /// What hosts and targets that break the rules get, and what they cost those who do not. Takes minutes.
+    /// What hosts and targets that break the rules get, and what they cost those who do not. Takes minutes;
+    /// `FEEDRAIL_HOSTILE_ONLY=WORDS` in the environment takes only those whose description has the words.
     Hostile,
     /// Interpret the tests of registered memory with Miri; needs a nightly compiler with `miri` and `rust-src`.
     Miri,

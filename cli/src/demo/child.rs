@@ -28,6 +28,8 @@ const NVME_PORT: u16 = 4420;
 /// How long a target may take to listen; it only opens a file and a few sockets.
 const START_TIMEOUT: Duration = Duration::from_secs(30);
 const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// How long a target that has closed its sockets may take to be gone.
+const END_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// Runs the target daemon in this process
 #[derive(Args, Debug)]
@@ -123,9 +125,10 @@ impl TargetChild {
         self.child.id()
     }
 
-    /// An error if the target is no longer there.
+    /// An error if the target is no longer there. A process that ends closes its sockets a little earlier, so
+    /// that others may know before.
     pub(crate) fn check(&mut self) -> Result<()> {
-        match self.child.try_wait()? {
+        match wait_at_most(&mut self.child, END_TIMEOUT)? {
             None => Ok(()),
             Some(status) => Err(explain(ended(status), &mut self.log)),
         }

@@ -6,7 +6,7 @@ use std::time::Instant;
 use anyhow::Result;
 use nvme_proto::Nsid;
 
-use super::child::TargetChild;
+use super::child::{Listening, TargetChild};
 use super::file::Sample;
 use super::plan::{RANGE_MAX_BYTES, Range};
 use super::progress::Progress;
@@ -48,27 +48,36 @@ impl Verify<'_> {
         ranges: &[Range],
         provider: Provider,
     ) -> Result<Checked> {
-        let session = Session::nearby(target.listening.address, target.listening.nqn, provider)?;
+        match self.read_from(&target.listening, ranges, provider) {
+            Ok(checked) => {
+                target.stop()?;
+                Ok(checked)
+            }
+            Err(error) => {
+                self.interrupt.check()?;
+                // A target that ended explains more than the connection that was lost with it, or never made.
+                target.check()?;
+                Err(error)
+            }
+        }
+    }
+
+    fn read_from(
+        &self,
+        target: &Listening,
+        ranges: &[Range],
+        provider: Provider,
+    ) -> Result<Checked> {
+        let session = Session::nearby(target.address, target.nqn, provider)?;
         let namespace = session.namespace(Nsid(1))?;
         let mut lanes =
             Lanes::new(session.host(), vec![namespace], self.depth, RANGE_MAX_BYTES as usize)?;
         let start = now();
-        let latency = match self.read_all(&mut lanes, ranges) {
-            Ok(latency) => latency,
-            Err(error) => {
-                self.interrupt.check()?;
-                // A target that ended explains more than the connection that was lost with it.
-                target.check()?;
-                return Err(error);
-            }
-        };
+        let latency = self.read_all(&mut lanes, ranges)?;
         let elapsed = start.elapsed();
         let counters = session.host().counters();
-        let provider = session.provider();
-        drop((lanes, session));
-        target.stop()?;
         Ok(Checked {
-            provider,
+            provider: session.provider(),
             ranges: ranges.len(),
             unaligned: ranges.iter().filter(|range| range.is_unaligned()).count(),
             elapsed,
