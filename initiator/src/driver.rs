@@ -2,7 +2,7 @@
 //!
 //! Whoever waits for a result drives: it turns the cores, and sleeps on their descriptors in between. Of
 //! several that wait at a time one sleeps on the descriptors and the others are woken by it. One that has waited long
-//! leaves the descriptors to those that come and go, since each of their results would wake it first. While nobody
+//! leaves the descriptors to those that come and go, since each of their results would wake it first. While nobody else
 //! waits a thread of the host's does it.
 
 use std::cell::Cell;
@@ -41,7 +41,7 @@ const NO_EVENT: epoll::Event =
 const POLLING: Duration = Duration::from_micros(50);
 /// A caller has waited long after this time.
 const LONG: Duration = Duration::from_millis(1);
-/// One that has waited long leaves the cores to others for this time.
+/// One that has waited long leaves the cores to others for this time, where no thread takes over from them.
 const ASIDE: Duration = Duration::from_millis(5);
 /// How long the end of connections is waited for when a host is dropped.
 const FAREWELL: Duration = Duration::from_millis(500);
@@ -260,7 +260,7 @@ impl Shared {
                         self.sleep_as_caller(parker, until);
                         looks_until = system_now() + POLLING;
                     }
-                    false if aside => caller.stand_aside(until, now),
+                    false if aside => caller.stand_aside(deadline, until, now),
                     false => self.park(parker, until, now),
                 }
             }
@@ -471,16 +471,25 @@ impl<'a> Caller<'a> {
         self.shared.lock().visits != self.seen
     }
 
-    /// Waits for its own result, and for a short time only: nobody wakes it should the others stop driving.
-    fn stand_aside(&mut self, until: Option<Time>, now: Time) {
+    /// Waits for its own result or `deadline`. Should the others stop driving, the host's thread goes on; where there is
+    /// none it waits for a short time only, and not beyond `due`, when the cores want to be turned.
+    fn stand_aside(&mut self, deadline: Option<Time>, due: Option<Time>, now: Time) {
         self.seen = self.shared.lock().visits;
-        let look = now + ASIDE;
-        thread::park_timeout(until.map_or(look, |until| until.min(look)) - now);
+        if self.shared.threaded {
+            self.leave();
+            match deadline {
+                Some(deadline) => thread::park_timeout(deadline - now),
+                None => thread::park(),
+            }
+            self.shared.lock().callers += 1;
+        } else {
+            let look = now + ASIDE;
+            thread::park_timeout(due.map_or(look, |due| due.min(look)) - now);
+        }
     }
-}
 
-impl Drop for Caller<'_> {
-    fn drop(&mut self) {
+    /// Does not drive any more, nor wait to.
+    fn leave(&self) {
         let mut state = self.shared.lock();
         state.callers -= 1;
         if state.sleeping_until.is_none()
@@ -493,6 +502,12 @@ impl Drop for Caller<'_> {
         if interrupt {
             self.shared.interrupt();
         }
+    }
+}
+
+impl Drop for Caller<'_> {
+    fn drop(&mut self) {
+        self.leave();
     }
 }
 

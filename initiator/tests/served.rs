@@ -266,6 +266,9 @@ fn a_read_is_acknowledged_before_its_caller_does_something_else() {
         read(&namespace, 0, 512).unwrap();
         // The command, and the acknowledgement of the response.
         assert!(packets() >= before + 2);
+        // Twice, because the wake-up that came with the result may end the first at once: who comes back so soon is
+        // expected to go on.
+        std::thread::park_timeout(Duration::from_millis(1));
         std::thread::park_timeout(Duration::from_millis(1));
     }
 }
@@ -295,9 +298,8 @@ fn who_waits_long_is_not_woken_for_what_others_wait_for() {
         }
         sleeps = waiting.join().unwrap();
     });
-    // It looks for itself now and then.
     println!("{sleeps} sleeps beside {reads} reads");
-    assert!(sleeps < 1000 + reads / 4);
+    assert!(sleeps < 100 + reads / 100);
 }
 
 /// How often this thread has waited for something so far.
