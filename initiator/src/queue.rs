@@ -285,7 +285,8 @@ impl<P: Provider, W> Queue<P, W> {
         let used = if payload.is_some() { 2 } else { 1 };
         let wr_id = WrId { queue: self.key, kind: WrKind::Send, index }.pack();
         // Only where nothing but the slot waits for it, and slots are plenty; after Connect they may become few.
-        let reports = sqe.is_fabrics()
+        let reports = self.qid.is_admin()
+            || sqe.is_fabrics()
             || payload.is_some()
             || slot.open_rkey.is_some()
             || self.unreported_since == Self::MAX_UNREPORTED

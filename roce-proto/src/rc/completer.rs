@@ -182,15 +182,19 @@ impl Requester {
 
     /// An answer came after going back. If silence was the cause and the answer covers more than the probe, then
     /// the peer has what was sent before and was merely slow: there is no need to send it again. A READ gives no
-    /// such hint, and repeating it is expensive: what was lost behind it will show.
+    /// such hint, and repeating it is expensive: what was lost behind it will show. An answer to what was merely not asked
+    /// before says nothing against the peer if it covers everything.
     fn judge(&mut self, probe: Probe, with: &mut Answers<'_, '_>) {
-        if probe.cause != Cause::Silence {
-            return;
-        }
+        let unasked = match probe.cause {
+            Cause::Silence => false,
+            Cause::Unasked => true,
+            Cause::Gap | Cause::NotReady => return,
+        };
         let sent_probe = self.next != probe.psn;
         let covers_more = self.confirmed.since(probe.psn) > 1;
-        if covers_more || probe.reads || !sent_probe {
-            with.counters.spurious_timeouts += 1;
+        let covers_all = self.confirmed == self.high;
+        if covers_more || probe.reads || !sent_probe || unasked && covers_all {
+            with.counters.spurious_timeouts += u64::from(!unasked);
             self.skip_to(self.high);
             let outstanding = self.cost_before(self.high);
             with.limits.window.charge(outstanding - self.charged);

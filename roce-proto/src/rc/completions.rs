@@ -51,6 +51,10 @@ impl Completions {
         let completion = self.ring[self.slot(self.head)];
         self.head += 1;
         self.receives -= u32::from(is_receive(&completion));
+        if self.is_empty() {
+            // The same places again, which the cache still has: of many queue pairs it could not keep the whole rings.
+            (self.head, self.tail) = (0, 0);
+        }
         Some(completion)
     }
 

@@ -30,6 +30,10 @@ const _: () =
 /// An RDMA READ is not cut into requests of fewer packets than this only because the budget is low.
 const READ_PACKETS_MIN: u32 = 8;
 
+/// Requests whose completion nobody wants to know of go without asking for an acknowledgement for this long. It is less than
+/// the time after which something is sent again, and acknowledges a few of many connections' commands at once.
+const ASK_EVERY: Duration = Duration::from_millis(2);
+
 /// The least time before an RDMA READ is repeated of which no response came.
 const READ_AGAIN_AFTER: Duration = Duration::from_millis(10);
 
@@ -57,6 +61,8 @@ pub(super) struct Requester {
     unasked: u64,
     /// The latest packet that asked for an acknowledgement.
     asked: Option<Psn>,
+    /// When that was.
+    asked_at: Option<Time>,
     /// A packet whose round trip is being measured.
     pub(super) timed: Option<(Psn, Time)>,
     /// After going back, the only packet that may leave until an answer comes.
@@ -97,6 +103,8 @@ pub(super) enum Cause {
     Gap,
     /// The peer had no receive, and now may have.
     NotReady,
+    /// Nothing was asked, so nothing was heard: it is asked now.
+    Unasked,
 }
 
 /// Response packets `first..end` of one READ.
@@ -130,6 +138,7 @@ impl Requester {
             stale: 0,
             unasked: 0,
             asked: None,
+            asked_at: None,
             timed: None,
             probe: None,
             not_ready_until: None,
@@ -274,7 +283,7 @@ impl Requester {
         let last = index + 1 == entry.packets;
         let mut bth = Bth::new(self.peer, self.next);
         bth.solicited = last && entry.flags.solicited;
-        bth.ack_request = self.asks(&entry, last, limits);
+        bth.ack_request = self.asks(now, &entry, last, limits);
         out.start(bth, &message(&entry, index), length);
         match self.queue.bytes(self.cursor) {
             Bytes::Inline(bytes) => {
@@ -358,13 +367,16 @@ impl Requester {
         out: &mut Transmit,
     ) {
         if self.next.is_before(self.high) {
-            out.mark_retransmission();
+            if self.probe.is_none_or(|probe| probe.cause != Cause::Unasked) {
+                out.mark_retransmission();
+            }
         } else if asked && self.timed.is_none() {
             self.timed = Some((self.next, now));
         }
         if asked {
             self.unasked = 0;
             self.asked = Some(self.next);
+            self.asked_at = Some(now);
         }
         self.skip_to(self.next.plus(packets));
         if self.high.is_before(self.next) {
@@ -380,21 +392,34 @@ impl Requester {
         limits.window.retransmit_after().max(floor)
     }
 
-    /// Whether a packet asks for an acknowledgement: at the end of what there is to send, of a request whose
-    /// completion is wanted, before something that needs the answer, and often enough to keep the window moving.
-    fn asks(&self, entry: &SendEntry, last: bool, limits: &Limits<'_>) -> bool {
-        let waiting = self.asked.is_some_and(|asked| !asked.is_before(self.confirmed));
+    /// Whether a packet asks for an acknowledgement: at the end of a request whose completion is wanted, before something
+    /// that needs the answer, at the end of what there is to send unless it asked lately, and often enough to keep the
+    /// window and the queue moving.
+    fn asks(&self, now: Time, entry: &SendEntry, last: bool, limits: &Limits<'_>) -> bool {
         let end = last
             && (entry.flags.signaled || {
                 let following = self.cursor + 1;
-                following == self.queue.tail() || {
+                if following == self.queue.tail() {
+                    !self.asked_lately(now)
+                } else {
                     let following = self.queue.get(following);
                     following.flags.fence || !following.carries_payload()
                 }
             });
         end || self.probe.is_some()
             || self.unasked >= limits.window.ask_after()
-            || !waiting && limits.window.is_closing()
+            || self.queue.is_half_full()
+            || !self.awaits_acknowledgement() && limits.window.is_closing()
+    }
+
+    fn asked_lately(&self, now: Time) -> bool {
+        let again = self.next.is_before(self.high);
+        !again && self.asked_at.is_some_and(|at| now - at < ASK_EVERY)
+    }
+
+    /// Whether something was asked that is not answered yet.
+    fn awaits_acknowledgement(&self) -> bool {
+        self.asked.is_some_and(|asked| !asked.is_before(self.confirmed))
     }
 
     /// Moves `next` forward to `to`, and the cursor to the request that it belongs to. What was done locally in
@@ -409,7 +434,7 @@ impl Requester {
     /// Sets `next` back to the oldest packet that needs to be sent again. That packet leaves first, alone.
     pub(super) fn go_back(&mut self, cause: Cause, limits: &mut Limits<'_>) {
         let psn = match cause {
-            Cause::Silence => self.unacknowledged,
+            Cause::Silence | Cause::Unasked => self.unacknowledged,
             Cause::Gap | Cause::NotReady => self.confirmed,
         };
         self.stale += core::mem::take(&mut self.charged);
@@ -430,7 +455,8 @@ impl Requester {
     }
 
     /// Ends a receiver-not-ready wait, or goes back because nothing was heard for too long. In that case the
-    /// oldest packet, which leaves alone, finds out whether the peer is slow or packets were lost.
+    /// oldest packet, which leaves alone, finds out whether the peer is slow or packets were lost. That packet asks as
+    /// well for what was sent without asking: there is no other question to which the answer is an acknowledgement.
     pub(super) fn handle_deadline(
         &mut self,
         now: Time,
@@ -440,7 +466,12 @@ impl Requester {
         if self.not_ready_until.is_some_and(|until| until <= now) {
             self.not_ready_until = None;
         }
-        if self.patience.deadline().is_some_and(|deadline| deadline <= now) {
+        if self.patience.deadline().is_none_or(|deadline| deadline > now) {
+            return Ok(());
+        }
+        if self.reads.is_empty() && !self.awaits_acknowledgement() {
+            self.go_back(Cause::Unasked, limits);
+        } else {
             counters.ack_timeouts += 1;
             if !self.patience.timed_out(now) {
                 let position = self.queue.head();
@@ -489,6 +520,9 @@ impl Requester {
             }
         }
         self.cursor = self.cursor.max(self.queue.head());
+        if self.queue.rewind() {
+            (self.cursor, self.started) = (0, 0);
+        }
     }
 
     /// Bytes of payload in packet `index` of a request.

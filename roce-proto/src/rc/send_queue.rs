@@ -9,7 +9,7 @@ use crate::rc::{
     Work, sge,
 };
 
-/// A ring of send requests. Positions count up for ever; a request's position is its name.
+/// A ring of send requests. A request's position is its name; positions count up for as long as there are requests.
 #[derive(Debug)]
 pub(super) struct SendQueue {
     entries: Box<[SendEntry]>,
@@ -87,6 +87,11 @@ impl SendQueue {
         (self.tail - self.head) as u32
     }
 
+    /// Whether it is about to be full.
+    pub(super) const fn is_half_full(&self) -> bool {
+        2 * self.len() as usize > self.entries.len()
+    }
+
     /// Whether `request` fits a slot.
     pub(super) fn check(&self, request: &SendRequest<'_>) -> Result<(), PostError> {
         match request.payload {
@@ -160,6 +165,16 @@ impl SendQueue {
         let entry = *self.get(self.head);
         self.head += 1;
         entry
+    }
+
+    /// Begins at the first position again, if nothing is queued: the cache still has that place, while of many queue
+    /// pairs it could not keep the whole rings. Returns whether it did.
+    pub(super) const fn rewind(&mut self) -> bool {
+        let empty = self.head == self.tail;
+        if empty {
+            (self.head, self.tail) = (0, 0);
+        }
+        empty
     }
 
     fn capture(&mut self, slot: usize, parts: &[&[u8]]) -> u32 {

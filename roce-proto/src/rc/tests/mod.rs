@@ -9,3 +9,4 @@ mod pair;
 mod requests;
 mod segmentation;
 mod sharing;
+mod silent;
