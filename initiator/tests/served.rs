@@ -302,6 +302,27 @@ fn who_waits_long_is_not_woken_for_what_others_wait_for() {
     assert!(sleeps < 100 + reads / 100);
 }
 
+#[test]
+fn who_waits_long_gets_its_result_when_the_others_have_gone() {
+    let served = Served::start(1 << 16, false);
+    let host = Host::new().unwrap();
+    let namespace = served.open(&host);
+    let silent = SocketAddr::new(address().ip(), ROCE_PORT);
+    let _socket = std::net::UdpSocket::bind(silent).unwrap();
+    let at = Subsystem { address: SocketAddr::new(silent.ip(), 4420), ..served.at };
+    let connect_timeout = Duration::from_secs(1);
+    let options = ControllerOptions { connect_timeout, ..ControllerOptions::default() };
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| host.connect_with(at, options).wait().unwrap_err());
+        // Long enough that it stands aside, and over long before its result is due.
+        for _ in 0..200 {
+            read(&namespace, 0, 512).unwrap();
+        }
+        let error = waiting.join().unwrap();
+        assert!(error.to_string().contains("no result within 1 s"), "{error}");
+    });
+}
+
 /// How often this thread has waited for something so far.
 fn sleeps_of_this_thread() -> u64 {
     let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
