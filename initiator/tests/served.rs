@@ -278,17 +278,14 @@ fn who_waits_long_is_not_woken_for_what_others_wait_for() {
     let served = Served::start(1 << 16, false);
     let host = Host::new().unwrap();
     let namespace = served.open(&host);
-    // Takes what comes, and never answers.
-    let silent = SocketAddr::new(address().ip(), ROCE_PORT);
-    let _socket = std::net::UdpSocket::bind(silent).unwrap();
+    let (_socket, silent) = silent_target(&served);
     let (mut reads, mut sleeps) = (0, 0);
     std::thread::scope(|scope| {
         let waiting = scope.spawn(|| {
             let before = sleeps_of_this_thread();
-            let at = Subsystem { address: SocketAddr::new(silent.ip(), 4420), ..served.at };
             let connect_timeout = Duration::from_secs(2);
             let options = ControllerOptions { connect_timeout, ..ControllerOptions::default() };
-            let error = host.connect_with(at, options).wait().unwrap_err();
+            let error = host.connect_with(silent, options).wait().unwrap_err();
             assert!(error.to_string().contains("no result within 2 s"), "{error}");
             sleeps_of_this_thread() - before
         });
@@ -307,13 +304,11 @@ fn who_waits_long_gets_its_result_when_the_others_have_gone() {
     let served = Served::start(1 << 16, false);
     let host = Host::new().unwrap();
     let namespace = served.open(&host);
-    let silent = SocketAddr::new(address().ip(), ROCE_PORT);
-    let _socket = std::net::UdpSocket::bind(silent).unwrap();
-    let at = Subsystem { address: SocketAddr::new(silent.ip(), 4420), ..served.at };
+    let (_socket, silent) = silent_target(&served);
     let connect_timeout = Duration::from_secs(1);
     let options = ControllerOptions { connect_timeout, ..ControllerOptions::default() };
     std::thread::scope(|scope| {
-        let waiting = scope.spawn(|| host.connect_with(at, options).wait().unwrap_err());
+        let waiting = scope.spawn(|| host.connect_with(silent, options).wait().unwrap_err());
         // Long enough that it stands aside, and over long before its result is due.
         for _ in 0..200 {
             read(&namespace, 0, 512).unwrap();
@@ -321,6 +316,13 @@ fn who_waits_long_gets_its_result_when_the_others_have_gone() {
         let error = waiting.join().unwrap();
         assert!(error.to_string().contains("no result within 1 s"), "{error}");
     });
+}
+
+/// A target that takes what comes, for as long as the socket is there, and never answers.
+fn silent_target(served: &Served) -> (std::net::UdpSocket, Subsystem) {
+    let ip = address().ip();
+    let socket = std::net::UdpSocket::bind((ip, ROCE_PORT)).unwrap();
+    (socket, Subsystem { address: SocketAddr::new(ip, 4420), ..served.at })
 }
 
 /// How often this thread has waited for something so far.
