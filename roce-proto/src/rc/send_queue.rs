@@ -87,7 +87,7 @@ impl SendQueue {
         (self.tail - self.head) as u32
     }
 
-    /// Whether it is about to be full.
+    /// Whether more than half of its places are taken.
     pub(super) const fn is_half_full(&self) -> bool {
         2 * self.len() as usize > self.entries.len()
     }
