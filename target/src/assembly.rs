@@ -67,7 +67,7 @@ impl Assembly {
     pub fn new(registry: Arc<Registry>, cores: usize) -> io::Result<Self> {
         let block_bytes = block_bytes(registry.limits());
         let bytes = Pool::memory_bytes(registry.limits().pool_bytes, cores, block_bytes);
-        let memory = PoolMemory::new(bytes)?;
+        let memory = PoolMemory::new(bytes, registry.limits().max_transfer_bytes as usize)?;
         let orders = Arc::new(Orders::default());
         let seed = |index| -> io::Result<Seed> {
             Ok(Seed {

@@ -34,6 +34,8 @@ pub struct Namespace {
     pub exact_bytes: u64,
     /// Whether the configuration lets hosts write.
     pub writable: bool,
+    /// Whether all that is read are zeros.
+    pub(crate) reads_zeros: bool,
     /// Whether a host set write protection (Namespace Write Protection Config).
     protected: AtomicBool,
     backend: Arc<dyn Backend>,
@@ -52,6 +54,7 @@ impl Namespace {
             size_blocks: opened.exact_bytes.div_ceil(1 << opened.lba_shift),
             exact_bytes: opened.exact_bytes,
             writable: config.writable,
+            reads_zeros: opened.backend.reads_zeros(),
             protected: AtomicBool::new(false),
             backend: opened.backend,
         }

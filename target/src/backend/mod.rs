@@ -33,6 +33,12 @@ pub trait Backend: fmt::Debug + Send + Sync {
     /// The step after the call of the last step returned `result` (a negated `errno` if it failed), or after
     /// its wait.
     fn resume(&self, now: Time, operation: &mut Operation, result: i32) -> Step;
+
+    /// Whether all that is ever read are zeros. Then reads succeed without an operation, and are answered from memory
+    /// that holds nothing else.
+    fn reads_zeros(&self) -> bool {
+        false
+    }
 }
 
 /// What an operation needs next.

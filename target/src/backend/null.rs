@@ -12,7 +12,7 @@ pub struct NullBackend;
 impl Backend for NullBackend {
     fn start(&self, _now: Time, operation: &mut Operation) -> Step {
         if operation.kind() == Kind::Read {
-            // The buffer last held somebody's data.
+            // For a Compare; the buffer last held somebody's data.
             operation.bytes().fill(0);
         }
         Step::Done(Ok(()))
@@ -20,5 +20,9 @@ impl Backend for NullBackend {
 
     fn resume(&self, _now: Time, _operation: &mut Operation, _result: i32) -> Step {
         unreachable!("it starts nothing")
+    }
+
+    fn reads_zeros(&self) -> bool {
+        true
     }
 }

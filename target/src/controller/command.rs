@@ -74,6 +74,8 @@ pub struct IoWork {
 pub enum IoKind {
     /// Medium to host.
     Read,
+    /// Zeros to host, which is all that the medium gives.
+    ReadZeros,
     /// Host to medium; with `fua` it is on the medium before the response.
     Write {
         /// Force Unit Access.

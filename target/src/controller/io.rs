@@ -20,7 +20,7 @@ pub(super) fn parse(controller: &Controller, command: &NvmCommand) -> Result<Com
     let namespace =
         controller.subsystem().and_then(|subsystem| subsystem.namespace(command.nsid()));
     let namespace = namespace.ok_or(Status::INVALID_NAMESPACE_OR_FORMAT.with_dnr())?;
-    let (kind, range) = kind_and_range(command)?;
+    let (kind, range) = kind_and_range(namespace, command)?;
     let protected = namespace.write_protected() && !deliberate_bugs::has(Bug::ForgetWriteProtect);
     if kind.changes_medium() && protected {
         return Err(Status::NAMESPACE_IS_WRITE_PROTECTED.with_dnr().into());
@@ -35,8 +35,12 @@ pub(super) fn parse(controller: &Controller, command: &NvmCommand) -> Result<Com
     Ok(Command { transfer, work: Work::Io(work) })
 }
 
-fn kind_and_range(command: &NvmCommand) -> Result<(IoKind, Option<LbaRange>), Outcome> {
+fn kind_and_range(
+    namespace: &Namespace,
+    command: &NvmCommand,
+) -> Result<(IoKind, Option<LbaRange>), Outcome> {
     Ok(match command {
+        NvmCommand::Read(read) if namespace.reads_zeros => (IoKind::ReadZeros, Some(read.range)),
         NvmCommand::Read(read) => (IoKind::Read, Some(read.range)),
         NvmCommand::Write(write) => (IoKind::Write { fua: write.fua }, Some(write.range)),
         NvmCommand::Compare(compare) => (IoKind::Compare, Some(compare.range)),
@@ -62,7 +66,7 @@ impl IoKind {
     fn changes_medium(self) -> bool {
         match self {
             Self::Write { .. } | Self::WriteZeroes { .. } | Self::Deallocate => true,
-            Self::Read | Self::Flush | Self::Compare => false,
+            Self::Read | Self::ReadZeros | Self::Flush | Self::Compare => false,
         }
     }
 }
@@ -111,7 +115,7 @@ pub(super) fn status_of(error: BackendError, kind: IoKind) -> Status {
 /// Counts a command that succeeded.
 pub(super) fn count(counters: &IoCounters, work: &IoWork) {
     match work.kind {
-        IoKind::Read => {
+        IoKind::Read | IoKind::ReadZeros => {
             counters.reads.add(1);
             counters.read_bytes.add(work.length_bytes);
         }

@@ -221,7 +221,7 @@ mod tests {
     const BLOCK: u32 = 64 << 10;
 
     fn buffers(blocks: usize) -> Buffers {
-        let memory = PoolMemory::new(blocks * BLOCK as usize).unwrap();
+        let memory = PoolMemory::new(blocks * BLOCK as usize, 0).unwrap();
         Buffers::new(Pool::new(memory, 0, 1, BLOCK as usize))
     }
 

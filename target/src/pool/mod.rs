@@ -28,9 +28,10 @@ pub struct PoolMemory {
     /// Of the mapping.
     mapped: NonNull<u8>,
     mapped_length: usize,
-    /// Of the memory in it.
+    /// Of the memory in it, behind which there are zeros.
     base: NonNull<u8>,
     length: usize,
+    zeros_length: usize,
 }
 
 // SAFETY: the struct is an address range; whoever reads or writes it holds a `Buffer` for that part.
@@ -40,14 +41,16 @@ unsafe impl Sync for PoolMemory {}
 
 impl PoolMemory {
     /// Maps `length` bytes, rounded up to whole pages, on huge pages where the system gives them: the kernel passes
-    /// those to a disk at a fraction of the cost. Files in memory would have names, but seldom get any.
+    /// those to a disk at a fraction of the cost. Files in memory would have names, but seldom get any. Behind them it
+    /// maps `zeros_length` bytes of zeros.
     ///
     /// # Errors
     /// What the system says.
-    pub fn new(length: usize) -> io::Result<Arc<Self>> {
+    pub fn new(length: usize, zeros_length: usize) -> io::Result<Arc<Self>> {
         let length = length.max(1).next_multiple_of(UNIT_BYTES);
+        let zeros_length = zeros_length.next_multiple_of(UNIT_BYTES);
         // Huge pages begin at multiples of their size.
-        let mapped_length = length + HUGE_PAGE_BYTES;
+        let mapped_length = length + zeros_length + HUGE_PAGE_BYTES;
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a new mapping at an address of the kernel's choice touches no memory of ours.
         let mapped = unsafe {
@@ -64,7 +67,7 @@ impl PoolMemory {
         let _ = unsafe { rustix::mm::madvise(base, length, Advice::LinuxHugepage) };
         let [mapped, base] = [mapped, base]
             .map(|at| NonNull::new(at.cast()).expect("a mapping is never at address zero"));
-        Ok(Arc::new(Self { mapped, mapped_length, base, length }))
+        Ok(Arc::new(Self { mapped, mapped_length, base, length, zeros_length }))
     }
 
     /// The address of its first byte.
@@ -72,9 +75,21 @@ impl PoolMemory {
         self.base.as_ptr()
     }
 
-    /// Its length in bytes.
+    /// The length in bytes of what is handed out.
     pub fn length(&self) -> usize {
         self.length
+    }
+
+    /// The length in bytes of all that devices send from: the zeros are there as well.
+    pub fn registered_length(&self) -> usize {
+        self.length + self.zeros_length
+    }
+
+    /// Where `length` bytes lie that are zeros for good. Nobody has written them, so that the system has one page of its
+    /// own for all, until a device pins them.
+    pub fn zeros(&self, length: u32) -> *const u8 {
+        assert!(length as usize <= self.zeros_length, "as long as the longest transfer");
+        self.address().wrapping_add(self.length)
     }
 }
 
@@ -250,18 +265,29 @@ mod tests {
     const BLOCK: usize = 64 * 1024;
 
     fn pool(blocks: usize) -> Pool {
-        Pool::new(PoolMemory::new(blocks * BLOCK).unwrap(), 0, 1, BLOCK)
+        Pool::new(PoolMemory::new(blocks * BLOCK, 0).unwrap(), 0, 1, BLOCK)
     }
 
     #[test]
     fn shares_do_not_overlap_and_lie_inside() {
-        let memory = PoolMemory::new(8 * BLOCK).unwrap();
+        let memory = PoolMemory::new(8 * BLOCK, 0).unwrap();
         let first = Pool::new(Arc::clone(&memory), 0, 2, BLOCK);
         let second = Pool::new(Arc::clone(&memory), 1, 2, BLOCK);
         let (a, a_length) = first.range();
         let (b, b_length) = second.range();
         assert_eq!(a as usize + a_length, b as usize);
         assert_eq!(b as usize + b_length, memory.address() as usize + memory.length());
+    }
+
+    #[test]
+    fn zeros_lie_behind_what_is_handed_out() {
+        let memory = PoolMemory::new(BLOCK + 1, 5000).unwrap();
+        let zeros = memory.zeros(8192);
+        assert_eq!(zeros as usize, memory.address() as usize + memory.length());
+        assert_eq!(memory.registered_length(), memory.length() + 8192);
+        // SAFETY: mapped with the memory, which lives on, and never written.
+        let zeros = unsafe { std::slice::from_raw_parts(zeros, 8192) };
+        assert!(zeros.iter().all(|byte| *byte == 0));
     }
 
     #[test]

@@ -110,6 +110,10 @@ fn compare_zeroes_deallocate_and_flush() {
     let compare = NvmCommand::Compare(io(1, 16, 512)).to_sqe().with_data(in_capsule);
     world.ok(on, &compare, &bytes[..512]);
     assert_eq!(world.status(on, &compare, &bytes[1..513]), Status::COMPARE_FAILURE);
+    // Of a medium that has nothing but zeros.
+    let compare = NvmCommand::Compare(io(2, 16, 512)).to_sqe().with_data(in_capsule);
+    assert_eq!(world.status(on, &compare, &bytes[..512]), Status::COMPARE_FAILURE);
+    world.ok(on, &compare, &[0; 512]);
 
     world.ok(on, &Flush { nsid: Nsid(1) }.to_sqe(), &[]);
     let zeroes = WriteZeroes {

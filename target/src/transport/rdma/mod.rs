@@ -106,7 +106,7 @@ impl<P: Provider> DeviceParts<P> {
                 "a core has fewer completions, for fewer connections"
             );
         }
-        let host = Mem::Host { addr: memory.address(), length: memory.length() };
+        let host = Mem::Host { addr: memory.address(), length: memory.registered_length() };
         // SAFETY: whoever makes the parts keeps the memory until the transports are gone; it is reached
         // through buffers only.
         let pool = Arc::new(unsafe { device.register(host, Access::LOCAL_WRITE) }?);

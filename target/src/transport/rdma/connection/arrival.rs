@@ -178,12 +178,13 @@ impl<P: Provider> Connection<P> {
     }
 }
 
-/// The buffer that a command needs: none when its data can be used where it lies in the capsule.
+/// The buffer that a command needs: none when its data can be used where it lies in the capsule, or is zeros.
 fn buffer_bytes(io: Option<&IoWork>, host: HostData, length: u32) -> Option<u32> {
     let compares = io.is_some_and(|work| work.kind == IoKind::Compare);
     let writes = io.is_some_and(|work| matches!(work.kind, IoKind::Write { .. }));
     match host {
         HostData::None => None,
+        HostData::Keyed { .. } if io.is_some_and(|work| work.kind == IoKind::ReadZeros) => None,
         // Host data, and the medium's behind it.
         _ if compares => Some(2 * length),
         HostData::Keyed { .. } => Some(length),

@@ -91,6 +91,7 @@ impl<P: Provider> Connection<P> {
     fn start(&mut self, desk: &mut Desk<'_, P>, slot: Slot, work: &IoWork) -> Result<(), Ended> {
         let (offset, length) = (work.offset_bytes, work.length_bytes);
         let operation = match work.kind {
+            IoKind::ReadZeros => return self.finish(desk, slot, work, Ok(())),
             IoKind::Read => Operation::read(offset, self.span(desk, slot, 0)),
             IoKind::Write { fua } => Operation::write(offset, self.span(desk, slot, 0), fua),
             IoKind::Flush => Operation::flush(),

@@ -107,11 +107,14 @@ impl<P: Provider> Connection<P> {
     /// is reported. Returns how many bytes.
     fn send_data(&mut self, desk: &mut Desk<'_, P>, slot: Slot) -> Result<u32, Ended> {
         let request = self.slots.get(slot);
-        let (Some(buffer), HostData::Keyed { address, key }) = (&request.buffer, request.host)
-        else {
-            unreachable!("data for the host is in a buffer and goes to a key")
+        let HostData::Keyed { address, key } = request.host else {
+            unreachable!("data for the host goes to a key")
         };
-        let addr = desk.core.buffers().pool().address(buffer) as u64;
+        let pool = desk.core.buffers().pool();
+        let addr = match &request.buffer {
+            Some(buffer) => pool.address(buffer) as u64,
+            None => pool.memory().zeros(request.length) as u64,
+        };
         let sge = Sge { addr, length: request.length, lkey: desk.plan.pool_key };
         let wr = SendWr {
             wr_id: self.work_id(WorkKind::Data, slot.0),
@@ -119,7 +122,7 @@ impl<P: Provider> Connection<P> {
             flags: SendFlags::NONE,
             sges: &[sge],
         };
-        // SAFETY: the buffer stays with its request until the response completes, which is after this.
+        // SAFETY: the buffer stays with its request until the response completes, which is after this; zeros stay zeros.
         unsafe { self.push_send(desk, &wr) }?;
         Ok(sge.length)
     }
