@@ -2,9 +2,11 @@
 //!
 //! A RoCE v2 receiver in software is a UDP socket: what does not fit its buffer is lost without a word, the
 //! sender does not know how large the buffer is, and all senders share it. The window therefore starts small
-//! enough for a stock Linux buffer and learns from losses. It differs from TCP's in one point: each loss costs
-//! a go-back-N, so the place where one happened is remembered and approached again only slowly.
+//! enough for a stock Linux buffer, grows fast as long as nothing was ever lost, and learns from losses. It differs
+//! from TCP's in one point: each loss costs a go-back-N, so the place where one happened is remembered and approached
+//! again only slowly.
 
+use core::mem;
 use core::time::Duration;
 
 use crate::Time;
@@ -46,9 +48,11 @@ pub struct SendWindow {
     limit: u64,
     in_flight: u64,
     /// Up to here the window grows by one packet each round trip. Above, losses are to be expected, and both
-    /// rise slowly.
+    /// rise slowly; faster as long as there was none.
     ceiling: u64,
     ceiling_raised: Time,
+    /// The ceiling is still a guess: nothing was ever lost.
+    guessed: bool,
     last_cut: Time,
     /// A packet had to wait since half of the window was last free.
     limited: bool,
@@ -69,6 +73,7 @@ impl SendWindow {
             in_flight: 0,
             ceiling: INITIAL_CEILING,
             ceiling_raised: Time::ZERO,
+            guessed: true,
             last_cut: Time::ZERO,
             limited: false,
             round_trip: None,
@@ -127,7 +132,8 @@ impl SendWindow {
         if self.limit < self.ceiling {
             self.limit = (self.limit + FULL_PACKET * cost / self.limit).min(self.ceiling);
         } else if now - self.ceiling_raised >= CEILING_INTERVAL {
-            let step = (self.ceiling / 32).max(FULL_PACKET / 4);
+            let part = if self.guessed { 4 } else { 32 };
+            let step = (self.ceiling / part).max(FULL_PACKET / 4);
             self.ceiling_raised = now;
             self.ceiling = (self.ceiling + step).min(LARGEST);
             self.limit = self.ceiling;
@@ -142,8 +148,10 @@ impl SendWindow {
         }
         self.last_cut = now;
         self.ceiling_raised = now;
-        self.ceiling = (self.limit / 2).max(SMALLEST);
-        self.limit = self.ceiling;
+        // A guess was too high by a step at the most.
+        let kept = if mem::take(&mut self.guessed) { self.limit / 8 * 5 } else { self.limit / 2 };
+        self.ceiling = kept.max(SMALLEST);
+        self.limit = (self.limit / 2).max(SMALLEST);
     }
 
     /// A packet took this long to be acknowledged (RFC 6298's estimator).
@@ -234,6 +242,18 @@ mod tests {
             assert!(losses < 100, "{losses} of 10,000 round trips lost something");
             assert!(window.limit() > buffer / 3, "it uses what there is: {}", window.limit());
         }
+    }
+
+    /// A large buffer is in use after half a second, though nobody told how large it is.
+    #[test]
+    fn it_finds_a_large_buffer_before_long() {
+        let (mut window, mut now) = (SendWindow::new(), Time::ZERO);
+        assert_eq!(rounds(&mut window, &mut now, 500, LARGEST), 0);
+        assert_eq!(window.limit(), LARGEST);
+        window.lost(now);
+        let after_loss = window.limit();
+        rounds(&mut window, &mut now, 100, LARGEST);
+        assert!((after_loss + 1..LARGEST).contains(&window.limit()), "it approaches slowly now");
     }
 
     #[test]
