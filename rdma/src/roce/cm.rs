@@ -154,7 +154,7 @@ impl<F: Fabric> RoceCm<F> {
                 CmMessage::Unreachable(peer) => self.manager.handle_unreachable(now, peer),
                 CmMessage::Packet(packet) => {
                     let Forwarded { from, to, bytes } = *packet;
-                    let datagram = Datagram { from, to, ip_id: IpId::UNKNOWN, bytes: &bytes };
+                    let datagram = Datagram::new(from, to, IpId::UNKNOWN, &bytes);
                     let counters = &self.shared.counters;
                     // Only packets for queue pair 1 are forwarded here.
                     let _ = self.gsi.handle(now, counters, &mut self.manager, &datagram);

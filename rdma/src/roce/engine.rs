@@ -460,7 +460,7 @@ fn send_packet<W: Wire>(
         }
     }
     let packet = Outgoing {
-        to: peer.endpoint,
+        to: &peer.endpoint,
         destination_qpn: peer.qpn.value(),
         headers: transmit.headers(),
         pieces: &slices[..pieces.len()],
@@ -491,7 +491,7 @@ mod tests {
     fn datagram() -> Datagram<'static> {
         let from = "192.0.2.1:50000".parse().unwrap();
         let to = "192.0.2.2:4791".parse().unwrap();
-        Datagram { from, to, ip_id: IpId::UNKNOWN, bytes: &[] }
+        Datagram::new(from, to, IpId::UNKNOWN, &[])
     }
 
     #[test]

@@ -113,10 +113,7 @@ impl<F: Fabric> Turn<'_, F> {
                 GroupMessage::Fail { number } => self.engine.fail_numbered(number),
                 GroupMessage::Packet(packet) => {
                     let Forwarded { from, to, bytes } = *packet;
-                    self.handle(
-                        memory,
-                        &Datagram { from, to, ip_id: IpId::UNKNOWN, bytes: &bytes },
-                    );
+                    self.handle(memory, &Datagram::new(from, to, IpId::UNKNOWN, &bytes));
                 }
             }
         }

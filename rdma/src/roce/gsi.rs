@@ -63,7 +63,7 @@ impl Gsi {
         let deth = Deth { qkey: GSI_Q_KEY, source_qpn: Qpn::GSI };
         let headers = Headers::new(&bth, &Message::UdSendOnly(deth));
         let packet = Outgoing {
-            to: mad.peer,
+            to: &mad.peer,
             destination_qpn: Qpn::GSI.value(),
             headers: headers.as_slice(),
             pieces: &[&mad.mad],

@@ -8,7 +8,7 @@ use super::wire::{Datagram, ICRC_BYTES, IpId, Outgoing};
 
 /// The CRC of a packet that leaves `from` with this IPv4 identification.
 pub(crate) fn compute(from: SocketAddr, packet: &Outgoing<'_>, ip_id: u16) -> [u8; ICRC_BYTES] {
-    let Some(flow) = Flow::new(from, packet.to) else { return [0; ICRC_BYTES] };
+    let Some(flow) = Flow::new(from, *packet.to) else { return [0; ICRC_BYTES] };
     let identification = Identification::segment(ip_id);
     let mut icrc = Icrc::new(&flow, identification, packet.length(), packet.headers);
     packet.pieces.iter().for_each(|piece| icrc.update(piece));
@@ -18,7 +18,7 @@ pub(crate) fn compute(from: SocketAddr, packet: &Outgoing<'_>, ip_id: u16) -> [u
 
 /// Checks the CRC of a datagram and tells the identification that its sender gave it.
 pub(crate) fn verify(datagram: &Datagram<'_>) -> Result<Identification, IcrcMismatch> {
-    let flow = Flow::new(datagram.from, datagram.to).ok_or(IcrcMismatch)?;
+    let flow = datagram.flow.ok_or(IcrcMismatch)?;
     match datagram.ip_id {
         IpId::Likely(likely) => verify_flow(&flow, likely, datagram.bytes),
         IpId::Known(known) => {

@@ -4,7 +4,7 @@
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 
-use roce_proto::wire::Identification;
+use roce_proto::wire::{Flow, Identification};
 
 use crate::Time;
 
@@ -64,10 +64,19 @@ pub struct Datagram<'a> {
     pub from: SocketAddr,
     /// To which of our addresses.
     pub to: SocketAddr,
+    /// The flow between the two; none between different families, where no packet is genuine.
+    pub flow: Option<Flow>,
     /// What is known of the identification in its IPv4 header.
     pub ip_id: IpId,
     /// BTH to ICRC.
     pub bytes: &'a [u8],
+}
+
+impl<'a> Datagram<'a> {
+    /// One of a flow that is not known yet.
+    pub fn new(from: SocketAddr, to: SocketAddr, ip_id: IpId, bytes: &'a [u8]) -> Self {
+        Self { from, to, flow: Flow::new(from, to), ip_id, bytes }
+    }
 }
 
 /// The identification in an IPv4 header, as far as it is known. Over IPv6 it means nothing.
@@ -88,7 +97,7 @@ impl IpId {
 #[derive(Clone, Copy, Debug)]
 pub struct Outgoing<'a> {
     /// The endpoint of the peer.
-    pub to: SocketAddr,
+    pub to: &'a SocketAddr,
     /// The queue pair there. Packets to one leave in the order in which they were queued.
     pub destination_qpn: u32,
     /// BTH and extension headers.

@@ -46,7 +46,7 @@ impl Wire for SimWire {
             let next = self.network.lock().next_packet(self.ip, self.index);
             let Some(packet) = next else { return Arrived { datagrams, more: false } };
             let ip_id = IpId::Known(Identification::segment(IP_ID));
-            handle(Datagram { from: packet.from, to: packet.to, ip_id, bytes: &packet.bytes });
+            handle(Datagram::new(packet.from, packet.to, ip_id, &packet.bytes));
             datagrams += 1;
         }
         Arrived { datagrams, more: true }
@@ -59,7 +59,7 @@ impl Wire for SimWire {
         packet.pieces.iter().for_each(|piece| bytes.extend_from_slice(piece));
         bytes.extend_from_slice(&[0; 3][..usize::from(packet.pad_bytes)]);
         bytes.extend_from_slice(&icrc::compute(from, packet, IP_ID));
-        self.network.lock().send(now, self.index, (from, packet.to, bytes));
+        self.network.lock().send(now, self.index, (from, *packet.to, bytes));
     }
 
     fn flush(&mut self, _now: Time) {}

@@ -172,7 +172,7 @@ impl Filter {
             && let Some(Reverse(packet)) = self.held.pop()
         {
             let Held { from, to, bytes, .. } = &packet;
-            handle(Datagram { from: *from, to: *to, ip_id: IpId::UNKNOWN, bytes });
+            handle(Datagram::new(*from, *to, IpId::UNKNOWN, bytes));
         }
     }
 
@@ -262,8 +262,7 @@ mod tests {
             damaged += u32::from(flipped == 1);
         };
         for _ in 0..1000 {
-            let datagram =
-                Datagram { from: address, to: address, ip_id: IpId::UNKNOWN, bytes: &bytes };
+            let datagram = Datagram::new(address, address, IpId::UNKNOWN, &bytes);
             filter.pass(Time::ZERO, datagram, &mut count);
         }
         filter.release(Time::ZERO, &mut count);

@@ -6,7 +6,7 @@ use std::mem::MaybeUninit;
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, RawFd};
 
-use roce_proto::wire::Identification;
+use roce_proto::wire::{Flow, Identification};
 
 use super::raw::{self, ControlBuffer, Name};
 use crate::roce::wire::{Datagram, IpId, WireCounters};
@@ -23,6 +23,8 @@ pub(super) struct Inbox {
     names: Box<[Name]>,
     controls: Box<[ControlBuffer]>,
     headers: Box<[libc::mmsghdr]>,
+    /// The flow of the last message, which is often that of the next one too.
+    latest: Option<(SocketAddr, Flow)>,
 }
 
 // SAFETY: the pointers in `pieces` and `headers` lead into this inbox's own boxes.
@@ -46,6 +48,7 @@ impl Inbox {
             names: vec![Name::empty(); MESSAGES].into(),
             controls: vec![ControlBuffer::default(); MESSAGES].into(),
             headers: vec![raw::NO_MESSAGE; MESSAGES].into(),
+            latest: None,
         }
     }
 
@@ -77,7 +80,7 @@ impl Inbox {
 
     /// Hands each datagram of the first `count` messages to `handle`; returns how many they were.
     pub(super) fn for_each(
-        &self,
+        &mut self,
         count: usize,
         to: SocketAddr,
         handle: &mut impl FnMut(Datagram<'_>),
@@ -86,13 +89,14 @@ impl Inbox {
     }
 
     fn for_each_segment(
-        &self,
+        &mut self,
         index: usize,
         to: SocketAddr,
         handle: &mut impl FnMut(Datagram<'_>),
     ) -> usize {
-        let header = &self.headers[index];
         let Some(from) = self.names[index].get() else { return 0 };
+        let flow = self.flow(from, to);
+        let header = &self.headers[index];
         let start = index * MESSAGE_BYTES;
         let bytes = &self.bytes[start..start + (header.msg_len as usize).min(MESSAGE_BYTES)];
         if header.msg_hdr.msg_flags & libc::MSG_TRUNC != 0 {
@@ -104,9 +108,20 @@ impl Inbox {
         for (index, bytes) in (0..).zip(segments) {
             // As our own kind of sender numbers the packets of a train.
             let ip_id = IpId::Likely(Identification::segment(index));
-            handle(Datagram { from, to, ip_id, bytes });
+            handle(Datagram { from, to, flow, ip_id, bytes });
         }
         count
+    }
+
+    fn flow(&mut self, from: SocketAddr, to: SocketAddr) -> Option<Flow> {
+        if let Some((latest, flow)) = &self.latest
+            && *latest == from
+        {
+            return Some(*flow);
+        }
+        let flow = Flow::new(from, to)?;
+        self.latest = Some((from, flow));
+        Some(flow)
     }
 }
 

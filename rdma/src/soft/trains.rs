@@ -68,33 +68,13 @@ impl Train {
         last: 0,
     };
 
-    /// A packet by itself.
-    fn of(packet: &Outgoing<'_>, index: usize, open: bool) -> Self {
-        let length = packet.length();
-        Self {
-            peer: packet.to,
-            group: owner_of(Qpn::new(packet.destination_qpn)),
-            segment: length,
-            segments: 1,
-            bytes: length,
-            open,
-            first: index,
-            last: index,
-        }
-    }
-
-    /// Whether `other` may follow in one message.
-    fn has_room_for(&self, other: &Self) -> bool {
+    /// Whether a packet of `length` bytes for a group of a peer may follow in one message.
+    fn has_room_for(&self, peer: &SocketAddr, group: u8, length: usize) -> bool {
         self.open
-            && self.group == other.group
-            && self.peer == other.peer
-            && self.segments + other.segments <= MAX_SEGMENTS
-            && self.bytes + other.bytes <= MAX_TRAIN_BYTES
-    }
-
-    /// Its first packet.
-    const fn front(&self) -> Self {
-        Self { segments: 1, bytes: self.segment, last: self.first, ..*self }
+            && self.group == group
+            && self.segments < MAX_SEGMENTS
+            && self.bytes + length <= MAX_TRAIN_BYTES
+            && self.peer == *peer
     }
 
     /// Takes the first packet away; `next` is the one behind it.
@@ -108,11 +88,11 @@ impl Train {
     }
 
     /// Adds a packet at the end; a shorter one is the last.
-    fn append(&mut self, packet: &Self) {
+    const fn append(&mut self, index: usize, length: usize) {
         self.segments += 1;
-        self.bytes += packet.bytes;
-        self.open &= packet.open && packet.bytes == self.segment;
-        self.last = packet.first;
+        self.bytes += length;
+        self.open &= length == self.segment;
+        self.last = index;
     }
 }
 
@@ -137,21 +117,30 @@ impl Trains {
         self.packets < MAX_PACKETS && self.used < MAX_TRAINS && self.bytes < ENOUGH_BYTES
     }
 
-    /// Adds a packet, to a train where one takes it and the kernel `cuts` them; returns its index.
-    pub(super) fn add(&mut self, packet: &Outgoing<'_>, cuts: bool) -> usize {
+    /// Adds a packet of `length` bytes, to a train where one takes it and the kernel `cuts` them; returns its index.
+    pub(super) fn add(&mut self, packet: &Outgoing<'_>, length: usize, cuts: bool) -> usize {
         let index = self.packets;
         self.packets += 1;
-        let alone = Train::of(packet, index, cuts);
-        self.bytes += alone.bytes;
+        self.bytes += length;
         let [_, high, middle, low] = packet.destination_qpn.to_be_bytes();
         let queue_pair = usize::from(high ^ middle ^ low);
-        let at = match self.place(&alone, self.latest[queue_pair], packet.continues) {
+        let group = owner_of(Qpn::new(packet.destination_qpn));
+        let at = match self.place(packet, group, length, self.latest[queue_pair]) {
             Some(at) => {
-                self.couple(at, &alone);
+                self.couple(at, index, length);
                 at
             }
             None => {
-                self.trains[self.used] = alone;
+                self.trains[self.used] = Train {
+                    peer: *packet.to,
+                    group,
+                    segment: length,
+                    segments: 1,
+                    bytes: length,
+                    open: cuts,
+                    first: index,
+                    last: index,
+                };
                 self.used += 1;
                 self.used - 1
             }
@@ -162,20 +151,26 @@ impl Trains {
 
     /// The train that takes a packet, of those from `earliest` on. A packet that goes on with its message is often
     /// a little shorter than the first one, and would else leave that alone.
-    fn place(&self, alone: &Train, earliest: usize, continues: bool) -> Option<usize> {
-        let takes = |at: usize| self.trains[at].has_room_for(alone);
+    fn place(
+        &self,
+        packet: &Outgoing<'_>,
+        group: u8,
+        length: usize,
+        earliest: usize,
+    ) -> Option<usize> {
+        let takes = |at: usize| self.trains[at].has_room_for(packet.to, group, length);
         let equal = (earliest..self.used)
             .rev()
             .take(LOOK_BACK)
-            .find(|&at| self.trains[at].segment == alone.segment && takes(at));
-        let before = self.used.checked_sub(1).filter(|_| continues);
-        equal.or(before.filter(|&at| alone.segment < self.trains[at].segment && takes(at)))
+            .find(|&at| self.trains[at].segment == length && takes(at));
+        let before = self.used.checked_sub(1).filter(|_| packet.continues);
+        equal.or(before.filter(|&at| length < self.trains[at].segment && takes(at)))
     }
 
-    fn couple(&mut self, at: usize, packet: &Train) {
+    fn couple(&mut self, at: usize, index: usize, length: usize) {
         let train = &mut self.trains[at];
-        self.behind[train.last] = packet.first;
-        train.append(packet);
+        self.behind[train.last] = index;
+        train.append(index, length);
     }
 
     /// Makes the first packet of each train the last one of the train before it where that takes it. What was alone
@@ -183,14 +178,13 @@ impl Trains {
     pub(super) fn couple_neighbours(&mut self) {
         let mut before = 0;
         for at in 1..self.used {
-            let front = self.trains[at].front();
-            let alone = self.trains[at].segments == 1;
-            let longer = self.trains[before];
-            if (front.segment < longer.segment || alone && front.segment == longer.segment)
-                && longer.has_room_for(&front)
+            let Train { ref peer, group, segment: length, first, segments, .. } = self.trains[at];
+            let longer = &self.trains[before];
+            if (length < longer.segment || segments == 1 && length == longer.segment)
+                && longer.has_room_for(peer, group, length)
             {
-                self.trains[at].drop_front(self.behind[front.first]);
-                self.couple(before, &front);
+                self.trains[at].drop_front(self.behind[first]);
+                self.couple(before, first, length);
             }
             if self.trains[at].segments > 0 {
                 before = at;
@@ -247,14 +241,14 @@ mod tests {
         fn add(self, trains: &mut Trains, cuts: bool) {
             let payload = [0; DATA];
             let packet = Outgoing {
-                to: (Ipv4Addr::LOCALHOST, self.peer).into(),
+                to: &(Ipv4Addr::LOCALHOST, self.peer).into(),
                 destination_qpn: self.qpn,
                 headers: &[0; 12],
                 pieces: &[&payload[..self.payload]],
                 pad_bytes: 0,
                 continues: self.continues,
             };
-            trains.add(&packet, cuts);
+            trains.add(&packet, self.length(), cuts);
         }
     }
 

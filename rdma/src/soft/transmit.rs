@@ -6,20 +6,20 @@ use std::mem;
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, RawFd};
 
-use roce_proto::rc::SGE_MAX;
+use roce_proto::wire::{Bth, Flow, Icrc, Identification};
 use socket2::SockAddr;
 
 use super::raw::{self, ControlBuffer};
 use super::trains::{MAX_PACKETS, MAX_TRAINS, Train, Trains};
-use crate::roce::icrc;
 use crate::roce::wire::{ICRC_BYTES, Outgoing, WireCounters};
 
 /// Pieces of payload gathered for one call: more than one for each packet.
 const MAX_SLICES: usize = 2 * MAX_PACKETS;
 /// Memory pieces of one call: those, and one for each packet's headers and the trailer before them.
 const MAX_PIECES: usize = MAX_SLICES + 2 * MAX_PACKETS;
-/// Headers of a typical packet; inline payload counts as headers and takes more.
+/// Headers of a typical packet and the zeros before them; inline payload counts as headers and takes more.
 const HEADERS: usize = 64;
+const BEGINS: &str = "a packet begins with the base transport header";
 /// Pad and CRC.
 const MAX_TRAILER: usize = 3 + ICRC_BYTES;
 
@@ -27,6 +27,7 @@ const MAX_TRAILER: usize = 3 + ICRC_BYTES;
 pub(super) struct Batch {
     trains: Trains,
     packets: Box<[Packet]>,
+    /// Of each packet, behind the zeros that its CRC wants before them.
     headers: Box<[u8]>,
     headers_used: usize,
     slices: Box<[*const [u8]]>,
@@ -41,7 +42,8 @@ unsafe impl Send for Batch {}
 /// A packet: where its parts are.
 #[derive(Clone, Copy, Default)]
 struct Packet {
-    destination_qpn: u32,
+    length: usize,
+    /// Of the zeros before them, which count in.
     first_header: usize,
     headers: usize,
     first_slice: usize,
@@ -73,24 +75,31 @@ impl Batch {
     pub(super) fn has_room(&self, packet: &Outgoing<'_>) -> bool {
         self.trains.has_room()
             && self.slices_used + packet.pieces.len() <= MAX_SLICES
-            && self.headers_used + packet.headers.len() <= self.headers.len()
+            && self.headers_used + Icrc::ZEROS + packet.headers.len() <= self.headers.len()
     }
 
     /// Adds a packet, on purpose with a wrong CRC if `damaged`; the kernel cuts trains if `gso`.
     pub(super) fn push(&mut self, packet: &Outgoing<'_>, gso: bool, damaged: bool) {
         let (first_header, first_slice) = (self.headers_used, self.slices_used);
-        self.headers_used += packet.headers.len();
-        self.headers[first_header..self.headers_used].copy_from_slice(packet.headers);
+        self.headers_used += Icrc::ZEROS + packet.headers.len();
+        let (zeros, headers) =
+            self.headers[first_header..self.headers_used].split_at_mut(Icrc::ZEROS);
+        zeros.fill(0);
+        let (first, rest) = headers.split_first_chunk_mut::<{ Bth::BYTES }>().expect(BEGINS);
+        let (bth, extension) = packet.headers.split_first_chunk().expect(BEGINS);
+        *first = *bth;
+        rest.copy_from_slice(extension);
         self.slices_used += packet.pieces.len();
         let slices = &mut self.slices[first_slice..self.slices_used];
         for (slice, piece) in slices.iter_mut().zip(packet.pieces) {
             *slice = &raw const **piece;
         }
-        let index = self.trains.add(packet, gso);
+        let length = packet.length();
+        let index = self.trains.add(packet, length, gso);
         self.packets[index] = Packet {
-            destination_qpn: packet.destination_qpn,
+            length,
             first_header,
-            headers: packet.headers.len(),
+            headers: Icrc::ZEROS + packet.headers.len(),
             first_slice,
             slices: packet.pieces.len(),
             pad_bytes: packet.pad_bytes,
@@ -144,25 +153,14 @@ impl Batch {
         self.trains.couple_neighbours();
         self.layout.clear();
         for train in self.trains.iter() {
-            self.layout.begin_message(train);
+            self.layout.begin_message(from, train);
             for (index, at) in (0..).zip(self.trains.packets_of(train)) {
                 let packet = &self.packets[at];
-                let headers = &self.headers[packet.first_header..][..packet.headers];
-                let mut pieces: [&[u8]; SGE_MAX] = [&[]; SGE_MAX];
+                let zeros_and_headers = &self.headers[packet.first_header..][..packet.headers];
                 let slices = &self.slices[packet.first_slice..][..packet.slices];
-                for (piece, slice) in pieces.iter_mut().zip(slices) {
-                    // SAFETY: it is readable until the batch was sent (`Wire::send`), which happens next.
-                    *piece = unsafe { &**slice };
-                }
-                let outgoing = Outgoing {
-                    to: train.peer,
-                    destination_qpn: packet.destination_qpn,
-                    headers,
-                    pieces: &pieces[..packet.slices],
-                    pad_bytes: packet.pad_bytes,
-                    continues: index > 0,
-                };
-                self.layout.push(from, &outgoing, index, packet.damaged);
+                // SAFETY: they are readable until the batch was sent (`Wire::send`), which happens next.
+                let pieces = slices.iter().map(|slice| unsafe { &**slice });
+                self.layout.push(index, packet, zeros_and_headers, pieces);
             }
         }
         self.layout.fill_in_headers();
@@ -195,6 +193,7 @@ unsafe impl Send for Layout {}
 struct Message {
     to: SockAddr,
     peer: SocketAddr,
+    flow: Option<Flow>,
     first_piece: usize,
     pieces: usize,
     /// Length of all segments but the last, which may be shorter.
@@ -227,6 +226,7 @@ impl Layout {
         let message = || Message {
             to: nowhere.into(),
             peer: nowhere,
+            flow: None,
             first_piece: 0,
             pieces: 0,
             segment: 0,
@@ -250,12 +250,14 @@ impl Layout {
         self.messages_used = 0;
     }
 
-    fn begin_message(&mut self, train: &Train) {
+    /// `from` is the same each time.
+    fn begin_message(&mut self, from: SocketAddr, train: &Train) {
         let message = &mut self.messages[self.messages_used];
         self.messages_used += 1;
         if message.peer != train.peer {
             message.to = train.peer.into();
             message.peer = train.peer;
+            message.flow = Flow::new(from, train.peer);
         }
         message.first_piece = self.pieces_used;
         message.pieces = 0;
@@ -264,15 +266,30 @@ impl Layout {
     }
 
     /// Adds segment `index` of the message: it gets that identification, so it is part of the train for good.
-    fn push(&mut self, from: SocketAddr, packet: &Outgoing<'_>, index: u16, damaged: bool) {
-        let mut crc = icrc::compute(from, packet, index);
-        crc[0] ^= u8::from(damaged);
-        self.push_framing(packet.headers);
-        for piece in packet.pieces {
+    fn push<'a>(
+        &mut self,
+        index: u16,
+        packet: &Packet,
+        zeros_and_headers: &[u8],
+        pieces: impl Iterator<Item = &'a [u8]>,
+    ) {
+        let id = Identification::segment(index);
+        let flow = self.messages[self.messages_used - 1].flow;
+        let mut icrc =
+            flow.map(|flow| Icrc::behind_zeros(&flow, id, packet.length, zeros_and_headers));
+        self.push_framing(&zeros_and_headers[Icrc::ZEROS..]);
+        for piece in pieces {
+            icrc.iter_mut().for_each(|icrc| icrc.update(piece));
             self.push_piece(piece.as_ptr(), piece.len());
         }
-        self.push_framing(&[0; 3][..usize::from(packet.pad_bytes)]);
-        self.push_framing(&crc);
+        let mut trailer = [0; MAX_TRAILER];
+        let (pad, trailer_icrc) = trailer.split_at_mut(usize::from(packet.pad_bytes));
+        icrc.iter_mut().for_each(|icrc| icrc.update(pad));
+        // Between addresses of different families nothing is sent anyway.
+        let mut crc = icrc.map_or([0; ICRC_BYTES], Icrc::finish);
+        crc[0] ^= u8::from(packet.damaged);
+        trailer_icrc[..ICRC_BYTES].copy_from_slice(&crc);
+        self.push_framing(&trailer[..usize::from(packet.pad_bytes) + ICRC_BYTES]);
     }
 
     /// Copies bytes of ours behind each other, so that one packet's trailer and the next one's headers are

@@ -87,10 +87,8 @@ impl Transmit {
     /// Starts a packet with `payload_bytes` of payload, of which nothing is there yet.
     pub(super) fn start(&mut self, mut bth: Bth, message: &Message, payload_bytes: u32) {
         bth.pad_bytes = pad_bytes(payload_bytes);
-        let headers = Headers::new(&bth, message);
-        let headers = headers.as_slice();
-        self.bytes[..headers.len()].copy_from_slice(headers);
-        self.length = headers.len() as u16;
+        let headers = self.bytes.first_chunk_mut().expect("there is room for the longest");
+        self.length = Headers::encode(&bth, message, headers).into();
         self.piece_count = 0;
         self.pad_bytes = bth.pad_bytes;
         self.payload_bytes = payload_bytes as u16;

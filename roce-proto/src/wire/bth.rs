@@ -72,10 +72,16 @@ impl Bth {
             | u8::from(self.migrated) << 6
             | (self.pad_bytes & 3) << 4;
         let ecn = u8::from(self.fecn) << 7 | u8::from(self.becn) << 6;
-        let [pkey_hi, pkey_lo] = self.pkey.to_be_bytes();
-        let [_, qpn2, qpn1, qpn0] = self.dest_qpn.value().to_be_bytes();
-        let [_, psn2, psn1, psn0] = self.psn.value().to_be_bytes();
-        let ack = u8::from(self.ack_request) << 7;
-        [opcode.0, flags, pkey_hi, pkey_lo, ecn, qpn2, qpn1, qpn0, ack, psn2, psn1, psn0]
+        // Few large stores: whoever copies what was stored in pieces just now waits for it.
+        let first = u64::from(opcode.0) << 56
+            | u64::from(flags) << 48
+            | u64::from(self.pkey) << 32
+            | u64::from(ecn) << 24
+            | u64::from(self.dest_qpn.value());
+        let second = u32::from(self.ack_request) << 31 | self.psn.value();
+        let mut bytes = [0; Self::BYTES];
+        bytes[..8].copy_from_slice(&first.to_be_bytes());
+        bytes[8..].copy_from_slice(&second.to_be_bytes());
+        bytes
     }
 }

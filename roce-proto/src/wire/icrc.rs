@@ -10,8 +10,6 @@ use core::net::{SocketAddr, SocketAddrV4, SocketAddrV6};
 use crc32fast::Hasher;
 use thiserror::Error;
 
-use crate::wire::Bth;
-
 const UDP_PROTOCOL: u8 = 17;
 const UDP_HEADER_BYTES: usize = 8;
 const IPV4_HEADER_BYTES: usize = 20;
@@ -19,37 +17,47 @@ const IPV6_HEADER_BYTES: usize = 40;
 const DONT_FRAGMENT: u8 = 0x40;
 const ICRC_BYTES: usize = 4;
 
-/// From whom to whom a datagram goes.
+/// From whom to whom datagrams go: what their invariant CRCs have in common, computed once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Flow {
-    /// Over IPv4.
-    V4 {
-        /// Who sends it.
-        source: SocketAddrV4,
-        /// Who receives it.
-        destination: SocketAddrV4,
-    },
-    /// Over IPv6.
-    V6 {
-        /// Who sends it.
-        source: SocketAddrV6,
-        /// Who receives it.
-        destination: SocketAddrV6,
-    },
+pub struct Flow {
+    family: Family,
+    /// The CRC's register behind the IP and UDP headers of a datagram with zeros for its lengths and its identification.
+    start: u32,
+    /// What it is so many zeros earlier, for [`Icrc::behind_zeros`].
+    start_before_zeros: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Family {
+    V4,
+    V6,
 }
 
 impl Flow {
     /// A flow between two endpoints, or `None` if they are of different families.
-    pub const fn new(source: SocketAddr, destination: SocketAddr) -> Option<Self> {
-        match (source, destination) {
+    pub fn new(source: SocketAddr, destination: SocketAddr) -> Option<Self> {
+        let mut crc = Hasher::new();
+        crc.update(&[0xFF; 8]);
+        let family = match (source, destination) {
             (SocketAddr::V4(source), SocketAddr::V4(destination)) => {
-                Some(Self::V4 { source, destination })
+                crc.update(&ipv4_header(&source, &destination));
+                Family::V4
             }
             (SocketAddr::V6(source), SocketAddr::V6(destination)) => {
-                Some(Self::V6 { source, destination })
+                crc.update(&ipv6_header(&source, &destination));
+                Family::V6
             }
-            _ => None,
-        }
+            _ => return None,
+        };
+        crc.update(&udp_header(source.port(), destination.port()));
+        let start = !crc.finalize();
+        let start_before_zeros = multiply(start, bytes_times(-(Icrc::ZEROS as i32)));
+        Some(Self { family, start, start_before_zeros })
+    }
+
+    /// Whether it is over IPv6.
+    pub const fn is_ipv6(&self) -> bool {
+        matches!(self.family, Family::V6)
     }
 }
 
@@ -73,34 +81,46 @@ impl Identification {
 }
 
 /// Computes the invariant CRC of one packet, piece by piece.
+///
+/// CRCs are linear: what the fields of a datagram add to that of its flow is looked up, and the congestion byte, which
+/// counts as all ones, is not changed but made up for beforehand.
 #[derive(Clone, Debug)]
 pub struct Icrc(Hasher);
 
 impl Icrc {
-    /// Starts with IP header, UDP header and the packet's own headers. `datagram_bytes` is the length of the
-    /// whole UDP payload, invariant CRC included.
+    /// Zeros that [`Icrc::behind_zeros`] wants before a packet.
+    pub const ZEROS: usize = 4;
+
+    /// Starts with IP header, UDP header and the packet's own headers, or all of it that is covered and lies together.
+    /// `datagram_bytes` is the length of the whole UDP payload, invariant CRC included.
     pub fn new(
         flow: &Flow,
         identification: Identification,
         datagram_bytes: usize,
         headers: &[u8],
     ) -> Self {
-        let mut start = Start::new();
-        start.put(&[0xFF; 8]);
-        match flow {
-            Flow::V4 { source, destination } => {
-                start.put(&ipv4_header(source, destination, identification, datagram_bytes));
-                start.put(&udp_header(source.port(), destination.port(), datagram_bytes));
-            }
-            Flow::V6 { source, destination } => {
-                start.put(&ipv6_header(source, destination, datagram_bytes));
-                start.put(&udp_header(source.port(), destination.port(), datagram_bytes));
-            }
-        }
-        let rest = start.put_headers(headers);
-        let mut icrc = Self(Hasher::new());
-        icrc.update(start.as_slice());
-        icrc.update(rest);
+        let congestion = headers.get(CONGESTION);
+        let fields = AT_ONCE.of(flow, identification, datagram_bytes, congestion);
+        Self::start(flow.start ^ fields, headers)
+    }
+
+    /// As [`Icrc::new`] for headers that lie behind [`Icrc::ZEROS`] bytes of zeros, which do not count: what has 16 bytes
+    /// at least is computed several at a time, and a base transport header alone has fewer.
+    pub fn behind_zeros(
+        flow: &Flow,
+        identification: Identification,
+        datagram_bytes: usize,
+        zeros_and_headers: &[u8],
+    ) -> Self {
+        debug_assert!(zeros_and_headers.starts_with(&[0; Self::ZEROS]));
+        let congestion = zeros_and_headers.get(Self::ZEROS + CONGESTION);
+        let fields = BEHIND_ZEROS.of(flow, identification, datagram_bytes, congestion);
+        Self::start(flow.start_before_zeros ^ fields, zeros_and_headers)
+    }
+
+    fn start(register: u32, bytes: &[u8]) -> Self {
+        let mut icrc = Self(Hasher::new_with_initial(!register));
+        icrc.update(bytes);
         icrc
     }
 
@@ -117,46 +137,93 @@ impl Icrc {
     }
 }
 
-/// What comes first, gathered so that it is one update: each has its price, and shorter ones go through tables that
-/// the payload has driven out of the cache.
-struct Start {
-    bytes: [u8; Self::MAX_BYTES],
-    length: usize,
+/// Where the base transport header has its congestion byte, which may change under way.
+const CONGESTION: usize = 4;
+
+static AT_ONCE: Fields = Fields::new(0);
+static BEHIND_ZEROS: Fields = Fields::new(Icrc::ZEROS as i32);
+
+/// What the fields of a datagram add to the CRC of its flow.
+struct Fields {
+    ipv4_total_length: Field,
+    ipv4_identification: Field,
+    dont_fragment: u32,
+    ipv6_payload_length: Field,
+    udp_length: Field,
+    /// By what the congestion byte is.
+    congestion: [u32; 256],
 }
 
-impl Start {
-    const MAX_BYTES: usize =
-        8 + IPV6_HEADER_BYTES + UDP_HEADER_BYTES + Bth::BYTES + Self::BLOCK_BYTES;
-    /// Whole blocks are left for the payload's update, which is faster then.
-    const BLOCK_BYTES: usize = 64;
-    /// Where the base transport header has its congestion byte.
-    const CONGESTION: usize = 4;
-
-    const fn new() -> Self {
-        Self { bytes: [0; Self::MAX_BYTES], length: 0 }
-    }
-
-    fn put(&mut self, bytes: &[u8]) {
-        self.bytes[self.length..self.length + bytes.len()].copy_from_slice(bytes);
-        self.length += bytes.len();
-    }
-
-    /// Takes the first of the packet's headers and returns the rest of what was given. The congestion byte may change
-    /// under way: it counts as all ones.
-    fn put_headers<'a>(&mut self, headers: &'a [u8]) -> &'a [u8] {
-        let beyond = headers.len().saturating_sub(Bth::BYTES);
-        let (here, rest) =
-            headers.split_at(headers.len() - beyond / Self::BLOCK_BYTES * Self::BLOCK_BYTES);
-        let congestion = self.length + Self::CONGESTION;
-        self.put(here);
-        if congestion < self.length {
-            self.bytes[congestion] = 0xFF;
+impl Fields {
+    /// For a CRC that goes on with so many bytes of zeros.
+    const fn new(zeros: i32) -> Self {
+        const UDP: i32 = UDP_HEADER_BYTES as i32;
+        const IPV4: i32 = IPV4_HEADER_BYTES as i32 + UDP;
+        const IPV6: i32 = IPV6_HEADER_BYTES as i32 + UDP;
+        let mut congestion = [0; 256];
+        let all = bytes_times(-(zeros + CONGESTION as i32));
+        let mut byte = 0;
+        while byte < 256 {
+            congestion[byte] = multiply(byte as u32 ^ 0xFF, all);
+            byte += 1;
         }
-        rest
+        Self {
+            ipv4_total_length: Field::new(IPV4 - 2 - zeros),
+            ipv4_identification: Field::new(IPV4 - 4 - zeros),
+            dont_fragment: multiply(DONT_FRAGMENT as u32, bytes_times(IPV4 - 6 - zeros)),
+            ipv6_payload_length: Field::new(IPV6 - 4 - zeros),
+            udp_length: Field::new(UDP - 4 - zeros),
+            congestion,
+        }
     }
 
-    fn as_slice(&self) -> &[u8] {
-        &self.bytes[..self.length]
+    fn of(
+        &self,
+        flow: &Flow,
+        identification: Identification,
+        datagram_bytes: usize,
+        congestion: Option<&u8>,
+    ) -> u32 {
+        let udp_length = (UDP_HEADER_BYTES + datagram_bytes) as u16;
+        let ip = match flow.family {
+            Family::V4 => {
+                let total_length = (IPV4_HEADER_BYTES as u16).wrapping_add(udp_length);
+                let flags =
+                    self.dont_fragment & u32::from(identification.dont_fragment).wrapping_neg();
+                self.ipv4_total_length.of(total_length)
+                    ^ self.ipv4_identification.of(identification.id)
+                    ^ flags
+            }
+            Family::V6 => self.ipv6_payload_length.of(udp_length),
+        };
+        let congestion = congestion.map_or(0, |byte| self.congestion[usize::from(*byte)]);
+        ip ^ self.udp_length.of(udp_length) ^ congestion
+    }
+}
+
+/// What a field of two bytes adds to a CRC, by each of them.
+struct Field {
+    first: [u32; 256],
+    second: [u32; 256],
+}
+
+impl Field {
+    /// For a field that begins so many bytes before the CRC's present place.
+    const fn new(bytes: i32) -> Self {
+        let (mut first, mut second) = ([0; 256], [0; 256]);
+        let (to_first, to_second) = (bytes_times(bytes), bytes_times(bytes - 1));
+        let mut byte = 0;
+        while byte < 256 {
+            first[byte] = multiply(byte as u32, to_first);
+            second[byte] = multiply(byte as u32, to_second);
+            byte += 1;
+        }
+        Self { first, second }
+    }
+
+    fn of(&self, value: u16) -> u32 {
+        let [first, second] = value.to_be_bytes();
+        self.first[usize::from(first)] ^ self.second[usize::from(second)]
     }
 }
 
@@ -180,11 +247,11 @@ pub fn verify(
     let (covered, icrc) = datagram.split_last_chunk::<ICRC_BYTES>().ok_or(IcrcMismatch)?;
     let expected = Icrc::new(flow, likely, datagram.len(), covered).finish();
     let difference = u32::from_le_bytes(expected) ^ u32::from_le_bytes(*icrc);
-    match flow {
-        Flow::V4 { .. } if difference == 0 => Ok(likely),
-        Flow::V4 { .. } => recover(likely, difference, datagram.len()),
-        Flow::V6 { .. } if difference == 0 => Ok(Identification::ZERO),
-        Flow::V6 { .. } => Err(IcrcMismatch),
+    match flow.family {
+        Family::V4 if difference == 0 => Ok(likely),
+        Family::V4 => recover(likely, difference, datagram.len()),
+        Family::V6 if difference == 0 => Ok(Identification::ZERO),
+        Family::V6 => Err(IcrcMismatch),
     }
 }
 
@@ -211,19 +278,11 @@ fn recover(
     })
 }
 
-fn ipv4_header(
-    source: &SocketAddrV4,
-    destination: &SocketAddrV4,
-    identification: Identification,
-    datagram_bytes: usize,
-) -> [u8; IPV4_HEADER_BYTES] {
+/// The IPv4 header of a flow, without lengths and identification.
+fn ipv4_header(source: &SocketAddrV4, destination: &SocketAddrV4) -> [u8; IPV4_HEADER_BYTES] {
     let mut header = [0; IPV4_HEADER_BYTES];
-    let total = (IPV4_HEADER_BYTES + UDP_HEADER_BYTES + datagram_bytes) as u16;
     header[0] = 0x45;
     header[1] = 0xFF;
-    header[2..4].copy_from_slice(&total.to_be_bytes());
-    header[4..6].copy_from_slice(&identification.id.to_be_bytes());
-    header[6] = if identification.dont_fragment { DONT_FRAGMENT } else { 0 };
     header[8] = 0xFF;
     header[9] = UDP_PROTOCOL;
     header[10..12].fill(0xFF);
@@ -232,16 +291,11 @@ fn ipv4_header(
     header
 }
 
-fn ipv6_header(
-    source: &SocketAddrV6,
-    destination: &SocketAddrV6,
-    datagram_bytes: usize,
-) -> [u8; IPV6_HEADER_BYTES] {
+/// The IPv6 header of a flow, without its length.
+fn ipv6_header(source: &SocketAddrV6, destination: &SocketAddrV6) -> [u8; IPV6_HEADER_BYTES] {
     let mut header = [0; IPV6_HEADER_BYTES];
-    let length = (UDP_HEADER_BYTES + datagram_bytes) as u16;
     header[0] = 0x6F;
     header[1..4].fill(0xFF);
-    header[4..6].copy_from_slice(&length.to_be_bytes());
     header[6] = UDP_PROTOCOL;
     header[7] = 0xFF;
     header[8..24].copy_from_slice(&source.ip().octets());
@@ -249,12 +303,12 @@ fn ipv6_header(
     header
 }
 
-fn udp_header(source: u16, destination: u16, datagram_bytes: usize) -> [u8; UDP_HEADER_BYTES] {
-    let mut header = [0xFF; UDP_HEADER_BYTES];
-    let length = (UDP_HEADER_BYTES + datagram_bytes) as u16;
+/// The UDP header of a flow, without its length.
+fn udp_header(source: u16, destination: u16) -> [u8; UDP_HEADER_BYTES] {
+    let mut header = [0; UDP_HEADER_BYTES];
     header[0..2].copy_from_slice(&source.to_be_bytes());
     header[2..4].copy_from_slice(&destination.to_be_bytes());
-    header[4..6].copy_from_slice(&length.to_be_bytes());
+    header[6..8].fill(0xFF);
     header
 }
 
@@ -273,7 +327,7 @@ static BACK_BY_WORDS: [u32; BACK_WORDS] = {
         let mut value = table[word - 1];
         let mut bit = 0;
         while bit < 32 {
-            value = if value & ONE == 0 { value << 1 } else { (value ^ POLYNOMIAL) << 1 | 1 };
+            value = divided_by_x(value);
             bit += 1;
         }
         table[word] = value;
@@ -282,6 +336,26 @@ static BACK_BY_WORDS: [u32; BACK_WORDS] = {
     table
 };
 
+/// `x^(8 n)` modulo the polynomial: multiplying a CRC by it adds `n` bytes of zeros, or takes them back if there are fewer
+/// than none.
+const fn bytes_times(bytes: i32) -> u32 {
+    let mut value = ONE;
+    let mut bit = 0;
+    while bit < 8 * bytes.abs() {
+        value = if bytes < 0 { divided_by_x(value) } else { times_x(value) };
+        bit += 1;
+    }
+    value
+}
+
+const fn times_x(value: u32) -> u32 {
+    value >> 1 ^ POLYNOMIAL & (value & 1).wrapping_neg()
+}
+
+const fn divided_by_x(value: u32) -> u32 {
+    if value & ONE == 0 { value << 1 } else { (value ^ POLYNOMIAL) << 1 | 1 }
+}
+
 /// The product of two polynomials modulo the CRC's.
 const fn multiply(a: u32, mut b: u32) -> u32 {
     let mut product = 0;
@@ -289,7 +363,7 @@ const fn multiply(a: u32, mut b: u32) -> u32 {
     while bit > 0 {
         bit -= 1;
         product ^= b & (a >> bit & 1).wrapping_neg();
-        b = b >> 1 ^ POLYNOMIAL & (b & 1).wrapping_neg();
+        b = times_x(b);
     }
     product
 }

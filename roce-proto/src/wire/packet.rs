@@ -1,5 +1,7 @@
 //! Whole packets.
 
+use core::mem;
+
 use thiserror::Error;
 
 use crate::wire::{Bth, Message, Reth};
@@ -72,20 +74,27 @@ impl Headers {
     /// Encodes `bth` and the extended headers of `message`. The pad count is the caller's to set.
     pub fn new(bth: &Bth, message: &Message) -> Self {
         let mut headers = Self { bytes: [0; HEADERS_MAX_BYTES], length: 0 };
-        headers.put(&bth.encode(message.opcode()));
-        message.encode(|bytes| headers.put(bytes));
+        headers.length = Self::encode(bth, message, &mut headers.bytes);
         headers
+    }
+
+    /// Encodes them in place; returns how many bytes they take.
+    pub(crate) fn encode(bth: &Bth, message: &Message, into: &mut [u8; HEADERS_MAX_BYTES]) -> u8 {
+        let (first, mut rest) = into.split_first_chunk_mut().expect("longer than the first header");
+        *first = bth.encode(message.opcode());
+        let mut length = Bth::BYTES as u8;
+        message.encode(|bytes| {
+            let (here, behind) = mem::take(&mut rest).split_at_mut(bytes.len());
+            here.copy_from_slice(bytes);
+            rest = behind;
+            length += bytes.len() as u8;
+        });
+        length
     }
 
     /// The bytes, ready to be sent.
     pub fn as_slice(&self) -> &[u8] {
         &self.bytes[..usize::from(self.length)]
-    }
-
-    fn put(&mut self, bytes: &[u8]) {
-        let start = usize::from(self.length);
-        self.bytes[start..start + bytes.len()].copy_from_slice(bytes);
-        self.length += bytes.len() as u8;
     }
 }
 
