@@ -51,7 +51,7 @@ impl Flow {
         };
         crc.update(&udp_header(source.port(), destination.port()));
         let start = !crc.finalize();
-        let start_before_zeros = multiply(start, bytes_times(-(Icrc::ZEROS as i32)));
+        let start_before_zeros = multiply(start, const { bytes_times(-(Icrc::ZEROS as i32)) });
         Some(Self { family, start, start_before_zeros })
     }
 
