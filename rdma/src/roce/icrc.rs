@@ -8,11 +8,22 @@ use super::wire::{Datagram, ICRC_BYTES, IpId, Outgoing};
 
 /// The CRC of a packet that leaves `from` with this IPv4 identification.
 pub(crate) fn compute(from: SocketAddr, packet: &Outgoing<'_>, ip_id: u16) -> [u8; ICRC_BYTES] {
-    let Some(flow) = Flow::new(from, *packet.to) else { return [0; ICRC_BYTES] };
-    let identification = Identification::segment(ip_id);
-    let mut icrc = Icrc::new(&flow, identification, packet.length(), packet.headers);
-    packet.pieces.iter().for_each(|piece| icrc.update(piece));
-    icrc.update(&[0; 3][..usize::from(packet.pad_bytes)]);
+    let id = Identification::segment(ip_id);
+    let start = Flow::new(from, *packet.to)
+        .map(|flow| Icrc::new(&flow, id, packet.length(), packet.headers));
+    finish(start, packet.pieces.iter().copied(), packet.pad_bytes)
+}
+
+/// The CRC that has begun with a packet's headers, behind its payload and pad. Between addresses of different families
+/// there is none, and nothing is sent.
+pub(crate) fn finish<'a>(
+    start: Option<Icrc>,
+    pieces: impl Iterator<Item = &'a [u8]>,
+    pad_bytes: u8,
+) -> [u8; ICRC_BYTES] {
+    let Some(mut icrc) = start else { return [0; ICRC_BYTES] };
+    pieces.for_each(|piece| icrc.update(piece));
+    icrc.update(&[0; 3][..usize::from(pad_bytes)]);
     icrc.finish()
 }
 

@@ -11,6 +11,7 @@ use socket2::SockAddr;
 
 use super::raw::{self, ControlBuffer};
 use super::trains::{MAX_PACKETS, MAX_TRAINS, Train, Trains};
+use crate::roce::icrc;
 use crate::roce::wire::{ICRC_BYTES, Outgoing, WireCounters};
 
 /// Pieces of payload gathered for one call: more than one for each packet.
@@ -271,25 +272,20 @@ impl Layout {
         index: u16,
         packet: &Packet,
         zeros_and_headers: &[u8],
-        pieces: impl Iterator<Item = &'a [u8]>,
+        pieces: impl Iterator<Item = &'a [u8]> + Clone,
     ) {
         let id = Identification::segment(index);
         let flow = self.messages[self.messages_used - 1].flow;
-        let mut icrc =
+        let start =
             flow.map(|flow| Icrc::behind_zeros(&flow, id, packet.length, zeros_and_headers));
+        let mut crc = icrc::finish(start, pieces.clone(), packet.pad_bytes);
+        crc[0] ^= u8::from(packet.damaged);
         self.push_framing(&zeros_and_headers[Icrc::ZEROS..]);
         for piece in pieces {
-            icrc.iter_mut().for_each(|icrc| icrc.update(piece));
             self.push_piece(piece.as_ptr(), piece.len());
         }
-        let mut trailer = [0; MAX_TRAILER];
-        let (pad, trailer_icrc) = trailer.split_at_mut(usize::from(packet.pad_bytes));
-        icrc.iter_mut().for_each(|icrc| icrc.update(pad));
-        // Between addresses of different families nothing is sent anyway.
-        let mut crc = icrc.map_or([0; ICRC_BYTES], Icrc::finish);
-        crc[0] ^= u8::from(packet.damaged);
-        trailer_icrc[..ICRC_BYTES].copy_from_slice(&crc);
-        self.push_framing(&trailer[..usize::from(packet.pad_bytes) + ICRC_BYTES]);
+        self.push_framing(&[0; 3][..usize::from(packet.pad_bytes)]);
+        self.push_framing(&crc);
     }
 
     /// Copies bytes of ours behind each other, so that one packet's trailer and the next one's headers are
