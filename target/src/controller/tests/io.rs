@@ -31,7 +31,8 @@ fn commands_become_bytes() {
 
     let (transfer, work) = line.io(read(3, 7, 2)).expect("legal");
     assert_eq!(transfer, Some((Direction::ControllerToHost, 8192)));
-    assert_eq!((work.kind, work.offset_bytes), (IoKind::ReadZeros, 7 * 4096));
+    let bytes = (work.offset_bytes, work.length_bytes);
+    assert_eq!((work.kind, bytes), (IoKind::ReadZeros, (7 * 4096, 8192)));
 
     let (transfer, work) = line.io(write(1, 1, 3, true)).expect("legal");
     assert_eq!(transfer, Some((Direction::HostToController, 1536)));

@@ -9,7 +9,7 @@ use std::mem;
 use ::rdma::{Op, Provider, SendFlags, SendWr, Sge};
 
 use super::{Connection, Desk, Ended};
-use crate::controller::Outcome;
+use crate::controller::{IoKind, IoWork, Outcome, Work};
 use crate::deliberate_bugs::{self, Bug};
 use crate::limits::ANSWERED_AT_ONCE_BYTES;
 use crate::request::{HostData, Slot, State};
@@ -111,9 +111,12 @@ impl<P: Provider> Connection<P> {
             unreachable!("data for the host goes to a key")
         };
         let pool = desk.core.buffers().pool();
-        let addr = match &request.buffer {
-            Some(buffer) => pool.address(buffer) as u64,
-            None => pool.memory().zeros(request.length) as u64,
+        let addr = match (&request.buffer, request.work) {
+            (Some(buffer), _) => pool.address(buffer) as u64,
+            (None, Some(Work::Io(IoWork { kind: IoKind::ReadZeros, .. }))) => {
+                pool.memory().zeros(request.length) as u64
+            }
+            (None, _) => unreachable!("data for the host is in a buffer, unless it is zeros"),
         };
         let sge = Sge { addr, length: request.length, lkey: desk.plan.pool_key };
         let wr = SendWr {
