@@ -147,8 +147,10 @@ pub(crate) struct Fresh {
 }
 
 impl<P: Provider> Core<P> {
-    /// Completions taken at a time.
+    /// The most completions taken at a time.
     const BATCH: usize = 64;
+    /// What is taken at a time is worth the calls that its successors leave with, however little is in progress.
+    const BATCH_WORTH_A_CALL: usize = 16;
     /// Rounds of a turn, so that one busy core does not keep the others waiting.
     const ROUNDS: usize = 16;
     /// How often connection events are looked for while nothing sleeps until they come.
@@ -278,12 +280,19 @@ impl<P: Provider> Core<P> {
 
     fn drain_completions(&mut self, now: Time, outbox: &mut Outbox) -> bool {
         let mut wcs = std::mem::take(&mut self.wcs);
-        let count = self.group.poll(now, &mut wcs);
+        let count = self.group.poll(now, &mut wcs[..self.batch()]);
         for wc in &wcs[..count] {
             self.handle_completion(now, wc, outbox);
         }
         self.wcs = wcs;
         count > 0
+    }
+
+    /// How many completions to take now. What follows them leaves before the next are looked at, so that the target has
+    /// something to do meanwhile: a quarter of what is in progress leaves work for the way there, for the target and
+    /// for the way back.
+    fn batch(&self) -> usize {
+        (self.ops.len() / 4).clamp(Self::BATCH_WORTH_A_CALL, Self::BATCH)
     }
 
     fn handle_completion(&mut self, now: Time, wc: &Wc, outbox: &mut Outbox) {
