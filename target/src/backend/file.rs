@@ -5,16 +5,18 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use libc::{FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE, FALLOC_FL_ZERO_RANGE};
 use rdma::Time;
+use rustix::fs::FileType;
 
 use super::{Backend, BackendError, Step};
 use crate::deliberate_bugs::{self, Bug};
-use crate::storage::{FileId, FileRef, Kind, Operation, Part, Stage, SystemCall};
+use crate::storage::{DeviceId, FileId, FileRef, Kind, Operation, Part, Stage, SystemCall};
 
 /// An open file of fixed length.
 #[derive(Debug)]
 pub struct FileBackend {
     file: OwnedFd,
     id: FileId,
+    device: DeviceId,
     /// The length that the file had when it was opened, in bytes. What a block holds beyond it is zeros.
     exact_bytes: u64,
     /// Offsets of direct I/O are multiples of it; 1 when the page cache is used.
@@ -30,6 +32,7 @@ impl FileBackend {
     pub fn new(file: OwnedFd, exact_bytes: u64, direct_alignment: Option<u32>) -> Self {
         static NEXT_ID: AtomicU64 = AtomicU64::new(0);
         Self {
+            device: device_of(&file),
             file,
             id: FileId(NEXT_ID.fetch_add(1, Ordering::Relaxed)),
             exact_bytes,
@@ -41,7 +44,8 @@ impl FileBackend {
     }
 
     fn file(&self) -> FileRef {
-        FileRef { fd: self.file.as_raw_fd(), id: self.id, direct: self.direct }
+        let (id, device, direct) = (self.id, self.device, self.direct);
+        FileRef { fd: self.file.as_raw_fd(), id, device, direct }
     }
 
     /// How many of a read's bytes the file has.
@@ -202,6 +206,17 @@ impl Backend for FileBackend {
                 Step::Done(Ok(()))
             }
         }
+    }
+}
+
+/// The device that a file is on. A file that does not tell, which none does, shares a number with others like it.
+fn device_of(file: &OwnedFd) -> DeviceId {
+    match rustix::fs::fstat(file) {
+        Ok(stat) if FileType::from_raw_mode(stat.st_mode) == FileType::BlockDevice => {
+            DeviceId(stat.st_rdev)
+        }
+        Ok(stat) => DeviceId(stat.st_dev),
+        Err(_) => DeviceId(u64::MAX),
     }
 }
 

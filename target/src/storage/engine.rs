@@ -55,9 +55,15 @@ pub struct FileRef {
     pub fd: RawFd,
     /// The number.
     pub id: FileId,
+    /// The device that it is on.
+    pub device: DeviceId,
     /// It was opened for direct I/O.
     pub direct: bool,
 }
+
+/// A device number, as `stat` gives it: of a block device its own, of a file that of its file system.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeviceId(pub u64);
 
 /// See [`FileRef`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -4,8 +4,10 @@
 //! module keeps the two together, and the timers of operations that a decorator holds back.
 
 mod engine;
+mod gate;
 mod inline;
 mod operation;
+mod trial;
 mod uring;
 
 #[cfg(test)]
@@ -20,7 +22,8 @@ use std::time::Duration;
 use rdma::Time;
 use slab::Slab;
 
-pub use self::engine::{CallId, Engine, EngineStats, Event, FileId, FileRef, SystemCall};
+pub use self::engine::{CallId, DeviceId, Engine, EngineStats, Event, FileId, FileRef, SystemCall};
+use self::gate::{Admission, Gates, Released, Visit};
 pub use self::inline::Inline;
 pub(crate) use self::operation::{Hold, Stage};
 pub use self::operation::{Kind, Operation, Part, Span};
@@ -74,6 +77,7 @@ pub enum Report {
 pub struct Storage {
     // Dropped first: it waits for what the kernel still does with the operations' memory.
     engine: Box<dyn Engine>,
+    gates: Gates,
     running: Slab<Running>,
     /// Operations so far. Its low bits distinguish those that use one slot after another.
     begun: u64,
@@ -86,15 +90,18 @@ struct Running {
     tag: Tag,
     backend: Arc<dyn Backend>,
     operation: Operation,
-    /// A system call is at work, else a timer runs.
+    /// A system call is at work or held back, else a timer runs.
     in_call: bool,
+    /// The stay of that call at its device, if a gate counts it.
+    visit: Option<Visit>,
 }
 
 impl Storage {
     /// Storage that nothing was reserved in yet.
     pub fn new(engine: Box<dyn Engine>) -> Self {
         let (timers, reports) = (BinaryHeap::new(), VecDeque::new());
-        Self { engine, running: Slab::new(), begun: 0, timers, reports }
+        let (gates, running) = (Gates::default(), Slab::new());
+        Self { engine, gates, running, begun: 0, timers, reports }
     }
 
     /// Space for this many operations at once, in all.
@@ -105,6 +112,7 @@ impl Storage {
         // Each operation may leave an answer to a cancellation and its end.
         self.reports.reserve((2 * operations).saturating_sub(self.reports.len()));
         self.engine.reserve(operations);
+        self.gates.reserve(operations);
     }
 
     /// Starts an operation. Its end is reported under `tag`, if it is not over at once.
@@ -123,14 +131,14 @@ impl Storage {
             return Submitted::Over(result);
         }
         let backend = Arc::clone(backend);
-        let running = Running { serial, tag, backend, operation, in_call: false };
+        let running = Running { serial, tag, backend, operation, in_call: false, visit: None };
         let index = self.running.insert(running) as u32;
         let acknowledged =
             deliberate_bugs::has(Bug::AcknowledgeEarly) && matches!(kind, Kind::Write { .. });
         if acknowledged {
             self.disown(index, Ok(()));
         }
-        self.take(index, step);
+        self.take(now, index, step);
         Submitted::UnderWay(OperationKey { index, serial })
     }
 
@@ -144,6 +152,9 @@ impl Storage {
         if running.in_call && deliberate_bugs::has(Bug::LoseAbort) {
             self.disown(key.index, Err(BackendError::Cancelled));
         } else if running.in_call {
+            if let Some(released) = self.gates.release(call_id(key)) {
+                self.hand_over(released);
+            }
             self.engine.cancel(call_id(key));
         } else {
             self.finish(key.index, Err(BackendError::Cancelled));
@@ -152,13 +163,14 @@ impl Storage {
 
     /// Hands over what was submitted and fetches what is done; true if anything happened.
     pub fn turn(&mut self, now: Time) -> bool {
-        self.engine.turn();
-        let mut progress = false;
-        while let Some(event) = self.engine.next_event() {
+        let mut progress = self.turn_engine(now);
+        progress |= self.run_timers(now);
+        self.gates.settle(now);
+        if self.hand_over_released() {
+            self.turn_engine(now);
             progress = true;
-            self.handle(now, event);
         }
-        progress | self.run_timers(now)
+        progress
     }
 
     /// The next report.
@@ -170,6 +182,7 @@ impl Storage {
     pub fn abandon(&mut self) {
         // Dropping the engine waits.
         self.engine = Box::new(Inline::new());
+        self.gates.clear();
         self.running.clear();
         self.timers.clear();
         self.reports.clear();
@@ -177,7 +190,8 @@ impl Storage {
 
     /// When [`Storage::turn`] must run again though nothing completes.
     pub fn deadline(&self) -> Option<Time> {
-        self.timers.peek().map(|Reverse((at, ..))| *at)
+        let timer = self.timers.peek().map(|Reverse((at, ..))| *at);
+        timer.into_iter().chain(self.gates.deadline()).min()
     }
 
     /// Operations that were begun, and those that are over, together; what is new since the last time is work.
@@ -205,6 +219,40 @@ impl Storage {
         self.engine.stats()
     }
 
+    fn turn_engine(&mut self, now: Time) -> bool {
+        self.engine.turn();
+        let mut progress = false;
+        while let Some(event) = self.engine.next_event() {
+            progress = true;
+            self.handle(now, event);
+        }
+        progress
+    }
+
+    fn hand_over_released(&mut self) -> bool {
+        let mut progress = false;
+        while let Some(released) = self.gates.next_released() {
+            progress = true;
+            self.hand_over(released);
+        }
+        progress
+    }
+
+    fn hand_over(&mut self, Released { call, what, visit }: Released) {
+        let running = self.running.get_mut(operation_key(call).index as usize);
+        running.expect("an operation outlives its calls").visit = Some(visit);
+        self.start(call, what);
+    }
+
+    fn start(&mut self, call: CallId, what: SystemCall) {
+        // SAFETY: the part belongs to the operation's span, or is constant zeros; the operation keeps its span in
+        // `running` until its last call ended.
+        #[expect(unsafe_code, reason = "hands lent memory to the kernel")]
+        unsafe {
+            self.engine.start(call, what);
+        }
+    }
+
     fn handle(&mut self, now: Time, event: Event) {
         match event {
             Event::Ended { call, result } => {
@@ -213,8 +261,11 @@ impl Storage {
                     self.running.get_mut(index as usize).expect("an operation outlives its calls");
                 debug_assert_eq!(running.serial, operation_key(call).serial);
                 running.in_call = false;
+                if let Some(visit) = running.visit.take() {
+                    self.gates.leave(visit);
+                }
                 let step = running.backend.resume(now, &mut running.operation, result);
-                self.take(index, step);
+                self.take(now, index, step);
             }
             Event::NotCancelled { call } => {
                 let key = operation_key(call);
@@ -239,23 +290,25 @@ impl Storage {
                 continue;
             };
             let step = running.backend.resume(now, &mut running.operation, 0);
-            self.take(index, step);
+            self.take(now, index, step);
         }
         progress
     }
 
-    fn take(&mut self, index: u32, step: Step) {
+    fn take(&mut self, now: Time, index: u32, step: Step) {
         let running = self.running.get_mut(index as usize).expect("a step is of a live operation");
         let key = OperationKey { index, serial: running.serial };
         match step {
             Step::Done(result) => self.finish(index, result),
             Step::Call(what) => {
                 running.in_call = true;
-                // SAFETY: the part belongs to the operation's span, or is constant zeros; the operation
-                // keeps its span in `running` until its last call ended.
-                #[expect(unsafe_code, reason = "hands lent memory to the kernel")]
-                unsafe {
-                    self.engine.start(call_id(key), what);
+                match self.gates.admit(now, call_id(key), what) {
+                    Admission::Free => self.start(call_id(key), what),
+                    Admission::Admitted(visit) => {
+                        running.visit = Some(visit);
+                        self.start(call_id(key), what);
+                    }
+                    Admission::Held => {}
                 }
             }
             Step::WaitUntil(at) => self.timers.push(Reverse((at, index, key.serial))),

@@ -9,6 +9,8 @@ use super::*;
 use crate::backend::{OpenMode, open_file};
 use crate::pool::{Pool, PoolMemory};
 
+mod gates;
+
 fn uring(pool: &Pool) -> Option<Uring> {
     match Uring::new(Some(pool.range())) {
         Ok((uring, _)) => Some(uring),

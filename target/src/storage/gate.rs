@@ -1,0 +1,184 @@
+//! Gates: what is held back from a device that does better with many calls at a time.
+//!
+//! Many a virtual disk takes what it is given at a time as one job, does one job after the other, and tells of the end
+//! of all of a job at once. Every job has its price, whatever its size. Such a device is given small jobs by a target
+//! that answers one call after the other and hands over what comes of it, and so it stays. Behind a gate, calls wait
+//! while the device has enough to do, until there are as many as it still has: so it works on one half while the target
+//! answers the other. A device that works on many calls side by side may lose by that; which it is, a [`Trial`] finds
+//! out.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use rdma::Time;
+
+use super::engine::{CallId, DeviceId, SystemCall};
+use super::trial::Trial;
+
+/// What a device should have before more is held back from it.
+const ENOUGH: u64 = 256 * 1024;
+/// What a call counts for, besides its bytes.
+const CALL_BYTES: u64 = 32 * 1024;
+/// No call is held back longer, whatever the device does.
+const PATIENCE: Duration = Duration::from_millis(10);
+
+/// The gates of one core's devices.
+#[derive(Default)]
+pub(super) struct Gates {
+    // A core has few devices.
+    gates: Vec<Gate>,
+    /// Calls that may be held back at once.
+    room: usize,
+}
+
+/// What became of a call that is to be handed over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub(super) enum Admission {
+    /// No gate is concerned with it.
+    Free,
+    /// It may be handed over. The gate is to be told of its end.
+    Admitted(Visit),
+    /// It was kept, and will be among [`Gates::next_released`].
+    Held,
+}
+
+/// A call's stay at its device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Visit {
+    gate: u32,
+    weight: u64,
+}
+
+/// A call that was held back and may be handed over now.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Released {
+    pub(super) call: CallId,
+    pub(super) what: SystemCall,
+    pub(super) visit: Visit,
+}
+
+struct Gate {
+    device: DeviceId,
+    /// What the calls that the device has count for.
+    inside: u64,
+    held: VecDeque<Held>,
+    /// What those count for that are held back.
+    waiting: u64,
+    /// How many of those are to go.
+    going: usize,
+    trial: Trial,
+}
+
+struct Held {
+    call: CallId,
+    what: SystemCall,
+    since: Time,
+    visit: Visit,
+}
+
+impl Gates {
+    /// Room for this many calls.
+    pub(super) fn reserve(&mut self, calls: usize) {
+        self.room = self.room.max(calls);
+        for gate in &mut self.gates {
+            gate.held.reserve(self.room.saturating_sub(gate.held.len()));
+        }
+    }
+
+    /// Whether a call may be handed over now; if not, it is kept.
+    pub(super) fn admit(&mut self, now: Time, call: CallId, what: SystemCall) -> Admission {
+        let (SystemCall::Read { file, part, .. } | SystemCall::Write { file, part, .. }) = what
+        else {
+            return Admission::Free;
+        };
+        // What the page cache has is not the device's business.
+        if !file.direct {
+            return Admission::Free;
+        }
+        let index = self.gate_of(file.device);
+        let visit = Visit { gate: index as u32, weight: CALL_BYTES + u64::from(part.length()) };
+        let gate = &mut self.gates[index];
+        if gate.inside >= ENOUGH {
+            gate.trial.crowded(now);
+        }
+        if gate.holds() {
+            gate.waiting += visit.weight;
+            gate.held.push_back(Held { call, what, since: now, visit });
+            return Admission::Held;
+        }
+        gate.inside += visit.weight;
+        Admission::Admitted(visit)
+    }
+
+    /// A call that was admitted ended.
+    pub(super) fn leave(&mut self, visit: Visit) {
+        let gate = &mut self.gates[visit.gate as usize];
+        gate.inside -= visit.weight;
+        gate.trial.ended(visit.weight);
+    }
+
+    /// Decides what may go, after all is told that ended until now.
+    pub(super) fn settle(&mut self, now: Time) {
+        for gate in &mut self.gates {
+            gate.trial.settle(now);
+            let overdue = gate.deadline().is_some_and(|time| time <= now);
+            if overdue || !gate.holds() || gate.waiting >= gate.inside {
+                gate.going = gate.held.len();
+            }
+        }
+    }
+
+    /// The next call to hand over that was held back.
+    pub(super) fn next_released(&mut self) -> Option<Released> {
+        let gate = self.gates.iter_mut().find(|gate| gate.going > 0)?;
+        gate.going -= 1;
+        gate.release(0)
+    }
+
+    /// Releases one call, if it is held back.
+    pub(super) fn release(&mut self, call: CallId) -> Option<Released> {
+        self.gates.iter_mut().find_map(|gate| {
+            let place = gate.held.iter().position(|held| held.call == call)?;
+            gate.release(place)
+        })
+    }
+
+    /// When calls must be released though none ended.
+    pub(super) fn deadline(&self) -> Option<Time> {
+        self.gates.iter().filter_map(Gate::deadline).min()
+    }
+
+    /// Forgets everything.
+    pub(super) fn clear(&mut self) {
+        self.gates.clear();
+    }
+
+    fn gate_of(&mut self, device: DeviceId) -> usize {
+        if let Some(index) = self.gates.iter().position(|gate| gate.device == device) {
+            return index;
+        }
+        let held = VecDeque::with_capacity(self.room);
+        let trial = Trial::default();
+        self.gates.push(Gate { device, inside: 0, held, waiting: 0, going: 0, trial });
+        self.gates.len() - 1
+    }
+}
+
+impl Gate {
+    /// Whether a call is held back that comes now.
+    fn holds(&self) -> bool {
+        self.inside >= ENOUGH && self.trial.holds()
+    }
+
+    fn release(&mut self, place: usize) -> Option<Released> {
+        let Held { call, what, visit, .. } = self.held.remove(place)?;
+        self.inside += visit.weight;
+        self.waiting -= visit.weight;
+        Some(Released { call, what, visit })
+    }
+
+    fn deadline(&self) -> Option<Time> {
+        self.held.front().map(|held| held.since + PATIENCE)
+    }
+}

@@ -1,0 +1,253 @@
+//! Gates before devices of different kinds, in simulated time.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+use super::*;
+use crate::backend::FileBackend;
+
+const CALL_BYTES: u32 = 128 << 10;
+const DEPTH: u64 = 32;
+
+/// What a device makes of its calls.
+#[derive(Clone, Copy)]
+enum Kind {
+    /// What it is given at a time is one job, and it does one after the other.
+    Jobs { fixed: Duration, each: Duration },
+    /// All at once, each for itself.
+    Parallel { each: Duration },
+    /// One after the other, each for itself.
+    Serial { each: Duration },
+}
+
+const JOBS: Kind = Kind::Jobs { fixed: Duration::from_micros(35), each: Duration::from_micros(40) };
+const PARALLEL: Kind = Kind::Parallel { each: Duration::from_micros(90) };
+const SERIAL: Kind = Kind::Serial { each: Duration::from_micros(35) };
+
+/// A device, and the clock that it goes by.
+#[derive(Clone)]
+struct Device {
+    now: Rc<Cell<Time>>,
+    kind: Rc<Cell<Kind>>,
+    calls: Rc<RefCell<Calls>>,
+}
+
+#[derive(Default)]
+struct Calls {
+    /// Given since the last turn.
+    given: Vec<CallId>,
+    /// Under way, and when each ends.
+    inside: VecDeque<(CallId, Time)>,
+    ended: VecDeque<Event>,
+    cancelled: usize,
+}
+
+impl Device {
+    fn new(kind: Kind) -> Self {
+        let (now, kind) = (Rc::new(Cell::new(Time::ZERO)), Rc::new(Cell::new(kind)));
+        Self { now, kind, calls: Rc::default() }
+    }
+
+    fn pass(&self, time: Duration) {
+        self.now.set(self.now.get() + time);
+    }
+
+    fn inside(&self) -> usize {
+        self.calls.borrow().inside.len()
+    }
+
+    fn cancelled(&self) -> usize {
+        self.calls.borrow().cancelled
+    }
+}
+
+impl Engine for Device {
+    unsafe fn start(&mut self, call: CallId, _: SystemCall) {
+        self.calls.borrow_mut().given.push(call);
+    }
+
+    fn cancel(&mut self, call: CallId) {
+        let mut calls = self.calls.borrow_mut();
+        assert!(
+            calls.given.contains(&call) || calls.inside.iter().any(|&(other, _)| other == call)
+        );
+        calls.cancelled += 1;
+        calls.ended.push_back(Event::NotCancelled { call });
+    }
+
+    fn turn(&mut self) {
+        let now = self.now.get();
+        let Calls { given, inside, ended, .. } = &mut *self.calls.borrow_mut();
+        let idle_from = inside.back().map_or(now, |&(_, end)| end.max(now));
+        let count = given.len() as u32;
+        for (index, call) in (1..).zip(given.drain(..)) {
+            let end = match self.kind.get() {
+                Kind::Jobs { fixed, each } => idle_from + fixed + each * count,
+                // Never two at the same time.
+                Kind::Parallel { each } => now + each + Duration::from_nanos(call.0 % 7 * 900),
+                Kind::Serial { each } => idle_from + each * index,
+            };
+            inside.push_back((call, end));
+        }
+        inside.retain(|&(call, end)| {
+            if end <= now {
+                ended.push_back(Event::Ended { call, result: CALL_BYTES as i32 });
+            }
+            end > now
+        });
+    }
+
+    fn next_event(&mut self) -> Option<Event> {
+        self.calls.borrow_mut().ended.pop_front()
+    }
+
+    fn reserve(&mut self, _: usize) {}
+
+    fn sleep(&mut self, _: &[RawFd], _: Option<Duration>) {}
+
+    fn was_readable(&mut self, _: RawFd) -> bool {
+        false
+    }
+
+    fn stats(&self) -> EngineStats {
+        EngineStats::default()
+    }
+}
+
+/// A host that keeps reads in flight, and a target that takes its time to answer each.
+struct Load {
+    pool: Pool,
+    buffer: crate::pool::Buffer,
+    storage: Storage,
+    backend: Arc<dyn Backend>,
+    device: Device,
+    answered: u64,
+}
+
+impl Load {
+    /// The gates leave the page cache alone.
+    fn new(kind: Kind, direct: bool) -> Self {
+        let device = Device::new(kind);
+        let mut pool = pool();
+        let file = tempfile::tempfile().unwrap();
+        let backend = FileBackend::new(file.into(), 1 << 30, direct.then_some(4096));
+        let mut storage = Storage::new(Box::new(device.clone()));
+        storage.reserve(DEPTH as usize);
+        let buffer = pool.allocate(CALL_BYTES).unwrap();
+        Self { pool, buffer, storage, backend: Arc::new(backend), device, answered: 0 }
+    }
+
+    fn submit(&mut self, tag: u64) -> OperationKey {
+        // SAFETY: the buffer outlives the storage, and the device touches no memory.
+        let span = unsafe { self.pool.span(&self.buffer, 0, CALL_BYTES) };
+        let read = Operation::read(0, span);
+        let now = self.device.now.get();
+        match self.storage.submit(now, Tag(tag), &self.backend, read) {
+            Submitted::UnderWay(key) => key,
+            Submitted::Over(result) => panic!("{result:?}"),
+        }
+    }
+
+    /// Answers what ended; each answer takes a while, and the host asks again.
+    fn turn(&mut self, answer: Duration) {
+        self.storage.turn(self.device.now.get());
+        if let Some(report) = self.storage.next_report() {
+            let Report::Done { tag, result: Ok(()) } = report else { panic!("{report:?}") };
+            self.answered += 1;
+            self.device.pass(answer);
+            self.submit(tag.0);
+        }
+        self.device.pass(Duration::from_micros(1));
+    }
+
+    /// Answers within a time.
+    fn run(&mut self, time: Duration) -> u64 {
+        let before = self.answered;
+        let end = self.device.now.get() + time;
+        while self.device.now.get() < end {
+            self.turn(Duration::from_micros(30));
+        }
+        self.answered - before
+    }
+}
+
+/// A load that has begun on a device of this kind.
+fn begun(kind: Kind, direct: bool) -> Load {
+    let mut load = Load::new(kind, direct);
+    for tag in 0..DEPTH {
+        load.submit(tag);
+    }
+    load
+}
+
+/// Answers within a second, by a device of this kind, to reads that gates look at or not.
+fn answers(kind: Kind, direct: bool) -> u64 {
+    begun(kind, direct).run(Duration::from_secs(1))
+}
+
+#[test]
+fn a_device_that_makes_one_job_of_many_calls_gains() {
+    let (gated, open) = (answers(JOBS, true), answers(JOBS, false));
+    assert!(10 * gated >= 12 * open, "{gated} with gates, {open} without");
+}
+
+#[test]
+fn a_device_that_ends_each_call_by_itself_loses_next_to_nothing() {
+    for kind in [PARALLEL, SERIAL] {
+        let (gated, open) = (answers(kind, true), answers(kind, false));
+        assert!(100 * gated >= 95 * open, "{gated} with gates, {open} without");
+    }
+}
+
+#[test]
+fn a_device_that_changes_its_ways_is_followed() {
+    let mut load = begun(JOBS, true);
+    load.run(Duration::from_secs(1));
+    load.device.kind.set(PARALLEL);
+    load.run(Duration::from_secs(6));
+    let (gated, open) = (load.run(Duration::from_secs(1)), answers(PARALLEL, false));
+    assert!(100 * gated >= 95 * open, "{gated} with gates, {open} without");
+    load.device.kind.set(JOBS);
+    load.run(Duration::from_secs(6));
+    let (gated, open) = (load.run(Duration::from_secs(1)), answers(JOBS, false));
+    assert!(10 * gated >= 12 * open, "{gated} with gates, {open} without");
+}
+
+/// Two reads that a device does not end, and a third that is held back; the device has got stuck.
+fn stuck() -> (Load, OperationKey) {
+    let mut load = begun(JOBS, true);
+    load.run(Duration::from_secs(1));
+    while load.storage.in_flight() > 0 {
+        load.storage.turn(load.device.now.get());
+        while load.storage.next_report().is_some() {}
+        load.device.pass(Duration::from_micros(1));
+    }
+    load.device.kind.set(Kind::Serial { each: Duration::from_secs(1000) });
+    let [_, _, third] = [0, 1, 2].map(|tag| load.submit(tag));
+    load.storage.turn(load.device.now.get());
+    assert_eq!((load.device.inside(), load.storage.in_flight()), (2, 3));
+    (load, third)
+}
+
+#[test]
+fn nothing_is_held_back_for_long_by_a_device_that_is_stuck() {
+    let (mut load, _) = stuck();
+    let deadline = load.storage.deadline().expect("somebody must look again");
+    assert!(deadline <= load.device.now.get() + Duration::from_millis(10));
+    load.device.now.set(deadline);
+    assert!(load.storage.turn(deadline));
+    assert_eq!(load.device.inside(), 3);
+    assert_eq!(load.storage.deadline(), None);
+}
+
+#[test]
+fn a_call_that_is_held_back_can_be_cancelled() {
+    let (mut load, third) = stuck();
+    load.storage.cancel(third);
+    assert_eq!(load.device.cancelled(), 1);
+    load.storage.turn(load.device.now.get());
+    let report = load.storage.next_report();
+    assert!(matches!(report, Some(Report::NotCancelled { tag: Tag(2) })), "{report:?}");
+    assert_eq!(load.device.inside(), 3);
+}

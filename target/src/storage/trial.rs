@@ -1,0 +1,174 @@
+//! Trials: whether a device ends more when calls are held back from it, measured while it works.
+//!
+//! Time in which the device has enough to do is cut into pairs of periods. As long as it is not clear what is better,
+//! one period of each pair is spent either way; when it is clear, so is one pair of many. A device for which holding
+//! back is wrong loses next to nothing by that, and a verdict that has become wrong is noticed. A device that never
+//! has much to do is not tried.
+
+use std::time::Duration;
+
+use rdma::Time;
+
+/// A period has to last so long and to see so many ends and calls that could be held back.
+const PERIOD: Duration = Duration::from_millis(10);
+const ENDS: u32 = 64;
+const CROWDED: u32 = 16;
+/// A period that takes longer says nothing: the device had nothing to do at times, or it is so slow that a turn of the
+/// target does not matter.
+const PERIOD_MAX: Duration = Duration::from_millis(100);
+/// What it takes to be better: less is chance.
+const MARGIN: f64 = 1.03;
+/// Won pairs, less those that were lost, with which the case is clear.
+const CLEAR: i8 = 6;
+/// When it is clear, one of so many pairs is a trial. Odd, so that either way is the first in turn.
+const TRIAL_EVERY: u32 = 33;
+
+/// A device's trial.
+#[derive(Debug, Default)]
+pub(super) struct Trial {
+    /// Pairs in which the device ended more with calls held back, less those in which it ended less.
+    score: i8,
+    /// Pairs so far.
+    pairs: u32,
+    /// The period before the present one said something.
+    steady: bool,
+    /// What the first period of the present pair came to, in weight per second.
+    first: Option<f64>,
+    period: Option<Period>,
+}
+
+#[derive(Debug)]
+struct Period {
+    began: Time,
+    ends: u32,
+    /// Of the calls that ended.
+    weight: u64,
+    /// Calls that met a device with enough to do.
+    crowded: u32,
+}
+
+impl Trial {
+    /// Whether calls are to be held back now from a device that has enough to do.
+    pub(super) fn holds(&self) -> bool {
+        if self.is_on() { self.holds_first() == self.first.is_none() } else { self.score > 0 }
+    }
+
+    /// A call met a device that has enough to do.
+    pub(super) fn crowded(&mut self, now: Time) {
+        self.period.get_or_insert(Period { began: now, ends: 0, weight: 0, crowded: 0 }).crowded +=
+            1;
+    }
+
+    /// A call of this weight ended.
+    pub(super) fn ended(&mut self, weight: u64) {
+        if let Some(period) = &mut self.period {
+            period.ends += 1;
+            period.weight += weight;
+        }
+    }
+
+    /// Looks at the clock.
+    pub(super) fn settle(&mut self, now: Time) {
+        let Some(period) = &self.period else { return };
+        let lasted = now - period.began;
+        if lasted >= PERIOD_MAX {
+            (self.period, self.first, self.steady) = (None, None, false);
+        } else if lasted >= PERIOD && period.ends >= ENDS && period.crowded >= CROWDED {
+            let rate = period.weight as f64 / lasted.as_secs_f64();
+            self.period = None;
+            if std::mem::replace(&mut self.steady, true) {
+                self.count(rate);
+            }
+        }
+    }
+
+    /// A period of a pair came to this.
+    fn count(&mut self, rate: f64) {
+        let Some(first) = self.first.take() else {
+            self.first = Some(rate);
+            return;
+        };
+        if self.is_on() {
+            let (held, open) = if self.holds_first() { (first, rate) } else { (rate, first) };
+            if held > open * MARGIN {
+                self.score = (self.score + 1).min(CLEAR);
+            } else if open > held * MARGIN {
+                self.score = (self.score - 1).max(-CLEAR);
+            }
+        }
+        self.pairs = self.pairs.wrapping_add(1);
+    }
+
+    /// Which way comes first in the present pair. It alternates, so that a load that grows or shrinks favours neither.
+    fn holds_first(&self) -> bool {
+        self.pairs.is_multiple_of(2)
+    }
+
+    /// Whether the present pair is spent either way.
+    fn is_on(&self) -> bool {
+        self.steady && (self.score.abs() < CLEAR || self.pairs.is_multiple_of(TRIAL_EVERY))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Periods of a load under which a device ends so much a second with calls held back, and without.
+    fn run(trial: &mut Trial, now: &mut Time, periods: u32, held: u64, open: u64) -> u32 {
+        let mut spent_holding = 0;
+        for _ in 0..periods {
+            spent_holding += u32::from(trial.holds());
+            let rate = if trial.holds() { held } else { open };
+            (0..CROWDED).for_each(|_| trial.crowded(*now));
+            (0..ENDS).for_each(|_| trial.ended(rate));
+            *now = *now + PERIOD;
+            trial.settle(*now);
+        }
+        spent_holding
+    }
+
+    #[test]
+    fn the_better_way_wins_and_the_other_is_tried_now_and_then() {
+        let (mut trial, mut now) = (Trial::default(), Time::ZERO);
+        assert!(run(&mut trial, &mut now, 20, 50, 100) >= 6, "it is tried");
+        assert!((1..=40).contains(&run(&mut trial, &mut now, 1000, 50, 100)));
+        // What was worse gets better.
+        run(&mut trial, &mut now, 1000, 100, 50);
+        assert!((960..1000).contains(&run(&mut trial, &mut now, 1000, 100, 50)));
+    }
+
+    #[test]
+    fn a_hair_s_breadth_decides_nothing() {
+        let (mut trial, mut now) = (Trial::default(), Time::ZERO);
+        run(&mut trial, &mut now, 1000, 100, 102);
+        assert_eq!(trial.score, 0);
+    }
+
+    #[test]
+    fn nothing_is_held_back_from_a_device_that_has_little_to_do() {
+        let (mut trial, mut now) = (Trial::default(), Time::ZERO);
+        for _ in 0..1000 {
+            trial.crowded(now);
+            trial.ended(1);
+            now = now + Duration::from_millis(2);
+            trial.settle(now);
+            assert!(!trial.holds());
+        }
+    }
+
+    #[test]
+    fn a_pause_is_not_taken_for_a_slow_device() {
+        let (mut trial, mut now) = (Trial::default(), Time::ZERO);
+        run(&mut trial, &mut now, 100, 100, 50);
+        assert_eq!(trial.score, CLEAR);
+        for _ in 0..10 {
+            run(&mut trial, &mut now, 66, 100, 50);
+            (0..CROWDED).for_each(|_| trial.crowded(now));
+            (0..ENDS).for_each(|_| trial.ended(100));
+            now = now + Duration::from_secs(5);
+            trial.settle(now);
+        }
+        assert_eq!(trial.score, CLEAR);
+    }
+}
