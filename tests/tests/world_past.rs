@@ -109,3 +109,42 @@ fn a_host_that_only_read_comes_back_at_once() {
     let took = Story { writes: false, disk_stalls, cut }.tell(1);
     assert!(took < Duration::from_millis(500), "{took:?}");
 }
+
+/// A target that stands still takes what was sent to it before when it goes on: by then the host has come back.
+#[test]
+fn a_target_that_stood_still_begins_nothing_of_a_host_that_gave_it_up() {
+    with_seeds(BINARY, 0..8, |seed| {
+        let mut world = World::new(seed, SimConfig::default());
+        let disk = Disk::simulated("disk", vec![0; 64 << 10]);
+        let target = world.add_target(vec![disk], TargetOptions::default());
+        let host = world.add_host(ControllerOptions {
+            io_timeout: SECOND,
+            abort_timeout: SECOND,
+            connect_timeout: Duration::from_millis(300),
+            reconnect_delay: Duration::from_millis(100),
+            ..ControllerOptions::default()
+        });
+        let namespace = world.open(host, target, 1);
+        // Should the old command begin, it takes longer than the host needs to come back.
+        let stall = DiskConfig { stall_ppm: 1_000_000, stall: SECOND * 4, ..DiskConfig::default() };
+        world.target(target).set_disk_config(stall);
+        let goes_on = world.now() + SECOND * 16;
+        world.pause_target(target, SECOND * 16);
+        let old = namespace.write_zeroes(0, BLOCK as u64);
+        world.pass(Duration::from_millis(10));
+        // It is there, and nothing else gets there until the target is about to go on.
+        world.cut(host, target);
+        world.run(old).expect_err("nobody answers");
+        let rest = goes_on - world.now();
+        world.pass(rest - Duration::from_millis(10));
+        world.heal(host, target);
+        world.pass(Duration::from_millis(11));
+        world.target(target).set_disk_config(DiskConfig::default());
+        while !write(&mut world, &namespace, 2) {}
+        world.pass(SECOND * 8);
+        let now = read(&mut world, &namespace);
+        assert!(now == [2; BLOCK], "the old command overtook the new write: {}", now[0]);
+        drop(namespace);
+        world.expect_clean(LIMIT);
+    });
+}

@@ -220,6 +220,18 @@ impl Queue {
         self.link.next_event()
     }
 
+    /// Whether nothing was heard of the host for so long that it may have come back over other connections: two
+    /// timeouts, after which it relies on the association being over. Then the connection is to end.
+    pub fn is_forsaken(&self, now: Time) -> bool {
+        let State::Live(live) = &self.state else { return false };
+        let kato = live.controller.keep_alive();
+        let forsaken = kato.is_some_and(|kato| now >= live.controller.last_command() + 2 * kato);
+        if forsaken && self.qid.is_admin() {
+            self.registry.count_keep_alive_loss();
+        }
+        forsaken
+    }
+
     /// When [`Queue::poll`] must run again at the latest. Changes made by other cores come with a wake-up.
     pub fn deadline(&self) -> Option<Time> {
         match &self.state {

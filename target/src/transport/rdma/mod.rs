@@ -15,6 +15,7 @@ use std::mem;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
 use std::task::Waker;
+use std::time::Duration;
 
 use ::rdma::{
     Access, ConnId, Device, Group, GroupConfig, GroupStats, Mem, MemoryRegion, Provider, Time,
@@ -42,6 +43,8 @@ const BATCH: usize = 64;
 /// Of at least so many commands that found the core idle half are answered before the others are looked at: else a host
 /// that waits for its answers and a target that waits for its commands would work in turns.
 const PAIR: usize = 16;
+/// Between turns that are so far apart a Keep Alive Timeout may have passed, of which this is the unit.
+const PAUSE: Duration = Duration::from_millis(100);
 
 /// The queue pairs of one device on one core.
 pub struct RdmaTransport<P: Provider> {
@@ -68,6 +71,7 @@ pub struct RdmaTransport<P: Provider> {
     answering: Vec<usize>,
     /// When a controller has to be looked at.
     next_look: Option<Time>,
+    latest_turn: Time,
     stop: Option<Stop>,
 }
 
@@ -155,6 +159,7 @@ impl<P: Provider> RdmaTransport<P> {
             ending: Vec::new(),
             answering: Vec::new(),
             next_look: None,
+            latest_turn: Time::ZERO,
             stop: None,
         };
         Ok((transport, port))
@@ -305,6 +310,18 @@ impl<P: Provider> RdmaTransport<P> {
         }
     }
 
+    /// After a pause of the whole process, commands lie here whose hosts may long have come back and asked for something
+    /// else: those are not to be begun any more.
+    fn notice_time(&mut self, core: &mut Core) {
+        let paused = core.now >= self.latest_turn + PAUSE;
+        self.latest_turn = core.now;
+        if paused {
+            for key in 0..self.connections.capacity() {
+                self.with(core, key, Connection::end_if_forsaken);
+            }
+        }
+    }
+
     /// Asks every controller what it wants, after a wake-up or when a deadline has come.
     fn look(&mut self, core: &mut Core) {
         self.next_look = None;
@@ -390,6 +407,7 @@ impl<P: Provider> Drop for RdmaTransport<P> {
 impl<P: Provider> Transport for RdmaTransport<P> {
     fn turn(&mut self, core: &mut Core) -> bool {
         // The bell was answered by the poll group; whatever rang it is looked for here.
+        self.notice_time(core);
         let mut progress = self.read_inbox(core);
         progress |= self.poll_completions(core);
         if core.rung || self.next_look.is_some_and(|at| at <= core.now) {

@@ -295,6 +295,14 @@ impl<P: Provider> Connection<P> {
         self.host_moved = desk.core.now;
     }
 
+    /// Ends a connection whose host has given it up by now.
+    pub(super) fn end_if_forsaken(&mut self, desk: &mut Desk<'_, P>) -> Result<(), Ended> {
+        if self.queue().is_forsaken(desk.core.now) {
+            return Err(Ended::Controller(CloseReason::KeepAlive));
+        }
+        Ok(())
+    }
+
     /// Ends a connection whose host keeps it waiting, and does what the controller wants.
     pub(super) fn look(&mut self, desk: &mut Desk<'_, P>) -> Result<(), Ended> {
         if self.stalls_at().is_some_and(|at| at <= desk.core.now) {
