@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use feedrail_initiator::{ControllerOptions, ErrorKind, Grant, Namespace, RegionSlice};
-use feedrail_tests::world::{Disk, DiskConfig, TargetOptions, World, with_seeds};
+use feedrail_tests::world::{Disk, DiskConfig, HostId, TargetId, TargetOptions, World, with_seeds};
 use rdma::sim::SimConfig;
 
 const BINARY: &str = "world_past";
@@ -22,22 +22,8 @@ struct Story {
 impl Story {
     /// Tells it; says how long after the goodbye the host had written the same block anew.
     fn tell(&self, seed: u64) -> Duration {
-        let mut world = World::new(seed, SimConfig::default());
-        let disk = Disk::simulated("disk", vec![0; 64 << 10]);
-        let target = world.add_target(vec![disk], TargetOptions::default());
-        let host = world.add_host(ControllerOptions {
-            io_timeout: SECOND,
-            abort_timeout: SECOND,
-            connect_timeout: Duration::from_millis(300),
-            reconnect_delay: Duration::from_millis(100),
-            ..ControllerOptions::default()
-        });
-        let namespace = world.open(host, target, 1);
-        world.target(target).set_disk_config(DiskConfig {
-            stall_ppm: 1_000_000,
-            stall: self.disk_stalls,
-            ..DiskConfig::default()
-        });
+        let (mut world, target, host, namespace) = scene(seed);
+        world.target(target).set_disk_config(stalling(self.disk_stalls));
         let slice = RegionSlice::from_vec(vec![1; BLOCK], Grant::Persistent);
         let old = match self.writes {
             true => namespace.write(0, slice),
@@ -65,6 +51,27 @@ impl Story {
         world.expect_clean(LIMIT);
         took
     }
+}
+
+/// A target with a disk, and a host that soon gives up, with the disk open.
+fn scene(seed: u64) -> (World, TargetId, HostId, Namespace) {
+    let mut world = World::new(seed, SimConfig::default());
+    let disk = Disk::simulated("disk", vec![0; 64 << 10]);
+    let target = world.add_target(vec![disk], TargetOptions::default());
+    let host = world.add_host(ControllerOptions {
+        io_timeout: SECOND,
+        abort_timeout: SECOND,
+        connect_timeout: Duration::from_millis(300),
+        reconnect_delay: Duration::from_millis(100),
+        ..ControllerOptions::default()
+    });
+    let namespace = world.open(host, target, 1);
+    (world, target, host, namespace)
+}
+
+/// A disk every call of which takes so much longer.
+fn stalling(stall: Duration) -> DiskConfig {
+    DiskConfig { stall_ppm: 1_000_000, stall, ..DiskConfig::default() }
 }
 
 fn write(world: &mut World, namespace: &Namespace, byte: u8) -> bool {
@@ -114,20 +121,9 @@ fn a_host_that_only_read_comes_back_at_once() {
 #[test]
 fn a_target_that_stood_still_begins_nothing_of_a_host_that_gave_it_up() {
     with_seeds(BINARY, 0..8, |seed| {
-        let mut world = World::new(seed, SimConfig::default());
-        let disk = Disk::simulated("disk", vec![0; 64 << 10]);
-        let target = world.add_target(vec![disk], TargetOptions::default());
-        let host = world.add_host(ControllerOptions {
-            io_timeout: SECOND,
-            abort_timeout: SECOND,
-            connect_timeout: Duration::from_millis(300),
-            reconnect_delay: Duration::from_millis(100),
-            ..ControllerOptions::default()
-        });
-        let namespace = world.open(host, target, 1);
+        let (mut world, target, host, namespace) = scene(seed);
         // Should the old command begin, it takes longer than the host needs to come back.
-        let stall = DiskConfig { stall_ppm: 1_000_000, stall: SECOND * 4, ..DiskConfig::default() };
-        world.target(target).set_disk_config(stall);
+        world.target(target).set_disk_config(stalling(SECOND * 4));
         let goes_on = world.now() + SECOND * 16;
         world.pause_target(target, SECOND * 16);
         let old = namespace.write_zeroes(0, BLOCK as u64);

@@ -220,14 +220,15 @@ impl Queue {
         self.link.next_event()
     }
 
-    /// Whether nothing was heard of the host for so long that it may have come back over other connections: two
-    /// timeouts, after which it relies on the association being over. Then the connection is to end.
-    pub fn is_forsaken(&self, now: Time) -> bool {
+    /// Ends the association if nothing was heard of the host for so long that it may have come back over other
+    /// connections: two timeouts, after which it relies on that. Returns whether the connection is to end.
+    pub fn end_if_forsaken(&mut self, now: Time) -> bool {
         let State::Live(live) = &self.state else { return false };
         let kato = live.controller.keep_alive();
         let forsaken = kato.is_some_and(|kato| now >= live.controller.last_command() + 2 * kato);
+        // It is one loss, however many queues notice it.
         if forsaken && self.qid.is_admin() {
-            self.registry.count_keep_alive_loss();
+            self.end(CloseReason::KeepAlive);
         }
         forsaken
     }

@@ -35,10 +35,8 @@ pub(super) struct Gates {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub(super) enum Admission {
-    /// No gate is concerned with it.
-    Free,
-    /// It may be handed over. The gate is to be told of its end.
-    Admitted(Visit),
+    /// It may be handed over. If a gate counts it, that is to be told of its end.
+    Admitted(Option<Visit>),
     /// It was kept, and will be among [`Gates::next_released`].
     Held,
 }
@@ -90,11 +88,11 @@ impl Gates {
     pub(super) fn admit(&mut self, now: Time, call: CallId, what: SystemCall) -> Admission {
         let (SystemCall::Read { file, part, .. } | SystemCall::Write { file, part, .. }) = what
         else {
-            return Admission::Free;
+            return Admission::Admitted(None);
         };
         // What the page cache has is not the device's business.
         if !file.direct {
-            return Admission::Free;
+            return Admission::Admitted(None);
         }
         let index = self.gate_of(file.device);
         let visit = Visit { gate: index as u32, weight: CALL_BYTES + u64::from(part.length()) };
@@ -108,7 +106,7 @@ impl Gates {
             return Admission::Held;
         }
         gate.inside += visit.weight;
-        Admission::Admitted(visit)
+        Admission::Admitted(Some(visit))
     }
 
     /// A call that was admitted ended.

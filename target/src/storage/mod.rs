@@ -303,9 +303,8 @@ impl Storage {
             Step::Call(what) => {
                 running.in_call = true;
                 match self.gates.admit(now, call_id(key), what) {
-                    Admission::Free => self.start(call_id(key), what),
                     Admission::Admitted(visit) => {
-                        running.visit = Some(visit);
+                        running.visit = visit;
                         self.start(call_id(key), what);
                     }
                     Admission::Held => {}

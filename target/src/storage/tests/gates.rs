@@ -9,6 +9,8 @@ use crate::backend::FileBackend;
 
 const CALL_BYTES: u32 = 128 << 10;
 const DEPTH: u64 = 32;
+/// What the target takes to answer a read.
+const ANSWER: Duration = Duration::from_micros(30);
 
 /// What a device makes of its calls.
 #[derive(Clone, Copy)]
@@ -150,12 +152,12 @@ impl Load {
     }
 
     /// Answers what ended; each answer takes a while, and the host asks again.
-    fn turn(&mut self, answer: Duration) {
+    fn turn(&mut self) {
         self.storage.turn(self.device.now.get());
         if let Some(report) = self.storage.next_report() {
             let Report::Done { tag, result: Ok(()) } = report else { panic!("{report:?}") };
             self.answered += 1;
-            self.device.pass(answer);
+            self.device.pass(ANSWER);
             self.submit(tag.0);
         }
         self.device.pass(Duration::from_micros(1));
@@ -166,7 +168,7 @@ impl Load {
         let before = self.answered;
         let end = self.device.now.get() + time;
         while self.device.now.get() < end {
-            self.turn(Duration::from_micros(30));
+            self.turn();
         }
         self.answered - before
     }

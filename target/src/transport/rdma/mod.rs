@@ -406,8 +406,8 @@ impl<P: Provider> Drop for RdmaTransport<P> {
 
 impl<P: Provider> Transport for RdmaTransport<P> {
     fn turn(&mut self, core: &mut Core) -> bool {
-        // The bell was answered by the poll group; whatever rang it is looked for here.
         self.notice_time(core);
+        // The bell was answered by the poll group; whatever rang it is looked for here.
         let mut progress = self.read_inbox(core);
         progress |= self.poll_completions(core);
         if core.rung || self.next_look.is_some_and(|at| at <= core.now) {

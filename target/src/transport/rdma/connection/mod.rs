@@ -297,10 +297,10 @@ impl<P: Provider> Connection<P> {
 
     /// Ends a connection whose host has given it up by now.
     pub(super) fn end_if_forsaken(&mut self, desk: &mut Desk<'_, P>) -> Result<(), Ended> {
-        if self.queue().is_forsaken(desk.core.now) {
-            return Err(Ended::Controller(CloseReason::KeepAlive));
+        match self.queue().end_if_forsaken(desk.core.now) {
+            true => Err(Ended::Controller(CloseReason::KeepAlive)),
+            false => Ok(()),
         }
-        Ok(())
     }
 
     /// Ends a connection whose host keeps it waiting, and does what the controller wants.
