@@ -315,7 +315,6 @@ impl Engine {
     ) -> usize {
         let mut packets = 0;
         let mut bytes = 0;
-        let mut held_up = false;
         let entry = self.qps.get_mut(slot);
         let window = match &entry.peer {
             Some(peer) => &mut self.paths.get(peer.path).window,
@@ -323,20 +322,16 @@ impl Engine {
         };
         let mut limits = Limits { window, reads: &mut self.reads };
         let out = &mut self.transmit;
-        entry.sending = true;
-        while entry.sending && bytes < TURN_BYTES && !held_up {
-            if entry.queue_pair.poll_transmit(now, memory, &mut limits, out) {
-                packets += 1;
-                bytes += out.payload_bytes() + out.headers().len();
-                if let Some(peer) = &entry.peer {
-                    send_packet(now, peer, memory, out, wire);
-                }
-            } else {
-                held_up = true;
+        while bytes < TURN_BYTES && entry.queue_pair.poll_transmit(now, memory, &mut limits, out) {
+            packets += 1;
+            bytes += out.payload_bytes() + out.headers().len();
+            if let Some(peer) = &entry.peer {
+                send_packet(now, peer, memory, out, wire);
             }
-            entry.sending = entry.queue_pair.wants_transmit();
         }
-        match (entry.sending, held_up) {
+        entry.sending = entry.queue_pair.wants_transmit();
+        match (entry.sending, bytes < TURN_BYTES) {
+            // It had its turn, and was held up.
             (true, true) => self.blocked.push_back(slot),
             (true, false) => self.ready.push_back(slot),
             (false, _) => {}

@@ -129,7 +129,7 @@ impl Requester {
         self.settle(with);
         if self.unacknowledged != self.high {
             // What was about to be sent again, and would have started the clock, may have become needless.
-            self.patience.sent(with.now, self.retransmit_after(with.limits));
+            self.start_clock(with.now, with.limits);
         }
     }
 
@@ -160,7 +160,8 @@ impl Requester {
             self.latest = self.latest.filter(|latest| self.unacknowledged.is_before(*latest));
             self.retire(with.completions);
             let more = self.unacknowledged != self.high;
-            self.patience.answered(with.now, more, self.retransmit_after(with.limits));
+            let next = more.then(|| self.retransmit_after(with.limits));
+            self.patience.answered(with.now, next);
         }
     }
 

@@ -62,19 +62,17 @@ impl Patience {
         self.deadline
     }
 
-    /// Something that wants an answer was sent.
+    /// Something that wants an answer was sent while there was no deadline.
     pub(super) fn sent(&mut self, now: Time, retransmit_after: Duration) {
         self.unanswered_since.get_or_insert(now);
-        if self.deadline.is_none() {
-            self.deadline = Some(now + self.wait(retransmit_after));
-        }
+        self.deadline = Some(now + self.wait(retransmit_after));
     }
 
-    /// The peer answered; `more` tells whether further answers are due.
-    pub(super) fn answered(&mut self, now: Time, more: bool, retransmit_after: Duration) {
+    /// The peer answered. If further answers are due, something is sent again after that time.
+    pub(super) fn answered(&mut self, now: Time, retransmit_after: Option<Duration>) {
         self.doublings = 0;
-        self.unanswered_since = more.then_some(now);
-        self.deadline = more.then(|| now + self.wait(retransmit_after));
+        self.unanswered_since = retransmit_after.map(|_| now);
+        self.deadline = retransmit_after.map(|after| now + self.wait(after));
     }
 
     /// Something is about to be sent again for another reason than time.
@@ -183,9 +181,9 @@ mod tests {
             patience.sent(now, AFTER);
             now = now + Duration::from_millis(60);
             assert!(patience.timed_out(now), "less than 67 ms of silence");
-            patience.answered(now, true, AFTER);
+            patience.answered(now, Some(AFTER));
         }
-        patience.answered(now, false, AFTER);
+        patience.answered(now, None);
         assert_eq!(patience.deadline(), None);
     }
 }

@@ -153,7 +153,6 @@ impl QueuePair {
         out: &mut Transmit,
     ) -> bool {
         let responder_first = (self.turn / TURN_PACKETS).is_multiple_of(2);
-        self.turn = self.turn.wrapping_add(1);
         let sent = match self.state {
             State::Init => false,
             State::Error => self.transmit_answer(memory, limits, out),
@@ -167,6 +166,7 @@ impl QueuePair {
             }
         };
         if sent {
+            self.turn = self.turn.wrapping_add(1);
             self.counters.packets_sent += 1;
             self.counters.payload_bytes_sent += out.payload_bytes() as u64;
             self.counters.packets_retransmitted += u64::from(out.is_retransmission());

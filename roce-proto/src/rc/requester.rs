@@ -314,7 +314,7 @@ impl Requester {
         let entry = *self.queue.get(self.position_of(first));
         self.start_read(&entry, first, end.since(first), out);
         out.mark_retransmission();
-        self.patience.sent(now, self.retransmit_after(limits));
+        self.start_clock(now, limits);
     }
 
     /// The next RDMA READ request: again what was asked for before, or as much as the budget allows.
@@ -382,7 +382,15 @@ impl Requester {
         if self.high.is_before(self.next) {
             self.high = self.next;
         }
-        self.patience.sent(now, self.retransmit_after(limits));
+        self.start_clock(now, limits);
+    }
+
+    /// Something that wants an answer is on its way: the clock runs from now on, if it does not already.
+    pub(super) fn start_clock(&mut self, now: Time, limits: &Limits<'_>) {
+        if self.patience.deadline().is_none() {
+            let retransmit_after = self.retransmit_after(limits);
+            self.patience.sent(now, retransmit_after);
+        }
     }
 
     /// How long to wait for an answer to the oldest packet. Repeating a READ is expensive: it is not done lightly.
