@@ -270,6 +270,9 @@ impl Engine {
 
     /// Does what the queue pairs' clocks ask for, once for each.
     pub(super) fn expire(&mut self, now: Time) {
+        if !self.blocked.is_empty() {
+            self.unblock |= self.reads.forget(now);
+        }
         for _ in 0..self.qps.slots() {
             let Some(slot) = self.timers.pop_due(now) else { return };
             // The deadline may have moved since the timer was set.
@@ -371,7 +374,8 @@ impl Engine {
 
     /// When [`Engine::expire`] must run at the latest.
     pub(super) fn deadline(&self) -> Option<Time> {
-        self.timers.earliest()
+        let forgets = if self.blocked.is_empty() { None } else { self.reads.forgets_at() };
+        self.timers.earliest().into_iter().chain(forgets).min()
     }
 
     pub(super) fn stats(&self) -> GroupStats {

@@ -173,7 +173,7 @@ impl Requester {
     /// Passes the oldest response, which has come.
     fn pass_response(&mut self, limits: &mut Limits<'_>) {
         if let Some(read) = self.reads.front().copied() {
-            limits.reads.release(1, read.packet_bytes);
+            limits.reads.release(1, read.packet_bytes, read.period);
             if read.end == self.unacknowledged.next() {
                 self.reads.pop();
             }

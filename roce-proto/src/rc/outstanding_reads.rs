@@ -2,6 +2,7 @@
 
 use crate::Psn;
 use crate::rc::READS_MAX;
+use crate::rc::read_budget::Period;
 
 /// The RDMA READ requests that were sent and are not answered in full, oldest first. The limits of each are
 /// kept, because a request that is sent again must lie within one that was sent before.
@@ -19,6 +20,8 @@ pub(super) struct OutstandingRead {
     pub(super) end: Psn,
     /// What each of its packets was charged for.
     pub(super) packet_bytes: u32,
+    /// When that was.
+    pub(super) period: Period,
 }
 
 impl OutstandingReads {

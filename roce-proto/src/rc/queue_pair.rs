@@ -176,7 +176,8 @@ impl QueuePair {
 
     /// Whether [`QueuePair::poll_transmit`] may have something to send. It may still return false while the
     /// shared limits are used up: then it should be called again, in turn with the other queue pairs that share
-    /// them, after a packet has been handled for any of these.
+    /// them, after a packet has been handled for any of these, and when [`ReadBudget::forget`](crate::rc::ReadBudget::forget)
+    /// says so.
     pub fn wants_transmit(&self) -> bool {
         match self.state {
             State::Init => false,

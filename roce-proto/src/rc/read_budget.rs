@@ -1,54 +1,171 @@
 //! How much may be on its way to a receive socket at our own request.
 
+use core::mem;
+use core::time::Duration;
+
+use crate::Time;
 use crate::rc::window::{HEADERS_BYTES, datagram_cost};
 
 /// Bytes of RDMA READ responses that may be outstanding towards one local receive socket, for all queue pairs
 /// that receive through it. Responses are not acknowledged, so the requester alone can keep them from
 /// overrunning its own socket.
 ///
-/// Bytes count as the kernel charges them to a socket's receive buffer, see [`datagram_cost`].
+/// Bytes count as the kernel charges them to a socket's receive buffer, see [`datagram_cost`]. They count for two
+/// periods at the most: what has not come by then is lost, or a peer keeps it to itself, and no peer may hold up what
+/// others are asked for.
 #[derive(Clone, Debug)]
 pub struct ReadBudget {
     limit: u64,
-    used: u64,
+    period: Period,
+    /// When the period began.
+    began: Time,
+    /// What was asked for in this period and has not come.
+    recent: u64,
+    /// The same of the period before.
+    older: u64,
+    /// There is room again of which nobody was told.
+    forgot: bool,
 }
+
+/// The period in which something was asked for: charges are released under it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Period(u64);
+
+/// As long as nothing is asked for again, which would be what the budget was charged for.
+const PERIOD: Duration = Duration::from_millis(10);
 
 impl ReadBudget {
     /// A budget for a socket whose receive buffer is `receive_buffer_bytes` as `getsockopt(SO_RCVBUF)` tells it
     /// (Linux: twice what was set). A quarter is left for everything that is not a READ response.
     pub const fn new(receive_buffer_bytes: u64) -> Self {
-        Self { limit: receive_buffer_bytes / 4 * 3, used: 0 }
+        Self::with_limit(receive_buffer_bytes / 4 * 3)
     }
 
     /// No limit: for a network that drops nothing for lack of room.
     pub const fn unlimited() -> Self {
-        Self { limit: u64::MAX, used: 0 }
+        Self::with_limit(u64::MAX)
+    }
+
+    const fn with_limit(limit: u64) -> Self {
+        Self { limit, period: Period(0), began: Time::ZERO, recent: 0, older: 0, forgot: false }
     }
 
     /// What is outstanding, as the kernel charges it.
     pub const fn used(&self) -> u64 {
-        self.used
+        self.recent + self.older
+    }
+
+    /// When [`ReadBudget::forget`] has something to tell at the earliest, if ever.
+    pub fn forgets_at(&self) -> Option<Time> {
+        match self.forgot {
+            true => Some(self.began),
+            false => (self.used() > 0).then(|| self.began + PERIOD),
+        }
+    }
+
+    /// Counts no longer what was asked for too long ago; returns whether there was any of that since the last call,
+    /// so that whoever waits may ask.
+    pub fn forget(&mut self, now: Time) -> bool {
+        self.age(now);
+        mem::take(&mut self.forgot)
+    }
+
+    fn age(&mut self, now: Time) {
+        let elapsed = now - self.began;
+        if elapsed < PERIOD {
+            return;
+        }
+        // Of the period just over something may still come, unless another one has passed since.
+        let (kept, periods) =
+            if elapsed < 2 * PERIOD { (mem::take(&mut self.recent), 1) } else { (0, 2) };
+        self.forgot |= self.used() > 0;
+        self.period = Period(self.period.0 + periods);
+        (self.began, self.recent, self.older) = (now, 0, kept);
     }
 
     /// How many response packets with `payload_bytes` each may be asked for, at most `wanted`. When nothing is
     /// outstanding it is at least one.
-    pub(super) fn admits(&self, wanted: u32, payload_bytes: u32) -> u32 {
-        let fitting = self.limit.saturating_sub(self.used) / Self::cost(payload_bytes);
-        let fitting = if self.used == 0 { fitting.max(1) } else { fitting };
+    pub(super) fn admits(&mut self, now: Time, wanted: u32, payload_bytes: u32) -> u32 {
+        self.age(now);
+        let fitting = self.limit.saturating_sub(self.used()) / Self::cost(payload_bytes);
+        let fitting = if self.used() == 0 { fitting.max(1) } else { fitting };
         u32::try_from(fitting).unwrap_or(u32::MAX).min(wanted)
     }
 
-    pub(super) fn charge(&mut self, packets: u32, payload_bytes: u32) {
-        self.used += u64::from(packets) * Self::cost(payload_bytes);
+    /// Counts packets that are asked for now.
+    pub(super) fn charge(&mut self, packets: u32, payload_bytes: u32) -> Period {
+        self.recent += u64::from(packets) * Self::cost(payload_bytes);
+        self.period
     }
 
-    pub(super) fn release(&mut self, packets: u32, payload_bytes: u32) {
+    /// Packets that were charged in `period` came, or are waited for no longer.
+    pub(super) fn release(&mut self, packets: u32, payload_bytes: u32, period: Period) {
         let released = u64::from(packets) * Self::cost(payload_bytes);
-        debug_assert!(released <= self.used, "more READ responses arrived than were asked for");
-        self.used = self.used.saturating_sub(released);
+        let used = match self.period.0 - period.0 {
+            0 => &mut self.recent,
+            1 => &mut self.older,
+            _ => return,
+        };
+        debug_assert!(released <= *used, "more READ responses arrived than were asked for");
+        *used = used.saturating_sub(released);
     }
 
     fn cost(payload_bytes: u32) -> u64 {
         datagram_cost(payload_bytes as usize + HEADERS_BYTES)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PAYLOAD: u32 = 4096;
+
+    const fn at(milliseconds: u64) -> Time {
+        Time::from_nanos(milliseconds * 1_000_000)
+    }
+
+    /// A budget of ten packets, all of which were asked for at 5 ms.
+    fn spent() -> (ReadBudget, Period) {
+        let mut budget = ReadBudget::with_limit(10 * ReadBudget::cost(PAYLOAD));
+        assert_eq!(budget.admits(at(5), 99, PAYLOAD), 10);
+        let period = budget.charge(10, PAYLOAD);
+        assert_eq!(budget.admits(at(5), 1, PAYLOAD), 0);
+        (budget, period)
+    }
+
+    #[test]
+    fn what_comes_makes_room() {
+        let (mut budget, period) = spent();
+        budget.release(4, PAYLOAD, period);
+        assert_eq!(budget.admits(at(6), 99, PAYLOAD), 4);
+        assert_eq!(budget.admits(at(12), 99, PAYLOAD), 4, "a period later it is still waited for");
+        budget.release(6, PAYLOAD, period);
+        assert_eq!(budget.used(), 0);
+        assert_eq!(budget.forgets_at(), None);
+    }
+
+    #[test]
+    fn what_does_not_come_is_forgotten() {
+        let (mut budget, period) = spent();
+        let mut now = at(5);
+        let mut forgot = false;
+        while let Some(time) = budget.forgets_at() {
+            assert!(time > now && time <= at(30), "soon, and never twice at once: {time:?}");
+            now = time;
+            forgot |= budget.forget(now);
+        }
+        assert!(forgot);
+        assert_eq!(budget.admits(now, 99, PAYLOAD), 10);
+        // If it comes after all, that makes no room twice.
+        budget.charge(10, PAYLOAD);
+        budget.release(10, PAYLOAD, period);
+        assert_eq!(budget.admits(now, 99, PAYLOAD), 0);
+    }
+
+    #[test]
+    fn after_a_long_silence_nothing_is_left() {
+        let (mut budget, _) = spent();
+        assert_eq!(budget.admits(at(500), 99, PAYLOAD), 10);
     }
 }

@@ -322,7 +322,7 @@ impl Requester {
         let entry = *self.queue.get(self.cursor);
         let packets = match self.reads.containing(self.next) {
             Some(read) => read.end.since(self.next),
-            None => match self.ask_for(&entry, self.next.since(entry.first), limits) {
+            None => match self.ask_for(now, &entry, self.next.since(entry.first), limits) {
                 0 => return false,
                 packets => packets,
             },
@@ -344,16 +344,22 @@ impl Requester {
     }
 
     /// Makes a new READ request for what packet `index` begins; returns for how many packets.
-    fn ask_for(&mut self, entry: &SendEntry, index: u32, limits: &mut Limits<'_>) -> u32 {
+    fn ask_for(
+        &mut self,
+        now: Time,
+        entry: &SendEntry,
+        index: u32,
+        limits: &mut Limits<'_>,
+    ) -> u32 {
         let wanted = entry.packets - index;
         let packet_bytes = entry.length.min(self.mtu);
-        let packets = limits.reads.admits(wanted, packet_bytes);
+        let packets = limits.reads.admits(now, wanted, packet_bytes);
         if packets < wanted.min(READ_PACKETS_MIN) && !self.reads.is_empty() || packets == 0 {
             return 0;
         }
-        limits.reads.charge(packets, packet_bytes);
+        let period = limits.reads.charge(packets, packet_bytes);
         let (first, end) = (self.next, self.next.plus(packets));
-        self.reads.push(OutstandingRead { first, end, packet_bytes });
+        self.reads.push(OutstandingRead { first, end, packet_bytes, period });
         packets
     }
 
@@ -508,7 +514,7 @@ impl Requester {
             } else {
                 read.first
             };
-            limits.reads.release(read.end.since(first), read.packet_bytes);
+            limits.reads.release(read.end.since(first), read.packet_bytes, read.period);
         }
         self.reads.clear();
         self.patience.suspend();

@@ -346,7 +346,7 @@ impl End {
     fn wake_at(&self, now: Time) -> Option<Time> {
         let served = (!self.socket.is_empty()).then_some(self.serve_at);
         let deadlines = self.qps.iter().filter_map(QueuePair::deadline);
-        let due = deadlines.chain(served).min()?;
+        let due = deadlines.chain(served).chain(self.reads.forgets_at()).min()?;
         Some(due.max(self.asleep_until).max(now))
     }
 
@@ -358,6 +358,7 @@ impl End {
                 self.deliver(now, &datagram);
             }
         }
+        self.reads.forget(now);
         let windows = self.windows.len();
         for (index, qp) in self.qps.iter_mut().enumerate() {
             let window = &mut self.windows[index % windows];

@@ -1,6 +1,7 @@
 //! Queue pairs that share a receiver.
 
 use core::time::Duration;
+use std::vec::Vec;
 
 use super::pair::*;
 use crate::PathMtu;
@@ -82,6 +83,23 @@ fn a_queue_pair_that_dies_gives_its_share_back() {
     assert_eq!(done(Status::Flushed) + done(Status::Success), 40);
     assert_eq!(pair.ends[0].in_flight(), 0);
     assert_eq!(pair.ends[0].reads.used(), 0);
+}
+
+/// It is asked, and keeps what it was asked for to itself for ever.
+#[test]
+fn a_silent_peer_does_not_keep_others_from_being_asked() {
+    let mut pair = Pair::new(&Options { ack_timeout_exponent: 0, ..shared(2) });
+    pair.fail(1);
+    for id in 0..4 {
+        pair.send_on(0, 0, id, read_from(0), SIGNALED, &[sge(0, 512 << 10)]);
+    }
+    pair.run_for(Duration::from_millis(1));
+    for id in 0..4 {
+        pair.send_on(0, 1, id, read_from(0), SIGNALED, &[sge(0, 512 << 10)]);
+    }
+    pair.run_for(Duration::from_secs(1));
+    let done: Vec<usize> = pair.ends[0].completions.iter().map(|(qp, _)| *qp).collect();
+    assert_eq!(done, [1; 4]);
 }
 
 #[test]
