@@ -3,11 +3,16 @@
 //! A host may hold no more than what is free beside it: one that takes no data keeps its buffers for long, and must not
 //! keep all. A single host may have half of the pool, and ten of them that take nothing leave an eleventh of it to
 //! others. What is beyond that waits in the host's own line. What only lacks a buffer waits for its host's turn.
+//!
+//! A large request may find room enough, but in pieces. Others wait then, so that it finds its room when theirs comes back;
+//! but whoever holds a small piece of each large one could hold them all up for ever, so they wait half of the time only.
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
+use std::time::Duration;
 
 use nvme_proto::HostNqn;
+use rdma::Time;
 use slab::Slab;
 
 use crate::pool::{Buffer, Pool};
@@ -37,8 +42,14 @@ pub struct Buffers {
     /// Accounts with requests that wait, each once; those that were served longest ago come first. Who may not hold
     /// more holds nobody up. Who may gets the next buffer, since a large request would otherwise never find its room.
     turns: VecDeque<usize>,
+    /// Since when somebody who may get a buffer lacks one piece that is large enough.
+    in_pieces_since: Option<Time>,
     waits: u64,
 }
+
+/// For so long everybody waits for room in one piece, and for so long nobody does, in turn. Buffers of hosts that take their
+/// data come back within that time.
+const HOLDS_UP_FOR: Duration = Duration::from_millis(20);
 
 /// What one owner has.
 struct Account {
@@ -62,7 +73,7 @@ impl Account {
 impl Buffers {
     pub(crate) fn new(pool: Pool) -> Self {
         let (accounts, turns) = (Slab::new(), VecDeque::new());
-        Self { pool, accounts, turns, waits: 0 }
+        Self { pool, accounts, turns, in_pieces_since: None, waits: 0 }
     }
 
     /// One more connection of an owner, with so many requests at once.
@@ -126,14 +137,16 @@ impl Buffers {
     /// A buffer for a request, or a place in the line.
     pub(crate) fn allocate(
         &mut self,
+        now: Time,
         key: AccountKey,
         whose: RequestKey,
         length: u32,
     ) -> Option<Buffer> {
         let nobody_is_due = !self.turns.iter().any(|&other| self.is_due(other));
+        let passes = nobody_is_due || self.in_pieces_since.is_some() && !self.is_held_up(now);
         let account = &mut self.accounts[key.0];
         let bytes = Pool::bytes_for(length);
-        if nobody_is_due
+        if passes
             && account.waiting.is_empty()
             && account.may_hold(bytes, &self.pool)
             && let Some(buffer) = self.pool.allocate(length)
@@ -148,17 +161,52 @@ impl Buffers {
     }
 
     /// The first in line and its buffer, if there is enough room now.
-    pub(crate) fn grant(&mut self) -> Option<(RequestKey, Buffer)> {
-        let at = self.turns.iter().position(|&key| self.is_due(key))?;
-        let key = self.turns[at];
+    pub(crate) fn grant(&mut self, now: Time) -> Option<(RequestKey, Buffer)> {
+        let mut is_first = true;
+        for at in 0..self.turns.len() {
+            let key = self.turns[at];
+            if !self.is_due(key) {
+                continue;
+            }
+            if let Some(granted) = self.grant_to(key) {
+                if is_first {
+                    self.in_pieces_since = None;
+                }
+                self.turns.remove(at);
+                self.line_up(key);
+                return Some(granted);
+            }
+            is_first = false;
+            self.in_pieces_since.get_or_insert(now);
+            if self.is_held_up(now) {
+                return None;
+            }
+        }
+        if is_first {
+            self.in_pieces_since = None;
+        }
+        None
+    }
+
+    /// The first request of an account and its buffer, if there is a piece that is large enough.
+    fn grant_to(&mut self, key: usize) -> Option<(RequestKey, Buffer)> {
         let account = &mut self.accounts[key];
         let &(whose, length) = account.waiting.front()?;
         let buffer = self.pool.allocate(length)?;
         account.waiting.pop_front();
         account.held_bytes += buffer.bytes();
-        self.turns.remove(at);
-        self.line_up(key);
         Some((whose, buffer))
+    }
+
+    /// Whether everybody waits for room in one piece.
+    fn is_held_up(&self, now: Time) -> bool {
+        self.in_pieces_since.is_some_and(|since| periods(now - since).is_multiple_of(2))
+    }
+
+    /// When somebody who waits may go on though nothing comes back.
+    pub(crate) fn deadline(&self, now: Time) -> Option<Time> {
+        let since = self.in_pieces_since.filter(|_| self.is_held_up(now))?;
+        Some(since + HOLDS_UP_FOR * (periods(now - since) + 1))
     }
 
     /// Whether the first request of an account may have its buffer.
@@ -211,6 +259,10 @@ impl Buffers {
     }
 }
 
+fn periods(elapsed: Duration) -> u32 {
+    u32::try_from(elapsed.as_nanos() / HOLDS_UP_FOR.as_nanos()).unwrap_or(u32::MAX - 1)
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -219,6 +271,7 @@ mod tests {
     use crate::pool::PoolMemory;
 
     const BLOCK: u32 = 64 << 10;
+    const NOW: Time = Time::from_nanos(1_000_000_000);
 
     fn buffers(blocks: usize) -> Buffers {
         let memory = PoolMemory::new(blocks * BLOCK as usize, 0).unwrap();
@@ -239,15 +292,15 @@ mod tests {
         let greedy = buffers.join(owner(1), 8);
         assert_eq!(buffers.join(owner(1), 8), greedy);
         let other = buffers.join(owner(2), 8);
-        let first = buffers.allocate(greedy, request(0, 0), BLOCK).unwrap();
-        let second = buffers.allocate(greedy, request(1, 0), BLOCK).unwrap();
-        assert!(buffers.allocate(greedy, request(1, 1), BLOCK).is_none());
-        assert!(buffers.grant().is_none(), "it has as much as is free");
-        let third = buffers.allocate(other, request(2, 0), BLOCK).unwrap();
+        let first = buffers.allocate(NOW, greedy, request(0, 0), BLOCK).unwrap();
+        let second = buffers.allocate(NOW, greedy, request(1, 0), BLOCK).unwrap();
+        assert!(buffers.allocate(NOW, greedy, request(1, 1), BLOCK).is_none());
+        assert!(buffers.grant(NOW).is_none(), "it has as much as is free");
+        let third = buffers.allocate(NOW, other, request(2, 0), BLOCK).unwrap();
         buffers.release(greedy, first);
-        assert!(buffers.grant().is_none(), "the other one counts");
+        assert!(buffers.grant(NOW).is_none(), "the other one counts");
         buffers.release(other, third);
-        let (whose, fourth) = buffers.grant().unwrap();
+        let (whose, fourth) = buffers.grant(NOW).unwrap();
         assert_eq!(whose, request(1, 1));
         for buffer in [second, fourth] {
             buffers.release(greedy, buffer);
@@ -262,12 +315,12 @@ mod tests {
         for number in 0..200 {
             let key = buffers.join(owner(number), 8);
             for slot in 0..8 {
-                let buffer = buffers.allocate(key, request(number.into(), slot), BLOCK);
+                let buffer = buffers.allocate(NOW, key, request(number.into(), slot), BLOCK);
                 held.extend(buffer.map(|buffer| (key, buffer)));
             }
         }
         let decent = buffers.join(owner(200), 8);
-        let small = buffers.allocate(decent, request(200, 0), BLOCK / 4);
+        let small = buffers.allocate(NOW, decent, request(200, 0), BLOCK / 4);
         held.push((decent, small.expect("there is room")));
         held.into_iter().for_each(|(key, buffer)| buffers.release(key, buffer));
     }
@@ -276,16 +329,16 @@ mod tests {
     fn hosts_take_turns_and_nobody_overtakes() {
         let mut buffers = buffers(4);
         let keys = [1, 2, 3].map(|number| buffers.join(owner(number), 8));
-        let first = buffers.allocate(keys[0], request(0, 0), BLOCK).unwrap();
-        let second = buffers.allocate(keys[0], request(0, 1), BLOCK).unwrap();
-        let third = buffers.allocate(keys[1], request(1, 0), BLOCK).unwrap();
-        assert!(buffers.allocate(keys[2], request(2, 0), BLOCK).is_none());
-        assert!(buffers.allocate(keys[1], request(1, 1), BLOCK / 2).is_none());
+        let first = buffers.allocate(NOW, keys[0], request(0, 0), BLOCK).unwrap();
+        let second = buffers.allocate(NOW, keys[0], request(0, 1), BLOCK).unwrap();
+        let third = buffers.allocate(NOW, keys[1], request(1, 0), BLOCK).unwrap();
+        assert!(buffers.allocate(NOW, keys[2], request(2, 0), BLOCK).is_none());
+        assert!(buffers.allocate(NOW, keys[1], request(1, 1), BLOCK / 2).is_none());
         buffers.release(keys[0], first);
-        assert_eq!(buffers.grant().map(|(whose, _)| whose), Some(request(2, 0)));
-        assert!(buffers.grant().is_none(), "the other one has as much as is free");
+        assert_eq!(buffers.grant(NOW).map(|(whose, _)| whose), Some(request(2, 0)));
+        assert!(buffers.grant(NOW).is_none(), "the other one has as much as is free");
         buffers.release(keys[0], second);
-        assert_eq!(buffers.grant().map(|(whose, _)| whose), Some(request(1, 1)));
+        assert_eq!(buffers.grant(NOW).map(|(whose, _)| whose), Some(request(1, 1)));
         buffers.release(keys[1], third);
     }
 
@@ -293,22 +346,22 @@ mod tests {
     fn in_an_empty_pool_there_is_room_for_anything() {
         let mut buffers = buffers(1);
         let key = buffers.join(owner(1), 8);
-        let only = buffers.allocate(key, request(0, 0), BLOCK).unwrap();
-        assert!(buffers.allocate(key, request(0, 1), BLOCK).is_none());
+        let only = buffers.allocate(NOW, key, request(0, 0), BLOCK).unwrap();
+        assert!(buffers.allocate(NOW, key, request(0, 1), BLOCK).is_none());
         buffers.release(key, only);
-        assert_eq!(buffers.grant().map(|(whose, _)| whose), Some(request(0, 1)));
+        assert_eq!(buffers.grant(NOW).map(|(whose, _)| whose), Some(request(0, 1)));
     }
 
     #[test]
     fn who_leaves_the_line_lets_the_next_pass() {
         let mut buffers = buffers(4);
         let key = buffers.join(owner(1), 8);
-        let held = buffers.allocate(key, request(0, 0), BLOCK).unwrap();
-        assert!(buffers.allocate(key, request(0, 1), 2 * BLOCK).is_none());
-        assert!(buffers.allocate(key, request(0, 2), BLOCK).is_none());
-        assert!(buffers.grant().is_none());
+        let held = buffers.allocate(NOW, key, request(0, 0), BLOCK).unwrap();
+        assert!(buffers.allocate(NOW, key, request(0, 1), 2 * BLOCK).is_none());
+        assert!(buffers.allocate(NOW, key, request(0, 2), BLOCK).is_none());
+        assert!(buffers.grant(NOW).is_none());
         buffers.leave(key, request(0, 1));
-        assert_eq!(buffers.grant().map(|(whose, _)| whose), Some(request(0, 2)));
+        assert_eq!(buffers.grant(NOW).map(|(whose, _)| whose), Some(request(0, 2)));
         buffers.release(key, held);
     }
 
@@ -317,18 +370,51 @@ mod tests {
         let mut buffers = buffers(8);
         let (stranger, named) = (buffers.join(owner(1), 8), buffers.join(owner(2), 8));
         assert_eq!(buffers.join(owner(1), 8), stranger);
-        let moves = buffers.allocate(stranger, request(0, 0), BLOCK).unwrap();
+        let moves = buffers.allocate(NOW, stranger, request(0, 0), BLOCK).unwrap();
         let stays =
-            [1, 2, 3].map(|slot| buffers.allocate(stranger, request(1, slot), BLOCK).unwrap());
-        assert!(buffers.allocate(stranger, request(0, 1), BLOCK).is_none());
-        assert!(buffers.allocate(stranger, request(1, 4), BLOCK).is_none());
+            [1, 2, 3].map(|slot| buffers.allocate(NOW, stranger, request(1, slot), BLOCK).unwrap());
+        assert!(buffers.allocate(NOW, stranger, request(0, 1), BLOCK).is_none());
+        assert!(buffers.allocate(NOW, stranger, request(1, 4), BLOCK).is_none());
         let to = buffers.transfer(stranger, owner(2), request(0, 0), 8, BLOCK.into());
         assert_eq!(to, named);
-        assert_eq!(buffers.grant().map(|(whose, _)| whose), Some(request(0, 1)));
-        assert!(buffers.grant().is_none(), "the stranger has as much as is free");
+        assert_eq!(buffers.grant(NOW).map(|(whose, _)| whose), Some(request(0, 1)));
+        assert!(buffers.grant(NOW).is_none(), "the stranger has as much as is free");
         buffers.release(named, moves);
         stays.into_iter().for_each(|buffer| buffers.release(stranger, buffer));
-        assert_eq!(buffers.grant().map(|(whose, _)| whose), Some(request(1, 4)));
+        assert_eq!(buffers.grant(NOW).map(|(whose, _)| whose), Some(request(1, 4)));
+    }
+
+    /// Hosts that take nothing hold a small piece of each large one.
+    #[test]
+    fn who_lacks_room_in_one_piece_holds_others_up_for_a_while_only() {
+        let mut buffers = buffers(8);
+        let every = std::iter::from_fn(|| buffers.pool.allocate(4096));
+        let pages: Vec<Buffer> = every.collect();
+        let in_each_block =
+            |page: &Buffer| buffers.pool.address(page) as usize % BLOCK as usize == 0;
+        let (held, free): (Vec<Buffer>, Vec<Buffer>) = pages.into_iter().partition(in_each_block);
+        assert_eq!(held.len(), 8);
+        free.into_iter().for_each(|page| buffers.pool.release(page));
+        let (large, small) = (buffers.join(owner(2), 8), buffers.join(owner(3), 8));
+        assert!(buffers.allocate(NOW, large, request(2, 0), BLOCK).is_none());
+        assert!(buffers.grant(NOW).is_none());
+        assert!(buffers.allocate(NOW, small, request(3, 0), 4096).is_none(), "it waits as well");
+        assert!(buffers.grant(NOW).is_none());
+        let later = buffers.deadline(NOW).expect("not for ever");
+        let (whose, page) = buffers.grant(later).expect("others go on");
+        assert_eq!(whose, request(3, 0));
+        let next = buffers.allocate(later, small, request(3, 1), 4096).expect("at once");
+        [page, next].into_iter().for_each(|page| buffers.release(small, page));
+        assert_eq!(buffers.deadline(later), None);
+        assert!(buffers.allocate(later + HOLDS_UP_FOR, small, request(3, 2), 4096).is_none());
+        // It has not lost its turn.
+        held.into_iter().for_each(|page| buffers.pool.release(page));
+        let (whose, block) = buffers.grant(later).expect("there is room in one piece");
+        assert_eq!(whose, request(2, 0));
+        let (whose, page) = buffers.grant(later).expect("nobody is held up");
+        assert_eq!((whose, buffers.in_pieces_since), (request(3, 2), None));
+        buffers.release(large, block);
+        buffers.release(small, page);
     }
 
     proptest! {
@@ -350,12 +436,12 @@ mod tests {
                     buffers.release(keys[who], buffer);
                 } else {
                     let length = [4096, BLOCK / 2, BLOCK][size];
-                    match buffers.allocate(keys[who], request(who as u32, slot), length) {
+                    match buffers.allocate(NOW, keys[who], request(who as u32, slot), length) {
                         Some(buffer) => held.push((who, buffer)),
                         None => waiting += 1,
                     }
                 }
-                while let Some((whose, buffer)) = buffers.grant() {
+                while let Some((whose, buffer)) = buffers.grant(NOW) {
                     waiting -= 1;
                     held.push((whose.connection as usize, buffer));
                 }
@@ -369,7 +455,7 @@ mod tests {
                 for (who, buffer) in std::mem::take(&mut held) {
                     buffers.release(keys[who], buffer);
                 }
-                while let Some((whose, buffer)) = buffers.grant() {
+                while let Some((whose, buffer)) = buffers.grant(NOW) {
                     waiting -= 1;
                     held.push((whose.connection as usize, buffer));
                 }

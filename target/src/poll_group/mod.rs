@@ -197,7 +197,8 @@ impl PollGroup {
 
     fn grant_buffers(&mut self) -> bool {
         let mut progress = false;
-        while let Some((whose, buffer)) = self.core.buffers().grant() {
+        let now = self.core.now;
+        while let Some((whose, buffer)) = self.core.buffers().grant(now) {
             progress = true;
             let transport = &mut self.transports[usize::from(whose.transport)];
             transport.buffer_granted(&mut self.core, whose, buffer);
@@ -206,9 +207,11 @@ impl PollGroup {
     }
 
     fn deadline(&mut self) -> Option<Time> {
+        let now = self.core.now;
+        let buffers = self.core.buffers().deadline(now);
         let storage = self.core.storage().deadline();
         let transports = self.transports.iter().filter_map(|transport| transport.deadline());
-        transports.chain(storage).min()
+        transports.chain(storage).chain(buffers).min()
     }
 }
 

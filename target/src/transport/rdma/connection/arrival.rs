@@ -87,7 +87,8 @@ impl<P: Provider> Connection<P> {
     /// A host that does not take its data keeps buffers busy, and gets no more than its share of them.
     fn allocate(&mut self, desk: &mut Desk<'_, P>, slot: Slot, bytes: u32) -> Result<(), Ended> {
         let whose = self.request_key(desk, slot);
-        match desk.core.buffers().allocate(self.account, whose, bytes) {
+        let now = desk.core.now;
+        match desk.core.buffers().allocate(now, self.account, whose, bytes) {
             Some(buffer) => self.buffered(desk, slot, buffer),
             None => {
                 self.slots.get(slot).state = State::AwaitingBuffer;
