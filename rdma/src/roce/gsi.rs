@@ -77,9 +77,46 @@ impl Gsi {
     }
 }
 
-/// The management datagram in a packet, if it is a genuine one.
+/// The management datagram in a packet, if it is a genuine one. One from port 0 could not be answered: the system takes
+/// no packet to there, and whole trains would be lost over it.
 fn mad_of<'a>(packet: &Packet<'a>, datagram: &Datagram<'_>) -> Option<&'a [u8; MAD_BYTES]> {
+    if datagram.from.port() == 0 {
+        return None;
+    }
     let Message::UdSendOnly(deth) = packet.message else { return None };
     let mad = packet.payload.try_into().ok()?;
     (deth.qkey == GSI_Q_KEY && icrc::verify(datagram).is_ok()).then_some(mad)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+
+    use super::*;
+    use crate::roce::wire::IpId;
+
+    #[test]
+    fn a_message_from_no_port_is_none() {
+        let to: SocketAddr = "192.0.2.2:4791".parse().unwrap();
+        let deth = Deth { qkey: GSI_Q_KEY, source_qpn: Qpn::GSI };
+        let bth = Bth::new(Qpn::GSI, Psn::new(0));
+        let headers = Headers::new(&bth, &Message::UdSendOnly(deth));
+        let mad = [7; MAD_BYTES];
+        for (port, taken) in [(49152, true), (0, false)] {
+            let from = SocketAddr::new([192, 0, 2, 1].into(), port);
+            let packet = Outgoing {
+                to: &to,
+                destination_qpn: Qpn::GSI.value(),
+                headers: headers.as_slice(),
+                pieces: &[&mad],
+                pad_bytes: 0,
+                continues: false,
+            };
+            let crc = icrc::compute(from, &packet, 0);
+            let bytes = [headers.as_slice(), &mad, &crc].concat();
+            let datagram = Datagram::new(from, to, IpId::UNKNOWN, &bytes);
+            let packet = Packet::parse(&bytes).unwrap();
+            assert_eq!(mad_of(&packet, &datagram).is_some(), taken, "port {port}");
+        }
+    }
 }

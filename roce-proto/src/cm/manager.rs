@@ -226,10 +226,13 @@ impl Manager {
 
     /// The network says that nobody is at `peer` (an ICMP error, say): who wants to be connected waits no more.
     /// Established connections remain; their queue pairs find out by themselves. So do goodbyes: the peer may
-    /// still believe in the connection, or be a process that is about to start anew.
+    /// still believe in the connection, or be a process that is about to start anew. And so does who was asked by the
+    /// peer: that it is there it has shown, and such word can be forged by others.
     pub fn handle_unreachable(&mut self, now: Time, peer: SocketAddr) {
         let concerned = |connection: &Connection| {
-            connection.agreement.peer == peer && !matches!(connection.state, State::DreqSent(_))
+            connection.agreement.peer == peer
+                && !connection.passive
+                && !matches!(connection.state, State::DreqSent(_))
         };
         let waiting: alloc::vec::Vec<_> = self
             .table

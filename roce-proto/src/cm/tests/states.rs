@@ -646,6 +646,18 @@ fn nobody_is_there() {
     pair.host.assert_no_event();
 }
 
+/// Anybody can say so of a peer that is there.
+#[test]
+fn who_was_asked_does_not_believe_that_the_peer_is_not_there() {
+    let mut pair = Pair::new();
+    let (host, target) = pair.replied(2);
+    pair.target.manager.handle_unreachable(pair.now, host_address());
+    pair.target.assert_no_event();
+    pair.host.manager.confirm(host).unwrap();
+    pair.reach_target();
+    assert_eq!(pair.target.event(), Event::Established { connection: target });
+}
+
 #[test]
 fn a_goodbye_is_said_until_a_restarted_peer_hears_it() {
     let mut pair = Pair::new();
