@@ -4,6 +4,7 @@
 //! peer receives them all. Where a train stays whole (over loopback) or is put together again, the socket that its
 //! first packet is steered to gets all of it. A foreign peer has no such groups, and gets datagrams one by one.
 
+use std::collections::VecDeque;
 use std::net::{Ipv4Addr, SocketAddr};
 
 use roce_proto::Qpn;
@@ -27,6 +28,33 @@ const MAX_TRAIN_BYTES: usize = 65_000;
 const LOOK_BACK: usize = 8;
 /// Queue pairs are told apart by a hash of their numbers; those that are taken for one keep their order too.
 const QUEUE_PAIRS: usize = 256;
+
+/// Peers that get no trains; were there more of them, those known for longest would be tried again.
+const MAX_UNCUT: usize = 64;
+
+/// To whom the kernel cuts trains. On the way to some it may not be able to, which is nobody else's concern.
+pub(super) struct Cuts {
+    at_all: bool,
+    not_for: VecDeque<SocketAddr>,
+}
+
+impl Cuts {
+    pub(super) fn new(at_all: bool) -> Self {
+        Self { at_all, not_for: VecDeque::with_capacity(MAX_UNCUT) }
+    }
+
+    pub(super) fn are_for(&self, peer: &SocketAddr) -> bool {
+        self.at_all && !self.not_for.contains(peer)
+    }
+
+    /// The kernel did not cut a train for this peer.
+    pub(super) fn refused(&mut self, peer: SocketAddr) {
+        if !self.not_for.contains(&peer) {
+            self.not_for.truncate(MAX_UNCUT - 1);
+            self.not_for.push_front(peer);
+        }
+    }
+}
 
 /// The trains for the next system call.
 pub(super) struct Trains {
@@ -269,6 +297,19 @@ mod tests {
         let sketches: Vec<Sketch> = (1..31).flat_map(both).collect();
         let lengths: Vec<usize> = arrange(&sketches, true).iter().map(Vec::len).collect();
         assert_eq!(lengths, [16, 14, 16, 14]);
+    }
+
+    #[test]
+    fn who_gets_no_trains_costs_nobody_else_theirs() {
+        let peer = |number: u16| SocketAddr::from((Ipv4Addr::LOCALHOST, number));
+        let mut cuts = Cuts::new(true);
+        cuts.refused(peer(1));
+        cuts.refused(peer(1));
+        assert!(!cuts.are_for(&peer(1)) && cuts.are_for(&peer(2)));
+        (2..1000).for_each(|number| cuts.refused(peer(number)));
+        assert_eq!(cuts.not_for.len(), MAX_UNCUT);
+        assert!(!cuts.are_for(&peer(999)) && cuts.are_for(&peer(1000)));
+        assert!(!Cuts::new(false).are_for(&peer(1)));
     }
 
     #[test]

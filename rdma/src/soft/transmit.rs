@@ -10,7 +10,7 @@ use roce_proto::wire::{Bth, Flow, Icrc, Identification};
 use socket2::SockAddr;
 
 use super::raw::{self, ControlBuffer};
-use super::trains::{MAX_PACKETS, MAX_TRAINS, Train, Trains};
+use super::trains::{Cuts, MAX_PACKETS, MAX_TRAINS, Train, Trains};
 use crate::roce::icrc;
 use crate::roce::wire::{ICRC_BYTES, Outgoing, WireCounters};
 
@@ -79,8 +79,8 @@ impl Batch {
             && self.headers_used + Icrc::ZEROS + packet.headers.len() <= self.headers.len()
     }
 
-    /// Adds a packet, on purpose with a wrong CRC if `damaged`; the kernel cuts trains if `gso`.
-    pub(super) fn push(&mut self, packet: &Outgoing<'_>, gso: bool, damaged: bool) {
+    /// Adds a packet, on purpose with a wrong CRC if `damaged`; it may be part of a train if the kernel `cuts` those.
+    pub(super) fn push(&mut self, packet: &Outgoing<'_>, cuts: bool, damaged: bool) {
         let (first_header, first_slice) = (self.headers_used, self.slices_used);
         self.headers_used += Icrc::ZEROS + packet.headers.len();
         let (zeros, headers) =
@@ -96,7 +96,7 @@ impl Batch {
             *slice = &raw const **piece;
         }
         let length = packet.length();
-        let index = self.trains.add(packet, length, gso);
+        let index = self.trains.add(packet, length, cuts);
         self.packets[index] = Packet {
             length,
             first_header,
@@ -113,7 +113,7 @@ impl Batch {
         &mut self,
         from: SocketAddr,
         fd: &impl AsRawFd,
-        gso: &mut bool,
+        cuts: &mut Cuts,
         counters: &mut WireCounters,
     ) -> SendOutcome {
         self.lay_out(from);
@@ -126,7 +126,7 @@ impl Batch {
             counters.send_calls += 1;
             match send_some(fd.as_raw_fd(), &mut headers[sent..messages.len()]) {
                 Ok(count) => sent += count,
-                Err(error) => match messages[sent].what_now(&error, gso) {
+                Err(error) => match messages[sent].what_now(&error, cuts) {
                     Remedy::Again if patience > 0 => {
                         outcome.error_queued = true;
                         patience -= 1;
@@ -204,7 +204,7 @@ struct Message {
 }
 
 impl Message {
-    fn what_now(&self, error: &io::Error, gso: &mut bool) -> Remedy {
+    fn what_now(&self, error: &io::Error, cuts: &mut Cuts) -> Remedy {
         match error.raw_os_error() {
             // An error of an earlier packet is reported, and consumed thereby; nothing was sent.
             Some(libc::ECONNREFUSED | libc::EHOSTUNREACH | libc::ENETUNREACH | libc::EINTR) => {
@@ -212,8 +212,8 @@ impl Message {
             }
             Some(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM) => Remedy::DropAll,
             Some(libc::EIO | libc::EINVAL) if self.segments > 1 => {
-                // The device cannot checksum trains. Their CRCs are those of a train, so they are lost.
-                *gso = false;
+                // The route's device cannot checksum trains. Their CRCs are those of a train, so they are lost.
+                cuts.refused(self.peer);
                 Remedy::DropOne
             }
             _ => Remedy::DropOne,

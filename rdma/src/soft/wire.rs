@@ -8,6 +8,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use super::faults::Filter;
 use super::receive::{self, Inbox, QueuedError, Received};
 use super::socket::Sockets;
+use super::trains::Cuts;
 use super::transmit::Batch;
 use crate::Time;
 use crate::roce::wire::{Arrived, Datagram, Outgoing, Wire, WireCounters};
@@ -27,6 +28,7 @@ pub struct SoftWire {
     inbox: Inbox,
     filter: Option<Box<Filter>>,
     batch: Batch,
+    cuts: Cuts,
     unreachable: VecDeque<SocketAddr>,
     counters: WireCounters,
 }
@@ -37,6 +39,7 @@ impl SoftWire {
         Self {
             source: bound.unwrap_or(endpoint),
             endpoint,
+            cuts: Cuts::new(sockets.gso),
             sockets,
             inbox: Inbox::new(),
             filter: filter.map(Box::new),
@@ -55,8 +58,7 @@ impl SoftWire {
             return;
         }
         let socket = self.sockets.sender.as_ref().unwrap_or(&self.sockets.receiver);
-        let outcome =
-            self.batch.send(self.source, socket, &mut self.sockets.gso, &mut self.counters);
+        let outcome = self.batch.send(self.source, socket, &mut self.cuts, &mut self.counters);
         if outcome.error_queued {
             self.drain_errors(true);
         }
@@ -105,7 +107,7 @@ impl Wire for SoftWire {
             self.send_batch();
         }
         let damaged = self.filter.as_mut().is_some_and(|filter| filter.damages_sent());
-        self.batch.push(packet, self.sockets.gso, damaged);
+        self.batch.push(packet, self.cuts.are_for(packet.to), damaged);
     }
 
     fn flush(&mut self, _now: Time) {
