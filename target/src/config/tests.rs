@@ -136,6 +136,12 @@ const WRONG: &[(&str, &str, &str)] = &[
     ("fail_every = 100", "fail_every = 0", "faults.fail_every: is 0; must be 1 to"),
     ("\"no_space\"", "\"bang\"", "unknown variant `bang`"),
     ("cores = [0, 2]", "cores = [2, 2]", "3:9: cores: core 2 is listed twice"),
+    (
+        "cores = [0, 2]",
+        "cores = [0, 1024]",
+        "3:9: cores: no thread can be pinned to core 1024; name cores from 0 to 1023",
+    ),
+    ("cores = [0, 2]", "cores = [65535]", "cores: no thread can be pinned to core 65535"),
     ("cores = [0, 2]", "cores = 0", "cores: the number of cores must be 1 to 1024"),
     ("cores = [0, 2]", "cores = \"all\"", "expected a number of cores, or a list"),
     ("polling_us = 0", "polling_us = -1", "4:14: polling_us: "),
@@ -267,6 +273,12 @@ fn everything_wrong_is_told_with_its_place() {
         assert!(error.contains(expected), "{wrong}\n  says: {error}\n  not: {expected}");
         assert!(!error.contains('\n'), "one line: {error}");
     }
+}
+
+#[test]
+fn every_core_that_a_thread_can_be_pinned_to_may_be_named() {
+    let config = parse(&GOOD.replace("cores = [0, 2]", "cores = [1023]")).expect("valid");
+    assert_eq!(config.cores, Cores::Pinned(vec![1023]));
 }
 
 #[test]

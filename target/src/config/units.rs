@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use rustix::thread::CpuSet;
 use serde::Deserialize;
 use serde::de::{Deserializer, Error, SeqAccess, Visitor};
 
@@ -71,6 +72,13 @@ impl<'de> Deserialize<'de> for Cores {
             fn visit_seq<A: SeqAccess<'de>>(self, mut sequence: A) -> Result<Cores, A::Error> {
                 let mut list = Vec::new();
                 while let Some(core) = sequence.next_element::<u16>()? {
+                    if usize::from(core) >= CpuSet::MAX_CPU {
+                        let last = CpuSet::MAX_CPU - 1;
+                        let message = format!(
+                            "no thread can be pinned to core {core}; name cores from 0 to {last}"
+                        );
+                        return Err(A::Error::custom(message));
+                    }
                     if list.contains(&core) {
                         return Err(A::Error::custom(format!("core {core} is listed twice")));
                     }
