@@ -37,6 +37,8 @@ pub const COMPLETIONS_PER_GROUP: u32 = 1 << 18;
 pub const DIRECTORY_DEPTH: usize = 16;
 /// Messages about hosts that come, go or are refused, in the log, in each period.
 pub const PEER_MESSAGES: u32 = 200;
+/// The largest buffer pool of the process. The pools of all cores number their parts of 4 KiB with 32 bits.
+pub const MAX_POOL_BYTES: u64 = 1 << 40;
 /// For how long [`PEER_MESSAGES`] have to do.
 pub const PEER_MESSAGES_PERIOD: Duration = Duration::from_secs(10);
 /// Peers whose errors are remembered.
@@ -66,7 +68,7 @@ pub struct Limits {
     pub in_capsule_data_bytes: u32,
     /// Data of one command (reported as MDTS), a power of two in 4 KiB..=16 MiB.
     pub max_transfer_bytes: u32,
-    /// Buffer pool of the process, at least twice `max_transfer_bytes`.
+    /// Buffer pool of the process, at least twice `max_transfer_bytes` and at most [`MAX_POOL_BYTES`].
     pub pool_bytes: u64,
     /// Connections (queues) of the process.
     pub connections: u32,

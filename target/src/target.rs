@@ -80,7 +80,7 @@ pub enum StartError {
     #[error(transparent)]
     Add(#[from] AddError),
     /// Memory or descriptors are not to be had.
-    #[error("cannot make the buffer pool: {0}")]
+    #[error("cannot make the buffer pool, whose size limits.pool_bytes says: {0}")]
     Pool(io::Error),
 }
 

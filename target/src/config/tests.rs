@@ -7,6 +7,8 @@ use proptest::prelude::*;
 
 use super::units::parse_bytes;
 use super::*;
+use crate::limits::MAX_POOL_BYTES;
+use crate::pool::{Pool, UNIT_BYTES};
 
 const GOOD: &str = r#"
 provider = "soft"
@@ -153,6 +155,8 @@ const WRONG: &[(&str, &str, &str)] = &[
     ),
     ("\"128MiB\"", "\"128MB\"", "9:14: limits.pool_bytes: "),
     ("\"128MiB\"", "4096", "limits.pool_bytes: must be at least 2097152"),
+    ("\"128MiB\"", "\"1025GiB\"", "9:14: limits.pool_bytes: must be at most 1099511627776"),
+    ("\"128MiB\"", "\"18446744073709551615\"", "limits.pool_bytes: must be at most"),
     (
         "pool_bytes",
         "max_transfer_bytes = 5000\npool_bytes",
@@ -279,6 +283,18 @@ fn everything_wrong_is_told_with_its_place() {
 fn every_core_that_a_thread_can_be_pinned_to_may_be_named() {
     let config = parse(&GOOD.replace("cores = [0, 2]", "cores = [1023]")).expect("valid");
     assert_eq!(config.cores, Cores::Pinned(vec![1023]));
+}
+
+#[test]
+fn the_largest_pool_is_one_whose_parts_can_be_numbered() {
+    let config = parse(&GOOD.replace("128MiB", "1TiB")).expect("valid");
+    assert_eq!(config.limits.pool_bytes, MAX_POOL_BYTES);
+    // One core has all of it, or many have it with blocks as large as they get, which rounds it up.
+    for (cores, block_bytes) in [(1, 8192), (1024, 32 << 20)] {
+        let bytes = Pool::memory_bytes(MAX_POOL_BYTES, cores, block_bytes) as u64;
+        assert!(bytes >= MAX_POOL_BYTES);
+        assert!(u32::try_from(bytes / UNIT_BYTES as u64).is_ok_and(|units| units < u32::MAX));
+    }
 }
 
 #[test]

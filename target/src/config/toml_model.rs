@@ -18,7 +18,7 @@ use super::{
 };
 use crate::backend::BackendError;
 use crate::identity;
-use crate::limits::{Limits, NSID_LAST};
+use crate::limits::{Limits, MAX_POOL_BYTES, NSID_LAST};
 
 impl Config {
     /// Reads and checks a configuration file. Paths in it are relative to the folder it is in.
@@ -214,6 +214,10 @@ impl Reader<'_> {
         match table.pool_bytes {
             Some(pool) if pool.get_ref().0 < least_pool => {
                 let message = format!("must be at least {least_pool}, twice max_transfer_bytes");
+                return Err(self.document.error(pool.span().start, message));
+            }
+            Some(pool) if pool.get_ref().0 > MAX_POOL_BYTES => {
+                let message = format!("must be at most {MAX_POOL_BYTES} bytes, which is 1 TiB");
                 return Err(self.document.error(pool.span().start, message));
             }
             Some(pool) => limits.pool_bytes = pool.get_ref().0,
