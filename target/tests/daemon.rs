@@ -181,6 +181,13 @@ fn files_that_can_not_be_exported_are_told_with_their_place() {
     let config = place.config("[[subsystem.namespace]]\npath = \"ragged.bin\"\nread_only = true");
     assert!(output(check(&config)).status.success(), "read-only any size will do");
 
+    let config =
+        place.config("[[subsystem.namespace]]\nkind = \"memory\"\nsize_bytes = \"1048576TiB\"");
+    assert_refused(
+        check(&config),
+        &["feedrail.toml:8: subsystem.namespace: ", "make its size_bytes smaller"],
+    );
+
     let config = place.config("[[subsystem.directory]]\npath = \"nothing\"");
     assert_refused(check(&config), &["subsystem.directory: ", "nothing: No such file"]);
 }

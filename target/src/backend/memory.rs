@@ -1,5 +1,6 @@
 //! Anonymous memory as a medium.
 
+use std::collections::TryReserveError;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -23,9 +24,16 @@ pub struct MemoryBackend {
 
 impl MemoryBackend {
     /// `size` bytes of zeros, a multiple of eight.
-    pub fn new(size: u64) -> Self {
+    ///
+    /// # Errors
+    /// There is no memory for the table of chunks, which is there from the beginning.
+    pub fn new(size: u64) -> Result<Self, TryReserveError> {
         assert!(size.is_multiple_of(WORD_BYTES));
-        Self { chunks: (0..size.div_ceil(CHUNK_BYTES)).map(|_| OnceLock::new()).collect(), size }
+        let count = usize::try_from(size.div_ceil(CHUNK_BYTES)).unwrap_or(usize::MAX);
+        let mut chunks = Vec::new();
+        chunks.try_reserve_exact(count)?;
+        chunks.resize_with(count, OnceLock::new);
+        Ok(Self { chunks: chunks.into(), size })
     }
 
     fn read(&self, offset: u64, bytes: &mut [u8]) {

@@ -1,6 +1,7 @@
 //! Opening what is behind a namespace: its size, its alignment, and whether the page cache is involved.
 #![expect(unsafe_code, reason = "probes direct I/O with a system call that takes an address")]
 
+use std::collections::TryReserveError;
 use std::fmt;
 use std::fs::{File, Metadata, OpenOptions};
 use std::io;
@@ -128,6 +129,14 @@ pub enum OpenError {
         /// The block size.
         lba_bytes: u64,
     },
+    /// The system has no memory for a memory namespace.
+    #[error("no memory for a namespace of {bytes} bytes ({error}): make its size_bytes smaller")]
+    NoMemory {
+        /// The size.
+        bytes: u64,
+        /// What the allocator says.
+        error: TryReserveError,
+    },
 }
 
 fn hint(error: &io::Error) -> &'static str {
@@ -161,29 +170,32 @@ pub fn open_block(path: &Path, mode: OpenMode) -> Result<OpenedBackend, OpenErro
 /// # Errors
 /// The size is not a whole number of blocks.
 pub fn open_null(size_bytes: u64, mode: OpenMode) -> Result<OpenedBackend, OpenError> {
-    synthetic(Arc::new(NullBackend), size_bytes, mode)
+    synthetic(size_bytes, mode, || Ok(Arc::new(NullBackend)))
 }
 
 /// A namespace of anonymous memory.
 ///
 /// # Errors
-/// The size is not a whole number of blocks.
+/// The size is not a whole number of blocks, or more than there is memory for.
 pub fn open_memory(size_bytes: u64, mode: OpenMode) -> Result<OpenedBackend, OpenError> {
-    let backend = MemoryBackend::new(size_bytes.next_multiple_of(8));
-    synthetic(Arc::new(backend), size_bytes, mode)
+    synthetic(size_bytes, mode, || {
+        let backend = MemoryBackend::new(size_bytes);
+        Ok(Arc::new(backend.map_err(|error| OpenError::NoMemory { bytes: size_bytes, error })?))
+    })
 }
 
 fn synthetic(
-    backend: Arc<dyn Backend>,
     size_bytes: u64,
     mode: OpenMode,
+    backend: impl FnOnce() -> Result<Arc<dyn Backend>, OpenError>,
 ) -> Result<OpenedBackend, OpenError> {
     let lba_shift = mode.lba_shift.unwrap_or(DEFAULT_LBA_SHIFT);
     let lba_bytes = 1u64 << lba_shift;
     if size_bytes == 0 || !size_bytes.is_multiple_of(lba_bytes) {
         return Err(OpenError::Size { bytes: size_bytes, lba_bytes });
     }
-    Ok(OpenedBackend { backend, exact_bytes: size_bytes, lba_shift, access: Access::Synthetic })
+    let (backend, access) = (backend()?, Access::Synthetic);
+    Ok(OpenedBackend { backend, exact_bytes: size_bytes, lba_shift, access })
 }
 
 fn open(

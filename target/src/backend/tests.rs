@@ -301,6 +301,16 @@ fn what_can_not_be_exported_says_why() {
     }
     assert!(open_null(1000, READ_ONLY).is_err());
     assert!(open_memory(0, READ_ONLY).is_err());
+    assert!(open_memory(1000, READ_ONLY).is_err());
+}
+
+#[test]
+fn memory_that_is_not_to_be_had_is_told() {
+    for bytes in [1 << 60, u64::MAX - 511] {
+        let error = open_memory(bytes, WRITABLE).expect_err("too large").to_string();
+        let parts = [&format!("namespace of {bytes} bytes"), "make its size_bytes smaller"];
+        assert!(parts.iter().all(|part| error.contains(*part)), "{error}");
+    }
 }
 
 #[test]

@@ -43,13 +43,14 @@ enum Contents {
 impl Disk {
     /// A writable disk in memory, all zeros; whole blocks of 512 bytes.
     pub fn memory(name: &str, size_bytes: u64) -> Self {
+        let memory = MemoryBackend::new(size_bytes).expect("a test's disk is small");
         Self {
             name: name.into(),
             medium: MediumConfig::Memory { size_bytes },
             writable: true,
             lba_shift: None,
             delay: Duration::ZERO,
-            contents: Contents::Memory(Arc::new(MemoryBackend::new(size_bytes))),
+            contents: Contents::Memory(Arc::new(memory)),
         }
     }
 
