@@ -62,7 +62,7 @@ impl Namespace {
             return Err(ErrorKind::Invalid("a namespace number is between 1 and 4294967294").into());
         }
         let about = |error: Error| error.of_target(&controller.target).of_namespace(nsid);
-        loop {
+        for _ in 0..ATTEMPTS {
             let epoch = controller.epoch().map_err(about)?;
             let identity = identify(&controller, nsid).await.map_err(about)?;
             let info = info(&identity);
@@ -71,6 +71,8 @@ impl Namespace {
                 return Ok(Self { handle: Arc::new(NamespaceHandle { controller, number, info }) });
             }
         }
+        let what = "each time that the namespace was identified; look into the target's log";
+        Err(about(ErrorKind::ConnectionLost(what).into()))
     }
 
     /// What it is.
@@ -254,6 +256,9 @@ impl Namespace {
         &self.handle
     }
 }
+
+/// How often a namespace is identified anew since the connection is not the one that it was identified over.
+const ATTEMPTS: usize = 10;
 
 /// Commands that one call makes at most.
 const MAX_COMMANDS: u64 = 1 << 16;

@@ -396,6 +396,30 @@ fn what_only_asks_is_asked_again_over_the_next_connection_and_what_changes_somet
 }
 
 #[test]
+fn opening_a_namespace_ends_although_its_target_comes_and_goes() {
+    let mut world = World::new(64);
+    let controller = world.connect().unwrap();
+    let times = Cell::new(0);
+    world.fake.script = Box::new(move |seen| {
+        let identify = seen.qid.is_admin() && seen.sqe.opcode == AdminOpcode::IDENTIFY.0;
+        // What CNS 00h asks for; it is answered over the next connection.
+        if !identify || seen.sqe.cdw10.get() & 0xFF != 0 {
+            return Action::Normal;
+        }
+        times.set(times.get() + 1);
+        if times.get() % 2 == 1 { Action::Disconnect } else { Action::Normal }
+    });
+    let opening = controller.namespace(Nsid(1));
+    let error = world.run(opening).unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::ConnectionLost(_)), "{error}");
+    assert_eq!(error.nsid(), Some(Nsid(1)));
+
+    world.fake.script = Box::new(|_| Action::Normal);
+    let opening = controller.namespace(Nsid(1));
+    world.run(opening).unwrap();
+}
+
+#[test]
 fn namespaces_that_cannot_be_are_refused() {
     for prepare in [
         (|world| world.fake.namespace.nsze.set(0)) as fn(&mut World),
