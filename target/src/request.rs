@@ -79,8 +79,8 @@ pub(crate) struct Request {
     pub(crate) buffer: Option<Buffer>,
     /// What storage does for it now.
     pub(crate) operation: Option<OperationKey>,
-    /// Ranges of a Deallocate that are done.
-    pub(crate) ranges_done: usize,
+    /// Ranges of a Deallocate that were begun, or are empty.
+    pub(crate) ranges_passed: usize,
     /// Somebody wants it aborted and waits for an answer.
     pub(crate) abort: Option<Abort>,
     pub(crate) outcome: Outcome,
@@ -103,7 +103,7 @@ impl Request {
             invalidate: None,
             buffer: None,
             operation: None,
-            ranges_done: 0,
+            ranges_passed: 0,
             abort: None,
             outcome: Outcome::SUCCESS,
             send_entries: 0,
@@ -123,7 +123,7 @@ impl Request {
         self.direction = None;
         self.length = 0;
         self.invalidate = None;
-        self.ranges_done = 0;
+        self.ranges_passed = 0;
         self.outcome = Outcome::SUCCESS;
     }
 

@@ -3,6 +3,7 @@
 use std::collections::TryReserveError;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use rdma::Time;
 
@@ -11,6 +12,12 @@ use crate::storage::{Kind, Operation};
 
 const CHUNK_BYTES: u64 = 64 * 1024;
 const WORD_BYTES: u64 = 8;
+/// What one step of zeroing may cost, counted in bytes that are zeroed: between steps the core serves others.
+const STEP_BYTES: u64 = 1 << 20;
+/// What it costs to find out that a chunk is not there.
+const LOOK_BYTES: u64 = 256;
+/// Until the next step: not in the same turn.
+const MOMENT: Duration = Duration::from_nanos(1);
 
 type Chunk = Box<[AtomicU64]>;
 
@@ -52,38 +59,56 @@ impl MemoryBackend {
         }
     }
 
-    fn zero(&self, offset: u64, length: u64) {
-        for piece in pieces(offset, length) {
-            if let Some(chunk) = self.chunks[piece.chunk].get() {
-                chunk[piece.words()].iter().for_each(|word| word.store(0, Ordering::Relaxed));
+    /// Makes more of the operation's range zeros, as much as one step may.
+    fn zero_on(&self, now: Time, operation: &mut Operation) -> Step {
+        let from = operation.offset() + operation.done;
+        let mut cost_bytes = 0;
+        for piece in pieces(from, operation.length() - operation.done) {
+            if cost_bytes >= STEP_BYTES {
+                return Step::WaitUntil(now + MOMENT);
             }
+            cost_bytes += self.zero(piece);
+            operation.done += piece.length();
+        }
+        Step::Done(Ok(()))
+    }
+
+    /// Makes a piece zeros, and says what that cost.
+    fn zero(&self, piece: Piece) -> u64 {
+        match self.chunks[piece.chunk].get() {
+            // Others may be reading or writing it: it can not be given back.
+            Some(chunk) => {
+                chunk[piece.words()].iter().for_each(|word| word.store(0, Ordering::Relaxed));
+                piece.length()
+            }
+            None => LOOK_BYTES,
         }
     }
 
-    fn run(&self, operation: &mut Operation) -> Result<(), BackendError> {
+    fn has(&self, operation: &Operation) -> bool {
         let (offset, length) = (operation.offset(), operation.length());
         let inside = offset.checked_add(length).is_some_and(|end| end <= self.size);
-        let aligned = offset.is_multiple_of(WORD_BYTES) && length.is_multiple_of(WORD_BYTES);
-        if !inside || !aligned {
-            return Err(BackendError::System(libc::EINVAL));
-        }
-        match operation.kind() {
-            Kind::Read => self.read(offset, operation.bytes()),
-            Kind::Write { .. } => self.write(offset, operation.bytes()),
-            Kind::WriteZeroes { .. } | Kind::Deallocate => self.zero(offset, length),
-            Kind::Flush => {}
-        }
-        Ok(())
+        inside && offset.is_multiple_of(WORD_BYTES) && length.is_multiple_of(WORD_BYTES)
     }
 }
 
 impl Backend for MemoryBackend {
-    fn start(&self, _now: Time, operation: &mut Operation) -> Step {
-        Step::Done(self.run(operation))
+    fn start(&self, now: Time, operation: &mut Operation) -> Step {
+        if !self.has(operation) {
+            return Step::Done(Err(BackendError::System(libc::EINVAL)));
+        }
+        match operation.kind() {
+            Kind::Read => self.read(operation.offset(), operation.bytes()),
+            Kind::Write { .. } => self.write(operation.offset(), operation.bytes()),
+            // Never over at once, however short: whoever has many of them would do one after the other.
+            Kind::WriteZeroes { .. } | Kind::Deallocate => return Step::WaitUntil(now + MOMENT),
+            Kind::Flush => {}
+        }
+        Step::Done(Ok(()))
     }
 
-    fn resume(&self, _now: Time, _operation: &mut Operation, _result: i32) -> Step {
-        unreachable!("it starts nothing")
+    fn resume(&self, now: Time, operation: &mut Operation, _result: i32) -> Step {
+        self.zero_on(now, operation)
     }
 }
 
@@ -113,6 +138,10 @@ struct Piece {
 }
 
 impl Piece {
+    fn length(&self) -> u64 {
+        self.to - self.from
+    }
+
     fn words(&self) -> std::ops::Range<usize> {
         (self.from / WORD_BYTES) as usize..(self.to / WORD_BYTES) as usize
     }
@@ -131,8 +160,7 @@ impl Pieces {
     /// Each piece with its share of `bytes`.
     fn zip_bytes(self, mut bytes: &mut [u8]) -> impl Iterator<Item = (Piece, &mut [u8])> {
         self.map(move |piece| {
-            let (head, tail) =
-                std::mem::take(&mut bytes).split_at_mut((piece.to - piece.from) as usize);
+            let (head, tail) = std::mem::take(&mut bytes).split_at_mut(piece.length() as usize);
             bytes = tail;
             (piece, head)
         })

@@ -394,6 +394,75 @@ fn a_held_operation_is_cancelled_at_once() {
     }
 }
 
+#[test]
+fn memory_is_zeroed_in_steps_between_which_others_are_served() {
+    const MIB: u64 = 1 << 20;
+    let mut rig = Rig::each().remove(0);
+    let backend = open_memory(8 * MIB, WRITABLE).unwrap().backend;
+    for at in 0..8 {
+        rig.write(&backend, at * MIB, &[0xA5; MIB as usize], false).unwrap();
+    }
+    let zeroes = Operation::write_zeroes(0, 8 * MIB, false, true);
+    let submitted = rig.storage.submit(rig.now, Tag(7), &backend, zeroes);
+    assert!(matches!(submitted, Submitted::UnderWay(_)), "{submitted:?}");
+    for step in 1..=8 {
+        assert!(rig.storage.next_report().is_none(), "over before step {step}");
+        assert_eq!(rig.read(&backend, 8 * MIB - 512, 512).unwrap(), [0xA5; 512]);
+        rig.now = rig.storage.deadline().unwrap();
+        rig.storage.turn(rig.now);
+    }
+    assert!(matches!(rig.storage.next_report(), Some(Report::Done { result: Ok(()), .. })));
+    for at in 0..8 {
+        assert!(rig.read(&backend, at * MIB, MIB as usize).unwrap() == [0; MIB as usize]);
+    }
+}
+
+#[test]
+fn memory_that_was_never_written_is_zeroed_in_few_steps_but_not_in_one() {
+    let mut rig = Rig::each().remove(0);
+    let bytes = 1 << 30;
+    let backend = open_memory(bytes, WRITABLE).unwrap().backend;
+    let began = rig.now;
+    rig.run(&backend, Operation::deallocate(0, bytes)).unwrap();
+    let steps = (rig.now - began).as_nanos();
+    assert!((2..=8).contains(&steps), "each waits a moment: {steps}");
+}
+
+#[test]
+fn zeroing_of_memory_is_aborted_between_steps() {
+    let mut rig = Rig::each().remove(0);
+    let backend = open_memory(1 << 30, WRITABLE).unwrap().backend;
+    let zeroes = Operation::write_zeroes(0, 1 << 30, false, false);
+    let submitted = rig.storage.submit(rig.now, Tag(7), &backend, zeroes);
+    let Submitted::UnderWay(key) = submitted else { panic!("{submitted:?}") };
+    rig.now = rig.storage.deadline().unwrap();
+    rig.storage.turn(rig.now);
+    rig.storage.cancel(key);
+    assert_eq!(rig.finish(), Err(BackendError::Cancelled));
+    assert_eq!(rig.storage.in_flight(), 0);
+}
+
+#[test]
+fn many_operations_whose_time_has_come_do_not_all_go_on_in_one_turn() {
+    let mut rig = Rig::each().remove(0);
+    let backend = open_memory(1 << 20, WRITABLE).unwrap().backend;
+    for tag in 0..100 {
+        let zeroes = Operation::write_zeroes(0, 4096, false, false);
+        assert!(matches!(
+            rig.storage.submit(rig.now, Tag(tag), &backend, zeroes),
+            Submitted::UnderWay(_)
+        ));
+    }
+    rig.now = rig.storage.deadline().unwrap();
+    let (mut turns, mut ended) = (0, 0);
+    while rig.storage.turn(rig.now) {
+        turns += 1;
+        ended += std::iter::from_fn(|| rig.storage.next_report()).count();
+    }
+    assert_eq!((ended, rig.storage.in_flight()), (100, 0));
+    assert!(turns > 5, "{turns}");
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(32))]
     /// Memory is a disk: it holds what was last written, zeros elsewhere.

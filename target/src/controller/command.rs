@@ -93,7 +93,7 @@ pub enum IoKind {
     /// Host data is compared with the medium; a difference is Compare Failure.
     Compare,
     /// The host's ranges, which arrive as data and go through
-    /// [`Queue::deallocate_ranges`](super::Queue::deallocate_ranges), hold nothing of value any more.
+    /// [`Queue::next_range`](super::Queue::next_range), hold nothing of value any more.
     Deallocate,
 }
 

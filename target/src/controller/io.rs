@@ -71,27 +71,36 @@ impl IoKind {
     }
 }
 
-/// The byte ranges of a Deallocate command; see [`super::Queue::deallocate_ranges`].
-pub(super) fn deallocate_ranges<'a>(
-    registry: &Registry,
-    work: &IoWork,
-    data: &'a [u8],
-) -> Result<impl Iterator<Item = (u64, u64)> + use<'a>, Status> {
-    let namespace = registry.namespace(work.namespace);
-    let (size_blocks, shift) = (namespace.size_blocks, namespace.lba_shift);
-    let ranges = <[DsmRange]>::ref_from_bytes(data)
-        .map_err(|_| Status::DATA_SGL_LENGTH_INVALID.with_dnr())?;
+/// See [`super::Queue::check_ranges`].
+pub(super) fn check_ranges(registry: &Registry, work: &IoWork, data: &[u8]) -> Result<(), Status> {
+    let size_blocks = registry.namespace(work.namespace).size_blocks;
     let inside = |range: &DsmRange| {
         let end = range.slba.get().checked_add(range.length_blocks.get().into());
         end.is_some_and(|end| end <= size_blocks)
     };
-    if !ranges.iter().all(inside) {
-        return Err(Status::LBA_OUT_OF_RANGE.with_dnr());
+    match ranges(data)?.iter().all(inside) {
+        true => Ok(()),
+        false => Err(Status::LBA_OUT_OF_RANGE.with_dnr()),
     }
-    let bytes = move |range: &DsmRange| {
-        (range.slba.get() << shift, u64::from(range.length_blocks.get()) << shift)
-    };
-    Ok(ranges.iter().filter(|range| range.length_blocks.get() > 0).map(bytes))
+}
+
+/// See [`super::Queue::next_range`].
+pub(super) fn next_range(
+    registry: &Registry,
+    work: &IoWork,
+    data: &[u8],
+    passed: &mut usize,
+) -> Option<(u64, u64)> {
+    let shift = registry.namespace(work.namespace).lba_shift;
+    let rest = ranges(data).ok()?.get(*passed..)?;
+    let found = rest.iter().position(|range| range.length_blocks.get() > 0)?;
+    *passed += found + 1;
+    let range = &rest[found];
+    Some((range.slba.get() << shift, u64::from(range.length_blocks.get()) << shift))
+}
+
+fn ranges(data: &[u8]) -> Result<&[DsmRange], Status> {
+    <[DsmRange]>::ref_from_bytes(data).map_err(|_| Status::DATA_SGL_LENGTH_INVALID.with_dnr())
 }
 
 /// The one place where errors of storage become NVMe status.

@@ -186,16 +186,18 @@ impl Queue {
         self.failed(entry, status.into())
     }
 
-    /// The byte ranges of a Deallocate command, from the data that came with it. Empty ranges are left out.
+    /// Checks the ranges of a Deallocate command, which are the data that came with it, before the first is begun.
     ///
     /// # Errors
     /// A range is outside the namespace; then none of them is to be deallocated.
-    pub fn deallocate_ranges<'a>(
-        &self,
-        work: &IoWork,
-        data: &'a [u8],
-    ) -> Result<impl Iterator<Item = (u64, u64)> + use<'a>, Status> {
-        io::deallocate_ranges(&self.registry, work, data)
+    pub fn check_ranges(&self, work: &IoWork, data: &[u8]) -> Result<(), Status> {
+        io::check_ranges(&self.registry, work, data)
+    }
+
+    /// Where the first range begins that is not `passed` yet, and its length, both in bytes; then it is passed. Of ranges
+    /// that were checked. Empty ones are passed by.
+    pub fn next_range(&self, work: &IoWork, data: &[u8], passed: &mut usize) -> Option<(u64, u64)> {
+        io::next_range(&self.registry, work, data, passed)
     }
 
     /// The response to a command that ended.

@@ -36,6 +36,10 @@ use crate::deliberate_bugs::{self, Bug};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tag(pub u64);
 
+/// Operations that go on in one turn because their time has come. What each does may take long, and others are to be
+/// served in between.
+const TIMERS_AT_ONCE: usize = 16;
+
 /// Of operations that nobody waits for any more, which only a deliberate bug makes.
 const NOBODY: Tag = Tag(u64::MAX);
 
@@ -279,10 +283,9 @@ impl Storage {
 
     fn run_timers(&mut self, now: Time) -> bool {
         let mut progress = false;
-        while let Some(&Reverse((at, index, serial))) = self.timers.peek() {
-            if at > now {
-                break;
-            }
+        for _ in 0..TIMERS_AT_ONCE {
+            let due = self.timers.peek().filter(|Reverse((at, ..))| *at <= now);
+            let Some(&Reverse((_, index, serial))) = due else { break };
             self.timers.pop();
             progress = true;
             let running = self.running.get_mut(index as usize);

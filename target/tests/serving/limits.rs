@@ -4,10 +4,11 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use nvme_proto::admin::Abort;
-use nvme_proto::{Cid, Qid, Status};
+use nvme_proto::nvm::{DatasetManagement, DsmAttributes, DsmRange};
+use nvme_proto::{Cid, IntoBytes, Nsid, Qid, Status};
 
 use crate::pattern;
-use crate::world::{On, World, namespaces, read, two_namespaces, write};
+use crate::world::{NQN, On, World, config, namespaces, read, two_namespaces, write};
 
 #[test]
 fn a_full_queue_of_small_writes_is_served_in_order() {
@@ -124,6 +125,57 @@ fn a_command_that_is_over_or_never_was_is_not_aborted() {
     world.response(on, cid);
     assert_eq!(abort(&mut world, admin, 1, cid), Abort::NOT_DONE);
     assert_eq!(abort(&mut world, admin, 1, Cid(0xFFFF)), Abort::NOT_DONE);
+}
+
+/// A queue to 8 MiB of memory that is full of something else than zeros, and a Dataset Management of it with as many
+/// ranges as there may be, each of them all of it.
+fn zeroing_much() -> (World, On, On, Cid) {
+    let mut world = World::new(&config(&format!(
+        "[[subsystem]]\nnqn = \"{NQN}\"\nallow_any_host = true\n[[subsystem.namespace]]\n\
+         kind = \"memory\"\nsize_bytes = \"8MiB\"\nread_only = false\n"
+    )));
+    let host = world.add_host();
+    let admin = world.admin(host);
+    let on = world.io(admin, 1, 32);
+    for slba in (0..BLOCKS).step_by(2048) {
+        world.write(on, 1, slba, &[0xA5; 1 << 20]);
+    }
+    let ranges = [DsmRange::new(0, BLOCKS as u32); 256];
+    let dsm = DatasetManagement {
+        nsid: Nsid(1),
+        ranges: 256,
+        attributes: DsmAttributes::new().with_deallocate(true),
+    };
+    world.hosts[host].data(0, 4096).copy_from_slice(ranges.as_bytes());
+    let sgl = world.keyed(on, 0, 4096);
+    let cid = world.post(on, &dsm.to_sqe().with_data(sgl), &[]);
+    (world, admin, on, cid)
+}
+
+const BLOCKS: u64 = (8 << 20) / 512;
+
+#[test]
+fn a_command_that_zeroes_much_lets_others_pass() {
+    let (mut world, _, on, dsm) = zeroing_much();
+    // When the ranges are there that it works on, another one comes.
+    world.run_for(Duration::from_micros(50));
+    let last = world.read(on, 1, BLOCKS - 1, 512);
+    assert!(world.take_response(on, dsm).is_none(), "it is not over yet");
+    assert!(last == [0; 512] || last == [0xA5; 512], "{last:?}");
+    assert!(world.response(on, dsm).status().is_success());
+    for slba in (0..BLOCKS).step_by(2048) {
+        assert!(world.read(on, 1, slba, 1 << 20) == [0; 1 << 20]);
+    }
+}
+
+#[test]
+fn a_command_that_zeroes_much_is_aborted() {
+    let (mut world, admin, on, dsm) = zeroing_much();
+    world.run_for(Duration::from_micros(50));
+    assert_eq!(abort(&mut world, admin, 1, dsm), Abort::DONE);
+    let cqe = world.response(on, dsm);
+    assert_eq!(cqe.status().without_flags(), Status::ABORT_REQUESTED);
+    world.read(on, 1, 0, 512);
 }
 
 /// Whoever is not ready for a response may say so for ever, so there is a time-out.

@@ -98,15 +98,18 @@ fn deallocation_is_all_or_nothing() {
     let (transfer, work) = line.io(dsm(1, 3)).expect("legal");
     assert_eq!(transfer, Some((Direction::HostToController, 48)));
     let ranges = [DsmRange::new(0, 8), DsmRange::new(5, 0), DsmRange::new(2040, 8)];
-    let bytes: Vec<_> =
-        line.queue.deallocate_ranges(&work, ranges.as_bytes()).expect("inside").collect();
+    line.queue.check_ranges(&work, ranges.as_bytes()).expect("inside");
+    let mut passed = 0;
+    let next = || line.queue.next_range(&work, ranges.as_bytes(), &mut passed);
+    let bytes: Vec<_> = std::iter::from_fn(next).collect();
     assert_eq!(bytes, [(0, 4096), (2040 * 512, 4096)]);
     for outside in [DsmRange::new(2041, 8), DsmRange::new(u64::MAX, 2)] {
         let ranges = [DsmRange::new(0, 8), outside];
-        let Err(status) = line.queue.deallocate_ranges(&work, ranges.as_bytes()).map(|_| ()) else {
-            panic!("outside");
-        };
+        let status = line.queue.check_ranges(&work, ranges.as_bytes()).expect_err("outside");
         assert!(status.is(Status::LBA_OUT_OF_RANGE));
+        // The next range is found without another look at all of them.
+        let next = line.queue.next_range(&work, ranges.as_bytes(), &mut 0);
+        assert_eq!(next, Some((0, 4096)));
     }
     assert!(line.refused(dsm(3, 1)).is(Status::NAMESPACE_IS_WRITE_PROTECTED));
     let hint = DatasetManagement { nsid: Nsid(1), ranges: 1, attributes: DsmAttributes::new() };

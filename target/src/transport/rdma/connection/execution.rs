@@ -185,9 +185,10 @@ impl<P: Provider> Connection<P> {
         };
         let data = &data[..request.length as usize];
         let queue = self.queue.as_ref().expect("a connection has its queue until it is ending");
-        let range = queue.deallocate_ranges(work, data)?.nth(request.ranges_done);
-        request.ranges_done += 1;
-        Ok(range)
+        if request.ranges_passed == 0 {
+            queue.check_ranges(work, data)?;
+        }
+        Ok(queue.next_range(work, data, &mut request.ranges_passed))
     }
 
     /// The operation of a request is over.
