@@ -132,6 +132,18 @@ fn training_jobs_read_what_the_file_has() {
 }
 
 #[test]
+fn a_baseline_that_fails_does_not_cost_the_measurement() {
+    let (folder, daemon, _) = serve(&[]);
+    let missing = folder.path().join("missing");
+    let options = ["--number-ios", "7", "--baseline", missing.to_str().unwrap(), "-o", "json"];
+    let outcome = feedrail(["perf"]).args(daemon.options()).args(options).run();
+    let report: Value = serde_json::from_slice(&outcome.stdout).unwrap();
+    assert_eq!(report["results"]["read"]["total_ios"], 7);
+    let line = outcome.failure();
+    assert!(line.contains("missing"), "{line}");
+}
+
+#[test]
 fn bytes_that_are_not_the_files_are_noticed() {
     let (folder, daemon, mut content) = serve(&[]);
     content.iter_mut().for_each(|byte| *byte ^= 1);

@@ -2,8 +2,10 @@
 #![expect(unsafe_code, reason = "maps a file")]
 
 use core::ptr;
+use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
 use std::fs::File;
+use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::thread;
@@ -65,17 +67,7 @@ impl Way {
         let _ = fadvise(&file, 0, None, Advice::DontNeed);
         let source = Source::new(self, file)?;
         let start = now();
-        let measure = thread::scope(|scope| {
-            let running: Vec<_> = workloads
-                .into_iter()
-                .map(|workload| scope.spawn(|| read_all(&source, workload, until)))
-                .collect();
-            let mut total = Measure::default();
-            for thread in running {
-                total.add(&thread.join().expect("a reading thread does not panic")?);
-            }
-            anyhow::Ok(total)
-        })?;
+        let measure = read_in_threads(&source, workloads, until, thread::Builder::new)?;
         Ok(Baseline { way: self, measure, elapsed: start.elapsed() })
     }
 }
@@ -98,13 +90,43 @@ impl Baseline {
     }
 }
 
-fn read_all(source: &Source, workload: Workload, until: Until) -> Result<Measure> {
+/// Runs a thread for each workload. If the system refuses one, those that run already end soon.
+fn read_in_threads(
+    source: &Source,
+    workloads: Vec<Workload>,
+    until: Until,
+    mut builder: impl FnMut() -> thread::Builder,
+) -> Result<Measure> {
+    let stop = &AtomicBool::new(false);
+    thread::scope(|scope| {
+        let start = |workload| {
+            builder().spawn_scoped(scope, move || read_all(source, workload, until, stop))
+        };
+        let running: io::Result<Vec<_>> = workloads.into_iter().map(start).collect();
+        let running = running.inspect_err(|_| stop.store(true, Ordering::Relaxed)).context(
+            "cannot start a thread for each read in flight: lower --iodepth or --numjobs",
+        )?;
+        let mut total = Measure::default();
+        for thread in running {
+            total.add(&thread.join().expect("a reading thread does not panic")?);
+        }
+        Ok(total)
+    })
+}
+
+fn read_all(
+    source: &Source,
+    workload: Workload,
+    until: Until,
+    stop: &AtomicBool,
+) -> Result<Measure> {
     let mut buffer = vec![0; until.longest_bytes];
     let mut measure = Measure::default();
     let start = now();
     let ios = usize::try_from(until.ios.unwrap_or(u64::MAX)).unwrap_or(usize::MAX);
     for io in workload.take(ios) {
-        if until.runtime.is_some_and(|runtime| start.elapsed() >= runtime) {
+        let over = until.runtime.is_some_and(|runtime| start.elapsed() >= runtime);
+        if over || stop.load(Ordering::Relaxed) {
             break;
         }
         let began = now();
@@ -162,5 +184,31 @@ impl Drop for Source {
             // SAFETY: our mapping, which nobody reads any more.
             let _ = unsafe { munmap(base.cast_mut().cast(), *length) };
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use core::iter;
+
+    use super::super::workload::Io;
+    use super::*;
+
+    #[test]
+    fn a_thread_that_the_system_refuses_is_an_error_and_ends_the_others() {
+        let mut file = tempfile::tempfile().unwrap();
+        io::Write::write_all(&mut file, &[0; 512]).unwrap();
+        let io = Io { direction: Direction::Read, offset_bytes: 0, length_bytes: 512 };
+        let workload = || -> Workload { Box::new(iter::repeat(io)) };
+        let endless = Until { runtime: None, ios: None, longest_bytes: 512 };
+        // No address space has room for the third one's stack.
+        let mut stacks = [1 << 20, 1 << 20, 1 << 60].into_iter();
+        let builder = || thread::Builder::new().stack_size(stacks.next().unwrap());
+        let workloads = vec![workload(), workload(), workload()];
+        let source = Source::new(Way::Pread, file).unwrap();
+        let Err(error) = read_in_threads(&source, workloads, endless, builder) else {
+            panic!("a stack of 2^60 bytes")
+        };
+        assert!(error.to_string().contains("lower --iodepth or --numjobs"), "{error}");
     }
 }

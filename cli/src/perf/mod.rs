@@ -112,10 +112,14 @@ impl Perf {
         let (start, cpu_before) = (now(), cpu_time());
         let measure = run_all(jobs, &interrupt)?;
         let (elapsed, cpu) = (start.elapsed(), cpu_time() - cpu_before);
-        let baselines = self.measure_baselines(seed)?;
-        self.print(&Report { seed, provider, measure, elapsed, cpu, baselines })?;
+        let (baselines, failure) = match self.measure_baselines(seed) {
+            Ok(baselines) => (baselines, None),
+            Err(error) => (Vec::new(), Some(error)),
+        };
         // What was measured until then is worth showing.
-        Ok(interrupt.check()?)
+        self.print(&Report { seed, provider, measure, elapsed, cpu, baselines })?;
+        interrupt.check()?;
+        failure.map_or(Ok(()), Err)
     }
 
     fn check(&self) -> Result<()> {
@@ -242,12 +246,16 @@ impl Perf {
 /// Runs the jobs side by side and adds up what they did.
 fn run_all(jobs: Vec<Job>, interrupt: &Interrupt) -> Result<Measure> {
     thread::scope(|scope| {
-        let running: Vec<_> =
-            jobs.into_iter().map(|job| scope.spawn(move || job.run(interrupt))).collect();
+        let start = |job: Job| {
+            thread::Builder::new()
+                .spawn_scoped(scope, move || job.run(interrupt))
+                .context("cannot start a thread for each job: lower --numjobs")
+        };
+        let running: Vec<_> = jobs.into_iter().map(start).collect();
         let mut total = Measure::default();
         let mut failure = None;
         for job in running {
-            match job.join().expect("a job does not panic") {
+            match job.and_then(|job| job.join().expect("a job does not panic")) {
                 Ok(measure) => total.add(&measure),
                 Err(error) => failure = failure.or(Some(error)),
             }
