@@ -46,7 +46,7 @@ impl List {
                 // One subsystem out of reach does not hide the others.
                 Err(error) => {
                     failed += 1;
-                    eprintln!("feedrail: {subnqn} at {address}: {error:#}");
+                    output::note(format_args!("feedrail: {subnqn} at {address}: {error:#}"));
                 }
             }
         }

@@ -78,6 +78,8 @@ fn start_logging(verbose: u8) {
         .with_env_filter(filter)
         .with_writer(io::stderr)
         .with_ansi(terminal)
+        // They go to stderr, and panic where it cannot be written, which is what they are about.
+        .log_internal_errors(false)
         .init();
 }
 
@@ -86,6 +88,6 @@ fn report(error: &anyhow::Error) -> ExitCode {
     if error.is::<ReaderGone>() {
         return ExitCode::from(141);
     }
-    eprintln!("feedrail: {error:#}");
+    output::note(format_args!("feedrail: {error:#}"));
     ExitCode::from(if error.is::<Interrupted>() { 130 } else { 1 })
 }

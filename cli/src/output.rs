@@ -1,5 +1,6 @@
-//! What goes to stdout.
+//! What goes to stdout and stderr.
 
+use std::fmt::Display;
 use std::io::{self, Write};
 
 use anyhow::Result;
@@ -14,6 +15,11 @@ pub(crate) struct ReaderGone;
 pub(crate) fn print(text: &str) -> Result<()> {
     let mut stdout = io::stdout().lock();
     stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()).map_err(stdout_error)
+}
+
+/// Writes a line to stderr. Where that cannot be written there is nobody to be told.
+pub(crate) fn note(line: impl Display) {
+    let _ = io::stderr().write_all(format!("{line}\n").as_bytes());
 }
 
 /// Why stdout could not be written.

@@ -1,6 +1,10 @@
 //! Wrong usage and help.
 
-use feedrail_tests::process::feedrail;
+use std::fs::File;
+use std::io;
+use std::process::{Command, Stdio};
+
+use feedrail_tests::process::{binary, feedrail};
 
 #[test]
 fn help_shows_every_command_and_examples() {
@@ -81,4 +85,31 @@ fn a_provider_that_is_not_there_is_one_line() {
     let options = ["-a", "127.0.0.1", "-n", "nqn.2026-01.a:b", "--provider", "verbs"];
     let outcome = feedrail(["id-ctrl"]).args(options).run();
     assert!(outcome.failure().contains("verbs"));
+}
+
+#[test]
+fn a_stderr_that_cannot_be_written_changes_no_exit_code() {
+    // Nobody is at that address; with -vvv there is much to log before it fails.
+    let unreachable = ["id-ctrl", "-vvv", "-a", "127.255.255.1", "-n", "nqn.2026-01.a:b"];
+    let soon = ["--provider", "soft", "--timeout", "1000"];
+    let missing = ["demo", "/nothing/is/here"];
+    for arguments in [&[&unreachable[..], &soon].concat()[..], &missing] {
+        let full = File::options().write(true).open("/dev/full").unwrap();
+        let status = Command::new(binary("feedrail"))
+            .args(arguments)
+            .stdout(Stdio::null())
+            .stderr(full)
+            .status()
+            .unwrap();
+        assert_eq!(status.code(), Some(1), "{arguments:?}");
+    }
+}
+
+#[test]
+fn a_stdout_that_nobody_reads_is_no_error() {
+    let (reader, writer) = io::pipe().unwrap();
+    drop(reader);
+    let ended = Command::new(binary("feedrail")).arg("devices").stdout(writer).output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&ended.stderr), "");
+    assert_eq!(ended.status.code(), Some(141));
 }

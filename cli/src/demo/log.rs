@@ -6,6 +6,8 @@ use std::process::ChildStderr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 
+use crate::output;
+
 /// Lines that are kept to explain a failure.
 const LINES: usize = 20;
 
@@ -64,7 +66,7 @@ impl Lines {
 }
 
 fn show(line: &str) {
-    eprintln!("target: {line}");
+    output::note(format_args!("target: {line}"));
 }
 
 fn lock(lines: &Mutex<Lines>) -> MutexGuard<'_, Lines> {

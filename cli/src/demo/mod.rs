@@ -50,7 +50,7 @@ impl Demo {
         let sample = match &self.file {
             Some(path) => Sample::existing(path)?,
             None => {
-                eprintln!("making a file of pseudo-random bytes (seed {seed})");
+                output::note(format_args!("making a file of pseudo-random bytes (seed {seed})"));
                 Sample::made_up(seed, &interrupt)?
             }
         };

@@ -4,6 +4,7 @@ use std::io::{IsTerminal, stderr};
 
 use indicatif::{ProgressBar, ProgressStyle};
 
+use crate::output;
 use crate::size::human;
 
 #[derive(Debug)]
@@ -30,7 +31,8 @@ impl Progress {
                 let percent =
                     (u128::from(*done_bytes) * 100 / u128::from(*total_bytes).max(1)) as u64;
                 if percent >= *next_percent {
-                    eprintln!("{percent} % of {} checked", human(*total_bytes));
+                    let total = human(*total_bytes);
+                    output::note(format_args!("{percent} % of {total} checked"));
                     *next_percent = percent / 10 * 10 + 10;
                 }
             }
