@@ -46,7 +46,6 @@ impl Demo {
     pub(crate) fn run(&self, verbose: u8) -> Result<()> {
         let interrupt = Interrupt::install()?;
         let seed = self.seed.unwrap_or_else(fresh_seed);
-        let mut random = Random::new(seed);
         let sample = match &self.file {
             Some(path) => Sample::existing(path)?,
             None => {
@@ -56,9 +55,9 @@ impl Demo {
         };
         let target = TargetChild::start(sample.path(), self.provider, verbose, &interrupt)?;
         output::print(&announce(&sample, &target))?;
-        let ranges = plan::plan(sample.size_bytes(), &mut random);
+        let ranges = plan::plan(sample.size_bytes(), Random::new(seed));
         let verify = Verify { sample: &sample, interrupt: &interrupt, depth: self.depth as usize };
-        let checked = verify.run(target, &ranges, self.provider)?;
+        let checked = verify.run(target, ranges, self.provider)?;
         output::print(&conclude(&sample, &checked, seed))
     }
 }
@@ -90,12 +89,12 @@ fn conclude(sample: &Sample, checked: &Checked, seed: u64) -> String {
          seed {seed}\n",
         checked.provider,
         human(sample.size_bytes()),
-        checked.ranges,
-        checked.unaligned,
+        checked.tally.ranges,
+        checked.tally.unaligned,
         checked.elapsed.as_secs_f64(),
         bytes_per_second / 1e6,
         human(checked.direct_bytes),
         human(checked.bounced_bytes),
-        checked.latency.to_text(),
+        checked.tally.latency.to_text(),
     )
 }

@@ -19,18 +19,33 @@ impl Range {
     }
 }
 
+/// The ranges of this much of a file are shuffled together. They take about 70 MB, and those of a sparse file that
+/// claims any length no more.
+const WINDOW_BYTES: u64 = 1 << 40;
+
 /// Cuts a file into ranges that cover each byte once, shuffled. Most begin and end at no block boundary.
-pub(crate) fn plan(size_bytes: u64, random: &mut Random) -> Vec<Range> {
-    let mut ranges = cut(size_bytes, random);
-    random.shuffle(&mut ranges);
-    ranges
+pub(crate) fn plan(size_bytes: u64, random: Random) -> impl Iterator<Item = Range> {
+    plan_by_windows(size_bytes, WINDOW_BYTES, random)
 }
 
-fn cut(size_bytes: u64, random: &mut Random) -> Vec<Range> {
+fn plan_by_windows(
+    size_bytes: u64,
+    window_bytes: u64,
+    mut random: Random,
+) -> impl Iterator<Item = Range> {
+    (0..size_bytes.div_ceil(window_bytes)).flat_map(move |window| {
+        let start = window * window_bytes;
+        let mut ranges = cut(start, window_bytes.min(size_bytes - start), &mut random);
+        random.shuffle(&mut ranges);
+        ranges
+    })
+}
+
+fn cut(start: u64, bytes: u64, random: &mut Random) -> Vec<Range> {
     let mut ranges = Vec::new();
-    let mut offset_bytes = 0;
-    while offset_bytes < size_bytes {
-        let length_bytes = length(offset_bytes, random).min(size_bytes - offset_bytes);
+    let (mut offset_bytes, end) = (start, start + bytes);
+    while offset_bytes < end {
+        let length_bytes = length(offset_bytes, random).min(end - offset_bytes);
         ranges.push(Range { offset_bytes, length_bytes });
         offset_bytes += length_bytes;
     }
@@ -54,8 +69,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_byte_is_read_once(size in 0_u64..20_000_000, seed: u64) {
-            let mut ranges = plan(size, &mut Random::new(seed));
+        fn every_byte_is_read_once(
+            size in 0_u64..20_000_000,
+            window in 1_000_000_u64..30_000_000,
+            seed: u64,
+        ) {
+            let mut ranges: Vec<_> = plan_by_windows(size, window, Random::new(seed)).collect();
             ranges.sort_by_key(|range| range.offset_bytes);
             let mut next = 0;
             for range in ranges {
@@ -69,10 +88,17 @@ mod tests {
 
     #[test]
     fn a_seed_repeats_and_most_ranges_but_not_all_are_unaligned() {
-        let ranges = plan(256 << 20, &mut Random::new(5));
-        assert_eq!(ranges, plan(256 << 20, &mut Random::new(5)));
-        assert_ne!(ranges, plan(256 << 20, &mut Random::new(6)));
+        let plan = |seed| plan(256 << 20, Random::new(seed)).collect::<Vec<_>>();
+        let ranges = plan(5);
+        assert_eq!(ranges, plan(5));
+        assert_ne!(ranges, plan(6));
         let unaligned = ranges.iter().filter(|range| range.is_unaligned()).count();
         assert!(unaligned * 2 > ranges.len() && unaligned < ranges.len());
+    }
+
+    #[test]
+    fn a_file_of_any_length_can_be_begun() {
+        let first = plan(u64::MAX, Random::new(5)).next().unwrap();
+        assert!(first.offset_bytes < WINDOW_BYTES);
     }
 }

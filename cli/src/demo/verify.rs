@@ -29,12 +29,18 @@ pub(crate) struct Verify<'a> {
 #[derive(Debug)]
 pub(crate) struct Checked {
     pub(crate) provider: String,
-    pub(crate) ranges: usize,
-    pub(crate) unaligned: usize,
+    pub(crate) tally: Tally,
     pub(crate) elapsed: Duration,
-    pub(crate) latency: Latency,
     pub(crate) direct_bytes: u64,
     pub(crate) bounced_bytes: u64,
+}
+
+/// The ranges that were checked.
+#[derive(Debug, Default)]
+pub(crate) struct Tally {
+    pub(crate) ranges: u64,
+    pub(crate) unaligned: u64,
+    pub(crate) latency: Latency,
 }
 
 /// What a read in flight is, and when it began.
@@ -45,7 +51,7 @@ impl Verify<'_> {
     pub(crate) fn run(
         &self,
         mut target: TargetChild,
-        ranges: &[Range],
+        ranges: impl Iterator<Item = Range>,
         provider: Provider,
     ) -> Result<Checked> {
         match self.read_from(&target.listening, ranges, provider) {
@@ -65,7 +71,7 @@ impl Verify<'_> {
     fn read_from(
         &self,
         target: &Listening,
-        ranges: &[Range],
+        ranges: impl Iterator<Item = Range>,
         provider: Provider,
     ) -> Result<Checked> {
         let session = Session::nearby(target.address, target.nqn, provider)?;
@@ -73,36 +79,37 @@ impl Verify<'_> {
         let mut lanes =
             Lanes::new(session.host(), vec![namespace], self.depth, RANGE_MAX_BYTES as usize)?;
         let start = now();
-        let latency = self.read_all(&mut lanes, ranges)?;
+        let tally = self.read_all(&mut lanes, ranges)?;
         let elapsed = start.elapsed();
         let counters = session.host().counters();
         Ok(Checked {
             provider: session.provider(),
-            ranges: ranges.len(),
-            unaligned: ranges.iter().filter(|range| range.is_unaligned()).count(),
+            tally,
             elapsed,
-            latency,
             direct_bytes: counters.direct_bytes,
             bounced_bytes: counters.bounced_bytes,
         })
     }
 
-    fn read_all(&self, lanes: &mut Lanes<Begun>, ranges: &[Range]) -> Result<Latency> {
-        let mut latency = Latency::default();
+    fn read_all(
+        &self,
+        lanes: &mut Lanes<Begun>,
+        mut waiting: impl Iterator<Item = Range>,
+    ) -> Result<Tally> {
+        let mut tally = Tally::default();
         let mut progress = Progress::new(self.sample.size_bytes());
-        let mut waiting = ranges.iter();
         let mut scratch = Vec::new();
         loop {
             self.interrupt.check()?;
             begin_all(lanes, &mut waiting);
             if lanes.in_flight() == 0 {
-                return Ok(latency);
+                return Ok(tally);
             }
             lanes.wait();
             while let Some(done) = lanes.next_done() {
                 done.result.clone()?;
                 let (range, began) = done.tag;
-                latency.record(began.elapsed());
+                tally.add(range, began.elapsed());
                 self.sample.check(range, &done.bytes, &mut scratch)?;
                 progress.add(range.length_bytes);
                 lanes.release(done);
@@ -111,7 +118,15 @@ impl Verify<'_> {
     }
 }
 
-fn begin_all(lanes: &mut Lanes<Begun>, waiting: &mut core::slice::Iter<'_, Range>) {
+impl Tally {
+    fn add(&mut self, range: Range, latency: Duration) {
+        self.ranges += 1;
+        self.unaligned += u64::from(range.is_unaligned());
+        self.latency.record(latency);
+    }
+}
+
+fn begin_all(lanes: &mut Lanes<Begun>, waiting: &mut impl Iterator<Item = Range>) {
     while let Some(mut lane) = lanes.claim() {
         let Some(range) = waiting.next() else {
             lanes.put_back(lane);
@@ -120,6 +135,6 @@ fn begin_all(lanes: &mut Lanes<Begun>, waiting: &mut core::slice::Iter<'_, Range
         let length = range.length_bytes as usize;
         // What an earlier read left there must not pass for this one's result.
         lane.memory[..length].fill(0);
-        lanes.read(lane, range.offset_bytes, length, (*range, now()));
+        lanes.read(lane, range.offset_bytes, length, (range, now()));
     }
 }
