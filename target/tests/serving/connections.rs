@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use feedrail_target::poll_group::Turn;
 use feedrail_target::transport::Stop;
 use nvme_proto::rdma_cm::{RejectStatus, Request};
 use nvme_proto::{Cntlid, IntoBytes, Qid, Sgl, Status};
@@ -29,6 +30,37 @@ fn connections_are_refused_with_the_reason() {
     // Nothing is left of them.
     let admin = world.admin(host);
     world.io(admin, 1, 128);
+}
+
+/// However many knock at once, one turn takes in some of them, and says that there is more to do.
+#[test]
+fn a_crowd_is_let_in_over_several_turns() {
+    const CROWD: usize = 150;
+    let mut world = World::new(&two_namespaces());
+    let host = world.add_host();
+    let (now, to) = (world.now, world.address);
+    for _ in 0..CROWD {
+        world.hosts[host].connect(now, to, 0, 4);
+    }
+    // All of them have arrived before the target looks.
+    let until = now + Duration::from_millis(10);
+    while world.now < until {
+        if !world.hosts[host].turn(world.now) {
+            let next = [world.hosts[host].deadline(), world.network.next_event()];
+            let next = next.into_iter().flatten().min().unwrap_or(until);
+            world.now = next.max(world.now + Duration::from_nanos(100)).min(until);
+        }
+    }
+    let mut before = 0;
+    while before < CROWD as u64 {
+        assert_eq!(world.target.turn(world.now), Turn::Busy);
+        let connections = world.target.connections();
+        assert!((1..=64).contains(&(connections - before)), "{before} and then {connections}");
+        before = connections;
+    }
+    world.run_until("all are let in", |world| {
+        world.hosts[host].queues.iter().all(|queue| queue.state == Link::Up(4))
+    });
 }
 
 #[test]

@@ -22,6 +22,10 @@ use crate::port::Port;
 use crate::registry::Registry;
 use crate::transport::{Reception, ReceptionStats};
 
+/// Events of the connection manager that one turn deals with: hosts that knock all the time do not keep the reception
+/// from anything else.
+const EVENTS_AT_ONCE: usize = 64;
+
 /// The connection manager of one device, its listeners, and the connections under its care.
 pub struct RdmaReception<P: Provider> {
     cm: P::Cm,
@@ -315,7 +319,9 @@ impl<P: Provider> Reception for RdmaReception<P> {
             progress = true;
             self.heard(now, message);
         }
-        while let Some(event) = self.cm.poll(now) {
+        // What is left is for the next turn, which comes at once after one that did something.
+        for _ in 0..EVENTS_AT_ONCE {
+            let Some(event) = self.cm.poll(now) else { break };
             progress = true;
             self.happened(now, event);
         }
