@@ -230,6 +230,13 @@ impl Buffers {
         }
     }
 
+    /// Takes all requests of a connection out of the line, in one pass.
+    pub(crate) fn leave_all(&mut self, key: AccountKey, connection: RequestKey) {
+        let waiting = &mut self.accounts[key.0].waiting;
+        waiting.retain(|(whose, _)| !whose.is_of_connection(connection));
+        self.line_up(key.0);
+    }
+
     /// Takes a buffer back.
     pub(crate) fn release(&mut self, key: AccountKey, buffer: Buffer) {
         self.accounts[key.0].held_bytes -= buffer.bytes();
@@ -362,6 +369,29 @@ mod tests {
         assert!(buffers.grant(NOW).is_none());
         buffers.leave(key, request(0, 1));
         assert_eq!(buffers.grant(NOW).map(|(whose, _)| whose), Some(request(0, 2)));
+        buffers.release(key, held);
+    }
+
+    #[test]
+    fn a_connection_leaves_the_line_with_all_its_requests() {
+        let mut buffers = buffers(1);
+        let key = buffers.join(owner(1), 24);
+        let held = buffers.allocate(NOW, key, request(0, 0), BLOCK).unwrap();
+        for (connection, slot) in [(1, 0), (2, 0), (1, 1), (2, 1), (1, 2)] {
+            assert!(buffers.allocate(NOW, key, request(connection, slot), BLOCK).is_none());
+        }
+        buffers.leave_all(key, request(1, 0));
+        buffers.release(key, held);
+        for slot in [0, 1] {
+            let (whose, buffer) = buffers.grant(NOW).unwrap();
+            assert_eq!(whose, request(2, slot));
+            buffers.release(key, buffer);
+        }
+        assert!(!buffers.is_waited_for());
+        let held = buffers.allocate(NOW, key, request(0, 0), BLOCK).unwrap();
+        assert!(buffers.allocate(NOW, key, request(1, 0), BLOCK).is_none());
+        buffers.leave_all(key, request(1, 0));
+        assert!(!buffers.is_waited_for(), "nobody of its account is left in line");
         buffers.release(key, held);
     }
 

@@ -401,14 +401,12 @@ impl<P: Provider> Connection<P> {
             tracing::debug!(peer = %self.peer, qid = %queue.qid(), "connection ended: {why}");
         }
         desk.group.fail(self.qp);
+        let connection = self.request_key(desk, Slot(0));
+        desk.core.buffers().leave_all(self.account, connection);
         for slot in self.slots.in_use() {
-            let whose = self.request_key(desk, slot);
             let request = self.slots.get(slot);
             if let Some(abort) = request.abort.take() {
                 queue.answer_abort(abort, false);
-            }
-            if request.state == State::AwaitingBuffer {
-                desk.core.buffers().leave(self.account, whose);
             }
             if request.state != State::Responding {
                 request.abandon();
