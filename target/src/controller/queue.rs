@@ -71,6 +71,8 @@ pub(super) struct Live {
     pub(super) disabled_since: Option<Time>,
     /// A command of this queue ended the queue alone (Disconnect).
     pub(super) disconnected: bool,
+    /// A timer of this queue ended the association, whose owner may take its time with that. No other timer counts then.
+    overdue: bool,
 }
 
 /// Submission queue head for flow control.
@@ -239,7 +241,7 @@ impl Queue {
     pub fn deadline(&self) -> Option<Time> {
         match &self.state {
             State::Connecting { since } => Some(*since + CONNECT_TIMEOUT),
-            State::Live(live) if self.qid.is_admin() => {
+            State::Live(live) if self.qid.is_admin() && !live.overdue => {
                 let keep_alive =
                     live.controller.keep_alive().map(|kato| live.interval_start + kato);
                 let enable = live.disabled_since.map(|since| since + ENABLE_TIMEOUT);
@@ -301,6 +303,7 @@ impl Queue {
             interval_start: now,
             disabled_since: Some(now),
             disconnected: false,
+            overdue: false,
         });
     }
 
@@ -310,7 +313,7 @@ impl Queue {
             State::Connecting { since } if now >= *since + CONNECT_TIMEOUT => {
                 Some(CloseReason::ConnectTimeout)
             }
-            State::Live(live) if self.qid.is_admin() => live.overdue(now),
+            State::Live(live) if self.qid.is_admin() && !live.overdue => live.overdue(now),
             _ => None,
         }
     }
@@ -320,8 +323,11 @@ impl Queue {
         if reason == CloseReason::KeepAlive {
             self.registry.count_keep_alive_loss();
         }
-        match &self.state {
-            State::Live(live) => live.controller.end(reason),
+        match &mut self.state {
+            State::Live(live) => {
+                live.overdue = true;
+                live.controller.end(reason);
+            }
             State::Connecting { .. } | State::Ended => self.link.close(reason),
         }
     }

@@ -1,7 +1,9 @@
 //! How connections begin and end.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use feedrail_target::backend::decorator::Delay;
 use feedrail_target::poll_group::Turn;
 use feedrail_target::transport::Stop;
 use nvme_proto::rdma_cm::{RejectStatus, Request};
@@ -227,6 +229,39 @@ fn draining_finishes_what_is_under_way() {
     world.wait_down(on);
     world.wait_down(admin);
     world.run_until("the target is over", |world| world.target.is_over());
+}
+
+/// While one queue still works for its host the others are gone: what the grace after that ends ends once, and then is
+/// waited for without looking all the time.
+#[test]
+fn draining_for_longer_than_the_grace_keeps_nobody_busy() {
+    let medium = Duration::from_secs(6);
+    let mut world = World::with(&two_namespaces(), 1, SimConfig::default(), &|_, backend| {
+        Arc::new(Delay::new(backend, medium))
+    });
+    let host = world.add_host();
+    let admin = world.admin(host);
+    let (busy, idle) = (world.io(admin, 1, 32), world.io(admin, 2, 32));
+    let sgl = world.keyed(busy, 0, 4096);
+    let cid = world.post(busy, &read(1, 0, 4096).with_data(sgl), &[]);
+    world.run_for(Duration::from_millis(1));
+    world.target.stop(Stop::Drain);
+    world.wait_down(idle);
+    world.run_for(Duration::from_millis(2900));
+    for _ in 0..20 {
+        world.now = world.now + Duration::from_millis(100);
+        let rest = std::iter::from_fn(|| match world.target.turn(world.now) {
+            Turn::Busy => Some(None),
+            Turn::SleepUntil(at) => Some(Some(at)),
+        });
+        let at = rest.take(100).flatten().next().expect("it comes to rest").expect("the medium");
+        assert!(at > world.now, "at {:?} until {at:?}", world.now);
+    }
+    assert!(world.response(busy, cid).status().is_success());
+    world.wait_down(admin);
+    world.run_until("the target is over", |world| world.target.is_over());
+    let lost = world.target.registry().peer_errors().worst(1)[0].connections_lost;
+    assert_eq!(lost, 1);
 }
 
 #[test]

@@ -180,6 +180,10 @@ fn losing_an_io_queue_ends_the_association_after_a_grace() {
     line.now = line.queue.deadline().expect("the grace ends");
     assert!(line.now <= seconds(3));
     assert_eq!(line.events(), [Event::Close(CloseReason::AssociationEnded)]);
+    // Whoever lets it wait is told again when it asks, but it is over once, and nothing is to be waited for.
+    assert_eq!(line.queue.deadline(), None);
+    assert_eq!(line.events(), [Event::Close(CloseReason::AssociationEnded)]);
+    assert_eq!(registry.peer_errors().worst(1)[0].connections_lost, 1);
     line.close();
     assert!(registry.controllers().is_empty());
 }

@@ -414,7 +414,6 @@ impl<P: Provider> Transport for RdmaTransport<P> {
             self.look(core);
         }
         if let Some(how) = self.stop {
-            self.plan.draining = true;
             self.end_idle(core, how);
         }
         if !self.ending.is_empty() {
@@ -475,6 +474,8 @@ impl<P: Provider> Transport for RdmaTransport<P> {
 
     fn stop(&mut self, how: Stop) {
         self.stop = self.stop.max(Some(how));
+        // At once: another core may have ended a queue whose association has others here, which finish first.
+        self.plan.draining = true;
     }
 
     fn is_empty(&self) -> bool {
