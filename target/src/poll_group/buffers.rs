@@ -421,7 +421,7 @@ mod tests {
         let every = std::iter::from_fn(|| buffers.pool.allocate(4096));
         let pages: Vec<Buffer> = every.collect();
         let in_each_block =
-            |page: &Buffer| buffers.pool.address(page) as usize % BLOCK as usize == 0;
+            |page: &Buffer| (buffers.pool.address(page) as usize).is_multiple_of(BLOCK as usize);
         let (held, free): (Vec<Buffer>, Vec<Buffer>) = pages.into_iter().partition(in_each_block);
         assert_eq!(held.len(), 8);
         free.into_iter().for_each(|page| buffers.pool.release(page));
