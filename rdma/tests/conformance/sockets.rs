@@ -242,6 +242,26 @@ fn many_reads_into_a_small_receive_buffer() {
     );
 }
 
+/// A peer without a time-out that never answers a READ. What it was asked for would be all that may be on its way.
+#[test]
+fn who_keeps_responses_to_itself_holds_nobody_up() {
+    let mut bench = SoftBench::new();
+    bench.receive_buffer_bytes = Some(212_992);
+    let mut world = World::new(bench);
+    let patient = ConnOptions { ack_timeout_exponent: Some(0), ..ConnOptions::default() };
+    let (asking, silent) = world.connect_with(&patient, &QP, &params());
+    let (left, _right) = world.connect();
+    let sink = world.buffer(0, 1 << 20);
+    let mut source = world.buffer(1, 1 << 20);
+    source.fill(3);
+    world.hosts[1].group.fail(silent.qp);
+    let op = Op::RdmaRead { remote_addr: source.addr(), rkey: source.rkey() };
+    world.post(asking, 1, op, &[sink.sge(0, 1 << 20)]);
+    world.post(left, 2, op, &[sink.sge(0, 1 << 20)]);
+    world.expect(0, 2, WcStatus::SUCCESS);
+    assert!(sink.all() == source.all());
+}
+
 /// Trains: far fewer system calls than packets, both ways.
 #[test]
 fn packets_travel_in_trains() {
