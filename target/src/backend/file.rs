@@ -11,6 +11,10 @@ use super::{Backend, BackendError, Step};
 use crate::deliberate_bugs::{self, Bug};
 use crate::storage::{DeviceId, FileId, FileRef, Kind, Operation, Part, Stage, SystemCall};
 
+/// Interruptions in a row after which a file is taken for one that can not be used. A signal or a full queue of a device
+/// seldom causes more than one.
+const MOST_INTERRUPTIONS: u32 = 1000;
+
 /// An open file of fixed length.
 #[derive(Debug)]
 pub struct FileBackend {
@@ -165,8 +169,12 @@ impl FileBackend {
         }
     }
 
-    /// The step that was interrupted, once more.
+    /// The step that was interrupted, once more, unless it always is.
     fn again(&self, now: Time, operation: &mut Operation) -> Step {
+        operation.interruptions += 1;
+        if operation.interruptions > MOST_INTERRUPTIONS {
+            return Step::Done(Err(BackendError::Medium));
+        }
         match operation.stage {
             Stage::Main => self.start(now, operation),
             Stage::Zeros => self.write_zeros_on(operation),
@@ -191,6 +199,7 @@ impl Backend for FileBackend {
         let Ok(bytes) = u64::try_from(result) else {
             return self.failed(now, operation, result.wrapping_neg());
         };
+        operation.interruptions = 0;
         match (operation.kind(), operation.stage) {
             (Kind::Read, _) => self.read_returned(operation, bytes),
             (Kind::Write { durable }, _) => self.write_returned(operation, bytes, durable),

@@ -13,7 +13,7 @@ use tempfile::{NamedTempFile, TempDir};
 use super::decorator::{Delay, Fault, FaultPlan, Tear};
 use super::*;
 use crate::pool::{Buffer, Pool, PoolMemory};
-use crate::storage::{Engine, Inline, Report, Storage, Submitted, Tag, Uring};
+use crate::storage::{Engine, Inline, Report, Span, Storage, Submitted, Tag, Uring};
 
 const BLOCK: usize = 1 << 20;
 
@@ -310,6 +310,58 @@ fn memory_that_is_not_to_be_had_is_told() {
         let error = open_memory(bytes, WRITABLE).expect_err("too large").to_string();
         let parts = [&format!("namespace of {bytes} bytes"), "make its size_bytes smaller"];
         assert!(parts.iter().all(|part| error.contains(*part)), "{error}");
+    }
+}
+
+/// A file whose system calls never get anywhere costs a command an error, and not for ever a core.
+#[test]
+fn a_call_that_is_interrupted_again_and_again_fails_in_the_end() {
+    let file = file_with(&[0; 4096]);
+    let backend = open_file(file.path(), WRITABLE).unwrap().backend;
+    let mut pool = Pool::new(PoolMemory::new(BLOCK, 0).unwrap(), 0, 1, BLOCK);
+    let buffer = pool.allocate(4096).unwrap();
+    // SAFETY: no system call is made, and the operations are gone before the buffer.
+    let span = || unsafe { pool.span(&buffer, 0, 4096) };
+    let operations: [fn(Span) -> Operation; 5] = [
+        |span| Operation::read(0, span),
+        |span| Operation::write(0, span, true),
+        |_| Operation::flush(),
+        |_| Operation::write_zeroes(0, 4096, true, true),
+        |_| Operation::deallocate(0, 4096),
+    ];
+    for (operation, errno) in
+        operations.iter().flat_map(|one| [(one, libc::EINTR), (one, libc::EAGAIN)])
+    {
+        let mut operation = operation(span());
+        let mut step = backend.start(Time::ZERO, &mut operation);
+        let mut calls = 0;
+        while let Step::Call(_) = step {
+            calls += 1;
+            assert!(calls < 10_000, "{operation:?} never ends");
+            step = backend.resume(Time::ZERO, &mut operation, -errno);
+        }
+        assert!(matches!(step, Step::Done(Err(BackendError::Medium))), "{operation:?}: {step:?}");
+        assert!(calls > 100, "it was patient: {calls}");
+    }
+    pool.release(buffer);
+}
+
+#[test]
+fn interruptions_between_which_something_is_done_are_borne() {
+    let file = file_with(&[0; 4096]);
+    let backend = open_file(file.path(), WRITABLE).unwrap().backend;
+    let mut zeroes = Operation::write_zeroes(0, 1 << 30, false, false);
+    // The file system makes no zeros: they are written, a page at a time.
+    let mut step = match backend.start(Time::ZERO, &mut zeroes) {
+        Step::Call(SystemCall::Fallocate { .. }) => {
+            backend.resume(Time::ZERO, &mut zeroes, -libc::EOPNOTSUPP)
+        }
+        other => panic!("{other:?}"),
+    };
+    for call in 0..10_000 {
+        assert!(matches!(step, Step::Call(SystemCall::Write { .. })), "{call}: {step:?}");
+        let result = if call % 500 == 0 { 4096 } else { -libc::EINTR };
+        step = backend.resume(Time::ZERO, &mut zeroes, result);
     }
 }
 

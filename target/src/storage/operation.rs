@@ -12,6 +12,8 @@ pub struct Operation {
     span: Option<Span>,
     /// Bytes that are done.
     pub(crate) done: u64,
+    /// How often in a row its system call did nothing and was to be made again.
+    pub(crate) interruptions: u32,
     /// What is under way, for operations that take several system calls.
     pub(crate) stage: Stage,
     /// Whether a delay still has to pass.
@@ -144,7 +146,17 @@ impl Operation {
 
     fn bare(kind: Kind, offset: u64, length: u64) -> Self {
         let (stage, hold) = (Stage::default(), Hold::default());
-        Self { kind, offset, length, span: None, done: 0, stage, hold, torn: false }
+        Self {
+            kind,
+            offset,
+            length,
+            span: None,
+            done: 0,
+            interruptions: 0,
+            stage,
+            hold,
+            torn: false,
+        }
     }
 }
 
