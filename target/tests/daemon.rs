@@ -336,3 +336,23 @@ fn an_interrupt_ends_it_too_and_a_reader_that_left_does_not() {
     kill_process(pid, Signal::INT).expect("it lives");
     assert!(running.wait().success());
 }
+
+#[test]
+fn a_standard_error_that_takes_nothing_is_no_reason_to_end() {
+    let place = Place::new();
+    let file = place.file("a.bin", 512);
+    let full =
+        || std::fs::File::options().write(true).open("/dev/full").expect("every Linux has it");
+    let address = format!("{}:4420", address());
+    let mut command = daemon(["--log", "trace", "--provider", "soft", "--listen", &address]);
+    command.arg(&file).stderr(full());
+    let mut running = Running::start(command);
+    assert_eq!(running.line()["event"], "listening");
+    running.signal(Signal::TERM);
+    assert_eq!(running.line()["event"], "stats");
+    assert!(running.wait().success());
+
+    let mut refused = daemon(["--listen", "127.0.0.1"]);
+    let status = refused.stderr(full()).status().expect("it starts");
+    assert_eq!(status.code(), Some(1), "{status}");
+}

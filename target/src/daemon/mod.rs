@@ -8,7 +8,7 @@ mod notify;
 mod report;
 
 use std::ffi::OsString;
-use std::io::IsTerminal as _;
+use std::io::{IsTerminal as _, Write as _};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -45,7 +45,8 @@ pub fn main_with_args(args: impl IntoIterator<Item = OsString>) -> ExitCode {
 }
 
 fn fail(message: &str) -> ExitCode {
-    eprintln!("feedrail-target: {message}");
+    // Without anybody who could read it, the exit status still tells.
+    let _ = writeln!(std::io::stderr(), "feedrail-target: {message}");
     ExitCode::FAILURE
 }
 
@@ -55,6 +56,8 @@ fn start_log(arguments: &Arguments) -> Result<(), String> {
     let subscriber = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
+        // It would report a standard error that takes nothing on standard error, and panic over that.
+        .log_internal_errors(false)
         .with_ansi(std::io::stderr().is_terminal());
     // In a process that has a log already this one is not needed.
     let _ = subscriber.with_target(false).try_init();
