@@ -29,6 +29,8 @@ pub const DEALLOCATE_RANGES: usize = 256;
 pub const NSID_LAST: u32 = 65_536;
 /// Namespaces in one process.
 pub const MAX_NAMESPACES: usize = 65_536;
+/// The largest buffer pool of the process. The pools of all cores number their parts of 4 KiB with 32 bits.
+pub const MAX_POOL_BYTES: u64 = 1 << 40;
 /// Data of commands that are answered together before their responses are sent.
 pub const ANSWERED_AT_ONCE_BYTES: u32 = 128 << 10;
 /// Work completions that one core keeps for one device; connections beyond it are refused.
@@ -37,8 +39,6 @@ pub const COMPLETIONS_PER_GROUP: u32 = 1 << 18;
 pub const DIRECTORY_DEPTH: usize = 16;
 /// Messages about hosts that come, go or are refused, in the log, in each period.
 pub const PEER_MESSAGES: u32 = 200;
-/// The largest buffer pool of the process. The pools of all cores number their parts of 4 KiB with 32 bits.
-pub const MAX_POOL_BYTES: u64 = 1 << 40;
 /// For how long [`PEER_MESSAGES`] have to do.
 pub const PEER_MESSAGES_PERIOD: Duration = Duration::from_secs(10);
 /// Peers whose errors are remembered.

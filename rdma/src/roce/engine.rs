@@ -334,7 +334,7 @@ impl Engine {
         }
         entry.sending = entry.queue_pair.wants_transmit();
         match (entry.sending, bytes < TURN_BYTES) {
-            // It had its turn, and was held up.
+            // Before its turn was over there was something that it might not send.
             (true, true) => self.blocked.push_back(slot),
             (true, false) => self.ready.push_back(slot),
             (false, _) => {}

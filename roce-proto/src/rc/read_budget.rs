@@ -4,6 +4,7 @@ use core::mem;
 use core::time::Duration;
 
 use crate::Time;
+use crate::rc::requester::READ_AGAIN_AFTER;
 use crate::rc::window::{HEADERS_BYTES, datagram_cost};
 
 /// Bytes of RDMA READ responses that may be outstanding towards one local receive socket, for all queue pairs
@@ -31,8 +32,8 @@ pub struct ReadBudget {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Period(u64);
 
-/// As long as nothing is asked for again, which would be what the budget was charged for.
-const PERIOD: Duration = Duration::from_millis(10);
+/// Before that nothing is asked for again.
+const PERIOD: Duration = READ_AGAIN_AFTER;
 
 impl ReadBudget {
     /// A budget for a socket whose receive buffer is `receive_buffer_bytes` as `getsockopt(SO_RCVBUF)` tells it

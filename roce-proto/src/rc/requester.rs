@@ -35,7 +35,7 @@ const READ_PACKETS_MIN: u32 = 8;
 const ASK_EVERY: Duration = Duration::from_millis(2);
 
 /// The least time before an RDMA READ is repeated of which no response came.
-const READ_AGAIN_AFTER: Duration = Duration::from_millis(10);
+pub(super) const READ_AGAIN_AFTER: Duration = Duration::from_millis(10);
 
 #[derive(Debug)]
 pub(super) struct Requester {

@@ -194,8 +194,8 @@ fn synthetic(
     if size_bytes == 0 || !size_bytes.is_multiple_of(lba_bytes) {
         return Err(OpenError::Size { bytes: size_bytes, lba_bytes });
     }
-    let (backend, access) = (backend()?, Access::Synthetic);
-    Ok(OpenedBackend { backend, exact_bytes: size_bytes, lba_shift, access })
+    let backend = backend()?;
+    Ok(OpenedBackend { backend, exact_bytes: size_bytes, lba_shift, access: Access::Synthetic })
 }
 
 fn open(

@@ -71,8 +71,8 @@ pub(super) struct Live {
     pub(super) disabled_since: Option<Time>,
     /// A command of this queue ended the queue alone (Disconnect).
     pub(super) disconnected: bool,
-    /// A timer of this queue ended the association, whose owner may take its time with that. No other timer counts then.
-    overdue: bool,
+    /// This queue ended the association, whose owner may take its time with that. It is one loss, and no timer counts then.
+    ended_association: bool,
 }
 
 /// Submission queue head for flow control.
@@ -241,7 +241,7 @@ impl Queue {
     pub fn deadline(&self) -> Option<Time> {
         match &self.state {
             State::Connecting { since } => Some(*since + CONNECT_TIMEOUT),
-            State::Live(live) if self.qid.is_admin() && !live.overdue => {
+            State::Live(live) if self.qid.is_admin() && !live.ended_association => {
                 let keep_alive =
                     live.controller.keep_alive().map(|kato| live.interval_start + kato);
                 let enable = live.disabled_since.map(|since| since + ENABLE_TIMEOUT);
@@ -303,7 +303,7 @@ impl Queue {
             interval_start: now,
             disabled_since: Some(now),
             disconnected: false,
-            overdue: false,
+            ended_association: false,
         });
     }
 
@@ -313,21 +313,23 @@ impl Queue {
             State::Connecting { since } if now >= *since + CONNECT_TIMEOUT => {
                 Some(CloseReason::ConnectTimeout)
             }
-            State::Live(live) if self.qid.is_admin() && !live.overdue => live.overdue(now),
+            State::Live(live) if self.qid.is_admin() => live.overdue(now),
             _ => None,
         }
     }
 
     fn end(&mut self, reason: CloseReason) {
+        if let State::Live(live) = &mut self.state
+            && std::mem::replace(&mut live.ended_association, true)
+        {
+            return;
+        }
         self.registry.peer_errors().add_lost(self.peer.ip());
         if reason == CloseReason::KeepAlive {
             self.registry.count_keep_alive_loss();
         }
-        match &mut self.state {
-            State::Live(live) => {
-                live.overdue = true;
-                live.controller.end(reason);
-            }
+        match &self.state {
+            State::Live(live) => live.controller.end(reason),
             State::Connecting { .. } | State::Ended => self.link.close(reason),
         }
     }

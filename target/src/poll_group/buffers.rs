@@ -162,28 +162,21 @@ impl Buffers {
 
     /// The first in line and its buffer, if there is enough room now.
     pub(crate) fn grant(&mut self, now: Time) -> Option<(RequestKey, Buffer)> {
-        let mut is_first = true;
+        let since = self.in_pieces_since.take().unwrap_or(now);
         for at in 0..self.turns.len() {
             let key = self.turns[at];
             if !self.is_due(key) {
                 continue;
             }
             if let Some(granted) = self.grant_to(key) {
-                if is_first {
-                    self.in_pieces_since = None;
-                }
                 self.turns.remove(at);
                 self.line_up(key);
                 return Some(granted);
             }
-            is_first = false;
-            self.in_pieces_since.get_or_insert(now);
+            self.in_pieces_since = Some(since);
             if self.is_held_up(now) {
                 return None;
             }
-        }
-        if is_first {
-            self.in_pieces_since = None;
         }
         None
     }

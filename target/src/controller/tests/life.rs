@@ -91,6 +91,10 @@ fn a_silent_host_is_dropped_and_a_busy_one_is_not() {
     line.now = seconds(60);
     assert_eq!(line.events(), [Event::Close(CloseReason::KeepAlive)]);
     assert_eq!(io.events(), [Event::Close(CloseReason::KeepAlive)]);
+    // Who notices it once more, after a pause, has not lost another one.
+    line.now = seconds(70);
+    assert!(line.queue.end_if_forsaken(line.now));
+    assert_eq!(registry.keep_alive_losses(), 1);
     assert!(io.refused(flush()).is(Status::COMMAND_SEQUENCE_ERROR));
     line.close();
     io.close();
