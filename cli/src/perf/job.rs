@@ -79,8 +79,9 @@ impl Job {
                 break;
             }
             self.lanes.wait();
+            let ended = now();
             while let Some(done) = self.lanes.next_done() {
-                self.finish(done, &mut measure)?;
+                self.finish(done, ended, &mut measure)?;
             }
         }
         measure.wire = Wire::of(self.session.host()).since(&before);
@@ -88,13 +89,15 @@ impl Job {
         Ok(measure)
     }
 
+    /// What is begun together leaves together, when this job waits next: one look at the clock does for all of it.
     fn begin_all(&mut self) {
+        let began = now();
         while self.left > 0
             && let Some(lane) = self.lanes.claim()
         {
             self.left -= 1;
             let Some(io) = self.workload.next() else { return self.lanes.put_back(lane) };
-            let (begun, bytes) = ((io, now()), io.length_bytes as usize);
+            let (begun, bytes) = ((io, began), io.length_bytes as usize);
             match io.direction {
                 Direction::Read => self.lanes.read(lane, io.offset_bytes, bytes, begun),
                 Direction::Write => self.lanes.write(lane, io.offset_bytes, bytes, begun),
@@ -102,10 +105,10 @@ impl Job {
         }
     }
 
-    fn finish(&mut self, done: Done<Begun>, measure: &mut Measure) -> Result<()> {
+    fn finish(&mut self, done: Done<Begun>, ended: Instant, measure: &mut Measure) -> Result<()> {
         done.result.clone()?;
         let (io, began) = done.tag;
-        measure.record(io.direction, done.bytes.len() as u64, began.elapsed());
+        measure.record(io.direction, done.bytes.len() as u64, ended - began);
         if let Some((file, room)) = &mut self.expected
             && io.direction == Direction::Read
         {
