@@ -28,7 +28,7 @@ pub(crate) struct Lane {
 struct Busy<T> {
     tag: T,
     /// The part of the lane's memory that the operation does not use.
-    rest: RegionSlice,
+    rest: Option<RegionSlice>,
 }
 
 /// An operation that ended.
@@ -39,7 +39,7 @@ pub(crate) struct Done<T> {
     /// The bytes that were read or written.
     pub(crate) bytes: RegionSlice,
     token: u64,
-    rest: RegionSlice,
+    rest: Option<RegionSlice>,
 }
 
 impl<T> Lanes<T> {
@@ -95,7 +95,7 @@ impl<T> Lanes<T> {
 
     fn occupy(&mut self, lane: Lane, length: usize, tag: T) -> (u64, RegionSlice) {
         let Lane { token, mut memory } = lane;
-        let rest = memory.split_off(length);
+        let rest = (length < memory.len()).then(|| memory.split_off(length));
         self.busy[token as usize] = Some(Busy { tag, rest });
         (token, memory)
     }
@@ -116,7 +116,11 @@ impl<T> Lanes<T> {
 
     /// Makes the lane of an operation that ended free.
     pub(crate) fn release(&mut self, done: Done<T>) {
-        let memory = done.bytes.join(done.rest).expect("the two parts of one lane's memory");
-        self.idle.push(Lane { token: done.token, memory });
+        let Done { token, bytes, rest, .. } = done;
+        let memory = match rest {
+            Some(rest) => bytes.join(rest).expect("the two parts of one lane's memory"),
+            None => bytes,
+        };
+        self.idle.push(Lane { token, memory });
     }
 }

@@ -497,7 +497,7 @@ impl<P: Provider> Engine for Core<P> {
     }
 
     fn register(&self, slice: &RegionSlice) -> io::Result<()> {
-        slice.keys(&self.scope).map(drop)
+        slice.register(&self.scope)
     }
 
     fn limits(&self, controller: usize) -> Result<ControllerLimits, Error> {

@@ -119,8 +119,8 @@ impl<P: Provider> Core<P> {
     /// Attempts after which a status that allows another is final.
     const MAX_ATTEMPTS: u32 = 8;
 
-    pub(crate) fn submit_range(&mut self, submission: Submission, outbox: &mut Outbox) {
-        match self.admit(&submission) {
+    pub(crate) fn submit_range(&mut self, mut submission: Submission, outbox: &mut Outbox) {
+        match self.admit(&mut submission) {
             Err(error) => {
                 self.counters.ranges_failed += 1;
                 let Submission { ring, token, slice, .. } = submission;
@@ -171,7 +171,7 @@ impl<P: Provider> Core<P> {
     }
 
     /// Whether the range can be tried at all.
-    fn admit(&self, submission: &Submission) -> Result<Keys, Error> {
+    fn admit(&self, submission: &mut Submission) -> Result<Keys, Error> {
         let length = submission.slice.len() as u64;
         let controller = self.controllers.get(submission.controller).ok_or(ErrorKind::Closed)?;
         let about = |error: Error, nsid| {

@@ -8,6 +8,7 @@ use std::mem;
 use std::ops::{Deref, DerefMut, Range};
 use std::ptr::NonNull;
 use std::slice;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, Weak};
 
 use rdma::{Access, Device, Mem, MemoryRegion, Provider};
@@ -37,8 +38,13 @@ pub enum Grant {
 /// Registration happens when a slice is first used with a device, and is kept.
 pub struct RegionSlice {
     region: Arc<Region>,
-    offset: usize,
+    /// Of the first byte.
+    address: Address,
     length: usize,
+    /// The region's.
+    grant: Grant,
+    /// The keys it was used with last. What each command needs is here: it need not look at the region, nor take its lock.
+    known: Option<(ScopeId, Keys)>,
 }
 
 impl RegionSlice {
@@ -75,9 +81,9 @@ impl RegionSlice {
     }
 
     fn whole(address: NonNull<u8>, length: usize, grant: Grant, owner: Owner) -> Self {
-        let registrations = RwLock::new(Vec::new());
+        let (registrations, address) = (RwLock::new(Vec::new()), Address(address));
         let region = Arc::new(Region { registrations, address, length, grant, owner });
-        Self { region, offset: 0, length }
+        Self { region, address, length, grant, known: None }
     }
 
     /// Length in bytes.
@@ -92,7 +98,7 @@ impl RegionSlice {
 
     /// What targets may do with the region.
     pub fn grant(&self) -> Grant {
-        self.region.grant
+        self.grant
     }
 
     /// Splits: `self` keeps the first `at` bytes, the rest is returned.
@@ -102,13 +108,11 @@ impl RegionSlice {
     #[must_use = "dropping the rest gives it up until the whole region is dropped"]
     pub fn split_off(&mut self, at: usize) -> Self {
         assert!(at <= self.length, "split beyond the end of a slice");
-        let rest = Self {
-            region: Arc::clone(&self.region),
-            offset: self.offset + at,
-            length: self.length - at,
-        };
+        // SAFETY: at most one past the end of the slice, which is within the region's memory.
+        let address = Address(unsafe { self.address.0.add(at) });
+        let length = self.length - at;
         self.length = at;
-        rest
+        Self { region: Arc::clone(&self.region), address, length, ..*self }
     }
 
     /// Splits into pieces of `length_bytes`; the last may be shorter.
@@ -132,12 +136,12 @@ impl RegionSlice {
     /// # Errors
     /// Both are returned if `next` does not begin where `self` ends.
     pub fn join(self, next: Self) -> Result<Self, (Self, Self)> {
-        let adjacent =
-            Arc::ptr_eq(&self.region, &next.region) && self.offset + self.length == next.offset;
+        let adjacent = Arc::ptr_eq(&self.region, &next.region)
+            && self.address() + self.length as u64 == next.address();
         if !adjacent {
             return Err((self, next));
         }
-        Ok(Self { region: self.region, offset: self.offset, length: self.length + next.length })
+        Ok(Self { length: self.length + next.length, ..self })
     }
 
     /// Gives a vector back that came with [`RegionSlice::from_vec`].
@@ -145,12 +149,11 @@ impl RegionSlice {
     /// # Errors
     /// `self`, if it is not the whole of such a vector.
     pub fn into_vec(self) -> Result<Vec<u8>, Self> {
-        let Self { region, offset, length } = self;
-        let whole = length == region.length && matches!(region.owner, Owner::Vec(_));
+        let whole = self.length == self.region.length && matches!(self.region.owner, Owner::Vec(_));
         if !whole {
-            return Err(Self { region, offset, length });
+            return Err(self);
         }
-        match Arc::try_unwrap(region) {
+        match Arc::try_unwrap(self.region) {
             Ok(mut region) => {
                 // Deregistered before the vector can be reached.
                 region.registrations.get_mut().unwrap_or_else(PoisonError::into_inner).clear();
@@ -159,13 +162,13 @@ impl RegionSlice {
                     _ => unreachable!("checked above"),
                 }
             }
-            Err(region) => Err(Self { region, offset, length }),
+            Err(region) => Err(Self { region, ..self }),
         }
     }
 
     /// The address of the first byte, as work requests name it.
     pub(crate) fn address(&self) -> u64 {
-        self.region.address.addr().get() as u64 + self.offset as u64
+        self.address.0.addr().get() as u64
     }
 
     /// A part of the slice, while commands may be in flight for other parts.
@@ -177,14 +180,26 @@ impl RegionSlice {
         // SAFETY: within the slice (checked), which is borrowed exclusively; the reference covers no byte
         // outside the part.
         unsafe {
-            let address = self.region.address.as_ptr().add(self.offset + part.start);
-            slice::from_raw_parts_mut(address, part.len())
+            let address = self.address.0.add(part.start);
+            slice::from_raw_parts_mut(address.as_ptr(), part.len())
         }
     }
 
     /// Keys for a device, registering the memory if this is its first use there.
-    pub(crate) fn keys<P: Provider>(&self, device: &RegistrationScope<P>) -> io::Result<Keys> {
-        self.region.keys(device)
+    pub(crate) fn keys<P: Provider>(&mut self, device: &RegistrationScope<P>) -> io::Result<Keys> {
+        match self.known {
+            Some((scope, keys)) if scope == device.id => Ok(keys),
+            _ => {
+                let keys = self.region.keys(device)?;
+                self.known = Some((device.id, keys));
+                Ok(keys)
+            }
+        }
+    }
+
+    /// Registers the memory with a device, if it is not.
+    pub(crate) fn register<P: Provider>(&self, device: &RegistrationScope<P>) -> io::Result<()> {
+        self.region.keys(device).map(drop)
     }
 
     /// Calls `with` with the device's registration. [`RegionSlice::keys`] came before.
@@ -195,7 +210,7 @@ impl RegionSlice {
     ) -> Option<T> {
         let registrations =
             self.region.registrations.read().unwrap_or_else(PoisonError::into_inner);
-        let found = registrations.iter().find(|registration| registration.is_for(&device.alive))?;
+        let found = registrations.iter().find(|entry| entry.scope == device.id)?;
         found.region.downcast_ref::<P::Region>().map(with)
     }
 }
@@ -206,40 +221,54 @@ impl Deref for RegionSlice {
     fn deref(&self) -> &[u8] {
         // SAFETY: the bytes are within the region, which is mapped while `self.region` lives; slices of one
         // region never overlap and this one is not part of an operation, so nobody writes to them.
-        unsafe { slice::from_raw_parts(self.region.address.as_ptr().add(self.offset), self.length) }
+        unsafe { slice::from_raw_parts(self.address.0.as_ptr(), self.length) }
     }
 }
 
 impl DerefMut for RegionSlice {
     fn deref_mut(&mut self) -> &mut [u8] {
         // SAFETY: as in `deref`, and `self` is borrowed exclusively.
-        unsafe {
-            slice::from_raw_parts_mut(self.region.address.as_ptr().add(self.offset), self.length)
-        }
+        unsafe { slice::from_raw_parts_mut(self.address.0.as_ptr(), self.length) }
     }
 }
 
 impl fmt::Debug for RegionSlice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RegionSlice")
-            .field("offset", &self.offset)
+            .field("address", &self.address.0)
             .field("length", &self.length)
-            .field("grant", &self.region.grant)
+            .field("grant", &self.grant)
             .finish_non_exhaustive()
     }
 }
+
+/// Where registered memory is.
+#[derive(Clone, Copy)]
+struct Address(NonNull<u8>);
+
+// SAFETY: the address is only turned into references by slices, which are owned and disjoint.
+unsafe impl Send for Address {}
+// SAFETY: as above.
+unsafe impl Sync for Address {}
 
 /// A device as something that regions are registered with.
 #[derive(Debug)]
 pub(crate) struct RegistrationScope<P: Provider> {
     device: P::Device,
-    /// Identifies the scope, and tells regions when it is gone.
+    id: ScopeId,
+    /// Tells regions when the scope is gone.
     alive: Arc<()>,
 }
 
+/// Names a scope. No other of this process has, or will have, the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct ScopeId(u64);
+
 impl<P: Provider> RegistrationScope<P> {
     pub(crate) fn new(device: P::Device) -> Self {
-        Self { device, alive: Arc::new(()) }
+        static SCOPES: AtomicU64 = AtomicU64::new(0);
+        let id = ScopeId(SCOPES.fetch_add(1, Ordering::Relaxed));
+        Self { device, id, alive: Arc::new(()) }
     }
 
     pub(crate) fn device(&self) -> &P::Device {
@@ -257,41 +286,36 @@ pub(crate) struct Keys {
 /// Fields drop in order: devices forget the memory before its owner frees it.
 struct Region {
     registrations: RwLock<Vec<Registration>>,
-    address: NonNull<u8>,
+    address: Address,
     length: usize,
     grant: Grant,
     owner: Owner,
 }
 
-// SAFETY: the address is only turned into references by slices, which are owned and disjoint.
-unsafe impl Send for Region {}
-// SAFETY: as above; the rest is behind a lock or never changes.
-unsafe impl Sync for Region {}
-
 impl Region {
-    fn keys<P: Provider>(self: &Arc<Self>, scope: &RegistrationScope<P>) -> io::Result<Keys> {
-        if let Some(keys) = self.registered(&scope.alive) {
+    fn keys<P: Provider>(&self, scope: &RegistrationScope<P>) -> io::Result<Keys> {
+        if let Some(keys) = self.registered(scope.id) {
             return Ok(keys);
         }
         let mut registrations = self.registrations.write().unwrap_or_else(PoisonError::into_inner);
-        registrations.retain(|registration| registration.scope.strong_count() > 0);
-        if let Some(found) = registrations.iter().find(|entry| entry.is_for(&scope.alive)) {
+        registrations.retain(|registration| registration.alive.strong_count() > 0);
+        if let Some(found) = registrations.iter().find(|entry| entry.scope == scope.id) {
             return Ok(found.keys);
         }
         let region = self.register::<P>(&scope.device)?;
         let keys = Keys { lkey: region.lkey(), rkey: region.rkey() };
-        let scope = Arc::downgrade(&scope.alive);
-        registrations.push(Registration { scope, keys, region: Box::new(region) });
+        let (scope, alive) = (scope.id, Arc::downgrade(&scope.alive));
+        registrations.push(Registration { scope, alive, keys, region: Box::new(region) });
         Ok(keys)
     }
 
-    fn registered(&self, alive: &Arc<()>) -> Option<Keys> {
+    fn registered(&self, scope: ScopeId) -> Option<Keys> {
         let registrations = self.registrations.read().unwrap_or_else(PoisonError::into_inner);
-        registrations.iter().find(|entry| entry.is_for(alive)).map(|entry| entry.keys)
+        registrations.iter().find(|entry| entry.scope == scope).map(|entry| entry.keys)
     }
 
     fn register<P: Provider>(&self, device: &P::Device) -> io::Result<P::Region> {
-        let memory = Mem::Host { addr: self.address.as_ptr(), length: self.length.max(1) };
+        let memory = Mem::Host { addr: self.address.0.as_ptr(), length: self.length.max(1) };
         // SAFETY: the memory stays mapped until `owner` is dropped, and the registrations are dropped before
         // it. Slices that are part of an operation cannot be reached through references.
         unsafe { device.register(memory, self.grant.access()) }
@@ -308,15 +332,10 @@ impl Grant {
 }
 
 struct Registration {
-    scope: Weak<()>,
+    scope: ScopeId,
+    alive: Weak<()>,
     keys: Keys,
     region: Box<dyn Any + Send + Sync>,
-}
-
-impl Registration {
-    fn is_for(&self, alive: &Arc<()>) -> bool {
-        std::ptr::eq(self.scope.as_ptr(), Arc::as_ptr(alive))
-    }
 }
 
 /// Who frees the memory.

@@ -229,6 +229,34 @@ fn rings_keep_ranges_in_flight() {
     assert_eq!(host.counters().bounced_steps, 0);
 }
 
+/// Each host has keys of its own for the same memory, and the next host's device may have the numbers of one that is gone.
+#[test]
+fn memory_is_used_with_one_host_after_the_other() {
+    let served = Served::start(64 << 10, false);
+    let [first, second] = [(); 2].map(|()| Host::new().unwrap());
+    let mut slice = RegionSlice::allocate(2 * 4096, Grant::Persistent).unwrap();
+    let mut read = |host: &Host, offset: usize| {
+        slice.fill(0);
+        let mut front =
+            std::mem::replace(&mut slice, RegionSlice::from_vec(vec![], Grant::Persistent));
+        let back = front.split_off(4096);
+        let namespace = served.open(host);
+        let [front, back] = [(front, offset), (back, offset + 4096)].map(|(into, offset)| {
+            let outcome = namespace.read(offset as u64, into).wait();
+            outcome.result.unwrap();
+            outcome.slice
+        });
+        slice = front.join(back).unwrap();
+        assert!(slice.iter().enumerate().all(|(i, &byte)| byte == pattern(offset + i)), "{offset}");
+    };
+    read(&first, 0);
+    read(&second, 8192);
+    read(&first, 16_384);
+    drop(first);
+    read(&Host::new().unwrap(), 24_576);
+    read(&second, 32_768);
+}
+
 #[test]
 fn threads_and_futures_share_a_host() {
     let served = Served::start(1 << 20, false);
