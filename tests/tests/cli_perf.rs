@@ -2,7 +2,8 @@
 
 use std::fs;
 
-use feedrail_tests::process::{Bytes, Daemon, DaemonOptions, feedrail};
+use feedrail_tests::process::{Bytes, Daemon, DaemonOptions, eventually, feedrail};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -141,6 +142,21 @@ fn a_baseline_that_fails_does_not_cost_the_measurement() {
     assert_eq!(report["results"]["read"]["total_ios"], 7);
     let line = outcome.failure();
     assert!(line.contains("missing"), "{line}");
+}
+
+#[test]
+fn an_interrupt_ends_it_baselines_included() {
+    let (folder, daemon, _) = serve(&[]);
+    let file = folder.path().join("disk.img");
+    let options = ["--runtime", "3600", "--baseline", file.to_str().unwrap(), "-o", "json"];
+    let running = feedrail(["perf"]).args(daemon.options()).args(options).start();
+    eventually("it reads", || daemon.stats()["io"]["reads"].as_u64().unwrap() > 0);
+    kill_process(Pid::from_raw(running.id().cast_signed()).unwrap(), Signal::INT).unwrap();
+    let outcome = running.wait();
+    assert_eq!(outcome.status.and_then(|status| status.code()), Some(130), "{outcome}");
+    let report: Value = serde_json::from_slice(&outcome.stdout).unwrap();
+    assert!(report["results"]["read"]["total_ios"].as_u64().unwrap() > 0, "{report}");
+    assert_eq!(report["baselines"], serde_json::json!({}));
 }
 
 #[test]

@@ -99,23 +99,14 @@ impl TargetChild {
         let address =
             SocketAddr::new(free_loopback_address(&mut Random::new(fresh_seed())), NVME_PORT);
         let mut child = spawn(file, address, provider, verbose)?;
-        let (line_sender, lines) = mpsc::channel();
-        let stdout = child.stdout.take().expect("stdout is piped");
-        thread::spawn(move || {
-            for line in BufReader::new(stdout).lines().map_while(Result::ok) {
-                // After the first lines nobody listens any more; the pipe is still drained.
-                let _ = line_sender.send(line);
-            }
-        });
-        let mut log = Log::of(child.stderr.take().expect("stderr is piped"));
+        let (lines, mut log) = read_output(&mut child).inspect_err(|_| end(&mut child))?;
         match wait_for_listening(&mut child, &lines, interrupt) {
             Ok(listening) => {
                 log.pass_on();
                 Ok(Self { child, log, listening })
             }
             Err(error) => {
-                let _ = child.kill();
-                let _ = child.wait();
+                end(&mut child);
                 Err(if error.is::<Interrupted>() { error } else { explain(error, &mut log) })
             }
         }
@@ -150,9 +141,13 @@ impl TargetChild {
 
 impl Drop for TargetChild {
     fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        end(&mut self.child);
     }
+}
+
+fn end(child: &mut Child) {
+    let _ = child.kill();
+    let _ = child.wait();
 }
 
 fn spawn(file: &Path, address: SocketAddr, provider: Provider, verbose: u8) -> Result<Child> {
@@ -171,6 +166,23 @@ fn spawn(file: &Path, address: SocketAddr, provider: Provider, verbose: u8) -> R
         command.env("RUST_LOG", "warn");
     }
     command.spawn().context("cannot start the target process")
+}
+
+/// Starts threads that read what the child prints, and returns the lines of its stdout.
+fn read_output(child: &mut Child) -> Result<(Receiver<String>, Log)> {
+    let stdout = child.stdout.take().expect("stdout is piped");
+    let (sender, lines) = mpsc::channel();
+    let read = move || {
+        for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+            // After the first lines nobody listens any more; the pipe is still drained.
+            let _ = sender.send(line);
+        }
+    };
+    let started = thread::Builder::new().spawn(read).and_then(|_| {
+        let stderr = child.stderr.take().expect("stderr is piped");
+        Log::of(stderr)
+    });
+    Ok((lines, started.context("cannot start a thread that reads what the target prints")?))
 }
 
 /// An address in 127.0.0.0/8 that nobody uses for RoCE; the target reports it if somebody was faster.

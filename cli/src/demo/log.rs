@@ -1,7 +1,7 @@
 //! What the target says on standard error.
 
 use std::collections::VecDeque;
-use std::io::{BufRead, BufReader};
+use std::io::{self, BufRead, BufReader};
 use std::process::ChildStderr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
@@ -25,15 +25,16 @@ struct Lines {
 }
 
 impl Log {
-    pub(crate) fn of(stderr: ChildStderr) -> Self {
+    /// Reads it in a thread of its own; an error if the system refuses one.
+    pub(crate) fn of(stderr: ChildStderr) -> io::Result<Self> {
         let lines = Arc::new(Mutex::new(Lines::default()));
         let kept = Arc::clone(&lines);
-        let reader = thread::spawn(move || {
+        let reader = thread::Builder::new().spawn(move || {
             for line in BufReader::new(stderr).lines().map_while(Result::ok) {
                 lock(&kept).add(line);
             }
-        });
-        Self { lines, reader: Some(reader) }
+        })?;
+        Ok(Self { lines, reader: Some(reader) })
     }
 
     /// Shows the lines so far, and from now on each one as it comes.

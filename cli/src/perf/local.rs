@@ -19,6 +19,7 @@ use super::job::Workload;
 use super::measure::Measure;
 use super::workload::Direction;
 use crate::clock::now;
+use crate::interrupt::Interrupt;
 
 /// How a thread gets at bytes of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,19 +56,21 @@ impl Way {
         }
     }
 
-    /// Runs one thread for each workload, none of which writes. The page cache is emptied before.
+    /// Runs one thread for each workload, none of which writes, until it is at its end or interrupted. The page cache is
+    /// emptied before.
     pub(crate) fn measure(
         self,
         path: &Path,
         workloads: Vec<Workload>,
         until: Until,
+        interrupt: &Interrupt,
     ) -> Result<Baseline> {
         let file = File::open(path).with_context(|| format!("cannot open {}", path.display()))?;
         // What the system keeps nevertheless is cached for both ways.
         let _ = fadvise(&file, 0, None, Advice::DontNeed);
         let source = Source::new(self, file)?;
         let start = now();
-        let measure = read_in_threads(&source, workloads, until, thread::Builder::new)?;
+        let measure = read_in_threads(&source, workloads, until, interrupt, thread::Builder::new)?;
         Ok(Baseline { way: self, measure, elapsed: start.elapsed() })
     }
 }
@@ -95,12 +98,14 @@ fn read_in_threads(
     source: &Source,
     workloads: Vec<Workload>,
     until: Until,
+    interrupt: &Interrupt,
     mut builder: impl FnMut() -> thread::Builder,
 ) -> Result<Measure> {
     let stop = &AtomicBool::new(false);
     thread::scope(|scope| {
         let start = |workload| {
-            builder().spawn_scoped(scope, move || read_all(source, workload, until, stop))
+            builder()
+                .spawn_scoped(scope, move || read_all(source, workload, until, interrupt, stop))
         };
         let running: io::Result<Vec<_>> = workloads.into_iter().map(start).collect();
         let running = running.inspect_err(|_| stop.store(true, Ordering::Relaxed)).context(
@@ -118,6 +123,7 @@ fn read_all(
     source: &Source,
     workload: Workload,
     until: Until,
+    interrupt: &Interrupt,
     stop: &AtomicBool,
 ) -> Result<Measure> {
     let mut buffer = vec![0; until.longest_bytes];
@@ -126,7 +132,7 @@ fn read_all(
     let ios = usize::try_from(until.ios.unwrap_or(u64::MAX)).unwrap_or(usize::MAX);
     for io in workload.take(ios) {
         let over = until.runtime.is_some_and(|runtime| start.elapsed() >= runtime);
-        if over || stop.load(Ordering::Relaxed) {
+        if over || interrupt.check().is_err() || stop.load(Ordering::Relaxed) {
             break;
         }
         let began = now();
@@ -206,7 +212,8 @@ mod tests {
         let builder = || thread::Builder::new().stack_size(stacks.next().unwrap());
         let workloads = vec![workload(), workload(), workload()];
         let source = Source::new(Way::Pread, file).unwrap();
-        let Err(error) = read_in_threads(&source, workloads, endless, builder) else {
+        let interrupt = Interrupt::install().unwrap();
+        let Err(error) = read_in_threads(&source, workloads, endless, &interrupt, builder) else {
             panic!("a stack of 2^60 bytes")
         };
         assert!(error.to_string().contains("lower --iodepth or --numjobs"), "{error}");

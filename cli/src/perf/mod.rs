@@ -112,7 +112,7 @@ impl Perf {
         let (start, cpu_before) = (now(), cpu_time());
         let measure = run_all(jobs, &interrupt)?;
         let (elapsed, cpu) = (start.elapsed(), cpu_time() - cpu_before);
-        let (baselines, failure) = match self.measure_baselines(seed) {
+        let (baselines, failure) = match self.measure_baselines(seed, &interrupt) {
             Ok(baselines) => (baselines, None),
             Err(error) => (Vec::new(), Some(error)),
         };
@@ -137,7 +137,7 @@ impl Perf {
         Ok(())
     }
 
-    fn measure_baselines(&self, seed: u64) -> Result<Vec<Baseline>> {
+    fn measure_baselines(&self, seed: u64, interrupt: &Interrupt) -> Result<Vec<Baseline>> {
         let Some(path) = &self.baseline else { return Ok(Vec::new()) };
         let size = path.metadata().with_context(|| path.display().to_string())?.len();
         let size = self.size.map_or(size, |limit| limit.0.min(size));
@@ -150,9 +150,9 @@ impl Perf {
         let measure = |way: Way| {
             let workloads = (0..threads).map(|thread| self.workload(size, thread, threads, seed));
             let workloads = workloads.collect::<Option<_>>().context("the file is too short")?;
-            way.measure(path, workloads, until)
+            way.measure(path, workloads, until, interrupt)
         };
-        Way::ALL.into_iter().map(measure).collect()
+        Way::ALL.into_iter().take_while(|_| interrupt.check().is_ok()).map(measure).collect()
     }
 
     fn open_job(&self, number: u16, seed: u64) -> Result<Job> {
