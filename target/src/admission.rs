@@ -2,56 +2,61 @@
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
-use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::limits::Limits;
 
-/// Counts connections, all of them and those of each host.
-#[derive(Debug, Default)]
-pub(crate) struct Admissions {
-    hosts: Mutex<Hosts>,
+/// Counts connections, all of them and those of each host, whatever `H` a host is known by.
+#[derive(Debug)]
+pub(crate) struct Admissions<H> {
+    hosts: Mutex<Hosts<H>>,
 }
 
-#[derive(Debug, Default)]
-struct Hosts {
+#[derive(Debug)]
+struct Hosts<H> {
     connections: u32,
     /// How many of them are of one host; a host without any is not in here.
-    by_address: BTreeMap<IpAddr, u32>,
+    by_host: BTreeMap<H, u32>,
 }
 
 /// A connection's place among those that there may be.
 #[derive(Debug)]
-pub(crate) struct Admission {
-    admissions: Arc<Admissions>,
-    host: IpAddr,
+pub(crate) struct Admission<H: Copy + Ord> {
+    admissions: Arc<Admissions<H>>,
+    host: H,
 }
 
-impl Admissions {
+impl<H> Default for Admissions<H> {
+    fn default() -> Self {
+        Self { hosts: Mutex::new(Hosts { connections: 0, by_host: BTreeMap::new() }) }
+    }
+}
+
+impl<H: Copy + Ord> Admissions<H> {
     /// A place for one more connection of this host, unless there are too many.
-    pub(crate) fn admit(self: &Arc<Self>, host: IpAddr, limits: &Limits) -> Option<Admission> {
+    pub(crate) fn admit(self: &Arc<Self>, host: H, limits: &Limits) -> Option<Admission<H>> {
         self.change(|hosts| {
-            let of_host = hosts.by_address.get(&host).copied().unwrap_or(0);
+            let of_host = hosts.by_host.get(&host).copied().unwrap_or(0);
             let room =
                 hosts.connections < limits.connections && of_host < limits.connections_per_host;
             room.then(|| {
                 hosts.connections += 1;
-                hosts.by_address.insert(host, of_host + 1);
+                hosts.by_host.insert(host, of_host + 1);
             })
         })?;
         Some(Admission { admissions: Arc::clone(self), host })
     }
 
-    fn change<T>(&self, change: impl FnOnce(&mut Hosts) -> T) -> T {
+    fn change<T>(&self, change: impl FnOnce(&mut Hosts<H>) -> T) -> T {
         change(&mut self.hosts.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
-impl Drop for Admission {
+impl<H: Copy + Ord> Drop for Admission<H> {
     fn drop(&mut self) {
         self.admissions.change(|hosts| {
             hosts.connections -= 1;
-            if let Entry::Occupied(mut of_host) = hosts.by_address.entry(self.host) {
+            if let Entry::Occupied(mut of_host) = hosts.by_host.entry(self.host) {
                 *of_host.get_mut() -= 1;
                 if *of_host.get() == 0 {
                     of_host.remove();
@@ -63,6 +68,8 @@ impl Drop for Admission {
 
 #[cfg(test)]
 mod tests {
+    use std::net::IpAddr;
+
     use super::*;
 
     #[test]
@@ -79,6 +86,6 @@ mod tests {
         let third = admit(3);
         assert!(third.is_some());
         drop((first, second, third));
-        assert!(admissions.change(|hosts| hosts.connections == 0 && hosts.by_address.is_empty()));
+        assert!(admissions.change(|hosts| hosts.connections == 0 && hosts.by_host.is_empty()));
     }
 }

@@ -41,5 +41,6 @@ pub mod stepped;
 pub mod storage;
 pub mod subsystem;
 mod sync;
+pub mod tally;
 pub mod target;
 pub mod transport;

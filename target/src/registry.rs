@@ -16,6 +16,7 @@ use crate::peer_errors::PeerErrorTable;
 use crate::port::Port;
 use crate::stats::IoStats;
 use crate::subsystem::Subsystem;
+use crate::tally::{Account, Tally};
 
 /// Everything that exists in a target. What is exported does not change while it lives; who is connected is
 /// behind a lock that only the control path takes.
@@ -27,11 +28,14 @@ pub struct Registry {
     /// By [`NamespaceIndex`].
     namespaces: Vec<Arc<Namespace>>,
     associations: Mutex<Associations>,
+    /// One of each core.
+    tallies: Mutex<Vec<Arc<Tally>>>,
     lingering: Mutex<Vec<(HostId, Arc<Subsystem>)>>,
     stopping: AtomicBool,
     peer_errors: PeerErrorTable,
     keep_alive_losses: AtomicU64,
-    admissions: Arc<Admissions>,
+    admissions: Arc<Admissions<IpAddr>>,
+    admissions_by_name: Arc<Admissions<HostNqn>>,
     chatter: Chatter,
 }
 
@@ -57,11 +61,13 @@ impl Registry {
             subsystems,
             namespaces,
             associations: Mutex::new(Associations { live: BTreeMap::new(), next: CNTLID_FIRST }),
+            tallies: Mutex::default(),
             lingering: Mutex::default(),
             stopping: AtomicBool::new(false),
             peer_errors: PeerErrorTable::default(),
             keep_alive_losses: AtomicU64::new(0),
             admissions: Arc::default(),
+            admissions_by_name: Arc::default(),
             chatter: Chatter::default(),
         })
     }
@@ -124,14 +130,14 @@ impl Registry {
     }
 
     /// A place for one more connection from an address, on any device, unless there are too many.
-    pub(crate) fn admit(&self, host: IpAddr) -> Option<Admission> {
+    pub(crate) fn admit(&self, host: IpAddr) -> Option<Admission<IpAddr>> {
         self.admissions.admit(host, &self.limits)
     }
 
-    /// Connections of a host, over all its associations.
-    pub(crate) fn connections_of(&self, host: &HostNqn) -> usize {
-        let all = self.controllers();
-        all.iter().filter(|other| other.host.nqn == *host).map(|other| other.queue_count()).sum()
+    /// A place for one more queue of a host, over all its associations and from wherever it comes, unless there are too
+    /// many.
+    pub(crate) fn admit_named(&self, host: HostNqn) -> Option<Admission<HostNqn>> {
+        self.admissions_by_name.admit(host, &self.limits)
     }
 
     pub(crate) fn forget(&self, cntlid: Cntlid) {
@@ -167,12 +173,36 @@ impl Registry {
         self.stopping.load(Ordering::Acquire)
     }
 
+    /// What one core will count in.
+    pub fn open_tally(&self) -> Arc<Tally> {
+        let tally = Arc::new(Tally::new(self.subsystems.len()));
+        self.tallies().push(Arc::clone(&tally));
+        tally
+    }
+
+    /// Where the commands of a subsystem are counted.
+    pub(crate) fn account_of(&self, subsystem: &Arc<Subsystem>) -> Account {
+        let place = self.subsystems.iter().position(|other| Arc::ptr_eq(other, subsystem));
+        place.map_or(Account::NONE, Account::of_subsystem)
+    }
+
     /// I/O commands since the start.
     pub fn io_stats(&self) -> IoStats {
         let mut sum = IoStats::default();
-        self.subsystems.iter().for_each(|subsystem| sum += subsystem.retired());
-        self.controllers().iter().for_each(|controller| sum += controller.io_stats());
+        self.tallies().iter().for_each(|tally| sum += tally.all());
         sum
+    }
+
+    /// I/O commands of one subsystem since the start.
+    pub(crate) fn io_stats_of(&self, subsystem: &Arc<Subsystem>) -> IoStats {
+        let account = self.account_of(subsystem);
+        let mut sum = IoStats::default();
+        self.tallies().iter().for_each(|tally| sum += tally.of(account).snapshot());
+        sum
+    }
+
+    fn tallies(&self) -> MutexGuard<'_, Vec<Arc<Tally>>> {
+        self.tallies.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// What peers did wrong.

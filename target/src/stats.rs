@@ -48,7 +48,7 @@ pub struct IoStats {
     pub deallocates: u64,
     /// Compare commands that succeeded.
     pub compares: u64,
-    /// Commands that failed, on admin queues too.
+    /// Commands that failed, on admin queues too, and refused Connects.
     pub failed: u64,
     /// Reads and writes of files that bypassed the page cache.
     pub direct: u64,

@@ -1,12 +1,11 @@
 //! A subsystem: the namespaces that hosts see under one name.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use nvme_proto::{AsciiField, HostNqn, Nqn, Nsid};
 
 use crate::config::{HostPolicy, SubsystemConfig};
 use crate::namespace::Namespace;
-use crate::stats::IoStats;
 
 /// A subsystem. Its namespaces do not change while it lives.
 #[derive(Debug)]
@@ -20,8 +19,6 @@ pub struct Subsystem {
     hosts: HostPolicy,
     /// Sorted by NSID, each NSID once.
     namespaces: Vec<Arc<Namespace>>,
-    /// I/O of controllers that are gone.
-    retired: Mutex<IoStats>,
 }
 
 impl Subsystem {
@@ -35,7 +32,6 @@ impl Subsystem {
             model: AsciiField::new(&config.model).unwrap_or_default(),
             hosts: config.hosts.clone(),
             namespaces,
-            retired: Mutex::default(),
         }
     }
 
@@ -63,15 +59,5 @@ impl Subsystem {
     /// The highest NSID, or 0.
     pub fn highest_nsid(&self) -> u32 {
         self.namespaces.last().map_or(0, |namespace| namespace.nsid.0)
-    }
-
-    /// Keeps the counters of a controller that is gone.
-    pub(crate) fn retire(&self, stats: IoStats) {
-        *self.retired.lock().unwrap_or_else(PoisonError::into_inner) += stats;
-    }
-
-    /// I/O of controllers that are gone.
-    pub(crate) fn retired(&self) -> IoStats {
-        *self.retired.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

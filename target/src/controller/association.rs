@@ -11,7 +11,6 @@ use super::command::{Abort, CloseReason, Event, Outcome};
 use super::link::QueueLink;
 use super::{Controller, Phase};
 use crate::limits::{ABORTS, TEARDOWN_GRACE};
-use crate::stats::IoStats;
 
 /// The queues of an association, and what they owe each other.
 #[derive(Debug, Default)]
@@ -23,8 +22,6 @@ pub(super) struct Members {
     ending: Option<CloseReason>,
     /// Abort commands that wait for an answer: which, and from which queue.
     aborts: Vec<(Cid, Qid)>,
-    /// Counters of queues that left.
-    retired: IoStats,
 }
 
 impl Members {
@@ -46,7 +43,6 @@ impl Members {
 
     /// Takes a queue out; true if it was one that should have stayed.
     fn remove(&mut self, link: &Arc<QueueLink>) -> bool {
-        self.retired += link.counters.snapshot();
         if self.queues.get(&link.qid).is_some_and(|member| Arc::ptr_eq(member, link)) {
             self.queues.remove(&link.qid);
             return true;
@@ -127,18 +123,14 @@ impl Controller {
             _ => members.end(CloseReason::AssociationEnded),
         }
         if members.is_empty() {
-            let retired = members.retired;
             drop(shared);
-            self.forget(retired);
+            self.forget();
         }
     }
 
-    fn forget(&self, retired: IoStats) {
+    fn forget(&self) {
         if self.announced {
             tracing::info!(cntlid = %self.cntlid, host = %self.host.nqn, peer = %self.peer, "disconnected");
-        }
-        if let Some(subsystem) = self.subsystem() {
-            subsystem.retire(retired);
         }
         if let Some(registry) = self.registry.upgrade() {
             registry.forget(self.cntlid);
@@ -191,18 +183,5 @@ impl Controller {
 
     pub(super) fn answer_abort(&self, asked_by: Cid, aborted: bool) {
         self.shared().members.answer_abort(asked_by, aborted);
-    }
-
-    /// I/O of this association, queues that left included.
-    pub fn io_stats(&self) -> IoStats {
-        let shared = self.shared();
-        let mut sum = shared.members.retired;
-        shared.members.all().for_each(|link| sum += link.counters.snapshot());
-        sum
-    }
-
-    /// Queues that are connected.
-    pub fn queue_count(&self) -> usize {
-        self.shared().members.all().count()
     }
 }

@@ -10,12 +10,13 @@ use nvme_proto::fabrics::{
 use nvme_proto::registers::{
     Cap, CapCss, Cc, CcCss, Crto, Csts, Property, ShutdownNotification, ShutdownStatus, Version,
 };
-use nvme_proto::{Cntlid, Command as Parsed, Qid, Sqe, Status};
+use nvme_proto::{Cntlid, Command as Parsed, HostNqn, Qid, Sqe, Status};
 use rdma::Time;
 
 use super::command::{CloseReason, Command, ControlCommand, ControlWork, Execution, Outcome, Work};
 use super::queue::{Queue, State, transfer};
 use super::{Controller, Kind, NewController, Phase, Shared};
+use crate::admission::Admission;
 use crate::host::Host;
 use crate::limits::{ADMIN_QUEUE_ENTRIES, Limits};
 
@@ -132,16 +133,8 @@ fn connect(
     if host.id.is_zero() {
         return Err(invalid(ConnectParameter::HOSTID));
     }
-    let share = queue.registry.limits().connections_per_host as usize;
-    let controller = if queue.registry.connections_of(&host.nqn) >= share {
-        // No controller is available to it (NVMe-oF, Connect).
-        Err(Status::CONNECT_CONTROLLER_BUSY.into())
-    } else if queue.qid.is_admin() {
-        make_association(queue, now, connect, data, host)
-    } else {
-        join_association(queue, connect, data, &host)
-    };
-    let controller = controller.inspect_err(|outcome| {
+    let entered = enter_association(queue, now, connect, data, host);
+    let (controller, place) = entered.inspect_err(|outcome| {
         if queue.registry.chatter().allows(now) {
             tracing::warn!(
                 peer = %queue.peer, host = %host.nqn, qid = %queue.qid, subsystem = ?data.subnqn,
@@ -153,7 +146,7 @@ fn connect(
     let response = ConnectResponse::controller(controller.cntlid);
     // At most what the receive queue holds, which is a u16.
     let entries = u16::try_from(connect.queue_entries).unwrap_or(queue.entries);
-    queue.connected(now, controller, entries, flow_control);
+    queue.connected(now, controller, place, entries, flow_control);
     Ok(Outcome::success(response.into_bits().into()))
 }
 
@@ -162,6 +155,24 @@ fn invalid(parameter: ConnectParameter) -> Outcome {
         result: parameter.to_dw0().into(),
         status: Status::CONNECT_INVALID_PARAMETERS.with_dnr(),
     }
+}
+
+/// Makes an association or joins one, if the host may have one more queue.
+fn enter_association(
+    queue: &Queue,
+    now: Time,
+    connect: &Connect,
+    data: &ConnectData,
+    host: Host,
+) -> Result<(Arc<Controller>, Admission<HostNqn>), Outcome> {
+    // Otherwise no controller is available to it (NVMe-oF, Connect).
+    let place = queue.registry.admit_named(host.nqn).ok_or(Status::CONNECT_CONTROLLER_BUSY)?;
+    let controller = if queue.qid.is_admin() {
+        make_association(queue, now, connect, data, host)
+    } else {
+        join_association(queue, connect, data, &host)
+    };
+    Ok((controller?, place))
 }
 
 fn make_association(

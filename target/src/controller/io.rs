@@ -5,12 +5,12 @@ use nvme_proto::{FromBytes, LbaRange, NvmCommand, Status};
 
 use super::Controller;
 use super::command::{Command, IoKind, IoWork, Outcome, Work};
-use super::link::IoCounters;
 use super::queue::transfer;
 use crate::backend::BackendError;
 use crate::deliberate_bugs::{self, Bug};
 use crate::namespace::Namespace;
 use crate::registry::Registry;
+use crate::tally::IoCounters;
 
 /// Checks a command and gives it its bytes. `Err` completes it at once, also where there is nothing to do.
 pub(super) fn parse(controller: &Controller, command: &NvmCommand) -> Result<Command, Outcome> {

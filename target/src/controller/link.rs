@@ -8,7 +8,6 @@ use nvme_proto::Qid;
 use rdma::Time;
 
 use super::command::{CloseReason, Event};
-use crate::stats::IoStats;
 use crate::sync::{AtomicBool, AtomicU64, Mutex, MutexGuard, Ordering};
 
 /// One queue as the rest of the process sees it.
@@ -21,8 +20,6 @@ pub(super) struct QueueLink {
     mailbox: Mutex<Mailbox>,
     /// When the last command came.
     last_command: AtomicU64,
-    /// Only the owner writes.
-    pub(super) counters: IoCounters,
 }
 
 #[derive(Debug, Default)]
@@ -39,7 +36,6 @@ impl QueueLink {
             mail: AtomicBool::new(false),
             mailbox: Mutex::default(),
             last_command: AtomicU64::new(now.as_nanos()),
-            counters: IoCounters::default(),
         }
     }
 
@@ -91,62 +87,6 @@ impl QueueLink {
 
     fn mailbox(&self) -> MutexGuard<'_, Mailbox> {
         self.mailbox.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// Counters of one queue, written by its owner alone.
-#[derive(Debug, Default)]
-pub(super) struct IoCounters {
-    pub(super) reads: Counter,
-    pub(super) read_bytes: Counter,
-    pub(super) writes: Counter,
-    pub(super) written_bytes: Counter,
-    pub(super) flushes: Counter,
-    pub(super) write_zeroes: Counter,
-    pub(super) deallocates: Counter,
-    pub(super) compares: Counter,
-    pub(super) failed: Counter,
-    /// Those of them that were counted for the peer.
-    failed_told: Counter,
-}
-
-impl IoCounters {
-    /// The failures, for whoever counts them per peer; they stay in the snapshot.
-    pub(super) fn take_failed(&self) -> u64 {
-        let failed = self.failed.get();
-        let told = self.failed_told.get();
-        self.failed_told.add(failed.wrapping_sub(told));
-        failed.wrapping_sub(told)
-    }
-
-    pub(super) fn snapshot(&self) -> IoStats {
-        IoStats {
-            reads: self.reads.get(),
-            read_bytes: self.read_bytes.get(),
-            writes: self.writes.get(),
-            written_bytes: self.written_bytes.get(),
-            flushes: self.flushes.get(),
-            write_zeroes: self.write_zeroes.get(),
-            deallocates: self.deallocates.get(),
-            compares: self.compares.get(),
-            failed: self.failed.get(),
-            ..IoStats::default()
-        }
-    }
-}
-
-/// A number with one writer and many readers.
-#[derive(Debug, Default)]
-pub(super) struct Counter(AtomicU64);
-
-impl Counter {
-    pub(super) fn add(&self, by: u64) {
-        // One writer: no read-modify-write needed.
-        self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(by), Ordering::Relaxed);
-    }
-
-    pub(super) fn get(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
     }
 }
 

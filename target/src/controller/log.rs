@@ -1,5 +1,7 @@
 //! Log pages.
 
+use std::sync::Arc;
+
 use nvme_proto::log::{
     CommandEffects, EffectsLog, FirmwareSlotLog, FirmwareSlots, GetLogPage, LogId, LogOffset,
     SmartLog, SupportedLogPages,
@@ -50,7 +52,7 @@ pub(super) fn write(
 }
 
 fn page(controller: &Controller, lid: LogId) -> Result<Vec<u8>, Status> {
-    let bytes = |page: &dyn Fn(&Subsystem) -> Vec<u8>| match &controller.kind {
+    let bytes = |page: &dyn Fn(&Arc<Subsystem>) -> Vec<u8>| match &controller.kind {
         Kind::Nvm(subsystem) => Ok(page(subsystem)),
         Kind::Discovery => Err(Status::INVALID_LOG_PAGE.with_dnr()),
     };
@@ -84,8 +86,9 @@ fn errors(controller: &Controller) -> Vec<u8> {
 
 /// Data and commands are those of the whole subsystem; errors are this controller's, as its error log is.
 /// There is no temperature to tell.
-fn smart(controller: &Controller, subsystem: &Subsystem) -> SmartLog {
-    let io = subsystem_io(controller, subsystem);
+fn smart(controller: &Controller, subsystem: &Arc<Subsystem>) -> SmartLog {
+    let registry = controller.registry.upgrade();
+    let io = registry.map_or_else(Default::default, |registry| registry.io_stats_of(subsystem));
     let shared = controller.shared();
     let mut log = SmartLog::new_zeroed();
     log.available_spare = 100;
@@ -96,17 +99,6 @@ fn smart(controller: &Controller, subsystem: &Subsystem) -> SmartLog {
     log.media_errors = U128::new(shared.errors.media_errors.into());
     log.error_log_entries = U128::new(shared.errors.count.into());
     log
-}
-
-fn subsystem_io(controller: &Controller, subsystem: &Subsystem) -> crate::stats::IoStats {
-    let mut sum = subsystem.retired();
-    let controllers = controller.registry.upgrade().map(|registry| registry.controllers());
-    for other in controllers.into_iter().flatten() {
-        if other.subsystem().is_some_and(|of| of.nqn == subsystem.nqn) {
-            sum += other.io_stats();
-        }
-    }
-    sum
 }
 
 /// Thousands of 512 bytes, rounded up.

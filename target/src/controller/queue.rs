@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::task::Waker;
 
 use nvme_proto::log::ErrorLogEntry;
-use nvme_proto::{Cid, Command as Parsed, Cqe, Qid, Sqe, Status};
+use nvme_proto::{Cid, Command as Parsed, Cqe, HostNqn, Qid, Sqe, Status};
 use rdma::Time;
 
 use super::command::{
@@ -14,10 +14,12 @@ use super::command::{
 };
 use super::link::QueueLink;
 use super::{Controller, admin, error_log, fabrics, io};
+use crate::admission::Admission;
 use crate::backend::BackendError;
 use crate::limits::{CONNECT_TIMEOUT, ENABLE_TIMEOUT};
 use crate::port::Port;
 use crate::registry::{Lingering, Registry};
+use crate::tally::{Account, Tally};
 
 /// A connection that the transport accepted.
 #[derive(Debug)]
@@ -45,6 +47,10 @@ pub struct Queue {
     pub(super) qid: Qid,
     pub(super) peer: SocketAddr,
     pub(super) link: Arc<QueueLink>,
+    tally: Arc<Tally>,
+    account: Account,
+    /// Commands that failed.
+    failed: u64,
     pub(super) state: State,
     /// Submission queue entries: as negotiated, then as Connect says.
     pub(super) entries: u16,
@@ -65,6 +71,8 @@ pub(super) enum State {
 #[derive(Debug)]
 pub(super) struct Live {
     pub(super) controller: Arc<Controller>,
+    /// Among the queues that its host may have.
+    _place: Box<Admission<HostNqn>>,
     /// Start of the running keep-alive interval. Of the admin queue.
     pub(super) interval_start: Time,
     /// Since when the controller is not enabled. Of the admin queue.
@@ -84,14 +92,17 @@ pub(super) enum Head {
 }
 
 impl Queue {
-    /// A queue whose host has not sent Connect yet.
-    pub fn new(registry: Arc<Registry>, accepted: Accepted) -> Self {
+    /// A queue whose host has not sent Connect yet, on the core whose tally this is.
+    pub fn new(registry: Arc<Registry>, tally: Arc<Tally>, accepted: Accepted) -> Self {
         Self {
             registry,
             port: accepted.port,
             qid: accepted.qid,
             peer: accepted.peer,
             link: Arc::new(QueueLink::new(accepted.qid, accepted.waker, accepted.now)),
+            tally,
+            account: Account::NONE,
+            failed: 0,
             state: State::Connecting { since: accepted.now },
             entries: accepted.entries,
             head: Head::At(0),
@@ -174,7 +185,7 @@ impl Queue {
     ) -> Outcome {
         match result {
             Ok(()) => {
-                io::count(&self.link.counters, work);
+                io::count(self.tally.of(self.account), work);
                 Outcome::SUCCESS
             }
             Err(error) => self.io_failed(cid, work, io::status_of(error, work.kind)),
@@ -272,7 +283,7 @@ impl Queue {
     }
 
     /// Counts and logs a command that was refused.
-    fn refused(&self, sqe: &Sqe, outcome: Outcome) -> Outcome {
+    fn refused(&mut self, sqe: &Sqe, outcome: Outcome) -> Outcome {
         tracing::debug!(
             peer = %self.peer, qid = %self.qid, ?sqe, status = %outcome.status, "command refused"
         );
@@ -280,8 +291,9 @@ impl Queue {
     }
 
     /// Counts a command that failed; the error log says more about it.
-    fn failed(&self, entry: ErrorLogEntry, outcome: Outcome) -> Outcome {
-        self.link.counters.failed.add(1);
+    fn failed(&mut self, entry: ErrorLogEntry, outcome: Outcome) -> Outcome {
+        self.failed += 1;
+        self.tally.of(self.account).failed.add(1);
         let Some(controller) = self.controller() else { return outcome };
         controller.log_error(entry);
         Outcome { status: outcome.status.with_more(), ..outcome }
@@ -291,15 +303,20 @@ impl Queue {
         &mut self,
         now: Time,
         controller: Arc<Controller>,
+        place: Admission<HostNqn>,
         entries: u16,
         flow: bool,
     ) {
+        if let Some(subsystem) = controller.subsystem() {
+            self.account = self.registry.account_of(subsystem);
+        }
         self.entries = entries;
         if !flow {
             self.head = Head::Disabled;
         }
         self.state = State::Live(Live {
             controller,
+            _place: Box::new(place),
             interval_start: now,
             disabled_since: Some(now),
             disconnected: false,
@@ -335,7 +352,7 @@ impl Queue {
     }
 
     fn leave(&mut self, now: Option<Time>) {
-        self.registry.peer_errors().add_failed(self.peer.ip(), self.link.counters.take_failed());
+        self.registry.peer_errors().add_failed(self.peer.ip(), std::mem::take(&mut self.failed));
         if let State::Live(live) = std::mem::replace(&mut self.state, State::Ended) {
             live.controller.queue_left(&self.link, live.disconnected, now);
         }

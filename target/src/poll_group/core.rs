@@ -9,6 +9,7 @@ use crate::namespace::NamespaceIndex;
 use crate::pool::Pool;
 use crate::registry::Registry;
 use crate::storage::{Operation, Storage, Submitted, Tag};
+use crate::tally::Tally;
 use crate::transport::RequestKey;
 
 /// One core's resources.
@@ -19,6 +20,8 @@ pub struct Core {
     pub(crate) rung: bool,
     /// What the target exports.
     pub registry: Arc<Registry>,
+    /// What this core counts in.
+    pub tally: Arc<Tally>,
     // Before the buffers: it waits for operations that use them.
     storage: Storage,
     buffers: Buffers,
@@ -28,8 +31,8 @@ pub struct Core {
 
 impl Core {
     pub(crate) fn new(registry: Arc<Registry>, storage: Storage, pool: Pool) -> Self {
-        let buffers = Buffers::new(pool);
-        Self { now: Time::ZERO, rung: false, registry, storage, buffers, requests: 0 }
+        let (buffers, tally) = (Buffers::new(pool), registry.open_tally());
+        Self { now: Time::ZERO, rung: false, registry, tally, storage, buffers, requests: 0 }
     }
 
     /// The buffers.

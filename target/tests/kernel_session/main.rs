@@ -70,7 +70,7 @@ fn accept(registry: &Arc<Registry>, qid: u16) -> Queue {
         waker: Waker::noop().clone(),
         now: Time::ZERO,
     };
-    Queue::new(Arc::clone(registry), accepted)
+    Queue::new(Arc::clone(registry), registry.open_tally(), accepted)
 }
 
 /// Gives a command to a queue, with its data; the response and the data that came of it. `None` when it parked.

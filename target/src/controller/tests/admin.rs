@@ -257,13 +257,18 @@ fn errors_are_logged_with_their_place() {
 fn smart_counts_what_hosts_did_and_survives_them() {
     let registry = registry();
     let (line, cntlid) = ready(&registry, Time::ZERO);
-    let mut io = io_queue(&registry, 1, cntlid, Time::ZERO);
+    // Each line is of a core of its own.
+    let mut queues = [1, 2].map(|qid| io_queue(&registry, qid, cntlid, Time::ZERO));
     let read = NvmCommand::Read(Io::new(Nsid(1), 0, 128));
-    for _ in 0..16 {
+    for i in 0..16 {
+        let io = &mut queues[i % 2];
         let (_, work) = io.io(read.to_sqe()).expect("legal");
         assert_eq!(io.queue.finish_io(Cid(1), &work, Ok(())), Outcome::SUCCESS);
     }
-    io.close();
+    let [first, second] = &registry.subsystems() else { panic!("there are two") };
+    assert_eq!((registry.io_stats_of(first).reads, registry.io_stats().reads), (16, 16));
+    assert_eq!(registry.io_stats_of(second).reads, 0);
+    queues.into_iter().for_each(Line::close);
     line.close();
 
     let (mut line, _) = ready(&registry, Time::ZERO);

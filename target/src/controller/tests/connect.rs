@@ -48,6 +48,31 @@ fn a_host_waits_for_what_storage_still_does_for_it() {
 }
 
 #[test]
+fn a_host_has_its_share_of_queues_wherever_it_comes_from() {
+    let limits = "[limits]\nconnections = 9\nconnections_per_host = 3\n";
+    let registry = registry_of(&CONFIG.replace("[limits]\n", limits));
+    let (command, data) = (connect_command(0), connect_data(Cntlid::DYNAMIC));
+    let connect = |data: &ConnectData| {
+        let mut line = Line::new(&registry, 0, Time::ZERO);
+        let status = line.connect(&command, data).status();
+        (line, status)
+    };
+    let (_first, cntlid) = ready(&registry, Time::ZERO);
+    let second = io_queue(&registry, 1, cntlid, Time::ZERO);
+    // Who was refused for another reason has no place.
+    assert!(connect(&connect_data(Cntlid(5))).1.do_not_retry());
+    let (_third, status) = connect(&data);
+    assert!(status.is_success(), "{status:?}");
+    let (_refused, status) = connect(&data);
+    assert!(status.is(Status::CONNECT_CONTROLLER_BUSY) && !status.do_not_retry(), "{status:?}");
+    let other =
+        ConnectData::new(HostId([9; 16]), Cntlid::DYNAMIC, data.subsystem().unwrap(), host("b"));
+    assert!(connect(&other).1.is_success());
+    second.close();
+    assert!(connect(&data).1.is_success());
+}
+
+#[test]
 fn wrong_admin_connects_get_the_status_and_the_place() {
     let registry = registry();
     let mut line = Line::new(&registry, 0, Time::ZERO);

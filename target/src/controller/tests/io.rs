@@ -142,7 +142,7 @@ fn storage_errors_become_status_and_are_counted() {
     let smart: nvme_proto::log::SmartLog =
         nvme_proto::FromBytes::read_from_bytes(&page).expect("its size");
     assert_eq!((smart.media_errors.get(), smart.error_log_entries.get()), (3, 8));
-    assert_eq!(line.queue.controller().expect("live").io_stats().failed, 8);
+    assert_eq!(line.queue.registry.io_stats().failed, 8);
 }
 
 proptest! {

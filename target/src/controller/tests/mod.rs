@@ -52,7 +52,11 @@ size_bytes = "1MiB"
 "#;
 
 fn registry() -> Arc<Registry> {
-    let config = Config::from_toml(Path::new("/test.toml"), CONFIG).expect("a valid configuration");
+    registry_of(CONFIG)
+}
+
+fn registry_of(text: &str) -> Arc<Registry> {
+    let config = Config::from_toml(Path::new("/test.toml"), text).expect("a valid configuration");
     Registry::open(&config, Purpose::Check).expect("memory can be opened")
 }
 
@@ -77,7 +81,8 @@ impl Line {
             waker: Waker::noop().clone(),
             now,
         };
-        Self { queue: Queue::new(Arc::clone(registry), accepted), now, next_cid: 0x1000 }
+        let queue = Queue::new(Arc::clone(registry), registry.open_tally(), accepted);
+        Self { queue, now, next_cid: 0x1000 }
     }
 
     /// Sends a control command with its data and returns the completion, or `None` when it parked.

@@ -51,7 +51,7 @@ struct Group<P: Provider> {
 /// A connection that was not rejected.
 #[derive(Debug)]
 struct Visitor {
-    _admission: Admission,
+    _admission: Admission<IpAddr>,
     group: usize,
     completions: u32,
     acceptance: ConnParams,

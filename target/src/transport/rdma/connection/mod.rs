@@ -165,7 +165,8 @@ impl<P: Provider> Connection<P> {
         let slots = area.layout().slots;
         let peer = accepted.peer;
         let account = desk.core.buffers().join(Owner::Address(peer.ip()), slots as usize);
-        let queue = Queue::new(Arc::clone(&desk.core.registry), accepted);
+        let (registry, tally) = (&desk.core.registry, &desk.core.tally);
+        let queue = Queue::new(Arc::clone(registry), Arc::clone(tally), accepted);
         let send_entries = desk.group.granted(qp).send_wr.min(negotiated.send_entries());
         Self {
             key,
