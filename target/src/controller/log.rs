@@ -88,7 +88,7 @@ fn errors(controller: &Controller) -> Vec<u8> {
 /// There is no temperature to tell.
 fn smart(controller: &Controller, subsystem: &Arc<Subsystem>) -> SmartLog {
     let registry = controller.registry.upgrade();
-    let io = registry.map_or_else(Default::default, |registry| registry.io_stats_of(subsystem));
+    let io = registry.map(|registry| registry.io_stats_of(subsystem)).unwrap_or_default();
     let shared = controller.shared();
     let mut log = SmartLog::new_zeroed();
     log.available_spare = 100;

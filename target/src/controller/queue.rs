@@ -49,7 +49,7 @@ pub struct Queue {
     pub(super) link: Arc<QueueLink>,
     tally: Arc<Tally>,
     account: Account,
-    /// Commands that failed.
+    /// Commands that failed, which its peer is not charged with yet.
     failed: u64,
     pub(super) state: State,
     /// Submission queue entries: as negotiated, then as Connect says.
