@@ -14,7 +14,7 @@ use crate::roce::wire::Outgoing;
 
 /// Packets gathered for one call.
 pub(super) const MAX_PACKETS: usize = 256;
-/// Bytes after which a call takes no other packet: their CRCs have just been computed, and what is still in the processor's
+/// Bytes after which a call begins no other train: their CRCs have just been computed, and what is still in the processor's
 /// cache the kernel copies from there.
 const ENOUGH_BYTES: usize = 256 << 10;
 /// Messages that one call may carry.
@@ -140,9 +140,16 @@ impl Trains {
         self.packets == 0
     }
 
-    /// Whether any other packet fits.
-    pub(super) fn has_room(&self) -> bool {
-        self.packets < MAX_PACKETS && self.used < MAX_TRAINS && self.bytes < ENOUGH_BYTES
+    /// Whether another packet of `length` bytes fits. One that fills up or ends the latest train always does, as far as there
+    /// are places: else that train would leave in two parts.
+    pub(super) fn has_room_for(&self, packet: &Outgoing<'_>, length: usize) -> bool {
+        let ends_with = |train: &Train| {
+            let group = owner_of(Qpn::new(packet.destination_qpn));
+            length <= train.segment && train.has_room_for(packet.to, group, length)
+        };
+        self.packets < MAX_PACKETS
+            && self.used < MAX_TRAINS
+            && (self.bytes < ENOUGH_BYTES || self.trains[..self.used].last().is_some_and(ends_with))
     }
 
     /// Adds a packet of `length` bytes, to a train where one takes it and the kernel `cuts` them; returns its index.
@@ -267,28 +274,49 @@ mod tests {
         }
 
         fn add(self, trains: &mut Trains, cuts: bool) {
+            self.with_packet(|packet| _ = trains.add(packet, self.length(), cuts));
+        }
+
+        fn fits(self, trains: &Trains) -> bool {
+            self.with_packet(|packet| trains.has_room_for(packet, self.length()))
+        }
+
+        fn with_packet<T>(self, with: impl FnOnce(&Outgoing<'_>) -> T) -> T {
             let payload = [0; DATA];
-            let packet = Outgoing {
+            with(&Outgoing {
                 to: &(Ipv4Addr::LOCALHOST, self.peer).into(),
                 destination_qpn: self.qpn,
                 headers: &[0; 12],
                 pieces: &[&payload[..self.payload]],
                 pad_bytes: 0,
                 continues: self.continues,
-            };
-            trains.add(&packet, self.length(), cuts);
+            })
         }
     }
 
     /// The packets of each message.
     fn arrange(sketches: &[Sketch], cuts: bool) -> Vec<Vec<usize>> {
+        let [call] = &calls(sketches, cuts)[..] else { panic!("more than one call") };
+        call.clone()
+    }
+
+    /// The same for each of the calls that they take.
+    fn calls(sketches: &[Sketch], cuts: bool) -> Vec<Vec<Vec<usize>>> {
         let mut trains = Trains::new();
+        let mut calls = Vec::new();
+        let mut leave = |trains: &mut Trains| {
+            trains.couple_neighbours();
+            calls.push(trains.iter().map(|train| trains.packets_of(train).collect()).collect());
+            trains.clear();
+        };
         for sketch in sketches {
-            assert!(trains.has_room());
+            if !sketch.fits(&trains) {
+                leave(&mut trains);
+            }
             sketch.add(&mut trains, cuts);
         }
-        trains.couple_neighbours();
-        trains.iter().map(|train| trains.packets_of(train).collect()).collect()
+        leave(&mut trains);
+        calls
     }
 
     #[test]
@@ -310,6 +338,20 @@ mod tests {
         assert_eq!(cuts.not_for.len(), MAX_UNCUT);
         assert!(!cuts.are_for(&peer(999)) && cuts.are_for(&peer(1000)));
         assert!(!Cuts::new(false).are_for(&peer(1)));
+    }
+
+    #[test]
+    fn a_call_ends_where_a_train_does() {
+        // 75 packets of 4,112 bytes are five trains; 64 of them were enough for a call.
+        let lengths = |payloads: &[usize]| -> Vec<Vec<usize>> {
+            let sketches: Vec<_> = payloads.iter().map(|&bytes| Sketch::new(1, bytes)).collect();
+            let calls = calls(&sketches, true);
+            calls.iter().map(|call| call.iter().map(Vec::len).collect()).collect()
+        };
+        assert_eq!(lengths(&[DATA; 80]), [[15; 5].as_slice(), &[5]]);
+        // Responses go with their data.
+        let answered = [[DATA; 75].as_slice(), &[RESPONSE, RESPONSE, DATA]].concat();
+        assert_eq!(lengths(&answered), [[15, 15, 15, 15, 16, 1].as_slice(), &[1]]);
     }
 
     #[test]

@@ -74,7 +74,7 @@ impl Batch {
 
     /// Whether another packet like this fits before the next [`Batch::send`].
     pub(super) fn has_room(&self, packet: &Outgoing<'_>) -> bool {
-        self.trains.has_room()
+        self.trains.has_room_for(packet, packet.length())
             && self.slices_used + packet.pieces.len() <= MAX_SLICES
             && self.headers_used + Icrc::ZEROS + packet.headers.len() <= self.headers.len()
     }
