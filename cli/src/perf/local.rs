@@ -39,11 +39,12 @@ pub(crate) struct Baseline {
 
 /// When a thread ends.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Until {
+pub(crate) struct Until<'a> {
     pub(crate) runtime: Option<Duration>,
     pub(crate) ios: Option<u64>,
     /// The longest read.
     pub(crate) longest_bytes: usize,
+    pub(crate) interrupt: &'a Interrupt,
 }
 
 impl Way {
@@ -62,15 +63,14 @@ impl Way {
         self,
         path: &Path,
         workloads: Vec<Workload>,
-        until: Until,
-        interrupt: &Interrupt,
+        until: Until<'_>,
     ) -> Result<Baseline> {
         let file = File::open(path).with_context(|| format!("cannot open {}", path.display()))?;
         // What the system keeps nevertheless is cached for both ways.
         let _ = fadvise(&file, 0, None, Advice::DontNeed);
         let source = Source::new(self, file)?;
         let start = now();
-        let measure = read_in_threads(&source, workloads, until, interrupt, thread::Builder::new)?;
+        let measure = read_in_threads(&source, workloads, until, thread::Builder::new)?;
         Ok(Baseline { way: self, measure, elapsed: start.elapsed() })
     }
 }
@@ -97,15 +97,13 @@ impl Baseline {
 fn read_in_threads(
     source: &Source,
     workloads: Vec<Workload>,
-    until: Until,
-    interrupt: &Interrupt,
+    until: Until<'_>,
     mut builder: impl FnMut() -> thread::Builder,
 ) -> Result<Measure> {
     let stop = &AtomicBool::new(false);
     thread::scope(|scope| {
         let start = |workload| {
-            builder()
-                .spawn_scoped(scope, move || read_all(source, workload, until, interrupt, stop))
+            builder().spawn_scoped(scope, move || read_all(source, workload, until, stop))
         };
         let running: io::Result<Vec<_>> = workloads.into_iter().map(start).collect();
         let running = running.inspect_err(|_| stop.store(true, Ordering::Relaxed)).context(
@@ -122,8 +120,7 @@ fn read_in_threads(
 fn read_all(
     source: &Source,
     workload: Workload,
-    until: Until,
-    interrupt: &Interrupt,
+    until: Until<'_>,
     stop: &AtomicBool,
 ) -> Result<Measure> {
     let mut buffer = vec![0; until.longest_bytes];
@@ -132,7 +129,7 @@ fn read_all(
     let ios = usize::try_from(until.ios.unwrap_or(u64::MAX)).unwrap_or(usize::MAX);
     for io in workload.take(ios) {
         let over = until.runtime.is_some_and(|runtime| start.elapsed() >= runtime);
-        if over || interrupt.check().is_err() || stop.load(Ordering::Relaxed) {
+        if over || until.interrupt.check().is_err() || stop.load(Ordering::Relaxed) {
             break;
         }
         let began = now();
@@ -206,14 +203,14 @@ mod tests {
         io::Write::write_all(&mut file, &[0; 512]).unwrap();
         let io = Io { direction: Direction::Read, offset_bytes: 0, length_bytes: 512 };
         let workload = || -> Workload { Box::new(iter::repeat(io)) };
-        let endless = Until { runtime: None, ios: None, longest_bytes: 512 };
+        let interrupt = &Interrupt::install().unwrap();
+        let endless = Until { runtime: None, ios: None, longest_bytes: 512, interrupt };
         // No address space has room for the third one's stack.
         let mut stacks = [1 << 20, 1 << 20, 1 << 60].into_iter();
         let builder = || thread::Builder::new().stack_size(stacks.next().unwrap());
         let workloads = vec![workload(), workload(), workload()];
         let source = Source::new(Way::Pread, file).unwrap();
-        let interrupt = Interrupt::install().unwrap();
-        let Err(error) = read_in_threads(&source, workloads, endless, &interrupt, builder) else {
+        let Err(error) = read_in_threads(&source, workloads, endless, builder) else {
             panic!("a stack of 2^60 bytes")
         };
         assert!(error.to_string().contains("lower --iodepth or --numjobs"), "{error}");

@@ -146,11 +146,12 @@ impl Perf {
             runtime: self.runtime(),
             ios: self.number_ios.map(|ios| ios.div_ceil(self.iodepth.into())),
             longest_bytes: usize::try_from(self.longest_bytes())?,
+            interrupt,
         };
         let measure = |way: Way| {
             let workloads = (0..threads).map(|thread| self.workload(size, thread, threads, seed));
             let workloads = workloads.collect::<Option<_>>().context("the file is too short")?;
-            way.measure(path, workloads, until, interrupt)
+            way.measure(path, workloads, until)
         };
         Way::ALL.into_iter().take_while(|_| interrupt.check().is_ok()).map(measure).collect()
     }
