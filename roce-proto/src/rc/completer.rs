@@ -1,5 +1,7 @@
 //! The completer: what acknowledgements and RDMA READ responses do to the requester's marks.
 
+use core::time::Duration;
+
 use crate::rc::completions::Completions;
 use crate::rc::outstanding_reads::Early;
 use crate::rc::requester::{Cause, Failure, Probe, Repair, Requester};
@@ -201,7 +203,7 @@ impl Requester {
             with.limits.window.charge(outstanding - self.charged);
             self.charged = outstanding;
         } else {
-            with.limits.window.lost(with.now);
+            with.limits.window.lost(with.now, self.patience.silence(with.now));
         }
     }
 
@@ -224,7 +226,7 @@ impl Requester {
             return Ok(());
         }
         self.went_back = Some((psn, with.now));
-        with.limits.window.lost(with.now);
+        with.limits.window.lost(with.now, Duration::ZERO);
         self.go_back(Cause::Gap, with.limits);
         Ok(())
     }

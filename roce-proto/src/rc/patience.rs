@@ -103,6 +103,11 @@ impl Patience {
         }
     }
 
+    /// How long nothing has been heard that was to be.
+    pub(super) fn silence(&self, now: Time) -> Duration {
+        self.unanswered_since.map_or(Duration::ZERO, |since| now - since)
+    }
+
     /// Whether more than one deadline passed in a row.
     pub(super) const fn repeated(&self) -> bool {
         self.doublings > 1

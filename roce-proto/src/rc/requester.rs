@@ -492,7 +492,7 @@ impl Requester {
                 return Err(Failure { position, status: Status::RetryExceeded });
             }
             if self.patience.repeated() {
-                limits.window.lost(now);
+                limits.window.lost(now, self.patience.silence(now));
             }
             self.go_back(Cause::Silence, limits);
             (self.repair, self.repaired) = (None, None);

@@ -53,7 +53,7 @@ pub struct SendWindow {
     ceiling_raised: Time,
     /// The ceiling is still a guess: nothing was ever lost.
     guessed: bool,
-    last_cut: Time,
+    last_cut: Option<Time>,
     /// A packet had to wait since half of the window was last free.
     limited: bool,
     round_trip: Option<RoundTrip>,
@@ -74,7 +74,7 @@ impl SendWindow {
             ceiling: INITIAL_CEILING,
             ceiling_raised: Time::ZERO,
             guessed: true,
-            last_cut: Time::ZERO,
+            last_cut: None,
             limited: false,
             round_trip: None,
         }
@@ -140,13 +140,15 @@ impl SendWindow {
         }
     }
 
-    /// A packet was lost: halves the window, at most once per round trip.
-    pub(super) fn lost(&mut self, now: Time) {
-        let interval = self.round_trip().unwrap_or(CUT_INTERVAL).max(CUT_INTERVAL);
-        if self.last_cut != Time::ZERO && now - self.last_cut < interval {
+    /// A packet was lost, which the peer reported or which shows after a `silence` of so long: halves the window. What was
+    /// on its way when it was last halved says nothing about the window since, so a pause in which all queue pairs lose
+    /// patience, one after the other, counts once.
+    pub(super) fn lost(&mut self, now: Time, silence: Duration) {
+        let on_its_way = self.round_trip().unwrap_or(CUT_INTERVAL).max(CUT_INTERVAL).max(silence);
+        if self.last_cut.is_some_and(|cut| now - cut < on_its_way) {
             return;
         }
-        self.last_cut = now;
+        self.last_cut = Some(now);
         self.ceiling_raised = now;
         // A guess was too high by a step at the most.
         let kept = if mem::take(&mut self.guessed) { self.limit / 8 * 5 } else { self.limit / 2 };
@@ -209,7 +211,7 @@ mod tests {
             }
             if window.in_flight() > buffer {
                 losses += 1;
-                window.lost(*now);
+                window.lost(*now, Duration::ZERO);
             }
             for _ in 0..packets {
                 window.acknowledged(*now, FULL_PACKET);
@@ -250,7 +252,7 @@ mod tests {
         let (mut window, mut now) = (SendWindow::new(), Time::ZERO);
         assert_eq!(rounds(&mut window, &mut now, 500, LARGEST), 0);
         assert_eq!(window.limit(), LARGEST);
-        window.lost(now);
+        window.lost(now, Duration::ZERO);
         let after_loss = window.limit();
         rounds(&mut window, &mut now, 100, LARGEST);
         assert!((after_loss + 1..LARGEST).contains(&window.limit()), "it approaches slowly now");
@@ -261,7 +263,7 @@ mod tests {
         let (mut window, mut now) = (SendWindow::new(), Time::ZERO);
         for _ in 0..100 {
             now = now + Duration::from_secs(1);
-            window.lost(now);
+            window.lost(now, Duration::ZERO);
         }
         assert!(window.admits(datagram_cost(9000)));
         window.charge(FULL_PACKET);
@@ -275,7 +277,7 @@ mod tests {
         rounds(&mut window, &mut later, 50, u64::MAX);
         let before = window.limit();
         for _ in 0..10 {
-            window.lost(later);
+            window.lost(later, Duration::ZERO);
         }
         assert_eq!(window.limit(), before / 2);
     }

@@ -102,6 +102,24 @@ fn a_silent_peer_does_not_keep_others_from_being_asked() {
     assert_eq!(done, [1; 4]);
 }
 
+/// All lose patience, each at its own time, and cannot tell its one packet's acknowledgement from that of the same packet
+/// sent again.
+#[test]
+fn a_pause_of_the_peer_halves_the_window_once() {
+    let mut pair = Pair::new(&shared(64));
+    bulk(&mut pair, 16, false);
+    let before = pair.ends[0].windows[0].limit();
+    pair.ends[1].asleep_until = pair.now + Duration::from_millis(60);
+    for qp in 0..64 {
+        pair.send_on(0, qp, 100, write_to(0), SIGNALED, &[sge(0, 100)]);
+        pair.run_for(Duration::from_micros(100));
+    }
+    pair.run();
+    let (after, counters) = (pair.ends[0].windows[0].limit(), total(&pair, 0));
+    assert!(counters.ack_timeouts >= 64, "{counters:?}");
+    assert!(after >= before / 2, "{before} became {after}: {counters:?}");
+}
+
 #[test]
 fn nobody_starves() {
     let mut pair = Pair::new(&shared(16));
