@@ -117,6 +117,9 @@ impl Requester {
         self.charged -= released;
         self.release_stale(with.limits);
         self.confirmed = to;
+        if !to.is_before(self.next) {
+            self.forget_unasked(with.limits);
+        }
         self.not_ready_count = 0;
         if let Some((_, sent)) = self.timed.filter(|(psn, _)| psn.is_before(to)) {
             with.limits.window.sample(with.now - sent);

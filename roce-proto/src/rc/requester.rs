@@ -280,6 +280,7 @@ impl Requester {
         limits.window.charge(cost);
         self.charged += cost;
         self.unasked += cost;
+        limits.window.leave_unasked(cost);
         let last = index + 1 == entry.packets;
         let mut bth = Bth::new(self.peer, self.next);
         bth.solicited = last && entry.flags.solicited;
@@ -369,7 +370,7 @@ impl Requester {
         now: Time,
         packets: u32,
         asked: bool,
-        limits: &Limits<'_>,
+        limits: &mut Limits<'_>,
         out: &mut Transmit,
     ) {
         if self.next.is_before(self.high) {
@@ -380,7 +381,7 @@ impl Requester {
             self.timed = Some((self.next, now));
         }
         if asked {
-            self.unasked = 0;
+            self.forget_unasked(limits);
             self.asked = Some(self.next);
             self.asked_at = Some(now);
         }
@@ -421,7 +422,7 @@ impl Requester {
                 }
             });
         end || self.probe.is_some()
-            || self.unasked >= limits.window.ask_after()
+            || limits.window.wants_asking(self.unasked)
             || self.queue.is_half_full()
             || !self.awaits_acknowledgement() && limits.window.is_closing()
     }
@@ -455,13 +456,18 @@ impl Requester {
         if cause != Cause::Gap {
             self.release_stale(limits);
         }
-        self.unasked = 0;
+        self.forget_unasked(limits);
         self.asked = None;
         self.timed = None;
         self.probe = Some(Probe { psn, cause, reads: self.reads.containing(psn).is_some() });
         self.cursor = self.queue.head();
         self.skip_to(psn);
         self.patience.restart();
+    }
+
+    /// What was sent without asking was asked for, is acknowledged anyway, or will be sent again.
+    pub(super) fn forget_unasked(&mut self, limits: &mut Limits<'_>) {
+        limits.window.asked(core::mem::take(&mut self.unasked));
     }
 
     pub(super) fn release_stale(&mut self, limits: &mut Limits<'_>) {
@@ -508,6 +514,7 @@ impl Requester {
     pub(super) fn abandon(&mut self, limits: &mut Limits<'_>) {
         limits.window.release(core::mem::take(&mut self.charged));
         self.release_stale(limits);
+        self.forget_unasked(limits);
         for read in self.reads.iter() {
             let first = if self.unacknowledged.is_within(read.first, read.end) {
                 self.unacknowledged

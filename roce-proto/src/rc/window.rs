@@ -47,6 +47,8 @@ const RETRANSMIT_FLOOR: Duration = Duration::from_millis(5);
 pub struct SendWindow {
     limit: u64,
     in_flight: u64,
+    /// What of it nobody was asked to acknowledge yet.
+    unasked: u64,
     /// Up to here the window grows by one packet each round trip. Above, losses are to be expected, and both
     /// rise slowly; faster as long as there was none.
     ceiling: u64,
@@ -71,6 +73,7 @@ impl SendWindow {
         Self {
             limit: INITIAL,
             in_flight: 0,
+            unasked: 0,
             ceiling: INITIAL_CEILING,
             ceiling_raised: Time::ZERO,
             guessed: true,
@@ -107,9 +110,21 @@ impl SendWindow {
         self.in_flight + FULL_PACKET > self.limit
     }
 
-    /// What one sender may send without asking for an acknowledgement.
-    pub(super) const fn ask_after(&self) -> u64 {
-        self.limit / 4
+    /// Whether an acknowledgement is to be asked for by a sender that has sent this much without asking: what nobody asks
+    /// for keeps its part of the window, that of others too.
+    pub(super) const fn wants_asking(&self, unasked: u64) -> bool {
+        unasked >= self.limit / 4 || self.unasked >= self.limit / 2
+    }
+
+    /// A packet of this cost left without asking, or may yet turn out to ask.
+    pub(super) const fn leave_unasked(&mut self, cost: u64) {
+        self.unasked += cost;
+    }
+
+    /// A sender asked for what it had left unasked, or need not any more.
+    pub(super) fn asked(&mut self, unasked: u64) {
+        debug_assert!(unasked <= self.unasked, "more was asked for than was left");
+        self.unasked = self.unasked.saturating_sub(unasked);
     }
 
     pub(super) fn charge(&mut self, cost: u64) {

@@ -102,6 +102,30 @@ fn a_silent_peer_does_not_keep_others_from_being_asked() {
     assert_eq!(done, [1; 4]);
 }
 
+/// What many have sent and not asked for yet does not keep the window from those who have something to send.
+#[test]
+fn many_queue_pairs_use_the_window_as_one_does() {
+    let time = |count: usize| {
+        let mut options = shared(count);
+        options.config.send_wr = 1024;
+        let mut pair = Pair::new(&options);
+        for id in 0..1024 / count as u64 {
+            for qp in 0..count {
+                let flags = if id % 2 == 0 { SILENT } else { SIGNALED };
+                pair.send_on(0, qp, id, write_to(0), flags, &[sge(200_000, 128 << 10)]);
+            }
+        }
+        let start = pair.now;
+        pair.run();
+        pair.now - start
+    };
+    let alone = time(1);
+    for count in [16, 64] {
+        let together = time(count);
+        assert!(together < alone * 6 / 5, "{count}: {together:?}, alone {alone:?}");
+    }
+}
+
 /// All lose patience, each at its own time, and cannot tell its one packet's acknowledgement from that of the same packet
 /// sent again.
 #[test]
