@@ -303,11 +303,12 @@ impl<P: Provider> Core<P> {
         let range = LbaRange { slba: piece.step.slba, blocks: piece.step.blocks };
         let sqe = sqe(op.direction, piece.stage, attached.nsid, range);
         let writes = op.is_write() && piece.stage == Stage::Transfer;
-        let in_capsule = writes && length <= queue.in_capsule_bytes();
+        let device = self.scope.device();
+        let in_capsule = writes && queue.sends_data(device.caps(), length);
         self.counters.commands += 1;
         self.counters.in_capsule_writes += u64::from(in_capsule);
         let address = op.address_of(piece.start);
-        let (device, group) = (self.scope.device(), &mut self.group);
+        let group = &mut self.group;
         let data = match &piece.chunk {
             Some(chunk) if in_capsule => {
                 Some(Data::InCapsule(controller.bounce.sge(chunk, length)))

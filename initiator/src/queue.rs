@@ -8,8 +8,8 @@ use std::ptr;
 
 use nvme_proto::{Cid, Cqe, FromBytes, IntoBytes, Qid, Sgl, Sqe};
 use rdma::{
-    Access, ConnId, Device, Group, Mem, MemoryRegion, MemoryWindow, Op, Provider, PushError, QpKey,
-    RecvWr, SendFlags, SendWr, Sge,
+    Access, Caps, ConnId, Device, Group, Mem, MemoryRegion, MemoryWindow, Op, Provider, PushError,
+    QpKey, RecvWr, SendFlags, SendWr, Sge,
 };
 
 use crate::pages::Pages;
@@ -192,11 +192,6 @@ impl<P: Provider, W> Queue<P, W> {
         self.qp
     }
 
-    /// Bytes of data that may go with a command capsule.
-    pub(crate) fn in_capsule_bytes(&self) -> u32 {
-        self.in_capsule_bytes
-    }
-
     pub(crate) fn set_in_capsule_bytes(&mut self, bytes: u32) {
         self.in_capsule_bytes = bytes;
     }
@@ -229,6 +224,21 @@ impl<P: Provider, W> Queue<P, W> {
     /// What was in flight. The queue pair was released.
     pub(crate) fn into_unfinished(self) -> impl Iterator<Item = W> {
         self.slots.into_vec().into_iter().filter_map(|slot| slot.work)
+    }
+
+    /// Commands that are in flight, or nearly over.
+    pub(crate) fn in_flight(&self) -> usize {
+        usize::from(self.depth) - self.free.len()
+    }
+
+    /// Whether the data of a write had better go with the command than be fetched by the target. The latter takes another round
+    /// trip; but a capsule that does not fit a packet leaves in packets of different length, which are no train. With
+    /// this many in flight the price of each counts, not its time.
+    pub(crate) fn sends_data(&self, caps: &Caps, length_bytes: u32) -> bool {
+        const MANY: usize = 16;
+        let one_packet = SQE_BYTES as u32 + length_bytes <= caps.max_path_mtu;
+        length_bytes <= self.in_capsule_bytes
+            && (one_packet || !caps.trains || self.in_flight() < MANY)
     }
 
     /// Pushes a command. There must be [`Queue::room`]. An error means that the queue is unusable; the command

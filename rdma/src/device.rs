@@ -94,6 +94,9 @@ pub struct Caps {
     pub dma_buf: bool,
     /// The largest path MTU that a connection through this device will use, in bytes of payload.
     pub max_path_mtu: u32,
+    /// Packets that follow each other and are equally long cost little more than one: a message of several packets, the
+    /// last of which is shorter, costs more than one of equal packets in each direction.
+    pub trains: bool,
 }
 
 impl Caps {
@@ -113,6 +116,7 @@ impl Caps {
             send_with_invalidate: true,
             dma_buf: false,
             max_path_mtu: 4096,
+            trains: true,
         }
     }
 }

@@ -157,6 +157,29 @@ fn small_aligned_writes_go_with_the_command() {
     assert!(world.fake.disk[..4096] == [1; 4096] && world.fake.disk[4096..8704] == [2; 4608]);
 }
 
+/// A capsule of two packets is quick and expensive: of many writes at once all but a few have their data fetched. Shorter
+/// ones fit a packet.
+#[test]
+fn of_many_writes_at_once_few_send_more_than_a_packet() {
+    for (length, with_the_command) in [(4096, 16), (512, 40)] {
+        let mut world = World::new(1024);
+        let (_controller, namespace) = world.open();
+        let written: Vec<u8> = (0..40 * length).map(|i| (i / length) as u8 + 1).collect();
+        let ranges: Vec<_> = RegionSlice::from_vec(written.clone(), Grant::Persistent)
+            .chunks(length)
+            .enumerate()
+            .map(|(i, slice)| write_range(&namespace, (i * length) as u64, slice))
+            .collect();
+        let writing = world.host.write_many(ranges);
+        assert!(world.run(writing).iter().all(|outcome| outcome.result.is_ok()));
+        assert_eq!(world.host.counters().in_capsule_writes, with_the_command);
+        let fetched =
+            world.fake.count(|seen| seen.sqe.opcode == NvmOpcode::WRITE.0 && seen.in_capsule == 0);
+        assert_eq!(fetched as u64, 40 - with_the_command);
+        assert!(world.fake.disk[..40 * length] == written[..]);
+    }
+}
+
 #[test]
 fn neighbours_in_one_block_do_not_undo_each_other() {
     let mut world = World::new(64);

@@ -274,6 +274,7 @@ fn caps(name: String, transport: c_int, library: &Library, attr: &ibv_device_att
         // Software devices cannot reach a device's memory.
         dma_buf: library.verbs.ibv_reg_dmabuf_mr.is_some() && !software,
         software,
+        trains: false,
         ..Caps::software(name)
     }
 }
