@@ -10,7 +10,8 @@ use crate::buffer::Buffer;
 use crate::differences::Fault;
 use crate::world::{Bench, QP, World, params};
 
-pub fn an_access_error_writes_nothing<B: Bench>(bench: B) {
+/// Whether what a long WRITE may write is written before the packet that is refused differs between providers.
+pub fn an_access_error_ends_writing<B: Bench>(bench: B) {
     let mut bench = bench;
     type Case = fn(u64, u32) -> (u64, u32, usize);
     let cases: [(&str, Case); 6] = [
@@ -42,7 +43,9 @@ pub fn an_access_error_writes_nothing<B: Bench>(bench: B) {
         assert_eq!(world.completion(0).status, WcStatus::REMOTE_ACCESS_ERROR, "{what}");
         world.expect(0, 2, WcStatus::FLUSHED);
         world.expect(1, 9, WcStatus::FLUSHED);
-        assert!(sink.all() == vec![0; 65_536], "{what}: something was written");
+        let written = sink.all().iter().rposition(|byte| *byte != 0);
+        let allowed = (length == 65_536).then_some(65_536 - 256);
+        assert!(written <= allowed, "{what}: byte {written:?} was written");
         bench = world.bench;
     }
 }

@@ -285,7 +285,7 @@ impl Requester {
         let mut bth = Bth::new(self.peer, self.next);
         bth.solicited = last && entry.flags.solicited;
         bth.ack_request = self.asks(now, &entry, last, limits);
-        out.start(bth, &message(&entry, index), length);
+        out.start(bth, &message(&entry, index, offset, length), length);
         match self.queue.bytes(self.cursor) {
             Bytes::Inline(bytes) => {
                 out.push_inline(&bytes[offset as usize..(offset + length) as usize]);
@@ -563,31 +563,24 @@ impl Requester {
     }
 }
 
-/// Operation and extended headers of packet `index` of a SEND or an RDMA WRITE.
+/// Operation and extended headers of packet `index`, at byte `offset`, of a SEND or an RDMA WRITE.
 ///
-/// A long WRITE is sent as First, Middle and Last rather than as a series of WRITE Onlys of equal size: then the
-/// responder checks the whole range before it places the first byte.
-fn message(entry: &SendEntry, index: u32) -> Message {
+/// A long WRITE is sent as a series of WRITE Onlys: packets of equal length, which First, Middle and Last are not, leave in
+/// one train. The responder checks each where it would have checked the whole range before it placed the first
+/// byte; what is in memory after a refusal nobody may rely on either way.
+fn message(entry: &SendEntry, index: u32, offset: u32, length: u32) -> Message {
     let tail = match entry.op {
+        SendOp::RdmaWrite { remote_addr, rkey } => {
+            let addr = remote_addr.wrapping_add(u64::from(offset));
+            return Message::WriteOnly(Reth { addr, rkey, length }, None);
+        }
         SendOp::SendWithInvalidate { rkey } => Tail::Invalidate(rkey),
         _ => Tail::Plain,
     };
-    let (first, last) = (index == 0, index + 1 == entry.packets);
-    match entry.op {
-        SendOp::RdmaWrite { remote_addr, rkey } => {
-            let reth = Reth { addr: remote_addr, rkey, length: entry.length };
-            match (first, last) {
-                (true, true) => Message::WriteOnly(reth, None),
-                (true, false) => Message::WriteFirst(reth),
-                (false, false) => Message::WriteMiddle,
-                (false, true) => Message::WriteLast(None),
-            }
-        }
-        _ => match (first, last) {
-            (true, true) => Message::SendOnly(tail),
-            (true, false) => Message::SendFirst,
-            (false, false) => Message::SendMiddle,
-            (false, true) => Message::SendLast(tail),
-        },
+    match (index == 0, index + 1 == entry.packets) {
+        (true, true) => Message::SendOnly(tail),
+        (true, false) => Message::SendFirst,
+        (false, false) => Message::SendMiddle,
+        (false, true) => Message::SendLast(tail),
     }
 }

@@ -1,4 +1,4 @@
-//! What goes wrong ends in the right status at both ends, and writes nothing.
+//! What goes wrong ends in the right status at both ends, and writes nothing more.
 
 use std::vec::Vec;
 
@@ -35,21 +35,22 @@ fn refused(open: impl FnOnce(&mut Pair), op: SendOp, length: usize) -> Pair {
 }
 
 #[test]
-fn an_access_error_writes_nothing() {
+fn an_access_error_writes_nothing_from_there_on() {
     const OTHER: u32 = 0x77;
-    let cases: [(u32, u64, usize); 6] = [
+    // Key, address, length; packets of a WRITE that come before the one that is refused.
+    let cases: [(u32, u64, usize, u64); 6] = [
         // An unknown key.
-        (0xDEAD, BASE, 5000),
+        (0xDEAD, BASE, 5000, 0),
         // One byte beyond the end, one before the start.
-        (OTHER, BASE + 10_001, 5000),
-        (OTHER, BASE + 9_999, 5000),
+        (OTHER, BASE + 10_001, 5000, 4),
+        (OTHER, BASE + 9_999, 5000, 0),
         // Only the last packet of several would be out of bounds.
-        (OTHER, BASE + 10_000, 5001),
+        (OTHER, BASE + 10_000, 5001, 4),
         // The end of the address space.
-        (OTHER, u64::MAX - 10, 5000),
-        (OTHER, u64::MAX, 1),
+        (OTHER, u64::MAX - 10, 5000, 0),
+        (OTHER, u64::MAX, 1, 0),
     ];
-    for (rkey, remote_addr, length) in cases {
+    for (rkey, remote_addr, length, written) in cases {
         for op in [SendOp::RdmaWrite { remote_addr, rkey }, SendOp::RdmaRead { remote_addr, rkey }]
         {
             let open = |pair: &mut Pair| {
@@ -61,7 +62,8 @@ fn an_access_error_writes_nothing() {
                 [(1, Status::Success), (2, Status::RemoteAccess), (3, Status::Flushed)]
             );
             assert_eq!(statuses(&pair, 1), [(50, Status::Flushed)]);
-            assert_eq!(pair.ends[1].memory.placements, 0);
+            let written = if matches!(op, SendOp::RdmaWrite { .. }) { written } else { 0 };
+            assert_eq!(pair.ends[1].memory.placements, written);
             assert_in_error(&pair);
         }
     }

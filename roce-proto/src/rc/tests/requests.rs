@@ -271,6 +271,33 @@ fn an_operation_of_no_bytes_needs_no_key() {
     assert_eq!(last, Some((1, Opcode::READ_RESPONSE_ONLY, Psn::new(START).plus(1))));
 }
 
+/// As other requesters than ours send long ones.
+#[test]
+fn a_write_of_first_middle_and_last_is_put_together() {
+    let mut responder = Responder::new();
+    let length = 2 * MTU + 100;
+    let packets = [
+        (0, Message::WriteFirst(reth(3000, length)), MTU),
+        (1, Message::WriteMiddle, MTU),
+        (2, Message::WriteLast(None), 100),
+    ];
+    assert_eq!(responder.take_all(&packets), [(2, Syndrome::ACK)]);
+    let bytes = &responder.pair.ends[1].memory.bytes;
+    let written = |at: &usize| bytes[*at] == 0xEE;
+    assert!((3000..3000 + length).all(|at| written(&at)));
+    assert_eq!((0..bytes.len()).filter(written).count(), length);
+}
+
+/// The range is announced before the first byte comes.
+#[test]
+fn a_write_that_will_leave_its_region_places_nothing() {
+    let mut responder = Responder::new();
+    responder.pair.ends[1].memory.open(0x77, 3000, 2 * MTU, ALL);
+    let first = Message::WriteFirst(Reth { rkey: 0x77, ..reth(3000, 2 * MTU + 1) });
+    assert_eq!(responder.take(0, first, MTU), [nak(0, NakCode::REMOTE_ACCESS)]);
+    assert!(responder.is_untouched());
+}
+
 #[test]
 fn nothing_is_placed_after_a_failure() {
     let mut responder = Responder::new();
