@@ -232,13 +232,14 @@ impl<P: Provider, W> Queue<P, W> {
     }
 
     /// Whether the data of a write had better go with the command than be fetched by the target. The latter takes another round
-    /// trip; but a capsule that does not fit a packet leaves in packets of different length, which are no train. With
-    /// this many in flight the price of each counts, not its time.
+    /// trip; but a capsule that does not fit a packet leaves in packets of different length, which are no train, while
+    /// the one or two packets of a short READ response are equally long. With this many in flight the price of each counts,
+    /// not its time.
     pub(crate) fn sends_data(&self, caps: &Caps, length_bytes: u32) -> bool {
         const MANY: usize = 16;
-        let one_packet = SQE_BYTES as u32 + length_bytes <= caps.max_path_mtu;
-        length_bytes <= self.in_capsule_bytes
-            && (one_packet || !caps.trains || self.in_flight() < MANY)
+        let mtu = caps.max_path_mtu;
+        let dear = SQE_BYTES as u32 + length_bytes > mtu && length_bytes <= 2 * mtu;
+        length_bytes <= self.in_capsule_bytes && !(caps.trains && dear && self.in_flight() >= MANY)
     }
 
     /// Pushes a command. There must be [`Queue::room`]. An error means that the queue is unusable; the command
