@@ -18,15 +18,15 @@ impl<'a> Document<'a> {
         Self { path, text, lines: std::iter::once(0).chain(after).collect() }
     }
 
-    /// An error about what stands at a byte offset.
-    pub(super) fn error(&self, offset: usize, message: impl Into<String>) -> ConfigError {
+    /// An error about what stands at a byte offset: one line, whatever the values are that it quotes.
+    pub(super) fn error(&self, offset: usize, message: impl AsRef<str>) -> ConfigError {
         let (line, column) = self.line_and_column(offset);
         ConfigError::Invalid {
             path: self.path.to_owned(),
             line,
             column,
             key: self.key_at(offset),
-            message: message.into(),
+            message: in_one_line(message.as_ref()),
         }
     }
 
@@ -70,6 +70,15 @@ impl<'a> Document<'a> {
         }
         key.unwrap_or("configuration").to_owned()
     }
+}
+
+/// The same with control characters as one would write them.
+fn in_one_line(message: &str) -> String {
+    let visible = |character: char| match character.is_control() {
+        true => character.escape_default().to_string(),
+        false => character.to_string(),
+    };
+    message.chars().map(visible).collect()
 }
 
 fn header(line: &str) -> Option<&str> {

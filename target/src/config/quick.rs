@@ -137,12 +137,13 @@ pub(crate) fn parse_address(text: &str) -> Result<SocketAddr, String> {
         let bare = text.strip_prefix('[').and_then(|t| t.strip_suffix(']')).unwrap_or(text);
         bare.parse().ok().map(|ip| SocketAddr::new(ip, 4420))
     };
-    let address: SocketAddr = text.parse().ok().or_else(with_default_port).ok_or_else(|| {
-        format!("\"{text}\" is no address; write IP:PORT as in \"192.0.2.1:4420\"")
-    })?;
+    let address: SocketAddr =
+        text.parse().ok().or_else(with_default_port).ok_or_else(|| {
+            format!("{text:?} is no address; write IP:PORT as in \"192.0.2.1:4420\"")
+        })?;
     if address.ip().is_unspecified() || address.ip().is_multicast() {
         return Err(format!(
-            "\"{text}\" names no single interface; write the address of one, as in \"192.0.2.1:4420\""
+            "{text:?} names no single interface; write the address of one, as in \"192.0.2.1:4420\""
         ));
     }
     Ok(address)
@@ -151,6 +152,6 @@ pub(crate) fn parse_address(text: &str) -> Result<SocketAddr, String> {
 /// Parses an NQN and says what would be right.
 pub(crate) fn parse_nqn(text: &str) -> Result<Nqn, String> {
     Nqn::new(text).map_err(|error| {
-        format!("\"{text}\" is no NQN ({error}); write nqn.YYYY-MM.REVERSED.DOMAIN:NAME, at most 223 bytes")
+        format!("{text:?} is no NQN ({error}); write nqn.YYYY-MM.REVERSED.DOMAIN:NAME, at most 223 bytes")
     })
 }

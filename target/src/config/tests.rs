@@ -202,6 +202,11 @@ const WRONG: &[(&str, &str, &str)] = &[
         "nqn = \"\"",
         "35:7: subsystem.nqn: \"\" is no NQN (an NQN must not be empty)",
     ),
+    (
+        "nqn = \"nqn.2026-01.io.feedrail:b\"",
+        "nqn = \"nqn.2026-01.io.feedrail:\\nb\"",
+        r#"35:7: subsystem.nqn: "nqn.2026-01.io.feedrail:\nb" is no NQN"#,
+    ),
     ("nqn = \"nqn.2026-01.io.feedrail:b\"\n", "", "missing field `nqn`"),
     (
         "serial = \"S1\"",
@@ -361,7 +366,7 @@ fn sizes_have_units() {
 proptest! {
     /// Whatever is in the file, reading it ends with a configuration or with one line.
     #[test]
-    fn damaged_files_are_refused_in_one_line(at in 0_usize..1200, junk in "\\PC{0,6}", cut in 0_usize..40) {
+    fn damaged_files_are_refused_in_one_line(at in 0_usize..1200, junk in r"(\\[nrt0]|\PC){0,6}", cut in 0_usize..40) {
         let mut text = GOOD.to_owned();
         let from = text.floor_char_boundary(at);
         let to = text.floor_char_boundary(from + cut);
