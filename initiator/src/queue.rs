@@ -226,11 +226,6 @@ impl<P: Provider, W> Queue<P, W> {
         self.slots.into_vec().into_iter().filter_map(|slot| slot.work)
     }
 
-    /// Commands that are in flight, or nearly over.
-    pub(crate) fn in_flight(&self) -> usize {
-        usize::from(self.depth) - self.free.len()
-    }
-
     /// Whether the data of a write had better go with the command than be fetched by the target. The latter takes another round
     /// trip; but a capsule that does not fit a packet leaves in packets of different length, which are no train, while
     /// the one or two packets of a short READ response are equally long. With this many in flight the price of each counts,
@@ -238,8 +233,9 @@ impl<P: Provider, W> Queue<P, W> {
     pub(crate) fn sends_data(&self, caps: &Caps, length_bytes: u32) -> bool {
         const MANY: usize = 16;
         let mtu = caps.max_path_mtu;
+        let in_flight = usize::from(self.depth) - self.free.len();
         let dear = SQE_BYTES as u32 + length_bytes > mtu && length_bytes <= 2 * mtu;
-        length_bytes <= self.in_capsule_bytes && !(caps.trains && dear && self.in_flight() >= MANY)
+        length_bytes <= self.in_capsule_bytes && !(caps.trains && dear && in_flight >= MANY)
     }
 
     /// Pushes a command. There must be [`Queue::room`]. An error means that the queue is unusable; the command

@@ -94,8 +94,8 @@ pub struct Caps {
     pub dma_buf: bool,
     /// The largest path MTU that a connection through this device will use, in bytes of payload.
     pub max_path_mtu: u32,
-    /// Packets that follow each other and are equally long cost little more than one: a message of several packets, the
-    /// last of which is shorter, costs more than one of equal packets in each direction.
+    /// Packets of one length that follow each other leave for little more than the price of one, so messages that are cut
+    /// into equal packets are the cheaper ones.
     pub trains: bool,
 }
 
