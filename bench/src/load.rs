@@ -46,11 +46,12 @@ impl Load {
     }
 
     /// Those of every backend.
-    pub(crate) const ALL: [Self; 8] = [
+    pub(crate) const ALL: [Self; 9] = [
         Self::new("randread", 4 << 10, 1),
         Self::new("randread", 4 << 10, 32),
         Self::new("randread", 4 << 10, 128),
         Self::new("randwrite", 4 << 10, 32),
+        Self::new("randread", 16 << 10, 32),
         Self::new("randread", 128 << 10, 8),
         Self::new("randread", 128 << 10, 32),
         Self::new("read", 1 << 20, 8),
@@ -117,6 +118,6 @@ mod tests {
     #[test]
     fn words_for_people() {
         assert_eq!(Load::ALL[0].words(), "4 KiB random read, depth 1");
-        assert_eq!(Load::ALL[7].words(), "1 MiB sequential write, depth 8");
+        assert_eq!(Load::ALL[8].words(), "1 MiB sequential write, depth 8");
     }
 }
