@@ -233,7 +233,7 @@ impl<P: Provider, W> Queue<P, W> {
     pub(crate) fn sends_data(&self, caps: &Caps, length_bytes: u32) -> bool {
         const MANY: usize = 16;
         let mtu = caps.max_path_mtu;
-        let in_flight = usize::from(self.depth) - self.free.len();
+        let in_flight = usize::from(self.depth) - self.room();
         let dear = SQE_BYTES as u32 + length_bytes > mtu && length_bytes <= 2 * mtu;
         length_bytes <= self.in_capsule_bytes && !(caps.trains && dear && in_flight >= MANY)
     }

@@ -165,13 +165,7 @@ fn of_many_writes_at_once_few_send_more_than_a_packet() {
         let mut world = World::new(1024);
         let (_controller, namespace) = world.open();
         let written: Vec<u8> = (0..40 * length).map(|i| (i / length) as u8 + 1).collect();
-        let ranges: Vec<_> = RegionSlice::from_vec(written.clone(), Grant::Persistent)
-            .chunks(length)
-            .enumerate()
-            .map(|(i, slice)| write_range(&namespace, (i * length) as u64, slice))
-            .collect();
-        let writing = world.host.write_many(ranges);
-        assert!(world.run(writing).iter().all(|outcome| outcome.result.is_ok()));
+        write_parts(&mut world, &namespace, 0, &written, length);
         assert_eq!(world.host.counters().in_capsule_writes, with_the_command);
         let fetched =
             world.fake.count(|seen| seen.sqe.opcode == NvmOpcode::WRITE.0 && seen.in_capsule == 0);
@@ -184,20 +178,24 @@ fn of_many_writes_at_once_few_send_more_than_a_packet() {
 fn neighbours_in_one_block_do_not_undo_each_other() {
     let mut world = World::new(64);
     let (_controller, namespace) = world.open();
-    let whole = RegionSlice::from_vec((0..4000).map(|i| i as u8).collect(), Grant::Persistent);
-    let ranges: Vec<_> = whole
-        .chunks(100)
+    let written: Vec<u8> = (0..4000).map(|i| i as u8).collect();
+    write_parts(&mut world, &namespace, 50, &written, 100);
+    assert_eq!(world.fake.disk[50..4050], written[..]);
+    assert_eq!(world.fake.disk[..50], expected(0, 50)[..]);
+    assert_eq!(world.fake.disk[4050..8192], expected(4050, 8192 - 4050)[..]);
+}
+
+/// Writes bytes from `offset` on in parts of this length, all at once.
+fn write_parts(world: &mut World, namespace: &Namespace, offset: u64, bytes: &[u8], length: usize) {
+    let ranges: Vec<_> = RegionSlice::from_vec(bytes.to_vec(), Grant::Persistent)
+        .chunks(length)
         .enumerate()
-        .map(|(i, s)| write_range(&namespace, 50 + i as u64 * 100, s))
+        .map(|(i, s)| write_range(namespace, offset + (i * length) as u64, s))
         .collect();
     let writing = world.host.write_many(ranges);
     for outcome in world.run(writing) {
         outcome.result.unwrap();
     }
-    let written: Vec<u8> = (0..4000).map(|i| i as u8).collect();
-    assert_eq!(world.fake.disk[50..4050], written[..]);
-    assert_eq!(world.fake.disk[..50], expected(0, 50)[..]);
-    assert_eq!(world.fake.disk[4050..8192], expected(4050, 8192 - 4050)[..]);
 }
 
 /// Reads the first blocks of a namespace, all at once.

@@ -10,6 +10,8 @@ pub struct Differences {
     pub counts_packets: bool,
     /// Whether a host that goes away says goodbye to its peers all the same: the kernel does it for a process.
     pub says_goodbye: bool,
+    /// Whether a long RDMA WRITE is checked as a whole before its first byte is written, or packet by packet.
+    pub checks_writes_at_once: bool,
     /// What the device does otherwise than the specification has it.
     pub faults: &'static [Fault],
 }
@@ -19,6 +21,7 @@ pub const ENGINE: Differences = Differences {
     nobody_is_there: &[ConnectFailure::Refused],
     counts_packets: true,
     says_goodbye: false,
+    checks_writes_at_once: false,
     faults: &[],
 };
 
@@ -27,6 +30,7 @@ pub const VERBS: Differences = Differences {
     nobody_is_there: &[ConnectFailure::Address, ConnectFailure::Unreachable],
     counts_packets: false,
     says_goodbye: true,
+    checks_writes_at_once: true,
     faults: &[],
 };
 

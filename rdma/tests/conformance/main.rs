@@ -76,7 +76,7 @@ every_provider! {
         an_open_window_is_not_opened_again,
     }
     errors {
-        an_access_error_ends_writing,
+        an_access_error_writes_nothing,
         rights_are_checked,
         a_dropped_region_is_gone,
         our_own_keys_are_checked,

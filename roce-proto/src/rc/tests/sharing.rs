@@ -109,14 +109,8 @@ fn many_queue_pairs_use_the_window_as_one_does() {
         let mut options = shared(count);
         options.config.send_wr = 1024;
         let mut pair = Pair::new(&options);
-        for id in 0..1024 / count as u64 {
-            for qp in 0..count {
-                let flags = if id % 2 == 0 { SILENT } else { SIGNALED };
-                pair.send_on(0, qp, id, write_to(0), flags, &[sge(200_000, 128 << 10)]);
-            }
-        }
         let start = pair.now;
-        pair.run();
+        bulk(&mut pair, 1024 / count as u64, false);
         pair.now - start
     };
     let alone = time(1);
