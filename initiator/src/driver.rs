@@ -16,7 +16,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::Duration;
 
-use rdma::Time;
+use rdma::{Crowding, Time};
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 use rustix::time::{ClockId, clock_gettime};
 
@@ -37,7 +37,8 @@ const INTERRUPT: u64 = 1;
 const NO_EVENT: epoll::Event =
     epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) };
 
-/// How long a caller that waits looks for what it waits for before it sleeps: to be woken takes about as long.
+/// How long a caller that waits looks for what it waits for before it sleeps, without the time that it leaves to others: to
+/// be woken takes about as long.
 const POLLING: Duration = Duration::from_micros(50);
 /// A caller has waited long after this time.
 const LONG: Duration = Duration::from_millis(1);
@@ -241,7 +242,7 @@ impl Shared {
         loop {
             let aside = now - began >= LONG && caller.sees_others();
             let sleeper = !aside && self.claim_sleep();
-            let looks_on = sleeper && now < looks_until;
+            let looks_on = sleeper && now < looks_until && !CROWDING.get().is_felt(now);
             if sleeper && !looks_on {
                 // Before the turn, so that what comes after it wakes us.
                 self.arm();
@@ -255,7 +256,12 @@ impl Shared {
             {
                 let until = earliest(due, deadline);
                 match sleeper {
-                    true if looks_on => {}
+                    true if looks_on => {
+                        // Another thread may drive meanwhile.
+                        self.release_sleep();
+                        looks_until = looks_until + give_way();
+                        continue;
+                    }
                     true => {
                         self.sleep_as_caller(parker, until);
                         looks_until = system_now() + POLLING;
@@ -265,7 +271,7 @@ impl Shared {
                 }
             }
             if sleeper {
-                self.lock().sleeping_until = None;
+                self.release_sleep();
             }
             if notified || over {
                 return notified;
@@ -282,6 +288,10 @@ impl Shared {
             state.sleeping_until = Some(Some(Time::ZERO));
         }
         free
+    }
+
+    fn release_sleep(&self) {
+        self.lock().sleeping_until = None;
     }
 
     fn sleep_as_caller(&self, parker: &Parker, until: Option<Time>) {
@@ -569,6 +579,22 @@ impl Wake for Parker {
             shared.interrupt();
         }
     }
+}
+
+thread_local! {
+    /// What this thread knows of others that want its processor.
+    static CROWDING: Cell<Crowding> = const { Cell::new(Crowding::NONE) };
+}
+
+/// Lets others have the processor, which may do what is waited for; returns for how long they had it.
+fn give_way() -> Duration {
+    let before = system_now();
+    thread::yield_now();
+    let now = system_now();
+    let mut crowding = CROWDING.get();
+    crowding.gave_way(now, now - before);
+    CROWDING.set(crowding);
+    now - before
 }
 
 /// The system's monotonic clock.

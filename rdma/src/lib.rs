@@ -13,6 +13,7 @@
 //! must run again; `fd` is what a driver may sleep on in between.
 
 mod cm;
+mod crowding;
 #[doc(hidden)]
 pub mod deliberate_bugs;
 mod device;
@@ -32,6 +33,7 @@ pub use cm::{
     CmError, CmEvent, ConnId, ConnOptions, ConnParams, ConnectFailure, ConnectionManager,
     PrivateData, REJECT_CONSUMER_DEFINED,
 };
+pub use crowding::Crowding;
 pub use device::{AsyncEvent, Caps, Device, DeviceStats};
 pub use group::{Group, GroupConfig, GroupStats, PushError, QpConfig, QpKey, WakeFor};
 pub use interface::{LocalAddress, local_addresses};

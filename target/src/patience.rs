@@ -5,11 +5,12 @@
 //! namespaces lately took to come, if that is not too long. Commands that merely say that a host is still there do not
 //! keep it awake. Whoever else wants the processor gets it between two looks. Where that is for long, as it is where the
 //! very hosts share it, the core still looks on for a single operation, but not for several at once: who is woken by the
-//! first of them finds others done as well, and the hosts need the processor more.
+//! first of them finds others done as well, and the hosts need the processor more. Beside one that computes it sleeps at
+//! once, for it would get the processor back late.
 
 use std::time::Duration;
 
-use rdma::Time;
+use rdma::{Crowding, Time};
 
 /// It looks on for so long after anything, since a wake-up takes about as long. If others had the processor for so long
 /// between two looks, they need it.
@@ -31,6 +32,7 @@ pub(crate) struct Patience {
     several: bool,
     /// Turns with operations after which it learns again.
     shy: u32,
+    crowding: Crowding,
 }
 
 impl Patience {
@@ -43,6 +45,7 @@ impl Patience {
             operations: 0,
             several: false,
             shy: 0,
+            crowding: Crowding::NONE,
         }
     }
 
@@ -63,11 +66,12 @@ impl Patience {
 
     /// Whether to look on.
     pub(crate) fn looks_on(&self, now: Time) -> bool {
-        now - self.last_work < self.window
+        now - self.last_work < self.window && !self.crowding.is_felt(now)
     }
 
-    /// Between two looks others had the processor for so long.
-    pub(crate) fn shared(&mut self, time: Duration) {
+    /// Between two looks, until `now`, others had the processor for `time`.
+    pub(crate) fn gave_way(&mut self, now: Time, time: Duration) {
+        self.crowding.gave_way(now, time);
         if time >= LEAST && self.several {
             self.shy = SHY;
             self.window = LEAST.min(self.most);
@@ -135,17 +139,29 @@ mod tests {
         let looks_on =
             |patience: &Patience, now: Time| patience.looks_on(now + Duration::from_micros(400));
         let (mut patience, mut now) = after(&[(300, 3)]);
-        patience.shared(LEAST - Duration::from_nanos(1));
+        patience.gave_way(now, LEAST - Duration::from_nanos(1));
         assert!(looks_on(&patience, now));
-        patience.shared(LEAST);
+        patience.gave_way(now, LEAST);
         assert!(!looks_on(&patience, now));
         assert!(patience.looks_on(now + Duration::from_micros(40)));
         work(&mut patience, &mut now, &[(300, 3)].repeat(SHY as usize));
         assert!(!looks_on(&patience, now));
         work(&mut patience, &mut now, &[(300, 1)]);
         assert!(looks_on(&patience, now));
-        patience.shared(LEAST);
+        patience.gave_way(now, LEAST);
         assert!(looks_on(&patience, now));
+    }
+
+    #[test]
+    fn beside_one_that_computes_it_sleeps_even_where_single_operations_come() {
+        let (mut patience, mut now) = after(&[(300, 1)]);
+        for _ in 0..2 {
+            assert!(patience.looks_on(now));
+            patience.gave_way(now, Duration::from_millis(2));
+        }
+        assert!(!patience.looks_on(now));
+        work(&mut patience, &mut now, &[(50_000, 1)]);
+        assert!(patience.looks_on(now));
     }
 
     #[test]

@@ -247,7 +247,8 @@ fn run_group(mut group: PollGroup, clock: Clock, polling: Duration, board: &Boar
             Turn::SleepUntil(_) if patience.looks_on(now) => {
                 let before = clock.now();
                 std::thread::yield_now();
-                patience.shared(clock.now() - before);
+                let after = clock.now();
+                patience.gave_way(after, after - before);
             }
             // A group that had to ask for its wake-ups takes one more turn first.
             Turn::SleepUntil(at) if !group.arm() && !group.is_over() => {
