@@ -16,6 +16,8 @@ pub(crate) struct Load {
     pub(crate) depth: u32,
     pub(crate) connections: u16,
     pub(crate) queues: u16,
+    /// Each has a host of its own, and as many in flight as `depth` says.
+    pub(crate) threads: u16,
 }
 
 impl Backend {
@@ -40,9 +42,9 @@ impl Backend {
 }
 
 impl Load {
-    /// One connection with one queue.
+    /// One thread, and one connection with one queue.
     pub(crate) const fn new(pattern: &'static str, block_bytes: u32, depth: u32) -> Self {
-        Self { pattern, block_bytes, depth, connections: 1, queues: 1 }
+        Self { pattern, block_bytes, depth, connections: 1, queues: 1, threads: 1 }
     }
 
     /// Those of every backend.
@@ -74,6 +76,19 @@ impl Load {
         [over(2), over(4)]
     };
 
+    /// Ever more hosts, which share a core.
+    pub(crate) const THREADS: [Self; 3] = {
+        const fn of(threads: u16) -> Load {
+            Load { threads, ..Load::new("randread", 4 << 10, 4) }
+        }
+        [of(1), of(4), of(16)]
+    };
+
+    /// All that are measured on the null backend alone.
+    pub(crate) fn of_null() -> impl Iterator<Item = Self> {
+        Self::CONNECTIONS.into_iter().chain(Self::QUEUES).chain(Self::THREADS)
+    }
+
     /// As part of a figure's name.
     pub(crate) fn name(&self) -> String {
         let mut name = format!("{}-{}k-{}", self.pattern, self.block_bytes >> 10, self.depth);
@@ -82,6 +97,9 @@ impl Load {
         }
         if self.queues > 1 {
             name += &format!("-queues-{}", self.queues);
+        }
+        if self.threads > 1 {
+            name += &format!("-threads-{}", self.threads);
         }
         name
     }
@@ -106,7 +124,7 @@ mod tests {
 
     #[test]
     fn names_differ() {
-        let all = [&Load::ALL[..], &Load::CONNECTIONS, &Load::QUEUES].concat();
+        let all: Vec<Load> = Load::ALL.into_iter().chain(Load::of_null()).collect();
         let mut names: Vec<String> = all.iter().map(Load::name).collect();
         assert_eq!(names[0], "randread-4k-1");
         assert_eq!(Load::CONNECTIONS[0].name(), "randread-4k-256-connections-1");

@@ -188,7 +188,7 @@ impl Options {
                 }
             }
             if let Some(served) = &served {
-                for load in [&Load::CONNECTIONS[..], &Load::QUEUES].concat() {
+                for load in Load::of_null() {
                     progress("us", &load.name());
                     served.measure(Backend::Null, &load, self.seconds(), figures)?;
                 }

@@ -65,6 +65,7 @@ impl Served {
         command.args(option("namespace-id", backend.nsid()));
         command.args(option("connections", load.connections.into()));
         command.args(option("nr-io-queues", load.queues.into()));
+        command.args(option("numjobs", load.threads.into()));
         let entries = u32::from(QUEUE_ENTRIES / load.connections.min(64)).max(8);
         command.args(option("queue-size", entries));
         let output = command.output().context("cannot run taskset, of util-linux")?;

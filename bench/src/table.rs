@@ -68,7 +68,7 @@ pub(crate) fn of_loads(figures: &Figures) -> Table {
         "by fio, huge pages",
         "CPU s/GB, target + host",
     ]);
-    for load in [&Load::ALL[..], &Load::CONNECTIONS, &Load::QUEUES].concat() {
+    for load in Load::ALL.into_iter().chain(Load::of_null()) {
         for backend in Backend::ALL {
             let get = |unit| figures.spread(&verdict::figure(backend, &load, unit));
             let Some(iops) = get("iops") else { continue };
@@ -98,10 +98,11 @@ pub(crate) fn of_loads(figures: &Figures) -> Table {
 }
 
 fn words(load: &Load) -> String {
-    let more = match (load.connections, load.queues) {
-        (1, 1) => String::new(),
-        (1, queues) => format!(", {queues} queues"),
-        (connections, _) => format!(", {connections} connections"),
+    let more = match (load.connections, load.queues, load.threads) {
+        (1, 1, 1) => String::new(),
+        (1, 1, threads) => format!(", {threads} threads"),
+        (1, queues, _) => format!(", {queues} queues"),
+        (connections, ..) => format!(", {connections} connections"),
     };
     load.words() + &more
 }
