@@ -3,6 +3,7 @@
 use std::thread::available_parallelism;
 
 use anyhow::{Result, ensure};
+use rustix::thread::{CpuSet, sched_setaffinity};
 
 pub(crate) const TARGET_CORE: usize = 0;
 pub(crate) const HOST_CORE: usize = 1;
@@ -17,4 +18,11 @@ pub(crate) fn check() -> Result<()> {
 /// The words that keep a program on a core.
 pub(crate) fn pinned(core: usize) -> [String; 3] {
     ["taskset".to_owned(), "--cpu-list".to_owned(), core.to_string()]
+}
+
+/// Keeps the calling thread on a core, if the machine has it, which the bench makes sure of at its start.
+pub(crate) fn pin(core: usize) {
+    let mut set = CpuSet::new();
+    set.set(core);
+    let _ = sched_setaffinity(None, &set);
 }

@@ -1,5 +1,7 @@
 //! The loads that everything is measured under.
 
+use crate::cores::{HOST_CORE, TARGET_CORE};
+
 /// What a namespace is kept in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Backend {
@@ -18,6 +20,15 @@ pub(crate) struct Load {
     pub(crate) queues: u16,
     /// Each has a host of its own, and as many in flight as `depth` says.
     pub(crate) threads: u16,
+    /// One computes beside this side, on its core.
+    pub(crate) beside: Option<Side>,
+}
+
+/// Of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Side {
+    Target,
+    Host,
 }
 
 impl Backend {
@@ -41,10 +52,26 @@ impl Backend {
     }
 }
 
+impl Side {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Target => "target",
+            Self::Host => "host",
+        }
+    }
+
+    pub(crate) fn core(self) -> usize {
+        match self {
+            Self::Target => TARGET_CORE,
+            Self::Host => HOST_CORE,
+        }
+    }
+}
+
 impl Load {
     /// One thread, and one connection with one queue.
     pub(crate) const fn new(pattern: &'static str, block_bytes: u32, depth: u32) -> Self {
-        Self { pattern, block_bytes, depth, connections: 1, queues: 1, threads: 1 }
+        Self { pattern, block_bytes, depth, connections: 1, queues: 1, threads: 1, beside: None }
     }
 
     /// Those of every backend.
@@ -84,9 +111,22 @@ impl Load {
         [of(1), of(4), of(16)]
     };
 
+    /// While somebody computes on the target's core, or the host's.
+    pub(crate) const BESIDE: [Self; 4] = {
+        const fn beside(side: Side, depth: u32) -> Load {
+            Load { beside: Some(side), ..Load::new("randread", 4 << 10, depth) }
+        }
+        [
+            beside(Side::Target, 1),
+            beside(Side::Target, 32),
+            beside(Side::Host, 1),
+            beside(Side::Host, 32),
+        ]
+    };
+
     /// All that are measured on the null backend alone.
     pub(crate) fn of_null() -> impl Iterator<Item = Self> {
-        Self::CONNECTIONS.into_iter().chain(Self::QUEUES).chain(Self::THREADS)
+        Self::CONNECTIONS.into_iter().chain(Self::QUEUES).chain(Self::THREADS).chain(Self::BESIDE)
     }
 
     /// As part of a figure's name.
@@ -100,6 +140,9 @@ impl Load {
         }
         if self.threads > 1 {
             name += &format!("-threads-{}", self.threads);
+        }
+        if let Some(side) = self.beside {
+            name += &format!("-computing-{}", side.name());
         }
         name
     }

@@ -13,6 +13,7 @@ mod load;
 mod logic;
 mod machine;
 mod memory;
+mod neighbour;
 mod process;
 mod readme;
 mod results;

@@ -12,6 +12,7 @@ use serde_json::Value;
 use crate::cores::{HOST_CORE, TARGET_CORE, pinned};
 use crate::figures::Figures;
 use crate::load::{Backend, Load};
+use crate::neighbour::Neighbour;
 use crate::process::cpu_seconds;
 
 /// More than the deepest load, so that the queue is no limit.
@@ -42,7 +43,9 @@ impl Served {
         figures: &mut Figures,
     ) -> Result<()> {
         let (counted, cpu) = (self.daemon.stats(), cpu_seconds(self.daemon.id()));
+        let neighbour = load.beside.map(|side| Neighbour::on(side.core()));
         let report = self.perf(backend, load, seconds)?;
+        drop(neighbour);
         let cpu = cpu_seconds(self.daemon.id()) - cpu;
         let grown = Growth { before: counted, after: self.daemon.stats() };
         let name = format!("{}/{}", backend.name(), load.name());

@@ -104,7 +104,8 @@ fn words(load: &Load) -> String {
         (1, queues, _) => format!(", {queues} queues"),
         (connections, ..) => format!(", {connections} connections"),
     };
-    load.words() + &more
+    let beside = load.beside.map(|side| format!(", one computes beside the {}", side.name()));
+    load.words() + &more + &beside.unwrap_or_default()
 }
 
 /// All figures, for those who look closer.

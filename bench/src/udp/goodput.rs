@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 
 use super::socket::{self, Socket};
 use crate::clock::now;
-use crate::cores::{HOST_CORE, TARGET_CORE};
+use crate::cores::{HOST_CORE, TARGET_CORE, pin};
 
 /// Headers and checksum around the payload of an RDMA WRITE of one packet.
 pub(crate) const DATAGRAM_OVERHEAD_BYTES: usize = 32;
@@ -76,7 +76,7 @@ impl Flow {
 
     fn send_all(&self, socket: &Socket, runtime: Duration) -> Result<Option<f64>> {
         // Data comes from the target.
-        socket::pin(TARGET_CORE);
+        pin(TARGET_CORE);
         let train = vec![0x5A; self.train_bytes()];
         let (mut sent, mut acknowledged) = (0, 0);
         let start = now();
@@ -97,7 +97,7 @@ impl Flow {
 
     /// Tells the total after each part of a window, and when nothing more is there.
     fn acknowledge_all(&self, socket: &Socket, stop: &AtomicBool) -> Result<()> {
-        socket::pin(HOST_CORE);
+        pin(HOST_CORE);
         let mut buffer = vec![0; 1 << 16];
         let (mut total, mut told) = (0_usize, 0);
         while !stop.load(Ordering::Relaxed) {

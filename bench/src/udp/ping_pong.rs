@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 
 use super::socket::{self, Socket};
 use crate::clock::now;
-use crate::cores::{HOST_CORE, TARGET_CORE};
+use crate::cores::{HOST_CORE, TARGET_CORE, pin};
 use crate::figures::Spread;
 
 const COMMAND_BYTES: usize = 92;
@@ -35,7 +35,7 @@ pub(crate) fn measure(host: Duration, target: Duration, runtime: Duration) -> Re
 
 /// Round trips in microseconds.
 fn ask_repeatedly(socket: &Socket, runtime: Duration) -> Result<Vec<f64>> {
-    socket::pin(HOST_CORE);
+    pin(HOST_CORE);
     let mut buffer = [0; DATA_BYTES];
     let mut times = Vec::new();
     let start = now();
@@ -53,7 +53,7 @@ fn ask_repeatedly(socket: &Socket, runtime: Duration) -> Result<Vec<f64>> {
 }
 
 fn answer_all(socket: &Socket, stop: &AtomicBool) -> Result<()> {
-    socket::pin(TARGET_CORE);
+    pin(TARGET_CORE);
     let mut buffer = [0; COMMAND_BYTES];
     while !stop.load(Ordering::Relaxed) {
         if socket.receive(&mut buffer, LOST_AFTER)?.is_some() {

@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::thread::{CpuSet, sched_setaffinity};
 
 use crate::clock::now;
 
@@ -115,11 +114,4 @@ fn ready<T>(result: io::Result<T>) -> io::Result<Option<T>> {
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
         Err(error) => Err(error),
     }
-}
-
-/// Keeps the calling thread on a core, if the machine has it, which the bench makes sure of at its start.
-pub(super) fn pin(core: usize) {
-    let mut set = CpuSet::new();
-    set.set(core);
-    let _ = sched_setaffinity(None, &set);
 }
