@@ -129,6 +129,11 @@ impl Load {
         Self::CONNECTIONS.into_iter().chain(Self::QUEUES).chain(Self::THREADS).chain(Self::BESIDE)
     }
 
+    /// The same of one host with one queue, which nobody disturbs.
+    pub(crate) fn alone(&self) -> Self {
+        Self::new(self.pattern, self.block_bytes, self.depth)
+    }
+
     /// As part of a figure's name.
     pub(crate) fn name(&self) -> String {
         let mut name = format!("{}-{}k-{}", self.pattern, self.block_bytes >> 10, self.depth);
@@ -174,6 +179,12 @@ mod tests {
         names.sort();
         names.dedup();
         assert_eq!(names.len(), all.len());
+    }
+
+    #[test]
+    fn each_is_measured_alone_as_well() {
+        let all: Vec<Load> = Load::ALL.into_iter().chain(Load::of_null()).collect();
+        assert!(all.iter().all(|load| all.contains(&load.alone())));
     }
 
     #[test]

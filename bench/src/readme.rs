@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use crate::figures::{Figures, Spread, quotients};
 use crate::load::{Backend, Load};
 use crate::results::Results;
-use crate::table::{Table, cell, number, of_verdict};
+use crate::table::{Table, cell, number, of_verdict, words};
 use crate::verdict::{self, GOODPUT};
 
 const BEGIN: &str = "<!-- Made by `cargo xtask bench --readme`: do not edit. -->\n";
@@ -41,11 +41,13 @@ fn section(results: &Results) -> String {
          `cargo xtask bench` measures again; what it leaves is in [bench/results](bench/results).\n\n{}\n\
          Target and host are on one core each, over `soft` on loopback. *By plain UDP*: the bytes per second, by the best goodput \
          without loss of two threads that do nothing but send and receive trains of datagrams (GSO, GRO). *By fio*: those of our file \
-         backend, by fio with io_uring, registered huge-page buffers and direct I/O on the same file.\n\n{}\n",
+         backend, by fio with io_uring, registered huge-page buffers and direct I/O on the same file.\n\n{}\n\
+         On the null namespace, several at a time, or one that computes on a core of theirs:\n\n{}\n",
         machine.commit,
         machine.line(),
         of_verdict(&verdict::lines(figures)).to_markdown(),
         comparison(figures).to_markdown(),
+        company(figures).to_markdown(),
     )
 }
 
@@ -78,6 +80,18 @@ fn comparison(figures: &Figures) -> Table {
             cpu("target"),
             cpu("host"),
         ]);
+    }
+    table
+}
+
+/// What is left where there is more than one host with one queue.
+fn company(figures: &Figures) -> Table {
+    let mut table = Table::new(["workload", "IOPS, by those of one alone"]);
+    for load in Load::of_null().filter(|load| *load != load.alone()) {
+        let [iops, alone] =
+            [load, load.alone()].map(|load| verdict::figure(Backend::Null, &load, "iops"));
+        let ratio = Spread::of(&figures.ratios(&iops, &alone));
+        table.push([words(&load), cell(ratio, number)]);
     }
     table
 }

@@ -97,7 +97,8 @@ pub(crate) fn of_loads(figures: &Figures) -> Table {
     table
 }
 
-fn words(load: &Load) -> String {
+/// What a load is, for people.
+pub(crate) fn words(load: &Load) -> String {
     let more = match (load.connections, load.queues, load.threads) {
         (1, 1, 1) => String::new(),
         (1, 1, threads) => format!(", {threads} threads"),
