@@ -40,6 +40,8 @@ const NO_EVENT: epoll::Event =
 /// How long a caller that waits looks for what it waits for before it sleeps, without the time that it leaves to others: to
 /// be woken takes about as long.
 const POLLING: Duration = Duration::from_micros(50);
+/// To offer the processor takes less than this where nobody wants it.
+const SWITCH: Duration = Duration::from_micros(2);
 /// A caller has waited long after this time.
 const LONG: Duration = Duration::from_millis(1);
 /// One that has waited long leaves the cores to others for this time, where no thread takes over from them.
@@ -591,10 +593,11 @@ fn give_way() -> Duration {
     let before = system_now();
     thread::yield_now();
     let now = system_now();
+    let time = now - before;
     let mut crowding = CROWDING.get();
-    crowding.gave_way(now, now - before);
+    crowding.gave_way(now, time);
     CROWDING.set(crowding);
-    now - before
+    if time < SWITCH { Duration::ZERO } else { time }
 }
 
 /// The system's monotonic clock.
