@@ -10,13 +10,15 @@ const LONG: Duration = Duration::from_millis(1);
 const REPENTANCE: u32 = 16;
 /// For so many times the time that it cost once it is suspected to happen again: longer than it is not tried.
 const SUSPICION: u32 = 2 * REPENTANCE;
+/// What takes longer is not somebody's share of the processor: a debugger, or a machine that stood still.
+const LONGEST: Duration = Duration::from_millis(100);
 
 /// What a thread that offers its processor to others between two looks has learnt from them.
 ///
 /// Threads that all look and give way share a processor well: each has it again before long. One that computes keeps it
 /// for milliseconds, which whoever gave it away has to wait for. Then it is better to sleep: who is woken has the processor
 /// at once, having used so little of it.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub struct Crowding {
     until: Time,
     /// The processor was kept for long once; if it is again before then, somebody computes. Once may be a pause of the
@@ -33,6 +35,7 @@ impl Crowding {
         if time < LONG {
             return;
         }
+        let time = time.min(LONGEST);
         if now < self.suspected_until {
             self.until = now + time * REPENTANCE;
         }
@@ -69,6 +72,15 @@ mod tests {
         assert!(!crowding.is_felt(much_later));
         crowding.gave_way(much_later, LONG);
         assert!(crowding.is_felt(much_later));
+    }
+
+    #[test]
+    fn what_stood_still_for_hours_looks_on_before_long() {
+        let (mut crowding, now) = (Crowding::NONE, Time::from_nanos(1));
+        for _ in 0..2 {
+            crowding.gave_way(now, Duration::from_secs(7200));
+        }
+        assert!(!crowding.is_felt(now + Duration::from_secs(2)));
     }
 
     #[test]
