@@ -129,22 +129,31 @@ impl Load {
         Self::CONNECTIONS.into_iter().chain(Self::QUEUES).chain(Self::THREADS).chain(Self::BESIDE)
     }
 
+    /// All that there are.
+    pub(crate) fn every() -> impl Iterator<Item = Self> {
+        Self::ALL.into_iter().chain(Self::of_null())
+    }
+
     /// The same of one host with one queue, which nobody disturbs.
     pub(crate) fn alone(&self) -> Self {
         Self::new(self.pattern, self.block_bytes, self.depth)
     }
 
+    /// What it has more than one of, and how many.
+    fn several(&self) -> impl Iterator<Item = (&'static str, u16)> {
+        let counts =
+            [("connections", self.connections), ("queues", self.queues), ("threads", self.threads)];
+        counts.into_iter().filter(|&(_, count)| count > 1)
+    }
+
     /// As part of a figure's name.
     pub(crate) fn name(&self) -> String {
         let mut name = format!("{}-{}k-{}", self.pattern, self.block_bytes >> 10, self.depth);
-        if self.connections > 1 || Self::CONNECTIONS.contains(self) {
-            name += &format!("-connections-{}", self.connections);
+        if *self == Self::CONNECTIONS[0] {
+            name += "-connections-1";
         }
-        if self.queues > 1 {
-            name += &format!("-queues-{}", self.queues);
-        }
-        if self.threads > 1 {
-            name += &format!("-threads-{}", self.threads);
+        for (what, count) in self.several() {
+            name += &format!("-{what}-{count}");
         }
         if let Some(side) = self.beside {
             name += &format!("-computing-{}", side.name());
@@ -162,7 +171,14 @@ impl Load {
             0 => format!("{} KiB", self.block_bytes >> 10),
             mebibytes => format!("{mebibytes} MiB"),
         };
-        format!("{size} {pattern} {kind}, depth {}", self.depth)
+        let mut words = format!("{size} {pattern} {kind}, depth {}", self.depth);
+        for (what, count) in self.several() {
+            words += &format!(", {count} {what}");
+        }
+        if let Some(side) = self.beside {
+            words += &format!(", one computes beside the {}", side.name());
+        }
+        words
     }
 }
 
@@ -172,7 +188,7 @@ mod tests {
 
     #[test]
     fn names_differ() {
-        let all: Vec<Load> = Load::ALL.into_iter().chain(Load::of_null()).collect();
+        let all: Vec<Load> = Load::every().collect();
         let mut names: Vec<String> = all.iter().map(Load::name).collect();
         assert_eq!(names[0], "randread-4k-1");
         assert_eq!(Load::CONNECTIONS[0].name(), "randread-4k-256-connections-1");
@@ -183,7 +199,7 @@ mod tests {
 
     #[test]
     fn each_is_measured_alone_as_well() {
-        let all: Vec<Load> = Load::ALL.into_iter().chain(Load::of_null()).collect();
+        let all: Vec<Load> = Load::every().collect();
         assert!(all.iter().all(|load| all.contains(&load.alone())));
     }
 

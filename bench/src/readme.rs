@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use crate::figures::{Figures, Spread, quotients};
 use crate::load::{Backend, Load};
 use crate::results::Results;
-use crate::table::{Table, cell, number, of_verdict, words};
+use crate::table::{Table, cell, number, of_verdict};
 use crate::verdict::{self, GOODPUT};
 
 const BEGIN: &str = "<!-- Made by `cargo xtask bench --readme`: do not edit. -->\n";
@@ -91,7 +91,7 @@ fn company(figures: &Figures) -> Table {
         let [iops, alone] =
             [load, load.alone()].map(|load| verdict::figure(Backend::Null, &load, "iops"));
         let ratio = Spread::of(&figures.ratios(&iops, &alone));
-        table.push([words(&load), cell(ratio, number)]);
+        table.push([load.words(), cell(ratio, number)]);
     }
     table
 }

@@ -68,7 +68,7 @@ pub(crate) fn of_loads(figures: &Figures) -> Table {
         "by fio, huge pages",
         "CPU s/GB, target + host",
     ]);
-    for load in Load::ALL.into_iter().chain(Load::of_null()) {
+    for load in Load::every() {
         for backend in Backend::ALL {
             let get = |unit| figures.spread(&verdict::figure(backend, &load, unit));
             let Some(iops) = get("iops") else { continue };
@@ -78,7 +78,7 @@ pub(crate) fn of_loads(figures: &Figures) -> Table {
                 if backend == Backend::File { figures.ratios(&rate, &fio) } else { Vec::new() };
             let udp = quotients(figures.values(&rate), figures.values(verdict::GOODPUT));
             table.push([
-                words(&load),
+                load.words(),
                 backend.name().into(),
                 format!("{:.0}", iops.median),
                 cell(get("bytes_per_second"), |rate| format!("{:.0}", rate / 1e6)),
@@ -95,18 +95,6 @@ pub(crate) fn of_loads(figures: &Figures) -> Table {
         }
     }
     table
-}
-
-/// What a load is, for people.
-pub(crate) fn words(load: &Load) -> String {
-    let more = match (load.connections, load.queues, load.threads) {
-        (1, 1, 1) => String::new(),
-        (1, 1, threads) => format!(", {threads} threads"),
-        (1, queues, _) => format!(", {queues} queues"),
-        (connections, ..) => format!(", {connections} connections"),
-    };
-    let beside = load.beside.map(|side| format!(", one computes beside the {}", side.name()));
-    load.words() + &more + &beside.unwrap_or_default()
 }
 
 /// All figures, for those who look closer.
