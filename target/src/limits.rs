@@ -31,8 +31,10 @@ pub const NSID_LAST: u32 = 65_536;
 pub const MAX_NAMESPACES: usize = 65_536;
 /// The largest buffer pool of the process. The pools of all cores number their parts of 4 KiB with 32 bits.
 pub const MAX_POOL_BYTES: u64 = 1 << 40;
-/// Data of commands that are answered together before their responses are sent.
-pub const ANSWERED_AT_ONCE_BYTES: u32 = 128 << 10;
+/// Data of commands that is sent before the first of their responses, in any case.
+pub const DATA_BEFORE_RESPONSES_BYTES: u32 = 128 << 10;
+/// The same where nothing is awaited from storage, as long as it is of half of the commands that are to be answered.
+pub const DATA_BEFORE_RESPONSES_MAX_BYTES: u32 = 512 << 10;
 /// Work completions that one core keeps for one device; connections beyond it are refused.
 pub const COMPLETIONS_PER_GROUP: u32 = 1 << 18;
 /// Folders that a directory of shards may nest.

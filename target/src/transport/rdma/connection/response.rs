@@ -11,9 +11,32 @@ use ::rdma::{Op, Provider, SendFlags, SendWr, Sge};
 use super::{Connection, Desk, Ended};
 use crate::controller::{IoKind, IoWork, Outcome, Work};
 use crate::deliberate_bugs::{self, Bug};
-use crate::limits::ANSWERED_AT_ONCE_BYTES;
+use crate::limits::{DATA_BEFORE_RESPONSES_BYTES, DATA_BEFORE_RESPONSES_MAX_BYTES};
 use crate::request::{HostData, Slot, State};
 use crate::transport::rdma::work_id::WorkKind;
+
+/// How much data is sent before the first of its responses. Without responses in between it makes fuller trains; but a host
+/// goes on only when a response has come.
+#[derive(Clone, Copy, Debug)]
+struct Run {
+    /// So many commands may make it a long one.
+    commands: usize,
+}
+
+impl Run {
+    /// Of so many commands that are to be answered, while so many operations are in flight in storage. While there are some,
+    /// hosts are to ask for more soon. If there are none it is the core that takes its time; the host has the first half of
+    /// the answers to work on while the second is sent.
+    const fn of(to_respond: usize, in_flight: usize) -> Self {
+        Self { commands: if in_flight == 0 { to_respond.div_ceil(2) } else { 0 } }
+    }
+
+    /// Whether the data of another command comes before the responses to `commands` of which `bytes` were sent.
+    const fn goes_on(self, commands: usize, bytes: u32) -> bool {
+        bytes < DATA_BEFORE_RESPONSES_BYTES
+            || (commands < self.commands && bytes < DATA_BEFORE_RESPONSES_MAX_BYTES)
+    }
+}
 
 impl<P: Provider> Connection<P> {
     /// Answers a command at the end of the turn, or when the send queue has room.
@@ -41,8 +64,9 @@ impl<P: Provider> Connection<P> {
     /// The turn ends: answers all commands that the send queue has room for.
     pub(crate) fn send_responses(&mut self, desk: &mut Desk<'_, P>) -> Result<(), Ended> {
         self.announced = false;
+        let run = Run::of(self.to_respond.len(), desk.core.storage().in_flight());
         loop {
-            let count = self.send_all_data(desk)?;
+            let count = self.send_all_data(desk, run)?;
             if count == 0 {
                 return Ok(());
             }
@@ -53,11 +77,10 @@ impl<P: Provider> Connection<P> {
         }
     }
 
-    /// Sends the data of the first commands in line; not of too many, so that the host need not wait long for the first
-    /// response. Returns how many.
-    fn send_all_data(&mut self, desk: &mut Desk<'_, P>) -> Result<usize, Ended> {
+    /// Sends the data of the first commands in line. Returns how many.
+    fn send_all_data(&mut self, desk: &mut Desk<'_, P>, run: Run) -> Result<usize, Ended> {
         let (mut count, mut bytes, mut responses) = (0, 0, 0);
-        while bytes < ANSWERED_AT_ONCE_BYTES
+        while run.goes_on(count, bytes)
             && let Some(&slot) = self.to_respond.get(count)
         {
             let request = self.slots.get(slot);
@@ -153,5 +176,42 @@ impl<P: Provider> Connection<P> {
             return Err(Ended::Goodbye);
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// How many of `count` commands of a length are answered together.
+    fn together(count: usize, length: u32, in_flight: usize) -> usize {
+        let run = Run::of(count, in_flight);
+        let bytes = |commands: usize| u32::try_from(commands).unwrap() * length;
+        (0..count).find(|&sent| !run.goes_on(sent, bytes(sent))).unwrap_or(count)
+    }
+
+    #[test]
+    fn a_run_is_half_of_what_is_to_be_answered_but_neither_short_nor_endless() {
+        for (count, length, expected) in [
+            (1, 1 << 20, 1),
+            (4, 4 << 10, 4),
+            (32, 4 << 10, 32),
+            (64, 4 << 10, 32),
+            (512, 4 << 10, 128),
+            (8, 64 << 10, 4),
+            (32, 64 << 10, 8),
+            (8, 128 << 10, 4),
+            (32, 128 << 10, 4),
+            (8, 1 << 20, 1),
+        ] {
+            assert_eq!(together(count, length, 0), expected, "{count} of {length} bytes");
+        }
+    }
+
+    #[test]
+    fn what_storage_works_on_makes_runs_short() {
+        for (count, length, expected) in [(1, 1 << 20, 1), (512, 4 << 10, 32), (32, 64 << 10, 2)] {
+            assert_eq!(together(count, length, 1), expected, "{count} of {length} bytes");
+        }
     }
 }
