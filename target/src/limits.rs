@@ -33,7 +33,8 @@ pub const MAX_NAMESPACES: usize = 65_536;
 pub const MAX_POOL_BYTES: u64 = 1 << 40;
 /// Data of commands that is sent before the first of their responses, in any case.
 pub const DATA_BEFORE_RESPONSES_BYTES: u32 = 128 << 10;
-/// The same where nothing is awaited from storage, as long as it is of half of the commands that are to be answered.
+/// The same where that makes fuller trains and nothing is awaited from storage, as long as it is of half of the commands
+/// that are to be answered.
 pub const DATA_BEFORE_RESPONSES_MAX_BYTES: u32 = 512 << 10;
 /// Work completions that one core keeps for one device; connections beyond it are refused.
 pub const COMPLETIONS_PER_GROUP: u32 = 1 << 18;

@@ -145,6 +145,7 @@ impl<P: Provider> RdmaTransport<P> {
             plan: Plan {
                 pool_key: parts.pool.lkey(),
                 can_invalidate: parts.device.caps().send_with_invalidate,
+                trains: parts.device.caps().trains,
                 transport: index,
                 draining: false,
             },

@@ -72,6 +72,8 @@ pub(super) struct Plan {
     pub(super) pool_key: u32,
     /// Whether the device can invalidate with a response.
     pub(super) can_invalidate: bool,
+    /// Whether packets of equal length in a row leave as one train.
+    pub(super) trains: bool,
     /// The transport's index in its poll group.
     pub(super) transport: u8,
     /// No further command is taken up.

@@ -24,11 +24,13 @@ struct Run {
 }
 
 impl Run {
-    /// Of so many commands that are to be answered, while so many operations are in flight in storage. While there are some,
-    /// hosts are to ask for more soon. If there are none it is the core that takes its time; the host has the first half of
-    /// the answers to work on while the second is sent.
-    const fn of(to_respond: usize, in_flight: usize) -> Self {
-        Self { commands: if in_flight == 0 { to_respond.div_ceil(2) } else { 0 } }
+    /// While storage has something to do, hosts are to ask it for more soon; and a device without trains gains nothing.
+    const SHORT: Self = Self { commands: 0 };
+
+    /// Else it is the core that takes its time. The host has the first half of the answers to work on while the second is
+    /// sent.
+    const fn long(to_respond: usize) -> Self {
+        Self { commands: to_respond.div_ceil(2) }
     }
 
     /// Whether the data of another command comes before the responses to `commands` of which `bytes` were sent.
@@ -64,7 +66,12 @@ impl<P: Provider> Connection<P> {
     /// The turn ends: answers all commands that the send queue has room for.
     pub(crate) fn send_responses(&mut self, desk: &mut Desk<'_, P>) -> Result<(), Ended> {
         self.announced = false;
-        let run = Run::of(self.to_respond.len(), desk.core.storage().in_flight());
+        let storage_is_idle = desk.core.storage().in_flight() == 0;
+        let run = if storage_is_idle && desk.plan.trains {
+            Run::long(self.to_respond.len())
+        } else {
+            Run::SHORT
+        };
         loop {
             let count = self.send_all_data(desk, run)?;
             if count == 0 {
@@ -184,14 +191,13 @@ mod tests {
     use super::*;
 
     /// How many of `count` commands of a length are answered together.
-    fn together(count: usize, length: u32, in_flight: usize) -> usize {
-        let run = Run::of(count, in_flight);
+    fn together(run: Run, count: usize, length: u32) -> usize {
         let bytes = |commands: usize| u32::try_from(commands).unwrap() * length;
         (0..count).find(|&sent| !run.goes_on(sent, bytes(sent))).unwrap_or(count)
     }
 
     #[test]
-    fn a_run_is_half_of_what_is_to_be_answered_but_neither_short_nor_endless() {
+    fn a_long_run_is_half_of_what_is_to_be_answered_but_neither_short_nor_endless() {
         for (count, length, expected) in [
             (1, 1 << 20, 1),
             (4, 4 << 10, 4),
@@ -204,14 +210,14 @@ mod tests {
             (32, 128 << 10, 4),
             (8, 1 << 20, 1),
         ] {
-            assert_eq!(together(count, length, 0), expected, "{count} of {length} bytes");
+            assert_eq!(together(Run::long(count), count, length), expected, "{count} of {length}");
         }
     }
 
     #[test]
-    fn what_storage_works_on_makes_runs_short() {
+    fn a_short_run_is_of_128_kib() {
         for (count, length, expected) in [(1, 1 << 20, 1), (512, 4 << 10, 32), (32, 64 << 10, 2)] {
-            assert_eq!(together(count, length, 1), expected, "{count} of {length} bytes");
+            assert_eq!(together(Run::SHORT, count, length), expected, "{count} of {length}");
         }
     }
 }
