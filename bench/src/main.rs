@@ -36,7 +36,7 @@ use crate::figures::Figures;
 use crate::fio::Pages;
 use crate::load::{Backend, Load};
 use crate::machine::Machine;
-use crate::results::Results;
+use crate::results::{Kept, Results};
 use crate::served::Served;
 
 /// What a target polls by default before it sleeps, when I/O comes as fast as here, and what a host does.
@@ -115,7 +115,7 @@ impl Options {
             return Ok(());
         }
         if self.readme {
-            return readme::write(Path::new("README.md"), &Results::read(&self.output)?);
+            return readme::write(Path::new("README.md"), &Kept::read(&self.output)?);
         }
         cores::check()?;
         let machine = Machine::describe();

@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 
 use crate::figures::{Figures, Spread, quotients};
 use crate::load::{Backend, Load};
-use crate::results::Results;
+use crate::results::{Kept, Results};
 use crate::table::{Table, cell, number, of_verdict};
 use crate::verdict::{self, GOODPUT};
 
@@ -15,10 +15,10 @@ const BEGIN: &str = "<!-- Made by `cargo xtask bench --readme`: do not edit. -->
 const END: &str = "<!-- End of what `cargo xtask bench --readme` makes. -->\n";
 
 /// Writes the section of these results into README.
-pub(crate) fn write(path: &Path, results: &Results) -> Result<()> {
+pub(crate) fn write(path: &Path, kept: &Kept) -> Result<()> {
     let readme = read(path)?;
     let (before, after) = around(&readme)?;
-    fs::write(path, format!("{before}{BEGIN}{}{END}{after}", section(results)))?;
+    fs::write(path, format!("{before}{BEGIN}{}{END}{after}", section(kept)))?;
     Ok(())
 }
 
@@ -33,8 +33,8 @@ fn around(readme: &str) -> Result<(&str, &str)> {
     Ok((before, after))
 }
 
-fn section(results: &Results) -> String {
-    let Results { machine, seconds, figures } = results;
+fn section(kept: &Kept) -> String {
+    let Results { machine, seconds, figures } = &kept.latest;
     let runs = figures.values(GOODPUT).len();
     format!(
         "\nMedians of {runs} runs of {seconds} s for each load, at commit {}, on {}. Each ratio is taken within a run. \
@@ -42,12 +42,23 @@ fn section(results: &Results) -> String {
          Target and host are on one core each, over `soft` on loopback. *By plain UDP*: the bytes per second, by the best goodput \
          without loss of two threads that do nothing but send and receive trains of datagrams (GSO, GRO). *By fio*: those of our file \
          backend, by fio with io_uring, registered huge-page buffers and direct I/O on the same file.\n\n{}\n\
-         On the null namespace, several at a time, or one that computes on a core of theirs:\n\n{}\n",
+         On the null namespace, several at a time, or one that computes on a core of theirs:\n\n{}\n{}",
         machine.commit,
         machine.line(),
         of_verdict(&verdict::lines(figures)).to_markdown(),
         comparison(figures).to_markdown(),
         company(figures).to_markdown(),
+        kept.others.iter().map(elsewhere).collect::<String>(),
+    )
+}
+
+/// What must hold, on another machine: what a ratio is to differs as well.
+fn elsewhere(Results { machine, figures, .. }: &Results) -> String {
+    format!(
+        "What must hold, at commit {} on {}:\n\n{}\n",
+        machine.commit,
+        machine.line(),
+        of_verdict(&verdict::lines(figures)).to_markdown(),
     )
 }
 
@@ -103,10 +114,10 @@ mod tests {
     use super::*;
 
     /// Checks that README says what the results do.
-    fn check(path: &Path, results: &Results) -> Result<()> {
+    fn check(path: &Path, kept: &Kept) -> Result<()> {
         let readme = read(path)?;
         let (before, after) = around(&readme)?;
-        let expected = format!("{before}{BEGIN}{}{END}{after}", section(results));
+        let expected = format!("{before}{BEGIN}{}{END}{after}", section(kept));
         ensure!(
             readme == expected,
             "{} is not what the results say: cargo xtask bench --readme",
@@ -119,23 +130,43 @@ mod tests {
         Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the workspace")
     }
 
+    fn kept() -> Kept {
+        Kept::read(&root().join("bench/results/latest.json")).unwrap()
+    }
+
     #[test]
     fn readme_says_what_the_results_say() {
-        let results = Results::read(&root().join("bench/results/latest.json")).unwrap();
-        check(&root().join("README.md"), &results).unwrap();
+        check(&root().join("README.md"), &kept()).unwrap();
     }
 
     #[test]
     fn a_figure_that_was_typed_is_noticed() {
-        let results = Results::read(&root().join("bench/results/latest.json")).unwrap();
+        let kept = kept();
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("README.md");
         fs::write(&path, format!("before\n{BEGIN}{END}after\n")).unwrap();
-        write(&path, &results).unwrap();
-        check(&path, &results).unwrap();
+        write(&path, &kept).unwrap();
+        check(&path, &kept).unwrap();
         let made = fs::read_to_string(&path).unwrap();
         assert!(made.starts_with("before\n") && made.ends_with("after\n"));
         fs::write(&path, made.replace("at least 0.6", "at least 0.5")).unwrap();
-        assert!(check(&path, &results).is_err());
+        assert!(check(&path, &kept).is_err());
+    }
+
+    #[test]
+    fn each_machine_has_its_verdict() {
+        let folder = tempfile::tempdir().unwrap();
+        for (name, processor) in [("one", "An Abacus"), ("two", "A Slide Rule"), ("latest", "Ours")]
+        {
+            let mut results = kept().latest;
+            results.machine.processor = processor.to_owned();
+            results.write(&folder.path().join(name).with_extension("json")).unwrap();
+        }
+        fs::write(folder.path().join("notes.txt"), "no results").unwrap();
+        let section = section(&Kept::read(&folder.path().join("latest.json")).unwrap());
+        let places = ["Ours", "An Abacus", "A Slide Rule"].map(|it| section.find(it).unwrap());
+        assert!(places.is_sorted(), "{places:?}");
+        assert_eq!(section.matches("by goodput of plain UDP").count(), 3);
+        assert_eq!(section.matches("by those of one alone").count(), 1);
     }
 }

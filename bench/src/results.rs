@@ -1,7 +1,7 @@
 //! What a bench leaves: figures, the machine, and what they come to.
 
-use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
@@ -38,4 +38,30 @@ impl Results {
         }
         fs::write(path, text).with_context(|| path.display().to_string())
     }
+}
+
+/// Results, and those of other machines that are kept beside them.
+pub(crate) struct Kept {
+    pub(crate) latest: Results,
+    /// By the names of their files.
+    pub(crate) others: Vec<Results>,
+}
+
+impl Kept {
+    pub(crate) fn read(path: &Path) -> Result<Self> {
+        let latest = Results::read(path)?;
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+        let mut others = files(folder.unwrap_or(Path::new(".")))?;
+        others.retain(|other| {
+            other.file_name() != path.file_name() && other.extension() == Some("json".as_ref())
+        });
+        others.sort();
+        let others = others.iter().map(|other| Results::read(other)).collect::<Result<_>>()?;
+        Ok(Self { latest, others })
+    }
+}
+
+fn files(folder: &Path) -> Result<Vec<PathBuf>> {
+    let entries = fs::read_dir(folder).with_context(|| folder.display().to_string())?;
+    Ok(entries.map(|entry| Ok(entry?.path())).collect::<io::Result<_>>()?)
 }
