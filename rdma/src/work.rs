@@ -117,6 +117,9 @@ pub struct SendWr<'a> {
 }
 
 /// A request for a queue pair's receive queue.
+///
+/// Which of those that are queued a message goes to is for the provider to say: a device takes the oldest, as the specification
+/// has it, software the newest, since the cache still has that.
 #[derive(Clone, Copy, Debug)]
 pub struct RecvWr<'a> {
     /// Returned in the completion.

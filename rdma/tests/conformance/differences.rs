@@ -12,6 +12,8 @@ pub struct Differences {
     pub says_goodbye: bool,
     /// Whether a long RDMA WRITE is checked as a whole before its first byte is written, or packet by packet.
     pub checks_writes_at_once: bool,
+    /// Whether a message goes to the receive that was queued last, not to the oldest.
+    pub uses_newest_receive: bool,
     /// What the device does otherwise than the specification has it.
     pub faults: &'static [Fault],
 }
@@ -22,6 +24,7 @@ pub const ENGINE: Differences = Differences {
     counts_packets: true,
     says_goodbye: false,
     checks_writes_at_once: false,
+    uses_newest_receive: true,
     faults: &[],
 };
 
@@ -31,6 +34,7 @@ pub const VERBS: Differences = Differences {
     counts_packets: false,
     says_goodbye: true,
     checks_writes_at_once: true,
+    uses_newest_receive: false,
     faults: &[],
 };
 

@@ -110,7 +110,7 @@ impl QueuePair {
         if self.responder.queue.len() + self.completions.receives() >= self.config.recv_wr {
             return Err(PostError::QueueFull);
         }
-        self.responder.queue.push(request);
+        self.responder.post(request);
         if self.state == State::Error {
             self.flush(None, None);
         }
@@ -186,7 +186,7 @@ impl QueuePair {
         }
     }
 
-    /// The next completion. They come in the order of the requests of each queue.
+    /// The next completion. Those of send requests come in the order of the requests.
     pub fn poll_completion(&mut self) -> Option<Completion> {
         self.completions.pop()
     }
@@ -292,7 +292,7 @@ impl QueuePair {
         }
     }
 
-    /// Goes to ERROR. `failure` is the send request that failed, `receive` what becomes of the oldest receive.
+    /// Goes to ERROR. `failure` is the send request that failed, `receive` what becomes of the receive that was in use.
     fn enter_error(
         &mut self,
         failure: Option<Failure>,

@@ -2,17 +2,19 @@
 
 use alloc::boxed::Box;
 use alloc::vec;
+use core::mem;
 
 use crate::rc::{LocalSge, PostError, QpConfig, RecvRequest, sge};
 
-/// A ring of receives.
+/// The receives. The one that was posted last is used first: the cache still has it and its memory, while of many queue
+/// pairs it could not keep all receives.
 #[derive(Debug)]
 pub(super) struct RecvQueue {
+    /// A stack: the first `count` are posted.
     entries: Box<[RecvEntry]>,
     sges: Box<[LocalSge]>,
     sge_room: usize,
-    head: u64,
-    tail: u64,
+    count: usize,
 }
 
 /// A receive.
@@ -26,23 +28,22 @@ pub(super) struct RecvEntry {
 
 impl RecvQueue {
     pub(super) fn new(config: &QpConfig) -> Self {
-        let slots = config.recv_wr.next_power_of_two() as usize;
+        let slots = config.recv_wr as usize;
         let sge_room = config.recv_sge as usize;
         Self {
             entries: vec![RecvEntry::default(); slots].into_boxed_slice(),
             sges: vec![LocalSge::default(); slots * sge_room].into_boxed_slice(),
             sge_room,
-            head: 0,
-            tail: 0,
+            count: 0,
         }
     }
 
     pub(super) const fn len(&self) -> u32 {
-        (self.tail - self.head) as u32
+        self.count as u32
     }
 
     pub(super) const fn is_empty(&self) -> bool {
-        self.tail == self.head
+        self.count == 0
     }
 
     /// Whether `request` fits a slot.
@@ -50,36 +51,37 @@ impl RecvQueue {
         if request.sges.len() > self.sge_room { Err(PostError::TooManySges) } else { Ok(()) }
     }
 
-    /// Appends a receive that [`RecvQueue::check`] accepts. The caller has made sure that there is room.
+    /// Adds a receive that [`RecvQueue::check`] accepts. The caller has made sure that there is room.
     pub(super) fn push(&mut self, request: &RecvRequest<'_>) {
-        let slot = self.slot(self.tail);
-        let start = slot * self.sge_room;
+        let start = self.count * self.sge_room;
         let sge_count = request.sges.len() as u8;
         self.sges[start..start + request.sges.len()].copy_from_slice(request.sges);
         let length = sge::total_bytes(request.sges);
-        self.entries[slot] = RecvEntry { wr_id: request.wr_id, length, sge_count };
-        self.tail += 1;
+        self.entries[self.count] = RecvEntry { wr_id: request.wr_id, length, sge_count };
+        self.count += 1;
     }
 
-    /// The oldest receive and its scatter-gather list.
-    pub(super) fn front(&self) -> Option<(&RecvEntry, &[LocalSge])> {
-        if self.is_empty() {
-            return None;
-        }
-        let slot = self.slot(self.head);
+    /// Has the one before the last used first.
+    pub(super) fn swap_last(&mut self) {
+        let [.., before, last] = &mut self.entries[..self.count] else { return };
+        mem::swap(before, last);
+        let sges = &mut self.sges[(self.count - 2) * self.sge_room..self.count * self.sge_room];
+        let (before, last) = sges.split_at_mut(self.sge_room);
+        before.swap_with_slice(last);
+    }
+
+    /// The receive to use, and its scatter-gather list.
+    pub(super) fn last(&self) -> Option<(&RecvEntry, &[LocalSge])> {
+        let slot = self.count.checked_sub(1)?;
         let entry = &self.entries[slot];
         let start = slot * self.sge_room;
         Some((entry, &self.sges[start..start + usize::from(entry.sge_count)]))
     }
 
-    /// Removes the oldest receive.
+    /// Removes that one.
     pub(super) fn pop(&mut self) -> Option<RecvEntry> {
-        let entry = *self.front()?.0;
-        self.head += 1;
+        let entry = *self.last()?.0;
+        self.count -= 1;
         Some(entry)
-    }
-
-    fn slot(&self, position: u64) -> usize {
-        position as usize & (self.entries.len() - 1)
     }
 }

@@ -9,7 +9,7 @@ use crate::rc::recv_queue::RecvQueue;
 use crate::rc::replies::{Replies, Reply};
 use crate::rc::{
     Completion, Connection, Counters, Memory, MemoryKey, Piece, QpConfig, READS_MAX, Received,
-    RemoteAccess, Status, Transmit, Work, sge,
+    RecvRequest, RemoteAccess, Status, Transmit, Work, sge,
 };
 use crate::wire::{Aeth, Bth, Message, NakCode, Packet, Reth, RnrTimer, Syndrome, Tail};
 use crate::{Psn, Qpn};
@@ -46,7 +46,7 @@ pub(super) struct Responder {
 #[derive(Clone, Copy, Debug)]
 enum Current {
     None,
-    /// A SEND into the oldest receive, so many bytes of which are there.
+    /// A SEND into a receive, so many bytes of which are there.
     Send {
         received: u32,
     },
@@ -127,6 +127,14 @@ impl Responder {
         self.peer = connection.remote_qpn;
         self.resources = usize::from(connection.responder_resources).min(READS_MAX);
         self.rnr_timer = connection.min_rnr_timer;
+    }
+
+    /// Queues a receive. A message that has begun stays in the one that it began in.
+    pub(super) fn post(&mut self, request: &RecvRequest<'_>) {
+        self.queue.push(request);
+        if matches!(self.current, Current::Send { .. }) {
+            self.queue.swap_last();
+        }
     }
 
     /// Handles a request packet. An error ends the connection: the refusal is on its way to the peer.
@@ -364,7 +372,7 @@ impl Responder {
         if immediate.is_some() && self.queue.is_empty() { Err(Trouble::NotReady) } else { Ok(()) }
     }
 
-    /// Places a packet of a SEND in the oldest receive.
+    /// Places a packet of a SEND in its receive.
     fn take_send(
         &mut self,
         payload: &[u8],
@@ -374,7 +382,7 @@ impl Responder {
             Current::Send { received } => received,
             _ => 0,
         };
-        let (entry, sges) = self.queue.front().ok_or(Trouble::NotReady)?;
+        let (entry, sges) = self.queue.last().ok_or(Trouble::NotReady)?;
         let total = received.saturating_add(payload.len() as u32);
         if total > entry.length {
             return Err(Refusal::with_receive(NakCode::INVALID_REQUEST, Status::LocalLength));
@@ -386,7 +394,7 @@ impl Responder {
         Ok(())
     }
 
-    /// Completes the oldest receive.
+    /// Completes the receive of a SEND.
     fn finish_send(
         &mut self,
         tail: Tail,
@@ -469,7 +477,7 @@ impl Responder {
         self.msn = (self.msn + 1) & 0x00FF_FFFF;
     }
 
-    /// Completes the oldest receive. What was checked before makes sure that there is one.
+    /// Completes a receive. What was checked before makes sure that there is one.
     fn complete(
         &mut self,
         work: Work,

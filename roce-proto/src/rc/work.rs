@@ -97,6 +97,9 @@ pub struct SendRequest<'a> {
 }
 
 /// A request for the receive queue.
+///
+/// Of those that are queued the last is used first, not the oldest as the specification has it (IBTA volume 1, chapter 10): a
+/// peer cannot tell, and the cache still has it.
 #[derive(Clone, Copy, Debug)]
 pub struct RecvRequest<'a> {
     /// Returned in the completion.

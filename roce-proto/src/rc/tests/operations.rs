@@ -78,6 +78,47 @@ fn sends_of_every_size() {
 }
 
 #[test]
+fn the_receive_that_was_posted_last_is_used_first() {
+    let mut pair = pair_at(PathMtu::Bytes1024);
+    for id in 0..3 {
+        pair.recv(1, id, &[sge(SINK, 10)]);
+    }
+    for id in 0..3 {
+        pair.send(0, id, SendOp::Send, &[sge(SOURCE, 10)]);
+        pair.run();
+    }
+    let used: Vec<u64> = pair.completions(1).iter().map(|completion| completion.wr_id).collect();
+    assert_eq!(used, [2, 1, 0]);
+}
+
+#[test]
+fn a_message_that_has_begun_stays_in_its_receive() {
+    const LENGTH: usize = 100_000;
+    let mut pair = pair_at(PathMtu::Bytes256);
+    let data = pair.rng.bytes(LENGTH);
+    pair.ends[0].memory.bytes[SOURCE..SOURCE + LENGTH].copy_from_slice(&data);
+    pair.recv(1, 0, &three(SINK, LENGTH));
+    pair.send(0, 0, SendOp::Send, &[sge(SOURCE, LENGTH)]);
+    let mut posted = 0;
+    while pair.completions(1).is_empty() {
+        let begun = pair.ends[1].memory.bytes[SINK..SINK + 256] == data[..256];
+        if begun && posted < 5 {
+            posted += 1;
+            pair.recv(1, posted, &[sge(SINK + 2 * LENGTH, 4)]);
+        }
+        pair.now = pair.turn().expect("the message is under way");
+    }
+    assert_eq!(posted, 5, "while it was under way");
+    assert_completed(&pair, 1, Work::Receive, 0, LENGTH);
+    assert_eq!(pair.ends[1].memory.bytes[SINK..SINK + LENGTH], data);
+    for id in [5, 4, 3, 2, 1] {
+        pair.send(0, id, SendOp::Send, &[sge(SOURCE, 4)]);
+        pair.run();
+        assert_completed(&pair, 1, Work::Receive, id, 4);
+    }
+}
+
+#[test]
 fn writes_of_every_size() {
     for mtu in PathMtu::ALL {
         let mut pair = pair_at(mtu);
@@ -161,8 +202,8 @@ fn completions_keep_the_order_of_the_requests() {
     pair.run();
     let ids: Vec<u64> = pair.completions(0).iter().map(|completion| completion.wr_id).collect();
     assert_eq!(ids, expected);
-    let received: Vec<u64> = pair.completions(1).iter().map(|c| c.wr_id).collect();
-    assert_eq!(received, (0..60).filter(|id| id % 3 == 2).collect::<Vec<_>>());
+    let received: Vec<u32> = pair.completions(1).iter().map(|c| c.byte_length).collect();
+    assert_eq!(received, (2..60).step_by(3).map(|id| 1 + id * 40).collect::<Vec<_>>());
 }
 
 #[test]

@@ -85,7 +85,7 @@ const fn nak(psn: u32, code: NakCode) -> (u32, Syndrome) {
 #[test]
 fn immediate_data_uses_up_a_receive() {
     let mut responder = Responder::new();
-    for id in 0..3 {
+    for id in (0..3).rev() {
         responder.pair.recv(1, id, &[sge(id as usize * 1000, 1000)]);
     }
     let last = Message::WriteLast(Some(3));

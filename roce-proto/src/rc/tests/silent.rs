@@ -13,7 +13,7 @@ fn after(count: u64, gap: Duration) -> Pair {
     let mut options = Options::default();
     options.config.recv_wr = 200;
     let mut pair = Pair::new(&options);
-    for id in 0..200 {
+    for id in (0..200).rev() {
         pair.recv(1, id, &[sge(0, 64)]);
     }
     for _ in 0..count {
