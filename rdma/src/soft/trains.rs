@@ -5,6 +5,7 @@
 //! first packet is steered to gets all of it. A foreign peer has no such groups, and gets datagrams one by one.
 
 use std::collections::VecDeque;
+use std::mem;
 use std::net::{Ipv4Addr, SocketAddr};
 
 use roce_proto::Qpn;
@@ -26,8 +27,9 @@ const MAX_TRAIN_BYTES: usize = 65_000;
 /// How many trains are looked at for one that takes a packet: there are as many kinds of packets at a time (data,
 /// responses or commands, acknowledgements), and other peers.
 const LOOK_BACK: usize = 8;
-/// Queue pairs are told apart by a hash of their numbers; those that are taken for one keep their order too.
-const QUEUE_PAIRS: usize = 256;
+/// Places in the table of queue pairs: twice as many as there may be of them in one call.
+const PLACES: usize = 1 << PLACE_BITS;
+const PLACE_BITS: u32 = (2 * MAX_PACKETS).ilog2();
 
 /// Peers that get no trains; were there more of them, those known for longest would be tried again.
 const MAX_UNCUT: usize = 64;
@@ -60,12 +62,28 @@ impl Cuts {
 pub(super) struct Trains {
     trains: Box<[Train]>,
     used: usize,
+    /// The trains, in the order in which they leave.
+    order: Box<[u8]>,
     /// The packet behind each one in its train.
     behind: Box<[usize]>,
     packets: usize,
     bytes: usize,
-    /// The latest train with a packet of a queue pair.
-    latest: Box<[usize]>,
+    /// The queue pairs that have packets in trains, each at the first free place from its hash on.
+    latest: Box<[Latest]>,
+    /// The places that are not free.
+    taken: Vec<usize>,
+}
+
+/// The latest train with a packet of a queue pair.
+#[derive(Clone, Copy)]
+struct Latest {
+    queue_pair: u32,
+    /// None where the place is free.
+    train: Option<u8>,
+}
+
+impl Latest {
+    const NONE: Self = Self { queue_pair: 0, train: None };
 }
 
 /// Packets of one length, but for the last, which may be shorter.
@@ -74,6 +92,8 @@ pub(super) struct Train {
     pub(super) peer: SocketAddr,
     /// Of the peer's groups the one that receives it.
     group: u8,
+    /// Its place in the order.
+    rank: usize,
     pub(super) segment: usize,
     /// None when the packets went to the train before it.
     pub(super) segments: usize,
@@ -88,6 +108,7 @@ impl Train {
     const EMPTY: Self = Self {
         peer: SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0),
         group: 0,
+        rank: 0,
         segment: 0,
         segments: 0,
         bytes: 0,
@@ -129,10 +150,12 @@ impl Trains {
         Self {
             trains: vec![Train::EMPTY; MAX_TRAINS].into(),
             used: 0,
+            order: vec![0; MAX_TRAINS].into(),
             behind: vec![0; MAX_PACKETS].into(),
             packets: 0,
             bytes: 0,
-            latest: vec![0; QUEUE_PAIRS].into(),
+            latest: vec![Latest::NONE; PLACES].into(),
+            taken: Vec::with_capacity(MAX_PACKETS),
         }
     }
 
@@ -140,16 +163,21 @@ impl Trains {
         self.packets == 0
     }
 
-    /// Whether another packet of `length` bytes fits. One that fills up or ends the latest train always does, as far as there
-    /// are places: else that train would leave in two parts.
+    /// Whether another packet of `length` bytes fits. One that needs no train of its own always does, as far as there are
+    /// places: else the train that takes it would leave in two parts.
     pub(super) fn has_room_for(&self, packet: &Outgoing<'_>, length: usize) -> bool {
-        let ends_with = |train: &Train| {
-            let group = owner_of(Qpn::new(packet.destination_qpn));
-            length <= train.segment && train.has_room_for(packet.to, group, length)
+        let needs_none = || {
+            let group = group_of(packet);
+            let earliest = self.earliest(self.place_of(packet));
+            let ends_with = |train: &Train| {
+                length <= train.segment && train.has_room_for(packet.to, group, length)
+            };
+            self.in_order(0).next_back().is_some_and(|at| ends_with(&self.trains[at]))
+                || self.train_for(packet, group, length, earliest).is_some()
         };
         self.packets < MAX_PACKETS
             && self.used < MAX_TRAINS
-            && (self.bytes < ENOUGH_BYTES || self.trains[..self.used].last().is_some_and(ends_with))
+            && (self.bytes < ENOUGH_BYTES || needs_none())
     }
 
     /// Adds a packet of `length` bytes, to a train where one takes it and the kernel `cuts` them; returns its index.
@@ -157,18 +185,22 @@ impl Trains {
         let index = self.packets;
         self.packets += 1;
         self.bytes += length;
-        let [_, high, middle, low] = packet.destination_qpn.to_be_bytes();
-        let queue_pair = usize::from(high ^ middle ^ low);
-        let group = owner_of(Qpn::new(packet.destination_qpn));
-        let at = match self.place(packet, group, length, self.latest[queue_pair]) {
+        let group = group_of(packet);
+        let place = self.place_of(packet);
+        let earliest = self.earliest(place);
+        let at = match self.train_for(packet, group, length, earliest) {
             Some(at) => {
                 self.couple(at, index, length);
                 at
             }
             None => {
-                self.trains[self.used] = Train {
+                let behind_latest = earliest + usize::from(self.latest[place].train.is_some());
+                let rank = self.begin_at(behind_latest, length);
+                let at = usize::from(self.order[rank]);
+                self.trains[at] = Train {
                     peer: *packet.to,
                     group,
+                    rank,
                     segment: length,
                     segments: 1,
                     bytes: length,
@@ -176,17 +208,40 @@ impl Trains {
                     first: index,
                     last: index,
                 };
-                self.used += 1;
-                self.used - 1
+                at
             }
         };
-        self.latest[queue_pair] = at;
+        let latest = Latest { queue_pair: packet.destination_qpn, train: Some(at as u8) };
+        if mem::replace(&mut self.latest[place], latest).train.is_none() {
+            self.taken.push(place);
+        }
         index
     }
 
-    /// The train that takes a packet, of those from `earliest` on. A packet that goes on with its message is often
+    /// The place of a packet's queue pair. The hash is multiplicative: it spreads numbers in a row as well as random ones.
+    fn place_of(&self, packet: &Outgoing<'_>) -> usize {
+        const GOLDEN_RATIO: u32 = 0x9E37_79B1;
+        let number = packet.destination_qpn;
+        let mut place = (number.wrapping_mul(GOLDEN_RATIO) >> (u32::BITS - PLACE_BITS)) as usize;
+        while self.latest[place].train.is_some() && self.latest[place].queue_pair != number {
+            place = (place + 1) % PLACES;
+        }
+        place
+    }
+
+    /// The rank from which on trains may take a packet of the queue pair at a place.
+    fn earliest(&self, place: usize) -> usize {
+        self.latest[place].train.map_or(0, |at| self.trains[usize::from(at)].rank)
+    }
+
+    /// The trains from a rank on.
+    fn in_order(&self, from: usize) -> impl DoubleEndedIterator<Item = usize> {
+        self.order[from..self.used].iter().map(|&at| usize::from(at))
+    }
+
+    /// The train that takes a packet, of those from rank `earliest` on. A packet that goes on with its message is often
     /// a little shorter than the first one, and would else leave that alone.
-    fn place(
+    fn train_for(
         &self,
         packet: &Outgoing<'_>,
         group: u8,
@@ -194,12 +249,26 @@ impl Trains {
         earliest: usize,
     ) -> Option<usize> {
         let takes = |at: usize| self.trains[at].has_room_for(packet.to, group, length);
-        let equal = (earliest..self.used)
-            .rev()
+        let equal = (self.in_order(earliest).rev())
             .take(LOOK_BACK)
             .find(|&at| self.trains[at].segment == length && takes(at));
-        let before = self.used.checked_sub(1).filter(|_| packet.continues);
+        let before = self.in_order(earliest).next().filter(|_| packet.continues);
         equal.or(before.filter(|&at| length < self.trains[at].segment && takes(at)))
+    }
+
+    /// Begins a train of packets of `length` bytes, at rank `earliest` at least; returns its rank. Those at the end that
+    /// have shorter packets, and room, leave behind it: so the responses to what is in the new train can join them.
+    fn begin_at(&mut self, earliest: usize, length: usize) -> usize {
+        let waits = |&at: &usize| self.trains[at].open && self.trains[at].segment < length;
+        let waiting = self.in_order(earliest).rev().take_while(waits).count();
+        let rank = self.used - waiting;
+        self.order.copy_within(rank..self.used, rank + 1);
+        self.order[rank] = self.used as u8;
+        self.used += 1;
+        for later in rank + 1..self.used {
+            self.trains[usize::from(self.order[later])].rank = later;
+        }
+        rank
     }
 
     fn couple(&mut self, at: usize, index: usize, length: usize) {
@@ -211,8 +280,9 @@ impl Trains {
     /// Makes the first packet of each train the last one of the train before it where that takes it. What was alone
     /// is a message less then, and else the first response is there with its data: the peer goes to work sooner.
     pub(super) fn couple_neighbours(&mut self) {
-        let mut before = 0;
-        for at in 1..self.used {
+        let Some(mut before) = self.in_order(0).next() else { return };
+        for rank in 1..self.used {
+            let at = usize::from(self.order[rank]);
             let Train { ref peer, group, segment: length, first, segments, .. } = self.trains[at];
             let longer = &self.trains[before];
             if (length < longer.segment || segments == 1 && length == longer.segment)
@@ -229,7 +299,7 @@ impl Trains {
 
     /// The trains, in the order in which they must leave.
     pub(super) fn iter(&self) -> impl Iterator<Item = &Train> {
-        self.trains[..self.used].iter().filter(|train| train.segments > 0)
+        self.in_order(0).map(|at| &self.trains[at]).filter(|train| train.segments > 0)
     }
 
     /// The indexes of a train's packets, in order.
@@ -242,8 +312,15 @@ impl Trains {
         self.used = 0;
         self.packets = 0;
         self.bytes = 0;
-        self.latest.fill(0);
+        for place in self.taken.drain(..) {
+            self.latest[place] = Latest::NONE;
+        }
     }
+}
+
+/// The group of the peer that a packet goes to.
+fn group_of(packet: &Outgoing<'_>) -> u8 {
+    owner_of(Qpn::new(packet.destination_qpn))
 }
 
 #[cfg(test)]
@@ -324,7 +401,7 @@ mod tests {
         let both = |upper| [Sketch::new(upper, DATA), Sketch::new(upper, RESPONSE)];
         let sketches: Vec<Sketch> = (1..31).flat_map(both).collect();
         let lengths: Vec<usize> = arrange(&sketches, true).iter().map(Vec::len).collect();
-        assert_eq!(lengths, [16, 14, 16, 14]);
+        assert_eq!(lengths, [15, 16, 29]);
     }
 
     #[test]
