@@ -133,14 +133,16 @@ impl Modelled {
         assert!(wanted, "{length} bytes at {addr:#x} are written, and no request wants them");
     }
 
-    /// Takes a completed request from its queue: each completes once, in order, and none that had to is left out.
+    /// Takes a completed request from its queue: each completes once. Those of the send queue do in order, and none that had
+    /// to is left out; which receive a message goes to is for the queue pair to say.
     pub(super) fn complete(&mut self, completion: &Completion) -> Posted {
-        let queue = match completion.work {
-            Work::Receive | Work::ReceiveWriteImmediate => &mut self.receives,
-            _ => &mut self.sends,
-        };
+        if matches!(completion.work, Work::Receive | Work::ReceiveWriteImmediate) {
+            let at = self.receives.iter().position(|posted| posted.wr_id == completion.wr_id);
+            let posted = at.and_then(|at| self.receives.remove(at));
+            return posted.unwrap_or_else(|| panic!("nobody waits for {completion:?}"));
+        }
         loop {
-            let posted = queue.pop_front();
+            let posted = self.sends.pop_front();
             let posted = posted.unwrap_or_else(|| panic!("nobody waits for {completion:?}"));
             if posted.wr_id == completion.wr_id {
                 assert!(posted.signaled || completion.status != Status::Success);
