@@ -202,8 +202,12 @@ fn completions_keep_the_order_of_the_requests() {
     pair.run();
     let ids: Vec<u64> = pair.completions(0).iter().map(|completion| completion.wr_id).collect();
     assert_eq!(ids, expected);
-    let received: Vec<u32> = pair.completions(1).iter().map(|c| c.byte_length).collect();
-    assert_eq!(received, (2..60).step_by(3).map(|id| 1 + id * 40).collect::<Vec<_>>());
+    // Messages in their order, into receives from the newest on.
+    let received: Vec<(u64, u32)> =
+        pair.completions(1).iter().map(|c| (c.wr_id, c.byte_length)).collect();
+    let sent = (0..60).filter(|id| id % 3 == 2);
+    let expected = sent.clone().rev().zip(sent.map(|id| 1 + id as u32 * 40));
+    assert_eq!(received, expected.collect::<Vec<_>>());
 }
 
 #[test]
