@@ -52,7 +52,10 @@ pub(super) struct Modelled {
     pub(super) bytes: Vec<u8>,
     regions: Vec<Region>,
     pub(super) sends: VecDeque<Posted>,
-    pub(super) receives: VecDeque<Posted>,
+    /// The newest last, which is used first.
+    pub(super) receives: Vec<Posted>,
+    /// The receive that has a part of a message: it gets the rest, however many are posted after it.
+    begun: Option<u64>,
 }
 
 impl Modelled {
@@ -61,7 +64,8 @@ impl Modelled {
             bytes: (0..BYTES).map(|at| (at ^ at >> 8) as u8).collect(),
             regions: Vec::new(),
             sends: VecDeque::new(),
-            receives: VecDeque::new(),
+            receives: Vec::new(),
+            begun: None,
         };
         memory.open(SOURCE_KEY, SOURCE, REMOTE_READ);
         memory.open(SINK_KEY, SINK, LOCAL_WRITE);
@@ -125,21 +129,39 @@ impl Modelled {
         self.regions.iter().any(opens).then_some(()).ok_or(AccessError)
     }
 
-    /// Only a request that has not completed yet may put something somewhere, and only where it said.
-    fn assert_wanted(&self, addr: u64, length: u64) {
-        let mut sinks = self.sends.iter().chain(&self.receives).flat_map(|posted| &posted.sinks);
-        let wanted = sinks
-            .any(|sink| sink.addr <= addr && addr + length <= sink.addr + u64::from(sink.length));
-        assert!(wanted, "{length} bytes at {addr:#x} are written, and no request wants them");
+    /// Only a request that has not completed yet may put something somewhere, and only where it said. A message begins in
+    /// the newest receive and stays in it.
+    fn want(&mut self, addr: u64, length: u64) {
+        let end = addr + length;
+        let wants =
+            |sink: &LocalSge| sink.addr <= addr && end <= sink.addr + u64::from(sink.length);
+        if self.sends.iter().flat_map(|posted| &posted.sinks).any(wants) {
+            return;
+        }
+        let receive = self.next_receive().map(|at| &self.receives[at]);
+        let receive = receive.filter(|posted| posted.sinks.iter().any(wants));
+        assert!(
+            receive.is_some(),
+            "{length} bytes at {addr:#x} are written, and no request wants them"
+        );
+        self.begun = receive.map(|posted| posted.wr_id);
     }
 
-    /// Takes a completed request from its queue: each completes once. Those of the send queue do in order, and none that had
-    /// to is left out; which receive a message goes to is for the queue pair to say.
+    /// The receive whose turn it is.
+    fn next_receive(&self) -> Option<usize> {
+        let begun = |wr_id| self.receives.iter().rposition(|posted| posted.wr_id == wr_id);
+        self.begun.map_or_else(|| self.receives.len().checked_sub(1), begun)
+    }
+
+    /// Takes a completed request from its queue: each completes once and when it is its turn. Of the send queue none that
+    /// had to is left out.
     pub(super) fn complete(&mut self, completion: &Completion) -> Posted {
         if matches!(completion.work, Work::Receive | Work::ReceiveWriteImmediate) {
-            let at = self.receives.iter().position(|posted| posted.wr_id == completion.wr_id);
-            let posted = at.and_then(|at| self.receives.remove(at));
-            return posted.unwrap_or_else(|| panic!("nobody waits for {completion:?}"));
+            let posted = self.next_receive().map(|at| self.receives.remove(at));
+            self.begun = None;
+            let posted = posted.unwrap_or_else(|| panic!("nobody waits for {completion:?}"));
+            assert_eq!(completion.wr_id, posted.wr_id, "it is another receive's turn");
+            return posted;
         }
         loop {
             let posted = self.sends.pop_front();
@@ -185,7 +207,7 @@ impl Memory for Modelled {
         match key {
             MemoryKey::Local { lkey } => {
                 self.check(lkey, None, addr, length, LOCAL_WRITE)?;
-                self.assert_wanted(addr, length);
+                self.want(addr, length);
             }
             MemoryKey::Remote { qpn, rkey } => {
                 self.check(rkey, Some(qpn), addr, length, REMOTE_WRITE)?;

@@ -33,7 +33,7 @@ const ROUNDS_MAX: usize = 1000;
 /// Runs a sequence of operations of eight bytes each, after as many about the connection.
 ///
 /// What must hold: nothing is written but by a request that has not completed or under a key that the peer was given;
-/// nothing is sent but under a key; each request completes once and in order; what a queue pair holds of shared limits
+/// nothing is sent but under a key; each request completes once and in its turn; what a queue pair holds of shared limits
 /// is given back. While packets are only lost, repeated and overtaken, what arrives is what was sent, and in the end
 /// all requests complete.
 pub fn run(data: &[u8]) {
@@ -221,7 +221,7 @@ impl World {
         match qp.post_recv(&RecvRequest { wr_id, sges: &sges }) {
             Ok(()) => {
                 *next_receive += 1;
-                memory.receives.push_back(Posted { wr_id, signaled: true, sinks: sges.to_vec() });
+                memory.receives.push(Posted { wr_id, signaled: true, sinks: sges.to_vec() });
             }
             Err(PostError::QueueFull) => {}
             Err(error) => panic!("{error}"),
@@ -442,6 +442,8 @@ fn assemble(out: &Transmit, memory: &Modelled) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
+    use roce_proto::rc::{Memory, MemoryKey, Received};
+
     use super::*;
     use crate::{TARGETS, corpus};
 
@@ -469,10 +471,42 @@ mod tests {
     #[test]
     #[should_panic(expected = "no request wants them")]
     fn what_is_put_where_nobody_wants_it_is_noticed() {
-        use roce_proto::rc::{Memory, MemoryKey};
         let mut memory = Modelled::new();
         let key = MemoryKey::Local { lkey: SINK_KEY };
         let _ = memory.place(key, BASE + SINK.start as u64, &[1]);
+    }
+
+    #[test]
+    #[should_panic(expected = "another receive's turn")]
+    fn a_receive_out_of_turn_is_noticed() {
+        let mut world = play(&[]);
+        let memory = &mut world.ends[0].memory;
+        memory.receives.clear();
+        for wr_id in 1..=2 {
+            memory.receives.push(Posted { wr_id, signaled: true, sinks: Vec::new() });
+        }
+        memory.complete(&received(1));
+    }
+
+    #[test]
+    fn a_message_stays_in_the_receive_it_began_in() {
+        let mut memory = Modelled::new();
+        let sinks = |wr_id| place(SINK.start.midpoint(SINK.end), wr_id, PLACE_BYTES, false);
+        let post = |memory: &mut Modelled, wr_id| {
+            memory.receives.push(Posted { wr_id, signaled: true, sinks: sinks(wr_id) });
+        };
+        post(&mut memory, 0);
+        post(&mut memory, 1);
+        memory.place(MemoryKey::Local { lkey: SINK_KEY }, sinks(1)[0].addr, &[1]).unwrap();
+        post(&mut memory, 2);
+        for wr_id in [1, 2, 0] {
+            memory.complete(&received(wr_id));
+        }
+    }
+
+    fn received(wr_id: u64) -> Completion {
+        let (status, work) = (Status::Success, Work::Receive);
+        Completion { wr_id, status, work, byte_length: 1, received: Received::Plain }
     }
 
     #[test]
