@@ -68,7 +68,8 @@ pub(super) struct Trains {
     behind: Box<[usize]>,
     packets: usize,
     bytes: usize,
-    /// The queue pairs that have packets in trains, each at the first free place from its hash on.
+    /// The queue pairs that have packets in trains, each at the first free place from its hash on. Those of two peers may
+    /// have one number; then the packets of both keep their order.
     latest: Box<[Latest]>,
     /// The places that are not free.
     taken: Vec<usize>,
@@ -447,6 +448,32 @@ mod tests {
         let twice =
             [sketches, sketches.map(|sketch| Sketch { qpn: sketch.qpn ^ 0x7700, ..sketch })];
         assert_eq!(arrange(&twice.concat(), true), [[0, 3], [1, 4], [2, 5]]);
+    }
+
+    #[test]
+    fn peers_in_turn_have_a_train_of_data_and_one_of_responses_each() {
+        let to = |peer, upper, payload| Sketch { peer, ..Sketch::new(upper, payload) };
+        let both = |peer, upper| [to(peer, upper, DATA), to(peer, upper, RESPONSE)];
+        let sketches: Vec<Sketch> =
+            (1..4).flat_map(|upper| [both(1, upper), both(2, 10 + upper)].concat()).collect();
+        assert_eq!(
+            arrange(&sketches, true),
+            [[0, 4, 8], [2, 6, 10], [1, 5, 9], [3, 7, 11]],
+            "responses wait behind the other peer's data as well"
+        );
+    }
+
+    #[test]
+    fn a_response_that_waited_for_another_peer_leaves_with_its_own_data() {
+        let there = |payload| Sketch { peer: 2, ..Sketch::new(11, payload) };
+        let sketches = [
+            Sketch::new(1, RESPONSE),
+            there(DATA),
+            there(RESPONSE),
+            Sketch::new(2, DATA),
+            Sketch::new(2, RESPONSE),
+        ];
+        assert_eq!(arrange(&sketches, true), [vec![1], vec![3, 0], vec![4], vec![2]]);
     }
 
     #[test]
