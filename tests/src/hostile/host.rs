@@ -424,7 +424,9 @@ impl HostileHost {
         queue.receives_left -= receives;
         let private_data = PrivateData::new(&queue.private).expect("it fits a request");
         for _ in 0..receives {
-            self.post_receive(qp);
+            let slot = self.responses % RESPONSES;
+            self.responses += 1;
+            self.post_receive(qp, slot);
         }
         let params = ConnParams {
             responder_resources: 4,
@@ -436,9 +438,7 @@ impl HostileHost {
         self.cm.connect(now, conn, &params).expect("the connection is at that point");
     }
 
-    fn post_receive(&mut self, qp: QpKey) {
-        let slot = self.responses % RESPONSES;
-        self.responses += 1;
+    fn post_receive(&mut self, qp: QpKey, slot: usize) {
         let sge = self.sge(CAPSULES * CAPSULE_BYTES + slot * 16, 16);
         let wr = RecvWr { wr_id: slot as u64, sges: &[sge] };
         // SAFETY: the memory lives as long as the region; whatever overwrites a response only spoils this host's own.
@@ -458,13 +458,15 @@ impl HostileHost {
         if completion.opcode != WcOpcode::RECV {
             return;
         }
-        let at = CAPSULES * CAPSULE_BYTES + completion.wr_id as usize * 16;
+        let slot = completion.wr_id as usize;
+        let at = CAPSULES * CAPSULE_BYTES + slot * 16;
         let response = Cqe::read_from_bytes(&self.memory[at..at + 16]).expect("sixteen bytes");
         let queue = &mut self.queues[index];
         queue.responses.push_back(response);
         if let (Some(left), Some(qp)) = (queue.receives_left.checked_sub(1), queue.qp) {
             queue.receives_left = left;
-            self.post_receive(qp);
+            // The same place: the others that were posted may still be waiting in theirs.
+            self.post_receive(qp, slot);
         }
     }
 
