@@ -21,10 +21,8 @@ pub(super) const DATA_BYTES: usize = 64 << 10;
 const DATA_AT: usize = CAPSULES * CAPSULE_BYTES;
 /// Connections of one execution.
 pub(super) const LINKS_MAX: usize = 6;
-/// Receives that a connection can have posted.
+/// Receives that a connection can have posted, each with a place for a response.
 const RECEIVES_MAX: usize = 64;
-/// Places for a connection's responses: one is used again long after it was read.
-const RESPONSES: usize = 2 * RECEIVES_MAX;
 const RESPONSE_BYTES: usize = size_of::<Cqe>();
 
 /// One device with everything that a host has on it.
@@ -48,7 +46,8 @@ pub(super) struct Link {
     params: ConnParams,
     /// Receives that it begins with.
     receives: usize,
-    next_response: usize,
+    /// Places without a receive.
+    free_responses: Vec<usize>,
     /// Commands that were sent and are not answered, by the place of their capsule, which is their identifier.
     owed: [u8; CAPSULES],
     /// Responses that nobody looked at yet.
@@ -82,7 +81,7 @@ impl Host {
             memory: open_memory(&device),
             responses: Memory::new(
                 &device,
-                LINKS_MAX * RESPONSES * RESPONSE_BYTES,
+                LINKS_MAX * RECEIVES_MAX * RESPONSE_BYTES,
                 Access::LOCAL_WRITE,
             ),
             next_capsule: 0,
@@ -113,7 +112,7 @@ impl Host {
             stage: Stage::Connecting,
             params,
             receives,
-            next_response: 0,
+            free_responses: (0..RECEIVES_MAX).rev().collect(),
             owed: [0; CAPSULES],
             answers: Vec::new(),
             connect: None,
@@ -167,14 +166,15 @@ impl Host {
         let link = &mut self.links[link];
         let Some(qp) = link.qp else { return };
         for _ in 0..count {
-            let slot = index * RESPONSES + link.next_response % RESPONSES;
+            let Some(&free) = link.free_responses.last() else { return };
+            let slot = index * RECEIVES_MAX + free;
             let sges = [self.responses.sge(slot * RESPONSE_BYTES, RESPONSE_BYTES)];
             let wr = RecvWr { wr_id: slot as u64, sges: &sges };
             // SAFETY: as for sends.
             if unsafe { self.group.push_recv(qp, &wr) }.is_err() {
                 return;
             }
-            link.next_response += 1;
+            link.free_responses.pop();
         }
     }
 
@@ -295,6 +295,7 @@ impl Host {
         let arrived = self.responses.get(wc.wr_id as usize * RESPONSE_BYTES, RESPONSE_BYTES);
         bytes.iter_mut().zip(arrived).for_each(|(to, byte)| *to = byte);
         let cqe = Cqe::read_from_bytes(&bytes).expect("as long as that");
+        link.free_responses.push(wc.wr_id as usize % RECEIVES_MAX);
         link.answered(&cqe);
     }
 }

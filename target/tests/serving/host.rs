@@ -213,7 +213,9 @@ impl<P: Provider> Host<P> {
         queue.state = Link::Connecting;
         let private_data = PrivateData::new(&queue.private).unwrap();
         for _ in 0..queue.entries {
-            self.post_response_receive(qp);
+            let slot = self.responses % RESPONSES;
+            self.responses += 1;
+            self.post_response_receive(qp, slot);
         }
         let params = ConnParams {
             responder_resources: 4,
@@ -225,9 +227,7 @@ impl<P: Provider> Host<P> {
         self.cm.connect(now, conn, &params).unwrap();
     }
 
-    fn post_response_receive(&mut self, qp: QpKey) {
-        let slot = self.responses % RESPONSES;
-        self.responses += 1;
+    fn post_response_receive(&mut self, qp: QpKey, slot: usize) {
         let sge = self.sge(CAPSULES * CAPSULE_BYTES + slot * 16, 16);
         let wr = RecvWr { wr_id: slot as u64, sges: &[sge] };
         // SAFETY: the memory is kept; no more receives are posted at once than there are places.
@@ -250,7 +250,8 @@ impl<P: Provider> Host<P> {
             return;
         }
         assert_eq!(wc.byte_len, 16, "a response capsule has 16 bytes");
-        let at = CAPSULES * CAPSULE_BYTES + wc.wr_id as usize * 16;
+        let slot = wc.wr_id as usize;
+        let at = CAPSULES * CAPSULE_BYTES + slot * 16;
         let cqe = Cqe::read_from_bytes(&self.memory[at..at + 16]).unwrap();
         let queue = &mut self.queues[index];
         queue.responses.push_back(cqe);
@@ -259,7 +260,8 @@ impl<P: Provider> Host<P> {
             return;
         }
         let qp = self.queues[index].qp.unwrap();
-        self.post_response_receive(qp);
+        // The same place: the others that were posted may still be waiting in theirs.
+        self.post_response_receive(qp, slot);
     }
 
     fn queue_of(&mut self, conn: ConnId) -> &mut Queue {
