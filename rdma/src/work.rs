@@ -119,7 +119,8 @@ pub struct SendWr<'a> {
 /// A request for a queue pair's receive queue.
 ///
 /// Which of those that are queued a message goes to is for the provider to say: a device takes the oldest, as the specification
-/// has it, software the newest, since the cache still has that.
+/// has it, software the newest, since the cache still has that. So memory is free again when the completion with its `wr_id`
+/// came, and not in the order in which it was posted: who goes round a ring of places may name one that is still queued.
 #[derive(Clone, Copy, Debug)]
 pub struct RecvWr<'a> {
     /// Returned in the completion.
