@@ -479,29 +479,31 @@ mod tests {
     #[test]
     #[should_panic(expected = "another receive's turn")]
     fn a_receive_out_of_turn_is_noticed() {
-        let mut world = play(&[]);
-        let memory = &mut world.ends[0].memory;
-        memory.receives.clear();
-        for wr_id in 1..=2 {
-            memory.receives.push(Posted { wr_id, signaled: true, sinks: Vec::new() });
-        }
-        memory.complete(&received(1));
+        let mut memory = Modelled::new();
+        post(&mut memory, 0);
+        post(&mut memory, 1);
+        memory.complete(&received(0));
     }
 
     #[test]
     fn a_message_stays_in_the_receive_it_began_in() {
         let mut memory = Modelled::new();
-        let sinks = |wr_id| place(SINK.start.midpoint(SINK.end), wr_id, PLACE_BYTES, false);
-        let post = |memory: &mut Modelled, wr_id| {
-            memory.receives.push(Posted { wr_id, signaled: true, sinks: sinks(wr_id) });
-        };
         post(&mut memory, 0);
         post(&mut memory, 1);
-        memory.place(MemoryKey::Local { lkey: SINK_KEY }, sinks(1)[0].addr, &[1]).unwrap();
+        let newest = sinks(1)[0].addr;
+        memory.place(MemoryKey::Local { lkey: SINK_KEY }, newest, &[1]).unwrap();
         post(&mut memory, 2);
         for wr_id in [1, 2, 0] {
             memory.complete(&received(wr_id));
         }
+    }
+
+    fn post(memory: &mut Modelled, wr_id: u64) {
+        memory.receives.push(Posted { wr_id, signaled: true, sinks: sinks(wr_id) });
+    }
+
+    fn sinks(wr_id: u64) -> Vec<LocalSge> {
+        place(SINK.start.midpoint(SINK.end), wr_id, PLACE_BYTES, false)
     }
 
     fn received(wr_id: u64) -> Completion {
