@@ -5,7 +5,6 @@
 //! first packet is steered to gets all of it. A foreign peer has no such groups, and gets datagrams one by one.
 
 use std::collections::VecDeque;
-use std::mem;
 use std::net::{Ipv4Addr, SocketAddr};
 
 use roce_proto::Qpn;
@@ -70,7 +69,7 @@ pub(super) struct Trains {
     bytes: usize,
     /// The queue pairs that have packets in trains, each at the first free place from its hash on. Those of two peers may
     /// have one number; then the packets of both keep their order.
-    latest: Box<[Latest]>,
+    latest: Box<[Option<Latest>]>,
     /// The places that are not free.
     taken: Vec<usize>,
 }
@@ -79,12 +78,7 @@ pub(super) struct Trains {
 #[derive(Clone, Copy)]
 struct Latest {
     queue_pair: u32,
-    /// None where the place is free.
-    train: Option<u8>,
-}
-
-impl Latest {
-    const NONE: Self = Self { queue_pair: 0, train: None };
+    train: u8,
 }
 
 /// Packets of one length, but for the last, which may be shorter.
@@ -155,7 +149,7 @@ impl Trains {
             behind: vec![0; MAX_PACKETS].into(),
             packets: 0,
             bytes: 0,
-            latest: vec![Latest::NONE; PLACES].into(),
+            latest: vec![None; PLACES].into(),
             taken: Vec::with_capacity(MAX_PACKETS),
         }
     }
@@ -195,7 +189,7 @@ impl Trains {
                 at
             }
             None => {
-                let behind_latest = earliest + usize::from(self.latest[place].train.is_some());
+                let behind_latest = earliest + usize::from(self.latest[place].is_some());
                 let rank = self.begin_at(behind_latest, length);
                 let at = usize::from(self.order[rank]);
                 self.trains[at] = Train {
@@ -212,8 +206,8 @@ impl Trains {
                 at
             }
         };
-        let latest = Latest { queue_pair: packet.destination_qpn, train: Some(at as u8) };
-        if mem::replace(&mut self.latest[place], latest).train.is_none() {
+        let latest = Latest { queue_pair: packet.destination_qpn, train: at as u8 };
+        if self.latest[place].replace(latest).is_none() {
             self.taken.push(place);
         }
         index
@@ -224,7 +218,7 @@ impl Trains {
         const GOLDEN_RATIO: u32 = 0x9E37_79B1;
         let number = packet.destination_qpn;
         let mut place = (number.wrapping_mul(GOLDEN_RATIO) >> (u32::BITS - PLACE_BITS)) as usize;
-        while self.latest[place].train.is_some() && self.latest[place].queue_pair != number {
+        while self.latest[place].is_some_and(|latest| latest.queue_pair != number) {
             place = (place + 1) % PLACES;
         }
         place
@@ -232,7 +226,7 @@ impl Trains {
 
     /// The rank from which on trains may take a packet of the queue pair at a place.
     fn earliest(&self, place: usize) -> usize {
-        self.latest[place].train.map_or(0, |at| self.trains[usize::from(at)].rank)
+        self.latest[place].map_or(0, |latest| self.trains[usize::from(latest.train)].rank)
     }
 
     /// The trains from a rank on.
@@ -314,7 +308,7 @@ impl Trains {
         self.packets = 0;
         self.bytes = 0;
         for place in self.taken.drain(..) {
-            self.latest[place] = Latest::NONE;
+            self.latest[place] = None;
         }
     }
 }
