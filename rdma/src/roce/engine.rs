@@ -209,11 +209,27 @@ impl Engine {
         }
     }
 
-    /// Queues a request; what it does is the caller's.
-    pub(super) fn post<R>(&mut self, slot: u32, post: impl FnOnce(&mut QueuePair) -> R) -> R {
-        let result = post(&mut self.qps.get_mut(slot).queue_pair);
-        self.look_at(slot);
-        result
+    /// Queues a send request. Its clock starts when it is sent.
+    pub(super) fn post_send(
+        &mut self,
+        slot: u32,
+        request: &rc::SendRequest<'_>,
+    ) -> Result<(), rc::PostError> {
+        let posted = self.qps.get_mut(slot).queue_pair.post_send(request);
+        self.look_for_packets(slot);
+        self.look_for_completions(slot);
+        posted
+    }
+
+    /// Queues a receive, which by itself sends nothing.
+    pub(super) fn post_recv(
+        &mut self,
+        slot: u32,
+        request: &rc::RecvRequest<'_>,
+    ) -> Result<(), rc::PostError> {
+        let posted = self.qps.get_mut(slot).queue_pair.post_recv(request);
+        self.look_for_completions(slot);
+        posted
     }
 
     /// Counts a send request that was handed over.
@@ -339,7 +355,8 @@ impl Engine {
             (true, false) => self.ready.push_back(slot),
             (false, _) => {}
         }
-        self.look_besides(slot);
+        self.look_for_completions(slot);
+        self.look_at_clock(slot);
         packets
     }
 
@@ -359,8 +376,6 @@ impl Engine {
             }
             entry.completing = false;
             self.completing.pop_front();
-            // Room in a queue that was full of completions may be what it waited for.
-            self.look_at(slot);
         }
         count
     }
@@ -388,22 +403,29 @@ impl Engine {
 
     /// Puts a queue pair on the lists that it belongs to.
     fn look_at(&mut self, slot: u32) {
+        self.look_for_packets(slot);
+        self.look_for_completions(slot);
+        self.look_at_clock(slot);
+    }
+
+    fn look_for_packets(&mut self, slot: u32) {
         let entry = self.qps.get_mut(slot);
         if !entry.sending && entry.queue_pair.wants_transmit() {
             entry.sending = true;
             self.ready.push_back(slot);
         }
-        self.look_besides(slot);
     }
 
-    /// Puts a queue pair on the lists that it belongs to, but for that of those that send.
-    fn look_besides(&mut self, slot: u32) {
+    fn look_for_completions(&mut self, slot: u32) {
         let entry = self.qps.get_mut(slot);
         if !entry.completing && entry.queue_pair.has_completions() {
             entry.completing = true;
             self.completing.push_back(slot);
         }
-        if let Some(deadline) = entry.queue_pair.deadline() {
+    }
+
+    fn look_at_clock(&mut self, slot: u32) {
+        if let Some(deadline) = self.qps.get(slot).queue_pair.deadline() {
             self.timers.at_latest(slot, deadline);
         }
     }

@@ -170,7 +170,7 @@ impl<F: Fabric> Group<F> for RoceGroup<F> {
             flags: convert::flags(wr.flags),
             payload,
         };
-        self.engine.post(slot, |qp| qp.post_send(&request)).map_err(convert::push_error)?;
+        self.engine.post_send(slot, &request).map_err(convert::push_error)?;
         self.engine.count_send();
         Ok(())
     }
@@ -180,7 +180,7 @@ impl<F: Fabric> Group<F> for RoceGroup<F> {
         let mut room = [LocalSge::default(); MAX_SGE];
         let count = convert::sges(wr.sges, &mut room)?;
         let request = rc::RecvRequest { wr_id: wr.wr_id, sges: &room[..count] };
-        self.engine.post(slot, |qp| qp.post_recv(&request)).map_err(convert::push_error)
+        self.engine.post_recv(slot, &request).map_err(convert::push_error)
     }
 
     fn flush(&mut self, now: Time) {
