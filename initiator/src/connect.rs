@@ -138,11 +138,11 @@ impl<P: Provider> Core<P> {
             _ => ADMIN_ENTRIES,
         };
         let max_wr = self.scope.device().caps().max_wr;
-        let device = u16::try_from(max_wr / Queue::<P, Task>::send_wr(1)).unwrap_or(u16::MAX);
+        let device = Queue::<P, Task>::slots(max_wr) + 1;
         if device < wanted {
             tracing::info!(wanted, granted = device, "the RDMA device has shorter queues");
         }
-        wanted.min(device).clamp(2, Queue::<P, Task>::MAX_SLOTS + 1)
+        wanted.min(device).max(2)
     }
 
     pub(crate) fn handle_established(

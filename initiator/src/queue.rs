@@ -1,7 +1,6 @@
 //! One NVMe queue: a queue pair, the command capsules that it sends and the responses that it receives.
 #![expect(unsafe_code, reason = "posts its own capsule memory to the queue pair")]
 
-use std::collections::VecDeque;
 use std::io;
 use std::mem;
 use std::ptr;
@@ -88,11 +87,12 @@ pub(crate) struct Queue<P: Provider, W> {
     conn: ConnId,
     qp: QpKey,
     slots: Box<[Slot<P, W>]>,
+    /// The one that became free last is used first: the cache still has it and its capsule.
     free: Vec<u16>,
-    /// Slots whose SEND does not report its completion; that of a later one tells. In the order of their SENDs.
-    unreported: VecDeque<u16>,
-    /// How many of them were sent since the last SEND that reports.
-    unreported_since: usize,
+    /// SENDs of which it is not known that they are complete.
+    sending: usize,
+    /// SENDs since the last one that reports its completion. That of a later one tells of theirs.
+    unreported: usize,
     /// Slots that are used at all.
     depth: u16,
     /// Bytes of data that a capsule may carry.
@@ -105,13 +105,11 @@ struct Slot<P: Provider, W> {
     /// Taken when the command finishes.
     work: Option<W>,
     response: Option<Cqe>,
-    /// The SEND has not completed: the capsule must not change.
+    /// The SEND reports its completion, and has not done so.
     sending: bool,
     /// The SEND gathers from memory that belongs to the command.
     carries_data: bool,
-    /// The completion of the SEND is reported.
-    reports: bool,
-    /// How many unreported SENDs before this one are complete when it is.
+    /// How many SENDs before this one, which do not report, are complete when it is.
     covers: usize,
     window: Option<P::Window>,
     /// The key under which `window` is open.
@@ -131,12 +129,15 @@ impl<P: Provider, W> Queue<P, W> {
     /// generation, and the identifier FFFFh never occurs.
     pub(crate) const MAX_SLOTS: u16 = (1 << SLOT_BITS) - 1;
 
-    /// The most SENDs in a row that do not report. A report wakes whoever sleeps, before the response does so again.
-    const MAX_UNREPORTED: usize = 16;
-
-    /// Work requests that `slots` commands need at most: for each a bind, a send and an invalidation.
+    /// Work requests that a queue of `slots` commands needs at most: for each a bind, a send and an invalidation; and
+    /// SENDs of which it is not known that they are complete, while their slots have other commands.
     pub(crate) fn send_wr(slots: u16) -> u32 {
-        3 * u32::from(slots)
+        3 * u32::from(slots) + u32::from(max_unreported(slots))
+    }
+
+    /// The most commands that `send_wr` work requests suffice for.
+    pub(crate) fn slots(send_wr: u32) -> u16 {
+        (0..=Self::MAX_SLOTS).rev().find(|&slots| Self::send_wr(slots) <= send_wr).unwrap_or(0)
     }
 
     /// A queue on a queue pair that was adopted, for `slots` commands in flight.
@@ -160,8 +161,8 @@ impl<P: Provider, W> Queue<P, W> {
             qid,
             conn,
             qp,
-            unreported: VecDeque::with_capacity(slots.len()),
-            unreported_since: 0,
+            sending: 0,
+            unreported: 0,
             slots,
             free,
             depth,
@@ -210,7 +211,12 @@ impl<P: Provider, W> Queue<P, W> {
 
     /// Commands that can be issued now.
     pub(crate) fn room(&self) -> usize {
-        self.free.len()
+        let max_sending = self.slots.len() + self.max_unreported();
+        self.free.len().min(max_sending - self.sending)
+    }
+
+    fn max_unreported(&self) -> usize {
+        max_unreported(self.slots.len() as u16).into()
     }
 
     /// Commands without a response.
@@ -233,7 +239,7 @@ impl<P: Provider, W> Queue<P, W> {
     pub(crate) fn sends_data(&self, caps: &Caps, length_bytes: u32) -> bool {
         const MANY: usize = 16;
         let mtu = caps.max_path_mtu;
-        let in_flight = usize::from(self.depth) - self.room();
+        let in_flight = usize::from(self.depth) - self.free.len();
         let dear = SQE_BYTES as u32 + length_bytes > mtu && length_bytes <= 2 * mtu;
         length_bytes <= self.in_capsule_bytes && !(caps.trains && dear && in_flight >= MANY)
     }
@@ -265,6 +271,7 @@ impl<P: Provider, W> Queue<P, W> {
         data: Data<'_, P>,
     ) -> io::Result<u16> {
         let index = *self.free.last().expect("the caller asked for room");
+        let is_due = self.unreported == self.max_unreported();
         let slot = &mut self.slots[usize::from(index)];
         slot.generation = next_generation(slot.generation);
         sqe = sqe.with_cid(cid(index, slot.generation));
@@ -291,39 +298,34 @@ impl<P: Provider, W> Queue<P, W> {
         let sges = [capsule, payload.unwrap_or_default()];
         let used = if payload.is_some() { 2 } else { 1 };
         let wr_id = WrId { queue: self.key, kind: WrKind::Send, index }.pack();
-        // Only where nothing but the slot waits for it, and slots are plenty; after Connect they may become few.
+        // Where something waits for it, and often enough for the send queue to have room. A report wakes whoever sleeps, before
+        // the response does so again.
         let reports = self.qid.is_admin()
             || sqe.is_fabrics()
             || payload.is_some()
             || slot.open_rkey.is_some()
-            || self.unreported_since == Self::MAX_UNREPORTED
-            || self.free.len() <= usize::from(self.depth / 2 + 1);
+            || is_due;
         let flags = if reports { SendFlags::SIGNALED } else { SendFlags::NONE };
-        // SAFETY: the capsule is not rewritten, and data sent with it is not handed back, before the SEND
-        // completes (`sending`) or the queue pair is released.
+        // SAFETY: the capsule stays where it is until the queue pair is released, and data sent with it is not handed
+        // back before the SEND completes (`Slot::sending`).
         unsafe { push(group, self.qp, wr_id, Op::Send, flags, &sges[..used]) }?;
         self.free.pop();
-        slot.sending = true;
+        self.sending += 1;
+        slot.sending = reports;
         slot.carries_data = payload.is_some();
-        slot.reports = reports;
         if reports {
-            slot.covers = mem::take(&mut self.unreported_since);
+            slot.covers = mem::take(&mut self.unreported);
         } else {
-            self.unreported.push_back(index);
-            self.unreported_since += 1;
+            self.unreported += 1;
         }
         Ok(index)
     }
 
     /// A SEND completed, and with it those before it.
     pub(crate) fn sent(&mut self, index: u16) -> Option<Finished<W>> {
-        for _ in 0..mem::take(&mut self.slots[usize::from(index)].covers) {
-            let earlier = self.unreported.pop_front().expect("each is covered once");
-            self.slots[usize::from(earlier)].sending = false;
-            let finished = self.settle(earlier);
-            debug_assert!(finished.is_none(), "its response finished it");
-        }
-        self.slots[usize::from(index)].sending = false;
+        let slot = &mut self.slots[usize::from(index)];
+        slot.sending = false;
+        self.sending -= slot.covers + 1;
         self.settle(index)
     }
 
@@ -378,12 +380,15 @@ impl<P: Provider, W> Queue<P, W> {
             .ok_or(Violation("a response names a command that is not in flight"))
     }
 
-    /// Finishes the command if nothing of it is left, and frees the slot once its SEND completed as well.
+    /// Finishes the command if nothing of it is left, and frees the slot, of a SEND that reports once it completed.
+    ///
+    /// The SENDs that do not report have not completed as far as we know. But who responds to a command has received it: what
+    /// the device sends of it from now on are duplicates, which are dropped unread, so that the capsule may change.
     fn settle(&mut self, index: u16) -> Option<Finished<W>> {
         let slot = &mut self.slots[usize::from(index)];
         // A response may come before the acknowledgement of its command. Who makes a connection sends one command after
         // the other on the admin queue, so what a result leads to must find a free slot there.
-        let last = slot.reports && self.qid.is_admin() && self.free.is_empty();
+        let last = self.qid.is_admin() && self.free.is_empty();
         let held = slot.open_rkey.is_some() || (slot.sending && (slot.carries_data || last));
         let cqe = if held { None } else { slot.response };
         let finished = match cqe {
@@ -413,7 +418,6 @@ impl<P: Provider, W> Slot<P, W> {
             response: None,
             sending: false,
             carries_data: false,
-            reports: false,
             covers: 0,
             window: None,
             open_rkey: None,
@@ -452,6 +456,12 @@ unsafe fn push<P: Provider>(
     unsafe { group.push_send(qp, &SendWr { wr_id, op, flags, sges }) }.map_err(io::Error::other)
 }
 
+/// The most SENDs in a row that do not report, on a queue of so many slots. Each report may wake somebody for nothing; but a
+/// short queue that is full waits for them.
+fn max_unreported(slots: u16) -> u16 {
+    (slots / 4).clamp(4, 16)
+}
+
 fn cid(index: u16, generation: u16) -> Cid {
     Cid(generation << SLOT_BITS | index)
 }
@@ -469,11 +479,11 @@ impl<P: Provider> CapsuleMemory<P> {
         Ok(Self { region, pages, slots })
     }
 
-    /// Writes a slot's capsule. Its previous SEND has completed.
+    /// Writes a slot's capsule. The previous command of the slot was answered.
     fn write_command(&mut self, index: u16, sqe: &Sqe) -> Sge {
         let offset = usize::from(index) * SQE_BYTES;
         assert!(usize::from(index) < self.slots);
-        // SAFETY: within the mapping (checked); nobody reads the capsule while its slot is free.
+        // SAFETY: within the mapping (checked); what a device reads of a capsule whose slot is free is of no account.
         unsafe {
             let to = self.pages.address().as_ptr().add(offset);
             ptr::copy_nonoverlapping(sqe.as_bytes().as_ptr(), to, SQE_BYTES);
@@ -504,5 +514,82 @@ impl<P: Provider> CapsuleMemory<P> {
     fn sge(&self, offset: usize, length: usize) -> Sge {
         let addr = self.pages.address().addr().get() as u64 + offset as u64;
         Sge { addr, length: length as u32, lkey: self.region.lkey() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{IpAddr, SocketAddr};
+    use std::time::Duration;
+
+    use rdma::sim::{Sim, SimConfig, SimNetwork};
+    use rdma::{ConnOptions, ConnectionManager, GroupConfig, QpConfig, Time};
+
+    use super::*;
+
+    #[test]
+    fn as_many_slots_as_work_requests_suffice_for() {
+        type Any = Queue<Sim, ()>;
+        for max_wr in 0..5000 {
+            let slots = Any::slots(max_wr);
+            assert!(slots == 0 || Any::send_wr(slots) <= max_wr, "{max_wr}");
+            assert!(slots == Any::MAX_SLOTS || Any::send_wr(slots + 1) > max_wr, "{max_wr}");
+        }
+        assert_eq!(Any::slots(u32::MAX), Any::MAX_SLOTS);
+    }
+
+    #[test]
+    fn answered_commands_that_nobody_acknowledges_leave_the_send_queue_room() {
+        for slots in 1..=64 {
+            let answered = answer_without_acknowledging(slots);
+            assert!(answered >= usize::from(slots), "{answered} of {slots}");
+        }
+    }
+
+    /// Issues commands as long as there is room, and answers each, on a queue pair that is never connected, so that no SEND
+    /// completes. Returns how many there were.
+    fn answer_without_acknowledging(slots: u16) -> usize {
+        let local: IpAddr = [10, 0, 0, 1].into();
+        let peer = SocketAddr::from(([10, 0, 0, 2], 4420));
+        let network = SimNetwork::new(1, SimConfig::default());
+        let device = network.device(local, 1).unwrap();
+        let mut cm = device.connection_manager().unwrap();
+        let config = GroupConfig { completions: 64, queue_pairs: 1, completion_vector: 0 };
+        let mut group = device.group(&config).unwrap();
+        let timeout = Duration::from_secs(1);
+        let conn = cm.resolve(Time::ZERO, peer, timeout, &ConnOptions::default()).unwrap();
+        while cm.poll(Time::ZERO).is_none() {}
+        let config = QpConfig {
+            send_wr: Queue::<Sim, ()>::send_wr(slots),
+            recv_wr: 1024,
+            send_sge: 2,
+            recv_sge: 1,
+            inline_bytes: 0,
+        };
+        let qp = group.adopt(cm.create_qp(conn, &group.handle(), &config).unwrap());
+        let mut queue: Queue<Sim, ()> = Queue::new(&device, 0, 0, Qid(1), conn, qp, slots).unwrap();
+        let mut answered = 0;
+        while queue.room() > 0 {
+            let data = Data::Keyed { address: 0, length: 512, rkey: 0 };
+            let sqe = Sqe::read_from_bytes(&[0; SQE_BYTES]).unwrap();
+            queue.issue(&device, &mut group, sqe, data, ()).unwrap();
+            let (cid, ()) = queue.awaiting().next().unwrap();
+            queue.memory.write_response(0, &Cqe::success(cid));
+            let received = queue.received(&mut group, 0, CQE_BYTES as u32, None);
+            assert!(received.unwrap().is_some());
+            answered += 1;
+        }
+        answered
+    }
+
+    impl CapsuleMemory<Sim> {
+        fn write_response(&mut self, index: u16, cqe: &Cqe) {
+            let bytes = cqe.as_bytes();
+            // SAFETY: within the mapping; no queue pair receives.
+            unsafe {
+                let to = self.pages.address().as_ptr().add(self.response_offset(index));
+                ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len());
+            }
+        }
     }
 }

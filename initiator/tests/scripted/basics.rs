@@ -1,5 +1,7 @@
 //! A target that does what it should.
 
+use std::collections::BTreeSet;
+
 use feedrail_initiator::{ErrorKind, Grant, Namespace, RegionSlice};
 use nvme_proto::{AdminOpcode, NvmOpcode};
 
@@ -234,6 +236,21 @@ fn slots_come_back_in_queues_of_any_size() {
         }
         read_blocks(&mut world, &namespace, 256);
     }
+}
+
+#[test]
+fn one_command_at_a_time_stays_in_a_slot() {
+    let mut world = World::new(1024);
+    let (_controller, namespace) = world.open();
+    let before = world.fake.seen.len();
+    for block in 0..300 {
+        world.read(&namespace, block * 512, 512, Grant::Persistent).result.unwrap();
+    }
+    let reads = world.fake.seen[before..].iter().filter(|seen| !seen.qid.is_admin());
+    // The lower ten bits of an identifier are the slot.
+    let slots: BTreeSet<u16> = reads.map(|seen| seen.sqe.cid().0 % 1024).collect();
+    // One whose SEND reports is taken until it does.
+    assert!(slots.len() <= 2, "{slots:?}");
 }
 
 #[test]
