@@ -105,12 +105,10 @@ struct Slot<P: Provider, W> {
     /// Taken when the command finishes.
     work: Option<W>,
     response: Option<Cqe>,
-    /// The SEND reports its completion, and has not done so.
-    sending: bool,
     /// The SEND gathers from memory that belongs to the command.
     carries_data: bool,
-    /// How many SENDs before this one, which do not report, are complete when it is.
-    covers: usize,
+    /// As long as the SEND is to report its completion: how many before it, which do not report, are complete then.
+    covers: Option<usize>,
     window: Option<P::Window>,
     /// The key under which `window` is open.
     open_rkey: Option<u32>,
@@ -307,14 +305,13 @@ impl<P: Provider, W> Queue<P, W> {
             || is_due;
         let flags = if reports { SendFlags::SIGNALED } else { SendFlags::NONE };
         // SAFETY: the capsule stays where it is until the queue pair is released, and data sent with it is not handed
-        // back before the SEND completes (`Slot::sending`).
+        // back before the SEND completes (`Slot::covers`).
         unsafe { push(group, self.qp, wr_id, Op::Send, flags, &sges[..used]) }?;
         self.free.pop();
         self.sending += 1;
-        slot.sending = reports;
         slot.carries_data = payload.is_some();
         if reports {
-            slot.covers = mem::take(&mut self.unreported);
+            slot.covers = Some(mem::take(&mut self.unreported));
         } else {
             self.unreported += 1;
         }
@@ -323,9 +320,9 @@ impl<P: Provider, W> Queue<P, W> {
 
     /// A SEND completed, and with it those before it.
     pub(crate) fn sent(&mut self, index: u16) -> Option<Finished<W>> {
-        let slot = &mut self.slots[usize::from(index)];
-        slot.sending = false;
-        self.sending -= slot.covers + 1;
+        if let Some(covered) = self.slots[usize::from(index)].covers.take() {
+            self.sending -= covered + 1;
+        }
         self.settle(index)
     }
 
@@ -389,13 +386,14 @@ impl<P: Provider, W> Queue<P, W> {
         // A response may come before the acknowledgement of its command. Who makes a connection sends one command after
         // the other on the admin queue, so what a result leads to must find a free slot there.
         let last = self.qid.is_admin() && self.free.is_empty();
-        let held = slot.open_rkey.is_some() || (slot.sending && (slot.carries_data || last));
+        let sending = slot.covers.is_some();
+        let held = slot.open_rkey.is_some() || (sending && (slot.carries_data || last));
         let cqe = if held { None } else { slot.response };
         let finished = match cqe {
             Some(cqe) => slot.work.take().map(|work| Finished { work, cqe }),
             None => None,
         };
-        if slot.response.is_some() && slot.work.is_none() && !slot.sending {
+        if slot.response.is_some() && slot.work.is_none() && !sending {
             slot.response = None;
             self.free.push(index);
         }
@@ -416,9 +414,8 @@ impl<P: Provider, W> Slot<P, W> {
             generation: 0,
             work: None,
             response: None,
-            sending: false,
             carries_data: false,
-            covers: 0,
+            covers: None,
             window: None,
             open_rkey: None,
         }
