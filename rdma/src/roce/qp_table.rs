@@ -2,14 +2,12 @@
 
 use crate::QpKey;
 
-const EMPTY: u32 = u32::MAX;
-
 /// Entries in slots that are reused, found by number through a hash table with open addressing.
 pub(crate) struct QpTable<E> {
     slots: Vec<Slot<E>>,
     vacant: Vec<u32>,
-    /// Slots by hash of the number; at most half full. Its length is a power of two.
-    index: Vec<u32>,
+    /// By hash of the number; at most half full. Its length is a power of two.
+    index: Vec<Bucket>,
     len: usize,
 }
 
@@ -19,6 +17,22 @@ struct Slot<E> {
     entry: Option<(u32, E)>,
 }
 
+/// Where the entry of a number is. The number stands here as well, so that the search reads no entry but the one it finds,
+/// and need not wait for that: of many queue pairs the cache keeps this table, but not their entries.
+#[derive(Clone, Copy)]
+struct Bucket {
+    number: u32,
+    slot: u32,
+}
+
+impl Bucket {
+    const EMPTY: Self = Self { number: 0, slot: u32::MAX };
+
+    fn is_empty(self) -> bool {
+        self.slot == Self::EMPTY.slot
+    }
+}
+
 impl<E> QpTable<E> {
     /// A table that need not grow until it holds more than `expected` entries.
     pub(crate) fn new(expected: usize) -> Self {
@@ -26,7 +40,7 @@ impl<E> QpTable<E> {
         Self {
             slots: Vec::with_capacity(expected),
             vacant: Vec::with_capacity(expected),
-            index: vec![EMPTY; buckets],
+            index: vec![Bucket::EMPTY; buckets],
             len: 0,
         }
     }
@@ -50,7 +64,7 @@ impl<E> QpTable<E> {
         };
         self.slots[slot as usize].entry = Some((number, entry));
         self.len += 1;
-        self.link(number, slot);
+        self.link(Bucket { number, slot });
         slot
     }
 
@@ -69,12 +83,12 @@ impl<E> QpTable<E> {
     pub(crate) fn find(&self, number: u32) -> Option<u32> {
         let mut bucket = self.bucket(number);
         loop {
-            let slot = self.index[bucket];
-            if slot == EMPTY {
+            let found = self.index[bucket];
+            if found.is_empty() {
                 return None;
             }
-            if self.number(slot) == Some(number) {
-                return Some(slot);
+            if found.number == number {
+                return Some(found.slot);
             }
             bucket = self.after(bucket);
         }
@@ -110,10 +124,6 @@ impl<E> QpTable<E> {
         self.slots.iter().filter_map(|slot| slot.entry.as_ref().map(|(_, entry)| entry))
     }
 
-    fn number(&self, slot: u32) -> Option<u32> {
-        self.slots[slot as usize].entry.as_ref().map(|&(number, _)| number)
-    }
-
     fn bucket(&self, number: u32) -> usize {
         // Numbers are random already; the group's index in the low bits is not.
         let hash = number.wrapping_mul(0x9E37_79B1) >> 8;
@@ -124,38 +134,33 @@ impl<E> QpTable<E> {
         (bucket + 1) & (self.index.len() - 1)
     }
 
-    fn link(&mut self, number: u32, slot: u32) {
-        let mut bucket = self.bucket(number);
-        while self.index[bucket] != EMPTY {
+    fn link(&mut self, entry: Bucket) {
+        let mut bucket = self.bucket(entry.number);
+        while !self.index[bucket].is_empty() {
             bucket = self.after(bucket);
         }
-        self.index[bucket] = slot;
+        self.index[bucket] = entry;
     }
 
-    /// Takes out the bucket whose slot was vacated, and moves up whatever came behind it.
+    /// Takes out a number that is in the table, and moves up whatever came behind it.
     fn unlink(&mut self, number: u32) {
         let mut bucket = self.bucket(number);
-        while self.number(self.index[bucket]).is_some() {
+        while self.index[bucket].number != number {
             bucket = self.after(bucket);
         }
-        self.index[bucket] = EMPTY;
+        self.index[bucket] = Bucket::EMPTY;
         let mut next = self.after(bucket);
-        while self.index[next] != EMPTY {
-            let slot = std::mem::replace(&mut self.index[next], EMPTY);
-            let number = self.number(slot).expect("linked slots are in use");
-            self.link(number, slot);
+        while !self.index[next].is_empty() {
+            let entry = std::mem::replace(&mut self.index[next], Bucket::EMPTY);
+            self.link(entry);
             next = self.after(next);
         }
     }
 
     fn grow(&mut self) {
-        self.index = vec![EMPTY; 2 * self.index.len()];
-        for slot in 0..self.slots.len() {
-            let slot = u32::try_from(slot).expect("fewer queue pairs than their numbers");
-            if let Some(number) = self.number(slot) {
-                self.link(number, slot);
-            }
-        }
+        let buckets = 2 * self.index.len();
+        let entries = std::mem::replace(&mut self.index, vec![Bucket::EMPTY; buckets]);
+        entries.into_iter().filter(|entry| !entry.is_empty()).for_each(|entry| self.link(entry));
     }
 }
 
