@@ -28,7 +28,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use clap::{Parser, ValueEnum};
 use feedrail_tests::process::Bytes;
 
@@ -55,7 +55,7 @@ struct Options {
     /// How long each load runs, in seconds
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..))]
     seconds: u32,
-    /// Where results are kept; those of sections that are not measured again stay
+    /// Where results are kept; those that this machine left there stay, of sections that are not measured again
     #[arg(long, default_value = "bench/results/latest.json")]
     output: PathBuf,
     /// A file to export, which is overwritten [default: a new one of 1 GiB in `out/bench`]
@@ -119,16 +119,34 @@ impl Options {
         }
         cores::check()?;
         let machine = Machine::describe();
+        let earlier = self.earlier(&machine)?;
         let mut figures = Figures::default();
         self.measure(&mut figures)?;
         let mut results = Results { machine, seconds: self.seconds(), figures };
-        if let Ok(earlier) = Results::read(&self.output) {
+        if let Some(earlier) = earlier {
             self.keep(&mut results, earlier);
         }
         results.write(&self.output)?;
         print!("{}", table::of_results(&results));
         println!("\nkept in {}", self.output.display());
         Ok(())
+    }
+
+    /// The results of before, if they are of this machine: what is kept of them stands beside what is measured now. Who measures
+    /// the loads anew begins results of their own; what else is measured would end up beside another machine's loads.
+    fn earlier(&self, machine: &Machine) -> Result<Option<Results>> {
+        let Ok(earlier) = Results::read(&self.output) else { return Ok(None) };
+        let theirs = &earlier.machine.processor;
+        if *theirs == machine.processor {
+            return Ok(Some(earlier));
+        }
+        ensure!(
+            self.wants(Section::Ceilings) || self.wants(Section::Us),
+            "{} is of another machine ({theirs}; this is {}): name another file with --output",
+            self.output.display(),
+            machine.processor
+        );
+        Ok(None)
     }
 
     /// Keeps what earlier results say of sections that were not measured again. Ceilings and ours belong together:
@@ -300,5 +318,24 @@ mod tests {
         };
         assert_eq!(after("lab"), (1, 1));
         assert_eq!(after("us"), (7, 0));
+    }
+
+    #[test]
+    fn another_machines_results_are_not_mixed_with_ours() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("results.json");
+        let earlier = |section| {
+            let options = parsed(&["bench", "--output", path.to_str().unwrap(), section]);
+            options.earlier(&Machine::describe()).map(|earlier| earlier.is_some())
+        };
+        assert!(!earlier("lab").unwrap());
+        let mut results = measured(1, "us/null/iops");
+        results.write(&path).unwrap();
+        assert!(earlier("lab").unwrap() && earlier("us").unwrap());
+        results.machine.processor = "An Abacus".to_owned();
+        results.write(&path).unwrap();
+        let refusal = earlier("lab").unwrap_err().to_string();
+        assert!(refusal.contains("An Abacus") && refusal.contains("--output"), "{refusal}");
+        assert!(!earlier("us").unwrap());
     }
 }
