@@ -141,7 +141,7 @@ impl Options {
             return Ok(Some(earlier));
         }
         ensure!(
-            self.wants(Section::Ceilings) || self.wants(Section::Us),
+            self.wants_loads(),
             "{} is of another machine ({theirs}; this is {}): name another file with --output",
             self.output.display(),
             machine.processor
@@ -155,7 +155,7 @@ impl Options {
         for section in [Section::Cost, Section::Lab] {
             results.figures.keep_section(section.name(), &earlier.figures);
         }
-        if !self.wants(Section::Ceilings) && !self.wants(Section::Us) {
+        if !self.wants_loads() {
             for section in [Section::Ceilings, Section::Us] {
                 results.figures.keep_section(section.name(), &earlier.figures);
             }
@@ -171,6 +171,11 @@ impl Options {
         }
     }
 
+    /// Whether loads are measured: the ceilings or ours.
+    fn wants_loads(&self) -> bool {
+        self.wants(Section::Ceilings) || self.wants(Section::Us)
+    }
+
     fn runs(&self) -> u32 {
         if self.quick { 1 } else { self.runs }
     }
@@ -183,8 +188,7 @@ impl Options {
         if self.wants(Section::Lab) {
             lab::collect(&self.lab_logs, figures)?;
         }
-        if !(self.wants(Section::Ceilings) || self.wants(Section::Us) || self.wants(Section::Cost))
-        {
+        if !(self.wants_loads() || self.wants(Section::Cost)) {
             return Ok(());
         }
         let file = self.prepare_file()?;

@@ -81,17 +81,8 @@ impl<E> QpTable<E> {
 
     /// The slot of a number.
     pub(crate) fn find(&self, number: u32) -> Option<u32> {
-        let mut bucket = self.bucket(number);
-        loop {
-            let found = self.index[bucket];
-            if found.is_empty() {
-                return None;
-            }
-            if found.number == number {
-                return Some(found.slot);
-            }
-            bucket = self.after(bucket);
-        }
+        let found = self.index[self.seek(number)];
+        (!found.is_empty()).then_some(found.slot)
     }
 
     /// The entry of a slot in use.
@@ -134,20 +125,24 @@ impl<E> QpTable<E> {
         (bucket + 1) & (self.index.len() - 1)
     }
 
-    fn link(&mut self, entry: Bucket) {
-        let mut bucket = self.bucket(entry.number);
-        while !self.index[bucket].is_empty() {
+    /// The bucket of a number, or the empty one where it would be.
+    fn seek(&self, number: u32) -> usize {
+        let mut bucket = self.bucket(number);
+        while !self.index[bucket].is_empty() && self.index[bucket].number != number {
             bucket = self.after(bucket);
         }
+        bucket
+    }
+
+    /// Adds a number that is not in the table.
+    fn link(&mut self, entry: Bucket) {
+        let bucket = self.seek(entry.number);
         self.index[bucket] = entry;
     }
 
     /// Takes out a number that is in the table, and moves up whatever came behind it.
     fn unlink(&mut self, number: u32) {
-        let mut bucket = self.bucket(number);
-        while self.index[bucket].number != number {
-            bucket = self.after(bucket);
-        }
+        let bucket = self.seek(number);
         self.index[bucket] = Bucket::EMPTY;
         let mut next = self.after(bucket);
         while !self.index[next].is_empty() {
