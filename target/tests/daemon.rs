@@ -225,10 +225,15 @@ fn bad_configurations_and_command_lines_are_told() {
     );
     assert_refused(["--listen", "127.0.0.1"], &["nothing to export; name files"]);
     assert_refused(["a.bin"], &["no address to listen on; add --listen IP:4420"]);
-    assert_refused(["--listen", "127.0.0.1", "--log", "a=b=c", "x"], &["--log"]);
     let usage = output(["--listen", "0.0.0.0", "x"]);
     assert_eq!(usage.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&usage.stderr).contains("names no single interface"));
+    for filter in ["wran", "a=b=c"] {
+        let usage = output(["--listen", "127.0.0.1", "--log", filter, "x"]);
+        assert_eq!(usage.status.code(), Some(2), "{filter}");
+        let errors = String::from_utf8_lossy(&usage.stderr);
+        assert!(errors.contains("--log") && errors.contains("error, warn, info"), "{errors}");
+    }
     let help = output(["--help"]);
     assert!(help.status.success());
     let text = String::from_utf8(help.stdout).expect("text");

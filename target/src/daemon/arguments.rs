@@ -7,6 +7,7 @@ use std::time::Duration;
 use clap::Parser;
 use nvme_proto::Nqn;
 
+use super::log_filter::LogFilter;
 use crate::config::{Config, ConfigError, Cores, ProviderChoice, Quick, parse_address, parse_nqn};
 
 /// Exports files and block devices as NVMe namespaces over RDMA (RoCE v2).
@@ -51,9 +52,9 @@ pub(super) struct Arguments {
     #[arg(long)]
     pub(super) check: bool,
 
-    /// What to log to standard error: error, warn, info, debug, trace, or a filter per module
+    /// What to log to standard error: error, warn, info, debug, trace or off; MODULE=LEVEL for one module; several with commas
     #[arg(long, value_name = "FILTER", env = "RUST_LOG", default_value = "info")]
-    pub(super) log: String,
+    pub(super) log: LogFilter,
 
     /// How long commands under way may take to end after SIGTERM, in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u64).range(0..=3600))]

@@ -4,6 +4,7 @@
 //! Everything for people goes to standard error.
 
 mod arguments;
+mod log_filter;
 mod notify;
 mod report;
 
@@ -19,6 +20,7 @@ use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
 
 use self::arguments::Arguments;
+pub use self::log_filter::{LogFilter, LogFilterError, colours_are_wanted};
 use crate::config::Config;
 use crate::export::Purpose;
 use crate::registry::Registry;
@@ -34,9 +36,7 @@ pub fn main_with_args(args: impl IntoIterator<Item = OsString>) -> ExitCode {
             return ExitCode::from(u8::from(error.use_stderr()) * 2);
         }
     };
-    if let Err(message) = start_log(&arguments) {
-        return fail(&message);
-    }
+    start_log(&arguments);
     abort_on_panic();
     match run(&arguments) {
         Ok(()) => ExitCode::SUCCESS,
@@ -50,18 +50,15 @@ fn fail(message: &str) -> ExitCode {
     ExitCode::FAILURE
 }
 
-fn start_log(arguments: &Arguments) -> Result<(), String> {
-    let filter = tracing_subscriber::EnvFilter::try_new(&arguments.log)
-        .map_err(|error| format!("--log \"{}\": {error}", arguments.log))?;
+fn start_log(arguments: &Arguments) {
     let subscriber = tracing_subscriber::fmt()
-        .with_env_filter(filter)
+        .with_env_filter(arguments.log.to_filter())
         .with_writer(std::io::stderr)
         // It would report a standard error that takes nothing on standard error, and panic over that.
         .log_internal_errors(false)
-        .with_ansi(std::io::stderr().is_terminal());
+        .with_ansi(std::io::stderr().is_terminal() && colours_are_wanted());
     // In a process that has a log already this one is not needed.
     let _ = subscriber.with_target(false).try_init();
-    Ok(())
 }
 
 /// A target that lost one of its threads would serve some hosts and leave others hanging. It ends instead, so
