@@ -36,25 +36,16 @@ pub(crate) struct Cli {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Show this machine's RDMA devices, and the provider that each of its addresses gets
+    // Help texts are those of the subcommands' own types: a doc comment here would replace their long help.
     Devices(devices::Devices),
-    /// Show what the discovery controller at an address offers
     Discover(discover::Discover),
-    /// List the namespaces of all subsystems that discovery shows
     List(list::List),
-    /// Show the Identify Controller data of a subsystem's controller
     IdCtrl(id_ctrl::IdCtrl),
-    /// Show the Identify Namespace data of a namespace
     IdNs(id_ns::IdNs),
-    /// Read a byte range of a namespace
     Read(read::Read),
-    /// Write a byte range of a namespace
     Write(write::Write),
-    /// Measure a namespace: IOPS, throughput, latency
     Perf(perf::Perf),
-    /// Export a file, read all of it back over RoCE and check every byte
     Demo(demo::Demo),
-    /// The target daemon; `demo` runs it in a second process
     #[command(hide = true, disable_help_flag = true)]
     Target(demo::TargetProcess),
 }

@@ -13,10 +13,16 @@ use serde_json::{Value, json};
 use crate::args::{Format, Output};
 use crate::output;
 
+const EXAMPLES: &str = "\
+Examples:
+  feedrail devices
+  feedrail devices -o json";
+
 /// Shows the RDMA devices of this machine, and which provider `--provider auto` takes for each of its addresses
 ///
 /// Without any RDMA device it says why and succeeds: then everything goes over the soft provider, RoCE v2 in userspace.
 #[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
 pub(crate) struct Devices {
     #[command(flatten)]
     output: Output,

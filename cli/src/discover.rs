@@ -12,8 +12,14 @@ use crate::args::{Fabric, Format, Output};
 use crate::output;
 use crate::session;
 
+const EXAMPLES: &str = "\
+Examples:
+  feedrail discover -a 192.0.2.10
+  feedrail discover -a 192.0.2.10 -s 4421 -w 192.0.2.20 -o json";
+
 /// Shows what the discovery controller at an address offers, in nvme-cli's formats
 #[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
 pub(crate) struct Discover {
     #[command(flatten)]
     fabric: Fabric,

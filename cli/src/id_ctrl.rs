@@ -9,8 +9,14 @@ use crate::fields::{Field, decimal, digits, hex, json_object, lines, little_endi
 use crate::output;
 use crate::session::Session;
 
+const EXAMPLES: &str = "\
+Examples:
+  feedrail id-ctrl -a 192.0.2.10 -n NQN
+  feedrail id-ctrl -a 192.0.2.10 -n NQN -o json";
+
 /// Shows the Identify Controller data of a subsystem's controller, with nvme-cli's field names
 #[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
 pub(crate) struct IdCtrl {
     #[command(flatten)]
     subsystem: Subsystem,

@@ -11,8 +11,14 @@ use crate::fields::{Field, decimal, digits, hex, json_object, lines};
 use crate::output;
 use crate::session::Session;
 
+const EXAMPLES: &str = "\
+Examples:
+  feedrail id-ns -a 192.0.2.10 -n NQN
+  feedrail id-ns -a 192.0.2.10 -n NQN --namespace-id 7 -o json";
+
 /// Shows the Identify Namespace data of a namespace, with nvme-cli's field names
 #[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
 pub(crate) struct IdNs {
     #[command(flatten)]
     namespace: Namespace,

@@ -16,10 +16,16 @@ use crate::output;
 use crate::session::{self, Session};
 use crate::size::human;
 
+const EXAMPLES: &str = "\
+Examples:
+  feedrail list -a 192.0.2.10
+  feedrail list -a 192.0.2.10 -o json";
+
 /// Lists the namespaces of all subsystems that discovery shows at an address
 ///
 /// Length and name are exact where the target is Feedrail's; others only tell whole blocks.
 #[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
 pub(crate) struct List {
     #[command(flatten)]
     fabric: Fabric,

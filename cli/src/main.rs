@@ -5,6 +5,7 @@
 
 mod args;
 mod clock;
+mod closed_stdout;
 mod demo;
 mod devices;
 mod discover;
@@ -17,12 +18,15 @@ mod lanes;
 mod latency;
 mod list;
 mod output;
+mod partial_file;
 mod perf;
+mod progress;
 mod random;
 mod read;
 mod session;
 mod size;
 mod stream;
+mod transfer;
 mod write;
 
 use std::io::{self, IsTerminal};
@@ -30,7 +34,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::Parser;
-use tracing_subscriber::EnvFilter;
+use feedrail_target::daemon::{LogFilter, LogFilterError, colours_are_wanted};
 
 use crate::args::{Cli, Command};
 use crate::interrupt::Interrupted;
@@ -43,7 +47,10 @@ fn main() -> ExitCode {
         Command::Target(target) => return target.run(),
         command => command,
     };
-    start_logging(cli.verbose);
+    if let Err(error) = start_logging(cli.verbose) {
+        output::note(format_args!("feedrail: RUST_LOG: {error}"));
+        return ExitCode::from(2);
+    }
     match run(command, cli.verbose) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => report(&error),
@@ -65,22 +72,24 @@ fn run(command: Command, verbose: u8) -> Result<()> {
     }
 }
 
-fn start_logging(verbose: u8) {
+fn start_logging(verbose: u8) -> Result<(), LogFilterError> {
     let default = match verbose {
         0 => "error",
         1 => "info",
         2 => "debug",
         _ => "trace",
     };
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(default));
-    let terminal = io::stderr().is_terminal();
+    let asked = std::env::var("RUST_LOG").ok().filter(|text| !text.is_empty());
+    let filter: LogFilter = asked.as_deref().unwrap_or(default).parse()?;
+    let colours = io::stderr().is_terminal() && colours_are_wanted();
     tracing_subscriber::fmt()
-        .with_env_filter(filter)
+        .with_env_filter(filter.to_filter())
         .with_writer(io::stderr)
-        .with_ansi(terminal)
+        .with_ansi(colours)
         // They go to stderr, and panic where it cannot be written, which is what they are about.
         .log_internal_errors(false)
         .init();
+    Ok(())
 }
 
 /// Says on one line what went wrong, and chooses the exit code.

@@ -3,16 +3,25 @@
 use std::fmt::Display;
 use std::io::{self, Write};
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use serde_json::Value;
+
+use crate::closed_stdout::stdout_was_closed;
 
 /// Whoever read our output has seen enough, which is no error of ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("nobody reads the output any more")]
 pub(crate) struct ReaderGone;
 
+/// An error if nobody can get what is written to stdout.
+pub(crate) fn check_stdout() -> Result<()> {
+    ensure!(!stdout_was_closed(), "cannot write to stdout: it is closed");
+    Ok(())
+}
+
 /// Writes a text to stdout.
 pub(crate) fn print(text: &str) -> Result<()> {
+    check_stdout()?;
     let mut stdout = io::stdout().lock();
     stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()).map_err(stdout_error)
 }

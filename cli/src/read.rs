@@ -1,16 +1,18 @@
 //! `feedrail read`: a byte range of a namespace to stdout or a file.
 
-use std::fs::File;
-use std::io::{self, Write};
+use std::io::{self, StdoutLock, Write};
 use std::path::PathBuf;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use clap::Args;
 
 use crate::args::{Namespace, Range};
-use crate::output::stdout_error;
+use crate::interrupt::{Interrupt, Interrupted};
+use crate::output::{check_stdout, stdout_error};
+use crate::partial_file::PartialFile;
 use crate::session::Session;
 use crate::stream::{self, Pieces};
+use crate::transfer::Transfer;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -20,7 +22,8 @@ Examples:
 
 /// Reads a byte range of a namespace
 ///
-/// Any offset and length will do; a range that goes past the end is an error, and then nothing is written.
+/// Any offset and length will do; a range that goes past the end is an error, and then nothing is written. A file gets
+/// its name when it is complete: after an error or Ctrl-C an older one is still there as it was.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Read {
@@ -41,10 +44,29 @@ impl Read {
         let (offset, length) = self.clip(size_bytes)?;
         let mut sink = self.sink()?;
         let pieces = Pieces::new(offset, length, namespace.info().block_bytes);
-        stream::read(session.host(), namespace, pieces, &mut |bytes| {
-            sink.write_all(bytes).map_err(|error| self.explain(error))
+        // From here on Ctrl-C has something to tidy up.
+        let interrupt = Interrupt::install()?;
+        let mut transfer = Transfer::begin("read", Some(length));
+        let result = stream::read(session.host(), namespace, pieces, &interrupt, &mut |bytes| {
+            sink.write_all(bytes).map_err(|error| self.explain(error))?;
+            transfer.add(bytes.len() as u64);
+            Ok(())
+        });
+        result.map_err(|error| match error.is::<Interrupted>() {
+            true => error.context(self.what_is_left(transfer.done_bytes(), length)),
+            false => error,
         })?;
-        sink.flush().map_err(|error| self.explain(error))
+        sink.finish().map_err(|error| self.explain(error))?;
+        transfer.end();
+        Ok(())
+    }
+
+    /// After Ctrl-C.
+    fn what_is_left(&self, done: u64, length: u64) -> String {
+        match &self.file {
+            None => format!("{done} of {length} bytes were written to stdout"),
+            Some(path) => format!("{} was not written", path.display()),
+        }
     }
 
     /// The range to read, which must lie within `size_bytes`.
@@ -60,14 +82,11 @@ impl Read {
         Ok((offset, length))
     }
 
-    fn sink(&self) -> Result<Box<dyn Write>> {
-        Ok(match &self.file {
-            None => Box::new(io::stdout().lock()),
-            Some(path) => {
-                let created = File::create(path);
-                Box::new(created.with_context(|| format!("cannot write {}", path.display()))?)
-            }
-        })
+    fn sink(&self) -> Result<Sink> {
+        match &self.file {
+            None => check_stdout().map(|()| Sink::Stdout(io::stdout().lock())),
+            Some(path) => PartialFile::create(path).map(Sink::File),
+        }
     }
 
     fn explain(&self, error: io::Error) -> anyhow::Error {
@@ -76,6 +95,29 @@ impl Read {
             Some(path) => {
                 anyhow::Error::new(error).context(format!("cannot write {}", path.display()))
             }
+        }
+    }
+}
+
+/// Where the bytes go.
+enum Sink {
+    Stdout(StdoutLock<'static>),
+    File(PartialFile),
+}
+
+impl Sink {
+    fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
+        match self {
+            Self::Stdout(stdout) => stdout.write_all(bytes),
+            Self::File(file) => file.write_all(bytes),
+        }
+    }
+
+    /// All bytes were written.
+    fn finish(self) -> io::Result<()> {
+        match self {
+            Self::Stdout(mut stdout) => stdout.flush(),
+            Self::File(file) => file.finish(),
         }
     }
 }

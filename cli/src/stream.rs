@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use anyhow::{Context, Result};
 use feedrail_initiator::{Host, Namespace};
 
+use crate::interrupt::Interrupt;
 use crate::lanes::{Done, Lanes};
 
 const PIECE_BYTES: u64 = 512 << 10;
@@ -52,10 +53,14 @@ fn piece_bytes(block_bytes: u64) -> u64 {
 }
 
 /// Reads the pieces ahead and gives their bytes to `sink` in order.
+///
+/// # Errors
+/// A piece cannot be read, `sink` fails, or a signal came.
 pub(crate) fn read(
     host: &Host,
     namespace: Namespace,
     mut pieces: Pieces,
+    interrupt: &Interrupt,
     sink: &mut dyn FnMut(&[u8]) -> Result<()>,
 ) -> Result<()> {
     let mut lanes = Lanes::new(host, vec![namespace], DEPTH, pieces.piece_bytes as usize)?;
@@ -63,6 +68,7 @@ pub(crate) fn read(
     let mut window: VecDeque<Option<Done<u64>>> = VecDeque::with_capacity(DEPTH);
     let mut seen = 0;
     loop {
+        interrupt.check()?;
         while let Some(lane) = lanes.claim() {
             let Some(Piece { offset_bytes, length_bytes }) = pieces.next() else {
                 lanes.put_back(lane);
@@ -90,25 +96,41 @@ pub(crate) fn read(
     }
 }
 
-/// Writes what `source` fills in, until it fills a piece in part, and gives the number of bytes. When a piece fails no
-/// more are begun, and the error says what is known to be written.
+/// Writes what `source` fills in, until it fills a piece in part, and gives the number of bytes; `done` is told of each
+/// piece that is written.
+///
+/// # Errors
+/// A piece fails, `source` fails, or a signal came. Then no more pieces are begun, those in flight end, and the error
+/// says what is known to be written.
 pub(crate) fn write(
     host: &Host,
     namespace: Namespace,
     mut pieces: Pieces,
+    interrupt: &Interrupt,
     source: &mut dyn FnMut(&mut [u8]) -> Result<usize>,
+    done: &mut dyn FnMut(u64),
 ) -> Result<u64> {
     let mut lanes = Lanes::new(host, vec![namespace], DEPTH, pieces.piece_bytes as usize)?;
-    let mut outcome = Outcome { begin: pieces.next, written: 0, failed: None };
+    let mut outcome = Outcome { begin: pieces.next, written: 0, failed: None, stopped: None };
     let mut ended = false;
     loop {
+        if let Err(interrupted) = interrupt.check() {
+            outcome.stop(interrupted.into());
+        }
         while !ended
-            && outcome.failed.is_none()
+            && !outcome.is_failure()
             && let Some(mut lane) = lanes.claim()
         {
             let next = pieces.next();
             let room = next.map_or(0, |piece| piece.length_bytes as usize);
-            let filled = if room > 0 { source(&mut lane.memory[..room])? } else { 0 };
+            let filled = match room {
+                0 => Ok(0),
+                room => source(&mut lane.memory[..room]),
+            };
+            let filled = filled.unwrap_or_else(|error| {
+                outcome.stop(error);
+                0
+            });
             ended = filled < room || next.is_none();
             match next {
                 Some(Piece { offset_bytes, .. }) if filled > 0 => {
@@ -122,9 +144,12 @@ pub(crate) fn write(
             return outcome.conclude();
         }
         lanes.wait();
-        while let Some(done) = lanes.next_done() {
-            outcome.add(done.tag, done.result.clone());
-            lanes.release(done);
+        while let Some(ended) = lanes.next_done() {
+            if ended.result.is_ok() {
+                done(ended.tag.length_bytes);
+            }
+            outcome.add(ended.tag, ended.result.clone());
+            lanes.release(ended);
         }
     }
 }
@@ -135,9 +160,20 @@ struct Outcome {
     written: u64,
     /// The failed piece with the lowest offset.
     failed: Option<(Piece, feedrail_initiator::Error)>,
+    /// Why there are no more pieces, besides the end of the input.
+    stopped: Option<anyhow::Error>,
 }
 
 impl Outcome {
+    /// The first reason counts.
+    fn stop(&mut self, why: anyhow::Error) {
+        self.stopped.get_or_insert(why);
+    }
+
+    fn is_failure(&self) -> bool {
+        self.failed.is_some() || self.stopped.is_some()
+    }
+
     fn add(&mut self, piece: Piece, result: Result<(), feedrail_initiator::Error>) {
         match result {
             Ok(()) => self.written += piece.length_bytes,
@@ -149,12 +185,19 @@ impl Outcome {
     }
 
     fn conclude(self) -> Result<u64> {
-        let Some((piece, error)) = self.failed else { return Ok(self.written) };
-        let good = piece.offset_bytes - self.begin;
+        let good = match &self.failed {
+            Some((piece, _)) => piece.offset_bytes - self.begin,
+            None => self.written,
+        };
+        let error = match (self.failed, self.stopped) {
+            (Some((_, error)), _) => error.into(),
+            (None, Some(error)) => error,
+            (None, None) => return Ok(self.written),
+        };
         let beyond = self.written - good;
         Err(error).with_context(|| match (good, beyond) {
             (0, 0) => "nothing was written".to_owned(),
-            (good, 0) => format!("only the first {good} bytes were written"),
+            (good, 0) => format!("only the first {good} bytes were written, and not flushed"),
             (good, beyond) => {
                 format!("the first {good} bytes were written, and {beyond} after the gap")
             }
@@ -167,6 +210,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::interrupt::Interrupted;
 
     proptest! {
         #[test]
@@ -197,7 +241,7 @@ mod tests {
     fn a_failed_write_says_what_is_known() {
         let piece = |offset_bytes| Piece { offset_bytes, length_bytes: 10 };
         let error = || feedrail_initiator::ErrorKind::Closed.into();
-        let mut outcome = Outcome { begin: 100, written: 0, failed: None };
+        let mut outcome = Outcome { begin: 100, written: 0, failed: None, stopped: None };
         outcome.add(piece(100), Ok(()));
         outcome.add(piece(120), Err(error()));
         outcome.add(piece(130), Ok(()));
@@ -207,5 +251,16 @@ mod tests {
             text.starts_with("the first 10 bytes were written, and 10 after the gap: "),
             "{text}"
         );
+    }
+
+    #[test]
+    fn a_stopped_write_says_what_is_written() {
+        let mut outcome = Outcome { begin: 100, written: 0, failed: None, stopped: None };
+        outcome.add(Piece { offset_bytes: 100, length_bytes: 10 }, Ok(()));
+        outcome.stop(Interrupted.into());
+        let error = outcome.conclude().unwrap_err();
+        assert!(error.is::<Interrupted>());
+        let text = format!("{error:#}");
+        assert_eq!(text, "only the first 10 bytes were written, and not flushed: interrupted");
     }
 }

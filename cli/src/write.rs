@@ -2,14 +2,22 @@
 
 use std::fs::File;
 use std::io::{self, Read};
+use std::os::fd::AsFd;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, ensure};
 use clap::Args;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 
 use crate::args::{Namespace, Range};
+use crate::interrupt::Interrupt;
 use crate::session::Session;
 use crate::stream::{self, Pieces};
+use crate::transfer::Transfer;
+
+/// How long an input may be silent before Ctrl-C is looked for.
+const LOOK_UP_AFTER: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 
 const EXAMPLES: &str = "\
 Examples:
@@ -48,25 +56,38 @@ impl Write {
             self.namespace.namespace_id
         );
         let pieces = Pieces::new(offset, length.unwrap_or(room), namespace.info().block_bytes);
-        let written = stream::write(session.host(), namespace.clone(), pieces, &mut |buffer| {
-            fill(&mut source, buffer)
-        })?;
+        // From here on Ctrl-C lets what was begun end, and says how far it got.
+        let interrupt = Interrupt::install()?;
+        let mut transfer = Transfer::begin("wrote", length);
+        let written = stream::write(
+            session.host(),
+            namespace.clone(),
+            pieces,
+            &interrupt,
+            &mut |buffer| fill(&mut source, buffer, &interrupt),
+            &mut |bytes| transfer.add(bytes),
+        )?;
         if written > 0 {
             namespace
                 .flush()
                 .wait()
                 .context("the data was written but could not be flushed to the medium")?;
         }
-        self.check_all_taken(length, written, room, &mut source)
+        self.check_all_taken(length, written, room, &mut source)?;
+        transfer.end();
+        Ok(())
     }
 
     /// Where the data comes from, and how much there is if that can be told.
-    fn source(&self) -> Result<(Box<dyn Read>, Option<u64>)> {
-        let Some(path) = &self.file else { return Ok((Box::new(io::stdin().lock()), None)) };
+    fn source(&self) -> Result<(File, Option<u64>)> {
+        let Some(path) = &self.file else {
+            // Unbuffered: each read asks for up to a piece, and what poll says is then true.
+            return Ok((io::stdin().as_fd().try_clone_to_owned()?.into(), None));
+        };
         let file = File::open(path).with_context(|| format!("cannot read {}", path.display()))?;
         let metadata = file.metadata()?;
         let length = metadata.is_file().then_some(metadata.len());
-        Ok((Box::new(file), length))
+        Ok((file, length))
     }
 
     fn check_all_taken(
@@ -74,7 +95,7 @@ impl Write {
         length: Option<u64>,
         written: u64,
         room: u64,
-        source: &mut dyn Read,
+        source: &mut File,
     ) -> Result<()> {
         match length {
             Some(length) => {
@@ -96,9 +117,18 @@ impl Write {
 }
 
 /// Reads until `buffer` is full or the input ends; gives the number of bytes.
-fn fill(source: &mut dyn Read, buffer: &mut [u8]) -> Result<usize> {
+///
+/// # Errors
+/// The input cannot be read, or a signal came.
+fn fill(source: &mut File, buffer: &mut [u8], interrupt: &Interrupt) -> Result<usize> {
     let mut filled = 0;
     while filled < buffer.len() {
+        interrupt.check()?;
+        let mut readable = [PollFd::new(&*source, PollFlags::IN)];
+        // A signal ends the poll early, and the read would not see it.
+        if matches!(poll(&mut readable, Some(&LOOK_UP_AFTER)), Ok(0) | Err(Errno::INTR)) {
+            continue;
+        }
         match source.read(&mut buffer[filled..]) {
             Ok(0) => break,
             Ok(count) => filled += count,

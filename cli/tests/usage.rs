@@ -13,11 +13,33 @@ fn help_shows_every_command_and_examples() {
         ["devices", "discover", "list", "id-ctrl", "id-ns", "read", "write", "perf", "demo"]
     {
         assert!(text.contains(command), "{command}: {text}");
-        let help = feedrail([command, "--help"]).run().success();
-        assert!(String::from_utf8(help).unwrap().contains("Usage: feedrail"), "{command}");
+        let help = String::from_utf8(feedrail([command, "--help"]).run().success()).unwrap();
+        assert!(help.contains(&format!("Usage: feedrail {command}")), "{command}: {help}");
+        assert!(help.contains(&format!("Examples:\n  feedrail {command}")), "{command}: {help}");
     }
     assert!(text.contains("Examples:"));
     assert!(!text.contains("  target "), "the daemon in disguise is nobody's command");
+}
+
+#[test]
+fn long_help_says_more_than_the_list_of_commands() {
+    for (command, sentence) in [
+        ("read", "a range that goes past the end is an error"),
+        ("write", "not atomic against other hosts"),
+        ("perf", "Options are fio's"),
+        ("list", "Length and name are exact"),
+    ] {
+        let help = String::from_utf8(feedrail([command, "--help"]).run().success()).unwrap();
+        let in_one_line = help.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(in_one_line.contains(sentence), "{command}: {help}");
+    }
+}
+
+#[test]
+fn a_misspelt_log_level_is_an_error() {
+    let outcome = feedrail(["devices"]).env("RUST_LOG", "wran").run();
+    assert_eq!(outcome.status.and_then(|status| status.code()), Some(2), "{outcome}");
+    assert!(outcome.failure().contains("`wran` is not a log level"));
 }
 
 #[test]
@@ -112,4 +134,16 @@ fn a_stdout_that_nobody_reads_is_no_error() {
     let ended = Command::new(binary("feedrail")).arg("devices").stdout(writer).output().unwrap();
     assert_eq!(String::from_utf8_lossy(&ended.stderr), "");
     assert_eq!(ended.status.code(), Some(141));
+}
+
+#[test]
+fn a_closed_stdout_is_an_error() {
+    let binary = binary("feedrail");
+    let script = format!("exec '{}' devices >&-", binary.display());
+    let ended = Command::new("sh").args(["-c", &script]).output().unwrap();
+    let line = String::from_utf8_lossy(&ended.stderr);
+    assert_eq!(ended.status.code(), Some(1), "{line}");
+    assert!(line.contains("stdout: it is closed"), "{line}");
+    let null = Command::new(binary).arg("devices").stdout(Stdio::null()).status().unwrap();
+    assert!(null.success());
 }

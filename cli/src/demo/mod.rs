@@ -4,7 +4,6 @@ mod child;
 mod file;
 mod log;
 mod plan;
-mod progress;
 mod verify;
 
 use std::path::PathBuf;
@@ -23,11 +22,18 @@ use crate::output;
 use crate::random::{Random, fresh_seed};
 use crate::size::human;
 
+const EXAMPLES: &str = "\
+Examples:
+  feedrail demo
+  feedrail demo shard-00.tar --depth 64
+  FEEDRAIL_SOFT_FAULTS=loss=1%,seed=7 feedrail demo -v";
+
 /// Exports a file, reads all of it back over RoCE and checks every byte
 ///
 /// The target runs in a second process on a free loopback address. The file is read in ranges of random lengths, most
 /// of them at no block boundary, in random order, many at a time. It is never modified, and nothing is left behind.
 #[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
 pub(crate) struct Demo {
     /// The file to export [default: one of 256 MiB and a bit, made for the demo and deleted again]
     file: Option<PathBuf>,

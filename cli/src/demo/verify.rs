@@ -9,12 +9,12 @@ use nvme_proto::Nsid;
 use super::child::{Listening, TargetChild};
 use super::file::Sample;
 use super::plan::{RANGE_MAX_BYTES, Range};
-use super::progress::Progress;
 use crate::args::Provider;
 use crate::clock::now;
 use crate::interrupt::Interrupt;
 use crate::lanes::Lanes;
 use crate::latency::Latency;
+use crate::progress::Progress;
 use crate::session::Session;
 
 /// How to check.
@@ -97,7 +97,7 @@ impl Verify<'_> {
         mut waiting: impl Iterator<Item = Range>,
     ) -> Result<Tally> {
         let mut tally = Tally::default();
-        let mut progress = Progress::new(self.sample.size_bytes());
+        let mut progress = Progress::checked(self.sample.size_bytes());
         let mut scratch = Vec::new();
         loop {
             self.interrupt.check()?;

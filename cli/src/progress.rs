@@ -1,4 +1,4 @@
-//! How far the demo is: a bar on a terminal, a line per ten percent elsewhere.
+//! Progress on stderr: a bar on a terminal; elsewhere lines for the demo and nothing for a transfer.
 
 use std::io::{IsTerminal, stderr};
 
@@ -7,20 +7,37 @@ use indicatif::{ProgressBar, ProgressStyle};
 use crate::output;
 use crate::size::human;
 
+const BAR: &str = "{bar:40} {percent:>3} %  {binary_bytes}/{binary_total_bytes}  {binary_bytes_per_sec}  {eta} left";
+/// For an input of unknown length.
+const COUNTER: &str = "{spinner} {binary_bytes}  {binary_bytes_per_sec}";
+
 #[derive(Debug)]
 pub(crate) enum Progress {
     Bar(ProgressBar),
     Lines { total_bytes: u64, done_bytes: u64, next_percent: u64 },
+    Hidden,
 }
 
 impl Progress {
-    pub(crate) fn new(total_bytes: u64) -> Self {
-        if !stderr().is_terminal() {
-            return Self::Lines { total_bytes, done_bytes: 0, next_percent: 10 };
+    /// For the demo: where there is no terminal, a line per ten percent.
+    pub(crate) fn checked(total_bytes: u64) -> Self {
+        match Self::transfer(Some(total_bytes)) {
+            Self::Hidden => Self::Lines { total_bytes, done_bytes: 0, next_percent: 10 },
+            bar => bar,
         }
-        let template = "{bar:40} {percent:>3} %  {binary_bytes}/{binary_total_bytes}  {binary_bytes_per_sec}  {eta} left";
+    }
+
+    /// For `read` and `write`, whose stderr a script may keep: only a terminal sees it.
+    pub(crate) fn transfer(total_bytes: Option<u64>) -> Self {
+        if !stderr().is_terminal() {
+            return Self::Hidden;
+        }
+        let (bar, template) = match total_bytes {
+            Some(total_bytes) => (ProgressBar::new(total_bytes), BAR),
+            None => (ProgressBar::no_length(), COUNTER),
+        };
         let style = ProgressStyle::with_template(template).expect("a constant template");
-        Self::Bar(ProgressBar::new(total_bytes).with_style(style))
+        Self::Bar(bar.with_style(style))
     }
 
     pub(crate) fn add(&mut self, bytes: u64) {
@@ -36,6 +53,7 @@ impl Progress {
                     *next_percent = percent / 10 * 10 + 10;
                 }
             }
+            Self::Hidden => {}
         }
     }
 }

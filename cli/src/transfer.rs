@@ -1,0 +1,43 @@
+//! Progress and summary of one long read or write.
+
+use std::time::Instant;
+
+use crate::clock::now;
+use crate::output;
+use crate::progress::Progress;
+use crate::size::human;
+
+pub(crate) struct Transfer {
+    verb: &'static str,
+    began: Instant,
+    done_bytes: u64,
+    progress: Progress,
+}
+
+impl Transfer {
+    /// `verb` is what the summary says was done: "read" or "wrote".
+    pub(crate) fn begin(verb: &'static str, total_bytes: Option<u64>) -> Self {
+        Self { verb, began: now(), done_bytes: 0, progress: Progress::transfer(total_bytes) }
+    }
+
+    pub(crate) fn add(&mut self, bytes: u64) {
+        self.done_bytes += bytes;
+        self.progress.add(bytes);
+    }
+
+    pub(crate) fn done_bytes(&self) -> u64 {
+        self.done_bytes
+    }
+
+    /// Everything was transferred: one line on stderr says how much, and how fast.
+    pub(crate) fn end(self) {
+        let Self { verb, began, done_bytes, progress } = self;
+        drop(progress);
+        let seconds = began.elapsed().as_secs_f64().max(1e-9);
+        output::note(format_args!(
+            "{verb} {done_bytes} bytes ({}) in {seconds:.2} s, {:.1} MB/s",
+            human(done_bytes),
+            done_bytes as f64 / seconds / 1e6
+        ));
+    }
+}
