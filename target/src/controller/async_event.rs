@@ -49,8 +49,11 @@ impl AsyncEvents {
         request
     }
 
-    /// The host read a log page: its events may be told again.
+    /// The host read a log page: its events may be told again, and what it listed is known.
     pub(super) fn clear(&mut self, page: LogId) {
+        if page == LogId::CHANGED_NAMESPACES {
+            self.changed.clear();
+        }
         self.masked.retain(|event| event.log_page() != page);
         self.pending.retain(|event| event.log_page() != page);
     }
@@ -66,11 +69,12 @@ impl AsyncEvents {
         std::mem::take(self).requests
     }
 
-    /// The namespaces that changed since the host last asked.
-    pub(super) fn take_changed(&mut self) -> ChangedNamespaces {
-        let changed = std::mem::take(&mut self.changed);
-        match changed.len() {
-            0..=CHANGED_NAMESPACES => ChangedNamespaces::new(changed.into_iter().map(Nsid)),
+    /// The namespaces that changed since the host last read the list.
+    pub(super) fn changed(&self) -> ChangedNamespaces {
+        match self.changed.len() {
+            0..=CHANGED_NAMESPACES => {
+                ChangedNamespaces::new(self.changed.iter().copied().map(Nsid))
+            }
             _ => ChangedNamespaces::TOO_MANY,
         }
     }
@@ -83,10 +87,11 @@ impl Controller {
 
     /// A namespace's attributes changed.
     pub(crate) fn namespace_changed(&self, nsid: Nsid) {
+        let mut shared = self.shared();
+        // Under the lock: a host that enables the controller later sees the change in Identify.
         if !self.is_ready() {
             return;
         }
-        let mut shared = self.shared();
         // One more than the list holds is enough to know that it does not.
         if shared.async_events.changed.len() <= CHANGED_NAMESPACES {
             shared.async_events.changed.insert(nsid.0);

@@ -8,7 +8,7 @@ use nvme_proto::log::{
 };
 use nvme_proto::{AdminOpcode, AsciiField, FromZeros, IntoBytes, NvmOpcode, Status, U128};
 
-use super::{Controller, Kind, discovery, feature};
+use super::{Controller, Kind, Shared, discovery, feature};
 use crate::identity;
 use crate::limits::ERROR_LOG_ENTRIES;
 use crate::subsystem::Subsystem;
@@ -30,6 +30,8 @@ const DISCOVERY_PAGES: [LogId; 3] = [LogId::SUPPORTED_PAGES, LogId::ERROR, LogId
 
 /// Fills `data`, which is zeros, with the part of the page that the command wants. Beyond the end of the page
 /// it stays zeros; an offset beyond the end is an error.
+///
+/// The page is made, and its events are cleared, under one lock: what happens later is told again.
 pub(super) fn write(
     controller: &Controller,
     get: &GetLogPage,
@@ -41,30 +43,31 @@ pub(super) fn write(
     if get.nsid.is_one() && get.lid == LogId::SMART {
         return Err(Status::INVALID_FIELD.with_dnr());
     }
-    let page = page(controller, get.lid)?;
+    let mut shared = controller.shared();
+    let page = page(controller, &shared, get.lid)?;
     let wanted = usize::try_from(offset).ok().and_then(|offset| page.get(offset..));
     let wanted = wanted.ok_or(Status::INVALID_FIELD.with_dnr())?;
     data.iter_mut().zip(wanted).for_each(|(to, from)| *to = *from);
     if !get.retain_event {
-        controller.shared().async_events.clear(get.lid);
+        shared.async_events.clear(get.lid);
     }
     Ok(())
 }
 
-fn page(controller: &Controller, lid: LogId) -> Result<Vec<u8>, Status> {
+fn page(controller: &Controller, shared: &Shared, lid: LogId) -> Result<Vec<u8>, Status> {
     let bytes = |page: &dyn Fn(&Arc<Subsystem>) -> Vec<u8>| match &controller.kind {
         Kind::Nvm(subsystem) => Ok(page(subsystem)),
         Kind::Discovery => Err(Status::INVALID_LOG_PAGE.with_dnr()),
     };
     match lid {
         LogId::SUPPORTED_PAGES => Ok(supported_pages(controller).as_bytes().to_vec()),
-        LogId::ERROR => Ok(errors(controller)),
+        LogId::ERROR => Ok(errors(shared)),
         LogId::DISCOVERY if controller.is_discovery() => Ok(discovery::page(controller)),
-        LogId::SMART => bytes(&|subsystem| smart(controller, subsystem).as_bytes().to_vec()),
-        LogId::FIRMWARE_SLOT => bytes(&|_| firmware_slots().as_bytes().to_vec()),
-        LogId::CHANGED_NAMESPACES => {
-            bytes(&|_| controller.shared().async_events.take_changed().as_bytes().to_vec())
+        LogId::SMART => {
+            bytes(&|subsystem| smart(controller, shared, subsystem).as_bytes().to_vec())
         }
+        LogId::FIRMWARE_SLOT => bytes(&|_| firmware_slots().as_bytes().to_vec()),
+        LogId::CHANGED_NAMESPACES => bytes(&|_| shared.async_events.changed().as_bytes().to_vec()),
         LogId::EFFECTS => bytes(&|_| effects().as_bytes().to_vec()),
         LogId::FEATURE_EFFECTS => bytes(&|_| feature_effects(controller)),
         MI_EFFECTS => bytes(&|_| vec![0; 4096]),
@@ -76,8 +79,7 @@ fn supported_pages(controller: &Controller) -> SupportedLogPages {
     SupportedLogPages::new(if controller.is_discovery() { &DISCOVERY_PAGES } else { &NVM_PAGES })
 }
 
-fn errors(controller: &Controller) -> Vec<u8> {
-    let shared = controller.shared();
+fn errors(shared: &Shared) -> Vec<u8> {
     let mut page: Vec<u8> =
         shared.errors.entries().flat_map(|entry| entry.as_bytes()).copied().collect();
     page.resize(ERROR_LOG_ENTRIES * 64, 0);
@@ -86,10 +88,9 @@ fn errors(controller: &Controller) -> Vec<u8> {
 
 /// Data and commands are those of the whole subsystem; errors are this controller's, as its error log is.
 /// There is no temperature to tell.
-fn smart(controller: &Controller, subsystem: &Arc<Subsystem>) -> SmartLog {
+fn smart(controller: &Controller, shared: &Shared, subsystem: &Arc<Subsystem>) -> SmartLog {
     let registry = controller.registry.upgrade();
     let io = registry.map(|registry| registry.io_stats_of(subsystem)).unwrap_or_default();
-    let shared = controller.shared();
     let mut log = SmartLog::new_zeroed();
     log.available_spare = 100;
     log.data_units_read = U128::new(data_units(io.read_bytes));

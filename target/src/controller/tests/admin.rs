@@ -213,6 +213,82 @@ fn write_protection_is_set_enforced_and_told_to_the_others() {
     assert!(registry.namespaces()[1].write_protected());
 }
 
+/// Sets or lifts the write protection of namespace 1.
+fn change(line: &mut Line, protected: bool) -> Status {
+    let state = if protected { WriteProtection::Protected } else { WriteProtection::None };
+    set(line, 1, Feature::NamespaceWriteProtection(state)).status()
+}
+
+fn read_changed(line: &mut Line, get: GetLogPage) -> Result<Vec<Nsid>, Status> {
+    let page = log(line, get)?;
+    let (changed, _) = ChangedNamespaces::ref_from_prefix(&page).expect("its size");
+    Ok(changed.iter().collect())
+}
+
+#[test]
+fn a_changed_namespace_is_listed_until_it_was_read() {
+    let registry = registry();
+    let (mut line, _) = ready(&registry, Time::ZERO);
+    let (mut other, _) = ready(&registry, Time::ZERO);
+    let whole = GetLogPage::new(LogId::CHANGED_NAMESPACES, 4096);
+    let retain = GetLogPage { retain_event: true, ..whole };
+    assert!(change(&mut line, true).is_success());
+    let beyond = log(&mut other, GetLogPage::new(LogId::CHANGED_NAMESPACES, 4).at(8192));
+    assert!(beyond.expect_err("beyond the end").is(Status::INVALID_FIELD));
+    let index = GetLogPage { offset: LogOffset::Index(0), ..whole };
+    assert!(log(&mut other, index).expect_err("it has no index").is(Status::INVALID_FIELD));
+    assert_eq!(read_changed(&mut other, retain), Ok(vec![Nsid(1)]));
+    assert_eq!(read_changed(&mut other, retain), Ok(vec![Nsid(1)]));
+    assert_eq!(read_changed(&mut other, whole), Ok(vec![Nsid(1)]));
+    assert_eq!(read_changed(&mut other, whole), Ok(vec![]));
+}
+
+/// One core changes a namespace while another reads the list: the change is in what is read, or told anew.
+#[test]
+fn a_change_during_a_read_is_never_lost() {
+    const ROUNDS: usize = 10_000;
+    let registry = registry();
+    let (mut line, _) = ready(&registry, Time::ZERO);
+    let (mut other, _) = ready(&registry, Time::ZERO);
+    let wants = Feature::AsyncEventConfig(AsyncEventConfig::new().with_namespace_attribute(true));
+    assert!(set(&mut other, 0, wants).status().is_success());
+    let request = AdminCommand::AsyncEventRequest.to_sqe();
+    (0..2).for_each(|_| assert!(other.control(request, &mut []).is_none()));
+    let whole = GetLogPage::new(LogId::CHANGED_NAMESPACES, 4096);
+    let together = std::sync::Barrier::new(2);
+    // Nothing is asserted before the other thread has ended, which would wait for ever.
+    let mut seen = Vec::new();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for round in 0..ROUNDS {
+                let _ = change(&mut line, true);
+                together.wait();
+                (0..round % 3000).for_each(|_| std::hint::spin_loop());
+                let _ = change(&mut line, false);
+                together.wait();
+                together.wait();
+            }
+        });
+        for _ in 0..ROUNDS {
+            together.wait();
+            let during = read_changed(&mut other, whole);
+            together.wait();
+            let told = other.events().len();
+            let left = read_changed(&mut other, whole);
+            for _ in 0..told {
+                let _ = other.control(request, &mut []);
+            }
+            seen.push((told, during, left));
+            together.wait();
+        }
+    });
+    for (told, during, left) in seen {
+        assert_eq!(during, Ok(vec![Nsid(1)]), "the first change is in the list");
+        let again = left.expect("offered").len();
+        assert_eq!(told, 1 + again, "each change that the list still holds was told");
+    }
+}
+
 #[test]
 fn event_requests_are_limited() {
     let registry = registry();
