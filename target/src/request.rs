@@ -58,6 +58,17 @@ pub(crate) enum HostData {
     },
 }
 
+/// What a command that reads with Force Unit Access has done so that the medium has what was written before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Commit {
+    /// Nothing yet.
+    Due,
+    /// A flush is under way.
+    Flushing,
+    /// All: it may read.
+    Done,
+}
+
 /// A command under way. It owes the host exactly one completion.
 #[derive(Debug)]
 pub(crate) struct Request {
@@ -81,6 +92,8 @@ pub(crate) struct Request {
     pub(crate) operation: Option<OperationKey>,
     /// Ranges of a Deallocate that were begun, or are empty.
     pub(crate) ranges_passed: usize,
+    /// Of a Read or Compare with Force Unit Access.
+    pub(crate) commit: Commit,
     /// Somebody wants it aborted and waits for an answer.
     pub(crate) abort: Option<Abort>,
     pub(crate) outcome: Outcome,
@@ -104,6 +117,7 @@ impl Request {
             buffer: None,
             operation: None,
             ranges_passed: 0,
+            commit: Commit::Due,
             abort: None,
             outcome: Outcome::SUCCESS,
             send_entries: 0,
@@ -124,6 +138,7 @@ impl Request {
         self.length = 0;
         self.invalidate = None;
         self.ranges_passed = 0;
+        self.commit = Commit::Due;
         self.outcome = Outcome::SUCCESS;
     }
 

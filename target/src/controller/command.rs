@@ -72,8 +72,11 @@ pub struct IoWork {
 /// What an I/O command does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IoKind {
-    /// Medium to host.
-    Read,
+    /// Medium to host; with `fua` what was written before is on the medium first.
+    Read {
+        /// Force Unit Access.
+        fua: bool,
+    },
     /// Zeros to host, which is all that the medium gives.
     ReadZeros,
     /// Host to medium; with `fua` it is on the medium before the response.
@@ -91,7 +94,10 @@ pub enum IoKind {
         deallocate: bool,
     },
     /// Host data is compared with the medium; a difference is Compare Failure.
-    Compare,
+    Compare {
+        /// Force Unit Access, as of Read.
+        fua: bool,
+    },
     /// The host's ranges, which arrive as data and go through
     /// [`Queue::next_range`](super::Queue::next_range), hold nothing of value any more.
     Deallocate,

@@ -39,11 +39,15 @@ fn kind_and_range(
     namespace: &Namespace,
     command: &NvmCommand,
 ) -> Result<(IoKind, Option<LbaRange>), Outcome> {
+    // A medium that nobody may write has nothing that is yet to reach it.
+    let commits = |fua: bool| fua && namespace.writable;
     Ok(match command {
         NvmCommand::Read(read) if namespace.reads_zeros => (IoKind::ReadZeros, Some(read.range)),
-        NvmCommand::Read(read) => (IoKind::Read, Some(read.range)),
+        NvmCommand::Read(read) => (IoKind::Read { fua: commits(read.fua) }, Some(read.range)),
         NvmCommand::Write(write) => (IoKind::Write { fua: write.fua }, Some(write.range)),
-        NvmCommand::Compare(compare) => (IoKind::Compare, Some(compare.range)),
+        NvmCommand::Compare(compare) => {
+            (IoKind::Compare { fua: commits(compare.fua) }, Some(compare.range))
+        }
         NvmCommand::WriteZeroes(zeroes) => {
             let kind = IoKind::WriteZeroes { fua: zeroes.fua, deallocate: zeroes.deallocate };
             (kind, Some(zeroes.range))
@@ -66,7 +70,7 @@ impl IoKind {
     fn changes_medium(self) -> bool {
         match self {
             Self::Write { .. } | Self::WriteZeroes { .. } | Self::Deallocate => true,
-            Self::Read | Self::ReadZeros | Self::Flush | Self::Compare => false,
+            Self::Read { .. } | Self::ReadZeros | Self::Flush | Self::Compare { .. } => false,
         }
     }
 }
@@ -124,7 +128,7 @@ pub(super) fn status_of(error: BackendError, kind: IoKind) -> Status {
 /// Counts a command that succeeded.
 pub(super) fn count(counters: &IoCounters, work: &IoWork) {
     match work.kind {
-        IoKind::Read | IoKind::ReadZeros => {
+        IoKind::Read { .. } | IoKind::ReadZeros => {
             counters.reads.add(1);
             counters.read_bytes.add(work.length_bytes);
         }
@@ -134,7 +138,7 @@ pub(super) fn count(counters: &IoCounters, work: &IoWork) {
         }
         IoKind::Flush => counters.flushes.add(1),
         IoKind::WriteZeroes { .. } => counters.write_zeroes.add(1),
-        IoKind::Compare => counters.compares.add(1),
+        IoKind::Compare { .. } => counters.compares.add(1),
         IoKind::Deallocate => counters.deallocates.add(1),
     }
 }

@@ -1,9 +1,17 @@
 //! Commands and their data: what works, and which status a mistake has.
 
-use nvme_proto::nvm::{DatasetManagement, DsmAttributes, DsmRange, Flush, WriteZeroes};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use feedrail_target::backend::decorator::{Delay, Fault, FaultPlan};
+use feedrail_target::backend::{Backend, BackendError, Step};
+use feedrail_target::storage::{Kind, Operation};
+use nvme_proto::fabrics::Disconnect;
+use nvme_proto::nvm::{DatasetManagement, DsmAttributes, DsmRange, Flush, Io, WriteZeroes};
 use nvme_proto::{
     Cid, IntoBytes, LbaRange, Nsid, NvmCommand, Sgl, SglDescriptor, Sqe, SqeFlags, Status,
 };
+use rdma::Time;
 
 use crate::pattern;
 use crate::world::{On, World, io, read, two_namespaces, write};
@@ -162,12 +170,114 @@ fn an_id_in_flight_can_not_be_used_again() {
     assert!(world.response(on, Cid(77)).status().is_success());
 }
 
+/// A medium that writes down what it is asked to do.
+#[derive(Debug)]
+struct Journal {
+    inner: Arc<dyn Backend>,
+    kinds: Arc<Mutex<Vec<Kind>>>,
+}
+
+impl Backend for Journal {
+    fn start(&self, now: Time, operation: &mut Operation) -> Step {
+        self.kinds.lock().unwrap().push(operation.kind());
+        self.inner.start(now, operation)
+    }
+
+    fn resume(&self, now: Time, operation: &mut Operation, result: i32) -> Step {
+        self.inner.resume(now, operation, result)
+    }
+}
+
+#[test]
+fn forced_reads_come_from_the_medium() {
+    let kinds = Arc::new(Mutex::new(Vec::new()));
+    for delay in [Duration::ZERO, Duration::from_millis(1)] {
+        let mut config = two_namespaces();
+        let mut protected = config.subsystems[0].namespaces[0].clone();
+        (protected.nsid, protected.writable, protected.uuid) = (Nsid(3), false, uuid::Uuid::max());
+        config.subsystems[0].namespaces.push(protected);
+        let mut world = World::with(&config, 1, rdma::sim::SimConfig::default(), &|_, inner| {
+            let inner: Arc<dyn Backend> = Arc::new(Delay::new(inner, delay));
+            Arc::new(Journal { inner, kinds: Arc::clone(&kinds) })
+        });
+        let host = world.add_host();
+        let admin = world.admin(host);
+        let on = world.io(admin, 1, 32);
+        let bytes = pattern(4096, 1);
+        world.write(on, 1, 8, &bytes);
+        let keyed = world.keyed(on, 0, 4096);
+        let forced = |nsid| Io { fua: true, ..io(nsid, 8, 4096) };
+        let asked = |world: &mut World, command: NvmCommand| {
+            kinds.lock().unwrap().clear();
+            world.ok(on, &command.to_sqe().with_data(keyed), &[]);
+            kinds.lock().unwrap().clone()
+        };
+        let both = [Kind::Flush, Kind::Read];
+        assert_eq!(asked(&mut world, NvmCommand::Compare(forced(1))), both);
+        world.hosts[host].data(0, 4096).fill(0xEE);
+        assert_eq!(asked(&mut world, NvmCommand::Read(forced(1))), both);
+        assert!(world.hosts[host].data(0, 4096) == bytes);
+        // Nothing is on its way to a medium that nobody writes.
+        assert_eq!(asked(&mut world, NvmCommand::Read(forced(3))), [Kind::Read]);
+        assert_eq!(asked(&mut world, NvmCommand::Read(io(1, 8, 4096))), [Kind::Read]);
+    }
+}
+
+#[test]
+fn a_forced_read_fails_with_its_flush() {
+    /// A cache that can not be written back.
+    #[derive(Debug)]
+    struct NoFlush(Arc<dyn Backend>);
+
+    impl Backend for NoFlush {
+        fn start(&self, now: Time, operation: &mut Operation) -> Step {
+            match operation.kind() {
+                Kind::Flush => Step::Done(Err(BackendError::Medium)),
+                _ => self.0.start(now, operation),
+            }
+        }
+
+        fn resume(&self, now: Time, operation: &mut Operation, result: i32) -> Step {
+            self.0.resume(now, operation, result)
+        }
+    }
+
+    let network = rdma::sim::SimConfig::default();
+    let mut world =
+        World::with(&two_namespaces(), 1, network, &|_, inner| Arc::new(NoFlush(inner)));
+    let host = world.add_host();
+    let admin = world.admin(host);
+    let on = world.io(admin, 1, 32);
+    let forced = NvmCommand::Read(Io { fua: true, ..io(1, 0, 512) }).to_sqe();
+    let keyed = world.keyed(on, 0, 512);
+    assert_eq!(world.status(on, &forced.with_data(keyed), &[]), Status::UNRECOVERED_READ_ERROR);
+    assert_eq!(world.status(on, &read(1, 0, 512).with_data(keyed), &[]), Status::SUCCESS);
+}
+
+#[test]
+fn disconnect_is_answered_last() {
+    let mut world = World::slow(&two_namespaces());
+    let host = world.add_host();
+    let admin = world.admin(host);
+    let (on, other) = (world.io(admin, 1, 32), world.io(admin, 2, 32));
+    let reads = (0..4).map(|slot| world.keyed(on, slot * 4096, 4096)).collect::<Vec<_>>();
+    let mut sent: Vec<Cid> = reads
+        .into_iter()
+        .map(|keyed| world.post(on, &read(1, 0, 4096).with_data(keyed), &[]))
+        .collect();
+    sent.push(world.post(on, &Disconnect.to_sqe(), &[]));
+    world.wait_down(on);
+    let responses = &world.hosts[host].queues[on.queue].responses;
+    assert!(responses.iter().all(|cqe| cqe.status().is_success()), "{responses:?}");
+    assert_eq!(responses.iter().map(|cqe| cqe.cid()).collect::<Vec<_>>(), sent);
+    world.read(other, 1, 0, 4096);
+    // An idle queue ends as well.
+    world.ok(other, &Disconnect.to_sqe(), &[]);
+    world.wait_down(other);
+}
+
 #[test]
 fn a_medium_error_has_its_status() {
-    use feedrail_target::backend::BackendError;
-    use feedrail_target::backend::decorator::{Fault, FaultPlan};
-    use std::sync::Arc;
-
     for (error, on_read, on_write) in [
         (BackendError::Medium, Status::UNRECOVERED_READ_ERROR, Status::WRITE_FAULT),
         (BackendError::OutOfSpace, Status::UNRECOVERED_READ_ERROR, Status::CAPACITY_EXCEEDED),

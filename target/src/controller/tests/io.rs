@@ -27,7 +27,10 @@ fn commands_become_bytes() {
     let (mut line, _admin) = line();
     let (transfer, work) = line.io(read(1, 7, 2)).expect("legal");
     assert_eq!(transfer, Some((Direction::ControllerToHost, 1024)));
-    assert_eq!((work.kind, work.offset_bytes, work.length_bytes), (IoKind::Read, 7 * 512, 1024));
+    assert_eq!(
+        (work.kind, work.offset_bytes, work.length_bytes),
+        (IoKind::Read { fua: false }, 7 * 512, 1024)
+    );
 
     let (transfer, work) = line.io(read(3, 7, 2)).expect("legal");
     assert_eq!(transfer, Some((Direction::ControllerToHost, 8192)));
@@ -52,7 +55,7 @@ fn commands_become_bytes() {
     let compare = NvmCommand::Compare(Io::new(Nsid(3), 4, 1));
     let (transfer, work) = line.io(compare.to_sqe()).expect("legal on what is read-only");
     assert_eq!(transfer, Some((Direction::HostToController, 4096)));
-    assert_eq!(work.kind, IoKind::Compare);
+    assert_eq!(work.kind, IoKind::Compare { fua: false });
 }
 
 #[test]

@@ -4,7 +4,7 @@
 use ::rdma::{Op, Provider, SendFlags, SendWr, Sge};
 use nvme_proto::{Sqe, Status};
 
-use super::{Connection, Desk, Ended};
+use super::{Connection, Desk, Ended, Leaving};
 use crate::controller::{Command, Direction, IoKind, IoWork, Work};
 use crate::pool::{Buffer, UNIT_BYTES};
 use crate::request::{HostData, Receive, Slot, State};
@@ -27,7 +27,7 @@ impl<P: Provider> Connection<P> {
     }
 
     fn may_begin(&self, desk: &Desk<'_, P>) -> bool {
-        self.slots.has_room() && !self.leaving && !desk.plan.draining
+        self.slots.has_room() && self.leaving == Leaving::No && !desk.plan.draining
     }
 
     /// Takes capsules that waited up in order while there are free slots.
@@ -181,7 +181,7 @@ impl<P: Provider> Connection<P> {
 
 /// The buffer that a command needs: none when its data can be used where it lies in the capsule, or is zeros.
 fn buffer_bytes(io: Option<&IoWork>, host: HostData, length: u32) -> Option<u32> {
-    let compares = io.is_some_and(|work| work.kind == IoKind::Compare);
+    let compares = io.is_some_and(|work| matches!(work.kind, IoKind::Compare { .. }));
     let writes = io.is_some_and(|work| matches!(work.kind, IoKind::Write { .. }));
     match host {
         HostData::None => None,

@@ -4,12 +4,12 @@
 use ::rdma::Provider;
 use nvme_proto::Status;
 
-use super::{Connection, Desk, Ended};
+use super::{Connection, Desk, Ended, Leaving};
 use crate::backend::BackendError;
 use crate::controller::{ControlWork, Execution, IoKind, IoWork, Outcome, Work};
 use crate::poll_group::Owner;
 use crate::pool::Buffer;
-use crate::request::{HostData, Slot, State};
+use crate::request::{Commit, HostData, Slot, State};
 use crate::storage::{Operation, Span, Submitted};
 
 impl<P: Provider> Connection<P> {
@@ -54,16 +54,33 @@ impl<P: Provider> Connection<P> {
         match execution {
             Execution::Complete(outcome) => self.respond(desk, slot, outcome),
             Execution::Disconnect(outcome) => {
-                self.leaving = true;
-                self.respond(desk, slot, outcome)
+                self.park(desk, slot);
+                self.leaving = Leaving::Asked { slot, outcome };
+                self.leave(desk)
             }
             Execution::Parked => {
-                let request = self.slots.get(slot);
-                request.state = State::Parked;
-                let buffer = request.buffer.take();
-                self.release(desk, buffer);
+                self.park(desk, slot);
                 Ok(())
             }
+        }
+    }
+
+    fn park(&mut self, desk: &mut Desk<'_, P>, slot: Slot) {
+        let request = self.slots.get(slot);
+        request.state = State::Parked;
+        let buffer = request.buffer.take();
+        self.release(desk, buffer);
+    }
+
+    /// Goes on with a Disconnect: it is answered when no other command of the queue is left, and then the connection ends.
+    pub(super) fn leave(&mut self, desk: &mut Desk<'_, P>) -> Result<(), Ended> {
+        match self.leaving {
+            Leaving::Asked { slot, outcome } if self.owes_nothing() => {
+                self.leaving = Leaving::Answered;
+                self.respond(desk, slot, outcome)
+            }
+            Leaving::Answered if self.owes_nothing() => Err(Ended::Goodbye),
+            Leaving::No | Leaving::Asked { .. } | Leaving::Answered => Ok(()),
         }
     }
 
@@ -92,13 +109,18 @@ impl<P: Provider> Connection<P> {
         let (offset, length) = (work.offset_bytes, work.length_bytes);
         let operation = match work.kind {
             IoKind::ReadZeros => return self.finish(desk, slot, work, Ok(())),
-            IoKind::Read => Operation::read(offset, self.span(desk, slot, 0)),
+            IoKind::Read { fua: true } | IoKind::Compare { fua: true }
+                if self.slots.get(slot).commit != Commit::Done =>
+            {
+                return self.commit(desk, slot, work);
+            }
+            IoKind::Read { .. } => Operation::read(offset, self.span(desk, slot, 0)),
             IoKind::Write { fua } => Operation::write(offset, self.span(desk, slot, 0), fua),
             IoKind::Flush => Operation::flush(),
             IoKind::WriteZeroes { fua, deallocate } => {
                 Operation::write_zeroes(offset, length, fua, deallocate)
             }
-            IoKind::Compare => {
+            IoKind::Compare { .. } => {
                 let behind = self.slots.get(slot).length;
                 Operation::read(offset, self.span(desk, slot, behind))
             }
@@ -107,6 +129,29 @@ impl<P: Provider> Connection<P> {
         match self.submit(desk, slot, work, operation) {
             Some(result) => self.executed_unaborted(desk, slot, work, result),
             None => Ok(()),
+        }
+    }
+
+    /// Has everything that was written before on the medium, and then reads it (NVM, Read, Force Unit Access).
+    fn commit(&mut self, desk: &mut Desk<'_, P>, slot: Slot, work: &IoWork) -> Result<(), Ended> {
+        self.slots.get(slot).commit = Commit::Flushing;
+        match self.submit(desk, slot, work, Operation::flush()) {
+            Some(result) => self.committed(desk, slot, work, result),
+            None => Ok(()),
+        }
+    }
+
+    fn committed(
+        &mut self,
+        desk: &mut Desk<'_, P>,
+        slot: Slot,
+        work: &IoWork,
+        result: Result<(), BackendError>,
+    ) -> Result<(), Ended> {
+        self.slots.get(slot).commit = Commit::Done;
+        match result {
+            Ok(()) => self.start(desk, slot, work),
+            failed => self.finish(desk, slot, work, failed),
         }
     }
 
@@ -225,9 +270,12 @@ impl<P: Provider> Connection<P> {
         work: &IoWork,
         result: Result<(), BackendError>,
     ) -> Result<(), Ended> {
+        if self.slots.get(slot).commit == Commit::Flushing {
+            return self.committed(desk, slot, work, result);
+        }
         match (work.kind, result) {
             (IoKind::Deallocate, Ok(())) => self.deallocate(desk, slot, work),
-            (IoKind::Compare, Ok(())) if !self.is_equal(desk, slot) => {
+            (IoKind::Compare { .. }, Ok(())) if !self.is_equal(desk, slot) => {
                 self.fail(desk, slot, work, Status::COMPARE_FAILURE)
             }
             _ => self.finish(desk, slot, work, result),

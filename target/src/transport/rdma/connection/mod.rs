@@ -19,7 +19,7 @@ use nvme_proto::{Cid, Status};
 use super::area::Area;
 use super::negotiation::Negotiated;
 use super::work_id::{WorkId, WorkKind};
-use crate::controller::{Abort, Accepted, CloseReason, Event, Queue};
+use crate::controller::{Abort, Accepted, CloseReason, Event, Outcome, Queue};
 use crate::poll_group::{AccountKey, Core, Owner};
 use crate::registry::Lingering;
 use crate::request::{Receive, Slot, Slots, State};
@@ -59,10 +59,20 @@ pub(super) struct Connection<P: Provider> {
     operations: u32,
     /// After its end, while there are any.
     lingering: Option<Lingering>,
-    /// The host said goodbye: end when the last response was sent.
-    leaving: bool,
+    leaving: Leaving,
     /// It is among those that await the end of a send request.
     counted_in: bool,
+}
+
+/// Whether the host has said goodbye.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Leaving {
+    /// It has not.
+    No,
+    /// It sent Disconnect, which waits for the queue's other commands. No further one is begun.
+    Asked { slot: Slot, outcome: Outcome },
+    /// The connection ends when that response was sent.
+    Answered,
 }
 
 /// What all connections of one transport have in common.
@@ -192,7 +202,7 @@ impl<P: Provider> Connection<P> {
             host_timeout: desk.core.registry.limits().host_timeout,
             operations: 0,
             lingering: None,
-            leaving: false,
+            leaving: Leaving::No,
             counted_in: false,
         }
     }
@@ -275,7 +285,7 @@ impl<P: Provider> Connection<P> {
 
     fn awaits_sends(&self) -> bool {
         let waiting = self.fetches > 0
-            || self.leaving
+            || self.leaving != Leaving::No
             || !self.arrived.is_empty()
             || !self.to_fetch.is_empty()
             || !self.to_respond.is_empty();

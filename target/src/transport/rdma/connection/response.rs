@@ -179,10 +179,7 @@ impl<P: Provider> Connection<P> {
         if !self.arrived.is_empty() {
             self.admit(desk)?;
         }
-        if self.leaving && self.owes_nothing() {
-            return Err(Ended::Goodbye);
-        }
-        Ok(())
+        self.leave(desk)
     }
 }
 
