@@ -66,7 +66,10 @@ fn namespace(page: &[u8]) {
         assert!(bytes.is_power_of_two() && bytes >= 512);
     }
     if let Some(file) = namespace.file_info() {
-        let again = FileInfo::new(file.length_bytes(), file.name());
+        let mut again = FileInfo::new(file.length_bytes(), file.name());
+        if let Some(generation) = file.generation() {
+            again = again.with_generation(generation);
+        }
         assert_eq!(FileInfo::parse(&again.to_bytes()), Some(file));
     }
 }

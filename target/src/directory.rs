@@ -127,6 +127,7 @@ mod tests {
             path: path.to_owned(),
             suffix: suffix.into(),
             writable: false,
+            content_id: None,
             lba_shift: None,
             origin: Origin("test".into()),
         }

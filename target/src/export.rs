@@ -152,6 +152,7 @@ fn of_shard(
         medium: Medium::File { path: shard.path },
         faults: DiskFaults::NONE,
         writable: directory.writable,
+        content_id: directory.content_id.as_ref().map(|id| format!("{id}/{}", shard.relative)),
         lba_shift: directory.lba_shift,
         origin: directory.origin.clone(),
         name: shard.relative,

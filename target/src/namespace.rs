@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use nvme_proto::Nsid;
 use uuid::Uuid;
@@ -38,6 +38,7 @@ pub struct Namespace {
     pub(crate) reads_zeros: bool,
     /// Whether a host set write protection (Namespace Write Protection Config).
     protected: AtomicBool,
+    generation: AtomicU64,
     backend: Arc<dyn Backend>,
 }
 
@@ -56,6 +57,7 @@ impl Namespace {
             writable: config.writable,
             reads_zeros: opened.backend.reads_zeros(),
             protected: AtomicBool::new(false),
+            generation: AtomicU64::new(opened.content.generation(config.content_id.as_deref())),
             backend: opened.backend,
         }
     }
@@ -68,6 +70,11 @@ impl Namespace {
     /// Sets or clears write protection; true if that changed anything.
     pub fn protect(&self, protected: bool) -> bool {
         self.protected.swap(protected, Ordering::AcqRel) != protected
+    }
+
+    /// A number that differs from an earlier one where bytes that no host wrote may have changed since.
+    pub fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Acquire)
     }
 
     /// Bytes per logical block.

@@ -37,7 +37,7 @@ impl Pages {
         namespace.ncap.set(blocks);
         namespace.nuse.set(blocks);
         namespace.lbaf[0] = LbaFormat::new(512).expect("a power of two");
-        namespace.set_file_info(&FileInfo::new(blocks * 512, "shard"));
+        namespace.set_file_info(&FileInfo::new(blocks * 512, "shard").with_generation(1));
         let mut descriptors = [0; PAGE_BYTES];
         write_descriptors(&mut descriptors, &[IdDescriptor::Uuid([7; 16])]);
         let mut discovery = [0; PAGE_BYTES];

@@ -5,32 +5,37 @@ use core::fmt;
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// The exact length and the name of the file that a namespace is made of. A Feedrail target says so in the
-/// vendor-specific bytes of Identify Namespace, 384 to 4095 (NVM, 4.1.5.1), since a namespace itself can
-/// only be a whole number of blocks long. All numbers are little-endian:
+/// The exact length, the name and the generation of the file that a namespace is made of. A Feedrail target
+/// says so in the vendor-specific bytes of Identify Namespace, 384 to 4095 (NVM, 4.1.5.1), since a namespace
+/// itself can only be a whole number of blocks long. All numbers are little-endian:
 ///
 /// | byte | what |
 /// |---|---|
 /// | 384..392 | magic, `FEEDRAIL` in ASCII |
-/// | 392..394 | version, 1 |
+/// | 392..394 | version, 2 |
 /// | 394..396 | length of the name in bytes, 0 to [`MAX_NAME_BYTES`] |
 /// | 396..400 | CRC-32 (the one of zlib) of bytes 384..4096 with these four taken as zero |
 /// | 400..408 | length of the file in bytes |
-/// | 408.. | name, UTF-8; after it zeros |
+/// | 408..416 | generation |
+/// | 416.. | name, UTF-8; after it zeros |
+///
+/// Version 1 has no generation, and its name begins at byte 408.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct FileInfo<'a> {
     length_bytes: u64,
     name: &'a str,
+    generation: Option<u64>,
 }
 
 /// The longest name, in bytes.
-pub const MAX_NAME_BYTES: usize = AREA_BYTES - size_of::<Header>();
+pub const MAX_NAME_BYTES: usize = AREA_BYTES - size_of::<Header>() - size_of::<U64>();
 
 /// Size of the vendor-specific part of Identify Namespace.
 pub(super) const AREA_BYTES: usize = 4096 - 384;
 
 const MAGIC: [u8; 8] = *b"FEEDRAIL";
-const VERSION: u16 = 1;
+const WITHOUT_GENERATION: u16 = 1;
+const WITH_GENERATION: u16 = 2;
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
@@ -48,41 +53,66 @@ impl<'a> FileInfo<'a> {
     /// The file's length and name. A name that is too long is cut, at a character.
     pub fn new(length_bytes: u64, name: &'a str) -> Self {
         let name = &name[..name.floor_char_boundary(MAX_NAME_BYTES)];
-        Self { length_bytes, name }
+        Self { length_bytes, name, generation: None }
     }
 
-    /// What the area says; `None` if it is anything but a whole and undamaged record of this version.
+    /// The same, with a generation.
+    #[must_use]
+    pub const fn with_generation(self, generation: u64) -> Self {
+        Self { generation: Some(generation), ..self }
+    }
+
+    /// What the area says; `None` if it is anything but a whole and undamaged record of a known version.
     pub fn parse(area: &'a [u8]) -> Option<Self> {
         let area = area.get(..AREA_BYTES)?;
         let (header, rest) = Header::ref_from_prefix(area).ok()?;
-        if header.magic != MAGIC || header.version.get() != VERSION || header.crc.get() != crc(area)
-        {
+        let name_bytes = usize::from(header.name_bytes.get());
+        if header.magic != MAGIC || name_bytes > MAX_NAME_BYTES || header.crc.get() != crc(area) {
             return None;
         }
-        let (name, padding) = rest.split_at_checked(usize::from(header.name_bytes.get()))?;
+        let (generation, rest) = match header.version.get() {
+            WITHOUT_GENERATION => (None, rest),
+            WITH_GENERATION => {
+                let (generation, rest) = U64::ref_from_prefix(rest).ok()?;
+                (Some(generation.get()), rest)
+            }
+            _ => return None,
+        };
+        let (name, padding) = rest.split_at_checked(name_bytes)?;
         if padding.iter().any(|&byte| byte != 0) {
             return None;
         }
         let name = core::str::from_utf8(name).ok()?;
-        Some(Self { length_bytes: header.length_bytes.get(), name })
+        Some(Self { length_bytes: header.length_bytes.get(), name, generation })
     }
 
     /// The area that says so.
     pub fn to_bytes(&self) -> [u8; AREA_BYTES] {
         let mut header = Header {
             magic: MAGIC,
-            version: U16::new(VERSION),
+            version: U16::new(match self.generation {
+                None => WITHOUT_GENERATION,
+                Some(_) => WITH_GENERATION,
+            }),
             // `new` and `parse` bound the name.
             name_bytes: U16::new(self.name.len() as u16),
             crc: U32::ZERO,
             length_bytes: U64::new(self.length_bytes),
         };
         let mut area = [0; AREA_BYTES];
-        let name_at = size_of::<Header>();
-        area[..name_at].copy_from_slice(header.as_bytes());
-        area[name_at..name_at + self.name.len()].copy_from_slice(self.name.as_bytes());
+        let (head, rest) = area.split_at_mut(size_of::<Header>());
+        head.copy_from_slice(header.as_bytes());
+        let rest = match self.generation {
+            None => rest,
+            Some(generation) => {
+                let (place, rest) = rest.split_at_mut(size_of::<U64>());
+                place.copy_from_slice(U64::new(generation).as_bytes());
+                rest
+            }
+        };
+        rest[..self.name.len()].copy_from_slice(self.name.as_bytes());
         header.crc = U32::new(crc(&area));
-        area[..name_at].copy_from_slice(header.as_bytes());
+        area[..size_of::<Header>()].copy_from_slice(header.as_bytes());
         area
     }
 
@@ -94,6 +124,12 @@ impl<'a> FileInfo<'a> {
     /// Name of the file, as the target chose to call it. A peer's text: it may contain anything.
     pub const fn name(&self) -> &'a str {
         self.name
+    }
+
+    /// A number without meaning of its own: where it differs from an earlier one of the same namespace, the bytes
+    /// may differ. Targets that serve the same bytes may tell different ones. `None` if the target tells none.
+    pub const fn generation(&self) -> Option<u64> {
+        self.generation
     }
 }
 
@@ -109,7 +145,11 @@ fn crc(area: &[u8]) -> u32 {
 
 impl fmt::Debug for FileInfo<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "file {:?} of {} bytes", self.name, self.length_bytes)
+        write!(f, "file {:?} of {} bytes", self.name, self.length_bytes)?;
+        match self.generation {
+            Some(generation) => write!(f, ", generation {generation:016x}"),
+            None => Ok(()),
+        }
     }
 }
 
@@ -122,6 +162,18 @@ mod tests {
 
     use super::*;
     use crate::identify::IdentifyNamespace;
+
+    #[test]
+    fn the_layout_with_a_generation_is_the_documented_one() {
+        let info = FileInfo::new(18_071, "shard-0").with_generation(0x0102_0304_0506_0708);
+        let area = info.to_bytes();
+        assert_eq!(area[..12], *b"FEEDRAIL\x02\x00\x07\x00");
+        assert_eq!(area[16..24], 18_071u64.to_le_bytes());
+        assert_eq!(area[24..32], [8, 7, 6, 5, 4, 3, 2, 1]);
+        assert_eq!(area[32..40], *b"shard-0\x00");
+        let parsed = FileInfo::parse(&area).expect("a record");
+        assert_eq!(parsed.generation(), Some(0x0102_0304_0506_0708));
+    }
 
     #[test]
     fn the_layout_is_the_documented_one() {
@@ -158,7 +210,7 @@ mod tests {
         let good = FileInfo::new(5, "name").to_bytes();
         assert!(FileInfo::parse(&seal(good)).is_some());
         // Version, length of the name, text of the name, padding.
-        for (at, value) in [(8, 2), (11, 0xFF), (10, 3), (24, 0xFF), (AREA_BYTES - 1, 1)] {
+        for (at, value) in [(8, 3), (11, 0xFF), (10, 3), (24, 0xFF), (AREA_BYTES - 1, 1)] {
             let mut area = good;
             area[at] = value;
             assert_eq!(FileInfo::parse(&seal(area)), None, "byte {at}");
@@ -169,9 +221,9 @@ mod tests {
     proptest! {
         #[test]
         fn round_trips_and_any_flipped_bit_is_noticed(
-            length: u64, name: String, at in 0..AREA_BYTES, bit in 0..8,
+            length: u64, name: String, generation: Option<u64>, at in 0..AREA_BYTES, bit in 0..8,
         ) {
-            let info = FileInfo::new(length, &name);
+            let info = FileInfo { generation, ..FileInfo::new(length, &name) };
             let mut area = info.to_bytes();
             prop_assert_eq!(FileInfo::parse(&area), Some(info));
             area[at] ^= 1u8 << bit;

@@ -4,6 +4,7 @@
 //! next, and [`crate::storage::Storage`] takes it. So the same backend runs on io_uring and in the simulator.
 
 mod block;
+mod content;
 pub mod decorator;
 mod file;
 mod memory;
@@ -17,6 +18,7 @@ use std::fmt;
 
 use rdma::Time;
 
+pub use self::content::Content;
 pub use self::file::FileBackend;
 pub use self::memory::MemoryBackend;
 pub use self::null::NullBackend;

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use rustix::fs::{AtFlags, StatxFlags};
 
-use super::{Backend, FileBackend, MemoryBackend, NullBackend, block};
+use super::{Backend, Content, FileBackend, MemoryBackend, NullBackend, block};
 
 /// Logical blocks have 512 bytes unless something needs more.
 const DEFAULT_LBA_SHIFT: u8 = 9;
@@ -41,6 +41,8 @@ pub struct OpenedBackend {
     pub lba_shift: u8,
     /// How its bytes travel.
     pub access: Access,
+    /// What its bytes are known by.
+    pub content: Content,
 }
 
 /// How bytes travel between the buffers and the medium.
@@ -170,7 +172,7 @@ pub fn open_block(path: &Path, mode: OpenMode) -> Result<OpenedBackend, OpenErro
 /// # Errors
 /// The size is not a whole number of blocks.
 pub fn open_null(size_bytes: u64, mode: OpenMode) -> Result<OpenedBackend, OpenError> {
-    synthetic(size_bytes, mode, || Ok(Arc::new(NullBackend)))
+    synthetic(size_bytes, mode, Content::zeros(), || Ok(Arc::new(NullBackend)))
 }
 
 /// A namespace of anonymous memory.
@@ -178,7 +180,7 @@ pub fn open_null(size_bytes: u64, mode: OpenMode) -> Result<OpenedBackend, OpenE
 /// # Errors
 /// The size is not a whole number of blocks, or more than there is memory for.
 pub fn open_memory(size_bytes: u64, mode: OpenMode) -> Result<OpenedBackend, OpenError> {
-    synthetic(size_bytes, mode, || {
+    synthetic(size_bytes, mode, Content::new_memory(), || {
         let backend = MemoryBackend::new(size_bytes);
         Ok(Arc::new(backend.map_err(|error| OpenError::NoMemory { bytes: size_bytes, error })?))
     })
@@ -187,6 +189,7 @@ pub fn open_memory(size_bytes: u64, mode: OpenMode) -> Result<OpenedBackend, Ope
 fn synthetic(
     size_bytes: u64,
     mode: OpenMode,
+    content: Content,
     backend: impl FnOnce() -> Result<Arc<dyn Backend>, OpenError>,
 ) -> Result<OpenedBackend, OpenError> {
     let lba_shift = mode.lba_shift.unwrap_or(DEFAULT_LBA_SHIFT);
@@ -195,7 +198,8 @@ fn synthetic(
         return Err(OpenError::Size { bytes: size_bytes, lba_bytes });
     }
     let backend = backend()?;
-    Ok(OpenedBackend { backend, exact_bytes: size_bytes, lba_shift, access: Access::Synthetic })
+    let access = Access::Synthetic;
+    Ok(OpenedBackend { backend, exact_bytes: size_bytes, lba_shift, access, content })
 }
 
 fn open(
@@ -230,12 +234,14 @@ fn open(
         });
     }
     check_writable(path, mode, exact_bytes, choice.lba_shift)?;
+    let content = Content::of_file(&file, mode.writable).map_err(io)?;
     let backend = FileBackend::new(OwnedFd::from(file), exact_bytes, choice.direct_alignment());
     Ok(OpenedBackend {
         backend: Arc::new(backend),
         exact_bytes,
         lba_shift: choice.lba_shift,
         access: choice.access,
+        content,
     })
 }
 

@@ -151,6 +151,8 @@ pub struct NamespaceConfig {
     pub faults: DiskFaults,
     /// Whether hosts may write.
     pub writable: bool,
+    /// The operator's name for what the bytes are, the same wherever the same bytes are served.
+    pub content_id: Option<String>,
     /// Bytes per logical block as a power of two (9..=12); `None` takes 9, or more where direct I/O needs it.
     pub lba_shift: Option<u8>,
     /// Where this stands in the configuration.
@@ -210,6 +212,8 @@ pub struct DirectoryConfig {
     pub suffix: String,
     /// Whether hosts may write.
     pub writable: bool,
+    /// The operator's name for what all the files hold, as in [`NamespaceConfig`].
+    pub content_id: Option<String>,
     /// As in [`NamespaceConfig`].
     pub lba_shift: Option<u8>,
     /// Where this stands in the configuration.

@@ -84,6 +84,7 @@ impl Quick {
                 medium: medium(path),
                 faults: DiskFaults::NONE,
                 writable: self.writable,
+                content_id: None,
                 lba_shift: None,
                 origin: Origin(format!("argument {}", path.display())),
                 name,

@@ -77,6 +77,15 @@ fn send_with_invalidate_can_be_switched_off() {
 }
 
 #[test]
+fn content_can_be_named() {
+    let named = GOOD.replace("suffix = \".tar\"", "suffix = \".tar\"\ncontent_id = \"v7\"");
+    let config = parse(&named).expect("valid");
+    assert_eq!(config.subsystems[1].directories[0].content_id.as_deref(), Some("v7"));
+    let error = parse(&named.replace("v7", "")).expect_err("empty").to_string();
+    assert!(error.contains("content_id") || error.contains("is empty"), "{error}");
+}
+
+#[test]
 fn everything_arrives() {
     let config = parse(GOOD).expect("valid");
     assert_eq!(config.provider, ProviderChoice::Soft);

@@ -109,6 +109,7 @@ struct NamespaceTable {
     size_bytes: Option<Spanned<Bytes>>,
     name: Option<Spanned<String>>,
     read_only: Option<bool>,
+    content_id: Option<Spanned<String>>,
     uuid: Option<Spanned<Uuid>>,
     nguid: Option<Spanned<String>>,
     lba_bytes: Option<Spanned<u32>>,
@@ -151,6 +152,7 @@ struct DirectoryTable {
     #[serde(default)]
     suffix: String,
     read_only: Option<bool>,
+    content_id: Option<Spanned<String>>,
     lba_bytes: Option<Spanned<u32>>,
 }
 
@@ -500,6 +502,7 @@ impl Reader<'_> {
             medium,
             faults: self.faults(table.faults.as_ref())?,
             writable: !table.read_only.unwrap_or(!synthetic),
+            content_id: self.content_id(table.content_id.as_ref())?,
             lba_shift,
             origin: self.document.origin(at),
             name,
@@ -613,6 +616,16 @@ impl Reader<'_> {
         parsed.map_err(|_| self.document.error(text.span().start, "must be 32 hexadecimal digits"))
     }
 
+    fn content_id(&self, text: Option<&Spanned<String>>) -> Result<Option<String>, ConfigError> {
+        match text {
+            Some(text) if text.get_ref().is_empty() => {
+                let message = "is empty; write what names these bytes, as a checksum or a version";
+                Err(self.document.error(text.span().start, message))
+            }
+            text => Ok(text.map(|text| text.get_ref().clone())),
+        }
+    }
+
     fn lba_shift(&self, bytes: Option<&Spanned<u32>>) -> Result<Option<u8>, ConfigError> {
         match bytes.map(|bytes| (*bytes.get_ref(), bytes.span().start)) {
             None => Ok(None),
@@ -638,6 +651,7 @@ impl Reader<'_> {
                 path: self.resolve(table.path.get_ref()),
                 suffix: table.suffix,
                 writable: !table.read_only.unwrap_or(true),
+                content_id: self.content_id(table.content_id.as_ref())?,
                 lba_shift: self.lba_shift(table.lba_bytes.as_ref())?,
                 origin,
             })

@@ -194,7 +194,8 @@ fn namespace(namespace: &Namespace) -> IdentifyNamespace {
         (id.npwg_z, id.npwa_z) = (preferred_z, preferred_z);
         (id.npdg_z, id.npda_z) = (preferred_z, preferred_z);
     }
-    id.set_file_info(&FileInfo::new(namespace.exact_bytes, &namespace.name));
+    let info = FileInfo::new(namespace.exact_bytes, &namespace.name);
+    id.set_file_info(&info.with_generation(namespace.generation()));
     id
 }
 

@@ -101,6 +101,8 @@ impl Disk {
             medium: self.medium.clone(),
             faults: DiskFaults::NONE,
             writable: self.writable,
+            // What is on it outlives its target.
+            content_id: Some(self.name.clone()),
             lba_shift: self.lba_shift,
             origin: Origin(format!("disk {}", self.name)),
         }

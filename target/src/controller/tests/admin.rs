@@ -83,6 +83,7 @@ fn namespaces_are_listed_and_described() {
     assert!(!memory.nsattr.write_protected() && memory.nmic.shared());
     let info = memory.file_info().expect("ours");
     assert_eq!((info.length_bytes(), info.name()), (1 << 20, "memory-1"));
+    assert!(info.generation().is_some());
 
     let null: IdentifyNamespace = identified(&mut line, Cns::NAMESPACE, 3);
     assert_eq!(null.nsze.get(), 1 << 30);

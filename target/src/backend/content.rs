@@ -1,0 +1,148 @@
+//! What the bytes of a medium are known by: whether they may be others than they were.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsFd;
+
+use rustix::fs::{AtFlags, FileType, Statx, StatxFlags, StatxTimestamp};
+use uuid::Uuid;
+
+/// The root of the identifiers that content is named by.
+const CONTENT: Uuid = Uuid::from_u128(0x5b1f_0d6e_93a7_5c28_8f41_7d90_2e6c_b35a);
+
+/// What is known of a medium's bytes without reading them. Equal contents are the same bytes, as far as the
+/// system can tell; those of a writable medium may have been changed by hosts.
+///
+/// - A read-only file is known by its inode, length and times: of modification, and of change, which nobody
+///   can set back. The number of its device is left out, as that of the same disk may differ after a reboot.
+/// - A writable file changes with each write of a host, so it is known by its inode and time of birth alone.
+///   What others write into it is not noticed.
+/// - A block device keeps no time of writes: it is known by its number, length and sequence number, by which the
+///   kernel tells a disk from another that had the same name since the machine was started.
+/// - Memory is new whenever it is opened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Content(Vec<u8>);
+
+impl Content {
+    /// Of an open file or block device.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn of_file(file: &File, writable: bool) -> io::Result<Self> {
+        let status = status(file)?;
+        if FileType::from_raw_mode(status.stx_mode.into()) == FileType::BlockDevice {
+            return Ok(Self::of_device(&status, super::block::size_bytes(file)?));
+        }
+        let mut known = b"file".to_vec();
+        known.extend(status.stx_ino.to_le_bytes());
+        if writable {
+            known.extend(bytes_of(status.stx_btime));
+        } else {
+            known.extend(status.stx_size.to_le_bytes());
+            known.extend(bytes_of(status.stx_mtime));
+            known.extend(bytes_of(status.stx_ctime));
+        }
+        Ok(Self(known))
+    }
+
+    /// Zeros, and nothing else ever.
+    pub(super) fn zeros() -> Self {
+        Self(b"zeros".to_vec())
+    }
+
+    /// New memory.
+    pub(super) fn new_memory() -> Self {
+        Self(Uuid::new_v4().as_bytes().to_vec())
+    }
+
+    fn of_device(status: &Statx, size_bytes: u64) -> Self {
+        let (major, minor) = (status.stx_rdev_major, status.stx_rdev_minor);
+        // Kernels from 5.15 on have it.
+        let sequence = std::fs::read_to_string(format!("/sys/dev/block/{major}:{minor}/diskseq"));
+        let sequence = sequence.unwrap_or_default();
+        Self(format!("device {major}:{minor} {size_bytes} {}", sequence.trim()).into_bytes())
+    }
+
+    /// The generation of a namespace with this content: that of the operator's name for it, if there is one.
+    pub fn generation(&self, content_id: Option<&str>) -> u64 {
+        match content_id {
+            Some(id) => generation_of(id.as_bytes()),
+            None => generation_of(&self.0),
+        }
+    }
+}
+
+fn generation_of(known: &[u8]) -> u64 {
+    Uuid::new_v5(&CONTENT, known).as_u64_pair().0
+}
+
+fn status(file: impl AsFd) -> io::Result<Statx> {
+    let wanted = StatxFlags::BASIC_STATS | StatxFlags::BTIME;
+    Ok(rustix::fs::statx(file, "", AtFlags::EMPTY_PATH, wanted)?)
+}
+
+fn bytes_of(time: StatxTimestamp) -> [u8; 12] {
+    let mut bytes = [0; 12];
+    bytes[..8].copy_from_slice(&time.tv_sec.to_le_bytes());
+    bytes[8..].copy_from_slice(&time.tv_nsec.to_le_bytes());
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+    use std::os::unix::fs::FileExt as _;
+    use std::path::Path;
+
+    use super::*;
+
+    fn generation(path: &Path, writable: bool) -> u64 {
+        let file = File::open(path).expect("opened");
+        Content::of_file(&file, writable).expect("known").generation(None)
+    }
+
+    #[test]
+    fn a_file_keeps_its_generation_until_it_changes() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("shard");
+        std::fs::write(&path, "one").expect("written");
+        let first = generation(&path, false);
+        assert_eq!(first, generation(&path, false));
+        let file = File::options().write(true).open(&path).expect("opened");
+        // The clock of inodes may stand still for some milliseconds.
+        let mut changed = first;
+        while changed == first {
+            file.write_all_at(b"two", 0).expect("written");
+            changed = generation(&path, false);
+        }
+        // Another file under the name, with the times of the first.
+        let times = std::fs::FileTimes::new()
+            .set_modified(file.metadata().expect("status").modified().expect("a time"));
+        let mut other = File::create(folder.path().join("other")).expect("created");
+        other.write_all(b"six").expect("written");
+        other.set_times(times).expect("set");
+        std::fs::rename(folder.path().join("other"), &path).expect("renamed");
+        assert_ne!(generation(&path, false), changed);
+    }
+
+    #[test]
+    fn writes_leave_a_writable_file_its_generation() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("disk");
+        std::fs::write(&path, "one").expect("written");
+        let first = generation(&path, true);
+        std::fs::write(&path, "two, and longer").expect("written");
+        assert_eq!(generation(&path, true), first);
+        std::fs::write(folder.path().join("other"), "one").expect("written");
+        std::fs::rename(folder.path().join("other"), &path).expect("renamed");
+        assert_ne!(generation(&path, true), first);
+    }
+
+    #[test]
+    fn an_operators_name_makes_replicas_alike() {
+        let (one, other) = (Content::new_memory(), Content::new_memory());
+        assert_ne!(one.generation(None), other.generation(None));
+        assert_eq!(one.generation(Some("v1")), other.generation(Some("v1")));
+        assert_ne!(one.generation(Some("v1")), one.generation(Some("v2")));
+    }
+}
