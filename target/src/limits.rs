@@ -56,10 +56,6 @@ pub const DISCOVERY_KEEP_ALIVE: Duration = Duration::from_secs(120);
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a host may leave a controller disabled (NVMe-oF: the association may then be ended).
 pub const ENABLE_TIMEOUT: Duration = Duration::from_secs(120);
-/// How long the admin queue outlives the first I/O queue that ended. Hosts that shut down in order end their
-/// I/O queues first and then write CC over the admin queue.
-pub const TEARDOWN_GRACE: Duration = Duration::from_secs(3);
-
 /// What an operator may tune.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {

@@ -30,7 +30,6 @@ pub struct Registry {
     associations: Mutex<Associations>,
     /// One of each core.
     tallies: Mutex<Vec<Arc<Tally>>>,
-    lingering: Mutex<Vec<(HostId, Arc<Subsystem>)>>,
     stopping: AtomicBool,
     peer_errors: PeerErrorTable,
     keep_alive_losses: AtomicU64,
@@ -62,7 +61,6 @@ impl Registry {
             namespaces,
             associations: Mutex::new(Associations { live: BTreeMap::new(), next: CNTLID_FIRST }),
             tallies: Mutex::default(),
-            lingering: Mutex::default(),
             stopping: AtomicBool::new(false),
             peer_errors: PeerErrorTable::default(),
             keep_alive_losses: AtomicU64::new(0),
@@ -144,20 +142,13 @@ impl Registry {
         self.associations().live.remove(&cntlid.0);
     }
 
-    /// Says that storage still works for an ended connection of a host, until the result is dropped.
-    pub(crate) fn linger(self: &Arc<Self>, host: HostId, subsystem: &Arc<Subsystem>) -> Lingering {
-        self.lingering().push((host, Arc::clone(subsystem)));
-        Lingering { registry: Arc::clone(self), host, subsystem: Arc::clone(subsystem) }
-    }
-
-    /// Whether storage still works for ended connections of a host to a subsystem. A write among that could
-    /// undo what the host writes next, so its next association has to wait.
-    pub(crate) fn is_lingering(&self, host: HostId, subsystem: &Arc<Subsystem>) -> bool {
-        self.lingering().iter().any(|(h, s)| *h == host && Arc::ptr_eq(s, subsystem))
-    }
-
-    fn lingering(&self) -> MutexGuard<'_, Vec<(HostId, Arc<Subsystem>)>> {
-        self.lingering.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Whether what a host asked of a subsystem over connections that have ended may still change the medium. That
+    /// could undo what the host writes next, so its next association has to wait.
+    pub(crate) fn has_unfinished(&self, host: HostId, subsystem: &Arc<Subsystem>) -> bool {
+        self.controllers().iter().any(|controller| {
+            let same = controller.subsystem().is_some_and(|other| Arc::ptr_eq(other, subsystem));
+            same && controller.host.id == host && controller.may_surprise()
+        })
     }
 
     /// Ends every association and admits no new one.
@@ -217,25 +208,6 @@ impl Registry {
 
     fn associations(&self) -> MutexGuard<'_, Associations> {
         self.associations.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// An ended connection for which storage still works.
-#[derive(Debug)]
-pub struct Lingering {
-    registry: Arc<Registry>,
-    host: HostId,
-    subsystem: Arc<Subsystem>,
-}
-
-impl Drop for Lingering {
-    fn drop(&mut self) {
-        let mut all = self.registry.lingering();
-        let this =
-            |(h, s): &(HostId, Arc<Subsystem>)| *h == self.host && Arc::ptr_eq(s, &self.subsystem);
-        if let Some(at) = all.iter().position(this) {
-            all.swap_remove(at);
-        }
     }
 }
 

@@ -4,7 +4,7 @@ use std::mem;
 
 use nvme_proto::Cid;
 
-use crate::controller::{Abort, Direction, Outcome, Work};
+use crate::controller::{Abort, Direction, Hold, Outcome, Work};
 use crate::pool::Buffer;
 use crate::storage::OperationKey;
 
@@ -96,6 +96,8 @@ pub(crate) struct Request {
     pub(crate) commit: Commit,
     /// Somebody wants it aborted and waits for an answer.
     pub(crate) abort: Option<Abort>,
+    /// Its connection has ended, and somebody waits for its operation.
+    pub(crate) hold: Option<Hold>,
     pub(crate) outcome: Outcome,
     /// Entries of the send queue that its response takes.
     pub(crate) send_entries: u32,
@@ -119,6 +121,7 @@ impl Request {
             ranges_passed: 0,
             commit: Commit::Due,
             abort: None,
+            hold: None,
             outcome: Outcome::SUCCESS,
             send_entries: 0,
         }
@@ -153,6 +156,11 @@ impl Request {
     /// The connection is gone: there is nobody to answer. Also right when its answer is on the way.
     pub(crate) fn abandon(&mut self) {
         self.owed = false;
+    }
+
+    /// Whether it changes what a later read returns.
+    pub(crate) fn changes_medium(&self) -> bool {
+        matches!(self.work, Some(Work::Io(work)) if work.kind.changes_medium())
     }
 
     /// Whether data goes from its buffer to the host when it succeeds.

@@ -159,6 +159,7 @@ fn who_takes_no_response_is_sent_away() {
         host.wait_down(queue);
     }
     scene.log_says("took no response");
+    host.hang_up();
     scene.wait_for_peace();
     let stats = scene.all_is_well();
     assert_eq!(stats["pool"]["used_bytes"], 0, "every buffer came back");
@@ -225,6 +226,8 @@ fn lies_about_lengths_cost_the_command_or_the_connection() {
     let nowhere = Sgl::Keyed { address: 0x1000, length: 4096, key: 0xDEAD_BEEF, invalidate: false };
     host.post(queue, &write(1, 9000, 4096).with_data(nowhere), &[]);
     host.wait_down(queue);
+    // It has its admin queues still.
+    host.hang_up();
     scene.wait_for_peace();
     let culprits = scene.all_is_well()["peer_errors"].to_string();
     assert!(culprits.contains("commands_failed"), "{culprits}");
@@ -403,6 +406,7 @@ fn who_scribbles_on_memory_in_use_harms_only_himself() {
     host.withdraw_memory();
     host.wait_down(queue);
     scene.log_says("reading host memory");
+    host.hang_up();
     scene.wait_for_peace();
     scene.all_is_well();
 }

@@ -3,19 +3,18 @@
 use nvme_proto::{AdminCommand, Cid, Status};
 
 use super::command::{Command, ControlCommand, ControlWork, Execution, Outcome, Work};
+use super::life::Epoch;
 use super::queue::{Queue, transfer};
 use super::{Controller, feature, identify, log};
 
 pub(super) fn parse(controller: &Controller, command: AdminCommand) -> Result<Command, Status> {
-    if !controller.is_ready() {
-        return Err(Status::COMMAND_SEQUENCE_ERROR.with_dnr());
-    }
+    let epoch = controller.ready_epoch().ok_or(Status::COMMAND_SEQUENCE_ERROR.with_dnr())?;
     if controller.is_discovery() && matches!(command, AdminCommand::Abort(_)) {
         return Err(Status::INVALID_OPCODE.with_dnr());
     }
     Ok(Command {
         transfer: transfer(command.transfer(), controller.limits.max_transfer_bytes)?,
-        work: Work::Control(ControlWork(ControlCommand::Admin(command))),
+        work: Work::Control(ControlWork(ControlCommand::Admin(command, epoch))),
     })
 }
 
@@ -23,11 +22,15 @@ pub(super) fn execute(
     queue: &Queue,
     cid: Cid,
     command: &AdminCommand,
+    epoch: Epoch,
     data: &mut [u8],
 ) -> Execution {
     let Some(controller) = queue.controller() else {
         return Execution::Complete(Status::COMMAND_SEQUENCE_ERROR.with_dnr().into());
     };
+    if !controller.is_ready_in(epoch) {
+        return Execution::Complete(Status::ABORT_REQUESTED.into());
+    }
     data.fill(0);
     let result = match command {
         AdminCommand::Identify(identify) => identify::write(controller, identify, data).map(|()| 0),

@@ -1,69 +1,107 @@
-//! The life of an association: which queues it has, and how it ends.
+//! The queues of an association: which there are, how one leaves, and how all end.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use nvme_proto::{Cid, Qid, Status};
 use rdma::Time;
 
 use super::command::{Abort, CloseReason, Event, Outcome};
+use super::hold::Hold;
+use super::life::{Epoch, Phase};
 use super::link::QueueLink;
-use super::{Controller, Phase};
-use crate::limits::{ABORTS, TEARDOWN_GRACE};
+use super::{Controller, Shared};
+use crate::limits::ABORTS;
 
 /// The queues of an association, and what they owe each other.
 #[derive(Debug, Default)]
 pub(super) struct Members {
-    queues: BTreeMap<Qid, Arc<QueueLink>>,
-    /// Queues that a reset sent away but whose connections are still closing.
+    admin: Option<Arc<QueueLink>>,
+    io: BTreeMap<Qid, Arc<QueueLink>>,
+    /// I/O queues that are not of the association any more: sent away, disconnected or lost. Each stays here until
+    /// its connection has ended and storage has finished its commands that change the medium.
     leaving: Vec<Arc<QueueLink>>,
+    /// Connect commands that are answered when no queue is leaving any more.
+    joining: Vec<(Arc<QueueLink>, Cid)>,
     /// Why the association ends.
     ending: Option<CloseReason>,
     /// Abort commands that wait for an answer: which, and from which queue.
-    aborts: Vec<(Cid, Qid)>,
+    aborts: Vec<(Cid, Arc<QueueLink>)>,
+}
+
+/// When the Connect command of a queue that has joined is answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Joined {
+    /// At once.
+    Now,
+    /// When no queue is leaving any more; its [`Event::Complete`] says so.
+    Later,
 }
 
 impl Members {
     pub(super) fn has_io_queues(&self) -> bool {
-        self.queues.keys().any(|qid| !qid.is_admin())
+        !self.io.is_empty()
     }
 
-    fn admin(&self) -> Option<&Arc<QueueLink>> {
-        self.queues.get(&Qid::ADMIN)
+    pub(super) fn is_leaving(&self) -> bool {
+        !self.leaving.is_empty()
     }
 
-    fn all(&self) -> impl Iterator<Item = &Arc<QueueLink>> {
-        self.queues.values().chain(&self.leaving)
+    pub(super) fn admin(&self) -> Option<&Arc<QueueLink>> {
+        self.admin.as_ref()
+    }
+
+    /// I/O queues, those that are leaving included.
+    pub(super) fn io_queues(&self) -> impl Iterator<Item = &Arc<QueueLink>> {
+        self.io.values().chain(&self.leaving)
+    }
+
+    /// Whether I/O queues may still change the medium though their host may have given them up.
+    fn may_surprise(&self) -> bool {
+        let connections = self.admin.iter().chain(self.io.values());
+        self.is_leaving()
+            || (self.has_io_queues() && connections.into_iter().any(|link| link.is_lost()))
     }
 
     fn is_empty(&self) -> bool {
-        self.queues.is_empty() && self.leaving.is_empty()
+        self.admin.is_none() && self.io.is_empty() && self.leaving.is_empty()
     }
 
-    /// Takes a queue out; true if it was one that should have stayed.
-    fn remove(&mut self, link: &Arc<QueueLink>) -> bool {
-        if self.queues.get(&link.qid).is_some_and(|member| Arc::ptr_eq(member, link)) {
-            self.queues.remove(&link.qid);
-            return true;
-        }
-        self.leaving.retain(|member| !Arc::ptr_eq(member, link));
-        false
+    /// The queue of the association with an id.
+    fn get(&self, qid: Qid) -> Option<&Arc<QueueLink>> {
+        if qid.is_admin() { self.admin() } else { self.io.get(&qid) }
     }
 
     fn end(&mut self, reason: CloseReason) {
         let reason = *self.ending.get_or_insert(reason);
-        self.all().for_each(|link| link.close(reason));
+        self.admin.iter().for_each(|link| link.close(reason));
+        self.close_io_queues(reason);
     }
 
     /// Sends the I/O queues away without ending the association.
     pub(super) fn close_io_queues(&mut self, reason: CloseReason) {
-        let admin = self.queues.remove(&Qid::ADMIN);
-        for (_, link) in std::mem::take(&mut self.queues) {
+        for (_, link) in std::mem::take(&mut self.io) {
             link.close(reason);
             self.leaving.push(link);
         }
-        self.queues.extend(admin.map(|link| (Qid::ADMIN, link)));
+        self.joining.clear();
+    }
+
+    /// Takes an I/O queue out of the association, if it is in it.
+    fn dismiss(&mut self, link: &Arc<QueueLink>) {
+        if self.io.get(&link.qid).is_some_and(|member| Arc::ptr_eq(member, link)) {
+            self.io.remove(&link.qid);
+            self.leaving.push(Arc::clone(link));
+        }
+        self.joining.retain(|(other, _)| !Arc::ptr_eq(other, link));
+        self.answer_aborts_of(link);
+    }
+
+    /// Answers the Connect commands that waited for queues to be gone.
+    fn admit(&mut self, result: u64) {
+        for (link, cid) in std::mem::take(&mut self.joining) {
+            link.post(Event::Complete { cid, outcome: Outcome::success(result) });
+        }
     }
 
     /// Completes a parked command of the admin queue.
@@ -79,50 +117,79 @@ impl Members {
         self.complete(asked_by, Outcome::success(u64::from(!aborted)));
     }
 
-    fn answer_aborts_of(&mut self, qid: Qid) {
-        while let Some((cid, _)) = self.aborts.iter().find(|(_, of)| *of == qid).copied() {
-            self.answer_abort(cid, false);
+    fn answer_aborts_of(&mut self, link: &Arc<QueueLink>) {
+        while let Some((cid, _)) = self.aborts.iter().find(|(_, of)| Arc::ptr_eq(of, link)) {
+            self.answer_abort(*cid, false);
         }
     }
 }
 
 impl Controller {
-    /// Adds a queue.
-    ///
-    /// # Errors
-    /// The association is ending, or has a queue of that id.
-    pub(super) fn join(&self, link: &Arc<QueueLink>) -> Result<(), Status> {
-        let mut shared = self.shared();
-        let members = &mut shared.members;
-        if members.ending.is_some() || self.end_at().is_some() {
-            return Err(Status::CONNECT_CONTROLLER_BUSY);
-        }
-        if members.queues.contains_key(&link.qid) {
-            return Err(Status::COMMAND_SEQUENCE_ERROR.with_dnr());
-        }
-        members.queues.insert(link.qid, Arc::clone(link));
-        Ok(())
+    /// Takes in the admin queue of a new association.
+    pub(super) fn join_admin(&self, link: &Arc<QueueLink>) {
+        self.shared().members.admin = Some(Arc::clone(link));
     }
 
-    /// A queue's connection is gone. Unless it left by Disconnect or was sent away, the association ends with
-    /// it: at once with the admin queue, after a grace with an I/O queue, since hosts that shut down in order
-    /// end their I/O queues first. Without a time there is no grace.
-    pub(super) fn queue_left(&self, link: &Arc<QueueLink>, disconnected: bool, now: Option<Time>) {
+    /// Adds an I/O queue. `cid` is its Connect command.
+    ///
+    /// # Errors
+    /// The association is ending, is not enabled, or has a queue of that id.
+    pub(super) fn join(&self, link: &Arc<QueueLink>, cid: Cid) -> Result<(Epoch, Joined), Status> {
         let mut shared = self.shared();
         let members = &mut shared.members;
-        let unexpected = members.remove(link);
-        members.answer_aborts_of(link.qid);
-        match now {
-            _ if !unexpected || disconnected => {}
-            Some(now) if !link.qid.is_admin() => {
-                members.close_io_queues(CloseReason::AssociationEnded);
-                let end_at = (now + TEARDOWN_GRACE).as_nanos();
-                self.end_at.fetch_min(end_at, Ordering::AcqRel);
-                members.admin().inspect(|admin| admin.wake());
-            }
-            _ => members.end(CloseReason::AssociationEnded),
+        if members.ending.is_some() {
+            return Err(Status::CONNECT_CONTROLLER_BUSY);
         }
-        if members.is_empty() {
+        // Under the lock: a reset on another core must not come in between.
+        let epoch = self.ready_epoch().ok_or(Status::COMMAND_SEQUENCE_ERROR.with_dnr())?;
+        if let Some(old) = members.io.get(&link.qid).cloned() {
+            // A connection that the connection manager knows to be lost does not stand in the way of its successor.
+            if !old.is_lost() {
+                return Err(Status::COMMAND_SEQUENCE_ERROR.with_dnr());
+            }
+            old.close(CloseReason::Lost);
+            members.dismiss(&old);
+        }
+        members.io.insert(link.qid, Arc::clone(link));
+        if !members.is_leaving() {
+            return Ok((epoch, Joined::Now));
+        }
+        // What storage still does for a queue that has left must not overtake what this one will write.
+        members.joining.push((Arc::clone(link), cid));
+        Ok((epoch, Joined::Later))
+    }
+
+    /// The host said Disconnect: another queue may have the id.
+    pub(super) fn queue_disconnects(&self, link: &Arc<QueueLink>) {
+        self.shared().members.dismiss(link);
+    }
+
+    /// A queue's connection has ended. An association ends with its admin queue only. Commands that storage still
+    /// works on and that change the medium keep the result until they are over.
+    pub(super) fn queue_left(self: &Arc<Self>, link: &Arc<QueueLink>) -> Hold {
+        let mut shared = self.shared();
+        if link.qid.is_admin() {
+            shared.members.admin = None;
+            self.end_locked(&mut shared, CloseReason::AssociationEnded);
+        } else {
+            shared.members.dismiss(link);
+        }
+        drop(shared);
+        Hold::departure(Arc::clone(self), Arc::clone(link))
+    }
+
+    /// A queue is gone, and storage does nothing more for it that changes the medium.
+    pub(super) fn queue_gone(&self, link: &Arc<QueueLink>) {
+        let mut shared = self.shared();
+        let members = &mut shared.members;
+        members.leaving.retain(|member| !Arc::ptr_eq(member, link));
+        if !members.is_leaving() {
+            members.admit(self.connect_response());
+            // While the target drains, the admin queue waits for the others.
+            members.admin().inspect(|admin| admin.wake());
+            self.all_have_left(&mut shared);
+        }
+        if shared.members.is_empty() {
             drop(shared);
             self.forget();
         }
@@ -137,29 +204,39 @@ impl Controller {
         }
     }
 
-    /// Whether I/O queues are connected, those that were sent away included.
+    /// Whether I/O queues are connected, those that are leaving included.
     pub(crate) fn has_io_connections(&self) -> bool {
-        let shared = self.shared();
-        shared.members.has_io_queues() || !shared.members.leaving.is_empty()
+        self.shared().members.io_queues().next().is_some()
+    }
+
+    /// Whether commands may still change the medium that the host may have given up, because it knows that the
+    /// connections have ended on which it sent them.
+    pub(crate) fn may_surprise(&self) -> bool {
+        self.shared().members.may_surprise()
     }
 
     /// Ends the association: every queue is told to close.
     pub(crate) fn end(&self, reason: CloseReason) {
-        let mut shared = self.shared();
-        if self.announced && shared.members.ending.is_none() {
+        self.end_locked(&mut self.shared(), reason);
+    }
+
+    fn end_locked(&self, shared: &mut Shared, reason: CloseReason) {
+        let first = shared.members.ending.is_none();
+        if self.announced && first && reason != CloseReason::AssociationEnded {
             tracing::info!(cntlid = %self.cntlid, host = %self.host.nqn, peer = %self.peer, %reason, "ending");
         }
         if reason == CloseReason::KeepAlive {
             shared.csts.set_cfs(true);
-            self.set_phase(Phase::Fatal);
         }
+        self.set_phase(Phase::Ended);
         shared.members.end(reason);
     }
 
     /// When the last command came on any queue.
     pub(super) fn last_command(&self) -> Time {
         let shared = self.shared();
-        shared.members.all().map(|link| link.last_command()).max().unwrap_or(Time::ZERO)
+        let queues = shared.members.admin().into_iter().chain(shared.members.io_queues());
+        queues.map(|link| link.last_command()).max().unwrap_or(Time::ZERO)
     }
 
     /// Passes a host's wish on to the queue that has the command. `Ok(true)` means that the answer comes
@@ -175,8 +252,8 @@ impl Controller {
         if members.aborts.len() >= ABORTS {
             return Err(Status::ABORT_COMMAND_LIMIT_EXCEEDED);
         }
-        let Some(link) = members.queues.get(&sqid).cloned() else { return Ok(false) };
-        members.aborts.push((asked_by, sqid));
+        let Some(link) = members.get(sqid).cloned() else { return Ok(false) };
+        members.aborts.push((asked_by, Arc::clone(&link)));
         link.post(Event::Abort(Abort { cid, asked_by }));
         Ok(true)
     }

@@ -8,6 +8,7 @@
 
 use nvme_proto::{AdminCommand, Cid, FabricsCommand, Status};
 
+use super::life::Epoch;
 use crate::namespace::NamespaceIndex;
 
 /// A command that was found well-formed and allowed in its queue's state.
@@ -53,7 +54,8 @@ pub struct ControlWork(pub(super) ControlCommand);
 #[derive(Clone, Copy, Debug)]
 pub(super) enum ControlCommand {
     Fabrics(FabricsCommand),
-    Admin(AdminCommand),
+    /// With the epoch in which it came.
+    Admin(AdminCommand, Epoch),
 }
 
 /// A command on one namespace, in bytes. Range, protection and size were checked.
@@ -185,9 +187,12 @@ pub enum CloseReason {
     /// The host never enabled the controller.
     #[error("controller not enabled within {} s", crate::limits::ENABLE_TIMEOUT.as_secs())]
     EnableTimeout,
-    /// Another queue of the association ended.
-    #[error("another queue of the association ended")]
+    /// The admin queue of the association ended.
+    #[error("the admin queue of the association ended")]
     AssociationEnded,
+    /// The connection has ended, and the host has connected another one as this queue.
+    #[error("the connection was lost")]
+    Lost,
     /// The host reset the controller, which ends its I/O queues.
     #[error("controller reset")]
     Reset,

@@ -7,15 +7,15 @@ use nvme_proto::fabrics::{
     Connect, ConnectData, ConnectParameter, ConnectResponse, FabricsCommand, PropertyGet,
     PropertySet,
 };
-use nvme_proto::registers::{
-    Cap, CapCss, Cc, CcCss, Crto, Csts, Property, ShutdownNotification, ShutdownStatus, Version,
-};
-use nvme_proto::{Cntlid, Command as Parsed, HostNqn, Qid, Sqe, Status};
+use nvme_proto::registers::{Cap, CapCss, Cc, Crto, Property, Version};
+use nvme_proto::{Cid, Cntlid, Command as Parsed, HostNqn, Qid, Sqe, Status};
 use rdma::Time;
 
-use super::command::{CloseReason, Command, ControlCommand, ControlWork, Execution, Outcome, Work};
+use super::association::Joined;
+use super::command::{Command, ControlCommand, ControlWork, Execution, Outcome, Work};
+use super::life::Epoch;
 use super::queue::{Queue, State, transfer};
-use super::{Controller, Kind, NewController, Phase, Shared};
+use super::{Controller, Kind, NewController, Shared};
 use crate::admission::Admission;
 use crate::host::Host;
 use crate::limits::{ADMIN_QUEUE_ENTRIES, Limits};
@@ -78,12 +78,13 @@ fn control(command: FabricsCommand) -> Command {
 pub(super) fn execute(
     queue: &mut Queue,
     now: Time,
+    cid: Cid,
     command: FabricsCommand,
     data: &[u8],
 ) -> Execution {
     let outcome = match command {
         FabricsCommand::Connect(command) => {
-            connect(queue, now, &command, data).unwrap_or_else(|e| e)
+            return connect(queue, now, cid, &command, data).unwrap_or_else(Execution::Complete);
         }
         FabricsCommand::PropertyGet(command) => with_controller(queue, |c| c.property(command)),
         FabricsCommand::PropertySet(command) => {
@@ -92,8 +93,8 @@ pub(super) fn execute(
             outcome
         }
         FabricsCommand::Disconnect(_) => {
-            if let State::Live(live) = &mut queue.state {
-                live.disconnected = true;
+            if let State::Live(live) = &queue.state {
+                live.controller.queue_disconnects(&queue.link);
             }
             return Execution::Disconnect(Outcome::SUCCESS);
         }
@@ -122,9 +123,10 @@ fn note_enabled(queue: &mut Queue, now: Time) {
 fn connect(
     queue: &mut Queue,
     now: Time,
+    cid: Cid,
     connect: &Connect,
     data: &[u8],
-) -> Result<Outcome, Outcome> {
+) -> Result<Execution, Outcome> {
     if !matches!(queue.state, State::Connecting { .. }) {
         return Err(Status::COMMAND_SEQUENCE_ERROR.with_dnr().into());
     }
@@ -133,8 +135,8 @@ fn connect(
     if host.id.is_zero() {
         return Err(invalid(ConnectParameter::HOSTID));
     }
-    let entered = enter_association(queue, now, connect, data, host);
-    let (controller, place) = entered.inspect_err(|outcome| {
+    let entered = enter_association(queue, now, cid, connect, data, host);
+    let (entry, place) = entered.inspect_err(|outcome| {
         if queue.registry.chatter().allows(now) {
             tracing::warn!(
                 peer = %queue.peer, host = %host.nqn, qid = %queue.qid, subsystem = ?data.subnqn,
@@ -143,11 +145,22 @@ fn connect(
         }
     })?;
     let flow_control = !connect.attributes.disable_sq_flow_control();
-    let response = ConnectResponse::controller(controller.cntlid);
     // At most what the receive queue holds, which is a u16.
     let entries = u16::try_from(connect.queue_entries).unwrap_or(queue.entries);
-    queue.connected(now, controller, place, entries, flow_control);
-    Ok(Outcome::success(response.into_bits().into()))
+    let Entry { controller, epoch, joined } = entry;
+    let outcome = Outcome::success(controller.connect_response());
+    queue.connected(now, controller, epoch, place, entries, flow_control);
+    Ok(match joined {
+        Joined::Now => Execution::Complete(outcome),
+        Joined::Later => Execution::Parked,
+    })
+}
+
+/// A queue is of an association now.
+struct Entry {
+    controller: Arc<Controller>,
+    epoch: Epoch,
+    joined: Joined,
 }
 
 fn invalid(parameter: ConnectParameter) -> Outcome {
@@ -161,18 +174,19 @@ fn invalid(parameter: ConnectParameter) -> Outcome {
 fn enter_association(
     queue: &Queue,
     now: Time,
+    cid: Cid,
     connect: &Connect,
     data: &ConnectData,
     host: Host,
-) -> Result<(Arc<Controller>, Admission<HostNqn>), Outcome> {
+) -> Result<(Entry, Admission<HostNqn>), Outcome> {
     // Otherwise no controller is available to it (NVMe-oF, Connect).
     let place = queue.registry.admit_named(host.nqn).ok_or(Status::CONNECT_CONTROLLER_BUSY)?;
-    let controller = if queue.qid.is_admin() {
+    let entry = if queue.qid.is_admin() {
         make_association(queue, now, connect, data, host)
     } else {
-        join_association(queue, connect, data, &host)
+        join_association(queue, cid, connect, data, &host)
     };
-    Ok((controller?, place))
+    Ok((entry?, place))
 }
 
 fn make_association(
@@ -181,7 +195,7 @@ fn make_association(
     connect: &Connect,
     data: &ConnectData,
     host: Host,
-) -> Result<Arc<Controller>, Outcome> {
+) -> Result<Entry, Outcome> {
     if data.cntlid() != Cntlid::DYNAMIC {
         return Err(invalid(ConnectParameter::CNTLID));
     }
@@ -196,7 +210,7 @@ fn make_association(
         if !subsystem.allows(&host.nqn) {
             return Err(Status::CONNECT_INVALID_HOST.with_dnr().into());
         }
-        if queue.registry.is_lingering(host.id, subsystem) {
+        if queue.registry.has_unfinished(host.id, subsystem) {
             return Err(Status::CONNECT_CONTROLLER_BUSY.into());
         }
         Kind::Nvm(Arc::clone(subsystem))
@@ -210,24 +224,22 @@ fn make_association(
         now,
     };
     let controller = queue.registry.associate(new).ok_or(Status::CONNECT_CONTROLLER_BUSY)?;
-    if let Err(status) = controller.join(&queue.link) {
-        queue.registry.forget(controller.cntlid);
-        return Err(status.into());
-    }
+    controller.join_admin(&queue.link);
     if controller.announced {
         tracing::info!(
             cntlid = %controller.cntlid, %nqn, host = %host.nqn, peer = %queue.peer, "connected"
         );
     }
-    Ok(controller)
+    Ok(Entry { controller, epoch: Epoch::default(), joined: Joined::Now })
 }
 
 fn join_association(
     queue: &Queue,
+    cid: Cid,
     connect: &Connect,
     data: &ConnectData,
     host: &Host,
-) -> Result<Arc<Controller>, Outcome> {
+) -> Result<Entry, Outcome> {
     // The association may just have ended; a host that connects anew can do better, so it may retry.
     let gone = || Outcome {
         status: Status::CONNECT_INVALID_PARAMETERS,
@@ -253,11 +265,8 @@ fn join_association(
     if connect.queue_entries > u32::from(controller.limits.queue_depth) {
         return Err(invalid(ConnectParameter::SQSIZE));
     }
-    if !controller.is_ready() {
-        return Err(Status::COMMAND_SEQUENCE_ERROR.with_dnr().into());
-    }
-    controller.join(&queue.link)?;
-    Ok(controller)
+    let (epoch, joined) = controller.join(&queue.link, cid)?;
+    Ok(Entry { controller, epoch, joined })
 }
 
 /// Controller capabilities.
@@ -290,55 +299,12 @@ impl Controller {
         if set.property != Property::CC || set.property.size() != Some(set.size) {
             return Err(Status::INVALID_FIELD.with_dnr());
         }
-        self.configure(Cc::from_bits(set.value as u32));
-        Ok(())
+        self.configure(Cc::from_bits(set.value as u32))
     }
 
-    /// A write of CC (Base, 3.1.4.5): enable, reset, shut down, or none of it.
-    fn configure(&self, new: Cc) {
-        let mut shared = self.shared();
-        let old = std::mem::replace(&mut shared.cc, new);
-        if old.en() && !new.en() {
-            self.reset(&mut shared);
-        } else if !old.en() && new.en() {
-            self.enable(&mut shared, new);
-        }
-        if new.shn() != ShutdownNotification::NONE {
-            self.shut_down(&mut shared);
-        } else if old.shn() != ShutdownNotification::NONE {
-            shared.csts.set_shst(ShutdownStatus::NORMAL);
-        }
-    }
-
-    fn enable(&self, shared: &mut Shared, cc: Cc) {
-        let sizes = cc.iosqes() == Cc::IOSQES && cc.iocqes() == Cc::IOCQES;
-        let usable = cc.css() == CcCss::NVM && cc.mps() == 0 && cc.ams() == 0;
-        if usable && (sizes || self.is_discovery()) {
-            shared.csts = Csts::new().with_rdy(true);
-            self.set_phase(Phase::Ready);
-        } else {
-            tracing::debug!(cntlid = %self.cntlid, peer = %self.peer, ?cc, "unsupported configuration");
-            shared.csts.set_cfs(true);
-            self.set_phase(Phase::Fatal);
-        }
-    }
-
-    /// Controller reset: I/O queues go, what was parked is aborted, features are as at first.
-    fn reset(&self, shared: &mut Shared) {
-        self.set_phase(Phase::Disabled);
-        shared.csts = Csts::new();
-        shared.members.close_io_queues(CloseReason::Reset);
-        shared.abort_async_events();
-        shared.features = super::Features::new(self.limits.io_queues);
-    }
-
-    fn shut_down(&self, shared: &mut Shared) {
-        if shared.csts.shst() != ShutdownStatus::COMPLETE {
-            tracing::debug!(cntlid = %self.cntlid, "shut down by the host");
-        }
-        shared.csts.set_shst(ShutdownStatus::COMPLETE);
-        shared.abort_async_events();
-        self.set_phase(Phase::ShutDown);
+    /// What a successful Connect returns.
+    pub(super) fn connect_response(&self) -> u64 {
+        ConnectResponse::controller(self.cntlid).into_bits().into()
     }
 
     /// How many I/O queues the host may make.
@@ -356,7 +322,7 @@ impl Controller {
 }
 
 impl Shared {
-    fn abort_async_events(&mut self) {
+    pub(super) fn abort_async_events(&mut self) {
         for cid in self.async_events.reset() {
             self.members.complete(cid, Status::ABORT_REQUESTED.into());
         }

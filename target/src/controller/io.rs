@@ -3,9 +3,8 @@
 use nvme_proto::nvm::DsmRange;
 use nvme_proto::{FromBytes, LbaRange, NvmCommand, Status};
 
-use super::Controller;
 use super::command::{Command, IoKind, IoWork, Outcome, Work};
-use super::queue::transfer;
+use super::queue::{Live, transfer};
 use crate::backend::BackendError;
 use crate::deliberate_bugs::{self, Bug};
 use crate::namespace::Namespace;
@@ -13,8 +12,9 @@ use crate::registry::Registry;
 use crate::tally::IoCounters;
 
 /// Checks a command and gives it its bytes. `Err` completes it at once, also where there is nothing to do.
-pub(super) fn parse(controller: &Controller, command: &NvmCommand) -> Result<Command, Outcome> {
-    if !controller.is_ready() {
+pub(super) fn parse(live: &Live, command: &NvmCommand) -> Result<Command, Outcome> {
+    let controller = &live.controller;
+    if !controller.is_ready_in(live.epoch) {
         return Err(Status::COMMAND_SEQUENCE_ERROR.with_dnr().into());
     }
     let namespace =
@@ -67,7 +67,8 @@ fn bytes_of(namespace: &Namespace, range: LbaRange) -> Result<(u64, u64), Status
 }
 
 impl IoKind {
-    fn changes_medium(self) -> bool {
+    /// Whether it changes what a later read returns.
+    pub fn changes_medium(self) -> bool {
         match self {
             Self::Write { .. } | Self::WriteZeroes { .. } | Self::Deallocate => true,
             Self::Read { .. } | Self::ReadZeros | Self::Flush | Self::Compare { .. } => false,

@@ -1,7 +1,7 @@
 //! What a queue's owner shares with the controller: the other cores' way to reach the queue.
 
 use std::collections::VecDeque;
-use std::sync::PoisonError;
+use std::sync::{Arc, PoisonError};
 use std::task::Waker;
 
 use nvme_proto::Qid;
@@ -20,6 +20,22 @@ pub(super) struct QueueLink {
     mailbox: Mutex<Mailbox>,
     /// When the last command came.
     last_command: AtomicU64,
+    lost: Arc<Lost>,
+}
+
+/// What the connection manager knows of a connection before its poll group does.
+#[derive(Debug, Default)]
+pub struct Lost(AtomicBool);
+
+impl Lost {
+    /// The connection has ended: its host has said so, or cannot be reached.
+    pub fn set(&self) {
+        self.0.store(true, Ordering::Release);
+    }
+
+    fn get(&self) -> bool {
+        self.0.load(Ordering::Acquire)
+    }
 }
 
 #[derive(Debug, Default)]
@@ -29,13 +45,14 @@ struct Mailbox {
 }
 
 impl QueueLink {
-    pub(super) fn new(qid: Qid, waker: Waker, now: Time) -> Self {
+    pub(super) fn new(qid: Qid, waker: Waker, now: Time, lost: Arc<Lost>) -> Self {
         Self {
             qid,
             waker,
             mail: AtomicBool::new(false),
             mailbox: Mutex::default(),
             last_command: AtomicU64::new(now.as_nanos()),
+            lost,
         }
     }
 
@@ -72,6 +89,11 @@ impl QueueLink {
         event
     }
 
+    /// Whether its connection has ended, which its owner may not know yet.
+    pub(super) fn is_lost(&self) -> bool {
+        self.lost.get()
+    }
+
     pub(super) fn saw_command(&self, now: Time) {
         self.last_command.store(now.as_nanos(), Ordering::Relaxed);
     }
@@ -92,8 +114,6 @@ impl QueueLink {
 
 #[cfg(all(test, loom))]
 mod loom_tests {
-    use std::sync::Arc;
-
     use loom::thread;
     use nvme_proto::Cid;
 
@@ -108,7 +128,7 @@ mod loom_tests {
         loom::model(|| {
             let bell = Doorbell::model();
             let waker = Waker::from(Arc::clone(&bell));
-            let link = Arc::new(QueueLink::new(Qid(1), waker, Time::ZERO));
+            let link = Arc::new(QueueLink::new(Qid(1), waker, Time::ZERO, Arc::default()));
             let posters: Vec<_> = (0..EVENTS)
                 .map(|_| {
                     let link = Arc::clone(&link);

@@ -15,8 +15,10 @@ mod discovery;
 mod error_log;
 mod fabrics;
 mod feature;
+mod hold;
 mod identify;
 mod io;
+mod life;
 mod link;
 mod log;
 mod queue;
@@ -25,7 +27,7 @@ mod queue;
 mod tests;
 
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -37,6 +39,8 @@ pub use self::command::{
     Abort, CloseReason, Command, ControlWork, Direction, Event, Execution, IoKind, IoWork, Outcome,
     Transfer, Work,
 };
+pub use self::hold::Hold;
+pub use self::link::Lost;
 pub use self::queue::{Accepted, Queue};
 
 use self::association::Members;
@@ -68,10 +72,9 @@ pub struct Controller {
     /// Whether the log speaks of it.
     announced: bool,
     limits: Limits,
-    phase: AtomicU8,
+    /// [`Phase`] and [`Epoch`](life::Epoch).
+    stage: AtomicU64,
     keep_alive_ms: AtomicU32,
-    /// When the association ends because an I/O queue did; `u64::MAX` for never.
-    end_at: AtomicU64,
     shared: Mutex<Shared>,
 }
 
@@ -98,16 +101,6 @@ struct Shared {
 /// An association is connected, ends, and is disconnected.
 const LIFE_MESSAGES: u32 = 3;
 
-/// What the data path has to know of CC and CSTS.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-enum Phase {
-    Disabled,
-    Ready,
-    ShutDown,
-    Fatal,
-}
-
 impl Controller {
     fn new(registry: &Arc<Registry>, cntlid: Cntlid, new: NewController) -> Self {
         Self {
@@ -120,9 +113,8 @@ impl Controller {
             registry: Arc::downgrade(registry),
             announced: registry.chatter().allows_all(new.now, LIFE_MESSAGES),
             limits: registry.limits().clone(),
-            phase: AtomicU8::new(Phase::Disabled as u8),
+            stage: AtomicU64::new(0),
             keep_alive_ms: AtomicU32::new(new.keep_alive_ms),
-            end_at: AtomicU64::new(u64::MAX),
             shared: Mutex::new(Shared {
                 cc: Cc::new(),
                 csts: Csts::new(),
@@ -146,15 +138,6 @@ impl Controller {
         matches!(self.kind, Kind::Discovery)
     }
 
-    /// Whether commands other than fabrics commands are legal.
-    fn is_ready(&self) -> bool {
-        self.phase.load(Ordering::Acquire) == Phase::Ready as u8
-    }
-
-    fn set_phase(&self, phase: Phase) {
-        self.phase.store(phase as u8, Ordering::Release);
-    }
-
     /// The keep-alive interval; `None` when the host asked for none.
     fn keep_alive(&self) -> Option<Duration> {
         match (self.keep_alive_ms.load(Ordering::Relaxed), &self.kind) {
@@ -162,11 +145,6 @@ impl Controller {
             (0, Kind::Discovery) => Some(DISCOVERY_KEEP_ALIVE),
             (ms, _) => Some(round_up(Duration::from_millis(ms.into()))),
         }
-    }
-
-    fn end_at(&self) -> Option<Time> {
-        let nanos = self.end_at.load(Ordering::Acquire);
-        (nanos != u64::MAX).then(|| Time::from_nanos(nanos))
     }
 
     fn shared(&self) -> MutexGuard<'_, Shared> {

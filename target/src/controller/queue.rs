@@ -12,13 +12,15 @@ use super::command::{
     Abort, CloseReason, Command, ControlCommand, ControlWork, Direction, Event, Execution, IoWork,
     Outcome, Transfer,
 };
-use super::link::QueueLink;
+use super::hold::Hold;
+use super::life::Epoch;
+use super::link::{Lost, QueueLink};
 use super::{Controller, admin, error_log, fabrics, io};
 use crate::admission::Admission;
 use crate::backend::BackendError;
 use crate::limits::{CONNECT_TIMEOUT, ENABLE_TIMEOUT};
 use crate::port::Port;
-use crate::registry::{Lingering, Registry};
+use crate::registry::Registry;
 use crate::tally::{Account, Tally};
 
 /// A connection that the transport accepted.
@@ -36,6 +38,8 @@ pub struct Accepted {
     pub waker: Waker,
     /// When.
     pub now: Time,
+    /// Set when the connection manager knows that the connection has ended.
+    pub lost: Arc<Lost>,
 }
 
 /// One NVMe queue. Its owner calls, for each command, [`Queue::parse`] and at its end [`Queue::completion`];
@@ -77,8 +81,8 @@ pub(super) struct Live {
     pub(super) interval_start: Time,
     /// Since when the controller is not enabled. Of the admin queue.
     pub(super) disabled_since: Option<Time>,
-    /// A command of this queue ended the queue alone (Disconnect).
-    pub(super) disconnected: bool,
+    /// In which epoch it joined. Of an I/O queue.
+    pub(super) epoch: Epoch,
     /// This queue ended the association, whose owner may take its time with that. It is one loss, and no timer counts then.
     ended_association: bool,
 }
@@ -99,7 +103,12 @@ impl Queue {
             port: accepted.port,
             qid: accepted.qid,
             peer: accepted.peer,
-            link: Arc::new(QueueLink::new(accepted.qid, accepted.waker, accepted.now)),
+            link: Arc::new(QueueLink::new(
+                accepted.qid,
+                accepted.waker,
+                accepted.now,
+                accepted.lost,
+            )),
             tally,
             account: Account::NONE,
             failed: 0,
@@ -142,7 +151,7 @@ impl Queue {
     fn parse_in_state(&self, sqe: &Sqe) -> Result<Command, Outcome> {
         match (&self.state, Parsed::parse(self.qid, sqe)) {
             (State::Connecting { .. }, parsed) => fabrics::parse_connecting(self, sqe, parsed),
-            (State::Live(live), Ok(Parsed::Nvm(command))) => io::parse(&live.controller, &command),
+            (State::Live(live), Ok(Parsed::Nvm(command))) => io::parse(live, &command),
             (State::Live(_), Ok(Parsed::Fabrics(command))) => {
                 Ok(fabrics::parse_live(self.qid, command)?)
             }
@@ -164,8 +173,10 @@ impl Queue {
         data: &mut [u8],
     ) -> Execution {
         let execution = match work.0 {
-            ControlCommand::Fabrics(command) => fabrics::execute(self, now, command, data),
-            ControlCommand::Admin(command) => admin::execute(self, cid, &command, data),
+            ControlCommand::Fabrics(command) => fabrics::execute(self, now, cid, command, data),
+            ControlCommand::Admin(command, epoch) => {
+                admin::execute(self, cid, &command, epoch, data)
+            }
         };
         match execution {
             Execution::Complete(outcome) if !outcome.status.is_success() => {
@@ -256,7 +267,7 @@ impl Queue {
                 let keep_alive =
                     live.controller.keep_alive().map(|kato| live.interval_start + kato);
                 let enable = live.disabled_since.map(|since| since + ENABLE_TIMEOUT);
-                [keep_alive, enable, live.controller.end_at()].into_iter().flatten().min()
+                [keep_alive, enable].into_iter().flatten().min()
             }
             State::Live(_) | State::Ended => None,
         }
@@ -269,17 +280,11 @@ impl Queue {
         }
     }
 
-    /// For an owner whose storage still works on commands of this queue when its connection ends: to be dropped
-    /// when that is over. Until then the host gets no new association.
-    pub fn linger(&self) -> Option<Lingering> {
-        let controller = self.controller()?;
-        Some(self.registry.linger(controller.host.id, controller.subsystem()?))
-    }
-
-    /// The connection is gone. Every association ends with its first queue, except that one queue may leave
-    /// by Disconnect.
-    pub fn close(mut self, now: Time) {
-        self.leave(Some(now));
+    /// The connection is gone. An association ends with its admin queue. Of a queue that was connected there is
+    /// something for the commands to keep that storage still works on and that change the medium, each until its
+    /// operation is over: until then the host must not be told that it can go on.
+    pub fn close(mut self) -> Option<Hold> {
+        self.leave()
     }
 
     /// Counts and logs a command that was refused.
@@ -303,6 +308,7 @@ impl Queue {
         &mut self,
         now: Time,
         controller: Arc<Controller>,
+        epoch: Epoch,
         place: Admission<HostNqn>,
         entries: u16,
         flow: bool,
@@ -317,9 +323,9 @@ impl Queue {
         self.state = State::Live(Live {
             controller,
             _place: Box::new(place),
+            epoch,
             interval_start: now,
             disabled_since: Some(now),
-            disconnected: false,
             ended_association: false,
         });
     }
@@ -351,25 +357,23 @@ impl Queue {
         }
     }
 
-    fn leave(&mut self, now: Option<Time>) {
+    fn leave(&mut self) -> Option<Hold> {
         self.registry.peer_errors().add_failed(self.peer.ip(), std::mem::take(&mut self.failed));
-        if let State::Live(live) = std::mem::replace(&mut self.state, State::Ended) {
-            live.controller.queue_left(&self.link, live.disconnected, now);
+        match std::mem::replace(&mut self.state, State::Ended) {
+            State::Live(live) => Some(live.controller.queue_left(&self.link)),
+            State::Connecting { .. } | State::Ended => None,
         }
     }
 }
 
 impl Drop for Queue {
     fn drop(&mut self) {
-        self.leave(None);
+        drop(self.leave());
     }
 }
 
 impl Live {
     fn overdue(&mut self, now: Time) -> Option<CloseReason> {
-        if self.controller.end_at().is_some_and(|at| now >= at) {
-            return Some(CloseReason::AssociationEnded);
-        }
         if self.disabled_since.is_some_and(|since| now >= since + ENABLE_TIMEOUT) {
             return Some(CloseReason::EnableTimeout);
         }

@@ -69,6 +69,7 @@ fn accept(registry: &Arc<Registry>, qid: u16) -> Queue {
         peer: "10.9.0.2:50000".parse().expect("an address"),
         waker: Waker::noop().clone(),
         now: Time::ZERO,
+        lost: Arc::default(),
     };
     Queue::new(Arc::clone(registry), registry.open_tally(), accepted)
 }
@@ -208,14 +209,14 @@ fn a_disk_appears_is_used_and_goes() {
     assert_eq!(stats.failed, failed, "no command of the I/O queue failed");
 
     // The host takes its I/O queue down first, and then writes CC.
-    io_queue.close(Time::ZERO);
+    drop(io_queue.close());
     assert_eq!(admin_queue.poll(Time::ZERO), None);
     replay_all(&mut admin_queue, after);
     let aborted = admin_queue.poll(Time::ZERO);
     assert!(
         matches!(aborted, Some(Event::Complete { outcome: Outcome { status, .. }, .. }) if !status.is_success())
     );
-    admin_queue.close(Time::ZERO);
+    drop(admin_queue.close());
     assert!(registry.controllers().is_empty());
 }
 

@@ -5,6 +5,7 @@ mod commands;
 mod connections;
 mod device_events;
 mod host;
+mod lifecycle;
 mod limits;
 mod recording;
 mod world;

@@ -6,6 +6,10 @@ use proptest::prelude::*;
 
 use super::*;
 
+fn write() -> Sqe {
+    nvme_proto::NvmCommand::Write(nvme_proto::nvm::Io::new(nvme_proto::Nsid(1), 0, 1)).to_sqe()
+}
+
 #[track_caller]
 fn assert_invalid(cqe: &Cqe, parameter: ConnectParameter) {
     assert!(cqe.status().is(Status::CONNECT_INVALID_PARAMETERS), "{:?}", cqe.status());
@@ -30,9 +34,9 @@ fn the_response_names_the_controller() {
 #[test]
 fn a_host_waits_for_what_storage_still_does_for_it() {
     let registry = registry();
-    let (line, _) = admin(&registry, Time::ZERO);
-    let lingering = line.queue.linger().expect("connected");
-    line.queue.close(Time::ZERO);
+    let (line, cntlid) = ready(&registry, Time::ZERO);
+    let hold = io_queue(&registry, 1, cntlid, Time::ZERO).close_with_a_write();
+    line.close();
 
     let command = connect_command(0);
     let data = connect_data(Cntlid::DYNAMIC);
@@ -43,8 +47,50 @@ fn a_host_waits_for_what_storage_still_does_for_it() {
     let cqe = Line::new(&registry, 0, Time::ZERO).connect(&command, &other);
     assert!(cqe.status().is_success(), "{:?}", cqe.status());
 
-    drop(lingering);
+    drop(hold);
     assert!(Line::new(&registry, 0, Time::ZERO).connect(&command, &data).status().is_success());
+}
+
+#[test]
+fn a_host_waits_for_queues_that_are_not_told_yet() {
+    let registry = registry();
+    let (line, cntlid) = ready(&registry, Time::ZERO);
+    let mut old = io_queue(&registry, 1, cntlid, Time::ZERO);
+    line.close();
+    let connect = || {
+        let mut again = Line::new(&registry, 0, Time::ZERO);
+        again.connect(&connect_command(0), &connect_data(Cntlid::DYNAMIC)).status()
+    };
+    assert!(connect().is(Status::CONNECT_CONTROLLER_BUSY));
+    // Its core has not looked for events yet.
+    assert!(old.refused(write()).is(Status::COMMAND_SEQUENCE_ERROR));
+    let hold = old.close_with_a_write();
+    assert!(connect().is(Status::CONNECT_CONTROLLER_BUSY));
+    drop(hold);
+    assert!(connect().is_success());
+}
+
+#[test]
+fn a_lost_connection_counts_before_its_core_knows() {
+    for qid in [0, 1] {
+        let registry = registry();
+        let (line, cntlid) = ready(&registry, Time::ZERO);
+        let io = io_queue(&registry, 1, cntlid, Time::ZERO);
+        let lost = if qid == 0 { &line } else { &io };
+        lost.lost.set();
+        let mut again = Line::new(&registry, 0, Time::ZERO);
+        let cqe = again.connect(&connect_command(0), &connect_data(Cntlid::DYNAMIC));
+        assert!(cqe.status().is(Status::CONNECT_CONTROLLER_BUSY), "qid {qid}: {:?}", cqe.status());
+    }
+}
+
+#[test]
+fn a_host_may_have_two_live_associations() {
+    let registry = registry();
+    let (_line, cntlid) = ready(&registry, Time::ZERO);
+    let _io = io_queue(&registry, 1, cntlid, Time::ZERO);
+    let (_second, other) = ready(&registry, Time::ZERO);
+    assert_ne!(cntlid, other);
 }
 
 #[test]

@@ -165,31 +165,55 @@ fn a_connection_must_become_a_queue_and_a_controller_must_be_enabled() {
 }
 
 #[test]
-fn losing_an_io_queue_ends_the_association_after_a_grace() {
+fn losing_an_io_queue_leaves_the_association_alive() {
     let registry = registry();
     let (mut line, cntlid) = ready(&registry, Time::ZERO);
     let one = io_queue(&registry, 1, cntlid, Time::ZERO);
     let mut two = io_queue(&registry, 2, cntlid, Time::ZERO);
+    let abort = AdminCommand::Abort(Abort { sqid: Qid(1), cid: Cid(7) }).to_sqe();
+    assert!(line.control(abort, &mut []).is_none());
+    let asked_by = Cid(line.next_cid - 1);
     one.close();
-    assert_eq!(two.events(), [Event::Close(CloseReason::AssociationEnded)]);
-    two.close();
-    // The host is shutting down in order: its write of CC must still be answered.
+    let not_done = Event::Complete { cid: asked_by, outcome: Outcome::success(1) };
+    assert_eq!(line.events(), [not_done]);
+    assert_eq!(line.without_data(abort).result(), 1, "there is no such queue");
+    line.now = seconds(4);
     assert_eq!(line.events(), []);
-    assert!(line.set_cc(enabled().with_shn(ShutdownNotification::NORMAL)).is_success());
-    assert_eq!(line.csts().shst(), ShutdownStatus::COMPLETE);
-    // No new queue may join what is ending.
-    let mut late = Line::new(&registry, 1, Time::ZERO);
-    assert!(!late.connect(&connect_command(1), &connect_data(cntlid)).status().is_success());
+    assert_eq!(two.events(), []);
+    assert!(two.io(flush()).is_ok());
+    let mut again = io_queue(&registry, 1, cntlid, Time::ZERO);
+    assert!(again.io(flush()).is_ok());
+}
 
-    line.now = line.queue.deadline().expect("the grace ends");
-    assert!(line.now <= seconds(3));
-    assert_eq!(line.events(), [Event::Close(CloseReason::AssociationEnded)]);
-    // Whoever lets it wait is told again when it asks, but it is over once, and nothing is to be waited for.
-    assert_eq!(line.queue.deadline(), None);
-    assert_eq!(line.events(), [Event::Close(CloseReason::AssociationEnded)]);
-    assert_eq!(registry.peer_errors().worst(1)[0].connections_lost, 1);
+#[test]
+fn a_new_io_queue_waits_for_writes_of_a_lost_one() {
+    let registry = registry();
+    let (line, cntlid) = ready(&registry, Time::ZERO);
+    let hold = io_queue(&registry, 1, cntlid, Time::ZERO).close_with_a_write();
+    let mut new = Line::new(&registry, 1, Time::ZERO);
+    let mut data = connect_data(cntlid).as_bytes().to_vec();
+    assert!(new.control(connect_command(1).to_sqe(), &mut data).is_none(), "it is parked");
+    let cid = Cid(new.next_cid - 1);
+    assert_eq!(new.events(), []);
+    drop(hold);
+    let outcome = Outcome::success(u64::from(cntlid.0));
+    assert_eq!(new.events(), [Event::Complete { cid, outcome }]);
+    assert!(new.io(flush()).is_ok());
     line.close();
-    assert!(registry.controllers().is_empty());
+}
+
+#[test]
+fn a_lost_queue_makes_room_for_its_successor() {
+    let registry = registry();
+    let (_line, cntlid) = ready(&registry, Time::ZERO);
+    let mut old = io_queue(&registry, 1, cntlid, Time::ZERO);
+    old.lost.set();
+    let mut new = Line::new(&registry, 1, Time::ZERO);
+    let mut data = connect_data(cntlid).as_bytes().to_vec();
+    assert!(new.control(connect_command(1).to_sqe(), &mut data).is_none(), "the old one is there");
+    assert_eq!(old.events(), [Event::Close(CloseReason::Lost)]);
+    old.close();
+    assert!(matches!(new.events()[..], [Event::Complete { .. }]));
 }
 
 #[test]
@@ -318,12 +342,58 @@ fn aborts_are_limited_and_reach_parked_events() {
 }
 
 #[test]
-fn a_queue_that_is_dropped_without_word_takes_the_association_with_it() {
+fn queues_that_are_dropped_leave_nothing_behind() {
     let registry = registry();
     let (mut line, cntlid) = ready(&registry, Time::ZERO);
     let io = io_queue(&registry, 1, cntlid, Time::ZERO);
     drop(io);
-    assert_eq!(line.events(), [Event::Close(CloseReason::AssociationEnded)]);
+    assert_eq!(line.events(), []);
     drop(line);
     assert!(registry.controllers().is_empty());
+}
+
+#[test]
+fn a_reset_is_complete_when_no_write_is_left() {
+    let registry = registry();
+    let (mut line, cntlid) = ready(&registry, Time::ZERO);
+    let mut old = io_queue(&registry, 1, cntlid, Time::ZERO);
+    assert!(line.set_cc(Cc::new()).is_success());
+    assert!(line.csts().rdy(), "a queue is connected");
+    assert!(line.set_cc(enabled()).is(Status::COMMAND_SEQUENCE_ERROR));
+    assert!(line.refused(keep_alive()).is(Status::COMMAND_SEQUENCE_ERROR));
+    assert!(old.refused(flush()).is(Status::COMMAND_SEQUENCE_ERROR));
+    let hold = old.close_with_a_write();
+    assert!(line.csts().rdy(), "storage has a write");
+    let mut new = Line::new(&registry, 1, Time::ZERO);
+    let cqe = new.connect(&connect_command(1), &connect_data(cntlid));
+    assert!(cqe.status().is(Status::COMMAND_SEQUENCE_ERROR));
+    drop(hold);
+    assert!(!line.csts().rdy());
+    assert!(line.set_cc(enabled()).is_success());
+    assert!(line.csts().rdy());
+    assert!(new.connect(&connect_command(1), &connect_data(cntlid)).status().is_success());
+}
+
+#[test]
+fn commands_of_before_a_reset_are_aborted_after_it() {
+    let registry = registry();
+    let (mut line, _) = ready(&registry, Time::ZERO);
+    let command = line.queue.parse(Time::ZERO, &keep_alive()).expect("well-formed");
+    let super::super::Work::Control(work) = command.work else { panic!("a control command") };
+    assert!(line.set_cc(Cc::new()).is_success());
+    assert!(line.set_cc(enabled()).is_success());
+    let execution = line.queue.execute(Time::ZERO, Cid(1), work, &mut []);
+    let super::super::Execution::Complete(outcome) = execution else { panic!("it ends") };
+    assert!(outcome.status.is(Status::ABORT_REQUESTED), "{:?}", outcome.status);
+}
+
+#[test]
+fn an_association_that_has_ended_is_not_enabled_again() {
+    let registry = registry();
+    let (mut line, cntlid) = ready(&registry, Time::ZERO);
+    let mut io = io_queue(&registry, 1, cntlid, Time::ZERO);
+    registry.controller(cntlid).expect("live").end(CloseReason::Stopping);
+    let _ = line.set_cc(Cc::new());
+    let _ = line.set_cc(enabled());
+    assert!(io.refused(flush()).is(Status::COMMAND_SEQUENCE_ERROR));
 }

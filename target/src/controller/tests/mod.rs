@@ -18,7 +18,7 @@ use nvme_proto::registers::{Cc, CcCss, Csts, Property};
 use nvme_proto::{Cid, Cntlid, Cqe, HostId, HostNqn, IntoBytes, Nqn, Qid, Sqe, Status};
 use rdma::Time;
 
-use super::{Accepted, Direction, Event, Execution, IoWork, Outcome, Queue, Work};
+use super::{Accepted, Direction, Event, Execution, Hold, IoWork, Lost, Outcome, Queue, Work};
 use crate::config::Config;
 use crate::export::Purpose;
 use crate::registry::Registry;
@@ -67,12 +67,15 @@ fn seconds(seconds: u64) -> Time {
 /// One queue seen from the host.
 struct Line {
     queue: Queue,
+    /// What the connection manager knows.
+    lost: Arc<Lost>,
     now: Time,
     next_cid: u16,
 }
 
 impl Line {
     fn new(registry: &Arc<Registry>, qid: u16, now: Time) -> Self {
+        let lost = Arc::new(Lost::default());
         let accepted = Accepted {
             port: Arc::clone(&registry.ports()[0]),
             qid: Qid(qid),
@@ -80,9 +83,10 @@ impl Line {
             peer: "127.0.0.9:50000".parse().expect("an address"),
             waker: Waker::noop().clone(),
             now,
+            lost: Arc::clone(&lost),
         };
         let queue = Queue::new(Arc::clone(registry), registry.open_tally(), accepted);
-        Self { queue, now, next_cid: 0x1000 }
+        Self { queue, lost, now, next_cid: 0x1000 }
     }
 
     /// Sends a control command with its data and returns the completion, or `None` when it parked.
@@ -151,9 +155,14 @@ impl Line {
         events
     }
 
+    /// The connection ends, and storage has nothing left to do.
     fn close(self) {
-        let now = self.now;
-        self.queue.close(now);
+        drop(self.queue.close());
+    }
+
+    /// The connection ends while storage works on a command that changes the medium.
+    fn close_with_a_write(self) -> Hold {
+        self.queue.close().expect("it was connected")
     }
 }
 

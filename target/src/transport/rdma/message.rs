@@ -6,6 +6,7 @@ use std::sync::Arc;
 use ::rdma::{ConnId, Provider};
 
 use super::negotiation::Negotiated;
+use crate::controller::Lost;
 use crate::port::Port;
 
 /// To a poll group.
@@ -27,6 +28,7 @@ pub(super) struct Newcomer<P: Provider> {
     pub(super) negotiated: Negotiated,
     pub(super) port: Arc<Port>,
     pub(super) peer: SocketAddr,
+    pub(super) lost: Arc<Lost>,
 }
 
 /// To a reception.

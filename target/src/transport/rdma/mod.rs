@@ -198,7 +198,7 @@ impl<P: Provider> RdmaTransport<P> {
     }
 
     fn adopt(&mut self, core: &mut Core, newcomer: Newcomer<P>) {
-        let Newcomer { conn, qp, negotiated, port, peer } = newcomer;
+        let Newcomer { conn, qp, negotiated, port, peer, lost } = newcomer;
         let qp = self.group.adopt(qp);
         let area = match Area::new(&self.device, negotiated.layout()) {
             Ok(area) if self.stop.is_none() => area,
@@ -219,6 +219,7 @@ impl<P: Provider> RdmaTransport<P> {
             peer,
             waker: Waker::from(Arc::clone(&self.bell)),
             now: core.now,
+            lost,
         };
         core.reserve(negotiated.slots() as usize);
         let entry = self.connections.vacant_entry();

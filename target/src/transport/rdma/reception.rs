@@ -16,6 +16,7 @@ use super::message::{Newcomer, News, ToGroup, ToReception};
 use super::negotiation::{Negotiated, rejection};
 use super::{DeviceParts, GroupPort};
 use crate::admission::Admission;
+use crate::controller::Lost;
 use crate::doorbell::Doorbell;
 use crate::limits::COMPLETIONS_PER_GROUP;
 use crate::port::Port;
@@ -55,6 +56,8 @@ struct Visitor {
     group: usize,
     completions: u32,
     acceptance: ConnParams,
+    /// What other cores are told of its end, before its own gets round to it.
+    lost: Arc<Lost>,
     /// The host knows that it is welcome.
     accepted: bool,
     /// The poll group has let go of the queue pair.
@@ -206,17 +209,19 @@ impl<P: Provider> RdmaReception<P> {
         place.connections += 1;
         place.completions += completions;
         let acceptance = negotiated.acceptance(params);
+        let lost = Arc::new(Lost::default());
         let visitor = Visitor {
             _admission: admission,
             group,
             completions,
             acceptance,
+            lost: Arc::clone(&lost),
             accepted: false,
             gone: false,
             disconnected: false,
         };
         self.visitors.insert(conn, visitor);
-        let newcomer = Newcomer { conn, qp, negotiated, port, peer };
+        let newcomer = Newcomer { conn, qp, negotiated, port, peer, lost };
         place.port.send(ToGroup::Adopt(Box::new(newcomer)));
         Ok(())
     }
@@ -244,6 +249,7 @@ impl<P: Provider> RdmaReception<P> {
     fn lost(&mut self, conn: ConnId) {
         let Some(visitor) = self.visitors.get_mut(&conn) else { return };
         visitor.disconnected = true;
+        visitor.lost.set();
         let group = visitor.group;
         self.groups[group].port.send(ToGroup::Lost(conn));
         self.forget_if_over(conn);

@@ -21,7 +21,6 @@ use super::negotiation::Negotiated;
 use super::work_id::{WorkId, WorkKind};
 use crate::controller::{Abort, Accepted, CloseReason, Event, Outcome, Queue};
 use crate::poll_group::{AccountKey, Core, Owner};
-use crate::registry::Lingering;
 use crate::request::{Receive, Slot, Slots, State};
 use crate::transport::RequestKey;
 
@@ -57,8 +56,6 @@ pub(super) struct Connection<P: Provider> {
     host_timeout: Duration,
     /// Operations that storage still works on.
     operations: u32,
-    /// After its end, while there are any.
-    lingering: Option<Lingering>,
     leaving: Leaving,
     /// It is among those that await the end of a send request.
     counted_in: bool,
@@ -201,7 +198,6 @@ impl<P: Provider> Connection<P> {
             host_moved: desk.core.now,
             host_timeout: desk.core.registry.limits().host_timeout,
             operations: 0,
-            lingering: None,
             leaving: Leaving::No,
             counted_in: false,
         }
@@ -335,8 +331,6 @@ impl<P: Provider> Connection<P> {
                     }
                 }
                 Event::Abort(abort) => self.abort(desk, abort)?,
-                // While draining an association ends with its first idle queue; the others finish first.
-                Event::Close(CloseReason::AssociationEnded) if desk.plan.draining => break,
                 Event::Close(reason) => return Err(Ended::Controller(reason)),
             }
         }
@@ -428,19 +422,20 @@ impl<P: Provider> Connection<P> {
                 desk.core.storage().cancel(operation);
             }
         }
-        if self.is_busy() {
-            self.lingering = queue.linger();
+        let hold = queue.close();
+        for slot in self.slots.in_use() {
+            let request = self.slots.get(slot);
+            if request.operation.is_some() && request.changes_medium() {
+                request.hold = hold.clone();
+            }
         }
-        queue.close(desk.core.now);
     }
 
     /// After the end: an operation of storage is over.
     pub(super) fn operation_over(&mut self, slot: u32) {
-        self.slots.get(Slot(slot)).operation = None;
+        let request = self.slots.get(Slot(slot));
+        (request.operation, request.hold) = (None, None);
         self.operations -= 1;
-        if !self.is_busy() {
-            self.lingering = None;
-        }
     }
 
     /// Whether storage still uses its memory.

@@ -1,0 +1,126 @@
+//! The life of a controller as its registers tell it: enable, reset, shutdown, and the end (Base, 3.5 and 3.6).
+
+use std::sync::atomic::Ordering;
+
+use nvme_proto::Status;
+use nvme_proto::registers::{Cc, CcCss, Csts, ShutdownNotification, ShutdownStatus};
+
+use super::command::CloseReason;
+use super::{Controller, Features, Shared};
+
+/// What the data path has to know of CC and CSTS.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(super) enum Phase {
+    /// Not enabled. As long as I/O queues of the last epoch are leaving, CSTS.RDY is still 1.
+    Disabled,
+    /// Enabled.
+    Ready,
+    /// The host has shut it down, or is about to.
+    ShutDown,
+    /// CSTS.CFS is 1.
+    Fatal,
+    /// The association is ending.
+    Ended,
+}
+
+/// Counts how often a controller was enabled. Commands and I/O queues belong to one epoch and are void in the next.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Epoch(u32);
+
+/// Phase and epoch in one word.
+fn word(phase: Phase, epoch: Epoch) -> u64 {
+    u64::from(epoch.0) << 8 | phase as u64
+}
+
+impl Controller {
+    /// The epoch in which commands other than fabrics commands are legal; `None` while they are not.
+    pub(super) fn ready_epoch(&self) -> Option<Epoch> {
+        let word = self.stage.load(Ordering::Acquire);
+        (word as u8 == Phase::Ready as u8).then_some(Epoch((word >> 8) as u32))
+    }
+
+    /// Whether commands of this epoch are legal.
+    pub(super) fn is_ready_in(&self, epoch: Epoch) -> bool {
+        self.stage.load(Ordering::Acquire) == word(Phase::Ready, epoch)
+    }
+
+    /// Whether commands other than fabrics commands are legal.
+    pub(super) fn is_ready(&self) -> bool {
+        self.ready_epoch().is_some()
+    }
+
+    /// Under the lock, which the caller has. Nothing follows the end.
+    pub(super) fn set_phase(&self, phase: Phase) {
+        let word = self.stage.load(Ordering::Relaxed);
+        if word as u8 == Phase::Ended as u8 {
+            return;
+        }
+        let epoch = Epoch((word >> 8) as u32);
+        let epoch = if phase == Phase::Ready { Epoch(epoch.0.wrapping_add(1)) } else { epoch };
+        self.stage.store(self::word(phase, epoch), Ordering::Release);
+    }
+
+    /// A write of CC (Base, 3.1.4.5): enable, reset, shut down, or none of it.
+    ///
+    /// # Errors
+    /// The host enables a controller whose reset is not complete: it has to wait for CSTS.RDY to be 0.
+    pub(super) fn configure(&self, new: Cc) -> Result<(), Status> {
+        let mut shared = self.shared();
+        let old = shared.cc;
+        if !old.en() && new.en() && shared.csts.rdy() {
+            return Err(Status::COMMAND_SEQUENCE_ERROR.with_dnr());
+        }
+        shared.cc = new;
+        if old.en() && !new.en() {
+            self.reset(&mut shared);
+        } else if !old.en() && new.en() {
+            self.enable(&mut shared, new);
+        }
+        if new.shn() != ShutdownNotification::NONE {
+            self.shut_down(&mut shared);
+        } else if old.shn() != ShutdownNotification::NONE {
+            shared.csts.set_shst(ShutdownStatus::NORMAL);
+        }
+        Ok(())
+    }
+
+    fn enable(&self, shared: &mut Shared, cc: Cc) {
+        let sizes = cc.iosqes() == Cc::IOSQES && cc.iocqes() == Cc::IOCQES;
+        let usable = cc.css() == CcCss::NVM && cc.mps() == 0 && cc.ams() == 0;
+        if usable && (sizes || self.is_discovery()) {
+            shared.csts = Csts::new().with_rdy(true);
+            self.set_phase(Phase::Ready);
+        } else {
+            tracing::debug!(cntlid = %self.cntlid, peer = %self.peer, ?cc, "unsupported configuration");
+            shared.csts.set_cfs(true);
+            self.set_phase(Phase::Fatal);
+        }
+    }
+
+    /// Controller reset: I/O queues go, what was parked is aborted, features are as at first. It is complete
+    /// when the I/O queues are gone and storage does nothing for them that changes the medium.
+    fn reset(&self, shared: &mut Shared) {
+        self.set_phase(Phase::Disabled);
+        shared.members.close_io_queues(CloseReason::Reset);
+        shared.csts = Csts::new().with_rdy(shared.members.is_leaving());
+        shared.abort_async_events();
+        shared.features = Features::new(self.limits.io_queues);
+    }
+
+    /// No I/O queue is leaving any more.
+    pub(super) fn all_have_left(&self, shared: &mut Shared) {
+        if !shared.cc.en() {
+            shared.csts.set_rdy(false);
+        }
+    }
+
+    fn shut_down(&self, shared: &mut Shared) {
+        if shared.csts.shst() != ShutdownStatus::COMPLETE {
+            tracing::debug!(cntlid = %self.cntlid, "shut down by the host");
+        }
+        shared.csts.set_shst(ShutdownStatus::COMPLETE);
+        shared.abort_async_events();
+        self.set_phase(Phase::ShutDown);
+    }
+}

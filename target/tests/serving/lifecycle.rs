@@ -1,0 +1,240 @@
+//! What storage still does for queues that have left, and what hosts may do meanwhile.
+#![expect(unsafe_code, reason = "an engine that holds system calls back")]
+
+use std::os::fd::RawFd;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use feedrail_target::storage::{CallId, Engine, EngineStats, Event, Inline, SystemCall};
+use nvme_proto::fabrics::{PropertyGet, PropertySet, PropertySize};
+use nvme_proto::nvm::Flush;
+use nvme_proto::registers::{Cc, Csts, Property};
+use nvme_proto::{Cntlid, NvmCommand, Status};
+use rdma::sim::{Sim, SimConfig};
+
+use crate::world::{NQN, On, World, config, read, write};
+
+/// Which system calls hang.
+#[derive(Debug, Default)]
+struct Hang {
+    reads: AtomicBool,
+    writes: AtomicBool,
+}
+
+impl Hang {
+    fn holds(&self, what: &SystemCall) -> bool {
+        match what {
+            SystemCall::Read { .. } => self.reads.load(Ordering::Relaxed),
+            SystemCall::Write { .. } => self.writes.load(Ordering::Relaxed),
+            _ => false,
+        }
+    }
+}
+
+/// Plain calls, of which those that hang are carried out when they hang no more. None can be cancelled.
+struct Hanging {
+    inner: Inline,
+    hang: Arc<Hang>,
+    held: Vec<(CallId, SystemCall)>,
+    refusals: Vec<CallId>,
+}
+
+impl Engine for Hanging {
+    unsafe fn start(&mut self, call: CallId, what: SystemCall) {
+        if self.hang.holds(&what) {
+            return self.held.push((call, what));
+        }
+        // SAFETY: the caller's promise.
+        unsafe { self.inner.start(call, what) }
+    }
+
+    fn cancel(&mut self, call: CallId) {
+        if self.held.iter().any(|(held, _)| *held == call) {
+            self.refusals.push(call);
+        } else {
+            self.inner.cancel(call);
+        }
+    }
+
+    fn turn(&mut self) {
+        for (call, what) in std::mem::take(&mut self.held) {
+            // SAFETY: the call has not ended, so its memory is lent still.
+            unsafe { self.start(call, what) }
+        }
+        self.inner.turn();
+    }
+
+    fn next_event(&mut self) -> Option<Event> {
+        let refused = self.refusals.pop().map(|call| Event::NotCancelled { call });
+        refused.or_else(|| self.inner.next_event())
+    }
+
+    fn reserve(&mut self, calls: usize) {
+        self.inner.reserve(calls);
+    }
+
+    fn sleep(&mut self, watched: &[RawFd], timeout: Option<Duration>) {
+        self.inner.sleep(watched, timeout);
+    }
+
+    fn was_readable(&mut self, watched: RawFd) -> bool {
+        self.inner.was_readable(watched)
+    }
+
+    fn stats(&self) -> EngineStats {
+        self.inner.stats()
+    }
+}
+
+/// A target with a writable file as namespace 1 whose disk hangs at will.
+fn world(file: &Path) -> (World, Arc<Hang>) {
+    std::fs::write(file, vec![0; 1 << 20]).unwrap();
+    let config = config(&format!(
+        "[[subsystem]]\nnqn = \"{NQN}\"\nallow_any_host = true\n\
+         [[subsystem.namespace]]\npath = \"{}\"\nread_only = false\n",
+        file.display()
+    ));
+    let hang = Arc::new(Hang::default());
+    let engine = || -> Box<dyn Engine> {
+        let (hang, inner) = (Arc::clone(&hang), Inline::new());
+        Box::new(Hanging { inner, hang, held: Vec::new(), refusals: Vec::new() })
+    };
+    let world = World::of_parts(
+        &config,
+        1,
+        SimConfig::default(),
+        &|_, backend| backend,
+        |assembly, device| assembly.add::<Sim>(device),
+        engine,
+    );
+    (world, hang)
+}
+
+fn set_cc(world: &mut World, on: On, cc: Cc) -> Status {
+    let value = cc.into_bits().into();
+    let set = PropertySet { property: Property::CC, size: PropertySize::FourBytes, value };
+    world.status(on, &set.to_sqe(), &[])
+}
+
+fn enabled() -> Cc {
+    Cc::new().with_en(true).with_iosqes(Cc::IOSQES).with_iocqes(Cc::IOCQES)
+}
+
+fn csts(world: &mut World, on: On) -> Csts {
+    let get = PropertyGet { property: Property::CSTS, size: PropertySize::FourBytes };
+    Csts::from_bits(world.ok(on, &get.to_sqe(), &[]).dw0.get())
+}
+
+/// Has a write of these bytes reach the disk, which hangs.
+fn hanging_write(world: &mut World, hang: &Hang, on: On, byte: u8) {
+    hang.writes.store(true, Ordering::Relaxed);
+    world.hosts[on.host].data(1 << 20, 4096).fill(byte);
+    let sgl = world.keyed(on, 1 << 20, 4096);
+    world.post(on, &write(1, 0, 4096).with_data(sgl), &[]);
+    world.run_for(Duration::from_millis(5));
+}
+
+fn try_connect(world: &mut World, host: usize) -> Status {
+    let (on, _) = world.link(host, 0, 32);
+    let status = world.nvme_connect(on, Cntlid::DYNAMIC, 32).status().without_flags();
+    let now = world.now;
+    world.hosts[host].disconnect(now, on.queue);
+    world.wait_down(on);
+    status
+}
+
+#[test]
+fn a_reset_waits_for_writes_in_storage() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut world, hang) = world(&dir.path().join("disk"));
+    let host = world.add_host();
+    let admin = world.admin(host);
+    let old = world.io(admin, 1, 32);
+    hanging_write(&mut world, &hang, old, b'A');
+    assert!(set_cc(&mut world, admin, Cc::new()).is_success());
+    world.wait_down(old);
+    for _ in 0..10 {
+        world.run_for(Duration::from_millis(10));
+        assert!(csts(&mut world, admin).rdy(), "the disk has the write");
+        assert_eq!(set_cc(&mut world, admin, enabled()), Status::COMMAND_SEQUENCE_ERROR);
+    }
+    hang.writes.store(false, Ordering::Relaxed);
+    world.run_until("the reset is complete", |world| !csts(world, admin).rdy());
+    assert!(set_cc(&mut world, admin, enabled()).is_success());
+    let new = world.io(admin, 1, 32);
+    world.write(new, 1, 0, &[b'B'; 4096]);
+    world.run_for(Duration::from_secs(1));
+    assert_eq!(world.read(new, 1, 0, 4096), [b'B'; 4096]);
+}
+
+#[test]
+fn a_hung_write_locks_its_host_out() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut world, hang) = world(&dir.path().join("disk"));
+    let (host, other) = (world.add_host(), world.add_host());
+    let admin = world.admin(host);
+    let on = world.io(admin, 1, 32);
+    hanging_write(&mut world, &hang, on, b'A');
+    let now = world.now;
+    world.hosts[host].disconnect(now, on.queue);
+    world.hosts[host].disconnect(now, admin.queue);
+    world.wait_down(admin);
+    world.run_for(Duration::from_secs(60));
+    assert_eq!(try_connect(&mut world, host), Status::CONNECT_CONTROLLER_BUSY);
+    assert!(try_connect(&mut world, other).is_success());
+    hang.writes.store(false, Ordering::Relaxed);
+    world.run_for(Duration::from_millis(10));
+    assert!(try_connect(&mut world, host).is_success());
+}
+
+#[test]
+fn a_hung_read_locks_nobody_out() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut world, hang) = world(&dir.path().join("disk"));
+    let host = world.add_host();
+    let admin = world.admin(host);
+    let on = world.io(admin, 1, 32);
+    hang.reads.store(true, Ordering::Relaxed);
+    let sgl = world.keyed(on, 1 << 20, 4096);
+    world.post(on, &read(1, 0, 4096).with_data(sgl), &[]);
+    world.run_for(Duration::from_millis(5));
+    let now = world.now;
+    world.hosts[host].disconnect(now, on.queue);
+    world.hosts[host].disconnect(now, admin.queue);
+    world.wait_down(admin);
+    let admin = world.admin(host);
+    let on = world.io(admin, 1, 32);
+    world.write(on, 1, 8, &[b'B'; 4096]);
+}
+
+/// As `bdev_nvme` of SPDK does when it has examined a device.
+#[test]
+fn a_host_drops_an_io_queue_and_goes_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut world, hang) = world(&dir.path().join("disk"));
+    let host = world.add_host();
+    let admin = world.admin(host);
+    let (first, second) = (world.io(admin, 1, 32), world.io(admin, 2, 32));
+    world.write(first, 1, 0, &[b'A'; 4096]);
+    let now = world.now;
+    world.hosts[host].disconnect(now, first.queue);
+    world.wait_down(first);
+    let third = world.io(admin, 3, 32);
+    let again = world.io(admin, 1, 32);
+    world.run_for(Duration::from_secs(10));
+    for on in [second, third, again] {
+        assert_eq!(world.read(on, 1, 0, 4096), [b'A'; 4096]);
+    }
+    // With a write that the disk still has, the next queue waits for it and is then welcome.
+    hanging_write(&mut world, &hang, again, b'B');
+    let now = world.now;
+    world.hosts[host].disconnect(now, again.queue);
+    world.wait_down(again);
+    hang.writes.store(false, Ordering::Relaxed);
+    let again = world.io(admin, 1, 32);
+    world.write(again, 1, 0, &[b'C'; 4096]);
+    assert_eq!(world.read(second, 1, 0, 4096), [b'C'; 4096]);
+    world.ok(second, &NvmCommand::Flush(Flush { nsid: nvme_proto::Nsid(1) }).to_sqe(), &[]);
+}
