@@ -54,6 +54,8 @@ pub const KEEP_ALIVE_GRANULARITY: Duration = Duration::from_millis(100);
 pub const DISCOVERY_KEEP_ALIVE: Duration = Duration::from_secs(120);
 /// How long a connection may take from its acceptance to a successful Connect command.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long operations that storage does not end may hold up the end of the target.
+pub const STORAGE_PATIENCE: Duration = Duration::from_secs(5);
 /// How long a host may leave a controller disabled (NVMe-oF: the association may then be ended).
 pub const ENABLE_TIMEOUT: Duration = Duration::from_secs(120);
 /// What an operator may tune.

@@ -14,6 +14,7 @@ use rustix::thread::CpuSet;
 use crate::assembly::Assembly;
 use crate::clock::Clock;
 use crate::doorbell::Doorbell;
+use crate::limits::STORAGE_PATIENCE;
 use crate::patience::Patience;
 use crate::poll_group::{Orders, PollGroup, PollGroupStats, Seed, Turn};
 use crate::storage::{Buffers, Uring, UringError};
@@ -100,7 +101,7 @@ impl Runtime {
             while self.clock.now() < until && !self.groups.iter().all(Worker::is_over) {
                 let left = until - self.clock.now();
                 if let Some(group) = self.groups.iter().find(|group| !group.is_over()) {
-                    group.board.wait_for_end(left);
+                    group.board.wait_for_end_within(left);
                 }
             }
         }
@@ -130,15 +131,19 @@ impl<S: Copy + Default> Worker<S> {
     }
 
     fn is_over(&self) -> bool {
-        self.thread.as_ref().is_none_or(JoinHandle::is_finished)
+        self.thread.as_ref().is_none_or(JoinHandle::is_finished) || self.board.is_over()
     }
 
     fn join(&mut self) {
         self.bell.ring();
-        if let Some(thread) = self.thread.take()
-            && thread.join().is_err()
-        {
-            tracing::error!("a thread of the target panicked");
+        let Some(thread) = self.thread.take() else { return };
+        match self.board.wait_for_end() {
+            // It is left to the end of the process.
+            End::Stuck => {}
+            End::Done if thread.join().is_err() => {
+                tracing::error!("a thread of the target panicked");
+            }
+            End::Done => {}
         }
     }
 }
@@ -156,7 +161,16 @@ struct Published<S> {
     stats: S,
     /// Counts the publications.
     number: u64,
-    over: bool,
+    over: Option<End>,
+}
+
+/// How the work of a thread ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    /// The thread ends.
+    Done,
+    /// The thread keeps what the kernel works on, for as long as the process lives.
+    Stuck,
 }
 
 impl<S: Copy + Default> Board<S> {
@@ -165,11 +179,11 @@ impl<S: Copy + Default> Board<S> {
         self.asked.load(Ordering::Relaxed) && self.asked.swap(false, Ordering::AcqRel)
     }
 
-    fn publish(&self, stats: S, over: bool) {
+    fn publish(&self, stats: S, over: Option<End>) {
         let mut published = self.published();
         published.stats = stats;
         published.number += 1;
-        published.over |= over;
+        published.over = published.over.or(over);
         self.changed.notify_all();
     }
 
@@ -178,15 +192,31 @@ impl<S: Copy + Default> Board<S> {
         let before = self.published().number;
         self.asked.store(true, Ordering::Release);
         ring();
-        let old = |published: &mut Published<S>| published.number == before && !published.over;
+        let old =
+            |published: &mut Published<S>| published.number == before && published.over.is_none();
         let waited = self.changed.wait_timeout_while(self.published(), STATS_PATIENCE, old);
         waited.unwrap_or_else(PoisonError::into_inner).0.stats
     }
 
-    fn wait_for_end(&self, patience: Duration) {
-        let running = |published: &mut Published<S>| !published.over;
+    fn is_over(&self) -> bool {
+        self.published().over.is_some()
+    }
+
+    fn wait_for_end_within(&self, patience: Duration) {
+        let running = |published: &mut Published<S>| published.over.is_none();
         let waited = self.changed.wait_timeout_while(self.published(), patience, running);
         drop(waited);
+    }
+
+    fn wait_for_end(&self) -> End {
+        let mut published = self.published();
+        loop {
+            if let Some(end) = published.over {
+                return end;
+            }
+            let waited = self.changed.wait(published);
+            published = waited.unwrap_or_else(PoisonError::into_inner);
+        }
     }
 
     fn published(&self) -> MutexGuard<'_, Published<S>> {
@@ -199,7 +229,7 @@ struct OnEnd<'a, S: Copy + Default>(&'a Board<S>, S);
 
 impl<S: Copy + Default> Drop for OnEnd<'_, S> {
     fn drop(&mut self) {
-        self.0.publish(self.1, true);
+        self.0.publish(self.1, Some(End::Done));
     }
 }
 
@@ -215,6 +245,7 @@ fn start_group(
     let board = Arc::new(Board::default());
     let of_thread = Arc::clone(&board);
     let run = move || {
+        let mut end = OnEnd(&*of_thread, PollGroupStats::default());
         pin_to(pin);
         let (engine, buffers) = match Uring::new(Some(seed.pool().range())) {
             Ok(made) => made,
@@ -226,20 +257,25 @@ fn start_group(
         let group = seed.grow(Box::new(engine));
         let _ = ready.send(Ok(buffers));
         drop(ready);
-        run_group(group, clock, polling, &of_thread);
+        run_group(group, clock, polling, &mut end);
     };
     let thread = std::thread::Builder::new().name(format!("feedrail-{index}")).spawn(run)?;
     Ok(Worker { thread: Some(thread), bell, board })
 }
 
-fn run_group(mut group: PollGroup, clock: Clock, polling: Duration, board: &Board<PollGroupStats>) {
-    let mut end = OnEnd(board, PollGroupStats::default());
+fn run_group(
+    mut group: PollGroup,
+    clock: Clock,
+    polling: Duration,
+    end: &mut OnEnd<'_, PollGroupStats>,
+) {
+    let board = end.0;
     let mut patience = Patience::new(clock.now(), polling);
     while !group.is_over() {
         let now = clock.now();
         let turn = group.turn(now);
         if board.is_asked() {
-            board.publish(group.stats(), false);
+            board.publish(group.stats(), None);
         }
         match turn {
             Turn::Busy => patience.worked(now, group.operations()),
@@ -258,6 +294,17 @@ fn run_group(mut group: PollGroup, clock: Clock, polling: Duration, board: &Boar
         }
     }
     end.1 = group.stats();
+    if let Err(operations) = group.end() {
+        tracing::error!(
+            operations,
+            "storage did not end these operations within {} s: the target stops without them",
+            STORAGE_PATIENCE.as_secs()
+        );
+        board.publish(end.1, Some(End::Stuck));
+        loop {
+            std::thread::park();
+        }
+    }
 }
 
 fn pin_to(core: Option<u16>) {
@@ -314,7 +361,7 @@ impl ReceptionThread {
             }
             self.check_devices();
             if self.board.is_asked() {
-                self.board.publish(self.stats(), false);
+                self.board.publish(self.stats(), None);
             }
             if self.is_over(now) {
                 break;
@@ -382,5 +429,40 @@ fn borrow<'a>(fd: RawFd) -> BorrowedFd<'a> {
 fn report(buffers: &Buffers) {
     if let Buffers::Unregistered(reason) = buffers {
         tracing::warn!("the pool is not registered with io_uring, I/O costs more: {reason}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn worker(run: impl FnOnce(&Board<PollGroupStats>) + Send + 'static) -> Worker<PollGroupStats> {
+        let board = Arc::new(Board::default());
+        let of_thread = Arc::clone(&board);
+        let thread = std::thread::spawn(move || {
+            let _end = OnEnd(&*of_thread, PollGroupStats::default());
+            run(&of_thread);
+        });
+        Worker { thread: Some(thread), bell: Doorbell::new().expect("a descriptor"), board }
+    }
+
+    #[test]
+    fn a_thread_that_is_stuck_is_not_waited_for() {
+        let (release, released) = mpsc::channel::<()>();
+        let mut stuck = worker(move |board| {
+            board.publish(PollGroupStats::default(), Some(End::Stuck));
+            let _ = released.recv();
+        });
+        stuck.join();
+        assert!(stuck.is_over());
+        drop(release);
+    }
+
+    #[test]
+    fn a_thread_that_ends_is_waited_for() {
+        let (sender, receiver) = mpsc::channel();
+        let mut ending = worker(move |_| sender.send(()).expect("somebody listens"));
+        ending.join();
+        assert_eq!(receiver.try_recv(), Ok(()));
     }
 }

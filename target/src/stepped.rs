@@ -60,8 +60,12 @@ impl Stepped {
 
     /// Whether it was stopped and every connection has ended.
     pub fn is_over(&self) -> bool {
+        self.groups_are_over() && self.receptions.iter().all(|reception| reception.is_empty())
+    }
+
+    /// Whether it was stopped and every poll group has ended its connections, or waits for storage no longer.
+    pub fn groups_are_over(&self) -> bool {
         self.groups.iter().all(PollGroup::is_over)
-            && self.receptions.iter().all(|reception| reception.is_empty())
     }
 
     /// Connections that there are, those saying goodbye included.

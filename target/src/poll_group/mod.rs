@@ -18,6 +18,7 @@ pub(crate) use self::buffers::{AccountKey, Owner};
 pub use self::core::Core;
 
 use crate::doorbell::Doorbell;
+use crate::limits::STORAGE_PATIENCE;
 use crate::pool::Pool;
 use crate::registry::Registry;
 use crate::storage::{Engine, EngineStats, Report, Storage};
@@ -40,6 +41,9 @@ pub struct PollGroup {
     bell: Arc<Doorbell>,
     orders: Arc<Orders>,
     obeyed: Option<Stop>,
+    /// When it ends though storage still works on something.
+    over_at: Option<Time>,
+    gave_up: bool,
 }
 
 /// A poll group that still lacks its engine, which has to be made on the thread that will use it.
@@ -71,7 +75,7 @@ impl Seed {
     pub fn grow(self, engine: Box<dyn Engine>) -> PollGroup {
         let core = Core::new(self.registry, Storage::new(engine), self.pool);
         let (transports, bell, orders) = (self.transports, self.bell, self.orders);
-        PollGroup { transports, core, bell, orders, obeyed: None }
+        PollGroup { transports, core, bell, orders, obeyed: None, over_at: None, gave_up: false }
     }
 
     /// The pool, for an engine that registers it.
@@ -86,6 +90,7 @@ impl PollGroup {
         self.core.now = now;
         self.core.rung = self.bell.answer();
         self.obey();
+        self.gave_up |= self.over_at.is_some_and(|at| at <= now);
         let mut progress = self.core.rung;
         for transport in &mut self.transports {
             progress |= transport.turn(&mut self.core);
@@ -138,9 +143,22 @@ impl PollGroup {
         self.transports.iter().all(|transport| transport.is_empty())
     }
 
-    /// Whether the target is ending and this group is done.
+    /// Whether the target is ending and this group is done, or waits no longer for what storage does not end.
     pub fn is_over(&self) -> bool {
-        self.obeyed.is_some() && self.is_empty()
+        self.obeyed.is_some() && (self.is_empty() || self.gave_up)
+    }
+
+    /// Ends a group that is over.
+    ///
+    /// # Errors
+    /// Storage still works on some operations, whose number this is. What they use is never freed; and the thread
+    /// must not end before the process, since the kernel would have it wait for them.
+    pub(crate) fn end(self) -> Result<(), usize> {
+        if self.is_empty() {
+            return Ok(());
+        }
+        let mut kept = std::mem::ManuallyDrop::new(self);
+        Err(kept.core.storage().in_flight())
     }
 
     /// How many operations on namespaces have begun and ended.
@@ -170,6 +188,9 @@ impl PollGroup {
             self.obeyed = ordered;
             if let Some(how) = ordered {
                 self.transports.iter_mut().for_each(|transport| transport.stop(how));
+                if how == Stop::Now {
+                    self.over_at = Some(self.core.now + STORAGE_PATIENCE);
+                }
             }
         }
     }
@@ -211,7 +232,8 @@ impl PollGroup {
         let buffers = self.core.buffers().deadline(now);
         let storage = self.core.storage().deadline();
         let transports = self.transports.iter().filter_map(|transport| transport.deadline());
-        transports.chain(storage).chain(buffers).min()
+        let over = self.over_at.filter(|_| !self.gave_up);
+        transports.chain(storage).chain(buffers).chain(over).min()
     }
 }
 

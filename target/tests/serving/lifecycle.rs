@@ -7,7 +7,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use feedrail_target::limits::STORAGE_PATIENCE;
 use feedrail_target::storage::{CallId, Engine, EngineStats, Event, Inline, SystemCall};
+use feedrail_target::transport::Stop;
 use nvme_proto::fabrics::{PropertyGet, PropertySet, PropertySize};
 use nvme_proto::nvm::Flush;
 use nvme_proto::registers::{Cc, Csts, Property};
@@ -237,4 +239,24 @@ fn a_host_drops_an_io_queue_and_goes_on() {
     world.write(again, 1, 0, &[b'C'; 4096]);
     assert_eq!(world.read(second, 1, 0, 4096), [b'C'; 4096]);
     world.ok(second, &NvmCommand::Flush(Flush { nsid: nvme_proto::Nsid(1) }).to_sqe(), &[]);
+}
+
+#[test]
+fn a_hung_operation_holds_the_stop_up_for_so_long() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut world, hang) = world(&dir.path().join("disk"));
+    let host = world.add_host();
+    let admin = world.admin(host);
+    let on = world.io(admin, 1, 32);
+    hanging_write(&mut world, &hang, on, b'A');
+    let start = world.now;
+    world.target.stop(Stop::Now);
+    world.wait_down(on);
+    assert!(!world.target.groups_are_over());
+    world.run_until("the target is over", |world| world.target.groups_are_over());
+    assert!(
+        world.now - start < STORAGE_PATIENCE + Duration::from_secs(1),
+        "{:?}",
+        world.now - start
+    );
 }
