@@ -8,7 +8,7 @@
 //!
 //! Not here: authentication, reservations, ANA and multipath policy, namespace management, metadata and
 //! protection information, zoned namespaces, other transports than RDMA, changes of what is exported while it
-//! runs. A shutdown or a write protection that a host asks for does not flush by itself: hosts flush.
+//! runs.
 
 mod admission;
 pub mod assembly;

@@ -96,8 +96,8 @@ pub(crate) struct Request {
     pub(crate) commit: Commit,
     /// Somebody wants it aborted and waits for an answer.
     pub(crate) abort: Option<Abort>,
-    /// Its connection has ended, and somebody waits for its operation.
-    pub(crate) hold: Option<Hold>,
+    /// Dropped when it is over: something waits for that.
+    pub(crate) holds: Vec<Hold>,
     pub(crate) outcome: Outcome,
     /// Entries of the send queue that its response takes.
     pub(crate) send_entries: u32,
@@ -121,7 +121,7 @@ impl Request {
             ranges_passed: 0,
             commit: Commit::Due,
             abort: None,
-            hold: None,
+            holds: Vec::new(),
             outcome: Outcome::SUCCESS,
             send_entries: 0,
         }

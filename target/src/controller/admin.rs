@@ -35,7 +35,11 @@ pub(super) fn execute(
     let result = match command {
         AdminCommand::Identify(identify) => identify::write(controller, identify, data).map(|()| 0),
         AdminCommand::GetLogPage(get) => log::write(controller, get, data).map(|()| 0),
-        AdminCommand::SetFeatures(set) => feature::set(controller, set).map(u64::from),
+        AdminCommand::SetFeatures(set) => match feature::set(controller, cid, set) {
+            Ok(None) => return Execution::Parked,
+            Ok(Some(value)) => Ok(value.into()),
+            Err(status) => Err(status),
+        },
         AdminCommand::GetFeatures(get) => feature::get(controller, get, data).map(u64::from),
         AdminCommand::KeepAlive => keep_alive(controller),
         AdminCommand::AsyncEventRequest => match controller.request_event(cid) {

@@ -8,6 +8,7 @@ use rdma::Time;
 
 use super::command::{Abort, CloseReason, Event, Outcome};
 use super::hold::Hold;
+use super::jobs::Jobs;
 use super::life::{Epoch, Phase};
 use super::link::QueueLink;
 use super::{Controller, Shared};
@@ -229,6 +230,7 @@ impl Controller {
             shared.csts.set_cfs(true);
         }
         self.set_phase(Phase::Ended);
+        shared.jobs = Jobs::default();
         shared.members.end(reason);
     }
 

@@ -8,6 +8,7 @@
 
 use nvme_proto::{AdminCommand, Cid, FabricsCommand, Status};
 
+use super::jobs::{Flush, Settle};
 use super::life::Epoch;
 use crate::namespace::NamespaceIndex;
 
@@ -149,7 +150,7 @@ pub enum Execution {
 }
 
 /// Something that a queue's owner must do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     /// A parked command ended: respond.
     Complete {
@@ -161,6 +162,11 @@ pub enum Event {
     /// The host wants a command of this queue aborted. Try, respond to the command itself if that worked
     /// (Command Abort Requested), and say so with [`Queue::answer_abort`](super::Queue::answer_abort).
     Abort(Abort),
+    /// Something waits for commands of this queue that were taken up before: each keeps what [`Settle::of`] gives,
+    /// until it is over.
+    Settle(Settle),
+    /// The medium of a namespace is to be flushed. Tell [`Queue::flushed`](super::Queue::flushed) how that ended.
+    Flush(Flush),
     /// The association ended, or this queue must not go on: close the connection.
     Close(CloseReason),
 }

@@ -4,7 +4,7 @@ use nvme_proto::feature::{
     Arbitration, AsyncEventConfig, Feature, FeatureCapabilities, FeatureId, GetFeatures,
     QueueCounts, Select, SetFeatures, WriteProtection,
 };
-use nvme_proto::{IntoBytes, Nsid, Status};
+use nvme_proto::{Cid, IntoBytes, Nsid, Status};
 
 use super::Controller;
 use crate::subsystem::Subsystem;
@@ -58,8 +58,12 @@ fn check(controller: &Controller, fid: FeatureId, nsid: Nsid) -> Result<(), Stat
     Ok(())
 }
 
-/// Sets a feature; dword 0 of the response.
-pub(super) fn set(controller: &Controller, set: &SetFeatures) -> Result<u32, Status> {
+/// Sets a feature; dword 0 of the response, or nothing if the response comes later.
+pub(super) fn set(
+    controller: &Controller,
+    cid: Cid,
+    set: &SetFeatures,
+) -> Result<Option<u32>, Status> {
     check(controller, set.feature.id(), set.nsid)?;
     if set.save {
         return Err(Status::FEATURE_IDENTIFIER_NOT_SAVEABLE.with_dnr());
@@ -71,15 +75,17 @@ pub(super) fn set(controller: &Controller, set: &SetFeatures) -> Result<u32, Sta
         Feature::VolatileWriteCache { enabled: false } => {
             return Err(Status::FEATURE_NOT_CHANGEABLE.with_dnr());
         }
-        Feature::NumberOfQueues(wanted) => return grant_queues(controller, wanted),
-        Feature::AsyncEventConfig(config) => return configure_events(controller, config),
+        Feature::NumberOfQueues(wanted) => return grant_queues(controller, wanted).map(Some),
+        Feature::AsyncEventConfig(config) => return configure_events(controller, config).map(Some),
         Feature::KeepAliveTimer { timeout_ms } => controller.set_keep_alive_ms(timeout_ms),
         // Over fabrics it comes with Connect.
         Feature::HostIdentifier { .. } => return Err(Status::COMMAND_SEQUENCE_ERROR.with_dnr()),
-        Feature::NamespaceWriteProtection(state) => return protect(controller, set.nsid, state),
+        Feature::NamespaceWriteProtection(state) => {
+            return protect(controller, cid, set.nsid, state);
+        }
         Feature::Other { .. } => return Err(Status::INVALID_FIELD.with_dnr()),
     }
-    Ok(0)
+    Ok(Some(0))
 }
 
 fn grant_queues(controller: &Controller, wanted: QueueCounts) -> Result<u32, Status> {
@@ -107,7 +113,13 @@ fn configure_events(controller: &Controller, config: AsyncEventConfig) -> Result
     Ok(0)
 }
 
-fn protect(controller: &Controller, nsid: Nsid, state: WriteProtection) -> Result<u32, Status> {
+/// What was written before is on the medium when the response to a protection comes.
+fn protect(
+    controller: &Controller,
+    cid: Cid,
+    nsid: Nsid,
+    state: WriteProtection,
+) -> Result<Option<u32>, Status> {
     let protected = match state {
         WriteProtection::None => false,
         WriteProtection::Protected => true,
@@ -122,7 +134,8 @@ fn protect(controller: &Controller, nsid: Nsid, state: WriteProtection) -> Resul
     if namespace.writable && namespace.protect(protected) {
         controller.tell_namespace_changed(nsid);
     }
-    Ok(0)
+    let later = protected && namespace.writable && controller.begin_protection(cid, namespace);
+    Ok((!later).then_some(0))
 }
 
 fn namespace(

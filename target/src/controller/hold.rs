@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::Controller;
+use super::jobs::JobId;
 use super::link::QueueLink;
 
 /// Kept by each command that something waits for. The controller hears of it when the last clone is dropped.
@@ -11,21 +12,32 @@ use super::link::QueueLink;
 pub struct Hold(Arc<Awaited>);
 
 #[derive(Debug)]
-struct Awaited {
-    controller: Arc<Controller>,
-    link: Arc<QueueLink>,
+enum Awaited {
+    /// A queue is gone with its last command.
+    Departure { controller: Arc<Controller>, link: Arc<QueueLink> },
+    /// A job of the admin queue goes on.
+    Job { admin: Arc<QueueLink>, job: JobId },
 }
 
 impl Hold {
     /// For commands that storage works on though the connection of their queue has ended.
     pub(super) fn departure(controller: Arc<Controller>, link: Arc<QueueLink>) -> Self {
-        Self(Arc::new(Awaited { controller, link }))
+        Self(Arc::new(Awaited::Departure { controller, link }))
+    }
+
+    /// For commands that a job of the admin queue waits for.
+    pub(super) fn job(admin: Arc<QueueLink>, job: JobId) -> Self {
+        Self(Arc::new(Awaited::Job { admin, job }))
     }
 }
 
 impl Drop for Awaited {
     fn drop(&mut self) {
-        self.controller.queue_gone(&self.link);
+        match self {
+            Self::Departure { controller, link } => controller.queue_gone(link),
+            // Under the lock of a controller perhaps: its mailbox is all that this may touch.
+            Self::Job { admin, job } => admin.settled(*job),
+        }
     }
 }
 

@@ -104,6 +104,7 @@ impl Controller {
         self.set_phase(Phase::Disabled);
         shared.members.close_io_queues(CloseReason::Reset);
         shared.csts = Csts::new().with_rdy(shared.members.is_leaving());
+        shared.abort_jobs();
         shared.abort_async_events();
         shared.features = Features::new(self.limits.io_queues);
     }
@@ -115,12 +116,20 @@ impl Controller {
         }
     }
 
+    /// Shutdown: no command is taken any more; those that there are end, and what was written is made durable. Then
+    /// it is complete. If that fails it never is, and CSTS.CFS says so.
     fn shut_down(&self, shared: &mut Shared) {
-        if shared.csts.shst() != ShutdownStatus::COMPLETE {
-            tracing::debug!(cntlid = %self.cntlid, "shut down by the host");
+        if shared.csts.shst() != ShutdownStatus::NORMAL {
+            return;
         }
-        shared.csts.set_shst(ShutdownStatus::COMPLETE);
-        shared.abort_async_events();
+        tracing::debug!(cntlid = %self.cntlid, "shut down by the host");
         self.set_phase(Phase::ShutDown);
+        shared.abort_jobs();
+        shared.abort_async_events();
+        let status = match self.begin_shutdown(shared) {
+            true => ShutdownStatus::OCCURRING,
+            false => ShutdownStatus::COMPLETE,
+        };
+        shared.csts.set_shst(status);
     }
 }

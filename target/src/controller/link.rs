@@ -8,6 +8,7 @@ use nvme_proto::Qid;
 use rdma::Time;
 
 use super::command::{CloseReason, Event};
+use super::jobs::JobId;
 use crate::sync::{AtomicBool, AtomicU64, Mutex, MutexGuard, Ordering};
 
 /// One queue as the rest of the process sees it.
@@ -40,8 +41,17 @@ impl Lost {
 
 #[derive(Debug, Default)]
 struct Mailbox {
-    events: VecDeque<Event>,
+    mail: VecDeque<Mail>,
     close: Option<CloseReason>,
+}
+
+/// What a queue's owner finds in the mailbox.
+#[derive(Debug)]
+pub(super) enum Mail {
+    /// It has to do something.
+    Event(Event),
+    /// Commands are over that a job of this admin queue waited for.
+    Settled(JobId),
 }
 
 impl QueueLink {
@@ -58,7 +68,13 @@ impl QueueLink {
 
     /// Puts an event into the mailbox. Bounded by what a host may have outstanding.
     pub(super) fn post(&self, event: Event) {
-        self.mailbox().events.push_back(event);
+        self.mailbox().mail.push_back(Mail::Event(event));
+        self.ring();
+    }
+
+    /// Commands are over that a job of this admin queue waited for.
+    pub(super) fn settled(&self, job: JobId) {
+        self.mailbox().mail.push_back(Mail::Settled(job));
         self.ring();
     }
 
@@ -73,20 +89,20 @@ impl QueueLink {
         self.waker.wake_by_ref();
     }
 
-    /// The next event for the owner. One relaxed load when there is none. After [`QueueLink::close`] it is
+    /// The next mail for the owner. One relaxed load when there is none. After [`QueueLink::close`] it is
     /// the closing for ever.
-    pub(super) fn next_event(&self) -> Option<Event> {
+    pub(super) fn next_mail(&self) -> Option<Mail> {
         if !self.mail.load(Ordering::Relaxed) {
             return None;
         }
         let mut mailbox = self.mailbox();
         if let Some(reason) = mailbox.close {
-            return Some(Event::Close(reason));
+            return Some(Mail::Event(Event::Close(reason)));
         }
-        let event = mailbox.events.pop_front();
+        let mail = mailbox.mail.pop_front();
         // Under the lock, so that nothing that is posted now is overlooked.
-        self.mail.store(!mailbox.events.is_empty(), Ordering::Relaxed);
-        event
+        self.mail.store(!mailbox.mail.is_empty(), Ordering::Relaxed);
+        mail
     }
 
     /// Whether its connection has ended, which its owner may not know yet.
@@ -138,7 +154,7 @@ mod loom_tests {
                 .collect();
             let mut seen = 0;
             bell.serve(|| {
-                seen += std::iter::from_fn(|| link.next_event()).count();
+                seen += std::iter::from_fn(|| link.next_mail()).count();
                 seen == EVENTS
             });
             posters.into_iter().for_each(|poster| poster.join().unwrap());

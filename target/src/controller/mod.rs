@@ -18,6 +18,7 @@ mod feature;
 mod hold;
 mod identify;
 mod io;
+mod jobs;
 mod life;
 mod link;
 mod log;
@@ -40,6 +41,7 @@ pub use self::command::{
     Transfer, Work,
 };
 pub use self::hold::Hold;
+pub use self::jobs::{Flush, Settle};
 pub use self::link::Lost;
 pub use self::queue::{Accepted, Queue};
 
@@ -47,6 +49,7 @@ use self::association::Members;
 use self::async_event::AsyncEvents;
 use self::error_log::ErrorLog;
 use self::feature::Features;
+use self::jobs::Jobs;
 use crate::host::Host;
 use crate::limits::{DISCOVERY_KEEP_ALIVE, KEEP_ALIVE_GRANULARITY, Limits};
 use crate::port::Port;
@@ -93,6 +96,7 @@ struct Shared {
     cc: Cc,
     csts: Csts,
     members: Members,
+    jobs: Jobs,
     async_events: AsyncEvents,
     errors: ErrorLog,
     features: Features,
@@ -119,6 +123,7 @@ impl Controller {
                 cc: Cc::new(),
                 csts: Csts::new(),
                 members: Members::default(),
+                jobs: Jobs::default(),
                 async_events: AsyncEvents::default(),
                 errors: ErrorLog::default(),
                 features: Features::new(registry.limits().io_queues),

@@ -13,8 +13,9 @@ use super::command::{
     Outcome, Transfer,
 };
 use super::hold::Hold;
+use super::jobs::Flush;
 use super::life::Epoch;
-use super::link::{Lost, QueueLink};
+use super::link::{Lost, Mail, QueueLink};
 use super::{Controller, admin, error_log, fabrics, io};
 use crate::admission::Admission;
 use crate::backend::BackendError;
@@ -243,7 +244,14 @@ impl Queue {
         if let Some(reason) = self.overdue(now) {
             self.end(reason);
         }
-        self.link.next_event()
+        loop {
+            match self.link.next_mail()? {
+                Mail::Event(event) => return Some(event),
+                Mail::Settled(job) => {
+                    self.controller().inspect(|controller| controller.go_on(job));
+                }
+            }
+        }
     }
 
     /// Ends the association if nothing was heard of the host for so long that it may have come back over other
@@ -270,6 +278,13 @@ impl Queue {
                 [keep_alive, enable].into_iter().flatten().min()
             }
             State::Live(_) | State::Ended => None,
+        }
+    }
+
+    /// Tells how [`Event::Flush`] ended.
+    pub fn flushed(&mut self, now: Time, flush: Flush, result: Result<(), BackendError>) {
+        if let State::Live(live) = &self.state {
+            live.controller.flushed(now, flush, result);
         }
     }
 

@@ -4,15 +4,16 @@
 use std::os::fd::RawFd;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use feedrail_target::limits::STORAGE_PATIENCE;
 use feedrail_target::storage::{CallId, Engine, EngineStats, Event, Inline, SystemCall};
 use feedrail_target::transport::Stop;
 use nvme_proto::fabrics::{PropertyGet, PropertySet, PropertySize};
+use nvme_proto::feature::{Feature, SetFeatures, WriteProtection};
 use nvme_proto::nvm::Flush;
-use nvme_proto::registers::{Cc, Csts, Property};
+use nvme_proto::registers::{Cc, Csts, Property, ShutdownNotification, ShutdownStatus};
 use nvme_proto::{Cntlid, NvmCommand, Status};
 use rdma::sim::{Sim, SimConfig};
 
@@ -23,6 +24,8 @@ use crate::world::{NQN, On, World, config, read, write};
 struct Hang {
     reads: AtomicBool,
     writes: AtomicBool,
+    /// Syncs so far.
+    syncs: AtomicU32,
 }
 
 impl Hang {
@@ -30,7 +33,11 @@ impl Hang {
         match what {
             SystemCall::Read { .. } => self.reads.load(Ordering::Relaxed),
             SystemCall::Write { .. } => self.writes.load(Ordering::Relaxed),
-            _ => false,
+            SystemCall::Sync { .. } => {
+                self.syncs.fetch_add(1, Ordering::Relaxed);
+                false
+            }
+            SystemCall::Fallocate { .. } => false,
         }
     }
 }
@@ -259,4 +266,48 @@ fn a_hung_operation_holds_the_stop_up_for_so_long() {
         "{:?}",
         world.now - start
     );
+}
+
+#[test]
+fn a_shutdown_waits_for_storage_and_flushes() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut world, hang) = world(&dir.path().join("disk"));
+    let host = world.add_host();
+    let admin = world.admin(host);
+    let on = world.io(admin, 1, 32);
+    hanging_write(&mut world, &hang, on, b'A');
+    let shut_down = enabled().with_shn(ShutdownNotification::NORMAL);
+    assert!(set_cc(&mut world, admin, shut_down).is_success());
+    world.run_for(Duration::from_secs(1));
+    assert_eq!(csts(&mut world, admin).shst(), ShutdownStatus::OCCURRING);
+    assert_eq!(hang.syncs.load(Ordering::Relaxed), 0);
+    hang.writes.store(false, Ordering::Relaxed);
+    world.run_until("the shutdown is complete", |world| {
+        csts(world, admin).shst() == ShutdownStatus::COMPLETE
+    });
+    assert_eq!(hang.syncs.load(Ordering::Relaxed), 1);
+}
+
+#[test]
+fn write_protection_waits_for_storage_and_flushes() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("disk");
+    let (mut world, hang) = world(&file);
+    let (host, other) = (world.add_host(), world.add_host());
+    let admin = world.admin(host);
+    let other_admin = world.admin(other);
+    let on = world.io(other_admin, 1, 32);
+    hanging_write(&mut world, &hang, on, b'A');
+    let feature = Feature::NamespaceWriteProtection(WriteProtection::Protected);
+    let set = SetFeatures { nsid: nvme_proto::Nsid(1), save: false, feature };
+    let cid = world.post(admin, &set.to_sqe(), &[]);
+    world.run_for(Duration::from_secs(1));
+    assert!(world.take_response(admin, cid).is_none(), "a write is in storage");
+    let sgl = world.keyed(on, 0, 4096);
+    let refused = world.status(on, &write(1, 8, 4096).with_data(sgl), &[]);
+    assert_eq!(refused, Status::NAMESPACE_IS_WRITE_PROTECTED);
+    hang.writes.store(false, Ordering::Relaxed);
+    assert!(world.response(admin, cid).status().is_success());
+    assert_eq!(hang.syncs.load(Ordering::Relaxed), 1);
+    assert_eq!(std::fs::read(&file).unwrap()[..4096], [b'A'; 4096]);
 }

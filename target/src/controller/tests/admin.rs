@@ -17,6 +17,7 @@ use nvme_proto::{
 };
 
 use super::*;
+use crate::backend::BackendError;
 
 fn identify(line: &mut Line, identify: Identify) -> Result<[u8; 4096], Status> {
     let mut data = [0xEE; 4096];
@@ -189,11 +190,14 @@ fn write_protection_is_set_enforced_and_told_to_the_others() {
     assert!(io.io(write.to_sqe()).is_ok());
 
     let protect = Feature::NamespaceWriteProtection(WriteProtection::Protected);
-    assert!(set(&mut line, 1, protect).status().is_success());
+    let asked = protect_later(&mut line, 1);
     assert!(io.refused(write.to_sqe()).is(Status::NAMESPACE_IS_WRITE_PROTECTED));
     let [Event::Complete { cid, outcome }] = other.events()[..] else { panic!("an event") };
     assert_eq!((cid, outcome.result & 0xFF_FFFF), (parked, 0x04_00_02));
-    assert_eq!(line.events(), [], "the host that did it knows");
+    assert_eq!(line.serve(Ok(())), [], "a queue has not said yet that its writes are over");
+    assert!(matches!(io.events()[..], [Event::Settle(_)]));
+    let done = Event::Complete { cid: asked, outcome: Outcome::SUCCESS };
+    assert_eq!(line.serve(Ok(())), [done], "the host that did it knows");
 
     // The event is told once until its page is read.
     let lift = Feature::NamespaceWriteProtection(WriteProtection::None);
@@ -203,8 +207,11 @@ fn write_protection_is_set_enforced_and_told_to_the_others() {
     let page = log(&mut other, GetLogPage::new(LogId::CHANGED_NAMESPACES, 4096)).expect("offered");
     let changed = ChangedNamespaces::ref_from_bytes(&page).expect("its size");
     assert_eq!(changed.iter().collect::<Vec<_>>(), [Nsid(1)]);
-    assert!(set(&mut line, 1, protect).status().is_success());
+    let asked = protect_later(&mut line, 1);
     assert_eq!(other.events().len(), 1);
+    drop(io.events());
+    let done = Event::Complete { cid: asked, outcome: Outcome::SUCCESS };
+    assert_eq!(line.serve(Ok(())), [done]);
 
     assert!(set(&mut line, 9, protect).status().is(Status::INVALID_NAMESPACE_OR_FORMAT));
     let forever = Feature::NamespaceWriteProtection(WriteProtection::Permanent);
@@ -216,8 +223,15 @@ fn write_protection_is_set_enforced_and_told_to_the_others() {
 
 /// Sets or lifts the write protection of namespace 1.
 fn change(line: &mut Line, protected: bool) -> Status {
-    let state = if protected { WriteProtection::Protected } else { WriteProtection::None };
-    set(line, 1, Feature::NamespaceWriteProtection(state)).status()
+    if !protected {
+        let feature = Feature::NamespaceWriteProtection(WriteProtection::None);
+        return set(line, 1, feature).status();
+    }
+    let asked = protect_later(line, 1);
+    match line.serve(Ok(()))[..] {
+        [Event::Complete { cid, outcome }] if cid == asked => outcome.status,
+        ref other => panic!("{other:?}"),
+    }
 }
 
 fn read_changed(line: &mut Line, get: GetLogPage) -> Result<Vec<Nsid>, Status> {
@@ -288,6 +302,62 @@ fn a_change_during_a_read_is_never_lost() {
         let again = left.expect("offered").len();
         assert_eq!(told, 1 + again, "each change that the list still holds was told");
     }
+}
+
+/// Asks for write protection, whose response comes later. Returns the command.
+fn protect_later(line: &mut Line, nsid: u32) -> Cid {
+    let feature = Feature::NamespaceWriteProtection(WriteProtection::Protected);
+    let set = SetFeatures { nsid: Nsid(nsid), save: false, feature };
+    assert!(line.control(set.to_sqe(), &mut []).is_none(), "it is parked");
+    Cid(line.next_cid - 1)
+}
+
+#[test]
+fn write_protection_waits_for_earlier_writes_and_flushes() {
+    let registry = registry();
+    let (mut line, cntlid) = ready(&registry, Time::ZERO);
+    let mut io = io_queue(&registry, 1, cntlid, Time::ZERO);
+    let write = NvmCommand::Write(Io::new(Nsid(1), 0, 1)).to_sqe();
+    let (_, work) = io.io(write).expect("it is taken up");
+    let (_, other) = io.io(NvmCommand::Read(Io::new(Nsid(1), 0, 1)).to_sqe()).expect("taken up");
+    let asked = protect_later(&mut line, 1);
+    let events = io.events();
+    let [Event::Settle(settle)] = &events[..] else { panic!("it is asked") };
+    assert_eq!(settle.of(&other), None, "reads are not waited for");
+    let hold = settle.of(&work);
+    assert!(hold.is_some());
+    assert_eq!(line.events(), []);
+    drop(hold);
+    assert_eq!(line.events(), [], "the event itself holds it up");
+    drop(events);
+    let [Event::Complete { cid, outcome }] = line.serve(Ok(()))[..] else { panic!("it is done") };
+    assert_eq!((cid, outcome), (asked, Outcome::SUCCESS));
+}
+
+#[test]
+fn write_protection_that_cannot_flush_fails() {
+    let registry = registry();
+    let (mut line, _) = ready(&registry, Time::ZERO);
+    let asked = protect_later(&mut line, 1);
+    let [Event::Complete { cid, outcome }] = line.serve(Err(BackendError::Medium))[..] else {
+        panic!("it is over")
+    };
+    assert_eq!(cid, asked);
+    assert!(outcome.status.is(Status::WRITE_FAULT), "{:?}", outcome.status);
+    assert!(!registry.namespaces()[0].write_protected());
+}
+
+#[test]
+fn a_reset_aborts_a_write_protection() {
+    let registry = registry();
+    let (mut line, cntlid) = ready(&registry, Time::ZERO);
+    let io = io_queue(&registry, 1, cntlid, Time::ZERO);
+    let asked = protect_later(&mut line, 1);
+    assert!(line.set_cc(Cc::new()).is_success());
+    let aborted = Event::Complete { cid: asked, outcome: Status::ABORT_REQUESTED.into() };
+    assert_eq!(line.serve(Ok(())), [aborted]);
+    io.close();
+    assert_eq!(line.serve(Ok(())), []);
 }
 
 #[test]

@@ -283,6 +283,9 @@ fn after_a_shutdown_only_properties_are_served() {
     let (mut line, cntlid) = ready(&registry, Time::ZERO);
     let mut io = io_queue(&registry, 1, cntlid, Time::ZERO);
     assert!(line.set_cc(enabled().with_shn(ShutdownNotification::ABRUPT)).is_success());
+    assert_eq!(line.csts().shst(), ShutdownStatus::OCCURRING);
+    drop(io.events());
+    assert_eq!(line.serve(Ok(())), []);
     assert_eq!(line.csts().shst(), ShutdownStatus::COMPLETE);
     assert!(io.refused(flush()).is(Status::COMMAND_SEQUENCE_ERROR));
     assert!(line.refused(keep_alive()).is(Status::COMMAND_SEQUENCE_ERROR));
@@ -396,4 +399,56 @@ fn an_association_that_has_ended_is_not_enabled_again() {
     let _ = line.set_cc(Cc::new());
     let _ = line.set_cc(enabled());
     assert!(io.refused(flush()).is(Status::COMMAND_SEQUENCE_ERROR));
+}
+
+#[test]
+fn a_shutdown_waits_for_writes_and_flushes() {
+    let registry = registry();
+    let (mut line, cntlid) = ready(&registry, Time::ZERO);
+    let mut io = io_queue(&registry, 1, cntlid, Time::ZERO);
+    let leaving = io_queue(&registry, 2, cntlid, Time::ZERO).close_with_a_write();
+    let write = nvme_proto::nvm::Io::new(nvme_proto::Nsid(1), 0, 1);
+    let (_, work) = io.io(nvme_proto::NvmCommand::Write(write).to_sqe()).expect("it is taken up");
+    assert!(line.set_cc(enabled().with_shn(ShutdownNotification::NORMAL)).is_success());
+    let events = io.events();
+    let [Event::Settle(settle)] = &events[..] else { panic!("it is asked") };
+    let hold = settle.of(&work);
+    drop(events);
+    for step in [hold, Some(leaving)] {
+        assert_eq!(line.serve(Ok(())), []);
+        assert_eq!(line.csts().shst(), ShutdownStatus::OCCURRING);
+        drop(step);
+    }
+    let Some(Event::Flush(flush)) = line.queue.poll(line.now) else {
+        panic!("it is to be flushed")
+    };
+    assert_eq!(line.csts().shst(), ShutdownStatus::OCCURRING);
+    line.queue.flushed(line.now, flush, Ok(()));
+    assert_eq!(line.serve(Ok(())), []);
+    assert_eq!(line.csts().shst(), ShutdownStatus::COMPLETE);
+}
+
+#[test]
+fn a_shutdown_that_cannot_flush_never_completes() {
+    let registry = registry();
+    let (mut line, _) = ready(&registry, Time::ZERO);
+    assert!(line.set_cc(enabled().with_shn(ShutdownNotification::NORMAL)).is_success());
+    assert_eq!(line.serve(Err(crate::backend::BackendError::Medium)), []);
+    let csts = line.csts();
+    assert!(csts.cfs() && csts.shst() == ShutdownStatus::OCCURRING, "{csts:?}");
+    // A reset begins anew.
+    assert!(line.set_cc(Cc::new()).is_success());
+    let csts = line.csts();
+    assert!(!csts.cfs() && csts.shst() == ShutdownStatus::NORMAL, "{csts:?}");
+}
+
+#[test]
+fn a_reset_gives_up_a_shutdown() {
+    let registry = registry();
+    let (mut line, _) = ready(&registry, Time::ZERO);
+    assert!(line.set_cc(enabled().with_shn(ShutdownNotification::NORMAL)).is_success());
+    assert!(line.set_cc(Cc::new()).is_success());
+    assert!(line.set_cc(enabled()).is_success());
+    assert_eq!(line.serve(Ok(())), []);
+    assert_eq!(line.csts(), Csts::new().with_rdy(true));
 }

@@ -19,6 +19,7 @@ use nvme_proto::{Cid, Cntlid, Cqe, HostId, HostNqn, IntoBytes, Nqn, Qid, Sqe, St
 use rdma::Time;
 
 use super::{Accepted, Direction, Event, Execution, Hold, IoWork, Lost, Outcome, Queue, Work};
+use crate::backend::BackendError;
 use crate::config::Config;
 use crate::export::Purpose;
 use crate::registry::Registry;
@@ -147,9 +148,26 @@ impl Line {
     fn events(&mut self) -> Vec<Event> {
         let mut events = Vec::new();
         while let Some(event) = self.queue.poll(self.now) {
+            let closes = matches!(event, Event::Close(_));
             events.push(event);
-            if matches!(event, Event::Close(_)) {
+            if closes {
                 break;
+            }
+        }
+        events
+    }
+
+    /// Flushes what the controller wants flushed, with this result, and returns all other events.
+    fn serve(&mut self, result: Result<(), BackendError>) -> Vec<Event> {
+        let mut events = Vec::new();
+        while let Some(event) = self.queue.poll(self.now) {
+            match event {
+                Event::Flush(flush) => self.queue.flushed(self.now, flush, result),
+                Event::Close(_) => {
+                    events.push(event);
+                    break;
+                }
+                event => events.push(event),
             }
         }
         events

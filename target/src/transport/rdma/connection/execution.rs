@@ -4,9 +4,9 @@
 use ::rdma::Provider;
 use nvme_proto::Status;
 
-use super::{Connection, Desk, Ended, Leaving};
+use super::{Connection, Desk, Ended, FLUSH_SLOT, Leaving};
 use crate::backend::BackendError;
-use crate::controller::{ControlWork, Execution, IoKind, IoWork, Outcome, Work};
+use crate::controller::{ControlWork, Execution, Flush, IoKind, IoWork, Outcome, Work};
 use crate::poll_group::Owner;
 use crate::pool::Buffer;
 use crate::request::{Commit, HostData, Slot, State};
@@ -236,6 +236,27 @@ impl<P: Provider> Connection<P> {
         Ok(queue.next_range(work, data, &mut request.ranges_passed))
     }
 
+    /// Flushes a namespace for the controller.
+    pub(super) fn flush(&mut self, desk: &mut Desk<'_, P>, flush: Flush) {
+        let whose = self.request_key(desk, Slot(FLUSH_SLOT | flush.number()));
+        match desk.core.submit(whose, flush.namespace, Operation::flush()) {
+            Submitted::Over(result) => self.queue().flushed(desk.core.now, flush, result),
+            Submitted::UnderWay(_) => {
+                self.operations += 1;
+                self.flushes.push(flush);
+            }
+        }
+    }
+
+    /// A flush for the controller is over.
+    fn flushed(&mut self, desk: &mut Desk<'_, P>, number: u32, result: Result<(), BackendError>) {
+        let at = self.flushes.iter().position(|flush| flush.number() == number);
+        let flush = self.flushes.swap_remove(at.expect("it was begun"));
+        self.queue().flushed(desk.core.now, flush, result);
+        // There may be another one to do, or a command to respond to.
+        desk.look_by(desk.core.now);
+    }
+
     /// The operation of a request is over.
     pub(crate) fn executed(
         &mut self,
@@ -243,8 +264,12 @@ impl<P: Provider> Connection<P> {
         slot: u32,
         result: Result<(), BackendError>,
     ) -> Result<(), Ended> {
-        let slot = Slot(slot);
         self.operations -= 1;
+        if slot & FLUSH_SLOT != 0 {
+            self.flushed(desk, slot & !FLUSH_SLOT, result);
+            return Ok(());
+        }
+        let slot = Slot(slot);
         let request = self.slots.get(slot);
         request.operation = None;
         let Some(Work::Io(work)) = request.work else {

@@ -19,10 +19,13 @@ use nvme_proto::{Cid, Status};
 use super::area::Area;
 use super::negotiation::Negotiated;
 use super::work_id::{WorkId, WorkKind};
-use crate::controller::{Abort, Accepted, CloseReason, Event, Outcome, Queue};
+use crate::controller::{Abort, Accepted, CloseReason, Event, Flush, Outcome, Queue, Settle, Work};
 use crate::poll_group::{AccountKey, Core, Owner};
 use crate::request::{Receive, Slot, Slots, State};
 use crate::transport::RequestKey;
+
+/// In place of a slot, with the number of a [`Flush`].
+const FLUSH_SLOT: u32 = 1 << 31;
 
 /// A connection.
 pub(super) struct Connection<P: Provider> {
@@ -56,6 +59,8 @@ pub(super) struct Connection<P: Provider> {
     host_timeout: Duration,
     /// Operations that storage still works on.
     operations: u32,
+    /// Flushes among them that the controller asked for.
+    flushes: Vec<Flush>,
     leaving: Leaving,
     /// It is among those that await the end of a send request.
     counted_in: bool,
@@ -198,6 +203,7 @@ impl<P: Provider> Connection<P> {
             host_moved: desk.core.now,
             host_timeout: desk.core.registry.limits().host_timeout,
             operations: 0,
+            flushes: Vec::new(),
             leaving: Leaving::No,
             counted_in: false,
         }
@@ -331,6 +337,8 @@ impl<P: Provider> Connection<P> {
                     }
                 }
                 Event::Abort(abort) => self.abort(desk, abort)?,
+                Event::Settle(settle) => self.settle(&settle),
+                Event::Flush(flush) => self.flush(desk, flush),
                 Event::Close(reason) => return Err(Ended::Controller(reason)),
             }
         }
@@ -373,6 +381,17 @@ impl<P: Provider> Connection<P> {
         self.refuse(desk, slot, Status::ABORT_REQUESTED)?;
         self.queue().answer_abort(abort, true);
         Ok(())
+    }
+
+    /// Has the commands that are under way keep something until they are over.
+    fn settle(&mut self, settle: &Settle) {
+        for slot in self.slots.in_use() {
+            let request = self.slots.get(slot);
+            let over = matches!(request.state, State::AwaitingResponse | State::Responding);
+            if let Some(Work::Io(work)) = request.work.filter(|_| !over) {
+                request.holds.extend(settle.of(&work));
+            }
+        }
     }
 
     /// The operation of a request could not be cancelled: it goes on.
@@ -418,6 +437,9 @@ impl<P: Provider> Connection<P> {
             if request.state != State::Responding {
                 request.abandon();
             }
+            if request.operation.is_none() {
+                request.holds.clear();
+            }
             if let Some(operation) = request.operation {
                 desk.core.storage().cancel(operation);
             }
@@ -426,16 +448,19 @@ impl<P: Provider> Connection<P> {
         for slot in self.slots.in_use() {
             let request = self.slots.get(slot);
             if request.operation.is_some() && request.changes_medium() {
-                request.hold = hold.clone();
+                request.holds.extend(hold.clone());
             }
         }
     }
 
     /// After the end: an operation of storage is over.
     pub(super) fn operation_over(&mut self, slot: u32) {
-        let request = self.slots.get(Slot(slot));
-        (request.operation, request.hold) = (None, None);
         self.operations -= 1;
+        if slot & FLUSH_SLOT == 0 {
+            let request = self.slots.get(Slot(slot));
+            request.operation = None;
+            request.holds.clear();
+        }
     }
 
     /// Whether storage still uses its memory.

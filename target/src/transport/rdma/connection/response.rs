@@ -51,6 +51,7 @@ impl<P: Provider> Connection<P> {
         let request = self.slots.get(slot);
         request.outcome = outcome;
         request.state = State::AwaitingResponse;
+        request.holds.clear();
         request.send_entries = if request.sends_data() { 2 } else { 1 };
         request.send_entries += u32::from(deliberate_bugs::has(Bug::CompleteTwice));
         self.to_respond.push(slot);

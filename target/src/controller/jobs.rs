@@ -1,0 +1,185 @@
+//! Work on media that a command of the admin queue asks for: I/O queues finish earlier commands, then the owner of
+//! the admin queue flushes.
+
+use std::sync::Arc;
+
+use nvme_proto::registers::ShutdownStatus;
+use nvme_proto::{Cid, Status};
+use rdma::Time;
+
+use super::command::{Event, IoKind, Outcome};
+use super::hold::Hold;
+use super::{Controller, Shared, io};
+use crate::backend::BackendError;
+use crate::namespace::{Namespace, NamespaceIndex};
+
+/// Names a job of one controller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct JobId(u32);
+
+/// A flush of a namespace's medium, to be reported with [`Queue::flushed`](super::Queue::flushed).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Flush {
+    /// The namespace.
+    pub namespace: NamespaceIndex,
+    job: JobId,
+}
+
+impl Flush {
+    /// Distinguishes flushes that are under way at once; below 2^31.
+    pub fn number(&self) -> u32 {
+        self.job.0
+    }
+}
+
+/// The jobs of one controller.
+#[derive(Debug, Default)]
+pub(super) struct Jobs {
+    next: u32,
+    open: Vec<Job>,
+}
+
+#[derive(Debug)]
+struct Job {
+    id: JobId,
+    purpose: Purpose,
+    /// Yet to be flushed.
+    namespaces: Vec<Arc<Namespace>>,
+    error: Option<Status>,
+}
+
+#[derive(Debug)]
+enum Purpose {
+    /// CC.SHN: what was written is safe when CSTS.SHST says that the shutdown is complete.
+    Shutdown,
+    /// Set Features, Namespace Write Protection Config.
+    Protect { cid: Cid, namespace: Arc<Namespace> },
+}
+
+impl Jobs {
+    fn begin(&mut self, purpose: Purpose, namespaces: Vec<Arc<Namespace>>) -> JobId {
+        let id = JobId(self.next);
+        self.next = (self.next + 1) & (u32::MAX >> 1);
+        self.open.push(Job { id, purpose, namespaces, error: None });
+        id
+    }
+
+    fn get(&mut self, id: JobId) -> Option<&mut Job> {
+        self.open.iter_mut().find(|job| job.id == id)
+    }
+
+    fn take(&mut self, id: JobId) -> Option<Job> {
+        let at = self.open.iter().position(|job| job.id == id)?;
+        Some(self.open.swap_remove(at))
+    }
+}
+
+impl Shared {
+    /// Gives up all jobs, as a reset does.
+    pub(super) fn abort_jobs(&mut self) {
+        for job in std::mem::take(&mut self.jobs.open) {
+            if let Purpose::Protect { cid, .. } = job.purpose {
+                self.members.complete(cid, Status::ABORT_REQUESTED.into());
+            }
+        }
+    }
+}
+
+impl Controller {
+    /// Begins a shutdown whose I/O queues take no more commands: flushes the medium of all that can be written
+    /// when the commands are over that they have. False if there is nothing to do.
+    pub(super) fn begin_shutdown(&self, shared: &mut Shared) -> bool {
+        let all = self.subsystem().map_or(&[][..], |subsystem| subsystem.namespaces());
+        let writable: Vec<_> = all.iter().filter(|namespace| namespace.writable).cloned().collect();
+        let Some(admin) = shared.members.admin().filter(|_| !writable.is_empty()).cloned() else {
+            return false;
+        };
+        let hold = Hold::job(admin, shared.jobs.begin(Purpose::Shutdown, writable));
+        for link in shared.members.io_queues() {
+            link.post(Event::Settle(Settle { namespace: None, hold: hold.clone() }));
+        }
+        true
+    }
+
+    /// Write protects a namespace: commands that came earlier end first, on all queues of all hosts, and are flushed.
+    /// The response to `cid` comes when that is done. False if there is nobody to respond to.
+    pub(super) fn begin_protection(&self, cid: Cid, namespace: &Arc<Namespace>) -> bool {
+        let (Some(registry), Some(subsystem)) = (self.registry.upgrade(), self.subsystem()) else {
+            return false;
+        };
+        let mut shared = self.shared();
+        let Some(admin) = shared.members.admin().cloned() else { return false };
+        let purpose = Purpose::Protect { cid, namespace: Arc::clone(namespace) };
+        let hold = Hold::job(admin, shared.jobs.begin(purpose, vec![Arc::clone(namespace)]));
+        drop(shared);
+        for controller in registry.controllers() {
+            if controller.subsystem().is_some_and(|other| Arc::ptr_eq(other, subsystem)) {
+                let settle = Settle { namespace: Some(namespace.index), hold: hold.clone() };
+                for link in controller.shared().members.io_queues() {
+                    link.post(Event::Settle(settle.clone()));
+                }
+            }
+        }
+        true
+    }
+
+    /// Goes on with a job: commands that it waited for are over, or a flush is.
+    pub(super) fn go_on(&self, id: JobId) {
+        let mut shared = self.shared();
+        let Some(job) = shared.jobs.get(id) else { return };
+        if let Some(namespace) = job.namespaces.pop() {
+            let flush = Flush { namespace: namespace.index, job: id };
+            if let Some(admin) = shared.members.admin() {
+                admin.post(Event::Flush(flush));
+            }
+            return;
+        }
+        let Some(Job { purpose, error, .. }) = shared.jobs.take(id) else { return };
+        match purpose {
+            Purpose::Shutdown if error.is_some() => shared.csts.set_cfs(true),
+            Purpose::Shutdown => shared.csts.set_shst(ShutdownStatus::COMPLETE),
+            Purpose::Protect { cid, namespace } => {
+                if error.is_some() {
+                    namespace.protect(false);
+                }
+                let outcome = error.map_or(Outcome::SUCCESS, Outcome::from);
+                shared.members.complete(cid, outcome);
+            }
+        }
+    }
+
+    /// How a flush ended.
+    pub(super) fn flushed(&self, now: Time, flush: Flush, result: Result<(), BackendError>) {
+        if let Err(error) = result {
+            let mut shared = self.shared();
+            if let Some(job) = shared.jobs.get(flush.job) {
+                job.error.get_or_insert(io::status_of(error, IoKind::Flush));
+            }
+            drop(shared);
+            if self.registry.upgrade().is_some_and(|registry| registry.chatter().allows(now)) {
+                tracing::error!(
+                    cntlid = %self.cntlid, host = %self.host.nqn, namespace = flush.namespace.0, %error,
+                    "a flush failed that the host asked for with a shutdown or a write protection: \
+                     what was written last may be lost"
+                );
+            }
+        }
+        self.go_on(flush.job);
+    }
+}
+
+/// Commands of an I/O queue are to be over: see [`Event::Settle`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settle {
+    /// Those on this namespace; all if there is none.
+    namespace: Option<NamespaceIndex>,
+    hold: Hold,
+}
+
+impl Settle {
+    /// What a command has to keep until it is over, if it is one of those that are waited for.
+    pub fn of(&self, work: &super::IoWork) -> Option<Hold> {
+        let concerned = self.namespace.is_none_or(|namespace| namespace == work.namespace);
+        (concerned && work.kind.changes_medium()).then(|| self.hold.clone())
+    }
+}
