@@ -5,6 +5,7 @@ use std::sync::Arc;
 use nvme_proto::{AsciiField, HostNqn, Nqn, Nsid};
 
 use crate::config::{HostPolicy, SubsystemConfig};
+use crate::controller::ErrorCounts;
 use crate::namespace::Namespace;
 
 /// A subsystem. Its namespaces do not change while it lives.
@@ -19,6 +20,8 @@ pub struct Subsystem {
     hosts: HostPolicy,
     /// Sorted by NSID, each NSID once.
     namespaces: Vec<Arc<Namespace>>,
+    /// Commands of its controllers that failed.
+    pub(crate) errors: Arc<ErrorCounts>,
 }
 
 impl Subsystem {
@@ -32,6 +35,7 @@ impl Subsystem {
             model: AsciiField::new(&config.model).unwrap_or_default(),
             hosts: config.hosts.clone(),
             namespaces,
+            errors: Arc::default(),
         }
     }
 

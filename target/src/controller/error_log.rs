@@ -1,6 +1,8 @@
 //! The error log: commands that failed, newest first (Base, 5.1.12.1.2).
 
 use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use nvme_proto::log::{ErrorLogEntry, TransportType};
 use nvme_proto::{Cid, FromZeros, Qid, Sqe, Status, U16, U32, U64};
@@ -10,22 +12,47 @@ use super::command::IoWork;
 use crate::limits::ERROR_LOG_ENTRIES;
 use crate::registry::Registry;
 
-/// The errors of one controller.
+/// The errors of a whole subsystem since the target started, over all its controllers. The SMART log page tells them.
 #[derive(Debug, Default)]
+pub(crate) struct ErrorCounts {
+    entries: AtomicU64,
+    media: AtomicU64,
+}
+
+impl ErrorCounts {
+    /// Entries ever made in an error log.
+    pub(super) fn entries(&self) -> u64 {
+        self.entries.load(Ordering::Relaxed)
+    }
+
+    /// Those of them that are the medium's.
+    pub(super) fn media(&self) -> u64 {
+        self.media.load(Ordering::Relaxed)
+    }
+
+    /// Counts an error; its number, from 1 on.
+    fn add(&self, status: Status) -> u64 {
+        self.media.fetch_add(is_media_error(status).into(), Ordering::Relaxed);
+        self.entries.fetch_add(1, Ordering::Relaxed) + 1
+    }
+}
+
+/// The errors of one controller.
+#[derive(Debug)]
 pub(super) struct ErrorLog {
     /// Newest first.
     entries: VecDeque<ErrorLogEntry>,
-    /// Errors since the controller was made.
-    pub(super) count: u64,
-    /// Those of them that are the medium's.
-    pub(super) media_errors: u64,
+    counts: Arc<ErrorCounts>,
 }
 
 impl ErrorLog {
+    /// An empty log of a controller whose errors are counted there.
+    pub(super) fn new(counts: Arc<ErrorCounts>) -> Self {
+        Self { entries: VecDeque::new(), counts }
+    }
+
     fn push(&mut self, mut entry: ErrorLogEntry) {
-        self.count += 1;
-        self.media_errors += u64::from(is_media_error(entry.status()));
-        entry.error_count = U64::new(self.count);
+        entry.error_count = U64::new(self.counts.add(entry.status()));
         self.entries.truncate(ERROR_LOG_ENTRIES - 1);
         self.entries.push_front(entry);
     }

@@ -63,9 +63,7 @@ fn page(controller: &Controller, shared: &Shared, lid: LogId) -> Result<Vec<u8>,
         LogId::SUPPORTED_PAGES => Ok(supported_pages(controller).as_bytes().to_vec()),
         LogId::ERROR => Ok(errors(shared)),
         LogId::DISCOVERY if controller.is_discovery() => Ok(discovery::page(controller)),
-        LogId::SMART => {
-            bytes(&|subsystem| smart(controller, shared, subsystem).as_bytes().to_vec())
-        }
+        LogId::SMART => bytes(&|subsystem| smart(controller, subsystem).as_bytes().to_vec()),
         LogId::FIRMWARE_SLOT => bytes(&|_| firmware_slots().as_bytes().to_vec()),
         LogId::CHANGED_NAMESPACES => bytes(&|_| shared.async_events.changed().as_bytes().to_vec()),
         LogId::EFFECTS => bytes(&|_| effects().as_bytes().to_vec()),
@@ -86,9 +84,8 @@ fn errors(shared: &Shared) -> Vec<u8> {
     page
 }
 
-/// Data and commands are those of the whole subsystem; errors are this controller's, as its error log is.
-/// There is no temperature to tell.
-fn smart(controller: &Controller, shared: &Shared, subsystem: &Arc<Subsystem>) -> SmartLog {
+/// All of it is the whole subsystem's: an association is too short-lived to have a health. There is no temperature to tell.
+fn smart(controller: &Controller, subsystem: &Arc<Subsystem>) -> SmartLog {
     let registry = controller.registry.upgrade();
     let io = registry.map(|registry| registry.io_stats_of(subsystem)).unwrap_or_default();
     let mut log = SmartLog::new_zeroed();
@@ -97,8 +94,8 @@ fn smart(controller: &Controller, shared: &Shared, subsystem: &Arc<Subsystem>) -
     log.data_units_written = U128::new(data_units(io.written_bytes));
     log.host_read_commands = U128::new(u128::from(io.reads) + u128::from(io.compares));
     log.host_write_commands = U128::new(u128::from(io.writes));
-    log.media_errors = U128::new(shared.errors.media_errors.into());
-    log.error_log_entries = U128::new(shared.errors.count.into());
+    log.media_errors = U128::new(subsystem.errors.media().into());
+    log.error_log_entries = U128::new(subsystem.errors.entries().into());
     log
 }
 

@@ -43,6 +43,7 @@ pub use self::command::{
 pub use self::hold::Hold;
 pub use self::jobs::{Flush, Settle};
 pub use self::link::Lost;
+pub(crate) use self::error_log::ErrorCounts;
 pub use self::queue::{Accepted, Queue};
 
 use self::association::Members;
@@ -107,6 +108,10 @@ const LIFE_MESSAGES: u32 = 3;
 
 impl Controller {
     fn new(registry: &Arc<Registry>, cntlid: Cntlid, new: NewController) -> Self {
+        let errors = match &new.kind {
+            Kind::Nvm(subsystem) => Arc::clone(&subsystem.errors),
+            Kind::Discovery => Arc::default(),
+        };
         Self {
             cntlid,
             kind: new.kind,
@@ -125,7 +130,7 @@ impl Controller {
                 members: Members::default(),
                 jobs: Jobs::default(),
                 async_events: AsyncEvents::default(),
-                errors: ErrorLog::default(),
+                errors: ErrorLog::new(errors),
                 features: Features::new(registry.limits().io_queues),
             }),
         }

@@ -431,6 +431,37 @@ fn smart_counts_what_hosts_did_and_survives_them() {
 }
 
 #[test]
+fn smart_counts_the_errors_of_all_controllers() {
+    let registry = registry();
+    let smart = |line: &mut Line| {
+        let page = log(line, GetLogPage::new(LogId::SMART, 512)).expect("offered");
+        let smart = SmartLog::read_from_bytes(&page).expect("its size");
+        (smart.media_errors.get(), smart.error_log_entries.get())
+    };
+    let (mut line, cntlid) = ready(&registry, Time::ZERO);
+    let mut io = io_queue(&registry, 1, cntlid, Time::ZERO);
+    for (command, error) in [
+        (NvmCommand::Read(Io::new(Nsid(1), 0, 1)), BackendError::Medium),
+        (NvmCommand::Write(Io::new(Nsid(1), 0, 1)), BackendError::Shrunk),
+        (NvmCommand::Write(Io::new(Nsid(1), 0, 1)), BackendError::OutOfSpace),
+    ] {
+        let (_, work) = io.io(command.to_sqe()).expect("legal");
+        assert!(!io.queue.finish_io(Cid(1), &work, Err(error)).status.is_success());
+    }
+    assert_eq!(smart(&mut line), (2, 3));
+    io.close();
+    line.close();
+
+    let (mut line, _) = ready(&registry, Time::ZERO);
+    assert_eq!(smart(&mut line), (2, 3), "errors outlive the association that saw them");
+    line.refused(Sqe::new(0xC5));
+    let page = log(&mut line, GetLogPage::new(LogId::ERROR, 128)).expect("offered");
+    let entries = <[ErrorLogEntry]>::ref_from_bytes(&page).expect("their size");
+    assert_eq!(entries.iter().map(|entry| entry.error_count.get()).collect::<Vec<_>>(), [4, 0]);
+    assert_eq!(smart(&mut line), (2, 4));
+}
+
+#[test]
 fn log_pages_are_read_in_parts() {
     let registry = registry();
     let (mut line, _) = ready(&registry, Time::ZERO);
