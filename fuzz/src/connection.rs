@@ -77,7 +77,7 @@ impl World {
             let config = Config {
                 limits: LIMITS,
                 max_retries: 3,
-                ..Config::new(u64::from(index) + 1, u64::from(index) + 1)
+                ..Config::new(u64::from(index) + 1, u128::from(index) + 1)
             };
             let mut manager = Manager::new(config);
             manager.listen(SERVICE).expect("nobody listens there");

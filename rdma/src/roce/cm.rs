@@ -85,11 +85,12 @@ struct Qp {
 
 impl<F: Fabric> RoceCm<F> {
     pub(super) fn new(shared: Arc<Shared<F>>, wire: F::Wire) -> io::Result<Self> {
-        let mut random = Random::new(shared.seed);
-        let mut config = cm::Config::new(random.next_u64(), random.next_u64());
+        let ca_guid = shared.random()?.next_u64();
+        let mut config = cm::Config::new(ca_guid, shared.random()?.next_u128());
         config.max_retries = MAX_RETRIES;
         config.path_mtu =
             PathMtu::largest_within(shared.caps.max_path_mtu as usize).unwrap_or(PathMtu::Bytes256);
+        let ports = shared.random()?;
         let [receiver, sender] = wire.fds();
         let sleep = Sleep::new(receiver, sender, shared.cm.fd())?;
         Ok(Self {
@@ -103,7 +104,7 @@ impl<F: Fabric> RoceCm<F> {
             ports: BTreeSet::new(),
             events: VecDeque::new(),
             next_id: 0,
-            random,
+            random: ports,
             now: Time::ZERO,
             look_again: Time::ZERO,
             wire: Some(wire),

@@ -3,15 +3,15 @@
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use roce_proto::Qpn;
 use roce_proto::rc::Connection;
 
 use super::mailbox::Mailbox;
 use super::numbers::{Numbers, owner_of};
-use super::random::Random;
+use super::random::{Entropy, Random};
 use super::regions::{self, Region, Regions, Window};
 use super::wire::Datagram;
 use super::{Fabric, RoceCm, RoceGroup};
@@ -29,7 +29,7 @@ pub struct RoceDevice<F: Fabric> {
 }
 
 /// What the handles of a device have in common.
-pub(super) struct Shared<F> {
+pub(super) struct Shared<F: Fabric> {
     pub(super) fabric: F,
     pub(super) regions: Arc<Regions>,
     pub(super) numbers: Arc<Numbers>,
@@ -37,7 +37,7 @@ pub(super) struct Shared<F> {
     pub(super) groups: Box<[Mailbox<GroupMessage>]>,
     pub(super) cm: Mailbox<CmMessage>,
     pub(super) counters: Counters,
-    pub(super) seed: u64,
+    pub(super) entropy: Mutex<F::Entropy>,
     pub(super) caps: Caps,
 }
 
@@ -92,17 +92,21 @@ pub(super) struct Counters {
 
 impl<F: Fabric> RoceDevice<F> {
     /// A device on `fabric`, with room for `groups` groups.
-    pub(crate) fn new(fabric: F, groups: usize, caps: Caps, seed: u64) -> io::Result<Self> {
-        let mut random = Random::new(seed);
+    pub(crate) fn new(
+        fabric: F,
+        groups: usize,
+        caps: Caps,
+        mut entropy: F::Entropy,
+    ) -> io::Result<Self> {
         let doorbells = fabric.has_doorbells();
         let mailboxes: io::Result<_> = (0..groups).map(|_| Mailbox::new(doorbells)).collect();
         let shared = Shared {
-            regions: Arc::new(Regions::new(groups, random.next_u64())),
-            numbers: Arc::new(Numbers::new(random.next_u64())),
+            regions: Arc::new(Regions::new(groups, entropy.stream()?)),
+            numbers: Arc::new(Numbers::new(entropy.stream()?)),
             groups: mailboxes?,
             cm: Mailbox::new(doorbells)?,
             counters: Counters::default(),
-            seed: random.next_u64(),
+            entropy: Mutex::new(entropy),
             caps,
             fabric,
         };
@@ -121,6 +125,11 @@ impl<F: Fabric> RoceDevice<F> {
 }
 
 impl<F: Fabric> Shared<F> {
+    /// A stream of random numbers that no other has anything to do with.
+    pub(super) fn random(&self) -> io::Result<Random> {
+        self.entropy.lock().unwrap_or_else(PoisonError::into_inner).stream()
+    }
+
     /// The mailbox of the group that a queue pair number names.
     pub(super) fn group_of(&self, qpn: Qpn) -> Option<&Mailbox<GroupMessage>> {
         self.groups.get(usize::from(owner_of(qpn)).checked_sub(1)?)

@@ -6,6 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use roce_proto::rc::QueuePair;
 
 use super::numbers::QpNumber;
+use super::random::Entropy;
 use super::regions::{Region, Window};
 use super::{RoceCm, RoceDevice, RoceGroup, Wire};
 use crate::{Access, AsyncEvent, MemoryWindow, Op, Provider, QpConfig};
@@ -16,6 +17,8 @@ pub trait Fabric: Send + Sync + Sized + 'static {
     const NAME: &'static str;
     /// A way in and out.
     type Wire: Wire;
+    /// Where the random numbers of its devices come from.
+    type Entropy: Entropy + Send;
 
     /// Our address and RoCE port.
     fn endpoint(&self) -> SocketAddr;

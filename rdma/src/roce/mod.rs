@@ -30,5 +30,6 @@ pub use device::RoceDevice;
 pub use fabric::{Fabric, GroupHandle, NewQp};
 pub use group::RoceGroup;
 pub(crate) use numbers::{MAX_GROUPS, owner_of};
+pub use random::{Entropy, SeededEntropy, SystemEntropy};
 pub use regions::{Region, Window};
 pub use wire::{Arrived, Datagram, Outgoing, ROCE_PORT, Wire, WireCounters};

@@ -46,8 +46,8 @@ pub(crate) struct QpNumber {
 }
 
 impl Numbers {
-    pub(crate) fn new(seed: u64) -> Self {
-        Self(Mutex::new(State { random: Random::new(seed), used: BTreeSet::new(), serial: 0 }))
+    pub(crate) fn new(random: Random) -> Self {
+        Self(Mutex::new(State { random, used: BTreeSet::new(), serial: 0 }))
     }
 
     /// A number for a queue pair of group `group`; `None` when it has too many.
@@ -116,7 +116,7 @@ mod tests {
 
     #[test]
     fn a_number_names_its_group() {
-        let numbers = Arc::new(Numbers::new(1));
+        let numbers = Arc::new(Numbers::new(Random::seeded(1)));
         for group in [1, 2, 255] {
             let number = numbers.take(group).expect("few are in use");
             assert_eq!(owner_of(number.get()), group);

@@ -1,10 +1,90 @@
-//! Numbers that a stranger should not guess and a seed reproduces.
+//! Random numbers: from the system where a stranger must not guess them, from a seed where a run must be repeatable.
 
-/// A splitmix64 sequence.
-#[derive(Clone, Debug)]
-pub(crate) struct Random(u64);
+use std::io;
+
+use chacha20::ChaCha12Rng;
+use chacha20::rand_core::{Rng, SeedableRng};
+
+/// Where the random numbers of a device come from. A network names its kind ([`super::Fabric::Entropy`]), so that a device
+/// that strangers reach cannot be given a seed.
+pub trait Entropy {
+    /// A stream that tells nothing about any other.
+    ///
+    /// # Errors
+    /// The system has none to give.
+    #[doc(hidden)]
+    fn stream(&mut self) -> io::Result<Random>;
+}
+
+/// The system's generator. Each stream has a key of its own from there.
+#[derive(Debug)]
+pub struct SystemEntropy;
+
+/// A seed, for simulated networks: whoever sees one number can compute the others.
+#[derive(Debug)]
+pub struct SeededEntropy(SplitMix);
+
+/// One stream of random numbers.
+pub struct Random(Source);
+
+enum Source {
+    System(Box<ChaCha12Rng>),
+    Seeded(SplitMix),
+}
+
+impl Entropy for SystemEntropy {
+    fn stream(&mut self) -> io::Result<Random> {
+        let mut key = [0; 32];
+        let mut filled = 0;
+        while filled < key.len() {
+            let flags = rustix::rand::GetRandomFlags::empty();
+            filled +=
+                rustix::io::retry_on_intr(|| rustix::rand::getrandom(&mut key[filled..], flags))?;
+        }
+        Ok(Random(Source::System(Box::new(ChaCha12Rng::from_seed(key)))))
+    }
+}
+
+impl SeededEntropy {
+    pub(crate) const fn new(seed: u64) -> Self {
+        Self(SplitMix::new(seed))
+    }
+}
+
+impl Entropy for SeededEntropy {
+    fn stream(&mut self) -> io::Result<Random> {
+        Ok(Random(Source::Seeded(SplitMix::new(self.0.next_u64()))))
+    }
+}
 
 impl Random {
+    #[cfg(test)]
+    pub(crate) const fn seeded(seed: u64) -> Self {
+        Self(Source::Seeded(SplitMix::new(seed)))
+    }
+
+    pub(crate) fn next_u64(&mut self) -> u64 {
+        match &mut self.0 {
+            Source::System(generator) => generator.next_u64(),
+            Source::Seeded(generator) => generator.next_u64(),
+        }
+    }
+
+    pub(crate) fn next_u128(&mut self) -> u128 {
+        u128::from(self.next_u64()) << 64 | u128::from(self.next_u64())
+    }
+
+    /// A number below `bound`, which is not zero. The bias is far below what anybody here can notice.
+    pub(crate) fn below(&mut self, bound: u64) -> u64 {
+        scale(self.next_u64(), bound)
+    }
+}
+
+/// A splitmix64 sequence: fast, repeatable and easily predicted from any of its numbers.
+#[derive(Clone, Debug)]
+pub(crate) struct SplitMix(u64);
+
+impl SplitMix {
     pub(crate) const fn new(seed: u64) -> Self {
         Self(seed)
     }
@@ -17,14 +97,60 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// A number below `bound`, which is not zero. The bias is far below what anybody here can notice.
+    /// A number below `bound`, which is not zero.
     pub(crate) fn below(&mut self, bound: u64) -> u64 {
-        let wide = u128::from(self.next_u64()) * u128::from(bound);
-        u64::try_from(wide >> 64).expect("the upper half of a product of two 64-bit numbers")
+        scale(self.next_u64(), bound)
     }
 
     /// True `per_million` times in a million.
     pub(crate) fn chance(&mut self, per_million: u32) -> bool {
         self.below(1_000_000) < u64::from(per_million)
+    }
+}
+
+fn scale(number: u64, bound: u64) -> u64 {
+    let wide = u128::from(number) * u128::from(bound);
+    u64::try_from(wide >> 64).expect("the upper half of a product of two 64-bit numbers")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a splitmix64 sequence gives after `number`: its mixing step undone.
+    fn splitmix_after(number: u64) -> u64 {
+        fn unshift(mixed: u64, by: u32) -> u64 {
+            (0..64 / by).fold(mixed, |z, _| mixed ^ (z >> by))
+        }
+        let z = unshift(number, 31).wrapping_mul(0x3196_42B2_D24D_8EC3);
+        let z = unshift(z, 27).wrapping_mul(0x96DE_1B17_3F11_9089);
+        SplitMix::new(unshift(z, 30)).next_u64()
+    }
+
+    #[test]
+    fn the_systems_numbers_are_not_computable() {
+        let mut seeded = SeededEntropy::new(7).stream().unwrap();
+        assert_eq!(splitmix_after(seeded.next_u64()), seeded.next_u64(), "the attack works");
+        let mut system = SystemEntropy.stream().unwrap();
+        for _ in 0..100 {
+            assert_ne!(splitmix_after(system.next_u64()), system.next_u64());
+        }
+    }
+
+    #[test]
+    fn the_systems_streams_differ() {
+        let [mut a, mut b] = [0, 1].map(|_| SystemEntropy.stream().unwrap());
+        assert_ne!(a.next_u128(), b.next_u128());
+    }
+
+    #[test]
+    fn a_seed_repeats_its_streams() {
+        let numbers = |seed| {
+            let mut entropy = SeededEntropy::new(seed);
+            [0, 1].map(|_| entropy.stream().unwrap().next_u128())
+        };
+        assert_eq!(numbers(7), numbers(7));
+        assert_ne!(numbers(7), numbers(8));
+        assert_ne!(numbers(7)[0], numbers(7)[1]);
     }
 }

@@ -67,7 +67,7 @@ pub(crate) struct RegionsView<'a> {
 
 impl Regions {
     /// An empty table for a device with `groups` groups.
-    pub(crate) fn new(groups: usize, seed: u64) -> Self {
+    pub(crate) fn new(groups: usize, random: Random) -> Self {
         Self {
             chunks: (0..CHUNKS).map(|_| OnceLock::new()).collect(),
             free: Mutex::new(Free {
@@ -75,7 +75,7 @@ impl Regions {
                 fresh: 0,
                 generations: Vec::new(),
                 windows: 0,
-                random: Random::new(seed),
+                random,
             }),
             sections: Sections::new(groups),
         }

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use super::{SimNetwork, SimWire};
 use crate::roce::wire::ROCE_PORT;
-use crate::roce::{Fabric, RoceDevice};
+use crate::roce::{Fabric, RoceDevice, SeededEntropy};
 use crate::{AsyncEvent, Caps};
 
 /// The simulated provider, as seen by one device.
@@ -27,11 +27,11 @@ impl SimNetwork {
         if !network.add(ip, groups + 1) {
             return Err(io::ErrorKind::AddrInUse.into());
         }
-        let seed = network.random_seed();
+        let entropy = SeededEntropy::new(network.random_seed());
         let mut caps = Caps::software("sim");
         caps.max_path_mtu = network.config.path_mtu;
         drop(network);
-        RoceDevice::new(Sim { network: self.clone(), ip }, groups, caps, seed)
+        RoceDevice::new(Sim { network: self.clone(), ip }, groups, caps, entropy)
     }
 }
 
@@ -44,6 +44,7 @@ impl Drop for Sim {
 impl Fabric for Sim {
     const NAME: &'static str = "sim";
     type Wire = SimWire;
+    type Entropy = SeededEntropy;
 
     fn endpoint(&self) -> SocketAddr {
         SocketAddr::new(self.ip, ROCE_PORT)

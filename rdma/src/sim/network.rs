@@ -9,7 +9,7 @@ use roce_proto::Qpn;
 
 use super::SimConfig;
 use crate::roce::owner_of;
-use crate::roce::random::Random;
+use crate::roce::random::SplitMix;
 use crate::{AsyncEvent, Time};
 
 /// What a queued packet costs beyond its bytes, as in a kernel's receive buffer.
@@ -46,7 +46,7 @@ pub struct NetworkStats {
 
 pub(super) struct Network {
     pub(super) config: SimConfig,
-    random: Random,
+    random: SplitMix,
     now: Time,
     sequence: u64,
     in_flight: BinaryHeap<Reverse<InFlight>>,
@@ -100,7 +100,7 @@ impl SimNetwork {
     pub fn new(seed: u64, config: SimConfig) -> Self {
         let network = Network {
             config,
-            random: Random::new(seed),
+            random: SplitMix::new(seed),
             now: Time::ZERO,
             sequence: 0,
             in_flight: BinaryHeap::new(),
@@ -350,7 +350,7 @@ impl Network {
     }
 
     fn note(&mut self, what: u64) {
-        self.stats.trace = Random::new(self.stats.trace ^ what).next_u64();
+        self.stats.trace = SplitMix::new(self.stats.trace ^ what).next_u64();
     }
 }
 

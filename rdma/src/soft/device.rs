@@ -12,8 +12,7 @@ use super::socket;
 use super::wire::SoftWire;
 use crate::Caps;
 use crate::interface;
-use crate::roce::random::Random;
-use crate::roce::{Fabric, RoceDevice};
+use crate::roce::{Entropy, Fabric, RoceDevice, SystemEntropy};
 
 /// IP, UDP and the longest RoCE headers with pad and CRC: what a path MTU comes on top of.
 const OVERHEAD_BYTES: usize = 40 + 8 + 12 + 16 + 8 + 4 + 4;
@@ -37,14 +36,11 @@ impl SoftDevice {
     /// # Errors
     /// The address or the port can not be had; the text says what to do.
     pub fn open(options: &SoftOptions) -> Result<Self, OpenError> {
-        let seed = match options.seed {
-            Some(seed) => seed,
-            None => system_seed()
-                .map_err(|source| OpenError::System { what: "no random numbers", source })?,
-        };
-        let mut random = Random::new(seed);
+        let mut ports = SystemEntropy
+            .stream()
+            .map_err(|source| OpenError::System { what: "no random numbers", source })?;
         let faults = faults(options)?;
-        let endpoint = socket::open(options, &mut random)?;
+        let endpoint = socket::open(options, &mut ports)?;
         let address = endpoint.address;
         if let Some(faults) = faults {
             tracing::warn!(endpoint = %address, %faults, "packets are mistreated on purpose");
@@ -61,8 +57,8 @@ impl SoftDevice {
         };
         let mut caps = Caps::software(format!("soft {address}"));
         caps.max_path_mtu = soft.max_path_mtu;
-        Self::new(soft, options.groups, caps, random.next_u64())
-            .map_err(|source| OpenError::System { what: "cannot make a doorbell", source })
+        Self::new(soft, options.groups, caps, SystemEntropy)
+            .map_err(|source| OpenError::System { what: "cannot make a device", source })
     }
 }
 
@@ -94,15 +90,10 @@ fn length_of(mtu: PathMtu) -> u32 {
     u32::try_from(mtu.bytes()).expect("at most 4,096")
 }
 
-fn system_seed() -> io::Result<u64> {
-    let mut seed = [0; 8];
-    rustix::rand::getrandom(&mut seed, rustix::rand::GetRandomFlags::empty())?;
-    Ok(u64::from_ne_bytes(seed))
-}
-
 impl Fabric for Soft {
     const NAME: &'static str = "soft";
     type Wire = SoftWire;
+    type Entropy = SystemEntropy;
 
     fn endpoint(&self) -> SocketAddr {
         self.endpoint

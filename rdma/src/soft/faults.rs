@@ -8,7 +8,7 @@ use std::collections::BinaryHeap;
 use std::net::SocketAddr;
 
 use crate::Time;
-use crate::roce::random::Random;
+use crate::roce::random::SplitMix;
 use crate::roce::wire::{Datagram, IpId};
 
 /// The environment variable that every soft endpoint of a process obeys.
@@ -121,7 +121,7 @@ fn duration(text: &str) -> Option<Duration> {
 /// Stands between a socket and what takes its packets.
 pub(super) struct Filter {
     faults: Faults,
-    random: Random,
+    random: SplitMix,
     held: BinaryHeap<Reverse<Held>>,
     sequence: u64,
     damaged: Vec<u8>,
@@ -139,7 +139,7 @@ struct Held {
 
 impl Filter {
     pub(super) fn new(faults: Faults, seed: u64) -> Self {
-        let random = Random::new(faults.seed ^ seed);
+        let random = SplitMix::new(faults.seed ^ seed);
         Self { faults, random, held: BinaryHeap::new(), sequence: 0, damaged: Vec::new() }
     }
 

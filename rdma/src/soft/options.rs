@@ -14,8 +14,6 @@ pub struct SoftOptions {
     pub port: PortChoice,
     /// The most groups that will be made; one socket each is opened at once.
     pub groups: usize,
-    /// Where its random numbers begin; `None` takes the system's.
-    pub seed: Option<u64>,
     /// The receive buffer of each socket, as `SO_RCVBUF` takes it (Linux reserves twice as much, for its own
     /// bookkeeping); `None` asks for as much as helps. What is granted is read back.
     pub receive_buffer_bytes: Option<usize>,
@@ -40,7 +38,6 @@ impl SoftOptions {
             address,
             port,
             groups: 1,
-            seed: None,
             receive_buffer_bytes: None,
             max_path_mtu: None,
             trains: true,

@@ -1,24 +1,43 @@
 //! Names for connections.
 
+use core::fmt;
+use core::hash::Hasher;
+
+use siphasher::sip::SipHasher24;
+
 use super::CommId;
 
-/// Gives out communication ids: all 2^32 of them in an order that only the seed tells, none twice before
-/// the others were used. A peer that learns one of its own can not tell those of others.
+/// Rounds of the network: with halves this short the usual four can be told from a random permutation.
+const ROUNDS: u8 = 10;
+/// Stands for no round.
+const PROCESS_TAG: u8 = 0xFF;
+
+/// What the order of communication ids depends on. A secret: whoever has it can tell the names of all connections.
+#[derive(Clone, Copy)]
+pub struct CommIdKey(pub u128);
+
+impl fmt::Debug for CommIdKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("CommIdKey(..)")
+    }
+}
+
+/// Gives out communication ids: all 2^32 of them in an order that only the key tells, none twice before
+/// the others were used. A peer that learns some can not tell others.
 #[derive(Debug)]
 pub(super) struct CommIds {
-    round_keys: [u64; 4],
+    key: CommIdKey,
     next: u32,
 }
 
 impl CommIds {
-    pub(super) fn new(seed: u64) -> Self {
-        let round_keys = [1, 2, 3, 4].map(|round| mix(seed ^ round));
-        Self { round_keys, next: 0 }
+    pub(super) const fn new(key: CommIdKey) -> Self {
+        Self { key, next: 0 }
     }
 
     /// A part of a transaction id that tells our requests from those of an earlier process.
     pub(super) fn process_tag(&self) -> u32 {
-        mix(self.round_keys[0] ^ self.round_keys[3]) as u32
+        self.hash(PROCESS_TAG, 0) as u32
     }
 
     /// The next id; never [`CommId::NONE`].
@@ -34,20 +53,47 @@ impl CommIds {
 
     /// A Feistel network over two halves of 16 bits: a bijection, whatever the round function.
     fn permute(&self, index: u32) -> u32 {
-        let (left, right) = self
-            .round_keys
-            .iter()
-            .fold(((index >> 16) as u16, index as u16), |(left, right), key| {
-                (right, left ^ mix(key ^ u64::from(right)) as u16)
-            });
+        let halves = ((index >> 16) as u16, index as u16);
+        let (left, right) = (0..ROUNDS)
+            .fold(halves, |(left, right), round| (right, left ^ self.hash(round, right) as u16));
         u32::from(left) << 16 | u32::from(right)
+    }
+
+    /// SipHash-2-4, of which no output tells another one or the key.
+    fn hash(&self, round: u8, half: u16) -> u64 {
+        let CommIdKey(key) = self.key;
+        let mut hasher = SipHasher24::new_with_keys((key >> 64) as u64, key as u64);
+        hasher.write(&[round, (half >> 8) as u8, half as u8]);
+        hasher.finish()
     }
 }
 
-/// Scrambles 64 bits (the finaliser of SplitMix64).
-fn mix(value: u64) -> u64 {
-    let value = value.wrapping_add(0x9E37_79B9_7F4A_7C15);
-    let value = (value ^ value >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    let value = (value ^ value >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
-    value ^ value >> 31
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    fn first(key: u128, count: usize) -> std::vec::Vec<CommId> {
+        let mut ids = CommIds::new(CommIdKey(key));
+        (0..count).map(|_| ids.draw()).collect()
+    }
+
+    #[test]
+    fn names_do_not_repeat() {
+        let ids: BTreeSet<_> = first(7, 100_000).into_iter().collect();
+        assert_eq!(ids.len(), 100_000);
+    }
+
+    #[test]
+    fn every_bit_of_the_key_counts() {
+        let mut seen: BTreeSet<_> = (0..128).map(|bit| first(1 << bit, 4)).collect();
+        assert!(seen.insert(first(0, 4)) && seen.len() == 129);
+    }
+
+    #[test]
+    fn the_key_is_not_printed() {
+        let text = std::format!("{:?}", CommIds::new(CommIdKey(0xDEAD_BEEF)));
+        assert!(!text.contains("3735928559") && !text.to_lowercase().contains("dead"), "{text}");
+    }
 }

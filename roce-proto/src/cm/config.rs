@@ -4,7 +4,7 @@ use core::fmt;
 use core::net::SocketAddr;
 use core::time::Duration;
 
-use super::{ServiceId, TimeoutExponent};
+use super::{CommIdKey, ServiceId, TimeoutExponent};
 use crate::{PathMtu, Psn, Qpn};
 
 /// How a [`super::Manager`] behaves.
@@ -13,8 +13,9 @@ pub struct Config {
     /// Names this channel adapter. Random per process: a peer that remembers connections of an earlier
     /// process under the same name rejects new ones as stale.
     pub ca_guid: u64,
-    /// Source of communication ids. Random per process, for the same reason.
-    pub seed: u64,
+    /// Source of communication ids: random per process, for the same reason, and independent of `ca_guid`, which every peer
+    /// sees.
+    pub comm_id_key: CommIdKey,
     /// The longest payload that our side of the path carries. A request with a longer one is rejected
     /// (reason 26) with this value as the offer, which a peer of ours takes up by itself.
     pub path_mtu: PathMtu,
@@ -69,10 +70,10 @@ impl Default for Limits {
 
 impl Config {
     /// The values of a Linux peer, with faster retries.
-    pub fn new(ca_guid: u64, seed: u64) -> Self {
+    pub fn new(ca_guid: u64, comm_id_key: u128) -> Self {
         Self {
             ca_guid,
-            seed,
+            comm_id_key: CommIdKey(comm_id_key),
             path_mtu: PathMtu::Bytes4096,
             ack_delay: TimeoutExponent::saturating(15),
             response_timeout: TimeoutExponent::saturating(20),

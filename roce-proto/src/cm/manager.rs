@@ -75,7 +75,7 @@ impl Manager {
     /// A manager without connections.
     pub fn new(config: Config) -> Self {
         Self {
-            comm_ids: CommIds::new(config.seed),
+            comm_ids: CommIds::new(config.comm_id_key),
             listeners: BTreeMap::new(),
             next_listener: 0,
             table: Table::default(),

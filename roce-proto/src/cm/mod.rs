@@ -32,6 +32,7 @@ mod timeout;
 mod tests;
 
 pub use addressing::{Gid, IpHeader, ServiceId};
+pub use comm_ids::CommIdKey;
 pub use config::{Accept, Agreement, CommId, Config, Connect, ConnectionId, Limits, ListenerId};
 pub use drep::Drep;
 pub use dreq::Dreq;

@@ -34,7 +34,7 @@ fn key(region: &Region) -> u32 {
 
 #[test]
 fn payload_lands_where_it_may() {
-    let regions = Arc::new(Regions::new(1, 1));
+    let regions = Arc::new(Regions::new(1, Random::seeded(1)));
     let mut memory = vec![0; 16];
     let addr = address(&memory);
     let region = register(&regions, &mut memory, everything());
@@ -49,7 +49,7 @@ fn payload_lands_where_it_may() {
 
 #[test]
 fn what_is_not_granted_is_denied_and_writes_nothing() {
-    let regions = Arc::new(Regions::new(1, 1));
+    let regions = Arc::new(Regions::new(1, Random::seeded(1)));
     let mut memory = vec![0; 16];
     let addr = address(&memory);
     let region = register(&regions, &mut memory, Access::REMOTE_READ);
@@ -79,7 +79,7 @@ fn what_is_not_granted_is_denied_and_writes_nothing() {
 
 #[test]
 fn a_key_dies_with_its_region_and_is_not_reused_soon() {
-    let regions = Arc::new(Regions::new(1, 1));
+    let regions = Arc::new(Regions::new(1, Random::seeded(1)));
     let mut memory = vec![0; 16];
     let addr = address(&memory);
     let mut seen = std::collections::BTreeSet::new();
@@ -94,7 +94,7 @@ fn a_key_dies_with_its_region_and_is_not_reused_soon() {
 
 #[test]
 fn a_window_serves_one_queue_pair_until_it_is_closed() {
-    let regions = Arc::new(Regions::new(1, 1));
+    let regions = Arc::new(Regions::new(1, Random::seeded(1)));
     let mut memory = vec![0; 64];
     let addr = address(&memory);
     let region = register(&regions, &mut memory, everything());
@@ -128,7 +128,7 @@ fn a_window_serves_one_queue_pair_until_it_is_closed() {
 
 #[test]
 fn a_window_needs_its_region() {
-    let regions = Arc::new(Regions::new(1, 1));
+    let regions = Arc::new(Regions::new(1, Random::seeded(1)));
     let mut memory = vec![0; 64];
     let addr = address(&memory);
     let region = register(&regions, &mut memory, everything());
@@ -150,7 +150,7 @@ fn bind_again(window: &mut Window, bind: Bind) -> Bind {
 
 #[test]
 fn a_window_grants_no_more_than_its_region() {
-    let regions = Arc::new(Regions::new(1, 1));
+    let regions = Arc::new(Regions::new(1, Random::seeded(1)));
     let mut memory = vec![0; 64];
     let addr = address(&memory);
     let closed = register(&regions, &mut memory, Access::LOCAL_WRITE);
@@ -177,7 +177,7 @@ fn a_window_grants_no_more_than_its_region() {
 #[test]
 #[cfg_attr(miri, ignore = "a quarter of a million entries take it long")]
 fn a_full_table_says_so_and_recovers() {
-    let regions = Arc::new(Regions::new(1, 1));
+    let regions = Arc::new(Regions::new(1, Random::seeded(1)));
     let mut memory = [0; 1];
     let mut all: Vec<Region> =
         (0..MAX_ENTRIES).map(|_| register(&regions, &mut memory, Access::NONE)).collect();
@@ -190,7 +190,7 @@ fn a_full_table_says_so_and_recovers() {
 
 #[test]
 fn dropping_waits_for_sections_of_other_threads() {
-    let regions = Arc::new(Regions::new(2, 1));
+    let regions = Arc::new(Regions::new(2, Random::seeded(1)));
     let mut memory = vec![0u8; 64];
     let addr = address(&memory);
     let region = register(&regions, &mut memory, everything());
@@ -219,7 +219,7 @@ fn dropping_waits_for_sections_of_other_threads() {
 proptest! {
     #[test]
     fn only_what_lies_within_is_allowed(offset in 0u64..96, length in 0u64..96) {
-        let regions = Arc::new(Regions::new(1, 1));
+        let regions = Arc::new(Regions::new(1, Random::seeded(1)));
         let mut memory = vec![0; 64];
         let addr = address(&memory);
         let region = register(&regions, &mut memory, everything());

@@ -64,8 +64,8 @@ impl World {
         let path_mtu = PathMtu::ALL[random.below(5) as usize];
         let loss_percent = random.below(30);
         let pair = Pair::with(
-            Config::new(0xA, random.next()),
-            Config { path_mtu, ..Config::new(0xB, random.next()) },
+            Config::new(0xA, random.next().into()),
+            Config { path_mtu, ..Config::new(0xB, random.next().into()) },
         );
         Self {
             random,
