@@ -103,12 +103,13 @@ impl<P: Provider> Core<P> {
             recv_sge: 1,
             inline_bytes: 0,
         };
-        let new = self.cm.create_qp(conn, &self.group.handle(), &config).map_err(local)?;
+        let device = self.controllers[key].scope.device();
+        let new = self.cm.create_qp(conn, &self.group.handle(), device, &config).map_err(local)?;
         let qp = self.group.adopt(new);
         let vacant = self.queues.vacant_entry();
         // Far fewer queues than 2^32.
         let queue_key = vacant.key() as u32;
-        let queue = match Queue::new(self.scope.device(), queue_key, key, qid, conn, qp, slots) {
+        let queue = match Queue::new(device, queue_key, key, qid, conn, qp, slots) {
             Ok(queue) => vacant.insert(queue),
             Err(error) => {
                 self.group.release(qp);
@@ -122,7 +123,7 @@ impl<P: Provider> Core<P> {
         let cntlid = if qid.is_admin() { Cntlid(0) } else { cntlid };
         let request = Request::new(qid, cntlid, entries, entries.into());
         let params = ConnParams {
-            responder_resources: self.scope.device().caps().max_responder_resources,
+            responder_resources: self.device.caps().max_responder_resources,
             initiator_depth: 0,
             retry_count: 7,
             rnr_retry_count: 7,
@@ -137,7 +138,7 @@ impl<P: Provider> Core<P> {
             Phase::Opening(opening) if !qid.is_admin() => opening.queue_entries,
             _ => ADMIN_ENTRIES,
         };
-        let max_wr = self.scope.device().caps().max_wr;
+        let max_wr = self.device.caps().max_wr;
         let device = Queue::<P, Task>::slots(max_wr) + 1;
         if device < wanted {
             tracing::info!(wanted, granted = device, "the RDMA device has shorter queues");
@@ -229,7 +230,8 @@ impl<P: Provider> Core<P> {
         let queue = &mut self.queues[queue as usize];
         self.pushed = true;
         self.counters.commands += 1;
-        let issued = queue.issue(self.scope.device(), &mut self.group, sqe, data, Task::Opening);
+        let issued =
+            queue.issue(controller.scope.device(), &mut self.group, sqe, data, Task::Opening);
         if let Err((error, _)) = issued {
             self.end_association(now, key, error.into(), outbox);
         }

@@ -13,6 +13,7 @@ use crate::bounce::{BouncePool, Chunk};
 use crate::error::{Error, ErrorKind, Target};
 use crate::identity::Identity;
 use crate::plan::{Geometry, Step};
+use crate::region::RegistrationScope;
 use crate::reply::Promise;
 
 /// How to connect to a subsystem and how long to wait for what.
@@ -109,6 +110,9 @@ pub(crate) struct Controller<P: Provider> {
     /// The value of CC that enabled the controller.
     pub(crate) cc: Cc,
     pub(crate) bounce: BouncePool<P>,
+    /// Of the queue pairs of all its associations, and of the memory that they may reach. Regions that outlive
+    /// the controller learn from it that they need not be kept registered.
+    pub(crate) scope: RegistrationScope<P>,
     pub(crate) keep_alive: KeepAlive,
     /// Since when there is no connection, and why.
     pub(crate) outage: Option<Outage>,

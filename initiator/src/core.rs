@@ -92,7 +92,7 @@ pub(crate) trait Engine: Send {
     fn detach(&mut self, controller: usize, namespace: usize);
     /// Queues a range, which has a place in its ring, for the next turn.
     fn submit(&mut self, submission: Submission, outbox: &mut Outbox);
-    /// Registers memory before its first use.
+    /// Registers memory for every controller before its first use.
     fn register(&self, slice: &RegionSlice) -> io::Result<()>;
     /// What the connection of a controller is like.
     fn limits(&self, controller: usize) -> Result<ControllerLimits, Error>;
@@ -134,8 +134,7 @@ pub(crate) struct Core<P: Provider> {
     /// When connection events are looked for next, unless something hints at one earlier.
     look_at_connections: Time,
     wcs: Vec<Wc>,
-    // Regions that outlive the core learn from it that they need not be kept registered.
-    pub(crate) scope: RegistrationScope<P>,
+    pub(crate) device: P::Device,
 }
 
 /// What came in between two turns.
@@ -175,7 +174,7 @@ impl<P: Provider> Core<P> {
             next_expiry: None,
             look_at_connections: Time::ZERO,
             wcs: vec![Wc::default(); Self::BATCH],
-            scope: RegistrationScope::new(device),
+            device,
         })
     }
 
@@ -414,7 +413,8 @@ impl<P: Provider> Engine for Core<P> {
         options: ControllerOptions,
         opened: Promise<ControllerLimits>,
     ) -> Result<usize, Error> {
-        let bounce = BouncePool::new(self.scope.device(), Controller::<P>::CHUNKS)?;
+        let scope = RegistrationScope::new(&self.device)?;
+        let bounce = BouncePool::new(scope.device(), Controller::<P>::CHUNKS)?;
         let controller = self.controllers.insert(Controller {
             target,
             options,
@@ -425,6 +425,7 @@ impl<P: Provider> Engine for Core<P> {
             limits: ControllerLimits::NONE,
             cc: Default::default(),
             bounce,
+            scope,
             keep_alive: KeepAlive::default(),
             outage: None,
             opened: Some(opened),
@@ -497,7 +498,8 @@ impl<P: Provider> Engine for Core<P> {
     }
 
     fn register(&self, slice: &RegionSlice) -> io::Result<()> {
-        slice.register(&self.scope)
+        let mut controllers = self.controllers.iter();
+        controllers.try_for_each(|(_, controller)| slice.register(&controller.scope))
     }
 
     fn limits(&self, controller: usize) -> Result<ControllerLimits, Error> {

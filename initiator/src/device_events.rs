@@ -68,9 +68,9 @@ fn watch(device: BorrowedFd<'_>) -> io::Result<OwnedFd> {
 impl<P: Provider> Core<P> {
     pub(crate) fn drain_device_events(&mut self, now: Time, outbox: &mut Outbox) -> bool {
         let mut worked = false;
-        while let Some(event) = self.device_events.next::<P>(now, self.scope.device()) {
+        while let Some(event) = self.device_events.next::<P>(now, &self.device) {
             worked = true;
-            let (address, caps) = (self.scope.device().local_ip(), self.scope.device().caps());
+            let (address, caps) = (self.device.local_ip(), self.device.caps());
             let device = caps.name.as_str();
             match event {
                 AsyncEvent::PortUp => tracing::info!(%address, device, "the port is up"),

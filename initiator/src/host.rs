@@ -131,8 +131,8 @@ impl Host {
         Ring::new(&self.inner, depth)
     }
 
-    /// Registers the memory of a slice with every device that the host uses by now, rather than when it is
-    /// first used.
+    /// Registers the memory of a slice for every controller that the host has by now, rather than when it is
+    /// first used with it.
     ///
     /// # Errors
     /// What the system says, with the limit that it names.

@@ -188,13 +188,11 @@ impl<P: Provider> Core<P> {
         if submission.offset.checked_add(length).is_none_or(|end| end > size_bytes) {
             return Err(about(ErrorKind::OutOfRange { size_bytes }.into(), attached.nsid));
         }
-        if submission.slice.grant() == Grant::PerCommand
-            && !self.scope.device().caps().memory_windows
-        {
+        if submission.slice.grant() == Grant::PerCommand && !self.device.caps().memory_windows {
             let error = ErrorKind::Unsupported("the RDMA device has no memory windows");
             return Err(about(error.into(), attached.nsid));
         }
-        submission.slice.keys(&self.scope).map_err(|error| about(error.into(), attached.nsid))
+        submission.slice.keys(&controller.scope).map_err(|error| about(error.into(), attached.nsid))
     }
 
     /// Issues what waits for a controller, as far as its queues have room.
@@ -303,7 +301,7 @@ impl<P: Provider> Core<P> {
         let range = LbaRange { slba: piece.step.slba, blocks: piece.step.blocks };
         let sqe = sqe(op.direction, piece.stage, attached.nsid, range);
         let writes = op.is_write() && piece.stage == Stage::Transfer;
-        let device = self.scope.device();
+        let device = controller.scope.device();
         let in_capsule = writes && queue.sends_data(device.caps(), length);
         self.counters.commands += 1;
         self.counters.in_capsule_writes += u64::from(in_capsule);
@@ -330,7 +328,7 @@ impl<P: Provider> Core<P> {
                     let data = Data::Window { region, address, length, access };
                     queue.issue(device, group, sqe, data, Task::Piece(piece))
                 };
-                let issued = op.slice.with_registration(&self.scope, issue);
+                let issued = op.slice.with_registration(&controller.scope, issue);
                 issued.expect("the slice was registered when it was submitted")
             }
         };

@@ -563,7 +563,7 @@ mod tests {
             recv_sge: 1,
             inline_bytes: 0,
         };
-        let qp = group.adopt(cm.create_qp(conn, &group.handle(), &config).unwrap());
+        let qp = group.adopt(cm.create_qp(conn, &group.handle(), &device, &config).unwrap());
         let mut queue: Queue<Sim, ()> = Queue::new(&device, 0, 0, Qid(1), conn, qp, slots).unwrap();
         let mut answered = 0;
         while queue.room() > 0 {

@@ -86,11 +86,10 @@ impl<P: Provider> Core<P> {
         let queue = &mut self.queues[queue as usize];
         let again = repeatable.then_some(sqe);
         let task = Task::Raw { promise, chunk, to_host, deadline, again };
+        let device = controller.scope.device();
         self.pushed = true;
         self.counters.commands += 1;
-        if let Err((error, task)) =
-            queue.issue(self.scope.device(), &mut self.group, sqe, data, task)
-        {
+        if let Err((error, task)) = queue.issue(device, &mut self.group, sqe, data, task) {
             self.interrupt(key, task, outbox);
             self.end_association(now, key, error.into(), outbox);
         }

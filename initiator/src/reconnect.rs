@@ -246,7 +246,8 @@ impl<P: Provider> Core<P> {
         }
         self.pushed = true;
         self.counters.commands += 1;
-        let issued = queue.issue(self.scope.device(), &mut self.group, sqe, Data::None, task);
+        let device = self.controllers[key].scope.device();
+        let issued = queue.issue(device, &mut self.group, sqe, Data::None, task);
         if let Err((error, _)) = issued {
             self.end_association(now, key, error.into(), outbox);
         }

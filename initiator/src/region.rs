@@ -18,9 +18,9 @@ use crate::pages::Pages;
 /// What a target may do with a region, and when.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Grant {
-    /// The region is open to each target it was used with, from the first command until the region or the
-    /// connection ends. Fastest. A target that breaks the protocol could write to any byte of the region at
-    /// any time: use it with targets that you trust with the region's contents.
+    /// The region is open to each target it was used with, from the first command until the region ends or the
+    /// controller is closed, and to no other target. Fastest. A target that breaks the protocol could write to
+    /// any byte of the region at any time: use it with targets that you trust with the region's contents.
     #[default]
     Persistent,
     /// Each command opens exactly the bytes that it transfers, to the one connection it goes over, and they
@@ -35,7 +35,9 @@ pub enum Grant {
 /// touch cannot be reached meanwhile. It can be split and joined without cost, like a `BytesMut`; the memory
 /// is deregistered and freed when its last slice is dropped.
 ///
-/// Registration happens when a slice is first used with a device, and is kept.
+/// Registration happens when a slice is first used with a controller, for that controller, and is kept until
+/// the controller is closed or the region ends. Of memory that is used with several controllers each has a
+/// registration of its own; an RDMA device counts each against the limit on locked memory.
 pub struct RegionSlice {
     region: Arc<Region>,
     /// Of the first byte.
@@ -185,32 +187,32 @@ impl RegionSlice {
         }
     }
 
-    /// Keys for a device, registering the memory if this is its first use there.
-    pub(crate) fn keys<P: Provider>(&mut self, device: &RegistrationScope<P>) -> io::Result<Keys> {
+    /// Keys in a domain, registering the memory if this is its first use there.
+    pub(crate) fn keys<P: Provider>(&mut self, scope: &RegistrationScope<P>) -> io::Result<Keys> {
         match self.known {
-            Some((scope, keys)) if scope == device.id => Ok(keys),
+            Some((known, keys)) if known == scope.id => Ok(keys),
             _ => {
-                let keys = self.region.keys(device)?;
-                self.known = Some((device.id, keys));
+                let keys = self.region.keys(scope)?;
+                self.known = Some((scope.id, keys));
                 Ok(keys)
             }
         }
     }
 
-    /// Registers the memory with a device, if it is not.
-    pub(crate) fn register<P: Provider>(&self, device: &RegistrationScope<P>) -> io::Result<()> {
-        self.region.keys(device).map(drop)
+    /// Registers the memory in a domain, if it is not.
+    pub(crate) fn register<P: Provider>(&self, scope: &RegistrationScope<P>) -> io::Result<()> {
+        self.region.keys(scope).map(drop)
     }
 
-    /// Calls `with` with the device's registration. [`RegionSlice::keys`] came before.
+    /// Calls `with` with the registration in a domain. [`RegionSlice::keys`] came before.
     pub(crate) fn with_registration<P: Provider, T>(
         &self,
-        device: &RegistrationScope<P>,
+        scope: &RegistrationScope<P>,
         with: impl FnOnce(&P::Region) -> T,
     ) -> Option<T> {
         let registrations =
             self.region.registrations.read().unwrap_or_else(PoisonError::into_inner);
-        let found = registrations.iter().find(|entry| entry.scope == device.id)?;
+        let found = registrations.iter().find(|entry| entry.scope == scope.id)?;
         found.region.downcast_ref::<P::Region>().map(with)
     }
 }
@@ -251,7 +253,8 @@ unsafe impl Send for Address {}
 // SAFETY: as above.
 unsafe impl Sync for Address {}
 
-/// A device as something that regions are registered with.
+/// A protection domain as something that regions are registered in. Each controller has one, so that a target
+/// reaches nothing that other targets were given keys of.
 #[derive(Debug)]
 pub(crate) struct RegistrationScope<P: Provider> {
     device: P::Device,
@@ -265,18 +268,20 @@ pub(crate) struct RegistrationScope<P: Provider> {
 struct ScopeId(u64);
 
 impl<P: Provider> RegistrationScope<P> {
-    pub(crate) fn new(device: P::Device) -> Self {
+    /// A domain of its own.
+    pub(crate) fn new(device: &P::Device) -> io::Result<Self> {
         static SCOPES: AtomicU64 = AtomicU64::new(0);
         let id = ScopeId(SCOPES.fetch_add(1, Ordering::Relaxed));
-        Self { device, id, alive: Arc::new(()) }
+        Ok(Self { device: device.in_new_domain()?, id, alive: Arc::new(()) })
     }
 
+    /// The device, in this domain.
     pub(crate) fn device(&self) -> &P::Device {
         &self.device
     }
 }
 
-/// The keys of a region on one device.
+/// The keys of a region in one domain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Keys {
     pub(crate) lkey: u32,

@@ -87,7 +87,7 @@ impl Side {
 
     fn adopt(&mut self, conn: rdma::ConnId) -> QpKey {
         let handle = self.group.handle();
-        let qp = self.cm.create_qp(conn, &handle, &QP).expect("create a queue pair");
+        let qp = self.cm.create_qp(conn, &handle, &self.device, &QP).expect("create a queue pair");
         self.group.adopt(qp)
     }
 }

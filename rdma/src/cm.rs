@@ -34,7 +34,8 @@ pub trait ConnectionManager<P: Provider>: Send {
         options: &ConnOptions,
     ) -> Result<ConnId, CmError>;
 
-    /// Makes the queue pair of a connection, for `group` to adopt.
+    /// Makes the queue pair of a connection, for `group` to adopt, in the protection domain of `domain`: it and
+    /// its peer reach no memory but that of this domain.
     ///
     /// # Errors
     /// What the device says; [`CmError::UnknownConnection`] when it ended meanwhile.
@@ -42,6 +43,7 @@ pub trait ConnectionManager<P: Provider>: Send {
         &mut self,
         conn: ConnId,
         group: &P::GroupHandle,
+        domain: &P::Device,
         config: &QpConfig,
     ) -> Result<P::NewQp, CmError>;
 

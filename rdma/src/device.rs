@@ -7,7 +7,11 @@ use std::os::fd::BorrowedFd;
 
 use crate::{Access, GroupConfig, Mem, Provider};
 
-/// An RDMA device as seen through one local address. Cheap to clone; clones name the same device.
+/// An RDMA device as seen through one local address, and a protection domain of it. Cheap to clone; clones
+/// name the same device and domain.
+///
+/// What a peer may do is bounded by its queue pair's domain: a key of another one is refused with
+/// [`crate::WcStatus::REMOTE_ACCESS_ERROR`]. Peers that are not to reach each other's memory get a domain each.
 pub trait Device<P: Provider>: Clone + Send + Sync + 'static {
     /// What it can do.
     fn caps(&self) -> &Caps;
@@ -15,18 +19,25 @@ pub trait Device<P: Provider>: Clone + Send + Sync + 'static {
     /// The local address that it serves.
     fn local_ip(&self) -> IpAddr;
 
-    /// Registers memory with this device.
+    /// The same device with a protection domain that nothing belongs to yet.
+    ///
+    /// # Errors
+    /// What the system says.
+    fn in_new_domain(&self) -> io::Result<Self>;
+
+    /// Registers memory with this device, in this handle's protection domain.
     ///
     /// # Errors
     /// What the system says; where a resource limit is the cause the message names the limit and the fix.
     ///
     /// # Safety
-    /// The memory must stay mapped until the returned region is dropped. While it is registered with
+    /// The memory must stay mapped until the returned region was deregistered, and for ever if the device refuses
+    /// that ([`crate::Registered`] sees to both). While it is registered with
     /// remote access the peer may read or write it at any time, so it must not be reached through
     /// references that assume otherwise.
     unsafe fn register(&self, memory: Mem<'_>, access: Access) -> io::Result<P::Region>;
 
-    /// Allocates a memory window, not bound to anything yet.
+    /// Allocates a memory window in this handle's protection domain, not bound to anything yet.
     ///
     /// # Errors
     /// [`io::ErrorKind::Unsupported`] when [`Caps::memory_windows`] is false, else what the system says.
@@ -154,6 +165,8 @@ pub struct DeviceStats {
     pub mads_dropped: u64,
     /// Memory regions and windows that exist now.
     pub regions: u64,
+    /// Regions that the device refused to deregister. Their memory is never freed.
+    pub leaked_regions: u64,
     /// Queue pairs that exist now.
     pub queue_pairs: u64,
 }

@@ -37,7 +37,10 @@ pub use crowding::Crowding;
 pub use device::{AsyncEvent, Caps, Device, DeviceStats};
 pub use group::{Group, GroupConfig, GroupStats, PushError, QpConfig, QpKey, WakeFor};
 pub use interface::{LocalAddress, local_addresses};
-pub use memory::{Access, Mem, MemoryRegion, MemoryWindow, RegionHandle, WindowHandle};
+pub use memory::{
+    Access, Mem, MemoryRegion, MemoryWindow, RegionHandle, Registered, StillRegistered,
+    WindowHandle,
+};
 pub use provider::Provider;
 pub use roce_proto::Time;
 pub use select::{Choice, ProviderKind, SelectError, Selection, select};

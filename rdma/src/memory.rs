@@ -1,9 +1,12 @@
 //! Registered memory.
+#![expect(unsafe_code, reason = "ties memory to its registration")]
 
+use core::mem::ManuallyDrop;
 use core::ops::BitOr;
+use std::io;
 use std::os::fd::BorrowedFd;
 
-use crate::{Op, Provider};
+use crate::{Device, Op, Provider};
 
 /// What may be done with a region or a window: the values of `enum ibv_access_flags`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -77,15 +80,74 @@ pub struct RegionHandle(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WindowHandle(pub u64);
 
-/// Registered memory. Dropping it deregisters: once `drop` has returned, no byte of the memory is read or
-/// written through this registration, whatever is still in flight.
-pub trait MemoryRegion: Send + Sync {
+/// Registered memory. Once it is deregistered no byte of the memory is read or written through it, whatever
+/// is still in flight. Dropping it deregisters as well, but does not tell when the device refuses:
+/// [`Registered`] keeps the memory then.
+pub trait MemoryRegion: Send + Sync + Sized {
     /// The key for [`crate::Sge::lkey`].
     fn lkey(&self) -> u32;
     /// The key to give to a peer.
     fn rkey(&self) -> u32;
     /// Its name in an [`Op::Bind`].
     fn handle(&self) -> RegionHandle;
+    /// Deregisters.
+    ///
+    /// # Errors
+    /// The device refused, so that it may still read and write the memory, which must stay mapped for the rest
+    /// of the process.
+    fn deregister(self) -> Result<(), StillRegistered>;
+}
+
+/// The device refused to deregister memory. The provider has logged why.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StillRegistered;
+
+/// Memory that is freed only after its device has deregistered it, and leaked if the device refuses to.
+pub struct Registered<P: Provider, M> {
+    region: ManuallyDrop<P::Region>,
+    memory: ManuallyDrop<M>,
+}
+
+impl<P: Provider, M> Registered<P, M> {
+    /// Registers `place`, which `memory` owns.
+    ///
+    /// # Errors
+    /// As for [`Device::register`].
+    ///
+    /// # Safety
+    /// The place stays mapped until `memory` is dropped, wherever that is moved meanwhile. Else as for
+    /// [`Device::register`].
+    pub unsafe fn new(
+        device: &P::Device,
+        memory: M,
+        place: Mem<'_>,
+        access: Access,
+    ) -> io::Result<Self> {
+        // SAFETY: `memory` is dropped only after the region was deregistered.
+        let region = unsafe { device.register(place, access) }?;
+        Ok(Self { region: ManuallyDrop::new(region), memory: ManuallyDrop::new(memory) })
+    }
+
+    /// The registration.
+    pub fn region(&self) -> &P::Region {
+        &self.region
+    }
+
+    /// The memory.
+    pub fn memory(&self) -> &M {
+        &self.memory
+    }
+}
+
+impl<P: Provider, M> Drop for Registered<P, M> {
+    fn drop(&mut self) {
+        // SAFETY: both are taken here only, and nothing uses them afterwards.
+        unsafe {
+            if ManuallyDrop::take(&mut self.region).deregister().is_ok() {
+                ManuallyDrop::drop(&mut self.memory);
+            }
+        }
+    }
 }
 
 /// A type-2 memory window: grants part of a region to the peer of one queue pair, until it is invalidated

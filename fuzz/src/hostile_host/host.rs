@@ -274,7 +274,7 @@ impl Host {
             recv_sge: 1,
             inline_bytes: 0,
         };
-        let qp = self.cm.create_qp(conn, &self.group.handle(), &config);
+        let qp = self.cm.create_qp(conn, &self.group.handle(), &self.device, &config);
         let qp = self.group.adopt(qp.expect("the device has room"));
         self.links[index].qp = Some(qp);
         self.post_receives(index, self.links[index].receives);

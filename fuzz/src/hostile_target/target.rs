@@ -212,7 +212,9 @@ impl Target {
             recv_sge: 1,
             inline_bytes: 0,
         };
-        let Ok(new) = self.cm.create_qp(conn, &self.group.handle(), &config) else { return };
+        let Ok(new) = self.cm.create_qp(conn, &self.group.handle(), &self.device, &config) else {
+            return;
+        };
         self.queues.push(Queue {
             conn,
             qp: self.group.adopt(new),

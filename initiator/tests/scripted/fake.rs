@@ -41,6 +41,8 @@ pub(crate) enum Action {
     Fail(Status),
     /// Nothing.
     Ignore,
+    /// Does what this entry says.
+    Instead(Sqe),
     /// Writes the data, but does not answer.
     DataOnly,
     /// Ends the connection.
@@ -236,7 +238,9 @@ impl Fake {
             inline_bytes: 0,
         };
         // A host that gave up meanwhile is no longer there to be accepted.
-        let Ok(new) = self.cm.create_qp(conn, &self.group.handle(), &config) else { return };
+        let Ok(new) = self.cm.create_qp(conn, &self.group.handle(), &self.device, &config) else {
+            return;
+        };
         let qp = self.group.adopt(new);
         let queue = Queue {
             qp,
@@ -316,6 +320,10 @@ impl Fake {
             Action::Fail(status) => self.respond(queue, Cqe::new(cid, status).as_bytes(), None),
             Action::Bytes(bytes) => self.respond(queue, &bytes, None),
             Action::Normal => self.perform(queue, &capsule, Some(Cqe::success(cid))),
+            Action::Instead(sqe) => {
+                let capsule = CommandCapsule::parse(sqe.as_bytes()).unwrap();
+                self.perform(queue, &capsule, Some(Cqe::success(cid)));
+            }
             Action::Answer(cqe) => self.perform(queue, &capsule, Some(cqe)),
             Action::DataOnly => self.perform(queue, &capsule, None),
         }

@@ -109,6 +109,22 @@ fn a_response_that_comes_twice_ends_the_association() {
 }
 
 #[test]
+fn a_target_cannot_use_keys_of_another() {
+    let mut world = World::new(64);
+    let (_first, namespace) = world.open();
+    let mut slice = world.read(&namespace, 0, 512, Grant::Persistent).slice;
+    slice.fill(0xEE);
+    let seen = world.fake.seen.iter().rfind(|seen| is_read(seen)).unwrap();
+    let stolen = seen.sqe;
+    let (_second, other) = world.open();
+    world.fake.script =
+        first_reads(1, move |seen| Action::Instead(stolen.with_cid(seen.sqe.cid())));
+    world.read(&other, 512, 512, Grant::Persistent).result.unwrap();
+    assert!(slice.iter().all(|&byte| byte == 0xEE));
+    assert_eq!(world.host.counters().connections_lost, 1);
+}
+
+#[test]
 fn an_error_status_is_the_range_s_result() {
     let mut world = World::new(64);
     let (_controller, namespace) = world.open();

@@ -17,7 +17,7 @@ use super::gsi::{Gsi, NotForUs};
 use super::random::Random;
 use super::sleep::Sleep;
 use super::wire::{Datagram, IpId, ROCE_PORT, Wire};
-use super::{Fabric, GroupHandle, NewQp};
+use super::{Fabric, GroupHandle, NewQp, RoceDevice};
 use crate::{
     CmError, CmEvent, ConnId, ConnOptions, ConnParams, ConnectFailure, ConnectionManager,
     PrivateData, QpConfig, Time,
@@ -403,6 +403,7 @@ impl<F: Fabric> ConnectionManager<F> for RoceCm<F> {
         &mut self,
         conn: ConnId,
         group: &GroupHandle,
+        domain: &RoceDevice<F>,
         config: &QpConfig,
     ) -> Result<NewQp, CmError> {
         let place = match self.conns.get_mut(&conn) {
@@ -421,7 +422,7 @@ impl<F: Fabric> ConnectionManager<F> for RoceCm<F> {
         self.by_qpn.insert(number.get().value(), conn);
         let queue_pair = Box::new(QueuePair::new(number.get(), &convert::to_config(config)));
         let granted = convert::from_config(&queue_pair.granted());
-        Ok(NewQp { queue_pair, number, granted })
+        Ok(NewQp { queue_pair, number, granted, domain: domain.domain() })
     }
 
     fn connect(&mut self, now: Time, conn: ConnId, params: &ConnParams) -> Result<(), CmError> {

@@ -12,7 +12,7 @@ use roce_proto::rc::Connection;
 use super::mailbox::Mailbox;
 use super::numbers::{Numbers, owner_of};
 use super::random::{Entropy, Random};
-use super::regions::{self, Region, Regions, Window};
+use super::regions::{self, DomainId, Region, Regions, Window};
 use super::wire::Datagram;
 use super::{Fabric, RoceCm, RoceGroup};
 use crate::{Access, AsyncEvent, Caps, Device, DeviceStats, GroupConfig, Mem};
@@ -23,9 +23,10 @@ pub(super) const MAX_MAIL: usize = 512;
 /// Longer than any packet with any headers.
 const MAX_PACKET_BYTES: usize = 4096 + 128;
 
-/// A device of a software provider. Clones name the same device.
+/// A device of a software provider, and a protection domain of it. Clones name the same.
 pub struct RoceDevice<F: Fabric> {
     shared: Arc<Shared<F>>,
+    domain: DomainId,
 }
 
 /// What the handles of a device have in common.
@@ -110,12 +111,18 @@ impl<F: Fabric> RoceDevice<F> {
             caps,
             fabric,
         };
-        Ok(Self { shared: Arc::new(shared) })
+        let domain = shared.regions.new_domain();
+        Ok(Self { shared: Arc::new(shared), domain })
     }
 
     /// Our address and RoCE port.
     pub fn endpoint(&self) -> SocketAddr {
         self.shared.fabric.endpoint()
+    }
+
+    /// The protection domain that this handle stands for.
+    pub(super) fn domain(&self) -> DomainId {
+        self.domain
     }
 
     /// The numbers of the queue pairs that exist now.
@@ -159,7 +166,7 @@ impl<F: Fabric> Shared<F> {
 
 impl<F: Fabric> Clone for RoceDevice<F> {
     fn clone(&self) -> Self {
-        Self { shared: self.shared.clone() }
+        Self { shared: self.shared.clone(), domain: self.domain }
     }
 }
 
@@ -170,6 +177,11 @@ impl<F: Fabric> Device<F> for RoceDevice<F> {
 
     fn local_ip(&self) -> IpAddr {
         self.shared.fabric.endpoint().ip()
+    }
+
+    fn in_new_domain(&self) -> io::Result<Self> {
+        let domain = self.shared.regions.new_domain();
+        Ok(Self { shared: self.shared.clone(), domain })
     }
 
     unsafe fn register(&self, memory: Mem<'_>, access: Access) -> io::Result<Region> {
@@ -187,13 +199,13 @@ impl<F: Fabric> Device<F> for RoceDevice<F> {
         }
         let addr = addr.expose_provenance() as u64;
         // SAFETY: the caller keeps the memory mapped until the region is dropped, which retires the key.
-        let key = unsafe { self.shared.regions.register(addr, length as u64, access) };
+        let key = unsafe { self.shared.regions.register(self.domain, addr, length as u64, access) };
         let key = key.ok_or_else(table_full)?;
         Ok(Region::new(self.shared.regions.clone(), key))
     }
 
     fn window(&self) -> io::Result<Window> {
-        Window::new(self.shared.regions.clone()).ok_or_else(table_full)
+        Window::new(self.shared.regions.clone(), self.domain).ok_or_else(table_full)
     }
 
     fn group(&self, config: &GroupConfig) -> io::Result<RoceGroup<F>> {
@@ -229,6 +241,7 @@ impl<F: Fabric> Device<F> for RoceDevice<F> {
             mads_received: counters.mads_received.load(Ordering::Relaxed),
             mads_dropped: counters.mads_dropped.load(Ordering::Relaxed),
             regions: self.shared.regions.count(),
+            leaked_regions: 0,
             queue_pairs: self.shared.numbers.count(),
         }
     }

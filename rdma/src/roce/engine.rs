@@ -17,7 +17,7 @@ use super::memory;
 use super::numbers::{QpNumber, owner_of};
 use super::paths::{PathKey, Paths};
 use super::qp_table::QpTable;
-use super::regions::RegionsView;
+use super::regions::{DomainId, DomainView, RegionsView};
 use super::timers::Timers;
 use super::wire::{Datagram, IpId, Outgoing, Wire};
 use crate::deliberate_bugs::{self, Bug};
@@ -59,6 +59,7 @@ struct Entry {
     queue_pair: Box<QueuePair>,
     number: QpNumber,
     granted: QpConfig,
+    domain: DomainId,
     peer: Option<Peer>,
     sending: bool,
     completing: bool,
@@ -122,6 +123,7 @@ impl Engine {
                 queue_pair: qp.queue_pair,
                 number: qp.number,
                 granted: qp.granted,
+                domain: qp.domain,
                 peer: None,
                 sending: false,
                 completing: false,
@@ -242,7 +244,7 @@ impl Engine {
         &mut self,
         now: Time,
         group: u8,
-        memory: &mut RegionsView<'_>,
+        memory: &RegionsView<'_>,
         datagram: &Datagram<'_>,
     ) -> Handled {
         // Used where it lies: copying what was just stored would wait for all stores before it (`Message::parse`).
@@ -268,6 +270,7 @@ impl Engine {
         }
         let announce = std::mem::take(&mut peer.announce);
         let mut limits = Limits { window: &mut path.window, reads: &mut self.reads };
+        let memory = &mut memory.in_domain(entry.domain);
         entry.queue_pair.handle_packet(now, packet, memory, &mut limits);
         self.unblock = true;
         self.look_at(slot);
@@ -305,7 +308,7 @@ impl Engine {
     pub(super) fn send<W: Wire>(
         &mut self,
         now: Time,
-        memory: &mut RegionsView<'_>,
+        memory: &RegionsView<'_>,
         wire: &mut W,
     ) -> bool {
         if std::mem::take(&mut self.unblock) {
@@ -329,19 +332,22 @@ impl Engine {
         &mut self,
         now: Time,
         slot: u32,
-        memory: &mut RegionsView<'_>,
+        memory: &RegionsView<'_>,
         wire: &mut W,
     ) -> usize {
         let mut packets = 0;
         let mut bytes = 0;
         let entry = self.qps.get_mut(slot);
+        let mut memory = memory.in_domain(entry.domain);
         let window = match &entry.peer {
             Some(peer) => &mut self.paths.get(peer.path).window,
             None => &mut self.nowhere,
         };
         let mut limits = Limits { window, reads: &mut self.reads };
         let out = &mut self.transmit;
-        while bytes < TURN_BYTES && entry.queue_pair.poll_transmit(now, memory, &mut limits, out) {
+        while bytes < TURN_BYTES
+            && entry.queue_pair.poll_transmit(now, &mut memory, &mut limits, out)
+        {
             packets += 1;
             bytes += out.payload_bytes() + out.headers().len();
             if let Some(peer) = &entry.peer {
@@ -468,7 +474,7 @@ impl Peer {
 fn send_packet<W: Wire>(
     now: Time,
     peer: &Peer,
-    memory: &RegionsView<'_>,
+    memory: DomainView<'_>,
     transmit: &Transmit,
     wire: &mut W,
 ) {

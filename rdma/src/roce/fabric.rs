@@ -7,7 +7,7 @@ use roce_proto::rc::QueuePair;
 
 use super::numbers::QpNumber;
 use super::random::Entropy;
-use super::regions::{Region, Window};
+use super::regions::{DomainId, Region, Window};
 use super::{RoceCm, RoceDevice, RoceGroup, Wire};
 use crate::{Access, AsyncEvent, MemoryWindow, Op, Provider, QpConfig};
 
@@ -79,4 +79,5 @@ pub struct NewQp {
     pub(super) queue_pair: Box<QueuePair>,
     pub(super) number: QpNumber,
     pub(super) granted: QpConfig,
+    pub(super) domain: DomainId,
 }

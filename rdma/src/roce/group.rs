@@ -61,18 +61,18 @@ impl<F: Fabric> RoceGroup<F> {
     fn receive(&mut self, now: Time) -> bool {
         let Self { shared, index, engine, wire, .. } = self;
         let wire = wire.as_mut().expect("a group has its wire until it is dropped");
-        let mut memory = shared.regions.view(usize::from(*index) - 1);
+        let memory = shared.regions.view(usize::from(*index) - 1);
         let mut turn = Turn { now, index: *index, shared, engine };
         let mut drained = false;
         let arrived = wire.receive(now, |datagram| {
             // The message that connects a queue pair was there before its first packet came.
             if !std::mem::replace(&mut drained, true) {
-                turn.read_mail(&mut memory);
+                turn.read_mail(&memory);
             }
-            turn.handle(&mut memory, &datagram);
+            turn.handle(&memory, &datagram);
         });
         if !drained {
-            turn.read_mail(&mut memory);
+            turn.read_mail(&memory);
         }
         while let Some(peer) = wire.next_unreachable() {
             if shared.cm.len() < MAX_MAIL {
@@ -88,8 +88,8 @@ impl<F: Fabric> RoceGroup<F> {
     fn send(&mut self, now: Time) -> bool {
         let Self { shared, index, engine, wire, .. } = self;
         let wire = wire.as_mut().expect("a group has its wire until it is dropped");
-        let mut memory = shared.regions.view(usize::from(*index) - 1);
-        engine.send(now, &mut memory, wire)
+        let memory = shared.regions.view(usize::from(*index) - 1);
+        engine.send(now, &memory, wire)
     }
 }
 
@@ -102,7 +102,7 @@ struct Turn<'a, F: Fabric> {
 }
 
 impl<F: Fabric> Turn<'_, F> {
-    fn read_mail(&mut self, memory: &mut RegionsView<'_>) {
+    fn read_mail(&mut self, memory: &RegionsView<'_>) {
         let mailbox = &self.shared.groups[usize::from(self.index) - 1];
         mailbox.quiet();
         while let Some(message) = mailbox.receive() {
@@ -119,7 +119,7 @@ impl<F: Fabric> Turn<'_, F> {
         }
     }
 
-    fn handle(&mut self, memory: &mut RegionsView<'_>, datagram: &Datagram<'_>) {
+    fn handle(&mut self, memory: &RegionsView<'_>, datagram: &Datagram<'_>) {
         match self.engine.handle(self.now, self.index, memory, datagram) {
             Handled::Done => {}
             Handled::PeerIsReady(qpn) => self.shared.cm.send(CmMessage::PeerIsReady { qpn }),

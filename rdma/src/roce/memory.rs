@@ -3,10 +3,10 @@
 use roce_proto::Qpn;
 use roce_proto::rc::{AccessError, Bind, LocalAccess, Memory, MemoryKey, Piece, RemoteAccess};
 
-use super::regions::{Denied, RegionsView};
+use super::regions::{Denied, DomainView};
 use crate::{Access, RegionHandle, WindowHandle};
 
-impl Memory for RegionsView<'_> {
+impl Memory for DomainView<'_> {
     fn check_local(
         &self,
         lkey: u32,
@@ -55,16 +55,16 @@ impl Memory for RegionsView<'_> {
             length: bind.length,
             access: Access::from_bits(bind.access),
         };
-        Ok(RegionsView::bind(self, qpn.value(), &bind)?)
+        Ok(DomainView::bind(self, qpn.value(), &bind)?)
     }
 
     fn invalidate(&mut self, qpn: Qpn, rkey: u32) -> Result<(), AccessError> {
-        Ok(RegionsView::invalidate(self, qpn.value(), rkey)?)
+        Ok(DomainView::invalidate(self, qpn.value(), rkey)?)
     }
 }
 
-/// The bytes of a piece of a packet, for as long as the view lives.
-pub(super) fn bytes<'a>(view: &'a RegionsView<'_>, piece: &Piece) -> Result<&'a [u8], Denied> {
+/// The bytes of a piece of a packet, for as long as the section lives.
+pub(super) fn bytes<'a>(view: DomainView<'a>, piece: &Piece) -> Result<&'a [u8], Denied> {
     match piece.key {
         MemoryKey::Local { lkey } => view.local(lkey, piece.addr, piece.length),
         MemoryKey::Remote { qpn, rkey } => view.remote(rkey, piece.addr, piece.length, qpn.value()),

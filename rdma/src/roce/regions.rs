@@ -1,9 +1,15 @@
-//! The table of registered regions and memory windows of one device: its protection domain.
+//! The table of registered regions and memory windows of one device.
 //!
 //! A key is the entry's index and a generation that starts at random and moves on with each use, so a stale
-//! key names nothing. Looking up takes a few atomic loads; only registering and dropping take a lock.
+//! key names nothing. An index is reused only after [`MIN_IDLE`] others, oldest first, so that a generation
+//! comes back after 16 million registrations. Looking up takes a few atomic loads; only registering and
+//! dropping take a lock.
+//!
+//! Regions and windows belong to a protection domain, and so does each queue pair: a key of another domain
+//! names nothing, neither for the peer nor for our own requests.
 #![expect(unsafe_code, reason = "hands out access to registered memory")]
 
+use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use super::place;
@@ -20,6 +26,9 @@ const CHUNKS: usize = (1 << (32 - GENERATION_BITS)) / CHUNK;
 /// Regions and windows that a device can have at once.
 pub(crate) const MAX_ENTRIES: usize = CHUNK * CHUNKS;
 
+/// Indexes that lie idle before the oldest of them is reused, as long as the table has others.
+const MIN_IDLE: usize = CHUNK;
+
 /// Marks a window among the access bits of an entry.
 const WINDOW: u32 = 1 << 31;
 
@@ -27,11 +36,16 @@ const WINDOW: u32 = 1 << 31;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Denied;
 
+/// Names a protection domain of a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct DomainId(u64);
+
 /// The table.
 pub(crate) struct Regions {
     chunks: Box<[OnceLock<Box<[Entry]>>]>,
     free: Mutex<Free>,
     sections: Sections,
+    domains: AtomicU64,
 }
 
 /// What a key names. All fields but the key are written only while the key is zero and no section that could
@@ -40,8 +54,11 @@ struct Entry {
     /// Zero while the entry names nothing.
     key: AtomicU32,
     access: AtomicU32,
+    domain: AtomicU64,
     addr: AtomicU64,
     length: AtomicU64,
+    /// Of a region: which registration this is, no two being the same. Of a window: that of the region it opens.
+    registration: AtomicU64,
     /// Of a window: the queue pair whose peer may use it.
     qpn: AtomicU32,
     /// Of a window: the key of the region that it opens.
@@ -51,10 +68,12 @@ struct Entry {
 }
 
 struct Free {
-    indexes: Vec<u32>,
+    /// The one that was freed first is in front.
+    indexes: VecDeque<u32>,
     /// Entries from here on were never used.
     fresh: u32,
     generations: Vec<u32>,
+    registrations: u64,
     windows: u64,
     random: Random,
 }
@@ -65,20 +84,34 @@ pub(crate) struct RegionsView<'a> {
     _section: Section<'a>,
 }
 
+/// What the queue pairs of one protection domain may reach, for as long as a section is open.
+#[derive(Clone, Copy)]
+pub(crate) struct DomainView<'a> {
+    regions: &'a Regions,
+    domain: DomainId,
+}
+
 impl Regions {
     /// An empty table for a device with `groups` groups.
     pub(crate) fn new(groups: usize, random: Random) -> Self {
         Self {
             chunks: (0..CHUNKS).map(|_| OnceLock::new()).collect(),
             free: Mutex::new(Free {
-                indexes: Vec::new(),
+                indexes: VecDeque::new(),
                 fresh: 0,
                 generations: Vec::new(),
+                registrations: 0,
                 windows: 0,
                 random,
             }),
             sections: Sections::new(groups),
+            domains: AtomicU64::new(0),
         }
+    }
+
+    /// A protection domain that nothing belongs to yet.
+    pub(crate) fn new_domain(&self) -> DomainId {
+        DomainId(self.domains.fetch_add(1, Ordering::Relaxed))
     }
 
     /// Opens the section of group `index` and with it access to the memory.
@@ -90,9 +123,21 @@ impl Regions {
     ///
     /// # Safety
     /// As for [`crate::Device::register`]; the memory stays mapped until the key was retired.
-    pub(crate) unsafe fn register(&self, addr: u64, length: u64, access: Access) -> Option<u32> {
-        let key = self.free().take()?;
+    pub(crate) unsafe fn register(
+        &self,
+        domain: DomainId,
+        addr: u64,
+        length: u64,
+        access: Access,
+    ) -> Option<u32> {
+        let (key, registration) = {
+            let mut free = self.free();
+            free.registrations += 1;
+            (free.take()?, free.registrations)
+        };
         let entry = self.entry(key);
+        entry.registration.store(registration, Ordering::Relaxed);
+        entry.domain.store(domain.0, Ordering::Relaxed);
         entry.access.store(access.bits(), Ordering::Relaxed);
         entry.addr.store(addr, Ordering::Relaxed);
         entry.length.store(length, Ordering::Relaxed);
@@ -108,12 +153,14 @@ impl Regions {
     }
 
     /// Allocates a window: its handle, and the key before its first.
-    pub(crate) fn allocate_window(&self) -> Option<(WindowHandle, u32)> {
+    pub(crate) fn allocate_window(&self, domain: DomainId) -> Option<(WindowHandle, u32)> {
         let mut free = self.free();
         let key = free.take()?;
         free.windows += 1;
         let handle = (free.windows << (32 - GENERATION_BITS)) | u64::from(key >> GENERATION_BITS);
-        self.entry(key).window.store(handle, Ordering::Release);
+        let entry = self.entry(key);
+        entry.domain.store(domain.0, Ordering::Relaxed);
+        entry.window.store(handle, Ordering::Release);
         Some((WindowHandle(handle), key))
     }
 
@@ -157,14 +204,13 @@ impl Regions {
 impl Free {
     /// A key that was not used for as long as possible, of an entry that nobody uses.
     fn take(&mut self) -> Option<u32> {
-        let index = match self.indexes.pop() {
-            Some(index) => index,
-            None if (self.fresh as usize) < MAX_ENTRIES => {
-                self.fresh += 1;
-                self.generations.push(random_generation(&mut self.random));
-                self.fresh - 1
-            }
-            None => return None,
+        let has_fresh = (self.fresh as usize) < MAX_ENTRIES;
+        let index = if has_fresh && self.indexes.len() < MIN_IDLE {
+            self.fresh += 1;
+            self.generations.push(random_generation(&mut self.random));
+            self.fresh - 1
+        } else {
+            self.indexes.pop_front()?
         };
         let generation = &mut self.generations[index as usize];
         *generation = next_generation(*generation);
@@ -174,11 +220,24 @@ impl Free {
     fn give_back(&mut self, key: u32) {
         let index = key >> GENERATION_BITS;
         self.generations[index as usize] = key & GENERATION_MASK;
-        self.indexes.push(index);
+        self.indexes.push_back(index);
     }
 }
 
 impl RegionsView<'_> {
+    /// What queue pairs of a domain may reach.
+    pub(crate) fn in_domain(&self, domain: DomainId) -> DomainView<'_> {
+        DomainView { regions: self.regions, domain }
+    }
+}
+
+impl<'a> DomainView<'a> {
+    /// The entry that a key names now, if it is of this domain.
+    fn find(&self, key: u32) -> Option<&'a Entry> {
+        let entry = self.regions.find(key)?;
+        (entry.domain.load(Ordering::Relaxed) == self.domain.0).then_some(entry)
+    }
+
     /// Checks that local work may touch `length` bytes at `addr`.
     pub(crate) fn check_local(
         &self,
@@ -187,7 +246,7 @@ impl RegionsView<'_> {
         length: u64,
         access: Access,
     ) -> Result<(), Denied> {
-        let entry = self.regions.find(lkey).ok_or(Denied)?;
+        let entry = self.find(lkey).ok_or(Denied)?;
         let granted = entry.access.load(Ordering::Relaxed);
         if granted & WINDOW != 0 {
             return Err(Denied);
@@ -204,13 +263,17 @@ impl RegionsView<'_> {
         access: Access,
         qpn: u32,
     ) -> Result<(), Denied> {
-        let entry = self.regions.find(rkey).ok_or(Denied)?;
+        let entry = self.find(rkey).ok_or(Denied)?;
         let granted = entry.access.load(Ordering::Relaxed);
         if granted & WINDOW != 0 {
             if entry.qpn.load(Ordering::Relaxed) != qpn {
                 return Err(Denied);
             }
-            self.regions.find(entry.region.load(Ordering::Relaxed)).ok_or(Denied)?;
+            let region = self.find(entry.region.load(Ordering::Relaxed)).ok_or(Denied)?;
+            let bound_to = entry.registration.load(Ordering::Relaxed);
+            if region.registration.load(Ordering::Relaxed) != bound_to {
+                return Err(Denied);
+            }
         }
         entry.allows(granted, addr, length, access)
     }
@@ -238,9 +301,9 @@ impl RegionsView<'_> {
     }
 
     /// The bytes that a local key opens, for as long as the section is open.
-    pub(crate) fn local(&self, lkey: u32, addr: u64, length: u32) -> Result<&[u8], Denied> {
+    pub(crate) fn local(&self, lkey: u32, addr: u64, length: u32) -> Result<&'a [u8], Denied> {
         self.check_local(lkey, addr, u64::from(length), Access::NONE)?;
-        // SAFETY: the region is registered and stays so while the section, and thus `self`, lives.
+        // SAFETY: the region is registered and stays so while the section lives, which `'a` does not outlive.
         Ok(unsafe { place::bytes(addr, length as usize) })
     }
 
@@ -251,7 +314,7 @@ impl RegionsView<'_> {
         addr: u64,
         length: u32,
         qpn: u32,
-    ) -> Result<&[u8], Denied> {
+    ) -> Result<&'a [u8], Denied> {
         self.check_remote(rkey, addr, u64::from(length), Access::REMOTE_READ, qpn)?;
         // SAFETY: as in `local`.
         Ok(unsafe { place::bytes(addr, length as usize) })
@@ -261,7 +324,7 @@ impl RegionsView<'_> {
     pub(crate) fn bind(&self, qpn: u32, bind: &Bind) -> Result<(), Denied> {
         let RegionHandle(region) = bind.region;
         let region_key = u32::try_from(region).map_err(|_| Denied)?;
-        let region = self.regions.find(region_key).ok_or(Denied)?;
+        let region = self.find(region_key).ok_or(Denied)?;
         let granted = region.access.load(Ordering::Relaxed);
         let needed = needed_of_region(bind.access);
         if granted & WINDOW != 0 || bind.length == 0 {
@@ -274,24 +337,28 @@ impl RegionsView<'_> {
         window.length.store(bind.length, Ordering::Relaxed);
         window.qpn.store(qpn, Ordering::Relaxed);
         window.region.store(region_key, Ordering::Relaxed);
+        let registration = region.registration.load(Ordering::Relaxed);
+        window.registration.store(registration, Ordering::Relaxed);
         window.key.store(bind.rkey, Ordering::Release);
         Ok(())
     }
 
     /// The window of a bind, if it exists and is closed.
-    fn window(&self, bind: &Bind) -> Result<&Entry, Denied> {
+    fn window(&self, bind: &Bind) -> Result<&'a Entry, Denied> {
         let index = index_of(bind.rkey);
         let chunk = self.regions.chunks[index / CHUNK].get().ok_or(Denied)?;
         let window = &chunk[index % CHUNK];
         let WindowHandle(handle) = bind.window;
-        let exists = handle != 0 && window.window.load(Ordering::Acquire) == handle;
+        let exists = handle != 0
+            && window.window.load(Ordering::Acquire) == handle
+            && window.domain.load(Ordering::Relaxed) == self.domain.0;
         let closed = window.key.load(Ordering::Relaxed) == 0;
         (exists && closed).then_some(window).ok_or(Denied)
     }
 
     /// Closes a window that is bound to our queue pair `qpn`. Ordinary regions are never invalidated.
     pub(crate) fn invalidate(&self, qpn: u32, rkey: u32) -> Result<(), Denied> {
-        let entry = self.regions.find(rkey).ok_or(Denied)?;
+        let entry = self.find(rkey).ok_or(Denied)?;
         let is_window = entry.access.load(Ordering::Relaxed) & WINDOW != 0;
         if !is_window || entry.qpn.load(Ordering::Relaxed) != qpn {
             return Err(Denied);
@@ -318,8 +385,10 @@ impl Default for Entry {
         Self {
             key: AtomicU32::new(0),
             access: AtomicU32::new(0),
+            domain: AtomicU64::new(0),
             addr: AtomicU64::new(0),
             length: AtomicU64::new(0),
+            registration: AtomicU64::new(0),
             qpn: AtomicU32::new(0),
             region: AtomicU32::new(0),
             window: AtomicU64::new(0),
@@ -378,6 +447,11 @@ impl crate::MemoryRegion for Region {
     fn handle(&self) -> RegionHandle {
         RegionHandle(u64::from(self.key))
     }
+
+    fn deregister(self) -> Result<(), crate::StillRegistered> {
+        drop(self);
+        Ok(())
+    }
 }
 
 impl Drop for Region {
@@ -395,8 +469,8 @@ pub struct Window {
 
 impl Window {
     /// A window that is not bound; `None` when the table is full.
-    pub(crate) fn new(regions: Arc<Regions>) -> Option<Self> {
-        let (handle, key) = regions.allocate_window()?;
+    pub(crate) fn new(regions: Arc<Regions>, domain: DomainId) -> Option<Self> {
+        let (handle, key) = regions.allocate_window(domain)?;
         Some(Self { regions, handle, key })
     }
 

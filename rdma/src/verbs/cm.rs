@@ -16,6 +16,7 @@ use socket2::SockAddr;
 
 use super::abi::*;
 use super::context::{Context, check, set_nonblocking};
+use super::device::VerbsDevice;
 use super::group::VerbsGroupHandle;
 use super::library::Library;
 use super::queue_pair::VerbsQp;
@@ -480,14 +481,16 @@ impl ConnectionManager<super::Verbs> for VerbsCm {
         &mut self,
         conn: ConnId,
         group: &VerbsGroupHandle,
+        domain: &VerbsDevice,
         config: &QpConfig,
     ) -> Result<VerbsQp, CmError> {
         let id = self.id(conn)?;
-        if id.verbs() != self.context.raw {
+        let domain = domain.domain();
+        if id.verbs() != domain.raw_context() {
             let message = "the connection does not go through the RDMA device that was opened";
             return Err(CmError::Io(io::Error::other(message)));
         }
-        Ok(VerbsQp::create(&self.context, &self.caps, id, &group.0, config)?)
+        Ok(VerbsQp::create(domain, &self.caps, id, &group.0, config)?)
     }
 
     fn connect(&mut self, _now: Time, conn: ConnId, params: &ConnParams) -> Result<(), CmError> {

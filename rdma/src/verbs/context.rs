@@ -1,4 +1,4 @@
-//! The devices that librdmacm has opened, with one protection domain each.
+//! The devices that librdmacm has opened.
 #![expect(unsafe_code, reason = "calls rdma-core")]
 
 use core::ffi::{CStr, c_int};
@@ -6,6 +6,7 @@ use std::fs::{self, File};
 use std::io;
 use std::net::IpAddr;
 use std::path::Path;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 use crossbeam::queue::SegQueue;
@@ -72,13 +73,14 @@ pub fn devices() -> Result<Vec<DeviceInfo>, VerbsError> {
 pub(crate) struct Context {
     pub(crate) library: &'static Library,
     pub(crate) raw: *mut ibv_context,
-    pub(crate) pd: *mut ibv_pd,
     pub(crate) data_path: DataPath,
     /// What the device says it can do, `enum ibv_device_cap_flags`.
     pub(crate) cap_flags: u32,
     pub(crate) info: DeviceInfo,
     /// What those who use the device have yet to hear of it.
     pub(crate) listeners: Mutex<Vec<Weak<Events>>>,
+    /// Regions that the device refused to deregister.
+    pub(crate) leaked_regions: AtomicU64,
 }
 
 /// Events of a device for one of those who use it.
@@ -104,7 +106,7 @@ impl DataPath {
     }
 }
 
-// SAFETY: libibverbs serialises what it must; contexts and protection domains may be used from any thread.
+// SAFETY: libibverbs serialises what it must; contexts may be used from any thread.
 unsafe impl Send for Context {}
 // SAFETY: as above.
 unsafe impl Sync for Context {}
@@ -172,19 +174,21 @@ impl Context {
             tracing::warn!("the driver of an RDMA device has no data path");
             return None;
         };
-        // SAFETY: the context is open.
-        let pd = unsafe { (library.verbs.ibv_alloc_pd)(raw) };
-        if pd.is_null() {
-            tracing::warn!("no protection domain: {}", io::Error::last_os_error());
-            return None;
-        }
         // SAFETY: an open context has a file descriptor for its events, and names its device.
         let async_fd = unsafe { (*raw).async_fd };
         if let Err(error) = set_nonblocking(async_fd) {
             tracing::warn!("asynchronous events of an RDMA device are off: {error}");
         }
         let (cap_flags, info) = (attr.device_cap_flags, info(library, raw, &attr));
-        Some(Self { library, raw, pd, data_path, cap_flags, info, listeners: Mutex::default() })
+        Some(Self {
+            library,
+            raw,
+            data_path,
+            cap_flags,
+            info,
+            listeners: Mutex::default(),
+            leaked_regions: AtomicU64::new(0),
+        })
     }
 
     /// The device's events from now on.

@@ -9,11 +9,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::cm::{Channel, Id, VerbsCm};
 use super::context::{Context, DeviceInfo, Events, VerbsError, contexts, obstacle};
+use super::domain::Domain;
 use super::group::VerbsGroup;
 use super::library::library;
 use super::memory::{VerbsRegion, VerbsWindow};
 use super::quirks::Feature;
-use crate::{Access, AsyncEvent, Caps, Device, GroupConfig, Mem};
+use crate::{Access, AsyncEvent, Caps, Device, DeviceStats, GroupConfig, Mem};
 
 /// How to open a device.
 #[derive(Clone, Copy, Debug, Default)]
@@ -43,9 +44,12 @@ impl VerbsOptions {
     }
 }
 
-/// An RDMA device as seen through one local address.
+/// An RDMA device as seen through one local address, and a protection domain of it.
 #[derive(Clone)]
-pub struct VerbsDevice(Arc<Opened>);
+pub struct VerbsDevice {
+    opened: Arc<Opened>,
+    domain: Arc<Domain>,
+}
 
 struct Opened {
     context: Arc<Context>,
@@ -72,7 +76,15 @@ impl VerbsDevice {
         options.log(&context.info);
         let has_cm = AtomicBool::new(false);
         let events = context.listen();
-        Ok(Self(Arc::new(Opened { context, caps, local_ip, has_cm, events })))
+        let domain = Domain::allocate(&context)
+            .map_err(|error| VerbsError::System { address: local_ip, reason: error.to_string() })?;
+        let opened = Arc::new(Opened { context, caps, local_ip, has_cm, events });
+        Ok(Self { opened, domain })
+    }
+
+    /// The protection domain that this handle stands for.
+    pub(crate) fn domain(&self) -> &Arc<Domain> {
+        &self.domain
     }
 }
 
@@ -115,45 +127,55 @@ fn context_of(address: IpAddr) -> Result<(Arc<Context>, u8), VerbsError> {
 
 impl Device<super::Verbs> for VerbsDevice {
     fn caps(&self) -> &Caps {
-        &self.0.caps
+        &self.opened.caps
     }
 
     fn local_ip(&self) -> IpAddr {
-        self.0.local_ip
+        self.opened.local_ip
+    }
+
+    fn in_new_domain(&self) -> io::Result<Self> {
+        let domain = Domain::allocate(&self.opened.context)?;
+        Ok(Self { opened: Arc::clone(&self.opened), domain })
     }
 
     unsafe fn register(&self, memory: Mem<'_>, access: Access) -> io::Result<VerbsRegion> {
         // SAFETY: passed on to the caller.
-        unsafe { VerbsRegion::register(&self.0.context, memory, access) }
+        unsafe { VerbsRegion::register(&self.domain, memory, access) }
     }
 
     fn window(&self) -> io::Result<VerbsWindow> {
-        if !self.0.caps.memory_windows {
+        if !self.opened.caps.memory_windows {
             return Err(io::ErrorKind::Unsupported.into());
         }
-        VerbsWindow::allocate(&self.0.context)
+        VerbsWindow::allocate(&self.domain)
     }
 
     fn group(&self, config: &GroupConfig) -> io::Result<VerbsGroup> {
-        VerbsGroup::new(&self.0.context, config)
+        VerbsGroup::new(&self.opened.context, config)
     }
 
     fn connection_manager(&self) -> io::Result<VerbsCm> {
-        if self.0.has_cm.swap(true, Ordering::Relaxed) {
+        if self.opened.has_cm.swap(true, Ordering::Relaxed) {
             return Err(io::ErrorKind::AlreadyExists.into());
         }
-        VerbsCm::new(&self.0.context, &self.0.caps, self.0.local_ip)
+        VerbsCm::new(&self.opened.context, &self.opened.caps, self.opened.local_ip)
     }
 
     fn async_fd(&self) -> Option<BorrowedFd<'_>> {
         // SAFETY: the context, and with it the descriptor, stays open for the life of the process.
-        Some(unsafe { BorrowedFd::borrow_raw((*self.0.context.raw).async_fd) })
+        Some(unsafe { BorrowedFd::borrow_raw((*self.opened.context.raw).async_fd) })
     }
 
     fn next_async(&self) -> io::Result<Option<AsyncEvent>> {
-        if self.0.events.is_empty() {
-            self.0.context.fetch_events()?;
+        if self.opened.events.is_empty() {
+            self.opened.context.fetch_events()?;
         }
-        Ok(self.0.events.pop())
+        Ok(self.opened.events.pop())
+    }
+
+    fn stats(&self) -> DeviceStats {
+        let leaked_regions = self.opened.context.leaked_regions.load(Ordering::Relaxed);
+        DeviceStats { leaked_regions, ..DeviceStats::default() }
     }
 }

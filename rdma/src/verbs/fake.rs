@@ -6,11 +6,13 @@ use core::mem::{take, zeroed};
 use core::ptr::null_mut;
 use std::cell::RefCell;
 use std::collections::VecDeque;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 
 use super::abi::*;
 use super::cm::{Channel, Id};
 use super::context::{Context, DataPath, DeviceInfo};
+use super::domain::Domain;
 use super::library::{Library, RdmaCm, Verbs};
 use super::requests::{Queue, Token};
 use crate::{Caps, Wc, WcOpcode, WcStatus};
@@ -35,6 +37,8 @@ pub(crate) struct Device {
     pub(crate) unacknowledged: u32,
     /// Transitions to ERROR.
     pub(crate) errors: usize,
+    /// Whether it refuses to deregister memory.
+    pub(crate) keeps_regions: bool,
     /// What was made and destroyed, in order.
     pub(crate) log: Vec<&'static str>,
 }
@@ -68,7 +72,6 @@ pub(crate) fn context(max_cqe: u32) -> Arc<Context> {
     Arc::new(Context {
         library,
         raw: null_mut(),
-        pd: null_mut(),
         data_path: DataPath { poll_cq, req_notify_cq, post_send, post_recv },
         cap_flags: 0,
         info: DeviceInfo {
@@ -81,7 +84,13 @@ pub(crate) fn context(max_cqe: u32) -> Arc<Context> {
             completion_vectors: 1,
         },
         listeners: Mutex::default(),
+        leaked_regions: AtomicU64::new(0),
     })
+}
+
+/// A protection domain of it.
+pub(crate) fn domain(context: &Arc<Context>) -> Arc<Domain> {
+    Domain::allocate(context).expect("a protection domain")
 }
 
 /// An identifier that a queue pair can be made on.
@@ -92,6 +101,10 @@ pub(crate) fn id(context: &Context) -> Arc<Id> {
 
 fn verbs() -> Verbs {
     Verbs {
+        ibv_alloc_pd,
+        ibv_dealloc_pd,
+        ibv_reg_mr,
+        ibv_dereg_mr,
         ibv_create_comp_channel,
         ibv_destroy_comp_channel,
         ibv_create_cq,
@@ -126,6 +139,37 @@ fn event_fd() -> c_int {
 unsafe fn free<T>(pointer: *mut T) {
     // SAFETY: passed on to the caller.
     drop(unsafe { Box::from_raw(pointer) });
+}
+
+unsafe extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
+    Box::into_raw(Box::new(ibv_pd { context, handle: 0 }))
+}
+
+unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
+    // SAFETY: made above.
+    unsafe { free(pd) };
+    device(|device| device.log.push("protection domain deallocated"));
+    0
+}
+
+unsafe extern "C" fn ibv_reg_mr(
+    pd: *mut ibv_pd,
+    _: *mut c_void,
+    _: usize,
+    _: c_int,
+) -> *mut ibv_mr {
+    // SAFETY: all-zero is a valid value of this plain C struct.
+    Box::into_raw(Box::new(ibv_mr { pd, ..unsafe { zeroed() } }))
+}
+
+unsafe extern "C" fn ibv_dereg_mr(region: *mut ibv_mr) -> c_int {
+    if device(|device| device.keeps_regions) {
+        return libc::EBUSY;
+    }
+    // SAFETY: made above.
+    unsafe { free(region) };
+    device(|device| device.log.push("region deregistered"));
+    0
 }
 
 unsafe extern "C" fn ibv_create_comp_channel(context: *mut ibv_context) -> *mut ibv_comp_channel {

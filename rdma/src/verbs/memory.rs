@@ -2,19 +2,24 @@
 #![expect(unsafe_code, reason = "calls rdma-core")]
 
 use core::ffi::{c_int, c_void};
+use core::{mem, ptr};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use super::abi::*;
-use super::context::Context;
+use super::domain::Domain;
 use super::library::Verbs as Functions;
 use super::lockable::explain;
-use crate::{Access, Bind, Mem, MemoryRegion, MemoryWindow, Op, RegionHandle, WindowHandle};
+use crate::{
+    Access, Bind, Mem, MemoryRegion, MemoryWindow, Op, RegionHandle, StillRegistered, WindowHandle,
+};
 
 /// A registered region.
 pub struct VerbsRegion {
-    context: Arc<Context>,
+    domain: Arc<Domain>,
+    /// Null once it was deregistered, or the device refused that.
     raw: *mut ibv_mr,
 }
 
@@ -29,38 +34,38 @@ impl VerbsRegion {
     /// # Safety
     /// As for [`crate::Device::register`].
     pub(crate) unsafe fn register(
-        context: &Arc<Context>,
+        domain: &Arc<Domain>,
         memory: Mem<'_>,
         access: Access,
     ) -> io::Result<Self> {
         // SAFETY: passed on to the caller.
-        let raw = unsafe { register_raw(context, memory, access)? };
+        let raw = unsafe { register_raw(domain, memory, access)? };
         if raw.is_null() {
             let what = format!("the memory to register, {} KiB,", length_of(memory) / 1024);
             return Err(explain(io::Error::last_os_error(), &what));
         }
-        Ok(Self { context: Arc::clone(context), raw })
+        Ok(Self { domain: Arc::clone(domain), raw })
     }
 }
 
 /// # Safety
 /// As for [`crate::Device::register`].
 unsafe fn register_raw(
-    context: &Context,
+    domain: &Domain,
     memory: Mem<'_>,
     access: Access,
 ) -> io::Result<*mut ibv_mr> {
-    let functions = &context.library.verbs;
+    let functions = &domain.library.verbs;
     match memory {
         Mem::Host { addr, length } => {
             // SAFETY: passed on to the caller.
-            Ok(unsafe { register_host(functions, context.pd, addr.cast(), length, access.bits()) })
+            Ok(unsafe { register_host(functions, domain.raw, addr.cast(), length, access.bits()) })
         }
         Mem::DmaBuf { fd, offset, length, iova } => {
             let register = functions.ibv_reg_dmabuf_mr.ok_or(io::ErrorKind::Unsupported)?;
             let access = access.bits().cast_signed();
             // SAFETY: passed on to the caller; the descriptor is open.
-            Ok(unsafe { register(context.pd, offset, length, iova, fd.as_raw_fd(), access) })
+            Ok(unsafe { register(domain.raw, offset, length, iova, fd.as_raw_fd(), access) })
         }
     }
 }
@@ -95,9 +100,29 @@ fn length_of(memory: Mem<'_>) -> usize {
     }
 }
 
+impl VerbsRegion {
+    /// Deregisters, if that was not tried yet. The device refuses while a window is bound to the region, for instance.
+    fn release(&mut self) -> Result<(), StillRegistered> {
+        let raw = mem::replace(&mut self.raw, ptr::null_mut());
+        if raw.is_null() {
+            return Ok(());
+        }
+        // SAFETY: the region was registered by us and is not used any more.
+        let rc: c_int = unsafe { (self.domain.library.verbs.ibv_dereg_mr)(raw) };
+        if rc == 0 {
+            return Ok(());
+        }
+        self.domain.leaked_regions.fetch_add(1, Ordering::Relaxed);
+        let error = io::Error::from_raw_os_error(rc);
+        let device = &self.domain.info.caps.name;
+        tracing::error!(device, %error, "a memory region stays registered: its memory is not freed");
+        Err(StillRegistered)
+    }
+}
+
 impl MemoryRegion for VerbsRegion {
     fn lkey(&self) -> u32 {
-        // SAFETY: the region lives until we are dropped.
+        // SAFETY: the region lives until `release`, after which we are not used.
         unsafe { (*self.raw).lkey }
     }
 
@@ -109,23 +134,21 @@ impl MemoryRegion for VerbsRegion {
     fn handle(&self) -> RegionHandle {
         RegionHandle(self.raw as u64)
     }
+
+    fn deregister(mut self) -> Result<(), StillRegistered> {
+        self.release()
+    }
 }
 
 impl Drop for VerbsRegion {
     fn drop(&mut self) {
-        // SAFETY: the region was registered by us and is not used any more.
-        let rc: c_int = unsafe { (self.context.library.verbs.ibv_dereg_mr)(self.raw) };
-        if rc != 0 {
-            // The kernel refuses while a window is bound to it; the memory then stays open to the peer.
-            let error = io::Error::from_raw_os_error(rc);
-            tracing::error!("a memory region could not be deregistered: {error}");
-        }
+        let _ = self.release();
     }
 }
 
 /// A type-2 memory window.
 pub struct VerbsWindow {
-    context: Arc<Context>,
+    domain: Arc<Domain>,
     raw: *mut ibv_mw,
     rkey: u32,
 }
@@ -134,17 +157,18 @@ pub struct VerbsWindow {
 unsafe impl Send for VerbsWindow {}
 
 impl VerbsWindow {
-    pub(crate) fn allocate(context: &Arc<Context>) -> io::Result<Self> {
+    pub(crate) fn allocate(domain: &Arc<Domain>) -> io::Result<Self> {
         // SAFETY: the context is open.
-        let allocate = unsafe { (*context.raw).ops.alloc_mw }.ok_or(io::ErrorKind::Unsupported)?;
+        let allocate =
+            unsafe { (*domain.raw_context()).ops.alloc_mw }.ok_or(io::ErrorKind::Unsupported)?;
         // SAFETY: the protection domain is alive.
-        let raw = unsafe { allocate(context.pd, MW_TYPE_2) };
+        let raw = unsafe { allocate(domain.raw, MW_TYPE_2) };
         if raw.is_null() {
             return Err(io::Error::last_os_error());
         }
         // SAFETY: the window was just allocated.
         let rkey = unsafe { (*raw).rkey };
-        Ok(Self { context: Arc::clone(context), raw, rkey })
+        Ok(Self { domain: Arc::clone(domain), raw, rkey })
     }
 }
 
@@ -171,9 +195,13 @@ fn next_key(rkey: u32) -> u32 {
 impl Drop for VerbsWindow {
     fn drop(&mut self) {
         // SAFETY: the context is open.
-        let Some(free) = (unsafe { (*self.context.raw).ops.dealloc_mw }) else { return };
+        let Some(free) = (unsafe { (*self.domain.raw_context()).ops.dealloc_mw }) else { return };
         // SAFETY: the window was allocated by us and is not used any more.
-        unsafe { free(self.raw) };
+        let rc = unsafe { free(self.raw) };
+        if rc != 0 {
+            let error = io::Error::from_raw_os_error(rc);
+            tracing::warn!("a memory window stays allocated: {error}");
+        }
     }
 }
 

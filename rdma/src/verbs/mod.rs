@@ -5,6 +5,7 @@ mod cm;
 mod completion;
 mod context;
 mod device;
+mod domain;
 #[cfg(test)]
 mod fake;
 mod group;

@@ -12,7 +12,8 @@ use std::sync::{Arc, Once};
 use super::abi::*;
 use super::cm::Id;
 use super::completion::{CompletionQueues, Room};
-use super::context::{Context, DataPath};
+use super::context::DataPath;
+use super::domain::Domain;
 use super::lockable::explain;
 use super::requests::{MAX_REQUESTS, Queue, Requests, Token};
 use crate::{Caps, Op, PushError, QpConfig, QpKey, RecvWr, SendFlags, SendWr, Sge, WcStatus};
@@ -32,6 +33,8 @@ pub struct VerbsQp {
     receives: Batch<ibv_recv_wr>,
     broken: bool,
     id: Arc<Id>,
+    // After the queue pair, which belongs to it.
+    _domain: Arc<Domain>,
     // After the queue pair, which completes to the queues in which this is room.
     _room: Room,
 }
@@ -48,7 +51,7 @@ unsafe impl Send for VerbsQp {}
 
 impl VerbsQp {
     pub(crate) fn create(
-        context: &Context,
+        domain: &Arc<Domain>,
         caps: &Caps,
         id: &Arc<Id>,
         queues: &Arc<CompletionQueues>,
@@ -78,7 +81,7 @@ impl VerbsQp {
             qp_type: QPT_RC,
             sq_sig_all: 0,
         };
-        let raw = id.create_qp(context.pd, &mut attr).map_err(|error| {
+        let raw = id.create_qp(domain.raw, &mut attr).map_err(|error| {
             let QpConfig { send_wr, recv_wr, .. } = granted;
             explain(
                 error,
@@ -89,7 +92,7 @@ impl VerbsQp {
             raw,
             key: QpKey(0),
             granted,
-            data_path: context.data_path,
+            data_path: domain.data_path,
             can: Abilities {
                 send_with_invalidate: caps.send_with_invalidate,
                 memory_windows: caps.memory_windows,
@@ -98,6 +101,7 @@ impl VerbsQp {
             receives: Batch::new(Queue::Receive, granted.recv_wr, granted.recv_sge),
             broken: false,
             id: Arc::clone(id),
+            _domain: Arc::clone(domain),
             _room: room,
         })
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::VerbsGroup;
 use super::cm::Id;
 use super::context::Context;
-use super::fake::{Device, complete, context, device, id};
+use super::fake::{Device, complete, context, device, domain, id};
 use super::queue_pair::VerbsQp;
 use crate::{
     Group, GroupConfig, Op, PushError, QpConfig, QpKey, RecvWr, SendFlags, SendWr, Time, WakeFor,
@@ -23,17 +23,21 @@ fn group(context: &Arc<Context>, completions: u32) -> VerbsGroup {
     VerbsGroup::new(context, &config).expect("a group")
 }
 
-fn queue_pair(context: &Context, group: &VerbsGroup, id: &Arc<Id>) -> std::io::Result<VerbsQp> {
+fn queue_pair(
+    context: &Arc<Context>,
+    group: &VerbsGroup,
+    id: &Arc<Id>,
+) -> std::io::Result<VerbsQp> {
     queue_pair_with(context, group, id, &SMALL)
 }
 
 fn queue_pair_with(
-    context: &Context,
+    context: &Arc<Context>,
     group: &VerbsGroup,
     id: &Arc<Id>,
     config: &QpConfig,
 ) -> std::io::Result<VerbsQp> {
-    VerbsQp::create(context, &context.info.caps, id, &group.handle().0, config)
+    VerbsQp::create(&domain(context), &context.info.caps, id, &group.handle().0, config)
 }
 
 /// A group with a queue pair that is connected.

@@ -141,9 +141,9 @@ impl Chaos {
     }
 
     fn make_qp(&mut self, host: usize, conn: ConnId) {
-        let Host { group, cm, .. } = &mut self.world.hosts[host];
+        let Host { group, cm, device, .. } = &mut self.world.hosts[host];
         let handle = group.handle();
-        let qp = group.adopt(cm.create_qp(conn, &handle, &SMALL).expect("create_qp"));
+        let qp = group.adopt(cm.create_qp(conn, &handle, device, &SMALL).expect("create_qp"));
         let queue = Queue { qp, qpn: group.qpn(qp), outstanding: BTreeSet::new() };
         self.sides[host].ends.insert(conn, Some(queue));
     }

@@ -8,6 +8,7 @@ mod buffer;
 mod chaos;
 mod connections;
 mod differences;
+mod domains;
 mod errors;
 mod faults;
 mod sockets;
@@ -74,6 +75,11 @@ every_provider! {
         a_send_closes_the_peers_window,
         a_region_is_never_invalidated,
         an_open_window_is_not_opened_again,
+    }
+    domains {
+        a_key_of_another_domain_is_refused,
+        our_own_requests_stay_in_their_domain,
+        a_window_is_bound_within_its_domain,
     }
     errors {
         an_access_error_writes_nothing,

@@ -306,9 +306,9 @@ fn four_groups(steering: bool) {
     for index in 0..GROUPS {
         let left = world.ask(0, to, &ConnOptions::default(), &QP, &params());
         let (conn, _) = world.requested(1);
-        let Host { group: first, others, cm, .. } = &mut world.hosts[1];
+        let Host { group: first, others, cm, device, .. } = &mut world.hosts[1];
         let group = index.checked_sub(1).map_or(first, |other| &mut others[other]);
-        let qp = cm.create_qp(conn, &group.handle(), &QP).expect("create_qp");
+        let qp = cm.create_qp(conn, &group.handle(), device, &QP).expect("create_qp");
         let right = End { host: 1, qp: group.adopt(qp), conn };
         push_recv(group, right, index as u64, &[buffers[1].sge(index * 65_536, 65_536)]);
         let now = world.now();

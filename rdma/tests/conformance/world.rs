@@ -275,7 +275,7 @@ impl<B: Bench> World<B> {
     pub fn make_qp(&mut self, host: usize, conn: ConnId, config: &QpConfig) -> End {
         let host_ref = &mut self.hosts[host];
         let handle = host_ref.group.handle();
-        let qp = host_ref.cm.create_qp(conn, &handle, config).expect("create_qp");
+        let qp = host_ref.cm.create_qp(conn, &handle, &host_ref.device, config).expect("create_qp");
         End { host, qp: host_ref.group.adopt(qp), conn }
     }
 

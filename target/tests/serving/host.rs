@@ -21,6 +21,7 @@ const DATA_BYTES: usize = 8 << 20;
 
 /// One device with everything that a host has on it.
 pub(crate) struct Host<P: Provider> {
+    device: P::Device,
     pub(crate) cm: P::Cm,
     pub(crate) group: P::Group,
     pub(crate) queues: Vec<Queue>,
@@ -64,6 +65,7 @@ impl<P: Provider> Host<P> {
         // SAFETY: the box is kept as long as the region, and read only between turns.
         let region = unsafe { device.register(mem, access) }.unwrap();
         Self {
+            device: device.clone(),
             cm: device.connection_manager().unwrap(),
             group: device.group(&config).unwrap(),
             queues: Vec::new(),
@@ -206,7 +208,7 @@ impl<P: Provider> Host<P> {
         let config =
             QpConfig { send_wr: 256, recv_wr: 256, send_sge: 1, recv_sge: 1, inline_bytes: 0 };
         let handle = self.group.handle();
-        let qp = self.cm.create_qp(conn, &handle, &config).unwrap();
+        let qp = self.cm.create_qp(conn, &handle, &self.device, &config).unwrap();
         let qp = self.group.adopt(qp);
         let queue = self.queue_of(conn);
         queue.qp = Some(qp);

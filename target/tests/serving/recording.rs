@@ -133,6 +133,10 @@ impl Device<Recording> for RecordingDevice {
         self.device.local_ip()
     }
 
+    fn in_new_domain(&self) -> std::io::Result<Self> {
+        Ok(Self { device: self.device.in_new_domain()?, recorder: self.recorder.clone() })
+    }
+
     unsafe fn register(
         &self,
         memory: Mem<'_>,
@@ -245,9 +249,10 @@ impl ConnectionManager<Recording> for RecordingCm {
         &mut self,
         conn: ConnId,
         group: &<Sim as Provider>::GroupHandle,
+        domain: &RecordingDevice,
         config: &QpConfig,
     ) -> Result<<Sim as Provider>::NewQp, CmError> {
-        self.0.create_qp(conn, group, config)
+        self.0.create_qp(conn, group, &domain.device, config)
     }
 
     fn connect(&mut self, now: Time, conn: ConnId, params: &ConnParams) -> Result<(), CmError> {

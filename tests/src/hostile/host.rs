@@ -36,6 +36,7 @@ const BREATH: Duration = Duration::from_micros(200);
 
 /// A host on an address of its own.
 pub struct HostileHost {
+    device: SoftDevice,
     cm: <Soft as Provider>::Cm,
     group: <Soft as Provider>::Group,
     region: Option<<Soft as Provider>::Region>,
@@ -112,6 +113,7 @@ impl HostileHost {
             group: device.group(&config).expect("nobody has it yet"),
             region: Some(region),
             memory,
+            device,
             queues: Vec::new(),
             capsules: 0,
             responses: 0,
@@ -416,7 +418,7 @@ impl HostileHost {
         let config =
             QpConfig { send_wr: 512, recv_wr: 512, send_sge: 1, recv_sge: 1, inline_bytes: 0 };
         let handle = self.group.handle();
-        let qp = self.cm.create_qp(conn, &handle, &config).expect("there is room");
+        let qp = self.cm.create_qp(conn, &handle, &self.device, &config).expect("there is room");
         let qp = self.group.adopt(qp);
         let queue = self.queue_of(conn);
         queue.qp = Some(qp);

@@ -152,6 +152,7 @@ impl Drop for HostileTarget {
 
 struct Desk {
     manner: Manner,
+    device: SoftDevice,
     cm: <Soft as Provider>::Cm,
     group: <Soft as Provider>::Group,
     region: <Soft as Provider>::Region,
@@ -174,6 +175,7 @@ impl Desk {
             group: device.group(&config).expect("nobody has it yet"),
             region: region.expect("memory can be registered"),
             memory,
+            device: device.clone(),
             connections: Vec::new(),
             answers: 0,
             start: clock(),
@@ -216,7 +218,7 @@ impl Desk {
         let config =
             QpConfig { send_wr: 128, recv_wr: 64, send_sge: 1, recv_sge: 1, inline_bytes: 0 };
         let handle = self.group.handle();
-        let qp = self.cm.create_qp(conn, &handle, &config).expect("there is room");
+        let qp = self.cm.create_qp(conn, &handle, &self.device, &config).expect("there is room");
         let qp = self.group.adopt(qp);
         self.connections.push((conn, qp));
         if self.manner != Manner::TakesNothing {

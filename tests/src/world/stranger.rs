@@ -84,6 +84,7 @@ struct Visit {
 
 /// The machine.
 pub(super) struct Stranger {
+    device: <Sim as Provider>::Device,
     cm: <Sim as Provider>::Cm,
     group: <Sim as Provider>::Group,
     // Regions go before the memory.
@@ -120,6 +121,7 @@ impl Stranger {
             own,
             stale_key,
             memory,
+            device,
             random: Random::new(seed),
             targets,
             visit: None,
@@ -213,7 +215,7 @@ impl Stranger {
     fn connect(&mut self, now: Time, conn: ConnId) {
         let config = QpConfig { send_wr: 8, recv_wr: 8, send_sge: 1, recv_sge: 1, inline_bytes: 0 };
         let handle = self.group.handle();
-        let qp = self.cm.create_qp(conn, &handle, &config).expect("it was resolved");
+        let qp = self.cm.create_qp(conn, &handle, &self.device, &config).expect("it was resolved");
         let request = Request::new(Qid::ADMIN, Cntlid(0), ENTRIES, ENTRIES.into());
         let private_data = PrivateData::new(request.as_bytes()).expect("a request fits");
         let params = ConnParams {

@@ -10,7 +10,8 @@ use std::time::Duration;
 use rdma::{
     Access, Caps, CmError, CmEvent, ConnId, ConnOptions, ConnParams, ConnectionManager, Device,
     Group, GroupConfig, GroupStats, Mem, MemoryRegion, MemoryWindow, Op, Provider, PushError,
-    QpConfig, QpKey, RecvWr, RegionHandle, SendFlags, SendWr, Sge, Time, WakeFor, Wc, WcOpcode,
+    QpConfig, QpKey, RecvWr, RegionHandle, SendFlags, SendWr, Sge, StillRegistered, Time, WakeFor,
+    Wc, WcOpcode,
 };
 
 use crate::wire::{IO, LISTENER, Wire};
@@ -68,6 +69,10 @@ impl Device<InProcess> for InProcessDevice {
         ADDRESS.into()
     }
 
+    fn in_new_domain(&self) -> io::Result<Self> {
+        Ok(self.clone())
+    }
+
     unsafe fn register(&self, _: Mem<'_>, _: Access) -> io::Result<AnyRegion> {
         Ok(AnyRegion)
     }
@@ -96,6 +101,10 @@ impl MemoryRegion for AnyRegion {
 
     fn handle(&self) -> RegionHandle {
         RegionHandle(1)
+    }
+
+    fn deregister(self) -> Result<(), StillRegistered> {
+        Ok(())
     }
 }
 
@@ -178,7 +187,13 @@ impl ConnectionManager<InProcess> for InProcessCm {
         Err(CmError::WrongState)
     }
 
-    fn create_qp(&mut self, conn: ConnId, (): &(), _: &QpConfig) -> Result<NewQp, CmError> {
+    fn create_qp(
+        &mut self,
+        conn: ConnId,
+        (): &(),
+        _: &InProcessDevice,
+        _: &QpConfig,
+    ) -> Result<NewQp, CmError> {
         Ok(NewQp { conn })
     }
 

@@ -7,6 +7,9 @@ use super::*;
 const QPN: u32 = 0x01_0201;
 const OTHER_QPN: u32 = 0x01_0301;
 
+const DOMAIN: DomainId = DomainId(1);
+const OTHER_DOMAIN: DomainId = DomainId(2);
+
 /// Fewer where each step is interpreted.
 const REPETITIONS: usize = if cfg!(miri) { 20 } else { 1000 };
 
@@ -20,7 +23,7 @@ fn everything() -> Access {
 fn register(regions: &Arc<Regions>, memory: &mut [u8], access: Access) -> Region {
     let addr = memory.as_mut_ptr().expose_provenance() as u64;
     // SAFETY: the tests drop the region before the memory.
-    let key = unsafe { regions.register(addr, memory.len() as u64, access) };
+    let key = unsafe { regions.register(DOMAIN, addr, memory.len() as u64, access) };
     Region::new(regions.clone(), key.expect("room in the table"))
 }
 
@@ -38,11 +41,12 @@ fn payload_lands_where_it_may() {
     let mut memory = vec![0; 16];
     let addr = address(&memory);
     let region = register(&regions, &mut memory, everything());
-    let view = regions.view(0);
+    let section = regions.view(0);
+    let view = section.in_domain(DOMAIN);
     assert_eq!(view.place_remote(key(&region), addr + 4, b"abcd", QPN), Ok(()));
     assert_eq!(view.place_local(key(&region), addr + 14, b"yz"), Ok(()));
     assert_eq!(view.remote(key(&region), addr + 3, 6, QPN), Ok(&b"\0abcd\0"[..]));
-    drop(view);
+    drop(section);
     drop(region);
     assert_eq!(&memory, b"\0\0\0\0abcd\0\0\0\0\0\0yz");
 }
@@ -54,7 +58,8 @@ fn what_is_not_granted_is_denied_and_writes_nothing() {
     let addr = address(&memory);
     let region = register(&regions, &mut memory, Access::REMOTE_READ);
     let key = key(&region);
-    let view = regions.view(0);
+    let section = regions.view(0);
+    let view = section.in_domain(DOMAIN);
     for (key, addr, length) in [
         (key, addr, 16u64),
         (key ^ 1, addr, 1),
@@ -72,7 +77,7 @@ fn what_is_not_granted_is_denied_and_writes_nothing() {
     assert_eq!(view.place_remote(key, addr, b"x", QPN), Err(Denied));
     assert_eq!(view.place_local(key, addr, b"x"), Err(Denied));
     assert_eq!(view.check_remote(key, addr, 16, Access::REMOTE_READ, QPN), Ok(()));
-    drop(view);
+    drop(section);
     drop(region);
     assert_eq!(memory, [0; 16]);
 }
@@ -88,7 +93,10 @@ fn a_key_dies_with_its_region_and_is_not_reused_soon() {
         let key = key(&region);
         assert!(seen.insert(key), "a stale key came back");
         drop(region);
-        assert_eq!(regions.view(0).check_local(key, addr, 1, Access::NONE), Err(Denied));
+        assert_eq!(
+            regions.view(0).in_domain(DOMAIN).check_local(key, addr, 1, Access::NONE),
+            Err(Denied)
+        );
     }
 }
 
@@ -98,9 +106,10 @@ fn a_window_serves_one_queue_pair_until_it_is_closed() {
     let mut memory = vec![0; 64];
     let addr = address(&memory);
     let region = register(&regions, &mut memory, everything());
-    let mut window = Window::new(regions.clone()).unwrap();
+    let mut window = Window::new(regions.clone(), DOMAIN).unwrap();
     let bind = window.bind(&region, addr + 16, 16, Access::REMOTE_WRITE);
-    let view = regions.view(0);
+    let section = regions.view(0);
+    let view = section.in_domain(DOMAIN);
     let check = |rkey, addr, qpn| view.check_remote(rkey, addr, 8, REMOTE, qpn);
     assert_eq!(check(bind.rkey, addr + 16, QPN), Err(Denied), "not bound yet");
     assert_eq!(view.bind(QPN, &bind), Ok(()));
@@ -132,15 +141,75 @@ fn a_window_needs_its_region() {
     let mut memory = vec![0; 64];
     let addr = address(&memory);
     let region = register(&regions, &mut memory, everything());
-    let mut window = Window::new(regions.clone()).unwrap();
+    let mut window = Window::new(regions.clone(), DOMAIN).unwrap();
     let bind = window.bind(&region, addr, 64, Access::REMOTE_WRITE);
-    assert_eq!(regions.view(0).bind(QPN, &bind), Ok(()));
+    assert_eq!(regions.view(0).in_domain(DOMAIN).bind(QPN, &bind), Ok(()));
     drop(region);
-    let view = regions.view(0);
+    let section = regions.view(0);
+    let view = section.in_domain(DOMAIN);
     assert_eq!(view.check_remote(bind.rkey, addr, 1, REMOTE, QPN), Err(Denied));
     assert_eq!(view.invalidate(QPN, bind.rkey), Ok(()));
     let bind = bind_again(&mut window, bind);
     assert_eq!(view.bind(QPN, &bind), Err(Denied), "its region is gone");
+}
+
+#[test]
+fn a_key_of_another_domain_names_nothing() {
+    let regions = Arc::new(Regions::new(1, 1));
+    let mut memory = vec![0; 64];
+    let addr = address(&memory);
+    let region = register(&regions, &mut memory, everything());
+    let mut window = Window::new(regions.clone(), DOMAIN).unwrap();
+    let section = regions.view(0);
+    let (own, other) = (section.in_domain(DOMAIN), section.in_domain(OTHER_DOMAIN));
+    assert_eq!(other.check_local(key(&region), addr, 1, Access::NONE), Err(Denied));
+    assert_eq!(other.place_remote(key(&region), addr, b"x", QPN), Err(Denied));
+    assert_eq!(other.remote(key(&region), addr, 1, QPN), Err(Denied));
+    let bind = window.bind(&region, addr, 64, Access::REMOTE_WRITE);
+    assert_eq!(other.bind(QPN, &bind), Err(Denied));
+    assert_eq!(own.bind(QPN, &bind), Ok(()));
+    assert_eq!(other.check_remote(bind.rkey, addr, 1, REMOTE, QPN), Err(Denied));
+    assert_eq!(other.invalidate(QPN, bind.rkey), Err(Denied));
+    assert_eq!(own.check_remote(bind.rkey, addr, 1, REMOTE, QPN), Ok(()));
+}
+
+#[test]
+fn indexes_are_reused_oldest_first() {
+    let regions = Arc::new(Regions::new(1, 1));
+    let mut memory = [0; 1];
+    let mut indexes = |count| -> Vec<usize> {
+        let one = |_| index_of(key(&register(&regions, &mut memory, Access::NONE)));
+        (0..count).map(one).collect()
+    };
+    let first = indexes(MIN_IDLE);
+    assert_eq!(first, (0..MIN_IDLE).collect::<Vec<_>>());
+    assert_eq!(indexes(MIN_IDLE), first);
+}
+
+/// The generation of the region's index comes round to the very key that the window was bound to.
+#[test]
+fn a_window_does_not_open_a_later_registration() {
+    let regions = Arc::new(Regions::new(1, 1));
+    let mut memory = vec![0; 64];
+    let addr = address(&memory);
+    let region = register(&regions, &mut memory, everything());
+    let old_key = key(&region);
+    let mut window = Window::new(regions.clone(), DOMAIN).unwrap();
+    let bind = window.bind(&region, addr, 64, Access::REMOTE_WRITE);
+    assert_eq!(regions.view(0).in_domain(DOMAIN).bind(QPN, &bind), Ok(()));
+    drop(region);
+    {
+        let mut free = regions.free();
+        free.indexes.retain(|&index| index as usize == index_of(old_key));
+        free.indexes.extend(vec![u32::MAX; MIN_IDLE]);
+        free.generations[index_of(old_key)] = (old_key & GENERATION_MASK) - 1;
+    }
+    let later = register(&regions, &mut memory, everything());
+    assert_eq!(key(&later), old_key);
+    let section = regions.view(0);
+    let view = section.in_domain(DOMAIN);
+    assert_eq!(view.check_remote(old_key, addr, 1, REMOTE, QPN), Ok(()));
+    assert_eq!(view.check_remote(bind.rkey, addr, 1, REMOTE, QPN), Err(Denied));
 }
 
 fn bind_again(window: &mut Window, bind: Bind) -> Bind {
@@ -155,7 +224,7 @@ fn a_window_grants_no_more_than_its_region() {
     let addr = address(&memory);
     let closed = register(&regions, &mut memory, Access::LOCAL_WRITE);
     let read_only = register(&regions, &mut memory, Access::WINDOW_BIND);
-    let mut window = Window::new(regions.clone()).unwrap();
+    let mut window = Window::new(regions.clone(), DOMAIN).unwrap();
     for (region, addr, length, access) in [
         (&closed, addr, 64, Access::REMOTE_READ),
         (&read_only, addr, 64, Access::REMOTE_WRITE),
@@ -163,12 +232,13 @@ fn a_window_grants_no_more_than_its_region() {
         (&read_only, addr, 0, Access::REMOTE_READ),
     ] {
         let bind = window.bind(region, addr, length, access);
-        assert_eq!(regions.view(0).bind(QPN, &bind), Err(Denied));
+        assert_eq!(regions.view(0).in_domain(DOMAIN).bind(QPN, &bind), Err(Denied));
     }
     let bind = window.bind(&read_only, addr, 64, Access::REMOTE_READ);
-    assert_eq!(regions.view(0).bind(QPN, &bind), Ok(()));
+    assert_eq!(regions.view(0).in_domain(DOMAIN).bind(QPN, &bind), Ok(()));
     drop(window);
-    let view = regions.view(0);
+    let section = regions.view(0);
+    let view = section.in_domain(DOMAIN);
     let still_open = view.check_remote(bind.rkey, addr, 1, Access::REMOTE_READ, QPN);
     assert_eq!(still_open, Err(Denied), "the window was dropped");
     assert_eq!(view.bind(QPN, &bind), Err(Denied), "the window was dropped");
@@ -182,8 +252,8 @@ fn a_full_table_says_so_and_recovers() {
     let mut all: Vec<Region> =
         (0..MAX_ENTRIES).map(|_| register(&regions, &mut memory, Access::NONE)).collect();
     // SAFETY: nothing is registered, since the table is full.
-    assert_eq!(unsafe { regions.register(0, 1, Access::NONE) }, None);
-    assert!(Window::new(regions.clone()).is_none());
+    assert_eq!(unsafe { regions.register(DOMAIN, 0, 1, Access::NONE) }, None);
+    assert!(Window::new(regions.clone(), DOMAIN).is_none());
     all.pop();
     all.push(register(&regions, &mut memory, Access::NONE));
 }
@@ -200,8 +270,8 @@ fn dropping_waits_for_sections_of_other_threads() {
         let (regions, stop) = (regions.clone(), stop.clone());
         std::thread::spawn(move || {
             while !stop.load(std::sync::atomic::Ordering::Relaxed) {
-                let view = regions.view(1);
-                let _ = view.place_remote(rkey, addr, &[0xFF; 64], QPN);
+                let section = regions.view(1);
+                let _ = section.in_domain(DOMAIN).place_remote(rkey, addr, &[0xFF; 64], QPN);
             }
         })
     };
@@ -223,7 +293,7 @@ proptest! {
         let mut memory = vec![0; 64];
         let addr = address(&memory);
         let region = register(&regions, &mut memory, everything());
-        let allowed = regions.view(0).check_remote(key(&region), addr + offset, length, REMOTE, QPN);
+        let allowed = regions.view(0).in_domain(DOMAIN).check_remote(key(&region), addr + offset, length, REMOTE, QPN);
         prop_assert_eq!(allowed.is_ok(), offset + length <= 64);
     }
 }

@@ -200,12 +200,14 @@ impl<P: Provider> RdmaReception<P> {
             inline_bytes: 0,
         };
         let place = &mut self.groups[group];
-        let qp = self.cm.create_qp(conn, &place.port.handle, &config).map_err(|error| {
-            if self.registry.chatter().allows(now) {
-                tracing::warn!(%peer, %error, "no queue pair for a connection");
-            }
-            RejectStatus::NO_RESOURCES
-        })?;
+        let qp = self.cm.create_qp(conn, &place.port.handle, &self.device, &config).map_err(
+            |error| {
+                if self.registry.chatter().allows(now) {
+                    tracing::warn!(%peer, %error, "no queue pair for a connection");
+                }
+                RejectStatus::NO_RESOURCES
+            },
+        )?;
         place.connections += 1;
         place.completions += completions;
         let acceptance = negotiated.acceptance(params);
