@@ -11,7 +11,8 @@ use crate::host::Inner;
 use crate::io::{Direction, Submission};
 use crate::namespace::Namespace;
 use crate::outbox::{Completion, RingKey};
-use crate::region::RegionSlice;
+use crate::process::Forked;
+use crate::region::{Grant, RegionSlice};
 
 /// Bytes to read: as many as the slice has.
 #[derive(Debug)]
@@ -38,7 +39,8 @@ pub struct WriteRange {
 /// A range's memory, and whether all of its bytes were transferred.
 #[derive(Debug)]
 pub struct RangeOutcome {
-    /// The slice that was moved in. After a failed read its contents are unspecified.
+    /// The slice that was moved in. After a failed read its contents are unspecified. In a process that was forked while
+    /// the range was under way it is empty: the memory is in use by the parent.
     pub slice: RegionSlice,
     /// What went wrong, if not all bytes were transferred.
     pub result: Result<(), Error>,
@@ -83,7 +85,12 @@ fn start(
     // Their handles keep the connections while ranges are in progress.
     let mut namespaces = Vec::with_capacity(count);
     // All at once, so that they go out together.
-    let mut state = host.shared.lock();
+    let Ok(mut state) = host.shared.lock() else {
+        let result = Err(ErrorKind::Forked.into());
+        let outcome = |range: Range| RangeOutcome { slice: range.slice, result: result.clone() };
+        let outcomes = ranges.into_iter().map(outcome).collect();
+        return Pending::new(host, async move { outcomes });
+    };
     let ring = OwnRing { host: Arc::clone(host), key: state.outbox.open(count) };
     for (token, range) in ranges.into_iter().enumerate() {
         let Range { namespace, offset, slice } = range;
@@ -93,14 +100,23 @@ fn start(
     drop(state);
     Pending::new(host, async move {
         let mut completions = Vec::with_capacity(count);
-        Completed { ring: &ring, wanted: count, into: &mut completions }.await;
+        let completed = Completed { ring: &ring, wanted: count, into: &mut completions }.await;
         drop(namespaces);
+        if let Err(Forked) = completed {
+            return (0..count).map(|_| lost_to_parent()).collect();
+        }
         completions.sort_unstable_by_key(|completion| completion.token);
         completions
             .into_iter()
             .map(|Completion { slice, result, .. }| RangeOutcome { slice, result })
             .collect()
     })
+}
+
+/// A range that was under way when this process was forked. Its memory stays with the parent.
+fn lost_to_parent() -> RangeOutcome {
+    let slice = RegionSlice::from_vec(Vec::new(), Grant::Persistent);
+    RangeOutcome { slice, result: Err(ErrorKind::Forked.into()) }
 }
 
 /// Hands a range to its core. The ring has room for it.
@@ -137,6 +153,9 @@ fn submit(
 /// Ranges that are submitted go out together with the next [`Ring::reap`] or [`Ring::wait`].
 pub struct Ring {
     own: OwnRing,
+    depth: usize,
+    /// What a process that was forked from the ring's own has submitted, which has failed.
+    refused: Vec<Completion>,
 }
 
 /// A range that a full ring did not take: its memory is given back.
@@ -145,8 +164,9 @@ pub struct RingFull(pub RegionSlice);
 
 impl Ring {
     pub(crate) fn new(host: &Arc<Inner>, depth: usize) -> Self {
-        let key: RingKey = host.shared.lock().outbox.open(depth);
-        Self { own: OwnRing { host: Arc::clone(host), key } }
+        // In a child nothing goes by the number.
+        let key = host.shared.lock().map_or(RingKey::NONE, |mut state| state.outbox.open(depth));
+        Self { own: OwnRing { host: Arc::clone(host), key }, depth, refused: Vec::new() }
     }
 
     /// Reads as many bytes as `into` has, from `offset` on. `token` comes back with the result.
@@ -199,7 +219,14 @@ impl Ring {
         slice: RegionSlice,
         token: u64,
     ) -> Result<(), RingFull> {
-        let mut state = self.own.host.shared.lock();
+        let Ok(mut state) = self.own.host.shared.lock() else {
+            if self.refused.len() >= self.depth {
+                return Err(RingFull(slice));
+            }
+            let result = Err(ErrorKind::Forked.into());
+            self.refused.push(Completion { token, slice, result });
+            return Ok(());
+        };
         if !state.outbox.has_room(self.own.key) {
             return Err(RingFull(slice));
         }
@@ -209,7 +236,8 @@ impl Ring {
 
     /// Ranges without a result so far.
     pub fn in_flight(&self) -> usize {
-        self.own.host.shared.lock().outbox.in_flight(self.own.key)
+        let state = self.own.host.shared.lock();
+        state.map_or(0, |state| state.outbox.in_flight(self.own.key))
     }
 
     /// Does what is ready and adds the results there are to `out`, without waiting. Returns how many.
@@ -219,7 +247,7 @@ impl Ring {
             shared.turn(crate::driver::system_now());
         }
         let before = out.len();
-        out.extend(shared.lock().outbox.ready(self.own.key).drain(..));
+        self.take_ready(out);
         out.len() - before
     }
 
@@ -235,9 +263,17 @@ impl Ring {
         let shared = Arc::clone(&self.own.host.shared);
         let deadline = timeout.map(|timeout| crate::driver::system_now() + timeout);
         let completed = Completed { ring: &self.own, wanted, into: out };
-        shared.block_on_until(std::pin::pin!(completed), deadline);
-        out.extend(shared.lock().outbox.ready(self.own.key).drain(..));
+        let _ = shared.block_on_until(std::pin::pin!(completed), deadline);
+        self.take_ready(out);
         out.len() - before
+    }
+
+    /// Adds the results that are there to `out`.
+    fn take_ready(&mut self, out: &mut Vec<Completion>) {
+        match self.own.host.shared.lock() {
+            Ok(mut state) => out.extend(state.outbox.ready(self.own.key).drain(..)),
+            Err(Forked) => out.append(&mut self.refused),
+        }
     }
 }
 

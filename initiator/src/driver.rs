@@ -23,6 +23,7 @@ use rustix::time::{ClockId, clock_gettime};
 use crate::core::{Engine, Turn, earliest};
 use crate::notice::Notice;
 use crate::outbox::{Errands, Outbox, RingKey};
+use crate::process::{Forked, Process};
 
 /// The thread leaves the cores to callers as long as one came within this time. What a caller has left to be sent waits
 /// for the next one no longer than twice that, and no peer sends anything again so soon.
@@ -51,6 +52,8 @@ const FAREWELL: Duration = Duration::from_millis(500);
 
 /// The cores of a host, and who drives them.
 pub(crate) struct Shared {
+    /// Whose the cores are. In a child of it the lock may be held by a thread that the child does not have.
+    process: Process,
     state: Mutex<State>,
     /// The thread waits here while callers drive.
     idle: Condvar,
@@ -89,9 +92,11 @@ pub(crate) struct State {
 
 impl Shared {
     pub(crate) fn new(threaded: bool) -> io::Result<Self> {
+        Process::count_forks()?;
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let interrupt = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let shared = Self {
+            process: Process::current(),
             state: Mutex::new(State {
                 engines: Vec::new(),
                 outbox: Outbox::default(),
@@ -115,7 +120,27 @@ impl Shared {
         Ok(shared)
     }
 
-    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+    /// The state, in the process that made the host.
+    ///
+    /// # Errors
+    /// The caller runs in a child of that process.
+    pub(crate) fn lock(&self) -> Result<MutexGuard<'_, State>, Forked> {
+        self.process.check()?;
+        Ok(self.state())
+    }
+
+    /// The process that made the host.
+    pub(crate) fn process(&self) -> Process {
+        self.process
+    }
+
+    /// Whether the caller runs in a child of the process that made the host.
+    pub(crate) fn is_forked(&self) -> bool {
+        self.process.check().is_err()
+    }
+
+    /// For what runs in the process that made the host only.
+    fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -124,7 +149,7 @@ impl Shared {
         for fd in engine.fds() {
             self.watch(fd, 0)?;
         }
-        let mut state = self.lock();
+        let mut state = self.state();
         state.engines.push(engine);
         Ok(state.engines.len() - 1)
     }
@@ -142,7 +167,7 @@ impl Shared {
     /// Turns all cores once.
     pub(crate) fn turn(&self, now: Time) -> Turn {
         let (turn, errands) = {
-            let mut state = self.lock();
+            let Ok(mut state) = self.lock() else { return Turn::SleepUntil(None) };
             let turn = state.turn(now);
             (turn, state.take_errands())
         };
@@ -155,13 +180,13 @@ impl Shared {
     /// Does what must be done outside the lock.
     fn run(&self, mut errands: Errands) {
         errands.run();
-        self.lock().errands = errands;
+        self.state().errands = errands;
     }
 
     /// Gives a ring up.
     pub(crate) fn close_ring(&self, ring: RingKey) {
         let errands = {
-            let mut state = self.lock();
+            let Ok(mut state) = self.lock() else { return };
             state.outbox.close(ring);
             state.take_errands()
         };
@@ -172,26 +197,33 @@ impl Shared {
 
     /// Asks for wake-ups; what happened before is done in the turn that must follow.
     pub(crate) fn arm(&self) {
-        for engine in &mut self.lock().engines {
+        let Ok(mut state) = self.lock() else { return };
+        for engine in &mut state.engines {
             engine.arm();
         }
     }
 
     /// Consumes wake-ups.
     pub(crate) fn acknowledge(&self) {
-        for engine in &mut self.lock().engines {
+        let Ok(mut state) = self.lock() else { return };
+        for engine in &mut state.engines {
             engine.acknowledge();
         }
     }
 
     /// Has whoever drives look at what came in; wakes the thread if nobody does.
     pub(crate) fn kick(&self) {
-        self.lock().kicked = true;
+        let Ok(mut state) = self.lock() else { return };
+        state.kicked = true;
+        drop(state);
         self.idle.notify_one();
         self.interrupt();
     }
 
     fn interrupt(&self) {
+        if self.is_forked() {
+            return;
+        }
         // The counter is far from full; were it not, the reader would be woken as well.
         let _ = rustix::io::write(&self.interrupt, &1u64.to_ne_bytes());
     }
@@ -207,6 +239,14 @@ impl Shared {
         mut future: Pin<&mut F>,
         deadline: Option<Time>,
     ) -> Option<F::Output> {
+        if self.is_forked() {
+            // All that a child can wait for has failed.
+            let polled = future.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+            return match polled {
+                Poll::Ready(output) => Some(output),
+                Poll::Pending => None,
+            };
+        }
         let parker = Parker::of_this_thread(self);
         let waker = Waker::from(Arc::clone(&parker));
         let mut context = Context::from_waker(&waker);
@@ -283,7 +323,7 @@ impl Shared {
 
     /// Becomes the caller that sleeps on the descriptors, unless there is one.
     fn claim_sleep(&self) -> bool {
-        let mut state = self.lock();
+        let mut state = self.state();
         let free = state.sleeping_until.is_none();
         if free {
             // It does not sleep yet, and will have turned the cores before it does.
@@ -293,13 +333,13 @@ impl Shared {
     }
 
     fn release_sleep(&self) {
-        self.lock().sleeping_until = None;
+        self.state().sleeping_until = None;
     }
 
     fn sleep_as_caller(&self, parker: &Parker, until: Option<Time>) {
         let mut interrupted = false;
         if parker.notice.may_sleep() {
-            let mut state = self.lock();
+            let mut state = self.state();
             // Another thread may have turned the cores since.
             let until = earliest(until, state.due);
             state.sleeping_until = Some(until);
@@ -317,7 +357,7 @@ impl Shared {
     /// Waits to be woken by the caller that sleeps on the descriptors, and sees that it does not sleep too
     /// long.
     fn park(&self, parker: &Parker, until: Option<Time>, now: Time) {
-        let mut state = self.lock();
+        let mut state = self.state();
         let Some(sleeper_until) = state.sleeping_until else { return };
         state.parked.push(parker.thread.clone());
         drop(state);
@@ -328,7 +368,7 @@ impl Shared {
             Some(until) => thread::park_timeout(until - now),
             None => thread::park(),
         }
-        self.lock().parked.retain(|thread| thread.id() != parker.thread.id());
+        self.state().parked.retain(|thread| thread.id() != parker.thread.id());
     }
 
     /// Sleeps until there is something to do, or until the deadline; says whether it was interrupted.
@@ -356,7 +396,7 @@ impl Shared {
             let now = system_now();
             let mut interrupted = false;
             if let Turn::SleepUntil(deadline) = self.turn(now) {
-                let mut state = self.lock();
+                let mut state = self.state();
                 // Another thread may have turned the cores since.
                 let deadline = earliest(deadline, state.due);
                 state.thread_sleeps_until = Some(deadline);
@@ -364,7 +404,7 @@ impl Shared {
                 drop(state);
                 interrupted = self.wait_for_events(deadline);
             }
-            let mut state = self.lock();
+            let mut state = self.state();
             state.thread_sleeps_until = None;
             let alone = state.callers == 0;
             drop(state);
@@ -381,7 +421,7 @@ impl Shared {
 
     /// Waits until no caller drives; `false` when the host is closed.
     fn wait_for_idleness(&self) -> bool {
-        let mut state = self.lock();
+        let mut state = self.state();
         let mut seen = state.visits;
         while !state.closing && !state.kicked && state.callers > 0 {
             state = self.linger(state);
@@ -400,7 +440,7 @@ impl Shared {
 
     /// Ends the host's thread.
     pub(crate) fn close(&self) {
-        self.lock().closing = true;
+        self.state().closing = true;
         self.idle.notify_one();
         self.interrupt();
     }
@@ -412,7 +452,7 @@ impl Shared {
             self.arm();
             let now = system_now();
             let turn = self.turn(now);
-            if now >= end || self.lock().engines.iter().all(|engine| engine.is_quiet()) {
+            if now >= end || self.state().engines.iter().all(|engine| engine.is_quiet()) {
                 break;
             }
             if let Turn::SleepUntil(deadline) = turn {
@@ -426,7 +466,7 @@ impl Shared {
 
     /// Drops the cores, in whatever state they are.
     pub(crate) fn drop_engines(&self) {
-        let engines = std::mem::take(&mut self.lock().engines);
+        let engines = std::mem::take(&mut self.state().engines);
         // Outside the lock: promises that are dropped unkept wake their owners.
         drop(engines);
     }
@@ -472,7 +512,7 @@ struct Caller<'a> {
 
 impl<'a> Caller<'a> {
     fn enter(shared: &'a Shared) -> Self {
-        let mut state = shared.lock();
+        let mut state = shared.state();
         state.callers += 1;
         state.visits += 1;
         Self { shared, seen: state.visits }
@@ -480,20 +520,20 @@ impl<'a> Caller<'a> {
 
     /// Whether others have come since it last stood aside.
     fn sees_others(&self) -> bool {
-        self.shared.lock().visits != self.seen
+        self.shared.state().visits != self.seen
     }
 
     /// Waits for its own result or `deadline`. Should the others stop driving, the host's thread goes on; where there is
     /// none it waits for a short time only, and not beyond `due`, when the cores want to be turned.
     fn stand_aside(&mut self, deadline: Option<Time>, due: Option<Time>, now: Time) {
-        self.seen = self.shared.lock().visits;
+        self.seen = self.shared.state().visits;
         if self.shared.threaded {
             self.leave();
             match deadline {
                 Some(deadline) => thread::park_timeout(deadline - now),
                 None => thread::park(),
             }
-            self.shared.lock().callers += 1;
+            self.shared.state().callers += 1;
         } else {
             let look = now + ASIDE;
             thread::park_timeout(due.map_or(look, |due| due.min(look)) - now);
@@ -502,7 +542,7 @@ impl<'a> Caller<'a> {
 
     /// Does not drive any more, nor wait to.
     fn leave(&self) {
-        let mut state = self.shared.lock();
+        let mut state = self.shared.state();
         state.callers -= 1;
         if state.sleeping_until.is_none()
             && let Some(next) = state.parked.pop()

@@ -8,6 +8,8 @@ use std::time::Duration;
 
 use nvme_proto::{ConnectStatus, Nqn, Nsid, Status};
 
+use crate::process::Forked;
+
 /// A subsystem at an address: what a host connects to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Target {
@@ -84,6 +86,12 @@ impl Error {
 impl From<ErrorKind> for Error {
     fn from(kind: ErrorKind) -> Self {
         Self::new(kind)
+    }
+}
+
+impl From<Forked> for Error {
+    fn from(_: Forked) -> Self {
+        Self::new(ErrorKind::Forked)
     }
 }
 
@@ -209,6 +217,12 @@ pub enum ErrorKind {
     /// The host or controller was closed meanwhile.
     #[error("closed")]
     Closed,
+    /// This process was forked from the one that opened the host, which goes on with its connections undisturbed.
+    #[error(
+        "this process was forked from the one that opened the host, and cannot use its connections: open a new Host after \
+         the fork, in the process that reads"
+    )]
+    Forked,
     /// The system refused something.
     #[error("{0}")]
     Io(Arc<io::Error>),
@@ -234,6 +248,7 @@ impl ErrorKind {
             | Self::Unaligned { .. }
             | Self::Invalid(_)
             | Self::Closed
+            | Self::Forked
             | Self::Io(_) => Family::Local,
         }
     }

@@ -59,10 +59,11 @@ impl Controller {
         let target = Arc::new(target);
         let about = |error: Error| error.of_target(&target);
         let engine = host.engine_for(target.address).map_err(about)?;
-        let (opened, reply) = promise();
-        let key = host.shared.lock().engines[engine]
-            .connect(Arc::clone(&target), options, opened)
-            .map_err(about)?;
+        let (opened, reply) = promise(host.shared.process());
+        let mut state = host.shared.lock()?;
+        let connecting = state.engines[engine].connect(Arc::clone(&target), options, opened);
+        drop(state);
+        let key = connecting.map_err(about)?;
         let host = Arc::clone(host);
         let handle = Arc::new(ControllerHandle { host, engine, key, target });
         Ok(async move {
@@ -81,8 +82,7 @@ impl Controller {
     /// # Errors
     /// Why it was given up.
     pub fn limits(&self) -> Result<ControllerLimits, Error> {
-        let state = self.handle.host.shared.lock();
-        state.engines[self.handle.engine].limits(self.handle.key)
+        self.handle.limits()
     }
 
     /// Opens a namespace.
@@ -206,24 +206,33 @@ impl ControllerHandle {
     }
 
     fn queue(&self, command: impl FnOnce(Promise<RawReply>) -> Raw) -> Reply<RawReply> {
-        let (promise, reply) = promise();
+        let (promise, reply) = promise(self.host.shared.process());
         let raw = command(promise);
-        // A host that is closing has no cores any more; the promise is dropped, which says so.
-        if let Some(engine) = self.host.shared.lock().engines.get_mut(self.engine) {
+        // A host that is closing has no cores any more; the promise is dropped, which says so. In a child the reply
+        // says what is wrong.
+        if let Ok(mut state) = self.host.shared.lock()
+            && let Some(engine) = state.engines.get_mut(self.engine)
+        {
             engine.raw(self.key, raw);
         }
         reply
     }
 
+    /// What the present connection is like.
+    pub(crate) fn limits(&self) -> Result<ControllerLimits, Error> {
+        let state = self.host.shared.lock()?;
+        state.engines.get(self.engine).ok_or(ErrorKind::Closed)?.limits(self.key)
+    }
+
     /// Names the present connection.
     pub(crate) fn epoch(&self) -> Result<u64, Error> {
-        let state = self.host.shared.lock();
+        let state = self.host.shared.lock()?;
         state.engines.get(self.engine).ok_or(ErrorKind::Closed)?.epoch(self.key)
     }
 
     /// Makes a namespace known that was identified over a connection, if that is still the present one.
     pub(crate) fn attach(&self, epoch: u64, identity: Identity) -> Result<Option<usize>, Error> {
-        let mut state = self.host.shared.lock();
+        let mut state = self.host.shared.lock()?;
         let engine = state.engines.get_mut(self.engine).ok_or(ErrorKind::Closed)?;
         engine.attach(self.key, epoch, identity)
     }
@@ -258,17 +267,17 @@ impl ControllerHandle {
 
     /// How much of a log page is read at a time.
     fn piece_bytes(&self) -> Result<u64, Error> {
-        let state = self.host.shared.lock();
-        let engine = state.engines.get(self.engine).ok_or(ErrorKind::Closed)?;
-        Ok(engine.limits(self.key)?.max_transfer_bytes.clamp(4096, CHUNK_BYTES as u64))
+        Ok(self.limits()?.max_transfer_bytes.clamp(4096, CHUNK_BYTES as u64))
     }
 }
 
 impl Drop for ControllerHandle {
     fn drop(&mut self) {
-        if let Some(engine) = self.host.shared.lock().engines.get_mut(self.engine) {
+        let Ok(mut state) = self.host.shared.lock() else { return };
+        if let Some(engine) = state.engines.get_mut(self.engine) {
             engine.close(self.key);
         }
+        drop(state);
         if self.host.shared.threaded {
             self.host.shared.kick();
         }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::mem;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
 use std::str::FromStr;
@@ -28,7 +29,8 @@ use crate::stats::Counters;
 /// A host: an identity, the RDMA devices that it uses, and the connections that it has.
 ///
 /// Cheap to clone; clones are the same host. Connections end when the last handle of their controller and of
-/// its namespaces is dropped.
+/// its namespaces is dropped. A process that was forked from the one that made it needs a host of its own:
+/// [`ErrorKind::Forked`](crate::ErrorKind::Forked).
 #[derive(Clone)]
 pub struct Host {
     pub(crate) inner: Arc<Inner>,
@@ -137,7 +139,7 @@ impl Host {
     /// # Errors
     /// What the system says, with the limit that it names.
     pub fn register(&self, slice: &RegionSlice) -> Result<(), Error> {
-        let state = self.inner.shared.lock();
+        let state = self.inner.shared.lock()?;
         state.engines.iter().try_for_each(|engine| engine.register(slice)).map_err(Error::from)
     }
 
@@ -167,20 +169,24 @@ impl Host {
         system_now()
     }
 
-    /// What the host did so far.
+    /// What the host did so far; nothing in a process that was forked from its own.
     pub fn counters(&self) -> Counters {
-        let state = self.inner.shared.lock();
+        let Ok(state) = self.inner.shared.lock() else { return Counters::default() };
         let own = Counters { sleeps: state.sleeps, ..Counters::default() };
         state.engines.iter().fold(own, |sum, engine| sum.and(engine.counters()))
     }
 
     /// What its providers did so far, one for each device.
     pub fn provider_stats(&self) -> Vec<GroupStats> {
-        self.inner.shared.lock().engines.iter().map(|engine| engine.group_stats()).collect()
+        let Ok(state) = self.inner.shared.lock() else { return Vec::new() };
+        state.engines.iter().map(|engine| engine.group_stats()).collect()
     }
 
     /// Which providers it uses, and why: one line for each device.
     pub fn providers(&self) -> Vec<String> {
+        if self.inner.shared.is_forked() {
+            return Vec::new();
+        }
         let devices = self.inner.devices.lock().unwrap_or_else(PoisonError::into_inner);
         devices.reasons.clone()
     }
@@ -325,8 +331,7 @@ impl HostBuilder {
         host.inner.shared.add(Box::new(engine))?;
         let inner = Arc::get_mut(&mut host.inner).expect("nobody else has it yet");
         inner.fixed_device = true;
-        let has_fds = inner.shared.lock().engines.iter().all(|engine| engine.has_fds());
-        if threaded && has_fds {
+        if threaded && inner.can_wait() {
             let shared = Arc::get_mut(&mut inner.shared).expect("nobody else has it yet");
             shared.threaded = true;
             inner.start_thread()?;
@@ -383,11 +388,13 @@ impl Inner {
 
     /// Whether real time moves its devices.
     pub(crate) fn can_wait(&self) -> bool {
-        self.shared.lock().engines.iter().all(|engine| engine.has_fds())
+        // In a child there is nothing to wait for.
+        self.shared.lock().is_ok_and(|state| state.engines.iter().all(|engine| engine.has_fds()))
     }
 
     /// The core that reaches an address, opened if need be.
     pub(crate) fn engine_for(&self, to: SocketAddr) -> Result<usize, Error> {
+        drop(self.shared.lock()?);
         if self.fixed_device {
             return Ok(0);
         }
@@ -412,6 +419,12 @@ impl Inner {
 impl Drop for Inner {
     fn drop(&mut self) {
         let thread = self.thread.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        if self.shared.is_forked() {
+            // Nothing of it may be touched: sockets and queue pairs are the parent's as well, its locks may be held by threads
+            // that are not here, and the number of its thread may be that of another by now.
+            mem::forget((thread, Arc::clone(&self.shared)));
+            return;
+        }
         match thread {
             Some(thread) => {
                 self.shared.close();

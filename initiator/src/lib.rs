@@ -39,6 +39,14 @@
 //! identity or size is an error, never other bytes. Memory is handed back only when the target can no longer
 //! write to it: the command has ended, or all queue pairs of the connection have.
 //!
+//! # Forks
+//! A host belongs to the process that opened it. In a process forked from it, such as a data loader's worker, each call to
+//! what was inherited ends at once with [`ErrorKind::Forked`], and dropping it says nothing to any target: the parent's
+//! connections stay as they are. A worker opens a [`Host`] of its own after the fork. Memory is copied as by any fork, and
+//! results of the parent's reads do not reach the child's copy. On RDMA devices, kernels before 5.12 need
+//! `ibv_fork_init` (`RDMAV_FORK_SAFE=1`) in the parent before it opens a host, and then registered memory does not exist in
+//! the child at all.
+//!
 //! # Not here
 //! Multipath, authentication, metadata and protection information, reservations, and other transports than
 //! RDMA.
@@ -65,6 +73,7 @@ mod notice;
 mod outbox;
 mod pages;
 mod plan;
+mod process;
 mod provider;
 mod queue;
 mod raw;

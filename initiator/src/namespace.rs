@@ -297,16 +297,14 @@ impl NamespaceHandle {
     }
 
     fn max_transfer_bytes(&self) -> u64 {
-        let state = self.host().shared.lock();
-        let engine = state.engines.get(self.engine());
-        let limits = engine.and_then(|engine| engine.limits(self.controller_key()).ok());
+        let limits = self.controller.limits();
         limits.map_or(CHUNK_BYTES as u64, |limits| limits.max_transfer_bytes)
     }
 }
 
 impl Drop for NamespaceHandle {
     fn drop(&mut self) {
-        let mut state = self.controller.host.shared.lock();
+        let Ok(mut state) = self.controller.host.shared.lock() else { return };
         if let Some(engine) = state.engines.get_mut(self.controller.engine) {
             engine.detach(self.controller.key, self.number);
         }

@@ -23,6 +23,11 @@ pub struct Completion {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RingKey(usize);
 
+impl RingKey {
+    /// Names no ring.
+    pub(crate) const NONE: Self = Self(usize::MAX);
+}
+
 /// All rings of a host, and the wakers to call once its lock is released.
 #[derive(Default)]
 pub(crate) struct Outbox {

@@ -4,7 +4,7 @@
 use std::any::Any;
 use std::fmt;
 use std::io;
-use std::mem;
+use std::mem::{self, ManuallyDrop};
 use std::ops::{Deref, DerefMut, Range};
 use std::ptr::NonNull;
 use std::slice;
@@ -14,6 +14,7 @@ use std::sync::{Arc, PoisonError, RwLock, Weak};
 use rdma::{Access, Device, Mem, MemoryRegion, Provider};
 
 use crate::pages::Pages;
+use crate::process::{Forked, Process};
 
 /// What a target may do with a region, and when.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -310,7 +311,8 @@ impl Region {
         let region = self.register::<P>(&scope.device)?;
         let keys = Keys { lkey: region.lkey(), rkey: region.rkey() };
         let (scope, alive) = (scope.id, Arc::downgrade(&scope.alive));
-        registrations.push(Registration { scope, alive, keys, region: Box::new(region) });
+        let (process, region) = (Process::current(), ManuallyDrop::new(Box::new(region) as _));
+        registrations.push(Registration { scope, alive, keys, process, region });
         Ok(keys)
     }
 
@@ -340,7 +342,19 @@ struct Registration {
     scope: ScopeId,
     alive: Weak<()>,
     keys: Keys,
-    region: Box<dyn Any + Send + Sync>,
+    /// Whose device it is with.
+    process: Process,
+    region: ManuallyDrop<Box<dyn Any + Send + Sync>>,
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        // In a child the device is the parent's, which goes on with the registration.
+        if self.process.check() != Err(Forked) {
+            // SAFETY: nothing uses it after this.
+            unsafe { ManuallyDrop::drop(&mut self.region) };
+        }
+    }
 }
 
 /// Who frees the memory.

@@ -8,6 +8,7 @@ use std::task::{Context, Poll, Waker};
 
 use crate::error::{Error, ErrorKind};
 use crate::outbox::Outbox;
+use crate::process::Process;
 
 /// The core's end: it is kept exactly once. Dropping it instead reports [`ErrorKind::Closed`].
 #[derive(Debug)]
@@ -15,7 +16,11 @@ pub(crate) struct Promise<T>(Option<Arc<Cell<T>>>);
 
 /// The caller's end.
 #[derive(Debug)]
-pub(crate) struct Reply<T>(Arc<Cell<T>>);
+pub(crate) struct Reply<T> {
+    cell: Arc<Cell<T>>,
+    /// Where the core is.
+    process: Process,
+}
 
 #[derive(Debug)]
 struct Cell<T>(Mutex<State<T>>);
@@ -27,10 +32,11 @@ enum State<T> {
     Taken,
 }
 
-/// Both ends of a new promise.
-pub(crate) fn promise<T>() -> (Promise<T>, Reply<T>) {
+/// Both ends of a new promise of a core in this process.
+pub(crate) fn promise<T>(process: Process) -> (Promise<T>, Reply<T>) {
     let cell = Arc::new(Cell(Mutex::new(State::Waiting(None))));
-    (Promise(Some(Arc::clone(&cell))), Reply(cell))
+    let promise = Promise(Some(Arc::clone(&cell)));
+    (promise, Reply { cell, process })
 }
 
 impl<T> Promise<T> {
@@ -69,7 +75,8 @@ impl<T> Future for Reply<T> {
     type Output = Result<T, Error>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let mut state = self.0.lock();
+        self.process.check()?;
+        let mut state = self.cell.lock();
         match mem::replace(&mut *state, State::Taken) {
             State::Done(result) => Poll::Ready(result),
             State::Waiting(_) => {

@@ -26,6 +26,12 @@ pub enum VerbsError {
     /// The libraries are there; no device is.
     #[error("no RDMA device: {0}")]
     NoDevice(String),
+    /// A process that this one was forked from had opened the devices.
+    #[error(
+        "RDMA devices do not work in a process that was forked after they were opened: start it as a new program (spawn \
+         or forkserver, not fork), or fork before the first device is opened"
+    )]
+    Forked,
     /// The address belongs to no device.
     #[error("no RDMA device serves {0}")]
     NotServed(IpAddr),
@@ -112,13 +118,19 @@ unsafe impl Send for Context {}
 unsafe impl Sync for Context {}
 
 /// The machine's devices, opened once. A failure is not remembered: a device may appear later.
+///
+/// librdmacm opens them once for a process and its children, but doorbells and queues are not there in a child.
 pub(crate) fn contexts() -> Result<&'static [Arc<Context>], VerbsError> {
-    static CONTEXTS: OnceLock<Vec<Arc<Context>>> = OnceLock::new();
-    if let Some(contexts) = CONTEXTS.get() {
-        return Ok(contexts);
-    }
-    let opened = open_all(library()?)?;
-    Ok(CONTEXTS.get_or_init(|| opened))
+    static CONTEXTS: OnceLock<(u32, Vec<Arc<Context>>)> = OnceLock::new();
+    let process = std::process::id();
+    let (opener, contexts) = match CONTEXTS.get() {
+        Some(opened) => opened,
+        None => {
+            let opened = open_all(library()?)?;
+            CONTEXTS.get_or_init(|| (process, opened))
+        }
+    };
+    if *opener == process { Ok(contexts) } else { Err(VerbsError::Forked) }
 }
 
 fn open_all(library: &'static Library) -> Result<Vec<Arc<Context>>, VerbsError> {
