@@ -40,10 +40,10 @@ pub use self::command::{
     Abort, CloseReason, Command, ControlWork, Direction, Event, Execution, IoKind, IoWork, Outcome,
     Transfer, Work,
 };
+pub(crate) use self::error_log::ErrorCounts;
 pub use self::hold::Hold;
 pub use self::jobs::{Flush, Settle};
 pub use self::link::Lost;
-pub(crate) use self::error_log::ErrorCounts;
 pub use self::queue::{Accepted, Queue};
 
 use self::association::Members;

@@ -155,7 +155,7 @@ fn a_window_needs_its_region() {
 
 #[test]
 fn a_key_of_another_domain_names_nothing() {
-    let regions = Arc::new(Regions::new(1, 1));
+    let regions = Arc::new(Regions::new(1, Random::seeded(1)));
     let mut memory = vec![0; 64];
     let addr = address(&memory);
     let region = register(&regions, &mut memory, everything());
@@ -175,7 +175,7 @@ fn a_key_of_another_domain_names_nothing() {
 
 #[test]
 fn indexes_are_reused_oldest_first() {
-    let regions = Arc::new(Regions::new(1, 1));
+    let regions = Arc::new(Regions::new(1, Random::seeded(1)));
     let mut memory = [0; 1];
     let mut indexes = |count| -> Vec<usize> {
         let one = |_| index_of(key(&register(&regions, &mut memory, Access::NONE)));
@@ -189,7 +189,7 @@ fn indexes_are_reused_oldest_first() {
 /// The generation of the region's index comes round to the very key that the window was bound to.
 #[test]
 fn a_window_does_not_open_a_later_registration() {
-    let regions = Arc::new(Regions::new(1, 1));
+    let regions = Arc::new(Regions::new(1, Random::seeded(1)));
     let mut memory = vec![0; 64];
     let addr = address(&memory);
     let region = register(&regions, &mut memory, everything());
