@@ -5,8 +5,8 @@
 
 use std::time::Duration;
 
-/// Entries of an admin queue. Hosts ask for 32; more is refused.
-pub const ADMIN_QUEUE_ENTRIES: u16 = 32;
+/// Commands that an admin queue takes at once. A host may ask for a longer one, as some do; it gets this.
+pub const ADMIN_QUEUE_ENTRIES: u16 = 128;
 /// Associations (controllers) that may live at once in the process.
 pub const MAX_ASSOCIATIONS: usize = 4096;
 /// The lowest controller id that is handed out.

@@ -3,9 +3,10 @@
 use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
 
-use nvme_proto::{HostNqn, Nqn};
+use nvme_proto::Nqn;
 
 use crate::config::PortConfig;
+use crate::host::Host;
 use crate::subsystem::Subsystem;
 
 /// A port.
@@ -59,7 +60,7 @@ impl Port {
     }
 
     /// The subsystems that a host may connect to here.
-    pub fn visible_to(&self, host: HostNqn) -> impl Iterator<Item = &Arc<Subsystem>> {
+    pub fn visible_to(&self, host: Host) -> impl Iterator<Item = &Arc<Subsystem>> {
         self.subsystems.iter().filter(move |subsystem| subsystem.allows(&host))
     }
 }

@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
-use nvme_proto::{AsciiField, HostNqn, Nqn, Nsid};
+use nvme_proto::{AsciiField, Nqn, Nsid};
 
 use crate::config::{HostPolicy, SubsystemConfig};
 use crate::controller::ErrorCounts;
+use crate::host::Host;
 use crate::namespace::Namespace;
 
 /// A subsystem. Its namespaces do not change while it lives.
@@ -40,7 +41,7 @@ impl Subsystem {
     }
 
     /// Whether a host may connect.
-    pub fn allows(&self, host: &HostNqn) -> bool {
+    pub fn allows(&self, host: &Host) -> bool {
         self.hosts.allows(host)
     }
 

@@ -243,7 +243,7 @@ fn lies_in_connection_requests_are_refused_by_name_and_do_not_flood_the_log() {
     let cases = [
         (format, RejectStatus::INVALID_RECFMT),
         (request(1000, 32, 32).as_bytes().to_vec(), RejectStatus::INVALID_QID),
-        (request(0, 64, 64).as_bytes().to_vec(), RejectStatus::INVALID_HSQSIZE),
+        (request(1, 256, 256).as_bytes().to_vec(), RejectStatus::INVALID_HSQSIZE),
         (request(0, 0, 32).as_bytes().to_vec(), RejectStatus::INVALID_HRQSIZE),
     ];
     for _ in 0..5 {

@@ -85,6 +85,11 @@ impl Controller {
         self.shared().async_events.request(cid)
     }
 
+    /// Forgets a request; false if there is no such request.
+    pub(super) fn give_up_event(&self, cid: Cid) -> bool {
+        self.shared().async_events.take_request(cid)
+    }
+
     /// A namespace's attributes changed.
     pub(crate) fn namespace_changed(&self, nsid: Nsid) {
         let mut shared = self.shared();

@@ -52,6 +52,13 @@ pub enum Work {
 #[derive(Clone, Copy, Debug)]
 pub struct ControlWork(pub(super) ControlCommand);
 
+impl ControlWork {
+    /// Whether it is an Asynchronous Event Request.
+    pub fn is_event_request(&self) -> bool {
+        matches!(self.0, ControlCommand::Admin(AdminCommand::AsyncEventRequest, _))
+    }
+}
+
 #[derive(Clone, Copy, Debug)]
 pub(super) enum ControlCommand {
     Fabrics(FabricsCommand),

@@ -16,7 +16,7 @@ const GENERATION: u64 = 1;
 
 /// The whole page, for the host and the port of this controller.
 pub(super) fn page(controller: &Controller) -> Vec<u8> {
-    let entries: Vec<_> = controller.port.visible_to(controller.host.nqn).collect();
+    let entries: Vec<_> = controller.port.visible_to(controller.host).collect();
     let header = DiscoveryHeader::new(GENERATION, entries.len() as u64);
     let mut page = header.as_bytes().to_vec();
     for subsystem in entries {

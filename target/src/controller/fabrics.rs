@@ -1,5 +1,6 @@
 //! Fabrics commands: Connect, Property Get and Set, Disconnect.
 
+use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -8,7 +9,7 @@ use nvme_proto::fabrics::{
     PropertySet,
 };
 use nvme_proto::registers::{Cap, CapCss, Cc, Crto, Property, Version};
-use nvme_proto::{Cid, Cntlid, Command as Parsed, HostNqn, Qid, Sqe, Status};
+use nvme_proto::{Cid, Cntlid, Command as Parsed, HostNqn, InvalidNqn, Qid, Sqe, Status};
 use rdma::Time;
 
 use super::association::Joined;
@@ -18,7 +19,7 @@ use super::queue::{Queue, State, transfer};
 use super::{Controller, Kind, NewController, Shared};
 use crate::admission::Admission;
 use crate::host::Host;
-use crate::limits::{ADMIN_QUEUE_ENTRIES, Limits};
+use crate::limits::Limits;
 
 /// The version that controllers report.
 pub(super) const VERSION: Version = Version::V2_0;
@@ -131,16 +132,13 @@ fn connect(
         return Err(Status::COMMAND_SEQUENCE_ERROR.with_dnr().into());
     }
     let data = ConnectData::parse(data).map_err(|_| Status::DATA_SGL_LENGTH_INVALID.with_dnr())?;
-    let host = Host { nqn: data.host().map_err(invalid)?, id: data.hostid };
-    if host.id.is_zero() {
-        return Err(invalid(ConnectParameter::HOSTID));
-    }
-    let entered = enter_association(queue, now, cid, connect, data, host);
+    let entered =
+        host(data).and_then(|host| enter_association(queue, now, cid, connect, data, host));
     let (entry, place) = entered.inspect_err(|outcome| {
         if queue.registry.chatter().allows(now) {
             tracing::warn!(
-                peer = %queue.peer, host = %host.nqn, qid = %queue.qid, subsystem = ?data.subnqn,
-                status = %outcome.status, "connect refused"
+                peer = %queue.peer, host = ?data.hostnqn, hostid = ?data.hostid, qid = %queue.qid,
+                subsystem = ?data.subnqn, reason = %Refusal(*outcome), "connect refused"
             );
         }
     })?;
@@ -154,6 +152,41 @@ fn connect(
         Joined::Now => Execution::Complete(outcome),
         Joined::Later => Execution::Parked,
     })
+}
+
+/// Who connects. Some hosts say no name unless they are told one.
+fn host(data: &ConnectData) -> Result<Host, Outcome> {
+    let id = data.hostid;
+    if id.is_zero() {
+        return Err(invalid(ConnectParameter::HOSTID));
+    }
+    match data.hostnqn.parse() {
+        Ok(nqn) => Ok(Host { nqn: HostNqn(nqn), named: true, id }),
+        Err(InvalidNqn::Empty) => Ok(Host { nqn: HostNqn::from_host_id(id), named: false, id }),
+        Err(_) => Err(invalid(ConnectParameter::HOSTNQN)),
+    }
+}
+
+/// Tells of a Connect that was refused before its data was looked at.
+pub(super) fn tell_refused(queue: &Queue, now: Time, outcome: Outcome) {
+    if queue.registry.chatter().allows(now) {
+        let reason = Refusal(outcome);
+        tracing::warn!(peer = %queue.peer, qid = %queue.qid, %reason, "connect refused");
+    }
+}
+
+/// Why a Connect was refused.
+struct Refusal(Outcome);
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Outcome { result, status } = self.0;
+        write!(f, "{status}")?;
+        match status.is(Status::CONNECT_INVALID_PARAMETERS) {
+            true => write!(f, ": {}", ConnectParameter::from_dw0(result as u32)),
+            false => Ok(()),
+        }
+    }
 }
 
 /// A queue is of an association now.
@@ -199,15 +232,12 @@ fn make_association(
     if data.cntlid() != Cntlid::DYNAMIC {
         return Err(invalid(ConnectParameter::CNTLID));
     }
-    if connect.queue_entries > u32::from(ADMIN_QUEUE_ENTRIES) {
-        return Err(invalid(ConnectParameter::SQSIZE));
-    }
     let nqn = data.subsystem().map_err(invalid)?;
     let kind = if nqn.is_discovery() {
         Kind::Discovery
     } else {
         let subsystem = queue.port.subsystem(&nqn).ok_or(invalid(ConnectParameter::SUBNQN))?;
-        if !subsystem.allows(&host.nqn) {
+        if !subsystem.allows(&host) {
             return Err(Status::CONNECT_INVALID_HOST.with_dnr().into());
         }
         if queue.registry.has_unfinished(host.id, subsystem) {

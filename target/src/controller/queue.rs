@@ -31,7 +31,7 @@ pub struct Accepted {
     pub port: Arc<Port>,
     /// The queue id that it asked for.
     pub qid: Qid,
-    /// Commands that its receive queue holds, as negotiated.
+    /// Entries that its Connect command may ask for, as negotiated.
     pub entries: u16,
     /// Who connected.
     pub peer: SocketAddr,
@@ -145,7 +145,7 @@ impl Queue {
         self.link.saw_command(now);
         self.parse_in_state(sqe).map_err(|outcome| match outcome.status.is_success() {
             true => outcome,
-            false => self.refused(sqe, outcome),
+            false => self.refused(now, sqe, outcome),
         })
     }
 
@@ -225,16 +225,29 @@ impl Queue {
         io::next_range(&self.registry, work, data, passed)
     }
 
-    /// The response to a command that ended.
-    pub fn completion(&mut self, cid: Cid, outcome: Outcome) -> Cqe {
-        let head = match &mut self.head {
+    /// Forgets a parked Asynchronous Event Request, to which no response is sent. False if there is none.
+    pub fn give_up_event_request(&mut self, cid: Cid) -> bool {
+        let known = self.controller().is_some_and(|controller| controller.give_up_event(cid));
+        if known {
+            self.advance();
+        }
+        known
+    }
+
+    /// The entry of a command is free again; the new head.
+    fn advance(&mut self) -> u16 {
+        match &mut self.head {
             Head::Disabled => 0xFFFF,
             Head::At(head) => {
-                // The slot of this command is free again: the receive was reposted before.
                 *head = if *head + 1 >= self.entries { 0 } else { *head + 1 };
                 *head
             }
-        };
+        }
+    }
+
+    /// The response to a command that ended. Its receive was posted again before.
+    pub fn completion(&mut self, cid: Cid, outcome: Outcome) -> Cqe {
+        let head = self.advance();
         Cqe::new(cid, outcome.status).with_result(outcome.result).with_queue(head, self.qid)
     }
 
@@ -303,7 +316,10 @@ impl Queue {
     }
 
     /// Counts and logs a command that was refused.
-    fn refused(&mut self, sqe: &Sqe, outcome: Outcome) -> Outcome {
+    fn refused(&mut self, now: Time, sqe: &Sqe, outcome: Outcome) -> Outcome {
+        if matches!(self.state, State::Connecting { .. }) && sqe.is_fabrics() {
+            fabrics::tell_refused(self, now, outcome);
+        }
         tracing::debug!(
             peer = %self.peer, qid = %self.qid, ?sqe, status = %outcome.status, "command refused"
         );

@@ -6,13 +6,17 @@ use std::time::Duration;
 use feedrail_target::backend::decorator::{Delay, Fault, FaultPlan};
 use feedrail_target::backend::{Backend, BackendError, Step};
 use feedrail_target::storage::{Kind, Operation};
-use nvme_proto::fabrics::Disconnect;
+use nvme_proto::fabrics::{Disconnect, PropertyGet, PropertySize};
+use nvme_proto::feature::{AsyncEventConfig, Feature, SetFeatures, WriteProtection};
 use nvme_proto::nvm::{DatasetManagement, DsmAttributes, DsmRange, Flush, Io, WriteZeroes};
+use nvme_proto::registers::Property;
 use nvme_proto::{
-    Cid, IntoBytes, LbaRange, Nsid, NvmCommand, Sgl, SglDescriptor, Sqe, SqeFlags, Status,
+    AdminCommand, Cid, Cntlid, IntoBytes, LbaRange, Nsid, NvmCommand, Sgl, SglDescriptor, Sqe,
+    SqeFlags, Status,
 };
 use rdma::Time;
 
+use crate::host::Link;
 use crate::pattern;
 use crate::world::{On, World, io, read, two_namespaces, write};
 
@@ -150,6 +154,53 @@ fn compare_zeroes_deallocate_and_flush() {
     wanted[4 * 512..5 * 512].fill(0);
     wanted[8 * 512..].fill(0);
     assert!(world.read(on, 1, 16, 8192) == wanted);
+}
+
+/// As hosts of SPDK do when they detach: they have given their event requests up without a word.
+#[test]
+fn an_admin_command_may_reuse_the_id_of_an_event_request() {
+    let mut world = World::new(&two_namespaces());
+    let host = world.add_host();
+    let admin = world.admin(host);
+    let get = PropertyGet { property: Property::CSTS, size: PropertySize::FourBytes };
+    // More often than the queue has entries.
+    for _ in 0..100 {
+        let cid = world.post(admin, &AdminCommand::AsyncEventRequest.to_sqe(), &[]);
+        world.hosts[host].send(admin.queue, &get.to_sqe().with_cid(cid), &[]);
+        assert!(world.response(admin, cid).status().is_success());
+    }
+    // Any other command keeps its id.
+    let set = Feature::NamespaceWriteProtection(WriteProtection::None);
+    let set = SetFeatures { nsid: Nsid(1), save: false, feature: set }.to_sqe();
+    world.ok(admin, &set, &[]);
+    // What was given up is not told of events any more.
+    let config = AsyncEventConfig::new().with_namespace_attribute(true);
+    let set = Feature::AsyncEventConfig(config);
+    let set = SetFeatures { nsid: Nsid(0), save: false, feature: set }.to_sqe();
+    world.ok(admin, &set, &[]);
+    let request = world.post(admin, &AdminCommand::AsyncEventRequest.to_sqe(), &[]);
+    let other = world.add_host();
+    let other_admin = world.admin(other);
+    let set = Feature::NamespaceWriteProtection(WriteProtection::Protected);
+    let set = SetFeatures { nsid: Nsid(1), save: false, feature: set }.to_sqe();
+    world.ok(other_admin, &set, &[]);
+    assert!(world.response(admin, request).status().is_success());
+}
+
+#[test]
+fn a_long_admin_queue_connects() {
+    let mut world = World::new(&two_namespaces());
+    let host = world.add_host();
+    for asked in [128, 256] {
+        let (admin, link) = world.link(host, 0, 256);
+        assert_eq!(link, Link::Up(128));
+        assert!(world.nvme_connect(admin, Cntlid::DYNAMIC, asked).status().is_success());
+        let get = PropertyGet { property: Property::CSTS, size: PropertySize::FourBytes };
+        let cids: Vec<_> = (0..200).map(|_| world.post(admin, &get.to_sqe(), &[])).collect();
+        for cid in cids {
+            assert!(world.response(admin, cid).status().is_success());
+        }
+    }
 }
 
 #[test]

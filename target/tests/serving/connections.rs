@@ -24,7 +24,7 @@ fn connections_are_refused_with_the_reason() {
     for (private, status) in [
         (format, RejectStatus::INVALID_RECFMT),
         (request(1000, 32, 32).as_bytes().to_vec(), RejectStatus::INVALID_QID),
-        (request(0, 64, 64).as_bytes().to_vec(), RejectStatus::INVALID_HSQSIZE),
+        (request(1, 256, 256).as_bytes().to_vec(), RejectStatus::INVALID_HSQSIZE),
         (request(0, 0, 32).as_bytes().to_vec(), RejectStatus::INVALID_HRQSIZE),
     ] {
         assert_eq!(world.link_with(host, &private), Link::Rejected(status), "{private:?}");

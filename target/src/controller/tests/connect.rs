@@ -166,6 +166,84 @@ fn wrong_admin_connects_get_the_status_and_the_place() {
     assert!(line.connect(&good, &data).status().is_success());
 }
 
+/// Everything that is logged in the meantime.
+fn logged(act: impl FnOnce()) -> String {
+    let (sender, receiver) = std::sync::mpsc::channel();
+    let writer = move || Sent(sender.clone());
+    let subscriber = tracing_subscriber::fmt().with_writer(writer).with_ansi(false).finish();
+    tracing::subscriber::with_default(subscriber, act);
+    String::from_utf8(receiver.try_iter().flatten().collect()).expect("text")
+}
+
+struct Sent(std::sync::mpsc::Sender<Vec<u8>>);
+
+impl std::io::Write for Sent {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.send(bytes.to_vec()).map_err(std::io::Error::other)?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn each_refusal_of_connect_is_logged() {
+    let registry = registry();
+    let good = connect_command(0);
+    let data = connect_data(Cntlid::DYNAMIC);
+    let unusable: NqnField =
+        nvme_proto::FromBytes::read_from_bytes(&[b'x'; 256][..]).expect("its size");
+    for (command, data, reason) in [
+        (Connect { queue_entries: 33, ..good }, data, "SQSIZE"),
+        (Connect { qid: Qid(1), ..good }, data, "QID"),
+        (good, with(&data, |data| data.hostid = HostId::ZERO), "HOSTID"),
+        (good, with(&data, |data| data.hostnqn = unusable), "HOSTNQN"),
+        (good, connect_data(Cntlid(1)), "CNTLID"),
+    ] {
+        let mut line = Line::new(&registry, 0, Time::ZERO);
+        let log = logged(|| _ = line.connect(&command, &data));
+        assert_eq!(log.lines().count(), 1, "{log}");
+        for part in ["connect refused", "127.0.0.9:50000", reason] {
+            assert!(log.contains(part), "{part}: {log}");
+        }
+    }
+}
+
+#[test]
+fn a_host_without_a_name_is_known_by_its_identifier() {
+    let registry = registry();
+    let mut line = Line::new(&registry, 0, Time::ZERO);
+    let nameless = |cntlid| {
+        with(&connect_data(cntlid), |data| data.hostnqn = nvme_proto::FromZeros::new_zeroed())
+    };
+    let cqe = line.connect(&connect_command(0), &nameless(Cntlid::DYNAMIC));
+    assert!(cqe.status().is_success(), "{:?}", cqe.status());
+    assert!(line.set_cc(enabled()).is_success());
+    let cntlid = Cntlid(cqe.result() as u16);
+    let controller = registry.controller(cntlid).expect("live");
+    assert_eq!(controller.host.nqn, HostNqn::from_host_id(HOST_ID));
+    let mut io = Line::new(&registry, 1, Time::ZERO);
+    assert!(io.connect(&connect_command(1), &nameless(cntlid)).status().is_success());
+    // The name that it is given gets it in nowhere.
+    let closed = CONFIG.replace(
+        "nqn.2026-01.io.feedrail:host.friend",
+        "nqn.2014-08.org.nvmexpress:uuid:07070707-0707-0707-0707-070707070707",
+    );
+    let registry = registry_of(&closed);
+    let private = Nqn::new("nqn.2026-01.io.feedrail:private").expect("valid");
+    let connect = |named: bool| {
+        let name = HostNqn::from_host_id(HOST_ID);
+        let data = ConnectData::new(HOST_ID, Cntlid::DYNAMIC, private, name);
+        let nameless = with(&data, |data| data.hostnqn = nvme_proto::FromZeros::new_zeroed());
+        let mut line = Line::new(&registry, 0, Time::ZERO);
+        line.connect(&connect_command(0), if named { &data } else { &nameless }).status()
+    };
+    assert!(connect(true).is_success());
+    assert!(connect(false).is(Status::CONNECT_INVALID_HOST));
+}
+
 #[test]
 fn only_listed_hosts_get_in() {
     let registry = registry();

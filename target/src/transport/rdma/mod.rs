@@ -215,7 +215,7 @@ impl<P: Provider> RdmaTransport<P> {
         let accepted = Accepted {
             port,
             qid: negotiated.qid,
-            entries: negotiated.entries,
+            entries: negotiated.connect_entries,
             peer,
             waker: Waker::from(Arc::clone(&self.bell)),
             now: core.now,

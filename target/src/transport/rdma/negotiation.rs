@@ -13,6 +13,9 @@ pub(super) struct Negotiated {
     pub(super) qid: Qid,
     /// Commands that the host may have outstanding, and receives that we post.
     pub(super) entries: u16,
+    /// Entries that its Connect command may ask for. There are hosts that ask for what they wanted, not for what they
+    /// got; what they send in excess of `entries` waits on their side.
+    pub(super) connect_entries: u16,
     /// RDMA READs that we may have in flight.
     pub(super) initiator_depth: u8,
     /// In-capsule data of one command, in bytes.
@@ -34,13 +37,14 @@ impl Negotiated {
         if qid.0 > limits.io_queues {
             return Err(RejectStatus::INVALID_QID);
         }
-        let most = if qid.is_admin() { ADMIN_QUEUE_ENTRIES } else { limits.queue_depth };
         let wanted = u16::try_from(request.send_entries()).unwrap_or(u16::MAX);
-        if !(2..=most).contains(&wanted) {
+        if wanted < 2 || (!qid.is_admin() && wanted > limits.queue_depth) {
             return Err(RejectStatus::INVALID_HSQSIZE);
         }
         // A host with less room for responses than for commands gets room for that many commands.
-        let entries = wanted.min(request.receive_entries());
+        let connect_entries = wanted.min(request.receive_entries());
+        let most = if qid.is_admin() { ADMIN_QUEUE_ENTRIES } else { limits.queue_depth };
+        let entries = connect_entries.min(most);
         // Data of writes and of Connect comes by RDMA READ.
         let initiator_depth = params.initiator_depth.min(caps.max_initiator_depth);
         if initiator_depth == 0 {
@@ -48,7 +52,7 @@ impl Negotiated {
         }
         // Capsules of the admin queue carry no data (RDMA transport, capsule size).
         let in_capsule = if qid.is_admin() { 0 } else { limits.in_capsule_data_bytes };
-        Ok(Self { qid, entries, initiator_depth, in_capsule })
+        Ok(Self { qid, entries, connect_entries, initiator_depth, in_capsule })
     }
 
     /// Request slots: as many again as there are commands, for responses that are under way while their
@@ -131,12 +135,17 @@ mod tests {
         format[0] = 1;
         assert_eq!(ask(&format, 1), Err(RejectStatus::INVALID_RECFMT));
         assert_eq!(ask(request(65, 128, 128).as_bytes(), 1), Err(RejectStatus::INVALID_QID));
-        assert_eq!(ask(request(0, 32, 33).as_bytes(), 1), Err(RejectStatus::INVALID_HSQSIZE));
         assert_eq!(ask(request(1, 128, 1).as_bytes(), 1), Err(RejectStatus::INVALID_HSQSIZE));
         assert_eq!(ask(request(1, 128, 129).as_bytes(), 1), Err(RejectStatus::INVALID_HSQSIZE));
         assert_eq!(ask(request(1, 128, 65_536).as_bytes(), 1), Err(RejectStatus::INVALID_HSQSIZE));
         assert_eq!(ask(request(1, 0, 128).as_bytes(), 1), Err(RejectStatus::INVALID_HRQSIZE));
         assert_eq!(ask(good.as_bytes(), 0), Err(RejectStatus::INVALID_IRD));
+    }
+
+    #[test]
+    fn a_long_admin_queue_is_cut_short() {
+        let admin = ask(request(0, 1024, 1024).as_bytes(), 1).unwrap();
+        assert_eq!((admin.entries, admin.connect_entries), (ADMIN_QUEUE_ENTRIES, 1024));
     }
 
     #[test]

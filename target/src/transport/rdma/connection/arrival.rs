@@ -2,7 +2,7 @@
 #![expect(unsafe_code, reason = "lends a buffer to the device, and copies in-capsule data")]
 
 use ::rdma::{Op, Provider, SendFlags, SendWr, Sge};
-use nvme_proto::{Sqe, Status};
+use nvme_proto::{Cid, Sqe, Status};
 
 use super::{Connection, Desk, Ended, Leaving};
 use crate::controller::{Command, Direction, IoKind, IoWork, Work};
@@ -44,6 +44,9 @@ impl<P: Provider> Connection<P> {
         let in_capsule = bytes.checked_sub(size_of::<Sqe>() as u32);
         let in_capsule = in_capsule.ok_or(Ended::ShortCapsule(bytes))?;
         let sqe = self.area.entry(receive);
+        if self.slots.find(sqe.cid()).is_some() {
+            self.give_up_event_request(desk, sqe.cid())?;
+        }
         let in_flight = self.slots.find(sqe.cid()).is_some();
         let slot = self.slots.begin(sqe.cid(), receive);
         if in_flight {
@@ -53,6 +56,25 @@ impl<P: Provider> Connection<P> {
             Ok(command) => self.place(desk, slot, &sqe, command, in_capsule),
             Err(outcome) => self.respond(desk, slot, outcome),
         }
+    }
+
+    /// Drops an Asynchronous Event Request whose id the host uses for another command: it has given it up without a
+    /// word. (So do hosts of SPDK when they detach.) Nothing else that is in flight is dropped.
+    fn give_up_event_request(&mut self, desk: &mut Desk<'_, P>, cid: Cid) -> Result<(), Ended> {
+        // An event that has happened is told first.
+        self.serve_controller(desk)?;
+        let Some(slot) = self.find(cid, State::Parked) else { return Ok(()) };
+        let request = self.slots.get(slot);
+        let waits = matches!(request.work, Some(Work::Control(work)) if work.is_event_request());
+        if !waits || !self.queue().give_up_event_request(cid) {
+            return Ok(());
+        }
+        let request = self.slots.get(slot);
+        request.abandon();
+        let receive = request.receive;
+        let remains = self.slots.end(slot);
+        self.release(desk, remains.buffer);
+        self.post_receive(desk, receive)
     }
 
     /// Finds the data of a command, and a buffer for it.
