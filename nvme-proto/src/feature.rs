@@ -36,6 +36,8 @@ open_enum! {
 pub enum Feature {
     /// Weights of the arbitration.
     Arbitration(Arbitration),
+    /// How hard reads of a namespace try, and whether they mind deallocated blocks.
+    ErrorRecovery(ErrorRecovery),
     /// Whether writes may complete before they are durable.
     VolatileWriteCache {
         /// Enabled, WCE.
@@ -74,6 +76,7 @@ impl Feature {
     pub fn parse(fid: FeatureId, value: u32) -> Result<Self, Status> {
         Ok(match fid {
             FeatureId::ARBITRATION => Self::Arbitration(Arbitration::from_bits(value)),
+            FeatureId::ERROR_RECOVERY => Self::ErrorRecovery(ErrorRecovery::from_bits(value)),
             FeatureId::VOLATILE_WRITE_CACHE => Self::VolatileWriteCache { enabled: value & 1 != 0 },
             FeatureId::NUMBER_OF_QUEUES => Self::NumberOfQueues(QueueCounts::parse(value)?),
             FeatureId::ASYNC_EVENT_CONFIG => {
@@ -92,6 +95,7 @@ impl Feature {
     pub const fn id(&self) -> FeatureId {
         match self {
             Self::Arbitration(_) => FeatureId::ARBITRATION,
+            Self::ErrorRecovery(_) => FeatureId::ERROR_RECOVERY,
             Self::VolatileWriteCache { .. } => FeatureId::VOLATILE_WRITE_CACHE,
             Self::NumberOfQueues(_) => FeatureId::NUMBER_OF_QUEUES,
             Self::AsyncEventConfig(_) => FeatureId::ASYNC_EVENT_CONFIG,
@@ -106,6 +110,7 @@ impl Feature {
     pub const fn value(&self) -> u32 {
         match self {
             Self::Arbitration(arbitration) => arbitration.into_bits(),
+            Self::ErrorRecovery(recovery) => recovery.into_bits(),
             Self::VolatileWriteCache { enabled } => *enabled as u32,
             Self::NumberOfQueues(counts) => counts.to_dword(),
             Self::AsyncEventConfig(config) => config.into_bits(),
@@ -263,6 +268,18 @@ pub struct Arbitration {
     pub medium_weight_z: u8,
     /// High priority weight, zero-based.
     pub high_weight_z: u8,
+}
+
+/// Error recovery of a namespace, 05h (NVM, 4.1.3.2).
+#[bitfield(u32)]
+#[derive(PartialEq, Eq)]
+pub struct ErrorRecovery {
+    /// For how long a read or write is retried, in units of 100 ms; 0 for no limit, TLER.
+    pub time_limit: u16,
+    /// Reading a deallocated block is an error, DULBE.
+    pub deallocated_error: bool,
+    #[bits(15)]
+    __: u16,
 }
 
 /// Number of queues, 07h (Base, 5.1.25.1): how many I/O queues, 1 to 65,535 of each kind; zero-based on the

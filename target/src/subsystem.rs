@@ -18,6 +18,8 @@ pub struct Subsystem {
     pub serial: AsciiField<20>,
     /// Model number.
     pub model: AsciiField<40>,
+    /// Whether hosts may give space back.
+    pub(crate) deallocate: bool,
     hosts: HostPolicy,
     /// Sorted by NSID, each NSID once.
     namespaces: Vec<Arc<Namespace>>,
@@ -34,6 +36,7 @@ impl Subsystem {
             // The configuration was checked to fit.
             serial: AsciiField::new(&config.serial).unwrap_or_default(),
             model: AsciiField::new(&config.model).unwrap_or_default(),
+            deallocate: config.deallocate,
             hosts: config.hosts.clone(),
             namespaces,
             errors: Arc::default(),

@@ -17,7 +17,7 @@ pub use discovery::{
     AddressFamily, DiscoveryEntry, DiscoveryHeader, EntryFlags, RdmaCms, RdmaPrtype, RdmaQptype,
     RdmaTsas, SecureChannel, SubsystemType, TransportRequirements, TransportType,
 };
-pub use effects::{CommandEffects, EffectsLog};
+pub use effects::{CommandEffects, EffectsLog, FeatureEffects, FeatureEffectsLog, Scope};
 pub use error::ErrorLogEntry;
 pub use firmware::{FirmwareSlotLog, FirmwareSlots};
 pub use smart::{CriticalWarning, SmartLog};
@@ -44,6 +44,7 @@ open_enum! {
         ANA = 0x0C, "Asymmetric Namespace Access";
         PERSISTENT_EVENTS = 0x0D, "Persistent Event Log";
         FEATURE_EFFECTS = 0x12, "Feature Identifiers Supported and Effects";
+        NVME_MI_EFFECTS = 0x13, "NVMe-MI Commands Supported and Effects";
         DISCOVERY = 0x70, "Discovery";
         HOST_DISCOVERY = 0x71, "Host Discovery";
         RESERVATION_NOTIFICATION = 0x80, "Reservation Notification";

@@ -115,6 +115,8 @@ pub struct SubsystemConfig {
     pub model: String,
     /// Who may connect.
     pub hosts: HostPolicy,
+    /// Whether hosts may give space back: Dataset Management, and Write Zeroes with Deallocate.
+    pub deallocate: bool,
     /// What the UUIDs of its namespaces are derived from, together with their names.
     pub dataset_id: Uuid,
     /// Namespaces that the configuration lists one by one.

@@ -99,6 +99,7 @@ impl Quick {
             serial: identity::serial(&self.nqn),
             model: identity::MODEL.to_owned(),
             hosts: HostPolicy::Any,
+            deallocate: true,
             dataset_id,
             namespaces,
             directories: Vec::new(),

@@ -92,6 +92,7 @@ struct SubsystemTable {
     #[serde(default)]
     allow_any_host: bool,
     allowed_hosts: Option<Vec<Spanned<String>>>,
+    deallocate: Option<bool>,
     dataset_id: Option<Uuid>,
     #[serde(default)]
     namespace: Vec<Spanned<NamespaceTable>>,
@@ -377,6 +378,7 @@ impl Reader<'_> {
         };
         Ok(SubsystemConfig {
             hosts: self.hosts(at, table.allow_any_host, table.allowed_hosts)?,
+            deallocate: table.deallocate.unwrap_or(true),
             namespaces: self.namespaces(table.namespace, dataset_id)?,
             directories: self.directories(table.directory)?,
             origin: self.document.origin(at),

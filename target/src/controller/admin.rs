@@ -9,7 +9,7 @@ use super::{Controller, feature, identify, log};
 
 pub(super) fn parse(controller: &Controller, command: AdminCommand) -> Result<Command, Status> {
     let epoch = controller.ready_epoch().ok_or(Status::COMMAND_SEQUENCE_ERROR.with_dnr())?;
-    if controller.is_discovery() && matches!(command, AdminCommand::Abort(_)) {
+    if !controller.support.has_admin(command.opcode()) {
         return Err(Status::INVALID_OPCODE.with_dnr());
     }
     Ok(Command {

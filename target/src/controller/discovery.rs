@@ -1,28 +1,32 @@
 //! The discovery log: what a host may connect to at the port that it asked (Base, 5.1.12.3.1).
 
+use std::hash::{DefaultHasher, Hasher as _};
+
 use nvme_proto::log::{
     AddressFamily, DiscoveryEntry, DiscoveryHeader, RdmaTsas, SubsystemType, TransportRequirements,
     TransportType,
 };
 use nvme_proto::{AsciiField, IntoBytes, NqnField, U16};
 
-use super::Controller;
+use super::{Controller, Shared};
 use crate::limits::ADMIN_QUEUE_ENTRIES;
 use crate::port::Port;
 use crate::subsystem::Subsystem;
 
-/// What is exported does not change while the target runs, so neither does this.
-const GENERATION: u64 = 1;
-
 /// The whole page, for the host and the port of this controller.
-pub(super) fn page(controller: &Controller) -> Vec<u8> {
-    let entries: Vec<_> = controller.port.visible_to(controller.host).collect();
-    let header = DiscoveryHeader::new(GENERATION, entries.len() as u64);
-    let mut page = header.as_bytes().to_vec();
-    for subsystem in entries {
-        page.extend_from_slice(entry(&controller.port, subsystem).as_bytes());
-    }
-    page
+pub(super) fn page(controller: &Controller, _: &Shared) -> Vec<u8> {
+    let visible = controller.port.visible_to(controller.host);
+    let entries: Vec<_> = visible.map(|subsystem| entry(&controller.port, subsystem)).collect();
+    let header = DiscoveryHeader::new(generation(&entries), entries.len() as u64);
+    [header.as_bytes(), entries.as_bytes()].concat()
+}
+
+/// The generation counter follows from the entries, so that it differs when they do, also after the target was started
+/// again with another configuration. A host only asks whether it is another than before.
+fn generation(entries: &[DiscoveryEntry]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    hasher.write(entries.as_bytes());
+    hasher.finish()
 }
 
 fn entry(port: &Port, subsystem: &Subsystem) -> DiscoveryEntry {

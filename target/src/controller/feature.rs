@@ -1,12 +1,13 @@
 //! Features (Base, 5.1.25): what a host may tune of its controller.
 
 use nvme_proto::feature::{
-    Arbitration, AsyncEventConfig, Feature, FeatureCapabilities, FeatureId, GetFeatures,
-    QueueCounts, Select, SetFeatures, WriteProtection,
+    Arbitration, AsyncEventConfig, ErrorRecovery, Feature, FeatureCapabilities, FeatureId,
+    GetFeatures, QueueCounts, Select, SetFeatures, WriteProtection,
 };
 use nvme_proto::{Cid, IntoBytes, Nsid, Status};
 
 use super::Controller;
+use super::support::FeatureEntry;
 use crate::subsystem::Subsystem;
 
 /// The features of one controller. None survives a reset.
@@ -32,30 +33,17 @@ impl Features {
     }
 }
 
-/// The features that controllers have; the discovery service has fewer.
-const NVM: [FeatureId; 7] = [
-    FeatureId::ARBITRATION,
-    FeatureId::VOLATILE_WRITE_CACHE,
-    FeatureId::NUMBER_OF_QUEUES,
-    FeatureId::ASYNC_EVENT_CONFIG,
-    FeatureId::KEEP_ALIVE_TIMER,
-    FeatureId::HOST_IDENTIFIER,
-    FeatureId::NAMESPACE_WRITE_PROTECTION,
-];
-const DISCOVERY: [FeatureId; 2] = [FeatureId::ASYNC_EVENT_CONFIG, FeatureId::KEEP_ALIVE_TIMER];
-
-pub(super) fn supported(controller: &Controller) -> &'static [FeatureId] {
-    if controller.is_discovery() { &DISCOVERY } else { &NVM }
-}
-
-fn check(controller: &Controller, fid: FeatureId, nsid: Nsid) -> Result<(), Status> {
-    if !supported(controller).contains(&fid) {
-        return Err(Status::INVALID_FIELD.with_dnr());
-    }
-    if fid != FeatureId::NAMESPACE_WRITE_PROTECTION && nsid.is_one() {
+/// The feature, if the controller has it, and the command names a namespace only where it may.
+fn find(
+    controller: &Controller,
+    fid: FeatureId,
+    nsid: Nsid,
+) -> Result<&'static FeatureEntry, Status> {
+    let entry = controller.support.feature(fid).ok_or(Status::INVALID_FIELD.with_dnr())?;
+    if !entry.is_of_namespace() && nsid.is_one() {
         return Err(Status::FEATURE_NOT_NAMESPACE_SPECIFIC.with_dnr());
     }
-    Ok(())
+    Ok(entry)
 }
 
 /// Sets a feature; dword 0 of the response, or nothing if the response comes later.
@@ -64,12 +52,13 @@ pub(super) fn set(
     cid: Cid,
     set: &SetFeatures,
 ) -> Result<Option<u32>, Status> {
-    check(controller, set.feature.id(), set.nsid)?;
+    find(controller, set.feature.id(), set.nsid)?;
     if set.save {
         return Err(Status::FEATURE_IDENTIFIER_NOT_SAVEABLE.with_dnr());
     }
     match set.feature {
         Feature::Arbitration(arbitration) => controller.shared().features.arbitration = arbitration,
+        Feature::ErrorRecovery(recovery) => recover(controller, set.nsid, recovery)?,
         // There is one whenever something can be written, and no way round it but Force Unit Access.
         Feature::VolatileWriteCache { enabled: true } => {}
         Feature::VolatileWriteCache { enabled: false } => {
@@ -88,6 +77,22 @@ pub(super) fn set(
     Ok(Some(0))
 }
 
+/// Storage tries as long as it likes, and deallocated blocks are zeros: one setting, of every namespace.
+const ERROR_RECOVERY: ErrorRecovery = ErrorRecovery::new();
+
+fn recover(controller: &Controller, nsid: Nsid, wanted: ErrorRecovery) -> Result<(), Status> {
+    if nsid != Nsid::ALL {
+        namespace(controller.subsystem(), nsid)?;
+    }
+    if wanted.deallocated_error() {
+        return Err(Status::INVALID_FIELD.with_dnr());
+    }
+    if wanted.time_limit() != ERROR_RECOVERY.time_limit() {
+        return Err(Status::FEATURE_NOT_CHANGEABLE.with_dnr());
+    }
+    Ok(())
+}
+
 fn grant_queues(controller: &Controller, wanted: QueueCounts) -> Result<u32, Status> {
     let mut shared = controller.shared();
     if shared.members.has_io_queues() {
@@ -100,12 +105,7 @@ fn grant_queues(controller: &Controller, wanted: QueueCounts) -> Result<u32, Sta
 
 /// Notices that are not offered can not be asked for; critical warnings can, and never come.
 fn configure_events(controller: &Controller, config: AsyncEventConfig) -> Result<u32, Status> {
-    let offered = if controller.is_discovery() {
-        AsyncEventConfig::new().with_discovery_log(true)
-    } else {
-        AsyncEventConfig::new().with_namespace_attribute(true)
-    };
-    let offered = offered.with_smart_critical_warnings(0xFF).into_bits();
+    let offered = controller.support.notices().with_smart_critical_warnings(0xFF).into_bits();
     if config.into_bits() & !offered != 0 {
         return Err(Status::INVALID_FIELD.with_dnr());
     }
@@ -152,14 +152,18 @@ pub(super) fn get(
     get: &GetFeatures,
     data: &mut [u8],
 ) -> Result<u32, Status> {
-    check(controller, get.fid, get.nsid)?;
+    let entry = find(controller, get.fid, get.nsid)?;
     if get.select == Select::CAPABILITIES {
-        return Ok(capabilities(get.fid).into_bits());
+        return Ok(capabilities(entry).into_bits());
     }
     // Nothing is saved, and select other than this is not offered: the value is always the current one.
     let shared = controller.shared();
     let feature = match get.fid {
         FeatureId::ARBITRATION => Feature::Arbitration(shared.features.arbitration),
+        FeatureId::ERROR_RECOVERY => {
+            namespace(controller.subsystem(), get.nsid)?;
+            Feature::ErrorRecovery(ERROR_RECOVERY)
+        }
         FeatureId::VOLATILE_WRITE_CACHE => Feature::VolatileWriteCache { enabled: true },
         FeatureId::NUMBER_OF_QUEUES => {
             Feature::NumberOfQueues(QueueCounts::pairs(shared.features.io_queues))
@@ -188,11 +192,10 @@ pub(super) fn get(
     Ok(feature.value())
 }
 
-fn capabilities(fid: FeatureId) -> FeatureCapabilities {
-    let fixed = [FeatureId::VOLATILE_WRITE_CACHE, FeatureId::HOST_IDENTIFIER];
+fn capabilities(entry: &FeatureEntry) -> FeatureCapabilities {
     FeatureCapabilities::new()
-        .with_changeable(!fixed.contains(&fid))
-        .with_namespace_specific(fid == FeatureId::NAMESPACE_WRITE_PROTECTION)
+        .with_changeable(entry.changeable)
+        .with_namespace_specific(entry.is_of_namespace())
 }
 
 impl Controller {

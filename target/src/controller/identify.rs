@@ -2,17 +2,18 @@
 
 use std::sync::Arc;
 
+use nvme_proto::feature::FeatureId;
 use nvme_proto::identify::{
     Cmic, Cns, ControllerType, Dlfeat, FileInfo, IdDescriptor, Identify, IdentifyController,
     IdentifyControllerNvm, IdentifyNamespace, IdentifyNamespaceIndependent, IdentifyNamespaceNvm,
-    Lpa, NamespaceList, Nmic, Nsattr, Nsfeat, Nstat, Nwpc, Oaes, Ofcs, Oncs, Sgls, Vwc,
-    write_descriptors,
+    NamespaceList, Nmic, Nsattr, Nsfeat, Nstat, Nwpc, Ofcs, Sgls, Vwc, write_descriptors,
 };
 use nvme_proto::{
     AsciiField, Csi, FromZeros, IntoBytes, LbaFormat, Nqn, NqnField, Nsid, Status, U16, U32, U64,
     U128,
 };
 
+use super::support::Support;
 use super::{Controller, Kind, fabrics};
 use crate::identity;
 use crate::limits::{ABORTS, ASYNC_EVENT_REQUESTS, ERROR_LOG_ENTRIES, KEEP_ALIVE_GRANULARITY};
@@ -46,9 +47,9 @@ pub(super) fn write(
     match identify.cns {
         Cns::CONTROLLER => put(data, &nvm_controller(controller, subsystem)),
         Cns::ACTIVE_NAMESPACES => put(data, &active_namespaces(subsystem, identify.nsid)?),
-        Cns::NAMESPACE => {
-            of_namespace(subsystem, identify.nsid, data, |n, data| put(data, &namespace(n)))?
-        }
+        Cns::NAMESPACE => of_namespace(subsystem, identify.nsid, data, |n, data| {
+            put(data, &namespace(controller.support, n));
+        })?,
         Cns::NAMESPACE_DESCRIPTORS => {
             let found = subsystem.namespace(identify.nsid).ok_or(INVALID_NAMESPACE)?;
             descriptors(found, data);
@@ -148,42 +149,45 @@ fn discovery_controller(controller: &Controller) -> IdentifyController {
     id.mn = AsciiField::new(identity::MODEL).unwrap_or_default();
     id.cntrltype = ControllerType::DISCOVERY;
     id.dctype = 1;
-    id.oaes = Oaes::new().with_discovery_log(true);
-    id.lpa = Lpa::new().with_extended_data(true);
+    id.oaes = controller.support.oaes();
+    id.lpa = controller.support.lpa();
     // It has no I/O queues; hosts clamp what they would ask for on others and tell their log.
     id.maxcmd = U16::new(controller.limits.queue_depth);
     id
 }
 
 fn nvm_controller(controller: &Controller, subsystem: &Subsystem) -> IdentifyController {
-    let writable = subsystem.namespaces().iter().any(|namespace| namespace.writable);
+    let support = controller.support;
+    let cached = support.feature(FeatureId::VOLATILE_WRITE_CACHE).is_some();
+    let protectable = support.feature(FeatureId::NAMESPACE_WRITE_PROTECTION).is_some();
     let mut id = common(controller, subsystem.nqn);
     id.sn = subsystem.serial;
     id.mn = subsystem.model;
     id.rab = 6;
     id.cmic = Cmic::new().with_multiple_ports(true).with_multiple_controllers(true);
-    id.oaes = Oaes::new().with_namespace_attribute(true);
+    id.oaes = support.oaes();
     id.cntrltype = ControllerType::IO;
     id.acl_z = ABORTS as u8 - 1;
     id.frmw = FRMW;
-    id.lpa = Lpa::new().with_effects(true).with_extended_data(true).with_supported_pages(true);
+    id.lpa = controller.support.lpa();
     id.maxcmd = U16::new(controller.limits.queue_depth);
     id.nn = U32::new(subsystem.highest_nsid());
     id.mnan = id.nn;
-    id.oncs = Oncs::new().with_compare(true).with_dataset_management(true).with_write_zeroes(true);
-    id.vwc = Vwc::new().with_present(writable).with_flush_all(2);
-    id.nwpc = Nwpc::new().with_supported(writable);
+    id.oncs = support.oncs();
+    id.vwc = Vwc::new().with_present(cached).with_flush_all(2);
+    id.nwpc = Nwpc::new().with_supported(protectable);
     id.ofcs = Ofcs::new().with_disconnect(true);
     id
 }
 
-fn namespace(namespace: &Namespace) -> IdentifyNamespace {
+fn namespace(support: Support, namespace: &Namespace) -> IdentifyNamespace {
     let mut id = IdentifyNamespace::new_zeroed();
     id.nsze = U64::new(namespace.size_blocks);
     id.ncap = id.nsze;
     id.nuse = id.nsze;
     id.nmic = shared();
-    id.dlfeat = Dlfeat::new().with_read_behavior(1).with_write_zeroes_deallocates(true);
+    id.dlfeat =
+        Dlfeat::new().with_read_behavior(1).with_write_zeroes_deallocates(support.deallocates());
     id.nvmcap = U128::new(u128::from(namespace.size_blocks) << namespace.lba_shift);
     id.nguid = namespace.nguid;
     id.nsattr = attributes(namespace);

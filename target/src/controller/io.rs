@@ -5,6 +5,7 @@ use nvme_proto::{FromBytes, LbaRange, NvmCommand, Status};
 
 use super::command::{Command, IoKind, IoWork, Outcome, Work};
 use super::queue::{Live, transfer};
+use super::support::Support;
 use crate::backend::BackendError;
 use crate::deliberate_bugs::{self, Bug};
 use crate::namespace::Namespace;
@@ -17,10 +18,13 @@ pub(super) fn parse(live: &Live, command: &NvmCommand) -> Result<Command, Outcom
     if !controller.is_ready_in(live.epoch) {
         return Err(Status::COMMAND_SEQUENCE_ERROR.with_dnr().into());
     }
+    if !controller.io_opcodes.contains(command.opcode()) {
+        return Err(Status::INVALID_OPCODE.with_dnr().into());
+    }
     let namespace =
         controller.subsystem().and_then(|subsystem| subsystem.namespace(command.nsid()));
     let namespace = namespace.ok_or(Status::INVALID_NAMESPACE_OR_FORMAT.with_dnr())?;
-    let (kind, range) = kind_and_range(namespace, command)?;
+    let (kind, range) = kind_and_range(controller.support, namespace, command)?;
     let protected = namespace.write_protected() && !deliberate_bugs::has(Bug::ForgetWriteProtect);
     if kind.changes_medium() && protected {
         return Err(Status::NAMESPACE_IS_WRITE_PROTECTED.with_dnr().into());
@@ -36,6 +40,7 @@ pub(super) fn parse(live: &Live, command: &NvmCommand) -> Result<Command, Outcom
 }
 
 fn kind_and_range(
+    support: Support,
     namespace: &Namespace,
     command: &NvmCommand,
 ) -> Result<(IoKind, Option<LbaRange>), Outcome> {
@@ -49,7 +54,8 @@ fn kind_and_range(
             (IoKind::Compare { fua: commits(compare.fua) }, Some(compare.range))
         }
         NvmCommand::WriteZeroes(zeroes) => {
-            let kind = IoKind::WriteZeroes { fua: zeroes.fua, deallocate: zeroes.deallocate };
+            let deallocate = zeroes.deallocate && support.deallocates();
+            let kind = IoKind::WriteZeroes { fua: zeroes.fua, deallocate };
             (kind, Some(zeroes.range))
         }
         NvmCommand::Flush(_) => (IoKind::Flush, None),

@@ -23,6 +23,7 @@ mod life;
 mod link;
 mod log;
 mod queue;
+mod support;
 
 #[cfg(test)]
 mod tests;
@@ -51,6 +52,7 @@ use self::async_event::AsyncEvents;
 use self::error_log::ErrorLog;
 use self::feature::Features;
 use self::jobs::Jobs;
+use self::support::{Opcodes, Support};
 use crate::host::Host;
 use crate::limits::{DISCOVERY_KEEP_ALIVE, KEEP_ALIVE_GRANULARITY, Limits};
 use crate::port::Port;
@@ -76,6 +78,8 @@ pub struct Controller {
     /// Whether the log speaks of it.
     announced: bool,
     limits: Limits,
+    support: Support,
+    io_opcodes: Opcodes,
     /// [`Phase`] and [`Epoch`](life::Epoch).
     stage: AtomicU64,
     keep_alive_ms: AtomicU32,
@@ -112,6 +116,7 @@ impl Controller {
             Kind::Nvm(subsystem) => Arc::clone(&subsystem.errors),
             Kind::Discovery => Arc::default(),
         };
+        let support = Support::of(&new.kind);
         Self {
             cntlid,
             kind: new.kind,
@@ -119,6 +124,8 @@ impl Controller {
             port: new.port,
             peer: new.peer,
             connected_at: new.now,
+            support,
+            io_opcodes: support.io_opcodes(),
             registry: Arc::downgrade(registry),
             announced: registry.chatter().allows_all(new.now, LIFE_MESSAGES),
             limits: registry.limits().clone(),

@@ -244,6 +244,7 @@ impl TargetNode {
             serial: "SIM".into(),
             model: "Simulated".into(),
             hosts: HostPolicy::Any,
+            deallocate: true,
             dataset_id: identity::dataset_id(&self.nqn),
             namespaces: namespaces.map(|(disk, nsid)| disk.namespace(&self.nqn, nsid)).collect(),
             directories: Vec::new(),

@@ -5,6 +5,7 @@ mod connect;
 mod hostile;
 mod io;
 mod life;
+mod support;
 
 use std::path::Path;
 use std::sync::Arc;
