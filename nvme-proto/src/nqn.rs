@@ -1,6 +1,6 @@
 //! NVMe qualified names.
 
-use core::fmt;
+use core::fmt::{self, Write as _};
 use core::hash::{Hash, Hasher};
 use core::str::FromStr;
 
@@ -11,8 +11,11 @@ use crate::HostId;
 /// An NVMe qualified name: 1 to 223 bytes of UTF-8 without control characters (Base, 4.7). By value, so that
 /// it needs no allocation.
 ///
-/// The two formats of the specification both begin with `nqn.`; other names are let through, as Linux does, so
-/// that hosts with home-made names can connect. [`Nqn::has_standard_prefix`] tells.
+/// Peers may call themselves anything, as with Linux, so that hosts with home-made names can connect. Names that
+/// are ours to give go through [`Nqn::standard`], which takes the formats of the specification only.
+///
+/// [`Display`](fmt::Display) escapes what a terminal would not show as it is, such as characters that change the
+/// direction of text; [`Nqn::as_str`] is the name itself.
 #[derive(Clone, Copy)]
 pub struct Nqn {
     length: u8,
@@ -44,13 +47,28 @@ impl Nqn {
         let mut bytes = [0; Self::MAX_BYTES];
         let mut i = 0;
         while i < name.len() {
-            if name[i] < 0x20 || name[i] == 0x7F {
+            // The second block of control characters is U+0080 to U+009F, C2 80 to C2 9F in UTF-8.
+            let second = name[i] == 0xC2 && i + 1 < name.len() && name[i + 1] < 0xA0;
+            if name[i] < 0x20 || name[i] == 0x7F || second {
                 return Err(InvalidNqn::ControlCharacter);
             }
             bytes[i] = name[i];
             i += 1;
         }
         Ok(Self { length: name.len() as u8, bytes })
+    }
+
+    /// Checks a name that is to have a format of the specification (Base, 4.7):
+    /// `nqn.YYYY-MM.REVERSED.DOMAIN:NAME`, or `nqn.2014-08.org.nvmexpress:uuid:UUID`, or the discovery name.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn standard(name: &str) -> Result<Self, InvalidNqn> {
+        let nqn = Self::new(name)?;
+        if !nqn.is_discovery() {
+            check_format(name)?;
+        }
+        Ok(nqn)
     }
 
     /// The name.
@@ -63,11 +81,41 @@ impl Nqn {
     pub fn is_discovery(&self) -> bool {
         *self == Self::DISCOVERY
     }
+}
 
-    /// Whether it begins as the specification's two formats do.
-    pub fn has_standard_prefix(&self) -> bool {
-        self.as_str().starts_with("nqn.")
+/// Before the UUID of a name that is made of one.
+const UUID_PREFIX: &str = "nqn.2014-08.org.nvmexpress:uuid:";
+
+fn check_format(name: &str) -> Result<(), InvalidNqn> {
+    if let Some(uuid) = name.strip_prefix(UUID_PREFIX) {
+        return uuid.parse::<HostId>().map(|_| ()).map_err(|_| InvalidNqn::Uuid);
     }
+    let rest = name.strip_prefix("nqn.").ok_or(InvalidNqn::Prefix)?;
+    let (date, rest) = rest.split_once('.').ok_or(InvalidNqn::Date)?;
+    if !is_date(date) {
+        return Err(InvalidNqn::Date);
+    }
+    let (domain, assigned) = rest.split_once(':').ok_or(InvalidNqn::NoName)?;
+    if !domain.split('.').all(is_label) {
+        return Err(InvalidNqn::Domain);
+    }
+    if assigned.is_empty() { Err(InvalidNqn::NoName) } else { Ok(()) }
+}
+
+/// A year and a month, `YYYY-MM`.
+fn is_date(text: &str) -> bool {
+    let digits =
+        |text: &str, count| text.len() == count && text.bytes().all(|byte| byte.is_ascii_digit());
+    text.split_once('-').is_some_and(|(year, month)| {
+        digits(year, 4) && digits(month, 2) && ("01"..="12").contains(&month)
+    })
+}
+
+/// A label of a domain name.
+fn is_label(text: &str) -> bool {
+    let inner = text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
+    let ends = !text.starts_with('-') && !text.ends_with('-');
+    (1..=63).contains(&text.len()) && inner && ends
 }
 
 /// Why a name is not an NQN.
@@ -85,6 +133,21 @@ pub enum InvalidNqn {
     /// A control character in it.
     #[error("an NQN must not contain control characters")]
     ControlCharacter,
+    /// Of a name that is to have a standard format: another beginning.
+    #[error("an NQN begins with \"nqn.\"")]
+    Prefix,
+    /// Likewise: no date.
+    #[error("after \"nqn.\" an NQN has a year and a month, as in \"nqn.2026-01.\"")]
+    Date,
+    /// Likewise: no domain.
+    #[error("after its date an NQN has a domain in reverse, as in \"nqn.2026-01.org.example:\"")]
+    Domain,
+    /// Likewise: nothing after the domain.
+    #[error("after its domain an NQN has a colon and a name")]
+    NoName,
+    /// Likewise: no UUID where one is announced.
+    #[error("after \"uuid:\" an NQN has a UUID")]
+    Uuid,
 }
 
 impl FromStr for Nqn {
@@ -123,8 +186,24 @@ impl Hash for Nqn {
 
 impl fmt::Display for Nqn {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.as_str())
+        let name = self.as_str();
+        if !name.chars().any(is_hidden) {
+            return f.pad(name);
+        }
+        for letter in name.chars() {
+            match is_hidden(letter) {
+                true => write!(f, "{}", letter.escape_unicode())?,
+                false => f.write_char(letter)?,
+            }
+        }
+        Ok(())
     }
+}
+
+/// Whether a terminal would not show a character as it is.
+fn is_hidden(letter: char) -> bool {
+    let quoted = matches!(letter, '\\' | '"' | '\'');
+    !quoted && letter.escape_debug().next() == Some('\\')
 }
 
 impl fmt::Debug for Nqn {
@@ -140,14 +219,13 @@ pub struct HostNqn(pub Nqn);
 impl HostNqn {
     /// The UUID-based name of a host identifier (Base, 4.7, second format).
     pub fn from_host_id(id: HostId) -> Self {
-        const PREFIX: &str = "nqn.2014-08.org.nvmexpress:uuid:";
         let mut nqn = Nqn { length: 0, bytes: [0; Nqn::MAX_BYTES] };
         let mut push = |part: &[u8]| {
             let at = usize::from(nqn.length);
             nqn.bytes[at..at + part.len()].copy_from_slice(part);
             nqn.length += part.len() as u8;
         };
-        push(PREFIX.as_bytes());
+        push(UUID_PREFIX.as_bytes());
         push(&id.to_text());
         Self(nqn)
     }
@@ -228,7 +306,14 @@ mod tests {
         assert_eq!(Nqn::new(""), Err(InvalidNqn::Empty));
         assert_eq!(Nqn::new(&"n".repeat(224)), Err(InvalidNqn::TooLong));
         assert!(Nqn::new(&"n".repeat(223)).is_ok());
-        assert_eq!(Nqn::new("nqn.\n"), Err(InvalidNqn::ControlCharacter));
+        for control in ["\u{1}", "\n", "\u{1b}", "\u{7f}", "\u{80}", "\u{9b}2J", "\u{9f}"] {
+            let name = format!("nqn.{control}");
+            assert_eq!(Nqn::new(&name), Err(InvalidNqn::ControlCharacter), "{control:?}");
+            let mut field = NqnField([0; 256]);
+            field.0[..name.len()].copy_from_slice(name.as_bytes());
+            assert!(field.parse().is_err(), "{control:?}");
+        }
+        assert!(Nqn::new("nqn.\u{a1}Â").is_ok());
         assert_eq!(NqnField([0; 256]).parse(), Err(InvalidNqn::Empty));
         assert_eq!(NqnField([b'n'; 256]).parse(), Err(InvalidNqn::TooLong), "no NUL");
         let mut field = [0; 256];
@@ -239,9 +324,51 @@ mod tests {
     }
 
     #[test]
+    fn standard_names_have_a_format() {
+        for name in [
+            "nqn.2026-01.org.example:disk",
+            "nqn.2026-01.org.example:disk:2: größe",
+            "nqn.2026-12.a:b",
+            "nqn.2014-08.org.nvmexpress:uuid:0123abcd-4567-89ef-0011-223344556677",
+            "nqn.2014-08.org.nvmexpress.discovery",
+        ] {
+            assert_eq!(Nqn::standard(name).map(|nqn| nqn.to_string()), Ok(name.to_string()));
+        }
+        for (name, error) in [
+            ("foo", InvalidNqn::Prefix),
+            ("NQN.2026-01.org.example:disk", InvalidNqn::Prefix),
+            ("nqn.", InvalidNqn::Date),
+            ("nqn.2026-1.org.example:disk", InvalidNqn::Date),
+            ("nqn.2026-13.org.example:disk", InvalidNqn::Date),
+            ("nqn.2026-00.org.example:disk", InvalidNqn::Date),
+            ("nqn.+026-01.org.example:disk", InvalidNqn::Date),
+            ("nqn.2026-01:disk", InvalidNqn::Date),
+            ("nqn.2026-01.org.example", InvalidNqn::NoName),
+            ("nqn.2026-01.org.example:", InvalidNqn::NoName),
+            ("nqn.2026-01.:disk", InvalidNqn::Domain),
+            ("nqn.2026-01.org..example:disk", InvalidNqn::Domain),
+            ("nqn.2026-01.org.-example:disk", InvalidNqn::Domain),
+            ("nqn.2026-01.org example:disk", InvalidNqn::Domain),
+            ("nqn.2014-08.org.nvmexpress:uuid:0123abcd", InvalidNqn::Uuid),
+            ("nqn.2026-01.org.example:\u{85}", InvalidNqn::ControlCharacter),
+        ] {
+            assert_eq!(Nqn::standard(name), Err(error), "{name:?}");
+        }
+    }
+
+    #[test]
+    fn printed_names_hide_nothing() {
+        let name = "nqn.2026-01.org.example:\\\"a\u{202e}b\u{200b}é";
+        let nqn = Nqn::new(name).expect("peers may call themselves so");
+        assert_eq!(nqn.to_string(), "nqn.2026-01.org.example:\\\"a\\u{202e}b\\u{200b}é");
+        assert_eq!(nqn.as_str(), name);
+        assert_eq!(format!("{:>8}|", Nqn::new("abc").expect("valid")), "     abc|");
+    }
+
+    #[test]
     fn the_discovery_name() {
         assert_eq!(Nqn::DISCOVERY.to_string(), "nqn.2014-08.org.nvmexpress.discovery");
-        assert!(Nqn::DISCOVERY.is_discovery() && Nqn::DISCOVERY.has_standard_prefix());
+        assert!(Nqn::DISCOVERY.is_discovery());
     }
 
     #[test]
@@ -273,7 +400,7 @@ mod tests {
         }
 
         #[test]
-        fn a_field_keeps_names(name in "[ -~\u{80}-\u{FF}]{1,100}") {
+        fn a_field_keeps_names(name in "[ -~\u{A1}-\u{AC}\u{AE}-\u{FF}]{1,100}") {
             let nqn = Nqn::new(&name).expect("at most 200 bytes without control characters");
             prop_assert_eq!(nqn.to_string(), name.clone());
             let mut field = NqnField::from(nqn);

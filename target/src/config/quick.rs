@@ -151,9 +151,9 @@ pub(crate) fn parse_address(text: &str) -> Result<SocketAddr, String> {
     Ok(address)
 }
 
-/// Parses an NQN and says what would be right.
+/// Parses the name of a subsystem, which is ours to give, and says what would be right.
 pub(crate) fn parse_nqn(text: &str) -> Result<Nqn, String> {
-    Nqn::new(text).map_err(|error| {
+    Nqn::standard(text).map_err(|error| {
         format!("{text:?} is no NQN ({error}); write nqn.YYYY-MM.REVERSED.DOMAIN:NAME, at most 223 bytes")
     })
 }

@@ -216,6 +216,21 @@ const WRONG: &[(&str, &str, &str)] = &[
         "nqn = \"nqn.2026-01.io.feedrail:\\nb\"",
         r#"35:7: subsystem.nqn: "nqn.2026-01.io.feedrail:\nb" is no NQN"#,
     ),
+    (
+        "nqn = \"nqn.2026-01.io.feedrail:b\"",
+        "nqn = \"foo\"",
+        r#"35:7: subsystem.nqn: "foo" is no NQN (an NQN begins with "nqn."); write nqn.YYYY-MM."#,
+    ),
+    (
+        "nqn = \"nqn.2026-01.io.feedrail:b\"",
+        "nqn = \"nqn.2026-01.io.feedrail:\\u009b\"",
+        r#""nqn.2026-01.io.feedrail:\u{9b}" is no NQN (an NQN must not contain control"#,
+    ),
+    (
+        "allowed_hosts = [\"nqn.2026-01.io.feedrail:host.one\"]",
+        "allowed_hosts = [\"\"]",
+        "subsystem.allowed_hosts: \"\" is no name of a host: an NQN must not be empty",
+    ),
     ("nqn = \"nqn.2026-01.io.feedrail:b\"\n", "", "missing field `nqn`"),
     (
         "serial = \"S1\"",

@@ -408,7 +408,7 @@ impl Reader<'_> {
         match (any, listed) {
             (true, None) => Ok(HostPolicy::Any),
             (false, Some(list)) => {
-                let nqns = list.iter().map(|nqn| self.nqn(nqn)).collect::<Result<_, _>>()?;
+                let nqns = list.iter().map(|nqn| self.host(nqn)).collect::<Result<_, _>>()?;
                 Ok(HostPolicy::Listed(nqns))
             }
             (true, Some(_)) => {
@@ -421,6 +421,14 @@ impl Reader<'_> {
                 Err(self.document.error(at, message))
             }
         }
+    }
+
+    /// The name of a host, which may call itself anything.
+    fn host(&self, text: &Spanned<String>) -> Result<Nqn, ConfigError> {
+        Nqn::new(text.get_ref()).map_err(|error| {
+            let message = format!("{:?} is no name of a host: {error}", text.get_ref());
+            self.document.error(text.span().start, message)
+        })
     }
 
     fn ascii(&self, text: &Spanned<String>, most: usize) -> Result<String, ConfigError> {
