@@ -25,6 +25,11 @@ impl AsyncEvent {
     /// Attributes or the list of namespaces changed.
     pub const NAMESPACE_ATTRIBUTE_CHANGED: Self =
         Self::notice(Notice::NAMESPACE_ATTRIBUTE_CHANGED, LogId::CHANGED_NAMESPACES);
+    /// A critical warning of the SMART log page says that reliability is degraded.
+    pub const RELIABILITY_DEGRADED: Self = Self::new()
+        .with_event_type(EventType::SMART)
+        .with_information(0)
+        .with_log_page(LogId::SMART);
     /// The discovery log changed.
     pub const DISCOVERY_LOG_CHANGED: Self =
         Self::notice(Notice::DISCOVERY_LOG_CHANGED, LogId::DISCOVERY);

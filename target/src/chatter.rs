@@ -7,8 +7,10 @@ use rdma::Time;
 use crate::limits::{PEER_MESSAGES, PEER_MESSAGES_PERIOD};
 
 /// Lets through so many messages in each period, and says how many it kept back.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Chatter {
+    /// What the messages are about.
+    subject: &'static str,
     period: Mutex<Period>,
 }
 
@@ -20,6 +22,11 @@ struct Period {
 }
 
 impl Chatter {
+    /// For messages about `subject`.
+    pub(crate) fn about(subject: &'static str) -> Self {
+        Self { subject, period: Mutex::default() }
+    }
+
     /// Whether one more message may be written now.
     pub(crate) fn allows(&self, now: Time) -> bool {
         self.allows_all(now, 1)
@@ -31,7 +38,8 @@ impl Chatter {
         let mut period = self.period.lock().unwrap_or_else(PoisonError::into_inner);
         if now - period.start >= PEER_MESSAGES_PERIOD {
             if period.kept_back > 0 {
-                tracing::warn!(messages = period.kept_back, "messages about hosts were left out");
+                let (messages, subject) = (period.kept_back, self.subject);
+                tracing::warn!(messages, "messages about {subject} were left out");
             }
             *period = Period { start: now, ..Period::default() };
         }
@@ -58,7 +66,7 @@ mod tests {
 
     #[test]
     fn a_flood_is_cut_and_quiet_lets_it_speak_again() {
-        let chatter = Chatter::default();
+        let chatter = Chatter::about("hosts");
         let start = 5 * PEER_MESSAGES_PERIOD;
         assert_eq!(said(&chatter, start, 1), PEER_MESSAGES);
         assert_eq!(said(&chatter, start + PEER_MESSAGES_PERIOD - Duration::from_nanos(1), 1), 0);
@@ -67,7 +75,7 @@ mod tests {
 
     #[test]
     fn messages_that_belong_together_are_all_said_or_none() {
-        let chatter = Chatter::default();
+        let chatter = Chatter::about("hosts");
         assert_eq!(said(&chatter, Duration::ZERO, 3), PEER_MESSAGES / 3 * 3);
         assert_eq!(said(&chatter, Duration::ZERO, 1), PEER_MESSAGES % 3);
     }

@@ -44,6 +44,8 @@ pub const DIRECTORY_DEPTH: usize = 16;
 pub const PEER_MESSAGES: u32 = 200;
 /// For how long [`PEER_MESSAGES`] have to do.
 pub const PEER_MESSAGES_PERIOD: Duration = Duration::from_secs(10);
+/// Namespaces whose storage errors are in the statistics.
+pub const NAMESPACES_REPORTED: usize = 64;
 /// Peers whose errors are remembered.
 pub const PEERS_REMEMBERED: usize = 256;
 /// Peers whose errors are in the statistics.

@@ -1,14 +1,16 @@
 //! A namespace: identity and geometry of what hosts see, and the backend behind it.
 
 use std::fmt;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use nvme_proto::Nsid;
 use uuid::Uuid;
 
-use crate::backend::{Backend, OpenedBackend};
+use crate::backend::{Backend, Health, OpenedBackend};
 use crate::config::NamespaceConfig;
+use crate::controller::IoKind;
 
 /// Names a namespace in this process: an index for per-core tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -22,6 +24,8 @@ pub struct Namespace {
     pub nsid: Nsid,
     /// Its name.
     pub name: String,
+    /// The file or device behind it, if there is one.
+    pub path: Option<PathBuf>,
     /// Its UUID.
     pub uuid: Uuid,
     /// Its NGUID; zeros when it has none.
@@ -40,6 +44,40 @@ pub struct Namespace {
     protected: AtomicBool,
     generation: AtomicU64,
     backend: Arc<dyn Backend>,
+    health: Arc<Health>,
+    pub(crate) storage_errors: ErrorCounters,
+}
+
+/// How often a namespace's medium failed. Any core counts.
+#[derive(Debug, Default)]
+pub(crate) struct ErrorCounters {
+    reads: AtomicU64,
+    writes: AtomicU64,
+}
+
+impl ErrorCounters {
+    pub(crate) fn count(&self, kind: IoKind) {
+        let counter = match kind {
+            IoKind::Read { .. } | IoKind::ReadZeros | IoKind::Compare { .. } => &self.reads,
+            IoKind::Write { .. }
+            | IoKind::WriteZeroes { .. }
+            | IoKind::Flush
+            | IoKind::Deallocate => &self.writes,
+        };
+        counter.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn reads(&self) -> u64 {
+        self.reads.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn writes(&self) -> u64 {
+        self.writes.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn total(&self) -> u64 {
+        self.reads() + self.writes()
+    }
 }
 
 impl Namespace {
@@ -49,6 +87,7 @@ impl Namespace {
             index,
             nsid: config.nsid,
             name: config.name.clone(),
+            path: config.medium.path().map(Path::to_owned),
             uuid: config.uuid,
             nguid: config.nguid,
             lba_shift: opened.lba_shift,
@@ -59,6 +98,8 @@ impl Namespace {
             protected: AtomicBool::new(false),
             generation: AtomicU64::new(opened.content.generation(config.content_id.as_deref())),
             backend: opened.backend,
+            health: opened.health,
+            storage_errors: ErrorCounters::default(),
         }
     }
 
@@ -80,6 +121,11 @@ impl Namespace {
     /// Bytes per logical block.
     pub fn lba_bytes(&self) -> u32 {
         1 << self.lba_shift
+    }
+
+    /// What is known to be wrong with its medium.
+    pub fn health(&self) -> &Health {
+        &self.health
     }
 
     /// The backend.

@@ -1,20 +1,24 @@
 //! The live set: what is exported where, and who is connected.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
+use std::fmt;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nvme_proto::{Cntlid, HostId, HostNqn};
+use rdma::Time;
 
 use crate::admission::{Admission, Admissions};
+use crate::backend::BackendError;
 use crate::chatter::Chatter;
-use crate::controller::{CloseReason, Controller, NewController, new_controller};
+use crate::controller::{CloseReason, Controller, IoKind, NewController, new_controller};
 use crate::limits::{CNTLID_FIRST, CNTLID_LAST, Limits, MAX_ASSOCIATIONS};
 use crate::namespace::{Namespace, NamespaceIndex};
 use crate::peer_errors::PeerErrorTable;
 use crate::port::Port;
-use crate::stats::IoStats;
+use crate::stats::{IoStats, StorageErrors};
 use crate::subsystem::Subsystem;
 use crate::tally::{Account, Tally};
 
@@ -36,6 +40,7 @@ pub struct Registry {
     admissions: Arc<Admissions<IpAddr>>,
     admissions_by_name: Arc<Admissions<HostNqn>>,
     chatter: Chatter,
+    storage_chatter: Chatter,
 }
 
 #[derive(Debug)]
@@ -66,7 +71,8 @@ impl Registry {
             keep_alive_losses: AtomicU64::new(0),
             admissions: Arc::default(),
             admissions_by_name: Arc::default(),
-            chatter: Chatter::default(),
+            chatter: Chatter::about("hosts"),
+            storage_chatter: Chatter::about("storage errors"),
         })
     }
 
@@ -93,6 +99,73 @@ impl Registry {
     /// One namespace, by an index that came from here.
     pub fn namespace(&self, index: NamespaceIndex) -> &Arc<Namespace> {
         &self.namespaces[index.0 as usize]
+    }
+
+    /// The subsystem that has a namespace.
+    pub(crate) fn subsystem_of(&self, namespace: &Namespace) -> Option<&Arc<Subsystem>> {
+        let has = |subsystem: &&Arc<Subsystem>| {
+            let found = subsystem.namespace(namespace.nsid);
+            found.is_some_and(|found| found.index == namespace.index)
+        };
+        self.subsystems.iter().find(has)
+    }
+
+    /// The live controllers of the subsystem that has a namespace.
+    fn controllers_of(&self, namespace: &Namespace) -> Vec<Arc<Controller>> {
+        let Some(subsystem) = self.subsystem_of(namespace) else { return Vec::new() };
+        let mut controllers = self.controllers();
+        controllers.retain(|one| one.subsystem().is_some_and(|of| Arc::ptr_eq(of, subsystem)));
+        controllers
+    }
+
+    /// Counts an error of a namespace's medium and logs it. `what` says what was to be done where.
+    pub(crate) fn storage_failed(
+        &self,
+        now: Time,
+        namespace: NamespaceIndex,
+        kind: IoKind,
+        what: &dyn fmt::Display,
+        error: BackendError,
+    ) {
+        let namespace = self.namespace(namespace);
+        namespace.storage_errors.count(kind);
+        self.announce_health(namespace);
+        if self.storage_chatter.allows(now) {
+            let nqn = self.subsystem_of(namespace).map(|subsystem| subsystem.nqn.to_string());
+            tracing::error!(
+                nqn, nsid = %namespace.nsid, name = namespace.name, path = ?namespace.path,
+                "{what} failed: {error}"
+            );
+        }
+    }
+
+    /// The namespaces whose media failed, worst first, at most `most`.
+    pub(crate) fn storage_errors(&self, most: usize) -> Vec<StorageErrors> {
+        let failed = |namespace: &&Arc<Namespace>| {
+            namespace.storage_errors.total() > 0 || namespace.health().is_degraded()
+        };
+        let mut failed: Vec<_> = self.namespaces.iter().filter(failed).collect();
+        let total = |namespace: &&Arc<Namespace>| Reverse(namespace.storage_errors.total());
+        failed.sort_by_key(total);
+        failed.truncate(most);
+        let report = |namespace: &Arc<Namespace>| StorageErrors {
+            nqn: self.subsystem_of(namespace).map_or_else(String::new, |of| of.nqn.to_string()),
+            nsid: namespace.nsid.0,
+            name: namespace.name.clone(),
+            read_errors: namespace.storage_errors.reads(),
+            write_errors: namespace.storage_errors.writes(),
+            write_back_failed: namespace.health().write_back_failed(),
+            shrank: namespace.health().shrank(),
+        };
+        failed.into_iter().map(report).collect()
+    }
+
+    /// Tells the hosts that are connected that a namespace's medium is degraded, the first time that it is.
+    pub(crate) fn announce_health(&self, namespace: &Namespace) {
+        if namespace.health().announce() {
+            let controllers = self.controllers_of(namespace);
+            controllers.iter().for_each(|controller| controller.reliability_degraded());
+        }
     }
 
     /// Associations that ended because their host was silent for longer than its keep alive timeout.

@@ -25,6 +25,8 @@ pub struct Stats {
     pub pool: PoolStats,
     /// Peers that broke a rule or whose commands failed, worst first; at most 64 are listed.
     pub peer_errors: Vec<PeerErrors>,
+    /// Namespaces whose files or devices failed, worst first; at most 64 are listed.
+    pub storage_errors: Vec<StorageErrors>,
     /// Resident memory of the process, pool included.
     pub resident_bytes: u64,
 }
@@ -48,7 +50,7 @@ pub struct IoStats {
     pub deallocates: u64,
     /// Compare commands that succeeded.
     pub compares: u64,
-    /// Commands that failed, on admin queues too, and refused Connects.
+    /// Commands that failed, on admin queues too and also because of storage, and refused Connects.
     pub failed: u64,
     /// Reads and writes of files that bypassed the page cache.
     pub direct: u64,
@@ -115,12 +117,31 @@ pub struct PoolStats {
     pub waits: u64,
 }
 
+/// What went wrong with the file or device of one namespace.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct StorageErrors {
+    /// Its subsystem.
+    pub nqn: String,
+    /// Its id there.
+    pub nsid: u32,
+    /// Its name.
+    pub name: String,
+    /// Reads and Compares that failed.
+    pub read_errors: u64,
+    /// Commands that failed which change or flush it.
+    pub write_errors: u64,
+    /// Acknowledged writes were lost: it takes no more until the target is started again.
+    pub write_back_failed: bool,
+    /// The file was cut: what was there is refused until the target is started again.
+    pub shrank: bool,
+}
+
 /// What one peer did wrong.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct PeerErrors {
     /// Its address.
     pub peer: String,
-    /// Commands that ended with an error status.
+    /// Commands that ended with an error status for another reason than a failure of storage.
     pub commands_failed: u64,
     /// Connections that ended because it broke a rule or went silent.
     pub connections_lost: u64,

@@ -13,7 +13,7 @@ use rdma::{Choice, ProviderKind, Selection};
 use crate::assembly::{AddError, Assembly, ListenError};
 use crate::config::{Config, Cores, ProviderChoice};
 use crate::export::{ExportError, Purpose};
-use crate::limits::PEERS_REPORTED;
+use crate::limits::{NAMESPACES_REPORTED, PEERS_REPORTED};
 use crate::port::Port;
 use crate::registry::Registry;
 use crate::runtime::{Runtime, RuntimeOptions};
@@ -151,6 +151,7 @@ impl Target {
             network: network_stats(&network),
             pool,
             resident_bytes: resident_bytes().unwrap_or(0),
+            storage_errors: self.registry.storage_errors(NAMESPACES_REPORTED),
             peer_errors: self.registry.peer_errors().worst(PEERS_REPORTED),
         }
     }

@@ -72,6 +72,14 @@ fn a_bad_disk_fails_as_its_table_says() {
     let line = read("2").failure();
     assert!(line.contains("Unrecovered Read Error"), "{line}");
     assert!(daemon.log().contains("misbehaves on purpose"), "{}", daemon.log());
+    let log = daemon.log();
+    let told = ["failed: medium error: Input/output error", "bytes at 0", "bad-disks", "memory-2"];
+    assert!(told.iter().all(|part| log.contains(part)), "{log}");
+    let stats = daemon.stats();
+    let failed = &stats["storage_errors"][0];
+    assert_eq!((failed["nsid"].as_u64(), failed["name"].as_str()), (Some(2), Some("memory-2")));
+    assert!(failed["read_errors"].as_u64().unwrap() > 0, "{stats}");
+    assert_eq!(stats["peer_errors"].as_array().map(Vec::len), Some(0), "no host is to blame");
 }
 
 #[test]

@@ -1,13 +1,14 @@
 //! A regular file or a block device as a medium.
 
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use libc::{FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE, FALLOC_FL_ZERO_RANGE};
 use rdma::Time;
-use rustix::fs::FileType;
+use rustix::fs::{AtFlags, FileType, StatxFlags};
 
-use super::{Backend, BackendError, Step};
+use super::{Backend, BackendError, Health, Step};
 use crate::deliberate_bugs::{self, Bug};
 use crate::storage::{DeviceId, FileId, FileRef, Kind, Operation, Part, Stage, SystemCall};
 
@@ -26,6 +27,11 @@ pub struct FileBackend {
     /// Offsets of direct I/O are multiples of it; 1 when the page cache is used.
     offset_alignment: u32,
     direct: bool,
+    /// A write behind the end makes it longer.
+    grows: bool,
+    /// When its length was last looked at, in nanoseconds.
+    looked_at: AtomicU64,
+    health: Arc<Health>,
     /// What the file system turned out not to do.
     cannot_zero: AtomicBool,
     cannot_punch: AtomicBool,
@@ -35,16 +41,25 @@ impl FileBackend {
     /// On a file of `exact_bytes`. `direct_alignment` is what direct I/O asks of offsets, if it is used.
     pub fn new(file: OwnedFd, exact_bytes: u64, direct_alignment: Option<u32>) -> Self {
         static NEXT_ID: AtomicU64 = AtomicU64::new(0);
+        let (device, grows) = device_of(&file);
         Self {
-            device: device_of(&file),
+            device,
             file,
             id: FileId(NEXT_ID.fetch_add(1, Ordering::Relaxed)),
             exact_bytes,
             offset_alignment: direct_alignment.unwrap_or(1),
             direct: direct_alignment.is_some(),
+            grows,
+            looked_at: AtomicU64::new(u64::MAX),
+            health: Arc::new(Health::new(exact_bytes)),
             cannot_zero: AtomicBool::new(false),
             cannot_punch: AtomicBool::new(false),
         }
+    }
+
+    /// What is known to be wrong with it.
+    pub fn health(&self) -> &Arc<Health> {
+        &self.health
     }
 
     fn file(&self) -> FileRef {
@@ -55,6 +70,42 @@ impl FileBackend {
     /// How many of a read's bytes the file has.
     fn present(&self, operation: &Operation) -> u64 {
         self.exact_bytes.saturating_sub(operation.offset()).min(operation.length())
+    }
+
+    /// Whether an operation may change the medium.
+    fn allow_change(&self, now: Time, operation: &Operation) -> Result<(), BackendError> {
+        if self.health.write_back_failed() {
+            return Err(BackendError::WriteBackFailed);
+        }
+        if operation.kind() == Kind::Flush {
+            return Ok(());
+        }
+        self.look_at_length(now);
+        self.allow_range(operation)
+    }
+
+    /// Whether the operation's range is where the file has always been: what is beyond is a hole by now, whatever
+    /// its length is.
+    fn allow_range(&self, operation: &Operation) -> Result<(), BackendError> {
+        let end = operation.offset() + operation.length();
+        match end.min(self.exact_bytes) <= self.health.present_bytes() {
+            true => Ok(()),
+            false => Err(BackendError::Shrunk),
+        }
+    }
+
+    /// Finds out whether the file was cut, since a write behind its end would leave a hole that reads as zeros.
+    /// Once for all writes of a turn, and from what the kernel has in memory, so that it does not wait. What is cut
+    /// between this and the write is found with a later look.
+    fn look_at_length(&self, now: Time) {
+        let now = (now - Time::ZERO).as_nanos() as u64;
+        if !self.grows || self.looked_at.swap(now, Ordering::Relaxed) == now {
+            return;
+        }
+        let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+        if let Ok(status) = rustix::fs::statx(&self.file, "", flags, StatxFlags::SIZE) {
+            self.health.found_bytes(status.stx_size);
+        }
     }
 
     fn read_on(&self, operation: &mut Operation) -> Step {
@@ -73,17 +124,20 @@ impl FileBackend {
         let complete = operation.done >= self.present(operation);
         let at_end = bytes == 0 || !operation.done.is_multiple_of(self.offset_alignment.into());
         if !complete && at_end {
+            self.health.found_bytes(operation.offset() + operation.done);
             return Step::Done(Err(BackendError::Shrunk));
         }
         self.read_on(operation)
     }
 
     fn write_on(&self, operation: &mut Operation, durable: bool) -> Step {
+        let durable = durable && !deliberate_bugs::has(Bug::ForgetFua);
         if operation.done >= operation.length() {
-            return Step::Done(Ok(()));
+            // In the page cache, what could not be written and what could not be made durable are told apart.
+            return if durable && !self.direct { self.sync(operation) } else { Step::Done(Ok(())) };
         }
         let (offset, part) = (operation.offset() + operation.done, rest(operation));
-        let durable = durable && !deliberate_bugs::has(Bug::ForgetFua);
+        let durable = durable && self.direct;
         Step::Call(SystemCall::Write { file: self.file(), offset, part, durable })
     }
 
@@ -91,7 +145,7 @@ impl FileBackend {
         operation.done += bytes;
         let stuck = !operation.done.is_multiple_of(self.offset_alignment.into());
         if bytes == 0 || (stuck && operation.done < operation.length()) {
-            return Step::Done(Err(BackendError::Medium));
+            return Step::Done(Err(BackendError::from_errno(libc::EIO)));
         }
         self.write_on(operation, durable)
     }
@@ -119,11 +173,21 @@ impl FileBackend {
 
     fn finish_zeroing(&self, operation: &mut Operation) -> Step {
         match operation.kind() {
-            Kind::WriteZeroes { durable: true, .. } => {
-                operation.stage = Stage::Sync;
-                Step::Call(SystemCall::Sync { file: self.file() })
-            }
+            Kind::WriteZeroes { durable: true, .. } => self.sync(operation),
             _ => Step::Done(Ok(())),
+        }
+    }
+
+    fn sync(&self, operation: &mut Operation) -> Step {
+        operation.stage = Stage::Sync;
+        Step::Call(SystemCall::Sync { file: self.file() })
+    }
+
+    fn synced(&self) -> Step {
+        // Of several calls at a time only one is told of a failure.
+        match self.health.write_back_failed() {
+            true => Step::Done(Err(BackendError::WriteBackFailed)),
+            false => Step::Done(Ok(())),
         }
     }
 
@@ -157,7 +221,7 @@ impl FileBackend {
                 self.cannot_punch.store(true, Ordering::Relaxed);
                 Step::Done(Ok(()))
             }
-            _ => Step::Done(Err(BackendError::Unsupported)),
+            _ => Step::Done(Err(BackendError::from_errno(libc::EOPNOTSUPP))),
         }
     }
 
@@ -165,7 +229,12 @@ impl FileBackend {
         match errno {
             libc::EINTR | libc::EAGAIN => self.again(now, operation),
             libc::EOPNOTSUPP | libc::ENOSYS => self.unsupported(operation),
-            _ => Step::Done(Err(BackendError::from_errno(errno))),
+            _ => {
+                if operation.stage == Stage::Sync && !self.direct && errno != libc::ECANCELED {
+                    self.health.write_back_fails();
+                }
+                Step::Done(Err(BackendError::from_errno(errno)))
+            }
         }
     }
 
@@ -173,7 +242,7 @@ impl FileBackend {
     fn again(&self, now: Time, operation: &mut Operation) -> Step {
         operation.interruptions += 1;
         if operation.interruptions > MOST_INTERRUPTIONS {
-            return Step::Done(Err(BackendError::Medium));
+            return Step::Done(Err(BackendError::from_errno(libc::EIO)));
         }
         match operation.stage {
             Stage::Main => self.start(now, operation),
@@ -184,12 +253,19 @@ impl FileBackend {
 }
 
 impl Backend for FileBackend {
-    fn start(&self, _now: Time, operation: &mut Operation) -> Step {
+    fn start(&self, now: Time, operation: &mut Operation) -> Step {
+        let allowed = match operation.kind() {
+            Kind::Read => self.allow_range(operation),
+            _ => self.allow_change(now, operation),
+        };
+        if let Err(error) = allowed {
+            return Step::Done(Err(error));
+        }
         match operation.kind() {
             Kind::Read => self.read_on(operation),
             Kind::Write { durable } => self.write_on(operation, durable),
             Kind::Flush if deliberate_bugs::has(Bug::DropFlush) => Step::Done(Ok(())),
-            Kind::Flush => Step::Call(SystemCall::Sync { file: self.file() }),
+            Kind::Flush => self.sync(operation),
             Kind::WriteZeroes { deallocate, .. } => self.zero_on(operation, deallocate),
             Kind::Deallocate => self.punch(operation),
         }
@@ -202,30 +278,28 @@ impl Backend for FileBackend {
         operation.interruptions = 0;
         match (operation.kind(), operation.stage) {
             (Kind::Read, _) => self.read_returned(operation, bytes),
+            (_, Stage::Sync) => self.synced(),
             (Kind::Write { durable }, _) => self.write_returned(operation, bytes, durable),
             (Kind::WriteZeroes { .. }, Stage::Main) => self.finish_zeroing(operation),
             (Kind::WriteZeroes { .. }, Stage::Zeros) if bytes == 0 => {
-                Step::Done(Err(BackendError::Medium))
+                Step::Done(Err(BackendError::from_errno(libc::EIO)))
             }
             (Kind::WriteZeroes { .. }, Stage::Zeros) => {
                 operation.done += bytes;
                 self.write_zeros_on(operation)
             }
-            (Kind::WriteZeroes { .. }, Stage::Sync) | (Kind::Flush | Kind::Deallocate, _) => {
-                Step::Done(Ok(()))
-            }
+            (Kind::Flush | Kind::Deallocate, _) => Step::Done(Ok(())),
         }
     }
 }
 
-/// The device that a file is on. A file that does not tell, which none does, shares a number with others like it.
-fn device_of(file: &OwnedFd) -> DeviceId {
-    match rustix::fs::fstat(file) {
-        Ok(stat) if FileType::from_raw_mode(stat.st_mode) == FileType::BlockDevice => {
-            DeviceId(stat.st_rdev)
-        }
-        Ok(stat) => DeviceId(stat.st_dev),
-        Err(_) => DeviceId(u64::MAX),
+/// The device that a file is on, and whether the file can grow. A file that does not tell, which none does, shares
+/// a number with others like it.
+fn device_of(file: &OwnedFd) -> (DeviceId, bool) {
+    let Ok(stat) = rustix::fs::fstat(file) else { return (DeviceId(u64::MAX), false) };
+    match FileType::from_raw_mode(stat.st_mode) {
+        FileType::BlockDevice => (DeviceId(stat.st_rdev), false),
+        other => (DeviceId(stat.st_dev), other == FileType::RegularFile),
     }
 }
 

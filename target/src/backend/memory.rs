@@ -95,7 +95,7 @@ impl MemoryBackend {
 impl Backend for MemoryBackend {
     fn start(&self, now: Time, operation: &mut Operation) -> Step {
         if !self.has(operation) {
-            return Step::Done(Err(BackendError::System(libc::EINVAL)));
+            return Step::Done(Err(BackendError::from_errno(libc::EINVAL)));
         }
         match operation.kind() {
             Kind::Read => self.read(operation.offset(), operation.bytes()),

@@ -7,6 +7,7 @@ mod block;
 mod content;
 pub mod decorator;
 mod file;
+mod health;
 mod memory;
 mod null;
 mod open;
@@ -14,12 +15,13 @@ mod open;
 #[cfg(test)]
 mod tests;
 
-use std::fmt;
+use std::{fmt, io};
 
 use rdma::Time;
 
 pub use self::content::Content;
 pub use self::file::FileBackend;
+pub use self::health::Health;
 pub use self::memory::MemoryBackend;
 pub use self::null::NullBackend;
 pub use self::open::{Access, OpenError, OpenMode, OpenedBackend, open_block, open_file};
@@ -58,44 +60,64 @@ pub enum Step {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BackendError {
     /// The medium has no room, or the user's quota is used up.
-    #[error("no space left on the medium")]
-    OutOfSpace,
+    #[error("no space left on the medium: {0}")]
+    OutOfSpace(Errno),
     /// The medium could not be read or written.
-    #[error("medium error")]
-    Medium,
+    #[error("medium error: {0}")]
+    Medium(Errno),
     /// The file is shorter than it was when it was opened.
     #[error("the file shrank")]
     Shrunk,
+    /// Earlier writes were lost on their way from the page cache; it stays so until the medium is opened again.
+    #[error("earlier writes did not reach the medium")]
+    WriteBackFailed,
     /// It can not be written.
-    #[error("read-only")]
-    ReadOnly,
+    #[error("read-only: {0}")]
+    ReadOnly(Errno),
     /// The medium can not do this.
-    #[error("not supported by the medium")]
-    Unsupported,
+    #[error("not supported by the medium: {0}")]
+    Unsupported(Errno),
     /// Somebody asked for its end before it was done.
     #[error("cancelled")]
     Cancelled,
     /// The device behind it is gone.
-    #[error("the device is gone")]
-    Gone,
+    #[error("the device is gone: {0}")]
+    Gone(Errno),
     /// Anything else the system said.
-    #[error("system error {0}")]
-    System(i32),
+    #[error("system error: {0}")]
+    System(Errno),
+}
+
+/// An error number of the system.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Errno(pub i32);
+
+impl fmt::Display for Errno {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        io::Error::from_raw_os_error(self.0).fmt(f)
+    }
+}
+
+impl fmt::Debug for Errno {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "errno {}", self.0)
+    }
 }
 
 impl BackendError {
     /// From an `errno`.
-    pub fn from_errno(errno: i32) -> Self {
+    pub const fn from_errno(errno: i32) -> Self {
+        let said = Errno(errno);
         match errno {
-            libc::ENOSPC | libc::EDQUOT | libc::EFBIG => Self::OutOfSpace,
+            libc::ENOSPC | libc::EDQUOT | libc::EFBIG => Self::OutOfSpace(said),
             libc::EIO | libc::EILSEQ | libc::ENODATA | libc::EREMOTEIO | libc::EBADMSG => {
-                Self::Medium
+                Self::Medium(said)
             }
-            libc::EROFS | libc::EPERM | libc::EACCES => Self::ReadOnly,
-            libc::EOPNOTSUPP | libc::ENOSYS => Self::Unsupported,
+            libc::EROFS | libc::EPERM | libc::EACCES => Self::ReadOnly(said),
+            libc::EOPNOTSUPP | libc::ENOSYS => Self::Unsupported(said),
             libc::ECANCELED => Self::Cancelled,
-            libc::ENODEV | libc::ENXIO | libc::ESHUTDOWN => Self::Gone,
-            other => Self::System(other),
+            libc::ENODEV | libc::ENXIO | libc::ESHUTDOWN => Self::Gone(said),
+            _ => Self::System(said),
         }
     }
 }

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use rustix::fs::{AtFlags, StatxFlags};
 
-use super::{Backend, Content, FileBackend, MemoryBackend, NullBackend, block};
+use super::{Backend, Content, FileBackend, Health, MemoryBackend, NullBackend, block};
 
 /// Logical blocks have 512 bytes unless something needs more.
 const DEFAULT_LBA_SHIFT: u8 = 9;
@@ -41,6 +41,8 @@ pub struct OpenedBackend {
     pub lba_shift: u8,
     /// How its bytes travel.
     pub access: Access,
+    /// What is known to be wrong with it.
+    pub health: Arc<Health>,
     /// What its bytes are known by.
     pub content: Content,
 }
@@ -199,7 +201,8 @@ fn synthetic(
     }
     let backend = backend()?;
     let access = Access::Synthetic;
-    Ok(OpenedBackend { backend, exact_bytes: size_bytes, lba_shift, access, content })
+    let health = Arc::new(Health::new(size_bytes));
+    Ok(OpenedBackend { backend, exact_bytes: size_bytes, lba_shift, access, health, content })
 }
 
 fn open(
@@ -237,6 +240,7 @@ fn open(
     let content = Content::of_file(&file, mode.writable).map_err(io)?;
     let backend = FileBackend::new(OwnedFd::from(file), exact_bytes, choice.direct_alignment());
     Ok(OpenedBackend {
+        health: Arc::clone(backend.health()),
         backend: Arc::new(backend),
         exact_bytes,
         lba_shift: choice.lba_shift,

@@ -205,6 +205,102 @@ fn zeroes_and_deallocation_read_as_zeros_and_keep_the_length() {
     }
 }
 
+/// A file in the page cache.
+fn buffered(bytes: &[u8]) -> (NamedTempFile, Arc<dyn Backend>) {
+    let file = file_with(bytes);
+    let open = std::fs::File::options().read(true).write(true).open(file.path()).unwrap();
+    let backend = FileBackend::new(open.into(), bytes.len() as u64, None);
+    (file, Arc::new(backend))
+}
+
+fn is_write_back_failure(step: &Step) -> bool {
+    matches!(step, Step::Done(Err(BackendError::WriteBackFailed)))
+}
+
+#[test]
+fn nothing_is_written_after_a_failed_write_back() {
+    let zeroes = || Operation::write_zeroes(0, 4096, true, false);
+    let failures: [(Operation, &[i32]); 3] = [
+        (Operation::flush(), &[-libc::ENOSPC]),
+        (Operation::flush(), &[-libc::EINTR, -libc::EIO]),
+        (zeroes(), &[0, -libc::EIO]),
+    ];
+    for (operation, returned) in failures {
+        let (_file, backend) = buffered(&[1; 8192]);
+        let backend = &*backend;
+        let mut beside = Operation::flush();
+        assert!(matches!(backend.start(Time::ZERO, &mut beside), Step::Call(_)));
+        let steps = results(backend, operation, returned);
+        let last = steps.last().unwrap();
+        assert!(matches!(last, Step::Done(Err(_))) && !is_write_back_failure(last), "{steps:?}");
+        // The kernel tells one of several calls only.
+        assert!(is_write_back_failure(&backend.resume(Time::ZERO, &mut beside, 0)));
+        for later in [Operation::flush(), zeroes(), Operation::deallocate(0, 4096)] {
+            let steps = results(backend, later, &[]);
+            assert!(is_write_back_failure(&steps[0]), "{steps:?}");
+        }
+    }
+}
+
+#[test]
+fn a_durable_write_in_the_page_cache_is_synced() {
+    let (_file, backend) = buffered(&[1; 8192]);
+    let mut rig = Rig::each().remove(0);
+    let buffer = rig.buffer(&[2; 4096]);
+    // SAFETY: no call is really made, and each span is dropped before the next is used.
+    let span = || unsafe { rig.pool.span(&buffer, 0, 4096) };
+    // No room for the write itself: nothing that was acknowledged is lost.
+    let steps = results(&*backend, Operation::write(0, span(), true), &[-libc::ENOSPC]);
+    assert!(matches!(steps[0], Step::Call(SystemCall::Write { durable: false, .. })), "{steps:?}");
+    assert!(matches!(steps[1], Step::Done(Err(BackendError::OutOfSpace(_)))), "{steps:?}");
+    let steps = results(&*backend, Operation::write(0, span(), true), &[4096, -libc::EIO]);
+    assert!(matches!(steps[1], Step::Call(SystemCall::Sync { .. })), "{steps:?}");
+    assert!(matches!(steps[2], Step::Done(Err(BackendError::Medium(_)))), "{steps:?}");
+    let steps = results(&*backend, Operation::write(0, span(), false), &[]);
+    assert!(is_write_back_failure(&steps[0]), "{steps:?}");
+    let steps = results(&*backend, Operation::read(0, span()), &[4096]);
+    assert!(matches!(steps[1], Step::Done(Ok(()))), "{steps:?}");
+}
+
+#[test]
+fn a_file_that_was_cut_is_not_made_longer() {
+    let direct = || {
+        let file = file_with(&vec![1; 64 << 10]);
+        let backend = open_file(file.path(), WRITABLE).unwrap().backend;
+        (file, backend)
+    };
+    for mut rig in Rig::each() {
+        for (file, backend) in [direct(), buffered(&vec![1; 64 << 10])] {
+            let length = || file.as_file().metadata().unwrap().len();
+            file.as_file().set_len(16 << 10).unwrap();
+            let shrunk = Err(BackendError::Shrunk);
+            assert_eq!(rig.write(&backend, 32 << 10, &[2; 4096], false), shrunk);
+            let zeroes = Operation::write_zeroes(60 << 10, 4096, false, false);
+            assert_eq!(rig.run(&backend, zeroes), shrunk);
+            assert_eq!(length(), 16 << 10);
+            // Somebody makes it long again: what was cut off is lost all the same.
+            file.as_file().set_len(64 << 10).unwrap();
+            rig.now = rig.now + Duration::from_millis(1);
+            assert_eq!(rig.read(&backend, 32 << 10, 4096).unwrap_err(), BackendError::Shrunk);
+            assert_eq!(rig.write(&backend, 32 << 10, &[2; 4096], false), shrunk);
+            assert_eq!(rig.read(&backend, 8 << 10, 8192).unwrap(), vec![1; 8192]);
+            rig.write(&backend, 8 << 10, &[3; 4096], true).unwrap();
+            rig.run(&backend, Operation::flush()).unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_cut_that_a_read_finds_stops_writes() {
+    let (file, backend) = buffered(&[1; 8192]);
+    for mut rig in Rig::each() {
+        file.as_file().set_len(4096).unwrap();
+        assert_eq!(rig.read(&backend, 0, 8192), Err(BackendError::Shrunk));
+        file.as_file().set_len(8192).unwrap();
+        assert_eq!(rig.write(&backend, 4096, &[2; 4096], false), Err(BackendError::Shrunk));
+    }
+}
+
 /// Runs a backend's steps by hand, with the results that a file system would give.
 fn results(backend: &dyn Backend, mut operation: Operation, results: &[i32]) -> Vec<Step> {
     let mut steps = vec![backend.start(Time::ZERO, &mut operation)];
@@ -257,16 +353,16 @@ fn short_interrupted_and_failed_calls() {
     assert!(matches!(steps[2], Step::Done(Ok(()))), "{steps:?}");
 
     for (errno, error) in [
-        (libc::ENOSPC, BackendError::OutOfSpace),
-        (libc::EIO, BackendError::Medium),
+        (libc::ENOSPC, BackendError::from_errno(libc::ENOSPC)),
+        (libc::EIO, BackendError::from_errno(libc::EIO)),
         (libc::ECANCELED, BackendError::Cancelled),
-        (libc::EROFS, BackendError::ReadOnly),
+        (libc::EROFS, BackendError::from_errno(libc::EROFS)),
     ] {
         let steps = results(backend, Operation::write(0, span(), false), &[-errno]);
         assert!(matches!(steps[1], Step::Done(Err(got)) if got == error), "{steps:?}");
     }
     let steps = results(backend, Operation::write(0, span(), false), &[0]);
-    assert!(matches!(steps[1], Step::Done(Err(BackendError::Medium))), "no progress is no loop");
+    assert!(matches!(steps[1], Step::Done(Err(BackendError::Medium(_)))), "no progress is no loop");
 }
 
 #[test]
@@ -340,7 +436,10 @@ fn a_call_that_is_interrupted_again_and_again_fails_in_the_end() {
             assert!(calls < 10_000, "{operation:?} never ends");
             step = backend.resume(Time::ZERO, &mut operation, -errno);
         }
-        assert!(matches!(step, Step::Done(Err(BackendError::Medium))), "{operation:?}: {step:?}");
+        assert!(
+            matches!(step, Step::Done(Err(BackendError::Medium(_)))),
+            "{operation:?}: {step:?}"
+        );
         assert!(calls > 100, "it was patient: {calls}");
     }
     pool.release(buffer);
@@ -382,14 +481,14 @@ fn a_fault_hits_what_its_plan_names() {
         nth: Some(2),
         every: Some(5),
         ranges: std::iter::once(65_536..65_537).collect(),
-        ..FaultPlan::new(BackendError::Medium)
+        ..FaultPlan::new(BackendError::from_errno(libc::EIO))
     };
     let faulty: Arc<dyn Backend> = Arc::new(Fault::new(inner, plan));
     let mut rig = Rig::each().remove(0);
     let outcomes: Vec<bool> = (0..10).map(|_| rig.read(&faulty, 0, 512).is_ok()).collect();
     let wanted: Vec<bool> = (1..=10).map(|n| n != 2 && n % 5 != 0).collect();
     assert_eq!(outcomes, wanted);
-    assert_eq!(rig.read(&faulty, 65_024, 1024), Err(BackendError::Medium));
+    assert_eq!(rig.read(&faulty, 65_024, 1024), Err(BackendError::from_errno(libc::EIO)));
     assert!(rig.read(&faulty, 65_024, 512).is_ok());
 }
 
@@ -401,11 +500,17 @@ fn a_torn_write_stores_its_first_half_and_fails() {
     let bytes = pattern(24 << 10);
     for mut rig in Rig::each() {
         rig.write(&torn, 0, &bytes, false).unwrap();
-        assert_eq!(rig.write(&torn, 32 << 10, &bytes, true), Err(BackendError::Medium));
+        assert_eq!(
+            rig.write(&torn, 32 << 10, &bytes, true),
+            Err(BackendError::from_errno(libc::EIO))
+        );
         assert!(rig.read(&torn, 32 << 10, 12 << 10).unwrap() == bytes[..12 << 10]);
         assert!(rig.read(&torn, 44 << 10, 12 << 10).unwrap() == vec![0; 12 << 10]);
         rig.write(&torn, 0, &bytes, false).unwrap();
-        assert_eq!(rig.write(&torn, 0, &[1; 4096], false), Err(BackendError::Medium));
+        assert_eq!(
+            rig.write(&torn, 0, &[1; 4096], false),
+            Err(BackendError::from_errno(libc::EIO))
+        );
         assert!(rig.read(&torn, 0, 4096).unwrap() == bytes[..4096], "too short to be torn");
     }
 }

@@ -15,7 +15,7 @@ mod tests;
 
 use std::fmt;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use nvme_proto::{Nqn, Nsid};
@@ -186,6 +186,16 @@ pub enum Medium {
     },
 }
 
+impl Medium {
+    /// The path of a file or block device.
+    pub fn path(&self) -> Option<&Path> {
+        match self {
+            Self::File { path } | Self::Block { path } => Some(path),
+            Self::Null { .. } | Self::Memory { .. } => None,
+        }
+    }
+}
+
 /// Faults of a medium on purpose, for experiments. None by default.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DiskFaults {
@@ -201,8 +211,12 @@ pub struct DiskFaults {
 
 impl DiskFaults {
     /// No faults.
-    pub const NONE: Self =
-        Self { fail_every: None, fail_with: BackendError::Medium, delay: None, tear_every: None };
+    pub const NONE: Self = Self {
+        fail_every: None,
+        fail_with: BackendError::from_errno(libc::EIO),
+        delay: None,
+        tear_every: None,
+    };
 }
 
 /// A directory whose regular files are namespaces.

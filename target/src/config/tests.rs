@@ -114,7 +114,7 @@ fn everything_arrives() {
     assert!(b.namespaces[0].writable);
     let faults = DiskFaults {
         fail_every: Some(100),
-        fail_with: BackendError::OutOfSpace,
+        fail_with: BackendError::from_errno(libc::ENOSPC),
         delay: Some(Duration::from_micros(1500)),
         tear_every: None,
     };

@@ -531,9 +531,9 @@ impl Reader<'_> {
         Ok(DiskFaults {
             fail_every: every(&table.fail_every)?,
             fail_with: match table.fail_with {
-                FailWith::Medium => BackendError::Medium,
-                FailWith::NoSpace => BackendError::OutOfSpace,
-                FailWith::Gone => BackendError::Gone,
+                FailWith::Medium => BackendError::from_errno(libc::EIO),
+                FailWith::NoSpace => BackendError::from_errno(libc::ENOSPC),
+                FailWith::Gone => BackendError::from_errno(libc::ENODEV),
             },
             delay: delay.transpose()?.map(Duration::from_micros),
             tear_every: every(&table.tear_every)?,

@@ -3,11 +3,11 @@
 use std::collections::{BTreeSet, VecDeque};
 
 use nvme_proto::async_event::AsyncEvent;
-use nvme_proto::log::{ChangedNamespaces, LogId};
+use nvme_proto::log::{ChangedNamespaces, CriticalWarning, LogId};
 use nvme_proto::{Cid, Nsid, Status};
 
-use super::Controller;
 use super::command::Outcome;
+use super::{Controller, Shared};
 use crate::limits::{ASYNC_EVENT_REQUESTS, ASYNC_EVENTS_PENDING, CHANGED_NAMESPACES};
 
 /// The events of one controller.
@@ -90,6 +90,16 @@ impl Controller {
         self.shared().async_events.take_request(cid)
     }
 
+    /// A medium of the subsystem is degraded.
+    pub(crate) fn reliability_degraded(&self) {
+        let mut shared = self.shared();
+        let wanted = shared.features.async_events.smart_critical_warnings();
+        if !self.is_ready() || !CriticalWarning::from_bits(wanted).reliability() {
+            return;
+        }
+        shared.tell(AsyncEvent::RELIABILITY_DEGRADED);
+    }
+
     /// A namespace's attributes changed.
     pub(crate) fn namespace_changed(&self, nsid: Nsid) {
         let mut shared = self.shared();
@@ -104,9 +114,14 @@ impl Controller {
         if !shared.features.async_events.namespace_attribute() {
             return;
         }
-        let event = AsyncEvent::NAMESPACE_ATTRIBUTE_CHANGED;
-        if let Some(cid) = shared.async_events.raise(event) {
-            shared.members.complete(cid, Outcome::success(event.into_bits().into()));
+        shared.tell(AsyncEvent::NAMESPACE_ATTRIBUTE_CHANGED);
+    }
+}
+
+impl Shared {
+    fn tell(&mut self, event: AsyncEvent) {
+        if let Some(cid) = self.async_events.raise(event) {
+            self.members.complete(cid, Outcome::success(event.into_bits().into()));
         }
     }
 }

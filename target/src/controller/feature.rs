@@ -103,7 +103,7 @@ fn grant_queues(controller: &Controller, wanted: QueueCounts) -> Result<u32, Sta
     Ok(Feature::NumberOfQueues(QueueCounts::pairs(granted)).value())
 }
 
-/// Notices that are not offered can not be asked for; critical warnings can, and never come.
+/// Notices that are not offered can not be asked for; critical warnings can, also those that never come.
 fn configure_events(controller: &Controller, config: AsyncEventConfig) -> Result<u32, Status> {
     let offered = controller.support.notices().with_smart_critical_warnings(0xFF).into_bits();
     if config.into_bits() & !offered != 0 {

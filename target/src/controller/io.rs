@@ -122,12 +122,14 @@ pub(super) fn status_of(error: BackendError, kind: IoKind) -> Status {
         Status::UNRECOVERED_READ_ERROR
     };
     match error {
-        BackendError::OutOfSpace => Status::CAPACITY_EXCEEDED.with_dnr(),
-        BackendError::Medium | BackendError::Shrunk => medium.with_dnr(),
-        BackendError::ReadOnly => Status::NAMESPACE_IS_WRITE_PROTECTED.with_dnr(),
-        BackendError::Unsupported => Status::INVALID_OPCODE.with_dnr(),
+        BackendError::OutOfSpace(_) => Status::CAPACITY_EXCEEDED.with_dnr(),
+        BackendError::Medium(_) | BackendError::Shrunk | BackendError::WriteBackFailed => {
+            medium.with_dnr()
+        }
+        BackendError::ReadOnly(_) => Status::NAMESPACE_IS_WRITE_PROTECTED.with_dnr(),
+        BackendError::Unsupported(_) => Status::INVALID_OPCODE.with_dnr(),
         BackendError::Cancelled => Status::ABORT_REQUESTED,
-        BackendError::Gone => Status::INTERNAL_ERROR.with_dnr(),
+        BackendError::Gone(_) => Status::INTERNAL_ERROR.with_dnr(),
         BackendError::System(_) => Status::INTERNAL_ERROR,
     }
 }

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use nvme_proto::log::{FirmwareSlotLog, FirmwareSlots, GetLogPage, LogId, LogOffset, SmartLog};
+use nvme_proto::log::{
+    CriticalWarning, FirmwareSlotLog, FirmwareSlots, GetLogPage, LogId, LogOffset, SmartLog,
+};
 use nvme_proto::{AsciiField, FromZeros, IntoBytes, Status, U128};
 
 use super::{Controller, Shared};
@@ -60,6 +62,8 @@ fn smart_log(registry: Option<Arc<Registry>>, subsystem: &Arc<Subsystem>) -> Sma
     let io = registry.map(|registry| registry.io_stats_of(subsystem)).unwrap_or_default();
     let mut log = SmartLog::new_zeroed();
     log.available_spare = 100;
+    let degraded = subsystem.namespaces().iter().any(|namespace| namespace.health().is_degraded());
+    log.critical_warning = CriticalWarning::new().with_reliability(degraded);
     log.data_units_read = U128::new(data_units(io.read_bytes));
     log.data_units_written = U128::new(data_units(io.written_bytes));
     log.host_read_commands = U128::new(u128::from(io.reads) + u128::from(io.compares));

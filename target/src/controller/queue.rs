@@ -200,7 +200,13 @@ impl Queue {
                 io::count(self.tally.of(self.account), work);
                 Outcome::SUCCESS
             }
-            Err(error) => self.io_failed(cid, work, io::status_of(error, work.kind)),
+            Err(BackendError::Cancelled) => self.io_failed(cid, work, Status::ABORT_REQUESTED),
+            Err(error) => {
+                let status = io::status_of(error, work.kind);
+                let entry = error_log::of_io(&self.registry, self.qid, cid, work, status);
+                // It is not the host that failed.
+                self.log_failure(entry, status.into())
+            }
         }
     }
 
@@ -326,9 +332,13 @@ impl Queue {
         self.failed(error_log::of_sqe(self.qid, sqe, outcome.status), outcome)
     }
 
-    /// Counts a command that failed; the error log says more about it.
+    /// Counts a command that failed against its host; the error log says more about it.
     fn failed(&mut self, entry: ErrorLogEntry, outcome: Outcome) -> Outcome {
         self.failed += 1;
+        self.log_failure(entry, outcome)
+    }
+
+    fn log_failure(&self, entry: ErrorLogEntry, outcome: Outcome) -> Outcome {
         self.tally.of(self.account).failed.add(1);
         let Some(controller) = self.controller() else { return outcome };
         controller.log_error(entry);

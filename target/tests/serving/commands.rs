@@ -283,7 +283,7 @@ fn a_forced_read_fails_with_its_flush() {
     impl Backend for NoFlush {
         fn start(&self, now: Time, operation: &mut Operation) -> Step {
             match operation.kind() {
-                Kind::Flush => Step::Done(Err(BackendError::Medium)),
+                Kind::Flush => Step::Done(Err(BackendError::from_errno(libc::EIO))),
                 _ => self.0.start(now, operation),
             }
         }
@@ -330,8 +330,12 @@ fn disconnect_is_answered_last() {
 #[test]
 fn a_medium_error_has_its_status() {
     for (error, on_read, on_write) in [
-        (BackendError::Medium, Status::UNRECOVERED_READ_ERROR, Status::WRITE_FAULT),
-        (BackendError::OutOfSpace, Status::UNRECOVERED_READ_ERROR, Status::CAPACITY_EXCEEDED),
+        (BackendError::from_errno(libc::EIO), Status::UNRECOVERED_READ_ERROR, Status::WRITE_FAULT),
+        (
+            BackendError::from_errno(libc::ENOSPC),
+            Status::UNRECOVERED_READ_ERROR,
+            Status::CAPACITY_EXCEEDED,
+        ),
     ] {
         let plan =
             FaultPlan { ranges: std::iter::once(4096..8192).collect(), ..FaultPlan::new(error) };
@@ -343,7 +347,7 @@ fn a_medium_error_has_its_status() {
         let admin = world.admin(host);
         let on = world.io(admin, 1, 32);
         let keyed = world.keyed(on, 0, 4096);
-        if error == BackendError::Medium {
+        if error == BackendError::from_errno(libc::EIO) {
             assert_eq!(world.status(on, &read(1, 8, 4096).with_data(keyed), &[]), on_read);
         }
         assert_eq!(world.status(on, &write(1, 8, 4096).with_data(keyed), &[]), on_write);

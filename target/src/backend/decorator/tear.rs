@@ -36,7 +36,7 @@ impl Backend for Tear {
         if self.picks(operation) {
             let kept = operation.length() / 2 / GRAIN_BYTES * GRAIN_BYTES;
             if kept == 0 {
-                return Step::Done(Err(BackendError::Medium));
+                return Step::Done(Err(BackendError::from_errno(libc::EIO)));
             }
             operation.tear(kept);
         }
@@ -52,7 +52,9 @@ impl Backend for Tear {
 
 fn fail_if_torn(operation: &Operation, step: Step) -> Step {
     match step {
-        Step::Done(Ok(())) if operation.is_torn() => Step::Done(Err(BackendError::Medium)),
+        Step::Done(Ok(())) if operation.is_torn() => {
+            Step::Done(Err(BackendError::from_errno(libc::EIO)))
+        }
         step => step,
     }
 }

@@ -1,5 +1,6 @@
 //! What a Linux host asks for between Connect and a usable disk, and the pages and features besides.
 
+use nvme_proto::async_event::AsyncEvent;
 use nvme_proto::feature::{
     AsyncEventConfig, Feature, FeatureId, GetFeatures, QueueCounts, SetFeatures, WriteProtection,
 };
@@ -339,7 +340,9 @@ fn write_protection_that_cannot_flush_fails() {
     let registry = registry();
     let (mut line, _) = ready(&registry, Time::ZERO);
     let asked = protect_later(&mut line, 1);
-    let [Event::Complete { cid, outcome }] = line.serve(Err(BackendError::Medium))[..] else {
+    let [Event::Complete { cid, outcome }] =
+        line.serve(Err(BackendError::from_errno(libc::EIO)))[..]
+    else {
         panic!("it is over")
     };
     assert_eq!(cid, asked);
@@ -358,6 +361,34 @@ fn a_reset_aborts_a_write_protection() {
     assert_eq!(line.serve(Ok(())), [aborted]);
     io.close();
     assert_eq!(line.serve(Ok(())), []);
+}
+
+#[test]
+fn a_degraded_medium_is_a_critical_warning() {
+    let registry = registry();
+    let (mut line, _) = ready(&registry, Time::ZERO);
+    let (mut deaf, _) = ready(&registry, Time::ZERO);
+    let wants = Feature::AsyncEventConfig(AsyncEventConfig::new().with_smart_critical_warnings(4));
+    assert!(set(&mut line, 0, wants).status().is_success());
+    for line in [&mut line, &mut deaf] {
+        assert!(line.control(AdminCommand::AsyncEventRequest.to_sqe(), &mut []).is_none());
+    }
+    let namespace = &registry.namespaces()[0];
+    registry.announce_health(namespace);
+    assert_eq!(line.events(), []);
+    namespace.health().write_back_fails();
+    registry.announce_health(namespace);
+    registry.announce_health(namespace);
+    let events = line.events();
+    let told = u64::from(AsyncEvent::RELIABILITY_DEGRADED.into_bits());
+    assert!(
+        matches!(events[..], [Event::Complete { outcome, .. }] if outcome.result == told),
+        "{events:?}"
+    );
+    assert_eq!(deaf.events(), [], "it did not ask for it");
+    let page = log(&mut line, GetLogPage::new(LogId::SMART, 512)).expect("offered");
+    let smart = SmartLog::ref_from_bytes(&page).expect("its size");
+    assert_eq!(smart.critical_warning.into_bits(), 4);
 }
 
 #[test]
@@ -441,9 +472,9 @@ fn smart_counts_the_errors_of_all_controllers() {
     let (mut line, cntlid) = ready(&registry, Time::ZERO);
     let mut io = io_queue(&registry, 1, cntlid, Time::ZERO);
     for (command, error) in [
-        (NvmCommand::Read(Io::new(Nsid(1), 0, 1)), BackendError::Medium),
+        (NvmCommand::Read(Io::new(Nsid(1), 0, 1)), BackendError::from_errno(libc::EIO)),
         (NvmCommand::Write(Io::new(Nsid(1), 0, 1)), BackendError::Shrunk),
-        (NvmCommand::Write(Io::new(Nsid(1), 0, 1)), BackendError::OutOfSpace),
+        (NvmCommand::Write(Io::new(Nsid(1), 0, 1)), BackendError::from_errno(libc::ENOSPC)),
     ] {
         let (_, work) = io.io(command.to_sqe()).expect("legal");
         assert!(!io.queue.finish_io(Cid(1), &work, Err(error)).status.is_success());

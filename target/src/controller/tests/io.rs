@@ -121,19 +121,35 @@ fn deallocation_is_all_or_nothing() {
 }
 
 #[test]
+fn storage_errors_are_not_held_against_hosts() {
+    let (mut line, admin) = line();
+    let registry = Arc::clone(&line.queue.registry);
+    let (_, work) = line.io(read(1, 9, 1)).expect("legal");
+    let error = BackendError::from_errno(libc::EIO);
+    assert!(!line.queue.finish_io(Cid(1), &work, Err(error)).status.is_success());
+    registry.storage_failed(Time::ZERO, work.namespace, work.kind, &"read", error);
+    line.close();
+    admin.close();
+    assert_eq!(registry.peer_errors().worst(9), []);
+    let failed = registry.storage_errors(9);
+    assert_eq!((failed.len(), failed[0].nsid, failed[0].read_errors), (1, 1, 1));
+    assert_eq!(failed[0].nqn, SUBSYSTEM);
+}
+
+#[test]
 fn storage_errors_become_status_and_are_counted() {
     let (mut line, mut admin) = line();
     let (_, read) = line.io(read(1, 9, 1)).expect("legal");
     let (_, write) = line.io(write(1, 9, 1, false)).expect("legal");
     let cases = [
-        (read, BackendError::Medium, Status::UNRECOVERED_READ_ERROR),
-        (write, BackendError::Medium, Status::WRITE_FAULT),
+        (read, BackendError::from_errno(libc::EIO), Status::UNRECOVERED_READ_ERROR),
+        (write, BackendError::from_errno(libc::EIO), Status::WRITE_FAULT),
         (read, BackendError::Shrunk, Status::UNRECOVERED_READ_ERROR),
-        (write, BackendError::OutOfSpace, Status::CAPACITY_EXCEEDED),
-        (write, BackendError::ReadOnly, Status::NAMESPACE_IS_WRITE_PROTECTED),
-        (write, BackendError::Unsupported, Status::INVALID_OPCODE),
+        (write, BackendError::from_errno(libc::ENOSPC), Status::CAPACITY_EXCEEDED),
+        (write, BackendError::from_errno(libc::EROFS), Status::NAMESPACE_IS_WRITE_PROTECTED),
+        (write, BackendError::from_errno(libc::EOPNOTSUPP), Status::INVALID_OPCODE),
         (read, BackendError::Cancelled, Status::ABORT_REQUESTED),
-        (read, BackendError::System(5), Status::INTERNAL_ERROR),
+        (read, BackendError::from_errno(libc::EINVAL), Status::INTERNAL_ERROR),
     ];
     for (work, error, expected) in cases {
         let status = line.queue.finish_io(Cid(1), &work, Err(error)).status;

@@ -433,7 +433,7 @@ fn a_shutdown_that_cannot_flush_never_completes() {
     let registry = registry();
     let (mut line, _) = ready(&registry, Time::ZERO);
     assert!(line.set_cc(enabled().with_shn(ShutdownNotification::NORMAL)).is_success());
-    assert_eq!(line.serve(Err(crate::backend::BackendError::Medium)), []);
+    assert_eq!(line.serve(Err(crate::backend::BackendError::from_errno(libc::EIO))), []);
     let csts = line.csts();
     assert!(csts.cfs() && csts.shst() == ShutdownStatus::OCCURRING, "{csts:?}");
     // A reset begins anew.

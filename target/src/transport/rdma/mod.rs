@@ -433,7 +433,7 @@ impl<P: Provider> Transport for RdmaTransport<P> {
         let key = whose.connection as usize;
         let connection = self.connections.get_mut(key).expect("it waits for its operations");
         if connection.is_ending() {
-            connection.operation_over(whose.slot);
+            connection.operation_over(core, whose.slot, result);
         } else {
             self.with(core, key, |connection, desk| connection.executed(desk, whose.slot, result));
         }

@@ -1,16 +1,47 @@
 //! A command that has its data is done by its controller or by storage.
 #![expect(unsafe_code, reason = "lends buffers to storage, and reads and writes them")]
 
+use std::fmt;
+
 use ::rdma::Provider;
 use nvme_proto::Status;
 
 use super::{Connection, Desk, Ended, FLUSH_SLOT, Leaving};
 use crate::backend::BackendError;
 use crate::controller::{ControlWork, Execution, Flush, IoKind, IoWork, Outcome, Work};
-use crate::poll_group::Owner;
+use crate::namespace::NamespaceIndex;
+use crate::poll_group::{Core, Owner};
 use crate::pool::Buffer;
 use crate::request::{Commit, HostData, Slot, State};
 use crate::storage::{Operation, Span, Submitted};
+
+/// Reports a flush for the controller that failed.
+fn flush_failed(core: &Core, namespace: NamespaceIndex, result: Result<(), BackendError>) {
+    if let Err(error) = result {
+        core.registry.storage_failed(core.now, namespace, IoKind::Flush, &"flush", error);
+    }
+}
+
+/// What storage was to do for a command, in words of the log.
+struct Attempt<'a> {
+    work: &'a IoWork,
+    /// Of a Deallocate, counted from 1.
+    range: usize,
+}
+
+impl fmt::Display for Attempt<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = match self.work.kind {
+            IoKind::Read { .. } | IoKind::ReadZeros => "read",
+            IoKind::Compare { .. } => "read for a Compare",
+            IoKind::Write { .. } => "write",
+            IoKind::WriteZeroes { .. } => "write of zeroes",
+            IoKind::Flush => return f.write_str("flush"),
+            IoKind::Deallocate => return write!(f, "deallocation of range {}", self.range),
+        };
+        write!(f, "{name} of {} bytes at {}", self.work.length_bytes, self.work.offset_bytes)
+    }
+}
 
 impl<P: Provider> Connection<P> {
     pub(super) fn execute(&mut self, desk: &mut Desk<'_, P>, slot: Slot) -> Result<(), Ended> {
@@ -240,7 +271,10 @@ impl<P: Provider> Connection<P> {
     pub(super) fn flush(&mut self, desk: &mut Desk<'_, P>, flush: Flush) {
         let whose = self.request_key(desk, Slot(FLUSH_SLOT | flush.number()));
         match desk.core.submit(whose, flush.namespace, Operation::flush()) {
-            Submitted::Over(result) => self.queue().flushed(desk.core.now, flush, result),
+            Submitted::Over(result) => {
+                flush_failed(desk.core, flush.namespace, result);
+                self.queue().flushed(desk.core.now, flush, result);
+            }
             Submitted::UnderWay(_) => {
                 self.operations += 1;
                 self.flushes.push(flush);
@@ -252,6 +286,7 @@ impl<P: Provider> Connection<P> {
     fn flushed(&mut self, desk: &mut Desk<'_, P>, number: u32, result: Result<(), BackendError>) {
         let at = self.flushes.iter().position(|flush| flush.number() == number);
         let flush = self.flushes.swap_remove(at.expect("it was begun"));
+        flush_failed(desk.core, flush.namespace, result);
         self.queue().flushed(desk.core.now, flush, result);
         // There may be another one to do, or a command to respond to.
         desk.look_by(desk.core.now);
@@ -324,9 +359,40 @@ impl<P: Provider> Connection<P> {
         work: &IoWork,
         result: Result<(), BackendError>,
     ) -> Result<(), Ended> {
+        if let Err(error) = result {
+            self.storage_failed(desk.core, slot, work, error);
+        }
         let cid = self.slots.get(slot).cid;
         let outcome = self.queue().finish_io(cid, work, result);
         self.respond(desk, slot, outcome)
+    }
+
+    fn storage_failed(&mut self, core: &Core, slot: Slot, work: &IoWork, error: BackendError) {
+        if error == BackendError::Cancelled {
+            return;
+        }
+        let attempt = Attempt { work, range: self.slots.get(slot).ranges_passed };
+        core.registry.storage_failed(core.now, work.namespace, work.kind, &attempt, error);
+    }
+
+    /// After the end: an operation of storage is over.
+    pub(crate) fn operation_over(
+        &mut self,
+        core: &Core,
+        slot: u32,
+        result: Result<(), BackendError>,
+    ) {
+        self.operations -= 1;
+        if slot & FLUSH_SLOT != 0 {
+            return;
+        }
+        let slot = Slot(slot);
+        if let (Err(error), Some(Work::Io(work))) = (result, self.slots.get(slot).work) {
+            self.storage_failed(core, slot, &work, error);
+        }
+        let request = self.slots.get(slot);
+        request.operation = None;
+        request.holds.clear();
     }
 
     fn fail(

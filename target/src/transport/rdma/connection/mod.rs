@@ -453,16 +453,6 @@ impl<P: Provider> Connection<P> {
         }
     }
 
-    /// After the end: an operation of storage is over.
-    pub(super) fn operation_over(&mut self, slot: u32) {
-        self.operations -= 1;
-        if slot & FLUSH_SLOT == 0 {
-            let request = self.slots.get(Slot(slot));
-            request.operation = None;
-            request.holds.clear();
-        }
-    }
-
     /// Whether storage still uses its memory.
     pub(super) fn is_busy(&self) -> bool {
         self.operations > 0

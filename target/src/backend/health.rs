@@ -1,0 +1,64 @@
+//! What is known to be wrong with an open medium until it is opened again.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// The lasting faults of an open medium. All cores and the control path share it.
+#[derive(Debug)]
+pub struct Health {
+    write_back_failed: AtomicBool,
+    /// The length that the medium was opened with, in bytes.
+    exact_bytes: u64,
+    /// How many of these are still what they were: fewer once the file was found shorter.
+    present_bytes: AtomicU64,
+    announced: AtomicBool,
+}
+
+impl Health {
+    /// Of a medium of so many bytes of which nothing bad is known.
+    pub fn new(exact_bytes: u64) -> Self {
+        Self {
+            write_back_failed: AtomicBool::new(false),
+            exact_bytes,
+            present_bytes: AtomicU64::new(exact_bytes),
+            announced: AtomicBool::new(false),
+        }
+    }
+
+    /// Acknowledged writes did not reach the medium. The kernel reports that once per open file and forgets what
+    /// it could not write, so that a later `fsync` succeeds.
+    pub(crate) fn write_back_fails(&self) {
+        self.write_back_failed.store(true, Ordering::Release);
+    }
+
+    /// Whether acknowledged writes were lost.
+    pub fn write_back_failed(&self) -> bool {
+        self.write_back_failed.load(Ordering::Acquire)
+    }
+
+    /// The file was found to have only so many bytes.
+    pub(super) fn found_bytes(&self, bytes: u64) {
+        if bytes < self.exact_bytes {
+            self.present_bytes.fetch_min(bytes, Ordering::AcqRel);
+        }
+    }
+
+    /// How many bytes of the file have been there all the time.
+    pub(super) fn present_bytes(&self) -> u64 {
+        self.present_bytes.load(Ordering::Acquire)
+    }
+
+    /// Whether the file was found shorter than it was when it was opened.
+    pub fn shrank(&self) -> bool {
+        self.present_bytes() < self.exact_bytes
+    }
+
+    /// Whether anything is wrong that lasts.
+    pub fn is_degraded(&self) -> bool {
+        self.write_back_failed() || self.shrank()
+    }
+
+    /// Whether the medium is degraded and the caller is the first to ask.
+    pub(crate) fn announce(&self) -> bool {
+        self.is_degraded() && !self.announced.swap(true, Ordering::AcqRel)
+    }
+}
