@@ -7,9 +7,8 @@ use std::sync::Arc;
 use rdma::{CmError, Device, Provider};
 
 use crate::doorbell::Doorbell;
-use crate::limits::Limits;
 use crate::poll_group::{Orders, PollGroup, Seed};
-use crate::pool::{Pool, PoolMemory};
+use crate::pool::{PoolMemory, PoolPlan};
 use crate::registry::Registry;
 use crate::transport::rdma::{DeviceParts, RdmaReception, RdmaTransport};
 use crate::transport::{Reception, Transport};
@@ -54,25 +53,22 @@ pub struct ListenError {
     pub error: CmError,
 }
 
-/// The largest buffer: a Compare keeps the host's data and the medium's in one.
-fn block_bytes(limits: &Limits) -> usize {
-    2 * limits.max_transfer_bytes as usize
-}
-
 impl Assembly {
     /// The parts for `cores` cores that export what is in `registry`, without a device yet.
     ///
     /// # Errors
     /// The pool's memory is not to be had.
     pub fn new(registry: Arc<Registry>, cores: usize) -> io::Result<Self> {
-        let block_bytes = block_bytes(registry.limits());
-        let bytes = Pool::memory_bytes(registry.limits().pool_bytes, cores, block_bytes);
-        let memory = PoolMemory::new(bytes, registry.limits().max_transfer_bytes as usize)?;
+        let limits = registry.limits();
+        let plan = PoolPlan::new(limits.pool_bytes, cores, limits.block_bytes());
+        let memory = PoolMemory::new(plan.memory_bytes(), limits.max_transfer_bytes as usize)?;
         let orders = Arc::new(Orders::default());
         let seed = |index| -> io::Result<Seed> {
+            let (pool, guest_pool) = plan.pools(&memory, index);
             Ok(Seed {
                 registry: Arc::clone(&registry),
-                pool: Pool::new(Arc::clone(&memory), index, cores, block_bytes),
+                pool,
+                guest_pool,
                 transports: Vec::new(),
                 bell: Doorbell::new()?,
                 orders: Arc::clone(&orders),

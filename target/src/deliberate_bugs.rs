@@ -21,6 +21,8 @@ pub enum Bug {
     LoseAbort,
     /// A namespace that says that it is write protected is not.
     ForgetWriteProtect,
+    /// The progress block is lent to nobody.
+    KeepProgressBlock,
 }
 
 /// Whether this build may have bugs at all.

@@ -5,6 +5,8 @@
 
 use std::time::Duration;
 
+use crate::pool::PoolPlan;
+
 /// Commands that an admin queue takes at once. A host may ask for a longer one, as some do; it gets this.
 pub const ADMIN_QUEUE_ENTRIES: u16 = 128;
 /// Associations (controllers) that may live at once in the process.
@@ -31,6 +33,11 @@ pub const NSID_LAST: u32 = 65_536;
 pub const MAX_NAMESPACES: usize = 65_536;
 /// The largest buffer pool of the process. The pools of all cores number their parts of 4 KiB with 32 bits.
 pub const MAX_POOL_BYTES: u64 = 1 << 40;
+/// Data of one command of a guest: of a queue before its Connect succeeded, or of a discovery controller (its MDTS). A power
+/// of two.
+pub const GUEST_TRANSFER_BYTES: u32 = 64 << 10;
+/// Buffers of the guests of one core, beside those of [`Limits::pool_bytes`].
+pub const GUEST_POOL_BYTES: usize = 16 * GUEST_TRANSFER_BYTES as usize;
 /// Data of commands that is sent before the first of their responses, in any case.
 pub const DATA_BEFORE_RESPONSES_BYTES: u32 = 128 << 10;
 /// The same where that makes fuller trains and nothing is awaited from storage, as long as it is of half of the commands
@@ -71,7 +78,7 @@ pub struct Limits {
     pub in_capsule_data_bytes: u32,
     /// Data of one command (reported as MDTS), a power of two in 4 KiB..=16 MiB.
     pub max_transfer_bytes: u32,
-    /// Buffer pool of the process, at least twice `max_transfer_bytes` and at most [`MAX_POOL_BYTES`].
+    /// Buffer pool of the process, at least [`Limits::least_pool_bytes`] and at most [`MAX_POOL_BYTES`].
     pub pool_bytes: u64,
     /// Connections (queues) of the process.
     pub connections: u32,
@@ -98,6 +105,17 @@ impl Default for Limits {
 }
 
 impl Limits {
+    /// The largest buffer: a Compare keeps the host's data and the medium's in one.
+    pub fn block_bytes(&self) -> usize {
+        2 * self.max_transfer_bytes as usize
+    }
+
+    /// The smallest pool with which so many cores go on whatever hosts do: each needs a block that is lent in turn, and
+    /// another one.
+    pub fn least_pool_bytes(&self, cores: usize) -> u64 {
+        (cores * PoolPlan::LEAST_BLOCKS * self.block_bytes()) as u64
+    }
+
     /// The Maximum Data Transfer Size exponent: `max_transfer_bytes` is 4 KiB times two to the power of it.
     pub fn mdts(&self) -> u8 {
         // A power of two of at least 4 KiB, by configuration.

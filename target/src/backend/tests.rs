@@ -34,7 +34,7 @@ impl Rig {
 
     /// One on each engine that this machine has.
     fn each() -> Vec<Self> {
-        let pool = || Pool::new(PoolMemory::new(4 * BLOCK, 0).unwrap(), 0, 1, BLOCK);
+        let pool = || Pool::new(PoolMemory::new(4 * BLOCK, 0).unwrap(), 0, 4, BLOCK);
         let mut rigs = vec![Self::new(Box::new(Inline::new()), pool())];
         let ring_pool = pool();
         match Uring::new(Some(ring_pool.range())) {

@@ -49,13 +49,15 @@ impl Config {
             subsystems: None,
             origin: Origin(format!("--listen {address}")),
         });
+        let mut limits = Limits::default();
+        limits.pool_bytes = limits.pool_bytes.max(limits.least_pool_bytes(quick.cores.count()));
         Ok(Self {
             provider: quick.provider,
             send_with_invalidate: true,
             cores: quick.cores.clone(),
             polling: Duration::from_micros(POLLING_US.into()),
             state_dir: identity::default_state_dir(),
-            limits: Limits::default(),
+            limits,
             ports: ports.collect(),
             subsystems: vec![quick.subsystem()?],
         })

@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use super::units::parse_bytes;
 use super::*;
 use crate::limits::MAX_POOL_BYTES;
-use crate::pool::{Pool, UNIT_BYTES};
+use crate::pool::{PoolPlan, UNIT_BYTES};
 
 const GOOD: &str = r#"
 provider = "soft"
@@ -163,7 +163,12 @@ const WRONG: &[(&str, &str, &str)] = &[
         "8:1: limits.queue_dept: unknown field `queue_dept`, expected one of",
     ),
     ("\"128MiB\"", "\"128MB\"", "9:14: limits.pool_bytes: "),
-    ("\"128MiB\"", "4096", "limits.pool_bytes: must be at least 2097152"),
+    ("\"128MiB\"", "4096", "limits.pool_bytes: must be at least 8388608: each of 2 cores needs"),
+    (
+        "pool_bytes = \"128MiB\"",
+        "max_transfer_bytes = \"16MiB\"\npool_bytes = \"127MiB\"",
+        "at least 134217728",
+    ),
     ("\"128MiB\"", "\"1025GiB\"", "9:14: limits.pool_bytes: must be at most 1099511627776"),
     ("\"128MiB\"", "\"18446744073709551615\"", "limits.pool_bytes: must be at most"),
     (
@@ -320,10 +325,22 @@ fn the_largest_pool_is_one_whose_parts_can_be_numbered() {
     assert_eq!(config.limits.pool_bytes, MAX_POOL_BYTES);
     // One core has all of it, or many have it with blocks as large as they get, which rounds it up.
     for (cores, block_bytes) in [(1, 8192), (1024, 32 << 20)] {
-        let bytes = Pool::memory_bytes(MAX_POOL_BYTES, cores, block_bytes) as u64;
+        let bytes = PoolPlan::new(MAX_POOL_BYTES, cores, block_bytes).memory_bytes() as u64;
         assert!(bytes >= MAX_POOL_BYTES);
         assert!(u32::try_from(bytes / UNIT_BYTES as u64).is_ok_and(|units| units < u32::MAX));
     }
+}
+
+#[test]
+fn a_pool_that_is_left_out_is_enough_for_all_cores() {
+    let text = |cores| GOOD.replace("pool_bytes = \"128MiB\"", "").replace("[0, 2]", cores);
+    assert_eq!(parse(&text("2")).unwrap().limits.pool_bytes, 64 << 20);
+    assert_eq!(parse(&text("32")).unwrap().limits.pool_bytes, 128 << 20);
+    let listen = vec!["127.0.0.1:4420".parse().unwrap()];
+    let (files, cores) = (vec!["a".into()], Cores::Count(32));
+    let (nqn, provider, writable) = (Quick::default_nqn(), ProviderChoice::Auto, false);
+    let quick = Config::quick(Quick { listen, files, writable, nqn, provider, cores }).unwrap();
+    assert_eq!(quick.limits.pool_bytes, 128 << 20);
 }
 
 #[test]

@@ -168,21 +168,22 @@ impl Reader<'_> {
         let polling_us = file.polling_us.map_or(Ok(super::quick::POLLING_US), |us| {
             self.in_range(&us, 0, 1_000_000, "microseconds of polling before it sleeps")
         })?;
+        let cores = file.cores.unwrap_or(Cores::Count(1));
         Ok(Config {
             provider: file.provider,
             send_with_invalidate: file.send_with_invalidate.unwrap_or(true),
-            cores: file.cores.unwrap_or(Cores::Count(1)),
             polling: Duration::from_micros(polling_us.into()),
             state_dir: file
                 .state_dir
                 .map_or_else(identity::default_state_dir, |p| self.resolve(&p)),
-            limits: self.limits(file.limits)?,
+            limits: self.limits(file.limits, cores.count())?,
+            cores,
             ports: self.ports(file.port, &subsystems)?,
             subsystems,
         })
     }
 
-    fn limits(&self, table: LimitsTable) -> Result<Limits, ConfigError> {
+    fn limits(&self, table: LimitsTable, cores: usize) -> Result<Limits, ConfigError> {
         let mut limits = Limits::default();
         if let Some(depth) = table.queue_depth {
             limits.queue_depth = self.in_range(&depth, 2, 1024, "entries of an I/O queue")?;
@@ -213,10 +214,14 @@ impl Reader<'_> {
             limits.max_transfer_bytes =
                 self.bytes(bytes, 4096, 16 << 20, u64::is_power_of_two, "a power of two")?;
         }
-        let least_pool = 2 * u64::from(limits.max_transfer_bytes);
+        let least_pool = limits.least_pool_bytes(cores);
         match table.pool_bytes {
             Some(pool) if pool.get_ref().0 < least_pool => {
-                let message = format!("must be at least {least_pool}, twice max_transfer_bytes");
+                let message = format!(
+                    "must be at least {least_pool}: each of {cores} cores needs 4 times max_transfer_bytes, which is {}; \
+                     raise it, or lower max_transfer_bytes or cores",
+                    limits.max_transfer_bytes
+                );
                 return Err(self.document.error(pool.span().start, message));
             }
             Some(pool) if pool.get_ref().0 > MAX_POOL_BYTES => {

@@ -54,7 +54,7 @@ use self::feature::Features;
 use self::jobs::Jobs;
 use self::support::{Opcodes, Support};
 use crate::host::Host;
-use crate::limits::{DISCOVERY_KEEP_ALIVE, KEEP_ALIVE_GRANULARITY, Limits};
+use crate::limits::{DISCOVERY_KEEP_ALIVE, GUEST_TRANSFER_BYTES, KEEP_ALIVE_GRANULARITY, Limits};
 use crate::port::Port;
 use crate::registry::Registry;
 use crate::subsystem::Subsystem;
@@ -117,6 +117,10 @@ impl Controller {
             Kind::Discovery => Arc::default(),
         };
         let support = Support::of(&new.kind);
+        let mut limits = registry.limits().clone();
+        if let Kind::Discovery = new.kind {
+            limits.max_transfer_bytes = limits.max_transfer_bytes.min(GUEST_TRANSFER_BYTES);
+        }
         Self {
             cntlid,
             kind: new.kind,
@@ -128,7 +132,7 @@ impl Controller {
             io_opcodes: support.io_opcodes(),
             registry: Arc::downgrade(registry),
             announced: registry.chatter().allows_all(new.now, LIFE_MESSAGES),
-            limits: registry.limits().clone(),
+            limits,
             stage: AtomicU64::new(0),
             keep_alive_ms: AtomicU32::new(new.keep_alive_ms),
             shared: Mutex::new(Shared {

@@ -6,7 +6,6 @@ use rdma::Time;
 
 use super::buffers::Buffers;
 use crate::namespace::NamespaceIndex;
-use crate::pool::Pool;
 use crate::registry::Registry;
 use crate::storage::{Operation, Storage, Submitted, Tag};
 use crate::tally::Tally;
@@ -30,8 +29,8 @@ pub struct Core {
 }
 
 impl Core {
-    pub(crate) fn new(registry: Arc<Registry>, storage: Storage, pool: Pool) -> Self {
-        let (buffers, tally) = (Buffers::new(pool), registry.open_tally());
+    pub(crate) fn new(registry: Arc<Registry>, storage: Storage, buffers: Buffers) -> Self {
+        let tally = registry.open_tally();
         Self { now: Time::ZERO, rung: false, registry, tally, storage, buffers, requests: 0 }
     }
 

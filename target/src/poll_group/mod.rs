@@ -5,6 +5,7 @@
 
 mod buffers;
 mod core;
+mod share;
 
 use std::os::fd::RawFd;
 use std::sync::Arc;
@@ -13,8 +14,8 @@ use std::time::Duration;
 
 use rdma::{GroupStats, Time, WakeFor};
 
+pub(crate) use self::buffers::Accounts;
 pub use self::buffers::Buffers;
-pub(crate) use self::buffers::{AccountKey, Owner};
 pub use self::core::Core;
 
 use crate::doorbell::Doorbell;
@@ -50,6 +51,7 @@ pub struct PollGroup {
 pub struct Seed {
     pub(crate) registry: Arc<Registry>,
     pub(crate) pool: Pool,
+    pub(crate) guest_pool: Pool,
     pub(crate) transports: Vec<Box<dyn Transport>>,
     pub(crate) bell: Arc<Doorbell>,
     pub(crate) orders: Arc<Orders>,
@@ -62,9 +64,9 @@ pub struct PollGroupStats {
     pub engine: EngineStats,
     /// Of its device groups.
     pub network: GroupStats,
-    /// Bytes of its pool.
+    /// Bytes of its buffers.
     pub pool_bytes: u64,
-    /// Bytes of its pool that are in use.
+    /// Bytes of its buffers that are in use.
     pub pool_used_bytes: u64,
     /// Requests that stood in line for a buffer.
     pub pool_waits: u64,
@@ -73,12 +75,13 @@ pub struct PollGroupStats {
 impl Seed {
     /// The group, with its engine.
     pub fn grow(self, engine: Box<dyn Engine>) -> PollGroup {
-        let core = Core::new(self.registry, Storage::new(engine), self.pool);
+        let buffers = Buffers::new(self.pool, self.guest_pool);
+        let core = Core::new(self.registry, Storage::new(engine), buffers);
         let (transports, bell, orders) = (self.transports, self.bell, self.orders);
         PollGroup { transports, core, bell, orders, obeyed: None, over_at: None, gave_up: false }
     }
 
-    /// The pool, for an engine that registers it.
+    /// The pool of hosts, for an engine that registers it. What guests do needs no storage.
     pub fn pool(&self) -> &Pool {
         &self.pool
     }
@@ -172,12 +175,11 @@ impl PollGroup {
         self.transports.iter().for_each(|transport| add(&mut network, &transport.stats()));
         let engine = self.core.storage().stats();
         let buffers = self.core.buffers();
-        let (total, free) = (buffers.pool().total_bytes(), buffers.pool().free_bytes());
         PollGroupStats {
             engine,
             network,
-            pool_bytes: total,
-            pool_used_bytes: total - free,
+            pool_bytes: buffers.total_bytes(),
+            pool_used_bytes: buffers.used_bytes(),
             pool_waits: buffers.waits(),
         }
     }
@@ -218,8 +220,7 @@ impl PollGroup {
 
     fn grant_buffers(&mut self) -> bool {
         let mut progress = false;
-        let now = self.core.now;
-        while let Some((whose, buffer)) = self.core.buffers().grant(now) {
+        while let Some((whose, buffer)) = self.core.buffers().grant() {
             progress = true;
             let transport = &mut self.transports[usize::from(whose.transport)];
             transport.buffer_granted(&mut self.core, whose, buffer);
@@ -228,12 +229,10 @@ impl PollGroup {
     }
 
     fn deadline(&mut self) -> Option<Time> {
-        let now = self.core.now;
-        let buffers = self.core.buffers().deadline(now);
         let storage = self.core.storage().deadline();
         let transports = self.transports.iter().filter_map(|transport| transport.deadline());
         let over = self.over_at.filter(|_| !self.gave_up);
-        transports.chain(storage).chain(buffers).chain(over).min()
+        transports.chain(storage).chain(over).min()
     }
 }
 

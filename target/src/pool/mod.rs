@@ -10,6 +10,7 @@ use std::sync::Arc;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 use self::buddy::Buddy;
+use crate::limits::{GUEST_POOL_BYTES, GUEST_TRANSFER_BYTES};
 use crate::storage::Span;
 
 /// The smallest buffer, in bytes: the page and the alignment of every buffer.
@@ -100,14 +101,56 @@ impl Drop for PoolMemory {
     }
 }
 
-/// One core's share of the memory, handed out as power-of-two buffers from [`UNIT_BYTES`] up to its block
+/// How the memory of a process is divided: a pool for the hosts of each core, and behind them all a small one for the guests
+/// of each core.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PoolPlan {
+    cores: usize,
+    block_bytes: usize,
+    /// Of each core.
+    blocks: usize,
+}
+
+impl PoolPlan {
+    /// Blocks of each core: one is lent in turn, and others go to whoever finds room.
+    pub const LEAST_BLOCKS: usize = 2;
+
+    /// Of at least `wanted` bytes for the hosts of all `cores`, in blocks of `block_bytes`, and at least
+    /// [`PoolPlan::LEAST_BLOCKS`] for each core.
+    pub fn new(wanted: u64, cores: usize, block_bytes: usize) -> Self {
+        let blocks = (wanted as usize).div_ceil(cores * block_bytes).max(Self::LEAST_BLOCKS);
+        Self { cores, block_bytes, blocks }
+    }
+
+    /// Bytes of the pools of hosts.
+    pub fn host_bytes(&self) -> usize {
+        self.cores * self.blocks * self.block_bytes
+    }
+
+    /// Bytes of all pools.
+    pub fn memory_bytes(&self) -> usize {
+        self.host_bytes() + self.cores * GUEST_POOL_BYTES
+    }
+
+    /// The pools of one core, for hosts and for guests, in memory of that many bytes.
+    pub fn pools(&self, memory: &Arc<PoolMemory>, core: usize) -> (Pool, Pool) {
+        let start = core * self.blocks * self.block_bytes;
+        let hosts = Pool::new(Arc::clone(memory), start, self.blocks, self.block_bytes);
+        let start = self.host_bytes() + core * GUEST_POOL_BYTES;
+        let block_bytes = GUEST_TRANSFER_BYTES as usize;
+        let blocks = GUEST_POOL_BYTES / block_bytes;
+        (hosts, Pool::new(Arc::clone(memory), start, blocks, block_bytes))
+    }
+}
+
+/// A part of the memory, handed out as power-of-two buffers from [`UNIT_BYTES`] up to its block
 /// size. Small and large transfers share it: what a 4 KiB read gives back becomes part of a large buffer
 /// again as soon as its neighbours are free.
 #[derive(Debug)]
 pub struct Pool {
     memory: Arc<PoolMemory>,
-    /// Where the share begins in the memory.
-    start: usize,
+    /// The first unit of the part, counted from the start of the memory.
+    first: u32,
     buddy: Buddy,
     /// Of each order, buffers that went back just now: the next ones are likely to be as large.
     spare: Box<[Vec<u32>]>,
@@ -118,7 +161,7 @@ pub struct Pool {
 #[derive(Debug)]
 #[must_use]
 pub struct Buffer {
-    /// First unit, counted from the start of the share.
+    /// First unit, counted from the start of the memory.
     unit: u32,
     order: u8,
     length: u32,
@@ -130,6 +173,17 @@ impl Buffer {
         self.length
     }
 
+    /// Its first unit, by which it differs from all others of the memory.
+    pub(crate) fn unit(&self) -> u32 {
+        self.unit
+    }
+
+    /// The same buffer, for another use of it.
+    pub(crate) fn of_length(self, length: u32) -> Self {
+        assert!(u64::from(length) <= self.bytes(), "no more than there is");
+        Self { length, ..self }
+    }
+
     /// Bytes that it takes of its pool.
     pub(crate) fn bytes(&self) -> u64 {
         (UNIT_BYTES as u64) << self.order
@@ -137,24 +191,17 @@ impl Buffer {
 }
 
 impl Pool {
-    /// The `index`-th of `shares` equal shares of `memory`, in blocks of `block_bytes`.
+    /// `blocks` blocks of `block_bytes` from `start` on in `memory`, which must hold them.
     ///
-    /// `block_bytes` is a power of two of at least one unit and is the largest buffer; the memory must hold
-    /// at least one block for each share.
-    pub fn new(memory: Arc<PoolMemory>, index: usize, shares: usize, block_bytes: usize) -> Self {
+    /// `block_bytes` is a power of two of at least one unit and is the largest buffer.
+    pub fn new(memory: Arc<PoolMemory>, start: usize, blocks: usize, block_bytes: usize) -> Self {
         assert!(block_bytes.is_power_of_two() && block_bytes >= UNIT_BYTES);
-        let blocks = memory.length / block_bytes / shares;
-        assert!(blocks > 0, "the pool holds a block for each core, by configuration");
-        let start = index * blocks * block_bytes;
+        assert!(blocks > 0 && start.is_multiple_of(UNIT_BYTES));
+        assert!(start + blocks * block_bytes <= memory.length, "the memory holds every block");
+        let first = (start / UNIT_BYTES) as u32;
         let top = (block_bytes / UNIT_BYTES).trailing_zeros() as u8;
         let spare = (0..=top).map(|_| Vec::with_capacity(SPARE_BUFFERS)).collect();
-        Self { memory, start, buddy: Buddy::new(blocks as u32, top), spare, spare_units: 0 }
-    }
-
-    /// The bytes that `shares` shares of at least `wanted` bytes altogether need.
-    pub fn memory_bytes(wanted: u64, shares: usize, block_bytes: usize) -> usize {
-        let shares_bytes = shares * block_bytes;
-        (wanted as usize).div_ceil(shares_bytes).max(1) * shares_bytes
+        Self { memory, first, buddy: Buddy::new(blocks as u32, top), spare, spare_units: 0 }
     }
 
     /// The bytes that a buffer of at least `length` bytes takes.
@@ -173,18 +220,25 @@ impl Pool {
             }
             None => self.buddy.allocate(order).or_else(|| self.join_and_allocate(order))?,
         };
-        Some(Buffer { unit, order, length })
+        Some(Buffer { unit: self.first + unit, order, length })
     }
 
     /// Takes a buffer back.
     pub fn release(&mut self, buffer: Buffer) {
+        debug_assert!(self.owns(&buffer));
+        let unit = buffer.unit - self.first;
         let spare = &mut self.spare[usize::from(buffer.order)];
         if spare.len() < SPARE_BUFFERS {
-            spare.push(buffer.unit);
+            spare.push(unit);
             self.spare_units += 1 << buffer.order;
         } else {
-            self.buddy.release(buffer.unit, buffer.order);
+            self.buddy.release(unit, buffer.order);
         }
+    }
+
+    /// Whether a buffer is of this pool.
+    pub(crate) fn owns(&self, buffer: &Buffer) -> bool {
+        (self.first..self.first + self.buddy.units()).contains(&buffer.unit)
     }
 
     /// Lets what is spare become parts of larger buffers again.
@@ -207,27 +261,28 @@ impl Pool {
         u64::from(self.buddy.free_units() + self.spare_units) * UNIT_BYTES as u64
     }
 
-    /// Bytes of the whole share.
+    /// Bytes of all buffers.
     pub fn total_bytes(&self) -> u64 {
         u64::from(self.buddy.units()) * UNIT_BYTES as u64
     }
 
-    /// Where the share lies in memory.
+    /// Where it lies in memory.
     pub fn range(&self) -> (*mut u8, usize) {
-        (self.memory.address().wrapping_add(self.start), self.total_bytes() as usize)
+        let start = self.first as usize * UNIT_BYTES;
+        (self.memory.address().wrapping_add(start), self.total_bytes() as usize)
     }
 
-    /// The memory that it is a share of.
+    /// The memory that it is a part of.
     pub fn memory(&self) -> &Arc<PoolMemory> {
         &self.memory
     }
 
-    /// The address of a buffer of this pool.
+    /// The address of a buffer of this pool, or of another one of the same memory.
     pub fn address(&self, buffer: &Buffer) -> *mut u8 {
-        self.memory.address().wrapping_add(self.start + buffer.unit as usize * UNIT_BYTES)
+        self.memory.address().wrapping_add(buffer.unit as usize * UNIT_BYTES)
     }
 
-    /// The bytes of a buffer of this pool.
+    /// The bytes of a buffer of this pool, or of another one of the same memory.
     ///
     /// # Safety
     /// No device and no ring may be at work on the buffer while the slice lives.
@@ -265,18 +320,35 @@ mod tests {
     const BLOCK: usize = 64 * 1024;
 
     fn pool(blocks: usize) -> Pool {
-        Pool::new(PoolMemory::new(blocks * BLOCK, 0).unwrap(), 0, 1, BLOCK)
+        Pool::new(PoolMemory::new(blocks * BLOCK, 0).unwrap(), 0, blocks, BLOCK)
     }
 
     #[test]
-    fn shares_do_not_overlap_and_lie_inside() {
-        let memory = PoolMemory::new(8 * BLOCK, 0).unwrap();
-        let first = Pool::new(Arc::clone(&memory), 0, 2, BLOCK);
-        let second = Pool::new(Arc::clone(&memory), 1, 2, BLOCK);
-        let (a, a_length) = first.range();
-        let (b, b_length) = second.range();
-        assert_eq!(a as usize + a_length, b as usize);
-        assert_eq!(b as usize + b_length, memory.address() as usize + memory.length());
+    fn pools_of_a_plan_lie_side_by_side() {
+        let plan = PoolPlan::new(4 * BLOCK as u64, 2, BLOCK);
+        let memory = PoolMemory::new(plan.memory_bytes(), 0).unwrap();
+        let (first, first_guests) = plan.pools(&memory, 0);
+        let (second, second_guests) = plan.pools(&memory, 1);
+        let mut end = memory.address() as usize;
+        for pool in [first, second, first_guests, second_guests] {
+            let (start, length) = pool.range();
+            assert_eq!(start as usize, end);
+            end += length;
+        }
+        assert_eq!(end, memory.address() as usize + memory.length());
+    }
+
+    #[test]
+    fn pools_know_their_buffers_and_find_others() {
+        let plan = PoolPlan::new(4 * BLOCK as u64, 1, BLOCK);
+        let memory = PoolMemory::new(plan.memory_bytes(), 0).unwrap();
+        let (mut hosts, mut guests) = plan.pools(&memory, 0);
+        let (large, small) = (hosts.allocate(4096).unwrap(), guests.allocate(4096).unwrap());
+        assert!(hosts.owns(&large) && !hosts.owns(&small));
+        assert!(guests.owns(&small) && !guests.owns(&large));
+        assert_eq!(hosts.address(&small), guests.address(&small));
+        hosts.release(large);
+        guests.release(small);
     }
 
     #[test]
@@ -291,9 +363,9 @@ mod tests {
     }
 
     #[test]
-    fn memory_bytes_gives_every_share_a_block() {
-        assert_eq!(Pool::memory_bytes(1, 3, BLOCK), 3 * BLOCK);
-        assert_eq!(Pool::memory_bytes(7 * BLOCK as u64, 3, BLOCK), 9 * BLOCK);
+    fn a_plan_gives_every_core_enough_blocks() {
+        assert_eq!(PoolPlan::new(1, 3, BLOCK).host_bytes(), 6 * BLOCK);
+        assert_eq!(PoolPlan::new(7 * BLOCK as u64, 3, BLOCK).host_bytes(), 9 * BLOCK);
     }
 
     #[test]

@@ -22,7 +22,7 @@ fn uring(pool: &Pool) -> Option<Uring> {
 }
 
 fn pool() -> Pool {
-    Pool::new(PoolMemory::new(4 << 20, 0).unwrap(), 0, 1, 1 << 20)
+    Pool::new(PoolMemory::new(4 << 20, 0).unwrap(), 0, 4, 1 << 20)
 }
 
 #[test]

@@ -1,11 +1,16 @@
 //! Full queues, an empty pool, aborts.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
+use feedrail_target::limits::{GUEST_POOL_BYTES, GUEST_TRANSFER_BYTES};
 use nvme_proto::admin::Abort;
+use nvme_proto::fabrics::{Connect, ConnectAttributes, ConnectData, PropertySet, PropertySize};
+use nvme_proto::identify::{Cns, Identify};
+use nvme_proto::log::{GetLogPage, LogId};
 use nvme_proto::nvm::{DatasetManagement, DsmAttributes, DsmRange};
-use nvme_proto::{Cid, IntoBytes, Nsid, Qid, Status};
+use nvme_proto::registers::{Cc, Property};
+use nvme_proto::{AdminCommand, Cid, Cntlid, HostId, HostNqn, IntoBytes, Nqn, Nsid, Qid, Status};
 
 use crate::host::Link;
 use crate::pattern;
@@ -51,8 +56,8 @@ fn more_commands_than_entries_wait() {
 
 #[test]
 fn requests_wait_for_buffers_in_turn() {
-    // Each core has one block of two transfers' size.
-    let config = namespaces("max_transfer_bytes = \"256KiB\"\npool_bytes = \"1MiB\"");
+    // Each core has two blocks of two transfers' size, of which one is lent in turn.
+    let config = namespaces("max_transfer_bytes = \"256KiB\"\npool_bytes = \"2MiB\"");
     let mut world = World::slow(&config);
     let host = world.add_host();
     let admin = world.admin(host);
@@ -98,7 +103,7 @@ fn a_command_that_storage_has_not_begun_is_aborted() {
 
 #[test]
 fn a_command_that_waits_for_a_buffer_is_aborted() {
-    let config = namespaces("max_transfer_bytes = \"256KiB\"\npool_bytes = \"1MiB\"");
+    let config = namespaces("max_transfer_bytes = \"256KiB\"\npool_bytes = \"2MiB\"");
     let mut world = World::slow(&config);
     let host = world.add_host();
     let admin = world.admin(host);
@@ -208,7 +213,7 @@ fn a_host_that_never_takes_its_responses_is_sent_away() {
 /// Zeros are the same for all, so that reads of them neither wait for a buffer nor hold one.
 #[test]
 fn a_read_of_zeros_needs_no_buffer() {
-    let config = namespaces("max_transfer_bytes = \"256KiB\"\npool_bytes = \"1MiB\"");
+    let config = namespaces("max_transfer_bytes = \"256KiB\"\npool_bytes = \"2MiB\"");
     let mut world = World::new(&config);
     let host = world.add_host();
     let admin = world.admin(host);
@@ -258,4 +263,131 @@ fn a_host_that_takes_nothing_does_not_starve_others() {
     let took = world.now - start;
     assert!(took < Duration::from_secs(1), "five reads of five milliseconds took {took:?}");
     assert_eq!(world.target.registry().controllers().len(), 2, "long before it is given up");
+}
+
+/// Each core has the fewest blocks that it may have, and there are always small reads that end at different times.
+#[test]
+fn small_reads_do_not_starve_a_large_one() {
+    const LARGE: usize = 256 * 1024;
+    let config = namespaces("max_transfer_bytes = \"256KiB\"\npool_bytes = \"2MiB\"");
+    let mut world = World::slow(&config);
+    let (a, b) = (world.add_host(), world.add_host());
+    let admin = world.admin(a);
+    // On both cores.
+    let small: Vec<On> = (1..=2).map(|qid| world.io(admin, qid, 32)).collect();
+    let admin = world.admin(b);
+    let on = world.io(admin, 1, 32);
+    let mut waiting = VecDeque::new();
+    for (slot, &queue) in (0..64).zip(small.iter().cycle()) {
+        waiting.push_back((queue, post_small(&mut world, queue, slot)));
+        world.run_for(Duration::from_micros(100));
+    }
+    let start = world.now;
+    let sgl = world.keyed(on, 1 << 20, LARGE);
+    let large = world.post(on, &read(1, 0, LARGE).with_data(sgl), &[]);
+    while world.take_response(on, large).is_none() {
+        assert!(world.now - start < Duration::from_millis(100), "twenty times what a read takes");
+        world.run_for(Duration::from_micros(50));
+        for _ in 0..waiting.len() {
+            let (queue, cid) = waiting.pop_front().unwrap();
+            let cid = match world.take_response(queue, cid) {
+                Some(_) => post_small(&mut world, queue, waiting.len()),
+                None => cid,
+            };
+            waiting.push_back((queue, cid));
+        }
+    }
+}
+
+fn post_small(world: &mut World, on: On, slot: usize) -> Cid {
+    let sgl = world.keyed(on, slot % 64 * 4096, 512);
+    world.post(on, &read(1, 0, 512).with_data(sgl), &[])
+}
+
+/// A stranger on no allow-list may use the discovery service, under as many names as it invents.
+#[test]
+fn a_stranger_takes_no_buffers_from_hosts_through_discovery() {
+    let mut world = World::new(&config(&format!(
+        "[[subsystem]]\nnqn = \"{NQN}\"\nallowed_hosts = [\"nqn.2026-01.io.feedrail:host0\"]\n\
+         [[subsystem.namespace]]\nkind = \"memory\"\nsize_bytes = \"4MiB\"\nread_only = false\n"
+    )));
+    let (friend, stranger) = (world.add_host(), world.add_host());
+    let admin = world.admin(friend);
+    let io = world.io(admin, 1, 64);
+    let lines: Vec<On> = (0..60).map(|number| discover(&mut world, stranger, number)).collect();
+    for &on in &lines {
+        // It takes no response any more: those that there are receives for, and no more.
+        world.hosts[stranger].queues[on.queue].patience = 0;
+        for _ in 0..24 {
+            let sgl = world.keyed(on, 0, 64 << 10);
+            let page = GetLogPage::new(LogId::ERROR, 64 << 10);
+            let sqe = AdminCommand::GetLogPage(page).to_sqe().with_data(sgl);
+            world.post(on, &sqe, &[]);
+        }
+    }
+    world.run_for(Duration::from_millis(5));
+    for &on in &lines {
+        for _ in 0..32 {
+            let sgl = world.keyed(on, 0, 64 << 10);
+            let page = GetLogPage::new(LogId::ERROR, 64 << 10);
+            let sqe = AdminCommand::GetLogPage(page).to_sqe().with_data(sgl);
+            world.post(on, &sqe, &[]);
+        }
+    }
+    world.run_for(Duration::from_millis(200));
+    assert_ne!(used(&mut world), 0, "the stranger holds what it can");
+    let most = (world.target.stats().len() * GUEST_POOL_BYTES) as u64;
+    assert!(used(&mut world) <= most, "{}", used(&mut world));
+    let start = world.now;
+    for _ in 0..5 {
+        world.read(io, 1, 0, 1 << 20);
+    }
+    let again = world.admin(friend);
+    world.io(again, 1, 64);
+    let took = world.now - start;
+    assert!(took < Duration::from_secs(1), "five reads and two connections took {took:?}");
+}
+
+/// An enabled discovery controller of a host with an invented name.
+fn discover(world: &mut World, host: usize, number: u8) -> On {
+    let (on, _) = world.link(host, 0, 32);
+    let name: Nqn = format!("nqn.2026-01.io.stranger:{number}").parse().unwrap();
+    let id = HostId([number + 1; 16]);
+    let data = ConnectData::new(id, Cntlid::DYNAMIC, Nqn::DISCOVERY, HostNqn(name));
+    world.hosts[host].data(0, 1024).copy_from_slice(data.as_bytes());
+    let connect = Connect {
+        qid: Qid::ADMIN,
+        queue_entries: 32,
+        attributes: ConnectAttributes::new(),
+        keep_alive_timeout_ms: 0,
+    };
+    let sgl = world.keyed(on, 0, 1024);
+    world.ok(on, &connect.to_sqe().with_data(sgl), &[]);
+    let value = Cc::new().with_en(true).with_iosqes(6).with_iocqes(4).into_bits().into();
+    let set = PropertySet { property: Property::CC, size: PropertySize::FourBytes, value };
+    world.ok(on, &set.to_sqe(), &[]);
+    on
+}
+
+#[test]
+fn a_discovery_controller_keeps_to_the_limit_it_tells() {
+    let mut world = World::new(&two_namespaces());
+    let host = world.add_host();
+    let on = discover(&mut world, host, 1);
+    let identify = Identify::new(Cns::CONTROLLER);
+    let sqe = AdminCommand::Identify(identify).to_sqe().with_data(world.keyed(on, 0, 4096));
+    world.ok(on, &sqe, &[]);
+    let mdts = world.hosts[host].data(77, 1)[0];
+    assert_eq!(4096_u32 << mdts, GUEST_TRANSFER_BYTES);
+    for (bytes, expected) in
+        [(GUEST_TRANSFER_BYTES + 4, Status::INVALID_FIELD), (GUEST_TRANSFER_BYTES, Status::SUCCESS)]
+    {
+        world.hosts[host].data(0, bytes as usize).fill(0xEE);
+        let page = AdminCommand::GetLogPage(GetLogPage::new(LogId::DISCOVERY, bytes.into()));
+        let sqe = page.to_sqe().with_data(world.keyed(on, 0, bytes as usize));
+        assert_eq!(world.status(on, &sqe, &[]), expected, "{bytes}");
+    }
+    // Behind the page there are zeros, and not what the buffer held before.
+    let data = world.hosts[host].data(0, GUEST_TRANSFER_BYTES as usize);
+    assert!(data[4096..GUEST_TRANSFER_BYTES as usize].iter().all(|byte| *byte == 0));
 }

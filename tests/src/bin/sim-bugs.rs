@@ -33,7 +33,7 @@ enum Bug {
     Target(Target),
 }
 
-const BUGS: [(&str, Bug); 10] = [
+const BUGS: [(&str, Bug); 11] = [
     ("drop-flush", Bug::Target(Target::DropFlush)),
     ("forget-fua", Bug::Target(Target::ForgetFua)),
     ("acknowledge-early", Bug::Target(Target::AcknowledgeEarly)),
@@ -41,6 +41,7 @@ const BUGS: [(&str, Bug); 10] = [
     ("complete-twice", Bug::Target(Target::CompleteTwice)),
     ("lose-abort", Bug::Target(Target::LoseAbort)),
     ("forget-write-protect", Bug::Target(Target::ForgetWriteProtect)),
+    ("keep-progress-block", Bug::Target(Target::KeepProgressBlock)),
     ("skip-rkey-bound", Bug::Provider(Provider::SkipRkeyBound)),
     ("accept-corrupt-packets", Bug::Provider(Provider::AcceptCorruptPackets)),
     ("ignore-psn-gap", Bug::Protocol(Protocol::IgnorePsnGap)),

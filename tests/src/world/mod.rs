@@ -5,6 +5,7 @@
 
 mod disk;
 mod engine;
+mod fairness;
 mod history;
 mod host;
 mod medium;

@@ -41,6 +41,7 @@ pub fn storm(seed: u64, spoken: bool) -> Outcome {
     let mut storm = Storm::new(seed, spoken);
     storm.rage();
     storm.calm_down();
+    storm.share_buffers();
     storm.look_at_everything();
     storm.lose_all_power();
     storm.end()
@@ -149,6 +150,14 @@ impl Storm {
             self.world.target(target).set_disk_config(calm);
         }
         self.run("all are connected", |storm| storm.traffic.iter().all(Traffic::is_up));
+    }
+
+    /// Looks whether hosts leave each other buffers.
+    fn share_buffers(&mut self) {
+        for target in self.targets.clone() {
+            let hosts = [self.hosts[0], self.hosts[1]];
+            super::fairness::check_large_reads(&mut self.world, &mut self.random, hosts, target);
+        }
     }
 
     /// Reads every byte of every namespace from every host.

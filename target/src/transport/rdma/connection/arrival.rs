@@ -109,8 +109,7 @@ impl<P: Provider> Connection<P> {
     /// A host that does not take its data keeps buffers busy, and gets no more than its share of them.
     fn allocate(&mut self, desk: &mut Desk<'_, P>, slot: Slot, bytes: u32) -> Result<(), Ended> {
         let whose = self.request_key(desk, slot);
-        let now = desk.core.now;
-        match desk.core.buffers().allocate(now, self.account, whose, bytes) {
+        match desk.core.buffers().allocate(&self.accounts, whose, bytes) {
             Some(buffer) => self.buffered(desk, slot, buffer),
             None => {
                 self.slots.get(slot).state = State::AwaitingBuffer;
@@ -122,7 +121,7 @@ impl<P: Provider> Connection<P> {
     /// A request's buffer goes back.
     pub(super) fn release(&mut self, desk: &mut Desk<'_, P>, buffer: Option<Buffer>) {
         if let Some(buffer) = buffer {
-            desk.core.buffers().release(self.account, buffer);
+            desk.core.buffers().release(&self.accounts, buffer);
         }
     }
 

@@ -8,10 +8,9 @@ use nvme_proto::Status;
 
 use super::{Connection, Desk, Ended, FLUSH_SLOT, Leaving};
 use crate::backend::BackendError;
-use crate::controller::{ControlWork, Execution, Flush, IoKind, IoWork, Outcome, Work};
+use crate::controller::{ControlWork, Execution, Flush, IoKind, IoWork, Outcome, Queue, Work};
 use crate::namespace::NamespaceIndex;
-use crate::poll_group::{Core, Owner};
-use crate::pool::Buffer;
+use crate::poll_group::Core;
 use crate::request::{Commit, HostData, Slot, State};
 use crate::storage::{Operation, Span, Submitted};
 
@@ -63,7 +62,6 @@ impl<P: Provider> Connection<P> {
         let now = desk.core.now;
         let request = self.slots.get(slot);
         let length = request.length as usize;
-        let sends = request.sends_data();
         let data: &mut [u8] = match (&mut request.buffer, request.host) {
             // SAFETY: nothing works on the buffer now: its data has been fetched, or is yet to be made.
             (Some(buffer), _) => unsafe { desk.core.buffers().pool().bytes(buffer) },
@@ -74,10 +72,6 @@ impl<P: Provider> Connection<P> {
             (None, _) => &mut [],
         };
         let data = &mut data[..length];
-        if sends {
-            // What the controller leaves out must not be what the buffer held before.
-            data.fill(0);
-        }
         let queue = self.queue.as_mut().expect("a connection has its queue until it is ending");
         let execution = queue.execute(now, request.cid, work, data);
         self.recognise(desk);
@@ -115,25 +109,12 @@ impl<P: Provider> Connection<P> {
         }
     }
 
-    /// A host that has connected is known by its name, and so is its share of the buffers.
+    /// A host that was let into a subsystem is no guest any more.
     fn recognise(&mut self, desk: &mut Desk<'_, P>) {
-        if self.recognised {
-            return;
+        let queue = self.queue.as_ref().and_then(Queue::controller);
+        if let Some(controller) = queue.filter(|controller| controller.subsystem().is_some()) {
+            desk.core.buffers().recognise(&mut self.accounts, controller.host.nqn);
         }
-        let Some(host) = self.queue().controller().map(|controller| controller.host.nqn) else {
-            return;
-        };
-        self.recognised = true;
-        let mut held_bytes = 0;
-        for slot in self.slots.in_use() {
-            let buffer = self.slots.get(slot).buffer.as_ref();
-            held_bytes += buffer.map_or(0, Buffer::bytes);
-        }
-        let connection = self.request_key(desk, Slot(0));
-        let requests = self.slots.count();
-        let owner = Owner::Host(host);
-        let buffers = desk.core.buffers();
-        self.account = buffers.transfer(self.account, owner, connection, requests, held_bytes);
     }
 
     fn start(&mut self, desk: &mut Desk<'_, P>, slot: Slot, work: &IoWork) -> Result<(), Ended> {

@@ -20,7 +20,7 @@ use super::area::Area;
 use super::negotiation::Negotiated;
 use super::work_id::{WorkId, WorkKind};
 use crate::controller::{Abort, Accepted, CloseReason, Event, Flush, Outcome, Queue, Settle, Work};
-use crate::poll_group::{AccountKey, Core, Owner};
+use crate::poll_group::{Accounts, Core};
 use crate::request::{Receive, Slot, Slots, State};
 use crate::transport::RequestKey;
 
@@ -40,9 +40,7 @@ pub(super) struct Connection<P: Provider> {
     /// Capsules that found no free slot: receive, and bytes of the capsule.
     arrived: VecDeque<(Receive, u32)>,
     /// Of the buffers that its requests have or wait for.
-    account: AccountKey,
-    /// The account is that of the host's name.
-    recognised: bool,
+    accounts: Accounts,
     /// Requests in line for an RDMA READ.
     to_fetch: VecDeque<Slot>,
     /// Requests in line for room in the send queue.
@@ -178,7 +176,7 @@ impl<P: Provider> Connection<P> {
     ) -> Self {
         let slots = area.layout().slots;
         let peer = accepted.peer;
-        let account = desk.core.buffers().join(Owner::Address(peer.ip()), slots as usize);
+        let accounts = desk.core.buffers().join(peer.ip(), slots as usize);
         let (registry, tally) = (&desk.core.registry, &desk.core.tally);
         let queue = Queue::new(Arc::clone(registry), Arc::clone(tally), accepted);
         let send_entries = desk.group.granted(qp).send_wr.min(negotiated.send_entries());
@@ -191,8 +189,7 @@ impl<P: Provider> Connection<P> {
             slots: Slots::new(slots),
             arrived: VecDeque::with_capacity(area.layout().receives as usize),
             area,
-            account,
-            recognised: false,
+            accounts,
             to_fetch: VecDeque::with_capacity(slots as usize),
             to_respond: Vec::with_capacity(slots as usize),
             announced: false,
@@ -365,7 +362,7 @@ impl<P: Provider> Connection<P> {
         let request = self.slots.get(slot);
         match (request.state, request.operation) {
             (State::AwaitingBuffer, _) => {
-                desk.core.buffers().leave(self.account, whose);
+                desk.core.buffers().leave(&self.accounts, whose);
             }
             (State::AwaitingFetch, _) => self.to_fetch.retain(|other| *other != slot),
             (State::Executing, Some(operation)) if request.abort.is_none() => {
@@ -428,7 +425,7 @@ impl<P: Provider> Connection<P> {
         }
         desk.group.fail(self.qp);
         let connection = self.request_key(desk, Slot(0));
-        desk.core.buffers().leave_all(self.account, connection);
+        desk.core.buffers().leave_all(&self.accounts, connection);
         for slot in self.slots.in_use() {
             let request = self.slots.get(slot);
             if let Some(abort) = request.abort.take() {
@@ -469,11 +466,11 @@ impl<P: Provider> Connection<P> {
         group.release(self.qp);
         for slot in self.slots.in_use() {
             if let Some(buffer) = self.slots.end(slot).buffer {
-                core.buffers().release(self.account, buffer);
+                core.buffers().release(&self.accounts, buffer);
             }
         }
         let requests = self.slots.count();
-        core.buffers().part(self.account, requests);
+        core.buffers().part(self.accounts);
         core.unreserve(requests);
     }
 }

@@ -1,0 +1,305 @@
+//! A pool, the accounts that use it, and the requests that wait for a buffer of it.
+//!
+//! An address may hold no more than what is free beside it: half of the pool if it is alone, and ten addresses that take
+//! nothing leave an eleventh to others. Names share their address's part in the same way, so that inventing names gains
+//! nothing. What is beyond that waits in its account's line.
+//!
+//! One block, the progress block, is set aside for those who would wait for ever otherwise: a large request beside many small
+//! ones finds no room, and an account may be kept from its first buffer by what others hold. It is lent to one request at a
+//! time, to accounts that hold nothing, strictly in turn: first by address, then by name. So a request is granted after at
+//! most `(ahead + 1) * (1 + addresses * names)` rounds, where a round is the time in which every buffer that was held at its
+//! beginning comes back, `ahead` counts the requests before it in its account's line, `addresses` those that wait and `names`
+//! the most accounts of one of them.
+
+use std::collections::VecDeque;
+use std::net::IpAddr;
+
+use nvme_proto::HostNqn;
+use slab::Slab;
+
+use crate::deliberate_bugs::{self, Bug};
+use crate::pool::{Buffer, Pool};
+use crate::transport::RequestKey;
+
+/// Whose account it is.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "there is one for each host, and it is seldom looked at"
+)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Name {
+    /// Nobody has said a name.
+    Unsaid,
+    /// A host said this name, which may be another host's.
+    Said(HostNqn),
+}
+
+/// Names an account of a [`Share`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct AccountKey(usize);
+
+/// A pool and those who use it.
+pub(super) struct Share {
+    pool: Pool,
+    progress: ProgressBlock,
+    addresses: Slab<Address>,
+    accounts: Slab<Account>,
+    /// Accounts with requests that wait, each once; those that were served longest ago come first.
+    turns: VecDeque<usize>,
+    /// Of the last turn with the progress block.
+    last_turn: u64,
+    waits: u64,
+}
+
+/// The block that is lent in turn.
+struct ProgressBlock {
+    /// Present while nobody has it.
+    idle: Option<Buffer>,
+    /// What it looks like, to recognise it when it comes back.
+    place: u32,
+}
+
+/// All accounts of one address.
+struct Address {
+    ip: IpAddr,
+    accounts: usize,
+    held_bytes: u64,
+    /// When it had the progress block, or came.
+    last_turn: u64,
+}
+
+/// What one name at one address has.
+struct Account {
+    address: usize,
+    name: Name,
+    connections: usize,
+    requests: usize,
+    held_bytes: u64,
+    /// In order of arrival.
+    waiting: VecDeque<(RequestKey, u32)>,
+    /// It is in `turns`.
+    in_line: bool,
+    /// When it had the progress block, or came.
+    last_turn: u64,
+}
+
+impl Share {
+    /// Of a pool that nobody uses yet.
+    pub(super) fn new(mut pool: Pool) -> Self {
+        let block = pool.allocate(pool.block_bytes() as u32).expect("a pool has a block");
+        let progress = ProgressBlock { place: block.unit(), idle: Some(block) };
+        let (addresses, accounts, turns) = (Slab::new(), Slab::new(), VecDeque::new());
+        Self { pool, progress, addresses, accounts, turns, last_turn: 0, waits: 0 }
+    }
+
+    /// One more connection of an account, with so many requests at once.
+    pub(super) fn join(&mut self, ip: IpAddr, name: Name, requests: usize) -> AccountKey {
+        let is_it =
+            |account: &Account| account.name == name && self.addresses[account.address].ip == ip;
+        let found = self.accounts.iter().find(|(_, account)| is_it(account));
+        let key = found.map(|(key, _)| key).unwrap_or_else(|| self.open(ip, name));
+        let account = &mut self.accounts[key];
+        account.connections += 1;
+        account.requests += requests;
+        account.waiting.reserve(account.requests.saturating_sub(account.waiting.len()));
+        AccountKey(key)
+    }
+
+    /// A new account. Its turn comes after everybody's who is here.
+    fn open(&mut self, ip: IpAddr, name: Name) -> usize {
+        self.last_turn += 1;
+        let last_turn = self.last_turn;
+        let found = self.addresses.iter().find(|(_, address)| address.ip == ip);
+        let address = found.map(|(key, _)| key).unwrap_or_else(|| {
+            self.addresses.insert(Address { ip, accounts: 0, held_bytes: 0, last_turn })
+        });
+        self.addresses[address].accounts += 1;
+        self.turns.reserve((self.accounts.len() + 1).saturating_sub(self.turns.len()));
+        self.accounts.insert(Account {
+            address,
+            name,
+            connections: 0,
+            requests: 0,
+            held_bytes: 0,
+            waiting: VecDeque::new(),
+            in_line: false,
+            last_turn,
+        })
+    }
+
+    /// A connection is gone, and has neither buffers nor requests that wait.
+    pub(super) fn part(&mut self, key: AccountKey, requests: usize) {
+        let account = &mut self.accounts[key.0];
+        account.connections -= 1;
+        account.requests -= requests;
+        if account.connections > 0 {
+            return;
+        }
+        let account = self.accounts.remove(key.0);
+        debug_assert!(account.waiting.is_empty() && account.held_bytes == 0);
+        if account.in_line {
+            self.turns.retain(|turn| *turn != key.0);
+        }
+        self.addresses[account.address].accounts -= 1;
+        if self.addresses[account.address].accounts == 0 {
+            self.addresses.remove(account.address);
+        }
+    }
+
+    /// A buffer for a request, or a place in the line. While anybody waits, [`Share::grant`] decides whose turn it is.
+    pub(super) fn allocate(
+        &mut self,
+        key: AccountKey,
+        whose: RequestKey,
+        length: u32,
+    ) -> Option<Buffer> {
+        if self.turns.is_empty()
+            && self.may_hold(key.0, length)
+            && let Some(buffer) = self.pool.allocate(length)
+        {
+            self.charge(key.0, &buffer);
+            return Some(buffer);
+        }
+        self.waits += 1;
+        self.accounts[key.0].waiting.push_back((whose, length));
+        self.line_up(key.0);
+        None
+    }
+
+    /// The next request that gets a buffer, if there is room for any.
+    pub(super) fn grant(&mut self) -> Option<(RequestKey, Buffer)> {
+        for at in 0..self.turns.len() {
+            let key = self.turns[at];
+            let &(_, length) = self.accounts[key].waiting.front()?;
+            if self.may_hold(key, length)
+                && let Some(buffer) = self.pool.allocate(length)
+            {
+                self.turns.remove(at);
+                return Some(self.hand_out(key, buffer));
+            }
+        }
+        self.lend_progress_block()
+    }
+
+    /// Lends the progress block to whoever's turn it is.
+    fn lend_progress_block(&mut self) -> Option<(RequestKey, Buffer)> {
+        if self.turns.is_empty() || deliberate_bugs::has(Bug::KeepProgressBlock) {
+            return None;
+        }
+        let block = self.progress.idle.take()?;
+        let needy = self.turns.iter().copied().filter(|key| self.accounts[*key].held_bytes == 0);
+        let next = needy.min_by_key(|&key| {
+            let account = &self.accounts[key];
+            (self.addresses[account.address].last_turn, account.last_turn)
+        });
+        let Some(key) = next else {
+            self.progress.idle = Some(block);
+            return None;
+        };
+        self.last_turn += 1;
+        let account = &mut self.accounts[key];
+        account.last_turn = self.last_turn;
+        self.addresses[account.address].last_turn = self.last_turn;
+        let &(_, length) = account.waiting.front().expect("it is in line");
+        self.turns.retain(|turn| *turn != key);
+        Some(self.hand_out(key, block.of_length(length)))
+    }
+
+    /// Gives a buffer to the first request of an account that was taken out of the line.
+    fn hand_out(&mut self, key: usize, buffer: Buffer) -> (RequestKey, Buffer) {
+        self.charge(key, &buffer);
+        let account = &mut self.accounts[key];
+        account.in_line = false;
+        let (whose, _) = account.waiting.pop_front().expect("it was in line");
+        self.line_up(key);
+        (whose, buffer)
+    }
+
+    /// Whether as much as an account holds with so much more is free besides, and likewise of its address. In an empty pool
+    /// there is room for anything.
+    fn may_hold(&self, key: usize, length: u32) -> bool {
+        let (account, free_bytes) = (&self.accounts[key], self.pool.free_bytes());
+        let address = &self.addresses[account.address];
+        let more_bytes = 2 * Pool::bytes_for(length);
+        let address_may = address.held_bytes + more_bytes <= free_bytes;
+        let left_bytes = free_bytes.saturating_sub(address.held_bytes) / 2;
+        let account_may = address.accounts == 1 || account.held_bytes + more_bytes <= left_bytes;
+        (address_may && account_may) || free_bytes == self.ordinary_bytes()
+    }
+
+    /// Of all but the progress block.
+    fn ordinary_bytes(&self) -> u64 {
+        self.pool.total_bytes() - self.pool.block_bytes() as u64
+    }
+
+    fn charge(&mut self, key: usize, buffer: &Buffer) {
+        let account = &mut self.accounts[key];
+        account.held_bytes += buffer.bytes();
+        self.addresses[account.address].held_bytes += buffer.bytes();
+    }
+
+    /// Takes a buffer back.
+    pub(super) fn release(&mut self, key: AccountKey, buffer: Buffer) {
+        let account = &mut self.accounts[key.0];
+        account.held_bytes -= buffer.bytes();
+        self.addresses[account.address].held_bytes -= buffer.bytes();
+        if buffer.unit() == self.progress.place {
+            self.progress.idle = Some(buffer);
+        } else {
+            self.pool.release(buffer);
+        }
+    }
+
+    /// Whether a request waits.
+    pub(super) fn is_waited_for(&self) -> bool {
+        !self.turns.is_empty()
+    }
+
+    /// Takes a request out of the line.
+    pub(super) fn leave(&mut self, key: AccountKey, whose: RequestKey) {
+        let waiting = &mut self.accounts[key.0].waiting;
+        if let Some(at) = waiting.iter().position(|(other, _)| *other == whose) {
+            waiting.remove(at);
+            self.line_up(key.0);
+        }
+    }
+
+    /// Takes all requests of a connection out of the line, in one pass.
+    pub(super) fn leave_all(&mut self, key: AccountKey, connection: RequestKey) {
+        let waiting = &mut self.accounts[key.0].waiting;
+        waiting.retain(|(whose, _)| !whose.is_of_connection(connection));
+        self.line_up(key.0);
+    }
+
+    /// Puts an account in line if it has requests that wait, and takes it out if it has none.
+    fn line_up(&mut self, key: usize) {
+        let account = &mut self.accounts[key];
+        let waits = !account.waiting.is_empty();
+        if std::mem::replace(&mut account.in_line, waits) == waits {
+            return;
+        }
+        match waits {
+            true => self.turns.push_back(key),
+            false => self.turns.retain(|turn| *turn != key),
+        }
+    }
+
+    /// The pool.
+    pub(super) fn pool(&self) -> &Pool {
+        &self.pool
+    }
+
+    /// Bytes that requests have, the whole progress block included.
+    pub(super) fn used_bytes(&self) -> u64 {
+        let block = self.progress.idle.as_ref().map_or(0, Buffer::bytes);
+        self.pool.total_bytes() - self.pool.free_bytes() - block
+    }
+
+    /// How often a request had to stand in line.
+    pub(super) fn waits(&self) -> u64 {
+        self.waits
+    }
+}
+
+#[cfg(test)]
+mod tests;
