@@ -67,6 +67,10 @@ pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 pub const STORAGE_PATIENCE: Duration = Duration::from_secs(5);
 /// How long a host may leave a controller disabled (NVMe-oF: the association may then be ended).
 pub const ENABLE_TIMEOUT: Duration = Duration::from_secs(120);
+
+/// Of what a host is sent or asked for it must take or give so much in each second, beyond [`Limits::host_timeout`].
+pub const HOST_LEAST_BYTES_PER_SECOND: u64 = 1 << 20;
+
 /// What an operator may tune.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
@@ -84,8 +88,9 @@ pub struct Limits {
     pub connections: u32,
     /// Connections of one host, by its address and, once it has said it, by its NQN. At most `connections`.
     pub connections_per_host: u32,
-    /// How long a host may take no response and give no data that it was asked for. A host that is not ready for a
-    /// response may say so for ever, and the buffers of its commands would be kept from others for as long.
+    /// How long a host has to take the responses and give the data that are outstanding at one moment, and a second more for
+    /// each [`HOST_LEAST_BYTES_PER_SECOND`] of them. A host that is not ready for a response may say so for ever, and the
+    /// buffers of its commands would be kept from others for as long.
     pub host_timeout: Duration,
 }
 

@@ -39,6 +39,8 @@ impl Stepped {
                 Turn::SleepUntil(at) => next = next.into_iter().chain(at).min(),
             }
         }
+        // What groups just told them is not left for whatever happens next.
+        busy |= self.receptions.iter().any(|reception| !reception.may_sleep());
         let receptions = self.receptions.iter().filter_map(|reception| reception.deadline());
         let next = receptions.chain(next).min();
         if busy { Turn::Busy } else { Turn::SleepUntil(next) }

@@ -210,6 +210,30 @@ fn a_host_that_never_takes_its_responses_is_sent_away() {
     assert_eq!(world.state(stubborn_admin), Link::Up(32));
 }
 
+/// A response now and then is no reason to keep the buffers of all others.
+#[test]
+fn a_host_that_takes_a_response_now_and_then_is_sent_away() {
+    let config = namespaces("max_transfer_bytes = \"256KiB\"\npool_bytes = \"4MiB\"");
+    let mut world = World::new(&config);
+    let host = world.add_host();
+    let admin = world.admin(host);
+    let on = world.io(admin, 1, 16);
+    world.hosts[host].queues[on.queue].patience = 0;
+    for slot in 0..24 {
+        let sgl = world.keyed(on, slot * 4096, 4096);
+        world.post(on, &read(1, 0, 4096).with_data(sgl), &[]);
+    }
+    for _ in 0..2 {
+        world.run_for(Duration::from_secs(9));
+        assert_ne!(used(&mut world), 0, "buffers are held");
+        world.hosts[host].take_one_more(on.queue);
+    }
+    world.run_for(Duration::from_secs(3));
+    assert_eq!(world.state(on), Link::Down, "two timeouts have passed");
+    world.run_for(Duration::from_secs(1));
+    assert_eq!(used(&mut world), 0);
+}
+
 /// Zeros are the same for all, so that reads of them neither wait for a buffer nor hold one.
 #[test]
 fn a_read_of_zeros_needs_no_buffer() {

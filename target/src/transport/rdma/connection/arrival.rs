@@ -194,7 +194,8 @@ impl<P: Provider> Connection<P> {
     /// A request's data is in its buffer.
     pub(super) fn fetched(&mut self, desk: &mut Desk<'_, P>, slot: u32) -> Result<(), Ended> {
         self.fetches -= 1;
-        self.moved(desk, 1);
+        let bytes = self.slots.get(Slot(slot)).length;
+        self.moved(desk, 1, bytes);
         self.execute(desk, Slot(slot))?;
         self.pump(desk)
     }

@@ -5,17 +5,18 @@
 
 mod arrival;
 mod execution;
+mod outstanding;
 mod response;
 
 use std::collections::VecDeque;
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
-use ::rdma::{ConnId, Group, Provider, PushError, QpKey, RecvWr, SendWr, Time, Wc, WcStatus};
+use ::rdma::{ConnId, Group, Op, Provider, PushError, QpKey, RecvWr, SendWr, Time, Wc, WcStatus};
 use nvme_proto::{Cid, Status};
 
+use self::outstanding::Outstanding;
 use super::area::Area;
 use super::negotiation::Negotiated;
 use super::work_id::{WorkId, WorkKind};
@@ -50,11 +51,10 @@ pub(super) struct Connection<P: Provider> {
     /// RDMA READs under way, and how many the host serves at once.
     fetches: u32,
     max_fetches: u32,
-    send_entries: u32,
+    /// Room in the send queue.
     send_entries_left: u32,
-    /// When the host last took a response or gave data, or was first asked to after that.
-    host_moved: Time,
-    host_timeout: Duration,
+    /// What the host has to do its part of.
+    outstanding: Outstanding,
     /// Operations that storage still works on.
     operations: u32,
     /// Flushes among them that the controller asked for.
@@ -127,7 +127,7 @@ pub(super) enum Ended {
     ShortCapsule(u32),
     /// The device did not take a work request.
     Push(PushError),
-    /// The host took no response and gave no data for too long.
+    /// The host did not take its responses and give its data in time.
     Stalled,
     /// The controller wants it.
     Controller(CloseReason),
@@ -156,7 +156,9 @@ impl fmt::Display for Ended {
             Self::DeviceFailed => f.write_str("the device failed"),
             Self::ShortCapsule(bytes) => write!(f, "a command capsule of {bytes} bytes"),
             Self::Push(error) => write!(f, "work request refused: {error}"),
-            Self::Stalled => f.write_str("the host took no response and gave no data for too long"),
+            Self::Stalled => {
+                f.write_str("the host did not take its responses and give its data in time")
+            }
             Self::Controller(reason) => write!(f, "{reason}"),
             Self::Goodbye => f.write_str("the host disconnected in order"),
             Self::Stopping => f.write_str("the target is stopping"),
@@ -195,10 +197,8 @@ impl<P: Provider> Connection<P> {
             announced: false,
             fetches: 0,
             max_fetches: negotiated.initiator_depth.into(),
-            send_entries,
             send_entries_left: send_entries,
-            host_moved: desk.core.now,
-            host_timeout: desk.core.registry.limits().host_timeout,
+            outstanding: Outstanding::new(desk.core.registry.limits().host_timeout),
             operations: 0,
             flushes: Vec::new(),
             leaving: Leaving::No,
@@ -255,10 +255,10 @@ impl<P: Provider> Connection<P> {
     /// # Safety
     /// As for [`Group::push_send`]; the memory belongs to this connection until its queue pair is released.
     unsafe fn push_send(&mut self, desk: &mut Desk<'_, P>, wr: &SendWr<'_>) -> Result<(), Ended> {
-        if self.send_entries_left == self.send_entries {
-            self.host_moved = desk.core.now;
-            desk.look_by(self.host_moved + self.host_timeout);
-        }
+        let moves_data = matches!(wr.op, Op::RdmaRead { .. } | Op::RdmaWrite { .. });
+        let bytes = if moves_data { wr.sges.iter().map(|sge| sge.length).sum() } else { 0 };
+        self.outstanding.posted(desk.core.now, bytes);
+        self.outstanding.deadline().into_iter().for_each(|at| desk.look_by(at));
         self.send_entries_left -= 1;
         // SAFETY: the caller's promise.
         unsafe { desk.group.push_send(self.qp, wr) }.map_err(Ended::Push)
@@ -295,16 +295,11 @@ impl<P: Provider> Connection<P> {
         self.queue.as_mut().expect("a connection has its queue until it is ending")
     }
 
-    /// When the host will have kept us waiting for too long, if it does.
-    fn stalls_at(&self) -> Option<Time> {
-        let waits = self.send_entries_left < self.send_entries;
-        waits.then(|| self.host_moved + self.host_timeout)
-    }
-
-    /// The host did its part of so many work requests.
-    fn moved(&mut self, desk: &Desk<'_, P>, send_entries: u32) {
+    /// The host did its part of so many work requests, which moved so many bytes.
+    fn moved(&mut self, desk: &mut Desk<'_, P>, send_entries: u32, bytes: u32) {
         self.send_entries_left += send_entries;
-        self.host_moved = desk.core.now;
+        self.outstanding.done(desk.core.now, send_entries, bytes);
+        self.outstanding.deadline().into_iter().for_each(|at| desk.look_by(at));
     }
 
     /// Ends a connection whose host has given it up by now.
@@ -317,7 +312,7 @@ impl<P: Provider> Connection<P> {
 
     /// Ends a connection whose host keeps it waiting, and does what the controller wants.
     pub(super) fn look(&mut self, desk: &mut Desk<'_, P>) -> Result<(), Ended> {
-        if self.stalls_at().is_some_and(|at| at <= desk.core.now) {
+        if self.outstanding.deadline().is_some_and(|at| at <= desk.core.now) {
             return Err(Ended::Stalled);
         }
         self.serve_controller(desk)
@@ -345,7 +340,7 @@ impl<P: Provider> Connection<P> {
     /// When [`Connection::look`] must run again.
     pub(super) fn deadline(&self) -> Option<Time> {
         let controller = self.queue.as_ref()?.deadline();
-        controller.into_iter().chain(self.stalls_at()).min()
+        controller.into_iter().chain(self.outstanding.deadline()).min()
     }
 
     fn find(&mut self, cid: Cid, state: State) -> Option<Slot> {

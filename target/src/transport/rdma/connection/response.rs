@@ -163,8 +163,10 @@ impl<P: Provider> Connection<P> {
 
     /// A response was sent: its request is over.
     pub(super) fn responded(&mut self, desk: &mut Desk<'_, P>, slot: u32) -> Result<(), Ended> {
+        let request = self.slots.get(Slot(slot));
+        let bytes = if request.sends_data() { request.length } else { 0 };
         let remains = self.slots.end(Slot(slot));
-        self.moved(desk, remains.send_entries);
+        self.moved(desk, remains.send_entries, bytes);
         self.release(desk, remains.buffer);
         self.pump(desk)
     }

@@ -1,0 +1,120 @@
+//! Work requests that are done when the host does its part: it takes data and responses, and gives data that it is asked for.
+
+use std::time::Duration;
+
+use rdma::Time;
+
+use crate::limits::HOST_LEAST_BYTES_PER_SECOND;
+
+/// What is outstanding, and by when the host has to have done its part of it. A host that does a little now and then is not
+/// given more time for the rest: all that is outstanding at one moment has a common deadline, and what comes later has to
+/// wait for that, so a work request is outstanding for two such periods at the most.
+#[derive(Debug)]
+pub(super) struct Outstanding {
+    timeout: Duration,
+    entries: u32,
+    bytes: u64,
+    /// Of those entries the oldest, which have to be done by `due`.
+    due_entries: u32,
+    due: Time,
+}
+
+impl Outstanding {
+    /// Of a host that may take so long for any amount, and longer for much data.
+    pub(super) fn new(timeout: Duration) -> Self {
+        Self { timeout, entries: 0, bytes: 0, due_entries: 0, due: Time::ZERO }
+    }
+
+    /// One more entry of the send queue, which moves so many bytes.
+    pub(super) fn posted(&mut self, now: Time, bytes: u32) {
+        self.entries += 1;
+        self.bytes += u64::from(bytes);
+        if self.due_entries == 0 {
+            self.expect_all(now);
+        }
+    }
+
+    /// The oldest entries are done, which moved so many bytes.
+    pub(super) fn done(&mut self, now: Time, entries: u32, bytes: u32) {
+        self.entries -= entries;
+        self.bytes -= u64::from(bytes);
+        self.due_entries = self.due_entries.saturating_sub(entries);
+        if self.due_entries == 0 && self.entries > 0 {
+            self.expect_all(now);
+        }
+    }
+
+    fn expect_all(&mut self, now: Time) {
+        let nanos = self.bytes.saturating_mul(1_000_000_000) / HOST_LEAST_BYTES_PER_SECOND;
+        self.due_entries = self.entries;
+        self.due = now + self.timeout + Duration::from_nanos(nanos);
+    }
+
+    /// Until when the host has time; nothing while it has nothing to do.
+    pub(super) fn deadline(&self) -> Option<Time> {
+        (self.due_entries > 0).then_some(self.due)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TIMEOUT: Duration = Duration::from_secs(10);
+    const RESPONSES: u32 = 64;
+
+    fn at(seconds: u64) -> Time {
+        Time::from_nanos(1) + Duration::from_secs(seconds)
+    }
+
+    fn is_late(outstanding: &Outstanding, now: Time) -> bool {
+        outstanding.deadline().is_some_and(|due| due <= now)
+    }
+
+    #[test]
+    fn a_host_that_owes_nothing_has_all_the_time() {
+        let mut outstanding = Outstanding::new(TIMEOUT);
+        assert_eq!(outstanding.deadline(), None);
+        outstanding.posted(at(0), 0);
+        assert_eq!(outstanding.deadline(), Some(at(10)));
+        outstanding.done(at(1), 1, 0);
+        assert_eq!(outstanding.deadline(), None);
+        outstanding.posted(at(100), 0);
+        assert_eq!(outstanding.deadline(), Some(at(110)));
+    }
+
+    #[test]
+    fn one_response_now_and_then_is_not_enough() {
+        let mut outstanding = Outstanding::new(TIMEOUT);
+        (0..RESPONSES).for_each(|_| outstanding.posted(at(0), 0));
+        outstanding.done(at(9), 1, 0);
+        assert!(!is_late(&outstanding, at(10)));
+        outstanding.done(at(18), 1, 0);
+        assert!(is_late(&outstanding, at(19)), "the others have waited since the first");
+    }
+
+    #[test]
+    fn a_busy_host_that_keeps_up_is_never_late() {
+        let mut outstanding = Outstanding::new(TIMEOUT);
+        (0..RESPONSES).for_each(|_| outstanding.posted(at(0), 16));
+        for second in 1..1000 {
+            outstanding.done(at(second), RESPONSES / 2, RESPONSES / 2 * 16);
+            assert!(!is_late(&outstanding, at(second)));
+            (0..RESPONSES / 2).for_each(|_| outstanding.posted(at(second), 16));
+        }
+    }
+
+    #[test]
+    fn much_data_may_take_longer() {
+        let mut outstanding = Outstanding::new(TIMEOUT);
+        let mib = HOST_LEAST_BYTES_PER_SECOND as u32;
+        (0..RESPONSES).for_each(|_| outstanding.posted(at(0), mib));
+        outstanding.done(at(1), 1, mib);
+        let due = at(1) + TIMEOUT + Duration::from_secs(63);
+        assert_eq!(outstanding.deadline(), Some(due));
+        for second in 2..u64::from(RESPONSES) {
+            outstanding.done(at(second), 1, mib);
+            assert!(!is_late(&outstanding, at(second)));
+        }
+    }
+}
