@@ -119,7 +119,8 @@ impl Caps {
             iwarp: false,
             max_wr: 16 * 1024,
             max_sge: 16,
-            max_cqe: 1 << 20,
+            // Each queue pair keeps its own.
+            max_cqe: u32::MAX,
             max_initiator_depth: 16,
             max_responder_resources: 16,
             max_region_bytes: u64::MAX,

@@ -2,64 +2,92 @@
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::limits::Limits;
 
-/// Counts connections, all of them and those of each host, whatever `H` a host is known by.
-#[derive(Debug)]
-pub(crate) struct Admissions<H> {
-    hosts: Mutex<Hosts<H>>,
+/// Counts connections whose Connect succeeded, all of them and those of each address. Names are not counted: anybody could
+/// take another host's share by saying its name.
+#[derive(Debug, Default)]
+pub(crate) struct Admissions {
+    counts: Mutex<Counts>,
 }
 
-#[derive(Debug)]
-struct Hosts<H> {
+#[derive(Debug, Default)]
+struct Counts {
     connections: u32,
-    /// How many of them are of one host; a host without any is not in here.
-    by_host: BTreeMap<H, u32>,
+    /// How many of them are of one address; an address without any is not in here.
+    by_address: BTreeMap<IpAddr, u32>,
 }
 
 /// A connection's place among those that there may be.
 #[derive(Debug)]
-pub(crate) struct Admission<H: Copy + Ord> {
-    admissions: Arc<Admissions<H>>,
-    host: H,
+pub(crate) struct Admission {
+    admissions: Arc<Admissions>,
+    address: IpAddr,
 }
 
-impl<H> Default for Admissions<H> {
-    fn default() -> Self {
-        Self { hosts: Mutex::new(Hosts { connections: 0, by_host: BTreeMap::new() }) }
+/// Why there is no place for one more connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Full {
+    /// There are as many as there may be.
+    #[error("there are {0} connections, as limits.connections says; raise it if hosts need more")]
+    All(u32),
+    /// The address has as many as it may have.
+    #[error(
+        "its address has {0} connections, as limits.connections_per_host says; raise it if the host needs more"
+    )]
+    Address(u32),
+}
+
+impl Counts {
+    fn check(&self, address: IpAddr, limits: &Limits) -> Result<(), Full> {
+        let of_address = self.by_address.get(&address).copied().unwrap_or(0);
+        if of_address >= limits.connections_per_host {
+            return Err(Full::Address(limits.connections_per_host));
+        }
+        if self.connections >= limits.connections {
+            return Err(Full::All(limits.connections));
+        }
+        Ok(())
     }
 }
 
-impl<H: Copy + Ord> Admissions<H> {
-    /// A place for one more connection of this host, unless there are too many.
-    pub(crate) fn admit(self: &Arc<Self>, host: H, limits: &Limits) -> Option<Admission<H>> {
-        self.change(|hosts| {
-            let of_host = hosts.by_host.get(&host).copied().unwrap_or(0);
-            let room =
-                hosts.connections < limits.connections && of_host < limits.connections_per_host;
-            room.then(|| {
-                hosts.connections += 1;
-                hosts.by_host.insert(host, of_host + 1);
-            })
+impl Admissions {
+    /// Whether one more connection of this address would have a place now.
+    pub(crate) fn check(&self, address: IpAddr, limits: &Limits) -> Result<(), Full> {
+        self.change(|counts| counts.check(address, limits))
+    }
+
+    /// A place for one more connection of this address, unless there are too many.
+    pub(crate) fn admit(
+        self: &Arc<Self>,
+        address: IpAddr,
+        limits: &Limits,
+    ) -> Result<Admission, Full> {
+        self.change(|counts| {
+            counts.check(address, limits)?;
+            counts.connections += 1;
+            *counts.by_address.entry(address).or_default() += 1;
+            Ok(())
         })?;
-        Some(Admission { admissions: Arc::clone(self), host })
+        Ok(Admission { admissions: Arc::clone(self), address })
     }
 
-    fn change<T>(&self, change: impl FnOnce(&mut Hosts<H>) -> T) -> T {
-        change(&mut self.hosts.lock().unwrap_or_else(PoisonError::into_inner))
+    fn change<T>(&self, change: impl FnOnce(&mut Counts) -> T) -> T {
+        change(&mut self.counts.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
-impl<H: Copy + Ord> Drop for Admission<H> {
+impl Drop for Admission {
     fn drop(&mut self) {
-        self.admissions.change(|hosts| {
-            hosts.connections -= 1;
-            if let Entry::Occupied(mut of_host) = hosts.by_host.entry(self.host) {
-                *of_host.get_mut() -= 1;
-                if *of_host.get() == 0 {
-                    of_host.remove();
+        self.admissions.change(|counts| {
+            counts.connections -= 1;
+            if let Entry::Occupied(mut of_address) = counts.by_address.entry(self.address) {
+                *of_address.get_mut() -= 1;
+                if *of_address.get() == 0 {
+                    of_address.remove();
                 }
             }
         });
@@ -68,8 +96,6 @@ impl<H: Copy + Ord> Drop for Admission<H> {
 
 #[cfg(test)]
 mod tests {
-    use std::net::IpAddr;
-
     use super::*;
 
     #[test]
@@ -77,15 +103,18 @@ mod tests {
         let limits = Limits { connections: 5, connections_per_host: 3, ..Limits::default() };
         let admissions = Arc::new(Admissions::default());
         let admit = |host: u8| admissions.admit(IpAddr::from([127, 0, 0, host]), &limits);
-        let mut first: Vec<_> = (0..10).filter_map(|_| admit(1)).collect();
+        let mut first: Vec<_> = (0..10).filter_map(|_| admit(1).ok()).collect();
         assert_eq!(first.len(), 3);
-        let second: Vec<_> = (0..10).filter_map(|_| admit(2)).collect();
+        let second: Vec<_> = (0..10).filter_map(|_| admit(2).ok()).collect();
         assert_eq!(second.len(), 2);
-        assert!(admit(3).is_none());
+        assert_eq!(admit(1).unwrap_err(), Full::Address(3));
+        assert_eq!(admit(3).unwrap_err(), Full::All(5));
         first.pop();
         let third = admit(3);
-        assert!(third.is_some());
+        assert!(third.is_ok());
         drop((first, second, third));
-        assert!(admissions.change(|hosts| hosts.connections == 0 && hosts.by_host.is_empty()));
+        assert!(
+            admissions.change(|counts| counts.connections == 0 && counts.by_address.is_empty())
+        );
     }
 }

@@ -43,7 +43,7 @@ pub const DATA_BEFORE_RESPONSES_BYTES: u32 = 128 << 10;
 /// The same where that makes fuller trains and nothing is awaited from storage, as long as it is of half of the commands
 /// that are to be answered.
 pub const DATA_BEFORE_RESPONSES_MAX_BYTES: u32 = 512 << 10;
-/// Work completions that one core keeps for one device; connections beyond it are refused.
+/// Work completions that one core keeps room for on one device at first. It gets more as far as the device lets it.
 pub const COMPLETIONS_PER_GROUP: u32 = 1 << 18;
 /// Folders that a directory of shards may nest.
 pub const DIRECTORY_DEPTH: usize = 16;
@@ -62,7 +62,13 @@ pub const KEEP_ALIVE_GRANULARITY: Duration = Duration::from_millis(100);
 /// Keep Alive time-out of a discovery controller whose host asked for none.
 pub const DISCOVERY_KEEP_ALIVE: Duration = Duration::from_secs(120);
 /// How long a connection may take from its acceptance to a successful Connect command.
-pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// Connections of one device whose Connect has not succeeded yet. The oldest one has to go when there are more.
+pub const UNCONNECTED: usize = 512;
+/// Those of one address.
+pub const UNCONNECTED_PER_ADDRESS: usize = 128;
+/// Receives of a connection until its Connect has succeeded. Only Connect is legal before.
+pub const UNCONNECTED_RECEIVES: u32 = 2;
 /// How long operations that storage does not end may hold up the end of the target.
 pub const STORAGE_PATIENCE: Duration = Duration::from_secs(5);
 /// How long a host may leave a controller disabled (NVMe-oF: the association may then be ended).
@@ -84,9 +90,9 @@ pub struct Limits {
     pub max_transfer_bytes: u32,
     /// Buffer pool of the process, at least [`Limits::least_pool_bytes`] and at most [`MAX_POOL_BYTES`].
     pub pool_bytes: u64,
-    /// Connections (queues) of the process.
+    /// Connections (queues) of the process, beside those whose Connect has not succeeded yet ([`UNCONNECTED`]).
     pub connections: u32,
-    /// Connections of one host, by its address and, once it has said it, by its NQN. At most `connections`.
+    /// Connections of one address. At most `connections`.
     pub connections_per_host: u32,
     /// How long a host has to take the responses and give the data that are outstanding at one moment, and a second more for
     /// each [`HOST_LEAST_BYTES_PER_SECOND`] of them. A host that is not ready for a response may say so for ever, and the

@@ -7,10 +7,10 @@ use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use nvme_proto::{Cntlid, HostId, HostNqn};
+use nvme_proto::{Cntlid, HostId};
 use rdma::Time;
 
-use crate::admission::{Admission, Admissions};
+use crate::admission::{Admission, Admissions, Full};
 use crate::backend::BackendError;
 use crate::chatter::Chatter;
 use crate::controller::{CloseReason, Controller, IoKind, NewController, new_controller};
@@ -37,8 +37,7 @@ pub struct Registry {
     stopping: AtomicBool,
     peer_errors: PeerErrorTable,
     keep_alive_losses: AtomicU64,
-    admissions: Arc<Admissions<IpAddr>>,
-    admissions_by_name: Arc<Admissions<HostNqn>>,
+    admissions: Arc<Admissions>,
     chatter: Chatter,
     storage_chatter: Chatter,
 }
@@ -70,7 +69,6 @@ impl Registry {
             peer_errors: PeerErrorTable::default(),
             keep_alive_losses: AtomicU64::new(0),
             admissions: Arc::default(),
-            admissions_by_name: Arc::default(),
             chatter: Chatter::about("hosts"),
             storage_chatter: Chatter::about("storage errors"),
         })
@@ -200,15 +198,14 @@ impl Registry {
         self.associations().live.values().cloned().collect()
     }
 
-    /// A place for one more connection from an address, on any device, unless there are too many.
-    pub(crate) fn admit(&self, host: IpAddr) -> Option<Admission<IpAddr>> {
-        self.admissions.admit(host, &self.limits)
+    /// A place for one more queue from an address, on any device and of any association, unless there are too many.
+    pub(crate) fn admit(&self, address: IpAddr) -> Result<Admission, Full> {
+        self.admissions.admit(address, &self.limits)
     }
 
-    /// A place for one more queue of a host, over all its associations and from wherever it comes, unless there are too
-    /// many.
-    pub(crate) fn admit_named(&self, host: HostNqn) -> Option<Admission<HostNqn>> {
-        self.admissions_by_name.admit(host, &self.limits)
+    /// Whether [`Registry::admit`] would have a place now.
+    pub(crate) fn may_admit(&self, address: IpAddr) -> Result<(), Full> {
+        self.admissions.check(address, &self.limits)
     }
 
     pub(crate) fn forget(&self, cntlid: Cntlid) {

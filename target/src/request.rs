@@ -178,10 +178,12 @@ pub(crate) struct Remains {
     pub(crate) send_entries: u32,
 }
 
-/// The request slots of one connection, allocated when it is made.
+/// The request slots of one connection: a few when it is made, and all when its Connect has succeeded.
 #[derive(Debug)]
 pub(crate) struct Slots {
-    requests: Box<[Request]>,
+    requests: Vec<Request>,
+    /// As many as there will be.
+    all: u32,
     free: Vec<Slot>,
     unanswered: Unanswered,
 }
@@ -255,12 +257,25 @@ impl Unanswered {
 }
 
 impl Slots {
-    pub(crate) fn new(count: u32) -> Self {
-        Self {
-            requests: (0..count).map(|_| Request::none()).collect(),
-            free: (0..count).rev().map(Slot).collect(),
-            unanswered: Unanswered::new(count),
-        }
+    /// The `first` of `all` slots.
+    pub(crate) fn new(first: u32, all: u32) -> Self {
+        let mut free = Vec::with_capacity(all as usize);
+        free.extend((0..first).rev().map(Slot));
+        let requests = (0..first).map(|_| Request::none()).collect();
+        Self { requests, all, free, unanswered: Unanswered::new(all) }
+    }
+
+    /// Makes the others. Returns how many.
+    pub(crate) fn grow(&mut self) -> usize {
+        let first = self.requests.len();
+        self.requests.reserve_exact(self.all as usize - first);
+        self.requests.resize_with(self.all as usize, Request::none);
+        // Those that there are stay first in turn.
+        let used_first = std::mem::take(&mut self.free);
+        self.free.reserve_exact(self.all as usize);
+        self.free.extend((first as u32..self.all).rev().map(Slot));
+        self.free.extend(used_first);
+        self.requests.len() - first
     }
 
     pub(crate) fn count(&self) -> usize {
@@ -341,7 +356,7 @@ mod tests {
 
     #[test]
     fn an_id_is_found_until_its_answer_is_on_its_way() {
-        let mut slots = Slots::new(2);
+        let mut slots = Slots::new(2, 2);
         let slot = slots.begin(Cid(0xFFFF), Receive(0));
         assert_eq!(slots.find(Cid(0xFFFF)), Some(slot));
         assert_eq!(slots.find(Cid(0)), None);
@@ -379,7 +394,7 @@ mod tests {
     #[should_panic(expected = "never completed")]
     #[cfg(debug_assertions)]
     fn a_command_can_not_be_forgotten() {
-        let mut slots = Slots::new(1);
+        let mut slots = Slots::new(1, 1);
         let slot = slots.begin(Cid(1), Receive(0));
         let _ = slots.end(slot);
     }
@@ -388,7 +403,7 @@ mod tests {
     #[should_panic(expected = "completed once")]
     #[cfg(debug_assertions)]
     fn a_command_can_not_be_completed_twice() {
-        let mut slots = Slots::new(1);
+        let mut slots = Slots::new(1, 1);
         let slot = slots.begin(Cid(1), Receive(0));
         slots.answer(slot);
         slots.get(slot).state = State::Executing;
@@ -402,12 +417,17 @@ mod tests {
             steps in prop::collection::vec((0..3, 0u16..6, any::<prop::sample::Index>()), 1..200)
         ) {
             const COUNT: usize = 8;
-            let mut slots = Slots::new(COUNT as u32);
+            let mut slots = Slots::new(2, COUNT as u32);
             let mut live: Vec<(Slot, u16, bool)> = Vec::new();
-            for (what, cid, index) in steps {
+            let mut count = 2;
+            for (step, (what, cid, index)) in steps.into_iter().enumerate() {
+                if step == 20 {
+                    count += slots.grow();
+                    prop_assert_eq!(count, COUNT);
+                }
                 let unanswered = live.iter().any(|(_, other, answered)| *other == cid && !answered);
                 match what {
-                    0 if live.len() < COUNT && !unanswered => {
+                    0 if live.len() < count && !unanswered => {
                         let slot = slots.begin(Cid(cid), Receive(0));
                         prop_assert!(live.iter().all(|(other, ..)| *other != slot), "used twice");
                         live.push((slot, cid, false));
@@ -429,7 +449,7 @@ mod tests {
                     }
                     _ => {}
                 }
-                prop_assert_eq!(slots.has_room(), live.len() < COUNT);
+                prop_assert_eq!(slots.has_room(), live.len() < count);
                 prop_assert_eq!(slots.in_use().len(), live.len());
                 for cid in 0..6 {
                     let unanswered = live.iter().find(|(_, other, answered)| *other == cid && !answered);

@@ -9,7 +9,7 @@ use nvme_proto::fabrics::{
     PropertySet,
 };
 use nvme_proto::registers::{Cap, CapCss, Cc, Crto, Property, Version};
-use nvme_proto::{Cid, Cntlid, Command as Parsed, HostNqn, InvalidNqn, Qid, Sqe, Status};
+use nvme_proto::{Cid, Cntlid, Command as Parsed, InvalidNqn, Qid, Sqe, Status};
 use rdma::Time;
 
 use super::association::Joined;
@@ -211,9 +211,14 @@ fn enter_association(
     connect: &Connect,
     data: &ConnectData,
     host: Host,
-) -> Result<(Entry, Admission<HostNqn>), Outcome> {
+) -> Result<(Entry, Admission), Outcome> {
     // Otherwise no controller is available to it (NVMe-oF, Connect).
-    let place = queue.registry.admit_named(host.nqn).ok_or(Status::CONNECT_CONTROLLER_BUSY)?;
+    let place = queue.registry.admit(queue.peer.ip()).map_err(|full| {
+        if queue.registry.chatter().allows(now) {
+            tracing::warn!(peer = %queue.peer, host = %host.nqn, "no more queues: {full}");
+        }
+        Status::CONNECT_CONTROLLER_BUSY
+    })?;
     let entry = if queue.qid.is_admin() {
         make_association(queue, now, connect, data, host)
     } else {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::task::Waker;
 
 use nvme_proto::log::ErrorLogEntry;
-use nvme_proto::{Cid, Command as Parsed, Cqe, HostNqn, Qid, Sqe, Status};
+use nvme_proto::{Cid, Command as Parsed, Cqe, Qid, Sqe, Status};
 use rdma::Time;
 
 use super::command::{
@@ -76,8 +76,8 @@ pub(super) enum State {
 #[derive(Debug)]
 pub(super) struct Live {
     pub(super) controller: Arc<Controller>,
-    /// Among the queues that its host may have.
-    _place: Box<Admission<HostNqn>>,
+    /// Among the queues that its address may have.
+    _place: Box<Admission>,
     /// Start of the running keep-alive interval. Of the admin queue.
     pub(super) interval_start: Time,
     /// Since when the controller is not enabled. Of the admin queue.
@@ -350,7 +350,7 @@ impl Queue {
         now: Time,
         controller: Arc<Controller>,
         epoch: Epoch,
-        place: Admission<HostNqn>,
+        place: Admission,
         entries: u16,
         flow: bool,
     ) {

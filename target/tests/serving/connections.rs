@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use feedrail_target::backend::decorator::Delay;
+use feedrail_target::limits::UNCONNECTED_PER_ADDRESS;
 use feedrail_target::poll_group::Turn;
 use feedrail_target::transport::Stop;
 use nvme_proto::rdma_cm::{RejectStatus, Request};
@@ -37,7 +38,7 @@ fn connections_are_refused_with_the_reason() {
 /// However many knock at once, one turn takes in some of them, and says that there is more to do.
 #[test]
 fn a_crowd_is_let_in_over_several_turns() {
-    const CROWD: usize = 150;
+    const CROWD: usize = 120;
     let mut world = World::new(&two_namespaces());
     let host = world.add_host();
     let (now, to) = (world.now, world.address);
@@ -69,35 +70,73 @@ fn a_crowd_is_let_in_over_several_turns() {
 fn one_host_does_not_take_all_connections() {
     let mut world = World::new(&namespaces("connections = 8"));
     let (greedy, other) = (world.add_host(), world.add_host());
-    let taken: Vec<On> = (0..4)
-        .map(|_| {
-            let (on, link) = world.link(greedy, 0, 32);
-            assert_eq!(link, Link::Up(32));
-            on
-        })
-        .collect();
+    let taken = world.admin(greedy);
+    (1..=3).for_each(|qid| _ = world.io(taken, qid, 32));
     assert_eq!(world.link(greedy, 0, 32).1, Link::Rejected(RejectStatus::NO_RESOURCES));
     let admin = world.admin(other);
     world.io(admin, 1, 32);
-    // Those that said nothing are sent away, and there is room again.
-    taken.into_iter().for_each(|on| world.wait_down(on));
+    // When it has gone there is room again.
+    let now = world.now;
+    world.hosts[greedy].disconnect(now, taken.queue);
+    world.wait_down(taken);
     world.run_for(Duration::from_secs(1));
     world.admin(greedy);
 }
 
+/// Anybody can say any name.
 #[test]
-fn a_host_of_several_addresses_has_one_share_of_the_connections() {
+fn a_host_that_says_anothers_name_takes_none_of_its_connections() {
     let mut world = World::new(&namespaces("connections = 8"));
-    let (one, two) = (world.add_host(), world.add_host());
-    world.names[two] = world.names[one].clone();
-    let admin = world.admin(one);
+    let (victim, thief) = (world.add_host(), world.add_host());
+    world.names[thief] = world.names[victim].clone();
+    let stolen = world.admin(thief);
+    (1..=3).for_each(|qid| _ = world.io(stolen, qid, 32));
+    let admin = world.admin(victim);
     (1..=3).for_each(|qid| _ = world.io(admin, qid, 32));
-    let (on, link) = world.link(two, 0, 32);
-    assert_eq!(link, Link::Up(32));
-    let refused = world.nvme_connect(on, Cntlid::DYNAMIC, 32).status();
-    assert_eq!(refused, Status::CONNECT_CONTROLLER_BUSY);
-    world.names[two] = "another".to_owned();
-    world.admin(two);
+}
+
+#[test]
+fn strangers_that_say_nothing_take_no_place() {
+    let mut world = World::new(&namespaces("connections = 8"));
+    for _ in 0..2 {
+        let stranger = world.add_host();
+        for _ in 0..8 {
+            assert_eq!(world.link(stranger, 1, 128).1, Link::Up(128));
+        }
+    }
+    let host = world.add_host();
+    let admin = world.admin(host);
+    world.io(admin, 1, 128);
+}
+
+#[test]
+fn the_oldest_connection_that_says_nothing_has_to_go() {
+    let mut world = World::new(&two_namespaces());
+    let (stranger, host) = (world.add_host(), world.add_host());
+    let admin = world.admin(host);
+    let mut silent: Vec<On> =
+        (0..=UNCONNECTED_PER_ADDRESS).map(|_| world.link(stranger, 1, 16).0).collect();
+    world.wait_down(silent.remove(0));
+    world.run_for(Duration::from_millis(100));
+    assert!(silent.iter().all(|on| world.state(*on) == Link::Up(16)), "no other one");
+    world.io(admin, 1, 128);
+    let known = world.admin(stranger);
+    silent.into_iter().for_each(|on| world.wait_down(on));
+    assert_eq!(world.state(known), Link::Up(32), "it said who it is");
+}
+
+/// The completions of many long queues are no limit of their own.
+#[test]
+fn long_queues_are_taken_up_to_the_limit_of_connections() {
+    const QUEUES: usize = 110;
+    let mut world = World::new(&namespaces("queue_depth = 1024\nconnections = 512"));
+    let host = world.add_host();
+    let request = Request::new(Qid(1), Cntlid(0), 1024, 1024);
+    for _ in 0..QUEUES {
+        let (now, to) = (world.now, world.address);
+        let queue = world.hosts[host].connect_with(now, to, 1, 4, request.as_bytes());
+        assert_eq!(world.link_state(On { host, queue }), Link::Up(1024));
+    }
 }
 
 /// Two hosts: one that goes wrong, and one that must not notice.

@@ -152,8 +152,8 @@ fn a_discovery_controller_without_a_timer_has_one_of_two_minutes() {
 fn a_connection_must_become_a_queue_and_a_controller_must_be_enabled() {
     let registry = registry();
     let mut line = Line::new(&registry, 0, Time::ZERO);
-    assert_eq!(line.queue.deadline(), Some(seconds(10)));
-    line.now = seconds(10);
+    assert_eq!(line.queue.deadline(), Some(seconds(5)));
+    line.now = seconds(5);
     assert_eq!(line.events(), [Event::Close(CloseReason::ConnectTimeout)]);
 
     let mut line = Line::new(&registry, 0, Time::ZERO);

@@ -9,6 +9,7 @@ use nvme_proto::{Cqe, IntoBytes, Sqe};
 use rustix::mm::{MapFlags, ProtFlags};
 
 use crate::deliberate_bugs::{self, Bug};
+use crate::limits::UNCONNECTED_RECEIVES;
 use crate::pool::UNIT_BYTES;
 use crate::request::{Receive, Slot};
 use crate::storage::Span;
@@ -39,59 +40,89 @@ impl Layout {
         self.sqes_at() + self.receives as usize * SQE_BYTES
     }
 
+    /// What a connection has until its Connect has succeeded.
+    fn first(&self) -> Self {
+        let receives = self.receives.min(UNCONNECTED_RECEIVES);
+        Self { receives, slots: self.slots.min(2 * receives), ..*self }
+    }
+
+    /// What it gets then.
+    fn rest(&self) -> Self {
+        let first = self.first();
+        let (receives, slots) = (self.receives - first.receives, self.slots - first.slots);
+        Self { receives, slots, ..*self }
+    }
+
     fn bytes(&self) -> usize {
         (self.cqes_at() + self.slots as usize * CQE_BYTES).next_multiple_of(UNIT_BYTES)
     }
 }
 
-/// Registered memory of one connection: an entry and in-capsule data for each receive, and a response for
-/// each request slot.
+/// Registered memory of one connection. Little of it is there before somebody said who he is.
 pub(super) struct Area<P: Provider> {
-    // First: deregistered before it is unmapped.
-    region: P::Region,
-    memory: Mapping,
+    first: Part<P>,
+    rest: Option<Part<P>>,
+    /// Of both.
     layout: Layout,
 }
 
 impl<P: Provider> Area<P> {
-    /// Maps and registers.
+    /// Maps and registers what a connection has until its Connect has succeeded.
     ///
     /// # Errors
     /// What the system says.
     pub(super) fn new(device: &P::Device, layout: Layout) -> io::Result<Self> {
-        let memory = Mapping::new(layout.bytes())?;
-        let host = Mem::Host { addr: memory.base.as_ptr(), length: memory.length };
-        // SAFETY: the mapping outlives the region by field order, and only raw accesses reach it.
-        let region = unsafe { device.register(host, Access::LOCAL_WRITE) }?;
-        Ok(Self { region, memory, layout })
+        Ok(Self { first: Part::new(device, layout.first())?, rest: None, layout })
     }
 
+    /// Maps and registers the rest.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub(super) fn grow(&mut self, device: &P::Device) -> io::Result<()> {
+        let rest = self.layout.rest();
+        if self.rest.is_none() && rest.slots > 0 {
+            self.rest = Some(Part::new(device, rest)?);
+        }
+        Ok(())
+    }
+
+    /// As it is to be in the end.
     pub(super) fn layout(&self) -> Layout {
         self.layout
     }
 
+    /// Receives so far.
+    pub(super) fn receives(&self) -> u32 {
+        self.first.layout.receives + self.rest.as_ref().map_or(0, |rest| rest.layout.receives)
+    }
+
+    /// Request slots that it has responses for at first.
+    pub(super) fn first_slots(&self) -> u32 {
+        self.first.layout.slots
+    }
+
     /// Where a capsule goes: the entry, then its data on a page of its own.
     pub(super) fn receive_sges(&self, receive: Receive) -> ([Sge; 2], usize) {
-        let lkey = self.region.lkey();
-        let entry = Sge { addr: self.sqe(receive) as u64, length: SQE_BYTES as u32, lkey };
-        let data = Sge { addr: self.data(receive) as u64, length: self.layout.in_capsule, lkey };
-        ([entry, data], if self.layout.in_capsule == 0 { 1 } else { 2 })
+        let (part, receive) = self.part(receive);
+        part.receive_sges(receive)
     }
 
     /// The entry of a capsule that has arrived.
     pub(super) fn entry(&self, receive: Receive) -> Sqe {
-        // SAFETY: in bounds by construction; the receive completed, so nobody writes it until it is posted
-        // again; any bytes are an entry.
-        unsafe { ptr::read_unaligned(self.sqe(receive).cast()) }
+        let (part, receive) = self.part(receive);
+        part.entry(receive)
     }
 
     /// Writes a slot's response and says where it is.
     pub(super) fn set_response(&mut self, slot: Slot, response: &Cqe) -> Sge {
-        let at = self.at(self.layout.cqes_at(), slot.0, self.layout.slots, CQE_BYTES);
-        let bytes = response.as_bytes();
-        // SAFETY: in bounds; the slot's former response was sent, or it would not be free.
-        unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), at, CQE_BYTES) };
-        Sge { addr: at as u64, length: CQE_BYTES as u32, lkey: self.region.lkey() }
+        match slot.0.checked_sub(self.first.layout.slots) {
+            None => self.first.set_response(slot, response),
+            Some(at) => {
+                let rest = self.rest.as_mut().expect("its slots are used when it is there");
+                rest.set_response(Slot(at), response)
+            }
+        }
     }
 
     /// In-capsule data of a capsule that has arrived.
@@ -104,6 +135,87 @@ impl<P: Provider> Area<P> {
         offset: u32,
         length: u32,
     ) -> &mut [u8] {
+        let (part, receive) = self.part(receive);
+        // SAFETY: the caller's promise, and it has the area to itself.
+        unsafe { part.in_capsule(receive, offset, length) }
+    }
+
+    /// In-capsule data of a capsule that has arrived, for storage.
+    ///
+    /// # Safety
+    /// The receive completed and is not posted again, nor the area dropped, until the operation that carries
+    /// the span is over; nobody else reads or writes it meanwhile.
+    pub(super) unsafe fn span(&self, receive: Receive, offset: u32, length: u32) -> Span {
+        let (part, receive) = self.part(receive);
+        // SAFETY: the caller's promise.
+        unsafe { part.span(receive, offset, length) }
+    }
+
+    /// The part that a receive is in, and its place there.
+    fn part(&self, receive: Receive) -> (&Part<P>, Receive) {
+        match receive.0.checked_sub(self.first.layout.receives) {
+            None => (&self.first, receive),
+            Some(at) => {
+                (self.rest.as_ref().expect("its receives are posted when it is there"), Receive(at))
+            }
+        }
+    }
+}
+
+/// Registered memory: an entry and in-capsule data for each receive, and a response for each request slot.
+struct Part<P: Provider> {
+    // First: deregistered before it is unmapped.
+    region: P::Region,
+    memory: Mapping,
+    layout: Layout,
+}
+
+impl<P: Provider> Part<P> {
+    /// Maps and registers.
+    ///
+    /// # Errors
+    /// What the system says.
+    fn new(device: &P::Device, layout: Layout) -> io::Result<Self> {
+        let memory = Mapping::new(layout.bytes())?;
+        let host = Mem::Host { addr: memory.base.as_ptr(), length: memory.length };
+        // SAFETY: the mapping outlives the region by field order, and only raw accesses reach it.
+        let region = unsafe { device.register(host, Access::LOCAL_WRITE) }?;
+        Ok(Self { region, memory, layout })
+    }
+
+    /// Where a capsule goes: the entry, then its data on a page of its own.
+    fn receive_sges(&self, receive: Receive) -> ([Sge; 2], usize) {
+        let lkey = self.region.lkey();
+        let entry = Sge { addr: self.sqe(receive) as u64, length: SQE_BYTES as u32, lkey };
+        let data = Sge { addr: self.data(receive) as u64, length: self.layout.in_capsule, lkey };
+        ([entry, data], if self.layout.in_capsule == 0 { 1 } else { 2 })
+    }
+
+    /// The entry of a capsule that has arrived.
+    fn entry(&self, receive: Receive) -> Sqe {
+        // SAFETY: in bounds by construction; the receive completed, so nobody writes it until it is posted
+        // again; any bytes are an entry.
+        unsafe { ptr::read_unaligned(self.sqe(receive).cast()) }
+    }
+
+    /// Writes a slot's response and says where it is.
+    fn set_response(&mut self, slot: Slot, response: &Cqe) -> Sge {
+        let at = self.at(self.layout.cqes_at(), slot.0, self.layout.slots, CQE_BYTES);
+        let bytes = response.as_bytes();
+        // SAFETY: in bounds; the slot's former response was sent, or it would not be free.
+        unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), at, CQE_BYTES) };
+        Sge { addr: at as u64, length: CQE_BYTES as u32, lkey: self.region.lkey() }
+    }
+
+    /// In-capsule data of a capsule that has arrived.
+    ///
+    /// # Safety
+    /// The receive completed and is not posted again while the slice lives, and no operation works on it.
+    #[expect(
+        clippy::mut_from_ref,
+        reason = "the slice is of the mapping, which the caller has to itself"
+    )]
+    unsafe fn in_capsule(&self, receive: Receive, offset: u32, length: u32) -> &mut [u8] {
         self.check(offset, length);
         let at = self.data(receive).wrapping_add(offset as usize);
         // SAFETY: in bounds as checked, exclusive as the caller promises.
@@ -115,7 +227,7 @@ impl<P: Provider> Area<P> {
     /// # Safety
     /// The receive completed and is not posted again, nor the area dropped, until the operation that carries
     /// the span is over; nobody else reads or writes it meanwhile.
-    pub(super) unsafe fn span(&self, receive: Receive, offset: u32, length: u32) -> Span {
+    unsafe fn span(&self, receive: Receive, offset: u32, length: u32) -> Span {
         self.check(offset, length);
         // SAFETY: in bounds as checked; the rest is the caller's promise.
         unsafe { Span::new(self.data(receive).wrapping_add(offset as usize), length) }
@@ -169,5 +281,20 @@ impl Drop for Mapping {
         }
         // SAFETY: the mapping made in `new`; nothing refers to it any more.
         let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.length) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_connection_begins_with_little_memory() {
+        let all = Layout { receives: 128, slots: 256, in_capsule: 4096 };
+        let (first, rest) = (all.first(), all.rest());
+        assert!(first.bytes() <= 3 * UNIT_BYTES, "{}", first.bytes());
+        assert_eq!((first.receives + rest.receives, first.slots + rest.slots), (128, 256));
+        let least = Layout { receives: 2, slots: 4, in_capsule: 0 };
+        assert_eq!((least.first(), least.rest().slots), (least, 0));
     }
 }

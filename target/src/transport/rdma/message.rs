@@ -15,6 +15,8 @@ pub(super) enum ToGroup<P: Provider> {
     Adopt(Box<Newcomer<P>>),
     /// The connection manager lost a connection.
     Lost(ConnId),
+    /// Newer connections need the place of this one, unless its Connect has succeeded.
+    Displace(ConnId),
     /// The device says that the queue pair with this number failed.
     QueuePairFailed(u32),
     /// The device is gone: every connection ends.
@@ -43,6 +45,8 @@ pub(super) struct ToReception {
 pub(super) enum News {
     /// Its receives are posted: accept it.
     Ready,
+    /// Its Connect has succeeded.
+    Connected,
     /// There is no memory for it.
     Refused,
     /// Its queue pair is in ERROR: disconnect it.

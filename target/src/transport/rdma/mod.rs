@@ -9,6 +9,7 @@ mod message;
 mod negotiation;
 mod reception;
 mod sgl;
+mod unconnected;
 mod work_id;
 
 use std::mem;
@@ -100,16 +101,6 @@ impl<P: Provider> DeviceParts<P> {
     /// What the system says.
     #[expect(unsafe_code, reason = "registers the pool's memory")]
     pub fn new(device: P::Device, memory: &Arc<PoolMemory>) -> std::io::Result<Self> {
-        let caps = device.caps();
-        if caps.max_cqe < COMPLETIONS_PER_GROUP {
-            let (wanted, granted) = (COMPLETIONS_PER_GROUP, caps.max_cqe);
-            tracing::info!(
-                device = caps.name,
-                wanted,
-                granted,
-                "a core has fewer completions, for fewer connections"
-            );
-        }
         let host = Mem::Host { addr: memory.address(), length: memory.registered_length() };
         // SAFETY: whoever makes the parts keeps the memory until the transports are gone; it is reached
         // through buffers only.
@@ -184,6 +175,14 @@ impl<P: Provider> RdmaTransport<P> {
                         self.end(core, key, &Ended::Disconnected);
                     }
                 }
+                ToGroup::Displace(conn) => {
+                    let mut connections = self.connections.iter();
+                    let found = connections
+                        .find(|(_, other)| other.conn() == conn && !other.is_connected());
+                    if let Some((key, _)) = found {
+                        self.end(core, key, &Ended::Displaced);
+                    }
+                }
                 ToGroup::QueuePairFailed(qpn) => {
                     let mut connections = self.connections.iter();
                     let found = connections.find(|(_, other)| self.group.qpn(other.qp()) == qpn);
@@ -221,10 +220,9 @@ impl<P: Provider> RdmaTransport<P> {
             now: core.now,
             lost,
         };
-        core.reserve(negotiated.slots() as usize);
         let entry = self.connections.vacant_entry();
         let key = entry.key();
-        let mut desk = Desk::<P>::new(&mut self.group, core, &self.plan);
+        let mut desk = Desk::<P>::new(&mut self.group, core, &self.device, &self.plan);
         let connection = Connection::new(key, conn, qp, area, negotiated, &mut desk, accepted);
         let connection = entry.insert(connection);
         match connection.post_receives(&mut desk) {
@@ -291,14 +289,18 @@ impl<P: Provider> RdmaTransport<P> {
         if connection.is_ending() {
             return;
         }
-        let mut desk = Desk::<P>::new(&mut self.group, core, &self.plan);
+        let mut desk = Desk::<P>::new(&mut self.group, core, &self.device, &self.plan);
         let result = act(connection, &mut desk);
         connection.count_in(&mut self.awaiting_sends);
         if desk.answers {
             self.answering.push(key);
         }
+        let connected = desk.connected;
         if let Some(at) = desk.look_at {
             self.next_look = Some(self.next_look.map_or(at, |earlier| earlier.min(at)));
+        }
+        if connected && let Some(connection) = self.connections.get(key) {
+            self.tell(connection.conn(), News::Connected);
         }
         if let Err(ended) = result {
             self.end(core, key, &ended);
@@ -340,7 +342,7 @@ impl<P: Provider> RdmaTransport<P> {
             return;
         }
         let conn = connection.conn();
-        let mut desk = Desk::<P>::new(&mut self.group, core, &self.plan);
+        let mut desk = Desk::<P>::new(&mut self.group, core, &self.device, &self.plan);
         connection.end(&mut desk, why);
         connection.count_in(&mut self.awaiting_sends);
         self.ending.push(key);

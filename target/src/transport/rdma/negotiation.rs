@@ -66,9 +66,11 @@ impl Negotiated {
         2 * self.slots() + u32::from(self.initiator_depth)
     }
 
-    /// Completions that can be outstanding at once.
-    pub(super) fn completions(&self) -> u32 {
-        u32::from(self.entries) + self.send_entries()
+    /// Entries of the longest send queue that there may be.
+    pub(super) fn most_send_entries(caps: &Caps, limits: &Limits) -> u32 {
+        let entries = limits.queue_depth.max(ADMIN_QUEUE_ENTRIES);
+        let initiator_depth = caps.max_initiator_depth;
+        Self { qid: Qid(1), entries, initiator_depth, in_capsule: 0 }.send_entries()
     }
 
     pub(super) fn layout(&self) -> Layout {

@@ -14,11 +14,12 @@ use nvme_proto::rdma_cm::RejectStatus;
 
 use super::message::{Newcomer, News, ToGroup, ToReception};
 use super::negotiation::{Negotiated, rejection};
+use super::unconnected::Unconnected;
 use super::{DeviceParts, GroupPort};
-use crate::admission::Admission;
+use crate::admission::Full;
 use crate::controller::Lost;
 use crate::doorbell::Doorbell;
-use crate::limits::COMPLETIONS_PER_GROUP;
+use crate::limits::{Limits, UNCONNECTED};
 use crate::port::Port;
 use crate::registry::Registry;
 use crate::transport::{Reception, ReceptionStats};
@@ -35,6 +36,9 @@ pub struct RdmaReception<P: Provider> {
     ports: BTreeMap<ConnId, Arc<Port>>,
     groups: Vec<Group<P>>,
     visitors: BTreeMap<ConnId, Visitor>,
+    unconnected: Unconnected,
+    /// Visitors whose Connect has succeeded.
+    connected: usize,
     inbox: Receiver<ToReception>,
     bell: Arc<Doorbell>,
     /// The device is gone.
@@ -42,19 +46,46 @@ pub struct RdmaReception<P: Provider> {
     stats: ReceptionStats,
 }
 
-/// A poll group, and how much of it is taken.
+/// A poll group, and how many connections it has.
 struct Group<P: Provider> {
     port: GroupPort<P>,
     connections: u32,
-    completions: u32,
+}
+
+/// Why a connection is rejected.
+#[derive(Debug, thiserror::Error)]
+enum Refusal {
+    #[error("{0}")]
+    Request(#[from] RejectStatus),
+    #[error("nothing listens any more")]
+    Closed,
+    #[error(transparent)]
+    Full(#[from] Full),
+    #[error("{0} connections have sent no Connect yet or are ending; it may try again")]
+    Busy(usize),
+    #[error(
+        "no queue pair: {0}; a device has room for fewer or shorter queues than limits.connections and limits.queue_depth allow"
+    )]
+    QueuePair(CmError),
+}
+
+impl Refusal {
+    fn status(&self) -> RejectStatus {
+        match self {
+            Self::Request(status) => *status,
+            Self::Closed | Self::Full(_) | Self::Busy(_) | Self::QueuePair(_) => {
+                RejectStatus::NO_RESOURCES
+            }
+        }
+    }
 }
 
 /// A connection that was not rejected.
 #[derive(Debug)]
 struct Visitor {
-    _admission: Admission<IpAddr>,
     group: usize,
-    completions: u32,
+    /// Its Connect has succeeded.
+    connected: bool,
     acceptance: ConnParams,
     /// What other cores are told of its end, before its own gets round to it.
     lost: Arc<Lost>,
@@ -77,7 +108,8 @@ impl<P: Provider> RdmaReception<P> {
         registry: Arc<Registry>,
     ) -> std::io::Result<Self> {
         let cm = parts.device.connection_manager()?;
-        let group = |port| Group { port, connections: 0, completions: 0 };
+        warn_of_few_completions(&parts.device, groups.len(), registry.limits());
+        let group = |port| Group { port, connections: 0 };
         Ok(Self {
             cm,
             device: parts.device,
@@ -85,6 +117,8 @@ impl<P: Provider> RdmaReception<P> {
             ports: BTreeMap::new(),
             groups: groups.into_iter().map(group).collect(),
             visitors: BTreeMap::new(),
+            unconnected: Unconnected::default(),
+            connected: 0,
             inbox: parts.inbox,
             bell: parts.reception_bell,
             failed: false,
@@ -169,29 +203,43 @@ impl<P: Provider> RdmaReception<P> {
         params: &ConnParams,
         peer: SocketAddr,
     ) {
-        let Some(port) = self.ports.get(&listener).cloned() else {
-            return self.reject(now, conn, peer, RejectStatus::NO_RESOURCES);
-        };
-        let result = Negotiated::new(params, self.device.caps(), self.registry.limits())
-            .and_then(|negotiated| self.welcome(now, conn, params, peer, port, negotiated));
-        if let Err(status) = result {
-            self.reject(now, conn, peer, status);
+        let port = self.ports.get(&listener).cloned();
+        let result = port.ok_or(Refusal::Closed).and_then(|port| {
+            let limits = self.registry.limits();
+            let negotiated = Negotiated::new(params, self.device.caps(), limits)?;
+            self.welcome(conn, params, peer, port, negotiated)
+        });
+        match result {
+            Ok(()) => self.make_room(conn, peer.ip()),
+            Err(refusal) => self.reject(now, conn, peer, &refusal),
+        }
+    }
+
+    /// Of connections that have sent no Connect yet, an older one has to go when there are many.
+    fn make_room(&mut self, conn: ConnId, address: IpAddr) {
+        let displaced = self.unconnected.add(conn, address);
+        if let Some(visitor) = displaced.and_then(|conn| self.visitors.get(&conn)) {
+            let port = &self.groups[visitor.group].port;
+            displaced.into_iter().for_each(|conn| port.send(ToGroup::Displace(conn)));
         }
     }
 
     /// Makes the queue pair of a connection and sends it to the least loaded core.
     fn welcome(
         &mut self,
-        now: Time,
         conn: ConnId,
         params: &ConnParams,
         peer: SocketAddr,
         port: Arc<Port>,
         negotiated: Negotiated,
-    ) -> Result<(), RejectStatus> {
-        let completions = negotiated.completions();
-        let admission = self.registry.admit(peer.ip()).ok_or(RejectStatus::NO_RESOURCES)?;
-        let group = self.choose_group(completions).ok_or(RejectStatus::NO_RESOURCES)?;
+    ) -> Result<(), Refusal> {
+        // It gets its place when Connect succeeds, if there still is one.
+        self.registry.may_admit(peer.ip())?;
+        let nameless = self.visitors.len() - self.connected;
+        if nameless >= 2 * UNCONNECTED {
+            return Err(Refusal::Busy(nameless));
+        }
+        let group = self.choose_group();
         let config = QpConfig {
             send_wr: negotiated.send_entries(),
             recv_wr: negotiated.entries.into(),
@@ -200,22 +248,15 @@ impl<P: Provider> RdmaReception<P> {
             inline_bytes: 0,
         };
         let place = &mut self.groups[group];
-        let qp = self.cm.create_qp(conn, &place.port.handle, &self.device, &config).map_err(
-            |error| {
-                if self.registry.chatter().allows(now) {
-                    tracing::warn!(%peer, %error, "no queue pair for a connection");
-                }
-                RejectStatus::NO_RESOURCES
-            },
-        )?;
+        let qp = (self.cm)
+            .create_qp(conn, &place.port.handle, &self.device, &config)
+            .map_err(Refusal::QueuePair)?;
         place.connections += 1;
-        place.completions += completions;
         let acceptance = negotiated.acceptance(params);
         let lost = Arc::new(Lost::default());
         let visitor = Visitor {
-            _admission: admission,
             group,
-            completions,
+            connected: false,
             acceptance,
             lost: Arc::clone(&lost),
             accepted: false,
@@ -228,18 +269,20 @@ impl<P: Provider> RdmaReception<P> {
         Ok(())
     }
 
-    /// The group with the fewest connections that can take so many more completions.
-    fn choose_group(&self, completions: u32) -> Option<usize> {
-        let most = COMPLETIONS_PER_GROUP.min(self.device.caps().max_cqe);
-        (0..self.groups.len())
-            .filter(|&index| self.groups[index].completions + completions <= most)
-            .min_by_key(|&index| self.groups[index].connections)
+    /// The group with the fewest connections.
+    fn choose_group(&self) -> usize {
+        let groups = (0..self.groups.len()).min_by_key(|&index| self.groups[index].connections);
+        groups.expect("there is a core")
     }
 
-    fn reject(&mut self, now: Time, conn: ConnId, peer: SocketAddr, status: RejectStatus) {
+    fn reject(&mut self, now: Time, conn: ConnId, peer: SocketAddr, refusal: &Refusal) {
         if self.registry.chatter().allows(now) {
-            tracing::info!(%peer, "connection rejected: {status}");
+            match refusal {
+                Refusal::Request(status) => tracing::info!(%peer, "connection rejected: {status}"),
+                lack => tracing::warn!(%peer, "connection rejected: {lack}"),
+            }
         }
+        let status = refusal.status();
         self.stats.rejected += 1;
         if let Err(error) = self.cm.reject(now, conn, rejection(status).as_slice()) {
             tracing::debug!(%peer, %error, "rejecting");
@@ -252,6 +295,7 @@ impl<P: Provider> RdmaReception<P> {
         let Some(visitor) = self.visitors.get_mut(&conn) else { return };
         visitor.disconnected = true;
         visitor.lost.set();
+        self.unconnected.remove(conn);
         let group = visitor.group;
         self.groups[group].port.send(ToGroup::Lost(conn));
         self.forget_if_over(conn);
@@ -261,12 +305,18 @@ impl<P: Provider> RdmaReception<P> {
         let ToReception { conn, news } = message;
         let Some(visitor) = self.visitors.get_mut(&conn) else { return };
         visitor.gone |= matches!(news, News::Refused | News::Gone);
+        if news == News::Connected && !std::mem::replace(&mut visitor.connected, true) {
+            self.connected += 1;
+        }
+        if news != News::Ready {
+            self.unconnected.remove(conn);
+        }
         if !visitor.disconnected {
             match news {
                 News::Ready => self.accept(now, conn),
                 News::Ending if visitor.accepted => self.cm.disconnect(now, conn),
                 News::Ending | News::Refused => self.turn_away(now, conn),
-                News::Gone => {}
+                News::Gone | News::Connected => {}
             }
         }
         self.forget_if_over(conn);
@@ -301,9 +351,25 @@ impl<P: Provider> RdmaReception<P> {
         };
         let group = &mut self.groups[visitor.group];
         group.connections -= 1;
-        group.completions -= visitor.completions;
+        self.connected -= usize::from(visitor.connected);
         self.visitors.remove(&conn);
         self.cm.close(conn);
+    }
+}
+
+/// Says at the start that a device has no room for the completions of as many queues as there may be.
+fn warn_of_few_completions<P: Provider>(device: &impl Device<P>, groups: usize, limits: &Limits) {
+    let caps = device.caps();
+    let per_group = caps.max_cqe / Negotiated::most_send_entries(caps, limits);
+    let queues = u64::from(per_group) * groups as u64;
+    if queues < limits.connections.into() {
+        tracing::warn!(
+            device = caps.name,
+            connections = limits.connections,
+            "the device has completions for {queues} queues of queue_depth {} on {groups} cores: more are \
+             refused; raise cores or lower queue_depth",
+            limits.queue_depth
+        );
     }
 }
 

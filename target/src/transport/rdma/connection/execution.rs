@@ -75,6 +75,7 @@ impl<P: Provider> Connection<P> {
         let queue = self.queue.as_mut().expect("a connection has its queue until it is ending");
         let execution = queue.execute(now, request.cid, work, data);
         self.recognise(desk);
+        self.note_connected(desk)?;
         desk.look_by(desk.core.now);
         match execution {
             Execution::Complete(outcome) => self.respond(desk, slot, outcome),

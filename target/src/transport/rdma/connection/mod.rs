@@ -38,6 +38,8 @@ pub(super) struct Connection<P: Provider> {
     queue: Option<Queue>,
     area: Area<P>,
     slots: Slots,
+    /// Its Connect has succeeded, and it has all its receives and slots.
+    is_connected: bool,
     /// Capsules that found no free slot: receive, and bytes of the capsule.
     arrived: VecDeque<(Receive, u32)>,
     /// Of the buffers that its requests have or wait for.
@@ -94,16 +96,24 @@ pub(super) struct Plan {
 pub(super) struct Desk<'a, P: Provider> {
     pub(super) group: &'a mut P::Group,
     pub(super) core: &'a mut Core,
+    device: &'a P::Device,
     plan: &'a Plan,
     /// When the connection has to be looked at, at the latest.
     pub(super) look_at: Option<Time>,
     /// The connection has responses to send at the end of the turn.
     pub(super) answers: bool,
+    /// Its Connect has succeeded just now.
+    pub(super) connected: bool,
 }
 
 impl<'a, P: Provider> Desk<'a, P> {
-    pub(super) fn new(group: &'a mut P::Group, core: &'a mut Core, plan: &'a Plan) -> Self {
-        Self { group, core, plan, look_at: None, answers: false }
+    pub(super) fn new(
+        group: &'a mut P::Group,
+        core: &'a mut Core,
+        device: &'a P::Device,
+        plan: &'a Plan,
+    ) -> Self {
+        Self { group, core, device, plan, look_at: None, answers: false, connected: false }
     }
 
     /// Has the connection looked at, at the latest then.
@@ -129,6 +139,10 @@ pub(super) enum Ended {
     Push(PushError),
     /// The host did not take its responses and give its data in time.
     Stalled,
+    /// There is no memory for its receives.
+    NoMemory,
+    /// It sent no Connect, and newer connections need its place.
+    Displaced,
     /// The controller wants it.
     Controller(CloseReason),
     /// The host sent a Disconnect command.
@@ -159,6 +173,10 @@ impl fmt::Display for Ended {
             Self::Stalled => {
                 f.write_str("the host did not take its responses and give its data in time")
             }
+            Self::NoMemory => f.write_str("no memory for its receives"),
+            Self::Displaced => {
+                f.write_str("it sent no Connect, and newer connections need its place")
+            }
             Self::Controller(reason) => write!(f, "{reason}"),
             Self::Goodbye => f.write_str("the host disconnected in order"),
             Self::Stopping => f.write_str("the target is stopping"),
@@ -188,7 +206,8 @@ impl<P: Provider> Connection<P> {
             qp,
             peer,
             queue: Some(queue),
-            slots: Slots::new(slots),
+            slots: Slots::new(area.first_slots(), slots),
+            is_connected: false,
             arrived: VecDeque::with_capacity(area.layout().receives as usize),
             area,
             accounts,
@@ -235,11 +254,33 @@ impl<P: Provider> Connection<P> {
         self.qp
     }
 
-    /// Posts all receives, before the connection is accepted: commands may arrive before the host is known
+    /// Posts the first receives, before the connection is accepted: commands may arrive before the host is known
     /// to be ready.
     pub(super) fn post_receives(&mut self, desk: &mut Desk<'_, P>) -> Result<(), Ended> {
-        (0..self.area.layout().receives)
-            .try_for_each(|index| self.post_receive(desk, Receive(index)))
+        desk.core.reserve(self.slots.count());
+        (0..self.area.receives()).try_for_each(|index| self.post_receive(desk, Receive(index)))
+    }
+
+    /// Connect has succeeded: makes and posts all other receives, before the host is told.
+    pub(super) fn note_connected(&mut self, desk: &mut Desk<'_, P>) -> Result<(), Ended> {
+        if self.is_connected || !self.queue().is_live() {
+            return Ok(());
+        }
+        self.is_connected = true;
+        let posted = self.area.receives();
+        if let Err(error) = self.area.grow(desk.device) {
+            tracing::warn!(peer = %self.peer, %error, "no memory for a connection");
+            return Err(Ended::NoMemory);
+        }
+        let more = self.slots.grow();
+        desk.core.reserve(more);
+        desk.connected = true;
+        (posted..self.area.receives()).try_for_each(|index| self.post_receive(desk, Receive(index)))
+    }
+
+    /// Whether its Connect has succeeded.
+    pub(super) fn is_connected(&self) -> bool {
+        self.is_connected
     }
 
     #[expect(unsafe_code, reason = "lends the receive's memory to the device")]
