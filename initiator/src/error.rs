@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use nvme_proto::{ConnectStatus, Nqn, Nsid, Status};
+use nvme_proto::{CommandStatus, ConnectStatus, Nqn, Nsid, Status};
 
 use crate::process::Forked;
 
@@ -157,7 +157,7 @@ pub enum ErrorKind {
     #[error("the target broke the protocol: {0}")]
     Protocol(&'static str),
     /// The controller answered with an error status.
-    #[error("{0}")]
+    #[error("{}", CommandStatus(*.0))]
     Status(Status),
     /// The controller answered Connect with an error status.
     #[error("connect refused: {}{hint}", ConnectStatus(*status))]

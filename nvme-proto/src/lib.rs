@@ -69,6 +69,6 @@ pub use opcode::{AdminOpcode, Direction, FABRICS_OPCODE, FabricsType, NvmOpcode}
 pub use reserved::Reserved;
 pub use sgl::{Sgl, SglDescriptor, SglType};
 pub use sqe::{Psdt, Sqe, SqeFlags};
-pub use status::{ConnectStatus, Status, StatusCodeType};
+pub use status::{CommandStatus, ConnectStatus, Status, StatusCodeType};
 pub use text::AsciiField;
 pub use view::{Truncated, view};

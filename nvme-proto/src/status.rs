@@ -259,12 +259,29 @@ pub struct ConnectStatus(pub Status);
 
 impl fmt::Display for ConnectStatus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let both = self.0.name();
-        self.0.write(f, both.map(|both| both.split_once(" (").map_or(both, |(name, _)| name)))
+        self.0.write(f, self.0.readings().map(|(name, _)| name))
+    }
+}
+
+/// A status as the answer to any other command than Connect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CommandStatus(pub Status);
+
+impl fmt::Display for CommandStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.write(f, self.0.readings().map(|(name, other)| other.unwrap_or(name)))
     }
 }
 
 impl Status {
+    /// The name, and what the same code says of an I/O command if that is something else.
+    fn readings(self) -> Option<(&'static str, Option<&'static str>)> {
+        let both = self.name()?;
+        let of_io = |rest: &'static str| rest.strip_suffix(" for an I/O command)");
+        let two = both.split_once(" (").and_then(|(name, rest)| Some((name, Some(of_io(rest)?))));
+        Some(two.unwrap_or((both, None)))
+    }
+
     fn write(self, f: &mut fmt::Formatter<'_>, name: Option<&str>) -> fmt::Result {
         match name {
             Some(name) => f.write_str(name)?,
@@ -302,9 +319,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_to_connect_has_one_reading() {
-        let text = format!("{}", ConnectStatus(Status::CONNECT_INVALID_PARAMETERS.with_dnr()));
+    fn an_answer_to_a_known_command_has_one_reading() {
+        let status = Status::CONNECT_INVALID_PARAMETERS.with_dnr();
+        let text = format!("{}", ConnectStatus(status));
         assert_eq!(text, "Connect Invalid Parameters (SCT 0x1 SC 0x82 DNR)");
+        let text = format!("{}", CommandStatus(status));
+        assert_eq!(text, "Attempted Write to Read Only Range (SCT 0x1 SC 0x82 DNR)");
+        let text = format!("{}", CommandStatus(Status::INVALID_FIELD));
+        assert_eq!(text, "Invalid Field in Command (SCT 0x0 SC 0x02)");
         assert!(format!("{}", Status::CONNECT_INVALID_PARAMETERS).contains("Read Only Range"));
     }
 
