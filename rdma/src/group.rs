@@ -136,7 +136,6 @@ pub enum PushError {
 
 /// Counters of one group. A provider that does not see packets leaves those at zero.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
 pub struct GroupStats {
     /// Packets sent, retransmissions included.
     pub packets_sent: u64,
@@ -170,4 +169,44 @@ pub struct GroupStats {
     pub sequence_naks_received: u64,
     /// Send requests that were handed over.
     pub doorbells: u64,
+}
+
+impl core::ops::AddAssign for GroupStats {
+    fn add_assign(&mut self, other: Self) {
+        // Without `..`: a counter that is new is added here too.
+        let Self {
+            packets_sent,
+            send_drops,
+            packets_received,
+            payload_bytes_sent,
+            payload_bytes_received,
+            send_calls,
+            receive_calls,
+            packets_retransmitted,
+            packets_dropped,
+            icrc_failures,
+            rnr_naks_received,
+            rnr_naks_sent,
+            ack_timeouts,
+            sequence_naks_sent,
+            sequence_naks_received,
+            doorbells,
+        } = other;
+        self.packets_sent += packets_sent;
+        self.send_drops += send_drops;
+        self.packets_received += packets_received;
+        self.payload_bytes_sent += payload_bytes_sent;
+        self.payload_bytes_received += payload_bytes_received;
+        self.send_calls += send_calls;
+        self.receive_calls += receive_calls;
+        self.packets_retransmitted += packets_retransmitted;
+        self.packets_dropped += packets_dropped;
+        self.icrc_failures += icrc_failures;
+        self.rnr_naks_received += rnr_naks_received;
+        self.rnr_naks_sent += rnr_naks_sent;
+        self.ack_timeouts += ack_timeouts;
+        self.sequence_naks_sent += sequence_naks_sent;
+        self.sequence_naks_received += sequence_naks_received;
+        self.doorbells += doorbells;
+    }
 }

@@ -411,11 +411,7 @@ impl ReceptionThread {
 
     fn stats(&self) -> ReceptionStats {
         let mut sum = ReceptionStats::default();
-        for stats in self.receptions.iter().map(|reception| reception.stats()) {
-            sum.connections += stats.connections;
-            sum.accepted += stats.accepted;
-            sum.rejected += stats.rejected;
-        }
+        self.receptions.iter().for_each(|reception| sum += reception.stats());
         sum
     }
 }

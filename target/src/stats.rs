@@ -1,6 +1,9 @@
 //! Counters of the target, and their JSON line.
 
+use rdma::GroupStats;
 use serde::Serialize;
+
+use crate::storage::EngineStats;
 
 /// All counters of a target at one moment.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -80,6 +83,8 @@ pub struct SystemCallStats {
 pub struct NetworkStats {
     /// Sent, retransmissions included.
     pub packets_sent: u64,
+    /// Not taken by the system; they are sent again like any that are lost.
+    pub send_drops: u64,
     /// Received and accepted.
     pub packets_received: u64,
     /// Payload sent, in bytes.
@@ -163,16 +168,101 @@ impl Stats {
 
 impl std::ops::AddAssign for IoStats {
     fn add_assign(&mut self, other: Self) {
-        self.reads += other.reads;
-        self.read_bytes += other.read_bytes;
-        self.writes += other.writes;
-        self.written_bytes += other.written_bytes;
-        self.flushes += other.flushes;
-        self.write_zeroes += other.write_zeroes;
-        self.deallocates += other.deallocates;
-        self.compares += other.compares;
-        self.failed += other.failed;
-        self.direct += other.direct;
-        self.bounced += other.bounced;
+        // Without `..`: a counter that is new is added here too.
+        let Self {
+            reads,
+            read_bytes,
+            writes,
+            written_bytes,
+            flushes,
+            write_zeroes,
+            deallocates,
+            compares,
+            failed,
+            direct,
+            bounced,
+        } = other;
+        self.reads += reads;
+        self.read_bytes += read_bytes;
+        self.writes += writes;
+        self.written_bytes += written_bytes;
+        self.flushes += flushes;
+        self.write_zeroes += write_zeroes;
+        self.deallocates += deallocates;
+        self.compares += compares;
+        self.failed += failed;
+        self.direct += direct;
+        self.bounced += bounced;
+    }
+}
+
+impl SystemCallStats {
+    /// Those of an engine and of device groups.
+    pub(crate) fn of(engine: &EngineStats, network: &GroupStats) -> Self {
+        Self {
+            uring_enter: engine.enters,
+            uring_wait: engine.waits,
+            uring_register: engine.registers,
+            file: engine.plain,
+            send: network.send_calls,
+            receive: network.receive_calls,
+        }
+    }
+}
+
+impl From<GroupStats> for NetworkStats {
+    fn from(stats: GroupStats) -> Self {
+        // Without `..`: a counter that is new is reported too.
+        let GroupStats {
+            packets_sent,
+            send_drops,
+            packets_received,
+            payload_bytes_sent,
+            payload_bytes_received,
+            // Among the system calls.
+            send_calls: _,
+            receive_calls: _,
+            packets_retransmitted,
+            packets_dropped,
+            icrc_failures,
+            rnr_naks_received,
+            rnr_naks_sent,
+            ack_timeouts,
+            sequence_naks_sent,
+            sequence_naks_received,
+            doorbells,
+        } = stats;
+        Self {
+            packets_sent,
+            send_drops,
+            packets_received,
+            payload_bytes_sent,
+            payload_bytes_received,
+            packets_retransmitted,
+            packets_dropped,
+            icrc_failures,
+            ack_timeouts,
+            rnr_naks_sent,
+            rnr_naks_received,
+            sequence_naks_sent,
+            sequence_naks_received,
+            doorbells,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn packets_that_were_not_taken_are_reported() {
+        let mut sum = GroupStats::default();
+        for send_drops in [3, 4] {
+            sum += GroupStats { send_drops, ..GroupStats::default() };
+        }
+        let stats = Stats { network: sum.into(), ..Stats::default() };
+        let line: serde_json::Value = serde_json::from_str(&stats.to_json_line()).expect("JSON");
+        assert_eq!(line["network"]["send_drops"], 7);
     }
 }

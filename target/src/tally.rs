@@ -68,7 +68,9 @@ impl IoCounters {
             deallocates: self.deallocates.get(),
             compares: self.compares.get(),
             failed: self.failed.get(),
-            ..IoStats::default()
+            // Engines count these.
+            direct: 0,
+            bounced: 0,
         }
     }
 }

@@ -14,10 +14,11 @@ use crate::assembly::{AddError, Assembly, ListenError};
 use crate::config::{Config, Cores, ProviderChoice};
 use crate::export::{ExportError, Purpose};
 use crate::limits::{NAMESPACES_REPORTED, PEERS_REPORTED};
+use crate::poll_group::PollGroupStats;
 use crate::port::Port;
 use crate::registry::Registry;
 use crate::runtime::{Runtime, RuntimeOptions};
-use crate::stats::{NetworkStats, PoolStats, Stats, SystemCallStats};
+use crate::stats::{IoStats, PoolStats, Stats, SystemCallStats};
 use crate::storage::UringError;
 
 /// A target with its threads. Dropping it ends every connection at once.
@@ -120,26 +121,14 @@ impl Target {
 
     /// Its counters.
     pub fn stats(&self) -> Stats {
-        let groups = self.runtime.group_stats();
+        let mut sum = PollGroupStats::default();
+        self.runtime.group_stats().into_iter().for_each(|group| sum += group);
         let reception = self.runtime.reception_stats();
-        let mut network = rdma::GroupStats::default();
-        let mut system_calls = SystemCallStats::default();
-        let mut pool = PoolStats::default();
-        let mut io = self.registry.io_stats();
-        for group in &groups {
-            crate::poll_group::add(&mut network, &group.network);
-            system_calls.uring_enter += group.engine.enters;
-            system_calls.uring_wait += group.engine.waits;
-            system_calls.uring_register += group.engine.registers;
-            system_calls.file += group.engine.plain;
-            io.direct += group.engine.direct;
-            io.bounced += group.engine.buffered;
-            pool.bytes += group.pool_bytes;
-            pool.used_bytes += group.pool_used_bytes;
-            pool.waits += group.pool_waits;
-        }
-        system_calls.send = network.send_calls;
-        system_calls.receive = network.receive_calls;
+        let io = IoStats {
+            direct: sum.engine.direct,
+            bounced: sum.engine.buffered,
+            ..self.registry.io_stats()
+        };
         Stats {
             uptime_ms: u64::try_from(self.runtime.uptime().as_millis()).unwrap_or(u64::MAX),
             associations: self.registry.controllers().len() as u64,
@@ -147,9 +136,13 @@ impl Target {
             connections_accepted: reception.accepted,
             connections_rejected: reception.rejected,
             io,
-            system_calls,
-            network: network_stats(&network),
-            pool,
+            system_calls: SystemCallStats::of(&sum.engine, &sum.network),
+            network: sum.network.into(),
+            pool: PoolStats {
+                bytes: sum.pool_bytes,
+                used_bytes: sum.pool_used_bytes,
+                waits: sum.pool_waits,
+            },
             resident_bytes: resident_bytes().unwrap_or(0),
             storage_errors: self.registry.storage_errors(NAMESPACES_REPORTED),
             peer_errors: self.registry.peer_errors().worst(PEERS_REPORTED),
@@ -246,24 +239,6 @@ fn kind(choice: ProviderChoice) -> ProviderKind {
         ProviderChoice::Auto => ProviderKind::Auto,
         ProviderChoice::Verbs => ProviderKind::Verbs,
         ProviderChoice::Soft => ProviderKind::Soft,
-    }
-}
-
-fn network_stats(stats: &rdma::GroupStats) -> NetworkStats {
-    NetworkStats {
-        packets_sent: stats.packets_sent,
-        packets_received: stats.packets_received,
-        payload_bytes_sent: stats.payload_bytes_sent,
-        payload_bytes_received: stats.payload_bytes_received,
-        packets_retransmitted: stats.packets_retransmitted,
-        packets_dropped: stats.packets_dropped,
-        icrc_failures: stats.icrc_failures,
-        ack_timeouts: stats.ack_timeouts,
-        rnr_naks_sent: stats.rnr_naks_sent,
-        rnr_naks_received: stats.rnr_naks_received,
-        sequence_naks_sent: stats.sequence_naks_sent,
-        sequence_naks_received: stats.sequence_naks_received,
-        doorbells: stats.doorbells,
     }
 }
 

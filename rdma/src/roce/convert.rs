@@ -128,15 +128,29 @@ fn status(status: rc::Status) -> WcStatus {
 }
 
 pub(super) fn add_counters(stats: &mut GroupStats, counters: &rc::Counters) {
-    stats.packets_sent += counters.packets_sent;
-    stats.packets_received += counters.packets_received;
-    stats.payload_bytes_sent += counters.payload_bytes_sent;
-    stats.payload_bytes_received += counters.payload_bytes_received;
-    stats.packets_retransmitted += counters.packets_retransmitted;
-    stats.packets_dropped += counters.packets_dropped;
-    stats.ack_timeouts += counters.ack_timeouts;
-    stats.sequence_naks_sent += counters.sequence_naks_sent;
-    stats.sequence_naks_received += counters.sequence_naks_received;
-    stats.rnr_naks_sent += counters.rnr_naks_sent;
-    stats.rnr_naks_received += counters.rnr_naks_received;
+    let rc::Counters {
+        packets_sent,
+        packets_received,
+        payload_bytes_sent,
+        payload_bytes_received,
+        packets_retransmitted,
+        packets_dropped,
+        ack_timeouts,
+        sequence_naks_sent,
+        sequence_naks_received,
+        rnr_naks_sent,
+        rnr_naks_received,
+        spurious_timeouts: _,
+    } = *counters;
+    stats.packets_sent += packets_sent;
+    stats.packets_received += packets_received;
+    stats.payload_bytes_sent += payload_bytes_sent;
+    stats.payload_bytes_received += payload_bytes_received;
+    stats.packets_retransmitted += packets_retransmitted;
+    stats.packets_dropped += packets_dropped;
+    stats.ack_timeouts += ack_timeouts;
+    stats.sequence_naks_sent += sequence_naks_sent;
+    stats.sequence_naks_received += sequence_naks_received;
+    stats.rnr_naks_sent += rnr_naks_sent;
+    stats.rnr_naks_received += rnr_naks_received;
 }

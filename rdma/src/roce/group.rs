@@ -14,7 +14,7 @@ use super::mailbox::Mailbox;
 use super::place;
 use super::regions::RegionsView;
 use super::sleep::Sleep;
-use super::wire::{Arrived, Datagram, IpId, Wire};
+use super::wire::{Arrived, Datagram, IpId, Wire, WireCounters};
 use super::{Fabric, GroupHandle, NewQp};
 use crate::{
     Group, GroupConfig, GroupStats, PushError, QpConfig, QpKey, RecvWr, SendFlags, SendWr, Sge,
@@ -240,9 +240,8 @@ impl<F: Fabric> Group<F> for RoceGroup<F> {
     fn stats(&self) -> GroupStats {
         let mut stats = self.engine.stats();
         let counters = self.wire.as_ref().map(Wire::counters).unwrap_or_default();
-        stats.send_calls = counters.send_calls;
-        stats.receive_calls = counters.receive_calls;
-        stats.send_drops = counters.send_drops;
+        let WireCounters { send_calls, receive_calls, send_drops } = counters;
+        stats += GroupStats { send_calls, receive_calls, send_drops, ..GroupStats::default() };
         stats
     }
 }

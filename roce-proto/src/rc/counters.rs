@@ -31,17 +31,32 @@ pub struct Counters {
 
 impl core::ops::AddAssign for Counters {
     fn add_assign(&mut self, other: Self) {
-        self.packets_sent += other.packets_sent;
-        self.packets_received += other.packets_received;
-        self.payload_bytes_sent += other.payload_bytes_sent;
-        self.payload_bytes_received += other.payload_bytes_received;
-        self.packets_retransmitted += other.packets_retransmitted;
-        self.packets_dropped += other.packets_dropped;
-        self.ack_timeouts += other.ack_timeouts;
-        self.spurious_timeouts += other.spurious_timeouts;
-        self.sequence_naks_sent += other.sequence_naks_sent;
-        self.sequence_naks_received += other.sequence_naks_received;
-        self.rnr_naks_sent += other.rnr_naks_sent;
-        self.rnr_naks_received += other.rnr_naks_received;
+        // Without `..`: a counter that is new is added here too.
+        let Self {
+            packets_sent,
+            packets_received,
+            payload_bytes_sent,
+            payload_bytes_received,
+            packets_retransmitted,
+            packets_dropped,
+            ack_timeouts,
+            spurious_timeouts,
+            sequence_naks_sent,
+            sequence_naks_received,
+            rnr_naks_sent,
+            rnr_naks_received,
+        } = other;
+        self.packets_sent += packets_sent;
+        self.packets_received += packets_received;
+        self.payload_bytes_sent += payload_bytes_sent;
+        self.payload_bytes_received += payload_bytes_received;
+        self.packets_retransmitted += packets_retransmitted;
+        self.packets_dropped += packets_dropped;
+        self.ack_timeouts += ack_timeouts;
+        self.spurious_timeouts += spurious_timeouts;
+        self.sequence_naks_sent += sequence_naks_sent;
+        self.sequence_naks_received += sequence_naks_received;
+        self.rnr_naks_sent += rnr_naks_sent;
+        self.rnr_naks_received += rnr_naks_received;
     }
 }

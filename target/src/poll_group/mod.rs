@@ -172,7 +172,7 @@ impl PollGroup {
     /// Counters.
     pub fn stats(&mut self) -> PollGroupStats {
         let mut network = GroupStats::default();
-        self.transports.iter().for_each(|transport| add(&mut network, &transport.stats()));
+        self.transports.iter().for_each(|transport| network += transport.stats());
         let engine = self.core.storage().stats();
         let buffers = self.core.buffers();
         PollGroupStats {
@@ -265,20 +265,14 @@ impl Orders {
     }
 }
 
-pub(crate) fn add(sum: &mut GroupStats, stats: &GroupStats) {
-    sum.packets_sent += stats.packets_sent;
-    sum.packets_received += stats.packets_received;
-    sum.payload_bytes_sent += stats.payload_bytes_sent;
-    sum.payload_bytes_received += stats.payload_bytes_received;
-    sum.send_calls += stats.send_calls;
-    sum.receive_calls += stats.receive_calls;
-    sum.packets_retransmitted += stats.packets_retransmitted;
-    sum.packets_dropped += stats.packets_dropped;
-    sum.icrc_failures += stats.icrc_failures;
-    sum.rnr_naks_received += stats.rnr_naks_received;
-    sum.rnr_naks_sent += stats.rnr_naks_sent;
-    sum.ack_timeouts += stats.ack_timeouts;
-    sum.sequence_naks_sent += stats.sequence_naks_sent;
-    sum.sequence_naks_received += stats.sequence_naks_received;
-    sum.doorbells += stats.doorbells;
+impl std::ops::AddAssign for PollGroupStats {
+    fn add_assign(&mut self, other: Self) {
+        // Without `..`: a counter that is new is added here too.
+        let Self { engine, network, pool_bytes, pool_used_bytes, pool_waits } = other;
+        self.engine += engine;
+        self.network += network;
+        self.pool_bytes += pool_bytes;
+        self.pool_used_bytes += pool_used_bytes;
+        self.pool_waits += pool_waits;
+    }
 }

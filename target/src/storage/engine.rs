@@ -171,3 +171,33 @@ impl EngineStats {
         self.buffered += u64::from(!file.direct);
     }
 }
+
+impl std::ops::AddAssign for EngineStats {
+    fn add_assign(&mut self, other: Self) {
+        // Without `..`: a counter that is new is added here too.
+        let Self {
+            enters,
+            waits,
+            registers,
+            plain,
+            reads,
+            writes,
+            syncs,
+            fallocates,
+            fixed,
+            direct,
+            buffered,
+        } = other;
+        self.enters += enters;
+        self.waits += waits;
+        self.registers += registers;
+        self.plain += plain;
+        self.reads += reads;
+        self.writes += writes;
+        self.syncs += syncs;
+        self.fallocates += fallocates;
+        self.fixed += fixed;
+        self.direct += direct;
+        self.buffered += buffered;
+    }
+}

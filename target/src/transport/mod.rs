@@ -104,6 +104,16 @@ pub struct ReceptionStats {
     pub rejected: u64,
 }
 
+impl std::ops::AddAssign for ReceptionStats {
+    fn add_assign(&mut self, other: Self) {
+        // Without `..`: a counter that is new is added here too.
+        let Self { connections, accepted, rejected } = other;
+        self.connections += connections;
+        self.accepted += accepted;
+        self.rejected += rejected;
+    }
+}
+
 /// How connections end when the target does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stop {

@@ -44,9 +44,7 @@ impl HostNode {
     /// Its provider's counters.
     pub fn network_stats(&self) -> GroupStats {
         let mut sum = GroupStats::default();
-        for stats in self.host.provider_stats() {
-            super::add_stats(&mut sum, &stats);
-        }
+        self.host.provider_stats().into_iter().for_each(|stats| sum += stats);
         sum
     }
 

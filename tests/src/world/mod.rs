@@ -254,10 +254,10 @@ impl World {
     pub fn network_stats(&mut self) -> GroupStats {
         let mut sum = GroupStats::default();
         for host in self.hosts.iter().filter_map(|host| host.node.as_ref()) {
-            add_stats(&mut sum, &host.network_stats());
+            sum += host.network_stats();
         }
         for target in &mut self.targets {
-            add_stats(&mut sum, &target.node.network_stats());
+            sum += target.node.network_stats();
         }
         sum
     }
@@ -450,17 +450,4 @@ fn address(net: u8, index: usize) -> IpAddr {
 
 fn earliest(a: Option<Time>, b: Option<Time>) -> Option<Time> {
     a.into_iter().chain(b).min()
-}
-
-fn add_stats(sum: &mut GroupStats, more: &GroupStats) {
-    sum.packets_sent += more.packets_sent;
-    sum.packets_received += more.packets_received;
-    sum.packets_retransmitted += more.packets_retransmitted;
-    sum.packets_dropped += more.packets_dropped;
-    sum.icrc_failures += more.icrc_failures;
-    sum.rnr_naks_sent += more.rnr_naks_sent;
-    sum.rnr_naks_received += more.rnr_naks_received;
-    sum.ack_timeouts += more.ack_timeouts;
-    sum.sequence_naks_sent += more.sequence_naks_sent;
-    sum.sequence_naks_received += more.sequence_naks_received;
 }

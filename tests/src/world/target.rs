@@ -196,7 +196,7 @@ impl TargetNode {
     pub fn network_stats(&mut self) -> GroupStats {
         let mut sum = self.past.network;
         for group in self.running.iter_mut().flat_map(|running| running.target.stats()) {
-            super::add_stats(&mut sum, &group.network);
+            sum += group.network;
         }
         sum
     }
