@@ -69,12 +69,16 @@ fn nothing_is_allocated_for_a_range_and_nothing_left_behind() {
     file.as_file().set_len(1 << 20).unwrap();
     let [a, b, c, ..] = *uuid::Uuid::new_v4().as_bytes();
     let ip: IpAddr = [127, a.clamp(1, 254), b, c.clamp(2, 254)].into();
-    let at = Subsystem { address: SocketAddr::new(ip, 4420), nqn: Quick::default_nqn() };
+    let at = Subsystem {
+        address: SocketAddr::new(ip, 4420),
+        nqn: "nqn.2026-01.io.feedrail:files".parse().unwrap(),
+    };
     let config = Config::quick(Quick {
         listen: vec![at.address],
         files: vec![file.path().to_owned()],
         writable: false,
-        nqn: at.nqn,
+        nqn: Some(at.nqn),
+        machine: None,
         provider: ProviderChoice::Auto,
         cores: Cores::Count(1),
     });

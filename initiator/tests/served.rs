@@ -41,12 +41,14 @@ impl Served {
         let path = directory.path().join("data.bin");
         let bytes: Vec<u8> = (0..length).map(pattern).collect();
         std::fs::File::create(&path).unwrap().write_all(&bytes).unwrap();
-        let at = Subsystem { address: address(), nqn: Quick::default_nqn() };
+        let at =
+            Subsystem { address: address(), nqn: "nqn.2026-01.io.feedrail:files".parse().unwrap() };
         let config = Config::quick(Quick {
             listen: vec![at.address],
             files: vec![path.clone()],
             writable,
-            nqn: at.nqn,
+            nqn: Some(at.nqn),
+            machine: None,
             provider: ProviderChoice::Auto,
             cores: Cores::Count(1),
         })

@@ -11,7 +11,6 @@ use crate::config::{
     Config, DirectoryConfig, DiskFaults, Medium, NamespaceConfig, Origin, SubsystemConfig,
 };
 use crate::directory::{self, DirectoryError};
-use crate::identity;
 use crate::limits::MAX_NAMESPACES;
 use crate::namespace::{Namespace, NamespaceIndex};
 use crate::nsid_file::{NsidFile, NsidFileError};
@@ -145,11 +144,12 @@ fn of_shard(
     shard: directory::Shard,
     nsid: u32,
 ) -> NamespaceConfig {
+    let medium = Medium::File { path: shard.path };
     NamespaceConfig {
         nsid: Nsid(nsid),
-        uuid: identity::namespace_uuid(subsystem.dataset_id, &shard.relative),
+        uuid: subsystem.identity.namespace_uuid(&shard.relative, &medium),
         nguid: [0; 16],
-        medium: Medium::File { path: shard.path },
+        medium,
         faults: DiskFaults::NONE,
         writable: directory.writable,
         content_id: directory.content_id.as_ref().map(|id| format!("{id}/{}", shard.relative)),
@@ -299,7 +299,8 @@ mod tests {
         let registry = subsystem(dir.path(), &format!("{listed}{DIRECTORY}")).expect("exported");
         assert_eq!(names(&registry), [(1, "null-1", 1), (2, "a", 1)]);
 
-        let named = "[[subsystem.namespace]]\nkind = \"null\"\nsize_bytes = 512\nname = \"a\"\n";
+        let named = "dataset_id = \"6f1c1b0e-6f7b-4c0f-9a3e-0d6a3d8d3b12\"\n[[subsystem.namespace]]\n\
+                     kind = \"null\"\nsize_bytes = 512\nname = \"a\"\n";
         let error = subsystem(dir.path(), &format!("{named}{DIRECTORY}")).expect_err("twins");
         assert!(matches!(error, ExportError::SameIdentity { .. }), "{error}");
     }

@@ -1,9 +1,14 @@
-//! Names and ids that must be the same tomorrow, and on the next target that serves the same data.
+//! Names and ids that must be the same tomorrow, that no other data may have, and that targets of one dataset share.
 
+use std::io::{self, Write as _};
+use std::net::SocketAddr;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
 use nvme_proto::Nqn;
 use uuid::Uuid;
+
+use crate::config::Medium;
 
 /// Model number where the configuration gives none.
 pub const MODEL: &str = "Feedrail";
@@ -14,20 +19,155 @@ pub const NAME_BYTES: usize = 1024;
 
 /// The root of every UUID that Feedrail derives.
 const FEEDRAIL: Uuid = Uuid::from_u128(0x0c1d_9b52_7f0e_5a51_9c57_64e0_86a1_7f21);
+/// The key that machine ids are hashed with: machine-id(5) asks applications never to show the id itself.
+const MACHINE_KEY: Uuid = Uuid::from_u128(0x5b0e_8a5c_2f6d_4c0b_8e1f_b7a4_93d2_6c58);
+/// Where systemd and D-Bus keep the id of a machine.
+const MACHINE_ID_FILE: &str = "/etc/machine-id";
+/// In the state directory, for machines that have no id of their own.
+const KEPT_MACHINE_FILE: &str = "machine-id";
 
-/// The dataset id of a subsystem whose configuration gives none: the same for the same NQN.
-pub fn dataset_id(nqn: &Nqn) -> Uuid {
+/// The machine that a target runs on: what it exports is told apart from what others do by this.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Machine {
+    /// Hashed: says nothing of the id that it was made from.
+    key: Uuid,
+    /// The id, if it was made up just now because the machine has none: [`Machine::keep`] stores it.
+    made_up: Option<Uuid>,
+}
+
+/// The machine's id can not be told.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "{}: cannot tell the id of this machine ({error}); restore the file or delete it, or give --machine-id",
+    path.display()
+)]
+pub struct MachineError {
+    path: PathBuf,
+    error: io::Error,
+}
+
+impl Machine {
+    /// The machine with this id.
+    pub fn with_id(id: Uuid) -> Self {
+        Self { key: Uuid::new_v5(&MACHINE_KEY, id.as_bytes()), made_up: None }
+    }
+
+    /// This machine: by its machine-id(5), else by the id that was kept in `state_dir`, else by a new random id.
+    ///
+    /// # Errors
+    /// An id was kept and can not be read.
+    pub fn this(state_dir: &Path) -> Result<Self, MachineError> {
+        Self::find(Path::new(MACHINE_ID_FILE), state_dir)
+    }
+
+    fn find(machine_id: &Path, state_dir: &Path) -> Result<Self, MachineError> {
+        // It is empty or says "uninitialized" in images that many machines start from.
+        let system = std::fs::read_to_string(machine_id).ok().and_then(|text| parse_id(&text));
+        if let Some(id) = system {
+            return Ok(Self::with_id(id));
+        }
+        let path = state_dir.join(KEPT_MACHINE_FILE);
+        match std::fs::read_to_string(&path) {
+            Ok(text) => parse_id(&text).map(Self::with_id).ok_or_else(|| MachineError {
+                path,
+                error: io::Error::new(io::ErrorKind::InvalidData, "not 32 hexadecimal digits"),
+            }),
+            Err(error) if is_absent(&error) => {
+                let id = Uuid::new_v4();
+                Ok(Self { made_up: Some(id), ..Self::with_id(id) })
+            }
+            Err(error) => Err(MachineError { path, error }),
+        }
+    }
+
+    /// Stores an id that was made up, for the next start. Does nothing where the machine has an id.
+    ///
+    /// # Errors
+    /// The directory can not be written, or another process has stored an id meanwhile.
+    pub fn keep(&self, state_dir: &Path) -> io::Result<()> {
+        let Some(id) = self.made_up else { return Ok(()) };
+        std::fs::create_dir_all(state_dir)?;
+        let mut file = tempfile::NamedTempFile::new_in(state_dir)?;
+        writeln!(file, "{}", id.simple())?;
+        file.as_file().sync_all()?;
+        file.persist_noclobber(state_dir.join(KEPT_MACHINE_FILE))?;
+        Ok(())
+    }
+
+    /// Whether [`Machine::keep`] has something to store.
+    pub fn is_made_up(&self) -> bool {
+        self.made_up.is_some()
+    }
+
+    /// The name of a subsystem that nobody named: another one on each machine and for each set of addresses.
+    pub fn subsystem_nqn(&self, listen: &[SocketAddr]) -> Nqn {
+        let addresses: Vec<_> = listen.iter().map(SocketAddr::to_string).collect();
+        let uuid = Uuid::new_v5(&self.key, addresses.join(" ").as_bytes());
+        Nqn::new(&format!("nqn.2026-01.io.feedrail:{uuid}")).expect("a valid NQN")
+    }
+}
+
+fn is_absent(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
+}
+
+/// An id as machine-id(5) writes it, or as a UUID; zeros are none.
+pub(crate) fn parse_id(text: &str) -> Option<Uuid> {
+    Uuid::try_parse(text.trim()).ok().filter(|id| !id.is_nil())
+}
+
+/// What the serial number of a subsystem and the UUIDs of its namespaces follow from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SubsystemIdentity {
+    /// Of this machine and the subsystem's NQN.
+    local: Uuid,
+    /// What the operator calls the data, on whichever machine it is.
+    dataset: Option<Uuid>,
+    nqn: Nqn,
+}
+
+impl SubsystemIdentity {
+    /// A subsystem on a machine. With a dataset id its files are the same data as those of the same names on other
+    /// machines; without one they are this machine's own.
+    pub fn new(machine: &Machine, nqn: Nqn, dataset: Option<Uuid>) -> Self {
+        Self { local: Uuid::new_v5(&machine.key, nqn.as_str().as_bytes()), dataset, nqn }
+    }
+
+    /// The serial number where the configuration gives none: 20 hexadecimal digits.
+    pub fn serial(&self) -> String {
+        let from = self.dataset.unwrap_or(self.local);
+        let mut serial = Uuid::new_v5(&from, self.nqn.as_str().as_bytes()).simple().to_string();
+        serial.truncate(20);
+        serial
+    }
+
+    /// The UUID of a namespace where the configuration gives none. Files and devices of a dataset follow from their
+    /// names, others from their paths on this machine. Memory is never the same on two machines.
+    pub fn namespace_uuid(&self, name: &str, medium: &Medium) -> Uuid {
+        match (self.dataset, medium) {
+            (Some(dataset), Medium::File { .. } | Medium::Block { .. } | Medium::Null { .. }) => {
+                Uuid::new_v5(&dataset, name.as_bytes())
+            }
+            (None, Medium::File { path } | Medium::Block { path }) => {
+                let path = std::path::absolute(path).unwrap_or_else(|_| path.clone());
+                Uuid::new_v5(&self.local, path.as_os_str().as_bytes())
+            }
+            (None, Medium::Null { .. }) | (_, Medium::Memory { .. }) => {
+                // No path begins so.
+                Uuid::new_v5(&self.local, format!("name:{name}").as_bytes())
+            }
+        }
+    }
+}
+
+/// What follows from an NQN alone: names the files that keep a subsystem's state.
+pub(crate) fn state_key(nqn: &Nqn) -> Uuid {
     Uuid::new_v5(&FEEDRAIL, nqn.as_str().as_bytes())
 }
 
-/// The UUID of a namespace: the same wherever that dataset's file of that relative path is served.
-pub fn namespace_uuid(dataset_id: Uuid, name: &str) -> Uuid {
-    Uuid::new_v5(&dataset_id, name.as_bytes())
-}
-
-/// The serial number of a subsystem whose configuration gives none: 20 digits that follow from the NQN.
-pub fn serial(nqn: &Nqn) -> String {
-    let mut serial = Uuid::new_v5(&FEEDRAIL, nqn.as_str().as_bytes()).simple().to_string();
+/// The serial number of the discovery subsystem.
+pub(crate) fn discovery_serial() -> String {
+    let mut serial = state_key(&Nqn::DISCOVERY).simple().to_string();
     serial.truncate(20);
     serial
 }
@@ -49,4 +189,94 @@ pub fn default_state_dir() -> PathBuf {
     }
     let user = set("XDG_STATE_HOME").or_else(|| set("HOME").map(|home| home.join(".local/state")));
     user.map_or_else(|| PathBuf::from("/var/lib/feedrail"), |dir| dir.join("feedrail"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ID: &str = "3f0e1d2c4b5a69788796a5b4c3d2e1f0\n";
+
+    fn nqn() -> Nqn {
+        Nqn::new("nqn.2026-01.io.feedrail:t").expect("valid")
+    }
+
+    fn file(path: &str) -> Medium {
+        Medium::File { path: path.into() }
+    }
+
+    fn machines() -> [Machine; 2] {
+        [1, 2].map(|id| Machine::with_id(Uuid::from_u128(id)))
+    }
+
+    #[test]
+    fn the_machine_id_is_used_and_not_shown() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let path = dir.path().join("id");
+        std::fs::write(&path, ID).expect("written");
+        let machine = Machine::find(&path, &dir.path().join("state")).expect("found");
+        assert_eq!(machine, Machine::with_id(parse_id(ID).expect("an id")));
+        let nqn = machine.subsystem_nqn(&["127.0.0.1:4420".parse().expect("an address")]);
+        assert!(!nqn.as_str().replace('-', "").contains(ID.trim()), "{nqn}");
+        machine.keep(&dir.path().join("state")).expect("nothing to do");
+        assert!(!dir.path().join("state").exists());
+    }
+
+    #[test]
+    fn a_machine_without_id_keeps_a_random_one() {
+        let dir = tempfile::tempdir().expect("a folder");
+        for content in [None, Some("\n"), Some("uninitialized\n")] {
+            let id = dir.path().join("id");
+            if let Some(content) = content {
+                std::fs::write(&id, content).expect("written");
+            }
+            let state = tempfile::tempdir().expect("a folder");
+            let find = || Machine::find(&id, &state.path().join("deep")).expect("found");
+            let first = find();
+            assert_ne!(find(), first, "nothing is kept before it is asked for");
+            first.keep(&state.path().join("deep")).expect("kept");
+            assert_eq!(find().key, first.key);
+            assert!(!find().is_made_up());
+            assert!(find().keep(&state.path().join("deep")).is_ok());
+            assert!(first.keep(&state.path().join("deep")).is_err(), "it never replaces another's");
+        }
+    }
+
+    #[test]
+    fn a_damaged_kept_id_is_told() {
+        let state = tempfile::tempdir().expect("a folder");
+        std::fs::write(state.path().join(KEPT_MACHINE_FILE), "zz").expect("written");
+        let error = Machine::find(Path::new("/nonexistent/id"), state.path()).expect_err("damaged");
+        assert!(error.to_string().contains("--machine-id"), "{error}");
+    }
+
+    #[test]
+    fn different_data_never_looks_the_same() {
+        let identities = machines().map(|machine| SubsystemIdentity::new(&machine, nqn(), None));
+        let [one, two] = identities;
+        assert_ne!(one.serial(), two.serial());
+        for medium in
+            [file("/data/a"), Medium::Null { size_bytes: 1 }, Medium::Memory { size_bytes: 1 }]
+        {
+            assert_ne!(one.namespace_uuid("a", &medium), two.namespace_uuid("a", &medium));
+        }
+        assert_ne!(one.namespace_uuid("a", &file("/x/a")), one.namespace_uuid("a", &file("/y/a")));
+        let listen = ["127.0.0.1:4420", "127.0.0.1:4421"].map(|a| a.parse().expect("an address"));
+        let [one, two] = machines();
+        assert_ne!(one.subsystem_nqn(&listen), two.subsystem_nqn(&listen));
+        assert_ne!(one.subsystem_nqn(&listen[..1]), one.subsystem_nqn(&listen[1..]));
+    }
+
+    #[test]
+    fn one_dataset_looks_the_same_everywhere() {
+        let dataset = Some(Uuid::from_u128(7));
+        let [one, two] = machines().map(|machine| SubsystemIdentity::new(&machine, nqn(), dataset));
+        assert_eq!(one.serial(), two.serial());
+        let uuid = one.namespace_uuid("a", &file("/x/a"));
+        assert_eq!(uuid, two.namespace_uuid("a", &file("/y/a")));
+        // Targets of other versions must agree for ever: this value must never change.
+        assert_eq!(uuid, Uuid::new_v5(&Uuid::from_u128(7), b"a"));
+        let memory = Medium::Memory { size_bytes: 512 };
+        assert_ne!(one.namespace_uuid("m", &memory), two.namespace_uuid("m", &memory));
+    }
 }

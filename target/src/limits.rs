@@ -98,6 +98,32 @@ pub struct Limits {
     /// each [`HOST_LEAST_BYTES_PER_SECOND`] of them. A host that is not ready for a response may say so for ever, and the
     /// buffers of its commands would be kept from others for as long.
     pub host_timeout: Duration,
+    /// The ids that controllers get. Targets that serve one subsystem must not share any.
+    pub cntlids: CntlidRange,
+}
+
+/// A range of controller ids, in [`CNTLID_FIRST`]..=[`CNTLID_LAST`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CntlidRange {
+    /// The lowest.
+    pub first: u16,
+    /// The highest, not below the lowest.
+    pub last: u16,
+}
+
+impl CntlidRange {
+    /// All that controllers may have.
+    pub const ALL: Self = Self { first: CNTLID_FIRST, last: CNTLID_LAST };
+
+    /// How many ids there are.
+    pub fn count(self) -> usize {
+        usize::from(self.last - self.first) + 1
+    }
+
+    /// The id behind one, in turn.
+    pub fn next(self, id: u16) -> u16 {
+        if id >= self.last { self.first } else { id + 1 }
+    }
 }
 
 impl Default for Limits {
@@ -111,6 +137,7 @@ impl Default for Limits {
             connections: 4096,
             connections_per_host: 2048,
             host_timeout: Duration::from_secs(10),
+            cntlids: CntlidRange::ALL,
         }
     }
 }

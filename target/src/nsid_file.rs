@@ -80,7 +80,7 @@ impl NsidFile {
     /// # Errors
     /// The file exists and can not be read or understood.
     pub fn open(state_dir: &Path, nqn: &Nqn) -> Result<Self, NsidFileError> {
-        let name = format!("nsids-{}.json", identity::dataset_id(nqn));
+        let name = format!("nsids-{}.json", identity::state_key(nqn));
         let path = state_dir.join(name);
         let content = match std::fs::read(&path) {
             Ok(bytes) => parse(&path, nqn, &bytes)?,

@@ -14,7 +14,7 @@ use crate::admission::{Admission, Admissions, Full};
 use crate::backend::BackendError;
 use crate::chatter::Chatter;
 use crate::controller::{CloseReason, Controller, IoKind, NewController, new_controller};
-use crate::limits::{CNTLID_FIRST, CNTLID_LAST, Limits, MAX_ASSOCIATIONS};
+use crate::limits::{CntlidRange, Limits, MAX_ASSOCIATIONS};
 use crate::namespace::{Namespace, NamespaceIndex};
 use crate::peer_errors::PeerErrorTable;
 use crate::port::Port;
@@ -58,12 +58,13 @@ impl Registry {
     ) -> Arc<Self> {
         let in_order = |(at, namespace): (usize, &Arc<Namespace>)| namespace.index.0 as usize == at;
         assert!(namespaces.iter().enumerate().all(in_order), "namespaces are numbered in order");
+        let next = limits.cntlids.first;
         Arc::new(Self {
             limits,
             ports,
             subsystems,
             namespaces,
-            associations: Mutex::new(Associations { live: BTreeMap::new(), next: CNTLID_FIRST }),
+            associations: Mutex::new(Associations { live: BTreeMap::new(), next }),
             tallies: Mutex::default(),
             stopping: AtomicBool::new(false),
             peer_errors: PeerErrorTable::default(),
@@ -179,10 +180,11 @@ impl Registry {
     /// while its controller lives, and as late as possible after.
     pub(crate) fn associate(self: &Arc<Self>, new: NewController) -> Option<Arc<Controller>> {
         let mut associations = self.associations();
-        if self.is_stopping() || associations.live.len() >= MAX_ASSOCIATIONS {
+        let most = MAX_ASSOCIATIONS.min(self.limits.cntlids.count());
+        if self.is_stopping() || associations.live.len() >= most {
             return None;
         }
-        let id = associations.free_id();
+        let id = associations.free_id(self.limits.cntlids);
         let controller = Arc::new(new_controller(self, Cntlid(id), new));
         associations.live.insert(id, Arc::clone(&controller));
         Some(controller)
@@ -282,12 +284,11 @@ impl Registry {
 }
 
 impl Associations {
-    /// The next id in turn that no live controller has. There are more ids than controllers may live.
-    fn free_id(&mut self) -> u16 {
-        const { assert!(MAX_ASSOCIATIONS < (CNTLID_LAST - CNTLID_FIRST) as usize) };
+    /// The next id in turn that no live controller has. Fewer controllers live than there are ids.
+    fn free_id(&mut self, range: CntlidRange) -> u16 {
         loop {
             let id = self.next;
-            self.next = if id == CNTLID_LAST { CNTLID_FIRST } else { id + 1 };
+            self.next = range.next(id);
             if !self.live.contains_key(&id) {
                 return id;
             }

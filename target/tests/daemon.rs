@@ -318,6 +318,28 @@ fn it_listens_counts_and_ends() {
 }
 
 #[test]
+fn two_machines_with_the_same_command_differ() {
+    let place = Place::new();
+    let file = place.file("a.bin", 512);
+    let address = format!("{}:4420", address());
+    let nqn = |machine: &str| {
+        let mut command = daemon(["--provider", "soft", "--listen", &address]);
+        command.arg(&file).env("FEEDRAIL_MACHINE_ID", machine);
+        let mut running = Running::start(command);
+        let nqn = running.line()["nqn"].as_str().expect("an NQN").to_owned();
+        running.signal(Signal::TERM);
+        assert!(running.wait().success());
+        nqn
+    };
+    let [one, two] = ["1f", "2f"].map(|start| format!("{start}{}", "0".repeat(30)));
+    assert_eq!(nqn(&one), nqn(&one));
+    assert_ne!(nqn(&one), nqn(&two));
+    let usage = output(["--machine-id", "5", "--listen", &address, "x"]);
+    assert_eq!(usage.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&usage.stderr).contains("32 hexadecimal digits"));
+}
+
+#[test]
 fn an_interrupt_ends_it_too_and_a_reader_that_left_does_not() {
     let place = Place::new();
     let file = place.file("a.bin", 512);

@@ -1,12 +1,12 @@
 //! The text of a configuration file, to say where something stands in it.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::{ConfigError, Origin};
 
 /// A configuration file's text and name.
 pub(super) struct Document<'a> {
-    pub(super) path: &'a Path,
+    path: &'a Path,
     text: &'a str,
     /// Where each line begins.
     lines: Vec<usize>,
@@ -34,6 +34,11 @@ impl<'a> Document<'a> {
     pub(super) fn origin(&self, offset: usize) -> Origin {
         let (line, _) = self.line_and_column(offset);
         Origin(format!("{}:{line}: {}", self.path.display(), self.key_at(offset)))
+    }
+
+    /// A path relative to the folder of the file.
+    pub(super) fn resolve(&self, path: &Path) -> PathBuf {
+        self.path.parent().unwrap_or(Path::new("")).join(path)
     }
 
     /// Both from 1.

@@ -3,6 +3,8 @@
 use std::io;
 use std::path::PathBuf;
 
+use crate::identity::MachineError;
+
 /// Why a configuration was refused: one line that says where and what would be right.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
@@ -28,6 +30,9 @@ pub enum ConfigError {
         /// What is wrong and what would be right.
         message: String,
     },
+    /// Names and ids would follow from a machine that is not known.
+    #[error(transparent)]
+    Machine(#[from] MachineError),
     /// The command line is wrong.
     #[error("{0}")]
     Usage(String),

@@ -23,9 +23,10 @@ use uuid::Uuid;
 
 pub use self::error::ConfigError;
 pub use self::quick::Quick;
-pub(crate) use self::quick::{parse_address, parse_nqn};
+pub(crate) use self::quick::{parse_address, parse_machine, parse_nqn};
 
 use crate::backend::BackendError;
+use crate::identity::{Machine, SubsystemIdentity};
 use crate::limits::Limits;
 
 /// A whole configuration.
@@ -41,6 +42,8 @@ pub struct Config {
     pub polling: Duration,
     /// Where NSIDs of directories are kept.
     pub state_dir: PathBuf,
+    /// What names and ids follow from that nobody configured.
+    pub machine: Machine,
     /// Resources.
     pub limits: Limits,
     /// Where to listen. At least one.
@@ -117,8 +120,8 @@ pub struct SubsystemConfig {
     pub hosts: HostPolicy,
     /// Whether hosts may give space back: Dataset Management, and Write Zeroes with Deallocate.
     pub deallocate: bool,
-    /// What the UUIDs of its namespaces are derived from, together with their names.
-    pub dataset_id: Uuid,
+    /// What the UUIDs of its namespaces follow from.
+    pub identity: SubsystemIdentity,
     /// Namespaces that the configuration lists one by one.
     pub namespaces: Vec<NamespaceConfig>,
     /// Directories whose files are namespaces.

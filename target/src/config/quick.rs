@@ -11,7 +11,7 @@ use super::{
     Config, ConfigError, Cores, DiskFaults, HostPolicy, Medium, NamespaceConfig, Origin,
     PortConfig, ProviderChoice, SubsystemConfig,
 };
-use crate::identity;
+use crate::identity::{self, Machine, SubsystemIdentity};
 use crate::limits::Limits;
 
 /// Default of how long a poll group polls at the most before it sleeps, in microseconds.
@@ -26,19 +26,21 @@ pub struct Quick {
     pub files: Vec<PathBuf>,
     /// Whether hosts may write.
     pub writable: bool,
-    /// The subsystem's name.
-    pub nqn: Nqn,
+    /// The subsystem's name; one of this machine and these addresses when left out.
+    pub nqn: Option<Nqn>,
     /// Which provider to use.
     pub provider: ProviderChoice,
     /// How many poll groups.
     pub cores: Cores,
+    /// The machine that it runs on; looked for when left out.
+    pub machine: Option<Machine>,
 }
 
 impl Config {
     /// The configuration that the quick form stands for.
     ///
     /// # Errors
-    /// No address, no file, or the same file twice.
+    /// No address, no file, the same file twice, or a machine whose id is damaged.
     pub fn quick(quick: Quick) -> Result<Self, ConfigError> {
         if quick.listen.is_empty() {
             return Err(ConfigError::Usage("no address to listen on; add --listen IP:4420".into()));
@@ -51,27 +53,29 @@ impl Config {
         });
         let mut limits = Limits::default();
         limits.pool_bytes = limits.pool_bytes.max(limits.least_pool_bytes(quick.cores.count()));
+        let state_dir = identity::default_state_dir();
+        let machine = match quick.machine {
+            Some(machine) => machine,
+            None => Machine::this(&state_dir)?,
+        };
         Ok(Self {
             provider: quick.provider,
             send_with_invalidate: true,
             cores: quick.cores.clone(),
             polling: Duration::from_micros(POLLING_US.into()),
-            state_dir: identity::default_state_dir(),
+            state_dir,
+            machine,
             limits,
             ports: ports.collect(),
-            subsystems: vec![quick.subsystem()?],
+            subsystems: vec![quick.subsystem(&machine)?],
         })
     }
 }
 
 impl Quick {
-    /// The name of the quick form's subsystem where none is given.
-    pub fn default_nqn() -> Nqn {
-        parse_nqn("nqn.2026-01.io.feedrail:files").expect("the default name is a valid NQN")
-    }
-
-    fn subsystem(&self) -> Result<SubsystemConfig, ConfigError> {
-        let dataset_id = identity::dataset_id(&self.nqn);
+    fn subsystem(&self, machine: &Machine) -> Result<SubsystemConfig, ConfigError> {
+        let nqn = self.nqn.unwrap_or_else(|| machine.subsystem_nqn(&self.listen));
+        let identity = SubsystemIdentity::new(machine, nqn, None);
         let mut seen = BTreeSet::new();
         let mut namespaces = Vec::with_capacity(self.files.len());
         for ((path, name), nsid) in self.files.iter().zip(self.names()).zip(1..) {
@@ -79,11 +83,12 @@ impl Quick {
                 let message = format!("argument {}: given twice", path.display());
                 return Err(ConfigError::Usage(message));
             }
+            let medium = medium(path);
             namespaces.push(NamespaceConfig {
                 nsid: Nsid(nsid),
-                uuid: identity::namespace_uuid(dataset_id, &name),
+                uuid: identity.namespace_uuid(&name, &medium),
                 nguid: [0; 16],
-                medium: medium(path),
+                medium,
                 faults: DiskFaults::NONE,
                 writable: self.writable,
                 content_id: None,
@@ -98,15 +103,15 @@ impl Quick {
             return Err(ConfigError::Usage(message.into()));
         }
         Ok(SubsystemConfig {
-            serial: identity::serial(&self.nqn),
+            serial: identity.serial(),
             model: identity::MODEL.to_owned(),
             hosts: HostPolicy::Any,
             deallocate: true,
-            dataset_id,
+            identity,
             namespaces,
             directories: Vec::new(),
             origin: Origin("command line".into()),
-            nqn: self.nqn,
+            nqn,
         })
     }
 
@@ -158,4 +163,10 @@ pub(crate) fn parse_nqn(text: &str) -> Result<Nqn, String> {
     Nqn::standard(text).map_err(|error| {
         format!("{text:?} is no NQN ({error}); write nqn.YYYY-MM.REVERSED.DOMAIN:NAME, at most 223 bytes")
     })
+}
+
+/// Parses the id of a machine.
+pub(crate) fn parse_machine(text: &str) -> Result<Machine, String> {
+    let wrong = || format!("{text:?} is no machine id; write 32 hexadecimal digits, not all zero");
+    identity::parse_id(text).map(Machine::with_id).ok_or_else(wrong)
 }

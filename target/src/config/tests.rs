@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use super::units::parse_bytes;
 use super::*;
-use crate::limits::MAX_POOL_BYTES;
+use crate::limits::{CntlidRange, MAX_POOL_BYTES};
 use crate::pool::{PoolPlan, UNIT_BYTES};
 
 const GOOD: &str = r#"
@@ -123,18 +123,45 @@ fn everything_arrives() {
 }
 
 #[test]
-fn identity_follows_from_dataset_and_name_alone() {
-    let one = parse(GOOD).expect("valid");
-    let moved = GOOD.replace("a/shard.tar", "/elsewhere/shard.tar");
-    let two = parse(&moved).expect("valid");
-    assert_eq!(one.subsystems[0].namespaces[0].uuid, two.subsystems[0].namespaces[0].uuid);
-    let renamed = parse(&GOOD.replace("a/shard.tar", "a/shard2.tar")).expect("valid");
-    assert_ne!(one.subsystems[0].namespaces[0].uuid, renamed.subsystems[0].namespaces[0].uuid);
-    // Another target of the same dataset must agree for ever: this value must never change.
-    assert_eq!(
-        one.subsystems[0].namespaces[0].uuid.to_string(),
-        "8afcc40f-d5a3-577c-80e5-f9337361c36c"
-    );
+fn a_dataset_is_the_same_wherever_it_lies() {
+    let named = "nqn = \"nqn.2026-01.io.feedrail:a\"";
+    let dataset = format!("{named}\ndataset_id = \"6f1c1b0e-6f7b-4c0f-9a3e-0d6a3d8d3b11\"");
+    let of_dataset = GOOD.replace(named, &dataset);
+    let uuid = |text: &str| parse(text).expect("valid").subsystems[0].namespaces[0].uuid;
+    let moved = |text: &str| text.replace("a/shard.tar", "/elsewhere/shard.tar");
+    assert_eq!(uuid(&of_dataset), uuid(&moved(&of_dataset)));
+    assert_ne!(uuid(&of_dataset), uuid(&of_dataset.replace("a/shard.tar", "a/shard2.tar")));
+    assert_ne!(uuid(GOOD), uuid(&moved(GOOD)), "without a dataset it is the file of this path");
+}
+
+#[test]
+fn controller_ids_can_be_divided_among_targets() {
+    let text = GOOD.replace("[limits]", "[limits]\ncntlid_min = 100\ncntlid_max = 199");
+    let cntlids = parse(&text).expect("valid").limits.cntlids;
+    assert_eq!((cntlids.first, cntlids.last, cntlids.count()), (100, 199, 100));
+    assert_eq!(parse(GOOD).expect("valid").limits.cntlids, CntlidRange::ALL);
+}
+
+#[test]
+fn quick_targets_of_two_machines_differ() {
+    let quick = |machine, port| {
+        let quick = Quick {
+            listen: vec![SocketAddr::from(([127, 0, 0, 1], port))],
+            files: vec!["a.bin".into()],
+            writable: false,
+            nqn: None,
+            provider: ProviderChoice::Auto,
+            cores: Cores::Count(1),
+            machine: Some(Machine::with_id(Uuid::from_u128(machine))),
+        };
+        let subsystem = Config::quick(quick).expect("valid").subsystems.remove(0);
+        (subsystem.nqn.to_string(), subsystem.serial, subsystem.namespaces[0].uuid)
+    };
+    let (one, other_machine, other_port) = (quick(1, 4420), quick(2, 4420), quick(1, 4421));
+    assert_eq!(one, quick(1, 4420));
+    for other in [other_machine, other_port] {
+        assert!(one.0 != other.0 && one.1 != other.1 && one.2 != other.2, "{one:?} {other:?}");
+    }
 }
 
 /// Each case: what to replace in the good file by what, and what the error must say.
@@ -186,6 +213,12 @@ const WRONG: &[(&str, &str, &str)] = &[
         "pool_bytes",
         "host_timeout_ms = 5\npool_bytes",
         "host_timeout_ms: is 5; must be 100 to 600000",
+    ),
+    ("pool_bytes", "cntlid_min = 0\npool_bytes", "cntlid_min: is 0; must be 1 to 65519"),
+    (
+        "pool_bytes",
+        "cntlid_min = 9\ncntlid_max = 8\npool_bytes",
+        "cntlid_max: is 8; must be 9 to 65519",
     ),
     ("\"192.0.2.1\"", "\"0.0.0.0\"", "12:11: port.address: \"0.0.0.0\" names no single interface"),
     ("\"192.0.2.1\"", "\"storage1\"", "port.address: \"storage1\" is no address; write IP:PORT"),
@@ -346,8 +379,8 @@ fn a_pool_that_is_left_out_is_enough_for_all_cores() {
 #[test]
 fn two_namespaces_do_not_share_an_identity() {
     let text = GOOD.replace("uuid = \"6f1c1b0e-6f7b-4c0f-9a3e-0d6a3d8d3b11\"\n", "");
-    let twin = text.replace("/data/other.tar", "/data/shard.tar");
-    let error = parse(&twin).map(|_| ()).expect_err("the same name").to_string();
+    let twin = text.replace("/data/other.tar", "/etc/a/shard.tar");
+    let error = parse(&twin).map(|_| ()).expect_err("the same file").to_string();
     assert!(error.contains("has the UUID"), "{error}");
     assert!(parse(&text).is_ok());
 }
@@ -370,7 +403,8 @@ fn quick(files: &[&str]) -> Result<Config, ConfigError> {
         listen: vec!["127.0.0.1:4420".parse().expect("an address")],
         files: files.iter().map(PathBuf::from).collect(),
         writable: false,
-        nqn: Quick::default_nqn(),
+        nqn: None,
+        machine: Some(Machine::with_id(Uuid::from_u128(1))),
         provider: ProviderChoice::Auto,
         cores: Cores::Count(1),
     })

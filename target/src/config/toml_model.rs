@@ -17,18 +17,19 @@ use super::{
     PortConfig, ProviderChoice, SubsystemConfig,
 };
 use crate::backend::BackendError;
-use crate::identity;
-use crate::limits::{Limits, MAX_POOL_BYTES, NSID_LAST};
+use crate::identity::{self, Machine, SubsystemIdentity};
+use crate::limits::{CntlidRange, Limits, MAX_POOL_BYTES, NSID_LAST};
 
 impl Config {
-    /// Reads and checks a configuration file. Paths in it are relative to the folder it is in.
+    /// Reads and checks a configuration file. Paths in it are relative to the folder it is in. The machine that it
+    /// is for is looked for when left out.
     ///
     /// # Errors
     /// The file can not be read, or something in it is wrong: one line that says where and what would be right.
-    pub fn from_file(path: &Path) -> Result<Self, ConfigError> {
+    pub fn from_file(path: &Path, machine: Option<Machine>) -> Result<Self, ConfigError> {
         let read = |error| ConfigError::Read { path: path.to_owned(), error };
         let text = std::fs::read_to_string(path).map_err(read)?;
-        Self::from_toml(path, &text)
+        Self::read(path, &text, machine)
     }
 
     /// Checks a configuration given as text; `path` names it in errors and anchors relative paths.
@@ -36,12 +37,24 @@ impl Config {
     /// # Errors
     /// As [`Config::from_file`].
     pub fn from_toml(path: &Path, text: &str) -> Result<Self, ConfigError> {
+        Self::read(path, text, None)
+    }
+
+    fn read(path: &Path, text: &str, machine: Option<Machine>) -> Result<Self, ConfigError> {
         let document = Document::new(path, text);
         let file: File = toml::from_str(text).map_err(|error| {
             let offset = error.span().map_or(0, |span| span.start);
             document.error(offset, error.message().trim_end().replace('\n', ", "))
         })?;
-        Reader { document }.config(file)
+        let state_dir = file
+            .state_dir
+            .as_ref()
+            .map_or_else(identity::default_state_dir, |dir| document.resolve(dir));
+        let machine = match machine {
+            Some(machine) => machine,
+            None => Machine::this(&state_dir)?,
+        };
+        Reader { document, machine }.config(file, state_dir)
     }
 }
 
@@ -73,6 +86,8 @@ struct LimitsTable {
     connections: Option<Spanned<u32>>,
     connections_per_host: Option<Spanned<u32>>,
     host_timeout_ms: Option<Spanned<u64>>,
+    cntlid_min: Option<Spanned<u16>>,
+    cntlid_max: Option<Spanned<u16>>,
 }
 
 #[derive(Deserialize)]
@@ -160,10 +175,11 @@ struct DirectoryTable {
 /// Turns tables into the configuration, with the document at hand for errors.
 struct Reader<'a> {
     document: Document<'a>,
+    machine: Machine,
 }
 
 impl Reader<'_> {
-    fn config(&self, file: File) -> Result<Config, ConfigError> {
+    fn config(&self, file: File, state_dir: PathBuf) -> Result<Config, ConfigError> {
         let subsystems = self.subsystems(file.subsystem)?;
         let polling_us = file.polling_us.map_or(Ok(super::quick::POLLING_US), |us| {
             self.in_range(&us, 0, 1_000_000, "microseconds of polling before it sleeps")
@@ -173,9 +189,8 @@ impl Reader<'_> {
             provider: file.provider,
             send_with_invalidate: file.send_with_invalidate.unwrap_or(true),
             polling: Duration::from_micros(polling_us.into()),
-            state_dir: file
-                .state_dir
-                .map_or_else(identity::default_state_dir, |p| self.resolve(&p)),
+            state_dir,
+            machine: self.machine,
             limits: self.limits(file.limits, cores.count())?,
             cores,
             ports: self.ports(file.port, &subsystems)?,
@@ -206,6 +221,7 @@ impl Reader<'_> {
             let timeout = self.in_range(&timeout, 100, 600_000, what)?;
             limits.host_timeout = Duration::from_millis(timeout);
         }
+        limits.cntlids = self.cntlids(table.cntlid_min, table.cntlid_max)?;
         if let Some(bytes) = table.in_capsule_data_bytes {
             limits.in_capsule_data_bytes =
                 self.bytes(&bytes, 0, 1 << 16, |b| b.is_multiple_of(16), "a multiple of 16")?;
@@ -232,6 +248,21 @@ impl Reader<'_> {
             None => limits.pool_bytes = limits.pool_bytes.max(least_pool),
         }
         Ok(limits)
+    }
+
+    fn cntlids(
+        &self,
+        min: Option<Spanned<u16>>,
+        max: Option<Spanned<u16>>,
+    ) -> Result<CntlidRange, ConfigError> {
+        let CntlidRange { mut first, mut last } = CntlidRange::ALL;
+        if let Some(min) = min {
+            first = self.in_range(&min, first, last, "controller ids")?;
+        }
+        if let Some(max) = max {
+            last = self.in_range(&max, first, last, "controller ids from cntlid_min on")?;
+        }
+        Ok(CntlidRange { first, last })
     }
 
     fn bytes(
@@ -372,10 +403,10 @@ impl Reader<'_> {
                 "has no namespace; add [[subsystem.namespace]] or [[subsystem.directory]]";
             return Err(self.document.error(at, message));
         }
-        let dataset_id = table.dataset_id.unwrap_or_else(|| identity::dataset_id(&nqn));
+        let identity = SubsystemIdentity::new(&self.machine, nqn, table.dataset_id);
         let serial = match &table.serial {
             Some(serial) => self.ascii(serial, 20)?,
-            None => identity::serial(&nqn),
+            None => identity.serial(),
         };
         let model = match &table.model {
             Some(model) => self.ascii(model, 40)?,
@@ -384,13 +415,13 @@ impl Reader<'_> {
         Ok(SubsystemConfig {
             hosts: self.hosts(at, table.allow_any_host, table.allowed_hosts)?,
             deallocate: table.deallocate.unwrap_or(true),
-            namespaces: self.namespaces(table.namespace, dataset_id)?,
+            namespaces: self.namespaces(table.namespace, &identity)?,
             directories: self.directories(table.directory)?,
             origin: self.document.origin(at),
             nqn,
             serial,
             model,
-            dataset_id,
+            identity,
         })
     }
 
@@ -449,7 +480,7 @@ impl Reader<'_> {
     fn namespaces(
         &self,
         tables: Vec<Spanned<NamespaceTable>>,
-        dataset_id: Uuid,
+        identity: &SubsystemIdentity,
     ) -> Result<Vec<NamespaceConfig>, ConfigError> {
         let taken = self.explicit_nsids(&tables)?;
         let mut free = (1..=NSID_LAST).filter(|nsid| !taken.contains(nsid));
@@ -466,10 +497,11 @@ impl Reader<'_> {
                     free?
                 }
             };
-            let namespace = self.namespace(nsid, table, dataset_id)?;
+            let namespace = self.namespace(nsid, table, identity)?;
             if !uuids.insert(namespace.uuid) {
                 let message = format!(
-                    "has the UUID {} of another namespace; give it a name or a uuid of its own",
+                    "has the UUID {} of another namespace; give it a uuid of its own, or with a dataset_id a \
+                     name",
                     namespace.uuid
                 );
                 return Err(self.document.error(at, message));
@@ -499,7 +531,7 @@ impl Reader<'_> {
         &self,
         nsid: u32,
         table: Spanned<NamespaceTable>,
-        dataset_id: Uuid,
+        identity: &SubsystemIdentity,
     ) -> Result<NamespaceConfig, ConfigError> {
         let at = table.span().start;
         let table = table.into_inner();
@@ -511,7 +543,7 @@ impl Reader<'_> {
             nsid: Nsid(nsid),
             uuid: match &table.uuid {
                 Some(uuid) => *uuid.get_ref(),
-                None => identity::namespace_uuid(dataset_id, &name),
+                None => identity.namespace_uuid(&name, &medium),
             },
             nguid: self.nguid(table.nguid.as_ref())?,
             medium,
@@ -583,7 +615,7 @@ impl Reader<'_> {
 
     fn path_only(&self, at: usize, table: &NamespaceTable) -> Result<PathBuf, ConfigError> {
         match (&table.path, &table.size_bytes) {
-            (Some(path), None) => Ok(self.resolve(path.get_ref())),
+            (Some(path), None) => Ok(self.document.resolve(path.get_ref())),
             (_, Some(size)) => {
                 let message = "a file or block device has its own size; remove size_bytes";
                 Err(self.document.error(size.span().start, message))
@@ -663,7 +695,7 @@ impl Reader<'_> {
             let origin = self.document.origin(table.span().start);
             let table = table.into_inner();
             Ok(DirectoryConfig {
-                path: self.resolve(table.path.get_ref()),
+                path: self.document.resolve(table.path.get_ref()),
                 suffix: table.suffix,
                 writable: !table.read_only.unwrap_or(true),
                 content_id: self.content_id(table.content_id.as_ref())?,
@@ -672,10 +704,5 @@ impl Reader<'_> {
             })
         };
         tables.into_iter().map(directory).collect()
-    }
-
-    /// A path relative to the folder of the configuration file.
-    fn resolve(&self, path: &Path) -> PathBuf {
-        self.document.path.parent().unwrap_or(Path::new("")).join(path)
     }
 }

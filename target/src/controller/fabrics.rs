@@ -9,7 +9,7 @@ use nvme_proto::fabrics::{
     PropertySet,
 };
 use nvme_proto::registers::{Cap, CapCss, Cc, Crto, Property, Version};
-use nvme_proto::{Cid, Cntlid, Command as Parsed, InvalidNqn, Qid, Sqe, Status};
+use nvme_proto::{Cid, Cntlid, Command as Parsed, HostNqn, InvalidNqn, Qid, Sqe, Status};
 use rdma::Time;
 
 use super::association::Joined;

@@ -145,7 +145,7 @@ fn common(controller: &Controller, nqn: Nqn) -> IdentifyController {
 
 fn discovery_controller(controller: &Controller) -> IdentifyController {
     let mut id = common(controller, Nqn::DISCOVERY);
-    id.sn = AsciiField::new(&identity::serial(&Nqn::DISCOVERY)).unwrap_or_default();
+    id.sn = AsciiField::new(&identity::discovery_serial()).unwrap_or_default();
     id.mn = AsciiField::new(identity::MODEL).unwrap_or_default();
     id.cntrltype = ControllerType::DISCOVERY;
     id.dctype = 1;

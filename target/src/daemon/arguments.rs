@@ -8,7 +8,10 @@ use clap::Parser;
 use nvme_proto::Nqn;
 
 use super::log_filter::LogFilter;
-use crate::config::{Config, ConfigError, Cores, ProviderChoice, Quick, parse_address, parse_nqn};
+use crate::config::{
+    Config, ConfigError, Cores, ProviderChoice, Quick, parse_address, parse_machine, parse_nqn,
+};
+use crate::identity::Machine;
 
 /// Exports files and block devices as NVMe namespaces over RDMA (RoCE v2).
 ///
@@ -32,7 +35,7 @@ pub(super) struct Arguments {
     #[arg(short, long)]
     writable: bool,
 
-    /// Quick form: the subsystem's name
+    /// Quick form: the subsystem's name; follows from the machine and the addresses when left out
     #[arg(long, value_name = "NQN", value_parser = parse_nqn)]
     nqn: Option<Nqn>,
 
@@ -43,6 +46,10 @@ pub(super) struct Arguments {
     /// RDMA provider; overrides the configuration
     #[arg(long, value_enum)]
     provider: Option<ProviderChoice>,
+
+    /// What tells this machine from others, instead of /etc/machine-id: 32 hexadecimal digits
+    #[arg(long, value_name = "ID", env = "FEEDRAIL_MACHINE_ID", value_parser = parse_machine)]
+    machine_id: Option<Machine>,
 
     /// Never take back a host's memory key with the response, although the RDMA device says it can; the host does it then
     #[arg(long)]
@@ -74,7 +81,7 @@ impl Arguments {
     /// What they ask for.
     pub(super) fn config(&self) -> Result<Config, ConfigError> {
         let mut config = match &self.config {
-            Some(path) => Config::from_file(path)?,
+            Some(path) => Config::from_file(path, self.machine_id)?,
             None => Config::quick(self.quick())?,
         };
         if let Some(provider) = self.provider {
@@ -89,7 +96,8 @@ impl Arguments {
             listen: self.listen.clone(),
             files: self.files.clone(),
             writable: self.writable,
-            nqn: self.nqn.unwrap_or_else(Quick::default_nqn),
+            nqn: self.nqn,
+            machine: self.machine_id,
             provider: self.provider.unwrap_or_default(),
             cores: Cores::Count(self.cores),
         }

@@ -91,6 +91,7 @@ fn serve(config: &Config, arguments: &Arguments) -> Result<(), String> {
     // Before the start, so that a signal that comes meanwhile is kept.
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGUSR1])
         .map_err(|error| format!("cannot take signals: {error}"))?;
+    keep_machine(config);
     let target = Target::start(config).map_err(|error| error.to_string())?;
     report::listening(&target);
     notify::ready();
@@ -107,6 +108,17 @@ fn serve(config: &Config, arguments: &Arguments) -> Result<(), String> {
     report::stats(&target);
     target.drain(arguments.drain_patience());
     Ok(())
+}
+
+/// A machine without an id gets one for good, so that names and ids are the same at the next start.
+fn keep_machine(config: &Config) {
+    if let Err(error) = config.machine.keep(&config.state_dir) {
+        tracing::warn!(
+            state_dir = %config.state_dir.display(), %error,
+            "this machine has no /etc/machine-id and a random one cannot be kept: NQN, serial number and UUIDs \
+             that are not configured change at each start; give --machine-id or a state_dir that can be written"
+        );
+    }
 }
 
 /// Once the flag is up, a further SIGTERM or SIGINT ends the process without waiting for commands under way.

@@ -12,8 +12,8 @@ use std::time::Duration;
 use feedrail_target::backend::decorator::Delay;
 use feedrail_target::backend::{Backend, FileBackend, MemoryBackend};
 use feedrail_target::config::{DiskFaults, Medium as MediumConfig, NamespaceConfig, Origin};
-use feedrail_target::identity;
 use nvme_proto::{Nqn, Nsid};
+use uuid::Uuid;
 
 use super::engine::{Bay, SharedMedium};
 use super::medium::{Medium, SECTOR_BYTES};
@@ -96,7 +96,7 @@ impl Disk {
         NamespaceConfig {
             nsid,
             name: self.name.clone(),
-            uuid: identity::namespace_uuid(identity::dataset_id(nqn), &self.name),
+            uuid: Uuid::new_v5(&Uuid::NAMESPACE_OID, format!("{nqn} {}", self.name).as_bytes()),
             nguid: [0; 16],
             medium: self.medium.clone(),
             faults: DiskFaults::NONE,

@@ -12,7 +12,7 @@ use feedrail_target::config::{
     Config, Cores, HostPolicy, NamespaceConfig, Origin, PortConfig, ProviderChoice, SubsystemConfig,
 };
 use feedrail_target::export::Purpose;
-use feedrail_target::identity;
+use feedrail_target::identity::{Machine, SubsystemIdentity};
 use feedrail_target::limits::Limits;
 use feedrail_target::poll_group::Turn;
 use feedrail_target::registry::Registry;
@@ -22,6 +22,7 @@ use feedrail_target::transport::Stop;
 use nvme_proto::{Nqn, Nsid};
 use rdma::sim::{Sim, SimDevice, SimNetwork};
 use rdma::{Device, DeviceStats, GroupStats, Time};
+use uuid::Uuid;
 
 use super::engine::Bay;
 use super::{Disk, DiskConfig, DiskStats};
@@ -239,13 +240,14 @@ impl TargetNode {
             PortConfig { id: 1, address: self.address, subsystems: None, origin: origin.clone() };
         let nsids = (1..).map(Nsid);
         let namespaces = self.disks.iter().zip(nsids);
+        let machine = Machine::with_id(Uuid::from_u128(1));
         let subsystem = SubsystemConfig {
             nqn: self.nqn,
             serial: "SIM".into(),
             model: "Simulated".into(),
             hosts: HostPolicy::Any,
             deallocate: true,
-            dataset_id: identity::dataset_id(&self.nqn),
+            identity: SubsystemIdentity::new(&machine, self.nqn, None),
             namespaces: namespaces.map(|(disk, nsid)| disk.namespace(&self.nqn, nsid)).collect(),
             directories: Vec::new(),
             origin,
@@ -256,6 +258,7 @@ impl TargetNode {
             cores: Cores::Count(self.options.cores),
             polling: Duration::ZERO,
             state_dir: PathBuf::new(),
+            machine,
             limits: self.options.limits.clone(),
             ports: vec![port],
             subsystems: vec![subsystem],

@@ -32,6 +32,22 @@ fn the_response_names_the_controller() {
 }
 
 #[test]
+fn controller_ids_stay_in_their_range() {
+    let limits = "[limits]\ncntlid_min = 500\ncntlid_max = 501\n";
+    let registry = registry_of(&CONFIG.replace("[limits]\n", limits));
+    let lines = [(); 2].map(|()| admin(&registry, Time::ZERO));
+    let ids = lines.each_ref().map(|(_, cntlid)| cntlid.0);
+    assert_eq!(ids, [500, 501]);
+    let mut third = Line::new(&registry, 0, Time::ZERO);
+    let cqe = third.connect(&connect_command(0), &connect_data(Cntlid::DYNAMIC));
+    assert!(cqe.status().is(Status::CONNECT_CONTROLLER_BUSY), "{:?}", cqe.status());
+
+    let [(first, _), (_second, _)] = lines;
+    first.close();
+    assert_eq!(admin(&registry, Time::ZERO).1, Cntlid(500));
+}
+
+#[test]
 fn a_host_waits_for_what_storage_still_does_for_it() {
     let registry = registry();
     let (line, cntlid) = ready(&registry, Time::ZERO);

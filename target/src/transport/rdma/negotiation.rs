@@ -70,7 +70,9 @@ impl Negotiated {
     pub(super) fn most_send_entries(caps: &Caps, limits: &Limits) -> u32 {
         let entries = limits.queue_depth.max(ADMIN_QUEUE_ENTRIES);
         let initiator_depth = caps.max_initiator_depth;
-        Self { qid: Qid(1), entries, initiator_depth, in_capsule: 0 }.send_entries()
+        let connect_entries = entries;
+        Self { qid: Qid(1), entries, connect_entries, initiator_depth, in_capsule: 0 }
+            .send_entries()
     }
 
     pub(super) fn layout(&self) -> Layout {
