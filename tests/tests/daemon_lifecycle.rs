@@ -50,6 +50,19 @@ fn two_daemons_on_one_machine() {
 }
 
 #[test]
+fn a_log_that_nobody_reads_stops_nothing() {
+    let (_folder, path, content) = shard();
+    let mut options = DaemonOptions::files([&path]).arg("--log").arg("trace");
+    options.unread_log = true;
+    let daemon = options.start();
+    for _ in 0..3 {
+        assert!(read_all(&daemon) == content);
+    }
+    assert_eq!(daemon.stats()["event"], "stats");
+    assert!(daemon.terminate().0.success());
+}
+
+#[test]
 fn a_port_in_use_is_named() {
     let (_folder, path, content) = shard();
     let first = Daemon::serving([&path]);

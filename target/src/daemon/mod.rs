@@ -1,18 +1,21 @@
 //! The daemon: arguments, signals, and what it tells its surroundings.
 //!
 //! Standard output carries JSON lines only: `listening` (and `not_listening`) when ready, `stats` on SIGUSR1 and at the end.
-//! Everything for people goes to standard error.
+//! Everything for people goes to standard error. Who does not read them loses lines, and keeps nobody waiting.
 
 mod arguments;
+mod lines;
 mod log_filter;
 mod notify;
 mod report;
 
+use std::backtrace::{Backtrace, BacktraceStatus};
 use std::ffi::OsString;
 use std::io::{IsTerminal as _, Write as _};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use clap::Parser as _;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -20,11 +23,16 @@ use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
 
 use self::arguments::Arguments;
+use self::lines::Lines;
 pub use self::log_filter::{LogFilter, LogFilterError, colours_are_wanted};
+use self::report::Report;
 use crate::config::Config;
 use crate::export::Purpose;
 use crate::registry::Registry;
 use crate::target::Target;
+
+/// How long whoever reads standard output and standard error may keep the process from ending.
+const READER_PATIENCE: Duration = Duration::from_secs(1);
 
 /// Runs the daemon with the arguments of a process, its name first, until a signal ends it.
 pub fn main_with_args(args: impl IntoIterator<Item = OsString>) -> ExitCode {
@@ -36,24 +44,38 @@ pub fn main_with_args(args: impl IntoIterator<Item = OsString>) -> ExitCode {
             return ExitCode::from(u8::from(error.use_stderr()) * 2);
         }
     };
-    start_log(&arguments);
-    abort_on_panic();
-    match run(&arguments) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(message) => fail(&message),
+    let (log, report) = match (start_lines(), Report::start()) {
+        (Ok(log), Ok(report)) => (log, report),
+        (Err(error), _) | (_, Err(error)) => {
+            // Without anybody who could read it, the exit status still tells.
+            let _ = writeln!(std::io::stderr(), "feedrail-target: cannot start a thread: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    abort_on_panic(log.clone());
+    start_log(&arguments, &log);
+    let result = run(&arguments, &report);
+    for message in result.as_ref().err().into_iter().flatten() {
+        log.push(format!("feedrail-target: {message}\n").into_bytes());
     }
+    report.flush(READER_PATIENCE);
+    log.flush(READER_PATIENCE);
+    if result.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-fn fail(message: &str) -> ExitCode {
-    // Without anybody who could read it, the exit status still tells.
-    let _ = writeln!(std::io::stderr(), "feedrail-target: {message}");
-    ExitCode::FAILURE
+/// What is written to standard error, by a thread that may have to wait for whoever reads it.
+fn start_lines() -> std::io::Result<Lines> {
+    let notice = |lines: u64| {
+        format!("feedrail-target: {lines} lines of the log were dropped, since nobody read it\n")
+    };
+    Lines::to(std::io::stderr(), "feedrail-log", notice)
 }
 
-fn start_log(arguments: &Arguments) {
+fn start_log(arguments: &Arguments, log: &Lines) {
+    let log = log.clone();
     let subscriber = tracing_subscriber::fmt()
         .with_env_filter(arguments.log.to_filter())
-        .with_writer(std::io::stderr)
+        .with_writer(move || log.clone())
         // It would report a standard error that takes nothing on standard error, and panic over that.
         .log_internal_errors(false)
         .with_ansi(std::io::stderr().is_terminal() && colours_are_wanted());
@@ -62,50 +84,55 @@ fn start_log(arguments: &Arguments) {
 }
 
 /// A target that lost one of its threads would serve some hosts and leave others hanging. It ends instead, so
-/// that whoever supervises it starts it anew.
-fn abort_on_panic() {
-    let tell = std::panic::take_hook();
+/// that whoever supervises it starts it anew. It does not wait for long for somebody who reads why.
+fn abort_on_panic(log: Lines) {
     std::panic::set_hook(Box::new(move |panic| {
-        tell(panic);
+        let thread = std::thread::current();
+        let name = thread.name().unwrap_or("without a name");
+        let trace = Backtrace::capture();
+        let trace = match trace.status() {
+            BacktraceStatus::Captured => format!("{trace}\n"),
+            _ => String::new(),
+        };
+        log.push(format!("thread {name} {panic}\n{trace}").into_bytes());
+        log.flush(READER_PATIENCE);
         std::process::abort();
     }));
 }
 
-fn run(arguments: &Arguments) -> Result<(), String> {
-    let config = arguments.config().map_err(|error| error.to_string())?;
+/// The errors are one line each.
+fn run(arguments: &Arguments, report: &Report) -> Result<(), Vec<String>> {
+    let config = arguments.config().map_err(|error| vec![error.to_string()])?;
     raise_descriptor_limit();
     if arguments.check {
-        return check(&config);
+        let registry = Registry::open(&config, Purpose::Check);
+        report.checked(&*registry.map_err(|error| vec![error.to_string()])?);
+        return Ok(());
     }
-    serve(&config, arguments)
+    serve(&config, arguments, report).map_err(|message| vec![message])
 }
 
-/// Opens everything and closes it again.
-fn check(config: &Config) -> Result<(), String> {
-    let registry = Registry::open(config, Purpose::Check).map_err(|error| error.to_string())?;
-    report::checked(&registry);
-    Ok(())
-}
-
-fn serve(config: &Config, arguments: &Arguments) -> Result<(), String> {
+fn serve(config: &Config, arguments: &Arguments, report: &Report) -> Result<(), String> {
     // Before the start, so that a signal that comes meanwhile is kept.
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGUSR1])
         .map_err(|error| format!("cannot take signals: {error}"))?;
     keep_machine(config);
     let target = Target::start(config).map_err(|error| error.to_string())?;
-    report::listening(&target);
+    report.listening(&target);
     notify::ready();
     let impatient = exit_on_second_signal()?;
     for signal in signals.forever() {
-        if signal != SIGUSR1 {
-            tracing::info!(signal, "stopping");
-            break;
+        match signal {
+            SIGUSR1 => report.stats(&target),
+            _ => {
+                tracing::info!(signal, "stopping");
+                break;
+            }
         }
-        report::stats(&target);
     }
     impatient.store(true, Ordering::Relaxed);
     notify::stopping();
-    report::stats(&target);
+    report.stats(&target);
     target.drain(arguments.drain_patience());
     Ok(())
 }

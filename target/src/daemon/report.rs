@@ -1,64 +1,81 @@
 //! The JSON lines on standard output.
 
-use std::io::Write as _;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use super::lines::Lines;
 use crate::registry::Registry;
 use crate::target::Target;
 
-/// One line for each address and each subsystem that is served there, and one for each address that is not.
-pub(super) fn listening(target: &Target) {
-    for failed in target.not_listening() {
-        tracing::error!(address = %failed.address, "not listening: {}", failed.reason);
-        say(&json!({
-            "event": "not_listening",
-            "address": failed.address.to_string(),
-            "reason": failed.reason,
-        }));
+/// Standard output.
+pub(super) struct Report {
+    lines: Lines,
+}
+
+impl Report {
+    pub(super) fn start() -> std::io::Result<Self> {
+        let notice = |lines: u64| format!("{}\n", json!({ "event": "dropped", "lines": lines }));
+        Ok(Self { lines: Lines::to(std::io::stdout(), "feedrail-report", notice)? })
     }
-    for listening in target.listening() {
-        let port = &listening.port;
-        tracing::info!(
-            address = %listening.address, provider = listening.provider, reason = listening.reason,
-            "listening"
-        );
-        for subsystem in port.subsystems() {
-            say(&json!({
-                "event": "listening",
-                "address": listening.address.to_string(),
-                "provider": listening.provider,
-                "reason": listening.reason,
+
+    /// Waits for the reader, but not for longer than this.
+    pub(super) fn flush(&self, patience: Duration) {
+        self.lines.flush(patience);
+    }
+
+    /// One line for each address and each subsystem that is served there, and one for each address that is not.
+    pub(super) fn listening(&self, target: &Target) {
+        for failed in target.not_listening() {
+            tracing::error!(address = %failed.address, "not listening: {}", failed.reason);
+            self.say(&json!({
+                "event": "not_listening",
+                "address": failed.address.to_string(),
+                "reason": failed.reason,
+            }));
+        }
+        for listening in target.listening() {
+            let port = &listening.port;
+            tracing::info!(
+                address = %listening.address, provider = listening.provider, reason = listening.reason,
+                "listening"
+            );
+            for subsystem in port.subsystems() {
+                self.say(&json!({
+                    "event": "listening",
+                    "address": listening.address.to_string(),
+                    "provider": listening.provider,
+                    "reason": listening.reason,
+                    "nqn": subsystem.nqn.as_str(),
+                    "namespaces": subsystem.namespaces().len(),
+                    "port_id": port.id,
+                }));
+            }
+        }
+    }
+
+    /// One line for each subsystem that could be exported.
+    pub(super) fn checked(&self, registry: &Registry) {
+        for subsystem in registry.subsystems() {
+            self.say(&json!({
+                "event": "checked",
                 "nqn": subsystem.nqn.as_str(),
                 "namespaces": subsystem.namespaces().len(),
-                "port_id": port.id,
             }));
         }
     }
-}
 
-/// One line for each subsystem that could be exported.
-pub(super) fn checked(registry: &Registry) {
-    for subsystem in registry.subsystems() {
-        say(&json!({
-            "event": "checked",
-            "nqn": subsystem.nqn.as_str(),
-            "namespaces": subsystem.namespaces().len(),
-        }));
+    /// The counters.
+    pub(super) fn stats(&self, target: &Target) {
+        self.write(target.stats().to_json_line());
     }
-}
 
-/// The counters.
-pub(super) fn stats(target: &Target) {
-    write(&target.stats().to_json_line());
-}
+    fn say(&self, line: &Value) {
+        self.write(line.to_string());
+    }
 
-fn say(line: &Value) {
-    write(&line.to_string());
-}
-
-/// A reader that went away is no reason to stop serving.
-fn write(line: &str) {
-    let mut out = std::io::stdout().lock();
-    let _ = writeln!(out, "{line}").and_then(|()| out.flush());
+    fn write(&self, mut line: String) {
+        line.push('\n');
+        self.lines.push(line.into_bytes());
+    }
 }

@@ -1,7 +1,7 @@
 //! A running `feedrail-target`.
 
 use std::ffi::{OsStr, OsString};
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, PipeReader};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -13,6 +13,7 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
+use super::pipe::full_pipe;
 use super::seccomp::{refuse_io_uring, refuse_steering};
 use super::{Vitals, binary, loopback_address, wait_at_most};
 
@@ -34,6 +35,8 @@ pub struct DaemonOptions {
     pub without_io_uring: bool,
     /// Whether the kernel refuses it a program that steers packets to the sockets of its cores.
     pub without_steering: bool,
+    /// Whether nobody reads its log, so that it can write nothing more to it.
+    pub unread_log: bool,
     /// Where to listen; a random loopback address if `None`.
     pub address: Option<SocketAddr>,
 }
@@ -57,6 +60,8 @@ pub struct Daemon {
     nqn: String,
     listening: Value,
     not_listening: Value,
+    /// The log that nobody reads.
+    _unread: Option<PipeReader>,
 }
 
 impl DaemonOptions {
@@ -118,7 +123,7 @@ impl DaemonOptions {
     /// If it neither listens nor ends.
     pub fn try_start(self) -> Result<Daemon, Ended> {
         let address = self.address.unwrap_or_else(|| SocketAddr::new(loopback_address(), 4420));
-        let mut child = self.spawn(address);
+        let (mut child, unread) = self.spawn(address);
         let lines = json_lines(&mut child);
         let (log, logger) = keep_log(&mut child);
         let mut not_listening = Value::Null;
@@ -137,10 +142,10 @@ impl DaemonOptions {
         let address = address.unwrap_or_else(|| panic!("no address in {listening}"));
         let nqn = listening["nqn"].as_str().unwrap_or_default().to_owned();
         let lines = Mutex::new(lines);
-        Ok(Daemon { child, lines, log, address, nqn, listening, not_listening })
+        Ok(Daemon { child, lines, log, address, nqn, listening, not_listening, _unread: unread })
     }
 
-    fn spawn(&self, address: SocketAddr) -> Child {
+    fn spawn(&self, address: SocketAddr) -> (Child, Option<PipeReader>) {
         let mut words: Vec<OsString> = self.wrapper.clone();
         let program = self.program.clone().unwrap_or_else(|| binary("feedrail-target"));
         words.push(program.into_os_string());
@@ -155,6 +160,11 @@ impl DaemonOptions {
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
+        let unread = self.unread_log.then(|| {
+            let (reader, writer) = full_pipe();
+            command.stderr(writer);
+            reader
+        });
         command.env_remove("NOTIFY_SOCKET");
         command.envs(self.environment.iter().map(|(name, value)| (name, value)));
         if self.without_io_uring {
@@ -163,7 +173,8 @@ impl DaemonOptions {
         if self.without_steering {
             refuse_steering(&mut command);
         }
-        command.spawn().unwrap_or_else(|error| panic!("{words:?}: {error}"))
+        let child = command.spawn().unwrap_or_else(|error| panic!("{words:?}: {error}"));
+        (child, unread)
     }
 }
 
@@ -299,10 +310,11 @@ fn json_lines(child: &mut Child) -> Receiver<Value> {
 }
 
 fn keep_log(child: &mut Child) -> (Arc<Mutex<String>>, JoinHandle<()>) {
-    let stderr = child.stderr.take().expect("stderr is piped");
+    let stderr = child.stderr.take();
     let log = Arc::new(Mutex::new(String::new()));
     let kept = Arc::clone(&log);
     let logger = thread::spawn(move || {
+        let Some(stderr) = stderr else { return };
         for line in BufReader::new(stderr).lines().map_while(Result::ok) {
             let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
             kept.push_str(&line);

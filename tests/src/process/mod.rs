@@ -6,6 +6,7 @@ mod bytes;
 mod daemon;
 mod eventually;
 mod host;
+mod pipe;
 mod run;
 mod seccomp;
 mod vitals;

@@ -1,0 +1,195 @@
+//! Lines of text for a reader that may stop reading: neither the log nor the report may stop the target then.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use crossbeam::channel::{Receiver, Sender, TrySendError, bounded};
+
+/// Lines that wait for their reader; further ones are dropped.
+const QUEUE_LINES: usize = 4096;
+
+/// The writing end: takes lines without ever waiting. Clones share one queue.
+#[derive(Clone)]
+pub(super) struct Lines {
+    queue: Sender<Entry>,
+    dropped: Arc<AtomicU64>,
+}
+
+enum Entry {
+    Line {
+        text: Vec<u8>,
+        /// Lines that were dropped just before this one.
+        dropped_before: u64,
+    },
+    Flush(Sender<()>),
+}
+
+/// Makes the line that stands where lines were dropped, from their number.
+pub(super) type Notice = fn(u64) -> String;
+
+impl Lines {
+    /// Lines that a thread writes to a descriptor, past the locks of the standard library: whoever panics takes those.
+    ///
+    /// # Errors
+    /// No descriptor or no thread is to be had.
+    pub(super) fn to(descriptor: impl AsFd, name: &str, notice: Notice) -> io::Result<Self> {
+        let file = File::from(descriptor.as_fd().try_clone_to_owned()?);
+        Self::start(file, name, notice, QUEUE_LINES)
+    }
+
+    fn start(
+        out: impl Write + Send + 'static,
+        name: &str,
+        notice: Notice,
+        queue_lines: usize,
+    ) -> io::Result<Self> {
+        let (queue, lines) = bounded(queue_lines);
+        let dropped = Arc::new(AtomicU64::new(0));
+        let writer = Writer { out, lines, notice, dropped: Arc::clone(&dropped) };
+        std::thread::Builder::new().name(name.to_owned()).spawn(move || writer.run())?;
+        Ok(Self { queue, dropped })
+    }
+
+    /// Takes a line, its newline included, unless too many wait already.
+    pub(super) fn push(&self, text: Vec<u8>) {
+        let dropped_before = self.dropped.swap(0, Ordering::Relaxed);
+        match self.queue.try_send(Entry::Line { text, dropped_before }) {
+            Ok(()) => {}
+            Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => {
+                self.dropped.fetch_add(dropped_before + 1, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Waits until all that was taken is written, but not for longer than this.
+    pub(super) fn flush(&self, patience: Duration) {
+        let (done, written) = bounded(1);
+        if self.queue.send_timeout(Entry::Flush(done), patience).is_ok() {
+            let _ = written.recv_timeout(patience);
+        }
+    }
+}
+
+/// For a log that gives whole lines.
+impl Write for Lines {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        self.push(line.to_vec());
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+struct Writer<W> {
+    out: W,
+    lines: Receiver<Entry>,
+    notice: Notice,
+    dropped: Arc<AtomicU64>,
+}
+
+impl<W: Write> Writer<W> {
+    fn run(mut self) {
+        while let Ok(entry) = self.lines.recv() {
+            match entry {
+                Entry::Line { text, dropped_before } => {
+                    self.tell_of(dropped_before);
+                    self.write(&text);
+                }
+                Entry::Flush(done) => {
+                    let dropped = self.dropped.swap(0, Ordering::Relaxed);
+                    self.tell_of(dropped);
+                    let _ = done.send(());
+                }
+            }
+            if self.lines.is_empty() {
+                let dropped = self.dropped.swap(0, Ordering::Relaxed);
+                self.tell_of(dropped);
+            }
+        }
+    }
+
+    fn tell_of(&mut self, dropped: u64) {
+        if dropped > 0 {
+            let notice = (self.notice)(dropped);
+            self.write(notice.as_bytes());
+        }
+    }
+
+    /// A reader that went away or a full disk is no reason to stop.
+    fn write(&mut self, text: &[u8]) {
+        let _ = self.out.write_all(text).and_then(|()| self.out.flush());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read as _;
+
+    use super::*;
+
+    const PATIENCE: Duration = Duration::from_secs(60);
+
+    fn notice(dropped: u64) -> String {
+        format!("{dropped} dropped\n")
+    }
+
+    #[test]
+    fn lines_arrive_in_order() {
+        let (mut reader, writer) = io::pipe().expect("a pipe");
+        let lines = Lines::start(writer, "lines", notice, 8).expect("a thread");
+        for line in ["a\n", "b\n", "c\n"] {
+            lines.push(line.into());
+        }
+        lines.flush(PATIENCE);
+        drop(lines);
+        let mut text = String::new();
+        reader.read_to_string(&mut text).expect("text");
+        assert_eq!(text, "a\nb\nc\n");
+    }
+
+    #[test]
+    fn nobody_waits_for_a_reader_that_stopped() {
+        let (mut reader, writer) = io::pipe().expect("a pipe");
+        let lines = Lines::start(writer, "lines", notice, 8).expect("a thread");
+        // More than a pipe of any usual size and the queue take.
+        let line = [vec![b'x'; 1 << 20], b"\n".to_vec()].concat();
+        for _ in 0..100 {
+            lines.push(line.clone());
+        }
+        lines.flush(Duration::from_millis(1));
+        assert!(lines.dropped.load(Ordering::Relaxed) >= 91, "one is being written, eight wait");
+
+        let read = std::thread::spawn(move || {
+            let mut text = String::new();
+            reader.read_to_string(&mut text).map(|_| text)
+        });
+        lines.flush(PATIENCE);
+        lines.push(b"last\n".into());
+        lines.flush(PATIENCE);
+        drop(lines);
+        let text = read.join().expect("no panic").expect("text");
+        let told: u64 = (text.lines())
+            .filter_map(|line| line.strip_suffix(" dropped")?.parse::<u64>().ok())
+            .sum();
+        let written = text.lines().filter(|line| line.starts_with('x')).count() as u64;
+        assert_eq!(told + written, 100);
+        assert!(text.ends_with("\nlast\n"));
+    }
+
+    #[test]
+    fn a_reader_that_left_ends_nothing() {
+        let (reader, writer) = io::pipe().expect("a pipe");
+        drop(reader);
+        let lines = Lines::start(writer, "lines", notice, 8).expect("a thread");
+        for _ in 0..100 {
+            lines.push(b"x\n".into());
+        }
+        lines.flush(PATIENCE);
+    }
+}
