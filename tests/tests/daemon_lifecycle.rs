@@ -8,6 +8,7 @@ use std::time::Duration;
 use feedrail_tests::process::{
     Bytes, Daemon, DaemonOptions, Ended, Program, binary, eventually, feedrail, write_configuration,
 };
+use rustix::process::Signal;
 use tempfile::TempDir;
 
 const SIZE_BYTES: usize = 300_007;
@@ -59,6 +60,16 @@ fn a_log_that_nobody_reads_stops_nothing() {
         assert!(read_all(&daemon) == content);
     }
     assert_eq!(daemon.stats()["event"], "stats");
+    assert!(daemon.terminate().0.success());
+}
+
+#[test]
+fn a_hangup_does_not_end_it() {
+    let (_folder, path, content) = shard();
+    let daemon = Daemon::serving([&path]);
+    daemon.signal(Signal::HUP);
+    eventually("a hangup is told", || daemon.log().contains("SIGHUP is ignored"));
+    assert!(read_all(&daemon) == content);
     assert!(daemon.terminate().0.success());
 }
 

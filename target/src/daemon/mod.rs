@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use clap::Parser as _;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
 
 use self::arguments::Arguments;
@@ -114,7 +114,7 @@ fn run(arguments: &Arguments, report: &Report) -> Result<(), Vec<String>> {
 
 fn serve(config: &Config, arguments: &Arguments, report: &Report) -> Result<(), String> {
     // Before the start, so that a signal that comes meanwhile is kept.
-    let mut signals = Signals::new([SIGTERM, SIGINT, SIGUSR1])
+    let mut signals = Signals::new([SIGTERM, SIGINT, SIGUSR1, SIGHUP])
         .map_err(|error| format!("cannot take signals: {error}"))?;
     keep_machine(config);
     let target = Target::start(config).map_err(|error| error.to_string())?;
@@ -124,6 +124,10 @@ fn serve(config: &Config, arguments: &Arguments, report: &Report) -> Result<(), 
     for signal in signals.forever() {
         match signal {
             SIGUSR1 => report.stats(&target),
+            // A terminal that closes sends it, and whoever expects a daemon to read its configuration again.
+            SIGHUP => tracing::warn!(
+                "SIGHUP is ignored: the configuration is read at the start only; restart the target to change it"
+            ),
             _ => {
                 tracing::info!(signal, "stopping");
                 break;
