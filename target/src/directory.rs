@@ -1,5 +1,6 @@
 //! The shards of a directory: which of its files are namespaces.
 
+use std::fs::DirEntry;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -26,10 +27,11 @@ pub struct DirectoryError {
 /// The regular files of a directory and its folders, sorted by relative path.
 ///
 /// Left out: names that start with a dot, empty files, and (with a warning) symlinks that lead outside the
-/// directory or nowhere and names that are not UTF-8. Symlinks to folders are not followed.
+/// directory or nowhere, names that are not UTF-8 and folders that can not be read. Symlinks to folders are not
+/// followed.
 ///
 /// # Errors
-/// The directory or a folder in it can not be read, it is none, or it holds nothing to export.
+/// The directory can not be read, it is none, or it holds nothing to export.
 pub fn scan(config: &DirectoryConfig) -> Result<Vec<Shard>, DirectoryError> {
     let failed = |path: &Path, error: io::Error| DirectoryError {
         path: path.to_owned(),
@@ -39,8 +41,15 @@ pub fn scan(config: &DirectoryConfig) -> Result<Vec<Shard>, DirectoryError> {
     let mut shards = Vec::new();
     let mut folders = vec![(root.clone(), 0)];
     while let Some((folder, depth)) = folders.pop() {
-        for entry in std::fs::read_dir(&folder).map_err(|error| failed(&folder, error))? {
-            let entry = entry.map_err(|error| failed(&folder, error))?;
+        let entries = match list(&folder) {
+            Ok(entries) => entries,
+            Err(error) if depth > 0 => {
+                tracing::warn!(path = %folder.display(), "left out with all that is in it: {error}");
+                continue;
+            }
+            Err(error) => return Err(failed(&folder, error)),
+        };
+        for entry in entries {
             match classify(&root, &entry.path(), &config.suffix) {
                 Entry::Shard(shard) => shards.push(shard),
                 Entry::Folder if depth < DIRECTORY_DEPTH => folders.push((entry.path(), depth + 1)),
@@ -68,6 +77,10 @@ pub fn scan(config: &DirectoryConfig) -> Result<Vec<Shard>, DirectoryError> {
     }
     shards.sort();
     Ok(shards)
+}
+
+fn list(folder: &Path) -> io::Result<Vec<DirEntry>> {
+    std::fs::read_dir(folder)?.collect()
 }
 
 enum Entry {

@@ -10,7 +10,7 @@ use crate::backend::{self, Access, Backend, OpenError, OpenMode, OpenedBackend};
 use crate::config::{
     Config, DirectoryConfig, DiskFaults, Medium, NamespaceConfig, Origin, SubsystemConfig,
 };
-use crate::directory::{self, DirectoryError};
+use crate::directory::{self, DirectoryError, Shard};
 use crate::limits::MAX_NAMESPACES;
 use crate::namespace::{Namespace, NamespaceIndex};
 use crate::nsid_file::{NsidFile, NsidFileError};
@@ -52,6 +52,17 @@ pub enum ExportError {
         /// The other.
         other: String,
     },
+    /// Two directories of a subsystem with the same relative path.
+    #[error(
+        "{origin}: \"{name}\" is in another directory of this subsystem too; give one of the directories a \
+         subsystem of its own"
+    )]
+    SameName {
+        /// Where the configuration names the second directory.
+        origin: Origin,
+        /// The relative path.
+        name: String,
+    },
     /// Too many.
     #[error("more than {MAX_NAMESPACES} namespaces")]
     TooMany,
@@ -90,26 +101,90 @@ impl Registry {
         let mut namespaces = Vec::new();
         let mut subsystems = Vec::with_capacity(config.subsystems.len());
         for subsystem in &config.subsystems {
-            let listed = all_namespaces(config, subsystem, purpose)?;
-            distinct(&listed)?;
             let first = namespaces.len();
-            let mut buffered = Buffered::default();
-            for namespace in &listed {
-                let opened = open_medium(namespace).map_err(|error| ExportError::Open {
-                    origin: namespace.origin.clone(),
-                    error,
-                })?;
+            let listed = all_namespaces(config, subsystem, purpose)?;
+            open_all(&listed, decorate, &mut namespaces, Err)?;
+            subsystems.push(Arc::new(Subsystem::new(subsystem, namespaces[first..].to_vec())));
+            let namespaces = namespaces.len() - first;
+            tracing::info!(nqn = %subsystem.nqn, namespaces, "subsystem");
+        }
+        Ok(Self::of(config, subsystems, namespaces))
+    }
+
+    /// As [`Registry::open`] to see whether it works, but says everything that does not.
+    ///
+    /// # Errors
+    /// All that cannot be exported.
+    pub fn check(config: &Config) -> Result<Arc<Self>, Vec<ExportError>> {
+        let mut errors = Vec::new();
+        let mut namespaces = Vec::new();
+        let mut subsystems = Vec::with_capacity(config.subsystems.len());
+        for subsystem in &config.subsystems {
+            let first = namespaces.len();
+            let opened = all_namespaces(config, subsystem, Purpose::Check).and_then(|listed| {
+                open_all(&listed, &|_, backend| backend, &mut namespaces, |error| {
+                    errors.push(error);
+                    Ok(())
+                })
+            });
+            errors.extend(opened.err());
+            subsystems.push(Arc::new(Subsystem::new(subsystem, namespaces[first..].to_vec())));
+        }
+        if errors.is_empty() { Ok(Self::of(config, subsystems, namespaces)) } else { Err(errors) }
+    }
+
+    fn of(
+        config: &Config,
+        subsystems: Vec<Arc<Subsystem>>,
+        namespaces: Vec<Arc<Namespace>>,
+    ) -> Arc<Self> {
+        let port = |port| Arc::new(Port::new(port, &subsystems));
+        let ports = config.ports.iter().map(port).collect();
+        Self::new(config.limits.clone(), ports, subsystems, namespaces)
+    }
+}
+
+/// Opens the namespaces of a subsystem. `refuse` is told of those that have to be there and cannot be opened.
+fn open_all(
+    listed: &[Candidate],
+    decorate: Decorate<'_>,
+    namespaces: &mut Vec<Arc<Namespace>>,
+    mut refuse: impl FnMut(ExportError) -> Result<(), ExportError>,
+) -> Result<(), ExportError> {
+    distinct(listed)?;
+    let first = namespaces.len();
+    let mut buffered = Buffered::default();
+    let mut left_out = LeftOut::default();
+    for Candidate { namespace, found } in listed {
+        match open_medium(namespace) {
+            Ok(opened) => {
                 buffered.note(&namespace.name, &opened.access);
                 namespaces.push(make(namespaces.len(), namespace, opened, decorate)?);
             }
-            tracing::info!(nqn = %subsystem.nqn, namespaces = listed.len(), "subsystem");
-            buffered.tell();
-            subsystems.push(Arc::new(Subsystem::new(subsystem, namespaces[first..].to_vec())));
+            Err(error) if *found && !is_shortage(&error) => left_out.note(namespace, error),
+            Err(error) => refuse(cannot_open(namespace, error))?,
         }
-        let port = |port| Arc::new(Port::new(port, &subsystems));
-        let ports = config.ports.iter().map(port).collect();
-        Ok(Self::new(config.limits.clone(), ports, subsystems, namespaces))
     }
+    left_out.tell(namespaces.len() - first)?;
+    buffered.tell();
+    Ok(())
+}
+
+/// A namespace to open.
+struct Candidate {
+    namespace: NamespaceConfig,
+    /// In a directory; else the configuration names it, and it must be there.
+    found: bool,
+}
+
+fn cannot_open(namespace: &NamespaceConfig, error: OpenError) -> ExportError {
+    ExportError::Open { origin: namespace.origin.clone(), error }
+}
+
+/// Whether the process lacks something that any file would need.
+fn is_shortage(error: &OpenError) -> bool {
+    let OpenError::Io { error, .. } = error else { return false };
+    matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM))
 }
 
 /// Listed namespaces and those of directories.
@@ -117,31 +192,60 @@ fn all_namespaces(
     config: &Config,
     subsystem: &SubsystemConfig,
     purpose: Purpose,
-) -> Result<Vec<NamespaceConfig>, ExportError> {
-    let mut namespaces = subsystem.namespaces.clone();
+) -> Result<Vec<Candidate>, ExportError> {
+    let listed = subsystem.namespaces.iter();
+    let mut namespaces: Vec<_> =
+        listed.map(|n| Candidate { namespace: n.clone(), found: false }).collect();
     if subsystem.directories.is_empty() {
         return Ok(namespaces);
     }
-    let reserved: BTreeSet<u32> = namespaces.iter().map(|namespace| namespace.nsid.0).collect();
+    let shards = all_shards(&subsystem.directories)?;
+    let names: Vec<&str> = shards.iter().map(|(_, shard)| shard.relative.as_str()).collect();
+    let reserved: BTreeSet<u32> = subsystem.namespaces.iter().map(|n| n.nsid.0).collect();
     let mut nsids = NsidFile::open(&config.state_dir, &subsystem.nqn)?;
-    for directory in &subsystem.directories {
-        let shards = directory::scan(directory)
-            .map_err(|error| ExportError::Directory { origin: directory.origin.clone(), error })?;
-        let names = shards.iter().map(|shard| shard.relative.as_str());
-        let ids = nsids.assign(names, &reserved)?;
-        let shards = shards.into_iter().zip(ids);
-        namespaces.extend(shards.map(|(shard, nsid)| of_shard(subsystem, directory, shard, nsid)));
+    if nsids.is_new() {
+        tracing::warn!(
+            nqn = %subsystem.nqn, file = %nsids.path().display(),
+            "no NSIDs of earlier runs: files get theirs in the order of their names. If hosts have used this \
+             subsystem before, stop the target and restore the file, or let those hosts connect anew"
+        );
     }
-    if purpose == Purpose::Serve {
-        nsids.save()?;
+    let ids = nsids.assign(&names, &reserved)?;
+    match purpose {
+        Purpose::Serve => nsids.save()?,
+        Purpose::Check => nsids.check_save()?,
     }
+    namespaces.extend(shards.into_iter().zip(ids).map(|((directory, shard), nsid)| Candidate {
+        namespace: of_shard(subsystem, directory, shard, nsid),
+        found: true,
+    }));
     Ok(namespaces)
+}
+
+/// The files of all directories of a subsystem, which differ in their relative paths.
+fn all_shards(
+    directories: &[DirectoryConfig],
+) -> Result<Vec<(&DirectoryConfig, Shard)>, ExportError> {
+    let mut names = BTreeSet::new();
+    let mut shards = Vec::new();
+    for directory in directories {
+        let origin = || directory.origin.clone();
+        let found = directory::scan(directory)
+            .map_err(|error| ExportError::Directory { origin: origin(), error })?;
+        for shard in found {
+            if !names.insert(shard.relative.clone()) {
+                return Err(ExportError::SameName { origin: origin(), name: shard.relative });
+            }
+            shards.push((directory, shard));
+        }
+    }
+    Ok(shards)
 }
 
 fn of_shard(
     subsystem: &SubsystemConfig,
     directory: &DirectoryConfig,
-    shard: directory::Shard,
+    shard: Shard,
     nsid: u32,
 ) -> NamespaceConfig {
     let medium = Medium::File { path: shard.path };
@@ -159,9 +263,9 @@ fn of_shard(
     }
 }
 
-fn distinct(namespaces: &[NamespaceConfig]) -> Result<(), ExportError> {
+fn distinct(candidates: &[Candidate]) -> Result<(), ExportError> {
     let mut seen = BTreeMap::new();
-    for namespace in namespaces {
+    for Candidate { namespace, .. } in candidates {
         if let Some(other) = seen.insert(namespace.uuid, namespace) {
             return Err(ExportError::SameIdentity {
                 origin: namespace.origin.clone(),
@@ -218,6 +322,41 @@ fn open_medium(config: &NamespaceConfig) -> Result<OpenedBackend, OpenError> {
         Medium::Block { path } => backend::open_block(path, mode),
         Medium::Null { size_bytes } => backend::open_null(*size_bytes, mode),
         Medium::Memory { size_bytes } => backend::open_memory(*size_bytes, mode),
+    }
+}
+
+/// Files of directories that can not be exported.
+#[derive(Default)]
+struct LeftOut {
+    first: Option<ExportError>,
+    count: usize,
+}
+
+impl LeftOut {
+    /// So many are named in the log.
+    const NAMED: usize = 16;
+
+    fn note(&mut self, namespace: &NamespaceConfig, error: OpenError) {
+        if self.count < Self::NAMED {
+            tracing::warn!(nsid = %namespace.nsid, "left out: {error}");
+        }
+        self.count += 1;
+        self.first.get_or_insert_with(|| cannot_open(namespace, error));
+    }
+
+    /// An error if nothing is left.
+    fn tell(self, left: usize) -> Result<(), ExportError> {
+        let Some(error) = self.first else { return Ok(()) };
+        if left == 0 {
+            return Err(error);
+        }
+        if self.count > Self::NAMED {
+            tracing::warn!(
+                files = self.count,
+                "left out in all, of which the first are named above"
+            );
+        }
+        Ok(())
     }
 }
 
@@ -288,6 +427,32 @@ mod tests {
         assert_eq!(names(&registry), [(2, "c", 2), (3, "a", 1)]);
         assert_eq!(registry.subsystems()[0].namespace(Nsid(2)).expect("there").uuid, uuid);
         assert!(registry.subsystems()[0].namespace(Nsid(1)).is_none());
+    }
+
+    #[test]
+    fn an_unfit_file_of_a_directory_is_left_out() {
+        let dir = tempfile::tempdir().expect("a folder");
+        std::fs::create_dir(dir.path().join("d")).expect("made");
+        let writable = format!("{DIRECTORY}\nread_only = false\nlba_bytes = 512");
+        std::fs::write(dir.path().join("d/ragged"), vec![1; 100]).expect("written");
+        let error = subsystem(dir.path(), &writable).expect_err("nothing fits");
+        assert!(matches!(error, ExportError::Open { .. }), "{error}");
+
+        std::fs::write(dir.path().join("d/whole"), vec![1; 512]).expect("written");
+        let registry = subsystem(dir.path(), &writable).expect("exported");
+        assert_eq!(names(&registry), [(2, "whole", 1)], "ragged keeps its NSID");
+    }
+
+    #[test]
+    fn two_directories_do_not_share_a_name() {
+        let dir = tempfile::tempdir().expect("a folder");
+        for path in ["d", "e"] {
+            std::fs::create_dir(dir.path().join(path)).expect("made");
+            std::fs::write(dir.path().join(path).join("a"), "a").expect("written");
+        }
+        let both = format!("{DIRECTORY}\n[[subsystem.directory]]\npath = \"e\"");
+        let error = subsystem(dir.path(), &both).expect_err("one NSID for two files");
+        assert!(matches!(error, ExportError::SameName { .. }), "{error}");
     }
 
     #[test]

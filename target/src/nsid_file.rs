@@ -1,7 +1,8 @@
 //! Which NSID each file of a subsystem's directories has, kept across restarts.
 //!
-//! A name keeps its NSID for ever, also while the file is away, so a host never finds other data under an
-//! id that it knows. One small JSON file per subsystem, replaced atomically.
+//! A name keeps its NSID, also while the file is away, so a host does not find other data under an id that it knows.
+//! Only when every NSID was used do new names take those of the files that have been away for longest. One small JSON
+//! file per subsystem, replaced atomically.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -9,7 +10,9 @@ use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
 use nvme_proto::Nqn;
+use rustix::fs::Access;
 use serde::{Deserialize, Serialize};
+use tempfile::NamedTempFile;
 
 use crate::identity;
 use crate::limits::NSID_LAST;
@@ -20,6 +23,8 @@ pub struct NsidFile {
     path: PathBuf,
     content: Content,
     changed: bool,
+    /// There was no file.
+    new: bool,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -28,9 +33,12 @@ struct Content {
     version: u32,
     nqn: String,
     nsids: BTreeMap<String, u32>,
+    /// Names whose files are away, and in which order they went: a lower number was away earlier. Since version 2.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    gone: BTreeMap<String, u64>,
 }
 
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// Why NSIDs can not be looked up or kept.
 #[derive(Debug, thiserror::Error)]
@@ -66,8 +74,8 @@ pub enum NsidFileError {
         /// What the system says.
         error: io::Error,
     },
-    /// Every NSID is taken.
-    #[error("{}: all {NSID_LAST} NSIDs are taken", path.display())]
+    /// There are more files than NSIDs.
+    #[error("{}: there are more files than the {NSID_LAST} NSIDs; split the directory", path.display())]
     Full {
         /// The file.
         path: PathBuf,
@@ -82,56 +90,76 @@ impl NsidFile {
     pub fn open(state_dir: &Path, nqn: &Nqn) -> Result<Self, NsidFileError> {
         let name = format!("nsids-{}.json", identity::state_key(nqn));
         let path = state_dir.join(name);
-        let content = match std::fs::read(&path) {
-            Ok(bytes) => parse(&path, nqn, &bytes)?,
+        let (content, new) = match std::fs::read(&path) {
+            Ok(bytes) => (parse(&path, nqn, &bytes)?, false),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                Content { version: VERSION, nqn: nqn.to_string(), nsids: BTreeMap::new() }
+                let (nsids, gone) = (BTreeMap::new(), BTreeMap::new());
+                (Content { version: VERSION, nqn: nqn.to_string(), nsids, gone }, true)
             }
             Err(error) => return Err(NsidFileError::Read { path, error }),
         };
-        Ok(Self { path, content, changed: false })
+        Ok(Self { path, content, changed: false, new })
     }
 
-    /// The NSID of each name, in order; new names get the lowest ids that nobody has or had.
-    /// `reserved` are ids that the configuration gives to other namespaces.
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Whether there was no file: this is the first start, or what hosts know the files by was lost.
+    pub fn is_new(&self) -> bool {
+        self.new
+    }
+
+    /// The NSID of each name, in order; new names get the lowest ids that nobody has or had, and if there are none
+    /// those of the names that have been away for longest. `names` are all that are there now, each once; `reserved`
+    /// are ids that the configuration gives to other namespaces.
     ///
     /// # Errors
-    /// No id is left.
-    pub fn assign<'a>(
+    /// There are more names than ids.
+    pub fn assign(
         &mut self,
-        names: impl IntoIterator<Item = &'a str>,
+        names: &[&str],
         reserved: &BTreeSet<u32>,
     ) -> Result<Vec<u32>, NsidFileError> {
-        let mut taken: BTreeSet<u32> = self.content.nsids.values().copied().collect();
-        taken.extend(reserved);
-        let mut next = 1;
-        let mut nsids = Vec::new();
+        self.note_gone(&names.iter().copied().collect());
+        let mut free = Free::new(&self.content, reserved);
+        let mut reused = Reused::default();
+        let mut nsids = Vec::with_capacity(names.len());
         for name in names {
-            let known = self.content.nsids.get(name).filter(|nsid| !reserved.contains(nsid));
-            nsids.push(match known {
-                Some(nsid) => *nsid,
-                None => self.add(name, &mut next, &mut taken)?,
-            });
+            let known = self.content.nsids.get(*name).filter(|nsid| !reserved.contains(nsid));
+            if let Some(nsid) = known {
+                nsids.push(*nsid);
+                continue;
+            }
+            let full = || NsidFileError::Full { path: self.path.clone() };
+            let Slot { nsid, of } = free.take().ok_or_else(full)?;
+            if let Some(old) = of {
+                self.content.nsids.remove(&old);
+                self.content.gone.remove(&old);
+                reused.note(nsid, old, name);
+            }
+            self.content.nsids.insert((*name).to_owned(), nsid);
+            self.changed = true;
+            nsids.push(nsid);
         }
+        reused.tell();
         Ok(nsids)
     }
 
-    fn add(
-        &mut self,
-        name: &str,
-        next: &mut u32,
-        taken: &mut BTreeSet<u32>,
-    ) -> Result<u32, NsidFileError> {
-        while taken.contains(next) {
-            *next += 1;
+    /// Remembers which names are away, and since when.
+    fn note_gone(&mut self, names: &BTreeSet<&str>) {
+        let Content { nsids, gone, .. } = &mut self.content;
+        let before = gone.len();
+        gone.retain(|name, _| !names.contains(name.as_str()));
+        self.changed |= gone.len() != before;
+        let next = gone.values().max().map_or(0, |last| last.saturating_add(1));
+        for name in nsids.keys().filter(|name| !names.contains(name.as_str())) {
+            if !gone.contains_key(name) {
+                gone.insert(name.clone(), next);
+                self.changed = true;
+            }
         }
-        if *next > NSID_LAST {
-            return Err(NsidFileError::Full { path: self.path.clone() });
-        }
-        taken.insert(*next);
-        self.content.nsids.insert(name.to_owned(), *next);
-        self.changed = true;
-        Ok(*next)
     }
 
     /// Writes the file if anything is new: a temporary file beside it, synced, then renamed over it.
@@ -147,14 +175,103 @@ impl NsidFile {
         self.changed = false;
         Ok(())
     }
+
+    /// Whether [`NsidFile::save`] would be allowed to write, without writing.
+    ///
+    /// # Errors
+    /// It would not.
+    pub fn check_save(&self) -> Result<(), NsidFileError> {
+        if !self.changed {
+            return Ok(());
+        }
+        let write = |error| NsidFileError::Write { path: self.path.clone(), error };
+        check_folder(self.path.parent().unwrap_or(Path::new("."))).map_err(write)
+    }
+}
+
+/// Whether a folder can be written, or be made in one that can.
+fn check_folder(folder: &Path) -> io::Result<()> {
+    let existing = folder.ancestors().find(|folder| folder.symlink_metadata().is_ok());
+    let existing = match existing {
+        Some(existing) => existing,
+        // A relative path of which nothing exists begins in the working directory.
+        None => Path::new("."),
+    };
+    if !std::fs::metadata(existing)?.is_dir() {
+        return Err(io::ErrorKind::NotADirectory.into());
+    }
+    Ok(rustix::fs::access(existing, Access::WRITE_OK | Access::EXEC_OK)?)
+}
+
+/// An NSID for a new name.
+struct Slot {
+    nsid: u32,
+    /// Which name had it.
+    of: Option<String>,
+}
+
+/// The NSIDs that new names get, in order.
+struct Free {
+    /// Those that nobody has or had.
+    unused: std::vec::IntoIter<u32>,
+    /// Those of names that are away, the longest first.
+    gone: std::vec::IntoIter<(u64, String, u32)>,
+}
+
+impl Free {
+    fn new(content: &Content, reserved: &BTreeSet<u32>) -> Self {
+        let mut taken: BTreeSet<u32> = content.nsids.values().copied().collect();
+        taken.extend(reserved);
+        let unused: Vec<u32> = (1..=NSID_LAST).filter(|nsid| !taken.contains(nsid)).collect();
+        let nsid = |name: &String| content.nsids.get(name).filter(|nsid| !reserved.contains(nsid));
+        let gone = content.gone.iter();
+        let mut gone: Vec<_> =
+            gone.filter_map(|(name, order)| Some((*order, name.clone(), *nsid(name)?))).collect();
+        gone.sort();
+        Self { unused: unused.into_iter(), gone: gone.into_iter() }
+    }
+
+    fn take(&mut self) -> Option<Slot> {
+        match self.unused.next() {
+            Some(nsid) => Some(Slot { nsid, of: None }),
+            None => self.gone.next().map(|(_, name, nsid)| Slot { nsid, of: Some(name) }),
+        }
+    }
+}
+
+/// NSIDs that have gone from one name to another.
+#[derive(Default)]
+struct Reused {
+    first: Option<(u32, String, String)>,
+    count: u32,
+}
+
+impl Reused {
+    fn note(&mut self, nsid: u32, old: String, new: &str) {
+        self.first.get_or_insert_with(|| (nsid, old, new.to_owned()));
+        self.count += 1;
+    }
+
+    fn tell(&self) {
+        if let Some((nsid, old, new)) = &self.first {
+            tracing::warn!(
+                count = self.count,
+                nsid,
+                old,
+                new,
+                "every NSID was used once: new files get those of the files that have been away for longest; hosts \
+                 that were connected then should connect anew"
+            );
+        }
+    }
 }
 
 fn parse(path: &Path, nqn: &Nqn, bytes: &[u8]) -> Result<Content, NsidFileError> {
     let damaged = |reason: String| NsidFileError::Damaged { path: path.to_owned(), reason };
     let content: Content =
         serde_json::from_slice(bytes).map_err(|error| damaged(error.to_string()))?;
-    if content.version != VERSION {
-        return Err(damaged(format!("version {}, not {VERSION}", content.version)));
+    if !(1..=VERSION).contains(&content.version) {
+        return Err(damaged(format!("version {}, not 1 to {VERSION}", content.version)));
     }
     if content.nqn != nqn.as_str() {
         return Err(damaged(format!("it is of the subsystem {}", content.nqn)));
@@ -164,18 +281,21 @@ fn parse(path: &Path, nqn: &Nqn, bytes: &[u8]) -> Result<Content, NsidFileError>
     if ids.len() != content.nsids.len() {
         return Err(damaged("an NSID is there twice or out of range".into()));
     }
-    Ok(content)
+    if let Some(name) = content.gone.keys().find(|name| !content.nsids.contains_key(*name)) {
+        return Err(damaged(format!("{name:?} is away and has no NSID")));
+    }
+    Ok(Content { version: VERSION, ..content })
 }
 
 fn replace(path: &Path, content: &Content) -> io::Result<()> {
     let folder = path.parent().unwrap_or(Path::new("."));
     std::fs::create_dir_all(folder)?;
-    let temporary = path.with_extension(format!("{}.tmp", std::process::id()));
-    let mut file = File::create(&temporary)?;
+    // Deleted again unless it gets its name.
+    let mut file = NamedTempFile::new_in(folder)?;
     serde_json::to_writer_pretty(&mut file, content)?;
     file.write_all(b"\n")?;
-    file.sync_all()?;
-    std::fs::rename(&temporary, path)?;
+    file.as_file().sync_all()?;
+    file.persist(path)?;
     File::open(folder)?.sync_all()
 }
 
@@ -191,30 +311,80 @@ mod tests {
     fn ids_survive_restarts_added_and_removed_files() {
         let dir = tempfile::tempdir().expect("a folder");
         let mut file = NsidFile::open(dir.path(), &nqn()).expect("new");
-        assert_eq!(file.assign(["b", "c"], &BTreeSet::new()).expect("room"), [1, 2]);
+        assert_eq!(file.assign(&["b", "c"], &BTreeSet::new()).expect("room"), [1, 2]);
         file.save().expect("saved");
 
         let mut file = NsidFile::open(dir.path(), &nqn()).expect("again");
         // "b" is away, "a" is new and sorts first: it must get neither id.
-        assert_eq!(file.assign(["a", "c"], &BTreeSet::new()).expect("room"), [3, 2]);
+        assert_eq!(file.assign(&["a", "c"], &BTreeSet::new()).expect("room"), [3, 2]);
         file.save().expect("saved");
 
         let mut file = NsidFile::open(dir.path(), &nqn()).expect("again");
-        assert_eq!(file.assign(["a", "b", "c"], &BTreeSet::new()).expect("room"), [3, 1, 2]);
+        assert_eq!(file.assign(&["a", "b", "c"], &BTreeSet::new()).expect("room"), [3, 1, 2]);
     }
 
     #[test]
     fn ids_of_listed_namespaces_are_left_alone() {
         let dir = tempfile::tempdir().expect("a folder");
         let mut file = NsidFile::open(dir.path(), &nqn()).expect("new");
-        assert_eq!(file.assign(["a", "b"], &BTreeSet::from([1, 3])).expect("room"), [2, 4]);
+        assert_eq!(file.assign(&["a", "b"], &BTreeSet::from([1, 3])).expect("room"), [2, 4]);
+    }
+
+    #[test]
+    fn ids_are_reused_last_and_longest_gone_first() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let mut file = NsidFile::open(dir.path(), &nqn()).expect("new");
+        assert!(file.is_new());
+        let names: Vec<String> = (1..=NSID_LAST).map(|n| format!("{n:05}")).collect();
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        let none = BTreeSet::new();
+        assert_eq!(file.assign(&names, &none).expect("room").last(), Some(&NSID_LAST));
+        // NSID 9 is away first, then 5, then 7, which comes back.
+        let without = |gone: &[usize]| -> Vec<&str> {
+            let there = names.iter().enumerate().filter(|(at, _)| !gone.contains(&(at + 1)));
+            there.map(|(_, name)| *name).collect()
+        };
+        for gone in [&[9][..], &[5, 9], &[5, 7, 9], &[5, 9]] {
+            file.assign(&without(gone), &none).expect("room");
+        }
+        file.save().expect("saved");
+        let mut file = NsidFile::open(dir.path(), &nqn()).expect("again");
+        assert!(!file.is_new());
+        let mut with_new = without(&[5, 9]);
+        with_new.push("new");
+        assert_eq!(file.assign(&with_new, &none).expect("room").last(), Some(&9));
+        with_new.push("newer");
+        assert_eq!(file.assign(&with_new, &none).expect("room").last(), Some(&5));
+        with_new.push("newest");
+        assert!(matches!(file.assign(&with_new, &none), Err(NsidFileError::Full { .. })));
+    }
+
+    #[test]
+    fn a_failed_save_leaves_nothing_behind() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let mut file = NsidFile::open(dir.path(), &nqn()).expect("new");
+        file.assign(&["a"], &BTreeSet::new()).expect("room");
+        std::fs::create_dir(file.path()).expect("made");
+        assert!(matches!(file.save(), Err(NsidFileError::Write { .. })));
+        let left = std::fs::read_dir(dir.path()).expect("read").count();
+        assert_eq!(left, 1, "only the folder that is in the way");
+    }
+
+    #[test]
+    fn files_of_version_1_are_understood() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let path = NsidFile::open(dir.path(), &nqn()).expect("new").path;
+        let old = r#"{"version":1,"nqn":"nqn.2026-01.io.feedrail:t","nsids":{"a":7}}"#;
+        std::fs::write(path, old).expect("written");
+        let mut file = NsidFile::open(dir.path(), &nqn()).expect("understood");
+        assert_eq!(file.assign(&["a", "b"], &BTreeSet::new()).expect("room"), [7, 1]);
     }
 
     #[test]
     fn damage_is_told_and_never_overwritten() {
         let dir = tempfile::tempdir().expect("a folder");
         let mut file = NsidFile::open(dir.path(), &nqn()).expect("new");
-        file.assign(["a"], &BTreeSet::new()).expect("room");
+        file.assign(&["a"], &BTreeSet::new()).expect("room");
         file.save().expect("saved");
         let path = file.path.clone();
         for damage in
