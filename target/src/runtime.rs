@@ -34,6 +34,28 @@ pub struct RuntimeOptions {
     pub pins: Vec<u16>,
 }
 
+/// Why threads do not start.
+#[derive(Debug, thiserror::Error)]
+pub enum RuntimeError {
+    /// io_uring is not to be had.
+    #[error(transparent)]
+    Uring(#[from] UringError),
+    /// A core does not exist, or this process may not use it.
+    #[error(
+        "no thread can run on core {core}, which cores names: {error}; /sys/devices/system/cpu/online has those of \
+         the machine, and AllowedCPUs= or a cpuset may leave fewer"
+    )]
+    Core {
+        /// Which.
+        core: u16,
+        /// What the system says.
+        error: io::Error,
+    },
+    /// No thread or no descriptor is to be had.
+    #[error("cannot start a thread: {0}")]
+    Thread(io::Error),
+}
+
 /// The threads of a target.
 pub struct Runtime {
     clock: Clock,
@@ -52,22 +74,23 @@ impl Runtime {
     /// Starts the threads of a target.
     ///
     /// # Errors
-    /// io_uring is not to be had, or no thread is.
-    pub fn start(assembly: Assembly, options: &RuntimeOptions) -> Result<Self, UringError> {
+    /// io_uring is not to be had, a core, or a thread.
+    pub fn start(assembly: Assembly, options: &RuntimeOptions) -> Result<Self, RuntimeError> {
         let clock = Clock::new();
         let Assembly { seeds, receptions, orders, .. } = assembly;
         let (ready, started) = mpsc::channel();
         let mut runtime = Self {
             clock,
             groups: Vec::with_capacity(seeds.len()),
-            reception: start_receptions(receptions, clock, &orders).map_err(UringError::Io)?,
+            reception: start_receptions(receptions, clock, &orders)
+                .map_err(RuntimeError::Thread)?,
             orders,
         };
         let count = seeds.len();
         for (index, seed) in seeds.into_iter().enumerate() {
             let pin = options.pins.get(index).copied();
             let worker = start_group(index, seed, clock, options.polling, pin, ready.clone());
-            runtime.groups.push(worker.map_err(UringError::Io)?);
+            runtime.groups.push(worker.map_err(RuntimeError::Thread)?);
         }
         drop(ready);
         for _ in 0..count {
@@ -239,15 +262,16 @@ fn start_group(
     clock: Clock,
     polling: Duration,
     pin: Option<u16>,
-    ready: mpsc::Sender<Result<Buffers, UringError>>,
+    ready: mpsc::Sender<Result<Buffers, RuntimeError>>,
 ) -> io::Result<Worker<PollGroupStats>> {
     let bell = Arc::clone(&seed.bell);
     let board = Arc::new(Board::default());
     let of_thread = Arc::clone(&board);
     let run = move || {
         let mut end = OnEnd(&*of_thread, PollGroupStats::default());
-        pin_to(pin);
-        let (engine, buffers) = match Uring::new(Some(seed.pool().range())) {
+        let made = pin.map_or(Ok(()), pin_to);
+        let made = made.and_then(|()| Ok(Uring::new(Some(seed.pool().range()))?));
+        let (engine, buffers) = match made {
             Ok(made) => made,
             Err(error) => {
                 let _ = ready.send(Err(error));
@@ -307,13 +331,21 @@ fn run_group(
     }
 }
 
-fn pin_to(core: Option<u16>) {
-    let Some(core) = core else { return };
+/// Pins the calling thread.
+fn pin_to(core: u16) -> Result<(), RuntimeError> {
     let mut set = CpuSet::new();
     set.set(usize::from(core));
-    if let Err(error) = rustix::thread::sched_setaffinity(None, &set) {
-        tracing::warn!(core, %error, "a poll group cannot be pinned to its core");
-    }
+    rustix::thread::sched_setaffinity(None, &set)
+        .map_err(|error| RuntimeError::Core { core, error: error.into() })
+}
+
+/// Whether a thread can be pinned to a core.
+///
+/// # Errors
+/// Why not.
+pub(crate) fn try_core(core: u16) -> Result<(), RuntimeError> {
+    let thread = std::thread::Builder::new().spawn(move || pin_to(core));
+    thread.map_err(RuntimeError::Thread)?.join().unwrap_or(Ok(()))
 }
 
 fn start_receptions(

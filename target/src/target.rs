@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,9 +17,8 @@ use crate::limits::{NAMESPACES_REPORTED, PEERS_REPORTED};
 use crate::poll_group::PollGroupStats;
 use crate::port::Port;
 use crate::registry::Registry;
-use crate::runtime::{Runtime, RuntimeOptions};
+use crate::runtime::{Runtime, RuntimeError, RuntimeOptions};
 use crate::stats::{IoStats, PoolStats, Stats, SystemCallStats};
-use crate::storage::UringError;
 
 /// A target with its threads. Dropping it ends every connection at once.
 pub struct Target {
@@ -57,9 +56,9 @@ pub enum StartError {
     /// Something can not be exported.
     #[error(transparent)]
     Export(#[from] ExportError),
-    /// io_uring is not to be had.
+    /// Threads do not start.
     #[error(transparent)]
-    Uring(#[from] UringError),
+    Runtime(#[from] RuntimeError),
     /// No provider serves an address.
     #[error(transparent)]
     Provider(#[from] rdma::SelectError),
@@ -80,6 +79,14 @@ pub enum StartError {
     /// A port can not be listened on, or a device refuses resources.
     #[error(transparent)]
     Add(#[from] AddError),
+    /// The system refuses an address.
+    #[error("cannot listen at {address}: {error}")]
+    Address {
+        /// Which.
+        address: IpAddr,
+        /// What it says.
+        error: io::Error,
+    },
     /// Memory or descriptors are not to be had.
     #[error("cannot make the buffer pool, whose size limits.pool_bytes says: {0}")]
     Pool(io::Error),
@@ -214,11 +221,7 @@ fn add_device(
         tracing::warn!(%address, "nothing gets through yet: {down}");
     }
     let refused = match selection.choice {
-        Choice::Verbs => {
-            let no_send_with_invalidate = !config.send_with_invalidate;
-            let options = VerbsOptions { no_send_with_invalidate, ..VerbsOptions::default() };
-            assembly.add::<Verbs>(VerbsDevice::open(address, options)?)?
-        }
+        Choice::Verbs => assembly.add::<Verbs>(open_verbs(config, address)?)?,
         Choice::Soft => {
             let mut options = SoftOptions::new(address, PortChoice::Roce);
             options.groups = config.cores.count();
@@ -232,6 +235,41 @@ fn add_device(
         }
     };
     Ok((selection, refused))
+}
+
+fn open_verbs(config: &Config, address: IpAddr) -> Result<VerbsDevice, VerbsError> {
+    let no_send_with_invalidate = !config.send_with_invalidate;
+    VerbsDevice::open(address, VerbsOptions { no_send_with_invalidate, ..VerbsOptions::default() })
+}
+
+/// Whether an address can be served, as far as can be told beside a target that serves it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reachable {
+    /// It can.
+    Free,
+    /// Its UDP port has an owner, which may be a target that runs.
+    InUse,
+}
+
+/// Tries an address of a configuration, and gives it back at once.
+///
+/// # Errors
+/// It can not be served.
+pub(crate) fn try_address(config: &Config, address: IpAddr) -> Result<Reachable, StartError> {
+    let selection = rdma::select(kind(config.provider), address)?;
+    if selection.choice == Choice::Verbs {
+        open_verbs(config, address)?;
+        return Ok(Reachable::Free);
+    }
+    // A socket that shared the port, as those of a target do, would get packets that are for them.
+    match UdpSocket::bind((address, rdma::soft::ROCE_PORT)) {
+        Ok(_) => Ok(Reachable::Free),
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse => Ok(Reachable::InUse),
+        Err(error) if error.kind() == io::ErrorKind::AddrNotAvailable => {
+            Err(rdma::SelectError::NotLocal(address).into())
+        }
+        Err(error) => Err(StartError::Address { address, error }),
+    }
 }
 
 fn kind(choice: ProviderChoice) -> ProviderKind {

@@ -193,6 +193,42 @@ fn files_that_can_not_be_exported_are_told_with_their_place() {
 }
 
 #[test]
+fn check_tells_all_that_prevents_a_start() {
+    let place = Place::new();
+    std::fs::create_dir(place.path("shards")).expect("made");
+    place.file("shards/a.tar", 700);
+    place.file("no-folder", 1);
+    let path = place.path("feedrail.toml");
+    let text = "provider = \"soft\"\nstate_dir = \"no-folder/state\"\ncores = [0, 1023]\n\
+         [[port]]\naddress = \"192.0.2.77\"\n\
+         [[subsystem]]\nnqn = \"nqn.2026-01.io.feedrail:files\"\nallow_any_host = true\n\
+         [[subsystem.namespace]]\npath = \"missing.bin\"\n[[subsystem.namespace]]\npath = \"gone.bin\"\n\
+         [[subsystem]]\nnqn = \"nqn.2026-01.io.feedrail:shards\"\nallow_any_host = true\n\
+         [[subsystem.directory]]\npath = \"shards\"\n";
+    std::fs::write(&path, text).expect("written");
+    let output = output(check(&path));
+    assert_eq!(output.status.code(), Some(1));
+    assert!(output.stdout.is_empty());
+    let errors = String::from_utf8(output.stderr).expect("text");
+    let lines: Vec<_> =
+        errors.lines().filter_map(|line| line.strip_prefix("feedrail-target: ")).collect();
+    for part in ["missing.bin", "gone.bin", "no-folder/state", "core 1023", "192.0.2.77"] {
+        let about = lines.iter().filter(|line| line.contains(part)).count();
+        assert_eq!(about, 1, "{part}: {errors}");
+    }
+    assert_eq!(lines.len(), 5, "{errors}");
+}
+
+#[test]
+fn a_core_that_does_not_exist_is_told() {
+    let place = Place::new();
+    let config = place.config("[[subsystem.namespace]]\nkind = \"null\"\nsize_bytes = 512");
+    let text = std::fs::read_to_string(&config).expect("there");
+    std::fs::write(&config, format!("cores = [1023]\n{text}")).expect("written");
+    assert_refused([OsStr::new("--config"), config.as_os_str()], &["core 1023", "cpu/online"]);
+}
+
+#[test]
 fn files_without_permission_are_told() {
     if rustix::process::geteuid().is_root() {
         eprintln!("skipped: root may read everything");

@@ -130,6 +130,44 @@ fn files_that_cannot_be_exported() {
     assert!(line.contains("truncate"), "says how to make it writable: {line}");
 }
 
+/// What `--check` says of a configuration that it refuses.
+fn check_refused(options: DaemonOptions) -> String {
+    refused(options.arg("--check").try_start())
+}
+
+#[test]
+fn check_beside_a_running_target_disturbs_nothing() {
+    let (_folder, path, content) = shard();
+    let running = Daemon::serving([&path]);
+    let checked = DaemonOptions::files([&path]).at(running.address()).arg("--check").try_start();
+    let checked = checked.expect_err("it does not listen");
+    assert!(checked.status.success(), "{checked:?}");
+    assert!(checked.stderr.contains("in use: by a target that runs"), "{}", checked.stderr);
+    assert!(read_all(&running) == content);
+}
+
+#[test]
+fn check_says_that_io_uring_is_refused() {
+    let (_folder, path, _) = shard();
+    let mut options = DaemonOptions::files([&path]);
+    options.without_io_uring = true;
+    let line = check_refused(options);
+    assert!(line.contains("io_uring"), "{line}");
+}
+
+#[test]
+fn check_says_that_the_pool_is_too_large() {
+    let (folder, path, _) = shard();
+    let text = format!(
+        "[limits]\npool_bytes = \"2GiB\"\n[[port]]\naddress = \"127.0.0.1\"\n[[subsystem]]\n\
+         nqn = \"nqn.2026-01.org.example:a\"\nallow_any_host = true\n[[subsystem.namespace]]\npath = {path:?}\n"
+    );
+    let config = write_configuration(folder.path(), &text);
+    let options = DaemonOptions::default().arg("--config").arg(config);
+    let line = check_refused(options.wrapped_by(["prlimit", "--as=1073741824"]));
+    assert!(line.contains("limits.pool_bytes"), "{line}");
+}
+
 #[test]
 fn a_broken_configuration_is_located() {
     let folder = tempfile::tempdir().unwrap();

@@ -21,3 +21,5 @@ pub use faults::{FAULTS_VARIABLE, Faults, UnknownFault};
 pub use options::{OpenError, PortChoice, SoftOptions};
 pub use socket::local_address_for;
 pub use wire::SoftWire;
+
+pub use crate::roce::ROCE_PORT;

@@ -4,6 +4,7 @@
 //! Everything for people goes to standard error. Who does not read them loses lines, and keeps nobody waiting.
 
 mod arguments;
+mod check;
 mod lines;
 mod log_filter;
 mod notify;
@@ -27,8 +28,6 @@ use self::lines::Lines;
 pub use self::log_filter::{LogFilter, LogFilterError, colours_are_wanted};
 use self::report::Report;
 use crate::config::Config;
-use crate::export::Purpose;
-use crate::registry::Registry;
 use crate::target::Target;
 
 /// How long whoever reads standard output and standard error may keep the process from ending.
@@ -105,8 +104,7 @@ fn run(arguments: &Arguments, report: &Report) -> Result<(), Vec<String>> {
     let config = arguments.config().map_err(|error| vec![error.to_string()])?;
     raise_descriptor_limit();
     if arguments.check {
-        let registry = Registry::open(&config, Purpose::Check);
-        report.checked(&*registry.map_err(|error| vec![error.to_string()])?);
+        report.checked(&*check::check(&config)?);
         return Ok(());
     }
     serve(&config, arguments, report).map_err(|message| vec![message])

@@ -1,0 +1,65 @@
+//! What would keep a target from starting. It looks without getting in the way of one that runs: nothing is written, no
+//! packet is taken, no memory is filled.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use crate::config::{Config, Cores};
+use crate::pool::{PoolMemory, PoolPlan};
+use crate::registry::Registry;
+use crate::runtime;
+use crate::storage::Uring;
+use crate::target::{Reachable, StartError, try_address};
+
+/// What a target would export.
+///
+/// # Errors
+/// Everything that would keep it from starting, a line each.
+pub(super) fn check(config: &Config) -> Result<Arc<Registry>, Vec<String>> {
+    let mut problems = Vec::new();
+    let registry = Registry::check(config);
+    let registry =
+        registry.map_err(|errors| problems.extend(errors.iter().map(ToString::to_string))).ok();
+    problems.extend(pool(config).err());
+    problems.extend(Uring::new(None).map(drop).map_err(|error| error.to_string()).err());
+    problems.extend(cores(&config.cores));
+    problems.extend(addresses(config));
+    registry.filter(|_| problems.is_empty()).ok_or(problems)
+}
+
+/// Address space for the buffers is to be had.
+fn pool(config: &Config) -> Result<(), String> {
+    let limits = &config.limits;
+    let bytes =
+        PoolPlan::new(limits.pool_bytes, config.cores.count(), limits.block_bytes()).memory_bytes();
+    let memory = PoolMemory::new(bytes, limits.max_transfer_bytes as usize);
+    memory.map(drop).map_err(|error| StartError::Pool(error).to_string())
+}
+
+fn cores(cores: &Cores) -> Vec<String> {
+    let Cores::Pinned(list) = cores else { return Vec::new() };
+    list.iter().filter_map(|core| Some(runtime::try_core(*core).err()?.to_string())).collect()
+}
+
+/// A target starts if it can serve one of its addresses.
+fn addresses(config: &Config) -> Vec<String> {
+    let addresses: BTreeSet<IpAddr> = config.ports.iter().map(|port| port.address.ip()).collect();
+    let mut problems = Vec::new();
+    for address in &addresses {
+        match try_address(config, *address) {
+            Ok(Reachable::Free) => {}
+            Ok(Reachable::InUse) => tracing::info!(
+                %address,
+                "UDP port 4791 is in use: by a target that runs, or by another program that would have to end first"
+            ),
+            Err(error) => problems.push(error.to_string()),
+        }
+    }
+    if problems.len() < addresses.len() {
+        for problem in problems.drain(..) {
+            tracing::warn!("the target would start, but without an address: {problem}");
+        }
+    }
+    problems
+}
