@@ -149,6 +149,9 @@ fn hint(error: &io::Error) -> &'static str {
             ": the user who runs the target must be allowed to open it"
         }
         io::ErrorKind::ReadOnlyFilesystem => ": it can be exported read-only",
+        _ if error.raw_os_error() == Some(libc::EMFILE) => {
+            ": raise the limit of open files with LimitNOFILE= of the service or `ulimit -Hn`"
+        }
         _ => "",
     }
 }

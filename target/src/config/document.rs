@@ -20,14 +20,51 @@ impl<'a> Document<'a> {
 
     /// An error about what stands at a byte offset: one line, whatever the values are that it quotes.
     pub(super) fn error(&self, offset: usize, message: impl AsRef<str>) -> ConfigError {
+        self.invalid(offset, self.key_at(offset), message.as_ref())
+    }
+
+    fn invalid(&self, offset: usize, key: String, message: &str) -> ConfigError {
         let (line, column) = self.line_and_column(offset);
-        ConfigError::Invalid {
-            path: self.path.to_owned(),
-            line,
-            column,
-            key: self.key_at(offset),
-            message: in_one_line(message.as_ref()),
+        let path = self.path.to_owned();
+        ConfigError::Invalid { path, line, column, key, message: in_one_line(message) }
+    }
+
+    /// What a TOML parser says, or what is more likely to be wrong.
+    pub(super) fn refusal(&self, error: &toml::de::Error) -> ConfigError {
+        if let Some((offset, message)) = self.wrong_header() {
+            return self.error(offset, message);
         }
+        let offset = error.span().map_or(0, |span| span.start);
+        if let Some(key) = self.key_without_value(offset) {
+            let message = format!("no `=` follows the key; write {key} = VALUE");
+            return self.invalid(offset, key.to_owned(), &message);
+        }
+        self.error(offset, error.message().trim_end().replace('\n', ", "))
+    }
+
+    /// The first header that is not among [`TABLES`], though something like it is.
+    fn wrong_header(&self) -> Option<(usize, String)> {
+        self.lines.iter().find_map(|start| {
+            let line = self.text[*start..].lines().next().unwrap_or_default();
+            let written = line.trim();
+            let name = header(written)?;
+            let right = meant(name)?;
+            let brackets = |header: &str| header.bytes().take_while(|byte| *byte == b'[').count();
+            let wrong = brackets(written) != brackets(right.header) || name != right.name;
+            let at = start + line.len() - line.trim_start().len();
+            wrong.then(|| (at, format!("write {} here: {}", right.header, right.reason)))
+        })
+    }
+
+    /// The word at the start of the line at an offset, if a key should stand there and nothing follows that makes it one.
+    fn key_without_value(&self, offset: usize) -> Option<&str> {
+        let (line, _) = self.line_and_column(offset);
+        let text = self.text[self.lines[line - 1]..].lines().next()?.trim();
+        let word = text.split_whitespace().next()?;
+        let is_key =
+            word.starts_with(|c: char| c.is_ascii_lowercase()) && word.chars().all(is_bare);
+        // Within a list that spans lines there are quotes or digits.
+        (is_key && !text.contains('=') && !matches!(word, "true" | "false")).then_some(word)
     }
 
     /// The place for later messages about what stands at a byte offset.
@@ -96,6 +133,42 @@ fn header(line: &str) -> Option<&str> {
 fn bare_key(line: &str) -> Option<&str> {
     let (key, _) = line.split_once('=')?;
     let key = key.trim();
-    let bare = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
-    (!key.is_empty() && key.chars().all(bare)).then_some(key)
+    (!key.is_empty() && key.chars().all(is_bare)).then_some(key)
+}
+
+fn is_bare(c: char) -> bool {
+    c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.')
+}
+
+/// A table that a configuration may have.
+struct Table {
+    name: &'static str,
+    header: &'static str,
+    reason: &'static str,
+}
+
+const SEVERAL: &str = "there may be several, so brackets are double";
+const PART: &str = "it is part of the [[subsystem]] above it, and there may be several";
+
+const TABLES: [Table; 6] = [
+    Table { name: "limits", header: "[limits]", reason: "there is one, so brackets are single" },
+    Table { name: "port", header: "[[port]]", reason: SEVERAL },
+    Table { name: "subsystem", header: "[[subsystem]]", reason: SEVERAL },
+    Table { name: "subsystem.namespace", header: "[[subsystem.namespace]]", reason: PART },
+    Table { name: "subsystem.directory", header: "[[subsystem.directory]]", reason: PART },
+    Table {
+        name: "subsystem.namespace.faults",
+        header: "[subsystem.namespace.faults]",
+        reason: "it is part of the [[subsystem.namespace]] above it",
+    },
+];
+
+/// The table whose name ends like this one.
+fn meant(name: &str) -> Option<&'static Table> {
+    let last = |name: &'_ str| name.rsplit('.').next().unwrap_or_default().trim().to_owned();
+    let written = last(name);
+    TABLES.iter().find(|table| {
+        let known = last(table.name);
+        written == known || written.strip_suffix('s') == Some(known.as_str())
+    })
 }

@@ -41,10 +41,13 @@ impl Config {
     ///
     /// # Errors
     /// No address, no file, the same file twice, or a machine whose id is damaged.
-    pub fn quick(quick: Quick) -> Result<Self, ConfigError> {
+    pub fn quick(mut quick: Quick) -> Result<Self, ConfigError> {
         if quick.listen.is_empty() {
             return Err(ConfigError::Usage("no address to listen on; add --listen IP:4420".into()));
         }
+        let mut seen = BTreeSet::new();
+        // Port 0 is another one each time.
+        quick.listen.retain(|address| address.port() == 0 || seen.insert(*address));
         let ports = quick.listen.iter().enumerate().map(|(index, address)| PortConfig {
             id: u16::try_from(index + 1).unwrap_or(u16::MAX),
             address: *address,

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
-use super::units::parse_bytes;
+use super::units::{parse_bytes, show_bytes};
 use super::*;
 use crate::limits::{CntlidRange, MAX_POOL_BYTES};
 use crate::pool::{PoolPlan, UNIT_BYTES};
@@ -190,18 +190,18 @@ const WRONG: &[(&str, &str, &str)] = &[
         "8:1: limits.queue_dept: unknown field `queue_dept`, expected one of",
     ),
     ("\"128MiB\"", "\"128MB\"", "9:14: limits.pool_bytes: "),
-    ("\"128MiB\"", "4096", "limits.pool_bytes: must be at least 8388608: each of 2 cores needs"),
+    ("\"128MiB\"", "4096", "limits.pool_bytes: must be at least 8MiB: each of 2 cores needs"),
     (
         "pool_bytes = \"128MiB\"",
         "max_transfer_bytes = \"16MiB\"\npool_bytes = \"127MiB\"",
-        "at least 134217728",
+        "at least 128MiB",
     ),
-    ("\"128MiB\"", "\"1025GiB\"", "9:14: limits.pool_bytes: must be at most 1099511627776"),
+    ("\"128MiB\"", "\"1025GiB\"", "9:14: limits.pool_bytes: must be at most 1TiB"),
     ("\"128MiB\"", "\"18446744073709551615\"", "limits.pool_bytes: must be at most"),
     (
         "pool_bytes",
         "max_transfer_bytes = 5000\npool_bytes",
-        "must be a power of two in 4096..=16777216",
+        "is 5000; must be a power of two from 4KiB to 16MiB",
     ),
     (
         "pool_bytes",
@@ -333,6 +333,21 @@ const WRONG: &[(&str, &str, &str)] = &[
         "subsystem.directory.recursive: unknown field",
     ),
     ("polling_us = 0", "polling_us = ", "4:"),
+    ("[[port]]", "[port]", "feedrail.toml:11:1: port: write [[port]] here: there may be several"),
+    ("[[port]]", "[[ports]]", "11:1: ports: write [[port]] here"),
+    ("[limits]", "[[limits]]", "7:1: limits: write [limits] here: there is one"),
+    (
+        "[[subsystem.namespace]]\npath",
+        "[[namespace]]\npath",
+        "23:1: namespace: write [[subsystem.namespace]] here: it is part of the [[subsystem]] above it",
+    ),
+    (
+        "[[subsystem.namespace]]\nnsid = 100",
+        "[subsystem.namespace] # one\nnsid = 100",
+        "subsystem.namespace: write [[subsystem.namespace]] here",
+    ),
+    ("cores = [0, 2]", "cores 1", "cores: no `=` follows the key; write cores = VALUE"),
+    ("suffix = \".tar\"", "suffix", "suffix: no `=` follows the key"),
 ];
 
 #[test]
@@ -411,6 +426,24 @@ fn quick(files: &[&str]) -> Result<Config, ConfigError> {
 }
 
 #[test]
+fn an_address_given_twice_is_one_port() {
+    let listen =
+        ["127.0.0.1:4420", "127.0.0.1:4421", "127.0.0.1:4420", "127.0.0.1:0", "127.0.0.1:0"];
+    let config = Config::quick(Quick {
+        listen: listen.map(|address| address.parse().expect("an address")).into(),
+        files: vec!["a.bin".into()],
+        writable: false,
+        nqn: None,
+        provider: ProviderChoice::Auto,
+        cores: Cores::Count(1),
+        machine: Some(Machine::with_id(Uuid::from_u128(1))),
+    });
+    let ports: Vec<_> =
+        config.expect("valid").ports.iter().map(|port| (port.id, port.address.port())).collect();
+    assert_eq!(ports, [(1, 4420), (2, 4421), (3, 0), (4, 0)]);
+}
+
+#[test]
 fn the_quick_form_numbers_files_and_keeps_them_apart() {
     let config = quick(&["x/a.bin", "y/a.bin", "b.bin"]).expect("valid");
     let namespaces = &config.subsystems[0].namespaces;
@@ -429,12 +462,22 @@ fn sizes_have_units() {
         ("64MiB", Some(64 << 20)),
         ("1 GiB", Some(1 << 30)),
         ("512B", Some(512)),
+        ("64M", Some(64 << 20)),
+        ("64m", Some(64 << 20)),
+        ("64Ki", Some(64 << 10)),
         ("64MB", None),
+        ("64x", None),
+        ("1.5MiB", None),
         ("MiB", None),
         ("-1", None),
         ("99999999999TiB", None),
     ] {
         assert_eq!(parse_bytes(text), bytes, "{text}");
+    }
+    for (bytes, text) in
+        [(0, "0"), (1000, "1000"), (4096, "4KiB"), (3 << 20, "3MiB"), (1 << 40, "1TiB")]
+    {
+        assert_eq!((show_bytes(bytes).as_str(), parse_bytes(text)), (text, Some(bytes)));
     }
 }
 

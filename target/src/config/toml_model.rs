@@ -11,7 +11,7 @@ use toml::Spanned;
 use uuid::Uuid;
 
 use super::document::Document;
-use super::units::Bytes;
+use super::units::{Bytes, show_bytes};
 use super::{
     Config, ConfigError, Cores, DirectoryConfig, DiskFaults, HostPolicy, Medium, NamespaceConfig,
     PortConfig, ProviderChoice, SubsystemConfig,
@@ -42,10 +42,7 @@ impl Config {
 
     fn read(path: &Path, text: &str, machine: Option<Machine>) -> Result<Self, ConfigError> {
         let document = Document::new(path, text);
-        let file: File = toml::from_str(text).map_err(|error| {
-            let offset = error.span().map_or(0, |span| span.start);
-            document.error(offset, error.message().trim_end().replace('\n', ", "))
-        })?;
+        let file: File = toml::from_str(text).map_err(|error| document.refusal(&error))?;
         let state_dir = file
             .state_dir
             .as_ref()
@@ -233,15 +230,16 @@ impl Reader<'_> {
         let least_pool = limits.least_pool_bytes(cores);
         match table.pool_bytes {
             Some(pool) if pool.get_ref().0 < least_pool => {
+                let (least, transfer) =
+                    (show_bytes(least_pool), show_bytes(limits.max_transfer_bytes.into()));
                 let message = format!(
-                    "must be at least {least_pool}: each of {cores} cores needs 4 times max_transfer_bytes, which is {}; \
-                     raise it, or lower max_transfer_bytes or cores",
-                    limits.max_transfer_bytes
+                    "must be at least {least}: each of {cores} cores needs 4 times max_transfer_bytes, which is {transfer}; \
+                     raise it, or lower max_transfer_bytes or cores"
                 );
                 return Err(self.document.error(pool.span().start, message));
             }
             Some(pool) if pool.get_ref().0 > MAX_POOL_BYTES => {
-                let message = format!("must be at most {MAX_POOL_BYTES} bytes, which is 1 TiB");
+                let message = format!("must be at most {}", show_bytes(MAX_POOL_BYTES));
                 return Err(self.document.error(pool.span().start, message));
             }
             Some(pool) => limits.pool_bytes = pool.get_ref().0,
@@ -277,7 +275,8 @@ impl Reader<'_> {
         match u32::try_from(bytes) {
             Ok(fitting) if (least..=most).contains(&bytes) && also(bytes) => Ok(fitting),
             _ => {
-                let message = format!("is {bytes}; must be {rule} in {least}..={most} bytes");
+                let [bytes, least, most] = [bytes, least, most].map(show_bytes);
+                let message = format!("is {bytes}; must be {rule} from {least} to {most}");
                 Err(self.document.error(value.span().start, message))
             }
         }

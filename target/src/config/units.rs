@@ -12,15 +12,30 @@ use super::Cores;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Bytes(pub(super) u64);
 
-const UNITS: [(&str, u32); 5] = [("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10), ("B", 0)];
+const UNITS: [(&str, u32); 4] = [("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)];
 
-/// Parses `"64MiB"`, `"64 MiB"` or `"4096"`.
+/// Parses `"64MiB"`, and what the command line takes for the same: `"64M"`, `"64m"`, `"64Mi"`, and `"67108864"`.
 pub(super) fn parse_bytes(text: &str) -> Option<u64> {
-    let (digits, shift) = UNITS
-        .iter()
-        .find_map(|(unit, shift)| Some((text.strip_suffix(unit)?, *shift)))
-        .unwrap_or((text, 0));
-    digits.trim().parse::<u64>().ok()?.checked_mul(1 << shift)
+    let (digits, unit) = text.split_at(text.bytes().take_while(u8::is_ascii_digit).count());
+    let unit = unit.trim().to_ascii_lowercase();
+    let is = |name: &str| {
+        let name = name.to_ascii_lowercase();
+        unit == name || unit == name[..2] || unit == name[..1]
+    };
+    let shift = match unit.as_str() {
+        "" | "b" => 0,
+        _ => UNITS.iter().find(|(name, _)| is(name))?.1,
+    };
+    digits.parse::<u64>().ok()?.checked_mul(1 << shift)
+}
+
+/// A number of bytes as a configuration would say it: `64MiB`, or `1000` where no unit divides it.
+pub(super) fn show_bytes(bytes: u64) -> String {
+    let whole = |shift: &u32| bytes != 0 && bytes.is_multiple_of(1 << shift);
+    match UNITS.iter().find(|(_, shift)| whole(shift)) {
+        Some((unit, shift)) => format!("{}{unit}", bytes >> shift),
+        None => bytes.to_string(),
+    }
 }
 
 impl<'de> Deserialize<'de> for Bytes {
@@ -31,7 +46,7 @@ impl<'de> Deserialize<'de> for Bytes {
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str(
-                    "a number of bytes, or a string with KiB, MiB, GiB or TiB as in \"64MiB\"",
+                    "a number of bytes, or a string with KiB, MiB, GiB or TiB (powers of 1024) as in \"64MiB\"",
                 )
             }
 

@@ -449,10 +449,10 @@ fn refusal(error: &io::Error, length: usize) -> String {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Memlock).current;
     match (error.raw_os_error(), limit) {
         (Some(libc::ENOMEM | libc::EPERM), Some(limit)) => format!(
-            "RLIMIT_MEMLOCK allows {} KiB and {} KiB are needed: raise it with `ulimit -l` or \
-             LimitMEMLOCK= of the service",
-            limit / 1024,
-            length / 1024
+            "its {} KiB have to be locked, and RLIMIT_MEMLOCK allows {} KiB for all that this user locks, io_uring's \
+             queues included: raise it with `ulimit -l` or LimitMEMLOCK= of the service",
+            length.div_ceil(1024),
+            limit / 1024
         ),
         _ => format!("the kernel refused: {error}"),
     }
