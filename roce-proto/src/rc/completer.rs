@@ -46,10 +46,12 @@ impl Requester {
 
     /// A packet of an RDMA READ response; it says as well that everything before it was executed. Its position
     /// in the response is not looked at: a responder that repeats a part may begin with First or with Middle.
-    /// Length and sequence number say all. It is placed even if others before it are missing.
+    /// Length and sequence number say all. It is placed even if others before it are missing. One whose header refuses the
+    /// request is a refusal, and no data.
     pub(super) fn handle_response(
         &mut self,
         psn: Psn,
+        aeth: Option<&Aeth>,
         payload: &[u8],
         memory: &mut impl Memory,
         with: &mut Answers<'_, '_>,
@@ -58,6 +60,14 @@ impl Requester {
         if !due || self.reads.containing(psn).is_none() {
             with.counters.packets_dropped += 1;
             return Ok(());
+        }
+        match aeth.map(|aeth| (aeth, aeth.syndrome)) {
+            None | Some((_, Syndrome::Ack { .. })) => {}
+            Some((_, Syndrome::Reserved(_))) => {
+                with.counters.packets_dropped += 1;
+                return Ok(());
+            }
+            Some((aeth, _)) => return self.handle_acknowledge(psn, aeth, with),
         }
         self.confirm(psn, with);
         if self.latest.is_none_or(|latest| latest.is_before(psn)) {

@@ -253,7 +253,10 @@ impl QueuePair {
         let psn = packet.bth.psn;
         let result = match &packet.message {
             Message::Acknowledge(aeth) => self.requester.handle_acknowledge(psn, aeth, &mut with),
-            _ => self.requester.handle_response(psn, packet.payload, memory, &mut with),
+            message => {
+                let (aeth, payload) = (message.aeth(), packet.payload);
+                self.requester.handle_response(psn, aeth, payload, memory, &mut with)
+            }
         };
         if let Err(failure) = result {
             self.enter_error(Some(failure), None, limits);

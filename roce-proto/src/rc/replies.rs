@@ -4,6 +4,31 @@ use crate::Psn;
 use crate::rc::READS_MAX;
 use crate::wire::Reth;
 
+/// The message sequence numbers of the latest RDMA READ requests, for when they are repeated: no more than the peer may
+/// have outstanding.
+#[derive(Debug)]
+pub(super) struct LatestReads {
+    reads: [(Psn, Psn, u32); READS_MAX],
+    next: usize,
+}
+
+impl LatestReads {
+    pub(super) const fn new() -> Self {
+        Self { reads: [(Psn::new(0), Psn::new(0), 0); READS_MAX], next: 0 }
+    }
+
+    pub(super) fn add(&mut self, reply: &Reply) {
+        self.reads[self.next] = (reply.first, reply.end, reply.msn);
+        self.next = (self.next + 1) % READS_MAX;
+    }
+
+    /// That of the request whose response includes `psn`.
+    pub(super) fn msn_of(&self, psn: Psn) -> Option<u32> {
+        let found = self.reads.iter().find(|(first, end, _)| psn.is_within(*first, *end));
+        found.map(|&(_, _, msn)| msn)
+    }
+}
+
 /// RDMA READ requests that are being answered: repeated ones first, then new ones in order.
 #[derive(Debug)]
 pub(super) struct Replies {
@@ -19,6 +44,8 @@ pub(super) struct Reply {
     pub(super) next: Psn,
     pub(super) end: Psn,
     pub(super) reth: Reth,
+    /// The message sequence number of the request.
+    pub(super) msn: u32,
     /// The request came before: what it asks for was sent, or is being sent, already.
     pub(super) repeated: bool,
 }
@@ -30,6 +57,7 @@ impl Replies {
             next: Psn::new(0),
             end: Psn::new(0),
             reth: Reth { addr: 0, rkey: 0, length: 0 },
+            msn: 0,
             repeated: false,
         };
         Self { replies: [NOTHING; READS_MAX], length: 0 }

@@ -6,7 +6,7 @@
 use crate::deliberate_bugs::{self, Bug};
 use crate::rc::completions::Completions;
 use crate::rc::recv_queue::RecvQueue;
-use crate::rc::replies::{Replies, Reply};
+use crate::rc::replies::{LatestReads, Replies, Reply};
 use crate::rc::{
     Completion, Connection, Counters, Memory, MemoryKey, Piece, QpConfig, READS_MAX, Received,
     RecvRequest, RemoteAccess, Status, Transmit, Work, sge,
@@ -31,6 +31,7 @@ pub(super) struct Responder {
     /// The message of which packets are still to come.
     current: Current,
     replies: Replies,
+    latest_reads: LatestReads,
     /// What to tell the peer when all READ responses before it are sent.
     answer: Option<Answer>,
     /// The last word: why this queue pair went to ERROR.
@@ -111,6 +112,7 @@ impl Responder {
             msn: 0,
             current: Current::None,
             replies: Replies::new(),
+            latest_reads: LatestReads::new(),
             answer: None,
             refusal: None,
             gap: false,
@@ -211,7 +213,7 @@ impl Responder {
         out: &mut Transmit,
     ) -> Result<bool, Refusal> {
         while let Some(reply) = self.replies.front_mut() {
-            let aeth = Aeth { syndrome: Syndrome::ACK, msn: self.msn };
+            let aeth = Aeth { syndrome: Syndrome::ACK, msn: reply.msn };
             let psn = reply.next;
             if reply.emit(qpn, self.peer, self.mtu, aeth, memory, out).is_err() {
                 // The peer has had its answer, so the memory may rightly be closed by now.
@@ -274,7 +276,8 @@ impl Responder {
     /// A packet that was executed before: a READ is answered again, anything else is acknowledged again.
     fn repeat(&mut self, packet: &Packet<'_>, with: &Requests<'_, impl Memory>) {
         if let Message::ReadRequest(reth) = packet.message {
-            let reply = Reply::new(packet.bth.psn, reth, self.mtu, true);
+            let msn = self.latest_reads.msn_of(packet.bth.psn).unwrap_or(self.msn);
+            let reply = Reply { repeated: true, ..Reply::new(packet.bth.psn, reth, self.mtu, msn) };
             let open = self.may_read(&reth)
                 && !self.expected.is_before(reply.end)
                 && check_reth(with.qpn, &reth, RemoteAccess::Read, &*with.memory).is_ok();
@@ -464,17 +467,18 @@ impl Responder {
         with: &Requests<'_, impl Memory>,
     ) -> Result<u32, Trouble> {
         check_reth(with.qpn, &reth, RemoteAccess::Read, &*with.memory)?;
-        let reply = Reply::new(psn, reth, self.mtu, false);
+        let reply = Reply::new(psn, reth, self.mtu, next_msn(self.msn));
         if !self.replies.push(reply, self.resources) {
             return Err(Refusal::INVALID);
         }
+        self.latest_reads.add(&reply);
         self.finish_message();
         Ok(reply.end.since(reply.first))
     }
 
     fn finish_message(&mut self) {
         self.current = Current::None;
-        self.msn = (self.msn + 1) & 0x00FF_FFFF;
+        self.msn = next_msn(self.msn);
     }
 
     /// Completes a receive. What was checked before makes sure that there is one.
@@ -493,9 +497,9 @@ impl Responder {
 }
 
 impl Reply {
-    fn new(psn: Psn, reth: Reth, mtu: u32, repeated: bool) -> Self {
+    fn new(psn: Psn, reth: Reth, mtu: u32, msn: u32) -> Self {
         let packets = reth.length.div_ceil(mtu).max(1);
-        Self { first: psn, next: psn, end: psn.plus(packets), reth, repeated }
+        Self { first: psn, next: psn, end: psn.plus(packets), reth, msn, repeated: false }
     }
 
     /// The next packet of the response.
@@ -534,6 +538,10 @@ impl Reply {
         self.next = self.next.next();
         Ok(())
     }
+}
+
+const fn next_msn(msn: u32) -> u32 {
+    (msn + 1) & 0x00FF_FFFF
 }
 
 /// Checks all of the memory that `reth` names. No key is needed for no bytes (IBTA volume 1, 9.4.3).

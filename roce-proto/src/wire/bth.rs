@@ -38,7 +38,7 @@ impl Bth {
     pub const fn new(dest_qpn: Qpn, psn: Psn) -> Self {
         Self {
             solicited: false,
-            migrated: false,
+            migrated: true,
             pad_bytes: 0,
             pkey: Self::DEFAULT_PKEY,
             fecn: false,

@@ -80,6 +80,17 @@ impl Message {
         }
     }
 
+    /// The acknowledgement that it carries.
+    pub const fn aeth(&self) -> Option<&Aeth> {
+        match self {
+            Self::ReadResponseFirst(aeth)
+            | Self::ReadResponseLast(aeth)
+            | Self::ReadResponseOnly(aeth)
+            | Self::Acknowledge(aeth) => Some(aeth),
+            _ => None,
+        }
+    }
+
     /// Whether it is of a message that another packet began.
     pub const fn continues(&self) -> bool {
         matches!(

@@ -4,9 +4,9 @@ use std::vec::Vec;
 
 use super::memory::{ALL, BASE, LOCAL, REMOTE_READ, REMOTE_WRITE};
 use super::pair::*;
-use crate::PathMtu;
 use crate::rc::{Bind, LocalSge, Payload, RecvRequest, SendOp, SendRequest, State, Status, Work};
-use crate::wire::Opcode;
+use crate::wire::{Aeth, Bth, Headers, Message, NakCode, Opcode, RnrTimer, Syndrome};
+use crate::{PathMtu, Psn};
 
 fn statuses(pair: &Pair, end: usize) -> Vec<(u64, Status)> {
     pair.completions(end).iter().map(|completion| (completion.wr_id, completion.status)).collect()
@@ -355,4 +355,30 @@ fn a_gap_that_cannot_be_filled_ends_the_connection() {
         pair.now = next;
     }
     assert!(statuses(&pair, 0).contains(&(6, Status::RetryExceeded)));
+}
+
+/// A peer may refuse a READ in the header of a response.
+#[test]
+fn a_response_that_refuses_is_no_data() {
+    let cases = [
+        (Syndrome::Nak(NakCode::REMOTE_ACCESS), Status::RemoteAccess),
+        (Syndrome::Nak(NakCode::REMOTE_OPERATIONAL), Status::RemoteOperation),
+        (Syndrome::RnrNak(RnrTimer::new(1)), Status::Success),
+        (Syndrome::Reserved(0x40), Status::Success),
+    ];
+    for (syndrome, status) in cases {
+        let options = Options::default();
+        let mut pair = Pair::new(&options);
+        pair.send(0, 1, read_from(0), &[sge(0, 100)]);
+        pair.turn();
+        let before = pair.ends[0].memory.bytes.clone();
+        let response = Message::ReadResponseOnly(Aeth { syndrome, msn: 1 });
+        let bth = Bth::new(qpn(0), Psn::new(options.send_psn[0]));
+        let mut datagram = Headers::new(&bth, &response).as_slice().to_vec();
+        datagram.extend([0xEE; 104]);
+        pair.ends[0].deliver(pair.now, &datagram);
+        assert!(pair.ends[0].memory.bytes == before, "{syndrome:?}");
+        pair.run();
+        assert_eq!(statuses(&pair, 0), [(1, status)], "{syndrome:?}");
+    }
 }

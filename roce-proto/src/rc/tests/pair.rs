@@ -99,6 +99,8 @@ pub(super) struct Pair {
     pub(super) solicited: Vec<Psn>,
     /// Every acknowledgement that left.
     pub(super) acknowledgements: Vec<(usize, Psn, Syndrome)>,
+    /// Every READ response with a message sequence number that left, and that number.
+    pub(super) responses: Vec<(Psn, u32)>,
     /// Packets that found no room.
     pub(super) overruns: u64,
 }
@@ -176,6 +178,7 @@ impl Pair {
             asking: Vec::new(),
             solicited: Vec::new(),
             acknowledgements: Vec::new(),
+            responses: Vec::new(),
             overruns: 0,
         }
     }
@@ -257,6 +260,8 @@ impl Pair {
         }
         if let Message::Acknowledge(aeth) = packet.message {
             self.acknowledgements.push((from, packet.bth.psn, aeth.syndrome));
+        } else if let Some(aeth) = packet.message.aeth() {
+            self.responses.push((packet.bth.psn, aeth.msn));
         }
         if self.rng.chance(self.network.loss) {
             return;

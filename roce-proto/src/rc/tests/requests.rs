@@ -323,3 +323,38 @@ fn answers_to_nothing_are_dropped() {
     }
     assert_eq!(responder.pair.ends[1].qps[0].state(), State::ReadyToSend);
 }
+
+/// Three messages come before the first response leaves.
+#[test]
+fn a_read_response_has_its_requests_message_number() {
+    let mut responder = Responder::new();
+    let read = |length| Message::ReadRequest(reth(0, length));
+    responder.give(&[
+        (0, Message::WriteOnly(reth(0, 8), None), 8),
+        (1, read(3 * MTU), 0),
+        (4, read(8), 0),
+        (5, Message::WriteOnly(reth(0, 8), None), 8),
+    ]);
+    responder.pair.turn();
+    let numbers = |responder: &mut Responder| {
+        let responses = core::mem::take(&mut responder.pair.responses);
+        let since = |(psn, msn): (Psn, u32)| (psn.since(Psn::new(START)), msn);
+        responses.into_iter().map(since).collect::<Vec<_>>()
+    };
+    assert_eq!(numbers(&mut responder), [(1, 2), (3, 2), (4, 3)]);
+    // The end of the first is asked for again.
+    let rest = Message::ReadRequest(reth(2 * MTU, MTU));
+    responder.give(&[(3, rest, 0)]);
+    responder.pair.turn();
+    assert_eq!(numbers(&mut responder), [(3, 2)]);
+}
+
+#[test]
+fn every_packet_says_that_its_path_does_not_migrate() {
+    use crate::wire::{Aeth, Packet};
+    let aeth = Aeth { syndrome: Syndrome::ACK, msn: 0 };
+    let headers = Headers::new(&Bth::new(qpn(0), Psn::new(1)), &Message::Acknowledge(aeth));
+    let datagram = [headers.as_slice(), &[0; 4]].concat();
+    assert_eq!(datagram[1] & 0x40, 0x40);
+    assert!(Packet::parse(&datagram).unwrap().bth.migrated);
+}
