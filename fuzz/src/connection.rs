@@ -159,10 +159,11 @@ impl World {
             rnr_retry_count: retries >> 3 & 7,
             ack_timeout: TimeoutExponent::saturating(retries),
             path_mtu: PathMtu::ALL[usize::from(mtu) % 5],
+            udp_source: Some(u16::from_be_bytes([mtu, depths])),
             private_data: &private_data[..length],
         };
         let Side { manager, stages, .. } = &mut self.sides[side];
-        let room = manager.connections() < LIMITS.connections;
+        let room = manager.connections() - manager.half_open() < LIMITS.connections;
         match manager.connect(self.now, &connect) {
             Ok(id) => {
                 assert!(room && length <= 56);
@@ -185,6 +186,7 @@ impl World {
             responder_resources: depths & 15,
             initiator_depth: depths >> 4,
             rnr_retry_count: depths & 7,
+            udp_source: None,
             private_data: &private_data[..length],
         };
         match self.sides[side].manager.accept(self.now, id, &accept) {
@@ -299,7 +301,8 @@ impl World {
                 }
             }
             assert!(sent <= LIMITS.outgoing);
-            assert!(self.sides[side].manager.connections() <= LIMITS.connections);
+            let connections = self.sides[side].manager.connections();
+            assert!(connections <= LIMITS.connections + LIMITS.half_open);
         }
         if self.honest {
             self.assert_agreement();

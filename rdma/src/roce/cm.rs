@@ -14,6 +14,7 @@ use roce_proto::{PathMtu, Psn, Qpn};
 use super::convert;
 use super::device::{CmMessage, Forwarded, GroupMessage, Shared};
 use super::gsi::{Gsi, NotForUs};
+use super::numbers::owner_of;
 use super::random::Random;
 use super::sleep::Sleep;
 use super::wire::{Datagram, IpId, ROCE_PORT, Wire};
@@ -87,6 +88,10 @@ impl<F: Fabric> RoceCm<F> {
     pub(super) fn new(shared: Arc<Shared<F>>, wire: F::Wire) -> io::Result<Self> {
         let ca_guid = shared.random()?.next_u64();
         let mut config = cm::Config::new(ca_guid, shared.random()?.next_u128());
+        config.sender = match shared.fabric.endpoint().port() {
+            ROCE_PORT => cm::Sender::Feedrail,
+            _ => cm::Sender::FeedrailAtSource,
+        };
         config.max_retries = MAX_RETRIES;
         config.path_mtu =
             PathMtu::largest_within(shared.caps.max_path_mtu as usize).unwrap_or(PathMtu::Bytes256);
@@ -315,10 +320,16 @@ impl<F: Fabric> RoceCm<F> {
             mailbox.send(GroupMessage::Connect {
                 number: (qp.qpn.value(), qp.serial),
                 peer: agreement.peer,
+                udp_source: agreement.peer_udp_source,
                 announce,
                 connection: Box::new(convert::connection(agreement)),
             });
         }
+    }
+
+    /// The port that the packets of a queue pair come from: that of its group.
+    fn udp_source(&self, qp: Qp) -> Option<u16> {
+        self.shared.fabric.source_port(owner_of(qp.qpn).into())
     }
 
     /// Moves the queue pair of a connection, if it has one, to ERROR.
@@ -449,6 +460,7 @@ impl<F: Fabric> ConnectionManager<F> for RoceCm<F> {
                 options.ack_timeout_exponent.unwrap_or(ACK_TIMEOUT_EXPONENT),
             ),
             path_mtu: PathMtu::largest_within(path_mtu as usize).unwrap_or(PathMtu::Bytes256),
+            udp_source: self.udp_source(qp),
             private_data: params.private_data.as_slice(),
         };
         let connection = self.manager.connect(now, &request).map_err(cm_error)?;
@@ -472,6 +484,7 @@ impl<F: Fabric> ConnectionManager<F> for RoceCm<F> {
             responder_resources: params.responder_resources,
             initiator_depth: params.initiator_depth,
             rnr_retry_count: params.rnr_retry_count,
+            udp_source: self.udp_source(qp),
             private_data: params.private_data.as_slice(),
         };
         let agreement = self.manager.accept(now, id, &accept).map_err(cm_error)?;

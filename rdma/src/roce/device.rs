@@ -50,6 +50,8 @@ pub(super) enum GroupMessage {
         number: (u32, u64),
         /// The peer's endpoint.
         peer: SocketAddr,
+        /// The port that its packets come from, if it is always the same.
+        udp_source: Option<u16>,
         /// Whether the first packet is to be announced.
         announce: bool,
         /// What was agreed.

@@ -68,6 +68,8 @@ struct Entry {
 /// The other end of a connected queue pair.
 struct Peer {
     ip: IpAddr,
+    /// Its packets come from this port alone. Those of foreign peers come from any.
+    udp_source: Option<u16>,
     endpoint: SocketAddr,
     path: PathKey,
     qpn: Qpn,
@@ -149,11 +151,12 @@ impl Engine {
         self.qps.get(slot).granted
     }
 
-    /// Connects a queue pair, unless it was released meanwhile.
+    /// Connects a queue pair, unless it was released meanwhile, to a peer at an endpoint whose packets come from a certain
+    /// port, if one is given.
     pub(super) fn connect(
         &mut self,
         number: (u32, u64),
-        peer: SocketAddr,
+        (peer, udp_source): (SocketAddr, Option<u16>),
         announce: bool,
         connection: &Connection,
     ) {
@@ -166,6 +169,7 @@ impl Engine {
         entry.queue_pair.connect(connection);
         entry.peer = Some(Peer {
             ip: peer.ip(),
+            udp_source,
             endpoint: peer,
             path,
             qpn: connection.remote_qpn,
@@ -258,7 +262,7 @@ impl Engine {
             return self.drop_packet();
         };
         let entry = self.qps.get_mut(slot);
-        let Some(peer) = entry.peer.as_mut().filter(|peer| peer.ip == datagram.from.ip()) else {
+        let Some(peer) = entry.peer.as_mut().filter(|peer| peer.sends_from(datagram.from)) else {
             return self.drop_packet();
         };
         let path = self.paths.get(peer.path);
@@ -448,6 +452,10 @@ impl Engine {
 }
 
 impl Peer {
+    fn sends_from(&self, from: SocketAddr) -> bool {
+        self.ip == from.ip() && self.udp_source.is_none_or(|port| port == from.port())
+    }
+
     /// Whether a packet's identification is one that this peer uses: over IPv4 that makes up for the bits that
     /// the CRC loses where a socket hides it.
     fn accepts(&mut self, datagram: &Datagram<'_>, id: Identification) -> bool {
@@ -507,6 +515,7 @@ mod tests {
         let endpoint: SocketAddr = "192.0.2.1:4791".parse().unwrap();
         Peer {
             ip: endpoint.ip(),
+            udp_source: None,
             endpoint,
             path: paths.join(endpoint),
             qpn: Qpn::new(7),
@@ -519,6 +528,16 @@ mod tests {
         let from = "192.0.2.1:50000".parse().unwrap();
         let to = "192.0.2.2:4791".parse().unwrap();
         Datagram::new(from, to, IpId::UNKNOWN, &[])
+    }
+
+    #[test]
+    fn a_peer_of_ours_sends_from_one_port() {
+        let mut peer = peer(&mut Paths::default());
+        let sends_from = |peer: &Peer, from: &str| peer.sends_from(from.parse().unwrap());
+        assert!(sends_from(&peer, "192.0.2.1:50000") && sends_from(&peer, "192.0.2.1:50001"));
+        peer.udp_source = Some(50_000);
+        assert!(sends_from(&peer, "192.0.2.1:50000"));
+        assert!(!sends_from(&peer, "192.0.2.1:50001") && !sends_from(&peer, "192.0.2.3:50000"));
     }
 
     #[test]

@@ -23,6 +23,9 @@ pub trait Fabric: Send + Sync + Sized + 'static {
     /// Our address and RoCE port.
     fn endpoint(&self) -> SocketAddr;
 
+    /// The UDP port that all packets of the wire with this index come from.
+    fn source_port(&self, index: usize) -> Option<u16>;
+
     /// The largest path MTU to `peer`, in bytes of payload.
     ///
     /// # Errors

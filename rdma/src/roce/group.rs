@@ -107,8 +107,8 @@ impl<F: Fabric> Turn<'_, F> {
         mailbox.quiet();
         while let Some(message) = mailbox.receive() {
             match message {
-                GroupMessage::Connect { number, peer, announce, connection } => {
-                    self.engine.connect(number, peer, announce, &connection);
+                GroupMessage::Connect { number, peer, udp_source, announce, connection } => {
+                    self.engine.connect(number, (peer, udp_source), announce, &connection);
                 }
                 GroupMessage::Fail { number } => self.engine.fail_numbered(number),
                 GroupMessage::Packet(packet) => {

@@ -3,7 +3,7 @@
 
 use std::sync::atomic::Ordering;
 
-use roce_proto::cm::{GSI_Q_KEY, MAD_BYTES, MadTransmit, Manager};
+use roce_proto::cm::{GSI_Q_KEY, MAD_BYTES, MadTransmit, Manager, Sender};
 use roce_proto::wire::{Bth, Deth, Headers, Message, Packet};
 use roce_proto::{Psn, Qpn};
 
@@ -41,7 +41,8 @@ impl Gsi {
         }
         let counter = match mad_of(&packet, datagram) {
             Some(mad) => {
-                manager.handle_datagram(now, endpoint_of(datagram.from), mad);
+                let from = endpoint_of(datagram.from, Sender::of(mad));
+                manager.handle_datagram(now, from, mad);
                 &counters.mads_received
             }
             None => &counters.mads_dropped,
@@ -77,12 +78,8 @@ impl Gsi {
     }
 }
 
-/// The management datagram in a packet, if it is a genuine one. One from port 0 could not be answered: the system takes
-/// no packet to there, and whole trains would be lost over it.
+/// The management datagram in a packet, if it is a genuine one.
 fn mad_of<'a>(packet: &Packet<'a>, datagram: &Datagram<'_>) -> Option<&'a [u8; MAD_BYTES]> {
-    if datagram.from.port() == 0 {
-        return None;
-    }
     let Message::UdSendOnly(deth) = packet.message else { return None };
     let mad = packet.payload.try_into().ok()?;
     (deth.qkey == GSI_Q_KEY && icrc::verify(datagram).is_ok()).then_some(mad)
@@ -96,13 +93,13 @@ mod tests {
     use crate::roce::wire::IpId;
 
     #[test]
-    fn a_message_from_no_port_is_none() {
+    fn a_message_counts_from_whatever_port() {
         let to: SocketAddr = "192.0.2.2:4791".parse().unwrap();
         let deth = Deth { qkey: GSI_Q_KEY, source_qpn: Qpn::GSI };
         let bth = Bth::new(Qpn::GSI, Psn::new(0));
         let headers = Headers::new(&bth, &Message::UdSendOnly(deth));
         let mad = [7; MAD_BYTES];
-        for (port, taken) in [(49152, true), (0, false)] {
+        for port in [49_152, 36_049, 0] {
             let from = SocketAddr::new([192, 0, 2, 1].into(), port);
             let packet = Outgoing {
                 to: &to,
@@ -116,7 +113,10 @@ mod tests {
             let bytes = [headers.as_slice(), &mad, &crc].concat();
             let datagram = Datagram::new(from, to, IpId::UNKNOWN, &bytes);
             let packet = Packet::parse(&bytes).unwrap();
-            assert_eq!(mad_of(&packet, &datagram).is_some(), taken, "port {port}");
+            assert_eq!(mad_of(&packet, &datagram), Some(&mad), "port {port}");
+            let elsewhere = SocketAddr::new(from.ip(), port + 1);
+            let moved = Datagram::new(elsewhere, to, IpId::UNKNOWN, &bytes);
+            assert_eq!(mad_of(&packet, &moved), None, "the CRC covers the port");
         }
     }
 }

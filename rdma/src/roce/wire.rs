@@ -4,15 +4,13 @@
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 
+use roce_proto::cm::Sender;
 use roce_proto::wire::{Flow, Identification};
 
 use crate::Time;
 
 /// The UDP port of RoCE v2 (IANA).
 pub const ROCE_PORT: u16 = 4791;
-
-/// Source ports from here on only spread flows; their owner listens on [`ROCE_PORT`].
-const FIRST_FLOW_PORT: u16 = 0xC000;
 
 /// One way in and out of a network: that of one group or of the connection manager. Index 0 is the
 /// connection manager's, a group's is the low bits of its queue pair numbers.
@@ -132,12 +130,13 @@ pub struct WireCounters {
     pub send_drops: u64,
 }
 
-/// Where to answer a packet from `source`: whoever does not own [`ROCE_PORT`] sends from its own endpoint.
-pub(crate) fn endpoint_of(source: SocketAddr) -> SocketAddr {
+/// Where to answer a packet from `source`: at [`ROCE_PORT`], from whatever port it came, unless its sender says that it is
+/// one of ours and has another. To port 0 the system sends nothing, so nobody has that.
+pub(crate) fn endpoint_of(source: SocketAddr, sender: Sender) -> SocketAddr {
+    let at_source = sender == Sender::FeedrailAtSource && source.port() != 0;
+    let port = if at_source { source.port() } else { ROCE_PORT };
     let mut endpoint = source;
-    if source.port() >= FIRST_FLOW_PORT {
-        endpoint.set_port(ROCE_PORT);
-    }
+    endpoint.set_port(port);
     endpoint
 }
 
@@ -145,12 +144,25 @@ pub(crate) fn endpoint_of(source: SocketAddr) -> SocketAddr {
 mod tests {
     use super::*;
 
+    fn answer(source: &str, sender: Sender) -> String {
+        endpoint_of(source.parse().unwrap(), sender).to_string()
+    }
+
+    /// Adapters send these datagrams from 36049 or from port 0.
     #[test]
-    fn peers_answer_at_the_endpoint_of_the_sender() {
-        let endpoint = |source: &str| endpoint_of(source.parse().unwrap()).to_string();
-        assert_eq!(endpoint("10.0.0.1:49152"), "10.0.0.1:4791");
-        assert_eq!(endpoint("10.0.0.1:65535"), "10.0.0.1:4791");
-        assert_eq!(endpoint("10.0.0.1:49151"), "10.0.0.1:49151");
-        assert_eq!(endpoint("[fe80::1%3]:60000"), "[fe80::1%3]:4791");
+    fn answers_go_to_the_roce_port() {
+        for sender in [Sender::Unmarked, Sender::Feedrail] {
+            for port in [0, 1024, 36_049, 49_151, 49_152, 65_535] {
+                assert_eq!(answer(&format!("10.0.0.1:{port}"), sender), "10.0.0.1:4791");
+            }
+            assert_eq!(answer("[fe80::1%3]:60000", sender), "[fe80::1%3]:4791");
+        }
+    }
+
+    #[test]
+    fn a_peer_of_ours_may_have_another_port() {
+        let sender = Sender::FeedrailAtSource;
+        assert_eq!(answer("10.0.0.1:36049", sender), "10.0.0.1:36049");
+        assert_eq!(answer("10.0.0.1:0", sender), "10.0.0.1:4791");
     }
 }

@@ -50,6 +50,10 @@ impl Fabric for Sim {
         SocketAddr::new(self.ip, ROCE_PORT)
     }
 
+    fn source_port(&self, _index: usize) -> Option<u16> {
+        Some(ROCE_PORT)
+    }
+
     fn path_mtu(&self, _peer: IpAddr) -> io::Result<u32> {
         Ok(self.network.config().path_mtu)
     }

@@ -8,7 +8,7 @@ use roce_proto::PathMtu;
 
 use super::faults::{FAULTS_VARIABLE, Faults, Filter};
 use super::options::{OpenError, SoftOptions};
-use super::socket;
+use super::socket::{self, Sockets};
 use super::wire::SoftWire;
 use crate::Caps;
 use crate::interface;
@@ -23,6 +23,8 @@ const PACKETS_IN_BUFFER: usize = 32;
 pub struct Soft {
     endpoint: SocketAddr,
     wires: Vec<Mutex<Option<SoftWire>>>,
+    /// By wire index.
+    source_ports: Vec<u16>,
     receive_buffer_bytes: usize,
     max_path_mtu: u32,
 }
@@ -49,8 +51,10 @@ impl SoftDevice {
             let filter = faults.map(|faults| Filter::new(faults, index));
             Mutex::new(Some(SoftWire::new(sockets, address, filter)))
         };
+        let source_port = |sockets: &Sockets| sockets.source(address).port();
         let soft = Soft {
             endpoint: address,
+            source_ports: endpoint.sockets.iter().map(source_port).collect(),
             wires: (0..).zip(endpoint.sockets).map(wire).collect(),
             receive_buffer_bytes: endpoint.receive_buffer_bytes,
             max_path_mtu: largest_mtu(options, endpoint.receive_buffer_bytes),
@@ -97,6 +101,10 @@ impl Fabric for Soft {
 
     fn endpoint(&self) -> SocketAddr {
         self.endpoint
+    }
+
+    fn source_port(&self, index: usize) -> Option<u16> {
+        self.source_ports.get(index).copied()
     }
 
     fn path_mtu(&self, peer: IpAddr) -> io::Result<u32> {

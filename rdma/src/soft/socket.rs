@@ -39,6 +39,14 @@ pub(super) struct Sockets {
     pub(super) gso: bool,
 }
 
+impl Sockets {
+    /// What packets are sent from, where the receiver is bound to `endpoint`.
+    pub(super) fn source(&self, endpoint: SocketAddr) -> SocketAddr {
+        let bound = self.sender.as_ref().and_then(|socket| socket.local_addr().ok());
+        bound.unwrap_or(endpoint)
+    }
+}
+
 /// All sockets of an endpoint, by wire index, and what the kernel granted.
 pub(super) struct Endpoint {
     pub(super) address: SocketAddr,

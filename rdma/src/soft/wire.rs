@@ -35,9 +35,8 @@ pub struct SoftWire {
 
 impl SoftWire {
     pub(super) fn new(sockets: Sockets, endpoint: SocketAddr, filter: Option<Filter>) -> Self {
-        let bound = sockets.sender.as_ref().and_then(|socket| socket.local_addr().ok());
         Self {
-            source: bound.unwrap_or(endpoint),
+            source: sockets.source(endpoint),
             endpoint,
             cuts: Cuts::new(sockets.gso),
             sockets,

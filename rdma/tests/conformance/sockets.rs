@@ -12,6 +12,7 @@ use rdma::{
     ConnOptions, ConnectionManager, Device, Group, GroupConfig, GroupStats, Op, RecvWr, SendFlags,
     SendWr, Sge, Wc, WcOpcode, WcStatus,
 };
+use roce_proto::{PathMtu, Psn, Qpn, cm, wire};
 
 use crate::benches::{SoftBench, address, wait_for_any};
 use crate::buffer::{Buffer, everything, pattern};
@@ -485,6 +486,80 @@ fn strangers_are_ignored() {
     assert!(world.hosts[1].group.stats().packets_dropped > 0);
     assert!(world.hosts[1].device.stats().mads_dropped > 0);
     assert_eq!(sink.all(), vec![0; 64]);
+}
+
+/// Another process at the peer's address is not the peer.
+#[test]
+fn another_port_of_the_peer_is_a_stranger() {
+    let mut world = World::new(SoftBench::new());
+    let (_left, right) = world.connect();
+    let qpn = world.hosts[1].group.qpn(right.qp);
+    let endpoint = SocketAddr::new(world.hosts[1].device.local_ip(), 4791);
+    let peer = world.hosts[0].device.local_ip();
+    let stranger = std::net::UdpSocket::bind(SocketAddr::new(peer, 0)).unwrap();
+    let before = world.hosts[1].group.stats();
+    let mut bytes = [0; 64];
+    bytes[..2].copy_from_slice(&[0x04, 0x40]);
+    bytes[4..8].copy_from_slice(&qpn.to_be_bytes());
+    stranger.send_to(&bytes, endpoint).unwrap();
+    let after = world.until("the packet", |world| {
+        let stats = world.hosts[1].group.stats();
+        let seen = stats.packets_dropped + stats.icrc_failures;
+        (seen > before.packets_dropped + before.icrc_failures).then_some(stats)
+    });
+    assert_eq!(after.icrc_failures, before.icrc_failures, "it was not taken for the peer's");
+}
+
+/// A management datagram as a foreign adapter sends it.
+fn foreign_packet(from: SocketAddr, to: SocketAddr, mad: &cm::Mad) -> Vec<u8> {
+    let deth = wire::Deth { qkey: cm::GSI_Q_KEY, source_qpn: Qpn::GSI };
+    let bth = wire::Bth::new(Qpn::GSI, Psn::new(0));
+    let headers = wire::Headers::new(&bth, &wire::Message::UdSendOnly(deth));
+    let flow = wire::Flow::new(from, to).expect("one family");
+    let length = headers.as_slice().len() + mad.len() + 4;
+    let identification = wire::Identification::ZERO;
+    let mut icrc = wire::Icrc::new(&flow, identification, length, headers.as_slice());
+    icrc.update(mad);
+    [headers.as_slice(), mad, &icrc.finish()].concat()
+}
+
+/// Some adapters send management datagrams from a port below 0xC000, and all listen at 4791.
+#[test]
+fn answers_to_foreign_peers_go_to_the_roce_port() {
+    let mut world = World::new(SoftBench::new());
+    let to = world.listen(1);
+    let endpoint = SocketAddr::new(to.ip(), 4791);
+    let ip = address();
+    let listener = std::net::UdpSocket::bind(SocketAddr::new(ip, 4791)).expect("bind");
+    listener.set_nonblocking(true).expect("nonblocking");
+    let sender = std::net::UdpSocket::bind(SocketAddr::new(ip, 36_049)).expect("bind");
+    let mut foreign = cm::Manager::new(cm::Config::new(1, 2));
+    let connect = cm::Connect {
+        peer: endpoint,
+        source: SocketAddr::new(ip, 40_000),
+        service_id: cm::ServiceId::tcp(to.port()),
+        traffic_class: 0,
+        qpn: Qpn::new(77),
+        starting_psn: Psn::new(0),
+        responder_resources: 1,
+        initiator_depth: 1,
+        retry_count: 7,
+        rnr_retry_count: 7,
+        ack_timeout: cm::TimeoutExponent::saturating(17),
+        path_mtu: PathMtu::Bytes1024,
+        udp_source: None,
+        private_data: &[],
+    };
+    foreign.connect(world.now(), &connect).expect("connect");
+    let request = foreign.poll_transmit().expect("a request");
+    let from = sender.local_addr().expect("bound");
+    sender.send_to(&foreign_packet(from, endpoint, &request.mad), endpoint).expect("send");
+    let (conn, _) = world.requested(1);
+    let now = world.now();
+    world.hosts[1].cm.reject(now, conn, b"no").expect("reject");
+    let mut answer = [0; 512];
+    let length = world.until("the answer", |_| listener.recv(&mut answer).ok());
+    assert_eq!(length, 12 + 8 + cm::MAD_BYTES + 4);
 }
 
 #[test]

@@ -4,7 +4,7 @@ use core::fmt;
 use core::net::SocketAddr;
 use core::time::Duration;
 
-use super::{CommIdKey, ServiceId, TimeoutExponent};
+use super::{CommIdKey, Sender, ServiceId, TimeoutExponent};
 use crate::{PathMtu, Psn, Qpn};
 
 /// How a [`super::Manager`] behaves.
@@ -16,6 +16,8 @@ pub struct Config {
     /// Source of communication ids: random per process, for the same reason, and independent of `ca_guid`, which every peer
     /// sees.
     pub comm_id_key: CommIdKey,
+    /// What our datagrams say of us.
+    pub sender: Sender,
     /// The longest payload that our side of the path carries. A request with a longer one is rejected
     /// (reason 26) with this value as the offer, which a peer of ours takes up by itself.
     pub path_mtu: PathMtu,
@@ -40,15 +42,16 @@ pub struct Config {
     pub limits: Limits,
 }
 
-/// Bounds on what a manager remembers. Beyond them a new request is rejected with "no resources"; what
-/// exists is never given up for what is new.
+/// Bounds on what a manager remembers. A request is only a claim until its sender has answered our reply, since its
+/// address may be forged: for a new one the oldest such claim is given up. What both sides have agreed on is not.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Connections in any state, both sides together, until the caller closes them.
+    /// Connections but the half-open ones, both sides together, until the caller closes them. Beyond it a request is rejected
+    /// with "no resources".
     pub connections: usize,
-    /// Passive connections that are not established yet.
+    /// Passive connections that are not established yet. The oldest makes way.
     pub half_open: usize,
-    /// The same from one IP address, so that one peer can not use up the share of all.
+    /// The same from one IP address, so that one peer can not use up the share of all. Its oldest makes way.
     pub half_open_per_peer: usize,
     /// Ended connections that are remembered; the oldest is forgotten first.
     pub time_wait: usize,
@@ -60,8 +63,8 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             connections: 16_384,
-            half_open: 4_096,
-            half_open_per_peer: 1_024,
+            half_open: 2_048,
+            half_open_per_peer: 512,
             time_wait: 1_024,
             outgoing: 1_024,
         }
@@ -74,6 +77,7 @@ impl Config {
         Self {
             ca_guid,
             comm_id_key: CommIdKey(comm_id_key),
+            sender: Sender::Unmarked,
             path_mtu: PathMtu::Bytes4096,
             ack_delay: TimeoutExponent::saturating(15),
             response_timeout: TimeoutExponent::saturating(20),
@@ -138,6 +142,9 @@ pub struct Connect<'a> {
     pub ack_timeout: TimeoutExponent,
     /// Payload of a full packet. The peer may make it smaller.
     pub path_mtu: PathMtu,
+    /// The UDP port that the packets of our queue pair come from, if it is always the same; a peer of ours takes packets from
+    /// no other. Told only by a marked [`Sender`].
+    pub udp_source: Option<u16>,
     /// Up to 56 bytes with an RDMA-CM service id, else 92.
     pub private_data: &'a [u8],
 }
@@ -155,6 +162,8 @@ pub struct Accept<'a> {
     pub initiator_depth: u8,
     /// Retries of the *peer* after our receiver-not-ready, 0..=7 (7: no limit).
     pub rnr_retry_count: u8,
+    /// The UDP port that the packets of our queue pair come from: see [`Connect::udp_source`].
+    pub udp_source: Option<u16>,
     /// Up to 196 bytes.
     pub private_data: &'a [u8],
 }
@@ -164,6 +173,8 @@ pub struct Accept<'a> {
 pub struct Agreement {
     /// The endpoint of the peer.
     pub peer: SocketAddr,
+    /// The UDP port that the packets of the peer's queue pair come from, if it is one of ours; else they come from any.
+    pub peer_udp_source: Option<u16>,
     /// Our queue pair.
     pub local_qpn: Qpn,
     /// The peer's queue pair.

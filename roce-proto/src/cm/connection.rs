@@ -5,7 +5,7 @@ use core::time::Duration;
 
 use super::{
     Accept, Agreement, CommId, Config, Connect, Dreq, Failover, Gid, IpHeader, Mad, Message, Mra,
-    Path, PrivateData, ReceivedMessage, Rej, RejectReason, RejectedMessage, Rep, Req, Rtu,
+    Path, PrivateData, ReceivedMessage, Rej, RejectReason, RejectedMessage, Rep, Req, Rtu, Sender,
     ServiceId, TimeoutExponent, TransportService, private_data::padded,
 };
 use crate::{Psn, Qpn, Time};
@@ -24,12 +24,48 @@ pub(super) struct Connection {
     pub(super) passive: bool,
     /// It has counted as half-open since its request arrived.
     pub(super) half_open: bool,
+    /// The caller knows of it.
+    pub(super) announced: bool,
+    /// Whether the peer was heard at the address from which its request came.
+    pub(super) contact: Contact,
     /// The caller closed it; only the farewell is left to do, and no event follows.
     pub(super) orphan: bool,
     /// How often a REP may be sent again: the active side says.
     pub(super) max_retries: u8,
     /// How often the peer may still ask for more time.
     pub(super) delays_left: u8,
+}
+
+/// How much may be sent to a peer. The address of a request may be forged: whoever has it gets the answer to each request,
+/// and for each no more than one repetition that it did not ask for.
+#[derive(Debug)]
+pub(super) enum Contact {
+    /// It has not shown that it gets what we send.
+    Claimed { requests: u8, repetitions: u8 },
+    /// It has.
+    Confirmed,
+}
+
+impl Contact {
+    /// Repetitions of a reply, however many requests came.
+    const REPETITIONS: u8 = 2;
+
+    const FIRST_REQUEST: Self = Self::Claimed { requests: 1, repetitions: 0 };
+
+    /// A request came again.
+    pub(super) fn note_request(&mut self) {
+        if let Self::Claimed { requests, .. } = self {
+            *requests = requests.saturating_add(1);
+        }
+    }
+
+    /// Takes leave to send a message that was not asked for.
+    pub(super) fn may_repeat(&mut self) -> bool {
+        let Self::Claimed { requests, repetitions } = self else { return true };
+        let allowed = *repetitions < Self::REPETITIONS.min(*requests);
+        *repetitions += u8::from(allowed);
+        allowed
+    }
 }
 
 /// Who the peer is.
@@ -124,6 +160,7 @@ impl Connection {
             transaction_id,
             agreement: Agreement {
                 peer: connect.peer,
+                peer_udp_source: None,
                 local_qpn: connect.qpn,
                 remote_qpn: Qpn::default(),
                 send_psn: Psn::default(),
@@ -138,6 +175,8 @@ impl Connection {
             },
             passive: false,
             half_open: false,
+            announced: true,
+            contact: Contact::Confirmed,
             orphan: false,
             max_retries: config.max_retries,
             delays_left: config.max_retries,
@@ -149,6 +188,7 @@ impl Connection {
         local: CommId,
         transaction_id: u64,
         peer: SocketAddr,
+        sender: Sender,
         req: &Req,
         path_mtu: crate::PathMtu,
         config: &Config,
@@ -160,6 +200,7 @@ impl Connection {
             transaction_id,
             agreement: Agreement {
                 peer,
+                peer_udp_source: told_udp_source(sender, req.local_q_key),
                 local_qpn: Qpn::default(),
                 remote_qpn: req.local_qpn,
                 send_psn: req.starting_psn,
@@ -174,6 +215,8 @@ impl Connection {
             },
             passive: true,
             half_open: true,
+            announced: false,
+            contact: Contact::FIRST_REQUEST,
             orphan: false,
             max_retries: req.max_cm_retries.min(config.max_retries),
             delays_left: config.max_retries,
@@ -190,8 +233,9 @@ impl Connection {
     }
 
     /// What the peer grants becomes part of the agreement. Neither depth exceeds what we asked for.
-    pub(super) fn take_grant(&mut self, rep: &Rep) {
+    pub(super) fn take_grant(&mut self, sender: Sender, rep: &Rep) {
         let agreement = &mut self.agreement;
+        agreement.peer_udp_source = told_udp_source(sender, rep.local_q_key);
         agreement.remote_qpn = rep.local_qpn;
         agreement.send_psn = rep.starting_psn;
         agreement.responder_resources = rep.initiator_depth.min(agreement.responder_resources);
@@ -260,7 +304,7 @@ impl Connection {
         self.mad(Message::Rep(Rep {
             local_comm_id: self.local,
             remote_comm_id: self.remote_comm_id(),
-            local_q_key: 0,
+            local_q_key: tell_udp_source(config.sender, accept.udp_source),
             local_qpn: accept.qpn,
             local_eecn: 0,
             starting_psn: accept.starting_psn,
@@ -309,7 +353,7 @@ pub(super) fn req(local: CommId, connect: &Connect<'_>, config: &Config) -> Opti
         local_comm_id: local,
         service_id: connect.service_id,
         local_ca_guid: config.ca_guid,
-        local_q_key: 0,
+        local_q_key: tell_udp_source(config.sender, connect.udp_source),
         local_qpn: connect.qpn,
         responder_resources: connect.responder_resources,
         local_eecn: 0,
@@ -332,6 +376,15 @@ pub(super) fn req(local: CommId, connect: &Connect<'_>, config: &Config) -> Opti
         alternate_path: Path::default(),
         private_data: request_private_data(connect)?,
     })
+}
+
+/// Reliable connections have no Q_Key: between peers of ours its field says what port packets come from.
+fn tell_udp_source(sender: Sender, port: Option<u16>) -> u32 {
+    port.filter(|_| sender.is_feedrail()).map_or(0, u32::from)
+}
+
+fn told_udp_source(sender: Sender, q_key: u32) -> Option<u16> {
+    u16::try_from(q_key).ok().filter(|&port| port != 0 && sender.is_feedrail())
 }
 
 /// The partition that everybody is a full member of.

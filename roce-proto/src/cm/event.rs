@@ -8,7 +8,7 @@ use crate::{PathMtu, Qpn};
 /// What happened to a connection.
 ///
 /// Exactly one of `Rejected`, `Failed` and `Disconnected` ends it, and nothing follows. It stays known until
-/// the caller closes it.
+/// the caller closes it. A request that is over before the caller took its event is never heard of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
     /// Passive: somebody wants to connect. `accept` or `reject` it.
@@ -110,6 +110,9 @@ pub enum Failure {
     /// The peer names a queue pair or a connection that it already has with us: it was restarted.
     #[error("stale connection: the peer was restarted")]
     Stale,
+    /// It was never established, and made way for newer requests.
+    #[error("too many others ask")]
+    Crowded,
     /// The peer's answer makes no sense.
     #[error("the peer's reply is invalid")]
     InvalidReply,

@@ -74,6 +74,50 @@ impl MadHeader {
     }
 }
 
+/// Who sent a datagram, as the attribute modifier of its header says. The communication manager of the specification has no
+/// use for that field: others send zero and do not look at it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Sender {
+    /// One that follows the letter of RoCE v2: it listens at UDP port 4791, whatever port it sends from.
+    #[default]
+    Unmarked,
+    /// One of ours that listens at UDP port 4791.
+    Feedrail,
+    /// One of ours that listens at the UDP port that it sends from.
+    FeedrailAtSource,
+}
+
+impl Sender {
+    /// "Fed" in the upper 24 bits.
+    const FEEDRAIL: u32 = 0x4665_6400;
+    const FEEDRAIL_AT_SOURCE: u32 = Self::FEEDRAIL | 1;
+
+    /// The sender of a datagram.
+    pub fn of(mad: &Mad) -> Self {
+        match MadHeader::ref_from_prefix(mad).map(|(header, _)| header.attribute_modifier.get()) {
+            Ok(Self::FEEDRAIL) => Self::Feedrail,
+            Ok(Self::FEEDRAIL_AT_SOURCE) => Self::FeedrailAtSource,
+            _ => Self::Unmarked,
+        }
+    }
+
+    /// Whether it is one of ours.
+    pub const fn is_feedrail(self) -> bool {
+        !matches!(self, Self::Unmarked)
+    }
+
+    pub(super) fn mark(self, mad: &mut Mad) {
+        let modifier = match self {
+            Self::Unmarked => 0,
+            Self::Feedrail => Self::FEEDRAIL,
+            Self::FeedrailAtSource => Self::FEEDRAIL_AT_SOURCE,
+        };
+        if let Ok((header, _)) = MadHeader::mut_from_prefix(mad) {
+            header.attribute_modifier = U32::new(modifier);
+        }
+    }
+}
+
 /// Which message of the communication manager a datagram holds (volume 1, table 105).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Attribute(pub u16);
@@ -93,6 +137,14 @@ impl Attribute {
     pub const DREQ: Self = Self(0x15);
     /// Disconnect reply.
     pub const DREP: Self = Self(0x16);
+    /// Service id resolution request.
+    pub const SIDR_REQ: Self = Self(0x17);
+    /// Service id resolution response.
+    pub const SIDR_REP: Self = Self(0x18);
+    /// Load alternate path.
+    pub const LAP: Self = Self(0x19);
+    /// Alternate path response.
+    pub const APR: Self = Self(0x1A);
 }
 
 impl fmt::Debug for Attribute {
@@ -105,6 +157,10 @@ impl fmt::Debug for Attribute {
             Self::RTU => "RTU",
             Self::DREQ => "DREQ",
             Self::DREP => "DREP",
+            Self::SIDR_REQ => "SIDR_REQ",
+            Self::SIDR_REP => "SIDR_REP",
+            Self::LAP => "LAP",
+            Self::APR => "APR",
             Self(other) => return write!(f, "attribute {other:#06x}"),
         })
     }

@@ -1,7 +1,7 @@
 //! The manager: what a caller does with connections.
 
 use alloc::collections::{BTreeMap, VecDeque};
-use core::net::SocketAddr;
+use core::net::{IpAddr, SocketAddr};
 
 use super::comm_ids::CommIds;
 use super::connection::{self, Connection, Resend, State};
@@ -69,6 +69,8 @@ pub struct Counters {
     pub dropped: u64,
     /// Requests that were rejected before the caller heard of them.
     pub refused: u64,
+    /// Half-open connections that made way for newer requests.
+    pub evicted: u64,
 }
 
 impl Manager {
@@ -111,7 +113,7 @@ impl Manager {
     /// # Errors
     /// [`Error::PrivateDataTooLong`]; [`Error::TooManyConnections`].
     pub fn connect(&mut self, now: Time, connect: &Connect<'_>) -> Result<ConnectionId, Error> {
-        if self.table.len() >= self.config.limits.connections {
+        if self.is_full() {
             return Err(Error::TooManyConnections);
         }
         let local = self.draw_comm_id();
@@ -259,8 +261,7 @@ impl Manager {
                 return;
             }
             if self.table.reschedule(id, |resend| resend.retry(now, longest)) == Some(true) {
-                self.counters.retries += 1;
-                self.send_again(id);
+                self.repeat(id);
             } else {
                 self.send_timeout(id);
                 self.give_up(now, id, Failure::Timeout);
@@ -270,7 +271,8 @@ impl Manager {
 
     /// The next datagram to send, if any.
     pub fn poll_transmit(&mut self) -> Option<MadTransmit> {
-        let next = self.outgoing.pop_front()?;
+        let mut next = self.outgoing.pop_front()?;
+        self.config.sender.mark(&mut next.mad);
         self.counters.sent += 1;
         Some(next)
     }
@@ -279,7 +281,10 @@ impl Manager {
     pub fn poll_event(&mut self) -> Option<Event> {
         loop {
             let event = self.events.pop_front()?;
-            if self.known(event.connection()).is_ok() {
+            if let Some(connection) = self.table.get_mut(event.connection())
+                && !connection.orphan
+            {
+                connection.announced = true;
                 return Some(event);
             }
         }
@@ -293,6 +298,11 @@ impl Manager {
     /// How many connections there are, in any state.
     pub fn connections(&self) -> usize {
         self.table.len()
+    }
+
+    /// How many of them have not been established yet, of those that peers asked for.
+    pub fn half_open(&self) -> usize {
+        self.table.half_open()
     }
 
     /// What it has seen and done.
@@ -324,6 +334,35 @@ impl Manager {
             return;
         }
         self.outgoing.push_back(MadTransmit { peer, mad });
+    }
+
+    /// Whether there are as many connections as may be, half-open ones aside.
+    pub(super) fn is_full(&self) -> bool {
+        self.table.len() - self.table.half_open() >= self.config.limits.connections
+    }
+
+    /// Makes room for one more half-open connection with `peer`. Nobody is told: the peers may not know of it.
+    pub(super) fn evict_half_open(&mut self, peer: IpAddr) {
+        let limits = self.config.limits;
+        let of_peer = self.table.half_open_from_beyond(peer, limits.half_open_per_peer);
+        let Some(id) = of_peer.or_else(|| self.table.half_open_beyond(limits.half_open)) else {
+            return;
+        };
+        self.counters.evicted += 1;
+        self.table.end(id);
+        self.say_over(id, Event::Failed { connection: id, failure: Failure::Crowded });
+    }
+
+    /// Sends the message of a state that waits for an answer once more, as far as the peer may be sent that much.
+    fn repeat(&mut self, id: ConnectionId) {
+        if self.may_repeat(id) {
+            self.counters.retries += 1;
+            self.send_again(id);
+        }
+    }
+
+    fn may_repeat(&mut self, id: ConnectionId) -> bool {
+        self.table.get_mut(id).is_some_and(|connection| connection.contact.may_repeat())
     }
 
     /// Sends the message of a state that waits for an answer.
@@ -364,10 +403,19 @@ impl Manager {
     /// Ends a connection and says so.
     pub(super) fn finish(&mut self, now: Time, id: ConnectionId, event: Event) {
         self.end(now, id, None);
-        if self.known(id).is_ok() {
-            self.push_event(event);
-        } else {
-            self.table.remove(id);
+        self.say_over(id, event);
+    }
+
+    /// Tells the caller, if it knows the connection, that it has ended; else nothing is left of it.
+    fn say_over(&mut self, id: ConnectionId, event: Event) {
+        let Some(connection) = self.table.get(id) else { return };
+        match (connection.orphan, connection.announced) {
+            (false, true) => self.push_event(event),
+            (false, false) => {
+                self.events.retain(|event| event.connection() != id);
+                self.table.remove(id);
+            }
+            (true, _) => self.table.remove(id),
         }
     }
 
@@ -384,6 +432,9 @@ impl Manager {
 
     /// Tells the peer that a connection will not come about because it did not answer.
     fn send_timeout(&mut self, id: ConnectionId) {
+        if !self.may_repeat(id) {
+            return;
+        }
         let guid = self.config.ca_guid.to_be_bytes();
         let Some(connection) = self.table.get(id) else { return };
         let rejected = match connection.state {

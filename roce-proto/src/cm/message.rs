@@ -39,7 +39,7 @@ impl Message {
     /// Takes a datagram apart; also gives its transaction id, which the answer repeats.
     ///
     /// # Errors
-    /// It is none of the messages of this module. The communication manager stays silent then.
+    /// It is none of these messages. Few others are answered (`declined.rs`).
     pub fn parse(mad: &Mad) -> Result<(u64, Self), MadError> {
         let (header, body): (&MadHeader, &[u8; MESSAGE_BYTES]) = split(mad);
         if !header.is_connection_management() {

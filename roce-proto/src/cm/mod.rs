@@ -4,12 +4,13 @@
 //! datagrams of 256 bytes, which travel as the payload of UD packets from QP1 to QP1; the caller sends and
 //! receives those packets. [`Message`] is such a datagram, taken apart.
 //!
-//! Not here: alternate paths, service id resolution (SIDR), unreliable and datagram services.
+//! Not here: alternate paths and service id resolution (SIDR), which are declined; unreliable and datagram services.
 
 mod addressing;
 mod comm_ids;
 mod config;
 mod connection;
+mod declined;
 mod drep;
 mod dreq;
 mod event;
@@ -37,7 +38,7 @@ pub use config::{Accept, Agreement, CommId, Config, Connect, ConnectionId, Limit
 pub use drep::Drep;
 pub use dreq::Dreq;
 pub use event::{Error, Event, Failure, Request};
-pub use mad::{Attribute, MAD_BYTES, MESSAGE_BYTES, Mad};
+pub use mad::{Attribute, MAD_BYTES, MESSAGE_BYTES, Mad, Sender};
 pub use manager::{Counters, MadTransmit, Manager};
 pub use message::{MadError, Message};
 pub use mra::{Mra, ReceivedMessage};

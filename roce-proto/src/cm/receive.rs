@@ -3,12 +3,13 @@
 use core::net::SocketAddr;
 use core::time::Duration;
 
-use super::connection::{self, Connection, Remote, Resend, State};
+use super::connection::{self, Connection, Contact, Remote, Resend, State};
+use super::declined::Declined;
 use super::time_wait::Answered;
 use super::{
-    CommId, ConnectionId, Drep, Dreq, Event, Failure, IpHeader, ListenerId, Mad, Manager, Message,
-    Mra, PrivateData, ReceivedMessage, Rej, RejectReason, RejectedMessage, Rep, Req, Request, Rtu,
-    TimeoutExponent, TransportService,
+    CommId, ConnectionId, Drep, Dreq, Event, Failure, Gid, IpHeader, ListenerId, Mad, MadError,
+    Manager, Message, Mra, PrivateData, ReceivedMessage, Rej, RejectReason, RejectedMessage, Rep,
+    Req, Request, Rtu, Sender, TimeoutExponent, TransportService,
 };
 use crate::{PathMtu, Qpn, Time};
 
@@ -37,27 +38,55 @@ impl From<RejectReason> for Refusal {
 
 impl Manager {
     /// Takes a datagram that came to QP1 from the endpoint `from`. The caller has checked the packet: ICRC,
-    /// opcode, Q_Key. What is no message of ours is dropped in silence, as the specification wants. `from` is
+    /// opcode, Q_Key. What is no message that we know is dropped in silence, as the specification wants. `from` is
     /// where answers go, and is compared with the `peer` of [`super::Connect`]: a caller that knows an
     /// endpoint in several forms (a mapped address, a flow label) chooses one.
     pub fn handle_datagram(&mut self, now: Time, from: SocketAddr, mad: &Mad) {
         self.counters.received += 1;
-        let Ok((transaction_id, message)) = Message::parse(mad) else {
-            self.counters.malformed += 1;
-            return;
+        let (transaction_id, message) = match Message::parse(mad) {
+            Ok(parsed) => parsed,
+            Err(MadError::UnsupportedAttribute(_)) => return self.decline(from, mad),
+            Err(MadError::NotConnectionManagement) => {
+                self.counters.malformed += 1;
+                return;
+            }
         };
+        let sender = Sender::of(mad);
         match message {
-            Message::Req(req) => self.handle_req(now, from, transaction_id, &req),
+            Message::Req(req) => self.handle_req(now, from, sender, transaction_id, &req),
             Message::Mra(mra) => self.handle_mra(now, from, &mra),
             Message::Rej(rej) => self.handle_rej(now, from, &rej),
-            Message::Rep(rep) => self.handle_rep(now, from, transaction_id, &rep),
+            Message::Rep(rep) => self.handle_rep(now, from, sender, transaction_id, &rep),
             Message::Rtu(rtu) => self.handle_rtu(from, &rtu),
             Message::Dreq(dreq) => self.handle_dreq(now, from, transaction_id, &dreq),
             Message::Drep(drep) => self.handle_drep(now, from, &drep),
         }
     }
 
-    fn handle_req(&mut self, now: Time, from: SocketAddr, transaction_id: u64, req: &Req) {
+    /// Answers a request for what is not supported.
+    fn decline(&mut self, from: SocketAddr, mad: &Mad) {
+        let Some((transaction_id, request)) = Declined::parse(mad) else {
+            self.counters.malformed += 1;
+            return;
+        };
+        let answer = match request {
+            Declined::Lap(lap) => {
+                let (theirs, ours) = lap.names();
+                lap.answer(transaction_id, self.find(from, theirs, ours).is_some())
+            }
+            Declined::Sidr(request) => request.answer(transaction_id),
+        };
+        self.send(from, answer);
+    }
+
+    fn handle_req(
+        &mut self,
+        now: Time,
+        from: SocketAddr,
+        sender: Sender,
+        transaction_id: u64,
+        req: &Req,
+    ) {
         if self.answer_known_request(now, from, transaction_id, req) {
             return;
         }
@@ -69,11 +98,13 @@ impl Manager {
             self.abandon_stale(now, old);
             return self.refuse(from, transaction_id, req, &RejectReason::STALE_CONNECTION.into());
         }
+        self.evict_half_open(from.ip());
         let local = self.draw_comm_id();
         let connection = Connection::passive(
             local,
             transaction_id,
             from,
+            sender,
             req,
             admissible.path_mtu,
             &self.config,
@@ -121,7 +152,8 @@ impl Manager {
         req: &Req,
     ) {
         let service_timeout = self.config.service_timeout;
-        let Some(connection) = self.table.get(id) else { return };
+        let Some(connection) = self.table.get_mut(id) else { return };
+        connection.contact.note_request();
         if !connection.is_duplicate(req) {
             self.abandon_stale(now, id);
             return self.refuse(from, transaction_id, req, &RejectReason::STALE_CONNECTION.into());
@@ -155,11 +187,12 @@ impl Manager {
         let (addresses, private_data) =
             connection::consumer_data(req.service_id, &req.private_data)
                 .ok_or(RejectReason::UNSUPPORTED)?;
-        let limits = &self.config.limits;
-        if self.table.len() >= limits.connections
-            || self.table.half_open() >= limits.half_open
-            || self.table.half_open_from(from.ip()) >= limits.half_open_per_peer
-        {
+        // Whom the connection would serve, and who is answered, must be one.
+        let claimed = addresses.map_or(from.ip(), |header| header.source.ip());
+        if req.primary_path.local_gid != Gid::from(from.ip()) || claimed != from.ip() {
+            return Err(RejectReason::INVALID_GID.into());
+        }
+        if self.is_full() {
             return Err(RejectReason::NO_RESOURCES.into());
         }
         Ok(Admissible { listener, path_mtu, addresses, private_data })
@@ -189,14 +222,21 @@ impl Manager {
         }
     }
 
-    fn handle_rep(&mut self, now: Time, from: SocketAddr, transaction_id: u64, rep: &Rep) {
+    fn handle_rep(
+        &mut self,
+        now: Time,
+        from: SocketAddr,
+        sender: Sender,
+        transaction_id: u64,
+        rep: &Rep,
+    ) {
         let Some(id) = self.table.by_comm_id(rep.remote_comm_id, from) else {
             self.counters.unknown_connection += 1;
             return self.reject_rep(from, transaction_id, rep, RejectReason::INVALID_COMM_ID);
         };
         let Some(connection) = self.table.get(id) else { return };
         if matches!(connection.state, State::ReqSent(_)) {
-            return self.take_rep(now, from, transaction_id, id, rep);
+            return self.take_rep(now, from, sender, transaction_id, id, rep);
         }
         if connection.passive || connection.remote_comm_id() != rep.local_comm_id {
             return;
@@ -215,6 +255,7 @@ impl Manager {
         &mut self,
         now: Time,
         from: SocketAddr,
+        sender: Sender,
         transaction_id: u64,
         id: ConnectionId,
         rep: &Rep,
@@ -235,7 +276,7 @@ impl Manager {
             return self.finish(now, id, Event::Failed { connection: id, failure: Failure::Stale });
         }
         let Some(connection) = self.table.get_mut(id) else { return };
-        connection.take_grant(rep);
+        connection.take_grant(sender, rep);
         let agreement = connection.agreement;
         self.table.learn(id, remote);
         self.table.set_state(id, State::RepReceived);
@@ -284,6 +325,7 @@ impl Manager {
         };
         let Some(left) = connection.delays_left.checked_sub(1).filter(|_| is_ours) else { return };
         connection.delays_left = left;
+        connection.contact = Contact::Confirmed;
         let delay = mra.service_timeout.duration().min(LONGEST_DELAY);
         self.table.reschedule(id, |resend| resend.delay(now, delay));
     }

@@ -21,8 +21,9 @@ pub(super) struct Table {
     by_remote: BTreeMap<RemoteName, ConnectionId>,
     by_qp: BTreeMap<RemoteQp, ConnectionId>,
     timers: BTreeSet<(Time, ConnectionId)>,
-    half_open: BTreeMap<IpAddr, usize>,
-    half_open_total: usize,
+    /// Names grow, so the first is the oldest.
+    half_open: BTreeSet<ConnectionId>,
+    half_open_by_peer: BTreeMap<IpAddr, BTreeSet<ConnectionId>>,
     next_id: u64,
 }
 
@@ -35,8 +36,9 @@ impl Table {
             self.timers.insert((deadline, id));
         }
         if connection.half_open {
-            *self.half_open.entry(connection.agreement.peer.ip()).or_default() += 1;
-            self.half_open_total += 1;
+            self.half_open.insert(id);
+            let peer = connection.agreement.peer.ip();
+            self.half_open_by_peer.entry(peer).or_default().insert(id);
         }
         let remote = connection.remote;
         self.connections.insert(id, connection);
@@ -87,11 +89,17 @@ impl Table {
     }
 
     pub(super) fn half_open(&self) -> usize {
-        self.half_open_total
+        self.half_open.len()
     }
 
-    pub(super) fn half_open_from(&self, ip: IpAddr) -> usize {
-        self.half_open.get(&ip).copied().unwrap_or(0)
+    /// The half-open connection that makes way so that there are less than `limit` of them.
+    pub(super) fn half_open_beyond(&self, limit: usize) -> Option<ConnectionId> {
+        oldest_beyond(&self.half_open, limit)
+    }
+
+    /// The same among those from one address.
+    pub(super) fn half_open_from_beyond(&self, ip: IpAddr, limit: usize) -> Option<ConnectionId> {
+        oldest_beyond(self.half_open_by_peer.get(&ip)?, limit)
     }
 
     /// The connections that wait for an answer, the most urgent first.
@@ -104,7 +112,7 @@ impl Table {
         self.timers.first().copied()
     }
 
-    /// Moves a connection on. Everything but the way to ESTABLISHED leaves it as half-open as it was.
+    /// Moves a connection on. Established or over, it is half-open no more.
     pub(super) fn set_state(&mut self, id: ConnectionId, state: State) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
         if let Some(deadline) = connection.state.deadline() {
@@ -113,9 +121,9 @@ impl Table {
         if let Some(deadline) = state.deadline() {
             self.timers.insert((deadline, id));
         }
-        let established = matches!(state, State::Established);
+        let settled = matches!(state, State::Established | State::Ended);
         connection.state = state;
-        if established {
+        if settled {
             self.no_longer_half_open(id);
         }
     }
@@ -157,7 +165,6 @@ impl Table {
     /// Forgets a connection that has ended.
     pub(super) fn remove(&mut self, id: ConnectionId) {
         self.end(id);
-        self.no_longer_half_open(id);
         self.connections.remove(&id);
     }
 
@@ -166,15 +173,19 @@ impl Table {
         if !core::mem::take(&mut connection.half_open) {
             return;
         }
-        self.half_open_total -= 1;
+        self.half_open.remove(&id);
         let ip = connection.agreement.peer.ip();
-        if let Some(count) = self.half_open.get_mut(&ip) {
-            *count -= 1;
-            if *count == 0 {
-                self.half_open.remove(&ip);
+        if let Some(of_peer) = self.half_open_by_peer.get_mut(&ip) {
+            of_peer.remove(&id);
+            if of_peer.is_empty() {
+                self.half_open_by_peer.remove(&ip);
             }
         }
     }
+}
+
+fn oldest_beyond(ids: &BTreeSet<ConnectionId>, limit: usize) -> Option<ConnectionId> {
+    if ids.len() >= limit { ids.first().copied() } else { None }
 }
 
 /// Removes a name unless it has come to mean another connection.

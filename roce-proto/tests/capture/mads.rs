@@ -140,6 +140,7 @@ fn our_datagrams_are_the_kernels() {
                     rnr_retry_count: 7,
                     ack_timeout: TimeoutExponent::saturating(17),
                     path_mtu: PathMtu::Bytes4096,
+                    udp_source: None,
                     private_data: &req.private_data[IpHeader::BYTES..][..32],
                 };
                 let host = pair.host.connect(Time::ZERO, &connect).unwrap();
@@ -156,6 +157,7 @@ fn our_datagrams_are_the_kernels() {
                     responder_resources: 0,
                     initiator_depth: 128,
                     rnr_retry_count: 7,
+                    udp_source: None,
                     private_data: &rep.private_data[..32],
                 };
                 pair.target.accept(Time::ZERO, connection, &accept).unwrap();

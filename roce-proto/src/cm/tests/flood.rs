@@ -17,10 +17,11 @@ fn small() -> Config {
     Config { limits, ..Config::new(0xB, 2) }
 }
 
-/// A request with names of its own.
-fn request(number: u32) -> Mad {
-    let mut host = Side::new(host_address(), Config::new(0xA, u128::from(number)));
+/// A request with names of its own, sent by `from`.
+fn request(from: SocketAddr, number: u32) -> Mad {
+    let mut host = Side::new(from, Config::new(0xA, u128::from(number)));
     let connect = Connect {
+        source: SocketAddr::new(from.ip(), 50_000),
         qpn: Qpn::new(2 + number),
         starting_psn: Psn::new(number),
         ..connect_to(target_address(), 2)
@@ -33,35 +34,119 @@ fn address(number: u32) -> SocketAddr {
     SocketAddr::new(Ipv4Addr::from(0x0A00_0000 + number).into(), 4791)
 }
 
+/// Accepts whoever asks and forgets whoever is gone.
+fn serve(side: &mut Side, now: Time) {
+    while let Some(event) = side.manager.poll_event() {
+        match event {
+            Event::Request { connection, .. } => {
+                side.manager.accept(now, connection, &accept_with(3)).unwrap();
+            }
+            Event::Established { .. } => {}
+            over => side.manager.close(now, over.connection()),
+        }
+    }
+}
+
 #[test]
 fn one_peer_fills_its_own_share_only() {
     let mut pair = Pair::with(Config::new(0xA, 1), small());
-    let flooder = SocketAddr::from(([10, 9, 9, 9], 4791));
+    let (_, waiting) = pair.requested(2);
     for number in 0..1000 {
         // Another port is no other peer.
-        let from = SocketAddr::new(flooder.ip(), 4791 + (number % 7) as u16);
-        pair.target.manager.handle_datagram(pair.now, from, &request(number));
+        let from = SocketAddr::from(([10, 9, 9, 9], 4791 + (number % 7) as u16));
+        pair.target.manager.handle_datagram(pair.now, from, &request(from, number));
     }
-    assert_eq!(pair.target.manager.connections(), 10);
-    let sent = pair.target.sent();
-    assert_eq!(sent.len(), 30, "answers beyond the limit are dropped");
-    for transmit in sent {
-        let Ok((_, Message::Rej(rej))) = Message::parse(&transmit.mad) else { panic!() };
-        assert_eq!(rej.reason, RejectReason::NO_RESOURCES);
-    }
-    assert!(pair.target.manager.counters().dropped > 900);
-    while pair.target.manager.poll_event().is_some() {}
-    pair.established(2);
+    assert_eq!(pair.target.manager.half_open(), 11);
+    assert_eq!(pair.target.manager.counters().evicted, 990);
+    assert_eq!(pair.target.sent(), []);
+    assert_eq!(core::iter::from_fn(|| pair.target.manager.poll_event()).count(), 10);
+    pair.target.manager.accept(pair.now, waiting, &accept_with(3)).unwrap();
 }
 
 #[test]
 fn all_peers_together_stay_within_the_limit() {
     let mut pair = Pair::with(Config::new(0xA, 1), small());
     for number in 0..1000 {
-        pair.target.manager.handle_datagram(pair.now, address(number), &request(number));
+        let from = address(number);
+        pair.target.manager.handle_datagram(pair.now, from, &request(from, number));
     }
     assert_eq!(pair.target.manager.connections(), 50);
     assert_eq!(core::iter::from_fn(|| pair.target.manager.poll_event()).count(), 50);
+}
+
+/// Requests with forged senders, the newcomer's own among them, keep nobody out.
+#[test]
+fn a_newcomer_connects_in_a_flood() {
+    let mut pair = Pair::with(Config::new(0xA, 1), small());
+    for number in 0..500 {
+        let from = if number % 3 == 0 { host_address() } else { address(number) };
+        pair.target.manager.handle_datagram(pair.now, from, &request(from, 100 + number));
+        serve(&mut pair.target, pair.now);
+    }
+    pair.target.sent();
+    let host = pair.host.manager.connect(pair.now, &connect_to(target_address(), 2)).unwrap();
+    pair.reach_target();
+    serve(&mut pair.target, pair.now);
+    pair.reach_host();
+    assert!(matches!(pair.host.event(), Event::Accepted { connection, .. } if connection == host));
+    pair.host.manager.confirm(host).unwrap();
+    pair.reach_target();
+    assert!(matches!(pair.target.event(), Event::Established { .. }));
+}
+
+#[test]
+fn half_open_connections_do_not_count_as_connections() {
+    let mut config = small();
+    config.limits.connections = 2;
+    let mut pair = Pair::with(Config::new(0xA, 1), config);
+    for number in 100..140 {
+        let from = address(number);
+        pair.target.manager.handle_datagram(pair.now, from, &request(from, number));
+    }
+    while pair.target.manager.poll_event().is_some() {}
+    pair.established(2);
+    pair.established(4);
+    let connect = connect_to(target_address(), 6);
+    let refused = pair.host.manager.connect(pair.now, &connect).unwrap();
+    pair.reach_target();
+    pair.reach_host();
+    let Event::Rejected { connection, reason, .. } = pair.host.event() else { panic!() };
+    assert_eq!((connection, reason), (refused, RejectReason::NO_RESOURCES));
+}
+
+/// What an address gets whose owner never answers, however often somebody asks in its name.
+#[test]
+fn a_forged_request_draws_one_repetition() {
+    for requests in [1, 2, 3, 10] {
+        let mut pair = Pair::with(Config::new(0xA, 1), small());
+        let req = request(address(7), 1);
+        let mut sent = 0;
+        for _ in 0..requests {
+            pair.target.manager.handle_datagram(pair.now, address(7), &req);
+            serve(&mut pair.target, pair.now);
+            sent += pair.target.sent().len();
+        }
+        while let Some(deadline) = pair.target.manager.deadline() {
+            pair.target.manager.handle_deadline(deadline);
+            serve(&mut pair.target, deadline);
+            sent += pair.target.sent().len();
+        }
+        assert_eq!(sent, requests + requests.min(2), "{requests} requests");
+        assert_eq!(pair.target.manager.connections(), 0);
+    }
+}
+
+#[test]
+fn who_is_answered_is_who_is_named() {
+    let elsewhere: SocketAddr = SocketAddr::from(([10, 8, 8, 8], 50_000));
+    let mut pair = Pair::new();
+    let connect = Connect { source: elsewhere, ..connect_to(target_address(), 2) };
+    let host = pair.host.manager.connect(pair.now, &connect).unwrap();
+    pair.reach_target();
+    pair.target.assert_no_event();
+    pair.reach_host();
+    let Event::Rejected { connection, reason, .. } = pair.host.event() else { panic!() };
+    assert_eq!((connection, reason), (host, RejectReason::INVALID_GID));
 }
 
 #[test]
@@ -89,7 +174,7 @@ fn a_share_is_given_back() {
 }
 
 #[test]
-fn a_peer_that_asks_and_leaves_again_and_again_keeps_to_its_share() {
+fn requests_taken_back_at_once_leave_nothing() {
     let mut pair = Pair::with(Config::new(0xA, 1), small());
     for number in 0..1000 {
         let connect = connect_to(target_address(), 2 + number);
@@ -99,8 +184,9 @@ fn a_peer_that_asks_and_leaves_again_and_again_keeps_to_its_share() {
         pair.reach_target();
         pair.target.sent();
     }
-    // The consumer has not looked yet.
-    assert_eq!(pair.target.manager.connections(), 10);
+    // The consumer has not looked yet, and need not hear of any.
+    assert_eq!(pair.target.manager.connections(), 0);
+    pair.target.assert_no_event();
 }
 
 #[test]

@@ -4,6 +4,7 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use proptest::prelude::*;
 
+use super::pair::*;
 use crate::cm::*;
 
 /// A reserved bit is one that does not come back.
@@ -127,9 +128,9 @@ fn other_datagrams_are_not_ours() {
         mad[at] = value;
         assert_eq!(Message::parse(&mad), Err(MadError::NotConnectionManagement));
     }
-    let mut sidr = good;
-    sidr[17] = 0x17;
-    assert_eq!(Message::parse(&sidr), Err(MadError::UnsupportedAttribute(Attribute(0x17))));
+    let mut unknown = good;
+    unknown[17] = 0x1B;
+    assert_eq!(Message::parse(&unknown), Err(MadError::UnsupportedAttribute(Attribute(0x1B))));
 }
 
 #[test]
@@ -169,4 +170,94 @@ fn time_outs_have_the_lengths_of_the_table() {
     assert_eq!(TimeoutExponent::saturating(0).duration().as_nanos(), 4096);
     assert_eq!(TimeoutExponent::saturating(20).duration().as_millis(), 4294);
     assert_eq!(TimeoutExponent::saturating(99), TimeoutExponent::MAX);
+}
+
+#[test]
+fn a_sender_may_say_that_it_is_ours() {
+    let said = |sender| {
+        let mut pair = Pair::with(Config { sender, ..Config::new(0xA, 1) }, Config::new(0xB, 2));
+        pair.host.manager.connect(pair.now, &connect_to(target_address(), 2)).unwrap();
+        pair.host.sent_one().0.mad
+    };
+    let plain = said(Sender::Unmarked);
+    assert_eq!(plain[20..24], [0; 4]);
+    for sender in [Sender::Unmarked, Sender::Feedrail, Sender::FeedrailAtSource] {
+        let mad = said(sender);
+        assert_eq!(Sender::of(&mad), sender);
+        assert_eq!((&mad[..20], &mad[24..]), (&plain[..20], &plain[24..]));
+    }
+    let mut other = plain;
+    other[23] = 1;
+    assert_eq!(Sender::of(&other), Sender::Unmarked);
+}
+
+/// Peers of ours tell each other where their packets come from. Nobody else is believed.
+#[test]
+fn only_peers_of_ours_tell_their_udp_source() {
+    for (sender, told) in [(Sender::Feedrail, true), (Sender::Unmarked, false)] {
+        let marked = |guid, key| Config { sender, ..Config::new(guid, key) };
+        let mut pair = Pair::with(marked(0xA, 1), marked(0xB, 2));
+        let connect = Connect { udp_source: Some(50_001), ..connect_to(target_address(), 2) };
+        pair.host.manager.connect(pair.now, &connect).unwrap();
+        pair.reach_target();
+        let target = pair.target.request();
+        let accept = Accept { udp_source: Some(50_002), ..accept_with(3) };
+        let theirs = pair.target.manager.accept(pair.now, target, &accept).unwrap();
+        pair.reach_host();
+        let Event::Accepted { agreement: ours, .. } = pair.host.event() else { panic!() };
+        assert_eq!(theirs.peer_udp_source, Some(50_001).filter(|_| told));
+        assert_eq!(ours.peer_udp_source, Some(50_002).filter(|_| told));
+    }
+}
+
+fn asked(attribute: Attribute, body: &[u8]) -> Mad {
+    let mut mad = [0; MAD_BYTES];
+    mad[..4].copy_from_slice(&[1, 7, 2, 3]);
+    mad[8..16].copy_from_slice(&[9; 8]);
+    mad[16..18].copy_from_slice(&attribute.0.to_be_bytes());
+    mad[24..24 + body.len()].copy_from_slice(body);
+    mad
+}
+
+/// The one answer to a datagram: its attribute, and its message.
+fn answered(pair: &mut Pair, mad: &Mad) -> (Attribute, [u8; MESSAGE_BYTES]) {
+    pair.target.manager.handle_datagram(pair.now, host_address(), mad);
+    let sent = pair.target.sent();
+    let [MadTransmit { peer, mad }] = sent[..] else { panic!("{sent:?}") };
+    assert_eq!((peer, &mad[..4], &mad[8..16]), (host_address(), &[1, 7, 2, 3][..], &[9; 8][..]));
+    let attribute = Attribute(u16::from_be_bytes([mad[16], mad[17]]));
+    (attribute, *mad.last_chunk().unwrap())
+}
+
+#[test]
+fn an_alternate_path_is_declined() {
+    let mut pair = Pair::new();
+    let (host, _) = pair.established(2);
+    pair.host.manager.disconnect(pair.now, host);
+    let (_, Message::Dreq(dreq)) = pair.host.sent_one() else { panic!() };
+    let names = [dreq.local_comm_id.0.to_be_bytes(), dreq.remote_comm_id.0.to_be_bytes()];
+    let swapped = [names[1], names[0]].concat();
+    let (attribute, apr) = answered(&mut pair, &asked(Attribute::LAP, &names.concat()));
+    assert_eq!((attribute, &apr[..8], apr[9]), (Attribute::APR, &swapped[..], 2));
+    let (attribute, apr) = answered(&mut pair, &asked(Attribute::LAP, &[1; 8]));
+    assert_eq!((attribute, &apr[..8], apr[9]), (Attribute::APR, &[1; 8][..], 1));
+}
+
+#[test]
+fn a_service_is_not_resolved() {
+    let mut body = [0; 16];
+    body[..4].copy_from_slice(&[1, 2, 3, 4]);
+    body[8..].copy_from_slice(&SERVICE.0.to_be_bytes());
+    let (attribute, rep) = answered(&mut Pair::new(), &asked(Attribute::SIDR_REQ, &body));
+    assert_eq!((attribute, &rep[..5]), (Attribute::SIDR_REP, &[1, 2, 3, 4, 1][..]));
+    assert_eq!(rep[12..20], SERVICE.0.to_be_bytes());
+}
+
+#[test]
+fn answers_to_what_was_not_asked_get_none() {
+    let mut pair = Pair::new();
+    for attribute in [Attribute::APR, Attribute::SIDR_REP, Attribute(0x1B)] {
+        pair.target.manager.handle_datagram(pair.now, host_address(), &asked(attribute, &[]));
+        assert_eq!(pair.target.sent(), []);
+    }
 }

@@ -44,6 +44,7 @@ pub(super) fn connect_to(peer: SocketAddr, qpn: u32) -> Connect<'static> {
         rnr_retry_count: 5,
         ack_timeout: TimeoutExponent::saturating(17),
         path_mtu: PathMtu::Bytes4096,
+        udp_source: None,
         private_data: b"please",
     }
 }
@@ -55,6 +56,7 @@ pub(super) fn accept_with(qpn: u32) -> Accept<'static> {
         responder_resources: 8,
         initiator_depth: 32,
         rnr_retry_count: 7,
+        udp_source: None,
         private_data: b"welcome",
     }
 }

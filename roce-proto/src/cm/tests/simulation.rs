@@ -7,7 +7,7 @@ use core::time::Duration;
 
 use super::pair::*;
 use crate::cm::*;
-use crate::{PathMtu, Time};
+use crate::{PathMtu, Qpn, Time};
 
 /// A small generator of random numbers.
 struct Random(u64);
@@ -54,6 +54,8 @@ struct World {
     loss_percent: u64,
     established: [BTreeMap<ConnectionId, Agreement>; 2],
     ended: [usize; 2],
+    /// Queue pairs whose peer has ended the connection without a confirmation.
+    forsaken: Vec<Qpn>,
 }
 
 const CONNECTIONS: usize = 4;
@@ -76,6 +78,7 @@ impl World {
             loss_percent,
             established: [BTreeMap::new(), BTreeMap::new()],
             ended: [0, 0],
+            forsaken: Vec::new(),
         }
     }
 
@@ -118,7 +121,11 @@ impl World {
                 | Event::Failed { connection, .. }
                 | Event::Disconnected { connection, .. } => {
                     self.ended[side] += 1;
-                    self.established[side].remove(&connection);
+                    let agreement = self.established[side].remove(&connection);
+                    // The peer did not answer: it may not have heard of it.
+                    if let Event::Disconnected { confirmed: false, .. } = event {
+                        self.forsaken.extend(agreement.map(|agreement| agreement.remote_qpn));
+                    }
                     self.sides[side].manager.close(self.now, connection);
                 }
             }
@@ -141,14 +148,21 @@ impl World {
                 }
             }
             Action::Confirm(connection) => {
-                if self.sides[0].manager.confirm(connection).is_ok() && self.random.percent(50) {
-                    self.schedule(Duration::from_millis(1), Action::Packet(connection));
+                // The host's first packet is sent until it arrives, while a lost RTU may stay lost.
+                if self.sides[0].manager.confirm(connection).is_ok() {
+                    let when = self.random.duration_ms(600);
+                    self.schedule(when, Action::Packet(connection));
                 }
             }
             Action::Packet(host) => {
                 let Some(agreement) = self.established[0].get(&host) else { return };
                 let target = ConnectionId(u64::from(agreement.remote_qpn.value() - 0x1000));
+                let target_knows = self.sides[1].manager.agreement(target).is_some();
                 self.sides[1].manager.packet_arrived(target);
+                if !target_knows {
+                    // Nobody acknowledges it, so the queue pair fails.
+                    self.sides[0].manager.disconnect(now, host);
+                }
             }
             Action::Disconnect(side, connection) => {
                 self.sides[side].manager.disconnect(now, connection);
@@ -179,7 +193,11 @@ impl World {
     }
 
     fn assert_both_agree(&self) {
-        let [hosts, targets] = &self.established;
+        let [hosts, targets] = self.established.each_ref().map(|side| {
+            let mut side = side.clone();
+            side.retain(|_, agreement| !self.forsaken.contains(&agreement.local_qpn));
+            side
+        });
         assert_eq!(hosts.len(), targets.len());
         for host in hosts.values() {
             let target = targets

@@ -33,6 +33,7 @@ fn both_sides_agree() {
     assert_eq!(private_data[7..], [0; 189]);
     let common = Agreement {
         peer: target_address(),
+        peer_udp_source: None,
         local_qpn: Qpn::new(0x100),
         remote_qpn: Qpn::new(0x200),
         send_psn: Psn::new(0x200 * 1000),
@@ -223,7 +224,7 @@ fn a_reply_that_comes_again_before_the_confirmation_is_told_to_wait() {
 }
 
 #[test]
-fn without_an_answer_a_reply_fails_and_the_peer_is_told() {
+fn a_reply_without_an_answer_fails() {
     let mut pair = Pair::new();
     let (host, target) = pair.accepted(2);
     pair.target.sent();
@@ -236,17 +237,27 @@ fn without_an_answer_a_reply_fails_and_the_peer_is_told() {
         pair.target.sent();
     };
     assert_eq!(event, Event::Failed { connection: target, failure: Failure::Timeout });
+    // Who asks again is there; nobody else is told.
+    assert_eq!(pair.target.sent(), []);
+    let request = pair.host.sent();
+    assert_eq!(request, []);
+    pair.pass_to_deadline();
+    pair.reach_target();
     pair.reach_host();
     let Event::Rejected { connection, reason, .. } = pair.host.event() else { panic!() };
-    assert_eq!((connection, reason), (host, RejectReason::TIMEOUT));
+    assert_eq!((connection, reason), (host, RejectReason::STALE_CONNECTION));
 }
 
+/// A peer that said "wait" is at its address.
 #[test]
 fn the_active_side_says_how_often_a_reply_is_repeated() {
-    let config = Config { max_retries: 2, ..Config::new(0xA, 1) };
+    let config = Config { max_retries: 3, ..Config::new(0xA, 1) };
     let mut pair = Pair::with(config, Config::new(0xB, 2));
-    pair.accepted(2);
-    let mut replies = pair.target.sent().len();
+    pair.replied(2);
+    pair.pass_to_deadline();
+    pair.reach_host();
+    pair.reach_target();
+    let mut replies = 2;
     while let Some(deadline) = pair.target.manager.deadline() {
         pair.target.manager.handle_deadline(deadline);
         let sent = pair.target.sent();
@@ -255,7 +266,7 @@ fn the_active_side_says_how_often_a_reply_is_repeated() {
             .filter(|sent| matches!(Message::parse(&sent.mad), Ok((_, Message::Rep(_)))))
             .count();
     }
-    assert_eq!(replies, 3);
+    assert_eq!(replies, 4);
 }
 
 #[test]
