@@ -239,14 +239,14 @@ impl World {
     fn deliver_one(&mut self, side: usize, input: &mut Input<'_>) {
         if let Some(mad) = self.take(side, input) {
             let from = self.sides[1 - side].address;
-            self.sides[side].manager.handle_datagram(self.now, from, &mad);
+            self.sides[side].manager.handle_datagram(self.now, from, &mad, |_| None);
         }
     }
 
     fn deliver_all(&mut self, side: usize) {
         let from = self.sides[1 - side].address;
         while let Some(mad) = self.sides[side].flying.pop_front() {
-            self.sides[side].manager.handle_datagram(self.now, from, &mad);
+            self.sides[side].manager.handle_datagram(self.now, from, &mad, |_| None);
             self.collect();
         }
     }
@@ -269,7 +269,7 @@ impl World {
         if let Some(mad) = self.take(side, input) {
             self.honest = false;
             let from = SocketAddr::from(([10, 0, 9, input.u8() & 3], 4791));
-            self.sides[side].manager.handle_datagram(self.now, from, &mad);
+            self.sides[side].manager.handle_datagram(self.now, from, &mad, |_| None);
         }
     }
 

@@ -94,7 +94,7 @@ pub struct ConnId(pub u64);
 /// Reject reason "consumer defined": the private data says why.
 pub const REJECT_CONSUMER_DEFINED: u16 = 28;
 
-/// Options of a connection or a listener.
+/// Options of a connection, or of those that come to a listener; what is not given there is as the peer has it.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ConnOptions {
     /// Type of service of its packets.

@@ -3,7 +3,7 @@
 use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
@@ -13,6 +13,7 @@ use roce_proto::{PathMtu, Psn, Qpn};
 
 use super::convert;
 use super::device::{CmMessage, Forwarded, GroupMessage, Shared};
+use super::engine::Route;
 use super::gsi::{Gsi, NotForUs};
 use super::numbers::owner_of;
 use super::random::Random;
@@ -61,6 +62,7 @@ enum Conn {
     Listener {
         id: cm::ListenerId,
         addr: SocketAddr,
+        options: ConnOptions,
     },
     Active {
         to: SocketAddr,
@@ -72,6 +74,8 @@ enum Conn {
     Passive {
         id: cm::ConnectionId,
         local: SocketAddr,
+        /// Those of the listener.
+        options: ConnOptions,
         qp: Option<Qp>,
     },
 }
@@ -161,9 +165,11 @@ impl<F: Fabric> RoceCm<F> {
                 CmMessage::Packet(packet) => {
                     let Forwarded { from, to, bytes } = *packet;
                     let datagram = Datagram::new(from, to, IpId::UNKNOWN, &bytes);
-                    let counters = &self.shared.counters;
+                    let path_to = |peer| path_to(&shared.fabric, peer);
+                    let counters = &shared.counters;
+                    let manager = &mut self.manager;
                     // Only packets for queue pair 1 are forwarded here.
-                    let _ = self.gsi.handle(now, counters, &mut self.manager, &datagram);
+                    let _ = self.gsi.handle(now, counters, manager, &datagram, path_to);
                 }
             }
         }
@@ -191,7 +197,8 @@ impl<F: Fabric> RoceCm<F> {
         let wire = wire.as_mut().expect("a connection manager has its wire until it is dropped");
         for _ in 0..BATCHES {
             let arrived = wire.receive(now, |datagram| {
-                let result = gsi.handle(now, &shared.counters, manager, &datagram);
+                let path_to = |peer| path_to(&shared.fabric, peer);
+                let result = gsi.handle(now, &shared.counters, manager, &datagram, path_to);
                 if let Err(NotForUs { qpn }) = result {
                     shared.forward(qpn, &datagram);
                 }
@@ -273,7 +280,7 @@ impl<F: Fabric> RoceCm<F> {
     ) {
         let listener_id = self.by_listener.get(&listener).copied();
         let listener = listener_id.and_then(|id| self.conns.get(&id));
-        let (Some(listener_id), Some(&Conn::Listener { addr, .. })) = (listener_id, listener)
+        let (Some(listener_id), Some(&Conn::Listener { addr, options, .. })) = (listener_id, listener)
         else {
             return self.manager.close(now, id);
         };
@@ -287,7 +294,7 @@ impl<F: Fabric> RoceCm<F> {
         let peer = request.addresses.as_ref().map_or(request.peer, |header| {
             SocketAddr::new(request.peer.ip(), header.source.port())
         });
-        let conn = self.add(Conn::Passive { id, local: addr, qp: None });
+        let conn = self.add(Conn::Passive { id, local: addr, options, qp: None });
         self.by_manager.insert(id, conn);
         self.events.push_back(CmEvent::ConnectRequest {
             listener: listener_id,
@@ -319,8 +326,11 @@ impl<F: Fabric> RoceCm<F> {
         if let Some(mailbox) = self.shared.group_of(qp.qpn) {
             mailbox.send(GroupMessage::Connect {
                 number: (qp.qpn.value(), qp.serial),
-                peer: agreement.peer,
-                udp_source: agreement.peer_udp_source,
+                route: Route {
+                    peer: agreement.peer,
+                    udp_source: agreement.peer_udp_source,
+                    traffic_class: agreement.traffic_class,
+                },
                 announce,
                 connection: Box::new(convert::connection(agreement)),
             });
@@ -368,7 +378,7 @@ impl Conn {
 }
 
 impl<F: Fabric> ConnectionManager<F> for RoceCm<F> {
-    fn listen(&mut self, addr: SocketAddr, _options: &ConnOptions) -> Result<ConnId, CmError> {
+    fn listen(&mut self, addr: SocketAddr, options: &ConnOptions) -> Result<ConnId, CmError> {
         let ip = self.shared.fabric.endpoint().ip();
         if addr.ip() != ip {
             return Err(CmError::Io(io::Error::new(
@@ -380,7 +390,7 @@ impl<F: Fabric> ConnectionManager<F> for RoceCm<F> {
         let id = self.manager.listen(ServiceId::tcp(port)).map_err(cm_error)?;
         self.ports.insert(port);
         let addr = SocketAddr::new(ip, port);
-        let conn = self.add(Conn::Listener { id, addr });
+        let conn = self.add(Conn::Listener { id, addr, options: *options });
         self.by_listener.insert(id, conn);
         Ok(conn)
     }
@@ -473,8 +483,8 @@ impl<F: Fabric> ConnectionManager<F> for RoceCm<F> {
     }
 
     fn accept(&mut self, now: Time, conn: ConnId, params: &ConnParams) -> Result<(), CmError> {
-        let (id, qp) = match self.conns.get(&conn) {
-            Some(&Conn::Passive { id, qp: Some(qp), .. }) => (id, qp),
+        let (id, options, qp) = match self.conns.get(&conn) {
+            Some(&Conn::Passive { id, options, qp: Some(qp), .. }) => (id, options, qp),
             Some(_) => return Err(CmError::WrongState),
             None => return Err(CmError::UnknownConnection),
         };
@@ -487,7 +497,13 @@ impl<F: Fabric> ConnectionManager<F> for RoceCm<F> {
             udp_source: self.udp_source(qp),
             private_data: params.private_data.as_slice(),
         };
-        let agreement = self.manager.accept(now, id, &accept).map_err(cm_error)?;
+        let mut agreement = self.manager.accept(now, id, &accept).map_err(cm_error)?;
+        if let Some(type_of_service) = options.type_of_service {
+            agreement.traffic_class = type_of_service;
+        }
+        if let Some(exponent) = options.ack_timeout_exponent {
+            agreement.ack_timeout = TimeoutExponent::saturating(exponent);
+        }
         // The group learns of it before the peer does, so before the first packet.
         self.connect_qp(qp, &agreement, true);
         self.send(now);
@@ -564,6 +580,12 @@ impl<F: Fabric> Drop for RoceCm<F> {
             self.shared.fabric.give_back(0, wire);
         }
     }
+}
+
+/// The longest payload of a packet to `peer`: the smallest of all where no packet goes.
+fn path_to<F: Fabric>(fabric: &F, peer: IpAddr) -> Option<PathMtu> {
+    let bytes = fabric.path_mtu(peer).unwrap_or(0);
+    Some(PathMtu::largest_within(bytes as usize).unwrap_or(PathMtu::Bytes256))
 }
 
 fn params_of(agreement: &cm::Agreement, private_data: PrivateData) -> ConnParams {

@@ -11,6 +11,7 @@ use roce_proto::rc::Connection;
 
 use super::mailbox::Mailbox;
 use super::numbers::{Numbers, owner_of};
+use super::engine::Route;
 use super::random::{Entropy, Random};
 use super::regions::{self, DomainId, Region, Regions, Window};
 use super::wire::Datagram;
@@ -48,10 +49,8 @@ pub(super) enum GroupMessage {
     Connect {
         /// Its number and serial.
         number: (u32, u64),
-        /// The peer's endpoint.
-        peer: SocketAddr,
-        /// The port that its packets come from, if it is always the same.
-        udp_source: Option<u16>,
+        /// The way to the peer.
+        route: Route,
         /// Whether the first packet is to be announced.
         announce: bool,
         /// What was agreed.

@@ -2,7 +2,7 @@
 #![expect(unsafe_code, reason = "packets are gathered where their payload lies")]
 
 use std::collections::VecDeque;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 
 use roce_proto::Qpn;
 use roce_proto::rc::{
@@ -67,15 +67,23 @@ struct Entry {
 
 /// The other end of a connected queue pair.
 struct Peer {
-    ip: IpAddr,
-    /// Its packets come from this port alone. Those of foreign peers come from any.
-    udp_source: Option<u16>,
-    endpoint: SocketAddr,
+    route: Route,
     path: PathKey,
     qpn: Qpn,
     /// The first packet is still awaited, and the connection manager wants to know of it.
     announce: bool,
     identifications: Identifications,
+}
+
+/// Where packets of a connection go, and where those of its peer come from.
+#[derive(Clone, Copy)]
+pub(super) struct Route {
+    /// The peer's endpoint.
+    pub(super) peer: SocketAddr,
+    /// The peer's packets come from this port alone. Those of foreign peers come from any.
+    pub(super) udp_source: Option<u16>,
+    /// The traffic class of our packets.
+    pub(super) traffic_class: u8,
 }
 
 /// What IPv4 identifications a peer uses, which says how much its invariant CRCs are worth.
@@ -151,12 +159,11 @@ impl Engine {
         self.qps.get(slot).granted
     }
 
-    /// Connects a queue pair, unless it was released meanwhile, to a peer at an endpoint whose packets come from a certain
-    /// port, if one is given.
+    /// Connects a queue pair, unless it was released meanwhile.
     pub(super) fn connect(
         &mut self,
         number: (u32, u64),
-        (peer, udp_source): (SocketAddr, Option<u16>),
+        route: Route,
         announce: bool,
         connection: &Connection,
     ) {
@@ -164,13 +171,11 @@ impl Engine {
         if self.qps.get(slot).queue_pair.state() != State::Init {
             return;
         }
-        let path = self.paths.join(peer);
+        let path = self.paths.join(route.peer);
         let entry = self.qps.get_mut(slot);
         entry.queue_pair.connect(connection);
         entry.peer = Some(Peer {
-            ip: peer.ip(),
-            udp_source,
-            endpoint: peer,
+            route,
             path,
             qpn: connection.remote_qpn,
             announce,
@@ -320,15 +325,19 @@ impl Engine {
                 self.ready.push_front(slot);
             }
         }
+        if wire.is_blocked() {
+            wire.flush(now);
+        }
         let mut packets = 0;
         while packets < PACKETS_PER_ROUND
+            && !wire.is_blocked()
             && let Some(slot) = self.ready.pop_front()
         {
             packets += self.take_turn(now, slot, memory, wire);
         }
         // The memory that was gathered from is there as long as the section that `memory` stands for.
         wire.flush(now);
-        !self.ready.is_empty()
+        !self.ready.is_empty() && !wire.is_blocked()
     }
 
     /// Lets one queue pair send a train; returns how many packets it sent.
@@ -350,6 +359,7 @@ impl Engine {
         let mut limits = Limits { window, reads: &mut self.reads };
         let out = &mut self.transmit;
         while bytes < TURN_BYTES
+            && !wire.is_blocked()
             && entry.queue_pair.poll_transmit(now, &mut memory, &mut limits, out)
         {
             packets += 1;
@@ -360,6 +370,7 @@ impl Engine {
         }
         entry.sending = entry.queue_pair.wants_transmit();
         match (entry.sending, bytes < TURN_BYTES) {
+            (true, true) if wire.is_blocked() => self.ready.push_front(slot),
             // Before its turn was over there was something that it might not send.
             (true, true) => self.blocked.push_back(slot),
             (true, false) => self.ready.push_back(slot),
@@ -390,11 +401,14 @@ impl Engine {
         count
     }
 
-    /// Whether there is something to do at once.
+    /// Whether there is something to do at once, be it to send.
     pub(super) fn is_busy(&self) -> bool {
-        !self.ready.is_empty()
-            || !self.completing.is_empty()
-            || (self.unblock && !self.blocked.is_empty())
+        self.has_completions() || !self.ready.is_empty() || self.unblock && !self.blocked.is_empty()
+    }
+
+    /// Whether there is something to report.
+    pub(super) fn has_completions(&self) -> bool {
+        !self.completing.is_empty()
     }
 
     /// When [`Engine::expire`] must run at the latest.
@@ -453,13 +467,14 @@ impl Engine {
 
 impl Peer {
     fn sends_from(&self, from: SocketAddr) -> bool {
-        self.ip == from.ip() && self.udp_source.is_none_or(|port| port == from.port())
+        self.route.peer.ip() == from.ip()
+            && self.route.udp_source.is_none_or(|port| port == from.port())
     }
 
     /// Whether a packet's identification is one that this peer uses: over IPv4 that makes up for the bits that
     /// the CRC loses where a socket hides it.
     fn accepts(&mut self, datagram: &Datagram<'_>, id: Identification) -> bool {
-        if matches!(datagram.ip_id, IpId::Known(_)) || self.ip.is_ipv6() {
+        if matches!(datagram.ip_id, IpId::Known(_)) || self.route.peer.is_ipv6() {
             return true;
         }
         let small = id.id < SMALL_ID && id.dont_fragment;
@@ -495,11 +510,12 @@ fn send_packet<W: Wire>(
         }
     }
     let packet = Outgoing {
-        to: &peer.endpoint,
+        to: &peer.route.peer,
         destination_qpn: peer.qpn.value(),
         headers: transmit.headers(),
         pieces: &slices[..pieces.len()],
         pad_bytes: u8::try_from(transmit.pad_bytes()).expect("at most three"),
+        traffic_class: peer.route.traffic_class,
         continues: transmit.continues_message(),
     };
     // SAFETY: `Engine::send`, from which every call comes, flushes the wire while it still borrows the section
@@ -514,9 +530,7 @@ mod tests {
     fn peer(paths: &mut Paths) -> Peer {
         let endpoint: SocketAddr = "192.0.2.1:4791".parse().unwrap();
         Peer {
-            ip: endpoint.ip(),
-            udp_source: None,
-            endpoint,
+            route: Route { peer: endpoint, udp_source: None, traffic_class: 0 },
             path: paths.join(endpoint),
             qpn: Qpn::new(7),
             announce: false,
@@ -535,7 +549,7 @@ mod tests {
         let mut peer = peer(&mut Paths::default());
         let sends_from = |peer: &Peer, from: &str| peer.sends_from(from.parse().unwrap());
         assert!(sends_from(&peer, "192.0.2.1:50000") && sends_from(&peer, "192.0.2.1:50001"));
-        peer.udp_source = Some(50_000);
+        peer.route.udp_source = Some(50_000);
         assert!(sends_from(&peer, "192.0.2.1:50000"));
         assert!(!sends_from(&peer, "192.0.2.1:50001") && !sends_from(&peer, "192.0.2.3:50000"));
     }

@@ -37,6 +37,8 @@ pub struct RoceGroup<F: Fabric> {
     /// What is to be sent, acknowledgements that is, waits for the caller, who has completions to work on and will
     /// flush what comes of them; it is not put off twice.
     held: bool,
+    /// The sleep ends when the system takes packets again.
+    awaits_room: bool,
 }
 
 impl<F: Fabric> RoceGroup<F> {
@@ -50,7 +52,7 @@ impl<F: Fabric> RoceGroup<F> {
         let sleep = Sleep::new(wire.fds()[0], None, shared.groups[index - 1].fd())?;
         let index = u8::try_from(index).expect("at most 255 groups");
         let now = Time::ZERO;
-        Ok(Self { shared, index, engine, wire: Some(wire), sleep, now, busy: true, held: false })
+        Ok(Self { shared, index, engine, wire: Some(wire), sleep, now, busy: true, held: false, awaits_room: false })
     }
 
     fn mailbox(&self) -> &Mailbox<GroupMessage> {
@@ -89,7 +91,26 @@ impl<F: Fabric> RoceGroup<F> {
         let Self { shared, index, engine, wire, .. } = self;
         let wire = wire.as_mut().expect("a group has its wire until it is dropped");
         let memory = shared.regions.view(usize::from(*index) - 1);
-        engine.send(now, &memory, wire)
+        let more = engine.send(now, &memory, wire);
+        drop(memory);
+        self.watch_for_room();
+        more
+    }
+
+    /// Has the sleep end, or end no more, when the system takes packets again.
+    fn watch_for_room(&mut self) {
+        let Some(wire) = &self.wire else { return };
+        let awaits_room = wire.awaits_room();
+        if awaits_room == self.awaits_room {
+            return;
+        }
+        self.awaits_room = awaits_room;
+        if let Some(sleep) = &self.sleep
+            && let Err(error) = sleep.watch_for_room(wire.fds(), awaits_room)
+        {
+            // The wire's deadline remains.
+            tracing::debug!(%error, "waiting for room to send");
+        }
     }
 }
 
@@ -107,8 +128,8 @@ impl<F: Fabric> Turn<'_, F> {
         mailbox.quiet();
         while let Some(message) = mailbox.receive() {
             match message {
-                GroupMessage::Connect { number, peer, udp_source, announce, connection } => {
-                    self.engine.connect(number, (peer, udp_source), announce, &connection);
+                GroupMessage::Connect { number, route, announce, connection } => {
+                    self.engine.connect(number, route, announce, &connection);
                 }
                 GroupMessage::Fail { number } => self.engine.fail_numbered(number),
                 GroupMessage::Packet(packet) => {
@@ -209,7 +230,10 @@ impl<F: Fabric> Group<F> for RoceGroup<F> {
     }
 
     fn deadline(&self) -> Option<Time> {
-        if self.busy || self.held || self.engine.is_busy() || !self.mailbox().is_empty() {
+        let is_blocked = self.wire.as_ref().is_some_and(Wire::is_blocked);
+        let engine = &self.engine;
+        let engine_busy = if is_blocked { engine.has_completions() } else { engine.is_busy() };
+        if self.busy || self.held || engine_busy || !self.mailbox().is_empty() {
             return Some(self.now);
         }
         let held_back = self.wire.as_ref().and_then(Wire::deadline);

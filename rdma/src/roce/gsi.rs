@@ -1,11 +1,12 @@
 //! Queue pair 1, through which connection management travels: unreliable datagrams of 256 bytes.
 #![expect(unsafe_code, reason = "packets are gathered where their payload lies")]
 
+use std::net::IpAddr;
 use std::sync::atomic::Ordering;
 
 use roce_proto::cm::{GSI_Q_KEY, MAD_BYTES, MadTransmit, Manager, Sender};
 use roce_proto::wire::{Bth, Deth, Headers, Message, Packet};
-use roce_proto::{Psn, Qpn};
+use roce_proto::{PathMtu, Psn, Qpn};
 
 use super::device::Counters;
 use super::icrc;
@@ -31,6 +32,7 @@ impl Gsi {
         counters: &Counters,
         manager: &mut Manager,
         datagram: &Datagram<'_>,
+        path_to: impl FnOnce(IpAddr) -> Option<PathMtu>,
     ) -> Result<(), NotForUs> {
         let Ok(packet) = Packet::parse(datagram.bytes) else {
             counters.mads_dropped.fetch_add(1, Ordering::Relaxed);
@@ -42,7 +44,7 @@ impl Gsi {
         let counter = match mad_of(&packet, datagram) {
             Some(mad) => {
                 let from = endpoint_of(datagram.from, Sender::of(mad));
-                manager.handle_datagram(now, from, mad);
+                manager.handle_datagram(now, from, mad, path_to);
                 &counters.mads_received
             }
             None => &counters.mads_dropped,
@@ -69,6 +71,7 @@ impl Gsi {
             headers: headers.as_slice(),
             pieces: &[&mad.mad],
             pad_bytes: 0,
+            traffic_class: 0,
             continues: false,
         };
         // SAFETY: the message is borrowed until the flush below.
@@ -107,6 +110,7 @@ mod tests {
                 headers: headers.as_slice(),
                 pieces: &[&mad],
                 pad_bytes: 0,
+                traffic_class: 0,
                 continues: false,
             };
             let crc = icrc::compute(from, &packet, 0);

@@ -28,6 +28,25 @@ impl Sleep {
         Ok(Some(Self(epoll)))
     }
 
+    /// Wakes, or wakes no more, when what sends is writable: of a receiver, and a sender if that is another.
+    pub(super) fn watch_for_room(
+        &self,
+        [receiver, sender]: [Option<BorrowedFd<'_>>; 2],
+        wanted: bool,
+    ) -> io::Result<()> {
+        let (room, writable) = (EventData::new_u64(1), EventFlags::OUT);
+        match (sender, receiver) {
+            (Some(sender), _) if wanted => epoll::add(&self.0, sender, room, writable)?,
+            (Some(sender), _) => epoll::delete(&self.0, sender)?,
+            (None, Some(receiver)) => {
+                let also = if wanted { writable } else { EventFlags::empty() };
+                epoll::modify(&self.0, receiver, EventData::new_u64(0), EventFlags::IN | also)?;
+            }
+            (None, None) => {}
+        }
+        Ok(())
+    }
+
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }

@@ -24,10 +24,20 @@ pub trait Wire: Send + 'static {
     /// Its pieces must stay readable until [`Wire::flush`] has returned.
     unsafe fn send(&mut self, now: Time, packet: &Outgoing<'_>);
 
-    /// Sends all that was queued.
+    /// Sends all that was queued, as far as the system takes it.
     fn flush(&mut self, now: Time);
 
-    /// When [`Wire::receive`] must run again though nothing arrives: something was held back.
+    /// The system takes nothing now. What was queued is kept, and [`Wire::flush`] tries again; no more should be queued.
+    fn is_blocked(&self) -> bool {
+        false
+    }
+
+    /// [`Wire::flush`] is worth another try as soon as the descriptor that sends is writable.
+    fn awaits_room(&self) -> bool {
+        false
+    }
+
+    /// When [`Wire::receive`] and [`Wire::flush`] must run again though nothing arrives: something was held back.
     fn deadline(&self) -> Option<Time> {
         None
     }
@@ -104,6 +114,8 @@ pub struct Outgoing<'a> {
     pub pieces: &'a [&'a [u8]],
     /// Zero bytes behind the payload, 0..=3.
     pub pad_bytes: u8,
+    /// The type of service, or traffic class, of its IP header.
+    pub traffic_class: u8,
     /// It goes on with a message, of which the packet before it to this queue pair was a part.
     pub continues: bool,
 }
@@ -126,7 +138,7 @@ pub struct WireCounters {
     pub send_calls: u64,
     /// System calls that received.
     pub receive_calls: u64,
-    /// Packets that the system did not take; the transport repairs that like any loss.
+    /// Packets that the system did not take, not even later; the transport repairs that like any loss.
     pub send_drops: u64,
 }
 

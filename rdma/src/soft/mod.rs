@@ -11,6 +11,7 @@ mod options;
 pub(crate) mod owner;
 mod raw;
 mod receive;
+mod route;
 mod socket;
 mod trains;
 mod transmit;

@@ -9,7 +9,7 @@ use std::os::fd::{AsRawFd, RawFd};
 use socket2::{Domain, Protocol, Socket, Type};
 
 use super::options::{OpenError, PortChoice, SoftOptions};
-use super::owner;
+use super::{owner, route};
 use crate::roce::ROCE_PORT;
 use crate::roce::random::Random;
 
@@ -17,7 +17,9 @@ const SOL_UDP: i32 = 17;
 const UDP_SEGMENT: i32 = 103;
 const UDP_GRO: i32 = 104;
 const UDP_NO_CHECK6_RX: i32 = 102;
-const PMTUDISC_DO: i32 = 2;
+/// Packets are not fragmented, and may be as long as the interface takes, whatever ICMP messages say. (The IPv6 constant is
+/// the same.)
+const PMTUDISC_PROBE: i32 = libc::IP_PMTUDISC_PROBE;
 
 /// What one socket's receive buffer is asked to be, when nobody says.
 const RECEIVE_BUFFER_BYTES: usize = 8 << 20;
@@ -174,13 +176,13 @@ fn plain(ip: IpAddr) -> Result<Socket, OpenError> {
         .map_err(system("cannot make a UDP socket"))?;
     let options = if ip.is_ipv4() {
         vec![
-            (libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, PMTUDISC_DO),
+            (libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, PMTUDISC_PROBE),
             (libc::IPPROTO_IP, libc::IP_RECVERR, 1),
         ]
     } else {
         vec![
             (libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, 1),
-            (libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, PMTUDISC_DO),
+            (libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, PMTUDISC_PROBE),
             (libc::IPPROTO_IPV6, libc::IPV6_RECVERR, 1),
             (SOL_UDP, UDP_NO_CHECK6_RX, 1),
         ]
@@ -205,8 +207,12 @@ fn grow_receive_buffer(socket: &UdpSocket, options: &SoftOptions) -> usize {
     socket.recv_buffer_size().unwrap_or(0)
 }
 
-/// The largest IP packet that the route to `peer` takes, in bytes.
+/// The largest IP packet that the route to `peer` takes, in bytes. Where the routing table cannot be asked, what ICMP messages
+/// claim counts.
 pub(super) fn route_mtu(local: IpAddr, peer: IpAddr) -> io::Result<usize> {
+    if let Ok(mtu) = route::mtu(local, peer) {
+        return Ok(mtu);
+    }
     let socket = UdpSocket::bind(SocketAddr::new(local, 0))?;
     socket.connect(SocketAddr::new(peer, ROCE_PORT))?;
     let (level, name) = match local {
@@ -280,4 +286,24 @@ fn get_int(fd: RawFd, level: i32, name: i32) -> io::Result<i32> {
     let result =
         unsafe { libc::getsockopt(fd, level, name, (&raw mut value).cast(), &raw mut length) };
     if result == 0 { Ok(value) } else { Err(io::Error::last_os_error()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Else a forged ICMP message would shorten what may be sent.
+    #[test]
+    fn sockets_do_not_believe_icmp() {
+        for ip in ["127.0.0.1", "::1"] {
+            let ip: IpAddr = ip.parse().unwrap();
+            let Ok(socket) = plain(ip) else { continue };
+            let (level, name) = match ip {
+                IpAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_MTU_DISCOVER),
+                IpAddr::V6(_) => (libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER),
+            };
+            assert_eq!(get_int(socket.as_raw_fd(), level, name).unwrap(), PMTUDISC_PROBE);
+        }
+        assert_eq!(PMTUDISC_PROBE, libc::IPV6_PMTUDISC_PROBE);
+    }
 }

@@ -87,6 +87,7 @@ pub(super) struct Train {
     pub(super) peer: SocketAddr,
     /// Of the peer's groups the one that receives it.
     group: u8,
+    pub(super) traffic_class: u8,
     /// Its place in the order.
     rank: usize,
     pub(super) segment: usize,
@@ -103,6 +104,7 @@ impl Train {
     const EMPTY: Self = Self {
         peer: SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0),
         group: 0,
+        traffic_class: 0,
         rank: 0,
         segment: 0,
         segments: 0,
@@ -112,10 +114,11 @@ impl Train {
         last: 0,
     };
 
-    /// Whether a packet of `length` bytes for a group of a peer may follow in one message.
-    fn has_room_for(&self, peer: &SocketAddr, group: u8, length: usize) -> bool {
+    /// Whether a packet of `length` bytes may follow in one message.
+    fn has_room_for(&self, peer: &SocketAddr, (group, traffic_class): Way, length: usize) -> bool {
         self.open
             && self.group == group
+            && self.traffic_class == traffic_class
             && self.segments < MAX_SEGMENTS
             && self.bytes + length <= MAX_TRAIN_BYTES
             && self.peer == *peer
@@ -162,13 +165,13 @@ impl Trains {
     /// places: else the train that takes it would leave in two parts.
     pub(super) fn has_room_for(&self, packet: &Outgoing<'_>, length: usize) -> bool {
         let needs_none = || {
-            let group = group_of(packet);
+            let way = way_of(packet);
             let earliest = self.earliest(self.place_of(packet));
             let ends_with = |train: &Train| {
-                length <= train.segment && train.has_room_for(packet.to, group, length)
+                length <= train.segment && train.has_room_for(packet.to, way, length)
             };
             self.in_order(0).next_back().is_some_and(|at| ends_with(&self.trains[at]))
-                || self.train_for(packet, group, length, earliest).is_some()
+                || self.train_for(packet, way, length, earliest).is_some()
         };
         self.packets < MAX_PACKETS
             && self.used < MAX_TRAINS
@@ -180,10 +183,10 @@ impl Trains {
         let index = self.packets;
         self.packets += 1;
         self.bytes += length;
-        let group = group_of(packet);
+        let way = way_of(packet);
         let place = self.place_of(packet);
         let earliest = self.earliest(place);
-        let at = match self.train_for(packet, group, length, earliest) {
+        let at = match self.train_for(packet, way, length, earliest) {
             Some(at) => {
                 self.couple(at, index, length);
                 at
@@ -194,7 +197,8 @@ impl Trains {
                 let at = usize::from(self.order[rank]);
                 self.trains[at] = Train {
                     peer: *packet.to,
-                    group,
+                    group: way.0,
+                    traffic_class: way.1,
                     rank,
                     segment: length,
                     segments: 1,
@@ -239,11 +243,11 @@ impl Trains {
     fn train_for(
         &self,
         packet: &Outgoing<'_>,
-        group: u8,
+        way: Way,
         length: usize,
         earliest: usize,
     ) -> Option<usize> {
-        let takes = |at: usize| self.trains[at].has_room_for(packet.to, group, length);
+        let takes = |at: usize| self.trains[at].has_room_for(packet.to, way, length);
         let equal = (self.in_order(earliest).rev())
             .take(LOOK_BACK)
             .find(|&at| self.trains[at].segment == length && takes(at));
@@ -278,10 +282,11 @@ impl Trains {
         let Some(mut before) = self.in_order(0).next() else { return };
         for rank in 1..self.used {
             let at = usize::from(self.order[rank]);
-            let Train { ref peer, group, segment: length, first, segments, .. } = self.trains[at];
+            let Train { ref peer, segment: length, first, segments, .. } = self.trains[at];
+            let way = (self.trains[at].group, self.trains[at].traffic_class);
             let longer = &self.trains[before];
             if (length < longer.segment || segments == 1 && length == longer.segment)
-                && longer.has_room_for(peer, group, length)
+                && longer.has_room_for(peer, way, length)
             {
                 self.trains[at].drop_front(self.behind[first]);
                 self.couple(before, first, length);
@@ -313,9 +318,11 @@ impl Trains {
     }
 }
 
-/// The group of the peer that a packet goes to.
-fn group_of(packet: &Outgoing<'_>) -> u8 {
-    owner_of(Qpn::new(packet.destination_qpn))
+/// What packets to one peer have in common that share a train: the group that they go to, and their traffic class.
+type Way = (u8, u8);
+
+fn way_of(packet: &Outgoing<'_>) -> Way {
+    (owner_of(Qpn::new(packet.destination_qpn)), packet.traffic_class)
 }
 
 #[cfg(test)]
@@ -333,12 +340,13 @@ mod tests {
         peer: u16,
         qpn: u32,
         payload: usize,
+        class: u8,
         continues: bool,
     }
 
     impl Sketch {
         const fn new(upper: u32, payload: usize) -> Self {
-            Self { peer: 1, qpn: upper << 8 | 1, payload, continues: false }
+            Self { peer: 1, qpn: upper << 8 | 1, payload, class: 0, continues: false }
         }
 
         fn length(self) -> usize {
@@ -361,6 +369,7 @@ mod tests {
                 headers: &[0; 12],
                 pieces: &[&payload[..self.payload]],
                 pad_bytes: 0,
+                traffic_class: self.class,
                 continues: self.continues,
             })
         }
@@ -445,6 +454,15 @@ mod tests {
     }
 
     #[test]
+    fn a_train_has_one_traffic_class() {
+        let plain = Sketch::new(1, DATA);
+        let marked = Sketch { class: 0xB8, ..Sketch::new(2, DATA) };
+        assert_eq!(arrange(&[plain, marked, plain, marked], true), [[0, 2], [1, 3]]);
+        let response = Sketch { payload: RESPONSE, ..marked };
+        assert_eq!(arrange(&[plain, response], true), [[0], [1]], "nor is it coupled");
+    }
+
+    #[test]
     fn peers_in_turn_have_a_train_of_data_and_one_of_responses_each() {
         let to = |peer, upper, payload| Sketch { peer, ..Sketch::new(upper, payload) };
         let both = |peer, upper| [to(peer, upper, DATA), to(peer, upper, RESPONSE)];
@@ -485,6 +503,7 @@ mod tests {
                 peer,
                 qpn: upper << 8 | group,
                 payload,
+                class: 0,
                 continues,
             },
         )

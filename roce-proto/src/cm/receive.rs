@@ -1,6 +1,6 @@
 //! What arrives from peers.
 
-use core::net::SocketAddr;
+use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
 
 use super::connection::{self, Connection, Contact, Remote, Resend, State};
@@ -41,7 +41,15 @@ impl Manager {
     /// opcode, Q_Key. What is no message that we know is dropped in silence, as the specification wants. `from` is
     /// where answers go, and is compared with the `peer` of [`super::Connect`]: a caller that knows an
     /// endpoint in several forms (a mapped address, a flow label) chooses one.
-    pub fn handle_datagram(&mut self, now: Time, from: SocketAddr, mad: &Mad) {
+    ///
+    /// `path_to` is asked for the longest payload that the way back to a new peer takes, if that is known.
+    pub fn handle_datagram(
+        &mut self,
+        now: Time,
+        from: SocketAddr,
+        mad: &Mad,
+        path_to: impl FnOnce(IpAddr) -> Option<PathMtu>,
+    ) {
         self.counters.received += 1;
         let (transaction_id, message) = match Message::parse(mad) {
             Ok(parsed) => parsed,
@@ -53,7 +61,9 @@ impl Manager {
         };
         let sender = Sender::of(mad);
         match message {
-            Message::Req(req) => self.handle_req(now, from, sender, transaction_id, &req),
+            Message::Req(req) => {
+                self.handle_req(now, from, sender, transaction_id, &req, path_to);
+            }
             Message::Mra(mra) => self.handle_mra(now, from, &mra),
             Message::Rej(rej) => self.handle_rej(now, from, &rej),
             Message::Rep(rep) => self.handle_rep(now, from, sender, transaction_id, &rep),
@@ -86,11 +96,12 @@ impl Manager {
         sender: Sender,
         transaction_id: u64,
         req: &Req,
+        path_to: impl FnOnce(IpAddr) -> Option<PathMtu>,
     ) {
         if self.answer_known_request(now, from, transaction_id, req) {
             return;
         }
-        let admissible = match self.admit(from, req) {
+        let admissible = match self.admit(from, req, path_to) {
             Ok(admissible) => admissible,
             Err(refusal) => return self.refuse(from, transaction_id, req, &refusal),
         };
@@ -169,7 +180,12 @@ impl Manager {
         }
     }
 
-    fn admit(&self, from: SocketAddr, req: &Req) -> Result<Admissible, Refusal> {
+    fn admit(
+        &self,
+        from: SocketAddr,
+        req: &Req,
+        path_to: impl FnOnce(IpAddr) -> Option<PathMtu>,
+    ) -> Result<Admissible, Refusal> {
         let listener =
             *self.listeners.get(&req.service_id).ok_or(RejectReason::INVALID_SERVICE_ID)?;
         if req.transport != TransportService::RC {
@@ -178,12 +194,6 @@ impl Manager {
         if !is_connectable(req.local_qpn) {
             return Err(RejectReason::UNSUPPORTED.into());
         }
-        let path_mtu = PathMtu::from_code(req.path_mtu_code)
-            .filter(|mtu| *mtu <= self.config.path_mtu)
-            .ok_or(Refusal {
-                reason: RejectReason::INVALID_PATH_MTU,
-                info: Some(self.config.path_mtu.code()),
-            })?;
         let (addresses, private_data) =
             connection::consumer_data(req.service_id, &req.private_data)
                 .ok_or(RejectReason::UNSUPPORTED)?;
@@ -195,6 +205,13 @@ impl Manager {
         if self.is_full() {
             return Err(RejectReason::NO_RESOURCES.into());
         }
+        let longest =
+            path_to(from.ip()).map_or(self.config.path_mtu, |mtu| mtu.min(self.config.path_mtu));
+        let path_mtu =
+            PathMtu::from_code(req.path_mtu_code).filter(|mtu| *mtu <= longest).ok_or(Refusal {
+                reason: RejectReason::INVALID_PATH_MTU,
+                info: Some(longest.code()),
+            })?;
         Ok(Admissible { listener, path_mtu, addresses, private_data })
     }
 

@@ -105,7 +105,7 @@ impl Pair {
         let transmit = from.poll_transmit().expect("something to send");
         assert_eq!(from.poll_transmit(), None);
         let endpoint = SocketAddr::new(sender, wire::UDP_PORT);
-        to.handle_datagram(Time::ZERO, endpoint, &transmit.mad);
+        to.handle_datagram(Time::ZERO, endpoint, &transmit.mad, |_| None);
         transmit.mad
     }
 }

@@ -54,7 +54,7 @@ fn one_peer_fills_its_own_share_only() {
     for number in 0..1000 {
         // Another port is no other peer.
         let from = SocketAddr::from(([10, 9, 9, 9], 4791 + (number % 7) as u16));
-        pair.target.manager.handle_datagram(pair.now, from, &request(from, number));
+        pair.target.manager.handle_datagram(pair.now, from, &request(from, number), |_| None);
     }
     assert_eq!(pair.target.manager.half_open(), 11);
     assert_eq!(pair.target.manager.counters().evicted, 990);
@@ -68,7 +68,7 @@ fn all_peers_together_stay_within_the_limit() {
     let mut pair = Pair::with(Config::new(0xA, 1), small());
     for number in 0..1000 {
         let from = address(number);
-        pair.target.manager.handle_datagram(pair.now, from, &request(from, number));
+        pair.target.manager.handle_datagram(pair.now, from, &request(from, number), |_| None);
     }
     assert_eq!(pair.target.manager.connections(), 50);
     assert_eq!(core::iter::from_fn(|| pair.target.manager.poll_event()).count(), 50);
@@ -80,7 +80,7 @@ fn a_newcomer_connects_in_a_flood() {
     let mut pair = Pair::with(Config::new(0xA, 1), small());
     for number in 0..500 {
         let from = if number % 3 == 0 { host_address() } else { address(number) };
-        pair.target.manager.handle_datagram(pair.now, from, &request(from, 100 + number));
+        pair.target.manager.handle_datagram(pair.now, from, &request(from, 100 + number), |_| None);
         serve(&mut pair.target, pair.now);
     }
     pair.target.sent();
@@ -101,7 +101,7 @@ fn half_open_connections_do_not_count_as_connections() {
     let mut pair = Pair::with(Config::new(0xA, 1), config);
     for number in 100..140 {
         let from = address(number);
-        pair.target.manager.handle_datagram(pair.now, from, &request(from, number));
+        pair.target.manager.handle_datagram(pair.now, from, &request(from, number), |_| None);
     }
     while pair.target.manager.poll_event().is_some() {}
     pair.established(2);
@@ -122,7 +122,7 @@ fn a_forged_request_draws_one_repetition() {
         let req = request(address(7), 1);
         let mut sent = 0;
         for _ in 0..requests {
-            pair.target.manager.handle_datagram(pair.now, address(7), &req);
+            pair.target.manager.handle_datagram(pair.now, address(7), &req, |_| None);
             serve(&mut pair.target, pair.now);
             sent += pair.target.sent().len();
         }

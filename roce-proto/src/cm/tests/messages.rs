@@ -221,7 +221,7 @@ fn asked(attribute: Attribute, body: &[u8]) -> Mad {
 
 /// The one answer to a datagram: its attribute, and its message.
 fn answered(pair: &mut Pair, mad: &Mad) -> (Attribute, [u8; MESSAGE_BYTES]) {
-    pair.target.manager.handle_datagram(pair.now, host_address(), mad);
+    pair.target.manager.handle_datagram(pair.now, host_address(), mad, |_| None);
     let sent = pair.target.sent();
     let [MadTransmit { peer, mad }] = sent[..] else { panic!("{sent:?}") };
     assert_eq!((peer, &mad[..4], &mad[8..16]), (host_address(), &[1, 7, 2, 3][..], &[9; 8][..]));
@@ -257,7 +257,12 @@ fn a_service_is_not_resolved() {
 fn answers_to_what_was_not_asked_get_none() {
     let mut pair = Pair::new();
     for attribute in [Attribute::APR, Attribute::SIDR_REP, Attribute(0x1B)] {
-        pair.target.manager.handle_datagram(pair.now, host_address(), &asked(attribute, &[]));
+        pair.target.manager.handle_datagram(
+            pair.now,
+            host_address(),
+            &asked(attribute, &[]),
+            |_| None,
+        );
         assert_eq!(pair.target.sent(), []);
     }
 }

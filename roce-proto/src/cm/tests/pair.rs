@@ -81,7 +81,7 @@ impl Side {
     pub(super) fn receive(&mut self, now: Time, from: SocketAddr, sent: &[MadTransmit]) {
         for transmit in sent {
             assert_eq!(transmit.peer, self.address);
-            self.manager.handle_datagram(now, from, &transmit.mad);
+            self.manager.handle_datagram(now, from, &transmit.mad, |_| None);
         }
     }
 

@@ -137,7 +137,7 @@ impl World {
         match action {
             Action::Deliver(to, mad) => {
                 let from = self.sides[1 - to].address;
-                self.sides[to].manager.handle_datagram(now, from, &mad);
+                self.sides[to].manager.handle_datagram(now, from, &mad, |_| None);
             }
             Action::Answer(connection) => {
                 let qpn = 0x1000 + connection.0 as u32;

@@ -164,13 +164,13 @@ fn a_delaying_peer_can_not_delay_for_ever() {
     })
     .to_mad(0);
     for _ in 0..100 {
-        pair.host.manager.handle_datagram(pair.now, target_address(), &mra);
+        pair.host.manager.handle_datagram(pair.now, target_address(), &mra, |_| None);
     }
     let mut rounds = 0;
     while pair.host.manager.poll_event().is_none() {
         let passed = pair.pass_to_deadline();
         assert!(passed < Duration::from_secs(300), "{passed:?}");
-        pair.host.manager.handle_datagram(pair.now, target_address(), &mra);
+        pair.host.manager.handle_datagram(pair.now, target_address(), &mra, |_| None);
         rounds += 1;
         assert!(rounds < 40);
     }
@@ -321,7 +321,7 @@ fn changed_request(pair: &mut Pair, change: impl FnOnce(&mut Req)) -> RejectReas
     let (_, Message::Req(mut req)) = pair.host.sent_one() else { panic!() };
     change(&mut req);
     let mad = Message::Req(req).to_mad(5);
-    pair.target.manager.handle_datagram(pair.now, host_address(), &mad);
+    pair.target.manager.handle_datagram(pair.now, host_address(), &mad, |_| None);
     pair.target.assert_no_event();
     assert_eq!(pair.target.manager.connections(), 0);
     let (sent, Message::Rej(rej)) = pair.target.sent_one() else { panic!() };
@@ -389,7 +389,7 @@ fn an_offer_of_the_same_path_mtu_is_no_offer() {
         info,
         private_data: [0; Rej::PRIVATE_DATA_BYTES],
     });
-    pair.host.manager.handle_datagram(pair.now, target_address(), &rej.to_mad(0));
+    pair.host.manager.handle_datagram(pair.now, target_address(), &rej.to_mad(0), |_| None);
     assert!(matches!(pair.host.event(), Event::Rejected { .. }));
 }
 
@@ -456,7 +456,7 @@ fn a_disconnect_for_another_queue_pair_is_ignored() {
     let (_, Message::Dreq(mut dreq)) = pair.host.sent_one() else { panic!() };
     dreq.remote_qpn = Qpn::new(0x999);
     let mad = Message::Dreq(dreq).to_mad(0);
-    pair.target.manager.handle_datagram(pair.now, host_address(), &mad);
+    pair.target.manager.handle_datagram(pair.now, host_address(), &mad, |_| None);
     pair.target.assert_no_event();
     assert_eq!(pair.target.sent(), []);
 }
@@ -747,4 +747,28 @@ fn ipv6_works_alike() {
     pair.target.manager.accept(pair.now, connection, &accept_with(3)).unwrap();
     pair.reach_host();
     assert!(matches!(pair.host.event(), Event::Accepted { .. }));
+}
+
+/// The way back may be narrower than the interface.
+#[test]
+fn a_request_is_held_to_the_way_back() {
+    let mut pair = Pair::new();
+    let connect = Connect { path_mtu: PathMtu::Bytes4096, ..connect_to(target_address(), 2) };
+    let host = pair.host.manager.connect(pair.now, &connect).unwrap();
+    let mut asked = 0;
+    for transmit in pair.host.sent() {
+        pair.target.manager.handle_datagram(pair.now, host_address(), &transmit.mad, |peer| {
+            asked += 1;
+            assert_eq!(peer, host_address().ip());
+            Some(PathMtu::Bytes512)
+        });
+    }
+    assert_eq!(asked, 1);
+    pair.target.assert_no_event();
+    // Our side takes up the offer.
+    pair.reach_host();
+    pair.reach_target();
+    let Event::Request { request, .. } = pair.target.event() else { panic!() };
+    assert_eq!(request.path_mtu, PathMtu::Bytes512);
+    assert_eq!(pair.host.manager.agreement(host).unwrap().path_mtu, PathMtu::Bytes512);
 }

@@ -45,8 +45,8 @@ fn a_stranger_that_knows_every_name_can_not_touch_a_connection() {
     let (host, target) = pair.established(2);
     for mad in &said {
         for stranger in strangers() {
-            pair.host.manager.handle_datagram(pair.now, stranger, mad);
-            pair.target.manager.handle_datagram(pair.now, stranger, mad);
+            pair.host.manager.handle_datagram(pair.now, stranger, mad, |_| None);
+            pair.target.manager.handle_datagram(pair.now, stranger, mad, |_| None);
         }
     }
     while let Some(event) = pair.target.manager.poll_event() {
@@ -130,20 +130,20 @@ proptest! {
         for step in steps {
             match step {
                 Step::FromPeer(mad) => {
-                    pair.target.manager.handle_datagram(pair.now, host_address(), &mad);
-                    pair.host.manager.handle_datagram(pair.now, target_address(), &mad);
+                    pair.target.manager.handle_datagram(pair.now, host_address(), &mad, |_| None);
+                    pair.host.manager.handle_datagram(pair.now, target_address(), &mad, |_| None);
                 }
                 Step::FromStranger(mad) => {
-                    pair.target.manager.handle_datagram(pair.now, strangers()[0], &mad);
+                    pair.target.manager.handle_datagram(pair.now, strangers()[0], &mad, |_| None);
                 }
                 Step::ToTarget => {
                     for transmit in pair.host.sent() {
-                        pair.target.manager.handle_datagram(pair.now, host_address(), &transmit.mad);
+                        pair.target.manager.handle_datagram(pair.now, host_address(), &transmit.mad, |_| None);
                     }
                 }
                 Step::ToHost => {
                     for transmit in pair.target.sent() {
-                        pair.host.manager.handle_datagram(pair.now, target_address(), &transmit.mad);
+                        pair.host.manager.handle_datagram(pair.now, target_address(), &transmit.mad, |_| None);
                     }
                 }
                 Step::Pass => {
