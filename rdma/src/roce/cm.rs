@@ -280,7 +280,8 @@ impl<F: Fabric> RoceCm<F> {
     ) {
         let listener_id = self.by_listener.get(&listener).copied();
         let listener = listener_id.and_then(|id| self.conns.get(&id));
-        let (Some(listener_id), Some(&Conn::Listener { addr, options, .. })) = (listener_id, listener)
+        let (Some(listener_id), Some(&Conn::Listener { addr, options, .. })) =
+            (listener_id, listener)
         else {
             return self.manager.close(now, id);
         };

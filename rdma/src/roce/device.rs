@@ -9,9 +9,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use roce_proto::Qpn;
 use roce_proto::rc::Connection;
 
+use super::engine::Route;
 use super::mailbox::Mailbox;
 use super::numbers::{Numbers, owner_of};
-use super::engine::Route;
 use super::random::{Entropy, Random};
 use super::regions::{self, DomainId, Region, Regions, Window};
 use super::wire::Datagram;

@@ -52,7 +52,17 @@ impl<F: Fabric> RoceGroup<F> {
         let sleep = Sleep::new(wire.fds()[0], None, shared.groups[index - 1].fd())?;
         let index = u8::try_from(index).expect("at most 255 groups");
         let now = Time::ZERO;
-        Ok(Self { shared, index, engine, wire: Some(wire), sleep, now, busy: true, held: false, awaits_room: false })
+        Ok(Self {
+            shared,
+            index,
+            engine,
+            wire: Some(wire),
+            sleep,
+            now,
+            busy: true,
+            held: false,
+            awaits_room: false,
+        })
     }
 
     fn mailbox(&self) -> &Mailbox<GroupMessage> {

@@ -30,6 +30,8 @@ pub struct Faults {
     pub corruption_ppm: u32,
     /// Packets that leave with a wrong CRC.
     pub sent_corruption_ppm: u32,
+    /// Calls that send and are told that the socket's buffer is full; one message is taken at a time then.
+    pub busy_ppm: u32,
     /// Packets that come twice.
     pub duplication_ppm: u32,
     /// Packets that are held back, so that others overtake them.
@@ -69,6 +71,7 @@ impl Faults {
             "loss" => self.loss_ppm = per_million(value)?,
             "corrupt" => self.corruption_ppm = per_million(value)?,
             "corrupt-sent" => self.sent_corruption_ppm = per_million(value)?,
+            "busy" => self.busy_ppm = per_million(value)?,
             "duplicate" => self.duplication_ppm = per_million(value)?,
             "seed" => self.seed = value.parse().ok()?,
             "delay" => {
@@ -89,10 +92,11 @@ impl fmt::Display for Faults {
         let percent = |ppm: u32| f64::from(ppm) / 10_000.0;
         write!(
             f,
-            "loss={}%,corrupt={}%,corrupt-sent={}%,duplicate={}%,delay={}%:{}us,seed={}",
+            "loss={}%,corrupt={}%,corrupt-sent={}%,busy={}%,duplicate={}%,delay={}%:{}us,seed={}",
             percent(self.loss_ppm),
             percent(self.corruption_ppm),
             percent(self.sent_corruption_ppm),
+            percent(self.busy_ppm),
             percent(self.duplication_ppm),
             percent(self.delay_ppm),
             self.delay.as_micros(),
@@ -181,6 +185,16 @@ impl Filter {
         self.random.chance(self.faults.sent_corruption_ppm)
     }
 
+    /// Whether the next call that sends is told that there is no room.
+    pub(super) fn is_busy(&mut self) -> bool {
+        self.random.chance(self.faults.busy_ppm)
+    }
+
+    /// How many of `count` messages a call that sends takes.
+    pub(super) fn taken_at_once(&self, count: usize) -> usize {
+        if self.faults.busy_ppm == 0 { count } else { count.min(1) }
+    }
+
     /// When the next packet that is held back is due.
     pub(super) fn deadline(&self) -> Option<Time> {
         self.held.peek().map(|Reverse(packet)| packet.due)
@@ -211,13 +225,14 @@ mod tests {
     #[test]
     fn text_round_trips() {
         let faults: Faults =
-            "loss=1%, delay=2.5%:5ms,corrupt=0.1%,corrupt-sent=2%,duplicate=100%,seed=7"
+            "loss=1%, delay=2.5%:5ms,corrupt=0.1%,corrupt-sent=2%,busy=3%,duplicate=100%,seed=7"
                 .parse()
                 .unwrap();
         let expected = Faults {
             loss_ppm: 10_000,
             corruption_ppm: 1_000,
             sent_corruption_ppm: 20_000,
+            busy_ppm: 30_000,
             duplication_ppm: 1_000_000,
             delay_ppm: 25_000,
             delay: Duration::from_millis(5),

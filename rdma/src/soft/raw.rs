@@ -38,31 +38,45 @@ impl Default for ControlBuffer {
 }
 
 impl ControlBuffer {
-    /// Makes `header` send a train of segments of this length, or one packet as it is.
-    pub(super) fn describe_train(
+    /// Makes `header` send a train of segments of this length, or one packet as it is, with this traffic class.
+    pub(super) fn describe(
         &mut self,
         header: &mut libc::msghdr,
         segment: usize,
         segments: usize,
+        traffic_class: u8,
+        to: SocketAddr,
     ) {
-        header.msg_control = ptr::null_mut();
-        header.msg_controllen = 0;
-        if segments < 2 {
-            return;
+        let mut used = 0;
+        if segments > 1 {
+            let segment = u16::try_from(segment).expect("a segment is shorter than a datagram");
+            used = self.put(used, SOL_UDP, UDP_SEGMENT, &segment.to_ne_bytes());
         }
-        let segment = u16::try_from(segment).expect("a segment is shorter than a datagram");
-        let size = u32::try_from(mem::size_of::<u16>()).expect("two");
-        header.msg_control = (&raw mut self.0).cast();
-        // SAFETY: the buffer is aligned for a control message header and larger than one with two bytes, and
-        // `CMSG_FIRSTHDR` returns its start for that length.
-        unsafe {
-            header.msg_controllen = libc::CMSG_SPACE(size) as usize;
-            let control = libc::CMSG_FIRSTHDR(header);
-            (*control).cmsg_level = SOL_UDP;
-            (*control).cmsg_type = UDP_SEGMENT;
-            (*control).cmsg_len = libc::CMSG_LEN(size) as usize;
-            ptr::write_unaligned(libc::CMSG_DATA(control).cast::<u16>(), segment);
+        if traffic_class != 0 {
+            let (level, kind) = match to {
+                SocketAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_TOS),
+                SocketAddr::V6(_) => (libc::IPPROTO_IPV6, libc::IPV6_TCLASS),
+            };
+            used = self.put(used, level, kind, &i32::from(traffic_class).to_ne_bytes());
         }
+        header.msg_controllen = used;
+        header.msg_control = if used == 0 { ptr::null_mut() } else { (&raw mut self.0).cast() };
+    }
+
+    /// Adds a control message at byte `at`; returns where it ends.
+    fn put(&mut self, at: usize, level: i32, kind: i32, data: &[u8]) -> usize {
+        let length = u32::try_from(data.len()).expect("a small option");
+        // SAFETY: these only compute.
+        let (content, space) =
+            unsafe { (libc::CMSG_LEN(length) as usize, libc::CMSG_SPACE(length) as usize) };
+        let room = &mut self.0[at..at + space];
+        let (start, behind) = room.split_at_mut(content - data.len());
+        let header = libc::cmsghdr { cmsg_len: content, cmsg_level: level, cmsg_type: kind };
+        // SAFETY: the room is longer than a header, of which all bytes are initialised; it need not be aligned here, though
+        // it is, as the buffer and each message's space are.
+        unsafe { start.as_mut_ptr().cast::<libc::cmsghdr>().write_unaligned(header) };
+        behind[..data.len()].copy_from_slice(data);
+        at + space
     }
 
     /// Makes `header` receive control messages here.
@@ -141,4 +155,15 @@ impl Name {
 
 fn length_of_storage() -> libc::socklen_t {
     libc::socklen_t::try_from(mem::size_of::<libc::sockaddr_storage>()).expect("128")
+}
+
+/// The data of the control message that says with what traffic class a packet came.
+#[cfg(test)]
+pub(super) fn traffic_class(header: &libc::msghdr) -> Option<u8> {
+    find_control(header, |level, kind| {
+        (level == libc::IPPROTO_IP && kind == libc::IP_TOS)
+            || (level == libc::IPPROTO_IPV6 && kind == libc::IPV6_TCLASS)
+    })?
+    .first()
+    .copied()
 }

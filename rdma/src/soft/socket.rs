@@ -42,6 +42,10 @@ pub(super) struct Sockets {
 }
 
 impl Sockets {
+    pub(super) fn sender(&self) -> &UdpSocket {
+        self.sender.as_ref().unwrap_or(&self.receiver)
+    }
+
     /// What packets are sent from, where the receiver is bound to `endpoint`.
     pub(super) fn source(&self, endpoint: SocketAddr) -> SocketAddr {
         let bound = self.sender.as_ref().and_then(|socket| socket.local_addr().ok());

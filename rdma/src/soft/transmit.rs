@@ -1,10 +1,11 @@
 //! Sending: packets gathered in place into trains, trains into one system call.
 #![expect(unsafe_code, reason = "sendmmsg takes pointers")]
 
+use std::collections::VecDeque;
 use std::io;
 use std::mem;
-use std::net::SocketAddr;
-use std::os::fd::{AsRawFd, RawFd};
+use std::net::{SocketAddr, UdpSocket};
+use std::os::fd::AsRawFd;
 
 use roce_proto::wire::{Bth, Flow, Icrc, Identification};
 use socket2::SockAddr;
@@ -108,41 +109,28 @@ impl Batch {
         };
     }
 
-    /// Sends everything, or gives up what the system does not take: the transport sends it again.
+    /// Sends everything. What the system does not take now goes to the `backlog`, behind what is there; what it does not take
+    /// at all is given up, and the transport sends it again.
     pub(super) fn send(
         &mut self,
         from: SocketAddr,
-        fd: &impl AsRawFd,
+        outlet: &mut impl Outlet,
         cuts: &mut Cuts,
+        backlog: &mut Backlog,
         counters: &mut WireCounters,
     ) -> SendOutcome {
         self.lay_out(from);
-        let Layout { messages, messages_used, headers, .. } = &mut self.layout;
-        let messages = &messages[..*messages_used];
+        let Layout { messages, messages_used, headers, pieces, .. } = &mut self.layout;
+        let (messages, headers) = (&messages[..*messages_used], &mut headers[..*messages_used]);
         let mut outcome = SendOutcome::default();
         let mut sent = 0;
-        let mut patience = 2 * messages.len();
-        while sent < messages.len() {
-            counters.send_calls += 1;
-            match send_some(fd.as_raw_fd(), &mut headers[sent..messages.len()]) {
-                Ok(count) => sent += count,
-                Err(error) => match messages[sent].what_now(&error, cuts) {
-                    Remedy::Again if patience > 0 => {
-                        outcome.error_queued = true;
-                        patience -= 1;
-                    }
-                    Remedy::Again | Remedy::DropOne => {
-                        // A packet too long for the route leaves an entry there as well.
-                        outcome.error_queued = true;
-                        counters.send_drops += messages[sent].segments as u64;
-                        sent += 1;
-                    }
-                    Remedy::DropAll => {
-                        let rest = &messages[sent..];
-                        counters.send_drops += rest.iter().map(|m| m.segments as u64).sum::<u64>();
-                        sent = messages.len();
-                    }
-                },
+        if backlog.is_empty() {
+            sent = send_all(messages, headers, outlet, cuts, counters, &mut outcome);
+        }
+        for message in &messages[sent..] {
+            let pieces = &pieces[message.first_piece..][..message.pieces];
+            if !backlog.keep(message, pieces) {
+                counters.send_drops += message.segments as u64;
             }
         }
         self.clear();
@@ -191,6 +179,7 @@ struct Layout {
 unsafe impl Send for Layout {}
 
 /// One message: a packet, or a train.
+#[derive(Clone)]
 struct Message {
     to: SockAddr,
     peer: SocketAddr,
@@ -200,17 +189,22 @@ struct Message {
     /// Length of all segments but the last, which may be shorter.
     segment: usize,
     segments: usize,
+    traffic_class: u8,
     control: ControlBuffer,
 }
 
 impl Message {
-    fn what_now(&self, error: &io::Error, cuts: &mut Cuts) -> Remedy {
+    /// What to do after an error; `again` if the same message has just been tried again.
+    fn what_now(&self, error: &io::Error, again: bool, cuts: &mut Cuts) -> Remedy {
         match error.raw_os_error() {
             // An error of an earlier packet is reported, and consumed thereby; nothing was sent.
             Some(libc::ECONNREFUSED | libc::EHOSTUNREACH | libc::ENETUNREACH | libc::EINTR) => {
                 Remedy::Again
             }
-            Some(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM) => Remedy::DropAll,
+            Some(libc::EAGAIN) => Remedy::Wait(Shortage::Buffer),
+            Some(libc::ENOBUFS | libc::ENOMEM) => Remedy::Wait(Shortage::System),
+            // So says an ICMP message as well, of which `IP_PMTUDISC_PROBE` takes no notice otherwise.
+            Some(libc::EMSGSIZE) if !again => Remedy::Again,
             Some(libc::EIO | libc::EINVAL) if self.segments > 1 => {
                 // The route's device cannot checksum trains. Their CRCs are those of a train, so they are lost.
                 cuts.refused(self.peer);
@@ -232,6 +226,7 @@ impl Layout {
             pieces: 0,
             segment: 0,
             segments: 0,
+            traffic_class: 0,
             control: ControlBuffer::default(),
         };
         Self {
@@ -264,6 +259,7 @@ impl Layout {
         message.pieces = 0;
         message.segment = train.segment;
         message.segments = train.segments;
+        message.traffic_class = train.traffic_class;
     }
 
     /// Adds segment `index` of the message: it gets that identification, so it is part of the train for good.
@@ -322,13 +318,20 @@ impl Layout {
         let pieces = self.pieces.as_mut_ptr();
         let messages = &mut self.messages[..self.messages_used];
         for (message, header) in messages.iter_mut().zip(&mut self.headers) {
-            let header = &mut header.msg_hdr;
-            header.msg_name = message.to.as_ptr().cast_mut().cast();
-            header.msg_namelen = message.to.len();
-            header.msg_iov = pieces.wrapping_add(message.first_piece);
-            header.msg_iovlen = message.pieces;
-            message.control.describe_train(header, message.segment, message.segments);
+            let place = (pieces.wrapping_add(message.first_piece), message.pieces);
+            message.fill_in(place, &mut header.msg_hdr);
         }
+    }
+}
+
+impl Message {
+    /// Describes the message to the system: whom it is for, where its pieces are, and how it is to be cut.
+    fn fill_in(&mut self, pieces: (*mut libc::iovec, usize), header: &mut libc::msghdr) {
+        header.msg_name = self.to.as_ptr().cast_mut().cast();
+        header.msg_namelen = self.to.len();
+        (header.msg_iov, header.msg_iovlen) = pieces;
+        let Self { segment, segments, traffic_class, peer, .. } = *self;
+        self.control.describe(header, segment, segments, traffic_class, peer);
     }
 }
 
@@ -337,21 +340,309 @@ impl Layout {
 pub(super) struct SendOutcome {
     /// The error queue of the socket may have something.
     pub(super) error_queued: bool,
+    /// Why the system takes no more.
+    pub(super) shortage: Option<Shortage>,
+}
+
+/// What the system lacks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Shortage {
+    /// Room in the socket's send buffer. It becomes writable when there is some.
+    Buffer,
+    /// Memory, or room in a device's queue. Nothing tells when there is some.
+    System,
 }
 
 enum Remedy {
     Again,
     DropOne,
-    DropAll,
+    Wait(Shortage),
 }
 
-fn send_some(fd: RawFd, headers: &mut [libc::mmsghdr]) -> io::Result<usize> {
-    let count = u32::try_from(headers.len()).expect("a bounded batch");
-    // SAFETY: `fill_in_headers` made each header point at a name, pieces and control data that live in the layout, and
-    // the pieces at memory that is readable until the batch was sent (`Wire::send`).
-    let sent = unsafe { libc::sendmmsg(fd, headers.as_mut_ptr(), count, libc::MSG_DONTWAIT) };
-    usize::try_from(sent).map_err(|_| io::Error::last_os_error())
+/// Sends messages until the system takes no more; returns how many are done with.
+fn send_all(
+    messages: &[Message],
+    headers: &mut [libc::mmsghdr],
+    outlet: &mut impl Outlet,
+    cuts: &mut Cuts,
+    counters: &mut WireCounters,
+    outcome: &mut SendOutcome,
+) -> usize {
+    let mut sent = 0;
+    let mut patience = 2 * messages.len();
+    let mut retried = None;
+    while sent < messages.len() {
+        counters.send_calls += 1;
+        let error = match outlet.send_messages(&mut headers[sent..]) {
+            Ok(count) => {
+                sent += count;
+                continue;
+            }
+            Err(error) => error,
+        };
+        let again = retried.replace(sent) == Some(sent);
+        match messages[sent].what_now(&error, again, cuts) {
+            Remedy::Again if patience > 0 => {
+                outcome.error_queued = true;
+                patience -= 1;
+            }
+            Remedy::Again | Remedy::DropOne => {
+                // A packet too long for the route leaves an entry there as well.
+                outcome.error_queued = true;
+                counters.send_drops += messages[sent].segments as u64;
+                sent += 1;
+            }
+            Remedy::Wait(shortage) => {
+                outcome.shortage = Some(shortage);
+                break;
+            }
+        }
+    }
+    sent
+}
+
+/// Where messages leave.
+pub(super) trait Outlet {
+    /// Hands over messages that [`Message::fill_in`] has described; returns how many were taken.
+    fn send_messages(&mut self, headers: &mut [libc::mmsghdr]) -> io::Result<usize>;
+}
+
+impl Outlet for &UdpSocket {
+    fn send_messages(&mut self, headers: &mut [libc::mmsghdr]) -> io::Result<usize> {
+        let count = u32::try_from(headers.len()).expect("a bounded batch");
+        let (fd, headers) = (self.as_raw_fd(), headers.as_mut_ptr());
+        // SAFETY: each header points at a name, pieces and control data that live in the layout or the backlog that it was
+        // filled in from, and the pieces at memory of the backlog, or such as is readable until the batch was sent
+        // (`Wire::send`).
+        let sent = unsafe { libc::sendmmsg(fd, headers, count, libc::MSG_DONTWAIT) };
+        usize::try_from(sent).map_err(|_| io::Error::last_os_error())
+    }
+}
+
+/// Messages that the system did not take yet, copied, since the memory that they were gathered from is only lent until the
+/// batch was sent. Room is allocated when there is first need for it.
+#[derive(Default)]
+pub(super) struct Backlog {
+    messages: VecDeque<Kept>,
+    bytes: Vec<u8>,
+}
+
+struct Kept {
+    message: Message,
+    start: usize,
+    end: usize,
+}
+
+/// Bytes kept at the most: what one batch may have, and something that comes behind it.
+const MAX_KEPT: usize = 1 << 20;
+
+impl Backlog {
+    pub(super) fn is_empty(&self) -> bool {
+        self.messages.is_empty()
+    }
+
+    /// Copies a message; false if there is too much already.
+    fn keep(&mut self, message: &Message, pieces: &[libc::iovec]) -> bool {
+        let length: usize = pieces.iter().map(|piece| piece.iov_len).sum();
+        let start = self.bytes.len();
+        if start + length > MAX_KEPT {
+            return false;
+        }
+        for piece in pieces {
+            let (base, length) = (piece.iov_base.cast::<u8>(), piece.iov_len);
+            // SAFETY: the pieces are those of a layout whose batch is being sent, so they are readable (`Wire::send`).
+            self.bytes.extend_from_slice(unsafe { std::slice::from_raw_parts(base, length) });
+        }
+        let message = message.clone();
+        self.messages.push_back(Kept { message, start, end: start + length });
+        true
+    }
+
+    /// Sends what is kept, as far as the system takes it.
+    pub(super) fn send(
+        &mut self,
+        outlet: &mut impl Outlet,
+        cuts: &mut Cuts,
+        counters: &mut WireCounters,
+    ) -> SendOutcome {
+        let mut outcome = SendOutcome::default();
+        while let Some(Kept { message, start, end }) = self.messages.front_mut() {
+            let bytes = &mut self.bytes[*start..*end];
+            let mut piece =
+                libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+            let mut header = raw::NO_MESSAGE;
+            message.fill_in((&raw mut piece, 1), &mut header.msg_hdr);
+            let (messages, headers) = (std::slice::from_ref(&*message), &mut [header]);
+            if send_all(messages, headers, outlet, cuts, counters, &mut outcome) == 0 {
+                return outcome;
+            }
+            self.messages.pop_front();
+        }
+        self.bytes.clear();
+        outcome
+    }
 }
 
 const _: () = assert!(MAX_PIECES <= 1024, "the kernel takes no more in one message");
 const _: () = assert!(mem::size_of::<usize>() == 8, "addresses on the wire have 64 bits");
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::soft::raw::Name;
+
+    /// Takes one message at a time, or fails as it is told.
+    struct Scripted<'a> {
+        socket: &'a UdpSocket,
+        errors: VecDeque<i32>,
+    }
+
+    impl Outlet for Scripted<'_> {
+        fn send_messages(&mut self, headers: &mut [libc::mmsghdr]) -> io::Result<usize> {
+            match self.errors.pop_front() {
+                None => (&*self.socket).send_messages(&mut headers[..1]),
+                Some(error) => Err(io::Error::from_raw_os_error(error)),
+            }
+        }
+    }
+
+    struct Bench {
+        socket: UdpSocket,
+        receiver: UdpSocket,
+        batch: Batch,
+        backlog: Backlog,
+        cuts: Cuts,
+        counters: WireCounters,
+    }
+
+    impl Bench {
+        fn new(ip: &str) -> io::Result<Self> {
+            let [socket, receiver] = [UdpSocket::bind((ip, 0))?, UdpSocket::bind((ip, 0))?];
+            receiver.set_nonblocking(true)?;
+            Ok(Self {
+                socket,
+                receiver,
+                batch: Batch::new(),
+                backlog: Backlog::default(),
+                cuts: Cuts::new(true),
+                counters: WireCounters::default(),
+            })
+        }
+
+        /// Queues a packet with this payload, which the caller keeps until it is sent.
+        fn push(&mut self, payload: &[u8], traffic_class: u8) {
+            let packet = Outgoing {
+                to: &self.receiver.local_addr().unwrap(),
+                destination_qpn: 0x101,
+                headers: &[0; 12],
+                pieces: &[payload],
+                pad_bytes: 0,
+                traffic_class,
+                continues: false,
+            };
+            self.batch.push(&packet, true, false);
+        }
+
+        fn send(&mut self, errors: &[i32]) -> Option<Shortage> {
+            let from = self.socket.local_addr().unwrap();
+            let errors = errors.iter().copied().collect();
+            let mut outlet = Scripted { socket: &self.socket, errors };
+            let Self { batch, backlog, cuts, counters, .. } = self;
+            if batch.is_empty() {
+                return backlog.send(&mut outlet, cuts, counters).shortage;
+            }
+            batch.send(from, &mut outlet, cuts, backlog, counters).shortage
+        }
+
+        /// The payloads of what has come.
+        fn received(&self) -> Vec<Vec<u8>> {
+            let mut bytes = [0; 2048];
+            let next =
+                || self.receiver.recv(&mut bytes).ok().map(|length| bytes[12..length - 4].to_vec());
+            std::iter::from_fn(next).collect()
+        }
+    }
+
+    #[test]
+    fn what_is_not_taken_leaves_later() {
+        let mut bench = Bench::new("127.0.0.1").unwrap();
+        // Each is longer than the one before, so that none share a message.
+        let mut payloads = [vec![1; 100], vec![2; 200], vec![3; 300]];
+        let expected = payloads.to_vec();
+        payloads.iter().for_each(|payload| bench.push(payload, 0));
+        assert_eq!(bench.send(&[libc::EAGAIN]), Some(Shortage::Buffer));
+        assert!(bench.received().is_empty());
+        // The memory may be used for other things.
+        payloads.iter_mut().for_each(|payload| payload.fill(9));
+        assert_eq!(bench.send(&[libc::ENOBUFS]), Some(Shortage::System));
+        let behind = vec![4; 50];
+        bench.push(&behind, 0);
+        assert_eq!(bench.send(&[]), None, "it waits behind the others");
+        assert!(bench.received().is_empty());
+        assert_eq!(bench.send(&[]), None);
+        assert_eq!(bench.received(), [expected, vec![behind]].concat());
+        assert!(bench.backlog.is_empty() && bench.counters.send_drops == 0);
+    }
+
+    #[test]
+    fn what_is_kept_has_a_bound() {
+        let mut bench = Bench::new("127.0.0.1").unwrap();
+        let payload = vec![1; 1000];
+        for _ in 0..2000 {
+            bench.push(&payload, 0);
+            bench.send(&[libc::EAGAIN]);
+        }
+        assert!(bench.backlog.bytes.len() <= MAX_KEPT);
+        assert_eq!(bench.counters.send_drops + bench.backlog.messages.len() as u64, 2000);
+    }
+
+    /// An ICMP message, which may be forged, makes one call fail, and no packet is too long.
+    #[test]
+    fn a_packet_said_to_be_too_long_is_tried_again() {
+        let mut bench = Bench::new("127.0.0.1").unwrap();
+        let payload = vec![1; 100];
+        bench.push(&payload, 0);
+        assert_eq!(bench.send(&[libc::EMSGSIZE]), None);
+        assert_eq!((bench.received(), bench.counters.send_drops), (vec![payload.clone()], 0));
+        bench.push(&payload, 0);
+        assert_eq!(bench.send(&[libc::EMSGSIZE, libc::EMSGSIZE]), None);
+        assert_eq!((bench.received(), bench.counters.send_drops), (vec![], 1));
+    }
+
+    /// The traffic class of the next packet that has come.
+    fn class_received(receiver: &UdpSocket) -> Option<u8> {
+        let (mut name, mut control, mut bytes) =
+            (Name::empty(), ControlBuffer::default(), [0u8; 2048]);
+        let mut piece = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+        let mut header = raw::NO_MESSAGE.msg_hdr;
+        (header.msg_iov, header.msg_iovlen) = (&raw mut piece, 1);
+        name.receive(&mut header);
+        control.receive(&mut header);
+        // SAFETY: the header points at locals that outlive the call, with their true lengths.
+        let length =
+            unsafe { libc::recvmsg(receiver.as_raw_fd(), &raw mut header, libc::MSG_DONTWAIT) };
+        assert!(length > 0, "{}", io::Error::last_os_error());
+        raw::traffic_class(&header)
+    }
+
+    #[test]
+    fn packets_and_trains_have_their_traffic_class() {
+        for ip in ["127.0.0.1", "::1"] {
+            let Ok(mut bench) = Bench::new(ip) else { continue };
+            let receiver = socket2::SockRef::from(&bench.receiver);
+            match ip {
+                "::1" => receiver.set_recv_tclass_v6(true).unwrap(),
+                _ => receiver.set_recv_tos_v4(true).unwrap(),
+            }
+            let payload = vec![1; 100];
+            // DSCP 26 with an ECN-capable transport; a train; none.
+            for (packets, class) in [(1, 0x6A), (3, 0xB8), (1, 0)] {
+                (0..packets).for_each(|_| bench.push(&payload, class));
+                assert_eq!(bench.send(&[]), None);
+                for _ in 0..packets {
+                    assert_eq!(class_received(&bench.receiver), Some(class), "{ip}");
+                }
+            }
+        }
+    }
+}

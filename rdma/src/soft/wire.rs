@@ -1,7 +1,9 @@
 //! The sockets of one group or connection manager as a [`Wire`].
 #![expect(unsafe_code, reason = "packets are gathered where their payload lies")]
 
+use core::time::Duration;
 use std::collections::VecDeque;
+use std::io;
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd};
 
@@ -9,7 +11,7 @@ use super::faults::Filter;
 use super::receive::{self, Inbox, QueuedError, Received};
 use super::socket::Sockets;
 use super::trains::Cuts;
-use super::transmit::Batch;
+use super::transmit::{Backlog, Batch, Outlet, Shortage};
 use crate::Time;
 use crate::roce::wire::{Arrived, Datagram, Outgoing, Wire, WireCounters};
 
@@ -17,6 +19,26 @@ use crate::roce::wire::{Arrived, Datagram, Outgoing, Wire, WireCounters};
 const MAX_UNREACHABLE: usize = 256;
 /// Entries taken from an error queue at once: more than its share of the receive buffer holds.
 const MAX_ERRORS: usize = 1 << 16;
+
+/// When to try again to send what the system did not take.
+const TRY_AGAIN_AFTER: Duration = Duration::from_millis(1);
+
+/// A socket that sends, behind the faults that are asked for.
+struct Filtered<'a> {
+    socket: &'a UdpSocket,
+    filter: Option<&'a mut Filter>,
+}
+
+impl Outlet for Filtered<'_> {
+    fn send_messages(&mut self, headers: &mut [libc::mmsghdr]) -> io::Result<usize> {
+        let Some(filter) = &mut self.filter else { return self.socket.send_messages(headers) };
+        if filter.is_busy() {
+            return Err(io::Error::from_raw_os_error(libc::EAGAIN));
+        }
+        let count = filter.taken_at_once(headers.len());
+        self.socket.send_messages(&mut headers[..count])
+    }
+}
 
 /// UDP sockets as a way in and out.
 pub struct SoftWire {
@@ -28,6 +50,9 @@ pub struct SoftWire {
     inbox: Inbox,
     filter: Option<Box<Filter>>,
     batch: Batch,
+    backlog: Backlog,
+    /// Why something is in the backlog, and when to try again at the latest.
+    shortage: Option<(Shortage, Time)>,
     cuts: Cuts,
     unreachable: VecDeque<SocketAddr>,
     counters: WireCounters,
@@ -43,21 +68,28 @@ impl SoftWire {
             inbox: Inbox::new(),
             filter: filter.map(Box::new),
             batch: Batch::new(),
+            backlog: Backlog::default(),
+            shortage: None,
             unreachable: VecDeque::with_capacity(MAX_UNREACHABLE),
             counters: WireCounters::default(),
         }
     }
 
     fn sender(&self) -> &UdpSocket {
-        self.sockets.sender.as_ref().unwrap_or(&self.sockets.receiver)
+        self.sockets.sender()
     }
 
-    fn send_batch(&mut self) {
-        if self.batch.is_empty() {
-            return;
+    fn send_batch(&mut self, now: Time) {
+        let mut outlet =
+            Filtered { socket: self.sockets.sender(), filter: self.filter.as_deref_mut() };
+        let Self { batch, backlog, cuts, counters, .. } = self;
+        let mut outcome = backlog.send(&mut outlet, cuts, counters);
+        if !batch.is_empty() {
+            let more = batch.send(self.source, &mut outlet, cuts, backlog, counters);
+            outcome.shortage = outcome.shortage.or(more.shortage);
+            outcome.error_queued |= more.error_queued;
         }
-        let socket = self.sockets.sender.as_ref().unwrap_or(&self.sockets.receiver);
-        let outcome = self.batch.send(self.source, socket, &mut self.cuts, &mut self.counters);
+        self.shortage = outcome.shortage.map(|shortage| (shortage, now + TRY_AGAIN_AFTER));
         if outcome.error_queued {
             self.drain_errors(true);
         }
@@ -101,20 +133,31 @@ impl Wire for SoftWire {
         Arrived { datagrams, more }
     }
 
-    unsafe fn send(&mut self, _now: Time, packet: &Outgoing<'_>) {
+    unsafe fn send(&mut self, now: Time, packet: &Outgoing<'_>) {
         if !self.batch.has_room(packet) {
-            self.send_batch();
+            self.send_batch(now);
         }
         let damaged = self.filter.as_mut().is_some_and(|filter| filter.damages_sent());
         self.batch.push(packet, self.cuts.are_for(packet.to), damaged);
     }
 
-    fn flush(&mut self, _now: Time) {
-        self.send_batch();
+    fn flush(&mut self, now: Time) {
+        if !self.batch.is_empty() || self.is_blocked() {
+            self.send_batch(now);
+        }
+    }
+
+    fn is_blocked(&self) -> bool {
+        self.shortage.is_some()
+    }
+
+    fn awaits_room(&self) -> bool {
+        matches!(self.shortage, Some((Shortage::Buffer, _)))
     }
 
     fn deadline(&self) -> Option<Time> {
-        self.filter.as_ref().and_then(|filter| filter.deadline())
+        let held_back = self.filter.as_ref().and_then(|filter| filter.deadline());
+        held_back.into_iter().chain(self.shortage.map(|(_, again)| again)).min()
     }
 
     fn next_unreachable(&mut self) -> Option<SocketAddr> {

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use rdma::soft::{OpenError, PortChoice, Soft, SoftDevice, SoftOptions, local_address_for};
+use rdma::soft::{Faults, OpenError, PortChoice, Soft, SoftDevice, SoftOptions, local_address_for};
 use rdma::{
     ConnOptions, ConnectionManager, Device, Group, GroupConfig, GroupStats, Op, RecvWr, SendFlags,
     SendWr, Sge, Wc, WcOpcode, WcStatus,
@@ -560,6 +560,30 @@ fn answers_to_foreign_peers_go_to_the_roce_port() {
     let mut answer = [0; 512];
     let length = world.until("the answer", |_| listener.recv(&mut answer).ok());
     assert_eq!(length, 12 + 8 + cm::MAD_BYTES + 4);
+}
+
+/// A full send buffer is no loss: nothing is missing at the peer.
+#[test]
+fn what_the_system_does_not_take_at_once_leaves_in_order() {
+    let bench = SoftBench::new();
+    let hosts = [0, 1].map(|seed| {
+        let mut options = bench.options(1);
+        options.faults = Some(Faults { busy_ppm: 300_000, seed, ..Faults::default() });
+        Host::new(SoftDevice::open(&options).expect("open"))
+    });
+    let mut world = World { hosts: hosts.into(), bench };
+    let (left, _right) = world.connect();
+    let mut source = world.buffer(0, 1 << 20);
+    source.fill(1);
+    let sink = world.buffer(1, 1 << 20);
+    let op = Op::RdmaWrite { remote_addr: sink.addr(), rkey: sink.rkey() };
+    for _ in 0..10 {
+        world.post(left, 1, op, &[source.sge(0, 1 << 20)]);
+        world.expect(0, 1, WcStatus::SUCCESS);
+    }
+    assert!(sink.all() == source.all());
+    let stats = world.hosts[0].group.stats();
+    assert_eq!((stats.send_drops, stats.sequence_naks_received), (0, 0));
 }
 
 #[test]
