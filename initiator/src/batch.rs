@@ -4,7 +4,9 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::driver::State;
+use slab::Slab;
+
+use crate::driver::{State, system_now};
 use crate::error::{Error, ErrorKind};
 use crate::future::{Completed, OwnRing, Pending};
 use crate::host::Inner;
@@ -52,8 +54,55 @@ struct Range {
     slice: RegionSlice,
 }
 
+/// How the ranges of a batch or ring are treated.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BatchOptions {
+    pub(crate) class: Class,
+    pub(crate) deadline: Option<Duration>,
+}
+
+impl BatchOptions {
+    /// Foreground, and without a deadline of the batch's own.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Which ranges go first where several wait for the same controller.
+    #[must_use]
+    pub fn class(mut self, class: Class) -> Self {
+        self.class = class;
+        self
+    }
+
+    /// Ranges without a result after this time fail, though they may have been waiting for others that make progress. It
+    /// counts from when they are submitted.
+    #[must_use]
+    pub fn deadline(mut self, deadline: Duration) -> Self {
+        self.deadline = Some(deadline);
+        self
+    }
+}
+
+/// Which ranges go first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Class {
+    /// Those that somebody waits for.
+    #[default]
+    Foreground,
+    /// Those that can wait, such as a large prefetch: their commands are sent when none of the foreground wait, and at most
+    /// half of a controller's I/O queues and 8 MiB are taken up by them.
+    Background,
+}
+
+impl Class {
+    pub(crate) const ALL: [Self; 2] = [Self::Foreground, Self::Background];
+    pub(crate) const COUNT: usize = Self::ALL.len();
+}
+
 pub(crate) fn read_many(
     host: &Arc<Inner>,
+    options: BatchOptions,
     ranges: impl IntoIterator<Item = ReadRange>,
 ) -> Pending<Vec<RangeOutcome>> {
     let ranges = ranges.into_iter().map(|ReadRange { namespace, offset, into }| Range {
@@ -61,11 +110,12 @@ pub(crate) fn read_many(
         offset,
         slice: into,
     });
-    start(host, Direction::Read, ranges.collect())
+    start(host, Direction::Read, options, ranges.collect())
 }
 
 pub(crate) fn write_many(
     host: &Arc<Inner>,
+    options: BatchOptions,
     ranges: impl IntoIterator<Item = WriteRange>,
 ) -> Pending<Vec<RangeOutcome>> {
     let ranges = ranges.into_iter().map(|WriteRange { namespace, offset, from }| Range {
@@ -73,12 +123,13 @@ pub(crate) fn write_many(
         offset,
         slice: from,
     });
-    start(host, Direction::Write { fua: false }, ranges.collect())
+    start(host, Direction::Write { fua: false }, options, ranges.collect())
 }
 
 fn start(
     host: &Arc<Inner>,
     direction: Direction,
+    options: BatchOptions,
     ranges: Vec<Range>,
 ) -> Pending<Vec<RangeOutcome>> {
     let count = ranges.len();
@@ -94,10 +145,14 @@ fn start(
     let ring = OwnRing { host: Arc::clone(host), key: state.outbox.open(count) };
     for (token, range) in ranges.into_iter().enumerate() {
         let Range { namespace, offset, slice } = range;
-        submit(&mut state, &ring, &namespace, direction, offset, slice, token as u64);
+        submit(&mut state, &ring, &namespace, direction, options, offset, slice, token as u64);
         namespaces.push(namespace);
     }
     drop(state);
+    if host.shared.threaded {
+        // Whoever called may do something else before it waits.
+        host.shared.launch(system_now());
+    }
     Pending::new(host, async move {
         let mut completions = Vec::with_capacity(count);
         let completed = Completed { ring: &ring, wanted: count, into: &mut completions }.await;
@@ -120,11 +175,13 @@ fn lost_to_parent() -> RangeOutcome {
 }
 
 /// Hands a range to its core. The ring has room for it.
+#[expect(clippy::too_many_arguments, reason = "what makes up a submission")]
 fn submit(
     state: &mut State,
     ring: &OwnRing,
     namespace: &Namespace,
     direction: Direction,
+    options: BatchOptions,
     offset: u64,
     slice: RegionSlice,
     token: u64,
@@ -143,6 +200,7 @@ fn submit(
         slice,
         ring: ring.key,
         token,
+        options,
     };
     state.engines[handle.engine()].submit(submission, &mut state.outbox);
 }
@@ -150,12 +208,33 @@ fn submit(
 /// A fixed number of ranges in flight, for callers that submit and reap one by one. Nothing is allocated
 /// for a range once the ring was filled for the first time.
 ///
-/// Ranges that are submitted go out together with the next [`Ring::reap`] or [`Ring::wait`].
+/// Ranges go out sixteen at a time, or when the ring is full, and with [`Ring::submit`], [`Ring::reap`] and [`Ring::wait`];
+/// on a [polled](crate::Host::polled) host with its next turn.
+/// The ring keeps the connections of its ranges until their results are taken.
 pub struct Ring {
     own: OwnRing,
     depth: usize,
-    /// What a process that was forked from the ring's own has submitted, which has failed.
+    options: BatchOptions,
+    /// Ranges without a result that was taken, by their numbers.
+    places: Slab<Taken>,
+    /// Those that did not go out yet.
+    staged: Vec<Staged>,
+    /// Results of a process that was forked from the ring's own: nothing goes out there.
     refused: Vec<Completion>,
+}
+
+/// A range in a ring.
+struct Taken {
+    namespace: Namespace,
+    token: u64,
+}
+
+/// A range that did not go out yet.
+struct Staged {
+    place: usize,
+    direction: Direction,
+    offset: u64,
+    slice: RegionSlice,
 }
 
 /// A range that a full ring did not take: its memory is given back.
@@ -163,10 +242,20 @@ pub struct Ring {
 pub struct RingFull(pub RegionSlice);
 
 impl Ring {
-    pub(crate) fn new(host: &Arc<Inner>, depth: usize) -> Self {
+    /// Ranges that go out together, if no one says that they are to go before.
+    const TOGETHER: usize = 16;
+
+    pub(crate) fn new(host: &Arc<Inner>, depth: usize, options: BatchOptions) -> Self {
         // In a child nothing goes by the number.
         let key = host.shared.lock().map_or(RingKey::NONE, |mut state| state.outbox.open(depth));
-        Self { own: OwnRing { host: Arc::clone(host), key }, depth, refused: Vec::new() }
+        Self {
+            own: OwnRing { host: Arc::clone(host), key },
+            depth,
+            options,
+            places: Slab::with_capacity(depth),
+            staged: Vec::with_capacity(depth.min(Self::TOGETHER)),
+            refused: Vec::new(),
+        }
     }
 
     /// Reads as many bytes as `into` has, from `offset` on. `token` comes back with the result.
@@ -180,7 +269,7 @@ impl Ring {
         into: RegionSlice,
         token: u64,
     ) -> Result<(), RingFull> {
-        self.submit(namespace, Direction::Read, offset, into, token)
+        self.stage(namespace, Direction::Read, offset, into, token)
     }
 
     /// Writes the bytes of `from` to `offset` on. `token` comes back with the result.
@@ -194,7 +283,7 @@ impl Ring {
         from: RegionSlice,
         token: u64,
     ) -> Result<(), RingFull> {
-        self.submit(namespace, Direction::Write { fua: false }, offset, from, token)
+        self.stage(namespace, Direction::Write { fua: false }, offset, from, token)
     }
 
     /// As [`Ring::write`], and the bytes are durable when it has ended well (Force Unit Access).
@@ -208,10 +297,10 @@ impl Ring {
         from: RegionSlice,
         token: u64,
     ) -> Result<(), RingFull> {
-        self.submit(namespace, Direction::Write { fua: true }, offset, from, token)
+        self.stage(namespace, Direction::Write { fua: true }, offset, from, token)
     }
 
-    fn submit(
+    fn stage(
         &mut self,
         namespace: &Namespace,
         direction: Direction,
@@ -219,32 +308,59 @@ impl Ring {
         slice: RegionSlice,
         token: u64,
     ) -> Result<(), RingFull> {
-        let Ok(mut state) = self.own.host.shared.lock() else {
-            if self.refused.len() >= self.depth {
-                return Err(RingFull(slice));
-            }
-            let result = Err(ErrorKind::Forked.into());
-            self.refused.push(Completion { token, slice, result });
-            return Ok(());
-        };
-        if !state.outbox.has_room(self.own.key) {
+        if self.places.len() >= self.depth {
             return Err(RingFull(slice));
         }
-        submit(&mut state, &self.own, namespace, direction, offset, slice, token);
+        let place = self.places.insert(Taken { namespace: namespace.clone(), token });
+        self.staged.push(Staged { place, direction, offset, slice });
+        let polled = !self.own.host.shared.threaded;
+        if polled || self.staged.len() >= Self::TOGETHER || self.places.len() == self.depth {
+            self.submit();
+        }
         Ok(())
+    }
+
+    /// Has the ranges go out that did not yet: before doing something else than waiting for them.
+    pub fn submit(&mut self) {
+        if self.staged.is_empty() {
+            return;
+        }
+        self.hand_over();
+        let shared = &self.own.host.shared;
+        if shared.threaded {
+            shared.launch(system_now());
+        }
+    }
+
+    /// Hands the ranges that did not go out to their cores.
+    fn hand_over(&mut self) {
+        let Ok(mut state) = self.own.host.shared.lock() else {
+            self.refused.extend(self.staged.drain(..).map(|staged| Completion {
+                token: staged.place as u64,
+                slice: staged.slice,
+                result: Err(ErrorKind::Forked.into()),
+            }));
+            return;
+        };
+        for Staged { place, direction, offset, slice } in self.staged.drain(..) {
+            let namespace = &self.places[place].namespace;
+            let token = place as u64;
+            submit(&mut state, &self.own, namespace, direction, self.options, offset, slice, token);
+        }
     }
 
     /// Ranges without a result so far.
     pub fn in_flight(&self) -> usize {
         let state = self.own.host.shared.lock();
-        state.map_or(0, |state| state.outbox.in_flight(self.own.key))
+        state.map_or(0, |state| state.outbox.in_flight(self.own.key) + self.staged.len())
     }
 
     /// Does what is ready and adds the results there are to `out`, without waiting. Returns how many.
     pub fn reap(&mut self, out: &mut Vec<Completion>) -> usize {
+        self.hand_over();
         let shared = &self.own.host.shared;
         if shared.threaded {
-            shared.turn(crate::driver::system_now());
+            shared.turn(system_now());
         }
         let before = out.len();
         self.take_ready(out);
@@ -259,21 +375,42 @@ impl Ring {
         timeout: Option<Duration>,
         out: &mut Vec<Completion>,
     ) -> usize {
+        self.hand_over();
         let before = out.len();
         let shared = Arc::clone(&self.own.host.shared);
-        let deadline = timeout.map(|timeout| crate::driver::system_now() + timeout);
+        let deadline = timeout.map(|timeout| system_now() + timeout);
         let completed = Completed { ring: &self.own, wanted, into: out };
         let _ = shared.block_on_until(std::pin::pin!(completed), deadline);
+        self.name(&mut out[before..]);
         self.take_ready(out);
         out.len() - before
     }
 
     /// Adds the results that are there to `out`.
     fn take_ready(&mut self, out: &mut Vec<Completion>) {
+        let before = out.len();
         match self.own.host.shared.lock() {
             Ok(mut state) => out.extend(state.outbox.ready(self.own.key).drain(..)),
             Err(Forked) => out.append(&mut self.refused),
         }
+        self.name(&mut out[before..]);
+    }
+
+    /// Gives results the callers' tokens, and their places to others. Not under the host's lock: a namespace may go.
+    fn name(&mut self, completions: &mut [Completion]) {
+        for completion in completions {
+            // Made of a place.
+            let Taken { token, .. } = self.places.remove(completion.token as usize);
+            completion.token = token;
+        }
+    }
+}
+
+impl Drop for Ring {
+    fn drop(&mut self) {
+        // Of reads nobody would see the result.
+        self.staged.retain(|staged| staged.direction != Direction::Read);
+        self.submit();
     }
 }
 

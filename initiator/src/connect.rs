@@ -23,7 +23,6 @@ use crate::controller::{
 };
 use crate::core::Core;
 use crate::error::{Error, ErrorKind};
-use crate::identity::Identity;
 use crate::outbox::Outbox;
 use crate::queue::{Data, Queue};
 
@@ -52,7 +51,6 @@ impl<P: Provider> Core<P> {
             chunk,
             page_bytes: 4096,
             queue_entries: controller.options.queue_entries,
-            namespace: None,
         });
         controller.epoch += 1;
         controller.limits = ControllerLimits::NONE;
@@ -292,12 +290,6 @@ impl<P: Provider> Core<P> {
                 self.take_queue_count(key, cqe)?;
                 self.open_next_queue(now, key, outbox);
             }
-            OpeningStep::Namespace(namespace) => {
-                self.take_namespace(now, key, namespace, cqe, outbox);
-            }
-            OpeningStep::Descriptors(namespace) => {
-                self.take_descriptors(now, key, namespace, cqe, outbox);
-            }
         }
         Ok(())
     }
@@ -396,6 +388,7 @@ impl<P: Provider> Core<P> {
         let limits = &mut controller.limits;
         limits.max_transfer_bytes = mdts.min(TRANSFER_BYTES);
         limits.volatile_write_cache = identify.vwc.present();
+        controller.announces_changes = identify.oaes.namespace_attribute() && !discovery;
         limits.max_commands = match identify.maxcmd.get() {
             0 => u16::MAX,
             maxcmd => maxcmd,
@@ -442,109 +435,12 @@ impl<P: Provider> Core<P> {
             controller.limits.queue_depth = queue.depth();
         }
         if next > usize::from(controller.limits.io_queues) {
-            return self.check_namespace(now, key, 0, outbox);
+            return self.opened(now, key, outbox);
         }
         if let Phase::Opening(opening) = &mut controller.phase {
             opening.step = OpeningStep::Connection;
         }
         self.open_queue(now, key, Qid(next as u16), outbox);
-    }
-
-    /// Identifies the next namespace that somebody holds, from number `from` on.
-    fn check_namespace(&mut self, now: Time, key: usize, from: usize, outbox: &mut Outbox) {
-        let controller = &self.controllers[key];
-        let next = controller
-            .namespaces
-            .iter()
-            .find(|(number, attached)| *number >= from && attached.gone.is_none())
-            .map(|(number, attached)| (number, attached.nsid));
-        match next {
-            None => self.opened(now, key, outbox),
-            Some((number, nsid)) => {
-                let sqe = Identify::namespace(Cns::NAMESPACE, nsid).to_sqe();
-                let step = OpeningStep::Namespace(number);
-                self.send_step(now, key, step, sqe, Identify::DATA_BYTES, outbox);
-            }
-        }
-    }
-
-    fn take_namespace(
-        &mut self,
-        now: Time,
-        key: usize,
-        number: usize,
-        cqe: &Cqe,
-        outbox: &mut Outbox,
-    ) {
-        let controller = &mut self.controllers[key];
-        let Some(attached) = controller.namespaces.get(number) else {
-            return self.check_namespace(now, key, number + 1, outbox);
-        };
-        let nsid = attached.nsid;
-        let Phase::Opening(opening) = &mut controller.phase else { return };
-        let mut data = vec![0; Identify::DATA_BYTES];
-        controller.bounce.copy_out(&opening.chunk, 0, &mut data);
-        match succeeded(cqe).and_then(|()| Identity::parse(nsid, &data)) {
-            Err(error) => self.lose_namespace(now, key, number, error.to_string(), outbox),
-            Ok(identity) => {
-                opening.namespace = Some(identity);
-                let sqe = Identify::namespace(Cns::NAMESPACE_DESCRIPTORS, nsid).to_sqe();
-                let step = OpeningStep::Descriptors(number);
-                self.send_step(now, key, step, sqe, Identify::DATA_BYTES, outbox);
-            }
-        }
-    }
-
-    fn take_descriptors(
-        &mut self,
-        now: Time,
-        key: usize,
-        number: usize,
-        cqe: &Cqe,
-        outbox: &mut Outbox,
-    ) {
-        let controller = &mut self.controllers[key];
-        let Phase::Opening(opening) = &mut controller.phase else { return };
-        let (Some(attached), Some(mut identity)) =
-            (controller.namespaces.get_mut(number), opening.namespace.take())
-        else {
-            return self.check_namespace(now, key, number + 1, outbox);
-        };
-        // Controllers before NVMe 1.3 do not have the list.
-        if cqe.status().is_success() {
-            let mut data = vec![0; Identify::DATA_BYTES];
-            controller.bounce.copy_out(&opening.chunk, 0, &mut data);
-            identity.add_descriptors(&data);
-        }
-        let change = attached.identity.difference(&identity);
-        let geometry = identity.geometry(controller.limits.max_transfer_bytes);
-        match (change, geometry) {
-            (None, Ok(geometry)) => {
-                attached.geometry = geometry;
-                self.check_namespace(now, key, number + 1, outbox);
-            }
-            (Some(change), _) => self.lose_namespace(now, key, number, change, outbox),
-            (None, Err(error)) => self.lose_namespace(now, key, number, error.to_string(), outbox),
-        }
-    }
-
-    /// A namespace is not what it was: all that waits for it fails, and nothing is issued to it again.
-    fn lose_namespace(
-        &mut self,
-        now: Time,
-        key: usize,
-        number: usize,
-        change: String,
-        outbox: &mut Outbox,
-    ) {
-        let controller = &mut self.controllers[key];
-        let attached = &mut controller.namespaces[number];
-        let error = Error::new(ErrorKind::IdentityChanged(change))
-            .of_target(&controller.target)
-            .of_namespace(attached.nsid);
-        attached.gone = Some(error.clone());
-        self.fail_namespace(key, number, &error, outbox);
-        self.check_namespace(now, key, number + 1, outbox);
     }
 
     /// The controller is usable.
@@ -562,6 +458,7 @@ impl<P: Provider> Core<P> {
             opened.keep(Ok(controller.limits), outbox);
         }
         tracing::info!(target = %controller.target, cntlid = %controller.limits.cntlid, "connected");
+        self.begin_checks(now, key, outbox);
     }
 }
 

@@ -9,12 +9,15 @@ use nvme_proto::{Cntlid, Nsid, Sqe};
 use rdma::{Provider, Time};
 use slab::Slab;
 
+use crate::batch::Class;
 use crate::bounce::{BouncePool, Chunk};
+use crate::checks::{Check, CheckTask, Checks};
 use crate::error::{Error, ErrorKind, Target};
 use crate::identity::Identity;
 use crate::plan::{Geometry, Step};
 use crate::region::RegistrationScope;
 use crate::reply::Promise;
+use crate::retries::Retries;
 
 /// How to connect to a subsystem and how long to wait for what.
 #[derive(Clone, Debug)]
@@ -28,11 +31,16 @@ pub struct ControllerOptions {
     pub keep_alive_ms: u32,
     /// How long one attempt to connect may take, until the controller is usable.
     pub connect_timeout: Duration,
-    /// Pause between attempts to reconnect. The first follows at once, if the connection had lasted that long.
+    /// The longest pause between attempts to reconnect. The first attempt follows at once, if the connection had lasted that
+    /// long; the pauses after it begin with 50 ms and double, each shortened at random by up to a quarter.
     pub reconnect_delay: Duration,
-    /// After this time without a connection the target is given up and everything that waits for it fails.
+    /// After this time without a connection everything that waits for the target fails, and what is asked of it fails at
+    /// once, until it is back: connecting goes on.
     pub loss_timeout: Duration,
-    /// How long a range may take, reconnects included, before it fails.
+    /// How long a range may be without progress before it fails: since its first command was sent, or since the last of its
+    /// commands ended, reconnects included. Time that it waits in the host's own queue for others that make progress does
+    /// not count; without a connection it does. For a bound that includes it see
+    /// [`BatchOptions::deadline`](crate::BatchOptions::deadline).
     pub io_timeout: Duration,
     /// How long an administrative command may take.
     pub admin_timeout: Duration,
@@ -107,6 +115,8 @@ pub(crate) struct Controller<P: Provider> {
     pub(crate) queues: Vec<u32>,
     pub(crate) next_queue: usize,
     pub(crate) limits: ControllerLimits,
+    /// It tells of changes to its namespaces.
+    pub(crate) announces_changes: bool,
     /// The value of CC that enabled the controller.
     pub(crate) cc: Cc,
     pub(crate) bounce: BouncePool<P>,
@@ -114,13 +124,18 @@ pub(crate) struct Controller<P: Provider> {
     /// the controller learn from it that they need not be kept registered.
     pub(crate) scope: RegistrationScope<P>,
     pub(crate) keep_alive: KeepAlive,
+    /// When the next attempt to connect follows the last.
+    pub(crate) retries: Retries,
     /// Since when there is no connection, and why.
     pub(crate) outage: Option<Outage>,
     /// Kept when the first connect succeeds or fails.
     pub(crate) opened: Option<Promise<ControllerLimits>>,
     pub(crate) namespaces: Slab<Attached>,
-    /// Ranges with commands to issue.
-    pub(crate) ready: VecDeque<usize>,
+    pub(crate) checks: Checks,
+    /// Ranges with commands to issue, by class.
+    pub(crate) ready: [VecDeque<usize>; Class::COUNT],
+    /// What is in flight of ranges of the class that gives way.
+    pub(crate) background: InFlight,
     /// Edge blocks that were read and modified, and are to be written.
     pub(crate) modified: VecDeque<Piece>,
     /// Writes that share a block with another one in progress.
@@ -135,6 +150,14 @@ pub(crate) struct Controller<P: Provider> {
     pub(crate) closing: bool,
 }
 
+/// Commands in flight.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct InFlight {
+    pub(crate) commands: usize,
+    /// Of the ranges that they are part of.
+    pub(crate) bytes: u64,
+}
+
 /// Where a controller is in its life.
 pub(crate) enum Phase {
     /// Connecting, for the first time or again.
@@ -147,7 +170,7 @@ pub(crate) enum Phase {
     Fenced,
     /// Told to shut down; disconnected when it confirms, or at this time.
     Closing(Time),
-    /// Given up.
+    /// Given up: it could not be connected at first, or cannot be used.
     Dead(Error),
 }
 
@@ -163,8 +186,6 @@ pub(crate) struct Opening {
     pub(crate) page_bytes: u64,
     /// Entries of an I/O queue.
     pub(crate) queue_entries: u16,
-    /// Identify Namespace of the namespace that is being checked.
-    pub(crate) namespace: Option<Identity>,
 }
 
 /// What an attempt to connect is waiting for.
@@ -184,10 +205,6 @@ pub(crate) enum OpeningStep {
     Identify,
     /// Set Features, Number of Queues.
     QueueCount,
-    /// Identify Namespace of an attached namespace.
-    Namespace(usize),
-    /// Its identification descriptors.
-    Descriptors(usize),
 }
 
 /// When Keep Alive was sent and is to be sent.
@@ -216,6 +233,14 @@ impl KeepAlive {
 pub(crate) struct Outage {
     pub(crate) since: Time,
     pub(crate) cause: Error,
+    /// What fails everything, since the target has been away for too long.
+    pub(crate) lost: Option<Error>,
+}
+
+impl Outage {
+    pub(crate) fn begin(since: Time, cause: Error) -> Self {
+        Self { since, cause, lost: None }
+    }
 }
 
 /// A namespace that somebody holds a handle of.
@@ -227,6 +252,9 @@ pub(crate) struct Attached {
     pub(crate) holders: usize,
     /// Why it can no longer be used.
     pub(crate) gone: Option<Error>,
+    pub(crate) check: Check,
+    /// Ranges that wait for the check.
+    pub(crate) waiting: VecDeque<usize>,
     /// Writes in progress.
     pub(crate) writes: Vec<ActiveWrite>,
 }
@@ -317,6 +345,12 @@ pub(crate) enum Task {
     /// The next answer of [`Opening`].
     Opening,
     KeepAlive,
+    /// A command that finds out whether a namespace is what it was.
+    Check(CheckTask),
+    /// The configuration of asynchronous events.
+    EventConfig,
+    /// Answered when something happens.
+    AsyncEvent,
     /// The command that it names ends by itself, aborted or not.
     Abort,
     Shutdown,
@@ -333,6 +367,14 @@ impl<P: Provider> Controller<P> {
     /// Whether it is a discovery controller, which has no I/O queues.
     pub(crate) fn is_discovery(&self) -> bool {
         self.options.io_queues == 0
+    }
+
+    /// Why nothing can be asked of it now.
+    pub(crate) fn refusal(&self) -> Option<&Error> {
+        match &self.phase {
+            Phase::Dead(error) => Some(error),
+            _ => self.outage.as_ref().and_then(|outage| outage.lost.as_ref()),
+        }
     }
 
     /// The namespace under `key`, unless it can no longer be used.

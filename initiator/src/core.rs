@@ -22,10 +22,11 @@ use crate::error::{Error, ErrorKind, Target};
 use crate::fence::Fence;
 use crate::identity::Identity;
 use crate::io::{Op, Submission};
-use crate::outbox::Outbox;
+use crate::outbox::{Outbox, RingKey};
 use crate::queue::{Finished, Queue, WrId, WrKind};
 use crate::region::{RegionSlice, RegistrationScope};
 use crate::reply::Promise;
+use crate::retries::Retries;
 use crate::stats::Counters;
 
 /// What is left to do after a turn.
@@ -92,6 +93,10 @@ pub(crate) trait Engine: Send {
     fn detach(&mut self, controller: usize, namespace: usize);
     /// Queues a range, which has a place in its ring, for the next turn.
     fn submit(&mut self, submission: Submission, outbox: &mut Outbox);
+    /// Issues what was queued, without looking for anything else; says when to turn next.
+    fn launch(&mut self, now: Time, outbox: &mut Outbox) -> Option<Time>;
+    /// Nobody waits for the ranges of a ring any more: of its reads nothing more is issued.
+    fn abandon(&mut self, ring: RingKey, outbox: &mut Outbox);
     /// Registers memory for every controller before its first use.
     fn register(&self, slice: &RegionSlice) -> io::Result<()>;
     /// What the connection of a controller is like.
@@ -345,6 +350,9 @@ impl<P: Provider> Core<P> {
             }
             Task::Opening => self.advance_opening(now, controller, &cqe, outbox),
             Task::KeepAlive => self.finish_keep_alive(now, controller, cqe.status(), outbox),
+            Task::Check(task) => self.finish_check(now, controller, task, &cqe, outbox),
+            Task::EventConfig => self.await_event(now, controller, &cqe, outbox),
+            Task::AsyncEvent => self.take_event(now, controller, &cqe, outbox),
             Task::Abort => {}
             Task::Shutdown => self.end_closing(now, controller, outbox),
         }
@@ -415,6 +423,7 @@ impl<P: Provider> Engine for Core<P> {
     ) -> Result<usize, Error> {
         let scope = RegistrationScope::new(&self.device)?;
         let bounce = BouncePool::new(scope.device(), Controller::<P>::CHUNKS)?;
+        let retries = Retries::new(&self.host.id, self.controllers.vacant_key());
         let controller = self.controllers.insert(Controller {
             target,
             options,
@@ -423,14 +432,18 @@ impl<P: Provider> Engine for Core<P> {
             queues: Vec::new(),
             next_queue: 0,
             limits: ControllerLimits::NONE,
+            announces_changes: false,
             cc: Default::default(),
             bounce,
             scope,
             keep_alive: KeepAlive::default(),
+            retries,
             outage: None,
             opened: Some(opened),
             namespaces: Slab::new(),
+            checks: Default::default(),
             ready: Default::default(),
+            background: Default::default(),
             modified: Default::default(),
             blocked: Default::default(),
             delayed: Vec::new(),
@@ -480,8 +493,16 @@ impl<P: Provider> Engine for Core<P> {
         }
         let geometry = identity.geometry(controller.limits.max_transfer_bytes)?;
         let nsid = identity.nsid;
-        let writes = Vec::new();
-        let attached = Attached { nsid, identity, geometry, holders: 1, gone: None, writes };
+        let attached = Attached {
+            nsid,
+            identity,
+            geometry,
+            holders: 1,
+            gone: None,
+            check: Default::default(),
+            waiting: Default::default(),
+            writes: Vec::new(),
+        };
         Ok(Some(controller.namespaces.insert(attached)))
     }
 
@@ -497,6 +518,16 @@ impl<P: Provider> Engine for Core<P> {
         self.submit_range(submission, outbox);
     }
 
+    fn launch(&mut self, now: Time, outbox: &mut Outbox) -> Option<Time> {
+        self.take_fresh(now, outbox);
+        self.issue(now, outbox);
+        self.deadline()
+    }
+
+    fn abandon(&mut self, ring: RingKey, outbox: &mut Outbox) {
+        self.abandon_reads(ring, outbox);
+    }
+
     fn register(&self, slice: &RegionSlice) -> io::Result<()> {
         let mut controllers = self.controllers.iter();
         controllers.try_for_each(|(_, controller)| slice.register(&controller.scope))
@@ -504,9 +535,9 @@ impl<P: Provider> Engine for Core<P> {
 
     fn limits(&self, controller: usize) -> Result<ControllerLimits, Error> {
         let controller = self.controllers.get(controller).ok_or(ErrorKind::Closed)?;
-        match &controller.phase {
-            Phase::Dead(error) => Err(error.clone()),
-            _ => Ok(controller.limits),
+        match controller.refusal() {
+            Some(error) => Err(error.clone()),
+            None => Ok(controller.limits),
         }
     }
 

@@ -177,6 +177,22 @@ impl Shared {
         turn
     }
 
+    /// Sends what was queued, from the thread that queued it, and sees to it that somebody looks for what comes of it.
+    pub(crate) fn launch(&self, now: Time) {
+        let Ok(mut state) = self.lock() else { return };
+        state.launch(now);
+        // Who does not sleep finds out by himself.
+        let interrupt = state.is_overslept();
+        let errands = state.take_errands();
+        drop(state);
+        if interrupt {
+            self.interrupt();
+        }
+        if let Some(errands) = errands {
+            self.run(errands);
+        }
+    }
+
     /// Does what must be done outside the lock.
     fn run(&self, mut errands: Errands) {
         errands.run();
@@ -187,7 +203,7 @@ impl Shared {
     pub(crate) fn close_ring(&self, ring: RingKey) {
         let errands = {
             let Ok(mut state) = self.lock() else { return };
-            state.outbox.close(ring);
+            state.close_ring(ring);
             state.take_errands()
         };
         if let Some(errands) = errands {
@@ -485,12 +501,32 @@ impl State {
         turn
     }
 
-    /// Whether the thread would sleep through what the last caller leaves behind.
-    fn thread_oversleeps(&self) -> bool {
-        match (self.thread_sleeps_until, self.due) {
-            (Some(until), Some(due)) => until.is_none_or(|until| due < until),
-            _ => false,
+    fn launch(&mut self, now: Time) {
+        let mut due = None;
+        for engine in &mut self.engines {
+            due = earliest(due, engine.launch(now, &mut self.outbox));
         }
+        // What was left undone is still to be done.
+        let is_busy = self.outbox.has_errands() || self.due.is_some_and(|time| time <= now);
+        self.due = if is_busy { Some(now) } else { due };
+    }
+
+    fn close_ring(&mut self, ring: RingKey) {
+        // A ring that is empty is no more once it is closed.
+        let has_ranges = self.outbox.in_flight(ring) > 0;
+        self.outbox.close(ring);
+        if has_ranges {
+            for engine in &mut self.engines {
+                engine.abandon(ring, &mut self.outbox);
+            }
+        }
+    }
+
+    /// Whether whoever sleeps on the descriptors sleeps beyond the time when the cores want to be turned.
+    fn is_overslept(&self) -> bool {
+        let Some(due) = self.due else { return false };
+        let sleepers = [self.thread_sleeps_until, self.sleeping_until];
+        sleepers.into_iter().flatten().any(|until| until.is_none_or(|until| due < until))
     }
 
     fn take_errands(&mut self) -> Option<Errands> {
@@ -549,7 +585,7 @@ impl<'a> Caller<'a> {
         {
             next.unpark();
         }
-        let interrupt = state.callers == 0 && state.thread_oversleeps();
+        let interrupt = state.callers == 0 && state.is_overslept();
         drop(state);
         if interrupt {
             self.shared.interrupt();

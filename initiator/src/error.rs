@@ -173,9 +173,9 @@ pub enum ErrorKind {
     /// The target has something that this initiator cannot use.
     #[error("not supported: {0}")]
     Unsupported(&'static str),
-    /// After a reconnect, a namespace is not the one that it was.
-    #[error("the namespace changed: {0}")]
-    IdentityChanged(String),
+    /// A namespace is not the one that it was when it was opened: nothing is read from it or written to it any more.
+    #[error("the namespace changed: {0}; open it again to use it as it is now")]
+    Changed(String),
     /// Nobody answers there.
     #[error("cannot connect: {0}")]
     Unreachable(rdma::ConnectFailure),
@@ -238,7 +238,7 @@ impl ErrorKind {
             | Self::ConnectRefused { .. }
             | Self::Rejected(_)
             | Self::Unsupported(_)
-            | Self::IdentityChanged(_) => Family::Peer,
+            | Self::Changed(_) => Family::Peer,
             Self::Unreachable(_)
             | Self::Device(_)
             | Self::ConnectionLost(_)

@@ -48,7 +48,13 @@ impl<P: Provider> Core<P> {
         match task {
             Task::Piece(piece) => piece.stage == Stage::Transfer && self.ops[piece.op].is_write(),
             Task::Raw { again, .. } => again.is_none(),
-            Task::Opening | Task::KeepAlive | Task::Abort | Task::Shutdown => false,
+            Task::Opening
+            | Task::KeepAlive
+            | Task::Check(_)
+            | Task::EventConfig
+            | Task::AsyncEvent
+            | Task::Abort
+            | Task::Shutdown => false,
         }
     }
 

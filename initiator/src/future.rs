@@ -13,8 +13,8 @@ use crate::process::Forked;
 
 /// An operation that was started: a future for any runtime, or [`Pending::wait`] for it.
 ///
-/// The operation goes on whether or not anybody waits. Dropping this gives up on the result only: memory that
-/// was moved in is freed when the target can no longer touch it.
+/// The operation is under way whether or not anybody waits. Dropping this gives up on the result: writes and commands go on,
+/// of reads nothing more is sent. Memory that was moved in is freed when the target can no longer touch it.
 #[must_use = "the result of the operation is lost"]
 pub struct Pending<T> {
     host: Arc<Inner>,

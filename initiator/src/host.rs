@@ -14,7 +14,7 @@ use nvme_proto::{HostId, HostNqn};
 use rdma::verbs::VerbsOptions;
 use rdma::{GroupStats, Provider, Time};
 
-use crate::batch::{self, RangeOutcome, ReadRange, Ring, WriteRange};
+use crate::batch::{self, BatchOptions, RangeOutcome, ReadRange, Ring, WriteRange};
 use crate::controller::ControllerOptions;
 use crate::core::{Core, HostIdentity, Turn};
 use crate::discovery::{self, DiscoveryLog};
@@ -111,12 +111,21 @@ impl Host {
     }
 
     /// Reads many ranges at once, of any namespaces of this host. Each range gets its own result, in the
-    /// order given.
+    /// order given. They are under way when this returns, though nobody waits for them yet.
     pub fn read_many(
         &self,
         ranges: impl IntoIterator<Item = ReadRange>,
     ) -> Pending<Vec<RangeOutcome>> {
-        batch::read_many(&self.inner, ranges)
+        batch::read_many(&self.inner, BatchOptions::new(), ranges)
+    }
+
+    /// As [`Host::read_many`], with options.
+    pub fn read_many_with(
+        &self,
+        options: BatchOptions,
+        ranges: impl IntoIterator<Item = ReadRange>,
+    ) -> Pending<Vec<RangeOutcome>> {
+        batch::read_many(&self.inner, options, ranges)
     }
 
     /// Writes many ranges at once; as [`Host::read_many`]. Ranges of one batch that share bytes are written
@@ -125,12 +134,26 @@ impl Host {
         &self,
         ranges: impl IntoIterator<Item = WriteRange>,
     ) -> Pending<Vec<RangeOutcome>> {
-        batch::write_many(&self.inner, ranges)
+        batch::write_many(&self.inner, BatchOptions::new(), ranges)
+    }
+
+    /// As [`Host::write_many`], with options.
+    pub fn write_many_with(
+        &self,
+        options: BatchOptions,
+        ranges: impl IntoIterator<Item = WriteRange>,
+    ) -> Pending<Vec<RangeOutcome>> {
+        batch::write_many(&self.inner, options, ranges)
     }
 
     /// A ring of `depth` ranges, for callers that keep as many in flight.
     pub fn ring(&self, depth: usize) -> Ring {
-        Ring::new(&self.inner, depth)
+        Ring::new(&self.inner, depth, BatchOptions::new())
+    }
+
+    /// As [`Host::ring`], with options for all of its ranges.
+    pub fn ring_with(&self, depth: usize, options: BatchOptions) -> Ring {
+        Ring::new(&self.inner, depth, options)
     }
 
     /// Registers the memory of a slice for every controller that the host has by now, rather than when it is
@@ -291,7 +314,7 @@ impl HostBuilder {
         self
     }
 
-    /// Time after which a range fails, reconnects included.
+    /// Time without progress after which a range fails: [`ControllerOptions::io_timeout`].
     #[must_use]
     pub fn io_timeout(mut self, timeout: Duration) -> Self {
         self.controller.io_timeout = timeout;

@@ -15,6 +15,8 @@ pub(crate) struct Identity {
     /// Length of the file behind it, where the target tells; else of all blocks.
     pub(crate) size_bytes: u64,
     pub(crate) name: Option<String>,
+    /// Where it differs the bytes may differ; where the target tells.
+    pub(crate) generation: Option<u64>,
     pub(crate) write_protected: bool,
     pub(crate) uuid: Option<[u8; 16]>,
     pub(crate) nguid: Option<[u8; 16]>,
@@ -51,6 +53,7 @@ impl Identity {
             block_bytes,
             size_bytes: file.map_or(capacity, |file| file.length_bytes()),
             name: file.map(|file| file.name().to_owned()),
+            generation: file.and_then(|file| file.generation()),
             write_protected: namespace.nsattr.write_protected(),
             uuid: None,
             nguid: some_id(namespace.nguid),
@@ -87,6 +90,10 @@ impl Identity {
         }
         if self.size_bytes != other.size_bytes || self.blocks != other.blocks {
             return Some(changed("its size", self.size_bytes, other.size_bytes));
+        }
+        // Of one that told none nothing can be said.
+        if self.generation.is_some() && self.generation != other.generation {
+            return Some("the file behind it was replaced or modified".to_owned());
         }
         None
     }
@@ -163,6 +170,11 @@ mod tests {
         assert!(same.difference(&other).unwrap().contains("UUID was none and is now 0303"));
         let shorter = parse(&namespace(3, Some(8_999)));
         assert!(same.difference(&shorter).unwrap().contains("size was 9000 and is now 8999"));
+        let replaced = Identity { generation: Some(2), ..same.clone() };
+        assert_eq!(same.difference(&replaced), None, "it told none before");
+        let replaced_again = Identity { generation: Some(3), ..same.clone() };
+        assert!(replaced.difference(&replaced_again).unwrap().contains("replaced"));
+        assert!(replaced.difference(&same).is_some());
         let protected = Identity { write_protected: true, ..same.clone() };
         assert_eq!(same.difference(&protected), None);
     }

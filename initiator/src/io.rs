@@ -1,16 +1,20 @@
 //! Ranges: how reads and writes of bytes become commands, and end.
 
+use std::collections::VecDeque;
+use std::mem;
 use std::ops::Range;
+use std::time::Duration;
 
 use nvme_proto::nvm::Io;
 use nvme_proto::{LbaRange, NvmCommand, Sqe, Status};
 use rdma::{Access, Device, Provider, Sge, Time};
 
-use crate::controller::{ActiveWrite, Controller, Phase, Piece, Stage, Task};
+use crate::batch::{BatchOptions, Class};
+use crate::controller::{ActiveWrite, Controller, InFlight, Piece, Stage, Task};
 use crate::core::{Core, earliest};
 use crate::error::{Error, ErrorKind};
 use crate::outbox::{Completion, Outbox, RingKey};
-use crate::plan::{Place, Step};
+use crate::plan::{self, Step};
 use crate::queue::Data;
 use crate::region::{Grant, Keys, RegionSlice};
 
@@ -32,6 +36,7 @@ pub(crate) struct Submission {
     pub(crate) slice: RegionSlice,
     pub(crate) ring: RingKey,
     pub(crate) token: u64,
+    pub(crate) options: BatchOptions,
 }
 
 /// A range in progress.
@@ -50,16 +55,38 @@ pub(crate) struct Op {
     outstanding: u32,
     /// Why it will fail, or must be tried again, when nothing is outstanding.
     trouble: Option<Trouble>,
+    options: BatchOptions,
+    /// When the caller's own deadline is over.
+    due: Time,
+    /// When it has been without progress for too long, while that counts.
     deadline: Time,
+    /// A command of it was issued.
+    began: bool,
+    /// Bytes that were transferred in this attempt, and in the best one.
+    done: u64,
+    best: u64,
     attempts: u32,
     /// It holds its blocks among the writes of its namespace.
     locked: bool,
-    /// It is in one of its controller's lists of waiting ranges.
-    queued: bool,
+    place: Place,
 }
 
-/// Before the clock of a range was started.
+/// Which list a range is in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    /// It came in since the last turn.
+    Fresh,
+    /// None: all its commands are issued.
+    None,
+    /// One of its controller's lists of waiting ranges.
+    Queued,
+}
+
+/// A clock that does not run.
 const NEVER: Time = Time::from_nanos(u64::MAX);
+
+/// The most that is in flight of ranges of the class that gives way: others wait for that much.
+const MAX_BACKGROUND_BYTES: u64 = 8 << 20;
 
 enum Trouble {
     Failed(Error),
@@ -98,7 +125,27 @@ impl Op {
     fn expiry(&self) -> Time {
         match self.trouble {
             Some(Trouble::Expired(_, time)) => time,
-            _ => self.deadline,
+            _ => self.deadline.min(self.due),
+        }
+    }
+
+    /// Starts the clock, if it does not run.
+    fn start_clock(&mut self, now: Time, io_timeout: Duration) {
+        if self.deadline == NEVER {
+            self.deadline = now + io_timeout;
+        }
+    }
+
+    /// Bytes were transferred. What was so before, in an earlier attempt, is no progress.
+    fn progress(&mut self, now: Time, bytes: u64, io_timeout: Duration) {
+        self.done += bytes;
+        if self.done > self.best {
+            self.best = self.done;
+            // With nothing else in flight it waits for its turn.
+            self.deadline = match self.outstanding {
+                1 => NEVER,
+                _ => now + io_timeout,
+            };
         }
     }
 }
@@ -113,6 +160,8 @@ enum Advance {
     Done,
     /// It waits for another write to the same blocks.
     Blocked,
+    /// It is not known whether its namespace is what it was.
+    Unchecked,
 }
 
 impl<P: Provider> Core<P> {
@@ -136,7 +185,7 @@ impl<P: Provider> Core<P> {
     }
 
     fn enqueue(&mut self, submission: Submission, keys: Keys) {
-        let Submission { controller, namespace, direction, offset, slice, ring, token } =
+        let Submission { controller, namespace, direction, offset, slice, ring, token, options } =
             submission;
         let op = self.ops.insert(Op {
             controller,
@@ -150,23 +199,34 @@ impl<P: Provider> Core<P> {
             position: offset,
             outstanding: 0,
             trouble: None,
+            options,
+            due: NEVER,
             deadline: NEVER,
+            began: false,
+            done: 0,
+            best: 0,
             attempts: 0,
             locked: false,
-            queued: false,
+            place: Place::Fresh,
         });
         self.fresh.ops.push(op);
     }
 
     /// Puts a range that came in since the last turn in line.
     pub(crate) fn start_range(&mut self, now: Time, op_key: usize) {
-        // It may have failed meanwhile.
-        let Some(op) = self.ops.get_mut(op_key).filter(|op| op.deadline == NEVER) else { return };
+        // It may have failed meanwhile, and another may have its number.
+        let fresh = self.ops.get_mut(op_key).filter(|op| op.place == Place::Fresh);
+        let Some(op) = fresh else { return };
         let controller = &mut self.controllers[op.controller];
-        op.deadline = now + controller.options.io_timeout;
-        op.queued = true;
-        self.next_expiry = earliest(self.next_expiry, Some(op.deadline));
-        controller.ready.push_back(op_key);
+        if let Some(limit) = op.options.deadline {
+            op.due = now + limit;
+        }
+        if !controller.is_usable(op.namespace) {
+            op.start_clock(now, controller.options.io_timeout);
+        }
+        op.place = Place::Queued;
+        self.next_expiry = earliest(self.next_expiry, Some(op.expiry()));
+        controller.ready[op.options.class as usize].push_back(op_key);
         self.agenda.stir(op.controller);
     }
 
@@ -181,7 +241,7 @@ impl<P: Provider> Core<P> {
                 .of_range(submission.offset, length)
         };
         let attached = controller.namespace(submission.namespace)?;
-        if let Phase::Dead(error) = &controller.phase {
+        if let Some(error) = controller.refusal() {
             return Err(about(error.clone(), attached.nsid));
         }
         let size_bytes = attached.identity.size_bytes;
@@ -197,6 +257,7 @@ impl<P: Provider> Core<P> {
 
     /// Issues what waits for a controller, as far as its queues have room.
     pub(crate) fn issue_waiting(&mut self, now: Time, key: usize, outbox: &mut Outbox) {
+        self.issue_checks(now, key, outbox);
         self.issue_raw(now, key, outbox);
         while self.controllers[key].is_live() {
             let Some(modified) = self.controllers[key].modified.pop_front() else { break };
@@ -205,26 +266,51 @@ impl<P: Provider> Core<P> {
                 return;
             }
         }
+        for class in Class::ALL {
+            if !self.issue_class(now, key, class, outbox) {
+                return;
+            }
+        }
+    }
+
+    /// Issues what waits of a class; false if there is no room for the next one.
+    fn issue_class(&mut self, now: Time, key: usize, class: Class, outbox: &mut Outbox) -> bool {
         while self.controllers[key].is_live() {
-            let Some(&op) = self.controllers[key].ready.front() else { break };
+            let Some(&op) = self.controllers[key].ready[class as usize].front() else { break };
             match self.advance(now, key, op, outbox) {
                 Advance::Issued => {}
-                Advance::Stalled => break,
+                Advance::Stalled => return false,
                 Advance::Blocked => {
                     let controller = &mut self.controllers[key];
-                    controller.ready.pop_front();
+                    controller.ready[class as usize].pop_front();
                     controller.blocked.push_back(op);
+                }
+                Advance::Unchecked => {
+                    let controller = &mut self.controllers[key];
+                    controller.ready[class as usize].pop_front();
+                    let namespace = self.ops[op].namespace;
+                    controller.namespaces[namespace].waiting.push_back(op);
                 }
                 Advance::Done => {
                     // An association that ended meanwhile emptied the list.
-                    let ready = &mut self.controllers[key].ready;
+                    let ready = &mut self.controllers[key].ready[class as usize];
                     if ready.front() == Some(&op) {
                         ready.pop_front();
-                        self.ops[op].queued = false;
+                        self.ops[op].place = Place::None;
                     }
                 }
             }
         }
+        true
+    }
+
+    /// Whether another command may be issued of the class that gives way: whoever comes meanwhile waits for those in flight.
+    fn has_background_room(&self, key: usize) -> bool {
+        let controller = &self.controllers[key];
+        let InFlight { commands, bytes } = controller.background;
+        let io = controller.queues.iter().skip(1);
+        let slots: usize = io.map(|&queue| usize::from(self.queues[queue as usize].depth())).sum();
+        commands == 0 || (commands < slots / 2 && bytes < MAX_BACKGROUND_BYTES)
     }
 
     /// Issues the next command of a range.
@@ -233,6 +319,9 @@ impl<P: Provider> Core<P> {
         if op.trouble.is_some() || op.position == op.end() {
             return Advance::Done;
         }
+        if !self.controllers[key].namespaces[op.namespace].check.is_passed() {
+            return Advance::Unchecked;
+        }
         if op.is_write() && !op.locked && !self.lock_blocks(key, op_key) {
             return Advance::Blocked;
         }
@@ -240,17 +329,30 @@ impl<P: Provider> Core<P> {
         let controller = &mut self.controllers[key];
         let start = op.position;
         let step = controller.namespaces[op.namespace].geometry.next_step(start, op.end());
-        let bounced = step.place != Place::Direct;
+        let bounced = step.place != plan::Place::Direct;
+        let gives_way = op.options.class == Class::Background;
+        if gives_way && !self.has_background_room(key) {
+            return Advance::Stalled;
+        }
         if !self.has_io_room(key) || (bounced && !self.controllers[key].bounce.has_free()) {
             return Advance::Stalled;
         }
         let controller = &mut self.controllers[key];
         let chunk = if bounced { controller.bounce.claim() } else { None };
+        let io_timeout = controller.options.io_timeout;
         let stage =
             if bounced && self.ops[op_key].is_write() { Stage::Fetch } else { Stage::Transfer };
         let op = &mut self.ops[op_key];
         op.position += step.length_bytes;
         op.outstanding += 1;
+        op.began = true;
+        op.start_clock(now, io_timeout);
+        self.next_expiry = earliest(self.next_expiry, Some(op.expiry()));
+        if gives_way {
+            let background = &mut self.controllers[key].background;
+            background.commands += 1;
+            background.bytes += step.length_bytes;
+        }
         self.count_step(&step);
         self.issue_piece(now, key, Piece { op: op_key, start, step, chunk, stage }, outbox);
         Advance::Issued
@@ -259,11 +361,11 @@ impl<P: Provider> Core<P> {
     fn count_step(&mut self, step: &Step) {
         let counters = &mut self.counters;
         match step.place {
-            Place::Direct => {
+            plan::Place::Direct => {
                 counters.direct_steps += 1;
                 counters.direct_bytes += step.length_bytes;
             }
-            Place::Bounce { .. } => {
+            plan::Place::Bounce { .. } => {
                 counters.bounced_steps += 1;
                 counters.bounced_bytes += step.length_bytes;
             }
@@ -346,7 +448,7 @@ impl<P: Provider> Core<P> {
             self.controllers[key].bounce.release(chunk);
         }
         self.ops[piece.op].trouble.get_or_insert(Trouble::Again(Time::ZERO));
-        self.piece_done(key, piece.op, outbox);
+        self.piece_done(key, piece.op, piece.step.length_bytes, outbox);
     }
 
     /// Writes blocks of which the caller's part was filled in.
@@ -380,21 +482,24 @@ impl<P: Provider> Core<P> {
             return self.modify(key, piece);
         }
         let op_key = piece.op;
+        let length_bytes = piece.step.length_bytes;
         if status.is_success() {
             self.deliver(key, &piece);
+            let io_timeout = self.controllers[key].options.io_timeout;
+            self.ops[op_key].progress(now, length_bytes, io_timeout);
         } else {
             self.note_failure(now, key, op_key, status);
         }
         if let Some(chunk) = piece.chunk {
             self.controllers[key].bounce.release(chunk);
         }
-        self.piece_done(key, op_key, outbox);
+        self.piece_done(key, op_key, length_bytes, outbox);
     }
 
     /// Copies what was read through a chunk to the caller's memory.
     fn deliver(&mut self, key: usize, piece: &Piece) {
         let op = &mut self.ops[piece.op];
-        if let (Place::Bounce { skip_bytes }, Some(chunk), Direction::Read) =
+        if let (plan::Place::Bounce { skip_bytes }, Some(chunk), Direction::Read) =
             (piece.step.place, &piece.chunk, op.direction)
         {
             let part = op.part(piece.start, piece.step.length_bytes);
@@ -408,7 +513,8 @@ impl<P: Provider> Core<P> {
     fn modify(&mut self, key: usize, piece: Piece) {
         let op = &self.ops[piece.op];
         let controller = &mut self.controllers[key];
-        if let (Place::Bounce { skip_bytes }, Some(chunk)) = (piece.step.place, &piece.chunk) {
+        if let (plan::Place::Bounce { skip_bytes }, Some(chunk)) = (piece.step.place, &piece.chunk)
+        {
             let part = op.part(piece.start, piece.step.length_bytes);
             // Less than a block, which is at most a chunk.
             controller.bounce.copy_in(chunk, skip_bytes as usize, &op.slice[part]);
@@ -434,8 +540,14 @@ impl<P: Provider> Core<P> {
     }
 
     /// One command less is outstanding.
-    fn piece_done(&mut self, key: usize, op_key: usize, outbox: &mut Outbox) {
-        self.ops[op_key].outstanding -= 1;
+    fn piece_done(&mut self, key: usize, op_key: usize, length_bytes: u64, outbox: &mut Outbox) {
+        let op = &mut self.ops[op_key];
+        op.outstanding -= 1;
+        if op.options.class == Class::Background {
+            let background = &mut self.controllers[key].background;
+            background.commands -= 1;
+            background.bytes -= length_bytes;
+        }
         if self.settle(key, op_key) {
             self.finish(op_key, outbox);
         }
@@ -452,9 +564,10 @@ impl<P: Provider> Core<P> {
                 op.trouble = None;
                 op.attempts += 1;
                 op.position = op.offset;
+                op.done = 0;
                 self.counters.retries += 1;
                 self.unqueue(key, op_key);
-                self.ops[op_key].queued = true;
+                self.ops[op_key].place = Place::Queued;
                 self.controllers[key].delayed.push((time, op_key));
                 false
             }
@@ -472,7 +585,8 @@ impl<P: Provider> Core<P> {
             let writes = &mut controller.namespaces[op.namespace].writes;
             writes.retain(|write| write.op != op_key);
             while let Some(blocked) = controller.blocked.pop_back() {
-                controller.ready.push_front(blocked);
+                let class = self.ops[blocked].options.class;
+                controller.ready[class as usize].push_front(blocked);
             }
         }
         let result = match op.trouble {
@@ -514,7 +628,7 @@ impl<P: Provider> Core<P> {
         self.fail_ranges_where(key, |op| op.namespace == namespace, error, outbox);
     }
 
-    /// Fails ranges that have nothing in flight.
+    /// Fails ranges; those that have something in flight when that has ended.
     fn fail_ranges_where(
         &mut self,
         key: usize,
@@ -522,30 +636,74 @@ impl<P: Provider> Core<P> {
         error: &Error,
         outbox: &mut Outbox,
     ) {
-        let doomed: Vec<usize> = self
-            .ops
-            .iter()
-            .filter(|(_, op)| op.controller == key && op.outstanding == 0 && which(op))
-            .map(|(op, _)| op)
-            .collect();
-        for op_key in doomed {
-            let op = &mut self.ops[op_key];
+        let mut doomed = Vec::new();
+        for (op_key, op) in self.ops.iter_mut() {
+            if op.controller != key || !which(op) {
+                continue;
+            }
             let nsid = self.controllers[key].namespaces[op.namespace].nsid;
             let error = error.clone().of_namespace(nsid).of_range(op.offset, op.slice.len() as u64);
-            op.trouble = Some(Trouble::Failed(error));
+            if op.outstanding == 0 {
+                op.trouble = Some(Trouble::Failed(error));
+                doomed.push(op_key);
+            } else if matches!(op.trouble, None | Some(Trouble::Again(_))) {
+                op.trouble = Some(Trouble::Failed(error));
+            }
+        }
+        self.finish_all(doomed, outbox);
+    }
+
+    /// Of the reads of a ring nothing more is issued.
+    pub(crate) fn abandon_reads(&mut self, ring: RingKey, outbox: &mut Outbox) {
+        let mut doomed = Vec::new();
+        for (op_key, op) in self.ops.iter_mut() {
+            if op.ring != ring || op.is_write() {
+                continue;
+            }
+            if op.outstanding == 0 {
+                doomed.push(op_key);
+            }
+            if matches!(op.trouble, None | Some(Trouble::Again(_))) {
+                op.trouble = Some(Trouble::Failed(ErrorKind::Closed.into()));
+            }
+        }
+        self.finish_all(doomed, outbox);
+    }
+
+    /// Hands ranges back of which nothing is in flight. They are taken out of the lists in one pass.
+    fn finish_all(&mut self, ops: Vec<usize>, outbox: &mut Outbox) {
+        let mut controllers = Vec::new();
+        for &op_key in &ops {
+            let op = &mut self.ops[op_key];
+            if mem::replace(&mut op.place, Place::None) == Place::Queued {
+                controllers.push(op.controller);
+            }
+        }
+        controllers.sort_unstable();
+        controllers.dedup();
+        for key in controllers {
+            let ops = &self.ops;
+            self.controllers[key].retain_waiting(|op_key| ops[op_key].place == Place::Queued);
+        }
+        for op_key in ops {
             self.finish(op_key, outbox);
         }
     }
 
     /// Takes a range out of the lists of those that wait, if it is in one.
     fn unqueue(&mut self, key: usize, op_key: usize) {
-        if !std::mem::take(&mut self.ops[op_key].queued) {
-            return;
+        let place = mem::replace(&mut self.ops[op_key].place, Place::None);
+        if place == Place::Queued {
+            self.controllers[key].retain_waiting(|queued| queued != op_key);
         }
+    }
+
+    /// Puts ranges back in line that waited for their namespace to be checked.
+    pub(crate) fn resume(&mut self, key: usize, waiting: VecDeque<usize>) {
         let controller = &mut self.controllers[key];
-        controller.ready.retain(|&queued| queued != op_key);
-        controller.blocked.retain(|&queued| queued != op_key);
-        controller.delayed.retain(|&(_, queued)| queued != op_key);
+        for op in waiting {
+            controller.ready[self.ops[op].options.class as usize].push_back(op);
+        }
     }
 
     /// Puts ranges whose pause is over back in line.
@@ -554,10 +712,11 @@ impl<P: Provider> Core<P> {
         if !controller.is_live() {
             return;
         }
-        let ready = &mut controller.ready;
+        let (ready, ops) = (&mut controller.ready, &self.ops);
         controller.delayed.retain(|&(time, op)| {
             if time <= now {
-                ready.push_back(op);
+                // Before those that have not begun: its clock runs.
+                ready[ops[op].options.class as usize].push_front(op);
             }
             time > now
         });
@@ -568,29 +727,69 @@ impl<P: Provider> Core<P> {
         if self.next_expiry.is_none_or(|time| time > now) {
             return;
         }
-        let expired: Vec<usize> =
-            self.ops.iter().filter(|(_, op)| op.expiry() <= now).map(|(key, _)| key).collect();
-        for op_key in expired {
+        self.stop_clocks(now);
+        let expired = self.ops.iter().filter(|(_, op)| op.expiry() <= now);
+        let (idle, busy): (Vec<_>, Vec<_>) = expired.partition(|(_, op)| op.outstanding == 0);
+        let keys = |ops: Vec<(usize, &Op)>| ops.into_iter().map(|(key, _)| key).collect();
+        let (idle, busy): (Vec<usize>, Vec<usize>) = (keys(idle), keys(busy));
+        for &op_key in &idle {
+            self.expire(now, op_key);
+        }
+        self.finish_all(idle, outbox);
+        for op_key in busy {
             // Ending an association may have ended it.
             if self.ops.get(op_key).is_some_and(|op| op.expiry() <= now) {
-                self.expire(now, op_key, outbox);
+                self.expire_busy(now, op_key, outbox);
             }
         }
-        self.next_expiry = self.ops.iter().map(|(_, op)| op.expiry()).min();
+        let next = self.ops.iter().map(|(_, op)| op.expiry()).min();
+        self.next_expiry = next.filter(|&time| time != NEVER);
     }
 
-    fn expire(&mut self, now: Time, op_key: usize, outbox: &mut Outbox) {
-        let op = &mut self.ops[op_key];
+    /// The connection is gone: from now on the time of ranges that wait for it counts.
+    pub(crate) fn start_clocks(&mut self, now: Time, key: usize) {
+        let io_timeout = self.controllers[key].options.io_timeout;
+        for (_, op) in self.ops.iter_mut().filter(|(_, op)| op.controller == key) {
+            if op.place != Place::Fresh {
+                op.start_clock(now, io_timeout);
+                self.next_expiry = earliest(self.next_expiry, Some(op.expiry()));
+            }
+        }
+    }
+
+    /// Ranges whose time was to be over, that did not begin, and of which the connection is there again, wait for their turn
+    /// only.
+    fn stop_clocks(&mut self, now: Time) {
+        for (_, op) in self.ops.iter_mut().filter(|(_, op)| op.deadline <= now && !op.began) {
+            if self.controllers[op.controller].is_usable(op.namespace) {
+                op.deadline = NEVER;
+            }
+        }
+    }
+
+    /// Has the commands of a range aborted whose time is over, or ends the association if that did not help.
+    fn expire_busy(&mut self, now: Time, op_key: usize, outbox: &mut Outbox) {
+        let op = &self.ops[op_key];
         let key = op.controller;
-        self.agenda.stir(key);
-        let controller = &self.controllers[key];
         if let Some(Trouble::Expired(..)) = op.trouble {
             let cause = "a command did not end after it was aborted";
             let error = ErrorKind::ConnectionLost(cause).into();
             return self.end_association(now, key, error, outbox);
         }
+        self.expire(now, op_key);
+        self.abort_commands_of(now, key, op_key, outbox);
+    }
+
+    /// Notes that the time of a range is over.
+    fn expire(&mut self, now: Time, op_key: usize) {
+        let op = &mut self.ops[op_key];
+        self.agenda.stir(op.controller);
+        let controller = &self.controllers[op.controller];
         let nsid = controller.namespaces[op.namespace].nsid;
-        let after = controller.options.io_timeout;
+        let after = match op.options.deadline {
+            Some(limit) if op.due <= now => limit,
+            _ => controller.options.io_timeout,
+        };
         let cause = controller.outage.as_ref().map(|outage| outage.cause.clone());
         let kind = match cause {
             Some(cause) => ErrorKind::Lost { after, cause: Box::new(cause) },
@@ -600,11 +799,6 @@ impl<P: Provider> Core<P> {
         let error = error.of_range(op.offset, op.slice.len() as u64);
         self.counters.timeouts += 1;
         op.trouble = Some(Trouble::Expired(error, now + controller.options.abort_timeout));
-        if op.outstanding == 0 {
-            self.finish(op_key, outbox);
-        } else {
-            self.abort_commands_of(now, key, op_key, outbox);
-        }
     }
 }
 
@@ -634,8 +828,23 @@ fn may_retry(status: Status) -> bool {
 }
 
 impl<P: Provider> Controller<P> {
+    /// Whether ranges of a namespace wait for nothing but their turn.
+    fn is_usable(&self, namespace: usize) -> bool {
+        self.is_live() && self.namespaces[namespace].check.is_passed()
+    }
+
     /// When a range is to be tried again.
     pub(crate) fn next_delayed(&self) -> Option<Time> {
         self.delayed.iter().map(|&(time, _)| time).min()
+    }
+
+    /// Takes ranges out of the lists of those that wait.
+    fn retain_waiting(&mut self, keep: impl Fn(usize) -> bool) {
+        self.ready.iter_mut().for_each(|ready| ready.retain(|&queued| keep(queued)));
+        self.blocked.retain(|&queued| keep(queued));
+        self.delayed.retain(|&(_, queued)| keep(queued));
+        for (_, attached) in &mut self.namespaces {
+            attached.waiting.retain(|&queued| keep(queued));
+        }
     }
 }

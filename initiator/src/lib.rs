@@ -30,13 +30,13 @@
 //! has no thread. [`Ring`] keeps a fixed number of ranges in flight without allocating.
 //!
 //! # Losing a target
-//! A connection that is lost is made again: at once, or if it did not last, each
+//! A connection that is lost is made again: at once, then after pauses that grow up to
 //! [`ControllerOptions::reconnect_delay`]. If writes were under way it is made when the target has confirmed the end of
 //! the old one, or must have found out by the lack of Keep Alive (two timeouts and a second), since it might carry
 //! them out until then. Ranges
-//! wait for it until [`ControllerOptions::io_timeout`]; after [`ControllerOptions::loss_timeout`] the target is
-//! given up, and everything fails with an [`Error`] that names it. A namespace that comes back with another
-//! identity or size is an error, never other bytes. Memory is handed back only when the target can no longer
+//! wait for it until [`ControllerOptions::io_timeout`]; after [`ControllerOptions::loss_timeout`] everything fails at once
+//! with an [`Error`] that names the target, until it is back. A namespace that comes back with another
+//! identity, size or generation, or changes while it is connected, is [`ErrorKind::Changed`], never other bytes. Memory is handed back only when the target can no longer
 //! write to it: the command has ended, or all queue pairs of the connection have.
 //!
 //! # Forks
@@ -54,6 +54,7 @@
 mod agenda;
 mod batch;
 mod bounce;
+mod checks;
 mod connect;
 mod conns;
 mod controller;
@@ -81,9 +82,10 @@ mod reconnect;
 mod region;
 mod rejection;
 mod reply;
+mod retries;
 mod stats;
 
-pub use batch::{RangeOutcome, ReadRange, Ring, RingFull, WriteRange};
+pub use batch::{BatchOptions, Class, RangeOutcome, ReadRange, Ring, RingFull, WriteRange};
 pub use controller::{ControllerLimits, ControllerOptions};
 pub use core::Turn;
 pub use discovery::DiscoveryLog;

@@ -7,7 +7,7 @@ use nvme_proto::identify::{Cns, Identify};
 use nvme_proto::nvm::{DatasetManagement, DsmAttributes, DsmRange, Flush, Io, WriteZeroes};
 use nvme_proto::{IntoBytes, LbaRange, Nsid, NvmCommand, Sqe};
 
-use crate::batch::{self, RangeOutcome, ReadRange, WriteRange};
+use crate::batch::{self, BatchOptions, RangeOutcome, ReadRange, WriteRange};
 use crate::bounce::CHUNK_BYTES;
 use crate::controller::{QueueKind, RawData};
 use crate::error::{Error, ErrorKind, Target};
@@ -46,6 +46,8 @@ pub struct NamespaceInfo {
     pub block_bytes: u64,
     /// Name of the file behind it, where the target tells. A peer's text.
     pub name: Option<String>,
+    /// A number that differs when the bytes may differ, where the target tells.
+    pub generation: Option<u64>,
     /// Whether writes are refused at present.
     pub write_protected: bool,
     /// Its UUID, in the byte order of its text.
@@ -98,13 +100,13 @@ impl Namespace {
     /// Reads as many bytes as `into` has, from `offset` on.
     pub fn read(&self, offset: u64, into: RegionSlice) -> Pending<RangeOutcome> {
         let range = ReadRange { namespace: self.clone(), offset, into };
-        one(self.handle.host(), batch::read_many(self.handle.host(), [range]))
+        one(self.handle.host(), batch::read_many(self.handle.host(), BatchOptions::new(), [range]))
     }
 
     /// Writes the bytes of `from`, to `offset` on.
     pub fn write(&self, offset: u64, from: RegionSlice) -> Pending<RangeOutcome> {
         let range = WriteRange { namespace: self.clone(), offset, from };
-        one(self.handle.host(), batch::write_many(self.handle.host(), [range]))
+        one(self.handle.host(), batch::write_many(self.handle.host(), BatchOptions::new(), [range]))
     }
 
     /// Reads bytes into a vector: for small things, since each call registers memory.
@@ -331,6 +333,7 @@ fn info(identity: &Identity) -> NamespaceInfo {
         blocks: identity.blocks,
         block_bytes: identity.block_bytes,
         name: identity.name.clone(),
+        generation: identity.generation,
         write_protected: identity.write_protected,
         uuid: identity.uuid,
         nguid: identity.nguid,

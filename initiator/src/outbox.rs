@@ -106,7 +106,7 @@ impl Outbox {
         ring.waker = Some(waker.clone());
     }
 
-    /// Gives a ring up. Its ranges go on; their memory is freed as they end.
+    /// Gives a ring up; the memory of its ranges is freed as they end.
     pub(crate) fn close(&mut self, key: RingKey) {
         let ring = &mut self.rings[key.0];
         ring.abandoned = true;

@@ -7,7 +7,7 @@ use nvme_proto::Cqe;
 use rdma::{Provider, Time};
 
 use crate::bounce::{CHUNK_BYTES, Chunk};
-use crate::controller::{Phase, QueueKind, Raw, RawData, RawReply, Task};
+use crate::controller::{QueueKind, Raw, RawData, RawReply, Task};
 use crate::core::{Core, earliest};
 use crate::error::ErrorKind;
 use crate::outbox::Outbox;
@@ -22,8 +22,8 @@ impl<P: Provider> Core<P> {
         let Some(controller) = self.controllers.get_mut(key) else {
             return raw.promise.keep(Err(ErrorKind::Closed.into()), outbox);
         };
-        let refusal = match &controller.phase {
-            Phase::Dead(error) => Some(error.clone()),
+        let refusal = match controller.refusal() {
+            Some(error) => Some(error.clone()),
             _ if raw.data.length() as usize > CHUNK_BYTES => {
                 Some(ErrorKind::Invalid("more data than a command of this kind may have").into())
             }
@@ -61,13 +61,16 @@ impl<P: Provider> Core<P> {
         let controller = &self.controllers[key];
         match controller.raw.front()?.queue {
             QueueKind::Io => self.next_io_queue(key),
-            QueueKind::Admin => {
-                let admin = *controller.queues.first()?;
-                let queue = &self.queues[admin as usize];
-                let reserved = RESERVED_SLOTS.min(usize::from(queue.depth()) / 2);
-                (queue.room() > reserved).then_some(admin)
-            }
+            QueueKind::Admin => self.admin_with_room(key),
         }
+    }
+
+    /// The admin queue, if it has room for more than what keeps the connection alive and ends it.
+    pub(crate) fn admin_with_room(&self, key: usize) -> Option<u32> {
+        let admin = *self.controllers[key].queues.first()?;
+        let queue = &self.queues[admin as usize];
+        let reserved = RESERVED_SLOTS.min(usize::from(queue.depth()) / 2);
+        (queue.room() > reserved).then_some(admin)
     }
 
     fn issue_one_raw(&mut self, now: Time, key: usize, queue: u32, raw: Raw, outbox: &mut Outbox) {

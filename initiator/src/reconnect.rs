@@ -49,13 +49,14 @@ impl<P: Provider> Core<P> {
             return self.bury(key, cause, outbox);
         }
         self.counters.connections_lost += u64::from(live_for.is_some());
-        let outage =
-            controller.outage.get_or_insert_with(|| Outage { since: now, cause: cause.clone() });
+        let outage = controller.outage.get_or_insert_with(|| Outage::begin(now, cause.clone()));
         outage.cause = cause;
-        // At once, unless the last connection was of no use either.
-        let delay = controller.options.reconnect_delay;
-        let pause = if live_for.is_some_and(|time| time >= delay) { Duration::ZERO } else { delay };
+        if live_for.is_some_and(|time| time >= controller.options.reconnect_delay) {
+            controller.retries.reset();
+        }
+        let pause = controller.retries.next_pause(controller.options.reconnect_delay);
         controller.phase = Phase::Resting(now + pause);
+        self.start_clocks(now, key);
     }
 
     /// Takes the queues of an association down, and takes back what was in flight on them.
@@ -93,6 +94,7 @@ impl<P: Provider> Core<P> {
             self.return_piece(key, modified, outbox);
         }
         let controller = &mut self.controllers[key];
+        controller.forget_checks();
         if let Phase::Opening(_) = controller.phase
             && let Phase::Opening(opening) =
                 mem::replace(&mut controller.phase, Phase::Resting(now))
@@ -120,22 +122,34 @@ impl<P: Provider> Core<P> {
                 let error = ErrorKind::ConnectionLost("the command was not answered before");
                 promise.keep(Err(Error::from(error).of_target(&controller.target)), outbox);
             }
-            Task::Opening | Task::KeepAlive | Task::Abort | Task::Shutdown => {}
+            Task::Check(task) => self.interrupt_check(key, task),
+            Task::Opening
+            | Task::KeepAlive
+            | Task::EventConfig
+            | Task::AsyncEvent
+            | Task::Abort
+            | Task::Shutdown => {}
         }
     }
 
-    /// Gives a controller up: all that waits for it fails, and so does all that comes.
+    /// Gives a controller up for good: all that waits for it fails, and so does all that comes.
     fn bury(&mut self, key: usize, error: Error, outbox: &mut Outbox) {
         let controller = &mut self.controllers[key];
         controller.phase = Phase::Dead(error.clone());
         if let Some(opened) = controller.opened.take() {
             opened.keep(Err(error.clone()), outbox);
         }
+        self.fail_waiting(key, &error, outbox);
+    }
+
+    /// Fails all that waits for a connection of a controller.
+    fn fail_waiting(&mut self, key: usize, error: &Error, outbox: &mut Outbox) {
+        let controller = &mut self.controllers[key];
         for raw in mem::take(&mut controller.raw) {
             raw.promise.keep(Err(error.clone()), outbox);
         }
         controller.raw_expiry = None;
-        self.fail_ranges(key, &error, outbox);
+        self.fail_ranges(key, error, outbox);
     }
 
     /// Does what is due.
@@ -161,12 +175,21 @@ impl<P: Provider> Core<P> {
         let Some(outage) = &controller.outage else { return };
         let after = controller.options.loss_timeout;
         let over = outage.since + after <= now;
-        if over && !matches!(controller.phase, Phase::Dead(_)) {
+        if over && outage.lost.is_none() && !matches!(controller.phase, Phase::Dead(_)) {
             let cause = Box::new(outage.cause.clone());
             let error = Error::from(ErrorKind::Lost { after, cause }).of_target(&controller.target);
-            self.disconnect(now, key, outbox);
-            self.bury(key, error, outbox);
+            self.lose(key, error, outbox);
         }
+    }
+
+    /// The target has been away for too long: all that waits for it fails, and what comes fails at once, until it is back.
+    fn lose(&mut self, key: usize, error: Error, outbox: &mut Outbox) {
+        let controller = &mut self.controllers[key];
+        tracing::warn!(%error, "target lost; connecting to it goes on");
+        if let Some(outage) = &mut controller.outage {
+            outage.lost = Some(error.clone());
+        }
+        self.fail_waiting(key, &error, outbox);
     }
 
     fn run_controller_timers(&mut self, now: Time, key: usize, outbox: &mut Outbox) {
@@ -181,6 +204,7 @@ impl<P: Provider> Core<P> {
             }
             Phase::Live(_) => {
                 self.resume_delayed(now, key);
+                self.expire_checks(now, key, outbox);
                 self.keep_alive(now, key, outbox);
             }
             Phase::Resting(time) if *time <= now => match self.is_fenced(key) {
@@ -238,7 +262,14 @@ impl<P: Provider> Core<P> {
     }
 
     /// Sends a command without data on the admin queue, if it has room.
-    fn send_admin(&mut self, now: Time, key: usize, sqe: Sqe, task: Task, outbox: &mut Outbox) {
+    pub(crate) fn send_admin(
+        &mut self,
+        now: Time,
+        key: usize,
+        sqe: Sqe,
+        task: Task,
+        outbox: &mut Outbox,
+    ) {
         let Some(&admin) = self.controllers[key].queues.first() else { return };
         let queue = &mut self.queues[admin as usize];
         if queue.room() == 0 {
@@ -283,7 +314,9 @@ impl<P: Provider> Core<P> {
         let ops = &self.ops;
         let controller = &mut self.controllers[key];
         controller.namespaces.retain(|number, attached| {
-            attached.holders > 0 || ops.iter().any(|(_, op)| op.is_on(key, number))
+            attached.holders > 0
+                || attached.check.is_under_way()
+                || ops.iter().any(|(_, op)| op.is_on(key, number))
         });
     }
 }
@@ -293,12 +326,16 @@ impl<P: Provider> Controller<P> {
     pub(crate) fn deadline(&self) -> Option<Time> {
         let phase = match &self.phase {
             Phase::Opening(opening) => earliest(Some(opening.deadline), opening.poll_at),
-            Phase::Live(_) => earliest(self.keep_alive.next, self.next_delayed()),
+            Phase::Live(_) => {
+                let checks = self.checks_deadline();
+                earliest(checks, earliest(self.keep_alive.next, self.next_delayed()))
+            }
             Phase::Resting(time) | Phase::Closing(time) => Some(*time),
             Phase::Fenced => None,
             Phase::Dead(_) => return None,
         };
-        let outage = self.outage.as_ref().map(|outage| outage.since + self.options.loss_timeout);
+        let outage = self.outage.as_ref().filter(|outage| outage.lost.is_none());
+        let outage = outage.map(|outage| outage.since + self.options.loss_timeout);
         earliest(phase, earliest(outage, self.raw_expiry))
     }
 }

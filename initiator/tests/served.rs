@@ -200,6 +200,44 @@ fn a_target_that_stays_away_is_an_error_that_names_it() {
     assert!(error.to_string().contains(&served.at.address.to_string()), "{error}");
 }
 
+/// Waits for what other threads do.
+#[expect(clippy::disallowed_methods, reason = "nobody drives the host meanwhile")]
+fn eventually(mut condition: impl FnMut() -> bool) {
+    for _ in 0..12_000 {
+        if condition() {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    panic!("it is not so after two minutes");
+}
+
+#[test]
+fn ranges_are_read_though_nobody_waits() {
+    let served = Served::start(1 << 20, false);
+    let host = Host::new().unwrap();
+    let namespace = served.open(&host);
+    let ranges = |count: usize| {
+        let memory = RegionSlice::allocate(count * 1000, Grant::Persistent).unwrap();
+        let ranges = memory.chunks(1000).enumerate();
+        ranges.map(|(i, into)| (i as u64 * 1003 % 1_000_000, into))
+    };
+    for round in 1..=3 {
+        let range = |(offset, into)| ReadRange { namespace: namespace.clone(), offset, into };
+        let reading = host.read_many(ranges(480).map(range));
+        eventually(|| host.counters().ranges == round * 480);
+        assert!(reading.wait().iter().all(|outcome| outcome.result.is_ok()));
+    }
+    let before = host.counters().ranges;
+    let mut ring = host.ring(200);
+    for (offset, into) in ranges(100) {
+        ring.read(&namespace, offset, into, offset).unwrap();
+    }
+    eventually(|| host.counters().ranges == before + 96);
+    ring.submit();
+    eventually(|| host.counters().ranges == before + 100);
+}
+
 #[test]
 fn rings_keep_ranges_in_flight() {
     let served = Served::start(1 << 20, false);

@@ -55,14 +55,16 @@ impl Child {
         let child = unsafe { libc::fork() };
         assert!(child >= 0);
         if child == 0 {
-            panic::set_hook(Box::new(|info| {
-                let _ = writeln!(std::io::stderr(), "in the child: {info}");
-            }));
             // SAFETY: asks for a signal.
             unsafe { libc::alarm(120) };
-            let failed = panic::catch_unwind(AssertUnwindSafe(work)).is_err();
+            let outcome = panic::catch_unwind(AssertUnwindSafe(work));
+            if let Err(panic) = &outcome {
+                // The harness would keep it in memory that goes with the child.
+                let said = panic.downcast_ref::<String>().map_or("", String::as_str);
+                let _ = writeln!(std::io::stderr(), "in the child: {said}");
+            }
             // SAFETY: ends the process, and nothing else.
-            unsafe { libc::_exit(i32::from(failed)) }
+            unsafe { libc::_exit(i32::from(outcome.is_err())) }
         }
         Self(child)
     }
@@ -113,6 +115,7 @@ fn a_child_cannot_use_what_it_inherits() {
     let namespace = controller.namespace(Nsid(1)).wait().unwrap();
     let mut ring = host.ring(4);
     ring.read(&namespace, 0, empty_slice(10), 0).unwrap();
+    ring.submit();
     let reading = host.read_many(ranges(&namespace, 50));
     let mut begun = Some((ring, reading, controller.identify()));
     let mut inherited = Some((host.clone(), controller, namespace.clone()));

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
+use nvme_proto::async_event::AsyncEvent;
 use nvme_proto::fabrics::{ConnectResponse, PropertyGet};
 use nvme_proto::feature::{Feature, QueueCounts};
 use nvme_proto::identify::{
@@ -14,8 +15,8 @@ use nvme_proto::log::{DiscoveryEntry, DiscoveryHeader, GetLogPage, LogId, LogOff
 use nvme_proto::rdma_cm::{Accept, Request};
 use nvme_proto::registers::{Cap, CapCss, Csts, Property};
 use nvme_proto::{
-    AdminCommand, Cid, Cntlid, Command, CommandCapsule, Cqe, FabricsCommand, FromZeros, IntoBytes,
-    LbaFormat, Nsid, NvmCommand, Qid, Sgl, Sqe, Status,
+    AdminCommand, AdminOpcode, Cid, Cntlid, Command, CommandCapsule, Cqe, FabricsCommand,
+    FromZeros, IntoBytes, LbaFormat, Nsid, NvmCommand, Qid, Sgl, Sqe, Status,
 };
 use rdma::sim::{Sim, SimDevice, SimNetwork};
 use rdma::{
@@ -85,6 +86,10 @@ pub(crate) struct Fake {
     pub(crate) connections: usize,
     next_cntlid: u16,
     ignored: Vec<(ConnId, Cid)>,
+    /// Asynchronous Event Requests.
+    awaiting_events: Vec<(ConnId, Cid)>,
+    /// The list of changed namespaces, empty once it was read.
+    pub(crate) changed: Box<NamespaceList>,
 }
 
 struct Queue {
@@ -156,6 +161,8 @@ impl Fake {
             restless: false,
             reject: None,
             ignored: Vec::new(),
+            awaiting_events: Vec::new(),
+            changed: Box::new(NamespaceList::EMPTY),
             script: Box::new(|_| Action::Normal),
             seen: Vec::new(),
             connections: 0,
@@ -176,6 +183,16 @@ impl Fake {
         let conns: Vec<ConnId> = self.queues.keys().copied().collect();
         for conn in conns {
             self.cm.disconnect(now, conn);
+        }
+    }
+
+    /// Answers an Asynchronous Event Request.
+    pub(crate) fn raise(&mut self, event: AsyncEvent) {
+        let (conn, cid) = self.awaiting_events.pop().expect("the host waits for events");
+        if let Some(mut queue) = self.queues.remove(&conn) {
+            let cqe = Cqe::success(cid).with_dw0(event.into_bits());
+            self.respond(&mut queue, cqe.as_bytes(), None);
+            self.queues.insert(conn, queue);
         }
     }
 
@@ -312,6 +329,12 @@ impl Fake {
         let capsule = CommandCapsule::parse(bytes).unwrap();
         let (sqe, cid) = (*capsule.sqe, capsule.sqe.cid());
         let seen = Seen { qid: queue.qid, sqe, in_capsule: capsule.data.len() };
+        let awaits_event = seen.qid.is_admin()
+            && !sqe.is_fabrics()
+            && sqe.opcode == AdminOpcode::ASYNC_EVENT_REQUEST.0;
+        if awaits_event {
+            self.awaiting_events.push((conn, cid));
+        }
         let action = (self.script)(&seen);
         self.seen.push(seen);
         match action {
@@ -429,6 +452,11 @@ impl Fake {
     }
 
     fn log_data(&mut self, page: &GetLogPage) -> Vec<u8> {
+        if page.lid == LogId::CHANGED_NAMESPACES {
+            let data = self.changed.as_bytes().to_vec();
+            *self.changed = NamespaceList::EMPTY;
+            return data;
+        }
         assert_eq!(page.lid, LogId::DISCOVERY);
         self.genctr += u64::from(self.restless);
         let numrec = self.numrec.unwrap_or(self.discovery.len() as u64);

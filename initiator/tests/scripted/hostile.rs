@@ -73,9 +73,9 @@ fn a_target_that_always_breaks_the_rules_is_not_stormed() {
     let (_controller, namespace) = world.open();
     world.fake.script = first_reads(usize::MAX, |_| Action::Bytes(vec![0; 15]));
     world.read(&namespace, 0, 512, Grant::Persistent).result.unwrap_err();
-    // Thirty seconds, two seconds apart.
+    // Thirty seconds; soon two seconds apart, or a little less.
     let lost = world.host.counters().connections_lost;
-    assert!((10..=17).contains(&lost), "{lost}");
+    assert!((18..=26).contains(&lost), "{lost}");
 }
 
 #[test]
@@ -237,7 +237,7 @@ fn a_network_that_is_cut_is_an_error_within_the_deadline_and_names_the_target() 
 }
 
 #[test]
-fn a_target_that_is_given_up_fails_everything_at_once() {
+fn a_lost_target_fails_everything_until_it_is_back() {
     let options = ControllerOptions { loss_timeout: Duration::from_secs(5), ..Default::default() };
     let mut world = World::with(1, SimConfig::default(), 64, options);
     let (controller, namespace) = world.open();
@@ -252,6 +252,11 @@ fn a_target_that_is_given_up_fails_everything_at_once() {
     let identifying = controller.identify();
     world.run(identifying).unwrap_err();
     assert_eq!(world.now, before);
+    world.pass(Duration::from_secs(600));
+    world.fake.reject = None;
+    world.pass(Duration::from_secs(3));
+    world.read(&namespace, 0, 512, Grant::Persistent).result.unwrap();
+    controller.limits().unwrap();
 }
 
 #[test]
@@ -270,10 +275,10 @@ fn a_namespace_that_comes_back_as_another_is_an_error_and_never_other_bytes() {
         change(&mut world);
         let outcome = world.read(&namespace, 0, 512, Grant::Persistent);
         let error = outcome.result.unwrap_err();
-        assert!(matches!(error.kind(), ErrorKind::IdentityChanged(_)), "{error}");
+        assert!(matches!(error.kind(), ErrorKind::Changed(_)), "{error}");
         assert!(outcome.slice.iter().all(|&b| b == 0));
         let error = world.read(&namespace, 0, 512, Grant::Persistent).result.unwrap_err();
-        assert!(matches!(error.kind(), ErrorKind::IdentityChanged(_)), "{error}");
+        assert!(matches!(error.kind(), ErrorKind::Changed(_)), "{error}");
         // The controller is as good as before.
         let identifying = controller.identify();
         world.run(identifying).unwrap();
@@ -300,14 +305,31 @@ fn a_write_that_is_interrupted_is_written_again() {
 }
 
 #[test]
-fn an_abandoned_batch_goes_on_and_frees_its_memory_later() {
+fn an_abandoned_read_in_flight_frees_its_memory_later() {
     let mut world = World::new(64);
     let (_controller, namespace) = world.open();
     let slice = RegionSlice::allocate(32 * 512, Grant::Persistent).unwrap();
-    drop(namespace.read(0, slice));
+    let reading = namespace.read(0, slice);
+    world.step();
+    drop(reading);
     world.pass(Duration::from_secs(1));
-    assert_eq!(world.host.counters().ranges, 1);
+    let counters = world.host.counters();
+    assert_eq!((counters.ranges, counters.ranges_failed, counters.direct_steps), (0, 1, 1));
     world.read(&namespace, 0, 512, Grant::Persistent).result.unwrap();
+}
+
+#[test]
+fn a_target_that_restarts_is_back_soon() {
+    let mut world = World::new(64);
+    let (_controller, namespace) = world.open();
+    world.pass(Duration::from_secs(10));
+    world.fake.reject = Some(Reject::new(RejectStatus::NO_RESOURCES).as_bytes().to_vec());
+    world.fake.disconnect_all(world.now);
+    world.pass(Duration::from_millis(300));
+    world.fake.reject = None;
+    let began = world.now;
+    world.read(&namespace, 0, 512, Grant::Persistent).result.unwrap();
+    assert!(world.now - began < Duration::from_millis(450), "{:?}", world.now - began);
 }
 
 fn refused(prepare: impl FnOnce(&mut World)) -> Error {

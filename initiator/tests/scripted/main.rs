@@ -5,5 +5,7 @@ mod world;
 
 mod addresses;
 mod basics;
+mod changes;
 mod chaos;
 mod hostile;
+mod waiting;

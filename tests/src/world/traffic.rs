@@ -638,7 +638,7 @@ fn refuse_violations(error: &Error) {
         error.kind(),
         ErrorKind::Malformed(_)
             | ErrorKind::Protocol(_)
-            | ErrorKind::IdentityChanged(_)
+            | ErrorKind::Changed(_)
             | ErrorKind::Invalid(_)
             | ErrorKind::OutOfRange { .. }
             | ErrorKind::Unaligned { .. }

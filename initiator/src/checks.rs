@@ -1,0 +1,333 @@
+//! Whether namespaces are what they were: after a reconnect, and when their controller says that they changed.
+//!
+//! Until a namespace has been checked nothing is issued to it. Many are checked at a time, beside the ranges of others.
+
+use std::collections::VecDeque;
+
+use nvme_proto::async_event::{AsyncEvent, Notice};
+use nvme_proto::feature::{AsyncEventConfig, Feature, SetFeatures};
+use nvme_proto::identify::{Cns, Identify, NamespaceList};
+use nvme_proto::log::{GetLogPage, LogId};
+use nvme_proto::{AdminCommand, Cqe, Nsid, Sqe, view};
+use rdma::{Provider, Time};
+
+use crate::bounce::Chunk;
+use crate::controller::{Controller, Task};
+use crate::core::Core;
+use crate::error::{Error, ErrorKind};
+use crate::identity::Identity;
+use crate::outbox::Outbox;
+use crate::queue::Data;
+
+/// Commands of checks in flight: they share the admin queue with keep alive and the caller's commands.
+const MAX_UNDER_WAY: usize = 16;
+/// Slots of an admin queue of which one may be taken for good.
+const SLOTS_FOR_EVENTS: u16 = 8;
+
+/// Where the check of a namespace is.
+#[derive(Debug, Default)]
+pub(crate) enum Check {
+    /// It is what it was.
+    #[default]
+    Passed,
+    /// It is in the list of those to check.
+    Due,
+    /// Identify Namespace is under way.
+    Namespace { stale: bool },
+    /// So it told, and its descriptors are under way.
+    Descriptors { stale: bool, identity: Box<Identity> },
+}
+
+impl Check {
+    pub(crate) fn is_passed(&self) -> bool {
+        matches!(self, Self::Passed)
+    }
+
+    pub(crate) fn is_under_way(&self) -> bool {
+        matches!(self, Self::Namespace { .. } | Self::Descriptors { .. })
+    }
+}
+
+/// The checks of a controller's namespaces.
+#[derive(Debug, Default)]
+pub(crate) struct Checks {
+    /// Namespaces to check, in turn. They may be gone by then.
+    due: VecDeque<usize>,
+    /// Commands without an answer.
+    under_way: usize,
+    /// The list of namespaces that changed is to be read.
+    reads_list: bool,
+    /// When the last of them was sent or answered.
+    progress: Time,
+}
+
+/// A command of the checks.
+#[derive(Debug)]
+pub(crate) enum CheckTask {
+    /// Identifies this namespace, into the chunk.
+    Identify { namespace: usize, chunk: Chunk },
+    /// Reads the list of namespaces that changed.
+    ChangedList { chunk: Chunk },
+}
+
+impl<P: Provider> Core<P> {
+    /// The controller is usable: checks what was opened over earlier connections, and asks for word of changes.
+    pub(crate) fn begin_checks(&mut self, now: Time, key: usize, outbox: &mut Outbox) {
+        let controller = &mut self.controllers[key];
+        controller.check_where(|_| true);
+        let Some(&admin) = controller.queues.first() else { return };
+        if controller.announces_changes && self.queues[admin as usize].depth() >= SLOTS_FOR_EVENTS {
+            let config = AsyncEventConfig::new().with_namespace_attribute(true);
+            let feature = Feature::AsyncEventConfig(config);
+            let sqe = SetFeatures { nsid: Nsid::NONE, save: false, feature }.to_sqe();
+            self.send_admin(now, key, sqe, Task::EventConfig, outbox);
+        }
+    }
+
+    /// Waits for the next event, if the last command about events was successful.
+    pub(crate) fn await_event(&mut self, now: Time, key: usize, cqe: &Cqe, outbox: &mut Outbox) {
+        if cqe.status().is_success() {
+            let sqe = AdminCommand::AsyncEventRequest.to_sqe();
+            self.send_admin(now, key, sqe, Task::AsyncEvent, outbox);
+        }
+    }
+
+    pub(crate) fn take_event(&mut self, now: Time, key: usize, cqe: &Cqe, outbox: &mut Outbox) {
+        self.await_event(now, key, cqe, outbox);
+        let event = AsyncEvent::from_bits(cqe.dw0.get());
+        let is_change = event.as_notice() == Some(Notice::NAMESPACE_ATTRIBUTE_CHANGED);
+        if cqe.status().is_success() && is_change {
+            let Some(controller) = self.controllers.get_mut(key) else { return };
+            controller.checks.reads_list = true;
+        }
+    }
+
+    /// Issues what is to be asked, as far as there is room.
+    pub(crate) fn issue_checks(&mut self, now: Time, key: usize, outbox: &mut Outbox) {
+        while self.controllers[key].is_live() && self.has_check_room(key) {
+            let controller = &mut self.controllers[key];
+            if std::mem::take(&mut controller.checks.reads_list) {
+                let Some(chunk) = controller.bounce.claim() else { return };
+                let length = size_of::<NamespaceList>() as u64;
+                let page = GetLogPage::new(LogId::CHANGED_NAMESPACES, length);
+                let sqe = AdminCommand::GetLogPage(page).to_sqe();
+                self.send_check(now, key, sqe, CheckTask::ChangedList { chunk }, outbox);
+                continue;
+            }
+            let Some(namespace) = controller.checks.due.pop_front() else { return };
+            let Some(attached) = controller.namespaces.get_mut(namespace) else { continue };
+            if !matches!(attached.check, Check::Due) {
+                continue;
+            }
+            attached.check = Check::Namespace { stale: false };
+            let sqe = Identify::namespace(Cns::NAMESPACE, attached.nsid).to_sqe();
+            let Some(chunk) = controller.bounce.claim() else { return };
+            self.send_check(now, key, sqe, CheckTask::Identify { namespace, chunk }, outbox);
+        }
+    }
+
+    fn has_check_room(&self, key: usize) -> bool {
+        let controller = &self.controllers[key];
+        controller.checks.under_way < MAX_UNDER_WAY
+            && controller.bounce.has_free()
+            && self.admin_with_room(key).is_some()
+    }
+
+    fn send_check(
+        &mut self,
+        now: Time,
+        key: usize,
+        sqe: Sqe,
+        task: CheckTask,
+        outbox: &mut Outbox,
+    ) {
+        let Some(&admin) = self.controllers[key].queues.first() else { return };
+        let controller = &mut self.controllers[key];
+        controller.checks.under_way += 1;
+        controller.checks.progress = now;
+        let (CheckTask::Identify { chunk, .. } | CheckTask::ChangedList { chunk }) = &task;
+        let data: Data<'_, P> = controller.bounce.data(chunk, Identify::DATA_BYTES as u32);
+        let device = controller.scope.device();
+        let queue = &mut self.queues[admin as usize];
+        self.pushed = true;
+        self.counters.commands += 1;
+        let issued = queue.issue(device, &mut self.group, sqe, data, Task::Check(task));
+        if let Err((error, task)) = issued {
+            self.interrupt(key, task, outbox);
+            self.end_association(now, key, error.into(), outbox);
+        }
+    }
+
+    /// A command of a check went down with its connection: all namespaces are checked over the next.
+    pub(crate) fn interrupt_check(&mut self, key: usize, task: CheckTask) {
+        let (CheckTask::Identify { chunk, .. } | CheckTask::ChangedList { chunk }) = task;
+        let controller = &mut self.controllers[key];
+        controller.checks.under_way -= 1;
+        controller.bounce.release(chunk);
+    }
+
+    /// A command of a check was answered.
+    pub(crate) fn finish_check(
+        &mut self,
+        now: Time,
+        key: usize,
+        task: CheckTask,
+        cqe: &Cqe,
+        outbox: &mut Outbox,
+    ) {
+        let (CheckTask::Identify { chunk, .. } | CheckTask::ChangedList { chunk }) = &task;
+        let controller = &mut self.controllers[key];
+        controller.checks.under_way -= 1;
+        controller.checks.progress = now;
+        let mut data = vec![0; Identify::DATA_BYTES];
+        controller.bounce.copy_out(chunk, 0, &mut data);
+        match task {
+            CheckTask::ChangedList { chunk } => {
+                controller.bounce.release(chunk);
+                controller.check_changed(cqe, &data);
+            }
+            CheckTask::Identify { namespace, chunk } => {
+                self.take_identity(now, key, namespace, chunk, cqe, &data, outbox);
+            }
+        }
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "an answer and where it belongs")]
+    fn take_identity(
+        &mut self,
+        now: Time,
+        key: usize,
+        namespace: usize,
+        chunk: Chunk,
+        cqe: &Cqe,
+        data: &[u8],
+        outbox: &mut Outbox,
+    ) {
+        let controller = &mut self.controllers[key];
+        let attached = &mut controller.namespaces[namespace];
+        let nsid = attached.nsid;
+        match std::mem::take(&mut attached.check) {
+            Check::Namespace { stale } => {
+                let answer = cqe.status().ok().map_err(|status| ErrorKind::Status(status).into());
+                match answer.and_then(|()| Identity::parse(nsid, data)) {
+                    Ok(identity) => {
+                        let identity = Box::new(identity);
+                        attached.check = Check::Descriptors { stale, identity };
+                        let sqe = Identify::namespace(Cns::NAMESPACE_DESCRIPTORS, nsid).to_sqe();
+                        let task = CheckTask::Identify { namespace, chunk };
+                        return self.send_check(now, key, sqe, task, outbox);
+                    }
+                    Err(error) => self.lose_namespace(key, namespace, error.to_string(), outbox),
+                }
+            }
+            Check::Descriptors { stale, mut identity } => {
+                // Controllers before NVMe 1.3 do not have the list.
+                if cqe.status().is_success() {
+                    identity.add_descriptors(data);
+                }
+                self.compare(key, namespace, &identity, stale, outbox);
+            }
+            Check::Passed | Check::Due => {}
+        }
+        let controller = &mut self.controllers[key];
+        controller.bounce.release(chunk);
+        if controller.namespaces[namespace].holders == 0 {
+            self.sweep_namespaces(key);
+        }
+    }
+
+    /// Whether a namespace is what it was; if so, what waits for it goes on.
+    fn compare(
+        &mut self,
+        key: usize,
+        namespace: usize,
+        identity: &Identity,
+        stale: bool,
+        outbox: &mut Outbox,
+    ) {
+        let controller = &mut self.controllers[key];
+        let attached = &mut controller.namespaces[namespace];
+        let change = attached.identity.difference(identity);
+        let geometry = identity.geometry(controller.limits.max_transfer_bytes);
+        match (change, geometry) {
+            (None, Ok(geometry)) => {
+                attached.geometry = geometry;
+                if stale {
+                    // It changed again meanwhile, perhaps after it answered.
+                    attached.check = Check::Due;
+                    controller.checks.due.push_back(namespace);
+                } else {
+                    let waiting = std::mem::take(&mut attached.waiting);
+                    self.resume(key, waiting);
+                }
+            }
+            (Some(change), _) => self.lose_namespace(key, namespace, change, outbox),
+            (None, Err(error)) => self.lose_namespace(key, namespace, error.to_string(), outbox),
+        }
+    }
+
+    /// A namespace is not what it was: all that waits for it fails, and nothing is issued to it again.
+    fn lose_namespace(&mut self, key: usize, number: usize, change: String, outbox: &mut Outbox) {
+        let controller = &mut self.controllers[key];
+        let attached = &mut controller.namespaces[number];
+        let error = Error::new(ErrorKind::Changed(change))
+            .of_target(&controller.target)
+            .of_namespace(attached.nsid);
+        attached.gone = Some(error.clone());
+        self.fail_namespace(key, number, &error, outbox);
+    }
+
+    /// Ends the association if a check is not answered.
+    pub(crate) fn expire_checks(&mut self, now: Time, key: usize, outbox: &mut Outbox) {
+        if self.controllers[key].checks_deadline().is_some_and(|time| time <= now) {
+            let cause = "the target does not say whether its namespaces are what they were";
+            self.end_association(now, key, ErrorKind::ConnectionLost(cause).into(), outbox);
+        }
+    }
+}
+
+impl<P: Provider> Controller<P> {
+    /// Has the namespaces checked that are there and of which `which` holds.
+    fn check_where(&mut self, which: impl Fn(Nsid) -> bool) {
+        for (number, attached) in &mut self.namespaces {
+            if attached.gone.is_some() || !which(attached.nsid) {
+                continue;
+            }
+            match &mut attached.check {
+                Check::Due => {}
+                Check::Namespace { stale } | Check::Descriptors { stale, .. } => *stale = true,
+                Check::Passed => {
+                    attached.check = Check::Due;
+                    self.checks.due.push_back(number);
+                }
+            }
+        }
+    }
+
+    /// The answer to the list of changed namespaces.
+    fn check_changed(&mut self, cqe: &Cqe, data: &[u8]) {
+        match view::<NamespaceList>(data) {
+            // Sorted, as the specification has it; a list that is not costs its target's namespaces a check.
+            Ok(list) if cqe.status().is_success() && *list != NamespaceList::TOO_MANY => {
+                let changed: Vec<Nsid> = list.iter().collect();
+                let sorted = changed.is_sorted();
+                self.check_where(|nsid| !sorted || changed.binary_search(&nsid).is_ok());
+            }
+            _ => self.check_where(|_| true),
+        }
+    }
+
+    /// The connection is gone, and the commands of checks with it.
+    pub(crate) fn forget_checks(&mut self) {
+        self.checks.due.clear();
+        self.checks.reads_list = false;
+        for (_, attached) in &mut self.namespaces {
+            attached.check = Check::Passed;
+        }
+    }
+
+    /// When the target has taken too long to answer.
+    pub(crate) fn checks_deadline(&self) -> Option<Time> {
+        (self.checks.under_way > 0).then(|| self.checks.progress + self.options.admin_timeout)
+    }
+}

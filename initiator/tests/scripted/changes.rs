@@ -1,0 +1,177 @@
+//! Namespaces that change, while connected and while not, and many of them.
+
+use std::pin::pin;
+use std::time::Duration;
+
+use feedrail_initiator::{Controller, ControllerOptions, ErrorKind, Grant, Namespace, RegionSlice};
+use nvme_proto::async_event::AsyncEvent;
+use nvme_proto::identify::{FileInfo, NamespaceList, Oaes};
+use nvme_proto::{AdminOpcode, Nsid, NvmOpcode, Status};
+use rdma::sim::SimConfig;
+
+use crate::fake::{Action, Seen};
+use crate::world::World;
+
+const BLOCKS: usize = 64;
+
+fn set_generation(world: &mut World, generation: u64) {
+    let file = FileInfo::new(BLOCKS as u64 * 512, "shard").with_generation(generation);
+    world.fake.namespace.set_file_info(&file);
+}
+
+/// A target that tells of changes.
+fn announcing() -> World {
+    let mut world = World::new(BLOCKS);
+    world.fake.identify.oaes = Oaes::new().with_namespace_attribute(true);
+    set_generation(&mut world, 1);
+    world
+}
+
+fn open_two(world: &mut World) -> (Controller, Namespace, Namespace) {
+    let (controller, first) = world.open();
+    let opening = controller.namespace(Nsid(2));
+    let second = world.run(opening).unwrap();
+    (controller, first, second)
+}
+
+fn change(world: &mut World, list: NamespaceList) {
+    set_generation(world, 2);
+    *world.fake.changed = list;
+    world.fake.raise(AsyncEvent::NAMESPACE_ATTRIBUTE_CHANGED);
+    world.pass(Duration::from_millis(10));
+}
+
+fn is_changed(world: &mut World, namespace: &Namespace) -> bool {
+    match world.read(namespace, 0, 512, Grant::Persistent).result {
+        Ok(()) => false,
+        Err(error) => {
+            assert!(matches!(error.kind(), ErrorKind::Changed(_)), "{error}");
+            true
+        }
+    }
+}
+
+fn is_read(seen: &Seen) -> bool {
+    !seen.qid.is_admin() && !seen.sqe.is_fabrics() && seen.sqe.opcode == NvmOpcode::READ.0
+}
+
+#[test]
+fn a_file_replaced_during_an_outage_is_an_error() {
+    let mut world = World::new(BLOCKS);
+    set_generation(&mut world, 1);
+    let (controller, namespace) = world.open();
+    assert_eq!(namespace.info().generation, Some(1));
+    set_generation(&mut world, 2);
+    world.fake.disconnect_all(world.now);
+    let outcome = world.read(&namespace, 0, 512, Grant::Persistent);
+    let error = outcome.result.unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::Changed(_)), "{error}");
+    assert!(error.to_string().contains("open it again"), "{error}");
+    assert!(outcome.slice.iter().all(|&byte| byte == 0));
+    let opening = controller.namespace(Nsid(1));
+    let reopened = world.run(opening).unwrap();
+    assert_eq!(reopened.info().generation, Some(2));
+    assert!(!is_changed(&mut world, &reopened));
+}
+
+#[test]
+fn a_change_under_a_connection_is_an_error() {
+    let mut world = announcing();
+    let (_controller, first, second) = open_two(&mut world);
+    for _ in 0..3 {
+        // Events that change nothing: each is waited for anew.
+        *world.fake.changed = NamespaceList::new([Nsid(1)]);
+        world.fake.raise(AsyncEvent::NAMESPACE_ATTRIBUTE_CHANGED);
+        world.pass(Duration::from_millis(10));
+        assert!(!is_changed(&mut world, &first));
+    }
+    change(&mut world, NamespaceList::new([Nsid(1)]));
+    assert!(is_changed(&mut world, &first));
+    assert!(!is_changed(&mut world, &second), "it is not in the list");
+    assert_eq!(world.host.counters().connections_lost, 0);
+}
+
+#[test]
+fn a_list_that_overflowed_checks_all() {
+    let mut world = announcing();
+    let (_controller, first, second) = open_two(&mut world);
+    change(&mut world, NamespaceList::TOO_MANY);
+    assert!(is_changed(&mut world, &first) && is_changed(&mut world, &second));
+}
+
+#[test]
+fn what_is_in_flight_during_a_change_fails() {
+    let mut world = announcing();
+    let (_controller, namespace) = world.open();
+    world.fake.script =
+        Box::new(|seen| if is_read(seen) { Action::Ignore } else { Action::Normal });
+    let slice = RegionSlice::allocate(512, Grant::Persistent).unwrap();
+    let mut reading = pin!(namespace.read(0, slice));
+    assert!(world.run_within(reading.as_mut(), Duration::from_millis(100)).is_none());
+    change(&mut world, NamespaceList::new([Nsid(1)]));
+    world.fake.complete_ignored(Status::SUCCESS);
+    let error = world.run(reading).result.unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::Changed(_)), "{error}");
+}
+
+#[test]
+fn events_of_a_hostile_target_end_nothing() {
+    let mut world = announcing();
+    let (_controller, namespace) = world.open();
+    for bits in [0, u32::MAX, 0x0004_0002, 0x0070_F002, 0x0004_0001] {
+        world.fake.raise(AsyncEvent::from_bits(bits));
+        world.pass(Duration::from_millis(10));
+        assert!(!is_changed(&mut world, &namespace), "{bits:#x}");
+    }
+    assert_eq!(world.host.counters().connections_lost, 0);
+}
+
+#[test]
+fn a_target_that_does_not_identify_is_an_error() {
+    let options = ControllerOptions {
+        io_timeout: Duration::from_secs(3),
+        admin_timeout: Duration::from_secs(1),
+        ..Default::default()
+    };
+    let mut world = World::with(1, SimConfig::default(), BLOCKS, options);
+    let (_controller, namespace) = world.open();
+    world.fake.script = Box::new(|seen| {
+        let identify = seen.qid.is_admin() && seen.sqe.opcode == AdminOpcode::IDENTIFY.0;
+        // Of the controller it is answered.
+        let ignored = identify && seen.sqe.cdw10.get() & 0xFF != 1;
+        if ignored { Action::Ignore } else { Action::Normal }
+    });
+    world.fake.disconnect_all(world.now);
+    let began = world.now;
+    let outcome = world.read(&namespace, 0, 512, Grant::Persistent);
+    let error = outcome.result.unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::Lost { .. } | ErrorKind::TimedOut { .. }), "{error}");
+    assert!(world.now - began < Duration::from_secs(10), "{:?}", world.now - began);
+    assert!(world.host.counters().connections_lost > 1);
+}
+
+#[test]
+fn many_namespaces_do_not_delay_a_reconnect() {
+    const COUNT: u32 = 300;
+    let config = SimConfig { latency: Duration::from_millis(2), ..Default::default() };
+    // Each of them takes two round trips.
+    let options = ControllerOptions {
+        connect_timeout: Duration::from_millis(600),
+        io_timeout: Duration::from_secs(5),
+        ..Default::default()
+    };
+    let mut world = World::with(1, config, BLOCKS, options);
+    let controller = world.connect().unwrap();
+    let opening: Vec<_> = (1..=COUNT).map(|nsid| controller.namespace(Nsid(nsid))).collect();
+    let all: Vec<Namespace> =
+        opening.into_iter().map(|opening| world.run(opening).unwrap()).collect();
+    let before = world.fake.count(|seen| seen.sqe.opcode == AdminOpcode::IDENTIFY.0);
+    world.fake.disconnect_all(world.now);
+    for namespace in [&all[0], &all[COUNT as usize - 1]] {
+        assert!(!is_changed(&mut world, namespace));
+    }
+    world.pass(Duration::from_secs(2));
+    let identified = world.fake.count(|seen| seen.sqe.opcode == AdminOpcode::IDENTIFY.0) - before;
+    assert!(identified > 2 * COUNT as usize, "{identified}");
+    assert_eq!(world.host.counters().reconnects, 1);
+}
