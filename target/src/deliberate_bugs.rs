@@ -23,6 +23,12 @@ pub enum Bug {
     ForgetWriteProtect,
     /// The progress block is lent to nobody.
     KeepProgressBlock,
+    /// A host may come back though storage still works for queues that it has left.
+    ForgetDeparted,
+    /// A controller reset is complete though storage still works for queues that it has sent away.
+    ResetEarly,
+    /// What a host comes back for waits for reads of its past as well.
+    AwaitReads,
 }
 
 /// Whether this build may have bugs at all.

@@ -16,14 +16,17 @@ pub struct Stepped {
     orders: Arc<Orders>,
     groups: Vec<PollGroup>,
     receptions: Vec<Box<dyn Reception>>,
+    /// Until then a group gets no turn.
+    stalled: Vec<Time>,
 }
 
 impl Stepped {
     /// The target of these parts, with an engine for each core.
     pub fn new(assembly: Assembly, mut engine: impl FnMut() -> Box<dyn Engine>) -> Self {
         let Assembly { registry, seeds, receptions, orders, .. } = assembly;
-        let groups = seeds.into_iter().map(|seed| seed.grow(engine())).collect();
-        Self { registry, orders, groups, receptions }
+        let groups: Vec<_> = seeds.into_iter().map(|seed| seed.grow(engine())).collect();
+        let stalled = vec![Time::ZERO; groups.len()];
+        Self { registry, orders, groups, receptions, stalled }
     }
 
     /// Does all that is ready at `now`.
@@ -33,7 +36,11 @@ impl Stepped {
         for reception in &mut self.receptions {
             busy |= reception.turn(now);
         }
-        for group in &mut self.groups {
+        for (group, &until) in self.groups.iter_mut().zip(&self.stalled) {
+            if until > now {
+                next = next.into_iter().chain([until]).min();
+                continue;
+            }
             match group.turn(now) {
                 Turn::Busy => busy = true,
                 Turn::SleepUntil(at) => next = next.into_iter().chain(at).min(),
@@ -44,6 +51,13 @@ impl Stepped {
         let receptions = self.receptions.iter().filter_map(|reception| reception.deadline());
         let next = receptions.chain(next).min();
         if busy { Turn::Busy } else { Turn::SleepUntil(next) }
+    }
+
+    /// Gives the group of a core no turn before a time, as a core that others keep busy. Nothing without that core.
+    pub fn stall(&mut self, core: usize, until: Time) {
+        if let Some(stalled) = self.stalled.get_mut(core) {
+            *stalled = until;
+        }
     }
 
     /// What it exports and who is connected.

@@ -12,6 +12,7 @@ use super::jobs::Jobs;
 use super::life::{Epoch, Phase};
 use super::link::QueueLink;
 use super::{Controller, Shared};
+use crate::deliberate_bugs::{self, Bug};
 use crate::limits::ABORTS;
 
 /// The queues of an association, and what they owe each other.
@@ -152,7 +153,7 @@ impl Controller {
             members.dismiss(&old);
         }
         members.io.insert(link.qid, Arc::clone(link));
-        if !members.is_leaving() {
+        if !members.is_leaving() || deliberate_bugs::has(Bug::ResetEarly) {
             return Ok((epoch, Joined::Now));
         }
         // What storage still does for a queue that has left must not overtake what this one will write.
@@ -213,7 +214,7 @@ impl Controller {
     /// Whether commands may still change the medium that the host may have given up, because it knows that the
     /// connections have ended on which it sent them.
     pub(crate) fn may_surprise(&self) -> bool {
-        self.shared().members.may_surprise()
+        self.shared().members.may_surprise() && !deliberate_bugs::has(Bug::ForgetDeparted)
     }
 
     /// Ends the association: every queue is told to close.

@@ -7,6 +7,7 @@ use nvme_proto::registers::{Cc, CcCss, Csts, ShutdownNotification, ShutdownStatu
 
 use super::command::CloseReason;
 use super::{Controller, Features, Shared};
+use crate::deliberate_bugs::{self, Bug};
 
 /// What the data path has to know of CC and CSTS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,7 +104,8 @@ impl Controller {
     fn reset(&self, shared: &mut Shared) {
         self.set_phase(Phase::Disabled);
         shared.members.close_io_queues(CloseReason::Reset);
-        shared.csts = Csts::new().with_rdy(shared.members.is_leaving());
+        let waits = shared.members.is_leaving() && !deliberate_bugs::has(Bug::ResetEarly);
+        shared.csts = Csts::new().with_rdy(waits);
         shared.abort_jobs();
         shared.abort_async_events();
         shared.features = Features::new(self.limits.io_queues);

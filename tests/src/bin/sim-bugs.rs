@@ -33,7 +33,7 @@ enum Bug {
     Target(Target),
 }
 
-const BUGS: [(&str, Bug); 11] = [
+const BUGS: [(&str, Bug); 14] = [
     ("drop-flush", Bug::Target(Target::DropFlush)),
     ("forget-fua", Bug::Target(Target::ForgetFua)),
     ("acknowledge-early", Bug::Target(Target::AcknowledgeEarly)),
@@ -42,6 +42,9 @@ const BUGS: [(&str, Bug); 11] = [
     ("lose-abort", Bug::Target(Target::LoseAbort)),
     ("forget-write-protect", Bug::Target(Target::ForgetWriteProtect)),
     ("keep-progress-block", Bug::Target(Target::KeepProgressBlock)),
+    ("forget-departed", Bug::Target(Target::ForgetDeparted)),
+    ("reset-early", Bug::Target(Target::ResetEarly)),
+    ("await-reads", Bug::Target(Target::AwaitReads)),
     ("skip-rkey-bound", Bug::Provider(Provider::SkipRkeyBound)),
     ("accept-corrupt-packets", Bug::Provider(Provider::AcceptCorruptPackets)),
     ("ignore-psn-gap", Bug::Protocol(Protocol::IgnorePsnGap)),

@@ -14,6 +14,9 @@ use rdma::Time;
 use super::Random;
 use super::medium::{Mark, Medium, SECTOR_BYTES};
 
+/// When calls end that hang.
+const NEVER: Time = Time::from_nanos(u64::MAX);
+
 /// A medium that a disk and the engines of several cores share.
 pub(super) type SharedMedium = Rc<RefCell<Medium>>;
 
@@ -43,6 +46,8 @@ pub struct DiskStats {
     pub calls: u64,
     /// Calls that took long.
     pub stalls: u64,
+    /// Reads that never ended.
+    pub hung: u64,
     /// Calls that failed with EIO.
     pub errors: u64,
     /// Calls that found no space.
@@ -74,6 +79,8 @@ struct Inner {
     /// By the time when they end; a serial number tells calls apart that end at the same time.
     calls: BTreeMap<(Time, u64), Call>,
     serial: u64,
+    /// So many reads to come never end.
+    hangs: u32,
     /// Under this name each call and its end is printed.
     spoken: Option<String>,
 }
@@ -114,6 +121,7 @@ impl Bay {
             engines: 0,
             calls: BTreeMap::new(),
             serial: 0,
+            hangs: 0,
             spoken: None,
         };
         Self { inner: Rc::new(RefCell::new(inner)) }
@@ -141,9 +149,16 @@ impl Bay {
         self.inner.borrow_mut().now = now;
     }
 
-    /// When the next call ends.
+    /// When the next call ends. One that has ended waits for its core.
     pub(super) fn next_end(&self) -> Option<Time> {
-        self.inner.borrow_mut().calls.keys().next().map(|&(at, _)| at)
+        let inner = self.inner.borrow();
+        let mut later = inner.calls.range((inner.now, u64::MAX)..);
+        later.next().map(|(&(at, _), _)| at).filter(|&at| at < NEVER)
+    }
+
+    /// The next so many reads end with their process only.
+    pub(super) fn hang_reads(&self, count: u32) {
+        self.inner.borrow_mut().hangs = count;
     }
 
     pub(super) fn set_config(&self, config: DiskConfig) {
@@ -181,8 +196,15 @@ impl Inner {
             takes += self.config.stall;
         }
         self.serial += 1;
-        self.say(&what, || format!("begins and takes {takes:?}, fault: {fault:?}"));
-        let key = (self.now + takes, self.serial);
+        let hangs = self.hangs > 0 && matches!(what, SystemCall::Read { .. });
+        if hangs {
+            self.hangs -= 1;
+            self.stats.hung += 1;
+            self.say(&what, || "begins and hangs".into());
+        } else {
+            self.say(&what, || format!("begins and takes {takes:?}, fault: {fault:?}"));
+        }
+        let key = (if hangs { NEVER } else { self.now + takes }, self.serial);
         self.calls.insert(key, Call { engine, id, what, fault, began });
     }
 
@@ -211,13 +233,13 @@ impl Inner {
         self.calls.remove(&key)
     }
 
-    /// Takes a call back that has not begun for good. Half of them have.
+    /// Takes a call back that has not begun for good. Half of them have, and those that hang.
     fn take_back(&mut self, engine: u64, id: CallId) -> bool {
         let mut calls = self.calls.iter();
         let Some((&key, _)) = calls.find(|(_, call)| call.engine == engine && call.id == id) else {
             return false;
         };
-        let taken = self.random.percent(50);
+        let taken = key.0 < NEVER && self.random.percent(50);
         if taken {
             self.stats.cancelled += 1;
             if let Some(call) = self.calls.remove(&key) {

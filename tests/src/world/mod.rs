@@ -10,6 +10,7 @@ mod history;
 mod host;
 mod medium;
 mod random;
+mod resetter;
 mod seeds;
 mod storm;
 mod stranger;
@@ -30,6 +31,7 @@ use feedrail_target::poll_group::Turn as TargetTurn;
 use rdma::sim::{SimConfig, SimNetwork};
 use rdma::{GroupStats, Time};
 
+use self::resetter::Resetter;
 use self::stranger::Stranger;
 
 pub use self::disk::Disk;
@@ -90,11 +92,23 @@ struct Target {
     rest: Rest,
 }
 
-/// A machine that keeps no rules, and how the world treats it.
+/// A machine that speaks for itself, and how the world treats it.
 struct Visitor {
-    stranger: Stranger,
+    machine: Box<dyn Machine>,
     ip: IpAddr,
     rest: Rest,
+}
+
+/// A host that is not one of ours.
+trait Machine {
+    /// Does all that is ready; true if there was anything.
+    fn turn(&mut self, now: Time) -> bool;
+
+    /// When it wants a turn though nothing arrives.
+    fn deadline(&self) -> Option<Time>;
+
+    /// What it did, and its provider's counters.
+    fn leave(self: Box<Self>) -> (Totals, GroupStats);
 }
 
 /// Whether somebody sleeps: who has twice had nothing to do gets no turn before the time that he named, unless
@@ -166,8 +180,16 @@ impl World {
     fn add_stranger(&mut self, seed: u64) {
         let targets = self.targets.iter().map(|target| target.node.subsystem()).collect();
         let ip = address(2, self.visitors.len());
-        let stranger = Stranger::new(&self.network, ip, targets, seed);
-        self.visitors.push(Visitor { stranger, ip, rest: Rest::default() });
+        let machine = Box::new(Stranger::new(&self.network, ip, targets, seed));
+        self.visitors.push(Visitor { machine, ip, rest: Rest::default() });
+    }
+
+    /// Adds a host that resets its controllers, on namespace 3 of all targets that there are.
+    fn add_resetter(&mut self, seed: u64) {
+        let targets = self.targets.iter().map(|target| target.node.subsystem()).collect();
+        let ip = address(2, self.visitors.len());
+        let machine = Box::new(Resetter::new(&self.network, ip, targets, seed));
+        self.visitors.push(Visitor { machine, ip, rest: Rest::default() });
     }
 
     /// A target.
@@ -283,13 +305,13 @@ impl World {
                 Turn::SleepUntil(at) => due = earliest(due, at),
             }
         }
-        for Visitor { stranger, ip, rest } in &mut self.visitors {
+        for Visitor { machine, ip, rest } in &mut self.visitors {
             if !rest.goes_on(self.now, self.network.has_mail(*ip)) {
-                if stranger.turn(self.now) {
+                if machine.turn(self.now) {
                     busy = true;
                     rest.end();
                 } else {
-                    rest.note_idle(stranger.deadline());
+                    rest.note_idle(machine.deadline());
                 }
             }
             due = earliest(due, rest.due);

@@ -21,6 +21,10 @@ const TARGETS: usize = 2;
 /// What a host takes to come back. By then its targets have missed its Keep Alive: what it asked of them before
 /// its crash, and has forgotten, is over.
 const REBOOT: Duration = Duration::from_millis(2_500);
+/// The longest that a core stalls: what its target is given beyond Keep Alive is not used up by it.
+const STALL_MS: u64 = 500;
+/// Bytes of a pool in which reads that hang leave room for everybody.
+const ROOM_TO_HANG: u64 = 1 << 20;
 /// Far more than a run takes.
 const LIMIT: Duration = Duration::from_secs(1800);
 
@@ -56,6 +60,8 @@ struct Storm {
     traffic: Vec<Traffic>,
     /// By target.
     histories: Vec<Histories>,
+    /// Of each target.
+    pools: Vec<u64>,
     weather: SimConfig,
     disks: DiskConfig,
     /// Troubles to come: after so many requests.
@@ -84,9 +90,10 @@ impl Storm {
         let weather = weather(random);
         let mut world = World::new(seed, weather);
         world.spoken = spoken;
-        let mut histories = Vec::new();
-        let targets: Vec<TargetId> =
-            (0..TARGETS).map(|_| add_target(&mut world, &mut histories, random)).collect();
+        let (mut histories, mut pools) = (Vec::new(), Vec::new());
+        let targets: Vec<TargetId> = (0..TARGETS)
+            .map(|_| add_target(&mut world, &mut histories, &mut pools, random))
+            .collect();
         let hosts: Vec<HostId> = (0..HOSTS).map(|_| add_host(&mut world, random)).collect();
         let traffic = (0..HOSTS * TARGETS).map(|pair| add_traffic(pair, random, spoken)).collect();
         let total = REQUESTS * (HOSTS * TARGETS) as u32;
@@ -94,6 +101,7 @@ impl Storm {
             (0..random.within(6..16)).map(|_| random.within(1..u64::from(total)) as u32).collect();
         due.sort_unstable_by(|a, b| b.cmp(a));
         world.add_stranger(random.next_u64());
+        world.add_resetter(random.next_u64());
         let disks = disks(random);
         for &target in &targets {
             world.target(target).set_disk_config(disks);
@@ -107,6 +115,7 @@ impl Storm {
             targets,
             traffic,
             histories,
+            pools,
             weather,
             disks,
             due,
@@ -136,8 +145,8 @@ impl Storm {
         while let Some((_, end)) = self.ends.pop() {
             self.end_trouble(end, true);
         }
-        for Visitor { stranger, .. } in std::mem::take(&mut self.world.visitors) {
-            let (totals, network) = stranger.leave();
+        for Visitor { machine, .. } in std::mem::take(&mut self.world.visitors) {
+            let (totals, network) = machine.leave();
             self.totals.add_all(&totals);
             count_network(&mut self.totals, &network);
         }
@@ -148,6 +157,7 @@ impl Storm {
         let calm = DiskConfig { stall_ppm: 0, error_ppm: 0, no_space_ppm: 0, ..self.disks };
         for &target in &self.targets {
             self.world.target(target).set_disk_config(calm);
+            self.world.target(target).hang_reads(0);
         }
         self.run("all are connected", |storm| storm.traffic.iter().all(Traffic::is_up));
     }
@@ -237,7 +247,7 @@ impl Storm {
         let (host_id, target_id) = (self.hosts[host], self.targets[target]);
         let host_down = self.ends.iter().any(|(_, end)| *end == End::HostDown(host));
         let target_down = self.ends.iter().any(|(_, end)| *end == End::TargetDown(target));
-        match self.random.within(0..14) {
+        match self.random.within(0..17) {
             0 if !target_down => {
                 self.note("fault: target crashes", || format!("target {target} crashes"));
                 self.world.target(target_id).crash();
@@ -319,6 +329,22 @@ impl Storm {
                 } else {
                     self.world.pause_target(target_id, time);
                 }
+            }
+            12 if self.pools[target] >= ROOM_TO_HANG => {
+                self.note("fault: hung reads", || format!("a read of target {target} hangs"));
+                self.world.target(target_id).hang_reads(1);
+            }
+            13 | 14 => {
+                let core = self.random.within(0..3) as usize;
+                let time = Duration::from_millis(self.random.within(1..STALL_MS));
+                self.note("fault: stalled cores", || {
+                    format!(
+                        "core {core} of target {target} stalls {time:?}, host {host} comes back"
+                    )
+                });
+                let now = self.world.now();
+                self.world.target(target_id).stall_core(core, now + time);
+                self.traffic[host * TARGETS + target].reset(now);
             }
             _ => {
                 self.note("fault: resets", || format!("host {host} resets target {target}"));
@@ -403,6 +429,7 @@ impl Storm {
             totals.add("fault: disk full (ENOSPC)", disk.no_space);
             totals.add("fault: short reads and writes", disk.short);
             totals.add("fault: stalled system calls", disk.stalls);
+            totals.add("fault: reads that never ended", disk.hung);
             totals.add("fault: system calls interrupted by a crash", disk.interrupted);
             totals.add("fault: sectors lost with the power", disk.sectors_lost);
             totals.add("recovery: system calls cancelled", disk.cancelled);
@@ -471,10 +498,16 @@ fn disks(random: &mut Random) -> DiskConfig {
     }
 }
 
-fn add_target(world: &mut World, all: &mut Vec<Histories>, random: &mut Random) -> TargetId {
+fn add_target(
+    world: &mut World,
+    all: &mut Vec<Histories>,
+    pools: &mut Vec<u64>,
+    random: &mut Random,
+) -> TargetId {
     let mut options = TargetOptions { cores: random.pick(&[1, 2, 3]), ..TargetOptions::default() };
     options.limits.in_capsule_data_bytes = random.pick(&[0, 4096]);
     options.limits.pool_bytes = random.pick(&[256 << 10, 1 << 20]);
+    pools.push(options.limits.pool_bytes);
     let mut fill = || {
         let mut bytes = vec![0; SIZE];
         random.fill(&mut bytes);
@@ -485,6 +518,7 @@ fn add_target(world: &mut World, all: &mut Vec<Histories>, random: &mut Random) 
     let disks = vec![
         Disk::simulated("writable", first.clone()).lba_shift(shift),
         Disk::simulated("protected", second.clone()).read_only(),
+        Disk::simulated("reset", vec![0; super::resetter::BLOCK]).lba_shift(12),
     ];
     all.push([History::new(first), History::new(second)]);
     world.add_target(disks, options)

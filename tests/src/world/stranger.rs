@@ -19,7 +19,7 @@ use rdma::{
     SendFlags, SendWr, Sge, Time, Wc, WcOpcode,
 };
 
-use super::{Random, Totals};
+use super::{Machine, Random, Totals};
 
 type Region = <Sim as Provider>::Region;
 
@@ -100,6 +100,47 @@ pub(super) struct Stranger {
     totals: Totals,
 }
 
+impl Machine for Stranger {
+    /// Panics if memory changed that was not open.
+    fn leave(mut self: Box<Self>) -> (Totals, GroupStats) {
+        self.check_memory();
+        self.totals.add("fault: attacks on memory that is not open", 0);
+        self.totals.add("recovery: attackers disconnected", 0);
+        (self.totals, self.group.stats())
+    }
+
+    fn turn(&mut self, now: Time) -> bool {
+        let mut busy = self.take_events(now) | self.take_completions(now);
+        match &mut self.visit {
+            None if self.visits_left > 0 && self.next_visit <= now => {
+                self.begin(now);
+                busy = true;
+            }
+            Some(visit) if visit.until <= now => {
+                self.end(now);
+                busy = true;
+            }
+            Some(visit) if visit.ready_at.is_some_and(|at| at <= now) => {
+                visit.ready_at = None;
+                self.post_receive();
+                busy = true;
+            }
+            _ => {}
+        }
+        self.group.flush(now);
+        busy
+    }
+
+    fn deadline(&self) -> Option<Time> {
+        let own = match &self.visit {
+            None => (self.visits_left > 0).then_some(self.next_visit),
+            Some(visit) => Some(visit.ready_at.map_or(visit.until, |at| at.min(visit.until))),
+        };
+        let devices = self.cm.deadline().into_iter().chain(self.group.deadline());
+        devices.chain(own).min()
+    }
+}
+
 impl Stranger {
     pub(super) fn new(network: &SimNetwork, ip: IpAddr, targets: Vec<Target>, seed: u64) -> Self {
         let device = network.device(ip, 1).expect("nothing has the address");
@@ -129,49 +170,6 @@ impl Stranger {
             visits_left: VISITS,
             totals: Totals::default(),
         }
-    }
-
-    /// What it did, and its provider's counters.
-    ///
-    /// # Panics
-    /// If memory changed that was not open.
-    pub(super) fn leave(mut self) -> (Totals, GroupStats) {
-        self.check_memory();
-        self.totals.add("fault: attacks on memory that is not open", 0);
-        self.totals.add("recovery: attackers disconnected", 0);
-        (self.totals, self.group.stats())
-    }
-
-    /// Does all that is ready; true if there was anything.
-    pub(super) fn turn(&mut self, now: Time) -> bool {
-        let mut busy = self.take_events(now) | self.take_completions(now);
-        match &mut self.visit {
-            None if self.visits_left > 0 && self.next_visit <= now => {
-                self.begin(now);
-                busy = true;
-            }
-            Some(visit) if visit.until <= now => {
-                self.end(now);
-                busy = true;
-            }
-            Some(visit) if visit.ready_at.is_some_and(|at| at <= now) => {
-                visit.ready_at = None;
-                self.post_receive();
-                busy = true;
-            }
-            _ => {}
-        }
-        self.group.flush(now);
-        busy
-    }
-
-    pub(super) fn deadline(&self) -> Option<Time> {
-        let own = match &self.visit {
-            None => (self.visits_left > 0).then_some(self.next_visit),
-            Some(visit) => Some(visit.ready_at.map_or(visit.until, |at| at.min(visit.until))),
-        };
-        let devices = self.cm.deadline().into_iter().chain(self.group.deadline());
-        devices.chain(own).min()
     }
 
     fn begin(&mut self, now: Time) {

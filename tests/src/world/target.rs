@@ -151,6 +151,18 @@ impl TargetNode {
         self.bay.set_config(config);
     }
 
+    /// Has the next so many reads of simulated disks hang, for as long as the process lives.
+    pub fn hang_reads(&self, count: u32) {
+        self.bay.hang_reads(count);
+    }
+
+    /// Gives one core no turn until then, if the target runs and has that many.
+    pub fn stall_core(&mut self, core: usize, until: Time) {
+        if let Some(running) = &mut self.running {
+            running.target.stall(core, until);
+        }
+    }
+
     /// Prints the system calls on simulated disks from now on.
     pub(super) fn speak(&mut self, name: String) {
         self.bay.speak(name);

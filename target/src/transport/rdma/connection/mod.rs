@@ -21,6 +21,7 @@ use super::area::Area;
 use super::negotiation::Negotiated;
 use super::work_id::{WorkId, WorkKind};
 use crate::controller::{Abort, Accepted, CloseReason, Event, Flush, Outcome, Queue, Settle, Work};
+use crate::deliberate_bugs::{self, Bug};
 use crate::poll_group::{Accounts, Core};
 use crate::request::{Receive, Slot, Slots, State};
 use crate::transport::RequestKey;
@@ -480,7 +481,8 @@ impl<P: Provider> Connection<P> {
         let hold = queue.close();
         for slot in self.slots.in_use() {
             let request = self.slots.get(slot);
-            if request.operation.is_some() && request.changes_medium() {
+            let awaited = request.changes_medium() || deliberate_bugs::has(Bug::AwaitReads);
+            if request.operation.is_some() && awaited {
                 request.holds.extend(hold.clone());
             }
         }

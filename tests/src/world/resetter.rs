@@ -1,0 +1,439 @@
+//! A host that resets its controller in the middle of writes: when a reset is complete none of them may land any more.
+#![expect(unsafe_code, reason = "lends memory to a device")]
+
+use std::net::IpAddr;
+use std::ops::Range;
+use std::time::Duration;
+
+use feedrail_initiator::{HostId, HostNqn, Target};
+use nvme_proto::fabrics::{
+    Connect, ConnectAttributes, ConnectData, PropertyGet, PropertySet, PropertySize,
+};
+use nvme_proto::nvm::Io;
+use nvme_proto::rdma_cm::Request;
+use nvme_proto::registers::{Cc, Csts, Property};
+use nvme_proto::{Cid, Cntlid, Cqe, FromBytes, IntoBytes, Nsid, NvmCommand, Qid, Sgl, Sqe};
+use rdma::sim::{Sim, SimDevice, SimNetwork};
+use rdma::{
+    Access, CmEvent, ConnId, ConnOptions, ConnParams, ConnectionManager, Device, Group,
+    GroupConfig, GroupStats, Mem, MemoryRegion, Op, PrivateData, Provider, QpConfig, QpKey, RecvWr,
+    SendFlags, SendWr, Sge, Time, Wc, WcOpcode,
+};
+
+use super::{Machine, Random, Totals};
+
+type Region = <Sim as Provider>::Region;
+
+/// The namespace that is this host's alone, and how long it is.
+const NSID: Nsid = Nsid(3);
+pub(super) const BLOCK: usize = 4096;
+const OLD_DATA: usize = 0;
+const NEW_DATA: usize = BLOCK;
+const READ_DATA: usize = 2 * BLOCK;
+const CAPSULES: usize = 3 * BLOCK;
+const RESPONSES: usize = CAPSULES + 1024;
+const CONNECT_DATA: usize = CAPSULES + 2048;
+const MEMORY: usize = 4 * BLOCK;
+/// Commands on the way at most: each has a place for its capsule, and one for a response.
+const PLACES: usize = 16;
+const ENTRIES: u16 = 16;
+const HOST_ID: HostId = HostId([0xDD; 16]);
+const KEEP_ALIVE_MS: u32 = 1_000;
+const ROUNDS: u32 = 40;
+/// Between two rounds, in microseconds.
+const PAUSE: Range<u64> = 1_000..60_000;
+/// Until a target must have missed the Keep Alive of a round that ended badly: what it asked for is over then.
+const FENCE: Duration = Duration::from_secs(4);
+/// A step that takes longer ends the round.
+const PATIENCE: Duration = Duration::from_secs(8);
+
+/// What the next response, or the passing of time, is to bring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    AdminLink,
+    AdminConnect,
+    Enable,
+    OldLink,
+    OldConnect,
+    /// The write is on its way, and is given some time.
+    OldWrite,
+    Disable,
+    /// CSTS.RDY is to be 0.
+    Disabled,
+    /// Some time before it is looked at again.
+    StillReady,
+    EnableAgain,
+    NewLink,
+    NewConnect,
+    NewWrite,
+    ReadAtOnce,
+    /// A write from before the reset has some time to land.
+    Later,
+    ReadLater,
+}
+
+struct Line {
+    conn: ConnId,
+    qp: Option<QpKey>,
+}
+
+struct Round {
+    to: Target,
+    step: Step,
+    /// The end of a step that waits, or of the patience for one.
+    until: Time,
+    cntlid: Cntlid,
+    admin: Line,
+    /// The latest last.
+    io: Vec<Line>,
+}
+
+/// The machine.
+pub(super) struct Resetter {
+    device: SimDevice,
+    cm: <Sim as Provider>::Cm,
+    group: <Sim as Provider>::Group,
+    // The region goes before the memory.
+    region: Region,
+    memory: Box<[u8]>,
+    random: Random,
+    targets: Vec<Target>,
+    round: Option<Round>,
+    next_round: Time,
+    rounds_left: u32,
+    commands: usize,
+    value: u8,
+    totals: Totals,
+}
+
+impl Machine for Resetter {
+    fn leave(mut self: Box<Self>) -> (Totals, GroupStats) {
+        self.totals.add("fault: controller resets under writes", 0);
+        self.totals.add("recovery: controller resets that were waited for", 0);
+        (self.totals, self.group.stats())
+    }
+
+    fn turn(&mut self, now: Time) -> bool {
+        let mut busy = self.take_events(now) | self.take_completions(now);
+        match &self.round {
+            None if self.rounds_left > 0 && self.next_round <= now => {
+                self.begin(now);
+                busy = true;
+            }
+            Some(round) if round.until <= now => {
+                self.time_is_up(now, round.step);
+                busy = true;
+            }
+            _ => {}
+        }
+        self.group.flush(now);
+        busy
+    }
+
+    fn deadline(&self) -> Option<Time> {
+        let own = match &self.round {
+            None => (self.rounds_left > 0).then_some(self.next_round),
+            Some(round) => Some(round.until),
+        };
+        self.cm.deadline().into_iter().chain(self.group.deadline()).chain(own).min()
+    }
+}
+
+impl Resetter {
+    pub(super) fn new(network: &SimNetwork, ip: IpAddr, targets: Vec<Target>, seed: u64) -> Self {
+        let device = network.device(ip, 1).expect("nothing has the address");
+        let mut memory = vec![0; MEMORY].into_boxed_slice();
+        let mem = Mem::Host { addr: memory.as_mut_ptr(), length: memory.len() };
+        let access = Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE;
+        // SAFETY: the box is kept as long as the region, and only read and written between turns.
+        let region = unsafe { device.register(mem, access) }.expect("a simulated device has room");
+        let config = GroupConfig { completions: 256, queue_pairs: 4, completion_vector: 0 };
+        Self {
+            cm: device.connection_manager().expect("it has none yet"),
+            group: device.group(&config).expect("a simulated device has room"),
+            region,
+            memory,
+            random: Random::new(seed),
+            targets,
+            device,
+            round: None,
+            next_round: Time::ZERO,
+            rounds_left: ROUNDS,
+            commands: 0,
+            value: 0,
+            totals: Totals::default(),
+        }
+    }
+
+    fn begin(&mut self, now: Time) {
+        self.rounds_left -= 1;
+        let to = self.random.pick(&self.targets);
+        let admin = self.dial(now, to);
+        let (step, until) = (Step::AdminLink, now + PATIENCE);
+        let cntlid = Cntlid::DYNAMIC;
+        self.round = Some(Round { to, step, until, cntlid, admin, io: Vec::new() });
+    }
+
+    fn dial(&mut self, now: Time, to: Target) -> Line {
+        let resolved = self.cm.resolve(now, to.address, PATIENCE, &ConnOptions::default());
+        Line { conn: resolved.expect("the address is one of this network"), qp: None }
+    }
+
+    /// Ends the round. One that did not come to its end may have left a write behind.
+    fn end(&mut self, now: Time, well: bool) {
+        let Some(round) = self.round.take() else { return };
+        for line in round.io.into_iter().chain([round.admin]) {
+            self.cm.disconnect(now, line.conn);
+            self.cm.close(line.conn);
+            if let Some(qp) = line.qp {
+                self.group.release(qp);
+            }
+        }
+        let pause = Duration::from_micros(self.random.within(PAUSE));
+        self.next_round = now + if well { pause } else { FENCE + pause };
+    }
+
+    fn take_events(&mut self, now: Time) -> bool {
+        let mut any = false;
+        while let Some(event) = self.cm.poll(now) {
+            any = true;
+            match event {
+                CmEvent::Resolved { conn } => self.connect(now, conn),
+                CmEvent::Established { conn, .. } if self.latest(conn) => self.linked(now),
+                CmEvent::Disconnected { conn, .. } | CmEvent::ConnectFailed { conn, .. }
+                    if self.is_old(conn) => {}
+                _ => self.end(now, false),
+            }
+        }
+        any
+    }
+
+    /// Whether a connection is one that the reset takes away.
+    fn is_old(&self, conn: ConnId) -> bool {
+        let Some(round) = &self.round else { return true };
+        let old = round.io.first().is_some_and(|line| line.conn == conn);
+        old && !matches!(round.step, Step::OldLink | Step::OldConnect | Step::OldWrite)
+    }
+
+    fn latest(&self, conn: ConnId) -> bool {
+        let latest = self.round.as_ref().map(|round| round.io.last().unwrap_or(&round.admin));
+        latest.is_some_and(|line| line.conn == conn)
+    }
+
+    fn connect(&mut self, now: Time, conn: ConnId) {
+        let config = QpConfig {
+            send_wr: PLACES as u32,
+            recv_wr: PLACES as u32,
+            send_sge: 1,
+            recv_sge: 1,
+            inline_bytes: 0,
+        };
+        let handle = self.group.handle();
+        let qp = self.cm.create_qp(conn, &handle, &self.device, &config).expect("it was resolved");
+        let qp = self.group.adopt(qp);
+        let Some(round) = &mut self.round else { return };
+        let qid = Qid(u16::from(!round.io.is_empty()));
+        round.io.last_mut().unwrap_or(&mut round.admin).qp = Some(qp);
+        let request = Request::new(qid, round.cntlid, ENTRIES, ENTRIES.into());
+        let private_data = PrivateData::new(request.as_bytes()).expect("a request fits");
+        let params = ConnParams {
+            responder_resources: 4,
+            initiator_depth: 0,
+            retry_count: 7,
+            rnr_retry_count: 7,
+            private_data,
+        };
+        self.cm.connect(now, conn, &params).expect("it was resolved");
+    }
+
+    /// A connection is there.
+    fn linked(&mut self, now: Time) {
+        let Some(round) = &self.round else { return };
+        let (step, qid) = match round.step {
+            Step::AdminLink => (Step::AdminConnect, Qid::ADMIN),
+            Step::OldLink => (Step::OldConnect, Qid(1)),
+            Step::NewLink => (Step::NewConnect, Qid(1)),
+            _ => return,
+        };
+        let (nqn, cntlid) = (round.to.nqn, round.cntlid);
+        let data = ConnectData::new(HOST_ID, cntlid, nqn, HostNqn::from_host_id(HOST_ID));
+        self.memory[CONNECT_DATA..][..size_of::<ConnectData>()].copy_from_slice(data.as_bytes());
+        let connect = Connect {
+            qid,
+            queue_entries: ENTRIES.into(),
+            attributes: ConnectAttributes::new(),
+            keep_alive_timeout_ms: if qid.is_admin() { KEEP_ALIVE_MS } else { 0 },
+        };
+        let sgl = self.keyed(CONNECT_DATA, size_of::<ConnectData>());
+        self.send(now, step, !qid.is_admin(), &connect.to_sqe().with_data(sgl));
+    }
+
+    /// A step that waits has waited, or another one for too long.
+    fn time_is_up(&mut self, now: Time, step: Step) {
+        match step {
+            Step::OldWrite => {
+                self.totals.add("fault: controller resets under writes", 1);
+                self.send(now, Step::Disable, false, &set_cc(Cc::new()));
+            }
+            Step::StillReady => self.send(now, Step::Disabled, false, &get_csts()),
+            Step::Later => self.read(now, Step::ReadLater),
+            _ => self.end(now, false),
+        }
+    }
+
+    /// The response of the present step has come.
+    fn answered(&mut self, now: Time, cqe: &Cqe) {
+        let Some(round) = &mut self.round else { return };
+        let step = round.step;
+        if cqe.cid() != Cid(step as u16) {
+            // The old write has ended, well or not, before the reset.
+            return;
+        }
+        if !cqe.status().is_success() {
+            return self.end(now, false);
+        }
+        match step {
+            Step::AdminConnect => {
+                round.cntlid = Cntlid(cqe.dw0.get() as u16);
+                self.send(now, Step::Enable, false, &set_cc(enabled()));
+            }
+            Step::Enable => self.link(now, Step::OldLink),
+            Step::OldConnect => {
+                self.write(now, Step::OldWrite, OLD_DATA);
+                let rest = Duration::from_micros(self.random.within(1..3_000));
+                self.wait(now + rest);
+            }
+            Step::Disable => self.send(now, Step::Disabled, false, &get_csts()),
+            Step::Disabled if Csts::from_bits(cqe.dw0.get()).rdy() => {
+                self.totals.add("recovery: controller resets that were waited for", 1);
+                round.step = Step::StillReady;
+                // The target sees each look as a sign of life.
+                self.wait(now + Duration::from_millis(2));
+            }
+            Step::Disabled => self.send(now, Step::EnableAgain, false, &set_cc(enabled())),
+            Step::EnableAgain => self.link(now, Step::NewLink),
+            Step::NewConnect => self.write(now, Step::NewWrite, NEW_DATA),
+            Step::NewWrite => self.read(now, Step::ReadAtOnce),
+            Step::ReadAtOnce => {
+                self.check();
+                let rest = Duration::from_micros(self.random.within(1..700_000));
+                if let Some(round) = &mut self.round {
+                    round.step = Step::Later;
+                }
+                self.wait(now + rest);
+            }
+            Step::ReadLater => {
+                self.check();
+                self.end(now, true);
+            }
+            _ => {}
+        }
+    }
+
+    fn link(&mut self, now: Time, step: Step) {
+        let Some(to) = self.round.as_ref().map(|round| round.to) else { return };
+        let line = self.dial(now, to);
+        let Some(round) = &mut self.round else { return };
+        round.io.push(line);
+        (round.step, round.until) = (step, now + PATIENCE);
+    }
+
+    fn wait(&mut self, until: Time) {
+        if let Some(round) = &mut self.round {
+            round.until = until;
+        }
+    }
+
+    fn write(&mut self, now: Time, step: Step, data: usize) {
+        self.value = self.value.wrapping_add(1);
+        self.memory[data..][..BLOCK].fill(self.value);
+        let sqe = NvmCommand::Write(block()).to_sqe().with_data(self.keyed(data, BLOCK));
+        self.send(now, step, true, &sqe);
+    }
+
+    fn read(&mut self, now: Time, step: Step) {
+        let sgl = self.keyed(READ_DATA, BLOCK);
+        self.send(now, step, true, &NvmCommand::Read(block()).to_sqe().with_data(sgl));
+    }
+
+    fn check(&self) {
+        let [written, read] = [NEW_DATA, READ_DATA].map(|data| &self.memory[data..][..BLOCK]);
+        assert!(read == written, "a write of before a controller reset landed after it");
+    }
+
+    /// Sends the command of a step, on the I/O queue or the admin queue.
+    fn send(&mut self, now: Time, step: Step, io: bool, sqe: &Sqe) {
+        let Some(round) = &mut self.round else { return };
+        (round.step, round.until) = (step, now + PATIENCE);
+        let line = round.io.last().filter(|_| io).unwrap_or(&round.admin);
+        let Some(qp) = line.qp else { return };
+        let place = self.commands % PLACES;
+        self.commands += 1;
+        let (capsule, response) = (capsule_of(place), response_of(place));
+        let sge = self.sge(response, size_of::<Cqe>());
+        let wr = RecvWr { wr_id: response as u64, sges: &[sge] };
+        // SAFETY: the memory is kept; a response is looked at long before its place is used again.
+        unsafe { self.group.push_recv(qp, &wr) }.expect("few commands are on the way");
+        let sqe = sqe.with_cid(Cid(step as u16));
+        self.memory[capsule..][..size_of::<Sqe>()].copy_from_slice(sqe.as_bytes());
+        let sge = self.sge(capsule, size_of::<Sqe>());
+        let wr = SendWr { wr_id: 0, op: Op::Send, flags: SendFlags::SIGNALED, sges: &[sge] };
+        // SAFETY: as for the response.
+        unsafe { self.group.push_send(qp, &wr) }.expect("few commands are on the way");
+    }
+
+    fn take_completions(&mut self, now: Time) -> bool {
+        let mut completions = [Wc::default(); 8];
+        let count = self.group.poll(now, &mut completions);
+        for wc in &completions[..count] {
+            if wc.opcode == WcOpcode::RECV && wc.is_success() && self.is_of_round(wc.qpn) {
+                let at = wc.wr_id as usize;
+                let cqe = Cqe::read_from_bytes(&self.memory[at..at + size_of::<Cqe>()]);
+                self.answered(now, &cqe.expect("an entry's bytes"));
+            }
+        }
+        count > 0
+    }
+
+    /// Whether a queue pair is not left over from an earlier round.
+    fn is_of_round(&self, qpn: u32) -> bool {
+        let lines = self.round.iter().flat_map(|round| round.io.iter().chain([&round.admin]));
+        lines.filter_map(|line| line.qp).any(|qp| self.group.qpn(qp) == qpn)
+    }
+
+    fn keyed(&self, offset: usize, length: usize) -> Sgl {
+        let address = self.memory.as_ptr() as u64 + offset as u64;
+        Sgl::Keyed { address, length: length as u32, key: self.region.rkey(), invalidate: false }
+    }
+
+    fn sge(&self, at: usize, length: usize) -> Sge {
+        let addr = self.memory.as_ptr() as u64 + at as u64;
+        Sge { addr, length: length as u32, lkey: self.region.lkey() }
+    }
+}
+
+fn enabled() -> Cc {
+    Cc::new().with_en(true).with_iosqes(Cc::IOSQES).with_iocqes(Cc::IOCQES)
+}
+
+fn set_cc(cc: Cc) -> Sqe {
+    let (property, size) = (Property::CC, PropertySize::FourBytes);
+    PropertySet { property, size, value: cc.into_bits().into() }.to_sqe()
+}
+
+fn get_csts() -> Sqe {
+    PropertyGet { property: Property::CSTS, size: PropertySize::FourBytes }.to_sqe()
+}
+
+/// The one block of the namespace.
+fn block() -> Io {
+    Io::new(NSID, 0, 1)
+}
+
+fn capsule_of(place: usize) -> usize {
+    CAPSULES + place * size_of::<Sqe>()
+}
+
+fn response_of(place: usize) -> usize {
+    RESPONSES + place * size_of::<Cqe>()
+}
