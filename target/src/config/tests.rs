@@ -386,8 +386,16 @@ fn a_pool_that_is_left_out_is_enough_for_all_cores() {
     assert_eq!(parse(&text("32")).unwrap().limits.pool_bytes, 128 << 20);
     let listen = vec!["127.0.0.1:4420".parse().unwrap()];
     let (files, cores) = (vec!["a".into()], Cores::Count(32));
-    let (nqn, provider, writable) = (Quick::default_nqn(), ProviderChoice::Auto, false);
-    let quick = Config::quick(Quick { listen, files, writable, nqn, provider, cores }).unwrap();
+    let quick = Config::quick(Quick {
+        listen,
+        files,
+        writable: false,
+        nqn: None,
+        provider: ProviderChoice::Auto,
+        cores,
+        machine: Some(Machine::with_id(Uuid::from_u128(1))),
+    })
+    .unwrap();
     assert_eq!(quick.limits.pool_bytes, 128 << 20);
 }
 
