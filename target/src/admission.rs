@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::limits::Limits;
 
-/// Counts connections whose Connect succeeded, all of them and those of each address. Names are not counted: anybody could
-/// take another host's share by saying its name.
+/// Counts connections whose Connect succeeded, all of them and those of each address. Names are not
+/// counted: anybody could take another host's share by saying its name.
 #[derive(Debug, Default)]
 pub(crate) struct Admissions {
     counts: Mutex<Counts>,

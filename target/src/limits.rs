@@ -33,8 +33,8 @@ pub const NSID_LAST: u32 = 65_536;
 pub const MAX_NAMESPACES: usize = 65_536;
 /// The largest buffer pool of the process. The pools of all cores number their parts of 4 KiB with 32 bits.
 pub const MAX_POOL_BYTES: u64 = 1 << 40;
-/// Data of one command of a guest: of a queue before its Connect succeeded, or of a discovery controller (its MDTS). A power
-/// of two.
+/// Data of one command of a guest: of a queue before its Connect succeeded, or of a discovery
+/// controller (its MDTS). A power of two.
 pub const GUEST_TRANSFER_BYTES: u32 = 64 << 10;
 /// Buffers of the guests of one core, beside those of [`Limits::pool_bytes`].
 pub const GUEST_POOL_BYTES: usize = 16 * GUEST_TRANSFER_BYTES as usize;
@@ -43,7 +43,8 @@ pub const DATA_BEFORE_RESPONSES_BYTES: u32 = 128 << 10;
 /// The same where that makes fuller trains and nothing is awaited from storage, as long as it is of half of the commands
 /// that are to be answered.
 pub const DATA_BEFORE_RESPONSES_MAX_BYTES: u32 = 512 << 10;
-/// Work completions that one core keeps room for on one device at first. It gets more as far as the device lets it.
+/// Work completions that one core keeps room for on one device at first. It gets more as far as the
+/// device lets it.
 pub const COMPLETIONS_PER_GROUP: u32 = 1 << 18;
 /// Folders that a directory of shards may nest.
 pub const DIRECTORY_DEPTH: usize = 16;
@@ -63,7 +64,8 @@ pub const KEEP_ALIVE_GRANULARITY: Duration = Duration::from_millis(100);
 pub const DISCOVERY_KEEP_ALIVE: Duration = Duration::from_secs(120);
 /// How long a connection may take from its acceptance to a successful Connect command.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Connections of one device whose Connect has not succeeded yet. The oldest one has to go when there are more.
+/// Connections of one device whose Connect has not succeeded yet. The oldest one has to go when
+/// there are more.
 pub const UNCONNECTED: usize = 512;
 /// Those of one address.
 pub const UNCONNECTED_PER_ADDRESS: usize = 128;
@@ -74,7 +76,8 @@ pub const STORAGE_PATIENCE: Duration = Duration::from_secs(5);
 /// How long a host may leave a controller disabled (NVMe-oF: the association may then be ended).
 pub const ENABLE_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Of what a host is sent or asked for it must take or give so much in each second, beyond [`Limits::host_timeout`].
+/// Of what a host is sent or asked for it must take or give so much in each second, beyond
+/// [`Limits::host_timeout`].
 pub const HOST_LEAST_BYTES_PER_SECOND: u64 = 1 << 20;
 
 /// What an operator may tune.
@@ -88,15 +91,18 @@ pub struct Limits {
     pub in_capsule_data_bytes: u32,
     /// Data of one command (reported as MDTS), a power of two in 4 KiB..=16 MiB.
     pub max_transfer_bytes: u32,
-    /// Buffer pool of the process, at least [`Limits::least_pool_bytes`] and at most [`MAX_POOL_BYTES`].
+    /// Buffer pool of the process, at least [`Limits::least_pool_bytes`] and at most
+    /// [`MAX_POOL_BYTES`].
     pub pool_bytes: u64,
-    /// Connections (queues) of the process, beside those whose Connect has not succeeded yet ([`UNCONNECTED`]).
+    /// Connections (queues) of the process, beside those whose Connect has not succeeded yet
+    /// ([`UNCONNECTED`]).
     pub connections: u32,
     /// Connections of one address. At most `connections`.
     pub connections_per_host: u32,
-    /// How long a host has to take the responses and give the data that are outstanding at one moment, and a second more for
-    /// each [`HOST_LEAST_BYTES_PER_SECOND`] of them. A host that is not ready for a response may say so for ever, and the
-    /// buffers of its commands would be kept from others for as long.
+    /// How long a host has to take the responses and give the data that are outstanding at one
+    /// moment, and a second more for each [`HOST_LEAST_BYTES_PER_SECOND`] of them. A host that is
+    /// not ready for a response may say so for ever, and the buffers of its commands would be kept
+    /// from others for as long.
     pub host_timeout: Duration,
     /// The ids that controllers get. Targets that serve one subsystem must not share any.
     pub cntlids: CntlidRange,
@@ -148,8 +154,8 @@ impl Limits {
         2 * self.max_transfer_bytes as usize
     }
 
-    /// The smallest pool with which so many cores go on whatever hosts do: each needs a block that is lent in turn, and
-    /// another one.
+    /// The smallest pool with which so many cores go on whatever hosts do: each needs a block that
+    /// is lent in turn, and another one.
     pub fn least_pool_bytes(&self, cores: usize) -> u64 {
         (cores * PoolPlan::LEAST_BLOCKS * self.block_bytes()) as u64
     }

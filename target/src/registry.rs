@@ -200,7 +200,8 @@ impl Registry {
         self.associations().live.values().cloned().collect()
     }
 
-    /// A place for one more queue from an address, on any device and of any association, unless there are too many.
+    /// A place for one more queue from an address, on any device and of any association, unless
+    /// there are too many.
     pub(crate) fn admit(&self, address: IpAddr) -> Result<Admission, Full> {
         self.admissions.admit(address, &self.limits)
     }

@@ -178,7 +178,8 @@ pub(crate) struct Remains {
     pub(crate) send_entries: u32,
 }
 
-/// The request slots of one connection: a few when it is made, and all when its Connect has succeeded.
+/// The request slots of one connection: a few when it is made, and all when its Connect has
+/// succeeded.
 #[derive(Debug)]
 pub(crate) struct Slots {
     requests: Vec<Request>,

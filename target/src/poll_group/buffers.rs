@@ -1,8 +1,8 @@
 //! The buffers of one core: a share for hosts, and one for guests.
 //!
-//! A guest is a connection that was not let into a subsystem: Connect has not succeeded yet, or it is the discovery
-//! service's. Guests have small buffers of their own, so that nothing that strangers do takes a buffer from hosts, and hosts
-//! that hold much keep nobody from connecting.
+//! A guest is a connection that was not let into a subsystem: Connect has not succeeded yet, or it
+//! is the discovery service's. Guests have small buffers of their own, so that nothing that
+//! strangers do takes a buffer from hosts, and hosts that hold much keep nobody from connecting.
 
 use std::net::IpAddr;
 
@@ -39,7 +39,8 @@ impl Buffers {
         Accounts { ip, requests, guest, host: None }
     }
 
-    /// A connection was let into a subsystem under this name: what it asks for from now on is a host's.
+    /// A connection was let into a subsystem under this name: what it asks for from now on is a
+    /// host's.
     pub(crate) fn recognise(&mut self, accounts: &mut Accounts, name: HostNqn) {
         if accounts.host.is_none() {
             let host = self.hosts.join(accounts.ip, Name::Said(name), accounts.requests);

@@ -1,15 +1,17 @@
 //! A pool, the accounts that use it, and the requests that wait for a buffer of it.
 //!
-//! An address may hold no more than what is free beside it: half of the pool if it is alone, and ten addresses that take
-//! nothing leave an eleventh to others. Names share their address's part in the same way, so that inventing names gains
-//! nothing. What is beyond that waits in its account's line.
+//! An address may hold no more than what is free beside it: half of the pool if it is alone, and
+//! ten addresses that take nothing leave an eleventh to others. Names share their address's part in
+//! the same way, so that inventing names gains nothing. What is beyond that waits in its account's
+//! line.
 //!
-//! One block, the progress block, is set aside for those who would wait for ever otherwise: a large request beside many small
-//! ones finds no room, and an account may be kept from its first buffer by what others hold. It is lent to one request at a
-//! time, to accounts that hold nothing, strictly in turn: first by address, then by name. So a request is granted after at
-//! most `(ahead + 1) * (1 + addresses * names)` rounds, where a round is the time in which every buffer that was held at its
-//! beginning comes back, `ahead` counts the requests before it in its account's line, `addresses` those that wait and `names`
-//! the most accounts of one of them.
+//! One block, the progress block, is set aside for those who would wait for ever otherwise: a large
+//! request beside many small ones finds no room, and an account may be kept from its first buffer
+//! by what others hold. It is lent to one request at a time, to accounts that hold nothing,
+//! strictly in turn: first by address, then by name. So a request is granted after at most `(ahead
+//! + 1) * (1 + addresses * names)` rounds, where a round is the time in which every buffer that was
+//! held at its beginning comes back, `ahead` counts the requests before it in its account's line,
+//! `addresses` those that wait and `names` the most accounts of one of them.
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -146,7 +148,8 @@ impl Share {
         }
     }
 
-    /// A buffer for a request, or a place in the line. While anybody waits, [`Share::grant`] decides whose turn it is.
+    /// A buffer for a request, or a place in the line. While anybody waits, [`Share::grant`]
+    /// decides whose turn it is.
     pub(super) fn allocate(
         &mut self,
         key: AccountKey,
@@ -215,8 +218,8 @@ impl Share {
         (whose, buffer)
     }
 
-    /// Whether as much as an account holds with so much more is free besides, and likewise of its address. In an empty pool
-    /// there is room for anything.
+    /// Whether as much as an account holds with so much more is free besides, and likewise of its
+    /// address. In an empty pool there is room for anything.
     fn may_hold(&self, key: usize, length: u32) -> bool {
         let (account, free_bytes) = (&self.accounts[key], self.pool.free_bytes());
         let address = &self.addresses[account.address];

@@ -101,8 +101,8 @@ impl Drop for PoolMemory {
     }
 }
 
-/// How the memory of a process is divided: a pool for the hosts of each core, and behind them all a small one for the guests
-/// of each core.
+/// How the memory of a process is divided: a pool for the hosts of each core, and behind them all a
+/// small one for the guests of each core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PoolPlan {
     cores: usize,
@@ -115,8 +115,8 @@ impl PoolPlan {
     /// Blocks of each core: one is lent in turn, and others go to whoever finds room.
     pub const LEAST_BLOCKS: usize = 2;
 
-    /// Of at least `wanted` bytes for the hosts of all `cores`, in blocks of `block_bytes`, and at least
-    /// [`PoolPlan::LEAST_BLOCKS`] for each core.
+    /// Of at least `wanted` bytes for the hosts of all `cores`, in blocks of `block_bytes`, and at
+    /// least [`PoolPlan::LEAST_BLOCKS`] for each core.
     pub fn new(wanted: u64, cores: usize, block_bytes: usize) -> Self {
         let blocks = (wanted as usize).div_ceil(cores * block_bytes).max(Self::LEAST_BLOCKS);
         Self { cores, block_bytes, blocks }

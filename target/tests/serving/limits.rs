@@ -289,7 +289,8 @@ fn a_host_that_takes_nothing_does_not_starve_others() {
     assert_eq!(world.target.registry().controllers().len(), 2, "long before it is given up");
 }
 
-/// Each core has the fewest blocks that it may have, and there are always small reads that end at different times.
+/// Each core has the fewest blocks that it may have, and there are always small reads that end at
+/// different times.
 #[test]
 fn small_reads_do_not_starve_a_large_one() {
     const LARGE: usize = 256 * 1024;

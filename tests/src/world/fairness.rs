@@ -13,7 +13,8 @@ const LARGE_BYTES: usize = 32 << 10;
 const SMALL_BYTES: usize = 512;
 /// Small reads in flight.
 const SMALL_READS: usize = 64;
-/// What a large read may take: far more than the rounds of small reads that it has to wait for, losses of packets included.
+/// What a large read may take: far more than the rounds of small reads that it has to wait for,
+/// losses of packets included.
 const BOUND: Duration = Duration::from_millis(500);
 
 /// One host's small reads, which never stop, and another's large ones.
@@ -43,7 +44,8 @@ impl Reader {
         Self { namespace, ring, bytes, depth, in_flight: 0, issued: 0, ended: 0, done }
     }
 
-    /// Takes what has ended, and has as many reads in flight as there may be, up to a number of them in all.
+    /// Takes what has ended, and has as many reads in flight as there may be, up to a number of
+    /// them in all.
     fn turn(&mut self, random: &mut Random, all: u32) {
         let mut done = std::mem::take(&mut self.done);
         self.ring.reap(&mut done);
@@ -64,7 +66,8 @@ impl Reader {
     }
 }
 
-/// Opens a namespace. The target takes no connections while its storage still works for those that the host lost.
+/// Opens a namespace. The target takes no connections while its storage still works for those that
+/// the host lost.
 fn open(world: &mut World, host: HostId, target: TargetId) -> Namespace {
     let controller = (0..600).find_map(|_| {
         let connected = world.connect(host, target);

@@ -297,7 +297,8 @@ impl Crowd {
         self.grant();
     }
 
-    /// Gives everything back that was held at the beginning of the round, in any order; after each, somebody asks for more.
+    /// Gives everything back that was held at the beginning of the round, in any order; after each,
+    /// somebody asks for more.
     fn turn(&mut self, asks: &[(usize, u32)], order: &prop::sample::Index) {
         self.round += 1;
         let mut asks = asks.iter().cycle();
@@ -331,7 +332,8 @@ impl Crowd {
 }
 
 proptest! {
-    /// The law in the module's documentation, whatever others ask for and in whatever order buffers come back.
+    /// The law in the module's documentation, whatever others ask for and in whatever order buffers
+    /// come back.
     #[test]
     fn every_request_is_granted_within_its_rounds(
         blocks in 1_usize..5,

@@ -162,7 +162,8 @@ impl<P: Provider> Area<P> {
     }
 }
 
-/// Registered memory: an entry and in-capsule data for each receive, and a response for each request slot.
+/// Registered memory: an entry and in-capsule data for each receive, and a response for each
+/// request slot.
 struct Part<P: Provider> {
     // First: deregistered before it is unmapped.
     region: P::Region,

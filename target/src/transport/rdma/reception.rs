@@ -357,7 +357,8 @@ impl<P: Provider> RdmaReception<P> {
     }
 }
 
-/// Says at the start that a device has no room for the completions of as many queues as there may be.
+/// Says at the start that a device has no room for the completions of as many queues as there may
+/// be.
 fn warn_of_few_completions<P: Provider>(device: &impl Device<P>, groups: usize, limits: &Limits) {
     let caps = device.caps();
     let per_group = caps.max_cqe / Negotiated::most_send_entries(caps, limits);

@@ -14,7 +14,8 @@ pub(super) struct Unconnected {
 }
 
 impl Unconnected {
-    /// Adds a connection. Returns one that has to go for it: the oldest of its address, or of the address that has the most.
+    /// Adds a connection. Returns one that has to go for it: the oldest of its address, or of the
+    /// address that has the most.
     pub(super) fn add(&mut self, conn: ConnId, address: IpAddr) -> Option<ConnId> {
         let displaced = self.crowded(address).and_then(|crowded| {
             let at = self.by_age.iter().position(|(_, other)| *other == crowded)?;

@@ -255,8 +255,8 @@ impl<P: Provider> Connection<P> {
         self.qp
     }
 
-    /// Posts the first receives, before the connection is accepted: commands may arrive before the host is known
-    /// to be ready.
+    /// Posts the first receives, before the connection is accepted: commands may arrive before the
+    /// host is known to be ready.
     pub(super) fn post_receives(&mut self, desk: &mut Desk<'_, P>) -> Result<(), Ended> {
         desk.core.reserve(self.slots.count());
         (0..self.area.receives()).try_for_each(|index| self.post_receive(desk, Receive(index)))

@@ -1,4 +1,5 @@
-//! Work requests that are done when the host does its part: it takes data and responses, and gives data that it is asked for.
+//! Work requests that are done when the host does its part: it takes data and responses, and gives
+//! data that it is asked for.
 
 use std::time::Duration;
 
@@ -6,9 +7,10 @@ use rdma::Time;
 
 use crate::limits::HOST_LEAST_BYTES_PER_SECOND;
 
-/// What is outstanding, and by when the host has to have done its part of it. A host that does a little now and then is not
-/// given more time for the rest: all that is outstanding at one moment has a common deadline, and what comes later has to
-/// wait for that, so a work request is outstanding for two such periods at the most.
+/// What is outstanding, and by when the host has to have done its part of it. A host that does a
+/// little now and then is not given more time for the rest: all that is outstanding at one moment
+/// has a common deadline, and what comes later has to wait for that, so a work request is
+/// outstanding for two such periods at the most.
 #[derive(Debug)]
 pub(super) struct Outstanding {
     timeout: Duration,
