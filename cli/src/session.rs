@@ -3,12 +3,13 @@
 use core::net::SocketAddr;
 use core::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use feedrail_initiator::{
     Controller, ControllerOptions, DiscoveryLog, Host, HostBuilder, Namespace, NamespaceInfo,
     ProviderKind, Target,
 };
-use nvme_proto::{Nqn, Nsid};
+use nvme_proto::identify::{IdentifyController, IdentifyNamespace};
+use nvme_proto::{FromBytes, Nqn, Nsid};
 
 use crate::args::{Fabric, Local, Provider, Subsystem};
 use crate::identity::Identity;
@@ -72,12 +73,12 @@ impl Session {
         Ok(self.namespace(nsid)?.info().clone())
     }
 
-    pub(crate) fn identify_controller(&self) -> Result<Vec<u8>> {
-        Ok(self.controller.identify().wait()?)
+    pub(crate) fn identify_controller(&self) -> Result<IdentifyController> {
+        structure(&self.controller.identify().wait()?)
     }
 
-    pub(crate) fn identify_namespace(&self, nsid: Nsid) -> Result<Vec<u8>> {
-        Ok(self.controller.identify_namespace(nsid).wait()?)
+    pub(crate) fn identify_namespace(&self, nsid: Nsid) -> Result<IdentifyNamespace> {
+        structure(&self.controller.identify_namespace(nsid).wait()?)
     }
 
     pub(crate) fn active_namespaces(&self) -> Result<Vec<Nsid>> {
@@ -88,6 +89,11 @@ impl Session {
     pub(crate) fn provider(&self) -> String {
         self.host.providers().join("; ")
     }
+}
+
+/// The data of Identify, which has the length of each of its structures.
+fn structure<T: FromBytes>(data: &[u8]) -> Result<T> {
+    T::read_from_bytes(data).ok().context("the controller's Identify data has a wrong length")
 }
 
 /// What the discovery controller at an address offers.

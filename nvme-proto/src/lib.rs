@@ -53,7 +53,7 @@ mod view;
 mod tests;
 
 pub use zerocopy::little_endian::{U16, U32, U64, U128};
-pub use zerocopy::{FromBytes, FromZeros, IntoBytes};
+pub use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes};
 
 pub use admin::AdminCommand;
 pub use capsule::CommandCapsule;

@@ -109,7 +109,10 @@ pub struct IdentifyController {
     pub mxtmt: U16,
     /// Sanitize capabilities.
     pub sanicap: U32,
-    reserved_332: Reserved<6>,
+    /// Host memory buffer minimum descriptor entry size in units of 4 KiB.
+    pub hmminds: U32,
+    /// Host memory buffer maximum descriptor entries; 0 for no limit.
+    pub hmmaxd: U16,
     /// NVM set identifier maximum.
     pub nsetidmax: U16,
     /// Endurance group identifier maximum.
@@ -192,6 +195,9 @@ pub struct IdentifyController {
 
 const _: () = assert!(size_of::<IdentifyController>() == 4096);
 const _: () = assert!(core::mem::offset_of!(IdentifyController, nvmsr) == 253);
+const _: () = assert!(core::mem::offset_of!(IdentifyController, hmminds) == 332);
+const _: () = assert!(core::mem::offset_of!(IdentifyController, anagrpmax) == 344);
+const _: () = assert!(core::mem::offset_of!(IdentifyController, megcap) == 368);
 const _: () = assert!(core::mem::offset_of!(IdentifyController, sqes) == 512);
 const _: () = assert!(core::mem::offset_of!(IdentifyController, sgls) == 536);
 const _: () = assert!(core::mem::offset_of!(IdentifyController, subnqn) == 768);
@@ -226,6 +232,12 @@ impl IdentifyController {
         }
         let shift = 12u32 + u32::from(mpsmin) + u32::from(self.mdts);
         1u64.checked_shl(shift)
+    }
+
+    /// The descriptors of the power states that the controller has.
+    pub fn power_states(&self) -> &[PowerState] {
+        let count = usize::from(self.npss_z) + 1;
+        &self.psd[..count.min(self.psd.len())]
     }
 
     /// Bytes of data that fit into a command capsule of an I/O queue; 0 if the controller takes none, or
@@ -471,3 +483,20 @@ pub struct PowerState {
 }
 
 const _: () = assert!(size_of::<PowerState>() == 32);
+
+impl PowerState {
+    /// Whether the maximum power counts tenths of a milliwatt.
+    pub const fn counts_tenths_of_mw(&self) -> bool {
+        self.flags & 1 != 0
+    }
+
+    /// Whether the controller does no I/O in it.
+    pub const fn is_non_operational(&self) -> bool {
+        self.flags & 2 != 0
+    }
+
+    /// Maximum power in watts.
+    pub fn max_power_watts(&self) -> f64 {
+        f64::from(self.mp.get()) * if self.counts_tenths_of_mw() { 0.0001 } else { 0.01 }
+    }
+}

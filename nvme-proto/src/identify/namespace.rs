@@ -100,14 +100,24 @@ const _: () = assert!(core::mem::offset_of!(IdentifyNamespace, lbaf) == 128);
 const _: () = assert!(core::mem::offset_of!(IdentifyNamespace, vendor) == 384);
 
 impl IdentifyNamespace {
-    /// The LBA format in use; `None` when the structure names one that it does not have.
-    pub fn lba_format(&self) -> Option<LbaFormat> {
+    /// The LBA formats that the namespace has.
+    pub fn lba_formats(&self) -> &[LbaFormat] {
+        let count = usize::from(self.nlbaf_z) + 1;
+        &self.lbaf[..count.min(self.lbaf.len())]
+    }
+
+    /// Which of [`IdentifyNamespace::lba_formats`] is in use, if it is one of them.
+    pub fn lba_format_index(&self) -> usize {
         // The high bits mean something only where there are more than 16 formats.
-        let index = match self.nlbaf_z {
+        usize::from(match self.nlbaf_z {
             0..16 => self.flbas.index_low(),
             _ => self.flbas.index_high() << 4 | self.flbas.index_low(),
-        };
-        (index <= self.nlbaf_z).then(|| self.lbaf.get(usize::from(index)).copied()).flatten()
+        })
+    }
+
+    /// The LBA format in use; `None` when the structure names one that it does not have.
+    pub fn lba_format(&self) -> Option<LbaFormat> {
+        self.lba_formats().get(self.lba_format_index()).copied()
     }
 
     /// What a Feedrail target says of the file behind the namespace; `None` from other targets, or when it is
