@@ -291,6 +291,16 @@ impl Backend for FileBackend {
             (Kind::Flush | Kind::Deallocate, _) => Step::Done(Ok(())),
         }
     }
+
+    fn allocated_bytes(&self) -> Option<u64> {
+        // Not to be waited for: a file system of another machine may not answer.
+        let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+        let wanted = StatxFlags::TYPE | StatxFlags::BLOCKS;
+        let status = rustix::fs::statx(&self.file, "", flags, wanted).ok()?;
+        let file_type = FileType::from_raw_mode(status.stx_mode.into());
+        let known = status.stx_mask & wanted.bits() == wanted.bits();
+        (known && file_type == FileType::RegularFile).then(|| status.stx_blocks * 512)
+    }
 }
 
 /// The device that a file is on, and whether the file can grow. A file that does not tell, which none does, shares

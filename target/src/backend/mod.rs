@@ -43,6 +43,12 @@ pub trait Backend: fmt::Debug + Send + Sync {
     fn reads_zeros(&self) -> bool {
         false
     }
+
+    /// How much of the medium takes up space now, where holes take up none; `None` where all of it does or it is not known.
+    /// What the system has in memory must do for the answer.
+    fn allocated_bytes(&self) -> Option<u64> {
+        None
+    }
 }
 
 /// What an operation needs next.

@@ -6,7 +6,7 @@ use nvme_proto::feature::FeatureId;
 use nvme_proto::identify::{
     Cmic, Cns, ControllerType, Dlfeat, FileInfo, IdDescriptor, Identify, IdentifyController,
     IdentifyControllerNvm, IdentifyNamespace, IdentifyNamespaceIndependent, IdentifyNamespaceNvm,
-    NamespaceList, Nmic, Nsattr, Nsfeat, Nstat, Nwpc, Ofcs, Sgls, Vwc, write_descriptors,
+    NamespaceList, Nmic, Nsattr, Nstat, Nwpc, Ofcs, Sgls, Vwc, write_descriptors,
 };
 use nvme_proto::{
     AsciiField, Csi, FromZeros, IntoBytes, LbaFormat, Nqn, NqnField, Nsid, Status, U16, U32, U64,
@@ -192,9 +192,14 @@ fn namespace(support: Support, namespace: &Namespace) -> IdentifyNamespace {
     id.nguid = namespace.nguid;
     id.nsattr = attributes(namespace);
     id.lbaf[0] = LbaFormat::new(namespace.lba_bytes()).unwrap_or_default();
+    if let Some(allocated_bytes) = namespace.backend().allocated_bytes() {
+        let allocated = allocated_bytes.div_ceil(namespace.lba_bytes().into());
+        id.nsfeat.set_thin(true);
+        id.nuse = U64::new(allocated.min(namespace.size_blocks));
+    }
     if namespace.writable {
         let preferred_z = U16::new((PREFERRED_BYTES / namespace.lba_bytes()).max(1) as u16 - 1);
-        id.nsfeat = Nsfeat::new().with_optimal_fields(1);
+        id.nsfeat.set_optimal_fields(1);
         (id.npwg_z, id.npwa_z) = (preferred_z, preferred_z);
         (id.npdg_z, id.npda_z) = (preferred_z, preferred_z);
     }

@@ -35,4 +35,8 @@ impl Backend for Delay {
         }
         self.inner.resume(now, operation, result)
     }
+
+    fn allocated_bytes(&self) -> Option<u64> {
+        self.inner.allocated_bytes()
+    }
 }

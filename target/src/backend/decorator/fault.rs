@@ -63,4 +63,8 @@ impl Backend for Fault {
     fn resume(&self, now: Time, operation: &mut Operation, result: i32) -> Step {
         self.inner.resume(now, operation, result)
     }
+
+    fn allocated_bytes(&self) -> Option<u64> {
+        self.inner.allocated_bytes()
+    }
 }

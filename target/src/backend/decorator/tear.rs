@@ -48,6 +48,10 @@ impl Backend for Tear {
         let step = self.inner.resume(now, operation, result);
         fail_if_torn(operation, step)
     }
+
+    fn allocated_bytes(&self) -> Option<u64> {
+        self.inner.allocated_bytes()
+    }
 }
 
 fn fail_if_torn(operation: &Operation, step: Step) -> Step {

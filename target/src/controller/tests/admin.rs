@@ -103,6 +103,42 @@ fn namespaces_are_listed_and_described() {
 }
 
 #[test]
+fn sparse_files_are_thin_and_tell_their_use() {
+    use std::os::unix::fs::FileExt as _;
+
+    let dir = tempfile::tempdir().expect("a folder");
+    let path = dir.path().join("sparse");
+    let file = std::fs::File::create(&path).expect("made");
+    file.set_len(1 << 20).expect("extended");
+    let text = format!(
+        "{CONFIG}\n[[subsystem]]\nnqn = \"nqn.2026-01.io.feedrail:sparse\"\nallow_any_host = true\n\
+         [[subsystem.namespace]]\npath = {path:?}\nread_only = false\n"
+    );
+    let registry = registry_of(&text);
+    let mut line = Line::new(&registry, 0, Time::ZERO);
+    let subsystem = Nqn::new("nqn.2026-01.io.feedrail:sparse").expect("valid");
+    let data = ConnectData::new(HOST_ID, Cntlid::DYNAMIC, subsystem, host("a"));
+    assert!(line.connect(&connect_command(0), &data).status().is_success());
+    assert!(line.set_cc(enabled()).is_success());
+    let mut used_bytes = || {
+        let id: IdentifyNamespace = identified(&mut line, Cns::NAMESPACE, 1);
+        let block = u64::from(id.lba_format().and_then(|f| f.block_bytes()).expect("a format"));
+        assert!(id.nsfeat.thin() && id.nuse <= id.ncap && id.ncap == id.nsze);
+        id.nuse.get() * block
+    };
+    let empty = used_bytes();
+    assert!(empty < 1 << 20, "{empty}");
+    file.write_all_at(&[0xA5; 256 << 10], 512 << 10).expect("written");
+    file.sync_all().expect("on the medium");
+    let filled = used_bytes();
+    assert!(filled > empty && filled < 1 << 20, "{empty} and then {filled}");
+
+    let (mut line, _) = ready(&registry, Time::ZERO);
+    let memory: IdentifyNamespace = identified(&mut line, Cns::NAMESPACE, 1);
+    assert!(!memory.nsfeat.thin() && memory.nuse == memory.nsze);
+}
+
+#[test]
 fn ids_without_a_namespace_are_told_apart() {
     let registry = registry();
     let (mut line, _) = ready(&registry, Time::ZERO);
