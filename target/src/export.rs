@@ -6,7 +6,7 @@ use std::sync::Arc;
 use nvme_proto::Nsid;
 
 use crate::backend::decorator::{Delay, Fault, FaultPlan, Tear};
-use crate::backend::{self, Access, Backend, OpenError, OpenMode, OpenedBackend};
+use crate::backend::{self, Access, Backend, FileKey, OpenError, OpenMode, OpenedBackend};
 use crate::config::{
     Config, DirectoryConfig, DiskFaults, Medium, NamespaceConfig, Origin, SubsystemConfig,
 };
@@ -63,6 +63,21 @@ pub enum ExportError {
         /// The relative path.
         name: String,
     },
+    /// Two namespaces with one file, of which one can be written.
+    #[error(
+        "{origin}: \"{name}\" is the file of \"{other}\" ({other_origin}), and hosts may write it: \
+         export it once, or read-only each time"
+    )]
+    SameFile {
+        /// Where the configuration names it.
+        origin: Origin,
+        /// The one.
+        name: String,
+        /// The other.
+        other: String,
+        /// Where the configuration names that.
+        other_origin: Origin,
+    },
     /// Too many.
     #[error("more than {MAX_NAMESPACES} namespaces")]
     TooMany,
@@ -99,11 +114,12 @@ impl Registry {
         decorate: Decorate<'_>,
     ) -> Result<Arc<Self>, ExportError> {
         let mut namespaces = Vec::new();
+        let mut files = Files::default();
         let mut subsystems = Vec::with_capacity(config.subsystems.len());
         for subsystem in &config.subsystems {
             let first = namespaces.len();
             let listed = all_namespaces(config, subsystem, purpose)?;
-            open_all(&listed, decorate, &mut namespaces, Err)?;
+            open_all(&listed, decorate, &mut files, &mut namespaces, Err)?;
             subsystems.push(Arc::new(Subsystem::new(subsystem, namespaces[first..].to_vec())));
             let namespaces = namespaces.len() - first;
             tracing::info!(nqn = %subsystem.nqn, namespaces, "subsystem");
@@ -117,12 +133,13 @@ impl Registry {
     /// All that cannot be exported.
     pub fn check(config: &Config) -> Result<Arc<Self>, Vec<ExportError>> {
         let mut errors = Vec::new();
+        let mut files = Files::default();
         let mut namespaces = Vec::new();
         let mut subsystems = Vec::with_capacity(config.subsystems.len());
         for subsystem in &config.subsystems {
             let first = namespaces.len();
             let opened = all_namespaces(config, subsystem, Purpose::Check).and_then(|listed| {
-                open_all(&listed, &|_, backend| backend, &mut namespaces, |error| {
+                open_all(&listed, &|_, backend| backend, &mut files, &mut namespaces, |error| {
                     errors.push(error);
                     Ok(())
                 })
@@ -148,6 +165,7 @@ impl Registry {
 fn open_all(
     listed: &[Candidate],
     decorate: Decorate<'_>,
+    files: &mut Files,
     namespaces: &mut Vec<Arc<Namespace>>,
     mut refuse: impl FnMut(ExportError) -> Result<(), ExportError>,
 ) -> Result<(), ExportError> {
@@ -156,6 +174,10 @@ fn open_all(
     let mut buffered = Buffered::default();
     let mut left_out = LeftOut::default();
     for Candidate { namespace, found } in listed {
+        if let Err(error) = files.add(namespace) {
+            refuse(error)?;
+            continue;
+        }
         match open_medium(namespace) {
             Ok(opened) => {
                 buffered.note(&namespace.name, &opened.access);
@@ -185,6 +207,30 @@ fn cannot_open(namespace: &NamespaceConfig, error: OpenError) -> ExportError {
 fn is_shortage(error: &OpenError) -> bool {
     let OpenError::Io { error, .. } = error else { return false };
     matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM))
+}
+
+/// The files and devices of all namespaces so far.
+#[derive(Default)]
+struct Files(BTreeMap<FileKey, NamespaceConfig>);
+
+impl Files {
+    /// Adds that of a namespace, unless another has it and one of them can be written: whatever their paths are.
+    fn add(&mut self, namespace: &NamespaceConfig) -> Result<(), ExportError> {
+        let Some(key) = namespace.medium.path().and_then(FileKey::of_path) else { return Ok(()) };
+        match self.0.get(&key) {
+            Some(other) if other.writable || namespace.writable => Err(ExportError::SameFile {
+                origin: namespace.origin.clone(),
+                name: namespace.name.clone(),
+                other: other.name.clone(),
+                other_origin: other.origin.clone(),
+            }),
+            Some(_) => Ok(()),
+            None => {
+                self.0.insert(key, namespace.clone());
+                Ok(())
+            }
+        }
+    }
 }
 
 /// Listed namespaces and those of directories.
@@ -468,6 +514,45 @@ mod tests {
                      kind = \"null\"\nsize_bytes = 512\nname = \"a\"\n";
         let error = subsystem(dir.path(), &format!("{named}{DIRECTORY}")).expect_err("twins");
         assert!(matches!(error, ExportError::SameIdentity { .. }), "{error}");
+    }
+
+    #[test]
+    fn a_file_that_is_written_is_exported_once() {
+        let dir = tempfile::tempdir().expect("a folder");
+        std::fs::write(dir.path().join("disk"), [1; 4096]).expect("written");
+        std::fs::hard_link(dir.path().join("disk"), dir.path().join("hard")).expect("linked");
+        std::os::unix::fs::symlink("disk", dir.path().join("soft")).expect("linked");
+        let one = |path: &str, read_only: bool| {
+            format!("[[subsystem.namespace]]\npath = \"{path}\"\nread_only = {read_only}\n")
+        };
+        for path in ["hard", "soft"] {
+            for (first, second) in [(false, true), (true, false), (false, false)] {
+                let both = one("disk", first) + &one(path, second);
+                let error = subsystem(dir.path(), &both).expect_err("one file").to_string();
+                assert!(error.contains("\"disk\"") && error.contains(path), "{error}");
+            }
+            subsystem(dir.path(), &(one("disk", true) + &one(path, true))).expect("only read");
+        }
+    }
+
+    #[test]
+    fn two_targets_do_not_share_a_file_that_is_written() {
+        let dir = tempfile::tempdir().expect("a folder");
+        std::fs::write(dir.path().join("disk"), [1; 4096]).expect("written");
+        let table = |read_only: bool| {
+            format!("[[subsystem.namespace]]\npath = \"disk\"\nread_only = {read_only}\n")
+        };
+        for (first, second) in [(false, false), (false, true), (true, false)] {
+            let held = subsystem(dir.path(), &table(first)).expect("nobody has it");
+            let error = subsystem(dir.path(), &table(second)).expect_err("in use").to_string();
+            let pid = format!("process {} (", std::process::id());
+            assert!(error.contains("disk: is in use by") && error.contains(&pid), "{error}");
+            drop(held);
+        }
+        let held = subsystem(dir.path(), &table(true)).expect("nobody has it");
+        let other = subsystem(dir.path(), &table(true)).expect("it is only read");
+        drop((held, other));
+        subsystem(dir.path(), &table(false)).expect("it was given up");
     }
 
     #[test]

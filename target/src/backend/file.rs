@@ -8,7 +8,7 @@ use libc::{FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE, FALLOC_FL_ZERO_RANGE};
 use rdma::Time;
 use rustix::fs::{AtFlags, FileType, StatxFlags};
 
-use super::{Backend, BackendError, Health, Step};
+use super::{Backend, BackendError, Health, Step, claim};
 use crate::deliberate_bugs::{self, Bug};
 use crate::storage::{DeviceId, FileId, FileRef, Kind, Operation, Part, Stage, SystemCall};
 
@@ -249,6 +249,13 @@ impl FileBackend {
             Stage::Zeros => self.write_zeros_on(operation),
             Stage::Sync => Step::Call(SystemCall::Sync { file: self.file() }),
         }
+    }
+}
+
+impl Drop for FileBackend {
+    /// A ring that is being torn down may keep the file open for a while.
+    fn drop(&mut self) {
+        claim::release(&self.file);
     }
 }
 

@@ -4,6 +4,7 @@
 //! next, and [`crate::storage::Storage`] takes it. So the same backend runs on io_uring and in the simulator.
 
 mod block;
+mod claim;
 mod content;
 pub mod decorator;
 mod file;
@@ -19,6 +20,7 @@ use std::{fmt, io};
 
 use rdma::Time;
 
+pub use self::claim::FileKey;
 pub use self::content::Content;
 pub use self::file::FileBackend;
 pub use self::health::Health;

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use rustix::fs::{AtFlags, StatxFlags};
 
-use super::{Backend, Content, FileBackend, Health, MemoryBackend, NullBackend, block};
+use super::{Backend, Content, FileBackend, Health, MemoryBackend, NullBackend, block, claim};
 
 /// Logical blocks have 512 bytes unless something needs more.
 const DEFAULT_LBA_SHIFT: u8 = 9;
@@ -92,6 +92,17 @@ pub enum OpenError {
         path: PathBuf,
         /// What it should be.
         wanted: &'static str,
+    },
+    /// Somebody writes to it, or it is to be written and somebody uses it.
+    #[error(
+        "{}: is in use by {user}: a file that is written has one user; end that, or export a copy",
+        path.display()
+    )]
+    Busy {
+        /// Which.
+        path: PathBuf,
+        /// Who.
+        user: String,
     },
     /// Nothing in it.
     #[error("{}: is empty: a namespace needs at least one byte", path.display())]
@@ -233,6 +244,7 @@ fn open(
         return Err(OpenError::Empty { path: path.to_owned() });
     }
     let (file, choice) = choose_access(path, mode, file);
+    let file = claim_alone(path, mode, block, file, &choice)?;
     if block && choice.alignment > 1 << choice.lba_shift {
         return Err(OpenError::SmallBlocks {
             path: path.to_owned(),
@@ -249,6 +261,29 @@ fn open(
         lba_shift: choice.lba_shift,
         access: choice.access,
         content,
+    })
+}
+
+/// Makes sure that nobody else writes to the medium, and if it is to be written that nobody else uses it.
+fn claim_alone(
+    path: &Path,
+    mode: OpenMode,
+    block: bool,
+    file: File,
+    choice: &Choice,
+) -> Result<File, OpenError> {
+    let busy = |user| OpenError::Busy { path: path.to_owned(), user };
+    if !block {
+        claim::lock(&file, path, mode.writable).map_err(busy)?;
+        return Ok(file);
+    }
+    if !mode.writable || choice.access == Access::Direct {
+        // What is written was opened for direct I/O exclusively.
+        return Ok(file);
+    }
+    open_with(path, mode, libc::O_EXCL).map_err(|error| match error.raw_os_error() {
+        Some(libc::EBUSY) => busy(claim::user_of_device(&file)),
+        _ => OpenError::Io { path: path.to_owned(), error },
     })
 }
 
@@ -306,7 +341,9 @@ fn open_direct(path: &Path, mode: OpenMode, file: &File) -> Result<(File, u32), 
     if stated == Some((0, 0)) {
         return Err("the file system has no direct I/O for it".into());
     }
-    let direct = open_with(path, mode, libc::O_DIRECT)
+    let exclusive = file.metadata().is_ok_and(|of| of.file_type().is_block_device());
+    let exclusive = if exclusive && mode.writable { libc::O_EXCL } else { 0 };
+    let direct = open_with(path, mode, libc::O_DIRECT | exclusive)
         .map_err(|error| format!("direct I/O is refused: {error}"))?;
     if !same_file(file, &direct) {
         return Err("it was replaced while it was being opened".into());

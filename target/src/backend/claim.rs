@@ -1,0 +1,166 @@
+//! Claims on files and block devices: whoever writes one has it alone.
+//!
+//! A regular file is locked with `flock`: exclusively if hosts may write it, else shared, so that nobody who locks as
+//! well changes it meanwhile. A block device that hosts may write is opened with `O_EXCL`, which the kernel grants
+//! while nothing has it mounted or made it part of something else.
+
+use std::fs::{self, File, Metadata};
+use std::io;
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
+use std::path::Path;
+use std::time::Duration;
+
+use rustix::fs::FlockOperation;
+use rustix::io::Errno;
+
+/// How often, and how far apart, a lock is tried whose owner has ended: the kernel keeps it until the last call on
+/// the file is over, which may still be writing.
+const TRIES: u32 = 1000;
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// What is behind a path: equal for all paths to the same file or device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct FileKey {
+    device: u64,
+    /// 0 for a block device, which is known by its number.
+    inode: u64,
+}
+
+impl FileKey {
+    /// Of what a path leads to; `None` if that can not be told.
+    pub fn of_path(path: &Path) -> Option<Self> {
+        fs::metadata(path).ok().map(|metadata| Self::of(&metadata))
+    }
+
+    fn of(metadata: &Metadata) -> Self {
+        match metadata.file_type().is_block_device() {
+            true => Self { device: metadata.rdev(), inode: 0 },
+            false => Self { device: metadata.dev(), inode: metadata.ino() },
+        }
+    }
+}
+
+/// Locks a regular file until it is closed or [`release`]d. A file system without locks is only warned of.
+///
+/// # Errors
+/// Who has it.
+pub(super) fn lock(file: &File, path: &Path, writable: bool) -> Result<(), String> {
+    let wanted = match writable {
+        true => FlockOperation::NonBlockingLockExclusive,
+        false => FlockOperation::NonBlockingLockShared,
+    };
+    for _ in 0..TRIES {
+        match rustix::fs::flock(file, wanted) {
+            Ok(()) => return Ok(()),
+            Err(Errno::WOULDBLOCK) => match Owner::of_lock(file) {
+                Some(owner) if owner.has_ended() => pause(),
+                Some(owner) => return Err(owner.to_string()),
+                None => return Err("another process".into()),
+            },
+            Err(Errno::INTR) => {}
+            Err(error) if writable => {
+                tracing::warn!(
+                    path = %path.display(), %error,
+                    "cannot be locked: make sure that nothing else writes to it"
+                );
+                return Ok(());
+            }
+            Err(_) => return Ok(()),
+        }
+    }
+    Err("a process that has ended, whose last write is still under way".into())
+}
+
+/// Gives up the lock, though calls on the file may keep it open.
+pub(super) fn release(file: impl std::os::fd::AsFd) {
+    // Without a lock there is nothing to give up.
+    let _ = rustix::fs::flock(file, FlockOperation::Unlock);
+}
+
+/// What has a block device that could not be had alone.
+pub(super) fn user_of_device(device: &File) -> String {
+    let number = device.metadata().map(|metadata| metadata.rdev()).unwrap_or_default();
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    match mount_point(&mounts, number) {
+        Some(place) => format!("the file system mounted at {place}"),
+        None => "something else (a mounted partition, RAID, LVM, or another process)".into(),
+    }
+}
+
+/// Where a device is mounted, by the lines of `mountinfo`.
+fn mount_point(mounts: &str, device: u64) -> Option<&str> {
+    let number = format!("{}:{}", libc::major(device), libc::minor(device));
+    let mut lines = mounts.lines().map(|line| line.split(' '));
+    lines.find_map(|mut fields| (fields.nth(2)? == number).then(|| fields.nth(1))?)
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the target starts, and nothing else is done meanwhile"
+)]
+fn pause() {
+    std::thread::sleep(PAUSE);
+}
+
+/// The process that holds a lock.
+struct Owner {
+    /// 0 in another PID namespace.
+    pid: u32,
+    command: Option<String>,
+}
+
+impl Owner {
+    fn of_lock(file: &File) -> Option<Self> {
+        let metadata = file.metadata().ok()?;
+        let locks = fs::read_to_string("/proc/locks").ok()?;
+        let pid = lock_holder(&locks, metadata.dev(), metadata.ino())?;
+        let command = fs::read_to_string(format!("/proc/{pid}/comm")).ok();
+        Some(Self { pid, command: command.map(|name| name.trim().to_owned()) })
+    }
+
+    fn has_ended(&self) -> bool {
+        let gone = |error: io::Error| error.kind() == io::ErrorKind::NotFound;
+        self.pid != 0 && fs::metadata(format!("/proc/{}", self.pid)).err().is_some_and(gone)
+    }
+}
+
+impl std::fmt::Display for Owner {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match (self.pid, &self.command) {
+            (0, _) => f.write_str("a process of another container"),
+            (pid, Some(command)) => write!(f, "process {pid} ({command})"),
+            (pid, None) => write!(f, "process {pid}"),
+        }
+    }
+}
+
+/// The process that has a `flock` on a file, by the lines of `/proc/locks`.
+fn lock_holder(locks: &str, device: u64, inode: u64) -> Option<u32> {
+    let place = format!("{:02x}:{:02x}:{inode}", libc::major(device), libc::minor(device));
+    locks.lines().find_map(|line| {
+        let mut fields = line.split_whitespace().skip(1);
+        // A line with an arrow is of one that waits.
+        let of_file = fields.next()? == "FLOCK" && fields.nth(3)? == place;
+        of_file.then(|| line.split_whitespace().nth(4)?.parse().ok())?
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn holders_are_found_in_the_kernels_lists() {
+        let locks = "1: POSIX  ADVISORY  WRITE 7 fe:00:42 0 EOF\n\
+                     2: FLOCK  ADVISORY  WRITE 11723 fe:00:42 0 EOF\n\
+                     2: -> FLOCK  ADVISORY  WRITE 8 fe:00:43 0 EOF\n";
+        let device = libc::makedev(0xfe, 0);
+        assert_eq!(lock_holder(locks, device, 42), Some(11723));
+        assert_eq!(lock_holder(locks, device, 43), None);
+        assert_eq!(lock_holder(locks, libc::makedev(8, 1), 42), None);
+
+        let mounts = "36 35 8:17 / /mnt/data rw,noatime master:1 - ext4 /dev/sdb1 rw\n";
+        assert_eq!(mount_point(mounts, libc::makedev(8, 17)), Some("/mnt/data"));
+        assert_eq!(mount_point(mounts, libc::makedev(8, 1)), None);
+    }
+}
