@@ -153,9 +153,11 @@ impl FileBackend {
     fn zero_on(&self, operation: &mut Operation, deallocate: bool) -> Step {
         let punch = deallocate && !self.cannot_punch.load(Ordering::Relaxed);
         if punch {
+            operation.stage = Stage::Hole;
             return self.fallocate(operation, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE);
         }
         if !self.cannot_zero.load(Ordering::Relaxed) {
+            operation.stage = Stage::Main;
             return self.fallocate(operation, FALLOC_FL_ZERO_RANGE | FALLOC_FL_KEEP_SIZE);
         }
         operation.stage = Stage::Zeros;
@@ -209,15 +211,17 @@ impl FileBackend {
 
     /// A file system that does not know a mode is remembered and the next best way taken.
     fn unsupported(&self, operation: &mut Operation) -> Step {
-        match operation.kind() {
-            Kind::WriteZeroes { deallocate, .. } if operation.stage == Stage::Main => {
-                let punched = deallocate && !self.cannot_punch.swap(true, Ordering::Relaxed);
-                if !punched {
-                    self.cannot_zero.store(true, Ordering::Relaxed);
-                }
+        // What was refused is what this operation asked for, whatever others have learnt meanwhile.
+        match (operation.kind(), operation.stage) {
+            (Kind::WriteZeroes { deallocate, .. }, Stage::Hole) => {
+                self.cannot_punch.store(true, Ordering::Relaxed);
                 self.zero_on(operation, deallocate)
             }
-            Kind::Deallocate => {
+            (Kind::WriteZeroes { deallocate, .. }, Stage::Main) => {
+                self.cannot_zero.store(true, Ordering::Relaxed);
+                self.zero_on(operation, deallocate)
+            }
+            (Kind::Deallocate, _) => {
                 self.cannot_punch.store(true, Ordering::Relaxed);
                 Step::Done(Ok(()))
             }
@@ -245,7 +249,7 @@ impl FileBackend {
             return Step::Done(Err(BackendError::from_errno(libc::EIO)));
         }
         match operation.stage {
-            Stage::Main => self.start(now, operation),
+            Stage::Main | Stage::Hole => self.start(now, operation),
             Stage::Zeros => self.write_zeros_on(operation),
             Stage::Sync => Step::Call(SystemCall::Sync { file: self.file() }),
         }
@@ -287,7 +291,7 @@ impl Backend for FileBackend {
             (Kind::Read, _) => self.read_returned(operation, bytes),
             (_, Stage::Sync) => self.synced(),
             (Kind::Write { durable }, _) => self.write_returned(operation, bytes, durable),
-            (Kind::WriteZeroes { .. }, Stage::Main) => self.finish_zeroing(operation),
+            (Kind::WriteZeroes { .. }, Stage::Main | Stage::Hole) => self.finish_zeroing(operation),
             (Kind::WriteZeroes { .. }, Stage::Zeros) if bytes == 0 => {
                 Step::Done(Err(BackendError::from_errno(libc::EIO)))
             }

@@ -331,6 +331,22 @@ fn a_file_system_without_zero_range_gets_zeros_written() {
 }
 
 #[test]
+fn two_refused_holes_do_not_rule_out_zero_range() {
+    let (_file, backend) = buffered(&[1; 16_384]);
+    let zeroes = |offset| Operation::write_zeroes(offset, 4096, false, true);
+    let (mut one, mut other) = (zeroes(0), zeroes(8192));
+    for operation in [&mut one, &mut other] {
+        assert!(matches!(backend.start(Time::ZERO, operation), Step::Call(_)));
+    }
+    for operation in [&mut one, &mut other] {
+        let step = backend.resume(Time::ZERO, operation, -libc::EOPNOTSUPP);
+        assert!(matches!(step, Step::Call(SystemCall::Fallocate { mode: 0x11, .. })), "{step:?}");
+    }
+    let later = results(&*backend, zeroes(4096), &[]);
+    assert!(matches!(later[0], Step::Call(SystemCall::Fallocate { mode: 0x11, .. })), "{later:?}");
+}
+
+#[test]
 fn short_interrupted_and_failed_calls() {
     let file = file_with(&pattern(16_384));
     let opened = open_file(file.path(), WRITABLE).unwrap();

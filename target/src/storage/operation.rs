@@ -51,6 +51,8 @@ pub(crate) enum Stage {
     /// The operation itself.
     #[default]
     Main,
+    /// A hole is being made where zeros are wanted.
+    Hole,
     /// Zeros are being written because the file system can not make them.
     Zeros,
     /// What was done is being made durable.

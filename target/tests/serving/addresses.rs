@@ -8,14 +8,14 @@ use std::path::Path;
 
 use feedrail_target::config::{Config, Cores};
 use feedrail_target::storage::Uring;
-use nvme_proto::Sgl;
+use nvme_proto::{NvmCommand, Sgl, Status};
 use rdma::Op;
 use rdma::sim::SimConfig;
 use tempfile::TempDir;
 
 use crate::pattern;
 use crate::recording::{Record, Recorder, Recording, RecordingDevice, RecordingEngine, Stretch};
-use crate::world::{NQN, On, World, config, read, write};
+use crate::world::{NQN, On, World, config, io, read, write};
 
 /// Not a multiple of anything.
 const FILE_BYTES: usize = (256 << 10) + 100;
@@ -170,6 +170,25 @@ fn what_comes_from_the_host_is_what_io_uring_empties() {
         assert_eq!(emptied.length, length as u64);
         assert!(scene.pool.contains(emptied), "{emptied:?}");
         assert!(scene.world.read(scene.on, 2, slba, length) == bytes);
+    }
+    scene.assert_fixed();
+}
+
+#[test]
+fn a_compare_reads_the_medium_into_aligned_memory() {
+    let Some(mut scene) = Scene::new() else { return };
+    let on = scene.on;
+    for length in [512, 1536, 4096] {
+        let bytes = scene.file[..length].to_vec();
+        scene.world.hosts[on.host].data(0, length).copy_from_slice(&bytes);
+        let data = scene.world.keyed(on, 0, length);
+        let compare = NvmCommand::Compare(io(1, 0, length)).to_sqe().with_data(data);
+        scene.recorder.take();
+        scene.world.ok(on, &compare, &[]);
+        let filled = Scene::only(&scene.recorder.take(), file_read);
+        assert!(filled.address.is_multiple_of(4096) && filled.length == length as u64);
+        scene.world.hosts[on.host].data(0, length)[length - 1] ^= 1;
+        assert_eq!(scene.world.status(on, &compare, &[]), Status::COMPARE_FAILURE);
     }
     scene.assert_fixed();
 }

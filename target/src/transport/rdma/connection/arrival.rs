@@ -201,6 +201,11 @@ impl<P: Provider> Connection<P> {
     }
 }
 
+/// Where the medium's data lies in the buffer of a Compare, behind so much of the host's: on a page, as direct I/O wants it.
+pub(super) fn medium_at(length: u32) -> u32 {
+    length.next_multiple_of(UNIT_BYTES as u32)
+}
+
 /// The buffer that a command needs: none when its data can be used where it lies in the capsule, or is zeros.
 fn buffer_bytes(io: Option<&IoWork>, host: HostData, length: u32) -> Option<u32> {
     let compares = io.is_some_and(|work| matches!(work.kind, IoKind::Compare { .. }));
@@ -208,8 +213,7 @@ fn buffer_bytes(io: Option<&IoWork>, host: HostData, length: u32) -> Option<u32>
     match host {
         HostData::None => None,
         HostData::Keyed { .. } if io.is_some_and(|work| work.kind == IoKind::ReadZeros) => None,
-        // Host data, and the medium's behind it.
-        _ if compares => Some(2 * length),
+        _ if compares => Some(medium_at(length) + length),
         HostData::Keyed { .. } => Some(length),
         // The medium takes whole pages only; who puts data elsewhere pays for a copy.
         HostData::InCapsule { offset } => {

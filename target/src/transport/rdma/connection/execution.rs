@@ -6,6 +6,7 @@ use std::fmt;
 use ::rdma::Provider;
 use nvme_proto::Status;
 
+use super::arrival::medium_at;
 use super::{Connection, Desk, Ended, FLUSH_SLOT, Leaving};
 use crate::backend::BackendError;
 use crate::controller::{ControlWork, Execution, Flush, IoKind, IoWork, Outcome, Queue, Work};
@@ -134,8 +135,8 @@ impl<P: Provider> Connection<P> {
                 Operation::write_zeroes(offset, length, fua, deallocate)
             }
             IoKind::Compare { .. } => {
-                let behind = self.slots.get(slot).length;
-                Operation::read(offset, self.span(desk, slot, behind))
+                let at = medium_at(self.slots.get(slot).length);
+                Operation::read(offset, self.span(desk, slot, at))
             }
             IoKind::Deallocate => return self.deallocate(desk, slot, work),
         };
@@ -324,14 +325,15 @@ impl<P: Provider> Connection<P> {
         }
     }
 
-    /// Whether host data and medium agree, which lie one behind the other in the buffer.
+    /// Whether host data and medium agree, which are both in the buffer.
     fn is_equal(&mut self, desk: &mut Desk<'_, P>, slot: Slot) -> bool {
         let request = self.slots.get(slot);
         let buffer = request.buffer.as_mut().expect("a Compare has a buffer");
         // SAFETY: the operation is over, and no device works on it.
         let bytes = unsafe { desk.core.buffers().pool().bytes(buffer) };
-        let (host, medium) = bytes.split_at(request.length as usize);
-        host == medium
+        let length = request.length as usize;
+        let medium = &bytes[medium_at(request.length) as usize..];
+        bytes[..length] == medium[..length]
     }
 
     fn finish(
