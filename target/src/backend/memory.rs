@@ -7,11 +7,15 @@ use std::time::Duration;
 
 use rdma::Time;
 
+use super::page_lock::PageLock;
 use super::{Backend, BackendError, Step};
 use crate::storage::{Kind, Operation};
 
 const CHUNK_BYTES: u64 = 64 * 1024;
 const WORD_BYTES: u64 = 8;
+/// What is read and written as one. No logical block is larger, and none lies in two.
+const PAGE_BYTES: u64 = 4096;
+const PAGE_WORDS: usize = (PAGE_BYTES / WORD_BYTES) as usize;
 /// What one step of zeroing may cost, counted in bytes that are zeroed: between steps the core serves others.
 const STEP_BYTES: u64 = 1 << 20;
 /// What it costs to find out that a chunk is not there.
@@ -19,10 +23,14 @@ const LOOK_BYTES: u64 = 256;
 /// Until the next step: not in the same turn.
 const MOMENT: Duration = Duration::from_nanos(1);
 
-type Chunk = Box<[AtomicU64]>;
+#[derive(Debug)]
+struct Chunk {
+    words: Box<[AtomicU64]>,
+    pages: Box<[PageLock]>,
+}
 
-/// Memory that is lost when the target ends. Chunks come into being when they are first written; commands
-/// that race for the same bytes mix at eight-byte granularity, as they may on any disk within a block.
+/// Memory that is lost when the target ends. Chunks come into being when they are first written. Of commands
+/// that race for the same bytes, each page has what one of them left there.
 #[derive(Debug)]
 pub struct MemoryBackend {
     chunks: Box<[OnceLock<Chunk>]>,
@@ -46,7 +54,7 @@ impl MemoryBackend {
     fn read(&self, offset: u64, bytes: &mut [u8]) {
         for (piece, bytes) in pieces(offset, bytes.len() as u64).zip_bytes(bytes) {
             match self.chunks[piece.chunk].get() {
-                Some(chunk) => load(&chunk[piece.words()], bytes),
+                Some(chunk) => chunk.read(piece, bytes),
                 None => bytes.fill(0),
             }
         }
@@ -55,7 +63,7 @@ impl MemoryBackend {
     fn write(&self, offset: u64, bytes: &mut [u8]) {
         for (piece, bytes) in pieces(offset, bytes.len() as u64).zip_bytes(bytes) {
             let chunk = self.chunks[piece.chunk].get_or_init(new_chunk);
-            store(&chunk[piece.words()], bytes);
+            chunk.write(piece, bytes);
         }
     }
 
@@ -78,7 +86,7 @@ impl MemoryBackend {
         match self.chunks[piece.chunk].get() {
             // Others may be reading or writing it: it can not be given back.
             Some(chunk) => {
-                chunk[piece.words()].iter().for_each(|word| word.store(0, Ordering::Relaxed));
+                chunk.zero(piece);
                 piece.length()
             }
             None => LOOK_BYTES,
@@ -113,7 +121,46 @@ impl Backend for MemoryBackend {
 }
 
 fn new_chunk() -> Chunk {
-    (0..CHUNK_BYTES / WORD_BYTES).map(|_| AtomicU64::new(0)).collect()
+    Chunk {
+        words: (0..CHUNK_BYTES / WORD_BYTES).map(|_| AtomicU64::new(0)).collect(),
+        pages: (0..CHUNK_BYTES / PAGE_BYTES).map(|_| PageLock::default()).collect(),
+    }
+}
+
+impl Chunk {
+    fn read(&self, piece: Piece, mut bytes: &mut [u8]) {
+        for (page, words) in self.pages_of(piece) {
+            let length = words.len() * WORD_BYTES as usize;
+            let (part, rest) = std::mem::take(&mut bytes).split_at_mut(length);
+            page.read(|| load(words, part));
+            bytes = rest;
+        }
+    }
+
+    fn write(&self, piece: Piece, mut bytes: &[u8]) {
+        for (page, words) in self.pages_of(piece) {
+            let (part, rest) = bytes.split_at(words.len() * WORD_BYTES as usize);
+            page.write(|| store(words, part));
+            bytes = rest;
+        }
+    }
+
+    fn zero(&self, piece: Piece) {
+        for (page, words) in self.pages_of(piece) {
+            page.write(|| words.iter().for_each(|word| word.store(0, Ordering::Relaxed)));
+        }
+    }
+
+    /// The pages that a piece touches, each with those of its words.
+    fn pages_of(&self, piece: Piece) -> impl Iterator<Item = (&PageLock, &[AtomicU64])> {
+        let words = piece.words();
+        let touched = words.start / PAGE_WORDS..words.end.div_ceil(PAGE_WORDS);
+        touched.map(move |page| {
+            let from = words.start.max(page * PAGE_WORDS);
+            let to = words.end.min((page + 1) * PAGE_WORDS);
+            (&self.pages[page], &self.words[from..to])
+        })
+    }
 }
 
 fn load(words: &[AtomicU64], bytes: &mut [u8]) {

@@ -12,6 +12,7 @@ mod health;
 mod memory;
 mod null;
 mod open;
+mod page_lock;
 
 #[cfg(test)]
 mod tests;

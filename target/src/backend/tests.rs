@@ -301,6 +301,45 @@ fn a_cut_that_a_read_finds_stops_writes() {
     }
 }
 
+/// Writers of one core fill a block with one byte each, in turn; nobody reads two of them at once.
+#[test]
+fn a_block_of_memory_is_never_half_written() {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    fn at_once(backend: &MemoryBackend, mut operation: Operation) {
+        assert!(matches!(backend.start(Time::ZERO, &mut operation), Step::Done(Ok(()))));
+    }
+    const READS: u32 = 20_000;
+    for length in [512, 4096] {
+        let backend = MemoryBackend::new(1 << 20).unwrap();
+        let over = AtomicBool::new(false);
+        let torn = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut block = [0u8; 4096];
+                while !over.load(Ordering::Relaxed) {
+                    let next = block[0].wrapping_add(1);
+                    block.fill(next);
+                    // SAFETY: the operation is over before the block is used again.
+                    let span = unsafe { Span::new(block.as_mut_ptr(), length) };
+                    at_once(&backend, Operation::write(8192, span, false));
+                }
+            });
+            let mut block = [0u8; 4096];
+            let mut torn = 0;
+            for _ in 0..READS {
+                // SAFETY: the operation is over before the block is used again.
+                let span = unsafe { Span::new(block.as_mut_ptr(), length) };
+                at_once(&backend, Operation::read(8192, span));
+                let read = &block[..length as usize];
+                torn += u32::from(read.iter().any(|byte| *byte != read[0]));
+            }
+            over.store(true, Ordering::Relaxed);
+            torn
+        });
+        assert_eq!(torn, 0, "of {READS} reads of {length} bytes");
+    }
+}
+
 /// Runs a backend's steps by hand, with the results that a file system would give.
 fn results(backend: &dyn Backend, mut operation: Operation, results: &[i32]) -> Vec<Step> {
     let mut steps = vec![backend.start(Time::ZERO, &mut operation)];

@@ -1,0 +1,52 @@
+//! What makes reads and writes of a page of memory atomic.
+
+use std::sync::atomic::{AtomicU32, Ordering, fence};
+
+/// After so many reads of a page that were written into, the reader keeps writers off.
+const OPTIMISTIC_READS: u32 = 64;
+/// After so many looks at a page that is being written, whoever has it may need the processor.
+const LOOKS: u32 = 256;
+
+/// Of one page: odd while it is being written. Readers write nothing to it, unless writers leave them no time.
+#[derive(Debug, Default)]
+pub(super) struct PageLock(AtomicU32);
+
+impl PageLock {
+    /// Has `copy` read the page, again if a write came between.
+    pub(super) fn read(&self, mut copy: impl FnMut()) {
+        for _ in 0..OPTIMISTIC_READS {
+            let before = self.0.load(Ordering::Acquire);
+            if before.is_multiple_of(2) {
+                copy();
+                fence(Ordering::Acquire);
+                if self.0.load(Ordering::Relaxed) == before {
+                    return;
+                }
+            }
+            std::hint::spin_loop();
+        }
+        self.write(copy);
+    }
+
+    /// Has `change` write the page, with nobody else at it.
+    pub(super) fn write(&self, mut change: impl FnMut()) {
+        let mut looks = 0;
+        loop {
+            let before = self.0.load(Ordering::Relaxed);
+            let free = before.is_multiple_of(2);
+            let taken = before.wrapping_add(1);
+            let order = (Ordering::Acquire, Ordering::Relaxed);
+            if free && self.0.compare_exchange_weak(before, taken, order.0, order.1).is_ok() {
+                break;
+            }
+            looks += 1;
+            match looks % LOOKS {
+                0 => std::thread::yield_now(),
+                _ => std::hint::spin_loop(),
+            }
+        }
+        fence(Ordering::Release);
+        change();
+        self.0.fetch_add(1, Ordering::Release);
+    }
+}
