@@ -44,3 +44,4 @@ mod sync;
 pub mod tally;
 pub mod target;
 pub mod transport;
+mod watch;

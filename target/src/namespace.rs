@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use nvme_proto::Nsid;
 use uuid::Uuid;
 
-use crate::backend::{Backend, Health, OpenedBackend};
+use crate::backend::{Backend, Change, Health, OpenedBackend, Source};
 use crate::config::NamespaceConfig;
 use crate::controller::IoKind;
 
@@ -45,6 +45,8 @@ pub struct Namespace {
     generation: AtomicU64,
     backend: Arc<dyn Backend>,
     health: Arc<Health>,
+    source: Option<Arc<Source>>,
+    content_id: Option<String>,
     pub(crate) storage_errors: ErrorCounters,
 }
 
@@ -99,6 +101,8 @@ impl Namespace {
             generation: AtomicU64::new(opened.content.generation(config.content_id.as_deref())),
             backend: opened.backend,
             health: opened.health,
+            source: opened.source,
+            content_id: config.content_id.clone(),
             storage_errors: ErrorCounters::default(),
         }
     }
@@ -116,6 +120,16 @@ impl Namespace {
     /// A number that differs from an earlier one where bytes that no host wrote may have changed since.
     pub fn generation(&self) -> u64 {
         self.generation.load(Ordering::Acquire)
+    }
+
+    /// Looks whether others changed the file, which makes it a new generation. May wait for the file system.
+    pub(crate) fn look_at_file(&self) -> Option<Change> {
+        let change = self.source.as_ref()?.look()?;
+        if let Change::Content(content) = &change {
+            let generation = content.generation_after_change(self.content_id.as_deref());
+            self.generation.store(generation, Ordering::Release);
+        }
+        Some(change)
     }
 
     /// Bytes per logical block.

@@ -11,7 +11,7 @@ use nvme_proto::{Cntlid, HostId};
 use rdma::Time;
 
 use crate::admission::{Admission, Admissions, Full};
-use crate::backend::BackendError;
+use crate::backend::{BackendError, Change};
 use crate::chatter::Chatter;
 use crate::controller::{CloseReason, Controller, IoKind, NewController, new_controller};
 use crate::limits::{CntlidRange, Limits, MAX_ASSOCIATIONS};
@@ -136,6 +136,29 @@ impl Registry {
                 "{what} failed: {error}"
             );
         }
+    }
+
+    /// Looks whether others changed the file of a namespace, and tells the hosts that are connected.
+    pub(crate) fn look_at_file(&self, namespace: &Namespace, log: &mut dyn FnMut() -> bool) {
+        let change = namespace.look_at_file();
+        self.announce_health(namespace);
+        if change.is_none() || (change == Some(Change::Replaced) && !log()) {
+            return;
+        }
+        let (nsid, name, path) = (namespace.nsid, &namespace.name, &namespace.path);
+        if change == Some(Change::Replaced) {
+            tracing::warn!(
+                %nsid, name, ?path,
+                "another file has this path, or none: the old one is served until the target is \
+                 started again"
+            );
+            return;
+        }
+        if log() {
+            tracing::warn!(%nsid, name, ?path, "the file was changed while it is served");
+        }
+        let controllers = self.controllers_of(namespace);
+        controllers.iter().for_each(|controller| controller.namespace_changed(nsid));
     }
 
     /// The namespaces whose media failed, worst first, at most `most`.

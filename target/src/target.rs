@@ -19,9 +19,12 @@ use crate::port::Port;
 use crate::registry::Registry;
 use crate::runtime::{Runtime, RuntimeError, RuntimeOptions};
 use crate::stats::{IoStats, PoolStats, Stats, SystemCallStats};
+use crate::watch::Watch;
 
 /// A target with its threads. Dropping it ends every connection at once.
 pub struct Target {
+    // First: it looks at files that are released when the rest is gone.
+    _watch: Watch,
     runtime: Runtime,
     registry: Arc<Registry>,
     listening: Vec<Listening>,
@@ -108,7 +111,8 @@ impl Target {
             Cores::Pinned(list) => list.clone(),
         };
         let runtime = Runtime::start(assembly, &RuntimeOptions { polling: config.polling, pins })?;
-        Ok(Self { runtime, registry, listening, not_listening })
+        let watch = Watch::start(Arc::clone(&registry)).map_err(RuntimeError::Thread)?;
+        Ok(Self { _watch: watch, runtime, registry, listening, not_listening })
     }
 
     /// Where it listens, in the order of the configuration.

@@ -33,6 +33,11 @@ impl Content {
         if FileType::from_raw_mode(status.stx_mode.into()) == FileType::BlockDevice {
             return Ok(Self::of_device(&status, super::block::size_bytes(file)?));
         }
+        Ok(Self::of_status(&status, writable))
+    }
+
+    /// Of a regular file with this status.
+    pub(super) fn of_status(status: &Statx, writable: bool) -> Self {
         let mut known = b"file".to_vec();
         known.extend(status.stx_ino.to_le_bytes());
         if writable {
@@ -42,7 +47,7 @@ impl Content {
             known.extend(bytes_of(status.stx_mtime));
             known.extend(bytes_of(status.stx_ctime));
         }
-        Ok(Self(known))
+        Self(known)
     }
 
     /// Zeros, and nothing else ever.
@@ -67,6 +72,14 @@ impl Content {
     pub fn generation(&self, content_id: Option<&str>) -> u64 {
         match content_id {
             Some(id) => generation_of(id.as_bytes()),
+            None => generation_of(&self.0),
+        }
+    }
+
+    /// The generation after a change while the namespace is served, when the operator's name is true no more.
+    pub fn generation_after_change(&self, content_id: Option<&str>) -> u64 {
+        match content_id {
+            Some(id) => generation_of(&[id.as_bytes(), &self.0].concat()),
             None => generation_of(&self.0),
         }
     }

@@ -19,7 +19,7 @@ const MOST_INTERRUPTIONS: u32 = 1000;
 /// An open file of fixed length.
 #[derive(Debug)]
 pub struct FileBackend {
-    file: OwnedFd,
+    file: Arc<OwnedFd>,
     id: FileId,
     device: DeviceId,
     /// The length that the file had when it was opened, in bytes. What a block holds beyond it is zeros.
@@ -44,7 +44,7 @@ impl FileBackend {
         let (device, grows) = device_of(&file);
         Self {
             device,
-            file,
+            file: Arc::new(file),
             id: FileId(NEXT_ID.fetch_add(1, Ordering::Relaxed)),
             exact_bytes,
             offset_alignment: direct_alignment.unwrap_or(1),
@@ -55,6 +55,11 @@ impl FileBackend {
             cannot_zero: AtomicBool::new(false),
             cannot_punch: AtomicBool::new(false),
         }
+    }
+
+    /// Its descriptor.
+    pub(super) fn descriptor(&self) -> &Arc<OwnedFd> {
+        &self.file
     }
 
     /// What is known to be wrong with it.
@@ -103,7 +108,7 @@ impl FileBackend {
             return;
         }
         let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
-        if let Ok(status) = rustix::fs::statx(&self.file, "", flags, StatxFlags::SIZE) {
+        if let Ok(status) = rustix::fs::statx(&*self.file, "", flags, StatxFlags::SIZE) {
             self.health.found_bytes(status.stx_size);
         }
     }
@@ -259,7 +264,7 @@ impl FileBackend {
 impl Drop for FileBackend {
     /// A ring that is being torn down may keep the file open for a while.
     fn drop(&mut self) {
-        claim::release(&self.file);
+        claim::release(&*self.file);
     }
 }
 

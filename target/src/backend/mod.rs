@@ -13,6 +13,7 @@ mod memory;
 mod null;
 mod open;
 mod page_lock;
+mod source;
 
 #[cfg(test)]
 mod tests;
@@ -29,6 +30,7 @@ pub use self::memory::MemoryBackend;
 pub use self::null::NullBackend;
 pub use self::open::{Access, OpenError, OpenMode, OpenedBackend, open_block, open_file};
 pub use self::open::{open_memory, open_null};
+pub use self::source::{Change, Source};
 
 use crate::storage::{Operation, SystemCall};
 

@@ -12,7 +12,9 @@ use std::sync::Arc;
 
 use rustix::fs::{AtFlags, StatxFlags};
 
-use super::{Backend, Content, FileBackend, Health, MemoryBackend, NullBackend, block, claim};
+use super::{
+    Backend, Content, FileBackend, Health, MemoryBackend, NullBackend, Source, block, claim,
+};
 
 /// Logical blocks have 512 bytes unless something needs more.
 const DEFAULT_LBA_SHIFT: u8 = 9;
@@ -45,6 +47,8 @@ pub struct OpenedBackend {
     pub health: Arc<Health>,
     /// What its bytes are known by.
     pub content: Content,
+    /// The regular file, to look at now and then.
+    pub source: Option<Arc<Source>>,
 }
 
 /// How bytes travel between the buffers and the medium.
@@ -216,7 +220,15 @@ fn synthetic(
     let backend = backend()?;
     let access = Access::Synthetic;
     let health = Arc::new(Health::new(size_bytes));
-    Ok(OpenedBackend { backend, exact_bytes: size_bytes, lba_shift, access, health, content })
+    Ok(OpenedBackend {
+        backend,
+        exact_bytes: size_bytes,
+        lba_shift,
+        access,
+        health,
+        content,
+        source: None,
+    })
 }
 
 fn open(
@@ -254,7 +266,12 @@ fn open(
     check_writable(path, mode, exact_bytes, choice.lba_shift)?;
     let content = Content::of_file(&file, mode.writable).map_err(io)?;
     let backend = FileBackend::new(OwnedFd::from(file), exact_bytes, choice.direct_alignment());
+    let source = (!block).then(|| {
+        let (file, health) = (Arc::clone(backend.descriptor()), Arc::clone(backend.health()));
+        Arc::new(Source::new(file, path.to_owned(), mode.writable, health))
+    });
     Ok(OpenedBackend {
+        source,
         health: Arc::clone(backend.health()),
         backend: Arc::new(backend),
         exact_bytes,

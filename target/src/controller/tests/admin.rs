@@ -400,6 +400,40 @@ fn a_reset_aborts_a_write_protection() {
 }
 
 #[test]
+fn hosts_are_told_that_a_file_was_changed() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("shard");
+    std::fs::write(&path, [1; 4096]).expect("written");
+    let namespace = format!("[[subsystem.namespace]]\nkind = \"file\"\npath = {path:?}\n");
+    let text = CONFIG.replacen(
+        "[[subsystem.namespace]]",
+        &format!("{namespace}[[subsystem.namespace]]"),
+        1,
+    );
+    let registry = registry_of(&text);
+    let (mut line, _) = ready(&registry, Time::ZERO);
+    let wants = Feature::AsyncEventConfig(AsyncEventConfig::new().with_namespace_attribute(true));
+    assert!(set(&mut line, 0, wants).status().is_success());
+    assert!(line.control(AdminCommand::AsyncEventRequest.to_sqe(), &mut []).is_none());
+    let file = &registry.namespaces()[0];
+    let generation = |line: &mut Line| {
+        let id: IdentifyNamespace = identified(line, Cns::NAMESPACE, file.nsid.0);
+        id.file_info().and_then(|info| info.generation()).expect("told")
+    };
+    let before = generation(&mut line);
+    registry.look_at_file(file, &mut || true);
+    assert_eq!((line.events().len(), generation(&mut line)), (0, before));
+    // The clock of inodes may stand still for some milliseconds.
+    while generation(&mut line) == before {
+        std::fs::write(&path, [2; 4096]).expect("written");
+        registry.look_at_file(file, &mut || true);
+    }
+    assert_eq!(line.events().len(), 1);
+    let whole = GetLogPage::new(LogId::CHANGED_NAMESPACES, 4096);
+    assert_eq!(read_changed(&mut line, whole), Ok(vec![file.nsid]));
+}
+
+#[test]
 fn a_degraded_medium_is_a_critical_warning() {
     let registry = registry();
     let (mut line, _) = ready(&registry, Time::ZERO);

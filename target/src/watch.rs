@@ -1,0 +1,160 @@
+//! A thread that looks at the files that are served, since nobody tells when others change them.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::time::Duration;
+
+use crate::chatter::Chatter;
+use crate::clock::Clock;
+use crate::registry::Registry;
+
+/// How often it looks.
+const PERIOD: Duration = Duration::from_secs(1);
+/// Files that it looks at each time, in turn: what that costs is bounded, however many there are.
+const FILES_AT_ONCE: usize = 1000;
+/// How long its end is waited for. A file system may keep it for ever.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// The thread. Dropping this ends it.
+#[derive(Debug)]
+pub(crate) struct Watch {
+    /// Dropped to end it.
+    stop: Option<Sender<()>>,
+    /// Closed when it has ended.
+    over: Receiver<()>,
+}
+
+impl Watch {
+    /// Begins to look at the files of a registry.
+    ///
+    /// # Errors
+    /// There is no thread to be had.
+    pub(crate) fn start(registry: Arc<Registry>) -> io::Result<Self> {
+        let (stop, stopped) = mpsc::channel::<()>();
+        let (ended, over) = mpsc::channel::<()>();
+        let run = move || {
+            let _ended = ended;
+            let (mut round, clock) = (Round::new(registry), Clock::new());
+            while stopped.recv_timeout(PERIOD) == Err(RecvTimeoutError::Timeout) {
+                round.look(clock.now());
+            }
+        };
+        std::thread::Builder::new().name("feedrail-watch".into()).spawn(run)?;
+        Ok(Self { stop: Some(stop), over })
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        // Whatever the reason: it has ended, or is not waited for.
+        let _ = self.over.recv_timeout(PATIENCE);
+    }
+}
+
+/// Where it is in the list of namespaces.
+struct Round {
+    registry: Arc<Registry>,
+    next: usize,
+    chatter: Chatter,
+}
+
+impl Round {
+    fn new(registry: Arc<Registry>) -> Self {
+        Self { registry, next: 0, chatter: Chatter::about("files that changed") }
+    }
+
+    /// Looks at the next files.
+    fn look(&mut self, now: rdma::Time) {
+        let namespaces = self.registry.namespaces();
+        for _ in 0..FILES_AT_ONCE.min(namespaces.len()) {
+            let namespace = &namespaces[self.next % namespaces.len()];
+            self.registry.look_at_file(namespace, &mut || self.chatter.allows(now));
+            self.next = (self.next + 1) % namespaces.len();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{self, File, Permissions};
+    use std::os::unix::fs::{FileExt as _, PermissionsExt as _};
+    use std::path::Path;
+
+    use rdma::Time;
+
+    use super::*;
+    use crate::config::Config;
+    use crate::export::Purpose;
+
+    fn round(dir: &Path, keys: &str) -> Round {
+        let text = format!(
+            "[[port]]\naddress = \"127.0.0.1\"\n[[subsystem]]\nnqn = \"nqn.2026-01.io.feedrail:t\"\n\
+             allow_any_host = true\n[[subsystem.namespace]]\npath = \"shard\"\n{keys}\n"
+        );
+        let config = Config::from_toml(&dir.join("feedrail.toml"), &text).expect("valid");
+        Round::new(Registry::open(&config, Purpose::Check).expect("opened"))
+    }
+
+    impl Round {
+        fn generation(&mut self) -> u64 {
+            self.look(Time::ZERO);
+            self.registry.namespaces()[0].generation()
+        }
+    }
+
+    /// Writes until the clock of inodes has moved.
+    fn change(round: &mut Round, path: &Path, before: u64) -> u64 {
+        let file = File::options().write(true).open(path).expect("opened");
+        loop {
+            file.write_all_at(b"other", 0).expect("written");
+            let generation = round.generation();
+            if generation != before {
+                return generation;
+            }
+        }
+    }
+
+    #[test]
+    fn a_file_that_is_changed_has_a_new_generation() {
+        for keys in ["", "content_id = \"v1\""] {
+            let folder = tempfile::tempdir().expect("a folder");
+            let path = folder.path().join("shard");
+            fs::write(&path, [1; 4096]).expect("written");
+            let mut round = round(folder.path(), keys);
+            let first = round.generation();
+            fs::set_permissions(&path, Permissions::from_mode(0o640)).expect("set");
+            assert_eq!(round.generation(), first, "rights are no bytes");
+            let second = change(&mut round, &path, first);
+            assert_eq!(round.generation(), second);
+            change(&mut round, &path, second);
+        }
+    }
+
+    #[test]
+    fn a_file_that_is_replaced_is_served_on() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("shard");
+        fs::write(&path, [1; 4096]).expect("written");
+        let mut round = round(folder.path(), "");
+        let first = round.generation();
+        fs::write(folder.path().join("new"), [2; 4096]).expect("written");
+        fs::rename(folder.path().join("new"), &path).expect("renamed");
+        assert_eq!(round.generation(), first);
+        drop(round);
+        assert_ne!(self::round(folder.path(), "").generation(), first);
+    }
+
+    #[test]
+    fn a_writable_file_that_is_cut_is_degraded() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("shard");
+        fs::write(&path, [1; 8192]).expect("written");
+        let mut round = round(folder.path(), "read_only = false");
+        let first = round.generation();
+        fs::write(&path, [1; 4096]).expect("written");
+        assert_eq!(round.generation(), first);
+        assert!(round.registry.namespaces()[0].health().shrank());
+    }
+}
