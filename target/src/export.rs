@@ -15,6 +15,7 @@ use crate::limits::MAX_NAMESPACES;
 use crate::namespace::{Namespace, NamespaceIndex};
 use crate::nsid_file::{NsidFile, NsidFileError};
 use crate::port::Port;
+use crate::protection::{Keeper, ProtectionError, ProtectionFile};
 use crate::registry::Registry;
 use crate::subsystem::Subsystem;
 
@@ -40,6 +41,9 @@ pub enum ExportError {
     /// NSIDs of earlier runs.
     #[error(transparent)]
     NsidFile(#[from] NsidFileError),
+    /// What hosts have write protected in earlier runs.
+    #[error(transparent)]
+    Protection(#[from] ProtectionError),
     /// Two namespaces with one identity.
     #[error(
         "{origin}: \"{name}\" has the same UUID as \"{other}\"; hosts would take them for one disk"
@@ -116,15 +120,19 @@ impl Registry {
         let mut namespaces = Vec::new();
         let mut files = Files::default();
         let mut subsystems = Vec::with_capacity(config.subsystems.len());
+        let mut protections = Vec::with_capacity(config.subsystems.len());
         for subsystem in &config.subsystems {
             let first = namespaces.len();
             let listed = all_namespaces(config, subsystem, purpose)?;
             open_all(&listed, decorate, &mut files, &mut namespaces, Err)?;
+            protections.push(protect(config, subsystem, &namespaces[first..])?);
             subsystems.push(Arc::new(Subsystem::new(subsystem, namespaces[first..].to_vec())));
             let namespaces = namespaces.len() - first;
             tracing::info!(nqn = %subsystem.nqn, namespaces, "subsystem");
         }
-        Ok(Self::of(config, subsystems, namespaces))
+        let keeps = purpose == Purpose::Serve && namespaces.iter().any(|one| one.writable);
+        let keeper = if keeps { Some(Keeper::start(protections)?) } else { None };
+        Ok(Self::of(config, subsystems, namespaces, keeper))
     }
 
     /// As [`Registry::open`] to see whether it works, but says everything that does not.
@@ -145,19 +153,25 @@ impl Registry {
                 })
             });
             errors.extend(opened.err());
+            let protected = protect(config, subsystem, &namespaces[first..]);
+            errors.extend(protected.err().map(ExportError::from));
             subsystems.push(Arc::new(Subsystem::new(subsystem, namespaces[first..].to_vec())));
         }
-        if errors.is_empty() { Ok(Self::of(config, subsystems, namespaces)) } else { Err(errors) }
+        match errors.is_empty() {
+            true => Ok(Self::of(config, subsystems, namespaces, None)),
+            false => Err(errors),
+        }
     }
 
     fn of(
         config: &Config,
         subsystems: Vec<Arc<Subsystem>>,
         namespaces: Vec<Arc<Namespace>>,
+        keeper: Option<Keeper>,
     ) -> Arc<Self> {
         let port = |port| Arc::new(Port::new(port, &subsystems));
         let ports = config.ports.iter().map(port).collect();
-        Self::new(config.limits.clone(), ports, subsystems, namespaces)
+        Self::new(config.limits.clone(), ports, subsystems, namespaces, keeper)
     }
 }
 
@@ -231,6 +245,20 @@ impl Files {
             }
         }
     }
+}
+
+/// Write protects what hosts have protected in earlier runs.
+fn protect(
+    config: &Config,
+    subsystem: &SubsystemConfig,
+    namespaces: &[Arc<Namespace>],
+) -> Result<ProtectionFile, ProtectionError> {
+    let file = ProtectionFile::open(&config.state_dir, &subsystem.nqn)?;
+    let protected = |namespace: &&Arc<Namespace>| file.contains(namespace.uuid);
+    for namespace in namespaces.iter().filter(protected) {
+        namespace.protect(true);
+    }
+    Ok(file)
 }
 
 /// Listed namespaces and those of directories.

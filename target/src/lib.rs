@@ -33,6 +33,7 @@ pub mod peer_errors;
 pub mod poll_group;
 pub mod pool;
 pub mod port;
+pub mod protection;
 pub mod registry;
 mod request;
 pub mod runtime;

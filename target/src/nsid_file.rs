@@ -287,7 +287,8 @@ fn parse(path: &Path, nqn: &Nqn, bytes: &[u8]) -> Result<Content, NsidFileError>
     Ok(Content { version: VERSION, ..content })
 }
 
-fn replace(path: &Path, content: &Content) -> io::Result<()> {
+/// Replaces a file atomically: by a temporary one beside it, synced, then renamed over it.
+pub(crate) fn replace(path: &Path, content: &impl Serialize) -> io::Result<()> {
     let folder = path.parent().unwrap_or(Path::new("."));
     std::fs::create_dir_all(folder)?;
     // Deleted again unless it gets its name.

@@ -18,6 +18,7 @@ use crate::limits::{CntlidRange, Limits, MAX_ASSOCIATIONS};
 use crate::namespace::{Namespace, NamespaceIndex};
 use crate::peer_errors::PeerErrorTable;
 use crate::port::Port;
+use crate::protection::{Keeper, ProtectionError};
 use crate::stats::{IoStats, StorageErrors};
 use crate::subsystem::Subsystem;
 use crate::tally::{Account, Tally};
@@ -31,6 +32,8 @@ pub struct Registry {
     subsystems: Vec<Arc<Subsystem>>,
     /// By [`NamespaceIndex`].
     namespaces: Vec<Arc<Namespace>>,
+    /// Of what hosts write protect; nothing where nothing is kept.
+    keeper: Option<Keeper>,
     associations: Mutex<Associations>,
     /// One of each core.
     tallies: Mutex<Vec<Arc<Tally>>>,
@@ -55,6 +58,7 @@ impl Registry {
         ports: Vec<Arc<Port>>,
         subsystems: Vec<Arc<Subsystem>>,
         namespaces: Vec<Arc<Namespace>>,
+        keeper: Option<Keeper>,
     ) -> Arc<Self> {
         let in_order = |(at, namespace): (usize, &Arc<Namespace>)| namespace.index.0 as usize == at;
         assert!(namespaces.iter().enumerate().all(in_order), "namespaces are numbered in order");
@@ -64,6 +68,7 @@ impl Registry {
             ports,
             subsystems,
             namespaces,
+            keeper,
             associations: Mutex::new(Associations { live: BTreeMap::new(), next }),
             tallies: Mutex::default(),
             stopping: AtomicBool::new(false),
@@ -265,6 +270,21 @@ impl Registry {
         let tally = Arc::new(Tally::new(self.subsystems.len()));
         self.tallies().push(Arc::clone(&tally));
         tally
+    }
+
+    /// Keeps the write protection of a namespace for later runs, and then calls `done` on another thread. False where
+    /// nothing is kept.
+    pub(crate) fn keep_protection(
+        &self,
+        subsystem: &Arc<Subsystem>,
+        namespace: &Namespace,
+        protected: bool,
+        done: impl FnOnce(Result<(), ProtectionError>) + Send + 'static,
+    ) -> bool {
+        let index = self.subsystems.iter().position(|other| Arc::ptr_eq(other, subsystem));
+        let (Some(keeper), Some(index)) = (&self.keeper, index) else { return false };
+        keeper.keep(index, namespace.uuid, protected, done);
+        true
     }
 
     /// Where the commands of a subsystem are counted.

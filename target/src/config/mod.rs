@@ -40,7 +40,7 @@ pub struct Config {
     pub cores: Cores,
     /// For how long a poll group that waits for work polls at the most before it sleeps.
     pub polling: Duration,
-    /// Where NSIDs of directories are kept.
+    /// Where NSIDs of directories and what hosts write protect are kept.
     pub state_dir: PathBuf,
     /// What names and ids follow from that nobody configured.
     pub machine: Machine,

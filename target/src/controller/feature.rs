@@ -131,10 +131,25 @@ fn protect(
     if !namespace.writable && !protected {
         return Err(Status::FEATURE_NOT_CHANGEABLE.with_dnr());
     }
-    if namespace.writable && namespace.protect(protected) {
-        controller.tell_namespace_changed(nsid);
+    if !namespace.writable {
+        return Ok(Some(0));
     }
-    let later = protected && namespace.writable && controller.begin_protection(cid, namespace);
+    let later = match protected {
+        true => {
+            let first = namespace.protect(true);
+            if first {
+                controller.tell_namespace_changed(nsid);
+            }
+            controller.begin_protection(cid, namespace, first)
+        }
+        false => {
+            let later = controller.begin_lifting(cid, namespace);
+            if !later && namespace.protect(false) {
+                controller.tell_namespace_changed(nsid);
+            }
+            later
+        }
+    };
     Ok((!later).then_some(0))
 }
 
@@ -200,7 +215,7 @@ fn capabilities(entry: &FeatureEntry) -> FeatureCapabilities {
 
 impl Controller {
     /// Tells every controller of the subsystem but this one, whose host knows.
-    fn tell_namespace_changed(&self, nsid: Nsid) {
+    pub(super) fn tell_namespace_changed(&self, nsid: Nsid) {
         let (Some(registry), Some(subsystem)) = (self.registry.upgrade(), self.subsystem()) else {
             return;
         };

@@ -7,11 +7,12 @@ use nvme_proto::registers::ShutdownStatus;
 use nvme_proto::{Cid, Status};
 use rdma::Time;
 
-use super::command::{Event, IoKind, Outcome};
+use super::command::{Event, IoKind};
 use super::hold::Hold;
 use super::{Controller, Shared, io};
 use crate::backend::BackendError;
 use crate::namespace::{Namespace, NamespaceIndex};
+use crate::protection::ProtectionError;
 
 /// Names a job of one controller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,7 +54,18 @@ enum Purpose {
     /// CC.SHN: what was written is safe when CSTS.SHST says that the shutdown is complete.
     Shutdown,
     /// Set Features, Namespace Write Protection Config.
-    Protect { cid: Cid, namespace: Arc<Namespace> },
+    Protect(Protect),
+}
+
+/// A change of write protection.
+#[derive(Debug)]
+struct Protect {
+    cid: Cid,
+    namespace: Arc<Namespace>,
+    /// Protected, or not any more.
+    protected: bool,
+    /// The namespace was not protected before.
+    first: bool,
 }
 
 impl Jobs {
@@ -78,8 +90,8 @@ impl Shared {
     /// Gives up all jobs, as a reset does.
     pub(super) fn abort_jobs(&mut self) {
         for job in std::mem::take(&mut self.jobs.open) {
-            if let Purpose::Protect { cid, .. } = job.purpose {
-                self.members.complete(cid, Status::ABORT_REQUESTED.into());
+            if let Purpose::Protect(protect) = job.purpose {
+                self.members.complete(protect.cid, Status::ABORT_REQUESTED.into());
             }
         }
     }
@@ -102,14 +114,21 @@ impl Controller {
     }
 
     /// Write protects a namespace: commands that came earlier end first, on all queues of all hosts, and are flushed.
-    /// The response to `cid` comes when that is done. False if there is nobody to respond to.
-    pub(super) fn begin_protection(&self, cid: Cid, namespace: &Arc<Namespace>) -> bool {
+    /// The response to `cid` comes when that is done, and kept for later runs. `first` says that it was not protected
+    /// before. False if there is nobody to respond to.
+    pub(super) fn begin_protection(
+        &self,
+        cid: Cid,
+        namespace: &Arc<Namespace>,
+        first: bool,
+    ) -> bool {
         let (Some(registry), Some(subsystem)) = (self.registry.upgrade(), self.subsystem()) else {
             return false;
         };
         let mut shared = self.shared();
         let Some(admin) = shared.members.admin().cloned() else { return false };
-        let purpose = Purpose::Protect { cid, namespace: Arc::clone(namespace) };
+        let protect = Protect { cid, namespace: Arc::clone(namespace), protected: true, first };
+        let purpose = Purpose::Protect(protect);
         let hold = Hold::job(admin, shared.jobs.begin(purpose, vec![Arc::clone(namespace)]));
         drop(shared);
         for controller in registry.controllers() {
@@ -123,6 +142,56 @@ impl Controller {
         true
     }
 
+    /// Lifts a write protection when that is kept for later runs; the response to `cid` comes then. False if nothing is
+    /// kept.
+    pub(super) fn begin_lifting(&self, cid: Cid, namespace: &Arc<Namespace>) -> bool {
+        let mut shared = self.shared();
+        let namespace = Arc::clone(namespace);
+        let protect = Protect { cid, namespace, protected: false, first: false };
+        let id = shared.jobs.begin(Purpose::Protect(protect), Vec::new());
+        let later = self.keep(&mut shared, id);
+        if !later {
+            shared.jobs.take(id);
+        }
+        later
+    }
+
+    /// Has what a job wants kept for later runs. False if nothing is kept.
+    fn keep(&self, shared: &mut Shared, id: JobId) -> bool {
+        let registry = self.registry.upgrade();
+        let (Some(registry), Some(subsystem)) = (registry, self.subsystem()) else { return false };
+        let Some(admin) = shared.members.admin().cloned() else { return false };
+        let Some(Job { purpose: Purpose::Protect(protect), .. }) = shared.jobs.get(id) else {
+            return false;
+        };
+        let done = move |result: Result<(), ProtectionError>| {
+            if let Err(error) = &result {
+                tracing::error!("a host's change of write protection is refused: {error}");
+            }
+            admin.kept(id, result.is_ok());
+        };
+        registry.keep_protection(subsystem, &protect.namespace, protect.protected, done)
+    }
+
+    /// What a job wants kept for later runs is kept, or can not be.
+    pub(super) fn kept(&self, id: JobId, well: bool) {
+        let job = self.shared().jobs.take(id);
+        let Some(Job { purpose: Purpose::Protect(protect), .. }) = job else { return };
+        self.end_protection(&protect, if well { Status::SUCCESS } else { Status::INTERNAL_ERROR });
+    }
+
+    /// Responds to a change of write protection. One that failed has changed nothing.
+    fn end_protection(&self, protect: &Protect, status: Status) {
+        let lifts = match status.is_success() {
+            true => !protect.protected,
+            false => protect.first,
+        };
+        if lifts && protect.namespace.protect(false) {
+            self.tell_namespace_changed(protect.namespace.nsid);
+        }
+        self.shared().members.complete(protect.cid, status.into());
+    }
+
     /// Goes on with a job: commands that it waited for are over, or a flush is.
     pub(super) fn go_on(&self, id: JobId) {
         let mut shared = self.shared();
@@ -134,16 +203,17 @@ impl Controller {
             }
             return;
         }
+        let flushed = job.error.is_none();
+        if flushed && self.keep(&mut shared, id) {
+            return;
+        }
         let Some(Job { purpose, error, .. }) = shared.jobs.take(id) else { return };
         match purpose {
             Purpose::Shutdown if error.is_some() => shared.csts.set_cfs(true),
             Purpose::Shutdown => shared.csts.set_shst(ShutdownStatus::COMPLETE),
-            Purpose::Protect { cid, namespace } => {
-                if error.is_some() {
-                    namespace.protect(false);
-                }
-                let outcome = error.map_or(Outcome::SUCCESS, Outcome::from);
-                shared.members.complete(cid, outcome);
+            Purpose::Protect(protect) => {
+                drop(shared);
+                self.end_protection(&protect, error.unwrap_or(Status::SUCCESS));
             }
         }
     }

@@ -52,6 +52,8 @@ pub(super) enum Mail {
     Event(Event),
     /// Commands are over that a job of this admin queue waited for.
     Settled(JobId),
+    /// What a job wants kept for later runs is kept, or can not be.
+    Kept(JobId, bool),
 }
 
 impl QueueLink {
@@ -75,6 +77,12 @@ impl QueueLink {
     /// Commands are over that a job of this admin queue waited for.
     pub(super) fn settled(&self, job: JobId) {
         self.mailbox().mail.push_back(Mail::Settled(job));
+        self.ring();
+    }
+
+    /// What a job wants kept for later runs is kept, or can not be.
+    pub(super) fn kept(&self, job: JobId, well: bool) {
+        self.mailbox().mail.push_back(Mail::Kept(job, well));
         self.ring();
     }
 

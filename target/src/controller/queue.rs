@@ -269,6 +269,9 @@ impl Queue {
                 Mail::Settled(job) => {
                     self.controller().inspect(|controller| controller.go_on(job));
                 }
+                Mail::Kept(job, well) => {
+                    self.controller().inspect(|controller| controller.kept(job, well));
+                }
             }
         }
     }

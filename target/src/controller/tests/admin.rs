@@ -371,6 +371,64 @@ fn write_protection_waits_for_earlier_writes_and_flushes() {
     assert_eq!((cid, outcome), (asked, Outcome::SUCCESS));
 }
 
+/// A registry that keeps what hosts protect in a folder, as long as that is there.
+fn keeping(state_dir: &std::path::Path) -> std::sync::Arc<crate::registry::Registry> {
+    let text = format!("state_dir = \"{}\"\n{CONFIG}", state_dir.display());
+    let config = crate::config::Config::from_toml(std::path::Path::new("/test.toml"), &text);
+    let purpose = crate::export::Purpose::Serve;
+    crate::registry::Registry::open(&config.expect("valid"), purpose).expect("memory can be opened")
+}
+
+/// Sets or lifts the write protection of namespace 1, and waits until that is kept.
+fn change_and_wait(line: &mut Line, state: WriteProtection) -> Status {
+    let feature = Feature::NamespaceWriteProtection(state);
+    let set = SetFeatures { nsid: Nsid(1), save: false, feature };
+    assert!(line.control(set.to_sqe(), &mut []).is_none(), "it is parked");
+    loop {
+        if let [Event::Complete { outcome, .. }] = line.serve(Ok(()))[..] {
+            return outcome.status;
+        }
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn write_protection_survives_a_restart() {
+    let dir = tempfile::tempdir().expect("a folder");
+    for (state, protected) in [(WriteProtection::Protected, true), (WriteProtection::None, false)] {
+        let registry = keeping(dir.path());
+        let (mut line, _) = ready(&registry, Time::ZERO);
+        assert!(change_and_wait(&mut line, state).is_success());
+        assert_eq!(registry.namespaces()[0].write_protected(), protected);
+        drop((line, registry));
+        assert_eq!(keeping(dir.path()).namespaces()[0].write_protected(), protected);
+    }
+}
+
+#[test]
+fn write_protection_that_cannot_be_kept_fails() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let state_dir = dir.path().join("state");
+    let registry = keeping(&state_dir);
+    // It cannot become a folder any more.
+    std::fs::write(&state_dir, "").expect("written");
+    let (mut line, _) = ready(&registry, Time::ZERO);
+    let status = change_and_wait(&mut line, WriteProtection::Protected);
+    assert!(status.is(Status::INTERNAL_ERROR), "{status:?}");
+    assert!(!registry.namespaces()[0].write_protected());
+}
+
+#[test]
+fn a_failed_flush_lifts_no_earlier_protection() {
+    let registry = registry();
+    let (mut line, _) = ready(&registry, Time::ZERO);
+    protect_later(&mut line, 1);
+    assert_eq!(line.serve(Ok(())).len(), 1);
+    protect_later(&mut line, 1);
+    assert_eq!(line.serve(Err(BackendError::from_errno(libc::EIO))).len(), 1);
+    assert!(registry.namespaces()[0].write_protected());
+}
+
 #[test]
 fn write_protection_that_cannot_flush_fails() {
     let registry = registry();

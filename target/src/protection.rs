@@ -1,0 +1,216 @@
+//! Which namespaces hosts have write protected, kept across restarts: that state outlives a power cycle (Base,
+//! Namespace Write Protection).
+//!
+//! One small JSON file for each subsystem, replaced atomically. A thread writes them: a disk may take its time.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+
+use nvme_proto::Nqn;
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use crate::identity;
+use crate::nsid_file::replace;
+
+/// The write protected namespaces of one subsystem.
+#[derive(Debug)]
+pub struct ProtectionFile {
+    path: PathBuf,
+    content: Content,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Content {
+    version: u32,
+    nqn: String,
+    protected: BTreeSet<Uuid>,
+}
+
+const VERSION: u32 = 1;
+
+/// Why it is not known, or can not be kept, what is write protected.
+#[derive(Debug, thiserror::Error)]
+pub enum ProtectionError {
+    /// The file can not be read.
+    #[error("{}: cannot read what hosts have write protected: {error}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        error: io::Error,
+    },
+    /// The file is damaged or of another version.
+    #[error(
+        "{}: cannot understand what hosts have write protected ({reason}); restore the file, or delete it to \
+         allow writes to all namespaces of its subsystem",
+        path.display()
+    )]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        reason: String,
+    },
+    /// The file can not be written.
+    #[error(
+        "{}: cannot keep what hosts have write protected: {error}; set state_dir to a folder that can be \
+         written",
+        path.display()
+    )]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        error: io::Error,
+    },
+    /// There is no thread to write it.
+    #[error("cannot start a thread: {0}")]
+    Thread(io::Error),
+}
+
+impl ProtectionFile {
+    /// Reads what is protected in a subsystem; nothing is, if there is no file yet.
+    ///
+    /// # Errors
+    /// The file exists and can not be read or understood.
+    pub fn open(state_dir: &Path, nqn: &Nqn) -> Result<Self, ProtectionError> {
+        let path = state_dir.join(format!("protection-{}.json", identity::state_key(nqn)));
+        let content = match std::fs::read(&path) {
+            Ok(bytes) => parse(&path, nqn, &bytes)?,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                Content { version: VERSION, nqn: nqn.to_string(), protected: BTreeSet::new() }
+            }
+            Err(error) => return Err(ProtectionError::Read { path, error }),
+        };
+        Ok(Self { path, content })
+    }
+
+    /// Whether a namespace is protected.
+    pub fn contains(&self, namespace: Uuid) -> bool {
+        self.content.protected.contains(&namespace)
+    }
+
+    /// Protects a namespace or lifts that, for all later runs.
+    ///
+    /// # Errors
+    /// The file can not be written; then nothing has changed.
+    pub fn set(&mut self, namespace: Uuid, protected: bool) -> Result<(), ProtectionError> {
+        let mut content = self.content.clone();
+        let changed = match protected {
+            true => content.protected.insert(namespace),
+            false => content.protected.remove(&namespace),
+        };
+        if changed {
+            let write = |error| ProtectionError::Write { path: self.path.clone(), error };
+            replace(&self.path, &content).map_err(write)?;
+            self.content = content;
+        }
+        Ok(())
+    }
+}
+
+fn parse(path: &Path, nqn: &Nqn, bytes: &[u8]) -> Result<Content, ProtectionError> {
+    let damaged = |reason: String| ProtectionError::Damaged { path: path.to_owned(), reason };
+    let content: Content =
+        serde_json::from_slice(bytes).map_err(|error| damaged(error.to_string()))?;
+    if content.version != VERSION {
+        return Err(damaged(format!("version {}, not {VERSION}", content.version)));
+    }
+    if content.nqn != nqn.as_str() {
+        return Err(damaged(format!("it is of the subsystem {}", content.nqn)));
+    }
+    Ok(content)
+}
+
+/// The thread that writes the files. It ends when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Keeper(mpsc::Sender<Change>);
+
+struct Change {
+    /// The index of its subsystem.
+    subsystem: usize,
+    namespace: Uuid,
+    protected: bool,
+    done: Box<dyn FnOnce(Result<(), ProtectionError>) + Send>,
+}
+
+impl Keeper {
+    /// For the files of all subsystems, in order.
+    pub(crate) fn start(mut files: Vec<ProtectionFile>) -> Result<Self, ProtectionError> {
+        let (sender, changes) = mpsc::channel::<Change>();
+        let run = move || {
+            for Change { subsystem, namespace, protected, done } in changes {
+                done(files[subsystem].set(namespace, protected));
+            }
+        };
+        let builder = std::thread::Builder::new().name("feedrail-state".into());
+        builder.spawn(run).map_err(ProtectionError::Thread)?;
+        Ok(Self(sender))
+    }
+
+    /// Writes a change, and then calls `done` on another thread.
+    pub(crate) fn keep(
+        &self,
+        subsystem: usize,
+        namespace: Uuid,
+        protected: bool,
+        done: impl FnOnce(Result<(), ProtectionError>) + Send + 'static,
+    ) {
+        let change = Change { subsystem, namespace, protected, done: Box::new(done) };
+        // The thread lives as long as the sender.
+        let _ = self.0.send(change);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn nqn() -> Nqn {
+        Nqn::new("nqn.2026-01.io.feedrail:t").expect("valid")
+    }
+
+    #[test]
+    fn what_is_set_is_there_in_the_next_run() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let (one, two) = (Uuid::from_u128(1), Uuid::from_u128(2));
+        let mut file = ProtectionFile::open(dir.path(), &nqn()).expect("new");
+        file.set(one, true).expect("written");
+        file.set(two, true).expect("written");
+        file.set(two, false).expect("written");
+        let file = ProtectionFile::open(dir.path(), &nqn()).expect("again");
+        assert!(file.contains(one) && !file.contains(two));
+    }
+
+    #[test]
+    fn what_cannot_be_written_does_not_change() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let no_folder = dir.path().join("file");
+        std::fs::write(&no_folder, "").expect("written");
+        let state_dir = no_folder.join("state");
+        let mut file = ProtectionFile { path: state_dir.join("p.json"), ..open_in(dir.path()) };
+        assert!(matches!(file.set(Uuid::nil(), true), Err(ProtectionError::Write { .. })));
+        assert!(!file.contains(Uuid::nil()));
+    }
+
+    fn open_in(dir: &Path) -> ProtectionFile {
+        ProtectionFile::open(dir, &nqn()).expect("new")
+    }
+
+    #[test]
+    fn a_damaged_file_is_told() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let path = open_in(dir.path()).path;
+        for damage in
+            ["", "{}", r#"{"version":2,"nqn":"nqn.2026-01.io.feedrail:t","protected":[]}"#]
+        {
+            std::fs::write(&path, damage).expect("written");
+            let error = ProtectionFile::open(dir.path(), &nqn()).expect_err("damaged");
+            assert!(matches!(error, ProtectionError::Damaged { .. }), "{error}");
+        }
+    }
+}
