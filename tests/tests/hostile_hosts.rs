@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use feedrail_target::limits::{PEER_MESSAGES, PEER_MESSAGES_PERIOD};
+use feedrail_target::limits::{PEER_MESSAGES, PEER_MESSAGES_PERIOD, UNCONNECTED_PER_ADDRESS};
 use feedrail_tests::hostile::{Bystander, HostileHost, Link, QueueKey, read, write};
 use feedrail_tests::process::{
     Daemon, DaemonOptions, Vitals, eventually, feedrail, loopback_address, write_configuration,
@@ -303,7 +303,8 @@ fn half_connections_are_bounded_and_leave_room_for_others() {
     host.knock_and_leave(scene.daemon.address(), 2000);
     let rejected = || scene.daemon.stats()["connections_rejected"].as_u64().unwrap();
     eventually("requests are rejected", || rejected() > 1000);
-    assert!(scene.connections() <= CONNECTIONS / 2 + Bystander::CONNECTIONS);
+    let nameless = 2 * UNCONNECTED_PER_ADDRESS as u64;
+    assert!(scene.connections() <= nameless + Bystander::CONNECTIONS);
     let mut other = HostileHost::new(None);
     other.associate(&scene.daemon, 32);
     other.hang_up();
@@ -337,7 +338,11 @@ fn connections_are_counted_over_all_addresses() {
     let path = write_configuration(folder.path(), &configuration);
     let daemon = DaemonOptions::default().arg("--config").arg(path).start();
     let link = |host: &mut HostileHost, address: usize| {
-        let queue = host.link(addresses[address], 0, 32, 0);
+        let queue = host.link(addresses[address], 0, 32, usize::MAX);
+        if host.state(queue) == Link::Up {
+            let response = host.nvme_connect(&daemon, queue, 0, Cntlid::DYNAMIC, 32);
+            assert!(response.status().is_success(), "{response:?}");
+        }
         host.state(queue)
     };
     let refused = Link::Rejected(RejectStatus::NO_RESOURCES);

@@ -19,7 +19,7 @@ use super::{DeviceParts, GroupPort};
 use crate::admission::Full;
 use crate::controller::Lost;
 use crate::doorbell::Doorbell;
-use crate::limits::{Limits, UNCONNECTED};
+use crate::limits::{Limits, UNCONNECTED, UNCONNECTED_PER_ADDRESS};
 use crate::port::Port;
 use crate::registry::Registry;
 use crate::transport::{Reception, ReceptionStats};
@@ -84,6 +84,7 @@ impl Refusal {
 #[derive(Debug)]
 struct Visitor {
     group: usize,
+    address: IpAddr,
     /// Its Connect has succeeded.
     connected: bool,
     acceptance: ConnParams,
@@ -235,10 +236,7 @@ impl<P: Provider> RdmaReception<P> {
     ) -> Result<(), Refusal> {
         // It gets its place when Connect succeeds, if there still is one.
         self.registry.may_admit(peer.ip())?;
-        let nameless = self.visitors.len() - self.connected;
-        if nameless >= 2 * UNCONNECTED {
-            return Err(Refusal::Busy(nameless));
-        }
+        self.check_nameless(peer.ip())?;
         let group = self.choose_group();
         let config = QpConfig {
             send_wr: negotiated.send_entries(),
@@ -256,6 +254,7 @@ impl<P: Provider> RdmaReception<P> {
         let lost = Arc::new(Lost::default());
         let visitor = Visitor {
             group,
+            address: peer.ip(),
             connected: false,
             acceptance,
             lost: Arc::clone(&lost),
@@ -266,6 +265,20 @@ impl<P: Provider> RdmaReception<P> {
         self.visitors.insert(conn, visitor);
         let newcomer = Newcomer { conn, qp, negotiated, port, peer, lost };
         place.port.send(ToGroup::Adopt(Box::new(newcomer)));
+        Ok(())
+    }
+
+    /// Those that were displaced count until the connection manager is done with them.
+    fn check_nameless(&self, address: IpAddr) -> Result<(), Refusal> {
+        let all = self.visitors.len() - self.connected;
+        let is_one = |visitor: &&Visitor| !visitor.connected && visitor.address == address;
+        let of_address = self.visitors.values().filter(is_one).count();
+        if of_address >= 2 * UNCONNECTED_PER_ADDRESS {
+            return Err(Refusal::Busy(of_address));
+        }
+        if all >= 2 * UNCONNECTED {
+            return Err(Refusal::Busy(all));
+        }
         Ok(())
     }
 
