@@ -125,7 +125,12 @@ impl<P: Provider, M> Registered<P, M> {
     ) -> io::Result<Self> {
         // SAFETY: `memory` is dropped only after the region was deregistered.
         let region = unsafe { device.register(place, access) }?;
-        Ok(Self { region: ManuallyDrop::new(region), memory: ManuallyDrop::new(memory) })
+        Ok(Self::from_parts(region, memory))
+    }
+
+    /// A registration of what `memory` owns.
+    pub(crate) fn from_parts(region: P::Region, memory: M) -> Self {
+        Self { region: ManuallyDrop::new(region), memory: ManuallyDrop::new(memory) }
     }
 
     /// The registration.

@@ -329,15 +329,16 @@ impl Engine {
             wire.flush(now);
         }
         let mut packets = 0;
+        let unsent = Unsent(wire);
         while packets < PACKETS_PER_ROUND
-            && !wire.is_blocked()
+            && !unsent.0.is_blocked()
             && let Some(slot) = self.ready.pop_front()
         {
-            packets += self.take_turn(now, slot, memory, wire);
+            packets += self.take_turn(now, slot, memory, unsent.0);
         }
         // The memory that was gathered from is there as long as the section that `memory` stands for.
-        wire.flush(now);
-        !self.ready.is_empty() && !wire.is_blocked()
+        unsent.0.flush(now);
+        !self.ready.is_empty() && !unsent.0.is_blocked()
     }
 
     /// Lets one queue pair send a train; returns how many packets it sent.
@@ -465,6 +466,18 @@ impl Engine {
     }
 }
 
+/// Packets that a wire may have gathered and not sent. On unwinding it forgets them, since the memory that they
+/// point at is not theirs once the section has ended, and whoever has the wire next would send them.
+struct Unsent<'a, W: Wire>(&'a mut W);
+
+impl<W: Wire> Drop for Unsent<'_, W> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.discard();
+        }
+    }
+}
+
 impl Peer {
     fn sends_from(&self, from: SocketAddr) -> bool {
         self.route.peer.ip() == from.ip()
@@ -519,12 +532,16 @@ fn send_packet<W: Wire>(
         continues: transmit.continues_message(),
     };
     // SAFETY: `Engine::send`, from which every call comes, flushes the wire while it still borrows the section
-    // in which the pieces are registered.
+    // in which the pieces are registered, or has it forget them when it unwinds.
     unsafe { wire.send(now, &packet) };
 }
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::BorrowedFd;
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    use super::super::wire::{Arrived, WireCounters};
     use super::*;
 
     fn peer(paths: &mut Paths) -> Peer {
@@ -588,5 +605,68 @@ mod tests {
             assert!(peer.accepts(&datagram(), Identification::ZERO));
         }
         assert!(peer.accepts(&datagram(), Identification::segment(SMALL_ID)));
+    }
+
+    /// Counts what is queued.
+    #[derive(Default)]
+    struct Counting {
+        queued: usize,
+        sent: usize,
+    }
+
+    impl Wire for Counting {
+        fn receive(&mut self, _: Time, _: impl FnMut(Datagram<'_>)) -> Arrived {
+            Arrived::default()
+        }
+
+        unsafe fn send(&mut self, _: Time, _: &Outgoing<'_>) {
+            self.queued += 1;
+        }
+
+        fn flush(&mut self, _: Time) {
+            self.sent += std::mem::take(&mut self.queued);
+        }
+
+        fn discard(&mut self) {
+            self.queued = 0;
+        }
+
+        fn next_unreachable(&mut self) -> Option<SocketAddr> {
+            None
+        }
+
+        fn fds(&self) -> [Option<BorrowedFd<'_>>; 2] {
+            [None, None]
+        }
+
+        fn counters(&self) -> WireCounters {
+            WireCounters::default()
+        }
+    }
+
+    #[test]
+    fn what_was_gathered_before_a_panic_is_not_sent() {
+        for panics in [false, true] {
+            let mut wire = Counting::default();
+            let outcome = catch_unwind(AssertUnwindSafe(|| {
+                let unsent = Unsent(&mut wire);
+                let to = "192.0.2.1:4791".parse().unwrap();
+                let packet = Outgoing {
+                    to: &to,
+                    destination_qpn: 7,
+                    traffic_class: 0,
+                    headers: &[0; 12],
+                    pieces: &[],
+                    pad_bytes: 0,
+                    continues: false,
+                };
+                // SAFETY: the packet has no pieces.
+                unsafe { unsent.0.send(Time::ZERO, &packet) };
+                assert!(!panics, "on purpose");
+            }));
+            assert_eq!(outcome.is_err(), panics);
+            wire.flush(Time::ZERO);
+            assert_eq!(wire.sent, usize::from(!panics));
+        }
     }
 }

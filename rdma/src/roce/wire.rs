@@ -27,6 +27,9 @@ pub trait Wire: Send + 'static {
     /// Sends all that was queued, as far as the system takes it.
     fn flush(&mut self, now: Time);
 
+    /// Forgets what was queued and not sent: the transport sends it again. Its pieces are not read any more.
+    fn discard(&mut self);
+
     /// The system takes nothing now. What was queued is kept, and [`Wire::flush`] tries again; no more should be queued.
     fn is_blocked(&self) -> bool {
         false

@@ -64,6 +64,8 @@ impl Wire for SimWire {
 
     fn flush(&mut self, _now: Time) {}
 
+    fn discard(&mut self) {}
+
     fn next_unreachable(&mut self) -> Option<SocketAddr> {
         self.network.lock().next_unreachable(self.ip, self.index)
     }

@@ -155,7 +155,8 @@ impl Batch {
         self.layout.fill_in_headers();
     }
 
-    fn clear(&mut self) {
+    /// Forgets all packets.
+    pub(super) fn clear(&mut self) {
         self.trains.clear();
         self.headers_used = 0;
         self.slices_used = 0;

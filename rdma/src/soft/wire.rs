@@ -155,6 +155,10 @@ impl Wire for SoftWire {
         matches!(self.shortage, Some((Shortage::Buffer, _)))
     }
 
+    fn discard(&mut self) {
+        self.batch.clear();
+    }
+
     fn deadline(&self) -> Option<Time> {
         let held_back = self.filter.as_ref().and_then(|filter| filter.deadline());
         held_back.into_iter().chain(self.shortage.map(|(_, again)| again)).min()

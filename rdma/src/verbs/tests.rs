@@ -2,15 +2,17 @@
 #![expect(unsafe_code, reason = "work requests name memory by address")]
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
-use super::VerbsGroup;
 use super::cm::Id;
 use super::context::Context;
 use super::fake::{Device, complete, context, device, domain, id};
+use super::memory::VerbsRegion;
 use super::queue_pair::VerbsQp;
+use super::{Verbs, VerbsGroup};
 use crate::{
-    Group, GroupConfig, Op, PushError, QpConfig, QpKey, RecvWr, SendFlags, SendWr, Time, WakeFor,
-    Wc, WcStatus,
+    Access, Group, GroupConfig, Mem, Op, PushError, QpConfig, QpKey, RecvWr, Registered, SendFlags,
+    SendWr, Time, WakeFor, Wc, WcStatus,
 };
 
 const SMALL: QpConfig =
@@ -276,6 +278,43 @@ fn a_completion_queue_goes_last() {
     drop(qp);
     let log = device(|device| core::mem::take(&mut device.log));
     let gone = "completion queue destroyed";
-    let order = ["queue pair destroyed", "identifier destroyed", gone, gone];
+    let domain = "protection domain deallocated";
+    let order = ["queue pair destroyed", "identifier destroyed", domain, gone, gone];
     assert_eq!(log, order);
+}
+
+/// Memory with a token that it holds until it is freed.
+type Tracked = (Box<[u8; 64]>, Arc<()>);
+
+fn registered(context: &Arc<Context>) -> (Arc<()>, VerbsRegion, Tracked) {
+    let token = Arc::new(());
+    let mut memory = (Box::new([0; 64]), Arc::clone(&token));
+    let place = Mem::Host { addr: memory.0.as_mut_ptr(), length: 64 };
+    // SAFETY: the device is made up, and touches no memory.
+    let region = unsafe { VerbsRegion::register(&domain(context), place, Access::LOCAL_WRITE) };
+    (token, region.expect("a region"), memory)
+}
+
+#[test]
+fn memory_is_freed_once_it_was_deregistered() {
+    let context = context(64);
+    device(|device| *device = Device::default());
+    let (token, region, memory) = registered(&context);
+    drop(Registered::<Verbs, _>::from_parts(region, memory));
+    assert_eq!(Arc::strong_count(&token), 1);
+    let log = device(|device| core::mem::take(&mut device.log));
+    assert_eq!(log, ["region deregistered", "protection domain deallocated"]);
+}
+
+#[test]
+fn memory_that_a_device_keeps_is_leaked_and_counted() {
+    let context = context(64);
+    device(|device| {
+        *device = Device::default();
+        device.keeps_regions = true;
+    });
+    let (token, region, memory) = registered(&context);
+    drop(Registered::<Verbs, _>::from_parts(region, memory));
+    assert_eq!(Arc::strong_count(&token), 2, "the memory was freed");
+    assert_eq!(context.leaked_regions.load(Ordering::Relaxed), 1);
 }

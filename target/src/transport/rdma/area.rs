@@ -4,7 +4,7 @@
 use std::io;
 use std::ptr::{self, NonNull};
 
-use ::rdma::{Access, Device, Mem, MemoryRegion, Provider, Sge};
+use ::rdma::{Access, Mem, MemoryRegion, Provider, Registered, Sge};
 use nvme_proto::{Cqe, IntoBytes, Sqe};
 use rustix::mm::{MapFlags, ProtFlags};
 
@@ -165,9 +165,7 @@ impl<P: Provider> Area<P> {
 /// Registered memory: an entry and in-capsule data for each receive, and a response for each
 /// request slot.
 struct Part<P: Provider> {
-    // First: deregistered before it is unmapped.
-    region: P::Region,
-    memory: Mapping,
+    memory: Registered<P, Mapping>,
     layout: Layout,
 }
 
@@ -179,14 +177,14 @@ impl<P: Provider> Part<P> {
     fn new(device: &P::Device, layout: Layout) -> io::Result<Self> {
         let memory = Mapping::new(layout.bytes())?;
         let host = Mem::Host { addr: memory.base.as_ptr(), length: memory.length };
-        // SAFETY: the mapping outlives the region by field order, and only raw accesses reach it.
-        let region = unsafe { device.register(host, Access::LOCAL_WRITE) }?;
-        Ok(Self { region, memory, layout })
+        // SAFETY: the place is that of the mapping, and only raw accesses reach it.
+        let memory = unsafe { Registered::new(device, memory, host, Access::LOCAL_WRITE) }?;
+        Ok(Self { memory, layout })
     }
 
     /// Where a capsule goes: the entry, then its data on a page of its own.
     fn receive_sges(&self, receive: Receive) -> ([Sge; 2], usize) {
-        let lkey = self.region.lkey();
+        let lkey = self.memory.region().lkey();
         let entry = Sge { addr: self.sqe(receive) as u64, length: SQE_BYTES as u32, lkey };
         let data = Sge { addr: self.data(receive) as u64, length: self.layout.in_capsule, lkey };
         ([entry, data], if self.layout.in_capsule == 0 { 1 } else { 2 })
@@ -205,7 +203,7 @@ impl<P: Provider> Part<P> {
         let bytes = response.as_bytes();
         // SAFETY: in bounds; the slot's former response was sent, or it would not be free.
         unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), at, CQE_BYTES) };
-        Sge { addr: at as u64, length: CQE_BYTES as u32, lkey: self.region.lkey() }
+        Sge { addr: at as u64, length: CQE_BYTES as u32, lkey: self.memory.region().lkey() }
     }
 
     /// In-capsule data of a capsule that has arrived.
@@ -249,7 +247,7 @@ impl<P: Provider> Part<P> {
 
     fn at(&self, array: usize, index: u32, count: u32, stride: usize) -> *mut u8 {
         assert!(index < count);
-        self.memory.base.as_ptr().wrapping_add(array + index as usize * stride)
+        self.memory.memory().base.as_ptr().wrapping_add(array + index as usize * stride)
     }
 }
 

@@ -19,8 +19,8 @@ use std::task::Waker;
 use std::time::Duration;
 
 use ::rdma::{
-    Access, ConnId, Device, Group, GroupConfig, GroupStats, Mem, MemoryRegion, Provider, Time,
-    WakeFor, Wc,
+    Access, ConnId, Device, Group, GroupConfig, GroupStats, Mem, MemoryRegion, Provider,
+    Registered, Time, WakeFor, Wc,
 };
 use crossbeam::channel::{Receiver, Sender, unbounded};
 use slab::Slab;
@@ -54,7 +54,7 @@ pub struct RdmaTransport<P: Provider> {
     device: P::Device,
     group: P::Group,
     /// The registration of the pool with this device.
-    _pool: Arc<P::Region>,
+    _pool: Arc<RegisteredPool<P>>,
     plan: Plan,
     inbox: Receiver<ToGroup<P>>,
     reception: Sender<ToReception>,
@@ -83,12 +83,15 @@ pub struct GroupPort<P: Provider> {
     bell: Arc<Doorbell>,
 }
 
+/// The pool as a device knows it.
+pub type RegisteredPool<P> = Registered<P, Arc<PoolMemory>>;
+
 /// What all transports of one device are made of.
 pub struct DeviceParts<P: Provider> {
     /// The device.
     pub device: P::Device,
     /// The pool, registered with it.
-    pub pool: Arc<P::Region>,
+    pub pool: Arc<RegisteredPool<P>>,
     reception: Sender<ToReception>,
     reception_bell: Arc<Doorbell>,
     inbox: Receiver<ToReception>,
@@ -102,9 +105,9 @@ impl<P: Provider> DeviceParts<P> {
     #[expect(unsafe_code, reason = "registers the pool's memory")]
     pub fn new(device: P::Device, memory: &Arc<PoolMemory>) -> std::io::Result<Self> {
         let host = Mem::Host { addr: memory.address(), length: memory.registered_length() };
-        // SAFETY: whoever makes the parts keeps the memory until the transports are gone; it is reached
-        // through buffers only.
-        let pool = Arc::new(unsafe { device.register(host, Access::LOCAL_WRITE) }?);
+        // SAFETY: the place is that of the memory, which is reached through buffers only.
+        let pool = unsafe { Registered::new(&device, memory.clone(), host, Access::LOCAL_WRITE) }?;
+        let pool = Arc::new(pool);
         let (reception, inbox) = unbounded();
         Ok(Self { device, pool, reception, reception_bell: Doorbell::new()?, inbox })
     }
@@ -134,7 +137,7 @@ impl<P: Provider> RdmaTransport<P> {
             device: parts.device.clone(),
             group,
             plan: Plan {
-                pool_key: parts.pool.lkey(),
+                pool_key: parts.pool.region().lkey(),
                 can_invalidate: parts.device.caps().send_with_invalidate,
                 trains: parts.device.caps().trains,
                 transport: index,
