@@ -67,6 +67,7 @@ pub(crate) fn read(
     // In the order of the range, from the first piece that `sink` has not seen; each with its bytes once they are there.
     let mut window: VecDeque<Option<Done<u64>>> = VecDeque::with_capacity(DEPTH);
     let mut seen = 0;
+    let mut scratch = Vec::new();
     loop {
         interrupt.check()?;
         while let Some(lane) = lanes.claim() {
@@ -90,7 +91,9 @@ pub(crate) fn read(
             let done = window.pop_front().flatten().expect("just looked at");
             seen += 1;
             done.result.clone()?;
-            sink(&done.bytes)?;
+            scratch.resize(done.bytes.len(), 0);
+            done.bytes.copy_out(0, &mut scratch);
+            sink(&scratch)?;
             lanes.release(done);
         }
     }
@@ -111,6 +114,7 @@ pub(crate) fn write(
     done: &mut dyn FnMut(u64),
 ) -> Result<u64> {
     let mut lanes = Lanes::new(host, vec![namespace], DEPTH, pieces.piece_bytes as usize)?;
+    let mut scratch = vec![0; pieces.piece_bytes as usize];
     let mut outcome = Outcome { begin: pieces.next, written: 0, failed: None, stopped: None };
     let mut ended = false;
     loop {
@@ -125,12 +129,13 @@ pub(crate) fn write(
             let room = next.map_or(0, |piece| piece.length_bytes as usize);
             let filled = match room {
                 0 => Ok(0),
-                room => source(&mut lane.memory[..room]),
+                room => source(&mut scratch[..room]),
             };
             let filled = filled.unwrap_or_else(|error| {
                 outcome.stop(error);
                 0
             });
+            lane.memory.copy_in(0, &scratch[..filled]);
             ended = filled < room || next.is_none();
             match next {
                 Some(Piece { offset_bytes, .. }) if filled > 0 => {

@@ -1,6 +1,7 @@
 //! Many ranges at a time: batches with a result for each range, and rings of a fixed depth.
 
 use std::fmt;
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,7 +15,7 @@ use crate::io::{Direction, Submission};
 use crate::namespace::Namespace;
 use crate::outbox::{Completion, RingKey};
 use crate::process::Forked;
-use crate::region::{Grant, RegionSlice};
+use crate::region::{Grant, Keys, RegionSlice};
 
 /// Bytes to read: as many as the slice has.
 #[derive(Debug)]
@@ -51,7 +52,28 @@ pub struct RangeOutcome {
 struct Range {
     namespace: Namespace,
     offset: u64,
+    memory: Registered,
+}
+
+impl Range {
+    fn new(namespace: Namespace, offset: u64, slice: RegionSlice) -> Self {
+        let memory = Registered::new(&namespace, slice);
+        Self { namespace, offset, memory }
+    }
+}
+
+/// A slice and its keys, or why it has none.
+struct Registered {
     slice: RegionSlice,
+    keys: io::Result<Keys>,
+}
+
+impl Registered {
+    /// Registers the slice if need be: before the host is locked, since that may take long.
+    fn new(namespace: &Namespace, mut slice: RegionSlice) -> Self {
+        let keys = slice.keys(namespace.handle().scope());
+        Self { slice, keys }
+    }
 }
 
 /// How the ranges of a batch or ring are treated.
@@ -105,11 +127,9 @@ pub(crate) fn read_many(
     options: BatchOptions,
     ranges: impl IntoIterator<Item = ReadRange>,
 ) -> Pending<Vec<RangeOutcome>> {
-    let ranges = ranges.into_iter().map(|ReadRange { namespace, offset, into }| Range {
-        namespace,
-        offset,
-        slice: into,
-    });
+    let ranges = ranges
+        .into_iter()
+        .map(|ReadRange { namespace, offset, into }| Range::new(namespace, offset, into));
     start(host, Direction::Read, options, ranges.collect())
 }
 
@@ -118,11 +138,9 @@ pub(crate) fn write_many(
     options: BatchOptions,
     ranges: impl IntoIterator<Item = WriteRange>,
 ) -> Pending<Vec<RangeOutcome>> {
-    let ranges = ranges.into_iter().map(|WriteRange { namespace, offset, from }| Range {
-        namespace,
-        offset,
-        slice: from,
-    });
+    let ranges = ranges
+        .into_iter()
+        .map(|WriteRange { namespace, offset, from }| Range::new(namespace, offset, from));
     start(host, Direction::Write { fua: false }, options, ranges.collect())
 }
 
@@ -138,14 +156,15 @@ fn start(
     // All at once, so that they go out together.
     let Ok(mut state) = host.shared.lock() else {
         let result = Err(ErrorKind::Forked.into());
-        let outcome = |range: Range| RangeOutcome { slice: range.slice, result: result.clone() };
+        let outcome =
+            |range: Range| RangeOutcome { slice: range.memory.slice, result: result.clone() };
         let outcomes = ranges.into_iter().map(outcome).collect();
         return Pending::new(host, async move { outcomes });
     };
     let ring = OwnRing { host: Arc::clone(host), key: state.outbox.open(count) };
     for (token, range) in ranges.into_iter().enumerate() {
-        let Range { namespace, offset, slice } = range;
-        submit(&mut state, &ring, &namespace, direction, options, offset, slice, token as u64);
+        let Range { namespace, offset, memory } = range;
+        submit(&mut state, &ring, &namespace, direction, options, offset, memory, token as u64);
         namespaces.push(namespace);
     }
     drop(state);
@@ -183,9 +202,10 @@ fn submit(
     direction: Direction,
     options: BatchOptions,
     offset: u64,
-    slice: RegionSlice,
+    memory: Registered,
     token: u64,
 ) {
+    let Registered { slice, keys } = memory;
     state.outbox.reserve(ring.key);
     let handle = namespace.handle();
     if !Arc::ptr_eq(handle.host(), &ring.host) {
@@ -198,6 +218,7 @@ fn submit(
         direction,
         offset,
         slice,
+        keys,
         ring: ring.key,
         token,
         options,
@@ -234,7 +255,7 @@ struct Staged {
     place: usize,
     direction: Direction,
     offset: u64,
-    slice: RegionSlice,
+    memory: Registered,
 }
 
 /// A range that a full ring did not take: its memory is given back.
@@ -312,7 +333,8 @@ impl Ring {
             return Err(RingFull(slice));
         }
         let place = self.places.insert(Taken { namespace: namespace.clone(), token });
-        self.staged.push(Staged { place, direction, offset, slice });
+        let memory = Registered::new(namespace, slice);
+        self.staged.push(Staged { place, direction, offset, memory });
         let polled = !self.own.host.shared.threaded;
         if polled || self.staged.len() >= Self::TOGETHER || self.places.len() == self.depth {
             self.submit();
@@ -337,15 +359,24 @@ impl Ring {
         let Ok(mut state) = self.own.host.shared.lock() else {
             self.refused.extend(self.staged.drain(..).map(|staged| Completion {
                 token: staged.place as u64,
-                slice: staged.slice,
+                slice: staged.memory.slice,
                 result: Err(ErrorKind::Forked.into()),
             }));
             return;
         };
-        for Staged { place, direction, offset, slice } in self.staged.drain(..) {
+        for Staged { place, direction, offset, memory } in self.staged.drain(..) {
             let namespace = &self.places[place].namespace;
             let token = place as u64;
-            submit(&mut state, &self.own, namespace, direction, self.options, offset, slice, token);
+            submit(
+                &mut state,
+                &self.own,
+                namespace,
+                direction,
+                self.options,
+                offset,
+                memory,
+                token,
+            );
         }
     }
 

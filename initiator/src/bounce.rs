@@ -4,11 +4,14 @@
 #![expect(unsafe_code, reason = "registers its memory and copies to and from it")]
 
 use std::io;
+use std::ops::Range;
+use std::ptr::NonNull;
 
-use rdma::{Access, Device, Mem, MemoryRegion, Provider, Sge};
+use rdma::{Access, Mem, MemoryRegion, Provider, Registered, Sge};
 
 use crate::pages::Pages;
 use crate::queue::Data;
+use crate::region::RegionSlice;
 
 /// Bytes of a chunk: the largest logical block, and the most data of an administrative command.
 pub(crate) const CHUNK_BYTES: usize = 64 << 10;
@@ -18,9 +21,7 @@ pub(crate) const WHOLE_RANGE_BYTES: u64 = 16 << 10;
 
 /// A fixed number of chunks, lowest free one first so that few are ever resident.
 pub(crate) struct BouncePool<P: Provider> {
-    // Dropped first: the device forgets the memory before it is unmapped.
-    region: P::Region,
-    pages: Pages,
+    memory: Registered<P, Pages>,
     free: Vec<u16>,
 }
 
@@ -34,9 +35,9 @@ impl<P: Provider> BouncePool<P> {
         let pages = Pages::new(usize::from(chunks) * CHUNK_BYTES)?;
         let memory = Mem::Host { addr: pages.address().as_ptr(), length: pages.length() };
         let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
-        // SAFETY: the mapping outlives the region (field order), and is reached by raw copies only.
-        let region = unsafe { device.register(memory, access) }?;
-        Ok(Self { region, pages, free: (0..chunks).rev().collect() })
+        // SAFETY: the place is that of the pages, which are reached by raw copies only.
+        let memory = unsafe { Registered::new(device, pages, memory, access) }?;
+        Ok(Self { memory, free: (0..chunks).rev().collect() })
     }
 
     /// A free chunk, if there is one.
@@ -57,17 +58,22 @@ impl<P: Provider> BouncePool<P> {
 
     /// The first `length` bytes as data of a command.
     pub(crate) fn data(&self, chunk: &Chunk, length: u32) -> Data<'static, P> {
-        Data::Keyed { address: self.address(chunk), length, rkey: self.region.rkey() }
+        Data::Keyed { address: self.address(chunk), length, rkey: self.memory.region().rkey() }
     }
 
     /// The address that a target is given.
     fn address(&self, chunk: &Chunk) -> u64 {
-        self.pages.address().addr().get() as u64 + (usize::from(chunk.0) * CHUNK_BYTES) as u64
+        self.start(chunk).addr().get() as u64
+    }
+
+    fn start(&self, chunk: &Chunk) -> NonNull<u8> {
+        // SAFETY: within the mapping, which has room for all chunks.
+        unsafe { self.memory.memory().address().add(usize::from(chunk.0) * CHUNK_BYTES) }
     }
 
     /// The first `length` bytes as local memory of a work request.
     pub(crate) fn sge(&self, chunk: &Chunk, length: u32) -> Sge {
-        Sge { addr: self.address(chunk), length, lkey: self.region.lkey() }
+        Sge { addr: self.address(chunk), length, lkey: self.memory.region().lkey() }
     }
 
     /// Copies bytes out, from `offset` on.
@@ -75,13 +81,34 @@ impl<P: Provider> BouncePool<P> {
     /// # Panics
     /// If they are not within the chunk.
     pub(crate) fn copy_out(&self, chunk: &Chunk, offset: usize, to: &mut [u8]) {
+        // SAFETY: `to` is memory of the caller's.
+        unsafe { self.copy_out_raw(chunk, offset, NonNull::from(to)) };
+    }
+
+    /// Copies bytes out to a part of a slice.
+    ///
+    /// # Panics
+    /// If either is not within its whole.
+    pub(crate) fn copy_out_to(
+        &self,
+        chunk: &Chunk,
+        offset: usize,
+        slice: &mut RegionSlice,
+        part: Range<usize>,
+    ) {
+        // SAFETY: the slice is borrowed exclusively.
+        unsafe { self.copy_out_raw(chunk, offset, slice.part(part.start, part.len())) };
+    }
+
+    /// # Safety
+    /// `to` is valid for writes.
+    unsafe fn copy_out_raw(&self, chunk: &Chunk, offset: usize, to: NonNull<[u8]>) {
         assert!(offset.checked_add(to.len()).is_some_and(|end| end <= CHUNK_BYTES));
         // SAFETY: the source is within the mapping (checked) and never borrowed as a reference; `to` is other
         // memory. A target that writes there meanwhile breaks the protocol and garbles its own data only.
         unsafe {
-            let from =
-                self.pages.address().as_ptr().add(usize::from(chunk.0) * CHUNK_BYTES + offset);
-            from.copy_to_nonoverlapping(to.as_mut_ptr(), to.len());
+            let from = self.start(chunk).add(offset);
+            from.copy_to_nonoverlapping(to.cast(), to.len());
         }
     }
 
@@ -90,11 +117,33 @@ impl<P: Provider> BouncePool<P> {
     /// # Panics
     /// If they do not fit the chunk.
     pub(crate) fn copy_in(&mut self, chunk: &Chunk, offset: usize, from: &[u8]) {
+        // SAFETY: `from` is memory of the caller's.
+        unsafe { self.copy_in_raw(chunk, offset, NonNull::from(from)) };
+    }
+
+    /// Copies bytes in from a part of a slice.
+    ///
+    /// # Panics
+    /// If either is not within its whole.
+    pub(crate) fn copy_in_from(
+        &mut self,
+        chunk: &Chunk,
+        offset: usize,
+        slice: &RegionSlice,
+        part: Range<usize>,
+    ) {
+        // SAFETY: the slice is borrowed.
+        unsafe { self.copy_in_raw(chunk, offset, slice.part(part.start, part.len())) };
+    }
+
+    /// # Safety
+    /// `from` is valid for reads.
+    unsafe fn copy_in_raw(&mut self, chunk: &Chunk, offset: usize, from: NonNull<[u8]>) {
         assert!(offset.checked_add(from.len()).is_some_and(|end| end <= CHUNK_BYTES));
-        // SAFETY: as in `copy_out`, the other way round.
+        // SAFETY: as in `copy_out_raw`, the other way round.
         unsafe {
-            let to = self.pages.address().as_ptr().add(usize::from(chunk.0) * CHUNK_BYTES + offset);
-            to.copy_from_nonoverlapping(from.as_ptr(), from.len());
+            let to = self.start(chunk).add(offset);
+            to.copy_from_nonoverlapping(from.cast(), from.len());
         }
     }
 }

@@ -122,7 +122,7 @@ pub(crate) struct Controller<P: Provider> {
     pub(crate) bounce: BouncePool<P>,
     /// Of the queue pairs of all its associations, and of the memory that they may reach. Regions that outlive
     /// the controller learn from it that they need not be kept registered.
-    pub(crate) scope: RegistrationScope<P>,
+    pub(crate) scope: Arc<RegistrationScope<P>>,
     pub(crate) keep_alive: KeepAlive,
     /// When the next attempt to connect follows the last.
     pub(crate) retries: Retries,

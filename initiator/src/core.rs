@@ -24,7 +24,7 @@ use crate::identity::Identity;
 use crate::io::{Op, Submission};
 use crate::outbox::{Outbox, RingKey};
 use crate::queue::{Finished, Queue, WrId, WrKind};
-use crate::region::{RegionSlice, RegistrationScope};
+use crate::region::{RegistrationScope, Scope};
 use crate::reply::Promise;
 use crate::retries::Retries;
 use crate::stats::Counters;
@@ -73,7 +73,7 @@ pub(crate) trait Engine: Send {
         target: Arc<Target>,
         options: ControllerOptions,
         opened: Promise<ControllerLimits>,
-    ) -> Result<usize, Error>;
+    ) -> Result<Connecting, Error>;
     /// Shuts a controller down from the next turn on, and forgets it.
     fn close(&mut self, controller: usize);
     /// Whether nothing is connected or about to be.
@@ -97,8 +97,8 @@ pub(crate) trait Engine: Send {
     fn launch(&mut self, now: Time, outbox: &mut Outbox) -> Option<Time>;
     /// Nobody waits for the ranges of a ring any more: of its reads nothing more is issued.
     fn abandon(&mut self, ring: RingKey, outbox: &mut Outbox);
-    /// Registers memory for every controller before its first use.
-    fn register(&self, slice: &RegionSlice) -> io::Result<()>;
+    /// Where memory is registered, of every controller.
+    fn scopes(&self) -> Vec<Arc<dyn Scope>>;
     /// What the connection of a controller is like.
     fn limits(&self, controller: usize) -> Result<ControllerLimits, Error>;
     /// Whether the provider can wake us at all; a simulated one cannot.
@@ -115,6 +115,14 @@ pub(crate) trait Engine: Send {
     fn counters(&self) -> Counters;
     /// Counters of the provider.
     fn group_stats(&self) -> GroupStats;
+}
+
+/// A controller that is being connected.
+pub(crate) struct Connecting {
+    /// As the core numbers them.
+    pub(crate) controller: usize,
+    /// Where memory is registered that its targets may reach.
+    pub(crate) scope: Arc<dyn Scope>,
 }
 
 /// A device with its connections.
@@ -420,8 +428,8 @@ impl<P: Provider> Engine for Core<P> {
         target: Arc<Target>,
         options: ControllerOptions,
         opened: Promise<ControllerLimits>,
-    ) -> Result<usize, Error> {
-        let scope = RegistrationScope::new(&self.device)?;
+    ) -> Result<Connecting, Error> {
+        let scope = Arc::new(RegistrationScope::new(&self.device)?);
         let bounce = BouncePool::new(scope.device(), Controller::<P>::CHUNKS)?;
         let retries = Retries::new(&self.host.id, self.controllers.vacant_key());
         let controller = self.controllers.insert(Controller {
@@ -435,7 +443,7 @@ impl<P: Provider> Engine for Core<P> {
             announces_changes: false,
             cc: Default::default(),
             bounce,
-            scope,
+            scope: Arc::clone(&scope),
             keep_alive: KeepAlive::default(),
             retries,
             outage: None,
@@ -452,7 +460,7 @@ impl<P: Provider> Engine for Core<P> {
             closing: false,
         });
         self.agenda.stir(controller);
-        Ok(controller)
+        Ok(Connecting { controller, scope })
     }
 
     fn close(&mut self, controller: usize) {
@@ -528,9 +536,9 @@ impl<P: Provider> Engine for Core<P> {
         self.abandon_reads(ring, outbox);
     }
 
-    fn register(&self, slice: &RegionSlice) -> io::Result<()> {
-        let mut controllers = self.controllers.iter();
-        controllers.try_for_each(|(_, controller)| slice.register(&controller.scope))
+    fn scopes(&self) -> Vec<Arc<dyn Scope>> {
+        let controllers = self.controllers.iter();
+        controllers.map(|(_, controller)| Arc::clone(&controller.scope) as _).collect()
     }
 
     fn limits(&self, controller: usize) -> Result<ControllerLimits, Error> {

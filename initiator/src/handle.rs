@@ -12,11 +12,13 @@ use rdma::Time;
 
 use crate::bounce::CHUNK_BYTES;
 use crate::controller::{ControllerLimits, ControllerOptions, QueueKind, Raw, RawData, RawReply};
+use crate::core::Connecting;
 use crate::error::{Error, ErrorKind, Target};
 use crate::future::Pending;
 use crate::host::Inner;
 use crate::identity::Identity;
 use crate::namespace::Namespace;
+use crate::region::Scope;
 use crate::reply::{Promise, Reply, promise};
 
 /// The most namespaces that a list is read for.
@@ -63,9 +65,9 @@ impl Controller {
         let mut state = host.shared.lock()?;
         let connecting = state.engines[engine].connect(Arc::clone(&target), options, opened);
         drop(state);
-        let key = connecting.map_err(about)?;
+        let Connecting { controller: key, scope } = connecting.map_err(about)?;
         let host = Arc::clone(host);
-        let handle = Arc::new(ControllerHandle { host, engine, key, target });
+        let handle = Arc::new(ControllerHandle { host, engine, key, scope, target });
         Ok(async move {
             reply.await?;
             Ok(Self { handle })
@@ -184,6 +186,7 @@ pub(crate) struct ControllerHandle {
     pub(crate) host: Arc<Inner>,
     pub(crate) engine: usize,
     pub(crate) key: usize,
+    pub(crate) scope: Arc<dyn Scope>,
     pub(crate) target: Arc<Target>,
 }
 

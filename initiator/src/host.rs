@@ -163,7 +163,9 @@ impl Host {
     /// What the system says, with the limit that it names.
     pub fn register(&self, slice: &RegionSlice) -> Result<(), Error> {
         let state = self.inner.shared.lock()?;
-        state.engines.iter().try_for_each(|engine| engine.register(slice)).map_err(Error::from)
+        let scopes: Vec<_> = state.engines.iter().flat_map(|engine| engine.scopes()).collect();
+        drop(state);
+        scopes.iter().try_for_each(|scope| slice.register(&**scope)).map_err(Error::from)
     }
 
     /// Does all that is ready at `now` and says when to be called again. Only a polled host needs it; `now`

@@ -1,6 +1,7 @@
 //! Ranges: how reads and writes of bytes become commands, and end.
 
 use std::collections::VecDeque;
+use std::io;
 use std::mem;
 use std::ops::Range;
 use std::time::Duration;
@@ -34,6 +35,8 @@ pub(crate) struct Submission {
     pub(crate) offset: u64,
     /// As many bytes as it has.
     pub(crate) slice: RegionSlice,
+    /// Of the slice, in the controller's protection domain. Nothing is registered in here, where the host is locked.
+    pub(crate) keys: io::Result<Keys>,
     pub(crate) ring: RingKey,
     pub(crate) token: u64,
     pub(crate) options: BatchOptions,
@@ -169,7 +172,9 @@ impl<P: Provider> Core<P> {
     const MAX_ATTEMPTS: u32 = 8;
 
     pub(crate) fn submit_range(&mut self, mut submission: Submission, outbox: &mut Outbox) {
-        match self.admit(&mut submission) {
+        // Told of only where nothing else is wrong.
+        let keys = mem::replace(&mut submission.keys, Ok(Keys::NONE));
+        match self.admit(&submission, keys) {
             Err(error) => {
                 self.counters.ranges_failed += 1;
                 let Submission { ring, token, slice, .. } = submission;
@@ -185,8 +190,17 @@ impl<P: Provider> Core<P> {
     }
 
     fn enqueue(&mut self, submission: Submission, keys: Keys) {
-        let Submission { controller, namespace, direction, offset, slice, ring, token, options } =
-            submission;
+        let Submission {
+            controller,
+            namespace,
+            direction,
+            offset,
+            slice,
+            ring,
+            token,
+            options,
+            ..
+        } = submission;
         let op = self.ops.insert(Op {
             controller,
             namespace,
@@ -231,7 +245,7 @@ impl<P: Provider> Core<P> {
     }
 
     /// Whether the range can be tried at all.
-    fn admit(&self, submission: &mut Submission) -> Result<Keys, Error> {
+    fn admit(&self, submission: &Submission, keys: io::Result<Keys>) -> Result<Keys, Error> {
         let length = submission.slice.len() as u64;
         let controller = self.controllers.get(submission.controller).ok_or(ErrorKind::Closed)?;
         let about = |error: Error, nsid| {
@@ -252,7 +266,7 @@ impl<P: Provider> Core<P> {
             let error = ErrorKind::Unsupported("the RDMA device has no memory windows");
             return Err(about(error.into(), attached.nsid));
         }
-        submission.slice.keys(&controller.scope).map_err(|error| about(error.into(), attached.nsid))
+        keys.map_err(|error| about(error.into(), attached.nsid))
     }
 
     /// Issues what waits for a controller, as far as its queues have room.
@@ -505,7 +519,7 @@ impl<P: Provider> Core<P> {
             let part = op.part(piece.start, piece.step.length_bytes);
             // Less than a block, which is at most a chunk.
             let skip = skip_bytes as usize;
-            self.controllers[key].bounce.copy_out(chunk, skip, op.slice.part_mut(part));
+            self.controllers[key].bounce.copy_out_to(chunk, skip, &mut op.slice, part);
         }
     }
 
@@ -517,7 +531,7 @@ impl<P: Provider> Core<P> {
         {
             let part = op.part(piece.start, piece.step.length_bytes);
             // Less than a block, which is at most a chunk.
-            controller.bounce.copy_in(chunk, skip_bytes as usize, &op.slice[part]);
+            controller.bounce.copy_in_from(chunk, skip_bytes as usize, &op.slice, part);
         }
         controller.modified.push_back(Piece { stage: Stage::Transfer, ..piece });
     }

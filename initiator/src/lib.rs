@@ -18,7 +18,7 @@
 //! });
 //! for sample in host.read_many(batch).wait() {
 //!     sample.result?;
-//!     println!("{:02x?}", &sample.slice[..8]);
+//!     println!("{:02x?}", &sample.slice.bytes()[..8]);
 //! }
 //! # Ok(())
 //! # }

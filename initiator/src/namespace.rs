@@ -15,7 +15,7 @@ use crate::future::Pending;
 use crate::handle::ControllerHandle;
 use crate::host::Inner;
 use crate::identity::Identity;
-use crate::region::{Grant, RegionSlice};
+use crate::region::{Grant, RegionSlice, Scope};
 
 /// A namespace, read and written by byte ranges of any alignment.
 ///
@@ -296,6 +296,11 @@ impl NamespaceHandle {
 
     pub(crate) fn number(&self) -> usize {
         self.number
+    }
+
+    /// Where memory is registered that is used with it.
+    pub(crate) fn scope(&self) -> &dyn Scope {
+        &*self.controller.scope
     }
 
     fn max_transfer_bytes(&self) -> u64 {

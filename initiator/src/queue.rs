@@ -8,7 +8,7 @@ use std::ptr;
 use nvme_proto::{Cid, Cqe, FromBytes, IntoBytes, Qid, Sgl, Sqe};
 use rdma::{
     Access, Caps, ConnId, Device, Group, Mem, MemoryRegion, MemoryWindow, Op, Provider, PushError,
-    QpKey, RecvWr, SendFlags, SendWr, Sge,
+    QpKey, RecvWr, Registered, SendFlags, SendWr, Sge,
 };
 
 use crate::pages::Pages;
@@ -116,9 +116,7 @@ struct Slot<P: Provider, W> {
 
 /// Commands, then responses.
 struct CapsuleMemory<P: Provider> {
-    // Dropped first: the device forgets the memory before it is unmapped.
-    region: P::Region,
-    pages: Pages,
+    memory: Registered<P, Pages>,
     slots: usize,
 }
 
@@ -471,9 +469,9 @@ impl<P: Provider> CapsuleMemory<P> {
     fn new(device: &P::Device, slots: usize) -> io::Result<Self> {
         let pages = Pages::new(slots * (SQE_BYTES + CQE_BYTES))?;
         let memory = Mem::Host { addr: pages.address().as_ptr(), length: pages.length() };
-        // SAFETY: the mapping outlives the region (field order); no remote access is given.
-        let region = unsafe { device.register(memory, Access::LOCAL_WRITE) }?;
-        Ok(Self { region, pages, slots })
+        // SAFETY: the place is that of the pages; no remote access is given.
+        let memory = unsafe { Registered::new(device, pages, memory, Access::LOCAL_WRITE) }?;
+        Ok(Self { memory, slots })
     }
 
     /// Writes a slot's capsule. The previous command of the slot was answered.
@@ -482,7 +480,7 @@ impl<P: Provider> CapsuleMemory<P> {
         assert!(usize::from(index) < self.slots);
         // SAFETY: within the mapping (checked); what a device reads of a capsule whose slot is free is of no account.
         unsafe {
-            let to = self.pages.address().as_ptr().add(offset);
+            let to = self.memory.memory().address().as_ptr().add(offset);
             ptr::copy_nonoverlapping(sqe.as_bytes().as_ptr(), to, SQE_BYTES);
         }
         self.sge(offset, SQE_BYTES)
@@ -494,7 +492,7 @@ impl<P: Provider> CapsuleMemory<P> {
         assert!(usize::from(index) < self.slots);
         // SAFETY: within the mapping (checked); the receive completed and the next is not posted yet.
         unsafe {
-            let from = self.pages.address().as_ptr().add(self.response_offset(index));
+            let from = self.memory.memory().address().as_ptr().add(self.response_offset(index));
             ptr::copy_nonoverlapping(from, bytes.as_mut_ptr(), CQE_BYTES);
         }
         Cqe::read_from_bytes(&bytes).expect("sixteen bytes are an entry")
@@ -509,8 +507,8 @@ impl<P: Provider> CapsuleMemory<P> {
     }
 
     fn sge(&self, offset: usize, length: usize) -> Sge {
-        let addr = self.pages.address().addr().get() as u64 + offset as u64;
-        Sge { addr, length: length as u32, lkey: self.region.lkey() }
+        let addr = self.memory.memory().address().addr().get() as u64 + offset as u64;
+        Sge { addr, length: length as u32, lkey: self.memory.region().lkey() }
     }
 }
 
@@ -584,7 +582,7 @@ mod tests {
             let bytes = cqe.as_bytes();
             // SAFETY: within the mapping; no queue pair receives.
             unsafe {
-                let to = self.pages.address().as_ptr().add(self.response_offset(index));
+                let to = self.memory.memory().address().as_ptr().add(self.response_offset(index));
                 ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len());
             }
         }

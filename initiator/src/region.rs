@@ -2,16 +2,16 @@
 #![expect(unsafe_code, reason = "hands registered memory out as byte slices")]
 
 use std::any::Any;
+use std::borrow::Cow;
 use std::fmt;
 use std::io;
 use std::mem::{self, ManuallyDrop};
-use std::ops::{Deref, DerefMut, Range};
-use std::ptr::NonNull;
+use std::ptr::{self, NonNull};
 use std::slice;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock, Weak};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 
-use rdma::{Access, Device, Mem, MemoryRegion, Provider};
+use rdma::{Access, Device, Mem, MemoryRegion, Provider, StillRegistered};
 
 use crate::pages::Pages;
 use crate::process::{Forked, Process};
@@ -20,21 +20,29 @@ use crate::process::{Forked, Process};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Grant {
     /// The region is open to each target it was used with, from the first command until the region ends or the
-    /// controller is closed, and to no other target. Fastest. A target that breaks the protocol could write to
-    /// any byte of the region at any time: use it with targets that you trust with the region's contents.
+    /// controller is closed, and to no other target. Fastest, and needs no memory windows. A target that breaks the
+    /// protocol could write to any byte of the region at any time, so its bytes are copied out and in, or reached by
+    /// address: see [`RegionSlice`].
     #[default]
     Persistent,
     /// Each command opens exactly the bytes that it transfers, to the one connection it goes over, and they
-    /// are closed again before its result is handed out. Costs one more work request for each command, and needs a
-    /// provider with memory windows.
+    /// are closed again before its result is handed out: what was returned can be borrowed. Costs one more work
+    /// request for each command, and needs a provider with memory windows.
     PerCommand,
 }
 
 /// An owned piece of registered memory: the destination of a read or the source of a write.
 ///
-/// A slice is moved into an operation and comes back with its result, so memory that a target may still
-/// touch cannot be reached meanwhile. It can be split and joined without cost, like a `BytesMut`; the memory
+/// A slice is moved into an operation and comes back with its result, so memory that a command is about to
+/// change cannot be reached meanwhile. It can be split and joined without cost, like a `BytesMut`; the memory
 /// is deregistered and freed when its last slice is dropped.
+///
+/// Under [`Grant::PerCommand`] no target has access to a slice that is not in an operation, and its bytes can be
+/// borrowed: [`RegionSlice::as_slice`]. Under [`Grant::Persistent`] a target that breaks the protocol may write
+/// them at any time, which a reference must not live through. Such bytes are copied ([`RegionSlice::copy_out`],
+/// [`RegionSlice::copy_in`]), taken back from the target ([`RegionSlice::into_vec`]), or borrowed by those who
+/// trust the target with the soundness of their process ([`RegionSlice::as_slice_unchecked`]).
+/// [`RegionSlice::bytes`] does what the grant allows.
 ///
 /// Registration happens when a slice is first used with a controller, for that controller, and is kept until
 /// the controller is closed or the region ends. Of memory that is used with several controllers each has a
@@ -68,23 +76,30 @@ impl RegionSlice {
         Self::whole(address, length, grant, Owner::Vec(bytes))
     }
 
-    /// Uses memory of the caller's. `release` is called once, when the last slice is gone and every device
-    /// has forgotten the memory.
+    /// Uses memory of the caller's, such as a tensor's. `release` is called once, when the last slice is gone and
+    /// every device has forgotten the memory. If a device refuses to, the memory stays open to its targets and
+    /// `release` is never called.
     ///
     /// # Safety
-    /// Until `release` is called, `length` bytes at `address` must stay mapped, readable and writable, and
-    /// nobody may reach them except through the slices.
+    /// Until `release` is called, `length` bytes at `address` must stay mapped, readable and writable.
+    ///
+    /// Others may keep pointers to the memory, and use it through them, with these exceptions. Of bytes whose slice is
+    /// part of an operation nobody may write any, nor read those that are read into. Accesses to other bytes must not
+    /// race with methods of the slice that read or write them, and must not break what the references promise that it
+    /// hands out. Under [`Grant::Persistent`] a target that breaks the protocol may write at any time: no
+    /// reference to the memory may exist once it was registered, unless the target is trusted not to.
     pub unsafe fn from_raw(
         address: NonNull<u8>,
         length: usize,
         grant: Grant,
-        release: impl FnOnce() + Send + Sync + 'static,
+        release: impl FnOnce() + Send + 'static,
     ) -> Self {
-        Self::whole(address, length, grant, Owner::Foreign(Some(Box::new(release))))
+        Self::whole(address, length, grant, Owner::Foreign(Mutex::new(Some(Box::new(release)))))
     }
 
     fn whole(address: NonNull<u8>, length: usize, grant: Grant, owner: Owner) -> Self {
-        let (registrations, address) = (RwLock::new(Vec::new()), Address(address));
+        let (registrations, address) = (RwLock::default(), Address(address));
+        let owner = ManuallyDrop::new(owner);
         let region = Arc::new(Region { registrations, address, length, grant, owner });
         Self { region, address, length, grant, known: None }
     }
@@ -150,19 +165,21 @@ impl RegionSlice {
     /// Gives a vector back that came with [`RegionSlice::from_vec`].
     ///
     /// # Errors
-    /// `self`, if it is not the whole of such a vector.
+    /// `self`, if it is not the whole of such a vector, or a device refuses to deregister it.
     pub fn into_vec(self) -> Result<Vec<u8>, Self> {
-        let whole = self.length == self.region.length && matches!(self.region.owner, Owner::Vec(_));
+        let whole =
+            self.length == self.region.length && matches!(*self.region.owner, Owner::Vec(_));
         if !whole {
             return Err(self);
         }
         match Arc::try_unwrap(self.region) {
             Ok(mut region) => {
-                // Deregistered before the vector can be reached.
-                region.registrations.get_mut().unwrap_or_else(PoisonError::into_inner).clear();
-                match &mut region.owner {
-                    Owner::Vec(bytes) => Ok(mem::take(bytes)),
-                    _ => unreachable!("checked above"),
+                let registrations = region.registrations.get_mut();
+                // Before the vector can be reached.
+                let ended = registrations.unwrap_or_else(PoisonError::into_inner).end();
+                match (ended, &mut *region.owner) {
+                    (Ok(()), Owner::Vec(bytes)) => Ok(mem::take(bytes)),
+                    _ => Err(Self { region: Arc::new(region), ..self }),
                 }
             }
             Err(region) => Err(Self { region, ..self }),
@@ -174,35 +191,116 @@ impl RegionSlice {
         self.address.0.addr().get() as u64
     }
 
-    /// A part of the slice, while commands may be in flight for other parts.
+    /// The address of the first byte, to read from: for as long as a slice of the region lives, and while this one
+    /// is in no operation.
+    pub fn as_ptr(&self) -> *const u8 {
+        self.address.0.as_ptr()
+    }
+
+    /// The address of the first byte, to write to: as [`RegionSlice::as_ptr`].
+    pub fn as_mut_ptr(&mut self) -> *mut u8 {
+        self.address.0.as_ptr()
+    }
+
+    /// The bytes; `None` under [`Grant::Persistent`].
+    pub fn as_slice(&self) -> Option<&[u8]> {
+        // SAFETY: between operations no window into the slice is open, and the region is not open itself.
+        (self.grant == Grant::PerCommand).then(|| unsafe { self.as_slice_unchecked() })
+    }
+
+    /// The bytes, to write; `None` under [`Grant::Persistent`].
+    pub fn as_mut_slice(&mut self) -> Option<&mut [u8]> {
+        // SAFETY: as in `as_slice`.
+        (self.grant == Grant::PerCommand).then(|| unsafe { self.as_mut_slice_unchecked() })
+    }
+
+    /// The bytes, whatever the grant.
+    ///
+    /// # Safety
+    /// Under [`Grant::Persistent`], no target that has a key of the region writes to the slice while the reference
+    /// lives: every target that slices of the region were used with keeps to the protocol.
+    pub unsafe fn as_slice_unchecked(&self) -> &[u8] {
+        // SAFETY: the bytes are within the region, which is mapped while `self.region` lives; slices of one
+        // region never overlap and this one is not part of an operation, so that we write to them only through
+        // `&mut self`, and targets do not (the caller's promise).
+        unsafe { slice::from_raw_parts(self.address.0.as_ptr(), self.length) }
+    }
+
+    /// The bytes, to write, whatever the grant.
+    ///
+    /// # Safety
+    /// As for [`RegionSlice::as_slice_unchecked`]; nor does a target read them.
+    pub unsafe fn as_mut_slice_unchecked(&mut self) -> &mut [u8] {
+        // SAFETY: as in `as_slice_unchecked`, and `self` is borrowed exclusively.
+        unsafe { slice::from_raw_parts_mut(self.address.0.as_ptr(), self.length) }
+    }
+
+    /// The bytes: borrowed under [`Grant::PerCommand`], a copy under [`Grant::Persistent`].
+    pub fn bytes(&self) -> Cow<'_, [u8]> {
+        self.as_slice().map_or_else(|| Cow::Owned(self.to_vec()), Cow::Borrowed)
+    }
+
+    /// A copy of the bytes.
+    pub fn to_vec(&self) -> Vec<u8> {
+        let mut copy = vec![0; self.length];
+        self.copy_out(0, &mut copy);
+        copy
+    }
+
+    /// Copies bytes out, from `at` on.
+    ///
+    /// # Panics
+    /// If they are not within the slice.
+    pub fn copy_out(&self, at: usize, to: &mut [u8]) {
+        let from = self.part(at, to.len()).cast::<u8>();
+        // SAFETY: the source is mapped and this slice is in no operation; `to` is other memory, since a slice is borrowed
+        // while a reference to its bytes lives. No reference to the source is made: what a target writes there
+        // meanwhile is as with a device's memory, any mixture of bytes.
+        unsafe { ptr::copy_nonoverlapping(from.as_ptr(), to.as_mut_ptr(), to.len()) };
+    }
+
+    /// Copies bytes in, to `at` on.
+    ///
+    /// # Panics
+    /// If they do not fit the slice.
+    pub fn copy_in(&mut self, at: usize, from: &[u8]) {
+        let to = self.part(at, from.len()).cast::<u8>();
+        // SAFETY: as in `copy_out`, the other way round.
+        unsafe { ptr::copy_nonoverlapping(from.as_ptr(), to.as_ptr(), from.len()) };
+    }
+
+    /// Sets each byte.
+    pub fn fill(&mut self, byte: u8) {
+        // SAFETY: as in `copy_out`, the other way round.
+        unsafe { ptr::write_bytes(self.as_mut_ptr(), byte, self.length) };
+    }
+
+    /// The address of a part of the slice, while commands may be in flight for other parts. The caller makes no
+    /// reference of it.
     ///
     /// # Panics
     /// If it is not within the slice.
-    pub(crate) fn part_mut(&mut self, part: Range<usize>) -> &mut [u8] {
-        assert!(part.start <= part.end && part.end <= self.length, "a part of the slice");
-        // SAFETY: within the slice (checked), which is borrowed exclusively; the reference covers no byte
-        // outside the part.
-        unsafe {
-            let address = self.address.0.add(part.start);
-            slice::from_raw_parts_mut(address.as_ptr(), part.len())
-        }
+    pub(crate) fn part(&self, at: usize, length: usize) -> NonNull<[u8]> {
+        assert!(at <= self.length && length <= self.length - at, "a part of the slice");
+        // SAFETY: within the slice (checked).
+        NonNull::slice_from_raw_parts(unsafe { self.address.0.add(at) }, length)
     }
 
-    /// Keys in a domain, registering the memory if this is its first use there.
-    pub(crate) fn keys<P: Provider>(&mut self, scope: &RegistrationScope<P>) -> io::Result<Keys> {
+    /// Keys in a domain, registering the memory if this is its first use there, which may take long.
+    pub(crate) fn keys(&mut self, scope: &dyn Scope) -> io::Result<Keys> {
         match self.known {
-            Some((known, keys)) if known == scope.id => Ok(keys),
+            Some((known, keys)) if known == scope.id() => Ok(keys),
             _ => {
-                let keys = self.region.keys(scope)?;
-                self.known = Some((scope.id, keys));
+                let keys = scope.keys(&self.region)?;
+                self.known = Some((scope.id(), keys));
                 Ok(keys)
             }
         }
     }
 
     /// Registers the memory in a domain, if it is not.
-    pub(crate) fn register<P: Provider>(&self, scope: &RegistrationScope<P>) -> io::Result<()> {
-        self.region.keys(scope).map(drop)
+    pub(crate) fn register(&self, scope: &dyn Scope) -> io::Result<()> {
+        scope.keys(&self.region).map(drop)
     }
 
     /// Calls `with` with the registration in a domain. [`RegionSlice::keys`] came before.
@@ -213,25 +311,8 @@ impl RegionSlice {
     ) -> Option<T> {
         let registrations =
             self.region.registrations.read().unwrap_or_else(PoisonError::into_inner);
-        let found = registrations.iter().find(|entry| entry.scope == scope.id)?;
-        found.region.downcast_ref::<P::Region>().map(with)
-    }
-}
-
-impl Deref for RegionSlice {
-    type Target = [u8];
-
-    fn deref(&self) -> &[u8] {
-        // SAFETY: the bytes are within the region, which is mapped while `self.region` lives; slices of one
-        // region never overlap and this one is not part of an operation, so nobody writes to them.
-        unsafe { slice::from_raw_parts(self.address.0.as_ptr(), self.length) }
-    }
-}
-
-impl DerefMut for RegionSlice {
-    fn deref_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as in `deref`, and `self` is borrowed exclusively.
-        unsafe { slice::from_raw_parts_mut(self.address.0.as_ptr(), self.length) }
+        let found: &dyn Any = &*registrations.of(scope.id)?.region;
+        found.downcast_ref::<Held<P>>().map(|Held(region)| with(region))
     }
 }
 
@@ -249,7 +330,7 @@ impl fmt::Debug for RegionSlice {
 #[derive(Clone, Copy)]
 struct Address(NonNull<u8>);
 
-// SAFETY: the address is only turned into references by slices, which are owned and disjoint.
+// SAFETY: only slices, which are owned and disjoint, read or write there, or make references.
 unsafe impl Send for Address {}
 // SAFETY: as above.
 unsafe impl Sync for Address {}
@@ -260,25 +341,48 @@ unsafe impl Sync for Address {}
 pub(crate) struct RegistrationScope<P: Provider> {
     device: P::Device,
     id: ScopeId,
+    process: Process,
     /// Tells regions when the scope is gone.
     alive: Arc<()>,
 }
 
 /// Names a scope. No other of this process has, or will have, the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct ScopeId(u64);
+pub(crate) struct ScopeId(u64);
 
 impl<P: Provider> RegistrationScope<P> {
     /// A domain of its own.
     pub(crate) fn new(device: &P::Device) -> io::Result<Self> {
         static SCOPES: AtomicU64 = AtomicU64::new(0);
         let id = ScopeId(SCOPES.fetch_add(1, Ordering::Relaxed));
-        Ok(Self { device: device.in_new_domain()?, id, alive: Arc::new(()) })
+        let (process, alive) = (Process::current(), Arc::new(()));
+        Ok(Self { device: device.in_new_domain()?, id, process, alive })
     }
 
     /// The device, in this domain.
     pub(crate) fn device(&self) -> &P::Device {
         &self.device
+    }
+}
+
+/// A [`RegistrationScope`] of some provider. Needs no lock of the host's: registering gigabytes takes long.
+pub(crate) trait Scope: Send + Sync {
+    fn id(&self) -> ScopeId;
+    /// The keys of a region, registering it if this is its first use.
+    fn keys(&self, region: &Region) -> io::Result<Keys>;
+}
+
+impl<P: Provider> Scope for RegistrationScope<P> {
+    fn id(&self) -> ScopeId {
+        self.id
+    }
+
+    fn keys(&self, region: &Region) -> io::Result<Keys> {
+        // Before any lock is taken, which a thread of the parent's may have held when this process was forked.
+        self.process
+            .check()
+            .map_err(|Forked| io::Error::other("the device is the parent process's"))?;
+        region.keys(self)
     }
 }
 
@@ -289,13 +393,18 @@ pub(crate) struct Keys {
     pub(crate) rkey: u32,
 }
 
-/// Fields drop in order: devices forget the memory before its owner frees it.
-struct Region {
-    registrations: RwLock<Vec<Registration>>,
+impl Keys {
+    /// Of no region.
+    pub(crate) const NONE: Self = Self { lkey: 0, rkey: 0 };
+}
+
+/// Memory and its registrations. The owner is dropped only after all devices have forgotten the memory.
+pub(crate) struct Region {
+    registrations: RwLock<Registrations>,
     address: Address,
     length: usize,
     grant: Grant,
-    owner: Owner,
+    owner: ManuallyDrop<Owner>,
 }
 
 impl Region {
@@ -304,28 +413,39 @@ impl Region {
             return Ok(keys);
         }
         let mut registrations = self.registrations.write().unwrap_or_else(PoisonError::into_inner);
-        registrations.retain(|registration| registration.alive.strong_count() > 0);
-        if let Some(found) = registrations.iter().find(|entry| entry.scope == scope.id) {
+        registrations.end_where(|registration| registration.alive.strong_count() == 0);
+        if let Some(found) = registrations.of(scope.id) {
             return Ok(found.keys);
         }
         let region = self.register::<P>(&scope.device)?;
         let keys = Keys { lkey: region.lkey(), rkey: region.rkey() };
         let (scope, alive) = (scope.id, Arc::downgrade(&scope.alive));
-        let (process, region) = (Process::current(), ManuallyDrop::new(Box::new(region) as _));
-        registrations.push(Registration { scope, alive, keys, process, region });
+        let (process, region) = (Process::current(), Box::new(Held::<P>(region)));
+        registrations.all.push(Registration { scope, alive, keys, process, region });
         Ok(keys)
     }
 
     fn registered(&self, scope: ScopeId) -> Option<Keys> {
         let registrations = self.registrations.read().unwrap_or_else(PoisonError::into_inner);
-        registrations.iter().find(|entry| entry.scope == scope).map(|entry| entry.keys)
+        registrations.of(scope).map(|entry| entry.keys)
     }
 
     fn register<P: Provider>(&self, device: &P::Device) -> io::Result<P::Region> {
         let memory = Mem::Host { addr: self.address.0.as_ptr(), length: self.length.max(1) };
-        // SAFETY: the memory stays mapped until `owner` is dropped, and the registrations are dropped before
-        // it. Slices that are part of an operation cannot be reached through references.
+        // SAFETY: the memory stays mapped until `owner` is dropped, which happens after the registrations have ended,
+        // and never if one could not be. References into a region with remote access exist only where the
+        // caller of `as_slice_unchecked` answers for the targets.
         unsafe { device.register(memory, self.grant.access()) }
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        let registrations = self.registrations.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if registrations.end().is_ok() {
+            // SAFETY: it is dropped here only, and not used afterwards.
+            unsafe { ManuallyDrop::drop(&mut self.owner) };
+        }
     }
 }
 
@@ -338,36 +458,81 @@ impl Grant {
     }
 }
 
+/// The registrations of a region.
+#[derive(Default)]
+struct Registrations {
+    all: Vec<Registration>,
+    /// A device refused to end one, so that its targets may still reach the memory.
+    stuck: bool,
+}
+
+impl Registrations {
+    fn of(&self, scope: ScopeId) -> Option<&Registration> {
+        self.all.iter().find(|entry| entry.scope == scope)
+    }
+
+    fn end_where(&mut self, over: impl Fn(&Registration) -> bool) {
+        for registration in self.all.extract_if(.., |entry| over(entry)) {
+            self.stuck |= registration.end().is_err();
+        }
+    }
+
+    /// Ends all.
+    fn end(&mut self) -> Result<(), StillRegistered> {
+        self.end_where(|_| true);
+        if self.stuck { Err(StillRegistered) } else { Ok(()) }
+    }
+}
+
 struct Registration {
     scope: ScopeId,
     alive: Weak<()>,
     keys: Keys,
     /// Whose device it is with.
     process: Process,
-    region: ManuallyDrop<Box<dyn Any + Send + Sync>>,
+    region: Box<dyn AnyRegion>,
 }
 
-impl Drop for Registration {
-    fn drop(&mut self) {
-        // In a child the device is the parent's, which goes on with the registration.
-        if self.process.check() != Err(Forked) {
-            // SAFETY: nothing uses it after this.
-            unsafe { ManuallyDrop::drop(&mut self.region) };
+impl Registration {
+    fn end(self) -> Result<(), StillRegistered> {
+        if self.process.check() == Err(Forked) {
+            // The device is the parent's, which goes on with the registration of its own memory.
+            mem::forget(self.region);
+            return Ok(());
         }
+        self.region.deregister()
+    }
+}
+
+/// A registered region of some provider.
+trait AnyRegion: Any + Send + Sync {
+    fn deregister(self: Box<Self>) -> Result<(), StillRegistered>;
+}
+
+struct Held<P: Provider>(P::Region);
+
+impl<P: Provider> AnyRegion for Held<P> {
+    fn deregister(self: Box<Self>) -> Result<(), StillRegistered> {
+        self.0.deregister()
     }
 }
 
 /// Who frees the memory.
 enum Owner {
-    Pages { _pages: Pages },
+    Pages {
+        _pages: Pages,
+    },
     Vec(Vec<u8>),
-    Foreign(Option<Box<dyn FnOnce() + Send + Sync>>),
+    /// Behind a lock only so that it may be shared.
+    Foreign(Mutex<Option<Release>>),
 }
+
+type Release = Box<dyn FnOnce() + Send>;
 
 impl Drop for Owner {
     fn drop(&mut self) {
         if let Self::Foreign(release) = self
-            && let Some(release) = release.take()
+            && let Some(release) = release.get_mut().unwrap_or_else(PoisonError::into_inner).take()
         {
             release();
         }
@@ -391,7 +556,7 @@ mod tests {
         assert_eq!((left.len(), right.len(), right.address()), (30, 70, left.address() + 30));
         let (right, left) = right.join(left).unwrap_err();
         let whole = left.join(right).unwrap();
-        assert!(whole[..30] == [1; 30] && whole[30..] == [2; 70]);
+        assert_eq!(whole.to_vec(), [[1; 30].as_slice(), &[2; 70]].concat());
     }
 
     #[test]
@@ -421,13 +586,74 @@ mod tests {
         let release = move || {
             count.fetch_add(1, Ordering::SeqCst);
         };
-        // SAFETY: the memory is never freed and nobody else reaches it.
+        // SAFETY: the memory is never freed, and used through slices only.
         let mut slice = unsafe { RegionSlice::from_raw(address, 64, Grant::Persistent, release) };
         let rest = slice.split_off(10);
         drop(slice);
         assert_eq!(released.load(Ordering::SeqCst), 0);
         drop(rest);
         assert_eq!(released.load(Ordering::SeqCst), 1);
+    }
+
+    #[test]
+    fn only_what_no_target_can_write_is_borrowed() {
+        let mut open = RegionSlice::from_vec(vec![7; 16], Grant::Persistent);
+        assert!(open.as_slice().is_none() && open.as_mut_slice().is_none());
+        assert!(matches!(open.bytes(), Cow::Owned(bytes) if bytes == [7; 16]));
+        let mut closed = RegionSlice::from_vec(vec![7; 16], Grant::PerCommand);
+        closed.as_mut_slice().unwrap()[3] = 8;
+        assert!(matches!(closed.bytes(), Cow::Borrowed(bytes) if bytes[2..5] == [7, 8, 7]));
+    }
+
+    /// A tensor's memory: its owner keeps a pointer, and uses it between operations.
+    #[test]
+    fn the_owner_of_foreign_memory_uses_it_between_operations() {
+        let memory = NonNull::from(Box::leak(Box::new([0u8; 8]))).cast::<u8>();
+        let address = Address(memory);
+        let not_sync = std::cell::Cell::new(0);
+        let release = move || {
+            not_sync.set(1);
+            // SAFETY: it came from a box, and no slice is left.
+            drop(unsafe { Box::from_raw({ address }.0.cast::<[u8; 8]>().as_ptr()) });
+        };
+        // SAFETY: the memory is freed by `release`; nothing reaches it while a method of the slice runs.
+        let mut slice = unsafe { RegionSlice::from_raw(memory, 8, Grant::PerCommand, release) };
+        slice.fill(1);
+        // SAFETY: mapped, and no reference to it exists.
+        unsafe { memory.add(3).write(9) };
+        assert_eq!(slice.to_vec(), [1, 1, 1, 9, 1, 1, 1, 1]);
+    }
+
+    struct Refuses;
+
+    impl AnyRegion for Refuses {
+        fn deregister(self: Box<Self>) -> Result<(), StillRegistered> {
+            Err(StillRegistered)
+        }
+    }
+
+    #[test]
+    fn memory_that_stays_registered_is_not_freed() {
+        let (released, alive) = (Arc::new(AtomicUsize::new(0)), Arc::new(()));
+        let refusing = |slice: &RegionSlice| {
+            let keys = Keys { lkey: 1, rkey: 1 };
+            let (scope, alive) = (ScopeId(u64::MAX), Arc::downgrade(&alive));
+            let (process, region) = (Process::current(), Box::new(Refuses));
+            let refusal = Registration { scope, alive, keys, process, region };
+            slice.region.registrations.write().unwrap().all.push(refusal);
+        };
+        let count = Arc::clone(&released);
+        let release = move || _ = count.fetch_add(1, Ordering::SeqCst);
+        let memory = NonNull::from(Box::leak(Box::new([0; 64]))).cast();
+        // SAFETY: the memory is never freed, and used through slices only.
+        let slice = unsafe { RegionSlice::from_raw(memory, 64, Grant::Persistent, release) };
+        refusing(&slice);
+        drop(slice);
+        assert_eq!(released.load(Ordering::SeqCst), 0);
+        let slice = RegionSlice::from_vec(vec![1; 64], Grant::Persistent);
+        refusing(&slice);
+        let slice = slice.into_vec().unwrap_err();
+        assert_eq!(slice.into_vec().unwrap_err().to_vec(), [1; 64]);
     }
 
     #[test]
@@ -441,14 +667,13 @@ mod tests {
         #[test]
         fn chunks_are_all_of_it_in_order(length in 1usize..5000, chunk in 1usize..700) {
             let mut slice = RegionSlice::allocate(length, Grant::Persistent).unwrap();
-            for (i, byte) in slice.iter_mut().enumerate() {
-                *byte = i as u8;
-            }
+            let bytes: Vec<u8> = (0..length).map(|i| i as u8).collect();
+            slice.copy_in(0, &bytes);
             let chunks: Vec<_> = slice.chunks(chunk).collect();
             prop_assert!(chunks.iter().rev().skip(1).all(|piece| piece.len() == chunk));
             let whole = chunks.into_iter().reduce(|a, b| a.join(b).unwrap()).unwrap();
             prop_assert_eq!(whole.len(), length);
-            prop_assert!(whole.iter().enumerate().all(|(i, &byte)| byte == i as u8));
+            prop_assert_eq!(whole.to_vec(), bytes);
         }
     }
 }

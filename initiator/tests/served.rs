@@ -104,7 +104,9 @@ fn many_ranges_at_once_on_several_queues() {
         for (i, outcome) in outcomes.into_iter().enumerate() {
             outcome.result.unwrap();
             let offset = (i * 7_919_993) % (length - 9_000);
-            assert!(outcome.slice.iter().enumerate().all(|(j, &b)| b == pattern(offset + j)));
+            assert!(
+                outcome.slice.bytes().iter().enumerate().all(|(j, &b)| b == pattern(offset + j))
+            );
         }
     }
 }
@@ -257,8 +259,8 @@ fn rings_keep_ranges_in_flight() {
             completion.result.unwrap();
             let offset = (completion.token % 256) as usize * 4096;
             assert!(
-                completion.slice[0] == pattern(offset)
-                    && completion.slice[4095] == pattern(offset + 4095)
+                completion.slice.bytes()[0] == pattern(offset)
+                    && completion.slice.bytes()[4095] == pattern(offset + 4095)
             );
             reads += 1;
             let next = (total % 256) * 4096;
@@ -287,7 +289,10 @@ fn memory_is_used_with_one_host_after_the_other() {
             outcome.slice
         });
         slice = front.join(back).unwrap();
-        assert!(slice.iter().enumerate().all(|(i, &byte)| byte == pattern(offset + i)), "{offset}");
+        assert!(
+            slice.bytes().iter().enumerate().all(|(i, &byte)| byte == pattern(offset + i)),
+            "{offset}"
+        );
     };
     read(&first, 0);
     read(&second, 8192);

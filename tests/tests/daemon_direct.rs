@@ -41,7 +41,7 @@ fn aligned_ranges_are_bounced_nowhere() {
     for (outcome, expected) in host.read_many(reads).wait().iter().zip(content.chunks(RANGE_BYTES))
     {
         outcome.result.as_ref().unwrap();
-        assert!(*outcome.slice == *expected);
+        assert!(*outcome.slice.bytes() == *expected);
     }
 
     let counters = host.counters();

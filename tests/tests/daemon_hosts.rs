@@ -66,7 +66,7 @@ impl Scene {
             for (outcome, offset) in host.read_many(ranges).wait().into_iter().zip(&offsets) {
                 outcome.result.unwrap();
                 let offset = *offset as usize;
-                assert!(*outcome.slice == self.content[offset..offset + 10_000]);
+                assert!(*outcome.slice.bytes() == self.content[offset..offset + 10_000]);
             }
         }
     }

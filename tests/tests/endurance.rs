@@ -155,7 +155,7 @@ impl Writer {
         for (outcome, slot) in self.host.read_many(batch).wait().into_iter().zip(chosen) {
             // While the daemon is away for too long a read may fail; it must not lie.
             if outcome.result.is_ok() {
-                self.slots[slot as usize].check(&outcome.slice);
+                self.slots[slot as usize].check(&outcome.slice.bytes());
             }
         }
     }

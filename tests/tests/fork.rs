@@ -32,7 +32,10 @@ impl Scene {
         let offset = |i: usize| i * 7_919 % (SIZE_BYTES - RANGE_BYTES);
         for (i, outcome) in host.read_many(ranges(namespace, count)).wait().iter().enumerate() {
             outcome.result.as_ref().unwrap();
-            assert!(outcome.slice[..] == self.content[offset(i)..][..RANGE_BYTES], "range {i}");
+            assert!(
+                outcome.slice.bytes()[..] == self.content[offset(i)..][..RANGE_BYTES],
+                "range {i}"
+            );
         }
     }
 }
@@ -156,7 +159,7 @@ fn children_open_hosts_of_their_own() {
             let (memory, namespace, host) = inherited.take().unwrap();
             let outcome = opened.read(1_000, memory).wait();
             outcome.result.unwrap();
-            assert!(outcome.slice[..] == scene.content[1_000..][..RANGE_BYTES]);
+            assert!(outcome.slice.bytes()[..] == scene.content[1_000..][..RANGE_BYTES]);
             drop((namespace, host));
             scene.read(&own, &opened, 100);
         });

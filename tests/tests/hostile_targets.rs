@@ -25,7 +25,7 @@ fn decent(host: &Host, namespace: &Namespace, content: &[u8]) {
     });
     for (outcome, offset) in host.read_many(ranges).wait().into_iter().zip(offsets) {
         outcome.result.expect("the decent target's data");
-        assert!(*outcome.slice == content[offset..offset + 50_000]);
+        assert!(*outcome.slice.bytes() == content[offset..offset + 50_000]);
     }
 }
 

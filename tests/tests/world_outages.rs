@@ -175,14 +175,14 @@ fn another_namespace_in_its_place_is_an_error_and_never_other_bytes() {
         let RangeOutcome { slice, result } = world.run(reading);
         let error = result.expect_err(what);
         assert!(matches!(error.kind(), ErrorKind::Changed(_)), "{what}: {error}");
-        assert!(slice.iter().all(|&byte| byte == 0), "{what}: bytes of another namespace");
+        assert!(slice.bytes().iter().all(|&byte| byte == 0), "{what}: bytes of another namespace");
         // It stays so, also for what is asked later, and for writes.
         let slice = RegionSlice::from_vec(vec![9; 512], Grant::Persistent);
         let writing = namespace.write(0, slice);
         assert!(world.run(writing).result.is_err(), "{what}");
         // Who opens it anew gets what is there now.
         let anew = world.open(host, target, 1);
-        assert_eq!(*read(&mut world, &anew, 0, 512).slice, [0; 512], "{what}");
+        assert_eq!(*read(&mut world, &anew, 0, 512).slice.bytes(), [0; 512], "{what}");
     }
 }
 
@@ -220,7 +220,7 @@ fn memory_that_was_handed_back_is_not_written_any_more() {
         for reading in pending.drain(..) {
             let RangeOutcome { mut slice, result } = world.run(reading);
             match result {
-                Ok(()) => assert!(slice.iter().all(|&byte| byte == 0), "the disk is empty"),
+                Ok(()) => assert!(slice.bytes().iter().all(|&byte| byte == 0), "the disk is empty"),
                 Err(error) => {
                     let kind = error.kind();
                     let is_late =
@@ -234,7 +234,7 @@ fn memory_that_was_handed_back_is_not_written_any_more() {
         for _ in 0..50 {
             world.pass(Duration::from_millis(100));
             for (slice, since) in &returned {
-                assert!(slice.iter().all(|&byte| byte == 0x5C), "returned at {since:?}");
+                assert!(slice.bytes().iter().all(|&byte| byte == 0x5C), "returned at {since:?}");
             }
         }
     });

@@ -85,7 +85,7 @@ fn read(world: &mut World, namespace: &Namespace) -> [u8; BLOCK] {
     let reading = namespace.read(0, slice);
     let outcome = world.run(reading);
     outcome.result.expect("the target answers");
-    outcome.slice[..].try_into().expect("a block")
+    outcome.slice.bytes()[..].try_into().expect("a block")
 }
 
 /// The host says it until the target answers. (Whether the disk can still be kept from writing depends on the seed.)

@@ -110,7 +110,7 @@ impl Verify<'_> {
                 done.result.clone()?;
                 let (range, began) = done.tag;
                 tally.add(range, began.elapsed());
-                self.sample.check(range, &done.bytes, &mut scratch)?;
+                self.sample.check(range, &done.bytes.bytes(), &mut scratch)?;
                 progress.add(range.length_bytes);
                 lanes.release(done);
             }
@@ -134,7 +134,7 @@ fn begin_all(lanes: &mut Lanes<Begun>, waiting: &mut impl Iterator<Item = Range>
         };
         let length = range.length_bytes as usize;
         // What an earlier read left there must not pass for this one's result.
-        lane.memory[..length].fill(0);
+        lane.memory.fill(0);
         lanes.read(lane, range.offset_bytes, length, (range, now()));
     }
 }

@@ -115,7 +115,7 @@ impl Job {
             let expected = &mut room[..done.bytes.len()];
             file.read_exact_at(expected, io.offset_bytes)
                 .context("cannot read the file to verify with")?;
-            let same = done.bytes[..] == *expected;
+            let same = *done.bytes.bytes() == *expected;
             ensure!(
                 same,
                 "{} bytes at {} are not what the file has there",

@@ -136,11 +136,11 @@ impl Finished {
             return;
         }
         for guard in &self.guards {
-            assert!(guard.iter().all(|&byte| byte == FILL), "outside of what was lent");
+            assert!(guard.bytes().iter().all(|&byte| byte == FILL), "outside of what was lent");
         }
         for (slice, snapshot) in self.slices.iter().zip(&self.snapshots) {
-            assert!(slice[..] == snapshot[..], "after it was given back");
-            let intact = !self.plan.writes || slice.iter().all(|&byte| byte == FILL);
+            assert!(slice.bytes()[..] == snapshot[..], "after it was given back");
+            let intact = !self.plan.writes || slice.bytes().iter().all(|&byte| byte == FILL);
             assert!(intact, "what was to be written only");
         }
     }
@@ -153,7 +153,8 @@ impl Finished {
             if writes || !self.done[index] || start < WRITABLE_BYTES {
                 continue;
             }
-            let right = slice.iter().enumerate().all(|(at, &byte)| byte == pattern(start + at));
+            let right =
+                slice.bytes().iter().enumerate().all(|(at, &byte)| byte == pattern(start + at));
             assert!(right, "other bytes than those at {start}");
         }
     }

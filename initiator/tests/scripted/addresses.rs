@@ -43,7 +43,9 @@ fn aligned_reads_name_the_callers_memory() {
         let (_controller, namespace) = world.open();
         let outcome = world.read(&namespace, offset as u64, length, Grant::Persistent);
         outcome.result.unwrap();
-        assert!(outcome.slice.iter().enumerate().all(|(i, &byte)| byte == pattern(offset + i)));
+        assert!(
+            outcome.slice.bytes().iter().enumerate().all(|(i, &byte)| byte == pattern(offset + i))
+        );
         assert_covers(&outcome.slice, &named(&world, NvmOpcode::READ));
         let counters = world.host.counters();
         assert_eq!((counters.bounced_steps, counters.direct_bytes), (0, length as u64));
@@ -73,7 +75,7 @@ fn the_inside_of_an_unaligned_range_is_read_in_place() {
     let (offset, length) = (100, 400 * BLOCK);
     let outcome = world.read(&namespace, offset as u64, length, Grant::Persistent);
     outcome.result.unwrap();
-    assert!(outcome.slice.iter().enumerate().all(|(i, &byte)| byte == pattern(offset + i)));
+    assert!(outcome.slice.bytes().iter().enumerate().all(|(i, &byte)| byte == pattern(offset + i)));
     let start = outcome.slice.as_ptr() as u64;
     let inside: Vec<_> = (named(&world, NvmOpcode::READ).into_iter())
         .filter(|&(address, _)| (start..start + length as u64).contains(&address))

@@ -67,7 +67,7 @@ fn a_file_replaced_during_an_outage_is_an_error() {
     let error = outcome.result.unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::Changed(_)), "{error}");
     assert!(error.to_string().contains("open it again"), "{error}");
-    assert!(outcome.slice.iter().all(|&byte| byte == 0));
+    assert!(outcome.slice.bytes().iter().all(|&byte| byte == 0));
     let opening = controller.namespace(Nsid(1));
     let reopened = world.run(opening).unwrap();
     assert_eq!(reopened.info().generation, Some(2));

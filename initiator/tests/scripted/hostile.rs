@@ -40,7 +40,7 @@ fn survives(act: impl Fn(&Seen) -> Action + 'static, violation: bool) {
     world.fake.script = first_reads(1, act);
     let outcome = world.read(&namespace, 512, 1024, Grant::Persistent);
     outcome.result.unwrap();
-    assert!(outcome.slice.iter().enumerate().all(|(i, &b)| b == pattern(512 + i)));
+    assert!(outcome.slice.bytes().iter().enumerate().all(|(i, &b)| b == pattern(512 + i)));
     let counters = world.host.counters();
     assert_eq!((counters.reconnects, counters.connections_lost), (1, 1));
     assert_eq!(counters.protocol_violations, u64::from(violation));
@@ -102,7 +102,12 @@ fn a_response_that_comes_twice_ends_the_association() {
         let outcome = world.read(&namespace, at * 512, 512, Grant::Persistent);
         outcome.result.unwrap();
         assert!(
-            outcome.slice.iter().enumerate().all(|(i, &b)| b == pattern(at as usize * 512 + i))
+            outcome
+                .slice
+                .bytes()
+                .iter()
+                .enumerate()
+                .all(|(i, &b)| b == pattern(at as usize * 512 + i))
         );
     }
     assert_eq!(world.host.counters().protocol_violations, 1);
@@ -120,7 +125,7 @@ fn a_target_cannot_use_keys_of_another() {
     world.fake.script =
         first_reads(1, move |seen| Action::Instead(stolen.with_cid(seen.sqe.cid())));
     world.read(&other, 512, 512, Grant::Persistent).result.unwrap();
-    assert!(slice.iter().all(|&byte| byte == 0xEE));
+    assert!(slice.bytes().iter().all(|&byte| byte == 0xEE));
     assert_eq!(world.host.counters().connections_lost, 1);
 }
 
@@ -276,7 +281,7 @@ fn a_namespace_that_comes_back_as_another_is_an_error_and_never_other_bytes() {
         let outcome = world.read(&namespace, 0, 512, Grant::Persistent);
         let error = outcome.result.unwrap_err();
         assert!(matches!(error.kind(), ErrorKind::Changed(_)), "{error}");
-        assert!(outcome.slice.iter().all(|&b| b == 0));
+        assert!(outcome.slice.bytes().iter().all(|&b| b == 0));
         let error = world.read(&namespace, 0, 512, Grant::Persistent).result.unwrap_err();
         assert!(matches!(error.kind(), ErrorKind::Changed(_)), "{error}");
         // The controller is as good as before.
@@ -518,7 +523,10 @@ fn loss_and_reordering_change_no_byte() {
             model[offset..offset + length].copy_from_slice(&bytes);
             let outcome = world.read(&namespace, offset as u64 / 2, 30_000, Grant::PerCommand);
             outcome.result.unwrap();
-            assert!(outcome.slice[..] == model[offset / 2..offset / 2 + 30_000], "seed {seed}");
+            assert!(
+                outcome.slice.bytes()[..] == model[offset / 2..offset / 2 + 30_000],
+                "seed {seed}"
+            );
         }
         assert!(world.fake.disk[..] == model[..], "seed {seed}");
     }

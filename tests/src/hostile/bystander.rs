@@ -125,6 +125,6 @@ fn round(host: &Host, namespace: &Namespace, random: &mut Bytes) {
     });
     for (outcome, (offset, bytes)) in host.read_many(reads).wait().into_iter().zip(&ranges) {
         outcome.result.expect("a bystander's read");
-        assert!(*outcome.slice == **bytes, "the bystander read other bytes at {offset}");
+        assert!(*outcome.slice.bytes() == **bytes, "the bystander read other bytes at {offset}");
     }
 }

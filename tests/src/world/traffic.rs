@@ -238,7 +238,10 @@ impl Traffic {
     /// That no memory changed after it had been handed back.
     pub(super) fn check_returned_memory(&self) {
         for slice in &self.watched {
-            assert!(slice.iter().all(|&byte| byte == RETURNED), "written after it was handed back");
+            assert!(
+                slice.bytes().iter().all(|&byte| byte == RETURNED),
+                "written after it was handed back"
+            );
         }
     }
 
@@ -505,14 +508,17 @@ impl Traffic {
         self.finished += 1;
         let InFlight { place, what, guards } = range;
         self.say(now, || format!("{place:?} ended: {}", outcome(&result)));
-        assert!(guards.iter().all(|guard| **guard == GUARD), "memory around {place:?} changed");
+        assert!(
+            guards.iter().all(|guard| *guard.bytes() == GUARD),
+            "memory around {place:?} changed"
+        );
         let result = result.inspect_err(refuse_violations);
         trace.note(u64::from(result.is_ok()));
         match (what, &result) {
             (What::Read(which, read), Ok(())) => {
                 self.totals.add("work: reads", 1);
-                trace.note_bytes(&slice);
-                if let Err(wrong) = histories[which].end_read(read, place.start, &slice) {
+                trace.note_bytes(&slice.bytes());
+                if let Err(wrong) = histories[which].end_read(read, place.start, &slice.bytes()) {
                     panic!("a read of namespace {}, {place:?}: {wrong}", which + 1);
                 }
             }
@@ -521,7 +527,7 @@ impl Traffic {
                 self.watch(slice);
             }
             (What::Write(write, bytes, end), result) => {
-                assert!(*slice == *bytes, "a write changed its source");
+                assert!(*slice.bytes() == *bytes, "a write changed its source");
                 let end = if result.is_ok() { end } else { WriteEnd::Unknown };
                 histories[WRITABLE].end_write(write, place.start, place.len(), end);
                 let what = match end {

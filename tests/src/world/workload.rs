@@ -195,14 +195,14 @@ impl Workload {
                 self.errors.push(error);
             }
             (Ok(()), Some(bytes)) => {
-                assert!(*slice == *bytes, "a write changed its source");
+                assert!(*slice.bytes() == *bytes, "a write changed its source");
                 self.shadow.bytes[range.clone()].copy_from_slice(&bytes);
                 self.shadow.doubtful[range].fill(false);
                 self.writes += 1;
             }
             (Ok(()), None) => {
-                self.shadow.check(&range, &slice);
-                trace.note_bytes(&slice);
+                self.shadow.check(&range, &slice.bytes());
+                trace.note_bytes(&slice.bytes());
                 self.reads += 1;
             }
         }
