@@ -139,7 +139,7 @@ pub(crate) enum Format {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Transport {
-    /// RDMA: RoCE v2, InfiniBand, iWARP
+    /// RDMA: RoCE v2, InfiniBand
     Rdma,
 }
 

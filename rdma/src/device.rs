@@ -83,7 +83,8 @@ pub struct Caps {
     pub name: String,
     /// Whether the CPU does the work.
     pub software: bool,
-    /// Whether it speaks iWARP, where the sink of an RDMA READ needs [`Access::REMOTE_WRITE`].
+    /// Whether it speaks iWARP. Such a device is listed and not used: there the sink of an RDMA READ is open to the
+    /// peer's writes, so that a host could write to all of the target's pool.
     pub iwarp: bool,
     /// Work requests per queue.
     pub max_wr: u32,

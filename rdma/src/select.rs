@@ -169,6 +169,9 @@ impl Question {
     ) -> Result<Selection, String> {
         let serving = serving.map_err(|error| self.explain(&error, devices))?;
         let name = &serving.device.caps.name;
+        if serving.device.caps.iwarp {
+            return Err(VerbsError::Iwarp(name.clone()).to_string());
+        }
         let reason = format!("RDMA device {name} serves the address");
         let device = devices.iter().find(|device| device.name == *name);
         let Some((device, port)) = device.and_then(|d| Some((d, d.port(serving.port)?))) else {
@@ -176,7 +179,7 @@ impl Question {
             return Ok(Selection { choice: Choice::Verbs, reason, down: None });
         };
         let has_roce_v2 = port.has_roce_v2(self.address);
-        if port.is_ethernet() && !serving.device.caps.iwarp && !has_roce_v2 {
+        if port.is_ethernet() && !has_roce_v2 {
             return Err(self.no_gid(device, port));
         }
         if port.is_active() {
@@ -327,6 +330,21 @@ mod tests {
             assert_eq!(chosen.to_string(), "verbs: RDMA device rxe0 serves the address");
             assert_eq!(chosen.down, None);
         }
+    }
+
+    #[test]
+    fn an_iwarp_device_is_refused_with_the_reason() {
+        let up = || rxe("4: ACTIVE", None);
+        let iwarp = || {
+            let mut serving = served()?;
+            serving.device.caps.iwarp = true;
+            Ok(serving)
+        };
+        let chosen = auto(up(), iwarp);
+        assert_eq!(chosen.choice, Choice::Soft);
+        assert!(chosen.reason.contains("rxe0 speaks iWARP"), "{}", chosen.reason);
+        let error = verbs_only(up(), iwarp).unwrap_err();
+        assert!(error.contains("use soft") && error.contains("iWARP"), "{error}");
     }
 
     #[test]

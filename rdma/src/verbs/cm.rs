@@ -22,7 +22,7 @@ use super::library::Library;
 use super::queue_pair::VerbsQp;
 use crate::{
     Caps, CmError, CmEvent, ConnId, ConnOptions, ConnParams, ConnectFailure, ConnectionManager,
-    PrivateData, QpConfig, REJECT_CONSUMER_DEFINED, Time,
+    PrivateData, QpConfig, Time,
 };
 
 /// Connection requests that may wait to be looked at.
@@ -30,9 +30,6 @@ const BACKLOG: c_int = 128;
 /// Private data that a request carries besides librdmacm's own header, and that a reject carries, in bytes.
 const REQUEST_PRIVATE_MAX: usize = 56;
 const REJECT_PRIVATE_MAX: usize = 148;
-/// Reasons of InfiniBand's connection manager: a time-out, and an unknown service id.
-const REJECT_TIMEOUT: u16 = 4;
-const REJECT_NOBODY_LISTENS: u16 = 8;
 
 /// The connection manager of one device.
 pub struct VerbsCm {
@@ -188,7 +185,6 @@ impl Id {
         self.note_end();
         // SAFETY: the identifier is alive.
         if let Err(error) = check(unsafe { (self.library().cm.rdma_disconnect)(self.raw) }) {
-            // iWARP says EINVAL when the peer was first.
             tracing::debug!("disconnecting: {error}");
         }
     }
@@ -320,7 +316,7 @@ impl VerbsCm {
         let end = match event.kind {
             cm_event::DEVICE_REMOVAL => CmEvent::DeviceRemoved { conn },
             cm_event::REJECTED => {
-                let reason = reject_reason(event.status);
+                let reason = u16::try_from(event.status).unwrap_or(0);
                 CmEvent::Rejected { conn, reason, private_data: params.private_data }
             }
             kind => CmEvent::ConnectFailed { conn, failure: failure(kind)? },
@@ -369,16 +365,6 @@ impl Connection {
             Ok(()) => None,
             Err(_) => Some(CmEvent::ConnectFailed { conn, failure: ConnectFailure::Route }),
         }
-    }
-}
-
-/// The reason of a rejection: InfiniBand's, or for iWARP, which has none, the one that is meant by the system's error.
-fn reject_reason(status: c_int) -> u16 {
-    match status.wrapping_neg() {
-        libc::ECONNREFUSED => REJECT_CONSUMER_DEFINED,
-        libc::ECONNRESET => REJECT_NOBODY_LISTENS,
-        libc::ETIMEDOUT => REJECT_TIMEOUT,
-        _ => u16::try_from(status).unwrap_or(0),
     }
 }
 
@@ -559,20 +545,5 @@ impl ConnectionManager<super::Verbs> for VerbsCm {
         let id = self.id(conn).ok()?;
         // SAFETY: the identifier is alive.
         Some(socket_addr(unsafe { &(*id.raw).route.addr.src_addr }))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn rejections_of_iwarp_become_the_reasons_that_they_mean() {
-        assert_eq!(reject_reason(REJECT_CONSUMER_DEFINED.into()), 28);
-        assert_eq!(reject_reason(8), 8);
-        assert_eq!(reject_reason(-libc::ECONNREFUSED), REJECT_CONSUMER_DEFINED);
-        assert_eq!(reject_reason(-libc::ECONNRESET), 8);
-        assert_eq!(reject_reason(-libc::ETIMEDOUT), 4);
-        assert_eq!(reject_reason(-libc::ENOMEM), 0);
     }
 }

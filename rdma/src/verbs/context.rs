@@ -38,6 +38,9 @@ pub enum VerbsError {
     /// The address belongs to no interface of this machine.
     #[error("{0} is not an address of this machine: `ip address` lists those that are")]
     NotLocal(IpAddr),
+    /// The device's transport is iWARP.
+    #[error("RDMA device {0} speaks iWARP, which is not supported")]
+    Iwarp(String),
     /// The connection manager can not tell.
     #[error("librdmacm does not say which device serves {address}: {reason}")]
     System {

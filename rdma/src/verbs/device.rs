@@ -67,6 +67,9 @@ impl VerbsDevice {
     pub fn open(local_ip: IpAddr, options: VerbsOptions) -> Result<Self, VerbsError> {
         let (context, _port) = context_of(local_ip)?;
         let mut caps = context.info.caps.clone();
+        if caps.iwarp {
+            return Err(VerbsError::Iwarp(caps.name));
+        }
         if options.ignore_quirks {
             caps.send_with_invalidate = Feature::SendWithInvalidate.is_offered(context.cap_flags);
             caps.memory_windows = Feature::MemoryWindows.is_offered(context.cap_flags);
