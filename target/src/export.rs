@@ -253,6 +253,10 @@ fn protect(
     subsystem: &SubsystemConfig,
     namespaces: &[Arc<Namespace>],
 ) -> Result<ProtectionFile, ProtectionError> {
+    // Only what hosts may write can be protected by them: other targets need no state.
+    if !namespaces.iter().any(|namespace| namespace.writable) {
+        return Ok(ProtectionFile::nothing(&config.state_dir, &subsystem.nqn));
+    }
     let file = ProtectionFile::open(&config.state_dir, &subsystem.nqn)?;
     let protected = |namespace: &&Arc<Namespace>| file.contains(namespace.uuid);
     for namespace in namespaces.iter().filter(protected) {

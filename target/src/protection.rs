@@ -78,15 +78,20 @@ impl ProtectionFile {
     /// # Errors
     /// The file exists and can not be read or understood.
     pub fn open(state_dir: &Path, nqn: &Nqn) -> Result<Self, ProtectionError> {
+        let mut file = Self::nothing(state_dir, nqn);
+        match std::fs::read(&file.path) {
+            Ok(bytes) => file.content = parse(&file.path, nqn, &bytes)?,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(ProtectionError::Read { path: file.path, error }),
+        }
+        Ok(file)
+    }
+
+    /// Of a subsystem in which nothing is protected, without a look at what was kept.
+    pub fn nothing(state_dir: &Path, nqn: &Nqn) -> Self {
         let path = state_dir.join(format!("protection-{}.json", identity::state_key(nqn)));
-        let content = match std::fs::read(&path) {
-            Ok(bytes) => parse(&path, nqn, &bytes)?,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                Content { version: VERSION, nqn: nqn.to_string(), protected: BTreeSet::new() }
-            }
-            Err(error) => return Err(ProtectionError::Read { path, error }),
-        };
-        Ok(Self { path, content })
+        let nqn = nqn.to_string();
+        Self { path, content: Content { version: VERSION, nqn, protected: BTreeSet::new() } }
     }
 
     /// Whether a namespace is protected.

@@ -158,7 +158,7 @@ fn who_takes_no_response_is_sent_away() {
     for &queue in &queues {
         host.wait_down(queue);
     }
-    scene.log_says("took no response");
+    scene.log_says("did not take its responses");
     host.hang_up();
     scene.wait_for_peace();
     let stats = scene.all_is_well();
@@ -301,8 +301,6 @@ fn half_connections_are_bounded_and_leave_room_for_others() {
     let scene = Scene::new();
     let mut host = HostileHost::new(None);
     host.knock_and_leave(scene.daemon.address(), 2000);
-    let rejected = || scene.daemon.stats()["connections_rejected"].as_u64().unwrap();
-    eventually("requests are rejected", || rejected() > 1000);
     let nameless = 2 * UNCONNECTED_PER_ADDRESS as u64;
     assert!(scene.connections() <= nameless + Bystander::CONNECTIONS);
     let mut other = HostileHost::new(None);

@@ -454,7 +454,11 @@ impl HostileHost {
             .position(|queue| queue.qp.is_some_and(|qp| self.group.qpn(qp) == completion.qpn));
         let Some(index) = found else { return };
         if !completion.is_success() {
-            self.queues[index].link = Link::Down;
+            let link = &mut self.queues[index].link;
+            // Receives of a connection that was rejected fail as well, and say less.
+            if !matches!(link, Link::Rejected(_) | Link::Refused) {
+                *link = Link::Down;
+            }
             return;
         }
         if completion.opcode != WcOpcode::RECV {

@@ -1,3 +1,5 @@
+//! Each request gets its buffer within the rounds that the module states.
+
 use proptest::prelude::*;
 
 use super::*;
