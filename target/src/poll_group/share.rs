@@ -7,8 +7,9 @@
 //!
 //! One block, the progress block, is set aside for those who would wait for ever otherwise: a large
 //! request beside many small ones finds no room, and an account may be kept from its first buffer
-//! by what others hold. It is lent to one request at a time, to accounts that hold nothing,
-//! strictly in turn: first by address, then by name. So a request is granted after at most `(ahead
+//! by what others hold. It is lent to one request at a time, strictly in turn: first to accounts
+//! that hold nothing, then to those that hold less than they ask for; of these first by address,
+//! then by name. So a request is granted after at most `(ahead
 //! + 1) * (1 + addresses * names)` rounds, where a round is the time in which every buffer that was
 //! held at its beginning comes back, `ahead` counts the requests before it in its account's line,
 //! `addresses` those that wait and `names` the most accounts of one of them.
@@ -190,10 +191,17 @@ impl Share {
             return None;
         }
         let block = self.progress.idle.take()?;
-        let needy = self.turns.iter().copied().filter(|key| self.accounts[*key].held_bytes == 0);
-        let next = needy.min_by_key(|&key| {
+        // An account that holds as much as it asks for waits until some of that comes back. One that
+        // holds less may hold it for long, such as a small buffer of a connection that is idle.
+        let lacks = |key: &usize| {
+            let account = &self.accounts[*key];
+            let wanted = account.waiting.front().map_or(0, |&(_, length)| Pool::bytes_for(length));
+            account.held_bytes < wanted
+        };
+        let next = self.turns.iter().copied().filter(lacks).min_by_key(|&key| {
             let account = &self.accounts[key];
-            (self.addresses[account.address].last_turn, account.last_turn)
+            let has_some = account.held_bytes > 0;
+            (has_some, self.addresses[account.address].last_turn, account.last_turn)
         });
         let Some(key) = next else {
             self.progress.idle = Some(block);

@@ -133,12 +133,24 @@ fn in_an_empty_pool_there_is_room_for_anything() {
 }
 
 #[test]
+fn a_small_buffer_does_not_keep_its_account_from_a_large_one() {
+    let mut share = share(1);
+    let key = share.join(ip(1), name(1), 8);
+    let idle = share.allocate(key, request(0, 0), 4096).unwrap();
+    assert!(share.allocate(key, request(0, 1), BLOCK).is_none());
+    let (whose, large) = share.grant().expect("the progress block");
+    assert_eq!(whose, request(0, 1));
+    share.release(key, large);
+    share.release(key, idle);
+}
+
+#[test]
 fn who_leaves_the_line_lets_the_next_pass() {
-    let mut share = share(4);
+    let mut share = share(3);
     let key = share.join(ip(1), name(1), 8);
     let held = share.allocate(key, request(0, 0), BLOCK).unwrap();
-    assert!(share.allocate(key, request(0, 1), 2 * BLOCK).is_none());
-    assert!(share.allocate(key, request(0, 2), BLOCK).is_none());
+    assert!(share.allocate(key, request(0, 1), BLOCK).is_none());
+    assert!(share.allocate(key, request(0, 2), BLOCK / 2).is_none());
     assert!(share.grant().is_none());
     share.leave(key, request(0, 1));
     assert_eq!(share.grant().map(|(whose, _)| whose), Some(request(0, 2)));
