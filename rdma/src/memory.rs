@@ -164,6 +164,7 @@ pub trait MemoryWindow<P: Provider>: Send {
     /// The operation that opens `length` bytes of `region` at `addr` under a fresh key, which
     /// [`MemoryWindow::rkey`] returns from now on. Push it on the queue pair whose peer is to use it; it
     /// takes effect before later requests of that queue. A window must be invalid (new or invalidated)
-    /// when the bind executes.
+    /// when the bind executes. After a bind that failed or was flushed, the window's key in the device is not known
+    /// (rxe keeps the old one and compares it): drop the window.
     fn bind(&mut self, region: &P::Region, addr: u64, length: u64, access: crate::Access) -> Op;
 }

@@ -64,6 +64,8 @@ pub fn a_window_is_bound_within_its_domain<B: Bench>(bench: B) {
         let flushed = world.has(Fault::LocalFailureIsFlushed);
         world.expect(1, 1, if flushed { WcStatus::FLUSHED } else { WcStatus::WINDOW_BIND_ERROR });
     }
+    // A window whose bind failed is not used again: see `MemoryWindow::bind`.
+    let mut window = world.window(1).expect("there was one");
     let (_left, right) = world.connect();
     let bind = window.bind(own.region(), own.addr(), 64, access);
     world.post(right, 1, bind, &[]);
