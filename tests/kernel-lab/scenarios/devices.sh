@@ -47,7 +47,7 @@ expect "No usable RDMA device: libibverbs.so.1 can not be loaded" \
     env LD_LIBRARY_PATH=/tmp/broken timeout 60 /job/bin/feedrail devices
 refuse "rdma_rxe (rxe0).*because of this: libibverbs.so.1 can not be loaded" \
     env LD_LIBRARY_PATH=/tmp/broken /job/bin/feedrail-target --listen $KERNEL /disk/a.img
-as_nobody() { setpriv --reuid 65534 --clear-groups prlimit --memlock=65536:65536 "$@"; }
+as_nobody() { HOME=/tmp setpriv --reuid 65534 --clear-groups prlimit --memlock=65536:65536 "$@"; }
 refuse "RLIMIT_MEMLOCK is 64 KiB; raise it" \
     as_nobody /job/bin/feedrail-target --provider verbs --listen $KERNEL /disk/a.img
 chmod 600 /dev/infiniband/rdma_cm
