@@ -427,11 +427,11 @@ fn block_on<F: std::future::Future>(future: F) -> F::Output {
 #[test]
 fn an_idle_host_stays_connected() {
     let served = Served::start(4096, false);
-    let host = Host::builder().keep_alive_ms(200).build().unwrap();
+    // Two Keep Alive commands are sent in each timeout, so three of them take longer than one. The timeout is long enough
+    // for a busy machine.
+    let host = Host::builder().keep_alive_ms(5_000).build().unwrap();
     let namespace = served.open(&host);
-    let (_never, nothing) = std::sync::mpsc::channel::<()>();
-    let _ = nothing.recv_timeout(Duration::from_millis(2_500));
+    eventually(|| host.counters().keep_alives >= 3);
     assert!(read(&namespace, 0, 512).is_ok());
-    let counters = host.counters();
-    assert!(counters.keep_alives >= 10 && counters.connections_lost == 0, "{counters:?}");
+    assert_eq!(host.counters().connections_lost, 0);
 }

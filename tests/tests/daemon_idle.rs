@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use feedrail_tests::process::{Bytes, Daemon, host, pause};
 
-const KEEP_ALIVE_MS: u32 = 500;
-const INTERVALS: u32 = 10;
+const KEEP_ALIVE_MS: u32 = 2_000;
+const INTERVALS: u32 = 4;
 
 #[test]
-fn ten_keep_alive_intervals_and_still_there() {
+fn an_idle_host_stays_connected_at_little_cost() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("shard.bin");
     let content = Bytes::new(2).take(100_000);
@@ -27,12 +27,12 @@ fn ten_keep_alive_intervals_and_still_there() {
     let counters = host.counters();
     assert_eq!((counters.reconnects, counters.connections_lost), (0, 0), "{counters:?}");
     assert!(counters.keep_alives >= u64::from(INTERVALS), "{counters:?}");
-    // One percent of a core for five seconds is five ticks of 10 ms.
+    // One percent of a core for eight seconds is eight ticks of 10 ms.
     let ticks = after.cpu_ticks - before.cpu_ticks;
     println!(
         "{ticks} ticks of 10 ms in {} ms, {} MiB resident",
         KEEP_ALIVE_MS * INTERVALS,
         after.resident_bytes >> 20
     );
-    assert!(ticks <= 5, "an idle daemon used {ticks} ticks of CPU");
+    assert!(ticks <= 8, "an idle daemon used {ticks} ticks of CPU");
 }
