@@ -2,7 +2,7 @@
 #![expect(unsafe_code, reason = "an engine that holds system calls back")]
 
 use std::os::fd::RawFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
@@ -16,6 +16,7 @@ use nvme_proto::nvm::Flush;
 use nvme_proto::registers::{Cc, Csts, Property, ShutdownNotification, ShutdownStatus};
 use nvme_proto::{Cntlid, NvmCommand, Status};
 use rdma::sim::{Sim, SimConfig};
+use tempfile::TempDir;
 
 use crate::world::{NQN, On, World, config, read, write};
 
@@ -42,7 +43,8 @@ impl Hang {
     }
 }
 
-/// Plain calls, of which those that hang are carried out when they hang no more. None can be cancelled.
+/// Plain calls, of which those that hang are carried out when they hang no more. None can be
+/// cancelled.
 struct Hanging {
     inner: Inline,
     hang: Arc<Hang>,
@@ -97,7 +99,38 @@ impl Engine for Hanging {
     }
 }
 
-/// A target with a writable file as namespace 1 whose disk hangs at will.
+/// A target with a writable file as namespace 1 whose disk hangs at will, and a host with an I/O
+/// queue there.
+struct Stage {
+    world: World,
+    hang: Arc<Hang>,
+    admin: On,
+    io: On,
+    folder: TempDir,
+}
+
+impl Stage {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let (mut world, hang) = world(&file_in(&folder));
+        let host = world.add_host();
+        let admin = world.admin(host);
+        let io = world.io(admin, 1, 32);
+        Self { world, hang, admin, io, folder }
+    }
+
+    /// As new, with a write of 4096 bytes `A` to the first block in storage, which hangs.
+    fn with_hanging_write() -> Self {
+        let mut stage = Self::new();
+        hanging_write(&mut stage.world, &stage.hang, stage.io, b'A');
+        stage
+    }
+}
+
+fn file_in(folder: &TempDir) -> PathBuf {
+    folder.path().join("disk")
+}
+
 fn world(file: &Path) -> (World, Arc<Hang>) {
     std::fs::write(file, vec![0; 1 << 20]).unwrap();
     let config = config(&format!(
@@ -145,23 +178,22 @@ fn hanging_write(world: &mut World, hang: &Hang, on: On, byte: u8) {
     world.run_for(Duration::from_millis(5));
 }
 
+fn disconnect(world: &mut World, on: On) {
+    let now = world.now;
+    world.hosts[on.host].disconnect(now, on.queue);
+}
+
 fn try_connect(world: &mut World, host: usize) -> Status {
     let (on, _) = world.link(host, 0, 32);
     let status = world.nvme_connect(on, Cntlid::DYNAMIC, 32).status().without_flags();
-    let now = world.now;
-    world.hosts[host].disconnect(now, on.queue);
+    disconnect(world, on);
     world.wait_down(on);
     status
 }
 
 #[test]
 fn a_reset_waits_for_writes_in_storage() {
-    let dir = tempfile::tempdir().unwrap();
-    let (mut world, hang) = world(&dir.path().join("disk"));
-    let host = world.add_host();
-    let admin = world.admin(host);
-    let old = world.io(admin, 1, 32);
-    hanging_write(&mut world, &hang, old, b'A');
+    let Stage { mut world, hang, admin, io: old, folder: _folder } = Stage::with_hanging_write();
     assert!(set_cc(&mut world, admin, Cc::new()).is_success());
     world.wait_down(old);
     for _ in 0..10 {
@@ -180,55 +212,41 @@ fn a_reset_waits_for_writes_in_storage() {
 
 #[test]
 fn a_hung_write_locks_its_host_out() {
-    let dir = tempfile::tempdir().unwrap();
-    let (mut world, hang) = world(&dir.path().join("disk"));
-    let (host, other) = (world.add_host(), world.add_host());
-    let admin = world.admin(host);
-    let on = world.io(admin, 1, 32);
-    hanging_write(&mut world, &hang, on, b'A');
-    let now = world.now;
-    world.hosts[host].disconnect(now, on.queue);
-    world.hosts[host].disconnect(now, admin.queue);
+    let Stage { mut world, hang, admin, io, folder: _folder } = Stage::with_hanging_write();
+    let other = world.add_host();
+    disconnect(&mut world, io);
+    disconnect(&mut world, admin);
     world.wait_down(admin);
     world.run_for(Duration::from_secs(60));
-    assert_eq!(try_connect(&mut world, host), Status::CONNECT_CONTROLLER_BUSY);
+    assert_eq!(try_connect(&mut world, admin.host), Status::CONNECT_CONTROLLER_BUSY);
     assert!(try_connect(&mut world, other).is_success());
     hang.writes.store(false, Ordering::Relaxed);
     world.run_for(Duration::from_millis(10));
-    assert!(try_connect(&mut world, host).is_success());
+    assert!(try_connect(&mut world, admin.host).is_success());
 }
 
 #[test]
 fn a_hung_read_locks_nobody_out() {
-    let dir = tempfile::tempdir().unwrap();
-    let (mut world, hang) = world(&dir.path().join("disk"));
-    let host = world.add_host();
-    let admin = world.admin(host);
-    let on = world.io(admin, 1, 32);
+    let Stage { mut world, hang, admin, io, folder: _folder } = Stage::new();
     hang.reads.store(true, Ordering::Relaxed);
-    let sgl = world.keyed(on, 1 << 20, 4096);
-    world.post(on, &read(1, 0, 4096).with_data(sgl), &[]);
+    let sgl = world.keyed(io, 1 << 20, 4096);
+    world.post(io, &read(1, 0, 4096).with_data(sgl), &[]);
     world.run_for(Duration::from_millis(5));
-    let now = world.now;
-    world.hosts[host].disconnect(now, on.queue);
-    world.hosts[host].disconnect(now, admin.queue);
+    disconnect(&mut world, io);
+    disconnect(&mut world, admin);
     world.wait_down(admin);
-    let admin = world.admin(host);
-    let on = world.io(admin, 1, 32);
-    world.write(on, 1, 8, &[b'B'; 4096]);
+    let admin = world.admin(admin.host);
+    let io = world.io(admin, 1, 32);
+    world.write(io, 1, 8, &[b'B'; 4096]);
 }
 
 /// As `bdev_nvme` of SPDK does when it has examined a device.
 #[test]
 fn a_host_drops_an_io_queue_and_goes_on() {
-    let dir = tempfile::tempdir().unwrap();
-    let (mut world, hang) = world(&dir.path().join("disk"));
-    let host = world.add_host();
-    let admin = world.admin(host);
-    let (first, second) = (world.io(admin, 1, 32), world.io(admin, 2, 32));
+    let Stage { mut world, hang, admin, io: first, folder: _folder } = Stage::new();
+    let second = world.io(admin, 2, 32);
     world.write(first, 1, 0, &[b'A'; 4096]);
-    let now = world.now;
-    world.hosts[host].disconnect(now, first.queue);
+    disconnect(&mut world, first);
     world.wait_down(first);
     let third = world.io(admin, 3, 32);
     let again = world.io(admin, 1, 32);
@@ -238,8 +256,7 @@ fn a_host_drops_an_io_queue_and_goes_on() {
     }
     // With a write that the disk still has, the next queue waits for it and is then welcome.
     hanging_write(&mut world, &hang, again, b'B');
-    let now = world.now;
-    world.hosts[host].disconnect(now, again.queue);
+    disconnect(&mut world, again);
     world.wait_down(again);
     hang.writes.store(false, Ordering::Relaxed);
     let again = world.io(admin, 1, 32);
@@ -250,15 +267,10 @@ fn a_host_drops_an_io_queue_and_goes_on() {
 
 #[test]
 fn a_hung_operation_holds_the_stop_up_for_so_long() {
-    let dir = tempfile::tempdir().unwrap();
-    let (mut world, hang) = world(&dir.path().join("disk"));
-    let host = world.add_host();
-    let admin = world.admin(host);
-    let on = world.io(admin, 1, 32);
-    hanging_write(&mut world, &hang, on, b'A');
+    let Stage { mut world, io, folder: _folder, .. } = Stage::with_hanging_write();
     let start = world.now;
     world.target.stop(Stop::Now);
-    world.wait_down(on);
+    world.wait_down(io);
     assert!(!world.target.groups_are_over());
     world.run_until("the target is over", |world| world.target.groups_are_over());
     assert!(
@@ -270,12 +282,7 @@ fn a_hung_operation_holds_the_stop_up_for_so_long() {
 
 #[test]
 fn a_shutdown_waits_for_storage_and_flushes() {
-    let dir = tempfile::tempdir().unwrap();
-    let (mut world, hang) = world(&dir.path().join("disk"));
-    let host = world.add_host();
-    let admin = world.admin(host);
-    let on = world.io(admin, 1, 32);
-    hanging_write(&mut world, &hang, on, b'A');
+    let Stage { mut world, hang, admin, folder: _folder, .. } = Stage::with_hanging_write();
     let shut_down = enabled().with_shn(ShutdownNotification::NORMAL);
     assert!(set_cc(&mut world, admin, shut_down).is_success());
     world.run_for(Duration::from_secs(1));
@@ -290,24 +297,19 @@ fn a_shutdown_waits_for_storage_and_flushes() {
 
 #[test]
 fn write_protection_waits_for_storage_and_flushes() {
-    let dir = tempfile::tempdir().unwrap();
-    let file = dir.path().join("disk");
-    let (mut world, hang) = world(&file);
-    let (host, other) = (world.add_host(), world.add_host());
-    let admin = world.admin(host);
-    let other_admin = world.admin(other);
-    let on = world.io(other_admin, 1, 32);
-    hanging_write(&mut world, &hang, on, b'A');
+    let Stage { mut world, hang, io, folder, .. } = Stage::with_hanging_write();
+    let other = world.add_host();
+    let admin = world.admin(other);
     let feature = Feature::NamespaceWriteProtection(WriteProtection::Protected);
     let set = SetFeatures { nsid: nvme_proto::Nsid(1), save: false, feature };
     let cid = world.post(admin, &set.to_sqe(), &[]);
     world.run_for(Duration::from_secs(1));
     assert!(world.take_response(admin, cid).is_none(), "a write is in storage");
-    let sgl = world.keyed(on, 0, 4096);
-    let refused = world.status(on, &write(1, 8, 4096).with_data(sgl), &[]);
+    let sgl = world.keyed(io, 0, 4096);
+    let refused = world.status(io, &write(1, 8, 4096).with_data(sgl), &[]);
     assert_eq!(refused, Status::NAMESPACE_IS_WRITE_PROTECTED);
     hang.writes.store(false, Ordering::Relaxed);
     assert!(world.response(admin, cid).status().is_success());
     assert_eq!(hang.syncs.load(Ordering::Relaxed), 1);
-    assert_eq!(std::fs::read(&file).unwrap()[..4096], [b'A'; 4096]);
+    assert_eq!(std::fs::read(file_in(&folder)).unwrap()[..4096], [b'A'; 4096]);
 }
