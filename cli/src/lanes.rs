@@ -8,7 +8,8 @@ use feedrail_initiator::{Completion, Error, Grant, Host, Namespace, RegionSlice,
 /// How long a wait may last before the caller looks at what else there is, such as Ctrl-C.
 const LOOK_UP_AFTER: Duration = Duration::from_millis(100);
 
-/// A ring of some namespaces, and as many pieces of registered memory as it has places. Nothing is allocated after the start.
+/// A ring of some namespaces, and as many pieces of registered memory as it has places. Nothing is
+/// allocated after the start.
 pub(crate) struct Lanes<T> {
     /// Lanes are spread over these, by token.
     namespaces: Vec<Namespace>,
@@ -23,6 +24,29 @@ pub(crate) struct Lanes<T> {
 pub(crate) struct Lane {
     token: u64,
     pub(crate) memory: RegionSlice,
+}
+
+impl Lane {
+    /// The lane with its first `length` bytes set to zero.
+    pub(crate) fn cleared(self, length: usize) -> Self {
+        let Self { token, memory } = self;
+        let (mut bytes, rest) = split(memory, length);
+        bytes.fill(0);
+        Self { token, memory: join(bytes, rest) }
+    }
+}
+
+/// The first `length` bytes of a lane's memory, and the rest of it.
+fn split(mut memory: RegionSlice, length: usize) -> (RegionSlice, Option<RegionSlice>) {
+    let rest = (length < memory.len()).then(|| memory.split_off(length));
+    (memory, rest)
+}
+
+fn join(bytes: RegionSlice, rest: Option<RegionSlice>) -> RegionSlice {
+    match rest {
+        Some(rest) => bytes.join(rest).expect("the two parts of one lane's memory"),
+        None => bytes,
+    }
 }
 
 struct Busy<T> {
@@ -43,7 +67,8 @@ pub(crate) struct Done<T> {
 }
 
 impl<T> Lanes<T> {
-    /// `depth` lanes of `lane_bytes` each, spread evenly over the namespaces, of which there is at least one.
+    /// `depth` lanes of `lane_bytes` each, spread evenly over the namespaces, of which there is at
+    /// least one.
     pub(crate) fn new(
         host: &Host,
         namespaces: Vec<Namespace>,
@@ -94,10 +119,10 @@ impl<T> Lanes<T> {
     }
 
     fn occupy(&mut self, lane: Lane, length: usize, tag: T) -> (u64, RegionSlice) {
-        let Lane { token, mut memory } = lane;
-        let rest = (length < memory.len()).then(|| memory.split_off(length));
+        let Lane { token, memory } = lane;
+        let (bytes, rest) = split(memory, length);
         self.busy[token as usize] = Some(Busy { tag, rest });
-        (token, memory)
+        (token, bytes)
     }
 
     /// Waits until an operation has ended, or for a short while.
@@ -117,10 +142,6 @@ impl<T> Lanes<T> {
     /// Makes the lane of an operation that ended free.
     pub(crate) fn release(&mut self, done: Done<T>) {
         let Done { token, bytes, rest, .. } = done;
-        let memory = match rest {
-            Some(rest) => bytes.join(rest).expect("the two parts of one lane's memory"),
-            None => bytes,
-        };
-        self.idle.push(Lane { token, memory });
+        self.idle.push(Lane { token, memory: join(bytes, rest) });
     }
 }

@@ -127,14 +127,14 @@ impl Tally {
 }
 
 fn begin_all(lanes: &mut Lanes<Begun>, waiting: &mut impl Iterator<Item = Range>) {
-    while let Some(mut lane) = lanes.claim() {
+    while let Some(lane) = lanes.claim() {
         let Some(range) = waiting.next() else {
             lanes.put_back(lane);
             break;
         };
         let length = range.length_bytes as usize;
         // What an earlier read left there must not pass for this one's result.
-        lane.memory.fill(0);
+        let lane = lane.cleared(length);
         lanes.read(lane, range.offset_bytes, length, (range, now()));
     }
 }
