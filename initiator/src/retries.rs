@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use nvme_proto::HostId;
+use splitmix64::{SplitMix64, mix};
 
 /// The first pause.
 const FIRST: Duration = Duration::from_millis(50);
@@ -11,16 +12,16 @@ const FIRST: Duration = Duration::from_millis(50);
 #[derive(Debug)]
 pub(crate) struct Retries {
     failed: u32,
-    /// State of a generator (splitmix64).
-    random: u64,
+    random: SplitMix64,
 }
 
 impl Retries {
-    /// Those of one host and controller: hosts that lose a target together do not come back together.
+    /// Those of one host and controller: hosts that lose a target together do not come back
+    /// together.
     pub(crate) fn new(host: &HostId, controller: usize) -> Self {
         let halves = host.0.as_chunks::<8>().0.iter().map(|&half| u64::from_le_bytes(half));
         let seed = halves.fold(controller as u64, |seed, half| mix(seed ^ half));
-        Self { failed: 0, random: seed }
+        Self { failed: 0, random: SplitMix64::new(seed) }
     }
 
     /// The last connection was of use.
@@ -34,17 +35,10 @@ impl Retries {
         self.failed = failed.saturating_add(1);
         let Some(doublings) = failed.checked_sub(1) else { return Duration::ZERO };
         let pause = FIRST.saturating_mul(1 << doublings.min(20)).min(longest);
-        self.random = self.random.wrapping_add(0x9E37_79B9_7F4A_7C15);
         // Up to a quarter less.
-        let less = (mix(self.random) >> 32) as u32;
+        let less = (self.random.next_u64() >> 32) as u32;
         pause - (pause / 4).mul_f64(f64::from(less) / f64::from(u32::MAX))
     }
-}
-
-fn mix(mut bits: u64) -> u64 {
-    bits = (bits ^ bits >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    bits = (bits ^ bits >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
-    bits ^ bits >> 31
 }
 
 #[cfg(test)]

@@ -16,11 +16,12 @@ use nvme_proto::Nqn;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 use serde_json::Value;
+use splitmix64::SplitMix64;
 
 use super::log::Log;
 use crate::args::Provider;
 use crate::interrupt::{Interrupt, Interrupted};
-use crate::random::{Random, fresh_seed};
+use crate::seed::fresh_seed;
 
 /// RoCE v2's UDP port.
 const ROCE_PORT: u16 = 4791;
@@ -97,7 +98,7 @@ impl TargetChild {
         interrupt: &Interrupt,
     ) -> Result<Self> {
         let address =
-            SocketAddr::new(free_loopback_address(&mut Random::new(fresh_seed())), NVME_PORT);
+            SocketAddr::new(free_loopback_address(&mut SplitMix64::new(fresh_seed())), NVME_PORT);
         let mut child = spawn(file, address, provider, verbose)?;
         let (lines, mut log) = read_output(&mut child).inspect_err(|_| end(&mut child))?;
         match wait_for_listening(&mut child, &lines, interrupt) {
@@ -186,7 +187,7 @@ fn read_output(child: &mut Child) -> Result<(Receiver<String>, Log)> {
 }
 
 /// An address in 127.0.0.0/8 that nobody uses for RoCE; the target reports it if somebody was faster.
-fn free_loopback_address(random: &mut Random) -> IpAddr {
+fn free_loopback_address(random: &mut SplitMix64) -> IpAddr {
     let mut candidate = || {
         let mut octet = || 1 + random.below(254) as u8;
         Ipv4Addr::new(127, octet(), octet(), octet())
@@ -263,7 +264,7 @@ mod tests {
 
     #[test]
     fn addresses_are_loopback_and_not_the_usual_one() {
-        let mut random = Random::new(1);
+        let mut random = SplitMix64::new(1);
         for _ in 0..100 {
             let IpAddr::V4(address) = free_loopback_address(&mut random) else { unreachable!() };
             assert!(address.is_loopback() && address != Ipv4Addr::LOCALHOST);

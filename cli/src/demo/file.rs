@@ -6,11 +6,11 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
+use splitmix64::SplitMix64;
 use tempfile::TempDir;
 
 use super::plan::Range;
 use crate::interrupt::Interrupt;
-use crate::random::Random;
 use crate::size::human;
 
 /// 256 MiB and a bit: not a multiple of 512, as files in general are not.
@@ -120,7 +120,7 @@ fn check_space(directory: &Path) -> Result<()> {
 }
 
 fn write_random(path: &Path, seed: u64, interrupt: &Interrupt) -> Result<()> {
-    let mut random = Random::new(seed);
+    let mut random = SplitMix64::new(seed);
     let mut file = BufWriter::with_capacity(CHUNK_BYTES, File::create_new(path)?);
     let mut left = MADE_UP_BYTES;
     let mut chunk = vec![0; CHUNK_BYTES];
@@ -134,9 +134,9 @@ fn write_random(path: &Path, seed: u64, interrupt: &Interrupt) -> Result<()> {
     Ok(file.into_inner().map_err(io::IntoInnerError::into_error)?.sync_data()?)
 }
 
-fn fill(chunk: &mut [u8], random: &mut Random) {
+fn fill(chunk: &mut [u8], random: &mut SplitMix64) {
     for word in chunk.chunks_exact_mut(8) {
-        word.copy_from_slice(&random.next().to_le_bytes());
+        word.copy_from_slice(&random.next_u64().to_le_bytes());
     }
 }
 

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use clap::Args;
+use splitmix64::SplitMix64;
 
 use self::child::TargetChild;
 pub(crate) use self::child::TargetProcess;
@@ -19,7 +20,7 @@ use self::verify::{Checked, Verify};
 use crate::args::Provider;
 use crate::interrupt::Interrupt;
 use crate::output;
-use crate::random::{Random, fresh_seed};
+use crate::seed::fresh_seed;
 use crate::size::human;
 
 const EXAMPLES: &str = "\
@@ -61,7 +62,7 @@ impl Demo {
         };
         let target = TargetChild::start(sample.path(), self.provider, verbose, &interrupt)?;
         output::print(&announce(&sample, &target))?;
-        let ranges = plan::plan(sample.size_bytes(), Random::new(seed));
+        let ranges = plan::plan(sample.size_bytes(), SplitMix64::new(seed));
         let verify = Verify { sample: &sample, interrupt: &interrupt, depth: self.depth as usize };
         let checked = verify.run(target, ranges, self.provider)?;
         output::print(&conclude(&sample, &checked, seed))

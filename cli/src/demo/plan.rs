@@ -1,6 +1,6 @@
 //! Which ranges the demo reads, and in what order.
 
-use crate::random::Random;
+use splitmix64::SplitMix64;
 
 /// The longest range; short enough that a few of them in flight do not need much memory.
 pub(crate) const RANGE_MAX_BYTES: u64 = 512 * 1024;
@@ -24,14 +24,14 @@ impl Range {
 const WINDOW_BYTES: u64 = 1 << 40;
 
 /// Cuts a file into ranges that cover each byte once, shuffled. Most begin and end at no block boundary.
-pub(crate) fn plan(size_bytes: u64, random: Random) -> impl Iterator<Item = Range> {
+pub(crate) fn plan(size_bytes: u64, random: SplitMix64) -> impl Iterator<Item = Range> {
     plan_by_windows(size_bytes, WINDOW_BYTES, random)
 }
 
 fn plan_by_windows(
     size_bytes: u64,
     window_bytes: u64,
-    mut random: Random,
+    mut random: SplitMix64,
 ) -> impl Iterator<Item = Range> {
     (0..size_bytes.div_ceil(window_bytes)).flat_map(move |window| {
         let start = window * window_bytes;
@@ -41,7 +41,7 @@ fn plan_by_windows(
     })
 }
 
-fn cut(start: u64, bytes: u64, random: &mut Random) -> Vec<Range> {
+fn cut(start: u64, bytes: u64, random: &mut SplitMix64) -> Vec<Range> {
     let mut ranges = Vec::new();
     let (mut offset_bytes, end) = (start, start + bytes);
     while offset_bytes < end {
@@ -54,7 +54,7 @@ fn cut(start: u64, bytes: u64, random: &mut Random) -> Vec<Range> {
 
 /// One in sixteen is up to 4 KiB long, as records are, the others up to the maximum. One in four ends where a 4 KiB block
 /// ends.
-fn length(offset_bytes: u64, random: &mut Random) -> u64 {
+fn length(offset_bytes: u64, random: &mut SplitMix64) -> u64 {
     let most = if random.below(16) == 0 { 4096 } else { RANGE_MAX_BYTES };
     let length = 1 + random.below(most);
     let past_block = (offset_bytes + length) % 4096;
@@ -74,7 +74,7 @@ mod tests {
             window in 1_000_000_u64..30_000_000,
             seed: u64,
         ) {
-            let mut ranges: Vec<_> = plan_by_windows(size, window, Random::new(seed)).collect();
+            let mut ranges: Vec<_> = plan_by_windows(size, window, SplitMix64::new(seed)).collect();
             ranges.sort_by_key(|range| range.offset_bytes);
             let mut next = 0;
             for range in ranges {
@@ -88,7 +88,7 @@ mod tests {
 
     #[test]
     fn a_seed_repeats_and_most_ranges_but_not_all_are_unaligned() {
-        let plan = |seed| plan(256 << 20, Random::new(seed)).collect::<Vec<_>>();
+        let plan = |seed| plan(256 << 20, SplitMix64::new(seed)).collect::<Vec<_>>();
         let ranges = plan(5);
         assert_eq!(ranges, plan(5));
         assert_ne!(ranges, plan(6));
@@ -98,7 +98,7 @@ mod tests {
 
     #[test]
     fn a_file_of_any_length_can_be_begun() {
-        let first = plan(u64::MAX, Random::new(5)).next().unwrap();
+        let first = plan(u64::MAX, SplitMix64::new(5)).next().unwrap();
         assert!(first.offset_bytes < WINDOW_BYTES);
     }
 }

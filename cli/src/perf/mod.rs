@@ -24,7 +24,7 @@ use crate::args::{Format, Namespace, Output};
 use crate::clock::{cpu_time, now};
 use crate::interrupt::Interrupt;
 use crate::output;
-use crate::random::fresh_seed;
+use crate::seed::fresh_seed;
 use crate::session::Session;
 use crate::size::{ByteSize, human};
 

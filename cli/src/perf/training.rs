@@ -4,9 +4,9 @@
 //! results of those.
 
 use clap::ValueEnum;
+use splitmix64::SplitMix64;
 
 use super::workload::{Direction, Io};
-use crate::random::Random;
 
 /// A training job's way of reading, named after it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -77,7 +77,7 @@ impl Training {
             // A namespace smaller than a shard is one shard.
             Shape::Shards => (size_bytes / SHARD_BYTES).max(u64::from(size_bytes >= PIECE_BYTES)),
         };
-        let random = Random::new(seed.wrapping_add(job.wrapping_mul(0x5851_F42D_4C95_7F2D)));
+        let random = SplitMix64::new(seed.wrapping_add(job.wrapping_mul(0x5851_F42D_4C95_7F2D)));
         (units > 0).then_some(Ranges { shape, size_bytes, units, unit: 0, part: 0, random })
     }
 }
@@ -104,7 +104,7 @@ pub(crate) struct Ranges {
     /// The one that is being read, and its next part.
     unit: u64,
     part: u64,
-    random: Random,
+    random: SplitMix64,
 }
 
 impl Iterator for Ranges {
@@ -153,7 +153,7 @@ impl Ranges {
     }
 }
 
-fn product_of_deviates(random: &mut Random, mean: u64, deviation: u64) -> u64 {
+fn product_of_deviates(random: &mut SplitMix64, mean: u64, deviation: u64) -> u64 {
     let side = (mean as f64).sqrt();
     let spread = deviation as f64 / 2.0 / side;
     let mut dimension = || side + spread * normal(random);
@@ -161,7 +161,7 @@ fn product_of_deviates(random: &mut Random, mean: u64, deviation: u64) -> u64 {
 }
 
 /// A standard normal deviate, nearly: the sum of twelve uniform ones (Irwin and Hall).
-fn normal(random: &mut Random) -> f64 {
+fn normal(random: &mut SplitMix64) -> f64 {
     const STEPS: u64 = 1 << 32;
     let sum: f64 = (0..12).map(|_| random.below(STEPS) as f64 / STEPS as f64).sum();
     sum - 6.0

@@ -1,8 +1,7 @@
 //! What a job does next, in fio's words.
 
 use clap::ValueEnum;
-
-use crate::random::Random;
+use splitmix64::SplitMix64;
 
 /// The access pattern, named as in fio.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -70,7 +69,7 @@ pub(crate) struct Workload {
     block_bytes: u64,
     blocks: u64,
     next_block: u64,
-    random: Random,
+    random: SplitMix64,
 }
 
 impl Workload {
@@ -87,7 +86,7 @@ impl Workload {
     ) -> Option<Self> {
         let blocks = size_bytes.checked_div(block_bytes).filter(|blocks| *blocks > 0)?;
         let next_block = (u128::from(blocks) * u128::from(job) / u128::from(jobs)) as u64 % blocks;
-        let random = Random::new(seed.wrapping_add(job.wrapping_mul(0x5851_F42D_4C95_7F2D)));
+        let random = SplitMix64::new(seed.wrapping_add(job.wrapping_mul(0x5851_F42D_4C95_7F2D)));
         Some(Self { pattern, read_percent, block_bytes, blocks, next_block, random })
     }
 

@@ -4,6 +4,7 @@ use std::io;
 
 use chacha20::ChaCha12Rng;
 use chacha20::rand_core::{Rng, SeedableRng};
+use splitmix64::SplitMix64;
 
 /// Where the random numbers of a device come from. A network names its kind ([`super::Fabric::Entropy`]), so that a device
 /// that strangers reach cannot be given a seed.
@@ -22,14 +23,14 @@ pub struct SystemEntropy;
 
 /// A seed, for simulated networks: whoever sees one number can compute the others.
 #[derive(Debug)]
-pub struct SeededEntropy(SplitMix);
+pub struct SeededEntropy(SplitMix64);
 
 /// One stream of random numbers.
 pub struct Random(Source);
 
 enum Source {
     System(Box<ChaCha12Rng>),
-    Seeded(SplitMix),
+    Seeded(SplitMix64),
 }
 
 impl Entropy for SystemEntropy {
@@ -47,20 +48,20 @@ impl Entropy for SystemEntropy {
 
 impl SeededEntropy {
     pub(crate) const fn new(seed: u64) -> Self {
-        Self(SplitMix::new(seed))
+        Self(SplitMix64::new(seed))
     }
 }
 
 impl Entropy for SeededEntropy {
     fn stream(&mut self) -> io::Result<Random> {
-        Ok(Random(Source::Seeded(SplitMix::new(self.0.next_u64()))))
+        Ok(Random(Source::Seeded(SplitMix64::new(self.0.next_u64()))))
     }
 }
 
 impl Random {
     #[cfg(test)]
     pub(crate) const fn seeded(seed: u64) -> Self {
-        Self(Source::Seeded(SplitMix::new(seed)))
+        Self(Source::Seeded(SplitMix64::new(seed)))
     }
 
     pub(crate) fn next_u64(&mut self) -> u64 {
@@ -80,34 +81,6 @@ impl Random {
     }
 }
 
-/// A splitmix64 sequence: fast, repeatable and easily predicted from any of its numbers.
-#[derive(Clone, Debug)]
-pub(crate) struct SplitMix(u64);
-
-impl SplitMix {
-    pub(crate) const fn new(seed: u64) -> Self {
-        Self(seed)
-    }
-
-    pub(crate) fn next_u64(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
-    }
-
-    /// A number below `bound`, which is not zero.
-    pub(crate) fn below(&mut self, bound: u64) -> u64 {
-        scale(self.next_u64(), bound)
-    }
-
-    /// True `per_million` times in a million.
-    pub(crate) fn chance(&mut self, per_million: u32) -> bool {
-        self.below(1_000_000) < u64::from(per_million)
-    }
-}
-
 fn scale(number: u64, bound: u64) -> u64 {
     let wide = u128::from(number) * u128::from(bound);
     u64::try_from(wide >> 64).expect("the upper half of a product of two 64-bit numbers")
@@ -124,7 +97,7 @@ mod tests {
         }
         let z = unshift(number, 31).wrapping_mul(0x3196_42B2_D24D_8EC3);
         let z = unshift(z, 27).wrapping_mul(0x96DE_1B17_3F11_9089);
-        SplitMix::new(unshift(z, 30)).next_u64()
+        SplitMix64::new(unshift(z, 30)).next_u64()
     }
 
     #[test]

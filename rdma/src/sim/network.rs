@@ -6,10 +6,10 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use roce_proto::Qpn;
+use splitmix64::SplitMix64;
 
 use super::SimConfig;
 use crate::roce::owner_of;
-use crate::roce::random::SplitMix;
 use crate::{AsyncEvent, Time};
 
 /// What a queued packet costs beyond its bytes, as in a kernel's receive buffer.
@@ -46,7 +46,7 @@ pub struct NetworkStats {
 
 pub(super) struct Network {
     pub(super) config: SimConfig,
-    random: SplitMix,
+    random: SplitMix64,
     now: Time,
     sequence: u64,
     in_flight: BinaryHeap<Reverse<InFlight>>,
@@ -100,7 +100,7 @@ impl SimNetwork {
     pub fn new(seed: u64, config: SimConfig) -> Self {
         let network = Network {
             config,
-            random: SplitMix::new(seed),
+            random: SplitMix64::new(seed),
             now: Time::ZERO,
             sequence: 0,
             in_flight: BinaryHeap::new(),
@@ -350,7 +350,7 @@ impl Network {
     }
 
     fn note(&mut self, what: u64) {
-        self.stats.trace = SplitMix::new(self.stats.trace ^ what).next_u64();
+        self.stats.trace = SplitMix64::new(self.stats.trace ^ what).next_u64();
     }
 }
 

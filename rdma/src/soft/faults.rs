@@ -7,8 +7,9 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::net::SocketAddr;
 
+use splitmix64::SplitMix64;
+
 use crate::Time;
-use crate::roce::random::SplitMix;
 use crate::roce::wire::{Datagram, IpId};
 
 /// The environment variable that every soft endpoint of a process obeys.
@@ -125,7 +126,7 @@ fn duration(text: &str) -> Option<Duration> {
 /// Stands between a socket and what takes its packets.
 pub(super) struct Filter {
     faults: Faults,
-    random: SplitMix,
+    random: SplitMix64,
     held: BinaryHeap<Reverse<Held>>,
     sequence: u64,
     damaged: Vec<u8>,
@@ -143,7 +144,7 @@ struct Held {
 
 impl Filter {
     pub(super) fn new(faults: Faults, seed: u64) -> Self {
-        let random = SplitMix::new(faults.seed ^ seed);
+        let random = SplitMix64::new(faults.seed ^ seed);
         Self { faults, random, held: BinaryHeap::new(), sequence: 0, damaged: Vec::new() }
     }
 

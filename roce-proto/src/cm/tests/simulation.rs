@@ -5,19 +5,18 @@ use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use core::time::Duration;
 
+use splitmix64::SplitMix64;
+
 use super::pair::*;
 use crate::cm::*;
 use crate::{PathMtu, Qpn, Time};
 
-/// A small generator of random numbers.
-struct Random(u64);
+/// Random numbers that follow from a seed.
+struct Random(SplitMix64);
 
 impl Random {
     fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let z = (self.0 ^ self.0 >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        let z = (z ^ z >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ z >> 31
+        self.0.next_u64()
     }
 
     fn below(&mut self, limit: u64) -> u64 {
@@ -62,7 +61,7 @@ const CONNECTIONS: usize = 4;
 
 impl World {
     fn new(seed: u64) -> Self {
-        let mut random = Random(seed);
+        let mut random = Random(SplitMix64::new(seed));
         let path_mtu = PathMtu::ALL[random.below(5) as usize];
         let loss_percent = random.below(30);
         let pair = Pair::with(

@@ -6,6 +6,8 @@ use std::collections::{BinaryHeap, VecDeque};
 use std::vec;
 use std::vec::Vec;
 
+use splitmix64::SplitMix64;
+
 use super::memory::{ALL, BASE, TestMemory};
 use crate::rc::{
     Completion, Connection, Limits, LocalSge, Payload, QpConfig, QueuePair, ReadBudget,
@@ -129,16 +131,16 @@ struct Flight {
     datagram: Vec<u8>,
 }
 
-/// SplitMix64.
-pub(super) struct Rng(pub(super) u64);
+/// Random numbers that follow from a seed.
+pub(super) struct Rng(SplitMix64);
 
 impl Rng {
+    pub(super) fn new(seed: u64) -> Self {
+        Self(SplitMix64::new(seed))
+    }
+
     pub(super) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ z >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ z >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ z >> 31
+        self.0.next_u64()
     }
 
     pub(super) fn below(&mut self, bound: u64) -> u64 {
@@ -171,7 +173,7 @@ impl Pair {
             now: Time::from_nanos(1_000_000),
             ends: [End::new(options), End::new(options)],
             network: options.network.clone(),
-            rng: Rng(options.seed),
+            rng: Rng::new(options.seed),
             flying: BinaryHeap::new(),
             flights: 0,
             log: Vec::new(),

@@ -1,0 +1,10 @@
+//! Where a seed comes from if nobody gave one.
+
+/// A seed from the kernel.
+pub(crate) fn fresh_seed() -> u64 {
+    let mut seed = [0; 8];
+    match rustix::rand::getrandom(&mut seed, rustix::rand::GetRandomFlags::empty()) {
+        Ok(8) => u64::from_ne_bytes(seed),
+        _ => u64::from(std::process::id()),
+    }
+}
