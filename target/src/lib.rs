@@ -37,6 +37,7 @@ pub mod protection;
 pub mod registry;
 mod request;
 pub mod runtime;
+pub mod state_file;
 pub mod stats;
 pub mod stepped;
 pub mod storage;

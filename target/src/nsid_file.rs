@@ -1,27 +1,24 @@
 //! Which NSID each file of a subsystem's directories has, kept across restarts.
 //!
-//! A name keeps its NSID, also while the file is away, so a host does not find other data under an id that it knows.
-//! Only when every NSID was used do new names take those of the files that have been away for longest. One small JSON
-//! file per subsystem, replaced atomically.
+//! A name keeps its NSID, also while the file is away, so a host does not find other data under an
+//! id that it knows. Only when every NSID was used do new names take those of the files that have
+//! been away for longest. One small JSON file per subsystem, replaced atomically.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::File;
-use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
 use nvme_proto::Nqn;
-use rustix::fs::Access;
 use serde::{Deserialize, Serialize};
-use tempfile::NamedTempFile;
 
 use crate::identity;
 use crate::limits::NSID_LAST;
+use crate::state_file::{self, KeptState, StateError};
 
 /// The NSIDs of one subsystem's directory files.
 #[derive(Debug)]
 pub struct NsidFile {
     path: PathBuf,
-    content: Content,
+    content: KeptNsids,
     changed: bool,
     /// There was no file.
     new: bool,
@@ -29,51 +26,22 @@ pub struct NsidFile {
 
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Content {
+struct KeptNsids {
     version: u32,
     nqn: String,
     nsids: BTreeMap<String, u32>,
-    /// Names whose files are away, and in which order they went: a lower number was away earlier. Since version 2.
+    /// Names whose files are away, and in which order they went: a lower number was away earlier.
+    /// Since version 2.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     gone: BTreeMap<String, u64>,
 }
 
-const VERSION: u32 = 2;
-
 /// Why NSIDs can not be looked up or kept.
 #[derive(Debug, thiserror::Error)]
 pub enum NsidFileError {
-    /// The file can not be read.
-    #[error("{}: cannot read the NSIDs of earlier runs: {error}", path.display())]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// What the system says.
-        error: io::Error,
-    },
-    /// The file is damaged or of another version.
-    #[error(
-        "{}: cannot understand the NSIDs of earlier runs ({reason}); restore the file, or delete it if no \
-         host remembers them",
-        path.display()
-    )]
-    Damaged {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong.
-        reason: String,
-    },
-    /// The file can not be written.
-    #[error(
-        "{}: cannot keep NSIDs for later runs: {error}; set state_dir to a folder that can be written",
-        path.display()
-    )]
-    Write {
-        /// The file.
-        path: PathBuf,
-        /// What the system says.
-        error: io::Error,
-    },
+    /// The file can not be read or written.
+    #[error(transparent)]
+    State(#[from] StateError),
     /// There are more files than NSIDs.
     #[error("{}: there are more files than the {NSID_LAST} NSIDs; split the directory", path.display())]
     Full {
@@ -90,14 +58,10 @@ impl NsidFile {
     pub fn open(state_dir: &Path, nqn: &Nqn) -> Result<Self, NsidFileError> {
         let name = format!("nsids-{}.json", identity::state_key(nqn));
         let path = state_dir.join(name);
-        let (content, new) = match std::fs::read(&path) {
-            Ok(bytes) => (parse(&path, nqn, &bytes)?, false),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                let (nsids, gone) = (BTreeMap::new(), BTreeMap::new());
-                (Content { version: VERSION, nqn: nqn.to_string(), nsids, gone }, true)
-            }
-            Err(error) => return Err(NsidFileError::Read { path, error }),
-        };
+        let kept = state_file::read::<KeptNsids>(&path, nqn)?;
+        let new = kept.is_none();
+        let (nsids, gone) = kept.map(|kept| (kept.nsids, kept.gone)).unwrap_or_default();
+        let content = KeptNsids { version: KeptNsids::VERSION, nqn: nqn.to_string(), nsids, gone };
         Ok(Self { path, content, changed: false, new })
     }
 
@@ -106,14 +70,15 @@ impl NsidFile {
         &self.path
     }
 
-    /// Whether there was no file: this is the first start, or what hosts know the files by was lost.
+    /// Whether there was no file: this is the first start, or what hosts know the files by was
+    /// lost.
     pub fn is_new(&self) -> bool {
         self.new
     }
 
-    /// The NSID of each name, in order; new names get the lowest ids that nobody has or had, and if there are none
-    /// those of the names that have been away for longest. `names` are all that are there now, each once; `reserved`
-    /// are ids that the configuration gives to other namespaces.
+    /// The NSID of each name, in order; new names get the lowest ids that nobody has or had, and if
+    /// there are none those of the names that have been away for longest. `names` are all that are
+    /// there now, each once; `reserved` are ids that the configuration gives to other namespaces.
     ///
     /// # Errors
     /// There are more names than ids.
@@ -149,7 +114,7 @@ impl NsidFile {
 
     /// Remembers which names are away, and since when.
     fn note_gone(&mut self, names: &BTreeSet<&str>) {
-        let Content { nsids, gone, .. } = &mut self.content;
+        let KeptNsids { nsids, gone, .. } = &mut self.content;
         let before = gone.len();
         gone.retain(|name, _| !names.contains(name.as_str()));
         self.changed |= gone.len() != before;
@@ -162,7 +127,8 @@ impl NsidFile {
         }
     }
 
-    /// Writes the file if anything is new: a temporary file beside it, synced, then renamed over it.
+    /// Writes the file if anything is new: a temporary file beside it, synced, then renamed over
+    /// it.
     ///
     /// # Errors
     /// The file can not be written.
@@ -170,8 +136,7 @@ impl NsidFile {
         if !self.changed {
             return Ok(());
         }
-        let write = |error| NsidFileError::Write { path: self.path.clone(), error };
-        replace(&self.path, &self.content).map_err(write)?;
+        state_file::replace(&self.path, &self.content)?;
         self.changed = false;
         Ok(())
     }
@@ -184,23 +149,8 @@ impl NsidFile {
         if !self.changed {
             return Ok(());
         }
-        let write = |error| NsidFileError::Write { path: self.path.clone(), error };
-        check_folder(self.path.parent().unwrap_or(Path::new("."))).map_err(write)
+        Ok(state_file::check_replace::<KeptNsids>(&self.path)?)
     }
-}
-
-/// Whether a folder can be written, or be made in one that can.
-fn check_folder(folder: &Path) -> io::Result<()> {
-    let existing = folder.ancestors().find(|folder| folder.symlink_metadata().is_ok());
-    let existing = match existing {
-        Some(existing) => existing,
-        // A relative path of which nothing exists begins in the working directory.
-        None => Path::new("."),
-    };
-    if !std::fs::metadata(existing)?.is_dir() {
-        return Err(io::ErrorKind::NotADirectory.into());
-    }
-    Ok(rustix::fs::access(existing, Access::WRITE_OK | Access::EXEC_OK)?)
 }
 
 /// An NSID for a new name.
@@ -219,7 +169,7 @@ struct Free {
 }
 
 impl Free {
-    fn new(content: &Content, reserved: &BTreeSet<u32>) -> Self {
+    fn new(content: &KeptNsids, reserved: &BTreeSet<u32>) -> Self {
         let mut taken: BTreeSet<u32> = content.nsids.values().copied().collect();
         taken.extend(reserved);
         let unused: Vec<u32> = (1..=NSID_LAST).filter(|nsid| !taken.contains(nsid)).collect();
@@ -266,43 +216,33 @@ impl Reused {
     }
 }
 
-fn parse(path: &Path, nqn: &Nqn, bytes: &[u8]) -> Result<Content, NsidFileError> {
-    let damaged = |reason: String| NsidFileError::Damaged { path: path.to_owned(), reason };
-    let content: Content =
-        serde_json::from_slice(bytes).map_err(|error| damaged(error.to_string()))?;
-    if !(1..=VERSION).contains(&content.version) {
-        return Err(damaged(format!("version {}, not 1 to {VERSION}", content.version)));
-    }
-    if content.nqn != nqn.as_str() {
-        return Err(damaged(format!("it is of the subsystem {}", content.nqn)));
-    }
-    let ids: BTreeSet<_> =
-        content.nsids.values().filter(|id| (1..=NSID_LAST).contains(*id)).collect();
-    if ids.len() != content.nsids.len() {
-        return Err(damaged("an NSID is there twice or out of range".into()));
-    }
-    if let Some(name) = content.gone.keys().find(|name| !content.nsids.contains_key(*name)) {
-        return Err(damaged(format!("{name:?} is away and has no NSID")));
-    }
-    Ok(Content { version: VERSION, ..content })
-}
+impl KeptState for KeptNsids {
+    const WHAT: &'static str = "the NSIDs of earlier runs";
+    const IF_DAMAGED: &'static str =
+        "restore the file, or delete it if no host remembers the NSIDs";
+    const VERSION: u32 = 2;
 
-/// Replaces a file atomically: by a temporary one beside it, synced, then renamed over it.
-pub(crate) fn replace(path: &Path, content: &impl Serialize) -> io::Result<()> {
-    let folder = path.parent().unwrap_or(Path::new("."));
-    std::fs::create_dir_all(folder)?;
-    // Deleted again unless it gets its name.
-    let mut file = NamedTempFile::new_in(folder)?;
-    serde_json::to_writer_pretty(&mut file, content)?;
-    file.write_all(b"\n")?;
-    file.as_file().sync_all()?;
-    file.persist(path)?;
-    File::open(folder)?.sync_all()
+    fn header(&self) -> (u32, &str) {
+        (self.version, &self.nqn)
+    }
+
+    fn check(&self) -> Result<(), String> {
+        let ids: BTreeSet<_> =
+            self.nsids.values().filter(|id| (1..=NSID_LAST).contains(*id)).collect();
+        if ids.len() != self.nsids.len() {
+            return Err("an NSID is there twice or out of range".into());
+        }
+        match self.gone.keys().find(|name| !self.nsids.contains_key(*name)) {
+            Some(name) => Err(format!("{name:?} is away and has no NSID")),
+            None => Ok(()),
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::state_file::Problem;
 
     fn nqn() -> Nqn {
         Nqn::new("nqn.2026-01.io.feedrail:t").expect("valid")
@@ -366,7 +306,10 @@ mod tests {
         let mut file = NsidFile::open(dir.path(), &nqn()).expect("new");
         file.assign(&["a"], &BTreeSet::new()).expect("room");
         std::fs::create_dir(file.path()).expect("made");
-        assert!(matches!(file.save(), Err(NsidFileError::Write { .. })));
+        assert!(matches!(
+            file.save(),
+            Err(NsidFileError::State(StateError { problem: Problem::Unwritable(_), .. }))
+        ));
         let left = std::fs::read_dir(dir.path()).expect("read").count();
         assert_eq!(left, 1, "only the folder that is in the way");
     }
@@ -376,9 +319,12 @@ mod tests {
         let dir = tempfile::tempdir().expect("a folder");
         let path = NsidFile::open(dir.path(), &nqn()).expect("new").path;
         let old = r#"{"version":1,"nqn":"nqn.2026-01.io.feedrail:t","nsids":{"a":7}}"#;
-        std::fs::write(path, old).expect("written");
+        std::fs::write(&path, old).expect("written");
         let mut file = NsidFile::open(dir.path(), &nqn()).expect("understood");
         assert_eq!(file.assign(&["a", "b"], &BTreeSet::new()).expect("room"), [7, 1]);
+        file.save().expect("saved");
+        let kept: KeptNsids = state_file::read(&path, &nqn()).expect("read").expect("there");
+        assert_eq!(kept.version, KeptNsids::VERSION);
     }
 
     #[test]
@@ -393,7 +339,13 @@ mod tests {
         {
             std::fs::write(&path, damage).expect("written");
             let error = NsidFile::open(dir.path(), &nqn()).expect_err("damaged");
-            assert!(matches!(error, NsidFileError::Damaged { .. }), "{error}");
+            assert!(
+                matches!(
+                    error,
+                    NsidFileError::State(StateError { problem: Problem::Damaged(_), .. })
+                ),
+                "{error}"
+            );
         }
     }
 }

@@ -1,7 +1,8 @@
-//! Which namespaces hosts have write protected, kept across restarts: that state outlives a power cycle (Base,
-//! Namespace Write Protection).
+//! Which namespaces hosts have write protected, kept across restarts: that state outlives a power
+//! cycle (Base, Namespace Write Protection).
 //!
-//! One small JSON file for each subsystem, replaced atomically. A thread writes them: a disk may take its time.
+//! One small JSON file for each subsystem, replaced atomically. A thread writes them: a disk may
+//! take its time.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -13,60 +14,29 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use crate::identity;
-use crate::nsid_file::replace;
+use crate::state_file::{self, KeptState, StateError};
 
 /// The write protected namespaces of one subsystem.
 #[derive(Debug)]
 pub struct ProtectionFile {
     path: PathBuf,
-    content: Content,
+    content: KeptProtection,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Content {
+struct KeptProtection {
     version: u32,
     nqn: String,
     protected: BTreeSet<Uuid>,
 }
 
-const VERSION: u32 = 1;
-
 /// Why it is not known, or can not be kept, what is write protected.
 #[derive(Debug, thiserror::Error)]
 pub enum ProtectionError {
-    /// The file can not be read.
-    #[error("{}: cannot read what hosts have write protected: {error}", path.display())]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// What the system says.
-        error: io::Error,
-    },
-    /// The file is damaged or of another version.
-    #[error(
-        "{}: cannot understand what hosts have write protected ({reason}); restore the file, or delete it to \
-         allow writes to all namespaces of its subsystem",
-        path.display()
-    )]
-    Damaged {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong.
-        reason: String,
-    },
-    /// The file can not be written.
-    #[error(
-        "{}: cannot keep what hosts have write protected: {error}; set state_dir to a folder that can be \
-         written",
-        path.display()
-    )]
-    Write {
-        /// The file.
-        path: PathBuf,
-        /// What the system says.
-        error: io::Error,
-    },
+    /// The file can not be read or written.
+    #[error(transparent)]
+    State(#[from] StateError),
     /// There is no thread to write it.
     #[error("cannot start a thread: {0}")]
     Thread(io::Error),
@@ -79,10 +49,8 @@ impl ProtectionFile {
     /// The file exists and can not be read or understood.
     pub fn open(state_dir: &Path, nqn: &Nqn) -> Result<Self, ProtectionError> {
         let mut file = Self::nothing(state_dir, nqn);
-        match std::fs::read(&file.path) {
-            Ok(bytes) => file.content = parse(&file.path, nqn, &bytes)?,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => return Err(ProtectionError::Read { path: file.path, error }),
+        if let Some(content) = state_file::read(&file.path, nqn)? {
+            file.content = content;
         }
         Ok(file)
     }
@@ -91,7 +59,14 @@ impl ProtectionFile {
     pub fn nothing(state_dir: &Path, nqn: &Nqn) -> Self {
         let path = state_dir.join(format!("protection-{}.json", identity::state_key(nqn)));
         let nqn = nqn.to_string();
-        Self { path, content: Content { version: VERSION, nqn, protected: BTreeSet::new() } }
+        Self {
+            path,
+            content: KeptProtection {
+                version: KeptProtection::VERSION,
+                nqn,
+                protected: BTreeSet::new(),
+            },
+        }
     }
 
     /// Whether a namespace is protected.
@@ -110,25 +85,22 @@ impl ProtectionFile {
             false => content.protected.remove(&namespace),
         };
         if changed {
-            let write = |error| ProtectionError::Write { path: self.path.clone(), error };
-            replace(&self.path, &content).map_err(write)?;
+            state_file::replace(&self.path, &content)?;
             self.content = content;
         }
         Ok(())
     }
 }
 
-fn parse(path: &Path, nqn: &Nqn, bytes: &[u8]) -> Result<Content, ProtectionError> {
-    let damaged = |reason: String| ProtectionError::Damaged { path: path.to_owned(), reason };
-    let content: Content =
-        serde_json::from_slice(bytes).map_err(|error| damaged(error.to_string()))?;
-    if content.version != VERSION {
-        return Err(damaged(format!("version {}, not {VERSION}", content.version)));
+impl KeptState for KeptProtection {
+    const WHAT: &'static str = "what hosts have write protected";
+    const IF_DAMAGED: &'static str = "restore the file, or delete it to allow writes to all \
+                                      namespaces of its subsystem";
+    const VERSION: u32 = 1;
+
+    fn header(&self) -> (u32, &str) {
+        (self.version, &self.nqn)
     }
-    if content.nqn != nqn.as_str() {
-        return Err(damaged(format!("it is of the subsystem {}", content.nqn)));
-    }
-    Ok(content)
 }
 
 /// The thread that writes the files. It ends when this is dropped.
@@ -174,6 +146,7 @@ impl Keeper {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::state_file::Problem;
 
     fn nqn() -> Nqn {
         Nqn::new("nqn.2026-01.io.feedrail:t").expect("valid")
@@ -198,7 +171,10 @@ mod tests {
         std::fs::write(&no_folder, "").expect("written");
         let state_dir = no_folder.join("state");
         let mut file = ProtectionFile { path: state_dir.join("p.json"), ..open_in(dir.path()) };
-        assert!(matches!(file.set(Uuid::nil(), true), Err(ProtectionError::Write { .. })));
+        assert!(matches!(
+            file.set(Uuid::nil(), true),
+            Err(ProtectionError::State(StateError { problem: Problem::Unwritable(_), .. }))
+        ));
         assert!(!file.contains(Uuid::nil()));
     }
 
@@ -215,7 +191,13 @@ mod tests {
         {
             std::fs::write(&path, damage).expect("written");
             let error = ProtectionFile::open(dir.path(), &nqn()).expect_err("damaged");
-            assert!(matches!(error, ProtectionError::Damaged { .. }), "{error}");
+            assert!(
+                matches!(
+                    error,
+                    ProtectionError::State(StateError { problem: Problem::Damaged(_), .. })
+                ),
+                "{error}"
+            );
         }
     }
 }

@@ -1,0 +1,248 @@
+//! Files in the state folder: what a subsystem must know again after a restart. Each is one JSON
+//! document, and is replaced atomically.
+
+use std::fmt;
+use std::fs::File;
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+
+use nvme_proto::Nqn;
+use rustix::fs::Access;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tempfile::NamedTempFile;
+
+/// What one kind of state file holds.
+pub(crate) trait KeptState: Serialize + DeserializeOwned {
+    /// What the content is, as errors call it.
+    const WHAT: &'static str;
+    /// What to do about a file that is damaged.
+    const IF_DAMAGED: &'static str;
+    /// The latest version. All from 1 on are understood.
+    const VERSION: u32;
+
+    /// The version of a document, and the subsystem that it is of.
+    fn header(&self) -> (u32, &str);
+
+    /// Whether the parts of a document agree with each other.
+    ///
+    /// # Errors
+    /// They do not, for this reason.
+    fn check(&self) -> Result<(), String> {
+        Ok(())
+    }
+}
+
+/// State that cannot be read or written.
+#[derive(Debug)]
+pub struct StateError {
+    /// Where the file is, or would be.
+    pub path: PathBuf,
+    /// What made reading or writing impossible.
+    pub problem: Problem,
+    what: &'static str,
+    to_do: &'static str,
+}
+
+/// Why a state file is of no use.
+#[derive(Debug)]
+pub enum Problem {
+    /// The system does not let it be read.
+    Unreadable(io::Error),
+    /// It is damaged, or of another version or subsystem.
+    Damaged(String),
+    /// The system does not let it be written.
+    Unwritable(io::Error),
+}
+
+impl StateError {
+    fn new<C: KeptState>(path: &Path, problem: Problem) -> Self {
+        let to_do = match problem {
+            Problem::Unreadable(_) => "let the target read the file",
+            Problem::Damaged(_) => C::IF_DAMAGED,
+            Problem::Unwritable(_) => "set state_dir to a folder that can be written",
+        };
+        Self { path: path.to_owned(), problem, what: C::WHAT, to_do }
+    }
+}
+
+impl fmt::Display for StateError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (path, what, to_do) = (self.path.display(), self.what, self.to_do);
+        match &self.problem {
+            Problem::Unreadable(error) => {
+                write!(f, "{path}: cannot read {what} ({error}); {to_do}")
+            }
+            Problem::Damaged(reason) => {
+                write!(f, "{path}: cannot understand {what} ({reason}); {to_do}")
+            }
+            Problem::Unwritable(error) => {
+                write!(f, "{path}: cannot keep {what} ({error}); {to_do}")
+            }
+        }
+    }
+}
+
+impl std::error::Error for StateError {}
+
+/// What a file says of a subsystem; none if there is no file.
+pub(crate) fn read<C: KeptState>(path: &Path, nqn: &Nqn) -> Result<Option<C>, StateError> {
+    let bytes = match std::fs::read(path) {
+        Ok(bytes) => bytes,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(StateError::new::<C>(path, Problem::Unreadable(error))),
+    };
+    let damaged = |reason| StateError::new::<C>(path, Problem::Damaged(reason));
+    let content: C = serde_json::from_slice(&bytes).map_err(|error| damaged(error.to_string()))?;
+    check_header(&content, nqn).and_then(|()| content.check()).map_err(damaged)?;
+    Ok(Some(content))
+}
+
+fn check_header<C: KeptState>(content: &C, nqn: &Nqn) -> Result<(), String> {
+    let (version, of) = content.header();
+    if !(1..=C::VERSION).contains(&version) {
+        return Err(format!("version {version}, not 1 to {}", C::VERSION));
+    }
+    if of != nqn.as_str() {
+        return Err(format!("it is of the subsystem {of}"));
+    }
+    Ok(())
+}
+
+/// Replaces a file atomically: by a temporary one beside it, synced, then renamed over it.
+pub(crate) fn replace<C: KeptState>(path: &Path, content: &C) -> Result<(), StateError> {
+    try_replace(path, content)
+        .map_err(|error| StateError::new::<C>(path, Problem::Unwritable(error)))
+}
+
+fn try_replace(path: &Path, content: &impl Serialize) -> io::Result<()> {
+    let folder = folder_of(path);
+    std::fs::create_dir_all(folder)?;
+    // Deleted again unless it gets its name.
+    let mut file = NamedTempFile::new_in(folder)?;
+    serde_json::to_writer_pretty(&mut file, content)?;
+    file.write_all(b"\n")?;
+    file.as_file().sync_all()?;
+    file.persist(path)?;
+    File::open(folder)?.sync_all()
+}
+
+/// Whether [`replace`] would be allowed to write, without writing.
+pub(crate) fn check_replace<C: KeptState>(path: &Path) -> Result<(), StateError> {
+    check_folder(folder_of(path))
+        .map_err(|error| StateError::new::<C>(path, Problem::Unwritable(error)))
+}
+
+/// Whether a folder can be written, or be made in one that can.
+fn check_folder(folder: &Path) -> io::Result<()> {
+    let existing = folder.ancestors().find(|folder| folder.symlink_metadata().is_ok());
+    let existing = match existing {
+        Some(existing) => existing,
+        // A relative path of which nothing exists begins in the working directory.
+        None => Path::new("."),
+    };
+    if !std::fs::metadata(existing)?.is_dir() {
+        return Err(io::ErrorKind::NotADirectory.into());
+    }
+    Ok(rustix::fs::access(existing, Access::WRITE_OK | Access::EXEC_OK)?)
+}
+
+/// The folder of a file. A file name alone is in the working directory, which the empty path does
+/// not open.
+fn folder_of(path: &Path) -> &Path {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    folder.unwrap_or(Path::new("."))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde::Deserialize;
+
+    use super::*;
+
+    #[derive(Debug, PartialEq, Serialize, Deserialize)]
+    struct Number {
+        version: u32,
+        nqn: String,
+        number: u32,
+    }
+
+    impl KeptState for Number {
+        const WHAT: &'static str = "a number";
+        const IF_DAMAGED: &'static str = "delete the file";
+        const VERSION: u32 = 2;
+
+        fn header(&self) -> (u32, &str) {
+            (self.version, &self.nqn)
+        }
+
+        fn check(&self) -> Result<(), String> {
+            if self.number == 0 { Err("it is zero".into()) } else { Ok(()) }
+        }
+    }
+
+    fn number(number: u32) -> Number {
+        Number { version: 2, nqn: nqn().to_string(), number }
+    }
+
+    fn nqn() -> Nqn {
+        Nqn::new("nqn.2026-01.io.feedrail:t").expect("valid")
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let path = dir.path().join("new").join("file");
+        assert_eq!(read::<Number>(&path, &nqn()).expect("no file"), None);
+        for content in [number(1), number(2)] {
+            replace(&path, &content).expect("written");
+            assert_eq!(read(&path, &nqn()).expect("read"), Some(content));
+        }
+    }
+
+    #[test]
+    fn errors_say_which_file_what_and_what_to_do() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let path = dir.path().join("file");
+        let text = |error: StateError| {
+            let text = error.to_string();
+            text.strip_prefix(path.to_str().expect("UTF-8")).expect("the path").to_owned()
+        };
+        replace(&path, &number(0)).expect("written");
+        assert_eq!(
+            text(read::<Number>(&path, &nqn()).expect_err("zero")),
+            ": cannot understand a number (it is zero); delete the file"
+        );
+        std::fs::remove_file(&path).expect("removed");
+        std::fs::create_dir(&path).expect("a folder in the way");
+        assert_eq!(
+            text(read::<Number>(&path, &nqn()).expect_err("a folder")),
+            ": cannot read a number (Is a directory (os error 21)); let the target read the file"
+        );
+        assert_eq!(
+            text(replace(&path, &number(1)).expect_err("a folder")),
+            ": cannot keep a number (Is a directory (os error 21)); \
+             set state_dir to a folder that can be written"
+        );
+        let left = std::fs::read_dir(dir.path()).expect("read").count();
+        assert_eq!(left, 1, "only the folder that is in the way");
+    }
+
+    #[test]
+    fn documents_of_others_are_refused() {
+        assert!(check_header(&Number { version: 1, ..number(1) }, &nqn()).is_ok());
+        assert!(check_header(&number(1), &nqn()).is_ok());
+        for version in [0, 3] {
+            assert!(check_header(&Number { version, ..number(1) }, &nqn()).is_err());
+        }
+        let nqn_of_another = "nqn.2026-01.io.feedrail:u".to_owned();
+        assert!(check_header(&Number { nqn: nqn_of_another, ..number(1) }, &nqn()).is_err());
+    }
+
+    #[test]
+    fn a_file_name_alone_is_in_the_working_directory() {
+        assert_eq!(folder_of(Path::new("file")), Path::new("."));
+        assert_eq!(folder_of(Path::new("state/file")), Path::new("state"));
+        assert_eq!(folder_of(Path::new("/file")), Path::new("/"));
+    }
+}
