@@ -7,7 +7,8 @@ use crate::{root, run};
 /// Measures; the options are those of the `feedrail-bench` program.
 #[derive(clap::Args)]
 pub(crate) struct Options {
-    /// `--quick`, `--verdict`, `--runs N`, `--output PATH`, sections; see `cargo xtask bench --help`.
+    /// `--quick`, `--verdict`, `--runs N`, `--output PATH`, sections; see `cargo xtask bench
+    /// --help`.
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     arguments: Vec<String>,
 }

@@ -5,8 +5,8 @@ use anyhow::Result;
 /// Runs worlds; the options are those of the `sim` program.
 #[derive(clap::Args)]
 pub(crate) struct Options {
-    /// `--seeds N`, `--first SEED`, `--seed SEED`, `--trace`, `--jobs N`: see `cargo xtask sim --help`.
-    /// `--bugs` or `--bug NAME`: whether worlds find bugs that are put in on purpose.
+    /// `--seeds N`, `--first SEED`, `--seed SEED`, `--trace`, `--jobs N`: see `cargo xtask sim
+    /// --help`. `--bugs` or `--bug NAME`: whether worlds find bugs that are put in on purpose.
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     arguments: Vec<String>,
 }

@@ -27,7 +27,8 @@ const OLDER: &str = "bookworm";
 /// Options of `cargo xtask lab`.
 #[derive(Args)]
 pub(crate) struct Options {
-    /// Run every scenario, not just those of continuous integration, and some on an older kernel too.
+    /// Run every scenario, not just those of continuous integration, and some on an older kernel
+    /// too.
     #[arg(long)]
     full: bool,
     /// Give a prompt in the guest instead of running scenarios.
@@ -77,7 +78,8 @@ fn shell(options: &Options) -> Result<()> {
     Machine::choose(&guest).interact(&guest, &job)
 }
 
-/// Boots the guest of a suite, runs the scenarios that are wanted of it, and prints what they came to.
+/// Boots the guest of a suite, runs the scenarios that are wanted of it, and prints what they came
+/// to.
 fn run_on(suite: &str, options: &Options) -> Result<bool> {
     let guest = Guest::build(suite)?;
     let job = prepare_job(suite)?;

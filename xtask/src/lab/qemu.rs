@@ -49,8 +49,8 @@ impl Machine {
         }
     }
 
-    /// Boots the guest on a job folder, says what each run came to as it ends, and returns when the guest has powered
-    /// off, or was ended because it hung.
+    /// Boots the guest on a job folder, says what each run came to as it ends, and returns when the
+    /// guest has powered off, or was ended because it hung.
     pub(crate) fn run(self, guest: &Guest, job: &Path, runs: &[Run]) -> Result<()> {
         let console = job.join("console.log");
         let mut command = self.job_command(guest, job)?;
@@ -98,7 +98,8 @@ impl Machine {
     }
 }
 
-/// A disk with a file system for the exported files; the guest's root is in memory, where direct I/O proves little.
+/// A disk with a file system for the exported files; the guest's root is in memory, where direct
+/// I/O proves little.
 fn make_disk(path: &Path) -> Result<()> {
     File::create(path)?.set_len(4 << 30)?;
     let status = Command::new("sh")

@@ -46,8 +46,9 @@ const ALARMS: [&str; 6] =
 /// What in a kernel log is right only where a scenario expects it; in lower case.
 const COMPLAINTS: [&str; 6] = ["error", "fail", "timeout", "timed out", "rxe", "invalid"];
 
-/// What reads like a complaint and is none: an RDMA device whose port changes; a Keep Alive that a disconnect overtook. (A host that
-/// misses one while it is connected goes on to say that it starts error recovery.)
+/// What reads like a complaint and is none: an RDMA device whose port changes; a Keep Alive that a
+/// disconnect overtook. (A host that misses one while it is connected goes on to say that it starts
+/// error recovery.)
 const HARMLESS: [&str; 3] = ["rxe0: set active", "rxe0: set down", "failed nvme_keep_alive_end_io"];
 
 impl Report {

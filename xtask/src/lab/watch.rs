@@ -14,7 +14,8 @@ use anyhow::Result;
 use super::report;
 use super::scenario::Run;
 
-/// The longest that booting, cleaning up after a scenario and powering off may take together with a scenario's own limit.
+/// The longest that booting, cleaning up after a scenario and powering off may take together with a
+/// scenario's own limit.
 const GRACE: Duration = Duration::from_secs(150);
 const INTERVAL: Duration = Duration::from_millis(200);
 
