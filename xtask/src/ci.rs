@@ -12,7 +12,7 @@ const SEEDS: u32 = 2000;
 /// All checks, the quick ones first.
 pub(crate) fn run() -> Result<()> {
     let deny_warnings = [("RUSTDOCFLAGS", "-D warnings")];
-    tidy::run()?;
+    tidy::run(&tidy::Options::default())?;
     cargo("fmt --all --check")?;
     cargo("clippy --workspace --all-targets --locked -- -D warnings")?;
     cargo("check --package rdma --features link-rdma-core --locked")?;
@@ -44,8 +44,9 @@ pub(crate) fn loom() -> Result<()> {
     )
 }
 
-/// Registered memory is named by address, as devices do, so its provenance has to be exposed; property tests look for
-/// cases that failed before, in a file. What is interpreted takes hundreds of times as long, so there are fewer cases.
+/// Registered memory is named by address, as devices do, so its provenance has to be exposed;
+/// property tests look for cases that failed before, in a file. What is interpreted takes hundreds
+/// of times as long, so there are fewer cases.
 pub(crate) fn miri() -> Result<()> {
     let arguments =
         "run nightly cargo miri test --package rdma --lib --target-dir out/miri roce::regions";

@@ -5,6 +5,7 @@ mod bench;
 mod ci;
 mod lab;
 mod sim;
+mod source;
 mod tidy;
 
 use std::path::{Path, PathBuf};
@@ -23,16 +24,19 @@ struct Args {
 
 #[derive(Subcommand)]
 enum Chore {
-    /// Everything that continuous integration checks: formatting, lints, documentation, house rules, tests.
+    /// Everything that continuous integration checks: formatting, lints, documentation, house
+    /// rules, tests.
     Ci,
-    /// House rules that no other tool checks: file sizes, SAFETY comments, banned words.
-    Tidy,
+    /// House rules that no other tool checks: file sizes, SAFETY comments, banned words, names,
+    /// comments.
+    Tidy(tidy::Options),
     /// What Feedrail costs, beside what the machine can do, measured in one run.
     #[command(disable_help_flag = true)]
     Bench(bench::Options),
     /// The Linux kernel's own NVMe over RDMA, host and target, against ours, in QEMU.
     Lab(lab::Options),
-    /// Targets, hosts, disks and networks in simulated worlds, one for each seed, in which everything goes wrong.
+    /// Targets, hosts, disks and networks in simulated worlds, one for each seed, in which
+    /// everything goes wrong.
     #[command(disable_help_flag = true)]
     Sim(sim::Options),
     /// Verified I/O between real processes while either side is killed again and again.
@@ -41,10 +45,12 @@ enum Chore {
         #[arg(long, default_value_t = 50)]
         kills: u32,
     },
-    /// What hosts and targets that break the rules get, and what they cost those who do not. Takes minutes;
-    /// `FEEDRAIL_HOSTILE_ONLY=WORDS` in the environment takes only those whose description has the words.
+    /// What hosts and targets that break the rules get, and what they cost those who do not. Takes
+    /// minutes; `FEEDRAIL_HOSTILE_ONLY=WORDS` in the environment takes only those whose description
+    /// has the words.
     Hostile,
-    /// Interpret the tests of registered memory with Miri; needs a nightly compiler with `miri` and `rust-src`.
+    /// Interpret the tests of registered memory with Miri; needs a nightly compiler with `miri` and
+    /// `rust-src`.
     Miri,
     /// Model-check with loom what threads share without a lock, and how they wake each other.
     Loom,
@@ -53,7 +59,7 @@ enum Chore {
 fn main() -> ExitCode {
     let result = match &Args::parse().chore {
         Chore::Ci => ci::run(),
-        Chore::Tidy => tidy::run(),
+        Chore::Tidy(options) => tidy::run(options),
         Chore::Bench(options) => bench::main(options),
         Chore::Lab(options) => lab::main(options),
         Chore::Sim(options) => sim::main(options),

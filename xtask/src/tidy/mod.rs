@@ -1,11 +1,15 @@
 //! House rules that no other tool checks.
 
-use std::fs;
-use std::process::Command;
+mod comments;
+mod counted;
+mod docs;
+mod names;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Result, bail};
+use clap::ValueEnum as _;
 
-use crate::root;
+use self::counted::Counted;
+use crate::source::Tree;
 
 /// A file longer than this holds more than one noun.
 const LINES_MAX: usize = 1000;
@@ -13,12 +17,31 @@ const LINES_MAX: usize = 1000;
 /// How far above an `unsafe` block its SAFETY comment may begin.
 const SAFETY_REACH_LINES: usize = 8;
 
+/// What is checked or listed.
+#[derive(Debug, Default, clap::Args)]
+pub(crate) struct Options {
+    /// Prints each place where a rule is broken of which only the number is checked, and checks
+    /// nothing
+    #[arg(long, value_name = "RULE")]
+    list: Option<Counted>,
+    #[command(flatten)]
+    tree: Tree,
+}
+
 /// Checks every Rust file that git tracks, and prints all that is wrong before it fails.
-pub(crate) fn run() -> Result<()> {
-    let mut complaints = Vec::new();
-    for path in tracked_rust_files()? {
-        let text = fs::read_to_string(root().join(&path)).with_context(|| path.clone())?;
-        complaints.extend(check(&path, &text));
+pub(crate) fn run(options: &Options) -> Result<()> {
+    let sources = options.tree.sources()?;
+    if let Some(rule) = options.list {
+        rule.offenders(&sources)?.iter().for_each(|offender| println!("{offender}"));
+        return Ok(());
+    }
+    let mut complaints: Vec<_> =
+        sources.iter().flat_map(|source| check(&source.path, &source.text)).collect();
+    for rule in Counted::value_variants() {
+        match rule.judge(rule.offenders(&sources)?.len()) {
+            Ok(count) => eprintln!("{count}"),
+            Err(complaint) => complaints.push(complaint),
+        }
     }
     for complaint in &complaints {
         eprintln!("{complaint}");
@@ -27,14 +50,6 @@ pub(crate) fn run() -> Result<()> {
         bail!("{} house rules broken", complaints.len());
     }
     Ok(())
-}
-
-fn tracked_rust_files() -> Result<Vec<String>> {
-    let output = Command::new("git").args(["ls-files", "*.rs"]).current_dir(root()).output()?;
-    ensure!(output.status.success(), "git ls-files failed");
-    let names = String::from_utf8(output.stdout)?;
-    let there = |name: &&str| root().join(name).exists();
-    Ok(names.lines().filter(there).map(str::to_owned).collect())
 }
 
 fn check(path: &str, text: &str) -> Vec<String> {

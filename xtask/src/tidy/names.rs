@@ -1,0 +1,108 @@
+//! Type names that mean different things in different files.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use anyhow::{Result, bail};
+use syn::{Ident, Item};
+
+use crate::source::{ProductFile, SourceFile, product};
+
+/// Names that may have several definitions, each with the reason.
+const ALLOWED: &str = include_str!("../../tidy/names-allowed.txt");
+
+/// The names that two or more files define and that are not allowed to be, each with its places.
+pub(super) fn offenders(sources: &[SourceFile]) -> Result<Vec<String>> {
+    let allowed = allowed(ALLOWED)?;
+    let mut shared = shared(&product(sources)?);
+    shared.retain(|name, _| !allowed.contains(name.as_str()));
+    let describe = |(name, places): (&String, &Places)| {
+        let places: Vec<_> = places.iter().map(|(path, line)| format!("{path}:{line}")).collect();
+        format!("{name}: {}", places.join(" "))
+    };
+    Ok(shared.iter().map(describe).collect())
+}
+
+/// The line of the first definition in each file.
+type Places = BTreeMap<String, usize>;
+
+/// Names of types that two or more files define.
+fn shared(files: &[ProductFile]) -> BTreeMap<String, Places> {
+    let mut names: BTreeMap<String, Places> = BTreeMap::new();
+    for file in files {
+        for name in definitions(&file.items) {
+            let places = names.entry(name.to_string()).or_default();
+            places.entry(file.path.clone()).or_insert(name.span().start().line);
+        }
+    }
+    names.retain(|_, places| places.len() > 1);
+    names
+}
+
+/// The types that a module and those within it in the same file define.
+fn definitions(items: &[Item]) -> Vec<&Ident> {
+    let mut names = Vec::new();
+    for item in items {
+        match item {
+            Item::Struct(item) => names.push(&item.ident),
+            Item::Enum(item) => names.push(&item.ident),
+            Item::Union(item) => names.push(&item.ident),
+            Item::Trait(item) => names.push(&item.ident),
+            Item::TraitAlias(item) => names.push(&item.ident),
+            Item::Type(item) => names.push(&item.ident),
+            Item::Mod(module) => {
+                let inner = module.content.as_ref().map(|(_, items)| definitions(items));
+                names.extend(inner.unwrap_or_default());
+            }
+            _ => {}
+        }
+    }
+    names
+}
+
+/// The names in the list of exceptions.
+fn allowed(list: &str) -> Result<BTreeSet<&str>> {
+    let mut names = BTreeSet::new();
+    for line in list.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
+        match line.split_once(": ") {
+            Some((name, reason)) if !reason.trim().is_empty() => names.insert(name),
+            _ => bail!("names-allowed.txt: a name without a reason: {line}"),
+        };
+    }
+    Ok(names)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file(path: &str, text: &str) -> ProductFile {
+        ProductFile { path: path.to_owned(), items: syn::parse_file(text).unwrap().items }
+    }
+
+    #[test]
+    fn types_of_two_files_are_found() {
+        let files = [
+            file("a.rs", "struct One;\nenum Two {}\nfn f() { struct Local; }\n"),
+            file("b.rs", "mod inner {\n    trait One {}\n}\nstruct Local;\n"),
+            file("c.rs", "type Two = u8;\nimpl I for X { type One = u8; }\n"),
+        ];
+        let at = |places: [(&str, usize); 2]| places.map(|(path, line)| (path.to_owned(), line));
+        let one = ("One".to_owned(), at([("a.rs", 1), ("b.rs", 2)]).into());
+        let two = ("Two".to_owned(), at([("a.rs", 2), ("c.rs", 1)]).into());
+        assert_eq!(shared(&files), BTreeMap::from([one, two]));
+    }
+
+    #[test]
+    fn two_definitions_in_one_file_are_for_different_platforms() {
+        let text = "#[cfg(unix)]\nstruct One;\n#[cfg(not(unix))]\nstruct One;\n";
+        assert!(shared(&[file("a.rs", text)]).is_empty());
+    }
+
+    #[test]
+    fn an_exception_has_a_reason() {
+        assert_eq!(allowed("# text\n\nA: why\n").unwrap(), BTreeSet::from(["A"]));
+        assert!(allowed("A\n").is_err());
+        assert!(allowed("A: \n").is_err());
+        assert!(allowed(ALLOWED).is_ok());
+    }
+}
