@@ -4,6 +4,7 @@
 mod bench;
 mod ci;
 mod lab;
+mod shape;
 mod sim;
 mod source;
 mod tidy;
@@ -33,6 +34,8 @@ enum Chore {
     /// What Feedrail costs, beside what the machine can do, measured in one run.
     #[command(disable_help_flag = true)]
     Bench(bench::Options),
+    /// How the library crates are laid out: files, circles of imports, and how much is public.
+    Shape(source::Tree),
     /// The Linux kernel's own NVMe over RDMA, host and target, against ours, in QEMU.
     Lab(lab::Options),
     /// Targets, hosts, disks and networks in simulated worlds, one for each seed, in which
@@ -61,6 +64,7 @@ fn main() -> ExitCode {
         Chore::Ci => ci::run(),
         Chore::Tidy(options) => tidy::run(options),
         Chore::Bench(options) => bench::main(options),
+        Chore::Shape(tree) => shape::main(tree),
         Chore::Lab(options) => lab::main(options),
         Chore::Sim(options) => sim::main(options),
         Chore::Soak { kills } => soak(*kills),

@@ -1,0 +1,249 @@
+//! How the library crates are laid out: files by folder, circles of imports, public items.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use anyhow::Result;
+use syn::{Item, ItemUse, UseTree, Visibility};
+
+use crate::source::{self, ProductFile, Tree};
+
+/// Prints the figures of each library, tests excluded. Paths outside of `use` are no imports.
+pub(crate) fn main(tree: &Tree) -> Result<()> {
+    let files = source::product(&tree.sources()?)?;
+    for root in files.iter().filter(|file| file.path.ends_with("/src/lib.rs")) {
+        let name = root.path.trim_end_matches("/src/lib.rs");
+        let modules = Modules::new(root, &files);
+        println!("{name}");
+        for (folder, count) in files_by_folder(name, &files) {
+            println!("  {folder}: {count} files");
+        }
+        for circle in circles(&modules.imports()) {
+            let names: Vec<_> = circle.iter().map(|path| path.join("::")).collect();
+            println!("  circle of {} modules: {}", names.len(), names.join(" "));
+        }
+        println!("  public items: {}", modules.public().len());
+    }
+    Ok(())
+}
+
+fn files_by_folder(name: &str, files: &[ProductFile]) -> BTreeMap<String, usize> {
+    let mut folders = BTreeMap::new();
+    for file in files.iter().filter(|file| file.path.starts_with(&format!("{name}/src/"))) {
+        let (folder, _) = file.path.rsplit_once('/').expect("it is in src");
+        *folders.entry(folder.to_owned()).or_default() += 1;
+    }
+    folders
+}
+
+/// The names that lead to a module from the root of its crate.
+type ModulePath = Vec<String>;
+
+/// The modules of a crate.
+struct Modules<'a>(BTreeMap<ModulePath, &'a [Item]>);
+
+impl<'a> Modules<'a> {
+    fn new(root: &'a ProductFile, files: &'a [ProductFile]) -> Self {
+        let mut modules = Self(BTreeMap::new());
+        let folder = source::module_folder(&root.path);
+        modules.add(Vec::new(), &root.items, &folder, files);
+        modules
+    }
+
+    fn add(&mut self, path: ModulePath, items: &'a [Item], folder: &str, files: &'a [ProductFile]) {
+        for item in items {
+            let Item::Mod(module) = item else { continue };
+            let inner = joined(&path, &module.ident.to_string());
+            let folder = format!("{folder}/{}", module.ident);
+            let names = [format!("{folder}.rs"), format!("{folder}/mod.rs")];
+            if let Some((_, items)) = &module.content {
+                self.add(inner, items, &folder, files);
+            } else if let Some(file) = files.iter().find(|file| names.contains(&file.path)) {
+                self.add(inner, &file.items, &folder, files);
+            }
+        }
+        self.0.insert(path, items);
+    }
+
+    /// The modules that each imports from, without its own parents and parts, with which it is one.
+    fn imports(&self) -> BTreeMap<ModulePath, BTreeSet<ModulePath>> {
+        let mut imports = BTreeMap::new();
+        for (module, items) in &self.0 {
+            let uses = items.iter().filter_map(as_use);
+            let names = uses.flat_map(|item| self.names(module, item));
+            let from = names.map(|(_, path)| self.module_of(&path));
+            let others = from.filter(|from| !from.starts_with(module) && !module.starts_with(from));
+            imports.insert(module.clone(), others.collect());
+        }
+        imports
+    }
+
+    /// The module that defines what a path names, or has it from another crate.
+    fn module_of(&self, path: &[String]) -> ModulePath {
+        let known = (0..=path.len()).rev().find(|&length| self.0.contains_key(&path[..length]));
+        let (module, rest) = path.split_at(known.unwrap_or(0));
+        let uses = self.0[module].iter().filter_map(as_use);
+        let mut names = uses.flat_map(|item| self.names(module, item));
+        match names.find(|(name, from)| rest.first() == Some(name) && !path.starts_with(from)) {
+            Some((_, from)) => self.module_of(&[&from, &rest[1..]].concat()),
+            None => module.to_vec(),
+        }
+    }
+
+    /// What a `use` brings from this crate: its name, `*` for all, and its path from the root.
+    fn names(&self, module: &[String], item: &ItemUse) -> Vec<(String, ModulePath)> {
+        let mut leaves = Vec::new();
+        collect_leaves(&item.tree, &mut Vec::new(), &mut leaves);
+        let resolve =
+            |(name, path): (String, ModulePath)| Some((name, self.resolve(module, &path)?));
+        leaves.into_iter().filter_map(resolve).collect()
+    }
+
+    /// A path in a `use`, from the root of the crate. None if it leads to another crate.
+    fn resolve(&self, module: &[String], path: &[String]) -> Option<ModulePath> {
+        let mut base = module.to_vec();
+        let mut rest = path;
+        while let [first, others @ ..] = rest {
+            match first.as_str() {
+                "crate" => base.clear(),
+                "super" => drop(base.pop()),
+                "self" => {}
+                _ => break,
+            }
+            rest = others;
+        }
+        let is_explicit = rest.len() < path.len();
+        let is_child = rest.first().is_some_and(|name| self.0.contains_key(&joined(&base, name)));
+        (is_explicit || is_child).then(|| [&base, rest].concat())
+    }
+
+    /// The public items that can be named from outside, by where they are defined.
+    fn public(&self) -> BTreeSet<ModulePath> {
+        let mut public = BTreeSet::new();
+        self.add_public(&[], &mut BTreeSet::new(), &mut public);
+        public
+    }
+
+    fn add_public(
+        &self,
+        module: &[String],
+        seen: &mut BTreeSet<ModulePath>,
+        public: &mut BTreeSet<ModulePath>,
+    ) {
+        let Some(items) = self.0.get(module) else { return };
+        if !seen.insert(module.to_vec()) {
+            return;
+        }
+        for item in *items {
+            if let Some(name) = public_name(item) {
+                let path = joined(module, &name);
+                self.add_public(&path, seen, public);
+                public.insert(path);
+            }
+            let exported = as_use(item).filter(|item| is_public(&item.vis));
+            for (name, path) in exported.into_iter().flat_map(|item| self.names(module, item)) {
+                if name == "*" || self.0.contains_key(&path) {
+                    self.add_public(&path, seen, public);
+                }
+                if name != "*" {
+                    public.insert(path);
+                }
+            }
+        }
+    }
+}
+
+fn joined(path: &[String], name: &str) -> ModulePath {
+    [path, &[name.to_owned()]].concat()
+}
+
+fn as_use(item: &Item) -> Option<&ItemUse> {
+    if let Item::Use(item) = item { Some(item) } else { None }
+}
+
+/// Each name that a `use` brings, and its path.
+fn collect_leaves(tree: &UseTree, path: &mut ModulePath, leaves: &mut Vec<(String, ModulePath)>) {
+    match tree {
+        UseTree::Path(tree) => {
+            path.push(tree.ident.to_string());
+            collect_leaves(&tree.tree, path, leaves);
+            path.pop();
+        }
+        UseTree::Name(name) => leaves.push((name.ident.to_string(), end(path, &name.ident))),
+        UseTree::Rename(name) => leaves.push((name.rename.to_string(), end(path, &name.ident))),
+        UseTree::Glob(_) => leaves.push(("*".to_owned(), path.clone())),
+        UseTree::Group(group) => {
+            group.items.iter().for_each(|tree| collect_leaves(tree, path, leaves));
+        }
+    }
+}
+
+/// A path with its last name, which `self` does not lengthen.
+fn end(path: &[String], name: &syn::Ident) -> ModulePath {
+    if name == "self" && !path.is_empty() { path.to_vec() } else { joined(path, &name.to_string()) }
+}
+
+fn is_public(visibility: &Visibility) -> bool {
+    matches!(visibility, Visibility::Public(_))
+}
+
+fn public_name(item: &Item) -> Option<String> {
+    let (visibility, name) = match item {
+        Item::Const(item) => (&item.vis, &item.ident),
+        Item::Enum(item) => (&item.vis, &item.ident),
+        Item::Fn(item) => (&item.vis, &item.sig.ident),
+        Item::Mod(item) => (&item.vis, &item.ident),
+        Item::Static(item) => (&item.vis, &item.ident),
+        Item::Struct(item) => (&item.vis, &item.ident),
+        Item::Trait(item) => (&item.vis, &item.ident),
+        Item::Type(item) => (&item.vis, &item.ident),
+        Item::Union(item) => (&item.vis, &item.ident),
+        _ => return None,
+    };
+    is_public(visibility).then(|| name.to_string())
+}
+
+/// The groups of modules in which each imports from each other, perhaps by way of more of them.
+fn circles(imports: &BTreeMap<ModulePath, BTreeSet<ModulePath>>) -> BTreeSet<BTreeSet<ModulePath>> {
+    let reach = |start: &ModulePath| {
+        let mut reached = BTreeSet::new();
+        let mut next: Vec<&ModulePath> = imports[start].iter().collect();
+        while let Some(module) = next.pop() {
+            if reached.insert(module.clone()) {
+                next.extend(&imports[module]);
+            }
+        }
+        reached
+    };
+    let reached: BTreeMap<_, _> = imports.keys().map(|module| (module, reach(module))).collect();
+    let circle = |module: &ModulePath| {
+        let back = |other: &&ModulePath| reached[*other].contains(module);
+        reached[module].iter().filter(back).cloned().collect::<BTreeSet<_>>()
+    };
+    imports.keys().map(circle).filter(|circle| circle.len() > 1).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file(path: &str, text: &str) -> ProductFile {
+        ProductFile { path: path.to_owned(), items: syn::parse_file(text).unwrap().items }
+    }
+
+    #[test]
+    fn circles_and_public_items_are_found() {
+        let files = [
+            file("x/src/lib.rs", "pub mod a; mod b; mod c; pub use b::{B, inner::*};"),
+            file("x/src/a.rs", "use crate::b::B; pub struct A; pub(crate) struct D;"),
+            file("x/src/b/mod.rs", "mod inner; use crate::c::C; pub struct B; pub struct E;"),
+            file("x/src/b/inner.rs", "use super::B; pub fn f() {} fn g() {}"),
+            file("x/src/c.rs", "use super::B; pub struct C;"),
+        ];
+        let modules = Modules::new(&files[0], &files);
+        let path = |text: &str| text.split("::").map(str::to_owned).collect::<ModulePath>();
+        let circle = BTreeSet::from(["b", "c"].map(path));
+        assert_eq!(circles(&modules.imports()), BTreeSet::from([circle]));
+        let public = ["a", "a::A", "b::B", "b::inner::f"].map(path);
+        assert_eq!(modules.public(), BTreeSet::from(public));
+    }
+}
