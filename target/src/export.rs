@@ -186,6 +186,7 @@ fn open_all(
     distinct(listed)?;
     let first = namespaces.len();
     let mut buffered = Buffered::default();
+    let mut tearable = Tearable::default();
     let mut left_out = LeftOut::default();
     for Candidate { namespace, found } in listed {
         if let Err(error) = files.add(namespace) {
@@ -195,6 +196,7 @@ fn open_all(
         match open_medium(namespace) {
             Ok(opened) => {
                 buffered.note(&namespace.name, &opened.access);
+                tearable.note(namespace, &opened);
                 namespaces.push(make(namespaces.len(), namespace, opened, decorate)?);
             }
             Err(error) if *found && !is_shortage(&error) => left_out.note(namespace, error),
@@ -203,6 +205,7 @@ fn open_all(
     }
     left_out.tell(namespaces.len() - first)?;
     buffered.tell();
+    tearable.tell();
     Ok(())
 }
 
@@ -464,9 +467,43 @@ impl Buffered {
     }
 }
 
+/// Writable namespaces with logical blocks that their device does not write as one, though NVMe promises that a power
+/// failure leaves a block as it was or as it was to be (AWUPF): the first one, and how many there are.
+#[derive(Default)]
+struct Tearable {
+    first: Option<(String, String)>,
+    count: usize,
+}
+
+impl Tearable {
+    fn note(&mut self, namespace: &NamespaceConfig, opened: &OpenedBackend) {
+        let (lba_bytes, unit_bytes) = (1 << opened.lba_shift, opened.write_unit_bytes);
+        let Some(unit_bytes) = unit_bytes.filter(|unit| *unit < lba_bytes) else { return };
+        if !namespace.writable {
+            return;
+        }
+        self.count += 1;
+        self.first.get_or_insert_with(|| {
+            let text = format!(
+                "power failure may tear a {lba_bytes}-byte logical block: the device writes {unit_bytes} bytes as \
+                 one; set lba_bytes = {unit_bytes}"
+            );
+            (namespace.name.clone(), text)
+        });
+    }
+
+    fn tell(&self) {
+        if let Some((name, text)) = &self.first {
+            tracing::warn!(name, more = self.count - 1, "{text}");
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::path::Path;
+
+    use uuid::Uuid;
 
     use super::*;
 
@@ -505,6 +542,42 @@ mod tests {
         assert_eq!(names(&registry), [(2, "c", 2), (3, "a", 1)]);
         assert_eq!(registry.subsystems()[0].namespace(Nsid(2)).expect("there").uuid, uuid);
         assert!(registry.subsystems()[0].namespace(Nsid(1)).is_none());
+    }
+
+    #[test]
+    fn blocks_that_a_power_failure_may_tear_are_told_once() {
+        let mut tearable = Tearable::default();
+        let mut note = |name: &str, lba_bytes: u32, unit, writable| {
+            let lba_shift = Some(lba_bytes.trailing_zeros() as u8);
+            let mode = OpenMode { writable, lba_shift };
+            let mut opened = backend::open_memory(8192, mode).expect("there is memory");
+            opened.write_unit_bytes = unit;
+            let namespace = NamespaceConfig {
+                nsid: Nsid(1),
+                name: name.into(),
+                uuid: Uuid::nil(),
+                nguid: [0; 16],
+                medium: Medium::Memory { size_bytes: 8192 },
+                faults: DiskFaults::NONE,
+                writable,
+                content_id: None,
+                lba_shift,
+                origin: Origin("a test".into()),
+            };
+            tearable.note(&namespace, &opened);
+        };
+        note("whole", 4096, Some(4096), true);
+        note("small", 512, Some(4096), true);
+        note("unknown", 4096, None, true);
+        note("read-only", 4096, Some(512), false);
+        note("torn", 4096, Some(512), true);
+        note("torn too", 1024, Some(512), true);
+        let (name, text) = tearable.first.expect("some are torn");
+        assert_eq!((&*name, tearable.count), ("torn", 2));
+        assert_eq!(
+            text,
+            "power failure may tear a 4096-byte logical block: the device writes 512 bytes as one; set lba_bytes = 512"
+        );
     }
 
     #[test]

@@ -14,6 +14,7 @@ mod null;
 mod open;
 mod page_lock;
 mod source;
+mod write_unit;
 
 #[cfg(test)]
 mod tests;

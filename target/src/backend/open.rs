@@ -14,12 +14,15 @@ use rustix::fs::{AtFlags, StatxFlags};
 
 use super::{
     Backend, Content, FileBackend, Health, MemoryBackend, NullBackend, Source, block, claim,
+    write_unit,
 };
 
 /// Logical blocks have 512 bytes unless something needs more.
 const DEFAULT_LBA_SHIFT: u8 = 9;
 /// The largest logical block that hosts accept on ordinary pages.
 const MAX_LBA_SHIFT: u8 = 12;
+/// Where the kernel describes devices.
+const SYSFS: &str = "/sys";
 /// Alignment of every buffer that reaches a backend.
 const MEMORY_ALIGNMENT: u32 = crate::pool::UNIT_BYTES as u32;
 
@@ -43,6 +46,8 @@ pub struct OpenedBackend {
     pub lba_shift: u8,
     /// How its bytes travel.
     pub access: Access,
+    /// What its device writes as one even if power fails, in bytes, if that is known.
+    pub write_unit_bytes: Option<u32>,
     /// What is known to be wrong with it.
     pub health: Arc<Health>,
     /// What its bytes are known by.
@@ -225,6 +230,7 @@ fn synthetic(
         exact_bytes: size_bytes,
         lba_shift,
         access,
+        write_unit_bytes: None,
         health,
         content,
         source: None,
@@ -265,6 +271,7 @@ fn open(
     }
     check_writable(path, mode, exact_bytes, choice.lba_shift)?;
     let content = Content::of_file(&file, mode.writable).map_err(io)?;
+    let write_unit_bytes = write_unit::of_file(&file, Path::new(SYSFS));
     let backend = FileBackend::new(OwnedFd::from(file), exact_bytes, choice.direct_alignment());
     let source = (!block).then(|| {
         let (file, health) = (Arc::clone(backend.descriptor()), Arc::clone(backend.health()));
@@ -277,6 +284,7 @@ fn open(
         exact_bytes,
         lba_shift: choice.lba_shift,
         access: choice.access,
+        write_unit_bytes,
         content,
     })
 }
