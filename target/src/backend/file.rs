@@ -3,11 +3,13 @@
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use libc::{FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE, FALLOC_FL_ZERO_RANGE};
 use rdma::Time;
 use rustix::fs::{AtFlags, FileType, StatxFlags};
 
+use super::range_lock::{Access, RangeLock, RangeLocks};
 use super::{Backend, BackendError, Health, Step, claim};
 use crate::deliberate_bugs::{self, Bug};
 use crate::storage::{DeviceId, FileId, FileRef, Kind, Operation, Part, Stage, SystemCall};
@@ -32,6 +34,8 @@ pub struct FileBackend {
     /// When its length was last looked at, in nanoseconds.
     looked_at: AtomicU64,
     health: Arc<Health>,
+    /// Of a file whose blocks could be read while they are half written.
+    locks: Option<Arc<RangeLocks>>,
     /// What the file system turned out not to do.
     cannot_zero: AtomicBool,
     cannot_punch: AtomicBool,
@@ -52,9 +56,18 @@ impl FileBackend {
             grows,
             looked_at: AtomicU64::new(u64::MAX),
             health: Arc::new(Health::new(exact_bytes)),
+            locks: None,
             cannot_zero: AtomicBool::new(false),
             cannot_punch: AtomicBool::new(false),
         }
+    }
+
+    /// The same, but operations lock their range. For a writable file in the page cache, and for direct I/O with logical
+    /// blocks that the device does not write as one.
+    #[must_use]
+    pub fn with_range_locks(mut self) -> Self {
+        self.locks = Some(RangeLocks::new(self.exact_bytes));
+        self
     }
 
     /// Its descriptor.
@@ -110,6 +123,37 @@ impl FileBackend {
         let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
         if let Ok(status) = rustix::fs::statx(&*self.file, "", flags, StatxFlags::SIZE) {
             self.health.found_bytes(status.stx_size);
+        }
+    }
+
+    /// Locks an operation's range, or says how long to wait before this is tried again.
+    fn lock_range(&self, operation: &mut Operation) -> Result<(), Duration> {
+        let Some(locks) = &self.locks else { return Ok(()) };
+        let access = match operation.kind() {
+            Kind::Read => Access::Shared,
+            Kind::Write { .. } | Kind::WriteZeroes { .. } | Kind::Deallocate => Access::Exclusive,
+            Kind::Flush => return Ok(()),
+        };
+        let (offset, length) = (operation.offset(), operation.length());
+        operation.lock.get_or_insert_with(|| locks.lock(access, offset, length)).advance()
+    }
+
+    /// The first step of an operation that has its range.
+    fn begin(&self, now: Time, operation: &mut Operation) -> Step {
+        let allowed = match operation.kind() {
+            Kind::Read => self.allow_range(operation),
+            _ => self.allow_change(now, operation),
+        };
+        if let Err(error) = allowed {
+            return Step::Done(Err(error));
+        }
+        match operation.kind() {
+            Kind::Read => self.read_on(operation),
+            Kind::Write { durable } => self.write_on(operation, durable),
+            Kind::Flush if deliberate_bugs::has(Bug::DropFlush) => Step::Done(Ok(())),
+            Kind::Flush => self.sync(operation),
+            Kind::WriteZeroes { deallocate, .. } => self.zero_on(operation, deallocate),
+            Kind::Deallocate => self.punch(operation),
         }
     }
 
@@ -187,6 +231,8 @@ impl FileBackend {
 
     fn sync(&self, operation: &mut Operation) -> Step {
         operation.stage = Stage::Sync;
+        // The range is as it will be: others need not wait for the medium.
+        operation.lock = None;
         Step::Call(SystemCall::Sync { file: self.file() })
     }
 
@@ -254,7 +300,7 @@ impl FileBackend {
             return Step::Done(Err(BackendError::from_errno(libc::EIO)));
         }
         match operation.stage {
-            Stage::Main | Stage::Hole => self.start(now, operation),
+            Stage::Main | Stage::Hole => self.begin(now, operation),
             Stage::Zeros => self.write_zeros_on(operation),
             Stage::Sync => Step::Call(SystemCall::Sync { file: self.file() }),
         }
@@ -270,24 +316,16 @@ impl Drop for FileBackend {
 
 impl Backend for FileBackend {
     fn start(&self, now: Time, operation: &mut Operation) -> Step {
-        let allowed = match operation.kind() {
-            Kind::Read => self.allow_range(operation),
-            _ => self.allow_change(now, operation),
-        };
-        if let Err(error) = allowed {
-            return Step::Done(Err(error));
-        }
-        match operation.kind() {
-            Kind::Read => self.read_on(operation),
-            Kind::Write { durable } => self.write_on(operation, durable),
-            Kind::Flush if deliberate_bugs::has(Bug::DropFlush) => Step::Done(Ok(())),
-            Kind::Flush => self.sync(operation),
-            Kind::WriteZeroes { deallocate, .. } => self.zero_on(operation, deallocate),
-            Kind::Deallocate => self.punch(operation),
+        match self.lock_range(operation) {
+            Ok(()) => self.begin(now, operation),
+            Err(wait) => Step::WaitUntil(now + wait),
         }
     }
 
     fn resume(&self, now: Time, operation: &mut Operation, result: i32) -> Step {
+        if operation.lock.as_ref().is_some_and(RangeLock::is_waiting) {
+            return self.start(now, operation);
+        }
         let Ok(bytes) = u64::try_from(result) else {
             return self.failed(now, operation, result.wrapping_neg());
         };

@@ -13,6 +13,7 @@ mod memory;
 mod null;
 mod open;
 mod page_lock;
+mod range_lock;
 mod source;
 mod write_unit;
 
@@ -31,6 +32,7 @@ pub use self::memory::MemoryBackend;
 pub use self::null::NullBackend;
 pub use self::open::{Access, OpenError, OpenMode, OpenedBackend, open_block, open_file};
 pub use self::open::{open_memory, open_null};
+pub(crate) use self::range_lock::RangeLock;
 pub use self::source::{Change, Source};
 
 use crate::storage::{Operation, SystemCall};

@@ -273,6 +273,10 @@ fn open(
     let content = Content::of_file(&file, mode.writable).map_err(io)?;
     let write_unit_bytes = write_unit::of_file(&file, Path::new(SYSFS));
     let backend = FileBackend::new(OwnedFd::from(file), exact_bytes, choice.direct_alignment());
+    let backend = match mode.writable && !choice.writes_blocks_as_one(write_unit_bytes) {
+        true => backend.with_range_locks(),
+        false => backend,
+    };
     let source = (!block).then(|| {
         let (file, health) = (Arc::clone(backend.descriptor()), Arc::clone(backend.health()));
         Arc::new(Source::new(file, path.to_owned(), mode.writable, health))
@@ -335,6 +339,13 @@ struct Choice {
 impl Choice {
     fn direct_alignment(&self) -> Option<u32> {
         (self.access == Access::Direct).then_some(self.alignment)
+    }
+
+    /// Whether a logical block is never read while it is half written. File systems that no block device is known
+    /// of, as `tmpfs`, take direct I/O and use the page cache all the same.
+    fn writes_blocks_as_one(&self, write_unit_bytes: Option<u32>) -> bool {
+        let lba_bytes = 1 << self.lba_shift;
+        self.access == Access::Direct && write_unit_bytes.is_some_and(|unit| unit >= lba_bytes)
     }
 }
 
@@ -418,4 +429,23 @@ fn probe_alignment(direct: &File) -> Result<u32, String> {
         error = io::Error::last_os_error();
     }
     Err(format!("direct I/O is refused: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_direct_io_in_units_of_the_device_needs_no_locks() {
+        let choice = |access: Access, lba_shift| Choice { access, lba_shift, alignment: 512 };
+        for (lba_shift, unit, as_one) in
+            [(9, 512, true), (9, 4096, true), (12, 4096, true), (12, 512, false), (12, 2048, false)]
+        {
+            let direct = choice(Access::Direct, lba_shift);
+            assert_eq!(direct.writes_blocks_as_one(Some(unit)), as_one, "{lba_shift} {unit}");
+            assert!(!direct.writes_blocks_as_one(None));
+            let buffered = choice(Access::Buffered("a test".into()), lba_shift);
+            assert!(!buffered.writes_blocks_as_one(Some(unit)));
+        }
+    }
 }

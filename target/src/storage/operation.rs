@@ -3,6 +3,8 @@
 
 use std::ptr::NonNull;
 
+use crate::backend::RangeLock;
+
 /// One thing to do with a namespace's medium, and how far it got.
 #[derive(Debug)]
 pub struct Operation {
@@ -18,6 +20,8 @@ pub struct Operation {
     pub(crate) stage: Stage,
     /// Whether a delay still has to pass.
     pub(crate) hold: Hold,
+    /// What keeps others off its range, where the medium does not.
+    pub(crate) lock: Option<RangeLock>,
     /// Whether only part of a write is stored.
     torn: bool,
 }
@@ -157,6 +161,7 @@ impl Operation {
             interruptions: 0,
             stage,
             hold,
+            lock: None,
             torn: false,
         }
     }

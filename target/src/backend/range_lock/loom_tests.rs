@@ -1,0 +1,55 @@
+//! Every interleaving of operations on ranges that overlap.
+
+use loom::cell::UnsafeCell;
+use loom::thread;
+
+use super::*;
+
+/// How often an operation tries before it is given up. One that went on until it succeeds would have no end in some
+/// interleavings, in which the holder is never scheduled.
+const TRIES: u32 = 2;
+
+/// Pages that loom watches: it fails when one is changed while another thread is at it.
+struct Pages([UnsafeCell<u32>; 2]);
+
+/// Runs an operation from a page to the last one.
+fn operate(table: &Arc<RangeLocks>, pages: &Pages, (access, first): (Access, u64)) {
+    let length = (2 - first) * PAGE_BYTES;
+    let mut lock = table.lock(access, first * PAGE_BYTES, length);
+    if (0..TRIES).all(|_| lock.advance().is_err()) {
+        return;
+    }
+    for page in &pages.0[first as usize..] {
+        match access {
+            Access::Shared => page.with(|_| {}),
+            Access::Exclusive => page.with_mut(|_| {}),
+        }
+    }
+}
+
+/// Runs operations at the same time; nothing is locked afterwards, and nobody waits.
+fn race(here: (Access, u64), there: [(Access, u64); 2]) {
+    loom::model(move || {
+        let table = RangeLocks::with(2);
+        let pages = Arc::new(Pages([UnsafeCell::new(0), UnsafeCell::new(0)]));
+        let threads = there.map(|operation| {
+            let (table, pages) = (Arc::clone(&table), Arc::clone(&pages));
+            thread::spawn(move || operate(&table, &pages, operation))
+        });
+        operate(&table, &pages, here);
+        for thread in threads {
+            thread.join().unwrap();
+        }
+        assert!(table.locks.iter().all(|lock| lock.load(Ordering::Relaxed) == 0));
+    });
+}
+
+#[test]
+fn a_write_has_its_pages_alone() {
+    race((Access::Exclusive, 0), [(Access::Exclusive, 0), (Access::Shared, 1)]);
+}
+
+#[test]
+fn reads_beside_each_other_keep_a_write_off() {
+    race((Access::Shared, 0), [(Access::Exclusive, 1), (Access::Shared, 0)]);
+}
