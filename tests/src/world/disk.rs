@@ -27,6 +27,8 @@ pub struct Disk {
     writable: bool,
     lba_shift: Option<u8>,
     delay: Duration,
+    /// Operations lock the pages of their range, as those of files in the page cache do.
+    range_locks: bool,
     contents: Contents,
 }
 
@@ -50,6 +52,7 @@ impl Disk {
             writable: true,
             lba_shift: None,
             delay: Duration::ZERO,
+            range_locks: false,
             contents: Contents::Memory(Arc::new(memory)),
         }
     }
@@ -88,6 +91,14 @@ impl Disk {
         self
     }
 
+    /// The same, but operations on a simulated disk wait for those that change the same pages, as they do on files in the page
+    /// cache.
+    #[must_use]
+    pub fn range_locks(mut self, range_locks: bool) -> Self {
+        self.range_locks = range_locks;
+        self
+    }
+
     pub(super) fn is_simulated(&self) -> bool {
         matches!(self.contents, Contents::Simulated(_))
     }
@@ -113,18 +124,21 @@ impl Disk {
         let backend = match &self.contents {
             Contents::Own => opened,
             Contents::Memory(memory) => Arc::clone(memory) as Arc<dyn Backend>,
-            Contents::Simulated(medium) => file_backend(medium, bay),
+            Contents::Simulated(medium) if self.range_locks => {
+                Arc::new(file_backend(medium, bay).with_range_locks())
+            }
+            Contents::Simulated(medium) => Arc::new(file_backend(medium, bay)),
         };
         if self.delay.is_zero() { backend } else { Arc::new(Delay::new(backend, self.delay)) }
     }
 }
 
 /// The backend of a file whose system calls end up at `medium`: nothing reaches the descriptor.
-fn file_backend(medium: &SharedMedium, bay: &Bay) -> Arc<dyn Backend> {
+fn file_backend(medium: &SharedMedium, bay: &Bay) -> FileBackend {
     let file = File::open("/dev/null").expect("every machine has it");
     bay.insert(file.as_raw_fd(), Rc::clone(medium));
     let length = medium.borrow().bytes().len() as u64;
-    Arc::new(FileBackend::new(file.into(), length, Some(SECTOR_BYTES as u32)))
+    FileBackend::new(file.into(), length, Some(SECTOR_BYTES as u32))
 }
 
 impl fmt::Debug for Disk {

@@ -515,8 +515,10 @@ fn add_target(
     };
     let (first, second) = (fill(), fill());
     let shift = random.pick(&[9, 12]);
+    // As random as a draw, and seeds of before keep their runs but for this.
+    let range_locks = first[0].is_multiple_of(2);
     let disks = vec![
-        Disk::simulated("writable", first.clone()).lba_shift(shift),
+        Disk::simulated("writable", first.clone()).lba_shift(shift).range_locks(range_locks),
         Disk::simulated("protected", second.clone()).read_only(),
         Disk::simulated("reset", vec![0; super::resetter::BLOCK]).lba_shift(12),
     ];
