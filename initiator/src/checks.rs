@@ -16,6 +16,7 @@ use crate::controller::{Controller, Task};
 use crate::core::Core;
 use crate::error::{Error, ErrorKind};
 use crate::identity::Identity;
+use crate::io::may_retry;
 use crate::outbox::Outbox;
 use crate::queue::Data;
 
@@ -203,6 +204,12 @@ impl<P: Provider> Core<P> {
         data: &[u8],
         outbox: &mut Outbox,
     ) {
+        if may_retry(cqe.status()) {
+            self.controllers[key].bounce.release(chunk);
+            let cause =
+                "the target cannot say at present whether its namespaces are what they were";
+            return self.end_association(now, key, ErrorKind::ConnectionLost(cause).into(), outbox);
+        }
         let controller = &mut self.controllers[key];
         let attached = &mut controller.namespaces[namespace];
         let nsid = attached.nsid;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use feedrail_initiator::{Controller, ControllerOptions, ErrorKind, Grant, Namespace, RegionSlice};
 use nvme_proto::async_event::AsyncEvent;
-use nvme_proto::identify::{FileInfo, NamespaceList, Oaes};
+use nvme_proto::identify::{Cns, FileInfo, NamespaceList, Oaes};
 use nvme_proto::{AdminOpcode, Nsid, NvmOpcode, Status};
 use rdma::sim::SimConfig;
 
@@ -148,6 +148,26 @@ fn a_target_that_does_not_identify_is_an_error() {
     assert!(matches!(error.kind(), ErrorKind::Lost { .. } | ErrorKind::TimedOut { .. }), "{error}");
     assert!(world.now - began < Duration::from_secs(10), "{:?}", world.now - began);
     assert!(world.host.counters().connections_lost > 1);
+}
+
+#[test]
+fn a_check_that_is_aborted_is_no_change() {
+    for page in [Cns::NAMESPACE, Cns::NAMESPACE_DESCRIPTORS] {
+        let mut world = announcing();
+        let (_controller, namespace) = world.open();
+        let mut aborts = 1;
+        world.fake.script = Box::new(move |seen| {
+            let identify = seen.qid.is_admin() && seen.sqe.opcode == AdminOpcode::IDENTIFY.0;
+            if identify && seen.sqe.cdw10.get() & 0xFF == u32::from(page.0) && aborts > 0 {
+                aborts -= 1;
+                return Action::Fail(Status::ABORT_REQUESTED);
+            }
+            Action::Normal
+        });
+        world.fake.disconnect_all(world.now);
+        assert!(!is_changed(&mut world, &namespace), "{page:?}");
+        assert_eq!(world.host.counters().connections_lost, 2);
+    }
 }
 
 #[test]
