@@ -13,8 +13,14 @@ use roce_proto::{PathMtu, Psn, Qpn, Time};
 use crate::input::Input;
 
 const SERVICE: ServiceId = ServiceId::tcp(4420);
-const LIMITS: Limits =
-    Limits { connections: 8, half_open: 4, half_open_per_peer: 3, time_wait: 4, outgoing: 16 };
+const LIMITS: Limits = Limits {
+    connections: 8,
+    half_open: 4,
+    half_open_per_peer: 3,
+    time_wait: 4,
+    outgoing: 16,
+    unasked_per_second: 2,
+};
 const FLYING_MAX: usize = 64;
 const OPERATIONS_MAX: usize = 400;
 /// Deadlines after which a manager has given up whatever it waits for.

@@ -57,6 +57,9 @@ pub struct Limits {
     pub time_wait: usize,
     /// Messages that wait to be transmitted; more are dropped, as the network would drop them.
     pub outgoing: usize,
+    /// Datagrams in each second for endpoints that have not shown that they receive, beyond one for each datagram that came
+    /// from there. All of them have 256 bytes, so this bounds what forged requests draw beyond their own bytes.
+    pub unasked_per_second: u32,
 }
 
 impl Default for Limits {
@@ -67,6 +70,7 @@ impl Default for Limits {
             half_open_per_peer: 512,
             time_wait: 1_024,
             outgoing: 1_024,
+            unasked_per_second: 32,
         }
     }
 }

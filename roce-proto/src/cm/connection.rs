@@ -37,20 +37,21 @@ pub(super) struct Connection {
 }
 
 /// How much may be sent to a peer. The address of a request may be forged: whoever has it gets the answer to each request,
-/// and for each no more than one repetition that it did not ask for.
+/// and for each at most one message that it did not ask for, be it a repetition or a goodbye, while
+/// [`super::Limits::unasked_per_second`] allows it.
 #[derive(Debug)]
 pub(super) enum Contact {
     /// It has not shown that it gets what we send.
-    Claimed { requests: u8, repetitions: u8 },
-    /// It has.
+    Claimed { requests: u8, unasked: u8 },
+    /// It named what only our reply tells: our communication id, or our queue pair in a packet.
     Confirmed,
 }
 
 impl Contact {
-    /// Repetitions of a reply, however many requests came.
-    const REPETITIONS: u8 = 2;
+    /// Messages that were not asked for, however many requests came.
+    const UNASKED: u8 = 2;
 
-    const FIRST_REQUEST: Self = Self::Claimed { requests: 1, repetitions: 0 };
+    const FIRST_REQUEST: Self = Self::Claimed { requests: 1, unasked: 0 };
 
     /// A request came again.
     pub(super) fn note_request(&mut self) {
@@ -59,11 +60,11 @@ impl Contact {
         }
     }
 
-    /// Takes leave to send a message that was not asked for.
-    pub(super) fn may_repeat(&mut self) -> bool {
-        let Self::Claimed { requests, repetitions } = self else { return true };
-        let allowed = *repetitions < Self::REPETITIONS.min(*requests);
-        *repetitions += u8::from(allowed);
+    /// Takes leave to send a message that was not asked for. `of_all` does the same for all unproven peers together.
+    pub(super) fn take_leave(&mut self, of_all: impl FnOnce() -> bool) -> bool {
+        let Self::Claimed { requests, unasked } = self else { return true };
+        let allowed = *unasked < Self::UNASKED.min(*requests) && of_all();
+        *unasked += u8::from(allowed);
         allowed
     }
 }

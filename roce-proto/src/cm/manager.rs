@@ -4,10 +4,11 @@ use alloc::collections::{BTreeMap, VecDeque};
 use core::net::{IpAddr, SocketAddr};
 
 use super::comm_ids::CommIds;
-use super::connection::{self, Connection, Resend, State};
+use super::connection::{self, Connection, Contact, Resend, State};
 use super::private_data::padded;
 use super::table::Table;
 use super::time_wait::TimeWait;
+use super::unasked::Unasked;
 use super::{
     Accept, Agreement, CommId, Config, Connect, ConnectionId, Error, Event, Failure, ListenerId,
     Mad, RejectReason, RejectedMessage, ServiceId,
@@ -28,6 +29,10 @@ use crate::Time;
 /// Every handler is idempotent: a message that comes twice is answered as it was the first time. What a peer
 /// does costs at most its own connections: a message about a connection counts only if it comes from the
 /// connection's peer. What is remembered is bounded by [`super::Limits`].
+///
+/// A peer that has not shown that it receives is sent one datagram for each that came from it, since its address may be forged.
+/// Exceptions (a reply that is repeated, a connection that is taken back after the reply) are bounded by
+/// [`super::Limits::unasked_per_second`] for all such peers together.
 #[derive(Debug)]
 pub struct Manager {
     pub(super) config: Config,
@@ -36,6 +41,7 @@ pub struct Manager {
     next_listener: u64,
     pub(super) table: Table,
     pub(super) time_wait: TimeWait,
+    unasked: Unasked,
     outgoing: VecDeque<MadTransmit>,
     events: VecDeque<Event>,
     pub(super) counters: Counters,
@@ -82,6 +88,7 @@ impl Manager {
             next_listener: 0,
             table: Table::default(),
             time_wait: TimeWait::new(config.time_wait, config.limits.time_wait),
+            unasked: Unasked::default(),
             outgoing: VecDeque::new(),
             events: VecDeque::new(),
             counters: Counters::default(),
@@ -203,7 +210,7 @@ impl Manager {
             State::Established => self.start_disconnect(now, id),
             State::DreqSent(_) | State::Ended => {}
             _ => {
-                self.send_farewell(id);
+                self.send_farewell(now, id);
                 let event = Event::Disconnected { connection: id, confirmed: false };
                 self.finish(now, id, event);
             }
@@ -219,7 +226,7 @@ impl Manager {
             State::DreqSent(_) => {}
             State::Ended => self.table.remove(id),
             _ => {
-                self.send_farewell(id);
+                self.send_farewell(now, id);
                 self.end(now, id, None);
                 self.table.remove(id);
             }
@@ -261,9 +268,9 @@ impl Manager {
                 return;
             }
             if self.table.reschedule(id, |resend| resend.retry(now, longest)) == Some(true) {
-                self.repeat(id);
+                self.repeat(now, id);
             } else {
-                self.send_timeout(id);
+                self.send_timeout(now, id);
                 self.give_up(now, id, Failure::Timeout);
             }
         }
@@ -354,15 +361,18 @@ impl Manager {
     }
 
     /// Sends the message of a state that waits for an answer once more, as far as the peer may be sent that much.
-    fn repeat(&mut self, id: ConnectionId) {
-        if self.may_repeat(id) {
+    fn repeat(&mut self, now: Time, id: ConnectionId) {
+        if self.may_send_unasked(now, id) {
             self.counters.retries += 1;
             self.send_again(id);
         }
     }
 
-    fn may_repeat(&mut self, id: ConnectionId) -> bool {
-        self.table.get_mut(id).is_some_and(|connection| connection.contact.may_repeat())
+    /// Takes leave to send a connection's peer a message that answers none of its own.
+    fn may_send_unasked(&mut self, now: Time, id: ConnectionId) -> bool {
+        let Some(connection) = self.table.get_mut(id) else { return false };
+        let per_second = self.config.limits.unasked_per_second;
+        connection.contact.take_leave(|| self.unasked.take(now, per_second))
     }
 
     /// Sends the message of a state that waits for an answer.
@@ -378,8 +388,12 @@ impl Manager {
         self.events.push_back(event);
     }
 
+    /// The peer named what only our reply told it.
     pub(super) fn established(&mut self, id: ConnectionId) {
         self.table.set_state(id, State::Established);
+        if let Some(connection) = self.table.get_mut(id) {
+            connection.contact = Contact::Confirmed;
+        }
         self.push_event(Event::Established { connection: id });
     }
 
@@ -431,8 +445,8 @@ impl Manager {
     }
 
     /// Tells the peer that a connection will not come about because it did not answer.
-    fn send_timeout(&mut self, id: ConnectionId) {
-        if !self.may_repeat(id) {
+    fn send_timeout(&mut self, now: Time, id: ConnectionId) {
+        if !self.may_send_unasked(now, id) {
             return;
         }
         let guid = self.config.ca_guid.to_be_bytes();
@@ -449,8 +463,13 @@ impl Manager {
         self.send(peer, rej);
     }
 
-    /// Tells the peer that a connection that is not established will not be.
-    fn send_farewell(&mut self, id: ConnectionId) {
+    /// Tells the peer that a connection that is not established will not be. That answers a request, unless our reply did.
+    fn send_farewell(&mut self, now: Time, id: ConnectionId) {
+        let Some(connection) = self.table.get(id) else { return };
+        let is_answer = matches!(connection.state, State::ReqReceived);
+        if !is_answer && !self.may_send_unasked(now, id) {
+            return;
+        }
         let guid = self.config.ca_guid.to_be_bytes();
         let Some(connection) = self.table.get(id) else { return };
         let (rejected, reason, info) = match connection.state {

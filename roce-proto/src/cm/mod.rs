@@ -28,6 +28,7 @@ mod rtu;
 mod table;
 mod time_wait;
 mod timeout;
+mod unasked;
 
 #[cfg(test)]
 mod tests;

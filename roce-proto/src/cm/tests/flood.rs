@@ -1,6 +1,9 @@
 //! What a manager remembers is bounded, and one peer's share as well.
 
 use core::net::{Ipv4Addr, SocketAddr};
+use core::time::Duration;
+
+use proptest::prelude::*;
 
 use super::pair::*;
 use crate::cm::*;
@@ -13,17 +16,23 @@ fn small() -> Config {
         half_open_per_peer: 10,
         time_wait: 20,
         outgoing: 30,
+        unasked_per_second: 5,
     };
     Config { limits, ..Config::new(0xB, 2) }
 }
 
 /// A request with names of its own, sent by `from`.
 fn request(from: SocketAddr, number: u32) -> Mad {
-    let mut host = Side::new(from, Config::new(0xA, u128::from(number)));
+    request_named(from, number, number)
+}
+
+/// A request with this name and from this queue pair.
+fn request_named(from: SocketAddr, name: u32, qpn: u32) -> Mad {
+    let mut host = Side::new(from, Config::new(0xA, u128::from(name)));
     let connect = Connect {
         source: SocketAddr::new(from.ip(), 50_000),
-        qpn: Qpn::new(2 + number),
-        starting_psn: Psn::new(number),
+        qpn: Qpn::new(2 + qpn),
+        starting_psn: Psn::new(qpn),
         ..connect_to(target_address(), 2)
     };
     host.manager.connect(Time::ZERO, &connect).unwrap();
@@ -133,6 +142,131 @@ fn a_forged_request_draws_one_repetition() {
         }
         assert_eq!(sent, requests + requests.min(2), "{requests} requests");
         assert_eq!(pair.target.manager.connections(), 0);
+    }
+}
+
+/// A consumer that accepts requests and takes the connections back, as it does with the oldest of many.
+#[test]
+fn a_flood_of_forged_requests_draws_no_goodbyes() {
+    const REQUESTS: u32 = 400;
+    let mut pair = Pair::with(Config::new(0xA, 1), small());
+    let mut sent = 0;
+    for number in 0..REQUESTS {
+        let from = address(number % 40);
+        pair.target.manager.handle_datagram(pair.now, from, &request(from, number), |_| None);
+        let connection = pair.target.request();
+        pair.target.manager.accept(pair.now, connection, &accept_with(3)).unwrap();
+        pair.target.manager.disconnect(pair.now, connection);
+        pair.target.manager.close(pair.now, connection);
+        sent += pair.target.sent().len();
+    }
+    assert_eq!(sent as u32, REQUESTS + small().limits.unasked_per_second);
+}
+
+/// A peer whose confirmation or packet came has the address from which its request came.
+#[test]
+fn who_answered_is_told_goodbye_as_often_as_anybody() {
+    for by_packet in [false, true] {
+        let mut pair = Pair::new();
+        let (_, target) = if by_packet { pair.replied(2) } else { pair.established(2) };
+        pair.target.manager.packet_arrived(target);
+        pair.target.manager.disconnect(pair.now, target);
+        let mut sent = pair.target.sent().len();
+        while let Some(deadline) = pair.target.manager.deadline() {
+            pair.target.manager.handle_deadline(deadline);
+            sent += pair.target.sent().len();
+        }
+        assert_eq!(sent, 1 + usize::from(Config::new(0, 0).disconnect_retries));
+    }
+}
+
+/// What somebody sends in the name of others, whose answers it does not see.
+#[derive(Clone, Debug)]
+enum Step {
+    Request { from: u32, name: u32, qpn: u32 },
+    Other { from: u32, attribute: u8, bytes: [u8; 8] },
+    Answer { how: u8 },
+    End { which: prop::sample::Index, close: bool },
+    Pass(Duration),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let request = (0..4u32, 0..6u32, 0..4u32);
+    let other = (0..4u32, 0x0Eu8..0x1B, any::<[u8; 8]>());
+    prop_oneof![
+        6 => request.prop_map(|(from, name, qpn)| Step::Request { from, name, qpn }),
+        1 => other.prop_map(|(from, attribute, bytes)| Step::Other { from, attribute, bytes }),
+        4 => (0..5u8).prop_map(|how| Step::Answer { how }),
+        2 => (any::<prop::sample::Index>(), any::<bool>())
+            .prop_map(|(which, close)| Step::End { which, close }),
+        2 => (0..3000u64).prop_map(|millis| Step::Pass(Duration::from_millis(millis))),
+    ]
+}
+
+proptest! {
+    /// All management datagrams have the same length, so that their number tells the bytes.
+    #[test]
+    fn little_more_leaves_for_an_address_than_came_from_there(
+        steps in prop::collection::vec(step(), 1..120)
+    ) {
+        const PER_SECOND: u32 = 1;
+        let mut config = small();
+        config.limits.unasked_per_second = PER_SECOND;
+        let mut pair = Pair::with(Config::new(0xA, 1), config);
+        let mut known = alloc::vec::Vec::new();
+        let (mut came, mut left) = ([0u64; 4], [0u64; 4]);
+        for step in steps {
+            let manager = &mut pair.target.manager;
+            match step {
+                Step::Request { from, name, qpn } => {
+                    came[from as usize] += 1;
+                    let mad = request_named(address(from), name, qpn);
+                    manager.handle_datagram(pair.now, address(from), &mad, |_| None);
+                }
+                Step::Other { from, attribute, bytes } => {
+                    came[from as usize] += 1;
+                    let mut mad = [0; MAD_BYTES];
+                    mad[..4].copy_from_slice(&[1, 7, 2, 3]);
+                    mad[17] = attribute;
+                    mad[24..32].copy_from_slice(&bytes);
+                    manager.handle_datagram(pair.now, address(from), &mad, |_| None);
+                }
+                Step::Answer { how } => match manager.poll_event() {
+                    Some(Event::Request { connection, .. }) => {
+                        known.push(connection);
+                        match how {
+                            0 => manager.reject(pair.now, connection, &[]).unwrap(),
+                            1 => {}
+                            _ => _ = manager.accept(pair.now, connection, &accept_with(3)).unwrap(),
+                        }
+                    }
+                    Some(Event::Established { .. }) => prop_assert!(false, "nobody has answered"),
+                    Some(over) => manager.close(pair.now, over.connection()),
+                    None => {}
+                },
+                Step::End { which, close } if !known.is_empty() => {
+                    let connection = *which.get(&known);
+                    if close {
+                        manager.close(pair.now, connection);
+                    } else {
+                        manager.disconnect(pair.now, connection);
+                    }
+                }
+                Step::End { .. } => {}
+                Step::Pass(by) => {
+                    pair.now = pair.now + by;
+                    manager.handle_deadline(pair.now);
+                }
+            }
+            for transmit in pair.target.sent() {
+                let to = (0..4).find(|number| address(*number) == transmit.peer);
+                left[to.expect("one that something came from") as usize] += 1;
+            }
+            let unasked: u64 =
+                left.iter().zip(&came).map(|(left, came)| left.saturating_sub(*came)).sum();
+            let seconds = 1 + (pair.now - Time::ZERO).as_secs();
+            prop_assert!(unasked <= u64::from(PER_SECOND) * seconds, "{left:?} after {came:?}");
+        }
     }
 }
 

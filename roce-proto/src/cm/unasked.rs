@@ -1,0 +1,28 @@
+//! What endpoints are sent that have not shown that they receive, and that does not answer one of their datagrams.
+
+use core::time::Duration;
+
+use crate::Time;
+
+/// Counts such datagrams, those for all endpoints together: the address of a request may be forged, so that a bound for each
+/// address would be no bound for who forges many.
+#[derive(Debug, Default)]
+pub(super) struct Unasked {
+    /// When the period began that is counted.
+    start: Time,
+    sent: u32,
+}
+
+impl Unasked {
+    const PERIOD: Duration = Duration::from_secs(1);
+
+    /// Takes leave to send one more, of which there may be `per_second`.
+    pub(super) fn take(&mut self, now: Time, per_second: u32) -> bool {
+        if now - self.start >= Self::PERIOD {
+            *self = Self { start: now, sent: 0 };
+        }
+        let allowed = self.sent < per_second;
+        self.sent += u32::from(allowed);
+        allowed
+    }
+}
