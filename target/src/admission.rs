@@ -1,4 +1,4 @@
-//! How many connections the process has, whatever devices they came to.
+//! How many connections hosts have with subsystems, whatever devices they came to.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::limits::Limits;
 
-/// Counts connections whose Connect succeeded, all of them and those of each address. Names are not
+/// Counts connections whose Connect to a subsystem succeeded, all of them and those of each address. Names are not
 /// counted: anybody could take another host's share by saying its name.
 #[derive(Debug, Default)]
 pub(crate) struct Admissions {

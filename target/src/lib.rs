@@ -17,6 +17,7 @@ mod chatter;
 mod clock;
 pub mod config;
 pub mod controller;
+mod crowd;
 pub mod daemon;
 #[doc(hidden)]
 pub mod deliberate_bugs;

@@ -9,8 +9,10 @@ use crate::pool::PoolPlan;
 
 /// Commands that an admin queue takes at once. A host may ask for a longer one, as some do; it gets this.
 pub const ADMIN_QUEUE_ENTRIES: u16 = 128;
-/// Associations (controllers) that may live at once in the process.
+/// Associations with subsystems (controllers) that may live at once in the process.
 pub const MAX_ASSOCIATIONS: usize = 4096;
+/// Discovery controllers that there may be however few [`Limits::connections`] there are.
+pub const DISCOVERY_CONTROLLERS_LEAST: usize = 64;
 /// The lowest controller id that is handed out.
 pub const CNTLID_FIRST: u16 = 1;
 /// The highest controller id that is handed out (NVMe-oF reserves FFF0h and above).
@@ -95,7 +97,7 @@ pub struct Limits {
     /// [`MAX_POOL_BYTES`].
     pub pool_bytes: u64,
     /// Connections (queues) of the process, beside those whose Connect has not succeeded yet
-    /// ([`UNCONNECTED`]).
+    /// ([`UNCONNECTED`]) and those of discovery controllers ([`Limits::discovery_controllers`]).
     pub connections: u32,
     /// Connections of one address. At most `connections`.
     pub connections_per_host: u32,
@@ -152,6 +154,18 @@ impl Limits {
     /// The largest buffer: a Compare keeps the host's data and the medium's in one.
     pub fn block_bytes(&self) -> usize {
         2 * self.max_transfer_bytes as usize
+    }
+
+    /// Discovery controllers of the process, which anybody may have: a quarter as many as there may be connections or
+    /// associations of hosts, at least [`DISCOVERY_CONTROLLERS_LEAST`]. A newer one takes the place of an older one.
+    pub fn discovery_controllers(&self) -> usize {
+        let most = MAX_ASSOCIATIONS.min(self.connections as usize);
+        (most / 4).max(DISCOVERY_CONTROLLERS_LEAST)
+    }
+
+    /// Those of one address: a quarter of all.
+    pub fn discovery_controllers_per_address(&self) -> usize {
+        self.discovery_controllers() / 4
     }
 
     /// The smallest pool with which so many cores go on whatever hosts do: each needs a block that

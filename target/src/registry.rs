@@ -13,7 +13,8 @@ use rdma::Time;
 use crate::admission::{Admission, Admissions, Full};
 use crate::backend::{BackendError, Change};
 use crate::chatter::Chatter;
-use crate::controller::{CloseReason, Controller, IoKind, NewController, new_controller};
+use crate::controller::{CloseReason, Controller, IoKind, Kind, NewController, new_controller};
+use crate::crowd::{Crowd, Room};
 use crate::limits::{CntlidRange, Limits, MAX_ASSOCIATIONS};
 use crate::namespace::{Namespace, NamespaceIndex};
 use crate::peer_errors::PeerErrorTable;
@@ -47,7 +48,19 @@ pub struct Registry {
 
 #[derive(Debug)]
 struct Associations {
+    /// With subsystems.
+    hosts: Controllers,
+    /// With the discovery service, a subsystem of its own, so that its controllers take no ids from others.
+    discovery: Controllers,
+    /// Of these, the ones that were not asked to make room.
+    guests: Crowd<Cntlid>,
+}
+
+/// Live controllers by id.
+#[derive(Debug)]
+struct Controllers {
     live: BTreeMap<u16, Arc<Controller>>,
+    ids: CntlidRange,
     next: u16,
 }
 
@@ -62,14 +75,21 @@ impl Registry {
     ) -> Arc<Self> {
         let in_order = |(at, namespace): (usize, &Arc<Namespace>)| namespace.index.0 as usize == at;
         assert!(namespaces.iter().enumerate().all(in_order), "namespaces are numbered in order");
-        let next = limits.cntlids.first;
+        let associations = Associations {
+            hosts: Controllers::new(limits.cntlids),
+            discovery: Controllers::new(CntlidRange::ALL),
+            guests: Crowd::new(Room {
+                all: limits.discovery_controllers(),
+                of_address: limits.discovery_controllers_per_address(),
+            }),
+        };
         Arc::new(Self {
             limits,
             ports,
             subsystems,
             namespaces,
             keeper,
-            associations: Mutex::new(Associations { live: BTreeMap::new(), next }),
+            associations: Mutex::new(associations),
             tallies: Mutex::default(),
             stopping: AtomicBool::new(false),
             peer_errors: PeerErrorTable::default(),
@@ -205,30 +225,37 @@ impl Registry {
     }
 
     /// Makes a controller; `None` when there are too many or the target is stopping. An id is not used again
-    /// while its controller lives, and as late as possible after.
+    /// while its controller lives, and as late as possible after. A discovery controller may end an older one.
     pub(crate) fn associate(self: &Arc<Self>, new: NewController) -> Option<Arc<Controller>> {
         let mut associations = self.associations();
-        let most = MAX_ASSOCIATIONS.min(self.limits.cntlids.count());
-        if self.is_stopping() || associations.live.len() >= most {
+        if self.is_stopping() {
             return None;
         }
-        let id = associations.free_id(self.limits.cntlids);
-        let controller = Arc::new(new_controller(self, Cntlid(id), new));
-        associations.live.insert(id, Arc::clone(&controller));
+        let (is_discovery, address) = (matches!(new.kind, Kind::Discovery), new.peer.ip());
+        let controllers = associations.of(is_discovery);
+        let controller = controllers.add(|cntlid| new_controller(self, cntlid, new))?;
+        if is_discovery {
+            let displaced = associations.guests.add(controller.cntlid, address);
+            let displaced = displaced.and_then(|cntlid| associations.discovery.get(cntlid));
+            drop(associations);
+            displaced.inspect(|displaced| displaced.end(CloseReason::Displaced));
+        }
         Some(controller)
     }
 
-    /// The live controller with an id.
+    /// The live controller of a subsystem with an id.
     pub fn controller(&self, cntlid: Cntlid) -> Option<Arc<Controller>> {
-        self.associations().live.get(&cntlid.0).cloned()
+        self.associations().hosts.get(cntlid)
     }
 
     /// All live controllers.
     pub fn controllers(&self) -> Vec<Arc<Controller>> {
-        self.associations().live.values().cloned().collect()
+        let associations = self.associations();
+        let all = [&associations.hosts, &associations.discovery];
+        all.iter().flat_map(|controllers| controllers.live.values().cloned()).collect()
     }
 
-    /// A place for one more queue from an address, on any device and of any association, unless
+    /// A place for one more queue from an address, on any device and of any association with a subsystem, unless
     /// there are too many.
     pub(crate) fn admit(&self, address: IpAddr) -> Result<Admission, Full> {
         self.admissions.admit(address, &self.limits)
@@ -239,8 +266,12 @@ impl Registry {
         self.admissions.check(address, &self.limits)
     }
 
-    pub(crate) fn forget(&self, cntlid: Cntlid) {
-        self.associations().live.remove(&cntlid.0);
+    pub(crate) fn forget(&self, controller: &Controller) {
+        let mut associations = self.associations();
+        associations.of(controller.is_discovery()).live.remove(&controller.cntlid.0);
+        if controller.is_discovery() {
+            associations.guests.remove(&controller.cntlid);
+        }
     }
 
     /// Whether what a host asked of a subsystem over connections that have ended may still change the medium. That
@@ -328,11 +359,36 @@ impl Registry {
 }
 
 impl Associations {
+    fn of(&mut self, is_discovery: bool) -> &mut Controllers {
+        if is_discovery { &mut self.discovery } else { &mut self.hosts }
+    }
+}
+
+impl Controllers {
+    fn new(ids: CntlidRange) -> Self {
+        Self { live: BTreeMap::new(), ids, next: ids.first }
+    }
+
+    fn get(&self, cntlid: Cntlid) -> Option<Arc<Controller>> {
+        self.live.get(&cntlid.0).cloned()
+    }
+
+    /// Adds one, unless there are too many.
+    fn add(&mut self, make: impl FnOnce(Cntlid) -> Controller) -> Option<Arc<Controller>> {
+        if self.live.len() >= MAX_ASSOCIATIONS.min(self.ids.count()) {
+            return None;
+        }
+        let id = self.free_id();
+        let controller = Arc::new(make(Cntlid(id)));
+        self.live.insert(id, Arc::clone(&controller));
+        Some(controller)
+    }
+
     /// The next id in turn that no live controller has. Fewer controllers live than there are ids.
-    fn free_id(&mut self, range: CntlidRange) -> u16 {
+    fn free_id(&mut self) -> u16 {
         loop {
             let id = self.next;
-            self.next = range.next(id);
+            self.next = self.ids.next(id);
             if !self.live.contains_key(&id) {
                 return id;
             }

@@ -127,9 +127,11 @@ impl Members {
 }
 
 impl Controller {
-    /// Takes in the admin queue of a new association.
+    /// Takes in the admin queue of a new association, which another core may have ended already.
     pub(super) fn join_admin(&self, link: &Arc<QueueLink>) {
-        self.shared().members.admin = Some(Arc::clone(link));
+        let members = &mut self.shared().members;
+        members.ending.into_iter().for_each(|reason| link.close(reason));
+        members.admin = Some(Arc::clone(link));
     }
 
     /// Adds an I/O queue. `cid` is its Connect command.
@@ -202,7 +204,7 @@ impl Controller {
             tracing::info!(cntlid = %self.cntlid, host = %self.host.nqn, peer = %self.peer, "disconnected");
         }
         if let Some(registry) = self.registry.upgrade() {
-            registry.forget(self.cntlid);
+            registry.forget(self);
         }
     }
 

@@ -206,6 +206,9 @@ pub enum CloseReason {
     /// The connection has ended, and the host has connected another one as this queue.
     #[error("the connection was lost")]
     Lost,
+    /// It is a discovery controller, of which there may be so many.
+    #[error("newer discovery controllers need its place")]
+    Displaced,
     /// The host reset the controller, which ends its I/O queues.
     #[error("controller reset")]
     Reset,

@@ -134,7 +134,7 @@ fn connect(
     let data = ConnectData::parse(data).map_err(|_| Status::DATA_SGL_LENGTH_INVALID.with_dnr())?;
     let entered =
         host(data).and_then(|host| enter_association(queue, now, cid, connect, data, host));
-    let (entry, place) = entered.inspect_err(|outcome| {
+    let entry = entered.inspect_err(|outcome| {
         if queue.registry.chatter().allows(now) {
             tracing::warn!(
                 peer = %queue.peer, host = ?data.hostnqn, hostid = ?data.hostid, qid = %queue.qid,
@@ -145,7 +145,7 @@ fn connect(
     let flow_control = !connect.attributes.disable_sq_flow_control();
     // At most what the receive queue holds, which is a u16.
     let entries = u16::try_from(connect.queue_entries).unwrap_or(queue.entries);
-    let Entry { controller, epoch, joined } = entry;
+    let Entry { controller, epoch, joined, place } = entry;
     let outcome = Outcome::success(controller.connect_response());
     queue.connected(now, controller, epoch, place, entries, flow_control);
     Ok(match joined {
@@ -194,6 +194,8 @@ struct Entry {
     controller: Arc<Controller>,
     epoch: Epoch,
     joined: Joined,
+    /// None for a discovery controller.
+    place: Option<Admission>,
 }
 
 fn invalid(parameter: ConnectParameter) -> Outcome {
@@ -203,7 +205,7 @@ fn invalid(parameter: ConnectParameter) -> Outcome {
     }
 }
 
-/// Makes an association or joins one, if the host may have one more queue.
+/// Makes an association or joins one.
 fn enter_association(
     queue: &Queue,
     now: Time,
@@ -211,20 +213,23 @@ fn enter_association(
     connect: &Connect,
     data: &ConnectData,
     host: Host,
-) -> Result<(Entry, Admission), Outcome> {
-    // Otherwise no controller is available to it (NVMe-oF, Connect).
-    let place = queue.registry.admit(queue.peer.ip()).map_err(|full| {
+) -> Result<Entry, Outcome> {
+    if queue.qid.is_admin() {
+        make_association(queue, now, connect, data, host)
+    } else {
+        let place = admit(queue, now, &host)?;
+        join_association(queue, cid, connect, data, &host, place)
+    }
+}
+
+/// A place for one more queue of a host. Otherwise no controller is available to it (NVMe-oF, Connect).
+fn admit(queue: &Queue, now: Time, host: &Host) -> Result<Admission, Outcome> {
+    queue.registry.admit(queue.peer.ip()).map_err(|full| {
         if queue.registry.chatter().allows(now) {
             tracing::warn!(peer = %queue.peer, host = %host.nqn, "no more queues: {full}");
         }
-        Status::CONNECT_CONTROLLER_BUSY
-    })?;
-    let entry = if queue.qid.is_admin() {
-        make_association(queue, now, connect, data, host)
-    } else {
-        join_association(queue, cid, connect, data, &host)
-    };
-    Ok((entry?, place))
+        Status::CONNECT_CONTROLLER_BUSY.into()
+    })
 }
 
 fn make_association(
@@ -238,8 +243,8 @@ fn make_association(
         return Err(invalid(ConnectParameter::CNTLID));
     }
     let nqn = data.subsystem().map_err(invalid)?;
-    let kind = if nqn.is_discovery() {
-        Kind::Discovery
+    let (kind, place) = if nqn.is_discovery() {
+        (Kind::Discovery, None)
     } else {
         let subsystem = queue.port.subsystem(&nqn).ok_or(invalid(ConnectParameter::SUBNQN))?;
         if !subsystem.allows(&host) {
@@ -248,7 +253,8 @@ fn make_association(
         if queue.registry.has_unfinished(host.id, subsystem) {
             return Err(Status::CONNECT_CONTROLLER_BUSY.into());
         }
-        Kind::Nvm(Arc::clone(subsystem))
+        let place = admit(queue, now, &host)?;
+        (Kind::Nvm(Arc::clone(subsystem)), Some(place))
     };
     let new = NewController {
         kind,
@@ -265,7 +271,7 @@ fn make_association(
             cntlid = %controller.cntlid, %nqn, host = %host.nqn, peer = %queue.peer, "connected"
         );
     }
-    Ok(Entry { controller, epoch: Epoch::default(), joined: Joined::Now })
+    Ok(Entry { controller, epoch: Epoch::default(), joined: Joined::Now, place })
 }
 
 fn join_association(
@@ -274,15 +280,21 @@ fn join_association(
     connect: &Connect,
     data: &ConnectData,
     host: &Host,
+    place: Admission,
 ) -> Result<Entry, Outcome> {
     // The association may just have ended; a host that connects anew can do better, so it may retry.
     let gone = || Outcome {
         status: Status::CONNECT_INVALID_PARAMETERS,
         ..invalid(ConnectParameter::CNTLID)
     };
+    let nqn = data.subsystem().map_err(invalid)?;
+    // The discovery service has no I/O queues.
+    if nqn.is_discovery() {
+        return Err(invalid(ConnectParameter::QID));
+    }
     let controller = queue.registry.controller(data.cntlid()).ok_or_else(gone)?;
     let subsystem = controller.subsystem().ok_or(invalid(ConnectParameter::QID))?;
-    if data.subsystem().map_err(invalid)? != subsystem.nqn {
+    if nqn != subsystem.nqn {
         return Err(invalid(ConnectParameter::SUBNQN));
     }
     if host.nqn != controller.host.nqn {
@@ -301,7 +313,7 @@ fn join_association(
         return Err(invalid(ConnectParameter::SQSIZE));
     }
     let (epoch, joined) = controller.join(&queue.link, cid)?;
-    Ok(Entry { controller, epoch, joined })
+    Ok(Entry { controller, epoch, joined, place: Some(place) })
 }
 
 /// Controller capabilities.

@@ -155,7 +155,7 @@ impl Controller {
         }
     }
 
-    fn is_discovery(&self) -> bool {
+    pub(crate) fn is_discovery(&self) -> bool {
         matches!(self.kind, Kind::Discovery)
     }
 

@@ -76,8 +76,8 @@ pub(super) enum State {
 #[derive(Debug)]
 pub(super) struct Live {
     pub(super) controller: Arc<Controller>,
-    /// Among the queues that its address may have.
-    _place: Box<Admission>,
+    /// Among the queues that hosts and its address may have. A discovery controller takes none.
+    _place: Option<Box<Admission>>,
     /// Start of the running keep-alive interval. Of the admin queue.
     pub(super) interval_start: Time,
     /// Since when the controller is not enabled. Of the admin queue.
@@ -353,7 +353,7 @@ impl Queue {
         now: Time,
         controller: Arc<Controller>,
         epoch: Epoch,
-        place: Admission,
+        place: Option<Admission>,
         entries: u16,
         flow: bool,
     ) {
@@ -366,7 +366,7 @@ impl Queue {
         }
         self.state = State::Live(Live {
             controller,
-            _place: Box::new(place),
+            _place: place.map(Box::new),
             epoch,
             interval_start: now,
             disabled_since: Some(now),

@@ -109,6 +109,31 @@ fn strangers_that_say_nothing_take_no_place() {
     world.io(admin, 1, 128);
 }
 
+/// Anybody may use the discovery service, for as long as he keeps it alive.
+#[test]
+fn strangers_that_discover_take_no_place() {
+    let config = namespaces("connections = 8\ncntlid_min = 1\ncntlid_max = 2");
+    let most = config.limits.discovery_controllers_per_address();
+    let mut world = World::new(&config);
+    let (friend, other) = (world.add_host(), world.add_host());
+    let admin = world.admin(friend);
+    let discovers = world.discover(friend, 0);
+    let strangers: Vec<usize> = (0..6).map(|_| world.add_host()).collect();
+    for &stranger in &strangers {
+        let lines: Vec<On> = (0..2 * most).map(|at| world.discover(stranger, at as u8)).collect();
+        lines[..most].iter().for_each(|on| world.wait_down(*on));
+        let newest = lines.last().expect("there are some");
+        assert_eq!(world.state(*newest), Link::Up(32), "an older one has to go");
+    }
+    assert_eq!(world.state(discovers), Link::Up(32), "others have more");
+    (1..=3).for_each(|qid| _ = world.io(admin, qid, 32));
+    let admin = world.admin(other);
+    (1..=3).for_each(|qid| _ = world.io(admin, qid, 32));
+    let all = world.target.registry().controllers().len();
+    assert_eq!(all, 2 + config.limits.discovery_controllers());
+    assert_eq!(world.link(strangers[0], 0, 32).1, Link::Rejected(RejectStatus::NO_RESOURCES));
+}
+
 #[test]
 fn the_oldest_connection_that_says_nothing_has_to_go() {
     let mut world = World::new(&two_namespaces());

@@ -5,12 +5,10 @@ use std::time::Duration;
 
 use feedrail_target::limits::{GUEST_POOL_BYTES, GUEST_TRANSFER_BYTES};
 use nvme_proto::admin::Abort;
-use nvme_proto::fabrics::{Connect, ConnectAttributes, ConnectData, PropertySet, PropertySize};
 use nvme_proto::identify::{Cns, Identify};
 use nvme_proto::log::{GetLogPage, LogId};
 use nvme_proto::nvm::{DatasetManagement, DsmAttributes, DsmRange};
-use nvme_proto::registers::{Cc, Property};
-use nvme_proto::{AdminCommand, Cid, Cntlid, HostId, HostNqn, IntoBytes, Nqn, Nsid, Qid, Status};
+use nvme_proto::{AdminCommand, Cid, IntoBytes, Nsid, Qid, Status};
 
 use crate::host::Link;
 use crate::pattern;
@@ -339,7 +337,7 @@ fn a_stranger_takes_no_buffers_from_hosts_through_discovery() {
     let (friend, stranger) = (world.add_host(), world.add_host());
     let admin = world.admin(friend);
     let io = world.io(admin, 1, 64);
-    let lines: Vec<On> = (0..60).map(|number| discover(&mut world, stranger, number)).collect();
+    let lines: Vec<On> = (0..60).map(|number| world.discover(stranger, number)).collect();
     for &on in &lines {
         // It takes no response any more: those that there are receives for, and no more.
         world.hosts[stranger].queues[on.queue].patience = 0;
@@ -373,32 +371,11 @@ fn a_stranger_takes_no_buffers_from_hosts_through_discovery() {
     assert!(took < Duration::from_secs(1), "five reads and two connections took {took:?}");
 }
 
-/// An enabled discovery controller of a host with an invented name.
-fn discover(world: &mut World, host: usize, number: u8) -> On {
-    let (on, _) = world.link(host, 0, 32);
-    let name: Nqn = format!("nqn.2026-01.io.stranger:{number}").parse().unwrap();
-    let id = HostId([number + 1; 16]);
-    let data = ConnectData::new(id, Cntlid::DYNAMIC, Nqn::DISCOVERY, HostNqn(name));
-    world.hosts[host].data(0, 1024).copy_from_slice(data.as_bytes());
-    let connect = Connect {
-        qid: Qid::ADMIN,
-        queue_entries: 32,
-        attributes: ConnectAttributes::new(),
-        keep_alive_timeout_ms: 0,
-    };
-    let sgl = world.keyed(on, 0, 1024);
-    world.ok(on, &connect.to_sqe().with_data(sgl), &[]);
-    let value = Cc::new().with_en(true).with_iosqes(6).with_iocqes(4).into_bits().into();
-    let set = PropertySet { property: Property::CC, size: PropertySize::FourBytes, value };
-    world.ok(on, &set.to_sqe(), &[]);
-    on
-}
-
 #[test]
 fn a_discovery_controller_keeps_to_the_limit_it_tells() {
     let mut world = World::new(&two_namespaces());
     let host = world.add_host();
-    let on = discover(&mut world, host, 1);
+    let on = world.discover(host, 1);
     let identify = Identify::new(Cns::CONTROLLER);
     let sqe = AdminCommand::Identify(identify).to_sqe().with_data(world.keyed(on, 0, 4096));
     world.ok(on, &sqe, &[]);

@@ -209,14 +209,14 @@ impl World {
         let cqe = self.nvme_connect(on, Cntlid::DYNAMIC, 32);
         assert!(cqe.status().is_success(), "{cqe:?}");
         self.hosts[host].queues[on.queue].cntlid = Cntlid(cqe.dw0.get() as u16);
-        let cc = Cc::new().with_en(true).with_iosqes(6).with_iocqes(4);
-        let set = PropertySet {
-            property: Property::CC,
-            size: PropertySize::FourBytes,
-            value: cc.into_bits().into(),
-        };
-        self.ok(on, &set.to_sqe(), &[]);
+        self.enable(on);
         on
+    }
+
+    fn enable(&mut self, on: On) {
+        let value = Cc::new().with_en(true).with_iosqes(6).with_iocqes(4).into_bits().into();
+        let set = PropertySet { property: Property::CC, size: PropertySize::FourBytes, value };
+        self.ok(on, &set.to_sqe(), &[]);
     }
 
     /// A connected I/O queue of the same association.
@@ -226,6 +226,25 @@ impl World {
         assert_eq!(link, Link::Up(entries));
         let cqe = self.nvme_connect(on, cntlid, entries);
         assert!(cqe.status().is_success(), "{cqe:?}");
+        on
+    }
+
+    /// The admin queue of an enabled discovery controller, of a host with an invented name.
+    pub(crate) fn discover(&mut self, host: usize, number: u8) -> On {
+        let (on, _) = self.link(host, 0, 32);
+        let name: Nqn = format!("nqn.2026-01.io.stranger:{number}").parse().unwrap();
+        let id = HostId([number + 1; 16]);
+        let data = ConnectData::new(id, Cntlid::DYNAMIC, Nqn::DISCOVERY, HostNqn(name));
+        self.hosts[host].data(0, 1024).copy_from_slice(data.as_bytes());
+        let connect = Connect {
+            qid: Qid::ADMIN,
+            queue_entries: 32,
+            attributes: ConnectAttributes::new(),
+            keep_alive_timeout_ms: 0,
+        };
+        let sgl = self.keyed(on, 0, 1024);
+        self.ok(on, &connect.to_sqe().with_data(sgl), &[]);
+        self.enable(on);
         on
     }
 

@@ -9,7 +9,6 @@ mod message;
 mod negotiation;
 mod reception;
 mod sgl;
-mod unconnected;
 mod work_id;
 
 use std::mem;

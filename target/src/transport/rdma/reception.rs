@@ -14,10 +14,10 @@ use nvme_proto::rdma_cm::RejectStatus;
 
 use super::message::{Newcomer, News, ToGroup, ToReception};
 use super::negotiation::{Negotiated, rejection};
-use super::unconnected::Unconnected;
 use super::{DeviceParts, GroupPort};
 use crate::admission::Full;
 use crate::controller::Lost;
+use crate::crowd::{Crowd, Room};
 use crate::doorbell::Doorbell;
 use crate::limits::{Limits, UNCONNECTED, UNCONNECTED_PER_ADDRESS};
 use crate::port::Port;
@@ -36,7 +36,8 @@ pub struct RdmaReception<P: Provider> {
     ports: BTreeMap<ConnId, Arc<Port>>,
     groups: Vec<Group<P>>,
     visitors: BTreeMap<ConnId, Visitor>,
-    unconnected: Unconnected,
+    /// Of these, the ones whose Connect has not succeeded and that are not ending.
+    unconnected: Crowd<ConnId>,
     /// Visitors whose Connect has succeeded.
     connected: usize,
     inbox: Receiver<ToReception>,
@@ -118,7 +119,7 @@ impl<P: Provider> RdmaReception<P> {
             ports: BTreeMap::new(),
             groups: groups.into_iter().map(group).collect(),
             visitors: BTreeMap::new(),
-            unconnected: Unconnected::default(),
+            unconnected: Crowd::new(Room { all: UNCONNECTED, of_address: UNCONNECTED_PER_ADDRESS }),
             connected: 0,
             inbox: parts.inbox,
             bell: parts.reception_bell,
@@ -308,7 +309,7 @@ impl<P: Provider> RdmaReception<P> {
         let Some(visitor) = self.visitors.get_mut(&conn) else { return };
         visitor.disconnected = true;
         visitor.lost.set();
-        self.unconnected.remove(conn);
+        self.unconnected.remove(&conn);
         let group = visitor.group;
         self.groups[group].port.send(ToGroup::Lost(conn));
         self.forget_if_over(conn);
@@ -322,7 +323,7 @@ impl<P: Provider> RdmaReception<P> {
             self.connected += 1;
         }
         if news != News::Ready {
-            self.unconnected.remove(conn);
+            self.unconnected.remove(&conn);
         }
         if !visitor.disconnected {
             match news {
