@@ -37,6 +37,9 @@ pub trait ConnectionManager<P: Provider>: Send {
     /// Makes the queue pair of a connection, for `group` to adopt, in the protection domain of `domain`: it and
     /// its peer reach no memory but that of this domain.
     ///
+    /// The memory of its queues: on RDMA devices all of it from the start, since their queues cannot grow. A software device
+    /// has it for eight requests of each kind, and allocates the rest when more are outstanding for the first time.
+    ///
     /// # Errors
     /// What the device says; [`CmError::UnknownConnection`] when it ended meanwhile.
     fn create_qp(

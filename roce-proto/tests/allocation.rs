@@ -1,4 +1,4 @@
-//! A queue pair allocates nothing after it was made.
+//! A queue pair allocates when it is made and when it is first used deeply, and nothing after.
 #![expect(unsafe_code, reason = "counts allocations in a global allocator")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -81,6 +81,7 @@ impl End {
         let config =
             QpConfig { send_wr: 32, recv_wr: 32, send_sge: 2, recv_sge: 2, inline_bytes: 64 };
         let mut qp = QueuePair::new(Qpn::new(7), &config);
+        use_deeply(&mut qp);
         qp.connect(&Connection {
             remote_qpn: Qpn::new(7),
             path_mtu: PathMtu::Bytes1024,
@@ -126,8 +127,21 @@ impl End {
     }
 }
 
+/// Posts so many receives that it gets all its memory.
+fn use_deeply(qp: &mut QueuePair) {
+    let mut allocated = Vec::with_capacity(9);
+    for count in 1..=9 {
+        let before = ALLOCATIONS.load(Ordering::Relaxed);
+        qp.post_recv(&RecvRequest { wr_id: 1, sges: &[] }).expect("there is room");
+        if ALLOCATIONS.load(Ordering::Relaxed) != before {
+            allocated.push(count);
+        }
+    }
+    assert_eq!(allocated, [9]);
+}
+
 #[test]
-fn nothing_is_allocated_after_the_queue_pair_is_made() {
+fn nothing_is_allocated_once_a_queue_pair_was_used_deeply() {
     let (mut a, mut b) = (Box::new(End::new(1, 2)), Box::new(End::new(2, 1)));
     let before = ALLOCATIONS.load(Ordering::Relaxed);
     let mut done = 0;

@@ -71,7 +71,10 @@ pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 pub const UNCONNECTED: usize = 512;
 /// Those of one address.
 pub const UNCONNECTED_PER_ADDRESS: usize = 128;
-/// Receives of a connection until its Connect has succeeded. Only Connect is legal before.
+/// Receives of a connection until its Connect has succeeded. Only Connect is legal before. Its queue pair is made for all
+/// receives, since the host is told how many commands it may send (CRQSIZE, RDMA-CM private data) before it sends Connect:
+/// an RDMA device has its full work queues then, while those of `soft` get their memory with the receives that are posted
+/// after Connect.
 pub const UNCONNECTED_RECEIVES: u32 = 2;
 /// How long operations that storage does not end may hold up the end of the target.
 pub const STORAGE_PATIENCE: Duration = Duration::from_secs(5);

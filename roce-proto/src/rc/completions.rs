@@ -30,6 +30,13 @@ impl Completions {
         Self { ring: vec![NOTHING; slots].into_boxed_slice(), head: 0, tail: 0, receives: 0 }
     }
 
+    /// Makes room for all that was granted.
+    pub(super) fn grow(&mut self, granted: &QpConfig) {
+        let mut grown = Self::new(granted);
+        (self.head..self.tail).for_each(|position| grown.push(self.ring[self.slot(position)]));
+        *self = grown;
+    }
+
     pub(super) const fn is_empty(&self) -> bool {
         self.head == self.tail
     }

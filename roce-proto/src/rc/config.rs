@@ -48,6 +48,12 @@ impl QpConfig {
             inline_bytes: self.inline_bytes.min(INLINE_MAX_BYTES as u32),
         }
     }
+
+    /// What a queue pair has memory for at first. Peers that never use it, and may be strangers, make it hold little.
+    pub(super) fn at_first(&self) -> Self {
+        const FEW: u32 = 8;
+        Self { send_wr: self.send_wr.min(FEW), recv_wr: self.recv_wr.min(FEW), ..*self }
+    }
 }
 
 /// What connection management agreed on.

@@ -19,6 +19,8 @@ const TURN_PACKETS: u32 = 32;
 pub struct QueuePair {
     qpn: Qpn,
     config: QpConfig,
+    /// What it has memory for so far.
+    room: QpConfig,
     state: State,
     requester: Requester,
     responder: Responder,
@@ -40,16 +42,19 @@ pub enum State {
 }
 
 impl QueuePair {
-    /// A queue pair in INIT. Allocates everything that it will ever need.
+    /// A queue pair in INIT. It has memory for a few requests; when more are posted in one of its queues it allocates, once,
+    /// everything that it will ever need.
     pub fn new(qpn: Qpn, config: &QpConfig) -> Self {
         let config = config.granted();
+        let room = config.at_first();
         Self {
             qpn,
             config,
+            room,
             state: State::Init,
-            requester: Requester::new(&config),
-            responder: Responder::new(&config),
-            completions: Completions::new(&config),
+            requester: Requester::new(&config, &room),
+            responder: Responder::new(&room),
+            completions: Completions::new(&room),
             counters: Counters::default(),
             turn: 0,
         }
@@ -91,8 +96,12 @@ impl QueuePair {
     /// The request was not queued.
     pub fn post_send(&mut self, request: &SendRequest<'_>) -> Result<(), PostError> {
         self.requester.queue.check(request)?;
-        if self.requester.queue.len() + self.completions.sends() >= self.config.send_wr {
+        let taken = self.requester.queue.len() + self.completions.sends();
+        if taken >= self.config.send_wr {
             return Err(PostError::QueueFull);
+        }
+        if taken >= self.room.send_wr {
+            self.grow();
         }
         self.requester.queue.push(request);
         if self.state == State::Error {
@@ -107,14 +116,27 @@ impl QueuePair {
     /// The request was not queued.
     pub fn post_recv(&mut self, request: &RecvRequest<'_>) -> Result<(), PostError> {
         self.responder.queue.check(request)?;
-        if self.responder.queue.len() + self.completions.receives() >= self.config.recv_wr {
+        let taken = self.responder.queue.len() + self.completions.receives();
+        if taken >= self.config.recv_wr {
             return Err(PostError::QueueFull);
+        }
+        if taken >= self.room.recv_wr {
+            self.grow();
         }
         self.responder.post(request);
         if self.state == State::Error {
             self.flush(None, None);
         }
         Ok(())
+    }
+
+    /// Makes room for all that was granted.
+    #[cold]
+    fn grow(&mut self) {
+        self.room = self.config;
+        self.requester.queue.grow(&self.config);
+        self.responder.queue.grow(&self.config);
+        self.completions.grow(&self.config);
     }
 
     /// Handles a packet whose invariant CRC is right and whose destination is this queue pair. The caller has

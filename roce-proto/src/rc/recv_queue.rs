@@ -38,6 +38,14 @@ impl RecvQueue {
         }
     }
 
+    /// Makes room for all that was granted.
+    pub(super) fn grow(&mut self, granted: &QpConfig) {
+        let mut grown = Self { count: self.count, ..Self::new(granted) };
+        grown.entries[..self.entries.len()].copy_from_slice(&self.entries);
+        grown.sges[..self.sges.len()].copy_from_slice(&self.sges);
+        *self = grown;
+    }
+
     pub(super) const fn len(&self) -> u32 {
         self.count as u32
     }

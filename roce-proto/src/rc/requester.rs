@@ -122,9 +122,10 @@ pub(super) struct Failure {
 }
 
 impl Requester {
-    pub(super) fn new(config: &QpConfig) -> Self {
+    /// With room for some of what was granted.
+    pub(super) fn new(granted: &QpConfig, room: &QpConfig) -> Self {
         Self {
-            queue: SendQueue::new(config),
+            queue: SendQueue::new(granted, room),
             reads: OutstandingReads::new(),
             early: Early::default(),
             patience: Patience::new(),

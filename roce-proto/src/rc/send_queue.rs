@@ -17,6 +17,8 @@ pub(super) struct SendQueue {
     inline: Box<[u8]>,
     sge_room: usize,
     inline_room: usize,
+    /// Requests that it has places for, though not room for all of them yet.
+    granted: u32,
     head: u64,
     tail: u64,
 }
@@ -50,7 +52,8 @@ pub(super) enum Bytes<'a> {
 }
 
 impl SendQueue {
-    pub(super) fn new(config: &QpConfig) -> Self {
+    /// With room for some of what was granted.
+    pub(super) fn new(granted: &QpConfig, room: &QpConfig) -> Self {
         const NOTHING: SendEntry = SendEntry {
             wr_id: 0,
             op: SendOp::Send,
@@ -60,17 +63,32 @@ impl SendQueue {
             packets: 0,
             stored: Stored::Inline,
         };
-        let slots = config.send_wr.next_power_of_two() as usize;
-        let (sge_room, inline_room) = (config.send_sge as usize, config.inline_bytes as usize);
+        let slots = room.send_wr.next_power_of_two() as usize;
+        let (sge_room, inline_room) = (room.send_sge as usize, room.inline_bytes as usize);
         Self {
             entries: vec![NOTHING; slots].into_boxed_slice(),
             sges: vec![LocalSge::default(); slots * sge_room].into_boxed_slice(),
             inline: vec![0; slots * inline_room].into_boxed_slice(),
             sge_room,
             inline_room,
+            granted: granted.send_wr.next_power_of_two(),
             head: 0,
             tail: 0,
         }
+    }
+
+    /// Makes room for all that was granted.
+    pub(super) fn grow(&mut self, granted: &QpConfig) {
+        let mut grown = Self { head: self.head, tail: self.tail, ..Self::new(granted, granted) };
+        let (sges, inline) = (self.sge_room, self.inline_room);
+        for position in self.head..self.tail {
+            let (from, to) = (self.slot(position), grown.slot(position));
+            grown.entries[to] = self.entries[from];
+            grown.sges[to * sges..][..sges].copy_from_slice(&self.sges[from * sges..][..sges]);
+            let kept = &self.inline[from * inline..][..inline];
+            grown.inline[to * inline..][..inline].copy_from_slice(kept);
+        }
+        *self = grown;
     }
 
     /// The position of the oldest request.
@@ -89,7 +107,7 @@ impl SendQueue {
 
     /// Whether more than half of its places are taken.
     pub(super) const fn is_half_full(&self) -> bool {
-        2 * self.len() as usize > self.entries.len()
+        2 * self.len() > self.granted
     }
 
     /// Whether `request` fits a slot.
@@ -233,4 +251,53 @@ impl SendEntry {
 /// Whether an operation sends nothing.
 const fn is_local(op: &SendOp) -> bool {
     matches!(op, SendOp::Bind(_) | SendOp::LocalInvalidate { .. })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::vec::Vec;
+
+    use super::*;
+
+    /// Wherever its oldest request lies in the ring.
+    #[test]
+    fn what_is_queued_is_there_when_it_has_grown() {
+        let all = QpConfig { send_wr: 64, recv_wr: 1, send_sge: 2, recv_sge: 1, inline_bytes: 4 };
+        for passed in 0..20 {
+            let mut queue = SendQueue::new(&all, &all.at_first());
+            let push = |queue: &mut SendQueue, wr_id: u64| {
+                let sges = [LocalSge { addr: wr_id, length: 1, lkey: 0 }; 2];
+                let bytes = [wr_id as u8; 4];
+                let parts = [&bytes[..]];
+                let payload = match wr_id % 2 {
+                    0 => Payload::Regions(&sges),
+                    _ => Payload::Inline(&parts),
+                };
+                let flags = SendFlags::default();
+                queue.push(&SendRequest { wr_id, op: SendOp::Send, flags, payload });
+            };
+            (0..passed + 1).for_each(|wr_id| {
+                push(&mut queue, wr_id);
+                if wr_id < passed {
+                    queue.pop();
+                }
+            });
+            (passed + 1..passed + 8).for_each(|wr_id| push(&mut queue, wr_id));
+            queue.grow(&all);
+            (passed + 8..passed + 64).for_each(|wr_id| push(&mut queue, wr_id));
+            let ids: Vec<u64> = (queue.head()..queue.tail())
+                .map(|position| {
+                    let wr_id = queue.get(position).wr_id;
+                    match queue.bytes(position) {
+                        Bytes::Regions(sges) => {
+                            assert!(sges.len() == 2 && sges.iter().all(|sge| sge.addr == wr_id));
+                        }
+                        Bytes::Inline(bytes) => assert_eq!(bytes, [wr_id as u8; 4]),
+                    }
+                    wr_id
+                })
+                .collect();
+            assert_eq!(ids, (passed..passed + 64).collect::<Vec<_>>());
+        }
+    }
 }

@@ -210,6 +210,30 @@ fn completions_keep_the_order_of_the_requests() {
     assert_eq!(received, expected.collect::<Vec<_>>());
 }
 
+/// A queue pair that gets its memory when it is used keeps what it had: requests, receives, and completions that wait.
+#[test]
+fn requests_beyond_the_first_few_keep_the_others() {
+    for early in 0..8 {
+        let mut pair = pair_at(PathMtu::Bytes512);
+        let send = |pair: &mut Pair, id: u64| {
+            pair.recv(1, id, &[sge(0, 100)]);
+            pair.send(0, id, SendOp::Send, &[sge(5000, 1 + id as usize)]);
+        };
+        (0..early).for_each(|id| send(&mut pair, id));
+        let peer = &mut pair.ends[1].qps[0];
+        assert!(!peer.has_completions());
+        pair.run();
+        (early..60).for_each(|id| send(&mut pair, id));
+        pair.run();
+        let sent: Vec<u64> = pair.completions(0).iter().map(|one| one.wr_id).collect();
+        assert_eq!(sent, (0..60).collect::<Vec<_>>());
+        let received = pair.completions(1).into_iter().map(|one| (one.wr_id, one.byte_length));
+        let newest_first = (0..early).rev().chain((early..60).rev());
+        let expected = newest_first.zip((0..60).map(|id| 1 + id));
+        assert_eq!(received.collect::<Vec<_>>(), expected.collect::<Vec<_>>());
+    }
+}
+
 #[test]
 fn requests_posted_before_the_connection_wait() {
     let options = Options::default();
