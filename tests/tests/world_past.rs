@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use feedrail_initiator::{ControllerOptions, ErrorKind, Grant, Namespace, RegionSlice};
+use feedrail_initiator::{
+    ControllerOptions, ErrorKind, Grant, Namespace, RangeOutcome, RegionSlice,
+};
 use feedrail_tests::world::{Disk, DiskConfig, HostId, TargetId, TargetOptions, World, with_seeds};
 use rdma::sim::SimConfig;
 
@@ -10,6 +12,8 @@ const BINARY: &str = "world_past";
 const SECOND: Duration = Duration::from_secs(1);
 const LIMIT: Duration = Duration::from_secs(600);
 const BLOCK: usize = 4096;
+/// As long as one command may be.
+const LONG: usize = 32 << 10;
 
 /// A read or write that the disk stalls, a host that gives it up, and a goodbye that is lost on the way.
 struct Story {
@@ -142,5 +146,66 @@ fn a_target_that_stood_still_begins_nothing_of_a_host_that_gave_it_up() {
         assert!(now == [2; BLOCK], "the old command overtook the new write: {}", now[0]);
         drop(namespace);
         world.expect_clean(LIMIT);
+    });
+}
+
+/// The smallest target: a block that is lent in turn, and another one.
+fn small_target(world: &mut World) -> TargetId {
+    let mut options = TargetOptions::default();
+    options.limits.pool_bytes = options.limits.least_pool_bytes(1);
+    world.add_target(vec![Disk::simulated("disk", vec![0; 64 << 10])], options)
+}
+
+fn read_long(namespace: &Namespace) -> impl Future<Output = RangeOutcome> + use<> {
+    namespace.read(0, RegionSlice::allocate(LONG, Grant::Persistent).unwrap())
+}
+
+#[test]
+fn a_read_that_hangs_keeps_no_successor_from_its_buffers() {
+    with_seeds(BINARY, 0..8, |seed| {
+        let mut world = World::new(seed, SimConfig::default());
+        let target = small_target(&mut world);
+        let host = world.add_host(ControllerOptions {
+            io_queues: 1,
+            io_timeout: SECOND,
+            abort_timeout: SECOND,
+            ..ControllerOptions::default()
+        });
+        let namespace = world.open(host, target, 1);
+        world.target(target).hang_reads(1);
+        let hung = world.run(read_long(&namespace)).result.expect_err("it hangs");
+        assert!(matches!(hung.kind(), ErrorKind::TimedOut { .. }), "{hung}");
+        for _ in 0..3 {
+            world.run(read_long(&namespace)).result.expect("the disk does all else");
+        }
+    });
+}
+
+#[test]
+fn a_connection_that_ends_keeps_only_the_buffers_that_storage_has() {
+    with_seeds(BINARY, 0..8, |seed| {
+        let mut world = World::new(seed, SimConfig::default());
+        let target = small_target(&mut world);
+        let options = ControllerOptions { io_queues: 1, ..ControllerOptions::default() };
+        let host = world.add_host(options);
+        let namespace = world.open(host, target, 1);
+        world.target(target).hang_reads(1);
+        let slice = RegionSlice::allocate(BLOCK, Grant::Persistent).unwrap();
+        let _hangs = namespace.read(0, slice);
+        world
+            .run_until("a read hangs", SECOND, |world| world.target(target).disk_stats().hung == 1);
+        let latency = Duration::from_millis(10);
+        world.target(target).set_disk_config(DiskConfig { latency, ..DiskConfig::default() });
+        let _is_not_acknowledged = read_long(&namespace);
+        world.run_until("the disk has the other one", SECOND, |world| {
+            world.target(target).disk_stats().calls == 2
+        });
+        world.cut(host, target);
+        let used = |bytes: usize| format!(", {bytes} bytes of the pool");
+        // It has the block that is lent in turn, which is as long as two.
+        assert!(world.target(target).leftovers().contains(&used(BLOCK + 2 * LONG)));
+        world.run_until("the buffer of the other one is back", SECOND * 60, |world| {
+            world.target(target).leftovers().contains(&used(BLOCK))
+        });
     });
 }

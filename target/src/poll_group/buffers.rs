@@ -76,9 +76,27 @@ impl Buffers {
 
     /// Takes a buffer back.
     pub(crate) fn release(&mut self, accounts: &Accounts, buffer: Buffer) {
+        let (share, account) = self.owner(accounts, &buffer);
+        share.release(account, buffer);
+    }
+
+    /// A connection has ended, and storage still works on a buffer of its.
+    pub(crate) fn leave_behind(&mut self, accounts: &Accounts, buffer: &Buffer) {
+        let (share, account) = self.owner(accounts, buffer);
+        share.leave_behind(account, buffer);
+    }
+
+    /// Takes a buffer back that was left behind.
+    pub(crate) fn release_left_behind(&mut self, accounts: &Accounts, buffer: Buffer) {
+        let (share, account) = self.owner(accounts, &buffer);
+        share.release_left_behind(account, buffer);
+    }
+
+    /// Where a buffer of a connection came from.
+    fn owner(&mut self, accounts: &Accounts, buffer: &Buffer) -> (&mut Share, AccountKey) {
         match accounts.host {
-            Some(host) if !self.guests.pool().owns(&buffer) => self.hosts.release(host, buffer),
-            _ => self.guests.release(accounts.guest, buffer),
+            Some(host) if !self.guests.pool().owns(buffer) => (&mut self.hosts, host),
+            _ => (&mut self.guests, accounts.guest),
         }
     }
 

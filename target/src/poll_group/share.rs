@@ -9,10 +9,15 @@
 //! request beside many small ones finds no room, and an account may be kept from its first buffer
 //! by what others hold. It is lent to one request at a time, strictly in turn: first to accounts
 //! that hold nothing, then to those that hold less than they ask for; of these first by address,
-//! then by name. So a request is granted after at most `(ahead
-//! + 1) * (1 + addresses * names)` rounds, where a round is the time in which every buffer that was
-//! held at its beginning comes back, `ahead` counts the requests before it in its account's line,
-//! `addresses` those that wait and `names` the most accounts of one of them.
+//! then by name. So a request is granted after at most `(ahead + 1) * (1 + addresses * names)`
+//! rounds. A round begins when nobody in line can be given a buffer, and lasts until every buffer
+//! that was held then is back; `ahead` counts the requests before it in its account's line,
+//! `addresses` those that have accounts, and `names` the accounts of its own. Who comes later is
+//! later in turn. While the account holds nothing, the block is lent to others at most `addresses *
+//! names - 1` times.
+//!
+//! What storage still works on when a connection has ended comes back whenever storage likes, which
+//! may be never. It counts for the address, but no request of the account waits for it.
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -77,6 +82,7 @@ struct Account {
     name: Name,
     connections: usize,
     requests: usize,
+    /// But for what was left behind.
     held_bytes: u64,
     /// In order of arrival.
     waiting: VecDeque<(RequestKey, u32)>,
@@ -249,11 +255,22 @@ impl Share {
         self.addresses[account.address].held_bytes += buffer.bytes();
     }
 
+    /// A connection has ended, and storage still works on a buffer of its. From now on that counts
+    /// for the address only: it comes back whenever storage likes, and the account's turn does not
+    /// wait for that.
+    pub(super) fn leave_behind(&mut self, key: AccountKey, buffer: &Buffer) {
+        self.accounts[key.0].held_bytes -= buffer.bytes();
+    }
+
     /// Takes a buffer back.
     pub(super) fn release(&mut self, key: AccountKey, buffer: Buffer) {
-        let account = &mut self.accounts[key.0];
-        account.held_bytes -= buffer.bytes();
-        self.addresses[account.address].held_bytes -= buffer.bytes();
+        self.accounts[key.0].held_bytes -= buffer.bytes();
+        self.release_left_behind(key, buffer);
+    }
+
+    /// Takes a buffer back that was left behind.
+    pub(super) fn release_left_behind(&mut self, key: AccountKey, buffer: Buffer) {
+        self.addresses[self.accounts[key.0].address].held_bytes -= buffer.bytes();
         if buffer.unit() == self.progress.place {
             self.progress.idle = Some(buffer);
         } else {

@@ -145,6 +145,27 @@ fn a_small_buffer_does_not_keep_its_account_from_a_large_one() {
 }
 
 #[test]
+fn what_is_left_behind_keeps_no_successor_waiting() {
+    let mut share = share(1);
+    let key = share.join(ip(1), name(1), 8);
+    let stuck = share.allocate(key, request(0, 0), BLOCK / 2).unwrap();
+    assert!(share.allocate(key, request(1, 0), BLOCK / 2).is_none());
+    assert!(share.grant().is_none(), "its own comes back");
+    share.leave_behind(key, &stuck);
+    let (whose, block) = share.grant().expect("the progress block");
+    assert_eq!(whose, request(1, 0));
+    assert!(share.allocate(key, request(1, 1), 4096).is_none());
+    assert!(share.grant().is_none(), "what is left behind counts for its address");
+    share.release_left_behind(key, stuck);
+    let (_, last) = share.grant().expect("an ordinary one");
+    for buffer in [block, last] {
+        share.release(key, buffer);
+    }
+    assert_eq!(share.used_bytes(), 0);
+    share.part(key, 8);
+}
+
+#[test]
 fn who_leaves_the_line_lets_the_next_pass() {
     let mut share = share(3);
     let key = share.join(ip(1), name(1), 8);

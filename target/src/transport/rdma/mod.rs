@@ -187,7 +187,9 @@ impl<P: Provider> RdmaTransport<P> {
                 }
                 ToGroup::QueuePairFailed(qpn) => {
                     let mut connections = self.connections.iter();
-                    let found = connections.find(|(_, other)| self.group.qpn(other.qp()) == qpn);
+                    // The device forgets the queue pairs of those that are ending.
+                    let found = connections
+                        .find(|(_, other)| !other.is_ending() && self.group.qpn(other.qp()) == qpn);
                     if let Some((key, _)) = found {
                         self.end(core, key, &Ended::QueuePairFailed);
                     }
@@ -363,7 +365,7 @@ impl<P: Provider> RdmaTransport<P> {
             self.ending.swap_remove(index);
             let connection = self.connections.remove(key);
             let conn = connection.conn();
-            connection.bury(&mut self.group, core);
+            connection.bury(core);
             self.tell(conn, News::Gone);
         }
     }

@@ -362,7 +362,7 @@ impl<P: Provider> Connection<P> {
     /// After the end: an operation of storage is over.
     pub(crate) fn operation_over(
         &mut self,
-        core: &Core,
+        core: &mut Core,
         slot: u32,
         result: Result<(), BackendError>,
     ) {
@@ -374,9 +374,10 @@ impl<P: Provider> Connection<P> {
         if let (Err(error), Some(Work::Io(work))) = (result, self.slots.get(slot).work) {
             self.storage_failed(core, slot, &work, error);
         }
-        let request = self.slots.get(slot);
-        request.operation = None;
-        request.holds.clear();
+        self.slots.get(slot).holds.clear();
+        if let Some(buffer) = self.slots.end(slot).buffer {
+            core.buffers().release_left_behind(&self.accounts, buffer);
+        }
     }
 
     fn fail(

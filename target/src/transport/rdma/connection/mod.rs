@@ -452,7 +452,8 @@ impl<P: Provider> Connection<P> {
         self.queue.is_none()
     }
 
-    /// Stops everything: from here on nothing that the host sends is placed, and nobody is answered.
+    /// Stops everything: from here on nothing that the host sends is placed, and nobody is answered. What storage does
+    /// not work on is free at once.
     pub(super) fn end(&mut self, desk: &mut Desk<'_, P>, why: &Ended) {
         let Some(mut queue) = self.queue.take() else { return };
         if why.is_fault() && desk.core.registry.chatter().allows(desk.core.now) {
@@ -460,7 +461,8 @@ impl<P: Provider> Connection<P> {
         } else {
             tracing::debug!(peer = %self.peer, qid = %queue.qid(), "connection ended: {why}");
         }
-        desk.group.fail(self.qp);
+        // From here on no device uses its buffers.
+        desk.group.release(self.qp);
         let connection = self.request_key(desk, Slot(0));
         desk.core.buffers().leave_all(&self.accounts, connection);
         for slot in self.slots.in_use() {
@@ -481,9 +483,16 @@ impl<P: Provider> Connection<P> {
         let hold = queue.close();
         for slot in self.slots.in_use() {
             let request = self.slots.get(slot);
-            let awaited = request.changes_medium() || deliberate_bugs::has(Bug::AwaitReads);
-            if request.operation.is_some() && awaited {
+            if request.operation.is_none() {
+                let buffer = self.slots.end(slot).buffer;
+                self.release(desk, buffer);
+                continue;
+            }
+            if request.changes_medium() || deliberate_bugs::has(Bug::AwaitReads) {
                 request.holds.extend(hold.clone());
+            }
+            if let Some(buffer) = &request.buffer {
+                desk.core.buffers().leave_behind(&self.accounts, buffer);
             }
         }
     }
@@ -499,14 +508,7 @@ impl<P: Provider> Connection<P> {
     }
 
     /// Frees everything, after its end, once it is not busy.
-    pub(super) fn bury(mut self, group: &mut P::Group, core: &mut Core) {
-        // From here on no device uses its buffers.
-        group.release(self.qp);
-        for slot in self.slots.in_use() {
-            if let Some(buffer) = self.slots.end(slot).buffer {
-                core.buffers().release(&self.accounts, buffer);
-            }
-        }
+    pub(super) fn bury(self, core: &mut Core) {
         let requests = self.slots.count();
         core.buffers().part(self.accounts);
         core.unreserve(requests);
