@@ -23,6 +23,12 @@ pub enum Bug {
     ForgetWriteProtect,
     /// The progress block is lent to nobody.
     KeepProgressBlock,
+    /// Who had the progress block is not behind those who wait for it.
+    LendOutOfTurn,
+    /// The progress block is lent only to accounts that hold something.
+    OverlookThePoor,
+    /// A request that finds room does not stand in line behind those that find none.
+    OvertakeTheLine,
     /// A host may come back though storage still works for queues that it has left.
     ForgetDeparted,
     /// A controller reset is complete though storage still works for queues that it has sent away.

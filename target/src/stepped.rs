@@ -5,7 +5,7 @@ use std::sync::Arc;
 use rdma::Time;
 
 use crate::assembly::Assembly;
-use crate::poll_group::{Orders, PollGroup, PollGroupStats, Turn};
+use crate::poll_group::{BufferEvent, Orders, PollGroup, PollGroupStats, Turn};
 use crate::registry::Registry;
 use crate::storage::Engine;
 use crate::transport::{Reception, Stop};
@@ -87,6 +87,12 @@ impl Stepped {
     /// Connections that there are, those saying goodbye included.
     pub fn connections(&self) -> u64 {
         self.receptions.iter().map(|reception| reception.stats().connections).sum()
+    }
+
+    /// What has happened since the last call to the buffers of hosts and to those of guests, of each
+    /// poll group. Whoever wants to know all calls it before the first turn.
+    pub fn buffer_events(&mut self) -> impl Iterator<Item = [Vec<BufferEvent>; 2]> {
+        self.groups.iter_mut().map(PollGroup::buffer_events)
     }
 
     /// Counters of each poll group.

@@ -8,6 +8,7 @@ use std::net::IpAddr;
 
 use nvme_proto::HostNqn;
 
+use super::events::BufferEvent;
 use super::share::{AccountKey, Name, Share};
 use crate::pool::{Buffer, Pool};
 use crate::transport::RequestKey;
@@ -134,6 +135,18 @@ impl Buffers {
     /// Bytes that requests have.
     pub(crate) fn used_bytes(&self) -> u64 {
         self.hosts.used_bytes() + self.guests.used_bytes()
+    }
+
+    /// What has happened to the buffers of hosts and to those of guests since the last call. The
+    /// first call has it kept from then on, so it comes before all connections.
+    pub(crate) fn take_events(&mut self) -> [Vec<BufferEvent>; 2] {
+        [self.hosts.take_events(), self.guests.take_events()]
+    }
+
+    /// The core has nothing to do until something happens.
+    pub(crate) fn note_rest(&mut self) {
+        self.hosts.note_rest();
+        self.guests.note_rest();
     }
 
     /// How often a request had to stand in line.

@@ -5,6 +5,7 @@
 
 mod buffers;
 mod core;
+mod events;
 mod share;
 
 use std::os::fd::RawFd;
@@ -17,6 +18,7 @@ use rdma::{GroupStats, Time, WakeFor};
 pub(crate) use self::buffers::Accounts;
 pub use self::buffers::Buffers;
 pub use self::core::Core;
+pub use self::events::BufferEvent;
 
 use crate::doorbell::Doorbell;
 use crate::limits::STORAGE_PATIENCE;
@@ -103,7 +105,11 @@ impl PollGroup {
         for transport in &mut self.transports {
             transport.flush(&mut self.core);
         }
-        if progress { Turn::Busy } else { Turn::SleepUntil(self.deadline()) }
+        if progress {
+            return Turn::Busy;
+        }
+        self.core.buffers().note_rest();
+        Turn::SleepUntil(self.deadline())
     }
 
     /// Asks the devices for wake-ups. Returns whether one more turn is due before sleeping, since something may have
@@ -182,6 +188,12 @@ impl PollGroup {
             pool_used_bytes: buffers.used_bytes(),
             pool_waits: buffers.waits(),
         }
+    }
+
+    /// What has happened to the buffers of hosts and to those of guests since the last call; the
+    /// first one comes before all connections.
+    pub fn buffer_events(&mut self) -> [Vec<BufferEvent>; 2] {
+        self.core.buffers().take_events()
     }
 
     fn obey(&mut self) {

@@ -25,6 +25,7 @@ use std::net::IpAddr;
 use nvme_proto::HostNqn;
 use slab::Slab;
 
+use super::events::{BufferEvent, BufferEvents};
 use crate::deliberate_bugs::{self, Bug};
 use crate::pool::{Buffer, Pool};
 use crate::transport::RequestKey;
@@ -57,6 +58,7 @@ pub(super) struct Share {
     /// Of the last turn with the progress block.
     last_turn: u64,
     waits: u64,
+    events: BufferEvents,
 }
 
 /// The block that is lent in turn.
@@ -98,7 +100,8 @@ impl Share {
         let block = pool.allocate(pool.block_bytes() as u32).expect("a pool has a block");
         let progress = ProgressBlock { place: block.unit(), idle: Some(block) };
         let (addresses, accounts, turns) = (Slab::new(), Slab::new(), VecDeque::new());
-        Self { pool, progress, addresses, accounts, turns, last_turn: 0, waits: 0 }
+        let events = BufferEvents::default();
+        Self { pool, progress, addresses, accounts, turns, last_turn: 0, waits: 0, events }
     }
 
     /// One more connection of an account, with so many requests at once.
@@ -124,7 +127,7 @@ impl Share {
         });
         self.addresses[address].accounts += 1;
         self.turns.reserve((self.accounts.len() + 1).saturating_sub(self.turns.len()));
-        self.accounts.insert(Account {
+        let account = self.accounts.insert(Account {
             address,
             name,
             connections: 0,
@@ -133,7 +136,9 @@ impl Share {
             waiting: VecDeque::new(),
             in_line: false,
             last_turn,
-        })
+        });
+        self.events.push(|| BufferEvent::Opened { account, ip });
+        account
     }
 
     /// A connection is gone, and has neither buffers nor requests that wait.
@@ -145,6 +150,7 @@ impl Share {
             return;
         }
         let account = self.accounts.remove(key.0);
+        self.events.push(|| BufferEvent::Closed { account: key.0 });
         debug_assert!(account.waiting.is_empty() && account.held_bytes == 0);
         if account.in_line {
             self.turns.retain(|turn| *turn != key.0);
@@ -163,14 +169,16 @@ impl Share {
         whose: RequestKey,
         length: u32,
     ) -> Option<Buffer> {
-        if self.turns.is_empty()
+        let overtakes = deliberate_bugs::has(Bug::OvertakeTheLine);
+        if (self.turns.is_empty() || overtakes)
             && self.may_hold(key.0, length)
             && let Some(buffer) = self.pool.allocate(length)
         {
-            self.charge(key.0, &buffer);
+            self.charge(key.0, whose, &buffer);
             return Some(buffer);
         }
         self.waits += 1;
+        self.events.push(|| BufferEvent::LinedUp { account: key.0, whose });
         self.accounts[key.0].waiting.push_back((whose, length));
         self.line_up(key.0);
         None
@@ -188,7 +196,11 @@ impl Share {
                 return Some(self.hand_out(key, buffer));
             }
         }
-        self.lend_progress_block()
+        let lent = self.lend_progress_block();
+        if lent.is_none() {
+            self.events.push(|| BufferEvent::Settled);
+        }
+        lent
     }
 
     /// Lends the progress block to whoever's turn it is.
@@ -202,7 +214,8 @@ impl Share {
         let lacks = |key: &usize| {
             let account = &self.accounts[*key];
             let wanted = account.waiting.front().map_or(0, |&(_, length)| Pool::bytes_for(length));
-            account.held_bytes < wanted
+            let overlooked = deliberate_bugs::has(Bug::OverlookThePoor) && account.held_bytes == 0;
+            account.held_bytes < wanted && !overlooked
         };
         let next = self.turns.iter().copied().filter(lacks).min_by_key(|&key| {
             let account = &self.accounts[key];
@@ -213,10 +226,12 @@ impl Share {
             self.progress.idle = Some(block);
             return None;
         };
-        self.last_turn += 1;
         let account = &mut self.accounts[key];
-        account.last_turn = self.last_turn;
-        self.addresses[account.address].last_turn = self.last_turn;
+        if !deliberate_bugs::has(Bug::LendOutOfTurn) {
+            self.last_turn += 1;
+            account.last_turn = self.last_turn;
+            self.addresses[account.address].last_turn = self.last_turn;
+        }
         let &(_, length) = account.waiting.front().expect("it is in line");
         self.turns.retain(|turn| *turn != key);
         Some(self.hand_out(key, block.of_length(length)))
@@ -224,10 +239,10 @@ impl Share {
 
     /// Gives a buffer to the first request of an account that was taken out of the line.
     fn hand_out(&mut self, key: usize, buffer: Buffer) -> (RequestKey, Buffer) {
-        self.charge(key, &buffer);
         let account = &mut self.accounts[key];
         account.in_line = false;
         let (whose, _) = account.waiting.pop_front().expect("it was in line");
+        self.charge(key, whose, &buffer);
         self.line_up(key);
         (whose, buffer)
     }
@@ -249,10 +264,17 @@ impl Share {
         self.pool.total_bytes() - self.pool.block_bytes() as u64
     }
 
-    fn charge(&mut self, key: usize, buffer: &Buffer) {
+    fn charge(&mut self, key: usize, whose: RequestKey, buffer: &Buffer) {
         let account = &mut self.accounts[key];
         account.held_bytes += buffer.bytes();
         self.addresses[account.address].held_bytes += buffer.bytes();
+        self.events.push(|| BufferEvent::Granted {
+            account: key,
+            whose,
+            address: self.pool.address(buffer).addr(),
+            bytes: buffer.bytes(),
+            progress: buffer.unit() == self.progress.place,
+        });
     }
 
     /// A connection has ended, and storage still works on a buffer of its. From now on that counts
@@ -260,6 +282,8 @@ impl Share {
     /// wait for that.
     pub(super) fn leave_behind(&mut self, key: AccountKey, buffer: &Buffer) {
         self.accounts[key.0].held_bytes -= buffer.bytes();
+        let address = self.pool.address(buffer).addr();
+        self.events.push(|| BufferEvent::LeftBehind { address });
     }
 
     /// Takes a buffer back.
@@ -270,6 +294,8 @@ impl Share {
 
     /// Takes a buffer back that was left behind.
     pub(super) fn release_left_behind(&mut self, key: AccountKey, buffer: Buffer) {
+        let address = self.pool.address(&buffer).addr();
+        self.events.push(|| BufferEvent::Returned { address });
         self.addresses[self.accounts[key.0].address].held_bytes -= buffer.bytes();
         if buffer.unit() == self.progress.place {
             self.progress.idle = Some(buffer);
@@ -288,6 +314,7 @@ impl Share {
         let waiting = &mut self.accounts[key.0].waiting;
         if let Some(at) = waiting.iter().position(|(other, _)| *other == whose) {
             waiting.remove(at);
+            self.events.push(|| BufferEvent::Left { account: key.0, whose });
             self.line_up(key.0);
         }
     }
@@ -295,7 +322,14 @@ impl Share {
     /// Takes all requests of a connection out of the line, in one pass.
     pub(super) fn leave_all(&mut self, key: AccountKey, connection: RequestKey) {
         let waiting = &mut self.accounts[key.0].waiting;
-        waiting.retain(|(whose, _)| !whose.is_of_connection(connection));
+        let events = &mut self.events;
+        waiting.retain(|&(whose, _)| {
+            let leaves = whose.is_of_connection(connection);
+            if leaves {
+                events.push(|| BufferEvent::Left { account: key.0, whose });
+            }
+            !leaves
+        });
         self.line_up(key.0);
     }
 
@@ -321,6 +355,16 @@ impl Share {
     pub(super) fn used_bytes(&self) -> u64 {
         let block = self.progress.idle.as_ref().map_or(0, Buffer::bytes);
         self.pool.total_bytes() - self.pool.free_bytes() - block
+    }
+
+    /// What has happened since the last call; see [`BufferEvents::take`].
+    pub(super) fn take_events(&mut self) -> Vec<BufferEvent> {
+        self.events.take()
+    }
+
+    /// The core has nothing to do.
+    pub(super) fn note_rest(&mut self) {
+        self.events.push(|| BufferEvent::Rested);
     }
 
     /// How often a request had to stand in line.

@@ -33,7 +33,7 @@ enum Bug {
     Target(Target),
 }
 
-const BUGS: [(&str, Bug); 14] = [
+const BUGS: [(&str, Bug); 17] = [
     ("drop-flush", Bug::Target(Target::DropFlush)),
     ("forget-fua", Bug::Target(Target::ForgetFua)),
     ("acknowledge-early", Bug::Target(Target::AcknowledgeEarly)),
@@ -42,6 +42,9 @@ const BUGS: [(&str, Bug); 14] = [
     ("lose-abort", Bug::Target(Target::LoseAbort)),
     ("forget-write-protect", Bug::Target(Target::ForgetWriteProtect)),
     ("keep-progress-block", Bug::Target(Target::KeepProgressBlock)),
+    ("lend-out-of-turn", Bug::Target(Target::LendOutOfTurn)),
+    ("overlook-the-poor", Bug::Target(Target::OverlookThePoor)),
+    ("overtake-the-line", Bug::Target(Target::OvertakeTheLine)),
     ("forget-departed", Bug::Target(Target::ForgetDeparted)),
     ("reset-early", Bug::Target(Target::ResetEarly)),
     ("await-reads", Bug::Target(Target::AwaitReads)),

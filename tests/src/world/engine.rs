@@ -161,6 +161,17 @@ impl Bay {
         self.inner.borrow_mut().hangs = count;
     }
 
+    /// Where the bytes of reads go that hang.
+    pub(super) fn hung(&self) -> Vec<usize> {
+        let inner = self.inner.borrow();
+        let hung = inner.calls.range((NEVER, 0)..);
+        let part = |call: &Call| match call.what {
+            SystemCall::Read { part, .. } => Some(part.address().addr()),
+            _ => None,
+        };
+        hung.filter_map(|(_, call)| part(call)).collect()
+    }
+
     pub(super) fn set_config(&self, config: DiskConfig) {
         self.inner.borrow_mut().config = config;
     }

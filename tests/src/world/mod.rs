@@ -3,11 +3,12 @@
 //! Everything is the real thing, except the packets' way from socket to socket and the passing of time: two
 //! runs with the same seed and the same calls are the same.
 
+mod contest;
 mod disk;
 mod engine;
-mod fairness;
 mod history;
 mod host;
+mod line;
 mod medium;
 mod random;
 mod resetter;

@@ -18,6 +18,8 @@ const SIZE: usize = 128 << 10;
 const REQUESTS: u32 = 260;
 const HOSTS: usize = 2;
 const TARGETS: usize = 2;
+/// Hosts that come when the storm is over.
+const NEWCOMERS: usize = 3;
 /// What a host takes to come back. By then its targets have missed its Keep Alive: what it asked of them before
 /// its crash, and has forgotten, is over.
 const REBOOT: Duration = Duration::from_millis(2_500);
@@ -162,11 +164,12 @@ impl Storm {
         self.run("all are connected", |storm| storm.traffic.iter().all(Traffic::is_up));
     }
 
-    /// Looks whether hosts leave each other buffers.
+    /// Has hosts, and some that come only for this, want more buffers than there are.
     fn share_buffers(&mut self) {
+        let mut few = vec![self.hosts[0]];
+        few.extend((0..NEWCOMERS).map(|_| self.world.add_host(ControllerOptions::default())));
         for target in self.targets.clone() {
-            let hosts = [self.hosts[0], self.hosts[1]];
-            super::fairness::check_large_reads(&mut self.world, &mut self.random, hosts, target);
+            super::contest::contend(&mut self.world, &mut self.random, self.hosts[1], &few, target);
         }
     }
 
@@ -421,6 +424,7 @@ impl Storm {
         for &id in &self.targets {
             let node = self.world.target(id);
             let (disk, network) = (node.disk_stats(), node.network_stats());
+            let lines = node.line_stats();
             let losses = node.keep_alive_losses();
             count_network(&mut self.totals, &network);
             let totals = &mut self.totals;
@@ -434,6 +438,9 @@ impl Storm {
             totals.add("fault: sectors lost with the power", disk.sectors_lost);
             totals.add("recovery: system calls cancelled", disk.cancelled);
             totals.add("work: system calls", disk.calls);
+            totals.add("wait: requests in line for a buffer", lines.waits);
+            totals.add("wait: of those for more than a round", lines.long_waits);
+            totals.add("wait: of those while others had the progress block", lines.overtaken);
         }
         let network = self.world.network().stats();
         let totals = &mut self.totals;

@@ -25,6 +25,7 @@ use rdma::{Device, DeviceStats, GroupStats, Time};
 use uuid::Uuid;
 
 use super::engine::Bay;
+use super::line::{Line, LineStats};
 use super::{Disk, DiskConfig, DiskStats};
 
 /// How a simulated target is to be.
@@ -67,6 +68,7 @@ pub struct TargetNode {
 #[derive(Default)]
 struct Past {
     network: GroupStats,
+    lines: LineStats,
     keep_alive_losses: u64,
 }
 
@@ -76,6 +78,18 @@ struct Running {
     device: SimDevice,
     /// Of the device when no host had connected yet.
     fresh: DeviceStats,
+    /// Of each core, for the buffers of hosts and for those of guests.
+    lines: Vec<[Line; 2]>,
+}
+
+impl Running {
+    /// Follows what happens to buffers. Reads into memory at the addresses of `hung` never end.
+    fn follow_lines(&mut self, hung: &[usize]) {
+        let events = self.target.buffer_events().flatten();
+        for (line, events) in self.lines.as_flattened_mut().iter_mut().zip(events) {
+            events.into_iter().for_each(|event| line.follow(event, hung));
+        }
+    }
 }
 
 impl TargetNode {
@@ -122,7 +136,10 @@ impl TargetNode {
         assembly.add::<Sim>(device.clone()).expect("a simulated device has room");
         let target = Stepped::new(assembly, || self.engine());
         let fresh = device.stats();
-        self.running = Some(Running { target, device, fresh });
+        let lines = (0..cores).map(|_| Default::default()).collect();
+        let mut running = Running { target, device, fresh, lines };
+        running.follow_lines(&[]);
+        self.running = Some(running);
     }
 
     fn engine(&self) -> Box<dyn Engine> {
@@ -135,8 +152,11 @@ impl TargetNode {
 
     /// Ends the process from one moment to the next: nobody is told.
     pub fn crash(&mut self) {
-        self.past =
-            Past { network: self.network_stats(), keep_alive_losses: self.keep_alive_losses() };
+        self.past = Past {
+            network: self.network_stats(),
+            lines: self.line_stats(),
+            keep_alive_losses: self.keep_alive_losses(),
+        };
         self.running = None;
     }
 
@@ -214,6 +234,15 @@ impl TargetNode {
         sum
     }
 
+    /// What became of requests that needed a buffer.
+    pub(super) fn line_stats(&self) -> LineStats {
+        let mut sum = self.past.lines;
+        let running = self.running.iter();
+        let lines = running.flat_map(|running| running.lines.as_flattened());
+        lines.for_each(|line| sum += line.stats());
+        sum
+    }
+
     /// What hosts that are gone have left behind; empty if all is well.
     pub fn leftovers(&mut self) -> String {
         let Some(running) = &mut self.running else { return String::new() };
@@ -236,12 +265,16 @@ impl TargetNode {
     pub(super) fn turn(&mut self, now: Time) -> Turn {
         self.bay.set_time(now);
         match &mut self.running {
-            Some(running) => match running.target.turn(now) {
-                Turn::Busy => Turn::Busy,
-                Turn::SleepUntil(at) => {
-                    Turn::SleepUntil(at.into_iter().chain(self.bay.next_end()).min())
+            Some(running) => {
+                let turn = running.target.turn(now);
+                running.follow_lines(&self.bay.hung());
+                match turn {
+                    Turn::Busy => Turn::Busy,
+                    Turn::SleepUntil(at) => {
+                        Turn::SleepUntil(at.into_iter().chain(self.bay.next_end()).min())
+                    }
                 }
-            },
+            }
             None => Turn::SleepUntil(None),
         }
     }
