@@ -1,19 +1,16 @@
 //! Identify: what hosts are told about controllers and namespaces.
 
-use std::sync::Arc;
-
-use nvme_proto::feature::FeatureId;
 use nvme_proto::identify::{
-    Cmic, Cns, ControllerType, Dlfeat, FileInfo, IdDescriptor, Identify, IdentifyController,
+    Cmic, ControllerType, Dlfeat, FileInfo, IdDescriptor, Identify, IdentifyController,
     IdentifyControllerNvm, IdentifyNamespace, IdentifyNamespaceIndependent, IdentifyNamespaceNvm,
-    NamespaceList, Nmic, Nsattr, Nstat, Nwpc, Ofcs, Sgls, Vwc, write_descriptors,
+    NamespaceList, Nmic, Nsattr, Nstat, Sgls, write_descriptors,
 };
 use nvme_proto::{
     AsciiField, Csi, FromZeros, IntoBytes, LbaFormat, Nqn, NqnField, Nsid, Status, U16, U32, U64,
     U128,
 };
 
-use super::support::Support;
+use super::support::{Describe, Support};
 use super::{Controller, Kind, fabrics};
 use crate::identity;
 use crate::limits::{ABORTS, ASYNC_EVENT_REQUESTS, ERROR_LOG_ENTRIES, KEEP_ALIVE_GRANULARITY};
@@ -36,90 +33,66 @@ pub(super) fn write(
     identify: &Identify,
     data: &mut [u8],
 ) -> Result<(), Status> {
-    let subsystem = match &controller.kind {
-        Kind::Nvm(subsystem) => subsystem,
-        Kind::Discovery if identify.cns == Cns::CONTROLLER => {
-            put(data, &discovery_controller(controller));
-            return Ok(());
+    let support = controller.support;
+    let entry = support.cns(identify.cns).ok_or(INVALID_FIELD)?;
+    if entry.takes_csi && identify.csi != Csi::NVM {
+        return Err(INVALID_FIELD);
+    }
+    let subsystem = || controller.subsystem().ok_or(INVALID_FIELD);
+    match entry.describe {
+        Describe::Controller(describe) => describe(controller, data),
+        Describe::Namespace(describe) => {
+            let subsystem = subsystem()?;
+            match subsystem.namespace(identify.nsid) {
+                Some(found) => describe(support, found, data),
+                None if is_in_range(subsystem, identify.nsid) => {}
+                None => return Err(INVALID_NAMESPACE),
+            }
         }
-        Kind::Discovery => return Err(Status::INVALID_FIELD.with_dnr()),
-    };
-    match identify.cns {
-        Cns::CONTROLLER => put(data, &nvm_controller(controller, subsystem)),
-        Cns::ACTIVE_NAMESPACES => put(data, &active_namespaces(subsystem, identify.nsid)?),
-        Cns::NAMESPACE => of_namespace(subsystem, identify.nsid, data, |n, data| {
-            put(data, &namespace(controller.support, n));
-        })?,
-        Cns::NAMESPACE_DESCRIPTORS => {
-            let found = subsystem.namespace(identify.nsid).ok_or(INVALID_NAMESPACE)?;
-            descriptors(found, data);
+        Describe::ActiveNamespace(describe) => {
+            let found = subsystem()?.namespace(identify.nsid).ok_or(INVALID_NAMESPACE)?;
+            describe(support, found, data);
         }
-        Cns::INDEPENDENT_NAMESPACE => {
-            of_namespace(subsystem, identify.nsid, data, |n, data| put(data, &independent(n)))?;
-        }
-        cns => return of_command_set(subsystem, cns, identify, data),
+        Describe::NamespacesAbove => put(data, &namespaces_above(subsystem()?, identify.nsid)?),
     }
     Ok(())
 }
 
+const INVALID_FIELD: Status = Status::INVALID_FIELD.with_dnr();
 const INVALID_NAMESPACE: Status = Status::INVALID_NAMESPACE_OR_FORMAT.with_dnr();
 
-/// What takes an I/O command set, of which there is one.
-fn of_command_set(
-    subsystem: &Subsystem,
-    cns: Cns,
-    identify: &Identify,
-    data: &mut [u8],
-) -> Result<(), Status> {
-    if identify.csi != Csi::NVM {
-        return Err(Status::INVALID_FIELD.with_dnr());
-    }
-    match cns {
-        Cns::IO_COMMAND_SET_NAMESPACE => of_namespace(subsystem, identify.nsid, data, |_, data| {
-            put(data, &IdentifyNamespaceNvm::new_zeroed());
-        }),
-        Cns::IO_COMMAND_SET_CONTROLLER => {
-            put(data, &IdentifyControllerNvm::new_zeroed());
-            Ok(())
-        }
-        Cns::IO_COMMAND_SET_ACTIVE_NAMESPACES => {
-            put(data, &active_namespaces(subsystem, identify.nsid)?);
-            Ok(())
-        }
-        _ => Err(Status::INVALID_FIELD.with_dnr()),
-    }
-}
-
-/// An NSID without a namespace, but in range, is described by zeros (Base, 5.1.13.1).
-fn of_namespace(
-    subsystem: &Subsystem,
-    nsid: Nsid,
-    data: &mut [u8],
-    describe: impl FnOnce(&Namespace, &mut [u8]),
-) -> Result<(), Status> {
-    match subsystem.namespace(nsid) {
-        Some(namespace) => describe(namespace, data),
-        None if nsid.0 == 0 || nsid.0 > subsystem.highest_nsid() => return Err(INVALID_NAMESPACE),
-        None => {}
-    }
-    Ok(())
+/// Whether a namespace may have an NSID.
+fn is_in_range(subsystem: &Subsystem, nsid: Nsid) -> bool {
+    (1..=subsystem.highest_nsid()).contains(&nsid.0)
 }
 
 fn put<T: IntoBytes + zerocopy::Immutable>(data: &mut [u8], value: &T) {
     data.iter_mut().zip(value.as_bytes()).for_each(|(to, from)| *to = *from);
 }
 
-fn active_namespaces(subsystem: &Subsystem, after: Nsid) -> Result<NamespaceList, Status> {
-    if after >= Nsid::MAX {
+fn namespaces_above(subsystem: &Subsystem, nsid: Nsid) -> Result<NamespaceList, Status> {
+    if nsid >= Nsid::MAX {
         return Err(INVALID_NAMESPACE);
     }
     let nsids = subsystem.namespaces().iter().map(|namespace| namespace.nsid);
-    Ok(NamespaceList::new(nsids.filter(|nsid| *nsid > after)))
+    Ok(NamespaceList::new(nsids.filter(|active| *active > nsid)))
+}
+
+pub(super) fn controller(controller: &Controller, data: &mut [u8]) {
+    match &controller.kind {
+        Kind::Nvm(subsystem) => put(data, &nvm_controller(controller, subsystem)),
+        Kind::Discovery => put(data, &discovery_controller(controller)),
+    }
+}
+
+/// The NVM command set has nothing more to say of a controller.
+pub(super) fn controller_of_command_set(_: &Controller, data: &mut [u8]) {
+    put(data, &IdentifyControllerNvm::new_zeroed());
 }
 
 /// What both kinds of controller say.
 fn common(controller: &Controller, nqn: Nqn) -> IdentifyController {
-    let limits = &controller.limits;
+    let (limits, support) = (&controller.limits, controller.support);
     let mut id = IdentifyController::blank();
     id.set_cntlid(controller.cntlid);
     id.fr = AsciiField::new(identity::FIRMWARE).unwrap_or_default();
@@ -129,6 +102,16 @@ fn common(controller: &Controller, nqn: Nqn) -> IdentifyController {
     id.kas = U16::new((KEEP_ALIVE_GRANULARITY.as_millis() / 100) as u16);
     id.aerl_z = ASYNC_EVENT_REQUESTS as u8 - 1;
     id.elpe_z = ERROR_LOG_ENTRIES as u8 - 1;
+    id.oaes = support.oaes();
+    id.oacs = support.oacs();
+    id.lpa = support.lpa();
+    id.oncs = support.oncs();
+    id.fuses = support.fuses();
+    id.vwc = support.vwc();
+    id.nwpc = support.nwpc();
+    id.ofcs = support.ofcs();
+    // A discovery controller has no I/O queues; hosts clamp what they would ask for on others and tell their log.
+    id.maxcmd = U16::new(limits.queue_depth);
     id.sqes = SQES;
     id.cqes = CQES;
     id.sgls = Sgls::new()
@@ -149,38 +132,24 @@ fn discovery_controller(controller: &Controller) -> IdentifyController {
     id.mn = AsciiField::new(identity::MODEL).unwrap_or_default();
     id.cntrltype = ControllerType::DISCOVERY;
     id.dctype = 1;
-    id.oaes = controller.support.oaes();
-    id.lpa = controller.support.lpa();
-    // It has no I/O queues; hosts clamp what they would ask for on others and tell their log.
-    id.maxcmd = U16::new(controller.limits.queue_depth);
     id
 }
 
 fn nvm_controller(controller: &Controller, subsystem: &Subsystem) -> IdentifyController {
-    let support = controller.support;
-    let cached = support.feature(FeatureId::VOLATILE_WRITE_CACHE).is_some();
-    let protectable = support.feature(FeatureId::NAMESPACE_WRITE_PROTECTION).is_some();
     let mut id = common(controller, subsystem.nqn);
     id.sn = subsystem.serial;
     id.mn = subsystem.model;
     id.rab = 6;
     id.cmic = Cmic::new().with_multiple_ports(true).with_multiple_controllers(true);
-    id.oaes = support.oaes();
     id.cntrltype = ControllerType::IO;
     id.acl_z = ABORTS as u8 - 1;
     id.frmw = FRMW;
-    id.lpa = controller.support.lpa();
-    id.maxcmd = U16::new(controller.limits.queue_depth);
     id.nn = U32::new(subsystem.highest_nsid());
     id.mnan = id.nn;
-    id.oncs = support.oncs();
-    id.vwc = Vwc::new().with_present(cached).with_flush_all(2);
-    id.nwpc = Nwpc::new().with_supported(protectable);
-    id.ofcs = Ofcs::new().with_disconnect(true);
     id
 }
 
-fn namespace(support: Support, namespace: &Namespace) -> IdentifyNamespace {
+pub(super) fn namespace(support: Support, namespace: &Namespace, data: &mut [u8]) {
     let mut id = IdentifyNamespace::new_zeroed();
     id.nsze = U64::new(namespace.size_blocks);
     id.ncap = id.nsze;
@@ -205,15 +174,20 @@ fn namespace(support: Support, namespace: &Namespace) -> IdentifyNamespace {
     }
     let info = FileInfo::new(namespace.exact_bytes, &namespace.name);
     id.set_file_info(&info.with_generation(namespace.generation()));
-    id
+    put(data, &id);
 }
 
-fn independent(namespace: &Namespace) -> IdentifyNamespaceIndependent {
+/// The NVM command set has nothing more to say of a namespace.
+pub(super) fn namespace_of_command_set(_: Support, _: &Namespace, data: &mut [u8]) {
+    put(data, &IdentifyNamespaceNvm::new_zeroed());
+}
+
+pub(super) fn independent_namespace(_: Support, namespace: &Namespace, data: &mut [u8]) {
     let mut id = IdentifyNamespaceIndependent::new_zeroed();
     id.nmic = shared();
     id.nsattr = attributes(namespace);
     id.nstat = Nstat::new().with_nrdy(true);
-    id
+    put(data, &id);
 }
 
 fn shared() -> Nmic {
@@ -224,7 +198,7 @@ fn attributes(namespace: &Namespace) -> Nsattr {
     Nsattr::new().with_write_protected(namespace.write_protected())
 }
 
-fn descriptors(namespace: &Arc<Namespace>, data: &mut [u8]) {
+pub(super) fn namespace_descriptors(_: Support, namespace: &Namespace, data: &mut [u8]) {
     let uuid = IdDescriptor::Uuid(namespace.uuid.into_bytes());
     let nguid = IdDescriptor::Nguid(namespace.nguid);
     let csi = IdDescriptor::Csi(Csi::NVM);

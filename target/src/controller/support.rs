@@ -1,16 +1,15 @@
 //! What controllers support, said once. Identify, the log pages about commands, pages and features, and what becomes
 //! of a command, all follow from these tables.
-//!
-//! Fused operations are in none of them, nor is any command that Identify's OACS has a bit for.
 
 use nvme_proto::feature::{AsyncEventConfig, FeatureId};
-use nvme_proto::identify::{Lpa, Oaes, Oncs};
+use nvme_proto::identify::{Cns, Lpa, Nwpc, Oacs, Oaes, Ofcs, Oncs, Vwc};
 use nvme_proto::log::{
     CommandEffects, EffectsLog, FeatureEffects, FeatureEffectsLog, LogId, Scope, SupportedLogPages,
 };
-use nvme_proto::{AdminOpcode, NvmOpcode};
+use nvme_proto::{AdminOpcode, NvmOpcode, U16};
 
-use super::{Controller, Kind, Shared, discovery, log};
+use super::{Controller, Kind, Shared, discovery, identify, log};
+use crate::namespace::Namespace;
 
 /// Which controllers have something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,6 +42,8 @@ struct AdminEntry {
     opcode: AdminOpcode,
     offer: Offer,
     effects: CommandEffects,
+    /// What OACS says of it.
+    oacs: Oacs,
 }
 
 struct NvmEntry {
@@ -51,6 +52,28 @@ struct NvmEntry {
     effects: CommandEffects,
     /// What ONCS says of it.
     oncs: Oncs,
+}
+
+/// What Identify can be asked for.
+pub(super) struct CnsEntry {
+    cns: Cns,
+    offer: Offer,
+    /// CSI says of which I/O command set. Elsewhere it is not looked at.
+    pub(super) takes_csi: bool,
+    pub(super) describe: Describe,
+}
+
+/// What Identify fills its data, which is zeros, with; and what it takes the NSID for.
+#[derive(Clone, Copy)]
+pub(super) enum Describe {
+    /// The controller. The NSID is not looked at.
+    Controller(fn(&Controller, &mut [u8])),
+    /// A namespace. It is zeros where the NSID is in range, but no namespace has it (Base, 5.1.13.1).
+    Namespace(fn(Support, &Namespace, &mut [u8])),
+    /// A namespace that is there.
+    ActiveNamespace(fn(Support, &Namespace, &mut [u8])),
+    /// The NSIDs of the namespaces above it.
+    NamespacesAbove,
 }
 
 /// A log page.
@@ -83,21 +106,22 @@ const READS: CommandEffects = CommandEffects::SUPPORTED.with_scope(Scope::NAMESP
 const WRITES: CommandEffects = CommandEffects::WRITES.with_scope(Scope::NAMESPACE);
 const OF_CONTROLLER: CommandEffects = CommandEffects::SUPPORTED.with_scope(Scope::CONTROLLER);
 
-/// Scopes are left out where they depend on what is asked for.
+/// Scopes are left out where they depend on what is asked for. OACS has a bit for none of these.
 const ADMIN: [AdminEntry; 8] = [
-    admin(AdminOpcode::GET_LOG_PAGE, Offer::Always, CommandEffects::SUPPORTED),
-    admin(AdminOpcode::IDENTIFY, Offer::Always, CommandEffects::SUPPORTED),
-    admin(AdminOpcode::ABORT, Offer::Io, OF_CONTROLLER),
+    admin(AdminOpcode::GET_LOG_PAGE, Offer::Always, CommandEffects::SUPPORTED, Oacs::new()),
+    admin(AdminOpcode::IDENTIFY, Offer::Always, CommandEffects::SUPPORTED, Oacs::new()),
+    admin(AdminOpcode::ABORT, Offer::Io, OF_CONTROLLER, Oacs::new()),
     // Write protection.
     admin(
         AdminOpcode::SET_FEATURES,
         Offer::Always,
         CommandEffects::SUPPORTED.with_namespace_capability_change(true),
+        Oacs::new(),
     ),
-    admin(AdminOpcode::GET_FEATURES, Offer::Always, CommandEffects::SUPPORTED),
-    admin(AdminOpcode::ASYNC_EVENT_REQUEST, Offer::Always, OF_CONTROLLER),
-    admin(AdminOpcode::KEEP_ALIVE, Offer::Always, OF_CONTROLLER),
-    admin(AdminOpcode::FABRICS, Offer::Always, OF_CONTROLLER),
+    admin(AdminOpcode::GET_FEATURES, Offer::Always, CommandEffects::SUPPORTED, Oacs::new()),
+    admin(AdminOpcode::ASYNC_EVENT_REQUEST, Offer::Always, OF_CONTROLLER, Oacs::new()),
+    admin(AdminOpcode::KEEP_ALIVE, Offer::Always, OF_CONTROLLER, Oacs::new()),
+    admin(AdminOpcode::FABRICS, Offer::Always, OF_CONTROLLER, Oacs::new()),
 ];
 
 const NVM: [NvmEntry; 7] = [
@@ -113,6 +137,34 @@ const NVM: [NvmEntry; 7] = [
         Oncs::new().with_dataset_management(true),
     ),
     nvm(NvmOpcode::FABRICS, Offer::Io, OF_CONTROLLER, Oncs::new()),
+];
+
+/// Fused operations. The parser of `nvme-proto` refuses their commands.
+const FUSES: U16 = U16::ZERO;
+
+const IDENTIFY: [CnsEntry; 8] = [
+    cns(Cns::NAMESPACE, Offer::Io, Describe::Namespace(identify::namespace)),
+    cns(Cns::CONTROLLER, Offer::Always, Describe::Controller(identify::controller)),
+    cns(Cns::ACTIVE_NAMESPACES, Offer::Io, Describe::NamespacesAbove),
+    cns(
+        Cns::NAMESPACE_DESCRIPTORS,
+        Offer::Io,
+        Describe::ActiveNamespace(identify::namespace_descriptors),
+    ),
+    of_command_set(
+        Cns::IO_COMMAND_SET_NAMESPACE,
+        Describe::Namespace(identify::namespace_of_command_set),
+    ),
+    of_command_set(
+        Cns::IO_COMMAND_SET_CONTROLLER,
+        Describe::Controller(identify::controller_of_command_set),
+    ),
+    of_command_set(Cns::IO_COMMAND_SET_ACTIVE_NAMESPACES, Describe::NamespacesAbove),
+    cns(
+        Cns::INDEPENDENT_NAMESPACE,
+        Offer::Io,
+        Describe::Namespace(identify::independent_namespace),
+    ),
 ];
 
 const PAGES: [PageEntry; 9] = [
@@ -196,11 +248,20 @@ impl Support {
         self.admin().any(|entry| entry.opcode == opcode)
     }
 
+    fn has_nvm(self, opcode: NvmOpcode) -> bool {
+        self.nvm().any(|entry| entry.opcode == opcode)
+    }
+
     /// The opcodes of the I/O commands that are there.
     pub(super) fn io_opcodes(self) -> Opcodes {
         let mut opcodes = Opcodes::default();
         self.nvm().for_each(|entry| opcodes.add(entry.opcode));
         opcodes
+    }
+
+    /// What Identify describes for a value of CNS, if it is there.
+    pub(super) fn cns(self, cns: Cns) -> Option<&'static CnsEntry> {
+        IDENTIFY.iter().find(|entry| entry.cns == cns && self.has(entry.offer))
     }
 
     /// A log page, if it is there.
@@ -211,6 +272,35 @@ impl Support {
     /// A feature, if it is there.
     pub(super) fn feature(self, fid: FeatureId) -> Option<&'static FeatureEntry> {
         self.features().find(|entry| entry.fid == fid)
+    }
+
+    /// Optional admin command support.
+    pub(super) fn oacs(self) -> Oacs {
+        let bits = self.admin().map(|entry| entry.oacs.into_bits().get());
+        Oacs::from_bits(bits.fold(0, |all, bits| all | bits).into())
+    }
+
+    /// Fused operation support.
+    pub(super) const fn fuses(self) -> U16 {
+        FUSES
+    }
+
+    /// Optional fabrics command support: Disconnect is a command of I/O queues.
+    pub(super) fn ofcs(self) -> Ofcs {
+        Ofcs::new().with_disconnect(self.has_nvm(NvmOpcode::FABRICS))
+    }
+
+    /// Volatile write cache. A Flush of all namespaces at once is refused.
+    pub(super) fn vwc(self) -> Vwc {
+        let present = self.feature(FeatureId::VOLATILE_WRITE_CACHE).is_some();
+        let flush_all = if self.has_nvm(NvmOpcode::FLUSH) { 2 } else { 0 };
+        Vwc::new().with_present(present).with_flush_all(flush_all)
+    }
+
+    /// Namespace write protection capabilities.
+    pub(super) fn nwpc(self) -> Nwpc {
+        let supported = self.feature(FeatureId::NAMESPACE_WRITE_PROTECTION).is_some();
+        Nwpc::new().with_supported(supported)
     }
 
     /// Optional NVM command support.
@@ -274,8 +364,22 @@ impl Opcodes {
     }
 }
 
-const fn admin(opcode: AdminOpcode, offer: Offer, effects: CommandEffects) -> AdminEntry {
-    AdminEntry { opcode, offer, effects }
+const fn admin(
+    opcode: AdminOpcode,
+    offer: Offer,
+    effects: CommandEffects,
+    oacs: Oacs,
+) -> AdminEntry {
+    AdminEntry { opcode, offer, effects, oacs }
+}
+
+const fn cns(cns: Cns, offer: Offer, describe: Describe) -> CnsEntry {
+    CnsEntry { cns, offer, takes_csi: false, describe }
+}
+
+/// Only controllers with I/O queues have command sets.
+const fn of_command_set(cns: Cns, describe: Describe) -> CnsEntry {
+    CnsEntry { cns, offer: Offer::Io, takes_csi: true, describe }
 }
 
 const fn nvm(opcode: NvmOpcode, offer: Offer, effects: CommandEffects, oncs: Oncs) -> NvmEntry {

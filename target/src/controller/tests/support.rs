@@ -3,10 +3,12 @@
 use nvme_proto::feature::{
     ErrorRecovery, Feature, FeatureCapabilities, FeatureId, GetFeatures, Select, SetFeatures,
 };
-use nvme_proto::identify::{Cns, IdentifyController, IdentifyNamespace};
-use nvme_proto::log::{EffectsLog, FeatureEffectsLog, GetLogPage, LogId, SupportedLogPages};
+use nvme_proto::identify::{Cns, Identify, IdentifyController, IdentifyNamespace};
+use nvme_proto::log::{
+    EffectsLog, FeatureEffects, FeatureEffectsLog, GetLogPage, LogId, SupportedLogPages,
+};
 use nvme_proto::nvm::WriteZeroes;
-use nvme_proto::{AdminOpcode, FromBytes, LbaRange, Nsid, NvmCommand, NvmOpcode};
+use nvme_proto::{AdminOpcode, Csi, FromBytes, LbaRange, Nsid, NvmCommand, NvmOpcode, U16};
 
 use super::admin::{discovery, identified, log};
 use super::*;
@@ -76,8 +78,65 @@ fn commands_are_taken_as_their_effects_say() {
         assert_eq!(id.oacs.self_test(), has(AdminOpcode::DEVICE_SELF_TEST));
         assert_eq!(id.oacs.directives(), has(AdminOpcode::DIRECTIVE_SEND));
         assert_eq!(id.oacs.get_lba_status(), has(AdminOpcode::GET_LBA_STATUS));
-        assert_eq!(id.fuses.get(), 0);
+        assert_eq!(id.ofcs.disconnect(), has(AdminOpcode::FABRICS));
+        // Compare and Write, the only fused operation that there is.
+        let mut first = Sqe::new(NvmOpcode::COMPARE.0).with_nsid(Nsid(1));
+        first.flags.set_fuse(1);
+        let fused = io.queue.parse(io.now, &first).is_ok();
+        assert_eq!(id.fuses.get(), u16::from(fused));
     }
+}
+
+/// Every value of CNS that a controller has, whether it takes CSI, and what it says where the NSID is 0 and 2, which no namespace
+/// has.
+type Described = (Cns, bool, Result<(), Status>, Result<(), Status>);
+
+const NO_NAMESPACE: Result<(), Status> = Err(Status::INVALID_NAMESPACE_OR_FORMAT);
+
+const OF_IO_CONTROLLERS: [Described; 8] = [
+    (Cns::NAMESPACE, false, NO_NAMESPACE, Ok(())),
+    (Cns::CONTROLLER, false, Ok(()), Ok(())),
+    (Cns::ACTIVE_NAMESPACES, false, Ok(()), Ok(())),
+    (Cns::NAMESPACE_DESCRIPTORS, false, NO_NAMESPACE, NO_NAMESPACE),
+    (Cns::IO_COMMAND_SET_NAMESPACE, true, NO_NAMESPACE, Ok(())),
+    (Cns::IO_COMMAND_SET_CONTROLLER, true, Ok(()), Ok(())),
+    (Cns::IO_COMMAND_SET_ACTIVE_NAMESPACES, true, Ok(()), Ok(())),
+    (Cns::INDEPENDENT_NAMESPACE, false, NO_NAMESPACE, Ok(())),
+];
+
+const OF_DISCOVERY: [Described; 1] = [(Cns::CONTROLLER, false, Ok(()), Ok(()))];
+
+fn describes_as_listed(line: &mut Line, listed: &[Described]) {
+    for cns in (0..=255).map(Cns) {
+        let mut ask = |nsid, csi| {
+            let of_nsid = Identify::namespace(cns, Nsid(nsid));
+            line.without_data(Identify { csi, ..of_nsid }.to_sqe()).status().without_flags().ok()
+        };
+        let entry = listed.iter().find(|entry| entry.0 == cns);
+        let invalid = Err(Status::INVALID_FIELD);
+        let (takes_csi, none, gap) =
+            entry.map_or((false, invalid, invalid), |entry| (entry.1, entry.2, entry.3));
+        assert_eq!(ask(0, Csi::NVM), none, "{cns}, no NSID");
+        assert_eq!(ask(2, Csi::NVM), gap, "{cns}, an NSID of no namespace");
+        assert_eq!(ask(1, Csi::NVM).is_ok(), entry.is_some(), "{cns}, a namespace");
+        assert_eq!(ask(1, Csi::ZONED).is_ok(), entry.is_some() && !takes_csi, "{cns}, CSI");
+    }
+}
+
+#[test]
+fn identify_describes_what_is_listed() {
+    for registry in all() {
+        describes_as_listed(&mut ready(&registry, Time::ZERO).0, &OF_IO_CONTROLLERS);
+    }
+    describes_as_listed(&mut discovery(&registry(), "a"), &OF_DISCOVERY);
+}
+
+#[test]
+fn discovery_claims_nothing_that_is_optional() {
+    let id: IdentifyController = identified(&mut discovery(&registry(), "a"), Cns::CONTROLLER, 0);
+    let bits = (id.oacs.into_bits(), id.oncs.into_bits(), id.fuses, id.ofcs.into_bits());
+    assert_eq!(bits, (U16::ZERO, U16::ZERO, U16::ZERO, U16::ZERO));
+    assert_eq!((id.vwc.into_bits(), id.nwpc.into_bits()), (0, 0));
 }
 
 #[test]
@@ -109,29 +168,54 @@ fn log_pages_are_there_as_listed() {
     }
 }
 
+/// Whether a controller has a feature, for every feature identifier.
+fn has_features(line: &mut Line, listed: impl Fn(FeatureId) -> FeatureEffects) {
+    for fid in (0..=255).map(FeatureId) {
+        let listed = listed(fid);
+        let nsid = if listed.scope().namespace() { Nsid(1) } else { Nsid::NONE };
+        let current = GetFeatures { nsid, ..GetFeatures::current(fid) };
+        let cqe = line.without_data(current.to_sqe());
+        assert_eq!(cqe.status().is_success(), listed.supported(), "{fid}: {}", cqe.status());
+        let value = Feature::parse(fid, cqe.result() as u32).expect("its own value");
+        let set = SetFeatures { nsid, save: false, feature: value };
+        let set = line.without_data(set.to_sqe()).status();
+        assert_eq!(set.is(Status::INVALID_FIELD), !listed.supported(), "{fid}: {set}");
+        if listed.supported() {
+            let get = GetFeatures { select: Select::CAPABILITIES, ..current };
+            let cqe = line.without_data(get.to_sqe());
+            let capabilities = FeatureCapabilities::from_bits(cqe.result() as u32);
+            assert_eq!(capabilities.namespace_specific(), listed.scope().namespace(), "{fid}");
+        }
+    }
+}
+
 #[test]
 fn features_are_there_as_listed() {
     for registry in all() {
         let (mut line, _) = ready(&registry, Time::ZERO);
         let effects: FeatureEffectsLog = page(&mut line, LogId::FEATURE_EFFECTS);
-        for fid in (0..=255).map(FeatureId) {
-            let listed = effects.feature(fid);
-            let nsid = if listed.scope().namespace() { Nsid(1) } else { Nsid::NONE };
-            let current = GetFeatures { nsid, ..GetFeatures::current(fid) };
-            let cqe = line.without_data(current.to_sqe());
-            assert_eq!(cqe.status().is_success(), listed.supported(), "{fid}: {}", cqe.status());
-            let value = Feature::parse(fid, cqe.result() as u32).expect("its own value");
-            let set = SetFeatures { nsid, save: false, feature: value };
-            let set = line.without_data(set.to_sqe()).status();
-            assert_eq!(set.is(Status::INVALID_FIELD), !listed.supported(), "{fid}: {set}");
-            if listed.supported() {
-                let get = GetFeatures { select: Select::CAPABILITIES, ..current };
-                let cqe = line.without_data(get.to_sqe());
-                let capabilities = FeatureCapabilities::from_bits(cqe.result() as u32);
-                assert_eq!(capabilities.namespace_specific(), listed.scope().namespace(), "{fid}");
-            }
-        }
+        has_features(&mut line, |fid| effects.feature(fid));
+        let id: IdentifyController = identified(&mut line, Cns::CONTROLLER, 0);
+        // Timestamp.
+        assert_eq!(id.oncs.timestamp(), effects.feature(FeatureId(0x0E)).supported());
+        let has = |fid| effects.feature(fid).supported();
+        assert_eq!(id.vwc.present(), has(FeatureId::VOLATILE_WRITE_CACHE));
+        assert_eq!(id.nwpc.supported(), has(FeatureId::NAMESPACE_WRITE_PROTECTION));
+        let feature = Feature::KeepAliveTimer { timeout_ms: 5000 };
+        let set = SetFeatures { nsid: Nsid::NONE, save: true, feature };
+        let saved = line.without_data(set.to_sqe()).status();
+        assert_eq!(id.oncs.save_and_select(), saved.is_success(), "{saved}");
     }
+}
+
+/// A discovery controller has no page that lists them.
+#[test]
+fn discovery_has_its_own_features_only() {
+    let supported = FeatureEffects::new().with_supported(true);
+    has_features(&mut discovery(&registry(), "a"), |fid| match fid {
+        FeatureId::ASYNC_EVENT_CONFIG | FeatureId::KEEP_ALIVE_TIMER => supported,
+        _ => FeatureEffects::new(),
+    });
 }
 
 #[test]
