@@ -88,7 +88,7 @@ fn one_host_does_not_take_all_connections() {
 fn a_host_that_says_anothers_name_takes_none_of_its_connections() {
     let mut world = World::new(&namespaces("connections = 8"));
     let (victim, thief) = (world.add_host(), world.add_host());
-    world.names[thief] = world.names[victim].clone();
+    world.names[thief] = world.names[victim];
     let stolen = world.admin(thief);
     (1..=3).for_each(|qid| _ = world.io(stolen, qid, 32));
     let admin = world.admin(victim);

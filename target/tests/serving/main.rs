@@ -7,6 +7,7 @@ mod device_events;
 mod host;
 mod lifecycle;
 mod limits;
+mod names;
 mod recording;
 mod world;
 

@@ -17,7 +17,7 @@ use nvme_proto::fabrics::{Connect, ConnectAttributes, ConnectData, PropertySet, 
 use nvme_proto::nvm::Io;
 use nvme_proto::registers::{Cc, Property};
 use nvme_proto::{
-    Cid, Cntlid, Cqe, HostId, HostNqn, IntoBytes, Nqn, NvmCommand, Qid, Sgl, Sqe, Status,
+    Cid, Cntlid, Cqe, HostId, HostNqn, IntoBytes, Nqn, NqnField, NvmCommand, Qid, Sgl, Sqe, Status,
 };
 use rdma::Time;
 use rdma::sim::{Sim, SimConfig, SimDevice, SimNetwork};
@@ -37,8 +37,10 @@ pub(crate) struct World {
     /// The target's, one for each address that it listens on.
     pub(crate) devices: Vec<SimDevice>,
     pub(crate) hosts: Vec<Host<Sim>>,
-    /// In the hosts' NQNs.
-    pub(crate) names: Vec<String>,
+    /// What the hosts call themselves.
+    pub(crate) names: Vec<NqnField>,
+    /// Their identifiers.
+    pub(crate) ids: Vec<HostId>,
     next_cid: u16,
 }
 
@@ -122,15 +124,19 @@ impl World {
         let target = Stepped::new(assembly, engine);
         let address = registry.ports()[0].address();
         let (now, hosts) = (Time::from_nanos(1), Vec::new());
-        let names = Vec::new();
-        Self { now, network, target, address, devices, hosts, names, next_cid: 0 }
+        let (names, ids) = (Vec::new(), Vec::new());
+        Self { now, network, target, address, devices, hosts, names, ids, next_cid: 0 }
     }
 
     pub(crate) fn add_host(&mut self) -> usize {
         let number = self.hosts.len();
         let ip: IpAddr = format!("10.0.1.{}", number + 1).parse().unwrap();
         self.hosts.push(Host::new(&self.network.device(ip, 1).unwrap()));
-        self.names.push(format!("host{number}"));
+        let name: Nqn = format!("nqn.2026-01.io.feedrail:host{number}").parse().unwrap();
+        self.names.push(name.into());
+        let mut id = [7; 16];
+        id[0] = number as u8;
+        self.ids.push(HostId(id));
         self.hosts.len() - 1
     }
 
@@ -249,11 +255,10 @@ impl World {
     }
 
     pub(crate) fn nvme_connect(&mut self, on: On, cntlid: Cntlid, entries: u16) -> Cqe {
-        let mut id = [7; 16];
-        id[0] = on.host as u8;
-        let name = &self.names[on.host];
-        let hostnqn: Nqn = format!("nqn.2026-01.io.feedrail:{name}").parse().unwrap();
-        let data = ConnectData::new(HostId(id), cntlid, NQN.parse().unwrap(), HostNqn(hostnqn));
+        let id = self.ids[on.host];
+        let unnamed = HostNqn::from_host_id(id);
+        let mut data = ConnectData::new(id, cntlid, NQN.parse().unwrap(), unnamed);
+        data.hostnqn = self.names[on.host];
         let host = &mut self.hosts[on.host];
         host.data(0, 1024).copy_from_slice(data.as_bytes());
         let qid = host.queues[on.queue].qid;
