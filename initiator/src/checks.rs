@@ -266,6 +266,7 @@ impl<P: Provider> Core<P> {
                 } else {
                     let waiting = std::mem::take(&mut attached.waiting);
                     self.resume(key, waiting);
+                    self.resume_raw(key, namespace);
                 }
             }
             (Some(change), _) => self.lose_namespace(key, namespace, change, outbox),
@@ -282,6 +283,7 @@ impl<P: Provider> Core<P> {
             .of_namespace(attached.nsid);
         attached.gone = Some(error.clone());
         self.fail_namespace(key, number, &error, outbox);
+        self.resume_raw(key, number);
     }
 
     /// Ends the association if a check is not answered.

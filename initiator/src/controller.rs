@@ -144,6 +144,8 @@ pub(crate) struct Controller<P: Provider> {
     pub(crate) delayed: Vec<(Time, usize)>,
     /// Commands that are not reads or writes of ranges, not issued yet.
     pub(crate) raw: VecDeque<Raw>,
+    /// Those of them that wait for the check of their namespace.
+    pub(crate) unchecked: VecDeque<Raw>,
     /// None of those, issued or not, expires before this time.
     pub(crate) raw_expiry: Option<Time>,
     /// Nobody holds a handle any more.
@@ -291,6 +293,8 @@ pub(crate) struct Raw {
     pub(crate) sqe: Sqe,
     pub(crate) data: RawData,
     pub(crate) queue: QueueKind,
+    /// What it is for, if that is a namespace that was opened: it fails once that is not what it was.
+    pub(crate) namespace: Option<usize>,
     /// Set when it comes into the core's hands.
     pub(crate) deadline: Time,
     /// It only asks: when its connection goes down it is sent anew over the next.
@@ -338,6 +342,7 @@ pub(crate) enum Task {
         promise: Promise<RawReply>,
         chunk: Option<Chunk>,
         to_host: u32,
+        namespace: Option<usize>,
         deadline: Time,
         /// The command, if it is sent anew when its connection goes down.
         again: Option<Sqe>,

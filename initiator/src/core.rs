@@ -154,7 +154,7 @@ pub(crate) struct Core<P: Provider> {
 #[derive(Default)]
 pub(crate) struct Fresh {
     pub(crate) ops: Vec<usize>,
-    raws: Vec<(usize, Raw)>,
+    pub(crate) raws: Vec<(usize, Raw)>,
     closings: Vec<usize>,
 }
 
@@ -353,8 +353,9 @@ impl<P: Provider> Core<P> {
             Task::Piece(piece) => {
                 self.finish_piece(now, controller, piece, cqe.status(), outbox);
             }
-            Task::Raw { promise, chunk, to_host, .. } => {
-                self.finish_raw(controller, promise, chunk, to_host, &cqe, outbox);
+            Task::Raw { promise, chunk, to_host, namespace, .. } => {
+                let buffer = (chunk, to_host);
+                self.finish_raw(controller, promise, buffer, namespace, &cqe, outbox);
             }
             Task::Opening => self.advance_opening(now, controller, &cqe, outbox),
             Task::KeepAlive => self.finish_keep_alive(now, controller, cqe.status(), outbox),
@@ -456,6 +457,7 @@ impl<P: Provider> Engine for Core<P> {
             blocked: Default::default(),
             delayed: Vec::new(),
             raw: Default::default(),
+            unchecked: Default::default(),
             raw_expiry: None,
             closing: false,
         });

@@ -8,7 +8,6 @@ use nvme_proto::feature::{GetFeatures, SetFeatures};
 use nvme_proto::identify::{Cns, Identify, NamespaceList};
 use nvme_proto::log::{GetLogPage, LogOffset};
 use nvme_proto::{AdminCommand, Nsid, Sqe, view};
-use rdma::Time;
 
 use crate::bounce::CHUNK_BYTES;
 use crate::controller::{ControllerLimits, ControllerOptions, QueueKind, Raw, RawData, RawReply};
@@ -143,7 +142,8 @@ impl Controller {
         self.command(sqe, data.into(), QueueKind::Admin)
     }
 
-    /// Sends an I/O command of the caller's own making.
+    /// Sends an I/O command of the caller's own making. Its NSID names whatever the controller has there: unlike what is asked of
+    /// a [`Namespace`], it does not fail where that was replaced since it was opened.
     pub fn io_command(&self, sqe: Sqe, data: CommandData) -> Pending<Result<Answer, Error>> {
         self.command(sqe, data.into(), QueueKind::Io)
     }
@@ -193,19 +193,22 @@ pub(crate) struct ControllerHandle {
 impl ControllerHandle {
     /// Queues a command for the host's next turn.
     pub(crate) fn send(&self, sqe: Sqe, data: RawData, queue: QueueKind) -> Reply<RawReply> {
+        self.queue(|promise| Raw::new(sqe, data, queue, promise))
+    }
+
+    /// Queues an I/O command for a namespace that was opened, unless that is not what it was.
+    pub(crate) fn send_to(&self, namespace: usize, sqe: Sqe, data: RawData) -> Reply<RawReply> {
+        let queue = QueueKind::Io;
         self.queue(|promise| {
-            let deadline = Time::ZERO;
-            Raw { sqe, data, queue, deadline, repeatable: false, promise }
+            let namespace = Some(namespace);
+            Raw { namespace, ..Raw::new(sqe, data, queue, promise) }
         })
     }
 
     /// Queues a command that changes nothing, and so may be sent again over the next connection.
     pub(crate) fn ask(&self, sqe: Sqe, data: RawData) -> Reply<RawReply> {
         let queue = QueueKind::Admin;
-        self.queue(|promise| {
-            let deadline = Time::ZERO;
-            Raw { sqe, data, queue, deadline, repeatable: true, promise }
-        })
+        self.queue(|promise| Raw { repeatable: true, ..Raw::new(sqe, data, queue, promise) })
     }
 
     fn queue(&self, command: impl FnOnce(Promise<RawReply>) -> Raw) -> Reply<RawReply> {

@@ -9,7 +9,7 @@ use nvme_proto::{IntoBytes, LbaRange, Nsid, NvmCommand, Sqe};
 
 use crate::batch::{self, BatchOptions, RangeOutcome, ReadRange, WriteRange};
 use crate::bounce::CHUNK_BYTES;
-use crate::controller::{QueueKind, RawData};
+use crate::controller::RawData;
 use crate::error::{Error, ErrorKind, Target};
 use crate::future::Pending;
 use crate::handle::ControllerHandle;
@@ -237,7 +237,7 @@ impl Namespace {
         let controller = &self.handle.controller;
         let replies: Vec<_> = commands
             .into_iter()
-            .map(|(sqe, data)| controller.send(sqe, data, QueueKind::Io))
+            .map(|(sqe, data)| controller.send_to(self.handle.number, sqe, data))
             .collect();
         let this = self.clone();
         Pending::new(self.handle.host(), async move {

@@ -3,11 +3,11 @@
 use std::collections::VecDeque;
 use std::mem;
 
-use nvme_proto::Cqe;
+use nvme_proto::{Cqe, Sqe};
 use rdma::{Provider, Time};
 
 use crate::bounce::{CHUNK_BYTES, Chunk};
-use crate::controller::{QueueKind, Raw, RawData, RawReply, Task};
+use crate::controller::{Controller, QueueKind, Raw, RawData, RawReply, Task};
 use crate::core::{Core, earliest};
 use crate::error::ErrorKind;
 use crate::outbox::Outbox;
@@ -22,8 +22,9 @@ impl<P: Provider> Core<P> {
         let Some(controller) = self.controllers.get_mut(key) else {
             return raw.promise.keep(Err(ErrorKind::Closed.into()), outbox);
         };
-        let refusal = match controller.refusal() {
-            Some(error) => Some(error.clone()),
+        let gone = raw.namespace.and_then(|number| controller.namespace(number).err());
+        let refusal = match gone.or_else(|| controller.refusal().cloned()) {
+            Some(error) => Some(error),
             _ if raw.data.length() as usize > CHUNK_BYTES => {
                 Some(ErrorKind::Invalid("more data than a command of this kind may have").into())
             }
@@ -43,7 +44,7 @@ impl<P: Provider> Core<P> {
 
     /// Issues the commands that wait, as far as there is room.
     pub(crate) fn issue_raw(&mut self, now: Time, key: usize, outbox: &mut Outbox) {
-        while self.controllers[key].is_live() && !self.controllers[key].raw.is_empty() {
+        while self.controllers[key].is_live() && self.controllers[key].takes_raw(outbox) {
             let Some(queue) = self.raw_queue(key) else { return };
             let controller = &mut self.controllers[key];
             let needs_chunk = controller.raw.front().is_some_and(|raw| raw.data.length() > 0);
@@ -75,7 +76,7 @@ impl<P: Provider> Core<P> {
 
     fn issue_one_raw(&mut self, now: Time, key: usize, queue: u32, raw: Raw, outbox: &mut Outbox) {
         let controller = &mut self.controllers[key];
-        let Raw { sqe, data, deadline, repeatable, promise, .. } = raw;
+        let Raw { sqe, data, namespace, deadline, repeatable, promise, .. } = raw;
         let length = data.length();
         let chunk = if length > 0 { controller.bounce.claim() } else { None };
         if let (Some(chunk), RawData::ToController(bytes)) = (&chunk, &data) {
@@ -88,7 +89,7 @@ impl<P: Provider> Core<P> {
         };
         let queue = &mut self.queues[queue as usize];
         let again = repeatable.then_some(sqe);
-        let task = Task::Raw { promise, chunk, to_host, deadline, again };
+        let task = Task::Raw { promise, chunk, to_host, namespace, deadline, again };
         let device = controller.scope.device();
         self.pushed = true;
         self.counters.commands += 1;
@@ -102,8 +103,8 @@ impl<P: Provider> Core<P> {
         &mut self,
         key: usize,
         promise: Promise<RawReply>,
-        chunk: Option<Chunk>,
-        to_host: u32,
+        (chunk, to_host): (Option<Chunk>, u32),
+        namespace: Option<usize>,
         cqe: &Cqe,
         outbox: &mut Outbox,
     ) {
@@ -116,9 +117,11 @@ impl<P: Provider> Core<P> {
             }
             controller.bounce.release(chunk);
         }
-        let result = match cqe.status().ok() {
-            Ok(()) => Ok(RawReply { result: cqe.result(), data }),
-            Err(status) => {
+        let gone = namespace.and_then(|number| controller.namespace(number).err());
+        let result = match (gone, cqe.status().ok()) {
+            (Some(error), _) => Err(error),
+            (None, Ok(())) => Ok(RawReply { result: cqe.result(), data }),
+            (None, Err(status)) => {
                 Err(crate::Error::from(ErrorKind::Status(status)).of_target(&controller.target))
             }
         };
@@ -132,9 +135,13 @@ impl<P: Provider> Core<P> {
             return;
         }
         let after = controller.options.admin_timeout;
-        let (expired, waiting): (VecDeque<Raw>, VecDeque<Raw>) =
-            mem::take(&mut controller.raw).into_iter().partition(|raw| raw.deadline <= now);
-        controller.raw = waiting;
+        let mut expired = VecDeque::new();
+        for list in [&mut controller.raw, &mut controller.unchecked] {
+            let (over, waiting): (VecDeque<Raw>, VecDeque<Raw>) =
+                mem::take(list).into_iter().partition(|raw| raw.deadline <= now);
+            *list = waiting;
+            expired.extend(over);
+        }
         for raw in expired {
             let error = match &controller.outage {
                 Some(outage) => ErrorKind::Lost { after, cause: Box::new(outage.cause.clone()) },
@@ -149,7 +156,8 @@ impl<P: Provider> Core<P> {
             self.end_association(now, key, error.into(), outbox);
         }
         if let Some(controller) = self.controllers.get(key) {
-            let waiting = controller.raw.iter().map(|raw| raw.deadline).min();
+            let waiting = controller.raw.iter().chain(&controller.unchecked);
+            let waiting = waiting.map(|raw| raw.deadline).min();
             let next = earliest(waiting, self.earliest_issued_raw(key));
             self.controllers[key].raw_expiry = next;
         }
@@ -164,5 +172,63 @@ impl<P: Provider> Core<P> {
                 _ => None,
             })
             .min()
+    }
+
+    /// Puts commands back in line that waited for their namespace to be checked.
+    pub(crate) fn resume_raw(&mut self, key: usize, namespace: usize) {
+        let controller = &mut self.controllers[key];
+        let (ready, unchecked): (VecDeque<Raw>, VecDeque<Raw>) =
+            mem::take(&mut controller.unchecked)
+                .into_iter()
+                .partition(|raw| raw.namespace == Some(namespace));
+        controller.raw.extend(ready);
+        controller.unchecked = unchecked;
+    }
+
+    /// The namespaces that commands of a controller are for, issued or not.
+    pub(crate) fn namespaces_of_raws(&self, key: usize) -> Vec<usize> {
+        let Some(controller) = self.controllers.get(key) else { return Vec::new() };
+        let fresh = self.fresh.raws.iter().filter(|(of, _)| *of == key).map(|(_, raw)| raw);
+        let waiting = fresh.chain(&controller.raw).chain(&controller.unchecked);
+        let queues = controller.queues.iter();
+        let issued = queues.flat_map(|&queue| self.queues[queue as usize].awaiting());
+        let issued = issued.filter_map(|(_, task)| match task {
+            Task::Raw { namespace, .. } => *namespace,
+            _ => None,
+        });
+        waiting.filter_map(|raw| raw.namespace).chain(issued).collect()
+    }
+}
+
+impl Raw {
+    /// A command that is sent once, and is for no namespace that was opened.
+    pub(crate) fn new(
+        sqe: Sqe,
+        data: RawData,
+        queue: QueueKind,
+        promise: Promise<RawReply>,
+    ) -> Self {
+        let (namespace, deadline) = (None, Time::ZERO);
+        Self { sqe, data, queue, namespace, deadline, repeatable: false, promise }
+    }
+}
+
+impl<P: Provider> Controller<P> {
+    /// Whether there is a command to issue, then the first in line. Those before it wait for the check of their namespace,
+    /// or fail since that is not what it was.
+    fn takes_raw(&mut self, outbox: &mut Outbox) -> bool {
+        while let Some(raw) = self.raw.front() {
+            let Some(number) = raw.namespace else { return true };
+            let passed = self.namespace(number).map(|attached| attached.check.is_passed());
+            if matches!(passed, Ok(true)) {
+                return true;
+            }
+            let Some(raw) = self.raw.pop_front() else { return false };
+            match passed {
+                Ok(_) => self.unchecked.push_back(raw),
+                Err(error) => raw.promise.keep(Err(error), outbox),
+            }
+        }
+        false
     }
 }

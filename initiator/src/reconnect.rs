@@ -107,7 +107,7 @@ impl<P: Provider> Core<P> {
     pub(crate) fn interrupt(&mut self, key: usize, task: Task, outbox: &mut Outbox) {
         match task {
             Task::Piece(piece) => self.return_piece(key, piece, outbox),
-            Task::Raw { promise, chunk, to_host, deadline, again } => {
+            Task::Raw { promise, chunk, to_host, namespace, deadline, again } => {
                 let controller = &mut self.controllers[key];
                 if let Some(chunk) = chunk {
                     controller.bounce.release(chunk);
@@ -115,7 +115,8 @@ impl<P: Provider> Core<P> {
                 if let Some(sqe) = again {
                     let data = RawData::to_host(to_host.into());
                     let queue = QueueKind::Admin;
-                    let raw = Raw { sqe, data, queue, deadline, repeatable: true, promise };
+                    let repeatable = true;
+                    let raw = Raw { sqe, data, queue, namespace, deadline, repeatable, promise };
                     controller.raw_expiry = earliest(controller.raw_expiry, Some(deadline));
                     return controller.raw.push_front(raw);
                 }
@@ -145,7 +146,8 @@ impl<P: Provider> Core<P> {
     /// Fails all that waits for a connection of a controller.
     fn fail_waiting(&mut self, key: usize, error: &Error, outbox: &mut Outbox) {
         let controller = &mut self.controllers[key];
-        for raw in mem::take(&mut controller.raw) {
+        let unchecked = mem::take(&mut controller.unchecked);
+        for raw in mem::take(&mut controller.raw).into_iter().chain(unchecked) {
             raw.promise.keep(Err(error.clone()), outbox);
         }
         controller.raw_expiry = None;
@@ -309,13 +311,15 @@ impl<P: Provider> Core<P> {
         self.controllers.remove(key);
     }
 
-    /// Forgets namespaces that nobody holds and no range is in progress on.
+    /// Forgets namespaces that nobody holds and nothing is in progress on.
     pub(crate) fn sweep_namespaces(&mut self, key: usize) {
+        let of_raws = self.namespaces_of_raws(key);
         let ops = &self.ops;
         let controller = &mut self.controllers[key];
         controller.namespaces.retain(|number, attached| {
             attached.holders > 0
                 || attached.check.is_under_way()
+                || of_raws.contains(&number)
                 || ops.iter().any(|(_, op)| op.is_on(key, number))
         });
     }

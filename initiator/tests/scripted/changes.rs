@@ -3,7 +3,9 @@
 use std::pin::pin;
 use std::time::Duration;
 
-use feedrail_initiator::{Controller, ControllerOptions, ErrorKind, Grant, Namespace, RegionSlice};
+use feedrail_initiator::{
+    Controller, ControllerOptions, Error, ErrorKind, Grant, Namespace, RegionSlice,
+};
 use nvme_proto::async_event::AsyncEvent;
 use nvme_proto::identify::{Cns, FileInfo, NamespaceList, Oaes};
 use nvme_proto::{AdminOpcode, Nsid, NvmOpcode, Status};
@@ -49,6 +51,16 @@ fn is_changed(world: &mut World, namespace: &Namespace) -> bool {
             true
         }
     }
+}
+
+fn is_flush_or_zeroes(seen: &Seen) -> bool {
+    let changing = [NvmOpcode::FLUSH.0, NvmOpcode::WRITE_ZEROES.0];
+    !seen.qid.is_admin() && !seen.sqe.is_fabrics() && changing.contains(&seen.sqe.opcode)
+}
+
+fn assert_changed(result: Result<(), Error>) {
+    let error = result.unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::Changed(_)), "{error}");
 }
 
 fn is_read(seen: &Seen) -> bool {
@@ -112,6 +124,78 @@ fn what_is_in_flight_during_a_change_fails() {
     world.fake.complete_ignored(Status::SUCCESS);
     let error = world.run(reading).result.unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::Changed(_)), "{error}");
+}
+
+#[test]
+fn what_was_replaced_is_neither_flushed_nor_zeroed() {
+    let mut world = announcing();
+    let (controller, namespace) = world.open();
+    change(&mut world, NamespaceList::new([Nsid(1)]));
+    for _ in 0..2 {
+        let (flush, zeroes) = (namespace.flush(), namespace.write_zeroes(0, 512));
+        assert_changed(world.run(flush));
+        assert_changed(world.run(zeroes));
+    }
+    assert_eq!(world.fake.count(is_flush_or_zeroes), 0);
+    let opening = controller.namespace(Nsid(1));
+    let reopened = world.run(opening).unwrap();
+    let (flush, zeroes) = (reopened.flush(), reopened.write_zeroes(0, 512));
+    world.run(flush).unwrap();
+    world.run(zeroes).unwrap();
+    assert_eq!(world.fake.count(is_flush_or_zeroes), 2);
+}
+
+/// Nothing is sent to a namespace before it is known to be what it was.
+#[test]
+fn a_flush_waits_until_its_namespace_is_checked() {
+    for changes in [false, true] {
+        let mut world = announcing();
+        let (_controller, first, _second) = open_two(&mut world);
+        world.fake.script = Box::new(|seen| {
+            let identify = seen.qid.is_admin() && seen.sqe.opcode == AdminOpcode::IDENTIFY.0;
+            let ignored = identify && seen.sqe.cdw10.get() & 0xFF != 1;
+            if ignored { Action::Ignore } else { Action::Normal }
+        });
+        if changes {
+            set_generation(&mut world, 2);
+        }
+        world.fake.disconnect_all(world.now);
+        // It is connected again, and the check is under way.
+        world.pass(Duration::from_secs(1));
+        let mut flush = pin!(first.flush());
+        assert!(world.run_within(flush.as_mut(), Duration::from_secs(1)).is_none());
+        assert_eq!(world.fake.count(is_flush_or_zeroes), 0);
+        // The connection ends again, and this time the target answers.
+        world.fake.script = Box::new(|_| Action::Normal);
+        world.fake.disconnect_all(world.now);
+        let result = world.run(flush);
+        assert_eq!(world.fake.count(is_flush_or_zeroes), usize::from(!changes));
+        if changes { assert_changed(result) } else { result.unwrap() }
+    }
+}
+
+#[test]
+fn a_flush_in_flight_during_a_change_fails() {
+    let mut world = announcing();
+    let (_controller, namespace) = world.open();
+    world.fake.script =
+        Box::new(|seen| if is_flush_or_zeroes(seen) { Action::Ignore } else { Action::Normal });
+    let mut flush = pin!(namespace.flush());
+    assert!(world.run_within(flush.as_mut(), Duration::from_millis(100)).is_none());
+    change(&mut world, NamespaceList::new([Nsid(1)]));
+    world.fake.complete_ignored(Status::SUCCESS);
+    assert_changed(world.run(flush));
+}
+
+/// Commands go on, though nobody waits for them or has the namespace open.
+#[test]
+fn a_command_is_sent_though_its_namespace_was_closed() {
+    let mut world = announcing();
+    let (_controller, namespace) = world.open();
+    drop(namespace.write_zeroes(0, 512));
+    drop(namespace);
+    world.pass(Duration::from_millis(10));
+    assert_eq!(world.fake.count(is_flush_or_zeroes), 1);
 }
 
 #[test]
