@@ -71,7 +71,7 @@ impl Gsi {
             headers: headers.as_slice(),
             pieces: &[&mad.mad],
             pad_bytes: 0,
-            traffic_class: 0,
+            traffic_class: mad.traffic_class,
             continues: false,
         };
         // SAFETY: the message is borrowed until the flush below.

@@ -52,6 +52,9 @@ pub struct Manager {
 pub struct MadTransmit {
     /// The peer's endpoint.
     pub peer: SocketAddr,
+    /// Traffic class of the packet. Messages of a connection have that of its path, which the request names, as those of Linux
+    /// do: there the address handle of both is made from the path. Answers to what belongs to no connection have 0.
+    pub traffic_class: u8,
     /// The payload of the packet.
     pub mad: Mad,
 }
@@ -141,9 +144,9 @@ impl Manager {
     pub fn confirm(&mut self, id: ConnectionId) -> Result<(), Error> {
         let connection = self.known(id)?;
         let State::RepReceived = connection.state else { return Err(Error::WrongState) };
-        let (peer, rtu) = (connection.agreement.peer, connection.rtu());
+        let (agreement, rtu) = (connection.agreement, connection.rtu());
         self.table.set_state(id, State::Established);
-        self.send(peer, rtu);
+        self.send_of(&agreement, rtu);
         Ok(())
     }
 
@@ -185,10 +188,10 @@ impl Manager {
         let connection = self.known(id)?;
         let State::ReqReceived = connection.state else { return Err(Error::WrongState) };
         let private_data = padded(private_data).ok_or(Error::PrivateDataTooLong)?;
-        let peer = connection.agreement.peer;
+        let agreement = connection.agreement;
         let rej =
             connection.rej(RejectedMessage::REQ, RejectReason::CONSUMER_DEFINED, &[], private_data);
-        self.send(peer, rej);
+        self.send_of(&agreement, rej);
         self.end(now, id, Some(rej));
         self.table.remove(id);
         Ok(())
@@ -335,12 +338,23 @@ impl Manager {
         u64::from(self.comm_ids.process_tag()) << 32 | u64::from(local.0)
     }
 
+    /// Sends what belongs to no connection.
     pub(super) fn send(&mut self, peer: SocketAddr, mad: Mad) {
+        self.enqueue(MadTransmit { peer, traffic_class: 0, mad });
+    }
+
+    /// Sends a message of a connection.
+    pub(super) fn send_of(&mut self, agreement: &Agreement, mad: Mad) {
+        let Agreement { peer, traffic_class, .. } = *agreement;
+        self.enqueue(MadTransmit { peer, traffic_class, mad });
+    }
+
+    fn enqueue(&mut self, transmit: MadTransmit) {
         if self.outgoing.len() >= self.config.limits.outgoing {
             self.counters.dropped += 1;
             return;
         }
-        self.outgoing.push_back(MadTransmit { peer, mad });
+        self.outgoing.push_back(transmit);
     }
 
     /// Whether there are as many connections as may be, half-open ones aside.
@@ -378,9 +392,9 @@ impl Manager {
     /// Sends the message of a state that waits for an answer.
     pub(super) fn send_again(&mut self, id: ConnectionId) {
         let Some(connection) = self.table.get_mut(id) else { return };
-        let peer = connection.agreement.peer;
+        let agreement = connection.agreement;
         if let Some(mad) = connection.state.resend().map(|resend| resend.mad) {
-            self.send(peer, mad);
+            self.send_of(&agreement, mad);
         }
     }
 
@@ -456,11 +470,9 @@ impl Manager {
             State::RepSent(_) => RejectedMessage::REP,
             _ => return,
         };
-        let (peer, rej) = (
-            connection.agreement.peer,
-            connection.rej(rejected, RejectReason::TIMEOUT, &guid, NO_PRIVATE_DATA),
-        );
-        self.send(peer, rej);
+        let agreement = connection.agreement;
+        let rej = connection.rej(rejected, RejectReason::TIMEOUT, &guid, NO_PRIVATE_DATA);
+        self.send_of(&agreement, rej);
     }
 
     /// Tells the peer that a connection that is not established will not be. That answers a request, unless our reply did.
@@ -480,9 +492,9 @@ impl Manager {
             State::RepSent(_) => (RejectedMessage::OTHER, RejectReason::CONSUMER_DEFINED, &[][..]),
             State::Established | State::DreqSent(_) | State::Ended => return,
         };
-        let (peer, rej) =
-            (connection.agreement.peer, connection.rej(rejected, reason, info, NO_PRIVATE_DATA));
-        self.send(peer, rej);
+        let agreement = connection.agreement;
+        let rej = connection.rej(rejected, reason, info, NO_PRIVATE_DATA);
+        self.send_of(&agreement, rej);
     }
 }
 

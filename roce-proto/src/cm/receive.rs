@@ -173,7 +173,8 @@ impl Manager {
         match connection.state {
             State::ReqReceived => {
                 let mra = connection.mra(ReceivedMessage::REQ, service_timeout);
-                self.send(from, mra);
+                let agreement = connection.agreement;
+                self.send_of(&agreement, mra);
             }
             State::RepSent(_) => self.send_again(id),
             _ => {}
@@ -263,8 +264,9 @@ impl Manager {
             State::Established => connection.rtu(),
             _ => return,
         };
+        let agreement = connection.agreement;
         self.counters.duplicates += 1;
-        self.send(from, again);
+        self.send_of(&agreement, again);
     }
 
     /// The first reply to our request.
@@ -428,7 +430,11 @@ impl Manager {
             remote_comm_id: dreq.local_comm_id,
             private_data: [0; Drep::PRIVATE_DATA_BYTES],
         });
-        self.send(from, drep.to_mad(transaction_id));
+        let drep = drep.to_mad(transaction_id);
+        match id.and_then(|id| self.table.get(id)).map(|connection| connection.agreement) {
+            Some(agreement) => self.send_of(&agreement, drep),
+            None => self.send(from, drep),
+        }
         if let Some(id) = id {
             self.finish(now, id, Event::Disconnected { connection: id, confirmed: true });
         }

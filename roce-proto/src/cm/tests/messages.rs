@@ -1,5 +1,6 @@
 //! Messages on the wire.
 
+use alloc::vec::Vec;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use proptest::prelude::*;
@@ -210,6 +211,39 @@ fn only_peers_of_ours_tell_their_udp_source() {
     }
 }
 
+/// Messages of a connection travel in the class of its path, on both sides, and other answers in class 0.
+#[test]
+fn messages_have_the_traffic_class_of_their_connection() {
+    const CLASS: u8 = 0x68;
+    let mut pair = Pair::new();
+    let connect = Connect { traffic_class: CLASS, ..connect_to(target_address(), 2) };
+    let host = pair.host.manager.connect(pair.now, &connect).unwrap();
+    let mut classes = Vec::new();
+    let mut to_target = |pair: &mut Pair| {
+        let (transmit, _) = pair.host.sent_one();
+        classes.push(transmit.traffic_class);
+        pair.target.receive(pair.now, pair.host.address, &[transmit]);
+    };
+    to_target(&mut pair);
+    let target = pair.target.request();
+    let agreement = pair.target.manager.accept(pair.now, target, &accept_with(3)).unwrap();
+    assert_eq!(agreement.traffic_class, CLASS);
+    let (rep, _) = pair.target.sent_one();
+    pair.host.receive(pair.now, pair.target.address, &[rep]);
+    pair.host.manager.confirm(host).unwrap();
+    to_target(&mut pair);
+    pair.host.manager.disconnect(pair.now, host);
+    let (dreq, _) = pair.host.sent_one();
+    pair.target.receive(pair.now, pair.host.address, &[dreq]);
+    let (drep, _) = pair.target.sent_one();
+    classes.extend([rep, dreq, drep].map(|transmit| transmit.traffic_class));
+    assert_eq!(classes, [CLASS; 5]);
+    // A goodbye of a connection that nobody knows.
+    let mut pair = Pair::new();
+    pair.target.receive(pair.now, pair.host.address, &[dreq]);
+    assert_eq!(pair.target.sent_one().0.traffic_class, 0);
+}
+
 fn asked(attribute: Attribute, body: &[u8]) -> Mad {
     let mut mad = [0; MAD_BYTES];
     mad[..4].copy_from_slice(&[1, 7, 2, 3]);
@@ -223,7 +257,7 @@ fn asked(attribute: Attribute, body: &[u8]) -> Mad {
 fn answered(pair: &mut Pair, mad: &Mad) -> (Attribute, [u8; MESSAGE_BYTES]) {
     pair.target.manager.handle_datagram(pair.now, host_address(), mad, |_| None);
     let sent = pair.target.sent();
-    let [MadTransmit { peer, mad }] = sent[..] else { panic!("{sent:?}") };
+    let [MadTransmit { peer, mad, .. }] = sent[..] else { panic!("{sent:?}") };
     assert_eq!((peer, &mad[..4], &mad[8..16]), (host_address(), &[1, 7, 2, 3][..], &[9; 8][..]));
     let attribute = Attribute(u16::from_be_bytes([mad[16], mad[17]]));
     (attribute, *mad.last_chunk().unwrap())
