@@ -10,16 +10,16 @@ use rdma::soft::{OpenError, PortChoice, Soft, SoftDevice, SoftOptions};
 use rdma::verbs::{Verbs, VerbsDevice, VerbsError, VerbsOptions};
 use rdma::{Choice, ProviderKind, Selection};
 
-use crate::assembly::{AddError, Assembly, ListenError};
 use crate::config::{Config, Cores, ProviderChoice};
-use crate::export::{ExportError, Purpose};
+use crate::driver::assembly::{AddError, Assembly, ListenError};
+use crate::driver::threads::{Runtime, RuntimeError, RuntimeOptions};
+use crate::inventory::Registry;
+use crate::inventory::export::{ExportError, Purpose};
+use crate::inventory::port::Port;
+use crate::inventory::watch::Watch;
 use crate::limits::{NAMESPACES_REPORTED, PEERS_REPORTED};
+use crate::metrics::snapshot::{IoStats, PoolStats, Stats, SystemCallStats};
 use crate::poll_group::PollGroupStats;
-use crate::port::Port;
-use crate::registry::Registry;
-use crate::runtime::{Runtime, RuntimeError, RuntimeOptions};
-use crate::stats::{IoStats, PoolStats, Stats, SystemCallStats};
-use crate::watch::Watch;
 
 /// A target with its threads. Dropping it ends every connection at once.
 pub struct Target {

@@ -10,13 +10,13 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use feedrail_target::assembly::Assembly;
 use feedrail_target::backend::decorator::Delay;
 use feedrail_target::config::Config;
-use feedrail_target::export::Purpose;
+use feedrail_target::driver::assembly::Assembly;
+use feedrail_target::driver::stepped::Stepped;
+use feedrail_target::inventory::Registry;
+use feedrail_target::inventory::export::Purpose;
 use feedrail_target::poll_group::Turn;
-use feedrail_target::registry::Registry;
-use feedrail_target::stepped::Stepped;
 use feedrail_target::storage::Inline;
 use rdma::sim::{Sim, SimConfig, SimDevice, SimNetwork};
 use rdma::{Device, Time};

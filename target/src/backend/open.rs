@@ -24,7 +24,7 @@ const MAX_LBA_SHIFT: u8 = 12;
 /// Where the kernel describes devices.
 const SYSFS: &str = "/sys";
 /// Alignment of every buffer that reaches a backend.
-const MEMORY_ALIGNMENT: u32 = crate::pool::UNIT_BYTES as u32;
+const MEMORY_ALIGNMENT: u32 = crate::core_context::pool::UNIT_BYTES as u32;
 
 /// How to open it.
 #[derive(Clone, Copy, Debug, Default)]

@@ -13,7 +13,7 @@ use tempfile::{NamedTempFile, TempDir};
 
 use super::decorator::{Delay, Fault, FaultPlan, Tear};
 use super::*;
-use crate::pool::{Buffer, Pool, PoolMemory};
+use crate::core_context::pool::{Buffer, Pool, PoolMemory};
 use crate::storage::{Engine, Inline, Report, Span, Storage, Submitted, Tag, Uring};
 
 const BLOCK: usize = 1 << 20;

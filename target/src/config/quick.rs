@@ -11,7 +11,7 @@ use super::{
     Config, ConfigError, Cores, DiskFaults, HostPolicy, Medium, NamespaceConfig, Origin,
     PortConfig, ProviderChoice, SubsystemConfig,
 };
-use crate::identity::{self, Machine, SubsystemIdentity};
+use crate::inventory::derived_ids::{self, Machine, SubsystemIdentity};
 use crate::limits::Limits;
 
 /// Default of how long a poll group polls at the most before it sleeps, in microseconds.
@@ -56,7 +56,7 @@ impl Config {
         });
         let mut limits = Limits::default();
         limits.pool_bytes = limits.pool_bytes.max(limits.least_pool_bytes(quick.cores.count()));
-        let state_dir = identity::default_state_dir();
+        let state_dir = derived_ids::default_state_dir();
         let machine = match quick.machine {
             Some(machine) => machine,
             None => Machine::this(&state_dir)?,
@@ -107,7 +107,7 @@ impl Quick {
         }
         Ok(SubsystemConfig {
             serial: identity.serial(),
-            model: identity::MODEL.to_owned(),
+            model: derived_ids::MODEL.to_owned(),
             hosts: HostPolicy::Any,
             deallocate: true,
             identity,
@@ -120,7 +120,7 @@ impl Quick {
 
     /// The file names, or the whole paths where files share a name.
     fn names(&self) -> Vec<String> {
-        let names: Vec<_> = self.files.iter().map(|path| identity::file_name(path)).collect();
+        let names: Vec<_> = self.files.iter().map(|path| derived_ids::file_name(path)).collect();
         let mut count: BTreeMap<&str, u32> = BTreeMap::new();
         names.iter().for_each(|name| *count.entry(name).or_default() += 1);
         let unique = |(path, name): (&PathBuf, &String)| match count[name.as_str()] {
@@ -171,5 +171,5 @@ pub(crate) fn parse_nqn(text: &str) -> Result<Nqn, String> {
 /// Parses the id of a machine.
 pub(crate) fn parse_machine(text: &str) -> Result<Machine, String> {
     let wrong = || format!("{text:?} is no machine id; write 32 hexadecimal digits, not all zero");
-    identity::parse_id(text).map(Machine::with_id).ok_or_else(wrong)
+    derived_ids::parse_id(text).map(Machine::with_id).ok_or_else(wrong)
 }

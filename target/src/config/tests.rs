@@ -7,8 +7,8 @@ use proptest::prelude::*;
 
 use super::units::{parse_bytes, show_bytes};
 use super::*;
+use crate::core_context::pool::{PoolPlan, UNIT_BYTES};
 use crate::limits::{CntlidRange, MAX_POOL_BYTES};
-use crate::pool::{PoolPlan, UNIT_BYTES};
 
 const GOOD: &str = r#"
 provider = "soft"

@@ -17,7 +17,7 @@ use super::{
     PortConfig, ProviderChoice, SubsystemConfig,
 };
 use crate::backend::BackendError;
-use crate::identity::{self, Machine, SubsystemIdentity};
+use crate::inventory::derived_ids::{self, Machine, SubsystemIdentity};
 use crate::limits::{CntlidRange, Limits, MAX_POOL_BYTES, NSID_LAST};
 
 impl Config {
@@ -46,7 +46,7 @@ impl Config {
         let state_dir = file
             .state_dir
             .as_ref()
-            .map_or_else(identity::default_state_dir, |dir| document.resolve(dir));
+            .map_or_else(derived_ids::default_state_dir, |dir| document.resolve(dir));
         let machine = match machine {
             Some(machine) => machine,
             None => Machine::this(&state_dir)?,
@@ -409,7 +409,7 @@ impl Reader<'_> {
         };
         let model = match &table.model {
             Some(model) => self.ascii(model, 40)?,
-            None => identity::MODEL.to_owned(),
+            None => derived_ids::MODEL.to_owned(),
         };
         Ok(SubsystemConfig {
             hosts: self.hosts(at, table.allow_any_host, table.allowed_hosts)?,
@@ -583,14 +583,14 @@ impl Reader<'_> {
         medium: &Medium,
     ) -> Result<String, ConfigError> {
         if let Some(name) = &table.name {
-            if name.get_ref().is_empty() || name.get_ref().len() > identity::NAME_BYTES {
-                let message = format!("must be 1 to {} bytes long", identity::NAME_BYTES);
+            if name.get_ref().is_empty() || name.get_ref().len() > derived_ids::NAME_BYTES {
+                let message = format!("must be 1 to {} bytes long", derived_ids::NAME_BYTES);
                 return Err(self.document.error(name.span().start, message));
             }
             return Ok(name.get_ref().clone());
         }
         Ok(match medium {
-            Medium::File { path } | Medium::Block { path } => identity::file_name(path),
+            Medium::File { path } | Medium::Block { path } => derived_ids::file_name(path),
             Medium::Null { .. } => format!("null-{nsid}"),
             Medium::Memory { .. } => format!("memory-{nsid}"),
         })

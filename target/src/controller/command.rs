@@ -10,7 +10,7 @@ use nvme_proto::{AdminCommand, Cid, FabricsCommand, Status};
 
 use super::jobs::{Flush, Settle};
 use super::life::Epoch;
-use crate::namespace::NamespaceIndex;
+use crate::inventory::namespace::NamespaceIndex;
 
 /// A command that was found well-formed and allowed in its queue's state.
 #[derive(Clone, Copy, Debug)]
@@ -69,7 +69,7 @@ pub(super) enum ControlCommand {
 /// A command on one namespace, in bytes. Range, protection and size were checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IoWork {
-    /// The namespace, as [`Registry::namespace`](crate::registry::Registry::namespace) knows it.
+    /// The namespace, as [`Registry::namespace`](crate::inventory::Registry::namespace) knows it.
     pub namespace: NamespaceIndex,
     /// What to do.
     pub kind: IoKind,

@@ -9,9 +9,9 @@ use nvme_proto::log::{
 use nvme_proto::{AsciiField, IntoBytes, NqnField, U16};
 
 use super::{Controller, Shared};
+use crate::inventory::port::Port;
+use crate::inventory::subsystem::Subsystem;
 use crate::limits::ADMIN_QUEUE_ENTRIES;
-use crate::port::Port;
-use crate::subsystem::Subsystem;
 
 /// The whole page, for the host and the port of this controller.
 pub(super) fn page(controller: &Controller, _: &Shared) -> Vec<u8> {

@@ -9,8 +9,8 @@ use nvme_proto::{Cid, FromZeros, Qid, Sqe, Status, U16, U32, U64};
 
 use super::Controller;
 use super::command::IoWork;
+use crate::inventory::Registry;
 use crate::limits::ERROR_LOG_ENTRIES;
-use crate::registry::Registry;
 
 /// The errors of a whole subsystem since the target started, over all its controllers. The SMART log page tells them.
 #[derive(Debug, Default)]

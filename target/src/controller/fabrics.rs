@@ -17,9 +17,9 @@ use super::command::{Command, ControlCommand, ControlWork, Execution, Outcome, W
 use super::life::Epoch;
 use super::queue::{Queue, State, transfer};
 use super::{Controller, Kind, NewController, Shared};
-use crate::admission::Admission;
-use crate::host::Host;
+use crate::inventory::allowed_host::Host;
 use crate::limits::Limits;
+use crate::limits::connection_quota::Admission;
 
 /// The version that controllers report.
 pub(super) const VERSION: Version = Version::V2_0;

@@ -8,7 +8,7 @@ use nvme_proto::{Cid, IntoBytes, Nsid, Status};
 
 use super::Controller;
 use super::support::FeatureEntry;
-use crate::subsystem::Subsystem;
+use crate::inventory::subsystem::Subsystem;
 
 /// The features of one controller. None survives a reset.
 #[derive(Debug)]
@@ -156,7 +156,7 @@ fn protect(
 fn namespace(
     subsystem: Option<&std::sync::Arc<Subsystem>>,
     nsid: Nsid,
-) -> Result<&std::sync::Arc<crate::namespace::Namespace>, Status> {
+) -> Result<&std::sync::Arc<crate::inventory::namespace::Namespace>, Status> {
     let found = subsystem.and_then(|subsystem| subsystem.namespace(nsid));
     found.ok_or(Status::INVALID_NAMESPACE_OR_FORMAT.with_dnr())
 }

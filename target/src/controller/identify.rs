@@ -12,10 +12,10 @@ use nvme_proto::{
 
 use super::support::{Describe, Support};
 use super::{Controller, Kind, fabrics};
-use crate::identity;
+use crate::inventory::derived_ids;
+use crate::inventory::namespace::Namespace;
+use crate::inventory::subsystem::Subsystem;
 use crate::limits::{ABORTS, ASYNC_EVENT_REQUESTS, ERROR_LOG_ENTRIES, KEEP_ALIVE_GRANULARITY};
-use crate::namespace::Namespace;
-use crate::subsystem::Subsystem;
 
 /// 128-bit host identifiers, and traffic based keep alive.
 const CTRATT: u32 = 1 << 0 | 1 << 6;
@@ -95,7 +95,7 @@ fn common(controller: &Controller, nqn: Nqn) -> IdentifyController {
     let (limits, support) = (&controller.limits, controller.support);
     let mut id = IdentifyController::blank();
     id.set_cntlid(controller.cntlid);
-    id.fr = AsciiField::new(identity::FIRMWARE).unwrap_or_default();
+    id.fr = AsciiField::new(derived_ids::FIRMWARE).unwrap_or_default();
     id.mdts = limits.mdts();
     id.ver = fabrics::VERSION;
     id.ctratt = U32::new(CTRATT);
@@ -128,8 +128,8 @@ fn common(controller: &Controller, nqn: Nqn) -> IdentifyController {
 
 fn discovery_controller(controller: &Controller) -> IdentifyController {
     let mut id = common(controller, Nqn::DISCOVERY);
-    id.sn = AsciiField::new(&identity::discovery_serial()).unwrap_or_default();
-    id.mn = AsciiField::new(identity::MODEL).unwrap_or_default();
+    id.sn = AsciiField::new(&derived_ids::discovery_serial()).unwrap_or_default();
+    id.mn = AsciiField::new(derived_ids::MODEL).unwrap_or_default();
     id.cntrltype = ControllerType::DISCOVERY;
     id.dctype = 1;
     id

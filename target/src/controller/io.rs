@@ -8,9 +8,9 @@ use super::queue::{Live, transfer};
 use super::support::Support;
 use crate::backend::BackendError;
 use crate::deliberate_bugs::{self, Bug};
-use crate::namespace::Namespace;
-use crate::registry::Registry;
-use crate::tally::IoCounters;
+use crate::inventory::Registry;
+use crate::inventory::namespace::Namespace;
+use crate::metrics::io_counters::IoCounters;
 
 /// Checks a command and gives it its bytes. `Err` completes it at once, also where there is nothing to do.
 pub(super) fn parse(live: &Live, command: &NvmCommand) -> Result<Command, Outcome> {

@@ -11,8 +11,8 @@ use super::command::{Event, IoKind};
 use super::hold::Hold;
 use super::{Controller, Shared, io};
 use crate::backend::BackendError;
-use crate::namespace::{Namespace, NamespaceIndex};
-use crate::protection::ProtectionError;
+use crate::inventory::namespace::{Namespace, NamespaceIndex};
+use crate::inventory::persist::protection::ProtectionError;
 
 /// Names a job of one controller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

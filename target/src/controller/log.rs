@@ -8,10 +8,10 @@ use nvme_proto::log::{
 use nvme_proto::{AsciiField, FromZeros, IntoBytes, Status, U128};
 
 use super::{Controller, Shared};
-use crate::identity;
+use crate::inventory::Registry;
+use crate::inventory::derived_ids;
+use crate::inventory::subsystem::Subsystem;
 use crate::limits::ERROR_LOG_ENTRIES;
-use crate::registry::Registry;
-use crate::subsystem::Subsystem;
 
 /// Fills `data`, which is zeros, with the part of the page that the command wants. Beyond the end of the page
 /// it stays zeros; an offset beyond the end is an error.
@@ -85,7 +85,7 @@ pub(super) fn changed_namespaces(_: &Controller, shared: &Shared) -> Vec<u8> {
 pub(super) fn firmware_slots(_: &Controller, _: &Shared) -> Vec<u8> {
     let mut log = FirmwareSlotLog::new_zeroed();
     log.active = FirmwareSlots::new().with_current(1);
-    log.revisions[0] = AsciiField::new(identity::FIRMWARE).unwrap_or_default();
+    log.revisions[0] = AsciiField::new(derived_ids::FIRMWARE).unwrap_or_default();
     log.as_bytes().to_vec()
 }
 

@@ -53,11 +53,11 @@ use self::error_log::ErrorLog;
 use self::feature::Features;
 use self::jobs::Jobs;
 use self::support::{Opcodes, Support};
-use crate::host::Host;
+use crate::inventory::Registry;
+use crate::inventory::allowed_host::Host;
+use crate::inventory::port::Port;
+use crate::inventory::subsystem::Subsystem;
 use crate::limits::{DISCOVERY_KEEP_ALIVE, GUEST_TRANSFER_BYTES, KEEP_ALIVE_GRANULARITY, Limits};
-use crate::port::Port;
-use crate::registry::Registry;
-use crate::subsystem::Subsystem;
 
 /// A controller: one host's association with one subsystem, or with the discovery service.
 #[derive(Debug)]

@@ -17,12 +17,12 @@ use super::jobs::Flush;
 use super::life::Epoch;
 use super::link::{Lost, Mail, QueueLink};
 use super::{Controller, admin, error_log, fabrics, io};
-use crate::admission::Admission;
 use crate::backend::BackendError;
+use crate::inventory::Registry;
+use crate::inventory::port::Port;
+use crate::limits::connection_quota::Admission;
 use crate::limits::{CONNECT_TIMEOUT, ENABLE_TIMEOUT};
-use crate::port::Port;
-use crate::registry::Registry;
-use crate::tally::{Account, Tally};
+use crate::metrics::io_counters::{Account, Tally};
 
 /// A connection that the transport accepted.
 #[derive(Debug)]

@@ -9,7 +9,7 @@ use nvme_proto::log::{
 use nvme_proto::{AdminOpcode, NvmOpcode, U16};
 
 use super::{Controller, Kind, Shared, discovery, identify, log};
-use crate::namespace::Namespace;
+use crate::inventory::namespace::Namespace;
 
 /// Which controllers have something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,9 +6,9 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use crate::config::{Config, Cores};
-use crate::pool::{PoolMemory, PoolPlan};
-use crate::registry::Registry;
-use crate::runtime;
+use crate::core_context::pool::{PoolMemory, PoolPlan};
+use crate::driver::threads;
+use crate::inventory::Registry;
 use crate::storage::Uring;
 use crate::target::{Reachable, StartError, try_address};
 
@@ -39,7 +39,7 @@ fn pool(config: &Config) -> Result<(), String> {
 
 fn cores(cores: &Cores) -> Vec<String> {
     let Cores::Pinned(list) = cores else { return Vec::new() };
-    list.iter().filter_map(|core| Some(runtime::try_core(*core).err()?.to_string())).collect()
+    list.iter().filter_map(|core| Some(threads::try_core(*core).err()?.to_string())).collect()
 }
 
 /// A target starts if it can serve one of its addresses.

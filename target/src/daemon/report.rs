@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::lines::Lines;
-use crate::registry::Registry;
+use crate::inventory::Registry;
 use crate::target::Target;
 
 /// Standard output.

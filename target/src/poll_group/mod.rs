@@ -3,11 +3,6 @@
 //! A group never waits and reads no clock. Its driver calls [`PollGroup::turn`] with the time; when that says
 //! that there is nothing to do, the driver may sleep, on a thread with [`PollGroup::sleep`].
 
-mod buffers;
-mod core;
-mod events;
-mod share;
-
 use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -15,15 +10,15 @@ use std::time::Duration;
 
 use rdma::{GroupStats, Time, WakeFor};
 
-pub(crate) use self::buffers::Accounts;
-pub use self::buffers::Buffers;
-pub use self::core::Core;
-pub use self::events::BufferEvent;
+pub use crate::core_context::Core;
+pub(crate) use crate::core_context::buffers::Accounts;
+pub use crate::core_context::buffers::Buffers;
+pub use crate::core_context::events::BufferEvent;
 
+use crate::core_context::pool::Pool;
 use crate::doorbell::Doorbell;
+use crate::inventory::Registry;
 use crate::limits::STORAGE_PATIENCE;
-use crate::pool::Pool;
-use crate::registry::Registry;
 use crate::storage::{Engine, EngineStats, Report, Storage};
 use crate::transport::{RequestKey, Stop, Transport};
 

@@ -3,11 +3,10 @@
 //! A backend says which system calls an operation takes, one step at a time; the engine runs them; this
 //! module keeps the two together, and the timers of operations that a decorator holds back.
 
+pub(crate) mod batching;
 mod engine;
-mod gate;
 mod inline;
 mod operation;
-mod trial;
 mod uring;
 
 #[cfg(test)]
@@ -22,8 +21,8 @@ use std::time::Duration;
 use rdma::Time;
 use slab::Slab;
 
+use self::batching::gate::{Admission, Gates, Released, Visit};
 pub use self::engine::{CallId, DeviceId, Engine, EngineStats, Event, FileId, FileRef, SystemCall};
-use self::gate::{Admission, Gates, Released, Visit};
 pub use self::inline::Inline;
 pub(crate) use self::operation::{Hold, Stage};
 pub use self::operation::{Kind, Operation, Part, Span};

@@ -7,7 +7,7 @@ use rustix::event::EventfdFlags;
 
 use super::*;
 use crate::backend::{OpenMode, open_file};
-use crate::pool::{Pool, PoolMemory};
+use crate::core_context::pool::{Pool, PoolMemory};
 
 mod gates;
 

@@ -9,9 +9,9 @@ use std::sync::Arc;
 use ::rdma::{CmError, GroupStats, Time, WakeFor};
 
 use crate::backend::BackendError;
+use crate::core_context::pool::Buffer;
+use crate::inventory::port::Port;
 use crate::poll_group::Core;
-use crate::pool::Buffer;
-use crate::port::Port;
 
 /// One way to reach hosts, on one core. A poll group calls it; one virtual call per turn and event.
 pub trait Transport: Send {

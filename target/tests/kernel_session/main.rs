@@ -14,8 +14,8 @@ use std::task::Waker;
 
 use feedrail_target::config::Config;
 use feedrail_target::controller::{Accepted, Event, Execution, IoKind, Outcome, Queue, Work};
-use feedrail_target::export::Purpose;
-use feedrail_target::registry::Registry;
+use feedrail_target::inventory::Registry;
+use feedrail_target::inventory::export::Purpose;
 use nvme_proto::fabrics::{ConnectData, FabricsCommand, PropertySet};
 use nvme_proto::feature::Feature;
 use nvme_proto::identify::{Cns, IdentifyController, IdentifyNamespace};

@@ -5,13 +5,13 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use feedrail_target::assembly::{AddError, Assembly, ListenError};
 use feedrail_target::backend::decorator::Delay;
 use feedrail_target::config::Config;
-use feedrail_target::export::{Decorate, Purpose};
+use feedrail_target::driver::assembly::{AddError, Assembly, ListenError};
+use feedrail_target::driver::stepped::Stepped;
+use feedrail_target::inventory::Registry;
+use feedrail_target::inventory::export::{Decorate, Purpose};
 use feedrail_target::poll_group::Turn;
-use feedrail_target::registry::Registry;
-use feedrail_target::stepped::Stepped;
 use feedrail_target::storage::{Engine, Inline};
 use nvme_proto::fabrics::{Connect, ConnectAttributes, ConnectData, PropertySet, PropertySize};
 use nvme_proto::nvm::Io;

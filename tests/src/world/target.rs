@@ -6,17 +6,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use feedrail_initiator::Target as Subsystem;
-use feedrail_target::assembly::Assembly;
 use feedrail_target::backend::Backend;
 use feedrail_target::config::{
     Config, Cores, HostPolicy, NamespaceConfig, Origin, PortConfig, ProviderChoice, SubsystemConfig,
 };
-use feedrail_target::export::Purpose;
-use feedrail_target::identity::{Machine, SubsystemIdentity};
+use feedrail_target::driver::assembly::Assembly;
+use feedrail_target::driver::stepped::Stepped;
+use feedrail_target::inventory::Registry;
+use feedrail_target::inventory::derived_ids::{Machine, SubsystemIdentity};
+use feedrail_target::inventory::export::Purpose;
 use feedrail_target::limits::Limits;
 use feedrail_target::poll_group::Turn;
-use feedrail_target::registry::Registry;
-use feedrail_target::stepped::Stepped;
 use feedrail_target::storage::{Engine, Inline};
 use feedrail_target::transport::Stop;
 use nvme_proto::{Nqn, Nsid};

@@ -13,11 +13,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use feedrail_target::assembly::Assembly;
 use feedrail_target::config::Config;
-use feedrail_target::export::Purpose;
-use feedrail_target::registry::Registry;
-use feedrail_target::stepped::Stepped;
+use feedrail_target::driver::assembly::Assembly;
+use feedrail_target::driver::stepped::Stepped;
+use feedrail_target::inventory::Registry;
+use feedrail_target::inventory::export::Purpose;
 use feedrail_target::storage::Inline;
 use nvme_proto::fabrics::{Connect, ConnectAttributes, ConnectData, PropertySet, PropertySize};
 use nvme_proto::registers::{Cc, Property};

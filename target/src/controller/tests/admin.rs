@@ -372,11 +372,12 @@ fn write_protection_waits_for_earlier_writes_and_flushes() {
 }
 
 /// A registry that keeps what hosts protect in a folder, as long as that is there.
-fn keeping(state_dir: &std::path::Path) -> std::sync::Arc<crate::registry::Registry> {
+fn keeping(state_dir: &std::path::Path) -> std::sync::Arc<crate::inventory::Registry> {
     let text = format!("state_dir = \"{}\"\n{CONFIG}", state_dir.display());
     let config = crate::config::Config::from_toml(std::path::Path::new("/test.toml"), &text);
-    let purpose = crate::export::Purpose::Serve;
-    crate::registry::Registry::open(&config.expect("valid"), purpose).expect("memory can be opened")
+    let purpose = crate::inventory::export::Purpose::Serve;
+    crate::inventory::Registry::open(&config.expect("valid"), purpose)
+        .expect("memory can be opened")
 }
 
 /// Sets or lifts the write protection of namespace 1, and waits until that is kept.

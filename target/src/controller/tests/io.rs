@@ -4,9 +4,9 @@ use nvme_proto::nvm::{DatasetManagement, DsmAttributes, DsmRange, Flush, Io, Wri
 use nvme_proto::{Cid, LbaRange, Nsid, NvmCommand, Psdt, SqeFlags};
 use proptest::prelude::*;
 
-use super::super::IoKind;
 use super::*;
 use crate::backend::BackendError;
+use crate::controller::IoKind;
 
 fn line() -> (Line, Line) {
     let registry = registry();

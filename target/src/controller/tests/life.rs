@@ -4,8 +4,8 @@ use nvme_proto::fabrics::{Connect, ConnectData};
 use nvme_proto::registers::{ShutdownNotification, ShutdownStatus};
 use nvme_proto::{AdminCommand, AdminOpcode, Cid, Qid, Sqe, Status, admin::Abort};
 
-use super::super::CloseReason;
 use super::*;
+use crate::controller::CloseReason;
 
 fn keep_alive() -> Sqe {
     AdminCommand::KeepAlive.to_sqe()

@@ -22,8 +22,8 @@ use rdma::Time;
 use super::{Accepted, Direction, Event, Execution, Hold, IoWork, Lost, Outcome, Queue, Work};
 use crate::backend::BackendError;
 use crate::config::Config;
-use crate::export::Purpose;
-use crate::registry::Registry;
+use crate::inventory::Registry;
+use crate::inventory::export::Purpose;
 
 const SUBSYSTEM: &str = "nqn.2026-01.io.feedrail:t";
 const CONFIG: &str = r#"

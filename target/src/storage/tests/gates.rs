@@ -120,7 +120,7 @@ impl Engine for Device {
 /// A host that keeps reads in flight, and a target that takes its time to answer each.
 struct Load {
     pool: Pool,
-    buffer: crate::pool::Buffer,
+    buffer: crate::core_context::pool::Buffer,
     storage: Storage,
     backend: Arc<dyn Backend>,
     device: Device,

@@ -8,11 +8,11 @@ use ::rdma::{Access, Mem, MemoryRegion, Provider, Registered, Sge};
 use nvme_proto::{Cqe, IntoBytes, Sqe};
 use rustix::mm::{MapFlags, ProtFlags};
 
+use crate::core_context::pool::UNIT_BYTES;
 use crate::deliberate_bugs::{self, Bug};
 use crate::limits::UNCONNECTED_RECEIVES;
-use crate::pool::UNIT_BYTES;
-use crate::request::{Receive, Slot};
 use crate::storage::Span;
+use crate::transport::rdma::connection::request::{Receive, Slot};
 
 const SQE_BYTES: usize = size_of::<Sqe>();
 const CQE_BYTES: usize = size_of::<Cqe>();

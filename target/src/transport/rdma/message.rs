@@ -7,7 +7,7 @@ use ::rdma::{ConnId, Provider};
 
 use super::negotiation::Negotiated;
 use crate::controller::Lost;
-use crate::port::Port;
+use crate::inventory::port::Port;
 
 /// To a poll group.
 pub(super) enum ToGroup<P: Provider> {

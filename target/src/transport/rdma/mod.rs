@@ -33,10 +33,10 @@ use self::work_id::{WorkId, WorkKind};
 use super::{RequestKey, Stop, Transport};
 use crate::backend::BackendError;
 use crate::controller::Accepted;
+use crate::core_context::pool::{Buffer, PoolMemory};
 use crate::doorbell::Doorbell;
 use crate::limits::COMPLETIONS_PER_GROUP;
 use crate::poll_group::Core;
-use crate::pool::{Buffer, PoolMemory};
 
 /// Completions fetched at once.
 const BATCH: usize = 64;

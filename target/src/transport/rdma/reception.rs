@@ -15,13 +15,13 @@ use nvme_proto::rdma_cm::RejectStatus;
 use super::message::{Newcomer, News, ToGroup, ToReception};
 use super::negotiation::{Negotiated, rejection};
 use super::{DeviceParts, GroupPort};
-use crate::admission::Full;
 use crate::controller::Lost;
-use crate::crowd::{Crowd, Room};
 use crate::doorbell::Doorbell;
+use crate::inventory::Registry;
+use crate::inventory::port::Port;
+use crate::limits::connection_quota::Full;
+use crate::limits::crowd::{Crowd, Room};
 use crate::limits::{Limits, UNCONNECTED, UNCONNECTED_PER_ADDRESS};
-use crate::port::Port;
-use crate::registry::Registry;
 use crate::transport::{Reception, ReceptionStats};
 
 /// Events of the connection manager that one turn deals with: hosts that knock all the time do not keep the reception

@@ -3,7 +3,7 @@
 use nvme_proto::{Sgl, SglDescriptor, Status};
 
 use crate::controller::{Direction, Transfer};
-use crate::request::HostData;
+use crate::transport::rdma::connection::request::HostData;
 
 /// The key that a descriptor asks to have invalidated, whatever becomes of the command.
 pub(super) fn invalidated_key(descriptor: &SglDescriptor) -> Option<u32> {

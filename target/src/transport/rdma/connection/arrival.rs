@@ -6,8 +6,8 @@ use nvme_proto::{Cid, Sqe, Status};
 
 use super::{Connection, Desk, Ended, Leaving};
 use crate::controller::{Command, Direction, IoKind, IoWork, Work};
-use crate::pool::{Buffer, UNIT_BYTES};
-use crate::request::{HostData, Receive, Slot, State};
+use crate::core_context::pool::{Buffer, UNIT_BYTES};
+use crate::transport::rdma::connection::request::{HostData, Receive, Slot, State};
 use crate::transport::rdma::sgl;
 use crate::transport::rdma::work_id::WorkKind;
 

@@ -10,10 +10,10 @@ use super::arrival::medium_at;
 use super::{Connection, Desk, Ended, FLUSH_SLOT, Leaving};
 use crate::backend::BackendError;
 use crate::controller::{ControlWork, Execution, Flush, IoKind, IoWork, Outcome, Queue, Work};
-use crate::namespace::NamespaceIndex;
+use crate::inventory::namespace::NamespaceIndex;
 use crate::poll_group::Core;
-use crate::request::{Commit, HostData, Slot, State};
 use crate::storage::{Operation, Span, Submitted};
+use crate::transport::rdma::connection::request::{Commit, HostData, Slot, State};
 
 /// Reports a flush for the controller that failed.
 fn flush_failed(core: &Core, namespace: NamespaceIndex, result: Result<(), BackendError>) {

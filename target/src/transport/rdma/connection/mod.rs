@@ -6,6 +6,7 @@
 mod arrival;
 mod execution;
 mod outstanding;
+pub(crate) mod request;
 mod response;
 
 use std::collections::VecDeque;
@@ -23,8 +24,8 @@ use super::work_id::{WorkId, WorkKind};
 use crate::controller::{Abort, Accepted, CloseReason, Event, Flush, Outcome, Queue, Settle, Work};
 use crate::deliberate_bugs::{self, Bug};
 use crate::poll_group::{Accounts, Core};
-use crate::request::{Receive, Slot, Slots, State};
 use crate::transport::RequestKey;
+use crate::transport::rdma::connection::request::{Receive, Slot, Slots, State};
 
 /// In place of a slot, with the number of a [`Flush`].
 const FLUSH_SLOT: u32 = 1 << 31;

@@ -12,7 +12,7 @@ use super::{Connection, Desk, Ended};
 use crate::controller::{IoKind, IoWork, Outcome, Work};
 use crate::deliberate_bugs::{self, Bug};
 use crate::limits::{DATA_BEFORE_RESPONSES_BYTES, DATA_BEFORE_RESPONSES_MAX_BYTES};
-use crate::request::{HostData, Slot, State};
+use crate::transport::rdma::connection::request::{HostData, Slot, State};
 use crate::transport::rdma::work_id::WorkKind;
 
 /// How much data is sent before the first of its responses. Without responses in between it makes fuller trains; but a host

@@ -6,8 +6,8 @@ use std::sync::{Arc, OnceLock};
 use nvme_proto::Nqn;
 
 use crate::config::PortConfig;
-use crate::host::Host;
-use crate::subsystem::Subsystem;
+use crate::inventory::allowed_host::Host;
+use crate::inventory::subsystem::Subsystem;
 
 /// A port.
 #[derive(Debug)]

@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use rdma::Time;
 
-use super::engine::{CallId, DeviceId, SystemCall};
 use super::trial::Trial;
+use crate::storage::engine::{CallId, DeviceId, SystemCall};
 
 /// What a device should have before more is held back from it.
 const ENOUGH: u64 = 256 * 1024;
@@ -24,7 +24,7 @@ const PATIENCE: Duration = Duration::from_millis(10);
 
 /// The gates of one core's devices.
 #[derive(Default)]
-pub(super) struct Gates {
+pub(crate) struct Gates {
     // A core has few devices.
     gates: Vec<Gate>,
     /// Calls that may be held back at once.
@@ -34,7 +34,7 @@ pub(super) struct Gates {
 /// What became of a call that is to be handed over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
-pub(super) enum Admission {
+pub(crate) enum Admission {
     /// It may be handed over. If a gate counts it, that is to be told of its end.
     Admitted(Option<Visit>),
     /// It was kept, and will be among [`Gates::next_released`].
@@ -43,17 +43,17 @@ pub(super) enum Admission {
 
 /// A call's stay at its device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Visit {
+pub(crate) struct Visit {
     gate: u32,
     weight: u64,
 }
 
 /// A call that was held back and may be handed over now.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Released {
-    pub(super) call: CallId,
-    pub(super) what: SystemCall,
-    pub(super) visit: Visit,
+pub(crate) struct Released {
+    pub(crate) call: CallId,
+    pub(crate) what: SystemCall,
+    pub(crate) visit: Visit,
 }
 
 struct Gate {
@@ -77,7 +77,7 @@ struct Held {
 
 impl Gates {
     /// Room for this many calls.
-    pub(super) fn reserve(&mut self, calls: usize) {
+    pub(crate) fn reserve(&mut self, calls: usize) {
         self.room = self.room.max(calls);
         for gate in &mut self.gates {
             gate.held.reserve(self.room.saturating_sub(gate.held.len()));
@@ -85,7 +85,7 @@ impl Gates {
     }
 
     /// Whether a call may be handed over now; if not, it is kept.
-    pub(super) fn admit(&mut self, now: Time, call: CallId, what: SystemCall) -> Admission {
+    pub(crate) fn admit(&mut self, now: Time, call: CallId, what: SystemCall) -> Admission {
         let (SystemCall::Read { file, part, .. } | SystemCall::Write { file, part, .. }) = what
         else {
             return Admission::Admitted(None);
@@ -110,14 +110,14 @@ impl Gates {
     }
 
     /// A call that was admitted ended.
-    pub(super) fn leave(&mut self, visit: Visit) {
+    pub(crate) fn leave(&mut self, visit: Visit) {
         let gate = &mut self.gates[visit.gate as usize];
         gate.inside -= visit.weight;
         gate.trial.ended(visit.weight);
     }
 
     /// Decides what may go, after all is told that ended until now.
-    pub(super) fn settle(&mut self, now: Time) {
+    pub(crate) fn settle(&mut self, now: Time) {
         for gate in &mut self.gates {
             gate.trial.settle(now);
             let overdue = gate.deadline().is_some_and(|time| time <= now);
@@ -128,14 +128,14 @@ impl Gates {
     }
 
     /// The next call to hand over that was held back.
-    pub(super) fn next_released(&mut self) -> Option<Released> {
+    pub(crate) fn next_released(&mut self) -> Option<Released> {
         let gate = self.gates.iter_mut().find(|gate| gate.going > 0)?;
         gate.going -= 1;
         gate.release(0)
     }
 
     /// Releases one call, if it is held back.
-    pub(super) fn release(&mut self, call: CallId) -> Option<Released> {
+    pub(crate) fn release(&mut self, call: CallId) -> Option<Released> {
         self.gates.iter_mut().find_map(|gate| {
             let place = gate.held.iter().position(|held| held.call == call)?;
             gate.release(place)
@@ -143,12 +143,12 @@ impl Gates {
     }
 
     /// When calls must be released though none ended.
-    pub(super) fn deadline(&self) -> Option<Time> {
+    pub(crate) fn deadline(&self) -> Option<Time> {
         self.gates.iter().filter_map(Gate::deadline).min()
     }
 
     /// Forgets everything.
-    pub(super) fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         self.gates.clear();
     }
 

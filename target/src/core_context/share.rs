@@ -26,8 +26,8 @@ use nvme_proto::HostNqn;
 use slab::Slab;
 
 use super::events::{BufferEvent, BufferEvents};
+use crate::core_context::pool::{Buffer, Pool};
 use crate::deliberate_bugs::{self, Bug};
-use crate::pool::{Buffer, Pool};
 use crate::transport::RequestKey;
 
 /// Whose account it is.

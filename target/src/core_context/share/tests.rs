@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::pool::PoolMemory;
+use crate::core_context::pool::PoolMemory;
 
 const BLOCK: u32 = 64 << 10;
 

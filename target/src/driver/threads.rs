@@ -11,11 +11,11 @@ use rdma::Time;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::thread::CpuSet;
 
-use crate::assembly::Assembly;
-use crate::clock::Clock;
 use crate::doorbell::Doorbell;
+use crate::driver::assembly::Assembly;
+use crate::driver::clock::Clock;
+use crate::driver::idle_polling::Patience;
 use crate::limits::STORAGE_PATIENCE;
-use crate::patience::Patience;
 use crate::poll_group::{Orders, PollGroup, PollGroupStats, Seed, Turn};
 use crate::storage::{Buffers, Uring, UringError};
 use crate::transport::{Reception, ReceptionStats, Stop};

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::time::Duration;
 
-use crate::chatter::Chatter;
-use crate::clock::Clock;
-use crate::registry::Registry;
+use crate::driver::clock::Clock;
+use crate::inventory::Registry;
+use crate::limits::log_rate::Chatter;
 
 /// How often it looks.
 const PERIOD: Duration = Duration::from_secs(1);
@@ -86,7 +86,7 @@ mod tests {
 
     use super::*;
     use crate::config::Config;
-    use crate::export::Purpose;
+    use crate::inventory::export::Purpose;
 
     fn round(dir: &Path, keys: &str) -> Round {
         let text = format!(

@@ -3,9 +3,13 @@
 //! Constants are protocol bounds or protection against peers; [`Limits`] is what an operator may tune. A
 //! peer can make the target hold at most what these numbers allow.
 
+pub(crate) mod connection_quota;
+pub(crate) mod crowd;
+pub(crate) mod log_rate;
+
 use std::time::Duration;
 
-use crate::pool::PoolPlan;
+use crate::core_context::pool::PoolPlan;
 
 /// Commands that an admin queue takes at once. A host may ask for a longer one, as some do; it gets this.
 pub const ADMIN_QUEUE_ENTRIES: u16 = 128;

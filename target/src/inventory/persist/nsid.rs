@@ -10,9 +10,9 @@ use std::path::{Path, PathBuf};
 use nvme_proto::Nqn;
 use serde::{Deserialize, Serialize};
 
-use crate::identity;
+use crate::inventory::derived_ids;
+use crate::inventory::persist::state_file::{self, KeptState, StateError};
 use crate::limits::NSID_LAST;
-use crate::state_file::{self, KeptState, StateError};
 
 /// The NSIDs of one subsystem's directory files.
 #[derive(Debug)]
@@ -56,7 +56,7 @@ impl NsidFile {
     /// # Errors
     /// The file exists and can not be read or understood.
     pub fn open(state_dir: &Path, nqn: &Nqn) -> Result<Self, NsidFileError> {
-        let name = format!("nsids-{}.json", identity::state_key(nqn));
+        let name = format!("nsids-{}.json", derived_ids::state_key(nqn));
         let path = state_dir.join(name);
         let kept = state_file::read::<KeptNsids>(&path, nqn)?;
         let new = kept.is_none();
@@ -242,7 +242,7 @@ impl KeptState for KeptNsids {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::state_file::Problem;
+    use crate::inventory::persist::state_file::Problem;
 
     fn nqn() -> Nqn {
         Nqn::new("nqn.2026-01.io.feedrail:t").expect("valid")

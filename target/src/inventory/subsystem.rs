@@ -6,8 +6,8 @@ use nvme_proto::{AsciiField, Nqn, Nsid};
 
 use crate::config::{HostPolicy, SubsystemConfig};
 use crate::controller::ErrorCounts;
-use crate::host::Host;
-use crate::namespace::Namespace;
+use crate::inventory::allowed_host::Host;
+use crate::inventory::namespace::Namespace;
 
 /// A subsystem. Its namespaces do not change while it lives.
 #[derive(Debug)]

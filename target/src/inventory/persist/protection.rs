@@ -13,8 +13,8 @@ use nvme_proto::Nqn;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use crate::identity;
-use crate::state_file::{self, KeptState, StateError};
+use crate::inventory::derived_ids;
+use crate::inventory::persist::state_file::{self, KeptState, StateError};
 
 /// The write protected namespaces of one subsystem.
 #[derive(Debug)]
@@ -57,7 +57,7 @@ impl ProtectionFile {
 
     /// Of a subsystem in which nothing is protected, without a look at what was kept.
     pub fn nothing(state_dir: &Path, nqn: &Nqn) -> Self {
-        let path = state_dir.join(format!("protection-{}.json", identity::state_key(nqn)));
+        let path = state_dir.join(format!("protection-{}.json", derived_ids::state_key(nqn)));
         let nqn = nqn.to_string();
         Self {
             path,
@@ -146,7 +146,7 @@ impl Keeper {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::state_file::Problem;
+    use crate::inventory::persist::state_file::Problem;
 
     fn nqn() -> Nqn {
         Nqn::new("nqn.2026-01.io.feedrail:t").expect("valid")

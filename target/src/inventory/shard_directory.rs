@@ -120,7 +120,7 @@ fn classify(root: &Path, path: &Path, suffix: &str) -> Entry {
 
 fn shard(root: &Path, path: &Path, real: PathBuf) -> Entry {
     match path.strip_prefix(root).ok().and_then(Path::to_str) {
-        Some(relative) if relative.len() <= crate::identity::NAME_BYTES => {
+        Some(relative) if relative.len() <= crate::inventory::derived_ids::NAME_BYTES => {
             Entry::Shard(Shard { relative: relative.to_owned(), path: real })
         }
         Some(_) => Entry::Unusable("its relative path is too long"),

@@ -5,7 +5,7 @@ use std::mem;
 use nvme_proto::Cid;
 
 use crate::controller::{Abort, Direction, Hold, Outcome, Work};
-use crate::pool::Buffer;
+use crate::core_context::pool::Buffer;
 use crate::storage::OperationKey;
 
 /// Names a slot of a [`Slots`].

@@ -10,14 +10,14 @@ use crate::backend::{self, Access, Backend, FileKey, OpenError, OpenMode, Opened
 use crate::config::{
     Config, DirectoryConfig, DiskFaults, Medium, NamespaceConfig, Origin, SubsystemConfig,
 };
-use crate::directory::{self, DirectoryError, Shard};
+use crate::inventory::Registry;
+use crate::inventory::namespace::{Namespace, NamespaceIndex};
+use crate::inventory::persist::nsid::{NsidFile, NsidFileError};
+use crate::inventory::persist::protection::{Keeper, ProtectionError, ProtectionFile};
+use crate::inventory::port::Port;
+use crate::inventory::shard_directory::{self, DirectoryError, Shard};
+use crate::inventory::subsystem::Subsystem;
 use crate::limits::MAX_NAMESPACES;
-use crate::namespace::{Namespace, NamespaceIndex};
-use crate::nsid_file::{NsidFile, NsidFileError};
-use crate::port::Port;
-use crate::protection::{Keeper, ProtectionError, ProtectionFile};
-use crate::registry::Registry;
-use crate::subsystem::Subsystem;
 
 /// Why something can not be exported: one line that says what and what would be right.
 #[derive(Debug, thiserror::Error)]
@@ -311,7 +311,7 @@ fn all_shards(
     let mut shards = Vec::new();
     for directory in directories {
         let origin = || directory.origin.clone();
-        let found = directory::scan(directory)
+        let found = shard_directory::scan(directory)
             .map_err(|error| ExportError::Directory { origin: origin(), error })?;
         for shard in found {
             if !names.insert(shard.relative.clone()) {

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crossbeam::utils::CachePadded;
 
-use crate::stats::IoStats;
+use crate::metrics::snapshot::IoStats;
 
 /// The I/O commands of one core, by subsystem. Only that core writes; others read whenever they like.
 #[derive(Debug)]

@@ -1,14 +1,19 @@
 //! What the transports of one core share: time, storage and buffers.
 
+pub(crate) mod buffers;
+pub(crate) mod events;
+pub mod pool;
+pub(crate) mod share;
+
 use std::sync::Arc;
 
 use rdma::Time;
 
-use super::buffers::Buffers;
-use crate::namespace::NamespaceIndex;
-use crate::registry::Registry;
+use self::buffers::Buffers;
+use crate::inventory::Registry;
+use crate::inventory::namespace::NamespaceIndex;
+use crate::metrics::io_counters::Tally;
 use crate::storage::{Operation, Storage, Submitted, Tag};
-use crate::tally::Tally;
 use crate::transport::RequestKey;
 
 /// One core's resources.

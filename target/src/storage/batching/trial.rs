@@ -25,7 +25,7 @@ const TRIAL_EVERY: u32 = 33;
 
 /// A device's trial.
 #[derive(Debug, Default)]
-pub(super) struct Trial {
+pub(crate) struct Trial {
     /// Pairs in which the device ended more with calls held back, less those in which it ended less.
     score: i8,
     /// Pairs so far.
@@ -49,18 +49,18 @@ struct Period {
 
 impl Trial {
     /// Whether calls are to be held back now from a device that has enough to do.
-    pub(super) fn holds(&self) -> bool {
+    pub(crate) fn holds(&self) -> bool {
         if self.is_on() { self.holds_first() == self.first.is_none() } else { self.score > 0 }
     }
 
     /// A call met a device that has enough to do.
-    pub(super) fn crowded(&mut self, now: Time) {
+    pub(crate) fn crowded(&mut self, now: Time) {
         self.period.get_or_insert(Period { began: now, ends: 0, weight: 0, crowded: 0 }).crowded +=
             1;
     }
 
     /// A call of this weight ended.
-    pub(super) fn ended(&mut self, weight: u64) {
+    pub(crate) fn ended(&mut self, weight: u64) {
         if let Some(period) = &mut self.period {
             period.ends += 1;
             period.weight += weight;
@@ -68,7 +68,7 @@ impl Trial {
     }
 
     /// Looks at the clock.
-    pub(super) fn settle(&mut self, now: Time) {
+    pub(crate) fn settle(&mut self, now: Time) {
         let Some(period) = &self.period else { return };
         let lasted = now - period.began;
         if lasted >= PERIOD_MAX {

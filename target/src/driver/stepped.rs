@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use rdma::Time;
 
-use crate::assembly::Assembly;
+use crate::driver::assembly::Assembly;
+use crate::inventory::Registry;
 use crate::poll_group::{BufferEvent, Orders, PollGroup, PollGroupStats, Turn};
-use crate::registry::Registry;
 use crate::storage::Engine;
 use crate::transport::{Reception, Stop};
 

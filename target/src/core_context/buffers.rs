@@ -10,7 +10,7 @@ use nvme_proto::HostNqn;
 
 use super::events::BufferEvent;
 use super::share::{AccountKey, Name, Share};
-use crate::pool::{Buffer, Pool};
+use crate::core_context::pool::{Buffer, Pool};
 use crate::transport::RequestKey;
 
 /// The buffers of one core, and the requests that stand in line for one.
@@ -158,8 +158,8 @@ impl Buffers {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::core_context::pool::{PoolMemory, PoolPlan};
     use crate::limits::{GUEST_POOL_BYTES, GUEST_TRANSFER_BYTES};
-    use crate::pool::{PoolMemory, PoolPlan};
 
     const BLOCK: u32 = 1 << 20;
 

@@ -1,5 +1,15 @@
 //! The live set: what is exported where, and who is connected.
 
+pub mod allowed_host;
+pub mod derived_ids;
+pub mod export;
+pub mod namespace;
+pub mod persist;
+pub mod port;
+pub mod shard_directory;
+pub mod subsystem;
+pub(crate) mod watch;
+
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,19 +20,19 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use nvme_proto::{Cntlid, HostId};
 use rdma::Time;
 
-use crate::admission::{Admission, Admissions, Full};
 use crate::backend::{BackendError, Change};
-use crate::chatter::Chatter;
 use crate::controller::{CloseReason, Controller, IoKind, Kind, NewController, new_controller};
-use crate::crowd::{Crowd, Room};
+use crate::inventory::namespace::{Namespace, NamespaceIndex};
+use crate::inventory::persist::protection::{Keeper, ProtectionError};
+use crate::inventory::port::Port;
+use crate::inventory::subsystem::Subsystem;
+use crate::limits::connection_quota::{Admission, Admissions, Full};
+use crate::limits::crowd::{Crowd, Room};
+use crate::limits::log_rate::Chatter;
 use crate::limits::{CntlidRange, Limits, MAX_ASSOCIATIONS};
-use crate::namespace::{Namespace, NamespaceIndex};
-use crate::peer_errors::PeerErrorTable;
-use crate::port::Port;
-use crate::protection::{Keeper, ProtectionError};
-use crate::stats::{IoStats, StorageErrors};
-use crate::subsystem::Subsystem;
-use crate::tally::{Account, Tally};
+use crate::metrics::io_counters::{Account, Tally};
+use crate::metrics::peer_errors::PeerErrorTable;
+use crate::metrics::snapshot::{IoStats, StorageErrors};
 
 /// Everything that exists in a target. What is exported does not change while it lives; who is connected is
 /// behind a lock that only the control path takes.

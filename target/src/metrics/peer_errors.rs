@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::limits::PEERS_REMEMBERED;
-use crate::stats::PeerErrors;
+use crate::metrics::snapshot::PeerErrors;
 
 /// Errors by peer. When there are more peers than it remembers, the one with the fewest errors is forgotten.
 #[derive(Debug, Default)]

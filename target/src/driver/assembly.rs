@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 use rdma::{CmError, Device, Provider};
 
+use crate::core_context::pool::{PoolMemory, PoolPlan};
 use crate::doorbell::Doorbell;
+use crate::inventory::Registry;
 use crate::poll_group::{Orders, PollGroup, Seed};
-use crate::pool::{PoolMemory, PoolPlan};
-use crate::registry::Registry;
 use crate::transport::rdma::{DeviceParts, RdmaReception, RdmaTransport};
 use crate::transport::{Reception, Transport};
 
