@@ -9,16 +9,18 @@ use nvme_proto::identify::{Cns, Identify, NamespaceList};
 use nvme_proto::log::{GetLogPage, LogOffset};
 use nvme_proto::{AdminCommand, Nsid, Sqe, view};
 
-use crate::bounce::CHUNK_BYTES;
-use crate::controller::{ControllerLimits, ControllerOptions, QueueKind, Raw, RawData, RawReply};
-use crate::core::Connecting;
-use crate::error::{Error, ErrorKind, Target};
-use crate::future::Pending;
-use crate::host::Inner;
-use crate::identity::Identity;
-use crate::namespace::Namespace;
-use crate::region::Scope;
-use crate::reply::{Promise, Reply, promise};
+use crate::api::error::{Error, ErrorKind, Target};
+use crate::api::host::Inner;
+use crate::api::namespace::Namespace;
+use crate::api::pending::Pending;
+use crate::engine::Connecting;
+use crate::engine::controller::{
+    ControllerLimits, ControllerOptions, QueueKind, Raw, RawData, RawReply,
+};
+use crate::engine::namespace_identity::Identity;
+use crate::engine::reply::{Promise, Reply, promise};
+use crate::memory::bounce::CHUNK_BYTES;
+use crate::memory::region::Scope;
 
 /// The most namespaces that a list is read for.
 const MAX_NAMESPACES: usize = 1 << 20;

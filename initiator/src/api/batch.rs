@@ -7,15 +7,15 @@ use std::time::Duration;
 
 use slab::Slab;
 
+use crate::api::error::{Error, ErrorKind};
+use crate::api::host::Inner;
+use crate::api::namespace::Namespace;
+use crate::api::pending::{Completed, OwnRing, Pending};
+use crate::driver::process::Forked;
 use crate::driver::{State, system_now};
-use crate::error::{Error, ErrorKind};
-use crate::future::{Completed, OwnRing, Pending};
-use crate::host::Inner;
-use crate::io::{Direction, Submission};
-use crate::namespace::Namespace;
-use crate::outbox::{Completion, RingKey};
-use crate::process::Forked;
-use crate::region::{Grant, Keys, RegionSlice};
+use crate::engine::range::{Direction, Submission};
+use crate::engine::results::{Completion, RingKey};
+use crate::memory::region::{Grant, Keys, RegionSlice};
 
 /// Bytes to read: as many as the slice has.
 #[derive(Debug)]

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use nvme_proto::{CommandStatus, ConnectStatus, Nqn, Nsid, Status};
 
-use crate::process::Forked;
+use crate::driver::process::Forked;
 
 /// A subsystem at an address: what a host connects to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,5 +1,23 @@
 //! The state machine of one device: everything that moves, driven by [`Engine::turn`].
 
+pub(crate) mod association_end;
+pub(crate) mod block_plan;
+pub(crate) mod checks;
+pub(crate) mod connect;
+pub(crate) mod connections;
+pub(crate) mod controller;
+pub(crate) mod device_events;
+pub(crate) mod fence;
+pub(crate) mod namespace_identity;
+pub(crate) mod passthrough;
+pub(crate) mod queue;
+pub(crate) mod range;
+pub(crate) mod ready_list;
+pub(crate) mod reconnect_delay;
+pub(crate) mod rejection;
+pub(crate) mod reply;
+pub(crate) mod results;
+
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -11,23 +29,23 @@ use rdma::{
 };
 use slab::Slab;
 
-use crate::agenda::Agenda;
-use crate::bounce::BouncePool;
-use crate::conns::{Conn, Conns};
-use crate::controller::{
+use crate::api::counters::Counters;
+use crate::api::error::{Error, ErrorKind, Target};
+use crate::engine::connections::{Conn, Conns};
+use crate::engine::controller::{
     Attached, Controller, ControllerLimits, ControllerOptions, KeepAlive, Phase, Raw, Task,
 };
-use crate::device_events::DeviceEvents;
-use crate::error::{Error, ErrorKind, Target};
-use crate::fence::Fence;
-use crate::identity::Identity;
-use crate::io::{Op, Submission};
-use crate::outbox::{Outbox, RingKey};
-use crate::queue::{Finished, Queue, WrId, WrKind};
-use crate::region::{RegistrationScope, Scope};
-use crate::reply::Promise;
-use crate::retries::Retries;
-use crate::stats::Counters;
+use crate::engine::device_events::DeviceEvents;
+use crate::engine::fence::Fence;
+use crate::engine::namespace_identity::Identity;
+use crate::engine::queue::{Finished, Queue, WrId, WrKind};
+use crate::engine::range::{Op, Submission};
+use crate::engine::ready_list::Agenda;
+use crate::engine::reconnect_delay::Retries;
+use crate::engine::reply::Promise;
+use crate::engine::results::{Outbox, RingKey};
+use crate::memory::bounce::BouncePool;
+use crate::memory::region::{RegistrationScope, Scope};
 
 /// What is left to do after a turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -317,7 +335,8 @@ impl<P: Provider> Core<P> {
         let controller = queue.controller();
         self.agenda.stir(controller);
         if !wc.is_success() {
-            let error = ErrorKind::ConnectionLost(crate::reconnect::reason(wc.status)).into();
+            let error =
+                ErrorKind::ConnectionLost(crate::engine::association_end::reason(wc.status)).into();
             return self.end_association(now, controller, error, outbox);
         }
         let finished = match kind {
@@ -395,7 +414,7 @@ impl<P: Provider> Core<P> {
 fn end_cause(event: &CmEvent) -> Error {
     match event {
         CmEvent::Rejected { reason, private_data, .. } => {
-            crate::rejection::rejection(*reason, private_data.as_slice())
+            crate::engine::rejection::rejection(*reason, private_data.as_slice())
         }
         CmEvent::ConnectFailed { failure, .. } => ErrorKind::Unreachable(*failure).into(),
         CmEvent::DeviceRemoved { .. } => {

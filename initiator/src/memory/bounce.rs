@@ -9,9 +9,9 @@ use std::ptr::NonNull;
 
 use rdma::{Access, Mem, MemoryRegion, Provider, Registered, Sge};
 
-use crate::pages::Pages;
-use crate::queue::Data;
-use crate::region::RegionSlice;
+use crate::engine::queue::Data;
+use crate::memory::pages::Pages;
+use crate::memory::region::RegionSlice;
 
 /// Bytes of a chunk: the largest logical block, and the most data of an administrative command.
 pub(crate) const CHUNK_BYTES: usize = 64 << 10;

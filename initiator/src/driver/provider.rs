@@ -8,8 +8,8 @@ use rdma::{Choice, select};
 
 pub use rdma::ProviderKind;
 
-use crate::core::{Core, Engine, HostIdentity};
-use crate::error::{Error, ErrorKind};
+use crate::api::error::{Error, ErrorKind};
+use crate::engine::{Core, Engine, HostIdentity};
 
 /// A device that was opened.
 pub(crate) struct Opened {

@@ -5,8 +5,8 @@ use std::task::Waker;
 
 use slab::Slab;
 
-use crate::error::Error;
-use crate::region::RegionSlice;
+use crate::api::error::Error;
+use crate::memory::region::RegionSlice;
 
 /// How a range of a ring ended.
 #[derive(Debug)]

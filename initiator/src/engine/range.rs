@@ -10,14 +10,14 @@ use nvme_proto::nvm::Io;
 use nvme_proto::{LbaRange, NvmCommand, Sqe, Status};
 use rdma::{Access, Device, Provider, Sge, Time};
 
-use crate::batch::{BatchOptions, Class};
-use crate::controller::{ActiveWrite, Controller, InFlight, Piece, Stage, Task};
-use crate::core::{Core, earliest};
-use crate::error::{Error, ErrorKind};
-use crate::outbox::{Completion, Outbox, RingKey};
-use crate::plan::{self, Step};
-use crate::queue::Data;
-use crate::region::{Grant, Keys, RegionSlice};
+use crate::api::batch::{BatchOptions, Class};
+use crate::api::error::{Error, ErrorKind};
+use crate::engine::block_plan::{self, Step};
+use crate::engine::controller::{ActiveWrite, Controller, InFlight, Piece, Stage, Task};
+use crate::engine::queue::Data;
+use crate::engine::results::{Completion, Outbox, RingKey};
+use crate::engine::{Core, earliest};
+use crate::memory::region::{Grant, Keys, RegionSlice};
 
 /// Which way a range goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -343,7 +343,7 @@ impl<P: Provider> Core<P> {
         let controller = &mut self.controllers[key];
         let start = op.position;
         let step = controller.namespaces[op.namespace].geometry.next_step(start, op.end());
-        let bounced = step.place != plan::Place::Direct;
+        let bounced = step.place != block_plan::Place::Direct;
         let gives_way = op.options.class == Class::Background;
         if gives_way && !self.has_background_room(key) {
             return Advance::Stalled;
@@ -375,11 +375,11 @@ impl<P: Provider> Core<P> {
     fn count_step(&mut self, step: &Step) {
         let counters = &mut self.counters;
         match step.place {
-            plan::Place::Direct => {
+            block_plan::Place::Direct => {
                 counters.direct_steps += 1;
                 counters.direct_bytes += step.length_bytes;
             }
-            plan::Place::Bounce { .. } => {
+            block_plan::Place::Bounce { .. } => {
                 counters.bounced_steps += 1;
                 counters.bounced_bytes += step.length_bytes;
             }
@@ -513,7 +513,7 @@ impl<P: Provider> Core<P> {
     /// Copies what was read through a chunk to the caller's memory.
     fn deliver(&mut self, key: usize, piece: &Piece) {
         let op = &mut self.ops[piece.op];
-        if let (plan::Place::Bounce { skip_bytes }, Some(chunk), Direction::Read) =
+        if let (block_plan::Place::Bounce { skip_bytes }, Some(chunk), Direction::Read) =
             (piece.step.place, &piece.chunk, op.direction)
         {
             let part = op.part(piece.start, piece.step.length_bytes);
@@ -527,7 +527,8 @@ impl<P: Provider> Core<P> {
     fn modify(&mut self, key: usize, piece: Piece) {
         let op = &self.ops[piece.op];
         let controller = &mut self.controllers[key];
-        if let (plan::Place::Bounce { skip_bytes }, Some(chunk)) = (piece.step.place, &piece.chunk)
+        if let (block_plan::Place::Bounce { skip_bytes }, Some(chunk)) =
+            (piece.step.place, &piece.chunk)
         {
             let part = op.part(piece.start, piece.step.length_bytes);
             // Less than a block, which is at most a chunk.

@@ -11,7 +11,7 @@ use rdma::{
     QpKey, RecvWr, Registered, SendFlags, SendWr, Sge,
 };
 
-use crate::pages::Pages;
+use crate::memory::pages::Pages;
 
 /// Size of a submission queue entry.
 const SQE_BYTES: usize = size_of::<Sqe>();

@@ -11,10 +11,10 @@ use std::time::Duration;
 
 use rdma::{ConnId, Provider, Time};
 
-use crate::conns::Conn;
-use crate::controller::{Phase, Stage, Task};
-use crate::core::{Core, earliest};
-use crate::error::Target;
+use crate::api::error::Target;
+use crate::engine::connections::Conn;
+use crate::engine::controller::{Phase, Stage, Task};
+use crate::engine::{Core, earliest};
 
 /// What a target may take beyond its timeouts, and packets to arrive.
 const MARGIN: Duration = Duration::from_secs(1);

@@ -7,10 +7,10 @@ use std::time::Duration;
 use rdma::{AsyncEvent, Device, Group, Provider, Time};
 use rustix::event::epoll;
 
-use crate::controller::Phase;
-use crate::core::Core;
-use crate::error::ErrorKind;
-use crate::outbox::Outbox;
+use crate::api::error::ErrorKind;
+use crate::engine::Core;
+use crate::engine::controller::Phase;
+use crate::engine::results::Outbox;
 
 /// How often a core asks that nothing wakes, because it never sleeps: asking costs a system call.
 const INTERVAL: Duration = Duration::from_millis(100);

@@ -9,15 +9,15 @@ use nvme_proto::{Cntlid, Nsid, Sqe};
 use rdma::{Provider, Time};
 use slab::Slab;
 
-use crate::batch::Class;
-use crate::bounce::{BouncePool, Chunk};
-use crate::checks::{Check, CheckTask, Checks};
-use crate::error::{Error, ErrorKind, Target};
-use crate::identity::Identity;
-use crate::plan::{Geometry, Step};
-use crate::region::RegistrationScope;
-use crate::reply::Promise;
-use crate::retries::Retries;
+use crate::api::batch::Class;
+use crate::api::error::{Error, ErrorKind, Target};
+use crate::engine::block_plan::{Geometry, Step};
+use crate::engine::checks::{Check, CheckTask, Checks};
+use crate::engine::namespace_identity::Identity;
+use crate::engine::reconnect_delay::Retries;
+use crate::engine::reply::Promise;
+use crate::memory::bounce::{BouncePool, Chunk};
+use crate::memory::region::RegistrationScope;
 
 /// How to connect to a subsystem and how long to wait for what.
 #[derive(Clone, Debug)]

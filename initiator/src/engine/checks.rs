@@ -11,14 +11,14 @@ use nvme_proto::log::{GetLogPage, LogId};
 use nvme_proto::{AdminCommand, Cqe, Nsid, Sqe, view};
 use rdma::{Provider, Time};
 
-use crate::bounce::Chunk;
-use crate::controller::{Controller, Task};
-use crate::core::Core;
-use crate::error::{Error, ErrorKind};
-use crate::identity::Identity;
-use crate::io::may_retry;
-use crate::outbox::Outbox;
-use crate::queue::Data;
+use crate::api::error::{Error, ErrorKind};
+use crate::engine::Core;
+use crate::engine::controller::{Controller, Task};
+use crate::engine::namespace_identity::Identity;
+use crate::engine::queue::Data;
+use crate::engine::range::may_retry;
+use crate::engine::results::Outbox;
+use crate::memory::bounce::Chunk;
 
 /// Commands of checks in flight: they share the admin queue with keep alive and the caller's commands.
 const MAX_UNDER_WAY: usize = 16;

@@ -5,6 +5,10 @@
 //! leaves the descriptors to those that come and go, since each of their results would wake it first. While nobody else
 //! waits a thread of the host's does it.
 
+pub(crate) mod process;
+pub(crate) mod provider;
+pub(crate) mod wake_flag;
+
 use std::cell::Cell;
 use std::future::Future;
 use std::io;
@@ -20,10 +24,10 @@ use rdma::{Crowding, Time};
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::core::{Engine, Turn, earliest};
-use crate::notice::Notice;
-use crate::outbox::{Errands, Outbox, RingKey};
-use crate::process::{Forked, Process};
+use crate::driver::process::{Forked, Process};
+use crate::driver::wake_flag::Notice;
+use crate::engine::results::{Errands, Outbox, RingKey};
+use crate::engine::{Engine, Turn, earliest};
 
 /// The thread leaves the cores to callers as long as one came within this time. What a caller has left to be sent waits
 /// for the next one no longer than twice that, and no peer sends anything again so soon.

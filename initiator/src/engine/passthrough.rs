@@ -6,13 +6,13 @@ use std::mem;
 use nvme_proto::{Cqe, Sqe};
 use rdma::{Provider, Time};
 
-use crate::bounce::{CHUNK_BYTES, Chunk};
-use crate::controller::{Controller, QueueKind, Raw, RawData, RawReply, Task};
-use crate::core::{Core, earliest};
-use crate::error::ErrorKind;
-use crate::outbox::Outbox;
-use crate::queue::Data;
-use crate::reply::Promise;
+use crate::api::error::ErrorKind;
+use crate::engine::controller::{Controller, QueueKind, Raw, RawData, RawReply, Task};
+use crate::engine::queue::Data;
+use crate::engine::reply::Promise;
+use crate::engine::results::Outbox;
+use crate::engine::{Core, earliest};
+use crate::memory::bounce::{CHUNK_BYTES, Chunk};
 
 /// Slots of the admin queue that are kept for keep alive, aborts and shutdown.
 const RESERVED_SLOTS: usize = 4;

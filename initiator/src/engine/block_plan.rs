@@ -1,6 +1,6 @@
 //! How a byte range becomes commands on whole logical blocks. Pure arithmetic.
 
-use crate::bounce;
+use crate::memory::bounce;
 
 /// What bounds a command to one namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,10 +6,10 @@ use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use crate::api::host::Inner;
+use crate::driver::process::Forked;
 use crate::driver::system_now;
-use crate::host::Inner;
-use crate::outbox::{Completion, RingKey};
-use crate::process::Forked;
+use crate::engine::results::{Completion, RingKey};
 
 /// An operation that was started: a future for any runtime, or [`Pending::wait`] for it.
 ///

@@ -6,12 +6,14 @@ use std::time::Duration;
 use nvme_proto::{AdminCommand, Sqe, admin};
 use rdma::{ConnectionManager, Group, Provider, Time, WcStatus};
 
-use crate::conns::Conn;
-use crate::controller::{Controller, KeepAlive, Outage, Phase, QueueKind, Raw, RawData, Task};
-use crate::core::{Core, earliest};
-use crate::error::{Error, ErrorKind};
-use crate::outbox::Outbox;
-use crate::queue::Data;
+use crate::api::error::{Error, ErrorKind};
+use crate::engine::connections::Conn;
+use crate::engine::controller::{
+    Controller, KeepAlive, Outage, Phase, QueueKind, Raw, RawData, Task,
+};
+use crate::engine::queue::Data;
+use crate::engine::results::Outbox;
+use crate::engine::{Core, earliest};
 
 /// How long a controller may take to confirm that it shuts down.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_millis(500);

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use nvme_proto::log::{DiscoveryEntry, DiscoveryHeader, GetLogPage, LogId};
 use nvme_proto::{Nqn, view};
 
-use crate::controller::{ControllerOptions, RawData};
-use crate::error::{Error, ErrorKind, Target};
-use crate::handle::{Controller, ControllerHandle};
-use crate::host::Inner;
+use crate::api::controller::{Controller, ControllerHandle};
+use crate::api::error::{Error, ErrorKind, Target};
+use crate::api::host::Inner;
+use crate::engine::controller::{ControllerOptions, RawData};
 
 /// The discovery log page, all of one generation.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -7,15 +7,15 @@ use nvme_proto::identify::{Cns, Identify};
 use nvme_proto::nvm::{DatasetManagement, DsmAttributes, DsmRange, Flush, Io, WriteZeroes};
 use nvme_proto::{IntoBytes, LbaRange, Nsid, NvmCommand, Sqe};
 
-use crate::batch::{self, BatchOptions, RangeOutcome, ReadRange, WriteRange};
-use crate::bounce::CHUNK_BYTES;
-use crate::controller::RawData;
-use crate::error::{Error, ErrorKind, Target};
-use crate::future::Pending;
-use crate::handle::ControllerHandle;
-use crate::host::Inner;
-use crate::identity::Identity;
-use crate::region::{Grant, RegionSlice, Scope};
+use crate::api::batch::{self, BatchOptions, RangeOutcome, ReadRange, WriteRange};
+use crate::api::controller::ControllerHandle;
+use crate::api::error::{Error, ErrorKind, Target};
+use crate::api::host::Inner;
+use crate::api::pending::Pending;
+use crate::engine::controller::RawData;
+use crate::engine::namespace_identity::Identity;
+use crate::memory::bounce::CHUNK_BYTES;
+use crate::memory::region::{Grant, RegionSlice, Scope};
 
 /// A namespace, read and written by byte ranges of any alignment.
 ///

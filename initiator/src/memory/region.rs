@@ -13,8 +13,8 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 
 use rdma::{Access, Device, Mem, MemoryRegion, Provider, StillRegistered};
 
-use crate::pages::Pages;
-use crate::process::{Forked, Process};
+use crate::driver::process::{Forked, Process};
+use crate::memory::pages::Pages;
 
 /// What a target may do with a region, and when.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -6,9 +6,9 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-use crate::error::{Error, ErrorKind};
-use crate::outbox::Outbox;
-use crate::process::Process;
+use crate::api::error::{Error, ErrorKind};
+use crate::driver::process::Process;
+use crate::engine::results::Outbox;
 
 /// The core's end: it is kept exactly once. Dropping it instead reports [`ErrorKind::Closed`].
 #[derive(Debug)]

@@ -14,17 +14,17 @@ use nvme_proto::{HostId, HostNqn};
 use rdma::verbs::VerbsOptions;
 use rdma::{GroupStats, Provider, Time};
 
-use crate::batch::{self, BatchOptions, RangeOutcome, ReadRange, Ring, WriteRange};
-use crate::controller::ControllerOptions;
-use crate::core::{Core, HostIdentity, Turn};
-use crate::discovery::{self, DiscoveryLog};
+use crate::api::batch::{self, BatchOptions, RangeOutcome, ReadRange, Ring, WriteRange};
+use crate::api::controller::Controller;
+use crate::api::counters::Counters;
+use crate::api::discovery::{self, DiscoveryLog};
+use crate::api::error::{Error, Target};
+use crate::api::pending::Pending;
+use crate::driver::provider::{self, Opened, ProviderKind};
 use crate::driver::{Shared, system_now};
-use crate::error::{Error, Target};
-use crate::future::Pending;
-use crate::handle::Controller;
-use crate::provider::{self, Opened, ProviderKind};
-use crate::region::RegionSlice;
-use crate::stats::Counters;
+use crate::engine::controller::ControllerOptions;
+use crate::engine::{Core, HostIdentity, Turn};
+use crate::memory::region::RegionSlice;
 
 /// A host: an identity, the RDMA devices that it uses, and the connections that it has.
 ///

@@ -16,15 +16,15 @@ use rdma::{
     QpConfig, Time,
 };
 
-use crate::bounce::CHUNK_BYTES;
-use crate::conns::Conn;
-use crate::controller::{
+use crate::api::error::{Error, ErrorKind};
+use crate::engine::Core;
+use crate::engine::connections::Conn;
+use crate::engine::controller::{
     Controller, ControllerLimits, KeepAlive, Opening, OpeningStep, Phase, Task,
 };
-use crate::core::Core;
-use crate::error::{Error, ErrorKind};
-use crate::outbox::Outbox;
-use crate::queue::{Data, Queue};
+use crate::engine::queue::{Data, Queue};
+use crate::engine::results::Outbox;
+use crate::memory::bounce::CHUNK_BYTES;
 
 /// Entries of the admin queue: what Linux asks for, and the most that its target grants.
 const ADMIN_ENTRIES: u16 = 32;

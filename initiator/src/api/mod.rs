@@ -1,0 +1,10 @@
+//! What users of the crate see: hosts, controllers, namespaces, batches of byte ranges, and their results.
+
+pub(crate) mod batch;
+pub(crate) mod controller;
+pub(crate) mod counters;
+pub(crate) mod discovery;
+pub(crate) mod error;
+pub(crate) mod host;
+pub(crate) mod namespace;
+pub(crate) mod pending;
