@@ -13,7 +13,7 @@ use crate::api::error::{Error, ErrorKind, Target};
 use crate::api::host::Inner;
 use crate::api::pending::Pending;
 use crate::engine::controller::RawData;
-use crate::engine::namespace_identity::Identity;
+use crate::engine::namespace_identity::{Identity, lacks_descriptors};
 use crate::memory::bounce::CHUNK_BYTES;
 use crate::memory::region::{Grant, RegionSlice, Scope};
 
@@ -324,8 +324,7 @@ async fn identify(controller: &ControllerHandle, nsid: Nsid) -> Result<Identity,
     let descriptors = Identify::namespace(Cns::NAMESPACE_DESCRIPTORS, nsid);
     match controller.identify(descriptors).await {
         Ok(data) => identity.add_descriptors(&data),
-        // Controllers before NVMe 1.3 do not have the list.
-        Err(error) if error.status().is_some() => {}
+        Err(error) if error.status().is_some_and(lacks_descriptors) => {}
         Err(error) => return Err(error),
     }
     Ok(identity)

@@ -8,15 +8,14 @@ use nvme_proto::async_event::{AsyncEvent, Notice};
 use nvme_proto::feature::{AsyncEventConfig, Feature, SetFeatures};
 use nvme_proto::identify::{Cns, Identify, NamespaceList};
 use nvme_proto::log::{GetLogPage, LogId};
-use nvme_proto::{AdminCommand, Cqe, Nsid, Sqe, view};
+use nvme_proto::{AdminCommand, Cqe, Nsid, Sqe, Status, view};
 use rdma::{Provider, Time};
 
 use crate::api::error::{Error, ErrorKind};
 use crate::engine::Core;
 use crate::engine::controller::{Controller, Task};
-use crate::engine::namespace_identity::Identity;
+use crate::engine::namespace_identity::{Identity, lacks_descriptors};
 use crate::engine::queue::Data;
-use crate::engine::range::may_retry;
 use crate::engine::results::Outbox;
 use crate::memory::bounce::Chunk;
 
@@ -204,10 +203,9 @@ impl<P: Provider> Core<P> {
         data: &[u8],
         outbox: &mut Outbox,
     ) {
-        if may_retry(cqe.status()) {
+        if !is_final(cqe.status()) {
             self.controllers[key].bounce.release(chunk);
-            let cause =
-                "the target cannot say at present whether its namespaces are what they were";
+            let cause = "the target cannot say now whether its namespaces are unchanged";
             return self.end_association(now, key, ErrorKind::ConnectionLost(cause).into(), outbox);
         }
         let controller = &mut self.controllers[key];
@@ -228,11 +226,16 @@ impl<P: Provider> Core<P> {
                 }
             }
             Check::Descriptors { stale, mut identity } => {
-                // Controllers before NVMe 1.3 do not have the list.
-                if cqe.status().is_success() {
+                let status = cqe.status();
+                if status.is_success() {
                     identity.add_descriptors(data);
                 }
-                self.compare(key, namespace, &identity, stale, outbox);
+                if status.is_success() || lacks_descriptors(status) {
+                    self.compare(key, namespace, &identity, stale, outbox);
+                } else {
+                    let cause = Error::from(ErrorKind::Status(status)).to_string();
+                    self.lose_namespace(key, namespace, cause, outbox);
+                }
             }
             Check::Passed | Check::Due => {}
         }
@@ -293,6 +296,14 @@ impl<P: Provider> Core<P> {
             self.end_association(now, key, ErrorKind::ConnectionLost(cause).into(), outbox);
         }
     }
+}
+
+/// Whether a status to Identify tells what the namespace is or that it is not there. Others tell of the controller or the
+/// connection, even with Do Not Retry: that is about this command in this association.
+fn is_final(status: Status) -> bool {
+    [Status::SUCCESS, Status::INVALID_NAMESPACE_OR_FORMAT, Status::INVALID_FIELD]
+        .iter()
+        .any(|&code| status.is(code))
 }
 
 impl<P: Provider> Controller<P> {

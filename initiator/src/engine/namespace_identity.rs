@@ -1,7 +1,7 @@
 //! What a namespace is, so that it is known again after a reconnect.
 
 use nvme_proto::identify::{Descriptors, IdDescriptor, IdentifyNamespace};
-use nvme_proto::{Nsid, view};
+use nvme_proto::{Nsid, Status, view};
 
 use crate::api::error::{Error, ErrorKind};
 use crate::engine::block_plan::Geometry;
@@ -21,6 +21,12 @@ pub(crate) struct Identity {
     pub(crate) uuid: Option<[u8; 16]>,
     pub(crate) nguid: Option<[u8; 16]>,
     pub(crate) eui64: Option<[u8; 8]>,
+}
+
+/// Whether this status to Identify with CNS 03h says that the controller does not know the list: it is of a version
+/// before NVMe 1.3.
+pub(crate) fn lacks_descriptors(status: Status) -> bool {
+    status.is(Status::INVALID_FIELD)
 }
 
 impl Identity {

@@ -827,7 +827,7 @@ fn sqe(direction: Direction, stage: Stage, nsid: nvme_proto::Nsid, range: LbaRan
 }
 
 /// Whether a status says that the same command may succeed later.
-pub(crate) fn may_retry(status: Status) -> bool {
+fn may_retry(status: Status) -> bool {
     const TRANSIENT: [Status; 9] = [
         Status::NAMESPACE_NOT_READY,
         Status::COMMAND_INTERRUPTED,

@@ -235,8 +235,12 @@ fn a_target_that_does_not_identify_is_an_error() {
 }
 
 #[test]
-fn a_check_that_is_aborted_is_no_change() {
-    for page in [Cns::NAMESPACE, Cns::NAMESPACE_DESCRIPTORS] {
+fn a_check_that_fails_is_no_change() {
+    let pages = [Cns::NAMESPACE, Cns::NAMESPACE_DESCRIPTORS];
+    for (page, status) in pages.into_iter().flat_map(|page| {
+        let failures = [Status::ABORT_REQUESTED, Status::COMMAND_SEQUENCE_ERROR.with_dnr()];
+        failures.map(|status| (page, status))
+    }) {
         let mut world = announcing();
         let (_controller, namespace) = world.open();
         let mut aborts = 1;
@@ -244,12 +248,12 @@ fn a_check_that_is_aborted_is_no_change() {
             let identify = seen.qid.is_admin() && seen.sqe.opcode == AdminOpcode::IDENTIFY.0;
             if identify && seen.sqe.cdw10.get() & 0xFF == u32::from(page.0) && aborts > 0 {
                 aborts -= 1;
-                return Action::Fail(Status::ABORT_REQUESTED);
+                return Action::Fail(status);
             }
             Action::Normal
         });
         world.fake.disconnect_all(world.now);
-        assert!(!is_changed(&mut world, &namespace), "{page:?}");
+        assert!(!is_changed(&mut world, &namespace), "{page:?} {status:?}");
         assert_eq!(world.host.counters().connections_lost, 2);
     }
 }
