@@ -20,7 +20,8 @@ pub(crate) fn pinned(core: usize) -> [String; 3] {
     ["taskset".to_owned(), "--cpu-list".to_owned(), core.to_string()]
 }
 
-/// Keeps the calling thread on a core, if the machine has it, which the bench makes sure of at its start.
+/// Keeps the calling thread on a core, if the machine has it, which the bench makes sure of at its
+/// start.
 pub(crate) fn pin(core: usize) {
     let mut set = CpuSet::new();
     set.set(core);

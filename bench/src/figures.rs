@@ -32,7 +32,8 @@ impl Figures {
         Spread::of(self.values(name))
     }
 
-    /// One figure by another, run by run: what is taken of it is the spread of ratios, not the ratio of spreads.
+    /// One figure by another, run by run: what is taken of it is the spread of ratios, not the
+    /// ratio of spreads.
     pub(crate) fn ratios(&self, name: &str, by: &str) -> Vec<f64> {
         quotients(self.values(name), self.values(by))
     }

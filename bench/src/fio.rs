@@ -18,13 +18,13 @@ pub(crate) struct Rates {
 
 /// The buffers that fio uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Pages {
+pub(crate) enum BufferPages {
     Ordinary,
     /// Transparent huge pages, through glibc: needs no privilege.
     Huge,
 }
 
-impl Pages {
+impl BufferPages {
     pub(crate) const ALL: [Self; 2] = [Self::Ordinary, Self::Huge];
 
     pub(crate) fn name(self) -> &'static str {
@@ -54,7 +54,7 @@ pub(crate) fn is_installed() -> bool {
 }
 
 /// Direct I/O with registered buffers and a registered file.
-pub(crate) fn run(file: &Path, load: &Load, pages: Pages, seconds: u32) -> Result<Rates> {
+pub(crate) fn run(file: &Path, load: &Load, pages: BufferPages, seconds: u32) -> Result<Rates> {
     let [program, arguments @ ..] = pinned(HOST_CORE);
     let mut command = Command::new(program);
     command.args(arguments).arg("fio").env("GLIBC_TUNABLES", pages.tunable());

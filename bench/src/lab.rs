@@ -15,7 +15,8 @@ const SCENARIOS: [(&str, &str); 4] = [
     ("ratio-initiator-soft", "us-on-soft-to-nvmet-by-kernel-host"),
 ];
 
-/// Adds what the logs of the lab's last run say: the lowest, the median and the highest of the ratios of a workload.
+/// Adds what the logs of the lab's last run say: the lowest, the median and the highest of the
+/// ratios of a workload.
 pub(crate) fn collect(logs: &Path, figures: &mut Figures) -> Result<()> {
     let mut found = false;
     for (folder, name) in SCENARIOS {

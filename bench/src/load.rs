@@ -4,7 +4,7 @@ use crate::cores::{HOST_CORE, TARGET_CORE};
 
 /// What a namespace is kept in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Backend {
+pub(crate) enum MediumKind {
     Null,
     Memory,
     File,
@@ -21,17 +21,17 @@ pub(crate) struct Load {
     /// Each has a host of its own, and as many in flight as `depth` says.
     pub(crate) threads: u16,
     /// One computes beside this side, on its core.
-    pub(crate) beside: Option<Side>,
+    pub(crate) beside: Option<BenchSide>,
 }
 
 /// Of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Side {
+pub(crate) enum BenchSide {
     Target,
     Host,
 }
 
-impl Backend {
+impl MediumKind {
     pub(crate) const ALL: [Self; 3] = [Self::Null, Self::Memory, Self::File];
 
     pub(crate) fn name(self) -> &'static str {
@@ -52,7 +52,7 @@ impl Backend {
     }
 }
 
-impl Side {
+impl BenchSide {
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Target => "target",
@@ -113,14 +113,14 @@ impl Load {
 
     /// While somebody computes on the target's core, or the host's.
     pub(crate) const BESIDE: [Self; 4] = {
-        const fn beside(side: Side, depth: u32) -> Load {
+        const fn beside(side: BenchSide, depth: u32) -> Load {
             Load { beside: Some(side), ..Load::new("randread", 4 << 10, depth) }
         }
         [
-            beside(Side::Target, 1),
-            beside(Side::Target, 32),
-            beside(Side::Host, 1),
-            beside(Side::Host, 32),
+            beside(BenchSide::Target, 1),
+            beside(BenchSide::Target, 32),
+            beside(BenchSide::Host, 1),
+            beside(BenchSide::Host, 32),
         ]
     };
 

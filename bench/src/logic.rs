@@ -1,4 +1,5 @@
-//! What the target's logic costs, without network and disk: instructions and allocations for a read.
+//! What the target's logic costs, without network and disk: instructions and allocations for a
+//! read.
 
 use std::path::Path;
 use std::process::Command;
@@ -10,8 +11,8 @@ use crate::figures::Figures;
 
 /// Two lengths of a run: what does not depend on it falls out.
 const READS: [u64; 2] = [2_000, 12_000];
-/// Valgrind counts `rep stosb`, with which glibc clears memory, as one instruction for each byte. Without it clearing 4 KiB
-/// costs what its stores are.
+/// Valgrind counts `rep stosb`, with which glibc clears memory, as one instruction for each byte.
+/// Without it clearing 4 KiB costs what its stores are.
 const WITHOUT_REP: &str =
     "glibc.cpu.x86_rep_stosb_threshold=1000000000:glibc.cpu.x86_rep_movsb_threshold=1000000000";
 

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 /// A machine, as far as it matters for speed.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
-pub(crate) struct Machine {
+pub(crate) struct MachineInfo {
     pub(crate) processor: String,
     pub(crate) cores: usize,
     pub(crate) memory_bytes: u64,
@@ -18,14 +18,15 @@ pub(crate) struct Machine {
     /// The largest receive buffer that a process without privilege gets.
     pub(crate) rmem_max_bytes: u64,
     pub(crate) privileged: bool,
-    /// Processes that wanted a core in the minute before: figures of a machine that is not quiet are poor.
+    /// Processes that wanted a core in the minute before: figures of a machine that is not quiet
+    /// are poor.
     pub(crate) load_before: f64,
     pub(crate) rustc: String,
     /// The commit that was measured; ends in `+` when files differed from it.
     pub(crate) commit: String,
 }
 
-impl Machine {
+impl MachineInfo {
     /// This machine.
     pub(crate) fn describe() -> Self {
         let processors = read("/proc/cpuinfo");
@@ -108,6 +109,6 @@ mod tests {
 
     #[test]
     fn this_machine_has_a_core() {
-        assert!(Machine::describe().cores > 0);
+        assert!(MachineInfo::describe().cores > 0);
     }
 }

@@ -1,7 +1,7 @@
 //! What Feedrail costs, beside what the machine can do, measured side by side: `cargo xtask bench`.
 //!
-//! A run measures the ceilings and ours close after each other; a ratio is taken within a run, and what is reported is
-//! the median of the ratios of all runs.
+//! A run measures the ceilings and ours close after each other; a ratio is taken within a run, and
+//! what is reported is the median of the ratios of all runs.
 
 mod clock;
 mod cores;
@@ -33,13 +33,14 @@ use clap::{Parser, ValueEnum};
 use feedrail_tests::process::Bytes;
 
 use crate::figures::Figures;
-use crate::fio::Pages;
-use crate::load::{Backend, Load};
-use crate::machine::Machine;
-use crate::results::{Kept, Results};
+use crate::fio::BufferPages;
+use crate::load::{Load, MediumKind};
+use crate::machine::MachineInfo;
+use crate::results::{KeptResults, Results};
 use crate::served::Served;
 
-/// What a target polls by default before it sleeps, when I/O comes as fast as here, and what a host does.
+/// What a target polls by default before it sleeps, when I/O comes as fast as here, and what a host
+/// does.
 const TARGET_POLLING: Duration = Duration::from_millis(2);
 const HOST_POLLING: Duration = Duration::from_micros(50);
 
@@ -55,7 +56,8 @@ struct Options {
     /// How long each load runs, in seconds
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..))]
     seconds: u32,
-    /// Where results are kept; those that this machine left there stay, of sections that are not measured again
+    /// Where results are kept; those that this machine left there stay, of sections that are not
+    /// measured again
     #[arg(long, default_value = "bench/results/latest.json")]
     output: PathBuf,
     /// A file to export, which is overwritten [default: a new one of 1 GiB in `out/bench`]
@@ -71,11 +73,11 @@ struct Options {
     #[arg(long, default_value = "out/lab/run/trixie/logs")]
     lab_logs: PathBuf,
     /// What to measure [default: all but the lab]
-    sections: Vec<Section>,
+    sections: Vec<BenchSection>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Section {
+enum BenchSection {
     /// Plain UDP, memory, fio
     Ceilings,
     /// Target and initiator over soft
@@ -86,7 +88,7 @@ enum Section {
     Lab,
 }
 
-impl Section {
+impl BenchSection {
     fn name(self) -> &'static str {
         match self {
             Self::Ceilings => "ceilings",
@@ -115,10 +117,10 @@ impl Options {
             return Ok(());
         }
         if self.readme {
-            return readme::write(Path::new("README.md"), &Kept::read(&self.output)?);
+            return readme::write(Path::new("README.md"), &KeptResults::read(&self.output)?);
         }
         cores::check()?;
-        let machine = Machine::describe();
+        let machine = MachineInfo::describe();
         let earlier = self.earlier(&machine)?;
         let mut figures = Figures::default();
         self.measure(&mut figures)?;
@@ -132,9 +134,10 @@ impl Options {
         Ok(())
     }
 
-    /// The results of before, if they are of this machine: what is kept of them stands beside what is measured now. Who measures
-    /// the loads anew begins results of their own; what else is measured would end up beside another machine's loads.
-    fn earlier(&self, machine: &Machine) -> Result<Option<Results>> {
+    /// The results of before, if they are of this machine: what is kept of them stands beside what
+    /// is measured now. Who measures the loads anew begins results of their own; what else is
+    /// measured would end up beside another machine's loads.
+    fn earlier(&self, machine: &MachineInfo) -> Result<Option<Results>> {
         let Ok(earlier) = Results::read(&self.output) else { return Ok(None) };
         let theirs = &earlier.machine.processor;
         if *theirs == machine.processor {
@@ -149,14 +152,15 @@ impl Options {
         Ok(None)
     }
 
-    /// Keeps what earlier results say of sections that were not measured again. Ceilings and ours belong together:
-    /// ratios of different times mean nothing. Where and for how long these were measured is what results say.
+    /// Keeps what earlier results say of sections that were not measured again. Ceilings and ours
+    /// belong together: ratios of different times mean nothing. Where and for how long these were
+    /// measured is what results say.
     fn keep(&self, results: &mut Results, earlier: Results) {
-        for section in [Section::Cost, Section::Lab] {
+        for section in [BenchSection::Cost, BenchSection::Lab] {
             results.figures.keep_section(section.name(), &earlier.figures);
         }
         if !self.wants_loads() {
-            for section in [Section::Ceilings, Section::Us] {
+            for section in [BenchSection::Ceilings, BenchSection::Us] {
                 results.figures.keep_section(section.name(), &earlier.figures);
             }
             results.machine = earlier.machine;
@@ -164,16 +168,16 @@ impl Options {
         }
     }
 
-    fn wants(&self, section: Section) -> bool {
+    fn wants(&self, section: BenchSection) -> bool {
         match self.sections.is_empty() {
-            true => section != Section::Lab,
+            true => section != BenchSection::Lab,
             false => self.sections.contains(&section),
         }
     }
 
     /// Whether loads are measured: the ceilings or ours.
     fn wants_loads(&self) -> bool {
-        self.wants(Section::Ceilings) || self.wants(Section::Us)
+        self.wants(BenchSection::Ceilings) || self.wants(BenchSection::Us)
     }
 
     fn runs(&self) -> u32 {
@@ -185,23 +189,25 @@ impl Options {
     }
 
     fn measure(&self, figures: &mut Figures) -> Result<()> {
-        if self.wants(Section::Lab) {
+        if self.wants(BenchSection::Lab) {
             lab::collect(&self.lab_logs, figures)?;
         }
-        if !(self.wants_loads() || self.wants(Section::Cost)) {
+        if !(self.wants_loads() || self.wants(BenchSection::Cost)) {
             return Ok(());
         }
         let file = self.prepare_file()?;
         let folder = tempfile::tempdir()?;
-        let with_fio = self.wants(Section::Ceilings) && fio::is_installed();
+        let with_fio = self.wants(BenchSection::Ceilings) && fio::is_installed();
         for run in 1..=self.runs() {
             eprintln!("run {run} of {}", self.runs());
-            if self.wants(Section::Ceilings) {
+            if self.wants(BenchSection::Ceilings) {
                 self.measure_ceilings(figures)?;
             }
             // Beside our own loads on the same file, so that both see the disk in the same mood.
-            let served =
-                self.wants(Section::Us).then(|| Served::start(folder.path(), &file)).transpose()?;
+            let served = self
+                .wants(BenchSection::Us)
+                .then(|| Served::start(folder.path(), &file))
+                .transpose()?;
             for load in Load::ALL {
                 if with_fio {
                     self.measure_fio(&file, &load, figures)?;
@@ -213,11 +219,11 @@ impl Options {
             if let Some(served) = &served {
                 for load in Load::of_null() {
                     progress("us", &load.name());
-                    served.measure(Backend::Null, &load, self.seconds(), figures)?;
+                    served.measure(MediumKind::Null, &load, self.seconds(), figures)?;
                 }
             }
             drop(served);
-            if self.wants(Section::Cost) {
+            if self.wants(BenchSection::Cost) {
                 progress("cost", "target logic alone");
                 logic::measure(figures)?;
                 progress("cost", "idle");
@@ -244,7 +250,7 @@ impl Options {
     }
 
     fn measure_fio(&self, file: &Path, load: &Load, figures: &mut Figures) -> Result<()> {
-        for pages in Pages::ALL {
+        for pages in BufferPages::ALL {
             progress("ceilings", &format!("fio, {} pages, {}", pages.name(), load.name()));
             let rates = fio::run(file, load, pages, self.seconds())?;
             let name = format!("ceilings/fio-{}/{}", pages.name(), load.name());
@@ -255,7 +261,7 @@ impl Options {
     }
 
     fn measure_load(&self, served: &Served, load: &Load, figures: &mut Figures) -> Result<()> {
-        for backend in Backend::ALL {
+        for backend in MediumKind::ALL {
             progress("us", &format!("{}, {}", backend.name(), load.name()));
             served.measure(backend, load, self.seconds(), figures)?;
         }
@@ -302,15 +308,15 @@ mod tests {
 
     #[test]
     fn the_lab_is_wanted_only_by_name() {
-        assert!(!parsed(&["bench"]).wants(Section::Lab));
-        assert!(parsed(&["bench", "lab"]).wants(Section::Lab));
-        assert!(!parsed(&["bench", "lab"]).wants(Section::Us));
+        assert!(!parsed(&["bench"]).wants(BenchSection::Lab));
+        assert!(parsed(&["bench", "lab"]).wants(BenchSection::Lab));
+        assert!(!parsed(&["bench", "lab"]).wants(BenchSection::Us));
     }
 
     fn measured(seconds: u32, figure: &str) -> Results {
         let mut figures = Figures::default();
         figures.add(figure, 1.0);
-        Results { machine: Machine::describe(), seconds, figures }
+        Results { machine: MachineInfo::describe(), seconds, figures }
     }
 
     #[test]
@@ -330,7 +336,7 @@ mod tests {
         let path = folder.path().join("results.json");
         let earlier = |section| {
             let options = parsed(&["bench", "--output", path.to_str().unwrap(), section]);
-            options.earlier(&Machine::describe()).map(|earlier| earlier.is_some())
+            options.earlier(&MachineInfo::describe()).map(|earlier| earlier.is_some())
         };
         assert!(!earlier("lab").unwrap());
         let mut results = measured(1, "us/null/iops");

@@ -6,16 +6,16 @@ use std::path::Path;
 use anyhow::{Context, Result};
 
 use crate::figures::{Figures, Spread, quotients};
-use crate::load::{Backend, Load};
-use crate::results::{Kept, Results};
-use crate::table::{Table, cell, number, of_verdict};
+use crate::load::{Load, MediumKind};
+use crate::results::{KeptResults, Results};
+use crate::table::{TextTable, cell, number, of_verdict};
 use crate::verdict::{self, GOODPUT};
 
 const BEGIN: &str = "<!-- Made by `cargo xtask bench --readme`: do not edit. -->\n";
 const END: &str = "<!-- End of what `cargo xtask bench --readme` makes. -->\n";
 
 /// Writes the section of these results into README.
-pub(crate) fn write(path: &Path, kept: &Kept) -> Result<()> {
+pub(crate) fn write(path: &Path, kept: &KeptResults) -> Result<()> {
     let readme = read(path)?;
     let (before, after) = around(&readme)?;
     fs::write(path, format!("{before}{BEGIN}{}{END}{after}", section(kept)))?;
@@ -33,7 +33,7 @@ fn around(readme: &str) -> Result<(&str, &str)> {
     Ok((before, after))
 }
 
-fn section(kept: &Kept) -> String {
+fn section(kept: &KeptResults) -> String {
     let Results { machine, seconds, figures } = &kept.latest;
     let runs = figures.values(GOODPUT).len();
     format!(
@@ -63,8 +63,8 @@ fn elsewhere(Results { machine, figures, .. }: &Results) -> String {
 }
 
 /// Ratios only: absolute figures of one machine mean nothing on another.
-fn comparison(figures: &Figures) -> Table {
-    let mut table = Table::new([
+fn comparison(figures: &Figures) -> TextTable {
+    let mut table = TextTable::new([
         "workload",
         "null, by plain UDP",
         "memory, by plain UDP",
@@ -81,13 +81,13 @@ fn comparison(figures: &Figures) -> Table {
         let fio = format!("ceilings/fio-huge/{}/bytes_per_second", load.name());
         let cpu = |side: &str| {
             let unit = format!("{side}_cpu_seconds_per_gb");
-            cell(figures.spread(&verdict::figure(Backend::File, &load, &unit)), number)
+            cell(figures.spread(&verdict::figure(MediumKind::File, &load, &unit)), number)
         };
         table.push([
             load.words(),
-            by_udp(Backend::Null),
-            by_udp(Backend::Memory),
-            cell(Spread::of(&figures.ratios(&rate(Backend::File), &fio)), number),
+            by_udp(MediumKind::Null),
+            by_udp(MediumKind::Memory),
+            cell(Spread::of(&figures.ratios(&rate(MediumKind::File), &fio)), number),
             cpu("target"),
             cpu("host"),
         ]);
@@ -96,11 +96,11 @@ fn comparison(figures: &Figures) -> Table {
 }
 
 /// What is left where there is more than one host with one queue.
-fn company(figures: &Figures) -> Table {
-    let mut table = Table::new(["workload", "IOPS, by those of one alone"]);
+fn company(figures: &Figures) -> TextTable {
+    let mut table = TextTable::new(["workload", "IOPS, by those of one alone"]);
     for load in Load::of_null().filter(|load| *load != load.alone()) {
         let [iops, alone] =
-            [load, load.alone()].map(|load| verdict::figure(Backend::Null, &load, "iops"));
+            [load, load.alone()].map(|load| verdict::figure(MediumKind::Null, &load, "iops"));
         let ratio = Spread::of(&figures.ratios(&iops, &alone));
         table.push([load.words(), cell(ratio, number)]);
     }
@@ -114,7 +114,7 @@ mod tests {
     use super::*;
 
     /// Checks that README says what the results do.
-    fn check(path: &Path, kept: &Kept) -> Result<()> {
+    fn check(path: &Path, kept: &KeptResults) -> Result<()> {
         let readme = read(path)?;
         let (before, after) = around(&readme)?;
         let expected = format!("{before}{BEGIN}{}{END}{after}", section(kept));
@@ -130,8 +130,8 @@ mod tests {
         Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the workspace")
     }
 
-    fn kept() -> Kept {
-        Kept::read(&root().join("bench/results/latest.json")).unwrap()
+    fn kept() -> KeptResults {
+        KeptResults::read(&root().join("bench/results/latest.json")).unwrap()
     }
 
     #[test]
@@ -163,7 +163,7 @@ mod tests {
             results.write(&folder.path().join(name).with_extension("json")).unwrap();
         }
         fs::write(folder.path().join("notes.txt"), "no results").unwrap();
-        let section = section(&Kept::read(&folder.path().join("latest.json")).unwrap());
+        let section = section(&KeptResults::read(&folder.path().join("latest.json")).unwrap());
         let places = ["Ours", "An Abacus", "A Slide Rule"].map(|it| section.find(it).unwrap());
         assert!(places.is_sorted(), "{places:?}");
         assert_eq!(section.matches("by goodput of plain UDP").count(), 3);

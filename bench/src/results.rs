@@ -8,13 +8,13 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use crate::figures::Figures;
-use crate::machine::Machine;
+use crate::machine::MachineInfo;
 use crate::verdict;
 
 /// The file of results.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(crate) struct Results {
-    pub(crate) machine: Machine,
+    pub(crate) machine: MachineInfo,
     /// How long each load ran, in seconds.
     pub(crate) seconds: u32,
     pub(crate) figures: Figures,
@@ -41,13 +41,13 @@ impl Results {
 }
 
 /// Results, and those of other machines that are kept beside them.
-pub(crate) struct Kept {
+pub(crate) struct KeptResults {
     pub(crate) latest: Results,
     /// By the names of their files.
     pub(crate) others: Vec<Results>,
 }
 
-impl Kept {
+impl KeptResults {
     pub(crate) fn read(path: &Path) -> Result<Self> {
         let latest = Results::read(path)?;
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());

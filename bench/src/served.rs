@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use crate::cores::{HOST_CORE, TARGET_CORE, pinned};
 use crate::figures::Figures;
-use crate::load::{Backend, Load};
+use crate::load::{Load, MediumKind};
 use crate::neighbour::Neighbour;
 use crate::process::cpu_seconds;
 
@@ -37,7 +37,7 @@ impl Served {
     /// Runs a load and adds what came of it: rates, latency, and what each side spent on it.
     pub(crate) fn measure(
         &self,
-        backend: Backend,
+        backend: MediumKind,
         load: &Load,
         seconds: u32,
         figures: &mut Figures,
@@ -49,10 +49,11 @@ impl Served {
         let cpu = cpu_seconds(self.daemon.id()) - cpu;
         let grown = Growth { before: counted, after: self.daemon.stats() };
         let name = format!("{}/{}", backend.name(), load.name());
-        Outcome { report: &report, grown: &grown, target_cpu_seconds: cpu }.add_to(&name, figures)
+        LoadOutcome { report: &report, grown: &grown, target_cpu_seconds: cpu }
+            .add_to(&name, figures)
     }
 
-    fn perf(&self, backend: Backend, load: &Load, seconds: u32) -> Result<Value> {
+    fn perf(&self, backend: MediumKind, load: &Load, seconds: u32) -> Result<Value> {
         let [program, arguments @ ..] = pinned(HOST_CORE);
         let mut command = Command::new(program);
         command.args(arguments).arg(binary("feedrail")).args([
@@ -116,9 +117,9 @@ fn configuration(file: &Path, bytes: u64) -> String {
         read_only = false
         "#,
         address = loopback_address(),
-        null = Backend::Null.nsid(),
-        memory = Backend::Memory.nsid(),
-        own = Backend::File.nsid(),
+        null = MediumKind::Null.nsid(),
+        memory = MediumKind::Memory.nsid(),
+        own = MediumKind::File.nsid(),
         file = file.display(),
     )
 }
@@ -143,13 +144,13 @@ impl Growth {
 }
 
 /// What a load came to.
-struct Outcome<'a> {
+struct LoadOutcome<'a> {
     report: &'a Value,
     grown: &'a Growth,
     target_cpu_seconds: f64,
 }
 
-impl Outcome<'_> {
+impl LoadOutcome<'_> {
     fn add_to(&self, name: &str, figures: &mut Figures) -> Result<()> {
         let (ios, bytes) = (self.sum("total_ios")?, self.sum("io_bytes")?);
         ensure!(ios > 0.0, "{name}: not one I/O was done");

@@ -1,14 +1,14 @@
 //! Tables for people.
 
 use crate::figures::{Figures, Spread, quotients};
-use crate::load::{Backend, Load};
+use crate::load::{Load, MediumKind};
 use crate::results::Results;
-use crate::verdict::{self, Line};
+use crate::verdict::{self, Requirement};
 
 /// Rows of cells; the first row is the heading.
-pub(crate) struct Table(Vec<Vec<String>>);
+pub(crate) struct TextTable(Vec<Vec<String>>);
 
-impl Table {
+impl TextTable {
     pub(crate) fn new<const N: usize>(heading: [&str; N]) -> Self {
         Self(vec![heading.map(str::to_owned).into()])
     }
@@ -38,8 +38,8 @@ impl Table {
 }
 
 /// Each requirement, its bound, what was measured, and the word.
-pub(crate) fn of_verdict(lines: &[Line]) -> Table {
-    let mut table = Table::new(["what", "required", "median", "from .. to", ""]);
+pub(crate) fn of_verdict(lines: &[Requirement]) -> TextTable {
+    let mut table = TextTable::new(["what", "required", "median", "from .. to", ""]);
     for line in lines {
         let measured = line.measured.map_or_else(Default::default, |spread| {
             (number(spread.median), format!("{} .. {}", number(spread.min), number(spread.max)))
@@ -56,8 +56,8 @@ pub(crate) fn of_verdict(lines: &[Line]) -> Table {
 }
 
 /// Every load on every backend, beside what bounds it.
-pub(crate) fn of_loads(figures: &Figures) -> Table {
-    let mut table = Table::new([
+pub(crate) fn of_loads(figures: &Figures) -> TextTable {
+    let mut table = TextTable::new([
         "workload",
         "backend",
         "IOPS",
@@ -69,13 +69,13 @@ pub(crate) fn of_loads(figures: &Figures) -> Table {
         "CPU s/GB, target + host",
     ]);
     for load in Load::every() {
-        for backend in Backend::ALL {
+        for backend in MediumKind::ALL {
             let get = |unit| figures.spread(&verdict::figure(backend, &load, unit));
             let Some(iops) = get("iops") else { continue };
             let rate = verdict::figure(backend, &load, "bytes_per_second");
             let fio = format!("ceilings/fio-huge/{}/bytes_per_second", load.name());
             let fio =
-                if backend == Backend::File { figures.ratios(&rate, &fio) } else { Vec::new() };
+                if backend == MediumKind::File { figures.ratios(&rate, &fio) } else { Vec::new() };
             let udp = quotients(figures.values(&rate), figures.values(verdict::GOODPUT));
             table.push([
                 load.words(),
@@ -98,8 +98,8 @@ pub(crate) fn of_loads(figures: &Figures) -> Table {
 }
 
 /// All figures, for those who look closer.
-pub(crate) fn of_all(figures: &Figures) -> Table {
-    let mut table = Table::new(["figure", "median", "from .. to"]);
+pub(crate) fn of_all(figures: &Figures) -> TextTable {
+    let mut table = TextTable::new(["figure", "median", "from .. to"]);
     for (name, spread) in figures.iter() {
         let range = format!("{} .. {}", number(spread.min), number(spread.max));
         table.push([name.to_owned(), number(spread.median), range]);
@@ -138,7 +138,7 @@ mod tests {
 
     #[test]
     fn columns_are_as_wide_as_they_must_be() {
-        let mut table = Table::new(["a", "bc"]);
+        let mut table = TextTable::new(["a", "bc"]);
         table.push(["def".to_owned(), "g".to_owned()]);
         assert_eq!(table.to_text(), "a    bc\ndef  g\n");
         assert_eq!(table.to_markdown(), "| a | bc |\n|---|---|\n| def | g |\n");

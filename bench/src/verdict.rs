@@ -3,12 +3,12 @@
 use serde::Serialize;
 
 use crate::figures::{Figures, Spread, quotients};
-use crate::load::{Backend, Load};
+use crate::load::{Load, MediumKind};
 use crate::udp::DATAGRAM_OVERHEAD_BYTES;
 
 /// A requirement and what was measured of it.
 #[derive(Clone, Debug, Serialize)]
-pub(crate) struct Line {
+pub(crate) struct Requirement {
     pub(crate) what: String,
     pub(crate) bound: Bound,
     /// Nothing where it was not measured.
@@ -31,7 +31,7 @@ pub(crate) const PING_PONG: &str = "ceilings/udp-ping-pong/p50_us";
 /// The four workloads of the kernel lab.
 const LAB_WORKLOADS: [&str; 4] = ["randread-4k-1", "randread-4k-32", "read-128k-8", "write-128k-8"];
 
-impl Line {
+impl Requirement {
     fn new(what: impl Into<String>, bound: Bound, values: &[f64]) -> Self {
         Self { what: what.into(), bound, measured: Spread::of(values) }
     }
@@ -64,12 +64,12 @@ impl Bound {
 }
 
 /// Every requirement.
-pub(crate) fn lines(figures: &Figures) -> Vec<Line> {
+pub(crate) fn lines(figures: &Figures) -> Vec<Requirement> {
     let mut lines = beside_plain_udp(figures);
     lines.extend(beside_the_disk(figures));
     lines.extend(costs(figures));
-    let [one, .., all] = Load::CONNECTIONS.map(|load| figure(Backend::Null, &load, "iops"));
-    lines.push(Line::new(
+    let [one, .., all] = Load::CONNECTIONS.map(|load| figure(MediumKind::Null, &load, "iops"));
+    lines.push(Requirement::new(
         "256 connections: 4 KiB IOPS, by those of one connection with the same total depth",
         Bound::AtLeast(0.8),
         &figures.ratios(&all, &one),
@@ -77,13 +77,13 @@ pub(crate) fn lines(figures: &Figures) -> Vec<Line> {
     lines.extend(LAB_WORKLOADS.map(|workload| {
         let name = format!("lab/kernel-host-to-us-by-nvmet/{workload}");
         let what = format!("kernel host to us on verbs, by kernel host to nvmet-rdma: {workload}");
-        Line::new(what, Bound::AtLeast(0.9), figures.values(&name))
+        Requirement::new(what, Bound::AtLeast(0.9), figures.values(&name))
     }));
     lines
 }
 
-fn beside_plain_udp(figures: &Figures) -> Vec<Line> {
-    let null = |load: &Load, unit| figure(Backend::Null, load, unit);
+fn beside_plain_udp(figures: &Figures) -> Vec<Requirement> {
+    let null = |load: &Load, unit| figure(MediumKind::Null, load, unit);
     let large = null(&Load::new("randread", 128 << 10, 32), "bytes_per_second");
     let small = null(&Load::new("randread", 4 << 10, 32), "iops");
     let single = null(&Load::new("randread", 4 << 10, 1), "p50_us");
@@ -91,17 +91,17 @@ fn beside_plain_udp(figures: &Figures) -> Vec<Line> {
     let datagrams: Vec<f64> =
         figures.values(GOODPUT).iter().map(|rate| rate / datagram_bytes).collect();
     vec![
-        Line::new(
+        Requirement::new(
             "null, 128 KiB random read, depth 32: bytes/s, by goodput of plain UDP with GSO and GRO",
             Bound::AtLeast(0.6),
             &figures.ratios(&large, GOODPUT),
         ),
-        Line::new(
+        Requirement::new(
             "null, 4 KiB random read, depth 32: IOPS, by datagrams/s of plain UDP with GSO and GRO",
             Bound::AtLeast(0.5),
             &quotients(figures.values(&small), &datagrams),
         ),
-        Line::new(
+        Requirement::new(
             "null, 4 KiB random read, depth 1: time, by round trip of plain UDP with the same polling",
             Bound::AtMost(2.5),
             &figures.ratios(&single, PING_PONG),
@@ -109,24 +109,24 @@ fn beside_plain_udp(figures: &Figures) -> Vec<Line> {
     ]
 }
 
-fn beside_the_disk(figures: &Figures) -> Vec<Line> {
+fn beside_the_disk(figures: &Figures) -> Vec<Requirement> {
     let loads =
         [(Load::new("randread", 128 << 10, 32), 0.9), (Load::new("randread", 4 << 10, 128), 0.8)];
     let line = |(load, bound): (Load, f64)| {
         let fio = format!("ceilings/fio-huge/{}/bytes_per_second", load.name());
-        let null = figure(Backend::Null, &load, "bytes_per_second");
-        let file = figure(Backend::File, &load, "bytes_per_second");
+        let null = figure(MediumKind::Null, &load, "bytes_per_second");
+        let file = figure(MediumKind::File, &load, "bytes_per_second");
         let reachable = figures.lower(&fio, &null);
         let what = format!(
             "file, {}: by the lower of fio (huge pages) on the file and our null",
             load.words()
         );
-        Line::new(what, Bound::AtLeast(bound), &quotients(figures.values(&file), &reachable))
+        Requirement::new(what, Bound::AtLeast(bound), &quotients(figures.values(&file), &reachable))
     };
     loads.map(line).into()
 }
 
-fn costs(figures: &Figures) -> Vec<Line> {
+fn costs(figures: &Figures) -> Vec<Requirement> {
     [
         (
             "target logic alone: instructions for a 4 KiB read",
@@ -150,12 +150,12 @@ fn costs(figures: &Figures) -> Vec<Line> {
             "cost/resident_mib_without_pool",
         ),
     ]
-    .map(|(what, bound, name)| Line::new(what, bound, figures.values(name)))
+    .map(|(what, bound, name)| Requirement::new(what, bound, figures.values(name)))
     .into()
 }
 
 /// The name of a figure of ours.
-pub(crate) fn figure(backend: Backend, load: &Load, unit: &str) -> String {
+pub(crate) fn figure(backend: MediumKind, load: &Load, unit: &str) -> String {
     format!("us/{}/{}/{unit}", backend.name(), load.name())
 }
 
@@ -165,7 +165,7 @@ mod tests {
 
     #[test]
     fn the_median_decides() {
-        let line = |values: &[f64]| Line::new("", Bound::AtLeast(0.6), values);
+        let line = |values: &[f64]| Requirement::new("", Bound::AtLeast(0.6), values);
         assert_eq!(line(&[0.5, 0.7, 0.6]).word(), "met");
         assert_eq!(line(&[0.5, 0.59, 0.7]).word(), "not yet");
         assert_eq!(line(&[]).word(), "not measured");

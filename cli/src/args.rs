@@ -31,13 +31,14 @@ pub(crate) struct Cli {
     #[arg(short, long, global = true, action = ArgAction::Count)]
     pub(crate) verbose: u8,
     #[command(subcommand)]
-    pub(crate) command: Command,
+    pub(crate) command: CliCommand,
 }
 
 #[derive(Debug, Subcommand)]
-pub(crate) enum Command {
-    // Help texts are those of the subcommands' own types: a doc comment here would replace their long help.
-    Devices(devices::Devices),
+pub(crate) enum CliCommand {
+    // Help texts are those of the subcommands' own types: a doc comment here would replace their
+    // long help.
+    Devices(devices::DevicesArgs),
     Discover(discover::Discover),
     List(list::List),
     IdCtrl(id_ctrl::IdCtrl),
@@ -52,10 +53,10 @@ pub(crate) enum Command {
 
 /// Where a target listens and who asks.
 #[derive(Args, Clone, Debug)]
-pub(crate) struct Fabric {
+pub(crate) struct FabricArgs {
     /// Transport type
-    #[arg(short = 't', long, value_enum, default_value_t = Transport::Rdma)]
-    pub(crate) transport: Transport,
+    #[arg(short = 't', long, value_enum, default_value_t = TransportArg::Rdma)]
+    pub(crate) transport: TransportArg,
     /// Address of the target
     #[arg(short = 'a', long, value_name = "IP")]
     pub(crate) traddr: IpAddr,
@@ -93,19 +94,20 @@ pub(crate) struct Local {
     /// Type of service of the packets, in both directions [default: the device's]
     #[arg(long, value_name = "0..255")]
     pub(crate) tos: Option<u8>,
-    /// Wait 4.096 us times two to the power of this for an acknowledgement [default: the provider's]
+    /// Wait 4.096 us times two to the power of this for an acknowledgement [default: the
+    /// provider's]
     #[arg(long, value_name = "0..31", value_parser = clap::value_parser!(u8).range(0..=31))]
     pub(crate) ack_timeout: Option<u8>,
     /// RDMA provider
-    #[arg(long, value_enum, default_value_t = Provider::Auto)]
-    pub(crate) provider: Provider,
+    #[arg(long, value_enum, default_value_t = ProviderArg::Auto)]
+    pub(crate) provider: ProviderArg,
 }
 
 /// One subsystem at an address.
 #[derive(Args, Clone, Debug)]
-pub(crate) struct Subsystem {
+pub(crate) struct SubsystemArgs {
     #[command(flatten)]
-    pub(crate) fabric: Fabric,
+    pub(crate) fabric: FabricArgs,
     /// NQN of the subsystem
     #[arg(short = 'n', long, value_name = "NQN")]
     pub(crate) nqn: Nqn,
@@ -113,9 +115,9 @@ pub(crate) struct Subsystem {
 
 /// One namespace of a subsystem.
 #[derive(Args, Clone, Debug)]
-pub(crate) struct Namespace {
+pub(crate) struct NamespaceArgs {
     #[command(flatten)]
-    pub(crate) subsystem: Subsystem,
+    pub(crate) subsystem: SubsystemArgs,
     /// Namespace identifier
     #[arg(long, value_name = "NSID", default_value = "1", value_parser = nsid)]
     pub(crate) namespace_id: Nsid,
@@ -138,13 +140,13 @@ pub(crate) enum Format {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Transport {
+pub(crate) enum TransportArg {
     /// RDMA: RoCE v2, InfiniBand
     Rdma,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Provider {
+pub(crate) enum ProviderArg {
     /// verbs where a usable device routes to the address, else soft
     Auto,
     /// libibverbs: RDMA NICs and the kernel's rdma_rxe
@@ -153,7 +155,7 @@ pub(crate) enum Provider {
     Soft,
 }
 
-impl Provider {
+impl ProviderArg {
     /// As it is written on a command line.
     pub(crate) fn name(self) -> &'static str {
         match self {
@@ -166,7 +168,7 @@ impl Provider {
 
 /// A byte range on the command line.
 #[derive(Args, Clone, Copy, Debug)]
-pub(crate) struct Range {
+pub(crate) struct RangeArgs {
     /// First byte
     #[arg(long, value_name = "BYTES", default_value = "0")]
     pub(crate) offset: ByteSize,

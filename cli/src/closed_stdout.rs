@@ -1,7 +1,7 @@
 //! Whether this process was started with its stdout closed.
 //!
-//! Rust's runtime opens /dev/null in place of a closed standard descriptor before `main`, and what is written there
-//! vanishes with success. So the question is asked before the runtime starts.
+//! Rust's runtime opens /dev/null in place of a closed standard descriptor before `main`, and what
+//! is written there vanishes with success. So the question is asked before the runtime starts.
 #![expect(unsafe_code, reason = "an entry of .init_array runs before the runtime does")]
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,8 +18,9 @@ extern "C" fn look() {
     CLOSED.store(closed, Ordering::Relaxed);
 }
 
-// SAFETY: the C library calls each entry of this section once, as a C function, before `main`. `look` makes one system
-// call and stores to an atomic: it uses nothing of Rust's runtime, does not allocate and cannot panic.
+// SAFETY: the C library calls each entry of this section once, as a C function, before `main`.
+// `look` makes one system call and stores to an atomic: it uses nothing of Rust's runtime, does not
+// allocate and cannot panic.
 #[used]
 #[unsafe(link_section = ".init_array")]
 static LOOK: extern "C" fn() = look;

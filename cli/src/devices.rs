@@ -1,11 +1,12 @@
-//! `feedrail devices`: the RDMA devices of this machine, and the provider that serves each of its addresses.
+//! `feedrail devices`: the RDMA devices of this machine, and the provider that serves each of its
+//! addresses.
 
 use core::net::IpAddr;
 use std::path::Path;
 
 use anyhow::{Context, Result};
 use clap::Args;
-use rdma::sysfs::{self, Device, Gid, Port};
+use rdma::sysfs::{self, SysfsDevice, SysfsGid, SysfsPort};
 use rdma::verbs::{self, DeviceInfo, LoadError};
 use rdma::{LocalAddress, ProviderKind, Selection};
 use serde_json::{Value, json};
@@ -18,19 +19,21 @@ Examples:
   feedrail devices
   feedrail devices -o json";
 
-/// Shows the RDMA devices of this machine, and which provider `--provider auto` takes for each of its addresses
+/// Shows the RDMA devices of this machine, and which provider `--provider auto` takes for each of
+/// its addresses
 ///
-/// Without any RDMA device it says why and succeeds: then everything goes over the soft provider, RoCE v2 in userspace.
+/// Without any RDMA device it says why and succeeds: then everything goes over the soft provider,
+/// RoCE v2 in userspace.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
-pub(crate) struct Devices {
+pub(crate) struct DevicesArgs {
     #[command(flatten)]
     output: Output,
 }
 
-impl Devices {
+impl DevicesArgs {
     pub(crate) fn run(&self) -> Result<()> {
-        let report = Report::gather()?;
+        let report = DevicesReport::gather()?;
         output::print(&match self.output.output_format {
             Format::Json => output::json(&report.to_json()),
             Format::Normal => report.to_text(),
@@ -39,15 +42,15 @@ impl Devices {
 }
 
 /// All that is shown.
-struct Report {
+struct DevicesReport {
     devices: Vec<Shown>,
     /// Why verbs cannot be used at all, if they cannot.
     obstacle: Option<String>,
-    addresses: Vec<Choice>,
+    addresses: Vec<AddressChoice>,
 }
 
 /// What `auto` takes for an address of this machine.
-struct Choice {
+struct AddressChoice {
     local: LocalAddress,
     provider: &'static str,
     reason: String,
@@ -55,12 +58,12 @@ struct Choice {
 
 /// A device: what the kernel says of it, and what rdma-core says.
 struct Shown {
-    device: Device,
+    device: SysfsDevice,
     info: Option<DeviceInfo>,
     serves: Vec<IpAddr>,
 }
 
-impl Report {
+impl DevicesReport {
     fn gather() -> Result<Self> {
         let listed = sysfs::devices(Path::new(sysfs::CLASS));
         let (infos, obstacle) = match listed.as_deref() {
@@ -71,13 +74,13 @@ impl Report {
             },
         };
         let local = rdma::local_addresses().context("cannot list the addresses of this machine")?;
-        let shown = |device: Device| Shown {
+        let shown = |device: SysfsDevice| Shown {
             info: infos.iter().find(|info| info.caps.name == device.name).cloned(),
             serves: local.iter().map(|local| local.ip).filter(|ip| serves(&device, *ip)).collect(),
             device,
         };
         let devices = listed.unwrap_or_default().into_iter().map(shown).collect();
-        let addresses = local.into_iter().map(Choice::of).collect();
+        let addresses = local.into_iter().map(AddressChoice::of).collect();
         Ok(Self { devices, obstacle, addresses })
     }
 
@@ -98,7 +101,7 @@ impl Report {
     }
 
     fn choices(&self) -> String {
-        let row = |Choice { local, provider, reason }: &Choice| {
+        let row = |AddressChoice { local, provider, reason }: &AddressChoice| {
             let LocalAddress { ip, interface } = local;
             vec![ip.to_string(), interface.clone(), (*provider).to_owned(), reason.clone()]
         };
@@ -110,12 +113,12 @@ impl Report {
         json!({
             "devices": self.devices.iter().map(Shown::to_json).collect::<Value>(),
             "obstacle": self.obstacle,
-            "addresses": self.addresses.iter().map(Choice::to_json).collect::<Value>(),
+            "addresses": self.addresses.iter().map(AddressChoice::to_json).collect::<Value>(),
         })
     }
 }
 
-impl Choice {
+impl AddressChoice {
     fn of(local: LocalAddress) -> Self {
         match rdma::select(ProviderKind::Auto, local.ip) {
             Ok(Selection { choice, reason, .. }) => Self { local, provider: choice.name(), reason },
@@ -143,7 +146,7 @@ fn nothing(is_class_there: bool, libraries: Result<(), LoadError>) -> String {
     }
 }
 
-fn serves(device: &Device, ip: IpAddr) -> bool {
+fn serves(device: &SysfsDevice, ip: IpAddr) -> bool {
     let by_gid = device.ports.iter().any(|port| port.has_roce_v2(ip));
     by_gid || verbs::device_for(ip).is_ok_and(|serving| serving.device.caps.name == device.name)
 }
@@ -238,7 +241,7 @@ fn capabilities_json(info: &DeviceInfo) -> Value {
     })
 }
 
-fn port_text(port: &Port) -> String {
+fn port_text(port: &SysfsPort) -> String {
     let mtu = port.active_mtu().map_or("unknown".to_owned(), |mtu| mtu.to_string());
     let mut text = format!("  Port {}\n", port.number);
     text += &line(4, "State", &format!("{} ({})", port.state, port.physical_state));
@@ -252,13 +255,13 @@ fn port_text(port: &Port) -> String {
     text
 }
 
-fn gid_text(gid: &Gid) -> String {
+fn gid_text(gid: &SysfsGid) -> String {
     let interface = gid.interface.as_deref().map(|name| format!(", {name}")).unwrap_or_default();
     format!("{}, {}{interface}", gid.gid, gid.kind)
 }
 
-fn port_json(port: &Port) -> Value {
-    let gid = |gid: &Gid| {
+fn port_json(port: &SysfsPort) -> Value {
+    let gid = |gid: &SysfsGid| {
         json!({
             "index": gid.index,
             "gid": gid.gid.to_string(),
@@ -285,13 +288,13 @@ mod tests {
     use super::*;
 
     fn rxe() -> Shown {
-        let gid = |index, gid: &str| Gid {
+        let gid = |index, gid: &str| SysfsGid {
             index,
             gid: gid.parse().unwrap(),
             kind: "RoCE v2".to_owned(),
             interface: Some("veth0".to_owned()),
         };
-        let port = Port {
+        let port = SysfsPort {
             number: 1,
             state: "ACTIVE".to_owned(),
             physical_state: "LinkUp".to_owned(),
@@ -308,7 +311,7 @@ mod tests {
             ports: 1,
             completion_vectors: 2,
         };
-        let device = Device {
+        let device = SysfsDevice {
             name: "rxe0".to_owned(),
             node_guid: "28e8:a7ff:feca:98a9".to_owned(),
             software: true,
@@ -318,11 +321,11 @@ mod tests {
         Shown { device, info: Some(info), serves: vec!["10.1.0.1".parse().unwrap()] }
     }
 
-    fn report() -> Report {
+    fn report() -> DevicesReport {
         let local = LocalAddress { ip: "10.1.0.1".parse().unwrap(), interface: "veth0".to_owned() };
         let reason = "RDMA device rxe0 serves the address".to_owned();
-        let choice = Choice { local, provider: "verbs", reason };
-        Report { devices: vec![rxe()], obstacle: None, addresses: vec![choice] }
+        let choice = AddressChoice { local, provider: "verbs", reason };
+        DevicesReport { devices: vec![rxe()], obstacle: None, addresses: vec![choice] }
     }
 
     #[test]
@@ -364,7 +367,8 @@ mod tests {
             (nothing(true, Ok(())), "/sys/class/infiniband is empty."),
             (nothing(false, Err(error)), "does not exist, and libibverbs.so.1 can not be loaded"),
         ] {
-            let report = Report { devices: Vec::new(), obstacle: Some(obstacle), ..report() };
+            let report =
+                DevicesReport { devices: Vec::new(), obstacle: Some(obstacle), ..report() };
             let text = report.to_text();
             assert!(text.contains(expected) && text.contains("soft provider"), "{text}");
             assert_eq!(text.lines().count(), 1, "{text}");

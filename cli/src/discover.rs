@@ -8,7 +8,7 @@ use feedrail_initiator::DiscoveryLog;
 use nvme_proto::log::{DiscoveryEntry, EntryFlags, TransportRequirements, TransportType};
 use serde_json::{Value, json};
 
-use crate::args::{Fabric, Format, Output};
+use crate::args::{FabricArgs, Format, Output};
 use crate::output;
 use crate::session;
 
@@ -22,7 +22,7 @@ Examples:
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Discover {
     #[command(flatten)]
-    fabric: Fabric,
+    fabric: FabricArgs,
     #[command(flatten)]
     output: Output,
 }

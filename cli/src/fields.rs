@@ -6,10 +6,10 @@ use serde_json::{Map, Number, Value};
 /// One field of an Identify data structure: its name and what it says.
 pub(crate) struct Field {
     name: &'static str,
-    value: Content,
+    value: FieldContent,
 }
 
-enum Content {
+enum FieldContent {
     /// Decimal for people.
     Decimal(u128),
     /// Hexadecimal for people.
@@ -20,37 +20,37 @@ enum Content {
 
 /// A number that people read as decimal.
 pub(crate) fn decimal(name: &'static str, field: &(impl IntoBytes + Immutable)) -> Field {
-    Field { name, value: Content::Decimal(little_endian(field.as_bytes())) }
+    Field { name, value: FieldContent::Decimal(little_endian(field.as_bytes())) }
 }
 
 /// A number that people read as hexadecimal.
 pub(crate) fn hex(name: &'static str, field: &(impl IntoBytes + Immutable)) -> Field {
-    Field { name, value: Content::Hex(little_endian(field.as_bytes())) }
+    Field { name, value: FieldContent::Hex(little_endian(field.as_bytes())) }
 }
 
 /// Space-padded or NUL-terminated ASCII.
 pub(crate) fn text(name: &'static str, field: &(impl IntoBytes + Immutable)) -> Field {
-    Field { name, value: Content::Text(ascii(field.as_bytes())) }
+    Field { name, value: FieldContent::Text(ascii(field.as_bytes())) }
 }
 
 /// Bytes in order, as hexadecimal digits.
 pub(crate) fn digits(name: &'static str, field: &(impl IntoBytes + Immutable)) -> Field {
-    Field { name, value: Content::Text(hex_digits(field.as_bytes())) }
+    Field { name, value: FieldContent::Text(hex_digits(field.as_bytes())) }
 }
 
 impl Field {
     fn to_json(&self) -> Value {
         match &self.value {
-            Content::Decimal(value) | Content::Hex(value) => number(*value),
-            Content::Text(text) => text.as_str().into(),
+            FieldContent::Decimal(value) | FieldContent::Hex(value) => number(*value),
+            FieldContent::Text(text) => text.as_str().into(),
         }
     }
 
     fn to_text(&self) -> String {
         match &self.value {
-            Content::Decimal(value) => value.to_string(),
-            Content::Hex(value) => format!("{value:#x}"),
-            Content::Text(text) => text.clone(),
+            FieldContent::Decimal(value) => value.to_string(),
+            FieldContent::Hex(value) => format!("{value:#x}"),
+            FieldContent::Text(text) => text.clone(),
         }
     }
 }

@@ -5,7 +5,7 @@ use clap::Args;
 use nvme_proto::identify::{IdentifyController, PowerState};
 use serde_json::{Map, Value, json};
 
-use crate::args::{Format, Output, Subsystem};
+use crate::args::{Format, Output, SubsystemArgs};
 use crate::fields::{Field, decimal, digits, hex, json_object, lines, text};
 use crate::output;
 use crate::session::Session;
@@ -20,7 +20,7 @@ Examples:
 #[command(after_help = EXAMPLES)]
 pub(crate) struct IdCtrl {
     #[command(flatten)]
-    subsystem: Subsystem,
+    subsystem: SubsystemArgs,
     #[command(flatten)]
     output: Output,
 }

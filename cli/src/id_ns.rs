@@ -1,4 +1,5 @@
-//! `feedrail id-ns`: the Identify Namespace data structure (CNS 00h), and what Feedrail's targets add to it.
+//! `feedrail id-ns`: the Identify Namespace data structure (CNS 00h), and what Feedrail's targets
+//! add to it.
 
 use anyhow::Result;
 use clap::Args;
@@ -6,7 +7,7 @@ use nvme_proto::Nsid;
 use nvme_proto::identify::IdentifyNamespace;
 use serde_json::{Map, Value, json};
 
-use crate::args::{Format, Namespace, Output};
+use crate::args::{Format, NamespaceArgs, Output};
 use crate::fields::{Field, decimal, digits, hex, json_object, lines};
 use crate::output;
 use crate::session::Session;
@@ -21,7 +22,7 @@ Examples:
 #[command(after_help = EXAMPLES)]
 pub(crate) struct IdNs {
     #[command(flatten)]
-    namespace: Namespace,
+    namespace: NamespaceArgs,
     #[command(flatten)]
     output: Output,
 }

@@ -10,14 +10,15 @@ use crate::args::Local;
 
 const UUID_NQN_PREFIX: &str = "nqn.2014-08.org.nvmexpress:uuid:";
 
-/// A host's name and identifier, which belong together: a target may refuse one name with two identifiers.
+/// A host's name and identifier, which belong together: a target may refuse one name with two
+/// identifiers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Identity {
+pub(crate) struct HostIdArgs {
     pub(crate) nqn: HostNqn,
     pub(crate) id: HostId,
 }
 
-impl Identity {
+impl HostIdArgs {
     /// From the command line, else from nvme-cli's files, else made up for this run.
     pub(crate) fn from_args(local: &Local) -> Result<Self> {
         Self::choose(local.hostnqn, local.hostid, Path::new("/etc/nvme"))
@@ -84,7 +85,7 @@ mod tests {
     #[test]
     fn the_identifier_follows_the_name() {
         let empty = directory(&[]);
-        let choose = |nqn, id| Identity::choose(nqn, id, empty.path()).unwrap();
+        let choose = |nqn, id| HostIdArgs::choose(nqn, id, empty.path()).unwrap();
         let made_up = choose(None, None);
         assert_eq!(made_up.nqn, HostNqn::from_host_id(made_up.id));
         assert_ne!(made_up, choose(None, None));
@@ -101,11 +102,11 @@ mod tests {
     #[test]
     fn files_are_used_together() {
         let files = directory(&[("hostnqn", "nqn.2026-01.a:b\n"), ("hostid", &format!("{ID}\n"))]);
-        let identity = Identity::choose(None, None, files.path()).unwrap();
+        let identity = HostIdArgs::choose(None, None, files.path()).unwrap();
         assert_eq!(identity.nqn, nqn("nqn.2026-01.a:b"));
         assert_eq!(identity.id, ID.parse().unwrap());
 
-        let other = Identity::choose(Some(nqn("nqn.2026-01.a:c")), None, files.path()).unwrap();
+        let other = HostIdArgs::choose(Some(nqn("nqn.2026-01.a:c")), None, files.path()).unwrap();
         assert_ne!(other.id, identity.id);
     }
 
@@ -113,7 +114,7 @@ mod tests {
     fn an_unusable_file_is_named() {
         let long = format!("nqn.{}", "a".repeat(300));
         let files = directory(&[("hostnqn", &long)]);
-        let error = format!("{:#}", Identity::choose(None, None, files.path()).unwrap_err());
+        let error = format!("{:#}", HostIdArgs::choose(None, None, files.path()).unwrap_err());
         assert!(error.contains("hostnqn"), "{error}");
     }
 }

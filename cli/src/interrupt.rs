@@ -20,7 +20,8 @@ impl Interrupt {
     pub(crate) fn install() -> io::Result<Self> {
         let asked = Arc::new(AtomicBool::new(false));
         for signal in [SIGINT, SIGTERM, SIGHUP] {
-            // In this order: the first signal finds the flag clear and sets it, the second one finds it set.
+            // In this order: the first signal finds the flag clear and sets it, the second one
+            // finds it set.
             flag::register_conditional_default(signal, Arc::clone(&asked))?;
             flag::register(signal, Arc::clone(&asked))?;
         }

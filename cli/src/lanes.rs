@@ -3,7 +3,7 @@
 use core::time::Duration;
 
 use anyhow::Result;
-use feedrail_initiator::{Completion, Error, Grant, Host, Namespace, RegionSlice, Ring};
+use feedrail_initiator::{Error, Grant, Host, Namespace, RangeCompletion, RegionSlice, Ring};
 
 /// How long a wait may last before the caller looks at what else there is, such as Ctrl-C.
 const LOOK_UP_AFTER: Duration = Duration::from_millis(100);
@@ -14,7 +14,7 @@ pub(crate) struct Lanes<T> {
     /// Lanes are spread over these, by token.
     namespaces: Vec<Namespace>,
     ring: Ring,
-    ended: Vec<Completion>,
+    ended: Vec<RangeCompletion>,
     idle: Vec<Lane>,
     /// By token: what is in flight there.
     busy: Vec<Option<Busy<T>>>,

@@ -9,7 +9,7 @@ use nvme_proto::Nqn;
 use nvme_proto::log::{SubsystemType, TransportType};
 use serde_json::{Value, json};
 
-use crate::args::{Fabric, Format, Output};
+use crate::args::{FabricArgs, Format, Output};
 use crate::discover;
 use crate::fields::hex_digits;
 use crate::output;
@@ -28,7 +28,7 @@ Examples:
 #[command(after_help = EXAMPLES)]
 pub(crate) struct List {
     #[command(flatten)]
-    fabric: Fabric,
+    fabric: FabricArgs,
     #[command(flatten)]
     output: Output,
 }

@@ -1,7 +1,8 @@
 //! `feedrail`: NVMe over Fabrics over RDMA from the command line.
 //!
-//! One file per subcommand. Results go to stdout; progress, logs and errors to stderr, an error as one line that begins
-//! with `feedrail:`. Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted, 141 the reader of stdout went away.
+//! One file per subcommand. Results go to stdout; progress, logs and errors to stderr, an error as
+//! one line that begins with `feedrail:`. Exit codes: 0 done, 1 failed, 2 wrong usage, 130
+//! interrupted, 141 the reader of stdout went away.
 
 mod args;
 mod clock;
@@ -36,7 +37,7 @@ use anyhow::Result;
 use clap::Parser;
 use feedrail_target::daemon::{LogFilter, LogFilterError, colours_are_wanted};
 
-use crate::args::{Cli, Command};
+use crate::args::{Cli, CliCommand};
 use crate::interrupt::Interrupted;
 use crate::output::ReaderGone;
 
@@ -44,7 +45,7 @@ fn main() -> ExitCode {
     let cli = Cli::parse();
     // The daemon has its own logging and its own errors.
     let command = match cli.command {
-        Command::Target(target) => return target.run(),
+        CliCommand::Target(target) => return target.run(),
         command => command,
     };
     if let Err(error) = start_logging(cli.verbose) {
@@ -57,18 +58,18 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(command: Command, verbose: u8) -> Result<()> {
+fn run(command: CliCommand, verbose: u8) -> Result<()> {
     match command {
-        Command::Devices(devices) => devices.run(),
-        Command::Discover(discover) => discover.run(),
-        Command::List(list) => list.run(),
-        Command::IdCtrl(id_ctrl) => id_ctrl.run(),
-        Command::IdNs(id_ns) => id_ns.run(),
-        Command::Read(read) => read.run(),
-        Command::Write(write) => write.run(),
-        Command::Perf(perf) => perf.run(),
-        Command::Demo(demo) => demo.run(verbose),
-        Command::Target(_) => unreachable!("handled before logging began"),
+        CliCommand::Devices(devices) => devices.run(),
+        CliCommand::Discover(discover) => discover.run(),
+        CliCommand::List(list) => list.run(),
+        CliCommand::IdCtrl(id_ctrl) => id_ctrl.run(),
+        CliCommand::IdNs(id_ns) => id_ns.run(),
+        CliCommand::Read(read) => read.run(),
+        CliCommand::Write(write) => write.run(),
+        CliCommand::Perf(perf) => perf.run(),
+        CliCommand::Demo(demo) => demo.run(verbose),
+        CliCommand::Target(_) => unreachable!("handled before logging began"),
     }
 }
 

@@ -10,7 +10,8 @@ use tempfile::NamedTempFile;
 
 /// Where the output goes until it is complete.
 pub(crate) enum PartialFile {
-    /// A regular file, or a name that is free: written beside it under another name, and deleted on drop.
+    /// A regular file, or a name that is free: written beside it under another name, and deleted on
+    /// drop.
     Beside { file: NamedTempFile, path: PathBuf },
     /// A device, a FIFO or the like is written directly: there is nothing to rename.
     Direct(File),

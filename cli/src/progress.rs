@@ -1,4 +1,5 @@
-//! Progress on stderr: a bar on a terminal; elsewhere lines for the demo and nothing for a transfer.
+//! Progress on stderr: a bar on a terminal; elsewhere lines for the demo and nothing for a
+//! transfer.
 
 use std::io::{IsTerminal, stderr};
 

@@ -6,13 +6,13 @@ use std::path::PathBuf;
 use anyhow::{Result, ensure};
 use clap::Args;
 
-use crate::args::{Namespace, Range};
+use crate::args::{NamespaceArgs, RangeArgs};
 use crate::interrupt::{Interrupt, Interrupted};
 use crate::output::{check_stdout, stdout_error};
 use crate::partial_file::PartialFile;
 use crate::session::Session;
-use crate::stream::{self, Pieces};
-use crate::transfer::Transfer;
+use crate::stream::{self, RangePieces};
+use crate::transfer::TransferArgs;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -22,15 +22,16 @@ Examples:
 
 /// Reads a byte range of a namespace
 ///
-/// Any offset and length will do; a range that goes past the end is an error, and then nothing is written. A file gets
-/// its name when it is complete: after an error or Ctrl-C an older one is still there as it was.
+/// Any offset and length will do; a range that goes past the end is an error, and then nothing is
+/// written. A file gets its name when it is complete: after an error or Ctrl-C an older one is
+/// still there as it was.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Read {
     #[command(flatten)]
-    namespace: Namespace,
+    namespace: NamespaceArgs,
     #[command(flatten)]
-    range: Range,
+    range: RangeArgs,
     /// Write to this file instead of stdout
     #[arg(long, value_name = "FILE")]
     file: Option<PathBuf>,
@@ -43,10 +44,10 @@ impl Read {
         let size_bytes = namespace.info().size_bytes;
         let (offset, length) = self.clip(size_bytes)?;
         let mut sink = self.sink()?;
-        let pieces = Pieces::new(offset, length, namespace.info().block_bytes);
+        let pieces = RangePieces::new(offset, length, namespace.info().block_bytes);
         // From here on Ctrl-C has something to tidy up.
         let interrupt = Interrupt::install()?;
-        let mut transfer = Transfer::begin("read", Some(length));
+        let mut transfer = TransferArgs::begin("read", Some(length));
         let result = stream::read(session.host(), namespace, pieces, &interrupt, &mut |bytes| {
             sink.write_all(bytes).map_err(|error| self.explain(error))?;
             transfer.add(bytes.len() as u64);

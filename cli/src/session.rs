@@ -6,13 +6,13 @@ use core::time::Duration;
 use anyhow::{Context as _, Result};
 use feedrail_initiator::{
     Controller, ControllerOptions, DiscoveryLog, Host, HostBuilder, Namespace, NamespaceInfo,
-    ProviderKind, Target,
+    ProviderKind, SubsystemAddress,
 };
 use nvme_proto::identify::{IdentifyController, IdentifyNamespace};
 use nvme_proto::{FromBytes, Nqn, Nsid};
 
-use crate::args::{Fabric, Local, Provider, Subsystem};
-use crate::identity::Identity;
+use crate::args::{FabricArgs, Local, ProviderArg, SubsystemArgs};
+use crate::identity::HostIdArgs;
 
 /// How long the demo's own target, on this machine, may be silent.
 const NEARBY: Duration = Duration::from_secs(10);
@@ -26,22 +26,22 @@ pub(crate) struct Session {
 }
 
 impl Session {
-    pub(crate) fn open(subsystem: &Subsystem) -> Result<Self> {
+    pub(crate) fn open(subsystem: &SubsystemArgs) -> Result<Self> {
         Self::connect(subsystem.fabric.address(), subsystem.nqn, &subsystem.fabric.local)
     }
 
     pub(crate) fn connect(address: SocketAddr, nqn: Nqn, local: &Local) -> Result<Self> {
-        Self::over(host(local)?, Target { address, nqn })
+        Self::over(host(local)?, SubsystemAddress { address, nqn })
     }
 
     /// For the demo: as a host made up for it, to a target nearby.
-    pub(crate) fn nearby(address: SocketAddr, nqn: Nqn, provider: Provider) -> Result<Self> {
+    pub(crate) fn nearby(address: SocketAddr, nqn: Nqn, provider: ProviderArg) -> Result<Self> {
         let options = with_timeout(ControllerOptions::default(), NEARBY);
-        let host = builder(Identity::made_up(), provider).controller_options(options).build()?;
-        Self::over(host, Target { address, nqn })
+        let host = builder(HostIdArgs::made_up(), provider).controller_options(options).build()?;
+        Self::over(host, SubsystemAddress { address, nqn })
     }
 
-    fn over(host: Host, target: Target) -> Result<Self> {
+    fn over(host: Host, target: SubsystemAddress) -> Result<Self> {
         let controller = host.connect(target).wait()?;
         Ok(Self { controller, others: Vec::new(), host })
     }
@@ -97,12 +97,12 @@ fn structure<T: FromBytes>(data: &[u8]) -> Result<T> {
 }
 
 /// What the discovery controller at an address offers.
-pub(crate) fn discover(fabric: &Fabric) -> Result<DiscoveryLog> {
+pub(crate) fn discover(fabric: &FabricArgs) -> Result<DiscoveryLog> {
     Ok(host(&fabric.local)?.discover(fabric.address()).wait()?)
 }
 
 fn host(local: &Local) -> Result<Host> {
-    let builder = builder(Identity::from_args(local)?, local.provider);
+    let builder = builder(HostIdArgs::from_args(local)?, local.provider);
     let builder = match local.host_traddr {
         Some(address) => builder.source(address),
         None => builder,
@@ -110,16 +110,16 @@ fn host(local: &Local) -> Result<Host> {
     Ok(builder.controller_options(local.options()).build()?)
 }
 
-fn builder(identity: Identity, provider: Provider) -> HostBuilder {
+fn builder(identity: HostIdArgs, provider: ProviderArg) -> HostBuilder {
     let provider = match provider {
-        Provider::Auto => ProviderKind::Auto,
-        Provider::Verbs => ProviderKind::Verbs,
-        Provider::Soft => ProviderKind::Soft,
+        ProviderArg::Auto => ProviderKind::Auto,
+        ProviderArg::Verbs => ProviderKind::Verbs,
+        ProviderArg::Soft => ProviderKind::Soft,
     };
     Host::builder().host_nqn(identity.nqn).host_id(identity.id).provider(provider)
 }
 
-impl Fabric {
+impl FabricArgs {
     fn address(&self) -> SocketAddr {
         SocketAddr::new(self.traddr, self.trsvcid)
     }

@@ -2,8 +2,8 @@
 
 use core::str::FromStr;
 
-/// A number of bytes: `4096`, `4k`, `4K`, `4Ki` and `4KiB` are the same. The letters K, M, G and T are powers of 1,024,
-/// as in fio and nvme-cli.
+/// A number of bytes: `4096`, `4k`, `4K`, `4Ki` and `4KiB` are the same. The letters K, M, G and T
+/// are powers of 1,024, as in fio and nvme-cli.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct ByteSize(pub(crate) u64);
 

@@ -13,7 +13,7 @@ const DEPTH: usize = 16;
 
 /// A range cut at the multiples of a piece's size, so that no two pieces share a block.
 #[derive(Clone, Debug)]
-pub(crate) struct Pieces {
+pub(crate) struct RangePieces {
     next: u64,
     end: u64,
     piece_bytes: u64,
@@ -21,12 +21,12 @@ pub(crate) struct Pieces {
 
 /// A part of the range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Piece {
+pub(crate) struct RangePiece {
     pub(crate) offset_bytes: u64,
     pub(crate) length_bytes: u64,
 }
 
-impl Pieces {
+impl RangePieces {
     /// Of `length_bytes` from `offset_bytes` on, which together fit 64 bits.
     pub(crate) fn new(offset_bytes: u64, length_bytes: u64, block_bytes: u64) -> Self {
         let end = offset_bytes + length_bytes;
@@ -34,17 +34,17 @@ impl Pieces {
     }
 }
 
-impl Iterator for Pieces {
-    type Item = Piece;
+impl Iterator for RangePieces {
+    type Item = RangePiece;
 
-    fn next(&mut self) -> Option<Piece> {
+    fn next(&mut self) -> Option<RangePiece> {
         let offset_bytes = self.next;
         if offset_bytes >= self.end {
             return None;
         }
         let boundary = (offset_bytes / self.piece_bytes + 1).saturating_mul(self.piece_bytes);
         self.next = boundary.min(self.end);
-        Some(Piece { offset_bytes, length_bytes: self.next - offset_bytes })
+        Some(RangePiece { offset_bytes, length_bytes: self.next - offset_bytes })
     }
 }
 
@@ -59,19 +59,20 @@ fn piece_bytes(block_bytes: u64) -> u64 {
 pub(crate) fn read(
     host: &Host,
     namespace: Namespace,
-    mut pieces: Pieces,
+    mut pieces: RangePieces,
     interrupt: &Interrupt,
     sink: &mut dyn FnMut(&[u8]) -> Result<()>,
 ) -> Result<()> {
     let mut lanes = Lanes::new(host, vec![namespace], DEPTH, pieces.piece_bytes as usize)?;
-    // In the order of the range, from the first piece that `sink` has not seen; each with its bytes once they are there.
+    // In the order of the range, from the first piece that `sink` has not seen; each with its bytes
+    // once they are there.
     let mut window: VecDeque<Option<Done<u64>>> = VecDeque::with_capacity(DEPTH);
     let mut seen = 0;
     let mut scratch = Vec::new();
     loop {
         interrupt.check()?;
         while let Some(lane) = lanes.claim() {
-            let Some(Piece { offset_bytes, length_bytes }) = pieces.next() else {
+            let Some(RangePiece { offset_bytes, length_bytes }) = pieces.next() else {
                 lanes.put_back(lane);
                 break;
             };
@@ -99,23 +100,23 @@ pub(crate) fn read(
     }
 }
 
-/// Writes what `source` fills in, until it fills a piece in part, and gives the number of bytes; `done` is told of each
-/// piece that is written.
+/// Writes what `source` fills in, until it fills a piece in part, and gives the number of bytes;
+/// `done` is told of each piece that is written.
 ///
 /// # Errors
-/// A piece fails, `source` fails, or a signal came. Then no more pieces are begun, those in flight end, and the error
-/// says what is known to be written.
+/// A piece fails, `source` fails, or a signal came. Then no more pieces are begun, those in flight
+/// end, and the error says what is known to be written.
 pub(crate) fn write(
     host: &Host,
     namespace: Namespace,
-    mut pieces: Pieces,
+    mut pieces: RangePieces,
     interrupt: &Interrupt,
     source: &mut dyn FnMut(&mut [u8]) -> Result<usize>,
     done: &mut dyn FnMut(u64),
 ) -> Result<u64> {
     let mut lanes = Lanes::new(host, vec![namespace], DEPTH, pieces.piece_bytes as usize)?;
     let mut scratch = vec![0; pieces.piece_bytes as usize];
-    let mut outcome = Outcome { begin: pieces.next, written: 0, failed: None, stopped: None };
+    let mut outcome = WriteOutcome { begin: pieces.next, written: 0, failed: None, stopped: None };
     let mut ended = false;
     loop {
         if let Err(interrupted) = interrupt.check() {
@@ -138,8 +139,8 @@ pub(crate) fn write(
             lane.memory.copy_in(0, &scratch[..filled]);
             ended = filled < room || next.is_none();
             match next {
-                Some(Piece { offset_bytes, .. }) if filled > 0 => {
-                    let piece = Piece { offset_bytes, length_bytes: filled as u64 };
+                Some(RangePiece { offset_bytes, .. }) if filled > 0 => {
+                    let piece = RangePiece { offset_bytes, length_bytes: filled as u64 };
                     lanes.write(lane, offset_bytes, filled, piece);
                 }
                 _ => lanes.put_back(lane),
@@ -160,16 +161,16 @@ pub(crate) fn write(
 }
 
 /// What became of the pieces of a write.
-struct Outcome {
+struct WriteOutcome {
     begin: u64,
     written: u64,
     /// The failed piece with the lowest offset.
-    failed: Option<(Piece, feedrail_initiator::Error)>,
+    failed: Option<(RangePiece, feedrail_initiator::Error)>,
     /// Why there are no more pieces, besides the end of the input.
     stopped: Option<anyhow::Error>,
 }
 
-impl Outcome {
+impl WriteOutcome {
     /// The first reason counts.
     fn stop(&mut self, why: anyhow::Error) {
         self.stopped.get_or_insert(why);
@@ -179,7 +180,7 @@ impl Outcome {
         self.failed.is_some() || self.stopped.is_some()
     }
 
-    fn add(&mut self, piece: Piece, result: Result<(), feedrail_initiator::Error>) {
+    fn add(&mut self, piece: RangePiece, result: Result<(), feedrail_initiator::Error>) {
         match result {
             Ok(()) => self.written += piece.length_bytes,
             Err(error) if self.failed.as_ref().is_none_or(|(first, _)| piece < *first) => {
@@ -226,7 +227,7 @@ mod tests {
         ) {
             let block = 1 << block_shift;
             let mut next = offset;
-            for piece in Pieces::new(offset, length, block) {
+            for piece in RangePieces::new(offset, length, block) {
                 prop_assert_eq!(piece.offset_bytes, next);
                 prop_assert!((1..=piece_bytes(block)).contains(&piece.length_bytes));
                 prop_assert!(next == offset || next % block == 0);
@@ -238,15 +239,15 @@ mod tests {
 
     #[test]
     fn pieces_near_the_largest_offset() {
-        let pieces: Vec<Piece> = Pieces::new(u64::MAX - 10, 10, 512).collect();
-        assert_eq!(pieces, [Piece { offset_bytes: u64::MAX - 10, length_bytes: 10 }]);
+        let pieces: Vec<RangePiece> = RangePieces::new(u64::MAX - 10, 10, 512).collect();
+        assert_eq!(pieces, [RangePiece { offset_bytes: u64::MAX - 10, length_bytes: 10 }]);
     }
 
     #[test]
     fn a_failed_write_says_what_is_known() {
-        let piece = |offset_bytes| Piece { offset_bytes, length_bytes: 10 };
+        let piece = |offset_bytes| RangePiece { offset_bytes, length_bytes: 10 };
         let error = || feedrail_initiator::ErrorKind::Closed.into();
-        let mut outcome = Outcome { begin: 100, written: 0, failed: None, stopped: None };
+        let mut outcome = WriteOutcome { begin: 100, written: 0, failed: None, stopped: None };
         outcome.add(piece(100), Ok(()));
         outcome.add(piece(120), Err(error()));
         outcome.add(piece(130), Ok(()));
@@ -260,8 +261,8 @@ mod tests {
 
     #[test]
     fn a_stopped_write_says_what_is_written() {
-        let mut outcome = Outcome { begin: 100, written: 0, failed: None, stopped: None };
-        outcome.add(Piece { offset_bytes: 100, length_bytes: 10 }, Ok(()));
+        let mut outcome = WriteOutcome { begin: 100, written: 0, failed: None, stopped: None };
+        outcome.add(RangePiece { offset_bytes: 100, length_bytes: 10 }, Ok(()));
         outcome.stop(Interrupted.into());
         let error = outcome.conclude().unwrap_err();
         assert!(error.is::<Interrupted>());

@@ -7,14 +7,14 @@ use crate::output;
 use crate::progress::Progress;
 use crate::size::human;
 
-pub(crate) struct Transfer {
+pub(crate) struct TransferArgs {
     verb: &'static str,
     began: Instant,
     done_bytes: u64,
     progress: Progress,
 }
 
-impl Transfer {
+impl TransferArgs {
     /// `verb` is what the summary says was done: "read" or "wrote".
     pub(crate) fn begin(verb: &'static str, total_bytes: Option<u64>) -> Self {
         Self { verb, began: now(), done_bytes: 0, progress: Progress::transfer(total_bytes) }

@@ -10,11 +10,11 @@ use clap::Args;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
-use crate::args::{Namespace, Range};
+use crate::args::{NamespaceArgs, RangeArgs};
 use crate::interrupt::Interrupt;
 use crate::session::Session;
-use crate::stream::{self, Pieces};
-use crate::transfer::Transfer;
+use crate::stream::{self, RangePieces};
+use crate::transfer::TransferArgs;
 
 /// How long an input may be silent before Ctrl-C is looked for.
 const LOOK_UP_AFTER: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
@@ -26,15 +26,15 @@ Examples:
 
 /// Writes a byte range of a namespace, and flushes it to its medium
 ///
-/// Any offset and length will do. The blocks at an unaligned edge are read, modified and written back, which is not
-/// atomic against other hosts that write to the same block.
+/// Any offset and length will do. The blocks at an unaligned edge are read, modified and written
+/// back, which is not atomic against other hosts that write to the same block.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Write {
     #[command(flatten)]
-    namespace: Namespace,
+    namespace: NamespaceArgs,
     #[command(flatten)]
-    range: Range,
+    range: RangeArgs,
     /// Read from this file instead of stdin
     #[arg(long, value_name = "FILE")]
     file: Option<PathBuf>,
@@ -55,10 +55,10 @@ impl Write {
             length.unwrap_or(0),
             self.namespace.namespace_id
         );
-        let pieces = Pieces::new(offset, length.unwrap_or(room), namespace.info().block_bytes);
+        let pieces = RangePieces::new(offset, length.unwrap_or(room), namespace.info().block_bytes);
         // From here on Ctrl-C lets what was begun end, and says how far it got.
         let interrupt = Interrupt::install()?;
-        let mut transfer = Transfer::begin("wrote", length);
+        let mut transfer = TransferArgs::begin("wrote", length);
         let written = stream::write(
             session.host(),
             namespace.clone(),

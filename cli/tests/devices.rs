@@ -65,7 +65,8 @@ fn every_local_address_has_a_provider() {
     assert_eq!(value["devices"].as_array().unwrap().is_empty(), !has_rdma_devices());
 }
 
-/// The binary alone, with what it was linked with, in a root folder of its own; `None` where this user may not.
+/// The binary alone, with what it was linked with, in a root folder of its own; `None` where this
+/// user may not.
 fn run_without_libraries(arguments: &[&str]) -> Option<Outcome> {
     let root = tempfile::tempdir().unwrap();
     let copy = |file: &Path| {

@@ -23,7 +23,8 @@ pub(crate) trait Clockwork {
     /// What everybody is on.
     fn network(&self) -> &SimNetwork;
 
-    /// Everybody does what is ready, or time goes on to the next thing that happens; false if nothing will.
+    /// Everybody does what is ready, or time goes on to the next thing that happens; false if
+    /// nothing will.
     fn step(&mut self) -> bool {
         match self.turn() {
             Turn::Busy => {}

@@ -1,19 +1,20 @@
-//! Two communication managers, what their callers ask of them, and a network that does anything to datagrams.
+//! Two communication managers, what their callers ask of them, and a network that does anything to
+//! datagrams.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use roce_proto::cm::{
-    Accept, Attribute, Config, Connect, ConnectionId, Error, Event, Limits, MAD_BYTES, Mad,
-    Manager, ServiceId, TimeoutExponent,
+    AcceptParams, Attribute, ConnectParams, ConnectionId, Error, MAD_BYTES, Mad, Manager,
+    ManagerConfig, ManagerEvent, ManagerLimits, ServiceId, TimeoutExponent,
 };
 use roce_proto::{PathMtu, Psn, Qpn, Time};
 
 use crate::input::Input;
 
 const SERVICE: ServiceId = ServiceId::tcp(4420);
-const LIMITS: Limits = Limits {
+const LIMITS: ManagerLimits = ManagerLimits {
     connections: 8,
     half_open: 4,
     half_open_per_peer: 3,
@@ -28,12 +29,13 @@ const DEADLINES_MAX: usize = 1000;
 
 /// Runs a sequence of operations of eight bytes each.
 ///
-/// What must hold: calls succeed exactly where the caller was told that they may; the events of a connection come in
-/// the order that they have, one of them ends it and nothing follows; limits are kept; nothing is left in the end. While
-/// datagrams are only lost, repeated and overtaken, two ends of a connection have agreed on the same.
+/// What must hold: calls succeed exactly where the caller was told that they may; the events of a
+/// connection come in the order that they have, one of them ends it and nothing follows; limits are
+/// kept; nothing is left in the end. While datagrams are only lost, repeated and overtaken, two
+/// ends of a connection have agreed on the same.
 pub fn run(data: &[u8]) {
     let mut input = Input::new(data);
-    let mut world = World::new();
+    let mut world = ConnectionWorld::new();
     for _ in 0..OPERATIONS_MAX {
         if input.is_empty() {
             break;
@@ -47,7 +49,7 @@ pub fn run(data: &[u8]) {
 
 /// What a caller knows of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
+enum ConnectionStage {
     /// It asked for it.
     Connecting,
     /// The peer accepted.
@@ -61,34 +63,34 @@ enum Stage {
     Ended,
 }
 
-struct World {
+struct ConnectionWorld {
     now: Time,
-    sides: [Side; 2],
+    sides: [ConnectionSide; 2],
     next_qpn: u32,
     /// Datagrams are lost, repeated and overtaken at most.
     honest: bool,
 }
 
-struct Side {
+struct ConnectionSide {
     manager: Manager,
     address: SocketAddr,
-    stages: BTreeMap<ConnectionId, Stage>,
+    stages: BTreeMap<ConnectionId, ConnectionStage>,
     /// Datagrams for this side.
     flying: VecDeque<Mad>,
 }
 
-impl World {
+impl ConnectionWorld {
     fn new() -> Self {
         let side = |index: u8| {
-            let config = Config {
+            let config = ManagerConfig {
                 limits: LIMITS,
                 max_retries: 3,
-                ..Config::new(u64::from(index) + 1, u128::from(index) + 1)
+                ..ManagerConfig::new(u64::from(index) + 1, u128::from(index) + 1)
             };
             let mut manager = Manager::new(config);
             manager.listen(SERVICE).expect("nobody listens there");
             let address = SocketAddr::from(([10, 0, 0, index + 1], 4791));
-            Side { manager, address, stages: BTreeMap::new(), flying: VecDeque::new() }
+            ConnectionSide { manager, address, stages: BTreeMap::new(), flying: VecDeque::new() }
         };
         Self { now: Time::from_nanos(1), sides: [side(0), side(1)], next_qpn: 2, honest: true }
     }
@@ -136,7 +138,7 @@ impl World {
     }
 
     /// One of the connections that a side's caller knows.
-    fn pick(&self, side: usize, input: &mut Input<'_>) -> Option<(ConnectionId, Stage)> {
+    fn pick(&self, side: usize, input: &mut Input<'_>) -> Option<(ConnectionId, ConnectionStage)> {
         let stages = &self.sides[side].stages;
         let index = usize::from(input.u8()).checked_rem(stages.len())?;
         stages.iter().nth(index).map(|(id, stage)| (*id, *stage))
@@ -152,7 +154,7 @@ impl World {
         let private_data = [7; 64];
         let length = usize::from(length) % private_data.len();
         let qpn = self.draw_qpn();
-        let connect = Connect {
+        let connect = ConnectParams {
             peer: self.sides[1 - side].address,
             source: SocketAddr::new(self.sides[side].address.ip(), 50_000),
             service_id: if mtu & 0x80 == 0 { SERVICE } else { ServiceId::tcp(9) },
@@ -168,12 +170,16 @@ impl World {
             udp_source: Some(u16::from_be_bytes([mtu, depths])),
             private_data: &private_data[..length],
         };
-        let Side { manager, stages, .. } = &mut self.sides[side];
+        let ConnectionSide { manager, stages, .. } = &mut self.sides[side];
         let room = manager.connections() - manager.half_open() < LIMITS.connections;
         match manager.connect(self.now, &connect) {
             Ok(id) => {
                 assert!(room && length <= 56);
-                assert_eq!(stages.insert(id, Stage::Connecting), None, "a name is used again");
+                assert_eq!(
+                    stages.insert(id, ConnectionStage::Connecting),
+                    None,
+                    "a name is used again"
+                );
             }
             Err(Error::TooManyConnections) => assert!(!room),
             Err(error) => assert_eq!((error, length > 56), (Error::PrivateDataTooLong, true)),
@@ -186,7 +192,7 @@ impl World {
         let private_data = [8; 200];
         let length = usize::from(length) % private_data.len();
         let qpn = self.draw_qpn();
-        let accept = Accept {
+        let accept = AcceptParams {
             qpn,
             starting_psn: Psn::new(qpn.value() * 1000),
             responder_resources: depths & 15,
@@ -197,13 +203,13 @@ impl World {
         };
         match self.sides[side].manager.accept(self.now, id, &accept) {
             Ok(agreement) => {
-                assert_eq!((stage, agreement.local_qpn), (Stage::Requested, qpn));
-                self.sides[side].stages.insert(id, Stage::Granted);
+                assert_eq!((stage, agreement.local_qpn), (ConnectionStage::Requested, qpn));
+                self.sides[side].stages.insert(id, ConnectionStage::Granted);
             }
             Err(Error::PrivateDataTooLong) => assert!(length > 196),
             Err(error) => {
                 assert_eq!(error, Error::WrongState);
-                assert_ne!(stage, Stage::Requested);
+                assert_ne!(stage, ConnectionStage::Requested);
             }
         }
     }
@@ -212,12 +218,12 @@ impl World {
         let Some((id, stage)) = self.pick(side, input) else { return };
         match self.sides[side].manager.reject(self.now, id, b"no") {
             Ok(()) => {
-                assert_eq!(stage, Stage::Requested);
+                assert_eq!(stage, ConnectionStage::Requested);
                 self.sides[side].stages.remove(&id);
             }
             Err(error) => {
                 assert_eq!(error, Error::WrongState);
-                assert_ne!(stage, Stage::Requested);
+                assert_ne!(stage, ConnectionStage::Requested);
             }
         }
     }
@@ -226,12 +232,12 @@ impl World {
         let Some((id, stage)) = self.pick(side, input) else { return };
         match self.sides[side].manager.confirm(id) {
             Ok(()) => {
-                assert_eq!(stage, Stage::Replied);
-                self.sides[side].stages.insert(id, Stage::Established);
+                assert_eq!(stage, ConnectionStage::Replied);
+                self.sides[side].stages.insert(id, ConnectionStage::Established);
             }
             Err(error) => {
                 assert_eq!(error, Error::WrongState);
-                assert_ne!(stage, Stage::Replied);
+                assert_ne!(stage, ConnectionStage::Replied);
             }
         }
     }
@@ -317,7 +323,7 @@ impl World {
 
     /// Ends that know of one another see the same connection.
     fn assert_agreement(&self) {
-        let [a, b] = self.sides.each_ref().map(Side::established);
+        let [a, b] = self.sides.each_ref().map(ConnectionSide::established);
         for one in &a {
             for other in &b {
                 if one.local_qpn == other.remote_qpn {
@@ -347,36 +353,43 @@ impl World {
     }
 }
 
-impl Side {
+impl ConnectionSide {
     fn handle_deadline(&mut self, now: Time) {
         self.manager.handle_deadline(now);
         assert!(self.manager.deadline().is_none_or(|deadline| deadline > now));
     }
 
-    fn hear(&mut self, event: &Event) {
+    fn hear(&mut self, event: &ManagerEvent) {
         let id = event.connection();
         let before = self.stages.get(&id).copied();
         let after = match (event, before) {
-            (Event::Request { .. }, None) => Stage::Requested,
-            (Event::Accepted { .. }, Some(Stage::Connecting)) => Stage::Replied,
-            (Event::Established { .. }, Some(Stage::Granted)) => Stage::Established,
+            (ManagerEvent::Request { .. }, None) => ConnectionStage::Requested,
+            (ManagerEvent::Accepted { .. }, Some(ConnectionStage::Connecting)) => {
+                ConnectionStage::Replied
+            }
+            (ManagerEvent::Established { .. }, Some(ConnectionStage::Granted)) => {
+                ConnectionStage::Established
+            }
             (
-                Event::Rejected { .. } | Event::Failed { .. } | Event::Disconnected { .. },
+                ManagerEvent::Rejected { .. }
+                | ManagerEvent::Failed { .. }
+                | ManagerEvent::Disconnected { .. },
                 Some(
-                    Stage::Connecting
-                    | Stage::Replied
-                    | Stage::Requested
-                    | Stage::Granted
-                    | Stage::Established,
+                    ConnectionStage::Connecting
+                    | ConnectionStage::Replied
+                    | ConnectionStage::Requested
+                    | ConnectionStage::Granted
+                    | ConnectionStage::Established,
                 ),
-            ) => Stage::Ended,
+            ) => ConnectionStage::Ended,
             _ => panic!("{event:?} to a caller that knows {before:?}"),
         };
         self.stages.insert(id, after);
     }
 
     fn established(&self) -> Vec<roce_proto::cm::Agreement> {
-        let established = self.stages.iter().filter(|(_, stage)| **stage == Stage::Established);
+        let established =
+            self.stages.iter().filter(|(_, stage)| **stage == ConnectionStage::Established);
         established.filter_map(|(id, _)| self.manager.agreement(*id)).copied().collect()
     }
 }

@@ -5,10 +5,10 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::Target;
+use crate::FuzzTarget;
 
 /// Where the inputs of a target are.
-pub fn folder(target: &Target) -> PathBuf {
+pub fn folder(target: &FuzzTarget) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("corpus").join(target.name)
 }
 
@@ -16,7 +16,7 @@ pub fn folder(target: &Target) -> PathBuf {
 ///
 /// # Errors
 /// There is none, or it cannot be read.
-pub fn load(target: &Target) -> Result<Vec<Vec<u8>>> {
+pub fn load(target: &FuzzTarget) -> Result<Vec<Vec<u8>>> {
     let folder = folder(target);
     let read = || format!("reading {}", folder.display());
     let mut paths = Vec::new();

@@ -1,6 +1,7 @@
 //! Bytes of a fuzzer as a source of decisions.
 
-/// Reads an input from front to end. What is asked for beyond its end is zero, so that every input means something.
+/// Reads an input from front to end. What is asked for beyond its end is zero, so that every input
+/// means something.
 #[derive(Clone, Debug)]
 pub struct Input<'a>(&'a [u8]);
 

@@ -1,7 +1,7 @@
 //! Fuzz targets: everything that reads what a peer sent, each as one function of bytes.
 //!
-//! A target decodes its input into what a peer, a network and a caller do, and checks what must hold whatever that
-//! is; it panics where it does not. `README.md` says how to run them.
+//! A target decodes its input into what a peer, a network and a caller do, and checks what must
+//! hold whatever that is; it panics where it does not. `README.md` says how to run them.
 
 pub mod capsule;
 mod clockwork;
@@ -21,8 +21,9 @@ pub mod run;
 
 /// One thing to fuzz.
 #[derive(Clone, Copy, Debug)]
-pub struct Target {
-    /// Its name, which is also that of its corpus and of its entry point for coverage-guided fuzzers.
+pub struct FuzzTarget {
+    /// Its name, which is also that of its corpus and of its entry point for coverage-guided
+    /// fuzzers.
     pub name: &'static str,
     /// Runs one input.
     pub run: fn(&[u8]),
@@ -35,7 +36,7 @@ pub struct Target {
 }
 
 /// All of them.
-pub const TARGETS: [Target; 8] = [
+pub const TARGETS: [FuzzTarget; 8] = [
     target("packet", packet::run, 4, 4200, 50_000),
     target("mad", mad::run, 4, 256, 50_000),
     target("capsule", capsule::run, 4, 4300, 50_000),
@@ -52,6 +53,6 @@ const fn target(
     record_bytes: usize,
     limit_bytes: usize,
     test_executions: u64,
-) -> Target {
-    Target { name, run, record_bytes, limit_bytes, test_executions }
+) -> FuzzTarget {
+    FuzzTarget { name, run, record_bytes, limit_bytes, test_executions }
 }

@@ -1,31 +1,34 @@
 //! Management datagrams, and what NVMe puts in their private data.
 
 use nvme_proto::{IntoBytes, rdma_cm};
-use roce_proto::cm::{IpHeader, MAD_BYTES, Message};
+use roce_proto::cm::{IpHeader, MAD_BYTES, ManagementMessage};
 
-/// One datagram, cut or filled up with zeros to its length: whatever parses says the same when it is encoded and
-/// parsed again.
+/// One datagram, cut or filled up with zeros to its length: whatever parses says the same when it
+/// is encoded and parsed again.
 pub fn run(data: &[u8]) {
     let mut mad = [0; MAD_BYTES];
     let length = data.len().min(MAD_BYTES);
     mad[..length].copy_from_slice(&data[..length]);
-    let Ok((transaction_id, message)) = Message::parse(&mad) else { return };
+    let Ok((transaction_id, message)) = ManagementMessage::parse(&mad) else { return };
     let again = message.to_mad(transaction_id);
-    assert_eq!(Message::parse(&again), Ok((transaction_id, message)));
+    assert_eq!(ManagementMessage::parse(&again), Ok((transaction_id, message)));
     match message {
-        Message::Req(req) => request(&req.private_data, req.service_id.is_rdma_cm()),
-        Message::Rep(rep) => {
-            if let Some(accept) = rdma_cm::Accept::parse(&rep.private_data) {
+        ManagementMessage::Req(req) => request(&req.private_data, req.service_id.is_rdma_cm()),
+        ManagementMessage::Rep(rep) => {
+            if let Some(accept) = rdma_cm::ConnectAccept::parse(&rep.private_data) {
                 assert!(rep.private_data.starts_with(accept.as_bytes()));
             }
         }
-        Message::Rej(rej) => {
+        ManagementMessage::Rej(rej) => {
             assert!(rej.info().len() <= rej.info.len());
             if let Some(reject) = rdma_cm::Reject::parse(&rej.private_data) {
                 assert_eq!(rdma_cm::Reject::new(reject.status()).as_bytes(), reject.as_bytes());
             }
         }
-        Message::Mra(_) | Message::Rtu(_) | Message::Dreq(_) | Message::Drep(_) => {}
+        ManagementMessage::Mra(_)
+        | ManagementMessage::Rtu(_)
+        | ManagementMessage::Dreq(_)
+        | ManagementMessage::Drep(_) => {}
     }
 }
 
@@ -37,16 +40,16 @@ fn request(private_data: &[u8], is_rdma_cm: bool) {
         }
         data = &private_data[IpHeader::BYTES..];
     }
-    if let Ok(request) = rdma_cm::Request::parse(data) {
+    if let Ok(request) = rdma_cm::ConnectRequest::parse(data) {
         assert!(request.receive_entries() > 0 && request.send_entries() > 0);
-        let again = rdma_cm::Request::new(
+        let again = rdma_cm::ConnectRequest::new(
             request.qid(),
             request.cntlid(),
             request.receive_entries(),
             request.send_entries(),
         );
         assert_eq!(
-            rdma_cm::Request::parse(again.as_bytes()).map(|request| request.qid()),
+            rdma_cm::ConnectRequest::parse(again.as_bytes()).map(|request| request.qid()),
             Ok(request.qid())
         );
     }

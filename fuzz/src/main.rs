@@ -15,17 +15,17 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use clap::{Parser, Subcommand};
 use feedrail_fuzz::run::{Campaign, Finding, execute};
-use feedrail_fuzz::{TARGETS, Target, corpus};
+use feedrail_fuzz::{FuzzTarget, TARGETS, corpus};
 
 /// Fuzzes what reads what a peer sent.
 #[derive(Parser)]
-struct Arguments {
+struct FuzzArguments {
     #[command(subcommand)]
-    command: Chore,
+    command: FuzzCommand,
 }
 
 #[derive(Subcommand)]
-enum Chore {
+enum FuzzCommand {
     /// Run mutations of a target's corpus.
     Run {
         /// Which target; `all` for one after the other.
@@ -47,13 +47,14 @@ enum Chore {
         /// The inputs; the target's corpus if there are none.
         files: Vec<PathBuf>,
     },
-    /// Write the seeds of all targets into their corpora: the recorded session, and scripts of what should happen.
+    /// Write the seeds of all targets into their corpora: the recorded session, and scripts of what
+    /// should happen.
     Seeds,
 }
 
 fn main() -> Result<ExitCode> {
-    match Arguments::parse().command {
-        Chore::Run { target, executions, seed, jobs } => {
+    match FuzzArguments::parse().command {
+        FuzzCommand::Run { target, executions, seed, jobs } => {
             for target in named(&target)? {
                 let corpus = corpus::load(target)?;
                 let campaign = Campaign { target: *target, corpus, seed };
@@ -63,15 +64,15 @@ fn main() -> Result<ExitCode> {
             }
             Ok(ExitCode::SUCCESS)
         }
-        Chore::Replay { target, files } => replay(&target, files),
-        Chore::Seeds => {
+        FuzzCommand::Replay { target, files } => replay(&target, files),
+        FuzzCommand::Seeds => {
             seeds::write()?;
             Ok(ExitCode::SUCCESS)
         }
     }
 }
 
-fn named(name: &str) -> Result<Vec<&'static Target>> {
+fn named(name: &str) -> Result<Vec<&'static FuzzTarget>> {
     let found: Vec<_> =
         TARGETS.iter().filter(|target| name == "all" || target.name == name).collect();
     if found.is_empty() {
@@ -99,7 +100,8 @@ fn run(campaign: &Campaign, executions: u64, jobs: u16) -> Result<(), Finding> {
 /// How long one execution may take: thousands of times what it does.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Says now and then how far it is. Names the execution that hangs, and ends the process: a thread cannot be stopped.
+/// Says now and then how far it is. Names the execution that hangs, and ends the process: a thread
+/// cannot be stopped.
 fn watch(campaign: &Campaign, executions: u64, progress: &[AtomicU64], over: &AtomicBool) {
     let read = || progress.iter().map(|done| done.load(Ordering::Relaxed)).collect::<Vec<_>>();
     let jobs = progress.len() as u64;

@@ -7,19 +7,19 @@ use rdma::sim::{Sim, SimDevice};
 use rdma::{Access, Device, Mem, MemoryRegion, Provider, Sge};
 
 /// Bytes of ours that a device may touch whenever it is polled.
-pub(crate) struct Memory {
+pub(crate) struct DeviceMemory {
     // First: the device forgets the bytes before they are freed.
     region: <Sim as Provider>::Region,
     bytes: Box<[Cell<u8>]>,
 }
 
-impl Memory {
+impl DeviceMemory {
     /// So many zeros.
     pub(crate) fn new(device: &SimDevice, length: usize, access: Access) -> Self {
         let bytes: Box<[Cell<u8>]> = (0..length).map(|_| Cell::new(0)).collect();
         let memory = Mem::Host { addr: bytes.as_ptr().cast_mut().cast(), length };
-        // SAFETY: the region is dropped before the bytes, which never move; they are cells, so nobody assumes that
-        // they stay as they are.
+        // SAFETY: the region is dropped before the bytes, which never move; they are cells, so
+        // nobody assumes that they stay as they are.
         let region = unsafe { device.register(memory, access) }.expect("the device has room");
         Self { region, bytes }
     }

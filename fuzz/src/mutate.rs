@@ -1,6 +1,6 @@
 //! New inputs out of old ones.
 
-use crate::random::Random;
+use crate::random::FuzzRandom;
 
 /// Values at the borders of what a field can hold, and of what code tends to get wrong.
 const BORDERS: [u64; 16] = [
@@ -27,13 +27,13 @@ const CHANGES_MAX: usize = 12;
 
 /// Makes an input out of `corpus` by a few changes.
 ///
-/// Inputs are sequences of records of `record_bytes`. About half of the changes are made to whole records, so that a
-/// sequence of operations stays one; the others are made to bytes and to fields.
+/// Inputs are sequences of records of `record_bytes`. About half of the changes are made to whole
+/// records, so that a sequence of operations stays one; the others are made to bytes and to fields.
 pub fn mutate(
     corpus: &[Vec<u8>],
     record_bytes: usize,
     limit_bytes: usize,
-    random: &mut Random,
+    random: &mut FuzzRandom,
 ) -> Vec<u8> {
     let mut input = match corpus.len() {
         0 => Vec::new(),
@@ -55,11 +55,11 @@ fn change_records(
     input: &mut Vec<u8>,
     corpus: &[Vec<u8>],
     record_bytes: usize,
-    random: &mut Random,
+    random: &mut FuzzRandom,
 ) {
     let count = input.len() / record_bytes;
     let at = random.below(count + 1) * record_bytes;
-    let some = |random: &mut Random| (1 + random.below(4)) * record_bytes;
+    let some = |random: &mut FuzzRandom| (1 + random.below(4)) * record_bytes;
     match random.below(6) {
         0 => {
             let end = (at + some(random)).min(input.len());
@@ -93,7 +93,7 @@ fn change_records(
 }
 
 /// Flips a bit, or overwrites a byte or a field of up to eight.
-fn change_bytes(input: &mut [u8], random: &mut Random) {
+fn change_bytes(input: &mut [u8], random: &mut FuzzRandom) {
     let at = random.below(input.len());
     match random.below(4) {
         0 => input[at] ^= 1 << random.below(8),

@@ -6,8 +6,8 @@ use roce_proto::wire::{
     Bth, Flow, Headers, Icrc, Identification, Packet, UDP_PORT, pad_bytes, verify,
 };
 
-/// One datagram: whatever parses is encoded again and parses to the same; a checksum that passes is one that we
-/// would have computed.
+/// One datagram: whatever parses is encoded again and parses to the same; a checksum that passes is
+/// one that we would have computed.
 pub fn run(data: &[u8]) {
     for flow in [v4(), v6()].into_iter().flatten() {
         check_icrc(&flow, data);

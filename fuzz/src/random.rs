@@ -4,9 +4,9 @@ use splitmix64::SplitMix64;
 
 /// Random numbers that follow from a seed.
 #[derive(Clone, Debug)]
-pub struct Random(SplitMix64);
+pub struct FuzzRandom(SplitMix64);
 
-impl Random {
+impl FuzzRandom {
     /// The stream of numbers that belongs to `seed`.
     pub fn new(seed: u64) -> Self {
         Self(SplitMix64::new(seed))

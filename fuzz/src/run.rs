@@ -4,15 +4,16 @@ use std::panic::{self, AssertUnwindSafe};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
-use crate::Target;
+use crate::FuzzTarget;
 use crate::mutate::mutate;
-use crate::random::Random;
+use crate::random::FuzzRandom;
 
-/// Executions of a target on mutations of its corpus. No execution depends on another, so any can be repeated alone.
+/// Executions of a target on mutations of its corpus. No execution depends on another, so any can
+/// be repeated alone.
 #[derive(Clone, Debug)]
 pub struct Campaign {
     /// What is executed.
-    pub target: Target,
+    pub target: FuzzTarget,
     /// What is mutated.
     pub corpus: Vec<Vec<u8>>,
     /// Where mutations come from.
@@ -33,13 +34,13 @@ pub struct Finding {
 impl Campaign {
     /// The input of the execution with this number.
     pub fn input(&self, execution: u64) -> Vec<u8> {
-        let mut random = Random::new(self.seed);
-        let mut random = Random::new(random.next_u64() ^ execution);
+        let mut random = FuzzRandom::new(self.seed);
+        let mut random = FuzzRandom::new(random.next_u64() ^ execution);
         mutate(&self.corpus, self.target.record_bytes, self.target.limit_bytes, &mut random)
     }
 
-    /// Executes the numbers below `executions` on `jobs` threads until one fails. `progress` is kept up to date: for
-    /// each thread, how many it has done.
+    /// Executes the numbers below `executions` on `jobs` threads until one fails. `progress` is
+    /// kept up to date: for each thread, how many it has done.
     ///
     /// # Errors
     /// The finding with the smallest number of those that were met.
@@ -77,7 +78,7 @@ impl Campaign {
 ///
 /// # Errors
 /// What it panicked with.
-pub fn execute(target: &Target, input: &[u8]) -> Result<(), String> {
+pub fn execute(target: &FuzzTarget, input: &[u8]) -> Result<(), String> {
     panic::catch_unwind(AssertUnwindSafe(|| (target.run)(input))).map_err(|payload| {
         let text = payload.downcast_ref::<String>().cloned();
         let text = text.or_else(|| payload.downcast_ref::<&str>().map(|text| (*text).to_owned()));

@@ -1,5 +1,5 @@
-//! The first inputs of each corpus: packets, datagrams, capsules and pages of the recorded session, and scripts of
-//! operations that go well.
+//! The first inputs of each corpus: packets, datagrams, capsules and pages of the recorded session,
+//! and scripts of operations that go well.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,7 +9,7 @@ use feedrail_fuzz::{TARGETS, corpus};
 use nvme_proto::log::DiscoveryHeader;
 use nvme_proto::{CommandCapsule, IntoBytes, Qid, Sgl, Sqe, rdma_cm};
 use roce_proto::Qpn;
-use roce_proto::cm::{IpHeader, Message as CmMessage};
+use roce_proto::cm::{IpHeader, ManagementMessage as CmMessage};
 use roce_proto::wire::{Message, Packet};
 
 use crate::pcap::frames;
@@ -250,7 +250,7 @@ fn queue_pairs() -> BTreeMap<Qpn, Qid> {
         match CmMessage::parse(mad) {
             Ok((_, CmMessage::Req(req))) => {
                 let data = &req.private_data[IpHeader::BYTES..];
-                let qid = rdma_cm::Request::parse(data).expect("of an NVMe host").qid();
+                let qid = rdma_cm::ConnectRequest::parse(data).expect("of an NVMe host").qid();
                 requests.insert(req.local_comm_id, qid);
                 queues.insert(req.local_qpn, qid);
             }
@@ -285,7 +285,8 @@ fn capsules() -> Seeds {
     seeds
 }
 
-/// Identify data and log pages that the target wrote into the host's memory, behind the kind of page.
+/// Identify data and log pages that the target wrote into the host's memory, behind the kind of
+/// page.
 fn pages() -> Seeds {
     let mut wanted = BTreeMap::new();
     let mut seeds = Seeds::new();

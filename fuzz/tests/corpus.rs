@@ -42,7 +42,7 @@ fn a_finding_is_reported_with_its_number_and_input() {
     fn fails_on_long_inputs(input: &[u8]) {
         assert!(input.len() < 8, "too long");
     }
-    let target = feedrail_fuzz::Target { run: fails_on_long_inputs, ..TARGETS[0] };
+    let target = feedrail_fuzz::FuzzTarget { run: fails_on_long_inputs, ..TARGETS[0] };
     let campaign = Campaign { target, corpus: vec![vec![0; 4]], seed: SEED };
     let finding = campaign.run(100_000, &[AtomicU64::new(0), AtomicU64::new(0)]).unwrap_err();
     assert_eq!(campaign.input(finding.execution), finding.input);

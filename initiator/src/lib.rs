@@ -1,17 +1,19 @@
-//! NVMe over Fabrics over RDMA, from the side that reads: namespaces of any target (Feedrail, Linux, SPDK),
-//! straight into registered memory, many byte ranges at a time. No root, no kernel module, no huge pages.
+//! NVMe over Fabrics over RDMA, from the side that reads: namespaces of any target (Feedrail,
+//! Linux, SPDK), straight into registered memory, many byte ranges at a time. No root, no kernel
+//! module, no huge pages.
 //!
 //! ```no_run
-//! use feedrail_initiator::{Grant, Host, Nsid, ReadRange, RegionSlice, Target};
+//! use feedrail_initiator::{Grant, Host, Nsid, ReadRange, RegionSlice, SubsystemAddress};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let host = Host::new()?;
-//! let target = Target {
+//! let target = SubsystemAddress {
 //!     address: "192.0.2.7:4420".parse()?,
 //!     nqn: "nqn.2024-01.org.example:shards".parse()?,
 //! };
 //! let shard = host.connect(target).wait()?.namespace(Nsid(1)).wait()?;
-//! // One registered megabyte, cut into 64 samples: each is moved into the batch and comes back with it.
+//! // One registered megabyte, cut into 64 samples. Each is moved into the batch and comes back
+//! // with it.
 //! let samples = RegionSlice::allocate(1 << 20, Grant::Persistent)?.chunks(16 << 10);
 //! let batch = samples.enumerate().map(|(i, into)| {
 //!     ReadRange { namespace: shard.clone(), offset: i as u64 * 100_003, into }
@@ -25,31 +27,34 @@
 //! ```
 //!
 //! # Waiting
-//! [`Pending`] is a future for any runtime; [`Pending::wait`] is the same, blocking. Whoever waits drives the
-//! connections; while nobody does a thread of the [`Host`]'s keeps them alive. A [polled](Host::polled) host
-//! has no thread. [`Ring`] keeps a fixed number of ranges in flight without allocating.
+//! [`Pending`] is a future for any runtime; [`Pending::wait`] is the same, blocking. Whoever waits
+//! drives the connections; while nobody does a thread of the [`Host`]'s keeps them alive. A
+//! [polled](Host::polled) host has no thread. [`Ring`] keeps a fixed number of ranges in flight
+//! without allocating.
 //!
 //! # Losing a target
 //! A connection that is lost is made again: at once, then after pauses that grow up to
-//! [`ControllerOptions::reconnect_delay`]. If writes were under way it is made when the target has confirmed the end of
-//! the old one, or must have found out by the lack of Keep Alive (two timeouts and a second), since it might carry
-//! them out until then. Ranges
-//! wait for it until [`ControllerOptions::io_timeout`]; after [`ControllerOptions::loss_timeout`] everything fails at once
-//! with an [`Error`] that names the target, until it is back. A namespace that comes back with another
-//! identity, size or generation, or changes while it is connected, is [`ErrorKind::Changed`], never other bytes. Memory is handed back only when the target can no longer
-//! write to it: the command has ended, or all queue pairs of the connection have.
+//! [`ControllerOptions::reconnect_delay`]. If writes were under way it is made when the target has
+//! confirmed the end of the old one, or must have found out by the lack of Keep Alive (two timeouts
+//! and a second), since it might carry them out until then. Ranges wait for it until
+//! [`ControllerOptions::io_timeout`]; after [`ControllerOptions::loss_timeout`] everything fails at
+//! once with an [`Error`] that names the target, until it is back. A namespace that comes back with
+//! another identity, size or generation, or changes while it is connected, is
+//! [`ErrorKind::Changed`], never other bytes. Memory is handed back only when the target can no
+//! longer write to it: the command has ended, or all queue pairs of the connection have.
 //!
 //! # Forks
-//! A host belongs to the process that opened it. In a process forked from it, such as a data loader's worker, each call to
-//! what was inherited ends at once with [`ErrorKind::Forked`], and dropping it says nothing to any target: the parent's
-//! connections stay as they are. A worker opens a [`Host`] of its own after the fork. Memory is copied as by any fork, and
-//! results of the parent's reads do not reach the child's copy. On RDMA devices, kernels before 5.12 need
-//! `ibv_fork_init` (`RDMAV_FORK_SAFE=1`) in the parent before it opens a host, and then registered memory does not exist in
-//! the child at all.
+//! A host belongs to the process that opened it. In a process forked from it, such as a data
+//! loader's worker, each call to what was inherited ends at once with [`ErrorKind::Forked`], and
+//! dropping it says nothing to any target: the parent's connections stay as they are. A worker
+//! opens a [`Host`] of its own after the fork. Memory is copied as by any fork, and results of the
+//! parent's reads do not reach the child's copy. On RDMA devices, kernels before 5.12 need
+//! `ibv_fork_init` (`RDMAV_FORK_SAFE=1`) in the parent before it opens a host, and then registered
+//! memory does not exist in the child at all.
 //!
 //! # Not here
-//! Multipath, authentication, metadata and protection information, reservations, and other transports than
-//! RDMA.
+//! Multipath, authentication, metadata and protection information, reservations, and other
+//! transports than RDMA.
 
 mod api;
 mod driver;
@@ -57,16 +62,16 @@ mod engine;
 mod memory;
 
 pub use api::batch::{BatchOptions, Class, RangeOutcome, ReadRange, Ring, RingFull, WriteRange};
-pub use api::controller::{Answer, CommandData, Controller};
-pub use api::counters::Counters;
+pub use api::controller::{CommandAnswer, CommandData, Controller};
+pub use api::counters::HostCounters;
 pub use api::discovery::DiscoveryLog;
-pub use api::error::{Error, ErrorKind, Family, Target};
+pub use api::error::{Error, ErrorFamily, ErrorKind, SubsystemAddress};
 pub use api::host::{Host, HostBuilder};
 pub use api::namespace::{Namespace, NamespaceInfo};
 pub use api::pending::Pending;
 pub use driver::provider::ProviderKind;
-pub use engine::Turn;
+pub use engine::EngineTurn;
 pub use engine::controller::{ControllerLimits, ControllerOptions};
-pub use engine::results::Completion;
+pub use engine::results::RangeCompletion;
 pub use memory::region::{Grant, RegionSlice};
 pub use nvme_proto::{HostId, HostNqn, Nqn, Nsid};

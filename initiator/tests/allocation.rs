@@ -5,7 +5,9 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::net::{IpAddr, SocketAddr};
 
-use feedrail_initiator::{Completion, Grant, Host, Nsid, RegionSlice, Ring, Target as Subsystem};
+use feedrail_initiator::{
+    Grant, Host, Nsid, RangeCompletion, RegionSlice, Ring, SubsystemAddress as Subsystem,
+};
 use feedrail_target::config::{Config, Cores, ProviderChoice, Quick};
 use feedrail_target::target::Target;
 
@@ -41,7 +43,7 @@ fn run(
     ring: &mut Ring,
     namespace: &feedrail_initiator::Namespace,
     idle: &mut Vec<RegionSlice>,
-    done: &mut Vec<Completion>,
+    done: &mut Vec<RangeCompletion>,
     rounds: u64,
 ) {
     let mut submitted = 0;

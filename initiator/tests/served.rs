@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use feedrail_initiator::{
     ControllerOptions, ErrorKind, Grant, Host, Namespace, Nqn, Nsid, ReadRange, RegionSlice,
-    Target as Subsystem, WriteRange,
+    SubsystemAddress as Subsystem, WriteRange,
 };
 use feedrail_target::config::{Config, Cores, ProviderChoice, Quick};
 use feedrail_target::target::Target;
@@ -271,7 +271,8 @@ fn rings_keep_ranges_in_flight() {
     assert_eq!(host.counters().bounced_steps, 0);
 }
 
-/// Each host has keys of its own for the same memory, and the next host's device may have the numbers of one that is gone.
+/// Each host has keys of its own for the same memory, and the next host's device may have the
+/// numbers of one that is gone.
 #[test]
 fn memory_is_used_with_one_host_after_the_other() {
     let served = Served::start(64 << 10, false);
@@ -339,8 +340,8 @@ fn a_read_is_acknowledged_before_its_caller_does_something_else() {
         read(&namespace, 0, 512).unwrap();
         // The command, and the acknowledgement of the response.
         assert!(packets() >= before + 2);
-        // Twice, because the wake-up that came with the result may end the first at once: who comes back so soon is
-        // expected to go on.
+        // Twice, because the wake-up that came with the result may end the first at once: who comes
+        // back so soon is expected to go on.
         std::thread::park_timeout(Duration::from_millis(1));
         std::thread::park_timeout(Duration::from_millis(1));
     }
@@ -427,8 +428,8 @@ fn block_on<F: std::future::Future>(future: F) -> F::Output {
 #[test]
 fn an_idle_host_stays_connected() {
     let served = Served::start(4096, false);
-    // Two Keep Alive commands are sent in each timeout, so three of them take longer than one. The timeout is long enough
-    // for a busy machine.
+    // Two Keep Alive commands are sent in each timeout, so three of them take longer than one. The
+    // timeout is long enough for a busy machine.
     let host = Host::builder().keep_alive_ms(5_000).build().unwrap();
     let namespace = served.open(&host);
     eventually(|| host.counters().keep_alives >= 3);

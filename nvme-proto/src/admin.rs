@@ -6,7 +6,7 @@ use zerocopy::little_endian::U32;
 use crate::feature::{GetFeatures, SetFeatures};
 use crate::identify::Identify;
 use crate::log::GetLogPage;
-use crate::{AdminOpcode, Cid, Qid, Sqe, Status, Transfer};
+use crate::{AdminOpcode, Cid, DataTransfer, Qid, Sqe, Status};
 
 /// An admin command, other than the fabrics commands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,8 +31,8 @@ impl AdminCommand {
     /// Gives an entry from the admin queue its meaning.
     ///
     /// # Errors
-    /// With Do Not Retry: Invalid Command Opcode for all but the commands here, else what the command's own
-    /// parsing says. Reserved fields are ignored.
+    /// With Do Not Retry: Invalid Command Opcode for all but the commands here, else what the
+    /// command's own parsing says. Reserved fields are ignored.
     pub fn parse(sqe: &Sqe) -> Result<Self, Status> {
         match AdminOpcode(sqe.opcode) {
             AdminOpcode::GET_LOG_PAGE => GetLogPage::parse(sqe).map(Self::GetLogPage),
@@ -76,13 +76,13 @@ impl AdminCommand {
     }
 
     /// The data that it moves.
-    pub const fn transfer(&self) -> Transfer {
+    pub const fn transfer(&self) -> DataTransfer {
         match self {
-            Self::GetLogPage(command) => Transfer::to_host(command.length_bytes),
-            Self::Identify(_) => Transfer::to_host(Identify::DATA_BYTES as u64),
+            Self::GetLogPage(command) => DataTransfer::to_host(command.length_bytes),
+            Self::Identify(_) => DataTransfer::to_host(Identify::DATA_BYTES as u64),
             Self::SetFeatures(command) => command.transfer(),
             Self::GetFeatures(command) => command.transfer(),
-            Self::Abort(_) | Self::AsyncEventRequest | Self::KeepAlive => Transfer::NONE,
+            Self::Abort(_) | Self::AsyncEventRequest | Self::KeepAlive => DataTransfer::NONE,
         }
     }
 }
@@ -97,7 +97,8 @@ pub struct Abort {
 }
 
 impl Abort {
-    /// The command was aborted: it has completed with Command Abort Requested, or will before this does.
+    /// The command was aborted: it has completed with Command Abort Requested, or will before this
+    /// does.
     pub const DONE: u32 = 0;
     /// The command was not aborted.
     pub const NOT_DONE: u32 = 1;

@@ -4,7 +4,8 @@ use zerocopy::FromBytes;
 
 use crate::{Sgl, SglDescriptor, Sqe, Status, Truncated};
 
-/// A command capsule: the entry, and the in-capsule data that really arrived (Base, 2.2 and 4.1; RDMA, on capsules).
+/// A command capsule: the entry, and the in-capsule data that really arrived (Base, 2.2 and 4.1;
+/// RDMA, on capsules).
 #[derive(Clone, Copy, Debug)]
 pub struct CommandCapsule<'a> {
     /// The entry.
@@ -14,7 +15,8 @@ pub struct CommandCapsule<'a> {
 }
 
 impl<'a> CommandCapsule<'a> {
-    /// Splits received bytes. The in-capsule data offset is 0, so data starts right after the entry.
+    /// Splits received bytes. The in-capsule data offset is 0, so data starts right after the
+    /// entry.
     ///
     /// # Errors
     /// [`Truncated`] when there is not even a whole entry.
@@ -28,8 +30,8 @@ impl<'a> CommandCapsule<'a> {
     /// The part of the in-capsule data that a descriptor describes.
     ///
     /// # Errors
-    /// With Do Not Retry: SGL Offset Invalid when it starts past the data received, Data SGL Length Invalid
-    /// when it ends past it.
+    /// With Do Not Retry: SGL Offset Invalid when it starts past the data received, Data SGL Length
+    /// Invalid when it ends past it.
     pub fn in_capsule(&self, offset: u64, length: u32) -> Result<&'a [u8], Status> {
         let start = usize::try_from(offset).ok();
         let rest = start.and_then(|start| self.data.get(start..));
@@ -37,12 +39,13 @@ impl<'a> CommandCapsule<'a> {
         rest.get(..length as usize).ok_or(Status::DATA_SGL_LENGTH_INVALID.with_dnr())
     }
 
-    /// The descriptors that describe the command's data: those of the last segment in the capsule, or the one
-    /// in the entry.
+    /// The descriptors that describe the command's data: those of the last segment in the capsule,
+    /// or the one in the entry.
     ///
     /// # Errors
-    /// With Do Not Retry: SGL Offset Invalid when the segment starts past the data received, Invalid SGL
-    /// Segment Descriptor when it is empty, not a multiple of 16 bytes, or ends past the data received.
+    /// With Do Not Retry: SGL Offset Invalid when the segment starts past the data received,
+    /// Invalid SGL Segment Descriptor when it is empty, not a multiple of 16 bytes, or ends past
+    /// the data received.
     pub fn descriptors(&self) -> Result<&'a [SglDescriptor], Status> {
         let Ok(Sgl::LastSegment { offset, length }) = self.sqe.dptr.parse() else {
             return Ok(core::slice::from_ref(&self.sqe.dptr));

@@ -1,6 +1,6 @@
 //! Commands, whatever their set.
 
-use crate::{AdminCommand, Direction, FabricsCommand, NvmCommand, Qid, Sqe, Status};
+use crate::{AdminCommand, DataDirection, FabricsCommand, NvmCommand, Qid, Sqe, Status};
 
 /// A command, by the command set that its queue and opcode select.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,12 +14,12 @@ pub enum Command {
 }
 
 impl Command {
-    /// Gives an entry that came on queue `qid` its meaning. Whether the queue's state allows the command is
-    /// for the controller to say.
+    /// Gives an entry that came on queue `qid` its meaning. Whether the queue's state allows the
+    /// command is for the controller to say.
     ///
     /// # Errors
-    /// The status to complete the command with: Invalid Command Opcode, Invalid Field in Command, or what the
-    /// command's own parsing says; always with Do Not Retry.
+    /// The status to complete the command with: Invalid Command Opcode, Invalid Field in Command,
+    /// or what the command's own parsing says; always with Do Not Retry.
     pub fn parse(qid: Qid, sqe: &Sqe) -> Result<Self, Status> {
         sqe.check_flags()?;
         if sqe.is_fabrics() {
@@ -32,24 +32,25 @@ impl Command {
     }
 }
 
-/// The data that a command moves, as its fields imply. The SGL must describe at least as many bytes.
+/// The data that a command moves, as its fields imply. The SGL must describe at least as many
+/// bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Transfer {
+pub struct DataTransfer {
     /// Which way.
-    pub direction: Direction,
+    pub direction: DataDirection,
     /// How many bytes; 0 when there is no direction.
     pub length_bytes: u64,
 }
 
-impl Transfer {
+impl DataTransfer {
     /// No data.
-    pub const NONE: Self = Self { direction: Direction::None, length_bytes: 0 };
+    pub const NONE: Self = Self { direction: DataDirection::None, length_bytes: 0 };
 
     pub(crate) const fn to_host(length_bytes: u64) -> Self {
-        Self { direction: Direction::ControllerToHost, length_bytes }
+        Self { direction: DataDirection::ControllerToHost, length_bytes }
     }
 
     pub(crate) const fn from_host(length_bytes: u64) -> Self {
-        Self { direction: Direction::HostToController, length_bytes }
+        Self { direction: DataDirection::HostToController, length_bytes }
     }
 }

@@ -7,8 +7,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::{Cid, Qid, Status, Truncated};
 
-/// A completion queue entry, which over fabrics is the whole response capsule: exactly 16 bytes, as the host
-/// posts no more (Base, 4.2).
+/// A completion queue entry, which over fabrics is the whole response capsule: exactly 16 bytes, as
+/// the host posts no more (Base, 4.2).
 #[derive(Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct Cqe {

@@ -3,7 +3,7 @@
 use bitfield_struct::bitfield;
 use zerocopy::little_endian::U32;
 
-use crate::{AdminOpcode, HostId, Nsid, Sqe, Status, Transfer};
+use crate::{AdminOpcode, DataTransfer, HostId, Nsid, Sqe, Status};
 
 open_enum! {
     /// Feature identifier, FID.
@@ -31,7 +31,8 @@ open_enum! {
     }
 }
 
-/// A feature and its value: command dword 11 of Set Features, and dword 0 of the completion of either command.
+/// A feature and its value: command dword 11 of Set Features, and dword 0 of the completion of
+/// either command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Feature {
     /// Weights of the arbitration.
@@ -150,13 +151,13 @@ impl SetFeatures {
     }
 
     /// The data that it moves; of a feature that is not known here, none.
-    pub const fn transfer(&self) -> Transfer {
+    pub const fn transfer(&self) -> DataTransfer {
         match self.feature {
             Feature::HostIdentifier { extended: true } => {
-                Transfer::from_host(size_of::<HostId>() as u64)
+                DataTransfer::from_host(size_of::<HostId>() as u64)
             }
-            Feature::HostIdentifier { extended: false } => Transfer::from_host(8),
-            _ => Transfer::NONE,
+            Feature::HostIdentifier { extended: false } => DataTransfer::from_host(8),
+            _ => DataTransfer::NONE,
         }
     }
 }
@@ -206,14 +207,14 @@ impl GetFeatures {
     }
 
     /// The data that it moves; of a feature that is not known here, none.
-    pub const fn transfer(&self) -> Transfer {
+    pub const fn transfer(&self) -> DataTransfer {
         match (self.fid, self.select) {
-            (_, Select::CAPABILITIES) => Transfer::NONE,
+            (_, Select::CAPABILITIES) => DataTransfer::NONE,
             (FeatureId::HOST_IDENTIFIER, _) if self.value & 1 != 0 => {
-                Transfer::to_host(size_of::<HostId>() as u64)
+                DataTransfer::to_host(size_of::<HostId>() as u64)
             }
-            (FeatureId::HOST_IDENTIFIER, _) => Transfer::to_host(8),
-            _ => Transfer::NONE,
+            (FeatureId::HOST_IDENTIFIER, _) => DataTransfer::to_host(8),
+            _ => DataTransfer::NONE,
         }
     }
 }
@@ -282,8 +283,8 @@ pub struct ErrorRecovery {
     __: u16,
 }
 
-/// Number of queues, 07h (Base, 5.1.25.1): how many I/O queues, 1 to 65,535 of each kind; zero-based on the
-/// wire.
+/// Number of queues, 07h (Base, 5.1.25.1): how many I/O queues, 1 to 65,535 of each kind;
+/// zero-based on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueueCounts {
     submission_z: u16,

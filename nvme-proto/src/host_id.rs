@@ -5,8 +5,8 @@ use core::str::FromStr;
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// The 128-bit host identifier, in the byte order of a UUID's text (Base, 5.1.25.1.28). Fabrics know no other
-/// length.
+/// The 128-bit host identifier, in the byte order of a UUID's text (Base, 5.1.25.1.28). Fabrics
+/// know no other length.
 #[derive(
     Clone,
     Copy,

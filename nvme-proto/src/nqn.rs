@@ -8,14 +8,15 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::HostId;
 
-/// An NVMe qualified name: 1 to 223 bytes of UTF-8 without control characters (Base, 4.7). By value, so that
-/// it needs no allocation.
+/// An NVMe qualified name: 1 to 223 bytes of UTF-8 without control characters (Base, 4.7). By
+/// value, so that it needs no allocation.
 ///
-/// Peers may call themselves anything, as with Linux, so that hosts with home-made names can connect. Names that
-/// are ours to give go through [`Nqn::standard`], which takes the formats of the specification only.
+/// Peers may call themselves anything, as with Linux, so that hosts with home-made names can
+/// connect. Names that are ours to give go through [`Nqn::standard`], which takes the formats of
+/// the specification only.
 ///
-/// [`Display`](fmt::Display) escapes what a terminal would not show as it is, such as characters that change the
-/// direction of text; [`Nqn::as_str`] is the name itself.
+/// [`Display`](fmt::Display) escapes what a terminal would not show as it is, such as characters
+/// that change the direction of text; [`Nqn::as_str`] is the name itself.
 #[derive(Clone, Copy)]
 pub struct Nqn {
     length: u8,
@@ -59,7 +60,8 @@ impl Nqn {
     }
 
     /// Checks a name that is to have a format of the specification (Base, 4.7):
-    /// `nqn.YYYY-MM.REVERSED.DOMAIN:NAME`, or `nqn.2014-08.org.nvmexpress:uuid:UUID`, or the discovery name.
+    /// `nqn.YYYY-MM.REVERSED.DOMAIN:NAME`, or `nqn.2014-08.org.nvmexpress:uuid:UUID`, or the
+    /// discovery name.
     ///
     /// # Errors
     /// What is wrong with it.

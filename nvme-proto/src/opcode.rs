@@ -77,7 +77,7 @@ open_enum! {
 
 /// The way data moves, from the low two bits of an opcode or FCTYPE (Base, 4.1, command dword 0).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Direction {
+pub enum DataDirection {
     /// No data.
     None,
     /// From the host: on RDMA in the capsule, or by RDMA READ from the host's memory.
@@ -88,7 +88,7 @@ pub enum Direction {
     Bidirectional,
 }
 
-impl Direction {
+impl DataDirection {
     /// The direction that an opcode or FCTYPE implies.
     pub const fn of(code: u8) -> Self {
         match code & 0b11 {

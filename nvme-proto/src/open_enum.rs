@@ -1,7 +1,7 @@
 //! Codes on the wire as newtypes with named constants, so that values nobody has heard of survive.
 
-/// Declares an open code: a newtype over an unsigned integer with named constants. `Display` gives the
-/// specification's words, or the number for a value without a name.
+/// Declares an open code: a newtype over an unsigned integer with named constants. `Display` gives
+/// the specification's words, or the number for a value without a name.
 macro_rules! open_enum {
     (
         $(#[$meta:meta])*

@@ -10,7 +10,7 @@ use crate::{Cntlid, Qid, Reserved};
     Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
 )]
 #[repr(C)]
-pub struct Request {
+pub struct ConnectRequest {
     recfmt: U16,
     qid: U16,
     hrqsize: U16,
@@ -19,9 +19,9 @@ pub struct Request {
     reserved_10: Reserved<22>,
 }
 
-const _: () = assert!(size_of::<Request>() == 32);
+const _: () = assert!(size_of::<ConnectRequest>() == 32);
 
-impl Request {
+impl ConnectRequest {
     /// A request for queue `qid`. `receive_entries` is how many responses the host takes at once,
     /// `send_entries` how many commands it sends at once (1 to 65,536; zero-based on the wire).
     ///
@@ -39,12 +39,12 @@ impl Request {
         }
     }
 
-    /// The private data of a received request. What follows it is padding. Whether the sizes and the
-    /// queue will do is for the controller to say.
+    /// The private data of a received request. What follows it is padding. Whether the sizes and
+    /// the queue will do is for the controller to say.
     ///
     /// # Errors
-    /// What to reject it with: Invalid Private Data Length when there are fewer than 32 bytes, Invalid RECFMT,
-    /// Invalid HRQSIZE when the host takes no response at all.
+    /// What to reject it with: Invalid Private Data Length when there are fewer than 32 bytes,
+    /// Invalid RECFMT, Invalid HRQSIZE when the host takes no response at all.
     pub fn parse(private_data: &[u8]) -> Result<&Self, RejectStatus> {
         let request: &Self =
             crate::view(private_data).map_err(|_| RejectStatus::INVALID_PRIVATE_DATA_LENGTH)?;
@@ -83,22 +83,22 @@ impl Request {
     Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
 )]
 #[repr(C)]
-pub struct Accept {
+pub struct ConnectAccept {
     recfmt: U16,
     crqsize: U16,
     reserved_4: Reserved<28>,
 }
 
-const _: () = assert!(size_of::<Accept>() == 32);
+const _: () = assert!(size_of::<ConnectAccept>() == 32);
 
-impl Accept {
+impl ConnectAccept {
     /// An acceptance. `receive_entries` is how many commands the controller takes at once.
     pub const fn new(receive_entries: u16) -> Self {
         Self { recfmt: U16::ZERO, crqsize: U16::new(receive_entries), reserved_4: Reserved::ZERO }
     }
 
-    /// The private data of a received acceptance; `None` when there are fewer than 32 bytes or the record
-    /// format is not 0. What follows it is padding.
+    /// The private data of a received acceptance; `None` when there are fewer than 32 bytes or the
+    /// record format is not 0. What follows it is padding.
     pub fn parse(private_data: &[u8]) -> Option<&Self> {
         let accept: &Self = crate::view(private_data).ok()?;
         (accept.recfmt == U16::ZERO).then_some(accept)
@@ -128,8 +128,8 @@ impl Reject {
         Self { recfmt: U16::ZERO, status: U16::new(status.0) }
     }
 
-    /// The private data of a received rejection; `None` when there are fewer than 4 bytes or the record
-    /// format is not 0. What follows it is padding.
+    /// The private data of a received rejection; `None` when there are fewer than 4 bytes or the
+    /// record format is not 0. What follows it is padding.
     pub fn parse(private_data: &[u8]) -> Option<&Self> {
         let reject: &Self = crate::view(private_data).ok()?;
         (reject.recfmt == U16::ZERO).then_some(reject)
@@ -168,46 +168,49 @@ mod tests {
 
     #[test]
     fn a_request_is_laid_out_as_linux_sends_it() {
-        let request = Request::new(Qid(1), Cntlid(2), 128, 128);
+        let request = ConnectRequest::new(Qid(1), Cntlid(2), 128, 128);
         let mut bytes = [0; 56];
         bytes[..10].copy_from_slice(&[0, 0, 1, 0, 0x80, 0, 0x7F, 0, 2, 0]);
         assert_eq!(request.as_bytes(), &bytes[..32]);
-        assert_eq!(Request::parse(&bytes), Ok(&request), "padding follows it");
+        assert_eq!(ConnectRequest::parse(&bytes), Ok(&request), "padding follows it");
         assert_eq!((request.receive_entries(), request.send_entries()), (128, 128));
     }
 
     #[test]
     fn a_bad_request_gets_the_specified_reject() {
-        let good = Request::new(Qid::ADMIN, Cntlid(0), 32, 32);
+        let good = ConnectRequest::new(Qid::ADMIN, Cntlid(0), 32, 32);
         let refused = |at: usize, value: u8| {
             let mut bytes = [0; 32];
             bytes.copy_from_slice(good.as_bytes());
             bytes[at] = value;
-            Request::parse(&bytes).err()
+            ConnectRequest::parse(&bytes).err()
         };
         assert_eq!(refused(0, 0), None);
         assert_eq!(refused(0, 1), Some(RejectStatus::INVALID_RECFMT));
         assert_eq!(refused(1, 1), Some(RejectStatus::INVALID_RECFMT));
         assert_eq!(refused(4, 0), Some(RejectStatus::INVALID_HRQSIZE));
-        let short = Request::parse(&good.as_bytes()[..31]).err();
+        let short = ConnectRequest::parse(&good.as_bytes()[..31]).err();
         assert_eq!(short, Some(RejectStatus::INVALID_PRIVATE_DATA_LENGTH));
-        assert_eq!(Request::parse(&[]).err(), Some(RejectStatus::INVALID_PRIVATE_DATA_LENGTH));
+        assert_eq!(
+            ConnectRequest::parse(&[]).err(),
+            Some(RejectStatus::INVALID_PRIVATE_DATA_LENGTH)
+        );
     }
 
     #[test]
     fn queue_sizes_reach_their_limits() {
-        let request = Request::new(Qid(u16::MAX), Cntlid::DYNAMIC, u16::MAX, 65_536);
+        let request = ConnectRequest::new(Qid(u16::MAX), Cntlid::DYNAMIC, u16::MAX, 65_536);
         assert_eq!((request.receive_entries(), request.send_entries()), (u16::MAX, 65_536));
     }
 
     #[test]
     fn answers_round_trip() {
         let mut padded = [0; 196];
-        padded[..32].copy_from_slice(Accept::new(128).as_bytes());
-        assert_eq!(Accept::parse(&padded).map(Accept::receive_entries), Some(128));
-        assert_eq!(Accept::parse(&padded[..31]), None);
+        padded[..32].copy_from_slice(ConnectAccept::new(128).as_bytes());
+        assert_eq!(ConnectAccept::parse(&padded).map(ConnectAccept::receive_entries), Some(128));
+        assert_eq!(ConnectAccept::parse(&padded[..31]), None);
         padded[0] = 1;
-        assert_eq!(Accept::parse(&padded), None);
+        assert_eq!(ConnectAccept::parse(&padded), None);
 
         let reject = Reject::new(RejectStatus::NO_RESOURCES);
         assert_eq!(reject.as_bytes(), [0, 0, 6, 0]);

@@ -4,7 +4,8 @@ use core::fmt;
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// Reserved bytes of a structure: kept as they came, and shown only as a length, or not as all zero.
+/// Reserved bytes of a structure: kept as they came, and shown only as a length, or not as all
+/// zero.
 #[derive(Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(transparent)]
 pub struct Reserved<const N: usize>([u8; N]);

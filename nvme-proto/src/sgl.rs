@@ -6,7 +6,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::Status;
 
-/// An SGL descriptor as it is on the wire (Base, 4.3.2). Give it a meaning with [`SglDescriptor::parse`].
+/// An SGL descriptor as it is on the wire (Base, 4.3.2). Give it a meaning with
+/// [`SglDescriptor::parse`].
 #[derive(
     Clone, Copy, PartialEq, Eq, Hash, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
 )]
@@ -82,7 +83,8 @@ impl fmt::Debug for SglDescriptor {
 }
 
 open_enum! {
-    /// The type byte of a descriptor: type in the high four bits, subtype in the low four (Base, 4.3.2).
+    /// The type byte of a descriptor: type in the high four bits, subtype in the low four (Base,
+    /// 4.3.2).
     #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
     pub struct SglType(u8) {
         ADDRESS = 0x00, "Data Block, address";

@@ -10,8 +10,9 @@ use crate::{Cid, FABRICS_OPCODE, FabricsType, Nsid, SglDescriptor, Status};
 
 /// A submission queue entry: the command half of a command capsule (Base, 4.1).
 ///
-/// The fields are those common to all commands; a command's own view of `cdw10` to `cdw15` comes from
-/// [`crate::Command::parse`]. A fabrics command has its type where others have the namespace identifier.
+/// The fields are those common to all commands; a command's own view of `cdw10` to `cdw15` comes
+/// from [`crate::Command::parse`]. A fabrics command has its type where others have the namespace
+/// identifier.
 #[derive(Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct Sqe {
@@ -113,8 +114,8 @@ impl Sqe {
         FabricsType(self.nsid.get() as u8)
     }
 
-    /// Checks what fabrics demand of every command: SGLs, and no fused operation (which no controller of ours
-    /// offers).
+    /// Checks what fabrics demand of every command: SGLs, and no fused operation (which no
+    /// controller of ours offers).
     ///
     /// # Errors
     /// Invalid Field in Command, with Do Not Retry.

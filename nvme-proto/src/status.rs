@@ -2,11 +2,11 @@
 
 use core::fmt;
 
-/// The 15-bit status of a completion: status code type and code, command retry delay, More and Do Not Retry
-/// (Base, 4.2.3). The phase tag, which fabrics do not use, is not part of it.
+/// The 15-bit status of a completion: status code type and code, command retry delay, More and Do
+/// Not Retry (Base, 4.2.3). The phase tag, which fabrics do not use, is not part of it.
 ///
-/// Open: any value survives. The constants have neither flag set; compare with [`Status::is`], which looks at
-/// type and code only.
+/// Open: any value survives. The constants have neither flag set; compare with [`Status::is`],
+/// which looks at type and code only.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Status(u16);
 
@@ -21,7 +21,8 @@ impl Status {
         Self(((sct.0 as u16 & 0b111) << 8) | sc as u16)
     }
 
-    /// From the status field without the phase tag: bit 0 is the lowest bit of SC. Bit 15 is dropped.
+    /// From the status field without the phase tag: bit 0 is the lowest bit of SC. Bit 15 is
+    /// dropped.
     pub const fn from_bits(bits: u16) -> Self {
         Self(bits & 0x7FFF)
     }
@@ -116,8 +117,8 @@ open_enum! {
     }
 }
 
-/// The named statuses: constants and the words to print. A number that two command sets share has one line
-/// in `names` with both readings, and its constants under `aliases`.
+/// The named statuses: constants and the words to print. A number that two command sets share has
+/// one line in `names` with both readings, and its constants under `aliases`.
 macro_rules! statuses {
     (
         names { $($constant:ident = $sct:ident $sc:literal, $text:literal;)* }

@@ -37,7 +37,8 @@ impl<const N: usize> AsciiField<N> {
         &self.0
     }
 
-    /// The text up to the first NUL, without padding; `None` if a peer put something else than ASCII there.
+    /// The text up to the first NUL, without padding; `None` if a peer put something else than
+    /// ASCII there.
     pub fn text(&self) -> Option<&str> {
         let end = self.0.iter().position(|&byte| byte == 0).unwrap_or(N);
         let text = self.0.get(..end)?;

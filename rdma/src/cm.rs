@@ -10,19 +10,20 @@ use crate::{Provider, QpConfig, Time};
 
 /// Makes and ends connections through one device; owned by one thread at a time.
 ///
-/// Active side: `resolve`, then on [`CmEvent::Resolved`] `create_qp`, adopt it and push receives, `connect`,
-/// then [`CmEvent::Established`] or a failure. Passive side: `listen`, then on [`CmEvent::ConnectRequest`]
-/// `create_qp`, have its group adopt it and push receives, `accept` (or `reject`). Either side ends with
-/// `disconnect` and, once the queue pair is released, `close`.
+/// Active side: `resolve`, then on [`CmEvent::Resolved`] `create_qp`, adopt it and push receives,
+/// `connect`, then [`CmEvent::Established`] or a failure. Passive side: `listen`, then on
+/// [`CmEvent::ConnectRequest`] `create_qp`, have its group adopt it and push receives, `accept` (or
+/// `reject`). Either side ends with `disconnect` and, once the queue pair is released, `close`.
 pub trait ConnectionManager<P: Provider>: Send {
-    /// Listens on an NVMe-style address: the IP of the device and an RDMA-CM TCP-port-space port. Port 0
-    /// picks a free one; [`ConnectionManager::local_addr`] tells which.
+    /// Listens on an NVMe-style address: the IP of the device and an RDMA-CM TCP-port-space port.
+    /// Port 0 picks a free one; [`ConnectionManager::local_addr`] tells which.
     ///
     /// # Errors
     /// [`CmError::Io`] with [`io::ErrorKind::AddrInUse`] when somebody listens there.
     fn listen(&mut self, addr: SocketAddr, options: &ConnOptions) -> Result<ConnId, CmError>;
 
-    /// Starts address and route resolution; [`CmEvent::Resolved`] or [`CmEvent::ConnectFailed`] follows.
+    /// Starts address and route resolution; [`CmEvent::Resolved`] or [`CmEvent::ConnectFailed`]
+    /// follows.
     ///
     /// # Errors
     /// The address can not be used at all.
@@ -34,11 +35,12 @@ pub trait ConnectionManager<P: Provider>: Send {
         options: &ConnOptions,
     ) -> Result<ConnId, CmError>;
 
-    /// Makes the queue pair of a connection, for `group` to adopt, in the protection domain of `domain`: it and
-    /// its peer reach no memory but that of this domain.
+    /// Makes the queue pair of a connection, for `group` to adopt, in the protection domain of
+    /// `domain`: it and its peer reach no memory but that of this domain.
     ///
-    /// The memory of its queues: on RDMA devices all of it from the start, since their queues cannot grow. A software device
-    /// has it for eight requests of each kind, and allocates the rest when more are outstanding for the first time.
+    /// The memory of its queues: on RDMA devices all of it from the start, since their queues
+    /// cannot grow. A software device has it for eight requests of each kind, and allocates the
+    /// rest when more are outstanding for the first time.
     ///
     /// # Errors
     /// What the device says; [`CmError::UnknownConnection`] when it ended meanwhile.
@@ -62,15 +64,15 @@ pub trait ConnectionManager<P: Provider>: Send {
     /// The connection is not at that point.
     fn accept(&mut self, now: Time, conn: ConnId, params: &ConnParams) -> Result<(), CmError>;
 
-    /// Rejects a request with reason [`REJECT_CONSUMER_DEFINED`] and up to 148 bytes of private data. The
-    /// connection is closed thereby.
+    /// Rejects a request with reason [`REJECT_CONSUMER_DEFINED`] and up to 148 bytes of private
+    /// data. The connection is closed thereby.
     ///
     /// # Errors
     /// The connection is not at that point.
     fn reject(&mut self, now: Time, conn: ConnId, private: &[u8]) -> Result<(), CmError>;
 
-    /// Starts an orderly end: the queue pair goes to ERROR (its requests are flushed), the peer is told, and
-    /// [`CmEvent::Disconnected`] follows when it answered or did not within the retries.
+    /// Starts an orderly end: the queue pair goes to ERROR (its requests are flushed), the peer is
+    /// told, and [`CmEvent::Disconnected`] follows when it answered or did not within the retries.
     fn disconnect(&mut self, now: Time, conn: ConnId);
 
     /// Forgets a connection or a listener at once; no event of it follows.
@@ -97,7 +99,8 @@ pub struct ConnId(pub u64);
 /// Reject reason "consumer defined": the private data says why.
 pub const REJECT_CONSUMER_DEFINED: u16 = 28;
 
-/// Options of a connection, or of those that come to a listener; what is not given there is as the peer has it.
+/// Options of a connection, or of those that come to a listener; what is not given there is as the
+/// peer has it.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ConnOptions {
     /// Type of service of its packets.
@@ -106,9 +109,9 @@ pub struct ConnOptions {
     pub ack_timeout_exponent: Option<u8>,
 }
 
-/// What the two sides agree on. Depths are always *ours*: `initiator_depth` is the number of RDMA READs that
-/// we may have in flight, `responder_resources` the number that we serve; an event that reports the peer's
-/// wishes has them already turned round.
+/// What the two sides agree on. Depths are always *ours*: `initiator_depth` is the number of RDMA
+/// READs that we may have in flight, `responder_resources` the number that we serve; an event that
+/// reports the peer's wishes has them already turned round.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ConnParams {
     /// RDMA READs that we serve at once.
@@ -145,7 +148,8 @@ impl PrivateData {
         Some(data)
     }
 
-    /// The bytes. A receiver may see more than was sent: the room of the message, padded with zeros.
+    /// The bytes. A receiver may see more than was sent: the room of the message, padded with
+    /// zeros.
     pub fn as_slice(&self) -> &[u8] {
         &self.bytes[..usize::from(self.length)]
     }
@@ -210,8 +214,8 @@ pub enum CmEvent {
     Disconnected {
         /// The connection.
         conn: ConnId,
-        /// The peer knows it too: it ended the connection, or answered our [`ConnectionManager::disconnect`]. If
-        /// not, it may still carry out what it was asked to.
+        /// The peer knows it too: it ended the connection, or answered our
+        /// [`ConnectionManager::disconnect`]. If not, it may still carry out what it was asked to.
         confirmed: bool,
     },
     /// The device was removed under the connection or listener.

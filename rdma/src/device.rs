@@ -7,11 +7,12 @@ use std::os::fd::BorrowedFd;
 
 use crate::{Access, GroupConfig, Mem, Provider};
 
-/// An RDMA device as seen through one local address, and a protection domain of it. Cheap to clone; clones
-/// name the same device and domain.
+/// An RDMA device as seen through one local address, and a protection domain of it. Cheap to clone;
+/// clones name the same device and domain.
 ///
 /// What a peer may do is bounded by its queue pair's domain: a key of another one is refused with
-/// [`crate::WcStatus::REMOTE_ACCESS_ERROR`]. Peers that are not to reach each other's memory get a domain each.
+/// [`crate::WcStatus::REMOTE_ACCESS_ERROR`]. Peers that are not to reach each other's memory get a
+/// domain each.
 pub trait Device<P: Provider>: Clone + Send + Sync + 'static {
     /// What it can do.
     fn caps(&self) -> &Caps;
@@ -28,22 +29,25 @@ pub trait Device<P: Provider>: Clone + Send + Sync + 'static {
     /// Registers memory with this device, in this handle's protection domain.
     ///
     /// # Errors
-    /// What the system says; where a resource limit is the cause the message names the limit and the fix.
+    /// What the system says; where a resource limit is the cause the message names the limit and
+    /// the fix.
     ///
     /// # Safety
-    /// The memory must stay mapped until the returned region was deregistered, and for ever if the device refuses
-    /// that ([`crate::Registered`] sees to both). While it is registered with
-    /// remote access the peer may read or write it at any time, so it must not be reached through
+    /// The memory must stay mapped until the returned region was deregistered, and for ever if the
+    /// device refuses that ([`crate::Registered`] sees to both). While it is registered with remote
+    /// access the peer may read or write it at any time, so it must not be reached through
     /// references that assume otherwise.
     unsafe fn register(&self, memory: Mem<'_>, access: Access) -> io::Result<P::Region>;
 
     /// Allocates a memory window in this handle's protection domain, not bound to anything yet.
     ///
     /// # Errors
-    /// [`io::ErrorKind::Unsupported`] when [`Caps::memory_windows`] is false, else what the system says.
+    /// [`io::ErrorKind::Unsupported`] when [`Caps::memory_windows`] is false, else what the system
+    /// says.
     fn window(&self) -> io::Result<P::Window>;
 
-    /// Makes a group: one per core that serves this device. At most as many as the device was opened for.
+    /// Makes a group: one per core that serves this device. At most as many as the device was
+    /// opened for.
     ///
     /// # Errors
     /// What the system says.
@@ -56,7 +60,8 @@ pub trait Device<P: Provider>: Clone + Send + Sync + 'static {
     fn connection_manager(&self) -> io::Result<P::Cm>;
 
     /// Readable when [`Device::next_async`] has something. Once that has failed, or told of
-    /// [`AsyncEvent::DeviceFatal`], nothing more is to be had, and the descriptor may stay readable.
+    /// [`DeviceEvent::DeviceFatal`], nothing more is to be had, and the descriptor may stay
+    /// readable.
     fn async_fd(&self) -> Option<BorrowedFd<'_>> {
         None
     }
@@ -65,7 +70,7 @@ pub trait Device<P: Provider>: Clone + Send + Sync + 'static {
     ///
     /// # Errors
     /// What the system says.
-    fn next_async(&self) -> io::Result<Option<AsyncEvent>> {
+    fn next_async(&self) -> io::Result<Option<DeviceEvent>> {
         Ok(None)
     }
 
@@ -83,8 +88,8 @@ pub struct Caps {
     pub name: String,
     /// Whether the CPU does the work.
     pub software: bool,
-    /// Whether it speaks iWARP. Such a device is listed and not used: there the sink of an RDMA READ is open to the
-    /// peer's writes, so that a host could write to all of the target's pool.
+    /// Whether it speaks iWARP. Such a device is listed and not used: there the sink of an RDMA
+    /// READ is open to the peer's writes, so that a host could write to all of the target's pool.
     pub iwarp: bool,
     /// Work requests per queue.
     pub max_wr: u32,
@@ -106,8 +111,8 @@ pub struct Caps {
     pub dma_buf: bool,
     /// The largest path MTU that a connection through this device will use, in bytes of payload.
     pub max_path_mtu: u32,
-    /// Packets of one length that follow each other leave for little more than the price of one, so messages that are cut
-    /// into equal packets are the cheaper ones.
+    /// Packets of one length that follow each other leave for little more than the price of one, so
+    /// messages that are cut into equal packets are the cheaper ones.
     pub trains: bool,
 }
 
@@ -137,7 +142,7 @@ impl Caps {
 /// Something happened to the device, not to a work request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum AsyncEvent {
+pub enum DeviceEvent {
     /// The device is gone or unusable.
     DeviceFatal,
     /// The port came up.

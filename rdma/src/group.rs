@@ -7,14 +7,15 @@ use crate::{Provider, RecvWr, SendWr, Time, Wc};
 
 /// A completion queue and the queue pairs behind it; owned by one thread at a time.
 ///
-/// Pushing queues a request in space that was preallocated; [`Group::flush`] hands everything pushed to the
-/// device with at most one doorbell per queue pair. After an error each request that was pushed and has not
-/// completed is reported by [`Group::poll`] with [`crate::WcStatus::FLUSHED`], those the device never saw
-/// included: there is one completion path.
+/// Pushing queues a request in space that was preallocated; [`Group::flush`] hands everything
+/// pushed to the device with at most one doorbell per queue pair. After an error each request that
+/// was pushed and has not completed is reported by [`Group::poll`] with
+/// [`crate::WcStatus::FLUSHED`], those the device never saw included: there is one completion path.
 ///
 /// No method allocates, blocks or takes a lock that another thread holds for long.
 pub trait Group<P: Provider>: Send {
-    /// Names this group when a connection manager makes a queue pair for it; may go to other threads.
+    /// Names this group when a connection manager makes a queue pair for it; may go to other
+    /// threads.
     fn handle(&self) -> P::GroupHandle;
 
     /// Takes over a queue pair that was made for this group.
@@ -26,14 +27,15 @@ pub trait Group<P: Provider>: Send {
     /// What the queue pair was granted, which may differ from what was asked for.
     fn granted(&self, qp: QpKey) -> QpConfig;
 
-    /// Queues a send request. On a queue pair that is not connected yet it waits for the connection.
+    /// Queues a send request. On a queue pair that is not connected yet it waits for the
+    /// connection.
     ///
     /// # Errors
     /// The request was not queued.
     ///
     /// # Safety
-    /// The memory behind `sges` must stay valid, and for RDMA READs unaliased, until the request completes or
-    /// [`Group::release`] returns, or until the region behind its key is dropped.
+    /// The memory behind `sges` must stay valid, and for RDMA READs unaliased, until the request
+    /// completes or [`Group::release`] returns, or until the region behind its key is dropped.
     unsafe fn push_send(&mut self, qp: QpKey, wr: &SendWr<'_>) -> Result<(), PushError>;
 
     /// Queues a receive; allowed before the connection is accepted.
@@ -48,15 +50,15 @@ pub trait Group<P: Provider>: Send {
     /// Hands all that was pushed to the device.
     fn flush(&mut self, now: Time);
 
-    /// Drives progress and reaps completions into `out`; returns how many. Zero means nothing is left to do
-    /// before [`Group::deadline`] or a wake-up, provided that `out` was not empty.
+    /// Drives progress and reaps completions into `out`; returns how many. Zero means nothing is
+    /// left to do before [`Group::deadline`] or a wake-up, provided that `out` was not empty.
     fn poll(&mut self, now: Time, out: &mut [Wc]) -> usize;
 
     /// When `poll` must run again at the latest, if nothing wakes [`Group::fd`] earlier.
     fn deadline(&self) -> Option<Time>;
 
-    /// Asks for a wake-up on [`Group::fd`]. Returns whether something may have come before that causes none: then poll
-    /// once more before sleeping.
+    /// Asks for a wake-up on [`Group::fd`]. Returns whether something may have come before that
+    /// causes none: then poll once more before sleeping.
     fn arm(&mut self, what: WakeFor) -> bool;
 
     /// Readable when there is something to poll for; `None` where a simulator drives.
@@ -65,12 +67,12 @@ pub trait Group<P: Provider>: Send {
     /// Consumes the wake-up, once [`Group::fd`] was readable.
     fn acknowledge_wake(&mut self);
 
-    /// Moves a queue pair to ERROR: its requests complete with a flush status, and from then on nothing
-    /// that the peer sends for it is placed.
+    /// Moves a queue pair to ERROR: its requests complete with a flush status, and from then on
+    /// nothing that the peer sends for it is placed.
     fn fail(&mut self, qp: QpKey);
 
-    /// Frees a queue pair. Once it returns, none of its requests' memory is touched and no completion of it
-    /// is reported, those not yet polled included.
+    /// Frees a queue pair. Once it returns, none of its requests' memory is touched and no
+    /// completion of it is reported, those not yet polled included.
     fn release(&mut self, qp: QpKey);
 
     /// Counters.
@@ -82,21 +84,25 @@ pub trait Group<P: Provider>: Send {
 pub enum WakeFor {
     /// Every completion.
     Everything,
-    /// What arrives: receives, and with them every queue pair that fails while it holds one. Send requests that are
-    /// done may wait until something else happens. A provider that cannot tell them apart wakes for them as well.
+    /// What arrives: receives, and with them every queue pair that fails while it holds one. Send
+    /// requests that are done may wait until something else happens. A provider that cannot tell
+    /// them apart wakes for them as well.
     Arrivals,
 }
 
-/// Names a queue pair of a group. Stale keys are noticed: using one is a bug of the caller and panics.
+/// Names a queue pair of a group. Stale keys are noticed: using one is a bug of the caller and
+/// panics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct QpKey(pub u64);
 
 /// What a group is made for.
 #[derive(Clone, Copy, Debug)]
 pub struct GroupConfig {
-    /// Completions that can wait to be polled; a device makes room for more as queue pairs need it, as far as it can.
+    /// Completions that can wait to be polled; a device makes room for more as queue pairs need it,
+    /// as far as it can.
     pub completions: u32,
-    /// Queue pairs that the group is expected to hold; space for them is allocated up front where possible.
+    /// Queue pairs that the group is expected to hold; space for them is allocated up front where
+    /// possible.
     pub queue_pairs: u32,
     /// Which of the device's completion vectors to use, modulo their number.
     pub completion_vector: u32,

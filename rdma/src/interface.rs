@@ -16,8 +16,8 @@ pub struct LocalAddress {
     pub interface: String,
 }
 
-/// The addresses of this machine that a peer could name, in the system's order. Link-local ones are left out: they mean
-/// something only together with an interface.
+/// The addresses of this machine that a peer could name, in the system's order. Link-local ones are
+/// left out: they mean something only together with an interface.
 ///
 /// # Errors
 /// What the system says.
@@ -58,8 +58,8 @@ fn all() -> io::Result<Vec<LocalAddress>> {
     let mut addresses = Vec::new();
     let mut entry = list;
     while let Some(current) = {
-        // SAFETY: the entries are the system's, linked by valid pointers and ended by a null one, until they
-        // are freed below.
+        // SAFETY: the entries are the system's, linked by valid pointers and ended by a null one,
+        // until they are freed below.
         unsafe { entry.as_ref() }
     } {
         // SAFETY: the address of an entry is null or valid.

@@ -1,19 +1,19 @@
 //! One verbs-shaped interface to RDMA, and the providers behind it.
 //!
-//! The NVMe over Fabrics transports are generic over [`Provider`], so no virtual call is made per work
-//! request. A process opens one [`Device`] per local address, registers its memory with each device,
-//! makes one [`Group`] per core (a completion queue and everything that drives its queue pairs) and one
-//! [`ConnectionManager`] per device.
+//! The NVMe over Fabrics transports are generic over [`Provider`], so no virtual call is made per
+//! work request. A process opens one [`Device`] per local address, registers its memory with each
+//! device, makes one [`Group`] per core (a completion queue and everything that drives its queue
+//! pairs) and one [`ConnectionManager`] per device.
 //!
-//! [`soft`] is RoCE v2 in userspace over UDP; [`sim`] is the same engine on a simulated network, for tests.
-//! [`roce`] is what the two share. [`verbs`] is RDMA devices through libibverbs.
+//! [`soft`] is RoCE v2 in userspace over UDP; [`sim`] is the same engine on a simulated network,
+//! for tests. [`roce`] is what the two share. [`verbs`] is RDMA devices through libibverbs.
 //! [`select`] says which provider serves an address, and why.
 //!
-//! Nothing here waits or reads a clock. `poll` does all that is ready at `now`; `deadline` says when it
-//! must run again; `fd` is what a driver may sleep on in between.
+//! Nothing here waits or reads a clock. `poll` does all that is ready at `now`; `deadline` says
+//! when it must run again; `fd` is what a driver may sleep on in between.
 
 mod cm;
-mod crowding;
+mod cpu_contention;
 #[doc(hidden)]
 pub mod deliberate_bugs;
 mod device;
@@ -33,8 +33,8 @@ pub use cm::{
     CmError, CmEvent, ConnId, ConnOptions, ConnParams, ConnectFailure, ConnectionManager,
     PrivateData, REJECT_CONSUMER_DEFINED,
 };
-pub use crowding::Crowding;
-pub use device::{AsyncEvent, Caps, Device, DeviceStats};
+pub use cpu_contention::CpuContention;
+pub use device::{Caps, Device, DeviceEvent, DeviceStats};
 pub use group::{Group, GroupConfig, GroupStats, PushError, QpConfig, QpKey, WakeFor};
 pub use interface::{LocalAddress, local_addresses};
 pub use memory::{

@@ -80,9 +80,9 @@ pub struct RegionHandle(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WindowHandle(pub u64);
 
-/// Registered memory. Once it is deregistered no byte of the memory is read or written through it, whatever
-/// is still in flight. Dropping it deregisters as well, but does not tell when the device refuses:
-/// [`Registered`] keeps the memory then.
+/// Registered memory. Once it is deregistered no byte of the memory is read or written through it,
+/// whatever is still in flight. Dropping it deregisters as well, but does not tell when the device
+/// refuses: [`Registered`] keeps the memory then.
 pub trait MemoryRegion: Send + Sync + Sized {
     /// The key for [`crate::Sge::lkey`].
     fn lkey(&self) -> u32;
@@ -93,8 +93,8 @@ pub trait MemoryRegion: Send + Sync + Sized {
     /// Deregisters.
     ///
     /// # Errors
-    /// The device refused, so that it may still read and write the memory, which must stay mapped for the rest
-    /// of the process.
+    /// The device refused, so that it may still read and write the memory, which must stay mapped
+    /// for the rest of the process.
     fn deregister(self) -> Result<(), StillRegistered>;
 }
 
@@ -102,7 +102,8 @@ pub trait MemoryRegion: Send + Sync + Sized {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StillRegistered;
 
-/// Memory that is freed only after its device has deregistered it, and leaked if the device refuses to.
+/// Memory that is freed only after its device has deregistered it, and leaked if the device refuses
+/// to.
 pub struct Registered<P: Provider, M> {
     region: ManuallyDrop<P::Region>,
     memory: ManuallyDrop<M>,
@@ -115,8 +116,8 @@ impl<P: Provider, M> Registered<P, M> {
     /// As for [`Device::register`].
     ///
     /// # Safety
-    /// The place stays mapped until `memory` is dropped, wherever that is moved meanwhile. Else as for
-    /// [`Device::register`].
+    /// The place stays mapped until `memory` is dropped, wherever that is moved meanwhile. Else as
+    /// for [`Device::register`].
     pub unsafe fn new(
         device: &P::Device,
         memory: M,
@@ -155,16 +156,16 @@ impl<P: Provider, M> Drop for Registered<P, M> {
     }
 }
 
-/// A type-2 memory window: grants part of a region to the peer of one queue pair, until it is invalidated
-/// by either side.
+/// A type-2 memory window: grants part of a region to the peer of one queue pair, until it is
+/// invalidated by either side.
 pub trait MemoryWindow<P: Provider>: Send {
     /// The key that the latest [`MemoryWindow::bind`] gave it.
     fn rkey(&self) -> u32;
 
     /// The operation that opens `length` bytes of `region` at `addr` under a fresh key, which
-    /// [`MemoryWindow::rkey`] returns from now on. Push it on the queue pair whose peer is to use it; it
-    /// takes effect before later requests of that queue. A window must be invalid (new or invalidated)
-    /// when the bind executes. After a bind that failed or was flushed, the window's key in the device is not known
-    /// (rxe keeps the old one and compares it): drop the window.
+    /// [`MemoryWindow::rkey`] returns from now on. Push it on the queue pair whose peer is to use
+    /// it; it takes effect before later requests of that queue. A window must be invalid (new or
+    /// invalidated) when the bind executes. After a bind that failed or was flushed, the window's
+    /// key in the device is not known (rxe keeps the old one and compares it): drop the window.
     fn bind(&mut self, region: &P::Region, addr: u64, length: u64, access: crate::Access) -> Op;
 }

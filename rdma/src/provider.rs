@@ -2,8 +2,8 @@
 
 use crate::{ConnectionManager, Device, Group, MemoryRegion, MemoryWindow};
 
-/// A way to do RDMA: a set of types that belong together. How a device is opened differs between providers
-/// and is not part of the interface.
+/// A way to do RDMA: a set of types that belong together. How a device is opened differs between
+/// providers and is not part of the interface.
 pub trait Provider: Sized + 'static {
     /// Its name as users type it: `verbs`, `soft`, `sim`.
     const NAME: &'static str;

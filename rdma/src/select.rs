@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::path::Path;
 
 use crate::interface;
-use crate::sysfs::{self, Device, Port};
+use crate::sysfs::{self, SysfsDevice, SysfsPort};
 use crate::verbs::{self, ServingPort, VerbsError};
 
 /// What a user asks for.
@@ -139,7 +139,7 @@ impl Question {
     /// Libraries are only looked for where the kernel lists a device: most machines have neither.
     fn answer(
         &self,
-        devices: Option<Vec<Device>>,
+        devices: Option<Vec<SysfsDevice>>,
         serving: impl FnOnce() -> Result<ServingPort, VerbsError>,
     ) -> Result<Selection, SelectError> {
         let obstacle = match devices.as_deref() {
@@ -164,7 +164,7 @@ impl Question {
     /// Verbs, or why not.
     fn verbs(
         &self,
-        devices: &[Device],
+        devices: &[SysfsDevice],
         serving: Result<ServingPort, VerbsError>,
     ) -> Result<Selection, String> {
         let serving = serving.map_err(|error| self.explain(&error, devices))?;
@@ -196,8 +196,8 @@ impl Question {
     }
 
     /// Why verbs do not serve the address, in the words of whoever knows best.
-    fn explain(&self, error: &VerbsError, devices: &[Device]) -> String {
-        let on_its_interface = |device: &Device| -> Option<String> {
+    fn explain(&self, error: &VerbsError, devices: &[SysfsDevice]) -> String {
+        let on_its_interface = |device: &SysfsDevice| -> Option<String> {
             let port = device.port_on(self.interface.as_deref()?)?;
             Some(if port.is_active() {
                 self.no_gid(device, port)
@@ -215,9 +215,9 @@ impl Question {
         })
     }
 
-    fn not_active(&self, device: &Device, port: &Port) -> String {
-        let Device { name, .. } = device;
-        let Port { number, state, physical_state, .. } = port;
+    fn not_active(&self, device: &SysfsDevice, port: &SysfsPort) -> String {
+        let SysfsDevice { name, .. } = device;
+        let SysfsPort { number, state, physical_state, .. } = port;
         let fix = match self.interface.as_deref() {
             Some(interface) => {
                 format!("bring {interface} up, as with `ip link set {interface} up`")
@@ -227,7 +227,7 @@ impl Question {
         format!("port {number} of RDMA device {name} is {state} ({physical_state}); {fix}")
     }
 
-    fn no_gid(&self, device: &Device, port: &Port) -> String {
+    fn no_gid(&self, device: &SysfsDevice, port: &SysfsPort) -> String {
         let (address, name, number) = (self.address, &device.name, port.number);
         format!(
             "port {number} of RDMA device {name} has no RoCE v2 GID for {address}; add the address to its interface \
@@ -236,8 +236,9 @@ impl Question {
     }
 
     /// What speaks against soft on an address whose RDMA device does not serve it now.
-    fn taken_port(&self, devices: &[Device]) -> String {
-        let takes_it = |device: &&Device| device.ports.iter().any(|p| p.has_roce_v2(self.address));
+    fn taken_port(&self, devices: &[SysfsDevice]) -> String {
+        let takes_it =
+            |device: &&SysfsDevice| device.ports.iter().any(|p| p.has_roce_v2(self.address));
         match devices.iter().find(takes_it) {
             Some(device) => format!(
                 "; soft may hear nothing there, because {} takes what is sent to UDP port 4791",
@@ -260,7 +261,7 @@ mod tests {
     }
 
     /// `rxe0` on `veth0` with port 1 in some state and, if `kind` is given, a GID for the address.
-    fn rxe(state: &str, kind: Option<&str>) -> Vec<Device> {
+    fn rxe(state: &str, kind: Option<&str>) -> Vec<SysfsDevice> {
         let class = FakeClass::new();
         class.port("rxe0", state, "Ethernet").file("rxe0/parent", "veth0");
         if let Some(kind) = kind {
@@ -297,11 +298,11 @@ mod tests {
 
     type Serving = fn() -> Result<ServingPort, VerbsError>;
 
-    fn auto(devices: Vec<Device>, serving: Serving) -> Selection {
+    fn auto(devices: Vec<SysfsDevice>, serving: Serving) -> Selection {
         question(ProviderKind::Auto).answer(Some(devices), serving).unwrap()
     }
 
-    fn verbs_only(devices: Vec<Device>, serving: Serving) -> Result<Selection, String> {
+    fn verbs_only(devices: Vec<SysfsDevice>, serving: Serving) -> Result<Selection, String> {
         let answer = question(ProviderKind::Verbs).answer(Some(devices), serving);
         answer.map_err(|error| error.to_string())
     }
@@ -350,7 +351,8 @@ mod tests {
     #[test]
     fn a_port_that_is_down_is_named_with_the_fix() {
         let down = || rxe("1: DOWN", Some("RoCE v2"));
-        // Soft could not be heard there, because the device has the port; so it is verbs, once the link is up.
+        // Soft could not be heard there, because the device has the port; so it is verbs, once the
+        // link is up.
         for chosen in [auto(down(), served), verbs_only(down(), served).unwrap()] {
             assert_eq!(chosen.choice, Choice::Verbs);
             let text = chosen.down.unwrap();

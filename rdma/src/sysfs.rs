@@ -1,6 +1,7 @@
 //! RDMA devices as the kernel lists them, with or without rdma-core.
 //!
-//! Files are read one by one and devices come and go, so whatever cannot be read is simply not there.
+//! Files are read one by one and devices come and go, so whatever cannot be read is simply not
+//! there.
 
 use std::fs;
 use std::net::{IpAddr, Ipv6Addr};
@@ -14,13 +15,13 @@ use crate::interface;
 /// Where Linux lists RDMA devices.
 pub const CLASS: &str = "/sys/class/infiniband";
 
-/// What an Ethernet frame carries besides the payload of a RoCE v2 packet, at most, as the kernel reckons it: network
-/// header, UDP, the longest transport headers and the CRC.
+/// What an Ethernet frame carries besides the payload of a RoCE v2 packet, at most, as the kernel
+/// reckons it: network header, UDP, the longest transport headers and the CRC.
 const ROCE_OVERHEAD_BYTES: usize = 40 + 8 + 12 + 4 + 28 + 4;
 
 /// An RDMA device.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Device {
+pub struct SysfsDevice {
     /// Its name: `mlx5_0`, `rxe0`, ...
     pub name: String,
     /// Its global identifier, as the kernel writes it.
@@ -30,12 +31,12 @@ pub struct Device {
     /// The interface that a software device was put on.
     pub parent: Option<String>,
     /// Its ports, by number.
-    pub ports: Vec<Port>,
+    pub ports: Vec<SysfsPort>,
 }
 
 /// A port of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Port {
+pub struct SysfsPort {
     /// Its number, from 1.
     pub number: u8,
     /// Its logical state: `ACTIVE`, `DOWN`, `INIT`, `ARMED`.
@@ -47,12 +48,12 @@ pub struct Port {
     /// `Ethernet` or `InfiniBand`.
     pub link_layer: String,
     /// The entries of its GID table that are in use.
-    pub gids: Vec<Gid>,
+    pub gids: Vec<SysfsGid>,
 }
 
 /// An address of a port.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Gid {
+pub struct SysfsGid {
     /// Its place in the table.
     pub index: u16,
     /// The GID.
@@ -64,15 +65,15 @@ pub struct Gid {
 }
 
 /// The devices in a folder such as [`CLASS`], by name; `None` if there is no such folder.
-pub fn devices(class: &Path) -> Option<Vec<Device>> {
+pub fn devices(class: &Path) -> Option<Vec<SysfsDevice>> {
     let names = names(class)?;
-    Some(names.into_iter().map(|name| Device::read(&class.join(&name), name)).collect())
+    Some(names.into_iter().map(|name| SysfsDevice::read(&class.join(&name), name)).collect())
 }
 
-impl Device {
+impl SysfsDevice {
     fn read(folder: &Path, name: String) -> Self {
         let ports = folder.join("ports");
-        let port = |number: u8| Port::read(&ports.join(number.to_string()), number);
+        let port = |number: u8| SysfsPort::read(&ports.join(number.to_string()), number);
         Self {
             node_guid: text(&folder.join("node_guid")).unwrap_or_default(),
             software: !folder.join("device").exists(),
@@ -83,19 +84,19 @@ impl Device {
     }
 
     /// A port by its number.
-    pub fn port(&self, number: u8) -> Option<&Port> {
+    pub fn port(&self, number: u8) -> Option<&SysfsPort> {
         self.ports.iter().find(|port| port.number == number)
     }
 
     /// The port that is on an interface.
-    pub fn port_on(&self, interface: &str) -> Option<&Port> {
-        let on = |port: &&Port| port.interfaces().contains(&interface);
+    pub fn port_on(&self, interface: &str) -> Option<&SysfsPort> {
+        let on = |port: &&SysfsPort| port.interfaces().contains(&interface);
         let parent = || self.ports.first().filter(|_| self.parent.as_deref() == Some(interface));
         self.ports.iter().find(on).or_else(parent)
     }
 }
 
-impl Port {
+impl SysfsPort {
     fn read(folder: &Path, number: u8) -> Self {
         let file = |name| text(&folder.join(name)).unwrap_or_default();
         let gids = numbers(&folder.join("gids"));
@@ -105,7 +106,7 @@ impl Port {
             physical_state: without_number(&file("phys_state")),
             rate: file("rate"),
             link_layer: file("link_layer"),
-            gids: gids.into_iter().filter_map(|index| Gid::read(folder, index)).collect(),
+            gids: gids.into_iter().filter_map(|index| SysfsGid::read(folder, index)).collect(),
         }
     }
 
@@ -119,7 +120,8 @@ impl Port {
         self.link_layer == "Ethernet"
     }
 
-    /// Whether it speaks RoCE v2 for a local address, and so takes the packets to UDP port 4791 there.
+    /// Whether it speaks RoCE v2 for a local address, and so takes the packets to UDP port 4791
+    /// there.
     pub fn has_roce_v2(&self, ip: IpAddr) -> bool {
         self.gids.iter().any(|gid| gid.is_roce_v2() && gid.ip() == ip)
     }
@@ -133,8 +135,8 @@ impl Port {
         interfaces
     }
 
-    /// The largest payload of a packet that the port's interface leaves room for, in bytes; `None` where no interface
-    /// limits it.
+    /// The largest payload of a packet that the port's interface leaves room for, in bytes; `None`
+    /// where no interface limits it.
     pub fn active_mtu(&self) -> Option<usize> {
         let interface = self.interfaces().into_iter().next()?;
         let room = interface::mtu(interface)?.checked_sub(ROCE_OVERHEAD_BYTES)?;
@@ -142,7 +144,7 @@ impl Port {
     }
 }
 
-impl Gid {
+impl SysfsGid {
     fn read(port: &Path, index: u16) -> Option<Self> {
         let entry = |folder: &str| text(&port.join(folder).join(index.to_string()));
         let gid = entry("gids").and_then(|text| Ipv6Addr::from_str(&text).ok())?;
@@ -233,7 +235,7 @@ pub(crate) mod tests {
                 .file(&format!("{port}/gid_attrs/ndevs/{index}"), interface)
         }
 
-        pub(crate) fn devices(&self) -> Vec<Device> {
+        pub(crate) fn devices(&self) -> Vec<SysfsDevice> {
             devices(self.0.path()).unwrap()
         }
     }

@@ -118,9 +118,10 @@ pub struct SendWr<'a> {
 
 /// A request for a queue pair's receive queue.
 ///
-/// Which of those that are queued a message goes to is for the provider to say: a device takes the oldest, as the specification
-/// has it, software the newest, since the cache still has that. So memory is free again when the completion with its `wr_id`
-/// came, and not in the order in which it was posted: who goes round a ring of places may name one that is still queued.
+/// Which of those that are queued a message goes to is for the provider to say: a device takes the
+/// oldest, as the specification has it, software the newest, since the cache still has that. So
+/// memory is free again when the completion with its `wr_id` came, and not in the order in which it
+/// was posted: who goes round a ring of places may name one that is still queued.
 #[derive(Clone, Copy, Debug)]
 pub struct RecvWr<'a> {
     /// Returned in the completion.
@@ -129,10 +130,11 @@ pub struct RecvWr<'a> {
     pub sges: &'a [Sge],
 }
 
-/// A completed work request. Same layout as `struct ibv_wc`, so that a verbs provider polls straight into
-/// the caller's array.
+/// A completed work request. Same layout as `struct ibv_wc`, so that a verbs provider polls
+/// straight into the caller's array.
 ///
-/// When the status is not [`WcStatus::SUCCESS`] only `wr_id`, `status`, `vendor_err` and `qpn` mean anything.
+/// When the status is not [`WcStatus::SUCCESS`] only `wr_id`, `status`, `vendor_err` and `qpn` mean
+/// anything.
 #[repr(C)]
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Wc {

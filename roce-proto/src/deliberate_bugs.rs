@@ -1,5 +1,5 @@
-//! Bugs that are put in on purpose, one at a time, to see whether the simulator finds them. Only builds with the
-//! feature `deliberate-bugs` can have one.
+//! Bugs that are put in on purpose, one at a time, to see whether the simulator finds them. Only
+//! builds with the feature `deliberate-bugs` can have one.
 
 use core::sync::atomic::{AtomicU8, Ordering};
 

@@ -2,8 +2,8 @@
 
 use core::fmt;
 
-/// A packet sequence number: 24 bits, compared as a serial number (IBTA volume 1, 9.7.2). Of two numbers
-/// the one less than half the space ahead is the later one.
+/// A packet sequence number: 24 bits, compared as a serial number (IBTA volume 1, 9.7.2). Of two
+/// numbers the one less than half the space ahead is the later one.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Psn(u32);
 

@@ -5,9 +5,9 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use roce_proto::rc::{
-    AccessError, Bind, Connection, Limits, LocalAccess, LocalSge, Memory, MemoryKey, Payload,
-    QpConfig, QueuePair, ReadBudget, RecvRequest, RemoteAccess, SendFlags, SendOp, SendRequest,
-    SendWindow, Status, Transmit,
+    AccessError, BindWindow, ConnectionParams, LocalAccess, LocalSge, Memory, MemoryKey, Payload,
+    QueuePair, QueuePairConfig, ReadBudget, RecvRequest, RemoteAccess, SendOp, SendOptions,
+    SendRequest, SendWindow, SharedLimits, Transmit, WorkStatus,
 };
 use roce_proto::wire::{Packet, RnrTimer};
 use roce_proto::{PathMtu, Psn, Qpn, Time};
@@ -60,7 +60,7 @@ impl Memory for Open {
         Ok(())
     }
 
-    fn bind(&mut self, _: Qpn, _: &Bind) -> Result<(), AccessError> {
+    fn bind(&mut self, _: Qpn, _: &BindWindow) -> Result<(), AccessError> {
         Ok(())
     }
 
@@ -78,11 +78,16 @@ struct End {
 
 impl End {
     fn new(send_psn: u32, recv_psn: u32) -> Self {
-        let config =
-            QpConfig { send_wr: 32, recv_wr: 32, send_sge: 2, recv_sge: 2, inline_bytes: 64 };
+        let config = QueuePairConfig {
+            send_wr: 32,
+            recv_wr: 32,
+            send_sge: 2,
+            recv_sge: 2,
+            inline_bytes: 64,
+        };
         let mut qp = QueuePair::new(Qpn::new(7), &config);
         use_deeply(&mut qp);
-        qp.connect(&Connection {
+        qp.connect(&ConnectionParams {
             remote_qpn: Qpn::new(7),
             path_mtu: PathMtu::Bytes1024,
             send_psn: Psn::new(send_psn),
@@ -103,7 +108,7 @@ impl End {
         let mut out = Transmit::new();
         let mut datagram = [0; 2048];
         let mut busy = false;
-        let mut limits = Limits { window: &mut self.window, reads: &mut self.reads };
+        let mut limits = SharedLimits { window: &mut self.window, reads: &mut self.reads };
         while self.qp.poll_transmit(now, &mut self.memory, &mut limits, &mut out) {
             busy = true;
             *count += 1;
@@ -120,7 +125,7 @@ impl End {
             }
             length += out.pad_bytes() + 4;
             let packet = Packet::parse(&datagram[..length]).expect("it was just built");
-            let mut limits = Limits { window: &mut peer.window, reads: &mut peer.reads };
+            let mut limits = SharedLimits { window: &mut peer.window, reads: &mut peer.reads };
             peer.qp.handle_packet(now, &packet, &mut peer.memory, &mut limits);
         }
         busy
@@ -148,7 +153,7 @@ fn nothing_is_allocated_once_a_queue_pair_was_used_deeply() {
     let mut count = 0;
     let mut now = Time::from_nanos(1);
     let here = [LocalSge { addr: 100, length: 5000, lkey: 1 }];
-    let flags = SendFlags { signaled: true, ..SendFlags::default() };
+    let flags = SendOptions { signaled: true, ..SendOptions::default() };
     for round in 0..200 {
         let lose = if round < 100 { u32::MAX } else { 13 };
         for op in [
@@ -171,12 +176,12 @@ fn nothing_is_allocated_once_a_queue_pair_was_used_deeply() {
                 | b.exchange(&mut a, now, &mut count, lose);
             if !busy && let Some(deadline) = a.qp.deadline() {
                 now = deadline;
-                let mut limits = Limits { window: &mut a.window, reads: &mut a.reads };
+                let mut limits = SharedLimits { window: &mut a.window, reads: &mut a.reads };
                 a.qp.handle_deadline(now, &mut limits);
             }
         }
         while let Some(completion) = a.qp.poll_completion() {
-            assert_eq!(completion.status, Status::Success);
+            assert_eq!(completion.status, WorkStatus::Success);
             done += 1;
         }
         while b.qp.poll_completion().is_some() {}
@@ -194,7 +199,7 @@ fn nothing_is_allocated_once_a_queue_pair_was_used_deeply() {
 /// Uses up the receives that are left over.
 fn drain(a: &mut End, b: &mut End, now: Time, count: &mut u32) {
     let payload = Payload::Inline(&[&[1; 4]]);
-    let flags = SendFlags { signaled: true, ..SendFlags::default() };
+    let flags = SendOptions { signaled: true, ..SendOptions::default() };
     for _ in 0..15 {
         let request = SendRequest { wr_id: 3, op: SendOp::Send, flags, payload };
         a.qp.post_send(&request).expect("there is room");

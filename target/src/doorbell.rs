@@ -8,8 +8,8 @@ use rustix::event::EventfdFlags;
 
 use crate::sync::{AtomicBool, Ordering};
 
-/// A flag with a descriptor that is readable while the flag is up. Ringing it twice before it is answered is
-/// one system call.
+/// A flag with a descriptor that is readable while the flag is up. Ringing it twice before it is
+/// answered is one system call.
 #[derive(Debug)]
 pub(crate) struct Doorbell<S = OwnedFd> {
     rung: AtomicBool,
@@ -47,8 +47,8 @@ impl<S: Signal> Doorbell<S> {
         }
     }
 
-    /// Takes the flag down; true if it was up. What was done before the ring is visible afterwards. One
-    /// relaxed load while it is down.
+    /// Takes the flag down; true if it was up. What was done before the ring is visible afterwards.
+    /// One relaxed load while it is down.
     pub(crate) fn answer(&self) -> bool {
         if !self.rung.load(Ordering::Relaxed) {
             return false;
@@ -57,8 +57,8 @@ impl<S: Signal> Doorbell<S> {
         self.rung.swap(false, Ordering::AcqRel)
     }
 
-    /// Before a sleep: false if the flag is up. Clears what a slow ringer left on the descriptor after its
-    /// flag was taken down, which would end every sleep from then on.
+    /// Before a sleep: false if the flag is up. Clears what a slow ringer left on the descriptor
+    /// after its flag was taken down, which would end every sleep from then on.
     pub(crate) fn is_quiet(&self) -> bool {
         self.signal.clear();
         !self.rung.load(Ordering::Acquire)

@@ -1,14 +1,15 @@
 //! NVMe over Fabrics target: exports files, block devices and memory over RDMA.
 //!
-//! Two halves meet in [`controller`]. *What NVMe is*: [`config`] says what to export, the [`inventory`] opens it as
-//! subsystems, namespaces and ports, and a [`controller::Queue`] per connection decides what each command means.
-//! *How bytes move*: a [`poll_group`] per core drives its [`transport`]s and its [`storage`], with the time, storage
-//! and buffers of its [`core_context`]; [`backend`]s know bytes and offsets alone. [`target`] starts the threads of
+//! Two halves meet in [`controller`]. *What NVMe is*: [`config`] says what to export, the
+//! [`inventory`] opens it as subsystems, namespaces and ports, and a [`controller::Queue`] per
+//! connection decides what each command means. *How bytes move*: a [`poll_group`] per core drives
+//! its [`transport`]s and its [`storage`], with the time, storage and buffers of its
+//! [`core_context`]; [`backend`]s know bytes and offsets alone. [`target`] starts the threads of
 //! [`driver`] around both, [`driver::stepped`] is for a simulator; [`daemon`] is the process.
 //!
-//! Not here: authentication, reservations, ANA and multipath policy, namespace management, metadata and
-//! protection information, zoned namespaces, other transports than RDMA, changes of what is exported while it
-//! runs.
+//! Not here: authentication, reservations, ANA and multipath policy, namespace management, metadata
+//! and protection information, zoned namespaces, other transports than RDMA, changes of what is
+//! exported while it runs.
 
 pub mod backend;
 pub mod config;

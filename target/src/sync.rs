@@ -1,4 +1,5 @@
-//! The synchronisation primitives of what wakes other threads, which loom replaces when it checks that.
+//! The synchronisation primitives of what wakes other threads, which loom replaces when it checks
+//! that.
 
 #[cfg(not(all(loom, test)))]
 pub(crate) use std::sync::{

@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::time::Duration;
 
-use rdma::soft::{OpenError, PortChoice, Soft, SoftDevice, SoftOptions};
+use rdma::soft::{EndpointError, PortChoice, Soft, SoftDevice, SoftOptions};
 use rdma::verbs::{Verbs, VerbsDevice, VerbsError, VerbsOptions};
 use rdma::{Choice, ProviderKind, Selection};
 
@@ -14,9 +14,9 @@ use crate::config::{Config, Cores, ProviderChoice};
 use crate::driver::assembly::{AddError, Assembly, ListenError};
 use crate::driver::threads::{Runtime, RuntimeError, RuntimeOptions};
 use crate::inventory::Registry;
-use crate::inventory::export::{ExportError, Purpose};
+use crate::inventory::export::{ExportError, OpenPurpose};
 use crate::inventory::port::Port;
-use crate::inventory::watch::Watch;
+use crate::inventory::watch::FileWatch;
 use crate::limits::{NAMESPACES_REPORTED, PEERS_REPORTED};
 use crate::metrics::snapshot::{IoStats, PoolStats, Stats, SystemCallStats};
 use crate::poll_group::PollGroupStats;
@@ -24,7 +24,7 @@ use crate::poll_group::PollGroupStats;
 /// A target with its threads. Dropping it ends every connection at once.
 pub struct Target {
     // First: it looks at files that are released when the rest is gone.
-    _watch: Watch,
+    _watch: FileWatch,
     runtime: Runtime,
     registry: Arc<Registry>,
     listening: Vec<Listening>,
@@ -67,14 +67,14 @@ pub enum StartError {
     Provider(#[from] rdma::SelectError),
     /// The soft provider can not serve an address.
     #[error(transparent)]
-    Soft(OpenError),
+    Soft(EndpointError),
     /// The soft provider's port is taken, perhaps by the RDMA device that was not chosen.
     #[error("{error} (it is to be soft, because of this: {reason})")]
     PortTaken {
         /// Why soft was chosen.
         reason: String,
         /// What is wrong with it.
-        error: OpenError,
+        error: EndpointError,
     },
     /// The verbs provider can not serve an address.
     #[error(transparent)]
@@ -96,13 +96,13 @@ pub enum StartError {
 }
 
 impl Target {
-    /// Opens what a configuration exports, listens, and starts serving. An address that can not be served is
-    /// left out as long as there is another.
+    /// Opens what a configuration exports, listens, and starts serving. An address that can not be
+    /// served is left out as long as there is another.
     ///
     /// # Errors
     /// See [`StartError`]. Nothing keeps running then.
     pub fn start(config: &Config) -> Result<Self, StartError> {
-        let registry = Registry::open(config, Purpose::Serve)?;
+        let registry = Registry::open(config, OpenPurpose::Serve)?;
         let cores = config.cores.count();
         let mut assembly = Assembly::new(Arc::clone(&registry), cores).map_err(StartError::Pool)?;
         let (listening, not_listening) = listen(&mut assembly, config)?;
@@ -111,7 +111,7 @@ impl Target {
             Cores::Pinned(list) => list.clone(),
         };
         let runtime = Runtime::start(assembly, &RuntimeOptions { polling: config.polling, pins })?;
-        let watch = Watch::start(Arc::clone(&registry)).map_err(RuntimeError::Thread)?;
+        let watch = FileWatch::start(Arc::clone(&registry)).map_err(RuntimeError::Thread)?;
         Ok(Self { _watch: watch, runtime, registry, listening, not_listening })
     }
 
@@ -160,7 +160,8 @@ impl Target {
         }
     }
 
-    /// Takes no more connections or commands, lets commands under way end for at most `patience`, and stops.
+    /// Takes no more connections or commands, lets commands under way end for at most `patience`,
+    /// and stops.
     pub fn drain(self, patience: Duration) {
         self.runtime.stop(patience);
         self.registry.stop();
@@ -213,8 +214,8 @@ fn listen(
     Ok((kept.into_iter().map(listening).collect(), lost.into_iter().map(not_listening).collect()))
 }
 
-/// Opens the device that serves an address and listens on its ports. Says which device, and which ports can not be
-/// listened on although others can.
+/// Opens the device that serves an address and listens on its ports. Says which device, and which
+/// ports can not be listened on although others can.
 fn add_device(
     assembly: &mut Assembly,
     config: &Config,
@@ -230,7 +231,7 @@ fn add_device(
             let mut options = SoftOptions::new(address, PortChoice::Roce);
             options.groups = config.cores.count();
             let device = SoftDevice::open(&options).map_err(|error| match error {
-                OpenError::PortTaken { .. } => {
+                EndpointError::PortTaken { .. } => {
                     StartError::PortTaken { reason: selection.reason.clone(), error }
                 }
                 _ => StartError::Soft(error),

@@ -67,7 +67,8 @@ fn output<S: AsRef<OsStr>>(arguments: impl IntoIterator<Item = S>) -> Output {
     daemon(arguments).output().expect("it starts")
 }
 
-/// Exits with a failure and says so in exactly one line, apart from its log, with nothing on standard output.
+/// Exits with a failure and says so in exactly one line, apart from its log, with nothing on
+/// standard output.
 #[track_caller]
 fn assert_refused<S: AsRef<OsStr>>(arguments: impl IntoIterator<Item = S>, expected: &[&str]) {
     let output = output(arguments);

@@ -93,7 +93,8 @@ fn an_interrupt_leaves_nothing_behind() {
         let marker = temporary.path().to_str().unwrap().to_owned();
         let running = demo(temporary.path()).start();
         let pid = Pid::from_raw(running.id().cast_signed()).unwrap();
-        // Whether it is still making its file or already reads it back, either way it must clean up.
+        // Whether it is still making its file or already reads it back, either way it must clean
+        // up.
         eventually("there is a file", || !is_empty(temporary.path()));
         kill_process(pid, signal).unwrap();
         let outcome = running.wait();

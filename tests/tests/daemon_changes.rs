@@ -39,7 +39,8 @@ fn a_replaced_file_is_an_error_after_a_restart() {
     assert!(read(&daemon.open(&host)).unwrap() == new[1_000..51_000]);
 }
 
-/// The target goes on with the file that it opened, and says so. Its hosts never read the other one.
+/// The target goes on with the file that it opened, and says so. Its hosts never read the other
+/// one.
 #[test]
 fn a_replaced_file_is_served_as_it_was_until_a_restart() {
     let folder = tempfile::tempdir().unwrap();

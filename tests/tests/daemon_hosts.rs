@@ -99,8 +99,9 @@ fn hosts_leave_nothing_behind() {
     assert_flat(second, last);
 }
 
-/// Each host's packets, connection management included, all come to one core's socket or the connection
-/// manager's, by chance. Every core that sleeps must wake for them, and whoever they are for as well.
+/// Each host's packets, connection management included, all come to one core's socket or the
+/// connection manager's, by chance. Every core that sleeps must wake for them, and whoever they are
+/// for as well.
 #[test]
 fn hosts_are_served_where_the_kernel_does_not_steer() {
     let scene = Scene::with(

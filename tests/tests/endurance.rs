@@ -1,5 +1,5 @@
-//! Verified I/O while either side is killed again and again: nothing acknowledged is lost, hosts recover by
-//! themselves, and nothing grows. `cargo xtask soak` runs it for longer.
+//! Verified I/O while either side is killed again and again: nothing acknowledged is lost, hosts
+//! recover by themselves, and nothing grows. `cargo xtask soak` runs it for longer.
 
 use std::fs;
 use std::path::PathBuf;
@@ -192,7 +192,8 @@ impl Disk {
     }
 }
 
-/// All hosts write, the daemon is killed in the middle and started again, and all hosts come back by themselves.
+/// All hosts write, the daemon is killed in the middle and started again, and all hosts come back
+/// by themselves.
 fn kill_in_the_middle(
     disk: &Disk,
     daemon: Daemon,
@@ -212,7 +213,8 @@ fn kill_in_the_middle(
         let address = daemon.address();
         daemon.kill();
         let daemon = disk.options().at(address).start();
-        // A batch that the old daemon had acknowledged may be counted only now, so one is not enough.
+        // A batch that the old daemon had acknowledged may be counted only now, so one is not
+        // enough.
         let at_restart: Vec<u64> = counts().collect();
         let mut first: Option<Vec<u64>> = None;
         eventually("all hosts write again", || {

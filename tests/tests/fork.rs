@@ -54,7 +54,8 @@ struct Child(libc::pid_t);
 impl Child {
     /// Runs `work` in a child, which is killed if it takes minutes.
     fn run(work: impl FnOnce()) -> Self {
-        // SAFETY: the child uses what works after a fork: its memory, the allocator, and system calls.
+        // SAFETY: the child uses what works after a fork: its memory, the allocator, and system
+        // calls.
         let child = unsafe { libc::fork() };
         assert!(child >= 0);
         if child == 0 {

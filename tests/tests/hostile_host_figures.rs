@@ -1,5 +1,5 @@
-//! What a hostile host costs a bystander, beside what a decent host costs that does the same amount of I/O, and what
-//! the culprit gets. It takes minutes: `cargo xtask hostile`.
+//! What a hostile host costs a bystander, beside what a decent host costs that does the same amount
+//! of I/O, and what the culprit gets. It takes minutes: `cargo xtask hostile`.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -15,8 +15,8 @@ use serde_json::Value;
 const ENTRIES: u16 = 32;
 /// From one step of the peer to the next, where none takes longer.
 const PACE: Duration = Duration::from_millis(10);
-/// A visit takes longer than other steps. What one leaves behind that vanishes is there for seconds: at this pace it is
-/// about half of all buffers.
+/// A visit takes longer than other steps. What one leaves behind that vanishes is there for
+/// seconds: at this pace it is about half of all buffers.
 const PACE_OF_VISITS: Duration = Duration::from_millis(200);
 
 /// Connections in each step of a peer that does nothing but connect.

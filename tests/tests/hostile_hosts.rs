@@ -1,4 +1,5 @@
-//! Hosts that break every rule, beside one that does not: it must not notice, and the daemon must stay bounded.
+//! Hosts that break every rule, beside one that does not: it must not notice, and the daemon must
+//! stay bounded.
 
 use std::net::SocketAddr;
 
@@ -7,7 +8,7 @@ use feedrail_tests::hostile::{Bystander, HostileHost, Link, QueueKey, read, writ
 use feedrail_tests::process::{
     Daemon, DaemonOptions, Vitals, eventually, feedrail, loopback_address, write_configuration,
 };
-use nvme_proto::rdma_cm::{RejectStatus, Request};
+use nvme_proto::rdma_cm::{ConnectRequest, RejectStatus};
 use nvme_proto::{Cid, Cntlid, IntoBytes, Qid, Sgl, Sqe, Status};
 use rdma::soft::Faults;
 use rustix::process::{Pid, Signal, kill_process};
@@ -17,8 +18,8 @@ use tempfile::TempDir;
 const CONNECTIONS: u64 = 128;
 const POOL_BYTES: u64 = 8 << 20;
 const ENTRIES: u16 = 64;
-/// What one connection may make the daemon allocate: for each entry a command, its in-capsule data, a response and
-/// bookkeeping.
+/// What one connection may make the daemon allocate: for each entry a command, its in-capsule data,
+/// a response and bookkeeping.
 const CONNECTION_BYTES: u64 = ENTRIES as u64 * (2 * 4096 + 2048);
 /// The memory that the namespaces are made of, and what the allocator keeps.
 const SLACK_BYTES: u64 = 48 << 20;
@@ -95,7 +96,8 @@ impl Scene {
         });
     }
 
-    /// Whatever happened, the bystander goes on and the daemon is as small as its configuration says.
+    /// Whatever happened, the bystander goes on and the daemon is as small as its configuration
+    /// says.
     #[track_caller]
     fn all_is_well(mut self) -> Value {
         let seen = self.bystander.rounds();
@@ -237,7 +239,7 @@ fn lies_about_lengths_cost_the_command_or_the_connection() {
 fn lies_in_connection_requests_are_refused_by_name_and_do_not_flood_the_log() {
     let scene = Scene::new();
     let to = scene.daemon.address();
-    let request = |qid, receive, send| Request::new(Qid(qid), Cntlid(0), receive, send);
+    let request = |qid, receive, send| ConnectRequest::new(Qid(qid), Cntlid(0), receive, send);
     let mut format = request(0, 32, 32).as_bytes().to_vec();
     format[0] = 1;
     let cases = [

@@ -1,12 +1,13 @@
-//! What a hostile target costs a bystander that is another controller of the same host, beside what a decent target
-//! costs to which that host connects as often, and what the caller is told. It takes minutes: `cargo xtask hostile`.
+//! What a hostile target costs a bystander that is another controller of the same host, beside what
+//! a decent target costs to which that host connects as often, and what the caller is told. It
+//! takes minutes: `cargo xtask hostile`.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use feedrail_initiator::{ControllerOptions, Host, Target};
+use feedrail_initiator::{ControllerOptions, Host, SubsystemAddress};
 use feedrail_tests::hostile::{Bystander, Figures, HostileTarget, Manner, Score, Side};
 use feedrail_tests::process::{
     Daemon, DaemonOptions, Vitals, loopback_address, write_configuration,
@@ -64,7 +65,7 @@ impl Arena<'_> {
 }
 
 /// Connects several times at once, and leaves again where that succeeds.
-fn attempts(host: &Host, target: &Target) -> Vec<Result<(), String>> {
+fn attempts(host: &Host, target: &SubsystemAddress) -> Vec<Result<(), String>> {
     let options = ControllerOptions {
         connect_timeout: SOON,
         admin_timeout: SOON,
@@ -81,7 +82,8 @@ fn attempts(host: &Host, target: &Target) -> Vec<Result<(), String>> {
     pending.into_iter().map(|pending| end(pending.wait())).collect()
 }
 
-/// Holds the contest with a target of this manner and prints its row; returns the bystander's ratio.
+/// Holds the contest with a target of this manner and prints its row; returns the bystander's
+/// ratio.
 fn hold(manner: Manner, lines: &AtomicUsize) -> f64 {
     let folder = tempfile::tempdir().unwrap();
     let path = write_configuration(folder.path(), &configuration());

@@ -1,5 +1,5 @@
-//! Reads and writes on a network that loses, doubles and reorders packets: no wrong byte, one result for each
-//! range, and nothing is left behind.
+//! Reads and writes on a network that loses, doubles and reorders packets: no wrong byte, one
+//! result for each range, and nothing is left behind.
 
 use std::time::Duration;
 

@@ -9,7 +9,7 @@ use feedrail_tests::world::{
     Disk, HostId, Random, TargetId, TargetOptions, Workload, WorkloadOptions, World, with_seeds,
 };
 use rdma::sim::SimConfig;
-use rdma::{AsyncEvent, Time};
+use rdma::{DeviceEvent, Time};
 
 const BINARY: &str = "world_outages";
 const AREA: u64 = 256 << 10;
@@ -100,8 +100,8 @@ fn ranges_survive_crashes_of_the_target() {
     });
 }
 
-/// A device that says that a queue pair, a completion queue or the whole of it failed: what was under way is
-/// done again over new connections.
+/// A device that says that a queue pair, a completion queue or the whole of it failed: what was
+/// under way is done again over new connections.
 #[test]
 fn ranges_survive_what_a_hosts_device_reports() {
     with_seeds(BINARY, 0..6, |seed| {
@@ -114,10 +114,10 @@ fn ranges_survive_what_a_hosts_device_reports() {
             assert!(workloads[0].in_flight() > 0, "something is to be interrupted");
             let queue_pairs = world.host(host).device().queue_pairs();
             let event = match reported {
-                1 => AsyncEvent::QpFatal { qpn: queue_pairs[0] },
-                2 => AsyncEvent::QpFatal { qpn: queue_pairs[queue_pairs.len() - 1] },
-                3 => AsyncEvent::CqError,
-                _ => AsyncEvent::DeviceFatal,
+                1 => DeviceEvent::QpFatal { qpn: queue_pairs[0] },
+                2 => DeviceEvent::QpFatal { qpn: queue_pairs[queue_pairs.len() - 1] },
+                3 => DeviceEvent::CqError,
+                _ => DeviceEvent::DeviceFatal,
             };
             world.network().raise(world.host(host).ip(), event);
             world.run_workloads(&mut workloads, LIMIT);

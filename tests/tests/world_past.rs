@@ -15,7 +15,8 @@ const BLOCK: usize = 4096;
 /// As long as one command may be.
 const LONG: usize = 32 << 10;
 
-/// A read or write that the disk stalls, a host that gives it up, and a goodbye that is lost on the way.
+/// A read or write that the disk stalls, a host that gives it up, and a goodbye that is lost on the
+/// way.
 struct Story {
     writes: bool,
     disk_stalls: Duration,
@@ -92,7 +93,8 @@ fn read(world: &mut World, namespace: &Namespace) -> [u8; BLOCK] {
     outcome.slice.bytes()[..].try_into().expect("a block")
 }
 
-/// The host says it until the target answers. (Whether the disk can still be kept from writing depends on the seed.)
+/// The host says it until the target answers. (Whether the disk can still be kept from writing
+/// depends on the seed.)
 #[test]
 fn a_host_comes_back_when_its_goodbye_was_heard() {
     with_seeds(BINARY, 0..8, |seed| {
@@ -121,7 +123,8 @@ fn a_host_that_only_read_comes_back_at_once() {
     assert!(took < Duration::from_millis(500), "{took:?}");
 }
 
-/// A target that stands still takes what was sent to it before when it goes on: by then the host has come back.
+/// A target that stands still takes what was sent to it before when it goes on: by then the host
+/// has come back.
 #[test]
 fn a_target_that_stood_still_begins_nothing_of_a_host_that_gave_it_up() {
     with_seeds(BINARY, 0..8, |seed| {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-use super::socket::{self, Socket};
+use super::socket::{self, PairSocket};
 use crate::clock::now;
 use crate::cores::{HOST_CORE, TARGET_CORE, pin};
 
@@ -17,18 +17,20 @@ const WINDOWS_KIB: [usize; 4] = [128, 256, 512, 1024];
 /// The largest train that every kernel takes, in bytes and in datagrams.
 const TRAIN_BYTES: usize = 65_000;
 const TRAIN_DATAGRAMS: usize = 64;
-/// Half a window is a lot to wait for before sending goes on; the sender should have room before that.
+/// Half a window is a lot to wait for before sending goes on; the sender should have room before
+/// that.
 const ACKNOWLEDGEMENTS_IN_WINDOW: usize = 4;
 /// On loopback an answer that takes longer is lost.
 const LOST_AFTER: Duration = Duration::from_millis(200);
 /// Before sleeping, as the target's default.
 const POLLING: Duration = Duration::from_micros(50);
 
-/// The best goodput over the windows at which nothing is lost, in bytes per second; `runtime` for each window.
+/// The best goodput over the windows at which nothing is lost, in bytes per second; `runtime` for
+/// each window.
 pub(crate) fn measure(path_mtu: usize, trains: bool, runtime: Duration) -> Result<f64> {
     let mut best = None;
     for window in WINDOWS_KIB {
-        let goodput = Flow::new(path_mtu, trains, window << 10).measure(runtime)?;
+        let goodput = DatagramFlow::new(path_mtu, trains, window << 10).measure(runtime)?;
         best = goodput.into_iter().chain(best).max_by(f64::total_cmp);
     }
     best.context(
@@ -36,14 +38,15 @@ pub(crate) fn measure(path_mtu: usize, trains: bool, runtime: Duration) -> Resul
     )
 }
 
-/// Datagrams from one socket to another, with a bounded number of bytes between sent and acknowledged.
-struct Flow {
+/// Datagrams from one socket to another, with a bounded number of bytes between sent and
+/// acknowledged.
+struct DatagramFlow {
     datagram: usize,
     trains: bool,
     window: usize,
 }
 
-impl Flow {
+impl DatagramFlow {
     fn new(path_mtu: usize, trains: bool, window: usize) -> Self {
         Self { datagram: path_mtu + DATAGRAM_OVERHEAD_BYTES, trains, window }
     }
@@ -74,7 +77,7 @@ impl Flow {
         })
     }
 
-    fn send_all(&self, socket: &Socket, runtime: Duration) -> Result<Option<f64>> {
+    fn send_all(&self, socket: &PairSocket, runtime: Duration) -> Result<Option<f64>> {
         // Data comes from the target.
         pin(TARGET_CORE);
         let train = vec![0x5A; self.train_bytes()];
@@ -97,7 +100,7 @@ impl Flow {
     }
 
     /// Tells the total after each part of a window, and when nothing more is there.
-    fn acknowledge_all(&self, socket: &Socket, stop: &AtomicBool) -> Result<()> {
+    fn acknowledge_all(&self, socket: &PairSocket, stop: &AtomicBool) -> Result<()> {
         pin(HOST_CORE);
         let mut buffer = vec![0; 1 << 16];
         let (mut total, mut told) = (0_usize, 0);
@@ -122,8 +125,9 @@ impl Flow {
     }
 }
 
-/// The newest total that the receiver told; `None` when it tells none any more, since something was lost.
-fn next_acknowledgement(socket: &Socket) -> Result<Option<usize>> {
+/// The newest total that the receiver told; `None` when it tells none any more, since something was
+/// lost.
+fn next_acknowledgement(socket: &PairSocket) -> Result<Option<usize>> {
     let mut total = [0; size_of::<usize>()];
     if socket.receive(&mut total, LOST_AFTER)?.is_none() {
         return Ok(None);
@@ -140,7 +144,7 @@ mod tests {
     fn trains_hold_whole_datagrams_and_fit_into_the_window() {
         for path_mtu in [1024, 4096] {
             for window in WINDOWS_KIB {
-                let flow = Flow::new(path_mtu, true, window << 10);
+                let flow = DatagramFlow::new(path_mtu, true, window << 10);
                 let train = flow.train_bytes();
                 assert_eq!(train % flow.datagram, 0);
                 assert!(train <= TRAIN_BYTES && train / flow.datagram <= TRAIN_DATAGRAMS);
@@ -152,7 +156,7 @@ mod tests {
     #[test]
     fn bytes_arrive_with_and_without_trains() {
         for trains in [false, true] {
-            let flow = Flow::new(1024, trains, 128 << 10);
+            let flow = DatagramFlow::new(1024, trains, 128 << 10);
             let goodput = flow.measure(Duration::from_millis(20)).unwrap();
             assert!(goodput.is_none_or(|goodput| goodput > 0.0));
         }

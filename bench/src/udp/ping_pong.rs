@@ -1,4 +1,5 @@
-//! The packets of one 4 KiB read at a time: a command one way, the data and the response the other way.
+//! The packets of one 4 KiB read at a time: a command one way, the data and the response the other
+//! way.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -6,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-use super::socket::{self, Socket};
+use super::socket::{self, PairSocket};
 use crate::clock::now;
 use crate::cores::{HOST_CORE, TARGET_CORE, pin};
 use crate::figures::Spread;
@@ -18,8 +19,8 @@ const LOST_AFTER: Duration = Duration::from_millis(100);
 /// Unanswered requests in a row after which loopback counts as broken: a minute of them.
 const LOST_MAX: u32 = 600;
 
-/// The median round trip, in microseconds. The two sides poll as long as those of the soft provider do before they
-/// sleep: the host's and the target's time.
+/// The median round trip, in microseconds. The two sides poll as long as those of the soft provider
+/// do before they sleep: the host's and the target's time.
 pub(crate) fn measure(host: Duration, target: Duration, runtime: Duration) -> Result<f64> {
     let (asking, answering) = socket::pair()?;
     let (asking, answering) = (asking.polling(host), answering.polling(target));
@@ -35,9 +36,9 @@ pub(crate) fn measure(host: Duration, target: Duration, runtime: Duration) -> Re
     Ok(Spread::of(&times).context("no answer over loopback")?.median)
 }
 
-/// Round trips in microseconds, at least one unless nothing is answered: on a busy machine the answering thread may not
-/// have run once within `runtime`.
-fn ask_repeatedly(socket: &Socket, runtime: Duration) -> Result<Vec<f64>> {
+/// Round trips in microseconds, at least one unless nothing is answered: on a busy machine the
+/// answering thread may not have run once within `runtime`.
+fn ask_repeatedly(socket: &PairSocket, runtime: Duration) -> Result<Vec<f64>> {
     pin(HOST_CORE);
     let mut buffer = [0; DATA_BYTES];
     let mut times = Vec::new();
@@ -58,7 +59,7 @@ fn ask_repeatedly(socket: &Socket, runtime: Duration) -> Result<Vec<f64>> {
     Ok(times)
 }
 
-fn answer_all(socket: &Socket, stop: &AtomicBool) -> Result<()> {
+fn answer_all(socket: &PairSocket, stop: &AtomicBool) -> Result<()> {
     pin(TARGET_CORE);
     let mut buffer = [0; COMMAND_BYTES];
     while !stop.load(Ordering::Relaxed) {

@@ -16,13 +16,13 @@ const RECEIVE_BUFFER_BYTES: usize = 8 << 20;
 const SEND_BUFFER_BYTES: usize = 4 << 20;
 
 /// A pair's socket, connected to the other one.
-pub(super) struct Socket {
+pub(super) struct PairSocket {
     udp: UdpSocket,
     polling: Duration,
 }
 
 /// Two sockets on two addresses, connected to each other.
-pub(super) fn pair() -> Result<(Socket, Socket)> {
+pub(super) fn pair() -> Result<(PairSocket, PairSocket)> {
     let one = open(feedrail_tests::process::loopback_address())?;
     let other = open(feedrail_tests::process::loopback_address())?;
     one.udp.connect(other.udp.local_addr()?)?;
@@ -30,10 +30,10 @@ pub(super) fn pair() -> Result<(Socket, Socket)> {
     Ok((one, other))
 }
 
-fn open(address: IpAddr) -> Result<Socket> {
+fn open(address: IpAddr) -> Result<PairSocket> {
     let udp = UdpSocket::bind(SocketAddr::new(address, 0)).context("cannot bind a UDP socket")?;
     udp.set_nonblocking(true)?;
-    let socket = Socket { udp, polling: Duration::ZERO };
+    let socket = PairSocket { udp, polling: Duration::ZERO };
     socket.set(libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DO)?;
     socket.set(libc::IPPROTO_IP, libc::IP_RECVERR, 1)?;
     socket.set_buffer(libc::SO_SNDBUFFORCE, libc::SO_SNDBUF, SEND_BUFFER_BYTES)?;
@@ -41,7 +41,7 @@ fn open(address: IpAddr) -> Result<Socket> {
     Ok(socket)
 }
 
-impl Socket {
+impl PairSocket {
     /// How long to poll after the last datagram before sleeping.
     pub(super) fn polling(mut self, time: Duration) -> Self {
         self.polling = time;
@@ -72,7 +72,8 @@ impl Socket {
 
     fn set(&self, level: i32, name: i32, value: i32) -> Result<()> {
         let length = size_of::<i32>() as libc::socklen_t;
-        // SAFETY: the pointer and the length describe `value`, which lives across the call; the kernel copies it.
+        // SAFETY: the pointer and the length describe `value`, which lives across the call; the
+        // kernel copies it.
         let result = unsafe {
             libc::setsockopt(self.udp.as_raw_fd(), level, name, (&raw const value).cast(), length)
         };

@@ -19,7 +19,7 @@ use serde_json::Value;
 use splitmix64::SplitMix64;
 
 use super::log::Log;
-use crate::args::Provider;
+use crate::args::ProviderArg;
 use crate::interrupt::{Interrupt, Interrupted};
 use crate::seed::fresh_seed;
 
@@ -62,19 +62,19 @@ pub(crate) struct TargetChild {
     child: Child,
     log: Log,
     /// What it said about itself when it began to listen.
-    pub(crate) listening: Listening,
+    pub(crate) listening: ListeningLine,
 }
 
 /// The daemon's `listening` line.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Listening {
+pub(crate) struct ListeningLine {
     pub(crate) address: SocketAddr,
     pub(crate) nqn: Nqn,
     pub(crate) provider: String,
     pub(crate) reason: String,
 }
 
-impl Listening {
+impl ListeningLine {
     /// `None` for other lines; the daemon may say more than this.
     fn parse(line: &str) -> Option<Self> {
         let line: Value = serde_json::from_str(line).ok()?;
@@ -93,7 +93,7 @@ impl TargetChild {
     /// Starts a target for `file` on a free loopback address and waits until it listens.
     pub(crate) fn start(
         file: &Path,
-        provider: Provider,
+        provider: ProviderArg,
         verbose: u8,
         interrupt: &Interrupt,
     ) -> Result<Self> {
@@ -117,8 +117,8 @@ impl TargetChild {
         self.child.id()
     }
 
-    /// An error if the target is no longer there. A process that ends closes its sockets a little earlier, so
-    /// that others may know before.
+    /// An error if the target is no longer there. A process that ends closes its sockets a little
+    /// earlier, so that others may know before.
     pub(crate) fn check(&mut self) -> Result<()> {
         match wait_at_most(&mut self.child, END_TIMEOUT)? {
             None => Ok(()),
@@ -151,7 +151,7 @@ fn end(child: &mut Child) {
     let _ = child.wait();
 }
 
-fn spawn(file: &Path, address: SocketAddr, provider: Provider, verbose: u8) -> Result<Child> {
+fn spawn(file: &Path, address: SocketAddr, provider: ProviderArg, verbose: u8) -> Result<Child> {
     let program = std::env::current_exe().context("cannot find this program to start it again")?;
     let mut command = Command::new(program);
     command
@@ -186,7 +186,8 @@ fn read_output(child: &mut Child) -> Result<(Receiver<String>, Log)> {
     Ok((lines, started.context("cannot start a thread that reads what the target prints")?))
 }
 
-/// An address in 127.0.0.0/8 that nobody uses for RoCE; the target reports it if somebody was faster.
+/// An address in 127.0.0.0/8 that nobody uses for RoCE; the target reports it if somebody was
+/// faster.
 fn free_loopback_address(random: &mut SplitMix64) -> IpAddr {
     let mut candidate = || {
         let mut octet = || 1 + random.below(254) as u8;
@@ -201,12 +202,12 @@ fn wait_for_listening(
     child: &mut Child,
     lines: &Receiver<String>,
     interrupt: &Interrupt,
-) -> Result<Listening> {
+) -> Result<ListeningLine> {
     let mut waited = Duration::ZERO;
     loop {
         interrupt.check()?;
         match lines.recv_timeout(LOOK_EVERY) {
-            Ok(line) => match Listening::parse(&line) {
+            Ok(line) => match ListeningLine::parse(&line) {
                 Some(listening) => return Ok(listening),
                 None => continue,
             },
@@ -254,11 +255,11 @@ mod tests {
     #[test]
     fn the_listening_line_is_found_among_others() {
         let line = r#"{"event":"listening","address":"127.3.2.1:4420","provider":"soft","reason":"no RDMA device","nqn":"nqn.x","more":1}"#;
-        let listening = Listening::parse(line).unwrap();
+        let listening = ListeningLine::parse(line).unwrap();
         assert_eq!(listening.address, "127.3.2.1:4420".parse().unwrap());
         assert_eq!((listening.provider.as_str(), listening.nqn.as_str()), ("soft", "nqn.x"));
         for other in ["", "{}", "listening", r#"{"event":"stats"}"#, r#"{"event":"listening"}"#] {
-            assert_eq!(Listening::parse(other), None, "{other}");
+            assert_eq!(ListeningLine::parse(other), None, "{other}");
         }
     }
 

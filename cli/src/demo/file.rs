@@ -9,7 +9,7 @@ use anyhow::{Context, Result, ensure};
 use splitmix64::SplitMix64;
 use tempfile::TempDir;
 
-use super::plan::Range;
+use super::plan::DemoRange;
 use crate::interrupt::Interrupt;
 use crate::size::human;
 
@@ -65,8 +65,14 @@ impl Sample {
         self.size_bytes
     }
 
-    /// Compares bytes that were read over the fabric with the file's; `scratch` is reused between calls.
-    pub(crate) fn check(&self, range: Range, bytes: &[u8], scratch: &mut Vec<u8>) -> Result<()> {
+    /// Compares bytes that were read over the fabric with the file's; `scratch` is reused between
+    /// calls.
+    pub(crate) fn check(
+        &self,
+        range: DemoRange,
+        bytes: &[u8],
+        scratch: &mut Vec<u8>,
+    ) -> Result<()> {
         scratch.resize(bytes.len(), 0);
         self.file
             .read_exact_at(scratch, range.offset_bytes)
@@ -77,7 +83,7 @@ impl Sample {
         }
     }
 
-    fn difference(&self, range: Range, index: usize, expected: u8, found: u8) -> anyhow::Error {
+    fn difference(&self, range: DemoRange, index: usize, expected: u8, found: u8) -> anyhow::Error {
         let byte = range.offset_bytes + index as u64;
         if self.changed() {
             return anyhow::anyhow!(
@@ -155,7 +161,7 @@ mod tests {
     #[test]
     fn one_wrong_byte_is_found_and_named() {
         let (_directory, sample) = sample(b"0123456789");
-        let range = Range { offset_bytes: 2, length_bytes: 5 };
+        let range = DemoRange { offset_bytes: 2, length_bytes: 5 };
         let mut scratch = Vec::new();
         sample.check(range, b"23456", &mut scratch).unwrap();
         let error = sample.check(range, b"234x6", &mut scratch).unwrap_err().to_string();
@@ -169,7 +175,7 @@ mod tests {
     fn a_changed_file_is_not_called_wrong_data() {
         let (directory, sample) = sample(b"0123456789");
         std::fs::write(directory.path().join("file"), b"0123456789abc").unwrap();
-        let range = Range { offset_bytes: 0, length_bytes: 2 };
+        let range = DemoRange { offset_bytes: 0, length_bytes: 2 };
         let error = sample.check(range, b"xx", &mut Vec::new()).unwrap_err().to_string();
         assert!(error.contains("was changed"), "{error}");
     }

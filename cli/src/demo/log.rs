@@ -11,15 +11,16 @@ use crate::output;
 /// Lines that are kept to explain a failure.
 const LINES: usize = 20;
 
-/// The target's log. Until [`Log::pass_on`] lines are only kept: if the target fails to start, the last one is the reason.
+/// The target's log. Until [`Log::pass_on`] lines are only kept: if the target fails to start, the
+/// last one is the reason.
 #[derive(Debug)]
 pub(crate) struct Log {
-    lines: Arc<Mutex<Lines>>,
+    lines: Arc<Mutex<LogLines>>,
     reader: Option<JoinHandle<()>>,
 }
 
 #[derive(Debug, Default)]
-struct Lines {
+struct LogLines {
     last: VecDeque<String>,
     pass_on: bool,
 }
@@ -27,7 +28,7 @@ struct Lines {
 impl Log {
     /// Reads it in a thread of its own; an error if the system refuses one.
     pub(crate) fn of(stderr: ChildStderr) -> io::Result<Self> {
-        let lines = Arc::new(Mutex::new(Lines::default()));
+        let lines = Arc::new(Mutex::new(LogLines::default()));
         let kept = Arc::clone(&lines);
         let reader = thread::Builder::new().spawn(move || {
             for line in BufReader::new(stderr).lines().map_while(Result::ok) {
@@ -54,7 +55,7 @@ impl Log {
     }
 }
 
-impl Lines {
+impl LogLines {
     fn add(&mut self, line: String) {
         if self.pass_on {
             show(&line);
@@ -70,6 +71,6 @@ fn show(line: &str) {
     output::note(format_args!("target: {line}"));
 }
 
-fn lock(lines: &Mutex<Lines>) -> MutexGuard<'_, Lines> {
+fn lock(lines: &Mutex<LogLines>) -> MutexGuard<'_, LogLines> {
     lines.lock().unwrap_or_else(PoisonError::into_inner)
 }

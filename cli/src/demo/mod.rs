@@ -17,7 +17,7 @@ use self::child::TargetChild;
 pub(crate) use self::child::TargetProcess;
 use self::file::Sample;
 use self::verify::{Checked, Verify};
-use crate::args::Provider;
+use crate::args::ProviderArg;
 use crate::interrupt::Interrupt;
 use crate::output;
 use crate::seed::fresh_seed;
@@ -31,8 +31,9 @@ Examples:
 
 /// Exports a file, reads all of it back over RoCE and checks every byte
 ///
-/// The target runs in a second process on a free loopback address. The file is read in ranges of random lengths, most
-/// of them at no block boundary, in random order, many at a time. It is never modified, and nothing is left behind.
+/// The target runs in a second process on a free loopback address. The file is read in ranges of
+/// random lengths, most of them at no block boundary, in random order, many at a time. It is never
+/// modified, and nothing is left behind.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Demo {
@@ -45,8 +46,8 @@ pub(crate) struct Demo {
     #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=1024))]
     depth: u32,
     /// RDMA provider
-    #[arg(long, value_enum, default_value_t = Provider::Auto)]
-    provider: Provider,
+    #[arg(long, value_enum, default_value_t = ProviderArg::Auto)]
+    provider: ProviderArg,
 }
 
 impl Demo {

@@ -7,24 +7,25 @@ pub(crate) const RANGE_MAX_BYTES: u64 = 512 * 1024;
 
 /// A byte range of the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Range {
+pub(crate) struct DemoRange {
     pub(crate) offset_bytes: u64,
     pub(crate) length_bytes: u64,
 }
 
-impl Range {
+impl DemoRange {
     /// Whether it begins or ends within a block of 512 bytes.
     pub(crate) fn is_unaligned(self) -> bool {
         !self.offset_bytes.is_multiple_of(512) || !self.length_bytes.is_multiple_of(512)
     }
 }
 
-/// The ranges of this much of a file are shuffled together. They take about 70 MB, and those of a sparse file that
-/// claims any length no more.
+/// The ranges of this much of a file are shuffled together. They take about 70 MB, and those of a
+/// sparse file that claims any length no more.
 const WINDOW_BYTES: u64 = 1 << 40;
 
-/// Cuts a file into ranges that cover each byte once, shuffled. Most begin and end at no block boundary.
-pub(crate) fn plan(size_bytes: u64, random: SplitMix64) -> impl Iterator<Item = Range> {
+/// Cuts a file into ranges that cover each byte once, shuffled. Most begin and end at no block
+/// boundary.
+pub(crate) fn plan(size_bytes: u64, random: SplitMix64) -> impl Iterator<Item = DemoRange> {
     plan_by_windows(size_bytes, WINDOW_BYTES, random)
 }
 
@@ -32,7 +33,7 @@ fn plan_by_windows(
     size_bytes: u64,
     window_bytes: u64,
     mut random: SplitMix64,
-) -> impl Iterator<Item = Range> {
+) -> impl Iterator<Item = DemoRange> {
     (0..size_bytes.div_ceil(window_bytes)).flat_map(move |window| {
         let start = window * window_bytes;
         let mut ranges = cut(start, window_bytes.min(size_bytes - start), &mut random);
@@ -41,19 +42,19 @@ fn plan_by_windows(
     })
 }
 
-fn cut(start: u64, bytes: u64, random: &mut SplitMix64) -> Vec<Range> {
+fn cut(start: u64, bytes: u64, random: &mut SplitMix64) -> Vec<DemoRange> {
     let mut ranges = Vec::new();
     let (mut offset_bytes, end) = (start, start + bytes);
     while offset_bytes < end {
         let length_bytes = length(offset_bytes, random).min(end - offset_bytes);
-        ranges.push(Range { offset_bytes, length_bytes });
+        ranges.push(DemoRange { offset_bytes, length_bytes });
         offset_bytes += length_bytes;
     }
     ranges
 }
 
-/// One in sixteen is up to 4 KiB long, as records are, the others up to the maximum. One in four ends where a 4 KiB block
-/// ends.
+/// One in sixteen is up to 4 KiB long, as records are, the others up to the maximum. One in four
+/// ends where a 4 KiB block ends.
 fn length(offset_bytes: u64, random: &mut SplitMix64) -> u64 {
     let most = if random.below(16) == 0 { 4096 } else { RANGE_MAX_BYTES };
     let length = 1 + random.below(most);

@@ -6,10 +6,10 @@ use std::time::Instant;
 use anyhow::Result;
 use nvme_proto::Nsid;
 
-use super::child::{Listening, TargetChild};
+use super::child::{ListeningLine, TargetChild};
 use super::file::Sample;
-use super::plan::{RANGE_MAX_BYTES, Range};
-use crate::args::Provider;
+use super::plan::{DemoRange, RANGE_MAX_BYTES};
+use crate::args::ProviderArg;
 use crate::clock::now;
 use crate::interrupt::Interrupt;
 use crate::lanes::Lanes;
@@ -29,7 +29,7 @@ pub(crate) struct Verify<'a> {
 #[derive(Debug)]
 pub(crate) struct Checked {
     pub(crate) provider: String,
-    pub(crate) tally: Tally,
+    pub(crate) tally: VerifyTally,
     pub(crate) elapsed: Duration,
     pub(crate) direct_bytes: u64,
     pub(crate) bounced_bytes: u64,
@@ -37,22 +37,22 @@ pub(crate) struct Checked {
 
 /// The ranges that were checked.
 #[derive(Debug, Default)]
-pub(crate) struct Tally {
+pub(crate) struct VerifyTally {
     pub(crate) ranges: u64,
     pub(crate) unaligned: u64,
     pub(crate) latency: Latency,
 }
 
 /// What a read in flight is, and when it began.
-type Begun = (Range, Instant);
+type StartedRead = (DemoRange, Instant);
 
 impl Verify<'_> {
     /// Connects, reads and checks all ranges, disconnects and ends the target.
     pub(crate) fn run(
         &self,
         mut target: TargetChild,
-        ranges: impl Iterator<Item = Range>,
-        provider: Provider,
+        ranges: impl Iterator<Item = DemoRange>,
+        provider: ProviderArg,
     ) -> Result<Checked> {
         match self.read_from(&target.listening, ranges, provider) {
             Ok(checked) => {
@@ -61,7 +61,8 @@ impl Verify<'_> {
             }
             Err(error) => {
                 self.interrupt.check()?;
-                // A target that ended explains more than the connection that was lost with it, or never made.
+                // A target that ended explains more than the connection that was lost with it, or
+                // never made.
                 target.check()?;
                 Err(error)
             }
@@ -70,9 +71,9 @@ impl Verify<'_> {
 
     fn read_from(
         &self,
-        target: &Listening,
-        ranges: impl Iterator<Item = Range>,
-        provider: Provider,
+        target: &ListeningLine,
+        ranges: impl Iterator<Item = DemoRange>,
+        provider: ProviderArg,
     ) -> Result<Checked> {
         let session = Session::nearby(target.address, target.nqn, provider)?;
         let namespace = session.namespace(Nsid(1))?;
@@ -93,10 +94,10 @@ impl Verify<'_> {
 
     fn read_all(
         &self,
-        lanes: &mut Lanes<Begun>,
-        mut waiting: impl Iterator<Item = Range>,
-    ) -> Result<Tally> {
-        let mut tally = Tally::default();
+        lanes: &mut Lanes<StartedRead>,
+        mut waiting: impl Iterator<Item = DemoRange>,
+    ) -> Result<VerifyTally> {
+        let mut tally = VerifyTally::default();
         let mut progress = Progress::checked(self.sample.size_bytes());
         let mut scratch = Vec::new();
         loop {
@@ -118,15 +119,15 @@ impl Verify<'_> {
     }
 }
 
-impl Tally {
-    fn add(&mut self, range: Range, latency: Duration) {
+impl VerifyTally {
+    fn add(&mut self, range: DemoRange, latency: Duration) {
         self.ranges += 1;
         self.unaligned += u64::from(range.is_unaligned());
         self.latency.record(latency);
     }
 }
 
-fn begin_all(lanes: &mut Lanes<Begun>, waiting: &mut impl Iterator<Item = Range>) {
+fn begin_all(lanes: &mut Lanes<StartedRead>, waiting: &mut impl Iterator<Item = DemoRange>) {
     while let Some(lane) = lanes.claim() {
         let Some(range) = waiting.next() else {
             lanes.put_back(lane);

@@ -8,8 +8,8 @@ use std::time::Instant;
 use anyhow::{Context, Result, ensure};
 use nvme_proto::Nsid;
 
-use super::measure::{Measure, Wire};
-use super::workload::{Direction, Io};
+use super::measure::{Measure, WireTotals};
+use super::workload::{IoDirection, PerfIo};
 use crate::clock::now;
 use crate::interrupt::Interrupt;
 use crate::lanes::{Done, Lanes};
@@ -17,7 +17,7 @@ use crate::session::Session;
 
 /// How much a job does.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Limits {
+pub(crate) struct JobLimits {
     pub(crate) depth: usize,
     /// The longest I/O.
     pub(crate) longest_bytes: usize,
@@ -28,30 +28,31 @@ pub(crate) struct Limits {
 }
 
 /// A job that is connected and has its memory.
-pub(crate) struct Job {
+pub(crate) struct PerfJob {
     session: Session,
-    lanes: Lanes<Begun>,
-    workload: Workload,
+    lanes: Lanes<StartedIo>,
+    workload: IoIterator,
     /// What the namespace should hold, and room for an I/O of it.
     expected: Option<(File, Vec<u8>)>,
-    limits: Limits,
+    limits: JobLimits,
     left: u64,
 }
 
 /// An endless sequence of I/Os.
-pub(crate) type Workload = Box<dyn Iterator<Item = Io> + Send>;
+pub(crate) type IoIterator = Box<dyn Iterator<Item = PerfIo> + Send>;
 
 /// What an I/O in flight is, and when it began.
-type Begun = (Io, Instant);
+type StartedIo = (PerfIo, Instant);
 
-impl Job {
-    /// Prepares; `workload` is given the size of the namespace. What is read is compared with `expected`.
+impl PerfJob {
+    /// Prepares; `workload` is given the size of the namespace. What is read is compared with
+    /// `expected`.
     pub(crate) fn new(
         session: Session,
         nsid: Nsid,
-        limits: Limits,
+        limits: JobLimits,
         expected: Option<File>,
-        workload: impl FnOnce(u64) -> Result<Workload>,
+        workload: impl FnOnce(u64) -> Result<IoIterator>,
     ) -> Result<Self> {
         let namespaces = session.namespaces(nsid)?;
         let workload = workload(namespaces[0].info().size_bytes)?;
@@ -67,7 +68,7 @@ impl Job {
 
     pub(crate) fn run(mut self, interrupt: &Interrupt) -> Result<Measure> {
         let mut measure = Measure::default();
-        let before = Wire::of(self.session.host());
+        let before = WireTotals::of(self.session.host());
         let start = now();
         loop {
             let over = self.limits.runtime.is_some_and(|runtime| start.elapsed() >= runtime);
@@ -84,12 +85,13 @@ impl Job {
                 self.finish(done, ended, &mut measure)?;
             }
         }
-        measure.wire = Wire::of(self.session.host()).since(&before);
+        measure.wire = WireTotals::of(self.session.host()).since(&before);
         measure.count(&self.session.host().counters());
         Ok(measure)
     }
 
-    /// What is begun together leaves together, when this job waits next: one look at the clock does for all of it.
+    /// What is begun together leaves together, when this job waits next: one look at the clock does
+    /// for all of it.
     fn begin_all(&mut self) {
         let began = now();
         while self.left > 0
@@ -99,18 +101,23 @@ impl Job {
             let Some(io) = self.workload.next() else { return self.lanes.put_back(lane) };
             let (begun, bytes) = ((io, began), io.length_bytes as usize);
             match io.direction {
-                Direction::Read => self.lanes.read(lane, io.offset_bytes, bytes, begun),
-                Direction::Write => self.lanes.write(lane, io.offset_bytes, bytes, begun),
+                IoDirection::Read => self.lanes.read(lane, io.offset_bytes, bytes, begun),
+                IoDirection::Write => self.lanes.write(lane, io.offset_bytes, bytes, begun),
             }
         }
     }
 
-    fn finish(&mut self, done: Done<Begun>, ended: Instant, measure: &mut Measure) -> Result<()> {
+    fn finish(
+        &mut self,
+        done: Done<StartedIo>,
+        ended: Instant,
+        measure: &mut Measure,
+    ) -> Result<()> {
         done.result.clone()?;
         let (io, began) = done.tag;
         measure.record(io.direction, done.bytes.len() as u64, ended - began);
         if let Some((file, room)) = &mut self.expected
-            && io.direction == Direction::Read
+            && io.direction == IoDirection::Read
         {
             let expected = &mut room[..done.bytes.len()];
             file.read_exact_at(expected, io.offset_bytes)

@@ -1,4 +1,5 @@
-//! The same reads of a local file, as loaders without us do them: by threads, through the page cache.
+//! The same reads of a local file, as loaders without us do them: by threads, through the page
+//! cache.
 #![expect(unsafe_code, reason = "maps a file")]
 
 use core::ptr;
@@ -15,15 +16,15 @@ use rustix::fs::{Advice, fadvise};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use serde_json::{Value, json};
 
-use super::job::Workload;
+use super::job::IoIterator;
 use super::measure::Measure;
-use super::workload::Direction;
+use super::workload::IoDirection;
 use crate::clock::now;
 use crate::interrupt::Interrupt;
 
 /// How a thread gets at bytes of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Way {
+pub(crate) enum AccessMethod {
     /// `pread` into its buffer.
     Pread,
     /// A copy into its buffer from the file, mapped.
@@ -32,7 +33,7 @@ pub(crate) enum Way {
 
 /// What came of one way.
 pub(crate) struct Baseline {
-    way: Way,
+    way: AccessMethod,
     measure: Measure,
     elapsed: Duration,
 }
@@ -47,7 +48,7 @@ pub(crate) struct Until<'a> {
     pub(crate) interrupt: &'a Interrupt,
 }
 
-impl Way {
+impl AccessMethod {
     pub(crate) const ALL: [Self; 2] = [Self::Pread, Self::Mmap];
 
     fn name(self) -> &'static str {
@@ -57,18 +58,18 @@ impl Way {
         }
     }
 
-    /// Runs one thread for each workload, none of which writes, until it is at its end or interrupted. The page cache is
-    /// emptied before.
+    /// Runs one thread for each workload, none of which writes, until it is at its end or
+    /// interrupted. The page cache is emptied before.
     pub(crate) fn measure(
         self,
         path: &Path,
-        workloads: Vec<Workload>,
+        workloads: Vec<IoIterator>,
         until: Until<'_>,
     ) -> Result<Baseline> {
         let file = File::open(path).with_context(|| format!("cannot open {}", path.display()))?;
         // What the system keeps nevertheless is cached for both ways.
         let _ = fadvise(&file, 0, None, Advice::DontNeed);
-        let source = Source::new(self, file)?;
+        let source = LocalFile::new(self, file)?;
         let start = now();
         let measure = read_in_threads(&source, workloads, until, thread::Builder::new)?;
         Ok(Baseline { way: self, measure, elapsed: start.elapsed() })
@@ -95,8 +96,8 @@ impl Baseline {
 
 /// Runs a thread for each workload. If the system refuses one, those that run already end soon.
 fn read_in_threads(
-    source: &Source,
-    workloads: Vec<Workload>,
+    source: &LocalFile,
+    workloads: Vec<IoIterator>,
     until: Until<'_>,
     mut builder: impl FnMut() -> thread::Builder,
 ) -> Result<Measure> {
@@ -118,8 +119,8 @@ fn read_in_threads(
 }
 
 fn read_all(
-    source: &Source,
-    workload: Workload,
+    source: &LocalFile,
+    workload: IoIterator,
     until: Until<'_>,
     stop: &AtomicBool,
 ) -> Result<Measure> {
@@ -134,25 +135,25 @@ fn read_all(
         }
         let began = now();
         source.read(&mut buffer[..io.length_bytes as usize], io.offset_bytes)?;
-        measure.record(Direction::Read, io.length_bytes, began.elapsed());
+        measure.record(IoDirection::Read, io.length_bytes, began.elapsed());
     }
     Ok(measure)
 }
 
 /// An open file, or one that is mapped whole.
-enum Source {
+enum LocalFile {
     Plain(File),
     Mapped { file: File, base: *const u8, length: usize },
 }
 
 // SAFETY: the mapping is only read, and stays until this is dropped.
-unsafe impl Send for Source {}
+unsafe impl Send for LocalFile {}
 // SAFETY: likewise.
-unsafe impl Sync for Source {}
+unsafe impl Sync for LocalFile {}
 
-impl Source {
-    fn new(way: Way, file: File) -> Result<Self> {
-        if way == Way::Pread {
+impl LocalFile {
+    fn new(way: AccessMethod, file: File) -> Result<Self> {
+        if way == AccessMethod::Pread {
             return Ok(Self::Plain(file));
         }
         let length = usize::try_from(file.metadata()?.len())?;
@@ -170,8 +171,9 @@ impl Source {
                 let offset = usize::try_from(offset)?;
                 let inside = offset.checked_add(into.len()).is_some_and(|end| end <= *length);
                 anyhow::ensure!(inside, "{file:?} is too short");
-                // SAFETY: within the mapping, and the buffer is not in it. Another process may change the bytes meanwhile,
-                // which are looked at by nobody; if it shortens the file, this process ends by SIGBUS.
+                // SAFETY: within the mapping, and the buffer is not in it. Another process may
+                // change the bytes meanwhile, which are looked at by nobody; if it shortens the
+                // file, this process ends by SIGBUS.
                 unsafe {
                     ptr::copy_nonoverlapping(base.add(offset), into.as_mut_ptr(), into.len())
                 };
@@ -181,7 +183,7 @@ impl Source {
     }
 }
 
-impl Drop for Source {
+impl Drop for LocalFile {
     fn drop(&mut self) {
         if let Self::Mapped { base, length, .. } = self {
             // SAFETY: our mapping, which nobody reads any more.
@@ -194,22 +196,22 @@ impl Drop for Source {
 mod tests {
     use core::iter;
 
-    use super::super::workload::Io;
+    use super::super::workload::PerfIo;
     use super::*;
 
     #[test]
     fn a_thread_that_the_system_refuses_is_an_error_and_ends_the_others() {
         let mut file = tempfile::tempfile().unwrap();
         io::Write::write_all(&mut file, &[0; 512]).unwrap();
-        let io = Io { direction: Direction::Read, offset_bytes: 0, length_bytes: 512 };
-        let workload = || -> Workload { Box::new(iter::repeat(io)) };
+        let io = PerfIo { direction: IoDirection::Read, offset_bytes: 0, length_bytes: 512 };
+        let workload = || -> IoIterator { Box::new(iter::repeat(io)) };
         let interrupt = &Interrupt::install().unwrap();
         let endless = Until { runtime: None, ios: None, longest_bytes: 512, interrupt };
         // No address space has room for the third one's stack.
         let mut stacks = [1 << 20, 1 << 20, 1 << 60].into_iter();
         let builder = || thread::Builder::new().stack_size(stacks.next().unwrap());
         let workloads = vec![workload(), workload(), workload()];
-        let source = Source::new(Way::Pread, file).unwrap();
+        let source = LocalFile::new(AccessMethod::Pread, file).unwrap();
         let Err(error) = read_in_threads(&source, workloads, endless, builder) else {
             panic!("a stack of 2^60 bytes")
         };

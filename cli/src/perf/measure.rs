@@ -2,16 +2,16 @@
 
 use core::time::Duration;
 
-use feedrail_initiator::{Counters, Host};
+use feedrail_initiator::{Host, HostCounters};
 use serde_json::{Value, json};
 
-use super::workload::Direction;
+use super::workload::IoDirection;
 use crate::latency::Latency;
 use crate::size::human;
 
 /// I/Os of one direction.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Side {
+pub(crate) struct DirectionTotals {
     pub(crate) bytes: u64,
     latency: Latency,
 }
@@ -19,20 +19,20 @@ pub(crate) struct Side {
 /// What one job, or all of them, did.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Measure {
-    pub(crate) read: Side,
-    pub(crate) write: Side,
+    pub(crate) read: DirectionTotals,
+    pub(crate) write: DirectionTotals,
     /// Bytes that the RDMA device moved to and from the caller's memory itself.
     pub(crate) direct_bytes: u64,
     /// Bytes that were copied through a bounce buffer.
     pub(crate) bounced_bytes: u64,
     pub(crate) retries: u64,
     pub(crate) reconnects: u64,
-    pub(crate) wire: Wire,
+    pub(crate) wire: WireTotals,
 }
 
 /// What the host's provider did; zeros where hardware keeps it to itself.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Wire {
+pub(crate) struct WireTotals {
     /// Calls that sent, received, or slept.
     system_calls: u64,
     packets_sent: u64,
@@ -40,7 +40,7 @@ pub(crate) struct Wire {
     packets_retransmitted: u64,
 }
 
-impl Wire {
+impl WireTotals {
     /// Of a host, since it began.
     pub(crate) fn of(host: &Host) -> Self {
         let mut wire = Self { system_calls: host.counters().sleeps, ..Self::default() };
@@ -79,7 +79,7 @@ impl Wire {
     }
 }
 
-impl Side {
+impl DirectionTotals {
     pub(crate) fn count(&self) -> u64 {
         self.latency.count()
     }
@@ -112,10 +112,10 @@ impl Side {
 }
 
 impl Measure {
-    pub(crate) fn record(&mut self, direction: Direction, bytes: u64, latency: Duration) {
+    pub(crate) fn record(&mut self, direction: IoDirection, bytes: u64, latency: Duration) {
         let side = match direction {
-            Direction::Read => &mut self.read,
-            Direction::Write => &mut self.write,
+            IoDirection::Read => &mut self.read,
+            IoDirection::Write => &mut self.write,
         };
         side.bytes += bytes;
         side.latency.record(latency);
@@ -132,7 +132,7 @@ impl Measure {
     }
 
     /// Takes over what the connection counted.
-    pub(crate) fn count(&mut self, counters: &Counters) {
+    pub(crate) fn count(&mut self, counters: &HostCounters) {
         self.direct_bytes = counters.direct_bytes;
         self.bounced_bytes = counters.bounced_bytes;
         self.retries = counters.retries;
@@ -180,11 +180,11 @@ mod tests {
     #[test]
     fn jobs_add_up() {
         let mut one = Measure::default();
-        one.record(Direction::Read, 4096, Duration::from_micros(10));
+        one.record(IoDirection::Read, 4096, Duration::from_micros(10));
         one.retries = 2;
         let mut other = Measure::default();
-        other.record(Direction::Read, 4096, Duration::from_micros(30));
-        other.record(Direction::Write, 512, Duration::from_micros(5));
+        other.record(IoDirection::Read, 4096, Duration::from_micros(30));
+        other.record(IoDirection::Write, 512, Duration::from_micros(5));
         one.add(&other);
 
         let json = one.to_json(Duration::from_secs(2));

@@ -15,12 +15,12 @@ use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 use serde_json::{Value, json};
 
-use self::job::{Job, Limits, Workload};
-use self::local::{Baseline, Until, Way};
+use self::job::{IoIterator, JobLimits, PerfJob};
+use self::local::{AccessMethod, Baseline, Until};
 use self::measure::Measure;
 use self::training::Training;
 use self::workload::Pattern;
-use crate::args::{Format, Namespace, Output};
+use crate::args::{Format, NamespaceArgs, Output};
 use crate::clock::{cpu_time, now};
 use crate::interrupt::Interrupt;
 use crate::output;
@@ -36,12 +36,13 @@ Examples:
 
 /// Measures a namespace: IOPS, throughput and a histogram of latencies
 ///
-/// Options are fio's. Each job is a thread with a host and connections of its own. MB/s are 10^6 bytes per second.
+/// Options are fio's. Each job is a thread with a host and connections of its own. MB/s are 10^6
+/// bytes per second.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Perf {
     #[command(flatten)]
-    namespace: Namespace,
+    namespace: NamespaceArgs,
     #[command(flatten)]
     output: Output,
     /// Access pattern
@@ -59,7 +60,8 @@ pub(crate) struct Perf {
     /// Compare all that is read with this file; it costs time
     #[arg(long, value_name = "FILE")]
     verify: Option<PathBuf>,
-    /// Then read this local file likewise, by as many threads as I/Os were in flight, with pread and with mmap
+    /// Then read this local file likewise, by as many threads as I/Os were in flight, with pread
+    /// and with mmap
     #[arg(long, value_name = "FILE")]
     baseline: Option<PathBuf>,
     /// I/Os in flight, per job
@@ -89,7 +91,7 @@ pub(crate) struct Perf {
 }
 
 /// Everything that a run found out.
-struct Report {
+struct PerfReport {
     seed: u64,
     provider: String,
     measure: Measure,
@@ -117,7 +119,7 @@ impl Perf {
             Err(error) => (Vec::new(), Some(error)),
         };
         // What was measured until then is worth showing.
-        self.print(&Report { seed, provider, measure, elapsed, cpu, baselines })?;
+        self.print(&PerfReport { seed, provider, measure, elapsed, cpu, baselines })?;
         interrupt.check()?;
         failure.map_or(Ok(()), Err)
     }
@@ -148,15 +150,19 @@ impl Perf {
             longest_bytes: usize::try_from(self.longest_bytes())?,
             interrupt,
         };
-        let measure = |way: Way| {
+        let measure = |way: AccessMethod| {
             let workloads = (0..threads).map(|thread| self.workload(size, thread, threads, seed));
             let workloads = workloads.collect::<Option<_>>().context("the file is too short")?;
             way.measure(path, workloads, until)
         };
-        Way::ALL.into_iter().take_while(|_| interrupt.check().is_ok()).map(measure).collect()
+        AccessMethod::ALL
+            .into_iter()
+            .take_while(|_| interrupt.check().is_ok())
+            .map(measure)
+            .collect()
     }
 
-    fn open_job(&self, number: u16, seed: u64) -> Result<Job> {
+    fn open_job(&self, number: u16, seed: u64) -> Result<PerfJob> {
         let mut session = Session::open(&self.namespace.subsystem)?;
         session.connect_more(self.connections.into())?;
         let workload = |namespace_bytes: u64| {
@@ -172,17 +178,17 @@ impl Perf {
         let expected = self.verify.as_ref().map(|path| {
             File::open(path).with_context(|| format!("cannot open {}", path.display()))
         });
-        let limits = Limits {
+        let limits = JobLimits {
             depth: self.iodepth as usize,
             longest_bytes: usize::try_from(self.longest_bytes()).context("--bs is too large")?,
             runtime: self.runtime(),
             ios: self.number_ios,
         };
-        Job::new(session, self.namespace.namespace_id, limits, expected.transpose()?, workload)
+        PerfJob::new(session, self.namespace.namespace_id, limits, expected.transpose()?, workload)
     }
 
     /// That of one of several jobs.
-    fn workload(&self, size: u64, job: u64, jobs: u64, seed: u64) -> Option<Workload> {
+    fn workload(&self, size: u64, job: u64, jobs: u64, seed: u64) -> Option<IoIterator> {
         if let Some(training) = self.workload {
             return Some(Box::new(training.ranges(size, job, seed)?));
         }
@@ -205,14 +211,14 @@ impl Perf {
         self.runtime.or(default).map(|seconds| Duration::from_secs(seconds.into()))
     }
 
-    fn print(&self, report: &Report) -> Result<()> {
+    fn print(&self, report: &PerfReport) -> Result<()> {
         output::print(&match self.output.output_format {
             Format::Json => output::json(&self.to_json(report)),
             Format::Normal => self.to_text(report),
         })
     }
 
-    fn to_json(&self, report: &Report) -> Value {
+    fn to_json(&self, report: &PerfReport) -> Value {
         let baselines = report.baselines.iter().map(|one| (one.name().to_owned(), one.to_json()));
         json!({
             "rw": self.name(),
@@ -228,7 +234,7 @@ impl Perf {
         })
     }
 
-    fn to_text(&self, report: &Report) -> String {
+    fn to_text(&self, report: &PerfReport) -> String {
         let text = format!(
             "{}: bs={}, iodepth={}, numjobs={}, runtime={:.2} s, randseed={}\n  provider: {}\n",
             self.name(),
@@ -245,9 +251,9 @@ impl Perf {
 }
 
 /// Runs the jobs side by side and adds up what they did.
-fn run_all(jobs: Vec<Job>, interrupt: &Interrupt) -> Result<Measure> {
+fn run_all(jobs: Vec<PerfJob>, interrupt: &Interrupt) -> Result<Measure> {
     thread::scope(|scope| {
-        let start = |job: Job| {
+        let start = |job: PerfJob| {
             thread::Builder::new()
                 .spawn_scoped(scope, move || job.run(interrupt))
                 .context("cannot start a thread for each job: lower --numjobs")

@@ -1,12 +1,13 @@
-//! What training jobs read: sizes, alignment and order of well-known benchmarks, not their computing.
+//! What training jobs read: sizes, alignment and order of well-known benchmarks, not their
+//! computing.
 //!
-//! Sizes are those that MLPerf Storage's configurations for DLIO and nanoGPT's loader have; nothing here is comparable with
-//! results of those.
+//! Sizes are those that MLPerf Storage's configurations for DLIO and nanoGPT's loader have; nothing
+//! here is comparable with results of those.
 
 use clap::ValueEnum;
 use splitmix64::SplitMix64;
 
-use super::workload::{Direction, Io};
+use super::workload::{IoDirection, PerfIo};
 
 /// A training job's way of reading, named after it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -31,7 +32,8 @@ pub(crate) enum Training {
 /// Tokens have two bytes, and a window is one longer than the context.
 const WINDOW_BYTES: u64 = 2 * 1025;
 const TOKEN_BYTES: u64 = 2;
-/// Rows of a row group, bytes of a row, and the widths of five columns that are read of it; 8 times those are.
+/// Rows of a row group, bytes of a row, and the widths of five columns that are read of it; 8 times
+/// those are.
 const ROWS: u64 = 6144;
 const ROW_BYTES: u64 = 761;
 const WIDTHS: [u64; 5] = [1, 2, 4, 8, 5];
@@ -108,9 +110,9 @@ pub(crate) struct Ranges {
 }
 
 impl Iterator for Ranges {
-    type Item = Io;
+    type Item = PerfIo;
 
-    fn next(&mut self) -> Option<Io> {
+    fn next(&mut self) -> Option<PerfIo> {
         let (offset_bytes, length_bytes) = match self.shape {
             Shape::Windows => (self.random.below(self.units) * TOKEN_BYTES, WINDOW_BYTES),
             Shape::Samples { mean, deviation } => {
@@ -121,7 +123,7 @@ impl Iterator for Ranges {
             Shape::Columns => self.column(),
             Shape::Shards => self.piece(),
         };
-        Some(Io { direction: Direction::Read, offset_bytes, length_bytes })
+        Some(PerfIo { direction: IoDirection::Read, offset_bytes, length_bytes })
     }
 }
 
@@ -173,7 +175,7 @@ mod tests {
 
     const SIZE: u64 = 1 << 30;
 
-    fn ranges(training: Training) -> impl Iterator<Item = Io> {
+    fn ranges(training: Training) -> impl Iterator<Item = PerfIo> {
         training.ranges(SIZE, 0, 1).unwrap().take(10_000)
     }
 
@@ -205,24 +207,25 @@ mod tests {
         assert!((8_900_000.0..9_400_000.0).contains(&mean), "{mean}");
         let variance = lengths.iter().map(|length| (length - mean).powi(2)).sum::<f64>();
         let deviation = (variance / lengths.len() as f64).sqrt();
-        // The product of two deviates spreads by about the root of a half of what each dimension was given.
+        // The product of two deviates spreads by about the root of a half of what each dimension
+        // was given.
         assert!((2_700_000.0..3_200_000.0).contains(&deviation), "{deviation}");
     }
 
     #[test]
     fn a_row_group_gives_160_bytes_of_each_row_before_the_next_one() {
-        let first: Vec<Io> = ranges(Training::Dlrm).take(40).collect();
+        let first: Vec<PerfIo> = ranges(Training::Dlrm).take(40).collect();
         assert_eq!(first.iter().map(|io| io.length_bytes).sum::<u64>(), 160 * ROWS);
-        let group = |io: &Io| io.offset_bytes / (ROWS * ROW_BYTES);
+        let group = |io: &PerfIo| io.offset_bytes / (ROWS * ROW_BYTES);
         assert!(first.iter().all(|io| group(io) == group(&first[0])));
     }
 
     #[test]
     fn a_shard_is_read_from_its_beginning_to_its_end() {
-        let pieces: Vec<Io> = ranges(Training::WebdatasetSeq).take(62).collect();
+        let pieces: Vec<PerfIo> = ranges(Training::WebdatasetSeq).take(62).collect();
         assert_eq!(pieces.iter().map(|io| io.length_bytes).sum::<u64>(), SHARD_BYTES);
         let follows =
-            |pair: &[Io]| pair[0].offset_bytes + pair[0].length_bytes == pair[1].offset_bytes;
+            |pair: &[PerfIo]| pair[0].offset_bytes + pair[0].length_bytes == pair[1].offset_bytes;
         assert!(pieces.windows(2).all(follows));
     }
 }

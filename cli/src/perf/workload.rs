@@ -48,15 +48,15 @@ impl Pattern {
 
 /// A direction of data, seen from the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Direction {
+pub(crate) enum IoDirection {
     Read,
     Write,
 }
 
 /// One I/O to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Io {
-    pub(crate) direction: Direction,
+pub(crate) struct PerfIo {
+    pub(crate) direction: IoDirection,
     pub(crate) offset_bytes: u64,
     pub(crate) length_bytes: u64,
 }
@@ -73,8 +73,9 @@ pub(crate) struct Workload {
 }
 
 impl Workload {
-    /// Blocks of `block_bytes` within the first `size_bytes`; `None` if not one fits. Sequential jobs start at
-    /// evenly spread places, so that several of them do not read the same blocks at the same time.
+    /// Blocks of `block_bytes` within the first `size_bytes`; `None` if not one fits. Sequential
+    /// jobs start at evenly spread places, so that several of them do not read the same blocks at
+    /// the same time.
     pub(crate) fn new(
         pattern: Pattern,
         read_percent: u8,
@@ -90,13 +91,13 @@ impl Workload {
         Some(Self { pattern, read_percent, block_bytes, blocks, next_block, random })
     }
 
-    fn direction(&mut self) -> Direction {
+    fn direction(&mut self) -> IoDirection {
         let reads = if self.pattern.reads() && self.pattern.writes() {
             self.random.below(100) < u64::from(self.read_percent)
         } else {
             self.pattern.reads()
         };
-        if reads { Direction::Read } else { Direction::Write }
+        if reads { IoDirection::Read } else { IoDirection::Write }
     }
 
     fn block(&mut self) -> u64 {
@@ -110,11 +111,11 @@ impl Workload {
 }
 
 impl Iterator for Workload {
-    type Item = Io;
+    type Item = PerfIo;
 
-    fn next(&mut self) -> Option<Io> {
+    fn next(&mut self) -> Option<PerfIo> {
         let (direction, length_bytes) = (self.direction(), self.block_bytes);
-        Some(Io { direction, offset_bytes: self.block() * self.block_bytes, length_bytes })
+        Some(PerfIo { direction, offset_bytes: self.block() * self.block_bytes, length_bytes })
     }
 }
 
@@ -140,7 +141,7 @@ mod tests {
         let mut seen = [0; 10];
         for _ in 0..1000 {
             let io = random.next().unwrap();
-            assert_eq!((io.direction, io.offset_bytes % 4096), (Direction::Read, 0));
+            assert_eq!((io.direction, io.offset_bytes % 4096), (IoDirection::Read, 0));
             seen[(io.offset_bytes / 4096) as usize] += 1;
         }
         assert!(seen.iter().all(|count| *count > 50), "{seen:?}");
@@ -150,7 +151,7 @@ mod tests {
     fn a_mix_keeps_its_ratio() {
         let mut mixed = workload(Pattern::Randrw, 0);
         let reads =
-            mixed.by_ref().take(10_000).filter(|io| io.direction == Direction::Read).count();
+            mixed.by_ref().take(10_000).filter(|io| io.direction == IoDirection::Read).count();
         assert!((6800..7200).contains(&reads), "{reads}");
     }
 

@@ -11,7 +11,7 @@ use rdma::{
     GroupConfig, Op, Provider, QpConfig, QpKey, RecvWr, SendFlags, SendWr, Time, Wc, WcOpcode,
 };
 
-use crate::memory::Memory;
+use crate::memory::DeviceMemory;
 
 /// Capsules that are on their way at once; one that is sent later takes the place of the oldest.
 pub(super) const CAPSULES: usize = 16;
@@ -26,15 +26,15 @@ const RECEIVES_MAX: usize = 64;
 const RESPONSE_BYTES: usize = size_of::<Cqe>();
 
 /// One device with everything that a host has on it.
-pub(super) struct Host {
+pub(super) struct FuzzHost {
     device: SimDevice,
     cm: <Sim as Provider>::Cm,
     group: <Sim as Provider>::Group,
     pub(super) links: Vec<Link>,
     /// Capsules and data.
-    memory: Memory,
+    memory: DeviceMemory,
     /// Where responses arrive.
-    responses: Memory,
+    responses: DeviceMemory,
     next_capsule: usize,
 }
 
@@ -42,13 +42,14 @@ pub(super) struct Host {
 pub(super) struct Link {
     conn: ConnId,
     qp: Option<QpKey>,
-    stage: Stage,
+    stage: HostStage,
     params: ConnParams,
     /// Receives that it begins with.
     receives: usize,
     /// Places without a receive.
     free_responses: Vec<usize>,
-    /// Commands that were sent and are not answered, by the place of their capsule, which is their identifier.
+    /// Commands that were sent and are not answered, by the place of their capsule, which is their
+    /// identifier.
     owed: [u8; CAPSULES],
     /// Responses that nobody looked at yet.
     pub(super) answers: Vec<Cqe>,
@@ -59,7 +60,7 @@ pub(super) struct Link {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
+enum HostStage {
     Connecting,
     Up,
     Down,
@@ -67,11 +68,11 @@ enum Stage {
 
 impl Link {
     pub(super) fn is_up(&self) -> bool {
-        self.stage == Stage::Up
+        self.stage == HostStage::Up
     }
 }
 
-impl Host {
+impl FuzzHost {
     pub(super) fn new(device: SimDevice) -> Self {
         let config = GroupConfig { completions: 1024, queue_pairs: 16, completion_vector: 0 };
         Self {
@@ -79,7 +80,7 @@ impl Host {
             group: device.group(&config).expect("it was opened for one"),
             links: Vec::new(),
             memory: open_memory(&device),
-            responses: Memory::new(
+            responses: DeviceMemory::new(
                 &device,
                 LINKS_MAX * RECEIVES_MAX * RESPONSE_BYTES,
                 Access::LOCAL_WRITE,
@@ -93,7 +94,8 @@ impl Host {
         &self.device
     }
 
-    /// Asks for a connection. As many receives are posted as are said, and it may be more or fewer than it said.
+    /// Asks for a connection. As many receives are posted as are said, and it may be more or fewer
+    /// than it said.
     pub(super) fn connect(
         &mut self,
         now: Time,
@@ -109,7 +111,7 @@ impl Host {
         self.links.push(Link {
             conn: conn.expect("the network has the address"),
             qp: None,
-            stage: Stage::Connecting,
+            stage: HostStage::Connecting,
             params,
             receives,
             free_responses: (0..RECEIVES_MAX).rev().collect(),
@@ -125,7 +127,8 @@ impl Host {
         (self.next_capsule % CAPSULES) as u16
     }
 
-    /// Sends a capsule, with [`Host::next_cid`] for its identifier if it is long enough to have one.
+    /// Sends a capsule, with [`FuzzHost::next_cid`] for its identifier if it is long enough to have
+    /// one.
     pub(super) fn send(&mut self, link: usize, capsule: &[&[u8]]) {
         let Some(qp) = self.links[link].qp else { return };
         let cid = self.next_cid();
@@ -155,8 +158,8 @@ impl Host {
     fn push(&mut self, qp: QpKey, op: Op, at: usize, length: usize) -> bool {
         let sges = [self.memory.sge(at, length)];
         let wr = SendWr { wr_id: 0, op, flags: SendFlags::SIGNALED, sges: &sges };
-        // SAFETY: the memory is kept as long as it is registered, and what is in it at any time is as good as
-        // anything else.
+        // SAFETY: the memory is kept as long as it is registered, and what is in it at any time is
+        // as good as anything else.
         unsafe { self.group.push_send(qp, &wr) }.is_ok()
     }
 
@@ -247,14 +250,14 @@ impl Host {
             CmEvent::Resolved { conn } => self.resolved(now, conn),
             CmEvent::Established { conn, .. } => {
                 if let Some(link) = self.find(conn) {
-                    self.links[link].stage = Stage::Up;
+                    self.links[link].stage = HostStage::Up;
                 }
             }
             CmEvent::Rejected { conn, .. }
             | CmEvent::Disconnected { conn, .. }
             | CmEvent::ConnectFailed { conn, .. } => {
                 if let Some(link) = self.find(conn) {
-                    self.links[link].stage = Stage::Down;
+                    self.links[link].stage = HostStage::Down;
                 }
             }
             other => panic!("{other:?}"),
@@ -313,7 +316,7 @@ impl Link {
     }
 }
 
-fn open_memory(device: &SimDevice) -> Memory {
+fn open_memory(device: &SimDevice) -> DeviceMemory {
     let access = Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE;
-    Memory::new(device, DATA_AT + DATA_BYTES, access)
+    DeviceMemory::new(device, DATA_AT + DATA_BYTES, access)
 }

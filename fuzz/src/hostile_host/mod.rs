@@ -15,13 +15,13 @@ use feedrail_target::config::Config;
 use feedrail_target::driver::assembly::Assembly;
 use feedrail_target::driver::stepped::Stepped;
 use feedrail_target::inventory::Registry;
-use feedrail_target::inventory::export::Purpose;
+use feedrail_target::inventory::export::OpenPurpose;
 use feedrail_target::poll_group::Turn;
 use feedrail_target::storage::Inline;
 use rdma::sim::{Sim, SimConfig, SimDevice, SimNetwork};
 use rdma::{Device, Time};
 
-use self::host::Host;
+use self::host::FuzzHost;
 use self::witness::{ADMIN, NAMESPACE_BYTES, Witness};
 use crate::clockwork::Clockwork;
 use crate::input::Input;
@@ -37,36 +37,37 @@ const OPERATIONS_MAX: usize = 40;
 
 /// Runs a sequence of operations of sixteen bytes each.
 ///
-/// What must hold: the witness is served and reads what it wrote; a command is answered at most once; when the hostile
-/// host is gone, what the target and its device held for it is free again.
+/// What must hold: the witness is served and reads what it wrote; a command is answered at most
+/// once; when the hostile host is gone, what the target and its device held for it is free again.
 ///
-/// The target and the witness live on from one execution to the next: each ends only when everything is as it was.
+/// The target and the witness live on from one execution to the next: each ends only when
+/// everything is as it was.
 pub fn run(data: &[u8]) {
     thread_local! {
-        static WORLD: Cell<Option<Box<World>>> = const { Cell::new(None) };
+        static WORLD: Cell<Option<Box<HostWorld>>> = const { Cell::new(None) };
     }
     // One whose execution fails is not used again.
-    let mut world = WORLD.take().unwrap_or_else(|| Box::new(World::new()));
+    let mut world = WORLD.take().unwrap_or_else(|| Box::new(HostWorld::new()));
     world.play(data);
     world.end();
     WORLD.set(Some(world));
 }
 
-struct World {
+struct HostWorld {
     now: Time,
     network: SimNetwork,
     target: Stepped,
     device: SimDevice,
     address: SocketAddr,
-    hostile: Host,
+    hostile: FuzzHost,
     witness: Witness,
     /// What is held for the witness alone.
-    held: Held,
+    held: HostHoldings,
 }
 
 /// What is held for hosts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Held {
+struct HostHoldings {
     associations: usize,
     connections: u64,
     pool_bytes: u64,
@@ -76,18 +77,19 @@ struct Held {
     host_queue_pairs: u64,
 }
 
-impl World {
+impl HostWorld {
     fn new() -> Self {
         let network = SimNetwork::new(1, SimConfig::default());
         let open = |address: [u8; 4]| network.device(address.into(), 1).expect("it is free");
         let registry =
-            Registry::open_with(&config(), Purpose::Check, &|namespace, backend| match namespace
-                .name
-                .as_str()
-            {
-                "slow" => Arc::new(Delay::new(backend, Duration::from_micros(300))),
-                _ => backend,
-            });
+            Registry::open_with(
+                &config(),
+                OpenPurpose::Check,
+                &|namespace, backend| match namespace.name.as_str() {
+                    "slow" => Arc::new(Delay::new(backend, Duration::from_micros(300))),
+                    _ => backend,
+                },
+            );
         let registry = registry.expect("memory can be exported");
         let device = open(TARGET);
         let mut assembly = Assembly::new(Arc::clone(&registry), 1).expect("memory is to be had");
@@ -99,10 +101,10 @@ impl World {
             target,
             device,
             address: registry.ports()[0].address(),
-            hostile: Host::new(open(HOSTILE)),
+            hostile: FuzzHost::new(open(HOSTILE)),
             witness: Witness::new(open(WITNESS), WITNESS_NQN, PRIVATE),
             network,
-            held: Held::default(),
+            held: HostHoldings::default(),
         };
         world.connect_witness();
         world.held = world.held();
@@ -123,8 +125,8 @@ impl World {
         assert!(self.witness.is_content());
     }
 
-    fn held(&mut self) -> Held {
-        Held {
+    fn held(&mut self) -> HostHoldings {
+        HostHoldings {
             associations: self.target.registry().controllers().len(),
             connections: self.target.connections(),
             pool_bytes: self.target.stats().iter().map(|group| group.pool_used_bytes).sum(),
@@ -172,7 +174,7 @@ impl World {
     }
 }
 
-impl Clockwork for World {
+impl Clockwork for HostWorld {
     const STEPS_MAX: usize = 100_000;
 
     fn turn(&mut self) -> Turn {
@@ -249,7 +251,7 @@ mod tests {
 
     /// What the hostile host was answered.
     fn answers(script: &[u8]) -> Vec<Status> {
-        let mut world = World::new();
+        let mut world = HostWorld::new();
         world.play(script);
         let answers = world.hostile.links.iter().flat_map(|link| &link.answers);
         let statuses = answers.map(|cqe| cqe.status().without_flags()).collect();
@@ -275,7 +277,7 @@ mod tests {
     #[test]
     #[should_panic(expected = "associations: 2")]
     fn an_association_that_stays_is_seen() {
-        let mut world = World::new();
+        let mut world = HostWorld::new();
         world.play(include_bytes!("../../corpus/hostile_host/read"));
         assert_eq!(world.held(), world.held);
     }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use nvme_proto::fabrics::{Connect, ConnectAttributes, ConnectData};
-use nvme_proto::rdma_cm::Request;
+use nvme_proto::rdma_cm::ConnectRequest;
 use nvme_proto::{
     AdminOpcode, Cntlid, FABRICS_OPCODE, FabricsType, FromBytes, HostId, HostNqn, IntoBytes,
     NvmOpcode, Qid, Sgl, SglDescriptor, Sqe,
@@ -11,7 +11,7 @@ use nvme_proto::{
 use rdma::{ConnParams, Op, PrivateData};
 
 use super::host::{CAPSULE_BYTES, DATA_BYTES};
-use super::{OPEN, PRIVATE, World};
+use super::{HostWorld, OPEN, PRIVATE};
 use crate::clockwork::Clockwork;
 use crate::input::Input;
 
@@ -23,7 +23,7 @@ const DISCOVERY_NQN: &str = "nqn.2014-08.org.nvmexpress.discovery";
 /// The longest Keep Alive timeout that it asks for.
 const KEEP_ALIVE_MS_MAX: u32 = 8_000;
 
-impl World {
+impl HostWorld {
     /// Does what sixteen bytes say.
     pub(super) fn operate(&mut self, input: &mut Input<'_>) {
         let what = input.choice(14);
@@ -51,7 +51,7 @@ impl World {
     fn link(&mut self, input: &mut Input<'_>) {
         let [qid, receives, entries, depths, posted] = input.array();
         let mut private = [0; 56];
-        let request = Request::new(
+        let request = ConnectRequest::new(
             Qid((qid & 7).into()),
             Cntlid(0),
             (receives % 24).into(),
@@ -260,8 +260,8 @@ fn mangle_at(bytes: &mut [u8], at: u16, with: u8) {
     }
 }
 
-/// Has the command ask for a Keep Alive timeout, if it says anything of that. A host that asks for none and vanishes is
-/// never missed, and that is as it should be.
+/// Has the command ask for a Keep Alive timeout, if it says anything of that. A host that asks for
+/// none and vanishes is never missed, and that is as it should be.
 fn be_missed(sqe: &mut Sqe) {
     let keep_alive = match sqe.opcode {
         FABRICS_OPCODE if sqe.fabrics_type() == FabricsType::CONNECT => &mut sqe.cdw12,

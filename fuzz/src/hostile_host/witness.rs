@@ -4,13 +4,13 @@ use std::net::SocketAddr;
 
 use nvme_proto::fabrics::{Connect, ConnectAttributes, ConnectData, PropertySet, PropertySize};
 use nvme_proto::nvm::Io;
-use nvme_proto::rdma_cm::Request;
+use nvme_proto::rdma_cm::ConnectRequest;
 use nvme_proto::registers::{Cc, Property};
 use nvme_proto::{Cntlid, HostId, HostNqn, IntoBytes, Nsid, NvmCommand, Qid, Sqe};
 use rdma::sim::SimDevice;
 use rdma::{ConnParams, PrivateData, Time};
 
-use super::host::Host;
+use super::host::FuzzHost;
 
 /// Its links, in the order in which they were made.
 pub(super) const ADMIN: usize = 0;
@@ -25,15 +25,15 @@ const LBA_BYTES: usize = 512;
 
 /// A host that writes, reads again, and compares.
 pub(super) struct Witness {
-    pub(super) host: Host,
+    pub(super) host: FuzzHost,
     nqn: &'static str,
     subsystem: &'static str,
-    parts: [Part; PARTS],
+    parts: [WitnessPart; PARTS],
     writes: u8,
 }
 
 #[derive(Clone, Copy, Default)]
-struct Part {
+struct WitnessPart {
     /// The identifier of the command that is under way.
     cid: Option<u16>,
     /// What each byte was last written to, and how many bytes were.
@@ -44,14 +44,14 @@ struct Part {
 
 impl Witness {
     pub(super) fn new(device: SimDevice, nqn: &'static str, subsystem: &'static str) -> Self {
-        let parts = [Part::default(); PARTS];
-        Self { host: Host::new(device), nqn, subsystem, parts, writes: 0 }
+        let parts = [WitnessPart::default(); PARTS];
+        Self { host: FuzzHost::new(device), nqn, subsystem, parts, writes: 0 }
     }
 
     /// Asks for the connection of its next queue.
     pub(super) fn link(&mut self, now: Time, to: SocketAddr) {
         let qid = Qid(self.host.links.len() as u16);
-        let request = Request::new(qid, Cntlid(0), ENTRIES, ENTRIES.into());
+        let request = ConnectRequest::new(qid, Cntlid(0), ENTRIES, ENTRIES.into());
         let params = ConnParams {
             responder_resources: 4,
             initiator_depth: 0,
@@ -90,7 +90,8 @@ impl Witness {
         self.host.send(ADMIN, &[set.to_sqe().as_bytes()]);
     }
 
-    /// Writes a part of its namespace, or reads it again if that was done; nothing while a command is under way there.
+    /// Writes a part of its namespace, or reads it again if that was done; nothing while a command
+    /// is under way there.
     pub(super) fn act(&mut self, part: usize, blocks: usize) {
         let index = part % PARTS;
         let at = index * PART_BYTES;
@@ -151,13 +152,13 @@ impl Witness {
 
 #[cfg(test)]
 mod tests {
-    use super::super::World;
+    use super::super::HostWorld;
     use crate::clockwork::Clockwork;
 
     #[test]
     #[should_panic(expected = "not what was written")]
     fn other_bytes_than_were_written_are_seen() {
-        let mut world = World::new();
+        let mut world = HostWorld::new();
         world.witness.act(0, 15);
         world.rest();
         world.witness.parts[0].written.0 ^= 1;

@@ -17,24 +17,24 @@ const GUARD_BYTES: usize = 256;
 const FILL: u8 = 0xC3;
 
 /// Something that is asked of the initiator.
-pub(super) enum Job {
+pub(super) enum InitiatorJob {
     Connect(Pending<Result<Controller, Error>>),
     Open(Pending<Result<Namespace, Error>>),
-    Batch(Batch),
+    Batch(RangeBatch),
     /// Anything whose result does not matter.
     Other(Pin<Box<dyn Future<Output = ()>>>),
 }
 
 /// What came of a job.
-pub(super) enum Outcome {
+pub(super) enum JobOutcome {
     Connected(Result<Controller, Error>),
     Opened(Result<Namespace, Error>),
-    Transferred(Finished),
+    Transferred(FinishedJob),
     Nothing,
 }
 
 /// Ranges that are read or written together.
-pub(super) struct Batch {
+pub(super) struct RangeBatch {
     pending: Pending<Vec<RangeOutcome>>,
     plan: BatchPlan,
     guards: [RegionSlice; 2],
@@ -53,7 +53,7 @@ pub(super) struct BatchPlan {
 }
 
 /// Memory that came back.
-pub(super) struct Finished {
+pub(super) struct FinishedJob {
     plan: BatchPlan,
     slices: Vec<RegionSlice>,
     guards: [RegionSlice; 2],
@@ -63,22 +63,26 @@ pub(super) struct Finished {
     done: Vec<bool>,
 }
 
-impl Job {
+impl InitiatorJob {
     /// Whether it is over.
-    pub(super) fn poll(&mut self) -> Poll<Outcome> {
+    pub(super) fn poll(&mut self) -> Poll<JobOutcome> {
         let mut context = Context::from_waker(Waker::noop());
         match self {
-            Self::Connect(pending) => Pin::new(pending).poll(&mut context).map(Outcome::Connected),
-            Self::Open(pending) => Pin::new(pending).poll(&mut context).map(Outcome::Opened),
-            Self::Other(pending) => pending.as_mut().poll(&mut context).map(|()| Outcome::Nothing),
+            Self::Connect(pending) => {
+                Pin::new(pending).poll(&mut context).map(JobOutcome::Connected)
+            }
+            Self::Open(pending) => Pin::new(pending).poll(&mut context).map(JobOutcome::Opened),
+            Self::Other(pending) => {
+                pending.as_mut().poll(&mut context).map(|()| JobOutcome::Nothing)
+            }
             Self::Batch(batch) => Pin::new(&mut batch.pending)
                 .poll(&mut context)
-                .map(|outcomes| Outcome::Transferred(batch.finish(outcomes))),
+                .map(|outcomes| JobOutcome::Transferred(batch.finish(outcomes))),
         }
     }
 }
 
-impl Batch {
+impl RangeBatch {
     /// Begins it. The memory between the guards is lent.
     pub(super) fn start(host: &Host, namespace: &Namespace, plan: BatchPlan) -> Self {
         let length = plan.count * plan.length;
@@ -105,16 +109,16 @@ impl Batch {
         Self { pending, plan, guards: [before, after] }
     }
 
-    fn finish(&mut self, outcomes: Vec<RangeOutcome>) -> Finished {
+    fn finish(&mut self, outcomes: Vec<RangeOutcome>) -> FinishedJob {
         let Self { plan, guards, .. } = self;
         assert_eq!(outcomes.len(), plan.count, "a result for each range");
         let nothing = || RegionSlice::from_vec(Vec::new(), plan.grant);
         let guards = guards.each_mut().map(|guard| std::mem::replace(guard, nothing()));
-        Finished::new(*plan, outcomes, guards)
+        FinishedJob::new(*plan, outcomes, guards)
     }
 }
 
-impl Finished {
+impl FinishedJob {
     fn new(plan: BatchPlan, outcomes: Vec<RangeOutcome>, guards: [RegionSlice; 2]) -> Self {
         let done = outcomes.iter().map(|outcome| outcome.result.is_ok()).collect();
         let slices: Vec<RegionSlice> = outcomes.into_iter().map(|outcome| outcome.slice).collect();
@@ -129,8 +133,8 @@ impl Finished {
         self.done.iter().copied()
     }
 
-    /// Memory that was open to each command alone: no other byte was touched, none that was only to be read, and none
-    /// since the result.
+    /// Memory that was open to each command alone: no other byte was touched, none that was only to
+    /// be read, and none since the result.
     pub(super) fn check(&self) {
         if self.plan.grant == Grant::Persistent {
             return;

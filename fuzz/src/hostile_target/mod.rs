@@ -11,16 +11,16 @@ use std::task::Poll;
 use std::time::Duration;
 
 use feedrail_initiator::{
-    Controller, ControllerOptions, Grant, Host, HostId, HostNqn, Namespace, Nsid, Target as Name,
-    Turn as HostTurn,
+    Controller, ControllerOptions, EngineTurn as HostTurn, Grant, Host, HostId, HostNqn, Namespace,
+    Nsid, SubsystemAddress as Name,
 };
 use feedrail_target::poll_group::Turn;
 use rdma::sim::{Sim, SimConfig, SimDevice, SimNetwork};
 use rdma::{Device, Time};
 
 use self::behaviour::Behaviour;
-use self::jobs::{Batch, BatchPlan, Finished, Job, Outcome};
-use self::target::{DISK_BYTES, LBA_BYTES, Target, WRITABLE_BYTES};
+use self::jobs::{BatchPlan, FinishedJob, InitiatorJob, JobOutcome, RangeBatch};
+use self::target::{DISK_BYTES, FuzzedTarget, LBA_BYTES, WRITABLE_BYTES};
 use crate::clockwork::Clockwork;
 use crate::input::Input;
 
@@ -34,40 +34,43 @@ const JOBS_MAX: usize = 6;
 const RANGES_MAX: usize = 6;
 const RANGE_BYTES_MAX: usize = 5000;
 
-/// Runs a sequence of operations of sixteen bytes each: what callers ask of the initiator, and what the target does.
+/// Runs a sequence of operations of sixteen bytes each: what callers ask of the initiator, and what
+/// the target does.
 ///
-/// What must hold: each range gets one result, and all memory comes back; memory that is open to each command alone is
-/// touched by no other, and not after the result; while a target that says that something was done has done it, what
-/// is read is what is there; when nobody uses a connection any more all comes to rest, and nothing is kept.
+/// What must hold: each range gets one result, and all memory comes back; memory that is open to
+/// each command alone is touched by no other, and not after the result; while a target that says
+/// that something was done has done it, what is read is what is there; when nobody uses a
+/// connection any more all comes to rest, and nothing is kept.
 ///
-/// Host and target live on from one execution to the next: each ends only when everything is as it was.
+/// Host and target live on from one execution to the next: each ends only when everything is as it
+/// was.
 pub fn run(data: &[u8]) {
     thread_local! {
-        static WORLD: Cell<Option<Box<World>>> = const { Cell::new(None) };
+        static WORLD: Cell<Option<Box<TargetWorld>>> = const { Cell::new(None) };
     }
     // One whose execution fails is not used again.
-    let mut world = WORLD.take().unwrap_or_else(|| Box::new(World::new()));
+    let mut world = WORLD.take().unwrap_or_else(|| Box::new(TargetWorld::new()));
     world.play(data);
     world.end();
     WORLD.set(Some(world));
 }
 
-struct World {
+struct TargetWorld {
     // First: jobs are part of the host.
-    jobs: Vec<Job>,
+    jobs: Vec<InitiatorJob>,
     controller: Option<Controller>,
     namespace: Option<Namespace>,
-    finished: Vec<Finished>,
+    finished: Vec<FinishedJob>,
     now: Time,
     network: SimNetwork,
     host: Host,
     device: SimDevice,
-    target: Target,
+    target: FuzzedTarget,
     /// Regions that there are on the devices of host and target while nothing is connected.
     regions: [u64; 2],
 }
 
-impl World {
+impl TargetWorld {
     fn new() -> Self {
         let network = SimNetwork::new(1, SimConfig::default());
         let open = |address: [u8; 4]| network.device(address.into(), 1).expect("it is free");
@@ -79,7 +82,7 @@ impl World {
             .controller_options(options())
             .build_on::<Sim>(device.clone())
             .expect("there are descriptors");
-        let target = Target::new(open(TARGET), address());
+        let target = FuzzedTarget::new(open(TARGET), address());
         let regions = [&device, target.device()].map(|device| device.stats().regions);
         Self {
             jobs: Vec::new(),
@@ -143,7 +146,7 @@ impl World {
         }
     }
 
-    fn begin(&mut self, job: Job) {
+    fn begin(&mut self, job: InitiatorJob) {
         if self.jobs.len() < JOBS_MAX {
             self.jobs.push(job);
         }
@@ -152,13 +155,13 @@ impl World {
     fn connect(&mut self) {
         let nqn = NQN.parse().expect("it is one");
         let connecting = self.host.connect(Name { address: address(), nqn });
-        self.begin(Job::Connect(connecting));
+        self.begin(InitiatorJob::Connect(connecting));
     }
 
     fn open(&mut self) {
         if let Some(controller) = &self.controller {
             let opening = controller.namespace(Nsid(1));
-            self.begin(Job::Open(opening));
+            self.begin(InitiatorJob::Open(opening));
         }
     }
 
@@ -178,8 +181,8 @@ impl World {
         let offset = if flags & 8 == 0 { offset / 512 * 512 } else { offset };
         let grant = if flags & 2 == 0 { Grant::PerCommand } else { Grant::Persistent };
         let plan = BatchPlan { writes, grant, count, length, offset, stride };
-        let batch = Batch::start(&self.host, namespace, plan);
-        self.begin(Job::Batch(batch));
+        let batch = RangeBatch::start(&self.host, namespace, plan);
+        self.begin(InitiatorJob::Batch(batch));
     }
 
     /// Asks for something else.
@@ -187,17 +190,19 @@ impl World {
         let what = input.choice(8);
         if what == 0 {
             let discovering = self.host.discover(address());
-            return self.begin(Job::Other(Box::pin(async { drop(discovering.await) })));
+            return self.begin(InitiatorJob::Other(Box::pin(async { drop(discovering.await) })));
         }
         if let Some(controller) = &self.controller {
             match what {
                 1 => {
                     let listing = controller.active_namespaces();
-                    return self.begin(Job::Other(Box::pin(async { drop(listing.await) })));
+                    return self
+                        .begin(InitiatorJob::Other(Box::pin(async { drop(listing.await) })));
                 }
                 2 => {
                     let identifying = controller.identify();
-                    return self.begin(Job::Other(Box::pin(async { drop(identifying.await) })));
+                    return self
+                        .begin(InitiatorJob::Other(Box::pin(async { drop(identifying.await) })));
                 }
                 _ => {}
             }
@@ -211,10 +216,10 @@ impl World {
             6 => namespace.compare(offset, &[1; 512]),
             _ => {
                 let reading = namespace.read_to_vec(offset, length);
-                return self.begin(Job::Other(Box::pin(async { drop(reading.await) })));
+                return self.begin(InitiatorJob::Other(Box::pin(async { drop(reading.await) })));
             }
         };
-        self.begin(Job::Other(Box::pin(async { drop(asked.await) })));
+        self.begin(InitiatorJob::Other(Box::pin(async { drop(asked.await) })));
     }
 
     /// Everybody gets what is theirs, and nothing is left.
@@ -261,25 +266,27 @@ impl World {
         });
         for outcome in outcomes {
             match outcome {
-                Outcome::Connected(result) => {
+                JobOutcome::Connected(result) => {
                     self.controller = result.ok().or(self.controller.take())
                 }
-                Outcome::Opened(result) => self.namespace = result.ok().or(self.namespace.take()),
-                Outcome::Transferred(finished) => {
+                JobOutcome::Opened(result) => {
+                    self.namespace = result.ok().or(self.namespace.take())
+                }
+                JobOutcome::Transferred(finished) => {
                     finished.check();
                     if self.target.truthful {
                         finished.check_bytes();
                     }
                     self.finished.push(finished);
                 }
-                Outcome::Nothing => {}
+                JobOutcome::Nothing => {}
             }
         }
         self.jobs.len() < before
     }
 }
 
-impl Clockwork for World {
+impl Clockwork for TargetWorld {
     const STEPS_MAX: usize = 200_000;
 
     fn turn(&mut self) -> Turn {
@@ -327,10 +334,10 @@ mod tests {
 
     /// What became of the ranges of a script.
     fn transferred(script: &[u8]) -> Vec<bool> {
-        let mut world = World::new();
+        let mut world = TargetWorld::new();
         world.play(script);
         world.finish_jobs();
-        let done = world.finished.iter().flat_map(Finished::done).collect();
+        let done = world.finished.iter().flat_map(FinishedJob::done).collect();
         world.end();
         done
     }
@@ -354,7 +361,7 @@ mod tests {
     #[test]
     #[should_panic(expected = "other bytes")]
     fn bytes_that_are_not_on_the_disk_are_seen() {
-        let mut world = World::new();
+        let mut world = TargetWorld::new();
         let script = include_bytes!("../../corpus/hostile_target/read");
         let (beginning, read) = script.split_at(64);
         world.play(beginning);

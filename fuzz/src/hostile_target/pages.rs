@@ -11,7 +11,7 @@ use nvme_proto::{Cntlid, FromZeros, IntoBytes, LbaFormat, Nsid};
 pub(super) const PAGE_BYTES: usize = 4096;
 
 /// The pages of one execution; they begin as a good target's.
-pub(super) struct Pages {
+pub(super) struct IdentifyPages {
     controller: IdentifyController,
     namespace: IdentifyNamespace,
     list: NamespaceList,
@@ -19,7 +19,7 @@ pub(super) struct Pages {
     discovery: [u8; PAGE_BYTES],
 }
 
-impl Pages {
+impl IdentifyPages {
     /// Of a target with one namespace of so many blocks.
     pub(super) fn new(blocks: u64, in_capsule_bytes: u32) -> Self {
         let mut controller = IdentifyController::blank();

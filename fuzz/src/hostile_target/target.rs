@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use nvme_proto::fabrics::{ConnectResponse, PropertyGet};
 use nvme_proto::feature::{Feature, QueueCounts};
 use nvme_proto::log::LogOffset;
-use nvme_proto::rdma_cm::{Accept, Reject, RejectStatus, Request};
+use nvme_proto::rdma_cm::{ConnectAccept, ConnectRequest, Reject, RejectStatus};
 use nvme_proto::registers::{Cap, CapCss, Csts, Property};
 use nvme_proto::{
     AdminCommand, Cid, Cntlid, Command, CommandCapsule, Cqe, FabricsCommand, IntoBytes, LbaRange,
@@ -21,8 +21,8 @@ use rdma::{
 };
 
 use super::behaviour::{AnswerFault, Behaviour, DataFault};
-use super::pages::{PAGE_BYTES, Pages};
-use crate::memory::Memory;
+use super::pages::{IdentifyPages, PAGE_BYTES};
+use crate::memory::DeviceMemory;
 
 pub(super) const LBA_BYTES: usize = 512;
 /// Bytes of its namespace.
@@ -37,17 +37,17 @@ const STAGES: usize = 64;
 /// Commands that it remembers.
 const REMEMBERED: usize = 16;
 
-pub(super) struct Target {
+pub(super) struct FuzzedTarget {
     device: SimDevice,
     cm: <Sim as Provider>::Cm,
     group: <Sim as Provider>::Group,
-    queues: Vec<Queue>,
-    disk: Memory,
+    queues: Vec<HostileQueue>,
+    disk: DeviceMemory,
     /// What is on the disk at first.
     formatted: Box<[u8]>,
-    staged: Memory,
+    staged: DeviceMemory,
     next_stage: usize,
-    pub(super) pages: Pages,
+    pub(super) pages: IdentifyPages,
     /// What it does with the next commands.
     pub(super) plan: VecDeque<Behaviour>,
     /// The next connection is refused.
@@ -62,22 +62,22 @@ pub(super) struct Target {
 }
 
 /// A connection.
-struct Queue {
+struct HostileQueue {
     conn: ConnId,
     qp: QpKey,
     qid: Qid,
-    capsules: Memory,
+    capsules: DeviceMemory,
     /// Responses that wait for RDMA READs, by the identifiers of those.
     fetching: Vec<(u64, Sqe, Behaviour)>,
     next_fetch: u64,
 }
 
-impl Target {
+impl FuzzedTarget {
     pub(super) fn new(device: SimDevice, address: SocketAddr) -> Self {
         let config = GroupConfig { completions: 4096, queue_pairs: 16, completion_vector: 0 };
         let mut cm = device.connection_manager().expect("nobody else has it");
         cm.listen(address, &ConnOptions::default()).expect("nobody else listens");
-        let disk = Memory::new(&device, DISK_BYTES, Access::LOCAL_WRITE);
+        let disk = DeviceMemory::new(&device, DISK_BYTES, Access::LOCAL_WRITE);
         let formatted: Box<[u8]> = (0..DISK_BYTES).map(pattern).collect();
         disk.put(0, &formatted);
         Self {
@@ -86,7 +86,7 @@ impl Target {
             queues: Vec::new(),
             disk,
             formatted,
-            staged: Memory::new(&device, STAGES * PAGE_BYTES, Access::LOCAL_WRITE),
+            staged: DeviceMemory::new(&device, STAGES * PAGE_BYTES, Access::LOCAL_WRITE),
             next_stage: 0,
             pages: pages(),
             plan: VecDeque::new(),
@@ -202,7 +202,8 @@ impl Target {
             let _ = self.cm.reject(now, conn, reject.as_bytes());
             return;
         }
-        let request = Request::parse(params.private_data.as_slice()).expect("a host is correct");
+        let request =
+            ConnectRequest::parse(params.private_data.as_slice()).expect("a host is correct");
         let entries = request.send_entries().min(RECEIVES as u32) as u16;
         let entries = self.claimed_entries.unwrap_or(entries);
         let config = QpConfig {
@@ -215,18 +216,22 @@ impl Target {
         let Ok(new) = self.cm.create_qp(conn, &self.group.handle(), &self.device, &config) else {
             return;
         };
-        self.queues.push(Queue {
+        self.queues.push(HostileQueue {
             conn,
             qp: self.group.adopt(new),
             qid: request.qid(),
-            capsules: Memory::new(&self.device, RECEIVES * CAPSULE_BYTES, Access::LOCAL_WRITE),
+            capsules: DeviceMemory::new(
+                &self.device,
+                RECEIVES * CAPSULE_BYTES,
+                Access::LOCAL_WRITE,
+            ),
             fetching: Vec::new(),
             next_fetch: 0,
         });
         for receive in 0..RECEIVES {
             self.post_receive(self.queues.len() - 1, receive);
         }
-        let accept = Accept::new(entries);
+        let accept = ConnectAccept::new(entries);
         let params = ConnParams {
             private_data: PrivateData::new(accept.as_bytes()).expect("it fits"),
             initiator_depth: 4,
@@ -243,7 +248,8 @@ impl Target {
         let queue = &self.queues[queue];
         let sges = [queue.capsules.sge(receive * CAPSULE_BYTES, CAPSULE_BYTES)];
         let wr = RecvWr { wr_id: receive as u64, sges: &sges };
-        // SAFETY: the memory is deregistered before it is freed, and read only once the receive has completed.
+        // SAFETY: the memory is deregistered before it is freed, and read only once the receive has
+        // completed.
         unsafe { self.group.push_recv(queue.qp, &wr) }.expect("there are as many places");
     }
 
@@ -499,6 +505,6 @@ pub(super) fn pattern(at: usize) -> u8 {
     (at ^ (at >> 8).wrapping_mul(31)) as u8
 }
 
-fn pages() -> Pages {
-    Pages::new((DISK_BYTES / LBA_BYTES) as u64, IN_CAPSULE_BYTES as u32)
+fn pages() -> IdentifyPages {
+    IdentifyPages::new((DISK_BYTES / LBA_BYTES) as u64, IN_CAPSULE_BYTES as u32)
 }

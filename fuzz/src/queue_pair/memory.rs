@@ -5,8 +5,8 @@ use std::ops::Range;
 
 use roce_proto::Qpn;
 use roce_proto::rc::{
-    AccessError, Bind, Completion, LocalAccess, LocalSge, Memory, MemoryKey, Piece, RemoteAccess,
-    Status, Work,
+    AccessError, BindWindow, CompletedWork, LocalAccess, LocalSge, Memory, MemoryKey, PayloadPiece,
+    RemoteAccess, WorkCompletion, WorkStatus,
 };
 
 /// Where the memory begins, as work requests see it.
@@ -29,7 +29,7 @@ const REMOTE_READ: u32 = 2;
 const REMOTE_WRITE: u32 = 4;
 
 #[derive(Clone, Debug)]
-struct Region {
+struct FuzzRegion {
     key: u32,
     range: Range<u64>,
     access: u32,
@@ -50,11 +50,12 @@ pub(super) struct Posted {
 /// The memory, and which work requests may write to it.
 pub(super) struct Modelled {
     pub(super) bytes: Vec<u8>,
-    regions: Vec<Region>,
+    regions: Vec<FuzzRegion>,
     pub(super) sends: VecDeque<Posted>,
     /// The newest last, which is used first.
     pub(super) receives: Vec<Posted>,
-    /// The receive that has a part of a message: it gets the rest, however many are posted after it.
+    /// The receive that has a part of a message: it gets the rest, however many are posted after
+    /// it.
     begun: Option<u64>,
 }
 
@@ -75,7 +76,7 @@ impl Modelled {
 
     fn open(&mut self, key: u32, range: Range<usize>, access: u32) {
         let range = BASE + range.start as u64..BASE + range.end as u64;
-        self.regions.push(Region { key, range, access, window_of: None });
+        self.regions.push(FuzzRegion { key, range, access, window_of: None });
     }
 
     /// Opens what is shared to the peer.
@@ -95,7 +96,7 @@ impl Modelled {
     }
 
     /// The bytes of a piece of a packet, whose key must open them at this moment.
-    pub(super) fn piece(&self, piece: &Piece) -> &[u8] {
+    pub(super) fn piece(&self, piece: &PayloadPiece) -> &[u8] {
         let (key, qpn, access) = match piece.key {
             MemoryKey::Local { lkey } => (lkey, None, 0),
             MemoryKey::Remote { qpn, rkey } => (rkey, Some(qpn), REMOTE_READ),
@@ -119,7 +120,7 @@ impl Modelled {
         access: u32,
     ) -> Result<(), AccessError> {
         let end = addr.checked_add(length).ok_or(AccessError)?;
-        let opens = |region: &Region| {
+        let opens = |region: &FuzzRegion| {
             region.key == key
                 && region.range.start <= addr
                 && end <= region.range.end
@@ -129,8 +130,8 @@ impl Modelled {
         self.regions.iter().any(opens).then_some(()).ok_or(AccessError)
     }
 
-    /// Only a request that has not completed yet may put something somewhere, and only where it said. A message begins in
-    /// the newest receive and stays in it.
+    /// Only a request that has not completed yet may put something somewhere, and only where it
+    /// said. A message begins in the newest receive and stays in it.
     fn want(&mut self, addr: u64, length: u64) {
         let end = addr + length;
         let wants =
@@ -153,10 +154,11 @@ impl Modelled {
         self.begun.map_or_else(|| self.receives.len().checked_sub(1), begun)
     }
 
-    /// Takes a completed request from its queue: each completes once and when it is its turn. Of the send queue none that
-    /// had to is left out.
-    pub(super) fn complete(&mut self, completion: &Completion) -> Posted {
-        if matches!(completion.work, Work::Receive | Work::ReceiveWriteImmediate) {
+    /// Takes a completed request from its queue: each completes once and when it is its turn. Of
+    /// the send queue none that had to is left out.
+    pub(super) fn complete(&mut self, completion: &WorkCompletion) -> Posted {
+        if matches!(completion.work, CompletedWork::Receive | CompletedWork::ReceiveWriteImmediate)
+        {
             let posted = self.next_receive().map(|at| self.receives.remove(at));
             self.begun = None;
             let posted = posted.unwrap_or_else(|| panic!("nobody waits for {completion:?}"));
@@ -167,7 +169,7 @@ impl Modelled {
             let posted = self.sends.pop_front();
             let posted = posted.unwrap_or_else(|| panic!("nobody waits for {completion:?}"));
             if posted.wr_id == completion.wr_id {
-                assert!(posted.signaled || completion.status != Status::Success);
+                assert!(posted.signaled || completion.status != WorkStatus::Success);
                 return posted;
             }
             assert!(!posted.signaled, "{completion:?} comes before request {}", posted.wr_id);
@@ -218,12 +220,12 @@ impl Memory for Modelled {
         Ok(())
     }
 
-    fn bind(&mut self, qpn: Qpn, bind: &Bind) -> Result<(), AccessError> {
+    fn bind(&mut self, qpn: Qpn, bind: &BindWindow) -> Result<(), AccessError> {
         self.check(bind.region as u32, None, bind.addr, bind.length, bind.access)?;
         if self.regions.iter().any(|region| region.key == bind.rkey) {
             return Err(AccessError);
         }
-        self.regions.push(Region {
+        self.regions.push(FuzzRegion {
             key: bind.rkey,
             range: bind.addr..bind.addr + bind.length,
             access: bind.access,
@@ -233,7 +235,7 @@ impl Memory for Modelled {
     }
 
     fn invalidate(&mut self, qpn: Qpn, rkey: u32) -> Result<(), AccessError> {
-        let is_window = |region: &Region| region.key == rkey && region.window_of == Some(qpn);
+        let is_window = |region: &FuzzRegion| region.key == rkey && region.window_of == Some(qpn);
         let window = self.regions.iter().position(is_window).ok_or(AccessError)?;
         self.regions.remove(window);
         Ok(())

@@ -1,4 +1,5 @@
-//! Two connected queue pairs, what their callers ask of them, and a network that does anything to packets.
+//! Two connected queue pairs, what their callers ask of them, and a network that does anything to
+//! packets.
 
 mod forge;
 mod memory;
@@ -7,9 +8,9 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use roce_proto::rc::{
-    Bind, Completion, Connection, Limits, LocalSge, Payload, PostError, QpConfig, QueuePair,
-    ReadBudget, RecvRequest, SendFlags, SendOp, SendRequest, SendWindow, State, Status, Transmit,
-    Work,
+    BindWindow, CompletedWork, ConnectionParams, LocalSge, Payload, PostError, QueuePair,
+    QueuePairConfig, QueuePairState, ReadBudget, RecvRequest, SendOp, SendOptions, SendRequest,
+    SendWindow, SharedLimits, Transmit, WorkCompletion, WorkStatus,
 };
 use roce_proto::wire::{Packet, RnrTimer};
 use roce_proto::{PathMtu, Psn, Qpn, Time};
@@ -21,7 +22,8 @@ use crate::input::Input;
 
 /// Requests in each queue.
 const DEPTH: u32 = 8;
-/// Where one receive or READ puts something: each queue has as many places as requests, and a half of the sink.
+/// Where one receive or READ puts something: each queue has as many places as requests, and a half
+/// of the sink.
 const PLACE_BYTES: usize = SINK.end.abs_diff(SINK.start) / 2 / DEPTH as usize;
 const INLINE_BYTES: usize = 64;
 /// Packets that are on their way at once.
@@ -32,18 +34,18 @@ const ROUNDS_MAX: usize = 1000;
 
 /// Runs a sequence of operations of eight bytes each, after as many about the connection.
 ///
-/// What must hold: nothing is written but by a request that has not completed or under a key that the peer was given;
-/// nothing is sent but under a key; each request completes once and in its turn; what a queue pair holds of shared limits
-/// is given back. While packets are only lost, repeated and overtaken, what arrives is what was sent, and in the end
-/// all requests complete.
+/// What must hold: nothing is written but by a request that has not completed or under a key that
+/// the peer was given; nothing is sent but under a key; each request completes once and in its
+/// turn; what a queue pair holds of shared limits is given back. While packets are only lost,
+/// repeated and overtaken, what arrives is what was sent, and in the end all requests complete.
 pub fn run(data: &[u8]) {
     play(data).end();
 }
 
 /// All operations, and what they set going.
-fn play(data: &[u8]) -> World {
+fn play(data: &[u8]) -> QueuePairWorld {
     let mut input = Input::new(data);
-    let mut world = World::new(&mut Input::new(input.slice(8)));
+    let mut world = QueuePairWorld::new(&mut Input::new(input.slice(8)));
     for _ in 0..OPERATIONS_MAX {
         if input.is_empty() {
             break;
@@ -55,16 +57,16 @@ fn play(data: &[u8]) -> World {
     world
 }
 
-struct World {
+struct QueuePairWorld {
     now: Time,
-    ends: [End; 2],
+    ends: [QueuePairEnd; 2],
     /// Packets are lost, repeated and overtaken at most, and no memory is taken away.
     honest: bool,
     /// Receives and READs whose bytes were compared.
     compared: u64,
 }
 
-struct End {
+struct QueuePairEnd {
     qp: QueuePair,
     memory: Modelled,
     window: SendWindow,
@@ -81,14 +83,14 @@ struct End {
     latest_psn: Psn,
 }
 
-impl World {
+impl QueuePairWorld {
     fn new(input: &mut Input<'_>) -> Self {
         let [mtu, retries, psn_a, psn_b] = input.array();
         let mtu = PathMtu::ALL[usize::from(mtu) % 3];
         // Most sequences begin shortly before the numbers wrap.
         let psns = [psn_a, psn_b].map(|psn| Psn::new(0xFF_FFFF).minus(u32::from(psn) % 32));
         let end = |index: usize| {
-            let config = QpConfig {
+            let config = QueuePairConfig {
                 send_wr: DEPTH,
                 recv_wr: DEPTH,
                 send_sge: 2,
@@ -96,7 +98,7 @@ impl World {
                 inline_bytes: INLINE_BYTES as u32,
             };
             let mut qp = QueuePair::new(qpn(index), &config);
-            qp.connect(&Connection {
+            qp.connect(&ConnectionParams {
                 remote_qpn: qpn(1 - index),
                 path_mtu: mtu,
                 send_psn: psns[index],
@@ -108,7 +110,7 @@ impl World {
                 initiator_depth: retries >> 6,
                 responder_resources: 3,
             });
-            End {
+            QueuePairEnd {
                 qp,
                 memory: Modelled::new(),
                 window: SendWindow::new(),
@@ -162,7 +164,7 @@ impl World {
         let (kind, flags) = (input.u8() % 7, input.u8());
         let length = usize::from(input.u16());
         let offset = usize::from(input.u16());
-        let End { memory, next_send, qp, .. } = &mut self.ends[end];
+        let QueuePairEnd { memory, next_send, qp, .. } = &mut self.ends[end];
         let wr_id = *next_send;
         let rkey = if flags & 8 == 0 { SHARED_KEY } else { SOURCE_KEY };
         let remote = if flags & 16 == 0 { SHARED } else { SOURCE };
@@ -190,7 +192,7 @@ impl World {
             _ => None,
         };
         let signaled = flags & 1 != 0;
-        let flags = SendFlags { signaled, fence: flags & 2 != 0, solicited: flags & 4 != 0 };
+        let flags = SendOptions { signaled, fence: flags & 2 != 0, solicited: flags & 4 != 0 };
         match qp.post_send(&SendRequest { wr_id, op, flags, payload }) {
             Ok(()) => {
                 *next_send += 1;
@@ -214,7 +216,7 @@ impl World {
     }
 
     fn receive_into(&mut self, end: usize, length: usize, split: bool) {
-        let End { memory, next_receive, qp, .. } = &mut self.ends[end];
+        let QueuePairEnd { memory, next_receive, qp, .. } = &mut self.ends[end];
         let wr_id = *next_receive;
         let middle = SINK.start.midpoint(SINK.end);
         let sges = place(middle, wr_id, length, split);
@@ -234,8 +236,8 @@ impl World {
         let mut out = Transmit::new();
         let mut any = false;
         for _ in 0..most {
-            let End { qp, memory, window, reads, .. } = &mut self.ends[end];
-            let mut limits = Limits { window, reads };
+            let QueuePairEnd { qp, memory, window, reads, .. } = &mut self.ends[end];
+            let mut limits = SharedLimits { window, reads };
             if !qp.poll_transmit(self.now, memory, &mut limits, &mut out) {
                 break;
             }
@@ -277,12 +279,12 @@ impl World {
 
     fn deliver(&mut self, end: usize, index: usize) {
         let now = self.now;
-        let End { qp, memory, window, reads, flying, .. } = &mut self.ends[end];
+        let QueuePairEnd { qp, memory, window, reads, flying, .. } = &mut self.ends[end];
         let Some(index) = index.checked_rem(flying.len()) else { return };
         let Some(datagram) = flying.remove(index) else { return };
         let Ok(packet) = Packet::parse(&datagram) else { return };
         if packet.bth.dest_qpn == qp.qpn() {
-            qp.handle_packet(now, &packet, memory, &mut Limits { window, reads });
+            qp.handle_packet(now, &packet, memory, &mut SharedLimits { window, reads });
         }
         self.reap(end);
     }
@@ -296,9 +298,9 @@ impl World {
     fn pass(&mut self, time: Duration) {
         self.now = self.now + time;
         for end in 0..2 {
-            let End { qp, window, reads, .. } = &mut self.ends[end];
+            let QueuePairEnd { qp, window, reads, .. } = &mut self.ends[end];
             if qp.deadline().is_some_and(|deadline| deadline <= self.now) {
-                qp.handle_deadline(self.now, &mut Limits { window, reads });
+                qp.handle_deadline(self.now, &mut SharedLimits { window, reads });
                 let later = qp.deadline().is_none_or(|deadline| deadline > self.now);
                 assert!(later || qp.wants_transmit(), "a deadline that was met is no more");
             }
@@ -316,23 +318,23 @@ impl World {
     fn reap(&mut self, end: usize) {
         while let Some(completion) = self.ends[end].qp.poll_completion() {
             let posted = self.ends[end].memory.complete(&completion);
-            if self.honest && completion.status == Status::Success {
+            if self.honest && completion.status == WorkStatus::Success {
                 self.compare(end, &completion, &posted);
             }
         }
     }
 
     /// What arrived is what was sent.
-    fn compare(&mut self, end: usize, completion: &Completion, posted: &Posted) {
+    fn compare(&mut self, end: usize, completion: &WorkCompletion, posted: &Posted) {
         let arrived = self.ends[end].memory.gather(&posted.sinks);
         match completion.work {
-            Work::Receive => {
+            CompletedWork::Receive => {
                 let message = self.ends[end].messages.pop_front().expect("a message was sent");
                 assert_eq!(completion.byte_length as usize, message.len());
                 assert_eq!(arrived[..message.len()], message);
                 self.compared += 1;
             }
-            Work::RdmaRead => {
+            CompletedWork::RdmaRead => {
                 let reading = &mut self.ends[end].reading;
                 while reading.front().is_some_and(|(wr_id, _)| *wr_id < completion.wr_id) {
                     reading.pop_front();
@@ -367,7 +369,7 @@ impl World {
                 self.pass_to_deadline();
             }
         }
-        let waits = |end: &End| end.memory.sends.iter().any(|posted| posted.signaled);
+        let waits = |end: &QueuePairEnd| end.memory.sends.iter().any(|posted| posted.signaled);
         assert!(!self.honest || !self.ends.iter().any(waits), "a request never completed");
     }
 
@@ -375,8 +377,8 @@ impl World {
         for end in 0..2 {
             self.ends[end].fail();
             self.reap(end);
-            let End { memory, window, reads, qp, .. } = &self.ends[end];
-            assert_eq!(qp.state(), State::Error);
+            let QueuePairEnd { memory, window, reads, qp, .. } = &self.ends[end];
+            assert_eq!(qp.state(), QueuePairState::Error);
             let left = memory.sends.iter().chain(&memory.receives).find(|posted| posted.signaled);
             assert!(left.is_none(), "{left:?} never completed");
             assert_eq!((window.in_flight(), reads.used()), (0, 0), "shared limits are given back");
@@ -386,10 +388,10 @@ impl World {
     }
 }
 
-impl End {
+impl QueuePairEnd {
     fn fail(&mut self) {
         let Self { qp, window, reads, .. } = self;
-        qp.fail(&mut Limits { window, reads });
+        qp.fail(&mut SharedLimits { window, reads });
     }
 }
 
@@ -415,9 +417,9 @@ fn place(half: usize, wr_id: u64, length: usize, split: bool) -> Vec<LocalSge> {
     pieces(half + index * PLACE_BYTES, length, SINK_KEY, split)
 }
 
-fn bind(rkey: u32, offset: usize, length: usize) -> Bind {
+fn bind(rkey: u32, offset: usize, length: usize) -> BindWindow {
     const REMOTE: u32 = 6;
-    Bind {
+    BindWindow {
         window: u64::from(rkey),
         rkey,
         region: u64::from(SHARED_KEY),
@@ -442,7 +444,7 @@ fn assemble(out: &Transmit, memory: &Modelled) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
-    use roce_proto::rc::{Memory, MemoryKey, Received};
+    use roce_proto::rc::{Memory, MemoryKey, ReceivedInfo};
 
     use super::*;
     use crate::{TARGETS, corpus};
@@ -506,9 +508,9 @@ mod tests {
         place(SINK.start.midpoint(SINK.end), wr_id, PLACE_BYTES, false)
     }
 
-    fn received(wr_id: u64) -> Completion {
-        let (status, work) = (Status::Success, Work::Receive);
-        Completion { wr_id, status, work, byte_length: 1, received: Received::Plain }
+    fn received(wr_id: u64) -> WorkCompletion {
+        let (status, work) = (WorkStatus::Success, CompletedWork::Receive);
+        WorkCompletion { wr_id, status, work, byte_length: 1, received: ReceivedInfo::Plain }
     }
 
     #[test]

@@ -12,9 +12,9 @@ use crate::api::host::Inner;
 use crate::api::namespace::Namespace;
 use crate::api::pending::{Completed, OwnRing, Pending};
 use crate::driver::process::Forked;
-use crate::driver::{State, system_now};
-use crate::engine::range::{Direction, Submission};
-use crate::engine::results::{Completion, RingKey};
+use crate::driver::{DriverState, system_now};
+use crate::engine::range::{RangeDirection, Submission};
+use crate::engine::results::{RangeCompletion, RingKey};
 use crate::memory::region::{Grant, Keys, RegionSlice};
 
 /// Bytes to read: as many as the slice has.
@@ -42,33 +42,34 @@ pub struct WriteRange {
 /// A range's memory, and whether all of its bytes were transferred.
 #[derive(Debug)]
 pub struct RangeOutcome {
-    /// The slice that was moved in. After a failed read its contents are unspecified. In a process that was forked while
-    /// the range was under way it is empty: the memory is in use by the parent.
+    /// The slice that was moved in. After a failed read its contents are unspecified. In a process
+    /// that was forked while the range was under way it is empty: the memory is in use by the
+    /// parent.
     pub slice: RegionSlice,
     /// What went wrong, if not all bytes were transferred.
     pub result: Result<(), Error>,
 }
 
-struct Range {
+struct BatchRange {
     namespace: Namespace,
     offset: u64,
-    memory: Registered,
+    memory: SliceKeys,
 }
 
-impl Range {
+impl BatchRange {
     fn new(namespace: Namespace, offset: u64, slice: RegionSlice) -> Self {
-        let memory = Registered::new(&namespace, slice);
+        let memory = SliceKeys::new(&namespace, slice);
         Self { namespace, offset, memory }
     }
 }
 
 /// A slice and its keys, or why it has none.
-struct Registered {
+struct SliceKeys {
     slice: RegionSlice,
     keys: io::Result<Keys>,
 }
 
-impl Registered {
+impl SliceKeys {
     /// Registers the slice if need be: before the host is locked, since that may take long.
     fn new(namespace: &Namespace, mut slice: RegionSlice) -> Self {
         let keys = slice.keys(namespace.handle().scope());
@@ -96,8 +97,8 @@ impl BatchOptions {
         self
     }
 
-    /// Ranges without a result after this time fail, though they may have been waiting for others that make progress. It
-    /// counts from when they are submitted.
+    /// Ranges without a result after this time fail, though they may have been waiting for others
+    /// that make progress. It counts from when they are submitted.
     #[must_use]
     pub fn deadline(mut self, deadline: Duration) -> Self {
         self.deadline = Some(deadline);
@@ -112,8 +113,9 @@ pub enum Class {
     /// Those that somebody waits for.
     #[default]
     Foreground,
-    /// Those that can wait, such as a large prefetch: their commands are sent when none of the foreground wait, and at most
-    /// half of a controller's I/O queues and 8 MiB are taken up by them.
+    /// Those that can wait, such as a large prefetch: their commands are sent when none of the
+    /// foreground wait, and at most half of a controller's I/O queues and 8 MiB are taken up by
+    /// them.
     Background,
 }
 
@@ -129,8 +131,8 @@ pub(crate) fn read_many(
 ) -> Pending<Vec<RangeOutcome>> {
     let ranges = ranges
         .into_iter()
-        .map(|ReadRange { namespace, offset, into }| Range::new(namespace, offset, into));
-    start(host, Direction::Read, options, ranges.collect())
+        .map(|ReadRange { namespace, offset, into }| BatchRange::new(namespace, offset, into));
+    start(host, RangeDirection::Read, options, ranges.collect())
 }
 
 pub(crate) fn write_many(
@@ -140,15 +142,15 @@ pub(crate) fn write_many(
 ) -> Pending<Vec<RangeOutcome>> {
     let ranges = ranges
         .into_iter()
-        .map(|WriteRange { namespace, offset, from }| Range::new(namespace, offset, from));
-    start(host, Direction::Write { fua: false }, options, ranges.collect())
+        .map(|WriteRange { namespace, offset, from }| BatchRange::new(namespace, offset, from));
+    start(host, RangeDirection::Write { fua: false }, options, ranges.collect())
 }
 
 fn start(
     host: &Arc<Inner>,
-    direction: Direction,
+    direction: RangeDirection,
     options: BatchOptions,
-    ranges: Vec<Range>,
+    ranges: Vec<BatchRange>,
 ) -> Pending<Vec<RangeOutcome>> {
     let count = ranges.len();
     // Their handles keep the connections while ranges are in progress.
@@ -157,13 +159,13 @@ fn start(
     let Ok(mut state) = host.shared.lock() else {
         let result = Err(ErrorKind::Forked.into());
         let outcome =
-            |range: Range| RangeOutcome { slice: range.memory.slice, result: result.clone() };
+            |range: BatchRange| RangeOutcome { slice: range.memory.slice, result: result.clone() };
         let outcomes = ranges.into_iter().map(outcome).collect();
         return Pending::new(host, async move { outcomes });
     };
     let ring = OwnRing { host: Arc::clone(host), key: state.outbox.open(count) };
     for (token, range) in ranges.into_iter().enumerate() {
-        let Range { namespace, offset, memory } = range;
+        let BatchRange { namespace, offset, memory } = range;
         submit(&mut state, &ring, &namespace, direction, options, offset, memory, token as u64);
         namespaces.push(namespace);
     }
@@ -182,7 +184,7 @@ fn start(
         completions.sort_unstable_by_key(|completion| completion.token);
         completions
             .into_iter()
-            .map(|Completion { slice, result, .. }| RangeOutcome { slice, result })
+            .map(|RangeCompletion { slice, result, .. }| RangeOutcome { slice, result })
             .collect()
     })
 }
@@ -196,21 +198,21 @@ fn lost_to_parent() -> RangeOutcome {
 /// Hands a range to its core. The ring has room for it.
 #[expect(clippy::too_many_arguments, reason = "what makes up a submission")]
 fn submit(
-    state: &mut State,
+    state: &mut DriverState,
     ring: &OwnRing,
     namespace: &Namespace,
-    direction: Direction,
+    direction: RangeDirection,
     options: BatchOptions,
     offset: u64,
-    memory: Registered,
+    memory: SliceKeys,
     token: u64,
 ) {
-    let Registered { slice, keys } = memory;
+    let SliceKeys { slice, keys } = memory;
     state.outbox.reserve(ring.key);
     let handle = namespace.handle();
     if !Arc::ptr_eq(handle.host(), &ring.host) {
         let result = Err(ErrorKind::Invalid("a namespace of another host").into());
-        return state.outbox.complete(ring.key, Completion { token, slice, result });
+        return state.outbox.complete(ring.key, RangeCompletion { token, slice, result });
     }
     let submission = Submission {
         controller: handle.controller_key(),
@@ -226,11 +228,11 @@ fn submit(
     state.engines[handle.engine()].submit(submission, &mut state.outbox);
 }
 
-/// A fixed number of ranges in flight, for callers that submit and reap one by one. Nothing is allocated
-/// for a range once the ring was filled for the first time.
+/// A fixed number of ranges in flight, for callers that submit and reap one by one. Nothing is
+/// allocated for a range once the ring was filled for the first time.
 ///
-/// Ranges go out sixteen at a time, or when the ring is full, and with [`Ring::submit`], [`Ring::reap`] and [`Ring::wait`];
-/// on a [polled](crate::Host::polled) host with its next turn.
+/// Ranges go out sixteen at a time, or when the ring is full, and with [`Ring::submit`],
+/// [`Ring::reap`] and [`Ring::wait`]; on a [polled](crate::Host::polled) host with its next turn.
 /// The ring keeps the connections of its ranges until their results are taken.
 pub struct Ring {
     own: OwnRing,
@@ -241,7 +243,7 @@ pub struct Ring {
     /// Those that did not go out yet.
     staged: Vec<Staged>,
     /// Results of a process that was forked from the ring's own: nothing goes out there.
-    refused: Vec<Completion>,
+    refused: Vec<RangeCompletion>,
 }
 
 /// A range in a ring.
@@ -253,9 +255,9 @@ struct Taken {
 /// A range that did not go out yet.
 struct Staged {
     place: usize,
-    direction: Direction,
+    direction: RangeDirection,
     offset: u64,
-    memory: Registered,
+    memory: SliceKeys,
 }
 
 /// A range that a full ring did not take: its memory is given back.
@@ -290,7 +292,7 @@ impl Ring {
         into: RegionSlice,
         token: u64,
     ) -> Result<(), RingFull> {
-        self.stage(namespace, Direction::Read, offset, into, token)
+        self.stage(namespace, RangeDirection::Read, offset, into, token)
     }
 
     /// Writes the bytes of `from` to `offset` on. `token` comes back with the result.
@@ -304,7 +306,7 @@ impl Ring {
         from: RegionSlice,
         token: u64,
     ) -> Result<(), RingFull> {
-        self.stage(namespace, Direction::Write { fua: false }, offset, from, token)
+        self.stage(namespace, RangeDirection::Write { fua: false }, offset, from, token)
     }
 
     /// As [`Ring::write`], and the bytes are durable when it has ended well (Force Unit Access).
@@ -318,13 +320,13 @@ impl Ring {
         from: RegionSlice,
         token: u64,
     ) -> Result<(), RingFull> {
-        self.stage(namespace, Direction::Write { fua: true }, offset, from, token)
+        self.stage(namespace, RangeDirection::Write { fua: true }, offset, from, token)
     }
 
     fn stage(
         &mut self,
         namespace: &Namespace,
-        direction: Direction,
+        direction: RangeDirection,
         offset: u64,
         slice: RegionSlice,
         token: u64,
@@ -333,7 +335,7 @@ impl Ring {
             return Err(RingFull(slice));
         }
         let place = self.places.insert(Taken { namespace: namespace.clone(), token });
-        let memory = Registered::new(namespace, slice);
+        let memory = SliceKeys::new(namespace, slice);
         self.staged.push(Staged { place, direction, offset, memory });
         let polled = !self.own.host.shared.threaded;
         if polled || self.staged.len() >= Self::TOGETHER || self.places.len() == self.depth {
@@ -357,7 +359,7 @@ impl Ring {
     /// Hands the ranges that did not go out to their cores.
     fn hand_over(&mut self) {
         let Ok(mut state) = self.own.host.shared.lock() else {
-            self.refused.extend(self.staged.drain(..).map(|staged| Completion {
+            self.refused.extend(self.staged.drain(..).map(|staged| RangeCompletion {
                 token: staged.place as u64,
                 slice: staged.memory.slice,
                 result: Err(ErrorKind::Forked.into()),
@@ -386,8 +388,9 @@ impl Ring {
         state.map_or(0, |state| state.outbox.in_flight(self.own.key) + self.staged.len())
     }
 
-    /// Does what is ready and adds the results there are to `out`, without waiting. Returns how many.
-    pub fn reap(&mut self, out: &mut Vec<Completion>) -> usize {
+    /// Does what is ready and adds the results there are to `out`, without waiting. Returns how
+    /// many.
+    pub fn reap(&mut self, out: &mut Vec<RangeCompletion>) -> usize {
         self.hand_over();
         let shared = &self.own.host.shared;
         if shared.threaded {
@@ -398,13 +401,13 @@ impl Ring {
         out.len() - before
     }
 
-    /// Waits until at least `wanted` results are there, or all that can come, or `timeout` is over; adds
-    /// those there are to `out`. Returns how many.
+    /// Waits until at least `wanted` results are there, or all that can come, or `timeout` is over;
+    /// adds those there are to `out`. Returns how many.
     pub fn wait(
         &mut self,
         wanted: usize,
         timeout: Option<Duration>,
-        out: &mut Vec<Completion>,
+        out: &mut Vec<RangeCompletion>,
     ) -> usize {
         self.hand_over();
         let before = out.len();
@@ -418,7 +421,7 @@ impl Ring {
     }
 
     /// Adds the results that are there to `out`.
-    fn take_ready(&mut self, out: &mut Vec<Completion>) {
+    fn take_ready(&mut self, out: &mut Vec<RangeCompletion>) {
         let before = out.len();
         match self.own.host.shared.lock() {
             Ok(mut state) => out.extend(state.outbox.ready(self.own.key).drain(..)),
@@ -427,8 +430,9 @@ impl Ring {
         self.name(&mut out[before..]);
     }
 
-    /// Gives results the callers' tokens, and their places to others. Not under the host's lock: a namespace may go.
-    fn name(&mut self, completions: &mut [Completion]) {
+    /// Gives results the callers' tokens, and their places to others. Not under the host's lock: a
+    /// namespace may go.
+    fn name(&mut self, completions: &mut [RangeCompletion]) {
         for completion in completions {
             // Made of a place.
             let Taken { token, .. } = self.places.remove(completion.token as usize);
@@ -440,7 +444,7 @@ impl Ring {
 impl Drop for Ring {
     fn drop(&mut self) {
         // Of reads nobody would see the result.
-        self.staged.retain(|staged| staged.direction != Direction::Read);
+        self.staged.retain(|staged| staged.direction != RangeDirection::Read);
         self.submit();
     }
 }

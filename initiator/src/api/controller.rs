@@ -9,7 +9,7 @@ use nvme_proto::identify::{Cns, Identify, NamespaceList};
 use nvme_proto::log::{GetLogPage, LogOffset};
 use nvme_proto::{AdminCommand, Nsid, Sqe, view};
 
-use crate::api::error::{Error, ErrorKind, Target};
+use crate::api::error::{Error, ErrorKind, SubsystemAddress};
 use crate::api::host::Inner;
 use crate::api::namespace::Namespace;
 use crate::api::pending::Pending;
@@ -17,17 +17,18 @@ use crate::engine::Connecting;
 use crate::engine::controller::{
     ControllerLimits, ControllerOptions, QueueKind, Raw, RawData, RawReply,
 };
-use crate::engine::namespace_identity::Identity;
+use crate::engine::namespace_identity::NamespaceIdentity;
 use crate::engine::reply::{Promise, Reply, promise};
 use crate::memory::bounce::CHUNK_BYTES;
-use crate::memory::region::Scope;
+use crate::memory::region::ErasedScope;
 
 /// The most namespaces that a list is read for.
 const MAX_NAMESPACES: usize = 1 << 20;
 
 /// A controller that is connected, and stays so: connections that are lost are made again.
 ///
-/// Cheap to clone. The connection ends when the last handle of the controller and of its namespaces is dropped.
+/// Cheap to clone. The connection ends when the last handle of the controller and of its namespaces
+/// is dropped.
 #[derive(Clone)]
 pub struct Controller {
     handle: Arc<ControllerHandle>,
@@ -35,7 +36,7 @@ pub struct Controller {
 
 /// What a command answered.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Answer {
+pub struct CommandAnswer {
     /// Dwords 0 and 1 of the completion.
     pub result: u64,
     /// The data that came.
@@ -56,7 +57,7 @@ pub enum CommandData {
 impl Controller {
     pub(crate) fn connect(
         host: &Arc<Inner>,
-        target: Target,
+        target: SubsystemAddress,
         options: ControllerOptions,
     ) -> Result<impl Future<Output = Result<Self, Error>> + Send + use<>, Error> {
         let target = Arc::new(target);
@@ -76,7 +77,7 @@ impl Controller {
     }
 
     /// What it belongs to, and where.
-    pub fn target(&self) -> &Target {
+    pub fn target(&self) -> &SubsystemAddress {
         &self.handle.target
     }
 
@@ -100,7 +101,8 @@ impl Controller {
         self.pending(async move { active_namespaces(&handle).await })
     }
 
-    /// Identify Controller (CNS 01h): 4,096 bytes, for [`nvme_proto::identify::IdentifyController`].
+    /// Identify Controller (CNS 01h): 4,096 bytes, for
+    /// [`nvme_proto::identify::IdentifyController`].
     pub fn identify(&self) -> Pending<Result<Vec<u8>, Error>> {
         self.identify_with(Identify::new(Cns::CONTROLLER))
     }
@@ -123,7 +125,7 @@ impl Controller {
     }
 
     /// Reads a feature.
-    pub fn get_features(&self, command: GetFeatures) -> Pending<Result<Answer, Error>> {
+    pub fn get_features(&self, command: GetFeatures) -> Pending<Result<CommandAnswer, Error>> {
         let data = RawData::to_host(command.transfer().length_bytes);
         self.command(AdminCommand::GetFeatures(command).to_sqe(), data, QueueKind::Admin)
     }
@@ -133,20 +135,25 @@ impl Controller {
         &self,
         command: SetFeatures,
         data: Vec<u8>,
-    ) -> Pending<Result<Answer, Error>> {
+    ) -> Pending<Result<CommandAnswer, Error>> {
         let data = if data.is_empty() { RawData::None } else { RawData::ToController(data) };
         self.command(AdminCommand::SetFeatures(command).to_sqe(), data, QueueKind::Admin)
     }
 
-    /// Sends an administrative command of the caller's own making. Its identifier and data pointer are filled
-    /// in.
-    pub fn admin_command(&self, sqe: Sqe, data: CommandData) -> Pending<Result<Answer, Error>> {
+    /// Sends an administrative command of the caller's own making. Its identifier and data pointer
+    /// are filled in.
+    pub fn admin_command(
+        &self,
+        sqe: Sqe,
+        data: CommandData,
+    ) -> Pending<Result<CommandAnswer, Error>> {
         self.command(sqe, data.into(), QueueKind::Admin)
     }
 
-    /// Sends an I/O command of the caller's own making. Its NSID names whatever the controller has there: unlike what is asked of
-    /// a [`Namespace`], it does not fail where that was replaced since it was opened.
-    pub fn io_command(&self, sqe: Sqe, data: CommandData) -> Pending<Result<Answer, Error>> {
+    /// Sends an I/O command of the caller's own making. Its NSID names whatever the controller has
+    /// there: unlike what is asked of a [`Namespace`], it does not fail where that was replaced
+    /// since it was opened.
+    pub fn io_command(&self, sqe: Sqe, data: CommandData) -> Pending<Result<CommandAnswer, Error>> {
         self.command(sqe, data.into(), QueueKind::Io)
     }
 
@@ -154,11 +161,16 @@ impl Controller {
         &self.handle
     }
 
-    fn command(&self, sqe: Sqe, data: RawData, queue: QueueKind) -> Pending<Result<Answer, Error>> {
+    fn command(
+        &self,
+        sqe: Sqe,
+        data: RawData,
+        queue: QueueKind,
+    ) -> Pending<Result<CommandAnswer, Error>> {
         let reply = self.handle.send(sqe, data, queue);
         self.pending(async move {
             let RawReply { result, data } = reply.await?;
-            Ok(Answer { result, data })
+            Ok(CommandAnswer { result, data })
         })
     }
 
@@ -188,8 +200,8 @@ pub(crate) struct ControllerHandle {
     pub(crate) host: Arc<Inner>,
     pub(crate) engine: usize,
     pub(crate) key: usize,
-    pub(crate) scope: Arc<dyn Scope>,
-    pub(crate) target: Arc<Target>,
+    pub(crate) scope: Arc<dyn ErasedScope>,
+    pub(crate) target: Arc<SubsystemAddress>,
 }
 
 impl ControllerHandle {
@@ -216,8 +228,8 @@ impl ControllerHandle {
     fn queue(&self, command: impl FnOnce(Promise<RawReply>) -> Raw) -> Reply<RawReply> {
         let (promise, reply) = promise(self.host.shared.process());
         let raw = command(promise);
-        // A host that is closing has no cores any more; the promise is dropped, which says so. In a child the reply
-        // says what is wrong.
+        // A host that is closing has no cores any more; the promise is dropped, which says so. In a
+        // child the reply says what is wrong.
         if let Ok(mut state) = self.host.shared.lock()
             && let Some(engine) = state.engines.get_mut(self.engine)
         {
@@ -238,8 +250,13 @@ impl ControllerHandle {
         state.engines.get(self.engine).ok_or(ErrorKind::Closed)?.epoch(self.key)
     }
 
-    /// Makes a namespace known that was identified over a connection, if that is still the present one.
-    pub(crate) fn attach(&self, epoch: u64, identity: Identity) -> Result<Option<usize>, Error> {
+    /// Makes a namespace known that was identified over a connection, if that is still the present
+    /// one.
+    pub(crate) fn attach(
+        &self,
+        epoch: u64,
+        identity: NamespaceIdentity,
+    ) -> Result<Option<usize>, Error> {
         let mut state = self.host.shared.lock()?;
         let engine = state.engines.get_mut(self.engine).ok_or(ErrorKind::Closed)?;
         engine.attach(self.key, epoch, identity)

@@ -3,14 +3,15 @@
 /// What a host has done so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Counters {
+pub struct HostCounters {
     /// Commands sent to controllers, on all queues.
     pub commands: u64,
     /// Ranges that ended well.
     pub ranges: u64,
     /// Ranges that ended with an error.
     pub ranges_failed: u64,
-    /// Ranges, or parts of them, that went between the target and the caller's memory without a copy.
+    /// Ranges, or parts of them, that went between the target and the caller's memory without a
+    /// copy.
     pub direct_steps: u64,
     /// Their bytes.
     pub direct_bytes: u64,
@@ -38,7 +39,7 @@ pub struct Counters {
     pub sleeps: u64,
 }
 
-impl Counters {
+impl HostCounters {
     /// Both together.
     pub(crate) fn and(self, other: Self) -> Self {
         Self {

@@ -7,7 +7,7 @@ use nvme_proto::log::{DiscoveryEntry, DiscoveryHeader, GetLogPage, LogId};
 use nvme_proto::{Nqn, view};
 
 use crate::api::controller::{Controller, ControllerHandle};
-use crate::api::error::{Error, ErrorKind, Target};
+use crate::api::error::{Error, ErrorKind, SubsystemAddress};
 use crate::api::host::Inner;
 use crate::engine::controller::{ControllerOptions, RawData};
 
@@ -30,7 +30,7 @@ const ENTRY_BYTES: u64 = size_of::<DiscoveryEntry>() as u64;
 const HEADER_BYTES: u64 = size_of::<DiscoveryHeader>() as u64;
 
 pub(crate) async fn discover(host: Arc<Inner>, address: SocketAddr) -> Result<DiscoveryLog, Error> {
-    let target = Target { address, nqn: Nqn::DISCOVERY };
+    let target = SubsystemAddress { address, nqn: Nqn::DISCOVERY };
     let options = ControllerOptions { io_queues: 0, keep_alive_ms: 0, ..host.controller.clone() };
     let controller = Controller::connect(&host, target, options)?.await?;
     let handle = controller.handle();

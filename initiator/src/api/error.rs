@@ -12,14 +12,14 @@ use crate::driver::process::Forked;
 
 /// A subsystem at an address: what a host connects to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Target {
+pub struct SubsystemAddress {
     /// IP address and RDMA service port; 4420 is usual.
     pub address: SocketAddr,
     /// The subsystem's name.
     pub nqn: Nqn,
 }
 
-impl fmt::Display for Target {
+impl fmt::Display for SubsystemAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} at {}", self.nqn, self.address)
     }
@@ -29,7 +29,7 @@ impl fmt::Display for Target {
 #[derive(Clone, Debug)]
 pub struct Error {
     kind: ErrorKind,
-    about: Option<Arc<Target>>,
+    about: Option<Arc<SubsystemAddress>>,
     nsid: Option<Nsid>,
     range: Option<(u64, u64)>,
 }
@@ -45,12 +45,12 @@ impl Error {
     }
 
     /// Which of the three families it belongs to.
-    pub fn family(&self) -> Family {
+    pub fn family(&self) -> ErrorFamily {
         self.kind.family()
     }
 
     /// The subsystem it concerns.
-    pub fn target(&self) -> Option<&Target> {
+    pub fn target(&self) -> Option<&SubsystemAddress> {
         self.about.as_deref()
     }
 
@@ -67,7 +67,7 @@ impl Error {
         }
     }
 
-    pub(crate) fn of_target(mut self, target: &Arc<Target>) -> Self {
+    pub(crate) fn of_target(mut self, target: &Arc<SubsystemAddress>) -> Self {
         self.about.get_or_insert_with(|| Arc::clone(target));
         self
     }
@@ -137,7 +137,7 @@ impl std::error::Error for Error {
 
 /// Whose fault an error is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Family {
+pub enum ErrorFamily {
     /// Something the peer sent could not be decoded.
     Undecodable,
     /// The peer refused, or broke a rule.
@@ -173,7 +173,8 @@ pub enum ErrorKind {
     /// The target has something that this initiator cannot use.
     #[error("not supported: {0}")]
     Unsupported(&'static str),
-    /// A namespace is not the one that it was when it was opened: nothing is read from it or written to it any more.
+    /// A namespace is not the one that it was when it was opened: nothing is read from it or
+    /// written to it any more.
     #[error("the namespace changed: {0}; open it again to use it as it is now")]
     Changed(String),
     /// Nobody answers there.
@@ -217,7 +218,8 @@ pub enum ErrorKind {
     /// The host or controller was closed meanwhile.
     #[error("closed")]
     Closed,
-    /// This process was forked from the one that opened the host, which goes on with its connections undisturbed.
+    /// This process was forked from the one that opened the host, which goes on with its
+    /// connections undisturbed.
     #[error(
         "this process was forked from the one that opened the host, and cannot use its connections: open a new Host after \
          the fork, in the process that reads"
@@ -230,15 +232,15 @@ pub enum ErrorKind {
 
 impl ErrorKind {
     /// Which of the three families it belongs to.
-    pub fn family(&self) -> Family {
+    pub fn family(&self) -> ErrorFamily {
         match self {
-            Self::Malformed(_) => Family::Undecodable,
+            Self::Malformed(_) => ErrorFamily::Undecodable,
             Self::Protocol(_)
             | Self::Status(_)
             | Self::ConnectRefused { .. }
             | Self::Rejected(_)
             | Self::Unsupported(_)
-            | Self::Changed(_) => Family::Peer,
+            | Self::Changed(_) => ErrorFamily::Peer,
             Self::Unreachable(_)
             | Self::Device(_)
             | Self::ConnectionLost(_)
@@ -249,7 +251,7 @@ impl ErrorKind {
             | Self::Invalid(_)
             | Self::Closed
             | Self::Forked
-            | Self::Io(_) => Family::Local,
+            | Self::Io(_) => ErrorFamily::Local,
         }
     }
 }

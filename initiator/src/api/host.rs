@@ -16,21 +16,21 @@ use rdma::{GroupStats, Provider, Time};
 
 use crate::api::batch::{self, BatchOptions, RangeOutcome, ReadRange, Ring, WriteRange};
 use crate::api::controller::Controller;
-use crate::api::counters::Counters;
+use crate::api::counters::HostCounters;
 use crate::api::discovery::{self, DiscoveryLog};
-use crate::api::error::{Error, Target};
+use crate::api::error::{Error, SubsystemAddress};
 use crate::api::pending::Pending;
-use crate::driver::provider::{self, Opened, ProviderKind};
-use crate::driver::{Shared, system_now};
+use crate::driver::provider::{self, OpenedDevice, ProviderKind};
+use crate::driver::{SharedEngines, system_now};
 use crate::engine::controller::ControllerOptions;
-use crate::engine::{Core, HostIdentity, Turn};
+use crate::engine::{EngineTurn, HostEngine, HostIdentity};
 use crate::memory::region::RegionSlice;
 
 /// A host: an identity, the RDMA devices that it uses, and the connections that it has.
 ///
-/// Cheap to clone; clones are the same host. Connections end when the last handle of their controller and of
-/// its namespaces is dropped. A process that was forked from the one that made it needs a host of its own:
-/// [`ErrorKind::Forked`](crate::ErrorKind::Forked).
+/// Cheap to clone; clones are the same host. Connections end when the last handle of their
+/// controller and of its namespaces is dropped. A process that was forked from the one that made it
+/// needs a host of its own: [`ErrorKind::Forked`](crate::ErrorKind::Forked).
 #[derive(Clone)]
 pub struct Host {
     pub(crate) inner: Arc<Inner>,
@@ -70,8 +70,8 @@ impl Host {
         }
     }
 
-    /// A host without a thread of its own: the caller owes [`Host::turn`] before each deadline that it
-    /// returns, and whenever [`Host::fd`] is readable.
+    /// A host without a thread of its own: the caller owes [`Host::turn`] before each deadline that
+    /// it returns, and whenever [`Host::fd`] is readable.
     ///
     /// # Errors
     /// As for [`HostBuilder::build`].
@@ -90,28 +90,29 @@ impl Host {
     }
 
     /// Connects to a subsystem with the host's options.
-    pub fn connect(&self, target: Target) -> Pending<Result<Controller, Error>> {
+    pub fn connect(&self, target: SubsystemAddress) -> Pending<Result<Controller, Error>> {
         self.connect_with(target, self.inner.controller.clone())
     }
 
     /// Connects to a subsystem with other options than the host's.
     pub fn connect_with(
         &self,
-        target: Target,
+        target: SubsystemAddress,
         options: ControllerOptions,
     ) -> Pending<Result<Controller, Error>> {
         let connecting = Controller::connect(&self.inner, target, options);
         Pending::new(&self.inner, async move { connecting?.await })
     }
 
-    /// Reads the discovery log page of the discovery controller at an address, within the host's time-outs.
+    /// Reads the discovery log page of the discovery controller at an address, within the host's
+    /// time-outs.
     pub fn discover(&self, address: SocketAddr) -> Pending<Result<DiscoveryLog, Error>> {
         let inner = Arc::clone(&self.inner);
         Pending::new(&self.inner, async move { discovery::discover(inner, address).await })
     }
 
-    /// Reads many ranges at once, of any namespaces of this host. Each range gets its own result, in the
-    /// order given. They are under way when this returns, though nobody waits for them yet.
+    /// Reads many ranges at once, of any namespaces of this host. Each range gets its own result,
+    /// in the order given. They are under way when this returns, though nobody waits for them yet.
     pub fn read_many(
         &self,
         ranges: impl IntoIterator<Item = ReadRange>,
@@ -128,8 +129,8 @@ impl Host {
         batch::read_many(&self.inner, options, ranges)
     }
 
-    /// Writes many ranges at once; as [`Host::read_many`]. Ranges of one batch that share bytes are written
-    /// in no particular order.
+    /// Writes many ranges at once; as [`Host::read_many`]. Ranges of one batch that share bytes are
+    /// written in no particular order.
     pub fn write_many(
         &self,
         ranges: impl IntoIterator<Item = WriteRange>,
@@ -156,8 +157,8 @@ impl Host {
         Ring::new(&self.inner, depth, options)
     }
 
-    /// Registers the memory of a slice for every controller that the host has by now, rather than when it is
-    /// first used with it.
+    /// Registers the memory of a slice for every controller that the host has by now, rather than
+    /// when it is first used with it.
     ///
     /// # Errors
     /// What the system says, with the limit that it names.
@@ -168,9 +169,9 @@ impl Host {
         scopes.iter().try_for_each(|scope| slice.register(&**scope)).map_err(Error::from)
     }
 
-    /// Does all that is ready at `now` and says when to be called again. Only a polled host needs it; `now`
-    /// is [`Host::now`], or the simulator's time.
-    pub fn turn(&self, now: Time) -> Turn {
+    /// Does all that is ready at `now` and says when to be called again. Only a polled host needs
+    /// it; `now` is [`Host::now`], or the simulator's time.
+    pub fn turn(&self, now: Time) -> EngineTurn {
         self.inner.shared.turn(now)
     }
 
@@ -195,9 +196,9 @@ impl Host {
     }
 
     /// What the host did so far; nothing in a process that was forked from its own.
-    pub fn counters(&self) -> Counters {
-        let Ok(state) = self.inner.shared.lock() else { return Counters::default() };
-        let own = Counters { sleeps: state.sleeps, ..Counters::default() };
+    pub fn counters(&self) -> HostCounters {
+        let Ok(state) = self.inner.shared.lock() else { return HostCounters::default() };
+        let own = HostCounters { sleeps: state.sleeps, ..HostCounters::default() };
         state.engines.iter().fold(own, |sum, engine| sum.and(engine.counters()))
     }
 
@@ -224,7 +225,8 @@ impl fmt::Debug for Host {
 }
 
 impl HostBuilder {
-    /// The host's name. Default: `/etc/nvme/hostnqn` if it can be read, else one made from the identifier.
+    /// The host's name. Default: `/etc/nvme/hostnqn` if it can be read, else one made from the
+    /// identifier.
     #[must_use]
     pub fn host_nqn(mut self, nqn: HostNqn) -> Self {
         self.nqn = Some(nqn);
@@ -245,8 +247,9 @@ impl HostBuilder {
         self
     }
 
-    /// Whether memory windows of RDMA devices are used, which [`Grant::PerCommand`](crate::Grant::PerCommand) needs; off
-    /// for a device that has them and fails at them. Default: on.
+    /// Whether memory windows of RDMA devices are used, which
+    /// [`Grant::PerCommand`](crate::Grant::PerCommand) needs; off for a device that has them and
+    /// fails at them. Default: on.
     #[must_use]
     pub fn memory_windows(mut self, used: bool) -> Self {
         self.verbs.no_memory_windows = !used;
@@ -295,7 +298,8 @@ impl HostBuilder {
         self
     }
 
-    /// How long either side waits for an acknowledgement: 4.096 us times two to the power of `exponent`, 0 to 31.
+    /// How long either side waits for an acknowledgement: 4.096 us times two to the power of
+    /// `exponent`, 0 to 31.
     #[must_use]
     pub fn ack_timeout_exponent(mut self, exponent: u8) -> Self {
         self.controller.ack_timeout_exponent = Some(exponent);
@@ -342,8 +346,8 @@ impl HostBuilder {
         Ok(host)
     }
 
-    /// Makes a host that uses this device and no other: for simulated devices, and for devices that the
-    /// caller opened himself.
+    /// Makes a host that uses this device and no other: for simulated devices, and for devices that
+    /// the caller opened himself.
     ///
     /// # Errors
     /// What the device says.
@@ -352,7 +356,7 @@ impl HostBuilder {
         let threaded = !self.polled;
         self.polled = true;
         let mut host = self.build_polled()?;
-        let engine = Core::<P>::new(device, host.inner.identity)?;
+        let engine = HostEngine::<P>::new(device, host.inner.identity)?;
         host.inner.shared.add(Box::new(engine))?;
         let inner = Arc::get_mut(&mut host.inner).expect("nobody else has it yet");
         inner.fixed_device = true;
@@ -366,7 +370,7 @@ impl HostBuilder {
 
     fn build_polled(self) -> Result<Host, Error> {
         let identity = identity(self.nqn, self.id);
-        let shared = Arc::new(Shared::new(!self.polled)?);
+        let shared = Arc::new(SharedEngines::new(!self.polled)?);
         Ok(Host {
             inner: Arc::new(Inner {
                 shared,
@@ -376,7 +380,7 @@ impl HostBuilder {
                 source: self.source,
                 controller: self.controller,
                 fixed_device: false,
-                devices: Mutex::new(Devices::default()),
+                devices: Mutex::new(OpenDevices::default()),
                 thread: Mutex::new(None),
             }),
         })
@@ -385,19 +389,19 @@ impl HostBuilder {
 
 /// What the handles of a host share. Dropped with the last of them.
 pub(crate) struct Inner {
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) shared: Arc<SharedEngines>,
     pub(crate) identity: HostIdentity,
     provider: ProviderKind,
     verbs: VerbsOptions,
     source: Option<IpAddr>,
     pub(crate) controller: ControllerOptions,
     fixed_device: bool,
-    devices: Mutex<Devices>,
+    devices: Mutex<OpenDevices>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 #[derive(Default)]
-struct Devices {
+struct OpenDevices {
     by_source: BTreeMap<IpAddr, usize>,
     reasons: Vec<String>,
 }
@@ -431,7 +435,7 @@ impl Inner {
         if let Some(&engine) = devices.by_source.get(&source) {
             return Ok(engine);
         }
-        let Opened { engine, reason } =
+        let OpenedDevice { engine, reason } =
             provider::open(self.provider, source, self.identity, self.verbs)?;
         tracing::info!(%source, %reason, "opened an RDMA device");
         let engine = self.shared.add(engine)?;
@@ -445,8 +449,9 @@ impl Drop for Inner {
     fn drop(&mut self) {
         let thread = self.thread.get_mut().unwrap_or_else(PoisonError::into_inner).take();
         if self.shared.is_forked() {
-            // Nothing of it may be touched: sockets and queue pairs are the parent's as well, its locks may be held by threads
-            // that are not here, and the number of its thread may be that of another by now.
+            // Nothing of it may be touched: sockets and queue pairs are the parent's as well, its
+            // locks may be held by threads that are not here, and the number of its thread may be
+            // that of another by now.
             mem::forget((thread, Arc::clone(&self.shared)));
             return;
         }

@@ -1,4 +1,5 @@
-//! What users of the crate see: hosts, controllers, namespaces, batches of byte ranges, and their results.
+//! What users of the crate see: hosts, controllers, namespaces, batches of byte ranges, and their
+//! results.
 
 pub(crate) mod batch;
 pub(crate) mod controller;

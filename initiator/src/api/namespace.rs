@@ -9,23 +9,23 @@ use nvme_proto::{IntoBytes, LbaRange, Nsid, NvmCommand, Sqe};
 
 use crate::api::batch::{self, BatchOptions, RangeOutcome, ReadRange, WriteRange};
 use crate::api::controller::ControllerHandle;
-use crate::api::error::{Error, ErrorKind, Target};
+use crate::api::error::{Error, ErrorKind, SubsystemAddress};
 use crate::api::host::Inner;
 use crate::api::pending::Pending;
 use crate::engine::controller::RawData;
-use crate::engine::namespace_identity::{Identity, lacks_descriptors};
+use crate::engine::namespace_identity::{NamespaceIdentity, lacks_descriptors};
 use crate::memory::bounce::CHUNK_BYTES;
-use crate::memory::region::{Grant, RegionSlice, Scope};
+use crate::memory::region::{ErasedScope, Grant, RegionSlice};
 
 /// A namespace, read and written by byte ranges of any alignment.
 ///
-/// Writes of partial blocks read and write back the rest of the block. Ranges over one connected controller that
-/// share a block do not disturb each other; whoever else writes to the same block at the same time may, be it
-/// another host or a second controller that this host has connected.
+/// Writes of partial blocks read and write back the rest of the block. Ranges over one connected
+/// controller that share a block do not disturb each other; whoever else writes to the same block
+/// at the same time may, be it another host or a second controller that this host has connected.
 ///
-/// Reads and writes that a lost connection interrupts are issued again when it is back, until their deadline.
-/// For writes that is safe since it writes the same bytes to the same place, which is unchanged until the
-/// range is handed back.
+/// Reads and writes that a lost connection interrupts are issued again when it is back, until their
+/// deadline. For writes that is safe since it writes the same bytes to the same place, which is
+/// unchanged until the range is handed back.
 #[derive(Clone)]
 pub struct Namespace {
     handle: Arc<NamespaceHandle>,
@@ -37,8 +37,8 @@ pub struct Namespace {
 pub struct NamespaceInfo {
     /// Its number.
     pub nsid: Nsid,
-    /// Bytes in it. Where the target tells (Feedrail does), the exact length of the file behind it; else that
-    /// of all its blocks.
+    /// Bytes in it. Where the target tells (Feedrail does), the exact length of the file behind it;
+    /// else that of all its blocks.
     pub size_bytes: u64,
     /// Logical blocks in it.
     pub blocks: u64,
@@ -93,7 +93,7 @@ impl Namespace {
     }
 
     /// What it belongs to.
-    pub fn target(&self) -> &Target {
+    pub fn target(&self) -> &SubsystemAddress {
         &self.handle.controller.target
     }
 
@@ -259,7 +259,8 @@ impl Namespace {
     }
 }
 
-/// How often a namespace is identified anew since the connection is not the one that it was identified over.
+/// How often a namespace is identified anew since the connection is not the one that it was
+/// identified over.
 const ATTEMPTS: usize = 10;
 
 /// Commands that one call makes at most.
@@ -299,7 +300,7 @@ impl NamespaceHandle {
     }
 
     /// Where memory is registered that is used with it.
-    pub(crate) fn scope(&self) -> &dyn Scope {
+    pub(crate) fn scope(&self) -> &dyn ErasedScope {
         &*self.controller.scope
     }
 
@@ -318,9 +319,9 @@ impl Drop for NamespaceHandle {
     }
 }
 
-async fn identify(controller: &ControllerHandle, nsid: Nsid) -> Result<Identity, Error> {
+async fn identify(controller: &ControllerHandle, nsid: Nsid) -> Result<NamespaceIdentity, Error> {
     let data = controller.identify(Identify::namespace(Cns::NAMESPACE, nsid)).await?;
-    let mut identity = Identity::parse(nsid, &data)?;
+    let mut identity = NamespaceIdentity::parse(nsid, &data)?;
     let descriptors = Identify::namespace(Cns::NAMESPACE_DESCRIPTORS, nsid);
     match controller.identify(descriptors).await {
         Ok(data) => identity.add_descriptors(&data),
@@ -330,7 +331,7 @@ async fn identify(controller: &ControllerHandle, nsid: Nsid) -> Result<Identity,
     Ok(identity)
 }
 
-fn info(identity: &Identity) -> NamespaceInfo {
+fn info(identity: &NamespaceIdentity) -> NamespaceInfo {
     NamespaceInfo {
         nsid: identity.nsid,
         size_bytes: identity.size_bytes,

@@ -9,12 +9,13 @@ use std::task::{Context, Poll};
 use crate::api::host::Inner;
 use crate::driver::process::Forked;
 use crate::driver::system_now;
-use crate::engine::results::{Completion, RingKey};
+use crate::engine::results::{RangeCompletion, RingKey};
 
 /// An operation that was started: a future for any runtime, or [`Pending::wait`] for it.
 ///
-/// The operation is under way whether or not anybody waits. Dropping this gives up on the result: writes and commands go on,
-/// of reads nothing more is sent. Memory that was moved in is freed when the target can no longer touch it.
+/// The operation is under way whether or not anybody waits. Dropping this gives up on the result:
+/// writes and commands go on, of reads nothing more is sent. Memory that was moved in is freed when
+/// the target can no longer touch it.
 #[must_use = "the result of the operation is lost"]
 pub struct Pending<T> {
     host: Arc<Inner>,
@@ -81,7 +82,7 @@ impl Drop for OwnRing {
 pub(crate) struct Completed<'a> {
     pub(crate) ring: &'a OwnRing,
     pub(crate) wanted: usize,
-    pub(crate) into: &'a mut Vec<Completion>,
+    pub(crate) into: &'a mut Vec<RangeCompletion>,
 }
 
 impl Future for Completed<'_> {

@@ -1,9 +1,9 @@
 //! Who turns the cores, and when: the only part of the crate that waits or reads a clock.
 //!
-//! Whoever waits for a result drives: it turns the cores, and sleeps on their descriptors in between. Of
-//! several that wait at a time one sleeps on the descriptors and the others are woken by it. One that has waited long
-//! leaves the descriptors to those that come and go, since each of their results would wake it first. While nobody else
-//! waits a thread of the host's does it.
+//! Whoever waits for a result drives: it turns the cores, and sleeps on their descriptors in
+//! between. Of several that wait at a time one sleeps on the descriptors and the others are woken
+//! by it. One that has waited long leaves the descriptors to those that come and go, since each of
+//! their results would wake it first. While nobody else waits a thread of the host's does it.
 
 pub(crate) mod process;
 pub(crate) mod provider;
@@ -20,21 +20,22 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::Duration;
 
-use rdma::{Crowding, Time};
+use rdma::{CpuContention, Time};
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::driver::process::{Forked, Process};
-use crate::driver::wake_flag::Notice;
+use crate::driver::wake_flag::WakeFlag;
 use crate::engine::results::{Errands, Outbox, RingKey};
-use crate::engine::{Engine, Turn, earliest};
+use crate::engine::{EngineTurn, ErasedEngine, earliest};
 
-/// The thread leaves the cores to callers as long as one came within this time. What a caller has left to be sent waits
-/// for the next one no longer than twice that, and no peer sends anything again so soon.
-const LINGER: Duration = Duration::from_millis(2);
+/// The thread leaves the cores to callers as long as one came within this time. What a caller has
+/// left to be sent waits for the next one no longer than twice that, and no peer sends anything
+/// again so soon.
+const CALLER_GRACE: Duration = Duration::from_millis(2);
 
 /// Who comes back within this time after a result is expected to do so after the next.
-const QUICK: Duration = Duration::from_micros(50);
+const PROMPT_RETURN: Duration = Duration::from_micros(50);
 
 /// Names the descriptor that interrupts a sleep among those that are slept on.
 const INTERRUPT: u64 = 1;
@@ -42,23 +43,25 @@ const INTERRUPT: u64 = 1;
 const NO_EVENT: epoll::Event =
     epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) };
 
-/// How long a caller that waits looks for what it waits for before it sleeps, without the time that it leaves to others: to
-/// be woken takes about as long.
+/// How long a caller that waits looks for what it waits for before it sleeps, without the time that
+/// it leaves to others: to be woken takes about as long.
 const POLLING: Duration = Duration::from_micros(50);
 /// To offer the processor takes less than this where nobody wants it.
 const SWITCH: Duration = Duration::from_micros(2);
 /// A caller has waited long after this time.
 const LONG: Duration = Duration::from_millis(1);
-/// One that has waited long leaves the cores to others for this time, where no thread takes over from them.
-const ASIDE: Duration = Duration::from_millis(5);
+/// One that has waited long leaves the cores to others for this time, where no thread takes over
+/// from them.
+const YIELD_TO_OTHERS: Duration = Duration::from_millis(5);
 /// How long the end of connections is waited for when a host is dropped.
-const FAREWELL: Duration = Duration::from_millis(500);
+const SHUTDOWN_GRACE: Duration = Duration::from_millis(500);
 
 /// The cores of a host, and who drives them.
-pub(crate) struct Shared {
-    /// Whose the cores are. In a child of it the lock may be held by a thread that the child does not have.
+pub(crate) struct SharedEngines {
+    /// Whose the cores are. In a child of it the lock may be held by a thread that the child does
+    /// not have.
     process: Process,
-    state: Mutex<State>,
+    state: Mutex<DriverState>,
     /// The thread waits here while callers drive.
     idle: Condvar,
     /// Tells of anything to do: the cores' descriptors and `interrupt`.
@@ -70,8 +73,8 @@ pub(crate) struct Shared {
 }
 
 /// What the lock protects.
-pub(crate) struct State {
-    pub(crate) engines: Vec<Box<dyn Engine>>,
+pub(crate) struct DriverState {
+    pub(crate) engines: Vec<Box<dyn ErasedEngine>>,
     pub(crate) outbox: Outbox,
     /// Callers that drive or wait to.
     callers: usize,
@@ -94,14 +97,14 @@ pub(crate) struct State {
     errands: Errands,
 }
 
-impl Shared {
+impl SharedEngines {
     pub(crate) fn new(threaded: bool) -> io::Result<Self> {
         Process::count_forks()?;
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let interrupt = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let shared = Self {
             process: Process::current(),
-            state: Mutex::new(State {
+            state: Mutex::new(DriverState {
                 engines: Vec::new(),
                 outbox: Outbox::default(),
                 callers: 0,
@@ -128,7 +131,7 @@ impl Shared {
     ///
     /// # Errors
     /// The caller runs in a child of that process.
-    pub(crate) fn lock(&self) -> Result<MutexGuard<'_, State>, Forked> {
+    pub(crate) fn lock(&self) -> Result<MutexGuard<'_, DriverState>, Forked> {
         self.process.check()?;
         Ok(self.state())
     }
@@ -144,12 +147,12 @@ impl Shared {
     }
 
     /// For what runs in the process that made the host only.
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, DriverState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Adds a core.
-    pub(crate) fn add(&self, engine: Box<dyn Engine>) -> io::Result<usize> {
+    pub(crate) fn add(&self, engine: Box<dyn ErasedEngine>) -> io::Result<usize> {
         for fd in engine.fds() {
             self.watch(fd, 0)?;
         }
@@ -169,9 +172,9 @@ impl Shared {
     }
 
     /// Turns all cores once.
-    pub(crate) fn turn(&self, now: Time) -> Turn {
+    pub(crate) fn turn(&self, now: Time) -> EngineTurn {
         let (turn, errands) = {
-            let Ok(mut state) = self.lock() else { return Turn::SleepUntil(None) };
+            let Ok(mut state) = self.lock() else { return EngineTurn::SleepUntil(None) };
             let turn = state.turn(now);
             (turn, state.take_errands())
         };
@@ -181,7 +184,8 @@ impl Shared {
         turn
     }
 
-    /// Sends what was queued, from the thread that queued it, and sees to it that somebody looks for what comes of it.
+    /// Sends what was queued, from the thread that queued it, and sees to it that somebody looks
+    /// for what comes of it.
     pub(crate) fn launch(&self, now: Time) {
         let Ok(mut state) = self.lock() else { return };
         state.launch(now);
@@ -304,7 +308,7 @@ impl Shared {
         loop {
             let aside = now - began >= LONG && caller.sees_others();
             let sleeper = !aside && self.claim_sleep();
-            let looks_on = sleeper && now < looks_until && !CROWDING.get().is_felt(now);
+            let looks_on = sleeper && now < looks_until && !CROWDING.get().should_sleep(now);
             if sleeper && !looks_on {
                 // Before the turn, so that what comes after it wakes us.
                 self.arm();
@@ -313,7 +317,7 @@ impl Shared {
             let turn = self.turn(now);
             let over = deadline.is_some_and(|deadline| deadline <= now);
             let notified = parker.notice.take();
-            if let Turn::SleepUntil(due) = turn
+            if let EngineTurn::SleepUntil(due) = turn
                 && !(notified || over)
             {
                 let until = earliest(due, deadline);
@@ -374,8 +378,8 @@ impl Shared {
         self.acknowledge();
     }
 
-    /// Waits to be woken by the caller that sleeps on the descriptors, and sees that it does not sleep too
-    /// long.
+    /// Waits to be woken by the caller that sleeps on the descriptors, and sees that it does not
+    /// sleep too long.
     fn park(&self, parker: &Parker, until: Option<Time>, now: Time) {
         let mut state = self.state();
         let Some(sleeper_until) = state.sleeping_until else { return };
@@ -391,7 +395,8 @@ impl Shared {
         self.state().parked.retain(|thread| thread.id() != parker.thread.id());
     }
 
-    /// Sleeps until there is something to do, or until the deadline; says whether it was interrupted.
+    /// Sleeps until there is something to do, or until the deadline; says whether it was
+    /// interrupted.
     fn wait_for_events(&self, deadline: Option<Time>) -> bool {
         let mut events = [NO_EVENT; 2];
         let timeout = deadline.map(|deadline| timespec(deadline - system_now()));
@@ -409,13 +414,13 @@ impl Shared {
     /// The life of the host's thread.
     pub(crate) fn live(&self) {
         while self.wait_for_idleness() {
-            if self.turn(system_now()) == Turn::Busy {
+            if self.turn(system_now()) == EngineTurn::Busy {
                 continue;
             }
             self.arm();
             let now = system_now();
             let mut interrupted = false;
-            if let Turn::SleepUntil(deadline) = self.turn(now) {
+            if let EngineTurn::SleepUntil(deadline) = self.turn(now) {
                 let mut state = self.state();
                 // Another thread may have turned the cores since.
                 let deadline = earliest(deadline, state.due);
@@ -454,8 +459,8 @@ impl Shared {
         !state.closing
     }
 
-    fn linger<'a>(&self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
-        self.idle.wait_timeout(state, LINGER).unwrap_or_else(PoisonError::into_inner).0
+    fn linger<'a>(&self, state: MutexGuard<'a, DriverState>) -> MutexGuard<'a, DriverState> {
+        self.idle.wait_timeout(state, CALLER_GRACE).unwrap_or_else(PoisonError::into_inner).0
     }
 
     /// Ends the host's thread.
@@ -467,7 +472,7 @@ impl Shared {
 
     /// Lets connections end in order, for a short time, and drops the cores.
     pub(crate) fn farewell(&self) {
-        let end = system_now() + FAREWELL;
+        let end = system_now() + SHUTDOWN_GRACE;
         loop {
             self.arm();
             let now = system_now();
@@ -475,7 +480,7 @@ impl Shared {
             if now >= end || self.state().engines.iter().all(|engine| engine.is_quiet()) {
                 break;
             }
-            if let Turn::SleepUntil(deadline) = turn {
+            if let EngineTurn::SleepUntil(deadline) = turn {
                 self.wait_for_events(earliest(deadline, Some(end)));
                 self.acknowledge();
                 self.drain_interrupt();
@@ -492,15 +497,15 @@ impl Shared {
     }
 }
 
-impl State {
-    fn turn(&mut self, now: Time) -> Turn {
-        let mut turn = Turn::SleepUntil(None);
+impl DriverState {
+    fn turn(&mut self, now: Time) -> EngineTurn {
+        let mut turn = EngineTurn::SleepUntil(None);
         for engine in &mut self.engines {
             turn = turn.and(engine.turn(now, &mut self.outbox));
         }
         self.due = match turn {
-            Turn::Busy => Some(now),
-            Turn::SleepUntil(due) => due,
+            EngineTurn::Busy => Some(now),
+            EngineTurn::SleepUntil(due) => due,
         };
         turn
     }
@@ -526,7 +531,8 @@ impl State {
         }
     }
 
-    /// Whether whoever sleeps on the descriptors sleeps beyond the time when the cores want to be turned.
+    /// Whether whoever sleeps on the descriptors sleeps beyond the time when the cores want to be
+    /// turned.
     fn is_overslept(&self) -> bool {
         let Some(due) = self.due else { return false };
         let sleepers = [self.thread_sleeps_until, self.sleeping_until];
@@ -545,13 +551,13 @@ impl State {
 
 /// A caller that drives, while it does.
 struct Caller<'a> {
-    shared: &'a Shared,
+    shared: &'a SharedEngines,
     /// How many callers there had been when it last stood aside for them.
     seen: u64,
 }
 
 impl<'a> Caller<'a> {
-    fn enter(shared: &'a Shared) -> Self {
+    fn enter(shared: &'a SharedEngines) -> Self {
         let mut state = shared.state();
         state.callers += 1;
         state.visits += 1;
@@ -563,8 +569,9 @@ impl<'a> Caller<'a> {
         self.shared.state().visits != self.seen
     }
 
-    /// Waits for its own result or `deadline`. Should the others stop driving, the host's thread goes on; where there is
-    /// none it waits for a short time only, and not beyond `due`, when the cores want to be turned.
+    /// Waits for its own result or `deadline`. Should the others stop driving, the host's thread
+    /// goes on; where there is none it waits for a short time only, and not beyond `due`, when the
+    /// cores want to be turned.
     fn stand_aside(&mut self, deadline: Option<Time>, due: Option<Time>, now: Time) {
         self.seen = self.shared.state().visits;
         if self.shared.threaded {
@@ -575,7 +582,7 @@ impl<'a> Caller<'a> {
             }
             self.shared.state().callers += 1;
         } else {
-            let look = now + ASIDE;
+            let look = now + YIELD_TO_OTHERS;
             thread::park_timeout(due.map_or(look, |due| due.min(look)) - now);
         }
     }
@@ -606,8 +613,8 @@ impl Drop for Caller<'_> {
 /// Wakes a caller, wherever it waits.
 struct Parker {
     thread: Thread,
-    notice: Notice,
-    shared: Weak<Shared>,
+    notice: WakeFlag,
+    shared: Weak<SharedEngines>,
     /// When its thread last left with a result, in nanoseconds.
     left_at: AtomicU64,
 }
@@ -619,13 +626,13 @@ thread_local! {
 
 impl Parker {
     /// A parker that no other wait of this thread uses.
-    fn of_this_thread(shared: &Arc<Shared>) -> Arc<Self> {
+    fn of_this_thread(shared: &Arc<SharedEngines>) -> Arc<Self> {
         let kept = PARKER.try_with(Cell::take).ok().flatten();
         let kept = kept.filter(|parker| parker.shared.as_ptr() == Arc::as_ptr(shared));
         kept.unwrap_or_else(|| {
             Arc::new(Self {
                 thread: thread::current(),
-                notice: Notice::new(),
+                notice: WakeFlag::new(),
                 shared: Arc::downgrade(shared),
                 left_at: AtomicU64::new(0),
             })
@@ -634,7 +641,7 @@ impl Parker {
 
     /// Whether its thread has come back at once.
     fn is_quick(&self, now: Time) -> bool {
-        now - Time::from_nanos(self.left_at.load(Ordering::Relaxed)) < QUICK
+        now - Time::from_nanos(self.left_at.load(Ordering::Relaxed)) < PROMPT_RETURN
     }
 
     /// Its thread leaves with a result.
@@ -642,7 +649,8 @@ impl Parker {
         self.left_at.store(now.as_nanos(), Ordering::Relaxed);
     }
 
-    /// Keeps it for the thread's next wait. A wake-up that comes late is one too many, which does no harm.
+    /// Keeps it for the thread's next wait. A wake-up that comes late is one too many, which does
+    /// no harm.
     fn keep(parker: Arc<Self>) {
         // While the thread ends there is nowhere to keep it.
         let _ = PARKER.try_with(|kept| kept.set(Some(parker)));
@@ -665,10 +673,11 @@ impl Wake for Parker {
 
 thread_local! {
     /// What this thread knows of others that want its processor.
-    static CROWDING: Cell<Crowding> = const { Cell::new(Crowding::NONE) };
+    static CROWDING: Cell<CpuContention> = const { Cell::new(CpuContention::NONE) };
 }
 
-/// Lets others have the processor, which may do what is waited for; returns for how long they had it.
+/// Lets others have the processor, which may do what is waited for; returns for how long they had
+/// it.
 fn give_way() -> Duration {
     let before = system_now();
     thread::yield_now();

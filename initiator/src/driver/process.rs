@@ -1,4 +1,5 @@
-//! Which process this is: connections, locks and threads of a host are of no use in a process that was forked from its own.
+//! Which process this is: connections, locks and threads of a host are of no use in a process that
+//! was forked from its own.
 #![expect(unsafe_code, reason = "registers a handler with the C library")]
 
 use std::io;
@@ -23,13 +24,14 @@ impl Process {
     /// # Errors
     /// The system has no memory for it.
     pub(crate) fn count_forks() -> io::Result<()> {
-        // Two threads may both register it, and each fork counts twice then. Neither may wait for the other: a child that is
-        // forked meanwhile would wait for a thread that it does not have.
+        // Two threads may both register it, and each fork counts twice then. Neither may wait for
+        // the other: a child that is forked meanwhile would wait for a thread that it does not
+        // have.
         if COUNTS.load(Ordering::Acquire) {
             return Ok(());
         }
-        // SAFETY: the handler is a function of this program, and increments an atomic integer, which is allowed in a child
-        // of a process with threads.
+        // SAFETY: the handler is a function of this program, and increments an atomic integer,
+        // which is allowed in a child of a process with threads.
         let error = unsafe { libc::pthread_atfork(None, None, Some(forked)) };
         if error != 0 {
             return Err(io::Error::from_raw_os_error(error));

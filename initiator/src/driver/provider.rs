@@ -9,11 +9,11 @@ use rdma::{Choice, select};
 pub use rdma::ProviderKind;
 
 use crate::api::error::{Error, ErrorKind};
-use crate::engine::{Core, Engine, HostIdentity};
+use crate::engine::{ErasedEngine, HostEngine, HostIdentity};
 
 /// A device that was opened.
-pub(crate) struct Opened {
-    pub(crate) engine: Box<dyn Engine>,
+pub(crate) struct OpenedDevice {
+    pub(crate) engine: Box<dyn ErasedEngine>,
     /// Which provider it is and why, in words.
     pub(crate) reason: String,
 }
@@ -24,7 +24,7 @@ pub(crate) fn open(
     source: IpAddr,
     host: HostIdentity,
     options: VerbsOptions,
-) -> Result<Opened, Error> {
+) -> Result<OpenedDevice, Error> {
     let selection = select(kind, source).map_err(|error| refused(&error))?;
     // Opened again with the next attempt to connect, so nothing is lost by not opening it now.
     if let Some(down) = &selection.down {
@@ -34,25 +34,25 @@ pub(crate) fn open(
         Choice::Verbs => open_verbs(source, host, options)?,
         Choice::Soft => open_soft(source, host)?,
     };
-    Ok(Opened { engine, reason: selection.to_string() })
+    Ok(OpenedDevice { engine, reason: selection.to_string() })
 }
 
 fn open_verbs(
     source: IpAddr,
     host: HostIdentity,
     options: VerbsOptions,
-) -> Result<Box<dyn Engine>, Error> {
+) -> Result<Box<dyn ErasedEngine>, Error> {
     let device = VerbsDevice::open(source, options).map_err(|error| refused(&error))?;
-    Ok(Box::new(Core::<Verbs>::new(device, host)?))
+    Ok(Box::new(HostEngine::<Verbs>::new(device, host)?))
 }
 
-fn open_soft(source: IpAddr, host: HostIdentity) -> Result<Box<dyn Engine>, Error> {
-    // A target on this machine needs the well-known port, and ours answers at any; foreign targets answer
-    // at the well-known port only.
+fn open_soft(source: IpAddr, host: HostIdentity) -> Result<Box<dyn ErasedEngine>, Error> {
+    // A target on this machine needs the well-known port, and ours answers at any; foreign targets
+    // answer at the well-known port only.
     let port = if source.is_loopback() { PortChoice::Ephemeral } else { PortChoice::Any };
     let device =
         SoftDevice::open(&SoftOptions::new(source, port)).map_err(|error| refused(&error))?;
-    Ok(Box::new(Core::<Soft>::new(device, host)?))
+    Ok(Box::new(HostEngine::<Soft>::new(device, host)?))
 }
 
 fn refused(error: &dyn std::error::Error) -> Error {

@@ -8,22 +8,25 @@ use loom::sync::atomic::{AtomicBool, Ordering, fence};
 
 /// Word for one who waits that there may be something to see.
 #[derive(Debug)]
-pub(crate) struct Notice {
+pub(crate) struct WakeFlag {
     given: AtomicBool,
     /// The one who waits sleeps on the descriptors, or is about to.
     sleeping: AtomicBool,
 }
 
-impl Notice {
+impl WakeFlag {
     pub(crate) fn new() -> Self {
         Self { given: AtomicBool::new(false), sleeping: AtomicBool::new(false) }
     }
 
-    /// Gives it; what was done before is visible to whoever takes it. True if its receiver has to be interrupted.
+    /// Gives it; what was done before is visible to whoever takes it. True if its receiver has to
+    /// be interrupted.
     pub(crate) fn give(&self) -> bool {
-        // Not a store: where two give it at a time, one store would hide what the other had done before its own.
+        // Not a store: where two give it at a time, one store would hide what the other had done
+        // before its own.
         self.given.swap(true, Ordering::AcqRel);
-        // Pairs with the fence in `may_sleep`: either this sees the sleeper, or the sleeper sees the notice.
+        // Pairs with the fence in `may_sleep`: either this sees the sleeper, or the sleeper sees
+        // the notice.
         fence(Ordering::SeqCst);
         self.sleeping.load(Ordering::Relaxed)
     }
@@ -33,7 +36,8 @@ impl Notice {
         self.given.swap(false, Ordering::AcqRel)
     }
 
-    /// Before a sleep on the descriptors: false if the notice was given. [`Notice::wake`] comes after, slept or not.
+    /// Before a sleep on the descriptors: false if the notice was given. [`WakeFlag::wake`] comes
+    /// after, slept or not.
     pub(crate) fn may_sleep(&self) -> bool {
         self.sleeping.store(true, Ordering::Relaxed);
         fence(Ordering::SeqCst);
@@ -56,7 +60,7 @@ mod loom_tests {
 
     /// What is shared with somebody who works, says so, and interrupts.
     struct Shared {
-        notice: Notice,
+        notice: WakeFlag,
         done: AtomicUsize,
         interrupted: Mutex<bool>,
         changed: Condvar,
@@ -66,7 +70,7 @@ mod loom_tests {
 
     fn shared() -> Arc<Shared> {
         Arc::new(Shared {
-            notice: Notice::new(),
+            notice: WakeFlag::new(),
             done: AtomicUsize::new(0),
             interrupted: Mutex::new(false),
             changed: Condvar::new(),

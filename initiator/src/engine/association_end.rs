@@ -7,20 +7,21 @@ use nvme_proto::{AdminCommand, Sqe, admin};
 use rdma::{ConnectionManager, Group, Provider, Time, WcStatus};
 
 use crate::api::error::{Error, ErrorKind};
-use crate::engine::connections::Conn;
+use crate::engine::connections::ConnectionRole;
 use crate::engine::controller::{
-    Controller, KeepAlive, Outage, Phase, QueueKind, Raw, RawData, Task,
+    ControllerPhase, ControllerState, KeepAlive, Outage, QueueKind, Raw, RawData, Task,
 };
 use crate::engine::queue::Data;
 use crate::engine::results::Outbox;
-use crate::engine::{Core, earliest};
+use crate::engine::{HostEngine, earliest};
 
 /// How long a controller may take to confirm that it shuts down.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_millis(500);
 
-impl<P: Provider> Core<P> {
-    /// Ends an association because of `cause`. When this returns nothing that the target still sends is placed
-    /// anywhere, and all that was in flight is either handed back or waits for the next association.
+impl<P: Provider> HostEngine<P> {
+    /// Ends an association because of `cause`. When this returns nothing that the target still
+    /// sends is placed anywhere, and all that was in flight is either handed back or waits for the
+    /// next association.
     pub(crate) fn end_association(
         &mut self,
         now: Time,
@@ -31,7 +32,7 @@ impl<P: Provider> Core<P> {
         let Some(controller) = self.controllers.get(key) else { return };
         let cause = cause.of_target(&controller.target);
         let live_for = match controller.phase {
-            Phase::Live(since) => Some(now - since),
+            ControllerPhase::Live(since) => Some(now - since),
             _ => None,
         };
         self.disconnect(now, key, outbox);
@@ -39,16 +40,16 @@ impl<P: Provider> Core<P> {
         if controller.closing {
             return self.forget(key, outbox);
         }
-        if matches!(controller.phase, Phase::Dead(_)) {
+        if matches!(controller.phase, ControllerPhase::Dead(_)) {
             return;
         }
         if controller.opened.is_some() {
             // Whoever asked for the connection is told, and decides how often that is.
-            return self.bury(key, cause, outbox);
+            return self.release_resources(key, cause, outbox);
         }
         tracing::warn!(%cause, "connection ended");
         if matches!(cause.kind(), ErrorKind::Unsupported(_)) {
-            return self.bury(key, cause, outbox);
+            return self.release_resources(key, cause, outbox);
         }
         self.counters.connections_lost += u64::from(live_for.is_some());
         let outage = controller.outage.get_or_insert_with(|| Outage::begin(now, cause.clone()));
@@ -57,13 +58,13 @@ impl<P: Provider> Core<P> {
             controller.retries.reset();
         }
         let pause = controller.retries.next_pause(controller.options.reconnect_delay);
-        controller.phase = Phase::Resting(now + pause);
+        controller.phase = ControllerPhase::Resting(now + pause);
         self.start_clocks(now, key);
     }
 
     /// Takes the queues of an association down, and takes back what was in flight on them.
     fn disconnect(&mut self, now: Time, key: usize, outbox: &mut Outbox) {
-        self.agenda.stir(key);
+        self.agenda.mark_ready(key);
         self.put_up_fence(now, key);
         let controller = &mut self.controllers[key];
         controller.keep_alive = KeepAlive::default();
@@ -74,9 +75,9 @@ impl<P: Provider> Core<P> {
         }
         let conns: Vec<_> = self.conns.of(key).collect();
         for (id, conn) in conns {
-            if let Conn::Open { .. } = conn {
+            if let ConnectionRole::Open { .. } = conn {
                 self.cm.disconnect(now, id);
-                self.conns.insert(id, Conn::Closing);
+                self.conns.insert(id, ConnectionRole::Closing);
             } else {
                 self.cm.close(id);
                 self.conns.remove(id);
@@ -97,9 +98,9 @@ impl<P: Provider> Core<P> {
         }
         let controller = &mut self.controllers[key];
         controller.forget_checks();
-        if let Phase::Opening(_) = controller.phase
-            && let Phase::Opening(opening) =
-                mem::replace(&mut controller.phase, Phase::Resting(now))
+        if let ControllerPhase::Opening(_) = controller.phase
+            && let ControllerPhase::Opening(opening) =
+                mem::replace(&mut controller.phase, ControllerPhase::Resting(now))
         {
             controller.bounce.release(opening.chunk);
         }
@@ -136,9 +137,9 @@ impl<P: Provider> Core<P> {
     }
 
     /// Gives a controller up for good: all that waits for it fails, and so does all that comes.
-    fn bury(&mut self, key: usize, error: Error, outbox: &mut Outbox) {
+    fn release_resources(&mut self, key: usize, error: Error, outbox: &mut Outbox) {
         let controller = &mut self.controllers[key];
-        controller.phase = Phase::Dead(error.clone());
+        controller.phase = ControllerPhase::Dead(error.clone());
         if let Some(opened) = controller.opened.take() {
             opened.keep(Err(error.clone()), outbox);
         }
@@ -161,7 +162,7 @@ impl<P: Provider> Core<P> {
         self.expire_ranges(now, outbox);
         self.take_down_fences(now);
         while let Some(key) = self.agenda.next_due(now) {
-            self.agenda.stir(key);
+            self.agenda.mark_ready(key);
             if self.controllers.contains(key) {
                 self.expire_raw(now, key, outbox);
             }
@@ -179,14 +180,15 @@ impl<P: Provider> Core<P> {
         let Some(outage) = &controller.outage else { return };
         let after = controller.options.loss_timeout;
         let over = outage.since + after <= now;
-        if over && outage.lost.is_none() && !matches!(controller.phase, Phase::Dead(_)) {
+        if over && outage.lost.is_none() && !matches!(controller.phase, ControllerPhase::Dead(_)) {
             let cause = Box::new(outage.cause.clone());
             let error = Error::from(ErrorKind::Lost { after, cause }).of_target(&controller.target);
             self.lose(key, error, outbox);
         }
     }
 
-    /// The target has been away for too long: all that waits for it fails, and what comes fails at once, until it is back.
+    /// The target has been away for too long: all that waits for it fails, and what comes fails at
+    /// once, until it is back.
     fn lose(&mut self, key: usize, error: Error, outbox: &mut Outbox) {
         let controller = &mut self.controllers[key];
         tracing::warn!(%error, "target lost; connecting to it goes on");
@@ -199,23 +201,25 @@ impl<P: Provider> Core<P> {
     fn run_controller_timers(&mut self, now: Time, key: usize, outbox: &mut Outbox) {
         let controller = &self.controllers[key];
         match &controller.phase {
-            Phase::Opening(opening) if opening.deadline <= now => {
+            ControllerPhase::Opening(opening) if opening.deadline <= now => {
                 let after = controller.options.connect_timeout;
                 self.end_association(now, key, ErrorKind::TimedOut { after }.into(), outbox);
             }
-            Phase::Opening(opening) if opening.poll_at.is_some_and(|time| time <= now) => {
+            ControllerPhase::Opening(opening)
+                if opening.poll_at.is_some_and(|time| time <= now) =>
+            {
                 self.poll_ready(now, key, outbox);
             }
-            Phase::Live(_) => {
+            ControllerPhase::Live(_) => {
                 self.resume_delayed(now, key);
                 self.expire_checks(now, key, outbox);
                 self.keep_alive(now, key, outbox);
             }
-            Phase::Resting(time) if *time <= now => match self.is_fenced(key) {
-                true => self.controllers[key].phase = Phase::Fenced,
+            ControllerPhase::Resting(time) if *time <= now => match self.is_fenced(key) {
+                true => self.controllers[key].phase = ControllerPhase::Fenced,
                 false => self.open(now, key, outbox),
             },
-            Phase::Closing(time) if *time <= now => self.end_closing(now, key, outbox),
+            ControllerPhase::Closing(time) if *time <= now => self.end_closing(now, key, outbox),
             _ => {}
         }
     }
@@ -243,8 +247,8 @@ impl<P: Provider> Core<P> {
         }
     }
 
-    /// Tells the controller to abort what is in flight of a range. They end by themselves then; if not, the
-    /// range's second deadline ends the association.
+    /// Tells the controller to abort what is in flight of a range. They end by themselves then; if
+    /// not, the range's second deadline ends the association.
     pub(crate) fn abort_commands_of(
         &mut self,
         now: Time,
@@ -291,12 +295,12 @@ impl<P: Provider> Core<P> {
     /// Shuts a controller down; nobody holds a handle of it any more.
     pub(crate) fn start_closing(&mut self, now: Time, key: usize, outbox: &mut Outbox) {
         let Some(controller) = self.controllers.get_mut(key) else { return };
-        self.agenda.stir(key);
+        self.agenda.mark_ready(key);
         controller.closing = true;
         if !controller.is_live() {
             return self.end_closing(now, key, outbox);
         }
-        controller.phase = Phase::Closing(now + SHUTDOWN_TIMEOUT);
+        controller.phase = ControllerPhase::Closing(now + SHUTDOWN_TIMEOUT);
         let sqe = controller.shutdown_sqe();
         self.send_admin(now, key, sqe, Task::Shutdown, outbox);
     }
@@ -309,7 +313,7 @@ impl<P: Provider> Core<P> {
     /// Removes a controller that has no association.
     fn forget(&mut self, key: usize, outbox: &mut Outbox) {
         let error = Error::from(ErrorKind::Closed).of_target(&self.controllers[key].target);
-        self.bury(key, error, outbox);
+        self.release_resources(key, error, outbox);
         self.controllers.remove(key);
     }
 
@@ -327,18 +331,18 @@ impl<P: Provider> Core<P> {
     }
 }
 
-impl<P: Provider> Controller<P> {
+impl<P: Provider> ControllerState<P> {
     /// When something is due that nothing else wakes us for.
     pub(crate) fn deadline(&self) -> Option<Time> {
         let phase = match &self.phase {
-            Phase::Opening(opening) => earliest(Some(opening.deadline), opening.poll_at),
-            Phase::Live(_) => {
+            ControllerPhase::Opening(opening) => earliest(Some(opening.deadline), opening.poll_at),
+            ControllerPhase::Live(_) => {
                 let checks = self.checks_deadline();
                 earliest(checks, earliest(self.keep_alive.next, self.next_delayed()))
             }
-            Phase::Resting(time) | Phase::Closing(time) => Some(*time),
-            Phase::Fenced => None,
-            Phase::Dead(_) => return None,
+            ControllerPhase::Resting(time) | ControllerPhase::Closing(time) => Some(*time),
+            ControllerPhase::Fenced => None,
+            ControllerPhase::Dead(_) => return None,
         };
         let outage = self.outage.as_ref().filter(|outage| outage.lost.is_none());
         let outage = outage.map(|outage| outage.since + self.options.loss_timeout);

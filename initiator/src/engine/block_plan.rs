@@ -11,7 +11,7 @@ pub(crate) struct Geometry {
 
 /// One command, and where its bytes go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Step {
+pub(crate) struct BlockStep {
     /// First logical block.
     pub(crate) slba: u64,
     /// Logical blocks.
@@ -19,12 +19,12 @@ pub(crate) struct Step {
     /// Bytes of the range that this step covers; the next step begins behind them.
     pub(crate) length_bytes: u64,
     /// Whose memory the command transfers.
-    pub(crate) place: Place,
+    pub(crate) place: TransferMemory,
 }
 
 /// Whose memory a command transfers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum TransferMemory {
     /// The caller's: the range covers the blocks exactly.
     Direct,
     /// A bounce chunk: the range begins this many bytes into the first block.
@@ -35,14 +35,15 @@ pub(crate) enum Place {
 }
 
 impl Geometry {
-    /// The longest data block that a keyed descriptor can name is 2^24 - 1 bytes; we stay at a power of two
-    /// below it. NVMe over RDMA Transport, "Keyed SGL Data Block descriptor".
+    /// The longest data block that a keyed descriptor can name is 2^24 - 1 bytes; we stay at a
+    /// power of two below it. NVMe over RDMA Transport, "Keyed SGL Data Block descriptor".
     const DESCRIPTOR_MAX_BYTES: u64 = 8 << 20;
     /// The most blocks of one command: NLB is a zero-based 16-bit field.
     const COMMAND_MAX_BLOCKS: u64 = 1 << 16;
 
-    /// `block_bytes` is a power of two of at most [`bounce::CHUNK_BYTES`]; `max_transfer_bytes` is what the controller takes
-    /// in one command. `None` when a command could not carry even one block.
+    /// `block_bytes` is a power of two of at most [`bounce::CHUNK_BYTES`]; `max_transfer_bytes` is
+    /// what the controller takes in one command. `None` when a command could not carry even one
+    /// block.
     pub(crate) fn new(block_bytes: u64, max_transfer_bytes: u64) -> Option<Self> {
         let fits = block_bytes.is_power_of_two() && block_bytes <= bounce::CHUNK_BYTES as u64;
         let most = max_transfer_bytes
@@ -59,10 +60,10 @@ impl Geometry {
 
     /// The first step of the bytes `start..end`, which are not empty.
     ///
-    /// Whole blocks go straight to the caller's memory. A range with a partial block at either end is read
-    /// in one bounced command when it is short, since one copy costs less than two more commands; otherwise
-    /// only its partial blocks are bounced.
-    pub(crate) fn next_step(&self, start: u64, end: u64) -> Step {
+    /// Whole blocks go straight to the caller's memory. A range with a partial block at either end
+    /// is read in one bounced command when it is short, since one copy costs less than two more
+    /// commands; otherwise only its partial blocks are bounced.
+    pub(crate) fn next_step(&self, start: u64, end: u64) -> BlockStep {
         debug_assert!(start < end);
         let (first, behind) = (self.floor(start), self.ceil(end));
         let aligned = first == start && behind == end;
@@ -87,23 +88,23 @@ impl Geometry {
         (start | end) & (self.block_bytes - 1) == 0
     }
 
-    fn bounced(&self, start: u64, end: u64) -> Step {
+    fn bounced(&self, start: u64, end: u64) -> BlockStep {
         let (first, behind) = (self.floor(start), self.ceil(end));
-        Step {
+        BlockStep {
             slba: first / self.block_bytes,
             blocks: block_count((behind - first) / self.block_bytes),
             length_bytes: end - start,
-            place: Place::Bounce { skip_bytes: start - first },
+            place: TransferMemory::Bounce { skip_bytes: start - first },
         }
     }
 
-    fn direct(&self, start: u64, end: u64) -> Step {
+    fn direct(&self, start: u64, end: u64) -> BlockStep {
         let length_bytes = (self.floor(end) - start).min(self.max_transfer_bytes);
-        Step {
+        BlockStep {
             slba: start / self.block_bytes,
             blocks: block_count(length_bytes / self.block_bytes),
             length_bytes,
-            place: Place::Direct,
+            place: TransferMemory::Direct,
         }
     }
 
@@ -115,7 +116,8 @@ impl Geometry {
         byte & !(self.block_bytes - 1)
     }
 
-    /// Ranges end within a namespace, whose size in bytes is a multiple of the block and fits 64 bits.
+    /// Ranges end within a namespace, whose size in bytes is a multiple of the block and fits 64
+    /// bits.
     fn ceil(&self, byte: u64) -> u64 {
         self.floor(byte.saturating_add(self.block_bytes - 1))
     }
@@ -130,7 +132,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn steps(geometry: Geometry, start: u64, end: u64) -> Vec<(u64, Step)> {
+    fn steps(geometry: Geometry, start: u64, end: u64) -> Vec<(u64, BlockStep)> {
         let mut at = start;
         let mut all = Vec::new();
         while at < end {
@@ -148,7 +150,7 @@ mod tests {
         let all = steps(geometry, 0, 300 << 10);
         let lengths: Vec<_> = all.iter().map(|(_, step)| step.length_bytes >> 10).collect();
         assert_eq!(lengths, [128, 128, 44]);
-        assert!(all.iter().all(|(_, step)| step.place == Place::Direct));
+        assert!(all.iter().all(|(_, step)| step.place == TransferMemory::Direct));
     }
 
     #[test]
@@ -156,7 +158,7 @@ mod tests {
         let geometry = Geometry::new(512, 128 << 10).unwrap();
         let step = geometry.next_step(1, 2);
         assert_eq!((step.slba, step.blocks, step.length_bytes), (0, 1, 1));
-        assert_eq!(step.place, Place::Bounce { skip_bytes: 1 });
+        assert_eq!(step.place, TransferMemory::Bounce { skip_bytes: 1 });
         assert_eq!(steps(geometry, 511, 8000).len(), 1);
     }
 
@@ -166,7 +168,7 @@ mod tests {
         let all = steps(geometry, 100, (256 << 10) + 7);
         let bounced: u64 = all
             .iter()
-            .filter(|(_, step)| step.place != Place::Direct)
+            .filter(|(_, step)| step.place != TransferMemory::Direct)
             .map(|(_, step)| step.length_bytes)
             .sum();
         assert_eq!((all.len(), bounced), (3, 4096 - 100 + 7));
@@ -198,8 +200,8 @@ mod tests {
                 prop_assert!(span <= limit && u64::from(step.blocks) <= 65536 && span < 1 << 24);
                 prop_assert!(first <= at && at + step.length_bytes <= first + span);
                 match step.place {
-                    Place::Direct => prop_assert!(first == at && span == step.length_bytes),
-                    Place::Bounce { skip_bytes } => {
+                    TransferMemory::Direct => prop_assert!(first == at && span == step.length_bytes),
+                    TransferMemory::Bounce { skip_bytes } => {
                         prop_assert_eq!(first + skip_bytes, at);
                         prop_assert!(span <= bounce::CHUNK_BYTES as u64);
                         // No block is transferred for nothing.
@@ -214,7 +216,7 @@ mod tests {
             let geometry = Geometry::new(4096, 1 << 20).unwrap();
             let copied: u64 = steps(geometry, start, start + length)
                 .iter()
-                .filter(|(_, step)| step.place != Place::Direct)
+                .filter(|(_, step)| step.place != TransferMemory::Direct)
                 .map(|(_, step)| step.length_bytes)
                 .sum();
             prop_assert!(copied < 2 * 4096 || copied <= bounce::WHOLE_RANGE_BYTES + 4096);

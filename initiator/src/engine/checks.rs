@@ -1,6 +1,8 @@
-//! Whether namespaces are what they were: after a reconnect, and when their controller says that they changed.
+//! Whether namespaces are what they were: after a reconnect, and when their controller says that
+//! they changed.
 //!
-//! Until a namespace has been checked nothing is issued to it. Many are checked at a time, beside the ranges of others.
+//! Until a namespace has been checked nothing is issued to it. Many are checked at a time, beside
+//! the ranges of others.
 
 use std::collections::VecDeque;
 
@@ -12,14 +14,15 @@ use nvme_proto::{AdminCommand, Cqe, Nsid, Sqe, Status, view};
 use rdma::{Provider, Time};
 
 use crate::api::error::{Error, ErrorKind};
-use crate::engine::Core;
-use crate::engine::controller::{Controller, Task};
-use crate::engine::namespace_identity::{Identity, lacks_descriptors};
+use crate::engine::HostEngine;
+use crate::engine::controller::{ControllerState, Task};
+use crate::engine::namespace_identity::{NamespaceIdentity, lacks_descriptors};
 use crate::engine::queue::Data;
 use crate::engine::results::Outbox;
-use crate::memory::bounce::Chunk;
+use crate::memory::bounce::BounceChunk;
 
-/// Commands of checks in flight: they share the admin queue with keep alive and the caller's commands.
+/// Commands of checks in flight: they share the admin queue with keep alive and the caller's
+/// commands.
 const MAX_UNDER_WAY: usize = 16;
 /// Slots of an admin queue of which one may be taken for good.
 const SLOTS_FOR_EVENTS: u16 = 8;
@@ -35,7 +38,7 @@ pub(crate) enum Check {
     /// Identify Namespace is under way.
     Namespace { stale: bool },
     /// So it told, and its descriptors are under way.
-    Descriptors { stale: bool, identity: Box<Identity> },
+    Descriptors { stale: bool, identity: Box<NamespaceIdentity> },
 }
 
 impl Check {
@@ -65,13 +68,14 @@ pub(crate) struct Checks {
 #[derive(Debug)]
 pub(crate) enum CheckTask {
     /// Identifies this namespace, into the chunk.
-    Identify { namespace: usize, chunk: Chunk },
+    Identify { namespace: usize, chunk: BounceChunk },
     /// Reads the list of namespaces that changed.
-    ChangedList { chunk: Chunk },
+    ChangedList { chunk: BounceChunk },
 }
 
-impl<P: Provider> Core<P> {
-    /// The controller is usable: checks what was opened over earlier connections, and asks for word of changes.
+impl<P: Provider> HostEngine<P> {
+    /// The controller is usable: checks what was opened over earlier connections, and asks for word
+    /// of changes.
     pub(crate) fn begin_checks(&mut self, now: Time, key: usize, outbox: &mut Outbox) {
         let controller = &mut self.controllers[key];
         controller.check_where(|_| true);
@@ -158,7 +162,8 @@ impl<P: Provider> Core<P> {
         }
     }
 
-    /// A command of a check went down with its connection: all namespaces are checked over the next.
+    /// A command of a check went down with its connection: all namespaces are checked over the
+    /// next.
     pub(crate) fn interrupt_check(&mut self, key: usize, task: CheckTask) {
         let (CheckTask::Identify { chunk, .. } | CheckTask::ChangedList { chunk }) = task;
         let controller = &mut self.controllers[key];
@@ -198,7 +203,7 @@ impl<P: Provider> Core<P> {
         now: Time,
         key: usize,
         namespace: usize,
-        chunk: Chunk,
+        chunk: BounceChunk,
         cqe: &Cqe,
         data: &[u8],
         outbox: &mut Outbox,
@@ -214,7 +219,7 @@ impl<P: Provider> Core<P> {
         match std::mem::take(&mut attached.check) {
             Check::Namespace { stale } => {
                 let answer = cqe.status().ok().map_err(|status| ErrorKind::Status(status).into());
-                match answer.and_then(|()| Identity::parse(nsid, data)) {
+                match answer.and_then(|()| NamespaceIdentity::parse(nsid, data)) {
                     Ok(identity) => {
                         let identity = Box::new(identity);
                         attached.check = Check::Descriptors { stale, identity };
@@ -251,7 +256,7 @@ impl<P: Provider> Core<P> {
         &mut self,
         key: usize,
         namespace: usize,
-        identity: &Identity,
+        identity: &NamespaceIdentity,
         stale: bool,
         outbox: &mut Outbox,
     ) {
@@ -277,7 +282,8 @@ impl<P: Provider> Core<P> {
         }
     }
 
-    /// A namespace is not what it was: all that waits for it fails, and nothing is issued to it again.
+    /// A namespace is not what it was: all that waits for it fails, and nothing is issued to it
+    /// again.
     fn lose_namespace(&mut self, key: usize, number: usize, change: String, outbox: &mut Outbox) {
         let controller = &mut self.controllers[key];
         let attached = &mut controller.namespaces[number];
@@ -298,15 +304,16 @@ impl<P: Provider> Core<P> {
     }
 }
 
-/// Whether a status to Identify tells what the namespace is or that it is not there. Others tell of the controller or the
-/// connection, even with Do Not Retry: that is about this command in this association.
+/// Whether a status to Identify tells what the namespace is or that it is not there. Others tell of
+/// the controller or the connection, even with Do Not Retry: that is about this command in this
+/// association.
 fn is_final(status: Status) -> bool {
     [Status::SUCCESS, Status::INVALID_NAMESPACE_OR_FORMAT, Status::INVALID_FIELD]
         .iter()
         .any(|&code| status.is(code))
 }
 
-impl<P: Provider> Controller<P> {
+impl<P: Provider> ControllerState<P> {
     /// Has the namespaces checked that are there and of which `which` holds.
     fn check_where(&mut self, which: impl Fn(Nsid) -> bool) {
         for (number, attached) in &mut self.namespaces {
@@ -327,7 +334,8 @@ impl<P: Provider> Controller<P> {
     /// The answer to the list of changed namespaces.
     fn check_changed(&mut self, cqe: &Cqe, data: &[u8]) {
         match view::<NamespaceList>(data) {
-            // Sorted, as the specification has it; a list that is not costs its target's namespaces a check.
+            // Sorted, as the specification has it; a list that is not costs its target's namespaces
+            // a check.
             Ok(list) if cqe.status().is_success() && *list != NamespaceList::TOO_MANY => {
                 let changed: Vec<Nsid> = list.iter().collect();
                 let sorted = changed.is_sorted();

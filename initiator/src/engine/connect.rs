@@ -1,4 +1,5 @@
-//! From nothing to a usable controller: one step after the other, each driven by the answer to the last.
+//! From nothing to a usable controller: one step after the other, each driven by the answer to the
+//! last.
 
 use std::time::Duration;
 
@@ -8,7 +9,7 @@ use nvme_proto::fabrics::{
 };
 use nvme_proto::feature::{Feature, QueueCounts, SetFeatures};
 use nvme_proto::identify::{Cns, ControllerType, Identify, IdentifyController};
-use nvme_proto::rdma_cm::{Accept, Request};
+use nvme_proto::rdma_cm::{ConnectAccept, ConnectRequest};
 use nvme_proto::registers::{Cap, Cc, CcCss, Csts, Property};
 use nvme_proto::{Cntlid, Cqe, IntoBytes, Nsid, Qid, Sqe, Status, view};
 use rdma::{
@@ -17,20 +18,20 @@ use rdma::{
 };
 
 use crate::api::error::{Error, ErrorKind};
-use crate::engine::Core;
-use crate::engine::connections::Conn;
+use crate::engine::HostEngine;
+use crate::engine::connections::ConnectionRole;
 use crate::engine::controller::{
-    Controller, ControllerLimits, KeepAlive, Opening, OpeningStep, Phase, Task,
+    ControllerLimits, ControllerPhase, ControllerState, KeepAlive, Opening, OpeningStep, Task,
 };
-use crate::engine::queue::{Data, Queue};
+use crate::engine::queue::{Data, HostQueue};
 use crate::engine::results::Outbox;
 use crate::memory::bounce::CHUNK_BYTES;
 
 /// Entries of the admin queue: what Linux asks for, and the most that its target grants.
 const ADMIN_ENTRIES: u16 = 32;
 
-/// Transfers are split at this size where the controller has no limit or a larger one, so that a long range
-/// is several commands in flight.
+/// Transfers are split at this size where the controller has no limit or a larger one, so that a
+/// long range is several commands in flight.
 const TRANSFER_BYTES: u64 = 1 << 20;
 
 /// The most data that is sent with a command.
@@ -39,12 +40,12 @@ const IN_CAPSULE_BYTES: u64 = 16 << 10;
 /// Pause between two readings of CSTS.
 const READY_POLL: Duration = Duration::from_millis(20);
 
-impl<P: Provider> Core<P> {
+impl<P: Provider> HostEngine<P> {
     /// Starts an attempt to connect.
     pub(crate) fn open(&mut self, now: Time, key: usize, outbox: &mut Outbox) {
         let controller = &mut self.controllers[key];
         let chunk = controller.bounce.claim().expect("no association, so no chunk is in use");
-        controller.phase = Phase::Opening(Opening {
+        controller.phase = ControllerPhase::Opening(Opening {
             step: OpeningStep::Connection,
             deadline: now + controller.options.connect_timeout,
             poll_at: None,
@@ -66,7 +67,7 @@ impl<P: Provider> Core<P> {
         let (address, timeout) = (self.controllers[key].target.address, options.connect_timeout);
         match self.cm.resolve(now, address, timeout, &conn_options) {
             Ok(conn) => {
-                self.conns.insert(conn, Conn::Opening { controller: key, qid });
+                self.conns.insert(conn, ConnectionRole::Opening { controller: key, qid });
             }
             Err(error) => self.end_association(now, key, local(error), outbox),
         }
@@ -95,7 +96,7 @@ impl<P: Provider> Core<P> {
         let entries = self.entries(key, qid);
         let slots = entries - 1;
         let config = QpConfig {
-            send_wr: Queue::<P, Task>::send_wr(slots),
+            send_wr: HostQueue::<P, Task>::send_wr(slots),
             recv_wr: slots.into(),
             send_sge: 2,
             recv_sge: 1,
@@ -107,7 +108,7 @@ impl<P: Provider> Core<P> {
         let vacant = self.queues.vacant_entry();
         // Far fewer queues than 2^32.
         let queue_key = vacant.key() as u32;
-        let queue = match Queue::new(device, queue_key, key, qid, conn, qp, slots) {
+        let queue = match HostQueue::new(device, queue_key, key, qid, conn, qp, slots) {
             Ok(queue) => vacant.insert(queue),
             Err(error) => {
                 self.group.release(qp);
@@ -119,7 +120,7 @@ impl<P: Provider> Core<P> {
         self.pushed = true;
         let cntlid = self.controllers[key].limits.cntlid;
         let cntlid = if qid.is_admin() { Cntlid(0) } else { cntlid };
-        let request = Request::new(qid, cntlid, entries, entries.into());
+        let request = ConnectRequest::new(qid, cntlid, entries, entries.into());
         let params = ConnParams {
             responder_resources: self.device.caps().max_responder_resources,
             initiator_depth: 0,
@@ -133,11 +134,11 @@ impl<P: Provider> Core<P> {
     /// Entries of a submission queue that is about to be connected.
     fn entries(&self, key: usize, qid: Qid) -> u16 {
         let wanted = match &self.controllers[key].phase {
-            Phase::Opening(opening) if !qid.is_admin() => opening.queue_entries,
+            ControllerPhase::Opening(opening) if !qid.is_admin() => opening.queue_entries,
             _ => ADMIN_ENTRIES,
         };
         let max_wr = self.device.caps().max_wr;
-        let device = Queue::<P, Task>::slots(max_wr) + 1;
+        let device = HostQueue::<P, Task>::slots(max_wr) + 1;
         if device < wanted {
             tracing::info!(wanted, granted = device, "the RDMA device has shorter queues");
         }
@@ -156,7 +157,7 @@ impl<P: Provider> Core<P> {
         let Some(queue) = queue.filter(|&queue| self.queues[queue as usize].conn() == conn) else {
             return;
         };
-        match Accept::parse(params.private_data.as_slice()) {
+        match ConnectAccept::parse(params.private_data.as_slice()) {
             None => {
                 let what = "the acceptance of the connection has no valid private data";
                 self.end_association(now, key, ErrorKind::Malformed(what).into(), outbox);
@@ -178,7 +179,7 @@ impl<P: Provider> Core<P> {
         let qid = self.queues[queue as usize].qid();
         let cntlid = if qid.is_admin() { Cntlid::DYNAMIC } else { controller.limits.cntlid };
         let data = ConnectData::new(self.host.id, cntlid, controller.target.nqn, self.host.nqn);
-        let Phase::Opening(opening) = &mut controller.phase else { return };
+        let ControllerPhase::Opening(opening) = &mut controller.phase else { return };
         opening.step = OpeningStep::Connect;
         controller.bounce.copy_in(&opening.chunk, 0, data.as_bytes());
         let keep_alive_timeout_ms =
@@ -204,7 +205,7 @@ impl<P: Provider> Core<P> {
         outbox: &mut Outbox,
     ) {
         let controller = &mut self.controllers[key];
-        let Phase::Opening(opening) = &mut controller.phase else { return };
+        let ControllerPhase::Opening(opening) = &mut controller.phase else { return };
         opening.step = step;
         let Some(&admin) = controller.queues.first() else { return };
         self.send_opening(now, key, admin, sqe, data_bytes as u32, outbox);
@@ -220,7 +221,7 @@ impl<P: Provider> Core<P> {
         outbox: &mut Outbox,
     ) {
         let controller = &self.controllers[key];
-        let Phase::Opening(opening) = &controller.phase else { return };
+        let ControllerPhase::Opening(opening) = &controller.phase else { return };
         let data = match data_bytes {
             0 => Data::None,
             length => controller.bounce.data(&opening.chunk, length),
@@ -255,7 +256,7 @@ impl<P: Provider> Core<P> {
         cqe: &Cqe,
         outbox: &mut Outbox,
     ) -> Result<(), Error> {
-        let Phase::Opening(opening) = &self.controllers[key].phase else { return Ok(()) };
+        let ControllerPhase::Opening(opening) = &self.controllers[key].phase else { return Ok(()) };
         match opening.step {
             OpeningStep::Connection => {}
             OpeningStep::Connect => {
@@ -340,7 +341,9 @@ impl<P: Provider> Core<P> {
             .with_iocqes(Cc::IOCQES);
         let controller = &mut self.controllers[key];
         controller.cc = cc;
-        let Phase::Opening(opening) = &mut controller.phase else { return Ok(get(Property::CSTS)) };
+        let ControllerPhase::Opening(opening) = &mut controller.phase else {
+            return Ok(get(Property::CSTS));
+        };
         opening.queue_entries = opening.queue_entries.min(cap.mqes_z().saturating_add(1)).max(2);
         opening.page_bytes = 1 << (12 + u32::from(cap.mpsmin()));
         Ok(set_cc(cc))
@@ -361,7 +364,7 @@ impl<P: Provider> Core<P> {
         if csts.rdy() {
             let sqe = Identify::new(Cns::CONTROLLER).to_sqe();
             self.send_step(now, key, OpeningStep::Identify, sqe, Identify::DATA_BYTES, outbox);
-        } else if let Phase::Opening(opening) = &mut self.controllers[key].phase {
+        } else if let ControllerPhase::Opening(opening) = &mut self.controllers[key].phase {
             opening.poll_at = Some(now + READY_POLL);
         }
         Ok(())
@@ -369,7 +372,7 @@ impl<P: Provider> Core<P> {
 
     /// Reads CSTS again.
     pub(crate) fn poll_ready(&mut self, now: Time, key: usize, outbox: &mut Outbox) {
-        if let Phase::Opening(opening) = &mut self.controllers[key].phase {
+        if let ControllerPhase::Opening(opening) = &mut self.controllers[key].phase {
             opening.poll_at = None;
         }
         self.send_step(now, key, OpeningStep::Ready, get(Property::CSTS), 0, outbox);
@@ -377,7 +380,7 @@ impl<P: Provider> Core<P> {
 
     fn take_identify(&mut self, key: usize) -> Result<(), Error> {
         let controller = &mut self.controllers[key];
-        let Phase::Opening(opening) = &controller.phase else { return Ok(()) };
+        let ControllerPhase::Opening(opening) = &controller.phase else { return Ok(()) };
         let mut data = vec![0; Identify::DATA_BYTES];
         controller.bounce.copy_out(&opening.chunk, 0, &mut data);
         let identify: &IdentifyController = view(&data)?;
@@ -437,7 +440,7 @@ impl<P: Provider> Core<P> {
         if next > usize::from(controller.limits.io_queues) {
             return self.opened(now, key, outbox);
         }
-        if let Phase::Opening(opening) = &mut controller.phase {
+        if let ControllerPhase::Opening(opening) = &mut controller.phase {
             opening.step = OpeningStep::Connection;
         }
         self.open_queue(now, key, Qid(next as u16), outbox);
@@ -446,7 +449,8 @@ impl<P: Provider> Core<P> {
     /// The controller is usable.
     fn opened(&mut self, now: Time, key: usize, outbox: &mut Outbox) {
         let controller = &mut self.controllers[key];
-        if let Phase::Opening(opening) = std::mem::replace(&mut controller.phase, Phase::Live(now))
+        if let ControllerPhase::Opening(opening) =
+            std::mem::replace(&mut controller.phase, ControllerPhase::Live(now))
         {
             controller.bounce.release(opening.chunk);
         }
@@ -462,7 +466,7 @@ impl<P: Provider> Core<P> {
     }
 }
 
-impl<P: Provider> Controller<P> {
+impl<P: Provider> ControllerState<P> {
     /// The entry that shuts the controller down.
     pub(crate) fn shutdown_sqe(&self) -> Sqe {
         set_cc(self.cc.with_shn(nvme_proto::registers::ShutdownNotification::NORMAL))
@@ -490,8 +494,8 @@ fn local(error: rdma::CmError) -> Error {
     }
 }
 
-/// What an initiator that uses keyed SGLs needs (RDMA Transport, "Capsules and SGLs"; Base, "Identify
-/// Controller").
+/// What an initiator that uses keyed SGLs needs (RDMA Transport, "Capsules and SGLs"; Base,
+/// "Identify Controller").
 fn check_controller(
     identify: &IdentifyController,
     cntlid: Cntlid,

@@ -7,7 +7,7 @@ use rdma::ConnId;
 
 /// What a connection of the connection manager is to us.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Conn {
+pub(crate) enum ConnectionRole {
     /// A queue that is being connected.
     Opening { controller: usize, qid: Qid },
     /// A queue.
@@ -16,7 +16,7 @@ pub(crate) enum Conn {
     Closing,
 }
 
-impl Conn {
+impl ConnectionRole {
     /// Whose queue it is.
     pub(crate) fn controller(self) -> Option<usize> {
         match self {
@@ -34,13 +34,13 @@ impl Conn {
 /// All connections by name.
 #[derive(Default)]
 pub(crate) struct Conns {
-    all: BTreeMap<ConnId, Conn>,
+    all: BTreeMap<ConnId, ConnectionRole>,
     unsettled: usize,
 }
 
 impl Conns {
     /// Adds a connection, or says what it is now.
-    pub(crate) fn insert(&mut self, id: ConnId, conn: Conn) {
+    pub(crate) fn insert(&mut self, id: ConnId, conn: ConnectionRole) {
         self.remove(id);
         self.unsettled += usize::from(!conn.is_settled());
         self.all.insert(id, conn);
@@ -52,12 +52,15 @@ impl Conns {
         }
     }
 
-    pub(crate) fn get(&self, id: ConnId) -> Option<Conn> {
+    pub(crate) fn get(&self, id: ConnId) -> Option<ConnectionRole> {
         self.all.get(&id).copied()
     }
 
     /// Those of a controller.
-    pub(crate) fn of(&self, controller: usize) -> impl Iterator<Item = (ConnId, Conn)> + '_ {
+    pub(crate) fn of(
+        &self,
+        controller: usize,
+    ) -> impl Iterator<Item = (ConnId, ConnectionRole)> + '_ {
         let all = self.all.iter().map(|(&id, &conn)| (id, conn));
         all.filter(move |(_, conn)| conn.controller() == Some(controller))
     }

@@ -10,13 +10,13 @@ use rdma::{Provider, Time};
 use slab::Slab;
 
 use crate::api::batch::Class;
-use crate::api::error::{Error, ErrorKind, Target};
-use crate::engine::block_plan::{Geometry, Step};
+use crate::api::error::{Error, ErrorKind, SubsystemAddress};
+use crate::engine::block_plan::{BlockStep, Geometry};
 use crate::engine::checks::{Check, CheckTask, Checks};
-use crate::engine::namespace_identity::Identity;
+use crate::engine::namespace_identity::NamespaceIdentity;
 use crate::engine::reconnect_delay::Retries;
 use crate::engine::reply::Promise;
-use crate::memory::bounce::{BouncePool, Chunk};
+use crate::memory::bounce::{BounceChunk, BouncePool};
 use crate::memory::region::RegistrationScope;
 
 /// How to connect to a subsystem and how long to wait for what.
@@ -26,30 +26,33 @@ pub struct ControllerOptions {
     pub io_queues: u16,
     /// Entries of an I/O submission queue, 2 to 1,024; at most one less is in flight.
     pub queue_entries: u16,
-    /// Keep alive timeout in milliseconds, 0 for none. A Keep Alive is sent twice in this time. A target that
-    /// cannot be reached knows that a connection is over when this time has passed twice.
+    /// Keep alive timeout in milliseconds, 0 for none. A Keep Alive is sent twice in this time. A
+    /// target that cannot be reached knows that a connection is over when this time has passed
+    /// twice.
     pub keep_alive_ms: u32,
     /// How long one attempt to connect may take, until the controller is usable.
     pub connect_timeout: Duration,
-    /// The longest pause between attempts to reconnect. The first attempt follows at once, if the connection had lasted that
-    /// long; the pauses after it begin with 50 ms and double, each shortened at random by up to a quarter.
+    /// The longest pause between attempts to reconnect. The first attempt follows at once, if the
+    /// connection had lasted that long; the pauses after it begin with 50 ms and double, each
+    /// shortened at random by up to a quarter.
     pub reconnect_delay: Duration,
-    /// After this time without a connection everything that waits for the target fails, and what is asked of it fails at
-    /// once, until it is back: connecting goes on.
+    /// After this time without a connection everything that waits for the target fails, and what is
+    /// asked of it fails at once, until it is back: connecting goes on.
     pub loss_timeout: Duration,
-    /// How long a range may be without progress before it fails: since its first command was sent, or since the last of its
-    /// commands ended, reconnects included. Time that it waits in the host's own queue for others that make progress does
-    /// not count; without a connection it does. For a bound that includes it see
-    /// [`BatchOptions::deadline`](crate::BatchOptions::deadline).
+    /// How long a range may be without progress before it fails: since its first command was sent,
+    /// or since the last of its commands ended, reconnects included. Time that it waits in the
+    /// host's own queue for others that make progress does not count; without a connection it does.
+    /// For a bound that includes it see [`BatchOptions::deadline`](crate::BatchOptions::deadline).
     pub io_timeout: Duration,
     /// How long an administrative command may take.
     pub admin_timeout: Duration,
-    /// How long an aborted command may take to end, before the connection is ended to be sure of it.
+    /// How long an aborted command may take to end, before the connection is ended to be sure of
+    /// it.
     pub abort_timeout: Duration,
     /// Type of service of the packets; those of the target have the same.
     pub type_of_service: Option<u8>,
-    /// How long either side waits for an acknowledgement before it sends again: 4.096 us times two to the power of
-    /// this, 0 to 31. `None` leaves it to the provider.
+    /// How long either side waits for an acknowledgement before it sends again: 4.096 us times two
+    /// to the power of this, 0 to 31. `None` leaves it to the provider.
     pub ack_timeout_exponent: Option<u8>,
 }
 
@@ -105,10 +108,10 @@ impl ControllerLimits {
 }
 
 /// A controller, its connection and what waits for it.
-pub(crate) struct Controller<P: Provider> {
-    pub(crate) target: Arc<Target>,
+pub(crate) struct ControllerState<P: Provider> {
+    pub(crate) target: Arc<SubsystemAddress>,
     pub(crate) options: ControllerOptions,
-    pub(crate) phase: Phase,
+    pub(crate) phase: ControllerPhase,
     /// Attempts to connect so far.
     pub(crate) epoch: u64,
     /// Queues of the present association, as the core numbers them; the admin queue first.
@@ -120,8 +123,8 @@ pub(crate) struct Controller<P: Provider> {
     /// The value of CC that enabled the controller.
     pub(crate) cc: Cc,
     pub(crate) bounce: BouncePool<P>,
-    /// Of the queue pairs of all its associations, and of the memory that they may reach. Regions that outlive
-    /// the controller learn from it that they need not be kept registered.
+    /// Of the queue pairs of all its associations, and of the memory that they may reach. Regions
+    /// that outlive the controller learn from it that they need not be kept registered.
     pub(crate) scope: Arc<RegistrationScope<P>>,
     pub(crate) keep_alive: KeepAlive,
     /// When the next attempt to connect follows the last.
@@ -135,9 +138,9 @@ pub(crate) struct Controller<P: Provider> {
     /// Ranges with commands to issue, by class.
     pub(crate) ready: [VecDeque<usize>; Class::COUNT],
     /// What is in flight of ranges of the class that gives way.
-    pub(crate) background: InFlight,
+    pub(crate) background: CommandsInFlight,
     /// Edge blocks that were read and modified, and are to be written.
-    pub(crate) modified: VecDeque<Piece>,
+    pub(crate) modified: VecDeque<RangeCommand>,
     /// Writes that share a block with another one in progress.
     pub(crate) blocked: VecDeque<usize>,
     /// Ranges that are tried again at a later time.
@@ -154,14 +157,14 @@ pub(crate) struct Controller<P: Provider> {
 
 /// Commands in flight.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct InFlight {
+pub(crate) struct CommandsInFlight {
     pub(crate) commands: usize,
     /// Of the ranges that they are part of.
     pub(crate) bytes: u64,
 }
 
 /// Where a controller is in its life.
-pub(crate) enum Phase {
+pub(crate) enum ControllerPhase {
     /// Connecting, for the first time or again.
     Opening(Opening),
     /// Usable, since then.
@@ -183,7 +186,7 @@ pub(crate) struct Opening {
     /// When CSTS is to be read again.
     pub(crate) poll_at: Option<Time>,
     /// Holds the data of the attempt's commands.
-    pub(crate) chunk: Chunk,
+    pub(crate) chunk: BounceChunk,
     /// Bytes of a page of MDTS.
     pub(crate) page_bytes: u64,
     /// Entries of an I/O queue.
@@ -248,7 +251,7 @@ impl Outage {
 /// A namespace that somebody holds a handle of.
 pub(crate) struct Attached {
     pub(crate) nsid: Nsid,
-    pub(crate) identity: Identity,
+    pub(crate) identity: NamespaceIdentity,
     pub(crate) geometry: Geometry,
     /// Handles of it.
     pub(crate) holders: usize,
@@ -269,19 +272,19 @@ pub(crate) struct ActiveWrite {
 }
 
 /// A command of a range.
-pub(crate) struct Piece {
+pub(crate) struct RangeCommand {
     pub(crate) op: usize,
     /// First byte of the range that it covers.
     pub(crate) start: u64,
-    pub(crate) step: Step,
+    pub(crate) step: BlockStep,
     /// Where its blocks go if not straight to the caller's memory.
-    pub(crate) chunk: Option<Chunk>,
-    pub(crate) stage: Stage,
+    pub(crate) chunk: Option<BounceChunk>,
+    pub(crate) stage: BlockStage,
 }
 
-/// Which command of its blocks a [`Piece`] is.
+/// Which command of its blocks a [`RangeCommand`] is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Stage {
+pub(crate) enum BlockStage {
     /// The only one, or the one that writes.
     Transfer,
     /// Reads the blocks that a partial write is to modify.
@@ -293,7 +296,8 @@ pub(crate) struct Raw {
     pub(crate) sqe: Sqe,
     pub(crate) data: RawData,
     pub(crate) queue: QueueKind,
-    /// What it is for, if that is a namespace that was opened: it fails once that is not what it was.
+    /// What it is for, if that is a namespace that was opened: it fails once that is not what it
+    /// was.
     pub(crate) namespace: Option<usize>,
     /// Set when it comes into the core's hands.
     pub(crate) deadline: Time,
@@ -336,11 +340,11 @@ pub(crate) struct RawReply {
 /// What the core is to do when a command finishes.
 pub(crate) enum Task {
     /// Part of a range.
-    Piece(Piece),
+    Piece(RangeCommand),
     /// A command of its own.
     Raw {
         promise: Promise<RawReply>,
-        chunk: Option<Chunk>,
+        chunk: Option<BounceChunk>,
         to_host: u32,
         namespace: Option<usize>,
         deadline: Time,
@@ -361,12 +365,12 @@ pub(crate) enum Task {
     Shutdown,
 }
 
-impl<P: Provider> Controller<P> {
+impl<P: Provider> ControllerState<P> {
     /// Chunks of bounce memory: resident only as far as they are used.
     pub(crate) const CHUNKS: u16 = 128;
 
     pub(crate) fn is_live(&self) -> bool {
-        matches!(self.phase, Phase::Live(_))
+        matches!(self.phase, ControllerPhase::Live(_))
     }
 
     /// Whether it is a discovery controller, which has no I/O queues.
@@ -377,7 +381,7 @@ impl<P: Provider> Controller<P> {
     /// Why nothing can be asked of it now.
     pub(crate) fn refusal(&self) -> Option<&Error> {
         match &self.phase {
-            Phase::Dead(error) => Some(error),
+            ControllerPhase::Dead(error) => Some(error),
             _ => self.outage.as_ref().and_then(|outage| outage.lost.as_ref()),
         }
     }
@@ -393,8 +397,8 @@ impl<P: Provider> Controller<P> {
 }
 
 impl Attached {
-    /// Whether a write may start now: no other in progress shares a block with it, unless both consist of
-    /// whole blocks only.
+    /// Whether a write may start now: no other in progress shares a block with it, unless both
+    /// consist of whole blocks only.
     pub(crate) fn admits(&self, blocks: &core::ops::Range<u64>, aligned: bool) -> bool {
         self.writes.iter().all(|other| {
             let apart = other.blocks.end <= blocks.start || blocks.end <= other.blocks.start;

@@ -4,12 +4,12 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-use rdma::{AsyncEvent, Device, Group, Provider, Time};
+use rdma::{Device, DeviceEvent, Group, Provider, Time};
 use rustix::event::epoll;
 
 use crate::api::error::ErrorKind;
-use crate::engine::Core;
-use crate::engine::controller::Phase;
+use crate::engine::HostEngine;
+use crate::engine::controller::ControllerPhase;
 use crate::engine::results::Outbox;
 
 /// How often a core asks that nothing wakes, because it never sleeps: asking costs a system call.
@@ -17,8 +17,9 @@ const INTERVAL: Duration = Duration::from_millis(100);
 
 /// When to ask a device for events.
 pub(crate) struct DeviceEvents {
-    /// Readable when the device has something to say; nothing where a simulator drives. Apart from the
-    /// device's own descriptor, so that it can be closed: that of a failed device may stay readable.
+    /// Readable when the device has something to say; nothing where a simulator drives. Apart from
+    /// the device's own descriptor, so that it can be closed: that of a failed device may stay
+    /// readable.
     wake: Option<OwnedFd>,
     /// Not before this time, unless something woke us.
     ask_at: Time,
@@ -41,15 +42,15 @@ impl DeviceEvents {
         self.ask_at = Time::ZERO;
     }
 
-    fn next<P: Provider>(&mut self, now: Time, device: &P::Device) -> Option<AsyncEvent> {
+    fn next<P: Provider>(&mut self, now: Time, device: &P::Device) -> Option<DeviceEvent> {
         if self.over || (self.wake.is_some() && now < self.ask_at) {
             return None;
         }
         // A device that cannot even be asked is gone.
-        let event = device.next_async().unwrap_or(Some(AsyncEvent::DeviceFatal));
+        let event = device.next_async().unwrap_or(Some(DeviceEvent::DeviceFatal));
         match event {
             None => self.ask_at = now + INTERVAL,
-            Some(AsyncEvent::DeviceFatal) => {
+            Some(DeviceEvent::DeviceFatal) => {
                 self.over = true;
                 self.wake = None;
             }
@@ -65,7 +66,7 @@ fn watch(device: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     Ok(epoll)
 }
 
-impl<P: Provider> Core<P> {
+impl<P: Provider> HostEngine<P> {
     pub(crate) fn drain_device_events(&mut self, now: Time, outbox: &mut Outbox) -> bool {
         let mut worked = false;
         while let Some(event) = self.device_events.next::<P>(now, &self.device) {
@@ -73,10 +74,10 @@ impl<P: Provider> Core<P> {
             let (address, caps) = (self.device.local_ip(), self.device.caps());
             let device = caps.name.as_str();
             match event {
-                AsyncEvent::PortUp => tracing::info!(%address, device, "the port is up"),
-                AsyncEvent::PortDown => tracing::warn!(%address, device, "the port is down"),
-                AsyncEvent::QpFatal { qpn } => self.queue_pair_failed(now, qpn, outbox),
-                AsyncEvent::DeviceFatal | AsyncEvent::CqError => self.device_failed(now, outbox),
+                DeviceEvent::PortUp => tracing::info!(%address, device, "the port is up"),
+                DeviceEvent::PortDown => tracing::warn!(%address, device, "the port is down"),
+                DeviceEvent::QpFatal { qpn } => self.queue_pair_failed(now, qpn, outbox),
+                DeviceEvent::DeviceFatal | DeviceEvent::CqError => self.device_failed(now, outbox),
                 other => tracing::debug!(%address, device, ?other, "an event of the device"),
             }
         }
@@ -93,7 +94,12 @@ impl<P: Provider> Core<P> {
     fn device_failed(&mut self, now: Time, outbox: &mut Outbox) {
         for key in 0..self.controllers.capacity() {
             let phase = self.controllers.get(key).map(|controller| &controller.phase);
-            if let Some(Phase::Opening(_) | Phase::Live(_) | Phase::Closing(_)) = phase {
+            if let Some(
+                ControllerPhase::Opening(_)
+                | ControllerPhase::Live(_)
+                | ControllerPhase::Closing(_),
+            ) = phase
+            {
                 let cause = ErrorKind::ConnectionLost("the RDMA device failed");
                 self.end_association(now, key, cause.into(), outbox);
             }

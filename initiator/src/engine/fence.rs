@@ -1,36 +1,38 @@
 //! What keeps a host from overtaking its own past.
 //!
-//! A write that was not answered when its association ended may still be carried out: storage takes its time, and
-//! the target may not know of the end. Were the host to come back at once and write the same blocks anew, the old
-//! write could land on the new one. So it comes back when the target knows that each of the old connections is over
-//! (what it does about their writes is up to it: ours refuses Connect until they are done), or when it must have
-//! found out by the lack of Keep Alive.
+//! A write that was not answered when its association ended may still be carried out: storage takes
+//! its time, and the target may not know of the end. Were the host to come back at once and write
+//! the same blocks anew, the old write could land on the new one. So it comes back when the target
+//! knows that each of the old connections is over (what it does about their writes is up to it:
+//! ours refuses Connect until they are done), or when it must have found out by the lack of Keep
+//! Alive.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use rdma::{ConnId, Provider, Time};
 
-use crate::api::error::Target;
-use crate::engine::connections::Conn;
-use crate::engine::controller::{Phase, Stage, Task};
-use crate::engine::{Core, earliest};
+use crate::api::error::SubsystemAddress;
+use crate::engine::connections::ConnectionRole;
+use crate::engine::controller::{BlockStage, ControllerPhase, Task};
+use crate::engine::{HostEngine, earliest};
 
 /// What a target may take beyond its timeouts, and packets to arrive.
 const MARGIN: Duration = Duration::from_secs(1);
-/// A target without Keep Alive need not find out at all. As long as with the timeout that most hosts use.
+/// A target without Keep Alive need not find out at all. As long as with the timeout that most
+/// hosts use.
 const WITHOUT_KEEP_ALIVE: Duration = Duration::from_secs(5);
 
 /// An association that ended with commands that may still change something.
 pub(crate) struct Fence {
-    target: Arc<Target>,
+    target: Arc<SubsystemAddress>,
     /// Its connections whose end the target has not confirmed.
     unconfirmed: Vec<ConnId>,
     /// When it knows anyway.
     until: Time,
 }
 
-impl<P: Provider> Core<P> {
+impl<P: Provider> HostEngine<P> {
     /// Puts up a fence behind an association that is about to end, if it leaves anything behind.
     pub(crate) fn put_up_fence(&mut self, now: Time, key: usize) {
         let controller = &self.controllers[key];
@@ -38,7 +40,8 @@ impl<P: Provider> Core<P> {
         if !queues.any(|queue| queue.awaiting().any(|(_, task)| self.may_change_something(task))) {
             return;
         }
-        let conns = self.conns.of(key).filter(|(_, conn)| matches!(conn, Conn::Open { .. }));
+        let conns =
+            self.conns.of(key).filter(|(_, conn)| matches!(conn, ConnectionRole::Open { .. }));
         let unconfirmed = conns.map(|(id, _)| id).collect();
         let until = now + knows_after(controller.options.keep_alive_ms);
         self.fences.push(Fence { target: Arc::clone(&controller.target), unconfirmed, until });
@@ -46,7 +49,9 @@ impl<P: Provider> Core<P> {
 
     fn may_change_something(&self, task: &Task) -> bool {
         match task {
-            Task::Piece(piece) => piece.stage == Stage::Transfer && self.ops[piece.op].is_write(),
+            Task::Piece(piece) => {
+                piece.stage == BlockStage::Transfer && self.ops[piece.op].is_write()
+            }
             Task::Raw { again, .. } => again.is_none(),
             Task::Opening
             | Task::KeepAlive
@@ -74,15 +79,16 @@ impl<P: Provider> Core<P> {
             return;
         }
         for (key, controller) in &mut self.controllers {
-            if matches!(controller.phase, Phase::Fenced) {
+            if matches!(controller.phase, ControllerPhase::Fenced) {
                 // It looks for other fences then.
-                controller.phase = Phase::Resting(now);
-                self.agenda.stir(key);
+                controller.phase = ControllerPhase::Resting(now);
+                self.agenda.mark_ready(key);
             }
         }
     }
 
-    /// Whether a controller must not be connected yet. Paths to a subsystem lead to the same namespaces.
+    /// Whether a controller must not be connected yet. Paths to a subsystem lead to the same
+    /// namespaces.
     pub(crate) fn is_fenced(&self, key: usize) -> bool {
         let nqn = &self.controllers[key].target.nqn;
         self.fences.iter().any(|fence| fence.target.nqn == *nqn)
@@ -94,8 +100,9 @@ impl<P: Provider> Core<P> {
     }
 }
 
-/// How long a target may believe in a connection on which it hears nothing. It looks once per timeout whether it
-/// heard anything, so it may be two timeouts after the last command that it sees; Linux rounds them up to seconds.
+/// How long a target may believe in a connection on which it hears nothing. It looks once per
+/// timeout whether it heard anything, so it may be two timeouts after the last command that it
+/// sees; Linux rounds them up to seconds.
 fn knows_after(keep_alive_ms: u32) -> Duration {
     let timeout = match keep_alive_ms {
         0 => WITHOUT_KEEP_ALIVE,

@@ -1,4 +1,4 @@
-//! The state machine of one device: everything that moves, driven by [`Engine::turn`].
+//! The state machine of one device: everything that moves, driven by [`ErasedEngine::turn`].
 
 pub(crate) mod association_end;
 pub(crate) mod block_plan;
@@ -29,34 +29,35 @@ use rdma::{
 };
 use slab::Slab;
 
-use crate::api::counters::Counters;
-use crate::api::error::{Error, ErrorKind, Target};
-use crate::engine::connections::{Conn, Conns};
+use crate::api::counters::HostCounters;
+use crate::api::error::{Error, ErrorKind, SubsystemAddress};
+use crate::engine::connections::{ConnectionRole, Conns};
 use crate::engine::controller::{
-    Attached, Controller, ControllerLimits, ControllerOptions, KeepAlive, Phase, Raw, Task,
+    Attached, ControllerLimits, ControllerOptions, ControllerPhase, ControllerState, KeepAlive,
+    Raw, Task,
 };
 use crate::engine::device_events::DeviceEvents;
 use crate::engine::fence::Fence;
-use crate::engine::namespace_identity::Identity;
-use crate::engine::queue::{Finished, Queue, WrId, WrKind};
-use crate::engine::range::{Op, Submission};
-use crate::engine::ready_list::Agenda;
+use crate::engine::namespace_identity::NamespaceIdentity;
+use crate::engine::queue::{FinishedCommand, HostQueue, WrId, WrKind};
+use crate::engine::range::{RangeOp, Submission};
+use crate::engine::ready_list::ReadyList;
 use crate::engine::reconnect_delay::Retries;
 use crate::engine::reply::Promise;
 use crate::engine::results::{Outbox, RingKey};
 use crate::memory::bounce::BouncePool;
-use crate::memory::region::{RegistrationScope, Scope};
+use crate::memory::region::{ErasedScope, RegistrationScope};
 
 /// What is left to do after a turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Turn {
+pub enum EngineTurn {
     /// More is ready: turn again at once.
     Busy,
     /// Nothing before this time, unless something wakes the host earlier.
     SleepUntil(Option<Time>),
 }
 
-impl Turn {
+impl EngineTurn {
     /// What is left of both.
     pub(crate) fn and(self, other: Self) -> Self {
         match (self, other) {
@@ -81,14 +82,15 @@ pub(crate) struct HostIdentity {
     pub(crate) id: HostId,
 }
 
-/// A [`Core`] of some provider.
-pub(crate) trait Engine: Send {
+/// A [`HostEngine`] of some provider.
+pub(crate) trait ErasedEngine: Send {
     /// Does all that is ready, never blocks.
-    fn turn(&mut self, now: Time, outbox: &mut Outbox) -> Turn;
-    /// Connects from the next turn on; `opened` is kept when the controller is usable or cannot be reached.
+    fn turn(&mut self, now: Time, outbox: &mut Outbox) -> EngineTurn;
+    /// Connects from the next turn on; `opened` is kept when the controller is usable or cannot be
+    /// reached.
     fn connect(
         &mut self,
-        target: Arc<Target>,
+        target: Arc<SubsystemAddress>,
         options: ControllerOptions,
         opened: Promise<ControllerLimits>,
     ) -> Result<Connecting, Error>;
@@ -98,14 +100,15 @@ pub(crate) trait Engine: Send {
     fn is_quiet(&self) -> bool;
     /// Queues a command for the next turn.
     fn raw(&mut self, controller: usize, raw: Raw);
-    /// How often the controller was connected: what was learned over one connection may not hold for another.
+    /// How often the controller was connected: what was learned over one connection may not hold
+    /// for another.
     fn epoch(&self, controller: usize) -> Result<u64, Error>;
     /// Makes a namespace known under a number; `None` if it was identified over another connection.
     fn attach(
         &mut self,
         controller: usize,
         epoch: u64,
-        identity: Identity,
+        identity: NamespaceIdentity,
     ) -> Result<Option<usize>, Error>;
     /// One handle of a namespace less.
     fn detach(&mut self, controller: usize, namespace: usize);
@@ -116,7 +119,7 @@ pub(crate) trait Engine: Send {
     /// Nobody waits for the ranges of a ring any more: of its reads nothing more is issued.
     fn abandon(&mut self, ring: RingKey, outbox: &mut Outbox);
     /// Where memory is registered, of every controller.
-    fn scopes(&self) -> Vec<Arc<dyn Scope>>;
+    fn scopes(&self) -> Vec<Arc<dyn ErasedScope>>;
     /// What the connection of a controller is like.
     fn limits(&self, controller: usize) -> Result<ControllerLimits, Error>;
     /// Whether the provider can wake us at all; a simulated one cannot.
@@ -130,7 +133,7 @@ pub(crate) trait Engine: Send {
     /// Descriptors that tell of things to do.
     fn fds(&self) -> Vec<BorrowedFd<'_>>;
     /// Counters.
-    fn counters(&self) -> Counters;
+    fn counters(&self) -> HostCounters;
     /// Counters of the provider.
     fn group_stats(&self) -> GroupStats;
 }
@@ -140,22 +143,22 @@ pub(crate) struct Connecting {
     /// As the core numbers them.
     pub(crate) controller: usize,
     /// Where memory is registered that its targets may reach.
-    pub(crate) scope: Arc<dyn Scope>,
+    pub(crate) scope: Arc<dyn ErasedScope>,
 }
 
 /// A device with its connections.
-pub(crate) struct Core<P: Provider> {
+pub(crate) struct HostEngine<P: Provider> {
     pub(crate) host: HostIdentity,
     pub(crate) cm: P::Cm,
     pub(crate) group: P::Group,
     pub(crate) device_events: DeviceEvents,
-    pub(crate) queues: Slab<Queue<P, Task>>,
-    pub(crate) controllers: Slab<Controller<P>>,
-    pub(crate) agenda: Agenda,
+    pub(crate) queues: Slab<HostQueue<P, Task>>,
+    pub(crate) controllers: Slab<ControllerState<P>>,
+    pub(crate) agenda: ReadyList,
     pub(crate) conns: Conns,
     pub(crate) fences: Vec<Fence>,
-    pub(crate) ops: Slab<Op>,
-    pub(crate) counters: Counters,
+    pub(crate) ops: Slab<RangeOp>,
+    pub(crate) counters: HostCounters,
     /// Something was pushed since the last flush.
     pub(crate) pushed: bool,
     /// What came in since the last turn, which tells the time.
@@ -176,10 +179,11 @@ pub(crate) struct Fresh {
     closings: Vec<usize>,
 }
 
-impl<P: Provider> Core<P> {
+impl<P: Provider> HostEngine<P> {
     /// The most completions taken at a time.
     const BATCH: usize = 64;
-    /// What is taken at a time is worth the calls that its successors leave with, however little is in progress.
+    /// What is taken at a time is worth the calls that its successors leave with, however little is
+    /// in progress.
     const BATCH_WORTH_A_CALL: usize = 16;
     /// Rounds of a turn, so that one busy core does not keep the others waiting.
     const ROUNDS: usize = 16;
@@ -195,11 +199,11 @@ impl<P: Provider> Core<P> {
             device_events: DeviceEvents::of::<P>(&device)?,
             queues: Slab::new(),
             controllers: Slab::new(),
-            agenda: Agenda::default(),
+            agenda: ReadyList::default(),
             conns: Conns::default(),
             fences: Vec::new(),
             ops: Slab::new(),
-            counters: Counters::default(),
+            counters: HostCounters::default(),
             pushed: false,
             fresh: Fresh::default(),
             next_expiry: None,
@@ -240,10 +244,11 @@ impl<P: Provider> Core<P> {
             if self.controllers.contains(controller) {
                 self.issue_waiting(now, controller, outbox);
             }
-            let deadline = self.controllers.get(controller).and_then(Controller::deadline);
+            let deadline = self.controllers.get(controller).and_then(ControllerState::deadline);
             self.agenda.set_timer(controller, deadline);
         }
-        // Who waits for a result that is there may ask for more at once: what they ask for leaves with the rest.
+        // Who waits for a result that is there may ask for more at once: what they ask for leaves
+        // with the rest.
         if self.pushed && !outbox.has_errands() {
             // What comes of it is not there yet: that needs no other round.
             self.pushed = false;
@@ -251,7 +256,8 @@ impl<P: Provider> Core<P> {
         }
     }
 
-    /// Looks for connection events where some may have come; looking is a system call with some providers.
+    /// Looks for connection events where some may have come; looking is a system call with some
+    /// providers.
     fn drain_connection_events(&mut self, now: Time, outbox: &mut Outbox) -> bool {
         let due = self.cm.deadline().is_some_and(|time| time <= now);
         if self.conns.are_settled() && !due && now < self.look_at_connections {
@@ -283,14 +289,14 @@ impl<P: Provider> Core<P> {
         };
         let Some(known) = self.conns.get(conn) else { return };
         if let Some(controller) = known.controller() {
-            self.agenda.stir(controller);
+            self.agenda.mark_ready(controller);
         }
         match (known, event) {
-            (Conn::Opening { controller, qid }, CmEvent::Resolved { .. }) => {
+            (ConnectionRole::Opening { controller, qid }, CmEvent::Resolved { .. }) => {
                 self.handle_resolved(now, controller, qid, conn, outbox);
             }
-            (Conn::Opening { controller, .. }, CmEvent::Established { params, .. }) => {
-                self.conns.insert(conn, Conn::Open { controller });
+            (ConnectionRole::Opening { controller, .. }, CmEvent::Established { params, .. }) => {
+                self.conns.insert(conn, ConnectionRole::Open { controller });
                 self.handle_established(now, controller, conn, &params, outbox);
             }
             (_, CmEvent::Resolved { .. } | CmEvent::Established { .. }) => {}
@@ -318,9 +324,9 @@ impl<P: Provider> Core<P> {
         count > 0
     }
 
-    /// How many completions to take now. What follows them leaves before the next are looked at, so that the target has
-    /// something to do meanwhile: a quarter of what is in progress leaves work for the way there, for the target and
-    /// for the way back.
+    /// How many completions to take now. What follows them leaves before the next are looked at, so
+    /// that the target has something to do meanwhile: a quarter of what is in progress leaves work
+    /// for the way there, for the target and for the way back.
     fn batch(&self) -> usize {
         (self.ops.len() / 4).clamp(Self::BATCH_WORTH_A_CALL, Self::BATCH)
     }
@@ -333,7 +339,7 @@ impl<P: Provider> Core<P> {
             return;
         }
         let controller = queue.controller();
-        self.agenda.stir(controller);
+        self.agenda.mark_ready(controller);
         if !wc.is_success() {
             let error =
                 ErrorKind::ConnectionLost(crate::engine::association_end::reason(wc.status)).into();
@@ -355,7 +361,7 @@ impl<P: Provider> Core<P> {
             WrKind::Invalidate => queue.invalidated(index),
             WrKind::Bind => None,
         };
-        if let Some(Finished { work, cqe }) = finished {
+        if let Some(FinishedCommand { work, cqe }) = finished {
             self.handle_finished(now, controller, work, cqe, outbox);
         }
     }
@@ -424,38 +430,38 @@ fn end_cause(event: &CmEvent) -> Error {
     }
 }
 
-impl<P: Provider> Engine for Core<P> {
-    fn turn(&mut self, now: Time, outbox: &mut Outbox) -> Turn {
+impl<P: Provider> ErasedEngine for HostEngine<P> {
+    fn turn(&mut self, now: Time, outbox: &mut Outbox) -> EngineTurn {
         self.take_fresh(now, outbox);
         self.issue(now, outbox);
         for _ in 0..Self::ROUNDS {
             if !self.round(now, outbox) {
                 return match self.deadline() {
-                    Some(deadline) if deadline <= now => Turn::Busy,
-                    deadline => Turn::SleepUntil(deadline),
+                    Some(deadline) if deadline <= now => EngineTurn::Busy,
+                    deadline => EngineTurn::SleepUntil(deadline),
                 };
             }
             if outbox.has_errands() {
                 // Somebody waits for a result that is there.
-                return Turn::Busy;
+                return EngineTurn::Busy;
             }
         }
-        Turn::Busy
+        EngineTurn::Busy
     }
 
     fn connect(
         &mut self,
-        target: Arc<Target>,
+        target: Arc<SubsystemAddress>,
         options: ControllerOptions,
         opened: Promise<ControllerLimits>,
     ) -> Result<Connecting, Error> {
         let scope = Arc::new(RegistrationScope::new(&self.device)?);
-        let bounce = BouncePool::new(scope.device(), Controller::<P>::CHUNKS)?;
+        let bounce = BouncePool::new(scope.device(), ControllerState::<P>::CHUNKS)?;
         let retries = Retries::new(&self.host.id, self.controllers.vacant_key());
-        let controller = self.controllers.insert(Controller {
+        let controller = self.controllers.insert(ControllerState {
             target,
             options,
-            phase: Phase::Resting(Time::ZERO),
+            phase: ControllerPhase::Resting(Time::ZERO),
             epoch: 0,
             queues: Vec::new(),
             next_queue: 0,
@@ -480,7 +486,7 @@ impl<P: Provider> Engine for Core<P> {
             raw_expiry: None,
             closing: false,
         });
-        self.agenda.stir(controller);
+        self.agenda.mark_ready(controller);
         Ok(Connecting { controller, scope })
     }
 
@@ -504,7 +510,7 @@ impl<P: Provider> Engine for Core<P> {
         &mut self,
         controller: usize,
         epoch: u64,
-        identity: Identity,
+        identity: NamespaceIdentity,
     ) -> Result<Option<usize>, Error> {
         let controller = self.controllers.get_mut(controller).ok_or(ErrorKind::Closed)?;
         if controller.epoch != epoch {
@@ -557,7 +563,7 @@ impl<P: Provider> Engine for Core<P> {
         self.abandon_reads(ring, outbox);
     }
 
-    fn scopes(&self) -> Vec<Arc<dyn Scope>> {
+    fn scopes(&self) -> Vec<Arc<dyn ErasedScope>> {
         let controllers = self.controllers.iter();
         controllers.map(|(_, controller)| Arc::clone(&controller.scope) as _).collect()
     }
@@ -585,7 +591,7 @@ impl<P: Provider> Engine for Core<P> {
         self.group.fd().into_iter().chain(self.cm.fd()).chain(self.device_events.fd()).collect()
     }
 
-    fn counters(&self) -> Counters {
+    fn counters(&self) -> HostCounters {
         self.counters
     }
 

@@ -8,7 +8,7 @@ use crate::engine::block_plan::Geometry;
 
 /// Identifiers, size and format of a namespace, as the controller tells them.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Identity {
+pub(crate) struct NamespaceIdentity {
     pub(crate) nsid: Nsid,
     pub(crate) blocks: u64,
     pub(crate) block_bytes: u64,
@@ -23,13 +23,13 @@ pub(crate) struct Identity {
     pub(crate) eui64: Option<[u8; 8]>,
 }
 
-/// Whether this status to Identify with CNS 03h says that the controller does not know the list: it is of a version
-/// before NVMe 1.3.
+/// Whether this status to Identify with CNS 03h says that the controller does not know the list: it
+/// is of a version before NVMe 1.3.
 pub(crate) fn lacks_descriptors(status: Status) -> bool {
     status.is(Status::INVALID_FIELD)
 }
 
-impl Identity {
+impl NamespaceIdentity {
     /// Parses Identify Namespace (CNS 00h).
     pub(crate) fn parse(nsid: Nsid, data: &[u8]) -> Result<Self, Error> {
         let namespace: &IdentifyNamespace = view(data)?;
@@ -51,7 +51,8 @@ impl Identity {
             .checked_mul(block_bytes)
             .ok_or(ErrorKind::Malformed("a namespace is larger than 2^64 bytes"))?;
         let file = namespace.file_info();
-        // A length that does not fit the number of blocks is somebody else's, or wrong: it is not used.
+        // A length that does not fit the number of blocks is somebody else's, or wrong: it is not
+        // used.
         let file = file.filter(|file| file.length_bytes().div_ceil(block_bytes) == blocks);
         Ok(Self {
             nsid,
@@ -79,8 +80,8 @@ impl Identity {
         }
     }
 
-    /// In what another namespace differs, in words; `None` if it is the same one. Write protection may
-    /// come and go.
+    /// In what another namespace differs, in words; `None` if it is the same one. Write protection
+    /// may come and go.
     pub(crate) fn difference(&self, other: &Self) -> Option<String> {
         if self.uuid != other.uuid {
             return Some(changed("its UUID", text(&self.uuid), text(&other.uuid)));
@@ -144,8 +145,8 @@ mod tests {
         namespace.as_bytes().to_vec()
     }
 
-    fn parse(data: &[u8]) -> Identity {
-        Identity::parse(Nsid(1), data).unwrap()
+    fn parse(data: &[u8]) -> NamespaceIdentity {
+        NamespaceIdentity::parse(Nsid(1), data).unwrap()
     }
 
     #[test]
@@ -176,12 +177,12 @@ mod tests {
         assert!(same.difference(&other).unwrap().contains("UUID was none and is now 0303"));
         let shorter = parse(&namespace(3, Some(8_999)));
         assert!(same.difference(&shorter).unwrap().contains("size was 9000 and is now 8999"));
-        let replaced = Identity { generation: Some(2), ..same.clone() };
+        let replaced = NamespaceIdentity { generation: Some(2), ..same.clone() };
         assert_eq!(same.difference(&replaced), None, "it told none before");
-        let replaced_again = Identity { generation: Some(3), ..same.clone() };
+        let replaced_again = NamespaceIdentity { generation: Some(3), ..same.clone() };
         assert!(replaced.difference(&replaced_again).unwrap().contains("replaced"));
         assert!(replaced.difference(&same).is_some());
-        let protected = Identity { write_protected: true, ..same.clone() };
+        let protected = NamespaceIdentity { write_protected: true, ..same.clone() };
         assert_eq!(same.difference(&protected), None);
     }
 
@@ -196,7 +197,7 @@ mod tests {
                 data[130] = lbads;
                 data[26] = flbas;
             }
-            if let Ok(mut identity) = Identity::parse(Nsid(1), &data) {
+            if let Ok(mut identity) = NamespaceIdentity::parse(Nsid(1), &data) {
                 prop_assert!(identity.size_bytes <= identity.blocks.saturating_mul(identity.block_bytes));
                 identity.add_descriptors(&data);
                 let _ = identity.geometry(1 << 20);

@@ -7,17 +7,17 @@ use nvme_proto::{Cqe, Sqe};
 use rdma::{Provider, Time};
 
 use crate::api::error::ErrorKind;
-use crate::engine::controller::{Controller, QueueKind, Raw, RawData, RawReply, Task};
+use crate::engine::controller::{ControllerState, QueueKind, Raw, RawData, RawReply, Task};
 use crate::engine::queue::Data;
 use crate::engine::reply::Promise;
 use crate::engine::results::Outbox;
-use crate::engine::{Core, earliest};
-use crate::memory::bounce::{CHUNK_BYTES, Chunk};
+use crate::engine::{HostEngine, earliest};
+use crate::memory::bounce::{BounceChunk, CHUNK_BYTES};
 
 /// Slots of the admin queue that are kept for keep alive, aborts and shutdown.
 const RESERVED_SLOTS: usize = 4;
 
-impl<P: Provider> Core<P> {
+impl<P: Provider> HostEngine<P> {
     pub(crate) fn submit_raw(&mut self, now: Time, key: usize, mut raw: Raw, outbox: &mut Outbox) {
         let Some(controller) = self.controllers.get_mut(key) else {
             return raw.promise.keep(Err(ErrorKind::Closed.into()), outbox);
@@ -36,7 +36,7 @@ impl<P: Provider> Core<P> {
         if let Some(error) = refusal {
             return raw.promise.keep(Err(error.of_target(&controller.target)), outbox);
         }
-        self.agenda.stir(key);
+        self.agenda.mark_ready(key);
         raw.deadline = now + controller.options.admin_timeout;
         controller.raw_expiry = earliest(controller.raw_expiry, Some(raw.deadline));
         controller.raw.push_back(raw);
@@ -103,7 +103,7 @@ impl<P: Provider> Core<P> {
         &mut self,
         key: usize,
         promise: Promise<RawReply>,
-        (chunk, to_host): (Option<Chunk>, u32),
+        (chunk, to_host): (Option<BounceChunk>, u32),
         namespace: Option<usize>,
         cqe: &Cqe,
         outbox: &mut Outbox,
@@ -128,7 +128,8 @@ impl<P: Provider> Core<P> {
         promise.keep(result, outbox);
     }
 
-    /// Fails commands that were not issued in time; one that was issued and not answered ends the association.
+    /// Fails commands that were not issued in time; one that was issued and not answered ends the
+    /// association.
     pub(crate) fn expire_raw(&mut self, now: Time, key: usize, outbox: &mut Outbox) {
         let controller = &mut self.controllers[key];
         if controller.raw_expiry.is_none_or(|time| time > now) {
@@ -213,9 +214,9 @@ impl Raw {
     }
 }
 
-impl<P: Provider> Controller<P> {
-    /// Whether there is a command to issue, then the first in line. Those before it wait for the check of their namespace,
-    /// or fail since that is not what it was.
+impl<P: Provider> ControllerState<P> {
+    /// Whether there is a command to issue, then the first in line. Those before it wait for the
+    /// check of their namespace, or fail since that is not what it was.
     fn takes_raw(&mut self, outbox: &mut Outbox) -> bool {
         while let Some(raw) = self.raw.front() {
             let Some(number) = raw.namespace else { return true };

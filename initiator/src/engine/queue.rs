@@ -1,4 +1,5 @@
-//! One NVMe queue: a queue pair, the command capsules that it sends and the responses that it receives.
+//! One NVMe queue: a queue pair, the command capsules that it sends and the responses that it
+//! receives.
 #![expect(unsafe_code, reason = "posts its own capsule memory to the queue pair")]
 
 use std::io;
@@ -67,7 +68,7 @@ pub(crate) enum Data<'a, P: Provider> {
 }
 
 /// A command whose response arrived and whose memory nobody touches any more.
-pub(crate) struct Finished<W> {
+pub(crate) struct FinishedCommand<W> {
     pub(crate) work: W,
     pub(crate) cqe: Cqe,
 }
@@ -78,15 +79,15 @@ pub(crate) struct Violation(pub(crate) &'static str);
 
 /// A queue whose commands carry `W`.
 ///
-/// In flight are never more commands than the submission queue holds, less one, and than the target has
-/// receives for; so the head pointer in responses, which a target could forge, is not needed.
-pub(crate) struct Queue<P: Provider, W> {
+/// In flight are never more commands than the submission queue holds, less one, and than the target
+/// has receives for; so the head pointer in responses, which a target could forge, is not needed.
+pub(crate) struct HostQueue<P: Provider, W> {
     key: u32,
     controller: usize,
     qid: Qid,
     conn: ConnId,
     qp: QpKey,
-    slots: Box<[Slot<P, W>]>,
+    slots: Box<[CommandSlot<P, W>]>,
     /// The one that became free last is used first: the cache still has it and its capsule.
     free: Vec<u16>,
     /// SENDs of which it is not known that they are complete.
@@ -100,14 +101,15 @@ pub(crate) struct Queue<P: Provider, W> {
     memory: CapsuleMemory<P>,
 }
 
-struct Slot<P: Provider, W> {
+struct CommandSlot<P: Provider, W> {
     generation: u16,
     /// Taken when the command finishes.
     work: Option<W>,
     response: Option<Cqe>,
     /// The SEND gathers from memory that belongs to the command.
     carries_data: bool,
-    /// As long as the SEND is to report its completion: how many before it, which do not report, are complete then.
+    /// As long as the SEND is to report its completion: how many before it, which do not report,
+    /// are complete then.
     covers: Option<usize>,
     window: Option<P::Window>,
     /// The key under which `window` is open.
@@ -120,13 +122,14 @@ struct CapsuleMemory<P: Provider> {
     slots: usize,
 }
 
-impl<P: Provider, W> Queue<P, W> {
-    /// The most commands in flight: slot numbers have ten bits of a command identifier, the other six are a
-    /// generation, and the identifier FFFFh never occurs.
+impl<P: Provider, W> HostQueue<P, W> {
+    /// The most commands in flight: slot numbers have ten bits of a command identifier, the other
+    /// six are a generation, and the identifier FFFFh never occurs.
     pub(crate) const MAX_SLOTS: u16 = (1 << SLOT_BITS) - 1;
 
-    /// Work requests that a queue of `slots` commands needs at most: for each a bind, a send and an invalidation; and
-    /// SENDs of which it is not known that they are complete, while their slots have other commands.
+    /// Work requests that a queue of `slots` commands needs at most: for each a bind, a send and an
+    /// invalidation; and SENDs of which it is not known that they are complete, while their slots
+    /// have other commands.
     pub(crate) fn send_wr(slots: u16) -> u32 {
         3 * u32::from(slots) + u32::from(max_unreported(slots))
     }
@@ -150,7 +153,7 @@ impl<P: Provider, W> Queue<P, W> {
         let memory = CapsuleMemory::new(device, slots.into())?;
         let free = (0..slots).rev().collect();
         let depth = slots;
-        let slots: Box<[_]> = (0..slots).map(|_| Slot::new()).collect();
+        let slots: Box<[_]> = (0..slots).map(|_| CommandSlot::new()).collect();
         Ok(Self {
             key,
             controller,
@@ -193,7 +196,8 @@ impl<P: Provider, W> Queue<P, W> {
         self.in_capsule_bytes = bytes;
     }
 
-    /// Keeps at most `limit` commands in flight from now on. At most one, in the lowest slot, may be now.
+    /// Keeps at most `limit` commands in flight from now on. At most one, in the lowest slot, may
+    /// be now.
     pub(crate) fn limit(&mut self, limit: u16) {
         let limit = limit.clamp(1, self.depth);
         self.depth = limit;
@@ -228,10 +232,11 @@ impl<P: Provider, W> Queue<P, W> {
         self.slots.into_vec().into_iter().filter_map(|slot| slot.work)
     }
 
-    /// Whether the data of a write had better go with the command than be fetched by the target. The latter takes another round
-    /// trip; but a capsule that does not fit a packet leaves in packets of different length, which are no train, while
-    /// the one or two packets of a short READ response are equally long. With this many in flight the price of each counts,
-    /// not its time.
+    /// Whether the data of a write had better go with the command than be fetched by the target.
+    /// The latter takes another round trip; but a capsule that does not fit a packet leaves in
+    /// packets of different length, which are no train, while the one or two packets of a short
+    /// READ response are equally long. With this many in flight the price of each counts, not its
+    /// time.
     pub(crate) fn sends_data(&self, caps: &Caps, length_bytes: u32) -> bool {
         const MANY: usize = 16;
         let mtu = caps.max_path_mtu;
@@ -240,8 +245,8 @@ impl<P: Provider, W> Queue<P, W> {
         length_bytes <= self.in_capsule_bytes && !(caps.trains && dear && in_flight >= MANY)
     }
 
-    /// Pushes a command. There must be [`Queue::room`]. An error means that the queue is unusable; the command
-    /// was not sent.
+    /// Pushes a command. There must be [`HostQueue::room`]. An error means that the queue is
+    /// unusable; the command was not sent.
     pub(crate) fn issue(
         &mut self,
         device: &P::Device,
@@ -294,16 +299,16 @@ impl<P: Provider, W> Queue<P, W> {
         let sges = [capsule, payload.unwrap_or_default()];
         let used = if payload.is_some() { 2 } else { 1 };
         let wr_id = WrId { queue: self.key, kind: WrKind::Send, index }.pack();
-        // Where something waits for it, and often enough for the send queue to have room. A report wakes whoever sleeps, before
-        // the response does so again.
+        // Where something waits for it, and often enough for the send queue to have room. A report
+        // wakes whoever sleeps, before the response does so again.
         let reports = self.qid.is_admin()
             || sqe.is_fabrics()
             || payload.is_some()
             || slot.open_rkey.is_some()
             || is_due;
         let flags = if reports { SendFlags::SIGNALED } else { SendFlags::NONE };
-        // SAFETY: the capsule stays where it is until the queue pair is released, and data sent with it is not handed
-        // back before the SEND completes (`Slot::covers`).
+        // SAFETY: the capsule stays where it is until the queue pair is released, and data sent
+        // with it is not handed back before the SEND completes (`Slot::covers`).
         unsafe { push(group, self.qp, wr_id, Op::Send, flags, &sges[..used]) }?;
         self.free.pop();
         self.sending += 1;
@@ -317,7 +322,7 @@ impl<P: Provider, W> Queue<P, W> {
     }
 
     /// A SEND completed, and with it those before it.
-    pub(crate) fn sent(&mut self, index: u16) -> Option<Finished<W>> {
+    pub(crate) fn sent(&mut self, index: u16) -> Option<FinishedCommand<W>> {
         if let Some(covered) = self.slots[usize::from(index)].covers.take() {
             self.sending -= covered + 1;
         }
@@ -325,7 +330,7 @@ impl<P: Provider, W> Queue<P, W> {
     }
 
     /// A window was closed by us.
-    pub(crate) fn invalidated(&mut self, index: u16) -> Option<Finished<W>> {
+    pub(crate) fn invalidated(&mut self, index: u16) -> Option<FinishedCommand<W>> {
         self.slots[usize::from(index)].open_rkey = None;
         self.settle(index)
     }
@@ -337,7 +342,7 @@ impl<P: Provider, W> Queue<P, W> {
         buffer: u16,
         length_bytes: u32,
         invalidated: Option<u32>,
-    ) -> Result<Option<Finished<W>>, Violation> {
+    ) -> Result<Option<FinishedCommand<W>>, Violation> {
         if length_bytes as usize != CQE_BYTES {
             return Err(Violation("a response capsule is not 16 bytes long"));
         }
@@ -375,20 +380,23 @@ impl<P: Provider, W> Queue<P, W> {
             .ok_or(Violation("a response names a command that is not in flight"))
     }
 
-    /// Finishes the command if nothing of it is left, and frees the slot, of a SEND that reports once it completed.
+    /// Finishes the command if nothing of it is left, and frees the slot, of a SEND that reports
+    /// once it completed.
     ///
-    /// The SENDs that do not report have not completed as far as we know. But who responds to a command has received it: what
-    /// the device sends of it from now on are duplicates, which are dropped unread, so that the capsule may change.
-    fn settle(&mut self, index: u16) -> Option<Finished<W>> {
+    /// The SENDs that do not report have not completed as far as we know. But who responds to a
+    /// command has received it: what the device sends of it from now on are duplicates, which are
+    /// dropped unread, so that the capsule may change.
+    fn settle(&mut self, index: u16) -> Option<FinishedCommand<W>> {
         let slot = &mut self.slots[usize::from(index)];
-        // A response may come before the acknowledgement of its command. Who makes a connection sends one command after
-        // the other on the admin queue, so what a result leads to must find a free slot there.
+        // A response may come before the acknowledgement of its command. Who makes a connection
+        // sends one command after the other on the admin queue, so what a result leads to must find
+        // a free slot there.
         let last = self.qid.is_admin() && self.free.is_empty();
         let sending = slot.covers.is_some();
         let held = slot.open_rkey.is_some() || (sending && (slot.carries_data || last));
         let cqe = if held { None } else { slot.response };
         let finished = match cqe {
-            Some(cqe) => slot.work.take().map(|work| Finished { work, cqe }),
+            Some(cqe) => slot.work.take().map(|work| FinishedCommand { work, cqe }),
             None => None,
         };
         if slot.response.is_some() && slot.work.is_none() && !sending {
@@ -406,7 +414,7 @@ impl<P: Provider, W> Queue<P, W> {
     }
 }
 
-impl<P: Provider, W> Slot<P, W> {
+impl<P: Provider, W> CommandSlot<P, W> {
     fn new() -> Self {
         Self {
             generation: 0,
@@ -451,8 +459,8 @@ unsafe fn push<P: Provider>(
     unsafe { group.push_send(qp, &SendWr { wr_id, op, flags, sges }) }.map_err(io::Error::other)
 }
 
-/// The most SENDs in a row that do not report, on a queue of so many slots. Each report may wake somebody for nothing; but a
-/// short queue that is full waits for them.
+/// The most SENDs in a row that do not report, on a queue of so many slots. Each report may wake
+/// somebody for nothing; but a short queue that is full waits for them.
 fn max_unreported(slots: u16) -> u16 {
     (slots / 4).clamp(4, 16)
 }
@@ -478,7 +486,8 @@ impl<P: Provider> CapsuleMemory<P> {
     fn write_command(&mut self, index: u16, sqe: &Sqe) -> Sge {
         let offset = usize::from(index) * SQE_BYTES;
         assert!(usize::from(index) < self.slots);
-        // SAFETY: within the mapping (checked); what a device reads of a capsule whose slot is free is of no account.
+        // SAFETY: within the mapping (checked); what a device reads of a capsule whose slot is free
+        // is of no account.
         unsafe {
             let to = self.memory.memory().address().as_ptr().add(offset);
             ptr::copy_nonoverlapping(sqe.as_bytes().as_ptr(), to, SQE_BYTES);
@@ -490,7 +499,8 @@ impl<P: Provider> CapsuleMemory<P> {
     fn read_response(&self, index: u16) -> Cqe {
         let mut bytes = [0; CQE_BYTES];
         assert!(usize::from(index) < self.slots);
-        // SAFETY: within the mapping (checked); the receive completed and the next is not posted yet.
+        // SAFETY: within the mapping (checked); the receive completed and the next is not posted
+        // yet.
         unsafe {
             let from = self.memory.memory().address().as_ptr().add(self.response_offset(index));
             ptr::copy_nonoverlapping(from, bytes.as_mut_ptr(), CQE_BYTES);
@@ -524,7 +534,7 @@ mod tests {
 
     #[test]
     fn as_many_slots_as_work_requests_suffice_for() {
-        type Any = Queue<Sim, ()>;
+        type Any = HostQueue<Sim, ()>;
         for max_wr in 0..5000 {
             let slots = Any::slots(max_wr);
             assert!(slots == 0 || Any::send_wr(slots) <= max_wr, "{max_wr}");
@@ -541,8 +551,8 @@ mod tests {
         }
     }
 
-    /// Issues commands as long as there is room, and answers each, on a queue pair that is never connected, so that no SEND
-    /// completes. Returns how many there were.
+    /// Issues commands as long as there is room, and answers each, on a queue pair that is never
+    /// connected, so that no SEND completes. Returns how many there were.
     fn answer_without_acknowledging(slots: u16) -> usize {
         let local: IpAddr = [10, 0, 0, 1].into();
         let peer = SocketAddr::from(([10, 0, 0, 2], 4420));
@@ -555,14 +565,15 @@ mod tests {
         let conn = cm.resolve(Time::ZERO, peer, timeout, &ConnOptions::default()).unwrap();
         while cm.poll(Time::ZERO).is_none() {}
         let config = QpConfig {
-            send_wr: Queue::<Sim, ()>::send_wr(slots),
+            send_wr: HostQueue::<Sim, ()>::send_wr(slots),
             recv_wr: 1024,
             send_sge: 2,
             recv_sge: 1,
             inline_bytes: 0,
         };
         let qp = group.adopt(cm.create_qp(conn, &group.handle(), &device, &config).unwrap());
-        let mut queue: Queue<Sim, ()> = Queue::new(&device, 0, 0, Qid(1), conn, qp, slots).unwrap();
+        let mut queue: HostQueue<Sim, ()> =
+            HostQueue::new(&device, 0, 0, Qid(1), conn, qp, slots).unwrap();
         let mut answered = 0;
         while queue.room() > 0 {
             let data = Data::Keyed { address: 0, length: 512, rkey: 0 };

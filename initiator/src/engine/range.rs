@@ -12,16 +12,18 @@ use rdma::{Access, Device, Provider, Sge, Time};
 
 use crate::api::batch::{BatchOptions, Class};
 use crate::api::error::{Error, ErrorKind};
-use crate::engine::block_plan::{self, Step};
-use crate::engine::controller::{ActiveWrite, Controller, InFlight, Piece, Stage, Task};
+use crate::engine::block_plan::{self, BlockStep};
+use crate::engine::controller::{
+    ActiveWrite, BlockStage, CommandsInFlight, ControllerState, RangeCommand, Task,
+};
 use crate::engine::queue::Data;
-use crate::engine::results::{Completion, Outbox, RingKey};
-use crate::engine::{Core, earliest};
+use crate::engine::results::{Outbox, RangeCompletion, RingKey};
+use crate::engine::{HostEngine, earliest};
 use crate::memory::region::{Grant, Keys, RegionSlice};
 
 /// Which way a range goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Direction {
+pub(crate) enum RangeDirection {
     Read,
     Write { fua: bool },
 }
@@ -30,12 +32,13 @@ pub(crate) enum Direction {
 pub(crate) struct Submission {
     pub(crate) controller: usize,
     pub(crate) namespace: usize,
-    pub(crate) direction: Direction,
+    pub(crate) direction: RangeDirection,
     /// First byte.
     pub(crate) offset: u64,
     /// As many bytes as it has.
     pub(crate) slice: RegionSlice,
-    /// Of the slice, in the controller's protection domain. Nothing is registered in here, where the host is locked.
+    /// Of the slice, in the controller's protection domain. Nothing is registered in here, where
+    /// the host is locked.
     pub(crate) keys: io::Result<Keys>,
     pub(crate) ring: RingKey,
     pub(crate) token: u64,
@@ -43,10 +46,10 @@ pub(crate) struct Submission {
 }
 
 /// A range in progress.
-pub(crate) struct Op {
+pub(crate) struct RangeOp {
     controller: usize,
     namespace: usize,
-    direction: Direction,
+    direction: RangeDirection,
     offset: u64,
     slice: RegionSlice,
     keys: Keys,
@@ -57,7 +60,7 @@ pub(crate) struct Op {
     /// Commands in flight, and partial blocks between their two commands.
     outstanding: u32,
     /// Why it will fail, or must be tried again, when nothing is outstanding.
-    trouble: Option<Trouble>,
+    trouble: Option<RangeFailure>,
     options: BatchOptions,
     /// When the caller's own deadline is over.
     due: Time,
@@ -71,12 +74,12 @@ pub(crate) struct Op {
     attempts: u32,
     /// It holds its blocks among the writes of its namespace.
     locked: bool,
-    place: Place,
+    place: RangeList,
 }
 
 /// Which list a range is in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum RangeList {
     /// It came in since the last turn.
     Fresh,
     /// None: all its commands are issued.
@@ -91,7 +94,7 @@ const NEVER: Time = Time::from_nanos(u64::MAX);
 /// The most that is in flight of ranges of the class that gives way: others wait for that much.
 const MAX_BACKGROUND_BYTES: u64 = 8 << 20;
 
-enum Trouble {
+enum RangeFailure {
     Failed(Error),
     /// Issue it again, not before this time.
     Again(Time),
@@ -99,7 +102,7 @@ enum Trouble {
     Expired(Error, Time),
 }
 
-impl Op {
+impl RangeOp {
     fn end(&self) -> u64 {
         self.offset + self.slice.len() as u64
     }
@@ -121,13 +124,13 @@ impl Op {
     }
 
     pub(crate) fn is_write(&self) -> bool {
-        matches!(self.direction, Direction::Write { .. })
+        matches!(self.direction, RangeDirection::Write { .. })
     }
 
     /// When the core must look at it again, if it does not end before.
     fn expiry(&self) -> Time {
         match self.trouble {
-            Some(Trouble::Expired(_, time)) => time,
+            Some(RangeFailure::Expired(_, time)) => time,
             _ => self.deadline.min(self.due),
         }
     }
@@ -167,7 +170,7 @@ enum Advance {
     Unchecked,
 }
 
-impl<P: Provider> Core<P> {
+impl<P: Provider> HostEngine<P> {
     /// Attempts after which a status that allows another is final.
     const MAX_ATTEMPTS: u32 = 8;
 
@@ -178,12 +181,12 @@ impl<P: Provider> Core<P> {
             Err(error) => {
                 self.counters.ranges_failed += 1;
                 let Submission { ring, token, slice, .. } = submission;
-                outbox.complete(ring, Completion { token, slice, result: Err(error) });
+                outbox.complete(ring, RangeCompletion { token, slice, result: Err(error) });
             }
             Ok(_) if submission.slice.is_empty() => {
                 self.counters.ranges += 1;
                 let Submission { ring, token, slice, .. } = submission;
-                outbox.complete(ring, Completion { token, slice, result: Ok(()) });
+                outbox.complete(ring, RangeCompletion { token, slice, result: Ok(()) });
             }
             Ok(keys) => self.enqueue(submission, keys),
         }
@@ -201,7 +204,7 @@ impl<P: Provider> Core<P> {
             options,
             ..
         } = submission;
-        let op = self.ops.insert(Op {
+        let op = self.ops.insert(RangeOp {
             controller,
             namespace,
             direction,
@@ -221,7 +224,7 @@ impl<P: Provider> Core<P> {
             best: 0,
             attempts: 0,
             locked: false,
-            place: Place::Fresh,
+            place: RangeList::Fresh,
         });
         self.fresh.ops.push(op);
     }
@@ -229,7 +232,7 @@ impl<P: Provider> Core<P> {
     /// Puts a range that came in since the last turn in line.
     pub(crate) fn start_range(&mut self, now: Time, op_key: usize) {
         // It may have failed meanwhile, and another may have its number.
-        let fresh = self.ops.get_mut(op_key).filter(|op| op.place == Place::Fresh);
+        let fresh = self.ops.get_mut(op_key).filter(|op| op.place == RangeList::Fresh);
         let Some(op) = fresh else { return };
         let controller = &mut self.controllers[op.controller];
         if let Some(limit) = op.options.deadline {
@@ -238,10 +241,10 @@ impl<P: Provider> Core<P> {
         if !controller.is_usable(op.namespace) {
             op.start_clock(now, controller.options.io_timeout);
         }
-        op.place = Place::Queued;
+        op.place = RangeList::Queued;
         self.next_expiry = earliest(self.next_expiry, Some(op.expiry()));
         controller.ready[op.options.class as usize].push_back(op_key);
-        self.agenda.stir(op.controller);
+        self.agenda.mark_ready(op.controller);
     }
 
     /// Whether the range can be tried at all.
@@ -310,7 +313,7 @@ impl<P: Provider> Core<P> {
                     let ready = &mut self.controllers[key].ready[class as usize];
                     if ready.front() == Some(&op) {
                         ready.pop_front();
-                        self.ops[op].place = Place::None;
+                        self.ops[op].place = RangeList::None;
                     }
                 }
             }
@@ -318,10 +321,11 @@ impl<P: Provider> Core<P> {
         true
     }
 
-    /// Whether another command may be issued of the class that gives way: whoever comes meanwhile waits for those in flight.
+    /// Whether another command may be issued of the class that gives way: whoever comes meanwhile
+    /// waits for those in flight.
     fn has_background_room(&self, key: usize) -> bool {
         let controller = &self.controllers[key];
-        let InFlight { commands, bytes } = controller.background;
+        let CommandsInFlight { commands, bytes } = controller.background;
         let io = controller.queues.iter().skip(1);
         let slots: usize = io.map(|&queue| usize::from(self.queues[queue as usize].depth())).sum();
         commands == 0 || (commands < slots / 2 && bytes < MAX_BACKGROUND_BYTES)
@@ -343,7 +347,7 @@ impl<P: Provider> Core<P> {
         let controller = &mut self.controllers[key];
         let start = op.position;
         let step = controller.namespaces[op.namespace].geometry.next_step(start, op.end());
-        let bounced = step.place != block_plan::Place::Direct;
+        let bounced = step.place != block_plan::TransferMemory::Direct;
         let gives_way = op.options.class == Class::Background;
         if gives_way && !self.has_background_room(key) {
             return Advance::Stalled;
@@ -354,8 +358,11 @@ impl<P: Provider> Core<P> {
         let controller = &mut self.controllers[key];
         let chunk = if bounced { controller.bounce.claim() } else { None };
         let io_timeout = controller.options.io_timeout;
-        let stage =
-            if bounced && self.ops[op_key].is_write() { Stage::Fetch } else { Stage::Transfer };
+        let stage = if bounced && self.ops[op_key].is_write() {
+            BlockStage::Fetch
+        } else {
+            BlockStage::Transfer
+        };
         let op = &mut self.ops[op_key];
         op.position += step.length_bytes;
         op.outstanding += 1;
@@ -368,18 +375,18 @@ impl<P: Provider> Core<P> {
             background.bytes += step.length_bytes;
         }
         self.count_step(&step);
-        self.issue_piece(now, key, Piece { op: op_key, start, step, chunk, stage }, outbox);
+        self.issue_piece(now, key, RangeCommand { op: op_key, start, step, chunk, stage }, outbox);
         Advance::Issued
     }
 
-    fn count_step(&mut self, step: &Step) {
+    fn count_step(&mut self, step: &BlockStep) {
         let counters = &mut self.counters;
         match step.place {
-            block_plan::Place::Direct => {
+            block_plan::TransferMemory::Direct => {
                 counters.direct_steps += 1;
                 counters.direct_bytes += step.length_bytes;
             }
-            block_plan::Place::Bounce { .. } => {
+            block_plan::TransferMemory::Bounce { .. } => {
                 counters.bounced_steps += 1;
                 counters.bounced_bytes += step.length_bytes;
             }
@@ -406,7 +413,7 @@ impl<P: Provider> Core<P> {
     }
 
     /// Pushes a command of a range. A queue has room.
-    fn issue_piece(&mut self, now: Time, key: usize, piece: Piece, outbox: &mut Outbox) {
+    fn issue_piece(&mut self, now: Time, key: usize, piece: RangeCommand, outbox: &mut Outbox) {
         let queue = self.next_io_queue(key).expect("the caller asked for room");
         let queue = &mut self.queues[queue as usize];
         let controller = &self.controllers[key];
@@ -416,7 +423,7 @@ impl<P: Provider> Core<P> {
         let length = u32::try_from(span).expect("a step is shorter than 2^24 bytes");
         let range = LbaRange { slba: piece.step.slba, blocks: piece.step.blocks };
         let sqe = sqe(op.direction, piece.stage, attached.nsid, range);
-        let writes = op.is_write() && piece.stage == Stage::Transfer;
+        let writes = op.is_write() && piece.stage == BlockStage::Transfer;
         let device = controller.scope.device();
         let in_capsule = writes && queue.sends_data(device.caps(), length);
         self.counters.commands += 1;
@@ -455,13 +462,13 @@ impl<P: Provider> Core<P> {
         }
     }
 
-    /// Takes back what a command held that went down with its association, or could not be pushed: its range
-    /// starts over in the next.
-    pub(crate) fn return_piece(&mut self, key: usize, piece: Piece, outbox: &mut Outbox) {
+    /// Takes back what a command held that went down with its association, or could not be pushed:
+    /// its range starts over in the next.
+    pub(crate) fn return_piece(&mut self, key: usize, piece: RangeCommand, outbox: &mut Outbox) {
         if let Some(chunk) = piece.chunk {
             self.controllers[key].bounce.release(chunk);
         }
-        self.ops[piece.op].trouble.get_or_insert(Trouble::Again(Time::ZERO));
+        self.ops[piece.op].trouble.get_or_insert(RangeFailure::Again(Time::ZERO));
         self.piece_done(key, piece.op, piece.step.length_bytes, outbox);
     }
 
@@ -470,9 +477,9 @@ impl<P: Provider> Core<P> {
         &mut self,
         now: Time,
         key: usize,
-        piece: Piece,
+        piece: RangeCommand,
         outbox: &mut Outbox,
-    ) -> Result<(), Piece> {
+    ) -> Result<(), RangeCommand> {
         if self.ops[piece.op].trouble.is_some() {
             self.return_piece(key, piece, outbox);
         } else if self.has_io_room(key) {
@@ -488,11 +495,11 @@ impl<P: Provider> Core<P> {
         &mut self,
         now: Time,
         key: usize,
-        piece: Piece,
+        piece: RangeCommand,
         status: Status,
         outbox: &mut Outbox,
     ) {
-        if status.is_success() && piece.stage == Stage::Fetch {
+        if status.is_success() && piece.stage == BlockStage::Fetch {
             return self.modify(key, piece);
         }
         let op_key = piece.op;
@@ -511,10 +518,13 @@ impl<P: Provider> Core<P> {
     }
 
     /// Copies what was read through a chunk to the caller's memory.
-    fn deliver(&mut self, key: usize, piece: &Piece) {
+    fn deliver(&mut self, key: usize, piece: &RangeCommand) {
         let op = &mut self.ops[piece.op];
-        if let (block_plan::Place::Bounce { skip_bytes }, Some(chunk), Direction::Read) =
-            (piece.step.place, &piece.chunk, op.direction)
+        if let (
+            block_plan::TransferMemory::Bounce { skip_bytes },
+            Some(chunk),
+            RangeDirection::Read,
+        ) = (piece.step.place, &piece.chunk, op.direction)
         {
             let part = op.part(piece.start, piece.step.length_bytes);
             // Less than a block, which is at most a chunk.
@@ -524,17 +534,17 @@ impl<P: Provider> Core<P> {
     }
 
     /// Puts the caller's bytes into the blocks that were read, which are to be written then.
-    fn modify(&mut self, key: usize, piece: Piece) {
+    fn modify(&mut self, key: usize, piece: RangeCommand) {
         let op = &self.ops[piece.op];
         let controller = &mut self.controllers[key];
-        if let (block_plan::Place::Bounce { skip_bytes }, Some(chunk)) =
+        if let (block_plan::TransferMemory::Bounce { skip_bytes }, Some(chunk)) =
             (piece.step.place, &piece.chunk)
         {
             let part = op.part(piece.start, piece.step.length_bytes);
             // Less than a block, which is at most a chunk.
             controller.bounce.copy_in_from(chunk, skip_bytes as usize, &op.slice, part);
         }
-        controller.modified.push_back(Piece { stage: Stage::Transfer, ..piece });
+        controller.modified.push_back(RangeCommand { stage: BlockStage::Transfer, ..piece });
     }
 
     fn note_failure(&mut self, now: Time, key: usize, op_key: usize, status: Status) {
@@ -545,12 +555,14 @@ impl<P: Provider> Core<P> {
         let again = may_retry(status) && op.attempts < Self::MAX_ATTEMPTS;
         op.trouble = Some(if again {
             let pause = core::time::Duration::from_millis(20 << op.attempts.min(5));
-            Trouble::Again(now + pause)
+            RangeFailure::Again(now + pause)
         } else {
             let controller = &self.controllers[key];
             let nsid = controller.namespaces[op.namespace].nsid;
             let error = Error::new(ErrorKind::Status(status)).of_target(&controller.target);
-            Trouble::Failed(error.of_namespace(nsid).of_range(op.offset, op.slice.len() as u64))
+            RangeFailure::Failed(
+                error.of_namespace(nsid).of_range(op.offset, op.slice.len() as u64),
+            )
         });
     }
 
@@ -568,21 +580,22 @@ impl<P: Provider> Core<P> {
         }
     }
 
-    /// With nothing outstanding: arranges for another attempt, or says that the range is at its end.
+    /// With nothing outstanding: arranges for another attempt, or says that the range is at its
+    /// end.
     fn settle(&mut self, key: usize, op_key: usize) -> bool {
         let op = &mut self.ops[op_key];
         if op.outstanding > 0 {
             return false;
         }
         match op.trouble {
-            Some(Trouble::Again(time)) => {
+            Some(RangeFailure::Again(time)) => {
                 op.trouble = None;
                 op.attempts += 1;
                 op.position = op.offset;
                 op.done = 0;
                 self.counters.retries += 1;
                 self.unqueue(key, op_key);
-                self.ops[op_key].place = Place::Queued;
+                self.ops[op_key].place = RangeList::Queued;
                 self.controllers[key].delayed.push((time, op_key));
                 false
             }
@@ -605,14 +618,14 @@ impl<P: Provider> Core<P> {
             }
         }
         let result = match op.trouble {
-            Some(Trouble::Failed(error) | Trouble::Expired(error, _)) => Err(error),
+            Some(RangeFailure::Failed(error) | RangeFailure::Expired(error, _)) => Err(error),
             _ => Ok(()),
         };
         match result {
             Ok(()) => self.counters.ranges += 1,
             Err(_) => self.counters.ranges_failed += 1,
         }
-        outbox.complete(op.ring, Completion { token: op.token, slice: op.slice, result });
+        outbox.complete(op.ring, RangeCompletion { token: op.token, slice: op.slice, result });
     }
 
     fn lock_blocks(&mut self, key: usize, op_key: usize) -> bool {
@@ -647,7 +660,7 @@ impl<P: Provider> Core<P> {
     fn fail_ranges_where(
         &mut self,
         key: usize,
-        which: impl Fn(&Op) -> bool,
+        which: impl Fn(&RangeOp) -> bool,
         error: &Error,
         outbox: &mut Outbox,
     ) {
@@ -659,10 +672,10 @@ impl<P: Provider> Core<P> {
             let nsid = self.controllers[key].namespaces[op.namespace].nsid;
             let error = error.clone().of_namespace(nsid).of_range(op.offset, op.slice.len() as u64);
             if op.outstanding == 0 {
-                op.trouble = Some(Trouble::Failed(error));
+                op.trouble = Some(RangeFailure::Failed(error));
                 doomed.push(op_key);
-            } else if matches!(op.trouble, None | Some(Trouble::Again(_))) {
-                op.trouble = Some(Trouble::Failed(error));
+            } else if matches!(op.trouble, None | Some(RangeFailure::Again(_))) {
+                op.trouble = Some(RangeFailure::Failed(error));
             }
         }
         self.finish_all(doomed, outbox);
@@ -678,19 +691,20 @@ impl<P: Provider> Core<P> {
             if op.outstanding == 0 {
                 doomed.push(op_key);
             }
-            if matches!(op.trouble, None | Some(Trouble::Again(_))) {
-                op.trouble = Some(Trouble::Failed(ErrorKind::Closed.into()));
+            if matches!(op.trouble, None | Some(RangeFailure::Again(_))) {
+                op.trouble = Some(RangeFailure::Failed(ErrorKind::Closed.into()));
             }
         }
         self.finish_all(doomed, outbox);
     }
 
-    /// Hands ranges back of which nothing is in flight. They are taken out of the lists in one pass.
+    /// Hands ranges back of which nothing is in flight. They are taken out of the lists in one
+    /// pass.
     fn finish_all(&mut self, ops: Vec<usize>, outbox: &mut Outbox) {
         let mut controllers = Vec::new();
         for &op_key in &ops {
             let op = &mut self.ops[op_key];
-            if mem::replace(&mut op.place, Place::None) == Place::Queued {
+            if mem::replace(&mut op.place, RangeList::None) == RangeList::Queued {
                 controllers.push(op.controller);
             }
         }
@@ -698,7 +712,7 @@ impl<P: Provider> Core<P> {
         controllers.dedup();
         for key in controllers {
             let ops = &self.ops;
-            self.controllers[key].retain_waiting(|op_key| ops[op_key].place == Place::Queued);
+            self.controllers[key].retain_waiting(|op_key| ops[op_key].place == RangeList::Queued);
         }
         for op_key in ops {
             self.finish(op_key, outbox);
@@ -707,8 +721,8 @@ impl<P: Provider> Core<P> {
 
     /// Takes a range out of the lists of those that wait, if it is in one.
     fn unqueue(&mut self, key: usize, op_key: usize) {
-        let place = mem::replace(&mut self.ops[op_key].place, Place::None);
-        if place == Place::Queued {
+        let place = mem::replace(&mut self.ops[op_key].place, RangeList::None);
+        if place == RangeList::Queued {
             self.controllers[key].retain_waiting(|queued| queued != op_key);
         }
     }
@@ -745,7 +759,7 @@ impl<P: Provider> Core<P> {
         self.stop_clocks(now);
         let expired = self.ops.iter().filter(|(_, op)| op.expiry() <= now);
         let (idle, busy): (Vec<_>, Vec<_>) = expired.partition(|(_, op)| op.outstanding == 0);
-        let keys = |ops: Vec<(usize, &Op)>| ops.into_iter().map(|(key, _)| key).collect();
+        let keys = |ops: Vec<(usize, &RangeOp)>| ops.into_iter().map(|(key, _)| key).collect();
         let (idle, busy): (Vec<usize>, Vec<usize>) = (keys(idle), keys(busy));
         for &op_key in &idle {
             self.expire(now, op_key);
@@ -765,15 +779,15 @@ impl<P: Provider> Core<P> {
     pub(crate) fn start_clocks(&mut self, now: Time, key: usize) {
         let io_timeout = self.controllers[key].options.io_timeout;
         for (_, op) in self.ops.iter_mut().filter(|(_, op)| op.controller == key) {
-            if op.place != Place::Fresh {
+            if op.place != RangeList::Fresh {
                 op.start_clock(now, io_timeout);
                 self.next_expiry = earliest(self.next_expiry, Some(op.expiry()));
             }
         }
     }
 
-    /// Ranges whose time was to be over, that did not begin, and of which the connection is there again, wait for their turn
-    /// only.
+    /// Ranges whose time was to be over, that did not begin, and of which the connection is there
+    /// again, wait for their turn only.
     fn stop_clocks(&mut self, now: Time) {
         for (_, op) in self.ops.iter_mut().filter(|(_, op)| op.deadline <= now && !op.began) {
             if self.controllers[op.controller].is_usable(op.namespace) {
@@ -782,11 +796,12 @@ impl<P: Provider> Core<P> {
         }
     }
 
-    /// Has the commands of a range aborted whose time is over, or ends the association if that did not help.
+    /// Has the commands of a range aborted whose time is over, or ends the association if that did
+    /// not help.
     fn expire_busy(&mut self, now: Time, op_key: usize, outbox: &mut Outbox) {
         let op = &self.ops[op_key];
         let key = op.controller;
-        if let Some(Trouble::Expired(..)) = op.trouble {
+        if let Some(RangeFailure::Expired(..)) = op.trouble {
             let cause = "a command did not end after it was aborted";
             let error = ErrorKind::ConnectionLost(cause).into();
             return self.end_association(now, key, error, outbox);
@@ -798,7 +813,7 @@ impl<P: Provider> Core<P> {
     /// Notes that the time of a range is over.
     fn expire(&mut self, now: Time, op_key: usize) {
         let op = &mut self.ops[op_key];
-        self.agenda.stir(op.controller);
+        self.agenda.mark_ready(op.controller);
         let controller = &self.controllers[op.controller];
         let nsid = controller.namespaces[op.namespace].nsid;
         let after = match op.options.deadline {
@@ -813,14 +828,19 @@ impl<P: Provider> Core<P> {
         let error = Error::new(kind).of_target(&controller.target).of_namespace(nsid);
         let error = error.of_range(op.offset, op.slice.len() as u64);
         self.counters.timeouts += 1;
-        op.trouble = Some(Trouble::Expired(error, now + controller.options.abort_timeout));
+        op.trouble = Some(RangeFailure::Expired(error, now + controller.options.abort_timeout));
     }
 }
 
-fn sqe(direction: Direction, stage: Stage, nsid: nvme_proto::Nsid, range: LbaRange) -> Sqe {
+fn sqe(
+    direction: RangeDirection,
+    stage: BlockStage,
+    nsid: nvme_proto::Nsid,
+    range: LbaRange,
+) -> Sqe {
     let io = |fua| Io { nsid, range, fua, limited_retry: false };
     let command = match (direction, stage) {
-        (Direction::Write { fua }, Stage::Transfer) => NvmCommand::Write(io(fua)),
+        (RangeDirection::Write { fua }, BlockStage::Transfer) => NvmCommand::Write(io(fua)),
         _ => NvmCommand::Read(io(false)),
     };
     command.to_sqe()
@@ -842,7 +862,7 @@ fn may_retry(status: Status) -> bool {
     !status.do_not_retry() && TRANSIENT.iter().any(|&transient| status.is(transient))
 }
 
-impl<P: Provider> Controller<P> {
+impl<P: Provider> ControllerState<P> {
     /// Whether ranges of a namespace wait for nothing but their turn.
     fn is_usable(&self, namespace: usize) -> bool {
         self.is_live() && self.namespaces[namespace].check.is_passed()

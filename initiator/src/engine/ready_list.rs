@@ -1,5 +1,5 @@
-//! Which controllers a turn looks at: those to which something happened, and those whose time has come. The others
-//! cost nothing, however many there are.
+//! Which controllers a turn looks at: those to which something happened, and those whose time has
+//! come. The others cost nothing, however many there are.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -7,23 +7,23 @@ use rdma::Time;
 
 /// What is to be done, by the core's numbers of controllers.
 #[derive(Default)]
-pub(crate) struct Agenda {
+pub(crate) struct ReadyList {
     stirred: VecDeque<usize>,
     timers: BTreeSet<(Time, usize)>,
     /// By controller.
-    entries: Vec<Entry>,
+    entries: Vec<ReadyEntry>,
 }
 
 /// What the lists hold of a controller.
 #[derive(Clone, Copy, Default)]
-struct Entry {
+struct ReadyEntry {
     is_stirred: bool,
     timer: Option<Time>,
 }
 
-impl Agenda {
+impl ReadyList {
     /// Something happened to a controller.
-    pub(crate) fn stir(&mut self, controller: usize) {
+    pub(crate) fn mark_ready(&mut self, controller: usize) {
         let entry = self.entry(controller);
         if !std::mem::replace(&mut entry.is_stirred, true) {
             self.stirred.push_back(controller);
@@ -71,9 +71,9 @@ impl Agenda {
         self.timers.first().map(|&(time, _)| time)
     }
 
-    fn entry(&mut self, controller: usize) -> &mut Entry {
+    fn entry(&mut self, controller: usize) -> &mut ReadyEntry {
         if controller >= self.entries.len() {
-            self.entries.resize(controller + 1, Entry::default());
+            self.entries.resize(controller + 1, ReadyEntry::default());
         }
         &mut self.entries[controller]
     }
@@ -89,10 +89,10 @@ mod tests {
 
     #[test]
     fn who_is_stirred_often_is_looked_at_once() {
-        let mut agenda = Agenda::default();
-        [5, 1, 5].into_iter().for_each(|controller| agenda.stir(controller));
+        let mut agenda = ReadyList::default();
+        [5, 1, 5].into_iter().for_each(|controller| agenda.mark_ready(controller));
         assert_eq!(agenda.next_stirred(), Some(5));
-        agenda.stir(5);
+        agenda.mark_ready(5);
         assert_eq!(agenda.next_stirred(), Some(1));
         assert_eq!(agenda.next_stirred(), Some(5));
         assert_eq!(agenda.next_stirred(), None);
@@ -100,7 +100,7 @@ mod tests {
 
     #[test]
     fn a_controller_has_one_timer_at_most() {
-        let mut agenda = Agenda::default();
+        let mut agenda = ReadyList::default();
         agenda.set_timer(3, Some(at(10)));
         agenda.set_timer(7, Some(at(20)));
         agenda.set_timer(3, Some(at(30)));

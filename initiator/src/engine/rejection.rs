@@ -4,8 +4,8 @@ use nvme_proto::rdma_cm::{Reject, RejectStatus};
 
 use crate::api::error::{Error, ErrorKind};
 
-/// The reasons of the connection-management protocol (InfiniBand volume 1, table of reject reasons) but for the one that
-/// leaves it to the private data.
+/// The reasons of the connection-management protocol (InfiniBand volume 1, table of reject reasons)
+/// but for the one that leaves it to the private data.
 const REASONS: [(u16, &str); 34] = [
     (1, "the target has no queue pair left; end connections, or raise the limits there"),
     (2, "the target has no end-to-end context left; end connections there"),

@@ -23,10 +23,10 @@ pub(crate) struct Reply<T> {
 }
 
 #[derive(Debug)]
-struct Cell<T>(Mutex<State<T>>);
+struct Cell<T>(Mutex<ReplyState<T>>);
 
 #[derive(Debug)]
-enum State<T> {
+enum ReplyState<T> {
     Waiting(Option<Waker>),
     Done(Result<T, Error>),
     Taken,
@@ -34,7 +34,7 @@ enum State<T> {
 
 /// Both ends of a new promise of a core in this process.
 pub(crate) fn promise<T>(process: Process) -> (Promise<T>, Reply<T>) {
-    let cell = Arc::new(Cell(Mutex::new(State::Waiting(None))));
+    let cell = Arc::new(Cell(Mutex::new(ReplyState::Waiting(None))));
     let promise = Promise(Some(Arc::clone(&cell)));
     (promise, Reply { cell, process })
 }
@@ -59,14 +59,14 @@ impl<T> Drop for Promise<T> {
 }
 
 impl<T> Cell<T> {
-    fn lock(&self) -> MutexGuard<'_, State<T>> {
+    fn lock(&self) -> MutexGuard<'_, ReplyState<T>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn finish(&self, result: Result<T, Error>) -> Option<Waker> {
-        match mem::replace(&mut *self.lock(), State::Done(result)) {
-            State::Waiting(waker) => waker,
-            State::Done(_) | State::Taken => None,
+        match mem::replace(&mut *self.lock(), ReplyState::Done(result)) {
+            ReplyState::Waiting(waker) => waker,
+            ReplyState::Done(_) | ReplyState::Taken => None,
         }
     }
 }
@@ -77,13 +77,13 @@ impl<T> Future for Reply<T> {
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         self.process.check()?;
         let mut state = self.cell.lock();
-        match mem::replace(&mut *state, State::Taken) {
-            State::Done(result) => Poll::Ready(result),
-            State::Waiting(_) => {
-                *state = State::Waiting(Some(context.waker().clone()));
+        match mem::replace(&mut *state, ReplyState::Taken) {
+            ReplyState::Done(result) => Poll::Ready(result),
+            ReplyState::Waiting(_) => {
+                *state = ReplyState::Waiting(Some(context.waker().clone()));
                 Poll::Pending
             }
-            State::Taken => Poll::Ready(Err(ErrorKind::Closed.into())),
+            ReplyState::Taken => Poll::Ready(Err(ErrorKind::Closed.into())),
         }
     }
 }

@@ -10,7 +10,7 @@ use crate::memory::region::RegionSlice;
 
 /// How a range of a ring ended.
 #[derive(Debug)]
-pub struct Completion {
+pub struct RangeCompletion {
     /// As given when it was submitted.
     pub token: u64,
     /// The memory, back from the target.
@@ -33,13 +33,13 @@ impl RingKey {
 pub(crate) struct Outbox {
     rings: Slab<RingState>,
     wakers: Vec<Waker>,
-    /// Results that nobody will come for. Their memory is freed once the host's lock is released: that
-    /// calls what its owner left to be called.
-    discarded: Vec<Completion>,
+    /// Results that nobody will come for. Their memory is freed once the host's lock is released:
+    /// that calls what its owner left to be called.
+    discarded: Vec<RangeCompletion>,
 }
 
 struct RingState {
-    ready: VecDeque<Completion>,
+    ready: VecDeque<RangeCompletion>,
     in_flight: usize,
     depth: usize,
     /// `waker` is called when this many are ready.
@@ -71,7 +71,7 @@ impl Outbox {
     }
 
     /// Delivers the result of a range that holds a place.
-    pub(crate) fn complete(&mut self, key: RingKey, completion: Completion) {
+    pub(crate) fn complete(&mut self, key: RingKey, completion: RangeCompletion) {
         let ring = &mut self.rings[key.0];
         ring.in_flight -= 1;
         if ring.abandoned {
@@ -90,7 +90,7 @@ impl Outbox {
     }
 
     /// The results that are ready.
-    pub(crate) fn ready(&mut self, key: RingKey) -> &mut VecDeque<Completion> {
+    pub(crate) fn ready(&mut self, key: RingKey) -> &mut VecDeque<RangeCompletion> {
         &mut self.rings[key.0].ready
     }
 
@@ -138,7 +138,7 @@ impl Outbox {
 #[derive(Default)]
 pub(crate) struct Errands {
     wakers: Vec<Waker>,
-    discarded: Vec<Completion>,
+    discarded: Vec<RangeCompletion>,
 }
 
 impl Errands {

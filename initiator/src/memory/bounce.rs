@@ -27,7 +27,7 @@ pub(crate) struct BouncePool<P: Provider> {
 
 /// A chunk that somebody holds. It must go back with [`BouncePool::release`].
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Chunk(u16);
+pub(crate) struct BounceChunk(u16);
 
 impl<P: Provider> BouncePool<P> {
     /// Maps and registers `chunks` chunks. Most are never touched, so they are not on huge pages.
@@ -41,8 +41,8 @@ impl<P: Provider> BouncePool<P> {
     }
 
     /// A free chunk, if there is one.
-    pub(crate) fn claim(&mut self) -> Option<Chunk> {
-        self.free.pop().map(Chunk)
+    pub(crate) fn claim(&mut self) -> Option<BounceChunk> {
+        self.free.pop().map(BounceChunk)
     }
 
     /// Whether a chunk is free.
@@ -51,28 +51,28 @@ impl<P: Provider> BouncePool<P> {
     }
 
     /// Frees a chunk. No device may be using it.
-    pub(crate) fn release(&mut self, chunk: Chunk) {
+    pub(crate) fn release(&mut self, chunk: BounceChunk) {
         debug_assert!(!self.free.contains(&chunk.0));
         self.free.push(chunk.0);
     }
 
     /// The first `length` bytes as data of a command.
-    pub(crate) fn data(&self, chunk: &Chunk, length: u32) -> Data<'static, P> {
+    pub(crate) fn data(&self, chunk: &BounceChunk, length: u32) -> Data<'static, P> {
         Data::Keyed { address: self.address(chunk), length, rkey: self.memory.region().rkey() }
     }
 
     /// The address that a target is given.
-    fn address(&self, chunk: &Chunk) -> u64 {
+    fn address(&self, chunk: &BounceChunk) -> u64 {
         self.start(chunk).addr().get() as u64
     }
 
-    fn start(&self, chunk: &Chunk) -> NonNull<u8> {
+    fn start(&self, chunk: &BounceChunk) -> NonNull<u8> {
         // SAFETY: within the mapping, which has room for all chunks.
         unsafe { self.memory.memory().address().add(usize::from(chunk.0) * CHUNK_BYTES) }
     }
 
     /// The first `length` bytes as local memory of a work request.
-    pub(crate) fn sge(&self, chunk: &Chunk, length: u32) -> Sge {
+    pub(crate) fn sge(&self, chunk: &BounceChunk, length: u32) -> Sge {
         Sge { addr: self.address(chunk), length, lkey: self.memory.region().lkey() }
     }
 
@@ -80,7 +80,7 @@ impl<P: Provider> BouncePool<P> {
     ///
     /// # Panics
     /// If they are not within the chunk.
-    pub(crate) fn copy_out(&self, chunk: &Chunk, offset: usize, to: &mut [u8]) {
+    pub(crate) fn copy_out(&self, chunk: &BounceChunk, offset: usize, to: &mut [u8]) {
         // SAFETY: `to` is memory of the caller's.
         unsafe { self.copy_out_raw(chunk, offset, NonNull::from(to)) };
     }
@@ -91,7 +91,7 @@ impl<P: Provider> BouncePool<P> {
     /// If either is not within its whole.
     pub(crate) fn copy_out_to(
         &self,
-        chunk: &Chunk,
+        chunk: &BounceChunk,
         offset: usize,
         slice: &mut RegionSlice,
         part: Range<usize>,
@@ -102,10 +102,11 @@ impl<P: Provider> BouncePool<P> {
 
     /// # Safety
     /// `to` is valid for writes.
-    unsafe fn copy_out_raw(&self, chunk: &Chunk, offset: usize, to: NonNull<[u8]>) {
+    unsafe fn copy_out_raw(&self, chunk: &BounceChunk, offset: usize, to: NonNull<[u8]>) {
         assert!(offset.checked_add(to.len()).is_some_and(|end| end <= CHUNK_BYTES));
-        // SAFETY: the source is within the mapping (checked) and never borrowed as a reference; `to` is other
-        // memory. A target that writes there meanwhile breaks the protocol and garbles its own data only.
+        // SAFETY: the source is within the mapping (checked) and never borrowed as a reference;
+        // `to` is other memory. A target that writes there meanwhile breaks the protocol and
+        // garbles its own data only.
         unsafe {
             let from = self.start(chunk).add(offset);
             from.copy_to_nonoverlapping(to.cast(), to.len());
@@ -116,7 +117,7 @@ impl<P: Provider> BouncePool<P> {
     ///
     /// # Panics
     /// If they do not fit the chunk.
-    pub(crate) fn copy_in(&mut self, chunk: &Chunk, offset: usize, from: &[u8]) {
+    pub(crate) fn copy_in(&mut self, chunk: &BounceChunk, offset: usize, from: &[u8]) {
         // SAFETY: `from` is memory of the caller's.
         unsafe { self.copy_in_raw(chunk, offset, NonNull::from(from)) };
     }
@@ -127,7 +128,7 @@ impl<P: Provider> BouncePool<P> {
     /// If either is not within its whole.
     pub(crate) fn copy_in_from(
         &mut self,
-        chunk: &Chunk,
+        chunk: &BounceChunk,
         offset: usize,
         slice: &RegionSlice,
         part: Range<usize>,
@@ -138,7 +139,7 @@ impl<P: Provider> BouncePool<P> {
 
     /// # Safety
     /// `from` is valid for reads.
-    unsafe fn copy_in_raw(&mut self, chunk: &Chunk, offset: usize, from: NonNull<[u8]>) {
+    unsafe fn copy_in_raw(&mut self, chunk: &BounceChunk, offset: usize, from: NonNull<[u8]>) {
         assert!(offset.checked_add(from.len()).is_some_and(|end| end <= CHUNK_BYTES));
         // SAFETY: as in `copy_out_raw`, the other way round.
         unsafe {

@@ -1,4 +1,5 @@
-//! Memory that a target may reach: registered regions, their pages, and the pool that unregistered memory is copied through.
+//! Memory that a target may reach: registered regions, their pages, and the pool that unregistered
+//! memory is copied through.
 
 pub(crate) mod bounce;
 pub(crate) mod pages;

@@ -13,7 +13,8 @@ pub(crate) struct Pages {
     length: usize,
 }
 
-// SAFETY: the mapping belongs to this value alone; who reaches it through `address` answers for aliasing.
+// SAFETY: the mapping belongs to this value alone; who reaches it through `address` answers for
+// aliasing.
 unsafe impl Send for Pages {}
 // SAFETY: as above; shared access hands out nothing but the address.
 unsafe impl Sync for Pages {}
@@ -25,7 +26,8 @@ impl Pages {
     /// Maps `length` bytes, at least one.
     pub(crate) fn new(length: usize) -> io::Result<Self> {
         let length = length.max(1);
-        // SAFETY: a new anonymous mapping at an address of the kernel's choice disturbs no other memory.
+        // SAFETY: a new anonymous mapping at an address of the kernel's choice disturbs no other
+        // memory.
         let address = unsafe {
             mmap_anonymous(
                 ptr::null_mut(),
@@ -43,7 +45,8 @@ impl Pages {
         let pages = Self::new(length)?;
         if length >= Self::HUGE_FROM_BYTES {
             let address = pages.address.as_ptr().cast();
-            // SAFETY: advice on our own fresh mapping; it does not change its contents. A refusal costs speed only.
+            // SAFETY: advice on our own fresh mapping; it does not change its contents. A refusal
+            // costs speed only.
             let _ = unsafe { madvise(address, length, Advice::LinuxHugepage) };
         }
         Ok(pages)

@@ -19,42 +19,46 @@ use crate::memory::pages::Pages;
 /// What a target may do with a region, and when.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Grant {
-    /// The region is open to each target it was used with, from the first command until the region ends or the
-    /// controller is closed, and to no other target. Fastest, and needs no memory windows. A target that breaks the
-    /// protocol could write to any byte of the region at any time, so its bytes are copied out and in, or reached by
-    /// address: see [`RegionSlice`].
+    /// The region is open to each target it was used with, from the first command until the region
+    /// ends or the controller is closed, and to no other target. Fastest, and needs no memory
+    /// windows. A target that breaks the protocol could write to any byte of the region at any
+    /// time, so its bytes are copied out and in, or reached by address: see [`RegionSlice`].
     #[default]
     Persistent,
-    /// Each command opens exactly the bytes that it transfers, to the one connection it goes over, and they
-    /// are closed again before its result is handed out: what was returned can be borrowed. Costs one more work
-    /// request for each command, and needs a provider with memory windows.
+    /// Each command opens exactly the bytes that it transfers, to the one connection it goes over,
+    /// and they are closed again before its result is handed out: what was returned can be
+    /// borrowed. Costs one more work request for each command, and needs a provider with memory
+    /// windows.
     PerCommand,
 }
 
 /// An owned piece of registered memory: the destination of a read or the source of a write.
 ///
-/// A slice is moved into an operation and comes back with its result, so memory that a command is about to
-/// change cannot be reached meanwhile. It can be split and joined without cost, like a `BytesMut`; the memory
-/// is deregistered and freed when its last slice is dropped.
+/// A slice is moved into an operation and comes back with its result, so memory that a command is
+/// about to change cannot be reached meanwhile. It can be split and joined without cost, like a
+/// `BytesMut`; the memory is deregistered and freed when its last slice is dropped.
 ///
-/// Under [`Grant::PerCommand`] no target has access to a slice that is not in an operation, and its bytes can be
-/// borrowed: [`RegionSlice::as_slice`]. Under [`Grant::Persistent`] a target that breaks the protocol may write
-/// them at any time, which a reference must not live through. Such bytes are copied ([`RegionSlice::copy_out`],
-/// [`RegionSlice::copy_in`]), taken back from the target ([`RegionSlice::into_vec`]), or borrowed by those who
-/// trust the target with the soundness of their process ([`RegionSlice::as_slice_unchecked`]).
-/// [`RegionSlice::bytes`] does what the grant allows.
+/// Under [`Grant::PerCommand`] no target has access to a slice that is not in an operation, and its
+/// bytes can be borrowed: [`RegionSlice::as_slice`]. Under [`Grant::Persistent`] a target that
+/// breaks the protocol may write them at any time, which a reference must not live through. Such
+/// bytes are copied ([`RegionSlice::copy_out`], [`RegionSlice::copy_in`]), taken back from the
+/// target ([`RegionSlice::into_vec`]), or borrowed by those who trust the target with the soundness
+/// of their process ([`RegionSlice::as_slice_unchecked`]). [`RegionSlice::bytes`] does what the
+/// grant allows.
 ///
-/// Registration happens when a slice is first used with a controller, for that controller, and is kept until
-/// the controller is closed or the region ends. Of memory that is used with several controllers each has a
-/// registration of its own; an RDMA device counts each against the limit on locked memory.
+/// Registration happens when a slice is first used with a controller, for that controller, and is
+/// kept until the controller is closed or the region ends. Of memory that is used with several
+/// controllers each has a registration of its own; an RDMA device counts each against the limit on
+/// locked memory.
 pub struct RegionSlice {
-    region: Arc<Region>,
+    region: Arc<HostMemory>,
     /// Of the first byte.
-    address: Address,
+    address: MemoryAddress,
     length: usize,
     /// The region's.
     grant: Grant,
-    /// The keys it was used with last. What each command needs is here: it need not look at the region, nor take its lock.
+    /// The keys it was used with last. What each command needs is here: it need not look at the
+    /// region, nor take its lock.
     known: Option<(ScopeId, Keys)>,
 }
 
@@ -66,41 +70,48 @@ impl RegionSlice {
     pub fn allocate(length_bytes: usize, grant: Grant) -> io::Result<Self> {
         let pages = Pages::dense(length_bytes)?;
         let address = pages.address();
-        Ok(Self::whole(address, length_bytes, grant, Owner::Pages { _pages: pages }))
+        Ok(Self::whole(address, length_bytes, grant, MemoryOwner::Pages { _pages: pages }))
     }
 
     /// Takes over a vector's memory. [`RegionSlice::into_vec`] gives it back.
     pub fn from_vec(mut bytes: Vec<u8>, grant: Grant) -> Self {
         let address = NonNull::new(bytes.as_mut_ptr()).expect("a vector's pointer is not null");
         let length = bytes.len();
-        Self::whole(address, length, grant, Owner::Vec(bytes))
+        Self::whole(address, length, grant, MemoryOwner::Vec(bytes))
     }
 
-    /// Uses memory of the caller's, such as a tensor's. `release` is called once, when the last slice is gone and
-    /// every device has forgotten the memory. If a device refuses to, the memory stays open to its targets and
-    /// `release` is never called.
+    /// Uses memory of the caller's, such as a tensor's. `release` is called once, when the last
+    /// slice is gone and every device has forgotten the memory. If a device refuses to, the memory
+    /// stays open to its targets and `release` is never called.
     ///
     /// # Safety
-    /// Until `release` is called, `length` bytes at `address` must stay mapped, readable and writable.
+    /// Until `release` is called, `length` bytes at `address` must stay mapped, readable and
+    /// writable.
     ///
-    /// Others may keep pointers to the memory, and use it through them, with these exceptions. Of bytes whose slice is
-    /// part of an operation nobody may write any, nor read those that are read into. Accesses to other bytes must not
-    /// race with methods of the slice that read or write them, and must not break what the references promise that it
-    /// hands out. Under [`Grant::Persistent`] a target that breaks the protocol may write at any time: no
-    /// reference to the memory may exist once it was registered, unless the target is trusted not to.
+    /// Others may keep pointers to the memory, and use it through them, with these exceptions. Of
+    /// bytes whose slice is part of an operation nobody may write any, nor read those that are read
+    /// into. Accesses to other bytes must not race with methods of the slice that read or write
+    /// them, and must not break what the references promise that it hands out. Under
+    /// [`Grant::Persistent`] a target that breaks the protocol may write at any time: no reference
+    /// to the memory may exist once it was registered, unless the target is trusted not to.
     pub unsafe fn from_raw(
         address: NonNull<u8>,
         length: usize,
         grant: Grant,
         release: impl FnOnce() + Send + 'static,
     ) -> Self {
-        Self::whole(address, length, grant, Owner::Foreign(Mutex::new(Some(Box::new(release)))))
+        Self::whole(
+            address,
+            length,
+            grant,
+            MemoryOwner::Foreign(Mutex::new(Some(Box::new(release)))),
+        )
     }
 
-    fn whole(address: NonNull<u8>, length: usize, grant: Grant, owner: Owner) -> Self {
-        let (registrations, address) = (RwLock::default(), Address(address));
+    fn whole(address: NonNull<u8>, length: usize, grant: Grant, owner: MemoryOwner) -> Self {
+        let (registrations, address) = (RwLock::default(), MemoryAddress(address));
         let owner = ManuallyDrop::new(owner);
-        let region = Arc::new(Region { registrations, address, length, grant, owner });
+        let region = Arc::new(HostMemory { registrations, address, length, grant, owner });
         Self { region, address, length, grant, known: None }
     }
 
@@ -127,7 +138,7 @@ impl RegionSlice {
     pub fn split_off(&mut self, at: usize) -> Self {
         assert!(at <= self.length, "split beyond the end of a slice");
         // SAFETY: at most one past the end of the slice, which is within the region's memory.
-        let address = Address(unsafe { self.address.0.add(at) });
+        let address = MemoryAddress(unsafe { self.address.0.add(at) });
         let length = self.length - at;
         self.length = at;
         Self { region: Arc::clone(&self.region), address, length, ..*self }
@@ -168,7 +179,7 @@ impl RegionSlice {
     /// `self`, if it is not the whole of such a vector, or a device refuses to deregister it.
     pub fn into_vec(self) -> Result<Vec<u8>, Self> {
         let whole =
-            self.length == self.region.length && matches!(*self.region.owner, Owner::Vec(_));
+            self.length == self.region.length && matches!(*self.region.owner, MemoryOwner::Vec(_));
         if !whole {
             return Err(self);
         }
@@ -178,7 +189,7 @@ impl RegionSlice {
                 // Before the vector can be reached.
                 let ended = registrations.unwrap_or_else(PoisonError::into_inner).end();
                 match (ended, &mut *region.owner) {
-                    (Ok(()), Owner::Vec(bytes)) => Ok(mem::take(bytes)),
+                    (Ok(()), MemoryOwner::Vec(bytes)) => Ok(mem::take(bytes)),
                     _ => Err(Self { region: Arc::new(region), ..self }),
                 }
             }
@@ -191,8 +202,8 @@ impl RegionSlice {
         self.address.0.addr().get() as u64
     }
 
-    /// The address of the first byte, to read from: for as long as a slice of the region lives, and while this one
-    /// is in no operation.
+    /// The address of the first byte, to read from: for as long as a slice of the region lives, and
+    /// while this one is in no operation.
     pub fn as_ptr(&self) -> *const u8 {
         self.address.0.as_ptr()
     }
@@ -204,7 +215,8 @@ impl RegionSlice {
 
     /// The bytes; `None` under [`Grant::Persistent`].
     pub fn as_slice(&self) -> Option<&[u8]> {
-        // SAFETY: between operations no window into the slice is open, and the region is not open itself.
+        // SAFETY: between operations no window into the slice is open, and the region is not open
+        // itself.
         (self.grant == Grant::PerCommand).then(|| unsafe { self.as_slice_unchecked() })
     }
 
@@ -217,12 +229,13 @@ impl RegionSlice {
     /// The bytes, whatever the grant.
     ///
     /// # Safety
-    /// Under [`Grant::Persistent`], no target that has a key of the region writes to the slice while the reference
-    /// lives: every target that slices of the region were used with keeps to the protocol.
+    /// Under [`Grant::Persistent`], no target that has a key of the region writes to the slice
+    /// while the reference lives: every target that slices of the region were used with keeps to
+    /// the protocol.
     pub unsafe fn as_slice_unchecked(&self) -> &[u8] {
-        // SAFETY: the bytes are within the region, which is mapped while `self.region` lives; slices of one
-        // region never overlap and this one is not part of an operation, so that we write to them only through
-        // `&mut self`, and targets do not (the caller's promise).
+        // SAFETY: the bytes are within the region, which is mapped while `self.region` lives;
+        // slices of one region never overlap and this one is not part of an operation, so that we
+        // write to them only through `&mut self`, and targets do not (the caller's promise).
         unsafe { slice::from_raw_parts(self.address.0.as_ptr(), self.length) }
     }
 
@@ -253,9 +266,10 @@ impl RegionSlice {
     /// If they are not within the slice.
     pub fn copy_out(&self, at: usize, to: &mut [u8]) {
         let from = self.part(at, to.len()).cast::<u8>();
-        // SAFETY: the source is mapped and this slice is in no operation; `to` is other memory, since a slice is borrowed
-        // while a reference to its bytes lives. No reference to the source is made: what a target writes there
-        // meanwhile is as with a device's memory, any mixture of bytes.
+        // SAFETY: the source is mapped and this slice is in no operation; `to` is other memory,
+        // since a slice is borrowed while a reference to its bytes lives. No reference to the
+        // source is made: what a target writes there meanwhile is as with a device's memory, any
+        // mixture of bytes.
         unsafe { ptr::copy_nonoverlapping(from.as_ptr(), to.as_mut_ptr(), to.len()) };
     }
 
@@ -275,8 +289,8 @@ impl RegionSlice {
         unsafe { ptr::write_bytes(self.as_mut_ptr(), byte, self.length) };
     }
 
-    /// The address of a part of the slice, while commands may be in flight for other parts. The caller makes no
-    /// reference of it.
+    /// The address of a part of the slice, while commands may be in flight for other parts. The
+    /// caller makes no reference of it.
     ///
     /// # Panics
     /// If it is not within the slice.
@@ -286,8 +300,9 @@ impl RegionSlice {
         NonNull::slice_from_raw_parts(unsafe { self.address.0.add(at) }, length)
     }
 
-    /// Keys in a domain, registering the memory if this is its first use there, which may take long.
-    pub(crate) fn keys(&mut self, scope: &dyn Scope) -> io::Result<Keys> {
+    /// Keys in a domain, registering the memory if this is its first use there, which may take
+    /// long.
+    pub(crate) fn keys(&mut self, scope: &dyn ErasedScope) -> io::Result<Keys> {
         match self.known {
             Some((known, keys)) if known == scope.id() => Ok(keys),
             _ => {
@@ -299,7 +314,7 @@ impl RegionSlice {
     }
 
     /// Registers the memory in a domain, if it is not.
-    pub(crate) fn register(&self, scope: &dyn Scope) -> io::Result<()> {
+    pub(crate) fn register(&self, scope: &dyn ErasedScope) -> io::Result<()> {
         scope.keys(&self.region).map(drop)
     }
 
@@ -312,7 +327,7 @@ impl RegionSlice {
         let registrations =
             self.region.registrations.read().unwrap_or_else(PoisonError::into_inner);
         let found: &dyn Any = &*registrations.of(scope.id)?.region;
-        found.downcast_ref::<Held<P>>().map(|Held(region)| with(region))
+        found.downcast_ref::<TypedRegion<P>>().map(|TypedRegion(region)| with(region))
     }
 }
 
@@ -328,15 +343,15 @@ impl fmt::Debug for RegionSlice {
 
 /// Where registered memory is.
 #[derive(Clone, Copy)]
-struct Address(NonNull<u8>);
+struct MemoryAddress(NonNull<u8>);
 
 // SAFETY: only slices, which are owned and disjoint, read or write there, or make references.
-unsafe impl Send for Address {}
+unsafe impl Send for MemoryAddress {}
 // SAFETY: as above.
-unsafe impl Sync for Address {}
+unsafe impl Sync for MemoryAddress {}
 
-/// A protection domain as something that regions are registered in. Each controller has one, so that a target
-/// reaches nothing that other targets were given keys of.
+/// A protection domain as something that regions are registered in. Each controller has one, so
+/// that a target reaches nothing that other targets were given keys of.
 #[derive(Debug)]
 pub(crate) struct RegistrationScope<P: Provider> {
     device: P::Device,
@@ -365,20 +380,22 @@ impl<P: Provider> RegistrationScope<P> {
     }
 }
 
-/// A [`RegistrationScope`] of some provider. Needs no lock of the host's: registering gigabytes takes long.
-pub(crate) trait Scope: Send + Sync {
+/// A [`RegistrationScope`] of some provider. Needs no lock of the host's: registering gigabytes
+/// takes long.
+pub(crate) trait ErasedScope: Send + Sync {
     fn id(&self) -> ScopeId;
     /// The keys of a region, registering it if this is its first use.
-    fn keys(&self, region: &Region) -> io::Result<Keys>;
+    fn keys(&self, region: &HostMemory) -> io::Result<Keys>;
 }
 
-impl<P: Provider> Scope for RegistrationScope<P> {
+impl<P: Provider> ErasedScope for RegistrationScope<P> {
     fn id(&self) -> ScopeId {
         self.id
     }
 
-    fn keys(&self, region: &Region) -> io::Result<Keys> {
-        // Before any lock is taken, which a thread of the parent's may have held when this process was forked.
+    fn keys(&self, region: &HostMemory) -> io::Result<Keys> {
+        // Before any lock is taken, which a thread of the parent's may have held when this process
+        // was forked.
         self.process
             .check()
             .map_err(|Forked| io::Error::other("the device is the parent process's"))?;
@@ -398,16 +415,17 @@ impl Keys {
     pub(crate) const NONE: Self = Self { lkey: 0, rkey: 0 };
 }
 
-/// Memory and its registrations. The owner is dropped only after all devices have forgotten the memory.
-pub(crate) struct Region {
+/// Memory and its registrations. The owner is dropped only after all devices have forgotten the
+/// memory.
+pub(crate) struct HostMemory {
     registrations: RwLock<Registrations>,
-    address: Address,
+    address: MemoryAddress,
     length: usize,
     grant: Grant,
-    owner: ManuallyDrop<Owner>,
+    owner: ManuallyDrop<MemoryOwner>,
 }
 
-impl Region {
+impl HostMemory {
     fn keys<P: Provider>(&self, scope: &RegistrationScope<P>) -> io::Result<Keys> {
         if let Some(keys) = self.registered(scope.id) {
             return Ok(keys);
@@ -420,7 +438,7 @@ impl Region {
         let region = self.register::<P>(&scope.device)?;
         let keys = Keys { lkey: region.lkey(), rkey: region.rkey() };
         let (scope, alive) = (scope.id, Arc::downgrade(&scope.alive));
-        let (process, region) = (Process::current(), Box::new(Held::<P>(region)));
+        let (process, region) = (Process::current(), Box::new(TypedRegion::<P>(region)));
         registrations.all.push(Registration { scope, alive, keys, process, region });
         Ok(keys)
     }
@@ -432,14 +450,15 @@ impl Region {
 
     fn register<P: Provider>(&self, device: &P::Device) -> io::Result<P::Region> {
         let memory = Mem::Host { addr: self.address.0.as_ptr(), length: self.length.max(1) };
-        // SAFETY: the memory stays mapped until `owner` is dropped, which happens after the registrations have ended,
-        // and never if one could not be. References into a region with remote access exist only where the
-        // caller of `as_slice_unchecked` answers for the targets.
+        // SAFETY: the memory stays mapped until `owner` is dropped, which happens after the
+        // registrations have ended, and never if one could not be. References into a region with
+        // remote access exist only where the caller of `as_slice_unchecked` answers for the
+        // targets.
         unsafe { device.register(memory, self.grant.access()) }
     }
 }
 
-impl Drop for Region {
+impl Drop for HostMemory {
     fn drop(&mut self) {
         let registrations = self.registrations.get_mut().unwrap_or_else(PoisonError::into_inner);
         if registrations.end().is_ok() {
@@ -509,16 +528,16 @@ trait AnyRegion: Any + Send + Sync {
     fn deregister(self: Box<Self>) -> Result<(), StillRegistered>;
 }
 
-struct Held<P: Provider>(P::Region);
+struct TypedRegion<P: Provider>(P::Region);
 
-impl<P: Provider> AnyRegion for Held<P> {
+impl<P: Provider> AnyRegion for TypedRegion<P> {
     fn deregister(self: Box<Self>) -> Result<(), StillRegistered> {
         self.0.deregister()
     }
 }
 
 /// Who frees the memory.
-enum Owner {
+enum MemoryOwner {
     Pages {
         _pages: Pages,
     },
@@ -529,7 +548,7 @@ enum Owner {
 
 type Release = Box<dyn FnOnce() + Send>;
 
-impl Drop for Owner {
+impl Drop for MemoryOwner {
     fn drop(&mut self) {
         if let Self::Foreign(release) = self
             && let Some(release) = release.get_mut().unwrap_or_else(PoisonError::into_inner).take()
@@ -609,14 +628,15 @@ mod tests {
     #[test]
     fn the_owner_of_foreign_memory_uses_it_between_operations() {
         let memory = NonNull::from(Box::leak(Box::new([0u8; 8]))).cast::<u8>();
-        let address = Address(memory);
+        let address = MemoryAddress(memory);
         let not_sync = std::cell::Cell::new(0);
         let release = move || {
             not_sync.set(1);
             // SAFETY: it came from a box, and no slice is left.
             drop(unsafe { Box::from_raw({ address }.0.cast::<[u8; 8]>().as_ptr()) });
         };
-        // SAFETY: the memory is freed by `release`; nothing reaches it while a method of the slice runs.
+        // SAFETY: the memory is freed by `release`; nothing reaches it while a method of the slice
+        // runs.
         let mut slice = unsafe { RegionSlice::from_raw(memory, 8, Grant::PerCommand, release) };
         slice.fill(1);
         // SAFETY: mapped, and no reference to it exists.

@@ -1,7 +1,8 @@
-//! No CPU touches payload: what the target is given to write to and to read from is the caller's memory.
+//! No CPU touches payload: what the target is given to write to and to read from is the caller's
+//! memory.
 //!
-//! The initiator is the same code for every provider, and the target sees the same descriptors from each: with
-//! verbs, where the device moves the bytes, nobody else does.
+//! The initiator is the same code for every provider, and the target sees the same descriptors from
+//! each: with verbs, where the device moves the bytes, nobody else does.
 
 use feedrail_initiator::{Grant, RegionSlice};
 use nvme_proto::{NvmOpcode, Sgl};

@@ -159,8 +159,8 @@ fn small_aligned_writes_go_with_the_command() {
     assert!(world.fake.disk[..4096] == [1; 4096] && world.fake.disk[4096..8704] == [2; 4608]);
 }
 
-/// A capsule of two packets is quick and expensive: of many writes at once all but a few have their data fetched. Shorter
-/// ones fit a packet, and long ones are no train either way.
+/// A capsule of two packets is quick and expensive: of many writes at once all but a few have their
+/// data fetched. Shorter ones fit a packet, and long ones are no train either way.
 #[test]
 fn of_many_writes_at_once_few_send_more_than_a_packet() {
     for (length, with_the_command) in [(512, 40), (1024, 16), (2048, 16), (4096, 40)] {

@@ -1,4 +1,5 @@
-//! Targets that do anything at all, at any time: nothing panics, hangs or keeps the caller's memory.
+//! Targets that do anything at all, at any time: nothing panics, hangs or keeps the caller's
+//! memory.
 
 use std::time::Duration;
 

@@ -12,7 +12,7 @@ use nvme_proto::identify::{
     NamespaceList, Sgls, write_descriptors,
 };
 use nvme_proto::log::{DiscoveryEntry, DiscoveryHeader, GetLogPage, LogId, LogOffset};
-use nvme_proto::rdma_cm::{Accept, Request};
+use nvme_proto::rdma_cm::{ConnectAccept, ConnectRequest};
 use nvme_proto::registers::{Cap, CapCss, Csts, Property};
 use nvme_proto::{
     AdminCommand, AdminOpcode, Cid, Cntlid, Command, CommandCapsule, Cqe, FabricsCommand,
@@ -246,7 +246,7 @@ impl Fake {
         if let Some(private) = &self.reject {
             return self.cm.reject(now, conn, private).unwrap();
         }
-        let request = *Request::parse(params.private_data.as_slice()).unwrap();
+        let request = *ConnectRequest::parse(params.private_data.as_slice()).unwrap();
         let config = QpConfig {
             send_wr: 1024,
             recv_wr: RECEIVES as u32,
@@ -279,7 +279,7 @@ impl Fake {
             crqsize => crqsize,
         };
         let params = ConnParams {
-            private_data: PrivateData::new(Accept::new(crqsize).as_bytes()).unwrap(),
+            private_data: PrivateData::new(ConnectAccept::new(crqsize).as_bytes()).unwrap(),
             initiator_depth: 8,
             rnr_retry_count: 7,
             retry_count: 7,
@@ -514,8 +514,8 @@ impl Fake {
 
     fn push(&mut self, queue: &Queue, wr_id: u64, op: Op, sges: &[Sge]) {
         let wr = SendWr { wr_id, op, flags: SendFlags::SIGNALED, sges };
-        // SAFETY: the memory is the target's own and outlives the queue pair; slots are reused long after
-        // their requests completed.
+        // SAFETY: the memory is the target's own and outlives the queue pair; slots are reused long
+        // after their requests completed.
         unsafe { self.group.push_send(queue.qp, &wr) }.unwrap();
     }
 }

@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::pin::pin;
 use std::time::Duration;
 
-use feedrail_initiator::{ControllerOptions, Error, ErrorKind, Family, Grant, RegionSlice};
+use feedrail_initiator::{ControllerOptions, Error, ErrorFamily, ErrorKind, Grant, RegionSlice};
 use nvme_proto::identify::{Flbas, NamespaceList, Sgls};
 use nvme_proto::log::DiscoveryEntry;
 use nvme_proto::rdma_cm::{Reject, RejectStatus};
@@ -137,7 +137,7 @@ fn an_error_status_is_the_range_s_result() {
     world.fake.script = first_reads(1, move |_| Action::Fail(status));
     let outcome = world.read(&namespace, 0, 512, Grant::Persistent);
     let error = outcome.result.unwrap_err();
-    assert_eq!((error.status(), error.family()), (Some(status), Family::Peer));
+    assert_eq!((error.status(), error.family()), (Some(status), ErrorFamily::Peer));
     let text = error.to_string();
     assert!(text.contains("512 bytes at 0") && text.contains("10.0.0.2:4420"), "{text}");
     assert_eq!(world.host.counters().retries, 0);
@@ -358,7 +358,7 @@ fn controllers_that_cannot_be_used_are_refused() {
         |world| world.fake.cap.set_mqes_z(0),
     ] {
         let error = refused(prepare);
-        assert!(matches!(error.family(), Family::Peer | Family::Undecodable), "{error}");
+        assert!(matches!(error.family(), ErrorFamily::Peer | ErrorFamily::Undecodable), "{error}");
     }
 }
 

@@ -7,8 +7,8 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use feedrail_initiator::{
-    Controller, ControllerOptions, Error, Grant, Host, HostId, HostNqn, Namespace, Nsid,
-    RangeOutcome, ReadRange, RegionSlice, Target, Turn, WriteRange,
+    Controller, ControllerOptions, EngineTurn, Error, Grant, Host, HostId, HostNqn, Namespace,
+    Nsid, RangeOutcome, ReadRange, RegionSlice, SubsystemAddress, WriteRange,
 };
 use rdma::Time;
 use rdma::sim::{Sim, SimConfig, SimNetwork};
@@ -46,20 +46,24 @@ impl World {
         Self { network, host, fake, now: Time::from_nanos(1) }
     }
 
-    pub(crate) fn target() -> Target {
-        Target { address: address(), nqn: "nqn.2024-01.org.example:fake".parse().unwrap() }
+    pub(crate) fn target() -> SubsystemAddress {
+        SubsystemAddress {
+            address: address(),
+            nqn: "nqn.2024-01.org.example:fake".parse().unwrap(),
+        }
     }
 
-    /// Lets everything happen that does before the next time something is due; `false` when nothing is.
+    /// Lets everything happen that does before the next time something is due; `false` when nothing
+    /// is.
     pub(crate) fn step(&mut self) -> bool {
         let turn = self.host.turn(self.now);
         let worked = self.fake.turn(self.now);
-        if worked || turn == Turn::Busy {
+        if worked || turn == EngineTurn::Busy {
             return true;
         }
         let own = match turn {
-            Turn::SleepUntil(time) => time,
-            Turn::Busy => None,
+            EngineTurn::SleepUntil(time) => time,
+            EngineTurn::Busy => None,
         };
         let next = [own, self.fake.deadline(), self.network.next_event()];
         let Some(next) = next.into_iter().flatten().min() else { return false };

@@ -15,7 +15,8 @@ use crate::{
 pub struct Connect {
     /// Which queue. The admin queue makes an association, others join it.
     pub qid: Qid,
-    /// Entries of the submission queue, 2 to 65,536 (zero-based on the wire); the completion queue has as many.
+    /// Entries of the submission queue, 2 to 65,536 (zero-based on the wire); the completion queue
+    /// has as many.
     pub queue_entries: u32,
     /// Attributes of the queue.
     pub attributes: ConnectAttributes,
@@ -27,8 +28,9 @@ impl Connect {
     /// Parses the entry.
     ///
     /// # Errors
-    /// With Do Not Retry: Connect Incompatible Format for a record format other than 0, Connect Invalid
-    /// Parameters for a queue of one entry. The response to the latter says where: [`ConnectParameter::SQSIZE`].
+    /// With Do Not Retry: Connect Incompatible Format for a record format other than 0, Connect
+    /// Invalid Parameters for a queue of one entry. The response to the latter says where:
+    /// [`ConnectParameter::SQSIZE`].
     pub fn parse(sqe: &Sqe) -> Result<Self, Status> {
         let format = RecordFormat::of(sqe);
         if format.recfmt() != 0 {
@@ -109,8 +111,8 @@ impl ConnectData {
     /// Its size.
     pub const BYTES: usize = 1024;
 
-    /// The data to send. The admin queue asks for [`Cntlid::DYNAMIC`] (or a static controller's), an I/O queue for the
-    /// controller that its admin queue got.
+    /// The data to send. The admin queue asks for [`Cntlid::DYNAMIC`] (or a static controller's),
+    /// an I/O queue for the controller that its admin queue got.
     pub fn new(hostid: HostId, cntlid: Cntlid, subnqn: Nqn, hostnqn: HostNqn) -> Self {
         Self {
             hostid,
@@ -202,7 +204,8 @@ impl ConnectParameter {
         }
     }
 
-    /// The completion that refuses a Connect for this field: Connect Invalid Parameters, Do Not Retry.
+    /// The completion that refuses a Connect for this field: Connect Invalid Parameters, Do Not
+    /// Retry.
     pub const fn refuse(self, cid: Cid) -> Cqe {
         Cqe::new(cid, Status::CONNECT_INVALID_PARAMETERS.with_dnr()).with_dw0(self.to_dw0())
     }

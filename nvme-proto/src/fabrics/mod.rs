@@ -10,7 +10,7 @@ pub use connect::{
 };
 pub use property::{PropertyGet, PropertySet, PropertySize};
 
-use crate::{Direction, FabricsType, Sqe, Status, Transfer, U32};
+use crate::{DataDirection, DataTransfer, FabricsType, Sqe, Status, U32};
 
 /// A fabrics command. All but Property Get and Set may come on any queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,7 +29,8 @@ impl FabricsCommand {
     /// Gives an entry with the fabrics opcode its meaning.
     ///
     /// # Errors
-    /// With Do Not Retry: Invalid Command Opcode for an unknown type, else what the command's own parsing says.
+    /// With Do Not Retry: Invalid Command Opcode for an unknown type, else what the command's own
+    /// parsing says.
     pub fn parse(sqe: &Sqe) -> Result<Self, Status> {
         match sqe.fabrics_type() {
             _ if !sqe.is_fabrics() => Err(Status::INVALID_OPCODE.with_dnr()),
@@ -62,19 +63,19 @@ impl FabricsCommand {
     }
 
     /// The data that it moves.
-    pub const fn transfer(&self) -> Transfer {
+    pub const fn transfer(&self) -> DataTransfer {
         match self {
-            Self::Connect(_) => Transfer {
-                direction: Direction::HostToController,
+            Self::Connect(_) => DataTransfer {
+                direction: DataDirection::HostToController,
                 length_bytes: ConnectData::BYTES as u64,
             },
-            _ => Transfer::NONE,
+            _ => DataTransfer::NONE,
         }
     }
 }
 
-/// Disconnect (Base, 6.4): deletes the I/O queue that it comes on. On the admin queue it is refused, which
-/// is the controller's part.
+/// Disconnect (Base, 6.4): deletes the I/O queue that it comes on. On the admin queue it is
+/// refused, which is the controller's part.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Disconnect;
 

@@ -7,8 +7,9 @@ use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligne
 use crate::registers::Version;
 use crate::{AsciiField, Cntlid, NqnField, Reserved};
 
-/// Identify Controller (Base, 5.1.13.2.1). Field names are the specification's abbreviations. Fields that only
-/// sanitize, power management, management interfaces or migration use are reserved bytes here.
+/// Identify Controller (Base, 5.1.13.2.1). Field names are the specification's abbreviations.
+/// Fields that only sanitize, power management, management interfaces or migration use are reserved
+/// bytes here.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
 )]
@@ -30,7 +31,8 @@ pub struct IdentifyController {
     pub ieee: [u8; 3],
     /// Multi-path and namespace sharing capabilities.
     pub cmic: Cmic,
-    /// Maximum data transfer size, a power of two in units of the minimum memory page size; 0 for no limit.
+    /// Maximum data transfer size, a power of two in units of the minimum memory page size; 0 for
+    /// no limit.
     pub mdts: u8,
     cntlid: U16,
     /// Version.
@@ -133,7 +135,8 @@ pub struct IdentifyController {
     /// Maximum endurance group capacity in bytes.
     pub megcap: U128,
     reserved_384: Reserved<128>,
-    /// Submission queue entry sizes as powers of two: required in the low four bits, maximum in the high four.
+    /// Submission queue entry sizes as powers of two: required in the low four bits, maximum in the
+    /// high four.
     pub sqes: u8,
     /// Completion queue entry sizes, alike.
     pub cqes: u8,
@@ -224,8 +227,8 @@ impl IdentifyController {
         self.cntlid = U16::new(cntlid.0);
     }
 
-    /// Maximum data transfer size in bytes, for a minimum memory page of 2^(12 + `mpsmin`) bytes; `None` for
-    /// no limit, or one that does not fit 64 bits.
+    /// Maximum data transfer size in bytes, for a minimum memory page of 2^(12 + `mpsmin`) bytes;
+    /// `None` for no limit, or one that does not fit 64 bits.
     pub fn max_transfer_bytes(&self, mpsmin: u8) -> Option<u64> {
         if self.mdts == 0 {
             return None;
@@ -240,8 +243,8 @@ impl IdentifyController {
         &self.psd[..count.min(self.psd.len())]
     }
 
-    /// Bytes of data that fit into a command capsule of an I/O queue; 0 if the controller takes none, or
-    /// claims less than an entry.
+    /// Bytes of data that fit into a command capsule of an I/O queue; 0 if the controller takes
+    /// none, or claims less than an entry.
     pub fn in_capsule_bytes(&self) -> u64 {
         (u64::from(self.ioccsz.get()) * 16).saturating_sub(64)
     }

@@ -93,8 +93,8 @@ impl IdDescriptor {
     }
 }
 
-/// The descriptors of a received list. Those of unknown type, or of a length that their type does not have,
-/// are passed over; the end of the list or of the data ends it.
+/// The descriptors of a received list. Those of unknown type, or of a length that their type does
+/// not have, are passed over; the end of the list or of the data ends it.
 #[derive(Clone, Debug)]
 pub struct Descriptors<'a> {
     rest: &'a [u8],

@@ -5,9 +5,10 @@ use core::fmt;
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// The exact length, the name and the generation of the file that a namespace is made of. A Feedrail target
-/// says so in the vendor-specific bytes of Identify Namespace, 384 to 4095 (NVM, 4.1.5.1), since a namespace
-/// itself can only be a whole number of blocks long. All numbers are little-endian:
+/// The exact length, the name and the generation of the file that a namespace is made of. A
+/// Feedrail target says so in the vendor-specific bytes of Identify Namespace, 384 to 4095 (NVM,
+/// 4.1.5.1), since a namespace itself can only be a whole number of blocks long. All numbers are
+/// little-endian:
 ///
 /// | byte | what |
 /// |---|---|
@@ -62,7 +63,8 @@ impl<'a> FileInfo<'a> {
         Self { generation: Some(generation), ..self }
     }
 
-    /// What the area says; `None` if it is anything but a whole and undamaged record of a known version.
+    /// What the area says; `None` if it is anything but a whole and undamaged record of a known
+    /// version.
     pub fn parse(area: &'a [u8]) -> Option<Self> {
         let area = area.get(..AREA_BYTES)?;
         let (header, rest) = Header::ref_from_prefix(area).ok()?;
@@ -126,8 +128,9 @@ impl<'a> FileInfo<'a> {
         self.name
     }
 
-    /// A number without meaning of its own: where it differs from an earlier one of the same namespace, the bytes
-    /// may differ. Targets that serve the same bytes may tell different ones. `None` if the target tells none.
+    /// A number without meaning of its own: where it differs from an earlier one of the same
+    /// namespace, the bytes may differ. Targets that serve the same bytes may tell different ones.
+    /// `None` if the target tells none.
     pub const fn generation(&self) -> Option<u64> {
         self.generation
     }

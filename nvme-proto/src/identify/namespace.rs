@@ -120,8 +120,8 @@ impl IdentifyNamespace {
         self.lba_formats().get(self.lba_format_index()).copied()
     }
 
-    /// What a Feedrail target says of the file behind the namespace; `None` from other targets, or when it is
-    /// damaged.
+    /// What a Feedrail target says of the file behind the namespace; `None` from other targets, or
+    /// when it is damaged.
     pub fn file_info(&self) -> Option<FileInfo<'_>> {
         FileInfo::parse(self.vendor.as_bytes())
     }

@@ -38,8 +38,8 @@ pub struct IdentifyNamespaceNvm {
 const _: () = assert!(size_of::<IdentifyNamespaceNvm>() == 4096);
 const _: () = assert!(core::mem::offset_of!(IdentifyNamespaceNvm, npdgl) == 268);
 
-/// Identify Controller of the NVM command set, CNS 06h with CSI 00h (NVM, 4.1.5). Zero means no limit
-/// reported.
+/// Identify Controller of the NVM command set, CNS 06h with CSI 00h (NVM, 4.1.5). Zero means no
+/// limit reported.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
 )]

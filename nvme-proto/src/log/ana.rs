@@ -62,7 +62,8 @@ open_enum! {
     }
 }
 
-/// The groups of a received page, each with its namespace identifiers. Ends where the page is cut short.
+/// The groups of a received page, each with its namespace identifiers. Ends where the page is cut
+/// short.
 #[derive(Clone, Debug)]
 pub struct AnaGroups<'a> {
     left: u16,

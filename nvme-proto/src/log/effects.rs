@@ -1,5 +1,5 @@
-//! What commands and features do: Commands Supported and Effects, 05h, and Feature Identifiers Supported and
-//! Effects, 12h.
+//! What commands and features do: Commands Supported and Effects, 05h, and Feature Identifiers
+//! Supported and Effects, 12h.
 
 use bitfield_struct::bitfield;
 use zerocopy::little_endian::U32;
@@ -69,7 +69,8 @@ pub struct CommandEffects {
     /// Submission and execution relaxations, CSER.
     #[bits(2)]
     pub relaxations: u8,
-    /// Submission and execution restrictions, CSE: 0 none, 1 none other on the namespace, 2 none other at all.
+    /// Submission and execution restrictions, CSE: 0 none, 1 none other on the namespace, 2 none
+    /// other at all.
     #[bits(3)]
     pub restrictions: u8,
     /// UUID selection supported.

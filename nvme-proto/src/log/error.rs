@@ -5,7 +5,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::{Csi, Reserved, Status};
 
-/// One entry of the error log (Base, 5.1.12.1.2), newest first. An entry with count 0 is not in use.
+/// One entry of the error log (Base, 5.1.12.1.2), newest first. An entry with count 0 is not in
+/// use.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
 )]

@@ -6,9 +6,10 @@ mod io;
 pub use dsm::{DatasetManagement, DsmAttributes, DsmRange};
 pub use io::{Flush, Io, WriteZeroes};
 
-use crate::{Nsid, NvmOpcode, Sqe, Status, Transfer};
+use crate::{DataTransfer, Nsid, NvmOpcode, Sqe, Status};
 
-/// A command of the NVM command set. Protection information fields are not kept: they mean nothing without it.
+/// A command of the NVM command set. Protection information fields are not kept: they mean nothing
+/// without it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NvmCommand {
     /// Make what was written durable.
@@ -29,8 +30,8 @@ impl NvmCommand {
     /// Gives an entry from an I/O queue its meaning.
     ///
     /// # Errors
-    /// Invalid Command Opcode, with Do Not Retry, for all but the commands here. Reserved and unsupported hint
-    /// fields are ignored.
+    /// Invalid Command Opcode, with Do Not Retry, for all but the commands here. Reserved and
+    /// unsupported hint fields are ignored.
     pub fn parse(sqe: &Sqe) -> Result<Self, Status> {
         match NvmOpcode(sqe.opcode) {
             NvmOpcode::FLUSH => Ok(Self::Flush(Flush::parse(sqe))),
@@ -83,14 +84,14 @@ impl NvmCommand {
     }
 
     /// The data that it moves, for a namespace with blocks of `block_bytes`.
-    pub fn transfer(&self, block_bytes: u32) -> Transfer {
+    pub fn transfer(&self, block_bytes: u32) -> DataTransfer {
         match self {
-            Self::Read(io) => Transfer::to_host(io.range.length_bytes(block_bytes)),
+            Self::Read(io) => DataTransfer::to_host(io.range.length_bytes(block_bytes)),
             Self::Write(io) | Self::Compare(io) => {
-                Transfer::from_host(io.range.length_bytes(block_bytes))
+                DataTransfer::from_host(io.range.length_bytes(block_bytes))
             }
-            Self::DatasetManagement(command) => Transfer::from_host(command.length_bytes()),
-            Self::Flush(_) | Self::WriteZeroes(_) => Transfer::NONE,
+            Self::DatasetManagement(command) => DataTransfer::from_host(command.length_bytes()),
+            Self::Flush(_) | Self::WriteZeroes(_) => DataTransfer::NONE,
         }
     }
 }

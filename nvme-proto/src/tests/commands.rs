@@ -16,9 +16,9 @@ use crate::log::{GetLogPage, LogId, LogOffset};
 use crate::nvm::{DatasetManagement, DsmAttributes, Flush, Io, WriteZeroes};
 use crate::registers::Property;
 use crate::{
-    AdminCommand, AdminOpcode, Cid, Cntlid, Command, CommandCapsule, Csi, Direction,
-    FabricsCommand, FabricsType, LbaRange, Nsid, NvmCommand, NvmOpcode, Qid, Sgl, Sqe, SqeFlags,
-    Status, Transfer, U32,
+    AdminCommand, AdminOpcode, Cid, Cntlid, Command, CommandCapsule, Csi, DataDirection,
+    DataTransfer, FabricsCommand, FabricsType, LbaRange, Nsid, NvmCommand, NvmOpcode, Qid, Sgl,
+    Sqe, SqeFlags, Status, U32,
 };
 
 const IO: Qid = Qid(1);
@@ -224,8 +224,8 @@ proptest! {
     fn a_transfer_goes_the_way_of_the_opcode(
         nvm in nvm_command(), admin in admin_command(), fabrics in fabrics_command(),
     ) {
-        let of = |transfer: Transfer, code: u8| {
-            transfer == Transfer::NONE || transfer.direction == Direction::of(code)
+        let of = |transfer: DataTransfer, code: u8| {
+            transfer == DataTransfer::NONE || transfer.direction == DataDirection::of(code)
         };
         let (Command::Nvm(nvm), Command::Admin(admin), Command::Fabrics(fabrics)) = (nvm, admin, fabrics)
         else {

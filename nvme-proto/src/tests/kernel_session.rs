@@ -22,7 +22,8 @@ fn bytes<const N: usize>(hex: &str) -> [u8; N] {
     })
 }
 
-/// Checks that the entry means `command`, and that the command with that identifier and data is the entry.
+/// Checks that the entry means `command`, and that the command with that identifier and data is the
+/// entry.
 fn means(qid: Qid, hex: &str, cid: u16, data: Sgl, command: Command) {
     let sqe = Sqe::read_from_bytes(&bytes::<64>(hex)).expect("64 bytes");
     assert_eq!(Command::parse(qid, &sqe), Ok(command));

@@ -19,7 +19,8 @@ use crate::log::{
 use crate::nvm::DsmRange;
 use crate::{Cqe, HostId, LbaFormat, NqnField, SglDescriptor, Sqe, Truncated, rdma_cm, view};
 
-/// Views the bytes as a `T`, prints it, and checks that copying it changes nothing, at any alignment.
+/// Views the bytes as a `T`, prints it, and checks that copying it changes nothing, at any
+/// alignment.
 fn round_trips<T>(bytes: &[u8])
 where
     T: FromBytes + IntoBytes + Immutable + KnownLayout + Unaligned + Copy + Debug,
@@ -63,8 +64,8 @@ proptest! {
         round_trips::<DiscoveryEntry>(&bytes);
         round_trips::<RdmaTsas>(&bytes);
         round_trips::<DsmRange>(&bytes);
-        round_trips::<rdma_cm::Request>(&bytes);
-        round_trips::<rdma_cm::Accept>(&bytes);
+        round_trips::<rdma_cm::ConnectRequest>(&bytes);
+        round_trips::<rdma_cm::ConnectAccept>(&bytes);
         round_trips::<rdma_cm::Reject>(&bytes);
     }
 

@@ -13,7 +13,8 @@ use crate::log::{
     RdmaTsas, SecureChannel, SupportedLogPages, TransportRequirements,
 };
 use crate::{
-    AdminOpcode, Cid, Cntlid, Direction, HostId, HostNqn, LbaFormat, Nqn, Nsid, NvmOpcode, Status,
+    AdminOpcode, Cid, Cntlid, DataDirection, HostId, HostNqn, LbaFormat, Nqn, Nsid, NvmOpcode,
+    Status,
 };
 
 #[test]
@@ -146,9 +147,9 @@ fn queue_counts_reach_their_limits() {
 #[test]
 fn only_the_host_identifier_has_data() {
     let get = GetFeatures::current(FeatureId::HOST_IDENTIFIER).transfer();
-    assert_eq!((get.direction, get.length_bytes), (Direction::ControllerToHost, 16));
+    assert_eq!((get.direction, get.length_bytes), (DataDirection::ControllerToHost, 16));
     let get = GetFeatures::current(FeatureId::KEEP_ALIVE_TIMER).transfer();
-    assert_eq!((get.direction, get.length_bytes), (Direction::None, 0));
+    assert_eq!((get.direction, get.length_bytes), (DataDirection::None, 0));
     let set = |feature| SetFeatures { nsid: Nsid::NONE, save: false, feature }.transfer();
     assert_eq!(set(Feature::HostIdentifier { extended: false }).length_bytes, 8);
     assert_eq!(set(Feature::VolatileWriteCache { enabled: true }).length_bytes, 0);

@@ -12,8 +12,8 @@ use roce_proto::rc::QueuePair;
 use roce_proto::{PathMtu, Psn, Qpn};
 
 use super::convert;
-use super::device::{CmMessage, Forwarded, GroupMessage, Shared};
-use super::engine::Route;
+use super::device::{CmMessage, DeviceShared, Forwarded, GroupMessage};
+use super::engine::ConnectionRoute;
 use super::gsi::{Gsi, NotForUs};
 use super::numbers::owner_of;
 use super::random::Random;
@@ -25,8 +25,8 @@ use crate::{
     PrivateData, QpConfig, Time,
 };
 
-/// Acknowledge time-out when nobody says: 0.54 s. Losses are repaired sooner; this decides how long a silent
-/// peer is believed in.
+/// Acknowledge time-out when nobody says: 0.54 s. Losses are repaired sooner; this decides how long
+/// a silent peer is believed in.
 const ACK_TIMEOUT_EXPONENT: u8 = 17;
 /// How often a request is sent again: about 20 s in all.
 const MAX_RETRIES: u8 = 8;
@@ -34,15 +34,16 @@ const MAX_RETRIES: u8 = 8;
 const LOOK_INTERVAL: Duration = Duration::from_micros(50);
 /// Batches of datagrams received before anything else is looked at.
 const BATCHES: usize = 16;
-/// Ports from which a listener's free one is taken, and which stand for the active side in requests.
+/// Ports from which a listener's free one is taken, and which stand for the active side in
+/// requests.
 const FREE_PORTS: core::ops::Range<u16> = 0x8000..0xFFFF;
 
 /// The connection manager of a software device.
 pub struct RoceCm<F: Fabric> {
-    shared: Arc<Shared<F>>,
+    shared: Arc<DeviceShared<F>>,
     manager: Manager,
     gsi: Gsi,
-    conns: BTreeMap<ConnId, Conn>,
+    conns: BTreeMap<ConnId, ConnectionEntry>,
     by_manager: BTreeMap<cm::ConnectionId, ConnId>,
     by_listener: BTreeMap<cm::ListenerId, ConnId>,
     by_qpn: BTreeMap<u32, ConnId>,
@@ -58,7 +59,7 @@ pub struct RoceCm<F: Fabric> {
     sleep: Option<Sleep>,
 }
 
-enum Conn {
+enum ConnectionEntry {
     Listener {
         id: cm::ListenerId,
         addr: SocketAddr,
@@ -89,9 +90,9 @@ struct Qp {
 }
 
 impl<F: Fabric> RoceCm<F> {
-    pub(super) fn new(shared: Arc<Shared<F>>, wire: F::Wire) -> io::Result<Self> {
+    pub(super) fn new(shared: Arc<DeviceShared<F>>, wire: F::Wire) -> io::Result<Self> {
         let ca_guid = shared.random()?.next_u64();
-        let mut config = cm::Config::new(ca_guid, shared.random()?.next_u128());
+        let mut config = cm::ManagerConfig::new(ca_guid, shared.random()?.next_u128());
         config.sender = match shared.fabric.endpoint().port() {
             ROCE_PORT => cm::Sender::Feedrail,
             _ => cm::Sender::FeedrailAtSource,
@@ -121,7 +122,7 @@ impl<F: Fabric> RoceCm<F> {
         })
     }
 
-    fn add(&mut self, conn: Conn) -> ConnId {
+    fn add(&mut self, conn: ConnectionEntry) -> ConnId {
         self.next_id += 1;
         let id = ConnId(self.next_id);
         self.conns.insert(id, conn);
@@ -175,8 +176,8 @@ impl<F: Fabric> RoceCm<F> {
         }
     }
 
-    /// Whether to look at the socket. A caller that is busy with other things polls again at once, and looking
-    /// costs system calls; one that sleeps is woken for what was not looked at.
+    /// Whether to look at the socket. A caller that is busy with other things polls again at once,
+    /// and looking costs system calls; one that sleeps is woken for what was not looked at.
     fn may_have_received(&mut self, now: Time) -> bool {
         let due = self.sleep.is_none() || now >= self.look_again;
         if due {
@@ -187,7 +188,7 @@ impl<F: Fabric> RoceCm<F> {
 
     fn peer_is_ready(&mut self, qpn: u32) {
         let conn = self.by_qpn.get(&qpn).and_then(|id| self.conns.get(id));
-        if let Some(Conn::Passive { id, .. }) = conn {
+        if let Some(ConnectionEntry::Passive { id, .. }) = conn {
             self.manager.packet_arrived(*id);
         }
     }
@@ -220,25 +221,26 @@ impl<F: Fabric> RoceCm<F> {
         }
     }
 
-    fn translate(&mut self, now: Time, event: cm::Event) {
-        if let cm::Event::Request { listener, connection, request } = event {
+    fn translate(&mut self, now: Time, event: cm::ManagerEvent) {
+        if let cm::ManagerEvent::Request { listener, connection, request } = event {
             return self.request(now, listener, connection, request);
         }
         let Some(&conn) = self.by_manager.get(&event.connection()) else { return };
         match event {
-            cm::Event::Request { .. } => {}
-            cm::Event::Accepted { connection, agreement, private_data } => {
+            cm::ManagerEvent::Request { .. } => {}
+            cm::ManagerEvent::Accepted { connection, agreement, private_data } => {
                 self.accepted(now, conn, connection, &agreement, &private_data);
             }
-            cm::Event::Established { connection } => {
+            cm::ManagerEvent::Established { connection } => {
                 if let Some(agreement) = self.manager.agreement(connection) {
                     let params = params_of(agreement, PrivateData::EMPTY);
                     self.events.push_back(CmEvent::Established { conn, params });
                 }
             }
-            cm::Event::Rejected { reason, private_data, .. } => {
+            cm::ManagerEvent::Rejected { reason, private_data, .. } => {
                 self.fail_qp(conn);
-                let passive = matches!(self.conns.get(&conn), Some(Conn::Passive { .. }));
+                let passive =
+                    matches!(self.conns.get(&conn), Some(ConnectionEntry::Passive { .. }));
                 self.events.push_back(if passive {
                     CmEvent::ConnectFailed { conn, failure: ConnectFailure::GivenUp }
                 } else {
@@ -246,13 +248,13 @@ impl<F: Fabric> RoceCm<F> {
                     CmEvent::Rejected { conn, reason: reason.0, private_data }
                 });
             }
-            cm::Event::Failed { failure, .. } => {
+            cm::ManagerEvent::Failed { failure, .. } => {
                 self.fail_qp(conn);
                 self.explain(failure);
                 let failure = failure_of(failure);
                 self.events.push_back(CmEvent::ConnectFailed { conn, failure });
             }
-            cm::Event::Disconnected { confirmed, .. } => {
+            cm::ManagerEvent::Disconnected { confirmed, .. } => {
                 self.fail_qp(conn);
                 self.events.push_back(CmEvent::Disconnected { conn, confirmed });
             }
@@ -260,9 +262,9 @@ impl<F: Fabric> RoceCm<F> {
     }
 
     /// Says what may be behind a silence that an operator can mend.
-    fn explain(&self, failure: cm::Failure) {
+    fn explain(&self, failure: cm::ConnectionFailure) {
         let endpoint = self.shared.fabric.endpoint();
-        if failure == cm::Failure::Timeout && endpoint.port() != ROCE_PORT {
+        if failure == cm::ConnectionFailure::Timeout && endpoint.port() != ROCE_PORT {
             tracing::warn!(
                 %endpoint,
                 "no answer: a peer that is not Feedrail answers at UDP port {ROCE_PORT} only, which this \
@@ -276,11 +278,11 @@ impl<F: Fabric> RoceCm<F> {
         now: Time,
         listener: cm::ListenerId,
         id: cm::ConnectionId,
-        request: cm::Request,
+        request: cm::ConnectionRequest,
     ) {
         let listener_id = self.by_listener.get(&listener).copied();
         let listener = listener_id.and_then(|id| self.conns.get(&id));
-        let (Some(listener_id), Some(&Conn::Listener { addr, options, .. })) =
+        let (Some(listener_id), Some(&ConnectionEntry::Listener { addr, options, .. })) =
             (listener_id, listener)
         else {
             return self.manager.close(now, id);
@@ -295,7 +297,7 @@ impl<F: Fabric> RoceCm<F> {
         let peer = request.addresses.as_ref().map_or(request.peer, |header| {
             SocketAddr::new(request.peer.ip(), header.source.port())
         });
-        let conn = self.add(Conn::Passive { id, local: addr, options, qp: None });
+        let conn = self.add(ConnectionEntry::Passive { id, local: addr, options, qp: None });
         self.by_manager.insert(id, conn);
         self.events.push_back(CmEvent::ConnectRequest {
             listener: listener_id,
@@ -312,9 +314,11 @@ impl<F: Fabric> RoceCm<F> {
         conn: ConnId,
         id: cm::ConnectionId,
         agreement: &cm::Agreement,
-        private_data: &cm::PrivateData,
+        private_data: &cm::MadPrivateData,
     ) {
-        let Some(Conn::Active { qp: Some(qp), .. }) = self.conns.get(&conn) else { return };
+        let Some(ConnectionEntry::Active { qp: Some(qp), .. }) = self.conns.get(&conn) else {
+            return;
+        };
         self.connect_qp(*qp, agreement, false);
         if self.manager.confirm(id).is_ok() {
             self.send(now);
@@ -327,7 +331,7 @@ impl<F: Fabric> RoceCm<F> {
         if let Some(mailbox) = self.shared.group_of(qp.qpn) {
             mailbox.send(GroupMessage::Connect {
                 number: (qp.qpn.value(), qp.serial),
-                route: Route {
+                route: ConnectionRoute {
                     peer: agreement.peer,
                     udp_source: agreement.peer_udp_source,
                     traffic_class: agreement.traffic_class,
@@ -345,7 +349,7 @@ impl<F: Fabric> RoceCm<F> {
 
     /// Moves the queue pair of a connection, if it has one, to ERROR.
     fn fail_qp(&self, conn: ConnId) {
-        let qp = self.conns.get(&conn).and_then(Conn::qp);
+        let qp = self.conns.get(&conn).and_then(ConnectionEntry::qp);
         let Some(Qp { qpn, serial, .. }) = qp else { return };
         if let Some(mailbox) = self.shared.group_of(qpn) {
             mailbox.send(GroupMessage::Fail { number: (qpn.value(), serial) });
@@ -355,14 +359,14 @@ impl<F: Fabric> RoceCm<F> {
     /// The manager's name of a connection.
     fn manager_id(&self, conn: ConnId) -> Option<cm::ConnectionId> {
         match self.conns.get(&conn)? {
-            Conn::Listener { .. } => None,
-            Conn::Active { id, .. } => *id,
-            Conn::Passive { id, .. } => Some(*id),
+            ConnectionEntry::Listener { .. } => None,
+            ConnectionEntry::Active { id, .. } => *id,
+            ConnectionEntry::Passive { id, .. } => Some(*id),
         }
     }
 }
 
-impl Conn {
+impl ConnectionEntry {
     fn qp(&self) -> Option<Qp> {
         match self {
             Self::Listener { .. } => None,
@@ -391,7 +395,7 @@ impl<F: Fabric> ConnectionManager<F> for RoceCm<F> {
         let id = self.manager.listen(ServiceId::tcp(port)).map_err(cm_error)?;
         self.ports.insert(port);
         let addr = SocketAddr::new(ip, port);
-        let conn = self.add(Conn::Listener { id, addr, options: *options });
+        let conn = self.add(ConnectionEntry::Listener { id, addr, options: *options });
         self.by_listener.insert(id, conn);
         Ok(conn)
     }
@@ -412,7 +416,8 @@ impl<F: Fabric> ConnectionManager<F> for RoceCm<F> {
         }
         let reachable = self.shared.fabric.path_mtu(to.ip()).is_ok();
         let local = SocketAddr::new(ip, self.free_port()?);
-        let conn = self.add(Conn::Active { to, local, options: *options, qp: None, id: None });
+        let conn =
+            self.add(ConnectionEntry::Active { to, local, options: *options, qp: None, id: None });
         self.events.push_back(if reachable {
             CmEvent::Resolved { conn }
         } else {
@@ -429,8 +434,8 @@ impl<F: Fabric> ConnectionManager<F> for RoceCm<F> {
         config: &QpConfig,
     ) -> Result<NewQp, CmError> {
         let place = match self.conns.get_mut(&conn) {
-            Some(Conn::Active { qp, .. } | Conn::Passive { qp, .. }) => qp,
-            Some(Conn::Listener { .. }) => return Err(CmError::WrongState),
+            Some(ConnectionEntry::Active { qp, .. } | ConnectionEntry::Passive { qp, .. }) => qp,
+            Some(ConnectionEntry::Listener { .. }) => return Err(CmError::WrongState),
             None => return Err(CmError::UnknownConnection),
         };
         if place.is_some() {
@@ -449,14 +454,14 @@ impl<F: Fabric> ConnectionManager<F> for RoceCm<F> {
 
     fn connect(&mut self, now: Time, conn: ConnId, params: &ConnParams) -> Result<(), CmError> {
         let (to, local, options, qp) = match self.conns.get(&conn) {
-            Some(&Conn::Active { to, local, options, qp: Some(qp), id: None }) => {
+            Some(&ConnectionEntry::Active { to, local, options, qp: Some(qp), id: None }) => {
                 (to, local, options, qp)
             }
             Some(_) => return Err(CmError::WrongState),
             None => return Err(CmError::UnknownConnection),
         };
         let path_mtu = self.shared.fabric.path_mtu(to.ip())?;
-        let request = cm::Connect {
+        let request = cm::ConnectParams {
             peer: SocketAddr::new(to.ip(), ROCE_PORT),
             source: local,
             service_id: ServiceId::tcp(to.port()),
@@ -475,7 +480,7 @@ impl<F: Fabric> ConnectionManager<F> for RoceCm<F> {
             private_data: params.private_data.as_slice(),
         };
         let connection = self.manager.connect(now, &request).map_err(cm_error)?;
-        if let Some(Conn::Active { id, .. }) = self.conns.get_mut(&conn) {
+        if let Some(ConnectionEntry::Active { id, .. }) = self.conns.get_mut(&conn) {
             *id = Some(connection);
         }
         self.by_manager.insert(connection, conn);
@@ -485,11 +490,11 @@ impl<F: Fabric> ConnectionManager<F> for RoceCm<F> {
 
     fn accept(&mut self, now: Time, conn: ConnId, params: &ConnParams) -> Result<(), CmError> {
         let (id, options, qp) = match self.conns.get(&conn) {
-            Some(&Conn::Passive { id, options, qp: Some(qp), .. }) => (id, options, qp),
+            Some(&ConnectionEntry::Passive { id, options, qp: Some(qp), .. }) => (id, options, qp),
             Some(_) => return Err(CmError::WrongState),
             None => return Err(CmError::UnknownConnection),
         };
-        let accept = cm::Accept {
+        let accept = cm::AcceptParams {
             qpn: qp.qpn,
             starting_psn: qp.starting_psn,
             responder_resources: params.responder_resources,
@@ -512,7 +517,7 @@ impl<F: Fabric> ConnectionManager<F> for RoceCm<F> {
     }
 
     fn reject(&mut self, now: Time, conn: ConnId, private: &[u8]) -> Result<(), CmError> {
-        let Some(Conn::Passive { id, .. }) = self.conns.get(&conn) else {
+        let Some(ConnectionEntry::Passive { id, .. }) = self.conns.get(&conn) else {
             return Err(CmError::UnknownConnection);
         };
         self.manager.reject(now, *id, private).map_err(cm_error)?;
@@ -532,14 +537,14 @@ impl<F: Fabric> ConnectionManager<F> for RoceCm<F> {
     fn close(&mut self, conn: ConnId) {
         let id = self.manager_id(conn);
         let Some(closed) = self.conns.remove(&conn) else { return };
-        if let Conn::Listener { id, .. } = closed {
+        if let ConnectionEntry::Listener { id, .. } = closed {
             self.manager.unlisten(id);
             self.by_listener.remove(&id);
         }
         if let Some(qp) = closed.qp() {
             self.by_qpn.remove(&qp.qpn.value());
         }
-        if !matches!(closed, Conn::Passive { .. }) {
+        if !matches!(closed, ConnectionEntry::Passive { .. }) {
             self.ports.remove(&closed.local_addr().port());
         }
         if let Some(id) = id {
@@ -571,7 +576,7 @@ impl<F: Fabric> ConnectionManager<F> for RoceCm<F> {
     }
 
     fn local_addr(&self, conn: ConnId) -> Option<SocketAddr> {
-        self.conns.get(&conn).map(Conn::local_addr)
+        self.conns.get(&conn).map(ConnectionEntry::local_addr)
     }
 }
 
@@ -599,15 +604,15 @@ fn params_of(agreement: &cm::Agreement, private_data: PrivateData) -> ConnParams
     }
 }
 
-fn to_private(data: &cm::PrivateData) -> PrivateData {
+fn to_private(data: &cm::MadPrivateData) -> PrivateData {
     let bytes = data.get(..data.len().min(PrivateData::MAX)).unwrap_or(&[]);
     PrivateData::new(bytes).unwrap_or_default()
 }
 
-fn failure_of(failure: cm::Failure) -> ConnectFailure {
+fn failure_of(failure: cm::ConnectionFailure) -> ConnectFailure {
     match failure {
-        cm::Failure::Unreachable => ConnectFailure::Refused,
-        cm::Failure::Stale | cm::Failure::InvalidReply => ConnectFailure::Stale,
+        cm::ConnectionFailure::Unreachable => ConnectFailure::Refused,
+        cm::ConnectionFailure::Stale | cm::ConnectionFailure::InvalidReply => ConnectFailure::Stale,
         _ => ConnectFailure::Unreachable,
     }
 }

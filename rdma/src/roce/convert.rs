@@ -16,7 +16,7 @@ pub(super) fn op(op: Op) -> rc::SendOp {
         Op::RdmaWrite { remote_addr, rkey } => rc::SendOp::RdmaWrite { remote_addr, rkey },
         Op::RdmaRead { remote_addr, rkey } => rc::SendOp::RdmaRead { remote_addr, rkey },
         Op::LocalInvalidate { rkey } => rc::SendOp::LocalInvalidate { rkey },
-        Op::Bind(bind) => rc::SendOp::Bind(rc::Bind {
+        Op::Bind(bind) => rc::SendOp::Bind(rc::BindWindow {
             window: bind.window.0,
             rkey: bind.rkey,
             region: bind.region.0,
@@ -27,8 +27,8 @@ pub(super) fn op(op: Op) -> rc::SendOp {
     }
 }
 
-pub(super) fn flags(flags: SendFlags) -> rc::SendFlags {
-    rc::SendFlags {
+pub(super) fn flags(flags: SendFlags) -> rc::SendOptions {
+    rc::SendOptions {
         fence: flags.contains(SendFlags::FENCE),
         signaled: flags.contains(SendFlags::SIGNALED),
         solicited: flags.contains(SendFlags::SOLICITED),
@@ -53,8 +53,8 @@ pub(super) fn push_error(error: rc::PostError) -> PushError {
     }
 }
 
-pub(super) fn to_config(config: &QpConfig) -> rc::QpConfig {
-    rc::QpConfig {
+pub(super) fn to_config(config: &QpConfig) -> rc::QueuePairConfig {
+    rc::QueuePairConfig {
         send_wr: config.send_wr,
         recv_wr: config.recv_wr,
         send_sge: config.send_sge,
@@ -63,7 +63,7 @@ pub(super) fn to_config(config: &QpConfig) -> rc::QpConfig {
     }
 }
 
-pub(super) fn from_config(config: &rc::QpConfig) -> QpConfig {
+pub(super) fn from_config(config: &rc::QueuePairConfig) -> QpConfig {
     QpConfig {
         send_wr: config.send_wr,
         recv_wr: config.recv_wr,
@@ -76,8 +76,8 @@ pub(super) fn from_config(config: &rc::QpConfig) -> QpConfig {
 /// How long a peer is told to wait when no receive is posted: 0.64 ms.
 const MIN_RNR_TIMER: u8 = 12;
 
-pub(super) fn connection(agreement: &Agreement) -> rc::Connection {
-    rc::Connection {
+pub(super) fn connection(agreement: &Agreement) -> rc::ConnectionParams {
+    rc::ConnectionParams {
         remote_qpn: agreement.remote_qpn,
         path_mtu: agreement.path_mtu,
         send_psn: agreement.send_psn,
@@ -91,44 +91,44 @@ pub(super) fn connection(agreement: &Agreement) -> rc::Connection {
     }
 }
 
-pub(super) fn completion(qpn: u32, completion: &rc::Completion) -> Wc {
+pub(super) fn completion(qpn: u32, completion: &rc::WorkCompletion) -> Wc {
     let opcode = match completion.work {
-        rc::Work::Send => WcOpcode::SEND,
-        rc::Work::RdmaWrite => WcOpcode::RDMA_WRITE,
-        rc::Work::RdmaRead => WcOpcode::RDMA_READ,
-        rc::Work::Bind => WcOpcode::BIND_WINDOW,
-        rc::Work::LocalInvalidate => WcOpcode::LOCAL_INVALIDATE,
-        rc::Work::Receive => WcOpcode::RECV,
-        rc::Work::ReceiveWriteImmediate => WcOpcode::RECV_RDMA_WITH_IMM,
+        rc::CompletedWork::Send => WcOpcode::SEND,
+        rc::CompletedWork::RdmaWrite => WcOpcode::RDMA_WRITE,
+        rc::CompletedWork::RdmaRead => WcOpcode::RDMA_READ,
+        rc::CompletedWork::Bind => WcOpcode::BIND_WINDOW,
+        rc::CompletedWork::LocalInvalidate => WcOpcode::LOCAL_INVALIDATE,
+        rc::CompletedWork::Receive => WcOpcode::RECV,
+        rc::CompletedWork::ReceiveWriteImmediate => WcOpcode::RECV_RDMA_WITH_IMM,
     };
     let status = status(completion.status);
     let wc = Wc::new(completion.wr_id, qpn, status, opcode, completion.byte_length);
     match completion.received {
-        rc::Received::Invalidated(rkey) => wc.with_invalidated(rkey),
-        rc::Received::Plain | rc::Received::Immediate(_) => wc,
+        rc::ReceivedInfo::Invalidated(rkey) => wc.with_invalidated(rkey),
+        rc::ReceivedInfo::Plain | rc::ReceivedInfo::Immediate(_) => wc,
     }
 }
 
-fn status(status: rc::Status) -> WcStatus {
+fn status(status: rc::WorkStatus) -> WcStatus {
     match status {
-        rc::Status::Success => WcStatus::SUCCESS,
-        rc::Status::LocalLength => WcStatus::LOCAL_LENGTH_ERROR,
-        rc::Status::LocalOperation => WcStatus::LOCAL_QP_OPERATION_ERROR,
-        rc::Status::LocalProtection => WcStatus::LOCAL_PROTECTION_ERROR,
-        rc::Status::Flushed => WcStatus::FLUSHED,
-        rc::Status::WindowBind => WcStatus::WINDOW_BIND_ERROR,
-        rc::Status::BadResponse => WcStatus::BAD_RESPONSE,
-        rc::Status::LocalAccess => WcStatus::LOCAL_ACCESS_ERROR,
-        rc::Status::RemoteInvalidRequest => WcStatus::REMOTE_INVALID_REQUEST,
-        rc::Status::RemoteAccess => WcStatus::REMOTE_ACCESS_ERROR,
-        rc::Status::RemoteOperation => WcStatus::REMOTE_OPERATION_ERROR,
-        rc::Status::RetryExceeded => WcStatus::RETRY_EXCEEDED,
-        rc::Status::RnrRetryExceeded => WcStatus::RNR_RETRY_EXCEEDED,
+        rc::WorkStatus::Success => WcStatus::SUCCESS,
+        rc::WorkStatus::LocalLength => WcStatus::LOCAL_LENGTH_ERROR,
+        rc::WorkStatus::LocalOperation => WcStatus::LOCAL_QP_OPERATION_ERROR,
+        rc::WorkStatus::LocalProtection => WcStatus::LOCAL_PROTECTION_ERROR,
+        rc::WorkStatus::Flushed => WcStatus::FLUSHED,
+        rc::WorkStatus::WindowBind => WcStatus::WINDOW_BIND_ERROR,
+        rc::WorkStatus::BadResponse => WcStatus::BAD_RESPONSE,
+        rc::WorkStatus::LocalAccess => WcStatus::LOCAL_ACCESS_ERROR,
+        rc::WorkStatus::RemoteInvalidRequest => WcStatus::REMOTE_INVALID_REQUEST,
+        rc::WorkStatus::RemoteAccess => WcStatus::REMOTE_ACCESS_ERROR,
+        rc::WorkStatus::RemoteOperation => WcStatus::REMOTE_OPERATION_ERROR,
+        rc::WorkStatus::RetryExceeded => WcStatus::RETRY_EXCEEDED,
+        rc::WorkStatus::RnrRetryExceeded => WcStatus::RNR_RETRY_EXCEEDED,
     }
 }
 
-pub(super) fn add_counters(stats: &mut GroupStats, counters: &rc::Counters) {
-    let rc::Counters {
+pub(super) fn add_counters(stats: &mut GroupStats, counters: &rc::QueuePairCounters) {
+    let rc::QueuePairCounters {
         packets_sent,
         packets_received,
         payload_bytes_sent,

@@ -7,16 +7,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use roce_proto::Qpn;
-use roce_proto::rc::Connection;
+use roce_proto::rc::ConnectionParams;
 
-use super::engine::Route;
+use super::engine::ConnectionRoute;
 use super::mailbox::Mailbox;
 use super::numbers::{Numbers, owner_of};
 use super::random::{Entropy, Random};
-use super::regions::{self, DomainId, Region, Regions, Window};
+use super::regions::{self, DomainId, Regions, SoftwareRegion, Window};
 use super::wire::Datagram;
 use super::{Fabric, RoceCm, RoceGroup};
-use crate::{Access, AsyncEvent, Caps, Device, DeviceStats, GroupConfig, Mem};
+use crate::{Access, Caps, Device, DeviceEvent, DeviceStats, GroupConfig, Mem};
 
 /// Messages in a mailbox beyond which what may be lost is dropped, as by a full socket.
 pub(super) const MAX_MAIL: usize = 512;
@@ -26,19 +26,19 @@ const MAX_PACKET_BYTES: usize = 4096 + 128;
 
 /// A device of a software provider, and a protection domain of it. Clones name the same.
 pub struct RoceDevice<F: Fabric> {
-    shared: Arc<Shared<F>>,
+    shared: Arc<DeviceShared<F>>,
     domain: DomainId,
 }
 
 /// What the handles of a device have in common.
-pub(super) struct Shared<F: Fabric> {
+pub(super) struct DeviceShared<F: Fabric> {
     pub(super) fabric: F,
     pub(super) regions: Arc<Regions>,
     pub(super) numbers: Arc<Numbers>,
     /// By group index, less one.
     pub(super) groups: Box<[Mailbox<GroupMessage>]>,
     pub(super) cm: Mailbox<CmMessage>,
-    pub(super) counters: Counters,
+    pub(super) counters: DeviceCounters,
     pub(super) entropy: Mutex<F::Entropy>,
     pub(super) caps: Caps,
 }
@@ -50,11 +50,11 @@ pub(super) enum GroupMessage {
         /// Its number and serial.
         number: (u32, u64),
         /// The way to the peer.
-        route: Route,
+        route: ConnectionRoute,
         /// Whether the first packet is to be announced.
         announce: bool,
         /// What was agreed.
-        connection: Box<Connection>,
+        connection: Box<ConnectionParams>,
     },
     /// Move a queue pair to ERROR.
     Fail {
@@ -86,7 +86,7 @@ pub(super) struct Forwarded {
 }
 
 #[derive(Default)]
-pub(super) struct Counters {
+pub(super) struct DeviceCounters {
     pub(super) mads_sent: AtomicU64,
     pub(super) mads_received: AtomicU64,
     pub(super) mads_dropped: AtomicU64,
@@ -102,12 +102,12 @@ impl<F: Fabric> RoceDevice<F> {
     ) -> io::Result<Self> {
         let doorbells = fabric.has_doorbells();
         let mailboxes: io::Result<_> = (0..groups).map(|_| Mailbox::new(doorbells)).collect();
-        let shared = Shared {
+        let shared = DeviceShared {
             regions: Arc::new(Regions::new(groups, entropy.stream()?)),
             numbers: Arc::new(Numbers::new(entropy.stream()?)),
             groups: mailboxes?,
             cm: Mailbox::new(doorbells)?,
-            counters: Counters::default(),
+            counters: DeviceCounters::default(),
             entropy: Mutex::new(entropy),
             caps,
             fabric,
@@ -132,7 +132,7 @@ impl<F: Fabric> RoceDevice<F> {
     }
 }
 
-impl<F: Fabric> Shared<F> {
+impl<F: Fabric> DeviceShared<F> {
     /// A stream of random numbers that no other has anything to do with.
     pub(super) fn random(&self) -> io::Result<Random> {
         self.entropy.lock().unwrap_or_else(PoisonError::into_inner).stream()
@@ -143,7 +143,8 @@ impl<F: Fabric> Shared<F> {
         self.groups.get(usize::from(owner_of(qpn)).checked_sub(1)?)
     }
 
-    /// Hands a packet to the thread that owns its queue pair; false if there is none, or it is too busy.
+    /// Hands a packet to the thread that owns its queue pair; false if there is none, or it is too
+    /// busy.
     pub(super) fn forward(&self, qpn: Qpn, datagram: &Datagram<'_>) -> bool {
         let &Datagram { from, to, bytes, .. } = datagram;
         if bytes.len() > MAX_PACKET_BYTES {
@@ -185,7 +186,7 @@ impl<F: Fabric> Device<F> for RoceDevice<F> {
         Ok(Self { shared: self.shared.clone(), domain })
     }
 
-    unsafe fn register(&self, memory: Mem<'_>, access: Access) -> io::Result<Region> {
+    unsafe fn register(&self, memory: Mem<'_>, access: Access) -> io::Result<SoftwareRegion> {
         let Mem::Host { addr, length } = memory else {
             return Err(io::Error::new(
                 io::ErrorKind::Unsupported,
@@ -199,10 +200,11 @@ impl<F: Fabric> Device<F> for RoceDevice<F> {
             ));
         }
         let addr = addr.expose_provenance() as u64;
-        // SAFETY: the caller keeps the memory mapped until the region is dropped, which retires the key.
+        // SAFETY: the caller keeps the memory mapped until the region is dropped, which retires the
+        // key.
         let key = unsafe { self.shared.regions.register(self.domain, addr, length as u64, access) };
         let key = key.ok_or_else(table_full)?;
-        Ok(Region::new(self.shared.regions.clone(), key))
+        Ok(SoftwareRegion::new(self.shared.regions.clone(), key))
     }
 
     fn window(&self) -> io::Result<Window> {
@@ -231,7 +233,7 @@ impl<F: Fabric> Device<F> for RoceDevice<F> {
         RoceCm::new(self.shared.clone(), wire)
     }
 
-    fn next_async(&self) -> io::Result<Option<AsyncEvent>> {
+    fn next_async(&self) -> io::Result<Option<DeviceEvent>> {
         Ok(self.shared.fabric.next_async())
     }
 

@@ -6,7 +6,8 @@ use std::net::SocketAddr;
 
 use roce_proto::Qpn;
 use roce_proto::rc::{
-    self, Connection, Limits, QueuePair, ReadBudget, SGE_MAX, SendWindow, State, Transmit,
+    self, ConnectionParams, QueuePair, QueuePairState, ReadBudget, SGE_MAX, SendWindow,
+    SharedLimits, Transmit,
 };
 use roce_proto::wire::{Identification, Packet};
 
@@ -29,13 +30,14 @@ const TURN_BYTES: usize = 60_000;
 const PACKETS_PER_ROUND: usize = 512;
 /// Identifications below this are those of our own kind of sender: 0, or the index in a train.
 const SMALL_ID: u16 = 128;
-/// Packets from a peer after which it is believed to keep to small IPv4 identifications. A peer that counts its packets
-/// passes through the small ones too, but cannot have sent so many of them, even if some came twice.
+/// Packets from a peer after which it is believed to keep to small IPv4 identifications. A peer
+/// that counts its packets passes through the small ones too, but cannot have sent so many of them,
+/// even if some came twice.
 const TRUSTED_AFTER: u16 = 2 * SMALL_ID;
 
 /// All that a group does, but for its wire.
-pub(super) struct Engine {
-    qps: QpTable<Entry>,
+pub(super) struct GroupEngine {
+    qps: QpTable<QueuePairEntry>,
     paths: Paths,
     reads: ReadBudget,
     /// The window of queue pairs that are not connected: nothing is ever charged to it.
@@ -55,7 +57,7 @@ pub(super) struct Engine {
 }
 
 /// A queue pair and what the group knows about it.
-struct Entry {
+struct QueuePairEntry {
     queue_pair: Box<QueuePair>,
     number: QpNumber,
     granted: QpConfig,
@@ -67,7 +69,7 @@ struct Entry {
 
 /// The other end of a connected queue pair.
 struct Peer {
-    route: Route,
+    route: ConnectionRoute,
     path: PathKey,
     qpn: Qpn,
     /// The first packet is still awaited, and the connection manager wants to know of it.
@@ -77,7 +79,7 @@ struct Peer {
 
 /// Where packets of a connection go, and where those of its peer come from.
 #[derive(Clone, Copy)]
-pub(super) struct Route {
+pub(super) struct ConnectionRoute {
     /// The peer's endpoint.
     pub(super) peer: SocketAddr,
     /// The peer's packets come from this port alone. Those of foreign peers come from any.
@@ -105,7 +107,7 @@ pub(super) enum Handled {
     Foreign(Qpn),
 }
 
-impl Engine {
+impl GroupEngine {
     pub(super) fn new(queue_pairs: usize, receive_buffer_bytes: usize) -> Self {
         let mut timers = Timers::default();
         timers.reserve(queue_pairs);
@@ -129,7 +131,7 @@ impl Engine {
         let number = qp.number.get().value();
         let slot = self.qps.insert(
             number,
-            Entry {
+            QueuePairEntry {
                 queue_pair: qp.queue_pair,
                 number: qp.number,
                 granted: qp.granted,
@@ -163,12 +165,12 @@ impl Engine {
     pub(super) fn connect(
         &mut self,
         number: (u32, u64),
-        route: Route,
+        route: ConnectionRoute,
         announce: bool,
-        connection: &Connection,
+        connection: &ConnectionParams,
     ) {
         let Some(slot) = self.find(number) else { return };
-        if self.qps.get(slot).queue_pair.state() != State::Init {
+        if self.qps.get(slot).queue_pair.state() != QueuePairState::Init {
             return;
         }
         let path = self.paths.join(route.peer);
@@ -256,7 +258,8 @@ impl Engine {
         memory: &RegionsView<'_>,
         datagram: &Datagram<'_>,
     ) -> Handled {
-        // Used where it lies: copying what was just stored would wait for all stores before it (`Message::parse`).
+        // Used where it lies: copying what was just stored would wait for all stores before it
+        // (`Message::parse`).
         let parsed = Packet::parse(datagram.bytes);
         let Ok(packet) = &parsed else { return self.drop_packet() };
         let qpn = packet.bth.dest_qpn.value();
@@ -278,7 +281,7 @@ impl Engine {
             return Handled::Done;
         }
         let announce = std::mem::take(&mut peer.announce);
-        let mut limits = Limits { window: &mut path.window, reads: &mut self.reads };
+        let mut limits = SharedLimits { window: &mut path.window, reads: &mut self.reads };
         let memory = &mut memory.in_domain(entry.domain);
         entry.queue_pair.handle_packet(now, packet, memory, &mut limits);
         self.unblock = true;
@@ -336,7 +339,8 @@ impl Engine {
         {
             packets += self.take_turn(now, slot, memory, unsent.0);
         }
-        // The memory that was gathered from is there as long as the section that `memory` stands for.
+        // The memory that was gathered from is there as long as the section that `memory` stands
+        // for.
         unsent.0.flush(now);
         !self.ready.is_empty() && !unsent.0.is_blocked()
     }
@@ -357,7 +361,7 @@ impl Engine {
             Some(peer) => &mut self.paths.get(peer.path).window,
             None => &mut self.nowhere,
         };
-        let mut limits = Limits { window, reads: &mut self.reads };
+        let mut limits = SharedLimits { window, reads: &mut self.reads };
         let out = &mut self.transmit;
         while bytes < TURN_BYTES
             && !wire.is_blocked()
@@ -412,7 +416,7 @@ impl Engine {
         !self.completing.is_empty()
     }
 
-    /// When [`Engine::expire`] must run at the latest.
+    /// When [`GroupEngine::expire`] must run at the latest.
     pub(super) fn deadline(&self) -> Option<Time> {
         let forgets = if self.blocked.is_empty() { None } else { self.reads.forgets_at() };
         self.timers.earliest().into_iter().chain(forgets).min()
@@ -456,18 +460,19 @@ impl Engine {
     }
 
     /// A queue pair and the limits that it shares.
-    fn borrow(&mut self, slot: u32) -> (&mut QueuePair, Limits<'_>) {
+    fn borrow(&mut self, slot: u32) -> (&mut QueuePair, SharedLimits<'_>) {
         let entry = self.qps.get_mut(slot);
         let window = match &entry.peer {
             Some(peer) => &mut self.paths.get(peer.path).window,
             None => &mut self.nowhere,
         };
-        (&mut entry.queue_pair, Limits { window, reads: &mut self.reads })
+        (&mut entry.queue_pair, SharedLimits { window, reads: &mut self.reads })
     }
 }
 
-/// Packets that a wire may have gathered and not sent. On unwinding it forgets them, since the memory that they
-/// point at is not theirs once the section has ended, and whoever has the wire next would send them.
+/// Packets that a wire may have gathered and not sent. On unwinding it forgets them, since the
+/// memory that they point at is not theirs once the section has ended, and whoever has the wire
+/// next would send them.
 struct Unsent<'a, W: Wire>(&'a mut W);
 
 impl<W: Wire> Drop for Unsent<'_, W> {
@@ -484,8 +489,8 @@ impl Peer {
             && self.route.udp_source.is_none_or(|port| port == from.port())
     }
 
-    /// Whether a packet's identification is one that this peer uses: over IPv4 that makes up for the bits that
-    /// the CRC loses where a socket hides it.
+    /// Whether a packet's identification is one that this peer uses: over IPv4 that makes up for
+    /// the bits that the CRC loses where a socket hides it.
     fn accepts(&mut self, datagram: &Datagram<'_>, id: Identification) -> bool {
         if matches!(datagram.ip_id, IpId::Known(_)) || self.route.peer.is_ipv6() {
             return true;
@@ -505,8 +510,8 @@ impl Peer {
     }
 }
 
-/// Sends a packet, unless the memory of its payload has just been deregistered: then it is as good as lost, and
-/// the queue pair will notice when it sends it again.
+/// Sends a packet, unless the memory of its payload has just been deregistered: then it is as good
+/// as lost, and the queue pair will notice when it sends it again.
 fn send_packet<W: Wire>(
     now: Time,
     peer: &Peer,
@@ -515,7 +520,7 @@ fn send_packet<W: Wire>(
     wire: &mut W,
 ) {
     let mut slices: [&[u8]; SGE_MAX] = [&[]; SGE_MAX];
-    let pieces: &[rc::Piece] = transmit.pieces();
+    let pieces: &[rc::PayloadPiece] = transmit.pieces();
     for (slice, piece) in slices.iter_mut().zip(pieces) {
         match memory::bytes(memory, piece) {
             Ok(bytes) => *slice = bytes,
@@ -531,8 +536,8 @@ fn send_packet<W: Wire>(
         traffic_class: peer.route.traffic_class,
         continues: transmit.continues_message(),
     };
-    // SAFETY: `Engine::send`, from which every call comes, flushes the wire while it still borrows the section
-    // in which the pieces are registered, or has it forget them when it unwinds.
+    // SAFETY: `Engine::send`, from which every call comes, flushes the wire while it still borrows
+    // the section in which the pieces are registered, or has it forget them when it unwinds.
     unsafe { wire.send(now, &packet) };
 }
 
@@ -547,7 +552,7 @@ mod tests {
     fn peer(paths: &mut Paths) -> Peer {
         let endpoint: SocketAddr = "192.0.2.1:4791".parse().unwrap();
         Peer {
-            route: Route { peer: endpoint, udp_source: None, traffic_class: 0 },
+            route: ConnectionRoute { peer: endpoint, udp_source: None, traffic_class: 0 },
             path: paths.join(endpoint),
             qpn: Qpn::new(7),
             announce: false,
@@ -583,7 +588,8 @@ mod tests {
         assert!(peer.accepts(&datagram(), Identification::ZERO));
     }
 
-    /// The kernel's software device counts, for all its connections together: a connection may begin anywhere.
+    /// The kernel's software device counts, for all its connections together: a connection may
+    /// begin anywhere.
     #[test]
     fn a_peer_that_counts_is_never_held_to_small_identifications() {
         for start in 0..=2 * SMALL_ID {

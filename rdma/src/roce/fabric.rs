@@ -7,9 +7,9 @@ use roce_proto::rc::QueuePair;
 
 use super::numbers::QpNumber;
 use super::random::Entropy;
-use super::regions::{DomainId, Region, Window};
+use super::regions::{DomainId, SoftwareRegion, Window};
 use super::{RoceCm, RoceDevice, RoceGroup, Wire};
-use crate::{Access, AsyncEvent, MemoryWindow, Op, Provider, QpConfig};
+use crate::{Access, DeviceEvent, MemoryWindow, Op, Provider, QpConfig};
 
 /// A network that carries RoCE v2 packets, as seen by one device.
 pub trait Fabric: Send + Sync + Sized + 'static {
@@ -42,7 +42,7 @@ pub trait Fabric: Send + Sync + Sized + 'static {
     fn give_back(&self, index: usize, wire: Self::Wire);
 
     /// The next event of the device as a whole.
-    fn next_async(&self) -> Option<AsyncEvent> {
+    fn next_async(&self) -> Option<DeviceEvent> {
         None
     }
 
@@ -53,7 +53,7 @@ pub trait Fabric: Send + Sync + Sized + 'static {
 impl<F: Fabric> Provider for F {
     const NAME: &'static str = F::NAME;
     type Device = RoceDevice<F>;
-    type Region = Region;
+    type Region = SoftwareRegion;
     type Window = Window;
     type Group = RoceGroup<F>;
     type GroupHandle = GroupHandle;
@@ -66,7 +66,7 @@ impl<F: Fabric> MemoryWindow<F> for Window {
         self.rkey()
     }
 
-    fn bind(&mut self, region: &Region, addr: u64, length: u64, access: Access) -> Op {
+    fn bind(&mut self, region: &SoftwareRegion, addr: u64, length: u64, access: Access) -> Op {
         Op::Bind(self.bind(region, addr, length, access))
     }
 }

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use roce_proto::rc::{self, LocalSge};
 
 use super::convert::{self, MAX_SGE};
-use super::device::{CmMessage, Forwarded, GroupMessage, MAX_MAIL, Shared};
-use super::engine::{Engine, Handled};
+use super::device::{CmMessage, DeviceShared, Forwarded, GroupMessage, MAX_MAIL};
+use super::engine::{GroupEngine, Handled};
 use super::mailbox::Mailbox;
 use super::place;
 use super::regions::RegionsView;
@@ -26,16 +26,16 @@ const ROUNDS: usize = 8;
 
 /// A group of a software device.
 pub struct RoceGroup<F: Fabric> {
-    shared: Arc<Shared<F>>,
+    shared: Arc<DeviceShared<F>>,
     index: u8,
-    engine: Engine,
+    engine: GroupEngine,
     /// Taken by `drop` only, which gives it back to the device.
     wire: Option<F::Wire>,
     sleep: Option<Sleep>,
     now: Time,
     busy: bool,
-    /// What is to be sent, acknowledgements that is, waits for the caller, who has completions to work on and will
-    /// flush what comes of them; it is not put off twice.
+    /// What is to be sent, acknowledgements that is, waits for the caller, who has completions to
+    /// work on and will flush what comes of them; it is not put off twice.
     held: bool,
     /// The sleep ends when the system takes packets again.
     awaits_room: bool,
@@ -43,12 +43,13 @@ pub struct RoceGroup<F: Fabric> {
 
 impl<F: Fabric> RoceGroup<F> {
     pub(super) fn new(
-        shared: Arc<Shared<F>>,
+        shared: Arc<DeviceShared<F>>,
         index: usize,
         wire: F::Wire,
         config: &GroupConfig,
     ) -> io::Result<Self> {
-        let engine = Engine::new(config.queue_pairs as usize, shared.fabric.receive_buffer_bytes());
+        let engine =
+            GroupEngine::new(config.queue_pairs as usize, shared.fabric.receive_buffer_bytes());
         let sleep = Sleep::new(wire.fds()[0], None, shared.groups[index - 1].fd())?;
         let index = u8::try_from(index).expect("at most 255 groups");
         let now = Time::ZERO;
@@ -74,7 +75,7 @@ impl<F: Fabric> RoceGroup<F> {
         let Self { shared, index, engine, wire, .. } = self;
         let wire = wire.as_mut().expect("a group has its wire until it is dropped");
         let memory = shared.regions.view(usize::from(*index) - 1);
-        let mut turn = Turn { now, index: *index, shared, engine };
+        let mut turn = ReceiveTurn { now, index: *index, shared, engine };
         let mut drained = false;
         let arrived = wire.receive(now, |datagram| {
             // The message that connects a queue pair was there before its first packet came.
@@ -125,14 +126,14 @@ impl<F: Fabric> RoceGroup<F> {
 }
 
 /// What receiving works on besides the wire.
-struct Turn<'a, F: Fabric> {
+struct ReceiveTurn<'a, F: Fabric> {
     now: Time,
     index: u8,
-    shared: &'a Shared<F>,
-    engine: &'a mut Engine,
+    shared: &'a DeviceShared<F>,
+    engine: &'a mut GroupEngine,
 }
 
-impl<F: Fabric> Turn<'_, F> {
+impl<F: Fabric> ReceiveTurn<'_, F> {
     fn read_mail(&mut self, memory: &RegionsView<'_>) {
         let mailbox = &self.shared.groups[usize::from(self.index) - 1];
         mailbox.quiet();

@@ -8,7 +8,7 @@ use roce_proto::cm::{GSI_Q_KEY, MAD_BYTES, MadTransmit, Manager, Sender};
 use roce_proto::wire::{Bth, Deth, Headers, Message, Packet};
 use roce_proto::{PathMtu, Psn, Qpn};
 
-use super::device::Counters;
+use super::device::DeviceCounters;
 use super::icrc;
 use super::wire::{Datagram, Outgoing, Wire, endpoint_of};
 use crate::Time;
@@ -29,7 +29,7 @@ impl Gsi {
     pub(super) fn handle(
         &mut self,
         now: Time,
-        counters: &Counters,
+        counters: &DeviceCounters,
         manager: &mut Manager,
         datagram: &Datagram<'_>,
         path_to: impl FnOnce(IpAddr) -> Option<PathMtu>,
@@ -57,7 +57,7 @@ impl Gsi {
     pub(super) fn send<W: Wire>(
         &mut self,
         now: Time,
-        counters: &Counters,
+        counters: &DeviceCounters,
         wire: &mut W,
         mad: &MadTransmit,
     ) {

@@ -1,4 +1,5 @@
-//! What threads tell each other: the connection manager a group, and a group the connection manager.
+//! What threads tell each other: the connection manager a group, and a group the connection
+//! manager.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -12,17 +13,17 @@ use super::sync::{AtomicBool, Ordering};
 /// A queue of messages and a doorbell that wakes the reader.
 pub(crate) struct Mailbox<M> {
     messages: SegQueue<M>,
-    doorbell: Option<Doorbell>,
+    doorbell: Option<MailboxDoorbell>,
 }
 
-struct Doorbell<S = OwnedFd> {
+struct MailboxDoorbell<S = OwnedFd> {
     signal: S,
     /// Whether it was rung and the reader has not looked yet: ringing again would only cost a call.
     rung: AtomicBool,
 }
 
 /// What a reader sleeps on.
-trait Signal {
+trait MailboxSignal {
     /// Wakes the reader, and every sleep that begins before it is cleared.
     fn raise(&self);
 
@@ -33,7 +34,7 @@ trait Signal {
 impl<M> Mailbox<M> {
     /// A mailbox, with a doorbell where readers sleep.
     pub(crate) fn new(doorbell: bool) -> io::Result<Self> {
-        let doorbell = if doorbell { Some(Doorbell::new()?) } else { None };
+        let doorbell = if doorbell { Some(MailboxDoorbell::new()?) } else { None };
         Ok(Self { messages: SegQueue::new(), doorbell })
     }
 
@@ -68,14 +69,14 @@ impl<M> Mailbox<M> {
     }
 }
 
-impl Doorbell {
+impl MailboxDoorbell {
     fn new() -> io::Result<Self> {
         let signal = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         Ok(Self { signal, rung: AtomicBool::new(false) })
     }
 }
 
-impl<S: Signal> Doorbell<S> {
+impl<S: MailboxSignal> MailboxDoorbell<S> {
     fn ring(&self) {
         if !self.rung.swap(true, Ordering::SeqCst) {
             self.signal.raise();
@@ -83,16 +84,17 @@ impl<S: Signal> Doorbell<S> {
     }
 
     fn quiet(&self) {
-        // If it was not raised, a slow ringer is about to do it, and the flag must stay up: with the flag down what it
-        // raises would stay, and end every sleep at once.
+        // If it was not raised, a slow ringer is about to do it, and the flag must stay up: with
+        // the flag down what it raises would stay, and end every sleep at once.
         if self.rung.load(Ordering::Relaxed) && self.signal.clear() {
-            // Read and write at once: what was sent before somebody found it rung is seen after this.
+            // Read and write at once: what was sent before somebody found it rung is seen after
+            // this.
             self.rung.swap(false, Ordering::SeqCst);
         }
     }
 }
 
-impl Signal for OwnedFd {
+impl MailboxSignal for OwnedFd {
     fn raise(&self) {
         let one = 1u64.to_ne_bytes();
         while rustix::io::write(self, &one) == Err(Errno::INTR) {}
@@ -113,7 +115,7 @@ impl Signal for OwnedFd {
 mod tests {
     use super::*;
 
-    fn is_readable(doorbell: &Doorbell) -> bool {
+    fn is_readable(doorbell: &MailboxDoorbell) -> bool {
         use rustix::event::{PollFd, PollFlags, Timespec, poll};
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
         poll(&mut [PollFd::new(&doorbell.signal, PollFlags::IN)], Some(&now)).unwrap() == 1
@@ -121,7 +123,7 @@ mod tests {
 
     #[test]
     fn it_is_readable_from_ring_to_quiet() {
-        let doorbell = Doorbell::new().unwrap();
+        let doorbell = MailboxDoorbell::new().unwrap();
         for _ in 0..2 {
             assert!(!is_readable(&doorbell));
             doorbell.ring();
@@ -135,7 +137,7 @@ mod tests {
     /// The reader looks between the two halves of a ring.
     #[test]
     fn a_slow_ringer_wakes_the_reader_once() {
-        let doorbell = Doorbell::new().unwrap();
+        let doorbell = MailboxDoorbell::new().unwrap();
         assert!(!doorbell.rung.swap(true, Ordering::SeqCst));
         doorbell.quiet();
         doorbell.signal.raise();

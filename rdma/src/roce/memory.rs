@@ -1,7 +1,9 @@
 //! The region table as the engine sees it.
 
 use roce_proto::Qpn;
-use roce_proto::rc::{AccessError, Bind, LocalAccess, Memory, MemoryKey, Piece, RemoteAccess};
+use roce_proto::rc::{
+    AccessError, BindWindow, LocalAccess, Memory, MemoryKey, PayloadPiece, RemoteAccess,
+};
 
 use super::regions::{Denied, DomainView};
 use crate::{Access, RegionHandle, WindowHandle};
@@ -46,7 +48,7 @@ impl Memory for DomainView<'_> {
         Ok(())
     }
 
-    fn bind(&mut self, qpn: Qpn, bind: &Bind) -> Result<(), AccessError> {
+    fn bind(&mut self, qpn: Qpn, bind: &BindWindow) -> Result<(), AccessError> {
         let bind = crate::Bind {
             window: WindowHandle(bind.window),
             rkey: bind.rkey,
@@ -64,7 +66,7 @@ impl Memory for DomainView<'_> {
 }
 
 /// The bytes of a piece of a packet, for as long as the section lives.
-pub(super) fn bytes<'a>(view: DomainView<'a>, piece: &Piece) -> Result<&'a [u8], Denied> {
+pub(super) fn bytes<'a>(view: DomainView<'a>, piece: &PayloadPiece) -> Result<&'a [u8], Denied> {
     match piece.key {
         MemoryKey::Local { lkey } => view.local(lkey, piece.addr, piece.length),
         MemoryKey::Remote { qpn, rkey } => view.remote(rkey, piece.addr, piece.length, qpn.value()),

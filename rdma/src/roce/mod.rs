@@ -1,7 +1,7 @@
 //! RoCE v2 in software: what the soft and the simulated provider share.
 //!
-//! A [`RoceDevice`] has one [`Wire`] per group and one for its connection manager. All of the protocol is in
-//! `roce-proto`; this is the glue between it, memory, threads and a network.
+//! A [`RoceDevice`] has one [`Wire`] per group and one for its connection manager. All of the
+//! protocol is in `roce-proto`; this is the glue between it, memory, threads and a network.
 
 mod cm;
 mod convert;
@@ -31,5 +31,5 @@ pub use fabric::{Fabric, GroupHandle, NewQp};
 pub use group::RoceGroup;
 pub(crate) use numbers::{MAX_GROUPS, owner_of};
 pub use random::{Entropy, SeededEntropy, SystemEntropy};
-pub use regions::{Region, Window};
+pub use regions::{SoftwareRegion, Window};
 pub use wire::{Arrived, Datagram, Outgoing, ROCE_PORT, Wire, WireCounters};

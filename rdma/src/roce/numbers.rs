@@ -1,5 +1,5 @@
-//! Queue pair numbers of a device: random, so that packets for an earlier process find nobody, with the
-//! group's index in the low bits, so that sockets can be steered by it.
+//! Queue pair numbers of a device: random, so that packets for an earlier process find nobody, with
+//! the group's index in the low bits, so that sockets can be steered by it.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,11 +14,12 @@ const GROUP_MASK: u8 = 0xFF;
 /// The most groups of a device.
 pub(crate) const MAX_GROUPS: usize = GROUP_MASK as usize;
 
-/// Numbers that one group can have in use; half of what there are, so that a random one is soon found.
+/// Numbers that one group can have in use; half of what there are, so that a random one is soon
+/// found.
 const MAX_PER_GROUP: usize = 1 << 15;
 
-/// The index of whoever has the queue pair with this number: a group's, or 0 for the connection manager, which
-/// has queue pair 1 though its low bits look like those of the first group.
+/// The index of whoever has the queue pair with this number: a group's, or 0 for the connection
+/// manager, which has queue pair 1 though its low bits look like those of the first group.
 pub(crate) fn owner_of(qpn: Qpn) -> u8 {
     let [.., group] = qpn.value().to_be_bytes();
     if qpn == Qpn::GSI { 0 } else { group & GROUP_MASK }
@@ -29,9 +30,9 @@ fn compose(group: u8, upper: u16) -> Qpn {
 }
 
 /// The numbers in use.
-pub(crate) struct Numbers(Mutex<State>);
+pub(crate) struct Numbers(Mutex<NumberState>);
 
-struct State {
+struct NumberState {
     random: Random,
     used: BTreeSet<(u8, u16)>,
     serial: u64,
@@ -47,7 +48,7 @@ pub(crate) struct QpNumber {
 
 impl Numbers {
     pub(crate) fn new(random: Random) -> Self {
-        Self(Mutex::new(State { random, used: BTreeSet::new(), serial: 0 }))
+        Self(Mutex::new(NumberState { random, used: BTreeSet::new(), serial: 0 }))
     }
 
     /// A number for a queue pair of group `group`; `None` when it has too many.

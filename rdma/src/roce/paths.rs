@@ -6,11 +6,12 @@ use std::net::SocketAddr;
 use roce_proto::rc::SendWindow;
 use slab::Slab;
 
-/// The endpoints that queue pairs of one group are connected to. Each group has its own window towards an
-/// endpoint, so that no lock is taken; the windows adapt to each other by the losses that they see.
+/// The endpoints that queue pairs of one group are connected to. Each group has its own window
+/// towards an endpoint, so that no lock is taken; the windows adapt to each other by the losses
+/// that they see.
 #[derive(Default)]
 pub(crate) struct Paths {
-    paths: Slab<Path>,
+    paths: Slab<EndpointPath>,
     by_endpoint: BTreeMap<SocketAddr, PathKey>,
 }
 
@@ -19,7 +20,7 @@ pub(crate) struct Paths {
 pub(crate) struct PathKey(usize);
 
 /// The way to one remote endpoint.
-pub(crate) struct Path {
+pub(crate) struct EndpointPath {
     pub(crate) endpoint: SocketAddr,
     pub(crate) window: SendWindow,
     /// Packets from there with a wrong invariant CRC.
@@ -27,7 +28,7 @@ pub(crate) struct Path {
     users: usize,
 }
 
-impl Path {
+impl EndpointPath {
     /// Counts a packet with a wrong invariant CRC, and says so ever more rarely.
     pub(crate) fn count_icrc_failure(&mut self) {
         self.icrc_failures += 1;
@@ -46,7 +47,12 @@ impl Paths {
     pub(crate) fn join(&mut self, endpoint: SocketAddr) -> PathKey {
         let key = *self.by_endpoint.entry(endpoint).or_insert_with(|| {
             let window = SendWindow::new();
-            PathKey(self.paths.insert(Path { endpoint, window, icrc_failures: 0, users: 0 }))
+            PathKey(self.paths.insert(EndpointPath {
+                endpoint,
+                window,
+                icrc_failures: 0,
+                users: 0,
+            }))
         });
         self.get(key).users += 1;
         key
@@ -64,7 +70,7 @@ impl Paths {
     }
 
     /// A path that a queue pair has joined.
-    pub(crate) fn get(&mut self, key: PathKey) -> &mut Path {
+    pub(crate) fn get(&mut self, key: PathKey) -> &mut EndpointPath {
         &mut self.paths[key.0]
     }
 }

@@ -6,12 +6,12 @@ use core::{ptr, slice};
 /// Copies `payload` to `addr`.
 ///
 /// # Safety
-/// `payload.len()` bytes at `addr` are mapped and writable, nothing of this process reaches them through a
-/// reference, and both stay so until this returns.
+/// `payload.len()` bytes at `addr` are mapped and writable, nothing of this process reaches them
+/// through a reference, and both stay so until this returns.
 pub(super) unsafe fn copy_in(addr: u64, payload: &[u8]) {
     let target = ptr::with_exposed_provenance_mut::<u8>(address(addr));
-    // SAFETY: the caller vouches for the target; a received payload lies in a buffer of the provider's own
-    // that is never registered, so the two do not overlap.
+    // SAFETY: the caller vouches for the target; a received payload lies in a buffer of the
+    // provider's own that is never registered, so the two do not overlap.
     unsafe { ptr::copy_nonoverlapping(payload.as_ptr(), target, payload.len()) }
 }
 
@@ -24,8 +24,8 @@ pub(super) unsafe fn bytes<'a>(addr: u64, length: usize) -> &'a [u8] {
         return &[];
     }
     let source = ptr::with_exposed_provenance::<u8>(address(addr));
-    // SAFETY: the caller vouches for the memory. A peer that is allowed to write there may change it
-    // meanwhile; then what is sent is any mixture, as with a network card.
+    // SAFETY: the caller vouches for the memory. A peer that is allowed to write there may change
+    // it meanwhile; then what is sent is any mixture, as with a network card.
     unsafe { slice::from_raw_parts(source, length) }
 }
 

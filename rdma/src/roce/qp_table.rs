@@ -4,21 +4,22 @@ use crate::QpKey;
 
 /// Entries in slots that are reused, found by number through a hash table with open addressing.
 pub(crate) struct QpTable<E> {
-    slots: Vec<Slot<E>>,
+    slots: Vec<QueuePairSlot<E>>,
     vacant: Vec<u32>,
     /// By hash of the number; at most half full. Its length is a power of two.
     index: Vec<Bucket>,
     len: usize,
 }
 
-struct Slot<E> {
+struct QueuePairSlot<E> {
     /// Counts its uses: a stale key does not name its successor.
     generation: u32,
     entry: Option<(u32, E)>,
 }
 
-/// Where the entry of a number is. The number stands here as well, so that the search reads no entry but the one it finds,
-/// and need not wait for that: of many queue pairs the cache keeps this table, but not their entries.
+/// Where the entry of a number is. The number stands here as well, so that the search reads no
+/// entry but the one it finds, and need not wait for that: of many queue pairs the cache keeps this
+/// table, but not their entries.
 #[derive(Clone, Copy)]
 struct Bucket {
     number: u32,
@@ -58,7 +59,7 @@ impl<E> QpTable<E> {
         let slot = match self.vacant.pop() {
             Some(slot) => slot,
             None => {
-                self.slots.push(Slot { generation: 0, entry: None });
+                self.slots.push(QueuePairSlot { generation: 0, entry: None });
                 u32::try_from(self.slots.len() - 1).expect("fewer queue pairs than their numbers")
             }
         };

@@ -1,4 +1,5 @@
-//! Random numbers: from the system where a stranger must not guess them, from a seed where a run must be repeatable.
+//! Random numbers: from the system where a stranger must not guess them, from a seed where a run
+//! must be repeatable.
 
 use std::io;
 
@@ -6,8 +7,8 @@ use chacha20::ChaCha12Rng;
 use chacha20::rand_core::{Rng, SeedableRng};
 use splitmix64::SplitMix64;
 
-/// Where the random numbers of a device come from. A network names its kind ([`super::Fabric::Entropy`]), so that a device
-/// that strangers reach cannot be given a seed.
+/// Where the random numbers of a device come from. A network names its kind
+/// ([`super::Fabric::Entropy`]), so that a device that strangers reach cannot be given a seed.
 pub trait Entropy {
     /// A stream that tells nothing about any other.
     ///
@@ -26,9 +27,9 @@ pub struct SystemEntropy;
 pub struct SeededEntropy(SplitMix64);
 
 /// One stream of random numbers.
-pub struct Random(Source);
+pub struct Random(RandomSource);
 
-enum Source {
+enum RandomSource {
     System(Box<ChaCha12Rng>),
     Seeded(SplitMix64),
 }
@@ -42,7 +43,7 @@ impl Entropy for SystemEntropy {
             filled +=
                 rustix::io::retry_on_intr(|| rustix::rand::getrandom(&mut key[filled..], flags))?;
         }
-        Ok(Random(Source::System(Box::new(ChaCha12Rng::from_seed(key)))))
+        Ok(Random(RandomSource::System(Box::new(ChaCha12Rng::from_seed(key)))))
     }
 }
 
@@ -54,20 +55,20 @@ impl SeededEntropy {
 
 impl Entropy for SeededEntropy {
     fn stream(&mut self) -> io::Result<Random> {
-        Ok(Random(Source::Seeded(SplitMix64::new(self.0.next_u64()))))
+        Ok(Random(RandomSource::Seeded(SplitMix64::new(self.0.next_u64()))))
     }
 }
 
 impl Random {
     #[cfg(test)]
     pub(crate) const fn seeded(seed: u64) -> Self {
-        Self(Source::Seeded(SplitMix64::new(seed)))
+        Self(RandomSource::Seeded(SplitMix64::new(seed)))
     }
 
     pub(crate) fn next_u64(&mut self) -> u64 {
         match &mut self.0 {
-            Source::System(generator) => generator.next_u64(),
-            Source::Seeded(generator) => generator.next_u64(),
+            RandomSource::System(generator) => generator.next_u64(),
+            RandomSource::Seeded(generator) => generator.next_u64(),
         }
     }
 
@@ -75,7 +76,8 @@ impl Random {
         u128::from(self.next_u64()) << 64 | u128::from(self.next_u64())
     }
 
-    /// A number below `bound`, which is not zero. The bias is far below what anybody here can notice.
+    /// A number below `bound`, which is not zero. The bias is far below what anybody here can
+    /// notice.
     pub(crate) fn below(&mut self, bound: u64) -> u64 {
         scale(self.next_u64(), bound)
     }

@@ -1,12 +1,12 @@
 //! The table of registered regions and memory windows of one device.
 //!
-//! A key is the entry's index and a generation that starts at random and moves on with each use, so a stale
-//! key names nothing. An index is reused only after [`MIN_IDLE`] others, oldest first, so that a generation
-//! comes back after 16 million registrations. Looking up takes a few atomic loads; only registering and
-//! dropping take a lock.
+//! A key is the entry's index and a generation that starts at random and moves on with each use, so
+//! a stale key names nothing. An index is reused only after [`MIN_IDLE`] others, oldest first, so
+//! that a generation comes back after 16 million registrations. Looking up takes a few atomic
+//! loads; only registering and dropping take a lock.
 //!
-//! Regions and windows belong to a protection domain, and so does each queue pair: a key of another domain
-//! names nothing, neither for the peer nor for our own requests.
+//! Regions and windows belong to a protection domain, and so does each queue pair: a key of another
+//! domain names nothing, neither for the peer nor for our own requests.
 #![expect(unsafe_code, reason = "hands out access to registered memory")]
 
 use std::collections::VecDeque;
@@ -42,22 +42,24 @@ pub(crate) struct DomainId(u64);
 
 /// The table.
 pub(crate) struct Regions {
-    chunks: Box<[OnceLock<Box<[Entry]>>]>,
-    free: Mutex<Free>,
+    chunks: Box<[OnceLock<Box<[RegionEntry]>>]>,
+    free: Mutex<FreeEntries>,
     sections: Sections,
     domains: AtomicU64,
 }
 
-/// What a key names. All fields but the key are written only while the key is zero and no section that could
-/// have seen an earlier key is open, or, for a window, by the thread that alone is let through by `qpn`.
-struct Entry {
+/// What a key names. All fields but the key are written only while the key is zero and no section
+/// that could have seen an earlier key is open, or, for a window, by the thread that alone is let
+/// through by `qpn`.
+struct RegionEntry {
     /// Zero while the entry names nothing.
     key: AtomicU32,
     access: AtomicU32,
     domain: AtomicU64,
     addr: AtomicU64,
     length: AtomicU64,
-    /// Of a region: which registration this is, no two being the same. Of a window: that of the region it opens.
+    /// Of a region: which registration this is, no two being the same. Of a window: that of the
+    /// region it opens.
     registration: AtomicU64,
     /// Of a window: the queue pair whose peer may use it.
     qpn: AtomicU32,
@@ -67,7 +69,7 @@ struct Entry {
     window: AtomicU64,
 }
 
-struct Free {
+struct FreeEntries {
     /// The one that was freed first is in front.
     indexes: VecDeque<u32>,
     /// Entries from here on were never used.
@@ -96,7 +98,7 @@ impl Regions {
     pub(crate) fn new(groups: usize, random: Random) -> Self {
         Self {
             chunks: (0..CHUNKS).map(|_| OnceLock::new()).collect(),
-            free: Mutex::new(Free {
+            free: Mutex::new(FreeEntries {
                 indexes: VecDeque::new(),
                 fresh: 0,
                 generations: Vec::new(),
@@ -181,27 +183,27 @@ impl Regions {
         u64::from(free.fresh) - free.indexes.len() as u64
     }
 
-    fn free(&self) -> MutexGuard<'_, Free> {
+    fn free(&self) -> MutexGuard<'_, FreeEntries> {
         self.free.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The entry of a key that this table made.
-    fn entry(&self, key: u32) -> &Entry {
+    fn entry(&self, key: u32) -> &RegionEntry {
         let index = index_of(key);
         let chunk = self.chunks[index / CHUNK]
-            .get_or_init(|| (0..CHUNK).map(|_| Entry::default()).collect());
+            .get_or_init(|| (0..CHUNK).map(|_| RegionEntry::default()).collect());
         &chunk[index % CHUNK]
     }
 
     /// The entry that any key names now.
-    fn find(&self, key: u32) -> Option<&Entry> {
+    fn find(&self, key: u32) -> Option<&RegionEntry> {
         let index = index_of(key);
         let entry = &self.chunks[index / CHUNK].get()?[index % CHUNK];
         (key != 0 && entry.key.load(Ordering::Acquire) == key).then_some(entry)
     }
 }
 
-impl Free {
+impl FreeEntries {
     /// A key that was not used for as long as possible, of an entry that nobody uses.
     fn take(&mut self) -> Option<u32> {
         let has_fresh = (self.fresh as usize) < MAX_ENTRIES;
@@ -233,7 +235,7 @@ impl RegionsView<'_> {
 
 impl<'a> DomainView<'a> {
     /// The entry that a key names now, if it is of this domain.
-    fn find(&self, key: u32) -> Option<&'a Entry> {
+    fn find(&self, key: u32) -> Option<&'a RegionEntry> {
         let entry = self.regions.find(key)?;
         (entry.domain.load(Ordering::Relaxed) == self.domain.0).then_some(entry)
     }
@@ -303,7 +305,8 @@ impl<'a> DomainView<'a> {
     /// The bytes that a local key opens, for as long as the section is open.
     pub(crate) fn local(&self, lkey: u32, addr: u64, length: u32) -> Result<&'a [u8], Denied> {
         self.check_local(lkey, addr, u64::from(length), Access::NONE)?;
-        // SAFETY: the region is registered and stays so while the section lives, which `'a` does not outlive.
+        // SAFETY: the region is registered and stays so while the section lives, which `'a` does
+        // not outlive.
         Ok(unsafe { place::bytes(addr, length as usize) })
     }
 
@@ -344,7 +347,7 @@ impl<'a> DomainView<'a> {
     }
 
     /// The window of a bind, if it exists and is closed.
-    fn window(&self, bind: &Bind) -> Result<&'a Entry, Denied> {
+    fn window(&self, bind: &Bind) -> Result<&'a RegionEntry, Denied> {
         let index = index_of(bind.rkey);
         let chunk = self.regions.chunks[index / CHUNK].get().ok_or(Denied)?;
         let window = &chunk[index % CHUNK];
@@ -356,7 +359,8 @@ impl<'a> DomainView<'a> {
         (exists && closed).then_some(window).ok_or(Denied)
     }
 
-    /// Closes a window that is bound to our queue pair `qpn`. Ordinary regions are never invalidated.
+    /// Closes a window that is bound to our queue pair `qpn`. Ordinary regions are never
+    /// invalidated.
     pub(crate) fn invalidate(&self, qpn: u32, rkey: u32) -> Result<(), Denied> {
         let entry = self.find(rkey).ok_or(Denied)?;
         let is_window = entry.access.load(Ordering::Relaxed) & WINDOW != 0;
@@ -368,7 +372,7 @@ impl<'a> DomainView<'a> {
     }
 }
 
-impl Entry {
+impl RegionEntry {
     fn allows(&self, granted: u32, addr: u64, length: u64, access: Access) -> Result<(), Denied> {
         let start = self.addr.load(Ordering::Relaxed);
         let total = self.length.load(Ordering::Relaxed);
@@ -380,7 +384,7 @@ impl Entry {
     }
 }
 
-impl Default for Entry {
+impl Default for RegionEntry {
     fn default() -> Self {
         Self {
             key: AtomicU32::new(0),
@@ -423,19 +427,19 @@ fn next_key(key: u32) -> u32 {
 }
 
 /// Registered memory of a software device.
-pub struct Region {
+pub struct SoftwareRegion {
     regions: Arc<Regions>,
     key: u32,
 }
 
-impl Region {
+impl SoftwareRegion {
     /// Takes over the registration `key`.
     pub(crate) fn new(regions: Arc<Regions>, key: u32) -> Self {
         Self { regions, key }
     }
 }
 
-impl crate::MemoryRegion for Region {
+impl crate::MemoryRegion for SoftwareRegion {
     fn lkey(&self) -> u32 {
         self.key
     }
@@ -454,7 +458,7 @@ impl crate::MemoryRegion for Region {
     }
 }
 
-impl Drop for Region {
+impl Drop for SoftwareRegion {
     fn drop(&mut self) {
         self.regions.retire(self.key);
     }
@@ -480,7 +484,13 @@ impl Window {
     }
 
     /// The operation that opens part of `region` under a fresh key.
-    pub(crate) fn bind(&mut self, region: &Region, addr: u64, length: u64, access: Access) -> Bind {
+    pub(crate) fn bind(
+        &mut self,
+        region: &SoftwareRegion,
+        addr: u64,
+        length: u64,
+        access: Access,
+    ) -> Bind {
         self.key = next_key(self.key);
         let region = crate::MemoryRegion::handle(region);
         Bind { window: self.handle, rkey: self.key, region, addr, length, access }

@@ -1,8 +1,8 @@
 //! Sections: the stretches of time in which a group may touch registered memory.
 //!
-//! Whoever retires a region clears its key first and then waits until every section that was open has
-//! ended. A section that begins later sees the cleared key. No section is ever open while code of the
-//! provider's user runs, so a thread that drops a region never waits for itself.
+//! Whoever retires a region clears its key first and then waits until every section that was open
+//! has ended. A section that begins later sees the cleared key. No section is ever open while code
+//! of the provider's user runs, so a thread that drops a region never waits for itself.
 
 use crossbeam::utils::CachePadded;
 
@@ -30,8 +30,8 @@ impl Sections {
         let open = slot.load(Ordering::Relaxed) + 1;
         assert!(open % 2 == 1, "a group opens one section at a time");
         slot.store(open, Ordering::Relaxed);
-        // Pairs with the fence in `wait`: either `wait` sees this section, or the section sees whatever was
-        // retired before `wait`.
+        // Pairs with the fence in `wait`: either `wait` sees this section, or the section sees
+        // whatever was retired before `wait`.
         fence(Ordering::SeqCst);
         Section { slot, open }
     }

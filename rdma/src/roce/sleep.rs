@@ -9,8 +9,8 @@ use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 pub(super) struct Sleep(OwnedFd);
 
 impl Sleep {
-    /// Sleeps on a socket that receives, one that may have errors to tell, and a doorbell; `None` where there
-    /// are no file descriptors.
+    /// Sleeps on a socket that receives, one that may have errors to tell, and a doorbell; `None`
+    /// where there are no file descriptors.
     pub(super) fn new(
         receiver: Option<BorrowedFd<'_>>,
         sender: Option<BorrowedFd<'_>>,
@@ -28,7 +28,8 @@ impl Sleep {
         Ok(Some(Self(epoll)))
     }
 
-    /// Wakes, or wakes no more, when what sends is writable: of a receiver, and a sender if that is another.
+    /// Wakes, or wakes no more, when what sends is writable: of a receiver, and a sender if that is
+    /// another.
     pub(super) fn watch_for_room(
         &self,
         [receiver, sender]: [Option<BorrowedFd<'_>>; 2],

@@ -1,5 +1,5 @@
-//! The synchronisation primitives of this module, which loom replaces when it checks them. Where this crate is a
-//! dependency of a crate that is checked, it is as ever.
+//! The synchronisation primitives of this module, which loom replaces when it checks them. Where
+//! this crate is a dependency of a crate that is checked, it is as ever.
 
 #[cfg(not(all(loom, test)))]
 pub(crate) use std::{

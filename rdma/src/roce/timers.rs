@@ -26,7 +26,8 @@ impl Timers {
         self.heap.first().map(|&(time, _)| time)
     }
 
-    /// Makes a slot due at `time` at the latest. An earlier deadline stays: whoever is woken looks again.
+    /// Makes a slot due at `time` at the latest. An earlier deadline stays: whoever is woken looks
+    /// again.
     pub(crate) fn at_latest(&mut self, slot: u32, time: Time) {
         let place = self.places[slot as usize];
         if place == NOWHERE {

@@ -27,10 +27,12 @@ pub trait Wire: Send + 'static {
     /// Sends all that was queued, as far as the system takes it.
     fn flush(&mut self, now: Time);
 
-    /// Forgets what was queued and not sent: the transport sends it again. Its pieces are not read any more.
+    /// Forgets what was queued and not sent: the transport sends it again. Its pieces are not read
+    /// any more.
     fn discard(&mut self);
 
-    /// The system takes nothing now. What was queued is kept, and [`Wire::flush`] tries again; no more should be queued.
+    /// The system takes nothing now. What was queued is kept, and [`Wire::flush`] tries again; no
+    /// more should be queued.
     fn is_blocked(&self) -> bool {
         false
     }
@@ -40,7 +42,8 @@ pub trait Wire: Send + 'static {
         false
     }
 
-    /// When [`Wire::receive`] and [`Wire::flush`] must run again though nothing arrives: something was held back.
+    /// When [`Wire::receive`] and [`Wire::flush`] must run again though nothing arrives: something
+    /// was held back.
     fn deadline(&self) -> Option<Time> {
         None
     }
@@ -51,8 +54,8 @@ pub trait Wire: Send + 'static {
     /// Looks whether word of such a peer came, where neither receiving nor sending would tell.
     fn check_sender(&mut self) {}
 
-    /// What is readable when there is something to receive, and what else may have an error to tell; none
-    /// where a simulator drives.
+    /// What is readable when there is something to receive, and what else may have an error to
+    /// tell; none where a simulator drives.
     fn fds(&self) -> [Option<BorrowedFd<'_>>; 2];
 
     /// What it did so far.
@@ -141,12 +144,14 @@ pub struct WireCounters {
     pub send_calls: u64,
     /// System calls that received.
     pub receive_calls: u64,
-    /// Packets that the system did not take, not even later; the transport repairs that like any loss.
+    /// Packets that the system did not take, not even later; the transport repairs that like any
+    /// loss.
     pub send_drops: u64,
 }
 
-/// Where to answer a packet from `source`: at [`ROCE_PORT`], from whatever port it came, unless its sender says that it is
-/// one of ours and has another. To port 0 the system sends nothing, so nobody has that.
+/// Where to answer a packet from `source`: at [`ROCE_PORT`], from whatever port it came, unless its
+/// sender says that it is one of ours and has another. To port 0 the system sends nothing, so
+/// nobody has that.
 pub(crate) fn endpoint_of(source: SocketAddr, sender: Sender) -> SocketAddr {
     let at_source = sender == Sender::FeedrailAtSource && source.port() != 0;
     let port = if at_source { source.port() } else { ROCE_PORT };

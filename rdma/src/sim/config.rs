@@ -2,7 +2,8 @@
 
 use core::time::Duration;
 
-/// Behaviour of a simulated network; may change while it runs. Probabilities are per million packets.
+/// Behaviour of a simulated network; may change while it runs. Probabilities are per million
+/// packets.
 #[derive(Clone, Copy, Debug)]
 pub struct SimConfig {
     /// From sender to receiver.

@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use super::{SimNetwork, SimWire};
 use crate::roce::wire::ROCE_PORT;
 use crate::roce::{Fabric, RoceDevice, SeededEntropy};
-use crate::{AsyncEvent, Caps};
+use crate::{Caps, DeviceEvent};
 
 /// The simulated provider, as seen by one device.
 pub struct Sim {
@@ -70,7 +70,7 @@ impl Fabric for Sim {
         drop(wire);
     }
 
-    fn next_async(&self) -> Option<AsyncEvent> {
+    fn next_async(&self) -> Option<DeviceEvent> {
         self.network.lock().next_async(self.ip)
     }
 

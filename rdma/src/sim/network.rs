@@ -10,7 +10,7 @@ use splitmix64::SplitMix64;
 
 use super::SimConfig;
 use crate::roce::owner_of;
-use crate::{AsyncEvent, Time};
+use crate::{DeviceEvent, Time};
 
 /// What a queued packet costs beyond its bytes, as in a kernel's receive buffer.
 const PACKET_OVERHEAD: usize = 128;
@@ -23,7 +23,7 @@ pub struct SimNetwork {
 
 /// What a simulated network did to packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct NetworkStats {
+pub struct SimNetworkStats {
     /// Packets that were sent.
     pub sent: u64,
     /// Packets that reached a socket.
@@ -49,36 +49,36 @@ pub(super) struct Network {
     random: SplitMix64,
     now: Time,
     sequence: u64,
-    in_flight: BinaryHeap<Reverse<InFlight>>,
+    in_flight: BinaryHeap<Reverse<DatagramInFlight>>,
     nodes: BTreeMap<IpAddr, Node>,
     cuts: BTreeSet<(IpAddr, IpAddr)>,
-    stats: NetworkStats,
+    stats: SimNetworkStats,
 }
 
 struct Node {
-    sockets: Vec<Socket>,
+    sockets: Vec<SimSocket>,
     /// When its link is free to send again.
     idle_at: Time,
     /// When the latest packet in order arrives, by receiver: jitter does not overtake.
     latest: BTreeMap<IpAddr, Time>,
     /// What the device says of itself.
-    events: VecDeque<AsyncEvent>,
+    events: VecDeque<DeviceEvent>,
     /// It has said that it failed.
     failed: bool,
 }
 
 #[derive(Default)]
-struct Socket {
+struct SimSocket {
     /// Packets for a socket that nobody holds are dropped.
     open: bool,
-    queue: VecDeque<Packet>,
+    queue: VecDeque<SimDatagram>,
     queued_bytes: usize,
     unreachable: VecDeque<SocketAddr>,
 }
 
 /// A datagram on its way or in a socket.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Packet {
+pub(super) struct SimDatagram {
     pub(super) from: SocketAddr,
     pub(super) to: SocketAddr,
     /// Which socket of the receiver.
@@ -89,10 +89,10 @@ pub(super) struct Packet {
 }
 
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
-struct InFlight {
+struct DatagramInFlight {
     due: Time,
     sequence: u64,
-    packet: Packet,
+    packet: SimDatagram,
 }
 
 impl SimNetwork {
@@ -106,7 +106,7 @@ impl SimNetwork {
             in_flight: BinaryHeap::new(),
             nodes: BTreeMap::new(),
             cuts: BTreeSet::new(),
-            stats: NetworkStats::default(),
+            stats: SimNetworkStats::default(),
         };
         Self { network: Arc::new(Mutex::new(network)) }
     }
@@ -138,18 +138,19 @@ impl SimNetwork {
         network.cuts.remove(&(b, a));
     }
 
-    /// Has the device at an address say something of itself. One that has reported [`AsyncEvent::DeviceFatal`]
-    /// says nothing more.
-    pub fn raise(&self, ip: IpAddr, event: AsyncEvent) {
+    /// Has the device at an address say something of itself. One that has reported
+    /// [`DeviceEvent::DeviceFatal`] says nothing more.
+    pub fn raise(&self, ip: IpAddr, event: DeviceEvent) {
         if let Some(node) = self.lock().nodes.get_mut(&ip)
             && !node.failed
         {
-            node.failed = event == AsyncEvent::DeviceFatal;
+            node.failed = event == DeviceEvent::DeviceFatal;
             node.events.push_back(event);
         }
     }
 
-    /// When the next packet arrives, or a device has something to say; `None` while nothing is on its way.
+    /// When the next packet arrives, or a device has something to say; `None` while nothing is on
+    /// its way.
     pub fn next_event(&self) -> Option<Time> {
         let network = self.lock();
         let waiting = network.nodes.values().any(Node::is_ready);
@@ -164,7 +165,8 @@ impl SimNetwork {
         self.lock().nodes.get(&ip).is_some_and(Node::is_ready)
     }
 
-    /// Delivers what is due. Devices do that when they are polled; this is for times when none may be.
+    /// Delivers what is due. Devices do that when they are polled; this is for times when none may
+    /// be.
     pub fn advance(&self, now: Time) {
         self.lock().advance(now);
     }
@@ -175,7 +177,7 @@ impl SimNetwork {
     }
 
     /// What it did so far.
-    pub fn stats(&self) -> NetworkStats {
+    pub fn stats(&self) -> SimNetworkStats {
         self.lock().stats
     }
 
@@ -190,7 +192,7 @@ impl Network {
         if self.nodes.contains_key(&ip) {
             return false;
         }
-        let sockets = (0..sockets).map(|_| Socket::default()).collect();
+        let sockets = (0..sockets).map(|_| SimSocket::default()).collect();
         let node = Node {
             sockets,
             idle_at: Time::ZERO,
@@ -222,7 +224,7 @@ impl Network {
         self.stats.sent += 1;
         let departs = self.departure(from.ip(), bytes.len());
         let steer = steer(&bytes);
-        let mut packet = Packet { from, to, steer, sender, bytes };
+        let mut packet = SimDatagram { from, to, steer, sender, bytes };
         let config = self.config;
         if self.random.chance(config.loss_ppm) || self.cuts.contains(&(from.ip(), to.ip())) {
             self.stats.lost += 1;
@@ -253,7 +255,7 @@ impl Network {
     }
 
     /// When it arrives: latency and jitter, but not before its predecessor.
-    fn arrival(&mut self, packet: &Packet, departs: Time) -> Time {
+    fn arrival(&mut self, packet: &SimDatagram, departs: Time) -> Time {
         let jitter_nanos = u64::try_from(self.config.jitter.as_nanos()).unwrap_or(u64::MAX);
         let jitter = self.random.below(jitter_nanos.saturating_add(1));
         let arrives = departs + self.config.latency + core::time::Duration::from_nanos(jitter);
@@ -271,11 +273,11 @@ impl Network {
         self.note(2);
     }
 
-    fn launch(&mut self, due: Time, packet: Packet) {
+    fn launch(&mut self, due: Time, packet: SimDatagram) {
         self.sequence += 1;
         self.note(due.as_nanos());
         self.note(packet.bytes.len() as u64);
-        self.in_flight.push(Reverse(InFlight { due, sequence: self.sequence, packet }));
+        self.in_flight.push(Reverse(DatagramInFlight { due, sequence: self.sequence, packet }));
     }
 
     /// Delivers what is due.
@@ -288,7 +290,7 @@ impl Network {
         }
     }
 
-    fn deliver(&mut self, packet: Packet) {
+    fn deliver(&mut self, packet: SimDatagram) {
         let limit = self.config.receive_buffer_bytes;
         let Some(node) = self.nodes.get_mut(&packet.to.ip()) else {
             self.stats.unreachable += 1;
@@ -307,7 +309,7 @@ impl Network {
     }
 
     /// Tells the sender that nobody is there, as ICMP does.
-    fn refuse(&mut self, packet: &Packet) {
+    fn refuse(&mut self, packet: &SimDatagram) {
         let Some(node) = self.nodes.get_mut(&packet.from.ip()) else { return };
         if let Some(socket) = node.sockets.get_mut(packet.sender) {
             socket.unreachable.push_back(packet.to);
@@ -330,11 +332,11 @@ impl Network {
     pub(super) fn close(&mut self, ip: IpAddr, index: usize) {
         let node = self.nodes.get_mut(&ip);
         if let Some(socket) = node.and_then(|node| node.sockets.get_mut(index)) {
-            *socket = Socket::default();
+            *socket = SimSocket::default();
         }
     }
 
-    pub(super) fn next_packet(&mut self, ip: IpAddr, index: usize) -> Option<Packet> {
+    pub(super) fn next_packet(&mut self, ip: IpAddr, index: usize) -> Option<SimDatagram> {
         let socket = self.nodes.get_mut(&ip)?.sockets.get_mut(index)?;
         let packet = socket.queue.pop_front()?;
         socket.queued_bytes -= packet.bytes.len() + PACKET_OVERHEAD;
@@ -345,7 +347,7 @@ impl Network {
         self.nodes.get_mut(&ip)?.sockets.get_mut(index)?.unreachable.pop_front()
     }
 
-    pub(super) fn next_async(&mut self, ip: IpAddr) -> Option<AsyncEvent> {
+    pub(super) fn next_async(&mut self, ip: IpAddr) -> Option<DeviceEvent> {
         self.nodes.get_mut(&ip)?.events.pop_front()
     }
 
@@ -356,11 +358,11 @@ impl Network {
 
 impl Node {
     fn is_ready(&self) -> bool {
-        !self.events.is_empty() || self.sockets.iter().any(Socket::is_ready)
+        !self.events.is_empty() || self.sockets.iter().any(SimSocket::is_ready)
     }
 }
 
-impl Socket {
+impl SimSocket {
     fn is_ready(&self) -> bool {
         !self.queue.is_empty() || !self.unreachable.is_empty()
     }

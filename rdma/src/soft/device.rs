@@ -7,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 use roce_proto::PathMtu;
 
 use super::faults::{FAULTS_VARIABLE, Faults, Filter};
-use super::options::{OpenError, SoftOptions};
+use super::options::{EndpointError, SoftOptions};
 use super::socket::{self, Sockets};
 use super::wire::SoftWire;
 use crate::Caps;
@@ -37,10 +37,10 @@ impl SoftDevice {
     ///
     /// # Errors
     /// The address or the port can not be had; the text says what to do.
-    pub fn open(options: &SoftOptions) -> Result<Self, OpenError> {
+    pub fn open(options: &SoftOptions) -> Result<Self, EndpointError> {
         let mut ports = SystemEntropy
             .stream()
-            .map_err(|source| OpenError::System { what: "no random numbers", source })?;
+            .map_err(|source| EndpointError::System { what: "no random numbers", source })?;
         let faults = faults(options)?;
         let endpoint = socket::open(options, &mut ports)?;
         let address = endpoint.address;
@@ -62,12 +62,12 @@ impl SoftDevice {
         let mut caps = Caps::software(format!("soft {address}"));
         caps.max_path_mtu = soft.max_path_mtu;
         Self::new(soft, options.groups, caps, SystemEntropy)
-            .map_err(|source| OpenError::System { what: "cannot make a device", source })
+            .map_err(|source| EndpointError::System { what: "cannot make a device", source })
     }
 }
 
 /// The faults that the options ask for, else the environment.
-fn faults(options: &SoftOptions) -> Result<Option<Faults>, OpenError> {
+fn faults(options: &SoftOptions) -> Result<Option<Faults>, EndpointError> {
     if options.faults.is_some() {
         return Ok(options.faults);
     }

@@ -1,4 +1,5 @@
-//! Faults on purpose: what an endpoint does to packets that arrive, for users who try their own failures.
+//! Faults on purpose: what an endpoint does to packets that arrive, for users who try their own
+//! failures.
 
 use core::fmt;
 use core::str::FromStr;
@@ -20,9 +21,11 @@ const MAX_HELD: usize = 65_536;
 /// How long packets are held back when nobody says.
 const DEFAULT_DELAY: Duration = Duration::from_millis(1);
 
-/// What happens to packets that arrive, and to the CRC of those that leave. Probabilities are per million packets.
+/// What happens to packets that arrive, and to the CRC of those that leave. Probabilities are per
+/// million packets.
 ///
-/// As text: `loss=1%,corrupt=0.1%,duplicate=0.1%,delay=2%:5ms,seed=7`, in any order, each at most once.
+/// As text: `loss=1%,corrupt=0.1%,duplicate=0.1%,delay=2%:5ms,seed=7`, in any order, each at most
+/// once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Faults {
     /// Packets that vanish.
@@ -31,7 +34,8 @@ pub struct Faults {
     pub corruption_ppm: u32,
     /// Packets that leave with a wrong CRC.
     pub sent_corruption_ppm: u32,
-    /// Calls that send and are told that the socket's buffer is full; one message is taken at a time then.
+    /// Calls that send and are told that the socket's buffer is full; one message is taken at a
+    /// time then.
     pub busy_ppm: u32,
     /// Packets that come twice.
     pub duplication_ppm: u32,
@@ -127,14 +131,14 @@ fn duration(text: &str) -> Option<Duration> {
 pub(super) struct Filter {
     faults: Faults,
     random: SplitMix64,
-    held: BinaryHeap<Reverse<Held>>,
+    held: BinaryHeap<Reverse<DelayedPacket>>,
     sequence: u64,
     damaged: Vec<u8>,
 }
 
 /// A packet that is held back.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
-struct Held {
+struct DelayedPacket {
     due: Time,
     sequence: u64,
     from: SocketAddr,
@@ -176,7 +180,7 @@ impl Filter {
         while self.deadline().is_some_and(|due| due <= now)
             && let Some(Reverse(packet)) = self.held.pop()
         {
-            let Held { from, to, bytes, .. } = &packet;
+            let DelayedPacket { from, to, bytes, .. } = &packet;
             handle(Datagram::new(*from, *to, IpId::UNKNOWN, bytes));
         }
     }
@@ -215,7 +219,7 @@ impl Filter {
         self.sequence += 1;
         let &Datagram { from, to, bytes, .. } = datagram;
         let (due, sequence) = (now + self.faults.delay, self.sequence);
-        self.held.push(Reverse(Held { due, sequence, from, to, bytes: bytes.into() }));
+        self.held.push(Reverse(DelayedPacket { due, sequence, from, to, bytes: bytes.into() }));
     }
 }
 

@@ -1,9 +1,9 @@
 //! The `soft` provider: RoCE v2 in userspace over UDP sockets.
 //!
-//! An endpoint is an IP address and a UDP port: 4791, or for an initiator any port below the flow ports, at
-//! which peers of ours answer. It has one socket for the connection manager and one per group; a classic BPF
-//! program steers by destination queue pair. Sockets are not connected, so that the kernel keeps the IPv4
-//! identification predictable, which the invariant CRC covers.
+//! An endpoint is an IP address and a UDP port: 4791, or for an initiator any port below the flow
+//! ports, at which peers of ours answer. It has one socket for the connection manager and one per
+//! group; a classic BPF program steers by destination queue pair. Sockets are not connected, so
+//! that the kernel keeps the IPv4 identification predictable, which the invariant CRC covers.
 
 mod device;
 mod faults;
@@ -19,7 +19,7 @@ mod wire;
 
 pub use device::{Soft, SoftDevice};
 pub use faults::{FAULTS_VARIABLE, Faults, UnknownFault};
-pub use options::{OpenError, PortChoice, SoftOptions};
+pub use options::{EndpointError, PortChoice, SoftOptions};
 pub use socket::local_address_for;
 pub use wire::SoftWire;
 

@@ -14,20 +14,20 @@ pub struct SoftOptions {
     pub port: PortChoice,
     /// The most groups that will be made; one socket each is opened at once.
     pub groups: usize,
-    /// The receive buffer of each socket, as `SO_RCVBUF` takes it (Linux reserves twice as much, for its own
-    /// bookkeeping); `None` asks for as much as helps. What is granted is read back.
+    /// The receive buffer of each socket, as `SO_RCVBUF` takes it (Linux reserves twice as much,
+    /// for its own bookkeeping); `None` asks for as much as helps. What is granted is read back.
     pub receive_buffer_bytes: Option<usize>,
-    /// The largest path MTU, in bytes of payload, that connections may use; `None` takes what the route
-    /// allows.
+    /// The largest path MTU, in bytes of payload, that connections may use; `None` takes what the
+    /// route allows.
     pub max_path_mtu: Option<u32>,
-    /// Whether to send and receive trains of packets in one piece (`UDP_SEGMENT`, `UDP_GRO`) where the kernel
-    /// can. It is much faster; turn it off to look for a fault in a network device.
+    /// Whether to send and receive trains of packets in one piece (`UDP_SEGMENT`, `UDP_GRO`) where
+    /// the kernel can. It is much faster; turn it off to look for a fault in a network device.
     pub trains: bool,
-    /// Whether the kernel steers each packet to the socket of its group. Otherwise, and where it cannot, groups
-    /// hand each other what is not theirs, which costs a copy.
+    /// Whether the kernel steers each packet to the socket of its group. Otherwise, and where it
+    /// cannot, groups hand each other what is not theirs, which costs a copy.
     pub steering: bool,
-    /// What happens on purpose to packets that arrive, for experiments; `None` takes what the environment
-    /// variable `FEEDRAIL_SOFT_FAULTS` says, which is nothing when it is not set.
+    /// What happens on purpose to packets that arrive, for experiments; `None` takes what the
+    /// environment variable `FEEDRAIL_SOFT_FAULTS` says, which is nothing when it is not set.
     pub faults: Option<Faults>,
 }
 
@@ -62,7 +62,7 @@ pub enum PortChoice {
 /// Why an endpoint could not be opened. The text says what to do.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum OpenError {
+pub enum EndpointError {
     /// The port is in use.
     #[error("UDP port {port} of {address} is in use by {owner}", port = .address.port(), address = .address.ip())]
     PortTaken {

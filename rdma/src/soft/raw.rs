@@ -38,7 +38,8 @@ impl Default for ControlBuffer {
 }
 
 impl ControlBuffer {
-    /// Makes `header` send a train of segments of this length, or one packet as it is, with this traffic class.
+    /// Makes `header` send a train of segments of this length, or one packet as it is, with this
+    /// traffic class.
     pub(super) fn describe(
         &mut self,
         header: &mut libc::msghdr,
@@ -72,8 +73,8 @@ impl ControlBuffer {
         let room = &mut self.0[at..at + space];
         let (start, behind) = room.split_at_mut(content - data.len());
         let header = libc::cmsghdr { cmsg_len: content, cmsg_level: level, cmsg_type: kind };
-        // SAFETY: the room is longer than a header, of which all bytes are initialised; it need not be aligned here, though
-        // it is, as the buffer and each message's space are.
+        // SAFETY: the room is longer than a header, of which all bytes are initialised; it need not
+        // be aligned here, though it is, as the buffer and each message's space are.
         unsafe { start.as_mut_ptr().cast::<libc::cmsghdr>().write_unaligned(header) };
         behind[..data.len()].copy_from_slice(data);
         at + space
@@ -105,8 +106,8 @@ pub(super) fn queued_error(header: &libc::msghdr) -> Option<i32> {
 
 /// The data of the first control message that `matches`.
 fn find_control(header: &libc::msghdr, matches: impl Fn(i32, i32) -> bool) -> Option<&[u8]> {
-    // SAFETY: the kernel filled the buffer that `header` describes, and the macros stay within the length that
-    // it wrote there; the data of a control message is as long as its header says.
+    // SAFETY: the kernel filled the buffer that `header` describes, and the macros stay within the
+    // length that it wrote there; the data of a control message is as long as its header says.
     unsafe {
         let mut control = libc::CMSG_FIRSTHDR(header);
         while !control.is_null() {
@@ -123,9 +124,9 @@ fn find_control(header: &libc::msghdr, matches: impl Fn(i32, i32) -> bool) -> Op
 
 /// Room for any socket address.
 #[derive(Clone, Copy)]
-pub(super) struct Name(libc::sockaddr_storage);
+pub(super) struct SocketName(libc::sockaddr_storage);
 
-impl Name {
+impl SocketName {
     pub(super) fn empty() -> Self {
         // SAFETY: all zeros is a valid `sockaddr_storage`, of no family.
         Self(unsafe { mem::zeroed() })

@@ -8,19 +8,21 @@ use std::os::fd::{AsRawFd, RawFd};
 
 use roce_proto::wire::{Flow, Identification};
 
-use super::raw::{self, ControlBuffer, Name};
+use super::raw::{self, ControlBuffer, SocketName};
 use crate::roce::wire::{Datagram, IpId, WireCounters};
 
-/// Messages per system call. So many trains are still in the processor's cache when they are handled.
+/// Messages per system call. So many trains are still in the processor's cache when they are
+/// handled.
 const MESSAGES: usize = 4;
-/// The largest train that the kernel joins. The pages of a buffer exist once something that long came.
+/// The largest train that the kernel joins. The pages of a buffer exist once something that long
+/// came.
 const MESSAGE_BYTES: usize = 1 << 16;
 
 /// The buffers of one socket, allocated once.
 pub(super) struct Inbox {
     bytes: Box<[u8]>,
     pieces: Box<[libc::iovec]>,
-    names: Box<[Name]>,
+    names: Box<[SocketName]>,
     controls: Box<[ControlBuffer]>,
     headers: Box<[libc::mmsghdr]>,
     /// The flow of the last message, which is often that of the next one too.
@@ -31,7 +33,7 @@ pub(super) struct Inbox {
 unsafe impl Send for Inbox {}
 
 /// What a call brought.
-pub(super) enum Received {
+pub(super) enum ReceiveOutcome {
     /// This many messages, fewer than fit: the socket was drained.
     All(usize),
     /// As many as fit.
@@ -45,7 +47,7 @@ impl Inbox {
         Self {
             bytes: vec![0; MESSAGES * MESSAGE_BYTES].into(),
             pieces: vec![raw::NO_PIECE; MESSAGES].into(),
-            names: vec![Name::empty(); MESSAGES].into(),
+            names: vec![SocketName::empty(); MESSAGES].into(),
             controls: vec![ControlBuffer::default(); MESSAGES].into(),
             headers: vec![raw::NO_MESSAGE; MESSAGES].into(),
             latest: None,
@@ -53,14 +55,18 @@ impl Inbox {
     }
 
     /// Fetches what waits.
-    pub(super) fn fetch(&mut self, fd: &impl AsRawFd, counters: &mut WireCounters) -> Received {
+    pub(super) fn fetch(
+        &mut self,
+        fd: &impl AsRawFd,
+        counters: &mut WireCounters,
+    ) -> ReceiveOutcome {
         self.prepare();
         counters.receive_calls += 1;
         match receive_some(fd.as_raw_fd(), &mut self.headers) {
-            Ok(MESSAGES) => Received::Full(MESSAGES),
-            Ok(count) => Received::All(count),
-            Err(error) if is_nothing(&error) => Received::All(0),
-            Err(_) => Received::Error,
+            Ok(MESSAGES) => ReceiveOutcome::Full(MESSAGES),
+            Ok(count) => ReceiveOutcome::All(count),
+            Err(error) if is_nothing(&error) => ReceiveOutcome::All(0),
+            Err(_) => ReceiveOutcome::Error,
         }
     }
 
@@ -127,8 +133,8 @@ impl Inbox {
 
 fn receive_some(fd: RawFd, headers: &mut [libc::mmsghdr]) -> io::Result<usize> {
     let count = u32::try_from(headers.len()).expect("a bounded batch");
-    // SAFETY: `prepare` made each header point at a buffer, a name and control data of the inbox, with their
-    // true lengths.
+    // SAFETY: `prepare` made each header point at a buffer, a name and control data of the inbox,
+    // with their true lengths.
     let received = unsafe {
         libc::recvmmsg(fd, headers.as_mut_ptr(), count, libc::MSG_DONTWAIT, std::ptr::null_mut())
     };
@@ -149,7 +155,7 @@ pub(super) enum QueuedError {
 
 /// Takes the next entry of a socket's error queue.
 pub(super) fn next_error(fd: &impl AsRawFd) -> Option<QueuedError> {
-    let mut name = Name::empty();
+    let mut name = SocketName::empty();
     let mut control = ControlBuffer::default();
     let mut payload = MaybeUninit::<[u8; 64]>::uninit();
     let mut piece = libc::iovec { iov_base: payload.as_mut_ptr().cast(), iov_len: 64 };

@@ -1,7 +1,7 @@
 //! What the routing table says of the way to a peer.
 //!
-//! A connected socket would tell the path MTU, but that is what some ICMP message, perhaps a forged one, last claimed. The
-//! table is asked for the route itself.
+//! A connected socket would tell the path MTU, but that is what some ICMP message, perhaps a forged
+//! one, last claimed. The table is asked for the route itself.
 
 use std::io;
 use std::net::IpAddr;
@@ -41,7 +41,7 @@ pub(super) fn mtu(local: IpAddr, peer: IpAddr) -> io::Result<usize> {
     let mut answer = [0; 4096];
     // The kernel answers before `send` returns.
     let (length, _) = recv(&netlink, &mut answer[..], RecvFlags::DONTWAIT)?;
-    let route = Route::parse(&answer[..length])?;
+    let route = RouteEntry::parse(&answer[..length])?;
     let device_mtu = |&index: &u32| interface::mtu(&index_to_name(&netlink, index).ok()?);
     let devices = route.devices.iter().filter_map(device_mtu);
     devices.chain(route.mtu).min().ok_or_else(|| io::ErrorKind::Unsupported.into())
@@ -76,12 +76,12 @@ fn request(local: IpAddr, peer: IpAddr) -> Vec<u8> {
 
 /// Where a route leads, and what it was given.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Route {
+struct RouteEntry {
     devices: Vec<u32>,
     mtu: Option<usize>,
 }
 
-impl Route {
+impl RouteEntry {
     fn parse(answer: &[u8]) -> io::Result<Self> {
         let malformed = || io::Error::from(io::ErrorKind::InvalidData);
         let length = word(answer, 0).ok_or_else(malformed)? as usize;
@@ -171,7 +171,10 @@ mod tests {
         let metrics = attribute(RTA_METRICS, &[attribute(9, &[1; 5]), mtu].concat());
         let device = attribute(RTA_OIF, &7u32.to_ne_bytes());
         let bytes = route(&[attribute(RTA_DST, &[10, 0, 0, 1]), device, metrics]);
-        assert_eq!(Route::parse(&bytes).unwrap(), Route { devices: vec![7], mtu: Some(1400) });
+        assert_eq!(
+            RouteEntry::parse(&bytes).unwrap(),
+            RouteEntry { devices: vec![7], mtu: Some(1400) }
+        );
     }
 
     #[test]
@@ -184,12 +187,12 @@ mod tests {
             bytes
         };
         let bytes = route(&[attribute(RTA_MULTIPATH, &[hop(16, 3), hop(8, 4)].concat())]);
-        assert_eq!(Route::parse(&bytes).unwrap().devices, [3, 4]);
+        assert_eq!(RouteEntry::parse(&bytes).unwrap().devices, [3, 4]);
     }
 
     #[test]
     fn an_error_is_the_systems() {
-        let error = Route::parse(&answer(NLMSG_ERROR, &(-libc::ENETUNREACH).to_ne_bytes()));
+        let error = RouteEntry::parse(&answer(NLMSG_ERROR, &(-libc::ENETUNREACH).to_ne_bytes()));
         assert_eq!(error.unwrap_err().raw_os_error(), Some(libc::ENETUNREACH));
     }
 
@@ -197,8 +200,8 @@ mod tests {
     fn nonsense_ends_nothing() {
         let whole = route(&[attribute(RTA_OIF, &7u32.to_ne_bytes()), attribute(9, &[0; 9])]);
         for length in 0..whole.len() {
-            let _ = Route::parse(&whole[..length]);
-            let _ = Route::parse(&answer(RTM_NEWROUTE, &vec![0; length]));
+            let _ = RouteEntry::parse(&whole[..length]);
+            let _ = RouteEntry::parse(&answer(RTM_NEWROUTE, &vec![0; length]));
         }
     }
 

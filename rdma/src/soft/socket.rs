@@ -8,7 +8,7 @@ use std::os::fd::{AsRawFd, RawFd};
 
 use socket2::{Domain, Protocol, Socket, Type};
 
-use super::options::{OpenError, PortChoice, SoftOptions};
+use super::options::{EndpointError, PortChoice, SoftOptions};
 use super::{owner, route};
 use crate::roce::ROCE_PORT;
 use crate::roce::random::Random;
@@ -17,8 +17,8 @@ const SOL_UDP: i32 = 17;
 const UDP_SEGMENT: i32 = 103;
 const UDP_GRO: i32 = 104;
 const UDP_NO_CHECK6_RX: i32 = 102;
-/// Packets are not fragmented, and may be as long as the interface takes, whatever ICMP messages say. (The IPv6 constant is
-/// the same.)
+/// Packets are not fragmented, and may be as long as the interface takes, whatever ICMP messages
+/// say. (The IPv6 constant is the same.)
 const PMTUDISC_PROBE: i32 = libc::IP_PMTUDISC_PROBE;
 
 /// What one socket's receive buffer is asked to be, when nobody says.
@@ -35,7 +35,8 @@ const PORT_TRIES: usize = 64;
 /// The sockets of one wire.
 pub(super) struct Sockets {
     pub(super) receiver: UdpSocket,
-    /// Apart from the receiver where the endpoint has the RoCE port, so that source ports spread flows.
+    /// Apart from the receiver where the endpoint has the RoCE port, so that source ports spread
+    /// flows.
     pub(super) sender: Option<UdpSocket>,
     /// Whether the kernel cuts trains.
     pub(super) gso: bool,
@@ -61,7 +62,7 @@ pub(super) struct Endpoint {
 }
 
 /// Opens the connection manager's socket and one per group, and steers packets among them.
-pub(super) fn open(options: &SoftOptions, random: &mut Random) -> Result<Endpoint, OpenError> {
+pub(super) fn open(options: &SoftOptions, random: &mut Random) -> Result<Endpoint, EndpointError> {
     check(options)?;
     let first = bind_first(options, random)?;
     let address = first.local_addr().map_err(system("cannot read a socket's address"))?;
@@ -90,12 +91,12 @@ pub(super) fn open(options: &SoftOptions, random: &mut Random) -> Result<Endpoin
     Ok(Endpoint { address, sockets, receive_buffer_bytes })
 }
 
-fn check(options: &SoftOptions) -> Result<(), OpenError> {
+fn check(options: &SoftOptions) -> Result<(), EndpointError> {
     if options.address.is_unspecified() {
-        return Err(OpenError::Wildcard(options.address));
+        return Err(EndpointError::Wildcard(options.address));
     }
     let groups_fit = (1..=crate::roce::MAX_GROUPS).contains(&options.groups);
-    groups_fit.then_some(()).ok_or(OpenError::Groups(options.groups))
+    groups_fit.then_some(()).ok_or(EndpointError::Groups(options.groups))
 }
 
 fn wire_sockets(
@@ -103,7 +104,7 @@ fn wire_sockets(
     address: SocketAddr,
     trains: bool,
     random: &mut Random,
-) -> Result<Sockets, OpenError> {
+) -> Result<Sockets, EndpointError> {
     // Kernels that cannot join trains hand over one packet at a time.
     let _ = set_flag(&receiver, SOL_UDP, UDP_GRO, i32::from(trains));
     let sender = match address.port() {
@@ -115,12 +116,12 @@ fn wire_sockets(
     Ok(Sockets { receiver, sender, gso })
 }
 
-fn bind_first(options: &SoftOptions, random: &mut Random) -> Result<UdpSocket, OpenError> {
+fn bind_first(options: &SoftOptions, random: &mut Random) -> Result<UdpSocket, EndpointError> {
     let roce = SocketAddr::new(options.address, ROCE_PORT);
     match options.port {
         PortChoice::Roce => bind(roce),
         PortChoice::Any => match bind(roce) {
-            Err(error @ OpenError::PortTaken { .. }) => {
+            Err(error @ EndpointError::PortTaken { .. }) => {
                 tracing::warn!("{error}; on another one, only targets of Feedrail can answer");
                 bind_endpoint_port(options.address, random)
             }
@@ -130,11 +131,11 @@ fn bind_first(options: &SoftOptions, random: &mut Random) -> Result<UdpSocket, O
     }
 }
 
-fn bind_endpoint_port(ip: IpAddr, random: &mut Random) -> Result<UdpSocket, OpenError> {
+fn bind_endpoint_port(ip: IpAddr, random: &mut Random) -> Result<UdpSocket, EndpointError> {
     bind_one_of(ip, ENDPOINT_PORTS.start, ENDPOINT_PORTS.end - 1, random)
 }
 
-fn bind_flow_port(ip: IpAddr, random: &mut Random) -> Result<UdpSocket, OpenError> {
+fn bind_flow_port(ip: IpAddr, random: &mut Random) -> Result<UdpSocket, EndpointError> {
     bind_one_of(ip, *FLOW_PORTS.start(), *FLOW_PORTS.end(), random)
 }
 
@@ -143,7 +144,7 @@ fn bind_one_of(
     first: u16,
     last: u16,
     random: &mut Random,
-) -> Result<UdpSocket, OpenError> {
+) -> Result<UdpSocket, EndpointError> {
     let count = u64::from(last - first) + 1;
     let mut tries = PORT_TRIES;
     loop {
@@ -151,30 +152,30 @@ fn bind_one_of(
         let port = first + offset;
         tries = tries.saturating_sub(1);
         match bind(SocketAddr::new(ip, port)) {
-            Err(OpenError::PortTaken { .. }) if tries > 0 => {}
+            Err(EndpointError::PortTaken { .. }) if tries > 0 => {}
             _ if port == ROCE_PORT => {}
             other => return other,
         }
     }
 }
 
-fn bind(address: SocketAddr) -> Result<UdpSocket, OpenError> {
+fn bind(address: SocketAddr) -> Result<UdpSocket, EndpointError> {
     let socket = plain(address.ip())?;
     match socket.bind(&address.into()) {
         Ok(()) => Ok(socket.into()),
         Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
-            Err(OpenError::PortTaken { address, owner: owner::of(address) })
+            Err(EndpointError::PortTaken { address, owner: owner::of(address) })
         }
         Err(error) if error.kind() == io::ErrorKind::AddrNotAvailable => {
-            Err(OpenError::NotLocal(address.ip()))
+            Err(EndpointError::NotLocal(address.ip()))
         }
-        Err(source) => Err(OpenError::System { what: "cannot bind a UDP socket", source }),
+        Err(source) => Err(EndpointError::System { what: "cannot bind a UDP socket", source }),
     }
 }
 
-/// A socket with what every socket of ours needs: no fragments, so that the identification is predictable,
-/// and word of peers that are not there.
-fn plain(ip: IpAddr) -> Result<Socket, OpenError> {
+/// A socket with what every socket of ours needs: no fragments, so that the identification is
+/// predictable, and word of peers that are not there.
+fn plain(ip: IpAddr) -> Result<Socket, EndpointError> {
     let domain = Domain::for_address(SocketAddr::new(ip, 0));
     let socket = Socket::new(domain, Type::DGRAM.nonblocking().cloexec(), Some(Protocol::UDP))
         .map_err(system("cannot make a UDP socket"))?;
@@ -211,8 +212,8 @@ fn grow_receive_buffer(socket: &UdpSocket, options: &SoftOptions) -> usize {
     socket.recv_buffer_size().unwrap_or(0)
 }
 
-/// The largest IP packet that the route to `peer` takes, in bytes. Where the routing table cannot be asked, what ICMP messages
-/// claim counts.
+/// The largest IP packet that the route to `peer` takes, in bytes. Where the routing table cannot
+/// be asked, what ICMP messages claim counts.
 pub(super) fn route_mtu(local: IpAddr, peer: IpAddr) -> io::Result<usize> {
     if let Ok(mtu) = route::mtu(local, peer) {
         return Ok(mtu);
@@ -241,8 +242,8 @@ pub fn local_address_for(peer: IpAddr) -> io::Result<IpAddr> {
     Ok(socket.local_addr()?.ip())
 }
 
-/// Steers by the low byte of the destination queue pair number (BTH bytes 5..8): queue pair 1 belongs to the
-/// connection manager at index 0, a group's have its index there.
+/// Steers by the low byte of the destination queue pair number (BTH bytes 5..8): queue pair 1
+/// belongs to the connection manager at index 0, a group's have its index there.
 fn steer(socket: &UdpSocket, groups: usize) -> io::Result<()> {
     const LOAD_BYTE: u16 = 0x30; // BPF_LD | BPF_B | BPF_ABS
     const JUMP_EQUAL: u16 = 0x15; // BPF_JMP | BPF_JEQ | BPF_K
@@ -268,8 +269,8 @@ fn steer(socket: &UdpSocket, groups: usize) -> io::Result<()> {
     set_option(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_ATTACH_REUSEPORT_CBPF, &program)
 }
 
-fn system(what: &'static str) -> impl FnOnce(io::Error) -> OpenError {
-    move |source| OpenError::System { what, source }
+fn system(what: &'static str) -> impl FnOnce(io::Error) -> EndpointError {
+    move |source| EndpointError::System { what, source }
 }
 
 fn set_flag(socket: &impl AsRawFd, level: i32, name: i32, value: i32) -> io::Result<()> {
@@ -278,7 +279,8 @@ fn set_flag(socket: &impl AsRawFd, level: i32, name: i32, value: i32) -> io::Res
 
 fn set_option<T>(fd: RawFd, level: i32, name: i32, value: &T) -> io::Result<()> {
     let length = libc::socklen_t::try_from(mem::size_of::<T>()).expect("a small option");
-    // SAFETY: the pointer and the length describe `value`, which lives across the call; the kernel copies it.
+    // SAFETY: the pointer and the length describe `value`, which lives across the call; the kernel
+    // copies it.
     let result = unsafe { libc::setsockopt(fd, level, name, (&raw const *value).cast(), length) };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }

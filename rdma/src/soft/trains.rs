@@ -1,8 +1,9 @@
 //! Which packets share a message: trains, which the kernel cuts into datagrams of one length.
 //!
-//! Packets of several queue pairs may share a train as long as those of each keep their order, and as one group of the
-//! peer receives them all. Where a train stays whole (over loopback) or is put together again, the socket that its
-//! first packet is steered to gets all of it. A foreign peer has no such groups, and gets datagrams one by one.
+//! Packets of several queue pairs may share a train as long as those of each keep their order, and
+//! as one group of the peer receives them all. Where a train stays whole (over loopback) or is put
+//! together again, the socket that its first packet is steered to gets all of it. A foreign peer
+//! has no such groups, and gets datagrams one by one.
 
 use std::collections::VecDeque;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -14,8 +15,8 @@ use crate::roce::wire::Outgoing;
 
 /// Packets gathered for one call.
 pub(super) const MAX_PACKETS: usize = 256;
-/// Bytes after which a call begins no other train: their CRCs have just been computed, and what is still in the processor's
-/// cache the kernel copies from there.
+/// Bytes after which a call begins no other train: their CRCs have just been computed, and what is
+/// still in the processor's cache the kernel copies from there.
 const ENOUGH_BYTES: usize = 256 << 10;
 /// Messages that one call may carry.
 pub(super) const MAX_TRAINS: usize = 64;
@@ -23,8 +24,8 @@ pub(super) const MAX_TRAINS: usize = 64;
 const MAX_SEGMENTS: usize = 64;
 /// The largest UDP payload, over IPv6 with room for extension headers.
 const MAX_TRAIN_BYTES: usize = 65_000;
-/// How many trains are looked at for one that takes a packet: there are as many kinds of packets at a time (data,
-/// responses or commands, acknowledgements), and other peers.
+/// How many trains are looked at for one that takes a packet: there are as many kinds of packets at
+/// a time (data, responses or commands, acknowledgements), and other peers.
 const LOOK_BACK: usize = 8;
 /// Places in the table of queue pairs: twice as many as there may be of them in one call.
 const PLACES: usize = 1 << PLACE_BITS;
@@ -33,26 +34,27 @@ const PLACE_BITS: u32 = (2 * MAX_PACKETS).ilog2();
 /// Peers that get no trains; were there more of them, those known for longest would be tried again.
 const MAX_UNCUT: usize = 64;
 
-/// To whom the kernel cuts trains. On the way to some it may not be able to, which is nobody else's concern.
-pub(super) struct Cuts {
+/// To whom the kernel cuts trains. On the way to some it may not be able to, which is nobody else's
+/// concern.
+pub(super) struct GsoSupport {
     at_all: bool,
-    not_for: VecDeque<SocketAddr>,
+    unsupported_peers: VecDeque<SocketAddr>,
 }
 
-impl Cuts {
+impl GsoSupport {
     pub(super) fn new(at_all: bool) -> Self {
-        Self { at_all, not_for: VecDeque::with_capacity(MAX_UNCUT) }
+        Self { at_all, unsupported_peers: VecDeque::with_capacity(MAX_UNCUT) }
     }
 
     pub(super) fn are_for(&self, peer: &SocketAddr) -> bool {
-        self.at_all && !self.not_for.contains(peer)
+        self.at_all && !self.unsupported_peers.contains(peer)
     }
 
     /// The kernel did not cut a train for this peer.
     pub(super) fn refused(&mut self, peer: SocketAddr) {
-        if !self.not_for.contains(&peer) {
-            self.not_for.truncate(MAX_UNCUT - 1);
-            self.not_for.push_front(peer);
+        if !self.unsupported_peers.contains(&peer) {
+            self.unsupported_peers.truncate(MAX_UNCUT - 1);
+            self.unsupported_peers.push_front(peer);
         }
     }
 }
@@ -67,8 +69,8 @@ pub(super) struct Trains {
     behind: Box<[usize]>,
     packets: usize,
     bytes: usize,
-    /// The queue pairs that have packets in trains, each at the first free place from its hash on. Those of two peers may
-    /// have one number; then the packets of both keep their order.
+    /// The queue pairs that have packets in trains, each at the first free place from its hash on.
+    /// Those of two peers may have one number; then the packets of both keep their order.
     latest: Box<[Option<Latest>]>,
     /// The places that are not free.
     taken: Vec<usize>,
@@ -115,7 +117,12 @@ impl Train {
     };
 
     /// Whether a packet of `length` bytes may follow in one message.
-    fn has_room_for(&self, peer: &SocketAddr, (group, traffic_class): Way, length: usize) -> bool {
+    fn has_room_for(
+        &self,
+        peer: &SocketAddr,
+        (group, traffic_class): TrainKey,
+        length: usize,
+    ) -> bool {
         self.open
             && self.group == group
             && self.traffic_class == traffic_class
@@ -161,8 +168,8 @@ impl Trains {
         self.packets == 0
     }
 
-    /// Whether another packet of `length` bytes fits. One that needs no train of its own always does, as far as there are
-    /// places: else the train that takes it would leave in two parts.
+    /// Whether another packet of `length` bytes fits. One that needs no train of its own always
+    /// does, as far as there are places: else the train that takes it would leave in two parts.
     pub(super) fn has_room_for(&self, packet: &Outgoing<'_>, length: usize) -> bool {
         let needs_none = || {
             let way = way_of(packet);
@@ -178,7 +185,8 @@ impl Trains {
             && (self.bytes < ENOUGH_BYTES || needs_none())
     }
 
-    /// Adds a packet of `length` bytes, to a train where one takes it and the kernel `cuts` them; returns its index.
+    /// Adds a packet of `length` bytes, to a train where one takes it and the kernel `cuts` them;
+    /// returns its index.
     pub(super) fn add(&mut self, packet: &Outgoing<'_>, length: usize, cuts: bool) -> usize {
         let index = self.packets;
         self.packets += 1;
@@ -217,7 +225,8 @@ impl Trains {
         index
     }
 
-    /// The place of a packet's queue pair. The hash is multiplicative: it spreads numbers in a row as well as random ones.
+    /// The place of a packet's queue pair. The hash is multiplicative: it spreads numbers in a row
+    /// as well as random ones.
     fn place_of(&self, packet: &Outgoing<'_>) -> usize {
         const GOLDEN_RATIO: u32 = 0x9E37_79B1;
         let number = packet.destination_qpn;
@@ -238,12 +247,12 @@ impl Trains {
         self.order[from..self.used].iter().map(|&at| usize::from(at))
     }
 
-    /// The train that takes a packet, of those from rank `earliest` on. A packet that goes on with its message is often
-    /// a little shorter than the first one, and would else leave that alone.
+    /// The train that takes a packet, of those from rank `earliest` on. A packet that goes on with
+    /// its message is often a little shorter than the first one, and would else leave that alone.
     fn train_for(
         &self,
         packet: &Outgoing<'_>,
-        way: Way,
+        way: TrainKey,
         length: usize,
         earliest: usize,
     ) -> Option<usize> {
@@ -255,8 +264,9 @@ impl Trains {
         equal.or(before.filter(|&at| length < self.trains[at].segment && takes(at)))
     }
 
-    /// Begins a train of packets of `length` bytes, at rank `earliest` at least; returns its rank. Those at the end that
-    /// have shorter packets, and room, leave behind it: so the responses to what is in the new train can join them.
+    /// Begins a train of packets of `length` bytes, at rank `earliest` at least; returns its rank.
+    /// Those at the end that have shorter packets, and room, leave behind it: so the responses to
+    /// what is in the new train can join them.
     fn begin_at(&mut self, earliest: usize, length: usize) -> usize {
         let waits = |&at: &usize| self.trains[at].open && self.trains[at].segment < length;
         let waiting = self.in_order(earliest).rev().take_while(waits).count();
@@ -276,9 +286,10 @@ impl Trains {
         train.append(index, length);
     }
 
-    /// Makes the first packet of each train the last one of the train before it where that takes it. What was alone
-    /// is a message less then, and else the first response is there with its data: the peer goes to work sooner.
-    pub(super) fn couple_neighbours(&mut self) {
+    /// Makes the first packet of each train the last one of the train before it where that takes
+    /// it. What was alone is a message less then, and else the first response is there with its
+    /// data: the peer goes to work sooner.
+    pub(super) fn append_first_packet_to_previous_train(&mut self) {
         let Some(mut before) = self.in_order(0).next() else { return };
         for rank in 1..self.used {
             let at = usize::from(self.order[rank]);
@@ -318,10 +329,11 @@ impl Trains {
     }
 }
 
-/// What packets to one peer have in common that share a train: the group that they go to, and their traffic class.
-type Way = (u8, u8);
+/// What packets to one peer have in common that share a train: the group that they go to, and their
+/// traffic class.
+type TrainKey = (u8, u8);
 
-fn way_of(packet: &Outgoing<'_>) -> Way {
+fn way_of(packet: &Outgoing<'_>) -> TrainKey {
     (owner_of(Qpn::new(packet.destination_qpn)), packet.traffic_class)
 }
 
@@ -386,7 +398,7 @@ mod tests {
         let mut trains = Trains::new();
         let mut calls = Vec::new();
         let mut leave = |trains: &mut Trains| {
-            trains.couple_neighbours();
+            trains.append_first_packet_to_previous_train();
             calls.push(trains.iter().map(|train| trains.packets_of(train).collect()).collect());
             trains.clear();
         };
@@ -411,14 +423,14 @@ mod tests {
     #[test]
     fn who_gets_no_trains_costs_nobody_else_theirs() {
         let peer = |number: u16| SocketAddr::from((Ipv4Addr::LOCALHOST, number));
-        let mut cuts = Cuts::new(true);
+        let mut cuts = GsoSupport::new(true);
         cuts.refused(peer(1));
         cuts.refused(peer(1));
         assert!(!cuts.are_for(&peer(1)) && cuts.are_for(&peer(2)));
         (2..1000).for_each(|number| cuts.refused(peer(number)));
-        assert_eq!(cuts.not_for.len(), MAX_UNCUT);
+        assert_eq!(cuts.unsupported_peers.len(), MAX_UNCUT);
         assert!(!cuts.are_for(&peer(999)) && cuts.are_for(&peer(1000)));
-        assert!(!Cuts::new(false).are_for(&peer(1)));
+        assert!(!GsoSupport::new(false).are_for(&peer(1)));
     }
 
     #[test]

@@ -11,7 +11,7 @@ use roce_proto::wire::{Bth, Flow, Icrc, Identification};
 use socket2::SockAddr;
 
 use super::raw::{self, ControlBuffer};
-use super::trains::{Cuts, MAX_PACKETS, MAX_TRAINS, Train, Trains};
+use super::trains::{GsoSupport, MAX_PACKETS, MAX_TRAINS, Train, Trains};
 use crate::roce::icrc;
 use crate::roce::wire::{ICRC_BYTES, Outgoing, WireCounters};
 
@@ -19,31 +19,32 @@ use crate::roce::wire::{ICRC_BYTES, Outgoing, WireCounters};
 const MAX_SLICES: usize = 2 * MAX_PACKETS;
 /// Memory pieces of one call: those, and one for each packet's headers and the trailer before them.
 const MAX_PIECES: usize = MAX_SLICES + 2 * MAX_PACKETS;
-/// Headers of a typical packet and the zeros before them; inline payload counts as headers and takes more.
+/// Headers of a typical packet and the zeros before them; inline payload counts as headers and
+/// takes more.
 const HEADERS: usize = 64;
 const BEGINS: &str = "a packet begins with the base transport header";
 /// Pad and CRC.
 const MAX_TRAILER: usize = 3 + ICRC_BYTES;
 
 /// What waits for the next system call. Everything is allocated once.
-pub(super) struct Batch {
+pub(super) struct SendBatch {
     trains: Trains,
-    packets: Box<[Packet]>,
+    packets: Box<[QueuedPacket]>,
     /// Of each packet, behind the zeros that its CRC wants before them.
     headers: Box<[u8]>,
     headers_used: usize,
     slices: Box<[*const [u8]]>,
     slices_used: usize,
-    layout: Layout,
+    layout: MessageLayout,
 }
 
-// SAFETY: the pointers in `slices` lead to memory that `Wire::send` promises to stay readable until `flush`; nothing
-// is tied to a thread.
-unsafe impl Send for Batch {}
+// SAFETY: the pointers in `slices` lead to memory that `Wire::send` promises to stay readable until
+// `flush`; nothing is tied to a thread.
+unsafe impl Send for SendBatch {}
 
 /// A packet: where its parts are.
 #[derive(Clone, Copy, Default)]
-struct Packet {
+struct QueuedPacket {
     length: usize,
     /// Of the zeros before them, which count in.
     first_header: usize,
@@ -55,17 +56,17 @@ struct Packet {
     damaged: bool,
 }
 
-impl Batch {
+impl SendBatch {
     pub(super) fn new() -> Self {
         let nothing: &[u8] = &[];
         Self {
             trains: Trains::new(),
-            packets: vec![Packet::default(); MAX_PACKETS].into(),
+            packets: vec![QueuedPacket::default(); MAX_PACKETS].into(),
             headers: vec![0; MAX_PACKETS * HEADERS].into(),
             headers_used: 0,
             slices: vec![&raw const *nothing; MAX_SLICES].into(),
             slices_used: 0,
-            layout: Layout::new(),
+            layout: MessageLayout::new(),
         }
     }
 
@@ -73,14 +74,15 @@ impl Batch {
         self.trains.is_empty()
     }
 
-    /// Whether another packet like this fits before the next [`Batch::send`].
+    /// Whether another packet like this fits before the next [`SendBatch::send`].
     pub(super) fn has_room(&self, packet: &Outgoing<'_>) -> bool {
         self.trains.has_room_for(packet, packet.length())
             && self.slices_used + packet.pieces.len() <= MAX_SLICES
             && self.headers_used + Icrc::ZEROS + packet.headers.len() <= self.headers.len()
     }
 
-    /// Adds a packet, on purpose with a wrong CRC if `damaged`; it may be part of a train if the kernel `cuts` those.
+    /// Adds a packet, on purpose with a wrong CRC if `damaged`; it may be part of a train if the
+    /// kernel `cuts` those.
     pub(super) fn push(&mut self, packet: &Outgoing<'_>, cuts: bool, damaged: bool) {
         let (first_header, first_slice) = (self.headers_used, self.slices_used);
         self.headers_used += Icrc::ZEROS + packet.headers.len();
@@ -98,7 +100,7 @@ impl Batch {
         }
         let length = packet.length();
         let index = self.trains.add(packet, length, cuts);
-        self.packets[index] = Packet {
+        self.packets[index] = QueuedPacket {
             length,
             first_header,
             headers: Icrc::ZEROS + packet.headers.len(),
@@ -109,18 +111,18 @@ impl Batch {
         };
     }
 
-    /// Sends everything. What the system does not take now goes to the `backlog`, behind what is there; what it does not take
-    /// at all is given up, and the transport sends it again.
+    /// Sends everything. What the system does not take now goes to the `backlog`, behind what is
+    /// there; what it does not take at all is given up, and the transport sends it again.
     pub(super) fn send(
         &mut self,
         from: SocketAddr,
         outlet: &mut impl Outlet,
-        cuts: &mut Cuts,
+        cuts: &mut GsoSupport,
         backlog: &mut Backlog,
         counters: &mut WireCounters,
     ) -> SendOutcome {
         self.lay_out(from);
-        let Layout { messages, messages_used, headers, pieces, .. } = &mut self.layout;
+        let MessageLayout { messages, messages_used, headers, pieces, .. } = &mut self.layout;
         let (messages, headers) = (&messages[..*messages_used], &mut headers[..*messages_used]);
         let mut outcome = SendOutcome::default();
         let mut sent = 0;
@@ -139,7 +141,7 @@ impl Batch {
 
     /// Gives the packets of each train their places and their CRCs.
     fn lay_out(&mut self, from: SocketAddr) {
-        self.trains.couple_neighbours();
+        self.trains.append_first_packet_to_previous_train();
         self.layout.clear();
         for train in self.trains.iter() {
             self.layout.begin_message(from, train);
@@ -147,7 +149,8 @@ impl Batch {
                 let packet = &self.packets[at];
                 let zeros_and_headers = &self.headers[packet.first_header..][..packet.headers];
                 let slices = &self.slices[packet.first_slice..][..packet.slices];
-                // SAFETY: they are readable until the batch was sent (`Wire::send`), which happens next.
+                // SAFETY: they are readable until the batch was sent (`Wire::send`), which happens
+                // next.
                 let pieces = slices.iter().map(|slice| unsafe { &**slice });
                 self.layout.push(index, packet, zeros_and_headers, pieces);
             }
@@ -164,24 +167,24 @@ impl Batch {
 }
 
 /// The messages of a system call, as it takes them.
-struct Layout {
+struct MessageLayout {
     /// Headers and trailers of the packets, in order; pieces point into it, so it never moves.
     framing: Box<[u8]>,
     framing_used: usize,
     pieces: Box<[libc::iovec]>,
     pieces_used: usize,
-    messages: Box<[Message]>,
+    messages: Box<[UdpMessage]>,
     messages_used: usize,
     headers: Box<[libc::mmsghdr]>,
 }
 
-// SAFETY: the pointers in `pieces` and `headers` lead into these boxes, or to memory that `Wire::send` promises to stay
-// readable until `flush`; nothing is tied to a thread.
-unsafe impl Send for Layout {}
+// SAFETY: the pointers in `pieces` and `headers` lead into these boxes, or to memory that
+// `Wire::send` promises to stay readable until `flush`; nothing is tied to a thread.
+unsafe impl Send for MessageLayout {}
 
 /// One message: a packet, or a train.
 #[derive(Clone)]
-struct Message {
+struct UdpMessage {
     to: SockAddr,
     peer: SocketAddr,
     flow: Option<Flow>,
@@ -194,9 +197,9 @@ struct Message {
     control: ControlBuffer,
 }
 
-impl Message {
+impl UdpMessage {
     /// What to do after an error; `again` if the same message has just been tried again.
-    fn what_now(&self, error: &io::Error, again: bool, cuts: &mut Cuts) -> Remedy {
+    fn what_now(&self, error: &io::Error, again: bool, cuts: &mut GsoSupport) -> Remedy {
         match error.raw_os_error() {
             // An error of an earlier packet is reported, and consumed thereby; nothing was sent.
             Some(libc::ECONNREFUSED | libc::EHOSTUNREACH | libc::ENETUNREACH | libc::EINTR) => {
@@ -204,10 +207,12 @@ impl Message {
             }
             Some(libc::EAGAIN) => Remedy::Wait(Shortage::Buffer),
             Some(libc::ENOBUFS | libc::ENOMEM) => Remedy::Wait(Shortage::System),
-            // So says an ICMP message as well, of which `IP_PMTUDISC_PROBE` takes no notice otherwise.
+            // So says an ICMP message as well, of which `IP_PMTUDISC_PROBE` takes no notice
+            // otherwise.
             Some(libc::EMSGSIZE) if !again => Remedy::Again,
             Some(libc::EIO | libc::EINVAL) if self.segments > 1 => {
-                // The route's device cannot checksum trains. Their CRCs are those of a train, so they are lost.
+                // The route's device cannot checksum trains. Their CRCs are those of a train, so
+                // they are lost.
                 cuts.refused(self.peer);
                 Remedy::DropOne
             }
@@ -216,10 +221,10 @@ impl Message {
     }
 }
 
-impl Layout {
+impl MessageLayout {
     fn new() -> Self {
         let nowhere: SocketAddr = (std::net::Ipv4Addr::UNSPECIFIED, 0).into();
-        let message = || Message {
+        let message = || UdpMessage {
             to: nowhere.into(),
             peer: nowhere,
             flow: None,
@@ -263,11 +268,12 @@ impl Layout {
         message.traffic_class = train.traffic_class;
     }
 
-    /// Adds segment `index` of the message: it gets that identification, so it is part of the train for good.
+    /// Adds segment `index` of the message: it gets that identification, so it is part of the train
+    /// for good.
     fn push<'a>(
         &mut self,
         index: u16,
-        packet: &Packet,
+        packet: &QueuedPacket,
         zeros_and_headers: &[u8],
         pieces: impl Iterator<Item = &'a [u8]> + Clone,
     ) {
@@ -285,8 +291,8 @@ impl Layout {
         self.push_framing(&crc);
     }
 
-    /// Copies bytes of ours behind each other, so that one packet's trailer and the next one's headers are
-    /// one piece.
+    /// Copies bytes of ours behind each other, so that one packet's trailer and the next one's
+    /// headers are one piece.
     fn push_framing(&mut self, bytes: &[u8]) {
         let start = self.framing_used;
         let end = start + bytes.len();
@@ -325,8 +331,9 @@ impl Layout {
     }
 }
 
-impl Message {
-    /// Describes the message to the system: whom it is for, where its pieces are, and how it is to be cut.
+impl UdpMessage {
+    /// Describes the message to the system: whom it is for, where its pieces are, and how it is to
+    /// be cut.
     fn fill_in(&mut self, pieces: (*mut libc::iovec, usize), header: &mut libc::msghdr) {
         header.msg_name = self.to.as_ptr().cast_mut().cast();
         header.msg_namelen = self.to.len();
@@ -362,10 +369,10 @@ enum Remedy {
 
 /// Sends messages until the system takes no more; returns how many are done with.
 fn send_all(
-    messages: &[Message],
+    messages: &[UdpMessage],
     headers: &mut [libc::mmsghdr],
     outlet: &mut impl Outlet,
-    cuts: &mut Cuts,
+    cuts: &mut GsoSupport,
     counters: &mut WireCounters,
     outcome: &mut SendOutcome,
 ) -> usize {
@@ -404,7 +411,7 @@ fn send_all(
 
 /// Where messages leave.
 pub(super) trait Outlet {
-    /// Hands over messages that [`Message::fill_in`] has described; returns how many were taken.
+    /// Hands over messages that [`UdpMessage::fill_in`] has described; returns how many were taken.
     fn send_messages(&mut self, headers: &mut [libc::mmsghdr]) -> io::Result<usize>;
 }
 
@@ -412,24 +419,24 @@ impl Outlet for &UdpSocket {
     fn send_messages(&mut self, headers: &mut [libc::mmsghdr]) -> io::Result<usize> {
         let count = u32::try_from(headers.len()).expect("a bounded batch");
         let (fd, headers) = (self.as_raw_fd(), headers.as_mut_ptr());
-        // SAFETY: each header points at a name, pieces and control data that live in the layout or the backlog that it was
-        // filled in from, and the pieces at memory of the backlog, or such as is readable until the batch was sent
-        // (`Wire::send`).
+        // SAFETY: each header points at a name, pieces and control data that live in the layout or
+        // the backlog that it was filled in from, and the pieces at memory of the backlog, or such
+        // as is readable until the batch was sent (`Wire::send`).
         let sent = unsafe { libc::sendmmsg(fd, headers, count, libc::MSG_DONTWAIT) };
         usize::try_from(sent).map_err(|_| io::Error::last_os_error())
     }
 }
 
-/// Messages that the system did not take yet, copied, since the memory that they were gathered from is only lent until the
-/// batch was sent. Room is allocated when there is first need for it.
+/// Messages that the system did not take yet, copied, since the memory that they were gathered from
+/// is only lent until the batch was sent. Room is allocated when there is first need for it.
 #[derive(Default)]
 pub(super) struct Backlog {
-    messages: VecDeque<Kept>,
+    messages: VecDeque<KeptPacket>,
     bytes: Vec<u8>,
 }
 
-struct Kept {
-    message: Message,
+struct KeptPacket {
+    message: UdpMessage,
     start: usize,
     end: usize,
 }
@@ -443,7 +450,7 @@ impl Backlog {
     }
 
     /// Copies a message; false if there is too much already.
-    fn keep(&mut self, message: &Message, pieces: &[libc::iovec]) -> bool {
+    fn keep(&mut self, message: &UdpMessage, pieces: &[libc::iovec]) -> bool {
         let length: usize = pieces.iter().map(|piece| piece.iov_len).sum();
         let start = self.bytes.len();
         if start + length > MAX_KEPT {
@@ -451,11 +458,12 @@ impl Backlog {
         }
         for piece in pieces {
             let (base, length) = (piece.iov_base.cast::<u8>(), piece.iov_len);
-            // SAFETY: the pieces are those of a layout whose batch is being sent, so they are readable (`Wire::send`).
+            // SAFETY: the pieces are those of a layout whose batch is being sent, so they are
+            // readable (`Wire::send`).
             self.bytes.extend_from_slice(unsafe { std::slice::from_raw_parts(base, length) });
         }
         let message = message.clone();
-        self.messages.push_back(Kept { message, start, end: start + length });
+        self.messages.push_back(KeptPacket { message, start, end: start + length });
         true
     }
 
@@ -463,11 +471,11 @@ impl Backlog {
     pub(super) fn send(
         &mut self,
         outlet: &mut impl Outlet,
-        cuts: &mut Cuts,
+        cuts: &mut GsoSupport,
         counters: &mut WireCounters,
     ) -> SendOutcome {
         let mut outcome = SendOutcome::default();
-        while let Some(Kept { message, start, end }) = self.messages.front_mut() {
+        while let Some(KeptPacket { message, start, end }) = self.messages.front_mut() {
             let bytes = &mut self.bytes[*start..*end];
             let mut piece =
                 libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
@@ -490,7 +498,7 @@ const _: () = assert!(mem::size_of::<usize>() == 8, "addresses on the wire have 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::soft::raw::Name;
+    use crate::soft::raw::SocketName;
 
     /// Takes one message at a time, or fails as it is told.
     struct Scripted<'a> {
@@ -510,9 +518,9 @@ mod tests {
     struct Bench {
         socket: UdpSocket,
         receiver: UdpSocket,
-        batch: Batch,
+        batch: SendBatch,
         backlog: Backlog,
-        cuts: Cuts,
+        cuts: GsoSupport,
         counters: WireCounters,
     }
 
@@ -523,9 +531,9 @@ mod tests {
             Ok(Self {
                 socket,
                 receiver,
-                batch: Batch::new(),
+                batch: SendBatch::new(),
                 backlog: Backlog::default(),
-                cuts: Cuts::new(true),
+                cuts: GsoSupport::new(true),
                 counters: WireCounters::default(),
             })
         }
@@ -613,7 +621,7 @@ mod tests {
     /// The traffic class of the next packet that has come.
     fn class_received(receiver: &UdpSocket) -> Option<u8> {
         let (mut name, mut control, mut bytes) =
-            (Name::empty(), ControlBuffer::default(), [0u8; 2048]);
+            (SocketName::empty(), ControlBuffer::default(), [0u8; 2048]);
         let mut piece = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
         let mut header = raw::NO_MESSAGE.msg_hdr;
         (header.msg_iov, header.msg_iovlen) = (&raw mut piece, 1);

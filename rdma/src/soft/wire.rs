@@ -8,10 +8,10 @@ use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd};
 
 use super::faults::Filter;
-use super::receive::{self, Inbox, QueuedError, Received};
+use super::receive::{self, Inbox, QueuedError, ReceiveOutcome};
 use super::socket::Sockets;
-use super::trains::Cuts;
-use super::transmit::{Backlog, Batch, Outlet, Shortage};
+use super::trains::GsoSupport;
+use super::transmit::{Backlog, Outlet, SendBatch, Shortage};
 use crate::Time;
 use crate::roce::wire::{Arrived, Datagram, Outgoing, Wire, WireCounters};
 
@@ -49,11 +49,11 @@ pub struct SoftWire {
     source: SocketAddr,
     inbox: Inbox,
     filter: Option<Box<Filter>>,
-    batch: Batch,
+    batch: SendBatch,
     backlog: Backlog,
     /// Why something is in the backlog, and when to try again at the latest.
     shortage: Option<(Shortage, Time)>,
-    cuts: Cuts,
+    cuts: GsoSupport,
     unreachable: VecDeque<SocketAddr>,
     counters: WireCounters,
 }
@@ -63,11 +63,11 @@ impl SoftWire {
         Self {
             source: sockets.source(endpoint),
             endpoint,
-            cuts: Cuts::new(sockets.gso),
+            cuts: GsoSupport::new(sockets.gso),
             sockets,
             inbox: Inbox::new(),
             filter: filter.map(Box::new),
-            batch: Batch::new(),
+            batch: SendBatch::new(),
             backlog: Backlog::default(),
             shortage: None,
             unreachable: VecDeque::with_capacity(MAX_UNREACHABLE),
@@ -115,9 +115,9 @@ impl SoftWire {
 impl Wire for SoftWire {
     fn receive(&mut self, now: Time, mut handle: impl FnMut(Datagram<'_>)) -> Arrived {
         let (count, more) = match self.inbox.fetch(&self.sockets.receiver, &mut self.counters) {
-            Received::All(count) => (count, false),
-            Received::Full(count) => (count, true),
-            Received::Error => {
+            ReceiveOutcome::All(count) => (count, false),
+            ReceiveOutcome::Full(count) => (count, true),
+            ReceiveOutcome::Error => {
                 self.drain_errors(false);
                 (0, true)
             }

@@ -27,13 +27,14 @@ use crate::{
 
 /// Connection requests that may wait to be looked at.
 const BACKLOG: c_int = 128;
-/// Private data that a request carries besides librdmacm's own header, and that a reject carries, in bytes.
+/// Private data that a request carries besides librdmacm's own header, and that a reject carries,
+/// in bytes.
 const REQUEST_PRIVATE_MAX: usize = 56;
 const REJECT_PRIVATE_MAX: usize = 148;
 
 /// The connection manager of one device.
 pub struct VerbsCm {
-    connections: BTreeMap<ConnId, Connection>,
+    connections: BTreeMap<ConnId, VerbsConnection>,
     next: u64,
     local_ip: IpAddr,
     caps: Caps,
@@ -41,7 +42,7 @@ pub struct VerbsCm {
     channel: Arc<Channel>,
 }
 
-struct Connection {
+struct VerbsConnection {
     id: Arc<Id>,
     /// Those of a listener hold for the connections that it takes.
     options: ConnOptions,
@@ -52,12 +53,14 @@ struct Connection {
 pub(crate) struct Channel {
     library: &'static Library,
     raw: *mut rdma_event_channel,
-    /// Held where librdmacm looks at the queue pair of an identifier, which another thread may be about to destroy.
-    /// Taking an event is such a place, and before it is taken nobody knows which identifier it is for.
+    /// Held where librdmacm looks at the queue pair of an identifier, which another thread may be
+    /// about to destroy. Taking an event is such a place, and before it is taken nobody knows which
+    /// identifier it is for.
     queue_pairs: Mutex<()>,
 }
 
-// SAFETY: librdmacm lets any thread use a channel; only its connection manager takes events from it.
+// SAFETY: librdmacm lets any thread use a channel; only its connection manager takes events from
+// it.
 unsafe impl Send for Channel {}
 // SAFETY: as above.
 unsafe impl Sync for Channel {}
@@ -87,7 +90,8 @@ impl Drop for Channel {
     }
 }
 
-/// A communication identifier: a listener or a connection. It outlives its queue pair, which holds it.
+/// A communication identifier: a listener or a connection. It outlives its queue pair, which holds
+/// it.
 pub(crate) struct Id {
     raw: *mut rdma_cm_id,
     /// The connection has come far enough for the queue pair to send.
@@ -97,7 +101,8 @@ pub(crate) struct Id {
     channel: Arc<Channel>,
 }
 
-// SAFETY: librdmacm serialises its own state; the queue pair under it is guarded by the channel's lock.
+// SAFETY: librdmacm serialises its own state; the queue pair under it is guarded by the channel's
+// lock.
 unsafe impl Send for Id {}
 // SAFETY: as above.
 unsafe impl Sync for Id {}
@@ -160,7 +165,8 @@ impl Id {
         attr: &mut ibv_qp_init_attr,
     ) -> io::Result<*mut ibv_qp> {
         let _guard = self.channel.lock_queue_pairs();
-        // SAFETY: the protection domain and the queues in `attr` are alive and of the identifier's device.
+        // SAFETY: the protection domain and the queues in `attr` are alive and of the identifier's
+        // device.
         check(unsafe { (self.library().cm.rdma_create_qp)(self.raw, pd, attr) })?;
         // SAFETY: the identifier is alive.
         Ok(unsafe { (*self.raw).qp })
@@ -207,7 +213,8 @@ impl Id {
 
 impl Drop for Id {
     fn drop(&mut self) {
-        // SAFETY: nobody else holds the identifier, its queue pair is gone, and its events are acknowledged at once.
+        // SAFETY: nobody else holds the identifier, its queue pair is gone, and its events are
+        // acknowledged at once.
         unsafe { (self.library().cm.rdma_destroy_id)(self.raw) };
     }
 }
@@ -237,7 +244,7 @@ impl VerbsCm {
     }
 
     fn insert(&mut self, conn: ConnId, id: Id, options: ConnOptions, route_timeout: Duration) {
-        let connection = Connection { id: Arc::new(id), options, route_timeout };
+        let connection = VerbsConnection { id: Arc::new(id), options, route_timeout };
         self.connections.insert(conn, connection);
     }
 
@@ -327,7 +334,8 @@ impl VerbsCm {
 
     fn connect_request(&mut self, event: &RawEvent) -> CmEvent {
         let conn = self.next_conn();
-        // SAFETY: the new identifier is ours from this event on; its context is a number that is never followed.
+        // SAFETY: the new identifier is ours from this event on; its context is a number that is
+        // never followed.
         unsafe { (*event.id).context = conn.0 as *mut c_void };
         let id = Id::from_raw(&self.channel, event.id);
         let listener = ConnId(event.listener);
@@ -355,7 +363,7 @@ fn failure(kind: u32) -> Option<ConnectFailure> {
     }
 }
 
-impl Connection {
+impl VerbsConnection {
     /// The second step of resolving; the consumer sees both as one.
     fn resolve_route(&self, conn: ConnId) -> Option<CmEvent> {
         let timeout_ms = c_int::try_from(self.route_timeout.as_millis()).unwrap_or(c_int::MAX);
@@ -368,7 +376,8 @@ impl Connection {
     }
 }
 
-/// An event by value, so that it can be acknowledged at once: destroying an identifier waits for its events.
+/// An event by value, so that it can be acknowledged at once: destroying an identifier waits for
+/// its events.
 struct RawEvent {
     kind: u32,
     status: c_int,
@@ -383,8 +392,9 @@ impl RawEvent {
     /// # Safety
     /// The event must not be acknowledged yet.
     unsafe fn copy(event: *const rdma_cm_event) -> Self {
-        // SAFETY: an event that is not acknowledged names a live identifier, and its private data is readable. The
-        // connection parameters are the union's meaning for a connected port space.
+        // SAFETY: an event that is not acknowledged names a live identifier, and its private data
+        // is readable. The connection parameters are the union's meaning for a connected port
+        // space.
         unsafe {
             let id = (*event).id;
             let listener = (*event).listen_id;
@@ -497,7 +507,8 @@ impl ConnectionManager<super::Verbs> for VerbsCm {
         // SAFETY: as for connect.
         check(unsafe { (self.context.library.cm.rdma_accept)(id.raw, &raw mut param) })?;
         drop(guard);
-        // The queue pair is in RTS now; commands may arrive, and be answered, before the peer's last word.
+        // The queue pair is in RTS now; commands may arrive, and be answered, before the peer's
+        // last word.
         id.note_ready();
         Ok(())
     }

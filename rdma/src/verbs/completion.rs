@@ -11,16 +11,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::abi::*;
 use super::context::{Context, set_nonblocking};
 use super::lockable::explain;
-use super::requests::{MAX_QUEUE_PAIRS, Queue};
+use super::requests::{MAX_QUEUE_PAIRS, WorkQueueKind};
 use crate::{Caps, GroupConfig, Wc};
 
-/// The completion queues of a group: one for what it sends, one for what arrives. They are two so that a group may sleep
-/// on the latter alone. Each has room for every completion of every queue pair that completes to it: one that overran
-/// would take all of them with it.
+/// The completion queues of a group: one for what it sends, one for what arrives. They are two so
+/// that a group may sleep on the latter alone. Each has room for every completion of every queue
+/// pair that completes to it: one that overran would take all of them with it.
 pub(crate) struct CompletionQueues {
     pub(crate) sends: CompletionQueue,
     pub(crate) receives: CompletionQueue,
-    reserved: Mutex<Reserved>,
+    reserved: Mutex<ReservedCompletions>,
     // After the queues, which report to it.
     channel: CompletionChannel,
 }
@@ -41,19 +41,20 @@ struct CompletionChannel {
 
 /// What the queue pairs of a group may need of its completion queues.
 #[derive(Default)]
-struct Reserved {
+struct ReservedCompletions {
     queue_pairs: u32,
     sends: u32,
     receives: u32,
 }
 
-// SAFETY: libibverbs lets any thread poll, arm and resize a queue and read a channel; its drivers lock.
+// SAFETY: libibverbs lets any thread poll, arm and resize a queue and read a channel; its drivers
+// lock.
 unsafe impl Send for CompletionQueues {}
 // SAFETY: as above.
 unsafe impl Sync for CompletionQueues {}
 
 /// Entries reserved for one queue pair, until this is dropped.
-pub(crate) struct Room {
+pub(crate) struct CompletionRoom {
     queues: Arc<CompletionQueues>,
     sends: u32,
     receives: u32,
@@ -82,7 +83,11 @@ impl CompletionQueues {
     }
 
     /// Sets room aside for the completions of a queue pair, which must not be made without.
-    pub(crate) fn reserve(self: &Arc<Self>, sends: u32, receives: u32) -> io::Result<Room> {
+    pub(crate) fn reserve(
+        self: &Arc<Self>,
+        sends: u32,
+        receives: u32,
+    ) -> io::Result<CompletionRoom> {
         let mut reserved = self.lock_reserved();
         if reserved.queue_pairs == MAX_QUEUE_PAIRS {
             return Err(io::Error::other("one core has no room for so many RDMA connections"));
@@ -94,10 +99,10 @@ impl CompletionQueues {
         reserved.queue_pairs += 1;
         reserved.sends = all_sends;
         reserved.receives = all_receives;
-        Ok(Room { queues: Arc::clone(self), sends, receives })
+        Ok(CompletionRoom { queues: Arc::clone(self), sends, receives })
     }
 
-    fn lock_reserved(&self) -> MutexGuard<'_, Reserved> {
+    fn lock_reserved(&self) -> MutexGuard<'_, ReservedCompletions> {
         self.reserved.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -105,10 +110,11 @@ impl CompletionQueues {
         self.channel.fd()
     }
 
-    /// Takes an event off the channel, if there is one, and says which queue it is of. It has to be acknowledged.
-    pub(crate) fn take_event(&self) -> Option<Queue> {
+    /// Takes an event off the channel, if there is one, and says which queue it is of. It has to be
+    /// acknowledged.
+    pub(crate) fn take_event(&self) -> Option<WorkQueueKind> {
         let raw = self.channel.take_event()?;
-        Some(if raw == self.sends.raw { Queue::Send } else { Queue::Receive })
+        Some(if raw == self.sends.raw { WorkQueueKind::Send } else { WorkQueueKind::Receive })
     }
 }
 
@@ -189,8 +195,8 @@ impl CompletionQueue {
 
     /// Polls straight into `out`.
     pub(crate) fn poll(&self, out: &mut [Wc]) -> usize {
-        // SAFETY: the queue is alive, `Wc` has the layout of `ibv_wc`, any bits in it are valid, and there is room for
-        // that many.
+        // SAFETY: the queue is alive, `Wc` has the layout of `ibv_wc`, any bits in it are valid,
+        // and there is room for that many.
         let count = unsafe {
             let room = c_int::try_from(out.len()).unwrap_or(c_int::MAX);
             (self.context.data_path.poll_cq)(self.raw, room, out.as_mut_ptr())
@@ -208,7 +214,8 @@ impl CompletionQueue {
         }
     }
 
-    /// Asks for one event on the channel when the next completion comes; returns whether there will be one.
+    /// Asks for one event on the channel when the next completion comes; returns whether there will
+    /// be one.
     pub(crate) fn arm(&self) -> bool {
         // SAFETY: the queue is alive.
         let rc = unsafe { (self.context.data_path.req_notify_cq)(self.raw, 0) };
@@ -229,7 +236,8 @@ impl CompletionQueue {
 
 impl Drop for CompletionQueue {
     fn drop(&mut self) {
-        // SAFETY: every queue pair that completes to it holds it, so none is left; its events are acknowledged.
+        // SAFETY: every queue pair that completes to it holds it, so none is left; its events are
+        // acknowledged.
         let rc = unsafe { (self.context.library.verbs.ibv_destroy_cq)(self.raw) };
         if rc != 0 {
             tracing::error!(
@@ -247,7 +255,7 @@ impl Drop for CompletionChannel {
     }
 }
 
-impl Drop for Room {
+impl Drop for CompletionRoom {
     fn drop(&mut self) {
         let mut reserved = self.queues.lock_reserved();
         reserved.queue_pairs -= 1;

@@ -13,8 +13,8 @@ use crossbeam::queue::SegQueue;
 
 use super::abi::*;
 use super::library::{Library, LoadError, library};
-use super::quirks::Feature;
-use crate::{AsyncEvent, Caps};
+use super::quirks::DeviceFeature;
+use crate::{Caps, DeviceEvent};
 
 /// Why verbs can not be used.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -93,9 +93,10 @@ pub(crate) struct Context {
 }
 
 /// Events of a device for one of those who use it.
-pub(crate) type Events = SegQueue<AsyncEvent>;
+pub(crate) type Events = SegQueue<DeviceEvent>;
 
-/// The operations that C's inline functions call through the context; the driver has filled them in.
+/// The operations that C's inline functions call through the context; the driver has filled them
+/// in.
 #[derive(Clone, Copy)]
 pub(crate) struct DataPath {
     pub(crate) poll_cq: PollCq,
@@ -122,7 +123,8 @@ unsafe impl Sync for Context {}
 
 /// The machine's devices, opened once. A failure is not remembered: a device may appear later.
 ///
-/// librdmacm opens them once for a process and its children, but doorbells and queues are not there in a child.
+/// librdmacm opens them once for a process and its children, but doorbells and queues are not there
+/// in a child.
 pub(crate) fn contexts() -> Result<&'static [Arc<Context>], VerbsError> {
     static CONTEXTS: OnceLock<(u32, Vec<Arc<Context>>)> = OnceLock::new();
     let process = std::process::id();
@@ -224,7 +226,7 @@ impl Context {
         Ok(())
     }
 
-    fn next_event(&self) -> io::Result<Option<AsyncEvent>> {
+    fn next_event(&self) -> io::Result<Option<DeviceEvent>> {
         let functions = &self.library.verbs;
         let mut event = ibv_async_event { element: core::ptr::null_mut(), event_type: 0 };
         // SAFETY: the context is open, and its events do not block; the struct is ours.
@@ -243,33 +245,35 @@ impl Context {
     }
 }
 
-fn translate(event: &ibv_async_event) -> AsyncEvent {
+fn translate(event: &ibv_async_event) -> DeviceEvent {
     match event.event_type {
-        async_event::CQ_ERR => AsyncEvent::CqError,
+        async_event::CQ_ERR => DeviceEvent::CqError,
         async_event::QP_FATAL | async_event::QP_REQ_ERR | async_event::QP_ACCESS_ERR => {
-            // SAFETY: these events name a queue pair, which can not be destroyed before the event is acknowledged.
-            AsyncEvent::QpFatal { qpn: unsafe { (*event.element.cast::<ibv_qp>()).qp_num } }
+            // SAFETY: these events name a queue pair, which can not be destroyed before the event
+            // is acknowledged.
+            DeviceEvent::QpFatal { qpn: unsafe { (*event.element.cast::<ibv_qp>()).qp_num } }
         }
-        async_event::DEVICE_FATAL => AsyncEvent::DeviceFatal,
-        async_event::PORT_ACTIVE => AsyncEvent::PortUp,
-        async_event::PORT_ERR => AsyncEvent::PortDown,
-        other => AsyncEvent::Other(other.cast_unsigned()),
+        async_event::DEVICE_FATAL => DeviceEvent::DeviceFatal,
+        async_event::PORT_ACTIVE => DeviceEvent::PortUp,
+        async_event::PORT_ERR => DeviceEvent::PortDown,
+        other => DeviceEvent::Other(other.cast_unsigned()),
     }
 }
 
 fn info(library: &Library, raw: *mut ibv_context, attr: &ibv_device_attr) -> DeviceInfo {
-    // SAFETY: an open context points to its device, whose name is a C string for as long as the context is open.
+    // SAFETY: an open context points to its device, whose name is a C string for as long as the
+    // context is open.
     let (name, transport, vectors) = unsafe {
         let device = (*raw).device;
         let name = CStr::from_ptr((library.verbs.ibv_get_device_name)(device));
         (name.to_string_lossy().into_owned(), (*device).transport_type, (*raw).num_comp_vectors)
     };
-    let obstacle = |feature: Feature| feature.obstacle(attr.device_cap_flags, attr.vendor_id);
+    let obstacle = |feature: DeviceFeature| feature.obstacle(attr.device_cap_flags, attr.vendor_id);
     let firmware = attr.fw_ver.split(|byte| *byte == 0).next().unwrap_or_default();
     DeviceInfo {
         caps: caps(name, transport, library, attr),
-        no_send_with_invalidate: obstacle(Feature::SendWithInvalidate),
-        no_memory_windows: obstacle(Feature::MemoryWindows),
+        no_send_with_invalidate: obstacle(DeviceFeature::SendWithInvalidate),
+        no_memory_windows: obstacle(DeviceFeature::MemoryWindows),
         vendor_id: attr.vendor_id,
         firmware: String::from_utf8_lossy(firmware).into_owned(),
         ports: attr.phys_port_cnt,
@@ -278,7 +282,8 @@ fn info(library: &Library, raw: *mut ibv_context, attr: &ibv_device_attr) -> Dev
 }
 
 fn caps(name: String, transport: c_int, library: &Library, attr: &ibv_device_attr) -> Caps {
-    let has = |feature: Feature| feature.obstacle(attr.device_cap_flags, attr.vendor_id).is_none();
+    let has =
+        |feature: DeviceFeature| feature.obstacle(attr.device_cap_flags, attr.vendor_id).is_none();
     let software = name.starts_with("rxe") || name.starts_with("siw");
     Caps {
         iwarp: transport == TRANSPORT_IWARP,
@@ -288,8 +293,8 @@ fn caps(name: String, transport: c_int, library: &Library, attr: &ibv_device_att
         max_initiator_depth: byte(attr.max_qp_init_rd_atom),
         max_responder_resources: byte(attr.max_qp_rd_atom),
         max_region_bytes: attr.max_mr_size,
-        memory_windows: has(Feature::MemoryWindows),
-        send_with_invalidate: has(Feature::SendWithInvalidate),
+        memory_windows: has(DeviceFeature::MemoryWindows),
+        send_with_invalidate: has(DeviceFeature::SendWithInvalidate),
         // Software devices cannot reach a device's memory.
         dma_buf: library.verbs.ibv_reg_dmabuf_mr.is_some() && !software,
         software,

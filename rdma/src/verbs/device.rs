@@ -13,8 +13,8 @@ use super::domain::Domain;
 use super::group::VerbsGroup;
 use super::library::library;
 use super::memory::{VerbsRegion, VerbsWindow};
-use super::quirks::Feature;
-use crate::{Access, AsyncEvent, Caps, Device, DeviceStats, GroupConfig, Mem};
+use super::quirks::DeviceFeature;
+use crate::{Access, Caps, Device, DeviceEvent, DeviceStats, GroupConfig, Mem};
 
 /// How to open a device.
 #[derive(Clone, Copy, Debug, Default)]
@@ -23,7 +23,8 @@ pub struct VerbsOptions {
     pub no_send_with_invalidate: bool,
     /// Never use memory windows, whatever the device says.
     pub no_memory_windows: bool,
-    /// Use what the device says it can do even where it is known not to do it well: for testing the device.
+    /// Use what the device says it can do even where it is known not to do it well: for testing the
+    /// device.
     pub ignore_quirks: bool,
 }
 
@@ -47,11 +48,11 @@ impl VerbsOptions {
 /// An RDMA device as seen through one local address, and a protection domain of it.
 #[derive(Clone)]
 pub struct VerbsDevice {
-    opened: Arc<Opened>,
+    opened: Arc<OpenedContext>,
     domain: Arc<Domain>,
 }
 
-struct Opened {
+struct OpenedContext {
     context: Arc<Context>,
     caps: Caps,
     local_ip: IpAddr,
@@ -71,8 +72,9 @@ impl VerbsDevice {
             return Err(VerbsError::Iwarp(caps.name));
         }
         if options.ignore_quirks {
-            caps.send_with_invalidate = Feature::SendWithInvalidate.is_offered(context.cap_flags);
-            caps.memory_windows = Feature::MemoryWindows.is_offered(context.cap_flags);
+            caps.send_with_invalidate =
+                DeviceFeature::SendWithInvalidate.is_offered(context.cap_flags);
+            caps.memory_windows = DeviceFeature::MemoryWindows.is_offered(context.cap_flags);
         }
         caps.send_with_invalidate &= !options.no_send_with_invalidate;
         caps.memory_windows &= !options.no_memory_windows;
@@ -81,7 +83,7 @@ impl VerbsDevice {
         let events = context.listen();
         let domain = Domain::allocate(&context)
             .map_err(|error| VerbsError::System { address: local_ip, reason: error.to_string() })?;
-        let opened = Arc::new(Opened { context, caps, local_ip, has_cm, events });
+        let opened = Arc::new(OpenedContext { context, caps, local_ip, has_cm, events });
         Ok(Self { opened, domain })
     }
 
@@ -109,7 +111,8 @@ pub fn device_for(local_ip: IpAddr) -> Result<ServingPort, VerbsError> {
     Ok(ServingPort { device: context.info.clone(), port })
 }
 
-/// The device that owns a local address, and its port: librdmacm binds an identifier to them and says which.
+/// The device that owns a local address, and its port: librdmacm binds an identifier to them and
+/// says which.
 fn context_of(address: IpAddr) -> Result<(Arc<Context>, u8), VerbsError> {
     let explain = |error: io::Error| match error.raw_os_error() {
         Some(libc::ENODEV) => VerbsError::NotServed(address),
@@ -170,7 +173,7 @@ impl Device<super::Verbs> for VerbsDevice {
         Some(unsafe { BorrowedFd::borrow_raw((*self.opened.context.raw).async_fd) })
     }
 
-    fn next_async(&self) -> io::Result<Option<AsyncEvent>> {
+    fn next_async(&self) -> io::Result<Option<DeviceEvent>> {
         if self.opened.events.is_empty() {
             self.opened.context.fetch_events()?;
         }

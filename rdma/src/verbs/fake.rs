@@ -14,7 +14,7 @@ use super::cm::{Channel, Id};
 use super::context::{Context, DataPath, DeviceInfo};
 use super::domain::Domain;
 use super::library::{Library, RdmaCm, Verbs};
-use super::requests::{Queue, Token};
+use super::requests::{Token, WorkQueueKind};
 use crate::{Caps, Wc, WcOpcode, WcStatus};
 
 /// What the device was told, and what it will say.
@@ -55,8 +55,8 @@ pub(crate) fn device<T>(look: impl FnOnce(&mut Device) -> T) -> T {
 /// Lets a request complete.
 pub(crate) fn complete(wr_id: u64, status: WcStatus) {
     let index = match Token::from_wr_id(wr_id).queue {
-        Queue::Send => 0,
-        Queue::Receive => 1,
+        WorkQueueKind::Send => 0,
+        WorkQueueKind::Receive => 1,
     };
     device(|device| {
         device.completions[index].push_back(Wc::new(wr_id, 0, status, WcOpcode::SEND, 0));

@@ -12,7 +12,7 @@ use slab::Slab;
 use super::completion::{CompletionQueue, CompletionQueues};
 use super::context::Context;
 use super::queue_pair::VerbsQp;
-use super::requests::{Queue, Token};
+use super::requests::{Token, WorkQueueKind};
 use crate::{
     Group, GroupConfig, GroupStats, PushError, QpConfig, QpKey, RecvWr, SendWr, Time, WakeFor, Wc,
     WcOpcode, WcStatus,
@@ -21,13 +21,14 @@ use crate::{
 /// Acknowledging completion events takes a mutex, so it is done in batches.
 const EVENTS_PER_ACKNOWLEDGE: u32 = 256;
 
-/// How long sends wait before it is looked again whether their connection is made. Another thread makes it, and does
-/// not ring; this matters when a peer's first command overtakes the last step of our own accept.
+/// How long sends wait before it is looked again whether their connection is made. Another thread
+/// makes it, and does not ring; this matters when a peer's first command overtakes the last step of
+/// our own accept.
 const CONNECTING: Duration = Duration::from_millis(1);
 
 /// Completion queues and the queue pairs that complete to them.
 pub struct VerbsGroup {
-    queue_pairs: Slab<Entry>,
+    queue_pairs: Slab<VerbsQueuePair>,
     dirty: Vec<usize>,
     /// When sends that wait for their connection are tried again.
     retry: Option<Time>,
@@ -48,7 +49,7 @@ struct Wakes {
     unacknowledged: u32,
 }
 
-struct Entry {
+struct VerbsQueuePair {
     qp: VerbsQp,
     dirty: bool,
 }
@@ -89,7 +90,8 @@ impl VerbsGroup {
         }
     }
 
-    /// Gives a completion of the device the consumer's identifier; one of a queue pair that was released is dropped.
+    /// Gives a completion of the device the consumer's identifier; one of a queue pair that was
+    /// released is dropped.
     fn translate(&mut self, mut wc: Wc) -> Option<Wc> {
         let token = Token::from_wr_id(wc.wr_id);
         let index = self.find(token.qp)?;
@@ -98,11 +100,11 @@ impl VerbsGroup {
     }
 
     /// Polls one of the device's queues; returns how many completions `out` got.
-    fn poll_queue(&mut self, which: Queue, out: &mut [Wc]) -> usize {
+    fn poll_queue(&mut self, which: WorkQueueKind, out: &mut [Wc]) -> usize {
         loop {
             let polled = match which {
-                Queue::Send => self.queues.sends.poll(out),
-                Queue::Receive => self.queues.receives.poll(out),
+                WorkQueueKind::Send => self.queues.sends.poll(out),
+                WorkQueueKind::Receive => self.queues.receives.poll(out),
             };
             let mut count = 0;
             for index in 0..polled {
@@ -164,7 +166,7 @@ impl Group<super::Verbs> for VerbsGroup {
         // Less than `MAX_QUEUE_PAIRS`: the completion queues made no more of them.
         let key = QpKey(u64::from(self.generation) << 32 | vacant.key() as u64);
         qp.adopted_as(key);
-        vacant.insert(Entry { qp, dirty: false });
+        vacant.insert(VerbsQueuePair { qp, dirty: false });
         key
     }
 
@@ -221,9 +223,9 @@ impl Group<super::Verbs> for VerbsGroup {
             self.flush(now);
         }
         // Sends first: they free what the requests that have arrived may need.
-        let mut count = self.poll_queue(Queue::Send, out);
+        let mut count = self.poll_queue(WorkQueueKind::Send, out);
         if count < out.len() {
-            count += self.poll_queue(Queue::Receive, &mut out[count..]);
+            count += self.poll_queue(WorkQueueKind::Receive, &mut out[count..]);
         }
         if count < out.len() {
             count += drain(&mut self.lost, &mut out[count..]);
@@ -252,8 +254,8 @@ impl Group<super::Verbs> for VerbsGroup {
     fn acknowledge_wake(&mut self) {
         // There is one for each time that a queue was armed; a second one wakes us again.
         match self.queues.take_event() {
-            Some(Queue::Send) => self.of_sends.took_one(&self.queues.sends),
-            Some(Queue::Receive) => self.of_receives.took_one(&self.queues.receives),
+            Some(WorkQueueKind::Send) => self.of_sends.took_one(&self.queues.sends),
+            Some(WorkQueueKind::Receive) => self.of_receives.took_one(&self.queues.receives),
             None => {}
         }
     }

@@ -7,7 +7,8 @@ use std::process::Command;
 
 use super::abi::*;
 
-/// One number that both sides must agree on: what it is called, how C spells it, and what it is here.
+/// One number that both sides must agree on: what it is called, how C spells it, and what it is
+/// here.
 struct Fact {
     name: String,
     c: String,

@@ -1,7 +1,8 @@
 //! libibverbs and librdmacm, found at run time.
 //!
-//! One binary starts on any Linux machine, uses verbs where they are, and says why where they are not. The libraries are
-//! loaded on first use and never unloaded: rdma-core keeps global state and threads.
+//! One binary starts on any Linux machine, uses verbs where they are, and says why where they are
+//! not. The libraries are loaded on first use and never unloaded: rdma-core keeps global state and
+//! threads.
 #![expect(unsafe_code, reason = "calls into libraries that are loaded at run time")]
 
 use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
@@ -57,7 +58,8 @@ pub fn available() -> Result<(), LoadError> {
 
 #[cfg(not(feature = "link-rdma-core"))]
 fn load() -> Result<Library, LoadError> {
-    // One after the other: a broken libibverbs would show only as a complaint of librdmacm, which needs it.
+    // One after the other: a broken libibverbs would show only as a complaint of librdmacm, which
+    // needs it.
     let verbs = Verbs::load(&Object::open(c"libibverbs.so.1", "libibverbs.so.1")?)?;
     let cm = RdmaCm::load(&Object::open(c"librdmacm.so.1", "librdmacm.so.1")?)?;
     Ok(Library { verbs, cm })
@@ -69,8 +71,9 @@ fn load() -> Result<Library, LoadError> {
     Ok(Library { verbs: Verbs::load(&process)?, cm: RdmaCm::load(&process)? })
 }
 
-/// A packager's build: the libraries are ordinary dependencies of the binary, and their functions are found in the process.
-/// The linker drops a library that nothing refers to, so one function of each is referred to.
+/// A packager's build: the libraries are ordinary dependencies of the binary, and their functions
+/// are found in the process. The linker drops a library that nothing refers to, so one function of
+/// each is referred to.
 #[cfg(feature = "link-rdma-core")]
 mod linked {
     use core::ffi::c_void;
@@ -103,7 +106,8 @@ impl Object {
     #[cfg(not(feature = "link-rdma-core"))]
     fn open(file: &CStr, name: &'static str) -> Result<Self, LoadError> {
         let flags = libc::RTLD_NOW | libc::RTLD_LOCAL | libc::RTLD_NODELETE;
-        // SAFETY: the name is a C string; the initialisers of rdma-core's libraries have no preconditions.
+        // SAFETY: the name is a C string; the initialisers of rdma-core's libraries have no
+        // preconditions.
         let handle = unsafe { libc::dlopen(file.as_ptr(), flags) };
         if handle.is_null() {
             return Err(LoadError::NoLibrary { library: name, reason: dynamic_linker_error() });
@@ -170,7 +174,8 @@ macro_rules! functions {
         }
 
         impl $table {
-            /// A table in which every function ends the process: a test replaces those that it means to be called.
+            /// A table in which every function ends the process: a test replaces those that it
+            /// means to be called.
             #[cfg(test)]
             pub(crate) fn absent() -> Self {
                 Self {
@@ -192,7 +197,8 @@ macro_rules! functions {
                             let symbol = stringify!($name);
                             return Err(LoadError::NoSymbol { library: object.name, symbol });
                         }
-                        // SAFETY: the library's header declares the function with this type, under this version.
+                        // SAFETY: the library's header declares the function with this type, under
+                        // this version.
                         unsafe {
                             core::mem::transmute::<
                                 *mut c_void,
@@ -224,7 +230,8 @@ const fn to_c_str(text: &'static str) -> &'static CStr {
 }
 
 functions! {
-    /// libibverbs. The verbs that are inline functions in C go through the context's operations instead.
+    /// libibverbs. The verbs that are inline functions in C go through the context's operations
+    /// instead.
     Verbs {
         ibv_get_device_name @ "IBVERBS_1.1": fn(*mut ibv_device) -> *const c_char;
         ibv_query_device @ "IBVERBS_1.1": fn(*mut ibv_context, *mut ibv_device_attr) -> c_int;

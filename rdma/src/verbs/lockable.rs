@@ -4,7 +4,8 @@ use std::io;
 
 use rustix::process::{Resource, getrlimit};
 
-/// A refusal that can be for want of lockable memory, with the limit and the fix; any other error as it is.
+/// A refusal that can be for want of lockable memory, with the limit and the fix; any other error
+/// as it is.
 pub(crate) fn explain(error: io::Error, what: &str) -> io::Error {
     match getrlimit(Resource::Memlock).current {
         Some(limit_bytes) => explain_limit(error, what, limit_bytes),

@@ -70,8 +70,9 @@ unsafe fn register_raw(
     }
 }
 
-/// Registers host memory with relaxed ordering where that is to be had. Optional flags may only be passed through
-/// `ibv_reg_mr_iova2`, which drops them on kernels that do not know them; rxe in some 2023 kernels refuses them instead.
+/// Registers host memory with relaxed ordering where that is to be had. Optional flags may only be
+/// passed through `ibv_reg_mr_iova2`, which drops them on kernels that do not know them; rxe in
+/// some 2023 kernels refuses them instead.
 ///
 /// # Safety
 /// As for [`crate::Device::register`].
@@ -101,7 +102,8 @@ fn length_of(memory: Mem<'_>) -> usize {
 }
 
 impl VerbsRegion {
-    /// Deregisters, if that was not tried yet. The device refuses while a window is bound to the region, for instance.
+    /// Deregisters, if that was not tried yet. The device refuses while a window is bound to the
+    /// region, for instance.
     fn release(&mut self) -> Result<(), StillRegistered> {
         let raw = mem::replace(&mut self.raw, ptr::null_mut());
         if raw.is_null() {
@@ -178,8 +180,9 @@ impl MemoryWindow<super::Verbs> for VerbsWindow {
     }
 
     fn bind(&mut self, region: &VerbsRegion, addr: u64, length: u64, access: Access) -> Op {
-        // Drivers tell the kernel by the key in here which window is meant: it is that of the bind before this one.
-        // SAFETY: the window lives until we are dropped, and no bind of it is under way.
+        // Drivers tell the kernel by the key in here which window is meant: it is that of the bind
+        // before this one. SAFETY: the window lives until we are dropped, and no bind of it is
+        // under way.
         unsafe { (*self.raw).rkey = self.rkey };
         self.rkey = next_key(self.rkey);
         let window = WindowHandle(self.raw as u64);

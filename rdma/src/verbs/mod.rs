@@ -1,4 +1,5 @@
-//! Verbs: RDMA through rdma-core's libibverbs and librdmacm, for hardware NICs and the kernel's `rdma_rxe`.
+//! Verbs: RDMA through rdma-core's libibverbs and librdmacm, for hardware NICs and the kernel's
+//! `rdma_rxe`.
 
 mod abi;
 mod cm;

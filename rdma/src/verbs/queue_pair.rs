@@ -11,11 +11,11 @@ use std::sync::{Arc, Once};
 
 use super::abi::*;
 use super::cm::Id;
-use super::completion::{CompletionQueues, Room};
+use super::completion::{CompletionQueues, CompletionRoom};
 use super::context::DataPath;
 use super::domain::Domain;
 use super::lockable::explain;
-use super::requests::{MAX_REQUESTS, Queue, Requests, Token};
+use super::requests::{MAX_REQUESTS, PostedRequests, Token, WorkQueueKind};
 use crate::{Caps, Op, PushError, QpConfig, QpKey, RecvWr, SendFlags, SendWr, Sge, WcStatus};
 
 /// Requests that one doorbell hands over. A full batch rings by itself.
@@ -29,14 +29,14 @@ pub struct VerbsQp {
     granted: QpConfig,
     data_path: DataPath,
     can: Abilities,
-    sends: Batch<ibv_send_wr>,
-    receives: Batch<ibv_recv_wr>,
+    sends: DoorbellBatch<ibv_send_wr>,
+    receives: DoorbellBatch<ibv_recv_wr>,
     broken: bool,
     id: Arc<Id>,
     // After the queue pair, which belongs to it.
     _domain: Arc<Domain>,
     // After the queue pair, which completes to the queues in which this is room.
-    _room: Room,
+    _room: CompletionRoom,
 }
 
 /// What requests the device takes.
@@ -46,7 +46,8 @@ struct Abilities {
     memory_windows: bool,
 }
 
-// SAFETY: the queue pair is used by whoever owns this value; the pointers inside the batches lead into its own boxes.
+// SAFETY: the queue pair is used by whoever owns this value; the pointers inside the batches lead
+// into its own boxes.
 unsafe impl Send for VerbsQp {}
 
 impl VerbsQp {
@@ -97,8 +98,8 @@ impl VerbsQp {
                 send_with_invalidate: caps.send_with_invalidate,
                 memory_windows: caps.memory_windows,
             },
-            sends: Batch::new(Queue::Send, granted.send_wr, granted.send_sge),
-            receives: Batch::new(Queue::Receive, granted.recv_wr, granted.recv_sge),
+            sends: DoorbellBatch::new(WorkQueueKind::Send, granted.send_wr, granted.send_sge),
+            receives: DoorbellBatch::new(WorkQueueKind::Receive, granted.recv_wr, granted.recv_sge),
             broken: false,
             id: Arc::clone(id),
             _domain: Arc::clone(domain),
@@ -151,7 +152,8 @@ impl VerbsQp {
             if !self.may_send() {
                 return Err(PushError::QueueFull);
             }
-            // What was pushed before goes before: the peer may answer a response at once, into a receive.
+            // What was pushed before goes before: the peer may answer a response at once, into a
+            // receive.
             self.flush_receives(lost);
             self.flush_sends(lost);
         }
@@ -191,7 +193,8 @@ impl VerbsQp {
 
     fn flush_sends(&mut self, lost: &mut impl FnMut(u64)) {
         let (raw, post) = (self.raw, self.data_path.post_send);
-        // SAFETY: the list is linked and ends in null; the memory behind it is the pusher's promise.
+        // SAFETY: the list is linked and ends in null; the memory behind it is the pusher's
+        // promise.
         let taken = self.sends.ring(lost, |first, bad| unsafe { post(raw, first, bad) });
         self.note(taken);
     }
@@ -205,7 +208,8 @@ impl VerbsQp {
         let taken = self.receives.ring(lost, |first, bad| unsafe { post(raw, first, bad) });
         self.note(taken);
         if self.broken {
-            // A receive makes no system call on rxe, which flushes what lies in the queue when it is told of an error.
+            // A receive makes no system call on rxe, which flushes what lies in the queue when it
+            // is told of an error.
             self.to_error();
         }
     }
@@ -227,8 +231,8 @@ impl VerbsQp {
             self.fail();
         }
         match token.queue {
-            Queue::Send => self.sends.held.complete(token.position),
-            Queue::Receive => self.receives.held.complete(token.position),
+            WorkQueueKind::Send => self.sends.held.complete(token.position),
+            WorkQueueKind::Receive => self.receives.held.complete(token.position),
         }
     }
 
@@ -334,21 +338,22 @@ impl Linked for ibv_recv_wr {
     }
 }
 
-/// Work requests on their way to one doorbell, with room for their scatter-gather lists, and all that the device holds.
-struct Batch<W> {
-    queue: Queue,
-    held: Requests,
+/// Work requests on their way to one doorbell, with room for their scatter-gather lists, and all
+/// that the device holds.
+struct DoorbellBatch<W> {
+    queue: WorkQueueKind,
+    held: PostedRequests,
     requests: Vec<W>,
     sges: Box<[Sge]>,
     sges_per_request: usize,
 }
 
-impl<W: Linked> Batch<W> {
-    fn new(queue: Queue, requests: u32, sges_per_request: u32) -> Self {
+impl<W: Linked> DoorbellBatch<W> {
+    fn new(queue: WorkQueueKind, requests: u32, sges_per_request: u32) -> Self {
         let sges_per_request = usize::try_from(sges_per_request).expect("u32 fits");
         Self {
             queue,
-            held: Requests::new(requests),
+            held: PostedRequests::new(requests),
             requests: Vec::with_capacity(BATCH),
             sges: vec![Sge::default(); BATCH * sges_per_request].into(),
             sges_per_request,
@@ -363,7 +368,8 @@ impl<W: Linked> Batch<W> {
         self.requests.len() == BATCH
     }
 
-    /// Adds the request that `make` makes of its identifier and its list. The batch must not be full.
+    /// Adds the request that `make` makes of its identifier and its list. The batch must not be
+    /// full.
     fn push(
         &mut self,
         qp: QpKey,
@@ -410,7 +416,8 @@ impl<W: Linked> Batch<W> {
         result
     }
 
-    /// Takes the latest requests back, which the device did not take, and reports them in their order.
+    /// Takes the latest requests back, which the device did not take, and reports them in their
+    /// order.
     fn take_back(&mut self, count: usize, lost: &mut impl FnMut(u64)) {
         let mut refused = [0; BATCH];
         let refused = &mut refused[..count];
@@ -420,8 +427,9 @@ impl<W: Linked> Batch<W> {
         refused.iter().copied().for_each(lost);
     }
 
-    /// Where in the batch a pointer leads; the driver says by it which request it refused. A driver that does not say
-    /// has refused none of them in particular: then none of them counts as refused, for the device may hold them.
+    /// Where in the batch a pointer leads; the driver says by it which request it refused. A driver
+    /// that does not say has refused none of them in particular: then none of them counts as
+    /// refused, for the device may hold them.
     fn index_of(&self, request: *mut W) -> usize {
         let offset = (request as usize).wrapping_sub(self.requests.as_ptr() as usize);
         (offset / size_of::<W>()).min(self.requests.len())
@@ -434,7 +442,11 @@ mod tests {
 
     const QP: QpKey = QpKey(5 << 32 | 3);
 
-    fn push(batch: &mut Batch<ibv_recv_wr>, wr_id: u64, sges: &[Sge]) -> Result<(), PushError> {
+    fn push(
+        batch: &mut DoorbellBatch<ibv_recv_wr>,
+        wr_id: u64,
+        sges: &[Sge],
+    ) -> Result<(), PushError> {
         batch.push(QP, wr_id, sges, |wr_id, sg_list, num_sge| ibv_recv_wr {
             wr_id,
             next: null_mut(),
@@ -443,8 +455,8 @@ mod tests {
         })
     }
 
-    fn batch_of(ids: &[u64]) -> Batch<ibv_recv_wr> {
-        let mut batch = Batch::new(Queue::Receive, 8, 2);
+    fn batch_of(ids: &[u64]) -> DoorbellBatch<ibv_recv_wr> {
+        let mut batch = DoorbellBatch::new(WorkQueueKind::Receive, 8, 2);
         for &wr_id in ids {
             push(&mut batch, wr_id, &[Sge { addr: wr_id, length: 1, lkey: 7 }])
                 .expect("there is room");
@@ -476,7 +488,7 @@ mod tests {
         assert!(posted.is_ok() && batch.is_empty());
         assert_eq!(seen.iter().map(|(_, addr)| *addr).collect::<Vec<_>>(), [1, 2, 3]);
         for (wr_id, (token, _)) in (1..).zip(seen) {
-            assert_eq!((token.qp, token.queue), (QP, Queue::Receive));
+            assert_eq!((token.qp, token.queue), (QP, WorkQueueKind::Receive));
             assert_eq!(batch.held.complete(token.position), Some(wr_id));
         }
     }

@@ -4,14 +4,14 @@ use super::abi::*;
 
 /// Something that not every device offers, and that not every device that offers it does well.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Feature {
+pub(crate) enum DeviceFeature {
     SendWithInvalidate,
     MemoryWindows,
 }
 
 struct Quirk {
     vendor_id: u32,
-    feature: Feature,
+    feature: DeviceFeature,
     reason: &'static str,
 }
 
@@ -19,18 +19,18 @@ const QUIRKS: [Quirk; 2] = [
     Quirk {
         // Broadcom's bnxt_re takes the request and then fails the queue pair (SPDK issue 3926).
         vendor_id: 0x14e4,
-        feature: Feature::SendWithInvalidate,
+        feature: DeviceFeature::SendWithInvalidate,
         reason: "the device offers it, but fails when it is used (a known fault of this vendor)",
     },
     Quirk {
         // Linux's rxe: seen on 6.12; the conformance suite asserts it.
         vendor_id: 0xff_ffff,
-        feature: Feature::MemoryWindows,
+        feature: DeviceFeature::MemoryWindows,
         reason: "the device offers them, but a peer reaches the whole region through one (a known fault of rxe)",
     },
 ];
 
-impl Feature {
+impl DeviceFeature {
     /// Whether the device says that it has it.
     pub(crate) fn is_offered(self, device_cap_flags: u32) -> bool {
         let flags = match self {
@@ -59,19 +59,19 @@ mod tests {
 
     #[test]
     fn a_feature_needs_its_flag() {
-        for feature in [Feature::SendWithInvalidate, Feature::MemoryWindows] {
+        for feature in [DeviceFeature::SendWithInvalidate, DeviceFeature::MemoryWindows] {
             assert_eq!(feature.obstacle(EVERYTHING, 0x15b3), None);
             let silent = feature.obstacle(0, 0x15b3).expect("not offered");
             assert!(silent.contains("does not offer"), "{silent}");
         }
-        assert!(!Feature::MemoryWindows.is_offered(DEVICE_MEM_MGT_EXTENSIONS));
+        assert!(!DeviceFeature::MemoryWindows.is_offered(DEVICE_MEM_MGT_EXTENSIONS));
     }
 
     #[test]
     fn a_quirk_takes_what_is_broken_and_nothing_else() {
         for (vendor_id, broken, whole) in [
-            (0x14e4, Feature::SendWithInvalidate, Feature::MemoryWindows),
-            (0xff_ffff, Feature::MemoryWindows, Feature::SendWithInvalidate),
+            (0x14e4, DeviceFeature::SendWithInvalidate, DeviceFeature::MemoryWindows),
+            (0xff_ffff, DeviceFeature::MemoryWindows, DeviceFeature::SendWithInvalidate),
         ] {
             let reason = broken.obstacle(EVERYTHING, vendor_id).expect("a quirk");
             assert!(reason.contains("known fault"), "{reason}");

@@ -10,17 +10,18 @@ pub(crate) const MAX_QUEUE_PAIRS: u32 = 1 << 15;
 
 /// Which of a queue pair's queues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Queue {
+pub(crate) enum WorkQueueKind {
     Send,
     Receive,
 }
 
-/// A request's identifier as the device sees it. It is ours, not the consumer's, because of a request that failed the
-/// device says little else: by it we find the queue pair (or that it was released), the queue and the place in it.
+/// A request's identifier as the device sees it. It is ours, not the consumer's, because of a
+/// request that failed the device says little else: by it we find the queue pair (or that it was
+/// released), the queue and the place in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Token {
     pub(crate) qp: QpKey,
-    pub(crate) queue: Queue,
+    pub(crate) queue: WorkQueueKind,
     pub(crate) position: u16,
 }
 
@@ -31,7 +32,7 @@ impl Token {
     pub(crate) fn to_wr_id(self) -> u64 {
         let generation = self.qp.0 >> 32 << 32;
         let index = self.qp.0 & u64::from(MAX_QUEUE_PAIRS - 1);
-        let queue = if self.queue == Queue::Receive { Self::RECEIVE } else { 0 };
+        let queue = if self.queue == WorkQueueKind::Receive { Self::RECEIVE } else { 0 };
         generation | index << 17 | queue | u64::from(self.position)
     }
 
@@ -40,18 +41,23 @@ impl Token {
         let index = wr_id as u32 >> 17;
         Self {
             qp: QpKey(wr_id >> 32 << 32 | u64::from(index)),
-            queue: if wr_id & Self::RECEIVE == 0 { Queue::Send } else { Queue::Receive },
+            queue: if wr_id & Self::RECEIVE == 0 {
+                WorkQueueKind::Send
+            } else {
+                WorkQueueKind::Receive
+            },
             position: wr_id as u16,
         }
     }
 }
 
-/// The consumer's identifiers of the requests in one queue, from when they are pushed until they are done.
+/// The consumer's identifiers of the requests in one queue, from when they are pushed until they
+/// are done.
 ///
-/// A queue works in order, so a completion says that everything before it is done as well: that is how room becomes
-/// free of requests whose success nobody asked to be told.
+/// A queue works in order, so a completion says that everything before it is done as well: that is
+/// how room becomes free of requests whose success nobody asked to be told.
 #[derive(Debug)]
-pub(crate) struct Requests {
+pub(crate) struct PostedRequests {
     wr_ids: Box<[u64]>,
     limit: u16,
     /// Ever pushed and ever done, modulo 2^16.
@@ -59,7 +65,7 @@ pub(crate) struct Requests {
     done: u16,
 }
 
-impl Requests {
+impl PostedRequests {
     pub(crate) fn new(limit: u32) -> Self {
         let limit = limit.min(MAX_REQUESTS);
         let room = usize::try_from(limit.next_power_of_two()).expect("2^15 fits");
@@ -100,7 +106,8 @@ impl Requests {
         Some(self.wr_ids[self.slot(self.pushed)])
     }
 
-    /// The consumer's identifier of the request at a position, which is done, as are those before it.
+    /// The consumer's identifier of the request at a position, which is done, as are those before
+    /// it.
     pub(crate) fn complete(&mut self, position: u16) -> Option<u64> {
         let ahead = position.wrapping_sub(self.done);
         if ahead >= self.held() {
@@ -121,7 +128,7 @@ mod tests {
         #[test]
         fn a_token_survives_the_device(generation: u32, index in 0_u64..1 << 15, receive: bool, position: u16) {
             let qp = QpKey(u64::from(generation) << 32 | index);
-            let queue = if receive { Queue::Receive } else { Queue::Send };
+            let queue = if receive { WorkQueueKind::Receive } else { WorkQueueKind::Send };
             let token = Token { qp, queue, position };
             prop_assert_eq!(Token::from_wr_id(token.to_wr_id()), token);
         }
@@ -133,7 +140,7 @@ mod tests {
             start: u16,
             steps in prop::collection::vec((1_u16..60, 0_u16..60), 100),
         ) {
-            let mut requests = Requests { pushed: start, done: start, ..Requests::new(limit) };
+            let mut requests = PostedRequests { pushed: start, done: start, ..PostedRequests::new(limit) };
             let mut list = std::collections::VecDeque::new();
             let mut next = 0;
             for (pushes, ahead) in steps {
@@ -157,7 +164,7 @@ mod tests {
 
     #[test]
     fn what_was_taken_back_is_not_there() {
-        let mut requests = Requests::new(3);
+        let mut requests = PostedRequests::new(3);
         requests.push(7);
         let position = requests.next_position();
         requests.push(8);
@@ -169,6 +176,6 @@ mod tests {
 
     #[test]
     fn a_queue_without_room_is_full() {
-        assert!(Requests::new(0).is_full());
+        assert!(PostedRequests::new(0).is_full());
     }
 }

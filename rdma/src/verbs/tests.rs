@@ -121,7 +121,8 @@ fn a_group_sleeps_through_sends_unless_it_waits_for_them() {
     assert_eq!(device(|device| device.unacknowledged), 0, "destroying a queue waits for that");
 }
 
-/// A target posts a receive again before it responds, because the host may send its next command at once.
+/// A target posts a receive again before it responds, because the host may send its next command at
+/// once.
 #[test]
 fn a_batch_that_rings_by_itself_leaves_no_earlier_receive_behind() {
     let context = context(512);

@@ -134,7 +134,8 @@ impl Bench for SimBench {
     }
 }
 
-/// An RDMA device that is really there, named by the address in `FEEDRAIL_VERBS_ADDRESS`, and the real clock.
+/// An RDMA device that is really there, named by the address in `FEEDRAIL_VERBS_ADDRESS`, and the
+/// real clock.
 pub struct VerbsBench {
     start: Instant,
     address: IpAddr,

@@ -12,7 +12,8 @@ pub struct Buffer<P: Provider> {
     length: usize,
 }
 
-// SAFETY: the memory belongs to the buffer alone, but for the provider, which the region keeps away.
+// SAFETY: the memory belongs to the buffer alone, but for the provider, which the region keeps
+// away.
 unsafe impl<P: Provider> Send for Buffer<P> {}
 
 pub fn everything() -> Access {

@@ -1,5 +1,6 @@
-//! Two hosts that do anything at any time on a faulty network. Nothing panics, every request that was taken
-//! completes exactly once, nothing is reported for what was released, and nothing is left behind.
+//! Two hosts that do anything at any time on a faulty network. Nothing panics, every request that
+//! was taken completes exactly once, nothing is reported for what was released, and nothing is left
+//! behind.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;

@@ -8,9 +8,11 @@ pub struct Differences {
     pub nobody_is_there: &'static [ConnectFailure],
     /// Whether the group sees packets, and counts those that say receiver-not-ready.
     pub counts_packets: bool,
-    /// Whether a host that goes away says goodbye to its peers all the same: the kernel does it for a process.
+    /// Whether a host that goes away says goodbye to its peers all the same: the kernel does it for
+    /// a process.
     pub says_goodbye: bool,
-    /// Whether a long RDMA WRITE is checked as a whole before its first byte is written, or packet by packet.
+    /// Whether a long RDMA WRITE is checked as a whole before its first byte is written, or packet
+    /// by packet.
     pub checks_writes_at_once: bool,
     /// Whether a message goes to the receive that was queued last, not to the oldest.
     pub uses_newest_receive: bool,
@@ -50,21 +52,24 @@ pub enum Fault {
     WindowIsItsRegion,
 }
 
-/// What rxe does, seen on Linux 6.12, with the reason in its source. A case asserts it, so that we hear when it changes.
+/// What rxe does, seen on Linux 6.12, with the reason in its source. A case asserts it, so that we
+/// hear when it changes.
 const KNOWN_OF_RXE: [Fault; 5] = [
-    // A request that cannot be sent puts the queue pair to ERROR before it is completed, and everything that has not
-    // been completed by then is flushed: nobody learns which request was wrong or why (rxe_requester, flush_send_wqe).
+    // A request that cannot be sent puts the queue pair to ERROR before it is completed, and
+    // everything that has not been completed by then is flushed: nobody learns which request was
+    // wrong or why (rxe_requester, flush_send_wqe).
     Fault::LocalFailureIsFlushed,
-    // A message that is longer than its receive is taken for a receive that makes no sense, because copying stops at
-    // the length that is left before it stops at the end of the list (copy_data, send_data_in).
+    // A message that is longer than its receive is taken for a receive that makes no sense, because
+    // copying stops at the length that is left before it stops at the end of the list (copy_data,
+    // send_data_in).
     Fault::LongMessageIsMalformed,
-    // The receiver refuses to invalidate what is no window, and its queue pair goes to ERROR, but the sender gets an
-    // ordinary acknowledgement (rxe_responder, ERR_INVALIDATE_RKEY).
+    // The receiver refuses to invalidate what is no window, and its queue pair goes to ERROR, but
+    // the sender gets an ordinary acknowledgement (rxe_responder, ERR_INVALIDATE_RKEY).
     Fault::RefusedInvalidateSucceeds,
-    // The receiver's completion has its flag "with invalidate" in the bit that the kernel has for it, and user space
-    // has for another (do_complete of the responder).
+    // The receiver's completion has its flag "with invalidate" in the bit that the kernel has for
+    // it, and user space has for another (do_complete of the responder).
     Fault::InvalidateIsNotReported,
-    // An access through a window is checked against the bounds of the region only (check_rkey). The provider does not
-    // use windows on rxe for that; the suite makes it.
+    // An access through a window is checked against the bounds of the region only (check_rkey). The
+    // provider does not use windows on rxe for that; the suite makes it.
     Fault::WindowIsItsRegion,
 ];

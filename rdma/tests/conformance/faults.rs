@@ -94,7 +94,8 @@ fn damaged_packets_are_counted_and_repaired() {
     assert!(failures > 0);
 }
 
-/// A cut is an error, within the retries, and not a hang; the other connections of the host live on.
+/// A cut is an error, within the retries, and not a hang; the other connections of the host live
+/// on.
 #[test]
 fn a_cut_ends_connections_and_a_healed_network_takes_new_ones() {
     let mut world = World::new(SimBench::quiet());

@@ -7,7 +7,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use rdma::soft::{Faults, OpenError, PortChoice, Soft, SoftDevice, SoftOptions, local_address_for};
+use rdma::soft::{
+    EndpointError, Faults, PortChoice, Soft, SoftDevice, SoftOptions, local_address_for,
+};
 use rdma::{
     ConnOptions, ConnectionManager, Device, Group, GroupConfig, GroupStats, Op, RecvWr, SendFlags,
     SendWr, Sge, Wc, WcOpcode, WcStatus,
@@ -243,7 +245,8 @@ fn many_reads_into_a_small_receive_buffer() {
     );
 }
 
-/// A peer without a time-out that never answers a READ. What it was asked for would be all that may be on its way.
+/// A peer without a time-out that never answers a READ. What it was asked for would be all that may
+/// be on its way.
 #[test]
 fn who_keeps_responses_to_itself_holds_nobody_up() {
     let mut bench = SoftBench::new();
@@ -350,7 +353,8 @@ fn the_connection_manager_gets_what_is_for_it_whatever_socket_it_comes_to() {
     world.hosts[1] = many_groups(&world.bench, 4, false);
     let endpoint = SocketAddr::new(world.hosts[1].device.local_ip(), 4791);
     let ip = address();
-    // Well-formed, for queue pair 1, and no message that it knows: so it is counted there, and nothing else.
+    // Well-formed, for queue pair 1, and no message that it knows: so it is counted there, and
+    // nothing else.
     let mut packet = [0; 280];
     packet[..8].copy_from_slice(&[0x04, 0x40, 0xFF, 0xFF, 0, 0, 0, 1]);
     for _ in 0..SENDERS {
@@ -385,7 +389,8 @@ fn an_initiator_shares_the_address_of_a_target() {
     assert!(buffers[1].all() == buffers[0].all());
 }
 
-/// The word that nobody is there may come to any socket of an endpoint that sends from the bound port.
+/// The word that nobody is there may come to any socket of an endpoint that sends from the bound
+/// port.
 #[test]
 fn nobody_is_there_for_an_ephemeral_endpoint() {
     for _ in 0..8 {
@@ -401,7 +406,8 @@ impl Bench for Ipv6Bench {
     type Provider = Soft;
 
     fn device(&mut self, groups: usize) -> SoftDevice {
-        // There is one loopback address; the second device finds a port of its own, and the first is any.
+        // There is one loopback address; the second device finds a port of its own, and the first
+        // is any.
         let mut options = SoftOptions::new(Ipv6Addr::LOCALHOST.into(), PortChoice::Any);
         options.groups = groups;
         SoftDevice::open(&options).expect("open over IPv6")
@@ -444,13 +450,13 @@ fn what_cannot_be_opened_says_why() {
     SoftDevice::open(&SoftOptions::new(ip, PortChoice::Roce)).expect("free again");
     let foreign: IpAddr = "192.0.2.1".parse().unwrap();
     let error = SoftDevice::open(&SoftOptions::new(foreign, PortChoice::Any)).err();
-    assert!(matches!(error, Some(OpenError::NotLocal(address)) if address == foreign));
+    assert!(matches!(error, Some(EndpointError::NotLocal(address)) if address == foreign));
     let wildcard: IpAddr = "0.0.0.0".parse().unwrap();
     let error = SoftDevice::open(&SoftOptions::new(wildcard, PortChoice::Any)).err();
-    assert!(matches!(error, Some(OpenError::Wildcard(_))));
+    assert!(matches!(error, Some(EndpointError::Wildcard(_))));
     let mut none = SoftOptions::new(ip, PortChoice::Any);
     none.groups = 0;
-    assert!(matches!(SoftDevice::open(&none).err(), Some(OpenError::Groups(0))));
+    assert!(matches!(SoftDevice::open(&none).err(), Some(EndpointError::Groups(0))));
 }
 
 #[test]
@@ -533,8 +539,8 @@ fn answers_to_foreign_peers_go_to_the_roce_port() {
     let listener = std::net::UdpSocket::bind(SocketAddr::new(ip, 4791)).expect("bind");
     listener.set_nonblocking(true).expect("nonblocking");
     let sender = std::net::UdpSocket::bind(SocketAddr::new(ip, 36_049)).expect("bind");
-    let mut foreign = cm::Manager::new(cm::Config::new(1, 2));
-    let connect = cm::Connect {
+    let mut foreign = cm::Manager::new(cm::ManagerConfig::new(1, 2));
+    let connect = cm::ConnectParams {
         peer: endpoint,
         source: SocketAddr::new(ip, 40_000),
         service_id: cm::ServiceId::tcp(to.port()),
@@ -617,8 +623,8 @@ fn single_packets_work_as_well() {
     }
 }
 
-/// The same from 64 devices, which do not know of each other and begin at once: together they send more than
-/// the buffer holds, whatever each of them does. Losses are repaired, at a bounded cost.
+/// The same from 64 devices, which do not know of each other and begin at once: together they send
+/// more than the buffer holds, whatever each of them does. Losses are repaired, at a bounded cost.
 #[test]
 fn many_hosts_share_a_small_receive_buffer() {
     const SENDERS: usize = 64;

@@ -21,7 +21,8 @@ pub trait Bench {
     /// A device at an address of its own, which others can connect to.
     fn device(&mut self, groups: usize) -> <Self::Provider as Provider>::Device;
     fn now(&self) -> Time;
-    /// Lets time pass until one of the hosts may have something to do, at the latest until `deadline`.
+    /// Lets time pass until one of the hosts may have something to do, at the latest until
+    /// `deadline`.
     fn wait(&mut self, hosts: &[&Host<Self::Provider>], deadline: Option<Time>);
     /// An address at which there is nobody.
     fn nobody(&mut self) -> IpAddr;

@@ -77,8 +77,8 @@ impl fmt::Debug for ServiceId {
     }
 }
 
-/// What RDMA-CM puts before the consumer's private data in a request (volume 1, annex A11): who connects
-/// from where to where. Both addresses are of one family.
+/// What RDMA-CM puts before the consumer's private data in a request (volume 1, annex A11): who
+/// connects from where to where. Both addresses are of one family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IpHeader {
     /// Address and port of the active side.
@@ -105,8 +105,8 @@ impl IpHeader {
     /// Bytes that it takes of a request's private data.
     pub const BYTES: usize = 36;
 
-    /// Takes it from the start of private data; `None` when the version or the address family is not one
-    /// that we know.
+    /// Takes it from the start of private data; `None` when the version or the address family is
+    /// not one that we know.
     pub fn parse(private_data: &[u8]) -> Option<Self> {
         let (wire, _) = IpHeaderWire::ref_from_prefix(private_data).ok()?;
         if wire.major_minor_version != 0 {

@@ -7,12 +7,14 @@ use siphasher::sip::SipHasher24;
 
 use super::CommId;
 
-/// Rounds of the network: with halves this short the usual four can be told from a random permutation.
+/// Rounds of the network: with halves this short the usual four can be told from a random
+/// permutation.
 const ROUNDS: u8 = 10;
 /// Stands for no round.
 const PROCESS_TAG: u8 = 0xFF;
 
-/// What the order of communication ids depends on. A secret: whoever has it can tell the names of all connections.
+/// What the order of communication ids depends on. A secret: whoever has it can tell the names of
+/// all connections.
 #[derive(Clone, Copy)]
 pub struct CommIdKey(pub u128);
 
@@ -22,8 +24,8 @@ impl fmt::Debug for CommIdKey {
     }
 }
 
-/// Gives out communication ids: all 2^32 of them in an order that only the key tells, none twice before
-/// the others were used. A peer that learns some can not tell others.
+/// Gives out communication ids: all 2^32 of them in an order that only the key tells, none twice
+/// before the others were used. A peer that learns some can not tell others.
 #[derive(Debug)]
 pub(super) struct CommIds {
     key: CommIdKey,

@@ -9,60 +9,64 @@ use crate::{PathMtu, Psn, Qpn};
 
 /// How a [`super::Manager`] behaves.
 #[derive(Clone, Debug)]
-pub struct Config {
-    /// Names this channel adapter. Random per process: a peer that remembers connections of an earlier
-    /// process under the same name rejects new ones as stale.
+pub struct ManagerConfig {
+    /// Names this channel adapter. Random per process: a peer that remembers connections of an
+    /// earlier process under the same name rejects new ones as stale.
     pub ca_guid: u64,
-    /// Source of communication ids: random per process, for the same reason, and independent of `ca_guid`, which every peer
-    /// sees.
+    /// Source of communication ids: random per process, for the same reason, and independent of
+    /// `ca_guid`, which every peer sees.
     pub comm_id_key: CommIdKey,
     /// What our datagrams say of us.
     pub sender: Sender,
-    /// The longest payload that our side of the path carries. A request with a longer one is rejected
-    /// (reason 26) with this value as the offer, which a peer of ours takes up by itself.
+    /// The longest payload that our side of the path carries. A request with a longer one is
+    /// rejected (reason 26) with this value as the offer, which a peer of ours takes up by itself.
     pub path_mtu: PathMtu,
     /// How long our queue pairs take to acknowledge a packet; told to the peer.
     pub ack_delay: TimeoutExponent,
-    /// How long we may take to answer a message and how long we allow a peer to; told to the peer. It is
-    /// also the longest interval between two sendings of a message.
+    /// How long we may take to answer a message and how long we allow a peer to; told to the peer.
+    /// It is also the longest interval between two sendings of a message.
     pub response_timeout: TimeoutExponent,
     /// How long a peer shall wait once it heard (by MRA) that our consumer is still thinking.
     pub service_timeout: TimeoutExponent,
-    /// Interval between the first sending of a message and the second; it doubles from then on. Shorter
-    /// than `response_timeout`, since a datagram that was sent twice costs less than a wait for a lost one.
+    /// Interval between the first sending of a message and the second; it doubles from then on.
+    /// Shorter than `response_timeout`, since a datagram that was sent twice costs less than a wait
+    /// for a lost one.
     pub first_retry: Duration,
     /// How often a REQ or a REP is sent again, 0..=15.
     pub max_retries: u8,
     /// How often a DREQ is sent again.
     pub disconnect_retries: u8,
-    /// How long the end of a connection is remembered, so that a late duplicate of its request does not
-    /// start another one.
+    /// How long the end of a connection is remembered, so that a late duplicate of its request does
+    /// not start another one.
     pub time_wait: Duration,
     /// How many of what.
-    pub limits: Limits,
+    pub limits: ManagerLimits,
 }
 
-/// Bounds on what a manager remembers. A request is only a claim until its sender has answered our reply, since its
-/// address may be forged: for a new one the oldest such claim is given up. What both sides have agreed on is not.
+/// Bounds on what a manager remembers. A request is only a claim until its sender has answered our
+/// reply, since its address may be forged: for a new one the oldest such claim is given up. What
+/// both sides have agreed on is not.
 #[derive(Clone, Copy, Debug)]
-pub struct Limits {
-    /// Connections but the half-open ones, both sides together, until the caller closes them. Beyond it a request is rejected
-    /// with "no resources".
+pub struct ManagerLimits {
+    /// Connections but the half-open ones, both sides together, until the caller closes them.
+    /// Beyond it a request is rejected with "no resources".
     pub connections: usize,
     /// Passive connections that are not established yet. The oldest makes way.
     pub half_open: usize,
-    /// The same from one IP address, so that one peer can not use up the share of all. Its oldest makes way.
+    /// The same from one IP address, so that one peer can not use up the share of all. Its oldest
+    /// makes way.
     pub half_open_per_peer: usize,
     /// Ended connections that are remembered; the oldest is forgotten first.
     pub time_wait: usize,
     /// Messages that wait to be transmitted; more are dropped, as the network would drop them.
     pub outgoing: usize,
-    /// Datagrams in each second for endpoints that have not shown that they receive, beyond one for each datagram that came
-    /// from there. All of them have 256 bytes, so this bounds what forged requests draw beyond their own bytes.
+    /// Datagrams in each second for endpoints that have not shown that they receive, beyond one for
+    /// each datagram that came from there. All of them have 256 bytes, so this bounds what forged
+    /// requests draw beyond their own bytes.
     pub unasked_per_second: u32,
 }
 
-impl Default for Limits {
+impl Default for ManagerLimits {
     fn default() -> Self {
         Self {
             connections: 16_384,
@@ -75,7 +79,7 @@ impl Default for Limits {
     }
 }
 
-impl Config {
+impl ManagerConfig {
     /// The values of a Linux peer, with faster retries.
     pub fn new(ca_guid: u64, comm_id_key: u128) -> Self {
         Self {
@@ -90,7 +94,7 @@ impl Config {
             max_retries: 15,
             disconnect_retries: 4,
             time_wait: Duration::from_secs(10),
-            limits: Limits::default(),
+            limits: ManagerLimits::default(),
         }
     }
 }
@@ -120,11 +124,11 @@ impl fmt::Debug for CommId {
 
 /// What the active side asks for.
 #[derive(Clone, Copy, Debug)]
-pub struct Connect<'a> {
+pub struct ConnectParams<'a> {
     /// The endpoint to which our datagrams go: IP address and RoCE port of the peer.
     pub peer: SocketAddr,
-    /// Our IP address, and the port that the request names as its source (the ephemeral port of RDMA-CM,
-    /// which has nothing to do with the RoCE port).
+    /// Our IP address, and the port that the request names as its source (the ephemeral port of
+    /// RDMA-CM, which has nothing to do with the RoCE port).
     pub source: SocketAddr,
     /// What to connect to.
     pub service_id: ServiceId,
@@ -146,8 +150,8 @@ pub struct Connect<'a> {
     pub ack_timeout: TimeoutExponent,
     /// Payload of a full packet. The peer may make it smaller.
     pub path_mtu: PathMtu,
-    /// The UDP port that the packets of our queue pair come from, if it is always the same; a peer of ours takes packets from
-    /// no other. Told only by a marked [`Sender`].
+    /// The UDP port that the packets of our queue pair come from, if it is always the same; a peer
+    /// of ours takes packets from no other. Told only by a marked [`Sender`].
     pub udp_source: Option<u16>,
     /// Up to 56 bytes with an RDMA-CM service id, else 92.
     pub private_data: &'a [u8],
@@ -155,7 +159,7 @@ pub struct Connect<'a> {
 
 /// What the passive side grants.
 #[derive(Clone, Copy, Debug)]
-pub struct Accept<'a> {
+pub struct AcceptParams<'a> {
     /// Our queue pair.
     pub qpn: Qpn,
     /// The PSN with which the *peer* shall begin: the first that our queue pair receives.
@@ -166,7 +170,8 @@ pub struct Accept<'a> {
     pub initiator_depth: u8,
     /// Retries of the *peer* after our receiver-not-ready, 0..=7 (7: no limit).
     pub rnr_retry_count: u8,
-    /// The UDP port that the packets of our queue pair come from: see [`Connect::udp_source`].
+    /// The UDP port that the packets of our queue pair come from: see
+    /// [`ConnectParams::udp_source`].
     pub udp_source: Option<u16>,
     /// Up to 196 bytes.
     pub private_data: &'a [u8],
@@ -177,7 +182,8 @@ pub struct Accept<'a> {
 pub struct Agreement {
     /// The endpoint of the peer.
     pub peer: SocketAddr,
-    /// The UDP port that the packets of the peer's queue pair come from, if it is one of ours; else they come from any.
+    /// The UDP port that the packets of the peer's queue pair come from, if it is one of ours; else
+    /// they come from any.
     pub peer_udp_source: Option<u16>,
     /// Our queue pair.
     pub local_qpn: Qpn,

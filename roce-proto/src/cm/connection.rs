@@ -4,16 +4,17 @@ use core::net::SocketAddr;
 use core::time::Duration;
 
 use super::{
-    Accept, Agreement, CommId, Config, Connect, Dreq, Failover, Gid, IpHeader, Mad, Message, Mra,
-    Path, PrivateData, ReceivedMessage, Rej, RejectReason, RejectedMessage, Rep, Req, Rtu, Sender,
-    ServiceId, TimeoutExponent, TransportService, private_data::padded,
+    AcceptParams, Agreement, CommId, ConnectParams, Dreq, Failover, Gid, IpHeader, Mad,
+    MadPrivateData, ManagementMessage, ManagerConfig, Mra, ReceivedMessage, Rej, RejectReason,
+    RejectedMessage, Rep, Req, ReqPath, Rtu, Sender, ServiceId, TimeoutExponent, TransportService,
+    private_data::padded,
 };
 use crate::{Psn, Qpn, Time};
 
 /// What a manager knows about a connection.
 #[derive(Debug)]
-pub(super) struct Connection {
-    pub(super) state: State,
+pub(super) struct ManagedConnection {
+    pub(super) state: ConnectionState,
     pub(super) local: CommId,
     /// Known from the first message of the peer on.
     pub(super) remote: Option<Remote>,
@@ -36,9 +37,9 @@ pub(super) struct Connection {
     pub(super) delays_left: u8,
 }
 
-/// How much may be sent to a peer. The address of a request may be forged: whoever has it gets the answer to each request,
-/// and for each at most one message that it did not ask for, be it a repetition or a goodbye, while
-/// [`super::Limits::unasked_per_second`] allows it.
+/// How much may be sent to a peer. The address of a request may be forged: whoever has it gets the
+/// answer to each request, and for each at most one message that it did not ask for, be it a
+/// repetition or a goodbye, while [`super::ManagerLimits::unasked_per_second`] allows it.
 #[derive(Debug)]
 pub(super) enum Contact {
     /// It has not shown that it gets what we send.
@@ -60,7 +61,8 @@ impl Contact {
         }
     }
 
-    /// Takes leave to send a message that was not asked for. `of_all` does the same for all unproven peers together.
+    /// Takes leave to send a message that was not asked for. `of_all` does the same for all
+    /// unproven peers together.
     pub(super) fn take_leave(&mut self, of_all: impl FnOnce() -> bool) -> bool {
         let Self::Claimed { requests, unasked } = self else { return true };
         let allowed = *unasked < Self::UNASKED.min(*requests) && of_all();
@@ -78,7 +80,7 @@ pub(super) struct Remote {
 
 /// Where a connection is (volume 1, 12.9.7). What is sent again belongs to the states that send it.
 #[derive(Debug)]
-pub(super) enum State {
+pub(super) enum ConnectionState {
     /// Active: the request is under way.
     ReqSent(Resend),
     /// Active: the reply has come; the caller connects its queue pair.
@@ -95,7 +97,7 @@ pub(super) enum State {
     Ended,
 }
 
-impl State {
+impl ConnectionState {
     pub(super) fn resend(&mut self) -> Option<&mut Resend> {
         match self {
             Self::ReqSent(resend) | Self::RepSent(resend) | Self::DreqSent(resend) => Some(resend),
@@ -123,7 +125,7 @@ pub(super) struct Resend {
 }
 
 impl Resend {
-    pub(super) fn new(now: Time, mad: Mad, retries: u8, config: &Config) -> Self {
+    pub(super) fn new(now: Time, mad: Mad, retries: u8, config: &ManagerConfig) -> Self {
         let interval = config.first_retry.max(Duration::from_millis(1));
         Self { mad, deadline: now + interval, retries_left: retries, interval }
     }
@@ -143,19 +145,19 @@ impl Resend {
     }
 }
 
-impl Connection {
+impl ManagedConnection {
     /// The active side's, with its request.
     pub(super) fn active(
         now: Time,
         local: CommId,
         transaction_id: u64,
         req: &Req,
-        connect: &Connect<'_>,
-        config: &Config,
+        connect: &ConnectParams<'_>,
+        config: &ManagerConfig,
     ) -> Self {
-        let mad = Message::Req(*req).to_mad(transaction_id);
+        let mad = ManagementMessage::Req(*req).to_mad(transaction_id);
         Self {
-            state: State::ReqSent(Resend::new(now, mad, config.max_retries, config)),
+            state: ConnectionState::ReqSent(Resend::new(now, mad, config.max_retries, config)),
             local,
             remote: None,
             transaction_id,
@@ -192,10 +194,10 @@ impl Connection {
         sender: Sender,
         req: &Req,
         path_mtu: crate::PathMtu,
-        config: &Config,
+        config: &ManagerConfig,
     ) -> Self {
         Self {
-            state: State::ReqReceived,
+            state: ConnectionState::ReqReceived,
             local,
             remote: Some(Remote { comm_id: req.local_comm_id, ca_guid: req.local_ca_guid }),
             transaction_id,
@@ -225,7 +227,7 @@ impl Connection {
     }
 
     /// What the caller grants becomes part of the agreement.
-    pub(super) fn grant(&mut self, accept: &Accept<'_>) {
+    pub(super) fn grant(&mut self, accept: &AcceptParams<'_>) {
         let agreement = &mut self.agreement;
         agreement.local_qpn = accept.qpn;
         agreement.recv_psn = accept.starting_psn;
@@ -257,7 +259,7 @@ impl Connection {
     }
 
     pub(super) fn rtu(&self) -> Mad {
-        self.mad(Message::Rtu(Rtu {
+        self.mad(ManagementMessage::Rtu(Rtu {
             local_comm_id: self.local,
             remote_comm_id: self.remote_comm_id(),
             private_data: [0; Rtu::PRIVATE_DATA_BYTES],
@@ -265,7 +267,7 @@ impl Connection {
     }
 
     pub(super) fn dreq(&self) -> Mad {
-        self.mad(Message::Dreq(Dreq {
+        self.mad(ManagementMessage::Dreq(Dreq {
             local_comm_id: self.local,
             remote_comm_id: self.remote_comm_id(),
             remote_qpn: self.agreement.remote_qpn,
@@ -274,7 +276,7 @@ impl Connection {
     }
 
     pub(super) fn mra(&self, received: ReceivedMessage, service_timeout: TimeoutExponent) -> Mad {
-        self.mad(Message::Mra(Mra {
+        self.mad(ManagementMessage::Mra(Mra {
             local_comm_id: self.local,
             remote_comm_id: self.remote_comm_id(),
             received,
@@ -290,7 +292,7 @@ impl Connection {
         info: &[u8],
         private_data: [u8; Rej::PRIVATE_DATA_BYTES],
     ) -> Mad {
-        self.mad(Message::Rej(Rej {
+        self.mad(ManagementMessage::Rej(Rej {
             private_data,
             ..rej(self.local, self.remote_comm_id(), rejected, reason, info)
         }))
@@ -298,11 +300,11 @@ impl Connection {
 
     pub(super) fn rep(
         &self,
-        accept: &Accept<'_>,
-        config: &Config,
+        accept: &AcceptParams<'_>,
+        config: &ManagerConfig,
         private_data: [u8; Rep::PRIVATE_DATA_BYTES],
     ) -> Mad {
-        self.mad(Message::Rep(Rep {
+        self.mad(ManagementMessage::Rep(Rep {
             local_comm_id: self.local,
             remote_comm_id: self.remote_comm_id(),
             local_q_key: tell_udp_source(config.sender, accept.udp_source),
@@ -321,7 +323,7 @@ impl Connection {
         }))
     }
 
-    fn mad(&self, message: Message) -> Mad {
+    fn mad(&self, message: ManagementMessage) -> Mad {
         message.to_mad(self.transaction_id)
     }
 }
@@ -349,7 +351,11 @@ pub(super) fn rej(
 }
 
 /// The request that `connect` asks for, or `None` if its private data does not fit.
-pub(super) fn req(local: CommId, connect: &Connect<'_>, config: &Config) -> Option<Req> {
+pub(super) fn req(
+    local: CommId,
+    connect: &ConnectParams<'_>,
+    config: &ManagerConfig,
+) -> Option<Req> {
     Some(Req {
         local_comm_id: local,
         service_id: connect.service_id,
@@ -374,12 +380,13 @@ pub(super) fn req(local: CommId, connect: &Connect<'_>, config: &Config) -> Opti
         shared_receive_queue: false,
         extended_transport: 0,
         primary_path: path(connect),
-        alternate_path: Path::default(),
+        alternate_path: ReqPath::default(),
         private_data: request_private_data(connect)?,
     })
 }
 
-/// Reliable connections have no Q_Key: between peers of ours its field says what port packets come from.
+/// Reliable connections have no Q_Key: between peers of ours its field says what port packets come
+/// from.
 fn tell_udp_source(sender: Sender, port: Option<u16>) -> u32 {
     port.filter(|_| sender.is_feedrail()).map_or(0, u32::from)
 }
@@ -397,8 +404,8 @@ const NO_LID: u16 = 0xFFFF;
 /// The hop limit of a routed path.
 const HOP_LIMIT: u8 = 64;
 
-fn path(connect: &Connect<'_>) -> Path {
-    Path {
+fn path(connect: &ConnectParams<'_>) -> ReqPath {
+    ReqPath {
         local_lid: NO_LID,
         remote_lid: NO_LID,
         local_gid: Gid::from(connect.source.ip()),
@@ -414,12 +421,12 @@ fn path(connect: &Connect<'_>) -> Path {
 }
 
 /// Spreads connections over flows, the way RDMA-CM on Linux does.
-fn flow_label(connect: &Connect<'_>) -> u32 {
+fn flow_label(connect: &ConnectParams<'_>) -> u32 {
     let Some(port) = connect.service_id.port() else { return 0 };
     (u32::from(connect.source.port()) * 31 + u32::from(port)) & 0xF_FFFF
 }
 
-fn request_private_data(connect: &Connect<'_>) -> Option<[u8; Req::PRIVATE_DATA_BYTES]> {
+fn request_private_data(connect: &ConnectParams<'_>) -> Option<[u8; Req::PRIVATE_DATA_BYTES]> {
     if !connect.service_id.is_rdma_cm() {
         return padded(connect.private_data);
     }
@@ -431,16 +438,16 @@ fn request_private_data(connect: &Connect<'_>) -> Option<[u8; Req::PRIVATE_DATA_
     Some(room)
 }
 
-/// What the consumer of `service_id` finds in a request: its addresses, if it is RDMA-CM's, and its own private
-/// data. `None` when the addresses do not parse.
+/// What the consumer of `service_id` finds in a request: its addresses, if it is RDMA-CM's, and its
+/// own private data. `None` when the addresses do not parse.
 pub(super) fn consumer_data(
     service_id: ServiceId,
     room: &[u8; Req::PRIVATE_DATA_BYTES],
-) -> Option<(Option<IpHeader>, PrivateData)> {
+) -> Option<(Option<IpHeader>, MadPrivateData)> {
     if !service_id.is_rdma_cm() {
-        return Some((None, PrivateData::from_room(room)));
+        return Some((None, MadPrivateData::from_room(room)));
     }
     let header = IpHeader::parse(room)?;
-    let consumer = PrivateData::new(&room[IpHeader::BYTES..])?;
+    let consumer = MadPrivateData::new(&room[IpHeader::BYTES..])?;
     Some((Some(header), consumer))
 }

@@ -18,13 +18,13 @@ pub struct Drep {
 
 #[repr(C)]
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
-struct Wire {
+struct DrepWire {
     local_comm_id: U32,
     remote_comm_id: U32,
     private_data: [u8; Drep::PRIVATE_DATA_BYTES],
 }
 
-const _: () = assert!(size_of::<Wire>() == MESSAGE_BYTES);
+const _: () = assert!(size_of::<DrepWire>() == MESSAGE_BYTES);
 
 impl Drep {
     /// Room for private data, in bytes.
@@ -32,7 +32,7 @@ impl Drep {
 
     /// Takes the message apart.
     pub fn parse(bytes: &[u8; MESSAGE_BYTES]) -> Self {
-        let wire: &Wire = zerocopy::transmute_ref!(bytes);
+        let wire: &DrepWire = zerocopy::transmute_ref!(bytes);
         Self {
             local_comm_id: CommId(wire.local_comm_id.get()),
             remote_comm_id: CommId(wire.remote_comm_id.get()),
@@ -42,7 +42,7 @@ impl Drep {
 
     /// Its bytes.
     pub fn to_bytes(&self) -> [u8; MESSAGE_BYTES] {
-        zerocopy::transmute!(Wire {
+        zerocopy::transmute!(DrepWire {
             local_comm_id: U32::new(self.local_comm_id.0),
             remote_comm_id: U32::new(self.remote_comm_id.0),
             private_data: self.private_data,

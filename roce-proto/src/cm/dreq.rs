@@ -22,14 +22,14 @@ pub struct Dreq {
 
 #[repr(C)]
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
-struct Wire {
+struct DreqWire {
     local_comm_id: U32,
     remote_comm_id: U32,
     remote_qpn: U32,
     private_data: [u8; Dreq::PRIVATE_DATA_BYTES],
 }
 
-const _: () = assert!(size_of::<Wire>() == MESSAGE_BYTES);
+const _: () = assert!(size_of::<DreqWire>() == MESSAGE_BYTES);
 
 impl Dreq {
     /// Room for private data, in bytes.
@@ -37,7 +37,7 @@ impl Dreq {
 
     /// Takes the message apart. Reserved bits are ignored.
     pub fn parse(bytes: &[u8; MESSAGE_BYTES]) -> Self {
-        let wire: &Wire = zerocopy::transmute_ref!(bytes);
+        let wire: &DreqWire = zerocopy::transmute_ref!(bytes);
         Self {
             local_comm_id: CommId(wire.local_comm_id.get()),
             remote_comm_id: CommId(wire.remote_comm_id.get()),
@@ -48,7 +48,7 @@ impl Dreq {
 
     /// Its bytes. Values too wide for their field lose their upper bits.
     pub fn to_bytes(&self) -> [u8; MESSAGE_BYTES] {
-        zerocopy::transmute!(Wire {
+        zerocopy::transmute!(DreqWire {
             local_comm_id: U32::new(self.local_comm_id.0),
             remote_comm_id: U32::new(self.remote_comm_id.0),
             remote_qpn: join24(self.remote_qpn.value(), 0),

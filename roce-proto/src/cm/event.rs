@@ -2,15 +2,16 @@
 
 use core::net::SocketAddr;
 
-use super::{Agreement, ConnectionId, IpHeader, ListenerId, PrivateData, RejectReason};
+use super::{Agreement, ConnectionId, IpHeader, ListenerId, MadPrivateData, RejectReason};
 use crate::{PathMtu, Qpn};
 
 /// What happened to a connection.
 ///
-/// Exactly one of `Rejected`, `Failed` and `Disconnected` ends it, and nothing follows. It stays known until
-/// the caller closes it. A request that is over before the caller took its event is never heard of.
+/// Exactly one of `Rejected`, `Failed` and `Disconnected` ends it, and nothing follows. It stays
+/// known until the caller closes it. A request that is over before the caller took its event is
+/// never heard of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Event {
+pub enum ManagerEvent {
     /// Passive: somebody wants to connect. `accept` or `reject` it.
     Request {
         /// The listener that it came to.
@@ -18,7 +19,7 @@ pub enum Event {
         /// The new connection.
         connection: ConnectionId,
         /// What the peer wishes.
-        request: Request,
+        request: ConnectionRequest,
     },
     /// Active: the peer accepted. Connect the queue pair, then `confirm`.
     Accepted {
@@ -27,9 +28,10 @@ pub enum Event {
         /// What was agreed.
         agreement: Agreement,
         /// What the peer's consumer said: 196 bytes, padded with zeros.
-        private_data: PrivateData,
+        private_data: MadPrivateData,
     },
-    /// Passive: the peer has connected its queue pair. (The active side knows by its own `confirm`.)
+    /// Passive: the peer has connected its queue pair. (The active side knows by its own
+    /// `confirm`.)
     Established {
         /// The connection.
         connection: ConnectionId,
@@ -41,25 +43,27 @@ pub enum Event {
         /// Why.
         reason: RejectReason,
         /// What the peer's consumer said: 148 bytes, padded with zeros.
-        private_data: PrivateData,
+        private_data: MadPrivateData,
     },
     /// The connection did not come about.
     Failed {
         /// The connection.
         connection: ConnectionId,
         /// Why.
-        failure: Failure,
+        failure: ConnectionFailure,
     },
-    /// The connection is over: the peer ended it, or answered our `disconnect`, or did not within the retries.
+    /// The connection is over: the peer ended it, or answered our `disconnect`, or did not within
+    /// the retries.
     Disconnected {
         /// The connection.
         connection: ConnectionId,
-        /// The peer knows it too: it ended the connection, or answered. If not, it may still believe in it.
+        /// The peer knows it too: it ended the connection, or answered. If not, it may still
+        /// believe in it.
         confirmed: bool,
     },
 }
 
-impl Event {
+impl ManagerEvent {
     /// The connection that it is about.
     pub fn connection(&self) -> ConnectionId {
         match *self {
@@ -73,10 +77,10 @@ impl Event {
     }
 }
 
-/// What the active peer wishes. Depths are seen from *our* side: what the peer wants to have in flight is
-/// what we would serve, and the reverse.
+/// What the active peer wishes. Depths are seen from *our* side: what the peer wants to have in
+/// flight is what we would serve, and the reverse.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Request {
+pub struct ConnectionRequest {
     /// The endpoint of the peer.
     pub peer: SocketAddr,
     /// Who says to connect from where to where; none when the service id is not RDMA-CM's.
@@ -93,14 +97,15 @@ pub struct Request {
     pub rnr_retry_count: u8,
     /// Payload of a full packet.
     pub path_mtu: PathMtu,
-    /// What the peer's consumer says: 56 bytes with an RDMA-CM service id, else 92, padded with zeros.
-    pub private_data: PrivateData,
+    /// What the peer's consumer says: 56 bytes with an RDMA-CM service id, else 92, padded with
+    /// zeros.
+    pub private_data: MadPrivateData,
 }
 
 /// Why a connection did not come about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum Failure {
+pub enum ConnectionFailure {
     /// No answer, retries included.
     #[error("no answer")]
     Timeout,

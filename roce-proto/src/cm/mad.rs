@@ -74,11 +74,12 @@ impl MadHeader {
     }
 }
 
-/// Who sent a datagram, as the attribute modifier of its header says. The communication manager of the specification has no
-/// use for that field: others send zero and do not look at it.
+/// Who sent a datagram, as the attribute modifier of its header says. The communication manager of
+/// the specification has no use for that field: others send zero and do not look at it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Sender {
-    /// One that follows the letter of RoCE v2: it listens at UDP port 4791, whatever port it sends from.
+    /// One that follows the letter of RoCE v2: it listens at UDP port 4791, whatever port it sends
+    /// from.
     #[default]
     Unmarked,
     /// One of ours that listens at UDP port 4791.

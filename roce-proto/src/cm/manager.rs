@@ -4,21 +4,22 @@ use alloc::collections::{BTreeMap, VecDeque};
 use core::net::{IpAddr, SocketAddr};
 
 use super::comm_ids::CommIds;
-use super::connection::{self, Connection, Contact, Resend, State};
+use super::connection::{self, ConnectionState, Contact, ManagedConnection, Resend};
 use super::private_data::padded;
-use super::table::Table;
+use super::table::ConnectionTable;
 use super::time_wait::TimeWait;
 use super::unasked::Unasked;
 use super::{
-    Accept, Agreement, CommId, Config, Connect, ConnectionId, Error, Event, Failure, ListenerId,
-    Mad, RejectReason, RejectedMessage, ServiceId,
+    AcceptParams, Agreement, CommId, ConnectParams, ConnectionFailure, ConnectionId, Error,
+    ListenerId, Mad, ManagerConfig, ManagerEvent, RejectReason, RejectedMessage, ServiceId,
 };
 use crate::Time;
 
-/// All connections of one endpoint: both the ones that it asked for and the ones that it was asked for.
+/// All connections of one endpoint: both the ones that it asked for and the ones that it was asked
+/// for.
 ///
-/// Call `handle_*` with what arrives and the commands as wished; after each, `poll_event` and `poll_transmit`
-/// until they have nothing more, and `handle_deadline` once `deadline` has come.
+/// Call `handle_*` with what arrives and the commands as wished; after each, `poll_event` and
+/// `poll_transmit` until they have nothing more, and `handle_deadline` once `deadline` has come.
 ///
 /// ```text
 /// active:   connect ──► Accepted ── connect the queue pair ──► confirm
@@ -26,25 +27,26 @@ use crate::Time;
 /// both:     disconnect ──► Disconnected, or Disconnected by the peer's wish; at the end close
 /// ```
 ///
-/// Every handler is idempotent: a message that comes twice is answered as it was the first time. What a peer
-/// does costs at most its own connections: a message about a connection counts only if it comes from the
-/// connection's peer. What is remembered is bounded by [`super::Limits`].
+/// Every handler is idempotent: a message that comes twice is answered as it was the first time.
+/// What a peer does costs at most its own connections: a message about a connection counts only if
+/// it comes from the connection's peer. What is remembered is bounded by [`super::ManagerLimits`].
 ///
-/// A peer that has not shown that it receives is sent one datagram for each that came from it, since its address may be forged.
-/// Exceptions (a reply that is repeated, a connection that is taken back after the reply) are bounded by
-/// [`super::Limits::unasked_per_second`] for all such peers together.
+/// A peer that has not shown that it receives is sent one datagram for each that came from it,
+/// since its address may be forged. Exceptions (a reply that is repeated, a connection that is
+/// taken back after the reply) are bounded by [`super::ManagerLimits::unasked_per_second`] for all
+/// such peers together.
 #[derive(Debug)]
 pub struct Manager {
-    pub(super) config: Config,
+    pub(super) config: ManagerConfig,
     pub(super) comm_ids: CommIds,
     pub(super) listeners: BTreeMap<ServiceId, ListenerId>,
     next_listener: u64,
-    pub(super) table: Table,
+    pub(super) table: ConnectionTable,
     pub(super) time_wait: TimeWait,
     unasked: Unasked,
     outgoing: VecDeque<MadTransmit>,
-    events: VecDeque<Event>,
-    pub(super) counters: Counters,
+    events: VecDeque<ManagerEvent>,
+    pub(super) counters: ManagerCounters,
 }
 
 /// A datagram to send to QP1 of a peer.
@@ -52,8 +54,9 @@ pub struct Manager {
 pub struct MadTransmit {
     /// The peer's endpoint.
     pub peer: SocketAddr,
-    /// Traffic class of the packet. Messages of a connection have that of its path, which the request names, as those of Linux
-    /// do: there the address handle of both is made from the path. Answers to what belongs to no connection have 0.
+    /// Traffic class of the packet. Messages of a connection have that of its path, which the
+    /// request names, as those of Linux do: there the address handle of both is made from the path.
+    /// Answers to what belongs to no connection have 0.
     pub traffic_class: u8,
     /// The payload of the packet.
     pub mad: Mad,
@@ -61,7 +64,7 @@ pub struct MadTransmit {
 
 /// What a manager has seen and done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counters {
+pub struct ManagerCounters {
     /// Datagrams received.
     pub received: u64,
     /// Of these, what was no message that we know.
@@ -84,17 +87,17 @@ pub struct Counters {
 
 impl Manager {
     /// A manager without connections.
-    pub fn new(config: Config) -> Self {
+    pub fn new(config: ManagerConfig) -> Self {
         Self {
             comm_ids: CommIds::new(config.comm_id_key),
             listeners: BTreeMap::new(),
             next_listener: 0,
-            table: Table::default(),
+            table: ConnectionTable::default(),
             time_wait: TimeWait::new(config.time_wait, config.limits.time_wait),
             unasked: Unasked::default(),
             outgoing: VecDeque::new(),
             events: VecDeque::new(),
-            counters: Counters::default(),
+            counters: ManagerCounters::default(),
             config,
         }
     }
@@ -118,11 +121,16 @@ impl Manager {
         self.listeners.retain(|_, &mut other| other != listener);
     }
 
-    /// Asks for a connection. [`Event::Accepted`], [`Event::Rejected`] or [`Event::Failed`] follows.
+    /// Asks for a connection. [`ManagerEvent::Accepted`], [`ManagerEvent::Rejected`] or
+    /// [`ManagerEvent::Failed`] follows.
     ///
     /// # Errors
     /// [`Error::PrivateDataTooLong`]; [`Error::TooManyConnections`].
-    pub fn connect(&mut self, now: Time, connect: &Connect<'_>) -> Result<ConnectionId, Error> {
+    pub fn connect(
+        &mut self,
+        now: Time,
+        connect: &ConnectParams<'_>,
+    ) -> Result<ConnectionId, Error> {
         if self.is_full() {
             return Err(Error::TooManyConnections);
         }
@@ -130,29 +138,29 @@ impl Manager {
         let req = connection::req(local, connect, &self.config).ok_or(Error::PrivateDataTooLong)?;
         let transaction_id = self.transaction_id(local);
         let connection =
-            Connection::active(now, local, transaction_id, &req, connect, &self.config);
+            ManagedConnection::active(now, local, transaction_id, &req, connect, &self.config);
         let id = self.table.insert(connection);
         self.send_again(id);
         Ok(id)
     }
 
-    /// Active side, after [`Event::Accepted`]: our queue pair is connected and takes packets. The connection
-    /// is established.
+    /// Active side, after [`ManagerEvent::Accepted`]: our queue pair is connected and takes
+    /// packets. The connection is established.
     ///
     /// # Errors
     /// [`Error::UnknownConnection`]; [`Error::WrongState`].
     pub fn confirm(&mut self, id: ConnectionId) -> Result<(), Error> {
         let connection = self.known(id)?;
-        let State::RepReceived = connection.state else { return Err(Error::WrongState) };
+        let ConnectionState::RepReceived = connection.state else { return Err(Error::WrongState) };
         let (agreement, rtu) = (connection.agreement, connection.rtu());
-        self.table.set_state(id, State::Established);
+        self.table.set_state(id, ConnectionState::Established);
         self.send_of(&agreement, rtu);
         Ok(())
     }
 
-    /// Passive side, after [`Event::Request`]: grants the connection. The caller connects its queue pair
-    /// with what is agreed, and only then sends what [`Manager::poll_transmit`] gives. [`Event::Established`]
-    /// or the end of the connection follows.
+    /// Passive side, after [`ManagerEvent::Request`]: grants the connection. The caller connects
+    /// its queue pair with what is agreed, and only then sends what [`Manager::poll_transmit`]
+    /// gives. [`ManagerEvent::Established`] or the end of the connection follows.
     ///
     /// # Errors
     /// [`Error::UnknownConnection`]; [`Error::WrongState`]; [`Error::PrivateDataTooLong`].
@@ -160,21 +168,23 @@ impl Manager {
         &mut self,
         now: Time,
         id: ConnectionId,
-        accept: &Accept<'_>,
+        accept: &AcceptParams<'_>,
     ) -> Result<Agreement, Error> {
-        let State::ReqReceived = self.known(id)?.state else { return Err(Error::WrongState) };
+        let ConnectionState::ReqReceived = self.known(id)?.state else {
+            return Err(Error::WrongState);
+        };
         let private_data = padded(accept.private_data).ok_or(Error::PrivateDataTooLong)?;
         let connection = self.table.get_mut(id).ok_or(Error::UnknownConnection)?;
         connection.grant(accept);
         let agreement = connection.agreement;
         let rep = connection.rep(accept, &self.config, private_data);
         let resend = Resend::new(now, rep, connection.max_retries, &self.config);
-        self.table.set_state(id, State::RepSent(resend));
+        self.table.set_state(id, ConnectionState::RepSent(resend));
         self.send_again(id);
         Ok(agreement)
     }
 
-    /// Passive side, after [`Event::Request`]: refuses the connection with reason
+    /// Passive side, after [`ManagerEvent::Request`]: refuses the connection with reason
     /// [`RejectReason::CONSUMER_DEFINED`] and up to 148 bytes of private data, and closes it.
     ///
     /// # Errors
@@ -186,7 +196,7 @@ impl Manager {
         private_data: &[u8],
     ) -> Result<(), Error> {
         let connection = self.known(id)?;
-        let State::ReqReceived = connection.state else { return Err(Error::WrongState) };
+        let ConnectionState::ReqReceived = connection.state else { return Err(Error::WrongState) };
         let private_data = padded(private_data).ok_or(Error::PrivateDataTooLong)?;
         let agreement = connection.agreement;
         let rej =
@@ -197,37 +207,42 @@ impl Manager {
         Ok(())
     }
 
-    /// Passive side: a packet has arrived on the queue pair of an accepted connection. The peer has connected
-    /// its own, then, even if the message that says so (RTU) is late or lost. Does nothing in other states.
+    /// Passive side: a packet has arrived on the queue pair of an accepted connection. The peer has
+    /// connected its own, then, even if the message that says so (RTU) is late or lost. Does
+    /// nothing in other states.
     pub fn packet_arrived(&mut self, id: ConnectionId) {
-        if let Some(State::RepSent(_)) = self.table.get(id).map(|connection| &connection.state) {
+        if let Some(ConnectionState::RepSent(_)) =
+            self.table.get(id).map(|connection| &connection.state)
+        {
             self.established(id);
         }
     }
 
-    /// Ends a connection. [`Event::Disconnected`] follows when the peer answered or did not within the
-    /// retries, at once if the connection was not established yet. Does nothing when it is over already.
+    /// Ends a connection. [`ManagerEvent::Disconnected`] follows when the peer answered or did not
+    /// within the retries, at once if the connection was not established yet. Does nothing when it
+    /// is over already.
     pub fn disconnect(&mut self, now: Time, id: ConnectionId) {
         let Some(connection) = self.table.get(id) else { return };
         match connection.state {
-            State::Established => self.start_disconnect(now, id),
-            State::DreqSent(_) | State::Ended => {}
+            ConnectionState::Established => self.start_disconnect(now, id),
+            ConnectionState::DreqSent(_) | ConnectionState::Ended => {}
             _ => {
                 self.send_farewell(now, id);
-                let event = Event::Disconnected { connection: id, confirmed: false };
+                let event = ManagerEvent::Disconnected { connection: id, confirmed: false };
                 self.finish(now, id, event);
             }
         }
     }
 
-    /// Forgets a connection; no event of it follows. The peer is told if it may still believe in it.
+    /// Forgets a connection; no event of it follows. The peer is told if it may still believe in
+    /// it.
     pub fn close(&mut self, now: Time, id: ConnectionId) {
         let Some(connection) = self.table.get_mut(id) else { return };
         connection.orphan = true;
         match connection.state {
-            State::Established => self.start_disconnect(now, id),
-            State::DreqSent(_) => {}
-            State::Ended => self.table.remove(id),
+            ConnectionState::Established => self.start_disconnect(now, id),
+            ConnectionState::DreqSent(_) => {}
+            ConnectionState::Ended => self.table.remove(id),
             _ => {
                 self.send_farewell(now, id);
                 self.end(now, id, None);
@@ -236,15 +251,16 @@ impl Manager {
         }
     }
 
-    /// The network says that nobody is at `peer` (an ICMP error, say): who wants to be connected waits no more.
-    /// Established connections remain; their queue pairs find out by themselves. So do goodbyes: the peer may
-    /// still believe in the connection, or be a process that is about to start anew. And so does who was asked by the
-    /// peer: that it is there it has shown, and such word can be forged by others.
+    /// The network says that nobody is at `peer` (an ICMP error, say): who wants to be connected
+    /// waits no more. Established connections remain; their queue pairs find out by themselves. So
+    /// do goodbyes: the peer may still believe in the connection, or be a process that is about to
+    /// start anew. And so does who was asked by the peer: that it is there it has shown, and such
+    /// word can be forged by others.
     pub fn handle_unreachable(&mut self, now: Time, peer: SocketAddr) {
-        let concerned = |connection: &Connection| {
+        let concerned = |connection: &ManagedConnection| {
             connection.agreement.peer == peer
                 && !connection.passive
-                && !matches!(connection.state, State::DreqSent(_))
+                && !matches!(connection.state, ConnectionState::DreqSent(_))
         };
         let waiting: alloc::vec::Vec<_> = self
             .table
@@ -253,7 +269,7 @@ impl Manager {
             .filter(|&id| self.table.get(id).is_some_and(concerned))
             .collect();
         for id in waiting {
-            self.give_up(now, id, Failure::Unreachable);
+            self.give_up(now, id, ConnectionFailure::Unreachable);
         }
     }
 
@@ -274,7 +290,7 @@ impl Manager {
                 self.repeat(now, id);
             } else {
                 self.send_timeout(now, id);
-                self.give_up(now, id, Failure::Timeout);
+                self.give_up(now, id, ConnectionFailure::Timeout);
             }
         }
     }
@@ -288,7 +304,7 @@ impl Manager {
     }
 
     /// The next event, if any.
-    pub fn poll_event(&mut self) -> Option<Event> {
+    pub fn poll_event(&mut self) -> Option<ManagerEvent> {
         loop {
             let event = self.events.pop_front()?;
             if let Some(connection) = self.table.get_mut(event.connection())
@@ -316,12 +332,12 @@ impl Manager {
     }
 
     /// What it has seen and done.
-    pub fn counters(&self) -> &Counters {
+    pub fn counters(&self) -> &ManagerCounters {
         &self.counters
     }
 
     /// A connection that the caller has not closed.
-    fn known(&self, id: ConnectionId) -> Result<&Connection, Error> {
+    fn known(&self, id: ConnectionId) -> Result<&ManagedConnection, Error> {
         self.table.get(id).filter(|connection| !connection.orphan).ok_or(Error::UnknownConnection)
     }
 
@@ -362,7 +378,8 @@ impl Manager {
         self.table.len() - self.table.half_open() >= self.config.limits.connections
     }
 
-    /// Makes room for one more half-open connection with `peer`. Nobody is told: the peers may not know of it.
+    /// Makes room for one more half-open connection with `peer`. Nobody is told: the peers may not
+    /// know of it.
     pub(super) fn evict_half_open(&mut self, peer: IpAddr) {
         let limits = self.config.limits;
         let of_peer = self.table.half_open_from_beyond(peer, limits.half_open_per_peer);
@@ -371,10 +388,14 @@ impl Manager {
         };
         self.counters.evicted += 1;
         self.table.end(id);
-        self.say_over(id, Event::Failed { connection: id, failure: Failure::Crowded });
+        self.say_over(
+            id,
+            ManagerEvent::Failed { connection: id, failure: ConnectionFailure::Crowded },
+        );
     }
 
-    /// Sends the message of a state that waits for an answer once more, as far as the peer may be sent that much.
+    /// Sends the message of a state that waits for an answer once more, as far as the peer may be
+    /// sent that much.
     fn repeat(&mut self, now: Time, id: ConnectionId) {
         if self.may_send_unasked(now, id) {
             self.counters.retries += 1;
@@ -398,44 +419,46 @@ impl Manager {
         }
     }
 
-    pub(super) fn push_event(&mut self, event: Event) {
+    pub(super) fn push_event(&mut self, event: ManagerEvent) {
         self.events.push_back(event);
     }
 
     /// The peer named what only our reply told it.
     pub(super) fn established(&mut self, id: ConnectionId) {
-        self.table.set_state(id, State::Established);
+        self.table.set_state(id, ConnectionState::Established);
         if let Some(connection) = self.table.get_mut(id) {
             connection.contact = Contact::Confirmed;
         }
-        self.push_event(Event::Established { connection: id });
+        self.push_event(ManagerEvent::Established { connection: id });
     }
 
     pub(super) fn start_disconnect(&mut self, now: Time, id: ConnectionId) {
         let Some(connection) = self.table.get(id) else { return };
         let dreq = connection.dreq();
         let resend = Resend::new(now, dreq, self.config.disconnect_retries, &self.config);
-        self.table.set_state(id, State::DreqSent(resend));
+        self.table.set_state(id, ConnectionState::DreqSent(resend));
         self.send_again(id);
     }
 
     /// A connection that waits for an answer will not get one.
-    fn give_up(&mut self, now: Time, id: ConnectionId, failure: Failure) {
+    fn give_up(&mut self, now: Time, id: ConnectionId, failure: ConnectionFailure) {
         let event = match self.table.get(id).map(|connection| &connection.state) {
-            Some(State::DreqSent(_)) => Event::Disconnected { connection: id, confirmed: false },
-            _ => Event::Failed { connection: id, failure },
+            Some(ConnectionState::DreqSent(_)) => {
+                ManagerEvent::Disconnected { connection: id, confirmed: false }
+            }
+            _ => ManagerEvent::Failed { connection: id, failure },
         };
         self.finish(now, id, event);
     }
 
     /// Ends a connection and says so.
-    pub(super) fn finish(&mut self, now: Time, id: ConnectionId, event: Event) {
+    pub(super) fn finish(&mut self, now: Time, id: ConnectionId, event: ManagerEvent) {
         self.end(now, id, None);
         self.say_over(id, event);
     }
 
     /// Tells the caller, if it knows the connection, that it has ended; else nothing is left of it.
-    fn say_over(&mut self, id: ConnectionId, event: Event) {
+    fn say_over(&mut self, id: ConnectionId, event: ManagerEvent) {
         let Some(connection) = self.table.get(id) else { return };
         match (connection.orphan, connection.announced) {
             (false, true) => self.push_event(event),
@@ -466,8 +489,8 @@ impl Manager {
         let guid = self.config.ca_guid.to_be_bytes();
         let Some(connection) = self.table.get(id) else { return };
         let rejected = match connection.state {
-            State::ReqSent(_) => RejectedMessage::REQ,
-            State::RepSent(_) => RejectedMessage::REP,
+            ConnectionState::ReqSent(_) => RejectedMessage::REQ,
+            ConnectionState::RepSent(_) => RejectedMessage::REP,
             _ => return,
         };
         let agreement = connection.agreement;
@@ -475,10 +498,11 @@ impl Manager {
         self.send_of(&agreement, rej);
     }
 
-    /// Tells the peer that a connection that is not established will not be. That answers a request, unless our reply did.
+    /// Tells the peer that a connection that is not established will not be. That answers a
+    /// request, unless our reply did.
     fn send_farewell(&mut self, now: Time, id: ConnectionId) {
         let Some(connection) = self.table.get(id) else { return };
-        let is_answer = matches!(connection.state, State::ReqReceived);
+        let is_answer = matches!(connection.state, ConnectionState::ReqReceived);
         if !is_answer && !self.may_send_unasked(now, id) {
             return;
         }
@@ -486,11 +510,19 @@ impl Manager {
         let Some(connection) = self.table.get(id) else { return };
         let (rejected, reason, info) = match connection.state {
             // The peer has not told its name for it: it has to go by ours.
-            State::ReqSent(_) => (RejectedMessage::REQ, RejectReason::TIMEOUT, &guid[..]),
-            State::ReqReceived => (RejectedMessage::REQ, RejectReason::CONSUMER_DEFINED, &[][..]),
-            State::RepReceived => (RejectedMessage::REP, RejectReason::CONSUMER_DEFINED, &[][..]),
-            State::RepSent(_) => (RejectedMessage::OTHER, RejectReason::CONSUMER_DEFINED, &[][..]),
-            State::Established | State::DreqSent(_) | State::Ended => return,
+            ConnectionState::ReqSent(_) => (RejectedMessage::REQ, RejectReason::TIMEOUT, &guid[..]),
+            ConnectionState::ReqReceived => {
+                (RejectedMessage::REQ, RejectReason::CONSUMER_DEFINED, &[][..])
+            }
+            ConnectionState::RepReceived => {
+                (RejectedMessage::REP, RejectReason::CONSUMER_DEFINED, &[][..])
+            }
+            ConnectionState::RepSent(_) => {
+                (RejectedMessage::OTHER, RejectReason::CONSUMER_DEFINED, &[][..])
+            }
+            ConnectionState::Established
+            | ConnectionState::DreqSent(_)
+            | ConnectionState::Ended => return,
         };
         let agreement = connection.agreement;
         let rej = connection.rej(rejected, reason, info, NO_PRIVATE_DATA);

@@ -7,7 +7,7 @@ use super::{Attribute, Drep, Dreq, MESSAGE_BYTES, Mad, Mra, Rej, Rep, Req, Rtu};
 
 /// The message of a management datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Message {
+pub enum ManagementMessage {
     /// Request for communication.
     Req(Req),
     /// Message receipt acknowledgement.
@@ -35,7 +35,7 @@ pub enum MadError {
     UnsupportedAttribute(Attribute),
 }
 
-impl Message {
+impl ManagementMessage {
     /// Takes a datagram apart; also gives its transaction id, which the answer repeats.
     ///
     /// # Errors

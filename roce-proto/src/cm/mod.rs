@@ -1,10 +1,12 @@
 //! The communication manager: how connections come about and end (InfiniBand volume 1, chapter 12).
 //!
-//! [`Manager`] is a state machine for all connections of one endpoint. It speaks to peers in management
-//! datagrams of 256 bytes, which travel as the payload of UD packets from QP1 to QP1; the caller sends and
-//! receives those packets. [`Message`] is such a datagram, taken apart.
+//! [`Manager`] is a state machine for all connections of one endpoint. It speaks to peers in
+//! management datagrams of 256 bytes, which travel as the payload of UD packets from QP1 to QP1;
+//! the caller sends and receives those packets. [`ManagementMessage`] is such a datagram, taken
+//! apart.
 //!
-//! Not here: alternate paths and service id resolution (SIDR), which are declined; unreliable and datagram services.
+//! Not here: alternate paths and service id resolution (SIDR), which are declined; unreliable and
+//! datagram services.
 
 mod addressing;
 mod comm_ids;
@@ -35,18 +37,21 @@ mod tests;
 
 pub use addressing::{Gid, IpHeader, ServiceId};
 pub use comm_ids::CommIdKey;
-pub use config::{Accept, Agreement, CommId, Config, Connect, ConnectionId, Limits, ListenerId};
+pub use config::{
+    AcceptParams, Agreement, CommId, ConnectParams, ConnectionId, ListenerId, ManagerConfig,
+    ManagerLimits,
+};
 pub use drep::Drep;
 pub use dreq::Dreq;
-pub use event::{Error, Event, Failure, Request};
+pub use event::{ConnectionFailure, ConnectionRequest, Error, ManagerEvent};
 pub use mad::{Attribute, MAD_BYTES, MESSAGE_BYTES, Mad, Sender};
-pub use manager::{Counters, MadTransmit, Manager};
-pub use message::{MadError, Message};
+pub use manager::{MadTransmit, Manager, ManagerCounters};
+pub use message::{MadError, ManagementMessage};
 pub use mra::{Mra, ReceivedMessage};
-pub use private_data::PrivateData;
+pub use private_data::MadPrivateData;
 pub use rej::{Rej, RejectReason, RejectedMessage};
 pub use rep::{Failover, Rep};
-pub use req::{Path, Req, TransportService};
+pub use req::{Req, ReqPath, TransportService};
 pub use rtu::Rtu;
 pub use timeout::TimeoutExponent;
 

@@ -35,7 +35,7 @@ impl ReceivedMessage {
 
 #[repr(C)]
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
-struct Wire {
+struct MraWire {
     local_comm_id: U32,
     remote_comm_id: U32,
     /// Message MRAed (2 bits), reserved (6).
@@ -45,7 +45,7 @@ struct Wire {
     private_data: [u8; Mra::PRIVATE_DATA_BYTES],
 }
 
-const _: () = assert!(size_of::<Wire>() == MESSAGE_BYTES);
+const _: () = assert!(size_of::<MraWire>() == MESSAGE_BYTES);
 
 impl Mra {
     /// Room for private data, in bytes.
@@ -53,7 +53,7 @@ impl Mra {
 
     /// Takes the message apart. Reserved bits are ignored.
     pub fn parse(bytes: &[u8; MESSAGE_BYTES]) -> Self {
-        let wire: &Wire = zerocopy::transmute_ref!(bytes);
+        let wire: &MraWire = zerocopy::transmute_ref!(bytes);
         Self {
             local_comm_id: CommId(wire.local_comm_id.get()),
             remote_comm_id: CommId(wire.remote_comm_id.get()),
@@ -65,7 +65,7 @@ impl Mra {
 
     /// Its bytes.
     pub fn to_bytes(&self) -> [u8; MESSAGE_BYTES] {
-        zerocopy::transmute!(Wire {
+        zerocopy::transmute!(MraWire {
             local_comm_id: U32::new(self.local_comm_id.0),
             remote_comm_id: U32::new(self.remote_comm_id.0),
             received: self.received.0 << 6,

@@ -5,22 +5,22 @@ use core::ops::Deref;
 
 /// What the consumers of a connection tell each other with a message.
 ///
-/// A message has a fixed room for it, and no length: a receiver sees what was sent, padded with zeros to the
-/// room of the message.
+/// A message has a fixed room for it, and no length: a receiver sees what was sent, padded with
+/// zeros to the room of the message.
 #[derive(Clone, Copy)]
-pub struct PrivateData {
+pub struct MadPrivateData {
     length: u8,
     bytes: [u8; Self::MAX],
 }
 
-impl PrivateData {
+impl MadPrivateData {
     /// The most that any message carries, in bytes.
     pub const MAX: usize = 224;
 
     /// None at all.
     pub const EMPTY: Self = Self { length: 0, bytes: [0; Self::MAX] };
 
-    /// A copy of `bytes`, or `None` if there are more than [`PrivateData::MAX`].
+    /// A copy of `bytes`, or `None` if there are more than [`MadPrivateData::MAX`].
     pub fn new(bytes: &[u8]) -> Option<Self> {
         let mut data = Self::EMPTY;
         data.bytes.get_mut(..bytes.len())?.copy_from_slice(bytes);
@@ -38,13 +38,13 @@ impl PrivateData {
     }
 }
 
-impl Default for PrivateData {
+impl Default for MadPrivateData {
     fn default() -> Self {
         Self::EMPTY
     }
 }
 
-impl Deref for PrivateData {
+impl Deref for MadPrivateData {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
@@ -52,15 +52,15 @@ impl Deref for PrivateData {
     }
 }
 
-impl PartialEq for PrivateData {
+impl PartialEq for MadPrivateData {
     fn eq(&self, other: &Self) -> bool {
         **self == **other
     }
 }
 
-impl Eq for PrivateData {}
+impl Eq for MadPrivateData {}
 
-impl fmt::Debug for PrivateData {
+impl fmt::Debug for MadPrivateData {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Debug::fmt(&**self, f)
     }

@@ -3,13 +3,14 @@
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
 
-use super::connection::{self, Connection, Contact, Remote, Resend, State};
+use super::connection::{self, ConnectionState, Contact, ManagedConnection, Remote, Resend};
 use super::declined::Declined;
 use super::time_wait::Answered;
 use super::{
-    CommId, ConnectionId, Drep, Dreq, Event, Failure, Gid, IpHeader, ListenerId, Mad, MadError,
-    Manager, Message, Mra, PrivateData, ReceivedMessage, Rej, RejectReason, RejectedMessage, Rep,
-    Req, Request, Rtu, Sender, TimeoutExponent, TransportService,
+    CommId, ConnectionFailure, ConnectionId, ConnectionRequest, Drep, Dreq, Gid, IpHeader,
+    ListenerId, Mad, MadError, MadPrivateData, ManagementMessage, Manager, ManagerEvent, Mra,
+    ReceivedMessage, Rej, RejectReason, RejectedMessage, Rep, Req, Rtu, Sender, TimeoutExponent,
+    TransportService,
 };
 use crate::{PathMtu, Qpn, Time};
 
@@ -21,28 +22,30 @@ struct Admissible {
     listener: ListenerId,
     path_mtu: PathMtu,
     addresses: Option<IpHeader>,
-    private_data: PrivateData,
+    private_data: MadPrivateData,
 }
 
 /// Why a request is rejected, and the additional information that goes with it.
-struct Refusal {
+struct ReqRejection {
     reason: RejectReason,
     info: Option<u8>,
 }
 
-impl From<RejectReason> for Refusal {
+impl From<RejectReason> for ReqRejection {
     fn from(reason: RejectReason) -> Self {
         Self { reason, info: None }
     }
 }
 
 impl Manager {
-    /// Takes a datagram that came to QP1 from the endpoint `from`. The caller has checked the packet: ICRC,
-    /// opcode, Q_Key. What is no message that we know is dropped in silence, as the specification wants. `from` is
-    /// where answers go, and is compared with the `peer` of [`super::Connect`]: a caller that knows an
-    /// endpoint in several forms (a mapped address, a flow label) chooses one.
+    /// Takes a datagram that came to QP1 from the endpoint `from`. The caller has checked the
+    /// packet: ICRC, opcode, Q_Key. What is no message that we know is dropped in silence, as the
+    /// specification wants. `from` is where answers go, and is compared with the `peer` of
+    /// [`super::ConnectParams`]: a caller that knows an endpoint in several forms (a mapped
+    /// address, a flow label) chooses one.
     ///
-    /// `path_to` is asked for the longest payload that the way back to a new peer takes, if that is known.
+    /// `path_to` is asked for the longest payload that the way back to a new peer takes, if that is
+    /// known.
     pub fn handle_datagram(
         &mut self,
         now: Time,
@@ -51,7 +54,7 @@ impl Manager {
         path_to: impl FnOnce(IpAddr) -> Option<PathMtu>,
     ) {
         self.counters.received += 1;
-        let (transaction_id, message) = match Message::parse(mad) {
+        let (transaction_id, message) = match ManagementMessage::parse(mad) {
             Ok(parsed) => parsed,
             Err(MadError::UnsupportedAttribute(_)) => return self.decline(from, mad),
             Err(MadError::NotConnectionManagement) => {
@@ -61,15 +64,15 @@ impl Manager {
         };
         let sender = Sender::of(mad);
         match message {
-            Message::Req(req) => {
+            ManagementMessage::Req(req) => {
                 self.handle_req(now, from, sender, transaction_id, &req, path_to);
             }
-            Message::Mra(mra) => self.handle_mra(now, from, &mra),
-            Message::Rej(rej) => self.handle_rej(now, from, &rej),
-            Message::Rep(rep) => self.handle_rep(now, from, sender, transaction_id, &rep),
-            Message::Rtu(rtu) => self.handle_rtu(from, &rtu),
-            Message::Dreq(dreq) => self.handle_dreq(now, from, transaction_id, &dreq),
-            Message::Drep(drep) => self.handle_drep(now, from, &drep),
+            ManagementMessage::Mra(mra) => self.handle_mra(now, from, &mra),
+            ManagementMessage::Rej(rej) => self.handle_rej(now, from, &rej),
+            ManagementMessage::Rep(rep) => self.handle_rep(now, from, sender, transaction_id, &rep),
+            ManagementMessage::Rtu(rtu) => self.handle_rtu(from, &rtu),
+            ManagementMessage::Dreq(dreq) => self.handle_dreq(now, from, transaction_id, &dreq),
+            ManagementMessage::Drep(drep) => self.handle_drep(now, from, &drep),
         }
     }
 
@@ -111,7 +114,7 @@ impl Manager {
         }
         self.evict_half_open(from.ip());
         let local = self.draw_comm_id();
-        let connection = Connection::passive(
+        let connection = ManagedConnection::passive(
             local,
             transaction_id,
             from,
@@ -122,7 +125,11 @@ impl Manager {
         );
         let request = admissible.request(&connection);
         let id = self.table.insert(connection);
-        self.push_event(Event::Request { listener: admissible.listener, connection: id, request });
+        self.push_event(ManagerEvent::Request {
+            listener: admissible.listener,
+            connection: id,
+            request,
+        });
     }
 
     /// Whether the request names a connection that exists or existed; if so it has been dealt with.
@@ -153,7 +160,8 @@ impl Manager {
         true
     }
 
-    /// A request whose name is that of a connection: the same request, or one of a peer that lost its memory.
+    /// A request whose name is that of a connection: the same request, or one of a peer that lost
+    /// its memory.
     fn answer_duplicate(
         &mut self,
         now: Time,
@@ -171,12 +179,12 @@ impl Manager {
         }
         self.counters.duplicates += 1;
         match connection.state {
-            State::ReqReceived => {
+            ConnectionState::ReqReceived => {
                 let mra = connection.mra(ReceivedMessage::REQ, service_timeout);
                 let agreement = connection.agreement;
                 self.send_of(&agreement, mra);
             }
-            State::RepSent(_) => self.send_again(id),
+            ConnectionState::RepSent(_) => self.send_again(id),
             _ => {}
         }
     }
@@ -186,7 +194,7 @@ impl Manager {
         from: SocketAddr,
         req: &Req,
         path_to: impl FnOnce(IpAddr) -> Option<PathMtu>,
-    ) -> Result<Admissible, Refusal> {
+    ) -> Result<Admissible, ReqRejection> {
         let listener =
             *self.listeners.get(&req.service_id).ok_or(RejectReason::INVALID_SERVICE_ID)?;
         if req.transport != TransportService::RC {
@@ -208,16 +216,14 @@ impl Manager {
         }
         let longest =
             path_to(from.ip()).map_or(self.config.path_mtu, |mtu| mtu.min(self.config.path_mtu));
-        let path_mtu =
-            PathMtu::from_code(req.path_mtu_code).filter(|mtu| *mtu <= longest).ok_or(Refusal {
-                reason: RejectReason::INVALID_PATH_MTU,
-                info: Some(longest.code()),
-            })?;
+        let path_mtu = PathMtu::from_code(req.path_mtu_code).filter(|mtu| *mtu <= longest).ok_or(
+            ReqRejection { reason: RejectReason::INVALID_PATH_MTU, info: Some(longest.code()) },
+        )?;
         Ok(Admissible { listener, path_mtu, addresses, private_data })
     }
 
     /// Rejects a request without remembering it.
-    fn refuse(&mut self, from: SocketAddr, transaction_id: u64, req: &Req, refusal: &Refusal) {
+    fn refuse(&mut self, from: SocketAddr, transaction_id: u64, req: &Req, refusal: &ReqRejection) {
         self.counters.refused += 1;
         let rej = connection::rej(
             CommId::NONE,
@@ -226,16 +232,20 @@ impl Manager {
             refusal.reason,
             refusal.info.as_slice(),
         );
-        self.send(from, Message::Rej(rej).to_mad(transaction_id));
+        self.send(from, ManagementMessage::Rej(rej).to_mad(transaction_id));
     }
 
     /// The peer has forgotten a connection: it uses its name or its queue pair for another one.
     fn abandon_stale(&mut self, now: Time, id: ConnectionId) {
         match self.table.get(id).map(|connection| &connection.state) {
-            Some(State::Established) => self.start_disconnect(now, id),
-            None | Some(State::DreqSent(_) | State::Ended) => {}
+            Some(ConnectionState::Established) => self.start_disconnect(now, id),
+            None | Some(ConnectionState::DreqSent(_) | ConnectionState::Ended) => {}
             Some(_) => {
-                self.finish(now, id, Event::Failed { connection: id, failure: Failure::Stale });
+                self.finish(
+                    now,
+                    id,
+                    ManagerEvent::Failed { connection: id, failure: ConnectionFailure::Stale },
+                );
             }
         }
     }
@@ -253,15 +263,17 @@ impl Manager {
             return self.reject_rep(from, transaction_id, rep, RejectReason::INVALID_COMM_ID);
         };
         let Some(connection) = self.table.get(id) else { return };
-        if matches!(connection.state, State::ReqSent(_)) {
+        if matches!(connection.state, ConnectionState::ReqSent(_)) {
             return self.take_rep(now, from, sender, transaction_id, id, rep);
         }
         if connection.passive || connection.remote_comm_id() != rep.local_comm_id {
             return;
         }
         let again = match connection.state {
-            State::RepReceived => connection.mra(ReceivedMessage::REP, self.config.service_timeout),
-            State::Established => connection.rtu(),
+            ConnectionState::RepReceived => {
+                connection.mra(ReceivedMessage::REP, self.config.service_timeout)
+            }
+            ConnectionState::Established => connection.rtu(),
             _ => return,
         };
         let agreement = connection.agreement;
@@ -282,8 +294,8 @@ impl Manager {
         let remote = Remote { comm_id: rep.local_comm_id, ca_guid: rep.local_ca_guid };
         if !is_connectable(rep.local_qpn) {
             self.reject_rep(from, transaction_id, rep, RejectReason::UNSUPPORTED);
-            let failure = Failure::InvalidReply;
-            return self.finish(now, id, Event::Failed { connection: id, failure });
+            let failure = ConnectionFailure::InvalidReply;
+            return self.finish(now, id, ManagerEvent::Failed { connection: id, failure });
         }
         let old = self
             .table
@@ -292,15 +304,19 @@ impl Manager {
         if let Some(old) = old {
             self.abandon_stale(now, old);
             self.reject_rep(from, transaction_id, rep, RejectReason::STALE_CONNECTION);
-            return self.finish(now, id, Event::Failed { connection: id, failure: Failure::Stale });
+            return self.finish(
+                now,
+                id,
+                ManagerEvent::Failed { connection: id, failure: ConnectionFailure::Stale },
+            );
         }
         let Some(connection) = self.table.get_mut(id) else { return };
         connection.take_grant(sender, rep);
         let agreement = connection.agreement;
         self.table.learn(id, remote);
-        self.table.set_state(id, State::RepReceived);
-        let private_data = PrivateData::from_room(&rep.private_data);
-        self.push_event(Event::Accepted { connection: id, agreement, private_data });
+        self.table.set_state(id, ConnectionState::RepReceived);
+        let private_data = MadPrivateData::from_room(&rep.private_data);
+        self.push_event(ManagerEvent::Accepted { connection: id, agreement, private_data });
     }
 
     fn reject_rep(
@@ -317,13 +333,13 @@ impl Manager {
             reason,
             &[],
         );
-        self.send(from, Message::Rej(rej).to_mad(transaction_id));
+        self.send(from, ManagementMessage::Rej(rej).to_mad(transaction_id));
     }
 
     fn handle_rtu(&mut self, from: SocketAddr, rtu: &Rtu) {
         let Some(id) = self.find(from, rtu.local_comm_id, rtu.remote_comm_id) else { return };
         match self.table.get(id).map(|connection| &connection.state) {
-            Some(State::RepSent(_)) => self.established(id),
+            Some(ConnectionState::RepSent(_)) => self.established(id),
             _ => self.counters.duplicates += 1,
         }
     }
@@ -335,8 +351,8 @@ impl Manager {
         };
         let Some(connection) = self.table.get_mut(id) else { return };
         let is_ours = match connection.state {
-            State::ReqSent(_) => mra.received == ReceivedMessage::REQ,
-            State::RepSent(_) => {
+            ConnectionState::ReqSent(_) => mra.received == ReceivedMessage::REQ,
+            ConnectionState::RepSent(_) => {
                 mra.received == ReceivedMessage::REP
                     && connection.remote_comm_id() == mra.local_comm_id
             }
@@ -356,28 +372,38 @@ impl Manager {
         };
         let Some(connection) = self.table.get(id) else { return };
         match connection.state {
-            State::ReqSent(_) => {
+            ConnectionState::ReqSent(_) => {
                 if !self.retry_with_smaller_mtu(now, id, rej) {
                     self.rejected(now, id, rej);
                 }
             }
-            State::RepReceived | State::ReqReceived | State::RepSent(_) => {
+            ConnectionState::RepReceived
+            | ConnectionState::ReqReceived
+            | ConnectionState::RepSent(_) => {
                 self.rejected(now, id, rej);
             }
-            State::Established | State::DreqSent(_) => {
-                self.finish(now, id, Event::Disconnected { connection: id, confirmed: true });
+            ConnectionState::Established | ConnectionState::DreqSent(_) => {
+                self.finish(
+                    now,
+                    id,
+                    ManagerEvent::Disconnected { connection: id, confirmed: true },
+                );
             }
-            State::Ended => {}
+            ConnectionState::Ended => {}
         }
     }
 
     fn rejected(&mut self, now: Time, id: ConnectionId, rej: &Rej) {
-        let private_data = PrivateData::from_room(&rej.private_data);
-        self.finish(now, id, Event::Rejected { connection: id, reason: rej.reason, private_data });
+        let private_data = MadPrivateData::from_room(&rej.private_data);
+        self.finish(
+            now,
+            id,
+            ManagerEvent::Rejected { connection: id, reason: rej.reason, private_data },
+        );
     }
 
-    /// The connection that a reject is about. A peer that waited in vain for our first answer does not know
-    /// our name for it; it tells its own, and its channel adapter.
+    /// The connection that a reject is about. A peer that waited in vain for our first answer does
+    /// not know our name for it; it tells its own, and its channel adapter.
     fn find_rejected(&self, from: SocketAddr, rej: &Rej) -> Option<ConnectionId> {
         let named = self.table.by_comm_id(rej.remote_comm_id, from).filter(|&id| {
             self.table.get(id).is_some_and(|connection| {
@@ -410,9 +436,9 @@ impl Manager {
         req.local_comm_id = self.draw_comm_id();
         req.path_mtu_code = offer.code();
         self.table.rename(id, req.local_comm_id);
-        let mad = Message::Req(req).to_mad(self.transaction_id(req.local_comm_id));
+        let mad = ManagementMessage::Req(req).to_mad(self.transaction_id(req.local_comm_id));
         let resend = Resend::new(now, mad, self.config.max_retries, &self.config);
-        self.table.set_state(id, State::ReqSent(resend));
+        self.table.set_state(id, ConnectionState::ReqSent(resend));
         self.send_again(id);
         true
     }
@@ -425,7 +451,7 @@ impl Manager {
             return;
         }
         // A peer whose connection we do not know any more just missed our first answer.
-        let drep = Message::Drep(Drep {
+        let drep = ManagementMessage::Drep(Drep {
             local_comm_id: dreq.remote_comm_id,
             remote_comm_id: dreq.local_comm_id,
             private_data: [0; Drep::PRIVATE_DATA_BYTES],
@@ -436,14 +462,16 @@ impl Manager {
             None => self.send(from, drep),
         }
         if let Some(id) = id {
-            self.finish(now, id, Event::Disconnected { connection: id, confirmed: true });
+            self.finish(now, id, ManagerEvent::Disconnected { connection: id, confirmed: true });
         }
     }
 
     fn handle_drep(&mut self, now: Time, from: SocketAddr, drep: &Drep) {
         let Some(id) = self.find(from, drep.local_comm_id, drep.remote_comm_id) else { return };
-        if let Some(State::DreqSent(_)) = self.table.get(id).map(|connection| &connection.state) {
-            self.finish(now, id, Event::Disconnected { connection: id, confirmed: true });
+        if let Some(ConnectionState::DreqSent(_)) =
+            self.table.get(id).map(|connection| &connection.state)
+        {
+            self.finish(now, id, ManagerEvent::Disconnected { connection: id, confirmed: true });
         }
     }
 
@@ -463,9 +491,9 @@ impl Manager {
 }
 
 impl Admissible {
-    fn request(&self, connection: &Connection) -> Request {
+    fn request(&self, connection: &ManagedConnection) -> ConnectionRequest {
         let agreement = &connection.agreement;
-        Request {
+        ConnectionRequest {
             peer: agreement.peer,
             addresses: self.addresses,
             remote_qpn: agreement.remote_qpn,
@@ -494,9 +522,9 @@ fn offered_mtu(rej: &Rej) -> Option<PathMtu> {
 }
 
 /// The request that a connection is waiting on.
-fn sent_request(state: &mut State) -> Option<Req> {
-    match Message::parse(&state.resend()?.mad) {
-        Ok((_, Message::Req(req))) => Some(req),
+fn sent_request(state: &mut ConnectionState) -> Option<Req> {
+    match ManagementMessage::parse(&state.resend()?.mad) {
+        Ok((_, ManagementMessage::Req(req))) => Some(req),
         _ => None,
     }
 }

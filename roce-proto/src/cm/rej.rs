@@ -83,7 +83,8 @@ reject_reasons! {
     STALE_CONNECTION = 10, "stale connection";
     /// The receiver's GID is not the sender's.
     INVALID_GID = 12, "invalid primary remote port GID";
-    /// The path's payload is longer than the sender takes; the first byte of the information says what it takes.
+    /// The path's payload is longer than the sender takes; the first byte of the information says
+    /// what it takes.
     INVALID_PATH_MTU = 26, "invalid path MTU";
     /// The sender wants more RDMA READs served.
     INSUFFICIENT_RESPONDER_RESOURCES = 27, "insufficient responder resources";
@@ -107,7 +108,7 @@ impl fmt::Debug for RejectReason {
 
 #[repr(C)]
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
-struct Wire {
+struct RejWire {
     local_comm_id: U32,
     remote_comm_id: U32,
     /// Message rejected (2 bits), reserved (6).
@@ -119,7 +120,7 @@ struct Wire {
     private_data: [u8; Rej::PRIVATE_DATA_BYTES],
 }
 
-const _: () = assert!(size_of::<Wire>() == MESSAGE_BYTES);
+const _: () = assert!(size_of::<RejWire>() == MESSAGE_BYTES);
 
 impl Rej {
     /// Room for private data, in bytes.
@@ -130,7 +131,7 @@ impl Rej {
 
     /// Takes the message apart. Reserved bits are ignored.
     pub fn parse(bytes: &[u8; MESSAGE_BYTES]) -> Self {
-        let wire: &Wire = zerocopy::transmute_ref!(bytes);
+        let wire: &RejWire = zerocopy::transmute_ref!(bytes);
         Self {
             local_comm_id: CommId(wire.local_comm_id.get()),
             remote_comm_id: CommId(wire.remote_comm_id.get()),
@@ -144,7 +145,7 @@ impl Rej {
 
     /// Its bytes.
     pub fn to_bytes(&self) -> [u8; MESSAGE_BYTES] {
-        zerocopy::transmute!(Wire {
+        zerocopy::transmute!(RejWire {
             local_comm_id: U32::new(self.local_comm_id.0),
             remote_comm_id: U32::new(self.remote_comm_id.0),
             rejected: self.rejected.0 << 6,

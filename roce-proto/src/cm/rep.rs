@@ -57,7 +57,7 @@ impl Failover {
 
 #[repr(C)]
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
-struct Wire {
+struct RepWire {
     local_comm_id: U32,
     remote_comm_id: U32,
     local_q_key: U32,
@@ -74,7 +74,7 @@ struct Wire {
     private_data: [u8; Rep::PRIVATE_DATA_BYTES],
 }
 
-const _: () = assert!(size_of::<Wire>() == MESSAGE_BYTES);
+const _: () = assert!(size_of::<RepWire>() == MESSAGE_BYTES);
 
 impl Rep {
     /// Room for private data, in bytes.
@@ -82,7 +82,7 @@ impl Rep {
 
     /// Takes the message apart. Reserved bits are ignored.
     pub fn parse(bytes: &[u8; MESSAGE_BYTES]) -> Self {
-        let wire: &Wire = zerocopy::transmute_ref!(bytes);
+        let wire: &RepWire = zerocopy::transmute_ref!(bytes);
         Self {
             local_comm_id: CommId(wire.local_comm_id.get()),
             remote_comm_id: CommId(wire.remote_comm_id.get()),
@@ -104,7 +104,7 @@ impl Rep {
 
     /// Its bytes. Values too wide for their field lose their upper bits.
     pub fn to_bytes(&self) -> [u8; MESSAGE_BYTES] {
-        zerocopy::transmute!(Wire {
+        zerocopy::transmute!(RepWire {
             local_comm_id: U32::new(self.local_comm_id.0),
             remote_comm_id: U32::new(self.remote_comm_id.0),
             local_q_key: U32::new(self.local_q_key),

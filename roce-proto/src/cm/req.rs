@@ -55,16 +55,16 @@ pub struct Req {
     /// Which service, when `transport` says "extended"; else zero.
     pub extended_transport: u8,
     /// The way.
-    pub primary_path: Path,
+    pub primary_path: ReqPath,
     /// For automatic path migration; zero.
-    pub alternate_path: Path,
+    pub alternate_path: ReqPath,
     /// What the consumer says; with an RDMA-CM service id it begins with an [`super::IpHeader`].
     pub private_data: [u8; Self::PRIVATE_DATA_BYTES],
 }
 
 /// One way between two ports, as the sender of the request sees it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Path {
+pub struct ReqPath {
     /// Local identifier of the sender's port; 0xFFFF with RoCE.
     pub local_lid: u16,
     /// Local identifier of the receiver's port; 0xFFFF with RoCE.
@@ -85,7 +85,8 @@ pub struct Path {
     pub service_level: u8,
     /// Whether the two ports share a subnet without a router between.
     pub subnet_local: bool,
-    /// Acknowledge time-out of the receiver's queue pair: twice the packet lifetime and the sender's delay.
+    /// Acknowledge time-out of the receiver's queue pair: twice the packet lifetime and the
+    /// sender's delay.
     pub local_ack_timeout: TimeoutExponent,
 }
 
@@ -106,7 +107,7 @@ impl TransportService {
 
 #[repr(C)]
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
-struct Wire {
+struct ReqWire {
     local_comm_id: U32,
     reserved_4: U32,
     service_id: U64,
@@ -146,7 +147,7 @@ struct PathWire {
     ack_timeout: u8,
 }
 
-const _: () = assert!(size_of::<Wire>() == MESSAGE_BYTES && size_of::<PathWire>() == 44);
+const _: () = assert!(size_of::<ReqWire>() == MESSAGE_BYTES && size_of::<PathWire>() == 44);
 
 impl Req {
     /// Room for private data, in bytes.
@@ -154,7 +155,7 @@ impl Req {
 
     /// Takes the message apart. Reserved bits are ignored.
     pub fn parse(bytes: &[u8; MESSAGE_BYTES]) -> Self {
-        let wire: &Wire = zerocopy::transmute_ref!(bytes);
+        let wire: &ReqWire = zerocopy::transmute_ref!(bytes);
         let (local_qpn, responder_resources) = high24(wire.local_qpn_responder_resources);
         let (local_eecn, initiator_depth) = high24(wire.local_eecn_initiator_depth);
         let (remote_eecn, service) = high24(wire.remote_eecn_and_service);
@@ -182,8 +183,8 @@ impl Req {
             max_cm_retries: wire.cm_retries_and_srq >> 4,
             shared_receive_queue: wire.cm_retries_and_srq & 8 != 0,
             extended_transport: wire.cm_retries_and_srq & 7,
-            primary_path: Path::parse(&wire.primary_path),
-            alternate_path: Path::parse(&wire.alternate_path),
+            primary_path: ReqPath::parse(&wire.primary_path),
+            alternate_path: ReqPath::parse(&wire.alternate_path),
             private_data: wire.private_data,
         }
     }
@@ -194,7 +195,7 @@ impl Req {
             | (self.transport.0 & 3) << 1
             | u8::from(self.end_to_end_flow_control);
         let retry = self.local_cm_response_timeout.get() << 3 | self.retry_count & 7;
-        zerocopy::transmute!(Wire {
+        zerocopy::transmute!(ReqWire {
             local_comm_id: U32::new(self.local_comm_id.0),
             reserved_4: U32::ZERO,
             service_id: U64::new(self.service_id.0),
@@ -219,7 +220,7 @@ impl Req {
     }
 }
 
-impl Path {
+impl ReqPath {
     fn parse(wire: &PathWire) -> Self {
         let flow_label_and_rate = wire.flow_label_and_rate.get();
         Self {

@@ -3,20 +3,22 @@
 use alloc::collections::{BTreeMap, BTreeSet};
 use core::net::{IpAddr, SocketAddr};
 
-use super::connection::{Connection, Remote, State};
+use super::connection::{ConnectionState, ManagedConnection, Remote};
 use super::{CommId, ConnectionId};
 use crate::{Qpn, Time};
 
-/// A peer's name for a connection. Two peers can not get into each other's way: their endpoints differ.
+/// A peer's name for a connection. Two peers can not get into each other's way: their endpoints
+/// differ.
 pub(super) type RemoteName = (SocketAddr, u64, CommId);
 
 /// A peer's queue pair.
 type RemoteQp = (SocketAddr, u64, Qpn);
 
-/// Connections by every name that a message or a caller may use. Ended ones answer to the caller's only.
+/// Connections by every name that a message or a caller may use. Ended ones answer to the caller's
+/// only.
 #[derive(Debug, Default)]
-pub(super) struct Table {
-    connections: BTreeMap<ConnectionId, Connection>,
+pub(super) struct ConnectionTable {
+    connections: BTreeMap<ConnectionId, ManagedConnection>,
     by_comm_id: BTreeMap<CommId, ConnectionId>,
     by_remote: BTreeMap<RemoteName, ConnectionId>,
     by_qp: BTreeMap<RemoteQp, ConnectionId>,
@@ -27,8 +29,8 @@ pub(super) struct Table {
     next_id: u64,
 }
 
-impl Table {
-    pub(super) fn insert(&mut self, connection: Connection) -> ConnectionId {
+impl ConnectionTable {
+    pub(super) fn insert(&mut self, connection: ManagedConnection) -> ConnectionId {
         let id = ConnectionId(self.next_id);
         self.next_id += 1;
         self.by_comm_id.insert(connection.local, id);
@@ -57,12 +59,12 @@ impl Table {
         self.by_qp.insert((agreement.peer, remote.ca_guid, agreement.remote_qpn), id);
     }
 
-    pub(super) fn get(&self, id: ConnectionId) -> Option<&Connection> {
+    pub(super) fn get(&self, id: ConnectionId) -> Option<&ManagedConnection> {
         self.connections.get(&id)
     }
 
     /// For changes of anything but the state and the names.
-    pub(super) fn get_mut(&mut self, id: ConnectionId) -> Option<&mut Connection> {
+    pub(super) fn get_mut(&mut self, id: ConnectionId) -> Option<&mut ManagedConnection> {
         self.connections.get_mut(&id)
     }
 
@@ -113,7 +115,7 @@ impl Table {
     }
 
     /// Moves a connection on. Established or over, it is half-open no more.
-    pub(super) fn set_state(&mut self, id: ConnectionId, state: State) {
+    pub(super) fn set_state(&mut self, id: ConnectionId, state: ConnectionState) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
         if let Some(deadline) = connection.state.deadline() {
             self.timers.remove(&(deadline, id));
@@ -121,7 +123,7 @@ impl Table {
         if let Some(deadline) = state.deadline() {
             self.timers.insert((deadline, id));
         }
-        let settled = matches!(state, State::Established | State::Ended);
+        let settled = matches!(state, ConnectionState::Established | ConnectionState::Ended);
         connection.state = state;
         if settled {
             self.no_longer_half_open(id);
@@ -151,7 +153,7 @@ impl Table {
 
     /// Ends a connection: no message finds it any more. Gives the peer's name for it.
     pub(super) fn end(&mut self, id: ConnectionId) -> Option<RemoteName> {
-        self.set_state(id, State::Ended);
+        self.set_state(id, ConnectionState::Ended);
         let connection = self.connections.get(&id)?;
         let (peer, qpn) = (connection.agreement.peer, connection.agreement.remote_qpn);
         remove_if(&mut self.by_comm_id, &connection.local, id);

@@ -8,18 +8,18 @@ use super::Mad;
 use super::table::RemoteName;
 use crate::Time;
 
-/// Remembers for a while which requests have had their connection, so that a late duplicate does not make
-/// another one. Entries expire in the order in which they came.
+/// Remembers for a while which requests have had their connection, so that a late duplicate does
+/// not make another one. Entries expire in the order in which they came.
 #[derive(Debug)]
 pub(super) struct TimeWait {
-    entries: BTreeMap<RemoteName, Entry>,
+    entries: BTreeMap<RemoteName, TimeWaitEntry>,
     order: VecDeque<(Time, RemoteName)>,
     duration: Duration,
     limit: usize,
 }
 
 #[derive(Debug)]
-struct Entry {
+struct TimeWaitEntry {
     expiry: Time,
     /// The reject with which the request was answered.
     answer: Option<Box<Mad>>,
@@ -48,7 +48,7 @@ impl TimeWait {
             self.forget_oldest();
         }
         let expiry = now + self.duration;
-        self.entries.insert(name, Entry { expiry, answer: answer.map(Box::new) });
+        self.entries.insert(name, TimeWaitEntry { expiry, answer: answer.map(Box::new) });
         self.order.push_back((expiry, name));
     }
 

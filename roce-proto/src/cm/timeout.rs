@@ -25,8 +25,8 @@ impl TimeoutExponent {
         Duration::from_nanos(4096 << self.0)
     }
 
-    /// The exponent of the sum of two time-outs: the longer one, and one more if the shorter counts for at
-    /// least half of it.
+    /// The exponent of the sum of two time-outs: the longer one, and one more if the shorter counts
+    /// for at least half of it.
     pub(super) const fn plus(self, other: Self) -> Self {
         let (long, short) = if self.0 >= other.0 { (self, other) } else { (other, self) };
         Self::saturating(long.0 + (short.0 + 1 >= long.0) as u8)

@@ -4,21 +4,22 @@ use core::time::Duration;
 
 use crate::rc::completions::Completions;
 use crate::rc::outstanding_reads::Early;
-use crate::rc::requester::{Cause, Failure, Probe, Repair, Requester};
+use crate::rc::requester::{Cause, Probe, Repair, Requester, SendFailure};
 use crate::rc::window::HEADERS_BYTES;
-use crate::rc::{Counters, Limits, Memory, Status, datagram_cost, sge};
+use crate::rc::{Memory, QueuePairCounters, SharedLimits, WorkStatus, datagram_cost, sge};
 use crate::wire::{Aeth, NakCode, RnrTimer, Syndrome};
 use crate::{Psn, Time};
 
 /// What answers a queue pair handles with.
 pub(super) struct Answers<'a, 'b> {
     pub(super) now: Time,
-    pub(super) limits: &'a mut Limits<'b>,
+    pub(super) limits: &'a mut SharedLimits<'b>,
     pub(super) completions: &'a mut Completions,
-    pub(super) counters: &'a mut Counters,
+    pub(super) counters: &'a mut QueuePairCounters,
 }
 
-/// A response is asked for again when one has come that is this much later: less is taken for reordering.
+/// A response is asked for again when one has come that is this much later: less is taken for
+/// reordering.
 const LATER_RESPONSES: u32 = 4;
 
 impl Requester {
@@ -28,7 +29,7 @@ impl Requester {
         psn: Psn,
         aeth: &Aeth,
         with: &mut Answers<'_, '_>,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), SendFailure> {
         if !psn.is_within(self.unacknowledged, self.high) {
             with.counters.packets_dropped += 1;
             return Ok(());
@@ -44,10 +45,10 @@ impl Requester {
         Ok(())
     }
 
-    /// A packet of an RDMA READ response; it says as well that everything before it was executed. Its position
-    /// in the response is not looked at: a responder that repeats a part may begin with First or with Middle.
-    /// Length and sequence number say all. It is placed even if others before it are missing. One whose header refuses the
-    /// request is a refusal, and no data.
+    /// A packet of an RDMA READ response; it says as well that everything before it was executed.
+    /// Its position in the response is not looked at: a responder that repeats a part may begin
+    /// with First or with Middle. Length and sequence number say all. It is placed even if others
+    /// before it are missing. One whose header refuses the request is a refusal, and no data.
     pub(super) fn handle_response(
         &mut self,
         psn: Psn,
@@ -55,7 +56,7 @@ impl Requester {
         payload: &[u8],
         memory: &mut impl Memory,
         with: &mut Answers<'_, '_>,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), SendFailure> {
         let due = psn.is_within(self.unacknowledged, self.high);
         if !due || self.reads.containing(psn).is_none() {
             with.counters.packets_dropped += 1;
@@ -92,18 +93,19 @@ impl Requester {
         psn: Psn,
         payload: &[u8],
         memory: &mut impl Memory,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), SendFailure> {
         let position = self.position_of(psn);
         let entry = self.queue.get(position);
         let index = psn.since(entry.first);
         if payload.len() != self.packet_bytes(entry, index) as usize {
-            return Err(Failure { position, status: Status::BadResponse });
+            return Err(SendFailure { position, status: WorkStatus::BadResponse });
         }
         sge::scatter(memory, self.queue.sges(position), index * self.mtu, payload)
-            .map_err(|_| Failure { position, status: Status::LocalProtection })
+            .map_err(|_| SendFailure { position, status: WorkStatus::LocalProtection })
     }
 
-    /// Asks for the oldest responses again, once, if so much later ones came that they must be lost.
+    /// Asks for the oldest responses again, once, if so much later ones came that they must be
+    /// lost.
     fn plan_repair(&mut self) {
         let first = self.unacknowledged;
         let (Some(latest), Some(read)) = (self.latest, self.reads.containing(first)) else {
@@ -143,13 +145,14 @@ impl Requester {
         }
         self.settle(with);
         if self.unacknowledged != self.high {
-            // What was about to be sent again, and would have started the clock, may have become needless.
+            // What was about to be sent again, and would have started the clock, may have become
+            // needless.
             self.start_clock(with.now, with.limits);
         }
     }
 
-    /// Moves `unacknowledged` on, to the first response that is missing or else to `confirmed`, and completes
-    /// what is done.
+    /// Moves `unacknowledged` on, to the first response that is missing or else to `confirmed`, and
+    /// completes what is done.
     fn settle(&mut self, with: &mut Answers<'_, '_>) {
         let before = self.unacknowledged;
         loop {
@@ -176,7 +179,7 @@ impl Requester {
             self.retire(with.completions);
             let more = self.unacknowledged != self.high;
             let next = more.then(|| self.retransmit_after(with.limits));
-            self.patience.answered(with.now, next);
+            self.retransmit_timer.answered(with.now, next);
         }
     }
 
@@ -186,7 +189,7 @@ impl Requester {
     }
 
     /// Passes the oldest response, which has come.
-    fn pass_response(&mut self, limits: &mut Limits<'_>) {
+    fn pass_response(&mut self, limits: &mut SharedLimits<'_>) {
         if let Some(read) = self.reads.front().copied() {
             limits.reads.release(1, read.packet_bytes, read.period);
             if read.end == self.unacknowledged.next() {
@@ -196,10 +199,11 @@ impl Requester {
         self.pass_to(self.unacknowledged.next());
     }
 
-    /// An answer came after going back. If silence was the cause and the answer covers more than the probe, then
-    /// the peer has what was sent before and was merely slow: there is no need to send it again. A READ gives no
-    /// such hint, and repeating it is expensive: what was lost behind it will show. An answer to what was merely not asked
-    /// before says nothing against the peer if it covers everything.
+    /// An answer came after going back. If silence was the cause and the answer covers more than
+    /// the probe, then the peer has what was sent before and was merely slow: there is no need to
+    /// send it again. A READ gives no such hint, and repeating it is expensive: what was lost
+    /// behind it will show. An answer to what was merely not asked before says nothing against the
+    /// peer if it covers everything.
     fn judge(&mut self, probe: Probe, with: &mut Answers<'_, '_>) {
         let unasked = match probe.cause {
             Cause::Silence => false,
@@ -216,21 +220,24 @@ impl Requester {
             with.limits.window.charge(outstanding - self.charged);
             self.charged = outstanding;
         } else {
-            with.limits.window.lost(with.now, self.patience.silence(with.now));
+            with.limits.window.lost(with.now, self.retransmit_timer.silence(with.now));
         }
     }
 
-    /// The peer misses packet `psn`: everything from there on is sent again. Further reports of the same gap
-    /// that come within a round trip are echoes of the first. A gap that cannot be filled ends the connection as
-    /// silence does.
-    fn handle_gap(&mut self, psn: Psn, with: &mut Answers<'_, '_>) -> Result<(), Failure> {
+    /// The peer misses packet `psn`: everything from there on is sent again. Further reports of the
+    /// same gap that come within a round trip are echoes of the first. A gap that cannot be filled
+    /// ends the connection as silence does.
+    fn handle_gap(&mut self, psn: Psn, with: &mut Answers<'_, '_>) -> Result<(), SendFailure> {
         with.counters.sequence_naks_received += 1;
         self.confirm(psn, with);
         if self.confirmed != psn || self.not_ready_until.is_some() {
             return Ok(());
         }
-        if self.patience.is_exhausted(with.now) {
-            return Err(Failure { position: self.position_of(psn), status: Status::RetryExceeded });
+        if self.retransmit_timer.is_exhausted(with.now) {
+            return Err(SendFailure {
+                position: self.position_of(psn),
+                status: WorkStatus::RetryExceeded,
+            });
         }
         if let Some((gap, when)) = self.went_back
             && gap == psn
@@ -250,7 +257,7 @@ impl Requester {
         psn: Psn,
         timer: RnrTimer,
         with: &mut Answers<'_, '_>,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), SendFailure> {
         const NO_LIMIT: u8 = 7;
         with.counters.rnr_naks_received += 1;
         self.confirm(psn, with);
@@ -259,11 +266,11 @@ impl Requester {
         }
         if self.rnr_retry_count != NO_LIMIT && self.not_ready_count == self.rnr_retry_count {
             let position = self.position_of(psn);
-            return Err(Failure { position, status: Status::RnrRetryExceeded });
+            return Err(SendFailure { position, status: WorkStatus::RnrRetryExceeded });
         }
         self.not_ready_count = self.not_ready_count.saturating_add(1);
         self.go_back(Cause::NotReady, with.limits);
-        self.patience.suspend();
+        self.retransmit_timer.suspend();
         self.not_ready_until = Some(with.now + timer.duration());
         Ok(())
     }
@@ -274,15 +281,15 @@ impl Requester {
         psn: Psn,
         code: NakCode,
         with: &mut Answers<'_, '_>,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), SendFailure> {
         let status = match code {
-            NakCode::INVALID_REQUEST => Status::RemoteInvalidRequest,
-            NakCode::REMOTE_ACCESS => Status::RemoteAccess,
-            NakCode::REMOTE_OPERATIONAL => Status::RemoteOperation,
-            _ => Status::BadResponse,
+            NakCode::INVALID_REQUEST => WorkStatus::RemoteInvalidRequest,
+            NakCode::REMOTE_ACCESS => WorkStatus::RemoteAccess,
+            NakCode::REMOTE_OPERATIONAL => WorkStatus::RemoteOperation,
+            _ => WorkStatus::BadResponse,
         };
         self.confirm(psn, with);
-        Err(Failure { position: self.position_of(psn), status })
+        Err(SendFailure { position: self.position_of(psn), status })
     }
 
     /// The request that packet `psn`, which was sent and is not done, belongs to.

@@ -5,33 +5,33 @@ use alloc::vec;
 
 use crate::rc::recv_queue::RecvEntry;
 use crate::rc::send_queue::SendEntry;
-use crate::rc::{Completion, QpConfig, Received, Status, Work};
+use crate::rc::{CompletedWork, QueuePairConfig, ReceivedInfo, WorkCompletion, WorkStatus};
 
-/// A ring with room for each request of both queues. A completion holds its request's place in the queue until
-/// it is polled, so the ring cannot overflow.
+/// A ring with room for each request of both queues. A completion holds its request's place in the
+/// queue until it is polled, so the ring cannot overflow.
 #[derive(Debug)]
 pub(super) struct Completions {
-    ring: Box<[Completion]>,
+    ring: Box<[WorkCompletion]>,
     head: u64,
     tail: u64,
     receives: u32,
 }
 
 impl Completions {
-    pub(super) fn new(config: &QpConfig) -> Self {
-        const NOTHING: Completion = Completion {
+    pub(super) fn new(config: &QueuePairConfig) -> Self {
+        const NOTHING: WorkCompletion = WorkCompletion {
             wr_id: 0,
-            status: Status::Success,
-            work: Work::Send,
+            status: WorkStatus::Success,
+            work: CompletedWork::Send,
             byte_length: 0,
-            received: Received::Plain,
+            received: ReceivedInfo::Plain,
         };
         let slots = (config.send_wr + config.recv_wr).next_power_of_two() as usize;
         Self { ring: vec![NOTHING; slots].into_boxed_slice(), head: 0, tail: 0, receives: 0 }
     }
 
     /// Makes room for all that was granted.
-    pub(super) fn grow(&mut self, granted: &QpConfig) {
+    pub(super) fn grow(&mut self, granted: &QueuePairConfig) {
         let mut grown = Self::new(granted);
         (self.head..self.tail).for_each(|position| grown.push(self.ring[self.slot(position)]));
         *self = grown;
@@ -51,7 +51,7 @@ impl Completions {
         self.receives
     }
 
-    pub(super) fn pop(&mut self) -> Option<Completion> {
+    pub(super) fn pop(&mut self) -> Option<WorkCompletion> {
         if self.is_empty() {
             return None;
         }
@@ -59,28 +59,35 @@ impl Completions {
         self.head += 1;
         self.receives -= u32::from(is_receive(&completion));
         if self.is_empty() {
-            // The same places again, which the cache still has: of many queue pairs it could not keep the whole rings.
+            // The same places again, which the cache still has: of many queue pairs it could not
+            // keep the whole rings.
             (self.head, self.tail) = (0, 0);
         }
         Some(completion)
     }
 
-    pub(super) fn push_send(&mut self, entry: &SendEntry, status: Status) {
-        self.push(Completion {
+    pub(super) fn push_send(&mut self, entry: &SendEntry, status: WorkStatus) {
+        self.push(WorkCompletion {
             wr_id: entry.wr_id,
             status,
             work: entry.work(),
             byte_length: entry.length,
-            received: Received::Plain,
+            received: ReceivedInfo::Plain,
         });
     }
 
-    pub(super) fn push_failed_receive(&mut self, entry: &RecvEntry, status: Status) {
-        let (wr_id, work) = (entry.wr_id, Work::Receive);
-        self.push(Completion { wr_id, status, work, byte_length: 0, received: Received::Plain });
+    pub(super) fn push_failed_receive(&mut self, entry: &RecvEntry, status: WorkStatus) {
+        let (wr_id, work) = (entry.wr_id, CompletedWork::Receive);
+        self.push(WorkCompletion {
+            wr_id,
+            status,
+            work,
+            byte_length: 0,
+            received: ReceivedInfo::Plain,
+        });
     }
 
-    pub(super) fn push(&mut self, completion: Completion) {
+    pub(super) fn push(&mut self, completion: WorkCompletion) {
         debug_assert!(self.tail - self.head < self.ring.len() as u64, "each request has a place");
         let slot = self.slot(self.tail);
         self.ring[slot] = completion;
@@ -93,6 +100,6 @@ impl Completions {
     }
 }
 
-const fn is_receive(completion: &Completion) -> bool {
-    matches!(completion.work, Work::Receive | Work::ReceiveWriteImmediate)
+const fn is_receive(completion: &WorkCompletion) -> bool {
+    matches!(completion.work, CompletedWork::Receive | CompletedWork::ReceiveWriteImmediate)
 }

@@ -6,8 +6,8 @@ use crate::{PathMtu, Psn, Qpn};
 /// The most scatter-gather elements of one work request.
 pub const SGE_MAX: usize = 16;
 
-/// The most bytes that an inline request carries; no more than the smallest path MTU, so that it is always
-/// one packet.
+/// The most bytes that an inline request carries; no more than the smallest path MTU, so that it is
+/// always one packet.
 pub const INLINE_MAX_BYTES: usize = 256;
 
 /// The most work requests of one queue.
@@ -16,13 +16,13 @@ pub const WR_MAX: u32 = 16 * 1024;
 /// The most RDMA READ requests that one side has outstanding.
 pub const READS_MAX: usize = 16;
 
-/// The longest message: half of what the specification allows, so that the sequence numbers of any message
-/// fit well within half their space.
+/// The longest message: half of what the specification allows, so that the sequence numbers of any
+/// message fit well within half their space.
 pub const MESSAGE_MAX_BYTES: u32 = 1 << 30;
 
 /// The sizes of a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct QpConfig {
+pub struct QueuePairConfig {
     /// Requests in the send queue.
     pub send_wr: u32,
     /// Requests in the receive queue.
@@ -35,9 +35,9 @@ pub struct QpConfig {
     pub inline_bytes: u32,
 }
 
-impl QpConfig {
-    /// What is granted when this is asked for: the same within the limits of this module, and room for at
-    /// least one of each.
+impl QueuePairConfig {
+    /// What is granted when this is asked for: the same within the limits of this module, and room
+    /// for at least one of each.
     #[must_use]
     pub fn granted(&self) -> Self {
         Self {
@@ -49,7 +49,8 @@ impl QpConfig {
         }
     }
 
-    /// What a queue pair has memory for at first. Peers that never use it, and may be strangers, make it hold little.
+    /// What a queue pair has memory for at first. Peers that never use it, and may be strangers,
+    /// make it hold little.
     pub(super) fn at_first(&self) -> Self {
         const FEW: u32 = 8;
         Self { send_wr: self.send_wr.min(FEW), recv_wr: self.recv_wr.min(FEW), ..*self }
@@ -58,7 +59,7 @@ impl QpConfig {
 
 /// What connection management agreed on.
 #[derive(Clone, Copy, Debug)]
-pub struct Connection {
+pub struct ConnectionParams {
     /// The peer's queue pair.
     pub remote_qpn: Qpn,
     /// Payload of a full packet, the same both ways.

@@ -2,7 +2,7 @@
 
 /// What a queue pair did and saw. All of them only grow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counters {
+pub struct QueuePairCounters {
     /// Packets handed out, retransmissions and acknowledgements included.
     pub packets_sent: u64,
     /// Packets that were accepted.
@@ -29,7 +29,7 @@ pub struct Counters {
     pub rnr_naks_received: u64,
 }
 
-impl core::ops::AddAssign for Counters {
+impl core::ops::AddAssign for QueuePairCounters {
     fn add_assign(&mut self, other: Self) {
         // Without `..`: a counter that is new is added here too.
         let Self {

@@ -3,14 +3,15 @@
 use thiserror::Error;
 
 use crate::Qpn;
-use crate::rc::Bind;
+use crate::rc::BindWindow;
 
-/// The region table and the memory behind it. The engine names memory by key and address and never holds a
-/// pointer.
+/// The region table and the memory behind it. The engine names memory by key and address and never
+/// holds a pointer.
 ///
 /// A region or window may vanish between any two calls, so [`Memory::place`] checks for itself.
 pub trait Memory {
-    /// Whether `lkey` opens `length` bytes at `addr` to our own work requests. Never called for no bytes.
+    /// Whether `lkey` opens `length` bytes at `addr` to our own work requests. Never called for no
+    /// bytes.
     ///
     /// # Errors
     /// It does not.
@@ -22,8 +23,8 @@ pub trait Memory {
         access: LocalAccess,
     ) -> Result<(), AccessError>;
 
-    /// Whether `rkey` opens `length` bytes at `addr` to the peer of our queue pair `qpn`. Never called for no
-    /// bytes.
+    /// Whether `rkey` opens `length` bytes at `addr` to the peer of our queue pair `qpn`. Never
+    /// called for no bytes.
     ///
     /// # Errors
     /// It does not.
@@ -36,8 +37,9 @@ pub trait Memory {
         access: RemoteAccess,
     ) -> Result<(), AccessError>;
 
-    /// Copies `payload` to `addr` behind `key`, after checking that the key opens it for writing; all or
-    /// nothing. Called before the acknowledgement and the completion leave; never for no bytes.
+    /// Copies `payload` to `addr` behind `key`, after checking that the key opens it for writing;
+    /// all or nothing. Called before the acknowledgement and the completion leave; never for no
+    /// bytes.
     ///
     /// # Errors
     /// The key does not open it; nothing was written.
@@ -47,7 +49,7 @@ pub trait Memory {
     ///
     /// # Errors
     /// There is no such window or region, the window is bound, or the region does not allow it.
-    fn bind(&mut self, qpn: Qpn, bind: &Bind) -> Result<(), AccessError>;
+    fn bind(&mut self, qpn: Qpn, bind: &BindWindow) -> Result<(), AccessError>;
 
     /// Invalidates the memory window `rkey` that is bound for our queue pair `qpn`.
     ///
@@ -91,8 +93,8 @@ pub enum RemoteAccess {
     Write,
 }
 
-/// A key does not open the memory for this: it is unknown, belongs to another protection domain or queue
-/// pair, does not cover all of the range, or does not allow the access.
+/// A key does not open the memory for this: it is unknown, belongs to another protection domain or
+/// queue pair, does not cover all of the range, or does not allow the access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("the key does not open the memory for this")]
 pub struct AccessError;

@@ -1,24 +1,26 @@
-//! The reliable-connection queue pair: requester, responder and completer (IBTA volume 1, chapter 9).
+//! The reliable-connection queue pair: requester, responder and completer (IBTA volume 1, chapter
+//! 9).
 //!
 //! A [`QueuePair`] does no I/O and reads no clock. Its owner
 //!
 //! 1. hands it the packets that came for it, [`QueuePair::handle_packet`];
 //! 2. when its time has come, [`QueuePair::handle_deadline`];
-//! 3. sends what it has to send, [`QueuePair::poll_transmit`], after the socket is drained, so that one
-//!    acknowledgement answers many packets;
+//! 3. sends what it has to send, [`QueuePair::poll_transmit`], after the socket is drained, so that
+//!    one acknowledgement answers many packets;
 //! 4. and takes its completions, [`QueuePair::poll_completion`].
 //!
-//! Payload that arrives is placed through [`Memory`] while the packet is handled; payload that leaves is
-//! named by key and address. Everything is allocated by [`QueuePair::new`].
+//! Payload that arrives is placed through [`Memory`] while the packet is handled; payload that
+//! leaves is named by key and address. Everything is allocated by [`QueuePair::new`].
 //!
-//! Deliberate departures from the letter of the specification: what is sent again, and when, follows from the
-//! measured round trip, while the specification's timeout and retry count decide when the peer is given up
-//! (`patience.rs`); after a loss one packet leaves alone before the others (`requester.rs`); responses to READs
-//! are taken out of order, and only the missing part is asked for again (`completer.rs`); a refusal is repeated
-//! to a peer that did not hear it, though the queue pair is in ERROR (`responder.rs`).
+//! Deliberate departures from the letter of the specification: what is sent again, and when,
+//! follows from the measured round trip, while the specification's timeout and retry count decide
+//! when the peer is given up (`retransmit_timer.rs`); after a loss one packet leaves alone before
+//! the others (`requester.rs`); responses to READs are taken out of order, and only the missing
+//! part is asked for again (`completer.rs`); a refusal is repeated to a peer that did not hear it,
+//! though the queue pair is in ERROR (`responder.rs`).
 //!
-//! Not implemented: atomics (refused as invalid requests), sending immediate data (receiving it works), end-to-end
-//! credits (every acknowledgement grants unlimited ones), path migration.
+//! Not implemented: atomics (refused as invalid requests), sending immediate data (receiving it
+//! works), end-to-end credits (every acknowledgement grants unlimited ones), path migration.
 
 mod completer;
 mod completions;
@@ -26,13 +28,13 @@ mod config;
 mod counters;
 mod memory;
 mod outstanding_reads;
-mod patience;
 mod queue_pair;
 mod read_budget;
 mod recv_queue;
 mod replies;
 mod requester;
 mod responder;
+mod retransmit_timer;
 mod send_queue;
 mod sge;
 mod transmit;
@@ -43,15 +45,16 @@ mod work;
 mod tests;
 
 pub use config::{
-    Connection, INLINE_MAX_BYTES, MESSAGE_MAX_BYTES, QpConfig, READS_MAX, SGE_MAX, WR_MAX,
+    ConnectionParams, INLINE_MAX_BYTES, MESSAGE_MAX_BYTES, QueuePairConfig, READS_MAX, SGE_MAX,
+    WR_MAX,
 };
-pub use counters::Counters;
+pub use counters::QueuePairCounters;
 pub use memory::{AccessError, LocalAccess, Memory, MemoryKey, RemoteAccess};
-pub use queue_pair::{QueuePair, State};
+pub use queue_pair::{QueuePair, QueuePairState};
 pub use read_budget::ReadBudget;
-pub use transmit::{Piece, Transmit};
-pub use window::{Limits, SendWindow, datagram_cost};
+pub use transmit::{PayloadPiece, Transmit};
+pub use window::{SendWindow, SharedLimits, datagram_cost};
 pub use work::{
-    Bind, Completion, LocalSge, Payload, PostError, Received, RecvRequest, SendFlags, SendOp,
-    SendRequest, Status, Work,
+    BindWindow, CompletedWork, LocalSge, Payload, PostError, ReceivedInfo, RecvRequest, SendOp,
+    SendOptions, SendRequest, WorkCompletion, WorkStatus,
 };

@@ -2,10 +2,10 @@
 
 use crate::Psn;
 use crate::rc::READS_MAX;
-use crate::rc::read_budget::Period;
+use crate::rc::read_budget::ChargePeriod;
 
-/// The RDMA READ requests that were sent and are not answered in full, oldest first. The limits of each are
-/// kept, because a request that is sent again must lie within one that was sent before.
+/// The RDMA READ requests that were sent and are not answered in full, oldest first. The limits of
+/// each are kept, because a request that is sent again must lie within one that was sent before.
 #[derive(Debug)]
 pub(super) struct OutstandingReads {
     reads: [OutstandingRead; READS_MAX],
@@ -21,7 +21,7 @@ pub(super) struct OutstandingRead {
     /// What each of its packets was charged for.
     pub(super) packet_bytes: u32,
     /// When that was.
-    pub(super) period: Period,
+    pub(super) period: ChargePeriod,
 }
 
 impl OutstandingReads {
@@ -79,8 +79,8 @@ impl OutstandingReads {
     }
 }
 
-/// Response packets that came before one that is still missing: one bit for each sequence number from the
-/// oldest unacknowledged one on. What is marked has been placed.
+/// Response packets that came before one that is still missing: one bit for each sequence number
+/// from the oldest unacknowledged one on. What is marked has been placed.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Early(u128);
 
@@ -102,7 +102,8 @@ impl Early {
         self.0 & 1 != 0
     }
 
-    /// How many packets are missing from the oldest on, before one that has come; [`Early::REACH`] if none has.
+    /// How many packets are missing from the oldest on, before one that has come; [`Early::REACH`]
+    /// if none has.
     pub(super) const fn missing(self) -> u32 {
         self.0.trailing_zeros()
     }

@@ -2,60 +2,61 @@
 
 use crate::rc::completer::Answers;
 use crate::rc::completions::Completions;
-use crate::rc::requester::{Failure, Requester};
-use crate::rc::responder::{Requests, Responder};
+use crate::rc::requester::{Requester, SendFailure};
+use crate::rc::responder::{RequestContext, Responder};
 use crate::rc::{
-    Completion, Connection, Counters, Limits, Memory, PostError, QpConfig, RecvRequest,
-    SendRequest, Status, Transmit,
+    ConnectionParams, Memory, PostError, QueuePairConfig, QueuePairCounters, RecvRequest,
+    SendRequest, SharedLimits, Transmit, WorkCompletion, WorkStatus,
 };
 use crate::wire::{Bth, Message, Opcode, Packet};
 use crate::{Qpn, Time};
 
-/// How many packets the responder may send before it is the requester's turn, and the other way round.
+/// How many packets the responder may send before it is the requester's turn, and the other way
+/// round.
 const TURN_PACKETS: u32 = 32;
 
 /// A reliable-connection queue pair.
 #[derive(Debug)]
 pub struct QueuePair {
     qpn: Qpn,
-    config: QpConfig,
+    config: QueuePairConfig,
     /// What it has memory for so far.
-    room: QpConfig,
-    state: State,
+    room: QueuePairConfig,
+    state: QueuePairState,
     requester: Requester,
     responder: Responder,
     completions: Completions,
-    counters: Counters,
+    counters: QueuePairCounters,
     turn: u32,
 }
 
-/// The states of a queue pair (IBTA volume 1, 10.3.1), as far as they can be told apart from outside: a queue
-/// pair is made in INIT, and connecting takes it through RTR to RTS.
+/// The states of a queue pair (IBTA volume 1, 10.3.1), as far as they can be told apart from
+/// outside: a queue pair is made in INIT, and connecting takes it through RTR to RTS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
+pub enum QueuePairState {
     /// Requests may be posted and wait; packets are dropped.
     Init,
     /// Connected.
     ReadyToSend,
-    /// Over: every request completes with [`Status::Flushed`].
+    /// Over: every request completes with [`WorkStatus::Flushed`].
     Error,
 }
 
 impl QueuePair {
-    /// A queue pair in INIT. It has memory for a few requests; when more are posted in one of its queues it allocates, once,
-    /// everything that it will ever need.
-    pub fn new(qpn: Qpn, config: &QpConfig) -> Self {
+    /// A queue pair in INIT. It has memory for a few requests; when more are posted in one of its
+    /// queues it allocates, once, everything that it will ever need.
+    pub fn new(qpn: Qpn, config: &QueuePairConfig) -> Self {
         let config = config.granted();
         let room = config.at_first();
         Self {
             qpn,
             config,
             room,
-            state: State::Init,
+            state: QueuePairState::Init,
             requester: Requester::new(&config, &room),
             responder: Responder::new(&room),
             completions: Completions::new(&room),
-            counters: Counters::default(),
+            counters: QueuePairCounters::default(),
             turn: 0,
         }
     }
@@ -65,32 +66,32 @@ impl QueuePair {
         self.qpn
     }
 
-    /// What it was granted, which may differ from what was asked for: [`QpConfig::granted`].
-    pub const fn granted(&self) -> QpConfig {
+    /// What it was granted, which may differ from what was asked for: [`QueuePairConfig::granted`].
+    pub const fn granted(&self) -> QueuePairConfig {
         self.config
     }
 
     /// Its state.
-    pub const fn state(&self) -> State {
+    pub const fn state(&self) -> QueuePairState {
         self.state
     }
 
     /// Its counters.
-    pub const fn counters(&self) -> Counters {
+    pub const fn counters(&self) -> QueuePairCounters {
         self.counters
     }
 
     /// Takes it from INIT to RTS. In any other state nothing happens.
-    pub fn connect(&mut self, connection: &Connection) {
-        if self.state == State::Init {
+    pub fn connect(&mut self, connection: &ConnectionParams) {
+        if self.state == QueuePairState::Init {
             self.requester.connect(connection);
             self.responder.connect(connection);
-            self.state = State::ReadyToSend;
+            self.state = QueuePairState::ReadyToSend;
         }
     }
 
-    /// Queues a send request; before [`QueuePair::connect`] it waits. In ERROR it completes at once as
-    /// flushed.
+    /// Queues a send request; before [`QueuePair::connect`] it waits. In ERROR it completes at once
+    /// as flushed.
     ///
     /// # Errors
     /// The request was not queued.
@@ -104,13 +105,14 @@ impl QueuePair {
             self.grow();
         }
         self.requester.queue.push(request);
-        if self.state == State::Error {
+        if self.state == QueuePairState::Error {
             self.flush(None, None);
         }
         Ok(())
     }
 
-    /// Queues a receive; allowed before [`QueuePair::connect`]. In ERROR it completes at once as flushed.
+    /// Queues a receive; allowed before [`QueuePair::connect`]. In ERROR it completes at once as
+    /// flushed.
     ///
     /// # Errors
     /// The request was not queued.
@@ -124,7 +126,7 @@ impl QueuePair {
             self.grow();
         }
         self.responder.post(request);
-        if self.state == State::Error {
+        if self.state == QueuePairState::Error {
             self.flush(None, None);
         }
         Ok(())
@@ -139,25 +141,27 @@ impl QueuePair {
         self.completions.grow(&self.config);
     }
 
-    /// Handles a packet whose invariant CRC is right and whose destination is this queue pair. The caller has
-    /// made sure that it came from the connection's peer.
+    /// Handles a packet whose invariant CRC is right and whose destination is this queue pair. The
+    /// caller has made sure that it came from the connection's peer.
     pub fn handle_packet(
         &mut self,
         now: Time,
         packet: &Packet<'_>,
         memory: &mut impl Memory,
-        limits: &mut Limits<'_>,
+        limits: &mut SharedLimits<'_>,
     ) {
         if !in_default_partition(&packet.bth) {
             self.counters.packets_dropped += 1;
             return;
         }
         match (self.state, kind(&packet.message)) {
-            (State::ReadyToSend, Kind::Request) => self.handle_request(packet, memory, limits),
-            (State::ReadyToSend, Kind::Answer) => {
+            (QueuePairState::ReadyToSend, PacketKind::Request) => {
+                self.handle_request(packet, memory, limits)
+            }
+            (QueuePairState::ReadyToSend, PacketKind::Answer) => {
                 self.handle_answer(now, packet, memory, limits);
             }
-            (State::Error, Kind::Request) => {
+            (QueuePairState::Error, PacketKind::Request) => {
                 self.counters.packets_dropped += 1;
                 self.responder.handle_after_refusal(packet.bth.psn);
             }
@@ -165,24 +169,24 @@ impl QueuePair {
         }
     }
 
-    /// Writes the next packet to send to `out` and returns true, or returns false if there is none now. It must
-    /// be sent before the next call, and may be lost.
+    /// Writes the next packet to send to `out` and returns true, or returns false if there is none
+    /// now. It must be sent before the next call, and may be lost.
     pub fn poll_transmit(
         &mut self,
         now: Time,
         memory: &mut impl Memory,
-        limits: &mut Limits<'_>,
+        limits: &mut SharedLimits<'_>,
         out: &mut Transmit,
     ) -> bool {
         let responder_first = (self.turn / TURN_PACKETS).is_multiple_of(2);
         let sent = match self.state {
-            State::Init => false,
-            State::Error => self.transmit_answer(memory, limits, out),
-            State::ReadyToSend if responder_first => {
+            QueuePairState::Init => false,
+            QueuePairState::Error => self.transmit_answer(memory, limits, out),
+            QueuePairState::ReadyToSend if responder_first => {
                 self.transmit_answer(memory, limits, out)
                     || self.transmit_request(now, memory, limits, out)
             }
-            State::ReadyToSend => {
+            QueuePairState::ReadyToSend => {
                 self.transmit_request(now, memory, limits, out)
                     || self.transmit_answer(memory, limits, out)
             }
@@ -196,20 +200,20 @@ impl QueuePair {
         sent
     }
 
-    /// Whether [`QueuePair::poll_transmit`] may have something to send. It may still return false while the
-    /// shared limits are used up: then it should be called again, in turn with the other queue pairs that share
-    /// them, after a packet has been handled for any of these, and when [`ReadBudget::forget`](crate::rc::ReadBudget::forget)
-    /// says so.
+    /// Whether [`QueuePair::poll_transmit`] may have something to send. It may still return false
+    /// while the shared limits are used up: then it should be called again, in turn with the other
+    /// queue pairs that share them, after a packet has been handled for any of these, and when
+    /// [`ReadBudget::forget`](crate::rc::ReadBudget::forget) says so.
     pub fn wants_transmit(&self) -> bool {
         match self.state {
-            State::Init => false,
-            State::ReadyToSend => self.responder.wants() || self.requester.wants(),
-            State::Error => self.responder.wants(),
+            QueuePairState::Init => false,
+            QueuePairState::ReadyToSend => self.responder.wants() || self.requester.wants(),
+            QueuePairState::Error => self.responder.wants(),
         }
     }
 
     /// The next completion. Those of send requests come in the order of the requests.
-    pub fn poll_completion(&mut self) -> Option<Completion> {
+    pub fn poll_completion(&mut self) -> Option<WorkCompletion> {
         self.completions.pop()
     }
 
@@ -218,22 +222,23 @@ impl QueuePair {
         !self.completions.is_empty()
     }
 
-    /// When [`QueuePair::handle_deadline`] must be called, if nothing happens before. It may change with every
-    /// other call.
+    /// When [`QueuePair::handle_deadline`] must be called, if nothing happens before. It may change
+    /// with every other call.
     pub fn deadline(&self) -> Option<Time> {
         self.requester.deadline()
     }
 
     /// Does what is due at `now`: retransmission, the end of a receiver-not-ready wait, giving up.
-    pub fn handle_deadline(&mut self, now: Time, limits: &mut Limits<'_>) {
+    pub fn handle_deadline(&mut self, now: Time, limits: &mut SharedLimits<'_>) {
         if let Err(failure) = self.requester.handle_deadline(now, limits, &mut self.counters) {
             self.enter_error(Some(failure), None, limits);
         }
     }
 
-    /// Takes it to ERROR: its requests complete as flushed, what it holds of the shared limits is returned, it
-    /// sends nothing any more, and nothing that arrives is placed. Call it before dropping a queue pair as well.
-    pub fn fail(&mut self, limits: &mut Limits<'_>) {
+    /// Takes it to ERROR: its requests complete as flushed, what it holds of the shared limits is
+    /// returned, it sends nothing any more, and nothing that arrives is placed. Call it before
+    /// dropping a queue pair as well.
+    pub fn fail(&mut self, limits: &mut SharedLimits<'_>) {
         self.enter_error(None, None, limits);
         self.responder.silence();
     }
@@ -242,9 +247,9 @@ impl QueuePair {
         &mut self,
         packet: &Packet<'_>,
         memory: &mut impl Memory,
-        limits: &mut Limits<'_>,
+        limits: &mut SharedLimits<'_>,
     ) {
-        let mut with = Requests {
+        let mut with = RequestContext {
             qpn: self.qpn,
             memory,
             completions: &mut self.completions,
@@ -264,7 +269,7 @@ impl QueuePair {
         now: Time,
         packet: &Packet<'_>,
         memory: &mut impl Memory,
-        limits: &mut Limits<'_>,
+        limits: &mut SharedLimits<'_>,
     ) {
         let mut with = Answers {
             now,
@@ -288,7 +293,7 @@ impl QueuePair {
     fn transmit_answer(
         &mut self,
         memory: &impl Memory,
-        limits: &mut Limits<'_>,
+        limits: &mut SharedLimits<'_>,
         out: &mut Transmit,
     ) -> bool {
         match self.responder.poll(self.qpn, memory, &mut self.counters, out) {
@@ -305,7 +310,7 @@ impl QueuePair {
         &mut self,
         now: Time,
         memory: &mut impl Memory,
-        limits: &mut Limits<'_>,
+        limits: &mut SharedLimits<'_>,
         out: &mut Transmit,
     ) -> bool {
         match self.requester.poll(now, self.qpn, memory, limits, &mut self.completions, out) {
@@ -317,40 +322,41 @@ impl QueuePair {
         }
     }
 
-    /// Goes to ERROR. `failure` is the send request that failed, `receive` what becomes of the receive that was in use.
+    /// Goes to ERROR. `failure` is the send request that failed, `receive` what becomes of the
+    /// receive that was in use.
     fn enter_error(
         &mut self,
-        failure: Option<Failure>,
-        receive: Option<Status>,
-        limits: &mut Limits<'_>,
+        failure: Option<SendFailure>,
+        receive: Option<WorkStatus>,
+        limits: &mut SharedLimits<'_>,
     ) {
-        if self.state != State::Error {
-            self.state = State::Error;
+        if self.state != QueuePairState::Error {
+            self.state = QueuePairState::Error;
             self.requester.abandon(limits);
             self.flush(failure, receive);
         }
     }
 
     /// Completes everything that is queued.
-    fn flush(&mut self, failure: Option<Failure>, mut receive: Option<Status>) {
+    fn flush(&mut self, failure: Option<SendFailure>, mut receive: Option<WorkStatus>) {
         let queue = &mut self.requester.queue;
         while queue.len() > 0 {
             let status = match failure {
                 Some(failure) if failure.position == queue.head() => failure.status,
-                _ => Status::Flushed,
+                _ => WorkStatus::Flushed,
             };
             let entry = queue.pop();
             self.completions.push_send(&entry, status);
         }
         while let Some(entry) = self.responder.queue.pop() {
-            let status = receive.take().unwrap_or(Status::Flushed);
+            let status = receive.take().unwrap_or(WorkStatus::Flushed);
             self.completions.push_failed_receive(&entry, status);
         }
     }
 }
 
 /// What a packet is to a reliable connection.
-enum Kind {
+enum PacketKind {
     /// For the responder.
     Request,
     /// For the completer.
@@ -359,7 +365,7 @@ enum Kind {
     Neither,
 }
 
-const fn kind(message: &Message) -> Kind {
+const fn kind(message: &Message) -> PacketKind {
     /// Compare and swap, fetch and add: requests that are not served.
     const ATOMICS: [Opcode; 2] = [Opcode(0x13), Opcode(0x14)];
     match message {
@@ -367,12 +373,12 @@ const fn kind(message: &Message) -> Kind {
         | Message::ReadResponseFirst(_)
         | Message::ReadResponseMiddle
         | Message::ReadResponseLast(_)
-        | Message::ReadResponseOnly(_) => Kind::Answer,
+        | Message::ReadResponseOnly(_) => PacketKind::Answer,
         Message::Other(opcode) if opcode.0 == ATOMICS[0].0 || opcode.0 == ATOMICS[1].0 => {
-            Kind::Request
+            PacketKind::Request
         }
-        Message::Other(_) | Message::UdSendOnly(_) => Kind::Neither,
-        _ => Kind::Request,
+        Message::Other(_) | Message::UdSendOnly(_) => PacketKind::Neither,
+        _ => PacketKind::Request,
     }
 }
 

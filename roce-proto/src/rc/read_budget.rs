@@ -7,17 +7,17 @@ use crate::Time;
 use crate::rc::requester::READ_AGAIN_AFTER;
 use crate::rc::window::{HEADERS_BYTES, datagram_cost};
 
-/// Bytes of RDMA READ responses that may be outstanding towards one local receive socket, for all queue pairs
-/// that receive through it. Responses are not acknowledged, so the requester alone can keep them from
-/// overrunning its own socket.
+/// Bytes of RDMA READ responses that may be outstanding towards one local receive socket, for all
+/// queue pairs that receive through it. Responses are not acknowledged, so the requester alone can
+/// keep them from overrunning its own socket.
 ///
-/// Bytes count as the kernel charges them to a socket's receive buffer, see [`datagram_cost`]. They count for two
-/// periods at the most: what has not come by then is lost, or a peer keeps it to itself, and no peer may hold up what
-/// others are asked for.
+/// Bytes count as the kernel charges them to a socket's receive buffer, see [`datagram_cost`]. They
+/// count for two periods at the most: what has not come by then is lost, or a peer keeps it to
+/// itself, and no peer may hold up what others are asked for.
 #[derive(Clone, Debug)]
 pub struct ReadBudget {
     limit: u64,
-    period: Period,
+    period: ChargePeriod,
     /// When the period began.
     began: Time,
     /// What was asked for in this period and has not come.
@@ -30,14 +30,15 @@ pub struct ReadBudget {
 
 /// The period in which something was asked for: charges are released under it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Period(u64);
+pub(super) struct ChargePeriod(u64);
 
 /// Before that nothing is asked for again.
 const PERIOD: Duration = READ_AGAIN_AFTER;
 
 impl ReadBudget {
-    /// A budget for a socket whose receive buffer is `receive_buffer_bytes` as `getsockopt(SO_RCVBUF)` tells it
-    /// (Linux: twice what was set). A quarter is left for everything that is not a READ response.
+    /// A budget for a socket whose receive buffer is `receive_buffer_bytes` as
+    /// `getsockopt(SO_RCVBUF)` tells it (Linux: twice what was set). A quarter is left for
+    /// everything that is not a READ response.
     pub const fn new(receive_buffer_bytes: u64) -> Self {
         Self::with_limit(receive_buffer_bytes / 4 * 3)
     }
@@ -48,7 +49,14 @@ impl ReadBudget {
     }
 
     const fn with_limit(limit: u64) -> Self {
-        Self { limit, period: Period(0), began: Time::ZERO, recent: 0, older: 0, forgot: false }
+        Self {
+            limit,
+            period: ChargePeriod(0),
+            began: Time::ZERO,
+            recent: 0,
+            older: 0,
+            forgot: false,
+        }
     }
 
     /// What is outstanding, as the kernel charges it.
@@ -64,8 +72,8 @@ impl ReadBudget {
         }
     }
 
-    /// Counts no longer what was asked for too long ago; returns whether there was any of that since the last call,
-    /// so that whoever waits may ask.
+    /// Counts no longer what was asked for too long ago; returns whether there was any of that
+    /// since the last call, so that whoever waits may ask.
     pub fn forget(&mut self, now: Time) -> bool {
         self.age(now);
         mem::take(&mut self.forgot)
@@ -80,12 +88,12 @@ impl ReadBudget {
         let (kept, periods) =
             if elapsed < 2 * PERIOD { (mem::take(&mut self.recent), 1) } else { (0, 2) };
         self.forgot |= self.used() > 0;
-        self.period = Period(self.period.0 + periods);
+        self.period = ChargePeriod(self.period.0 + periods);
         (self.began, self.recent, self.older) = (now, 0, kept);
     }
 
-    /// How many response packets with `payload_bytes` each may be asked for, at most `wanted`. When nothing is
-    /// outstanding it is at least one.
+    /// How many response packets with `payload_bytes` each may be asked for, at most `wanted`. When
+    /// nothing is outstanding it is at least one.
     pub(super) fn admits(&mut self, now: Time, wanted: u32, payload_bytes: u32) -> u32 {
         self.age(now);
         let fitting = self.limit.saturating_sub(self.used()) / Self::cost(payload_bytes);
@@ -94,13 +102,13 @@ impl ReadBudget {
     }
 
     /// Counts packets that are asked for now.
-    pub(super) fn charge(&mut self, packets: u32, payload_bytes: u32) -> Period {
+    pub(super) fn charge(&mut self, packets: u32, payload_bytes: u32) -> ChargePeriod {
         self.recent += u64::from(packets) * Self::cost(payload_bytes);
         self.period
     }
 
     /// Packets that were charged in `period` came, or are waited for no longer.
-    pub(super) fn release(&mut self, packets: u32, payload_bytes: u32, period: Period) {
+    pub(super) fn release(&mut self, packets: u32, payload_bytes: u32, period: ChargePeriod) {
         let released = u64::from(packets) * Self::cost(payload_bytes);
         let used = match self.period.0 - period.0 {
             0 => &mut self.recent,
@@ -127,7 +135,7 @@ mod tests {
     }
 
     /// A budget of ten packets, all of which were asked for at 5 ms.
-    fn spent() -> (ReadBudget, Period) {
+    fn spent() -> (ReadBudget, ChargePeriod) {
         let mut budget = ReadBudget::with_limit(10 * ReadBudget::cost(PAYLOAD));
         assert_eq!(budget.admits(at(5), 99, PAYLOAD), 10);
         let period = budget.charge(10, PAYLOAD);

@@ -4,10 +4,10 @@ use alloc::boxed::Box;
 use alloc::vec;
 use core::mem;
 
-use crate::rc::{LocalSge, PostError, QpConfig, RecvRequest, sge};
+use crate::rc::{LocalSge, PostError, QueuePairConfig, RecvRequest, sge};
 
-/// The receives. The one that was posted last is used first: the cache still has it and its memory, while of many queue
-/// pairs it could not keep all receives.
+/// The receives. The one that was posted last is used first: the cache still has it and its memory,
+/// while of many queue pairs it could not keep all receives.
 #[derive(Debug)]
 pub(super) struct RecvQueue {
     /// A stack: the first `count` are posted.
@@ -27,7 +27,7 @@ pub(super) struct RecvEntry {
 }
 
 impl RecvQueue {
-    pub(super) fn new(config: &QpConfig) -> Self {
+    pub(super) fn new(config: &QueuePairConfig) -> Self {
         let slots = config.recv_wr as usize;
         let sge_room = config.recv_sge as usize;
         Self {
@@ -39,7 +39,7 @@ impl RecvQueue {
     }
 
     /// Makes room for all that was granted.
-    pub(super) fn grow(&mut self, granted: &QpConfig) {
+    pub(super) fn grow(&mut self, granted: &QueuePairConfig) {
         let mut grown = Self { count: self.count, ..Self::new(granted) };
         grown.entries[..self.entries.len()].copy_from_slice(&self.entries);
         grown.sges[..self.sges.len()].copy_from_slice(&self.sges);
@@ -59,7 +59,8 @@ impl RecvQueue {
         if request.sges.len() > self.sge_room { Err(PostError::TooManySges) } else { Ok(()) }
     }
 
-    /// Adds a receive that [`RecvQueue::check`] accepts. The caller has made sure that there is room.
+    /// Adds a receive that [`RecvQueue::check`] accepts. The caller has made sure that there is
+    /// room.
     pub(super) fn push(&mut self, request: &RecvRequest<'_>) {
         let start = self.count * self.sge_room;
         let sge_count = request.sges.len() as u8;

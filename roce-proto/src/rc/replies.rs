@@ -4,8 +4,8 @@ use crate::Psn;
 use crate::rc::READS_MAX;
 use crate::wire::Reth;
 
-/// The message sequence numbers of the latest RDMA READ requests, for when they are repeated: no more than the peer may
-/// have outstanding.
+/// The message sequence numbers of the latest RDMA READ requests, for when they are repeated: no
+/// more than the peer may have outstanding.
 #[derive(Debug)]
 pub(super) struct LatestReads {
     reads: [(Psn, Psn, u32); READS_MAX],
@@ -17,7 +17,7 @@ impl LatestReads {
         Self { reads: [(Psn::new(0), Psn::new(0), 0); READS_MAX], next: 0 }
     }
 
-    pub(super) fn add(&mut self, reply: &Reply) {
+    pub(super) fn add(&mut self, reply: &ReadReply) {
         self.reads[self.next] = (reply.first, reply.end, reply.msn);
         self.next = (self.next + 1) % READS_MAX;
     }
@@ -32,13 +32,13 @@ impl LatestReads {
 /// RDMA READ requests that are being answered: repeated ones first, then new ones in order.
 #[derive(Debug)]
 pub(super) struct Replies {
-    replies: [Reply; READS_MAX],
+    replies: [ReadReply; READS_MAX],
     length: usize,
 }
 
 /// One RDMA READ request that is being answered.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Reply {
+pub(super) struct ReadReply {
     pub(super) first: Psn,
     /// The next packet of the response.
     pub(super) next: Psn,
@@ -52,7 +52,7 @@ pub(super) struct Reply {
 
 impl Replies {
     pub(super) fn new() -> Self {
-        const NOTHING: Reply = Reply {
+        const NOTHING: ReadReply = ReadReply {
             first: Psn::new(0),
             next: Psn::new(0),
             end: Psn::new(0),
@@ -72,7 +72,7 @@ impl Replies {
     }
 
     /// The response whose turn it is.
-    pub(super) fn front_mut(&mut self) -> Option<&mut Reply> {
+    pub(super) fn front_mut(&mut self) -> Option<&mut ReadReply> {
         self.replies[..self.length].first_mut()
     }
 
@@ -80,10 +80,10 @@ impl Replies {
         self.remove(0);
     }
 
-    /// Adds a request that comes for the first time; false if more than `resources` are outstanding. Repeated
-    /// requests make way: the peer will repeat them once more if it needs to.
+    /// Adds a request that comes for the first time; false if more than `resources` are
+    /// outstanding. Repeated requests make way: the peer will repeat them once more if it needs to.
     #[must_use]
-    pub(super) fn push(&mut self, reply: Reply, resources: usize) -> bool {
+    pub(super) fn push(&mut self, reply: ReadReply, resources: usize) -> bool {
         let resources = resources.min(READS_MAX);
         if self.length >= resources {
             let repeated = self.replies[..self.length].iter().position(|reply| reply.repeated);
@@ -97,10 +97,10 @@ impl Replies {
         true
     }
 
-    /// Adds a request that was seen before. What is still to be sent for the first one is not sent twice; what
-    /// was sent already is sent again before anything else. A request for which there is no room is dropped: the
-    /// peer will repeat it once more if it needs to.
-    pub(super) fn repeat(&mut self, reply: Reply, resources: usize) {
+    /// Adds a request that was seen before. What is still to be sent for the first one is not sent
+    /// twice; what was sent already is sent again before anything else. A request for which there
+    /// is no room is dropped: the peer will repeat it once more if it needs to.
+    pub(super) fn repeat(&mut self, reply: ReadReply, resources: usize) {
         for known in &mut self.replies[..self.length] {
             if !reply.first.is_within(known.first, known.end) {
                 continue;
@@ -109,7 +109,7 @@ impl Replies {
                 return;
             }
             if reply.end == known.end {
-                *known = Reply { repeated: known.repeated, ..reply };
+                *known = ReadReply { repeated: known.repeated, ..reply };
                 return;
             }
         }

@@ -1,27 +1,27 @@
 //! The requester: turns send requests into packets.
 //!
 //! All requests together are one stream of sequence numbers, with marks in it. Everything before
-//! `unacknowledged` is done; everything before `confirmed` was executed by the peer, though responses to READs
-//! may be missing; everything before `next` is on its way; everything before `high` was sent at least once.
-//! Going back to send again sets `next` back; nothing else has to be undone. What answers do to the marks is in
-//! the completer, `completer.rs`.
+//! `unacknowledged` is done; everything before `confirmed` was executed by the peer, though
+//! responses to READs may be missing; everything before `next` is on its way; everything before
+//! `high` was sent at least once. Going back to send again sets `next` back; nothing else has to be
+//! undone. What answers do to the marks is in the completer, `completer.rs`.
 
 use core::time::Duration;
 
 use crate::rc::completions::Completions;
 use crate::rc::outstanding_reads::{Early, OutstandingRead, OutstandingReads};
-use crate::rc::patience::Patience;
-use crate::rc::send_queue::{Bytes, SendEntry, SendQueue};
+use crate::rc::retransmit_timer::RetransmitTimer;
+use crate::rc::send_queue::{PayloadSource, SendEntry, SendQueue};
 use crate::rc::window::HEADERS_BYTES;
 use crate::rc::{
-    Connection, Counters, Limits, LocalAccess, Memory, QpConfig, READS_MAX, SendOp, Status,
-    Transmit, datagram_cost, sge,
+    ConnectionParams, LocalAccess, Memory, QueuePairConfig, QueuePairCounters, READS_MAX, SendOp,
+    SharedLimits, Transmit, WorkStatus, datagram_cost, sge,
 };
 use crate::wire::{Bth, Message, Reth, Tail};
 use crate::{Psn, Qpn, Time};
 
-/// No request starts while more packets than this are on their way, so that together with the longest message
-/// they stay within half the space of sequence numbers.
+/// No request starts while more packets than this are on their way, so that together with the
+/// longest message they stay within half the space of sequence numbers.
 const PACKETS_AHEAD: u32 = 1 << 21;
 
 const _: () =
@@ -30,8 +30,9 @@ const _: () =
 /// An RDMA READ is not cut into requests of fewer packets than this only because the budget is low.
 const READ_PACKETS_MIN: u32 = 8;
 
-/// Requests whose completion nobody wants to know of go without asking for an acknowledgement for this long. It is less than
-/// the time after which something is sent again, and acknowledges a few of many connections' commands at once.
+/// Requests whose completion nobody wants to know of go without asking for an acknowledgement for
+/// this long. It is less than the time after which something is sent again, and acknowledges a few
+/// of many connections' commands at once.
 const ASK_EVERY: Duration = Duration::from_millis(2);
 
 /// The least time before an RDMA READ is repeated of which no response came.
@@ -43,22 +44,23 @@ pub(super) struct Requester {
     pub(super) reads: OutstandingReads,
     /// Responses that came before one that is missing.
     pub(super) early: Early,
-    pub(super) patience: Patience,
+    pub(super) retransmit_timer: RetransmitTimer,
     pub(super) unacknowledged: Psn,
     pub(super) confirmed: Psn,
     pub(super) next: Psn,
     pub(super) high: Psn,
     /// The request that `next` belongs to.
     pub(super) cursor: u64,
-    /// Requests before this position have started: they have sequence numbers, or were done locally.
+    /// Requests before this position have started: they have sequence numbers, or were done
+    /// locally.
     pub(super) started: u64,
     /// What `confirmed..next` is charged to the window.
     pub(super) charged: u64,
-    /// What is charged for packets that will be sent again, but of which the first copies may still fill the
-    /// peer's receive buffer.
+    /// What is charged for packets that will be sent again, but of which the first copies may still
+    /// fill the peer's receive buffer.
     pub(super) stale: u64,
     /// What was charged since an acknowledgement was last asked for.
-    unasked: u64,
+    unsolicited_bytes: u64,
     /// The latest packet that asked for an acknowledgement.
     asked: Option<Psn>,
     /// When that was.
@@ -74,7 +76,8 @@ pub(super) struct Requester {
     pub(super) went_back: Option<(Psn, Time)>,
     /// The latest response that came, placed or not.
     pub(super) latest: Option<Psn>,
-    /// Responses that are missing and shall be asked for again, the rest of their READ being on its way.
+    /// Responses that are missing and shall be asked for again, the rest of their READ being on its
+    /// way.
     pub(super) repair: Option<Repair>,
     /// Where the last repair began.
     pub(super) repaired: Option<Psn>,
@@ -84,8 +87,8 @@ pub(super) struct Requester {
     pub(super) rnr_retry_count: u8,
 }
 
-/// The first packet that is sent again, alone. Were all of them sent again at once, they would meet a receive
-/// buffer that is full of their first copies.
+/// The first packet that is sent again, alone. Were all of them sent again at once, they would meet
+/// a receive buffer that is full of their first copies.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Probe {
     pub(super) psn: Psn,
@@ -116,19 +119,19 @@ pub(super) struct Repair {
 
 /// A send request failed, and the queue pair with it.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Failure {
+pub(super) struct SendFailure {
     pub(super) position: u64,
-    pub(super) status: Status,
+    pub(super) status: WorkStatus,
 }
 
 impl Requester {
     /// With room for some of what was granted.
-    pub(super) fn new(granted: &QpConfig, room: &QpConfig) -> Self {
+    pub(super) fn new(granted: &QueuePairConfig, room: &QueuePairConfig) -> Self {
         Self {
             queue: SendQueue::new(granted, room),
             reads: OutstandingReads::new(),
             early: Early::default(),
-            patience: Patience::new(),
+            retransmit_timer: RetransmitTimer::new(),
             unacknowledged: Psn::new(0),
             confirmed: Psn::new(0),
             next: Psn::new(0),
@@ -137,7 +140,7 @@ impl Requester {
             started: 0,
             charged: 0,
             stale: 0,
-            unasked: 0,
+            unsolicited_bytes: 0,
             asked: None,
             asked_at: None,
             timed: None,
@@ -155,8 +158,8 @@ impl Requester {
         }
     }
 
-    pub(super) fn connect(&mut self, connection: &Connection) {
-        self.patience = Patience::for_connection(connection);
+    pub(super) fn connect(&mut self, connection: &ConnectionParams) {
+        self.retransmit_timer = RetransmitTimer::for_connection(connection);
         self.unacknowledged = connection.send_psn;
         self.confirmed = connection.send_psn;
         self.next = connection.send_psn;
@@ -194,10 +197,10 @@ impl Requester {
         now: Time,
         qpn: Qpn,
         memory: &mut impl Memory,
-        limits: &mut Limits<'_>,
+        limits: &mut SharedLimits<'_>,
         completions: &mut Completions,
         out: &mut Transmit,
-    ) -> Result<bool, Failure> {
+    ) -> Result<bool, SendFailure> {
         if self.not_ready_until.is_some() {
             return Ok(false);
         }
@@ -221,32 +224,33 @@ impl Requester {
         Ok(false)
     }
 
-    /// Starts the request at the cursor: gives it its sequence numbers, or does it if it is a local one.
+    /// Starts the request at the cursor: gives it its sequence numbers, or does it if it is a local
+    /// one.
     fn start(
         &mut self,
         qpn: Qpn,
         memory: &mut impl Memory,
         completions: &mut Completions,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), SendFailure> {
         let position = self.cursor;
-        let fail = |status| Failure { position, status };
+        let fail = |status| SendFailure { position, status };
         let entry = self.queue.get(position);
-        let packets = entry.packets_at(self.mtu).ok_or(fail(Status::LocalLength))?;
+        let packets = entry.packets_at(self.mtu).ok_or(fail(WorkStatus::LocalLength))?;
         match entry.op {
             SendOp::Bind(bind) => {
-                memory.bind(qpn, &bind).map_err(|_| fail(Status::WindowBind))?;
+                memory.bind(qpn, &bind).map_err(|_| fail(WorkStatus::WindowBind))?;
             }
             SendOp::LocalInvalidate { rkey } => {
-                memory.invalidate(qpn, rkey).map_err(|_| fail(Status::WindowBind))?;
+                memory.invalidate(qpn, rkey).map_err(|_| fail(WorkStatus::WindowBind))?;
             }
             SendOp::RdmaRead { .. } if self.initiator_depth == 0 => {
-                return Err(fail(Status::LocalOperation));
+                return Err(fail(WorkStatus::LocalOperation));
             }
             SendOp::RdmaRead { .. } => {
                 for sge in self.queue.sges(position).iter().filter(|sge| sge.length > 0) {
                     memory
                         .check_local(sge.lkey, sge.addr, sge.length, LocalAccess::Write)
-                        .map_err(|_| fail(Status::LocalProtection))?;
+                        .map_err(|_| fail(WorkStatus::LocalProtection))?;
                 }
             }
             SendOp::Send | SendOp::SendWithInvalidate { .. } | SendOp::RdmaWrite { .. } => {}
@@ -267,9 +271,9 @@ impl Requester {
         &mut self,
         now: Time,
         memory: &mut impl Memory,
-        limits: &mut Limits<'_>,
+        limits: &mut SharedLimits<'_>,
         out: &mut Transmit,
-    ) -> Result<bool, Failure> {
+    ) -> Result<bool, SendFailure> {
         let entry = *self.queue.get(self.cursor);
         let index = self.next.since(entry.first);
         let offset = index * self.mtu;
@@ -280,7 +284,7 @@ impl Requester {
         }
         limits.window.charge(cost);
         self.charged += cost;
-        self.unasked += cost;
+        self.unsolicited_bytes += cost;
         limits.window.leave_unasked(cost);
         let last = index + 1 == entry.packets;
         let mut bth = Bth::new(self.peer, self.next);
@@ -288,15 +292,15 @@ impl Requester {
         bth.ack_request = self.asks(now, &entry, last, limits);
         out.start(bth, &message(&entry, index, offset, length), length);
         match self.queue.bytes(self.cursor) {
-            Bytes::Inline(bytes) => {
+            PayloadSource::Inline(bytes) => {
                 out.push_inline(&bytes[offset as usize..(offset + length) as usize]);
             }
-            Bytes::Regions(sges) => {
-                let (position, status) = (self.cursor, Status::LocalProtection);
+            PayloadSource::Regions(sges) => {
+                let (position, status) = (self.cursor, WorkStatus::LocalProtection);
                 for piece in sge::pieces(sges, offset, length) {
                     memory
                         .check_local(piece.lkey, piece.addr, piece.length, LocalAccess::Read)
-                        .map_err(|_| Failure { position, status })?;
+                        .map_err(|_| SendFailure { position, status })?;
                     out.push_piece(piece.into());
                 }
             }
@@ -310,7 +314,7 @@ impl Requester {
         &mut self,
         now: Time,
         Repair { first, end }: Repair,
-        limits: &Limits<'_>,
+        limits: &SharedLimits<'_>,
         out: &mut Transmit,
     ) {
         let entry = *self.queue.get(self.position_of(first));
@@ -319,8 +323,9 @@ impl Requester {
         self.start_clock(now, limits);
     }
 
-    /// The next RDMA READ request: again what was asked for before, or as much as the budget allows.
-    fn emit_read(&mut self, now: Time, limits: &mut Limits<'_>, out: &mut Transmit) -> bool {
+    /// The next RDMA READ request: again what was asked for before, or as much as the budget
+    /// allows.
+    fn emit_read(&mut self, now: Time, limits: &mut SharedLimits<'_>, out: &mut Transmit) -> bool {
         let entry = *self.queue.get(self.cursor);
         let packets = match self.reads.containing(self.next) {
             Some(read) => read.end.since(self.next),
@@ -351,7 +356,7 @@ impl Requester {
         now: Time,
         entry: &SendEntry,
         index: u32,
-        limits: &mut Limits<'_>,
+        limits: &mut SharedLimits<'_>,
     ) -> u32 {
         let wanted = entry.packets - index;
         let packet_bytes = entry.length.min(self.mtu);
@@ -371,7 +376,7 @@ impl Requester {
         now: Time,
         packets: u32,
         asked: bool,
-        limits: &mut Limits<'_>,
+        limits: &mut SharedLimits<'_>,
         out: &mut Transmit,
     ) {
         if self.next.is_before(self.high) {
@@ -393,25 +398,27 @@ impl Requester {
         self.start_clock(now, limits);
     }
 
-    /// Something that wants an answer is on its way: the clock runs from now on, if it does not already.
-    pub(super) fn start_clock(&mut self, now: Time, limits: &Limits<'_>) {
-        if self.patience.deadline().is_none() {
+    /// Something that wants an answer is on its way: the clock runs from now on, if it does not
+    /// already.
+    pub(super) fn start_clock(&mut self, now: Time, limits: &SharedLimits<'_>) {
+        if self.retransmit_timer.deadline().is_none() {
             let retransmit_after = self.retransmit_after(limits);
-            self.patience.sent(now, retransmit_after);
+            self.retransmit_timer.sent(now, retransmit_after);
         }
     }
 
-    /// How long to wait for an answer to the oldest packet. Repeating a READ is expensive: it is not done lightly.
-    pub(super) fn retransmit_after(&self, limits: &Limits<'_>) -> Duration {
+    /// How long to wait for an answer to the oldest packet. Repeating a READ is expensive: it is
+    /// not done lightly.
+    pub(super) fn retransmit_after(&self, limits: &SharedLimits<'_>) -> Duration {
         let reading = self.reads.first_missing(self.unacknowledged) == Some(self.unacknowledged);
         let floor = if reading { READ_AGAIN_AFTER } else { Duration::ZERO };
         limits.window.retransmit_after().max(floor)
     }
 
-    /// Whether a packet asks for an acknowledgement: at the end of a request whose completion is wanted, before something
-    /// that needs the answer, at the end of what there is to send unless it asked lately, and often enough to keep the
-    /// window and the queue moving.
-    fn asks(&self, now: Time, entry: &SendEntry, last: bool, limits: &Limits<'_>) -> bool {
+    /// Whether a packet asks for an acknowledgement: at the end of a request whose completion is
+    /// wanted, before something that needs the answer, at the end of what there is to send unless
+    /// it asked lately, and often enough to keep the window and the queue moving.
+    fn asks(&self, now: Time, entry: &SendEntry, last: bool, limits: &SharedLimits<'_>) -> bool {
         let end = last
             && (entry.flags.signaled || {
                 let following = self.cursor + 1;
@@ -423,7 +430,7 @@ impl Requester {
                 }
             });
         end || self.probe.is_some()
-            || limits.window.wants_asking(self.unasked)
+            || limits.window.wants_asking(self.unsolicited_bytes)
             || self.queue.is_half_full()
             || !self.awaits_acknowledgement() && limits.window.is_closing()
     }
@@ -438,8 +445,8 @@ impl Requester {
         self.asked.is_some_and(|asked| !asked.is_before(self.confirmed))
     }
 
-    /// Moves `next` forward to `to`, and the cursor to the request that it belongs to. What was done locally in
-    /// between is not done again.
+    /// Moves `next` forward to `to`, and the cursor to the request that it belongs to. What was
+    /// done locally in between is not done again.
     pub(super) fn skip_to(&mut self, to: Psn) {
         self.next = to;
         while self.cursor < self.started && !to.is_before(self.queue.get(self.cursor).end()) {
@@ -447,8 +454,9 @@ impl Requester {
         }
     }
 
-    /// Sets `next` back to the oldest packet that needs to be sent again. That packet leaves first, alone.
-    pub(super) fn go_back(&mut self, cause: Cause, limits: &mut Limits<'_>) {
+    /// Sets `next` back to the oldest packet that needs to be sent again. That packet leaves first,
+    /// alone.
+    pub(super) fn go_back(&mut self, cause: Cause, limits: &mut SharedLimits<'_>) {
         let psn = match cause {
             Cause::Silence | Cause::Unasked => self.unacknowledged,
             Cause::Gap | Cause::NotReady => self.confirmed,
@@ -463,43 +471,44 @@ impl Requester {
         self.probe = Some(Probe { psn, cause, reads: self.reads.containing(psn).is_some() });
         self.cursor = self.queue.head();
         self.skip_to(psn);
-        self.patience.restart();
+        self.retransmit_timer.restart();
     }
 
     /// What was sent without asking was asked for, is acknowledged anyway, or will be sent again.
-    pub(super) fn forget_unasked(&mut self, limits: &mut Limits<'_>) {
-        limits.window.asked(core::mem::take(&mut self.unasked));
+    pub(super) fn forget_unasked(&mut self, limits: &mut SharedLimits<'_>) {
+        limits.window.asked(core::mem::take(&mut self.unsolicited_bytes));
     }
 
-    pub(super) fn release_stale(&mut self, limits: &mut Limits<'_>) {
+    pub(super) fn release_stale(&mut self, limits: &mut SharedLimits<'_>) {
         limits.window.release(core::mem::take(&mut self.stale));
     }
 
-    /// Ends a receiver-not-ready wait, or goes back because nothing was heard for too long. In that case the
-    /// oldest packet, which leaves alone, finds out whether the peer is slow or packets were lost. That packet asks as
-    /// well for what was sent without asking: there is no other question to which the answer is an acknowledgement.
+    /// Ends a receiver-not-ready wait, or goes back because nothing was heard for too long. In that
+    /// case the oldest packet, which leaves alone, finds out whether the peer is slow or packets
+    /// were lost. That packet asks as well for what was sent without asking: there is no other
+    /// question to which the answer is an acknowledgement.
     pub(super) fn handle_deadline(
         &mut self,
         now: Time,
-        limits: &mut Limits<'_>,
-        counters: &mut Counters,
-    ) -> Result<(), Failure> {
+        limits: &mut SharedLimits<'_>,
+        counters: &mut QueuePairCounters,
+    ) -> Result<(), SendFailure> {
         if self.not_ready_until.is_some_and(|until| until <= now) {
             self.not_ready_until = None;
         }
-        if self.patience.deadline().is_none_or(|deadline| deadline > now) {
+        if self.retransmit_timer.deadline().is_none_or(|deadline| deadline > now) {
             return Ok(());
         }
         if self.reads.is_empty() && !self.awaits_acknowledgement() {
             self.go_back(Cause::Unasked, limits);
         } else {
             counters.ack_timeouts += 1;
-            if !self.patience.timed_out(now) {
+            if !self.retransmit_timer.timed_out(now) {
                 let position = self.queue.head();
-                return Err(Failure { position, status: Status::RetryExceeded });
+                return Err(SendFailure { position, status: WorkStatus::RetryExceeded });
             }
-            if self.patience.repeated() {
-                limits.window.lost(now, self.patience.silence(now));
+            if self.retransmit_timer.repeated() {
+                limits.window.lost(now, self.retransmit_timer.silence(now));
             }
             self.go_back(Cause::Silence, limits);
             (self.repair, self.repaired) = (None, None);
@@ -508,11 +517,11 @@ impl Requester {
     }
 
     pub(super) fn deadline(&self) -> Option<Time> {
-        self.not_ready_until.into_iter().chain(self.patience.deadline()).min()
+        self.not_ready_until.into_iter().chain(self.retransmit_timer.deadline()).min()
     }
 
     /// Gives back what it holds of the shared limits; nothing is sent or expected any more.
-    pub(super) fn abandon(&mut self, limits: &mut Limits<'_>) {
+    pub(super) fn abandon(&mut self, limits: &mut SharedLimits<'_>) {
         limits.window.release(core::mem::take(&mut self.charged));
         self.release_stale(limits);
         self.forget_unasked(limits);
@@ -525,7 +534,7 @@ impl Requester {
             limits.reads.release(read.end.since(first), read.packet_bytes, read.period);
         }
         self.reads.clear();
-        self.patience.suspend();
+        self.retransmit_timer.suspend();
         (self.not_ready_until, self.repair) = (None, None);
     }
 
@@ -538,7 +547,7 @@ impl Requester {
             }
             let entry = self.queue.pop();
             if entry.flags.signaled {
-                completions.push_send(&entry, Status::Success);
+                completions.push_send(&entry, WorkStatus::Success);
             }
         }
         self.cursor = self.cursor.max(self.queue.head());
@@ -553,7 +562,7 @@ impl Requester {
     }
 
     /// How long until a measured round trip is considered over.
-    pub(super) fn round_trip(limits: &Limits<'_>) -> Duration {
+    pub(super) fn round_trip(limits: &SharedLimits<'_>) -> Duration {
         limits.window.round_trip().unwrap_or(Duration::from_millis(1))
     }
 
@@ -566,9 +575,10 @@ impl Requester {
 
 /// Operation and extended headers of packet `index`, at byte `offset`, of a SEND or an RDMA WRITE.
 ///
-/// A long WRITE is sent as a series of WRITE Onlys: packets of equal length, which First, Middle and Last are not, leave in
-/// one train. The responder checks each where it would have checked the whole range before it placed the first
-/// byte; what is in memory after a refusal nobody may rely on either way.
+/// A long WRITE is sent as a series of WRITE Onlys: packets of equal length, which First, Middle
+/// and Last are not, leave in one train. The responder checks each where it would have checked the
+/// whole range before it placed the first byte; what is in memory after a refusal nobody may rely
+/// on either way.
 fn message(entry: &SendEntry, index: u32, offset: u32, length: u32) -> Message {
     let tail = match entry.op {
         SendOp::RdmaWrite { remote_addr, rkey } => {

@@ -1,15 +1,16 @@
 //! The responder: executes what the peer asks for.
 //!
-//! A request packet passes a chain of checks, each with its own refusal: sequence number, place in its message,
-//! length, receive, access. Only then is anything placed or changed.
+//! A request packet passes a chain of checks, each with its own refusal: sequence number, place in
+//! its message, length, receive, access. Only then is anything placed or changed.
 
 use crate::deliberate_bugs::{self, Bug};
 use crate::rc::completions::Completions;
 use crate::rc::recv_queue::RecvQueue;
-use crate::rc::replies::{LatestReads, Replies, Reply};
+use crate::rc::replies::{LatestReads, ReadReply, Replies};
 use crate::rc::{
-    Completion, Connection, Counters, Memory, MemoryKey, Piece, QpConfig, READS_MAX, Received,
-    RecvRequest, RemoteAccess, Status, Transmit, Work, sge,
+    CompletedWork, ConnectionParams, Memory, MemoryKey, PayloadPiece, QueuePairConfig,
+    QueuePairCounters, READS_MAX, ReceivedInfo, RecvRequest, RemoteAccess, Transmit,
+    WorkCompletion, WorkStatus, sge,
 };
 use crate::wire::{Aeth, Bth, Message, NakCode, Packet, Reth, RnrTimer, Syndrome, Tail};
 use crate::{Psn, Qpn};
@@ -17,8 +18,8 @@ use crate::{Psn, Qpn};
 /// The longest RDMA READ or WRITE that the specification knows.
 const DMA_MAX_BYTES: u32 = 1 << 31;
 
-/// The most packets of one READ response. A longer one, which takes a path MTU of 256 bytes, would fill half the
-/// space of sequence numbers.
+/// The most packets of one READ response. A longer one, which takes a path MTU of 256 bytes, would
+/// fill half the space of sequence numbers.
 const READ_PACKETS_MAX: u32 = 1 << 22;
 
 #[derive(Debug)]
@@ -33,9 +34,9 @@ pub(super) struct Responder {
     replies: Replies,
     latest_reads: LatestReads,
     /// What to tell the peer when all READ responses before it are sent.
-    answer: Option<Answer>,
+    answer: Option<PacketAnswer>,
     /// The last word: why this queue pair went to ERROR.
-    refusal: Option<Answer>,
+    refusal: Option<PacketAnswer>,
     /// A gap was reported and is not filled yet.
     gap: bool,
     mtu: u32,
@@ -61,7 +62,7 @@ enum Current {
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Answer {
+enum PacketAnswer {
     /// Everything that was expected so far arrived.
     Ack,
     Nak(Psn, Syndrome),
@@ -69,43 +70,43 @@ enum Answer {
 
 /// Why a request packet is not executed.
 #[derive(Clone, Copy, Debug)]
-enum Trouble {
+enum RequestError {
     /// No receive is posted.
     NotReady,
-    Refused(Refusal),
+    Refused(FatalError),
 }
 
 /// A refusal that ends the connection.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Refusal {
+pub(super) struct FatalError {
     code: NakCode,
     /// What becomes of the receive that the message would have taken, if anything but flushed.
-    pub(super) receive: Option<Status>,
+    pub(super) receive: Option<WorkStatus>,
 }
 
-impl Refusal {
-    const INVALID: Trouble = Self::plain(NakCode::INVALID_REQUEST);
-    const ACCESS: Trouble = Self::plain(NakCode::REMOTE_ACCESS);
+impl FatalError {
+    const INVALID: RequestError = Self::plain(NakCode::INVALID_REQUEST);
+    const ACCESS: RequestError = Self::plain(NakCode::REMOTE_ACCESS);
 
-    const fn plain(code: NakCode) -> Trouble {
-        Trouble::Refused(Self { code, receive: None })
+    const fn plain(code: NakCode) -> RequestError {
+        RequestError::Refused(Self { code, receive: None })
     }
 
-    const fn with_receive(code: NakCode, status: Status) -> Trouble {
-        Trouble::Refused(Self { code, receive: Some(status) })
+    const fn with_receive(code: NakCode, status: WorkStatus) -> RequestError {
+        RequestError::Refused(Self { code, receive: Some(status) })
     }
 }
 
 /// What a request packet is executed with.
-pub(super) struct Requests<'a, M> {
+pub(super) struct RequestContext<'a, M> {
     pub(super) qpn: Qpn,
     pub(super) memory: &'a mut M,
     pub(super) completions: &'a mut Completions,
-    pub(super) counters: &'a mut Counters,
+    pub(super) counters: &'a mut QueuePairCounters,
 }
 
 impl Responder {
-    pub(super) fn new(config: &QpConfig) -> Self {
+    pub(super) fn new(config: &QueuePairConfig) -> Self {
         Self {
             queue: RecvQueue::new(config),
             expected: Psn::new(0),
@@ -123,7 +124,7 @@ impl Responder {
         }
     }
 
-    pub(super) fn connect(&mut self, connection: &Connection) {
+    pub(super) fn connect(&mut self, connection: &ConnectionParams) {
         self.expected = connection.recv_psn;
         self.mtu = connection.path_mtu.bytes() as u32;
         self.peer = connection.remote_qpn;
@@ -139,12 +140,13 @@ impl Responder {
         }
     }
 
-    /// Handles a request packet. An error ends the connection: the refusal is on its way to the peer.
+    /// Handles a request packet. An error ends the connection: the refusal is on its way to the
+    /// peer.
     pub(super) fn handle(
         &mut self,
         packet: &Packet<'_>,
-        with: &mut Requests<'_, impl Memory>,
-    ) -> Result<(), Refusal> {
+        with: &mut RequestContext<'_, impl Memory>,
+    ) -> Result<(), FatalError> {
         let psn = packet.bth.psn;
         if deliberate_bugs::has(Bug::IgnorePsnGap) && self.expected.is_before(psn) {
             self.expected = psn;
@@ -166,12 +168,12 @@ impl Responder {
                 with.counters.payload_bytes_received += packet.payload.len() as u64;
                 Ok(())
             }
-            Err(Trouble::NotReady) => {
+            Err(RequestError::NotReady) => {
                 self.note_not_ready(with.counters);
                 Ok(())
             }
-            Err(Trouble::Refused(refusal)) => {
-                let answer = Answer::Nak(self.expected, Syndrome::Nak(refusal.code));
+            Err(RequestError::Refused(refusal)) => {
+                let answer = PacketAnswer::Nak(self.expected, Syndrome::Nak(refusal.code));
                 (self.answer, self.refusal) = (Some(answer), Some(answer));
                 Err(refusal)
             }
@@ -180,7 +182,7 @@ impl Responder {
 
     /// Repeats the last word if the peer, not having heard it, asks once more. Nothing is executed.
     pub(super) fn handle_after_refusal(&mut self, psn: Psn) {
-        if let Some(Answer::Nak(refused, _)) = self.refusal
+        if let Some(PacketAnswer::Nak(refused, _)) = self.refusal
             && refused == psn
         {
             self.answer = self.refusal;
@@ -203,15 +205,15 @@ impl Responder {
         !self.replies.is_empty() || self.answer.is_some()
     }
 
-    /// The next READ response packet, or the acknowledgement behind the last one. The error is that memory which
-    /// was open to the peer when it asked is not open any more.
+    /// The next READ response packet, or the acknowledgement behind the last one. The error is that
+    /// memory which was open to the peer when it asked is not open any more.
     pub(super) fn poll(
         &mut self,
         qpn: Qpn,
         memory: &impl Memory,
-        counters: &mut Counters,
+        counters: &mut QueuePairCounters,
         out: &mut Transmit,
-    ) -> Result<bool, Refusal> {
+    ) -> Result<bool, FatalError> {
         while let Some(reply) = self.replies.front_mut() {
             let aeth = Aeth { syndrome: Syndrome::ACK, msn: reply.msn };
             let psn = reply.next;
@@ -223,9 +225,9 @@ impl Responder {
                 }
                 self.replies.clear();
                 let code = NakCode::REMOTE_ACCESS;
-                let answer = Answer::Nak(psn, Syndrome::Nak(code));
+                let answer = PacketAnswer::Nak(psn, Syndrome::Nak(code));
                 (self.answer, self.refusal) = (Some(answer), Some(answer));
-                return Err(Refusal { code, receive: None });
+                return Err(FatalError { code, receive: None });
             }
             if reply.next == reply.end {
                 self.replies.pop();
@@ -234,8 +236,8 @@ impl Responder {
         }
         let Some(answer) = self.answer.take() else { return Ok(false) };
         let (psn, syndrome) = match answer {
-            Answer::Ack => (self.expected.minus(1), Syndrome::ACK),
-            Answer::Nak(psn, syndrome) => (psn, syndrome),
+            PacketAnswer::Ack => (self.expected.minus(1), Syndrome::ACK),
+            PacketAnswer::Nak(psn, syndrome) => (psn, syndrome),
         };
         match syndrome {
             Syndrome::RnrNak(_) => counters.rnr_naks_sent += 1,
@@ -251,33 +253,36 @@ impl Responder {
     fn note_gap(&mut self) {
         if !self.gap {
             self.gap = true;
-            self.answer = Some(Answer::Nak(self.expected, Syndrome::Nak(NakCode::PSN_SEQUENCE)));
+            self.answer =
+                Some(PacketAnswer::Nak(self.expected, Syndrome::Nak(NakCode::PSN_SEQUENCE)));
         }
     }
 
     /// No receive is posted: the packet will come again, and what follows it is no gap to report.
-    fn note_not_ready(&mut self, counters: &mut Counters) {
+    fn note_not_ready(&mut self, counters: &mut QueuePairCounters) {
         counters.packets_dropped += 1;
         self.gap = true;
-        self.answer = Some(Answer::Nak(self.expected, Syndrome::RnrNak(self.rnr_timer)));
+        self.answer = Some(PacketAnswer::Nak(self.expected, Syndrome::RnrNak(self.rnr_timer)));
     }
 
-    /// The expected packet came. A complaint that was not sent yet is obsolete; what it would have acknowledged
-    /// still is to be. The response to a READ acknowledges all that came before it.
+    /// The expected packet came. A complaint that was not sent yet is obsolete; what it would have
+    /// acknowledged still is to be. The response to a READ acknowledges all that came before it.
     fn note_progress(&mut self, packet: &Packet<'_>) {
         self.gap = false;
         if matches!(packet.message, Message::ReadRequest(_)) {
             self.answer = None;
         } else if packet.bth.ack_request || self.answer.is_some() {
-            self.answer = Some(Answer::Ack);
+            self.answer = Some(PacketAnswer::Ack);
         }
     }
 
-    /// A packet that was executed before: a READ is answered again, anything else is acknowledged again.
-    fn repeat(&mut self, packet: &Packet<'_>, with: &Requests<'_, impl Memory>) {
+    /// A packet that was executed before: a READ is answered again, anything else is acknowledged
+    /// again.
+    fn repeat(&mut self, packet: &Packet<'_>, with: &RequestContext<'_, impl Memory>) {
         if let Message::ReadRequest(reth) = packet.message {
             let msn = self.latest_reads.msn_of(packet.bth.psn).unwrap_or(self.msn);
-            let reply = Reply { repeated: true, ..Reply::new(packet.bth.psn, reth, self.mtu, msn) };
+            let reply =
+                ReadReply { repeated: true, ..ReadReply::new(packet.bth.psn, reth, self.mtu, msn) };
             let open = self.may_read(&reth)
                 && !self.expected.is_before(reply.end)
                 && check_reth(with.qpn, &reth, RemoteAccess::Read, &*with.memory).is_ok();
@@ -285,7 +290,7 @@ impl Responder {
                 self.replies.repeat(reply, self.resources);
             }
         } else if self.answer.is_none() {
-            self.answer = Some(Answer::Ack);
+            self.answer = Some(PacketAnswer::Ack);
         }
     }
 
@@ -293,8 +298,8 @@ impl Responder {
     fn execute(
         &mut self,
         packet: &Packet<'_>,
-        with: &mut Requests<'_, impl Memory>,
-    ) -> Result<u32, Trouble> {
+        with: &mut RequestContext<'_, impl Memory>,
+    ) -> Result<u32, RequestError> {
         self.check_sequence(&packet.message)?;
         self.check_length(packet)?;
         match packet.message {
@@ -320,13 +325,13 @@ impl Responder {
                 self.finish_write(immediate, with);
             }
             Message::ReadRequest(reth) => return self.begin_read(packet.bth.psn, reth, with),
-            _ => return Err(Refusal::INVALID),
+            _ => return Err(FatalError::INVALID),
         }
         Ok(1)
     }
 
     /// First and Only begin a message, Middle and Last continue one of the same kind.
-    fn check_sequence(&self, message: &Message) -> Result<(), Trouble> {
+    fn check_sequence(&self, message: &Message) -> Result<(), RequestError> {
         let fits = match message {
             Message::SendMiddle | Message::SendLast(_) => {
                 matches!(self.current, Current::Send { .. })
@@ -336,12 +341,12 @@ impl Responder {
             }
             _ => matches!(self.current, Current::None),
         };
-        if fits { Ok(()) } else { Err(Refusal::INVALID) }
+        if fits { Ok(()) } else { Err(FatalError::INVALID) }
     }
 
-    /// First and Middle are full, Last is not empty, nothing is longer than the path MTU, and an RDMA WRITE has
-    /// exactly the bytes that it announced.
-    fn check_length(&self, packet: &Packet<'_>) -> Result<(), Trouble> {
+    /// First and Middle are full, Last is not empty, nothing is longer than the path MTU, and an
+    /// RDMA WRITE has exactly the bytes that it announced.
+    fn check_length(&self, packet: &Packet<'_>) -> Result<(), RequestError> {
         let length = u32::try_from(packet.payload.len()).unwrap_or(u32::MAX);
         let fits = match packet.message {
             Message::SendFirst | Message::SendMiddle => length == self.mtu,
@@ -356,7 +361,7 @@ impl Responder {
             Message::ReadRequest(reth) => length == 0 && self.may_read(&reth),
             _ => true,
         };
-        if fits { Ok(()) } else { Err(Refusal::INVALID) }
+        if fits { Ok(()) } else { Err(FatalError::INVALID) }
     }
 
     const fn may_read(&self, reth: &Reth) -> bool {
@@ -371,27 +376,34 @@ impl Responder {
     }
 
     /// Immediate data uses up a receive.
-    const fn check_receive_for(&self, immediate: Option<u32>) -> Result<(), Trouble> {
-        if immediate.is_some() && self.queue.is_empty() { Err(Trouble::NotReady) } else { Ok(()) }
+    const fn check_receive_for(&self, immediate: Option<u32>) -> Result<(), RequestError> {
+        if immediate.is_some() && self.queue.is_empty() {
+            Err(RequestError::NotReady)
+        } else {
+            Ok(())
+        }
     }
 
     /// Places a packet of a SEND in its receive.
     fn take_send(
         &mut self,
         payload: &[u8],
-        with: &mut Requests<'_, impl Memory>,
-    ) -> Result<(), Trouble> {
+        with: &mut RequestContext<'_, impl Memory>,
+    ) -> Result<(), RequestError> {
         let received = match self.current {
             Current::Send { received } => received,
             _ => 0,
         };
-        let (entry, sges) = self.queue.last().ok_or(Trouble::NotReady)?;
+        let (entry, sges) = self.queue.last().ok_or(RequestError::NotReady)?;
         let total = received.saturating_add(payload.len() as u32);
         if total > entry.length {
-            return Err(Refusal::with_receive(NakCode::INVALID_REQUEST, Status::LocalLength));
+            return Err(FatalError::with_receive(
+                NakCode::INVALID_REQUEST,
+                WorkStatus::LocalLength,
+            ));
         }
         sge::scatter(with.memory, sges, received, payload).map_err(|_| {
-            Refusal::with_receive(NakCode::REMOTE_OPERATIONAL, Status::LocalProtection)
+            FatalError::with_receive(NakCode::REMOTE_OPERATIONAL, WorkStatus::LocalProtection)
         })?;
         self.current = Current::Send { received: total };
         Ok(())
@@ -401,22 +413,22 @@ impl Responder {
     fn finish_send(
         &mut self,
         tail: Tail,
-        with: &mut Requests<'_, impl Memory>,
-    ) -> Result<(), Trouble> {
+        with: &mut RequestContext<'_, impl Memory>,
+    ) -> Result<(), RequestError> {
         let Current::Send { received: byte_length } = self.current else {
-            return Err(Refusal::INVALID);
+            return Err(FatalError::INVALID);
         };
         let received = match tail {
-            Tail::Plain => Received::Plain,
-            Tail::Immediate(immediate) => Received::Immediate(immediate),
+            Tail::Plain => ReceivedInfo::Plain,
+            Tail::Immediate(immediate) => ReceivedInfo::Immediate(immediate),
             Tail::Invalidate(rkey) => {
                 with.memory.invalidate(with.qpn, rkey).map_err(|_| {
-                    Refusal::with_receive(NakCode::REMOTE_ACCESS, Status::LocalAccess)
+                    FatalError::with_receive(NakCode::REMOTE_ACCESS, WorkStatus::LocalAccess)
                 })?;
-                Received::Invalidated(rkey)
+                ReceivedInfo::Invalidated(rkey)
             }
         };
-        self.complete(Work::Receive, byte_length, received, with.completions);
+        self.complete(CompletedWork::Receive, byte_length, received, with.completions);
         self.finish_message();
         Ok(())
     }
@@ -425,26 +437,27 @@ impl Responder {
     fn begin_write(
         &mut self,
         reth: &Reth,
-        with: &Requests<'_, impl Memory>,
-    ) -> Result<(), Trouble> {
+        with: &RequestContext<'_, impl Memory>,
+    ) -> Result<(), RequestError> {
         check_reth(with.qpn, reth, RemoteAccess::Write, &*with.memory)?;
         let Reth { addr, rkey, length } = *reth;
         self.current = Current::Write { addr, rkey, length, remaining: length };
         Ok(())
     }
 
-    /// Places a packet of an RDMA WRITE. The region may have gone since the first packet was checked.
+    /// Places a packet of an RDMA WRITE. The region may have gone since the first packet was
+    /// checked.
     fn take_write(
         &mut self,
         payload: &[u8],
-        with: &mut Requests<'_, impl Memory>,
-    ) -> Result<(), Trouble> {
+        with: &mut RequestContext<'_, impl Memory>,
+    ) -> Result<(), RequestError> {
         let Current::Write { addr, rkey, length, remaining } = self.current else {
-            return Err(Refusal::INVALID);
+            return Err(FatalError::INVALID);
         };
         if !payload.is_empty() {
             let key = MemoryKey::Remote { qpn: with.qpn, rkey };
-            with.memory.place(key, addr, payload).map_err(|_| Refusal::ACCESS)?;
+            with.memory.place(key, addr, payload).map_err(|_| FatalError::ACCESS)?;
         }
         let addr = addr.wrapping_add(payload.len() as u64);
         let remaining = remaining - payload.len() as u32;
@@ -452,10 +465,10 @@ impl Responder {
         Ok(())
     }
 
-    fn finish_write(&mut self, immediate: Option<u32>, with: &mut Requests<'_, impl Memory>) {
+    fn finish_write(&mut self, immediate: Option<u32>, with: &mut RequestContext<'_, impl Memory>) {
         if let (Some(immediate), Current::Write { length, .. }) = (immediate, self.current) {
-            let received = Received::Immediate(immediate);
-            self.complete(Work::ReceiveWriteImmediate, length, received, with.completions);
+            let received = ReceivedInfo::Immediate(immediate);
+            self.complete(CompletedWork::ReceiveWriteImmediate, length, received, with.completions);
         }
         self.finish_message();
     }
@@ -464,12 +477,12 @@ impl Responder {
         &mut self,
         psn: Psn,
         reth: Reth,
-        with: &Requests<'_, impl Memory>,
-    ) -> Result<u32, Trouble> {
+        with: &RequestContext<'_, impl Memory>,
+    ) -> Result<u32, RequestError> {
         check_reth(with.qpn, &reth, RemoteAccess::Read, &*with.memory)?;
-        let reply = Reply::new(psn, reth, self.mtu, next_msn(self.msn));
+        let reply = ReadReply::new(psn, reth, self.mtu, next_msn(self.msn));
         if !self.replies.push(reply, self.resources) {
-            return Err(Refusal::INVALID);
+            return Err(FatalError::INVALID);
         }
         self.latest_reads.add(&reply);
         self.finish_message();
@@ -484,19 +497,19 @@ impl Responder {
     /// Completes a receive. What was checked before makes sure that there is one.
     fn complete(
         &mut self,
-        work: Work,
+        work: CompletedWork,
         byte_length: u32,
-        received: Received,
+        received: ReceivedInfo,
         completions: &mut Completions,
     ) {
         if let Some(entry) = self.queue.pop() {
-            let (wr_id, status) = (entry.wr_id, Status::Success);
-            completions.push(Completion { wr_id, status, work, byte_length, received });
+            let (wr_id, status) = (entry.wr_id, WorkStatus::Success);
+            completions.push(WorkCompletion { wr_id, status, work, byte_length, received });
         }
     }
 }
 
-impl Reply {
+impl ReadReply {
     fn new(psn: Psn, reth: Reth, mtu: u32, msn: u32) -> Self {
         let packets = reth.length.div_ceil(mtu).max(1);
         Self { first: psn, next: psn, end: psn.plus(packets), reth, msn, repeated: false }
@@ -511,7 +524,7 @@ impl Reply {
         aeth: Aeth,
         memory: &impl Memory,
         out: &mut Transmit,
-    ) -> Result<(), Trouble> {
+    ) -> Result<(), RequestError> {
         let index = self.next.since(self.first);
         let offset = index * mtu;
         let rkey = self.reth.rkey;
@@ -530,7 +543,7 @@ impl Reply {
         out.start(Bth::new(peer, self.next), &message, reth.length);
         if reth.length > 0 {
             let key = MemoryKey::Remote { qpn, rkey };
-            out.push_piece(Piece { key, addr: reth.addr, length: reth.length });
+            out.push_piece(PayloadPiece { key, addr: reth.addr, length: reth.length });
         }
         if self.repeated {
             out.mark_retransmission();
@@ -544,15 +557,18 @@ const fn next_msn(msn: u32) -> u32 {
     (msn + 1) & 0x00FF_FFFF
 }
 
-/// Checks all of the memory that `reth` names. No key is needed for no bytes (IBTA volume 1, 9.4.3).
+/// Checks all of the memory that `reth` names. No key is needed for no bytes (IBTA volume 1,
+/// 9.4.3).
 fn check_reth(
     qpn: Qpn,
     reth: &Reth,
     access: RemoteAccess,
     memory: &impl Memory,
-) -> Result<(), Trouble> {
+) -> Result<(), RequestError> {
     if reth.length == 0 {
         return Ok(());
     }
-    memory.check_remote(qpn, reth.rkey, reth.addr, reth.length, access).map_err(|_| Refusal::ACCESS)
+    memory
+        .check_remote(qpn, reth.rkey, reth.addr, reth.length, access)
+        .map_err(|_| FatalError::ACCESS)
 }

@@ -5,11 +5,12 @@ use alloc::vec;
 
 use crate::Psn;
 use crate::rc::{
-    LocalSge, MESSAGE_MAX_BYTES, Payload, PostError, QpConfig, SendFlags, SendOp, SendRequest,
-    Work, sge,
+    CompletedWork, LocalSge, MESSAGE_MAX_BYTES, Payload, PostError, QueuePairConfig, SendOp,
+    SendOptions, SendRequest, sge,
 };
 
-/// A ring of send requests. A request's position is its name; positions count up for as long as there are requests.
+/// A ring of send requests. A request's position is its name; positions count up for as long as
+/// there are requests.
 #[derive(Debug)]
 pub(super) struct SendQueue {
     entries: Box<[SendEntry]>,
@@ -28,7 +29,7 @@ pub(super) struct SendQueue {
 pub(super) struct SendEntry {
     pub(super) wr_id: u64,
     pub(super) op: SendOp,
-    pub(super) flags: SendFlags,
+    pub(super) flags: SendOptions,
     /// Bytes of payload. More than [`MESSAGE_MAX_BYTES`] cannot be done.
     pub(super) length: u32,
     /// The sequence number of its first packet, once it has started.
@@ -46,18 +47,18 @@ enum Stored {
 }
 
 /// The payload of an entry.
-pub(super) enum Bytes<'a> {
+pub(super) enum PayloadSource<'a> {
     Regions(&'a [LocalSge]),
     Inline(&'a [u8]),
 }
 
 impl SendQueue {
     /// With room for some of what was granted.
-    pub(super) fn new(granted: &QpConfig, room: &QpConfig) -> Self {
+    pub(super) fn new(granted: &QueuePairConfig, room: &QueuePairConfig) -> Self {
         const NOTHING: SendEntry = SendEntry {
             wr_id: 0,
             op: SendOp::Send,
-            flags: SendFlags { fence: false, signaled: false, solicited: false },
+            flags: SendOptions { fence: false, signaled: false, solicited: false },
             length: 0,
             first: Psn::new(0),
             packets: 0,
@@ -78,7 +79,7 @@ impl SendQueue {
     }
 
     /// Makes room for all that was granted.
-    pub(super) fn grow(&mut self, granted: &QpConfig) {
+    pub(super) fn grow(&mut self, granted: &QueuePairConfig) {
         let mut grown = Self { head: self.head, tail: self.tail, ..Self::new(granted, granted) };
         let (sges, inline) = (self.sge_room, self.inline_room);
         for position in self.head..self.tail {
@@ -126,7 +127,8 @@ impl SendQueue {
         }
     }
 
-    /// Appends a request that [`SendQueue::check`] accepts. The caller has made sure that there is room.
+    /// Appends a request that [`SendQueue::check`] accepts. The caller has made sure that there is
+    /// room.
     pub(super) fn push(&mut self, request: &SendRequest<'_>) {
         let slot = self.slot(self.tail);
         let (length, stored) = match request.payload {
@@ -155,17 +157,17 @@ impl SendQueue {
     }
 
     /// The payload of the request at `position`.
-    pub(super) fn bytes(&self, position: u64) -> Bytes<'_> {
+    pub(super) fn bytes(&self, position: u64) -> PayloadSource<'_> {
         let slot = self.slot(position);
         let entry = &self.entries[slot];
         match entry.stored {
             Stored::Regions { count } => {
                 let start = slot * self.sge_room;
-                Bytes::Regions(&self.sges[start..start + usize::from(count)])
+                PayloadSource::Regions(&self.sges[start..start + usize::from(count)])
             }
             Stored::Inline => {
                 let start = slot * self.inline_room;
-                Bytes::Inline(&self.inline[start..start + entry.length as usize])
+                PayloadSource::Inline(&self.inline[start..start + entry.length as usize])
             }
         }
     }
@@ -173,8 +175,8 @@ impl SendQueue {
     /// The scatter-gather list of an RDMA READ.
     pub(super) fn sges(&self, position: u64) -> &[LocalSge] {
         match self.bytes(position) {
-            Bytes::Regions(sges) => sges,
-            Bytes::Inline(_) => &[],
+            PayloadSource::Regions(sges) => sges,
+            PayloadSource::Inline(_) => &[],
         }
     }
 
@@ -185,8 +187,8 @@ impl SendQueue {
         entry
     }
 
-    /// Begins at the first position again, if nothing is queued: the cache still has that place, while of many queue
-    /// pairs it could not keep the whole rings. Returns whether it did.
+    /// Begins at the first position again, if nothing is queued: the cache still has that place,
+    /// while of many queue pairs it could not keep the whole rings. Returns whether it did.
     pub(super) const fn rewind(&mut self) -> bool {
         let empty = self.head == self.tail;
         if empty {
@@ -219,7 +221,8 @@ impl SendEntry {
         self.first.plus(self.packets)
     }
 
-    /// Whether it is a SEND or an RDMA WRITE, so that its packets carry payload and are acknowledged.
+    /// Whether it is a SEND or an RDMA WRITE, so that its packets carry payload and are
+    /// acknowledged.
     pub(super) const fn carries_payload(&self) -> bool {
         matches!(
             self.op,
@@ -237,13 +240,13 @@ impl SendEntry {
         }
     }
 
-    pub(super) const fn work(&self) -> Work {
+    pub(super) const fn work(&self) -> CompletedWork {
         match self.op {
-            SendOp::Send | SendOp::SendWithInvalidate { .. } => Work::Send,
-            SendOp::RdmaWrite { .. } => Work::RdmaWrite,
-            SendOp::RdmaRead { .. } => Work::RdmaRead,
-            SendOp::Bind(_) => Work::Bind,
-            SendOp::LocalInvalidate { .. } => Work::LocalInvalidate,
+            SendOp::Send | SendOp::SendWithInvalidate { .. } => CompletedWork::Send,
+            SendOp::RdmaWrite { .. } => CompletedWork::RdmaWrite,
+            SendOp::RdmaRead { .. } => CompletedWork::RdmaRead,
+            SendOp::Bind(_) => CompletedWork::Bind,
+            SendOp::LocalInvalidate { .. } => CompletedWork::LocalInvalidate,
         }
     }
 }
@@ -262,7 +265,8 @@ mod tests {
     /// Wherever its oldest request lies in the ring.
     #[test]
     fn what_is_queued_is_there_when_it_has_grown() {
-        let all = QpConfig { send_wr: 64, recv_wr: 1, send_sge: 2, recv_sge: 1, inline_bytes: 4 };
+        let all =
+            QueuePairConfig { send_wr: 64, recv_wr: 1, send_sge: 2, recv_sge: 1, inline_bytes: 4 };
         for passed in 0..20 {
             let mut queue = SendQueue::new(&all, &all.at_first());
             let push = |queue: &mut SendQueue, wr_id: u64| {
@@ -273,7 +277,7 @@ mod tests {
                     0 => Payload::Regions(&sges),
                     _ => Payload::Inline(&parts),
                 };
-                let flags = SendFlags::default();
+                let flags = SendOptions::default();
                 queue.push(&SendRequest { wr_id, op: SendOp::Send, flags, payload });
             };
             (0..passed + 1).for_each(|wr_id| {
@@ -289,10 +293,10 @@ mod tests {
                 .map(|position| {
                     let wr_id = queue.get(position).wr_id;
                     match queue.bytes(position) {
-                        Bytes::Regions(sges) => {
+                        PayloadSource::Regions(sges) => {
                             assert!(sges.len() == 2 && sges.iter().all(|sge| sge.addr == wr_id));
                         }
-                        Bytes::Inline(bytes) => assert_eq!(bytes, [wr_id as u8; 4]),
+                        PayloadSource::Inline(bytes) => assert_eq!(bytes, [wr_id as u8; 4]),
                     }
                     wr_id
                 })

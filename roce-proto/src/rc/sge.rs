@@ -1,13 +1,14 @@
 //! Walking scatter-gather lists.
 
-use crate::rc::{AccessError, LocalSge, Memory, MemoryKey, Piece};
+use crate::rc::{AccessError, LocalSge, Memory, MemoryKey, PayloadPiece};
 
 /// The total length of a list, or `u32::MAX` if it is more than that.
 pub(super) fn total_bytes(sges: &[LocalSge]) -> u32 {
     sges.iter().fold(0, |total, sge| total.saturating_add(sge.length))
 }
 
-/// The pieces that hold `length` bytes from byte `offset` of a list on. They end early where the list does.
+/// The pieces that hold `length` bytes from byte `offset` of a list on. They end early where the
+/// list does.
 pub(super) fn pieces(
     sges: &[LocalSge],
     mut offset: u32,
@@ -42,7 +43,7 @@ pub(super) fn scatter(
     Ok(())
 }
 
-impl From<LocalSge> for Piece {
+impl From<LocalSge> for PayloadPiece {
     fn from(LocalSge { addr, length, lkey }: LocalSge) -> Self {
         Self { key: MemoryKey::Local { lkey }, addr, length }
     }

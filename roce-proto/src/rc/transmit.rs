@@ -5,15 +5,16 @@ use crate::wire::{Bth, HEADERS_MAX_BYTES, Headers, Message, pad_bytes};
 
 const ICRC_BYTES: usize = 4;
 
-/// One packet to send: its headers, where its payload is, and its pad. The provider finds the pieces, computes
-/// the invariant CRC over headers, pieces and pad, and sends `[headers][pieces...][pad, CRC]`.
+/// One packet to send: its headers, where its payload is, and its pad. The provider finds the
+/// pieces, computes the invariant CRC over headers, pieces and pad, and sends
+/// `[headers][pieces...][pad, CRC]`.
 ///
 /// Inline payload follows the headers in the same bytes.
 #[derive(Clone, Debug)]
 pub struct Transmit {
     bytes: [u8; HEADERS_MAX_BYTES + INLINE_MAX_BYTES],
     length: u16,
-    pieces: [Piece; SGE_MAX],
+    pieces: [PayloadPiece; SGE_MAX],
     piece_count: u8,
     pad_bytes: u8,
     payload_bytes: u16,
@@ -23,7 +24,7 @@ pub struct Transmit {
 
 /// A piece of a packet's payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Piece {
+pub struct PayloadPiece {
     /// The key that was checked for it.
     pub key: MemoryKey,
     /// Address of the first byte.
@@ -35,7 +36,8 @@ pub struct Piece {
 impl Transmit {
     /// Room for one packet; use it again and again.
     pub const fn new() -> Self {
-        const NOTHING: Piece = Piece { key: MemoryKey::Local { lkey: 0 }, addr: 0, length: 0 };
+        const NOTHING: PayloadPiece =
+            PayloadPiece { key: MemoryKey::Local { lkey: 0 }, addr: 0, length: 0 };
         Self {
             bytes: [0; HEADERS_MAX_BYTES + INLINE_MAX_BYTES],
             length: 0,
@@ -54,7 +56,7 @@ impl Transmit {
     }
 
     /// Where the payload is, in order.
-    pub fn pieces(&self) -> &[Piece] {
+    pub fn pieces(&self) -> &[PayloadPiece] {
         &self.pieces[..usize::from(self.piece_count)]
     }
 
@@ -101,7 +103,7 @@ impl Transmit {
     }
 
     /// Adds payload that is somewhere else.
-    pub(super) fn push_piece(&mut self, piece: Piece) {
+    pub(super) fn push_piece(&mut self, piece: PayloadPiece) {
         self.pieces[usize::from(self.piece_count)] = piece;
         self.piece_count += 1;
     }

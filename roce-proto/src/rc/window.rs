@@ -1,10 +1,10 @@
 //! How much may be on its way to one receiver.
 //!
-//! A RoCE v2 receiver in software is a UDP socket: what does not fit its buffer is lost without a word, the
-//! sender does not know how large the buffer is, and all senders share it. The window therefore starts small
-//! enough for a stock Linux buffer, grows fast as long as nothing was ever lost, and learns from losses. It differs
-//! from TCP's in one point: each loss costs a go-back-N, so the place where one happened is remembered and approached
-//! again only slowly.
+//! A RoCE v2 receiver in software is a UDP socket: what does not fit its buffer is lost without a
+//! word, the sender does not know how large the buffer is, and all senders share it. The window
+//! therefore starts small enough for a stock Linux buffer, grows fast as long as nothing was ever
+//! lost, and learns from losses. It differs from TCP's in one point: each loss costs a go-back-N,
+//! so the place where one happened is remembered and approached again only slowly.
 
 use core::mem;
 use core::time::Duration;
@@ -16,9 +16,9 @@ use crate::wire::{Bth, Reth};
 /// Transport headers and invariant CRC of a typical packet.
 pub(super) const HEADERS_BYTES: usize = Bth::BYTES + Reth::BYTES + 4;
 
-/// What Linux charges a socket's receive buffer for one datagram: a power of two that holds packet, network
-/// headers and bookkeeping, and a fixed part. A stock buffer of 212,992 bytes (425,984 as it is counted) holds
-/// 50 datagrams of 4,128 bytes or 184 of 1,044.
+/// What Linux charges a socket's receive buffer for one datagram: a power of two that holds packet,
+/// network headers and bookkeeping, and a fixed part. A stock buffer of 212,992 bytes (425,984 as
+/// it is counted) holds 50 datagrams of 4,128 bytes or 184 of 1,044.
 pub const fn datagram_cost(udp_payload_bytes: usize) -> u64 {
     (udp_payload_bytes as u64 + 384).next_power_of_two() + 256
 }
@@ -35,22 +35,24 @@ const CUT_INTERVAL: Duration = Duration::from_millis(1);
 const RETRANSMIT_UNKNOWN: Duration = Duration::from_millis(20);
 const RETRANSMIT_FLOOR: Duration = Duration::from_millis(5);
 
-/// The window shared by all queue pairs of a process (or of one of its threads) that send to the same remote
-/// endpoint, in bytes as [`datagram_cost`] counts them; and the round-trip time to that endpoint.
+/// The window shared by all queue pairs of a process (or of one of its threads) that send to the
+/// same remote endpoint, in bytes as [`datagram_cost`] counts them; and the round-trip time to that
+/// endpoint.
 ///
-/// Packets of SENDs and RDMA WRITEs are charged until they are acknowledged. RDMA READ requests are bounded
-/// by their number, READ responses by the requester's [`ReadBudget`], and acknowledgements are owed.
+/// Packets of SENDs and RDMA WRITEs are charged until they are acknowledged. RDMA READ requests are
+/// bounded by their number, READ responses by the requester's [`ReadBudget`], and acknowledgements
+/// are owed.
 ///
-/// It is fair only if its user polls the queue pairs that want to transmit in turn. When nothing is in flight
-/// it always admits one packet, so nobody starves as long as turns are taken.
+/// It is fair only if its user polls the queue pairs that want to transmit in turn. When nothing is
+/// in flight it always admits one packet, so nobody starves as long as turns are taken.
 #[derive(Clone, Debug)]
 pub struct SendWindow {
     limit: u64,
     in_flight: u64,
     /// What of it nobody was asked to acknowledge yet.
     unasked: u64,
-    /// Up to here the window grows by one packet each round trip. Above, losses are to be expected, and both
-    /// rise slowly; faster as long as there was none.
+    /// Up to here the window grows by one packet each round trip. Above, losses are to be expected,
+    /// and both rise slowly; faster as long as there was none.
     ceiling: u64,
     ceiling_raised: Time,
     /// The ceiling is still a guess: nothing was ever lost.
@@ -110,8 +112,8 @@ impl SendWindow {
         self.in_flight + FULL_PACKET > self.limit
     }
 
-    /// Whether an acknowledgement is to be asked for by a sender that has sent this much without asking: what nobody asks
-    /// for keeps its part of the window, that of others too.
+    /// Whether an acknowledgement is to be asked for by a sender that has sent this much without
+    /// asking: what nobody asks for keeps its part of the window, that of others too.
     pub(super) const fn wants_asking(&self, unasked: u64) -> bool {
         unasked >= self.limit / 4 || self.unasked >= self.limit / 2
     }
@@ -136,7 +138,8 @@ impl SendWindow {
         self.in_flight = self.in_flight.saturating_sub(cost);
     }
 
-    /// Packets of this cost were acknowledged: releases them, and grows if the window was what held us up.
+    /// Packets of this cost were acknowledged: releases them, and grows if the window was what held
+    /// us up.
     pub(super) fn acknowledged(&mut self, now: Time, cost: u64) {
         let limited = self.limited;
         self.release(cost);
@@ -155,9 +158,10 @@ impl SendWindow {
         }
     }
 
-    /// A packet was lost, which the peer reported or which shows after a `silence` of so long: halves the window. What was
-    /// on its way when it was last halved says nothing about the window since, so a pause in which all queue pairs lose
-    /// patience, one after the other, counts once.
+    /// A packet was lost, which the peer reported or which shows after a `silence` of so long:
+    /// halves the window. What was on its way when it was last halved says nothing about the window
+    /// since, so a pause in which the timers of all queue pairs expire, one after the other, counts
+    /// once.
     pub(super) fn lost(&mut self, now: Time, silence: Duration) {
         let on_its_way = self.round_trip().unwrap_or(CUT_INTERVAL).max(CUT_INTERVAL).max(silence);
         if self.last_cut.is_some_and(|cut| now - cut < on_its_way) {
@@ -198,7 +202,7 @@ impl Default for SendWindow {
 
 /// The limits that a queue pair shares with others, lent to it for one call.
 #[derive(Debug)]
-pub struct Limits<'a> {
+pub struct SharedLimits<'a> {
     /// Towards the peer's endpoint.
     pub window: &'a mut SendWindow,
     /// Towards our own receive socket.
@@ -213,8 +217,8 @@ mod tests {
 
     const MILLISECOND: Duration = Duration::from_millis(1);
 
-    /// Sends full packets in rounds, each a millisecond, for as long as a receiver with this buffer takes them;
-    /// returns how many round trips lost something.
+    /// Sends full packets in rounds, each a millisecond, for as long as a receiver with this buffer
+    /// takes them; returns how many round trips lost something.
     fn rounds(window: &mut SendWindow, now: &mut Time, count: usize, buffer: u64) -> usize {
         let mut losses = 0;
         for _ in 0..count {

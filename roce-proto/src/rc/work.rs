@@ -38,7 +38,7 @@ pub enum SendOp {
         rkey: u32,
     },
     /// Bind a memory window of our own.
-    Bind(Bind),
+    Bind(BindWindow),
     /// Invalidate a memory window of our own.
     LocalInvalidate {
         /// The window's key.
@@ -46,9 +46,10 @@ pub enum SendOp {
     },
 }
 
-/// A window, the key it is to answer to, and the bytes it is to grant. Only [`crate::rc::Memory`] reads it.
+/// A window, the key it is to answer to, and the bytes it is to grant. Only [`crate::rc::Memory`]
+/// reads it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Bind {
+pub struct BindWindow {
     /// The window.
     pub window: u64,
     /// The key that it has from the bind on.
@@ -65,7 +66,7 @@ pub struct Bind {
 
 /// Modifiers of a send request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct SendFlags {
+pub struct SendOptions {
     /// Start only when earlier RDMA READs have completed.
     pub fence: bool,
     /// Report success as well; a failure is always reported.
@@ -77,7 +78,8 @@ pub struct SendFlags {
 /// Where the bytes of a send request are.
 #[derive(Clone, Copy, Debug)]
 pub enum Payload<'a> {
-    /// In registered memory, or for an RDMA READ: where they go. The list is copied, the memory is not.
+    /// In registered memory, or for an RDMA READ: where they go. The list is copied, the memory is
+    /// not.
     Regions(&'a [LocalSge]),
     /// Here: they are captured at once and need no key. Not for RDMA READs.
     Inline(&'a [&'a [u8]]),
@@ -91,15 +93,15 @@ pub struct SendRequest<'a> {
     /// What to do.
     pub op: SendOp,
     /// How.
-    pub flags: SendFlags,
+    pub flags: SendOptions,
     /// With which bytes. Ignored by [`SendOp::Bind`] and [`SendOp::LocalInvalidate`].
     pub payload: Payload<'a>,
 }
 
 /// A request for the receive queue.
 ///
-/// Of those that are queued the last is used first, not the oldest as the specification has it (IBTA volume 1, chapter 10): a
-/// peer cannot tell, and the cache still has it.
+/// Of those that are queued the last is used first, not the oldest as the specification has it
+/// (IBTA volume 1, chapter 10): a peer cannot tell, and the cache still has it.
 #[derive(Clone, Copy, Debug)]
 pub struct RecvRequest<'a> {
     /// Returned in the completion.
@@ -127,22 +129,23 @@ pub enum PostError {
 
 /// A completed work request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Completion {
+pub struct WorkCompletion {
     /// As given in the request.
     pub wr_id: u64,
-    /// How it ended. When it is not [`Status::Success`] only this, `wr_id` and `work` mean anything.
-    pub status: Status,
+    /// How it ended. When it is not [`WorkStatus::Success`] only this, `wr_id` and `work` mean
+    /// anything.
+    pub status: WorkStatus,
     /// What it was.
-    pub work: Work,
+    pub work: CompletedWork,
     /// Bytes received or read; for an RDMA WRITE with immediate data, bytes written.
     pub byte_length: u32,
     /// What came with the received message.
-    pub received: Received,
+    pub received: ReceivedInfo,
 }
 
 /// What came with a received message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Received {
+pub enum ReceivedInfo {
     /// Nothing.
     #[default]
     Plain,
@@ -154,7 +157,7 @@ pub enum Received {
 
 /// What a completed work request was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Work {
+pub enum CompletedWork {
     /// [`SendOp::Send`] or [`SendOp::SendWithInvalidate`].
     Send,
     /// [`SendOp::RdmaWrite`].
@@ -173,7 +176,7 @@ pub enum Work {
 
 /// How a work request ended (IBTA volume 1, 11.6.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-pub enum Status {
+pub enum WorkStatus {
     /// It did what was asked.
     #[error("success")]
     Success,

@@ -2,7 +2,8 @@
 
 use core::time::Duration;
 
-/// An acknowledgement: how the request went and how many messages were completed (IBTA volume 1, 9.3.5).
+/// An acknowledgement: how the request went and how many messages were completed (IBTA volume 1,
+/// 9.3.5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Aeth {
     /// How it went.
@@ -26,8 +27,8 @@ impl Aeth {
     }
 }
 
-/// How a request went (IBTA volume 1, 9.7.5.2.3 and table 44). The upper three bits choose the variant, the
-/// lower five are its value.
+/// How a request went (IBTA volume 1, 9.7.5.2.3 and table 44). The upper three bits choose the
+/// variant, the lower five are its value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Syndrome {
     /// Everything up to the PSN arrived. The value is the credit code; 31 stands for no limit.
@@ -44,7 +45,8 @@ pub enum Syndrome {
 }
 
 impl Syndrome {
-    /// A positive acknowledgement that grants unlimited credit: flow control is by receiver-not-ready.
+    /// A positive acknowledgement that grants unlimited credit: flow control is by
+    /// receiver-not-ready.
     pub const ACK: Self = Self::Ack { credits: 31 };
 
     fn from_byte(byte: u8) -> Self {

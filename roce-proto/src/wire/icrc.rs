@@ -1,9 +1,9 @@
-//! The invariant CRC: a CRC-32 over all that does not change between sender and receiver (IBTA volume 1,
-//! annex A17, A17.3.3).
+//! The invariant CRC: a CRC-32 over all that does not change between sender and receiver (IBTA
+//! volume 1, annex A17, A17.3.3).
 //!
-//! It covers the IPv4 identification and flags, which a UDP socket does not show. CRCs are linear, so the
-//! difference between what arrived and what a likely identification would give tells the sender's: see
-//! [`verify`].
+//! It covers the IPv4 identification and flags, which a UDP socket does not show. CRCs are linear,
+//! so the difference between what arrived and what a likely identification would give tells the
+//! sender's: see [`verify`].
 
 use core::net::{SocketAddr, SocketAddrV4, SocketAddrV6};
 
@@ -20,15 +20,16 @@ const ICRC_BYTES: usize = 4;
 /// From whom to whom datagrams go: what their invariant CRCs have in common, computed once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flow {
-    family: Family,
-    /// The CRC's register behind the IP and UDP headers of a datagram with zeros for its lengths and its identification.
+    family: IpFamily,
+    /// The CRC's register behind the IP and UDP headers of a datagram with zeros for its lengths
+    /// and its identification.
     start: u32,
     /// What it is so many zeros earlier, for [`Icrc::behind_zeros`].
     start_before_zeros: u32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Family {
+enum IpFamily {
     V4,
     V6,
 }
@@ -41,11 +42,11 @@ impl Flow {
         let family = match (source, destination) {
             (SocketAddr::V4(source), SocketAddr::V4(destination)) => {
                 crc.update(&ipv4_header(&source, &destination));
-                Family::V4
+                IpFamily::V4
             }
             (SocketAddr::V6(source), SocketAddr::V6(destination)) => {
                 crc.update(&ipv6_header(&source, &destination));
-                Family::V6
+                IpFamily::V6
             }
             _ => return None,
         };
@@ -57,11 +58,12 @@ impl Flow {
 
     /// Whether it is over IPv6.
     pub const fn is_ipv6(&self) -> bool {
-        matches!(self.family, Family::V6)
+        matches!(self.family, IpFamily::V6)
     }
 }
 
-/// The IPv4 fields that are covered but unseen by sockets. Over IPv6 there are none, and this is ignored.
+/// The IPv4 fields that are covered but unseen by sockets. Over IPv6 there are none, and this is
+/// ignored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identification {
     /// The identification.
@@ -82,8 +84,8 @@ impl Identification {
 
 /// Computes the invariant CRC of one packet, piece by piece.
 ///
-/// CRCs are linear: what the fields of a datagram add to that of its flow is looked up, and the congestion byte, which
-/// counts as all ones, is not changed but made up for beforehand.
+/// CRCs are linear: what the fields of a datagram add to that of its flow is looked up, and the
+/// congestion byte, which counts as all ones, is not changed but made up for beforehand.
 #[derive(Clone, Debug)]
 pub struct Icrc(Hasher);
 
@@ -91,8 +93,9 @@ impl Icrc {
     /// Zeros that [`Icrc::behind_zeros`] wants before a packet.
     pub const ZEROS: usize = 4;
 
-    /// Starts with IP header, UDP header and the packet's own headers, or all of it that is covered and lies together.
-    /// `datagram_bytes` is the length of the whole UDP payload, invariant CRC included.
+    /// Starts with IP header, UDP header and the packet's own headers, or all of it that is covered
+    /// and lies together. `datagram_bytes` is the length of the whole UDP payload, invariant CRC
+    /// included.
     pub fn new(
         flow: &Flow,
         identification: Identification,
@@ -104,8 +107,9 @@ impl Icrc {
         Self::start(flow.start ^ fields, headers)
     }
 
-    /// As [`Icrc::new`] for headers that lie behind [`Icrc::ZEROS`] bytes of zeros, which do not count: what has 16 bytes
-    /// at least is computed several at a time, and a base transport header alone has fewer.
+    /// As [`Icrc::new`] for headers that lie behind [`Icrc::ZEROS`] bytes of zeros, which do not
+    /// count: what has 16 bytes at least is computed several at a time, and a base transport header
+    /// alone has fewer.
     pub fn behind_zeros(
         flow: &Flow,
         identification: Identification,
@@ -145,11 +149,11 @@ static BEHIND_ZEROS: Fields = Fields::new(Icrc::ZEROS as i32);
 
 /// What the fields of a datagram add to the CRC of its flow.
 struct Fields {
-    ipv4_total_length: Field,
-    ipv4_identification: Field,
+    ipv4_total_length: CrcField,
+    ipv4_identification: CrcField,
     dont_fragment: u32,
-    ipv6_payload_length: Field,
-    udp_length: Field,
+    ipv6_payload_length: CrcField,
+    udp_length: CrcField,
     /// By what the congestion byte is.
     congestion: [u32; 256],
 }
@@ -168,11 +172,11 @@ impl Fields {
             byte += 1;
         }
         Self {
-            ipv4_total_length: Field::new(IPV4 - 2 - zeros),
-            ipv4_identification: Field::new(IPV4 - 4 - zeros),
+            ipv4_total_length: CrcField::new(IPV4 - 2 - zeros),
+            ipv4_identification: CrcField::new(IPV4 - 4 - zeros),
             dont_fragment: multiply(DONT_FRAGMENT as u32, bytes_times(IPV4 - 6 - zeros)),
-            ipv6_payload_length: Field::new(IPV6 - 4 - zeros),
-            udp_length: Field::new(UDP - 4 - zeros),
+            ipv6_payload_length: CrcField::new(IPV6 - 4 - zeros),
+            udp_length: CrcField::new(UDP - 4 - zeros),
             congestion,
         }
     }
@@ -186,7 +190,7 @@ impl Fields {
     ) -> u32 {
         let udp_length = (UDP_HEADER_BYTES + datagram_bytes) as u16;
         let ip = match flow.family {
-            Family::V4 => {
+            IpFamily::V4 => {
                 let total_length = (IPV4_HEADER_BYTES as u16).wrapping_add(udp_length);
                 let flags =
                     self.dont_fragment & u32::from(identification.dont_fragment).wrapping_neg();
@@ -194,7 +198,7 @@ impl Fields {
                     ^ self.ipv4_identification.of(identification.id)
                     ^ flags
             }
-            Family::V6 => self.ipv6_payload_length.of(udp_length),
+            IpFamily::V6 => self.ipv6_payload_length.of(udp_length),
         };
         let congestion = congestion.map_or(0, |byte| self.congestion[usize::from(*byte)]);
         ip ^ self.udp_length.of(udp_length) ^ congestion
@@ -202,12 +206,12 @@ impl Fields {
 }
 
 /// What a field of two bytes adds to a CRC, by each of them.
-struct Field {
+struct CrcField {
     first: [u32; 256],
     second: [u32; 256],
 }
 
-impl Field {
+impl CrcField {
     /// For a field that begins so many bytes before the CRC's present place.
     const fn new(bytes: i32) -> Self {
         let (mut first, mut second) = ([0; 256], [0; 256]);
@@ -227,15 +231,17 @@ impl Field {
     }
 }
 
-/// The invariant CRC of a packet is wrong: it was damaged, or an address or port was translated under way.
+/// The invariant CRC of a packet is wrong: it was damaged, or an address or port was translated
+/// under way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("invariant CRC mismatch")]
 pub struct IcrcMismatch;
 
-/// Checks the invariant CRC of a datagram that came through `flow`, and recovers the IPv4 identification that
-/// its sender gave it; fastest if that is the `likely` one. Over IPv4 a random error passes once in 2^15, because any
-/// identification will do; a receiver that knows which ones a peer uses checks the result. Over IPv6 the result is
-/// [`Identification::ZERO`] and the check is as strong as a CRC-32 is.
+/// Checks the invariant CRC of a datagram that came through `flow`, and recovers the IPv4
+/// identification that its sender gave it; fastest if that is the `likely` one. Over IPv4 a random
+/// error passes once in 2^15, because any identification will do; a receiver that knows which ones
+/// a peer uses checks the result. Over IPv6 the result is [`Identification::ZERO`] and the check is
+/// as strong as a CRC-32 is.
 ///
 /// # Errors
 /// No identification explains the CRC that the datagram carries.
@@ -248,15 +254,16 @@ pub fn verify(
     let expected = Icrc::new(flow, likely, datagram.len(), covered).finish();
     let difference = u32::from_le_bytes(expected) ^ u32::from_le_bytes(*icrc);
     match flow.family {
-        Family::V4 if difference == 0 => Ok(likely),
-        Family::V4 => recover(likely, difference, datagram.len()),
-        Family::V6 if difference == 0 => Ok(Identification::ZERO),
-        Family::V6 => Err(IcrcMismatch),
+        IpFamily::V4 if difference == 0 => Ok(likely),
+        IpFamily::V4 => recover(likely, difference, datagram.len()),
+        IpFamily::V6 if difference == 0 => Ok(Identification::ZERO),
+        IpFamily::V6 => Err(IcrcMismatch),
     }
 }
 
-/// Runs the CRC backwards from the end of the packet to the IPv4 identification. What is left of the
-/// difference are the four bytes in which the sender's header differs from that with the `likely` identification.
+/// Runs the CRC backwards from the end of the packet to the IPv4 identification. What is left of
+/// the difference are the four bytes in which the sender's header differs from that with the
+/// `likely` identification.
 fn recover(
     likely: Identification,
     difference: u32,
@@ -336,8 +343,8 @@ static BACK_BY_WORDS: [u32; BACK_WORDS] = {
     table
 };
 
-/// `x^(8 n)` modulo the polynomial: multiplying a CRC by it adds `n` bytes of zeros, or takes them back if there are fewer
-/// than none.
+/// `x^(8 n)` modulo the polynomial: multiplying a CRC by it adds `n` bytes of zeros, or takes them
+/// back if there are fewer than none.
 const fn bytes_times(bytes: i32) -> u32 {
     let mut value = ONE;
     let mut bit = 0;

@@ -2,8 +2,8 @@
 
 use crate::wire::{Aeth, Deth, Opcode, Reth};
 
-/// The operation of a packet together with exactly the extended headers that its opcode calls for, so that
-/// a header that should be there is.
+/// The operation of a packet together with exactly the extended headers that its opcode calls for,
+/// so that a header that should be there is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Message {
     /// First packet of a SEND.
@@ -106,8 +106,9 @@ impl Message {
 
     /// The message and what follows its extended headers, or `None` if they are cut short.
     ///
-    /// Inlined, since a result that is copied together from what was just stored makes the processor wait until all
-    /// that was stored before, the last packet's payload, has reached its cache.
+    /// Inlined, since a result that is copied together from what was just stored makes the
+    /// processor wait until all that was stored before, the last packet's payload, has reached its
+    /// cache.
     #[inline(always)]
     pub(super) fn parse(opcode: Opcode, bytes: &[u8]) -> Option<(Self, &[u8])> {
         Some(match opcode {

@@ -11,8 +11,8 @@ pub const HEADERS_MAX_BYTES: usize = Bth::BYTES + Reth::BYTES + 4;
 
 const ICRC_BYTES: usize = 4;
 
-/// A packet as it arrived: the payload of one UDP datagram. Its invariant CRC has not been checked; see
-/// [`crate::wire::verify`].
+/// A packet as it arrived: the payload of one UDP datagram. Its invariant CRC has not been checked;
+/// see [`crate::wire::verify`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Packet<'a> {
     /// The base transport header.

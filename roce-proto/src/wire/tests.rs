@@ -109,7 +109,8 @@ fn flow_v6() -> Flow {
     flow(endpoints_v6())
 }
 
-/// The CRC from one buffer with all that it covers, as the annex has it: what may change under way is all ones.
+/// The CRC from one buffer with all that it covers, as the annex has it: what may change under way
+/// is all ones.
 fn icrc_by_the_book(
     (source, destination): (SocketAddr, SocketAddr),
     id: Identification,
@@ -191,7 +192,8 @@ proptest! {
         id in identification(),
         ports: (u16, u16),
     ) {
-        // Headers end where the payload begins, but any other place will do behind the congestion byte.
+        // Headers end where the payload begins, but any other place will do behind the congestion
+        // byte.
         let headers = datagram.len().min(5 + headers.index(100));
         for (mut source, mut destination) in [endpoints_v4(), endpoints_v6()] {
             source.set_port(ports.0);

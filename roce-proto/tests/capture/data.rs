@@ -1,5 +1,6 @@
-//! The data of the NVMe commands in the capture: what went with Connect, what the target said of itself, what
-//! was read and written. Each structure is taken apart, and made again from its parts alone.
+//! The data of the NVMe commands in the capture: what went with Connect, what the target said of
+//! itself, what was read and written. Each structure is taken apart, and made again from its parts
+//! alone.
 
 use nvme_proto::fabrics::{Connect, ConnectData, ConnectResponse, FabricsCommand};
 use nvme_proto::identify::{
@@ -29,7 +30,8 @@ fn nqn(text: &str) -> Nqn {
     text.parse().unwrap()
 }
 
-/// The exchanges that `pick` wants, of which there must be `count`, each with what `pick` made of it.
+/// The exchanges that `pick` wants, of which there must be `count`, each with what `pick` made of
+/// it.
 fn picked<T>(count: usize, pick: impl Fn(&Exchange) -> Option<T>) -> Vec<(Exchange, T)> {
     let picked: Vec<_> = exchanges()
         .into_iter()

@@ -3,8 +3,8 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use roce_proto::cm::{
-    Accept, Config, Connect, ConnectionId, Event, GSI_Q_KEY, IpHeader, Mad, Manager, Message,
-    ServiceId, TimeoutExponent,
+    AcceptParams, ConnectParams, ConnectionId, GSI_Q_KEY, IpHeader, Mad, ManagementMessage,
+    Manager, ManagerConfig, ManagerEvent, ServiceId, TimeoutExponent,
 };
 use roce_proto::wire::{self, Packet};
 use roce_proto::{PathMtu, Psn, Qpn, Time};
@@ -40,7 +40,7 @@ pub(crate) fn recorded() -> Vec<Recorded> {
 fn every_datagram_survives() {
     let mut kinds = [0; 7];
     for Recorded { mad, .. } in recorded() {
-        let (transaction_id, message) = Message::parse(&mad).unwrap();
+        let (transaction_id, message) = ManagementMessage::parse(&mad).unwrap();
         assert_eq!(message.to_mad(transaction_id), mad);
         kinds[usize::from(message.attribute().0 - 0x10)] += 1;
     }
@@ -50,7 +50,10 @@ fn every_datagram_survives() {
 
 #[test]
 fn a_request_says_what_the_kernel_meant() {
-    let Message::Req(req) = Message::parse(&recorded()[0].mad).unwrap().1 else { panic!() };
+    let ManagementMessage::Req(req) = ManagementMessage::parse(&recorded()[0].mad).unwrap().1
+    else {
+        panic!()
+    };
     assert_eq!(req.service_id, ServiceId::tcp(NVME_PORT));
     assert_eq!(req.local_ca_guid, HOST_GUID);
     assert_eq!(req.local_qpn, Qpn::new(0x11));
@@ -83,12 +86,12 @@ struct Pair {
 
 impl Pair {
     fn new() -> Self {
-        let config = |guid, seed| Config {
+        let config = |guid, seed| ManagerConfig {
             response_timeout: TimeoutExponent::saturating(20),
             ack_delay: TimeoutExponent::saturating(15),
             max_retries: 15,
             path_mtu: PathMtu::Bytes4096,
-            ..Config::new(guid, seed)
+            ..ManagerConfig::new(guid, seed)
         };
         let mut target = Manager::new(config(TARGET_GUID, 2));
         target.listen(ServiceId::tcp(NVME_PORT)).unwrap();
@@ -116,18 +119,18 @@ struct Played {
     host: ConnectionId,
 }
 
-/// Plays the kernels' parts with our managers: same parameters, same order of events. Every datagram is the
-/// recorded one, but for communication ids and transaction id.
+/// Plays the kernels' parts with our managers: same parameters, same order of events. Every
+/// datagram is the recorded one, but for communication ids and transaction id.
 #[test]
 fn our_datagrams_are_the_kernels() {
     let mut pair = Pair::new();
     let mut connections: Vec<Played> = Vec::new();
     let mut played = 0;
     for Recorded { from, mad } in recorded() {
-        match Message::parse(&mad).unwrap().1 {
-            Message::Req(req) => {
+        match ManagementMessage::parse(&mad).unwrap().1 {
+            ManagementMessage::Req(req) => {
                 let header = IpHeader::parse(&req.private_data).unwrap();
-                let connect = Connect {
+                let connect = ConnectParams {
                     peer: SocketAddr::from((TARGET, wire::UDP_PORT)),
                     source: header.source,
                     service_id: ServiceId::tcp(NVME_PORT),
@@ -146,12 +149,12 @@ fn our_datagrams_are_the_kernels() {
                 let host = pair.host.connect(Time::ZERO, &connect).unwrap();
                 connections.push(Played { recorded_host_id: req.local_comm_id.0, host });
             }
-            Message::Rep(rep) => {
+            ManagementMessage::Rep(rep) => {
                 let connection = find_event(&mut pair.target, |event| match event {
-                    Event::Request { connection, .. } => Some(connection),
+                    ManagerEvent::Request { connection, .. } => Some(connection),
                     _ => None,
                 });
-                let accept = Accept {
+                let accept = AcceptParams {
                     qpn: rep.local_qpn,
                     starting_psn: rep.starting_psn,
                     responder_resources: 0,
@@ -162,24 +165,26 @@ fn our_datagrams_are_the_kernels() {
                 };
                 pair.target.accept(Time::ZERO, connection, &accept).unwrap();
             }
-            Message::Rtu(_) => {
+            ManagementMessage::Rtu(_) => {
                 let (connection, agreement) = find_event(&mut pair.host, |event| match event {
-                    Event::Accepted { connection, agreement, .. } => Some((connection, agreement)),
+                    ManagerEvent::Accepted { connection, agreement, .. } => {
+                        Some((connection, agreement))
+                    }
                     _ => None,
                 });
                 assert_eq!(agreement.ack_timeout, TimeoutExponent::saturating(17));
                 pair.host.confirm(connection).unwrap();
             }
-            Message::Dreq(dreq) => {
+            ManagementMessage::Dreq(dreq) => {
                 let played = connections
                     .iter()
                     .find(|played| played.recorded_host_id == dreq.local_comm_id.0)
                     .unwrap();
                 pair.host.disconnect(Time::ZERO, played.host);
             }
-            Message::Drep(_) => {
+            ManagementMessage::Drep(_) => {
                 let connection = find_event(&mut pair.target, |event| match event {
-                    Event::Disconnected { connection, .. } => Some(connection),
+                    ManagerEvent::Disconnected { connection, .. } => Some(connection),
                     _ => None,
                 });
                 pair.target.close(Time::ZERO, connection);
@@ -195,14 +200,14 @@ fn our_datagrams_are_the_kernels() {
 }
 
 /// The next event of the wished kind; others are passed over.
-fn find_event<T>(manager: &mut Manager, pick: impl FnMut(Event) -> Option<T>) -> T {
+fn find_event<T>(manager: &mut Manager, pick: impl FnMut(ManagerEvent) -> Option<T>) -> T {
     std::iter::from_fn(|| manager.poll_event()).find_map(pick).expect("an event")
 }
 
 /// Zeros for transaction id and communication ids.
 fn without_names(mad: &Mad) -> Mad {
     let mut mad = *mad;
-    let is_request = matches!(Message::parse(&mad), Ok((_, Message::Req(_))));
+    let is_request = matches!(ManagementMessage::parse(&mad), Ok((_, ManagementMessage::Req(_))));
     mad[8..16].fill(0);
     mad[24..if is_request { 28 } else { 32 }].fill(0);
     mad

@@ -1,9 +1,12 @@
-//! Every NVMe structure in the capture parses, means what it should, and is made again from its meaning.
+//! Every NVMe structure in the capture parses, means what it should, and is made again from its
+//! meaning.
 
 use std::collections::BTreeMap;
 
-use nvme_proto::{AdminCommand, Command, Cqe, Direction, IntoBytes, NvmCommand, Sgl, Sqe, rdma_cm};
-use roce_proto::cm::{IpHeader, Message};
+use nvme_proto::{
+    AdminCommand, Command, Cqe, DataDirection, IntoBytes, NvmCommand, Sgl, Sqe, rdma_cm,
+};
+use roce_proto::cm::{IpHeader, ManagementMessage};
 
 use crate::mads::recorded;
 use crate::session::{Exchange, Movement, exchanges};
@@ -12,11 +15,11 @@ use crate::session::{Exchange, Movement, exchanges};
 fn private_data_survives() {
     let (mut requests, mut accepts) = (Vec::new(), Vec::new());
     for recorded in recorded() {
-        match Message::parse(&recorded.mad).unwrap().1 {
-            Message::Req(req) => {
+        match ManagementMessage::parse(&recorded.mad).unwrap().1 {
+            ManagementMessage::Req(req) => {
                 let datum = &req.private_data[IpHeader::BYTES..];
-                let request = rdma_cm::Request::parse(datum).unwrap();
-                let again = rdma_cm::Request::new(
+                let request = rdma_cm::ConnectRequest::parse(datum).unwrap();
+                let again = rdma_cm::ConnectRequest::new(
                     request.qid(),
                     request.cntlid(),
                     request.receive_entries(),
@@ -26,9 +29,9 @@ fn private_data_survives() {
                 assert_eq!(datum[32..], [0; 24]);
                 requests.push((request.qid().0, request.send_entries()));
             }
-            Message::Rep(rep) => {
-                let accept = rdma_cm::Accept::parse(&rep.private_data).unwrap();
-                let again = rdma_cm::Accept::new(accept.receive_entries());
+            ManagementMessage::Rep(rep) => {
+                let accept = rdma_cm::ConnectAccept::parse(&rep.private_data).unwrap();
+                let again = rdma_cm::ConnectAccept::new(accept.receive_entries());
                 assert_eq!(again.as_bytes(), &rep.private_data[..32]);
                 assert_eq!(rep.private_data[32..], [0; 164]);
                 accepts.push(accept.receive_entries());
@@ -101,8 +104,8 @@ fn as_much_is_moved_as_the_command_says() {
         };
         assert_eq!(exchange.data.len() as u64, expected, "{:?}", exchange.command);
         match transfer.direction {
-            Direction::None => assert_eq!(exchange.by, Movement::Nothing),
-            Direction::ControllerToHost => assert_eq!(exchange.by, Movement::RdmaWrite),
+            DataDirection::None => assert_eq!(exchange.by, Movement::Nothing),
+            DataDirection::ControllerToHost => assert_eq!(exchange.by, Movement::RdmaWrite),
             _ => assert!(matches!(exchange.by, Movement::InCapsule | Movement::RdmaRead)),
         }
     }

@@ -19,8 +19,8 @@ pub(crate) struct Frame {
     pub(crate) datagram: &'static [u8],
 }
 
-/// All packets of the capture, in order. Anything that is not Ethernet, IPv4 without options and UDP fails
-/// the test, so that nothing is skipped.
+/// All packets of the capture, in order. Anything that is not Ethernet, IPv4 without options and
+/// UDP fails the test, so that nothing is skipped.
 pub(crate) fn frames() -> Vec<Frame> {
     assert_eq!(FILE[..4], 0xA1B2_C3D4_u32.to_le_bytes(), "little-endian, microseconds");
     assert_eq!(le32(FILE, 20), 1, "Ethernet");

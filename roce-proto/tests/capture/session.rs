@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
 
 use nvme_proto::{Cid, Command, CommandCapsule, Cqe, Qid, Sgl, Sqe, rdma_cm};
-use roce_proto::cm::{IpHeader, Message as CmMessage};
+use roce_proto::cm::{IpHeader, ManagementMessage as CmMessage};
 use roce_proto::wire::{Message, Packet, Reth, Syndrome, Tail};
 use roce_proto::{Psn, Qpn};
 
@@ -53,7 +53,8 @@ struct Queue {
     done: Vec<Exchange>,
 }
 
-/// The requests of one side. That no PSN is skipped or repeated means that the capture holds each packet once.
+/// The requests of one side. That no PSN is skipped or repeated means that the capture holds each
+/// packet once.
 struct Requester {
     next_psn: Psn,
     message: Vec<u8>,
@@ -72,8 +73,8 @@ impl Requester {
     }
 }
 
-/// All exchanges of the capture, in the order of their responses, unanswered ones last; and the number of
-/// queues.
+/// All exchanges of the capture, in the order of their responses, unanswered ones last; and the
+/// number of queues.
 pub(crate) fn exchanges() -> Vec<Exchange> {
     let mut queues: Vec<Queue> = Vec::new();
     let mut requests = BTreeMap::new();
@@ -92,7 +93,7 @@ pub(crate) fn exchanges() -> Vec<Exchange> {
                     queues.push(Queue {
                         host_qpn: req.local_qpn,
                         target_qpn: rep.local_qpn,
-                        qid: rdma_cm::Request::parse(datum).unwrap().qid(),
+                        qid: rdma_cm::ConnectRequest::parse(datum).unwrap().qid(),
                         from_host: Requester::new(rep.starting_psn),
                         from_target: Requester::new(req.starting_psn),
                         reading: None,

@@ -1,8 +1,9 @@
 //! Claims on files and block devices: whoever writes one has it alone.
 //!
-//! A regular file is locked with `flock`: exclusively if hosts may write it, else shared, so that nobody who locks as
-//! well changes it meanwhile. A block device that hosts may write is opened with `O_EXCL`, which the kernel grants
-//! while nothing has it mounted or made it part of something else.
+//! A regular file is locked with `flock`: exclusively if hosts may write it, else shared, so that
+//! nobody who locks as well changes it meanwhile. A block device that hosts may write is opened
+//! with `O_EXCL`, which the kernel grants while nothing has it mounted or made it part of something
+//! else.
 
 use std::fs::{self, File, Metadata};
 use std::io;
@@ -13,8 +14,8 @@ use std::time::Duration;
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 
-/// How often, and how far apart, a lock is tried whose owner has ended: the kernel keeps it until the last call on
-/// the file is over, which may still be writing.
+/// How often, and how far apart, a lock is tried whose owner has ended: the kernel keeps it until
+/// the last call on the file is over, which may still be writing.
 const TRIES: u32 = 1000;
 const PAUSE: Duration = Duration::from_millis(10);
 
@@ -40,7 +41,8 @@ impl FileKey {
     }
 }
 
-/// Locks a regular file until it is closed or [`release`]d. A file system without locks is only warned of.
+/// Locks a regular file until it is closed or [`release`]d. A file system without locks is only
+/// warned of.
 ///
 /// # Errors
 /// Who has it.
@@ -52,7 +54,7 @@ pub(super) fn lock(file: &File, path: &Path, writable: bool) -> Result<(), Strin
     for _ in 0..TRIES {
         match rustix::fs::flock(file, wanted) {
             Ok(()) => return Ok(()),
-            Err(Errno::WOULDBLOCK) => match Owner::of_lock(file) {
+            Err(Errno::WOULDBLOCK) => match LockHolder::of_lock(file) {
                 Some(owner) if owner.has_ended() => pause(),
                 Some(owner) => return Err(owner.to_string()),
                 None => return Err("another process".into()),
@@ -103,13 +105,13 @@ fn pause() {
 }
 
 /// The process that holds a lock.
-struct Owner {
+struct LockHolder {
     /// 0 in another PID namespace.
     pid: u32,
     command: Option<String>,
 }
 
-impl Owner {
+impl LockHolder {
     fn of_lock(file: &File) -> Option<Self> {
         let metadata = file.metadata().ok()?;
         let locks = fs::read_to_string("/proc/locks").ok()?;
@@ -124,7 +126,7 @@ impl Owner {
     }
 }
 
-impl std::fmt::Display for Owner {
+impl std::fmt::Display for LockHolder {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match (self.pid, &self.command) {
             (0, _) => f.write_str("a process of another container"),

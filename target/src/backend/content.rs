@@ -10,15 +10,17 @@ use uuid::Uuid;
 /// The root of the identifiers that content is named by.
 const CONTENT: Uuid = Uuid::from_u128(0x5b1f_0d6e_93a7_5c28_8f41_7d90_2e6c_b35a);
 
-/// What is known of a medium's bytes without reading them. Equal contents are the same bytes, as far as the
-/// system can tell; those of a writable medium may have been changed by hosts.
+/// What is known of a medium's bytes without reading them. Equal contents are the same bytes, as
+/// far as the system can tell; those of a writable medium may have been changed by hosts.
 ///
-/// - A read-only file is known by its inode, length and times: of modification, and of change, which nobody
-///   can set back. The number of its device is left out, as that of the same disk may differ after a reboot.
-/// - A writable file changes with each write of a host, so it is known by its inode and time of birth alone.
-///   What others write into it is not noticed.
-/// - A block device keeps no time of writes: it is known by its number, length and sequence number, by which the
-///   kernel tells a disk from another that had the same name since the machine was started.
+/// - A read-only file is known by its inode, length and times: of modification, and of change,
+///   which nobody can set back. The number of its device is left out, as that of the same disk may
+///   differ after a reboot.
+/// - A writable file changes with each write of a host, so it is known by its inode and time of
+///   birth alone. What others write into it is not noticed.
+/// - A block device keeps no time of writes: it is known by its number, length and sequence number,
+///   by which the kernel tells a disk from another that had the same name since the machine was
+///   started.
 /// - Memory is new whenever it is opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Content(Vec<u8>);
@@ -68,7 +70,8 @@ impl Content {
         Self(format!("device {major}:{minor} {size_bytes} {}", sequence.trim()).into_bytes())
     }
 
-    /// The generation of a namespace with this content: that of the operator's name for it, if there is one.
+    /// The generation of a namespace with this content: that of the operator's name for it, if
+    /// there is one.
     pub fn generation(&self, content_id: Option<&str>) -> u64 {
         match content_id {
             Some(id) => generation_of(id.as_bytes()),
@@ -76,7 +79,8 @@ impl Content {
         }
     }
 
-    /// The generation after a change while the namespace is served, when the operator's name is true no more.
+    /// The generation after a change while the namespace is served, when the operator's name is
+    /// true no more.
     pub fn generation_after_change(&self, content_id: Option<&str>) -> u64 {
         match content_id {
             Some(id) => generation_of(&[id.as_bytes(), &self.0].concat()),

@@ -9,13 +9,15 @@ use libc::{FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE, FALLOC_FL_ZERO_RANGE};
 use rdma::Time;
 use rustix::fs::{AtFlags, FileType, StatxFlags};
 
-use super::range_lock::{Access, RangeLock, RangeLocks};
+use super::range_lock::{RangeAccess, RangeLock, RangeLocks};
 use super::{Backend, BackendError, Health, Step, claim};
 use crate::deliberate_bugs::{self, Bug};
-use crate::storage::{DeviceId, FileId, FileRef, Kind, Operation, Part, Stage, SystemCall};
+use crate::storage::{
+    DeviceId, FileId, FileRef, MemoryPart, Operation, OperationKind, OperationStage, SystemCall,
+};
 
-/// Interruptions in a row after which a file is taken for one that can not be used. A signal or a full queue of a device
-/// seldom causes more than one.
+/// Interruptions in a row after which a file is taken for one that can not be used. A signal or a
+/// full queue of a device seldom causes more than one.
 const MOST_INTERRUPTIONS: u32 = 1000;
 
 /// An open file of fixed length.
@@ -24,7 +26,8 @@ pub struct FileBackend {
     file: Arc<OwnedFd>,
     id: FileId,
     device: DeviceId,
-    /// The length that the file had when it was opened, in bytes. What a block holds beyond it is zeros.
+    /// The length that the file had when it was opened, in bytes. What a block holds beyond it is
+    /// zeros.
     exact_bytes: u64,
     /// Offsets of direct I/O are multiples of it; 1 when the page cache is used.
     offset_alignment: u32,
@@ -42,7 +45,8 @@ pub struct FileBackend {
 }
 
 impl FileBackend {
-    /// On a file of `exact_bytes`. `direct_alignment` is what direct I/O asks of offsets, if it is used.
+    /// On a file of `exact_bytes`. `direct_alignment` is what direct I/O asks of offsets, if it is
+    /// used.
     pub fn new(file: OwnedFd, exact_bytes: u64, direct_alignment: Option<u32>) -> Self {
         static NEXT_ID: AtomicU64 = AtomicU64::new(0);
         let (device, grows) = device_of(&file);
@@ -62,8 +66,8 @@ impl FileBackend {
         }
     }
 
-    /// The same, but operations lock their range. For a writable file in the page cache, and for direct I/O with logical
-    /// blocks that the device does not write as one.
+    /// The same, but operations lock their range. For a writable file in the page cache, and for
+    /// direct I/O with logical blocks that the device does not write as one.
     #[must_use]
     pub fn with_range_locks(mut self) -> Self {
         self.locks = Some(RangeLocks::new(self.exact_bytes));
@@ -95,15 +99,15 @@ impl FileBackend {
         if self.health.write_back_failed() {
             return Err(BackendError::WriteBackFailed);
         }
-        if operation.kind() == Kind::Flush {
+        if operation.kind() == OperationKind::Flush {
             return Ok(());
         }
         self.look_at_length(now);
         self.allow_range(operation)
     }
 
-    /// Whether the operation's range is where the file has always been: what is beyond is a hole by now, whatever
-    /// its length is.
+    /// Whether the operation's range is where the file has always been: what is beyond is a hole by
+    /// now, whatever its length is.
     fn allow_range(&self, operation: &Operation) -> Result<(), BackendError> {
         let end = operation.offset() + operation.length();
         match end.min(self.exact_bytes) <= self.health.present_bytes() {
@@ -112,9 +116,9 @@ impl FileBackend {
         }
     }
 
-    /// Finds out whether the file was cut, since a write behind its end would leave a hole that reads as zeros.
-    /// Once for all writes of a turn, and from what the kernel has in memory, so that it does not wait. What is cut
-    /// between this and the write is found with a later look.
+    /// Finds out whether the file was cut, since a write behind its end would leave a hole that
+    /// reads as zeros. Once for all writes of a turn, and from what the kernel has in memory, so
+    /// that it does not wait. What is cut between this and the write is found with a later look.
     fn look_at_length(&self, now: Time) {
         let now = (now - Time::ZERO).as_nanos() as u64;
         if !self.grows || self.looked_at.swap(now, Ordering::Relaxed) == now {
@@ -130,9 +134,11 @@ impl FileBackend {
     fn lock_range(&self, operation: &mut Operation) -> Result<(), Duration> {
         let Some(locks) = &self.locks else { return Ok(()) };
         let access = match operation.kind() {
-            Kind::Read => Access::Shared,
-            Kind::Write { .. } | Kind::WriteZeroes { .. } | Kind::Deallocate => Access::Exclusive,
-            Kind::Flush => return Ok(()),
+            OperationKind::Read => RangeAccess::Shared,
+            OperationKind::Write { .. }
+            | OperationKind::WriteZeroes { .. }
+            | OperationKind::Deallocate => RangeAccess::Exclusive,
+            OperationKind::Flush => return Ok(()),
         };
         let (offset, length) = (operation.offset(), operation.length());
         operation.lock.get_or_insert_with(|| locks.lock(access, offset, length)).advance()
@@ -141,19 +147,19 @@ impl FileBackend {
     /// The first step of an operation that has its range.
     fn begin(&self, now: Time, operation: &mut Operation) -> Step {
         let allowed = match operation.kind() {
-            Kind::Read => self.allow_range(operation),
+            OperationKind::Read => self.allow_range(operation),
             _ => self.allow_change(now, operation),
         };
         if let Err(error) = allowed {
             return Step::Done(Err(error));
         }
         match operation.kind() {
-            Kind::Read => self.read_on(operation),
-            Kind::Write { durable } => self.write_on(operation, durable),
-            Kind::Flush if deliberate_bugs::has(Bug::DropFlush) => Step::Done(Ok(())),
-            Kind::Flush => self.sync(operation),
-            Kind::WriteZeroes { deallocate, .. } => self.zero_on(operation, deallocate),
-            Kind::Deallocate => self.punch(operation),
+            OperationKind::Read => self.read_on(operation),
+            OperationKind::Write { durable } => self.write_on(operation, durable),
+            OperationKind::Flush if deliberate_bugs::has(Bug::DropFlush) => Step::Done(Ok(())),
+            OperationKind::Flush => self.sync(operation),
+            OperationKind::WriteZeroes { deallocate, .. } => self.zero_on(operation, deallocate),
+            OperationKind::Deallocate => self.punch(operation),
         }
     }
 
@@ -182,7 +188,8 @@ impl FileBackend {
     fn write_on(&self, operation: &mut Operation, durable: bool) -> Step {
         let durable = durable && !deliberate_bugs::has(Bug::ForgetFua);
         if operation.done >= operation.length() {
-            // In the page cache, what could not be written and what could not be made durable are told apart.
+            // In the page cache, what could not be written and what could not be made durable are
+            // told apart.
             return if durable && !self.direct { self.sync(operation) } else { Step::Done(Ok(())) };
         }
         let (offset, part) = (operation.offset() + operation.done, rest(operation));
@@ -202,14 +209,14 @@ impl FileBackend {
     fn zero_on(&self, operation: &mut Operation, deallocate: bool) -> Step {
         let punch = deallocate && !self.cannot_punch.load(Ordering::Relaxed);
         if punch {
-            operation.stage = Stage::Hole;
+            operation.stage = OperationStage::Hole;
             return self.fallocate(operation, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE);
         }
         if !self.cannot_zero.load(Ordering::Relaxed) {
-            operation.stage = Stage::Main;
+            operation.stage = OperationStage::Main;
             return self.fallocate(operation, FALLOC_FL_ZERO_RANGE | FALLOC_FL_KEEP_SIZE);
         }
-        operation.stage = Stage::Zeros;
+        operation.stage = OperationStage::Zeros;
         self.write_zeros_on(operation)
     }
 
@@ -219,18 +226,23 @@ impl FileBackend {
             return self.finish_zeroing(operation);
         }
         let (file, offset) = (self.file(), operation.offset() + operation.done);
-        Step::Call(SystemCall::Write { file, offset, part: Part::zeros(left), durable: false })
+        Step::Call(SystemCall::Write {
+            file,
+            offset,
+            part: MemoryPart::zeros(left),
+            durable: false,
+        })
     }
 
     fn finish_zeroing(&self, operation: &mut Operation) -> Step {
         match operation.kind() {
-            Kind::WriteZeroes { durable: true, .. } => self.sync(operation),
+            OperationKind::WriteZeroes { durable: true, .. } => self.sync(operation),
             _ => Step::Done(Ok(())),
         }
     }
 
     fn sync(&self, operation: &mut Operation) -> Step {
-        operation.stage = Stage::Sync;
+        operation.stage = OperationStage::Sync;
         // The range is as it will be: others need not wait for the medium.
         operation.lock = None;
         Step::Call(SystemCall::Sync { file: self.file() })
@@ -264,15 +276,15 @@ impl FileBackend {
     fn unsupported(&self, operation: &mut Operation) -> Step {
         // What was refused is what this operation asked for, whatever others have learnt meanwhile.
         match (operation.kind(), operation.stage) {
-            (Kind::WriteZeroes { deallocate, .. }, Stage::Hole) => {
+            (OperationKind::WriteZeroes { deallocate, .. }, OperationStage::Hole) => {
                 self.cannot_punch.store(true, Ordering::Relaxed);
                 self.zero_on(operation, deallocate)
             }
-            (Kind::WriteZeroes { deallocate, .. }, Stage::Main) => {
+            (OperationKind::WriteZeroes { deallocate, .. }, OperationStage::Main) => {
                 self.cannot_zero.store(true, Ordering::Relaxed);
                 self.zero_on(operation, deallocate)
             }
-            (Kind::Deallocate, _) => {
+            (OperationKind::Deallocate, _) => {
                 self.cannot_punch.store(true, Ordering::Relaxed);
                 Step::Done(Ok(()))
             }
@@ -285,7 +297,10 @@ impl FileBackend {
             libc::EINTR | libc::EAGAIN => self.again(now, operation),
             libc::EOPNOTSUPP | libc::ENOSYS => self.unsupported(operation),
             _ => {
-                if operation.stage == Stage::Sync && !self.direct && errno != libc::ECANCELED {
+                if operation.stage == OperationStage::Sync
+                    && !self.direct
+                    && errno != libc::ECANCELED
+                {
                     self.health.write_back_fails();
                 }
                 Step::Done(Err(BackendError::from_errno(errno)))
@@ -300,9 +315,9 @@ impl FileBackend {
             return Step::Done(Err(BackendError::from_errno(libc::EIO)));
         }
         match operation.stage {
-            Stage::Main | Stage::Hole => self.begin(now, operation),
-            Stage::Zeros => self.write_zeros_on(operation),
-            Stage::Sync => Step::Call(SystemCall::Sync { file: self.file() }),
+            OperationStage::Main | OperationStage::Hole => self.begin(now, operation),
+            OperationStage::Zeros => self.write_zeros_on(operation),
+            OperationStage::Sync => Step::Call(SystemCall::Sync { file: self.file() }),
         }
     }
 }
@@ -331,18 +346,20 @@ impl Backend for FileBackend {
         };
         operation.interruptions = 0;
         match (operation.kind(), operation.stage) {
-            (Kind::Read, _) => self.read_returned(operation, bytes),
-            (_, Stage::Sync) => self.synced(),
-            (Kind::Write { durable }, _) => self.write_returned(operation, bytes, durable),
-            (Kind::WriteZeroes { .. }, Stage::Main | Stage::Hole) => self.finish_zeroing(operation),
-            (Kind::WriteZeroes { .. }, Stage::Zeros) if bytes == 0 => {
+            (OperationKind::Read, _) => self.read_returned(operation, bytes),
+            (_, OperationStage::Sync) => self.synced(),
+            (OperationKind::Write { durable }, _) => self.write_returned(operation, bytes, durable),
+            (OperationKind::WriteZeroes { .. }, OperationStage::Main | OperationStage::Hole) => {
+                self.finish_zeroing(operation)
+            }
+            (OperationKind::WriteZeroes { .. }, OperationStage::Zeros) if bytes == 0 => {
                 Step::Done(Err(BackendError::from_errno(libc::EIO)))
             }
-            (Kind::WriteZeroes { .. }, Stage::Zeros) => {
+            (OperationKind::WriteZeroes { .. }, OperationStage::Zeros) => {
                 operation.done += bytes;
                 self.write_zeros_on(operation)
             }
-            (Kind::Flush | Kind::Deallocate, _) => Step::Done(Ok(())),
+            (OperationKind::Flush | OperationKind::Deallocate, _) => Step::Done(Ok(())),
         }
     }
 
@@ -357,8 +374,8 @@ impl Backend for FileBackend {
     }
 }
 
-/// The device that a file is on, and whether the file can grow. A file that does not tell, which none does, shares
-/// a number with others like it.
+/// The device that a file is on, and whether the file can grow. A file that does not tell, which
+/// none does, shares a number with others like it.
 fn device_of(file: &OwnedFd) -> (DeviceId, bool) {
     let Ok(stat) = rustix::fs::fstat(file) else { return (DeviceId(u64::MAX), false) };
     match FileType::from_raw_mode(stat.st_mode) {
@@ -368,7 +385,7 @@ fn device_of(file: &OwnedFd) -> (DeviceId, bool) {
 }
 
 /// The part of the operation's span that is not done.
-fn rest(operation: &Operation) -> Part {
+fn rest(operation: &Operation) -> MemoryPart {
     let span = operation.span().expect("reads and writes have memory");
     span.part(operation.done as u32, u32::MAX)
 }

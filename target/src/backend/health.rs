@@ -24,8 +24,8 @@ impl Health {
         }
     }
 
-    /// Acknowledged writes did not reach the medium. The kernel reports that once per open file and forgets what
-    /// it could not write, so that a later `fsync` succeeds.
+    /// Acknowledged writes did not reach the medium. The kernel reports that once per open file and
+    /// forgets what it could not write, so that a later `fsync` succeeds.
     pub(crate) fn write_back_fails(&self) {
         self.write_back_failed.store(true, Ordering::Release);
     }

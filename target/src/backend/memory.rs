@@ -9,14 +9,15 @@ use rdma::Time;
 
 use super::page_lock::PageLock;
 use super::{Backend, BackendError, Step};
-use crate::storage::{Kind, Operation};
+use crate::storage::{Operation, OperationKind};
 
 const CHUNK_BYTES: u64 = 64 * 1024;
 const WORD_BYTES: u64 = 8;
 /// What is read and written as one. No logical block is larger, and none lies in two.
 const PAGE_BYTES: u64 = 4096;
 const PAGE_WORDS: usize = (PAGE_BYTES / WORD_BYTES) as usize;
-/// What one step of zeroing may cost, counted in bytes that are zeroed: between steps the core serves others.
+/// What one step of zeroing may cost, counted in bytes that are zeroed: between steps the core
+/// serves others.
 const STEP_BYTES: u64 = 1 << 20;
 /// What it costs to find out that a chunk is not there.
 const LOOK_BYTES: u64 = 256;
@@ -29,8 +30,8 @@ struct Chunk {
     pages: Box<[PageLock]>,
 }
 
-/// Memory that is lost when the target ends. Chunks come into being when they are first written. Of commands
-/// that race for the same bytes, each page has what one of them left there.
+/// Memory that is lost when the target ends. Chunks come into being when they are first written. Of
+/// commands that race for the same bytes, each page has what one of them left there.
 #[derive(Debug)]
 pub struct MemoryBackend {
     chunks: Box<[OnceLock<Chunk>]>,
@@ -82,7 +83,7 @@ impl MemoryBackend {
     }
 
     /// Makes a piece zeros, and says what that cost.
-    fn zero(&self, piece: Piece) -> u64 {
+    fn zero(&self, piece: ChunkPiece) -> u64 {
         match self.chunks[piece.chunk].get() {
             // Others may be reading or writing it: it can not be given back.
             Some(chunk) => {
@@ -106,11 +107,14 @@ impl Backend for MemoryBackend {
             return Step::Done(Err(BackendError::from_errno(libc::EINVAL)));
         }
         match operation.kind() {
-            Kind::Read => self.read(operation.offset(), operation.bytes()),
-            Kind::Write { .. } => self.write(operation.offset(), operation.bytes()),
-            // Never over at once, however short: whoever has many of them would do one after the other.
-            Kind::WriteZeroes { .. } | Kind::Deallocate => return Step::WaitUntil(now + MOMENT),
-            Kind::Flush => {}
+            OperationKind::Read => self.read(operation.offset(), operation.bytes()),
+            OperationKind::Write { .. } => self.write(operation.offset(), operation.bytes()),
+            // Never over at once, however short: whoever has many of them would do one after the
+            // other.
+            OperationKind::WriteZeroes { .. } | OperationKind::Deallocate => {
+                return Step::WaitUntil(now + MOMENT);
+            }
+            OperationKind::Flush => {}
         }
         Step::Done(Ok(()))
     }
@@ -128,7 +132,7 @@ fn new_chunk() -> Chunk {
 }
 
 impl Chunk {
-    fn read(&self, piece: Piece, mut bytes: &mut [u8]) {
+    fn read(&self, piece: ChunkPiece, mut bytes: &mut [u8]) {
         for (page, words) in self.pages_of(piece) {
             let length = words.len() * WORD_BYTES as usize;
             let (part, rest) = std::mem::take(&mut bytes).split_at_mut(length);
@@ -137,7 +141,7 @@ impl Chunk {
         }
     }
 
-    fn write(&self, piece: Piece, mut bytes: &[u8]) {
+    fn write(&self, piece: ChunkPiece, mut bytes: &[u8]) {
         for (page, words) in self.pages_of(piece) {
             let (part, rest) = bytes.split_at(words.len() * WORD_BYTES as usize);
             page.write(|| store(words, part));
@@ -145,14 +149,14 @@ impl Chunk {
         }
     }
 
-    fn zero(&self, piece: Piece) {
+    fn zero(&self, piece: ChunkPiece) {
         for (page, words) in self.pages_of(piece) {
             page.write(|| words.iter().for_each(|word| word.store(0, Ordering::Relaxed)));
         }
     }
 
     /// The pages that a piece touches, each with those of its words.
-    fn pages_of(&self, piece: Piece) -> impl Iterator<Item = (&PageLock, &[AtomicU64])> {
+    fn pages_of(&self, piece: ChunkPiece) -> impl Iterator<Item = (&PageLock, &[AtomicU64])> {
         let words = piece.words();
         let touched = words.start / PAGE_WORDS..words.end.div_ceil(PAGE_WORDS);
         touched.map(move |page| {
@@ -178,13 +182,13 @@ fn store(words: &[AtomicU64], bytes: &[u8]) {
 
 /// The part of a range that lies in one chunk, in bytes.
 #[derive(Clone, Copy, Debug)]
-struct Piece {
+struct ChunkPiece {
     chunk: usize,
     from: u64,
     to: u64,
 }
 
-impl Piece {
+impl ChunkPiece {
     fn length(&self) -> u64 {
         self.to - self.from
     }
@@ -194,18 +198,18 @@ impl Piece {
     }
 }
 
-struct Pieces {
+struct ChunkPieces {
     offset: u64,
     end: u64,
 }
 
-fn pieces(offset: u64, length: u64) -> Pieces {
-    Pieces { offset, end: offset + length }
+fn pieces(offset: u64, length: u64) -> ChunkPieces {
+    ChunkPieces { offset, end: offset + length }
 }
 
-impl Pieces {
+impl ChunkPieces {
     /// Each piece with its share of `bytes`.
-    fn zip_bytes(self, mut bytes: &mut [u8]) -> impl Iterator<Item = (Piece, &mut [u8])> {
+    fn zip_bytes(self, mut bytes: &mut [u8]) -> impl Iterator<Item = (ChunkPiece, &mut [u8])> {
         self.map(move |piece| {
             let (head, tail) = std::mem::take(&mut bytes).split_at_mut(piece.length() as usize);
             bytes = tail;
@@ -214,10 +218,10 @@ impl Pieces {
     }
 }
 
-impl Iterator for Pieces {
-    type Item = Piece;
+impl Iterator for ChunkPieces {
+    type Item = ChunkPiece;
 
-    fn next(&mut self) -> Option<Piece> {
+    fn next(&mut self) -> Option<ChunkPiece> {
         if self.offset >= self.end {
             return None;
         }
@@ -225,6 +229,6 @@ impl Iterator for Pieces {
         let from = self.offset % CHUNK_BYTES;
         let to = CHUNK_BYTES.min(from + (self.end - self.offset));
         self.offset += to - from;
-        Some(Piece { chunk: chunk as usize, from, to })
+        Some(ChunkPiece { chunk: chunk as usize, from, to })
     }
 }

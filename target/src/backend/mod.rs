@@ -1,7 +1,8 @@
 //! What is behind a namespace: bytes at offsets. A backend knows nothing of NVMe.
 //!
-//! A backend never does anything itself: [`Backend::start`] and [`Backend::resume`] say which step comes
-//! next, and [`crate::storage::Storage`] takes it. So the same backend runs on io_uring and in the simulator.
+//! A backend never does anything itself: [`Backend::start`] and [`Backend::resume`] say which step
+//! comes next, and [`crate::storage::Storage`] takes it. So the same backend runs on io_uring and
+//! in the simulator.
 
 mod block;
 mod claim;
@@ -30,10 +31,10 @@ pub use self::file::FileBackend;
 pub use self::health::Health;
 pub use self::memory::MemoryBackend;
 pub use self::null::NullBackend;
-pub use self::open::{Access, OpenError, OpenMode, OpenedBackend, open_block, open_file};
+pub use self::open::{IoMode, OpenError, OpenMode, OpenedBackend, open_block, open_file};
 pub use self::open::{open_memory, open_null};
 pub(crate) use self::range_lock::RangeLock;
-pub use self::source::{Change, Source};
+pub use self::source::{FileChange, OpenedFile};
 
 use crate::storage::{Operation, SystemCall};
 
@@ -42,18 +43,18 @@ pub trait Backend: fmt::Debug + Send + Sync {
     /// The first step of an operation.
     fn start(&self, now: Time, operation: &mut Operation) -> Step;
 
-    /// The step after the call of the last step returned `result` (a negated `errno` if it failed), or after
-    /// its wait.
+    /// The step after the call of the last step returned `result` (a negated `errno` if it failed),
+    /// or after its wait.
     fn resume(&self, now: Time, operation: &mut Operation, result: i32) -> Step;
 
-    /// Whether all that is ever read are zeros. Then reads succeed without an operation, and are answered from memory
-    /// that holds nothing else.
+    /// Whether all that is ever read are zeros. Then reads succeed without an operation, and are
+    /// answered from memory that holds nothing else.
     fn reads_zeros(&self) -> bool {
         false
     }
 
-    /// How much of the medium takes up space now, where holes take up none; `None` where all of it does or it is not known.
-    /// What the system has in memory must do for the answer.
+    /// How much of the medium takes up space now, where holes take up none; `None` where all of it
+    /// does or it is not known. What the system has in memory must do for the answer.
     fn allocated_bytes(&self) -> Option<u64> {
         None
     }
@@ -82,7 +83,8 @@ pub enum BackendError {
     /// The file is shorter than it was when it was opened.
     #[error("the file shrank")]
     Shrunk,
-    /// Earlier writes were lost on their way from the page cache; it stays so until the medium is opened again.
+    /// Earlier writes were lost on their way from the page cache; it stays so until the medium is
+    /// opened again.
     #[error("earlier writes did not reach the medium")]
     WriteBackFailed,
     /// It can not be written.

@@ -3,7 +3,7 @@
 use rdma::Time;
 
 use super::{Backend, Step};
-use crate::storage::{Kind, Operation};
+use crate::storage::{Operation, OperationKind};
 
 /// A medium that costs nothing, to measure everything else.
 #[derive(Debug)]
@@ -11,7 +11,7 @@ pub struct NullBackend;
 
 impl Backend for NullBackend {
     fn start(&self, _now: Time, operation: &mut Operation) -> Step {
-        if operation.kind() == Kind::Read {
+        if operation.kind() == OperationKind::Read {
             // For a Compare; the buffer last held somebody's data.
             operation.bytes().fill(0);
         }

@@ -1,4 +1,5 @@
-//! Opening what is behind a namespace: its size, its alignment, and whether the page cache is involved.
+//! Opening what is behind a namespace: its size, its alignment, and whether the page cache is
+//! involved.
 #![expect(unsafe_code, reason = "probes direct I/O with a system call that takes an address")]
 
 use std::collections::TryReserveError;
@@ -13,7 +14,7 @@ use std::sync::Arc;
 use rustix::fs::{AtFlags, StatxFlags};
 
 use super::{
-    Backend, Content, FileBackend, Health, MemoryBackend, NullBackend, Source, block, claim,
+    Backend, Content, FileBackend, Health, MemoryBackend, NullBackend, OpenedFile, block, claim,
     write_unit,
 };
 
@@ -45,7 +46,7 @@ pub struct OpenedBackend {
     /// Bytes per logical block as a power of two.
     pub lba_shift: u8,
     /// How its bytes travel.
-    pub access: Access,
+    pub access: IoMode,
     /// What its device writes as one even if power fails, in bytes, if that is known.
     pub write_unit_bytes: Option<u32>,
     /// What is known to be wrong with it.
@@ -53,12 +54,12 @@ pub struct OpenedBackend {
     /// What its bytes are known by.
     pub content: Content,
     /// The regular file, to look at now and then.
-    pub source: Option<Arc<Source>>,
+    pub source: Option<Arc<OpenedFile>>,
 }
 
 /// How bytes travel between the buffers and the medium.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Access {
+pub enum IoMode {
     /// Past the page cache.
     Direct,
     /// Through the page cache, for the reason given.
@@ -67,7 +68,7 @@ pub enum Access {
     Synthetic,
 }
 
-impl fmt::Display for Access {
+impl fmt::Display for IoMode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Direct => f.write_str("direct"),
@@ -223,7 +224,7 @@ fn synthetic(
         return Err(OpenError::Size { bytes: size_bytes, lba_bytes });
     }
     let backend = backend()?;
-    let access = Access::Synthetic;
+    let access = IoMode::Synthetic;
     let health = Arc::new(Health::new(size_bytes));
     Ok(OpenedBackend {
         backend,
@@ -251,7 +252,8 @@ fn open(
         }
         _ => Ok(()),
     };
-    // Before opening, since opening a FIFO would wait for its other end; and after, since it may be another.
+    // Before opening, since opening a FIFO would wait for its other end; and after, since it may be
+    // another.
     check(&std::fs::metadata(path).map_err(io)?)?;
     let file = open_with(path, mode, 0).map_err(io)?;
     let metadata = file.metadata().map_err(io)?;
@@ -279,7 +281,7 @@ fn open(
     };
     let source = (!block).then(|| {
         let (file, health) = (Arc::clone(backend.descriptor()), Arc::clone(backend.health()));
-        Arc::new(Source::new(file, path.to_owned(), mode.writable, health))
+        Arc::new(OpenedFile::new(file, path.to_owned(), mode.writable, health))
     });
     Ok(OpenedBackend {
         source,
@@ -293,20 +295,21 @@ fn open(
     })
 }
 
-/// Makes sure that nobody else writes to the medium, and if it is to be written that nobody else uses it.
+/// Makes sure that nobody else writes to the medium, and if it is to be written that nobody else
+/// uses it.
 fn claim_alone(
     path: &Path,
     mode: OpenMode,
     block: bool,
     file: File,
-    choice: &Choice,
+    choice: &IoModeChoice,
 ) -> Result<File, OpenError> {
     let busy = |user| OpenError::Busy { path: path.to_owned(), user };
     if !block {
         claim::lock(&file, path, mode.writable).map_err(busy)?;
         return Ok(file);
     }
-    if !mode.writable || choice.access == Access::Direct {
+    if !mode.writable || choice.access == IoMode::Direct {
         // What is written was opened for direct I/O exclusively.
         return Ok(file);
     }
@@ -329,33 +332,33 @@ fn check_writable(path: &Path, mode: OpenMode, bytes: u64, lba_shift: u8) -> Res
     Err(OpenError::PartialBlock { path: path.to_owned(), bytes, lba_bytes, rounded })
 }
 
-struct Choice {
-    access: Access,
+struct IoModeChoice {
+    access: IoMode,
     lba_shift: u8,
     /// What direct I/O asks of offsets, also when it is not used.
     alignment: u32,
 }
 
-impl Choice {
+impl IoModeChoice {
     fn direct_alignment(&self) -> Option<u32> {
-        (self.access == Access::Direct).then_some(self.alignment)
+        (self.access == IoMode::Direct).then_some(self.alignment)
     }
 
-    /// Whether a logical block is never read while it is half written. File systems that no block device is known
-    /// of, as `tmpfs`, take direct I/O and use the page cache all the same.
+    /// Whether a logical block is never read while it is half written. File systems that no block
+    /// device is known of, as `tmpfs`, take direct I/O and use the page cache all the same.
     fn writes_blocks_as_one(&self, write_unit_bytes: Option<u32>) -> bool {
         let lba_bytes = 1 << self.lba_shift;
-        self.access == Access::Direct && write_unit_bytes.is_some_and(|unit| unit >= lba_bytes)
+        self.access == IoMode::Direct && write_unit_bytes.is_some_and(|unit| unit >= lba_bytes)
     }
 }
 
 /// Takes direct I/O where the file allows it for the block size, and the page cache elsewhere.
-fn choose_access(path: &Path, mode: OpenMode, buffered: File) -> (File, Choice) {
+fn choose_access(path: &Path, mode: OpenMode, buffered: File) -> (File, IoModeChoice) {
     let (direct, alignment) = match open_direct(path, mode, &buffered) {
         Ok(found) => found,
         Err(reason) => {
             let lba_shift = mode.lba_shift.unwrap_or(DEFAULT_LBA_SHIFT);
-            let choice = Choice { access: Access::Buffered(reason), lba_shift, alignment: 1 };
+            let choice = IoModeChoice { access: IoMode::Buffered(reason), lba_shift, alignment: 1 };
             return (buffered, choice);
         }
     };
@@ -366,9 +369,9 @@ fn choose_access(path: &Path, mode: OpenMode, buffered: File) -> (File, Choice) 
             "direct I/O needs blocks of {alignment} bytes and the namespace has {}",
             1 << lba_shift
         );
-        return (buffered, Choice { access: Access::Buffered(reason), lba_shift, alignment });
+        return (buffered, IoModeChoice { access: IoMode::Buffered(reason), lba_shift, alignment });
     }
-    (direct, Choice { access: Access::Direct, lba_shift, alignment })
+    (direct, IoModeChoice { access: IoMode::Direct, lba_shift, alignment })
 }
 
 /// The file opened for direct I/O, and the alignment of offsets; or why not.
@@ -437,14 +440,14 @@ mod tests {
 
     #[test]
     fn only_direct_io_in_units_of_the_device_needs_no_locks() {
-        let choice = |access: Access, lba_shift| Choice { access, lba_shift, alignment: 512 };
+        let choice = |access: IoMode, lba_shift| IoModeChoice { access, lba_shift, alignment: 512 };
         for (lba_shift, unit, as_one) in
             [(9, 512, true), (9, 4096, true), (12, 4096, true), (12, 512, false), (12, 2048, false)]
         {
-            let direct = choice(Access::Direct, lba_shift);
+            let direct = choice(IoMode::Direct, lba_shift);
             assert_eq!(direct.writes_blocks_as_one(Some(unit)), as_one, "{lba_shift} {unit}");
             assert!(!direct.writes_blocks_as_one(None));
-            let buffered = choice(Access::Buffered("a test".into()), lba_shift);
+            let buffered = choice(IoMode::Buffered("a test".into()), lba_shift);
             assert!(!buffered.writes_blocks_as_one(Some(unit)));
         }
     }

@@ -7,7 +7,8 @@ const OPTIMISTIC_READS: u32 = 64;
 /// After so many looks at a page that is being written, whoever has it may need the processor.
 const LOOKS: u32 = 256;
 
-/// Of one page: odd while it is being written. Readers write nothing to it, unless writers leave them no time.
+/// Of one page: odd while it is being written. Readers write nothing to it, unless writers leave
+/// them no time.
 #[derive(Debug, Default)]
 pub(super) struct PageLock(AtomicU32);
 

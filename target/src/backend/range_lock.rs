@@ -1,22 +1,25 @@
 //! Locks on byte ranges of a file: a write excludes reads and other writes of the same pages.
 //!
-//! The kernel copies between the page cache and memory without a lock that readers take, so a read can return a
-//! block that a write has half changed. Operations lock their range before their first system call and keep it until
-//! the last one that touches the range has ended. Nobody blocks: an operation that has to wait is told when to try again.
+//! The kernel copies between the page cache and memory without a lock that readers take, so a read
+//! can return a block that a write has half changed. Operations lock their range before their first
+//! system call and keep it until the last one that touches the range has ended. Nobody blocks: an
+//! operation that has to wait is told when to try again.
 //!
-//! Each page has a lock in a table that pages share when there are more of them. An operation takes the locks of
-//! its pages in ascending order and keeps those that it has while it waits for the next one, so no operations wait for each
-//! other in a circle.
+//! Each page has a lock in a table that pages share when there are more of them. An operation takes
+//! the locks of its pages in ascending order and keeps those that it has while it waits for the
+//! next one, so no operations wait for each other in a circle.
 //!
-//! An operation that has to wait draws a number, and the lowest number that waits for a lock is stored in
-//! the lock. While a number is stored there, the lock is given only to operations with that number or a lower one. So
-//! readers cannot keep a writer waiting for ever, nor writers a reader: every operation is overtaken only by those that began to
-//! wait before it, and by those that come while such a one has just been served and the others have not tried
-//! again yet, which is a millisecond at most each time.
+//! An operation that has to wait draws a number, and the lowest number that waits for a lock is
+//! stored in the lock. While a number is stored there, the lock is given only to operations with
+//! that number or a lower one. So readers cannot keep a writer waiting for ever, nor writers a
+//! reader: every operation is overtaken only by those that began to wait before it, and by those
+//! that come while such a one has just been served and the others have not tried again yet, which
+//! is a millisecond at most each time.
 //!
-//! A lock is held for as long as storage takes. A read of one block that overlaps a write of 1 MiB waits for the end of
-//! all of that write, and a write of a block waits for a read of it that the medium has to serve. A wait may also end late: by
-//! as long as it has lasted, and by a millisecond at most.
+//! A lock is held for as long as storage takes. A read of one block that overlaps a write of 1 MiB
+//! waits for the end of all of that write, and a write of a block waits for a read of it that the
+//! medium has to serve. A wait may also end late: by as long as it has lasted, and by a millisecond
+//! at most.
 
 use std::fmt;
 use std::sync::Arc;
@@ -31,15 +34,15 @@ mod tests;
 
 /// What one lock protects. No logical block is larger, and none lies in two pages.
 const PAGE_BYTES: u64 = 4096;
-/// Locks of a file, 32 KiB in all. Of two operations with one page each, at different places of a large
-/// file, one waits in vain for the other once in so many times.
+/// Locks of a file, 32 KiB in all. Of two operations with one page each, at different places of a
+/// large file, one waits in vain for the other once in so many times.
 const MOST_LOCKS: u64 = 4096;
 /// The first wait, and the longest one. Each wait is twice as long as the one before.
 const FIRST_WAIT: Duration = Duration::from_micros(1);
 const LONGEST_WAIT: Duration = Duration::from_millis(1);
 
-/// A lock: the lowest bits are the number of the operation that is next, 0 if none waits; then there is a count of
-/// readers; the highest bit tells that there is a writer.
+/// A lock: the lowest bits are the number of the operation that is next, 0 if none waits; then
+/// there is a count of readers; the highest bit tells that there is a writer.
 const WRITER: u64 = 1 << 63;
 const READER: u64 = 1 << 48;
 const READERS: u64 = WRITER - READER;
@@ -55,20 +58,22 @@ pub(crate) struct RangeLocks {
 
 /// What an operation does with its range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Access {
+pub(crate) enum RangeAccess {
     /// It reads, beside any number of others that read.
     Shared,
     /// It changes the range.
     Exclusive,
 }
 
-/// The locks of an operation's range, those that it has and those that it still needs. Dropping it gives up both.
+/// The locks of an operation's range, those that it has and those that it still needs. Dropping it
+/// gives up both.
 pub(crate) struct RangeLock {
     table: Arc<RangeLocks>,
-    access: Access,
+    access: RangeAccess,
     /// The lock of the first page.
     first: u32,
-    /// Locks that are needed, in ascending order and from the beginning of the table again after its end.
+    /// Locks that are needed, in ascending order and from the beginning of the table again after
+    /// its end.
     count: u32,
     /// How many of these it has, lowest first.
     taken: u32,
@@ -90,7 +95,12 @@ impl RangeLocks {
     }
 
     /// A lock on a range, of which nothing is locked yet.
-    pub(super) fn lock(self: &Arc<Self>, access: Access, offset: u64, length: u64) -> RangeLock {
+    pub(super) fn lock(
+        self: &Arc<Self>,
+        access: RangeAccess,
+        offset: u64,
+        length: u64,
+    ) -> RangeLock {
         let locks = self.locks.len() as u64;
         let (first, end) = (offset / PAGE_BYTES, (offset + length).div_ceil(PAGE_BYTES));
         RangeLock {
@@ -113,7 +123,8 @@ impl RangeLock {
     /// Locks what is still missing.
     ///
     /// # Errors
-    /// Another operation has to end first. The error is how long to wait before this is called again.
+    /// Another operation has to end first. The error is how long to wait before this is called
+    /// again.
     pub(super) fn advance(&mut self) -> Result<(), Duration> {
         while self.taken < self.count {
             let mut taken = self.access.take(self.at(self.taken), self.number);
@@ -140,7 +151,8 @@ impl RangeLock {
         wait.min(LONGEST_WAIT)
     }
 
-    /// The lock at a place in ascending order. Of a range that goes on at the beginning of the table, that part is first.
+    /// The lock at a place in ascending order. Of a range that goes on at the beginning of the
+    /// table, that part is first.
     fn at(&self, place: u32) -> &AtomicU64 {
         let at_beginning = (self.first + self.count).saturating_sub(self.table.locks.len() as u32);
         let index = match place.checked_sub(at_beginning) {
@@ -162,7 +174,7 @@ impl Drop for RangeLock {
     }
 }
 
-impl Access {
+impl RangeAccess {
     /// What a holder adds to a lock.
     const fn unit(self) -> u64 {
         match self {

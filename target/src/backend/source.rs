@@ -10,22 +10,23 @@ use rustix::fs::{AtFlags, Statx, StatxFlags};
 use super::claim::FileKey;
 use super::{Content, Health};
 
-/// An open regular file. Looking at it makes system calls that may wait, so only the control path does.
+/// An open regular file. Looking at it makes system calls that may wait, so only the control path
+/// does.
 #[derive(Debug)]
-pub struct Source {
+pub struct OpenedFile {
     file: Arc<OwnedFd>,
     path: PathBuf,
     key: Option<FileKey>,
     /// Hosts change it all the time.
     writable: bool,
-    seen: Mutex<Option<Status>>,
+    seen: Mutex<Option<FileStatus>>,
     replaced: AtomicBool,
     health: Arc<Health>,
 }
 
 /// What a look found that it had not found before.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Change {
+pub enum FileChange {
     /// The bytes of the open file may be others.
     Content(Content),
     /// Another file has its name, or none. The open one is the same as before.
@@ -34,7 +35,7 @@ pub enum Change {
 
 /// What changes with the bytes of a file, and what else changes the time of its inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Status {
+struct FileStatus {
     bytes: Stamp,
     inode_changed: (i64, u32),
     rest: (u32, u16, u32, u32),
@@ -43,7 +44,7 @@ struct Status {
 /// Length and time of modification.
 type Stamp = (u64, i64, u32);
 
-impl Status {
+impl FileStatus {
     fn of(status: &Statx) -> Self {
         Self {
             bytes: (status.stx_size, status.stx_mtime.tv_sec, status.stx_mtime.tv_nsec),
@@ -52,15 +53,16 @@ impl Status {
         }
     }
 
-    /// Whether the bytes may be others than at an earlier look. Who writes can set back the time of modification,
-    /// but not that of the inode; a change of that is harmless where links, rights or names explain it.
+    /// Whether the bytes may be others than at an earlier look. Who writes can set back the time of
+    /// modification, but not that of the inode; a change of that is harmless where links, rights or
+    /// names explain it.
     fn may_differ_from(self, earlier: Self, renamed: bool) -> bool {
         let explained = renamed || self.rest != earlier.rest;
         self.bytes != earlier.bytes || (self.inode_changed != earlier.inode_changed && !explained)
     }
 }
 
-impl Source {
+impl OpenedFile {
     /// Of a file that was just opened.
     pub(super) fn new(
         file: Arc<OwnedFd>,
@@ -68,25 +70,25 @@ impl Source {
         writable: bool,
         health: Arc<Health>,
     ) -> Self {
-        let seen = Mutex::new(status_of(&file).as_ref().map(Status::of));
+        let seen = Mutex::new(status_of(&file).as_ref().map(FileStatus::of));
         let key = FileKey::of_path(&path);
         Self { file, path, key, writable, seen, replaced: AtomicBool::new(false), health }
     }
 
     /// Looks whether something changed since the last look.
-    pub fn look(&self) -> Option<Change> {
+    pub fn look(&self) -> Option<FileChange> {
         let replaced = FileKey::of_path(&self.path) != self.key;
         let newly_replaced =
             self.replaced.swap(replaced, Ordering::Relaxed) != replaced && replaced;
         let status = status_of(&self.file)?;
         self.health.found_bytes(status.stx_size);
-        if !self.writable && self.changed(Status::of(&status), newly_replaced) {
-            return Some(Change::Content(Content::of_status(&status, false)));
+        if !self.writable && self.changed(FileStatus::of(&status), newly_replaced) {
+            return Some(FileChange::Content(Content::of_status(&status, false)));
         }
-        newly_replaced.then_some(Change::Replaced)
+        newly_replaced.then_some(FileChange::Replaced)
     }
 
-    fn changed(&self, now: Status, renamed: bool) -> bool {
+    fn changed(&self, now: FileStatus, renamed: bool) -> bool {
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         seen.replace(now).is_some_and(|before| now.may_differ_from(before, renamed))
     }

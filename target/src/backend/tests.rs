@@ -14,7 +14,7 @@ use tempfile::{NamedTempFile, TempDir};
 use super::decorator::{Delay, Fault, FaultPlan, Tear};
 use super::*;
 use crate::core_context::pool::{Buffer, Pool, PoolMemory};
-use crate::storage::{Engine, Inline, Report, Span, Storage, Submitted, Tag, Uring};
+use crate::storage::{Engine, Inline, Span, Storage, StorageReport, Submitted, Tag, Uring};
 
 const BLOCK: usize = 1 << 20;
 
@@ -56,11 +56,11 @@ impl Rig {
         loop {
             self.storage.turn(self.now);
             match self.storage.next_report() {
-                Some(Report::Done { tag, result }) => {
+                Some(StorageReport::Done { tag, result }) => {
                     assert_eq!(tag, Tag(7));
                     return result;
                 }
-                Some(Report::NotCancelled { .. }) => {}
+                Some(StorageReport::NotCancelled { .. }) => {}
                 None => match self.storage.deadline() {
                     Some(at) => self.now = at,
                     None => self.storage.sleep(&[], Some(Duration::from_secs(10))),
@@ -748,7 +748,7 @@ fn a_held_operation_is_cancelled_at_once() {
         rig.storage.cancel(key);
         assert!(matches!(
             rig.storage.next_report(),
-            Some(Report::Done { result: Err(BackendError::Cancelled), .. })
+            Some(StorageReport::Done { result: Err(BackendError::Cancelled), .. })
         ));
         assert_eq!(rig.storage.in_flight(), 0);
         // The timer that is left over does nothing, even to an operation in the same slot.
@@ -778,7 +778,7 @@ fn memory_is_zeroed_in_steps_between_which_others_are_served() {
         rig.now = rig.storage.deadline().unwrap();
         rig.storage.turn(rig.now);
     }
-    assert!(matches!(rig.storage.next_report(), Some(Report::Done { result: Ok(()), .. })));
+    assert!(matches!(rig.storage.next_report(), Some(StorageReport::Done { result: Ok(()), .. })));
     for at in 0..8 {
         assert!(rig.read(&backend, at * MIB, MIB as usize).unwrap() == [0; MIB as usize]);
     }

@@ -18,7 +18,8 @@ impl<'a> Document<'a> {
         Self { path, text, lines: std::iter::once(0).chain(after).collect() }
     }
 
-    /// An error about what stands at a byte offset: one line, whatever the values are that it quotes.
+    /// An error about what stands at a byte offset: one line, whatever the values are that it
+    /// quotes.
     pub(super) fn error(&self, offset: usize, message: impl AsRef<str>) -> ConfigError {
         self.invalid(offset, self.key_at(offset), message.as_ref())
     }
@@ -56,7 +57,8 @@ impl<'a> Document<'a> {
         })
     }
 
-    /// The word at the start of the line at an offset, if a key should stand there and nothing follows that makes it one.
+    /// The word at the start of the line at an offset, if a key should stand there and nothing
+    /// follows that makes it one.
     fn key_without_value(&self, offset: usize) -> Option<&str> {
         let (line, _) = self.line_and_column(offset);
         let text = self.text[self.lines[line - 1]..].lines().next()?.trim();
@@ -95,8 +97,8 @@ impl<'a> Document<'a> {
         &self.text[..end]
     }
 
-    /// The dotted key around an offset: the last `key =` at or above its line, under the last table header.
-    /// A value that spans lines belongs to the key above it.
+    /// The dotted key around an offset: the last `key =` at or above its line, under the last table
+    /// header. A value that spans lines belongs to the key above it.
     fn key_at(&self, offset: usize) -> String {
         let start = self.before(offset).len();
         let line_end = self.text[start..].find('\n').map_or(self.text.len(), |n| start + n);
@@ -126,7 +128,8 @@ fn in_one_line(message: &str) -> String {
 fn header(line: &str) -> Option<&str> {
     let inner = line.strip_prefix('[')?.split(']').next()?;
     let name = inner.trim_start_matches('[').trim();
-    // An element of a multi-line array may start with a bracket too; a table name has no quotes or commas.
+    // An element of a multi-line array may start with a bracket too; a table name has no quotes or
+    // commas.
     (!name.is_empty() && !name.contains(['"', ','])).then_some(name)
 }
 
@@ -141,7 +144,7 @@ fn is_bare(c: char) -> bool {
 }
 
 /// A table that a configuration may have.
-struct Table {
+struct TableRules {
     name: &'static str,
     header: &'static str,
     reason: &'static str,
@@ -150,13 +153,17 @@ struct Table {
 const SEVERAL: &str = "there may be several, so brackets are double";
 const PART: &str = "it is part of the [[subsystem]] above it, and there may be several";
 
-const TABLES: [Table; 6] = [
-    Table { name: "limits", header: "[limits]", reason: "there is one, so brackets are single" },
-    Table { name: "port", header: "[[port]]", reason: SEVERAL },
-    Table { name: "subsystem", header: "[[subsystem]]", reason: SEVERAL },
-    Table { name: "subsystem.namespace", header: "[[subsystem.namespace]]", reason: PART },
-    Table { name: "subsystem.directory", header: "[[subsystem.directory]]", reason: PART },
-    Table {
+const TABLES: [TableRules; 6] = [
+    TableRules {
+        name: "limits",
+        header: "[limits]",
+        reason: "there is one, so brackets are single",
+    },
+    TableRules { name: "port", header: "[[port]]", reason: SEVERAL },
+    TableRules { name: "subsystem", header: "[[subsystem]]", reason: SEVERAL },
+    TableRules { name: "subsystem.namespace", header: "[[subsystem.namespace]]", reason: PART },
+    TableRules { name: "subsystem.directory", header: "[[subsystem.directory]]", reason: PART },
+    TableRules {
         name: "subsystem.namespace.faults",
         header: "[subsystem.namespace.faults]",
         reason: "it is part of the [[subsystem.namespace]] above it",
@@ -164,7 +171,7 @@ const TABLES: [Table; 6] = [
 ];
 
 /// The table whose name ends like this one.
-fn meant(name: &str) -> Option<&'static Table> {
+fn meant(name: &str) -> Option<&'static TableRules> {
     let last = |name: &'_ str| name.rsplit('.').next().unwrap_or_default().trim().to_owned();
     let written = last(name);
     TABLES.iter().find(|table| {

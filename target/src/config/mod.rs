@@ -1,8 +1,9 @@
 //! What the target exports, to whom, where and with which resources.
 //!
 //! A [`Config`] comes from a TOML file ([`Config::from_file`]) or from the command line
-//! ([`Config::quick`]), and is valid by construction as far as that can be told without opening what it
-//! names. Directories are expanded and files opened when the target starts, or by `--check`.
+//! ([`Config::quick`]), and is valid by construction as far as that can be told without opening
+//! what it names. Directories are expanded and files opened when the target starts, or by
+//! `--check`.
 
 mod document;
 mod error;
@@ -144,7 +145,8 @@ pub enum HostPolicy {
 pub struct NamespaceConfig {
     /// Its id in the subsystem.
     pub nsid: Nsid,
-    /// Its name: the relative path in a directory, else the file name or what the configuration says.
+    /// Its name: the relative path in a directory, else the file name or what the configuration
+    /// says.
     pub name: String,
     /// Its UUID.
     pub uuid: Uuid,
@@ -158,7 +160,8 @@ pub struct NamespaceConfig {
     pub writable: bool,
     /// The operator's name for what the bytes are, the same wherever the same bytes are served.
     pub content_id: Option<String>,
-    /// Bytes per logical block as a power of two (9..=12); `None` takes 9, or more where direct I/O needs it.
+    /// Bytes per logical block as a power of two (9..=12); `None` takes 9, or more where direct I/O
+    /// needs it.
     pub lba_shift: Option<u8>,
     /// Where this stands in the configuration.
     pub origin: Origin,
@@ -239,8 +242,8 @@ pub struct DirectoryConfig {
     pub origin: Origin,
 }
 
-/// Where a part of the configuration comes from, for error messages: `feedrail.toml:12: subsystem.namespace`
-/// or `argument shard.tar`.
+/// Where a part of the configuration comes from, for error messages: `feedrail.toml:12:
+/// subsystem.namespace` or `argument shard.tar`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Origin(pub String);
 

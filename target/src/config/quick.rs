@@ -131,8 +131,8 @@ impl Quick {
     }
 }
 
-/// A block device by what is at the path now; everything else is treated as a file, and refused on opening
-/// if it is none.
+/// A block device by what is at the path now; everything else is treated as a file, and refused on
+/// opening if it is none.
 fn medium(path: &Path) -> Medium {
     use std::os::unix::fs::FileTypeExt as _;
     let block = std::fs::metadata(path).is_ok_and(|meta| meta.file_type().is_block_device());
@@ -143,7 +143,8 @@ fn medium(path: &Path) -> Medium {
     }
 }
 
-/// Parses `IP:PORT` or `[IPv6]:PORT`, with the port optional, and refuses what can not be listened on.
+/// Parses `IP:PORT` or `[IPv6]:PORT`, with the port optional, and refuses what can not be listened
+/// on.
 pub(crate) fn parse_address(text: &str) -> Result<SocketAddr, String> {
     let with_default_port = || {
         let bare = text.strip_prefix('[').and_then(|t| t.strip_suffix(']')).unwrap_or(text);

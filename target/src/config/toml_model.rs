@@ -11,7 +11,7 @@ use toml::Spanned;
 use uuid::Uuid;
 
 use super::document::Document;
-use super::units::{Bytes, show_bytes};
+use super::units::{ByteCount, show_bytes};
 use super::{
     Config, ConfigError, Cores, DirectoryConfig, DiskFaults, HostPolicy, Medium, NamespaceConfig,
     PortConfig, ProviderChoice, SubsystemConfig,
@@ -21,11 +21,12 @@ use crate::inventory::derived_ids::{self, Machine, SubsystemIdentity};
 use crate::limits::{CntlidRange, Limits, MAX_POOL_BYTES, NSID_LAST};
 
 impl Config {
-    /// Reads and checks a configuration file. Paths in it are relative to the folder it is in. The machine that it
-    /// is for is looked for when left out.
+    /// Reads and checks a configuration file. Paths in it are relative to the folder it is in. The
+    /// machine that it is for is looked for when left out.
     ///
     /// # Errors
-    /// The file can not be read, or something in it is wrong: one line that says where and what would be right.
+    /// The file can not be read, or something in it is wrong: one line that says where and what
+    /// would be right.
     pub fn from_file(path: &Path, machine: Option<Machine>) -> Result<Self, ConfigError> {
         let read = |error| ConfigError::Read { path: path.to_owned(), error };
         let text = std::fs::read_to_string(path).map_err(read)?;
@@ -77,9 +78,9 @@ struct File {
 struct LimitsTable {
     queue_depth: Option<Spanned<u16>>,
     io_queues: Option<Spanned<u16>>,
-    in_capsule_data_bytes: Option<Spanned<Bytes>>,
-    max_transfer_bytes: Option<Spanned<Bytes>>,
-    pool_bytes: Option<Spanned<Bytes>>,
+    in_capsule_data_bytes: Option<Spanned<ByteCount>>,
+    max_transfer_bytes: Option<Spanned<ByteCount>>,
+    pool_bytes: Option<Spanned<ByteCount>>,
     connections: Option<Spanned<u32>>,
     connections_per_host: Option<Spanned<u32>>,
     host_timeout_ms: Option<Spanned<u64>>,
@@ -117,9 +118,9 @@ struct SubsystemTable {
 struct NamespaceTable {
     nsid: Option<Spanned<u32>>,
     #[serde(default)]
-    kind: Kind,
+    kind: BackingKind,
     path: Option<Spanned<PathBuf>>,
-    size_bytes: Option<Spanned<Bytes>>,
+    size_bytes: Option<Spanned<ByteCount>>,
     name: Option<Spanned<String>>,
     read_only: Option<bool>,
     content_id: Option<Spanned<String>>,
@@ -150,7 +151,7 @@ enum FailWith {
 
 #[derive(Clone, Copy, Default, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
-enum Kind {
+enum BackingKind {
     #[default]
     File,
     Block,
@@ -265,7 +266,7 @@ impl Reader<'_> {
 
     fn bytes(
         &self,
-        value: &Spanned<Bytes>,
+        value: &Spanned<ByteCount>,
         least: u64,
         most: u64,
         also: impl Fn(u64) -> bool,
@@ -537,7 +538,7 @@ impl Reader<'_> {
         let lba_shift = self.lba_shift(table.lba_bytes.as_ref())?;
         let medium = self.medium(at, &table, lba_shift)?;
         let name = self.name(nsid, &table, &medium)?;
-        let synthetic = matches!(table.kind, Kind::Null | Kind::Memory);
+        let synthetic = matches!(table.kind, BackingKind::Null | BackingKind::Memory);
         Ok(NamespaceConfig {
             nsid: Nsid(nsid),
             uuid: match &table.uuid {
@@ -603,10 +604,12 @@ impl Reader<'_> {
         lba_shift: Option<u8>,
     ) -> Result<Medium, ConfigError> {
         match table.kind {
-            Kind::File => Ok(Medium::File { path: self.path_only(at, table)? }),
-            Kind::Block => Ok(Medium::Block { path: self.path_only(at, table)? }),
-            Kind::Null => Ok(Medium::Null { size_bytes: self.size_only(at, table, lba_shift)? }),
-            Kind::Memory => {
+            BackingKind::File => Ok(Medium::File { path: self.path_only(at, table)? }),
+            BackingKind::Block => Ok(Medium::Block { path: self.path_only(at, table)? }),
+            BackingKind::Null => {
+                Ok(Medium::Null { size_bytes: self.size_only(at, table, lba_shift)? })
+            }
+            BackingKind::Memory => {
                 Ok(Medium::Memory { size_bytes: self.size_only(at, table, lba_shift)? })
             }
         }

@@ -10,11 +10,12 @@ use super::Cores;
 
 /// A number of bytes: an integer, or a string as in `"64MiB"`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Bytes(pub(super) u64);
+pub(super) struct ByteCount(pub(super) u64);
 
 const UNITS: [(&str, u32); 4] = [("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)];
 
-/// Parses `"64MiB"`, and what the command line takes for the same: `"64M"`, `"64m"`, `"64Mi"`, and `"67108864"`.
+/// Parses `"64MiB"`, and what the command line takes for the same: `"64M"`, `"64m"`, `"64Mi"`, and
+/// `"67108864"`.
 pub(super) fn parse_bytes(text: &str) -> Option<u64> {
     let (digits, unit) = text.split_at(text.bytes().take_while(u8::is_ascii_digit).count());
     let unit = unit.trim().to_ascii_lowercase();
@@ -38,11 +39,11 @@ pub(super) fn show_bytes(bytes: u64) -> String {
     }
 }
 
-impl<'de> Deserialize<'de> for Bytes {
+impl<'de> Deserialize<'de> for ByteCount {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct BytesVisitor;
         impl Visitor<'_> for BytesVisitor {
-            type Value = Bytes;
+            type Value = ByteCount;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str(
@@ -50,18 +51,18 @@ impl<'de> Deserialize<'de> for Bytes {
                 )
             }
 
-            fn visit_i64<E: Error>(self, value: i64) -> Result<Bytes, E> {
+            fn visit_i64<E: Error>(self, value: i64) -> Result<ByteCount, E> {
                 let invalid = || E::custom("a number of bytes can not be negative");
-                Ok(Bytes(u64::try_from(value).map_err(|_| invalid())?))
+                Ok(ByteCount(u64::try_from(value).map_err(|_| invalid())?))
             }
 
-            fn visit_u64<E: Error>(self, value: u64) -> Result<Bytes, E> {
-                Ok(Bytes(value))
+            fn visit_u64<E: Error>(self, value: u64) -> Result<ByteCount, E> {
+                Ok(ByteCount(value))
             }
 
-            fn visit_str<E: Error>(self, value: &str) -> Result<Bytes, E> {
+            fn visit_str<E: Error>(self, value: &str) -> Result<ByteCount, E> {
                 let invalid = || E::invalid_value(serde::de::Unexpected::Str(value), &self);
-                parse_bytes(value).map(Bytes).ok_or_else(invalid)
+                parse_bytes(value).map(ByteCount).ok_or_else(invalid)
             }
         }
         deserializer.deserialize_any(BytesVisitor)

@@ -2,19 +2,24 @@
 
 use nvme_proto::{AdminCommand, Cid, Status};
 
-use super::command::{Command, ControlCommand, ControlWork, Execution, Outcome, Work};
+use super::command::{
+    CommandOutcome, CommandWork, ControlCommand, ControlWork, Execution, ParsedCommand,
+};
 use super::life::Epoch;
 use super::queue::{Queue, transfer};
 use super::{Controller, feature, identify, log};
 
-pub(super) fn parse(controller: &Controller, command: AdminCommand) -> Result<Command, Status> {
+pub(super) fn parse(
+    controller: &Controller,
+    command: AdminCommand,
+) -> Result<ParsedCommand, Status> {
     let epoch = controller.ready_epoch().ok_or(Status::COMMAND_SEQUENCE_ERROR.with_dnr())?;
     if !controller.support.has_admin(command.opcode()) {
         return Err(Status::INVALID_OPCODE.with_dnr());
     }
-    Ok(Command {
+    Ok(ParsedCommand {
         transfer: transfer(command.transfer(), controller.limits.max_transfer_bytes)?,
-        work: Work::Control(ControlWork(ControlCommand::Admin(command, epoch))),
+        work: CommandWork::Control(ControlWork(ControlCommand::Admin(command, epoch))),
     })
 }
 
@@ -53,7 +58,7 @@ pub(super) fn execute(
             Err(status) => Err(status),
         },
     };
-    Execution::Complete(Outcome::from(result))
+    Execution::Complete(CommandOutcome::from(result))
 }
 
 /// The command itself was the sign of life; without a timer it is an error.

@@ -6,12 +6,12 @@ use std::sync::Arc;
 use nvme_proto::{Cid, Qid, Status};
 use rdma::Time;
 
-use super::command::{Abort, CloseReason, Event, Outcome};
-use super::hold::Hold;
+use super::command::{AbortRequest, CloseReason, CommandOutcome, QueueEvent};
+use super::hold::CommandHold;
 use super::jobs::Jobs;
-use super::life::{Epoch, Phase};
+use super::life::{Epoch, RegisterPhase};
 use super::link::QueueLink;
-use super::{Controller, Shared};
+use super::{Controller, SharedState};
 use crate::deliberate_bugs::{self, Bug};
 use crate::limits::ABORTS;
 
@@ -20,8 +20,9 @@ use crate::limits::ABORTS;
 pub(super) struct Members {
     admin: Option<Arc<QueueLink>>,
     io: BTreeMap<Qid, Arc<QueueLink>>,
-    /// I/O queues that are not of the association any more: sent away, disconnected or lost. Each stays here until
-    /// its connection has ended and storage has finished its commands that change the medium.
+    /// I/O queues that are not of the association any more: sent away, disconnected or lost. Each
+    /// stays here until its connection has ended and storage has finished its commands that change
+    /// the medium.
     leaving: Vec<Arc<QueueLink>>,
     /// Connect commands that are answered when no queue is leaving any more.
     joining: Vec<(Arc<QueueLink>, Cid)>,
@@ -36,7 +37,7 @@ pub(super) struct Members {
 pub(super) enum Joined {
     /// At once.
     Now,
-    /// When no queue is leaving any more; its [`Event::Complete`] says so.
+    /// When no queue is leaving any more; its [`QueueEvent::Complete`] says so.
     Later,
 }
 
@@ -102,21 +103,21 @@ impl Members {
     /// Answers the Connect commands that waited for queues to be gone.
     fn admit(&mut self, result: u64) {
         for (link, cid) in std::mem::take(&mut self.joining) {
-            link.post(Event::Complete { cid, outcome: Outcome::success(result) });
+            link.post(QueueEvent::Complete { cid, outcome: CommandOutcome::success(result) });
         }
     }
 
     /// Completes a parked command of the admin queue.
-    pub(super) fn complete(&self, cid: Cid, outcome: Outcome) {
+    pub(super) fn complete(&self, cid: Cid, outcome: CommandOutcome) {
         if let Some(admin) = self.admin() {
-            admin.post(Event::Complete { cid, outcome });
+            admin.post(QueueEvent::Complete { cid, outcome });
         }
     }
 
     fn answer_abort(&mut self, asked_by: Cid, aborted: bool) {
         let Some(at) = self.aborts.iter().position(|(cid, _)| *cid == asked_by) else { return };
         self.aborts.swap_remove(at);
-        self.complete(asked_by, Outcome::success(u64::from(!aborted)));
+        self.complete(asked_by, CommandOutcome::success(u64::from(!aborted)));
     }
 
     fn answer_aborts_of(&mut self, link: &Arc<QueueLink>) {
@@ -147,7 +148,8 @@ impl Controller {
         // Under the lock: a reset on another core must not come in between.
         let epoch = self.ready_epoch().ok_or(Status::COMMAND_SEQUENCE_ERROR.with_dnr())?;
         if let Some(old) = members.io.get(&link.qid).cloned() {
-            // A connection that the connection manager knows to be lost does not stand in the way of its successor.
+            // A connection that the connection manager knows to be lost does not stand in the way
+            // of its successor.
             if !old.is_lost() {
                 return Err(Status::COMMAND_SEQUENCE_ERROR.with_dnr());
             }
@@ -158,7 +160,8 @@ impl Controller {
         if !members.is_leaving() || deliberate_bugs::has(Bug::ResetEarly) {
             return Ok((epoch, Joined::Now));
         }
-        // What storage still does for a queue that has left must not overtake what this one will write.
+        // What storage still does for a queue that has left must not overtake what this one will
+        // write.
         members.joining.push((Arc::clone(link), cid));
         Ok((epoch, Joined::Later))
     }
@@ -168,9 +171,9 @@ impl Controller {
         self.shared().members.dismiss(link);
     }
 
-    /// A queue's connection has ended. An association ends with its admin queue only. Commands that storage still
-    /// works on and that change the medium keep the result until they are over.
-    pub(super) fn queue_left(self: &Arc<Self>, link: &Arc<QueueLink>) -> Hold {
+    /// A queue's connection has ended. An association ends with its admin queue only. Commands that
+    /// storage still works on and that change the medium keep the result until they are over.
+    pub(super) fn queue_left(self: &Arc<Self>, link: &Arc<QueueLink>) -> CommandHold {
         let mut shared = self.shared();
         if link.qid.is_admin() {
             shared.members.admin = None;
@@ -179,7 +182,7 @@ impl Controller {
             shared.members.dismiss(link);
         }
         drop(shared);
-        Hold::departure(Arc::clone(self), Arc::clone(link))
+        CommandHold::departure(Arc::clone(self), Arc::clone(link))
     }
 
     /// A queue is gone, and storage does nothing more for it that changes the medium.
@@ -213,8 +216,8 @@ impl Controller {
         self.shared().members.io_queues().next().is_some()
     }
 
-    /// Whether commands may still change the medium that the host may have given up, because it knows that the
-    /// connections have ended on which it sent them.
+    /// Whether commands may still change the medium that the host may have given up, because it
+    /// knows that the connections have ended on which it sent them.
     pub(crate) fn may_surprise(&self) -> bool {
         self.shared().members.may_surprise() && !deliberate_bugs::has(Bug::ForgetDeparted)
     }
@@ -224,7 +227,7 @@ impl Controller {
         self.end_locked(&mut self.shared(), reason);
     }
 
-    fn end_locked(&self, shared: &mut Shared, reason: CloseReason) {
+    fn end_locked(&self, shared: &mut SharedState, reason: CloseReason) {
         let first = shared.members.ending.is_none();
         if self.announced && first && reason != CloseReason::AssociationEnded {
             tracing::info!(cntlid = %self.cntlid, host = %self.host.nqn, peer = %self.peer, %reason, "ending");
@@ -232,7 +235,7 @@ impl Controller {
         if reason == CloseReason::KeepAlive {
             shared.csts.set_cfs(true);
         }
-        self.set_phase(Phase::Ended);
+        self.set_phase(RegisterPhase::Ended);
         shared.jobs = Jobs::default();
         shared.members.end(reason);
     }
@@ -244,13 +247,13 @@ impl Controller {
         queues.map(|link| link.last_command()).max().unwrap_or(Time::ZERO)
     }
 
-    /// Passes a host's wish on to the queue that has the command. `Ok(true)` means that the answer comes
-    /// later, `Ok(false)` that there is nothing to abort.
+    /// Passes a host's wish on to the queue that has the command. `Ok(true)` means that the answer
+    /// comes later, `Ok(false)` that there is nothing to abort.
     pub(super) fn request_abort(&self, asked_by: Cid, sqid: Qid, cid: Cid) -> Result<bool, Status> {
         let mut shared = self.shared();
         if sqid.is_admin() && shared.async_events.take_request(cid) {
             shared.members.complete(cid, Status::ABORT_REQUESTED.into());
-            shared.members.complete(asked_by, Outcome::success(0));
+            shared.members.complete(asked_by, CommandOutcome::success(0));
             return Ok(true);
         }
         let members = &mut shared.members;
@@ -259,7 +262,7 @@ impl Controller {
         }
         let Some(link) = members.get(sqid).cloned() else { return Ok(false) };
         members.aborts.push((asked_by, Arc::clone(&link)));
-        link.post(Event::Abort(Abort { cid, asked_by }));
+        link.post(QueueEvent::Abort(AbortRequest { cid, asked_by }));
         Ok(true)
     }
 

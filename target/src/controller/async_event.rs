@@ -6,8 +6,8 @@ use nvme_proto::async_event::AsyncEvent;
 use nvme_proto::log::{ChangedNamespaces, CriticalWarning, LogId};
 use nvme_proto::{Cid, Nsid, Status};
 
-use super::command::Outcome;
-use super::{Controller, Shared};
+use super::command::CommandOutcome;
+use super::{Controller, SharedState};
 use crate::limits::{ASYNC_EVENT_REQUESTS, ASYNC_EVENTS_PENDING, CHANGED_NAMESPACES};
 
 /// The events of one controller.
@@ -118,10 +118,10 @@ impl Controller {
     }
 }
 
-impl Shared {
+impl SharedState {
     fn tell(&mut self, event: AsyncEvent) {
         if let Some(cid) = self.async_events.raise(event) {
-            self.members.complete(cid, Outcome::success(event.into_bits().into()));
+            self.members.complete(cid, CommandOutcome::success(event.into_bits().into()));
         }
     }
 }

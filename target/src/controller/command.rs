@@ -1,38 +1,39 @@
 //! Commands on their way between a transport and a controller.
 //!
-//! A transport hands each submission queue entry to [`Queue::parse`](super::Queue::parse) and gets back a
-//! [`Command`]: how much data must move which way, and what to do. It fetches data from the host first, has
-//! [`Work::Control`] done by [`Queue::execute`](super::Queue::execute) and [`Work::Io`] by its storage
-//! engine, moves data to the host last, and makes the response with
+//! A transport hands each submission queue entry to [`Queue::parse`](super::Queue::parse) and gets
+//! back a [`ParsedCommand`]: how much data must move which way, and what to do. It fetches data
+//! from the host first, has [`CommandWork::Control`] done by
+//! [`Queue::execute`](super::Queue::execute) and [`CommandWork::Io`] by its storage engine, moves
+//! data to the host last, and makes the response with
 //! [`Queue::completion`](super::Queue::completion).
 
 use nvme_proto::{AdminCommand, Cid, FabricsCommand, Status};
 
-use super::jobs::{Flush, Settle};
+use super::jobs::{FlushJob, Settle};
 use super::life::Epoch;
 use crate::inventory::namespace::NamespaceIndex;
 
 /// A command that was found well-formed and allowed in its queue's state.
 #[derive(Clone, Copy, Debug)]
-pub struct Command {
+pub struct ParsedCommand {
     /// Data that the command moves; the SGL must cover it exactly.
-    pub transfer: Option<Transfer>,
+    pub transfer: Option<CommandTransfer>,
     /// What to do.
-    pub work: Work,
+    pub work: CommandWork,
 }
 
 /// Data that a command moves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Transfer {
+pub struct CommandTransfer {
     /// Which way.
-    pub direction: Direction,
+    pub direction: TransferDirection,
     /// How much; never 0, never above the controller's maximum data transfer size.
     pub length_bytes: u32,
 }
 
 /// Which way data moves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Direction {
+pub enum TransferDirection {
     /// In-capsule data or RDMA READ.
     HostToController,
     /// RDMA WRITE.
@@ -41,7 +42,7 @@ pub enum Direction {
 
 /// Who does a command.
 #[derive(Clone, Copy, Debug)]
-pub enum Work {
+pub enum CommandWork {
     /// The controller, on the control path.
     Control(ControlWork),
     /// The storage engine.
@@ -75,7 +76,8 @@ pub struct IoWork {
     pub kind: IoKind,
     /// Where. 0 for Flush and Deallocate.
     pub offset_bytes: u64,
-    /// How much: data for Read, Write and Compare, medium for Write Zeroes; 0 for Flush and Deallocate.
+    /// How much: data for Read, Write and Compare, medium for Write Zeroes; 0 for Flush and
+    /// Deallocate.
     pub length_bytes: u64,
 }
 
@@ -115,14 +117,14 @@ pub enum IoKind {
 
 /// How a command ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Outcome {
+pub struct CommandOutcome {
     /// Dwords 0 (low half) and 1 of the response.
     pub result: u64,
     /// Status.
     pub status: Status,
 }
 
-impl Outcome {
+impl CommandOutcome {
     /// Success with result 0.
     pub const SUCCESS: Self = Self { result: 0, status: Status::SUCCESS };
 
@@ -132,13 +134,13 @@ impl Outcome {
     }
 }
 
-impl From<Status> for Outcome {
+impl From<Status> for CommandOutcome {
     fn from(status: Status) -> Self {
         Self { result: 0, status }
     }
 }
 
-impl From<Result<u64, Status>> for Outcome {
+impl From<Result<u64, Status>> for CommandOutcome {
     fn from(result: Result<u64, Status>) -> Self {
         result.map_or_else(Self::from, Self::success)
     }
@@ -148,39 +150,41 @@ impl From<Result<u64, Status>> for Outcome {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Execution {
     /// It ended: move its data to the host if it succeeded, then respond.
-    Complete(Outcome),
-    /// It stays open: [`Queue::poll`](super::Queue::poll) completes it later, or nobody does before the
-    /// queue ends. Give its buffer back; keep its slot.
+    Complete(CommandOutcome),
+    /// It stays open: [`Queue::poll`](super::Queue::poll) completes it later, or nobody does before
+    /// the queue ends. Give its buffer back; keep its slot.
     Parked,
     /// It ended; respond, then close the connection once the response was sent.
-    Disconnect(Outcome),
+    Disconnect(CommandOutcome),
 }
 
 /// Something that a queue's owner must do.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Event {
+pub enum QueueEvent {
     /// A parked command ended: respond.
     Complete {
         /// Which.
         cid: Cid,
         /// How.
-        outcome: Outcome,
+        outcome: CommandOutcome,
     },
-    /// The host wants a command of this queue aborted. Try, respond to the command itself if that worked
-    /// (Command Abort Requested), and say so with [`Queue::answer_abort`](super::Queue::answer_abort).
-    Abort(Abort),
-    /// Something waits for commands of this queue that were taken up before: each keeps what [`Settle::of`] gives,
-    /// until it is over.
+    /// The host wants a command of this queue aborted. Try, respond to the command itself if that
+    /// worked (Command Abort Requested), and say so with
+    /// [`Queue::answer_abort`](super::Queue::answer_abort).
+    Abort(AbortRequest),
+    /// Something waits for commands of this queue that were taken up before: each keeps what
+    /// [`Settle::of`] gives, until it is over.
     Settle(Settle),
-    /// The medium of a namespace is to be flushed. Tell [`Queue::flushed`](super::Queue::flushed) how that ended.
-    Flush(Flush),
+    /// The medium of a namespace is to be flushed. Tell [`Queue::flushed`](super::Queue::flushed)
+    /// how that ended.
+    Flush(FlushJob),
     /// The association ended, or this queue must not go on: close the connection.
     Close(CloseReason),
 }
 
 /// A wish to have a command aborted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Abort {
+pub struct AbortRequest {
     /// The command to abort.
     pub cid: Cid,
     /// The Abort command, on the admin queue.

@@ -8,21 +8,22 @@ use nvme_proto::log::{
 };
 use nvme_proto::{AsciiField, IntoBytes, NqnField, U16};
 
-use super::{Controller, Shared};
+use super::{Controller, SharedState};
 use crate::inventory::port::Port;
 use crate::inventory::subsystem::Subsystem;
 use crate::limits::ADMIN_QUEUE_ENTRIES;
 
 /// The whole page, for the host and the port of this controller.
-pub(super) fn page(controller: &Controller, _: &Shared) -> Vec<u8> {
+pub(super) fn page(controller: &Controller, _: &SharedState) -> Vec<u8> {
     let visible = controller.port.visible_to(controller.host);
     let entries: Vec<_> = visible.map(|subsystem| entry(&controller.port, subsystem)).collect();
     let header = DiscoveryHeader::new(generation(&entries), entries.len() as u64);
     [header.as_bytes(), entries.as_bytes()].concat()
 }
 
-/// The generation counter follows from the entries, so that it differs when they do, also after the target was started
-/// again with another configuration. A host only asks whether it is another than before.
+/// The generation counter follows from the entries, so that it differs when they do, also after the
+/// target was started again with another configuration. A host only asks whether it is another than
+/// before.
 fn generation(entries: &[DiscoveryEntry]) -> u64 {
     let mut hasher = DefaultHasher::new();
     hasher.write(entries.as_bytes());

@@ -12,7 +12,8 @@ use super::command::IoWork;
 use crate::inventory::Registry;
 use crate::limits::ERROR_LOG_ENTRIES;
 
-/// The errors of a whole subsystem since the target started, over all its controllers. The SMART log page tells them.
+/// The errors of a whole subsystem since the target started, over all its controllers. The SMART
+/// log page tells them.
 #[derive(Debug, Default)]
 pub(crate) struct ErrorCounts {
     entries: AtomicU64,

@@ -13,13 +13,15 @@ use nvme_proto::{Cid, Cntlid, Command as Parsed, HostNqn, InvalidNqn, Qid, Sqe, 
 use rdma::Time;
 
 use super::association::Joined;
-use super::command::{Command, ControlCommand, ControlWork, Execution, Outcome, Work};
+use super::command::{
+    CommandOutcome, CommandWork, ControlCommand, ControlWork, Execution, ParsedCommand,
+};
 use super::life::Epoch;
-use super::queue::{Queue, State, transfer};
-use super::{Controller, Kind, NewController, Shared};
-use crate::inventory::allowed_host::Host;
+use super::queue::{Queue, QueueState, transfer};
+use super::{Controller, ControllerKind, NewController, SharedState};
+use crate::inventory::allowed_host::NamedHost;
 use crate::limits::Limits;
-use crate::limits::connection_quota::Admission;
+use crate::limits::connection_quota::ConnectionPermit;
 
 /// The version that controllers report.
 pub(super) const VERSION: Version = Version::V2_0;
@@ -31,9 +33,9 @@ pub(super) fn parse_connecting(
     queue: &Queue,
     sqe: &Sqe,
     parsed: Result<Parsed, Status>,
-) -> Result<Command, Outcome> {
+) -> Result<ParsedCommand, CommandOutcome> {
     let refuse = |status: Status, parameter: ConnectParameter| {
-        Err(Outcome { result: parameter.to_dw0().into(), status: status.with_dnr() })
+        Err(CommandOutcome { result: parameter.to_dw0().into(), status: status.with_dnr() })
     };
     match parsed {
         Ok(Parsed::Fabrics(FabricsCommand::Connect(connect))) => {
@@ -55,7 +57,7 @@ pub(super) fn parse_connecting(
 }
 
 /// On a live queue Connect comes too late, and an I/O queue has no properties.
-pub(super) fn parse_live(qid: Qid, command: FabricsCommand) -> Result<Command, Status> {
+pub(super) fn parse_live(qid: Qid, command: FabricsCommand) -> Result<ParsedCommand, Status> {
     match command {
         FabricsCommand::Connect(_) => Err(Status::COMMAND_SEQUENCE_ERROR.with_dnr()),
         FabricsCommand::PropertyGet(_) | FabricsCommand::PropertySet(_) if !qid.is_admin() => {
@@ -68,11 +70,11 @@ pub(super) fn parse_live(qid: Qid, command: FabricsCommand) -> Result<Command, S
     }
 }
 
-fn control(command: FabricsCommand) -> Command {
-    Command {
+fn control(command: FabricsCommand) -> ParsedCommand {
+    ParsedCommand {
         // Only Connect has data, and of a fixed size.
         transfer: transfer(command.transfer(), ConnectData::BYTES as u32).unwrap_or_default(),
-        work: Work::Control(ControlWork(ControlCommand::Fabrics(command))),
+        work: CommandWork::Control(ControlWork(ControlCommand::Fabrics(command))),
     }
 }
 
@@ -94,16 +96,19 @@ pub(super) fn execute(
             outcome
         }
         FabricsCommand::Disconnect(_) => {
-            if let State::Live(live) = &queue.state {
+            if let QueueState::Live(live) = &queue.state {
                 live.controller.queue_disconnects(&queue.link);
             }
-            return Execution::Disconnect(Outcome::SUCCESS);
+            return Execution::Disconnect(CommandOutcome::SUCCESS);
         }
     };
     Execution::Complete(outcome)
 }
 
-fn with_controller(queue: &Queue, act: impl FnOnce(&Controller) -> Result<u64, Status>) -> Outcome {
+fn with_controller(
+    queue: &Queue,
+    act: impl FnOnce(&Controller) -> Result<u64, Status>,
+) -> CommandOutcome {
     match queue.controller() {
         Some(controller) => act(controller).into(),
         None => Status::COMMAND_SEQUENCE_ERROR.with_dnr().into(),
@@ -112,7 +117,7 @@ fn with_controller(queue: &Queue, act: impl FnOnce(&Controller) -> Result<u64, S
 
 /// Keeps the time since when a controller is not enabled.
 fn note_enabled(queue: &mut Queue, now: Time) {
-    if let State::Live(live) = &mut queue.state {
+    if let QueueState::Live(live) = &mut queue.state {
         live.disabled_since = match (live.controller.is_ready(), live.disabled_since) {
             (true, _) => None,
             (false, since) => since.or(Some(now)),
@@ -127,26 +132,26 @@ fn connect(
     cid: Cid,
     connect: &Connect,
     data: &[u8],
-) -> Result<Execution, Outcome> {
-    if !matches!(queue.state, State::Connecting { .. }) {
+) -> Result<Execution, CommandOutcome> {
+    if !matches!(queue.state, QueueState::Connecting { .. }) {
         return Err(Status::COMMAND_SEQUENCE_ERROR.with_dnr().into());
     }
     let data = ConnectData::parse(data).map_err(|_| Status::DATA_SGL_LENGTH_INVALID.with_dnr())?;
     let entered =
         host(data).and_then(|host| enter_association(queue, now, cid, connect, data, host));
     let entry = entered.inspect_err(|outcome| {
-        if queue.registry.chatter().allows(now) {
+        if queue.registry.chatter().admit(now) {
             tracing::warn!(
                 peer = %queue.peer, host = ?data.hostnqn, hostid = ?data.hostid, qid = %queue.qid,
-                subsystem = ?data.subnqn, reason = %Refusal(*outcome), "connect refused"
+                subsystem = ?data.subnqn, reason = %ConnectRefusal(*outcome), "connect refused"
             );
         }
     })?;
     let flow_control = !connect.attributes.disable_sq_flow_control();
     // At most what the receive queue holds, which is a u16.
     let entries = u16::try_from(connect.queue_entries).unwrap_or(queue.entries);
-    let Entry { controller, epoch, joined, place } = entry;
-    let outcome = Outcome::success(controller.connect_response());
+    let QueueEntry { controller, epoch, joined, place } = entry;
+    let outcome = CommandOutcome::success(controller.connect_response());
     queue.connected(now, controller, epoch, place, entries, flow_control);
     Ok(match joined {
         Joined::Now => Execution::Complete(outcome),
@@ -155,32 +160,34 @@ fn connect(
 }
 
 /// Who connects. Some hosts say no name unless they are told one.
-fn host(data: &ConnectData) -> Result<Host, Outcome> {
+fn host(data: &ConnectData) -> Result<NamedHost, CommandOutcome> {
     let id = data.hostid;
     if id.is_zero() {
         return Err(invalid(ConnectParameter::HOSTID));
     }
     match data.hostnqn.parse() {
-        Ok(nqn) => Ok(Host { nqn: HostNqn(nqn), named: true, id }),
-        Err(InvalidNqn::Empty) => Ok(Host { nqn: HostNqn::from_host_id(id), named: false, id }),
+        Ok(nqn) => Ok(NamedHost { nqn: HostNqn(nqn), named: true, id }),
+        Err(InvalidNqn::Empty) => {
+            Ok(NamedHost { nqn: HostNqn::from_host_id(id), named: false, id })
+        }
         Err(_) => Err(invalid(ConnectParameter::HOSTNQN)),
     }
 }
 
 /// Tells of a Connect that was refused before its data was looked at.
-pub(super) fn tell_refused(queue: &Queue, now: Time, outcome: Outcome) {
-    if queue.registry.chatter().allows(now) {
-        let reason = Refusal(outcome);
+pub(super) fn tell_refused(queue: &Queue, now: Time, outcome: CommandOutcome) {
+    if queue.registry.chatter().admit(now) {
+        let reason = ConnectRefusal(outcome);
         tracing::warn!(peer = %queue.peer, qid = %queue.qid, %reason, "connect refused");
     }
 }
 
 /// Why a Connect was refused.
-struct Refusal(Outcome);
+struct ConnectRefusal(CommandOutcome);
 
-impl fmt::Display for Refusal {
+impl fmt::Display for ConnectRefusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Outcome { result, status } = self.0;
+        let CommandOutcome { result, status } = self.0;
         write!(f, "{status}")?;
         match status.is(Status::CONNECT_INVALID_PARAMETERS) {
             true => write!(f, ": {}", ConnectParameter::from_dw0(result as u32)),
@@ -190,16 +197,16 @@ impl fmt::Display for Refusal {
 }
 
 /// A queue is of an association now.
-struct Entry {
+struct QueueEntry {
     controller: Arc<Controller>,
     epoch: Epoch,
     joined: Joined,
     /// None for a discovery controller.
-    place: Option<Admission>,
+    place: Option<ConnectionPermit>,
 }
 
-fn invalid(parameter: ConnectParameter) -> Outcome {
-    Outcome {
+fn invalid(parameter: ConnectParameter) -> CommandOutcome {
+    CommandOutcome {
         result: parameter.to_dw0().into(),
         status: Status::CONNECT_INVALID_PARAMETERS.with_dnr(),
     }
@@ -212,8 +219,8 @@ fn enter_association(
     cid: Cid,
     connect: &Connect,
     data: &ConnectData,
-    host: Host,
-) -> Result<Entry, Outcome> {
+    host: NamedHost,
+) -> Result<QueueEntry, CommandOutcome> {
     if queue.qid.is_admin() {
         make_association(queue, now, connect, data, host)
     } else {
@@ -222,10 +229,11 @@ fn enter_association(
     }
 }
 
-/// A place for one more queue of a host. Otherwise no controller is available to it (NVMe-oF, Connect).
-fn admit(queue: &Queue, now: Time, host: &Host) -> Result<Admission, Outcome> {
+/// A place for one more queue of a host. Otherwise no controller is available to it (NVMe-oF,
+/// Connect).
+fn admit(queue: &Queue, now: Time, host: &NamedHost) -> Result<ConnectionPermit, CommandOutcome> {
     queue.registry.admit(queue.peer.ip()).map_err(|full| {
-        if queue.registry.chatter().allows(now) {
+        if queue.registry.chatter().admit(now) {
             tracing::warn!(peer = %queue.peer, host = %host.nqn, "no more queues: {full}");
         }
         Status::CONNECT_CONTROLLER_BUSY.into()
@@ -237,14 +245,14 @@ fn make_association(
     now: Time,
     connect: &Connect,
     data: &ConnectData,
-    host: Host,
-) -> Result<Entry, Outcome> {
+    host: NamedHost,
+) -> Result<QueueEntry, CommandOutcome> {
     if data.cntlid() != Cntlid::DYNAMIC {
         return Err(invalid(ConnectParameter::CNTLID));
     }
     let nqn = data.subsystem().map_err(invalid)?;
     let (kind, place) = if nqn.is_discovery() {
-        (Kind::Discovery, None)
+        (ControllerKind::Discovery, None)
     } else {
         let subsystem = queue.port.subsystem(&nqn).ok_or(invalid(ConnectParameter::SUBNQN))?;
         if !subsystem.allows(&host) {
@@ -254,7 +262,7 @@ fn make_association(
             return Err(Status::CONNECT_CONTROLLER_BUSY.into());
         }
         let place = admit(queue, now, &host)?;
-        (Kind::Nvm(Arc::clone(subsystem)), Some(place))
+        (ControllerKind::Nvm(Arc::clone(subsystem)), Some(place))
     };
     let new = NewController {
         kind,
@@ -271,7 +279,7 @@ fn make_association(
             cntlid = %controller.cntlid, %nqn, host = %host.nqn, peer = %queue.peer, "connected"
         );
     }
-    Ok(Entry { controller, epoch: Epoch::default(), joined: Joined::Now, place })
+    Ok(QueueEntry { controller, epoch: Epoch::default(), joined: Joined::Now, place })
 }
 
 fn join_association(
@@ -279,11 +287,12 @@ fn join_association(
     cid: Cid,
     connect: &Connect,
     data: &ConnectData,
-    host: &Host,
-    place: Admission,
-) -> Result<Entry, Outcome> {
-    // The association may just have ended; a host that connects anew can do better, so it may retry.
-    let gone = || Outcome {
+    host: &NamedHost,
+    place: ConnectionPermit,
+) -> Result<QueueEntry, CommandOutcome> {
+    // The association may just have ended; a host that connects anew can do better, so it may
+    // retry.
+    let gone = || CommandOutcome {
         status: Status::CONNECT_INVALID_PARAMETERS,
         ..invalid(ConnectParameter::CNTLID)
     };
@@ -313,7 +322,7 @@ fn join_association(
         return Err(invalid(ConnectParameter::SQSIZE));
     }
     let (epoch, joined) = controller.join(&queue.link, cid)?;
-    Ok(Entry { controller, epoch, joined, place: Some(place) })
+    Ok(QueueEntry { controller, epoch, joined, place: Some(place) })
 }
 
 /// Controller capabilities.
@@ -368,7 +377,7 @@ impl Controller {
     }
 }
 
-impl Shared {
+impl SharedState {
     pub(super) fn abort_async_events(&mut self) {
         for cid in self.async_events.reset() {
             self.members.complete(cid, Status::ABORT_REQUESTED.into());

@@ -59,7 +59,8 @@ pub(super) fn set(
     match set.feature {
         Feature::Arbitration(arbitration) => controller.shared().features.arbitration = arbitration,
         Feature::ErrorRecovery(recovery) => recover(controller, set.nsid, recovery)?,
-        // There is one whenever something can be written, and no way round it but Force Unit Access.
+        // There is one whenever something can be written, and no way round it but Force Unit
+        // Access.
         Feature::VolatileWriteCache { enabled: true } => {}
         Feature::VolatileWriteCache { enabled: false } => {
             return Err(Status::FEATURE_NOT_CHANGEABLE.with_dnr());
@@ -77,7 +78,8 @@ pub(super) fn set(
     Ok(Some(0))
 }
 
-/// Storage tries as long as it likes, and deallocated blocks are zeros: one setting, of every namespace.
+/// Storage tries as long as it likes, and deallocated blocks are zeros: one setting, of every
+/// namespace.
 const ERROR_RECOVERY: ErrorRecovery = ErrorRecovery::new();
 
 fn recover(controller: &Controller, nsid: Nsid, wanted: ErrorRecovery) -> Result<(), Status> {
@@ -103,7 +105,8 @@ fn grant_queues(controller: &Controller, wanted: QueueCounts) -> Result<u32, Sta
     Ok(Feature::NumberOfQueues(QueueCounts::pairs(granted)).value())
 }
 
-/// Notices that are not offered can not be asked for; critical warnings can, also those that never come.
+/// Notices that are not offered can not be asked for; critical warnings can, also those that never
+/// come.
 fn configure_events(controller: &Controller, config: AsyncEventConfig) -> Result<u32, Status> {
     let offered = controller.support.notices().with_smart_critical_warnings(0xFF).into_bits();
     if config.into_bits() & !offered != 0 {
@@ -171,7 +174,8 @@ pub(super) fn get(
     if get.select == Select::CAPABILITIES {
         return Ok(capabilities(entry).into_bits());
     }
-    // Nothing is saved, and select other than this is not offered: the value is always the current one.
+    // Nothing is saved, and select other than this is not offered: the value is always the current
+    // one.
     let shared = controller.shared();
     let feature = match get.fid {
         FeatureId::ARBITRATION => Feature::Arbitration(shared.features.arbitration),

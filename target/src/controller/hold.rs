@@ -6,10 +6,11 @@ use super::Controller;
 use super::jobs::JobId;
 use super::link::QueueLink;
 
-/// Kept by each command that something waits for. The controller hears of it when the last clone is dropped.
+/// Kept by each command that something waits for. The controller hears of it when the last clone is
+/// dropped.
 #[derive(Clone, Debug)]
 #[must_use]
-pub struct Hold(Arc<Awaited>);
+pub struct CommandHold(Arc<Awaited>);
 
 #[derive(Debug)]
 enum Awaited {
@@ -19,7 +20,7 @@ enum Awaited {
     Job { admin: Arc<QueueLink>, job: JobId },
 }
 
-impl Hold {
+impl CommandHold {
     /// For commands that storage works on though the connection of their queue has ended.
     pub(super) fn departure(controller: Arc<Controller>, link: Arc<QueueLink>) -> Self {
         Self(Arc::new(Awaited::Departure { controller, link }))
@@ -41,10 +42,10 @@ impl Drop for Awaited {
     }
 }
 
-impl PartialEq for Hold {
+impl PartialEq for CommandHold {
     fn eq(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 }
 
-impl Eq for Hold {}
+impl Eq for CommandHold {}

@@ -11,7 +11,7 @@ use nvme_proto::{
 };
 
 use super::support::{Describe, Support};
-use super::{Controller, Kind, fabrics};
+use super::{Controller, ControllerKind, fabrics};
 use crate::inventory::derived_ids;
 use crate::inventory::namespace::Namespace;
 use crate::inventory::subsystem::Subsystem;
@@ -80,8 +80,8 @@ fn namespaces_above(subsystem: &Subsystem, nsid: Nsid) -> Result<NamespaceList, 
 
 pub(super) fn controller(controller: &Controller, data: &mut [u8]) {
     match &controller.kind {
-        Kind::Nvm(subsystem) => put(data, &nvm_controller(controller, subsystem)),
-        Kind::Discovery => put(data, &discovery_controller(controller)),
+        ControllerKind::Nvm(subsystem) => put(data, &nvm_controller(controller, subsystem)),
+        ControllerKind::Discovery => put(data, &discovery_controller(controller)),
     }
 }
 
@@ -110,7 +110,8 @@ fn common(controller: &Controller, nqn: Nqn) -> IdentifyController {
     id.vwc = support.vwc();
     id.nwpc = support.nwpc();
     id.ofcs = support.ofcs();
-    // A discovery controller has no I/O queues; hosts clamp what they would ask for on others and tell their log.
+    // A discovery controller has no I/O queues; hosts clamp what they would ask for on others and
+    // tell their log.
     id.maxcmd = U16::new(limits.queue_depth);
     id.sqes = SQES;
     id.cqes = CQES;

@@ -1,9 +1,10 @@
-//! NVM commands: from blocks of a namespace to bytes of a medium, and from the medium's errors to status.
+//! NVM commands: from blocks of a namespace to bytes of a medium, and from the medium's errors to
+//! status.
 
 use nvme_proto::nvm::DsmRange;
 use nvme_proto::{FromBytes, LbaRange, NvmCommand, Status};
 
-use super::command::{Command, IoKind, IoWork, Outcome, Work};
+use super::command::{CommandOutcome, CommandWork, IoKind, IoWork, ParsedCommand};
 use super::queue::{Live, transfer};
 use super::support::Support;
 use crate::backend::BackendError;
@@ -12,8 +13,9 @@ use crate::inventory::Registry;
 use crate::inventory::namespace::Namespace;
 use crate::metrics::io_counters::IoCounters;
 
-/// Checks a command and gives it its bytes. `Err` completes it at once, also where there is nothing to do.
-pub(super) fn parse(live: &Live, command: &NvmCommand) -> Result<Command, Outcome> {
+/// Checks a command and gives it its bytes. `Err` completes it at once, also where there is nothing
+/// to do.
+pub(super) fn parse(live: &Live, command: &NvmCommand) -> Result<ParsedCommand, CommandOutcome> {
     let controller = &live.controller;
     if !controller.is_ready_in(live.epoch) {
         return Err(Status::COMMAND_SEQUENCE_ERROR.with_dnr().into());
@@ -36,14 +38,14 @@ pub(super) fn parse(live: &Live, command: &NvmCommand) -> Result<Command, Outcom
     let transfer =
         transfer(command.transfer(namespace.lba_bytes()), controller.limits.max_transfer_bytes)?;
     let work = IoWork { namespace: namespace.index, kind, offset_bytes, length_bytes };
-    Ok(Command { transfer, work: Work::Io(work) })
+    Ok(ParsedCommand { transfer, work: CommandWork::Io(work) })
 }
 
 fn kind_and_range(
     support: Support,
     namespace: &Namespace,
     command: &NvmCommand,
-) -> Result<(IoKind, Option<LbaRange>), Outcome> {
+) -> Result<(IoKind, Option<LbaRange>), CommandOutcome> {
     // A medium that nobody may write has nothing that is yet to reach it.
     let commits = |fua: bool| fua && namespace.writable;
     Ok(match command {
@@ -63,7 +65,7 @@ fn kind_and_range(
             (IoKind::Deallocate, None)
         }
         // Hints, which nothing here can use.
-        NvmCommand::DatasetManagement(_) => return Err(Outcome::SUCCESS),
+        NvmCommand::DatasetManagement(_) => return Err(CommandOutcome::SUCCESS),
     })
 }
 

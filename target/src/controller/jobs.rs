@@ -1,5 +1,5 @@
-//! Work on media that a command of the admin queue asks for: I/O queues finish earlier commands, then the owner of
-//! the admin queue flushes.
+//! Work on media that a command of the admin queue asks for: I/O queues finish earlier commands,
+//! then the owner of the admin queue flushes.
 
 use std::sync::Arc;
 
@@ -7,9 +7,9 @@ use nvme_proto::registers::ShutdownStatus;
 use nvme_proto::{Cid, Status};
 use rdma::Time;
 
-use super::command::{Event, IoKind};
-use super::hold::Hold;
-use super::{Controller, Shared, io};
+use super::command::{IoKind, QueueEvent};
+use super::hold::CommandHold;
+use super::{Controller, SharedState, io};
 use crate::backend::BackendError;
 use crate::inventory::namespace::{Namespace, NamespaceIndex};
 use crate::inventory::persist::protection::ProtectionError;
@@ -20,13 +20,13 @@ pub(super) struct JobId(u32);
 
 /// A flush of a namespace's medium, to be reported with [`Queue::flushed`](super::Queue::flushed).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Flush {
+pub struct FlushJob {
     /// The namespace.
     pub namespace: NamespaceIndex,
     job: JobId,
 }
 
-impl Flush {
+impl FlushJob {
     /// Distinguishes flushes that are under way at once; below 2^31.
     pub fn number(&self) -> u32 {
         self.job.0
@@ -37,20 +37,20 @@ impl Flush {
 #[derive(Debug, Default)]
 pub(super) struct Jobs {
     next: u32,
-    open: Vec<Job>,
+    open: Vec<ControllerJob>,
 }
 
 #[derive(Debug)]
-struct Job {
+struct ControllerJob {
     id: JobId,
-    purpose: Purpose,
+    purpose: JobPurpose,
     /// Yet to be flushed.
     namespaces: Vec<Arc<Namespace>>,
     error: Option<Status>,
 }
 
 #[derive(Debug)]
-enum Purpose {
+enum JobPurpose {
     /// CC.SHN: what was written is safe when CSTS.SHST says that the shutdown is complete.
     Shutdown,
     /// Set Features, Namespace Write Protection Config.
@@ -69,28 +69,28 @@ struct Protect {
 }
 
 impl Jobs {
-    fn begin(&mut self, purpose: Purpose, namespaces: Vec<Arc<Namespace>>) -> JobId {
+    fn begin(&mut self, purpose: JobPurpose, namespaces: Vec<Arc<Namespace>>) -> JobId {
         let id = JobId(self.next);
         self.next = (self.next + 1) & (u32::MAX >> 1);
-        self.open.push(Job { id, purpose, namespaces, error: None });
+        self.open.push(ControllerJob { id, purpose, namespaces, error: None });
         id
     }
 
-    fn get(&mut self, id: JobId) -> Option<&mut Job> {
+    fn get(&mut self, id: JobId) -> Option<&mut ControllerJob> {
         self.open.iter_mut().find(|job| job.id == id)
     }
 
-    fn take(&mut self, id: JobId) -> Option<Job> {
+    fn take(&mut self, id: JobId) -> Option<ControllerJob> {
         let at = self.open.iter().position(|job| job.id == id)?;
         Some(self.open.swap_remove(at))
     }
 }
 
-impl Shared {
+impl SharedState {
     /// Gives up all jobs, as a reset does.
     pub(super) fn abort_jobs(&mut self) {
         for job in std::mem::take(&mut self.jobs.open) {
-            if let Purpose::Protect(protect) = job.purpose {
+            if let JobPurpose::Protect(protect) = job.purpose {
                 self.members.complete(protect.cid, Status::ABORT_REQUESTED.into());
             }
         }
@@ -98,24 +98,24 @@ impl Shared {
 }
 
 impl Controller {
-    /// Begins a shutdown whose I/O queues take no more commands: flushes the medium of all that can be written
-    /// when the commands are over that they have. False if there is nothing to do.
-    pub(super) fn begin_shutdown(&self, shared: &mut Shared) -> bool {
+    /// Begins a shutdown whose I/O queues take no more commands: flushes the medium of all that can
+    /// be written when the commands are over that they have. False if there is nothing to do.
+    pub(super) fn begin_shutdown(&self, shared: &mut SharedState) -> bool {
         let all = self.subsystem().map_or(&[][..], |subsystem| subsystem.namespaces());
         let writable: Vec<_> = all.iter().filter(|namespace| namespace.writable).cloned().collect();
         let Some(admin) = shared.members.admin().filter(|_| !writable.is_empty()).cloned() else {
             return false;
         };
-        let hold = Hold::job(admin, shared.jobs.begin(Purpose::Shutdown, writable));
+        let hold = CommandHold::job(admin, shared.jobs.begin(JobPurpose::Shutdown, writable));
         for link in shared.members.io_queues() {
-            link.post(Event::Settle(Settle { namespace: None, hold: hold.clone() }));
+            link.post(QueueEvent::Settle(Settle { namespace: None, hold: hold.clone() }));
         }
         true
     }
 
-    /// Write protects a namespace: commands that came earlier end first, on all queues of all hosts, and are flushed.
-    /// The response to `cid` comes when that is done, and kept for later runs. `first` says that it was not protected
-    /// before. False if there is nobody to respond to.
+    /// Write protects a namespace: commands that came earlier end first, on all queues of all
+    /// hosts, and are flushed. The response to `cid` comes when that is done, and kept for later
+    /// runs. `first` says that it was not protected before. False if there is nobody to respond to.
     pub(super) fn begin_protection(
         &self,
         cid: Cid,
@@ -128,27 +128,27 @@ impl Controller {
         let mut shared = self.shared();
         let Some(admin) = shared.members.admin().cloned() else { return false };
         let protect = Protect { cid, namespace: Arc::clone(namespace), protected: true, first };
-        let purpose = Purpose::Protect(protect);
-        let hold = Hold::job(admin, shared.jobs.begin(purpose, vec![Arc::clone(namespace)]));
+        let purpose = JobPurpose::Protect(protect);
+        let hold = CommandHold::job(admin, shared.jobs.begin(purpose, vec![Arc::clone(namespace)]));
         drop(shared);
         for controller in registry.controllers() {
             if controller.subsystem().is_some_and(|other| Arc::ptr_eq(other, subsystem)) {
                 let settle = Settle { namespace: Some(namespace.index), hold: hold.clone() };
                 for link in controller.shared().members.io_queues() {
-                    link.post(Event::Settle(settle.clone()));
+                    link.post(QueueEvent::Settle(settle.clone()));
                 }
             }
         }
         true
     }
 
-    /// Lifts a write protection when that is kept for later runs; the response to `cid` comes then. False if nothing is
-    /// kept.
+    /// Lifts a write protection when that is kept for later runs; the response to `cid` comes then.
+    /// False if nothing is kept.
     pub(super) fn begin_lifting(&self, cid: Cid, namespace: &Arc<Namespace>) -> bool {
         let mut shared = self.shared();
         let namespace = Arc::clone(namespace);
         let protect = Protect { cid, namespace, protected: false, first: false };
-        let id = shared.jobs.begin(Purpose::Protect(protect), Vec::new());
+        let id = shared.jobs.begin(JobPurpose::Protect(protect), Vec::new());
         let later = self.keep(&mut shared, id);
         if !later {
             shared.jobs.take(id);
@@ -157,11 +157,12 @@ impl Controller {
     }
 
     /// Has what a job wants kept for later runs. False if nothing is kept.
-    fn keep(&self, shared: &mut Shared, id: JobId) -> bool {
+    fn keep(&self, shared: &mut SharedState, id: JobId) -> bool {
         let registry = self.registry.upgrade();
         let (Some(registry), Some(subsystem)) = (registry, self.subsystem()) else { return false };
         let Some(admin) = shared.members.admin().cloned() else { return false };
-        let Some(Job { purpose: Purpose::Protect(protect), .. }) = shared.jobs.get(id) else {
+        let Some(ControllerJob { purpose: JobPurpose::Protect(protect), .. }) = shared.jobs.get(id)
+        else {
             return false;
         };
         let done = move |result: Result<(), ProtectionError>| {
@@ -176,7 +177,7 @@ impl Controller {
     /// What a job wants kept for later runs is kept, or can not be.
     pub(super) fn kept(&self, id: JobId, well: bool) {
         let job = self.shared().jobs.take(id);
-        let Some(Job { purpose: Purpose::Protect(protect), .. }) = job else { return };
+        let Some(ControllerJob { purpose: JobPurpose::Protect(protect), .. }) = job else { return };
         self.end_protection(&protect, if well { Status::SUCCESS } else { Status::INTERNAL_ERROR });
     }
 
@@ -197,9 +198,9 @@ impl Controller {
         let mut shared = self.shared();
         let Some(job) = shared.jobs.get(id) else { return };
         if let Some(namespace) = job.namespaces.pop() {
-            let flush = Flush { namespace: namespace.index, job: id };
+            let flush = FlushJob { namespace: namespace.index, job: id };
             if let Some(admin) = shared.members.admin() {
-                admin.post(Event::Flush(flush));
+                admin.post(QueueEvent::Flush(flush));
             }
             return;
         }
@@ -207,11 +208,11 @@ impl Controller {
         if flushed && self.keep(&mut shared, id) {
             return;
         }
-        let Some(Job { purpose, error, .. }) = shared.jobs.take(id) else { return };
+        let Some(ControllerJob { purpose, error, .. }) = shared.jobs.take(id) else { return };
         match purpose {
-            Purpose::Shutdown if error.is_some() => shared.csts.set_cfs(true),
-            Purpose::Shutdown => shared.csts.set_shst(ShutdownStatus::COMPLETE),
-            Purpose::Protect(protect) => {
+            JobPurpose::Shutdown if error.is_some() => shared.csts.set_cfs(true),
+            JobPurpose::Shutdown => shared.csts.set_shst(ShutdownStatus::COMPLETE),
+            JobPurpose::Protect(protect) => {
                 drop(shared);
                 self.end_protection(&protect, error.unwrap_or(Status::SUCCESS));
             }
@@ -219,14 +220,14 @@ impl Controller {
     }
 
     /// How a flush ended.
-    pub(super) fn flushed(&self, now: Time, flush: Flush, result: Result<(), BackendError>) {
+    pub(super) fn flushed(&self, now: Time, flush: FlushJob, result: Result<(), BackendError>) {
         if let Err(error) = result {
             let mut shared = self.shared();
             if let Some(job) = shared.jobs.get(flush.job) {
                 job.error.get_or_insert(io::status_of(error, IoKind::Flush));
             }
             drop(shared);
-            if self.registry.upgrade().is_some_and(|registry| registry.chatter().allows(now)) {
+            if self.registry.upgrade().is_some_and(|registry| registry.chatter().admit(now)) {
                 tracing::error!(
                     cntlid = %self.cntlid, host = %self.host.nqn, namespace = flush.namespace.0, %error,
                     "a flush failed that the host asked for with a shutdown or a write protection: \
@@ -238,17 +239,17 @@ impl Controller {
     }
 }
 
-/// Commands of an I/O queue are to be over: see [`Event::Settle`].
+/// Commands of an I/O queue are to be over: see [`QueueEvent::Settle`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settle {
     /// Those on this namespace; all if there is none.
     namespace: Option<NamespaceIndex>,
-    hold: Hold,
+    hold: CommandHold,
 }
 
 impl Settle {
     /// What a command has to keep until it is over, if it is one of those that are waited for.
-    pub fn of(&self, work: &super::IoWork) -> Option<Hold> {
+    pub fn of(&self, work: &super::IoWork) -> Option<CommandHold> {
         let concerned = self.namespace.is_none_or(|namespace| namespace == work.namespace);
         (concerned && work.kind.changes_medium()).then(|| self.hold.clone())
     }

@@ -1,4 +1,5 @@
-//! The life of a controller as its registers tell it: enable, reset, shutdown, and the end (Base, 3.5 and 3.6).
+//! The life of a controller as its registers tell it: enable, reset, shutdown, and the end (Base,
+//! 3.5 and 3.6).
 
 use std::sync::atomic::Ordering;
 
@@ -6,13 +7,13 @@ use nvme_proto::Status;
 use nvme_proto::registers::{Cc, CcCss, Csts, ShutdownNotification, ShutdownStatus};
 
 use super::command::CloseReason;
-use super::{Controller, Features, Shared};
+use super::{Controller, Features, SharedState};
 use crate::deliberate_bugs::{self, Bug};
 
 /// What the data path has to know of CC and CSTS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub(super) enum Phase {
+pub(super) enum RegisterPhase {
     /// Not enabled. As long as I/O queues of the last epoch are leaving, CSTS.RDY is still 1.
     Disabled,
     /// Enabled.
@@ -25,25 +26,27 @@ pub(super) enum Phase {
     Ended,
 }
 
-/// Counts how often a controller was enabled. Commands and I/O queues belong to one epoch and are void in the next.
+/// Counts how often a controller was enabled. Commands and I/O queues belong to one epoch and are
+/// void in the next.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Epoch(u32);
 
 /// Phase and epoch in one word.
-fn word(phase: Phase, epoch: Epoch) -> u64 {
+fn word(phase: RegisterPhase, epoch: Epoch) -> u64 {
     u64::from(epoch.0) << 8 | phase as u64
 }
 
 impl Controller {
-    /// The epoch in which commands other than fabrics commands are legal; `None` while they are not.
+    /// The epoch in which commands other than fabrics commands are legal; `None` while they are
+    /// not.
     pub(super) fn ready_epoch(&self) -> Option<Epoch> {
         let word = self.stage.load(Ordering::Acquire);
-        (word as u8 == Phase::Ready as u8).then_some(Epoch((word >> 8) as u32))
+        (word as u8 == RegisterPhase::Ready as u8).then_some(Epoch((word >> 8) as u32))
     }
 
     /// Whether commands of this epoch are legal.
     pub(super) fn is_ready_in(&self, epoch: Epoch) -> bool {
-        self.stage.load(Ordering::Acquire) == word(Phase::Ready, epoch)
+        self.stage.load(Ordering::Acquire) == word(RegisterPhase::Ready, epoch)
     }
 
     /// Whether commands other than fabrics commands are legal.
@@ -52,20 +55,22 @@ impl Controller {
     }
 
     /// Under the lock, which the caller has. Nothing follows the end.
-    pub(super) fn set_phase(&self, phase: Phase) {
+    pub(super) fn set_phase(&self, phase: RegisterPhase) {
         let word = self.stage.load(Ordering::Relaxed);
-        if word as u8 == Phase::Ended as u8 {
+        if word as u8 == RegisterPhase::Ended as u8 {
             return;
         }
         let epoch = Epoch((word >> 8) as u32);
-        let epoch = if phase == Phase::Ready { Epoch(epoch.0.wrapping_add(1)) } else { epoch };
+        let epoch =
+            if phase == RegisterPhase::Ready { Epoch(epoch.0.wrapping_add(1)) } else { epoch };
         self.stage.store(self::word(phase, epoch), Ordering::Release);
     }
 
     /// A write of CC (Base, 3.1.4.5): enable, reset, shut down, or none of it.
     ///
     /// # Errors
-    /// The host enables a controller whose reset is not complete: it has to wait for CSTS.RDY to be 0.
+    /// The host enables a controller whose reset is not complete: it has to wait for CSTS.RDY to be
+    /// 0.
     pub(super) fn configure(&self, new: Cc) -> Result<(), Status> {
         let mut shared = self.shared();
         let old = shared.cc;
@@ -86,23 +91,24 @@ impl Controller {
         Ok(())
     }
 
-    fn enable(&self, shared: &mut Shared, cc: Cc) {
+    fn enable(&self, shared: &mut SharedState, cc: Cc) {
         let sizes = cc.iosqes() == Cc::IOSQES && cc.iocqes() == Cc::IOCQES;
         let usable = cc.css() == CcCss::NVM && cc.mps() == 0 && cc.ams() == 0;
         if usable && (sizes || self.is_discovery()) {
             shared.csts = Csts::new().with_rdy(true);
-            self.set_phase(Phase::Ready);
+            self.set_phase(RegisterPhase::Ready);
         } else {
             tracing::debug!(cntlid = %self.cntlid, peer = %self.peer, ?cc, "unsupported configuration");
             shared.csts.set_cfs(true);
-            self.set_phase(Phase::Fatal);
+            self.set_phase(RegisterPhase::Fatal);
         }
     }
 
-    /// Controller reset: I/O queues go, what was parked is aborted, features are as at first. It is complete
-    /// when the I/O queues are gone and storage does nothing for them that changes the medium.
-    fn reset(&self, shared: &mut Shared) {
-        self.set_phase(Phase::Disabled);
+    /// Controller reset: I/O queues go, what was parked is aborted, features are as at first. It is
+    /// complete when the I/O queues are gone and storage does nothing for them that changes the
+    /// medium.
+    fn reset(&self, shared: &mut SharedState) {
+        self.set_phase(RegisterPhase::Disabled);
         shared.members.close_io_queues(CloseReason::Reset);
         let waits = shared.members.is_leaving() && !deliberate_bugs::has(Bug::ResetEarly);
         shared.csts = Csts::new().with_rdy(waits);
@@ -112,20 +118,20 @@ impl Controller {
     }
 
     /// No I/O queue is leaving any more.
-    pub(super) fn all_have_left(&self, shared: &mut Shared) {
+    pub(super) fn all_have_left(&self, shared: &mut SharedState) {
         if !shared.cc.en() {
             shared.csts.set_rdy(false);
         }
     }
 
-    /// Shutdown: no command is taken any more; those that there are end, and what was written is made durable. Then
-    /// it is complete. If that fails it never is, and CSTS.CFS says so.
-    fn shut_down(&self, shared: &mut Shared) {
+    /// Shutdown: no command is taken any more; those that there are end, and what was written is
+    /// made durable. Then it is complete. If that fails it never is, and CSTS.CFS says so.
+    fn shut_down(&self, shared: &mut SharedState) {
         if shared.csts.shst() != ShutdownStatus::NORMAL {
             return;
         }
         tracing::debug!(cntlid = %self.cntlid, "shut down by the host");
-        self.set_phase(Phase::ShutDown);
+        self.set_phase(RegisterPhase::ShutDown);
         shared.abort_jobs();
         shared.abort_async_events();
         let status = match self.begin_shutdown(shared) {

@@ -7,7 +7,7 @@ use std::task::Waker;
 use nvme_proto::Qid;
 use rdma::Time;
 
-use super::command::{CloseReason, Event};
+use super::command::{CloseReason, QueueEvent};
 use super::jobs::JobId;
 use crate::sync::{AtomicBool, AtomicU64, Mutex, MutexGuard, Ordering};
 
@@ -18,7 +18,7 @@ pub(super) struct QueueLink {
     waker: Waker,
     /// Set after the mailbox changed, cleared by the owner before it looks.
     mail: AtomicBool,
-    mailbox: Mutex<Mailbox>,
+    mailbox: Mutex<QueueMailbox>,
     /// When the last command came.
     last_command: AtomicU64,
     lost: Arc<Lost>,
@@ -40,7 +40,7 @@ impl Lost {
 }
 
 #[derive(Debug, Default)]
-struct Mailbox {
+struct QueueMailbox {
     mail: VecDeque<Mail>,
     close: Option<CloseReason>,
 }
@@ -49,7 +49,7 @@ struct Mailbox {
 #[derive(Debug)]
 pub(super) enum Mail {
     /// It has to do something.
-    Event(Event),
+    Event(QueueEvent),
     /// Commands are over that a job of this admin queue waited for.
     Settled(JobId),
     /// What a job wants kept for later runs is kept, or can not be.
@@ -69,7 +69,7 @@ impl QueueLink {
     }
 
     /// Puts an event into the mailbox. Bounded by what a host may have outstanding.
-    pub(super) fn post(&self, event: Event) {
+    pub(super) fn post(&self, event: QueueEvent) {
         self.mailbox().mail.push_back(Mail::Event(event));
         self.ring();
     }
@@ -97,15 +97,15 @@ impl QueueLink {
         self.waker.wake_by_ref();
     }
 
-    /// The next mail for the owner. One relaxed load when there is none. After [`QueueLink::close`] it is
-    /// the closing for ever.
+    /// The next mail for the owner. One relaxed load when there is none. After [`QueueLink::close`]
+    /// it is the closing for ever.
     pub(super) fn next_mail(&self) -> Option<Mail> {
         if !self.mail.load(Ordering::Relaxed) {
             return None;
         }
         let mut mailbox = self.mailbox();
         if let Some(reason) = mailbox.close {
-            return Some(Mail::Event(Event::Close(reason)));
+            return Some(Mail::Event(QueueEvent::Close(reason)));
         }
         let mail = mailbox.mail.pop_front();
         // Under the lock, so that nothing that is posted now is overlooked.
@@ -131,7 +131,7 @@ impl QueueLink {
         self.waker.wake_by_ref();
     }
 
-    fn mailbox(&self) -> MutexGuard<'_, Mailbox> {
+    fn mailbox(&self) -> MutexGuard<'_, QueueMailbox> {
         self.mailbox.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -157,7 +157,7 @@ mod loom_tests {
                 .map(|_| {
                     let link = Arc::clone(&link);
                     let abort = Abort { cid: Cid(1), asked_by: Cid(2) };
-                    thread::spawn(move || link.post(Event::Abort(abort)))
+                    thread::spawn(move || link.post(QueueEvent::Abort(abort)))
                 })
                 .collect();
             let mut seen = 0;

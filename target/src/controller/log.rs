@@ -7,14 +7,14 @@ use nvme_proto::log::{
 };
 use nvme_proto::{AsciiField, FromZeros, IntoBytes, Status, U128};
 
-use super::{Controller, Shared};
+use super::{Controller, SharedState};
 use crate::inventory::Registry;
 use crate::inventory::derived_ids;
 use crate::inventory::subsystem::Subsystem;
 use crate::limits::ERROR_LOG_ENTRIES;
 
-/// Fills `data`, which is zeros, with the part of the page that the command wants. Beyond the end of the page
-/// it stays zeros; an offset beyond the end is an error.
+/// Fills `data`, which is zeros, with the part of the page that the command wants. Beyond the end
+/// of the page it stays zeros; an offset beyond the end is an error.
 ///
 /// The page is made, and its events are cleared, under one lock: what happens later is told again.
 pub(super) fn write(
@@ -40,19 +40,20 @@ pub(super) fn write(
     Ok(())
 }
 
-pub(super) fn supported_pages(controller: &Controller, _: &Shared) -> Vec<u8> {
+pub(super) fn supported_pages(controller: &Controller, _: &SharedState) -> Vec<u8> {
     controller.support.supported_pages().as_bytes().to_vec()
 }
 
-pub(super) fn errors(_: &Controller, shared: &Shared) -> Vec<u8> {
+pub(super) fn errors(_: &Controller, shared: &SharedState) -> Vec<u8> {
     let mut page: Vec<u8> =
         shared.errors.entries().flat_map(|entry| entry.as_bytes()).copied().collect();
     page.resize(ERROR_LOG_ENTRIES * 64, 0);
     page
 }
 
-/// All of it is the whole subsystem's: an association is too short-lived to have a health. There is no temperature to tell.
-pub(super) fn smart(controller: &Controller, _: &Shared) -> Vec<u8> {
+/// All of it is the whole subsystem's: an association is too short-lived to have a health. There is
+/// no temperature to tell.
+pub(super) fn smart(controller: &Controller, _: &SharedState) -> Vec<u8> {
     controller.subsystem().map_or_else(Vec::new, |subsystem| {
         smart_log(controller.registry.upgrade(), subsystem).as_bytes().to_vec()
     })
@@ -78,26 +79,26 @@ fn data_units(bytes: u64) -> u128 {
     u128::from(bytes.div_ceil(512 * 1000))
 }
 
-pub(super) fn changed_namespaces(_: &Controller, shared: &Shared) -> Vec<u8> {
+pub(super) fn changed_namespaces(_: &Controller, shared: &SharedState) -> Vec<u8> {
     shared.async_events.changed().as_bytes().to_vec()
 }
 
-pub(super) fn firmware_slots(_: &Controller, _: &Shared) -> Vec<u8> {
+pub(super) fn firmware_slots(_: &Controller, _: &SharedState) -> Vec<u8> {
     let mut log = FirmwareSlotLog::new_zeroed();
     log.active = FirmwareSlots::new().with_current(1);
     log.revisions[0] = AsciiField::new(derived_ids::FIRMWARE).unwrap_or_default();
     log.as_bytes().to_vec()
 }
 
-pub(super) fn effects(controller: &Controller, _: &Shared) -> Vec<u8> {
+pub(super) fn effects(controller: &Controller, _: &SharedState) -> Vec<u8> {
     controller.support.effects().as_bytes().to_vec()
 }
 
-pub(super) fn feature_effects(controller: &Controller, _: &Shared) -> Vec<u8> {
+pub(super) fn feature_effects(controller: &Controller, _: &SharedState) -> Vec<u8> {
     controller.support.feature_effects().as_bytes().to_vec()
 }
 
 /// There are no NVMe-MI commands.
-pub(super) fn nvme_mi_effects(_: &Controller, _: &Shared) -> Vec<u8> {
+pub(super) fn nvme_mi_effects(_: &Controller, _: &SharedState) -> Vec<u8> {
     vec![0; 4096]
 }

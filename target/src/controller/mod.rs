@@ -1,11 +1,11 @@
 //! Controllers: what NVMe is, apart from how bytes move.
 //!
-//! A [`Queue`] is one connection's view, owned by its core. [`Controller`] is what the queues of one
-//! association share. The data path reads atomics of it; everything else is behind one lock. Nothing here
-//! waits, reads a clock or does I/O.
+//! A [`Queue`] is one connection's view, owned by its core. [`Controller`] is what the queues of
+//! one association share. The data path reads atomics of it; everything else is behind one lock.
+//! Nothing here waits, reads a clock or does I/O.
 //!
-//! Not offered: authentication, static controllers, PRPs, fused operations, metadata, reservations, ANA,
-//! namespace management, NVM subsystem reset.
+//! Not offered: authentication, static controllers, PRPs, fused operations, metadata, reservations,
+//! ANA, namespace management, NVM subsystem reset.
 
 mod admin;
 mod association;
@@ -38,12 +38,12 @@ use nvme_proto::registers::{Cc, Csts};
 use rdma::Time;
 
 pub use self::command::{
-    Abort, CloseReason, Command, ControlWork, Direction, Event, Execution, IoKind, IoWork, Outcome,
-    Transfer, Work,
+    AbortRequest, CloseReason, CommandOutcome, CommandTransfer, CommandWork, ControlWork,
+    Execution, IoKind, IoWork, ParsedCommand, QueueEvent, TransferDirection,
 };
 pub(crate) use self::error_log::ErrorCounts;
-pub use self::hold::Hold;
-pub use self::jobs::{Flush, Settle};
+pub use self::hold::CommandHold;
+pub use self::jobs::{FlushJob, Settle};
 pub use self::link::Lost;
 pub use self::queue::{Accepted, Queue};
 
@@ -54,10 +54,12 @@ use self::feature::Features;
 use self::jobs::Jobs;
 use self::support::{Opcodes, Support};
 use crate::inventory::Registry;
-use crate::inventory::allowed_host::Host;
+use crate::inventory::allowed_host::NamedHost;
 use crate::inventory::port::Port;
 use crate::inventory::subsystem::Subsystem;
-use crate::limits::{DISCOVERY_KEEP_ALIVE, GUEST_TRANSFER_BYTES, KEEP_ALIVE_GRANULARITY, Limits};
+use crate::limits::{
+    ANONYMOUS_TRANSFER_BYTES, DISCOVERY_KEEP_ALIVE, KEEP_ALIVE_GRANULARITY, Limits,
+};
 
 /// A controller: one host's association with one subsystem, or with the discovery service.
 #[derive(Debug)]
@@ -65,9 +67,9 @@ pub struct Controller {
     /// Its id.
     pub cntlid: Cntlid,
     /// What it offers.
-    pub kind: Kind,
+    pub kind: ControllerKind,
     /// Who connected.
-    pub host: Host,
+    pub host: NamedHost,
     /// Where.
     pub port: Arc<Port>,
     /// From which address.
@@ -80,15 +82,15 @@ pub struct Controller {
     limits: Limits,
     support: Support,
     io_opcodes: Opcodes,
-    /// [`Phase`] and [`Epoch`](life::Epoch).
+    /// [`life::RegisterPhase`] and [`Epoch`](life::Epoch).
     stage: AtomicU64,
     keep_alive_ms: AtomicU32,
-    shared: Mutex<Shared>,
+    shared: Mutex<SharedState>,
 }
 
 /// What a controller offers.
 #[derive(Clone, Debug)]
-pub enum Kind {
+pub enum ControllerKind {
     /// The namespaces of a subsystem.
     Nvm(Arc<Subsystem>),
     /// The discovery log.
@@ -97,7 +99,7 @@ pub enum Kind {
 
 /// What the queues of an association share, behind the lock.
 #[derive(Debug)]
-struct Shared {
+struct SharedState {
     cc: Cc,
     csts: Csts,
     members: Members,
@@ -113,13 +115,13 @@ const LIFE_MESSAGES: u32 = 3;
 impl Controller {
     fn new(registry: &Arc<Registry>, cntlid: Cntlid, new: NewController) -> Self {
         let errors = match &new.kind {
-            Kind::Nvm(subsystem) => Arc::clone(&subsystem.errors),
-            Kind::Discovery => Arc::default(),
+            ControllerKind::Nvm(subsystem) => Arc::clone(&subsystem.errors),
+            ControllerKind::Discovery => Arc::default(),
         };
         let support = Support::of(&new.kind);
         let mut limits = registry.limits().clone();
-        if let Kind::Discovery = new.kind {
-            limits.max_transfer_bytes = limits.max_transfer_bytes.min(GUEST_TRANSFER_BYTES);
+        if let ControllerKind::Discovery = new.kind {
+            limits.max_transfer_bytes = limits.max_transfer_bytes.min(ANONYMOUS_TRANSFER_BYTES);
         }
         Self {
             cntlid,
@@ -135,7 +137,7 @@ impl Controller {
             limits,
             stage: AtomicU64::new(0),
             keep_alive_ms: AtomicU32::new(new.keep_alive_ms),
-            shared: Mutex::new(Shared {
+            shared: Mutex::new(SharedState {
                 cc: Cc::new(),
                 csts: Csts::new(),
                 members: Members::default(),
@@ -150,25 +152,25 @@ impl Controller {
     /// The subsystem, unless it is the discovery service.
     pub fn subsystem(&self) -> Option<&Arc<Subsystem>> {
         match &self.kind {
-            Kind::Nvm(subsystem) => Some(subsystem),
-            Kind::Discovery => None,
+            ControllerKind::Nvm(subsystem) => Some(subsystem),
+            ControllerKind::Discovery => None,
         }
     }
 
     pub(crate) fn is_discovery(&self) -> bool {
-        matches!(self.kind, Kind::Discovery)
+        matches!(self.kind, ControllerKind::Discovery)
     }
 
     /// The keep-alive interval; `None` when the host asked for none.
     fn keep_alive(&self) -> Option<Duration> {
         match (self.keep_alive_ms.load(Ordering::Relaxed), &self.kind) {
-            (0, Kind::Nvm(_)) => None,
-            (0, Kind::Discovery) => Some(DISCOVERY_KEEP_ALIVE),
+            (0, ControllerKind::Nvm(_)) => None,
+            (0, ControllerKind::Discovery) => Some(DISCOVERY_KEEP_ALIVE),
             (ms, _) => Some(round_up(Duration::from_millis(ms.into()))),
         }
     }
 
-    fn shared(&self) -> MutexGuard<'_, Shared> {
+    fn shared(&self) -> MutexGuard<'_, SharedState> {
         // Nothing that holds the lock leaves the state half changed.
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -177,8 +179,8 @@ impl Controller {
 /// What a Connect command says about the controller to make.
 #[derive(Debug)]
 pub(crate) struct NewController {
-    pub(crate) kind: Kind,
-    pub(crate) host: Host,
+    pub(crate) kind: ControllerKind,
+    pub(crate) host: NamedHost,
     pub(crate) port: Arc<Port>,
     pub(crate) peer: SocketAddr,
     pub(crate) keep_alive_ms: u32,

@@ -9,20 +9,20 @@ use nvme_proto::{Cid, Command as Parsed, Cqe, Qid, Sqe, Status};
 use rdma::Time;
 
 use super::command::{
-    Abort, CloseReason, Command, ControlCommand, ControlWork, Direction, Event, Execution, IoWork,
-    Outcome, Transfer,
+    AbortRequest, CloseReason, CommandOutcome, CommandTransfer, ControlCommand, ControlWork,
+    Execution, IoWork, ParsedCommand, QueueEvent, TransferDirection,
 };
-use super::hold::Hold;
-use super::jobs::Flush;
+use super::hold::CommandHold;
+use super::jobs::FlushJob;
 use super::life::Epoch;
 use super::link::{Lost, Mail, QueueLink};
 use super::{Controller, admin, error_log, fabrics, io};
 use crate::backend::BackendError;
 use crate::inventory::Registry;
 use crate::inventory::port::Port;
-use crate::limits::connection_quota::Admission;
+use crate::limits::connection_quota::ConnectionPermit;
 use crate::limits::{CONNECT_TIMEOUT, ENABLE_TIMEOUT};
-use crate::metrics::io_counters::{Account, Tally};
+use crate::metrics::io_counters::{Tally, TallyIndex};
 
 /// A connection that the transport accepted.
 #[derive(Debug)]
@@ -43,8 +43,8 @@ pub struct Accepted {
     pub lost: Arc<Lost>,
 }
 
-/// One NVMe queue. Its owner calls, for each command, [`Queue::parse`] and at its end [`Queue::completion`];
-/// each turn [`Queue::poll`]; at the end of the connection [`Queue::close`].
+/// One NVMe queue. Its owner calls, for each command, [`Queue::parse`] and at its end
+/// [`Queue::completion`]; each turn [`Queue::poll`]; at the end of the connection [`Queue::close`].
 #[derive(Debug)]
 pub struct Queue {
     pub(super) registry: Arc<Registry>,
@@ -53,10 +53,10 @@ pub struct Queue {
     pub(super) peer: SocketAddr,
     pub(super) link: Arc<QueueLink>,
     tally: Arc<Tally>,
-    account: Account,
+    account: TallyIndex,
     /// Commands that failed, which its peer is not charged with yet.
     failed: u64,
-    pub(super) state: State,
+    pub(super) state: QueueState,
     /// Submission queue entries: as negotiated, then as Connect says.
     pub(super) entries: u16,
     head: Head,
@@ -64,7 +64,7 @@ pub struct Queue {
 
 /// Which commands are legal.
 #[derive(Debug)]
-pub(super) enum State {
+pub(super) enum QueueState {
     /// Only Connect.
     Connecting { since: Time },
     /// Those of the queue's kind.
@@ -77,14 +77,15 @@ pub(super) enum State {
 pub(super) struct Live {
     pub(super) controller: Arc<Controller>,
     /// Among the queues that hosts and its address may have. A discovery controller takes none.
-    _place: Option<Box<Admission>>,
+    _place: Option<Box<ConnectionPermit>>,
     /// Start of the running keep-alive interval. Of the admin queue.
     pub(super) interval_start: Time,
     /// Since when the controller is not enabled. Of the admin queue.
     pub(super) disabled_since: Option<Time>,
     /// In which epoch it joined. Of an I/O queue.
     pub(super) epoch: Epoch,
-    /// This queue ended the association, whose owner may take its time with that. It is one loss, and no timer counts then.
+    /// This queue ended the association, whose owner may take its time with that. It is one loss,
+    /// and no timer counts then.
     ended_association: bool,
 }
 
@@ -111,9 +112,9 @@ impl Queue {
                 accepted.lost,
             )),
             tally,
-            account: Account::NONE,
+            account: TallyIndex::NONE,
             failed: 0,
-            state: State::Connecting { since: accepted.now },
+            state: QueueState::Connecting { since: accepted.now },
             entries: accepted.entries,
             head: Head::At(0),
         }
@@ -126,22 +127,23 @@ impl Queue {
 
     /// Whether Connect succeeded and the association lives.
     pub fn is_live(&self) -> bool {
-        matches!(self.state, State::Live(_))
+        matches!(self.state, QueueState::Live(_))
     }
 
     /// The controller, once connected.
     pub fn controller(&self) -> Option<&Arc<Controller>> {
         match &self.state {
-            State::Live(live) => Some(&live.controller),
-            State::Connecting { .. } | State::Ended => None,
+            QueueState::Live(live) => Some(&live.controller),
+            QueueState::Connecting { .. } | QueueState::Ended => None,
         }
     }
 
-    /// Looks at a command before any of its data moved, and decides all that the entry alone decides.
+    /// Looks at a command before any of its data moved, and decides all that the entry alone
+    /// decides.
     ///
     /// # Errors
     /// How to complete the command at once.
-    pub fn parse(&mut self, now: Time, sqe: &Sqe) -> Result<Command, Outcome> {
+    pub fn parse(&mut self, now: Time, sqe: &Sqe) -> Result<ParsedCommand, CommandOutcome> {
         self.link.saw_command(now);
         self.parse_in_state(sqe).map_err(|outcome| match outcome.status.is_success() {
             true => outcome,
@@ -149,23 +151,24 @@ impl Queue {
         })
     }
 
-    fn parse_in_state(&self, sqe: &Sqe) -> Result<Command, Outcome> {
+    fn parse_in_state(&self, sqe: &Sqe) -> Result<ParsedCommand, CommandOutcome> {
         match (&self.state, Parsed::parse(self.qid, sqe)) {
-            (State::Connecting { .. }, parsed) => fabrics::parse_connecting(self, sqe, parsed),
-            (State::Live(live), Ok(Parsed::Nvm(command))) => io::parse(live, &command),
-            (State::Live(_), Ok(Parsed::Fabrics(command))) => {
+            (QueueState::Connecting { .. }, parsed) => fabrics::parse_connecting(self, sqe, parsed),
+            (QueueState::Live(live), Ok(Parsed::Nvm(command))) => io::parse(live, &command),
+            (QueueState::Live(_), Ok(Parsed::Fabrics(command))) => {
                 Ok(fabrics::parse_live(self.qid, command)?)
             }
-            (State::Live(live), Ok(Parsed::Admin(command))) => {
+            (QueueState::Live(live), Ok(Parsed::Admin(command))) => {
                 Ok(admin::parse(&live.controller, command)?)
             }
-            (State::Live(_), Err(status)) => Err(status.into()),
-            (State::Ended, _) => Err(Status::ABORTED_SQ_DELETION.into()),
+            (QueueState::Live(_), Err(status)) => Err(status.into()),
+            (QueueState::Ended, _) => Err(Status::ABORTED_SQ_DELETION.into()),
         }
     }
 
-    /// Does a fabrics or admin command. Data from the host must be in `data`; data for the host is put there,
-    /// every byte of it. `data` has the length of the command's transfer. May lock, never blocks for long.
+    /// Does a fabrics or admin command. Data from the host must be in `data`; data for the host is
+    /// put there, every byte of it. `data` has the length of the command's transfer. May lock,
+    /// never blocks for long.
     pub fn execute(
         &mut self,
         now: Time,
@@ -188,17 +191,18 @@ impl Queue {
         }
     }
 
-    /// How an I/O command ends: the storage engine's error as a status, counted, and in the error log.
+    /// How an I/O command ends: the storage engine's error as a status, counted, and in the error
+    /// log.
     pub fn finish_io(
         &mut self,
         cid: Cid,
         work: &IoWork,
         result: Result<(), BackendError>,
-    ) -> Outcome {
+    ) -> CommandOutcome {
         match result {
             Ok(()) => {
                 io::count(self.tally.of(self.account), work);
-                Outcome::SUCCESS
+                CommandOutcome::SUCCESS
             }
             Err(BackendError::Cancelled) => self.io_failed(cid, work, Status::ABORT_REQUESTED),
             Err(error) => {
@@ -210,14 +214,15 @@ impl Queue {
         }
     }
 
-    /// How an I/O command ends that failed for a reason that is not the medium's: the host's memory, an
-    /// abort, Compare Failure.
-    pub fn io_failed(&mut self, cid: Cid, work: &IoWork, status: Status) -> Outcome {
+    /// How an I/O command ends that failed for a reason that is not the medium's: the host's
+    /// memory, an abort, Compare Failure.
+    pub fn io_failed(&mut self, cid: Cid, work: &IoWork, status: Status) -> CommandOutcome {
         let entry = error_log::of_io(&self.registry, self.qid, cid, work, status);
         self.failed(entry, status.into())
     }
 
-    /// Checks the ranges of a Deallocate command, which are the data that came with it, before the first is begun.
+    /// Checks the ranges of a Deallocate command, which are the data that came with it, before the
+    /// first is begun.
     ///
     /// # Errors
     /// A range is outside the namespace; then none of them is to be deallocated.
@@ -225,13 +230,14 @@ impl Queue {
         io::check_ranges(&self.registry, work, data)
     }
 
-    /// Where the first range begins that is not `passed` yet, and its length, both in bytes; then it is passed. Of ranges
-    /// that were checked. Empty ones are passed by.
+    /// Where the first range begins that is not `passed` yet, and its length, both in bytes; then
+    /// it is passed. Of ranges that were checked. Empty ones are passed by.
     pub fn next_range(&self, work: &IoWork, data: &[u8], passed: &mut usize) -> Option<(u64, u64)> {
         io::next_range(&self.registry, work, data, passed)
     }
 
-    /// Forgets a parked Asynchronous Event Request, to which no response is sent. False if there is none.
+    /// Forgets a parked Asynchronous Event Request, to which no response is sent. False if there is
+    /// none.
     pub fn give_up_event_request(&mut self, cid: Cid) -> bool {
         let known = self.controller().is_some_and(|controller| controller.give_up_event(cid));
         if known {
@@ -252,14 +258,15 @@ impl Queue {
     }
 
     /// The response to a command that ended. Its receive was posted again before.
-    pub fn completion(&mut self, cid: Cid, outcome: Outcome) -> Cqe {
+    pub fn completion(&mut self, cid: Cid, outcome: CommandOutcome) -> Cqe {
         let head = self.advance();
         Cqe::new(cid, outcome.status).with_result(outcome.result).with_queue(head, self.qid)
     }
 
-    /// What the owner must do next, if anything. Cheap when there is nothing; call it until it says so, each
-    /// turn, and whenever [`Queue::deadline`] has come. After [`Event::Close`] nothing else follows.
-    pub fn poll(&mut self, now: Time) -> Option<Event> {
+    /// What the owner must do next, if anything. Cheap when there is nothing; call it until it says
+    /// so, each turn, and whenever [`Queue::deadline`] has come. After [`QueueEvent::Close`]
+    /// nothing else follows.
+    pub fn poll(&mut self, now: Time) -> Option<QueueEvent> {
         if let Some(reason) = self.overdue(now) {
             self.end(reason);
         }
@@ -276,10 +283,11 @@ impl Queue {
         }
     }
 
-    /// Ends the association if nothing was heard of the host for so long that it may have come back over other
-    /// connections: two timeouts, after which it relies on that. Returns whether the connection is to end.
+    /// Ends the association if nothing was heard of the host for so long that it may have come back
+    /// over other connections: two timeouts, after which it relies on that. Returns whether the
+    /// connection is to end.
     pub fn end_if_forsaken(&mut self, now: Time) -> bool {
-        let State::Live(live) = &self.state else { return false };
+        let QueueState::Live(live) = &self.state else { return false };
         let kato = live.controller.keep_alive();
         let forsaken = kato.is_some_and(|kato| now >= live.controller.last_command() + 2 * kato);
         // It is one loss, however many queues notice it.
@@ -289,44 +297,46 @@ impl Queue {
         forsaken
     }
 
-    /// When [`Queue::poll`] must run again at the latest. Changes made by other cores come with a wake-up.
+    /// When [`Queue::poll`] must run again at the latest. Changes made by other cores come with a
+    /// wake-up.
     pub fn deadline(&self) -> Option<Time> {
         match &self.state {
-            State::Connecting { since } => Some(*since + CONNECT_TIMEOUT),
-            State::Live(live) if self.qid.is_admin() && !live.ended_association => {
+            QueueState::Connecting { since } => Some(*since + CONNECT_TIMEOUT),
+            QueueState::Live(live) if self.qid.is_admin() && !live.ended_association => {
                 let keep_alive =
                     live.controller.keep_alive().map(|kato| live.interval_start + kato);
                 let enable = live.disabled_since.map(|since| since + ENABLE_TIMEOUT);
                 [keep_alive, enable].into_iter().flatten().min()
             }
-            State::Live(_) | State::Ended => None,
+            QueueState::Live(_) | QueueState::Ended => None,
         }
     }
 
-    /// Tells how [`Event::Flush`] ended.
-    pub fn flushed(&mut self, now: Time, flush: Flush, result: Result<(), BackendError>) {
-        if let State::Live(live) = &self.state {
+    /// Tells how [`QueueEvent::Flush`] ended.
+    pub fn flushed(&mut self, now: Time, flush: FlushJob, result: Result<(), BackendError>) {
+        if let QueueState::Live(live) = &self.state {
             live.controller.flushed(now, flush, result);
         }
     }
 
-    /// Tells what became of [`Event::Abort`].
-    pub fn answer_abort(&mut self, abort: Abort, aborted: bool) {
-        if let State::Live(live) = &self.state {
+    /// Tells what became of [`QueueEvent::Abort`].
+    pub fn answer_abort(&mut self, abort: AbortRequest, aborted: bool) {
+        if let QueueState::Live(live) = &self.state {
             live.controller.answer_abort(abort.asked_by, aborted);
         }
     }
 
-    /// The connection is gone. An association ends with its admin queue. Of a queue that was connected there is
-    /// something for the commands to keep that storage still works on and that change the medium, each until its
-    /// operation is over: until then the host must not be told that it can go on.
-    pub fn close(mut self) -> Option<Hold> {
+    /// The connection is gone. An association ends with its admin queue. Of a queue that was
+    /// connected there is something for the commands to keep that storage still works on and that
+    /// change the medium, each until its operation is over: until then the host must not be told
+    /// that it can go on.
+    pub fn close(mut self) -> Option<CommandHold> {
         self.leave()
     }
 
     /// Counts and logs a command that was refused.
-    fn refused(&mut self, now: Time, sqe: &Sqe, outcome: Outcome) -> Outcome {
-        if matches!(self.state, State::Connecting { .. }) && sqe.is_fabrics() {
+    fn refused(&mut self, now: Time, sqe: &Sqe, outcome: CommandOutcome) -> CommandOutcome {
+        if matches!(self.state, QueueState::Connecting { .. }) && sqe.is_fabrics() {
             fabrics::tell_refused(self, now, outcome);
         }
         tracing::debug!(
@@ -336,16 +346,16 @@ impl Queue {
     }
 
     /// Counts a command that failed against its host; the error log says more about it.
-    fn failed(&mut self, entry: ErrorLogEntry, outcome: Outcome) -> Outcome {
+    fn failed(&mut self, entry: ErrorLogEntry, outcome: CommandOutcome) -> CommandOutcome {
         self.failed += 1;
         self.log_failure(entry, outcome)
     }
 
-    fn log_failure(&self, entry: ErrorLogEntry, outcome: Outcome) -> Outcome {
+    fn log_failure(&self, entry: ErrorLogEntry, outcome: CommandOutcome) -> CommandOutcome {
         self.tally.of(self.account).failed.add(1);
         let Some(controller) = self.controller() else { return outcome };
         controller.log_error(entry);
-        Outcome { status: outcome.status.with_more(), ..outcome }
+        CommandOutcome { status: outcome.status.with_more(), ..outcome }
     }
 
     pub(super) fn connected(
@@ -353,7 +363,7 @@ impl Queue {
         now: Time,
         controller: Arc<Controller>,
         epoch: Epoch,
-        place: Option<Admission>,
+        place: Option<ConnectionPermit>,
         entries: u16,
         flow: bool,
     ) {
@@ -364,7 +374,7 @@ impl Queue {
         if !flow {
             self.head = Head::Disabled;
         }
-        self.state = State::Live(Live {
+        self.state = QueueState::Live(Live {
             controller,
             _place: place.map(Box::new),
             epoch,
@@ -377,16 +387,16 @@ impl Queue {
     /// A timer of this queue that ran out.
     fn overdue(&mut self, now: Time) -> Option<CloseReason> {
         match &mut self.state {
-            State::Connecting { since } if now >= *since + CONNECT_TIMEOUT => {
+            QueueState::Connecting { since } if now >= *since + CONNECT_TIMEOUT => {
                 Some(CloseReason::ConnectTimeout)
             }
-            State::Live(live) if self.qid.is_admin() => live.overdue(now),
+            QueueState::Live(live) if self.qid.is_admin() => live.overdue(now),
             _ => None,
         }
     }
 
     fn end(&mut self, reason: CloseReason) {
-        if let State::Live(live) = &mut self.state
+        if let QueueState::Live(live) = &mut self.state
             && std::mem::replace(&mut live.ended_association, true)
         {
             return;
@@ -396,16 +406,16 @@ impl Queue {
             self.registry.count_keep_alive_loss();
         }
         match &self.state {
-            State::Live(live) => live.controller.end(reason),
-            State::Connecting { .. } | State::Ended => self.link.close(reason),
+            QueueState::Live(live) => live.controller.end(reason),
+            QueueState::Connecting { .. } | QueueState::Ended => self.link.close(reason),
         }
     }
 
-    fn leave(&mut self) -> Option<Hold> {
+    fn leave(&mut self) -> Option<CommandHold> {
         self.registry.peer_errors().add_failed(self.peer.ip(), std::mem::take(&mut self.failed));
-        match std::mem::replace(&mut self.state, State::Ended) {
-            State::Live(live) => Some(live.controller.queue_left(&self.link)),
-            State::Connecting { .. } | State::Ended => None,
+        match std::mem::replace(&mut self.state, QueueState::Ended) {
+            QueueState::Live(live) => Some(live.controller.queue_left(&self.link)),
+            QueueState::Connecting { .. } | QueueState::Ended => None,
         }
     }
 }
@@ -433,15 +443,22 @@ impl Live {
 }
 
 /// The transfer that an entry implies, for data that a controller moves; nothing for zero bytes.
-pub(super) fn transfer(of: nvme_proto::Transfer, most: u32) -> Result<Option<Transfer>, Status> {
+pub(super) fn transfer(
+    of: nvme_proto::DataTransfer,
+    most: u32,
+) -> Result<Option<CommandTransfer>, Status> {
     let direction = match of.direction {
-        nvme_proto::Direction::HostToController => Direction::HostToController,
-        nvme_proto::Direction::ControllerToHost => Direction::ControllerToHost,
-        nvme_proto::Direction::None | nvme_proto::Direction::Bidirectional => return Ok(None),
+        nvme_proto::DataDirection::HostToController => TransferDirection::HostToController,
+        nvme_proto::DataDirection::ControllerToHost => TransferDirection::ControllerToHost,
+        nvme_proto::DataDirection::None | nvme_proto::DataDirection::Bidirectional => {
+            return Ok(None);
+        }
     };
     match u32::try_from(of.length_bytes) {
         Ok(0) => Ok(None),
-        Ok(length_bytes) if length_bytes <= most => Ok(Some(Transfer { direction, length_bytes })),
+        Ok(length_bytes) if length_bytes <= most => {
+            Ok(Some(CommandTransfer { direction, length_bytes }))
+        }
         _ => Err(Status::INVALID_FIELD.with_dnr()),
     }
 }

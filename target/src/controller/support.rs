@@ -1,5 +1,5 @@
-//! What controllers support, said once. Identify, the log pages about commands, pages and features, and what becomes
-//! of a command, all follow from these tables.
+//! What controllers support, said once. Identify, the log pages about commands, pages and features,
+//! and what becomes of a command, all follow from these tables.
 
 use nvme_proto::feature::{AsyncEventConfig, FeatureId};
 use nvme_proto::identify::{Cns, Lpa, Nwpc, Oacs, Oaes, Ofcs, Oncs, Vwc};
@@ -8,7 +8,7 @@ use nvme_proto::log::{
 };
 use nvme_proto::{AdminOpcode, NvmOpcode, U16};
 
-use super::{Controller, Kind, Shared, discovery, identify, log};
+use super::{Controller, ControllerKind, SharedState, discovery, identify, log};
 use crate::inventory::namespace::Namespace;
 
 /// Which controllers have something.
@@ -26,7 +26,8 @@ enum Offer {
     Deallocate,
 }
 
-/// What of a controller decides about what it supports. It does not change while the controller lives.
+/// What of a controller decides about what it supports. It does not change while the controller
+/// lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Support {
     Discovery,
@@ -68,7 +69,8 @@ pub(super) struct CnsEntry {
 pub(super) enum Describe {
     /// The controller. The NSID is not looked at.
     Controller(fn(&Controller, &mut [u8])),
-    /// A namespace. It is zeros where the NSID is in range, but no namespace has it (Base, 5.1.13.1).
+    /// A namespace. It is zeros where the NSID is in range, but no namespace has it (Base,
+    /// 5.1.13.1).
     Namespace(fn(Support, &Namespace, &mut [u8])),
     /// A namespace that is there.
     ActiveNamespace(fn(Support, &Namespace, &mut [u8])),
@@ -83,7 +85,7 @@ pub(super) struct PageEntry {
     /// What LPA says of it.
     lpa: Lpa,
     /// Its bytes.
-    pub(super) make: fn(&Controller, &Shared) -> Vec<u8>,
+    pub(super) make: fn(&Controller, &SharedState) -> Vec<u8>,
 }
 
 /// A feature.
@@ -202,10 +204,10 @@ const FEATURES: [FeatureEntry; 8] = [
 ];
 
 impl Support {
-    pub(super) fn of(kind: &Kind) -> Self {
+    pub(super) fn of(kind: &ControllerKind) -> Self {
         match kind {
-            Kind::Discovery => Self::Discovery,
-            Kind::Nvm(subsystem) => {
+            ControllerKind::Discovery => Self::Discovery,
+            ControllerKind::Nvm(subsystem) => {
                 let writable = subsystem.namespaces().iter().any(|namespace| namespace.writable);
                 Self::Io { writable, deallocate: subsystem.deallocate }
             }
@@ -390,7 +392,7 @@ const fn page(
     lid: LogId,
     offer: Offer,
     lpa: Lpa,
-    make: fn(&Controller, &Shared) -> Vec<u8>,
+    make: fn(&Controller, &SharedState) -> Vec<u8>,
 ) -> PageEntry {
     PageEntry { lid, offer, lpa, make }
 }

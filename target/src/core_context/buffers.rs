@@ -1,57 +1,58 @@
-//! The buffers of one core: a share for hosts, and one for guests.
+//! The buffers of one core: a share for hosts, and one for anonymous connections.
 //!
-//! A guest is a connection that was not let into a subsystem: Connect has not succeeded yet, or it
-//! is the discovery service's. Guests have small buffers of their own, so that nothing that
-//! strangers do takes a buffer from hosts, and hosts that hold much keep nobody from connecting.
+//! An anonymous connection is a connection that was not let into a subsystem: Connect has not
+//! succeeded yet, or it is the discovery service's. Anonymous connections have small buffers of
+//! their own, so that nothing that strangers do takes a buffer from hosts, and hosts that hold much
+//! keep nobody from connecting.
 
 use std::net::IpAddr;
 
 use nvme_proto::HostNqn;
 
 use super::events::BufferEvent;
-use super::share::{AccountKey, Name, Share};
+use super::share::{AccountKey, AccountName, Share};
 use crate::core_context::pool::{Buffer, Pool};
 use crate::transport::RequestKey;
 
 /// The buffers of one core, and the requests that stand in line for one.
-pub struct Buffers {
+pub struct CoreBuffers {
     hosts: Share,
-    guests: Share,
+    anonymous: Share,
 }
 
-/// A connection's accounts with the [`Buffers`] of its core.
+/// A connection's accounts with the [`CoreBuffers`] of its core.
 #[derive(Debug)]
 pub(crate) struct Accounts {
     ip: IpAddr,
     requests: usize,
-    guest: AccountKey,
+    anonymous: AccountKey,
     /// Once it was let into a subsystem.
     host: Option<AccountKey>,
 }
 
-impl Buffers {
-    pub(crate) fn new(hosts: Pool, guests: Pool) -> Self {
-        Self { hosts: Share::new(hosts), guests: Share::new(guests) }
+impl CoreBuffers {
+    pub(crate) fn new(hosts: Pool, anonymous: Pool) -> Self {
+        Self { hosts: Share::new(hosts), anonymous: Share::new(anonymous) }
     }
 
-    /// One more connection, with so many requests at once: a guest.
+    /// One more connection, with so many requests at once: an anonymous connection.
     pub(crate) fn join(&mut self, ip: IpAddr, requests: usize) -> Accounts {
-        let guest = self.guests.join(ip, Name::Unsaid, requests);
-        Accounts { ip, requests, guest, host: None }
+        let anonymous = self.anonymous.join(ip, AccountName::Unsaid, requests);
+        Accounts { ip, requests, anonymous: anonymous, host: None }
     }
 
     /// A connection was let into a subsystem under this name: what it asks for from now on is a
     /// host's.
     pub(crate) fn recognise(&mut self, accounts: &mut Accounts, name: HostNqn) {
         if accounts.host.is_none() {
-            let host = self.hosts.join(accounts.ip, Name::Said(name), accounts.requests);
+            let host = self.hosts.join(accounts.ip, AccountName::Said(name), accounts.requests);
             accounts.host = Some(host);
         }
     }
 
     /// A connection is gone, and has neither buffers nor requests that wait.
     pub(crate) fn part(&mut self, accounts: Accounts) {
-        self.guests.part(accounts.guest, accounts.requests);
+        self.anonymous.part(accounts.anonymous, accounts.requests);
         if let Some(host) = accounts.host {
             self.hosts.part(host, accounts.requests);
         }
@@ -66,13 +67,13 @@ impl Buffers {
     ) -> Option<Buffer> {
         match accounts.host {
             Some(host) => self.hosts.allocate(host, whose, length),
-            None => self.guests.allocate(accounts.guest, whose, length),
+            None => self.anonymous.allocate(accounts.anonymous, whose, length),
         }
     }
 
     /// The next request that gets a buffer, if there is room for any.
     pub(crate) fn grant(&mut self) -> Option<(RequestKey, Buffer)> {
-        self.hosts.grant().or_else(|| self.guests.grant())
+        self.hosts.grant().or_else(|| self.anonymous.grant())
     }
 
     /// Takes a buffer back.
@@ -96,19 +97,19 @@ impl Buffers {
     /// Where a buffer of a connection came from.
     fn owner(&mut self, accounts: &Accounts, buffer: &Buffer) -> (&mut Share, AccountKey) {
         match accounts.host {
-            Some(host) if !self.guests.pool().owns(buffer) => (&mut self.hosts, host),
-            _ => (&mut self.guests, accounts.guest),
+            Some(host) if !self.anonymous.pool().owns(buffer) => (&mut self.hosts, host),
+            _ => (&mut self.anonymous, accounts.anonymous),
         }
     }
 
     /// Whether a request waits.
     pub(crate) fn is_waited_for(&self) -> bool {
-        self.hosts.is_waited_for() || self.guests.is_waited_for()
+        self.hosts.is_waited_for() || self.anonymous.is_waited_for()
     }
 
     /// Takes a request out of the line.
     pub(crate) fn leave(&mut self, accounts: &Accounts, whose: RequestKey) {
-        self.guests.leave(accounts.guest, whose);
+        self.anonymous.leave(accounts.anonymous, whose);
         if let Some(host) = accounts.host {
             self.hosts.leave(host, whose);
         }
@@ -116,42 +117,42 @@ impl Buffers {
 
     /// Takes all requests of a connection out of the line, in one pass.
     pub(crate) fn leave_all(&mut self, accounts: &Accounts, connection: RequestKey) {
-        self.guests.leave_all(accounts.guest, connection);
+        self.anonymous.leave_all(accounts.anonymous, connection);
         if let Some(host) = accounts.host {
             self.hosts.leave_all(host, connection);
         }
     }
 
-    /// The pool of hosts. It finds the memory of guests' buffers as well.
+    /// The pool of hosts. It finds the memory of anonymous connections' buffers as well.
     pub(crate) fn pool(&self) -> &Pool {
         self.hosts.pool()
     }
 
     /// Bytes of all buffers.
     pub(crate) fn total_bytes(&self) -> u64 {
-        self.hosts.pool().total_bytes() + self.guests.pool().total_bytes()
+        self.hosts.pool().total_bytes() + self.anonymous.pool().total_bytes()
     }
 
     /// Bytes that requests have.
     pub(crate) fn used_bytes(&self) -> u64 {
-        self.hosts.used_bytes() + self.guests.used_bytes()
+        self.hosts.used_bytes() + self.anonymous.used_bytes()
     }
 
-    /// What has happened to the buffers of hosts and to those of guests since the last call. The
-    /// first call has it kept from then on, so it comes before all connections.
+    /// What has happened to the buffers of hosts and to those of anonymous connections since the
+    /// last call. The first call has it kept from then on, so it comes before all connections.
     pub(crate) fn take_events(&mut self) -> [Vec<BufferEvent>; 2] {
-        [self.hosts.take_events(), self.guests.take_events()]
+        [self.hosts.take_events(), self.anonymous.take_events()]
     }
 
     /// The core has nothing to do until something happens.
     pub(crate) fn note_rest(&mut self) {
         self.hosts.note_rest();
-        self.guests.note_rest();
+        self.anonymous.note_rest();
     }
 
     /// How often a request had to stand in line.
     pub(crate) fn waits(&self) -> u64 {
-        self.hosts.waits() + self.guests.waits()
+        self.hosts.waits() + self.anonymous.waits()
     }
 }
 
@@ -159,15 +160,15 @@ impl Buffers {
 mod tests {
     use super::*;
     use crate::core_context::pool::{PoolMemory, PoolPlan};
-    use crate::limits::{GUEST_POOL_BYTES, GUEST_TRANSFER_BYTES};
+    use crate::limits::{ANONYMOUS_POOL_BYTES, ANONYMOUS_TRANSFER_BYTES};
 
     const BLOCK: u32 = 1 << 20;
 
-    fn buffers() -> Buffers {
+    fn buffers() -> CoreBuffers {
         let plan = PoolPlan::new(4 * u64::from(BLOCK), 1, BLOCK as usize);
         let memory = PoolMemory::new(plan.memory_bytes(), 0).unwrap();
-        let (hosts, guests) = plan.pools(&memory, 0);
-        Buffers::new(hosts, guests)
+        let (hosts, anonymous) = plan.pools(&memory, 0);
+        CoreBuffers::new(hosts, anonymous)
     }
 
     fn ip(number: u8) -> IpAddr {
@@ -187,14 +188,16 @@ mod tests {
         let mut buffers = buffers();
         let mut held = Vec::new();
         for number in 0..60 {
-            let guest = buffers.join(ip(number), 32);
+            let anonymous = buffers.join(ip(number), 32);
             for slot in 0..32 {
                 let whose = request(number.into(), slot);
-                held.extend(buffers.allocate(&guest, whose, GUEST_TRANSFER_BYTES));
+                held.extend(buffers.allocate(&anonymous, whose, ANONYMOUS_TRANSFER_BYTES));
             }
         }
         held.extend(std::iter::from_fn(|| buffers.grant()).map(|(_, buffer)| buffer));
-        assert!(held.len() as u64 * u64::from(GUEST_TRANSFER_BYTES) <= GUEST_POOL_BYTES as u64);
+        assert!(
+            held.len() as u64 * u64::from(ANONYMOUS_TRANSFER_BYTES) <= ANONYMOUS_POOL_BYTES as u64
+        );
         let mut host = buffers.join(ip(99), 8);
         buffers.recognise(&mut host, name(1));
         assert!(buffers.allocate(&host, request(99, 0), BLOCK).is_some());
@@ -210,8 +213,8 @@ mod tests {
                 let _held = buffers.allocate(&host, request(number.into(), slot), BLOCK);
             }
         }
-        let guest = buffers.join(ip(99), 8);
-        assert!(buffers.allocate(&guest, request(99, 0), 1024).is_some());
+        let anonymous = buffers.join(ip(99), 8);
+        assert!(buffers.allocate(&anonymous, request(99, 0), 1024).is_some());
     }
 
     #[test]
@@ -225,7 +228,7 @@ mod tests {
         for buffer in [connect, data] {
             buffers.release(&accounts, buffer);
         }
-        assert_eq!((buffers.guests.used_bytes(), buffers.hosts.used_bytes()), (0, 0));
+        assert_eq!((buffers.anonymous.used_bytes(), buffers.hosts.used_bytes()), (0, 0));
         buffers.part(accounts);
     }
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use rdma::Time;
 
-use self::buffers::Buffers;
+use self::buffers::CoreBuffers;
 use crate::inventory::Registry;
 use crate::inventory::namespace::NamespaceIndex;
 use crate::metrics::io_counters::Tally;
@@ -17,7 +17,7 @@ use crate::storage::{Operation, Storage, Submitted, Tag};
 use crate::transport::RequestKey;
 
 /// One core's resources.
-pub struct Core {
+pub struct CoreContext {
     /// The time of this turn.
     pub now: Time,
     /// Whether another thread rang before this turn.
@@ -28,19 +28,19 @@ pub struct Core {
     pub tally: Arc<Tally>,
     // Before the buffers: it waits for operations that use them.
     storage: Storage,
-    buffers: Buffers,
+    buffers: CoreBuffers,
     /// Of all connections at once.
     requests: usize,
 }
 
-impl Core {
-    pub(crate) fn new(registry: Arc<Registry>, storage: Storage, buffers: Buffers) -> Self {
+impl CoreContext {
+    pub(crate) fn new(registry: Arc<Registry>, storage: Storage, buffers: CoreBuffers) -> Self {
         let tally = registry.open_tally();
         Self { now: Time::ZERO, rung: false, registry, tally, storage, buffers, requests: 0 }
     }
 
     /// The buffers.
-    pub fn buffers(&mut self) -> &mut Buffers {
+    pub fn buffers(&mut self) -> &mut CoreBuffers {
         &mut self.buffers
     }
 

@@ -36,7 +36,7 @@ use crate::transport::RequestKey;
     reason = "there is one for each host, and it is seldom looked at"
 )]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Name {
+pub(super) enum AccountName {
     /// Nobody has said a name.
     Unsaid,
     /// A host said this name, which may be another host's.
@@ -51,8 +51,8 @@ pub(super) struct AccountKey(usize);
 pub(super) struct Share {
     pool: Pool,
     progress: ProgressBlock,
-    addresses: Slab<Address>,
-    accounts: Slab<Account>,
+    addresses: Slab<AddressAccounts>,
+    accounts: Slab<NameAccount>,
     /// Accounts with requests that wait, each once; those that were served longest ago come first.
     turns: VecDeque<usize>,
     /// Of the last turn with the progress block.
@@ -70,7 +70,7 @@ struct ProgressBlock {
 }
 
 /// All accounts of one address.
-struct Address {
+struct AddressAccounts {
     ip: IpAddr,
     accounts: usize,
     held_bytes: u64,
@@ -79,9 +79,9 @@ struct Address {
 }
 
 /// What one name at one address has.
-struct Account {
+struct NameAccount {
     address: usize,
-    name: Name,
+    name: AccountName,
     connections: usize,
     requests: usize,
     /// But for what was left behind.
@@ -105,9 +105,10 @@ impl Share {
     }
 
     /// One more connection of an account, with so many requests at once.
-    pub(super) fn join(&mut self, ip: IpAddr, name: Name, requests: usize) -> AccountKey {
-        let is_it =
-            |account: &Account| account.name == name && self.addresses[account.address].ip == ip;
+    pub(super) fn join(&mut self, ip: IpAddr, name: AccountName, requests: usize) -> AccountKey {
+        let is_it = |account: &NameAccount| {
+            account.name == name && self.addresses[account.address].ip == ip
+        };
         let found = self.accounts.iter().find(|(_, account)| is_it(account));
         let key = found.map(|(key, _)| key).unwrap_or_else(|| self.open(ip, name));
         let account = &mut self.accounts[key];
@@ -118,16 +119,16 @@ impl Share {
     }
 
     /// A new account. Its turn comes after everybody's who is here.
-    fn open(&mut self, ip: IpAddr, name: Name) -> usize {
+    fn open(&mut self, ip: IpAddr, name: AccountName) -> usize {
         self.last_turn += 1;
         let last_turn = self.last_turn;
         let found = self.addresses.iter().find(|(_, address)| address.ip == ip);
         let address = found.map(|(key, _)| key).unwrap_or_else(|| {
-            self.addresses.insert(Address { ip, accounts: 0, held_bytes: 0, last_turn })
+            self.addresses.insert(AddressAccounts { ip, accounts: 0, held_bytes: 0, last_turn })
         });
         self.addresses[address].accounts += 1;
         self.turns.reserve((self.accounts.len() + 1).saturating_sub(self.turns.len()));
-        let account = self.accounts.insert(Account {
+        let account = self.accounts.insert(NameAccount {
             address,
             name,
             connections: 0,
@@ -209,8 +210,9 @@ impl Share {
             return None;
         }
         let block = self.progress.idle.take()?;
-        // An account that holds as much as it asks for waits until some of that comes back. One that
-        // holds less may hold it for long, such as a small buffer of a connection that is idle.
+        // An account that holds as much as it asks for waits until some of that comes back. One
+        // that holds less may hold it for long, such as a small buffer of a connection that is
+        // idle.
         let lacks = |key: &usize| {
             let account = &self.accounts[*key];
             let wanted = account.waiting.front().map_or(0, |&(_, length)| Pool::bytes_for(length));

@@ -15,19 +15,22 @@ use crate::inventory::derived_ids::Machine;
 
 /// Exports files and block devices as NVMe namespaces over RDMA (RoCE v2).
 ///
-/// Either with a configuration file, or in the quick form: every FILE is one namespace, numbered from 1, of one
-/// subsystem that any host may use.
+/// Either with a configuration file, or in the quick form: every FILE is one namespace, numbered
+/// from 1, of one subsystem that any host may use.
 ///
-/// Standard output carries JSON lines: "listening" for each address and subsystem when ready, "not_listening" for each
-/// address that cannot be served (an error only if there is no other), "stats" on SIGUSR1 and at the end. SIGTERM and SIGINT let commands under way end, then exit with 0.
+/// Standard output carries JSON lines: "listening" for each address and subsystem when ready,
+/// "not_listening" for each address that cannot be served (an error only if there is no other),
+/// "stats" on SIGUSR1 and at the end. SIGTERM and SIGINT let commands under way end, then exit with
+/// 0.
 #[derive(Debug, Parser)]
 #[command(name = "feedrail-target", version, after_help = EXAMPLES)]
-pub(super) struct Arguments {
+pub(super) struct DaemonArguments {
     /// Configuration file (TOML)
     #[arg(short, long, value_name = "PATH", conflicts_with_all = ["files", "listen", "writable", "nqn", "cores"])]
     config: Option<PathBuf>,
 
-    /// Quick form: address to listen on, IP or IP:PORT (default port 4420); may be given several times
+    /// Quick form: address to listen on, IP or IP:PORT (default port 4420); may be given several
+    /// times
     #[arg(short, long, value_name = "ADDRESS", value_parser = parse_address)]
     listen: Vec<SocketAddr>,
 
@@ -51,7 +54,8 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "ID", env = "FEEDRAIL_MACHINE_ID", value_parser = parse_machine)]
     machine_id: Option<Machine>,
 
-    /// Never take back a host's memory key with the response, although the RDMA device says it can; the host does it then
+    /// Never take back a host's memory key with the response, although the RDMA device says it can;
+    /// the host does it then
     #[arg(long)]
     no_send_with_invalidate: bool,
 
@@ -59,7 +63,8 @@ pub(super) struct Arguments {
     #[arg(long)]
     pub(super) check: bool,
 
-    /// What to log to standard error: error, warn, info, debug, trace or off; MODULE=LEVEL for one module; several with commas
+    /// What to log to standard error: error, warn, info, debug, trace or off; MODULE=LEVEL for one
+    /// module; several with commas
     #[arg(long, value_name = "FILTER", env = "RUST_LOG", default_value = "info")]
     pub(super) log: LogFilter,
 
@@ -77,7 +82,7 @@ const EXAMPLES: &str = "Examples:
   feedrail-target --listen 127.0.0.1 --writable scratch.img
   feedrail-target --config /etc/feedrail/target.toml --check";
 
-impl Arguments {
+impl DaemonArguments {
     /// What they ask for.
     pub(super) fn config(&self) -> Result<Config, ConfigError> {
         let mut config = match &self.config {
@@ -116,14 +121,14 @@ mod tests {
 
     #[test]
     fn the_command_line_is_consistent() {
-        Arguments::command().debug_assert();
+        DaemonArguments::command().debug_assert();
     }
 
     #[test]
     fn send_with_invalidate_is_used_unless_switched_off() {
         for (options, expected) in [(&[][..], true), (&["--no-send-with-invalidate"], false)] {
             let words = ["t", "--listen", "127.0.0.1", "a.bin"].iter().chain(options);
-            let arguments = Arguments::try_parse_from(words).expect("valid");
+            let arguments = DaemonArguments::try_parse_from(words).expect("valid");
             let config = arguments.config().expect("valid");
             assert_eq!(config.send_with_invalidate, expected, "{options:?}");
         }
@@ -131,7 +136,7 @@ mod tests {
 
     #[test]
     fn a_configuration_excludes_the_quick_form() {
-        let parsed = Arguments::try_parse_from(["t", "--config", "a.toml", "b.bin"]);
+        let parsed = DaemonArguments::try_parse_from(["t", "--config", "a.toml", "b.bin"]);
         assert_eq!(parsed.expect_err("both").kind(), clap::error::ErrorKind::ArgumentConflict);
     }
 }

@@ -1,5 +1,5 @@
-//! What would keep a target from starting. It looks without getting in the way of one that runs: nothing is written, no
-//! packet is taken, no memory is filled.
+//! What would keep a target from starting. It looks without getting in the way of one that runs:
+//! nothing is written, no packet is taken, no memory is filled.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;

@@ -1,4 +1,5 @@
-//! Lines of text for a reader that may stop reading: neither the log nor the report may stop the target then.
+//! Lines of text for a reader that may stop reading: neither the log nor the report may stop the
+//! target then.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -14,12 +15,12 @@ const QUEUE_LINES: usize = 4096;
 
 /// The writing end: takes lines without ever waiting. Clones share one queue.
 #[derive(Clone)]
-pub(super) struct Lines {
-    queue: Sender<Entry>,
+pub(super) struct LineWriter {
+    queue: Sender<LogEntry>,
     dropped: Arc<AtomicU64>,
 }
 
-enum Entry {
+enum LogEntry {
     Line {
         text: Vec<u8>,
         /// Lines that were dropped just before this one.
@@ -29,14 +30,19 @@ enum Entry {
 }
 
 /// Makes the line that stands where lines were dropped, from their number.
-pub(super) type Notice = fn(u64) -> String;
+pub(super) type DroppedLinesNotice = fn(u64) -> String;
 
-impl Lines {
-    /// Lines that a thread writes to a descriptor, past the locks of the standard library: whoever panics takes those.
+impl LineWriter {
+    /// Lines that a thread writes to a descriptor, past the locks of the standard library: whoever
+    /// panics takes those.
     ///
     /// # Errors
     /// No descriptor or no thread is to be had.
-    pub(super) fn to(descriptor: impl AsFd, name: &str, notice: Notice) -> io::Result<Self> {
+    pub(super) fn to(
+        descriptor: impl AsFd,
+        name: &str,
+        notice: DroppedLinesNotice,
+    ) -> io::Result<Self> {
         let file = File::from(descriptor.as_fd().try_clone_to_owned()?);
         Self::start(file, name, notice, QUEUE_LINES)
     }
@@ -44,7 +50,7 @@ impl Lines {
     fn start(
         out: impl Write + Send + 'static,
         name: &str,
-        notice: Notice,
+        notice: DroppedLinesNotice,
         queue_lines: usize,
     ) -> io::Result<Self> {
         let (queue, lines) = bounded(queue_lines);
@@ -57,7 +63,7 @@ impl Lines {
     /// Takes a line, its newline included, unless too many wait already.
     pub(super) fn push(&self, text: Vec<u8>) {
         let dropped_before = self.dropped.swap(0, Ordering::Relaxed);
-        match self.queue.try_send(Entry::Line { text, dropped_before }) {
+        match self.queue.try_send(LogEntry::Line { text, dropped_before }) {
             Ok(()) => {}
             Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => {
                 self.dropped.fetch_add(dropped_before + 1, Ordering::Relaxed);
@@ -68,14 +74,14 @@ impl Lines {
     /// Waits until all that was taken is written, but not for longer than this.
     pub(super) fn flush(&self, patience: Duration) {
         let (done, written) = bounded(1);
-        if self.queue.send_timeout(Entry::Flush(done), patience).is_ok() {
+        if self.queue.send_timeout(LogEntry::Flush(done), patience).is_ok() {
             let _ = written.recv_timeout(patience);
         }
     }
 }
 
 /// For a log that gives whole lines.
-impl Write for Lines {
+impl Write for LineWriter {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         self.push(line.to_vec());
         Ok(line.len())
@@ -88,8 +94,8 @@ impl Write for Lines {
 
 struct Writer<W> {
     out: W,
-    lines: Receiver<Entry>,
-    notice: Notice,
+    lines: Receiver<LogEntry>,
+    notice: DroppedLinesNotice,
     dropped: Arc<AtomicU64>,
 }
 
@@ -97,11 +103,11 @@ impl<W: Write> Writer<W> {
     fn run(mut self) {
         while let Ok(entry) = self.lines.recv() {
             match entry {
-                Entry::Line { text, dropped_before } => {
+                LogEntry::Line { text, dropped_before } => {
                     self.tell_of(dropped_before);
                     self.write(&text);
                 }
-                Entry::Flush(done) => {
+                LogEntry::Flush(done) => {
                     let dropped = self.dropped.swap(0, Ordering::Relaxed);
                     self.tell_of(dropped);
                     let _ = done.send(());
@@ -142,7 +148,7 @@ mod tests {
     #[test]
     fn lines_arrive_in_order() {
         let (mut reader, writer) = io::pipe().expect("a pipe");
-        let lines = Lines::start(writer, "lines", notice, 8).expect("a thread");
+        let lines = LineWriter::start(writer, "lines", notice, 8).expect("a thread");
         for line in ["a\n", "b\n", "c\n"] {
             lines.push(line.into());
         }
@@ -156,7 +162,7 @@ mod tests {
     #[test]
     fn nobody_waits_for_a_reader_that_stopped() {
         let (mut reader, writer) = io::pipe().expect("a pipe");
-        let lines = Lines::start(writer, "lines", notice, 8).expect("a thread");
+        let lines = LineWriter::start(writer, "lines", notice, 8).expect("a thread");
         // More than a pipe of any usual size and the queue take.
         let line = [vec![b'x'; 1 << 20], b"\n".to_vec()].concat();
         for _ in 0..100 {
@@ -186,7 +192,7 @@ mod tests {
     fn a_reader_that_left_ends_nothing() {
         let (reader, writer) = io::pipe().expect("a pipe");
         drop(reader);
-        let lines = Lines::start(writer, "lines", notice, 8).expect("a thread");
+        let lines = LineWriter::start(writer, "lines", notice, 8).expect("a thread");
         for _ in 0..100 {
             lines.push(b"x\n".into());
         }

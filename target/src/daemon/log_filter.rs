@@ -8,8 +8,8 @@ use tracing_subscriber::filter::LevelFilter;
 
 /// `info`, or `warn,feedrail_target::controller=debug`: a level, and levels of modules.
 ///
-/// `EnvFilter` alone takes a bare word that is no level as a module's name, so that a misspelt level would silence
-/// everything else. Here a bare word is a level or an error.
+/// `EnvFilter` alone takes a bare word that is no level as a module's name, so that a misspelt
+/// level would silence everything else. Here a bare word is a level or an error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogFilter(String);
 

@@ -1,7 +1,8 @@
 //! The daemon: arguments, signals, and what it tells its surroundings.
 //!
-//! Standard output carries JSON lines only: `listening` (and `not_listening`) when ready, `stats` on SIGUSR1 and at the end.
-//! Everything for people goes to standard error. Who does not read them loses lines, and keeps nobody waiting.
+//! Standard output carries JSON lines only: `listening` (and `not_listening`) when ready, `stats`
+//! on SIGUSR1 and at the end. Everything for people goes to standard error. Who does not read them
+//! loses lines, and keeps nobody waiting.
 
 mod arguments;
 mod check;
@@ -23,10 +24,10 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
 
-use self::arguments::Arguments;
-use self::lines::Lines;
+use self::arguments::DaemonArguments;
+use self::lines::LineWriter;
 pub use self::log_filter::{LogFilter, LogFilterError, colours_are_wanted};
-use self::report::Report;
+use self::report::StdoutReport;
 use crate::config::Config;
 use crate::target::Target;
 
@@ -35,7 +36,7 @@ const READER_PATIENCE: Duration = Duration::from_secs(1);
 
 /// Runs the daemon with the arguments of a process, its name first, until a signal ends it.
 pub fn main_with_args(args: impl IntoIterator<Item = OsString>) -> ExitCode {
-    let arguments = match Arguments::try_parse_from(args) {
+    let arguments = match DaemonArguments::try_parse_from(args) {
         Ok(arguments) => arguments,
         Err(error) => {
             // Help and version go to standard output and are no failure.
@@ -43,7 +44,7 @@ pub fn main_with_args(args: impl IntoIterator<Item = OsString>) -> ExitCode {
             return ExitCode::from(u8::from(error.use_stderr()) * 2);
         }
     };
-    let (log, report) = match (start_lines(), Report::start()) {
+    let (log, report) = match (start_lines(), StdoutReport::start()) {
         (Ok(log), Ok(report)) => (log, report),
         (Err(error), _) | (_, Err(error)) => {
             // Without anybody who could read it, the exit status still tells.
@@ -63,28 +64,30 @@ pub fn main_with_args(args: impl IntoIterator<Item = OsString>) -> ExitCode {
 }
 
 /// What is written to standard error, by a thread that may have to wait for whoever reads it.
-fn start_lines() -> std::io::Result<Lines> {
+fn start_lines() -> std::io::Result<LineWriter> {
     let notice = |lines: u64| {
         format!("feedrail-target: {lines} lines of the log were dropped, since nobody read it\n")
     };
-    Lines::to(std::io::stderr(), "feedrail-log", notice)
+    LineWriter::to(std::io::stderr(), "feedrail-log", notice)
 }
 
-fn start_log(arguments: &Arguments, log: &Lines) {
+fn start_log(arguments: &DaemonArguments, log: &LineWriter) {
     let log = log.clone();
     let subscriber = tracing_subscriber::fmt()
         .with_env_filter(arguments.log.to_filter())
         .with_writer(move || log.clone())
-        // It would report a standard error that takes nothing on standard error, and panic over that.
+        // It would report a standard error that takes nothing on standard error, and panic over
+        // that.
         .log_internal_errors(false)
         .with_ansi(std::io::stderr().is_terminal() && colours_are_wanted());
     // In a process that has a log already this one is not needed.
     let _ = subscriber.with_target(false).try_init();
 }
 
-/// A target that lost one of its threads would serve some hosts and leave others hanging. It ends instead, so
-/// that whoever supervises it starts it anew. It does not wait for long for somebody who reads why.
-fn abort_on_panic(log: Lines) {
+/// A target that lost one of its threads would serve some hosts and leave others hanging. It ends
+/// instead, so that whoever supervises it starts it anew. It does not wait for long for somebody
+/// who reads why.
+fn abort_on_panic(log: LineWriter) {
     std::panic::set_hook(Box::new(move |panic| {
         let thread = std::thread::current();
         let name = thread.name().unwrap_or("without a name");
@@ -100,7 +103,7 @@ fn abort_on_panic(log: Lines) {
 }
 
 /// The errors are one line each.
-fn run(arguments: &Arguments, report: &Report) -> Result<(), Vec<String>> {
+fn run(arguments: &DaemonArguments, report: &StdoutReport) -> Result<(), Vec<String>> {
     let config = arguments.config().map_err(|error| vec![error.to_string()])?;
     raise_descriptor_limit();
     if arguments.check {
@@ -110,7 +113,11 @@ fn run(arguments: &Arguments, report: &Report) -> Result<(), Vec<String>> {
     serve(&config, arguments, report).map_err(|message| vec![message])
 }
 
-fn serve(config: &Config, arguments: &Arguments, report: &Report) -> Result<(), String> {
+fn serve(
+    config: &Config,
+    arguments: &DaemonArguments,
+    report: &StdoutReport,
+) -> Result<(), String> {
     // Before the start, so that a signal that comes meanwhile is kept.
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGUSR1, SIGHUP])
         .map_err(|error| format!("cannot take signals: {error}"))?;
@@ -122,7 +129,8 @@ fn serve(config: &Config, arguments: &Arguments, report: &Report) -> Result<(), 
     for signal in signals.forever() {
         match signal {
             SIGUSR1 => report.stats(&target),
-            // A terminal that closes sends it, and whoever expects a daemon to read its configuration again.
+            // A terminal that closes sends it, and whoever expects a daemon to read its
+            // configuration again.
             SIGHUP => tracing::warn!(
                 "SIGHUP is ignored: the configuration is read at the start only; restart the target to change it"
             ),
@@ -150,7 +158,8 @@ fn keep_machine(config: &Config) {
     }
 }
 
-/// Once the flag is up, a further SIGTERM or SIGINT ends the process without waiting for commands under way.
+/// Once the flag is up, a further SIGTERM or SIGINT ends the process without waiting for commands
+/// under way.
 fn exit_on_second_signal() -> Result<Arc<AtomicBool>, String> {
     let flag = Arc::new(AtomicBool::new(false));
     for signal in [SIGTERM, SIGINT] {
@@ -160,7 +169,8 @@ fn exit_on_second_signal() -> Result<Arc<AtomicBool>, String> {
     Ok(flag)
 }
 
-/// A directory of ten thousand shards needs as many descriptors; the hard limit usually allows that.
+/// A directory of ten thousand shards needs as many descriptors; the hard limit usually allows
+/// that.
 fn raise_descriptor_limit() {
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };

@@ -1,5 +1,5 @@
-//! Tells systemd when the daemon is ready and when it stops (the `sd_notify` protocol: a datagram to the socket
-//! that `NOTIFY_SOCKET` names).
+//! Tells systemd when the daemon is ready and when it stops (the `sd_notify` protocol: a datagram
+//! to the socket that `NOTIFY_SOCKET` names).
 
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::ffi::OsStrExt as _;

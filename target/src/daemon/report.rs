@@ -4,19 +4,19 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::lines::Lines;
+use super::lines::LineWriter;
 use crate::inventory::Registry;
 use crate::target::Target;
 
 /// Standard output.
-pub(super) struct Report {
-    lines: Lines,
+pub(super) struct StdoutReport {
+    lines: LineWriter,
 }
 
-impl Report {
+impl StdoutReport {
     pub(super) fn start() -> std::io::Result<Self> {
         let notice = |lines: u64| format!("{}\n", json!({ "event": "dropped", "lines": lines }));
-        Ok(Self { lines: Lines::to(std::io::stdout(), "feedrail-report", notice)? })
+        Ok(Self { lines: LineWriter::to(std::io::stdout(), "feedrail-report", notice)? })
     }
 
     /// Waits for the reader, but not for longer than this.
@@ -24,7 +24,8 @@ impl Report {
         self.lines.flush(patience);
     }
 
-    /// One line for each address and each subsystem that is served there, and one for each address that is not.
+    /// One line for each address and each subsystem that is served there, and one for each address
+    /// that is not.
     pub(super) fn listening(&self, target: &Target) {
         for failed in target.not_listening() {
             tracing::error!(address = %failed.address, "not listening: {}", failed.reason);

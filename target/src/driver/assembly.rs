@@ -9,16 +9,16 @@ use rdma::{CmError, Device, Provider};
 use crate::core_context::pool::{PoolMemory, PoolPlan};
 use crate::doorbell::Doorbell;
 use crate::inventory::Registry;
-use crate::poll_group::{Orders, PollGroup, Seed};
+use crate::poll_group::{PollGroup, PollGroupBuilder, StopRequest};
 use crate::transport::rdma::{DeviceParts, RdmaReception, RdmaTransport};
 use crate::transport::{Reception, Transport};
 
 /// The parts of a target: a seed for each core's poll group, and a reception for each device.
 pub struct Assembly {
     pub(crate) registry: Arc<Registry>,
-    pub(crate) seeds: Vec<Seed>,
+    pub(crate) seeds: Vec<PollGroupBuilder>,
     pub(crate) receptions: Vec<Box<dyn Reception>>,
-    pub(crate) orders: Arc<Orders>,
+    pub(crate) orders: Arc<StopRequest>,
     memory: Arc<PoolMemory>,
 }
 
@@ -62,10 +62,10 @@ impl Assembly {
         let limits = registry.limits();
         let plan = PoolPlan::new(limits.pool_bytes, cores, limits.block_bytes());
         let memory = PoolMemory::new(plan.memory_bytes(), limits.max_transfer_bytes as usize)?;
-        let orders = Arc::new(Orders::default());
-        let seed = |index| -> io::Result<Seed> {
+        let orders = Arc::new(StopRequest::default());
+        let seed = |index| -> io::Result<PollGroupBuilder> {
             let (pool, guest_pool) = plan.pools(&memory, index);
-            Ok(Seed {
+            Ok(PollGroupBuilder {
                 registry: Arc::clone(&registry),
                 pool,
                 guest_pool,
@@ -78,12 +78,13 @@ impl Assembly {
         Ok(Self { registry, seeds, receptions: Vec::new(), orders, memory })
     }
 
-    /// Adds a device, which must have been opened for as many groups as there are cores, and listens on the
-    /// ports with its address. Returns what became of those that cannot be listened on, if there are others.
+    /// Adds a device, which must have been opened for as many groups as there are cores, and
+    /// listens on the ports with its address. Returns what became of those that cannot be listened
+    /// on, if there are others.
     ///
     /// # Errors
-    /// The device refuses memory, a group or its connection manager, or no port can be listened on. Then the
-    /// parts are as they were.
+    /// The device refuses memory, a group or its connection manager, or no port can be listened on.
+    /// Then the parts are as they were.
     pub fn add<P>(&mut self, device: P::Device) -> Result<Vec<ListenError>, AddError>
     where
         P: Provider,

@@ -1,28 +1,29 @@
 //! How long a core that has nothing to do looks for work before it sleeps.
 //!
-//! To be woken costs more than a short wait: a host that reads one block after the other would pay for it with every read,
-//! and so would one that sends several at once and waits for all of them. So a core looks on for as long as work with
-//! namespaces lately took to come, if that is not too long. Commands that merely say that a host is still there do not
-//! keep it awake. Whoever else wants the processor gets it between two looks. Where that is for long, as it is where the
-//! very hosts share it, the core still looks on for a single operation, but not for several at once: who is woken by the
-//! first of them finds others done as well, and the hosts need the processor more. Beside one that computes it sleeps at
-//! once, for it would get the processor back late.
+//! To be woken costs more than a short wait: a host that reads one block after the other would pay
+//! for it with every read, and so would one that sends several at once and waits for all of them.
+//! So a core looks on for as long as work with namespaces lately took to come, if that is not too
+//! long. Commands that merely say that a host is still there do not keep it awake. Whoever else
+//! wants the processor gets it between two looks. Where that is for long, as it is where the very
+//! hosts share it, the core still looks on for a single operation, but not for several at once: who
+//! is woken by the first of them finds others done as well, and the hosts need the processor more.
+//! Beside one that computes it sleeps at once, for it would get the processor back late.
 
 use std::time::Duration;
 
-use rdma::{Crowding, Time};
+use rdma::{CpuContention, Time};
 
-/// It looks on for so long after anything, since a wake-up takes about as long. If others had the processor for so long
-/// between two looks, they need it.
+/// It looks on for so long after anything, since a wake-up takes about as long. If others had the
+/// processor for so long between two looks, they need it.
 const LEAST: Duration = Duration::from_micros(50);
 
-/// After it had to share the processor with hosts that send several operations at once so many turns with operations have to
-/// pass before it learns from them.
+/// After it had to share the processor with hosts that send several operations at once so many
+/// turns with operations have to pass before it learns from them.
 const SHY: u32 = 64;
 
 /// How long to look on, learnt from when work came.
 #[derive(Debug)]
-pub(crate) struct Patience {
+pub(crate) struct IdlePolling {
     most: Duration,
     window: Duration,
     last_work: Time,
@@ -32,10 +33,10 @@ pub(crate) struct Patience {
     several: bool,
     /// Turns with operations after which it learns again.
     shy: u32,
-    crowding: Crowding,
+    contention: CpuContention,
 }
 
-impl Patience {
+impl IdlePolling {
     /// Of a core that looks on for `most` at the most.
     pub(crate) fn new(now: Time, most: Duration) -> Self {
         Self {
@@ -45,7 +46,7 @@ impl Patience {
             operations: 0,
             several: false,
             shy: 0,
-            crowding: Crowding::NONE,
+            contention: CpuContention::NONE,
         }
     }
 
@@ -66,19 +67,20 @@ impl Patience {
 
     /// Whether to look on.
     pub(crate) fn looks_on(&self, now: Time) -> bool {
-        now - self.last_work < self.window && !self.crowding.is_felt(now)
+        now - self.last_work < self.window && !self.contention.should_sleep(now)
     }
 
     /// Between two looks, until `now`, others had the processor for `time`.
     pub(crate) fn gave_way(&mut self, now: Time, time: Duration) {
-        self.crowding.gave_way(now, time);
+        self.contention.gave_way(now, time);
         if time >= LEAST && self.several {
             self.shy = SHY;
             self.window = LEAST.min(self.most);
         }
     }
 
-    /// Waits of less than twice the most count as short: what is shortened is also the time it takes to be woken.
+    /// Waits of less than twice the most count as short: what is shortened is also the time it
+    /// takes to be woken.
     fn learn(&mut self, waited: Duration) {
         let wanted = if waited < 2 * self.most { 2 * waited } else { Duration::ZERO };
         // One that is rather short among longer ones does not undo what these have taught.
@@ -97,14 +99,14 @@ mod tests {
     const MOST: Duration = Duration::from_millis(1);
 
     /// Works at these distances, with so many operations on namespaces that begin or end.
-    fn after(waits: &[(u64, u64)]) -> (Patience, Time) {
+    fn after(waits: &[(u64, u64)]) -> (IdlePolling, Time) {
         let mut now = Time::from_nanos(1);
-        let mut patience = Patience::new(now, MOST);
+        let mut patience = IdlePolling::new(now, MOST);
         work(&mut patience, &mut now, waits);
         (patience, now)
     }
 
-    fn work(patience: &mut Patience, now: &mut Time, waits: &[(u64, u64)]) {
+    fn work(patience: &mut IdlePolling, now: &mut Time, waits: &[(u64, u64)]) {
         for (micros, operations) in waits {
             *now = *now + Duration::from_micros(*micros);
             patience.worked(*now, patience.operations + operations);
@@ -137,7 +139,7 @@ mod tests {
     #[test]
     fn where_others_need_the_processor_it_does_not_wait_for_several() {
         let looks_on =
-            |patience: &Patience, now: Time| patience.looks_on(now + Duration::from_micros(400));
+            |patience: &IdlePolling, now: Time| patience.looks_on(now + Duration::from_micros(400));
         let (mut patience, mut now) = after(&[(300, 3)]);
         patience.gave_way(now, LEAST - Duration::from_nanos(1));
         assert!(looks_on(&patience, now));

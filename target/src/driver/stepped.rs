@@ -6,14 +6,14 @@ use rdma::Time;
 
 use crate::driver::assembly::Assembly;
 use crate::inventory::Registry;
-use crate::poll_group::{BufferEvent, Orders, PollGroup, PollGroupStats, Turn};
+use crate::poll_group::{BufferEvent, PollGroup, PollGroupStats, StopRequest, Turn};
 use crate::storage::Engine;
 use crate::transport::{Reception, Stop};
 
 /// A target that its caller drives.
 pub struct Stepped {
     registry: Arc<Registry>,
-    orders: Arc<Orders>,
+    orders: Arc<StopRequest>,
     groups: Vec<PollGroup>,
     receptions: Vec<Box<dyn Reception>>,
     /// Until then a group gets no turn.
@@ -24,7 +24,7 @@ impl Stepped {
     /// The target of these parts, with an engine for each core.
     pub fn new(assembly: Assembly, mut engine: impl FnMut() -> Box<dyn Engine>) -> Self {
         let Assembly { registry, seeds, receptions, orders, .. } = assembly;
-        let groups: Vec<_> = seeds.into_iter().map(|seed| seed.grow(engine())).collect();
+        let groups: Vec<_> = seeds.into_iter().map(|seed| seed.build(engine())).collect();
         let stalled = vec![Time::ZERO; groups.len()];
         Self { registry, orders, groups, receptions, stalled }
     }
@@ -53,7 +53,8 @@ impl Stepped {
         if busy { Turn::Busy } else { Turn::SleepUntil(next) }
     }
 
-    /// Gives the group of a core no turn before a time, as a core that others keep busy. Nothing without that core.
+    /// Gives the group of a core no turn before a time, as a core that others keep busy. Nothing
+    /// without that core.
     pub fn stall(&mut self, core: usize, until: Time) {
         if let Some(stalled) = self.stalled.get_mut(core) {
             *stalled = until;
@@ -79,7 +80,8 @@ impl Stepped {
         self.groups_are_over() && self.receptions.iter().all(|reception| reception.is_empty())
     }
 
-    /// Whether it was stopped and every poll group has ended its connections, or waits for storage no longer.
+    /// Whether it was stopped and every poll group has ended its connections, or waits for storage
+    /// no longer.
     pub fn groups_are_over(&self) -> bool {
         self.groups.iter().all(PollGroup::is_over)
     }
@@ -89,8 +91,8 @@ impl Stepped {
         self.receptions.iter().map(|reception| reception.stats().connections).sum()
     }
 
-    /// What has happened since the last call to the buffers of hosts and to those of guests, of each
-    /// poll group. Whoever wants to know all calls it before the first turn.
+    /// What has happened since the last call to the buffers of hosts and to those of anonymous
+    /// connections, of each poll group. Whoever wants to know all calls it before the first turn.
     pub fn buffer_events(&mut self) -> impl Iterator<Item = [Vec<BufferEvent>; 2]> {
         self.groups.iter_mut().map(PollGroup::buffer_events)
     }

@@ -14,14 +14,14 @@ use rustix::thread::CpuSet;
 use crate::doorbell::Doorbell;
 use crate::driver::assembly::Assembly;
 use crate::driver::clock::Clock;
-use crate::driver::idle_polling::Patience;
+use crate::driver::idle_polling::IdlePolling;
 use crate::limits::STORAGE_PATIENCE;
-use crate::poll_group::{Orders, PollGroup, PollGroupStats, Seed, Turn};
-use crate::storage::{Buffers, Uring, UringError};
+use crate::poll_group::{PollGroup, PollGroupBuilder, PollGroupStats, StopRequest, Turn};
+use crate::storage::{BufferRegistration, Uring, UringError};
 use crate::transport::{Reception, ReceptionStats, Stop};
 
 /// How long goodbyes to hosts may take at the end.
-const FAREWELL: Duration = Duration::from_secs(2);
+const SHUTDOWN_GRACE: Duration = Duration::from_secs(2);
 /// How long counters may take to come from a busy thread.
 const STATS_PATIENCE: Duration = Duration::from_secs(1);
 
@@ -61,13 +61,13 @@ pub struct Runtime {
     clock: Clock,
     groups: Vec<Worker<PollGroupStats>>,
     reception: Worker<ReceptionStats>,
-    orders: Arc<Orders>,
+    orders: Arc<StopRequest>,
 }
 
 struct Worker<S> {
     thread: Option<JoinHandle<()>>,
     bell: Arc<Doorbell>,
-    board: Arc<Board<S>>,
+    board: Arc<StatsMailbox<S>>,
 }
 
 impl Runtime {
@@ -116,7 +116,8 @@ impl Runtime {
         self.reception.stats()
     }
 
-    /// Ends all connections and threads: those with commands under way get `patience` to finish them.
+    /// Ends all connections and threads: those with commands under way get `patience` to finish
+    /// them.
     pub fn stop(mut self, patience: Duration) {
         if !patience.is_zero() {
             self.order(Stop::Drain);
@@ -162,18 +163,18 @@ impl<S: Copy + Default> Worker<S> {
         let Some(thread) = self.thread.take() else { return };
         match self.board.wait_for_end() {
             // It is left to the end of the process.
-            End::Stuck => {}
-            End::Done if thread.join().is_err() => {
+            ThreadEnd::Stuck => {}
+            ThreadEnd::Done if thread.join().is_err() => {
                 tracing::error!("a thread of the target panicked");
             }
-            End::Done => {}
+            ThreadEnd::Done => {}
         }
     }
 }
 
 /// Where a thread publishes its counters when somebody asks.
 #[derive(Debug, Default)]
-struct Board<S> {
+struct StatsMailbox<S> {
     asked: AtomicBool,
     published: Mutex<Published<S>>,
     changed: Condvar,
@@ -184,25 +185,25 @@ struct Published<S> {
     stats: S,
     /// Counts the publications.
     number: u64,
-    over: Option<End>,
+    over: Option<ThreadEnd>,
 }
 
 /// How the work of a thread ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum End {
+enum ThreadEnd {
     /// The thread ends.
     Done,
     /// The thread keeps what the kernel works on, for as long as the process lives.
     Stuck,
 }
 
-impl<S: Copy + Default> Board<S> {
+impl<S: Copy + Default> StatsMailbox<S> {
     /// For the thread: whether somebody asked.
     fn is_asked(&self) -> bool {
         self.asked.load(Ordering::Relaxed) && self.asked.swap(false, Ordering::AcqRel)
     }
 
-    fn publish(&self, stats: S, over: Option<End>) {
+    fn publish(&self, stats: S, over: Option<ThreadEnd>) {
         let mut published = self.published();
         published.stats = stats;
         published.number += 1;
@@ -231,7 +232,7 @@ impl<S: Copy + Default> Board<S> {
         drop(waited);
     }
 
-    fn wait_for_end(&self) -> End {
+    fn wait_for_end(&self) -> ThreadEnd {
         let mut published = self.published();
         loop {
             if let Some(end) = published.over {
@@ -248,24 +249,24 @@ impl<S: Copy + Default> Board<S> {
 }
 
 /// Publishes the end of a thread, however it ends.
-struct OnEnd<'a, S: Copy + Default>(&'a Board<S>, S);
+struct OnEnd<'a, S: Copy + Default>(&'a StatsMailbox<S>, S);
 
 impl<S: Copy + Default> Drop for OnEnd<'_, S> {
     fn drop(&mut self) {
-        self.0.publish(self.1, Some(End::Done));
+        self.0.publish(self.1, Some(ThreadEnd::Done));
     }
 }
 
 fn start_group(
     index: usize,
-    seed: Seed,
+    seed: PollGroupBuilder,
     clock: Clock,
     polling: Duration,
     pin: Option<u16>,
-    ready: mpsc::Sender<Result<Buffers, RuntimeError>>,
+    ready: mpsc::Sender<Result<BufferRegistration, RuntimeError>>,
 ) -> io::Result<Worker<PollGroupStats>> {
     let bell = Arc::clone(&seed.bell);
-    let board = Arc::new(Board::default());
+    let board = Arc::new(StatsMailbox::default());
     let of_thread = Arc::clone(&board);
     let run = move || {
         let mut end = OnEnd(&*of_thread, PollGroupStats::default());
@@ -278,7 +279,7 @@ fn start_group(
                 return;
             }
         };
-        let group = seed.grow(Box::new(engine));
+        let group = seed.build(Box::new(engine));
         let _ = ready.send(Ok(buffers));
         drop(ready);
         run_group(group, clock, polling, &mut end);
@@ -294,7 +295,7 @@ fn run_group(
     end: &mut OnEnd<'_, PollGroupStats>,
 ) {
     let board = end.0;
-    let mut patience = Patience::new(clock.now(), polling);
+    let mut patience = IdlePolling::new(clock.now(), polling);
     while !group.is_over() {
         let now = clock.now();
         let turn = group.turn(now);
@@ -324,7 +325,7 @@ fn run_group(
             "storage did not end these operations within {} s: the target stops without them",
             STORAGE_PATIENCE.as_secs()
         );
-        board.publish(end.1, Some(End::Stuck));
+        board.publish(end.1, Some(ThreadEnd::Stuck));
         loop {
             std::thread::park();
         }
@@ -351,10 +352,10 @@ pub(crate) fn try_core(core: u16) -> Result<(), RuntimeError> {
 fn start_receptions(
     receptions: Vec<Box<dyn Reception>>,
     clock: Clock,
-    orders: &Arc<Orders>,
+    orders: &Arc<StopRequest>,
 ) -> io::Result<Worker<ReceptionStats>> {
     let bell = Doorbell::new()?;
-    let board = Arc::new(Board::default());
+    let board = Arc::new(StatsMailbox::default());
     let desk = ReceptionThread {
         serves: !receptions.is_empty(),
         receptions,
@@ -373,8 +374,8 @@ struct ReceptionThread {
     receptions: Vec<Box<dyn Reception>>,
     clock: Clock,
     bell: Arc<Doorbell>,
-    board: Arc<Board<ReceptionStats>>,
-    orders: Arc<Orders>,
+    board: Arc<StatsMailbox<ReceptionStats>>,
+    orders: Arc<StopRequest>,
     /// Some device has not failed.
     serves: bool,
     /// When it ends though hosts have not answered its goodbyes.
@@ -421,7 +422,7 @@ impl ReceptionThread {
         if how == Stop::Drain {
             return false;
         }
-        let leave_at = *self.leave_at.get_or_insert(now + FAREWELL);
+        let leave_at = *self.leave_at.get_or_insert(now + SHUTDOWN_GRACE);
         now >= leave_at || self.receptions.iter().all(|reception| reception.is_empty())
     }
 
@@ -450,12 +451,13 @@ impl ReceptionThread {
 
 #[expect(unsafe_code, reason = "sleeps on descriptors by number")]
 fn borrow<'a>(fd: RawFd) -> BorrowedFd<'a> {
-    // SAFETY: receptions keep their descriptors open as long as they live, which is longer than a sleep.
+    // SAFETY: receptions keep their descriptors open as long as they live, which is longer than a
+    // sleep.
     unsafe { BorrowedFd::borrow_raw(fd) }
 }
 
-fn report(buffers: &Buffers) {
-    if let Buffers::Unregistered(reason) = buffers {
+fn report(buffers: &BufferRegistration) {
+    if let BufferRegistration::Unregistered(reason) = buffers {
         tracing::warn!("the pool is not registered with io_uring, I/O costs more: {reason}");
     }
 }
@@ -464,8 +466,10 @@ fn report(buffers: &Buffers) {
 mod tests {
     use super::*;
 
-    fn worker(run: impl FnOnce(&Board<PollGroupStats>) + Send + 'static) -> Worker<PollGroupStats> {
-        let board = Arc::new(Board::default());
+    fn worker(
+        run: impl FnOnce(&StatsMailbox<PollGroupStats>) + Send + 'static,
+    ) -> Worker<PollGroupStats> {
+        let board = Arc::new(StatsMailbox::default());
         let of_thread = Arc::clone(&board);
         let thread = std::thread::spawn(move || {
             let _end = OnEnd(&*of_thread, PollGroupStats::default());
@@ -478,7 +482,7 @@ mod tests {
     fn a_thread_that_is_stuck_is_not_waited_for() {
         let (release, released) = mpsc::channel::<()>();
         let mut stuck = worker(move |board| {
-            board.publish(PollGroupStats::default(), Some(End::Stuck));
+            board.publish(PollGroupStats::default(), Some(ThreadEnd::Stuck));
             let _ = released.recv();
         });
         stuck.join();

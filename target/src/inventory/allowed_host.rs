@@ -6,7 +6,7 @@ use crate::config::HostPolicy;
 
 /// A host as its Connect command names it. All queues of one association must name the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Host {
+pub struct NamedHost {
     /// Its name, or one made of its identifier if it said none.
     pub nqn: HostNqn,
     /// Whether it said its name. If not it may connect where any host may.
@@ -17,7 +17,7 @@ pub struct Host {
 
 impl HostPolicy {
     /// Whether a host may connect.
-    pub fn allows(&self, host: &Host) -> bool {
+    pub fn allows(&self, host: &NamedHost) -> bool {
         match self {
             Self::Any => true,
             Self::Listed(list) => host.named && list.contains(&host.nqn.0),

@@ -1,4 +1,5 @@
-//! Names and ids that must be the same tomorrow, that no other data may have, and that targets of one dataset share.
+//! Names and ids that must be the same tomorrow, that no other data may have, and that targets of
+//! one dataset share.
 
 use std::io::{self, Write as _};
 use std::net::SocketAddr;
@@ -19,7 +20,8 @@ pub const NAME_BYTES: usize = 1024;
 
 /// The root of every UUID that Feedrail derives.
 const FEEDRAIL: Uuid = Uuid::from_u128(0x0c1d_9b52_7f0e_5a51_9c57_64e0_86a1_7f21);
-/// The key that machine ids are hashed with: machine-id(5) asks applications never to show the id itself.
+/// The key that machine ids are hashed with: machine-id(5) asks applications never to show the id
+/// itself.
 const MACHINE_KEY: Uuid = Uuid::from_u128(0x5b0e_8a5c_2f6d_4c0b_8e1f_b7a4_93d2_6c58);
 /// Where systemd and D-Bus keep the id of a machine.
 const MACHINE_ID_FILE: &str = "/etc/machine-id";
@@ -31,7 +33,8 @@ const KEPT_MACHINE_FILE: &str = "machine-id";
 pub struct Machine {
     /// Hashed: says nothing of the id that it was made from.
     key: Uuid,
-    /// The id, if it was made up just now because the machine has none: [`Machine::keep`] stores it.
+    /// The id, if it was made up just now because the machine has none: [`Machine::keep`] stores
+    /// it.
     made_up: Option<Uuid>,
 }
 
@@ -52,7 +55,8 @@ impl Machine {
         Self { key: Uuid::new_v5(&MACHINE_KEY, id.as_bytes()), made_up: None }
     }
 
-    /// This machine: by its machine-id(5), else by the id that was kept in `state_dir`, else by a new random id.
+    /// This machine: by its machine-id(5), else by the id that was kept in `state_dir`, else by a
+    /// new random id.
     ///
     /// # Errors
     /// An id was kept and can not be read.
@@ -99,7 +103,8 @@ impl Machine {
         self.made_up.is_some()
     }
 
-    /// The name of a subsystem that nobody named: another one on each machine and for each set of addresses.
+    /// The name of a subsystem that nobody named: another one on each machine and for each set of
+    /// addresses.
     pub fn subsystem_nqn(&self, listen: &[SocketAddr]) -> Nqn {
         let addresses: Vec<_> = listen.iter().map(SocketAddr::to_string).collect();
         let uuid = Uuid::new_v5(&self.key, addresses.join(" ").as_bytes());
@@ -127,8 +132,8 @@ pub struct SubsystemIdentity {
 }
 
 impl SubsystemIdentity {
-    /// A subsystem on a machine. With a dataset id its files are the same data as those of the same names on other
-    /// machines; without one they are this machine's own.
+    /// A subsystem on a machine. With a dataset id its files are the same data as those of the same
+    /// names on other machines; without one they are this machine's own.
     pub fn new(machine: &Machine, nqn: Nqn, dataset: Option<Uuid>) -> Self {
         Self { local: Uuid::new_v5(&machine.key, nqn.as_str().as_bytes()), dataset, nqn }
     }
@@ -141,8 +146,9 @@ impl SubsystemIdentity {
         serial
     }
 
-    /// The UUID of a namespace where the configuration gives none. Files and devices of a dataset follow from their
-    /// names, others from their paths on this machine. Memory is never the same on two machines.
+    /// The UUID of a namespace where the configuration gives none. Files and devices of a dataset
+    /// follow from their names, others from their paths on this machine. Memory is never the same
+    /// on two machines.
     pub fn namespace_uuid(&self, name: &str, medium: &Medium) -> Uuid {
         match (self.dataset, medium) {
             (Some(dataset), Medium::File { .. } | Medium::Block { .. } | Medium::Null { .. }) => {
@@ -177,8 +183,8 @@ pub fn file_name(path: &Path) -> String {
     path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned()
 }
 
-/// Where state lives unless the configuration says otherwise: what systemd gives, else the system's or the
-/// user's folder for it.
+/// Where state lives unless the configuration says otherwise: what systemd gives, else the system's
+/// or the user's folder for it.
 pub fn default_state_dir() -> PathBuf {
     let set = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     if let Some(dir) = set("STATE_DIRECTORY") {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use nvme_proto::Nsid;
 
 use crate::backend::decorator::{Delay, Fault, FaultPlan, Tear};
-use crate::backend::{self, Access, Backend, FileKey, OpenError, OpenMode, OpenedBackend};
+use crate::backend::{self, Backend, FileKey, IoMode, OpenError, OpenMode, OpenedBackend};
 use crate::config::{
     Config, DirectoryConfig, DiskFaults, Medium, NamespaceConfig, Origin, SubsystemConfig,
 };
@@ -89,7 +89,7 @@ pub enum ExportError {
 
 /// Whether opening is for good.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Purpose {
+pub enum OpenPurpose {
     /// To serve: new NSIDs are kept.
     Serve,
     /// To see whether it would work: nothing is written.
@@ -104,7 +104,7 @@ impl Registry {
     ///
     /// # Errors
     /// See [`ExportError`]. Nothing stays open then.
-    pub fn open(config: &Config, purpose: Purpose) -> Result<Arc<Self>, ExportError> {
+    pub fn open(config: &Config, purpose: OpenPurpose) -> Result<Arc<Self>, ExportError> {
         Self::open_with(config, purpose, &|_, backend| backend)
     }
 
@@ -114,7 +114,7 @@ impl Registry {
     /// See [`ExportError`]. Nothing stays open then.
     pub fn open_with(
         config: &Config,
-        purpose: Purpose,
+        purpose: OpenPurpose,
         decorate: Decorate<'_>,
     ) -> Result<Arc<Self>, ExportError> {
         let mut namespaces = Vec::new();
@@ -130,7 +130,7 @@ impl Registry {
             let namespaces = namespaces.len() - first;
             tracing::info!(nqn = %subsystem.nqn, namespaces, "subsystem");
         }
-        let keeps = purpose == Purpose::Serve && namespaces.iter().any(|one| one.writable);
+        let keeps = purpose == OpenPurpose::Serve && namespaces.iter().any(|one| one.writable);
         let keeper = if keeps { Some(Keeper::start(protections)?) } else { None };
         Ok(Self::of(config, subsystems, namespaces, keeper))
     }
@@ -146,7 +146,7 @@ impl Registry {
         let mut subsystems = Vec::with_capacity(config.subsystems.len());
         for subsystem in &config.subsystems {
             let first = namespaces.len();
-            let opened = all_namespaces(config, subsystem, Purpose::Check).and_then(|listed| {
+            let opened = all_namespaces(config, subsystem, OpenPurpose::Check).and_then(|listed| {
                 open_all(&listed, &|_, backend| backend, &mut files, &mut namespaces, |error| {
                     errors.push(error);
                     Ok(())
@@ -175,7 +175,8 @@ impl Registry {
     }
 }
 
-/// Opens the namespaces of a subsystem. `refuse` is told of those that have to be there and cannot be opened.
+/// Opens the namespaces of a subsystem. `refuse` is told of those that have to be there and cannot
+/// be opened.
 fn open_all(
     listed: &[Candidate],
     decorate: Decorate<'_>,
@@ -231,7 +232,8 @@ fn is_shortage(error: &OpenError) -> bool {
 struct Files(BTreeMap<FileKey, NamespaceConfig>);
 
 impl Files {
-    /// Adds that of a namespace, unless another has it and one of them can be written: whatever their paths are.
+    /// Adds that of a namespace, unless another has it and one of them can be written: whatever
+    /// their paths are.
     fn add(&mut self, namespace: &NamespaceConfig) -> Result<(), ExportError> {
         let Some(key) = namespace.medium.path().and_then(FileKey::of_path) else { return Ok(()) };
         match self.0.get(&key) {
@@ -272,7 +274,7 @@ fn protect(
 fn all_namespaces(
     config: &Config,
     subsystem: &SubsystemConfig,
-    purpose: Purpose,
+    purpose: OpenPurpose,
 ) -> Result<Vec<Candidate>, ExportError> {
     let listed = subsystem.namespaces.iter();
     let mut namespaces: Vec<_> =
@@ -293,8 +295,8 @@ fn all_namespaces(
     }
     let ids = nsids.assign(&names, &reserved)?;
     match purpose {
-        Purpose::Serve => nsids.save()?,
-        Purpose::Check => nsids.check_save()?,
+        OpenPurpose::Serve => nsids.save()?,
+        OpenPurpose::Check => nsids.check_save()?,
     }
     namespaces.extend(shards.into_iter().zip(ids).map(|((directory, shard), nsid)| Candidate {
         namespace: of_shard(subsystem, directory, shard, nsid),
@@ -449,8 +451,8 @@ struct Buffered {
 }
 
 impl Buffered {
-    fn note(&mut self, name: &str, access: &Access) {
-        let Access::Buffered(reason) = access else { return };
+    fn note(&mut self, name: &str, access: &IoMode) {
+        let IoMode::Buffered(reason) = access else { return };
         self.first.get_or_insert_with(|| (name.to_owned(), reason.to_owned()));
         self.count += 1;
     }
@@ -467,8 +469,9 @@ impl Buffered {
     }
 }
 
-/// Writable namespaces with logical blocks that their device does not write as one, though NVMe promises that a power
-/// failure leaves a block as it was or as it was to be (AWUPF): the first one, and how many there are.
+/// Writable namespaces with logical blocks that their device does not write as one, though NVMe
+/// promises that a power failure leaves a block as it was or as it was to be (AWUPF): the first
+/// one, and how many there are.
 #[derive(Default)]
 struct Tearable {
     first: Option<(String, String)>,
@@ -513,7 +516,7 @@ mod tests {
              nqn = \"nqn.2026-01.io.feedrail:t\"\nallow_any_host = true\n{rest}\n"
         );
         let config = Config::from_toml(&dir.join("feedrail.toml"), &text).expect("valid");
-        Registry::open(&config, Purpose::Serve)
+        Registry::open(&config, OpenPurpose::Serve)
     }
 
     fn names(registry: &Registry) -> Vec<(u32, &str, u64)> {

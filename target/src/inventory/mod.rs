@@ -20,22 +20,24 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use nvme_proto::{Cntlid, HostId};
 use rdma::Time;
 
-use crate::backend::{BackendError, Change};
-use crate::controller::{CloseReason, Controller, IoKind, Kind, NewController, new_controller};
+use crate::backend::{BackendError, FileChange};
+use crate::controller::{
+    CloseReason, Controller, ControllerKind, IoKind, NewController, new_controller,
+};
 use crate::inventory::namespace::{Namespace, NamespaceIndex};
 use crate::inventory::persist::protection::{Keeper, ProtectionError};
 use crate::inventory::port::Port;
 use crate::inventory::subsystem::Subsystem;
-use crate::limits::connection_quota::{Admission, Admissions, Full};
-use crate::limits::crowd::{Crowd, Room};
-use crate::limits::log_rate::Chatter;
+use crate::limits::connection_quota::{Admissions, ConnectionPermit, Full};
+use crate::limits::displacing_set::{DisplacingLimits, DisplacingSet};
+use crate::limits::log_rate::LogRateLimit;
 use crate::limits::{CntlidRange, Limits, MAX_ASSOCIATIONS};
-use crate::metrics::io_counters::{Account, Tally};
+use crate::metrics::io_counters::{Tally, TallyIndex};
 use crate::metrics::peer_errors::PeerErrorTable;
 use crate::metrics::snapshot::{IoStats, StorageErrors};
 
-/// Everything that exists in a target. What is exported does not change while it lives; who is connected is
-/// behind a lock that only the control path takes.
+/// Everything that exists in a target. What is exported does not change while it lives; who is
+/// connected is behind a lock that only the control path takes.
 #[derive(Debug)]
 pub struct Registry {
     limits: Limits,
@@ -52,18 +54,19 @@ pub struct Registry {
     peer_errors: PeerErrorTable,
     keep_alive_losses: AtomicU64,
     admissions: Arc<Admissions>,
-    chatter: Chatter,
-    storage_chatter: Chatter,
+    chatter: LogRateLimit,
+    storage_chatter: LogRateLimit,
 }
 
 #[derive(Debug)]
 struct Associations {
     /// With subsystems.
     hosts: Controllers,
-    /// With the discovery service, a subsystem of its own, so that its controllers take no ids from others.
+    /// With the discovery service, a subsystem of its own, so that its controllers take no ids from
+    /// others.
     discovery: Controllers,
     /// Of these, the ones that were not asked to make room.
-    guests: Crowd<Cntlid>,
+    discovery_by_age: DisplacingSet<Cntlid>,
 }
 
 /// Live controllers by id.
@@ -88,7 +91,7 @@ impl Registry {
         let associations = Associations {
             hosts: Controllers::new(limits.cntlids),
             discovery: Controllers::new(CntlidRange::ALL),
-            guests: Crowd::new(Room {
+            discovery_by_age: DisplacingSet::new(DisplacingLimits {
                 all: limits.discovery_controllers(),
                 of_address: limits.discovery_controllers_per_address(),
             }),
@@ -105,8 +108,8 @@ impl Registry {
             peer_errors: PeerErrorTable::default(),
             keep_alive_losses: AtomicU64::new(0),
             admissions: Arc::default(),
-            chatter: Chatter::about("hosts"),
-            storage_chatter: Chatter::about("storage errors"),
+            chatter: LogRateLimit::about("hosts"),
+            storage_chatter: LogRateLimit::about("storage errors"),
         })
     }
 
@@ -164,7 +167,7 @@ impl Registry {
         let namespace = self.namespace(namespace);
         namespace.storage_errors.count(kind);
         self.announce_health(namespace);
-        if self.storage_chatter.allows(now) {
+        if self.storage_chatter.admit(now) {
             let nqn = self.subsystem_of(namespace).map(|subsystem| subsystem.nqn.to_string());
             tracing::error!(
                 nqn, nsid = %namespace.nsid, name = namespace.name, path = ?namespace.path,
@@ -173,15 +176,16 @@ impl Registry {
         }
     }
 
-    /// Looks whether others changed the file of a namespace, and tells the hosts that are connected.
+    /// Looks whether others changed the file of a namespace, and tells the hosts that are
+    /// connected.
     pub(crate) fn look_at_file(&self, namespace: &Namespace, log: &mut dyn FnMut() -> bool) {
         let change = namespace.look_at_file();
         self.announce_health(namespace);
-        if change.is_none() || (change == Some(Change::Replaced) && !log()) {
+        if change.is_none() || (change == Some(FileChange::Replaced) && !log()) {
             return;
         }
         let (nsid, name, path) = (namespace.nsid, &namespace.name, &namespace.path);
-        if change == Some(Change::Replaced) {
+        if change == Some(FileChange::Replaced) {
             tracing::warn!(
                 %nsid, name, ?path,
                 "another file has this path, or none: the old one is served until the target is \
@@ -217,7 +221,8 @@ impl Registry {
         failed.into_iter().map(report).collect()
     }
 
-    /// Tells the hosts that are connected that a namespace's medium is degraded, the first time that it is.
+    /// Tells the hosts that are connected that a namespace's medium is degraded, the first time
+    /// that it is.
     pub(crate) fn announce_health(&self, namespace: &Namespace) {
         if namespace.health().announce() {
             let controllers = self.controllers_of(namespace);
@@ -225,7 +230,8 @@ impl Registry {
         }
     }
 
-    /// Associations that ended because their host was silent for longer than its keep alive timeout.
+    /// Associations that ended because their host was silent for longer than its keep alive
+    /// timeout.
     pub fn keep_alive_losses(&self) -> u64 {
         self.keep_alive_losses.load(Ordering::Relaxed)
     }
@@ -234,18 +240,20 @@ impl Registry {
         self.keep_alive_losses.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Makes a controller; `None` when there are too many or the target is stopping. An id is not used again
-    /// while its controller lives, and as late as possible after. A discovery controller may end an older one.
+    /// Makes a controller; `None` when there are too many or the target is stopping. An id is not
+    /// used again while its controller lives, and as late as possible after. A discovery controller
+    /// may end an older one.
     pub(crate) fn associate(self: &Arc<Self>, new: NewController) -> Option<Arc<Controller>> {
         let mut associations = self.associations();
         if self.is_stopping() {
             return None;
         }
-        let (is_discovery, address) = (matches!(new.kind, Kind::Discovery), new.peer.ip());
+        let (is_discovery, address) =
+            (matches!(new.kind, ControllerKind::Discovery), new.peer.ip());
         let controllers = associations.of(is_discovery);
         let controller = controllers.add(|cntlid| new_controller(self, cntlid, new))?;
         if is_discovery {
-            let displaced = associations.guests.add(controller.cntlid, address);
+            let displaced = associations.discovery_by_age.add(controller.cntlid, address);
             let displaced = displaced.and_then(|cntlid| associations.discovery.get(cntlid));
             drop(associations);
             displaced.inspect(|displaced| displaced.end(CloseReason::Displaced));
@@ -265,9 +273,9 @@ impl Registry {
         all.iter().flat_map(|controllers| controllers.live.values().cloned()).collect()
     }
 
-    /// A place for one more queue from an address, on any device and of any association with a subsystem, unless
-    /// there are too many.
-    pub(crate) fn admit(&self, address: IpAddr) -> Result<Admission, Full> {
+    /// A place for one more queue from an address, on any device and of any association with a
+    /// subsystem, unless there are too many.
+    pub(crate) fn admit(&self, address: IpAddr) -> Result<ConnectionPermit, Full> {
         self.admissions.admit(address, &self.limits)
     }
 
@@ -280,12 +288,12 @@ impl Registry {
         let mut associations = self.associations();
         associations.of(controller.is_discovery()).live.remove(&controller.cntlid.0);
         if controller.is_discovery() {
-            associations.guests.remove(&controller.cntlid);
+            associations.discovery_by_age.remove(&controller.cntlid);
         }
     }
 
-    /// Whether what a host asked of a subsystem over connections that have ended may still change the medium. That
-    /// could undo what the host writes next, so its next association has to wait.
+    /// Whether what a host asked of a subsystem over connections that have ended may still change
+    /// the medium. That could undo what the host writes next, so its next association has to wait.
     pub(crate) fn has_unfinished(&self, host: HostId, subsystem: &Arc<Subsystem>) -> bool {
         self.controllers().iter().any(|controller| {
             let same = controller.subsystem().is_some_and(|other| Arc::ptr_eq(other, subsystem));
@@ -313,8 +321,8 @@ impl Registry {
         tally
     }
 
-    /// Keeps the write protection of a namespace for later runs, and then calls `done` on another thread. False where
-    /// nothing is kept.
+    /// Keeps the write protection of a namespace for later runs, and then calls `done` on another
+    /// thread. False where nothing is kept.
     pub(crate) fn keep_protection(
         &self,
         subsystem: &Arc<Subsystem>,
@@ -329,9 +337,9 @@ impl Registry {
     }
 
     /// Where the commands of a subsystem are counted.
-    pub(crate) fn account_of(&self, subsystem: &Arc<Subsystem>) -> Account {
+    pub(crate) fn account_of(&self, subsystem: &Arc<Subsystem>) -> TallyIndex {
         let place = self.subsystems.iter().position(|other| Arc::ptr_eq(other, subsystem));
-        place.map_or(Account::NONE, Account::of_subsystem)
+        place.map_or(TallyIndex::NONE, TallyIndex::of_subsystem)
     }
 
     /// I/O commands since the start.
@@ -359,7 +367,7 @@ impl Registry {
     }
 
     /// Asked before a message that peers can cause.
-    pub(crate) fn chatter(&self) -> &Chatter {
+    pub(crate) fn chatter(&self) -> &LogRateLimit {
         &self.chatter
     }
 

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use nvme_proto::Nsid;
 use uuid::Uuid;
 
-use crate::backend::{Backend, Change, Health, OpenedBackend, Source};
+use crate::backend::{Backend, FileChange, Health, OpenedBackend, OpenedFile};
 use crate::config::NamespaceConfig;
 use crate::controller::IoKind;
 
@@ -45,7 +45,7 @@ pub struct Namespace {
     generation: AtomicU64,
     backend: Arc<dyn Backend>,
     health: Arc<Health>,
-    source: Option<Arc<Source>>,
+    source: Option<Arc<OpenedFile>>,
     content_id: Option<String>,
     pub(crate) storage_errors: ErrorCounters,
 }
@@ -117,15 +117,17 @@ impl Namespace {
         self.protected.swap(protected, Ordering::AcqRel) != protected
     }
 
-    /// A number that differs from an earlier one where bytes that no host wrote may have changed since.
+    /// A number that differs from an earlier one where bytes that no host wrote may have changed
+    /// since.
     pub fn generation(&self) -> u64 {
         self.generation.load(Ordering::Acquire)
     }
 
-    /// Looks whether others changed the file, which makes it a new generation. May wait for the file system.
-    pub(crate) fn look_at_file(&self) -> Option<Change> {
+    /// Looks whether others changed the file, which makes it a new generation. May wait for the
+    /// file system.
+    pub(crate) fn look_at_file(&self) -> Option<FileChange> {
         let change = self.source.as_ref()?.look()?;
-        if let Change::Content(content) = &change {
+        if let FileChange::Content(content) = &change {
             let generation = content.generation_after_change(self.content_id.as_deref());
             self.generation.store(generation, Ordering::Release);
         }

@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use nvme_proto::Nqn;
 
 use crate::config::PortConfig;
-use crate::inventory::allowed_host::Host;
+use crate::inventory::allowed_host::NamedHost;
 use crate::inventory::subsystem::Subsystem;
 
 /// A port.
@@ -60,7 +60,7 @@ impl Port {
     }
 
     /// The subsystems that a host may connect to here.
-    pub fn visible_to(&self, host: Host) -> impl Iterator<Item = &Arc<Subsystem>> {
+    pub fn visible_to(&self, host: NamedHost) -> impl Iterator<Item = &Arc<Subsystem>> {
         self.subsystems.iter().filter(move |subsystem| subsystem.allows(&host))
     }
 }

@@ -26,9 +26,9 @@ pub struct DirectoryError {
 
 /// The regular files of a directory and its folders, sorted by relative path.
 ///
-/// Left out: names that start with a dot, empty files, and (with a warning) symlinks that lead outside the
-/// directory or nowhere, names that are not UTF-8 and folders that can not be read. Symlinks to folders are not
-/// followed.
+/// Left out: names that start with a dot, empty files, and (with a warning) symlinks that lead
+/// outside the directory or nowhere, names that are not UTF-8 and folders that can not be read.
+/// Symlinks to folders are not followed.
 ///
 /// # Errors
 /// The directory can not be read, it is none, or it holds nothing to export.
@@ -51,14 +51,16 @@ pub fn scan(config: &DirectoryConfig) -> Result<Vec<Shard>, DirectoryError> {
         };
         for entry in entries {
             match classify(&root, &entry.path(), &config.suffix) {
-                Entry::Shard(shard) => shards.push(shard),
-                Entry::Folder if depth < DIRECTORY_DEPTH => folders.push((entry.path(), depth + 1)),
-                Entry::Folder => tracing::warn!(
+                DirectoryEntry::Shard(shard) => shards.push(shard),
+                DirectoryEntry::Folder if depth < DIRECTORY_DEPTH => {
+                    folders.push((entry.path(), depth + 1))
+                }
+                DirectoryEntry::Folder => tracing::warn!(
                     path = %entry.path().display(),
                     "left out: folders nest more than {DIRECTORY_DEPTH} deep"
                 ),
-                Entry::LeftOut => {}
-                Entry::Unusable(reason) => {
+                DirectoryEntry::LeftOut => {}
+                DirectoryEntry::Unusable(reason) => {
                     tracing::warn!(path = %entry.path().display(), "left out: {reason}");
                 }
             }
@@ -83,48 +85,48 @@ fn list(folder: &Path) -> io::Result<Vec<DirEntry>> {
     std::fs::read_dir(folder)?.collect()
 }
 
-enum Entry {
+enum DirectoryEntry {
     Shard(Shard),
     Folder,
     LeftOut,
     Unusable(&'static str),
 }
 
-fn classify(root: &Path, path: &Path, suffix: &str) -> Entry {
+fn classify(root: &Path, path: &Path, suffix: &str) -> DirectoryEntry {
     let Some(name) = path.file_name().and_then(|name| name.to_str()) else {
-        return Entry::Unusable("its name is not UTF-8");
+        return DirectoryEntry::Unusable("its name is not UTF-8");
     };
     if name.starts_with('.') {
-        return Entry::LeftOut;
+        return DirectoryEntry::LeftOut;
     }
     let Ok(kind) = path.symlink_metadata() else {
-        return Entry::Unusable("it can not be looked at");
+        return DirectoryEntry::Unusable("it can not be looked at");
     };
     if kind.is_dir() {
-        return Entry::Folder;
+        return DirectoryEntry::Folder;
     }
     if !name.ends_with(suffix) {
-        return Entry::LeftOut;
+        return DirectoryEntry::LeftOut;
     }
     let Ok(real) = path.canonicalize() else {
-        return Entry::Unusable("the symlink leads nowhere");
+        return DirectoryEntry::Unusable("the symlink leads nowhere");
     };
     if !real.starts_with(root) {
-        return Entry::Unusable("the symlink leads outside the directory");
+        return DirectoryEntry::Unusable("the symlink leads outside the directory");
     }
     match real.metadata() {
         Ok(meta) if meta.is_file() && meta.len() > 0 => shard(root, path, real),
-        _ => Entry::LeftOut,
+        _ => DirectoryEntry::LeftOut,
     }
 }
 
-fn shard(root: &Path, path: &Path, real: PathBuf) -> Entry {
+fn shard(root: &Path, path: &Path, real: PathBuf) -> DirectoryEntry {
     match path.strip_prefix(root).ok().and_then(Path::to_str) {
         Some(relative) if relative.len() <= crate::inventory::derived_ids::NAME_BYTES => {
-            Entry::Shard(Shard { relative: relative.to_owned(), path: real })
+            DirectoryEntry::Shard(Shard { relative: relative.to_owned(), path: real })
         }
-        Some(_) => Entry::Unusable("its relative path is too long"),
-        None => Entry::Unusable("its path is not UTF-8"),
+        Some(_) => DirectoryEntry::Unusable("its relative path is too long"),
+        None => DirectoryEntry::Unusable("its path is not UTF-8"),
     }
 }
 

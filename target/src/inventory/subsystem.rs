@@ -6,7 +6,7 @@ use nvme_proto::{AsciiField, Nqn, Nsid};
 
 use crate::config::{HostPolicy, SubsystemConfig};
 use crate::controller::ErrorCounts;
-use crate::inventory::allowed_host::Host;
+use crate::inventory::allowed_host::NamedHost;
 use crate::inventory::namespace::Namespace;
 
 /// A subsystem. Its namespaces do not change while it lives.
@@ -44,7 +44,7 @@ impl Subsystem {
     }
 
     /// Whether a host may connect.
-    pub fn allows(&self, host: &Host) -> bool {
+    pub fn allows(&self, host: &NamedHost) -> bool {
         self.hosts.allows(host)
     }
 

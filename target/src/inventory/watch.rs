@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::driver::clock::Clock;
 use crate::inventory::Registry;
-use crate::limits::log_rate::Chatter;
+use crate::limits::log_rate::LogRateLimit;
 
 /// How often it looks.
 const PERIOD: Duration = Duration::from_secs(1);
@@ -18,14 +18,14 @@ const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The thread. Dropping this ends it.
 #[derive(Debug)]
-pub(crate) struct Watch {
+pub(crate) struct FileWatch {
     /// Dropped to end it.
     stop: Option<Sender<()>>,
     /// Closed when it has ended.
     over: Receiver<()>,
 }
 
-impl Watch {
+impl FileWatch {
     /// Begins to look at the files of a registry.
     ///
     /// # Errors
@@ -45,7 +45,7 @@ impl Watch {
     }
 }
 
-impl Drop for Watch {
+impl Drop for FileWatch {
     fn drop(&mut self) {
         drop(self.stop.take());
         // Whatever the reason: it has ended, or is not waited for.
@@ -57,12 +57,12 @@ impl Drop for Watch {
 struct Round {
     registry: Arc<Registry>,
     next: usize,
-    chatter: Chatter,
+    chatter: LogRateLimit,
 }
 
 impl Round {
     fn new(registry: Arc<Registry>) -> Self {
-        Self { registry, next: 0, chatter: Chatter::about("files that changed") }
+        Self { registry, next: 0, chatter: LogRateLimit::about("files that changed") }
     }
 
     /// Looks at the next files.
@@ -70,7 +70,7 @@ impl Round {
         let namespaces = self.registry.namespaces();
         for _ in 0..FILES_AT_ONCE.min(namespaces.len()) {
             let namespace = &namespaces[self.next % namespaces.len()];
-            self.registry.look_at_file(namespace, &mut || self.chatter.allows(now));
+            self.registry.look_at_file(namespace, &mut || self.chatter.admit(now));
             self.next = (self.next + 1) % namespaces.len();
         }
     }
@@ -86,7 +86,7 @@ mod tests {
 
     use super::*;
     use crate::config::Config;
-    use crate::inventory::export::Purpose;
+    use crate::inventory::export::OpenPurpose;
 
     fn round(dir: &Path, keys: &str) -> Round {
         let text = format!(
@@ -94,7 +94,7 @@ mod tests {
              allow_any_host = true\n[[subsystem.namespace]]\npath = \"shard\"\n{keys}\n"
         );
         let config = Config::from_toml(&dir.join("feedrail.toml"), &text).expect("valid");
-        Round::new(Registry::open(&config, Purpose::Check).expect("opened"))
+        Round::new(Registry::open(&config, OpenPurpose::Check).expect("opened"))
     }
 
     impl Round {

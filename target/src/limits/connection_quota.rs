@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::limits::Limits;
 
-/// Counts connections whose Connect to a subsystem succeeded, all of them and those of each address. Names are not
-/// counted: anybody could take another host's share by saying its name.
+/// Counts connections whose Connect to a subsystem succeeded, all of them and those of each
+/// address. Names are not counted: anybody could take another host's share by saying its name.
 #[derive(Debug, Default)]
 pub(crate) struct Admissions {
     counts: Mutex<Counts>,
@@ -23,7 +23,7 @@ struct Counts {
 
 /// A connection's place among those that there may be.
 #[derive(Debug)]
-pub(crate) struct Admission {
+pub(crate) struct ConnectionPermit {
     admissions: Arc<Admissions>,
     address: IpAddr,
 }
@@ -65,14 +65,14 @@ impl Admissions {
         self: &Arc<Self>,
         address: IpAddr,
         limits: &Limits,
-    ) -> Result<Admission, Full> {
+    ) -> Result<ConnectionPermit, Full> {
         self.change(|counts| {
             counts.check(address, limits)?;
             counts.connections += 1;
             *counts.by_address.entry(address).or_default() += 1;
             Ok(())
         })?;
-        Ok(Admission { admissions: Arc::clone(self), address })
+        Ok(ConnectionPermit { admissions: Arc::clone(self), address })
     }
 
     fn change<T>(&self, change: impl FnOnce(&mut Counts) -> T) -> T {
@@ -80,7 +80,7 @@ impl Admissions {
     }
 }
 
-impl Drop for Admission {
+impl Drop for ConnectionPermit {
     fn drop(&mut self) {
         self.admissions.change(|counts| {
             counts.connections -= 1;

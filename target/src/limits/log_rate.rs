@@ -8,32 +8,32 @@ use crate::limits::{PEER_MESSAGES, PEER_MESSAGES_PERIOD};
 
 /// Lets through so many messages in each period, and says how many it kept back.
 #[derive(Debug)]
-pub(crate) struct Chatter {
+pub(crate) struct LogRateLimit {
     /// What the messages are about.
     subject: &'static str,
-    period: Mutex<Period>,
+    period: Mutex<RatePeriod>,
 }
 
 #[derive(Debug, Default)]
-struct Period {
+struct RatePeriod {
     start: Time,
     said: u32,
     kept_back: u64,
 }
 
-impl Chatter {
+impl LogRateLimit {
     /// For messages about `subject`.
     pub(crate) fn about(subject: &'static str) -> Self {
         Self { subject, period: Mutex::default() }
     }
 
     /// Whether one more message may be written now.
-    pub(crate) fn allows(&self, now: Time) -> bool {
+    pub(crate) fn admit(&self, now: Time) -> bool {
         self.allows_all(now, 1)
     }
 
-    /// Whether so many messages may be written, of which the first is due now: what tells of a beginning has to tell
-    /// of the end as well.
+    /// Whether so many messages may be written, of which the first is due now: what tells of a
+    /// beginning has to tell of the end as well.
     pub(crate) fn allows_all(&self, now: Time, messages: u32) -> bool {
         let mut period = self.period.lock().unwrap_or_else(PoisonError::into_inner);
         if now - period.start >= PEER_MESSAGES_PERIOD {
@@ -41,7 +41,7 @@ impl Chatter {
                 let (messages, subject) = (period.kept_back, self.subject);
                 tracing::warn!(messages, "messages about {subject} were left out");
             }
-            *period = Period { start: now, ..Period::default() };
+            *period = RatePeriod { start: now, ..RatePeriod::default() };
         }
         let allowed = period.said + messages <= PEER_MESSAGES;
         if allowed {
@@ -59,14 +59,14 @@ mod tests {
 
     use super::*;
 
-    fn said(chatter: &Chatter, at: Duration, messages: u32) -> u32 {
+    fn said(chatter: &LogRateLimit, at: Duration, messages: u32) -> u32 {
         let now = Time::ZERO + at;
         (0..1000).filter(|_| chatter.allows_all(now, messages)).map(|_| messages).sum()
     }
 
     #[test]
     fn a_flood_is_cut_and_quiet_lets_it_speak_again() {
-        let chatter = Chatter::about("hosts");
+        let chatter = LogRateLimit::about("hosts");
         let start = 5 * PEER_MESSAGES_PERIOD;
         assert_eq!(said(&chatter, start, 1), PEER_MESSAGES);
         assert_eq!(said(&chatter, start + PEER_MESSAGES_PERIOD - Duration::from_nanos(1), 1), 0);
@@ -75,7 +75,7 @@ mod tests {
 
     #[test]
     fn messages_that_belong_together_are_all_said_or_none() {
-        let chatter = Chatter::about("hosts");
+        let chatter = LogRateLimit::about("hosts");
         assert_eq!(said(&chatter, Duration::ZERO, 3), PEER_MESSAGES / 3 * 3);
         assert_eq!(said(&chatter, Duration::ZERO, 1), PEER_MESSAGES % 3);
     }

@@ -1,17 +1,18 @@
 //! Every limit of the target in one place.
 //!
-//! Constants are protocol bounds or protection against peers; [`Limits`] is what an operator may tune. A
-//! peer can make the target hold at most what these numbers allow.
+//! Constants are protocol bounds or protection against peers; [`Limits`] is what an operator may
+//! tune. A peer can make the target hold at most what these numbers allow.
 
 pub(crate) mod connection_quota;
-pub(crate) mod crowd;
+pub(crate) mod displacing_set;
 pub(crate) mod log_rate;
 
 use std::time::Duration;
 
 use crate::core_context::pool::PoolPlan;
 
-/// Commands that an admin queue takes at once. A host may ask for a longer one, as some do; it gets this.
+/// Commands that an admin queue takes at once. A host may ask for a longer one, as some do; it gets
+/// this.
 pub const ADMIN_QUEUE_ENTRIES: u16 = 128;
 /// Associations with subsystems (controllers) that may live at once in the process.
 pub const MAX_ASSOCIATIONS: usize = 4096;
@@ -29,7 +30,8 @@ pub const ASYNC_EVENTS_PENDING: usize = 8;
 pub const ABORTS: usize = 4;
 /// Entries of a controller's error log.
 pub const ERROR_LOG_ENTRIES: usize = 64;
-/// Namespace ids that a changed-namespace list names before it only says "many" (NVMe Base, log page 04h).
+/// Namespace ids that a changed-namespace list names before it only says "many" (NVMe Base, log
+/// page 04h).
 pub const CHANGED_NAMESPACES: usize = 1024;
 /// Ranges of one Dataset Management command.
 pub const DEALLOCATE_RANGES: usize = 256;
@@ -37,17 +39,18 @@ pub const DEALLOCATE_RANGES: usize = 256;
 pub const NSID_LAST: u32 = 65_536;
 /// Namespaces in one process.
 pub const MAX_NAMESPACES: usize = 65_536;
-/// The largest buffer pool of the process. The pools of all cores number their parts of 4 KiB with 32 bits.
+/// The largest buffer pool of the process. The pools of all cores number their parts of 4 KiB with
+/// 32 bits.
 pub const MAX_POOL_BYTES: u64 = 1 << 40;
-/// Data of one command of a guest: of a queue before its Connect succeeded, or of a discovery
-/// controller (its MDTS). A power of two.
-pub const GUEST_TRANSFER_BYTES: u32 = 64 << 10;
-/// Buffers of the guests of one core, beside those of [`Limits::pool_bytes`].
-pub const GUEST_POOL_BYTES: usize = 16 * GUEST_TRANSFER_BYTES as usize;
+/// Data of one command of an anonymous connection: of a queue before its Connect succeeded, or of a
+/// discovery controller (its MDTS). A power of two.
+pub const ANONYMOUS_TRANSFER_BYTES: u32 = 64 << 10;
+/// Buffers of the anonymous connections of one core, beside those of [`Limits::pool_bytes`].
+pub const ANONYMOUS_POOL_BYTES: usize = 16 * ANONYMOUS_TRANSFER_BYTES as usize;
 /// Data of commands that is sent before the first of their responses, in any case.
 pub const DATA_BEFORE_RESPONSES_BYTES: u32 = 128 << 10;
-/// The same where that makes fuller trains and nothing is awaited from storage, as long as it is of half of the commands
-/// that are to be answered.
+/// The same where that makes fuller trains and nothing is awaited from storage, as long as it is of
+/// half of the commands that are to be answered.
 pub const DATA_BEFORE_RESPONSES_MAX_BYTES: u32 = 512 << 10;
 /// Work completions that one core keeps room for on one device at first. It gets more as far as the
 /// device lets it.
@@ -75,10 +78,10 @@ pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 pub const UNCONNECTED: usize = 512;
 /// Those of one address.
 pub const UNCONNECTED_PER_ADDRESS: usize = 128;
-/// Receives of a connection until its Connect has succeeded. Only Connect is legal before. Its queue pair is made for all
-/// receives, since the host is told how many commands it may send (CRQSIZE, RDMA-CM private data) before it sends Connect:
-/// an RDMA device has its full work queues then, while those of `soft` get their memory with the receives that are posted
-/// after Connect.
+/// Receives of a connection until its Connect has succeeded. Only Connect is legal before. Its
+/// queue pair is made for all receives, since the host is told how many commands it may send
+/// (CRQSIZE, RDMA-CM private data) before it sends Connect: an RDMA device has its full work queues
+/// then, while those of `soft` get their memory with the receives that are posted after Connect.
 pub const UNCONNECTED_RECEIVES: u32 = 2;
 /// How long operations that storage does not end may hold up the end of the target.
 pub const STORAGE_PATIENCE: Duration = Duration::from_secs(5);
@@ -163,8 +166,9 @@ impl Limits {
         2 * self.max_transfer_bytes as usize
     }
 
-    /// Discovery controllers of the process, which anybody may have: a quarter as many as there may be connections or
-    /// associations of hosts, at least [`DISCOVERY_CONTROLLERS_LEAST`]. A newer one takes the place of an older one.
+    /// Discovery controllers of the process, which anybody may have: a quarter as many as there may
+    /// be connections or associations of hosts, at least [`DISCOVERY_CONTROLLERS_LEAST`]. A newer
+    /// one takes the place of an older one.
     pub fn discovery_controllers(&self) -> usize {
         let most = MAX_ASSOCIATIONS.min(self.connections as usize);
         (most / 4).max(DISCOVERY_CONTROLLERS_LEAST)
@@ -181,7 +185,8 @@ impl Limits {
         (cores * PoolPlan::LEAST_BLOCKS * self.block_bytes()) as u64
     }
 
-    /// The Maximum Data Transfer Size exponent: `max_transfer_bytes` is 4 KiB times two to the power of it.
+    /// The Maximum Data Transfer Size exponent: `max_transfer_bytes` is 4 KiB times two to the
+    /// power of it.
     pub fn mdts(&self) -> u8 {
         // A power of two of at least 4 KiB, by configuration.
         (self.max_transfer_bytes.trailing_zeros() as u8).saturating_sub(12)

@@ -6,15 +6,17 @@ use crossbeam::utils::CachePadded;
 
 use crate::metrics::snapshot::IoStats;
 
-/// The I/O commands of one core, by subsystem. Only that core writes; others read whenever they like.
+/// The I/O commands of one core, by subsystem. Only that core writes; others read whenever they
+/// like.
 #[derive(Debug)]
 pub struct Tally(Box<[CachePadded<IoCounters>]>);
 
-/// Whose commands are counted: those of a subsystem, by its place in the registry, or those of none.
+/// Whose commands are counted: those of a subsystem, by its place in the registry, or those of
+/// none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Account(usize);
+pub(crate) struct TallyIndex(usize);
 
-impl Account {
+impl TallyIndex {
     /// The discovery subsystem, and queues that are not connected.
     pub(crate) const NONE: Self = Self(0);
 
@@ -30,7 +32,7 @@ impl Tally {
         Self((0..=subsystems).map(|_| CachePadded::default()).collect())
     }
 
-    pub(crate) fn of(&self, account: Account) -> &IoCounters {
+    pub(crate) fn of(&self, account: TallyIndex) -> &IoCounters {
         &self.0[account.0]
     }
 

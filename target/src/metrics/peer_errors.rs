@@ -7,7 +7,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use crate::limits::PEERS_REMEMBERED;
 use crate::metrics::snapshot::PeerErrors;
 
-/// Errors by peer. When there are more peers than it remembers, the one with the fewest errors is forgotten.
+/// Errors by peer. When there are more peers than it remembers, the one with the fewest errors is
+/// forgotten.
 #[derive(Debug, Default)]
 pub struct PeerErrorTable {
     peers: Mutex<BTreeMap<IpAddr, Errors>>,

@@ -23,7 +23,7 @@ pub struct Stats {
     /// System calls of the poll groups, by kind.
     pub system_calls: SystemCallStats,
     /// Packets and datagrams; zeros where hardware keeps them to itself.
-    pub network: NetworkStats,
+    pub network: PacketStats,
     /// Buffer pool.
     pub pool: PoolStats,
     /// Peers that broke a rule or whose commands failed, worst first; at most 64 are listed.
@@ -80,7 +80,7 @@ pub struct SystemCallStats {
 
 /// Packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct NetworkStats {
+pub struct PacketStats {
     /// Sent, retransmissions included.
     pub packets_sent: u64,
     /// Not taken by the system; they are sent again like any that are lost.
@@ -210,7 +210,7 @@ impl SystemCallStats {
     }
 }
 
-impl From<GroupStats> for NetworkStats {
+impl From<GroupStats> for PacketStats {
     fn from(stats: GroupStats) -> Self {
         // Without `..`: a counter that is new is reported too.
         let GroupStats {

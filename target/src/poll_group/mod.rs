@@ -1,7 +1,8 @@
 //! Poll groups: everything that one core does.
 //!
-//! A group never waits and reads no clock. Its driver calls [`PollGroup::turn`] with the time; when that says
-//! that there is nothing to do, the driver may sleep, on a thread with [`PollGroup::sleep`].
+//! A group never waits and reads no clock. Its driver calls [`PollGroup::turn`] with the time; when
+//! that says that there is nothing to do, the driver may sleep, on a thread with
+//! [`PollGroup::sleep`].
 
 use std::os::fd::RawFd;
 use std::sync::Arc;
@@ -10,16 +11,16 @@ use std::time::Duration;
 
 use rdma::{GroupStats, Time, WakeFor};
 
-pub use crate::core_context::Core;
+pub use crate::core_context::CoreContext;
 pub(crate) use crate::core_context::buffers::Accounts;
-pub use crate::core_context::buffers::Buffers;
+pub use crate::core_context::buffers::CoreBuffers;
 pub use crate::core_context::events::BufferEvent;
 
 use crate::core_context::pool::Pool;
 use crate::doorbell::Doorbell;
 use crate::inventory::Registry;
 use crate::limits::STORAGE_PATIENCE;
-use crate::storage::{Engine, EngineStats, Report, Storage};
+use crate::storage::{Engine, EngineStats, Storage, StorageReport};
 use crate::transport::{RequestKey, Stop, Transport};
 
 /// What a turn says to its driver.
@@ -35,23 +36,23 @@ pub enum Turn {
 pub struct PollGroup {
     // First: their connections are gone before the storage and the buffers.
     transports: Vec<Box<dyn Transport>>,
-    core: Core,
+    core: CoreContext,
     bell: Arc<Doorbell>,
-    orders: Arc<Orders>,
-    obeyed: Option<Stop>,
+    orders: Arc<StopRequest>,
+    applied_stop: Option<Stop>,
     /// When it ends though storage still works on something.
     over_at: Option<Time>,
     gave_up: bool,
 }
 
 /// A poll group that still lacks its engine, which has to be made on the thread that will use it.
-pub struct Seed {
+pub struct PollGroupBuilder {
     pub(crate) registry: Arc<Registry>,
     pub(crate) pool: Pool,
     pub(crate) guest_pool: Pool,
     pub(crate) transports: Vec<Box<dyn Transport>>,
     pub(crate) bell: Arc<Doorbell>,
-    pub(crate) orders: Arc<Orders>,
+    pub(crate) orders: Arc<StopRequest>,
 }
 
 /// Counters of one group.
@@ -69,16 +70,25 @@ pub struct PollGroupStats {
     pub pool_waits: u64,
 }
 
-impl Seed {
+impl PollGroupBuilder {
     /// The group, with its engine.
-    pub fn grow(self, engine: Box<dyn Engine>) -> PollGroup {
-        let buffers = Buffers::new(self.pool, self.guest_pool);
-        let core = Core::new(self.registry, Storage::new(engine), buffers);
+    pub fn build(self, engine: Box<dyn Engine>) -> PollGroup {
+        let buffers = CoreBuffers::new(self.pool, self.guest_pool);
+        let core = CoreContext::new(self.registry, Storage::new(engine), buffers);
         let (transports, bell, orders) = (self.transports, self.bell, self.orders);
-        PollGroup { transports, core, bell, orders, obeyed: None, over_at: None, gave_up: false }
+        PollGroup {
+            transports,
+            core,
+            bell,
+            orders,
+            applied_stop: None,
+            over_at: None,
+            gave_up: false,
+        }
     }
 
-    /// The pool of hosts, for an engine that registers it. What guests do needs no storage.
+    /// The pool of hosts, for an engine that registers it. What anonymous connections do needs no
+    /// storage.
     pub fn pool(&self) -> &Pool {
         &self.pool
     }
@@ -107,10 +117,11 @@ impl PollGroup {
         Turn::SleepUntil(self.deadline())
     }
 
-    /// Asks the devices for wake-ups. Returns whether one more turn is due before sleeping, since something may have
-    /// arrived before.
+    /// Asks the devices for wake-ups. Returns whether one more turn is due before sleeping, since
+    /// something may have arrived before.
     pub fn arm(&mut self) -> bool {
-        // Buffers that were sent are free when that is reported, which matters only to those that wait for one.
+        // Buffers that were sent are free when that is reported, which matters only to those that
+        // wait for one.
         let what = match self.core.buffers().is_waited_for() {
             true => WakeFor::Everything,
             false => WakeFor::Arrivals,
@@ -147,16 +158,18 @@ impl PollGroup {
         self.transports.iter().all(|transport| transport.is_empty())
     }
 
-    /// Whether the target is ending and this group is done, or waits no longer for what storage does not end.
+    /// Whether the target is ending and this group is done, or waits no longer for what storage
+    /// does not end.
     pub fn is_over(&self) -> bool {
-        self.obeyed.is_some() && (self.is_empty() || self.gave_up)
+        self.applied_stop.is_some() && (self.is_empty() || self.gave_up)
     }
 
     /// Ends a group that is over.
     ///
     /// # Errors
-    /// Storage still works on some operations, whose number this is. What they use is never freed; and the thread
-    /// must not end before the process, since the kernel would have it wait for them.
+    /// Storage still works on some operations, whose number this is. What they use is never freed;
+    /// and the thread must not end before the process, since the kernel would have it wait for
+    /// them.
     pub(crate) fn end(self) -> Result<(), usize> {
         if self.is_empty() {
             return Ok(());
@@ -185,16 +198,16 @@ impl PollGroup {
         }
     }
 
-    /// What has happened to the buffers of hosts and to those of guests since the last call; the
-    /// first one comes before all connections.
+    /// What has happened to the buffers of hosts and to those of anonymous connections since the
+    /// last call; the first one comes before all connections.
     pub fn buffer_events(&mut self) -> [Vec<BufferEvent>; 2] {
         self.core.buffers().take_events()
     }
 
     fn obey(&mut self) {
         let ordered = self.orders.get();
-        if ordered != self.obeyed {
-            self.obeyed = ordered;
+        if ordered != self.applied_stop {
+            self.applied_stop = ordered;
             if let Some(how) = ordered {
                 self.transports.iter_mut().for_each(|transport| transport.stop(how));
                 if how == Stop::Now {
@@ -210,12 +223,12 @@ impl PollGroup {
         while let Some(report) = self.core.storage().next_report() {
             progress = true;
             match report {
-                Report::Done { tag, result } => {
+                StorageReport::Done { tag, result } => {
                     let whose = RequestKey::from_bits(tag.0);
                     let transport = &mut self.transports[usize::from(whose.transport)];
                     transport.operation_ended(&mut self.core, whose, result);
                 }
-                Report::NotCancelled { tag } => {
+                StorageReport::NotCancelled { tag } => {
                     let whose = RequestKey::from_bits(tag.0);
                     let transport = &mut self.transports[usize::from(whose.transport)];
                     transport.operation_not_cancelled(&mut self.core, whose);
@@ -244,7 +257,8 @@ impl PollGroup {
 }
 
 impl Drop for PollGroup {
-    /// Connections and buffers that are dropped with the group must not be in the kernel's hands any more.
+    /// Connections and buffers that are dropped with the group must not be in the kernel's hands
+    /// any more.
     fn drop(&mut self) {
         self.core.storage().abandon();
     }
@@ -252,9 +266,9 @@ impl Drop for PollGroup {
 
 /// What the target wants of all its poll groups.
 #[derive(Debug, Default)]
-pub(crate) struct Orders(AtomicU8);
+pub(crate) struct StopRequest(AtomicU8);
 
-impl Orders {
+impl StopRequest {
     pub(crate) fn set(&self, how: Stop) {
         let order = match how {
             Stop::Drain => 1,

@@ -1,12 +1,13 @@
-//! What runs system calls on files: io_uring, or plain calls where a test or a simulator wants none.
+//! What runs system calls on files: io_uring, or plain calls where a test or a simulator wants
+//! none.
 
 use std::os::fd::RawFd;
 use std::time::Duration;
 
-use super::operation::Part;
+use super::operation::MemoryPart;
 
-/// A system call on a file. It carries addresses: the [`super::Operation`] that it belongs to keeps their
-/// memory lent until the call is over.
+/// A system call on a file. It carries addresses: the [`super::Operation`] that it belongs to keeps
+/// their memory lent until the call is over.
 #[derive(Clone, Copy, Debug)]
 pub enum SystemCall {
     /// `pread`.
@@ -16,7 +17,7 @@ pub enum SystemCall {
         /// From this byte on.
         offset: u64,
         /// To here.
-        part: Part,
+        part: MemoryPart,
     },
     /// `pwritev2`.
     Write {
@@ -25,7 +26,7 @@ pub enum SystemCall {
         /// From this byte on.
         offset: u64,
         /// From here.
-        part: Part,
+        part: MemoryPart,
         /// With `RWF_DSYNC`.
         durable: bool,
     },
@@ -47,8 +48,8 @@ pub enum SystemCall {
     },
 }
 
-/// An open file, and a number that no other file of the process ever had: descriptors are reused, this is
-/// not, so a ring may register the file under it.
+/// An open file, and a number that no other file of the process ever had: descriptors are reused,
+/// this is not, so a ring may register the file under it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileRef {
     /// The descriptor.
@@ -61,7 +62,8 @@ pub struct FileRef {
     pub direct: bool,
 }
 
-/// A device number, as `stat` gives it: of a block device its own, of a file that of its file system.
+/// A device number, as `stat` gives it: of a block device its own, of a file that of its file
+/// system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceId(pub u64);
 
@@ -75,7 +77,7 @@ pub struct CallId(pub u64);
 
 /// What an engine reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Event {
+pub enum EngineEvent {
     /// A call ended: what it returned, or a negated `errno`.
     Ended {
         /// Which.
@@ -95,25 +97,27 @@ pub trait Engine {
     /// Starts a call. It never refuses: what does not fit the queue of the kernel waits in line.
     ///
     /// # Safety
-    /// The memory of the call's part stays lent to it until its [`Event::Ended`] was returned.
+    /// The memory of the call's part stays lent to it until its [`EngineEvent::Ended`] was
+    /// returned.
     #[expect(unsafe_code, reason = "declares a method that takes memory by address")]
     unsafe fn start(&mut self, call: CallId, what: SystemCall);
 
     /// Tries to keep a call from happening. It ends in any case; if that can not be hastened
-    /// [`Event::NotCancelled`] comes first.
+    /// [`EngineEvent::NotCancelled`] comes first.
     fn cancel(&mut self, call: CallId);
 
-    /// Hands everything started to the kernel and fetches what is ready, in one system call at most.
+    /// Hands everything started to the kernel and fetches what is ready, in one system call at
+    /// most.
     fn turn(&mut self);
 
     /// The next event of those fetched.
-    fn next_event(&mut self) -> Option<Event>;
+    fn next_event(&mut self) -> Option<EngineEvent>;
 
     /// Space for this many calls at once, so that none of them allocates.
     fn reserve(&mut self, calls: usize);
 
-    /// Hands everything started to the kernel and sleeps until a call ends, one of `watched` is readable, or
-    /// `timeout` passes. Only drivers call it.
+    /// Hands everything started to the kernel and sleeps until a call ends, one of `watched` is
+    /// readable, or `timeout` passes. Only drivers call it.
     fn sleep(&mut self, watched: &[RawFd], timeout: Option<Duration>);
 
     /// Whether a sleep, or what came after it, found this descriptor readable; said once each time.

@@ -1,5 +1,5 @@
-//! The engine without io_uring: each call runs at once, on the thread that starts it. For the simulator and
-//! for tests, where the order of events must be a function of the seed.
+//! The engine without io_uring: each call runs at once, on the thread that starts it. For the
+//! simulator and for tests, where the order of events must be a function of the seed.
 #![expect(unsafe_code, reason = "hands lent memory to system calls")]
 
 use std::collections::VecDeque;
@@ -9,12 +9,12 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 
-use super::engine::{CallId, Engine, EngineStats, Event, FileRef, SystemCall};
+use super::engine::{CallId, Engine, EngineEvent, EngineStats, FileRef, SystemCall};
 
 /// An engine that runs each call when it is started.
 #[derive(Debug, Default)]
 pub struct Inline {
-    events: VecDeque<Event>,
+    events: VecDeque<EngineEvent>,
     readable: Vec<RawFd>,
     stats: EngineStats,
 }
@@ -32,16 +32,16 @@ impl Engine for Inline {
         self.stats.plain += 1;
         // SAFETY: the part is lent until the end of the call is reported.
         let result = unsafe { run(what) };
-        self.events.push_back(Event::Ended { call, result });
+        self.events.push_back(EngineEvent::Ended { call, result });
     }
 
     fn cancel(&mut self, call: CallId) {
-        self.events.push_back(Event::NotCancelled { call });
+        self.events.push_back(EngineEvent::NotCancelled { call });
     }
 
     fn turn(&mut self) {}
 
-    fn next_event(&mut self) -> Option<Event> {
+    fn next_event(&mut self) -> Option<EngineEvent> {
         self.events.pop_front()
     }
 

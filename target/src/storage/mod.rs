@@ -1,7 +1,7 @@
 //! Storage of one core: runs operations on backends through an engine.
 //!
-//! A backend says which system calls an operation takes, one step at a time; the engine runs them; this
-//! module keeps the two together, and the timers of operations that a decorator holds back.
+//! A backend says which system calls an operation takes, one step at a time; the engine runs them;
+//! this module keeps the two together, and the timers of operations that a decorator holds back.
 
 pub(crate) mod batching;
 mod engine;
@@ -21,12 +21,14 @@ use std::time::Duration;
 use rdma::Time;
 use slab::Slab;
 
-use self::batching::gate::{Admission, Gates, Released, Visit};
-pub use self::engine::{CallId, DeviceId, Engine, EngineStats, Event, FileId, FileRef, SystemCall};
+use self::batching::gate::{GateDecision, Gates, Released, Visit};
+pub use self::engine::{
+    CallId, DeviceId, Engine, EngineEvent, EngineStats, FileId, FileRef, SystemCall,
+};
 pub use self::inline::Inline;
-pub(crate) use self::operation::{Hold, Stage};
-pub use self::operation::{Kind, Operation, Part, Span};
-pub use self::uring::{Buffers, Uring, UringError};
+pub(crate) use self::operation::{DelayHold, OperationStage};
+pub use self::operation::{MemoryPart, Operation, OperationKind, Span};
+pub use self::uring::{BufferRegistration, Uring, UringError};
 
 use crate::backend::{Backend, BackendError, Step};
 use crate::deliberate_bugs::{self, Bug};
@@ -35,8 +37,8 @@ use crate::deliberate_bugs::{self, Bug};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tag(pub u64);
 
-/// Operations that go on in one turn because their time has come. What each does may take long, and others are to be
-/// served in between.
+/// Operations that go on in one turn because their time has come. What each does may take long, and
+/// others are to be served in between.
 const TIMERS_AT_ONCE: usize = 16;
 
 /// Of operations that nobody waits for any more, which only a deliberate bug makes.
@@ -61,7 +63,7 @@ pub enum Submitted {
 
 /// What became of an operation.
 #[derive(Debug)]
-pub enum Report {
+pub enum StorageReport {
     /// It is over.
     Done {
         /// Whose it was.
@@ -85,7 +87,7 @@ pub struct Storage {
     /// Operations so far. Its low bits distinguish those that use one slot after another.
     begun: u64,
     timers: BinaryHeap<Reverse<(Time, u32, u32)>>,
-    reports: VecDeque<Report>,
+    reports: VecDeque<StorageReport>,
 }
 
 struct Running {
@@ -136,8 +138,8 @@ impl Storage {
         let backend = Arc::clone(backend);
         let running = Running { serial, tag, backend, operation, in_call: false, visit: None };
         let index = self.running.insert(running) as u32;
-        let acknowledged =
-            deliberate_bugs::has(Bug::AcknowledgeEarly) && matches!(kind, Kind::Write { .. });
+        let acknowledged = deliberate_bugs::has(Bug::AcknowledgeEarly)
+            && matches!(kind, OperationKind::Write { .. });
         if acknowledged {
             self.disown(index, Ok(()));
         }
@@ -146,7 +148,8 @@ impl Storage {
     }
 
     /// Tries to keep an operation from happening. Its end is reported in any case, as
-    /// [`BackendError::Cancelled`] if that worked; if it can not work [`Report::NotCancelled`] comes first.
+    /// [`BackendError::Cancelled`] if that worked; if it can not work
+    /// [`StorageReport::NotCancelled`] comes first.
     pub fn cancel(&mut self, key: OperationKey) {
         let Some(running) = self.running.get(key.index as usize) else { return };
         if running.serial != key.serial {
@@ -177,11 +180,12 @@ impl Storage {
     }
 
     /// The next report.
-    pub fn next_report(&mut self) -> Option<Report> {
+    pub fn next_report(&mut self) -> Option<StorageReport> {
         self.reports.pop_front()
     }
 
-    /// Forgets every operation, after waiting for the kernel to be done with their memory. For the end.
+    /// Forgets every operation, after waiting for the kernel to be done with their memory. For the
+    /// end.
     pub fn abandon(&mut self) {
         // Dropping the engine waits.
         self.engine = Box::new(Inline::new());
@@ -197,7 +201,8 @@ impl Storage {
         timer.into_iter().chain(self.gates.deadline()).min()
     }
 
-    /// Operations that were begun, and those that are over, together; what is new since the last time is work.
+    /// Operations that were begun, and those that are over, together; what is new since the last
+    /// time is work.
     pub(crate) fn begun_and_ended(&self) -> u64 {
         2 * self.begun - self.running.len() as u64
     }
@@ -207,7 +212,8 @@ impl Storage {
         self.running.len()
     }
 
-    /// Sleeps until a system call ends, one of `watched` is readable, or `timeout` passes. For drivers.
+    /// Sleeps until a system call ends, one of `watched` is readable, or `timeout` passes. For
+    /// drivers.
     pub fn sleep(&mut self, watched: &[RawFd], timeout: Option<Duration>) {
         self.engine.sleep(watched, timeout);
     }
@@ -248,17 +254,17 @@ impl Storage {
     }
 
     fn start(&mut self, call: CallId, what: SystemCall) {
-        // SAFETY: the part belongs to the operation's span, or is constant zeros; the operation keeps its span in
-        // `running` until its last call ended.
+        // SAFETY: the part belongs to the operation's span, or is constant zeros; the operation
+        // keeps its span in `running` until its last call ended.
         #[expect(unsafe_code, reason = "hands lent memory to the kernel")]
         unsafe {
             self.engine.start(call, what);
         }
     }
 
-    fn handle(&mut self, now: Time, event: Event) {
+    fn handle(&mut self, now: Time, event: EngineEvent) {
         match event {
-            Event::Ended { call, result } => {
+            EngineEvent::Ended { call, result } => {
                 let index = operation_key(call).index;
                 let running =
                     self.running.get_mut(index as usize).expect("an operation outlives its calls");
@@ -270,11 +276,11 @@ impl Storage {
                 let step = running.backend.resume(now, &mut running.operation, result);
                 self.take(now, index, step);
             }
-            Event::NotCancelled { call } => {
+            EngineEvent::NotCancelled { call } => {
                 let key = operation_key(call);
                 let running = self.running.get(key.index as usize);
                 if let Some(running) = running.filter(|running| running.serial == key.serial) {
-                    self.reports.push_back(Report::NotCancelled { tag: running.tag });
+                    self.reports.push_back(StorageReport::NotCancelled { tag: running.tag });
                 }
             }
         }
@@ -305,11 +311,11 @@ impl Storage {
             Step::Call(what) => {
                 running.in_call = true;
                 match self.gates.admit(now, call_id(key), what) {
-                    Admission::Admitted(visit) => {
+                    GateDecision::Admitted(visit) => {
                         running.visit = visit;
                         self.start(call_id(key), what);
                     }
-                    Admission::Held => {}
+                    GateDecision::Held => {}
                 }
             }
             Step::WaitUntil(at) => self.timers.push(Reverse((at, index, key.serial))),
@@ -321,14 +327,14 @@ impl Storage {
         if deliberate_bugs::POSSIBLE && running.tag == NOBODY {
             return;
         }
-        self.reports.push_back(Report::Done { tag: running.tag, result });
+        self.reports.push_back(StorageReport::Done { tag: running.tag, result });
     }
 
     /// Reports the end of an operation that goes on.
     fn disown(&mut self, index: u32, result: Result<(), BackendError>) {
         let running = self.running.get_mut(index as usize).expect("it is under way");
         let tag = std::mem::replace(&mut running.tag, NOBODY);
-        self.reports.push_back(Report::Done { tag, result });
+        self.reports.push_back(StorageReport::Done { tag, result });
     }
 }
 

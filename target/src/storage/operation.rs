@@ -8,7 +8,7 @@ use crate::backend::RangeLock;
 /// One thing to do with a namespace's medium, and how far it got.
 #[derive(Debug)]
 pub struct Operation {
-    kind: Kind,
+    kind: OperationKind,
     offset: u64,
     length: u64,
     span: Option<Span>,
@@ -17,9 +17,9 @@ pub struct Operation {
     /// How often in a row its system call did nothing and was to be made again.
     pub(crate) interruptions: u32,
     /// What is under way, for operations that take several system calls.
-    pub(crate) stage: Stage,
+    pub(crate) stage: OperationStage,
     /// Whether a delay still has to pass.
-    pub(crate) hold: Hold,
+    pub(crate) hold: DelayHold,
     /// What keeps others off its range, where the medium does not.
     pub(crate) lock: Option<RangeLock>,
     /// Whether only part of a write is stored.
@@ -28,7 +28,7 @@ pub struct Operation {
 
 /// What an operation does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum OperationKind {
     /// Fills the span.
     Read,
     /// Stores the span's bytes.
@@ -51,7 +51,7 @@ pub enum Kind {
 
 /// What a backend is doing for an operation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Stage {
+pub(crate) enum OperationStage {
     /// The operation itself.
     #[default]
     Main,
@@ -65,7 +65,7 @@ pub(crate) enum Stage {
 
 /// Whether a delay decorator still holds an operation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Hold {
+pub(crate) enum DelayHold {
     /// Not seen by it yet.
     #[default]
     Fresh,
@@ -78,31 +78,31 @@ pub(crate) enum Hold {
 impl Operation {
     /// Fills `span` from `offset` on.
     pub fn read(offset: u64, span: Span) -> Self {
-        Self::with_span(Kind::Read, offset, span)
+        Self::with_span(OperationKind::Read, offset, span)
     }
 
     /// Stores the bytes of `span` at `offset`.
     pub fn write(offset: u64, span: Span, durable: bool) -> Self {
-        Self::with_span(Kind::Write { durable }, offset, span)
+        Self::with_span(OperationKind::Write { durable }, offset, span)
     }
 
     /// Makes everything written before durable.
     pub fn flush() -> Self {
-        Self::bare(Kind::Flush, 0, 0)
+        Self::bare(OperationKind::Flush, 0, 0)
     }
 
     /// Makes a range read as zeros.
     pub fn write_zeroes(offset: u64, length: u64, durable: bool, deallocate: bool) -> Self {
-        Self::bare(Kind::WriteZeroes { durable, deallocate }, offset, length)
+        Self::bare(OperationKind::WriteZeroes { durable, deallocate }, offset, length)
     }
 
     /// Gives a range back.
     pub fn deallocate(offset: u64, length: u64) -> Self {
-        Self::bare(Kind::Deallocate, offset, length)
+        Self::bare(OperationKind::Deallocate, offset, length)
     }
 
     /// What it does.
-    pub fn kind(&self) -> Kind {
+    pub fn kind(&self) -> OperationKind {
         self.kind
     }
 
@@ -145,13 +145,13 @@ impl Operation {
         self.span
     }
 
-    fn with_span(kind: Kind, offset: u64, span: Span) -> Self {
+    fn with_span(kind: OperationKind, offset: u64, span: Span) -> Self {
         let length = u64::from(span.length());
         Self { span: Some(span), ..Self::bare(kind, offset, length) }
     }
 
-    fn bare(kind: Kind, offset: u64, length: u64) -> Self {
-        let (stage, hold) = (Stage::default(), Hold::default());
+    fn bare(kind: OperationKind, offset: u64, length: u64) -> Self {
+        let (stage, hold) = (OperationStage::default(), DelayHold::default());
         Self {
             kind,
             offset,
@@ -181,8 +181,8 @@ impl Span {
     /// Lends memory.
     ///
     /// # Safety
-    /// `length` bytes at `address` stay mapped and are read and written through this span only, until the
-    /// span is dropped and every operation that carried it is over.
+    /// `length` bytes at `address` stay mapped and are read and written through this span only,
+    /// until the span is dropped and every operation that carried it is over.
     pub unsafe fn new(address: *mut u8, length: u32) -> Self {
         let address = NonNull::new(address).expect("a span is not at address zero");
         Self { address, length }
@@ -200,21 +200,21 @@ impl Span {
     }
 
     /// The part from `from` on, at most `length` bytes, for a system call.
-    pub(crate) fn part(&self, from: u32, length: u32) -> Part {
+    pub(crate) fn part(&self, from: u32, length: u32) -> MemoryPart {
         assert!(from <= self.length, "a part begins inside its span");
         let length = length.min(self.length - from);
-        Part { address: self.address.as_ptr().wrapping_add(from as usize), length }
+        MemoryPart { address: self.address.as_ptr().wrapping_add(from as usize), length }
     }
 }
 
 /// The memory of one system call: part of a [`Span`], or constant zeros to be written.
 #[derive(Clone, Copy, Debug)]
-pub struct Part {
+pub struct MemoryPart {
     address: *mut u8,
     length: u32,
 }
 
-impl Part {
+impl MemoryPart {
     /// At most `length` zeros, to write from and never to read into.
     pub(crate) fn zeros(length: u64) -> Self {
         let length = length.min(ZEROS.0.len() as u64) as u32;

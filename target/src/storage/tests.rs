@@ -47,7 +47,7 @@ fn more_operations_than_the_queue_all_end_with_one_system_call_for_many() {
         storage.sleep(&[], None);
         storage.turn(Time::ZERO);
         while let Some(report) = storage.next_report() {
-            let Report::Done { tag, result: Ok(()) } = report else { panic!("{report:?}") };
+            let StorageReport::Done { tag, result: Ok(()) } = report else { panic!("{report:?}") };
             ended[tag.0 as usize] += 1;
         }
     }

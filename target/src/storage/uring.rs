@@ -10,8 +10,8 @@ use std::time::Duration;
 use io_uring::types::{Fd, Fixed, FsyncFlags, SubmitArgs, Timespec};
 use io_uring::{IoUring, opcode, squeue};
 
-use super::engine::{CallId, Engine, EngineStats, Event, FileId, FileRef, SystemCall};
-use super::operation::Part;
+use super::engine::{CallId, Engine, EngineEvent, EngineStats, FileId, FileRef, SystemCall};
+use super::operation::MemoryPart;
 
 /// Entries of a ring's queues. The kernel keeps the completions that do not fit.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -38,14 +38,14 @@ const POLL_BIT: u64 = 1 << 30;
 /// An engine on io_uring; used by the thread that made it.
 pub struct Uring {
     ring: IoUring,
-    events: VecDeque<Event>,
+    events: VecDeque<EngineEvent>,
     /// Entries that found the submission queue full.
     backlog: VecDeque<squeue::Entry>,
     in_flight: usize,
     files: BTreeMap<FileId, u32>,
     file_slots: u32,
     fixed: Option<FixedRange>,
-    watched: Vec<Watch>,
+    watched: Vec<WatchedDescriptor>,
     stats: EngineStats,
 }
 
@@ -56,7 +56,7 @@ struct FixedRange {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Watch {
+struct WatchedDescriptor {
     fd: RawFd,
     armed: bool,
     readable: bool,
@@ -64,7 +64,7 @@ struct Watch {
 
 /// Whether the pool is registered with the ring.
 #[derive(Debug)]
-pub enum Buffers {
+pub enum BufferRegistration {
     /// It is: no page is looked up per operation.
     Registered,
     /// It is not, for the reason given; everything works, at a higher cost per operation.
@@ -114,7 +114,7 @@ impl Uring {
     ///
     /// # Errors
     /// io_uring is not to be had.
-    pub fn new(memory: Option<(*mut u8, usize)>) -> Result<(Self, Buffers), UringError> {
+    pub fn new(memory: Option<(*mut u8, usize)>) -> Result<(Self, BufferRegistration), UringError> {
         let ring = build_ring().map_err(|error| explain(error, &io_uring_disabled()))?;
         if !ring.params().is_feature_nodrop() || !ring.params().is_feature_ext_arg() {
             return Err(UringError::TooOld);
@@ -138,9 +138,9 @@ impl Uring {
         Ok((uring, buffers))
     }
 
-    fn register_memory(&mut self, memory: Option<(*mut u8, usize)>) -> Buffers {
+    fn register_memory(&mut self, memory: Option<(*mut u8, usize)>) -> BufferRegistration {
         let Some((base, length)) = memory else {
-            return Buffers::Unregistered("there is no pool".into());
+            return BufferRegistration::Unregistered("there is no pool".into());
         };
         let slices: Vec<libc::iovec> = (0..length)
             .step_by(FIXED_BYTES)
@@ -150,18 +150,19 @@ impl Uring {
             })
             .collect();
         self.stats.registers += 1;
-        // SAFETY: the kernel pins the pages, and touches them only for calls that carry lent parts of them.
+        // SAFETY: the kernel pins the pages, and touches them only for calls that carry lent parts
+        // of them.
         match unsafe { self.ring.submitter().register_buffers(&slices) } {
             Ok(()) => {
                 self.fixed = Some(FixedRange { base: base as usize, length });
-                Buffers::Registered
+                BufferRegistration::Registered
             }
-            Err(error) => Buffers::Unregistered(refusal(&error, length)),
+            Err(error) => BufferRegistration::Unregistered(refusal(&error, length)),
         }
     }
 
     /// The index of the registered buffer that holds a part, if one does.
-    fn fixed_index(&self, part: Part) -> Option<u16> {
+    fn fixed_index(&self, part: MemoryPart) -> Option<u16> {
         let fixed = self.fixed?;
         let from = (part.address() as usize).checked_sub(fixed.base)?;
         let to = from + part.length() as usize;
@@ -204,7 +205,7 @@ impl Uring {
         }
     }
 
-    fn read_entry(&mut self, file: FileRef, offset: u64, part: Part) -> squeue::Entry {
+    fn read_entry(&mut self, file: FileRef, offset: u64, part: MemoryPart) -> squeue::Entry {
         let (address, length) = (part.address(), part.length());
         let fixed = self.fixed_index(part);
         self.stats.fixed += u64::from(fixed.is_some());
@@ -220,7 +221,13 @@ impl Uring {
         }
     }
 
-    fn write_entry(&mut self, file: FileRef, at: u64, part: Part, flags: i32) -> squeue::Entry {
+    fn write_entry(
+        &mut self,
+        file: FileRef,
+        at: u64,
+        part: MemoryPart,
+        flags: i32,
+    ) -> squeue::Entry {
         let (from, length) = (part.address().cast_const(), part.length());
         let fixed = self.fixed_index(part);
         self.stats.fixed += u64::from(fixed.is_some());
@@ -285,9 +292,9 @@ impl Uring {
                 watch.armed = false;
                 watch.readable = true;
             } else if id & CANCEL_BIT == 0 {
-                self.events.push_back(Event::Ended { call: CallId(id), result });
+                self.events.push_back(EngineEvent::Ended { call: CallId(id), result });
             } else if result != 0 {
-                self.events.push_back(Event::NotCancelled { call: CallId(id & !CANCEL_BIT) });
+                self.events.push_back(EngineEvent::NotCancelled { call: CallId(id & !CANCEL_BIT) });
             }
         }
     }
@@ -296,7 +303,7 @@ impl Uring {
         let index = match self.watched.iter().position(|watch| watch.fd == fd) {
             Some(index) => index,
             None => {
-                self.watched.push(Watch { fd, armed: false, readable: false });
+                self.watched.push(WatchedDescriptor { fd, armed: false, readable: false });
                 self.watched.len() - 1
             }
         };
@@ -330,7 +337,7 @@ impl Engine for Uring {
         self.reap();
     }
 
-    fn next_event(&mut self) -> Option<Event> {
+    fn next_event(&mut self) -> Option<EngineEvent> {
         self.events.pop_front()
     }
 
@@ -382,8 +389,8 @@ impl Drop for Uring {
     }
 }
 
-/// What interrupts or postpones an enter is dealt with by the next one; anything else would leave operations
-/// hanging in silence.
+/// What interrupts or postpones an enter is dealt with by the next one; anything else would leave
+/// operations hanging in silence.
 fn check(entered: io::Result<usize>) {
     let Err(error) = entered else { return };
     match error.raw_os_error() {
@@ -392,8 +399,8 @@ fn check(entered: io::Result<usize>) {
     }
 }
 
-/// A ring as large as RLIMIT_MEMLOCK allows; kernels from 6.14 on count the queues against it, for all
-/// processes of a user together.
+/// A ring as large as RLIMIT_MEMLOCK allows; kernels from 6.14 on count the queues against it, for
+/// all processes of a user together.
 fn build_ring() -> io::Result<IoUring> {
     let mut last = io::Error::from_raw_os_error(libc::ENOMEM);
     for sizes in SIZES {

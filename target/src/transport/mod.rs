@@ -11,34 +11,35 @@ use ::rdma::{CmError, GroupStats, Time, WakeFor};
 use crate::backend::BackendError;
 use crate::core_context::pool::Buffer;
 use crate::inventory::port::Port;
-use crate::poll_group::Core;
+use crate::poll_group::CoreContext;
 
 /// One way to reach hosts, on one core. A poll group calls it; one virtual call per turn and event.
 pub trait Transport: Send {
     /// Does what has arrived and what other threads asked for; true if there was anything.
-    fn turn(&mut self, core: &mut Core) -> bool;
+    fn turn(&mut self, core: &mut CoreContext) -> bool;
 
     /// A request's operation ended.
     fn operation_ended(
         &mut self,
-        core: &mut Core,
+        core: &mut CoreContext,
         whose: RequestKey,
         result: Result<(), BackendError>,
     );
 
     /// A request's operation was to be cancelled and can not be.
-    fn operation_not_cancelled(&mut self, core: &mut Core, whose: RequestKey);
+    fn operation_not_cancelled(&mut self, core: &mut CoreContext, whose: RequestKey);
 
     /// A request that stood in line gets its buffer.
-    fn buffer_granted(&mut self, core: &mut Core, whose: RequestKey, buffer: Buffer);
+    fn buffer_granted(&mut self, core: &mut CoreContext, whose: RequestKey, buffer: Buffer);
 
     /// Hands everything to the device that the turn produced.
-    fn flush(&mut self, core: &mut Core);
+    fn flush(&mut self, core: &mut CoreContext);
 
     /// When [`Transport::turn`] must run again though nothing arrives.
     fn deadline(&self) -> Option<Time>;
 
-    /// Asks for a wake-up on [`Transport::watched`]. Returns whether one more turn is due before sleeping.
+    /// Asks for a wake-up on [`Transport::watched`]. Returns whether one more turn is due before
+    /// sleeping.
     fn arm(&mut self, what: WakeFor) -> bool;
 
     /// [`Transport::watched`] was readable.

@@ -1,5 +1,5 @@
-//! What a Linux 6.12 host asked of the kernel's target, asked of ours: the commands of the capture in
-//! `roce-proto/tests/data`, replayed against a controller.
+//! What a Linux 6.12 host asked of the kernel's target, asked of ours: the commands of the capture
+//! in `roce-proto/tests/data`, replayed against a controller.
 
 #[path = "../../../roce-proto/tests/capture/pcap.rs"]
 #[allow(dead_code, reason = "made for the tests of the packets themselves")]
@@ -13,9 +13,11 @@ use std::sync::Arc;
 use std::task::Waker;
 
 use feedrail_target::config::Config;
-use feedrail_target::controller::{Accepted, Event, Execution, IoKind, Outcome, Queue, Work};
+use feedrail_target::controller::{
+    Accepted, CommandOutcome, CommandWork, Execution, IoKind, Queue, QueueEvent,
+};
 use feedrail_target::inventory::Registry;
-use feedrail_target::inventory::export::Purpose;
+use feedrail_target::inventory::export::OpenPurpose;
 use nvme_proto::fabrics::{ConnectData, FabricsCommand, PropertySet};
 use nvme_proto::feature::Feature;
 use nvme_proto::identify::{Cns, IdentifyController, IdentifyNamespace};
@@ -25,7 +27,8 @@ use nvme_proto::{AdminCommand, Cntlid, Command, Cqe, FromBytes, Qid, Sqe};
 use rdma::Time;
 use session::{Exchange, exchanges};
 
-/// The queues in the order of the capture: discovery, then one association's admin queue and I/O queue.
+/// The queues in the order of the capture: discovery, then one association's admin queue and I/O
+/// queue.
 fn queues() -> [Vec<Exchange>; 3] {
     let mut queues: Vec<Vec<Exchange>> = Vec::new();
     for exchange in exchanges() {
@@ -58,7 +61,7 @@ fn registry(admin: &[Exchange]) -> Arc<Registry> {
          [[subsystem.namespace]]\nkind = \"null\"\nsize_bytes = {size_bytes}\nlba_bytes = {lba_bytes}\n"
     );
     let config = Config::from_toml(Path::new("/session.toml"), &text).expect("valid");
-    Registry::open(&config, Purpose::Check).expect("nothing to open")
+    Registry::open(&config, OpenPurpose::Check).expect("nothing to open")
 }
 
 fn accept(registry: &Arc<Registry>, qid: u16) -> Queue {
@@ -74,7 +77,8 @@ fn accept(registry: &Arc<Registry>, qid: u16) -> Queue {
     Queue::new(Arc::clone(registry), registry.open_tally(), accepted)
 }
 
-/// Gives a command to a queue, with its data; the response and the data that came of it. `None` when it parked.
+/// Gives a command to a queue, with its data; the response and the data that came of it. `None`
+/// when it parked.
 fn replay(queue: &mut Queue, exchange: &Exchange, data: &[u8]) -> Option<(Cqe, Vec<u8>)> {
     let cid = exchange.sqe.cid();
     let mut data = data.to_vec();
@@ -86,11 +90,12 @@ fn replay(queue: &mut Queue, exchange: &Exchange, data: &[u8]) -> Option<(Cqe, V
             assert!(length <= data.len(), "{:?}", exchange.command);
             data.truncate(length);
             match command.work {
-                Work::Control(work) => match queue.execute(Time::ZERO, cid, work, &mut data) {
+                CommandWork::Control(work) => match queue.execute(Time::ZERO, cid, work, &mut data)
+                {
                     Execution::Complete(outcome) | Execution::Disconnect(outcome) => outcome,
                     Execution::Parked => return None,
                 },
-                Work::Io(work) => {
+                CommandWork::Io(work) => {
                     if work.kind == IoKind::Deallocate {
                         queue.check_ranges(&work, &data).expect("inside");
                         assert!(queue.next_range(&work, &data, &mut 0).is_some());
@@ -103,8 +108,8 @@ fn replay(queue: &mut Queue, exchange: &Exchange, data: &[u8]) -> Option<(Cqe, V
     Some((queue.completion(cid, outcome), data))
 }
 
-/// The host selects all I/O command sets where CAP offers that, as the kernel's target does; ours offers the NVM
-/// command set alone.
+/// The host selects all I/O command sets where CAP offers that, as the kernel's target does; ours
+/// offers the NVM command set alone.
 fn selecting_offered(exchange: &Exchange) -> Sqe {
     match exchange.command {
         Command::Fabrics(FabricsCommand::PropertySet(set)) if set.property == Property::CC => {
@@ -169,7 +174,8 @@ fn discovery_is_answered() {
     let [mut discovery, admin, _] = queues();
     let registry = registry(&admin);
     let mut queue = accept(&registry, 0);
-    // Asynchronous event requests stand last; the host sends them before it shuts the controller down.
+    // Asynchronous event requests stand last; the host sends them before it shuts the controller
+    // down.
     let shutdown = discovery.iter().position(is_shutdown).expect("the host disconnects in order");
     let rest = discovery.split_off(shutdown);
     let (parked, rest): (Vec<_>, Vec<_>) =
@@ -214,7 +220,7 @@ fn a_disk_appears_is_used_and_goes() {
     replay_all(&mut admin_queue, after);
     let aborted = admin_queue.poll(Time::ZERO);
     assert!(
-        matches!(aborted, Some(Event::Complete { outcome: Outcome { status, .. }, .. }) if !status.is_success())
+        matches!(aborted, Some(QueueEvent::Complete { outcome: CommandOutcome { status, .. }, .. }) if !status.is_success())
     );
     drop(admin_queue.close());
     assert!(registry.controllers().is_empty());

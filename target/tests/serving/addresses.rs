@@ -1,8 +1,9 @@
-//! No CPU touches payload: the memory that io_uring fills or empties is the memory that the work request names,
-//! and there is nothing in between.
+//! No CPU touches payload: the memory that io_uring fills or empties is the memory that the work
+//! request names, and there is nothing in between.
 //!
-//! The provider is a recording one. The transport is the same code for every provider, and the recording one
-//! sees exactly what verbs would be given: with verbs, where the device moves the bytes, nobody else does.
+//! The provider is a recording one. The transport is the same code for every provider, and the
+//! recording one sees exactly what verbs would be given: with verbs, where the device moves the
+//! bytes, nobody else does.
 
 use std::path::Path;
 
@@ -33,7 +34,8 @@ struct Scene {
 }
 
 impl Scene {
-    /// A target that exports a file read-only and another one writable; `None` where there is no io_uring.
+    /// A target that exports a file read-only and another one writable; `None` where there is no
+    /// io_uring.
     fn new() -> Option<Self> {
         let folder = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
         let file = pattern(FILE_BYTES, 5);

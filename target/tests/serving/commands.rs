@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use feedrail_target::backend::decorator::{Delay, Fault, FaultPlan};
 use feedrail_target::backend::{Backend, BackendError, Step};
-use feedrail_target::storage::{Kind, Operation};
+use feedrail_target::storage::{Operation, OperationKind};
 use nvme_proto::fabrics::{Disconnect, PropertyGet, PropertySize};
 use nvme_proto::feature::{AsyncEventConfig, Feature, SetFeatures, WriteProtection};
 use nvme_proto::nvm::{DatasetManagement, DsmAttributes, DsmRange, Flush, Io, WriteZeroes};
@@ -225,7 +225,7 @@ fn an_id_in_flight_can_not_be_used_again() {
 #[derive(Debug)]
 struct Journal {
     inner: Arc<dyn Backend>,
-    kinds: Arc<Mutex<Vec<Kind>>>,
+    kinds: Arc<Mutex<Vec<OperationKind>>>,
 }
 
 impl Backend for Journal {
@@ -263,14 +263,14 @@ fn forced_reads_come_from_the_medium() {
             world.ok(on, &command.to_sqe().with_data(keyed), &[]);
             kinds.lock().unwrap().clone()
         };
-        let both = [Kind::Flush, Kind::Read];
+        let both = [OperationKind::Flush, OperationKind::Read];
         assert_eq!(asked(&mut world, NvmCommand::Compare(forced(1))), both);
         world.hosts[host].data(0, 4096).fill(0xEE);
         assert_eq!(asked(&mut world, NvmCommand::Read(forced(1))), both);
         assert!(world.hosts[host].data(0, 4096) == bytes);
         // Nothing is on its way to a medium that nobody writes.
-        assert_eq!(asked(&mut world, NvmCommand::Read(forced(3))), [Kind::Read]);
-        assert_eq!(asked(&mut world, NvmCommand::Read(io(1, 8, 4096))), [Kind::Read]);
+        assert_eq!(asked(&mut world, NvmCommand::Read(forced(3))), [OperationKind::Read]);
+        assert_eq!(asked(&mut world, NvmCommand::Read(io(1, 8, 4096))), [OperationKind::Read]);
     }
 }
 
@@ -283,7 +283,7 @@ fn a_forced_read_fails_with_its_flush() {
     impl Backend for NoFlush {
         fn start(&self, now: Time, operation: &mut Operation) -> Step {
             match operation.kind() {
-                Kind::Flush => Step::Done(Err(BackendError::from_errno(libc::EIO))),
+                OperationKind::Flush => Step::Done(Err(BackendError::from_errno(libc::EIO))),
                 _ => self.0.start(now, operation),
             }
         }

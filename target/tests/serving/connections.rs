@@ -7,7 +7,7 @@ use feedrail_target::backend::decorator::Delay;
 use feedrail_target::limits::UNCONNECTED_PER_ADDRESS;
 use feedrail_target::poll_group::Turn;
 use feedrail_target::transport::Stop;
-use nvme_proto::rdma_cm::{RejectStatus, Request};
+use nvme_proto::rdma_cm::{ConnectRequest, RejectStatus};
 use nvme_proto::{Cntlid, IntoBytes, Qid, Sgl, Status};
 use rdma::sim::SimConfig;
 
@@ -19,7 +19,7 @@ use crate::world::{On, World, namespaces, read, two_namespaces, write};
 fn connections_are_refused_with_the_reason() {
     let mut world = World::new(&two_namespaces());
     let host = world.add_host();
-    let request = |qid, receive, send| Request::new(Qid(qid), Cntlid(0), receive, send);
+    let request = |qid, receive, send| ConnectRequest::new(Qid(qid), Cntlid(0), receive, send);
     let mut format = request(0, 32, 32).as_bytes().to_vec();
     format[0] = 1;
     for (private, status) in [
@@ -156,7 +156,7 @@ fn long_queues_are_taken_up_to_the_limit_of_connections() {
     const QUEUES: usize = 110;
     let mut world = World::new(&namespaces("queue_depth = 1024\nconnections = 512"));
     let host = world.add_host();
-    let request = Request::new(Qid(1), Cntlid(0), 1024, 1024);
+    let request = ConnectRequest::new(Qid(1), Cntlid(0), 1024, 1024);
     for _ in 0..QUEUES {
         let (now, to) = (world.now, world.address);
         let queue = world.hosts[host].connect_with(now, to, 1, 4, request.as_bytes());
@@ -296,8 +296,8 @@ fn draining_finishes_what_is_under_way() {
     world.run_until("the target is over", |world| world.target.is_over());
 }
 
-/// While one queue still works for its host the others are gone, and its end is waited for without looking all the
-/// time.
+/// While one queue still works for its host the others are gone, and its end is waited for without
+/// looking all the time.
 #[test]
 fn draining_for_long_keeps_nobody_busy() {
     let medium = Duration::from_secs(6);

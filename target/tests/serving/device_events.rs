@@ -1,6 +1,6 @@
 //! What a device says of itself.
 
-use rdma::{AsyncEvent, Device};
+use rdma::{Device, DeviceEvent};
 
 use crate::host::Link;
 use crate::pattern;
@@ -20,7 +20,7 @@ fn works(world: &mut World, on: On) {
     assert!(world.read(on, 1, 0, 65_536) == bytes);
 }
 
-fn raise(world: &World, device: usize, event: AsyncEvent) {
+fn raise(world: &World, device: usize, event: DeviceEvent) {
     world.network.raise(world.devices[device].local_ip(), event);
 }
 
@@ -32,7 +32,7 @@ fn a_failed_queue_pair_ends_its_association_and_no_other() {
     let (admin, io) = host_at(&mut world, 0);
     let is_new = |qpn: &u32| !others.contains(qpn);
     let qpn = world.devices[0].queue_pairs().into_iter().find(is_new).unwrap();
-    raise(&world, 0, AsyncEvent::QpFatal { qpn });
+    raise(&world, 0, DeviceEvent::QpFatal { qpn });
     world.wait_down(io);
     world.wait_down(admin);
     works(&mut world, good);
@@ -44,7 +44,7 @@ fn a_failed_queue_pair_ends_its_association_and_no_other() {
 fn a_number_that_no_queue_pair_has_means_nothing() {
     let mut world = World::new(&two_namespaces());
     let (_, io) = host_at(&mut world, 0);
-    raise(&world, 0, AsyncEvent::QpFatal { qpn: 0x00FF_FFFF });
+    raise(&world, 0, DeviceEvent::QpFatal { qpn: 0x00FF_FFFF });
     works(&mut world, io);
 }
 
@@ -52,14 +52,14 @@ fn a_number_that_no_queue_pair_has_means_nothing() {
 fn a_port_that_goes_down_and_comes_up_ends_nothing() {
     let mut world = World::new(&two_namespaces());
     let (_, io) = host_at(&mut world, 0);
-    raise(&world, 0, AsyncEvent::PortDown);
-    raise(&world, 0, AsyncEvent::PortUp);
+    raise(&world, 0, DeviceEvent::PortDown);
+    raise(&world, 0, DeviceEvent::PortUp);
     works(&mut world, io);
 }
 
 #[test]
 fn a_failed_device_takes_its_connections_and_its_address_and_nothing_else() {
-    for event in [AsyncEvent::DeviceFatal, AsyncEvent::CqError] {
+    for event in [DeviceEvent::DeviceFatal, DeviceEvent::CqError] {
         let mut world = World::new(&two_addresses());
         let (admin, io) = host_at(&mut world, 0);
         let (_, good) = host_at(&mut world, 1);
@@ -91,7 +91,7 @@ fn a_device_may_fail_with_commands_under_way() {
     world.run_until("storage works on them", |world| {
         world.target.stats().iter().any(|group| group.pool_used_bytes > 0)
     });
-    raise(&world, 0, AsyncEvent::DeviceFatal);
+    raise(&world, 0, DeviceEvent::DeviceFatal);
     world.run_until("nothing is left of them", |world| world.target.connections() == 2);
     works(&mut world, good);
     world.run_until("every buffer came back", |world| {

@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use nvme_proto::rdma_cm::{Accept, Reject, RejectStatus, Request};
+use nvme_proto::rdma_cm::{ConnectAccept, ConnectRequest, Reject, RejectStatus};
 use nvme_proto::{Cntlid, Cqe, FromBytes, IntoBytes, Qid, Sgl, Sqe};
 use rdma::{
     Access, CmEvent, ConnId, ConnOptions, ConnParams, ConnectionManager, Device, Group,
@@ -78,7 +78,7 @@ impl<P: Provider> Host<P> {
 
     /// Starts a connection with well-formed private data.
     pub(crate) fn connect(&mut self, now: Time, to: SocketAddr, qid: u16, entries: u16) -> usize {
-        let request = Request::new(Qid(qid), Cntlid(0), entries, entries.into());
+        let request = ConnectRequest::new(Qid(qid), Cntlid(0), entries, entries.into());
         self.connect_with(now, to, qid, entries, request.as_bytes())
     }
 
@@ -187,7 +187,7 @@ impl<P: Provider> Host<P> {
         match event {
             CmEvent::Resolved { conn } => self.resolved(now, conn),
             CmEvent::Established { conn, params } => {
-                let accept = Accept::parse(params.private_data.as_slice()).unwrap();
+                let accept = ConnectAccept::parse(params.private_data.as_slice()).unwrap();
                 self.queue_of(conn).state = Link::Up(accept.receive_entries());
             }
             CmEvent::Rejected { conn, private_data, reason: REJECT_CONSUMER_DEFINED } => {

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use feedrail_target::limits::STORAGE_PATIENCE;
-use feedrail_target::storage::{CallId, Engine, EngineStats, Event, Inline, SystemCall};
+use feedrail_target::storage::{CallId, Engine, EngineEvent, EngineStats, Inline, SystemCall};
 use feedrail_target::transport::Stop;
 use nvme_proto::fabrics::{PropertyGet, PropertySet, PropertySize};
 use nvme_proto::feature::{Feature, SetFeatures, WriteProtection};
@@ -77,8 +77,8 @@ impl Engine for Hanging {
         self.inner.turn();
     }
 
-    fn next_event(&mut self) -> Option<Event> {
-        let refused = self.refusals.pop().map(|call| Event::NotCancelled { call });
+    fn next_event(&mut self) -> Option<EngineEvent> {
+        let refused = self.refusals.pop().map(|call| EngineEvent::NotCancelled { call });
         refused.or_else(|| self.inner.next_event())
     }
 

@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
-use feedrail_target::limits::{GUEST_POOL_BYTES, GUEST_TRANSFER_BYTES};
+use feedrail_target::limits::{ANONYMOUS_POOL_BYTES, ANONYMOUS_TRANSFER_BYTES};
 use nvme_proto::admin::Abort;
 use nvme_proto::identify::{Cns, Identify};
 use nvme_proto::log::{GetLogPage, LogId};
@@ -34,7 +34,8 @@ fn a_full_queue_of_small_writes_is_served_in_order() {
     assert!(world.read(on, 1, 0, bytes.len()) == bytes);
 }
 
-/// A host that sends more commands than its queue has entries waits for receives, and nothing breaks.
+/// A host that sends more commands than its queue has entries waits for receives, and nothing
+/// breaks.
 #[test]
 fn more_commands_than_entries_wait() {
     let mut world = World::slow(&two_namespaces());
@@ -131,8 +132,8 @@ fn a_command_that_is_over_or_never_was_is_not_aborted() {
     assert_eq!(abort(&mut world, admin, 1, Cid(0xFFFF)), Abort::NOT_DONE);
 }
 
-/// A queue to 8 MiB of memory that is full of something else than zeros, and a Dataset Management of it with as many
-/// ranges as there may be, each of them all of it.
+/// A queue to 8 MiB of memory that is full of something else than zeros, and a Dataset Management
+/// of it with as many ranges as there may be, each of them all of it.
 fn zeroing_much() -> (World, On, On, Cid) {
     let mut world = World::new(&config(&format!(
         "[[subsystem]]\nnqn = \"{NQN}\"\nallow_any_host = true\n[[subsystem.namespace]]\n\
@@ -257,7 +258,8 @@ fn used(world: &mut World) -> u64 {
     world.target.stats().iter().map(|group| group.pool_used_bytes).sum()
 }
 
-/// A host that asks for much and takes nothing keeps its share of the buffers busy, and no more, over whatever connections.
+/// A host that asks for much and takes nothing keeps its share of the buffers busy, and no more,
+/// over whatever connections.
 #[test]
 fn a_host_that_takes_nothing_does_not_starve_others() {
     let config = namespaces("max_transfer_bytes = \"256KiB\"\npool_bytes = \"4MiB\"");
@@ -359,7 +361,7 @@ fn a_stranger_takes_no_buffers_from_hosts_through_discovery() {
     }
     world.run_for(Duration::from_millis(200));
     assert_ne!(used(&mut world), 0, "the stranger holds what it can");
-    let most = (world.target.stats().len() * GUEST_POOL_BYTES) as u64;
+    let most = (world.target.stats().len() * ANONYMOUS_POOL_BYTES) as u64;
     assert!(used(&mut world) <= most, "{}", used(&mut world));
     let start = world.now;
     for _ in 0..5 {
@@ -380,16 +382,17 @@ fn a_discovery_controller_keeps_to_the_limit_it_tells() {
     let sqe = AdminCommand::Identify(identify).to_sqe().with_data(world.keyed(on, 0, 4096));
     world.ok(on, &sqe, &[]);
     let mdts = world.hosts[host].data(77, 1)[0];
-    assert_eq!(4096_u32 << mdts, GUEST_TRANSFER_BYTES);
-    for (bytes, expected) in
-        [(GUEST_TRANSFER_BYTES + 4, Status::INVALID_FIELD), (GUEST_TRANSFER_BYTES, Status::SUCCESS)]
-    {
+    assert_eq!(4096_u32 << mdts, ANONYMOUS_TRANSFER_BYTES);
+    for (bytes, expected) in [
+        (ANONYMOUS_TRANSFER_BYTES + 4, Status::INVALID_FIELD),
+        (ANONYMOUS_TRANSFER_BYTES, Status::SUCCESS),
+    ] {
         world.hosts[host].data(0, bytes as usize).fill(0xEE);
         let page = AdminCommand::GetLogPage(GetLogPage::new(LogId::DISCOVERY, bytes.into()));
         let sqe = page.to_sqe().with_data(world.keyed(on, 0, bytes as usize));
         assert_eq!(world.status(on, &sqe, &[]), expected, "{bytes}");
     }
     // Behind the page there are zeros, and not what the buffer held before.
-    let data = world.hosts[host].data(0, GUEST_TRANSFER_BYTES as usize);
-    assert!(data[4096..GUEST_TRANSFER_BYTES as usize].iter().all(|byte| *byte == 0));
+    let data = world.hosts[host].data(0, ANONYMOUS_TRANSFER_BYTES as usize);
+    assert!(data[4096..ANONYMOUS_TRANSFER_BYTES as usize].iter().all(|byte| *byte == 0));
 }

@@ -105,7 +105,8 @@ fn a_host_whose_name_is_none_is_refused() {
     control[..4].copy_from_slice(b"a\nb\0");
     let mut not_utf8 = [0; 256];
     not_utf8[0] = 0xFF;
-    // No NUL in it; a control character, which would make a line of the log; bytes that are no text.
+    // No NUL in it; a control character, which would make a line of the log; bytes that are no
+    // text.
     for name in [[b'x'; 256], control, not_utf8] {
         let mut world = World::new(&two_namespaces());
         let host = world.add_host();

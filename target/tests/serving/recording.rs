@@ -8,7 +8,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use feedrail_target::storage::{
-    Buffers, CallId, Engine, EngineStats, Event, Part, SystemCall, Uring, UringError,
+    BufferRegistration, CallId, Engine, EngineEvent, EngineStats, MemoryPart, SystemCall, Uring,
+    UringError,
 };
 use rdma::sim::{Sim, SimDevice};
 use rdma::{
@@ -37,8 +38,8 @@ impl From<&Sge> for Stretch {
     }
 }
 
-impl From<Part> for Stretch {
-    fn from(part: Part) -> Self {
+impl From<MemoryPart> for Stretch {
+    fn from(part: MemoryPart) -> Self {
         Self { address: part.address() as u64, length: part.length().into() }
     }
 }
@@ -48,7 +49,8 @@ impl From<Part> for Stretch {
 pub(crate) enum Record {
     /// Memory was registered with the device.
     Registered(Stretch),
-    /// io_uring has the pool as fixed buffers; where a limit refuses that it gets the same addresses, unregistered.
+    /// io_uring has the pool as fixed buffers; where a limit refuses that it gets the same
+    /// addresses, unregistered.
     Fixed,
     /// A receive was posted.
     Receive(Vec<Stretch>),
@@ -292,12 +294,13 @@ impl ConnectionManager<Recording> for RecordingCm {
     }
 }
 
-/// io_uring, watched. The virtual clock does not run ahead of the disk: a turn waits for what was started.
+/// io_uring, watched. The virtual clock does not run ahead of the disk: a turn waits for what was
+/// started.
 pub(crate) struct RecordingEngine {
     engine: Uring,
     recorder: Recorder,
     in_flight: usize,
-    events: VecDeque<Event>,
+    events: VecDeque<EngineEvent>,
 }
 
 impl RecordingEngine {
@@ -307,8 +310,10 @@ impl RecordingEngine {
         let memory = (pool.address as *mut u8, pool.length as usize);
         let (engine, buffers) = Uring::new(Some(memory))?;
         match buffers {
-            Buffers::Registered => recorder.add(Record::Fixed),
-            Buffers::Unregistered(reason) => eprintln!("without fixed buffers: {reason}"),
+            BufferRegistration::Registered => recorder.add(Record::Fixed),
+            BufferRegistration::Unregistered(reason) => {
+                eprintln!("without fixed buffers: {reason}")
+            }
         }
         Ok(Self { engine, recorder, in_flight: 0, events: VecDeque::new() })
     }
@@ -316,7 +321,7 @@ impl RecordingEngine {
     fn fetch(&mut self) {
         self.engine.turn();
         while let Some(event) = self.engine.next_event() {
-            self.in_flight -= usize::from(matches!(event, Event::Ended { .. }));
+            self.in_flight -= usize::from(matches!(event, EngineEvent::Ended { .. }));
             self.events.push_back(event);
         }
     }
@@ -346,7 +351,7 @@ impl Engine for RecordingEngine {
         }
     }
 
-    fn next_event(&mut self) -> Option<Event> {
+    fn next_event(&mut self) -> Option<EngineEvent> {
         self.events.pop_front()
     }
 

@@ -10,7 +10,7 @@ use feedrail_target::config::Config;
 use feedrail_target::driver::assembly::{AddError, Assembly, ListenError};
 use feedrail_target::driver::stepped::Stepped;
 use feedrail_target::inventory::Registry;
-use feedrail_target::inventory::export::{Decorate, Purpose};
+use feedrail_target::inventory::export::{Decorate, OpenPurpose};
 use feedrail_target::poll_group::Turn;
 use feedrail_target::storage::{Engine, Inline};
 use nvme_proto::fabrics::{Connect, ConnectAttributes, ConnectData, PropertySet, PropertySize};
@@ -112,7 +112,7 @@ impl World {
         engine: impl FnMut() -> Box<dyn Engine>,
     ) -> Self {
         let network = SimNetwork::new(seed, network);
-        let registry = Registry::open_with(config, Purpose::Check, decorate).unwrap();
+        let registry = Registry::open_with(config, OpenPurpose::Check, decorate).unwrap();
         let cores = config.cores.count();
         let mut assembly = Assembly::new(Arc::clone(&registry), cores).unwrap();
         let ips = config.ports.iter().map(|port| port.address.ip());

@@ -1,4 +1,5 @@
-//! Tests the simulator: each deliberate bug must be found within a number of seeds. `cargo xtask sim --bugs`.
+//! Tests the simulator: each deliberate bug must be found within a number of seeds. `cargo xtask
+//! sim --bugs`.
 #![forbid(unsafe_code)]
 
 use std::any::Any;

@@ -1,4 +1,5 @@
-//! Runs simulated worlds, each a function of its seed, until one fails or all have ended: `cargo xtask sim`.
+//! Runs simulated worlds, each a function of its seed, until one fails or all have ended: `cargo
+//! xtask sim`.
 #![forbid(unsafe_code)]
 
 use std::panic;

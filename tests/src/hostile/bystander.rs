@@ -17,7 +17,8 @@ const IO_QUEUES: u16 = 2;
 /// On a busy machine everything may take long.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A host that writes and reads back its part of namespace 1 and checks every byte, in a thread of its own.
+/// A host that writes and reads back its part of namespace 1 and checks every byte, in a thread of
+/// its own.
 #[derive(Debug)]
 pub struct Bystander {
     stop: Arc<AtomicBool>,
@@ -51,7 +52,8 @@ impl Bystander {
         host.build().expect("a host can be made")
     }
 
-    /// Starts at once, as one of several things that a host does, and returns when the first round is over.
+    /// Starts at once, as one of several things that a host does, and returns when the first round
+    /// is over.
     ///
     /// # Panics
     /// If the daemon does not serve it.

@@ -1,4 +1,5 @@
-//! What a bystander keeps of its throughput beside a hostile peer, as a ratio to what it has beside a decent one.
+//! What a bystander keeps of its throughput beside a hostile peer, as a ratio to what it has beside
+//! a decent one.
 
 use std::fmt::Debug;
 use std::time::{Duration, Instant};

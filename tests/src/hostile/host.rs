@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use nvme_proto::fabrics::{Connect, ConnectAttributes, ConnectData, PropertySet, PropertySize};
 use nvme_proto::nvm::Io;
-use nvme_proto::rdma_cm::{Reject, RejectStatus, Request};
+use nvme_proto::rdma_cm::{ConnectRequest, Reject, RejectStatus};
 use nvme_proto::registers::{Cc, Property};
 use nvme_proto::{
     Cid, Cntlid, Cqe, FromBytes, HostId, HostNqn, IntoBytes, Nqn, Nsid, NvmCommand, Qid, Sgl, Sqe,
@@ -132,7 +132,7 @@ impl HostileHost {
     /// # Panics
     /// If the system refuses.
     pub fn dial(&mut self, to: SocketAddr, qid: u16, entries: u16, receives: usize) -> QueueKey {
-        let request = Request::new(Qid(qid), Cntlid(0), entries, entries.into());
+        let request = ConnectRequest::new(Qid(qid), Cntlid(0), entries, entries.into());
         self.dial_with(to, request.as_bytes(), receives)
     }
 
@@ -265,8 +265,8 @@ impl HostileHost {
         let sge = self.sge(at, bytes.len());
         let wr = SendWr { wr_id: 0, op: Op::Send, flags: SendFlags::SIGNALED, sges: &[sge] };
         let qp = self.queues[queue.0].qp.expect("the queue was connected");
-        // SAFETY: the memory lives as long as the region. A capsule whose place is used again before it left says
-        // something else then, as hostile hosts may.
+        // SAFETY: the memory lives as long as the region. A capsule whose place is used again
+        // before it left says something else then, as hostile hosts may.
         let pushed = unsafe { self.group.push_send(qp, &wr) };
         assert!(matches!(pushed, Ok(()) | Err(PushError::QueueFull)), "{pushed:?}");
         self.turn();
@@ -378,10 +378,11 @@ impl HostileHost {
 
     /// Makes so many queue pairs and sends a connection request for each, but hears no answer.
     pub fn knock_and_leave(&mut self, to: SocketAddr, knocks: usize) -> Vec<QueueKey> {
-        let request = Request::new(Qid::ADMIN, Cntlid(0), 32, 32);
+        let request = ConnectRequest::new(Qid::ADMIN, Cntlid(0), 32, 32);
         let queues = (0..knocks).map(|_| self.dial_with(to, request.as_bytes(), 0)).collect();
         let now = self.now();
-        // The first polls say that the routes are known; once the requests are out, nothing is polled any more.
+        // The first polls say that the routes are known; once the requests are out, nothing is
+        // polled any more.
         let mut ready = Vec::new();
         while ready.len() < knocks
             && let Some(event) = self.cm.poll(now)
@@ -443,7 +444,8 @@ impl HostileHost {
     fn post_receive(&mut self, qp: QpKey, slot: usize) {
         let sge = self.sge(CAPSULES * CAPSULE_BYTES + slot * 16, 16);
         let wr = RecvWr { wr_id: slot as u64, sges: &[sge] };
-        // SAFETY: the memory lives as long as the region; whatever overwrites a response only spoils this host's own.
+        // SAFETY: the memory lives as long as the region; whatever overwrites a response only
+        // spoils this host's own.
         unsafe { self.group.push_recv(qp, &wr) }.expect("fewer are posted than fit");
     }
 

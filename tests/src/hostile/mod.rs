@@ -1,4 +1,5 @@
-//! Peers that break every rule, over real sockets: hosts for the daemon to bear, and targets for the initiator.
+//! Peers that break every rule, over real sockets: hosts for the daemon to bear, and targets for
+//! the initiator.
 
 mod bystander;
 mod figures;

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use feedrail_initiator::Target;
-use nvme_proto::rdma_cm::Accept;
+use feedrail_initiator::SubsystemAddress;
+use nvme_proto::rdma_cm::ConnectAccept;
 use nvme_proto::{Cid, FromBytes, IntoBytes, Sqe};
 use rdma::soft::{PortChoice, Soft, SoftDevice, SoftOptions};
 use rdma::{
@@ -134,9 +134,9 @@ impl HostileTarget {
     ///
     /// # Panics
     /// Never: the name is a constant.
-    pub fn target(&self) -> Target {
+    pub fn target(&self) -> SubsystemAddress {
         let nqn = "nqn.2026-01.org.example:hostile".parse().expect("a name");
-        Target { address: self.address, nqn }
+        SubsystemAddress { address: self.address, nqn }
     }
 }
 
@@ -213,7 +213,7 @@ impl Desk {
                 return;
             }
             Manner::AcceptsInTongues => PrivateData::new(&tongues),
-            _ => PrivateData::new(Accept::new(RECEIVES).as_bytes()),
+            _ => PrivateData::new(ConnectAccept::new(RECEIVES).as_bytes()),
         };
         let config =
             QpConfig { send_wr: 128, recv_wr: 64, send_sge: 1, recv_sge: 1, inline_bytes: 0 };
@@ -291,7 +291,8 @@ impl Desk {
     fn post_receive(&mut self, qp: QpKey, slot: u64) {
         let sge = self.sge(slot as usize * RECEIVE_BYTES, RECEIVE_BYTES);
         let wr = RecvWr { wr_id: slot, sges: &[sge] };
-        // SAFETY: the memory lives as long as the region; connections may overwrite each other's commands.
+        // SAFETY: the memory lives as long as the region; connections may overwrite each other's
+        // commands.
         unsafe { self.group.push_recv(qp, &wr) }.expect("fewer are posted than fit");
     }
 

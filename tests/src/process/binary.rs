@@ -10,8 +10,9 @@ const PARTS: [&str; 6] = ["nvme-proto", "roce-proto", "rdma", "target", "initiat
 
 /// Path of `feedrail` or `feedrail-target`, of the profile that the tests were built with.
 ///
-/// `cargo test --workspace` builds them; `cargo test -p feedrail-tests` does not, so they are built here when they
-/// are missing or older than their source. `FEEDRAIL_BIN_DIR` names a folder of binaries to test instead.
+/// `cargo test --workspace` builds them; `cargo test -p feedrail-tests` does not, so they are built
+/// here when they are missing or older than their source. `FEEDRAIL_BIN_DIR` names a folder of
+/// binaries to test instead.
 ///
 /// # Panics
 /// If they cannot be built.

@@ -50,7 +50,8 @@ pub struct Ended {
     pub stderr: String,
 }
 
-/// A daemon that listens. It is killed when this is dropped; if the test has failed, its log is printed.
+/// A daemon that listens. It is killed when this is dropped; if the test has failed, its log is
+/// printed.
 #[derive(Debug)]
 pub struct Daemon {
     child: Child,

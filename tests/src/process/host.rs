@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use feedrail_initiator::{Controller, Grant, Host, HostBuilder, Namespace, RegionSlice, Target};
+use feedrail_initiator::{
+    Controller, Grant, Host, HostBuilder, Namespace, RegionSlice, SubsystemAddress,
+};
 use nvme_proto::Nsid;
 
 use super::Daemon;
@@ -20,9 +22,9 @@ impl Daemon {
     ///
     /// # Panics
     /// If the daemon said no valid name.
-    pub fn target(&self) -> Target {
+    pub fn target(&self) -> SubsystemAddress {
         let nqn = self.nqn().parse().expect("the daemon says its subsystem's name");
-        Target { address: self.address(), nqn }
+        SubsystemAddress { address: self.address(), nqn }
     }
 
     /// Connects a host to it.

@@ -5,7 +5,8 @@ use std::io;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-/// Loads the number of the system call; if it is that of io_uring_setup answers EPERM, else allows it.
+/// Loads the number of the system call; if it is that of io_uring_setup answers EPERM, else allows
+/// it.
 const NO_IO_URING: [libc::sock_filter; 4] =
     [load(NUMBER), skip_unless(libc::SYS_io_uring_setup as u32, 1), REFUSE, ALLOW];
 
@@ -52,14 +53,15 @@ pub(super) fn refuse_steering(command: &mut Command) {
 }
 
 fn refuse(command: &mut Command, filter: &'static [libc::sock_filter]) {
-    // SAFETY: the closure makes two system calls and allocates nothing, so it may run after a fork of a process with
-    // several threads.
+    // SAFETY: the closure makes two system calls and allocates nothing, so it may run after a fork
+    // of a process with several threads.
     unsafe { command.pre_exec(|| install(filter)) };
 }
 
 fn install(filter: &[libc::sock_filter]) -> io::Result<()> {
     let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_ptr().cast_mut() };
-    // SAFETY: the first call takes no pointer; the second only reads `program` and `filter`, which live until it returns.
+    // SAFETY: the first call takes no pointer; the second only reads `program` and `filter`, which
+    // live until it returns.
     let refused = unsafe {
         libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0
             || libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program) != 0

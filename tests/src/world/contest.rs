@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use feedrail_initiator::{Completion, ErrorKind, Grant, Namespace, Nsid, RegionSlice, Ring};
+use feedrail_initiator::{ErrorKind, Grant, Namespace, Nsid, RangeCompletion, RegionSlice, Ring};
 
 use super::{HostId, Random, TargetId, World};
 
@@ -28,7 +28,7 @@ struct Reader {
     in_flight: usize,
     /// Yet to be issued.
     left: u32,
-    done: Vec<Completion>,
+    done: Vec<RangeCompletion>,
 }
 
 impl Reader {

@@ -18,8 +18,8 @@ use uuid::Uuid;
 use super::engine::{Bay, SharedMedium};
 use super::medium::{Medium, SECTOR_BYTES};
 
-/// A medium. Clones are the same one, and it keeps its bytes when a target crashes. Its identity follows from
-/// its name and from the subsystem.
+/// A medium. Clones are the same one, and it keeps its bytes when a target crashes. Its identity
+/// follows from its name and from the subsystem.
 #[derive(Clone)]
 pub struct Disk {
     name: String,
@@ -57,7 +57,8 @@ impl Disk {
         }
     }
 
-    /// A writable disk that behaves as its node's [`DiskConfig`](super::DiskConfig) says, with these bytes on it.
+    /// A writable disk that behaves as its node's [`DiskConfig`](super::DiskConfig) says, with
+    /// these bytes on it.
     pub fn simulated(name: &str, bytes: Vec<u8>) -> Self {
         let medium = MediumConfig::Memory { size_bytes: bytes.len() as u64 };
         let contents = Contents::Simulated(Rc::new(RefCell::new(Medium::new(bytes))));
@@ -91,8 +92,8 @@ impl Disk {
         self
     }
 
-    /// The same, but operations on a simulated disk wait for those that change the same pages, as they do on files in the page
-    /// cache.
+    /// The same, but operations on a simulated disk wait for those that change the same pages, as
+    /// they do on files in the page cache.
     #[must_use]
     pub fn range_locks(mut self, range_locks: bool) -> Self {
         self.range_locks = range_locks;

@@ -1,5 +1,5 @@
-//! A storage engine whose files are simulated disks: system calls take their time, fail, do half their work, and
-//! end out of order.
+//! A storage engine whose files are simulated disks: system calls take their time, fail, do half
+//! their work, and end out of order.
 #![expect(unsafe_code, reason = "reads and writes memory that was lent to system calls")]
 
 use std::cell::RefCell;
@@ -8,7 +8,9 @@ use std::os::fd::RawFd;
 use std::rc::Rc;
 use std::time::Duration;
 
-use feedrail_target::storage::{CallId, Engine, EngineStats, Event, FileRef, Part, SystemCall};
+use feedrail_target::storage::{
+    CallId, Engine, EngineEvent, EngineStats, FileRef, MemoryPart, SystemCall,
+};
 use rdma::Time;
 
 use super::Random;
@@ -20,7 +22,8 @@ const NEVER: Time = Time::from_nanos(u64::MAX);
 /// A medium that a disk and the engines of several cores share.
 pub(super) type SharedMedium = Rc<RefCell<Medium>>;
 
-/// How simulated disks behave; may change while they run. Probabilities are per million system calls.
+/// How simulated disks behave; may change while they run. Probabilities are per million system
+/// calls.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct DiskConfig {
     /// Each call takes at least this long.
@@ -106,7 +109,7 @@ enum Fault {
 pub(super) struct DiskEngine {
     bay: Bay,
     number: u64,
-    events: VecDeque<Event>,
+    events: VecDeque<EngineEvent>,
     stats: EngineStats,
 }
 
@@ -301,7 +304,7 @@ impl Inner {
     }
 
     /// How many of its bytes a read or write moves.
-    fn share(&mut self, part: Part, fault: Option<Fault>) -> usize {
+    fn share(&mut self, part: MemoryPart, fault: Option<Fault>) -> usize {
         let sectors = u64::from(part.length()) / SECTOR_BYTES as u64;
         match fault {
             Some(Fault::Short) if sectors > 1 => {
@@ -358,9 +361,9 @@ impl Engine for DiskEngine {
 
     fn cancel(&mut self, call: CallId) {
         if self.bay.inner.borrow_mut().take_back(self.number, call) {
-            self.events.push_back(Event::Ended { call, result: -libc::ECANCELED });
+            self.events.push_back(EngineEvent::Ended { call, result: -libc::ECANCELED });
         } else {
-            self.events.push_back(Event::NotCancelled { call });
+            self.events.push_back(EngineEvent::NotCancelled { call });
         }
     }
 
@@ -369,11 +372,11 @@ impl Engine for DiskEngine {
         while let Some(call) = inner.take_due(self.number) {
             let result = inner.finish(&call);
             inner.say(&call.what, || format!("returns {result}"));
-            self.events.push_back(Event::Ended { call: call.id, result });
+            self.events.push_back(EngineEvent::Ended { call: call.id, result });
         }
     }
 
-    fn next_event(&mut self) -> Option<Event> {
+    fn next_event(&mut self) -> Option<EngineEvent> {
         self.events.pop_front()
     }
 
@@ -426,7 +429,7 @@ fn describe(what: &SystemCall) -> String {
     }
 }
 
-fn bytes_of(part: Part) -> Vec<u8> {
+fn bytes_of(part: MemoryPart) -> Vec<u8> {
     let mut bytes = vec![0; part.length() as usize];
     // SAFETY: the part is lent to a call that has not ended, and is as long.
     unsafe { part.address().copy_to_nonoverlapping(bytes.as_mut_ptr(), bytes.len()) };

@@ -1,10 +1,10 @@
 //! What every byte of a namespace may be, given what hosts asked for and were told.
 //!
 //! - A write whose end was reported well is what a read finds from then on, until the power goes.
-//! - A flush makes durable what had ended well before the flush began; a durable write is durable when it ends
-//!   well. What is durable survives the loss of power.
-//! - A write that failed, that nobody heard of again, or that the power took, may be there or not, until a later
-//!   write of the same bytes ends well: from then on it must not come back.
+//! - A flush makes durable what had ended well before the flush began; a durable write is durable
+//!   when it ends well. What is durable survives the loss of power.
+//! - A write that failed, that nobody heard of again, or that the power took, may be there or not,
+//!   until a later write of the same bytes ends well: from then on it must not come back.
 //!
 //! Writes under way at the same time must not overlap.
 
@@ -52,7 +52,8 @@ impl std::fmt::Display for Wrong {
 /// All that happened to the bytes of a namespace.
 pub(super) struct History {
     now: Moment,
-    /// Stretches of bytes with the same past, by their first byte. They cover the namespace without gaps.
+    /// Stretches of bytes with the same past, by their first byte. They cover the namespace without
+    /// gaps.
     stretches: BTreeMap<usize, Stretch>,
     length: usize,
     next_write: u64,
@@ -181,8 +182,8 @@ impl History {
         if certain { Err(Wrong("nothing differs".into())) } else { Ok(()) }
     }
 
-    /// Ends a read, after `judge` has seen each sector's part of each stretch: when the read began, where the part
-    /// begins, and its bytes.
+    /// Ends a read, after `judge` has seen each sector's part of each stretch: when the read began,
+    /// where the part begins, and its bytes.
     fn judge(
         &mut self,
         read: ReadId,

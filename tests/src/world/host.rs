@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use feedrail_initiator::{ControllerOptions, Host, HostId, HostNqn, Turn};
+use feedrail_initiator::{ControllerOptions, EngineTurn, Host, HostId, HostNqn};
 use rdma::sim::{Sim, SimDevice, SimNetwork};
 use rdma::{Device, GroupStats, Time};
 
@@ -48,8 +48,8 @@ impl HostNode {
         sum
     }
 
-    /// What connections and ranges that ended have left behind; empty if all is well. Slices that somebody
-    /// holds stay registered and count.
+    /// What connections and ranges that ended have left behind; empty if all is well. Slices that
+    /// somebody holds stay registered and count.
     pub fn leftovers(&self) -> String {
         let stats = self.device.stats();
         match (stats.queue_pairs, stats.regions) {
@@ -58,7 +58,7 @@ impl HostNode {
         }
     }
 
-    pub(super) fn turn(&self, now: Time) -> Turn {
+    pub(super) fn turn(&self, now: Time) -> EngineTurn {
         self.host.turn(now)
     }
 }

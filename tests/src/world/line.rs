@@ -9,9 +9,9 @@
 //!
 //! A read that storage never ends keeps its buffer. So what hangs is no part of a round, and two
 //! kinds of requests are waited for without limit:
-//! * those of an account of which a connection that goes on has a buffer which hangs: one that holds
-//!   as much as it asks for is to wait for that, and one that holds less comes behind those that hold
-//!   nothing;
+//! * those of an account of which a connection that goes on has a buffer which hangs: one that
+//!   holds as much as it asks for is to wait for that, and one that holds less comes behind those
+//!   that hold nothing;
 //! * all of a core whose progress block hangs: it is what the promise is kept with.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -20,7 +20,7 @@ use std::net::IpAddr;
 use feedrail_target::poll_group::BufferEvent;
 use feedrail_target::transport::RequestKey;
 
-/// One pool of a core, hosts' or guests', and the line before it.
+/// One pool of a core, hosts' or anonymous connections', and the line before it.
 #[derive(Debug, Default)]
 pub(super) struct Line {
     accounts: BTreeMap<usize, Account>,

@@ -13,8 +13,9 @@ type Sector = [u8; SECTOR_BYTES];
 pub(super) struct Medium {
     /// What a read returns.
     bytes: Vec<u8>,
-    /// For each sector that is not durable as it is: what may be found there after a power loss, the durable
-    /// contents first and the present ones last, each with the number of the write that made it.
+    /// For each sector that is not durable as it is: what may be found there after a power loss,
+    /// the durable contents first and the present ones last, each with the number of the write that
+    /// made it.
     unsettled: BTreeMap<usize, Vec<(u64, Box<Sector>)>>,
     /// Writes so far.
     writes: u64,
@@ -80,7 +81,8 @@ impl Medium {
         });
     }
 
-    /// Leaves of each sector one of the contents that it may have. Returns how many sectors lost their latest.
+    /// Leaves of each sector one of the contents that it may have. Returns how many sectors lost
+    /// their latest.
     pub(super) fn lose_power(&mut self, random: &mut Random) -> u64 {
         let mut lost = 0;
         for (sector, versions) in std::mem::take(&mut self.unsettled) {

@@ -1,7 +1,7 @@
 //! Targets, hosts, disks and a network in one thread, under one virtual clock and one seed.
 //!
-//! Everything is the real thing, except the packets' way from socket to socket and the passing of time: two
-//! runs with the same seed and the same calls are the same.
+//! Everything is the real thing, except the packets' way from socket to socket and the passing of
+//! time: two runs with the same seed and the same calls are the same.
 
 mod contest;
 mod disk;
@@ -27,7 +27,7 @@ use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use feedrail_initiator::{Controller, ControllerOptions, Error, Namespace, Nsid, Turn};
+use feedrail_initiator::{Controller, ControllerOptions, EngineTurn, Error, Namespace, Nsid};
 use feedrail_target::poll_group::Turn as TargetTurn;
 use rdma::sim::{SimConfig, SimNetwork};
 use rdma::{GroupStats, Time};
@@ -112,8 +112,8 @@ trait Machine {
     fn leave(self: Box<Self>) -> (Totals, GroupStats);
 }
 
-/// Whether somebody sleeps: who has twice had nothing to do gets no turn before the time that he named, unless
-/// something arrives.
+/// Whether somebody sleeps: who has twice had nothing to do gets no turn before the time that he
+/// named, unless something arrives.
 #[derive(Default)]
 struct Rest {
     idle_turns: u32,
@@ -208,8 +208,9 @@ impl World {
         self.hosts[id.0].node.as_ref().expect("the host is there")
     }
 
-    /// Takes a host away from one moment to the next: nobody is told. All that was made from it must have been
-    /// dropped before, and lets its goodbyes out only with a later turn, which does not come.
+    /// Takes a host away from one moment to the next: nobody is told. All that was made from it
+    /// must have been dropped before, and lets its goodbyes out only with a later turn, which does
+    /// not come.
     pub fn vanish(&mut self, id: HostId) {
         self.hosts[id.0].node = None;
     }
@@ -285,9 +286,9 @@ impl World {
         sum
     }
 
-    /// Lets everybody do what is ready. If that was nothing for the second time time goes on to what happens
-    /// next: in between the caller could look at what came of it, and start something. False if nothing ever
-    /// will happen.
+    /// Lets everybody do what is ready. If that was nothing for the second time time goes on to
+    /// what happens next: in between the caller could look at what came of it, and start something.
+    /// False if nothing ever will happen.
     ///
     /// # Panics
     /// When somebody claims to be busy again and again while no time passes.
@@ -302,8 +303,8 @@ impl World {
             }
             let Some(node) = &host.node else { continue };
             match node.turn(self.now) {
-                Turn::Busy => busy = true,
-                Turn::SleepUntil(at) => due = earliest(due, at),
+                EngineTurn::Busy => busy = true,
+                EngineTurn::SleepUntil(at) => due = earliest(due, at),
             }
         }
         for Visitor { machine, ip, rest } in &mut self.visitors {

@@ -1,16 +1,17 @@
-//! A host that resets its controller in the middle of writes: when a reset is complete none of them may land any more.
+//! A host that resets its controller in the middle of writes: when a reset is complete none of them
+//! may land any more.
 #![expect(unsafe_code, reason = "lends memory to a device")]
 
 use std::net::IpAddr;
 use std::ops::Range;
 use std::time::Duration;
 
-use feedrail_initiator::{HostId, HostNqn, Target};
+use feedrail_initiator::{HostId, HostNqn, SubsystemAddress};
 use nvme_proto::fabrics::{
     Connect, ConnectAttributes, ConnectData, PropertyGet, PropertySet, PropertySize,
 };
 use nvme_proto::nvm::Io;
-use nvme_proto::rdma_cm::Request;
+use nvme_proto::rdma_cm::ConnectRequest;
 use nvme_proto::registers::{Cc, Csts, Property};
 use nvme_proto::{Cid, Cntlid, Cqe, FromBytes, IntoBytes, Nsid, NvmCommand, Qid, Sgl, Sqe};
 use rdma::sim::{Sim, SimDevice, SimNetwork};
@@ -42,7 +43,8 @@ const KEEP_ALIVE_MS: u32 = 1_000;
 const ROUNDS: u32 = 40;
 /// Between two rounds, in microseconds.
 const PAUSE: Range<u64> = 1_000..60_000;
-/// Until a target must have missed the Keep Alive of a round that ended badly: what it asked for is over then.
+/// Until a target must have missed the Keep Alive of a round that ended badly: what it asked for is
+/// over then.
 const FENCE: Duration = Duration::from_secs(4);
 /// A step that takes longer ends the round.
 const PATIENCE: Duration = Duration::from_secs(8);
@@ -78,7 +80,7 @@ struct Line {
 }
 
 struct Round {
-    to: Target,
+    to: SubsystemAddress,
     step: Step,
     /// The end of a step that waits, or of the patience for one.
     until: Time,
@@ -97,7 +99,7 @@ pub(super) struct Resetter {
     region: Region,
     memory: Box<[u8]>,
     random: Random,
-    targets: Vec<Target>,
+    targets: Vec<SubsystemAddress>,
     round: Option<Round>,
     next_round: Time,
     rounds_left: u32,
@@ -140,7 +142,12 @@ impl Machine for Resetter {
 }
 
 impl Resetter {
-    pub(super) fn new(network: &SimNetwork, ip: IpAddr, targets: Vec<Target>, seed: u64) -> Self {
+    pub(super) fn new(
+        network: &SimNetwork,
+        ip: IpAddr,
+        targets: Vec<SubsystemAddress>,
+        seed: u64,
+    ) -> Self {
         let device = network.device(ip, 1).expect("nothing has the address");
         let mut memory = vec![0; MEMORY].into_boxed_slice();
         let mem = Mem::Host { addr: memory.as_mut_ptr(), length: memory.len() };
@@ -174,7 +181,7 @@ impl Resetter {
         self.round = Some(Round { to, step, until, cntlid, admin, io: Vec::new() });
     }
 
-    fn dial(&mut self, now: Time, to: Target) -> Line {
+    fn dial(&mut self, now: Time, to: SubsystemAddress) -> Line {
         let resolved = self.cm.resolve(now, to.address, PATIENCE, &ConnOptions::default());
         Line { conn: resolved.expect("the address is one of this network"), qp: None }
     }
@@ -234,7 +241,7 @@ impl Resetter {
         let Some(round) = &mut self.round else { return };
         let qid = Qid(u16::from(!round.io.is_empty()));
         round.io.last_mut().unwrap_or(&mut round.admin).qp = Some(qp);
-        let request = Request::new(qid, round.cntlid, ENTRIES, ENTRIES.into());
+        let request = ConnectRequest::new(qid, round.cntlid, ENTRIES, ENTRIES.into());
         let private_data = PrivateData::new(request.as_bytes()).expect("a request fits");
         let params = ConnParams {
             responder_resources: 4,

@@ -15,8 +15,8 @@ pub fn only_seed() -> Option<u64> {
     Some(text.parse().unwrap_or_else(|_| panic!("{VARIABLE}={text} is not a number")))
 }
 
-/// Runs `test` for each seed, or for the one that `FEEDRAIL_SEED` names if it is among them. A failure says
-/// how to see it again.
+/// Runs `test` for each seed, or for the one that `FEEDRAIL_SEED` names if it is among them. A
+/// failure says how to see it again.
 pub fn with_seeds(binary: &str, seeds: Range<u64>, mut test: impl FnMut(u64)) {
     for seed in seeds {
         if only_seed().is_none_or(|only| only == seed) {

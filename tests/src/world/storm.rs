@@ -20,8 +20,8 @@ const HOSTS: usize = 2;
 const TARGETS: usize = 2;
 /// Hosts that come when the storm is over.
 const NEWCOMERS: usize = 3;
-/// What a host takes to come back. By then its targets have missed its Keep Alive: what it asked of them before
-/// its crash, and has forgotten, is over.
+/// What a host takes to come back. By then its targets have missed its Keep Alive: what it asked of
+/// them before its crash, and has forgotten, is over.
 const REBOOT: Duration = Duration::from_millis(2_500);
 /// The longest that a core stalls: what its target is given beyond Keep Alive is not used up by it.
 const STALL_MS: u64 = 500;

@@ -1,15 +1,16 @@
-//! A machine that keeps no rules: it names memory to targets that it has not opened to them, writes to theirs with
-//! keys that it was not given, and posts its receives late. It tells when somebody went beyond what is open.
+//! A machine that keeps no rules: it names memory to targets that it has not opened to them, writes
+//! to theirs with keys that it was not given, and posts its receives late. It tells when somebody
+//! went beyond what is open.
 #![expect(unsafe_code, reason = "lends memory to a device")]
 
 use std::net::IpAddr;
 use std::ops::Range;
 use std::time::Duration;
 
-use feedrail_initiator::{HostId, HostNqn, Target};
+use feedrail_initiator::{HostId, HostNqn, SubsystemAddress};
 use nvme_proto::fabrics::{Connect, ConnectAttributes, ConnectData, PropertySet, PropertySize};
 use nvme_proto::identify::{Cns, Identify};
-use nvme_proto::rdma_cm::Request;
+use nvme_proto::rdma_cm::ConnectRequest;
 use nvme_proto::registers::{Cc, Property};
 use nvme_proto::{AdminCommand, Cid, Cntlid, Cqe, FromBytes, IntoBytes, Qid, Sgl, Sqe};
 use rdma::sim::{Sim, SimNetwork};
@@ -93,7 +94,7 @@ pub(super) struct Stranger {
     stale_key: u32,
     memory: Box<[u8]>,
     random: Random,
-    targets: Vec<Target>,
+    targets: Vec<SubsystemAddress>,
     visit: Option<Visit>,
     next_visit: Time,
     visits_left: u32,
@@ -142,13 +143,19 @@ impl Machine for Stranger {
 }
 
 impl Stranger {
-    pub(super) fn new(network: &SimNetwork, ip: IpAddr, targets: Vec<Target>, seed: u64) -> Self {
+    pub(super) fn new(
+        network: &SimNetwork,
+        ip: IpAddr,
+        targets: Vec<SubsystemAddress>,
+        seed: u64,
+    ) -> Self {
         let device = network.device(ip, 1).expect("nothing has the address");
         let mut memory = vec![UNTOUCHED; MEMORY].into_boxed_slice();
         let base = memory.as_mut_ptr();
         let register = |part: Range<usize>, access| {
             let mem = Mem::Host { addr: base.wrapping_add(part.start), length: part.len() };
-            // SAFETY: the box is kept as long as the region, and only read and written between turns.
+            // SAFETY: the box is kept as long as the region, and only read and written between
+            // turns.
             unsafe { device.register(mem, access) }.expect("a simulated device has room")
         };
         let remote = Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE;
@@ -214,7 +221,7 @@ impl Stranger {
         let config = QpConfig { send_wr: 8, recv_wr: 8, send_sge: 1, recv_sge: 1, inline_bytes: 0 };
         let handle = self.group.handle();
         let qp = self.cm.create_qp(conn, &handle, &self.device, &config).expect("it was resolved");
-        let request = Request::new(Qid::ADMIN, Cntlid(0), ENTRIES, ENTRIES.into());
+        let request = ConnectRequest::new(Qid::ADMIN, Cntlid(0), ENTRIES, ENTRIES.into());
         let private_data = PrivateData::new(request.as_bytes()).expect("a request fits");
         let params = ConnParams {
             responder_resources: 4,
@@ -298,7 +305,8 @@ impl Stranger {
         let Some(qp) = self.visit.as_ref().and_then(|visit| visit.qp) else { return };
         let sge = self.sge(at, length);
         let wr = SendWr { wr_id: 0, op, flags: SendFlags::SIGNALED, sges: &[sge] };
-        // SAFETY: each step has its own part of memory, which is kept; a visit ends before the next begins.
+        // SAFETY: each step has its own part of memory, which is kept; a visit ends before the next
+        // begins.
         unsafe { self.group.push_send(qp, &wr) }.expect("a visit has few commands");
     }
 

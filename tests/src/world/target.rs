@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use feedrail_initiator::Target as Subsystem;
+use feedrail_initiator::SubsystemAddress as Subsystem;
 use feedrail_target::backend::Backend;
 use feedrail_target::config::{
     Config, Cores, HostPolicy, NamespaceConfig, Origin, PortConfig, ProviderChoice, SubsystemConfig,
@@ -14,7 +14,7 @@ use feedrail_target::driver::assembly::Assembly;
 use feedrail_target::driver::stepped::Stepped;
 use feedrail_target::inventory::Registry;
 use feedrail_target::inventory::derived_ids::{Machine, SubsystemIdentity};
-use feedrail_target::inventory::export::Purpose;
+use feedrail_target::inventory::export::OpenPurpose;
 use feedrail_target::limits::Limits;
 use feedrail_target::poll_group::Turn;
 use feedrail_target::storage::{Engine, Inline};
@@ -78,7 +78,7 @@ struct Running {
     device: SimDevice,
     /// Of the device when no host had connected yet.
     fresh: DeviceStats,
-    /// Of each core, for the buffers of hosts and for those of guests.
+    /// Of each core, for the buffers of hosts and for those of anonymous connections.
     lines: Vec<[Line; 2]>,
 }
 
@@ -129,7 +129,7 @@ impl TargetNode {
         let decorate = |config: &NamespaceConfig, opened: Arc<dyn Backend>| {
             self.disks[config.nsid.0 as usize - 1].backend(opened, &self.bay)
         };
-        let registry = Registry::open_with(&config, Purpose::Check, &decorate).expect("disks");
+        let registry = Registry::open_with(&config, OpenPurpose::Check, &decorate).expect("disks");
         let cores = config.cores.count();
         let device = self.network.device(self.ip(), cores).expect("nothing has the address");
         let mut assembly = Assembly::new(registry, cores).expect("memory for a pool");

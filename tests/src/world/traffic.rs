@@ -1,5 +1,5 @@
-//! One host at work on one target: everything that a host may ask of a namespace, each answer held against its
-//! [`History`].
+//! One host at work on one target: everything that a host may ask of a namespace, each answer held
+//! against its [`History`].
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
@@ -8,8 +8,8 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use feedrail_initiator::{
-    CommandData, Completion, Controller, Error, ErrorKind, Grant, Namespace, Nsid, RegionSlice,
-    Ring, Target,
+    CommandData, Controller, Error, ErrorKind, Grant, Namespace, Nsid, RangeCompletion,
+    RegionSlice, Ring, SubsystemAddress,
 };
 use nvme_proto::Status;
 use nvme_proto::fabrics::{PropertySet, PropertySize};
@@ -32,7 +32,8 @@ const DISABLE_PERCENT: u64 = 25;
 /// Between attempts to connect.
 const PAUSE: Duration = Duration::from_millis(150);
 
-/// The namespaces of a target, as far as traffic knows them: one that may be written, one that may not.
+/// The namespaces of a target, as far as traffic knows them: one that may be written, one that may
+/// not.
 pub(super) type Histories = [History; 2];
 const WRITABLE: usize = 0;
 const PROTECTED: usize = 1;
@@ -77,7 +78,7 @@ pub(super) struct Traffic {
     ring: Option<Ring>,
     ranges: BTreeMap<u64, InFlight>,
     commands: Vec<Command>,
-    done: Vec<Completion>,
+    done: Vec<RangeCompletion>,
     next_token: u64,
     finished: u32,
     /// What is to be done before anything random.
@@ -167,7 +168,8 @@ impl Traffic {
         self.link = Link::Down { until: now + PAUSE };
     }
 
-    /// Its host ends from one moment to the next: nobody will ever hear what became of its requests.
+    /// Its host ends from one moment to the next: nobody will ever hear what became of its
+    /// requests.
     pub(super) fn forget(&mut self, histories: &mut Histories) {
         self.link = Link::Down { until: Time::ZERO };
         self.ring = None;
@@ -192,7 +194,7 @@ impl Traffic {
         &mut self,
         now: Time,
         host: &HostNode,
-        target: Target,
+        target: SubsystemAddress,
         histories: &mut Histories,
         trace: &mut Trace,
     ) {
@@ -249,7 +251,7 @@ impl Traffic {
         self.ranges.len() + self.commands.len()
     }
 
-    fn connect(&mut self, now: Time, host: &HostNode, target: Target) {
+    fn connect(&mut self, now: Time, host: &HostNode, target: SubsystemAddress) {
         // Writes over two controllers that share a block would disturb each other.
         let in_flight = self.in_flight();
         match &mut self.link {
@@ -499,11 +501,11 @@ impl Traffic {
     fn take_range(
         &mut self,
         now: Time,
-        completion: Completion,
+        completion: RangeCompletion,
         histories: &mut Histories,
         trace: &mut Trace,
     ) {
-        let Completion { token, slice, result } = completion;
+        let RangeCompletion { token, slice, result } = completion;
         let range = self.ranges.remove(&token).expect("a range ends once");
         self.finished += 1;
         let InFlight { place, what, guards } = range;

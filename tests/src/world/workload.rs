@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use feedrail_initiator::{Completion, Error, Grant, Namespace, RegionSlice, Ring};
+use feedrail_initiator::{Error, Grant, Namespace, RangeCompletion, RegionSlice, Ring};
 use rdma::Time;
 
 use super::{HostNode, Random, Trace};
@@ -40,7 +40,7 @@ pub struct Workload {
     random: Random,
     shadow: Shadow,
     in_flight: BTreeMap<u64, InFlight>,
-    done: Vec<Completion>,
+    done: Vec<RangeCompletion>,
     submitted: u32,
     /// Ranges that were read and checked.
     pub reads: u32,
@@ -179,8 +179,8 @@ impl Workload {
         self.in_flight.insert(token, InFlight { range, write });
     }
 
-    fn finish(&mut self, completion: Completion, trace: &mut Trace) {
-        let Completion { token, slice, result } = completion;
+    fn finish(&mut self, completion: RangeCompletion, trace: &mut Trace) {
+        let RangeCompletion { token, slice, result } = completion;
         let InFlight { range, write } =
             self.in_flight.remove(&token).expect("a range has one result");
         assert_eq!(slice.len(), range.len(), "the slice that was handed over");

@@ -15,8 +15,8 @@ use clap::{Args, ValueEnum};
 
 use crate::{root, run};
 use guest::Guest;
-use qemu::Machine;
-use report::Report;
+use qemu::Accelerator;
+use report::LabReport;
 use scenario::Run;
 
 /// The suite whose kernel is the reference.
@@ -75,7 +75,7 @@ fn shell(options: &Options) -> Result<()> {
     let guest = Guest::build(&options.suite)?;
     let job = prepare_job(&options.suite)?;
     fs::write(job.join("shell"), "")?;
-    Machine::choose(&guest).interact(&guest, &job)
+    Accelerator::choose(&guest).interact(&guest, &job)
 }
 
 /// Boots the guest of a suite, runs the scenarios that are wanted of it, and prints what they came
@@ -95,11 +95,11 @@ fn run_on(suite: &str, options: &Options) -> Result<bool> {
     if options.capture {
         fs::write(job.join("capture"), "")?;
     }
-    let machine = Machine::choose(&guest);
+    let machine = Accelerator::choose(&guest);
     let kernel = guest.kernel_version();
     eprintln!("{} runs of scenarios on Linux {kernel} ({machine})", runs.len());
     let ended = machine.run(&guest, &job, &runs);
-    let report = Report::read(kernel, &job, &runs);
+    let report = LabReport::read(kernel, &job, &runs);
     match options.output_format {
         OutputFormat::Normal => print!("{report}"),
         OutputFormat::Json => print!("{}", report.to_json_lines()),

@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail, ensure};
 
 use super::guest::Guest;
 use super::scenario::Run;
-use super::watch::Watch;
+use super::watch::GuestWatch;
 
 /// The longest that a trial boot under KVM may take, in seconds.
 const TRIAL_SECONDS: &str = "20";
@@ -17,14 +17,14 @@ const QEMU: &str = "qemu-system-x86_64";
 
 /// How QEMU executes the guest.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Machine {
+pub(crate) enum Accelerator {
     /// On the processor's virtualisation.
     Kvm,
     /// In emulation: everywhere, slowly.
     Emulated,
 }
 
-impl fmt::Display for Machine {
+impl fmt::Display for Accelerator {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Kvm => "KVM",
@@ -33,7 +33,7 @@ impl fmt::Display for Machine {
     }
 }
 
-impl Machine {
+impl Accelerator {
     /// KVM if a guest really boots under it: the device node alone proves nothing.
     pub(crate) fn choose(guest: &Guest) -> Self {
         if File::options().read(true).write(true).open("/dev/kvm").is_err() {
@@ -57,7 +57,7 @@ impl Machine {
         let output = File::create(&console)?;
         command.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output);
         let mut qemu = command.spawn().context("cannot start QEMU")?;
-        let status = Watch::new(job, runs).until_end(&mut qemu)?;
+        let status = GuestWatch::new(job, runs).until_end(&mut qemu)?;
         let Some(status) = status else {
             bail!("the guest hung and was ended: see {}", console.display());
         };

@@ -12,21 +12,21 @@ use super::scenario::Run;
 const TAIL_LINES: usize = 6;
 
 /// One line per run, in the order in which they were asked for.
-pub(crate) struct Report {
+pub(crate) struct LabReport {
     kernel: String,
     lines: Vec<Line>,
 }
 
 struct Line {
     run: Run,
-    outcome: Outcome,
+    outcome: RunOutcome,
     /// What the guest's kernel complained of meanwhile.
     complaints: Vec<String>,
     /// The end of the daemon's log, if the run failed.
     daemon: Vec<String>,
 }
 
-enum Outcome {
+enum RunOutcome {
     Passed {
         seconds: f64,
     },
@@ -51,13 +51,13 @@ const COMPLAINTS: [&str; 6] = ["error", "fail", "timeout", "timed out", "rxe", "
 /// error recovery.)
 const HARMLESS: [&str; 3] = ["rxe0: set active", "rxe0: set down", "failed nvme_keep_alive_end_io"];
 
-impl Report {
+impl LabReport {
     /// Reads what the guest left.
     pub(crate) fn read(kernel: String, job: &Path, runs: &[Run]) -> Self {
         let results = results(job);
         let mut lines: Vec<Line> = runs.iter().map(|run| Line::read(job, &results, run)).collect();
         if let Some(under_way) = lines.iter_mut().find(|line| !line.outcome.has_ended()) {
-            under_way.outcome = Outcome::Hung;
+            under_way.outcome = RunOutcome::Hung;
         }
         Self { kernel, lines }
     }
@@ -88,21 +88,21 @@ impl Line {
         let logs = job.join("logs").join(run.folder());
         let outcome = outcome(results, run, &logs);
         let daemon = match outcome {
-            Outcome::Passed { .. } => Vec::new(),
+            RunOutcome::Passed { .. } => Vec::new(),
             _ => tail(&logs.join("target.err")),
         };
         Self { run: run.clone(), outcome, complaints: complaints(&logs, &run.expected), daemon }
     }
 
     fn passed(&self) -> bool {
-        matches!(self.outcome, Outcome::Passed { .. }) && self.complaints.is_empty()
+        matches!(self.outcome, RunOutcome::Passed { .. }) && self.complaints.is_empty()
     }
 
     fn to_json(&self, kernel: &str) -> serde_json::Value {
         let (seconds, reason) = match &self.outcome {
-            Outcome::Passed { seconds } => (Some(*seconds), None),
-            Outcome::Failed { seconds, reason, .. } => (Some(*seconds), Some(reason.as_str())),
-            Outcome::Hung | Outcome::NeverRan => (None, None),
+            RunOutcome::Passed { seconds } => (Some(*seconds), None),
+            RunOutcome::Failed { seconds, reason, .. } => (Some(*seconds), Some(reason.as_str())),
+            RunOutcome::Hung | RunOutcome::NeverRan => (None, None),
         };
         json!({
             "kernel": kernel,
@@ -118,7 +118,7 @@ impl Line {
     }
 }
 
-impl Outcome {
+impl RunOutcome {
     fn has_ended(&self) -> bool {
         matches!(self, Self::Passed { .. } | Self::Failed { .. })
     }
@@ -133,17 +133,17 @@ impl Outcome {
     }
 }
 
-fn outcome(results: &str, run: &Run, logs: &Path) -> Outcome {
+fn outcome(results: &str, run: &Run, logs: &Path) -> RunOutcome {
     let Some((status, seconds)) = results.lines().find_map(|line| parse(line, run)) else {
-        return Outcome::NeverRan;
+        return RunOutcome::NeverRan;
     };
     if status == 0 {
-        return Outcome::Passed { seconds };
+        return RunOutcome::Passed { seconds };
     }
     let log = fs::read_to_string(logs.join("output.log")).unwrap_or_default();
     let failed = log.lines().rev().find(|line| line.starts_with("FAILED"));
     let reason = failed.or(log.lines().last()).unwrap_or_default().to_owned();
-    Outcome::Failed { seconds, status, reason }
+    RunOutcome::Failed { seconds, status, reason }
 }
 
 fn parse(line: &str, run: &Run) -> Option<(i32, f64)> {
@@ -175,7 +175,7 @@ fn tail(path: &Path) -> Vec<String> {
     lines[from..].iter().map(|line| (*line).to_owned()).collect()
 }
 
-impl fmt::Display for Report {
+impl fmt::Display for LabReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "Linux {}", self.kernel)?;
         for line in &self.lines {
@@ -191,11 +191,11 @@ impl fmt::Display for Line {
         let Run { scenario, provider, .. } = &self.run;
         write!(f, "{scenario:20} {provider:6} {:9}", self.outcome.word())?;
         match &self.outcome {
-            Outcome::Passed { seconds } => write!(f, " {seconds:7.1} s")?,
-            Outcome::Failed { seconds, status, reason } => {
+            RunOutcome::Passed { seconds } => write!(f, " {seconds:7.1} s")?,
+            RunOutcome::Failed { seconds, status, reason } => {
                 write!(f, " {seconds:7.1} s  status {status}: {reason}")?;
             }
-            Outcome::Hung | Outcome::NeverRan => {}
+            RunOutcome::Hung | RunOutcome::NeverRan => {}
         }
         for complaint in &self.complaints {
             write!(f, "\n    the kernel said: {complaint}")?;
@@ -244,7 +244,7 @@ mod tests {
         let folder = std::env::temp_dir().join(format!("feedrail-report-{}", std::process::id()));
         fs::create_dir_all(&folder).expect("a folder");
         fs::write(folder.join("results.tsv"), "a\tsoft\t0\t1.0\n").expect("a file");
-        let report = Report::read("6.12".to_owned(), &folder, &["a", "b", "c"].map(run));
+        let report = LabReport::read("6.12".to_owned(), &folder, &["a", "b", "c"].map(run));
         fs::remove_dir_all(&folder).expect("it is ours");
         let words: Vec<&str> = report.lines.iter().map(|line| line.outcome.word()).collect();
         assert_eq!(words, ["passed", "HUNG", "NEVER RAN"]);

@@ -20,7 +20,7 @@ const GRACE: Duration = Duration::from_secs(150);
 const INTERVAL: Duration = Duration::from_millis(200);
 
 /// Follows the results, and knows when to give up.
-pub(super) struct Watch<'a> {
+pub(super) struct GuestWatch<'a> {
     job: &'a Path,
     runs: &'a [Run],
     ended: usize,
@@ -28,7 +28,7 @@ pub(super) struct Watch<'a> {
     since: Instant,
 }
 
-impl<'a> Watch<'a> {
+impl<'a> GuestWatch<'a> {
     pub(super) fn new(job: &'a Path, runs: &'a [Run]) -> Self {
         Self { job, runs, ended: 0, since: Instant::now() }
     }

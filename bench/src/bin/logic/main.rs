@@ -1,8 +1,10 @@
-//! The target's logic alone: reads of 4 KiB from a null namespace, over a provider that moves nothing.
+//! The target's logic alone: reads of 4 KiB from a null namespace, over a provider that moves
+//! nothing.
 //!
-//! `feedrail-bench-logic READS` serves that many reads with the target, `feedrail-bench-logic READS empty` has a loop make the provider's calls of as many
-//! reads and do nothing else. What one costs beyond the other, counted by callgrind, is the target's. The first prints
-//! how many allocations it made for reads, after a warm-up.
+//! `feedrail-bench-logic READS` serves that many reads with the target, `feedrail-bench-logic READS
+//! empty` has a loop make the provider's calls of as many reads and do nothing else. What one costs
+//! beyond the other, counted by callgrind, is the target's. The first prints how many allocations
+//! it made for reads, after a warm-up.
 
 mod allocations;
 mod provider;
@@ -17,7 +19,7 @@ use feedrail_target::config::Config;
 use feedrail_target::driver::assembly::Assembly;
 use feedrail_target::driver::stepped::Stepped;
 use feedrail_target::inventory::Registry;
-use feedrail_target::inventory::export::Purpose;
+use feedrail_target::inventory::export::OpenPurpose;
 use feedrail_target::storage::Inline;
 use nvme_proto::fabrics::{Connect, ConnectAttributes, ConnectData, PropertySet, PropertySize};
 use nvme_proto::registers::{Cc, Property};
@@ -25,7 +27,7 @@ use nvme_proto::{Cid, Cntlid, HostId, HostNqn, IntoBytes, Nqn, Qid, Sgl, Sqe};
 use rdma::Time;
 
 use crate::provider::{InProcess, InProcessDevice};
-use crate::wire::{ADMIN, IO, QUEUE_ENTRIES, Wire};
+use crate::wire::{ADMIN, IO, LoopbackWire, QUEUE_ENTRIES};
 
 const NQN: &str = "nqn.2026-01.org.example:logic";
 const HOST_NQN: &str = "nqn.2026-01.org.example:host";
@@ -47,7 +49,7 @@ fn main() -> Result<()> {
 }
 
 fn serve(reads: u64) -> Result<()> {
-    let mut world = World::new()?;
+    let mut world = LogicWorld::new()?;
     world.connect()?;
     world.read(WARM_UP_READS)?;
     let before = allocations::count();
@@ -57,15 +59,15 @@ fn serve(reads: u64) -> Result<()> {
 }
 
 /// A target and the host that the provider plays.
-struct World {
-    wire: Arc<Wire>,
+struct LogicWorld {
+    wire: Arc<LoopbackWire>,
     target: Stepped,
     now: Time,
 }
 
-impl World {
+impl LogicWorld {
     fn new() -> Result<Self> {
-        let wire = Arc::new(Wire::default());
+        let wire = Arc::new(LoopbackWire::default());
         let device = InProcessDevice::new(Arc::clone(&wire));
         let text = format!(
             "provider = \"soft\"\ncores = 1\n[[port]]\naddress = \"{}:4420\"\n\
@@ -74,7 +76,7 @@ impl World {
             provider::ADDRESS
         );
         let config = Config::from_toml(Path::new("logic.toml"), &text)?;
-        let registry = Registry::open_with(&config, Purpose::Check, &|_, backend| backend)?;
+        let registry = Registry::open_with(&config, OpenPurpose::Check, &|_, backend| backend)?;
         let mut assembly = Assembly::new(registry, 1)?;
         assembly.add::<InProcess>(device)?;
         let target = Stepped::new(assembly, || Box::new(Inline::new()));

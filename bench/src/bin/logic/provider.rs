@@ -14,7 +14,7 @@ use rdma::{
     Wc, WcOpcode,
 };
 
-use crate::wire::{IO, LISTENER, Wire};
+use crate::wire::{IO, LISTENER, LoopbackWire};
 
 /// The address of its only device.
 pub(crate) const ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
@@ -25,37 +25,37 @@ pub(crate) struct InProcess;
 
 #[derive(Clone)]
 pub(crate) struct InProcessDevice {
-    wire: Arc<Wire>,
+    wire: Arc<LoopbackWire>,
     caps: Arc<Caps>,
 }
 
-pub(crate) struct InProcessGroup(Arc<Wire>);
+pub(crate) struct InProcessGroup(Arc<LoopbackWire>);
 
-pub(crate) struct InProcessCm(Arc<Wire>);
+pub(crate) struct InProcessCm(Arc<LoopbackWire>);
 
-pub(crate) struct AnyRegion;
+pub(crate) struct NoRegion;
 
 /// The target opens none.
 pub(crate) enum NoWindow {}
 
 /// The connection that a queue pair is for is its name everywhere.
-pub(crate) struct NewQp {
+pub(crate) struct NewQueuePair {
     conn: ConnId,
 }
 
 impl Provider for InProcess {
     const NAME: &'static str = "in-process";
     type Device = InProcessDevice;
-    type Region = AnyRegion;
+    type Region = NoRegion;
     type Window = NoWindow;
     type Group = InProcessGroup;
     type GroupHandle = ();
-    type NewQp = NewQp;
+    type NewQp = NewQueuePair;
     type Cm = InProcessCm;
 }
 
 impl InProcessDevice {
-    pub(crate) fn new(wire: Arc<Wire>) -> Self {
+    pub(crate) fn new(wire: Arc<LoopbackWire>) -> Self {
         Self { wire, caps: Arc::new(Caps::software("in-process")) }
     }
 }
@@ -73,8 +73,8 @@ impl Device<InProcess> for InProcessDevice {
         Ok(self.clone())
     }
 
-    unsafe fn register(&self, _: Mem<'_>, _: Access) -> io::Result<AnyRegion> {
-        Ok(AnyRegion)
+    unsafe fn register(&self, _: Mem<'_>, _: Access) -> io::Result<NoRegion> {
+        Ok(NoRegion)
     }
 
     fn window(&self) -> io::Result<NoWindow> {
@@ -90,7 +90,7 @@ impl Device<InProcess> for InProcessDevice {
     }
 }
 
-impl MemoryRegion for AnyRegion {
+impl MemoryRegion for NoRegion {
     fn lkey(&self) -> u32 {
         1
     }
@@ -113,7 +113,7 @@ impl MemoryWindow<InProcess> for NoWindow {
         match *self {}
     }
 
-    fn bind(&mut self, _: &AnyRegion, _: u64, _: u64, _: Access) -> Op {
+    fn bind(&mut self, _: &NoRegion, _: u64, _: u64, _: Access) -> Op {
         match *self {}
     }
 }
@@ -121,7 +121,7 @@ impl MemoryWindow<InProcess> for NoWindow {
 impl Group<InProcess> for InProcessGroup {
     fn handle(&self) {}
 
-    fn adopt(&mut self, qp: NewQp) -> QpKey {
+    fn adopt(&mut self, qp: NewQueuePair) -> QpKey {
         QpKey(qp.conn.0)
     }
 
@@ -193,8 +193,8 @@ impl ConnectionManager<InProcess> for InProcessCm {
         (): &(),
         _: &InProcessDevice,
         _: &QpConfig,
-    ) -> Result<NewQp, CmError> {
-        Ok(NewQp { conn })
+    ) -> Result<NewQueuePair, CmError> {
+        Ok(NewQueuePair { conn })
     }
 
     fn connect(&mut self, _: Time, _: ConnId, _: &ConnParams) -> Result<(), CmError> {
@@ -233,7 +233,7 @@ impl ConnectionManager<InProcess> for InProcessCm {
 
 /// The calls that a target makes for as many reads, and nothing else.
 pub(crate) fn loop_alone(reads: u64) {
-    let wire = Arc::new(Wire::default());
+    let wire = Arc::new(LoopbackWire::default());
     let mut group = InProcessGroup(Arc::clone(&wire));
     let memory = Box::leak(vec![0_u8; BATCH * 64].into_boxed_slice()).as_mut_ptr();
     let base = memory.expose_provenance() as u64;

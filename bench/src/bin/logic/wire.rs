@@ -10,7 +10,7 @@ use std::ptr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use nvme_proto::nvm::Io;
-use nvme_proto::rdma_cm::Request;
+use nvme_proto::rdma_cm::ConnectRequest;
 use nvme_proto::{Cid, Cntlid, Cqe, FromBytes, IntoBytes, Nsid, NvmCommand, Qid, Sgl, Sqe};
 use rdma::{
     CmEvent, ConnId, ConnParams, Op, PrivateData, RecvWr, SendFlags, SendWr, Wc, WcOpcode, WcStatus,
@@ -29,12 +29,12 @@ const BLOCKS: u32 = 8;
 
 /// All of it. The lock is never contended; the loop that is measured against takes it as often.
 #[derive(Default)]
-pub(crate) struct Wire(Mutex<State>);
+pub(crate) struct LoopbackWire(Mutex<LoopbackState>);
 
 #[derive(Default)]
-pub(crate) struct State {
+pub(crate) struct LoopbackState {
     events: VecDeque<CmEvent>,
-    queues: [Queue; 2],
+    queues: [LoopbackQueue; 2],
     completions: VecDeque<Wc>,
     responses: VecDeque<Cqe>,
     /// Reads that are still to be asked for, and those that were and are not answered.
@@ -43,20 +43,20 @@ pub(crate) struct State {
 }
 
 #[derive(Default)]
-struct Queue {
+struct LoopbackQueue {
     /// Identifier and address of each receive.
     receives: VecDeque<(u64, u64)>,
     commands: VecDeque<Sqe>,
 }
 
-impl Wire {
-    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+impl LoopbackWire {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, LoopbackState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The host asks for a connection.
     pub(crate) fn request_connection(&self, queue: usize, entries: u16) {
-        let request = Request::new(Qid(queue as u16), Cntlid(0), entries, entries.into());
+        let request = ConnectRequest::new(Qid(queue as u16), Cntlid(0), entries, entries.into());
         let private_data = PrivateData::new(request.as_bytes()).unwrap_or(PrivateData::EMPTY);
         let params = ConnParams {
             responder_resources: 4,
@@ -101,19 +101,21 @@ impl Wire {
     }
 }
 
-impl State {
+impl LoopbackState {
     pub(crate) fn push_recv(&mut self, queue: usize, wr: &RecvWr<'_>) {
         self.queues[queue].receives.push_back((wr.wr_id, wr.sges[0].addr));
     }
 
-    /// Does what a device would, but for data that goes to the host: moving that is not the target's work.
+    /// Does what a device would, but for data that goes to the host: moving that is not the
+    /// target's work.
     pub(crate) fn push_send(&mut self, queue: usize, wr: &SendWr<'_>) {
         let opcode = match wr.op {
             Op::RdmaRead { remote_addr, .. } => {
                 for sge in wr.sges {
                     let from = ptr::with_exposed_provenance::<u8>(remote_addr as usize);
                     let to = ptr::with_exposed_provenance_mut::<u8>(sge.addr as usize);
-                    // SAFETY: the host's data is leaked, as long as it says, and the target lends its own.
+                    // SAFETY: the host's data is leaked, as long as it says, and the target lends
+                    // its own.
                     unsafe { ptr::copy_nonoverlapping(from, to, sge.length as usize) };
                 }
                 WcOpcode::RDMA_READ
@@ -180,7 +182,8 @@ impl State {
     fn receive(&mut self, queue: usize, sqe: &Sqe) -> Option<Wc> {
         let (wr_id, address) = self.queues[queue].receives.pop_front()?;
         let to = ptr::with_exposed_provenance_mut::<u8>(address as usize);
-        // SAFETY: the first element of a receive has room for an entry, and is lent until it completes.
+        // SAFETY: the first element of a receive has room for an entry, and is lent until it
+        // completes.
         unsafe { ptr::copy_nonoverlapping(sqe.as_bytes().as_ptr(), to, SQE_BYTES) };
         Some(Wc::new(wr_id, queue as u32, WcStatus::SUCCESS, WcOpcode::RECV, SQE_BYTES as u32))
     }

@@ -20,18 +20,18 @@ fn everything() -> Access {
 }
 
 /// Registers `memory`, which outlives the region in each test.
-fn register(regions: &Arc<Regions>, memory: &mut [u8], access: Access) -> Region {
+fn register(regions: &Arc<Regions>, memory: &mut [u8], access: Access) -> SoftwareRegion {
     let addr = memory.as_mut_ptr().expose_provenance() as u64;
     // SAFETY: the tests drop the region before the memory.
     let key = unsafe { regions.register(DOMAIN, addr, memory.len() as u64, access) };
-    Region::new(regions.clone(), key.expect("room in the table"))
+    SoftwareRegion::new(regions.clone(), key.expect("room in the table"))
 }
 
 fn address(memory: &[u8]) -> u64 {
     memory.as_ptr().addr() as u64
 }
 
-fn key(region: &Region) -> u32 {
+fn key(region: &SoftwareRegion) -> u32 {
     crate::MemoryRegion::rkey(region)
 }
 
@@ -249,7 +249,7 @@ fn a_window_grants_no_more_than_its_region() {
 fn a_full_table_says_so_and_recovers() {
     let regions = Arc::new(Regions::new(1, Random::seeded(1)));
     let mut memory = [0; 1];
-    let mut all: Vec<Region> =
+    let mut all: Vec<SoftwareRegion> =
         (0..MAX_ENTRIES).map(|_| register(&regions, &mut memory, Access::NONE)).collect();
     // SAFETY: nothing is registered, since the table is full.
     assert_eq!(unsafe { regions.register(DOMAIN, 0, 1, Access::NONE) }, None);

@@ -9,8 +9,8 @@ use super::pair::*;
 use crate::cm::*;
 use crate::{Psn, Qpn, Time};
 
-fn small() -> Config {
-    let limits = Limits {
+fn small() -> ManagerConfig {
+    let limits = ManagerLimits {
         connections: 100,
         half_open: 50,
         half_open_per_peer: 10,
@@ -18,7 +18,7 @@ fn small() -> Config {
         outgoing: 30,
         unasked_per_second: 5,
     };
-    Config { limits, ..Config::new(0xB, 2) }
+    ManagerConfig { limits, ..ManagerConfig::new(0xB, 2) }
 }
 
 /// A request with names of its own, sent by `from`.
@@ -28,8 +28,8 @@ fn request(from: SocketAddr, number: u32) -> Mad {
 
 /// A request with this name and from this queue pair.
 fn request_named(from: SocketAddr, name: u32, qpn: u32) -> Mad {
-    let mut host = Side::new(from, Config::new(0xA, u128::from(name)));
-    let connect = Connect {
+    let mut host = Side::new(from, ManagerConfig::new(0xA, u128::from(name)));
+    let connect = ConnectParams {
         source: SocketAddr::new(from.ip(), 50_000),
         qpn: Qpn::new(2 + qpn),
         starting_psn: Psn::new(qpn),
@@ -47,10 +47,10 @@ fn address(number: u32) -> SocketAddr {
 fn serve(side: &mut Side, now: Time) {
     while let Some(event) = side.manager.poll_event() {
         match event {
-            Event::Request { connection, .. } => {
+            ManagerEvent::Request { connection, .. } => {
                 side.manager.accept(now, connection, &accept_with(3)).unwrap();
             }
-            Event::Established { .. } => {}
+            ManagerEvent::Established { .. } => {}
             over => side.manager.close(now, over.connection()),
         }
     }
@@ -58,7 +58,7 @@ fn serve(side: &mut Side, now: Time) {
 
 #[test]
 fn one_peer_fills_its_own_share_only() {
-    let mut pair = Pair::with(Config::new(0xA, 1), small());
+    let mut pair = Pair::with(ManagerConfig::new(0xA, 1), small());
     let (_, waiting) = pair.requested(2);
     for number in 0..1000 {
         // Another port is no other peer.
@@ -74,7 +74,7 @@ fn one_peer_fills_its_own_share_only() {
 
 #[test]
 fn all_peers_together_stay_within_the_limit() {
-    let mut pair = Pair::with(Config::new(0xA, 1), small());
+    let mut pair = Pair::with(ManagerConfig::new(0xA, 1), small());
     for number in 0..1000 {
         let from = address(number);
         pair.target.manager.handle_datagram(pair.now, from, &request(from, number), |_| None);
@@ -86,7 +86,7 @@ fn all_peers_together_stay_within_the_limit() {
 /// Requests with forged senders, the newcomer's own among them, keep nobody out.
 #[test]
 fn a_newcomer_connects_in_a_flood() {
-    let mut pair = Pair::with(Config::new(0xA, 1), small());
+    let mut pair = Pair::with(ManagerConfig::new(0xA, 1), small());
     for number in 0..500 {
         let from = if number % 3 == 0 { host_address() } else { address(number) };
         pair.target.manager.handle_datagram(pair.now, from, &request(from, 100 + number), |_| None);
@@ -97,17 +97,19 @@ fn a_newcomer_connects_in_a_flood() {
     pair.reach_target();
     serve(&mut pair.target, pair.now);
     pair.reach_host();
-    assert!(matches!(pair.host.event(), Event::Accepted { connection, .. } if connection == host));
+    assert!(
+        matches!(pair.host.event(), ManagerEvent::Accepted { connection, .. } if connection == host)
+    );
     pair.host.manager.confirm(host).unwrap();
     pair.reach_target();
-    assert!(matches!(pair.target.event(), Event::Established { .. }));
+    assert!(matches!(pair.target.event(), ManagerEvent::Established { .. }));
 }
 
 #[test]
 fn half_open_connections_do_not_count_as_connections() {
     let mut config = small();
     config.limits.connections = 2;
-    let mut pair = Pair::with(Config::new(0xA, 1), config);
+    let mut pair = Pair::with(ManagerConfig::new(0xA, 1), config);
     for number in 100..140 {
         let from = address(number);
         pair.target.manager.handle_datagram(pair.now, from, &request(from, number), |_| None);
@@ -119,7 +121,7 @@ fn half_open_connections_do_not_count_as_connections() {
     let refused = pair.host.manager.connect(pair.now, &connect).unwrap();
     pair.reach_target();
     pair.reach_host();
-    let Event::Rejected { connection, reason, .. } = pair.host.event() else { panic!() };
+    let ManagerEvent::Rejected { connection, reason, .. } = pair.host.event() else { panic!() };
     assert_eq!((connection, reason), (refused, RejectReason::NO_RESOURCES));
 }
 
@@ -127,7 +129,7 @@ fn half_open_connections_do_not_count_as_connections() {
 #[test]
 fn a_forged_request_draws_one_repetition() {
     for requests in [1, 2, 3, 10] {
-        let mut pair = Pair::with(Config::new(0xA, 1), small());
+        let mut pair = Pair::with(ManagerConfig::new(0xA, 1), small());
         let req = request(address(7), 1);
         let mut sent = 0;
         for _ in 0..requests {
@@ -145,11 +147,12 @@ fn a_forged_request_draws_one_repetition() {
     }
 }
 
-/// A consumer that accepts requests and takes the connections back, as it does with the oldest of many.
+/// A consumer that accepts requests and takes the connections back, as it does with the oldest of
+/// many.
 #[test]
 fn a_flood_of_forged_requests_draws_no_goodbyes() {
     const REQUESTS: u32 = 400;
-    let mut pair = Pair::with(Config::new(0xA, 1), small());
+    let mut pair = Pair::with(ManagerConfig::new(0xA, 1), small());
     let mut sent = 0;
     for number in 0..REQUESTS {
         let from = address(number % 40);
@@ -176,7 +179,7 @@ fn who_answered_is_told_goodbye_as_often_as_anybody() {
             pair.target.manager.handle_deadline(deadline);
             sent += pair.target.sent().len();
         }
-        assert_eq!(sent, 1 + usize::from(Config::new(0, 0).disconnect_retries));
+        assert_eq!(sent, 1 + usize::from(ManagerConfig::new(0, 0).disconnect_retries));
     }
 }
 
@@ -212,7 +215,7 @@ proptest! {
         const PER_SECOND: u32 = 1;
         let mut config = small();
         config.limits.unasked_per_second = PER_SECOND;
-        let mut pair = Pair::with(Config::new(0xA, 1), config);
+        let mut pair = Pair::with(ManagerConfig::new(0xA, 1), config);
         let mut known = alloc::vec::Vec::new();
         let (mut came, mut left) = ([0u64; 4], [0u64; 4]);
         for step in steps {
@@ -232,7 +235,7 @@ proptest! {
                     manager.handle_datagram(pair.now, address(from), &mad, |_| None);
                 }
                 Step::Answer { how } => match manager.poll_event() {
-                    Some(Event::Request { connection, .. }) => {
+                    Some(ManagerEvent::Request { connection, .. }) => {
                         known.push(connection);
                         match how {
                             0 => manager.reject(pair.now, connection, &[]).unwrap(),
@@ -240,7 +243,7 @@ proptest! {
                             _ => _ = manager.accept(pair.now, connection, &accept_with(3)).unwrap(),
                         }
                     }
-                    Some(Event::Established { .. }) => prop_assert!(false, "nobody has answered"),
+                    Some(ManagerEvent::Established { .. }) => prop_assert!(false, "nobody has answered"),
                     Some(over) => manager.close(pair.now, over.connection()),
                     None => {}
                 },
@@ -274,18 +277,18 @@ proptest! {
 fn who_is_answered_is_who_is_named() {
     let elsewhere: SocketAddr = SocketAddr::from(([10, 8, 8, 8], 50_000));
     let mut pair = Pair::new();
-    let connect = Connect { source: elsewhere, ..connect_to(target_address(), 2) };
+    let connect = ConnectParams { source: elsewhere, ..connect_to(target_address(), 2) };
     let host = pair.host.manager.connect(pair.now, &connect).unwrap();
     pair.reach_target();
     pair.target.assert_no_event();
     pair.reach_host();
-    let Event::Rejected { connection, reason, .. } = pair.host.event() else { panic!() };
+    let ManagerEvent::Rejected { connection, reason, .. } = pair.host.event() else { panic!() };
     assert_eq!((connection, reason), (host, RejectReason::INVALID_GID));
 }
 
 #[test]
 fn a_share_is_given_back() {
-    let mut pair = Pair::with(Config::new(0xA, 1), small());
+    let mut pair = Pair::with(ManagerConfig::new(0xA, 1), small());
     for round in 0..20 {
         let mut targets = alloc::vec::Vec::new();
         for number in 0..10 {
@@ -309,7 +312,7 @@ fn a_share_is_given_back() {
 
 #[test]
 fn requests_taken_back_at_once_leave_nothing() {
-    let mut pair = Pair::with(Config::new(0xA, 1), small());
+    let mut pair = Pair::with(ManagerConfig::new(0xA, 1), small());
     for number in 0..1000 {
         let connect = connect_to(target_address(), 2 + number);
         let host = pair.host.manager.connect(pair.now, &connect).unwrap();
@@ -327,7 +330,7 @@ fn requests_taken_back_at_once_leave_nothing() {
 fn established_connections_are_limited_too() {
     let mut config = small();
     config.limits.connections = 5;
-    let mut pair = Pair::with(config, Config::new(0xB, 2));
+    let mut pair = Pair::with(config, ManagerConfig::new(0xB, 2));
     for number in 0..5 {
         pair.established(2 + 2 * number);
     }
@@ -343,7 +346,7 @@ fn what_is_over_is_forgotten_in_time() {
         pair.target.manager.reject(pair.now, target, &[]).unwrap();
     }
     assert_eq!(pair.target.manager.time_wait.len(), 5);
-    let later = pair.now + Config::new(0, 0).time_wait;
+    let later = pair.now + ManagerConfig::new(0, 0).time_wait;
     pair.target.manager.handle_deadline(later);
     assert_eq!(pair.target.manager.time_wait.len(), 0);
 }

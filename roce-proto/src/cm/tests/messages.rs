@@ -90,9 +90,9 @@ fn mad() -> impl Strategy<Value = Mad> {
 proptest! {
     #[test]
     fn what_parses_encodes_and_parses_to_the_same(mad in mad()) {
-        let (transaction_id, message) = Message::parse(&mad).unwrap();
+        let (transaction_id, message) = ManagementMessage::parse(&mad).unwrap();
         let again = message.to_mad(transaction_id);
-        prop_assert_eq!(Message::parse(&again).unwrap(), (transaction_id, message));
+        prop_assert_eq!(ManagementMessage::parse(&again).unwrap(), (transaction_id, message));
     }
 
     #[test]
@@ -118,7 +118,7 @@ proptest! {
 
 #[test]
 fn other_datagrams_are_not_ours() {
-    let good = Message::Rtu(Rtu {
+    let good = ManagementMessage::Rtu(Rtu {
         local_comm_id: CommId(1),
         remote_comm_id: CommId(2),
         private_data: [0; Rtu::PRIVATE_DATA_BYTES],
@@ -127,11 +127,14 @@ fn other_datagrams_are_not_ours() {
     for (at, value) in [(0, 2), (1, 3), (2, 1), (3, 0x81)] {
         let mut mad = good;
         mad[at] = value;
-        assert_eq!(Message::parse(&mad), Err(MadError::NotConnectionManagement));
+        assert_eq!(ManagementMessage::parse(&mad), Err(MadError::NotConnectionManagement));
     }
     let mut unknown = good;
     unknown[17] = 0x1B;
-    assert_eq!(Message::parse(&unknown), Err(MadError::UnsupportedAttribute(Attribute(0x1B))));
+    assert_eq!(
+        ManagementMessage::parse(&unknown),
+        Err(MadError::UnsupportedAttribute(Attribute(0x1B)))
+    );
 }
 
 #[test]
@@ -176,7 +179,10 @@ fn time_outs_have_the_lengths_of_the_table() {
 #[test]
 fn a_sender_may_say_that_it_is_ours() {
     let said = |sender| {
-        let mut pair = Pair::with(Config { sender, ..Config::new(0xA, 1) }, Config::new(0xB, 2));
+        let mut pair = Pair::with(
+            ManagerConfig { sender, ..ManagerConfig::new(0xA, 1) },
+            ManagerConfig::new(0xB, 2),
+        );
         pair.host.manager.connect(pair.now, &connect_to(target_address(), 2)).unwrap();
         pair.host.sent_one().0.mad
     };
@@ -196,27 +202,28 @@ fn a_sender_may_say_that_it_is_ours() {
 #[test]
 fn only_peers_of_ours_tell_their_udp_source() {
     for (sender, told) in [(Sender::Feedrail, true), (Sender::Unmarked, false)] {
-        let marked = |guid, key| Config { sender, ..Config::new(guid, key) };
+        let marked = |guid, key| ManagerConfig { sender, ..ManagerConfig::new(guid, key) };
         let mut pair = Pair::with(marked(0xA, 1), marked(0xB, 2));
-        let connect = Connect { udp_source: Some(50_001), ..connect_to(target_address(), 2) };
+        let connect = ConnectParams { udp_source: Some(50_001), ..connect_to(target_address(), 2) };
         pair.host.manager.connect(pair.now, &connect).unwrap();
         pair.reach_target();
         let target = pair.target.request();
-        let accept = Accept { udp_source: Some(50_002), ..accept_with(3) };
+        let accept = AcceptParams { udp_source: Some(50_002), ..accept_with(3) };
         let theirs = pair.target.manager.accept(pair.now, target, &accept).unwrap();
         pair.reach_host();
-        let Event::Accepted { agreement: ours, .. } = pair.host.event() else { panic!() };
+        let ManagerEvent::Accepted { agreement: ours, .. } = pair.host.event() else { panic!() };
         assert_eq!(theirs.peer_udp_source, Some(50_001).filter(|_| told));
         assert_eq!(ours.peer_udp_source, Some(50_002).filter(|_| told));
     }
 }
 
-/// Messages of a connection travel in the class of its path, on both sides, and other answers in class 0.
+/// Messages of a connection travel in the class of its path, on both sides, and other answers in
+/// class 0.
 #[test]
 fn messages_have_the_traffic_class_of_their_connection() {
     const CLASS: u8 = 0x68;
     let mut pair = Pair::new();
-    let connect = Connect { traffic_class: CLASS, ..connect_to(target_address(), 2) };
+    let connect = ConnectParams { traffic_class: CLASS, ..connect_to(target_address(), 2) };
     let host = pair.host.manager.connect(pair.now, &connect).unwrap();
     let mut classes = Vec::new();
     let mut to_target = |pair: &mut Pair| {
@@ -268,7 +275,7 @@ fn an_alternate_path_is_declined() {
     let mut pair = Pair::new();
     let (host, _) = pair.established(2);
     pair.host.manager.disconnect(pair.now, host);
-    let (_, Message::Dreq(dreq)) = pair.host.sent_one() else { panic!() };
+    let (_, ManagementMessage::Dreq(dreq)) = pair.host.sent_one() else { panic!() };
     let names = [dreq.local_comm_id.0.to_be_bytes(), dreq.remote_comm_id.0.to_be_bytes()];
     let swapped = [names[1], names[0]].concat();
     let (attribute, apr) = answered(&mut pair, &asked(Attribute::LAP, &names.concat()));

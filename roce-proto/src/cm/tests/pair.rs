@@ -30,8 +30,8 @@ pub(super) fn target_address() -> SocketAddr {
     SocketAddr::from(([10, 0, 0, 1], 4791))
 }
 
-pub(super) fn connect_to(peer: SocketAddr, qpn: u32) -> Connect<'static> {
-    Connect {
+pub(super) fn connect_to(peer: SocketAddr, qpn: u32) -> ConnectParams<'static> {
+    ConnectParams {
         peer,
         source: SocketAddr::from(([10, 0, 0, 2], 50_000)),
         service_id: SERVICE,
@@ -49,8 +49,8 @@ pub(super) fn connect_to(peer: SocketAddr, qpn: u32) -> Connect<'static> {
     }
 }
 
-pub(super) fn accept_with(qpn: u32) -> Accept<'static> {
-    Accept {
+pub(super) fn accept_with(qpn: u32) -> AcceptParams<'static> {
+    AcceptParams {
         qpn: Qpn::new(qpn),
         starting_psn: Psn::new(qpn * 1000),
         responder_resources: 8,
@@ -62,7 +62,7 @@ pub(super) fn accept_with(qpn: u32) -> Accept<'static> {
 }
 
 impl Side {
-    pub(super) fn new(address: SocketAddr, config: Config) -> Self {
+    pub(super) fn new(address: SocketAddr, config: ManagerConfig) -> Self {
         Self { manager: Manager::new(config), address }
     }
 
@@ -72,10 +72,10 @@ impl Side {
     }
 
     /// The one message that it wants to send now.
-    pub(super) fn sent_one(&mut self) -> (MadTransmit, Message) {
+    pub(super) fn sent_one(&mut self) -> (MadTransmit, ManagementMessage) {
         let sent = self.sent();
         assert_eq!(sent.len(), 1, "{sent:?}");
-        (sent[0], Message::parse(&sent[0].mad).unwrap().1)
+        (sent[0], ManagementMessage::parse(&sent[0].mad).unwrap().1)
     }
 
     pub(super) fn receive(&mut self, now: Time, from: SocketAddr, sent: &[MadTransmit]) {
@@ -85,13 +85,13 @@ impl Side {
         }
     }
 
-    pub(super) fn event(&mut self) -> Event {
+    pub(super) fn event(&mut self) -> ManagerEvent {
         self.manager.poll_event().expect("an event")
     }
 
     /// The connection of the one event, a request.
     pub(super) fn request(&mut self) -> ConnectionId {
-        let Event::Request { connection, .. } = self.event() else { panic!() };
+        let ManagerEvent::Request { connection, .. } = self.event() else { panic!() };
         connection
     }
 
@@ -102,10 +102,10 @@ impl Side {
 
 impl Pair {
     pub(super) fn new() -> Self {
-        Self::with(Config::new(0xA, 1), Config::new(0xB, 2))
+        Self::with(ManagerConfig::new(0xA, 1), ManagerConfig::new(0xB, 2))
     }
 
-    pub(super) fn with(host: Config, target: Config) -> Self {
+    pub(super) fn with(host: ManagerConfig, target: ManagerConfig) -> Self {
         let mut target = Side::new(target_address(), target);
         target.manager.listen(SERVICE).unwrap();
         Self { now: Time::ZERO, host: Side::new(host_address(), host), target }
@@ -153,7 +153,7 @@ impl Pair {
     pub(super) fn replied(&mut self, qpn: u32) -> (ConnectionId, ConnectionId) {
         let (host, target) = self.accepted(qpn);
         self.reach_host();
-        assert!(matches!(self.host.event(), Event::Accepted { .. }));
+        assert!(matches!(self.host.event(), ManagerEvent::Accepted { .. }));
         (host, target)
     }
 
@@ -162,7 +162,7 @@ impl Pair {
         let (host, target) = self.replied(qpn);
         self.host.manager.confirm(host).unwrap();
         self.reach_target();
-        assert_eq!(self.target.event(), Event::Established { connection: target });
+        assert_eq!(self.target.event(), ManagerEvent::Established { connection: target });
         (host, target)
     }
 }

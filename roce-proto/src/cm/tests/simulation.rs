@@ -65,8 +65,8 @@ impl World {
         let path_mtu = PathMtu::ALL[random.below(5) as usize];
         let loss_percent = random.below(30);
         let pair = Pair::with(
-            Config::new(0xA, random.next().into()),
-            Config { path_mtu, ..Config::new(0xB, random.next().into()) },
+            ManagerConfig::new(0xA, random.next().into()),
+            ManagerConfig { path_mtu, ..ManagerConfig::new(0xB, random.next().into()) },
         );
         Self {
             random,
@@ -104,25 +104,25 @@ impl World {
         while let Some(event) = self.sides[side].manager.poll_event() {
             let think = self.random.duration_ms(600);
             match event {
-                Event::Request { connection, .. } => {
+                ManagerEvent::Request { connection, .. } => {
                     self.schedule(think, Action::Answer(connection));
                 }
-                Event::Accepted { connection, agreement, .. } => {
+                ManagerEvent::Accepted { connection, agreement, .. } => {
                     self.established[side].insert(connection, agreement);
                     self.schedule(think, Action::Confirm(connection));
                 }
-                Event::Established { connection } => {
+                ManagerEvent::Established { connection } => {
                     let manager = &self.sides[side].manager;
                     let agreement = *manager.agreement(connection).unwrap();
                     self.established[side].insert(connection, agreement);
                 }
-                Event::Rejected { connection, .. }
-                | Event::Failed { connection, .. }
-                | Event::Disconnected { connection, .. } => {
+                ManagerEvent::Rejected { connection, .. }
+                | ManagerEvent::Failed { connection, .. }
+                | ManagerEvent::Disconnected { connection, .. } => {
                     self.ended[side] += 1;
                     let agreement = self.established[side].remove(&connection);
                     // The peer did not answer: it may not have heard of it.
-                    if let Event::Disconnected { confirmed: false, .. } = event {
+                    if let ManagerEvent::Disconnected { confirmed: false, .. } = event {
                         self.forsaken.extend(agreement.map(|agreement| agreement.remote_qpn));
                     }
                     self.sides[side].manager.close(self.now, connection);
@@ -217,7 +217,7 @@ fn live(seed: u64) -> usize {
     let mut world = World::new(seed);
     for number in 0..CONNECTIONS {
         let path_mtu = PathMtu::ALL[world.random.below(5) as usize];
-        let connect = Connect { path_mtu, ..connect_to(target_address(), 2 + number as u32) };
+        let connect = ConnectParams { path_mtu, ..connect_to(target_address(), 2 + number as u32) };
         world.sides[0].manager.connect(world.now, &connect).unwrap();
     }
     world.run();

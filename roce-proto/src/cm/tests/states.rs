@@ -13,7 +13,9 @@ fn both_sides_agree() {
     let connect = connect_to(target_address(), 0x100);
     let host = pair.host.manager.connect(pair.now, &connect).unwrap();
     pair.reach_target();
-    let Event::Request { connection: target, request, .. } = pair.target.event() else { panic!() };
+    let ManagerEvent::Request { connection: target, request, .. } = pair.target.event() else {
+        panic!()
+    };
     assert_eq!(request.peer, host_address());
     let addresses = request.addresses.unwrap();
     assert_eq!(addresses.source, connect.source);
@@ -25,7 +27,8 @@ fn both_sides_agree() {
 
     let theirs = pair.target.manager.accept(pair.now, target, &accept_with(0x200)).unwrap();
     pair.reach_host();
-    let Event::Accepted { connection, agreement: ours, private_data } = pair.host.event() else {
+    let ManagerEvent::Accepted { connection, agreement: ours, private_data } = pair.host.event()
+    else {
         panic!()
     };
     assert_eq!(connection, host);
@@ -63,7 +66,7 @@ fn both_sides_agree() {
     pair.target.assert_no_event();
     pair.host.manager.confirm(host).unwrap();
     pair.reach_target();
-    assert_eq!(pair.target.event(), Event::Established { connection: target });
+    assert_eq!(pair.target.event(), ManagerEvent::Established { connection: target });
     assert_eq!(pair.host.manager.deadline(), None);
     assert_eq!(pair.target.manager.deadline(), None);
 }
@@ -97,8 +100,11 @@ fn without_an_answer_a_request_fails_and_the_peer_is_told() {
         sent += pair.host.sent().len();
     };
     assert_eq!(sent, 16);
-    assert_eq!(event, Event::Failed { connection: host, failure: Failure::Timeout });
-    let (_, Message::Rej(rej)) = pair.host.sent_one() else { panic!() };
+    assert_eq!(
+        event,
+        ManagerEvent::Failed { connection: host, failure: ConnectionFailure::Timeout }
+    );
+    let (_, ManagementMessage::Rej(rej)) = pair.host.sent_one() else { panic!() };
     assert_eq!((rej.reason, rej.rejected), (RejectReason::TIMEOUT, RejectedMessage::REQ));
     assert_eq!(rej.info(), 0xA_u64.to_be_bytes());
     assert_eq!(pair.host.manager.deadline(), None);
@@ -117,7 +123,7 @@ fn a_request_that_comes_twice_makes_one_connection() {
     // While the consumer thinks: "wait".
     pair.target.receive(pair.now, host_address(), &req);
     pair.target.assert_no_event();
-    let (wait, Message::Mra(mra)) = pair.target.sent_one() else { panic!() };
+    let (wait, ManagementMessage::Mra(mra)) = pair.target.sent_one() else { panic!() };
     assert_eq!(mra.received, ReceivedMessage::REQ);
     pair.host.receive(pair.now, target_address(), &[wait]);
     let patience = pair.host.manager.deadline().unwrap() - pair.now;
@@ -131,12 +137,12 @@ fn a_request_that_comes_twice_makes_one_connection() {
 
     // When it is established: nothing.
     pair.host.receive(pair.now, target_address(), &rep);
-    let Event::Accepted { connection, .. } = pair.host.event() else { panic!() };
+    let ManagerEvent::Accepted { connection, .. } = pair.host.event() else { panic!() };
     pair.host.manager.confirm(connection).unwrap();
     pair.reach_target();
     pair.target.receive(pair.now, host_address(), &req);
     assert_eq!(pair.target.sent(), []);
-    assert_eq!(pair.target.event(), Event::Established { connection: target });
+    assert_eq!(pair.target.event(), ManagerEvent::Established { connection: target });
 
     // When it is over: it had its connection.
     pair.host.manager.disconnect(pair.now, connection);
@@ -145,7 +151,7 @@ fn a_request_that_comes_twice_makes_one_connection() {
     pair.target.manager.close(pair.now, target);
     pair.target.receive(pair.now, host_address(), &req);
     pair.target.assert_no_event();
-    let (_, Message::Rej(rej)) = pair.target.sent_one() else { panic!() };
+    let (_, ManagementMessage::Rej(rej)) = pair.target.sent_one() else { panic!() };
     assert_eq!(rej.reason, RejectReason::STALE_CONNECTION);
     assert_eq!(pair.target.manager.connections(), 0);
 }
@@ -154,8 +160,8 @@ fn a_request_that_comes_twice_makes_one_connection() {
 fn a_delaying_peer_can_not_delay_for_ever() {
     let mut pair = Pair::new();
     let host = pair.host.manager.connect(pair.now, &connect_to(target_address(), 2)).unwrap();
-    let (_, Message::Req(req)) = pair.host.sent_one() else { panic!() };
-    let mra = Message::Mra(Mra {
+    let (_, ManagementMessage::Req(req)) = pair.host.sent_one() else { panic!() };
+    let mra = ManagementMessage::Mra(Mra {
         local_comm_id: CommId(77),
         remote_comm_id: req.local_comm_id,
         received: ReceivedMessage::REQ,
@@ -189,7 +195,7 @@ fn a_lost_ready_to_use_is_repeated_when_the_reply_comes_again() {
     pair.host.assert_no_event();
     pair.target.receive(pair.now, host_address(), &rtu);
     pair.target.receive(pair.now, host_address(), &rtu);
-    assert_eq!(pair.target.event(), Event::Established { connection: target });
+    assert_eq!(pair.target.event(), ManagerEvent::Established { connection: target });
     pair.target.assert_no_event();
 }
 
@@ -200,7 +206,7 @@ fn a_packet_stands_in_for_a_lost_ready_to_use() {
     pair.host.manager.confirm(host).unwrap();
     let rtu = pair.host.sent();
     pair.target.manager.packet_arrived(target);
-    assert_eq!(pair.target.event(), Event::Established { connection: target });
+    assert_eq!(pair.target.event(), ManagerEvent::Established { connection: target });
     assert_eq!(pair.target.manager.deadline(), None);
     pair.target.manager.packet_arrived(target);
     pair.target.receive(pair.now, host_address(), &rtu);
@@ -214,13 +220,13 @@ fn a_reply_that_comes_again_before_the_confirmation_is_told_to_wait() {
     pair.pass_to_deadline();
     pair.reach_host();
     pair.host.assert_no_event();
-    let (wait, Message::Mra(mra)) = pair.host.sent_one() else { panic!() };
+    let (wait, ManagementMessage::Mra(mra)) = pair.host.sent_one() else { panic!() };
     assert_eq!(mra.received, ReceivedMessage::REP);
     pair.target.receive(pair.now, host_address(), &[wait]);
     assert!(pair.target.manager.deadline().unwrap() - pair.now > mra.service_timeout.duration());
     pair.host.manager.confirm(host).unwrap();
     pair.reach_target();
-    assert_eq!(pair.target.event(), Event::Established { connection: target });
+    assert_eq!(pair.target.event(), ManagerEvent::Established { connection: target });
 }
 
 #[test]
@@ -236,7 +242,10 @@ fn a_reply_without_an_answer_fails() {
         }
         pair.target.sent();
     };
-    assert_eq!(event, Event::Failed { connection: target, failure: Failure::Timeout });
+    assert_eq!(
+        event,
+        ManagerEvent::Failed { connection: target, failure: ConnectionFailure::Timeout }
+    );
     // Who asks again is there; nobody else is told.
     assert_eq!(pair.target.sent(), []);
     let request = pair.host.sent();
@@ -244,15 +253,15 @@ fn a_reply_without_an_answer_fails() {
     pair.pass_to_deadline();
     pair.reach_target();
     pair.reach_host();
-    let Event::Rejected { connection, reason, .. } = pair.host.event() else { panic!() };
+    let ManagerEvent::Rejected { connection, reason, .. } = pair.host.event() else { panic!() };
     assert_eq!((connection, reason), (host, RejectReason::STALE_CONNECTION));
 }
 
 /// A peer that said "wait" is at its address.
 #[test]
 fn the_active_side_says_how_often_a_reply_is_repeated() {
-    let config = Config { max_retries: 3, ..Config::new(0xA, 1) };
-    let mut pair = Pair::with(config, Config::new(0xB, 2));
+    let config = ManagerConfig { max_retries: 3, ..ManagerConfig::new(0xA, 1) };
+    let mut pair = Pair::with(config, ManagerConfig::new(0xB, 2));
     pair.replied(2);
     pair.pass_to_deadline();
     pair.reach_host();
@@ -263,7 +272,9 @@ fn the_active_side_says_how_often_a_reply_is_repeated() {
         let sent = pair.target.sent();
         replies += sent
             .iter()
-            .filter(|sent| matches!(Message::parse(&sent.mad), Ok((_, Message::Rep(_)))))
+            .filter(|sent| {
+                matches!(ManagementMessage::parse(&sent.mad), Ok((_, ManagementMessage::Rep(_))))
+            })
             .count();
     }
     assert_eq!(replies, 4);
@@ -272,13 +283,14 @@ fn the_active_side_says_how_often_a_reply_is_repeated() {
 #[test]
 fn nobody_listens_there() {
     let mut pair = Pair::new();
-    let connect = Connect { service_id: ServiceId::tcp(1), ..connect_to(target_address(), 2) };
+    let connect =
+        ConnectParams { service_id: ServiceId::tcp(1), ..connect_to(target_address(), 2) };
     let host = pair.host.manager.connect(pair.now, &connect).unwrap();
     pair.reach_target();
     pair.target.assert_no_event();
     assert_eq!(pair.target.manager.connections(), 0);
     pair.reach_host();
-    let Event::Rejected { connection, reason, .. } = pair.host.event() else { panic!() };
+    let ManagerEvent::Rejected { connection, reason, .. } = pair.host.event() else { panic!() };
     assert_eq!((connection, reason), (host, RejectReason::INVALID_SERVICE_ID));
 }
 
@@ -308,7 +320,9 @@ fn the_consumer_rejects_and_says_why_as_often_as_it_is_asked() {
     let again = pair.target.sent();
     assert_eq!(again, lost);
     pair.host.receive(pair.now, target_address(), &again);
-    let Event::Rejected { connection, reason, private_data } = pair.host.event() else { panic!() };
+    let ManagerEvent::Rejected { connection, reason, private_data } = pair.host.event() else {
+        panic!()
+    };
     assert_eq!((connection, reason), (host, RejectReason::CONSUMER_DEFINED));
     assert_eq!((&private_data[..4], private_data.len()), (&[0, 0, 6, 0][..], 148));
     pair.host.receive(pair.now, target_address(), &again);
@@ -318,14 +332,14 @@ fn the_consumer_rejects_and_says_why_as_often_as_it_is_asked() {
 /// A request as the host would send it, changed.
 fn changed_request(pair: &mut Pair, change: impl FnOnce(&mut Req)) -> RejectReason {
     pair.host.manager.connect(pair.now, &connect_to(target_address(), 2)).unwrap();
-    let (_, Message::Req(mut req)) = pair.host.sent_one() else { panic!() };
+    let (_, ManagementMessage::Req(mut req)) = pair.host.sent_one() else { panic!() };
     change(&mut req);
-    let mad = Message::Req(req).to_mad(5);
+    let mad = ManagementMessage::Req(req).to_mad(5);
     pair.target.manager.handle_datagram(pair.now, host_address(), &mad, |_| None);
     pair.target.assert_no_event();
     assert_eq!(pair.target.manager.connections(), 0);
-    let (sent, Message::Rej(rej)) = pair.target.sent_one() else { panic!() };
-    assert_eq!(Message::parse(&sent.mad).unwrap().0, 5);
+    let (sent, ManagementMessage::Rej(rej)) = pair.target.sent_one() else { panic!() };
+    assert_eq!(ManagementMessage::parse(&sent.mad).unwrap().0, 5);
     assert_eq!(rej.remote_comm_id, req.local_comm_id);
     assert_eq!(rej.rejected, RejectedMessage::REQ);
     rej.reason
@@ -356,9 +370,11 @@ fn the_smaller_path_mtu_wins() {
     for (ours, theirs) in [(5, 3), (3, 5), (4, 4), (5, 1)] {
         let (ours, theirs) =
             (PathMtu::from_code(ours).unwrap(), PathMtu::from_code(theirs).unwrap());
-        let mut pair =
-            Pair::with(Config::new(0xA, 1), Config { path_mtu: theirs, ..Config::new(0xB, 2) });
-        let connect = Connect { path_mtu: ours, ..connect_to(target_address(), 2) };
+        let mut pair = Pair::with(
+            ManagerConfig::new(0xA, 1),
+            ManagerConfig { path_mtu: theirs, ..ManagerConfig::new(0xB, 2) },
+        );
+        let connect = ConnectParams { path_mtu: ours, ..connect_to(target_address(), 2) };
         pair.host.manager.connect(pair.now, &connect).unwrap();
         for _ in 0..2 {
             pair.reach_target();
@@ -368,7 +384,7 @@ fn the_smaller_path_mtu_wins() {
         let agreement = pair.target.manager.accept(pair.now, target, &accept_with(3)).unwrap();
         assert_eq!(agreement.path_mtu, ours.min(theirs));
         pair.reach_host();
-        let Event::Accepted { agreement, .. } = pair.host.event() else { panic!() };
+        let ManagerEvent::Accepted { agreement, .. } = pair.host.event() else { panic!() };
         assert_eq!(agreement.path_mtu, ours.min(theirs));
     }
 }
@@ -377,10 +393,10 @@ fn the_smaller_path_mtu_wins() {
 fn an_offer_of_the_same_path_mtu_is_no_offer() {
     let mut pair = Pair::new();
     pair.host.manager.connect(pair.now, &connect_to(target_address(), 2)).unwrap();
-    let (_, Message::Req(req)) = pair.host.sent_one() else { panic!() };
+    let (_, ManagementMessage::Req(req)) = pair.host.sent_one() else { panic!() };
     let mut info = [0; Rej::INFO_BYTES];
     info[0] = 5;
-    let rej = Message::Rej(Rej {
+    let rej = ManagementMessage::Rej(Rej {
         local_comm_id: CommId::NONE,
         remote_comm_id: req.local_comm_id,
         rejected: RejectedMessage::REQ,
@@ -390,7 +406,7 @@ fn an_offer_of_the_same_path_mtu_is_no_offer() {
         private_data: [0; Rej::PRIVATE_DATA_BYTES],
     });
     pair.host.manager.handle_datagram(pair.now, target_address(), &rej.to_mad(0), |_| None);
-    assert!(matches!(pair.host.event(), Event::Rejected { .. }));
+    assert!(matches!(pair.host.event(), ManagerEvent::Rejected { .. }));
 }
 
 #[test]
@@ -402,7 +418,7 @@ fn either_side_may_disconnect_and_a_lost_answer_is_repeated() {
     let dreq = pair.target.sent();
     assert_eq!(dreq.len(), 1);
     pair.host.receive(pair.now, target_address(), &dreq);
-    assert_eq!(pair.host.event(), Event::Disconnected { connection: host, confirmed: true });
+    assert_eq!(pair.host.event(), ManagerEvent::Disconnected { connection: host, confirmed: true });
     let lost = pair.host.sent();
     pair.pass_to_deadline();
     pair.reach_host();
@@ -411,7 +427,10 @@ fn either_side_may_disconnect_and_a_lost_answer_is_repeated() {
     assert_eq!(again, lost);
     pair.target.assert_no_event();
     pair.target.receive(pair.now, host_address(), &again);
-    assert_eq!(pair.target.event(), Event::Disconnected { connection: target, confirmed: true });
+    assert_eq!(
+        pair.target.event(),
+        ManagerEvent::Disconnected { connection: target, confirmed: true }
+    );
     pair.target.receive(pair.now, host_address(), &again);
     pair.target.assert_no_event();
     assert_eq!(pair.target.manager.deadline(), None);
@@ -426,8 +445,11 @@ fn both_sides_may_disconnect_at_once() {
     let (from_host, from_target) = (pair.host.sent(), pair.target.sent());
     pair.host.receive(pair.now, target_address(), &from_target);
     pair.target.receive(pair.now, host_address(), &from_host);
-    assert_eq!(pair.host.event(), Event::Disconnected { connection: host, confirmed: true });
-    assert_eq!(pair.target.event(), Event::Disconnected { connection: target, confirmed: true });
+    assert_eq!(pair.host.event(), ManagerEvent::Disconnected { connection: host, confirmed: true });
+    assert_eq!(
+        pair.target.event(),
+        ManagerEvent::Disconnected { connection: target, confirmed: true }
+    );
     pair.reach_target();
     pair.reach_host();
     pair.host.assert_no_event();
@@ -443,7 +465,10 @@ fn a_dead_peer_does_not_hold_up_a_disconnect() {
     while pair.host.manager.deadline().is_some() {
         pair.pass_to_deadline();
     }
-    assert_eq!(pair.host.event(), Event::Disconnected { connection: host, confirmed: false });
+    assert_eq!(
+        pair.host.event(),
+        ManagerEvent::Disconnected { connection: host, confirmed: false }
+    );
     assert_eq!(pair.host.sent().len(), 5);
     assert!(pair.now - start < Duration::from_secs(10));
 }
@@ -453,9 +478,9 @@ fn a_disconnect_for_another_queue_pair_is_ignored() {
     let mut pair = Pair::new();
     let (host, _) = pair.established(2);
     pair.host.manager.disconnect(pair.now, host);
-    let (_, Message::Dreq(mut dreq)) = pair.host.sent_one() else { panic!() };
+    let (_, ManagementMessage::Dreq(mut dreq)) = pair.host.sent_one() else { panic!() };
     dreq.remote_qpn = Qpn::new(0x999);
-    let mad = Message::Dreq(dreq).to_mad(0);
+    let mad = ManagementMessage::Dreq(dreq).to_mad(0);
     pair.target.manager.handle_datagram(pair.now, host_address(), &mad, |_| None);
     pair.target.assert_no_event();
     assert_eq!(pair.target.sent(), []);
@@ -470,7 +495,10 @@ fn a_closed_connection_says_goodbye_in_the_background() {
     pair.host.sent();
     pair.pass_to_deadline();
     pair.reach_target();
-    assert_eq!(pair.target.event(), Event::Disconnected { connection: target, confirmed: true });
+    assert_eq!(
+        pair.target.event(),
+        ManagerEvent::Disconnected { connection: target, confirmed: true }
+    );
     pair.reach_host();
     pair.host.assert_no_event();
     assert_eq!(pair.host.manager.connections(), 0);
@@ -501,7 +529,7 @@ fn closing_early_tells_the_peer() {
         };
         assert_eq!(closer.manager.connections(), 0, "stage {stage}");
         let event = other.event();
-        assert!(matches!(event, Event::Rejected { .. }), "stage {stage}: {event:?}");
+        assert!(matches!(event, ManagerEvent::Rejected { .. }), "stage {stage}: {event:?}");
         other.manager.close(pair.now, event.connection());
         assert_eq!(other.manager.connections(), 0, "stage {stage}");
         assert_eq!(other.manager.deadline(), None, "stage {stage}");
@@ -515,10 +543,10 @@ fn a_reply_to_a_forgotten_request_is_rejected() {
     pair.host.manager.close(pair.now, host);
     pair.host.sent();
     pair.reach_host();
-    let (sent, Message::Rej(rej)) = pair.host.sent_one() else { panic!() };
+    let (sent, ManagementMessage::Rej(rej)) = pair.host.sent_one() else { panic!() };
     assert_eq!((rej.reason, rej.rejected), (RejectReason::INVALID_COMM_ID, RejectedMessage::REP));
     pair.target.receive(pair.now, host_address(), &[sent]);
-    let Event::Rejected { connection, .. } = pair.target.event() else { panic!() };
+    let ManagerEvent::Rejected { connection, .. } = pair.target.event() else { panic!() };
     assert_eq!(connection, target);
 }
 
@@ -527,16 +555,19 @@ fn a_restarted_host_that_reuses_a_queue_pair_finds_the_old_connection_stale() {
     let mut pair = Pair::new();
     let (_, old) = pair.established(2);
     // The same adapter and queue pair, another communication id: it does not remember.
-    pair.host = Side::new(host_address(), Config::new(0xA, 99));
+    pair.host = Side::new(host_address(), ManagerConfig::new(0xA, 99));
     pair.host.manager.connect(pair.now, &connect_to(target_address(), 2)).unwrap();
     pair.reach_target();
     pair.target.assert_no_event();
     pair.reach_host();
-    let Event::Rejected { reason, .. } = pair.host.event() else { panic!() };
+    let ManagerEvent::Rejected { reason, .. } = pair.host.event() else { panic!() };
     assert_eq!(reason, RejectReason::STALE_CONNECTION);
     // The host answered that it knows nothing of the old one, which is over thereby.
     pair.reach_target();
-    assert_eq!(pair.target.event(), Event::Disconnected { connection: old, confirmed: true });
+    assert_eq!(
+        pair.target.event(),
+        ManagerEvent::Disconnected { connection: old, confirmed: true }
+    );
     pair.established(2);
 }
 
@@ -545,22 +576,25 @@ fn a_restarted_host_that_reuses_a_name_finds_the_old_connection_stale() {
     let mut pair = Pair::new();
     let (_, old) = pair.established(2);
     // The same adapter and communication id, another queue pair.
-    pair.host = Side::new(host_address(), Config::new(0xA, 1));
+    pair.host = Side::new(host_address(), ManagerConfig::new(0xA, 1));
     pair.host.manager.connect(pair.now, &connect_to(target_address(), 7)).unwrap();
     pair.reach_target();
     pair.target.assert_no_event();
     pair.reach_host();
-    let Event::Rejected { reason, .. } = pair.host.event() else { panic!() };
+    let ManagerEvent::Rejected { reason, .. } = pair.host.event() else { panic!() };
     assert_eq!(reason, RejectReason::STALE_CONNECTION);
     pair.reach_target();
-    assert_eq!(pair.target.event(), Event::Disconnected { connection: old, confirmed: true });
+    assert_eq!(
+        pair.target.event(),
+        ManagerEvent::Disconnected { connection: old, confirmed: true }
+    );
 }
 
 #[test]
 fn a_restarted_host_with_a_new_name_connects_at_once() {
     let mut pair = Pair::new();
     pair.established(2);
-    pair.host = Side::new(host_address(), Config::new(0xC, 3));
+    pair.host = Side::new(host_address(), ManagerConfig::new(0xC, 3));
     pair.established(2);
     assert_eq!(pair.target.manager.connections(), 2);
 }
@@ -569,10 +603,13 @@ fn a_restarted_host_with_a_new_name_connects_at_once() {
 fn a_host_that_forgot_its_unfinished_request_may_ask_anew() {
     let mut pair = Pair::new();
     let (_, old) = pair.accepted(2);
-    pair.host = Side::new(host_address(), Config::new(0xA, 99));
+    pair.host = Side::new(host_address(), ManagerConfig::new(0xA, 99));
     pair.host.manager.connect(pair.now, &connect_to(target_address(), 2)).unwrap();
     pair.reach_target();
-    assert_eq!(pair.target.event(), Event::Failed { connection: old, failure: Failure::Stale });
+    assert_eq!(
+        pair.target.event(),
+        ManagerEvent::Failed { connection: old, failure: ConnectionFailure::Stale }
+    );
     pair.target.sent();
     pair.pass_to_deadline();
     pair.reach_target();
@@ -583,19 +620,19 @@ fn a_host_that_forgot_its_unfinished_request_may_ask_anew() {
 fn a_restarted_target_that_reuses_a_queue_pair_finds_the_old_connection_stale() {
     let mut pair = Pair::new();
     let (old, _) = pair.established(2);
-    pair.target = Side::new(target_address(), Config::new(0xB, 77));
+    pair.target = Side::new(target_address(), ManagerConfig::new(0xB, 77));
     pair.target.manager.listen(SERVICE).unwrap();
     let (new, target) = pair.requested(8);
     // The queue pair of the connection that only the host remembers.
     pair.target.manager.accept(pair.now, target, &accept_with(3)).unwrap();
     pair.reach_host();
-    let failed = Event::Failed { connection: new, failure: Failure::Stale };
+    let failed = ManagerEvent::Failed { connection: new, failure: ConnectionFailure::Stale };
     assert_eq!(pair.host.event(), failed);
     pair.reach_target();
-    let Event::Rejected { connection, reason, .. } = pair.target.event() else { panic!() };
+    let ManagerEvent::Rejected { connection, reason, .. } = pair.target.event() else { panic!() };
     assert_eq!((connection, reason), (target, RejectReason::STALE_CONNECTION));
     pair.reach_host();
-    assert_eq!(pair.host.event(), Event::Disconnected { connection: old, confirmed: true });
+    assert_eq!(pair.host.event(), ManagerEvent::Disconnected { connection: old, confirmed: true });
 }
 
 #[test]
@@ -604,19 +641,20 @@ fn a_reply_from_a_management_queue_pair_is_refused() {
     let (host, target) = pair.requested(2);
     pair.target.manager.accept(pair.now, target, &accept_with(1)).unwrap();
     pair.reach_host();
-    let failed = Event::Failed { connection: host, failure: Failure::InvalidReply };
+    let failed =
+        ManagerEvent::Failed { connection: host, failure: ConnectionFailure::InvalidReply };
     assert_eq!(pair.host.event(), failed);
     pair.reach_target();
-    let Event::Rejected { reason, .. } = pair.target.event() else { panic!() };
+    let ManagerEvent::Rejected { reason, .. } = pair.target.event() else { panic!() };
     assert_eq!(reason, RejectReason::UNSUPPORTED);
 }
 
-/// The request with the longer packets comes once more, late: it must not touch the connection that came of
-/// the second request.
+/// The request with the longer packets comes once more, late: it must not touch the connection that
+/// came of the second request.
 #[test]
 fn a_late_request_with_the_larger_path_mtu_does_no_harm() {
-    let small = Config { path_mtu: PathMtu::Bytes1024, ..Config::new(0xB, 2) };
-    let mut pair = Pair::with(Config::new(0xA, 1), small);
+    let small = ManagerConfig { path_mtu: PathMtu::Bytes1024, ..ManagerConfig::new(0xB, 2) };
+    let mut pair = Pair::with(ManagerConfig::new(0xA, 1), small);
     let host = pair.host.manager.connect(pair.now, &connect_to(target_address(), 2)).unwrap();
     let first = pair.host.sent();
     pair.target.receive(pair.now, host_address(), &first);
@@ -626,11 +664,11 @@ fn a_late_request_with_the_larger_path_mtu_does_no_harm() {
     pair.target.receive(pair.now, host_address(), &first);
     pair.target.manager.accept(pair.now, target, &accept_with(3)).unwrap();
     pair.reach_host();
-    assert!(matches!(pair.host.event(), Event::Accepted { .. }));
+    assert!(matches!(pair.host.event(), ManagerEvent::Accepted { .. }));
     pair.host.manager.confirm(host).unwrap();
     pair.target.receive(pair.now, host_address(), &first);
     pair.reach_target();
-    assert_eq!(pair.target.event(), Event::Established { connection: target });
+    assert_eq!(pair.target.event(), ManagerEvent::Established { connection: target });
     pair.reach_host();
     pair.host.assert_no_event();
 }
@@ -646,13 +684,13 @@ fn nobody_is_there() {
     pair.host.manager.handle_unreachable(pair.now, elsewhere);
     assert_eq!(
         pair.host.event(),
-        Event::Failed { connection: lost, failure: Failure::Unreachable }
+        ManagerEvent::Failed { connection: lost, failure: ConnectionFailure::Unreachable }
     );
     pair.host.assert_no_event();
     pair.host.manager.handle_unreachable(pair.now, target_address());
     assert_eq!(
         pair.host.event(),
-        Event::Failed { connection: other, failure: Failure::Unreachable }
+        ManagerEvent::Failed { connection: other, failure: ConnectionFailure::Unreachable }
     );
     pair.host.assert_no_event();
 }
@@ -666,7 +704,7 @@ fn who_was_asked_does_not_believe_that_the_peer_is_not_there() {
     pair.target.assert_no_event();
     pair.host.manager.confirm(host).unwrap();
     pair.reach_target();
-    assert_eq!(pair.target.event(), Event::Established { connection: target });
+    assert_eq!(pair.target.event(), ManagerEvent::Established { connection: target });
 }
 
 #[test]
@@ -677,12 +715,12 @@ fn a_goodbye_is_said_until_a_restarted_peer_hears_it() {
     pair.host.sent();
     pair.host.manager.handle_unreachable(pair.now, target_address());
     pair.host.assert_no_event();
-    pair.target = Side::new(target_address(), Config::new(0xC, 3));
+    pair.target = Side::new(target_address(), ManagerConfig::new(0xC, 3));
     pair.pass_to_deadline();
     pair.reach_target();
     pair.target.assert_no_event();
     pair.reach_host();
-    assert_eq!(pair.host.event(), Event::Disconnected { connection: host, confirmed: true });
+    assert_eq!(pair.host.event(), ManagerEvent::Disconnected { connection: host, confirmed: true });
     assert_eq!(pair.host.manager.deadline(), None);
 }
 
@@ -691,7 +729,10 @@ fn who_gives_up_before_the_connection_is_made_does_not_know_what_the_peer_knows(
     let mut pair = Pair::new();
     let (host, _) = pair.replied(2);
     pair.host.manager.disconnect(pair.now, host);
-    assert_eq!(pair.host.event(), Event::Disconnected { connection: host, confirmed: false });
+    assert_eq!(
+        pair.host.event(),
+        ManagerEvent::Disconnected { connection: host, confirmed: false }
+    );
 }
 
 #[test]
@@ -703,17 +744,17 @@ fn calls_out_of_turn_change_nothing() {
     assert_eq!(manager.accept(pair.now, host, &accept_with(3)), Err(Error::WrongState));
     assert_eq!(manager.reject(pair.now, host, &[]), Err(Error::WrongState));
     manager.packet_arrived(host);
-    let long = Connect { private_data: &[0; 57], ..connect_to(target_address(), 5) };
+    let long = ConnectParams { private_data: &[0; 57], ..connect_to(target_address(), 5) };
     assert_eq!(manager.connect(pair.now, &long), Err(Error::PrivateDataTooLong));
     let manager = &mut pair.target.manager;
     assert_eq!(manager.confirm(target), Err(Error::WrongState));
-    let long = Accept { private_data: &[0; 197], ..accept_with(3) };
+    let long = AcceptParams { private_data: &[0; 197], ..accept_with(3) };
     assert_eq!(manager.accept(pair.now, target, &long), Err(Error::PrivateDataTooLong));
     assert_eq!(manager.reject(pair.now, target, &[0; 149]), Err(Error::PrivateDataTooLong));
     manager.accept(pair.now, target, &accept_with(3)).unwrap();
     assert_eq!(manager.accept(pair.now, target, &accept_with(3)).unwrap_err(), Error::WrongState);
     pair.reach_host();
-    assert!(matches!(pair.host.event(), Event::Accepted { .. }));
+    assert!(matches!(pair.host.event(), ManagerEvent::Accepted { .. }));
 }
 
 #[test]
@@ -722,11 +763,14 @@ fn a_service_id_outside_rdma_cm_gives_its_whole_room() {
     let service = ServiceId(0x1234_5678_9ABC_DEF0);
     pair.target.manager.listen(service).unwrap();
     let data = [7; 92];
-    let connect =
-        Connect { service_id: service, private_data: &data, ..connect_to(target_address(), 2) };
+    let connect = ConnectParams {
+        service_id: service,
+        private_data: &data,
+        ..connect_to(target_address(), 2)
+    };
     pair.host.manager.connect(pair.now, &connect).unwrap();
     pair.reach_target();
-    let Event::Request { request, .. } = pair.target.event() else { panic!() };
+    let ManagerEvent::Request { request, .. } = pair.target.event() else { panic!() };
     assert_eq!(request.addresses, None);
     assert_eq!(request.private_data[..], data);
 }
@@ -739,21 +783,21 @@ fn ipv6_works_alike() {
     pair.host.address = host;
     pair.target.address = target;
     let source = "[fd00::2]:40000".parse().unwrap();
-    let connect = Connect { source, ..connect_to(target, 2) };
+    let connect = ConnectParams { source, ..connect_to(target, 2) };
     pair.host.manager.connect(pair.now, &connect).unwrap();
     pair.reach_target();
-    let Event::Request { request, connection, .. } = pair.target.event() else { panic!() };
+    let ManagerEvent::Request { request, connection, .. } = pair.target.event() else { panic!() };
     assert_eq!(request.addresses, Some(IpHeader { source, destination: target.ip() }));
     pair.target.manager.accept(pair.now, connection, &accept_with(3)).unwrap();
     pair.reach_host();
-    assert!(matches!(pair.host.event(), Event::Accepted { .. }));
+    assert!(matches!(pair.host.event(), ManagerEvent::Accepted { .. }));
 }
 
 /// The way back may be narrower than the interface.
 #[test]
 fn a_request_is_held_to_the_way_back() {
     let mut pair = Pair::new();
-    let connect = Connect { path_mtu: PathMtu::Bytes4096, ..connect_to(target_address(), 2) };
+    let connect = ConnectParams { path_mtu: PathMtu::Bytes4096, ..connect_to(target_address(), 2) };
     let host = pair.host.manager.connect(pair.now, &connect).unwrap();
     let mut asked = 0;
     for transmit in pair.host.sent() {
@@ -768,7 +812,7 @@ fn a_request_is_held_to_the_way_back() {
     // Our side takes up the offer.
     pair.reach_host();
     pair.reach_target();
-    let Event::Request { request, .. } = pair.target.event() else { panic!() };
+    let ManagerEvent::Request { request, .. } = pair.target.event() else { panic!() };
     assert_eq!(request.path_mtu, PathMtu::Bytes512);
     assert_eq!(pair.host.manager.agreement(host).unwrap().path_mtu, PathMtu::Bytes512);
 }

@@ -1,4 +1,5 @@
-//! What others send never reaches a connection that is not theirs, and nothing makes a manager panic.
+//! What others send never reaches a connection that is not theirs, and nothing makes a manager
+//! panic.
 
 use alloc::vec::Vec;
 use core::net::SocketAddr;
@@ -58,10 +59,14 @@ fn a_stranger_that_knows_every_name_can_not_touch_a_connection() {
     }
     pair.host.manager.disconnect(pair.now, host);
     pair.reach_target();
-    assert_eq!(pair.target.event(), Event::Disconnected { connection: target, confirmed: true });
+    assert_eq!(
+        pair.target.event(),
+        ManagerEvent::Disconnected { connection: target, confirmed: true }
+    );
 }
 
-/// Anything, or something that looks like a message, or a message that was said before with a few bytes changed.
+/// Anything, or something that looks like a message, or a message that was said before with a few
+/// bytes changed.
 fn datagram() -> impl Strategy<Value = Mad> {
     let said = conversation();
     let noise = proptest::collection::vec(any::<u8>(), MAD_BYTES)
@@ -108,16 +113,18 @@ fn step() -> impl Strategy<Value = Step> {
 fn consume(side: &mut Side, pair_now: crate::Time) {
     while let Some(event) = side.manager.poll_event() {
         match event {
-            Event::Request { connection, .. } => {
+            ManagerEvent::Request { connection, .. } => {
                 let _ = side.manager.accept(pair_now, connection, &accept_with(9));
             }
-            Event::Accepted { connection, .. } => {
+            ManagerEvent::Accepted { connection, .. } => {
                 let _ = side.manager.confirm(connection);
             }
-            Event::Established { .. } => {}
-            Event::Rejected { connection, .. }
-            | Event::Failed { connection, .. }
-            | Event::Disconnected { connection, .. } => side.manager.close(pair_now, connection),
+            ManagerEvent::Established { .. } => {}
+            ManagerEvent::Rejected { connection, .. }
+            | ManagerEvent::Failed { connection, .. }
+            | ManagerEvent::Disconnected { connection, .. } => {
+                side.manager.close(pair_now, connection)
+            }
         }
     }
 }

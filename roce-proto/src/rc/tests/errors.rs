@@ -4,17 +4,20 @@ use std::vec::Vec;
 
 use super::memory::{ALL, BASE, LOCAL, REMOTE_READ, REMOTE_WRITE};
 use super::pair::*;
-use crate::rc::{Bind, LocalSge, Payload, RecvRequest, SendOp, SendRequest, State, Status, Work};
+use crate::rc::{
+    BindWindow, CompletedWork, LocalSge, Payload, QueuePairState, RecvRequest, SendOp, SendRequest,
+    WorkStatus,
+};
 use crate::wire::{Aeth, Bth, Headers, Message, NakCode, Opcode, RnrTimer, Syndrome};
 use crate::{PathMtu, Psn};
 
-fn statuses(pair: &Pair, end: usize) -> Vec<(u64, Status)> {
+fn statuses(pair: &Pair, end: usize) -> Vec<(u64, WorkStatus)> {
     pair.completions(end).iter().map(|completion| (completion.wr_id, completion.status)).collect()
 }
 
 fn assert_in_error(pair: &Pair) {
     for end in &pair.ends {
-        assert_eq!(end.qps[0].state(), State::Error);
+        assert_eq!(end.qps[0].state(), QueuePairState::Error);
         assert_eq!(end.qps[0].deadline(), None);
         assert_eq!(end.in_flight(), 0);
         assert_eq!(end.reads.used(), 0);
@@ -59,9 +62,9 @@ fn an_access_error_writes_nothing_from_there_on() {
             let pair = refused(open, op, length);
             assert_eq!(
                 statuses(&pair, 0),
-                [(1, Status::Success), (2, Status::RemoteAccess), (3, Status::Flushed)]
+                [(1, WorkStatus::Success), (2, WorkStatus::RemoteAccess), (3, WorkStatus::Flushed)]
             );
-            assert_eq!(statuses(&pair, 1), [(50, Status::Flushed)]);
+            assert_eq!(statuses(&pair, 1), [(50, WorkStatus::Flushed)]);
             let written = if matches!(op, SendOp::RdmaWrite { .. }) { written } else { 0 };
             assert_eq!(pair.ends[1].memory.placements, written);
             assert_in_error(&pair);
@@ -85,7 +88,7 @@ fn rights_count() {
             pair.ends[1].memory.open(WRITABLE, 0, 5000, LOCAL | REMOTE_WRITE);
         };
         let pair = refused(open, op, 3000);
-        assert_eq!(statuses(&pair, 0)[1], (2, Status::RemoteAccess));
+        assert_eq!(statuses(&pair, 0)[1], (2, WorkStatus::RemoteAccess));
         assert_eq!(pair.ends[1].memory.placements, 0);
     }
 }
@@ -94,7 +97,7 @@ fn rights_count() {
 fn a_window_is_open_to_the_peer_of_one_queue_pair() {
     const WINDOW: u32 = 0x55;
     let mut pair = Pair::new(&Options { queue_pairs: 2, ..Options::default() });
-    let bind = SendOp::Bind(Bind {
+    let bind = SendOp::Bind(BindWindow {
         window: 1,
         rkey: WINDOW,
         region: u64::from(KEY),
@@ -107,13 +110,17 @@ fn a_window_is_open_to_the_peer_of_one_queue_pair() {
     let write = SendOp::RdmaWrite { remote_addr: BASE, rkey: WINDOW };
     pair.send_on(0, 0, 2, write, SIGNALED, &[sge(0, 3000)]);
     pair.run();
-    assert_eq!(statuses(&pair, 0), [(2, Status::Success)]);
+    assert_eq!(statuses(&pair, 0), [(2, WorkStatus::Success)]);
     let placed = pair.ends[1].memory.placements;
     pair.send_on(0, 1, 3, write, SIGNALED, &[sge(0, 3000)]);
     pair.run();
-    assert_eq!(statuses(&pair, 0)[1], (3, Status::RemoteAccess));
+    assert_eq!(statuses(&pair, 0)[1], (3, WorkStatus::RemoteAccess));
     assert_eq!(pair.ends[1].memory.placements, placed);
-    assert_eq!(pair.ends[0].qps[0].state(), State::ReadyToSend, "the other one does not notice");
+    assert_eq!(
+        pair.ends[0].qps[0].state(),
+        QueuePairState::ReadyToSend,
+        "the other one does not notice"
+    );
 }
 
 #[test]
@@ -127,7 +134,7 @@ fn a_region_that_vanishes_ends_a_write() {
     pair.ends[1].memory.close(0x77);
     let placed = pair.ends[1].memory.placements;
     pair.run();
-    assert_eq!(statuses(&pair, 0), [(1, Status::RemoteAccess)]);
+    assert_eq!(statuses(&pair, 0), [(1, WorkStatus::RemoteAccess)]);
     assert_eq!(pair.ends[1].memory.placements, placed);
     assert_in_error(&pair);
 }
@@ -142,7 +149,7 @@ fn a_region_that_vanishes_ends_a_read() {
     pair.run_for(core::time::Duration::from_micros(100));
     pair.ends[1].memory.close(0x77);
     pair.run();
-    assert_eq!(statuses(&pair, 0), [(1, Status::RemoteAccess), (2, Status::Flushed)]);
+    assert_eq!(statuses(&pair, 0), [(1, WorkStatus::RemoteAccess), (2, WorkStatus::Flushed)]);
     assert_in_error(&pair);
 }
 
@@ -152,9 +159,13 @@ fn a_message_longer_than_its_receive() {
         let pair = refused(|_| {}, SendOp::Send, length);
         assert_eq!(
             statuses(&pair, 0),
-            [(1, Status::Success), (2, Status::RemoteInvalidRequest), (3, Status::Flushed)]
+            [
+                (1, WorkStatus::Success),
+                (2, WorkStatus::RemoteInvalidRequest),
+                (3, WorkStatus::Flushed)
+            ]
         );
-        assert_eq!(statuses(&pair, 1), [(50, Status::LocalLength)]);
+        assert_eq!(statuses(&pair, 1), [(50, WorkStatus::LocalLength)]);
         assert_eq!(pair.ends[1].memory.placements, 0);
         assert_in_error(&pair);
     }
@@ -164,8 +175,8 @@ fn a_message_longer_than_its_receive() {
     pair.recv(1, 50, &[sge(0, 1500)]);
     pair.send(0, 1, SendOp::Send, &[sge(2000, 1501)]);
     pair.run();
-    assert_eq!(statuses(&pair, 1), [(50, Status::LocalLength), (51, Status::Flushed)]);
-    assert_eq!(statuses(&pair, 0), [(1, Status::RemoteInvalidRequest)]);
+    assert_eq!(statuses(&pair, 1), [(50, WorkStatus::LocalLength), (51, WorkStatus::Flushed)]);
+    assert_eq!(statuses(&pair, 0), [(1, WorkStatus::RemoteInvalidRequest)]);
 }
 
 #[test]
@@ -174,16 +185,16 @@ fn a_receive_into_memory_that_is_not_ours() {
     pair.recv(1, 50, &[LocalSge { lkey: 0xDEAD, ..sge(0, 100) }]);
     pair.send(0, 1, SendOp::Send, &[sge(0, 100)]);
     pair.run();
-    assert_eq!(statuses(&pair, 0), [(1, Status::RemoteOperation)]);
-    assert_eq!(statuses(&pair, 1), [(50, Status::LocalProtection)]);
+    assert_eq!(statuses(&pair, 0), [(1, WorkStatus::RemoteOperation)]);
+    assert_eq!(statuses(&pair, 1), [(50, WorkStatus::LocalProtection)]);
     assert_in_error(&pair);
 }
 
 #[test]
 fn an_ordinary_region_is_never_invalidated() {
     let pair = refused(|_| {}, SendOp::SendWithInvalidate { rkey: KEY }, 10);
-    assert_eq!(statuses(&pair, 0)[1], (2, Status::RemoteAccess));
-    assert_eq!(statuses(&pair, 1), [(50, Status::LocalAccess)]);
+    assert_eq!(statuses(&pair, 0)[1], (2, WorkStatus::RemoteAccess));
+    assert_eq!(statuses(&pair, 1), [(50, WorkStatus::LocalAccess)]);
     assert_in_error(&pair);
 }
 
@@ -195,7 +206,10 @@ fn local_memory_that_is_not_ours_fails_before_anything_is_sent() {
         pair.send(0, 1, op, &[bad]);
         pair.send(0, 2, op, &[sge(0, 1)]);
         pair.run();
-        assert_eq!(statuses(&pair, 0), [(1, Status::LocalProtection), (2, Status::Flushed)]);
+        assert_eq!(
+            statuses(&pair, 0),
+            [(1, WorkStatus::LocalProtection), (2, WorkStatus::Flushed)]
+        );
         assert_eq!(pair.log, []);
         assert_eq!(pair.ends[0].in_flight(), 0);
     }
@@ -208,7 +222,7 @@ fn a_message_that_no_message_may_be() {
         let mut pair = Pair::new(&Options::default());
         pair.send(0, 1, op, &[huge, huge]);
         pair.run();
-        assert_eq!(statuses(&pair, 0), [(1, Status::LocalLength)]);
+        assert_eq!(statuses(&pair, 0), [(1, WorkStatus::LocalLength)]);
         assert_eq!(pair.log, []);
     }
 }
@@ -216,11 +230,12 @@ fn a_message_that_no_message_may_be() {
 #[test]
 fn a_window_that_cannot_be_bound() {
     let mut pair = Pair::new(&Options::default());
-    let bind = Bind { window: 1, rkey: 9, region: 0xDEAD, addr: BASE, length: 1, access: ALL };
+    let bind =
+        BindWindow { window: 1, rkey: 9, region: 0xDEAD, addr: BASE, length: 1, access: ALL };
     pair.send(0, 1, SendOp::Bind(bind), &[]);
     pair.send(0, 2, SendOp::Send, &[]);
     pair.run();
-    assert_eq!(statuses(&pair, 0), [(1, Status::WindowBind), (2, Status::Flushed)]);
+    assert_eq!(statuses(&pair, 0), [(1, WorkStatus::WindowBind), (2, WorkStatus::Flushed)]);
 }
 
 #[test]
@@ -235,8 +250,8 @@ fn failing_flushes_and_silences() {
     let sent = pair.log.len();
     pair.run();
     let expected: Vec<_> = (0..10)
-        .map(|id| (id, Status::Flushed))
-        .chain((100..110).rev().map(|id| (id, Status::Flushed)))
+        .map(|id| (id, WorkStatus::Flushed))
+        .chain((100..110).rev().map(|id| (id, WorkStatus::Flushed)))
         .collect();
     assert_eq!(statuses(&pair, 0), expected);
     assert_eq!(pair.log[sent..].iter().filter(|(from, ..)| *from == 0).count(), 0);
@@ -246,14 +261,14 @@ fn failing_flushes_and_silences() {
     pair.send(0, 20, SendOp::Send, &[]);
     pair.recv(0, 120, &[]);
     pair.run();
-    assert_eq!(statuses(&pair, 0)[20..], [(20, Status::Flushed), (120, Status::Flushed)]);
+    assert_eq!(statuses(&pair, 0)[20..], [(20, WorkStatus::Flushed), (120, WorkStatus::Flushed)]);
 }
 
 #[test]
 fn completions_of_a_failed_queue_pair_do_not_overrun() {
     let mut pair = Pair::new(&Options::default());
     let qp = &mut pair.ends[0].qps[0];
-    let end = &mut crate::rc::Limits {
+    let end = &mut crate::rc::SharedLimits {
         window: &mut pair.ends[1].windows[0],
         reads: &mut pair.ends[1].reads,
     };
@@ -266,7 +281,7 @@ fn completions_of_a_failed_queue_pair_do_not_overrun() {
     assert_eq!((sends, receives), (64, 64));
     let mut polled = 0;
     while let Some(completion) = qp.poll_completion() {
-        assert!(matches!(completion.work, Work::Send | Work::Receive));
+        assert!(matches!(completion.work, CompletedWork::Send | CompletedWork::Receive));
         polled += 1;
     }
     assert_eq!(polled, 128);
@@ -281,7 +296,7 @@ fn a_peer_that_vanished_is_given_up_after_the_retries() {
     pair.send(0, 2, read_from(0), &[sge(0, 100)]);
     let start = pair.now;
     pair.run();
-    assert_eq!(statuses(&pair, 0), [(1, Status::RetryExceeded), (2, Status::Flushed)]);
+    assert_eq!(statuses(&pair, 0), [(1, WorkStatus::RetryExceeded), (2, WorkStatus::Flushed)]);
     // Four times 67 ms, and at most one more.
     let took = (pair.now - start).as_millis();
     assert!((268..=336).contains(&took), "took {took} ms");
@@ -293,7 +308,7 @@ fn no_receive_posted_in_time() {
     let mut pair = Pair::new(&Options { rnr_retry_count: 3, ..Options::default() });
     pair.send(0, 1, SendOp::Send, &[sge(0, 10)]);
     pair.run();
-    assert_eq!(statuses(&pair, 0), [(1, Status::RnrRetryExceeded)]);
+    assert_eq!(statuses(&pair, 0), [(1, WorkStatus::RnrRetryExceeded)]);
     assert_eq!(pair.count(0, Opcode::SEND_ONLY), 4);
     assert_eq!(pair.ends[0].qps[0].counters().rnr_naks_received, 4);
 }
@@ -309,8 +324,8 @@ fn a_receive_posted_late_is_found() {
         assert_eq!(pair.completions(0), []);
         pair.recv(1, 50, &[sge(10_000, 5000)]);
         pair.run();
-        assert_eq!(statuses(&pair, 0), [(1, Status::Success), (2, Status::Success)]);
-        assert_eq!(statuses(&pair, 1), [(50, Status::Success)]);
+        assert_eq!(statuses(&pair, 0), [(1, WorkStatus::Success), (2, WorkStatus::Success)]);
+        assert_eq!(statuses(&pair, 1), [(50, WorkStatus::Success)]);
         assert_eq!(pair.ends[1].memory.bytes[10_000..10_000 + length], std::vec![7; length]);
     }
 }
@@ -325,7 +340,7 @@ fn the_refusal_is_repeated_when_it_was_lost() {
     pair.run_for(core::time::Duration::from_micros(50));
     pair.network.loss = 0;
     pair.run();
-    assert_eq!(statuses(&pair, 0), [(1, Status::RemoteAccess)]);
+    assert_eq!(statuses(&pair, 0), [(1, WorkStatus::RemoteAccess)]);
     assert_eq!(pair.ends[1].memory.placements, 0);
 }
 
@@ -334,7 +349,7 @@ fn a_read_where_none_is_allowed() {
     let mut pair = Pair::new(&Options { reads: 0, ..Options::default() });
     pair.send(0, 1, read_from(0), &[sge(0, 10)]);
     pair.run();
-    assert_eq!(statuses(&pair, 0), [(1, Status::LocalOperation)]);
+    assert_eq!(statuses(&pair, 0), [(1, WorkStatus::LocalOperation)]);
     assert_eq!(pair.log, []);
 }
 
@@ -348,23 +363,23 @@ fn a_gap_that_cannot_be_filled_ends_the_connection() {
     }
     // A network element that eats exactly one packet, whenever it comes.
     let start = pair.now;
-    while pair.ends[0].qps[0].state() == State::ReadyToSend {
+    while pair.ends[0].qps[0].state() == QueuePairState::ReadyToSend {
         assert!(pair.now - start < core::time::Duration::from_secs(2), "it never gives up");
         let Some(next) = pair.turn() else { break };
         pair.lose_in_flight(|psn| psn == 0x00AB_CDEF + 5);
         pair.now = next;
     }
-    assert!(statuses(&pair, 0).contains(&(6, Status::RetryExceeded)));
+    assert!(statuses(&pair, 0).contains(&(6, WorkStatus::RetryExceeded)));
 }
 
 /// A peer may refuse a READ in the header of a response.
 #[test]
 fn a_response_that_refuses_is_no_data() {
     let cases = [
-        (Syndrome::Nak(NakCode::REMOTE_ACCESS), Status::RemoteAccess),
-        (Syndrome::Nak(NakCode::REMOTE_OPERATIONAL), Status::RemoteOperation),
-        (Syndrome::RnrNak(RnrTimer::new(1)), Status::Success),
-        (Syndrome::Reserved(0x40), Status::Success),
+        (Syndrome::Nak(NakCode::REMOTE_ACCESS), WorkStatus::RemoteAccess),
+        (Syndrome::Nak(NakCode::REMOTE_OPERATIONAL), WorkStatus::RemoteOperation),
+        (Syndrome::RnrNak(RnrTimer::new(1)), WorkStatus::Success),
+        (Syndrome::Reserved(0x40), WorkStatus::Success),
     ];
     for (syndrome, status) in cases {
         let options = Options::default();

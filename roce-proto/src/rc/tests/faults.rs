@@ -7,10 +7,10 @@ use std::vec::Vec;
 use super::memory::{BASE, REMOTE_READ};
 use super::pair::*;
 use crate::PathMtu;
-use crate::rc::{Bind, SendOp, Status, Work};
+use crate::rc::{BindWindow, CompletedWork, SendOp, WorkStatus};
 
-/// A workload in which every message is different, checked against what it should have done: each end sends,
-/// writes and reads; memory that one operation touches belongs to it until it completes.
+/// A workload in which every message is different, checked against what it should have done: each
+/// end sends, writes and reads; memory that one operation touches belongs to it until it completes.
 struct Workload {
     pair: Pair,
     left: [u64; 2],
@@ -22,7 +22,7 @@ struct Workload {
 
 struct Running {
     wr_id: u64,
-    work: Work,
+    work: CompletedWork,
     slot: usize,
     data: Vec<u8>,
 }
@@ -93,10 +93,10 @@ impl Workload {
             let (own, peers) = (OWN + slot * SLOT, PEERS + slot * SLOT);
             let kind = self.pair.rng.below(4);
             let (work, op) = match kind {
-                3 => (Work::Bind, bind(wr_id)),
-                0 => (Work::Send, SendOp::Send),
-                1 => (Work::RdmaWrite, write_to(peers)),
-                _ => (Work::RdmaRead, read_from(peers)),
+                3 => (CompletedWork::Bind, bind(wr_id)),
+                0 => (CompletedWork::Send, SendOp::Send),
+                1 => (CompletedWork::RdmaWrite, write_to(peers)),
+                _ => (CompletedWork::RdmaRead, read_from(peers)),
             };
             if kind == 3 {
                 data.clear();
@@ -117,8 +117,8 @@ impl Workload {
 
     fn check(&mut self, end: usize) {
         for (_, completion) in core::mem::take(&mut self.pair.ends[end].completions) {
-            assert_eq!(completion.status, Status::Success);
-            if completion.work == Work::Receive {
+            assert_eq!(completion.status, WorkStatus::Success);
+            if completion.work == CompletedWork::Receive {
                 let data = self.receives[end].pop_front().expect("somebody sent it");
                 let at = RECEIVES + completion.wr_id as usize * RECEIVE;
                 assert_eq!(completion.byte_length as usize, data.len());
@@ -129,7 +129,7 @@ impl Workload {
             let running = self.running[end].pop_front().expect("it was posted");
             assert_eq!((completion.wr_id, completion.work), (running.wr_id, running.work));
             let (at, offset) = match running.work {
-                Work::RdmaWrite => (1 - end, PEERS + running.slot * SLOT),
+                CompletedWork::RdmaWrite => (1 - end, PEERS + running.slot * SLOT),
                 _ => (end, OWN + running.slot * SLOT),
             };
             let found = &self.pair.ends[at].memory.bytes[offset..offset + running.data.len()];
@@ -142,7 +142,7 @@ impl Workload {
 
 /// Opens a window with a key of its own.
 fn bind(number: u64) -> SendOp {
-    SendOp::Bind(Bind {
+    SendOp::Bind(BindWindow {
         window: number,
         rkey: 0x8000_0000 | number as u32,
         region: u64::from(KEY),

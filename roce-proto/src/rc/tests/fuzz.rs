@@ -5,7 +5,7 @@ use std::vec::Vec;
 
 use super::memory::{ALL, BASE, LOCAL, REMOTE_READ, REMOTE_WRITE};
 use super::pair::*;
-use crate::rc::{READS_MAX, SendOp, State, Status};
+use crate::rc::{QueuePairState, READS_MAX, SendOp, WorkStatus};
 use crate::wire::{Aeth, Bth, Headers, Message, NakCode, Opcode, Reth, RnrTimer, Syndrome, Tail};
 use crate::{PathMtu, Psn};
 
@@ -87,8 +87,8 @@ fn message(rng: &mut Rng) -> Message {
     }
 }
 
-/// What `Headers` writes for `Message::Other` may have an opcode that parses as something else, with headers
-/// missing: that is part of the game, but it must parse.
+/// What `Headers` writes for `Message::Other` may have an opcode that parses as something else,
+/// with headers missing: that is part of the game, but it must parse.
 fn parses(datagram: &[u8]) -> bool {
     crate::wire::Packet::parse(datagram).is_ok()
 }
@@ -140,11 +140,12 @@ fn a_hostile_peer() {
             assert!(pair.log.len() - sent < allowed, "one packet set off a flood");
         }
         pair.fail(0);
-        survivors += u32::from(pair.ends[1].qps[0].state() == State::ReadyToSend);
+        survivors += u32::from(pair.ends[1].qps[0].state() == QueuePairState::ReadyToSend);
         pair.run();
         let end = &pair.ends[1];
         placements += end.memory.placements;
-        successes += end.completions.iter().filter(|(_, c)| c.status == Status::Success).count();
+        successes +=
+            end.completions.iter().filter(|(_, c)| c.status == WorkStatus::Success).count();
         assert!(end.completions.len() <= 80);
         assert_eq!(end.in_flight(), 0, "seed {seed}");
         assert_eq!(end.reads.used(), 0, "seed {seed}");

@@ -4,7 +4,7 @@ use std::vec;
 use std::vec::Vec;
 
 use crate::Qpn;
-use crate::rc::{AccessError, Bind, LocalAccess, Memory, MemoryKey, RemoteAccess};
+use crate::rc::{AccessError, BindWindow, LocalAccess, Memory, MemoryKey, RemoteAccess};
 
 /// Where the array begins, as work requests see it.
 pub(super) const BASE: u64 = 0x7F00_0000_1000;
@@ -113,7 +113,7 @@ impl Memory for TestMemory {
         Ok(())
     }
 
-    fn bind(&mut self, qpn: Qpn, bind: &Bind) -> Result<(), AccessError> {
+    fn bind(&mut self, qpn: Qpn, bind: &BindWindow) -> Result<(), AccessError> {
         self.check(bind.region as u32, None, bind.addr, bind.length, bind.access)?;
         if self.regions.iter().any(|region| region.key == bind.rkey) {
             return Err(AccessError);

@@ -7,8 +7,8 @@ use std::vec::Vec;
 use super::memory::{BASE, REMOTE_READ};
 use super::pair::*;
 use crate::rc::{
-    Bind, LocalSge, Payload, PostError, Received, SendFlags, SendOp, SendRequest, State, Status,
-    Work,
+    BindWindow, CompletedWork, LocalSge, Payload, PostError, QueuePairState, ReceivedInfo, SendOp,
+    SendOptions, SendRequest, WorkStatus,
 };
 use crate::wire::Opcode;
 use crate::{PathMtu, Psn};
@@ -34,10 +34,10 @@ fn three(offset: usize, length: usize) -> [LocalSge; 3] {
     [sge(offset, a), sge(offset + a, b), sge(offset + a + b, length - a - b)]
 }
 
-fn assert_completed(pair: &Pair, end: usize, work: Work, wr_id: u64, length: usize) {
+fn assert_completed(pair: &Pair, end: usize, work: CompletedWork, wr_id: u64, length: usize) {
     let completion = pair.completions(end).last().copied().expect("it completed");
     assert_eq!(completion.wr_id, wr_id);
-    assert_eq!(completion.status, Status::Success);
+    assert_eq!(completion.status, WorkStatus::Success);
     assert_eq!(completion.work, work);
     assert_eq!(completion.byte_length, length as u32);
 }
@@ -67,8 +67,8 @@ fn sends_of_every_size() {
             pair.recv(1, id as u64, &three(SINK, size + 3));
             pair.send(0, id as u64, SendOp::Send, &three(SOURCE, size));
             pair.run();
-            assert_completed(&pair, 1, Work::Receive, id as u64, size);
-            assert_completed(&pair, 0, Work::Send, id as u64, size);
+            assert_completed(&pair, 1, CompletedWork::Receive, id as u64, size);
+            assert_completed(&pair, 0, CompletedWork::Send, id as u64, size);
             assert_eq!(pair.ends[1].memory.bytes[SINK..SINK + size], data, "{mtu:?} {size}");
             assert_eq!(pair.ends[1].memory.bytes[SINK + size], 0);
             pair.ends[1].memory.bytes.fill(0);
@@ -109,12 +109,12 @@ fn a_message_that_has_begun_stays_in_its_receive() {
         pair.now = pair.turn().expect("the message is under way");
     }
     assert_eq!(posted, 5, "while it was under way");
-    assert_completed(&pair, 1, Work::Receive, 0, LENGTH);
+    assert_completed(&pair, 1, CompletedWork::Receive, 0, LENGTH);
     assert_eq!(pair.ends[1].memory.bytes[SINK..SINK + LENGTH], data);
     for id in [5, 4, 3, 2, 1] {
         pair.send(0, id, SendOp::Send, &[sge(SOURCE, 4)]);
         pair.run();
-        assert_completed(&pair, 1, Work::Receive, id, 4);
+        assert_completed(&pair, 1, CompletedWork::Receive, id, 4);
     }
 }
 
@@ -127,7 +127,7 @@ fn writes_of_every_size() {
             pair.ends[0].memory.bytes[SOURCE..SOURCE + size].copy_from_slice(&data);
             pair.send(0, id as u64, write_to(SINK), &three(SOURCE, size));
             pair.run();
-            assert_completed(&pair, 0, Work::RdmaWrite, id as u64, size);
+            assert_completed(&pair, 0, CompletedWork::RdmaWrite, id as u64, size);
             assert_eq!(pair.completions(1), []);
             assert_eq!(pair.ends[1].memory.bytes[SINK..SINK + size], data, "{mtu:?} {size}");
             assert_eq!(pair.ends[1].memory.bytes[SINK + size], 0);
@@ -147,7 +147,7 @@ fn reads_of_every_size() {
             pair.ends[1].memory.bytes[SOURCE..SOURCE + size].copy_from_slice(&data);
             pair.send(0, id as u64, read_from(SOURCE), &three(SINK, size));
             pair.run();
-            assert_completed(&pair, 0, Work::RdmaRead, id as u64, size);
+            assert_completed(&pair, 0, CompletedWork::RdmaRead, id as u64, size);
             assert_eq!(pair.completions(1), []);
             assert_eq!(pair.ends[0].memory.bytes[SINK..SINK + size], data, "{mtu:?} {size}");
             assert_eq!(pair.ends[0].memory.bytes[SINK + size], 0);
@@ -172,7 +172,9 @@ fn sequence_numbers_wrap() {
             pair.run();
         }
         assert_eq!(pair.completions(0).len(), 12);
-        assert!(pair.completions(0).iter().all(|completion| completion.status == Status::Success));
+        assert!(
+            pair.completions(0).iter().all(|completion| completion.status == WorkStatus::Success)
+        );
         for offset in [100_000, 200_000] {
             assert_eq!(pair.ends[1].memory.bytes[offset..offset + 40_000], data);
         }
@@ -210,7 +212,8 @@ fn completions_keep_the_order_of_the_requests() {
     assert_eq!(received, expected.collect::<Vec<_>>());
 }
 
-/// A queue pair that gets its memory when it is used keeps what it had: requests, receives, and completions that wait.
+/// A queue pair that gets its memory when it is used keeps what it had: requests, receives, and
+/// completions that wait.
 #[test]
 fn requests_beyond_the_first_few_keep_the_others() {
     for early in 0..8 {
@@ -242,13 +245,13 @@ fn requests_posted_before_the_connection_wait() {
     pair.send(0, 8, SendOp::Send, &[sge(0, 100)]);
     pair.run();
     assert_eq!(pair.log, []);
-    assert_eq!(pair.ends[0].qps[0].state(), State::Init);
+    assert_eq!(pair.ends[0].qps[0].state(), QueuePairState::Init);
     for end in 0..2 {
         pair.ends[end].qps[0].connect(&connection(&options, end, 0));
     }
     pair.run();
-    assert_completed(&pair, 0, Work::Send, 8, 100);
-    assert_completed(&pair, 1, Work::Receive, 7, 100);
+    assert_completed(&pair, 0, CompletedWork::Send, 8, 100);
+    assert_completed(&pair, 1, CompletedWork::Receive, 7, 100);
 }
 
 #[test]
@@ -272,14 +275,14 @@ fn inline_payload_is_captured_when_posted() {
     assert_eq!(pair.ends[0].qps[0].post_send(&read), Err(PostError::InlineRead));
     pair.run();
     assert_eq!(pair.ends[1].memory.bytes[..6], [1, 2, 3, 4, 5, 0]);
-    assert_completed(&pair, 0, Work::Send, 2, 5);
+    assert_completed(&pair, 0, CompletedWork::Send, 2, 5);
 }
 
 #[test]
 fn a_window_opens_memory_until_it_is_invalidated() {
     let mut pair = pair_at(PathMtu::Bytes1024);
     const WINDOW: u32 = 0x5501;
-    let bind = SendOp::Bind(Bind {
+    let bind = SendOp::Bind(BindWindow {
         window: 1,
         rkey: WINDOW,
         region: u64::from(KEY),
@@ -295,29 +298,29 @@ fn a_window_opens_memory_until_it_is_invalidated() {
     let read = |offset: u64| SendOp::RdmaRead { remote_addr: BASE + offset, rkey: WINDOW };
     pair.send(1, 4, read(1000), &[sge(2000, 500)]);
     pair.run();
-    assert_completed(&pair, 1, Work::RdmaRead, 4, 500);
+    assert_completed(&pair, 1, CompletedWork::RdmaRead, 4, 500);
     assert_eq!(pair.ends[1].memory.bytes[2000..2500], [0xAB; 500]);
 
     pair.recv(0, 5, &[sge(0, 64)]);
     pair.send(1, 6, SendOp::SendWithInvalidate { rkey: WINDOW }, &[sge(0, 16)]);
     pair.run();
     let received = pair.completions(0).last().copied().unwrap();
-    assert_eq!((received.wr_id, received.received), (5, Received::Invalidated(WINDOW)));
+    assert_eq!((received.wr_id, received.received), (5, ReceivedInfo::Invalidated(WINDOW)));
 
     // The key can be bound again, and invalidated from our side.
     pair.send(0, 7, bind, &[]);
     pair.send(0, 8, SendOp::LocalInvalidate { rkey: WINDOW }, &[]);
     pair.run();
-    assert_completed(&pair, 0, Work::LocalInvalidate, 8, 0);
+    assert_completed(&pair, 0, CompletedWork::LocalInvalidate, 8, 0);
     pair.send(1, 9, read(1000), &[sge(2000, 500)]);
     pair.run();
-    assert_eq!(pair.completions(1).last().unwrap().status, Status::RemoteAccess);
+    assert_eq!(pair.completions(1).last().unwrap().status, WorkStatus::RemoteAccess);
 }
 
 #[test]
 fn a_fence_waits_for_reads() {
     let mut pair = pair_at(PathMtu::Bytes1024);
-    let fenced = SendFlags { fence: true, ..SIGNALED };
+    let fenced = SendOptions { fence: true, ..SIGNALED };
     pair.send(0, 1, read_from(0), &[sge(0, 10_000)]);
     pair.send_on(0, 0, 2, write_to(0), fenced, &[sge(0, 10)]);
     pair.run();
@@ -353,7 +356,7 @@ fn no_more_reads_than_agreed_are_outstanding() {
 fn the_solicited_event_and_the_request_for_an_acknowledgement_are_on_the_last_packet() {
     let mut pair = pair_at(PathMtu::Bytes256);
     pair.recv(1, 0, &[sge(0, 1000)]);
-    let flags = SendFlags { solicited: true, ..SIGNALED };
+    let flags = SendOptions { solicited: true, ..SIGNALED };
     pair.send_on(0, 0, 1, SendOp::Send, flags, &[sge(0, 1000)]);
     pair.run();
     let sent: Vec<Opcode> = pair.log.iter().map(|(_, opcode, _)| *opcode).collect();

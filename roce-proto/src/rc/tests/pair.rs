@@ -10,8 +10,9 @@ use splitmix64::SplitMix64;
 
 use super::memory::{ALL, BASE, TestMemory};
 use crate::rc::{
-    Completion, Connection, Limits, LocalSge, Payload, QpConfig, QueuePair, ReadBudget,
-    RecvRequest, SendFlags, SendOp, SendRequest, SendWindow, Transmit, datagram_cost,
+    ConnectionParams, LocalSge, Payload, QueuePair, QueuePairConfig, ReadBudget, RecvRequest,
+    SendOp, SendOptions, SendRequest, SendWindow, SharedLimits, Transmit, WorkCompletion,
+    datagram_cost,
 };
 use crate::wire::{Message, Opcode, Packet, RnrTimer, Syndrome};
 use crate::{PathMtu, Psn, Qpn, Time};
@@ -19,8 +20,10 @@ use crate::{PathMtu, Psn, Qpn, Time};
 /// The key of all memory of an end.
 pub(super) const KEY: u32 = 0x1234;
 
-pub(super) const SIGNALED: SendFlags = SendFlags { fence: false, signaled: true, solicited: false };
-pub(super) const SILENT: SendFlags = SendFlags { fence: false, signaled: false, solicited: false };
+pub(super) const SIGNALED: SendOptions =
+    SendOptions { fence: false, signaled: true, solicited: false };
+pub(super) const SILENT: SendOptions =
+    SendOptions { fence: false, signaled: false, solicited: false };
 
 /// What the pair is made of.
 #[derive(Clone, Debug)]
@@ -29,7 +32,7 @@ pub(super) struct Options {
     pub(super) mtu: PathMtu,
     pub(super) queue_pairs: usize,
     pub(super) memory_bytes: usize,
-    pub(super) config: QpConfig,
+    pub(super) config: QueuePairConfig,
     pub(super) send_psn: [u32; 2],
     pub(super) retry_count: u8,
     pub(super) rnr_retry_count: u8,
@@ -61,7 +64,7 @@ impl Default for Options {
             mtu: PathMtu::Bytes1024,
             queue_pairs: 1,
             memory_bytes: 1 << 20,
-            config: QpConfig {
+            config: QueuePairConfig {
                 send_wr: 64,
                 recv_wr: 64,
                 send_sge: 4,
@@ -96,7 +99,8 @@ pub(super) struct Pair {
     flights: u64,
     /// Every packet that left, lost ones included: from which end, and its opcode.
     pub(super) log: Vec<(usize, Opcode, Psn)>,
-    /// Every packet that asked for an acknowledgement, and every one that raises the solicited event.
+    /// Every packet that asked for an acknowledgement, and every one that raises the solicited
+    /// event.
     pub(super) asking: Vec<Psn>,
     pub(super) solicited: Vec<Psn>,
     /// Every acknowledgement that left.
@@ -113,7 +117,7 @@ pub(super) struct End {
     pub(super) memory: TestMemory,
     pub(super) windows: Vec<SendWindow>,
     pub(super) reads: ReadBudget,
-    pub(super) completions: Vec<(usize, Completion)>,
+    pub(super) completions: Vec<(usize, WorkCompletion)>,
     /// While set, nothing is done here: the process does not run.
     pub(super) asleep_until: Time,
     socket: VecDeque<Vec<u8>>,
@@ -196,7 +200,7 @@ impl Pair {
         qp: usize,
         wr_id: u64,
         op: SendOp,
-        flags: SendFlags,
+        flags: SendOptions,
         sges: &[LocalSge],
     ) {
         let request = SendRequest { wr_id, op, flags, payload: Payload::Regions(sges) };
@@ -224,7 +228,8 @@ impl Pair {
         }
     }
 
-    /// Runs until nothing is left to do; panics if that takes more than ten minutes of virtual time.
+    /// Runs until nothing is left to do; panics if that takes more than ten minutes of virtual
+    /// time.
     pub(super) fn run(&mut self) {
         let start = self.now;
         self.run_for(Duration::from_secs(600));
@@ -306,7 +311,7 @@ impl Pair {
     }
 
     /// Completions that `end` polled so far, for queue pair 0.
-    pub(super) fn completions(&self, end: usize) -> Vec<Completion> {
+    pub(super) fn completions(&self, end: usize) -> Vec<WorkCompletion> {
         self.ends[end].completions.iter().map(|(_, completion)| *completion).collect()
     }
 
@@ -318,7 +323,7 @@ impl Pair {
     /// Takes queue pair 0 of `end` to ERROR.
     pub(super) fn fail(&mut self, end: usize) {
         let End { qps, windows, reads, .. } = &mut self.ends[end];
-        qps[0].fail(&mut Limits { window: &mut windows[0], reads });
+        qps[0].fail(&mut SharedLimits { window: &mut windows[0], reads });
     }
 }
 
@@ -369,7 +374,7 @@ impl End {
         let windows = self.windows.len();
         for (index, qp) in self.qps.iter_mut().enumerate() {
             let window = &mut self.windows[index % windows];
-            let mut limits = Limits { window, reads: &mut self.reads };
+            let mut limits = SharedLimits { window, reads: &mut self.reads };
             if qp.deadline().is_some_and(|deadline| deadline <= now) {
                 qp.handle_deadline(now, &mut limits);
             }
@@ -383,7 +388,7 @@ impl End {
         if let Some(index) = self.qps.iter().position(|qp| qp.qpn() == to) {
             let windows = self.windows.len();
             let window = &mut self.windows[index % windows];
-            let mut limits = Limits { window, reads: &mut self.reads };
+            let mut limits = SharedLimits { window, reads: &mut self.reads };
             let qp = &mut self.qps[index];
             qp.handle_packet(now, &packet, &mut self.memory, &mut limits);
         }
@@ -399,7 +404,7 @@ impl End {
             let windows = self.windows.len();
             let window = &mut self.windows[self.turn % count % windows];
             self.turn += 1;
-            let mut limits = Limits { window, reads: &mut self.reads };
+            let mut limits = SharedLimits { window, reads: &mut self.reads };
             if qp.wants_transmit() && qp.poll_transmit(now, &mut self.memory, &mut limits, &mut out)
             {
                 sent.push(assemble(&out, &self.memory));
@@ -421,8 +426,8 @@ impl End {
     }
 }
 
-pub(super) fn connection(options: &Options, end: usize, index: usize) -> Connection {
-    Connection {
+pub(super) fn connection(options: &Options, end: usize, index: usize) -> ConnectionParams {
+    ConnectionParams {
         remote_qpn: qpn(index),
         path_mtu: options.mtu,
         send_psn: Psn::new(options.send_psn[end]),

@@ -7,7 +7,7 @@ use super::memory::{ALL, BASE};
 use super::pair::*;
 use crate::PathMtu;
 use crate::Psn;
-use crate::rc::{Completion, Received, State, Status, Work};
+use crate::rc::{CompletedWork, QueuePairState, ReceivedInfo, WorkCompletion, WorkStatus};
 use crate::wire::{
     Bth, Headers, Message, NakCode, Opcode, Reth, RnrTimer, Syndrome, Tail, pad_bytes,
 };
@@ -65,7 +65,7 @@ impl Responder {
         }
     }
 
-    fn completions(&self) -> Vec<Completion> {
+    fn completions(&self) -> Vec<WorkCompletion> {
         self.pair.completions(1)
     }
 
@@ -97,13 +97,13 @@ fn immediate_data_uses_up_a_receive() {
     ]);
     assert_eq!(answers, [(3, Syndrome::ACK)]);
     let expected = [
-        (0, Work::Receive, 100, 1),
-        (1, Work::ReceiveWriteImmediate, 10, 2),
-        (2, Work::ReceiveWriteImmediate, 513, 3),
+        (0, CompletedWork::Receive, 100, 1),
+        (1, CompletedWork::ReceiveWriteImmediate, 10, 2),
+        (2, CompletedWork::ReceiveWriteImmediate, 513, 3),
     ];
     for (completion, (wr_id, work, _, immediate)) in responder.completions().iter().zip(expected) {
         assert_eq!((completion.wr_id, completion.work), (wr_id, work));
-        assert_eq!(completion.received, Received::Immediate(immediate));
+        assert_eq!(completion.received, ReceivedInfo::Immediate(immediate));
     }
     let lengths: Vec<u32> =
         responder.completions().iter().map(|completion| completion.byte_length).collect();
@@ -146,7 +146,7 @@ fn memory_that_is_closed_once_a_read_was_answered_is_no_offence() {
     responder.pair.ends[1].memory.close(0x77);
     let write = Message::WriteOnly(reth(3000, 4), None);
     assert_eq!(responder.take(2, write, 4), [(2, Syndrome::ACK)]);
-    assert_eq!(responder.pair.ends[1].qps[0].state(), State::ReadyToSend);
+    assert_eq!(responder.pair.ends[1].qps[0].state(), QueuePairState::ReadyToSend);
 }
 
 #[test]
@@ -190,7 +190,7 @@ fn a_duplicate_read_is_answered_again_from_where_it_asks() {
     let keyless = Message::ReadRequest(Reth { rkey: 0xDEAD, ..reth(0, MTU) });
     responder.take(3, keyless, 0);
     assert_eq!(responses(&responder), expected);
-    assert_eq!(responder.pair.ends[1].qps[0].state(), State::ReadyToSend);
+    assert_eq!(responder.pair.ends[1].qps[0].state(), QueuePairState::ReadyToSend);
 }
 
 #[test]
@@ -242,8 +242,8 @@ fn what_makes_no_sense_is_refused() {
         let answers = responder.take_all(&packets);
         let refused = case.len() as u32 - 1;
         assert_eq!(answers.last(), Some(&nak(refused, NakCode::INVALID_REQUEST)), "{case:?}");
-        assert_eq!(responder.pair.ends[1].qps[0].state(), State::Error, "{case:?}");
-        assert_eq!(responder.completions()[0].status, Status::Flushed);
+        assert_eq!(responder.pair.ends[1].qps[0].state(), QueuePairState::Error, "{case:?}");
+        assert_eq!(responder.completions()[0].status, WorkStatus::Flushed);
         if case.len() == 1 {
             assert!(responder.is_untouched(), "{case:?}");
         }
@@ -257,7 +257,7 @@ fn what_is_not_for_a_reliable_connection_is_dropped() {
     for message in [Message::Other(Opcode(0x24)), Message::Other(Opcode(0xFF)), datagram] {
         assert_eq!(responder.take(0, message, 8), []);
     }
-    assert_eq!(responder.pair.ends[1].qps[0].state(), State::ReadyToSend);
+    assert_eq!(responder.pair.ends[1].qps[0].state(), QueuePairState::ReadyToSend);
     assert_eq!(responder.pair.ends[1].qps[0].counters().packets_dropped, 3);
 }
 
@@ -321,7 +321,7 @@ fn answers_to_nothing_are_dropped() {
             }
         }
     }
-    assert_eq!(responder.pair.ends[1].qps[0].state(), State::ReadyToSend);
+    assert_eq!(responder.pair.ends[1].qps[0].state(), QueuePairState::ReadyToSend);
 }
 
 /// Three messages come before the first response leaves.

@@ -1,11 +1,12 @@
-//! Messages of any length between pieces of memory of any length: what is cut into packets is put together again.
+//! Messages of any length between pieces of memory of any length: what is cut into packets is put
+//! together again.
 
 use std::vec::Vec;
 
 use proptest::prelude::*;
 
 use super::pair::*;
-use crate::rc::{LocalSge, SendOp, Status};
+use crate::rc::{LocalSge, SendOp, WorkStatus};
 use crate::{PathMtu, Psn};
 
 /// Where a message comes from, and where it goes.
@@ -57,7 +58,7 @@ proptest! {
         pair.run();
 
         let completions = pair.completions(0);
-        prop_assert!(completions.iter().all(|completion| completion.status == Status::Success));
+        prop_assert!(completions.iter().all(|completion| completion.status == WorkStatus::Success));
         prop_assert_eq!(completions.len(), 2);
         let sink = &pair.ends[to].memory.bytes;
         prop_assert!(sink[SINK..SINK + length] == data[..]);

@@ -5,13 +5,13 @@ use std::vec::Vec;
 
 use super::pair::*;
 use crate::PathMtu;
-use crate::rc::{Counters, Status};
+use crate::rc::{QueuePairCounters, WorkStatus};
 
 /// The receive buffer of a stock Linux socket, as the kernel counts it.
 const STOCK_BUFFER: u64 = 425_984;
 
-fn total(pair: &Pair, end: usize) -> Counters {
-    let mut total = Counters::default();
+fn total(pair: &Pair, end: usize) -> QueuePairCounters {
+    let mut total = QueuePairCounters::default();
     for qp in &pair.ends[end].qps {
         total += qp.counters();
     }
@@ -38,7 +38,7 @@ fn bulk(pair: &mut Pair, rounds: u64, read: bool) {
     }
     pair.run();
     assert_eq!(pair.ends[0].completions.len() as u64, rounds * count as u64);
-    assert!(pair.ends[0].completions.iter().all(|(_, c)| c.status == Status::Success));
+    assert!(pair.ends[0].completions.iter().all(|(_, c)| c.status == WorkStatus::Success));
     assert_eq!(pair.ends[0].in_flight(), 0);
     assert_eq!(pair.ends[0].reads.used(), 0);
 }
@@ -78,9 +78,9 @@ fn a_queue_pair_that_dies_gives_its_share_back() {
     pair.fail(0);
     pair.run();
     let done = |status| pair.ends[0].completions.iter().filter(|(_, c)| c.status == status).count();
-    assert!(done(Status::Flushed) > 0);
-    assert!(done(Status::Success) >= 20);
-    assert_eq!(done(Status::Flushed) + done(Status::Success), 40);
+    assert!(done(WorkStatus::Flushed) > 0);
+    assert!(done(WorkStatus::Success) >= 20);
+    assert_eq!(done(WorkStatus::Flushed) + done(WorkStatus::Success), 40);
     assert_eq!(pair.ends[0].in_flight(), 0);
     assert_eq!(pair.ends[0].reads.used(), 0);
 }
@@ -102,7 +102,8 @@ fn a_silent_peer_does_not_keep_others_from_being_asked() {
     assert_eq!(done, [1; 4]);
 }
 
-/// What many have sent and not asked for yet does not keep the window from those who have something to send.
+/// What many have sent and not asked for yet does not keep the window from those who have something
+/// to send.
 #[test]
 fn many_queue_pairs_use_the_window_as_one_does() {
     let time = |count: usize| {
@@ -120,8 +121,8 @@ fn many_queue_pairs_use_the_window_as_one_does() {
     }
 }
 
-/// All lose patience, each at its own time, and cannot tell its one packet's acknowledgement from that of the same packet
-/// sent again.
+/// The timers of all expire, each at its own time, and cannot tell its one packet's acknowledgement
+/// from that of the same packet sent again.
 #[test]
 fn a_pause_of_the_peer_halves_the_window_once() {
     let mut pair = Pair::new(&shared(64));

@@ -1,4 +1,5 @@
-//! Requests of which nobody wants to know that they are done: they are acknowledged, but not each by itself.
+//! Requests of which nobody wants to know that they are done: they are acknowledged, but not each
+//! by itself.
 
 use core::time::Duration;
 use std::vec::Vec;
@@ -8,7 +9,8 @@ use crate::Psn;
 use crate::rc::SendOp;
 use crate::wire::Opcode;
 
-/// A pair whose end 1 has receives for 200 SENDs, and which has had `count` of them, one every `gap`.
+/// A pair whose end 1 has receives for 200 SENDs, and which has had `count` of them, one every
+/// `gap`.
 fn after(count: u64, gap: Duration) -> Pair {
     let mut options = Options::default();
     options.config.recv_wr = 200;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use rdma::Time;
 
 use crate::backend::{Backend, Step};
-use crate::storage::{Hold, Operation};
+use crate::storage::{DelayHold, Operation};
 
 /// Holds every operation back for a while before it starts.
 #[derive(Debug)]
@@ -24,13 +24,13 @@ impl Delay {
 
 impl Backend for Delay {
     fn start(&self, now: Time, operation: &mut Operation) -> Step {
-        operation.hold = Hold::Held;
+        operation.hold = DelayHold::Held;
         Step::WaitUntil(now + self.delay)
     }
 
     fn resume(&self, now: Time, operation: &mut Operation, result: i32) -> Step {
-        if operation.hold == Hold::Held {
-            operation.hold = Hold::Released;
+        if operation.hold == DelayHold::Held {
+            operation.hold = DelayHold::Released;
             return self.inner.start(now, operation);
         }
         self.inner.resume(now, operation, result)

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rdma::Time;
 
 use crate::backend::{Backend, BackendError, Step};
-use crate::storage::{Kind, Operation};
+use crate::storage::{Operation, OperationKind};
 
 /// Writes are torn at multiples of this, which every medium takes.
 const GRAIN_BYTES: u64 = 4096;
@@ -26,7 +26,7 @@ impl Tear {
     }
 
     fn picks(&self, operation: &Operation) -> bool {
-        matches!(operation.kind(), Kind::Write { .. })
+        matches!(operation.kind(), OperationKind::Write { .. })
             && (self.writes.fetch_add(1, Ordering::Relaxed) + 1).is_multiple_of(self.every)
     }
 }

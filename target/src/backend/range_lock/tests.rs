@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-fn lock(table: &Arc<RangeLocks>, access: Access, pages: Range<u64>) -> RangeLock {
+fn lock(table: &Arc<RangeLocks>, access: RangeAccess, pages: Range<u64>) -> RangeLock {
     table.lock(access, pages.start * PAGE_BYTES, (pages.end - pages.start) * PAGE_BYTES)
 }
 
@@ -21,15 +21,18 @@ fn is_free(table: &RangeLocks) -> bool {
 #[test]
 fn writes_exclude_what_overlaps_and_reads_only_writes() {
     let table = RangeLocks::with(64);
-    let mut reads = [(); 3].map(|()| lock(&table, Access::Shared, 2..4));
+    let mut reads = [(); 3].map(|()| lock(&table, RangeAccess::Shared, 2..4));
     assert!(reads.iter_mut().all(has));
-    let mut write = lock(&table, Access::Exclusive, 3..9);
+    let mut write = lock(&table, RangeAccess::Exclusive, 3..9);
     assert!(!has(&mut write));
-    assert!(has(&mut lock(&table, Access::Exclusive, 0..2)));
-    assert!(has(&mut lock(&table, Access::Exclusive, 4..5)), "it waits at page 3 and has none yet");
+    assert!(has(&mut lock(&table, RangeAccess::Exclusive, 0..2)));
+    assert!(
+        has(&mut lock(&table, RangeAccess::Exclusive, 4..5)),
+        "it waits at page 3 and has none yet"
+    );
     drop(reads);
     assert!(has(&mut write));
-    for access in [Access::Shared, Access::Exclusive] {
+    for access in [RangeAccess::Shared, RangeAccess::Exclusive] {
         assert!(!has(&mut lock(&table, access, 8..12)));
         assert!(has(&mut lock(&table, access, 9..12)));
     }
@@ -40,10 +43,14 @@ fn writes_exclude_what_overlaps_and_reads_only_writes() {
 #[test]
 fn a_part_of_a_page_is_all_of_it() {
     let table = RangeLocks::with(64);
-    let mut write = table.lock(Access::Exclusive, 4096 + 512, 512);
+    let mut write = table.lock(RangeAccess::Exclusive, 4096 + 512, 512);
     assert!(has(&mut write));
     for (offset, length, free) in [(4096, 512, false), (0, 4096, true), (0, 4608, false)] {
-        assert_eq!(has(&mut table.lock(Access::Shared, offset, length)), free, "{offset} {length}");
+        assert_eq!(
+            has(&mut table.lock(RangeAccess::Shared, offset, length)),
+            free,
+            "{offset} {length}"
+        );
     }
 }
 
@@ -51,13 +58,16 @@ fn a_part_of_a_page_is_all_of_it() {
 fn long_ranges_take_each_lock_once() {
     let table = RangeLocks::with(8);
     for (pages, others) in [(6..10, 2..6), (13..17, 1..5), (7..8, 0..7)] {
-        let mut write = lock(&table, Access::Exclusive, pages.clone());
+        let mut write = lock(&table, RangeAccess::Exclusive, pages.clone());
         assert!(has(&mut write), "{pages:?}");
-        assert!(has(&mut lock(&table, Access::Exclusive, others)), "{pages:?}");
-        assert!(!has(&mut lock(&table, Access::Exclusive, pages.end - 1..pages.end)), "{pages:?}");
+        assert!(has(&mut lock(&table, RangeAccess::Exclusive, others)), "{pages:?}");
+        assert!(
+            !has(&mut lock(&table, RangeAccess::Exclusive, pages.end - 1..pages.end)),
+            "{pages:?}"
+        );
     }
     for pages in [0..8, 3..11, 5..1000, 0..1 << 40] {
-        assert!(has(&mut lock(&table, Access::Exclusive, pages.clone())), "{pages:?}");
+        assert!(has(&mut lock(&table, RangeAccess::Exclusive, pages.clone())), "{pages:?}");
         assert!(is_free(&table));
     }
 }
@@ -65,11 +75,11 @@ fn long_ranges_take_each_lock_once() {
 #[test]
 fn reads_that_follow_each_other_do_not_keep_a_write_waiting() {
     let table = RangeLocks::with(8);
-    let mut before = lock(&table, Access::Shared, 0..1);
+    let mut before = lock(&table, RangeAccess::Shared, 0..1);
     assert!(has(&mut before));
-    let mut write = lock(&table, Access::Exclusive, 0..4);
+    let mut write = lock(&table, RangeAccess::Exclusive, 0..4);
     assert!(!has(&mut write));
-    let mut after = lock(&table, Access::Shared, 0..1);
+    let mut after = lock(&table, RangeAccess::Shared, 0..1);
     assert!(!has(&mut after), "it came later");
     drop(before);
     assert!(!has(&mut after));
@@ -81,11 +91,11 @@ fn reads_that_follow_each_other_do_not_keep_a_write_waiting() {
 #[test]
 fn writes_that_follow_each_other_do_not_keep_a_read_waiting() {
     let table = RangeLocks::with(8);
-    let mut first = lock(&table, Access::Exclusive, 0..1);
+    let mut first = lock(&table, RangeAccess::Exclusive, 0..1);
     assert!(has(&mut first));
-    let mut second = lock(&table, Access::Exclusive, 0..1);
-    let mut read = lock(&table, Access::Shared, 0..1);
-    let mut third = lock(&table, Access::Exclusive, 0..1);
+    let mut second = lock(&table, RangeAccess::Exclusive, 0..1);
+    let mut read = lock(&table, RangeAccess::Shared, 0..1);
+    let mut third = lock(&table, RangeAccess::Exclusive, 0..1);
     assert!(!has(&mut third), "it draws the lowest number");
     assert!(!has(&mut read) && !has(&mut second));
     drop(first);
@@ -101,14 +111,14 @@ fn writes_that_follow_each_other_do_not_keep_a_read_waiting() {
 #[test]
 fn a_wait_that_is_given_up_keeps_nobody_waiting() {
     let table = RangeLocks::with(8);
-    let mut reads = [0..1, 2..3].map(|pages| lock(&table, Access::Shared, pages));
+    let mut reads = [0..1, 2..3].map(|pages| lock(&table, RangeAccess::Shared, pages));
     assert!(reads.iter_mut().all(has));
-    let mut write = lock(&table, Access::Exclusive, 1..4);
+    let mut write = lock(&table, RangeAccess::Exclusive, 1..4);
     assert!(!has(&mut write));
-    assert!(!has(&mut lock(&table, Access::Shared, 1..2)), "the write has this page");
-    assert!(!has(&mut lock(&table, Access::Shared, 2..3)), "the write is next at this one");
+    assert!(!has(&mut lock(&table, RangeAccess::Shared, 1..2)), "the write has this page");
+    assert!(!has(&mut lock(&table, RangeAccess::Shared, 2..3)), "the write is next at this one");
     drop(write);
-    assert!(has(&mut lock(&table, Access::Shared, 1..3)));
+    assert!(has(&mut lock(&table, RangeAccess::Shared, 1..3)));
     drop(reads);
     assert!(is_free(&table));
 }
@@ -116,9 +126,9 @@ fn a_wait_that_is_given_up_keeps_nobody_waiting() {
 #[test]
 fn waits_grow_to_a_millisecond() {
     let table = RangeLocks::with(1);
-    let mut write = lock(&table, Access::Exclusive, 0..1);
+    let mut write = lock(&table, RangeAccess::Exclusive, 0..1);
     assert!(has(&mut write));
-    let mut read = lock(&table, Access::Shared, 0..1);
+    let mut read = lock(&table, RangeAccess::Shared, 0..1);
     let waits: Vec<_> = (0..100).map(|_| read.advance().unwrap_err().as_micros()).collect();
     assert_eq!(waits[..4], [1, 2, 4, 8]);
     assert!(waits[10..].iter().all(|wait| *wait == 1000), "{waits:?}");
@@ -127,22 +137,22 @@ fn waits_grow_to_a_millisecond() {
 /// An operation, what it holds, and how long it is to hold it.
 struct Running {
     lock: RangeLock,
-    access: Access,
+    access: RangeAccess,
     pages: Range<u64>,
     steps_left: u32,
 }
 
 impl Running {
     fn conflicts_with(&self, other: &Self) -> bool {
-        let exclusive = [self.access, other.access].contains(&Access::Exclusive);
+        let exclusive = [self.access, other.access].contains(&RangeAccess::Exclusive);
         exclusive && self.pages.start < other.pages.end && other.pages.start < self.pages.end
     }
 }
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
-    /// Operations come, try in any order, are given up, and end. Those that hold their range at one time agree, and
-    /// all of them end.
+    /// Operations come, try in any order, are given up, and end. Those that hold their range at one
+    /// time agree, and all of them end.
     #[test]
     fn whatever_the_order_ranges_are_held_apart_and_all_end(
         arrivals in prop::collection::vec(
@@ -157,7 +167,7 @@ proptest! {
         let mut turns = 0;
         loop {
             if let Some((writes, from, pages, steps_left, gives_up)) = arrivals.next() {
-                let access = if writes { Access::Exclusive } else { Access::Shared };
+                let access = if writes { RangeAccess::Exclusive } else { RangeAccess::Shared };
                 let pages = from..from + pages;
                 let mut lock = lock(&table, access, pages.clone());
                 let _ = lock.advance();

@@ -1,4 +1,5 @@
-//! What a Linux host asks for between Connect and a usable disk, and the pages and features besides.
+//! What a Linux host asks for between Connect and a usable disk, and the pages and features
+//! besides.
 
 use nvme_proto::async_event::AsyncEvent;
 use nvme_proto::feature::{
@@ -229,11 +230,11 @@ fn write_protection_is_set_enforced_and_told_to_the_others() {
     let protect = Feature::NamespaceWriteProtection(WriteProtection::Protected);
     let asked = protect_later(&mut line, 1);
     assert!(io.refused(write.to_sqe()).is(Status::NAMESPACE_IS_WRITE_PROTECTED));
-    let [Event::Complete { cid, outcome }] = other.events()[..] else { panic!("an event") };
+    let [QueueEvent::Complete { cid, outcome }] = other.events()[..] else { panic!("an event") };
     assert_eq!((cid, outcome.result & 0xFF_FFFF), (parked, 0x04_00_02));
     assert_eq!(line.serve(Ok(())), [], "a queue has not said yet that its writes are over");
-    assert!(matches!(io.events()[..], [Event::Settle(_)]));
-    let done = Event::Complete { cid: asked, outcome: Outcome::SUCCESS };
+    assert!(matches!(io.events()[..], [QueueEvent::Settle(_)]));
+    let done = QueueEvent::Complete { cid: asked, outcome: CommandOutcome::SUCCESS };
     assert_eq!(line.serve(Ok(())), [done], "the host that did it knows");
 
     // The event is told once until its page is read.
@@ -247,7 +248,7 @@ fn write_protection_is_set_enforced_and_told_to_the_others() {
     let asked = protect_later(&mut line, 1);
     assert_eq!(other.events().len(), 1);
     drop(io.events());
-    let done = Event::Complete { cid: asked, outcome: Outcome::SUCCESS };
+    let done = QueueEvent::Complete { cid: asked, outcome: CommandOutcome::SUCCESS };
     assert_eq!(line.serve(Ok(())), [done]);
 
     assert!(set(&mut line, 9, protect).status().is(Status::INVALID_NAMESPACE_OR_FORMAT));
@@ -266,7 +267,7 @@ fn change(line: &mut Line, protected: bool) -> Status {
     }
     let asked = protect_later(line, 1);
     match line.serve(Ok(()))[..] {
-        [Event::Complete { cid, outcome }] if cid == asked => outcome.status,
+        [QueueEvent::Complete { cid, outcome }] if cid == asked => outcome.status,
         ref other => panic!("{other:?}"),
     }
 }
@@ -295,7 +296,8 @@ fn a_changed_namespace_is_listed_until_it_was_read() {
     assert_eq!(read_changed(&mut other, whole), Ok(vec![]));
 }
 
-/// One core changes a namespace while another reads the list: the change is in what is read, or told anew.
+/// One core changes a namespace while another reads the list: the change is in what is read, or
+/// told anew.
 #[test]
 fn a_change_during_a_read_is_never_lost() {
     const ROUNDS: usize = 10_000;
@@ -359,7 +361,7 @@ fn write_protection_waits_for_earlier_writes_and_flushes() {
     let (_, other) = io.io(NvmCommand::Read(Io::new(Nsid(1), 0, 1)).to_sqe()).expect("taken up");
     let asked = protect_later(&mut line, 1);
     let events = io.events();
-    let [Event::Settle(settle)] = &events[..] else { panic!("it is asked") };
+    let [QueueEvent::Settle(settle)] = &events[..] else { panic!("it is asked") };
     assert_eq!(settle.of(&other), None, "reads are not waited for");
     let hold = settle.of(&work);
     assert!(hold.is_some());
@@ -367,15 +369,17 @@ fn write_protection_waits_for_earlier_writes_and_flushes() {
     drop(hold);
     assert_eq!(line.events(), [], "the event itself holds it up");
     drop(events);
-    let [Event::Complete { cid, outcome }] = line.serve(Ok(()))[..] else { panic!("it is done") };
-    assert_eq!((cid, outcome), (asked, Outcome::SUCCESS));
+    let [QueueEvent::Complete { cid, outcome }] = line.serve(Ok(()))[..] else {
+        panic!("it is done")
+    };
+    assert_eq!((cid, outcome), (asked, CommandOutcome::SUCCESS));
 }
 
 /// A registry that keeps what hosts protect in a folder, as long as that is there.
 fn keeping(state_dir: &std::path::Path) -> std::sync::Arc<crate::inventory::Registry> {
     let text = format!("state_dir = \"{}\"\n{CONFIG}", state_dir.display());
     let config = crate::config::Config::from_toml(std::path::Path::new("/test.toml"), &text);
-    let purpose = crate::inventory::export::Purpose::Serve;
+    let purpose = crate::inventory::export::OpenPurpose::Serve;
     crate::inventory::Registry::open(&config.expect("valid"), purpose)
         .expect("memory can be opened")
 }
@@ -386,7 +390,7 @@ fn change_and_wait(line: &mut Line, state: WriteProtection) -> Status {
     let set = SetFeatures { nsid: Nsid(1), save: false, feature };
     assert!(line.control(set.to_sqe(), &mut []).is_none(), "it is parked");
     loop {
-        if let [Event::Complete { outcome, .. }] = line.serve(Ok(()))[..] {
+        if let [QueueEvent::Complete { outcome, .. }] = line.serve(Ok(()))[..] {
             return outcome.status;
         }
         std::thread::yield_now();
@@ -435,7 +439,7 @@ fn write_protection_that_cannot_flush_fails() {
     let registry = registry();
     let (mut line, _) = ready(&registry, Time::ZERO);
     let asked = protect_later(&mut line, 1);
-    let [Event::Complete { cid, outcome }] =
+    let [QueueEvent::Complete { cid, outcome }] =
         line.serve(Err(BackendError::from_errno(libc::EIO)))[..]
     else {
         panic!("it is over")
@@ -452,7 +456,7 @@ fn a_reset_aborts_a_write_protection() {
     let io = io_queue(&registry, 1, cntlid, Time::ZERO);
     let asked = protect_later(&mut line, 1);
     assert!(line.set_cc(Cc::new()).is_success());
-    let aborted = Event::Complete { cid: asked, outcome: Status::ABORT_REQUESTED.into() };
+    let aborted = QueueEvent::Complete { cid: asked, outcome: Status::ABORT_REQUESTED.into() };
     assert_eq!(line.serve(Ok(())), [aborted]);
     io.close();
     assert_eq!(line.serve(Ok(())), []);
@@ -511,7 +515,7 @@ fn a_degraded_medium_is_a_critical_warning() {
     let events = line.events();
     let told = u64::from(AsyncEvent::RELIABILITY_DEGRADED.into_bits());
     assert!(
-        matches!(events[..], [Event::Complete { outcome, .. }] if outcome.result == told),
+        matches!(events[..], [QueueEvent::Complete { outcome, .. }] if outcome.result == told),
         "{events:?}"
     );
     assert_eq!(deaf.events(), [], "it did not ask for it");
@@ -570,7 +574,7 @@ fn smart_counts_what_hosts_did_and_survives_them() {
     for i in 0..16 {
         let io = &mut queues[i % 2];
         let (_, work) = io.io(read.to_sqe()).expect("legal");
-        assert_eq!(io.queue.finish_io(Cid(1), &work, Ok(())), Outcome::SUCCESS);
+        assert_eq!(io.queue.finish_io(Cid(1), &work, Ok(())), CommandOutcome::SUCCESS);
     }
     let [first, second] = &registry.subsystems() else { panic!("there are two") };
     assert_eq!((registry.io_stats_of(first).reads, registry.io_stats().reads), (16, 16));

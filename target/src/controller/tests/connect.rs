@@ -352,7 +352,7 @@ fn stopping_admits_nobody() {
     let registry = registry();
     let (mut line, _) = admin(&registry, Time::ZERO);
     registry.stop();
-    assert_eq!(line.events(), [Event::Close(super::super::CloseReason::Stopping)]);
+    assert_eq!(line.events(), [QueueEvent::Close(super::super::CloseReason::Stopping)]);
     let mut late = Line::new(&registry, 0, Time::ZERO);
     let cqe = late.connect(&connect_command(0), &connect_data(Cntlid::DYNAMIC));
     assert!(cqe.status().is(Status::CONNECT_CONTROLLER_BUSY));

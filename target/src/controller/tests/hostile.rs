@@ -55,10 +55,10 @@ proptest! {
                 let length = command.transfer.map_or(0, |transfer| transfer.length_bytes as usize);
                 prop_assert!(length <= 65_536);
                 match command.work {
-                    Work::Control(work) => {
+                    CommandWork::Control(work) => {
                         line.queue.execute(now, Cid(1), work, &mut data[..length]);
                     }
-                    Work::Io(work) => {
+                    CommandWork::Io(work) => {
                         line.queue.finish_io(Cid(1), &work, Ok(()));
                     }
                 }
@@ -66,7 +66,7 @@ proptest! {
             for line in &mut lines {
                 line.now = now;
                 for event in line.events() {
-                    if let Event::Abort(abort) = event {
+                    if let QueueEvent::Abort(abort) = event {
                         line.queue.answer_abort(abort, false);
                     }
                 }

@@ -26,19 +26,19 @@ fn write(nsid: u32, slba: u64, blocks: u32, fua: bool) -> Sqe {
 fn commands_become_bytes() {
     let (mut line, _admin) = line();
     let (transfer, work) = line.io(read(1, 7, 2)).expect("legal");
-    assert_eq!(transfer, Some((Direction::ControllerToHost, 1024)));
+    assert_eq!(transfer, Some((TransferDirection::ControllerToHost, 1024)));
     assert_eq!(
         (work.kind, work.offset_bytes, work.length_bytes),
         (IoKind::Read { fua: false }, 7 * 512, 1024)
     );
 
     let (transfer, work) = line.io(read(3, 7, 2)).expect("legal");
-    assert_eq!(transfer, Some((Direction::ControllerToHost, 8192)));
+    assert_eq!(transfer, Some((TransferDirection::ControllerToHost, 8192)));
     let bytes = (work.offset_bytes, work.length_bytes);
     assert_eq!((work.kind, bytes), (IoKind::ReadZeros, (7 * 4096, 8192)));
 
     let (transfer, work) = line.io(write(1, 1, 3, true)).expect("legal");
-    assert_eq!(transfer, Some((Direction::HostToController, 1536)));
+    assert_eq!(transfer, Some((TransferDirection::HostToController, 1536)));
     assert_eq!((work.kind, work.offset_bytes), (IoKind::Write { fua: true }, 512));
 
     let range = LbaRange { slba: 0, blocks: 2048 };
@@ -54,7 +54,7 @@ fn commands_become_bytes() {
 
     let compare = NvmCommand::Compare(Io::new(Nsid(3), 4, 1));
     let (transfer, work) = line.io(compare.to_sqe()).expect("legal on what is read-only");
-    assert_eq!(transfer, Some((Direction::HostToController, 4096)));
+    assert_eq!(transfer, Some((TransferDirection::HostToController, 4096)));
     assert_eq!(work.kind, IoKind::Compare { fua: false });
 }
 
@@ -99,7 +99,7 @@ fn deallocation_is_all_or_nothing() {
     let attributes = DsmAttributes::new().with_deallocate(true);
     let dsm = |nsid, ranges| DatasetManagement { nsid: Nsid(nsid), ranges, attributes }.to_sqe();
     let (transfer, work) = line.io(dsm(1, 3)).expect("legal");
-    assert_eq!(transfer, Some((Direction::HostToController, 48)));
+    assert_eq!(transfer, Some((TransferDirection::HostToController, 48)));
     let ranges = [DsmRange::new(0, 8), DsmRange::new(5, 0), DsmRange::new(2040, 8)];
     line.queue.check_ranges(&work, ranges.as_bytes()).expect("inside");
     let mut passed = 0;
@@ -117,7 +117,7 @@ fn deallocation_is_all_or_nothing() {
     assert!(line.refused(dsm(3, 1)).is(Status::NAMESPACE_IS_WRITE_PROTECTED));
     let hint = DatasetManagement { nsid: Nsid(1), ranges: 1, attributes: DsmAttributes::new() };
     let done = line.queue.parse(Time::ZERO, &hint.to_sqe()).expect_err("nothing to do");
-    assert_eq!(done, Outcome::SUCCESS);
+    assert_eq!(done, CommandOutcome::SUCCESS);
 }
 
 #[test]

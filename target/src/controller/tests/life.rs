@@ -89,8 +89,8 @@ fn a_silent_host_is_dropped_and_a_busy_one_is_not() {
     line.now = seconds(54);
     assert_eq!(line.events(), []);
     line.now = seconds(60);
-    assert_eq!(line.events(), [Event::Close(CloseReason::KeepAlive)]);
-    assert_eq!(io.events(), [Event::Close(CloseReason::KeepAlive)]);
+    assert_eq!(line.events(), [QueueEvent::Close(CloseReason::KeepAlive)]);
+    assert_eq!(io.events(), [QueueEvent::Close(CloseReason::KeepAlive)]);
     // Who notices it once more, after a pause, has not lost another one.
     line.now = seconds(70);
     assert!(line.queue.end_if_forsaken(line.now));
@@ -103,7 +103,8 @@ fn a_silent_host_is_dropped_and_a_busy_one_is_not() {
 
 #[test]
 fn the_deadline_leads_to_the_timeout() {
-    // Whoever sleeps until each deadline notices a silent host in time, and no call is late or in vain.
+    // Whoever sleeps until each deadline notices a silent host in time, and no call is late or in
+    // vain.
     let registry = registry();
     let (mut line, _) = ready(&registry, Time::ZERO);
     let mut wakes = 0;
@@ -112,7 +113,7 @@ fn the_deadline_leads_to_the_timeout() {
         wakes += 1;
         match line.events().as_slice() {
             [] => assert!(wakes < 3, "deadlines make progress"),
-            [Event::Close(CloseReason::KeepAlive)] => break,
+            [QueueEvent::Close(CloseReason::KeepAlive)] => break,
             other => panic!("{other:?}"),
         }
     }
@@ -145,7 +146,7 @@ fn a_discovery_controller_without_a_timer_has_one_of_two_minutes() {
     line.now = seconds(241);
     line.events();
     line.now = seconds(400);
-    assert_eq!(line.events(), [Event::Close(CloseReason::KeepAlive)]);
+    assert_eq!(line.events(), [QueueEvent::Close(CloseReason::KeepAlive)]);
 }
 
 #[test]
@@ -154,14 +155,14 @@ fn a_connection_must_become_a_queue_and_a_controller_must_be_enabled() {
     let mut line = Line::new(&registry, 0, Time::ZERO);
     assert_eq!(line.queue.deadline(), Some(seconds(5)));
     line.now = seconds(5);
-    assert_eq!(line.events(), [Event::Close(CloseReason::ConnectTimeout)]);
+    assert_eq!(line.events(), [QueueEvent::Close(CloseReason::ConnectTimeout)]);
 
     let mut line = Line::new(&registry, 0, Time::ZERO);
     let connect = Connect { keep_alive_timeout_ms: 0, ..connect_command(0) };
     assert!(line.connect(&connect, &connect_data(Cntlid::DYNAMIC)).status().is_success());
     assert_eq!(line.queue.deadline(), Some(seconds(120)));
     line.now = seconds(120);
-    assert_eq!(line.events(), [Event::Close(CloseReason::EnableTimeout)]);
+    assert_eq!(line.events(), [QueueEvent::Close(CloseReason::EnableTimeout)]);
 }
 
 #[test]
@@ -174,7 +175,7 @@ fn losing_an_io_queue_leaves_the_association_alive() {
     assert!(line.control(abort, &mut []).is_none());
     let asked_by = Cid(line.next_cid - 1);
     one.close();
-    let not_done = Event::Complete { cid: asked_by, outcome: Outcome::success(1) };
+    let not_done = QueueEvent::Complete { cid: asked_by, outcome: CommandOutcome::success(1) };
     assert_eq!(line.events(), [not_done]);
     assert_eq!(line.without_data(abort).result(), 1, "there is no such queue");
     line.now = seconds(4);
@@ -196,8 +197,8 @@ fn a_new_io_queue_waits_for_writes_of_a_lost_one() {
     let cid = Cid(new.next_cid - 1);
     assert_eq!(new.events(), []);
     drop(hold);
-    let outcome = Outcome::success(u64::from(cntlid.0));
-    assert_eq!(new.events(), [Event::Complete { cid, outcome }]);
+    let outcome = CommandOutcome::success(u64::from(cntlid.0));
+    assert_eq!(new.events(), [QueueEvent::Complete { cid, outcome }]);
     assert!(new.io(flush()).is_ok());
     line.close();
 }
@@ -211,9 +212,9 @@ fn a_lost_queue_makes_room_for_its_successor() {
     let mut new = Line::new(&registry, 1, Time::ZERO);
     let mut data = connect_data(cntlid).as_bytes().to_vec();
     assert!(new.control(connect_command(1).to_sqe(), &mut data).is_none(), "the old one is there");
-    assert_eq!(old.events(), [Event::Close(CloseReason::Lost)]);
+    assert_eq!(old.events(), [QueueEvent::Close(CloseReason::Lost)]);
     old.close();
-    assert!(matches!(new.events()[..], [Event::Complete { .. }]));
+    assert!(matches!(new.events()[..], [QueueEvent::Complete { .. }]));
 }
 
 #[test]
@@ -222,7 +223,7 @@ fn losing_the_admin_queue_ends_the_association_at_once() {
     let (line, cntlid) = ready(&registry, Time::ZERO);
     let mut io = io_queue(&registry, 1, cntlid, Time::ZERO);
     line.close();
-    assert_eq!(io.events(), [Event::Close(CloseReason::AssociationEnded)]);
+    assert_eq!(io.events(), [QueueEvent::Close(CloseReason::AssociationEnded)]);
     assert_eq!(registry.controllers().len(), 1, "its id is taken while a queue lives");
     io.close();
     assert!(registry.controllers().is_empty());
@@ -265,9 +266,9 @@ fn a_reset_sends_io_queues_away_and_keeps_the_admin_queue() {
     let parked = Cid(line.next_cid - 1);
 
     assert!(line.set_cc(Cc::new()).is_success());
-    let aborted = Event::Complete { cid: parked, outcome: Status::ABORT_REQUESTED.into() };
+    let aborted = QueueEvent::Complete { cid: parked, outcome: Status::ABORT_REQUESTED.into() };
     assert_eq!(line.events(), [aborted]);
-    assert_eq!(io.events(), [Event::Close(CloseReason::Reset)]);
+    assert_eq!(io.events(), [QueueEvent::Close(CloseReason::Reset)]);
     assert!(io.refused(flush()).is(Status::COMMAND_SEQUENCE_ERROR));
     io.close();
 
@@ -291,7 +292,7 @@ fn after_a_shutdown_only_properties_are_served() {
     assert!(line.refused(keep_alive()).is(Status::COMMAND_SEQUENCE_ERROR));
     // A host that stays afterwards is let go.
     line.now = seconds(121);
-    assert!(matches!(line.events().as_slice(), [Event::Close(_)]));
+    assert!(matches!(line.events().as_slice(), [QueueEvent::Close(_)]));
 }
 
 #[test]
@@ -306,10 +307,10 @@ fn aborts_reach_the_queue_that_has_the_command() {
 
     assert!(line.control(abort(2, 0x42), &mut []).is_none());
     let asked_by = Cid(line.next_cid - 1);
-    let [Event::Abort(wish)] = io.events()[..] else { panic!("the wish arrives") };
+    let [QueueEvent::Abort(wish)] = io.events()[..] else { panic!("the wish arrives") };
     assert_eq!(wish.cid, Cid(0x42));
     io.queue.answer_abort(wish, true);
-    let done = Event::Complete { cid: asked_by, outcome: Outcome::success(0) };
+    let done = QueueEvent::Complete { cid: asked_by, outcome: CommandOutcome::success(0) };
     assert_eq!(line.events(), [done]);
 
     // One that is not answered before the queue leaves is answered by its leaving.
@@ -317,7 +318,7 @@ fn aborts_reach_the_queue_that_has_the_command() {
     let asked_by = Cid(line.next_cid - 1);
     assert!(io.without_data(nvme_proto::fabrics::Disconnect.to_sqe()).status().is_success());
     io.close();
-    let not_done = Event::Complete { cid: asked_by, outcome: Outcome::success(1) };
+    let not_done = QueueEvent::Complete { cid: asked_by, outcome: CommandOutcome::success(1) };
     assert_eq!(line.events(), [not_done]);
 }
 
@@ -338,8 +339,8 @@ fn aborts_are_limited_and_reach_parked_events() {
     assert!(line.control(abort(0, event.0), &mut []).is_none());
     let asked_by = Cid(line.next_cid - 1);
     let expected = [
-        Event::Complete { cid: event, outcome: Status::ABORT_REQUESTED.into() },
-        Event::Complete { cid: asked_by, outcome: Outcome::success(0) },
+        QueueEvent::Complete { cid: event, outcome: Status::ABORT_REQUESTED.into() },
+        QueueEvent::Complete { cid: asked_by, outcome: CommandOutcome::success(0) },
     ];
     assert_eq!(line.events(), expected);
 }
@@ -382,7 +383,9 @@ fn commands_of_before_a_reset_are_aborted_after_it() {
     let registry = registry();
     let (mut line, _) = ready(&registry, Time::ZERO);
     let command = line.queue.parse(Time::ZERO, &keep_alive()).expect("well-formed");
-    let super::super::Work::Control(work) = command.work else { panic!("a control command") };
+    let super::super::CommandWork::Control(work) = command.work else {
+        panic!("a control command")
+    };
     assert!(line.set_cc(Cc::new()).is_success());
     assert!(line.set_cc(enabled()).is_success());
     let execution = line.queue.execute(Time::ZERO, Cid(1), work, &mut []);
@@ -411,7 +414,7 @@ fn a_shutdown_waits_for_writes_and_flushes() {
     let (_, work) = io.io(nvme_proto::NvmCommand::Write(write).to_sqe()).expect("it is taken up");
     assert!(line.set_cc(enabled().with_shn(ShutdownNotification::NORMAL)).is_success());
     let events = io.events();
-    let [Event::Settle(settle)] = &events[..] else { panic!("it is asked") };
+    let [QueueEvent::Settle(settle)] = &events[..] else { panic!("it is asked") };
     let hold = settle.of(&work);
     drop(events);
     for step in [hold, Some(leaving)] {
@@ -419,7 +422,7 @@ fn a_shutdown_waits_for_writes_and_flushes() {
         assert_eq!(line.csts().shst(), ShutdownStatus::OCCURRING);
         drop(step);
     }
-    let Some(Event::Flush(flush)) = line.queue.poll(line.now) else {
+    let Some(QueueEvent::Flush(flush)) = line.queue.poll(line.now) else {
         panic!("it is to be flushed")
     };
     assert_eq!(line.csts().shst(), ShutdownStatus::OCCURRING);

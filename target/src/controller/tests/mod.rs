@@ -19,11 +19,14 @@ use nvme_proto::registers::{Cc, CcCss, Csts, Property};
 use nvme_proto::{Cid, Cntlid, Cqe, HostId, HostNqn, IntoBytes, Nqn, Qid, Sqe, Status};
 use rdma::Time;
 
-use super::{Accepted, Direction, Event, Execution, Hold, IoWork, Lost, Outcome, Queue, Work};
+use super::{
+    Accepted, CommandHold, CommandOutcome, CommandWork, Execution, IoWork, Lost, Queue, QueueEvent,
+    TransferDirection,
+};
 use crate::backend::BackendError;
 use crate::config::Config;
 use crate::inventory::Registry;
-use crate::inventory::export::Purpose;
+use crate::inventory::export::OpenPurpose;
 
 const SUBSYSTEM: &str = "nqn.2026-01.io.feedrail:t";
 const CONFIG: &str = r#"
@@ -59,7 +62,7 @@ fn registry() -> Arc<Registry> {
 
 fn registry_of(text: &str) -> Arc<Registry> {
     let config = Config::from_toml(Path::new("/test.toml"), text).expect("a valid configuration");
-    Registry::open(&config, Purpose::Check).expect("memory can be opened")
+    Registry::open(&config, OpenPurpose::Check).expect("memory can be opened")
 }
 
 fn seconds(seconds: u64) -> Time {
@@ -99,7 +102,7 @@ impl Line {
             Err(outcome) => outcome,
             Ok(command) => {
                 let length = command.transfer.map_or(0, |transfer| transfer.length_bytes as usize);
-                let Work::Control(work) = command.work else { panic!("a control command") };
+                let CommandWork::Control(work) = command.work else { panic!("a control command") };
                 match self.queue.execute(self.now, cid, work, &mut data[..length]) {
                     Execution::Complete(outcome) | Execution::Disconnect(outcome) => outcome,
                     Execution::Parked => return None,
@@ -114,9 +117,12 @@ impl Line {
     }
 
     /// Parses an I/O command.
-    fn io(&mut self, sqe: Sqe) -> Result<(Option<(Direction, u32)>, IoWork), Outcome> {
+    fn io(
+        &mut self,
+        sqe: Sqe,
+    ) -> Result<(Option<(TransferDirection, u32)>, IoWork), CommandOutcome> {
         let command = self.queue.parse(self.now, &sqe)?;
-        let Work::Io(work) = command.work else { panic!("an I/O command") };
+        let CommandWork::Io(work) = command.work else { panic!("an I/O command") };
         Ok((command.transfer.map(|t| (t.direction, t.length_bytes)), work))
     }
 
@@ -146,10 +152,10 @@ impl Line {
         self.without_data(set.to_sqe()).status()
     }
 
-    fn events(&mut self) -> Vec<Event> {
+    fn events(&mut self) -> Vec<QueueEvent> {
         let mut events = Vec::new();
         while let Some(event) = self.queue.poll(self.now) {
-            let closes = matches!(event, Event::Close(_));
+            let closes = matches!(event, QueueEvent::Close(_));
             events.push(event);
             if closes {
                 break;
@@ -159,12 +165,12 @@ impl Line {
     }
 
     /// Flushes what the controller wants flushed, with this result, and returns all other events.
-    fn serve(&mut self, result: Result<(), BackendError>) -> Vec<Event> {
+    fn serve(&mut self, result: Result<(), BackendError>) -> Vec<QueueEvent> {
         let mut events = Vec::new();
         while let Some(event) = self.queue.poll(self.now) {
             match event {
-                Event::Flush(flush) => self.queue.flushed(self.now, flush, result),
-                Event::Close(_) => {
+                QueueEvent::Flush(flush) => self.queue.flushed(self.now, flush, result),
+                QueueEvent::Close(_) => {
                     events.push(event);
                     break;
                 }
@@ -180,7 +186,7 @@ impl Line {
     }
 
     /// The connection ends while storage works on a command that changes the medium.
-    fn close_with_a_write(self) -> Hold {
+    fn close_with_a_write(self) -> CommandHold {
         self.queue.close().expect("it was connected")
     }
 }

@@ -87,8 +87,8 @@ fn commands_are_taken_as_their_effects_say() {
     }
 }
 
-/// Every value of CNS that a controller has, whether it takes CSI, and what it says where the NSID is 0 and 2, which no namespace
-/// has.
+/// Every value of CNS that a controller has, whether it takes CSI, and what it says where the NSID
+/// is 0 and 2, which no namespace has.
 type Described = (Cns, bool, Result<(), Status>, Result<(), Status>);
 
 const NO_NAMESPACE: Result<(), Status> = Err(Status::INVALID_NAMESPACE_OR_FORMAT);

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 use self::buddy::Buddy;
-use crate::limits::{GUEST_POOL_BYTES, GUEST_TRANSFER_BYTES};
+use crate::limits::{ANONYMOUS_POOL_BYTES, ANONYMOUS_TRANSFER_BYTES};
 use crate::storage::Span;
 
 /// The smallest buffer, in bytes: the page and the alignment of every buffer.
@@ -22,8 +22,8 @@ const HUGE_PAGE_BYTES: usize = 2 << 20;
 /// Of each size, buffers that are kept as they are when they come back.
 const SPARE_BUFFERS: usize = 32;
 
-/// Memory of the process that is registered once with each RDMA device. Never written by the process itself
-/// except through buffers and receive areas that belong to somebody.
+/// Memory of the process that is registered once with each RDMA device. Never written by the
+/// process itself except through buffers and receive areas that belong to somebody.
 #[derive(Debug)]
 pub struct PoolMemory {
     /// Of the mapping.
@@ -35,15 +35,16 @@ pub struct PoolMemory {
     zeros_length: usize,
 }
 
-// SAFETY: the struct is an address range; whoever reads or writes it holds a `Buffer` for that part.
+// SAFETY: the struct is an address range; whoever reads or writes it holds a `Buffer` for that
+// part.
 unsafe impl Send for PoolMemory {}
 // SAFETY: as above; no method of a shared reference reads or writes the memory.
 unsafe impl Sync for PoolMemory {}
 
 impl PoolMemory {
-    /// Maps `length` bytes, rounded up to whole pages, on huge pages where the system gives them: the kernel passes
-    /// those to a disk at a fraction of the cost. Files in memory would have names, but seldom get any. Behind them it
-    /// maps `zeros_length` bytes of zeros.
+    /// Maps `length` bytes, rounded up to whole pages, on huge pages where the system gives them:
+    /// the kernel passes those to a disk at a fraction of the cost. Files in memory would have
+    /// names, but seldom get any. Behind them it maps `zeros_length` bytes of zeros.
     ///
     /// # Errors
     /// What the system says.
@@ -86,8 +87,8 @@ impl PoolMemory {
         self.length + self.zeros_length
     }
 
-    /// Where `length` bytes lie that are zeros for good. Nobody has written them, so that the system has one page of its
-    /// own for all, until a device pins them.
+    /// Where `length` bytes lie that are zeros for good. Nobody has written them, so that the
+    /// system has one page of its own for all, until a device pins them.
     pub fn zeros(&self, length: u32) -> *const u8 {
         assert!(length as usize <= self.zeros_length, "as long as the longest transfer");
         self.address().wrapping_add(self.length)
@@ -96,13 +97,14 @@ impl PoolMemory {
 
 impl Drop for PoolMemory {
     fn drop(&mut self) {
-        // SAFETY: this is the mapping made in `new`; devices and rings that use it hold an `Arc` of it.
+        // SAFETY: this is the mapping made in `new`; devices and rings that use it hold an `Arc` of
+        // it.
         let _ = unsafe { rustix::mm::munmap(self.mapped.as_ptr().cast(), self.mapped_length) };
     }
 }
 
 /// How the memory of a process is divided: a pool for the hosts of each core, and behind them all a
-/// small one for the guests of each core.
+/// small one for the anonymous connections of each core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PoolPlan {
     cores: usize,
@@ -129,23 +131,24 @@ impl PoolPlan {
 
     /// Bytes of all pools.
     pub fn memory_bytes(&self) -> usize {
-        self.host_bytes() + self.cores * GUEST_POOL_BYTES
+        self.host_bytes() + self.cores * ANONYMOUS_POOL_BYTES
     }
 
-    /// The pools of one core, for hosts and for guests, in memory of that many bytes.
+    /// The pools of one core, for hosts and for anonymous connections, in memory of that many
+    /// bytes.
     pub fn pools(&self, memory: &Arc<PoolMemory>, core: usize) -> (Pool, Pool) {
         let start = core * self.blocks * self.block_bytes;
         let hosts = Pool::new(Arc::clone(memory), start, self.blocks, self.block_bytes);
-        let start = self.host_bytes() + core * GUEST_POOL_BYTES;
-        let block_bytes = GUEST_TRANSFER_BYTES as usize;
-        let blocks = GUEST_POOL_BYTES / block_bytes;
+        let start = self.host_bytes() + core * ANONYMOUS_POOL_BYTES;
+        let block_bytes = ANONYMOUS_TRANSFER_BYTES as usize;
+        let blocks = ANONYMOUS_POOL_BYTES / block_bytes;
         (hosts, Pool::new(Arc::clone(memory), start, blocks, block_bytes))
     }
 }
 
 /// A part of the memory, handed out as power-of-two buffers from [`UNIT_BYTES`] up to its block
-/// size. Small and large transfers share it: what a 4 KiB read gives back becomes part of a large buffer
-/// again as soon as its neighbours are free.
+/// size. Small and large transfers share it: what a 4 KiB read gives back becomes part of a large
+/// buffer again as soon as its neighbours are free.
 #[derive(Debug)]
 pub struct Pool {
     memory: Arc<PoolMemory>,
@@ -295,8 +298,8 @@ impl Pool {
     /// `length` bytes of a buffer from `offset` on, for storage.
     ///
     /// # Safety
-    /// The buffer stays allocated, and nobody else reads or writes that part of it, until the operation that
-    /// carries the span is over.
+    /// The buffer stays allocated, and nobody else reads or writes that part of it, until the
+    /// operation that carries the span is over.
     pub unsafe fn span(&self, buffer: &Buffer, offset: u32, length: u32) -> Span {
         assert!(u64::from(offset) + u64::from(length) <= (UNIT_BYTES as u64) << buffer.order);
         let address = self.address(buffer).wrapping_add(offset as usize);
@@ -342,13 +345,13 @@ mod tests {
     fn pools_know_their_buffers_and_find_others() {
         let plan = PoolPlan::new(4 * BLOCK as u64, 1, BLOCK);
         let memory = PoolMemory::new(plan.memory_bytes(), 0).unwrap();
-        let (mut hosts, mut guests) = plan.pools(&memory, 0);
-        let (large, small) = (hosts.allocate(4096).unwrap(), guests.allocate(4096).unwrap());
+        let (mut hosts, mut anonymous) = plan.pools(&memory, 0);
+        let (large, small) = (hosts.allocate(4096).unwrap(), anonymous.allocate(4096).unwrap());
         assert!(hosts.owns(&large) && !hosts.owns(&small));
-        assert!(guests.owns(&small) && !guests.owns(&large));
-        assert_eq!(hosts.address(&small), guests.address(&small));
+        assert!(anonymous.owns(&small) && !anonymous.owns(&large));
+        assert_eq!(hosts.address(&small), anonymous.address(&small));
         hosts.release(large);
-        guests.release(small);
+        anonymous.release(small);
     }
 
     #[test]

@@ -22,8 +22,8 @@ fn ip(number: u8) -> IpAddr {
     IpAddr::from([10, 0, 0, number])
 }
 
-fn name(number: usize) -> Name {
-    Name::Said(HostNqn(format!("nqn.2026-01.io.feedrail:host{number}").parse().unwrap()))
+fn name(number: usize) -> AccountName {
+    AccountName::Said(HostNqn(format!("nqn.2026-01.io.feedrail:host{number}").parse().unwrap()))
 }
 
 fn request(connection: u32, slot: u32) -> RequestKey {

@@ -88,7 +88,7 @@ impl NsidFile {
         reserved: &BTreeSet<u32>,
     ) -> Result<Vec<u32>, NsidFileError> {
         self.note_gone(&names.iter().copied().collect());
-        let mut free = Free::new(&self.content, reserved);
+        let mut free = FreeNsids::new(&self.content, reserved);
         let mut reused = Reused::default();
         let mut nsids = Vec::with_capacity(names.len());
         for name in names {
@@ -98,7 +98,7 @@ impl NsidFile {
                 continue;
             }
             let full = || NsidFileError::Full { path: self.path.clone() };
-            let Slot { nsid, of } = free.take().ok_or_else(full)?;
+            let NsidSlot { nsid, of } = free.take().ok_or_else(full)?;
             if let Some(old) = of {
                 self.content.nsids.remove(&old);
                 self.content.gone.remove(&old);
@@ -154,21 +154,21 @@ impl NsidFile {
 }
 
 /// An NSID for a new name.
-struct Slot {
+struct NsidSlot {
     nsid: u32,
     /// Which name had it.
     of: Option<String>,
 }
 
 /// The NSIDs that new names get, in order.
-struct Free {
+struct FreeNsids {
     /// Those that nobody has or had.
     unused: std::vec::IntoIter<u32>,
     /// Those of names that are away, the longest first.
     gone: std::vec::IntoIter<(u64, String, u32)>,
 }
 
-impl Free {
+impl FreeNsids {
     fn new(content: &KeptNsids, reserved: &BTreeSet<u32>) -> Self {
         let mut taken: BTreeSet<u32> = content.nsids.values().copied().collect();
         taken.extend(reserved);
@@ -181,10 +181,10 @@ impl Free {
         Self { unused: unused.into_iter(), gone: gone.into_iter() }
     }
 
-    fn take(&mut self) -> Option<Slot> {
+    fn take(&mut self) -> Option<NsidSlot> {
         match self.unused.next() {
-            Some(nsid) => Some(Slot { nsid, of: None }),
-            None => self.gone.next().map(|(_, name, nsid)| Slot { nsid, of: Some(name) }),
+            Some(nsid) => Some(NsidSlot { nsid, of: None }),
+            None => self.gone.next().map(|(_, name, nsid)| NsidSlot { nsid, of: Some(name) }),
         }
     }
 }

@@ -105,9 +105,9 @@ impl KeptState for KeptProtection {
 
 /// The thread that writes the files. It ends when this is dropped.
 #[derive(Debug)]
-pub(crate) struct Keeper(mpsc::Sender<Change>);
+pub(crate) struct Keeper(mpsc::Sender<ProtectionChange>);
 
-struct Change {
+struct ProtectionChange {
     /// The index of its subsystem.
     subsystem: usize,
     namespace: Uuid,
@@ -118,9 +118,9 @@ struct Change {
 impl Keeper {
     /// For the files of all subsystems, in order.
     pub(crate) fn start(mut files: Vec<ProtectionFile>) -> Result<Self, ProtectionError> {
-        let (sender, changes) = mpsc::channel::<Change>();
+        let (sender, changes) = mpsc::channel::<ProtectionChange>();
         let run = move || {
-            for Change { subsystem, namespace, protected, done } in changes {
+            for ProtectionChange { subsystem, namespace, protected, done } in changes {
                 done(files[subsystem].set(namespace, protected));
             }
         };
@@ -137,7 +137,7 @@ impl Keeper {
         protected: bool,
         done: impl FnOnce(Result<(), ProtectionError>) + Send + 'static,
     ) {
-        let change = Change { subsystem, namespace, protected, done: Box::new(done) };
+        let change = ProtectionChange { subsystem, namespace, protected, done: Box::new(done) };
         // The thread lives as long as the sender.
         let _ = self.0.send(change);
     }

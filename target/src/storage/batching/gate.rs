@@ -1,10 +1,11 @@
 //! Gates: what is held back from a device that does better with many calls at a time.
 //!
-//! Many a virtual disk takes what it is given at a time as one job, does one job after the other, and tells of the end
-//! of all of a job at once. Every job has its price, whatever its size. Such a device is given small jobs by a target
-//! that answers one call after the other and hands over what comes of it, and so it stays. Behind a gate, calls wait
-//! while the device has enough to do, until there are as many as it still has: so it works on one half while the target
-//! answers the other. A device that works on many calls side by side may lose by that; which it is, a [`Trial`] finds
+//! Many a virtual disk takes what it is given at a time as one job, does one job after the other,
+//! and tells of the end of all of a job at once. Every job has its price, whatever its size. Such a
+//! device is given small jobs by a target that answers one call after the other and hands over what
+//! comes of it, and so it stays. Behind a gate, calls wait while the device has enough to do, until
+//! there are as many as it still has: so it works on one half while the target answers the other. A
+//! device that works on many calls side by side may lose by that; which it is, a [`Trial`] finds
 //! out.
 
 use std::collections::VecDeque;
@@ -34,7 +35,7 @@ pub(crate) struct Gates {
 /// What became of a call that is to be handed over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
-pub(crate) enum Admission {
+pub(crate) enum GateDecision {
     /// It may be handed over. If a gate counts it, that is to be told of its end.
     Admitted(Option<Visit>),
     /// It was kept, and will be among [`Gates::next_released`].
@@ -60,7 +61,7 @@ struct Gate {
     device: DeviceId,
     /// What the calls that the device has count for.
     inside: u64,
-    held: VecDeque<Held>,
+    held: VecDeque<HeldCall>,
     /// What those count for that are held back.
     waiting: u64,
     /// How many of those are to go.
@@ -68,7 +69,7 @@ struct Gate {
     trial: Trial,
 }
 
-struct Held {
+struct HeldCall {
     call: CallId,
     what: SystemCall,
     since: Time,
@@ -85,14 +86,14 @@ impl Gates {
     }
 
     /// Whether a call may be handed over now; if not, it is kept.
-    pub(crate) fn admit(&mut self, now: Time, call: CallId, what: SystemCall) -> Admission {
+    pub(crate) fn admit(&mut self, now: Time, call: CallId, what: SystemCall) -> GateDecision {
         let (SystemCall::Read { file, part, .. } | SystemCall::Write { file, part, .. }) = what
         else {
-            return Admission::Admitted(None);
+            return GateDecision::Admitted(None);
         };
         // What the page cache has is not the device's business.
         if !file.direct {
-            return Admission::Admitted(None);
+            return GateDecision::Admitted(None);
         }
         let index = self.gate_of(file.device);
         let visit = Visit { gate: index as u32, weight: CALL_BYTES + u64::from(part.length()) };
@@ -102,11 +103,11 @@ impl Gates {
         }
         if gate.holds() {
             gate.waiting += visit.weight;
-            gate.held.push_back(Held { call, what, since: now, visit });
-            return Admission::Held;
+            gate.held.push_back(HeldCall { call, what, since: now, visit });
+            return GateDecision::Held;
         }
         gate.inside += visit.weight;
-        Admission::Admitted(Some(visit))
+        GateDecision::Admitted(Some(visit))
     }
 
     /// A call that was admitted ended.
@@ -170,7 +171,7 @@ impl Gate {
     }
 
     fn release(&mut self, place: usize) -> Option<Released> {
-        let Held { call, what, visit, .. } = self.held.remove(place)?;
+        let HeldCall { call, what, visit, .. } = self.held.remove(place)?;
         self.inside += visit.weight;
         self.waiting -= visit.weight;
         Some(Released { call, what, visit })

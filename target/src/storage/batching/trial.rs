@@ -1,9 +1,9 @@
 //! Trials: whether a device ends more when calls are held back from it, measured while it works.
 //!
-//! Time in which the device has enough to do is cut into pairs of periods. As long as it is not clear what is better,
-//! one period of each pair is spent either way; when it is clear, so is one pair of many. A device for which holding
-//! back is wrong loses next to nothing by that, and a verdict that has become wrong is noticed. A device that never
-//! has much to do is not tried.
+//! Time in which the device has enough to do is cut into pairs of periods. As long as it is not
+//! clear what is better, one period of each pair is spent either way; when it is clear, so is one
+//! pair of many. A device for which holding back is wrong loses next to nothing by that, and a
+//! verdict that has become wrong is noticed. A device that never has much to do is not tried.
 
 use std::time::Duration;
 
@@ -13,8 +13,8 @@ use rdma::Time;
 const PERIOD: Duration = Duration::from_millis(10);
 const ENDS: u32 = 64;
 const CROWDED: u32 = 16;
-/// A period that takes longer says nothing: the device had nothing to do at times, or it is so slow that a turn of the
-/// target does not matter.
+/// A period that takes longer says nothing: the device had nothing to do at times, or it is so slow
+/// that a turn of the target does not matter.
 const PERIOD_MAX: Duration = Duration::from_millis(100);
 /// What it takes to be better: less is chance.
 const MARGIN: f64 = 1.03;
@@ -26,7 +26,8 @@ const TRIAL_EVERY: u32 = 33;
 /// A device's trial.
 #[derive(Debug, Default)]
 pub(crate) struct Trial {
-    /// Pairs in which the device ended more with calls held back, less those in which it ended less.
+    /// Pairs in which the device ended more with calls held back, less those in which it ended
+    /// less.
     score: i8,
     /// Pairs so far.
     pairs: u32,
@@ -34,11 +35,11 @@ pub(crate) struct Trial {
     steady: bool,
     /// What the first period of the present pair came to, in weight per second.
     first: Option<f64>,
-    period: Option<Period>,
+    period: Option<TrialPeriod>,
 }
 
 #[derive(Debug)]
-struct Period {
+struct TrialPeriod {
     began: Time,
     ends: u32,
     /// Of the calls that ended.
@@ -55,8 +56,9 @@ impl Trial {
 
     /// A call met a device that has enough to do.
     pub(crate) fn crowded(&mut self, now: Time) {
-        self.period.get_or_insert(Period { began: now, ends: 0, weight: 0, crowded: 0 }).crowded +=
-            1;
+        self.period
+            .get_or_insert(TrialPeriod { began: now, ends: 0, weight: 0, crowded: 0 })
+            .crowded += 1;
     }
 
     /// A call of this weight ended.
@@ -99,7 +101,8 @@ impl Trial {
         self.pairs = self.pairs.wrapping_add(1);
     }
 
-    /// Which way comes first in the present pair. It alternates, so that a load that grows or shrinks favours neither.
+    /// Which way comes first in the present pair. It alternates, so that a load that grows or
+    /// shrinks favours neither.
     fn holds_first(&self) -> bool {
         self.pairs.is_multiple_of(2)
     }
@@ -114,7 +117,8 @@ impl Trial {
 mod tests {
     use super::*;
 
-    /// Periods of a load under which a device ends so much a second with calls held back, and without.
+    /// Periods of a load under which a device ends so much a second with calls held back, and
+    /// without.
     fn run(trial: &mut Trial, now: &mut Time, periods: u32, held: u64, open: u64) -> u32 {
         let mut spent_holding = 0;
         for _ in 0..periods {

@@ -41,7 +41,7 @@ struct Calls {
     given: Vec<CallId>,
     /// Under way, and when each ends.
     inside: VecDeque<(CallId, Time)>,
-    ended: VecDeque<Event>,
+    ended: VecDeque<EngineEvent>,
     cancelled: usize,
 }
 
@@ -75,7 +75,7 @@ impl Engine for Device {
             calls.given.contains(&call) || calls.inside.iter().any(|&(other, _)| other == call)
         );
         calls.cancelled += 1;
-        calls.ended.push_back(Event::NotCancelled { call });
+        calls.ended.push_back(EngineEvent::NotCancelled { call });
     }
 
     fn turn(&mut self) {
@@ -94,13 +94,13 @@ impl Engine for Device {
         }
         inside.retain(|&(call, end)| {
             if end <= now {
-                ended.push_back(Event::Ended { call, result: CALL_BYTES as i32 });
+                ended.push_back(EngineEvent::Ended { call, result: CALL_BYTES as i32 });
             }
             end > now
         });
     }
 
-    fn next_event(&mut self) -> Option<Event> {
+    fn next_event(&mut self) -> Option<EngineEvent> {
         self.calls.borrow_mut().ended.pop_front()
     }
 
@@ -155,7 +155,7 @@ impl Load {
     fn turn(&mut self) {
         self.storage.turn(self.device.now.get());
         if let Some(report) = self.storage.next_report() {
-            let Report::Done { tag, result: Ok(()) } = report else { panic!("{report:?}") };
+            let StorageReport::Done { tag, result: Ok(()) } = report else { panic!("{report:?}") };
             self.answered += 1;
             self.device.pass(ANSWER);
             self.submit(tag.0);
@@ -250,6 +250,6 @@ fn a_call_that_is_held_back_can_be_cancelled() {
     assert_eq!(load.device.cancelled(), 1);
     load.storage.turn(load.device.now.get());
     let report = load.storage.next_report();
-    assert!(matches!(report, Some(Report::NotCancelled { tag: Tag(2) })), "{report:?}");
+    assert!(matches!(report, Some(StorageReport::NotCancelled { tag: Tag(2) })), "{report:?}");
     assert_eq!(load.device.inside(), 3);
 }

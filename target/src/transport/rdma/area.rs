@@ -12,22 +12,23 @@ use crate::core_context::pool::UNIT_BYTES;
 use crate::deliberate_bugs::{self, Bug};
 use crate::limits::UNCONNECTED_RECEIVES;
 use crate::storage::Span;
-use crate::transport::rdma::connection::request::{Receive, Slot};
+use crate::transport::rdma::connection::request::{Receive, SlotId};
 
 const SQE_BYTES: usize = size_of::<Sqe>();
 const CQE_BYTES: usize = size_of::<Cqe>();
 
 /// How large it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Layout {
+pub(super) struct AreaLayout {
     pub(super) receives: u32,
     pub(super) slots: u32,
     /// In-capsule data of one command, in bytes.
     pub(super) in_capsule: u32,
 }
 
-impl Layout {
-    /// In-capsule data begins on a page of its own, so that it can go to the medium from where it landed.
+impl AreaLayout {
+    /// In-capsule data begins on a page of its own, so that it can go to the medium from where it
+    /// landed.
     fn stride(&self) -> usize {
         (self.in_capsule as usize).next_multiple_of(UNIT_BYTES)
     }
@@ -60,10 +61,10 @@ impl Layout {
 
 /// Registered memory of one connection. Little of it is there before somebody said who he is.
 pub(super) struct Area<P: Provider> {
-    first: Part<P>,
-    rest: Option<Part<P>>,
+    first: AreaPart<P>,
+    rest: Option<AreaPart<P>>,
     /// Of both.
-    layout: Layout,
+    layout: AreaLayout,
 }
 
 impl<P: Provider> Area<P> {
@@ -71,8 +72,8 @@ impl<P: Provider> Area<P> {
     ///
     /// # Errors
     /// What the system says.
-    pub(super) fn new(device: &P::Device, layout: Layout) -> io::Result<Self> {
-        Ok(Self { first: Part::new(device, layout.first())?, rest: None, layout })
+    pub(super) fn new(device: &P::Device, layout: AreaLayout) -> io::Result<Self> {
+        Ok(Self { first: AreaPart::new(device, layout.first())?, rest: None, layout })
     }
 
     /// Maps and registers the rest.
@@ -82,13 +83,13 @@ impl<P: Provider> Area<P> {
     pub(super) fn grow(&mut self, device: &P::Device) -> io::Result<()> {
         let rest = self.layout.rest();
         if self.rest.is_none() && rest.slots > 0 {
-            self.rest = Some(Part::new(device, rest)?);
+            self.rest = Some(AreaPart::new(device, rest)?);
         }
         Ok(())
     }
 
     /// As it is to be in the end.
-    pub(super) fn layout(&self) -> Layout {
+    pub(super) fn layout(&self) -> AreaLayout {
         self.layout
     }
 
@@ -115,12 +116,12 @@ impl<P: Provider> Area<P> {
     }
 
     /// Writes a slot's response and says where it is.
-    pub(super) fn set_response(&mut self, slot: Slot, response: &Cqe) -> Sge {
+    pub(super) fn set_response(&mut self, slot: SlotId, response: &Cqe) -> Sge {
         match slot.0.checked_sub(self.first.layout.slots) {
             None => self.first.set_response(slot, response),
             Some(at) => {
                 let rest = self.rest.as_mut().expect("its slots are used when it is there");
-                rest.set_response(Slot(at), response)
+                rest.set_response(SlotId(at), response)
             }
         }
     }
@@ -128,7 +129,8 @@ impl<P: Provider> Area<P> {
     /// In-capsule data of a capsule that has arrived.
     ///
     /// # Safety
-    /// The receive completed and is not posted again while the slice lives, and no operation works on it.
+    /// The receive completed and is not posted again while the slice lives, and no operation works
+    /// on it.
     pub(super) unsafe fn in_capsule(
         &mut self,
         receive: Receive,
@@ -143,8 +145,8 @@ impl<P: Provider> Area<P> {
     /// In-capsule data of a capsule that has arrived, for storage.
     ///
     /// # Safety
-    /// The receive completed and is not posted again, nor the area dropped, until the operation that carries
-    /// the span is over; nobody else reads or writes it meanwhile.
+    /// The receive completed and is not posted again, nor the area dropped, until the operation
+    /// that carries the span is over; nobody else reads or writes it meanwhile.
     pub(super) unsafe fn span(&self, receive: Receive, offset: u32, length: u32) -> Span {
         let (part, receive) = self.part(receive);
         // SAFETY: the caller's promise.
@@ -152,7 +154,7 @@ impl<P: Provider> Area<P> {
     }
 
     /// The part that a receive is in, and its place there.
-    fn part(&self, receive: Receive) -> (&Part<P>, Receive) {
+    fn part(&self, receive: Receive) -> (&AreaPart<P>, Receive) {
         match receive.0.checked_sub(self.first.layout.receives) {
             None => (&self.first, receive),
             Some(at) => {
@@ -164,17 +166,17 @@ impl<P: Provider> Area<P> {
 
 /// Registered memory: an entry and in-capsule data for each receive, and a response for each
 /// request slot.
-struct Part<P: Provider> {
+struct AreaPart<P: Provider> {
     memory: Registered<P, Mapping>,
-    layout: Layout,
+    layout: AreaLayout,
 }
 
-impl<P: Provider> Part<P> {
+impl<P: Provider> AreaPart<P> {
     /// Maps and registers.
     ///
     /// # Errors
     /// What the system says.
-    fn new(device: &P::Device, layout: Layout) -> io::Result<Self> {
+    fn new(device: &P::Device, layout: AreaLayout) -> io::Result<Self> {
         let memory = Mapping::new(layout.bytes())?;
         let host = Mem::Host { addr: memory.base.as_ptr(), length: memory.length };
         // SAFETY: the place is that of the mapping, and only raw accesses reach it.
@@ -192,13 +194,13 @@ impl<P: Provider> Part<P> {
 
     /// The entry of a capsule that has arrived.
     fn entry(&self, receive: Receive) -> Sqe {
-        // SAFETY: in bounds by construction; the receive completed, so nobody writes it until it is posted
-        // again; any bytes are an entry.
+        // SAFETY: in bounds by construction; the receive completed, so nobody writes it until it is
+        // posted again; any bytes are an entry.
         unsafe { ptr::read_unaligned(self.sqe(receive).cast()) }
     }
 
     /// Writes a slot's response and says where it is.
-    fn set_response(&mut self, slot: Slot, response: &Cqe) -> Sge {
+    fn set_response(&mut self, slot: SlotId, response: &Cqe) -> Sge {
         let at = self.at(self.layout.cqes_at(), slot.0, self.layout.slots, CQE_BYTES);
         let bytes = response.as_bytes();
         // SAFETY: in bounds; the slot's former response was sent, or it would not be free.
@@ -209,7 +211,8 @@ impl<P: Provider> Part<P> {
     /// In-capsule data of a capsule that has arrived.
     ///
     /// # Safety
-    /// The receive completed and is not posted again while the slice lives, and no operation works on it.
+    /// The receive completed and is not posted again while the slice lives, and no operation works
+    /// on it.
     #[expect(
         clippy::mut_from_ref,
         reason = "the slice is of the mapping, which the caller has to itself"
@@ -224,8 +227,8 @@ impl<P: Provider> Part<P> {
     /// In-capsule data of a capsule that has arrived, for storage.
     ///
     /// # Safety
-    /// The receive completed and is not posted again, nor the area dropped, until the operation that carries
-    /// the span is over; nobody else reads or writes it meanwhile.
+    /// The receive completed and is not posted again, nor the area dropped, until the operation
+    /// that carries the span is over; nobody else reads or writes it meanwhile.
     unsafe fn span(&self, receive: Receive, offset: u32, length: u32) -> Span {
         self.check(offset, length);
         // SAFETY: in bounds as checked; the rest is the caller's promise.
@@ -289,11 +292,11 @@ mod tests {
 
     #[test]
     fn a_connection_begins_with_little_memory() {
-        let all = Layout { receives: 128, slots: 256, in_capsule: 4096 };
+        let all = AreaLayout { receives: 128, slots: 256, in_capsule: 4096 };
         let (first, rest) = (all.first(), all.rest());
         assert!(first.bytes() <= 3 * UNIT_BYTES, "{}", first.bytes());
         assert_eq!((first.receives + rest.receives, first.slots + rest.slots), (128, 256));
-        let least = Layout { receives: 2, slots: 4, in_capsule: 0 };
+        let least = AreaLayout { receives: 2, slots: 4, in_capsule: 0 };
         assert_eq!((least.first(), least.rest().slots), (least, 0));
     }
 }

@@ -12,7 +12,7 @@ use crate::inventory::port::Port;
 /// To a poll group.
 pub(super) enum ToGroup<P: Provider> {
     /// A connection to take over.
-    Adopt(Box<Newcomer<P>>),
+    Adopt(Box<NewConnection<P>>),
     /// The connection manager lost a connection.
     Lost(ConnId),
     /// Newer connections need the place of this one, unless its Connect has succeeded.
@@ -24,7 +24,7 @@ pub(super) enum ToGroup<P: Provider> {
 }
 
 /// A connection on its way to its poll group.
-pub(super) struct Newcomer<P: Provider> {
+pub(super) struct NewConnection<P: Provider> {
     pub(super) conn: ConnId,
     pub(super) qp: P::NewQp,
     pub(super) negotiated: Negotiated,
@@ -37,12 +37,12 @@ pub(super) struct Newcomer<P: Provider> {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ToReception {
     pub(super) conn: ConnId,
-    pub(super) news: News,
+    pub(super) news: ConnectionUpdate,
 }
 
 /// What happened to a connection in its poll group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum News {
+pub(super) enum ConnectionUpdate {
     /// Its receives are posted: accept it.
     Ready,
     /// Its Connect has succeeded.

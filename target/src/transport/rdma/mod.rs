@@ -1,7 +1,7 @@
 //! NVMe over RDMA, on any provider.
 //!
-//! A [`RdmaReception`] per device takes connection requests, checks them and places them on cores. An
-//! [`RdmaTransport`] per device and core owns the queue pairs there and moves capsules and data.
+//! A [`RdmaReception`] per device takes connection requests, checks them and places them on cores.
+//! An [`RdmaTransport`] per device and core owns the queue pairs there and moves capsules and data.
 
 mod area;
 mod connection;
@@ -27,8 +27,8 @@ use slab::Slab;
 pub use self::reception::RdmaReception;
 
 use self::area::Area;
-use self::connection::{Connection, Desk, Ended, Plan};
-use self::message::{Newcomer, News, ToGroup, ToReception};
+use self::connection::{Connection, Ended, TransportConfig, TurnContext};
+use self::message::{ConnectionUpdate, NewConnection, ToGroup, ToReception};
 use self::work_id::{WorkId, WorkKind};
 use super::{RequestKey, Stop, Transport};
 use crate::backend::BackendError;
@@ -36,14 +36,16 @@ use crate::controller::Accepted;
 use crate::core_context::pool::{Buffer, PoolMemory};
 use crate::doorbell::Doorbell;
 use crate::limits::COMPLETIONS_PER_GROUP;
-use crate::poll_group::Core;
+use crate::poll_group::CoreContext;
 
 /// Completions fetched at once.
 const BATCH: usize = 64;
-/// Of at least so many commands that found the core idle half are answered before the others are looked at: else a host
-/// that waits for its answers and a target that waits for its commands would work in turns.
+/// Of at least so many commands that found the core idle half are answered before the others are
+/// looked at: else a host that waits for its answers and a target that waits for its commands would
+/// work in turns.
 const PAIR: usize = 16;
-/// Between turns that are so far apart a Keep Alive Timeout may have passed, of which this is the unit.
+/// Between turns that are so far apart a Keep Alive Timeout may have passed, of which this is the
+/// unit.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// The queue pairs of one device on one core.
@@ -54,7 +56,7 @@ pub struct RdmaTransport<P: Provider> {
     group: P::Group,
     /// The registration of the pool with this device.
     _pool: Arc<RegisteredPool<P>>,
-    plan: Plan,
+    plan: TransportConfig,
     inbox: Receiver<ToGroup<P>>,
     reception: Sender<ToReception>,
     reception_bell: Arc<Doorbell>,
@@ -135,7 +137,7 @@ impl<P: Provider> RdmaTransport<P> {
             connections: Slab::new(),
             device: parts.device.clone(),
             group,
-            plan: Plan {
+            plan: TransportConfig {
                 pool_key: parts.pool.region().lkey(),
                 can_invalidate: parts.device.caps().send_with_invalidate,
                 trains: parts.device.caps().trains,
@@ -159,13 +161,13 @@ impl<P: Provider> RdmaTransport<P> {
         Ok((transport, port))
     }
 
-    fn tell(&self, conn: ConnId, news: News) {
+    fn tell(&self, conn: ConnId, news: ConnectionUpdate) {
         // Nobody listens any more once the reception is gone, and then nothing is to be done.
         let _ = self.reception.send(ToReception { conn, news });
         self.reception_bell.ring();
     }
 
-    fn read_inbox(&mut self, core: &mut Core) -> bool {
+    fn read_inbox(&mut self, core: &mut CoreContext) -> bool {
         let mut progress = false;
         while let Ok(message) = self.inbox.try_recv() {
             progress = true;
@@ -200,19 +202,19 @@ impl<P: Provider> RdmaTransport<P> {
         progress
     }
 
-    fn adopt(&mut self, core: &mut Core, newcomer: Newcomer<P>) {
-        let Newcomer { conn, qp, negotiated, port, peer, lost } = newcomer;
+    fn adopt(&mut self, core: &mut CoreContext, newcomer: NewConnection<P>) {
+        let NewConnection { conn, qp, negotiated, port, peer, lost } = newcomer;
         let qp = self.group.adopt(qp);
         let area = match Area::new(&self.device, negotiated.layout()) {
             Ok(area) if self.stop.is_none() => area,
             refused => {
                 if let Err(error) = refused
-                    && core.registry.chatter().allows(core.now)
+                    && core.registry.chatter().admit(core.now)
                 {
                     tracing::warn!(%peer, %error, "no memory for a connection");
                 }
                 self.group.release(qp);
-                return self.tell(conn, News::Refused);
+                return self.tell(conn, ConnectionUpdate::Refused);
             }
         };
         let accepted = Accepted {
@@ -226,11 +228,11 @@ impl<P: Provider> RdmaTransport<P> {
         };
         let entry = self.connections.vacant_entry();
         let key = entry.key();
-        let mut desk = Desk::<P>::new(&mut self.group, core, &self.device, &self.plan);
+        let mut desk = TurnContext::<P>::new(&mut self.group, core, &self.device, &self.plan);
         let connection = Connection::new(key, conn, qp, area, negotiated, &mut desk, accepted);
         let connection = entry.insert(connection);
         match connection.post_receives(&mut desk) {
-            Ok(()) => self.tell(conn, News::Ready),
+            Ok(()) => self.tell(conn, ConnectionUpdate::Ready),
             Err(ended) => self.end(core, key, &ended),
         }
         // Each is listed once at most.
@@ -238,7 +240,7 @@ impl<P: Provider> RdmaTransport<P> {
         self.next_look = Some(core.now);
     }
 
-    fn poll_completions(&mut self, core: &mut Core) -> bool {
+    fn poll_completions(&mut self, core: &mut CoreContext) -> bool {
         let mut completions = mem::take(&mut self.completions);
         let mut progress = false;
         loop {
@@ -261,14 +263,14 @@ impl<P: Provider> RdmaTransport<P> {
         }
     }
 
-    fn handle_completions(&mut self, core: &mut Core, completions: &[Wc]) {
+    fn handle_completions(&mut self, core: &mut CoreContext, completions: &[Wc]) {
         let of_one = |one: &Wc, next: &Wc| connection_of(one) == connection_of(next);
         for run in completions.chunk_by(of_one) {
             self.completed(core, connection_of(&run[0]), run);
         }
     }
 
-    fn flush_answers(&mut self, core: &mut Core) {
+    fn flush_answers(&mut self, core: &mut CoreContext) {
         if !self.answering.is_empty() {
             self.answer(core);
             self.group.flush(core.now);
@@ -276,7 +278,7 @@ impl<P: Provider> RdmaTransport<P> {
     }
 
     /// Work requests of a connection are done.
-    fn completed(&mut self, core: &mut Core, key: usize, run: &[Wc]) {
+    fn completed(&mut self, core: &mut CoreContext, key: usize, run: &[Wc]) {
         self.with(core, key, |connection, desk| {
             run.iter().try_for_each(|completion| connection.completed(desk, completion))
         });
@@ -285,15 +287,15 @@ impl<P: Provider> RdmaTransport<P> {
     /// Lets a connection do something; ends it if that says so.
     fn with(
         &mut self,
-        core: &mut Core,
+        core: &mut CoreContext,
         key: usize,
-        act: impl FnOnce(&mut Connection<P>, &mut Desk<'_, P>) -> Result<(), Ended>,
+        act: impl FnOnce(&mut Connection<P>, &mut TurnContext<'_, P>) -> Result<(), Ended>,
     ) {
         let Some(connection) = self.connections.get_mut(key) else { return };
         if connection.is_ending() {
             return;
         }
-        let mut desk = Desk::<P>::new(&mut self.group, core, &self.device, &self.plan);
+        let mut desk = TurnContext::<P>::new(&mut self.group, core, &self.device, &self.plan);
         let result = act(connection, &mut desk);
         connection.count_in(&mut self.awaiting_sends);
         if desk.answers {
@@ -304,7 +306,7 @@ impl<P: Provider> RdmaTransport<P> {
             self.next_look = Some(self.next_look.map_or(at, |earlier| earlier.min(at)));
         }
         if connected && let Some(connection) = self.connections.get(key) {
-            self.tell(connection.conn(), News::Connected);
+            self.tell(connection.conn(), ConnectionUpdate::Connected);
         }
         if let Err(ended) = result {
             self.end(core, key, &ended);
@@ -312,15 +314,15 @@ impl<P: Provider> RdmaTransport<P> {
     }
 
     /// Sends what the turn answers.
-    fn answer(&mut self, core: &mut Core) {
+    fn answer(&mut self, core: &mut CoreContext) {
         while let Some(key) = self.answering.pop() {
             self.with(core, key, Connection::send_responses);
         }
     }
 
-    /// After a pause of the whole process, commands lie here whose hosts may long have come back and asked for something
-    /// else: those are not to be begun any more.
-    fn notice_time(&mut self, core: &mut Core) {
+    /// After a pause of the whole process, commands lie here whose hosts may long have come back
+    /// and asked for something else: those are not to be begun any more.
+    fn notice_time(&mut self, core: &mut CoreContext) {
         let paused = core.now >= self.latest_turn + PAUSE;
         self.latest_turn = core.now;
         if paused {
@@ -331,7 +333,7 @@ impl<P: Provider> RdmaTransport<P> {
     }
 
     /// Asks every controller what it wants, after a wake-up or when a deadline has come.
-    fn look(&mut self, core: &mut Core) {
+    fn look(&mut self, core: &mut CoreContext) {
         self.next_look = None;
         for key in 0..self.connections.capacity() {
             self.with(core, key, Connection::look);
@@ -340,21 +342,21 @@ impl<P: Provider> RdmaTransport<P> {
         self.next_look = self.next_look.into_iter().chain(deadlines).min();
     }
 
-    fn end(&mut self, core: &mut Core, key: usize, why: &Ended) {
+    fn end(&mut self, core: &mut CoreContext, key: usize, why: &Ended) {
         let Some(connection) = self.connections.get_mut(key) else { return };
         if connection.is_ending() {
             return;
         }
         let conn = connection.conn();
-        let mut desk = Desk::<P>::new(&mut self.group, core, &self.device, &self.plan);
+        let mut desk = TurnContext::<P>::new(&mut self.group, core, &self.device, &self.plan);
         connection.end(&mut desk, why);
         connection.count_in(&mut self.awaiting_sends);
         self.ending.push(key);
-        self.tell(conn, News::Ending);
+        self.tell(conn, ConnectionUpdate::Ending);
     }
 
     /// Frees the connections whose last operation is over.
-    fn bury(&mut self, core: &mut Core) {
+    fn release_resources(&mut self, core: &mut CoreContext) {
         let mut index = 0;
         while index < self.ending.len() {
             let key = self.ending[index];
@@ -365,20 +367,25 @@ impl<P: Provider> RdmaTransport<P> {
             self.ending.swap_remove(index);
             let connection = self.connections.remove(key);
             let conn = connection.conn();
-            connection.bury(core);
-            self.tell(conn, News::Gone);
+            connection.release_resources(core);
+            self.tell(conn, ConnectionUpdate::Gone);
         }
     }
 
     /// While draining: connections that owe nothing.
-    fn end_idle(&mut self, core: &mut Core, how: Stop) {
+    fn end_idle(&mut self, core: &mut CoreContext, how: Stop) {
         self.end_all(core, &Ended::Stopping, |connection| {
             how == Stop::Now || connection.is_drained()
         });
     }
 
     /// Ends the connections that are not ending yet and of which `which` is true.
-    fn end_all(&mut self, core: &mut Core, why: &Ended, which: impl Fn(&Connection<P>) -> bool) {
+    fn end_all(
+        &mut self,
+        core: &mut CoreContext,
+        why: &Ended,
+        which: impl Fn(&Connection<P>) -> bool,
+    ) {
         let keys: Vec<usize> = (self.connections.iter())
             .filter(|(_, connection)| !connection.is_ending() && which(connection))
             .map(|(key, _)| key)
@@ -389,8 +396,8 @@ impl<P: Provider> RdmaTransport<P> {
     }
 }
 
-/// Completions up to the middle one of those that bring work, and the others, of which there are none if the work is
-/// little.
+/// Completions up to the middle one of those that bring work, and the others, of which there are
+/// none if the work is little.
 fn halves(completions: &[Wc]) -> (&[Wc], &[Wc]) {
     let mut work = (0..).zip(completions).filter(|(_, completion)| brings_work(completion));
     let count = work.clone().count();
@@ -408,12 +415,12 @@ fn connection_of(completion: &Wc) -> usize {
 
 impl<P: Provider> Drop for RdmaTransport<P> {
     fn drop(&mut self) {
-        self.connections.iter_mut().for_each(|(_, connection)| connection.forsake());
+        self.connections.iter_mut().for_each(|(_, connection)| connection.abandon_all());
     }
 }
 
 impl<P: Provider> Transport for RdmaTransport<P> {
-    fn turn(&mut self, core: &mut Core) -> bool {
+    fn turn(&mut self, core: &mut CoreContext) -> bool {
         self.notice_time(core);
         // The bell was answered by the poll group; whatever rang it is looked for here.
         let mut progress = self.read_inbox(core);
@@ -425,14 +432,14 @@ impl<P: Provider> Transport for RdmaTransport<P> {
             self.end_idle(core, how);
         }
         if !self.ending.is_empty() {
-            self.bury(core);
+            self.release_resources(core);
         }
         progress
     }
 
     fn operation_ended(
         &mut self,
-        core: &mut Core,
+        core: &mut CoreContext,
         whose: RequestKey,
         result: Result<(), BackendError>,
     ) {
@@ -445,20 +452,20 @@ impl<P: Provider> Transport for RdmaTransport<P> {
         }
     }
 
-    fn operation_not_cancelled(&mut self, core: &mut Core, whose: RequestKey) {
+    fn operation_not_cancelled(&mut self, core: &mut CoreContext, whose: RequestKey) {
         self.with(core, whose.connection as usize, |connection, _| {
             connection.not_cancelled(whose.slot);
             Ok(())
         });
     }
 
-    fn buffer_granted(&mut self, core: &mut Core, whose: RequestKey, buffer: Buffer) {
+    fn buffer_granted(&mut self, core: &mut CoreContext, whose: RequestKey, buffer: Buffer) {
         self.with(core, whose.connection as usize, |connection, desk| {
             connection.buffer_granted(desk, whose.slot, buffer)
         });
     }
 
-    fn flush(&mut self, core: &mut Core) {
+    fn flush(&mut self, core: &mut CoreContext) {
         self.answer(core);
         self.group.flush(core.now);
     }
@@ -482,7 +489,8 @@ impl<P: Provider> Transport for RdmaTransport<P> {
 
     fn stop(&mut self, how: Stop) {
         self.stop = self.stop.max(Some(how));
-        // At once: another core may have ended a queue whose association has others here, which finish first.
+        // At once: another core may have ended a queue whose association has others here, which
+        // finish first.
         self.plan.draining = true;
     }
 

@@ -1,10 +1,11 @@
-//! What a host asks for when it connects, and what it gets (NVMe RDMA transport, connection private data).
+//! What a host asks for when it connects, and what it gets (NVMe RDMA transport, connection private
+//! data).
 
 use ::rdma::{Caps, ConnParams, PrivateData};
-use nvme_proto::rdma_cm::{Accept, Reject, RejectStatus, Request};
+use nvme_proto::rdma_cm::{ConnectAccept, ConnectRequest, Reject, RejectStatus};
 use nvme_proto::{IntoBytes, Qid};
 
-use super::area::Layout;
+use super::area::AreaLayout;
 use crate::limits::{ADMIN_QUEUE_ENTRIES, Limits};
 
 /// The sizes of a connection, agreed.
@@ -13,8 +14,8 @@ pub(super) struct Negotiated {
     pub(super) qid: Qid,
     /// Commands that the host may have outstanding, and receives that we post.
     pub(super) entries: u16,
-    /// Entries that its Connect command may ask for. There are hosts that ask for what they wanted, not for what they
-    /// got; what they send in excess of `entries` waits on their side.
+    /// Entries that its Connect command may ask for. There are hosts that ask for what they wanted,
+    /// not for what they got; what they send in excess of `entries` waits on their side.
     pub(super) connect_entries: u16,
     /// RDMA READs that we may have in flight.
     pub(super) initiator_depth: u8,
@@ -32,7 +33,7 @@ impl Negotiated {
         caps: &Caps,
         limits: &Limits,
     ) -> Result<Self, RejectStatus> {
-        let request = Request::parse(params.private_data.as_slice())?;
+        let request = ConnectRequest::parse(params.private_data.as_slice())?;
         let qid = request.qid();
         if qid.0 > limits.io_queues {
             return Err(RejectStatus::INVALID_QID);
@@ -55,8 +56,8 @@ impl Negotiated {
         Ok(Self { qid, entries, connect_entries, initiator_depth, in_capsule })
     }
 
-    /// Request slots: as many again as there are commands, for responses that are under way while their
-    /// hosts already send the next commands.
+    /// Request slots: as many again as there are commands, for responses that are under way while
+    /// their hosts already send the next commands.
     pub(super) fn slots(&self) -> u32 {
         2 * u32::from(self.entries)
     }
@@ -75,9 +76,9 @@ impl Negotiated {
             .send_entries()
     }
 
-    pub(super) fn layout(&self) -> Layout {
+    pub(super) fn layout(&self) -> AreaLayout {
         let receives = self.entries.into();
-        Layout { receives, slots: self.slots(), in_capsule: self.in_capsule }
+        AreaLayout { receives, slots: self.slots(), in_capsule: self.in_capsule }
     }
 
     /// How to accept.
@@ -87,7 +88,7 @@ impl Negotiated {
             initiator_depth: self.initiator_depth,
             retry_count: request.retry_count,
             rnr_retry_count: request.rnr_retry_count,
-            private_data: private(Accept::new(self.entries).as_bytes()),
+            private_data: private(ConnectAccept::new(self.entries).as_bytes()),
         }
     }
 }
@@ -113,8 +114,8 @@ mod tests {
         Negotiated::new(&params, &Caps::software("test"), &Limits::default())
     }
 
-    fn request(qid: u16, receive: u16, send: u32) -> Request {
-        Request::new(Qid(qid), Cntlid(0), receive, send)
+    fn request(qid: u16, receive: u16, send: u32) -> ConnectRequest {
+        ConnectRequest::new(Qid(qid), Cntlid(0), receive, send)
     }
 
     #[test]
@@ -127,7 +128,10 @@ mod tests {
         assert_eq!((io.qid, io.entries, io.in_capsule), (Qid(3), 128, 4096));
         assert_eq!(io.initiator_depth, Caps::software("test").max_initiator_depth);
         let params = io.acceptance(&ConnParams::default());
-        assert_eq!(Accept::parse(params.private_data.as_slice()).unwrap().receive_entries(), 128);
+        assert_eq!(
+            ConnectAccept::parse(params.private_data.as_slice()).unwrap().receive_entries(),
+            128
+        );
     }
 
     #[test]

@@ -6,13 +6,13 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
 
 use ::rdma::{
-    AsyncEvent, CmError, CmEvent, ConnId, ConnOptions, ConnParams, ConnectionManager, Device,
+    CmError, CmEvent, ConnId, ConnOptions, ConnParams, ConnectionManager, Device, DeviceEvent,
     Provider, QpConfig, Time,
 };
 use crossbeam::channel::Receiver;
 use nvme_proto::rdma_cm::RejectStatus;
 
-use super::message::{Newcomer, News, ToGroup, ToReception};
+use super::message::{ConnectionUpdate, NewConnection, ToGroup, ToReception};
 use super::negotiation::{Negotiated, rejection};
 use super::{DeviceParts, GroupPort};
 use crate::controller::Lost;
@@ -20,12 +20,12 @@ use crate::doorbell::Doorbell;
 use crate::inventory::Registry;
 use crate::inventory::port::Port;
 use crate::limits::connection_quota::Full;
-use crate::limits::crowd::{Crowd, Room};
+use crate::limits::displacing_set::{DisplacingLimits, DisplacingSet};
 use crate::limits::{Limits, UNCONNECTED, UNCONNECTED_PER_ADDRESS};
 use crate::transport::{Reception, ReceptionStats};
 
-/// Events of the connection manager that one turn deals with: hosts that knock all the time do not keep the reception
-/// from anything else.
+/// Events of the connection manager that one turn deals with: hosts that knock all the time do not
+/// keep the reception from anything else.
 const EVENTS_AT_ONCE: usize = 64;
 
 /// The connection manager of one device, its listeners, and the connections under its care.
@@ -34,10 +34,10 @@ pub struct RdmaReception<P: Provider> {
     device: P::Device,
     registry: Arc<Registry>,
     ports: BTreeMap<ConnId, Arc<Port>>,
-    groups: Vec<Group<P>>,
-    visitors: BTreeMap<ConnId, Visitor>,
+    groups: Vec<GroupLoad<P>>,
+    visitors: BTreeMap<ConnId, PendingConnection>,
     /// Of these, the ones whose Connect has not succeeded and that are not ending.
-    unconnected: Crowd<ConnId>,
+    unconnected: DisplacingSet<ConnId>,
     /// Visitors whose Connect has succeeded.
     connected: usize,
     inbox: Receiver<ToReception>,
@@ -48,14 +48,14 @@ pub struct RdmaReception<P: Provider> {
 }
 
 /// A poll group, and how many connections it has.
-struct Group<P: Provider> {
+struct GroupLoad<P: Provider> {
     port: GroupPort<P>,
     connections: u32,
 }
 
 /// Why a connection is rejected.
 #[derive(Debug, thiserror::Error)]
-enum Refusal {
+enum ConnectionRefusal {
     #[error("{0}")]
     Request(#[from] RejectStatus),
     #[error("nothing listens any more")]
@@ -70,7 +70,7 @@ enum Refusal {
     QueuePair(CmError),
 }
 
-impl Refusal {
+impl ConnectionRefusal {
     fn status(&self) -> RejectStatus {
         match self {
             Self::Request(status) => *status,
@@ -83,7 +83,7 @@ impl Refusal {
 
 /// A connection that was not rejected.
 #[derive(Debug)]
-struct Visitor {
+struct PendingConnection {
     group: usize,
     address: IpAddr,
     /// Its Connect has succeeded.
@@ -111,7 +111,7 @@ impl<P: Provider> RdmaReception<P> {
     ) -> std::io::Result<Self> {
         let cm = parts.device.connection_manager()?;
         warn_of_few_completions(&parts.device, groups.len(), registry.limits());
-        let group = |port| Group { port, connections: 0 };
+        let group = |port| GroupLoad { port, connections: 0 };
         Ok(Self {
             cm,
             device: parts.device,
@@ -119,7 +119,10 @@ impl<P: Provider> RdmaReception<P> {
             ports: BTreeMap::new(),
             groups: groups.into_iter().map(group).collect(),
             visitors: BTreeMap::new(),
-            unconnected: Crowd::new(Room { all: UNCONNECTED, of_address: UNCONNECTED_PER_ADDRESS }),
+            unconnected: DisplacingSet::new(DisplacingLimits {
+                all: UNCONNECTED,
+                of_address: UNCONNECTED_PER_ADDRESS,
+            }),
             connected: 0,
             inbox: parts.inbox,
             bell: parts.reception_bell,
@@ -156,16 +159,16 @@ impl<P: Provider> RdmaReception<P> {
         progress
     }
 
-    fn device_says(&mut self, now: Time, event: AsyncEvent) {
+    fn device_says(&mut self, now: Time, event: DeviceEvent) {
         let (address, device) = (self.device.local_ip(), &self.device.caps().name);
         match event {
-            AsyncEvent::PortUp => tracing::info!(%address, device, "the port is up"),
-            AsyncEvent::PortDown => {
+            DeviceEvent::PortUp => tracing::info!(%address, device, "the port is up"),
+            DeviceEvent::PortDown => {
                 tracing::warn!(%address, device, "the port is down: hosts cannot be reached until it is up again");
             }
-            AsyncEvent::QpFatal { qpn } => self.tell_groups(|| ToGroup::QueuePairFailed(qpn)),
-            AsyncEvent::CqError => self.device_failed(now, "a completion queue overran"),
-            AsyncEvent::DeviceFatal => self.device_failed(now, "it reports a fatal error"),
+            DeviceEvent::QpFatal { qpn } => self.tell_groups(|| ToGroup::QueuePairFailed(qpn)),
+            DeviceEvent::CqError => self.device_failed(now, "a completion queue overran"),
+            DeviceEvent::DeviceFatal => self.device_failed(now, "it reports a fatal error"),
             other => tracing::debug!(%address, device, ?other, "an event of the device"),
         }
     }
@@ -206,10 +209,10 @@ impl<P: Provider> RdmaReception<P> {
         peer: SocketAddr,
     ) {
         let port = self.ports.get(&listener).cloned();
-        let result = port.ok_or(Refusal::Closed).and_then(|port| {
+        let result = port.ok_or(ConnectionRefusal::Closed).and_then(|port| {
             let limits = self.registry.limits();
             let negotiated = Negotiated::new(params, self.device.caps(), limits)?;
-            self.welcome(conn, params, peer, port, negotiated)
+            self.assign_to_group(conn, params, peer, port, negotiated)
         });
         match result {
             Ok(()) => self.make_room(conn, peer.ip()),
@@ -227,14 +230,14 @@ impl<P: Provider> RdmaReception<P> {
     }
 
     /// Makes the queue pair of a connection and sends it to the least loaded core.
-    fn welcome(
+    fn assign_to_group(
         &mut self,
         conn: ConnId,
         params: &ConnParams,
         peer: SocketAddr,
         port: Arc<Port>,
         negotiated: Negotiated,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), ConnectionRefusal> {
         // It gets its place when Connect succeeds, if there still is one.
         self.registry.may_admit(peer.ip())?;
         self.check_nameless(peer.ip())?;
@@ -249,11 +252,11 @@ impl<P: Provider> RdmaReception<P> {
         let place = &mut self.groups[group];
         let qp = (self.cm)
             .create_qp(conn, &place.port.handle, &self.device, &config)
-            .map_err(Refusal::QueuePair)?;
+            .map_err(ConnectionRefusal::QueuePair)?;
         place.connections += 1;
         let acceptance = negotiated.acceptance(params);
         let lost = Arc::new(Lost::default());
-        let visitor = Visitor {
+        let visitor = PendingConnection {
             group,
             address: peer.ip(),
             connected: false,
@@ -264,21 +267,22 @@ impl<P: Provider> RdmaReception<P> {
             disconnected: false,
         };
         self.visitors.insert(conn, visitor);
-        let newcomer = Newcomer { conn, qp, negotiated, port, peer, lost };
+        let newcomer = NewConnection { conn, qp, negotiated, port, peer, lost };
         place.port.send(ToGroup::Adopt(Box::new(newcomer)));
         Ok(())
     }
 
     /// Those that were displaced count until the connection manager is done with them.
-    fn check_nameless(&self, address: IpAddr) -> Result<(), Refusal> {
+    fn check_nameless(&self, address: IpAddr) -> Result<(), ConnectionRefusal> {
         let all = self.visitors.len() - self.connected;
-        let is_one = |visitor: &&Visitor| !visitor.connected && visitor.address == address;
+        let is_one =
+            |visitor: &&PendingConnection| !visitor.connected && visitor.address == address;
         let of_address = self.visitors.values().filter(is_one).count();
         if of_address >= 2 * UNCONNECTED_PER_ADDRESS {
-            return Err(Refusal::Busy(of_address));
+            return Err(ConnectionRefusal::Busy(of_address));
         }
         if all >= 2 * UNCONNECTED {
-            return Err(Refusal::Busy(all));
+            return Err(ConnectionRefusal::Busy(all));
         }
         Ok(())
     }
@@ -289,10 +293,12 @@ impl<P: Provider> RdmaReception<P> {
         groups.expect("there is a core")
     }
 
-    fn reject(&mut self, now: Time, conn: ConnId, peer: SocketAddr, refusal: &Refusal) {
-        if self.registry.chatter().allows(now) {
+    fn reject(&mut self, now: Time, conn: ConnId, peer: SocketAddr, refusal: &ConnectionRefusal) {
+        if self.registry.chatter().admit(now) {
             match refusal {
-                Refusal::Request(status) => tracing::info!(%peer, "connection rejected: {status}"),
+                ConnectionRefusal::Request(status) => {
+                    tracing::info!(%peer, "connection rejected: {status}")
+                }
                 lack => tracing::warn!(%peer, "connection rejected: {lack}"),
             }
         }
@@ -318,19 +324,21 @@ impl<P: Provider> RdmaReception<P> {
     fn heard(&mut self, now: Time, message: ToReception) {
         let ToReception { conn, news } = message;
         let Some(visitor) = self.visitors.get_mut(&conn) else { return };
-        visitor.gone |= matches!(news, News::Refused | News::Gone);
-        if news == News::Connected && !std::mem::replace(&mut visitor.connected, true) {
+        visitor.gone |= matches!(news, ConnectionUpdate::Refused | ConnectionUpdate::Gone);
+        if news == ConnectionUpdate::Connected && !std::mem::replace(&mut visitor.connected, true) {
             self.connected += 1;
         }
-        if news != News::Ready {
+        if news != ConnectionUpdate::Ready {
             self.unconnected.remove(&conn);
         }
         if !visitor.disconnected {
             match news {
-                News::Ready => self.accept(now, conn),
-                News::Ending if visitor.accepted => self.cm.disconnect(now, conn),
-                News::Ending | News::Refused => self.turn_away(now, conn),
-                News::Gone | News::Connected => {}
+                ConnectionUpdate::Ready => self.accept(now, conn),
+                ConnectionUpdate::Ending if visitor.accepted => self.cm.disconnect(now, conn),
+                ConnectionUpdate::Ending | ConnectionUpdate::Refused => {
+                    self.reject_after_accept(now, conn)
+                }
+                ConnectionUpdate::Gone | ConnectionUpdate::Connected => {}
             }
         }
         self.forget_if_over(conn);
@@ -350,7 +358,7 @@ impl<P: Provider> RdmaReception<P> {
     }
 
     /// Rejects a connection that its poll group cannot serve after all.
-    fn turn_away(&mut self, now: Time, conn: ConnId) {
+    fn reject_after_accept(&mut self, now: Time, conn: ConnId) {
         let Some(visitor) = self.visitors.get_mut(&conn) else { return };
         visitor.disconnected = true;
         self.stats.rejected += 1;

@@ -2,7 +2,7 @@
 
 use nvme_proto::{Sgl, SglDescriptor, Status};
 
-use crate::controller::{Direction, Transfer};
+use crate::controller::{CommandTransfer, TransferDirection};
 use crate::transport::rdma::connection::request::HostData;
 
 /// The key that a descriptor asks to have invalidated, whatever becomes of the command.
@@ -13,7 +13,8 @@ pub(super) fn invalidated_key(descriptor: &SglDescriptor) -> Option<u32> {
     }
 }
 
-/// Finds the data of a command that moves some. `received` is how much in-capsule data came with it.
+/// Finds the data of a command that moves some. `received` is how much in-capsule data came with
+/// it.
 ///
 /// A descriptor may cover more than the command moves; it must not cover less.
 ///
@@ -21,7 +22,7 @@ pub(super) fn invalidated_key(descriptor: &SglDescriptor) -> Option<u32> {
 /// The status that names the mistake.
 pub(super) fn locate(
     descriptor: &SglDescriptor,
-    transfer: Transfer,
+    transfer: CommandTransfer,
     received: u32,
 ) -> Result<HostData, Status> {
     match descriptor.parse()? {
@@ -30,7 +31,7 @@ pub(super) fn locate(
             Ok(HostData::Keyed { address, key })
         }
         Sgl::InCapsule { offset, length } => {
-            if transfer.direction == Direction::ControllerToHost {
+            if transfer.direction == TransferDirection::ControllerToHost {
                 return Err(Status::SGL_DESCRIPTOR_TYPE_INVALID.with_dnr());
             }
             let end = offset.checked_add(u64::from(length));
@@ -60,8 +61,10 @@ mod tests {
 
     use super::*;
 
-    const WRITE: Transfer = Transfer { direction: Direction::HostToController, length_bytes: 4096 };
-    const READ: Transfer = Transfer { direction: Direction::ControllerToHost, length_bytes: 4096 };
+    const WRITE: CommandTransfer =
+        CommandTransfer { direction: TransferDirection::HostToController, length_bytes: 4096 };
+    const READ: CommandTransfer =
+        CommandTransfer { direction: TransferDirection::ControllerToHost, length_bytes: 4096 };
 
     fn keyed(length: u32) -> SglDescriptor {
         Sgl::Keyed { address: 0x1000, length, key: 7, invalidate: false }.into()
@@ -117,15 +120,16 @@ mod tests {
         assert_eq!(invalidated_key(&in_capsule(0, 4096)), None);
     }
 
-    fn transfer() -> impl Strategy<Value = Transfer> {
-        (any::<bool>(), 0u32..10_000).prop_map(|(read, length_bytes)| Transfer {
+    fn transfer() -> impl Strategy<Value = CommandTransfer> {
+        (any::<bool>(), 0u32..10_000).prop_map(|(read, length_bytes)| CommandTransfer {
             length_bytes,
             ..if read { READ } else { WRITE }
         })
     }
 
     proptest! {
-        /// Whatever bytes describe the data: what is found is where they say, and there is enough of it.
+        /// Whatever bytes describe the data: what is found is where they say, and there is enough
+        /// of it.
         #[test]
         fn data_is_where_the_descriptor_says_or_nowhere(
             bytes: [u8; 15],
@@ -151,13 +155,13 @@ mod tests {
                 (Ok(HostData::InCapsule { offset }), Ok(Sgl::InCapsule { offset: o, length })) => {
                     prop_assert_eq!(u64::from(offset), o);
                     prop_assert!(length >= needed && o + u64::from(length) <= u64::from(received));
-                    prop_assert_eq!(transfer.direction, Direction::HostToController);
+                    prop_assert_eq!(transfer.direction, TransferDirection::HostToController);
                 }
                 (Ok(found), described) => prop_assert!(false, "{found:?} of {described:?}"),
                 (Err(_), Ok(Sgl::Keyed { length, .. })) => prop_assert!(length < needed),
                 (Err(_), Ok(Sgl::InCapsule { offset, length })) => {
                     let inside = offset.checked_add(length.into()).is_some_and(|end| end <= received.into());
-                    let write = transfer.direction == Direction::HostToController;
+                    let write = transfer.direction == TransferDirection::HostToController;
                     prop_assert!(!(write && inside && length >= needed), "it was refused");
                 }
                 (Err(_), Ok(Sgl::LastSegment { .. }) | Err(_)) => {}

@@ -4,10 +4,10 @@
 use ::rdma::{Op, Provider, SendFlags, SendWr, Sge};
 use nvme_proto::{Cid, Sqe, Status};
 
-use super::{Connection, Desk, Ended, Leaving};
-use crate::controller::{Command, Direction, IoKind, IoWork, Work};
+use super::{Connection, Ended, Leaving, TurnContext};
+use crate::controller::{CommandWork, IoKind, IoWork, ParsedCommand, TransferDirection};
 use crate::core_context::pool::{Buffer, UNIT_BYTES};
-use crate::transport::rdma::connection::request::{HostData, Receive, Slot, State};
+use crate::transport::rdma::connection::request::{HostData, Receive, RequestState, SlotId};
 use crate::transport::rdma::sgl;
 use crate::transport::rdma::work_id::WorkKind;
 
@@ -15,7 +15,7 @@ impl<P: Provider> Connection<P> {
     /// A capsule of `bytes` bytes is in a receive.
     pub(super) fn received(
         &mut self,
-        desk: &mut Desk<'_, P>,
+        desk: &mut TurnContext<'_, P>,
         receive: u32,
         bytes: u32,
     ) -> Result<(), Ended> {
@@ -26,12 +26,12 @@ impl<P: Provider> Connection<P> {
         Ok(())
     }
 
-    fn may_begin(&self, desk: &Desk<'_, P>) -> bool {
+    fn may_begin(&self, desk: &TurnContext<'_, P>) -> bool {
         self.slots.has_room() && self.leaving == Leaving::No && !desk.plan.draining
     }
 
     /// Takes capsules that waited up in order while there are free slots.
-    pub(super) fn admit(&mut self, desk: &mut Desk<'_, P>) -> Result<(), Ended> {
+    pub(super) fn admit(&mut self, desk: &mut TurnContext<'_, P>) -> Result<(), Ended> {
         while self.may_begin(desk)
             && let Some((receive, bytes)) = self.arrived.pop_front()
         {
@@ -40,7 +40,12 @@ impl<P: Provider> Connection<P> {
         Ok(())
     }
 
-    fn begin(&mut self, desk: &mut Desk<'_, P>, receive: Receive, bytes: u32) -> Result<(), Ended> {
+    fn begin(
+        &mut self,
+        desk: &mut TurnContext<'_, P>,
+        receive: Receive,
+        bytes: u32,
+    ) -> Result<(), Ended> {
         let in_capsule = bytes.checked_sub(size_of::<Sqe>() as u32);
         let in_capsule = in_capsule.ok_or(Ended::ShortCapsule(bytes))?;
         let sqe = self.area.entry(receive);
@@ -58,14 +63,20 @@ impl<P: Provider> Connection<P> {
         }
     }
 
-    /// Drops an Asynchronous Event Request whose id the host uses for another command: it has given it up without a
-    /// word. (So do hosts of SPDK when they detach.) Nothing else that is in flight is dropped.
-    fn give_up_event_request(&mut self, desk: &mut Desk<'_, P>, cid: Cid) -> Result<(), Ended> {
+    /// Drops an Asynchronous Event Request whose id the host uses for another command: it has given
+    /// it up without a word. (So do hosts of SPDK when they detach.) Nothing else that is in flight
+    /// is dropped.
+    fn give_up_event_request(
+        &mut self,
+        desk: &mut TurnContext<'_, P>,
+        cid: Cid,
+    ) -> Result<(), Ended> {
         // An event that has happened is told first.
         self.serve_controller(desk)?;
-        let Some(slot) = self.find(cid, State::Parked) else { return Ok(()) };
+        let Some(slot) = self.find(cid, RequestState::Parked) else { return Ok(()) };
         let request = self.slots.get(slot);
-        let waits = matches!(request.work, Some(Work::Control(work)) if work.is_event_request());
+        let waits =
+            matches!(request.work, Some(CommandWork::Control(work)) if work.is_event_request());
         if !waits || !self.queue().give_up_event_request(cid) {
             return Ok(());
         }
@@ -80,17 +91,17 @@ impl<P: Provider> Connection<P> {
     /// Finds the data of a command, and a buffer for it.
     fn place(
         &mut self,
-        desk: &mut Desk<'_, P>,
-        slot: Slot,
+        desk: &mut TurnContext<'_, P>,
+        slot: SlotId,
         sqe: &Sqe,
-        command: Command,
+        command: ParsedCommand,
         in_capsule: u32,
     ) -> Result<(), Ended> {
         let request = self.slots.get(slot);
         request.invalidate = sgl::invalidated_key(&sqe.dptr).filter(|_| desk.plan.can_invalidate);
         let io = match &command.work {
-            Work::Io(work) => Some(*work),
-            Work::Control(_) => None,
+            CommandWork::Io(work) => Some(*work),
+            CommandWork::Control(_) => None,
         };
         request.work = Some(command.work);
         let Some(transfer) = command.transfer else { return self.execute(desk, slot) };
@@ -106,20 +117,26 @@ impl<P: Provider> Connection<P> {
         }
     }
 
-    /// A host that does not take its data keeps buffers busy, and gets no more than its share of them.
-    fn allocate(&mut self, desk: &mut Desk<'_, P>, slot: Slot, bytes: u32) -> Result<(), Ended> {
+    /// A host that does not take its data keeps buffers busy, and gets no more than its share of
+    /// them.
+    fn allocate(
+        &mut self,
+        desk: &mut TurnContext<'_, P>,
+        slot: SlotId,
+        bytes: u32,
+    ) -> Result<(), Ended> {
         let whose = self.request_key(desk, slot);
         match desk.core.buffers().allocate(&self.accounts, whose, bytes) {
             Some(buffer) => self.buffered(desk, slot, buffer),
             None => {
-                self.slots.get(slot).state = State::AwaitingBuffer;
+                self.slots.get(slot).state = RequestState::AwaitingBuffer;
                 Ok(())
             }
         }
     }
 
     /// A request's buffer goes back.
-    pub(super) fn release(&mut self, desk: &mut Desk<'_, P>, buffer: Option<Buffer>) {
+    pub(super) fn release(&mut self, desk: &mut TurnContext<'_, P>, buffer: Option<Buffer>) {
         if let Some(buffer) = buffer {
             desk.core.buffers().release(&self.accounts, buffer);
         }
@@ -128,30 +145,31 @@ impl<P: Provider> Connection<P> {
     /// A request that stood in line has its buffer.
     pub(crate) fn buffer_granted(
         &mut self,
-        desk: &mut Desk<'_, P>,
+        desk: &mut TurnContext<'_, P>,
         slot: u32,
         buffer: Buffer,
     ) -> Result<(), Ended> {
-        self.buffered(desk, Slot(slot), buffer)
+        self.buffered(desk, SlotId(slot), buffer)
     }
 
     fn buffered(
         &mut self,
-        desk: &mut Desk<'_, P>,
-        slot: Slot,
+        desk: &mut TurnContext<'_, P>,
+        slot: SlotId,
         buffer: Buffer,
     ) -> Result<(), Ended> {
         let request = self.slots.get(slot);
         let buffer = request.buffer.insert(buffer);
         match (request.direction, request.host) {
-            (Some(Direction::HostToController), HostData::Keyed { .. }) => {
-                request.state = State::AwaitingFetch;
+            (Some(TransferDirection::HostToController), HostData::Keyed { .. }) => {
+                request.state = RequestState::AwaitingFetch;
                 self.to_fetch.push_back(slot);
                 self.fetch(desk)
             }
-            (Some(Direction::HostToController), HostData::InCapsule { offset }) => {
+            (Some(TransferDirection::HostToController), HostData::InCapsule { offset }) => {
                 let length = request.length;
-                // SAFETY: nothing was started on the buffer, and the capsule stays until the response.
+                // SAFETY: nothing was started on the buffer, and the capsule stays until the
+                // response.
                 unsafe {
                     let data = self.area.in_capsule(request.receive, offset, length);
                     let pool = desk.core.buffers().pool();
@@ -164,14 +182,14 @@ impl<P: Provider> Connection<P> {
     }
 
     /// Starts RDMA READs in order, as many as the host serves at once.
-    pub(super) fn fetch(&mut self, desk: &mut Desk<'_, P>) -> Result<(), Ended> {
+    pub(super) fn fetch(&mut self, desk: &mut TurnContext<'_, P>) -> Result<(), Ended> {
         while self.fetches < self.max_fetches
             && self.send_entries_left > 0
             && let Some(slot) = self.to_fetch.pop_front()
         {
             self.fetches += 1;
             let request = self.slots.get(slot);
-            request.state = State::Fetching;
+            request.state = RequestState::Fetching;
             let HostData::Keyed { address, key } = request.host else {
                 unreachable!("only data in host memory is fetched")
             };
@@ -184,29 +202,35 @@ impl<P: Provider> Connection<P> {
                 flags: SendFlags::SIGNALED,
                 sges: &[sge],
             };
-            // SAFETY: the buffer stays with its request until this completes or the queue pair is released,
-            // and nothing else works on it meanwhile.
+            // SAFETY: the buffer stays with its request until this completes or the queue pair is
+            // released, and nothing else works on it meanwhile.
             unsafe { self.push_send(desk, &wr) }?;
         }
         Ok(())
     }
 
     /// A request's data is in its buffer.
-    pub(super) fn fetched(&mut self, desk: &mut Desk<'_, P>, slot: u32) -> Result<(), Ended> {
+    pub(super) fn fetched(
+        &mut self,
+        desk: &mut TurnContext<'_, P>,
+        slot: u32,
+    ) -> Result<(), Ended> {
         self.fetches -= 1;
-        let bytes = self.slots.get(Slot(slot)).length;
+        let bytes = self.slots.get(SlotId(slot)).length;
         self.moved(desk, 1, bytes);
-        self.execute(desk, Slot(slot))?;
+        self.execute(desk, SlotId(slot))?;
         self.pump(desk)
     }
 }
 
-/// Where the medium's data lies in the buffer of a Compare, behind so much of the host's: on a page, as direct I/O wants it.
+/// Where the medium's data lies in the buffer of a Compare, behind so much of the host's: on a
+/// page, as direct I/O wants it.
 pub(super) fn medium_at(length: u32) -> u32 {
     length.next_multiple_of(UNIT_BYTES as u32)
 }
 
-/// The buffer that a command needs: none when its data can be used where it lies in the capsule, or is zeros.
+/// The buffer that a command needs: none when its data can be used where it lies in the capsule, or
+/// is zeros.
 fn buffer_bytes(io: Option<&IoWork>, host: HostData, length: u32) -> Option<u32> {
     let compares = io.is_some_and(|work| matches!(work.kind, IoKind::Compare { .. }));
     let writes = io.is_some_and(|work| matches!(work.kind, IoKind::Write { .. }));

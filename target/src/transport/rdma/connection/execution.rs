@@ -7,16 +7,18 @@ use ::rdma::Provider;
 use nvme_proto::Status;
 
 use super::arrival::medium_at;
-use super::{Connection, Desk, Ended, FLUSH_SLOT, Leaving};
+use super::{Connection, Ended, FLUSH_SLOT, Leaving, TurnContext};
 use crate::backend::BackendError;
-use crate::controller::{ControlWork, Execution, Flush, IoKind, IoWork, Outcome, Queue, Work};
+use crate::controller::{
+    CommandOutcome, CommandWork, ControlWork, Execution, FlushJob, IoKind, IoWork, Queue,
+};
 use crate::inventory::namespace::NamespaceIndex;
-use crate::poll_group::Core;
+use crate::poll_group::CoreContext;
 use crate::storage::{Operation, Span, Submitted};
-use crate::transport::rdma::connection::request::{Commit, HostData, Slot, State};
+use crate::transport::rdma::connection::request::{Commit, HostData, RequestState, SlotId};
 
 /// Reports a flush for the controller that failed.
-fn flush_failed(core: &Core, namespace: NamespaceIndex, result: Result<(), BackendError>) {
+fn flush_failed(core: &CoreContext, namespace: NamespaceIndex, result: Result<(), BackendError>) {
     if let Err(error) = result {
         core.registry.storage_failed(core.now, namespace, IoKind::Flush, &"flush", error);
     }
@@ -44,27 +46,32 @@ impl fmt::Display for Attempt<'_> {
 }
 
 impl<P: Provider> Connection<P> {
-    pub(super) fn execute(&mut self, desk: &mut Desk<'_, P>, slot: Slot) -> Result<(), Ended> {
+    pub(super) fn execute(
+        &mut self,
+        desk: &mut TurnContext<'_, P>,
+        slot: SlotId,
+    ) -> Result<(), Ended> {
         let request = self.slots.get(slot);
-        request.state = State::Executing;
+        request.state = RequestState::Executing;
         match request.work {
-            Some(Work::Control(work)) => self.control(desk, slot, work),
-            Some(Work::Io(work)) => self.start(desk, slot, &work),
+            Some(CommandWork::Control(work)) => self.control(desk, slot, work),
+            Some(CommandWork::Io(work)) => self.start(desk, slot, &work),
             None => unreachable!("a command that was parsed has work"),
         }
     }
 
     fn control(
         &mut self,
-        desk: &mut Desk<'_, P>,
-        slot: Slot,
+        desk: &mut TurnContext<'_, P>,
+        slot: SlotId,
         work: ControlWork,
     ) -> Result<(), Ended> {
         let now = desk.core.now;
         let request = self.slots.get(slot);
         let length = request.length as usize;
         let data: &mut [u8] = match (&mut request.buffer, request.host) {
-            // SAFETY: nothing works on the buffer now: its data has been fetched, or is yet to be made.
+            // SAFETY: nothing works on the buffer now: its data has been fetched, or is yet to be
+            // made.
             (Some(buffer), _) => unsafe { desk.core.buffers().pool().bytes(buffer) },
             (None, HostData::InCapsule { offset }) => {
                 // SAFETY: the receive completed, and is posted again with the response only.
@@ -92,15 +99,16 @@ impl<P: Provider> Connection<P> {
         }
     }
 
-    fn park(&mut self, desk: &mut Desk<'_, P>, slot: Slot) {
+    fn park(&mut self, desk: &mut TurnContext<'_, P>, slot: SlotId) {
         let request = self.slots.get(slot);
-        request.state = State::Parked;
+        request.state = RequestState::Parked;
         let buffer = request.buffer.take();
         self.release(desk, buffer);
     }
 
-    /// Goes on with a Disconnect: it is answered when no other command of the queue is left, and then the connection ends.
-    pub(super) fn leave(&mut self, desk: &mut Desk<'_, P>) -> Result<(), Ended> {
+    /// Goes on with a Disconnect: it is answered when no other command of the queue is left, and
+    /// then the connection ends.
+    pub(super) fn leave(&mut self, desk: &mut TurnContext<'_, P>) -> Result<(), Ended> {
         match self.leaving {
             Leaving::Asked { slot, outcome } if self.owes_nothing() => {
                 self.leaving = Leaving::Answered;
@@ -111,15 +119,20 @@ impl<P: Provider> Connection<P> {
         }
     }
 
-    /// A host that was let into a subsystem is no guest any more.
-    fn recognise(&mut self, desk: &mut Desk<'_, P>) {
+    /// A host that was let into a subsystem is not anonymous any more.
+    fn recognise(&mut self, desk: &mut TurnContext<'_, P>) {
         let queue = self.queue.as_ref().and_then(Queue::controller);
         if let Some(controller) = queue.filter(|controller| controller.subsystem().is_some()) {
             desk.core.buffers().recognise(&mut self.accounts, controller.host.nqn);
         }
     }
 
-    fn start(&mut self, desk: &mut Desk<'_, P>, slot: Slot, work: &IoWork) -> Result<(), Ended> {
+    fn start(
+        &mut self,
+        desk: &mut TurnContext<'_, P>,
+        slot: SlotId,
+        work: &IoWork,
+    ) -> Result<(), Ended> {
         let (offset, length) = (work.offset_bytes, work.length_bytes);
         let operation = match work.kind {
             IoKind::ReadZeros => return self.finish(desk, slot, work, Ok(())),
@@ -146,8 +159,14 @@ impl<P: Provider> Connection<P> {
         }
     }
 
-    /// Has everything that was written before on the medium, and then reads it (NVM, Read, Force Unit Access).
-    fn commit(&mut self, desk: &mut Desk<'_, P>, slot: Slot, work: &IoWork) -> Result<(), Ended> {
+    /// Has everything that was written before on the medium, and then reads it (NVM, Read, Force
+    /// Unit Access).
+    fn commit(
+        &mut self,
+        desk: &mut TurnContext<'_, P>,
+        slot: SlotId,
+        work: &IoWork,
+    ) -> Result<(), Ended> {
         self.slots.get(slot).commit = Commit::Flushing;
         match self.submit(desk, slot, work, Operation::flush()) {
             Some(result) => self.committed(desk, slot, work, result),
@@ -157,8 +176,8 @@ impl<P: Provider> Connection<P> {
 
     fn committed(
         &mut self,
-        desk: &mut Desk<'_, P>,
-        slot: Slot,
+        desk: &mut TurnContext<'_, P>,
+        slot: SlotId,
         work: &IoWork,
         result: Result<(), BackendError>,
     ) -> Result<(), Ended> {
@@ -172,8 +191,8 @@ impl<P: Provider> Connection<P> {
     /// Goes on with the ranges of a Deallocate: with as many as take no time, and one that does.
     fn deallocate(
         &mut self,
-        desk: &mut Desk<'_, P>,
-        slot: Slot,
+        desk: &mut TurnContext<'_, P>,
+        slot: SlotId,
         work: &IoWork,
     ) -> Result<(), Ended> {
         loop {
@@ -193,8 +212,8 @@ impl<P: Provider> Connection<P> {
     /// Hands an operation to storage. Returns how it ended, if it did at once.
     fn submit(
         &mut self,
-        desk: &mut Desk<'_, P>,
-        slot: Slot,
+        desk: &mut TurnContext<'_, P>,
+        slot: SlotId,
         work: &IoWork,
         operation: Operation,
     ) -> Option<Result<(), BackendError>> {
@@ -210,11 +229,11 @@ impl<P: Provider> Connection<P> {
     }
 
     /// The memory of a request's data, `from` bytes into its buffer.
-    fn span(&mut self, desk: &mut Desk<'_, P>, slot: Slot, from: u32) -> Span {
+    fn span(&mut self, desk: &mut TurnContext<'_, P>, slot: SlotId, from: u32) -> Span {
         let request = self.slots.get(slot);
         match (&request.buffer, request.host) {
-            // SAFETY: the buffer stays with its request, and no device works on it, until the operation ends:
-            // the response comes after that, and an ending connection waits for it.
+            // SAFETY: the buffer stays with its request, and no device works on it, until the
+            // operation ends: the response comes after that, and an ending connection waits for it.
             (Some(buffer), _) => unsafe {
                 desk.core.buffers().pool().span(buffer, from, request.length)
             },
@@ -228,8 +247,8 @@ impl<P: Provider> Connection<P> {
 
     fn next_range(
         &mut self,
-        desk: &mut Desk<'_, P>,
-        slot: Slot,
+        desk: &mut TurnContext<'_, P>,
+        slot: SlotId,
         work: &IoWork,
     ) -> Result<Option<(u64, u64)>, Status> {
         let request = self.slots.get(slot);
@@ -251,8 +270,8 @@ impl<P: Provider> Connection<P> {
     }
 
     /// Flushes a namespace for the controller.
-    pub(super) fn flush(&mut self, desk: &mut Desk<'_, P>, flush: Flush) {
-        let whose = self.request_key(desk, Slot(FLUSH_SLOT | flush.number()));
+    pub(super) fn flush(&mut self, desk: &mut TurnContext<'_, P>, flush: FlushJob) {
+        let whose = self.request_key(desk, SlotId(FLUSH_SLOT | flush.number()));
         match desk.core.submit(whose, flush.namespace, Operation::flush()) {
             Submitted::Over(result) => {
                 flush_failed(desk.core, flush.namespace, result);
@@ -266,7 +285,12 @@ impl<P: Provider> Connection<P> {
     }
 
     /// A flush for the controller is over.
-    fn flushed(&mut self, desk: &mut Desk<'_, P>, number: u32, result: Result<(), BackendError>) {
+    fn flushed(
+        &mut self,
+        desk: &mut TurnContext<'_, P>,
+        number: u32,
+        result: Result<(), BackendError>,
+    ) {
         let at = self.flushes.iter().position(|flush| flush.number() == number);
         let flush = self.flushes.swap_remove(at.expect("it was begun"));
         flush_failed(desk.core, flush.namespace, result);
@@ -278,7 +302,7 @@ impl<P: Provider> Connection<P> {
     /// The operation of a request is over.
     pub(crate) fn executed(
         &mut self,
-        desk: &mut Desk<'_, P>,
+        desk: &mut TurnContext<'_, P>,
         slot: u32,
         result: Result<(), BackendError>,
     ) -> Result<(), Ended> {
@@ -287,10 +311,10 @@ impl<P: Provider> Connection<P> {
             self.flushed(desk, slot & !FLUSH_SLOT, result);
             return Ok(());
         }
-        let slot = Slot(slot);
+        let slot = SlotId(slot);
         let request = self.slots.get(slot);
         request.operation = None;
-        let Some(Work::Io(work)) = request.work else {
+        let Some(CommandWork::Io(work)) = request.work else {
             unreachable!("storage works for I/O commands")
         };
         if let Some(abort) = request.abort.take() {
@@ -308,8 +332,8 @@ impl<P: Provider> Connection<P> {
 
     fn executed_unaborted(
         &mut self,
-        desk: &mut Desk<'_, P>,
-        slot: Slot,
+        desk: &mut TurnContext<'_, P>,
+        slot: SlotId,
         work: &IoWork,
         result: Result<(), BackendError>,
     ) -> Result<(), Ended> {
@@ -326,7 +350,7 @@ impl<P: Provider> Connection<P> {
     }
 
     /// Whether host data and medium agree, which are both in the buffer.
-    fn is_equal(&mut self, desk: &mut Desk<'_, P>, slot: Slot) -> bool {
+    fn is_equal(&mut self, desk: &mut TurnContext<'_, P>, slot: SlotId) -> bool {
         let request = self.slots.get(slot);
         let buffer = request.buffer.as_mut().expect("a Compare has a buffer");
         // SAFETY: the operation is over, and no device works on it.
@@ -338,8 +362,8 @@ impl<P: Provider> Connection<P> {
 
     fn finish(
         &mut self,
-        desk: &mut Desk<'_, P>,
-        slot: Slot,
+        desk: &mut TurnContext<'_, P>,
+        slot: SlotId,
         work: &IoWork,
         result: Result<(), BackendError>,
     ) -> Result<(), Ended> {
@@ -351,7 +375,13 @@ impl<P: Provider> Connection<P> {
         self.respond(desk, slot, outcome)
     }
 
-    fn storage_failed(&mut self, core: &Core, slot: Slot, work: &IoWork, error: BackendError) {
+    fn storage_failed(
+        &mut self,
+        core: &CoreContext,
+        slot: SlotId,
+        work: &IoWork,
+        error: BackendError,
+    ) {
         if error == BackendError::Cancelled {
             return;
         }
@@ -362,7 +392,7 @@ impl<P: Provider> Connection<P> {
     /// After the end: an operation of storage is over.
     pub(crate) fn operation_over(
         &mut self,
-        core: &mut Core,
+        core: &mut CoreContext,
         slot: u32,
         result: Result<(), BackendError>,
     ) {
@@ -370,8 +400,8 @@ impl<P: Provider> Connection<P> {
         if slot & FLUSH_SLOT != 0 {
             return;
         }
-        let slot = Slot(slot);
-        if let (Err(error), Some(Work::Io(work))) = (result, self.slots.get(slot).work) {
+        let slot = SlotId(slot);
+        if let (Err(error), Some(CommandWork::Io(work))) = (result, self.slots.get(slot).work) {
             self.storage_failed(core, slot, &work, error);
         }
         self.slots.get(slot).holds.clear();
@@ -382,8 +412,8 @@ impl<P: Provider> Connection<P> {
 
     fn fail(
         &mut self,
-        desk: &mut Desk<'_, P>,
-        slot: Slot,
+        desk: &mut TurnContext<'_, P>,
+        slot: SlotId,
         work: &IoWork,
         status: Status,
     ) -> Result<(), Ended> {
@@ -395,13 +425,13 @@ impl<P: Provider> Connection<P> {
     /// Ends a command before it was done.
     pub(super) fn refuse(
         &mut self,
-        desk: &mut Desk<'_, P>,
-        slot: Slot,
+        desk: &mut TurnContext<'_, P>,
+        slot: SlotId,
         status: Status,
     ) -> Result<(), Ended> {
         match self.slots.get(slot).work {
-            Some(Work::Io(work)) => self.fail(desk, slot, &work, status),
-            _ => self.respond(desk, slot, Outcome::from(status)),
+            Some(CommandWork::Io(work)) => self.fail(desk, slot, &work, status),
+            _ => self.respond(desk, slot, CommandOutcome::from(status)),
         }
     }
 }

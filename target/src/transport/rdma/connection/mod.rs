@@ -1,7 +1,7 @@
 //! One connection: an NVMe queue, its queue pair, and the requests under way on it.
 //!
-//! A command goes through `arrival` (its capsule is parsed, its data found and fetched), `execution` (the
-//! controller or storage does it) and `response`.
+//! A command goes through `arrival` (its capsule is parsed, its data found and fetched),
+//! `execution` (the controller or storage does it) and `response`.
 
 mod arrival;
 mod execution;
@@ -21,13 +21,16 @@ use self::outstanding::Outstanding;
 use super::area::Area;
 use super::negotiation::Negotiated;
 use super::work_id::{WorkId, WorkKind};
-use crate::controller::{Abort, Accepted, CloseReason, Event, Flush, Outcome, Queue, Settle, Work};
+use crate::controller::{
+    AbortRequest, Accepted, CloseReason, CommandOutcome, CommandWork, FlushJob, Queue, QueueEvent,
+    Settle,
+};
 use crate::deliberate_bugs::{self, Bug};
-use crate::poll_group::{Accounts, Core};
+use crate::poll_group::{Accounts, CoreContext};
 use crate::transport::RequestKey;
-use crate::transport::rdma::connection::request::{Receive, Slot, Slots, State};
+use crate::transport::rdma::connection::request::{Receive, RequestState, SlotId, Slots};
 
-/// In place of a slot, with the number of a [`Flush`].
+/// In place of a slot, with the number of a [`FlushJob`].
 const FLUSH_SLOT: u32 = 1 << 31;
 
 /// A connection.
@@ -47,9 +50,9 @@ pub(super) struct Connection<P: Provider> {
     /// Of the buffers that its requests have or wait for.
     accounts: Accounts,
     /// Requests in line for an RDMA READ.
-    to_fetch: VecDeque<Slot>,
+    to_fetch: VecDeque<SlotId>,
     /// Requests in line for room in the send queue.
-    to_respond: Vec<Slot>,
+    to_respond: Vec<SlotId>,
     /// The transport knows that there are responses to send at the end of the turn.
     announced: bool,
     /// RDMA READs under way, and how many the host serves at once.
@@ -62,7 +65,7 @@ pub(super) struct Connection<P: Provider> {
     /// Operations that storage still works on.
     operations: u32,
     /// Flushes among them that the controller asked for.
-    flushes: Vec<Flush>,
+    flushes: Vec<FlushJob>,
     leaving: Leaving,
     /// It is among those that await the end of a send request.
     counted_in: bool,
@@ -74,14 +77,14 @@ enum Leaving {
     /// It has not.
     No,
     /// It sent Disconnect, which waits for the queue's other commands. No further one is begun.
-    Asked { slot: Slot, outcome: Outcome },
+    Asked { slot: SlotId, outcome: CommandOutcome },
     /// The connection ends when that response was sent.
     Answered,
 }
 
 /// What all connections of one transport have in common.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Plan {
+pub(super) struct TransportConfig {
     /// The key by which the device knows the pool.
     pub(super) pool_key: u32,
     /// Whether the device can invalidate with a response.
@@ -95,11 +98,11 @@ pub(super) struct Plan {
 }
 
 /// What a connection works with during one call.
-pub(super) struct Desk<'a, P: Provider> {
+pub(super) struct TurnContext<'a, P: Provider> {
     pub(super) group: &'a mut P::Group,
-    pub(super) core: &'a mut Core,
+    pub(super) core: &'a mut CoreContext,
     device: &'a P::Device,
-    plan: &'a Plan,
+    plan: &'a TransportConfig,
     /// When the connection has to be looked at, at the latest.
     pub(super) look_at: Option<Time>,
     /// The connection has responses to send at the end of the turn.
@@ -108,12 +111,12 @@ pub(super) struct Desk<'a, P: Provider> {
     pub(super) connected: bool,
 }
 
-impl<'a, P: Provider> Desk<'a, P> {
+impl<'a, P: Provider> TurnContext<'a, P> {
     pub(super) fn new(
         group: &'a mut P::Group,
-        core: &'a mut Core,
+        core: &'a mut CoreContext,
         device: &'a P::Device,
-        plan: &'a Plan,
+        plan: &'a TransportConfig,
     ) -> Self {
         Self { group, core, device, plan, look_at: None, answers: false, connected: false }
     }
@@ -193,7 +196,7 @@ impl<P: Provider> Connection<P> {
         qp: QpKey,
         area: Area<P>,
         negotiated: Negotiated,
-        desk: &mut Desk<'_, P>,
+        desk: &mut TurnContext<'_, P>,
         accepted: Accepted,
     ) -> Self {
         let slots = area.layout().slots;
@@ -230,7 +233,7 @@ impl<P: Provider> Connection<P> {
     /// A work request is done, or failed.
     pub(super) fn completed(
         &mut self,
-        desk: &mut Desk<'_, P>,
+        desk: &mut TurnContext<'_, P>,
         completion: &Wc,
     ) -> Result<(), Ended> {
         let id = WorkId::from_bits(completion.wr_id);
@@ -258,13 +261,13 @@ impl<P: Provider> Connection<P> {
 
     /// Posts the first receives, before the connection is accepted: commands may arrive before the
     /// host is known to be ready.
-    pub(super) fn post_receives(&mut self, desk: &mut Desk<'_, P>) -> Result<(), Ended> {
+    pub(super) fn post_receives(&mut self, desk: &mut TurnContext<'_, P>) -> Result<(), Ended> {
         desk.core.reserve(self.slots.count());
         (0..self.area.receives()).try_for_each(|index| self.post_receive(desk, Receive(index)))
     }
 
     /// Connect has succeeded: makes and posts all other receives, before the host is told.
-    pub(super) fn note_connected(&mut self, desk: &mut Desk<'_, P>) -> Result<(), Ended> {
+    pub(super) fn note_connected(&mut self, desk: &mut TurnContext<'_, P>) -> Result<(), Ended> {
         if self.is_connected || !self.queue().is_live() {
             return Ok(());
         }
@@ -286,18 +289,27 @@ impl<P: Provider> Connection<P> {
     }
 
     #[expect(unsafe_code, reason = "lends the receive's memory to the device")]
-    fn post_receive(&mut self, desk: &mut Desk<'_, P>, receive: Receive) -> Result<(), Ended> {
+    fn post_receive(
+        &mut self,
+        desk: &mut TurnContext<'_, P>,
+        receive: Receive,
+    ) -> Result<(), Ended> {
         let (sges, count) = self.area.receive_sges(receive);
         let wr = RecvWr { wr_id: self.work_id(WorkKind::Receive, receive.0), sges: &sges[..count] };
-        // SAFETY: the area lives until the queue pair is released, and nobody uses this receive's part of it
-        // until it completes.
+        // SAFETY: the area lives until the queue pair is released, and nobody uses this receive's
+        // part of it until it completes.
         unsafe { desk.group.push_recv(self.qp, &wr) }.map_err(Ended::Push)
     }
 
     #[expect(unsafe_code, reason = "lends memory to the device")]
     /// # Safety
-    /// As for [`Group::push_send`]; the memory belongs to this connection until its queue pair is released.
-    unsafe fn push_send(&mut self, desk: &mut Desk<'_, P>, wr: &SendWr<'_>) -> Result<(), Ended> {
+    /// As for [`Group::push_send`]; the memory belongs to this connection until its queue pair is
+    /// released.
+    unsafe fn push_send(
+        &mut self,
+        desk: &mut TurnContext<'_, P>,
+        wr: &SendWr<'_>,
+    ) -> Result<(), Ended> {
         let moves_data = matches!(wr.op, Op::RdmaRead { .. } | Op::RdmaWrite { .. });
         let bytes = if moves_data { wr.sges.iter().map(|sge| sge.length).sum() } else { 0 };
         self.outstanding.posted(desk.core.now, bytes);
@@ -311,12 +323,12 @@ impl<P: Provider> Connection<P> {
         WorkId { kind, connection: self.key, index }.to_bits()
     }
 
-    fn request_key(&self, desk: &Desk<'_, P>, slot: Slot) -> RequestKey {
+    fn request_key(&self, desk: &TurnContext<'_, P>, slot: SlotId) -> RequestKey {
         RequestKey { transport: desk.plan.transport, connection: self.key as u32, slot: slot.0 }
     }
 
-    /// Counts it in or out, when that changes, among those that cannot go on before a send request of theirs is reported as
-    /// done.
+    /// Counts it in or out, when that changes, among those that cannot go on before a send request
+    /// of theirs is reported as done.
     pub(super) fn count_in(&mut self, awaiting_sends: &mut usize) {
         let awaits = self.awaits_sends();
         if awaits != self.counted_in {
@@ -339,14 +351,14 @@ impl<P: Provider> Connection<P> {
     }
 
     /// The host did its part of so many work requests, which moved so many bytes.
-    fn moved(&mut self, desk: &mut Desk<'_, P>, send_entries: u32, bytes: u32) {
+    fn moved(&mut self, desk: &mut TurnContext<'_, P>, send_entries: u32, bytes: u32) {
         self.send_entries_left += send_entries;
         self.outstanding.done(desk.core.now, send_entries, bytes);
         self.outstanding.deadline().into_iter().for_each(|at| desk.look_by(at));
     }
 
     /// Ends a connection whose host has given it up by now.
-    pub(super) fn end_if_forsaken(&mut self, desk: &mut Desk<'_, P>) -> Result<(), Ended> {
+    pub(super) fn end_if_forsaken(&mut self, desk: &mut TurnContext<'_, P>) -> Result<(), Ended> {
         match self.queue().end_if_forsaken(desk.core.now) {
             true => Err(Ended::Controller(CloseReason::KeepAlive)),
             false => Ok(()),
@@ -354,7 +366,7 @@ impl<P: Provider> Connection<P> {
     }
 
     /// Ends a connection whose host keeps it waiting, and does what the controller wants.
-    pub(super) fn look(&mut self, desk: &mut Desk<'_, P>) -> Result<(), Ended> {
+    pub(super) fn look(&mut self, desk: &mut TurnContext<'_, P>) -> Result<(), Ended> {
         if self.outstanding.deadline().is_some_and(|at| at <= desk.core.now) {
             return Err(Ended::Stalled);
         }
@@ -362,19 +374,19 @@ impl<P: Provider> Connection<P> {
     }
 
     /// Does what the controller wants.
-    fn serve_controller(&mut self, desk: &mut Desk<'_, P>) -> Result<(), Ended> {
+    fn serve_controller(&mut self, desk: &mut TurnContext<'_, P>) -> Result<(), Ended> {
         while let Some(event) = self.queue().poll(desk.core.now) {
             match event {
-                Event::Complete { cid, outcome } => {
-                    let parked = self.find(cid, State::Parked);
+                QueueEvent::Complete { cid, outcome } => {
+                    let parked = self.find(cid, RequestState::Parked);
                     if let Some(slot) = parked {
                         self.respond(desk, slot, outcome)?;
                     }
                 }
-                Event::Abort(abort) => self.abort(desk, abort)?,
-                Event::Settle(settle) => self.settle(&settle),
-                Event::Flush(flush) => self.flush(desk, flush),
-                Event::Close(reason) => return Err(Ended::Controller(reason)),
+                QueueEvent::Abort(abort) => self.abort(desk, abort)?,
+                QueueEvent::Settle(settle) => self.settle(&settle),
+                QueueEvent::Flush(flush) => self.flush(desk, flush),
+                QueueEvent::Close(reason) => return Err(Ended::Controller(reason)),
             }
         }
         Ok(())
@@ -386,12 +398,12 @@ impl<P: Provider> Connection<P> {
         controller.into_iter().chain(self.outstanding.deadline()).min()
     }
 
-    fn find(&mut self, cid: Cid, state: State) -> Option<Slot> {
+    fn find(&mut self, cid: Cid, state: RequestState) -> Option<SlotId> {
         self.slots.find(cid).filter(|&slot| self.slots.get(slot).state == state)
     }
 
     /// Aborts a command if it has not gone too far.
-    fn abort(&mut self, desk: &mut Desk<'_, P>, abort: Abort) -> Result<(), Ended> {
+    fn abort(&mut self, desk: &mut TurnContext<'_, P>, abort: AbortRequest) -> Result<(), Ended> {
         let Some(slot) = self.slots.find(abort.cid) else {
             self.queue().answer_abort(abort, false);
             return Ok(());
@@ -399,11 +411,11 @@ impl<P: Provider> Connection<P> {
         let whose = self.request_key(desk, slot);
         let request = self.slots.get(slot);
         match (request.state, request.operation) {
-            (State::AwaitingBuffer, _) => {
+            (RequestState::AwaitingBuffer, _) => {
                 desk.core.buffers().leave(&self.accounts, whose);
             }
-            (State::AwaitingFetch, _) => self.to_fetch.retain(|other| *other != slot),
-            (State::Executing, Some(operation)) if request.abort.is_none() => {
+            (RequestState::AwaitingFetch, _) => self.to_fetch.retain(|other| *other != slot),
+            (RequestState::Executing, Some(operation)) if request.abort.is_none() => {
                 request.abort = Some(abort);
                 desk.core.storage().cancel(operation);
                 return Ok(());
@@ -422,8 +434,9 @@ impl<P: Provider> Connection<P> {
     fn settle(&mut self, settle: &Settle) {
         for slot in self.slots.in_use() {
             let request = self.slots.get(slot);
-            let over = matches!(request.state, State::AwaitingResponse | State::Responding);
-            if let Some(Work::Io(work)) = request.work.filter(|_| !over) {
+            let over =
+                matches!(request.state, RequestState::AwaitingResponse | RequestState::Responding);
+            if let Some(CommandWork::Io(work)) = request.work.filter(|_| !over) {
                 request.holds.extend(settle.of(&work));
             }
         }
@@ -431,12 +444,13 @@ impl<P: Provider> Connection<P> {
 
     /// The operation of a request could not be cancelled: it goes on.
     pub(super) fn not_cancelled(&mut self, slot: u32) {
-        if let Some(abort) = self.slots.get(Slot(slot)).abort.take() {
+        if let Some(abort) = self.slots.get(SlotId(slot)).abort.take() {
             self.queue().answer_abort(abort, false);
         }
     }
 
-    /// Whether it may end when the target drains: it owes nothing, and is not needed by other queues.
+    /// Whether it may end when the target drains: it owes nothing, and is not needed by other
+    /// queues.
     pub(super) fn is_drained(&self) -> bool {
         let controller = self.queue.as_ref().filter(|queue| queue.qid().is_admin());
         let controller = controller.and_then(Queue::controller);
@@ -444,34 +458,35 @@ impl<P: Provider> Connection<P> {
         !needed && self.owes_nothing()
     }
 
-    /// Whether every command that was taken up is answered, but for those the controller keeps open.
+    /// Whether every command that was taken up is answered, but for those the controller keeps
+    /// open.
     fn owes_nothing(&self) -> bool {
-        self.slots.all(State::Parked)
+        self.slots.all(RequestState::Parked)
     }
 
     pub(super) fn is_ending(&self) -> bool {
         self.queue.is_none()
     }
 
-    /// Stops everything: from here on nothing that the host sends is placed, and nobody is answered. What storage does
-    /// not work on is free at once.
-    pub(super) fn end(&mut self, desk: &mut Desk<'_, P>, why: &Ended) {
+    /// Stops everything: from here on nothing that the host sends is placed, and nobody is
+    /// answered. What storage does not work on is free at once.
+    pub(super) fn end(&mut self, desk: &mut TurnContext<'_, P>, why: &Ended) {
         let Some(mut queue) = self.queue.take() else { return };
-        if why.is_fault() && desk.core.registry.chatter().allows(desk.core.now) {
+        if why.is_fault() && desk.core.registry.chatter().admit(desk.core.now) {
             tracing::info!(peer = %self.peer, qid = %queue.qid(), "connection ended: {why}");
         } else {
             tracing::debug!(peer = %self.peer, qid = %queue.qid(), "connection ended: {why}");
         }
         // From here on no device uses its buffers.
         desk.group.release(self.qp);
-        let connection = self.request_key(desk, Slot(0));
+        let connection = self.request_key(desk, SlotId(0));
         desk.core.buffers().leave_all(&self.accounts, connection);
         for slot in self.slots.in_use() {
             let request = self.slots.get(slot);
             if let Some(abort) = request.abort.take() {
                 queue.answer_abort(abort, false);
             }
-            if request.state != State::Responding {
+            if request.state != RequestState::Responding {
                 request.abandon();
             }
             if request.operation.is_none() {
@@ -504,12 +519,12 @@ impl<P: Provider> Connection<P> {
     }
 
     /// The transport goes, commands or not.
-    pub(super) fn forsake(&mut self) {
-        self.slots.forsake();
+    pub(super) fn abandon_all(&mut self) {
+        self.slots.abandon_all();
     }
 
     /// Frees everything, after its end, once it is not busy.
-    pub(super) fn bury(self, core: &mut Core) {
+    pub(super) fn release_resources(self, core: &mut CoreContext) {
         let requests = self.slots.count();
         core.buffers().part(self.accounts);
         core.unreserve(requests);

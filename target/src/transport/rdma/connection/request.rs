@@ -4,13 +4,15 @@ use std::mem;
 
 use nvme_proto::Cid;
 
-use crate::controller::{Abort, Direction, Hold, Outcome, Work};
+use crate::controller::{
+    AbortRequest, CommandHold, CommandOutcome, CommandWork, TransferDirection,
+};
 use crate::core_context::pool::Buffer;
 use crate::storage::OperationKey;
 
 /// Names a slot of a [`Slots`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Slot(pub(crate) u32);
+pub(crate) struct SlotId(pub(crate) u32);
 
 /// Names a receive of a connection, and the capsule that lies in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,7 +20,7 @@ pub(crate) struct Receive(pub(crate) u32);
 
 /// Where a request is in its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum State {
+pub(crate) enum RequestState {
     /// There is none in this slot.
     Free,
     /// Its capsule was parsed; it goes on at once.
@@ -58,7 +60,8 @@ pub(crate) enum HostData {
     },
 }
 
-/// What a command that reads with Force Unit Access has done so that the medium has what was written before.
+/// What a command that reads with Force Unit Access has done so that the medium has what was
+/// written before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Commit {
     /// Nothing yet.
@@ -72,17 +75,17 @@ pub(crate) enum Commit {
 /// A command under way. It owes the host exactly one completion.
 #[derive(Debug)]
 pub(crate) struct Request {
-    pub(crate) state: State,
+    pub(crate) state: RequestState,
     pub(crate) cid: Cid,
-    /// The receive that its capsule came in; held until the response, so a connection never has more
-    /// commands than receives.
+    /// The receive that its capsule came in; held until the response, so a connection never has
+    /// more commands than receives.
     pub(crate) receive: Receive,
     /// Its one completion is yet to be sent, and there is somebody to send it to.
     owed: bool,
     /// What to do; nothing for a command that was refused.
-    pub(crate) work: Option<Work>,
+    pub(crate) work: Option<CommandWork>,
     pub(crate) host: HostData,
-    pub(crate) direction: Option<Direction>,
+    pub(crate) direction: Option<TransferDirection>,
     /// Bytes to move between host and buffer.
     pub(crate) length: u32,
     /// The key that the host wants invalidated with the response.
@@ -95,10 +98,10 @@ pub(crate) struct Request {
     /// Of a Read or Compare with Force Unit Access.
     pub(crate) commit: Commit,
     /// Somebody wants it aborted and waits for an answer.
-    pub(crate) abort: Option<Abort>,
+    pub(crate) abort: Option<AbortRequest>,
     /// Dropped when it is over: something waits for that.
-    pub(crate) holds: Vec<Hold>,
-    pub(crate) outcome: Outcome,
+    pub(crate) holds: Vec<CommandHold>,
+    pub(crate) outcome: CommandOutcome,
     /// Entries of the send queue that its response takes.
     pub(crate) send_entries: u32,
 }
@@ -107,7 +110,7 @@ impl Request {
     /// Of a slot without a request.
     fn none() -> Self {
         Self {
-            state: State::Free,
+            state: RequestState::Free,
             cid: Cid(0),
             receive: Receive(0),
             owed: false,
@@ -122,16 +125,17 @@ impl Request {
             commit: Commit::Due,
             abort: None,
             holds: Vec::new(),
-            outcome: Outcome::SUCCESS,
+            outcome: CommandOutcome::SUCCESS,
             send_entries: 0,
         }
     }
 
-    /// A command has arrived. What the slot's last one left is overwritten where it could be taken for this one's.
+    /// A command has arrived. What the slot's last one left is overwritten where it could be taken
+    /// for this one's.
     fn begin(&mut self, cid: Cid, receive: Receive) {
-        debug_assert_eq!(self.state, State::Free);
+        debug_assert_eq!(self.state, RequestState::Free);
         debug_assert!(self.buffer.is_none() && self.operation.is_none() && self.abort.is_none());
-        self.state = State::Arrived;
+        self.state = RequestState::Arrived;
         self.cid = cid;
         self.receive = receive;
         self.owed = true;
@@ -142,14 +146,14 @@ impl Request {
         self.invalidate = None;
         self.ranges_passed = 0;
         self.commit = Commit::Due;
-        self.outcome = Outcome::SUCCESS;
+        self.outcome = CommandOutcome::SUCCESS;
     }
 
     /// The one completion is being sent.
     fn answer(&mut self) {
-        debug_assert_ne!(self.state, State::Responding);
+        debug_assert_ne!(self.state, RequestState::Responding);
         debug_assert!(self.owed, "a command is completed once");
-        self.state = State::Responding;
+        self.state = RequestState::Responding;
         self.owed = false;
     }
 
@@ -160,12 +164,13 @@ impl Request {
 
     /// Whether it changes what a later read returns.
     pub(crate) fn changes_medium(&self) -> bool {
-        matches!(self.work, Some(Work::Io(work)) if work.kind.changes_medium())
+        matches!(self.work, Some(CommandWork::Io(work)) if work.kind.changes_medium())
     }
 
     /// Whether data goes from its buffer to the host when it succeeds.
     pub(crate) fn sends_data(&self) -> bool {
-        self.direction == Some(Direction::ControllerToHost) && self.outcome.status.is_success()
+        self.direction == Some(TransferDirection::ControllerToHost)
+            && self.outcome.status.is_success()
     }
 }
 
@@ -185,7 +190,7 @@ pub(crate) struct Slots {
     requests: Vec<Request>,
     /// As many as there will be.
     all: u32,
-    free: Vec<Slot>,
+    free: Vec<SlotId>,
     unanswered: Unanswered,
 }
 
@@ -210,15 +215,15 @@ impl Unanswered {
         Self { chains, following: vec![Self::NONE; slots].into(), cids: vec![Cid(0); slots].into() }
     }
 
-    fn find(&self, cid: Cid) -> Option<Slot> {
+    fn find(&self, cid: Cid) -> Option<SlotId> {
         let mut slot = self.chains[self.chain(cid)];
         while slot != Self::NONE && self.cids[slot as usize] != cid {
             slot = self.following[slot as usize];
         }
-        (slot != Self::NONE).then_some(Slot(slot))
+        (slot != Self::NONE).then_some(SlotId(slot))
     }
 
-    fn add(&mut self, slot: Slot, cid: Cid) {
+    fn add(&mut self, slot: SlotId, cid: Cid) {
         self.cids[slot.0 as usize] = cid;
         // Last: of commands with the same id the oldest is found.
         let (last, _) = self.seek(cid, Self::NONE);
@@ -226,7 +231,7 @@ impl Unanswered {
     }
 
     /// Takes a slot out of its chain, if it is there.
-    fn remove(&mut self, slot: Slot) {
+    fn remove(&mut self, slot: SlotId) {
         let cid = self.cids[slot.0 as usize];
         let (before, found) = self.seek(cid, slot.0);
         if found == slot.0 {
@@ -239,7 +244,8 @@ impl Unanswered {
         usize::from(cid.0) & (self.chains.len() - 1)
     }
 
-    /// Goes along a chain to a slot, or to the end; returns what lies before it, if anything, and where it got.
+    /// Goes along a chain to a slot, or to the end; returns what lies before it, if anything, and
+    /// where it got.
     fn seek(&self, cid: Cid, slot: u32) -> (u32, u32) {
         let (mut before, mut at) = (Self::NONE, self.chains[self.chain(cid)]);
         while at != slot && at != Self::NONE {
@@ -261,7 +267,7 @@ impl Slots {
     /// The `first` of `all` slots.
     pub(crate) fn new(first: u32, all: u32) -> Self {
         let mut free = Vec::with_capacity(all as usize);
-        free.extend((0..first).rev().map(Slot));
+        free.extend((0..first).rev().map(SlotId));
         let requests = (0..first).map(|_| Request::none()).collect();
         Self { requests, all, free, unanswered: Unanswered::new(all) }
     }
@@ -274,7 +280,7 @@ impl Slots {
         // Those that there are stay first in turn.
         let used_first = std::mem::take(&mut self.free);
         self.free.reserve_exact(self.all as usize);
-        self.free.extend((first as u32..self.all).rev().map(Slot));
+        self.free.extend((first as u32..self.all).rev().map(SlotId));
         self.free.extend(used_first);
         self.requests.len() - first
     }
@@ -288,7 +294,7 @@ impl Slots {
     }
 
     /// Begins a request in a free slot; there must be one.
-    pub(crate) fn begin(&mut self, cid: Cid, receive: Receive) -> Slot {
+    pub(crate) fn begin(&mut self, cid: Cid, receive: Receive) -> SlotId {
         let slot = self.free.pop().expect("the caller saw room");
         self.unanswered.add(slot, cid);
         self.requests[slot.0 as usize].begin(cid, receive);
@@ -296,25 +302,25 @@ impl Slots {
     }
 
     /// The request in a slot, which is known by its request only.
-    pub(crate) fn get(&mut self, slot: Slot) -> &mut Request {
+    pub(crate) fn get(&mut self, slot: SlotId) -> &mut Request {
         let request = &mut self.requests[slot.0 as usize];
-        debug_assert_ne!(request.state, State::Free);
+        debug_assert_ne!(request.state, RequestState::Free);
         request
     }
 
     /// The request's response is on its way: its id is free again.
-    pub(crate) fn answer(&mut self, slot: Slot) {
+    pub(crate) fn answer(&mut self, slot: SlotId) {
         self.get(slot).answer();
         self.unanswered.remove(slot);
     }
 
     /// Ends a request that was answered or abandoned.
-    pub(crate) fn end(&mut self, slot: Slot) -> Remains {
+    pub(crate) fn end(&mut self, slot: SlotId) -> Remains {
         let request = self.get(slot);
         debug_assert!(!request.owed, "a command was never completed");
         // One that is abandoned still has its id.
-        let answered = request.state == State::Responding;
-        request.state = State::Free;
+        let answered = request.state == RequestState::Responding;
+        request.state = RequestState::Free;
         let remains = Remains { buffer: request.buffer.take(), send_entries: request.send_entries };
         if !answered {
             (request.operation, request.abort) = (None, None);
@@ -325,26 +331,26 @@ impl Slots {
     }
 
     /// The slot of the unanswered command with this id.
-    pub(crate) fn find(&self, cid: Cid) -> Option<Slot> {
+    pub(crate) fn find(&self, cid: Cid) -> Option<SlotId> {
         self.unanswered.find(cid)
     }
 
     /// All that serves the connection goes, from one moment to the next: nobody will be answered.
-    pub(crate) fn forsake(&mut self) {
+    pub(crate) fn abandon_all(&mut self) {
         self.requests.iter_mut().for_each(Request::abandon);
     }
 
     /// Whether all requests are in a state.
-    pub(crate) fn all(&self, state: State) -> bool {
+    pub(crate) fn all(&self, state: RequestState) -> bool {
         let states = self.requests.iter().map(|request| request.state);
-        states.filter(|other| *other != State::Free).all(|other| other == state)
+        states.filter(|other| *other != RequestState::Free).all(|other| other == state)
     }
 
     /// All slots in use.
-    pub(crate) fn in_use(&self) -> Vec<Slot> {
+    pub(crate) fn in_use(&self) -> Vec<SlotId> {
         (0..self.requests.len())
-            .filter(|&index| self.requests[index].state != State::Free)
-            .map(|index| Slot(index as u32))
+            .filter(|&index| self.requests[index].state != RequestState::Free)
+            .map(|index| SlotId(index as u32))
             .collect()
     }
 }
@@ -376,19 +382,25 @@ mod tests {
     fn ids_that_share_a_chain_are_told_apart() {
         let mut unanswered = Unanswered::new(4);
         let cids = [0, 4, 8, 4].map(Cid);
-        for (slot, cid) in (0..).map(Slot).zip(cids) {
+        for (slot, cid) in (0..).map(SlotId).zip(cids) {
             unanswered.add(slot, cid);
         }
-        assert_eq!(cids.map(|cid| unanswered.find(cid)), [0, 1, 2, 1].map(|slot| Some(Slot(slot))));
-        unanswered.remove(Slot(1));
-        unanswered.remove(Slot(1));
-        assert_eq!(cids.map(|cid| unanswered.find(cid)), [0, 3, 2, 3].map(|slot| Some(Slot(slot))));
-        for slot in [0, 3, 2].map(Slot) {
+        assert_eq!(
+            cids.map(|cid| unanswered.find(cid)),
+            [0, 1, 2, 1].map(|slot| Some(SlotId(slot)))
+        );
+        unanswered.remove(SlotId(1));
+        unanswered.remove(SlotId(1));
+        assert_eq!(
+            cids.map(|cid| unanswered.find(cid)),
+            [0, 3, 2, 3].map(|slot| Some(SlotId(slot)))
+        );
+        for slot in [0, 3, 2].map(SlotId) {
             unanswered.remove(slot);
         }
         assert_eq!(cids.map(|cid| unanswered.find(cid)), [None; 4]);
-        unanswered.add(Slot(3), Cid(12));
-        assert_eq!(unanswered.find(Cid(12)), Some(Slot(3)));
+        unanswered.add(SlotId(3), Cid(12));
+        assert_eq!(unanswered.find(Cid(12)), Some(SlotId(3)));
     }
 
     #[test]
@@ -407,7 +419,7 @@ mod tests {
         let mut slots = Slots::new(1, 1);
         let slot = slots.begin(Cid(1), Receive(0));
         slots.answer(slot);
-        slots.get(slot).state = State::Executing;
+        slots.get(slot).state = RequestState::Executing;
         slots.answer(slot);
     }
 
@@ -419,7 +431,7 @@ mod tests {
         ) {
             const COUNT: usize = 8;
             let mut slots = Slots::new(2, COUNT as u32);
-            let mut live: Vec<(Slot, u16, bool)> = Vec::new();
+            let mut live: Vec<(SlotId, u16, bool)> = Vec::new();
             let mut count = 2;
             for (step, (what, cid, index)) in steps.into_iter().enumerate() {
                 if step == 20 {

@@ -1,39 +1,41 @@
 //! The end of a command: its data and its response go to the host.
 //!
-//! What a turn answers is sent at its end, data first and then the responses: requests of one kind and length follow each
-//! other, which a provider in software sends as one train.
+//! What a turn answers is sent at its end, data first and then the responses: requests of one kind
+//! and length follow each other, which a provider in software sends as one train.
 #![expect(unsafe_code, reason = "lends buffers to the device")]
 
 use std::mem;
 
 use ::rdma::{Op, Provider, SendFlags, SendWr, Sge};
 
-use super::{Connection, Desk, Ended};
-use crate::controller::{IoKind, IoWork, Outcome, Work};
+use super::{Connection, Ended, TurnContext};
+use crate::controller::{CommandOutcome, CommandWork, IoKind, IoWork};
 use crate::deliberate_bugs::{self, Bug};
 use crate::limits::{DATA_BEFORE_RESPONSES_BYTES, DATA_BEFORE_RESPONSES_MAX_BYTES};
-use crate::transport::rdma::connection::request::{HostData, Slot, State};
+use crate::transport::rdma::connection::request::{HostData, RequestState, SlotId};
 use crate::transport::rdma::work_id::WorkKind;
 
-/// How much data is sent before the first of its responses. Without responses in between it makes fuller trains; but a host
-/// goes on only when a response has come.
+/// How much data is sent before the first of its responses. Without responses in between it makes
+/// fuller trains; but a host goes on only when a response has come.
 #[derive(Clone, Copy, Debug)]
-struct Run {
+struct DataBatchLimit {
     /// So many commands may make it a long one.
     commands: usize,
 }
 
-impl Run {
-    /// While storage has something to do, hosts are to ask it for more soon; and a device without trains gains nothing.
-    const SHORT: Self = Self { commands: 0 };
+impl DataBatchLimit {
+    /// While storage has something to do, hosts are to ask it for more soon; and a device without
+    /// trains gains nothing.
+    const NONE: Self = Self { commands: 0 };
 
-    /// Else it is the core that takes its time. The host has the first half of the answers to work on while the second is
-    /// sent.
-    const fn long(to_respond: usize) -> Self {
+    /// Else it is the core that takes its time. The host has the first half of the answers to work
+    /// on while the second is sent.
+    const fn for_responses(to_respond: usize) -> Self {
         Self { commands: to_respond.div_ceil(2) }
     }
 
-    /// Whether the data of another command comes before the responses to `commands` of which `bytes` were sent.
+    /// Whether the data of another command comes before the responses to `commands` of which
+    /// `bytes` were sent.
     const fn goes_on(self, commands: usize, bytes: u32) -> bool {
         bytes < DATA_BEFORE_RESPONSES_BYTES
             || (commands < self.commands && bytes < DATA_BEFORE_RESPONSES_MAX_BYTES)
@@ -44,13 +46,13 @@ impl<P: Provider> Connection<P> {
     /// Answers a command at the end of the turn, or when the send queue has room.
     pub(super) fn respond(
         &mut self,
-        desk: &mut Desk<'_, P>,
-        slot: Slot,
-        outcome: Outcome,
+        desk: &mut TurnContext<'_, P>,
+        slot: SlotId,
+        outcome: CommandOutcome,
     ) -> Result<(), Ended> {
         let request = self.slots.get(slot);
         request.outcome = outcome;
-        request.state = State::AwaitingResponse;
+        request.state = RequestState::AwaitingResponse;
         request.holds.clear();
         request.send_entries = if request.sends_data() { 2 } else { 1 };
         request.send_entries += u32::from(deliberate_bugs::has(Bug::CompleteTwice));
@@ -60,18 +62,18 @@ impl<P: Provider> Connection<P> {
     }
 
     /// Has [`Connection::send_responses`] called at the end of the turn.
-    fn announce_responses(&mut self, desk: &mut Desk<'_, P>) {
+    fn announce_responses(&mut self, desk: &mut TurnContext<'_, P>) {
         desk.answers |= !mem::replace(&mut self.announced, true);
     }
 
     /// The turn ends: answers all commands that the send queue has room for.
-    pub(crate) fn send_responses(&mut self, desk: &mut Desk<'_, P>) -> Result<(), Ended> {
+    pub(crate) fn send_responses(&mut self, desk: &mut TurnContext<'_, P>) -> Result<(), Ended> {
         self.announced = false;
         let storage_is_idle = desk.core.storage().in_flight() == 0;
         let run = if storage_is_idle && desk.plan.trains {
-            Run::long(self.to_respond.len())
+            DataBatchLimit::for_responses(self.to_respond.len())
         } else {
-            Run::SHORT
+            DataBatchLimit::NONE
         };
         loop {
             let count = self.send_all_data(desk, run)?;
@@ -86,7 +88,11 @@ impl<P: Provider> Connection<P> {
     }
 
     /// Sends the data of the first commands in line. Returns how many.
-    fn send_all_data(&mut self, desk: &mut Desk<'_, P>, run: Run) -> Result<usize, Ended> {
+    fn send_all_data(
+        &mut self,
+        desk: &mut TurnContext<'_, P>,
+        run: DataBatchLimit,
+    ) -> Result<usize, Ended> {
         let (mut count, mut bytes, mut responses) = (0, 0, 0);
         while run.goes_on(count, bytes)
             && let Some(&slot) = self.to_respond.get(count)
@@ -107,7 +113,7 @@ impl<P: Provider> Connection<P> {
         Ok(count)
     }
 
-    fn send_response(&mut self, desk: &mut Desk<'_, P>, slot: Slot) -> Result<(), Ended> {
+    fn send_response(&mut self, desk: &mut TurnContext<'_, P>, slot: SlotId) -> Result<(), Ended> {
         let request = self.slots.get(slot);
         let (cid, outcome, invalidate) = (request.cid, request.outcome, request.invalidate);
         if deliberate_bugs::has(Bug::ReuseBufferEarly) {
@@ -130,13 +136,14 @@ impl<P: Provider> Connection<P> {
             // SAFETY: as below, before which it is done.
             unsafe { self.push_send(desk, &twin) }?;
         }
-        // SAFETY: the area lives until the queue pair is released, and the slot is taken until this completes.
+        // SAFETY: the area lives until the queue pair is released, and the slot is taken until this
+        // completes.
         unsafe { self.push_send(desk, &wr) }
     }
 
-    /// Data to the host. The response follows it in the same queue, so it arrives first; only the response
-    /// is reported. Returns how many bytes.
-    fn send_data(&mut self, desk: &mut Desk<'_, P>, slot: Slot) -> Result<u32, Ended> {
+    /// Data to the host. The response follows it in the same queue, so it arrives first; only the
+    /// response is reported. Returns how many bytes.
+    fn send_data(&mut self, desk: &mut TurnContext<'_, P>, slot: SlotId) -> Result<u32, Ended> {
         let request = self.slots.get(slot);
         let HostData::Keyed { address, key } = request.host else {
             unreachable!("data for the host goes to a key")
@@ -144,7 +151,7 @@ impl<P: Provider> Connection<P> {
         let pool = desk.core.buffers().pool();
         let addr = match (&request.buffer, request.work) {
             (Some(buffer), _) => pool.address(buffer) as u64,
-            (None, Some(Work::Io(IoWork { kind: IoKind::ReadZeros, .. }))) => {
+            (None, Some(CommandWork::Io(IoWork { kind: IoKind::ReadZeros, .. }))) => {
                 pool.memory().zeros(request.length) as u64
             }
             (None, _) => unreachable!("data for the host is in a buffer, unless it is zeros"),
@@ -156,23 +163,28 @@ impl<P: Provider> Connection<P> {
             flags: SendFlags::NONE,
             sges: &[sge],
         };
-        // SAFETY: the buffer stays with its request until the response completes, which is after this; zeros stay zeros.
+        // SAFETY: the buffer stays with its request until the response completes, which is after
+        // this; zeros stay zeros.
         unsafe { self.push_send(desk, &wr) }?;
         Ok(sge.length)
     }
 
     /// A response was sent: its request is over.
-    pub(super) fn responded(&mut self, desk: &mut Desk<'_, P>, slot: u32) -> Result<(), Ended> {
-        let request = self.slots.get(Slot(slot));
+    pub(super) fn responded(
+        &mut self,
+        desk: &mut TurnContext<'_, P>,
+        slot: u32,
+    ) -> Result<(), Ended> {
+        let request = self.slots.get(SlotId(slot));
         let bytes = if request.sends_data() { request.length } else { 0 };
-        let remains = self.slots.end(Slot(slot));
+        let remains = self.slots.end(SlotId(slot));
         self.moved(desk, remains.send_entries, bytes);
         self.release(desk, remains.buffer);
         self.pump(desk)
     }
 
     /// Goes on with what waited for room.
-    pub(super) fn pump(&mut self, desk: &mut Desk<'_, P>) -> Result<(), Ended> {
+    pub(super) fn pump(&mut self, desk: &mut TurnContext<'_, P>) -> Result<(), Ended> {
         if !self.to_respond.is_empty() {
             self.announce_responses(desk);
         }
@@ -191,7 +203,7 @@ mod tests {
     use super::*;
 
     /// How many of `count` commands of a length are answered together.
-    fn together(run: Run, count: usize, length: u32) -> usize {
+    fn together(run: DataBatchLimit, count: usize, length: u32) -> usize {
         let bytes = |commands: usize| u32::try_from(commands).unwrap() * length;
         (0..count).find(|&sent| !run.goes_on(sent, bytes(sent))).unwrap_or(count)
     }
@@ -210,14 +222,22 @@ mod tests {
             (32, 128 << 10, 4),
             (8, 1 << 20, 1),
         ] {
-            assert_eq!(together(Run::long(count), count, length), expected, "{count} of {length}");
+            assert_eq!(
+                together(DataBatchLimit::for_responses(count), count, length),
+                expected,
+                "{count} of {length}"
+            );
         }
     }
 
     #[test]
     fn a_short_run_is_of_128_kib() {
         for (count, length, expected) in [(1, 1 << 20, 1), (512, 4 << 10, 32), (32, 64 << 10, 2)] {
-            assert_eq!(together(Run::SHORT, count, length), expected, "{count} of {length}");
+            assert_eq!(
+                together(DataBatchLimit::NONE, count, length),
+                expected,
+                "{count} of {length}"
+            );
         }
     }
 }

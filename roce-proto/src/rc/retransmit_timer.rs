@@ -1,21 +1,23 @@
 //! How long a requester waits for an answer.
 //!
-//! The specification knows one timer, the local ACK timeout: 4.096 us times two to an exponent, usually tens or
-//! hundreds of milliseconds, and a retry counter. On a network where losses are rare that is enough; over UDP
-//! sockets it would turn each lost last packet into a long pause. Here the two are separated:
+//! The specification knows one timer, the local ACK timeout: 4.096 us times two to an exponent,
+//! usually tens or hundreds of milliseconds, and a retry counter. On a network where losses are
+//! rare that is enough; over UDP sockets it would turn each lost last packet into a long pause.
+//! Here the two are separated:
 //!
-//! - something is *sent again* after a time that follows from the measured round trip, doubling a few times, and
-//!   never longer than the local ACK timeout;
-//! - the peer is *given up* when nothing was heard for as long as the specification allows: the local ACK
-//!   timeout times the retries and the first try. A peer that is merely slow is not declared dead early.
+//! - something is *sent again* after a time that follows from the measured round trip, doubling a
+//!   few times, and never longer than the local ACK timeout;
+//! - the peer is *given up* when nothing was heard for as long as the specification allows: the
+//!   local ACK timeout times the retries and the first try. A peer that is merely slow is not
+//!   declared dead early.
 
 use core::time::Duration;
 
 use crate::Time;
-use crate::rc::Connection;
+use crate::rc::ConnectionParams;
 
-/// The shortest local ACK timeout that is honoured: 4.096 us times 2^12. Processes that share cores are silent
-/// for longer than what smaller exponents stand for.
+/// The shortest local ACK timeout that is honoured: 4.096 us times 2^12. Processes that share cores
+/// are silent for longer than what smaller exponents stand for.
 const SHORTEST_TIMEOUT: Duration = Duration::from_micros(16_777);
 
 /// The longest time between two tries when there is no local ACK timeout.
@@ -25,7 +27,7 @@ const LONGEST_STEP: Duration = Duration::from_secs(1);
 const DOUBLINGS_MAX: u32 = 6;
 
 #[derive(Debug)]
-pub(super) struct Patience {
+pub(super) struct RetransmitTimer {
     /// The most time between two tries.
     step: Duration,
     /// When to give up; never without a local ACK timeout.
@@ -37,7 +39,7 @@ pub(super) struct Patience {
     unanswered_since: Option<Time>,
 }
 
-impl Patience {
+impl RetransmitTimer {
     pub(super) const fn new() -> Self {
         Self {
             step: LONGEST_STEP,
@@ -48,7 +50,7 @@ impl Patience {
         }
     }
 
-    pub(super) fn for_connection(connection: &Connection) -> Self {
+    pub(super) fn for_connection(connection: &ConnectionParams) -> Self {
         let exponent = connection.ack_timeout_exponent & 31;
         if exponent == 0 {
             return Self::new();
@@ -122,15 +124,15 @@ impl Patience {
 mod tests {
     use core::time::Duration;
 
-    use super::{Patience, SHORTEST_TIMEOUT};
-    use crate::rc::Connection;
+    use super::{RetransmitTimer, SHORTEST_TIMEOUT};
+    use crate::rc::ConnectionParams;
     use crate::wire::RnrTimer;
     use crate::{PathMtu, Psn, Qpn, Time};
 
     const AFTER: Duration = Duration::from_millis(5);
 
-    fn patience(exponent: u8, retry_count: u8) -> Patience {
-        Patience::for_connection(&Connection {
+    fn timer(exponent: u8, retry_count: u8) -> RetransmitTimer {
+        RetransmitTimer::for_connection(&ConnectionParams {
             remote_qpn: Qpn::new(1),
             path_mtu: PathMtu::Bytes1024,
             send_psn: Psn::new(0),
@@ -144,51 +146,52 @@ mod tests {
         })
     }
 
-    /// Lets every deadline pass; returns when they were, in milliseconds, up to the one that gives up.
-    fn tries(mut patience: Patience, most: usize) -> std::vec::Vec<u128> {
+    /// Lets every deadline pass; returns when they were, in milliseconds, up to the one that gives
+    /// up.
+    fn tries(mut timer: RetransmitTimer, most: usize) -> std::vec::Vec<u128> {
         let mut now = Time::ZERO;
         let mut at = std::vec![];
-        patience.sent(now, AFTER);
-        while let Some(deadline) = patience.deadline() {
+        timer.sent(now, AFTER);
+        while let Some(deadline) = timer.deadline() {
             now = deadline;
             at.push((now - Time::ZERO).as_millis());
-            if !patience.timed_out(now) || at.len() == most {
+            if !timer.timed_out(now) || at.len() == most {
                 break;
             }
-            patience.sent(now, AFTER);
+            timer.sent(now, AFTER);
         }
         at
     }
 
     #[test]
     fn tries_double_up_to_the_local_ack_timeout() {
-        assert_eq!(tries(patience(14, 2), 99), [5, 15, 35, 75, 142, 209]);
+        assert_eq!(tries(timer(14, 2), 99), [5, 15, 35, 75, 142, 209]);
     }
 
     #[test]
     fn without_a_timeout_nobody_is_given_up() {
-        let at = tries(patience(0, 0), 50);
+        let at = tries(timer(0, 0), 50);
         assert_eq!(at.len(), 50);
         assert_eq!(at[49] - at[48], 320);
     }
 
     #[test]
     fn a_timeout_shorter_than_a_time_slice_is_not_taken_at_its_word() {
-        let at = tries(patience(1, 0), 99);
+        let at = tries(timer(1, 0), 99);
         assert!(at.last().is_some_and(|last| *last >= SHORTEST_TIMEOUT.as_millis()));
     }
 
     #[test]
     fn an_answer_starts_anew() {
-        let mut patience = patience(14, 0);
+        let mut timer = timer(14, 0);
         let mut now = Time::ZERO;
         for _ in 0..100 {
-            patience.sent(now, AFTER);
+            timer.sent(now, AFTER);
             now = now + Duration::from_millis(60);
-            assert!(patience.timed_out(now), "less than 67 ms of silence");
-            patience.answered(now, Some(AFTER));
+            assert!(timer.timed_out(now), "less than 67 ms of silence");
+            timer.answered(now, Some(AFTER));
         }
-        patience.answered(now, None);
-        assert_eq!(patience.deadline(), None);
+        timer.answered(now, None);
+        assert_eq!(timer.deadline(), None);
     }
 }

@@ -1,0 +1,99 @@
+//! A bounded set of what any peer may hold without authorization: connections before their Connect
+//! has succeeded, and discovery controllers.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::net::IpAddr;
+
+/// The most members of a [`DisplacingSet`], and of those the most from one address.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct DisplacingLimits {
+    pub(crate) all: usize,
+    pub(crate) of_address: usize,
+}
+
+/// Members with their addresses, oldest first. A new member displaces an old one, so that an
+/// address that holds many keeps no other address out.
+#[derive(Debug)]
+pub(crate) struct DisplacingSet<K> {
+    by_age: VecDeque<(K, IpAddr)>,
+    room: DisplacingLimits,
+}
+
+impl<K: PartialEq> DisplacingSet<K> {
+    pub(crate) fn new(room: DisplacingLimits) -> Self {
+        Self { by_age: VecDeque::new(), room }
+    }
+
+    /// Adds a member. Returns the member that is displaced: the oldest of its address, or of the
+    /// address with the most.
+    pub(crate) fn add(&mut self, key: K, address: IpAddr) -> Option<K> {
+        let displaced = self.address_to_displace(address).and_then(|most| {
+            let at = self.by_age.iter().position(|(_, other)| *other == most)?;
+            self.by_age.remove(at)
+        });
+        self.by_age.push_back((key, address));
+        displaced.map(|(key, _)| key)
+    }
+
+    /// The address whose oldest member is displaced before one from `address` is added.
+    fn address_to_displace(&self, address: IpAddr) -> Option<IpAddr> {
+        let of_address = self.by_age.iter().filter(|(_, other)| *other == address).count();
+        if of_address >= self.room.of_address {
+            return Some(address);
+        }
+        if self.by_age.len() < self.room.all {
+            return None;
+        }
+        let mut counts: BTreeMap<IpAddr, usize> = BTreeMap::new();
+        self.by_age.iter().for_each(|(_, other)| *counts.entry(*other).or_default() += 1);
+        counts.into_iter().max_by_key(|(_, count)| *count).map(|(address, _)| address)
+    }
+
+    /// Removes a member that was authorized or is ending.
+    pub(crate) fn remove(&mut self, key: &K) {
+        self.by_age.retain(|(other, _)| other != key);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ROOM: DisplacingLimits = DisplacingLimits { all: 64, of_address: 16 };
+
+    fn ip(number: usize) -> IpAddr {
+        IpAddr::from([10, 0, 1, number as u8])
+    }
+
+    #[test]
+    fn an_address_displaces_its_own_oldest() {
+        let mut set = DisplacingSet::new(ROOM);
+        assert_eq!(set.add(1000, ip(9)), None);
+        for number in 0..ROOM.of_address {
+            assert_eq!(set.add(number, ip(1)), None);
+        }
+        set.remove(&0);
+        assert_eq!(set.add(2000, ip(1)), None, "one has got further");
+        assert_eq!(set.add(2001, ip(1)), Some(1));
+        assert_eq!(set.add(2002, ip(1)), Some(2));
+    }
+
+    #[test]
+    fn the_address_with_the_most_makes_room_for_others() {
+        let mut set = DisplacingSet::new(ROOM);
+        let mut number = 0;
+        let mut add = |address, set: &mut DisplacingSet<usize>| {
+            number += 1;
+            set.add(number, address)
+        };
+        (0..ROOM.of_address - 1).for_each(|_| _ = add(ip(1), &mut set));
+        let mut address = 0;
+        while set.by_age.len() < ROOM.all {
+            add(ip(2 + address % 40), &mut set);
+            address += 1;
+        }
+        assert_eq!(add(ip(200), &mut set), Some(1));
+        assert!(set.by_age.iter().any(|(_, other)| *other == ip(200)));
+        assert_eq!(set.by_age.len(), ROOM.all);
+    }
+}
