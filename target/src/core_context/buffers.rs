@@ -38,7 +38,7 @@ impl CoreBuffers {
     /// One more connection, with so many requests at once: an anonymous connection.
     pub(crate) fn join(&mut self, ip: IpAddr, requests: usize) -> Accounts {
         let anonymous = self.anonymous.join(ip, AccountName::Unsaid, requests);
-        Accounts { ip, requests, anonymous: anonymous, host: None }
+        Accounts { ip, requests, anonymous, host: None }
     }
 
     /// A connection was let into a subsystem under this name: what it asks for from now on is a
