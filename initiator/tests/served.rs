@@ -335,16 +335,20 @@ fn a_read_is_acknowledged_before_its_caller_does_something_else() {
     let host = Host::new().unwrap();
     let namespace = served.open(&host);
     let packets = || host.provider_stats().iter().map(|stats| stats.packets_sent).sum::<u64>();
-    for _ in 0..10 {
+    // On a busy machine the driver's thread may be late for some reads; an acknowledgement that
+    // waits for the next command is late for all.
+    let mut acknowledged = 0;
+    eventually(|| {
         let before = packets();
         read(&namespace, 0, 512).unwrap();
         // The command, and the acknowledgement of the response.
-        assert!(packets() >= before + 2);
-        // Twice, because the wake-up that came with the result may end the first at once: who comes
-        // back so soon is expected to go on.
+        acknowledged += u32::from(packets() >= before + 2);
+        // Twice, because the wake-up that came with the result may end the first at once: a caller
+        // that comes back so soon is expected to go on.
         std::thread::park_timeout(Duration::from_millis(1));
         std::thread::park_timeout(Duration::from_millis(1));
-    }
+        acknowledged == 10
+    });
 }
 
 #[test]

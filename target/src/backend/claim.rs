@@ -14,10 +14,14 @@ use std::time::Duration;
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 
-/// How often, and how far apart, a lock is tried whose owner has ended: the kernel keeps it until
-/// the last call on the file is over, which may still be writing.
+/// How often, and how far apart, a lock is tried whose holder has ended: the kernel keeps it until
+/// the last call on the file is over, which may still be writing. 10 s in all.
 const TRIES: u32 = 1000;
 const PAUSE: Duration = Duration::from_millis(10);
+
+/// How many of these tries, 1 s in all, a lock gets whose holder is not in the kernel's list: it
+/// may have been given up since, or be that of another machine on a network file system.
+const TRIES_WITHOUT_HOLDER: u32 = 100;
 
 /// What is behind a path: equal for all paths to the same file or device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -51,13 +55,20 @@ pub(super) fn lock(file: &File, path: &Path, writable: bool) -> Result<(), Strin
         true => FlockOperation::NonBlockingLockExclusive,
         false => FlockOperation::NonBlockingLockShared,
     };
+    let mut without_holder = 0;
     for _ in 0..TRIES {
         match rustix::fs::flock(file, wanted) {
             Ok(()) => return Ok(()),
             Err(Errno::WOULDBLOCK) => match LockHolder::of_lock(file) {
                 Some(owner) if owner.has_ended() => pause(),
                 Some(owner) => return Err(owner.to_string()),
-                None => return Err("another process".into()),
+                None if without_holder == TRIES_WITHOUT_HOLDER => {
+                    return Err("another process".into());
+                }
+                None => {
+                    without_holder += 1;
+                    pause();
+                }
             },
             Err(Errno::INTR) => {}
             Err(error) if writable => {
@@ -120,9 +131,17 @@ impl LockHolder {
         Some(Self { pid, command: command.map(|name| name.trim().to_owned()) })
     }
 
+    /// Whether the process is gone, or ended and waits for its parent to notice.
     fn has_ended(&self) -> bool {
-        let gone = |error: io::Error| error.kind() == io::ErrorKind::NotFound;
-        self.pid != 0 && fs::metadata(format!("/proc/{}", self.pid)).err().is_some_and(gone)
+        if self.pid == 0 {
+            return false;
+        }
+        match fs::read_to_string(format!("/proc/{}/stat", self.pid)) {
+            Ok(stat) => is_zombie(&stat),
+            // A process that ends while its file is read.
+            Err(error) if error.raw_os_error() == Some(Errno::SRCH.raw_os_error()) => true,
+            Err(error) => error.kind() == io::ErrorKind::NotFound,
+        }
     }
 }
 
@@ -134,6 +153,12 @@ impl std::fmt::Display for LockHolder {
             (pid, None) => write!(f, "process {pid}"),
         }
     }
+}
+
+/// Whether a line of `/proc/PID/stat` is that of a process that has ended.
+fn is_zombie(stat: &str) -> bool {
+    // The command's name stands in brackets and may have brackets and spaces of its own.
+    stat.rsplit_once(") ").is_some_and(|(_, fields)| fields.starts_with(['Z', 'X']))
 }
 
 /// The process that has a `flock` on a file, by the lines of `/proc/locks`.
@@ -149,7 +174,36 @@ fn lock_holder(locks: &str, device: u64, inode: u64) -> Option<u32> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
     use super::*;
+
+    #[test]
+    fn a_process_that_ended_is_told_from_one_that_sleeps() {
+        assert!(is_zombie("12 (feedrail-target) Z 1 12 12 0 -1"));
+        assert!(is_zombie("12 (a) S) Z 1 12 12 0 -1"));
+        assert!(!is_zombie("12 (Z) Z) S 1 12 12 0 -1"));
+    }
+
+    #[test]
+    fn a_lock_that_is_given_up_meanwhile_is_had() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("disk.img");
+        let open = || File::create(&path).unwrap();
+        let (other, done) = (open(), AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !done.load(Ordering::Relaxed) {
+                    let _ = rustix::fs::flock(&other, FlockOperation::LockExclusive);
+                    release(&other);
+                }
+            });
+            let results: Vec<_> = (0..1000).map(|_| lock(&open(), &path, true)).collect();
+            done.store(true, Ordering::Relaxed);
+            // This process holds it, or it was had; it is never nobody's for good.
+            assert!(!results.contains(&Err("another process".into())));
+        });
+    }
 
     #[test]
     fn holders_are_found_in_the_kernels_lists() {
