@@ -17,6 +17,7 @@ fn aligned_ranges_are_bounced_nowhere() {
     let path = folder.path().join("scratch.img");
     fs::write(&path, vec![0; SIZE_BYTES]).unwrap();
     let daemon = DaemonOptions::files([&path]).arg("--writable").start();
+    daemon.wait_for_log("listening");
     if daemon.log().contains("through the page cache") {
         return eprintln!("not tested, without direct I/O: {}", daemon.log());
     }

@@ -109,7 +109,7 @@ fn hosts_are_served_where_the_kernel_does_not_steer() {
             .arg("--cores")
             .arg("4"),
     );
-    assert!(scene.daemon.log().contains("the kernel does not steer packets"));
+    scene.daemon.wait_for_log("the kernel does not steer packets");
     scene.round(32);
 }
 

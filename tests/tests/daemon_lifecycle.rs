@@ -68,7 +68,7 @@ fn a_hangup_does_not_end_it() {
     let (_folder, path, content) = shard();
     let daemon = Daemon::serving([&path]);
     daemon.signal(Signal::HUP);
-    eventually("a hangup is told", || daemon.log().contains("SIGHUP is ignored"));
+    daemon.wait_for_log("SIGHUP is ignored");
     assert!(read_all(&daemon) == content);
     assert!(daemon.terminate().0.success());
 }
@@ -100,7 +100,7 @@ fn an_address_that_cannot_be_served_does_not_stop_the_others() {
     assert_eq!(failed["address"], "192.0.2.1:4420");
     let reason = failed["reason"].as_str().unwrap();
     assert!(reason.contains("192.0.2.1 is not an address of this machine"), "{reason}");
-    assert!(daemon.log().contains(reason), "{}", daemon.log());
+    daemon.wait_for_log(reason);
     // Nobody learns of it where it is not.
     let log = feedrail(["discover"]).args(daemon.address_options()).run().success();
     assert!(!String::from_utf8(log).unwrap().contains("192.0.2.1"));
@@ -284,8 +284,8 @@ fn an_unprivileged_user_with_little_locked_memory() {
         options.program = Some(daemon_copy.clone());
         let daemon = options.start();
         assert!(read_all(&daemon) == content);
-        let log = daemon.log();
-        assert!(log.to_lowercase().contains("memlock"), "names the limit: {log}");
+        let names_the_limit = || daemon.log().to_lowercase().contains("memlock");
+        eventually("the log names the limit", names_the_limit);
         assert!(daemon.terminate().0.success());
     }
 }

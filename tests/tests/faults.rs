@@ -26,8 +26,7 @@ fn a_bad_network_costs_time_and_no_byte() {
     let daemon = DaemonOptions::files([path]).env(VARIABLE, FAULTS).start();
     let read = feedrail(["read"]).args(daemon.options()).env(VARIABLE, FAULTS).run().success();
     assert!(read == content);
-    let log = daemon.log();
-    assert!(log.contains("mistreated on purpose") && log.contains("loss=1%"), "{log}");
+    ["mistreated on purpose", "loss=1%"].iter().for_each(|part| daemon.wait_for_log(part));
     let network = &daemon.stats()["network"];
     for repaired in ["packets_retransmitted", "icrc_failures"] {
         assert!(network[repaired].as_u64().unwrap() > 0, "no {repaired}: {network}");
@@ -71,10 +70,9 @@ fn a_bad_disk_fails_as_its_table_says() {
     assert!(read("1").success() == content, "it is only slow");
     let line = read("2").failure();
     assert!(line.contains("Unrecovered Read Error"), "{line}");
-    assert!(daemon.log().contains("misbehaves on purpose"), "{}", daemon.log());
-    let log = daemon.log();
+    daemon.wait_for_log("misbehaves on purpose");
     let told = ["failed: medium error: Input/output error", "bytes at 0", "bad-disks", "memory-2"];
-    assert!(told.iter().all(|part| log.contains(part)), "{log}");
+    told.iter().for_each(|part| daemon.wait_for_log(part));
     let stats = daemon.stats();
     let failed = &stats["storage_errors"][0];
     assert_eq!((failed["nsid"].as_u64(), failed["name"].as_str()), (Some(2), Some("memory-2")));

@@ -114,11 +114,6 @@ impl Scene {
         assert!(lines <= allowed, "{lines} lines in {uptime_ms} ms");
         stats
     }
-
-    #[track_caller]
-    fn log_says(&self, what: &str) {
-        eventually(what, || self.daemon.log().contains(what));
-    }
 }
 
 /// Reads of 128 KiB each, at places of their own.
@@ -160,7 +155,7 @@ fn who_takes_no_response_is_sent_away() {
     for &queue in &queues {
         host.wait_down(queue);
     }
-    scene.log_says("did not take its responses");
+    scene.daemon.wait_for_log("did not take its responses");
     host.hang_up();
     scene.wait_for_peace();
     let stats = scene.all_is_well();
@@ -410,7 +405,7 @@ fn who_scribbles_on_memory_in_use_harms_only_himself() {
     }
     host.withdraw_memory();
     host.wait_down(queue);
-    scene.log_says("reading host memory");
+    scene.daemon.wait_for_log("reading host memory");
     host.hang_up();
     scene.wait_for_peace();
     scene.all_is_well();

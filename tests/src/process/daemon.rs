@@ -15,7 +15,7 @@ use serde_json::Value;
 
 use super::pipe::full_pipe;
 use super::seccomp::{refuse_io_uring, refuse_steering};
-use super::{Vitals, binary, loopback_address, wait_at_most};
+use super::{Vitals, binary, eventually, loopback_address, wait_at_most};
 
 /// For anything that the daemon does at once.
 const PROMPTLY: Duration = Duration::from_secs(30);
@@ -233,6 +233,13 @@ impl Daemon {
     /// What it logged so far.
     pub fn log(&self) -> String {
         read(&self.log)
+    }
+
+    /// Waits until it logged a part of a line: its log is written by a thread of its own, after
+    /// what it tells of.
+    #[track_caller]
+    pub fn wait_for_log(&self, part: &str) {
+        eventually(&format!("{part:?} is logged"), || self.log().contains(part));
     }
 
     /// Its counters now.
