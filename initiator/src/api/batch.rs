@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use slab::Slab;
 
-use crate::api::error::{Error, ErrorKind};
 use crate::api::host::Inner;
 use crate::api::namespace::Namespace;
 use crate::api::pending::{Completed, OwnRing, Pending};
@@ -16,6 +15,7 @@ use crate::driver::{DriverState, system_now};
 use crate::engine::range::{RangeDirection, Submission};
 use crate::engine::results::{RangeCompletion, RingKey};
 use crate::memory::region::{Grant, Keys, RegionSlice};
+use crate::types::error::{Error, ErrorKind};
 
 /// Bytes to read: as many as the slice has.
 #[derive(Debug)]

@@ -9,7 +9,6 @@ use nvme_proto::identify::{Cns, Identify, NamespaceList};
 use nvme_proto::log::{GetLogPage, LogOffset};
 use nvme_proto::{AdminCommand, Nsid, Sqe, view};
 
-use crate::api::error::{Error, ErrorKind, SubsystemAddress};
 use crate::api::host::Inner;
 use crate::api::namespace::Namespace;
 use crate::api::pending::Pending;
@@ -21,6 +20,7 @@ use crate::engine::namespace_identity::NamespaceIdentity;
 use crate::engine::reply::{Promise, Reply, promise};
 use crate::memory::bounce::CHUNK_BYTES;
 use crate::memory::region::ErasedScope;
+use crate::types::error::{Error, ErrorKind, SubsystemAddress};
 
 /// The most namespaces that a list is read for.
 const MAX_NAMESPACES: usize = 1 << 20;

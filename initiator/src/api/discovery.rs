@@ -7,9 +7,9 @@ use nvme_proto::log::{DiscoveryEntry, DiscoveryHeader, GetLogPage, LogId};
 use nvme_proto::{Nqn, view};
 
 use crate::api::controller::{Controller, ControllerHandle};
-use crate::api::error::{Error, ErrorKind, SubsystemAddress};
 use crate::api::host::Inner;
 use crate::engine::controller::{ControllerOptions, RawData};
+use crate::types::error::{Error, ErrorKind, SubsystemAddress};
 
 /// The discovery log page, all of one generation.
 #[derive(Clone, Debug, PartialEq, Eq)]

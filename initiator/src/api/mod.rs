@@ -3,9 +3,7 @@
 
 pub(crate) mod batch;
 pub(crate) mod controller;
-pub(crate) mod counters;
 pub(crate) mod discovery;
-pub(crate) mod error;
 pub(crate) mod host;
 pub(crate) mod namespace;
 pub(crate) mod pending;

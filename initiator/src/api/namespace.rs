@@ -9,13 +9,13 @@ use nvme_proto::{IntoBytes, LbaRange, Nsid, NvmCommand, Sqe};
 
 use crate::api::batch::{self, BatchOptions, RangeOutcome, ReadRange, WriteRange};
 use crate::api::controller::ControllerHandle;
-use crate::api::error::{Error, ErrorKind, SubsystemAddress};
 use crate::api::host::Inner;
 use crate::api::pending::Pending;
 use crate::engine::controller::RawData;
 use crate::engine::namespace_identity::{NamespaceIdentity, lacks_descriptors};
 use crate::memory::bounce::CHUNK_BYTES;
 use crate::memory::region::{ErasedScope, Grant, RegionSlice};
+use crate::types::error::{Error, ErrorKind, SubsystemAddress};
 
 /// A namespace, read and written by byte ranges of any alignment.
 ///

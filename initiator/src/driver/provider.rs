@@ -8,8 +8,8 @@ use rdma::{Choice, select};
 
 pub use rdma::ProviderKind;
 
-use crate::api::error::{Error, ErrorKind};
 use crate::engine::{ErasedEngine, HostEngine, HostIdentity};
+use crate::types::error::{Error, ErrorKind};
 
 /// A device that was opened.
 pub(crate) struct OpenedDevice {

@@ -6,7 +6,6 @@ use std::time::Duration;
 use nvme_proto::{AdminCommand, Sqe, admin};
 use rdma::{ConnectionManager, Group, Provider, Time, WcStatus};
 
-use crate::api::error::{Error, ErrorKind};
 use crate::engine::connections::ConnectionRole;
 use crate::engine::controller::{
     ControllerPhase, ControllerState, KeepAlive, Outage, QueueKind, Raw, RawData, Task,
@@ -14,6 +13,7 @@ use crate::engine::controller::{
 use crate::engine::queue::Data;
 use crate::engine::results::Outbox;
 use crate::engine::{HostEngine, earliest};
+use crate::types::error::{Error, ErrorKind};
 
 /// How long a controller may take to confirm that it shuts down.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_millis(500);

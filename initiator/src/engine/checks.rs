@@ -13,13 +13,13 @@ use nvme_proto::log::{GetLogPage, LogId};
 use nvme_proto::{AdminCommand, Cqe, Nsid, Sqe, Status, view};
 use rdma::{Provider, Time};
 
-use crate::api::error::{Error, ErrorKind};
 use crate::engine::HostEngine;
 use crate::engine::controller::{ControllerState, Task};
 use crate::engine::namespace_identity::{NamespaceIdentity, lacks_descriptors};
 use crate::engine::queue::Data;
 use crate::engine::results::Outbox;
 use crate::memory::bounce::BounceChunk;
+use crate::types::error::{Error, ErrorKind};
 
 /// Commands of checks in flight: they share the admin queue with keep alive and the caller's
 /// commands.

@@ -17,7 +17,6 @@ use rdma::{
     QpConfig, Time,
 };
 
-use crate::api::error::{Error, ErrorKind};
 use crate::engine::HostEngine;
 use crate::engine::connections::ConnectionRole;
 use crate::engine::controller::{
@@ -26,6 +25,7 @@ use crate::engine::controller::{
 use crate::engine::queue::{Data, HostQueue};
 use crate::engine::results::Outbox;
 use crate::memory::bounce::CHUNK_BYTES;
+use crate::types::error::{Error, ErrorKind};
 
 /// Entries of the admin queue: what Linux asks for, and the most that its target grants.
 const ADMIN_ENTRIES: u16 = 32;

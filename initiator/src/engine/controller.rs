@@ -10,7 +10,6 @@ use rdma::{Provider, Time};
 use slab::Slab;
 
 use crate::api::batch::Class;
-use crate::api::error::{Error, ErrorKind, SubsystemAddress};
 use crate::engine::block_plan::{BlockStep, Geometry};
 use crate::engine::checks::{Check, CheckTask, Checks};
 use crate::engine::namespace_identity::NamespaceIdentity;
@@ -18,6 +17,7 @@ use crate::engine::reconnect_delay::Retries;
 use crate::engine::reply::Promise;
 use crate::memory::bounce::{BounceChunk, BouncePool};
 use crate::memory::region::RegistrationScope;
+use crate::types::error::{Error, ErrorKind, SubsystemAddress};
 
 /// How to connect to a subsystem and how long to wait for what.
 #[derive(Clone, Debug)]

@@ -7,10 +7,10 @@ use std::time::Duration;
 use rdma::{Device, DeviceEvent, Group, Provider, Time};
 use rustix::event::epoll;
 
-use crate::api::error::ErrorKind;
 use crate::engine::HostEngine;
 use crate::engine::controller::ControllerPhase;
 use crate::engine::results::Outbox;
+use crate::types::error::ErrorKind;
 
 /// How often a core asks that nothing wakes, because it never sleeps: asking costs a system call.
 const INTERVAL: Duration = Duration::from_millis(100);

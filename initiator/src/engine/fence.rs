@@ -12,10 +12,10 @@ use std::time::Duration;
 
 use rdma::{ConnId, Provider, Time};
 
-use crate::api::error::SubsystemAddress;
 use crate::engine::connections::ConnectionRole;
 use crate::engine::controller::{BlockStage, ControllerPhase, Task};
 use crate::engine::{HostEngine, earliest};
+use crate::types::error::SubsystemAddress;
 
 /// What a target may take beyond its timeouts, and packets to arrive.
 const MARGIN: Duration = Duration::from_secs(1);

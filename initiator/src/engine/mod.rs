@@ -29,8 +29,6 @@ use rdma::{
 };
 use slab::Slab;
 
-use crate::api::counters::HostCounters;
-use crate::api::error::{Error, ErrorKind, SubsystemAddress};
 use crate::engine::connections::{ConnectionRole, Conns};
 use crate::engine::controller::{
     Attached, ControllerLimits, ControllerOptions, ControllerPhase, ControllerState, KeepAlive,
@@ -47,6 +45,8 @@ use crate::engine::reply::Promise;
 use crate::engine::results::{Outbox, RingKey};
 use crate::memory::bounce::BouncePool;
 use crate::memory::region::{ErasedScope, RegistrationScope};
+use crate::types::counters::HostCounters;
+use crate::types::error::{Error, ErrorKind, SubsystemAddress};
 
 /// What is left to do after a turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

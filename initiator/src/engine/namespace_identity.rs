@@ -3,8 +3,8 @@
 use nvme_proto::identify::{Descriptors, IdDescriptor, IdentifyNamespace};
 use nvme_proto::{Nsid, Status, view};
 
-use crate::api::error::{Error, ErrorKind};
 use crate::engine::block_plan::Geometry;
+use crate::types::error::{Error, ErrorKind};
 
 /// Identifiers, size and format of a namespace, as the controller tells them.
 #[derive(Clone, Debug, PartialEq, Eq)]

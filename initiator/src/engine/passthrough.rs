@@ -6,13 +6,13 @@ use std::mem;
 use nvme_proto::{Cqe, Sqe};
 use rdma::{Provider, Time};
 
-use crate::api::error::ErrorKind;
 use crate::engine::controller::{ControllerState, QueueKind, Raw, RawData, RawReply, Task};
 use crate::engine::queue::Data;
 use crate::engine::reply::Promise;
 use crate::engine::results::Outbox;
 use crate::engine::{HostEngine, earliest};
 use crate::memory::bounce::{BounceChunk, CHUNK_BYTES};
+use crate::types::error::ErrorKind;
 
 /// Slots of the admin queue that are kept for keep alive, aborts and shutdown.
 const RESERVED_SLOTS: usize = 4;

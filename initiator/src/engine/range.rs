@@ -11,7 +11,6 @@ use nvme_proto::{LbaRange, NvmCommand, Sqe, Status};
 use rdma::{Access, Device, Provider, Sge, Time};
 
 use crate::api::batch::{BatchOptions, Class};
-use crate::api::error::{Error, ErrorKind};
 use crate::engine::block_plan::{self, BlockStep};
 use crate::engine::controller::{
     ActiveWrite, BlockStage, CommandsInFlight, ControllerState, RangeCommand, Task,
@@ -20,6 +19,7 @@ use crate::engine::queue::Data;
 use crate::engine::results::{Outbox, RangeCompletion, RingKey};
 use crate::engine::{HostEngine, earliest};
 use crate::memory::region::{Grant, Keys, RegionSlice};
+use crate::types::error::{Error, ErrorKind};
 
 /// Which way a range goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

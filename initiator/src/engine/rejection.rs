@@ -2,7 +2,7 @@
 
 use nvme_proto::rdma_cm::{Reject, RejectStatus};
 
-use crate::api::error::{Error, ErrorKind};
+use crate::types::error::{Error, ErrorKind};
 
 /// The reasons of the connection-management protocol (InfiniBand volume 1, table of reject reasons)
 /// but for the one that leaves it to the private data.

@@ -6,9 +6,9 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-use crate::api::error::{Error, ErrorKind};
 use crate::driver::process::Process;
 use crate::engine::results::Outbox;
+use crate::types::error::{Error, ErrorKind};
 
 /// The core's end: it is kept exactly once. Dropping it instead reports [`ErrorKind::Closed`].
 #[derive(Debug)]

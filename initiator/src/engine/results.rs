@@ -5,8 +5,8 @@ use std::task::Waker;
 
 use slab::Slab;
 
-use crate::api::error::Error;
 use crate::memory::region::RegionSlice;
+use crate::types::error::Error;
 
 /// How a range of a ring ended.
 #[derive(Debug)]
