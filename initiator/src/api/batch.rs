@@ -16,6 +16,7 @@ use crate::engine::range::{RangeDirection, Submission};
 use crate::engine::results::{RangeCompletion, RingKey};
 use crate::memory::region::{Grant, Keys, RegionSlice};
 use crate::types::error::{Error, ErrorKind};
+use crate::types::options::BatchOptions;
 
 /// Bytes to read: as many as the slice has.
 #[derive(Debug)]
@@ -75,53 +76,6 @@ impl SliceKeys {
         let keys = slice.keys(namespace.handle().scope());
         Self { slice, keys }
     }
-}
-
-/// How the ranges of a batch or ring are treated.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct BatchOptions {
-    pub(crate) class: Class,
-    pub(crate) deadline: Option<Duration>,
-}
-
-impl BatchOptions {
-    /// Foreground, and without a deadline of the batch's own.
-    pub fn new() -> Self {
-        Self::default()
-    }
-
-    /// Which ranges go first where several wait for the same controller.
-    #[must_use]
-    pub fn class(mut self, class: Class) -> Self {
-        self.class = class;
-        self
-    }
-
-    /// Ranges without a result after this time fail, though they may have been waiting for others
-    /// that make progress. It counts from when they are submitted.
-    #[must_use]
-    pub fn deadline(mut self, deadline: Duration) -> Self {
-        self.deadline = Some(deadline);
-        self
-    }
-}
-
-/// Which ranges go first.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Class {
-    /// Those that somebody waits for.
-    #[default]
-    Foreground,
-    /// Those that can wait, such as a large prefetch: their commands are sent when none of the
-    /// foreground wait, and at most half of a controller's I/O queues and 8 MiB are taken up by
-    /// them.
-    Background,
-}
-
-impl Class {
-    pub(crate) const ALL: [Self; 2] = [Self::Foreground, Self::Background];
-    pub(crate) const COUNT: usize = Self::ALL.len();
 }
 
 pub(crate) fn read_many(

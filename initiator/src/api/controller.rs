@@ -13,14 +13,13 @@ use crate::api::host::Inner;
 use crate::api::namespace::Namespace;
 use crate::api::pending::Pending;
 use crate::engine::Connecting;
-use crate::engine::controller::{
-    ControllerLimits, ControllerOptions, QueueKind, Raw, RawData, RawReply,
-};
+use crate::engine::controller::{ControllerLimits, QueueKind, Raw, RawData, RawReply};
 use crate::engine::namespace_identity::NamespaceIdentity;
 use crate::engine::reply::{Promise, Reply, promise};
 use crate::memory::bounce::CHUNK_BYTES;
 use crate::memory::region::ErasedScope;
 use crate::types::error::{Error, ErrorKind, SubsystemAddress};
+use crate::types::options::ControllerOptions;
 
 /// The most namespaces that a list is read for.
 const MAX_NAMESPACES: usize = 1 << 20;

@@ -8,8 +8,9 @@ use nvme_proto::{Nqn, view};
 
 use crate::api::controller::{Controller, ControllerHandle};
 use crate::api::host::Inner;
-use crate::engine::controller::{ControllerOptions, RawData};
+use crate::engine::controller::RawData;
 use crate::types::error::{Error, ErrorKind, SubsystemAddress};
+use crate::types::options::ControllerOptions;
 
 /// The discovery log page, all of one generation.
 #[derive(Clone, Debug, PartialEq, Eq)]

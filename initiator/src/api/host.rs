@@ -14,17 +14,17 @@ use nvme_proto::{HostId, HostNqn};
 use rdma::verbs::VerbsOptions;
 use rdma::{GroupStats, Provider, Time};
 
-use crate::api::batch::{self, BatchOptions, RangeOutcome, ReadRange, Ring, WriteRange};
+use crate::api::batch::{self, RangeOutcome, ReadRange, Ring, WriteRange};
 use crate::api::controller::Controller;
 use crate::api::discovery::{self, DiscoveryLog};
 use crate::api::pending::Pending;
 use crate::driver::provider::{self, OpenedDevice, ProviderKind};
 use crate::driver::{SharedEngines, system_now};
-use crate::engine::controller::ControllerOptions;
 use crate::engine::{EngineTurn, HostEngine, HostIdentity};
 use crate::memory::region::RegionSlice;
 use crate::types::counters::HostCounters;
 use crate::types::error::{Error, SubsystemAddress};
+use crate::types::options::{BatchOptions, ControllerOptions};
 
 /// A host: an identity, the RDMA devices that it uses, and the connections that it has.
 ///

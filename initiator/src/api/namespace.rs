@@ -7,7 +7,7 @@ use nvme_proto::identify::{Cns, Identify};
 use nvme_proto::nvm::{DatasetManagement, DsmAttributes, DsmRange, Flush, Io, WriteZeroes};
 use nvme_proto::{IntoBytes, LbaRange, Nsid, NvmCommand, Sqe};
 
-use crate::api::batch::{self, BatchOptions, RangeOutcome, ReadRange, WriteRange};
+use crate::api::batch::{self, RangeOutcome, ReadRange, WriteRange};
 use crate::api::controller::ControllerHandle;
 use crate::api::host::Inner;
 use crate::api::pending::Pending;
@@ -16,6 +16,7 @@ use crate::engine::namespace_identity::{NamespaceIdentity, lacks_descriptors};
 use crate::memory::bounce::CHUNK_BYTES;
 use crate::memory::region::{ErasedScope, Grant, RegionSlice};
 use crate::types::error::{Error, ErrorKind, SubsystemAddress};
+use crate::types::options::BatchOptions;
 
 /// A namespace, read and written by byte ranges of any alignment.
 ///

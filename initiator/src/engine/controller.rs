@@ -9,7 +9,6 @@ use nvme_proto::{Cntlid, Nsid, Sqe};
 use rdma::{Provider, Time};
 use slab::Slab;
 
-use crate::api::batch::Class;
 use crate::engine::block_plan::{BlockStep, Geometry};
 use crate::engine::checks::{Check, CheckTask, Checks};
 use crate::engine::namespace_identity::NamespaceIdentity;
@@ -18,61 +17,7 @@ use crate::engine::reply::Promise;
 use crate::memory::bounce::{BounceChunk, BouncePool};
 use crate::memory::region::RegistrationScope;
 use crate::types::error::{Error, ErrorKind, SubsystemAddress};
-
-/// How to connect to a subsystem and how long to wait for what.
-#[derive(Clone, Debug)]
-pub struct ControllerOptions {
-    /// I/O queues to ask for; the controller may grant fewer. A discovery controller has none.
-    pub io_queues: u16,
-    /// Entries of an I/O submission queue, 2 to 1,024; at most one less is in flight.
-    pub queue_entries: u16,
-    /// Keep alive timeout in milliseconds, 0 for none. A Keep Alive is sent twice in this time. A
-    /// target that cannot be reached knows that a connection is over when this time has passed
-    /// twice.
-    pub keep_alive_ms: u32,
-    /// How long one attempt to connect may take, until the controller is usable.
-    pub connect_timeout: Duration,
-    /// The longest pause between attempts to reconnect. The first attempt follows at once, if the
-    /// connection had lasted that long; the pauses after it begin with 50 ms and double, each
-    /// shortened at random by up to a quarter.
-    pub reconnect_delay: Duration,
-    /// After this time without a connection everything that waits for the target fails, and what is
-    /// asked of it fails at once, until it is back: connecting goes on.
-    pub loss_timeout: Duration,
-    /// How long a range may be without progress before it fails: since its first command was sent,
-    /// or since the last of its commands ended, reconnects included. Time that it waits in the
-    /// host's own queue for others that make progress does not count; without a connection it does.
-    /// For a bound that includes it see [`BatchOptions::deadline`](crate::BatchOptions::deadline).
-    pub io_timeout: Duration,
-    /// How long an administrative command may take.
-    pub admin_timeout: Duration,
-    /// How long an aborted command may take to end, before the connection is ended to be sure of
-    /// it.
-    pub abort_timeout: Duration,
-    /// Type of service of the packets; those of the target have the same.
-    pub type_of_service: Option<u8>,
-    /// How long either side waits for an acknowledgement before it sends again: 4.096 us times two
-    /// to the power of this, 0 to 31. `None` leaves it to the provider.
-    pub ack_timeout_exponent: Option<u8>,
-}
-
-impl Default for ControllerOptions {
-    fn default() -> Self {
-        Self {
-            io_queues: 1,
-            queue_entries: 128,
-            keep_alive_ms: 5_000,
-            connect_timeout: Duration::from_secs(10),
-            reconnect_delay: Duration::from_secs(2),
-            loss_timeout: Duration::from_secs(60),
-            io_timeout: Duration::from_secs(30),
-            admin_timeout: Duration::from_secs(15),
-            abort_timeout: Duration::from_secs(2),
-            type_of_service: None,
-            ack_timeout_exponent: None,
-        }
-    }
-}
+use crate::types::options::{Class, ControllerOptions};
 
 /// What a controller said about itself and its limits.
 #[derive(Clone, Copy, Debug)]

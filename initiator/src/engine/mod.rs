@@ -31,8 +31,7 @@ use slab::Slab;
 
 use crate::engine::connections::{ConnectionRole, Conns};
 use crate::engine::controller::{
-    Attached, ControllerLimits, ControllerOptions, ControllerPhase, ControllerState, KeepAlive,
-    Raw, Task,
+    Attached, ControllerLimits, ControllerPhase, ControllerState, KeepAlive, Raw, Task,
 };
 use crate::engine::device_events::DeviceEvents;
 use crate::engine::fence::Fence;
@@ -47,6 +46,7 @@ use crate::memory::bounce::BouncePool;
 use crate::memory::region::{ErasedScope, RegistrationScope};
 use crate::types::counters::HostCounters;
 use crate::types::error::{Error, ErrorKind, SubsystemAddress};
+use crate::types::options::ControllerOptions;
 
 /// What is left to do after a turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

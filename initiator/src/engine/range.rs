@@ -10,7 +10,6 @@ use nvme_proto::nvm::Io;
 use nvme_proto::{LbaRange, NvmCommand, Sqe, Status};
 use rdma::{Access, Device, Provider, Sge, Time};
 
-use crate::api::batch::{BatchOptions, Class};
 use crate::engine::block_plan::{self, BlockStep};
 use crate::engine::controller::{
     ActiveWrite, BlockStage, CommandsInFlight, ControllerState, RangeCommand, Task,
@@ -20,6 +19,7 @@ use crate::engine::results::{Outbox, RangeCompletion, RingKey};
 use crate::engine::{HostEngine, earliest};
 use crate::memory::region::{Grant, Keys, RegionSlice};
 use crate::types::error::{Error, ErrorKind};
+use crate::types::options::{BatchOptions, Class};
 
 /// Which way a range goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,3 +2,4 @@
 
 pub(crate) mod counters;
 pub(crate) mod error;
+pub(crate) mod options;
