@@ -62,12 +62,14 @@ mod engine;
 mod memory;
 mod types;
 
-pub use api::batch::{RangeOutcome, ReadRange, Ring, RingFull, WriteRange};
+pub use api::batch::{RangeOutcome, ReadRange, WriteRange};
 pub use api::controller::{CommandAnswer, CommandData, Controller};
 pub use api::discovery::DiscoveryLog;
 pub use api::host::{Host, HostBuilder};
-pub use api::namespace::{Namespace, NamespaceInfo};
+pub use api::namespace::Namespace;
+pub use api::namespace_handle::NamespaceInfo;
 pub use api::pending::Pending;
+pub use api::ring::{Ring, RingFull};
 pub use driver::provider::ProviderKind;
 pub use engine::EngineTurn;
 pub use engine::controller::ControllerLimits;

@@ -6,8 +6,9 @@ use std::sync::Arc;
 use nvme_proto::log::{DiscoveryEntry, DiscoveryHeader, GetLogPage, LogId};
 use nvme_proto::{Nqn, view};
 
-use crate::api::controller::{Controller, ControllerHandle};
-use crate::api::host::Inner;
+use crate::api::controller::Controller;
+use crate::api::controller_handle::ControllerHandle;
+use crate::driver::host_state::Inner;
 use crate::engine::controller::RawData;
 use crate::types::error::{Error, ErrorKind, SubsystemAddress};
 use crate::types::options::ControllerOptions;

@@ -1,24 +1,23 @@
 //! Hosts: who connects to targets, and over what.
 
-use std::collections::BTreeMap;
 use std::fmt;
-use std::mem;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
 use std::str::FromStr;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use nvme_proto::{HostId, HostNqn};
 use rdma::verbs::VerbsOptions;
 use rdma::{GroupStats, Provider, Time};
 
-use crate::api::batch::{self, RangeOutcome, ReadRange, Ring, WriteRange};
+use crate::api::batch::{self, RangeOutcome, ReadRange, WriteRange};
 use crate::api::controller::Controller;
 use crate::api::discovery::{self, DiscoveryLog};
 use crate::api::pending::Pending;
-use crate::driver::provider::{self, OpenedDevice, ProviderKind};
+use crate::api::ring::Ring;
+use crate::driver::host_state::{Inner, OpenDevices};
+use crate::driver::provider::ProviderKind;
 use crate::driver::{SharedEngines, system_now};
 use crate::engine::{EngineTurn, HostEngine, HostIdentity};
 use crate::memory::region::RegionSlice;
@@ -384,94 +383,6 @@ impl HostBuilder {
                 thread: Mutex::new(None),
             }),
         })
-    }
-}
-
-/// What the handles of a host share. Dropped with the last of them.
-pub(crate) struct Inner {
-    pub(crate) shared: Arc<SharedEngines>,
-    pub(crate) identity: HostIdentity,
-    provider: ProviderKind,
-    verbs: VerbsOptions,
-    source: Option<IpAddr>,
-    pub(crate) controller: ControllerOptions,
-    fixed_device: bool,
-    devices: Mutex<OpenDevices>,
-    thread: Mutex<Option<JoinHandle<()>>>,
-}
-
-#[derive(Default)]
-struct OpenDevices {
-    by_source: BTreeMap<IpAddr, usize>,
-    reasons: Vec<String>,
-}
-
-impl Inner {
-    fn start_thread(&self) -> Result<(), Error> {
-        let shared = Arc::clone(&self.shared);
-        let thread = thread::Builder::new().name("feedrail-host".to_owned());
-        let handle = thread.spawn(move || shared.live())?;
-        *self.thread.lock().unwrap_or_else(PoisonError::into_inner) = Some(handle);
-        Ok(())
-    }
-
-    /// Whether real time moves its devices.
-    pub(crate) fn can_wait(&self) -> bool {
-        // In a child there is nothing to wait for.
-        self.shared.lock().is_ok_and(|state| state.engines.iter().all(|engine| engine.has_fds()))
-    }
-
-    /// The core that reaches an address, opened if need be.
-    pub(crate) fn engine_for(&self, to: SocketAddr) -> Result<usize, Error> {
-        drop(self.shared.lock()?);
-        if self.fixed_device {
-            return Ok(0);
-        }
-        let source = match self.source {
-            Some(source) => source,
-            None => rdma::soft::local_address_for(to.ip())?,
-        };
-        let mut devices = self.devices.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(&engine) = devices.by_source.get(&source) {
-            return Ok(engine);
-        }
-        let OpenedDevice { engine, reason } =
-            provider::open(self.provider, source, self.identity, self.verbs)?;
-        tracing::info!(%source, %reason, "opened an RDMA device");
-        let engine = self.shared.add(engine)?;
-        devices.by_source.insert(source, engine);
-        devices.reasons.push(reason);
-        Ok(engine)
-    }
-}
-
-impl Drop for Inner {
-    fn drop(&mut self) {
-        let thread = self.thread.get_mut().unwrap_or_else(PoisonError::into_inner).take();
-        if self.shared.is_forked() {
-            // Nothing of it may be touched: sockets and queue pairs are the parent's as well, its
-            // locks may be held by threads that are not here, and the number of its thread may be
-            // that of another by now.
-            mem::forget((thread, Arc::clone(&self.shared)));
-            return;
-        }
-        match thread {
-            Some(thread) => {
-                self.shared.close();
-                // The thread itself drops the last handle when it wakes a task that held it.
-                if thread.thread().id() != thread::current().id() {
-                    let _ = thread.join();
-                }
-            }
-            None if self.can_wait() => self.shared.farewell(),
-            None => self.shared.drop_engines(),
-        }
-    }
-}
-
-impl fmt::Debug for Inner {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Host").field("nqn", &self.identity.nqn).finish_non_exhaustive()
     }
 }
 

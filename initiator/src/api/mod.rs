@@ -3,7 +3,10 @@
 
 pub(crate) mod batch;
 pub(crate) mod controller;
+pub(crate) mod controller_handle;
 pub(crate) mod discovery;
 pub(crate) mod host;
 pub(crate) mod namespace;
+pub(crate) mod namespace_handle;
 pub(crate) mod pending;
+pub(crate) mod ring;

@@ -6,7 +6,7 @@ use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use crate::api::host::Inner;
+use crate::driver::host_state::Inner;
 use crate::driver::process::Forked;
 use crate::driver::system_now;
 use crate::engine::results::{RangeCompletion, RingKey};

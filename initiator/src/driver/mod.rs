@@ -5,6 +5,7 @@
 //! by it. One that has waited long leaves the descriptors to those that come and go, since each of
 //! their results would wake it first. While nobody else waits a thread of the host's does it.
 
+pub(crate) mod host_state;
 pub(crate) mod process;
 pub(crate) mod provider;
 pub(crate) mod wake_flag;

@@ -1,0 +1,139 @@
+//! What the handles of a controller share.
+
+use std::sync::Arc;
+
+use nvme_proto::identify::Identify;
+use nvme_proto::log::{GetLogPage, LogOffset};
+use nvme_proto::{AdminCommand, Sqe};
+
+use crate::driver::host_state::Inner;
+use crate::engine::controller::{ControllerLimits, QueueKind, Raw, RawData, RawReply};
+use crate::engine::namespace_identity::NamespaceIdentity;
+use crate::engine::reply::{Promise, Reply, promise};
+use crate::memory::bounce::CHUNK_BYTES;
+use crate::memory::region::ErasedScope;
+use crate::types::error::{Error, ErrorKind, SubsystemAddress};
+
+/// What the handles of a controller share.
+pub(crate) struct ControllerHandle {
+    pub(crate) host: Arc<Inner>,
+    pub(crate) engine: usize,
+    pub(crate) key: usize,
+    pub(crate) scope: Arc<dyn ErasedScope>,
+    pub(crate) target: Arc<SubsystemAddress>,
+}
+
+impl ControllerHandle {
+    /// Queues a command for the host's next turn.
+    pub(crate) fn send(&self, sqe: Sqe, data: RawData, queue: QueueKind) -> Reply<RawReply> {
+        self.queue(|promise| Raw::new(sqe, data, queue, promise))
+    }
+
+    /// Queues an I/O command for a namespace that was opened, unless that is not what it was.
+    pub(crate) fn send_to(&self, namespace: usize, sqe: Sqe, data: RawData) -> Reply<RawReply> {
+        let queue = QueueKind::Io;
+        self.queue(|promise| {
+            let namespace = Some(namespace);
+            Raw { namespace, ..Raw::new(sqe, data, queue, promise) }
+        })
+    }
+
+    /// Queues a command that changes nothing, and so may be sent again over the next connection.
+    pub(crate) fn ask(&self, sqe: Sqe, data: RawData) -> Reply<RawReply> {
+        let queue = QueueKind::Admin;
+        self.queue(|promise| Raw { repeatable: true, ..Raw::new(sqe, data, queue, promise) })
+    }
+
+    fn queue(&self, command: impl FnOnce(Promise<RawReply>) -> Raw) -> Reply<RawReply> {
+        let (promise, reply) = promise(self.host.shared.process());
+        let raw = command(promise);
+        // A host that is closing has no cores any more; the promise is dropped, which says so. In a
+        // child the reply says what is wrong.
+        if let Ok(mut state) = self.host.shared.lock()
+            && let Some(engine) = state.engines.get_mut(self.engine)
+        {
+            engine.raw(self.key, raw);
+        }
+        reply
+    }
+
+    /// What the present connection is like.
+    pub(crate) fn limits(&self) -> Result<ControllerLimits, Error> {
+        let state = self.host.shared.lock()?;
+        state.engines.get(self.engine).ok_or(ErrorKind::Closed)?.limits(self.key)
+    }
+
+    /// Names the present connection.
+    pub(crate) fn epoch(&self) -> Result<u64, Error> {
+        let state = self.host.shared.lock()?;
+        state.engines.get(self.engine).ok_or(ErrorKind::Closed)?.epoch(self.key)
+    }
+
+    /// Makes a namespace known that was identified over a connection, if that is still the present
+    /// one.
+    pub(crate) fn attach(
+        &self,
+        epoch: u64,
+        identity: NamespaceIdentity,
+    ) -> Result<Option<usize>, Error> {
+        let mut state = self.host.shared.lock()?;
+        let engine = state.engines.get_mut(self.engine).ok_or(ErrorKind::Closed)?;
+        engine.attach(self.key, epoch, identity)
+    }
+
+    pub(crate) async fn identify(&self, command: Identify) -> Result<Vec<u8>, Error> {
+        let data = RawData::ToHost { length: Identify::DATA_BYTES as u32 };
+        let sqe = AdminCommand::Identify(command).to_sqe();
+        Ok(self.ask(sqe, data).await?.data)
+    }
+
+    pub(crate) async fn log_page(&self, command: GetLogPage) -> Result<Vec<u8>, Error> {
+        let LogOffset::Bytes(start) = command.offset else {
+            return Err(ErrorKind::Invalid("log pages are read by byte offset").into());
+        };
+        if !command.length_bytes.is_multiple_of(4) || !start.is_multiple_of(4) {
+            return Err(ErrorKind::Invalid("log pages are read in multiples of 4 bytes").into());
+        }
+        let mut page = Vec::new();
+        while (page.len() as u64) < command.length_bytes {
+            let done = page.len() as u64;
+            let piece = GetLogPage {
+                length_bytes: (command.length_bytes - done).min(self.piece_bytes()?),
+                offset: LogOffset::Bytes(start + done),
+                ..command
+            };
+            let data = RawData::to_host(piece.length_bytes);
+            let sqe = AdminCommand::GetLogPage(piece).to_sqe();
+            page.extend(self.ask(sqe, data).await?.data);
+        }
+        Ok(page)
+    }
+
+    /// How much of a log page is read at a time.
+    fn piece_bytes(&self) -> Result<u64, Error> {
+        Ok(self.limits()?.max_transfer_bytes.clamp(4096, CHUNK_BYTES as u64))
+    }
+}
+
+impl Drop for ControllerHandle {
+    fn drop(&mut self) {
+        let Ok(mut state) = self.host.shared.lock() else { return };
+        if let Some(engine) = state.engines.get_mut(self.engine) {
+            engine.close(self.key);
+        }
+        drop(state);
+        if self.host.shared.threaded {
+            self.host.shared.kick();
+        }
+    }
+}
+
+impl RawData {
+    /// Data of this length, up to 2^32 - 1 bytes.
+    pub(crate) fn to_host(length_bytes: u64) -> Self {
+        match u32::try_from(length_bytes).unwrap_or(u32::MAX) {
+            0 => Self::None,
+            length => Self::ToHost { length },
+        }
+    }
+}

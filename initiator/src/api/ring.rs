@@ -1,0 +1,246 @@
+//! Rings: a fixed number of ranges in flight.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use slab::Slab;
+
+use crate::api::batch::{SliceKeys, submit};
+use crate::api::namespace::Namespace;
+use crate::api::pending::{Completed, OwnRing};
+use crate::driver::host_state::Inner;
+use crate::driver::process::Forked;
+use crate::driver::system_now;
+use crate::engine::range::RangeDirection;
+use crate::engine::results::{RangeCompletion, RingKey};
+use crate::memory::region::RegionSlice;
+use crate::types::error::ErrorKind;
+use crate::types::options::BatchOptions;
+
+/// A fixed number of ranges in flight, for callers that submit and reap one by one. Nothing is
+/// allocated for a range once the ring was filled for the first time.
+///
+/// Ranges go out sixteen at a time, or when the ring is full, and with [`Ring::submit`],
+/// [`Ring::reap`] and [`Ring::wait`]; on a [polled](crate::Host::polled) host with its next turn.
+/// The ring keeps the connections of its ranges until their results are taken.
+pub struct Ring {
+    own: OwnRing,
+    depth: usize,
+    options: BatchOptions,
+    /// Ranges without a result that was taken, by their numbers.
+    places: Slab<Taken>,
+    /// Those that did not go out yet.
+    staged: Vec<Staged>,
+    /// Results of a process that was forked from the ring's own: nothing goes out there.
+    refused: Vec<RangeCompletion>,
+}
+
+/// A range in a ring.
+struct Taken {
+    namespace: Namespace,
+    token: u64,
+}
+
+/// A range that did not go out yet.
+struct Staged {
+    place: usize,
+    direction: RangeDirection,
+    offset: u64,
+    memory: SliceKeys,
+}
+
+/// A range that a full ring did not take: its memory is given back.
+#[derive(Debug)]
+pub struct RingFull(pub RegionSlice);
+
+impl Ring {
+    /// Ranges that go out together, if no one says that they are to go before.
+    const TOGETHER: usize = 16;
+
+    pub(crate) fn new(host: &Arc<Inner>, depth: usize, options: BatchOptions) -> Self {
+        // In a child nothing goes by the number.
+        let key = host.shared.lock().map_or(RingKey::NONE, |mut state| state.outbox.open(depth));
+        Self {
+            own: OwnRing { host: Arc::clone(host), key },
+            depth,
+            options,
+            places: Slab::with_capacity(depth),
+            staged: Vec::with_capacity(depth.min(Self::TOGETHER)),
+            refused: Vec::new(),
+        }
+    }
+
+    /// Reads as many bytes as `into` has, from `offset` on. `token` comes back with the result.
+    ///
+    /// # Errors
+    /// The ring is full: reap first.
+    pub fn read(
+        &mut self,
+        namespace: &Namespace,
+        offset: u64,
+        into: RegionSlice,
+        token: u64,
+    ) -> Result<(), RingFull> {
+        self.stage(namespace, RangeDirection::Read, offset, into, token)
+    }
+
+    /// Writes the bytes of `from` to `offset` on. `token` comes back with the result.
+    ///
+    /// # Errors
+    /// The ring is full: reap first.
+    pub fn write(
+        &mut self,
+        namespace: &Namespace,
+        offset: u64,
+        from: RegionSlice,
+        token: u64,
+    ) -> Result<(), RingFull> {
+        self.stage(namespace, RangeDirection::Write { fua: false }, offset, from, token)
+    }
+
+    /// As [`Ring::write`], and the bytes are durable when it has ended well (Force Unit Access).
+    ///
+    /// # Errors
+    /// The ring is full: reap first.
+    pub fn write_durable(
+        &mut self,
+        namespace: &Namespace,
+        offset: u64,
+        from: RegionSlice,
+        token: u64,
+    ) -> Result<(), RingFull> {
+        self.stage(namespace, RangeDirection::Write { fua: true }, offset, from, token)
+    }
+
+    fn stage(
+        &mut self,
+        namespace: &Namespace,
+        direction: RangeDirection,
+        offset: u64,
+        slice: RegionSlice,
+        token: u64,
+    ) -> Result<(), RingFull> {
+        if self.places.len() >= self.depth {
+            return Err(RingFull(slice));
+        }
+        let place = self.places.insert(Taken { namespace: namespace.clone(), token });
+        let memory = SliceKeys::new(namespace, slice);
+        self.staged.push(Staged { place, direction, offset, memory });
+        let polled = !self.own.host.shared.threaded;
+        if polled || self.staged.len() >= Self::TOGETHER || self.places.len() == self.depth {
+            self.submit();
+        }
+        Ok(())
+    }
+
+    /// Has the ranges go out that did not yet: before doing something else than waiting for them.
+    pub fn submit(&mut self) {
+        if self.staged.is_empty() {
+            return;
+        }
+        self.hand_over();
+        let shared = &self.own.host.shared;
+        if shared.threaded {
+            shared.launch(system_now());
+        }
+    }
+
+    /// Hands the ranges that did not go out to their cores.
+    fn hand_over(&mut self) {
+        let Ok(mut state) = self.own.host.shared.lock() else {
+            self.refused.extend(self.staged.drain(..).map(|staged| RangeCompletion {
+                token: staged.place as u64,
+                slice: staged.memory.slice,
+                result: Err(ErrorKind::Forked.into()),
+            }));
+            return;
+        };
+        for Staged { place, direction, offset, memory } in self.staged.drain(..) {
+            let namespace = &self.places[place].namespace;
+            let token = place as u64;
+            submit(
+                &mut state,
+                &self.own,
+                namespace,
+                direction,
+                self.options,
+                offset,
+                memory,
+                token,
+            );
+        }
+    }
+
+    /// Ranges without a result so far.
+    pub fn in_flight(&self) -> usize {
+        let state = self.own.host.shared.lock();
+        state.map_or(0, |state| state.outbox.in_flight(self.own.key) + self.staged.len())
+    }
+
+    /// Does what is ready and adds the results there are to `out`, without waiting. Returns how
+    /// many.
+    pub fn reap(&mut self, out: &mut Vec<RangeCompletion>) -> usize {
+        self.hand_over();
+        let shared = &self.own.host.shared;
+        if shared.threaded {
+            shared.turn(system_now());
+        }
+        let before = out.len();
+        self.take_ready(out);
+        out.len() - before
+    }
+
+    /// Waits until at least `wanted` results are there, or all that can come, or `timeout` is over;
+    /// adds those there are to `out`. Returns how many.
+    pub fn wait(
+        &mut self,
+        wanted: usize,
+        timeout: Option<Duration>,
+        out: &mut Vec<RangeCompletion>,
+    ) -> usize {
+        self.hand_over();
+        let before = out.len();
+        let shared = Arc::clone(&self.own.host.shared);
+        let deadline = timeout.map(|timeout| system_now() + timeout);
+        let completed = Completed { ring: &self.own, wanted, into: out };
+        let _ = shared.block_on_until(std::pin::pin!(completed), deadline);
+        self.name(&mut out[before..]);
+        self.take_ready(out);
+        out.len() - before
+    }
+
+    /// Adds the results that are there to `out`.
+    fn take_ready(&mut self, out: &mut Vec<RangeCompletion>) {
+        let before = out.len();
+        match self.own.host.shared.lock() {
+            Ok(mut state) => out.extend(state.outbox.ready(self.own.key).drain(..)),
+            Err(Forked) => out.append(&mut self.refused),
+        }
+        self.name(&mut out[before..]);
+    }
+
+    /// Gives results the callers' tokens, and their places to others. Not under the host's lock: a
+    /// namespace may go.
+    fn name(&mut self, completions: &mut [RangeCompletion]) {
+        for completion in completions {
+            // Made of a place.
+            let Taken { token, .. } = self.places.remove(completion.token as usize);
+            completion.token = token;
+        }
+    }
+}
+
+impl Drop for Ring {
+    fn drop(&mut self) {
+        // Of reads nobody would see the result.
+        self.staged.retain(|staged| staged.direction != RangeDirection::Read);
+        self.submit();
+    }
+}
+
+impl fmt::Debug for Ring {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Ring").field("in_flight", &self.in_flight()).finish_non_exhaustive()
+    }
+}
