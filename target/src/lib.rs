@@ -18,6 +18,7 @@ pub mod core_context;
 pub mod daemon;
 #[doc(hidden)]
 pub mod deliberate_bugs;
+pub mod derived_ids;
 mod doorbell;
 pub mod driver;
 pub mod inventory;

@@ -12,11 +12,11 @@ use rdma::{Choice, ProviderKind, Selection};
 
 use crate::config::{Config, Cores, ProviderChoice};
 use crate::driver::assembly::{AddError, Assembly, ListenError};
+use crate::driver::file_watch::FileWatch;
 use crate::driver::threads::{Runtime, RuntimeError, RuntimeOptions};
 use crate::inventory::Registry;
 use crate::inventory::export::{ExportError, OpenPurpose};
 use crate::inventory::port::Port;
-use crate::inventory::watch::FileWatch;
 use crate::limits::{NAMESPACES_REPORTED, PEERS_REPORTED};
 use crate::metrics::snapshot::{IoStats, PoolStats, Stats, SystemCallStats};
 use crate::poll_group::PollGroupStats;

@@ -3,7 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
-use crate::inventory::derived_ids::MachineError;
+use crate::derived_ids::MachineError;
 
 /// Why a configuration was refused: one line that says where and what would be right.
 #[derive(Debug, thiserror::Error)]

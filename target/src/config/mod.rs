@@ -27,7 +27,7 @@ pub use self::quick::Quick;
 pub(crate) use self::quick::{parse_address, parse_machine, parse_nqn};
 
 use crate::backend::BackendError;
-use crate::inventory::derived_ids::{Machine, SubsystemIdentity};
+use crate::derived_ids::{Machine, SubsystemIdentity};
 use crate::limits::Limits;
 
 /// A whole configuration.

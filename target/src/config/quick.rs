@@ -11,7 +11,7 @@ use super::{
     Config, ConfigError, Cores, DiskFaults, HostPolicy, Medium, NamespaceConfig, Origin,
     PortConfig, ProviderChoice, SubsystemConfig,
 };
-use crate::inventory::derived_ids::{self, Machine, SubsystemIdentity};
+use crate::derived_ids::{self, Machine, SubsystemIdentity};
 use crate::limits::Limits;
 
 /// Default of how long a poll group polls at the most before it sleeps, in microseconds.

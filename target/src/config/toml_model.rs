@@ -17,7 +17,7 @@ use super::{
     PortConfig, ProviderChoice, SubsystemConfig,
 };
 use crate::backend::BackendError;
-use crate::inventory::derived_ids::{self, Machine, SubsystemIdentity};
+use crate::derived_ids::{self, Machine, SubsystemIdentity};
 use crate::limits::{CntlidRange, Limits, MAX_POOL_BYTES, NSID_LAST};
 
 impl Config {

@@ -12,7 +12,7 @@ use nvme_proto::{
 
 use super::support::{Describe, Support};
 use super::{Controller, ControllerKind, fabrics};
-use crate::inventory::derived_ids;
+use crate::derived_ids;
 use crate::inventory::namespace::Namespace;
 use crate::inventory::subsystem::Subsystem;
 use crate::limits::{ABORTS, ASYNC_EVENT_REQUESTS, ERROR_LOG_ENTRIES, KEEP_ALIVE_GRANULARITY};

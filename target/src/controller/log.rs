@@ -8,8 +8,8 @@ use nvme_proto::log::{
 use nvme_proto::{AsciiField, FromZeros, IntoBytes, Status, U128};
 
 use super::{Controller, SharedState};
+use crate::derived_ids;
 use crate::inventory::Registry;
-use crate::inventory::derived_ids;
 use crate::inventory::subsystem::Subsystem;
 use crate::limits::ERROR_LOG_ENTRIES;
 

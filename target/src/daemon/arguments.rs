@@ -11,7 +11,7 @@ use super::log_filter::LogFilter;
 use crate::config::{
     Config, ConfigError, Cores, ProviderChoice, Quick, parse_address, parse_machine, parse_nqn,
 };
-use crate::inventory::derived_ids::Machine;
+use crate::derived_ids::Machine;
 
 /// Exports files and block devices as NVMe namespaces over RDMA (RoCE v2).
 ///

@@ -2,6 +2,7 @@
 
 pub mod assembly;
 pub(crate) mod clock;
+pub(crate) mod file_watch;
 pub(crate) mod idle_polling;
 pub mod stepped;
 pub mod threads;

@@ -1,14 +1,12 @@
 //! The live set: what is exported where, and who is connected.
 
 pub mod allowed_host;
-pub mod derived_ids;
 pub mod export;
 pub mod namespace;
 pub mod persist;
 pub mod port;
 pub mod shard_directory;
 pub mod subsystem;
-pub(crate) mod watch;
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;

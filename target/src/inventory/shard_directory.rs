@@ -122,7 +122,7 @@ fn classify(root: &Path, path: &Path, suffix: &str) -> DirectoryEntry {
 
 fn shard(root: &Path, path: &Path, real: PathBuf) -> DirectoryEntry {
     match path.strip_prefix(root).ok().and_then(Path::to_str) {
-        Some(relative) if relative.len() <= crate::inventory::derived_ids::NAME_BYTES => {
+        Some(relative) if relative.len() <= crate::derived_ids::NAME_BYTES => {
             DirectoryEntry::Shard(Shard { relative: relative.to_owned(), path: real })
         }
         Some(_) => DirectoryEntry::Unusable("its relative path is too long"),

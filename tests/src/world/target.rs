@@ -10,10 +10,10 @@ use feedrail_target::backend::Backend;
 use feedrail_target::config::{
     Config, Cores, HostPolicy, NamespaceConfig, Origin, PortConfig, ProviderChoice, SubsystemConfig,
 };
+use feedrail_target::derived_ids::{Machine, SubsystemIdentity};
 use feedrail_target::driver::assembly::Assembly;
 use feedrail_target::driver::stepped::Stepped;
 use feedrail_target::inventory::Registry;
-use feedrail_target::inventory::derived_ids::{Machine, SubsystemIdentity};
 use feedrail_target::inventory::export::OpenPurpose;
 use feedrail_target::limits::Limits;
 use feedrail_target::poll_group::Turn;

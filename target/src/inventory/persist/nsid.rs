@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use nvme_proto::Nqn;
 use serde::{Deserialize, Serialize};
 
-use crate::inventory::derived_ids;
+use crate::derived_ids;
 use crate::inventory::persist::state_file::{self, KeptState, StateError};
 use crate::limits::NSID_LAST;
 

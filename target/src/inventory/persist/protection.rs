@@ -13,7 +13,7 @@ use nvme_proto::Nqn;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use crate::inventory::derived_ids;
+use crate::derived_ids;
 use crate::inventory::persist::state_file::{self, KeptState, StateError};
 
 /// The write protected namespaces of one subsystem.
