@@ -12,7 +12,7 @@ use nvme_proto::HostNqn;
 use super::events::BufferEvent;
 use super::share::{AccountKey, AccountName, Share};
 use crate::core_context::pool::{Buffer, Pool};
-use crate::transport::RequestKey;
+use crate::core_context::request_key::RequestKey;
 
 /// The buffers of one core, and the requests that stand in line for one.
 pub struct CoreBuffers {

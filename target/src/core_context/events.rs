@@ -7,7 +7,7 @@
 
 use std::net::IpAddr;
 
-use crate::transport::RequestKey;
+use super::request_key::RequestKey;
 
 /// One of them. Accounts have numbers, which are used again once they are closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

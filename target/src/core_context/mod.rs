@@ -1,8 +1,9 @@
 //! What the transports of one core share: time, storage and buffers.
 
-pub(crate) mod buffers;
-pub(crate) mod events;
+pub mod buffers;
+pub mod events;
 pub mod pool;
+mod request_key;
 pub(crate) mod share;
 
 use std::sync::Arc;
@@ -10,11 +11,11 @@ use std::sync::Arc;
 use rdma::Time;
 
 use self::buffers::CoreBuffers;
+pub use self::request_key::RequestKey;
 use crate::inventory::Registry;
 use crate::inventory::namespace::NamespaceIndex;
 use crate::metrics::io_counters::Tally;
 use crate::storage::{Operation, Storage, Submitted, Tag};
-use crate::transport::RequestKey;
 
 /// One core's resources.
 pub struct CoreContext {

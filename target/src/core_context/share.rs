@@ -27,8 +27,8 @@ use slab::Slab;
 
 use super::events::{BufferEvent, BufferEvents};
 use crate::core_context::pool::{Buffer, Pool};
+use crate::core_context::request_key::RequestKey;
 use crate::deliberate_bugs::{self, Bug};
-use crate::transport::RequestKey;
 
 /// Whose account it is.
 #[expect(

@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use rdma::Time;
 
+use crate::core_context::events::BufferEvent;
 use crate::driver::assembly::Assembly;
 use crate::inventory::Registry;
-use crate::poll_group::{BufferEvent, PollGroup, PollGroupStats, StopRequest, Turn};
+use crate::poll_group::{PollGroup, PollGroupStats, StopRequest, Turn};
 use crate::storage::Engine;
 use crate::transport::{Reception, Stop};
 

@@ -11,17 +11,15 @@ use std::time::Duration;
 
 use rdma::{GroupStats, Time, WakeFor};
 
-pub use crate::core_context::CoreContext;
-pub(crate) use crate::core_context::buffers::Accounts;
-pub use crate::core_context::buffers::CoreBuffers;
-pub use crate::core_context::events::BufferEvent;
-
+use crate::core_context::buffers::CoreBuffers;
+use crate::core_context::events::BufferEvent;
 use crate::core_context::pool::Pool;
+use crate::core_context::{CoreContext, RequestKey};
 use crate::doorbell::Doorbell;
 use crate::inventory::Registry;
 use crate::limits::STORAGE_PATIENCE;
 use crate::storage::{Engine, EngineStats, Storage, StorageReport};
-use crate::transport::{RequestKey, Stop, Transport};
+use crate::transport::{Stop, Transport};
 
 /// What a turn says to its driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -17,8 +17,8 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::IpAddr;
 
-use feedrail_target::poll_group::BufferEvent;
-use feedrail_target::transport::RequestKey;
+use feedrail_target::core_context::RequestKey;
+use feedrail_target::core_context::events::BufferEvent;
 
 /// One pool of a core, hosts' or anonymous connections', and the line before it.
 #[derive(Debug, Default)]

@@ -30,13 +30,13 @@ use self::area::Area;
 use self::connection::{Connection, Ended, TransportConfig, TurnContext};
 use self::message::{ConnectionUpdate, NewConnection, ToGroup, ToReception};
 use self::work_id::{WorkId, WorkKind};
-use super::{RequestKey, Stop, Transport};
+use super::{Stop, Transport};
 use crate::backend::BackendError;
 use crate::controller::Accepted;
 use crate::core_context::pool::{Buffer, PoolMemory};
+use crate::core_context::{CoreContext, RequestKey};
 use crate::doorbell::Doorbell;
 use crate::limits::COMPLETIONS_PER_GROUP;
-use crate::poll_group::CoreContext;
 
 /// Completions fetched at once.
 const BATCH: usize = 64;

@@ -12,8 +12,8 @@ use crate::backend::BackendError;
 use crate::controller::{
     CommandOutcome, CommandWork, ControlWork, Execution, FlushJob, IoKind, IoWork, Queue,
 };
+use crate::core_context::CoreContext;
 use crate::inventory::namespace::NamespaceIndex;
-use crate::poll_group::CoreContext;
 use crate::storage::{Operation, Span, Submitted};
 use crate::transport::rdma::connection::request::{Commit, HostData, RequestState, SlotId};
 

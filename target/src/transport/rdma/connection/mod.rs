@@ -25,9 +25,9 @@ use crate::controller::{
     AbortRequest, Accepted, CloseReason, CommandOutcome, CommandWork, FlushJob, Queue, QueueEvent,
     Settle,
 };
+use crate::core_context::buffers::Accounts;
+use crate::core_context::{CoreContext, RequestKey};
 use crate::deliberate_bugs::{self, Bug};
-use crate::poll_group::{Accounts, CoreContext};
-use crate::transport::RequestKey;
 use crate::transport::rdma::connection::request::{Receive, RequestState, SlotId, Slots};
 
 /// In place of a slot, with the number of a [`FlushJob`].

@@ -1,0 +1,35 @@
+//! The name of a request, by which storage and buffers find its connection.
+
+/// Names a request in a poll group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RequestKey {
+    /// Index of the transport in its poll group.
+    pub transport: u8,
+    /// The connection, by the transport's numbering.
+    pub connection: u32,
+    /// Its request slot.
+    pub slot: u32,
+}
+
+impl RequestKey {
+    const CONNECTION_BITS: u32 = 24;
+
+    /// Whether both are of one connection.
+    pub(crate) fn is_of_connection(self, other: Self) -> bool {
+        (self.transport, self.connection) == (other.transport, other.connection)
+    }
+
+    /// As a number, for storage's tags.
+    pub(crate) fn to_bits(self) -> u64 {
+        debug_assert!(self.connection < 1 << Self::CONNECTION_BITS);
+        u64::from(self.transport) << 56 | u64::from(self.connection) << 32 | u64::from(self.slot)
+    }
+
+    pub(crate) fn from_bits(bits: u64) -> Self {
+        Self {
+            transport: (bits >> 56) as u8,
+            connection: (bits >> 32) as u32 & ((1 << Self::CONNECTION_BITS) - 1),
+            slot: bits as u32,
+        }
+    }
+}
