@@ -9,8 +9,6 @@ use std::path::{Path, PathBuf};
 use nvme_proto::Nqn;
 use uuid::Uuid;
 
-use crate::config::Medium;
-
 /// Model number where the configuration gives none.
 pub const MODEL: &str = "Feedrail";
 /// Vendor of the firmware revision: the crate's version, cut to the field's 8 bytes.
@@ -146,23 +144,21 @@ impl SubsystemIdentity {
         serial
     }
 
-    /// The UUID of a namespace where the configuration gives none. Files and devices of a dataset
-    /// follow from their names, others from their paths on this machine. Memory is never the same
-    /// on two machines.
-    pub fn namespace_uuid(&self, name: &str, medium: &Medium) -> Uuid {
-        match (self.dataset, medium) {
-            (Some(dataset), Medium::File { .. } | Medium::Block { .. } | Medium::Null { .. }) => {
-                Uuid::new_v5(&dataset, name.as_bytes())
-            }
-            (None, Medium::File { path } | Medium::Block { path }) => {
-                let path = std::path::absolute(path).unwrap_or_else(|_| path.clone());
-                Uuid::new_v5(&self.local, path.as_os_str().as_bytes())
-            }
-            (None, Medium::Null { .. }) | (_, Medium::Memory { .. }) => {
-                // No path begins so.
-                Uuid::new_v5(&self.local, format!("name:{name}").as_bytes())
-            }
-        }
+    /// The UUID of what has this name in the dataset, on every machine. None without a dataset id.
+    pub(crate) fn dataset_uuid(&self, name: &str) -> Option<Uuid> {
+        self.dataset.map(|dataset| Uuid::new_v5(&dataset, name.as_bytes()))
+    }
+
+    /// The UUID of a file or device of this machine.
+    pub(crate) fn path_uuid(&self, path: &Path) -> Uuid {
+        let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+        Uuid::new_v5(&self.local, path.as_os_str().as_bytes())
+    }
+
+    /// The UUID of what has this name on this machine and no path.
+    pub(crate) fn name_uuid(&self, name: &str) -> Uuid {
+        // No path begins so.
+        Uuid::new_v5(&self.local, format!("name:{name}").as_bytes())
     }
 }
 
@@ -200,6 +196,7 @@ pub fn default_state_dir() -> PathBuf {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::Medium;
 
     const ID: &str = "3f0e1d2c4b5a69788796a5b4c3d2e1f0\n";
 
@@ -264,9 +261,9 @@ mod tests {
         for medium in
             [file("/data/a"), Medium::Null { size_bytes: 1 }, Medium::Memory { size_bytes: 1 }]
         {
-            assert_ne!(one.namespace_uuid("a", &medium), two.namespace_uuid("a", &medium));
+            assert_ne!(medium.namespace_uuid(&one, "a"), medium.namespace_uuid(&two, "a"));
         }
-        assert_ne!(one.namespace_uuid("a", &file("/x/a")), one.namespace_uuid("a", &file("/y/a")));
+        assert_ne!(file("/x/a").namespace_uuid(&one, "a"), file("/y/a").namespace_uuid(&one, "a"));
         let listen = ["127.0.0.1:4420", "127.0.0.1:4421"].map(|a| a.parse().expect("an address"));
         let [one, two] = machines();
         assert_ne!(one.subsystem_nqn(&listen), two.subsystem_nqn(&listen));
@@ -278,11 +275,11 @@ mod tests {
         let dataset = Some(Uuid::from_u128(7));
         let [one, two] = machines().map(|machine| SubsystemIdentity::new(&machine, nqn(), dataset));
         assert_eq!(one.serial(), two.serial());
-        let uuid = one.namespace_uuid("a", &file("/x/a"));
-        assert_eq!(uuid, two.namespace_uuid("a", &file("/y/a")));
+        let uuid = file("/x/a").namespace_uuid(&one, "a");
+        assert_eq!(uuid, file("/y/a").namespace_uuid(&two, "a"));
         // Targets of other versions must agree for ever: this value must never change.
         assert_eq!(uuid, Uuid::new_v5(&Uuid::from_u128(7), b"a"));
         let memory = Medium::Memory { size_bytes: 512 };
-        assert_ne!(one.namespace_uuid("m", &memory), two.namespace_uuid("m", &memory));
+        assert_ne!(memory.namespace_uuid(&one, "m"), memory.namespace_uuid(&two, "m"));
     }
 }

@@ -200,6 +200,20 @@ impl Medium {
             Self::Null { .. } | Self::Memory { .. } => None,
         }
     }
+
+    /// The UUID of a namespace where the configuration gives none. Files and devices of a dataset
+    /// follow from their names, others from their paths on this machine. Memory is never the same
+    /// on two machines.
+    pub(crate) fn namespace_uuid(&self, identity: &SubsystemIdentity, name: &str) -> Uuid {
+        let of_dataset = || identity.dataset_uuid(name);
+        match self {
+            Self::File { path } | Self::Block { path } => {
+                of_dataset().unwrap_or_else(|| identity.path_uuid(path))
+            }
+            Self::Null { .. } => of_dataset().unwrap_or_else(|| identity.name_uuid(name)),
+            Self::Memory { .. } => identity.name_uuid(name),
+        }
+    }
 }
 
 /// Faults of a medium on purpose, for experiments. None by default.

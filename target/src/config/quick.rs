@@ -89,7 +89,7 @@ impl Quick {
             let medium = medium(path);
             namespaces.push(NamespaceConfig {
                 nsid: Nsid(nsid),
-                uuid: identity.namespace_uuid(&name, &medium),
+                uuid: medium.namespace_uuid(&identity, &name),
                 nguid: [0; 16],
                 medium,
                 faults: DiskFaults::NONE,

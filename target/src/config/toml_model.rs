@@ -543,7 +543,7 @@ impl Reader<'_> {
             nsid: Nsid(nsid),
             uuid: match &table.uuid {
                 Some(uuid) => *uuid.get_ref(),
-                None => identity.namespace_uuid(&name, &medium),
+                None => medium.namespace_uuid(identity, &name),
             },
             nguid: self.nguid(table.nguid.as_ref())?,
             medium,

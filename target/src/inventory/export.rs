@@ -334,7 +334,7 @@ fn of_shard(
     let medium = Medium::File { path: shard.path };
     NamespaceConfig {
         nsid: Nsid(nsid),
-        uuid: subsystem.identity.namespace_uuid(&shard.relative, &medium),
+        uuid: medium.namespace_uuid(&subsystem.identity, &shard.relative),
         nguid: [0; 16],
         medium,
         faults: DiskFaults::NONE,
