@@ -9,8 +9,6 @@ pub(crate) mod log_rate;
 
 use std::time::Duration;
 
-use crate::core_context::pool::PoolPlan;
-
 /// Commands that an admin queue takes at once. A host may ask for a longer one, as some do; it gets
 /// this.
 pub const ADMIN_QUEUE_ENTRIES: u16 = 128;
@@ -42,6 +40,8 @@ pub const MAX_NAMESPACES: usize = 65_536;
 /// The largest buffer pool of the process. The pools of all cores number their parts of 4 KiB with
 /// 32 bits.
 pub const MAX_POOL_BYTES: u64 = 1 << 40;
+/// Blocks of each core's buffer pool: one is lent in turn, and others go to whoever finds room.
+pub const POOL_LEAST_BLOCKS: usize = 2;
 /// Data of one command of an anonymous connection: of a queue before its Connect succeeded, or of a
 /// discovery controller (its MDTS). A power of two.
 pub const ANONYMOUS_TRANSFER_BYTES: u32 = 64 << 10;
@@ -182,7 +182,7 @@ impl Limits {
     /// The smallest pool with which so many cores go on whatever hosts do: each needs a block that
     /// is lent in turn, and another one.
     pub fn least_pool_bytes(&self, cores: usize) -> u64 {
-        (cores * PoolPlan::LEAST_BLOCKS * self.block_bytes()) as u64
+        (cores * POOL_LEAST_BLOCKS * self.block_bytes()) as u64
     }
 
     /// The Maximum Data Transfer Size exponent: `max_transfer_bytes` is 4 KiB times two to the

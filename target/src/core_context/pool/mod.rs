@@ -10,7 +10,7 @@ use std::sync::Arc;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 use self::buddy::Buddy;
-use crate::limits::{ANONYMOUS_POOL_BYTES, ANONYMOUS_TRANSFER_BYTES};
+use crate::limits::{ANONYMOUS_POOL_BYTES, ANONYMOUS_TRANSFER_BYTES, POOL_LEAST_BLOCKS};
 use crate::storage::Span;
 
 /// The smallest buffer, in bytes: the page and the alignment of every buffer.
@@ -114,13 +114,10 @@ pub struct PoolPlan {
 }
 
 impl PoolPlan {
-    /// Blocks of each core: one is lent in turn, and others go to whoever finds room.
-    pub const LEAST_BLOCKS: usize = 2;
-
     /// Of at least `wanted` bytes for the hosts of all `cores`, in blocks of `block_bytes`, and at
-    /// least [`PoolPlan::LEAST_BLOCKS`] for each core.
+    /// least [`POOL_LEAST_BLOCKS`] for each core.
     pub fn new(wanted: u64, cores: usize, block_bytes: usize) -> Self {
-        let blocks = (wanted as usize).div_ceil(cores * block_bytes).max(Self::LEAST_BLOCKS);
+        let blocks = (wanted as usize).div_ceil(cores * block_bytes).max(POOL_LEAST_BLOCKS);
         Self { cores, block_bytes, blocks }
     }
 
