@@ -2,7 +2,6 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use nvme_proto::log::{ErrorLogEntry, TransportType};
 use nvme_proto::{Cid, FromZeros, Qid, Sqe, Status, U16, U32, U64};
@@ -11,32 +10,7 @@ use super::Controller;
 use super::command::IoWork;
 use crate::inventory::Registry;
 use crate::limits::ERROR_LOG_ENTRIES;
-
-/// The errors of a whole subsystem since the target started, over all its controllers. The SMART
-/// log page tells them.
-#[derive(Debug, Default)]
-pub(crate) struct ErrorCounts {
-    entries: AtomicU64,
-    media: AtomicU64,
-}
-
-impl ErrorCounts {
-    /// Entries ever made in an error log.
-    pub(super) fn entries(&self) -> u64 {
-        self.entries.load(Ordering::Relaxed)
-    }
-
-    /// Those of them that are the medium's.
-    pub(super) fn media(&self) -> u64 {
-        self.media.load(Ordering::Relaxed)
-    }
-
-    /// Counts an error; its number, from 1 on.
-    fn add(&self, status: Status) -> u64 {
-        self.media.fetch_add(is_media_error(status).into(), Ordering::Relaxed);
-        self.entries.fetch_add(1, Ordering::Relaxed) + 1
-    }
-}
+use crate::metrics::error_counts::ErrorCounts;
 
 /// The errors of one controller.
 #[derive(Debug)]
@@ -61,10 +35,6 @@ impl ErrorLog {
     pub(super) fn entries(&self) -> impl Iterator<Item = &ErrorLogEntry> {
         self.entries.iter()
     }
-}
-
-fn is_media_error(status: Status) -> bool {
-    [Status::WRITE_FAULT, Status::UNRECOVERED_READ_ERROR].iter().any(|media| media.is(status))
 }
 
 /// A command that failed by its entry.

@@ -41,7 +41,6 @@ pub use self::command::{
     AbortRequest, CloseReason, CommandOutcome, CommandTransfer, CommandWork, ControlWork,
     Execution, IoKind, IoWork, ParsedCommand, QueueEvent, TransferDirection,
 };
-pub(crate) use self::error_log::ErrorCounts;
 pub use self::hold::CommandHold;
 pub use self::jobs::{FlushJob, Settle};
 pub use self::link::Lost;

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use nvme_proto::{AsciiField, Nqn, Nsid};
 
 use crate::config::{HostPolicy, SubsystemConfig};
-use crate::controller::ErrorCounts;
 use crate::inventory::allowed_host::NamedHost;
 use crate::inventory::namespace::Namespace;
+use crate::metrics::error_counts::ErrorCounts;
 
 /// A subsystem. Its namespaces do not change while it lives.
 #[derive(Debug)]

@@ -1,6 +1,7 @@
 //! What the target counts: I/O of each namespace and connection, errors of peers, and a snapshot of
 //! all of it.
 
+pub(crate) mod error_counts;
 pub mod io_counters;
 pub mod peer_errors;
 pub mod snapshot;
