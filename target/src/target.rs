@@ -11,6 +11,7 @@ use rdma::verbs::{Verbs, VerbsDevice, VerbsError, VerbsOptions};
 use rdma::{Choice, ProviderKind, Selection};
 
 use crate::config::{Config, Cores, ProviderChoice};
+use crate::controller::Associations;
 use crate::driver::assembly::{AddError, Assembly, ListenError};
 use crate::driver::file_watch::FileWatch;
 use crate::driver::threads::{Runtime, RuntimeError, RuntimeOptions};
@@ -26,7 +27,7 @@ pub struct Target {
     // First: it looks at files that are released when the rest is gone.
     _watch: FileWatch,
     runtime: Runtime,
-    registry: Arc<Registry>,
+    associations: Arc<Associations>,
     listening: Vec<Listening>,
     not_listening: Vec<NotListening>,
 }
@@ -104,15 +105,16 @@ impl Target {
     pub fn start(config: &Config) -> Result<Self, StartError> {
         let registry = Registry::open(config, OpenPurpose::Serve)?;
         let cores = config.cores.count();
-        let mut assembly = Assembly::new(Arc::clone(&registry), cores).map_err(StartError::Pool)?;
+        let mut assembly = Assembly::new(registry, cores).map_err(StartError::Pool)?;
+        let associations = Arc::clone(&assembly.associations);
         let (listening, not_listening) = listen(&mut assembly, config)?;
         let pins = match &config.cores {
             Cores::Count(_) => Vec::new(),
             Cores::Pinned(list) => list.clone(),
         };
         let runtime = Runtime::start(assembly, &RuntimeOptions { polling: config.polling, pins })?;
-        let watch = FileWatch::start(Arc::clone(&registry)).map_err(RuntimeError::Thread)?;
-        Ok(Self { _watch: watch, runtime, registry, listening, not_listening })
+        let watch = FileWatch::start(Arc::clone(&associations)).map_err(RuntimeError::Thread)?;
+        Ok(Self { _watch: watch, runtime, associations, listening, not_listening })
     }
 
     /// Where it listens, in the order of the configuration.
@@ -125,9 +127,14 @@ impl Target {
         &self.not_listening
     }
 
-    /// What it exports and who is connected.
+    /// What it exports.
     pub fn registry(&self) -> &Arc<Registry> {
-        &self.registry
+        self.associations.registry()
+    }
+
+    /// Who is connected to it.
+    pub fn associations(&self) -> &Arc<Associations> {
+        &self.associations
     }
 
     /// Its counters.
@@ -138,11 +145,11 @@ impl Target {
         let io = IoStats {
             direct: sum.engine.direct,
             bounced: sum.engine.buffered,
-            ..self.registry.io_stats()
+            ..self.associations.registry().io_stats()
         };
         Stats {
             uptime_ms: u64::try_from(self.runtime.uptime().as_millis()).unwrap_or(u64::MAX),
-            associations: self.registry.controllers().len() as u64,
+            associations: self.associations.controllers().len() as u64,
             connections: reception.connections,
             connections_accepted: reception.accepted,
             connections_rejected: reception.rejected,
@@ -155,8 +162,8 @@ impl Target {
                 waits: sum.pool_waits,
             },
             resident_bytes: resident_bytes().unwrap_or(0),
-            storage_errors: self.registry.storage_errors(NAMESPACES_REPORTED),
-            peer_errors: self.registry.peer_errors().worst(PEERS_REPORTED),
+            storage_errors: self.associations.registry().storage_errors(NAMESPACES_REPORTED),
+            peer_errors: self.associations.peer_errors().worst(PEERS_REPORTED),
         }
     }
 
@@ -164,7 +171,7 @@ impl Target {
     /// and stops.
     pub fn drain(self, patience: Duration) {
         self.runtime.stop(patience);
-        self.registry.stop();
+        self.associations.stop();
     }
 
     /// Ends every connection and stops.
@@ -200,8 +207,8 @@ fn listen(
     if let Some(error) = first_error.filter(|_| served.is_empty()) {
         return Err(error);
     }
-    let (lost, kept): (Vec<_>, Vec<_>) =
-        (assembly.registry.ports().iter()).partition(|port| failed.contains_key(&port.id));
+    let (lost, kept): (Vec<_>, Vec<_>) = (assembly.associations.registry().ports().iter())
+        .partition(|port| failed.contains_key(&port.id));
     let listening = |port: &Arc<Port>| {
         let Selection { choice, reason, .. } = served[&port.configured_address().ip()].clone();
         let address = port.address();

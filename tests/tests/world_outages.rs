@@ -325,7 +325,7 @@ fn what_a_vanished_host_had_is_freed_and_others_do_not_notice() {
             world.turn_workloads(&mut leaving);
             world.step();
         }
-        assert_eq!(world.target(target).registry().controllers().len(), 2);
+        assert_eq!(world.target(target).associations().controllers().len(), 2);
         if random.percent(50) {
             world.cut(bad, target);
         }
@@ -334,7 +334,7 @@ fn what_a_vanished_host_had_is_freed_and_others_do_not_notice() {
         world.run_workloads(&mut staying, LIMIT);
         assert_eq!(world.host(good).host.counters().connections_lost, 0);
         world.run_until("the controller is gone", SECOND * 10, |world| {
-            world.target(target).registry().controllers().len() == 1
+            world.target(target).associations().controllers().len() == 1
         });
         staying[0].extend(20);
         world.run_workloads(&mut staying, LIMIT);

@@ -127,7 +127,7 @@ impl HostWorld {
 
     fn held(&mut self) -> HostHoldings {
         HostHoldings {
-            associations: self.target.registry().controllers().len(),
+            associations: self.target.associations().controllers().len(),
             connections: self.target.connections(),
             pool_bytes: self.target.stats().iter().map(|group| group.pool_used_bytes).sum(),
             regions: self.device.stats().regions,

@@ -206,8 +206,8 @@ impl Controller {
         if self.announced {
             tracing::info!(cntlid = %self.cntlid, host = %self.host.nqn, peer = %self.peer, "disconnected");
         }
-        if let Some(registry) = self.registry.upgrade() {
-            registry.forget(self);
+        if let Some(associations) = self.associations.upgrade() {
+            associations.forget(self);
         }
     }
 

@@ -140,7 +140,7 @@ fn connect(
     let entered =
         host(data).and_then(|host| enter_association(queue, now, cid, connect, data, host));
     let entry = entered.inspect_err(|outcome| {
-        if queue.registry.chatter().admit(now) {
+        if queue.associations.chatter().admit(now) {
             tracing::warn!(
                 peer = %queue.peer, host = ?data.hostnqn, hostid = ?data.hostid, qid = %queue.qid,
                 subsystem = ?data.subnqn, reason = %ConnectRefusal(*outcome), "connect refused"
@@ -176,7 +176,7 @@ fn host(data: &ConnectData) -> Result<NamedHost, CommandOutcome> {
 
 /// Tells of a Connect that was refused before its data was looked at.
 pub(super) fn tell_refused(queue: &Queue, now: Time, outcome: CommandOutcome) {
-    if queue.registry.chatter().admit(now) {
+    if queue.associations.chatter().admit(now) {
         let reason = ConnectRefusal(outcome);
         tracing::warn!(peer = %queue.peer, qid = %queue.qid, %reason, "connect refused");
     }
@@ -232,8 +232,8 @@ fn enter_association(
 /// A place for one more queue of a host. Otherwise no controller is available to it (NVMe-oF,
 /// Connect).
 fn admit(queue: &Queue, now: Time, host: &NamedHost) -> Result<ConnectionPermit, CommandOutcome> {
-    queue.registry.admit(queue.peer.ip()).map_err(|full| {
-        if queue.registry.chatter().admit(now) {
+    queue.associations.admit(queue.peer.ip()).map_err(|full| {
+        if queue.associations.chatter().admit(now) {
             tracing::warn!(peer = %queue.peer, host = %host.nqn, "no more queues: {full}");
         }
         Status::CONNECT_CONTROLLER_BUSY.into()
@@ -258,7 +258,7 @@ fn make_association(
         if !subsystem.allows(&host) {
             return Err(Status::CONNECT_INVALID_HOST.with_dnr().into());
         }
-        if queue.registry.has_unfinished(host.id, subsystem) {
+        if queue.associations.has_unfinished(host.id, subsystem) {
             return Err(Status::CONNECT_CONTROLLER_BUSY.into());
         }
         let place = admit(queue, now, &host)?;
@@ -272,7 +272,7 @@ fn make_association(
         keep_alive_ms: connect.keep_alive_timeout_ms,
         now,
     };
-    let controller = queue.registry.associate(new).ok_or(Status::CONNECT_CONTROLLER_BUSY)?;
+    let controller = queue.associations.associate(new).ok_or(Status::CONNECT_CONTROLLER_BUSY)?;
     controller.join_admin(&queue.link);
     if controller.announced {
         tracing::info!(
@@ -301,7 +301,7 @@ fn join_association(
     if nqn.is_discovery() {
         return Err(invalid(ConnectParameter::QID));
     }
-    let controller = queue.registry.controller(data.cntlid()).ok_or_else(gone)?;
+    let controller = queue.associations.controller(data.cntlid()).ok_or_else(gone)?;
     let subsystem = controller.subsystem().ok_or(invalid(ConnectParameter::QID))?;
     if nqn != subsystem.nqn {
         return Err(invalid(ConnectParameter::SUBNQN));

@@ -220,10 +220,11 @@ fn capabilities(entry: &FeatureEntry) -> FeatureCapabilities {
 impl Controller {
     /// Tells every controller of the subsystem but this one, whose host knows.
     pub(super) fn tell_namespace_changed(&self, nsid: Nsid) {
-        let (Some(registry), Some(subsystem)) = (self.registry.upgrade(), self.subsystem()) else {
+        let associations = self.associations.upgrade();
+        let (Some(associations), Some(subsystem)) = (associations, self.subsystem()) else {
             return;
         };
-        for other in registry.controllers() {
+        for other in associations.controllers() {
             let same = other.subsystem().is_some_and(|of| std::sync::Arc::ptr_eq(of, subsystem));
             if same && other.cntlid != self.cntlid {
                 other.namespace_changed(nsid);

@@ -122,7 +122,8 @@ impl Controller {
         namespace: &Arc<Namespace>,
         first: bool,
     ) -> bool {
-        let (Some(registry), Some(subsystem)) = (self.registry.upgrade(), self.subsystem()) else {
+        let associations = self.associations.upgrade();
+        let (Some(associations), Some(subsystem)) = (associations, self.subsystem()) else {
             return false;
         };
         let mut shared = self.shared();
@@ -131,7 +132,7 @@ impl Controller {
         let purpose = JobPurpose::Protect(protect);
         let hold = CommandHold::job(admin, shared.jobs.begin(purpose, vec![Arc::clone(namespace)]));
         drop(shared);
-        for controller in registry.controllers() {
+        for controller in associations.controllers() {
             if controller.subsystem().is_some_and(|other| Arc::ptr_eq(other, subsystem)) {
                 let settle = Settle { namespace: Some(namespace.index), hold: hold.clone() };
                 for link in controller.shared().members.io_queues() {
@@ -158,8 +159,10 @@ impl Controller {
 
     /// Has what a job wants kept for later runs. False if nothing is kept.
     fn keep(&self, shared: &mut SharedState, id: JobId) -> bool {
-        let registry = self.registry.upgrade();
-        let (Some(registry), Some(subsystem)) = (registry, self.subsystem()) else { return false };
+        let associations = self.associations.upgrade();
+        let (Some(associations), Some(subsystem)) = (associations, self.subsystem()) else {
+            return false;
+        };
         let Some(admin) = shared.members.admin().cloned() else { return false };
         let Some(ControllerJob { purpose: JobPurpose::Protect(protect), .. }) = shared.jobs.get(id)
         else {
@@ -171,7 +174,12 @@ impl Controller {
             }
             admin.kept(id, result.is_ok());
         };
-        registry.keep_protection(subsystem, &protect.namespace, protect.protected, done)
+        associations.registry().keep_protection(
+            subsystem,
+            &protect.namespace,
+            protect.protected,
+            done,
+        )
     }
 
     /// What a job wants kept for later runs is kept, or can not be.
@@ -227,7 +235,8 @@ impl Controller {
                 job.error.get_or_insert(io::status_of(error, IoKind::Flush));
             }
             drop(shared);
-            if self.registry.upgrade().is_some_and(|registry| registry.chatter().admit(now)) {
+            let associations = self.associations.upgrade();
+            if associations.is_some_and(|associations| associations.chatter().admit(now)) {
                 tracing::error!(
                     cntlid = %self.cntlid, host = %self.host.nqn, namespace = flush.namespace.0, %error,
                     "a flush failed that the host asked for with a shutdown or a write protection: \

@@ -7,9 +7,8 @@ use nvme_proto::log::{
 };
 use nvme_proto::{AsciiField, FromZeros, IntoBytes, Status, U128};
 
-use super::{Controller, SharedState};
+use super::{Associations, Controller, SharedState};
 use crate::derived_ids;
-use crate::inventory::Registry;
 use crate::inventory::subsystem::Subsystem;
 use crate::limits::ERROR_LOG_ENTRIES;
 
@@ -55,12 +54,13 @@ pub(super) fn errors(_: &Controller, shared: &SharedState) -> Vec<u8> {
 /// no temperature to tell.
 pub(super) fn smart(controller: &Controller, _: &SharedState) -> Vec<u8> {
     controller.subsystem().map_or_else(Vec::new, |subsystem| {
-        smart_log(controller.registry.upgrade(), subsystem).as_bytes().to_vec()
+        smart_log(controller.associations.upgrade(), subsystem).as_bytes().to_vec()
     })
 }
 
-fn smart_log(registry: Option<Arc<Registry>>, subsystem: &Arc<Subsystem>) -> SmartLog {
-    let io = registry.map(|registry| registry.io_stats_of(subsystem)).unwrap_or_default();
+fn smart_log(associations: Option<Arc<Associations>>, subsystem: &Arc<Subsystem>) -> SmartLog {
+    let io = associations.map(|associations| associations.registry().io_stats_of(subsystem));
+    let io = io.unwrap_or_default();
     let mut log = SmartLog::new_zeroed();
     log.available_spare = 100;
     let degraded = subsystem.namespaces().iter().any(|namespace| namespace.health().is_degraded());

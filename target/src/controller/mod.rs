@@ -9,6 +9,7 @@
 
 mod admin;
 mod association;
+mod associations;
 mod async_event;
 mod command;
 mod discovery;
@@ -37,6 +38,7 @@ use nvme_proto::Cntlid;
 use nvme_proto::registers::{Cc, Csts};
 use rdma::Time;
 
+pub use self::associations::Associations;
 pub use self::command::{
     AbortRequest, CloseReason, CommandOutcome, CommandTransfer, CommandWork, ControlWork,
     Execution, IoKind, IoWork, ParsedCommand, QueueEvent, TransferDirection,
@@ -52,7 +54,6 @@ use self::error_log::ErrorLog;
 use self::feature::Features;
 use self::jobs::Jobs;
 use self::support::{Opcodes, Support};
-use crate::inventory::Registry;
 use crate::inventory::allowed_host::NamedHost;
 use crate::inventory::port::Port;
 use crate::inventory::subsystem::Subsystem;
@@ -75,7 +76,7 @@ pub struct Controller {
     pub peer: SocketAddr,
     /// When.
     pub connected_at: Time,
-    registry: Weak<Registry>,
+    associations: Weak<Associations>,
     /// Whether the log speaks of it.
     announced: bool,
     limits: Limits,
@@ -112,13 +113,14 @@ struct SharedState {
 const LIFE_MESSAGES: u32 = 3;
 
 impl Controller {
-    fn new(registry: &Arc<Registry>, cntlid: Cntlid, new: NewController) -> Self {
+    fn new(associations: &Arc<Associations>, cntlid: Cntlid, new: NewController) -> Self {
         let errors = match &new.kind {
             ControllerKind::Nvm(subsystem) => Arc::clone(&subsystem.errors),
             ControllerKind::Discovery => Arc::default(),
         };
         let support = Support::of(&new.kind);
-        let mut limits = registry.limits().clone();
+        let io_queues = associations.registry().limits().io_queues;
+        let mut limits = associations.registry().limits().clone();
         if let ControllerKind::Discovery = new.kind {
             limits.max_transfer_bytes = limits.max_transfer_bytes.min(ANONYMOUS_TRANSFER_BYTES);
         }
@@ -131,8 +133,8 @@ impl Controller {
             connected_at: new.now,
             support,
             io_opcodes: support.io_opcodes(),
-            registry: Arc::downgrade(registry),
-            announced: registry.chatter().allows_all(new.now, LIFE_MESSAGES),
+            associations: Arc::downgrade(associations),
+            announced: associations.chatter().allows_all(new.now, LIFE_MESSAGES),
             limits,
             stage: AtomicU64::new(0),
             keep_alive_ms: AtomicU32::new(new.keep_alive_ms),
@@ -143,7 +145,7 @@ impl Controller {
                 jobs: Jobs::default(),
                 async_events: AsyncEvents::default(),
                 errors: ErrorLog::new(errors),
-                features: Features::new(registry.limits().io_queues),
+                features: Features::new(io_queues),
             }),
         }
     }
@@ -191,12 +193,4 @@ fn round_up(interval: Duration) -> Duration {
     let unit = KEEP_ALIVE_GRANULARITY.as_millis();
     let units = interval.as_millis().div_ceil(unit);
     Duration::from_millis(u64::try_from(units * unit).unwrap_or(u64::MAX))
-}
-
-pub(crate) fn new_controller(
-    registry: &Arc<Registry>,
-    cntlid: Cntlid,
-    new: NewController,
-) -> Controller {
-    Controller::new(registry, cntlid, new)
 }

@@ -16,9 +16,8 @@ use super::hold::CommandHold;
 use super::jobs::FlushJob;
 use super::life::Epoch;
 use super::link::{Lost, Mail, QueueLink};
-use super::{Controller, admin, error_log, fabrics, io};
+use super::{Associations, Controller, admin, error_log, fabrics, io};
 use crate::backend::BackendError;
-use crate::inventory::Registry;
 use crate::inventory::port::Port;
 use crate::limits::connection_quota::ConnectionPermit;
 use crate::limits::{CONNECT_TIMEOUT, ENABLE_TIMEOUT};
@@ -47,7 +46,7 @@ pub struct Accepted {
 /// [`Queue::completion`]; each turn [`Queue::poll`]; at the end of the connection [`Queue::close`].
 #[derive(Debug)]
 pub struct Queue {
-    pub(super) registry: Arc<Registry>,
+    pub(super) associations: Arc<Associations>,
     pub(super) port: Arc<Port>,
     pub(super) qid: Qid,
     pub(super) peer: SocketAddr,
@@ -99,9 +98,9 @@ pub(super) enum Head {
 
 impl Queue {
     /// A queue whose host has not sent Connect yet, on the core whose tally this is.
-    pub fn new(registry: Arc<Registry>, tally: Arc<Tally>, accepted: Accepted) -> Self {
+    pub fn new(associations: Arc<Associations>, tally: Arc<Tally>, accepted: Accepted) -> Self {
         Self {
-            registry,
+            associations,
             port: accepted.port,
             qid: accepted.qid,
             peer: accepted.peer,
@@ -207,7 +206,8 @@ impl Queue {
             Err(BackendError::Cancelled) => self.io_failed(cid, work, Status::ABORT_REQUESTED),
             Err(error) => {
                 let status = io::status_of(error, work.kind);
-                let entry = error_log::of_io(&self.registry, self.qid, cid, work, status);
+                let entry =
+                    error_log::of_io(self.associations.registry(), self.qid, cid, work, status);
                 // It is not the host that failed.
                 self.log_failure(entry, status.into())
             }
@@ -217,7 +217,7 @@ impl Queue {
     /// How an I/O command ends that failed for a reason that is not the medium's: the host's
     /// memory, an abort, Compare Failure.
     pub fn io_failed(&mut self, cid: Cid, work: &IoWork, status: Status) -> CommandOutcome {
-        let entry = error_log::of_io(&self.registry, self.qid, cid, work, status);
+        let entry = error_log::of_io(self.associations.registry(), self.qid, cid, work, status);
         self.failed(entry, status.into())
     }
 
@@ -227,13 +227,13 @@ impl Queue {
     /// # Errors
     /// A range is outside the namespace; then none of them is to be deallocated.
     pub fn check_ranges(&self, work: &IoWork, data: &[u8]) -> Result<(), Status> {
-        io::check_ranges(&self.registry, work, data)
+        io::check_ranges(self.associations.registry(), work, data)
     }
 
     /// Where the first range begins that is not `passed` yet, and its length, both in bytes; then
     /// it is passed. Of ranges that were checked. Empty ones are passed by.
     pub fn next_range(&self, work: &IoWork, data: &[u8], passed: &mut usize) -> Option<(u64, u64)> {
-        io::next_range(&self.registry, work, data, passed)
+        io::next_range(self.associations.registry(), work, data, passed)
     }
 
     /// Forgets a parked Asynchronous Event Request, to which no response is sent. False if there is
@@ -368,7 +368,7 @@ impl Queue {
         flow: bool,
     ) {
         if let Some(subsystem) = controller.subsystem() {
-            self.account = self.registry.account_of(subsystem);
+            self.account = self.associations.registry().account_of(subsystem);
         }
         self.entries = entries;
         if !flow {
@@ -401,9 +401,9 @@ impl Queue {
         {
             return;
         }
-        self.registry.peer_errors().add_lost(self.peer.ip());
+        self.associations.peer_errors().add_lost(self.peer.ip());
         if reason == CloseReason::KeepAlive {
-            self.registry.count_keep_alive_loss();
+            self.associations.count_keep_alive_loss();
         }
         match &self.state {
             QueueState::Live(live) => live.controller.end(reason),
@@ -412,7 +412,9 @@ impl Queue {
     }
 
     fn leave(&mut self) -> Option<CommandHold> {
-        self.registry.peer_errors().add_failed(self.peer.ip(), std::mem::take(&mut self.failed));
+        self.associations
+            .peer_errors()
+            .add_failed(self.peer.ip(), std::mem::take(&mut self.failed));
         match std::mem::replace(&mut self.state, QueueState::Ended) {
             QueueState::Live(live) => Some(live.controller.queue_left(&self.link)),
             QueueState::Connecting { .. } | QueueState::Ended => None,

@@ -12,6 +12,7 @@ use rdma::Time;
 
 use self::buffers::CoreBuffers;
 pub use self::request_key::RequestKey;
+use crate::controller::Associations;
 use crate::inventory::Registry;
 use crate::inventory::namespace::NamespaceIndex;
 use crate::metrics::io_counters::Tally;
@@ -25,6 +26,8 @@ pub struct CoreContext {
     pub(crate) rung: bool,
     /// What the target exports.
     pub registry: Arc<Registry>,
+    /// Who is connected to it.
+    pub associations: Arc<Associations>,
     /// What this core counts in.
     pub tally: Arc<Tally>,
     // Before the buffers: it waits for operations that use them.
@@ -35,9 +38,23 @@ pub struct CoreContext {
 }
 
 impl CoreContext {
-    pub(crate) fn new(registry: Arc<Registry>, storage: Storage, buffers: CoreBuffers) -> Self {
+    pub(crate) fn new(
+        associations: Arc<Associations>,
+        storage: Storage,
+        buffers: CoreBuffers,
+    ) -> Self {
+        let registry = Arc::clone(associations.registry());
         let tally = registry.open_tally();
-        Self { now: Time::ZERO, rung: false, registry, tally, storage, buffers, requests: 0 }
+        Self {
+            now: Time::ZERO,
+            rung: false,
+            registry,
+            associations,
+            tally,
+            storage,
+            buffers,
+            requests: 0,
+        }
     }
 
     /// The buffers.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use rdma::{CmError, Device, Provider};
 
+use crate::controller::Associations;
 use crate::core_context::pool::{PoolMemory, PoolPlan};
 use crate::doorbell::Doorbell;
 use crate::inventory::Registry;
@@ -15,7 +16,7 @@ use crate::transport::{Reception, Transport};
 
 /// The parts of a target: a seed for each core's poll group, and a reception for each device.
 pub struct Assembly {
-    pub(crate) registry: Arc<Registry>,
+    pub(crate) associations: Arc<Associations>,
     pub(crate) seeds: Vec<PollGroupBuilder>,
     pub(crate) receptions: Vec<Box<dyn Reception>>,
     pub(crate) orders: Arc<StopRequest>,
@@ -59,14 +60,15 @@ impl Assembly {
     /// # Errors
     /// The pool's memory is not to be had.
     pub fn new(registry: Arc<Registry>, cores: usize) -> io::Result<Self> {
-        let limits = registry.limits();
+        let associations = Associations::new(registry);
+        let limits = associations.registry().limits();
         let plan = PoolPlan::new(limits.pool_bytes, cores, limits.block_bytes());
         let memory = PoolMemory::new(plan.memory_bytes(), limits.max_transfer_bytes as usize)?;
         let orders = Arc::new(StopRequest::default());
         let seed = |index| -> io::Result<PollGroupBuilder> {
             let (pool, guest_pool) = plan.pools(&memory, index);
             Ok(PollGroupBuilder {
-                registry: Arc::clone(&registry),
+                associations: Arc::clone(&associations),
                 pool,
                 guest_pool,
                 transports: Vec::new(),
@@ -75,7 +77,7 @@ impl Assembly {
             })
         };
         let seeds = (0..cores).map(seed).collect::<io::Result<_>>()?;
-        Ok(Self { registry, seeds, receptions: Vec::new(), orders, memory })
+        Ok(Self { associations, seeds, receptions: Vec::new(), orders, memory })
     }
 
     /// Adds a device, which must have been opened for as many groups as there are cores, and
@@ -107,8 +109,8 @@ impl Assembly {
             transports.push(Box::new(transport) as Box<dyn Transport>);
             ports.push(port);
         }
-        let registry = Arc::clone(&self.registry);
-        let reception = RdmaReception::new(parts, ports, registry).map_err(refused)?;
+        let associations = Arc::clone(&self.associations);
+        let reception = RdmaReception::new(parts, ports, associations).map_err(refused)?;
         let mut reception: Box<dyn Reception> = Box::new(reception);
         let failed = self.listen(&mut *reception)?;
         self.receptions.push(reception);
@@ -123,7 +125,7 @@ impl Assembly {
         let ip = reception.local_ip();
         let mut failed = Vec::new();
         let mut listening = false;
-        let ports = self.registry.ports().iter();
+        let ports = self.associations.registry().ports().iter();
         for port in ports.filter(|port| port.configured_address().ip() == ip) {
             match reception.listen(Arc::clone(port)) {
                 Ok(_) => listening = true,

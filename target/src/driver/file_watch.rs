@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::time::Duration;
 
+use crate::controller::Associations;
 use crate::driver::clock::Clock;
-use crate::inventory::Registry;
 use crate::limits::log_rate::LogRateLimit;
 
 /// How often it looks.
@@ -26,16 +26,16 @@ pub(crate) struct FileWatch {
 }
 
 impl FileWatch {
-    /// Begins to look at the files of a registry.
+    /// Begins to look at the files that are exported.
     ///
     /// # Errors
     /// There is no thread to be had.
-    pub(crate) fn start(registry: Arc<Registry>) -> io::Result<Self> {
+    pub(crate) fn start(associations: Arc<Associations>) -> io::Result<Self> {
         let (stop, stopped) = mpsc::channel::<()>();
         let (ended, over) = mpsc::channel::<()>();
         let run = move || {
             let _ended = ended;
-            let (mut round, clock) = (Round::new(registry), Clock::new());
+            let (mut round, clock) = (Round::new(associations), Clock::new());
             while stopped.recv_timeout(PERIOD) == Err(RecvTimeoutError::Timeout) {
                 round.look(clock.now());
             }
@@ -55,22 +55,22 @@ impl Drop for FileWatch {
 
 /// Where it is in the list of namespaces.
 struct Round {
-    registry: Arc<Registry>,
+    associations: Arc<Associations>,
     next: usize,
     chatter: LogRateLimit,
 }
 
 impl Round {
-    fn new(registry: Arc<Registry>) -> Self {
-        Self { registry, next: 0, chatter: LogRateLimit::about("files that changed") }
+    fn new(associations: Arc<Associations>) -> Self {
+        Self { associations, next: 0, chatter: LogRateLimit::about("files that changed") }
     }
 
     /// Looks at the next files.
     fn look(&mut self, now: rdma::Time) {
-        let namespaces = self.registry.namespaces();
+        let namespaces = self.associations.registry().namespaces();
         for _ in 0..FILES_AT_ONCE.min(namespaces.len()) {
             let namespace = &namespaces[self.next % namespaces.len()];
-            self.registry.look_at_file(namespace, &mut || self.chatter.admit(now));
+            self.associations.look_at_file(namespace, &mut || self.chatter.admit(now));
             self.next = (self.next + 1) % namespaces.len();
         }
     }
@@ -86,6 +86,7 @@ mod tests {
 
     use super::*;
     use crate::config::Config;
+    use crate::inventory::Registry;
     use crate::inventory::export::OpenPurpose;
 
     fn round(dir: &Path, keys: &str) -> Round {
@@ -94,13 +95,14 @@ mod tests {
              allow_any_host = true\n[[subsystem.namespace]]\npath = \"shard\"\n{keys}\n"
         );
         let config = Config::from_toml(&dir.join("feedrail.toml"), &text).expect("valid");
-        Round::new(Registry::open(&config, OpenPurpose::Check).expect("opened"))
+        let registry = Registry::open(&config, OpenPurpose::Check).expect("opened");
+        Round::new(Associations::new(registry))
     }
 
     impl Round {
         fn generation(&mut self) -> u64 {
             self.look(Time::ZERO);
-            self.registry.namespaces()[0].generation()
+            self.associations.registry().namespaces()[0].generation()
         }
     }
 
@@ -155,6 +157,6 @@ mod tests {
         let first = round.generation();
         fs::write(&path, [1; 4096]).expect("written");
         assert_eq!(round.generation(), first);
-        assert!(round.registry.namespaces()[0].health().shrank());
+        assert!(round.associations.registry().namespaces()[0].health().shrank());
     }
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use rdma::Time;
 
+use crate::controller::Associations;
 use crate::core_context::events::BufferEvent;
 use crate::driver::assembly::Assembly;
 use crate::inventory::Registry;
@@ -13,7 +14,7 @@ use crate::transport::{Reception, Stop};
 
 /// A target that its caller drives.
 pub struct Stepped {
-    registry: Arc<Registry>,
+    associations: Arc<Associations>,
     orders: Arc<StopRequest>,
     groups: Vec<PollGroup>,
     receptions: Vec<Box<dyn Reception>>,
@@ -24,10 +25,10 @@ pub struct Stepped {
 impl Stepped {
     /// The target of these parts, with an engine for each core.
     pub fn new(assembly: Assembly, mut engine: impl FnMut() -> Box<dyn Engine>) -> Self {
-        let Assembly { registry, seeds, receptions, orders, .. } = assembly;
+        let Assembly { associations, seeds, receptions, orders, .. } = assembly;
         let groups: Vec<_> = seeds.into_iter().map(|seed| seed.build(engine())).collect();
         let stalled = vec![Time::ZERO; groups.len()];
-        Self { registry, orders, groups, receptions, stalled }
+        Self { associations, orders, groups, receptions, stalled }
     }
 
     /// Does all that is ready at `now`.
@@ -62,16 +63,21 @@ impl Stepped {
         }
     }
 
-    /// What it exports and who is connected.
+    /// What it exports.
     pub fn registry(&self) -> &Arc<Registry> {
-        &self.registry
+        self.associations.registry()
+    }
+
+    /// Who is connected to it.
+    pub fn associations(&self) -> &Arc<Associations> {
+        &self.associations
     }
 
     /// Takes no more connections and ends those that there are.
     pub fn stop(&mut self, how: Stop) {
         self.receptions.iter_mut().for_each(|reception| reception.close());
         if how == Stop::Now {
-            self.registry.stop();
+            self.associations.stop();
         }
         self.orders.set(how);
     }

@@ -10,7 +10,6 @@ use uuid::Uuid;
 
 use crate::backend::{Backend, FileChange, Health, OpenedBackend, OpenedFile};
 use crate::config::NamespaceConfig;
-use crate::controller::IoKind;
 
 /// Names a namespace in this process: an index for per-core tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -58,15 +57,14 @@ pub(crate) struct ErrorCounters {
 }
 
 impl ErrorCounters {
-    pub(crate) fn count(&self, kind: IoKind) {
-        let counter = match kind {
-            IoKind::Read { .. } | IoKind::ReadZeros | IoKind::Compare { .. } => &self.reads,
-            IoKind::Write { .. }
-            | IoKind::WriteZeroes { .. }
-            | IoKind::Flush
-            | IoKind::Deallocate => &self.writes,
-        };
-        counter.fetch_add(1, Ordering::Relaxed);
+    /// A command failed that changes nothing.
+    pub(crate) fn count_read(&self) {
+        self.reads.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A command failed that changes the medium or makes changes durable.
+    pub(crate) fn count_write(&self) {
+        self.writes.fetch_add(1, Ordering::Relaxed);
     }
 
     pub(crate) fn reads(&self) -> u64 {

@@ -11,12 +11,12 @@ use std::time::Duration;
 
 use rdma::{GroupStats, Time, WakeFor};
 
+use crate::controller::Associations;
 use crate::core_context::buffers::CoreBuffers;
 use crate::core_context::events::BufferEvent;
 use crate::core_context::pool::Pool;
 use crate::core_context::{CoreContext, RequestKey};
 use crate::doorbell::Doorbell;
-use crate::inventory::Registry;
 use crate::limits::STORAGE_PATIENCE;
 use crate::storage::{Engine, EngineStats, Storage, StorageReport};
 use crate::transport::{Stop, Transport};
@@ -45,7 +45,7 @@ pub struct PollGroup {
 
 /// A poll group that still lacks its engine, which has to be made on the thread that will use it.
 pub struct PollGroupBuilder {
-    pub(crate) registry: Arc<Registry>,
+    pub(crate) associations: Arc<Associations>,
     pub(crate) pool: Pool,
     pub(crate) guest_pool: Pool,
     pub(crate) transports: Vec<Box<dyn Transport>>,
@@ -72,7 +72,7 @@ impl PollGroupBuilder {
     /// The group, with its engine.
     pub fn build(self, engine: Box<dyn Engine>) -> PollGroup {
         let buffers = CoreBuffers::new(self.pool, self.guest_pool);
-        let core = CoreContext::new(self.registry, Storage::new(engine), buffers);
+        let core = CoreContext::new(self.associations, Storage::new(engine), buffers);
         let (transports, bell, orders) = (self.transports, self.bell, self.orders);
         PollGroup {
             transports,

@@ -14,7 +14,7 @@ use std::task::Waker;
 
 use feedrail_target::config::Config;
 use feedrail_target::controller::{
-    Accepted, CommandOutcome, CommandWork, Execution, IoKind, Queue, QueueEvent,
+    Accepted, Associations, CommandOutcome, CommandWork, Execution, IoKind, Queue, QueueEvent,
 };
 use feedrail_target::inventory::Registry;
 use feedrail_target::inventory::export::OpenPurpose;
@@ -49,7 +49,7 @@ fn is_identify(command: &Command, cns: Cns) -> bool {
 }
 
 /// A target that exports what the kernel's did.
-fn registry(admin: &[Exchange]) -> Arc<Registry> {
+fn target(admin: &[Exchange]) -> Arc<Associations> {
     let connect = ConnectData::parse(&admin[0].data).expect("its size");
     let nqn = connect.subsystem().expect("a name");
     let namespace = find(admin, |command| is_identify(command, Cns::NAMESPACE));
@@ -61,12 +61,13 @@ fn registry(admin: &[Exchange]) -> Arc<Registry> {
          [[subsystem.namespace]]\nkind = \"null\"\nsize_bytes = {size_bytes}\nlba_bytes = {lba_bytes}\n"
     );
     let config = Config::from_toml(Path::new("/session.toml"), &text).expect("valid");
-    Registry::open(&config, OpenPurpose::Check).expect("nothing to open")
+    let registry = Registry::open(&config, OpenPurpose::Check).expect("nothing to open");
+    Associations::new(registry)
 }
 
-fn accept(registry: &Arc<Registry>, qid: u16) -> Queue {
+fn accept(target: &Arc<Associations>, qid: u16) -> Queue {
     let accepted = Accepted {
-        port: Arc::clone(&registry.ports()[0]),
+        port: Arc::clone(&target.registry().ports()[0]),
         qid: Qid(qid),
         entries: 128,
         peer: "10.9.0.2:50000".parse().expect("an address"),
@@ -74,7 +75,7 @@ fn accept(registry: &Arc<Registry>, qid: u16) -> Queue {
         now: Time::ZERO,
         lost: Arc::default(),
     };
-    Queue::new(Arc::clone(registry), registry.open_tally(), accepted)
+    Queue::new(Arc::clone(target), target.registry().open_tally(), accepted)
 }
 
 /// Gives a command to a queue, with its data; the response and the data that came of it. `None`
@@ -172,8 +173,8 @@ fn replay_all(queue: &mut Queue, exchanges: &[Exchange]) {
 #[test]
 fn discovery_is_answered() {
     let [mut discovery, admin, _] = queues();
-    let registry = registry(&admin);
-    let mut queue = accept(&registry, 0);
+    let target = target(&admin);
+    let mut queue = accept(&target, 0);
     // Asynchronous event requests stand last; the host sends them before it shuts the controller
     // down.
     let shutdown = discovery.iter().position(is_shutdown).expect("the host disconnects in order");
@@ -188,8 +189,8 @@ fn discovery_is_answered() {
 #[test]
 fn a_disk_appears_is_used_and_goes() {
     let [_, admin, io] = queues();
-    let registry = registry(&admin);
-    let mut admin_queue = accept(&registry, 0);
+    let target = target(&admin);
+    let mut admin_queue = accept(&target, 0);
     // Asynchronous event requests are never answered, so they stand last in the capture.
     let (parked, answered): (Vec<_>, Vec<_>) =
         admin.into_iter().partition(|exchange| exchange.response.is_none());
@@ -202,15 +203,15 @@ fn a_disk_appears_is_used_and_goes() {
     assert_eq!(parked.len(), 1);
     replay_all(&mut admin_queue, &parked);
 
-    let failed = registry.io_stats().failed;
-    let mut io_queue = accept(&registry, 1);
+    let failed = target.registry().io_stats().failed;
+    let mut io_queue = accept(&target, 1);
     // The one thing that the host took from the kernel's answers: its controller.
     let mut connect = io[0].data.clone();
     connect[16..18].copy_from_slice(&cntlid.0.to_le_bytes());
     let (cqe, _) = replay(&mut io_queue, &io[0], &connect).expect("an answer");
     check(&io[0], Some(&cqe));
     replay_all(&mut io_queue, &io[1..]);
-    let stats = registry.io_stats();
+    let stats = target.registry().io_stats();
     assert!(stats.reads > 0 && stats.writes > 0 && stats.flushes > 0 && stats.deallocates > 0);
     assert_eq!(stats.failed, failed, "no command of the I/O queue failed");
 
@@ -223,14 +224,14 @@ fn a_disk_appears_is_used_and_goes() {
         matches!(aborted, Some(QueueEvent::Complete { outcome: CommandOutcome { status, .. }, .. }) if !status.is_success())
     );
     drop(admin_queue.close());
-    assert!(registry.controllers().is_empty());
+    assert!(target.controllers().is_empty());
 }
 
 #[test]
 fn our_controller_meets_what_the_host_requires_as_the_kernels_does() {
     let [_, admin, _] = queues();
-    let registry = registry(&admin);
-    let mut queue = accept(&registry, 0);
+    let target = target(&admin);
+    let mut queue = accept(&target, 0);
     let described =
         admin.iter().position(|e| is_identify(&e.command, Cns::CONTROLLER)).expect("asked");
     let mut ours = Vec::new();

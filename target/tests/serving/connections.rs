@@ -129,7 +129,7 @@ fn strangers_that_discover_take_no_place() {
     (1..=3).for_each(|qid| _ = world.io(admin, qid, 32));
     let admin = world.admin(other);
     (1..=3).for_each(|qid| _ = world.io(admin, qid, 32));
-    let all = world.target.registry().controllers().len();
+    let all = world.target.associations().controllers().len();
     assert_eq!(all, 2 + config.limits.discovery_controllers());
     assert_eq!(world.link(strangers[0], 0, 32).1, Link::Rejected(RejectStatus::NO_RESOURCES));
 }
@@ -191,7 +191,7 @@ fn a_short_capsule_ends_its_queue() {
     all_is_well(&mut world, good);
     world.hosts[bad.host].send_bytes(bad_admin.queue, &[0; 63]);
     world.wait_down(bad_admin);
-    assert_eq!(world.target.registry().controllers().len(), 1);
+    assert_eq!(world.target.associations().controllers().len(), 1);
 }
 
 #[test]
@@ -243,7 +243,7 @@ fn a_host_that_vanishes_is_noticed() {
     world.run_until("the association is given up", |world| {
         let (good, bytes) = (good, 512);
         world.read(good, 1, 0, bytes);
-        world.target.registry().controllers().len() == 1
+        world.target.associations().controllers().len() == 1
     });
     all_is_well(&mut world, good);
 }
@@ -325,7 +325,7 @@ fn draining_for_long_keeps_nobody_busy() {
     assert!(world.response(busy, cid).status().is_success());
     world.wait_down(admin);
     world.run_until("the target is over", |world| world.target.is_over());
-    assert!(world.target.registry().peer_errors().worst(1).is_empty(), "nobody was lost");
+    assert!(world.target.associations().peer_errors().worst(1).is_empty(), "nobody was lost");
 }
 
 #[test]
@@ -354,7 +354,7 @@ fn connections_come_and_go_without_a_trace() {
         let now = world.now;
         world.hosts[host].disconnect(now, admin.queue);
         world.run_until("the association is gone", |world| {
-            world.target.registry().controllers().is_empty()
+            world.target.associations().controllers().is_empty()
         });
         world.run_for(Duration::from_millis(100));
         world.hosts[host].forget();

@@ -286,7 +286,7 @@ fn a_host_that_takes_nothing_does_not_starve_others() {
     }
     let took = world.now - start;
     assert!(took < Duration::from_secs(1), "five reads of five milliseconds took {took:?}");
-    assert_eq!(world.target.registry().controllers().len(), 2, "long before it is given up");
+    assert_eq!(world.target.associations().controllers().len(), 2, "long before it is given up");
 }
 
 /// Each core has the fewest blocks that it may have, and there are always small reads that end at

@@ -48,7 +48,7 @@ fn refused(world: &mut World, host: usize) -> (Cqe, String) {
         assert_eq!(link, Link::Up(32));
         world.nvme_connect(on, Cntlid::DYNAMIC, 32)
     });
-    assert!(world.target.registry().controllers().is_empty(), "{cqe:?}");
+    assert!(world.target.associations().controllers().is_empty(), "{cqe:?}");
     (cqe, String::from_utf8(lines.try_iter().flatten().collect()).unwrap())
 }
 

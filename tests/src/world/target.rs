@@ -10,6 +10,7 @@ use feedrail_target::backend::Backend;
 use feedrail_target::config::{
     Config, Cores, HostPolicy, NamespaceConfig, Origin, PortConfig, ProviderChoice, SubsystemConfig,
 };
+use feedrail_target::controller::Associations;
 use feedrail_target::derived_ids::{Machine, SubsystemIdentity};
 use feedrail_target::driver::assembly::Assembly;
 use feedrail_target::driver::stepped::Stepped;
@@ -197,7 +198,7 @@ impl TargetNode {
     pub fn keep_alive_losses(&self) -> u64 {
         let running = self.running.as_ref();
         self.past.keep_alive_losses
-            + running.map_or(0, |running| running.target.registry().keep_alive_losses())
+            + running.map_or(0, |running| running.target.associations().keep_alive_losses())
     }
 
     /// Whether it runs.
@@ -217,12 +218,12 @@ impl TargetNode {
         self.running.as_ref().is_none_or(|running| running.target.is_over())
     }
 
-    /// What is exported, and who is connected.
+    /// Which hosts are connected.
     ///
     /// # Panics
     /// If it does not run.
-    pub fn registry(&self) -> &Arc<Registry> {
-        self.running.as_ref().expect("it runs").target.registry()
+    pub fn associations(&self) -> &Arc<Associations> {
+        self.running.as_ref().expect("it runs").target.associations()
     }
 
     /// Its provider's counters.
@@ -254,7 +255,7 @@ impl TargetNode {
         };
         let now = running.device.stats();
         let groups = running.target.stats();
-        note("controllers", running.target.registry().controllers().len() as u64);
+        note("controllers", running.target.associations().controllers().len() as u64);
         note("connections", running.target.connections());
         note("bytes of the pool", groups.iter().map(|group| group.pool_used_bytes).sum());
         note("queue pairs", now.queue_pairs);

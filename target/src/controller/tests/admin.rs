@@ -49,8 +49,8 @@ fn get(line: &mut Line, fid: FeatureId) -> Cqe {
 
 #[test]
 fn the_controller_is_one_that_linux_accepts() {
-    let registry = registry();
-    let (mut line, cntlid) = ready(&registry, Time::ZERO);
+    let associations = associations();
+    let (mut line, cntlid) = ready(&associations, Time::ZERO);
     let id: IdentifyController = identified(&mut line, Cns::CONTROLLER, 0);
     assert_eq!(id.cntlid(), cntlid);
     assert_eq!(id.ver.into_bits().get(), line.property(Property::VS) as u32);
@@ -73,8 +73,8 @@ fn the_controller_is_one_that_linux_accepts() {
 
 #[test]
 fn namespaces_are_listed_and_described() {
-    let registry = registry();
-    let (mut line, _) = ready(&registry, Time::ZERO);
+    let associations = associations();
+    let (mut line, _) = ready(&associations, Time::ZERO);
     let list: NamespaceList = identified(&mut line, Cns::ACTIVE_NAMESPACES, 0);
     assert_eq!(list.iter().collect::<Vec<_>>(), [Nsid(1), Nsid(3)]);
     let list: NamespaceList = identified(&mut line, Cns::ACTIVE_NAMESPACES, 1);
@@ -98,7 +98,7 @@ fn namespaces_are_listed_and_described() {
 
     let data = identify(&mut line, Identify::namespace(Cns::NAMESPACE_DESCRIPTORS, Nsid(1)))
         .expect("there");
-    let uuid = registry.namespaces()[0].uuid.into_bytes();
+    let uuid = associations.registry().namespaces()[0].uuid.into_bytes();
     let descriptors: Vec<_> = Descriptors::new(&data).collect();
     assert_eq!(descriptors, [IdDescriptor::Uuid(uuid), IdDescriptor::Csi(Csi::NVM)]);
 }
@@ -115,8 +115,8 @@ fn sparse_files_are_thin_and_tell_their_use() {
         "{CONFIG}\n[[subsystem]]\nnqn = \"nqn.2026-01.io.feedrail:sparse\"\nallow_any_host = true\n\
          [[subsystem.namespace]]\npath = {path:?}\nread_only = false\n"
     );
-    let registry = registry_of(&text);
-    let mut line = Line::new(&registry, 0, Time::ZERO);
+    let associations = associations_of(&text);
+    let mut line = Line::new(&associations, 0, Time::ZERO);
     let subsystem = Nqn::new("nqn.2026-01.io.feedrail:sparse").expect("valid");
     let data = ConnectData::new(HOST_ID, Cntlid::DYNAMIC, subsystem, host("a"));
     assert!(line.connect(&connect_command(0), &data).status().is_success());
@@ -134,15 +134,15 @@ fn sparse_files_are_thin_and_tell_their_use() {
     let filled = used_bytes();
     assert!(filled > empty && filled < 1 << 20, "{empty} and then {filled}");
 
-    let (mut line, _) = ready(&registry, Time::ZERO);
+    let (mut line, _) = ready(&associations, Time::ZERO);
     let memory: IdentifyNamespace = identified(&mut line, Cns::NAMESPACE, 1);
     assert!(!memory.nsfeat.thin() && memory.nuse == memory.nsze);
 }
 
 #[test]
 fn ids_without_a_namespace_are_told_apart() {
-    let registry = registry();
-    let (mut line, _) = ready(&registry, Time::ZERO);
+    let associations = associations();
+    let (mut line, _) = ready(&associations, Time::ZERO);
     // Within the range, but not there: zeros.
     assert_eq!(identify(&mut line, Identify::namespace(Cns::NAMESPACE, Nsid(2))), Ok([0; 4096]));
     let invalid = [
@@ -170,22 +170,22 @@ fn ids_without_a_namespace_are_told_apart() {
 
 #[test]
 fn queues_are_granted_before_there_are_any() {
-    let registry = registry();
-    let (mut line, cntlid) = ready(&registry, Time::ZERO);
+    let associations = associations();
+    let (mut line, cntlid) = ready(&associations, Time::ZERO);
     let ask = |count| Feature::NumberOfQueues(QueueCounts::pairs(count));
     assert_eq!(set(&mut line, 0, ask(128)).result(), 0x0003_0003);
     assert_eq!(set(&mut line, 0, ask(2)).result(), 0x0001_0001);
     assert_eq!(get(&mut line, FeatureId::NUMBER_OF_QUEUES).result(), 0x0001_0001);
-    let mut beyond = Line::new(&registry, 3, Time::ZERO);
+    let mut beyond = Line::new(&associations, 3, Time::ZERO);
     assert!(!beyond.connect(&connect_command(3), &connect_data(cntlid)).status().is_success());
-    let _io = io_queue(&registry, 2, cntlid, Time::ZERO);
+    let _io = io_queue(&associations, 2, cntlid, Time::ZERO);
     assert!(set(&mut line, 0, ask(4)).status().is(Status::COMMAND_SEQUENCE_ERROR));
 }
 
 #[test]
 fn features_are_got_and_set() {
-    let registry = registry();
-    let (mut line, _) = ready(&registry, Time::ZERO);
+    let associations = associations();
+    let (mut line, _) = ready(&associations, Time::ZERO);
     assert_eq!(get(&mut line, FeatureId::KEEP_ALIVE_TIMER).result(), 5000);
     assert!(set(&mut line, 0, Feature::KeepAliveTimer { timeout_ms: 250 }).status().is_success());
     assert_eq!(get(&mut line, FeatureId::KEEP_ALIVE_TIMER).result(), 250);
@@ -216,10 +216,10 @@ fn features_are_got_and_set() {
 
 #[test]
 fn write_protection_is_set_enforced_and_told_to_the_others() {
-    let registry = registry();
-    let (mut line, _) = ready(&registry, Time::ZERO);
-    let (mut other, second) = ready(&registry, Time::ZERO);
-    let mut io = io_queue(&registry, 1, second, Time::ZERO);
+    let associations = associations();
+    let (mut line, _) = ready(&associations, Time::ZERO);
+    let (mut other, second) = ready(&associations, Time::ZERO);
+    let mut io = io_queue(&associations, 1, second, Time::ZERO);
     let write = NvmCommand::Write(Io::new(Nsid(1), 0, 1));
     let wants = Feature::AsyncEventConfig(AsyncEventConfig::new().with_namespace_attribute(true));
     assert!(set(&mut other, 0, wants).status().is_success());
@@ -256,7 +256,7 @@ fn write_protection_is_set_enforced_and_told_to_the_others() {
     assert!(set(&mut line, 1, forever).status().is(Status::INVALID_FIELD));
     // What the configuration protects no host lays open.
     assert!(set(&mut line, 3, lift).status().is(Status::FEATURE_NOT_CHANGEABLE));
-    assert!(registry.namespaces()[1].write_protected());
+    assert!(associations.registry().namespaces()[1].write_protected());
 }
 
 /// Sets or lifts the write protection of namespace 1.
@@ -280,9 +280,9 @@ fn read_changed(line: &mut Line, get: GetLogPage) -> Result<Vec<Nsid>, Status> {
 
 #[test]
 fn a_changed_namespace_is_listed_until_it_was_read() {
-    let registry = registry();
-    let (mut line, _) = ready(&registry, Time::ZERO);
-    let (mut other, _) = ready(&registry, Time::ZERO);
+    let associations = associations();
+    let (mut line, _) = ready(&associations, Time::ZERO);
+    let (mut other, _) = ready(&associations, Time::ZERO);
     let whole = GetLogPage::new(LogId::CHANGED_NAMESPACES, 4096);
     let retain = GetLogPage { retain_event: true, ..whole };
     assert!(change(&mut line, true).is_success());
@@ -301,9 +301,9 @@ fn a_changed_namespace_is_listed_until_it_was_read() {
 #[test]
 fn a_change_during_a_read_is_never_lost() {
     const ROUNDS: usize = 10_000;
-    let registry = registry();
-    let (mut line, _) = ready(&registry, Time::ZERO);
-    let (mut other, _) = ready(&registry, Time::ZERO);
+    let associations = associations();
+    let (mut line, _) = ready(&associations, Time::ZERO);
+    let (mut other, _) = ready(&associations, Time::ZERO);
     let wants = Feature::AsyncEventConfig(AsyncEventConfig::new().with_namespace_attribute(true));
     assert!(set(&mut other, 0, wants).status().is_success());
     let request = AdminCommand::AsyncEventRequest.to_sqe();
@@ -353,9 +353,9 @@ fn protect_later(line: &mut Line, nsid: u32) -> Cid {
 
 #[test]
 fn write_protection_waits_for_earlier_writes_and_flushes() {
-    let registry = registry();
-    let (mut line, cntlid) = ready(&registry, Time::ZERO);
-    let mut io = io_queue(&registry, 1, cntlid, Time::ZERO);
+    let associations = associations();
+    let (mut line, cntlid) = ready(&associations, Time::ZERO);
+    let mut io = io_queue(&associations, 1, cntlid, Time::ZERO);
     let write = NvmCommand::Write(Io::new(Nsid(1), 0, 1)).to_sqe();
     let (_, work) = io.io(write).expect("it is taken up");
     let (_, other) = io.io(NvmCommand::Read(Io::new(Nsid(1), 0, 1)).to_sqe()).expect("taken up");
@@ -375,13 +375,13 @@ fn write_protection_waits_for_earlier_writes_and_flushes() {
     assert_eq!((cid, outcome), (asked, CommandOutcome::SUCCESS));
 }
 
-/// A registry that keeps what hosts protect in a folder, as long as that is there.
-fn keeping(state_dir: &std::path::Path) -> std::sync::Arc<crate::inventory::Registry> {
+/// A associations that keeps what hosts protect in a folder, as long as that is there.
+fn keeping(state_dir: &std::path::Path) -> std::sync::Arc<Associations> {
     let text = format!("state_dir = \"{}\"\n{CONFIG}", state_dir.display());
     let config = crate::config::Config::from_toml(std::path::Path::new("/test.toml"), &text);
     let purpose = crate::inventory::export::OpenPurpose::Serve;
-    crate::inventory::Registry::open(&config.expect("valid"), purpose)
-        .expect("memory can be opened")
+    let registry = crate::inventory::Registry::open(&config.expect("valid"), purpose);
+    Associations::new(registry.expect("memory can be opened"))
 }
 
 /// Sets or lifts the write protection of namespace 1, and waits until that is kept.
@@ -401,12 +401,12 @@ fn change_and_wait(line: &mut Line, state: WriteProtection) -> Status {
 fn write_protection_survives_a_restart() {
     let dir = tempfile::tempdir().expect("a folder");
     for (state, protected) in [(WriteProtection::Protected, true), (WriteProtection::None, false)] {
-        let registry = keeping(dir.path());
-        let (mut line, _) = ready(&registry, Time::ZERO);
+        let associations = keeping(dir.path());
+        let (mut line, _) = ready(&associations, Time::ZERO);
         assert!(change_and_wait(&mut line, state).is_success());
-        assert_eq!(registry.namespaces()[0].write_protected(), protected);
-        drop((line, registry));
-        assert_eq!(keeping(dir.path()).namespaces()[0].write_protected(), protected);
+        assert_eq!(associations.registry().namespaces()[0].write_protected(), protected);
+        drop((line, associations));
+        assert_eq!(keeping(dir.path()).registry().namespaces()[0].write_protected(), protected);
     }
 }
 
@@ -414,30 +414,30 @@ fn write_protection_survives_a_restart() {
 fn write_protection_that_cannot_be_kept_fails() {
     let dir = tempfile::tempdir().expect("a folder");
     let state_dir = dir.path().join("state");
-    let registry = keeping(&state_dir);
+    let associations = keeping(&state_dir);
     // It cannot become a folder any more.
     std::fs::write(&state_dir, "").expect("written");
-    let (mut line, _) = ready(&registry, Time::ZERO);
+    let (mut line, _) = ready(&associations, Time::ZERO);
     let status = change_and_wait(&mut line, WriteProtection::Protected);
     assert!(status.is(Status::INTERNAL_ERROR), "{status:?}");
-    assert!(!registry.namespaces()[0].write_protected());
+    assert!(!associations.registry().namespaces()[0].write_protected());
 }
 
 #[test]
 fn a_failed_flush_lifts_no_earlier_protection() {
-    let registry = registry();
-    let (mut line, _) = ready(&registry, Time::ZERO);
+    let associations = associations();
+    let (mut line, _) = ready(&associations, Time::ZERO);
     protect_later(&mut line, 1);
     assert_eq!(line.serve(Ok(())).len(), 1);
     protect_later(&mut line, 1);
     assert_eq!(line.serve(Err(BackendError::from_errno(libc::EIO))).len(), 1);
-    assert!(registry.namespaces()[0].write_protected());
+    assert!(associations.registry().namespaces()[0].write_protected());
 }
 
 #[test]
 fn write_protection_that_cannot_flush_fails() {
-    let registry = registry();
-    let (mut line, _) = ready(&registry, Time::ZERO);
+    let associations = associations();
+    let (mut line, _) = ready(&associations, Time::ZERO);
     let asked = protect_later(&mut line, 1);
     let [QueueEvent::Complete { cid, outcome }] =
         line.serve(Err(BackendError::from_errno(libc::EIO)))[..]
@@ -446,14 +446,14 @@ fn write_protection_that_cannot_flush_fails() {
     };
     assert_eq!(cid, asked);
     assert!(outcome.status.is(Status::WRITE_FAULT), "{:?}", outcome.status);
-    assert!(!registry.namespaces()[0].write_protected());
+    assert!(!associations.registry().namespaces()[0].write_protected());
 }
 
 #[test]
 fn a_reset_aborts_a_write_protection() {
-    let registry = registry();
-    let (mut line, cntlid) = ready(&registry, Time::ZERO);
-    let io = io_queue(&registry, 1, cntlid, Time::ZERO);
+    let associations = associations();
+    let (mut line, cntlid) = ready(&associations, Time::ZERO);
+    let io = io_queue(&associations, 1, cntlid, Time::ZERO);
     let asked = protect_later(&mut line, 1);
     assert!(line.set_cc(Cc::new()).is_success());
     let aborted = QueueEvent::Complete { cid: asked, outcome: Status::ABORT_REQUESTED.into() };
@@ -473,23 +473,23 @@ fn hosts_are_told_that_a_file_was_changed() {
         &format!("{namespace}[[subsystem.namespace]]"),
         1,
     );
-    let registry = registry_of(&text);
-    let (mut line, _) = ready(&registry, Time::ZERO);
+    let associations = associations_of(&text);
+    let (mut line, _) = ready(&associations, Time::ZERO);
     let wants = Feature::AsyncEventConfig(AsyncEventConfig::new().with_namespace_attribute(true));
     assert!(set(&mut line, 0, wants).status().is_success());
     assert!(line.control(AdminCommand::AsyncEventRequest.to_sqe(), &mut []).is_none());
-    let file = &registry.namespaces()[0];
+    let file = &associations.registry().namespaces()[0];
     let generation = |line: &mut Line| {
         let id: IdentifyNamespace = identified(line, Cns::NAMESPACE, file.nsid.0);
         id.file_info().and_then(|info| info.generation()).expect("told")
     };
     let before = generation(&mut line);
-    registry.look_at_file(file, &mut || true);
+    associations.look_at_file(file, &mut || true);
     assert_eq!((line.events().len(), generation(&mut line)), (0, before));
     // The clock of inodes may stand still for some milliseconds.
     while generation(&mut line) == before {
         std::fs::write(&path, [2; 4096]).expect("written");
-        registry.look_at_file(file, &mut || true);
+        associations.look_at_file(file, &mut || true);
     }
     assert_eq!(line.events().len(), 1);
     let whole = GetLogPage::new(LogId::CHANGED_NAMESPACES, 4096);
@@ -498,20 +498,20 @@ fn hosts_are_told_that_a_file_was_changed() {
 
 #[test]
 fn a_degraded_medium_is_a_critical_warning() {
-    let registry = registry();
-    let (mut line, _) = ready(&registry, Time::ZERO);
-    let (mut deaf, _) = ready(&registry, Time::ZERO);
+    let associations = associations();
+    let (mut line, _) = ready(&associations, Time::ZERO);
+    let (mut deaf, _) = ready(&associations, Time::ZERO);
     let wants = Feature::AsyncEventConfig(AsyncEventConfig::new().with_smart_critical_warnings(4));
     assert!(set(&mut line, 0, wants).status().is_success());
     for line in [&mut line, &mut deaf] {
         assert!(line.control(AdminCommand::AsyncEventRequest.to_sqe(), &mut []).is_none());
     }
-    let namespace = &registry.namespaces()[0];
-    registry.announce_health(namespace);
+    let namespace = &associations.registry().namespaces()[0];
+    associations.announce_health(namespace);
     assert_eq!(line.events(), []);
     namespace.health().write_back_fails();
-    registry.announce_health(namespace);
-    registry.announce_health(namespace);
+    associations.announce_health(namespace);
+    associations.announce_health(namespace);
     let events = line.events();
     let told = u64::from(AsyncEvent::RELIABILITY_DEGRADED.into_bits());
     assert!(
@@ -526,8 +526,8 @@ fn a_degraded_medium_is_a_critical_warning() {
 
 #[test]
 fn event_requests_are_limited() {
-    let registry = registry();
-    let (mut line, _) = ready(&registry, Time::ZERO);
+    let associations = associations();
+    let (mut line, _) = ready(&associations, Time::ZERO);
     for _ in 0..4 {
         assert!(line.control(AdminCommand::AsyncEventRequest.to_sqe(), &mut []).is_none());
     }
@@ -537,9 +537,9 @@ fn event_requests_are_limited() {
 
 #[test]
 fn errors_are_logged_with_their_place() {
-    let registry = registry();
-    let (mut line, cntlid) = ready(&registry, Time::ZERO);
-    let mut io = io_queue(&registry, 2, cntlid, Time::ZERO);
+    let associations = associations();
+    let (mut line, cntlid) = ready(&associations, Time::ZERO);
+    let mut io = io_queue(&associations, 2, cntlid, Time::ZERO);
     let read = NvmCommand::Read(Io::new(Nsid(1), 2048, 1));
     let status = io.refused(read.to_sqe().with_cid(Cid(0x77)));
     assert!(status.is(Status::LBA_OUT_OF_RANGE) && status.more());
@@ -566,23 +566,29 @@ fn errors_are_logged_with_their_place() {
 
 #[test]
 fn smart_counts_what_hosts_did_and_survives_them() {
-    let registry = registry();
-    let (line, cntlid) = ready(&registry, Time::ZERO);
+    let associations = associations();
+    let (line, cntlid) = ready(&associations, Time::ZERO);
     // Each line is of a core of its own.
-    let mut queues = [1, 2].map(|qid| io_queue(&registry, qid, cntlid, Time::ZERO));
+    let mut queues = [1, 2].map(|qid| io_queue(&associations, qid, cntlid, Time::ZERO));
     let read = NvmCommand::Read(Io::new(Nsid(1), 0, 128));
     for i in 0..16 {
         let io = &mut queues[i % 2];
         let (_, work) = io.io(read.to_sqe()).expect("legal");
         assert_eq!(io.queue.finish_io(Cid(1), &work, Ok(())), CommandOutcome::SUCCESS);
     }
-    let [first, second] = &registry.subsystems() else { panic!("there are two") };
-    assert_eq!((registry.io_stats_of(first).reads, registry.io_stats().reads), (16, 16));
-    assert_eq!(registry.io_stats_of(second).reads, 0);
+    let [first, second] = &associations.registry().subsystems() else { panic!("there are two") };
+    assert_eq!(
+        (
+            associations.registry().io_stats_of(first).reads,
+            associations.registry().io_stats().reads
+        ),
+        (16, 16)
+    );
+    assert_eq!(associations.registry().io_stats_of(second).reads, 0);
     queues.into_iter().for_each(Line::close);
     line.close();
 
-    let (mut line, _) = ready(&registry, Time::ZERO);
+    let (mut line, _) = ready(&associations, Time::ZERO);
     let get = GetLogPage { nsid: Nsid::ALL, ..GetLogPage::new(LogId::SMART, 512) };
     let page = log(&mut line, get).expect("offered");
     let smart = SmartLog::ref_from_bytes(&page).expect("its size");
@@ -596,14 +602,14 @@ fn smart_counts_what_hosts_did_and_survives_them() {
 
 #[test]
 fn smart_counts_the_errors_of_all_controllers() {
-    let registry = registry();
+    let associations = associations();
     let smart = |line: &mut Line| {
         let page = log(line, GetLogPage::new(LogId::SMART, 512)).expect("offered");
         let smart = SmartLog::read_from_bytes(&page).expect("its size");
         (smart.media_errors.get(), smart.error_log_entries.get())
     };
-    let (mut line, cntlid) = ready(&registry, Time::ZERO);
-    let mut io = io_queue(&registry, 1, cntlid, Time::ZERO);
+    let (mut line, cntlid) = ready(&associations, Time::ZERO);
+    let mut io = io_queue(&associations, 1, cntlid, Time::ZERO);
     for (command, error) in [
         (NvmCommand::Read(Io::new(Nsid(1), 0, 1)), BackendError::from_errno(libc::EIO)),
         (NvmCommand::Write(Io::new(Nsid(1), 0, 1)), BackendError::Shrunk),
@@ -616,7 +622,7 @@ fn smart_counts_the_errors_of_all_controllers() {
     io.close();
     line.close();
 
-    let (mut line, _) = ready(&registry, Time::ZERO);
+    let (mut line, _) = ready(&associations, Time::ZERO);
     assert_eq!(smart(&mut line), (2, 3), "errors outlive the association that saw them");
     line.refused(Sqe::new(0xC5));
     let page = log(&mut line, GetLogPage::new(LogId::ERROR, 128)).expect("offered");
@@ -627,8 +633,8 @@ fn smart_counts_the_errors_of_all_controllers() {
 
 #[test]
 fn log_pages_are_read_in_parts() {
-    let registry = registry();
-    let (mut line, _) = ready(&registry, Time::ZERO);
+    let associations = associations();
+    let (mut line, _) = ready(&associations, Time::ZERO);
     let whole = log(&mut line, GetLogPage::new(LogId::EFFECTS, 4096)).expect("offered");
     let effects = EffectsLog::ref_from_bytes(&whole).expect("its size");
     assert!(effects.admin(AdminOpcode::IDENTIFY).supported());
@@ -658,8 +664,8 @@ fn log_pages_are_read_in_parts() {
     assert!(line.refused(too_long).is(Status::INVALID_FIELD));
 }
 
-pub(super) fn discovery(registry: &Arc<Registry>, host_name: &str) -> Line {
-    let mut line = Line::new(registry, 0, Time::ZERO);
+pub(super) fn discovery(associations: &Arc<Associations>, host_name: &str) -> Line {
+    let mut line = Line::new(associations, 0, Time::ZERO);
     let data = ConnectData::new(HOST_ID, Cntlid::DYNAMIC, Nqn::DISCOVERY, host(host_name));
     assert!(line.connect(&connect_command(0), &data).status().is_success());
     assert!(line.set_cc(enabled()).is_success());
@@ -668,11 +674,11 @@ pub(super) fn discovery(registry: &Arc<Registry>, host_name: &str) -> Line {
 
 #[test]
 fn discovery_shows_a_host_what_it_may_connect_to() {
-    let registry = registry();
-    registry.ports()[0].set_address("127.0.0.1:4421".parse().expect("an address"));
+    let associations = associations();
+    associations.registry().ports()[0].set_address("127.0.0.1:4421".parse().expect("an address"));
     let mut generations = Vec::new();
     for (name, expected) in [("stranger", 1), ("friend", 2), ("stranger", 1)] {
-        let mut line = discovery(&registry, name);
+        let mut line = discovery(&associations, name);
         let id: IdentifyController = identified(&mut line, Cns::CONTROLLER, 0);
         assert_eq!(id.cntrltype, ControllerType::DISCOVERY);
         assert!(id.lpa.extended_data() && id.kas.get() > 0);
@@ -701,8 +707,8 @@ fn discovery_shows_a_host_what_it_may_connect_to() {
 
 #[test]
 fn a_discovery_controller_does_only_what_it_should() {
-    let registry = registry();
-    let mut line = discovery(&registry, "a");
+    let associations = associations();
+    let mut line = discovery(&associations, "a");
     let abort = nvme_proto::admin::Abort { sqid: Qid(0), cid: Cid(1) };
     assert!(line.refused(AdminCommand::Abort(abort).to_sqe()).is(Status::INVALID_OPCODE));
     let namespaces = Identify::new(Cns::ACTIVE_NAMESPACES);

@@ -24,9 +24,9 @@ fn with(data: &ConnectData, change: impl FnOnce(&mut ConnectData)) -> ConnectDat
 
 #[test]
 fn the_response_names_the_controller() {
-    let registry = registry();
-    let (line, cntlid) = admin(&registry, Time::ZERO);
-    assert_eq!(registry.controller(cntlid).expect("live").cntlid, cntlid);
+    let associations = associations();
+    let (line, cntlid) = admin(&associations, Time::ZERO);
+    assert_eq!(associations.controller(cntlid).expect("live").cntlid, cntlid);
     assert!((1..=Cntlid::MAX.0).contains(&cntlid.0));
     assert!(line.queue.is_live());
 }
@@ -34,47 +34,47 @@ fn the_response_names_the_controller() {
 #[test]
 fn controller_ids_stay_in_their_range() {
     let limits = "[limits]\ncntlid_min = 500\ncntlid_max = 501\n";
-    let registry = registry_of(&CONFIG.replace("[limits]\n", limits));
-    let lines = [(); 2].map(|()| admin(&registry, Time::ZERO));
+    let associations = associations_of(&CONFIG.replace("[limits]\n", limits));
+    let lines = [(); 2].map(|()| admin(&associations, Time::ZERO));
     let ids = lines.each_ref().map(|(_, cntlid)| cntlid.0);
     assert_eq!(ids, [500, 501]);
-    let mut third = Line::new(&registry, 0, Time::ZERO);
+    let mut third = Line::new(&associations, 0, Time::ZERO);
     let cqe = third.connect(&connect_command(0), &connect_data(Cntlid::DYNAMIC));
     assert!(cqe.status().is(Status::CONNECT_CONTROLLER_BUSY), "{:?}", cqe.status());
 
     let [(first, _), (_second, _)] = lines;
     first.close();
-    assert_eq!(admin(&registry, Time::ZERO).1, Cntlid(500));
+    assert_eq!(admin(&associations, Time::ZERO).1, Cntlid(500));
 }
 
 #[test]
 fn a_host_waits_for_what_storage_still_does_for_it() {
-    let registry = registry();
-    let (line, cntlid) = ready(&registry, Time::ZERO);
-    let hold = io_queue(&registry, 1, cntlid, Time::ZERO).close_with_a_write();
+    let associations = associations();
+    let (line, cntlid) = ready(&associations, Time::ZERO);
+    let hold = io_queue(&associations, 1, cntlid, Time::ZERO).close_with_a_write();
     line.close();
 
     let command = connect_command(0);
     let data = connect_data(Cntlid::DYNAMIC);
-    let cqe = Line::new(&registry, 0, Time::ZERO).connect(&command, &data);
+    let cqe = Line::new(&associations, 0, Time::ZERO).connect(&command, &data);
     assert!(cqe.status().is(Status::CONNECT_CONTROLLER_BUSY), "{:?}", cqe.status());
     assert!(!cqe.status().do_not_retry());
     let other = with(&data, |data| data.hostid = HostId([9; 16]));
-    let cqe = Line::new(&registry, 0, Time::ZERO).connect(&command, &other);
+    let cqe = Line::new(&associations, 0, Time::ZERO).connect(&command, &other);
     assert!(cqe.status().is_success(), "{:?}", cqe.status());
 
     drop(hold);
-    assert!(Line::new(&registry, 0, Time::ZERO).connect(&command, &data).status().is_success());
+    assert!(Line::new(&associations, 0, Time::ZERO).connect(&command, &data).status().is_success());
 }
 
 #[test]
 fn a_host_waits_for_queues_that_are_not_told_yet() {
-    let registry = registry();
-    let (line, cntlid) = ready(&registry, Time::ZERO);
-    let mut old = io_queue(&registry, 1, cntlid, Time::ZERO);
+    let associations = associations();
+    let (line, cntlid) = ready(&associations, Time::ZERO);
+    let mut old = io_queue(&associations, 1, cntlid, Time::ZERO);
     line.close();
     let connect = || {
-        let mut again = Line::new(&registry, 0, Time::ZERO);
+        let mut again = Line::new(&associations, 0, Time::ZERO);
         again.connect(&connect_command(0), &connect_data(Cntlid::DYNAMIC)).status()
     };
     assert!(connect().is(Status::CONNECT_CONTROLLER_BUSY));
@@ -89,12 +89,12 @@ fn a_host_waits_for_queues_that_are_not_told_yet() {
 #[test]
 fn a_lost_connection_counts_before_its_core_knows() {
     for qid in [0, 1] {
-        let registry = registry();
-        let (line, cntlid) = ready(&registry, Time::ZERO);
-        let io = io_queue(&registry, 1, cntlid, Time::ZERO);
+        let associations = associations();
+        let (line, cntlid) = ready(&associations, Time::ZERO);
+        let io = io_queue(&associations, 1, cntlid, Time::ZERO);
         let lost = if qid == 0 { &line } else { &io };
         lost.lost.set();
-        let mut again = Line::new(&registry, 0, Time::ZERO);
+        let mut again = Line::new(&associations, 0, Time::ZERO);
         let cqe = again.connect(&connect_command(0), &connect_data(Cntlid::DYNAMIC));
         assert!(cqe.status().is(Status::CONNECT_CONTROLLER_BUSY), "qid {qid}: {:?}", cqe.status());
     }
@@ -102,25 +102,25 @@ fn a_lost_connection_counts_before_its_core_knows() {
 
 #[test]
 fn a_host_may_have_two_live_associations() {
-    let registry = registry();
-    let (_line, cntlid) = ready(&registry, Time::ZERO);
-    let _io = io_queue(&registry, 1, cntlid, Time::ZERO);
-    let (_second, other) = ready(&registry, Time::ZERO);
+    let associations = associations();
+    let (_line, cntlid) = ready(&associations, Time::ZERO);
+    let _io = io_queue(&associations, 1, cntlid, Time::ZERO);
+    let (_second, other) = ready(&associations, Time::ZERO);
     assert_ne!(cntlid, other);
 }
 
 #[test]
 fn an_address_has_its_share_of_queues_whatever_it_says() {
     let limits = "[limits]\nconnections = 9\nconnections_per_host = 3\n";
-    let registry = registry_of(&CONFIG.replace("[limits]\n", limits));
+    let associations = associations_of(&CONFIG.replace("[limits]\n", limits));
     let (command, data) = (connect_command(0), connect_data(Cntlid::DYNAMIC));
     let connect = |data: &ConnectData| {
-        let mut line = Line::new(&registry, 0, Time::ZERO);
+        let mut line = Line::new(&associations, 0, Time::ZERO);
         let status = line.connect(&command, data).status();
         (line, status)
     };
-    let (_first, cntlid) = ready(&registry, Time::ZERO);
-    let second = io_queue(&registry, 1, cntlid, Time::ZERO);
+    let (_first, cntlid) = ready(&associations, Time::ZERO);
+    let second = io_queue(&associations, 1, cntlid, Time::ZERO);
     // Who was refused for another reason has no place.
     assert!(connect(&connect_data(Cntlid(5))).1.do_not_retry());
     let (_third, status) = connect(&data);
@@ -136,8 +136,8 @@ fn an_address_has_its_share_of_queues_whatever_it_says() {
 
 #[test]
 fn wrong_admin_connects_get_the_status_and_the_place() {
-    let registry = registry();
-    let mut line = Line::new(&registry, 0, Time::ZERO);
+    let associations = associations();
+    let mut line = Line::new(&associations, 0, Time::ZERO);
     let good = connect_command(0);
     let data = connect_data(Cntlid::DYNAMIC);
 
@@ -178,7 +178,7 @@ fn wrong_admin_connects_get_the_status_and_the_place() {
     );
 
     // None of it left a controller behind, and the queue can still connect.
-    assert!(registry.controllers().is_empty());
+    assert!(associations.controllers().is_empty());
     assert!(line.connect(&good, &data).status().is_success());
 }
 
@@ -206,7 +206,7 @@ impl std::io::Write for Sent {
 
 #[test]
 fn each_refusal_of_connect_is_logged() {
-    let registry = registry();
+    let associations = associations();
     let good = connect_command(0);
     let data = connect_data(Cntlid::DYNAMIC);
     let unusable: NqnField =
@@ -218,7 +218,7 @@ fn each_refusal_of_connect_is_logged() {
         (good, with(&data, |data| data.hostnqn = unusable), "HOSTNQN"),
         (good, connect_data(Cntlid(1)), "CNTLID"),
     ] {
-        let mut line = Line::new(&registry, 0, Time::ZERO);
+        let mut line = Line::new(&associations, 0, Time::ZERO);
         let log = logged(|| _ = line.connect(&command, &data));
         assert_eq!(log.lines().count(), 1, "{log}");
         for part in ["connect refused", "127.0.0.9:50000", reason] {
@@ -229,8 +229,8 @@ fn each_refusal_of_connect_is_logged() {
 
 #[test]
 fn a_host_without_a_name_is_known_by_its_identifier() {
-    let registry = registry();
-    let mut line = Line::new(&registry, 0, Time::ZERO);
+    let associations = associations();
+    let mut line = Line::new(&associations, 0, Time::ZERO);
     let nameless = |cntlid| {
         with(&connect_data(cntlid), |data| data.hostnqn = nvme_proto::FromZeros::new_zeroed())
     };
@@ -238,22 +238,22 @@ fn a_host_without_a_name_is_known_by_its_identifier() {
     assert!(cqe.status().is_success(), "{:?}", cqe.status());
     assert!(line.set_cc(enabled()).is_success());
     let cntlid = Cntlid(cqe.result() as u16);
-    let controller = registry.controller(cntlid).expect("live");
+    let controller = associations.controller(cntlid).expect("live");
     assert_eq!(controller.host.nqn, HostNqn::from_host_id(HOST_ID));
-    let mut io = Line::new(&registry, 1, Time::ZERO);
+    let mut io = Line::new(&associations, 1, Time::ZERO);
     assert!(io.connect(&connect_command(1), &nameless(cntlid)).status().is_success());
     // The name that it is given gets it in nowhere.
     let closed = CONFIG.replace(
         "nqn.2026-01.io.feedrail:host.friend",
         "nqn.2014-08.org.nvmexpress:uuid:07070707-0707-0707-0707-070707070707",
     );
-    let registry = registry_of(&closed);
+    let associations = associations_of(&closed);
     let private = Nqn::new("nqn.2026-01.io.feedrail:private").expect("valid");
     let connect = |named: bool| {
         let name = HostNqn::from_host_id(HOST_ID);
         let data = ConnectData::new(HOST_ID, Cntlid::DYNAMIC, private, name);
         let nameless = with(&data, |data| data.hostnqn = nvme_proto::FromZeros::new_zeroed());
-        let mut line = Line::new(&registry, 0, Time::ZERO);
+        let mut line = Line::new(&associations, 0, Time::ZERO);
         line.connect(&connect_command(0), if named { &data } else { &nameless }).status()
     };
     assert!(connect(true).is_success());
@@ -262,10 +262,10 @@ fn a_host_without_a_name_is_known_by_its_identifier() {
 
 #[test]
 fn only_listed_hosts_get_in() {
-    let registry = registry();
+    let associations = associations();
     let private = Nqn::new("nqn.2026-01.io.feedrail:private").expect("valid");
     let data = |name: &str| ConnectData::new(HOST_ID, Cntlid::DYNAMIC, private, host(name));
-    let mut line = Line::new(&registry, 0, Time::ZERO);
+    let mut line = Line::new(&associations, 0, Time::ZERO);
     let cqe = line.connect(&connect_command(0), &data("stranger"));
     assert!(cqe.status().is(Status::CONNECT_INVALID_HOST), "{:?}", cqe.status());
     assert!(cqe.status().do_not_retry());
@@ -274,23 +274,23 @@ fn only_listed_hosts_get_in() {
 
 #[test]
 fn nothing_but_connect_is_legal_before_it_and_connect_is_not_after() {
-    let registry = registry();
-    let mut line = Line::new(&registry, 0, Time::ZERO);
+    let associations = associations();
+    let mut line = Line::new(&associations, 0, Time::ZERO);
     let get = PropertyGet { property: Property::CAP, size: PropertySize::EightBytes };
     for sqe in [get.to_sqe(), Sqe::new(AdminOpcode::IDENTIFY.0), Sqe::new(0xFE)] {
         assert!(line.refused(sqe).is(Status::COMMAND_SEQUENCE_ERROR));
     }
-    let (mut line, _) = admin(&registry, Time::ZERO);
+    let (mut line, _) = admin(&associations, Time::ZERO);
     assert!(line.refused(connect_command(0).to_sqe()).is(Status::COMMAND_SEQUENCE_ERROR));
 }
 
 #[test]
 fn io_queues_join_their_controller_and_no_other() {
-    let registry = registry();
-    let (mut one, first) = admin(&registry, Time::ZERO);
+    let associations = associations();
+    let (mut one, first) = admin(&associations, Time::ZERO);
     let good = connect_command(1);
     let data = connect_data(first);
-    let mut line = Line::new(&registry, 1, Time::ZERO);
+    let mut line = Line::new(&associations, 1, Time::ZERO);
     // Not enabled yet.
     assert!(line.connect(&good, &data).status().is(Status::COMMAND_SEQUENCE_ERROR));
     assert!(one.set_cc(enabled()).is_success());
@@ -309,38 +309,38 @@ fn io_queues_join_their_controller_and_no_other() {
     assert!(!unknown.status().do_not_retry(), "a host must be free to connect anew");
 
     assert!(line.connect(&good, &data).status().is_success());
-    let mut twin = Line::new(&registry, 1, Time::ZERO);
+    let mut twin = Line::new(&associations, 1, Time::ZERO);
     assert!(twin.connect(&good, &data).status().is(Status::COMMAND_SEQUENCE_ERROR));
     // One more than was granted.
-    let mut beyond = Line::new(&registry, 5, Time::ZERO);
+    let mut beyond = Line::new(&associations, 5, Time::ZERO);
     assert_invalid(&beyond.connect(&connect_command(5), &data), ConnectParameter::QID);
 }
 
 #[test]
 fn a_discovery_controller_has_no_io_queues() {
-    let registry = registry();
-    let mut line = Line::new(&registry, 0, Time::ZERO);
+    let associations = associations();
+    let mut line = Line::new(&associations, 0, Time::ZERO);
     let data = ConnectData::new(HOST_ID, Cntlid::DYNAMIC, Nqn::DISCOVERY, host("a"));
     let cqe = line.connect(&connect_command(0), &data);
     assert!(cqe.status().is_success());
     assert!(line.set_cc(enabled()).is_success());
     let cntlid = Cntlid(cqe.result() as u16);
     let data = ConnectData::new(HOST_ID, cntlid, Nqn::DISCOVERY, host("a"));
-    let mut io = Line::new(&registry, 1, Time::ZERO);
+    let mut io = Line::new(&associations, 1, Time::ZERO);
     assert_invalid(&io.connect(&connect_command(1), &data), ConnectParameter::QID);
 }
 
 #[test]
 fn queue_heads_go_round_or_not_at_all() {
-    let registry = registry();
-    let mut line = Line::new(&registry, 0, Time::ZERO);
+    let associations = associations();
+    let mut line = Line::new(&associations, 0, Time::ZERO);
     let connect = Connect { queue_entries: 3, ..connect_command(0) };
     let mut heads = vec![line.connect(&connect, &connect_data(Cntlid::DYNAMIC)).sqhd.get()];
     let get = PropertyGet { property: Property::VS, size: PropertySize::FourBytes };
     heads.extend((0..4).map(|_| line.without_data(get.to_sqe()).sqhd.get()));
     assert_eq!(heads, [1, 2, 0, 1, 2]);
 
-    let mut line = Line::new(&registry, 0, Time::ZERO);
+    let mut line = Line::new(&associations, 0, Time::ZERO);
     let attributes = ConnectAttributes::new().with_disable_sq_flow_control(true);
     let connect = Connect { attributes, ..connect_command(0) };
     assert_eq!(line.connect(&connect, &connect_data(Cntlid::DYNAMIC)).sqhd.get(), 0xFFFF);
@@ -349,11 +349,11 @@ fn queue_heads_go_round_or_not_at_all() {
 
 #[test]
 fn stopping_admits_nobody() {
-    let registry = registry();
-    let (mut line, _) = admin(&registry, Time::ZERO);
-    registry.stop();
+    let associations = associations();
+    let (mut line, _) = admin(&associations, Time::ZERO);
+    associations.stop();
     assert_eq!(line.events(), [QueueEvent::Close(super::super::CloseReason::Stopping)]);
-    let mut late = Line::new(&registry, 0, Time::ZERO);
+    let mut late = Line::new(&associations, 0, Time::ZERO);
     let cqe = late.connect(&connect_command(0), &connect_data(Cntlid::DYNAMIC));
     assert!(cqe.status().is(Status::CONNECT_CONTROLLER_BUSY));
 }
@@ -364,17 +364,17 @@ proptest! {
     /// However hosts come and go, no two live controllers share an id.
     #[test]
     fn controller_ids_are_unique_while_they_live(steps in prop::collection::vec(0_usize..6, 1..200)) {
-        let registry = registry();
+        let associations = associations();
         let mut lines: Vec<(Line, Cntlid)> = Vec::new();
         for step in steps {
             if step < 4 || lines.is_empty() {
-                let new = admin(&registry, Time::ZERO);
+                let new = admin(&associations, Time::ZERO);
                 prop_assert!(lines.iter().all(|(_, cntlid)| *cntlid != new.1));
                 lines.push(new);
             } else {
                 lines.swap_remove(step % lines.len()).0.close();
             }
-            prop_assert_eq!(registry.controllers().len(), lines.len());
+            prop_assert_eq!(associations.controllers().len(), lines.len());
         }
     }
 }

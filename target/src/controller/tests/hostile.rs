@@ -40,10 +40,10 @@ proptest! {
     fn nothing_panics(
         entries in prop::collection::vec((0_usize..3, entry(), any::<u8>(), 0_u64..3), 1..60),
     ) {
-        let registry = registry();
-        let (mut bystander, _) = ready(&registry, Time::ZERO);
-        let (admin, cntlid) = ready(&registry, Time::ZERO);
-        let mut lines = [admin, io_queue(&registry, 1, cntlid, Time::ZERO), Line::new(&registry, 2, Time::ZERO)];
+        let associations = associations();
+        let (mut bystander, _) = ready(&associations, Time::ZERO);
+        let (admin, cntlid) = ready(&associations, Time::ZERO);
+        let mut lines = [admin, io_queue(&associations, 1, cntlid, Time::ZERO), Line::new(&associations, 2, Time::ZERO)];
         let mut data = vec![0_u8; 65_536];
         let mut now = Time::ZERO;
         for (which, sqe, fill, pause) in entries {
@@ -74,6 +74,6 @@ proptest! {
         }
         prop_assert!(bystander.csts().rdy());
         lines.into_iter().for_each(Line::close);
-        prop_assert_eq!(registry.controllers().len(), 1);
+        prop_assert_eq!(associations.controllers().len(), 1);
     }
 }

@@ -9,9 +9,9 @@ use crate::backend::BackendError;
 use crate::controller::IoKind;
 
 fn line() -> (Line, Line) {
-    let registry = registry();
-    let (admin, cntlid) = ready(&registry, Time::ZERO);
-    (io_queue(&registry, 1, cntlid, Time::ZERO), admin)
+    let associations = associations();
+    let (admin, cntlid) = ready(&associations, Time::ZERO);
+    (io_queue(&associations, 1, cntlid, Time::ZERO), admin)
 }
 
 fn read(nsid: u32, slba: u64, blocks: u32) -> Sqe {
@@ -123,15 +123,15 @@ fn deallocation_is_all_or_nothing() {
 #[test]
 fn storage_errors_are_not_held_against_hosts() {
     let (mut line, admin) = line();
-    let registry = Arc::clone(&line.queue.registry);
+    let associations = Arc::clone(&line.queue.associations);
     let (_, work) = line.io(read(1, 9, 1)).expect("legal");
     let error = BackendError::from_errno(libc::EIO);
     assert!(!line.queue.finish_io(Cid(1), &work, Err(error)).status.is_success());
-    registry.storage_failed(Time::ZERO, work.namespace, work.kind, &"read", error);
+    associations.storage_failed(Time::ZERO, work.namespace, work.kind, &"read", error);
     line.close();
     admin.close();
-    assert_eq!(registry.peer_errors().worst(9), []);
-    let failed = registry.storage_errors(9);
+    assert_eq!(associations.peer_errors().worst(9), []);
+    let failed = associations.registry().storage_errors(9);
     assert_eq!((failed.len(), failed[0].nsid, failed[0].read_errors), (1, 1, 1));
     assert_eq!(failed[0].nqn, SUBSYSTEM);
 }
@@ -161,7 +161,7 @@ fn storage_errors_become_status_and_are_counted() {
     let smart: nvme_proto::log::SmartLog =
         nvme_proto::FromBytes::read_from_bytes(&page).expect("its size");
     assert_eq!((smart.media_errors.get(), smart.error_log_entries.get()), (3, 8));
-    assert_eq!(line.queue.registry.io_stats().failed, 8);
+    assert_eq!(line.queue.associations.registry().io_stats().failed, 8);
 }
 
 proptest! {
@@ -170,7 +170,7 @@ proptest! {
     fn accepted_ranges_are_inside(nsid in 1_u32..4, slba in prop_oneof![0_u64..3000, any::<u64>()], blocks in 1_u32..=65_536) {
         let (mut line, _admin) = line();
         if let Ok((transfer, work)) = line.io(read(nsid, slba, blocks)) {
-            let namespace = Arc::clone(line.queue.registry.namespace(work.namespace));
+            let namespace = Arc::clone(line.queue.associations.registry().namespace(work.namespace));
             let size = namespace.size_blocks << namespace.lba_shift;
             prop_assert!(work.offset_bytes + work.length_bytes <= size);
             prop_assert_eq!(transfer.map(|(_, length)| u64::from(length)), Some(work.length_bytes));

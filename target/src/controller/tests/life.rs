@@ -17,8 +17,8 @@ fn flush() -> Sqe {
 
 #[test]
 fn admin_commands_wait_for_enable() {
-    let registry = registry();
-    let (mut line, _) = admin(&registry, Time::ZERO);
+    let associations = associations();
+    let (mut line, _) = admin(&associations, Time::ZERO);
     for opcode in [AdminOpcode::IDENTIFY, AdminOpcode::KEEP_ALIVE, AdminOpcode::SET_FEATURES] {
         let status = line.refused(Sqe::new(opcode.0));
         assert!(status.is(Status::COMMAND_SEQUENCE_ERROR), "{opcode}: {status}");
@@ -31,7 +31,7 @@ fn admin_commands_wait_for_enable() {
 
 #[test]
 fn a_configuration_that_is_not_offered_is_fatal() {
-    let registry = registry();
+    let associations = associations();
     for cc in [
         enabled().with_mps(1),
         enabled().with_ams(1),
@@ -39,7 +39,7 @@ fn a_configuration_that_is_not_offered_is_fatal() {
         enabled().with_iosqes(7),
         enabled().with_iocqes(3),
     ] {
-        let (mut line, _) = admin(&registry, Time::ZERO);
+        let (mut line, _) = admin(&associations, Time::ZERO);
         assert!(line.set_cc(cc).is_success());
         let csts = line.csts();
         assert!(csts.cfs() && !csts.rdy(), "{cc:?}");
@@ -53,8 +53,8 @@ fn a_configuration_that_is_not_offered_is_fatal() {
 
 #[test]
 fn properties_say_what_hosts_require() {
-    let registry = registry();
-    let (mut line, _) = admin(&registry, Time::ZERO);
+    let associations = associations();
+    let (mut line, _) = admin(&associations, Time::ZERO);
     let cap = nvme_proto::registers::Cap::from_bits(line.property(Property::CAP));
     assert_eq!(cap.mqes_z(), 31);
     assert!(cap.css().nvm() && cap.cqr() && cap.mpsmin() == 0 && cap.to() > 0);
@@ -75,9 +75,9 @@ fn properties_say_what_hosts_require() {
 
 #[test]
 fn a_silent_host_is_dropped_and_a_busy_one_is_not() {
-    let registry = registry();
-    let (mut line, cntlid) = ready(&registry, Time::ZERO);
-    let mut io = io_queue(&registry, 1, cntlid, Time::ZERO);
+    let associations = associations();
+    let (mut line, cntlid) = ready(&associations, Time::ZERO);
+    let mut io = io_queue(&associations, 1, cntlid, Time::ZERO);
     // Nothing but I/O for ten intervals of 5 s: traffic is a sign of life.
     for second in 1..50 {
         io.now = seconds(second);
@@ -94,19 +94,19 @@ fn a_silent_host_is_dropped_and_a_busy_one_is_not() {
     // Who notices it once more, after a pause, has not lost another one.
     line.now = seconds(70);
     assert!(line.queue.end_if_forsaken(line.now));
-    assert_eq!(registry.keep_alive_losses(), 1);
+    assert_eq!(associations.keep_alive_losses(), 1);
     assert!(io.refused(flush()).is(Status::COMMAND_SEQUENCE_ERROR));
     line.close();
     io.close();
-    assert!(registry.controllers().is_empty());
+    assert!(associations.controllers().is_empty());
 }
 
 #[test]
 fn the_deadline_leads_to_the_timeout() {
     // Whoever sleeps until each deadline notices a silent host in time, and no call is late or in
     // vain.
-    let registry = registry();
-    let (mut line, _) = ready(&registry, Time::ZERO);
+    let associations = associations();
+    let (mut line, _) = ready(&associations, Time::ZERO);
     let mut wakes = 0;
     loop {
         line.now = line.queue.deadline().expect("a keep-alive timer runs");
@@ -122,8 +122,8 @@ fn the_deadline_leads_to_the_timeout() {
 
 #[test]
 fn without_a_keep_alive_timer_silence_is_fine_and_keep_alive_is_not() {
-    let registry = registry();
-    let mut line = Line::new(&registry, 0, Time::ZERO);
+    let associations = associations();
+    let mut line = Line::new(&associations, 0, Time::ZERO);
     let connect = Connect { keep_alive_timeout_ms: 0, ..connect_command(0) };
     assert!(line.connect(&connect, &connect_data(Cntlid::DYNAMIC)).status().is_success());
     assert!(line.set_cc(enabled()).is_success());
@@ -135,8 +135,8 @@ fn without_a_keep_alive_timer_silence_is_fine_and_keep_alive_is_not() {
 
 #[test]
 fn a_discovery_controller_without_a_timer_has_one_of_two_minutes() {
-    let registry = registry();
-    let mut line = Line::new(&registry, 0, Time::ZERO);
+    let associations = associations();
+    let mut line = Line::new(&associations, 0, Time::ZERO);
     let connect = Connect { keep_alive_timeout_ms: 0, ..connect_command(0) };
     let data = ConnectData::new(HOST_ID, Cntlid::DYNAMIC, Nqn::DISCOVERY, host("a"));
     assert!(line.connect(&connect, &data).status().is_success());
@@ -151,13 +151,13 @@ fn a_discovery_controller_without_a_timer_has_one_of_two_minutes() {
 
 #[test]
 fn a_connection_must_become_a_queue_and_a_controller_must_be_enabled() {
-    let registry = registry();
-    let mut line = Line::new(&registry, 0, Time::ZERO);
+    let associations = associations();
+    let mut line = Line::new(&associations, 0, Time::ZERO);
     assert_eq!(line.queue.deadline(), Some(seconds(5)));
     line.now = seconds(5);
     assert_eq!(line.events(), [QueueEvent::Close(CloseReason::ConnectTimeout)]);
 
-    let mut line = Line::new(&registry, 0, Time::ZERO);
+    let mut line = Line::new(&associations, 0, Time::ZERO);
     let connect = Connect { keep_alive_timeout_ms: 0, ..connect_command(0) };
     assert!(line.connect(&connect, &connect_data(Cntlid::DYNAMIC)).status().is_success());
     assert_eq!(line.queue.deadline(), Some(seconds(120)));
@@ -167,10 +167,10 @@ fn a_connection_must_become_a_queue_and_a_controller_must_be_enabled() {
 
 #[test]
 fn losing_an_io_queue_leaves_the_association_alive() {
-    let registry = registry();
-    let (mut line, cntlid) = ready(&registry, Time::ZERO);
-    let one = io_queue(&registry, 1, cntlid, Time::ZERO);
-    let mut two = io_queue(&registry, 2, cntlid, Time::ZERO);
+    let associations = associations();
+    let (mut line, cntlid) = ready(&associations, Time::ZERO);
+    let one = io_queue(&associations, 1, cntlid, Time::ZERO);
+    let mut two = io_queue(&associations, 2, cntlid, Time::ZERO);
     let abort = AdminCommand::Abort(Abort { sqid: Qid(1), cid: Cid(7) }).to_sqe();
     assert!(line.control(abort, &mut []).is_none());
     let asked_by = Cid(line.next_cid - 1);
@@ -182,16 +182,16 @@ fn losing_an_io_queue_leaves_the_association_alive() {
     assert_eq!(line.events(), []);
     assert_eq!(two.events(), []);
     assert!(two.io(flush()).is_ok());
-    let mut again = io_queue(&registry, 1, cntlid, Time::ZERO);
+    let mut again = io_queue(&associations, 1, cntlid, Time::ZERO);
     assert!(again.io(flush()).is_ok());
 }
 
 #[test]
 fn a_new_io_queue_waits_for_writes_of_a_lost_one() {
-    let registry = registry();
-    let (line, cntlid) = ready(&registry, Time::ZERO);
-    let hold = io_queue(&registry, 1, cntlid, Time::ZERO).close_with_a_write();
-    let mut new = Line::new(&registry, 1, Time::ZERO);
+    let associations = associations();
+    let (line, cntlid) = ready(&associations, Time::ZERO);
+    let hold = io_queue(&associations, 1, cntlid, Time::ZERO).close_with_a_write();
+    let mut new = Line::new(&associations, 1, Time::ZERO);
     let mut data = connect_data(cntlid).as_bytes().to_vec();
     assert!(new.control(connect_command(1).to_sqe(), &mut data).is_none(), "it is parked");
     let cid = Cid(new.next_cid - 1);
@@ -205,11 +205,11 @@ fn a_new_io_queue_waits_for_writes_of_a_lost_one() {
 
 #[test]
 fn a_lost_queue_makes_room_for_its_successor() {
-    let registry = registry();
-    let (_line, cntlid) = ready(&registry, Time::ZERO);
-    let mut old = io_queue(&registry, 1, cntlid, Time::ZERO);
+    let associations = associations();
+    let (_line, cntlid) = ready(&associations, Time::ZERO);
+    let mut old = io_queue(&associations, 1, cntlid, Time::ZERO);
     old.lost.set();
-    let mut new = Line::new(&registry, 1, Time::ZERO);
+    let mut new = Line::new(&associations, 1, Time::ZERO);
     let mut data = connect_data(cntlid).as_bytes().to_vec();
     assert!(new.control(connect_command(1).to_sqe(), &mut data).is_none(), "the old one is there");
     assert_eq!(old.events(), [QueueEvent::Close(CloseReason::Lost)]);
@@ -219,22 +219,22 @@ fn a_lost_queue_makes_room_for_its_successor() {
 
 #[test]
 fn losing_the_admin_queue_ends_the_association_at_once() {
-    let registry = registry();
-    let (line, cntlid) = ready(&registry, Time::ZERO);
-    let mut io = io_queue(&registry, 1, cntlid, Time::ZERO);
+    let associations = associations();
+    let (line, cntlid) = ready(&associations, Time::ZERO);
+    let mut io = io_queue(&associations, 1, cntlid, Time::ZERO);
     line.close();
     assert_eq!(io.events(), [QueueEvent::Close(CloseReason::AssociationEnded)]);
-    assert_eq!(registry.controllers().len(), 1, "its id is taken while a queue lives");
+    assert_eq!(associations.controllers().len(), 1, "its id is taken while a queue lives");
     io.close();
-    assert!(registry.controllers().is_empty());
+    assert!(associations.controllers().is_empty());
 }
 
 #[test]
 fn one_hosts_end_is_no_business_of_anothers() {
-    let registry = registry();
-    let (line, first) = ready(&registry, Time::ZERO);
-    let (mut other, second) = ready(&registry, Time::ZERO);
-    let mut io = io_queue(&registry, 1, second, Time::ZERO);
+    let associations = associations();
+    let (line, first) = ready(&associations, Time::ZERO);
+    let (mut other, second) = ready(&associations, Time::ZERO);
+    let mut io = io_queue(&associations, 1, second, Time::ZERO);
     assert_ne!(first, second);
     line.close();
     assert_eq!(other.events(), []);
@@ -244,24 +244,24 @@ fn one_hosts_end_is_no_business_of_anothers() {
 
 #[test]
 fn disconnect_takes_one_queue_out() {
-    let registry = registry();
-    let (mut line, cntlid) = ready(&registry, Time::ZERO);
-    let mut io = io_queue(&registry, 1, cntlid, Time::ZERO);
+    let associations = associations();
+    let (mut line, cntlid) = ready(&associations, Time::ZERO);
+    let mut io = io_queue(&associations, 1, cntlid, Time::ZERO);
     let disconnect = nvme_proto::fabrics::Disconnect.to_sqe();
     assert!(line.refused(disconnect).is(Status::INVALID_QUEUE_TYPE));
     assert!(io.without_data(disconnect).status().is_success());
     io.close();
     assert_eq!(line.events(), []);
     // Its id is free again.
-    let again = io_queue(&registry, 1, cntlid, Time::ZERO);
+    let again = io_queue(&associations, 1, cntlid, Time::ZERO);
     assert!(again.queue.is_live());
 }
 
 #[test]
 fn a_reset_sends_io_queues_away_and_keeps_the_admin_queue() {
-    let registry = registry();
-    let (mut line, cntlid) = ready(&registry, Time::ZERO);
-    let mut io = io_queue(&registry, 1, cntlid, Time::ZERO);
+    let associations = associations();
+    let (mut line, cntlid) = ready(&associations, Time::ZERO);
+    let mut io = io_queue(&associations, 1, cntlid, Time::ZERO);
     assert!(line.control(AdminCommand::AsyncEventRequest.to_sqe(), &mut []).is_none());
     let parked = Cid(line.next_cid - 1);
 
@@ -275,14 +275,14 @@ fn a_reset_sends_io_queues_away_and_keeps_the_admin_queue() {
     line.now = seconds(4);
     assert_eq!(line.events(), [], "a queue that was sent away does not end the association");
     assert!(line.set_cc(enabled()).is_success());
-    assert!(io_queue(&registry, 1, cntlid, Time::ZERO).queue.is_live());
+    assert!(io_queue(&associations, 1, cntlid, Time::ZERO).queue.is_live());
 }
 
 #[test]
 fn after_a_shutdown_only_properties_are_served() {
-    let registry = registry();
-    let (mut line, cntlid) = ready(&registry, Time::ZERO);
-    let mut io = io_queue(&registry, 1, cntlid, Time::ZERO);
+    let associations = associations();
+    let (mut line, cntlid) = ready(&associations, Time::ZERO);
+    let mut io = io_queue(&associations, 1, cntlid, Time::ZERO);
     assert!(line.set_cc(enabled().with_shn(ShutdownNotification::ABRUPT)).is_success());
     assert_eq!(line.csts().shst(), ShutdownStatus::OCCURRING);
     drop(io.events());
@@ -297,9 +297,9 @@ fn after_a_shutdown_only_properties_are_served() {
 
 #[test]
 fn aborts_reach_the_queue_that_has_the_command() {
-    let registry = registry();
-    let (mut line, cntlid) = ready(&registry, Time::ZERO);
-    let mut io = io_queue(&registry, 2, cntlid, Time::ZERO);
+    let associations = associations();
+    let (mut line, cntlid) = ready(&associations, Time::ZERO);
+    let mut io = io_queue(&associations, 2, cntlid, Time::ZERO);
     let abort = |sqid, cid| AdminCommand::Abort(Abort { sqid: Qid(sqid), cid: Cid(cid) }).to_sqe();
 
     // A queue that does not exist has nothing to abort.
@@ -324,9 +324,9 @@ fn aborts_reach_the_queue_that_has_the_command() {
 
 #[test]
 fn aborts_are_limited_and_reach_parked_events() {
-    let registry = registry();
-    let (mut line, cntlid) = ready(&registry, Time::ZERO);
-    let _io = io_queue(&registry, 1, cntlid, Time::ZERO);
+    let associations = associations();
+    let (mut line, cntlid) = ready(&associations, Time::ZERO);
+    let _io = io_queue(&associations, 1, cntlid, Time::ZERO);
     let abort = |sqid, cid| AdminCommand::Abort(Abort { sqid: Qid(sqid), cid: Cid(cid) }).to_sqe();
     for cid in 0..4 {
         assert!(line.control(abort(1, cid), &mut []).is_none());
@@ -347,20 +347,20 @@ fn aborts_are_limited_and_reach_parked_events() {
 
 #[test]
 fn queues_that_are_dropped_leave_nothing_behind() {
-    let registry = registry();
-    let (mut line, cntlid) = ready(&registry, Time::ZERO);
-    let io = io_queue(&registry, 1, cntlid, Time::ZERO);
+    let associations = associations();
+    let (mut line, cntlid) = ready(&associations, Time::ZERO);
+    let io = io_queue(&associations, 1, cntlid, Time::ZERO);
     drop(io);
     assert_eq!(line.events(), []);
     drop(line);
-    assert!(registry.controllers().is_empty());
+    assert!(associations.controllers().is_empty());
 }
 
 #[test]
 fn a_reset_is_complete_when_no_write_is_left() {
-    let registry = registry();
-    let (mut line, cntlid) = ready(&registry, Time::ZERO);
-    let mut old = io_queue(&registry, 1, cntlid, Time::ZERO);
+    let associations = associations();
+    let (mut line, cntlid) = ready(&associations, Time::ZERO);
+    let mut old = io_queue(&associations, 1, cntlid, Time::ZERO);
     assert!(line.set_cc(Cc::new()).is_success());
     assert!(line.csts().rdy(), "a queue is connected");
     assert!(line.set_cc(enabled()).is(Status::COMMAND_SEQUENCE_ERROR));
@@ -368,7 +368,7 @@ fn a_reset_is_complete_when_no_write_is_left() {
     assert!(old.refused(flush()).is(Status::COMMAND_SEQUENCE_ERROR));
     let hold = old.close_with_a_write();
     assert!(line.csts().rdy(), "storage has a write");
-    let mut new = Line::new(&registry, 1, Time::ZERO);
+    let mut new = Line::new(&associations, 1, Time::ZERO);
     let cqe = new.connect(&connect_command(1), &connect_data(cntlid));
     assert!(cqe.status().is(Status::COMMAND_SEQUENCE_ERROR));
     drop(hold);
@@ -380,8 +380,8 @@ fn a_reset_is_complete_when_no_write_is_left() {
 
 #[test]
 fn commands_of_before_a_reset_are_aborted_after_it() {
-    let registry = registry();
-    let (mut line, _) = ready(&registry, Time::ZERO);
+    let associations = associations();
+    let (mut line, _) = ready(&associations, Time::ZERO);
     let command = line.queue.parse(Time::ZERO, &keep_alive()).expect("well-formed");
     let super::super::CommandWork::Control(work) = command.work else {
         panic!("a control command")
@@ -395,10 +395,10 @@ fn commands_of_before_a_reset_are_aborted_after_it() {
 
 #[test]
 fn an_association_that_has_ended_is_not_enabled_again() {
-    let registry = registry();
-    let (mut line, cntlid) = ready(&registry, Time::ZERO);
-    let mut io = io_queue(&registry, 1, cntlid, Time::ZERO);
-    registry.controller(cntlid).expect("live").end(CloseReason::Stopping);
+    let associations = associations();
+    let (mut line, cntlid) = ready(&associations, Time::ZERO);
+    let mut io = io_queue(&associations, 1, cntlid, Time::ZERO);
+    associations.controller(cntlid).expect("live").end(CloseReason::Stopping);
     let _ = line.set_cc(Cc::new());
     let _ = line.set_cc(enabled());
     assert!(io.refused(flush()).is(Status::COMMAND_SEQUENCE_ERROR));
@@ -406,10 +406,10 @@ fn an_association_that_has_ended_is_not_enabled_again() {
 
 #[test]
 fn a_shutdown_waits_for_writes_and_flushes() {
-    let registry = registry();
-    let (mut line, cntlid) = ready(&registry, Time::ZERO);
-    let mut io = io_queue(&registry, 1, cntlid, Time::ZERO);
-    let leaving = io_queue(&registry, 2, cntlid, Time::ZERO).close_with_a_write();
+    let associations = associations();
+    let (mut line, cntlid) = ready(&associations, Time::ZERO);
+    let mut io = io_queue(&associations, 1, cntlid, Time::ZERO);
+    let leaving = io_queue(&associations, 2, cntlid, Time::ZERO).close_with_a_write();
     let write = nvme_proto::nvm::Io::new(nvme_proto::Nsid(1), 0, 1);
     let (_, work) = io.io(nvme_proto::NvmCommand::Write(write).to_sqe()).expect("it is taken up");
     assert!(line.set_cc(enabled().with_shn(ShutdownNotification::NORMAL)).is_success());
@@ -433,8 +433,8 @@ fn a_shutdown_waits_for_writes_and_flushes() {
 
 #[test]
 fn a_shutdown_that_cannot_flush_never_completes() {
-    let registry = registry();
-    let (mut line, _) = ready(&registry, Time::ZERO);
+    let associations = associations();
+    let (mut line, _) = ready(&associations, Time::ZERO);
     assert!(line.set_cc(enabled().with_shn(ShutdownNotification::NORMAL)).is_success());
     assert_eq!(line.serve(Err(crate::backend::BackendError::from_errno(libc::EIO))), []);
     let csts = line.csts();
@@ -447,8 +447,8 @@ fn a_shutdown_that_cannot_flush_never_completes() {
 
 #[test]
 fn a_reset_gives_up_a_shutdown() {
-    let registry = registry();
-    let (mut line, _) = ready(&registry, Time::ZERO);
+    let associations = associations();
+    let (mut line, _) = ready(&associations, Time::ZERO);
     assert!(line.set_cc(enabled().with_shn(ShutdownNotification::NORMAL)).is_success());
     assert!(line.set_cc(Cc::new()).is_success());
     assert!(line.set_cc(enabled()).is_success());

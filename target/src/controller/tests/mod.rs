@@ -20,8 +20,8 @@ use nvme_proto::{Cid, Cntlid, Cqe, HostId, HostNqn, IntoBytes, Nqn, Qid, Sqe, St
 use rdma::Time;
 
 use super::{
-    Accepted, CommandHold, CommandOutcome, CommandWork, Execution, IoWork, Lost, Queue, QueueEvent,
-    TransferDirection,
+    Accepted, Associations, CommandHold, CommandOutcome, CommandWork, Execution, IoWork, Lost,
+    Queue, QueueEvent, TransferDirection,
 };
 use crate::backend::BackendError;
 use crate::config::Config;
@@ -56,13 +56,14 @@ kind = "null"
 size_bytes = "1MiB"
 "#;
 
-fn registry() -> Arc<Registry> {
-    registry_of(CONFIG)
+fn associations() -> Arc<Associations> {
+    associations_of(CONFIG)
 }
 
-fn registry_of(text: &str) -> Arc<Registry> {
+fn associations_of(text: &str) -> Arc<Associations> {
     let config = Config::from_toml(Path::new("/test.toml"), text).expect("a valid configuration");
-    Registry::open(&config, OpenPurpose::Check).expect("memory can be opened")
+    let registry = Registry::open(&config, OpenPurpose::Check);
+    Associations::new(registry.expect("memory can be opened"))
 }
 
 fn seconds(seconds: u64) -> Time {
@@ -79,10 +80,10 @@ struct Line {
 }
 
 impl Line {
-    fn new(registry: &Arc<Registry>, qid: u16, now: Time) -> Self {
+    fn new(associations: &Arc<Associations>, qid: u16, now: Time) -> Self {
         let lost = Arc::new(Lost::default());
         let accepted = Accepted {
-            port: Arc::clone(&registry.ports()[0]),
+            port: Arc::clone(&associations.registry().ports()[0]),
             qid: Qid(qid),
             entries: 32,
             peer: "127.0.0.9:50000".parse().expect("an address"),
@@ -90,7 +91,8 @@ impl Line {
             now,
             lost: Arc::clone(&lost),
         };
-        let queue = Queue::new(Arc::clone(registry), registry.open_tally(), accepted);
+        let queue =
+            Queue::new(Arc::clone(associations), associations.registry().open_tally(), accepted);
         Self { queue, lost, now, next_cid: 0x1000 }
     }
 
@@ -215,23 +217,23 @@ fn enabled() -> Cc {
 }
 
 /// A connected admin queue.
-fn admin(registry: &Arc<Registry>, now: Time) -> (Line, Cntlid) {
-    let mut line = Line::new(registry, 0, now);
+fn admin(associations: &Arc<Associations>, now: Time) -> (Line, Cntlid) {
+    let mut line = Line::new(associations, 0, now);
     let cqe = line.connect(&connect_command(0), &connect_data(Cntlid::DYNAMIC));
     assert!(cqe.status().is_success(), "{:?}", cqe.status());
     (line, Cntlid(cqe.result() as u16))
 }
 
 /// The same, enabled.
-fn ready(registry: &Arc<Registry>, now: Time) -> (Line, Cntlid) {
-    let (mut line, cntlid) = admin(registry, now);
+fn ready(associations: &Arc<Associations>, now: Time) -> (Line, Cntlid) {
+    let (mut line, cntlid) = admin(associations, now);
     assert!(line.set_cc(enabled()).is_success());
     assert!(line.csts().rdy());
     (line, cntlid)
 }
 
-fn io_queue(registry: &Arc<Registry>, qid: u16, cntlid: Cntlid, now: Time) -> Line {
-    let mut line = Line::new(registry, qid, now);
+fn io_queue(associations: &Arc<Associations>, qid: u16, cntlid: Cntlid, now: Time) -> Line {
+    let mut line = Line::new(associations, qid, now);
     let cqe = line.connect(&connect_command(qid), &connect_data(cntlid));
     assert!(cqe.status().is_success(), "{:?}", cqe.status());
     line

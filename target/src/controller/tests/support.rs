@@ -15,19 +15,19 @@ use super::*;
 use crate::controller::IoKind;
 
 /// One writable namespace, NSID 1.
-fn writable() -> Arc<Registry> {
-    registry()
+fn writable() -> Arc<Associations> {
+    associations()
 }
 
-fn read_only() -> Arc<Registry> {
-    registry_of(&CONFIG.replace("\"memory\"\n", "\"memory\"\nread_only = true\n"))
+fn read_only() -> Arc<Associations> {
+    associations_of(&CONFIG.replace("\"memory\"\n", "\"memory\"\nread_only = true\n"))
 }
 
-fn without_deallocate() -> Arc<Registry> {
-    registry_of(&CONFIG.replace("host = true\n", "host = true\ndeallocate = false\n"))
+fn without_deallocate() -> Arc<Associations> {
+    associations_of(&CONFIG.replace("host = true\n", "host = true\ndeallocate = false\n"))
 }
 
-fn all() -> [Arc<Registry>; 3] {
+fn all() -> [Arc<Associations>; 3] {
     [writable(), read_only(), without_deallocate()]
 }
 
@@ -51,9 +51,9 @@ fn takes(line: &mut Line, opcode: u8) -> bool {
 
 #[test]
 fn commands_are_taken_as_their_effects_say() {
-    for registry in all() {
-        let (mut line, cntlid) = ready(&registry, Time::ZERO);
-        let mut io = io_queue(&registry, 1, cntlid, Time::ZERO);
+    for associations in all() {
+        let (mut line, cntlid) = ready(&associations, Time::ZERO);
+        let mut io = io_queue(&associations, 1, cntlid, Time::ZERO);
         let effects: EffectsLog = page(&mut line, LogId::EFFECTS);
         for opcode in 0..=255 {
             let admin = effects.admin(AdminOpcode(opcode));
@@ -125,15 +125,16 @@ fn describes_as_listed(line: &mut Line, listed: &[Described]) {
 
 #[test]
 fn identify_describes_what_is_listed() {
-    for registry in all() {
-        describes_as_listed(&mut ready(&registry, Time::ZERO).0, &OF_IO_CONTROLLERS);
+    for associations in all() {
+        describes_as_listed(&mut ready(&associations, Time::ZERO).0, &OF_IO_CONTROLLERS);
     }
-    describes_as_listed(&mut discovery(&registry(), "a"), &OF_DISCOVERY);
+    describes_as_listed(&mut discovery(&associations(), "a"), &OF_DISCOVERY);
 }
 
 #[test]
 fn discovery_claims_nothing_that_is_optional() {
-    let id: IdentifyController = identified(&mut discovery(&registry(), "a"), Cns::CONTROLLER, 0);
+    let id: IdentifyController =
+        identified(&mut discovery(&associations(), "a"), Cns::CONTROLLER, 0);
     let bits = (id.oacs.into_bits(), id.oncs.into_bits(), id.fuses, id.ofcs.into_bits());
     assert_eq!(bits, (U16::ZERO, U16::ZERO, U16::ZERO, U16::ZERO));
     assert_eq!((id.vwc.into_bits(), id.nwpc.into_bits()), (0, 0));
@@ -141,15 +142,16 @@ fn discovery_claims_nothing_that_is_optional() {
 
 #[test]
 fn discovery_takes_its_own_commands_only() {
-    let mut line = discovery(&registry(), "a");
+    let mut line = discovery(&associations(), "a");
     let taken: Vec<_> = (0..=255).filter(|opcode| takes(&mut line, *opcode)).collect();
     assert_eq!(taken, [0x02, 0x06, 0x09, 0x0A, 0x0C, 0x18, 0x7F]);
 }
 
 #[test]
 fn log_pages_are_there_as_listed() {
-    let mut lines: Vec<_> = all().iter().map(|registry| ready(registry, Time::ZERO).0).collect();
-    lines.push(discovery(&registry(), "a"));
+    let mut lines: Vec<_> =
+        all().iter().map(|associations| ready(associations, Time::ZERO).0).collect();
+    lines.push(discovery(&associations(), "a"));
     for line in &mut lines {
         let supported: SupportedLogPages = page(line, LogId::SUPPORTED_PAGES);
         for lid in (0..=255).map(LogId) {
@@ -191,8 +193,8 @@ fn has_features(line: &mut Line, listed: impl Fn(FeatureId) -> FeatureEffects) {
 
 #[test]
 fn features_are_there_as_listed() {
-    for registry in all() {
-        let (mut line, _) = ready(&registry, Time::ZERO);
+    for associations in all() {
+        let (mut line, _) = ready(&associations, Time::ZERO);
         let effects: FeatureEffectsLog = page(&mut line, LogId::FEATURE_EFFECTS);
         has_features(&mut line, |fid| effects.feature(fid));
         let id: IdentifyController = identified(&mut line, Cns::CONTROLLER, 0);
@@ -212,7 +214,7 @@ fn features_are_there_as_listed() {
 #[test]
 fn discovery_has_its_own_features_only() {
     let supported = FeatureEffects::new().with_supported(true);
-    has_features(&mut discovery(&registry(), "a"), |fid| match fid {
+    has_features(&mut discovery(&associations(), "a"), |fid| match fid {
         FeatureId::ASYNC_EVENT_CONFIG | FeatureId::KEEP_ALIVE_TIMER => supported,
         _ => FeatureEffects::new(),
     });
@@ -220,8 +222,8 @@ fn discovery_has_its_own_features_only() {
 
 #[test]
 fn caches_and_protection_need_something_writable() {
-    for (registry, offered) in [(writable(), true), (read_only(), false)] {
-        let (mut line, _) = ready(&registry, Time::ZERO);
+    for (associations, offered) in [(writable(), true), (read_only(), false)] {
+        let (mut line, _) = ready(&associations, Time::ZERO);
         let id: IdentifyController = identified(&mut line, Cns::CONTROLLER, 0);
         assert_eq!((id.vwc.present(), id.nwpc.supported()), (offered, offered));
         for fid in [FeatureId::VOLATILE_WRITE_CACHE, FeatureId::NAMESPACE_WRITE_PROTECTION] {
@@ -234,9 +236,9 @@ fn caches_and_protection_need_something_writable() {
 
 #[test]
 fn deallocation_can_be_switched_off() {
-    for (registry, allowed) in [(writable(), true), (without_deallocate(), false)] {
-        let (mut line, cntlid) = ready(&registry, Time::ZERO);
-        let mut io = io_queue(&registry, 1, cntlid, Time::ZERO);
+    for (associations, allowed) in [(writable(), true), (without_deallocate(), false)] {
+        let (mut line, cntlid) = ready(&associations, Time::ZERO);
+        let mut io = io_queue(&associations, 1, cntlid, Time::ZERO);
         let id: IdentifyNamespace = identified(&mut line, Cns::NAMESPACE, 1);
         assert_eq!(id.dlfeat.write_zeroes_deallocates(), allowed);
         let zeroes = NvmCommand::WriteZeroes(WriteZeroes {
@@ -253,8 +255,8 @@ fn deallocation_can_be_switched_off() {
 
 #[test]
 fn error_recovery_is_that_of_each_namespace() {
-    let registry = registry();
-    let (mut line, _) = ready(&registry, Time::ZERO);
+    let associations = associations();
+    let (mut line, _) = ready(&associations, Time::ZERO);
     let mut get = |nsid| {
         let current = GetFeatures::current(FeatureId::ERROR_RECOVERY);
         line.without_data(GetFeatures { nsid: Nsid(nsid), ..current }.to_sqe())

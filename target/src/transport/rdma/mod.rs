@@ -209,7 +209,7 @@ impl<P: Provider> RdmaTransport<P> {
             Ok(area) if self.stop.is_none() => area,
             refused => {
                 if let Err(error) = refused
-                    && core.registry.chatter().admit(core.now)
+                    && core.associations.chatter().admit(core.now)
                 {
                     tracing::warn!(%peer, %error, "no memory for a connection");
                 }

@@ -15,9 +15,8 @@ use nvme_proto::rdma_cm::RejectStatus;
 use super::message::{ConnectionUpdate, NewConnection, ToGroup, ToReception};
 use super::negotiation::{Negotiated, rejection};
 use super::{DeviceParts, GroupPort};
-use crate::controller::Lost;
+use crate::controller::{Associations, Lost};
 use crate::doorbell::Doorbell;
-use crate::inventory::Registry;
 use crate::inventory::port::Port;
 use crate::limits::connection_quota::Full;
 use crate::limits::displacing_set::{DisplacingLimits, DisplacingSet};
@@ -32,7 +31,7 @@ const EVENTS_AT_ONCE: usize = 64;
 pub struct RdmaReception<P: Provider> {
     cm: P::Cm,
     device: P::Device,
-    registry: Arc<Registry>,
+    associations: Arc<Associations>,
     ports: BTreeMap<ConnId, Arc<Port>>,
     groups: Vec<GroupLoad<P>>,
     visitors: BTreeMap<ConnId, PendingConnection>,
@@ -107,15 +106,15 @@ impl<P: Provider> RdmaReception<P> {
     pub(crate) fn new(
         parts: DeviceParts<P>,
         groups: Vec<GroupPort<P>>,
-        registry: Arc<Registry>,
+        associations: Arc<Associations>,
     ) -> std::io::Result<Self> {
         let cm = parts.device.connection_manager()?;
-        warn_of_few_completions(&parts.device, groups.len(), registry.limits());
+        warn_of_few_completions(&parts.device, groups.len(), associations.registry().limits());
         let group = |port| GroupLoad { port, connections: 0 };
         Ok(Self {
             cm,
             device: parts.device,
-            registry,
+            associations,
             ports: BTreeMap::new(),
             groups: groups.into_iter().map(group).collect(),
             visitors: BTreeMap::new(),
@@ -210,7 +209,7 @@ impl<P: Provider> RdmaReception<P> {
     ) {
         let port = self.ports.get(&listener).cloned();
         let result = port.ok_or(ConnectionRefusal::Closed).and_then(|port| {
-            let limits = self.registry.limits();
+            let limits = self.associations.registry().limits();
             let negotiated = Negotiated::new(params, self.device.caps(), limits)?;
             self.assign_to_group(conn, params, peer, port, negotiated)
         });
@@ -239,7 +238,7 @@ impl<P: Provider> RdmaReception<P> {
         negotiated: Negotiated,
     ) -> Result<(), ConnectionRefusal> {
         // It gets its place when Connect succeeds, if there still is one.
-        self.registry.may_admit(peer.ip())?;
+        self.associations.may_admit(peer.ip())?;
         self.check_nameless(peer.ip())?;
         let group = self.choose_group();
         let config = QpConfig {
@@ -294,7 +293,7 @@ impl<P: Provider> RdmaReception<P> {
     }
 
     fn reject(&mut self, now: Time, conn: ConnId, peer: SocketAddr, refusal: &ConnectionRefusal) {
-        if self.registry.chatter().admit(now) {
+        if self.associations.chatter().admit(now) {
             match refusal {
                 ConnectionRefusal::Request(status) => {
                     tracing::info!(%peer, "connection rejected: {status}")

@@ -20,7 +20,7 @@ use crate::transport::rdma::connection::request::{Commit, HostData, RequestState
 /// Reports a flush for the controller that failed.
 fn flush_failed(core: &CoreContext, namespace: NamespaceIndex, result: Result<(), BackendError>) {
     if let Err(error) = result {
-        core.registry.storage_failed(core.now, namespace, IoKind::Flush, &"flush", error);
+        core.associations.storage_failed(core.now, namespace, IoKind::Flush, &"flush", error);
     }
 }
 
@@ -386,7 +386,7 @@ impl<P: Provider> Connection<P> {
             return;
         }
         let attempt = Attempt { work, range: self.slots.get(slot).ranges_passed };
-        core.registry.storage_failed(core.now, work.namespace, work.kind, &attempt, error);
+        core.associations.storage_failed(core.now, work.namespace, work.kind, &attempt, error);
     }
 
     /// After the end: an operation of storage is over.

@@ -202,8 +202,8 @@ impl<P: Provider> Connection<P> {
         let slots = area.layout().slots;
         let peer = accepted.peer;
         let accounts = desk.core.buffers().join(peer.ip(), slots as usize);
-        let (registry, tally) = (&desk.core.registry, &desk.core.tally);
-        let queue = Queue::new(Arc::clone(registry), Arc::clone(tally), accepted);
+        let (associations, tally) = (&desk.core.associations, &desk.core.tally);
+        let queue = Queue::new(Arc::clone(associations), Arc::clone(tally), accepted);
         let send_entries = desk.group.granted(qp).send_wr.min(negotiated.send_entries());
         Self {
             key,
@@ -472,7 +472,7 @@ impl<P: Provider> Connection<P> {
     /// answered. What storage does not work on is free at once.
     pub(super) fn end(&mut self, desk: &mut TurnContext<'_, P>, why: &Ended) {
         let Some(mut queue) = self.queue.take() else { return };
-        if why.is_fault() && desk.core.registry.chatter().admit(desk.core.now) {
+        if why.is_fault() && desk.core.associations.chatter().admit(desk.core.now) {
             tracing::info!(peer = %self.peer, qid = %queue.qid(), "connection ended: {why}");
         } else {
             tracing::debug!(peer = %self.peer, qid = %queue.qid(), "connection ended: {why}");

@@ -1,0 +1,292 @@
+//! Which controllers live, and what is kept about hosts over all associations.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use nvme_proto::{Cntlid, HostId};
+use rdma::Time;
+
+use super::{CloseReason, Controller, ControllerKind, IoKind, NewController};
+use crate::backend::{BackendError, FileChange};
+use crate::inventory::Registry;
+use crate::inventory::namespace::{Namespace, NamespaceIndex};
+use crate::inventory::subsystem::Subsystem;
+use crate::limits::connection_quota::{Admissions, ConnectionPermit, Full};
+use crate::limits::displacing_set::{DisplacingLimits, DisplacingSet};
+use crate::limits::log_rate::LogRateLimit;
+use crate::limits::{CntlidRange, MAX_ASSOCIATIONS};
+use crate::metrics::peer_errors::PeerErrorTable;
+
+/// The associations of a target with its hosts, and what it keeps about hosts: their errors, their
+/// places, and how much the log has told of them.
+#[derive(Debug)]
+pub struct Associations {
+    registry: Arc<Registry>,
+    live: Mutex<LiveControllers>,
+    stopping: AtomicBool,
+    peer_errors: PeerErrorTable,
+    keep_alive_losses: AtomicU64,
+    admissions: Arc<Admissions>,
+    chatter: LogRateLimit,
+    storage_chatter: LogRateLimit,
+}
+
+/// Which controllers live. Only the control path takes the lock.
+#[derive(Debug)]
+struct LiveControllers {
+    /// With subsystems.
+    hosts: Controllers,
+    /// With the discovery service, a subsystem of its own, so that its controllers take no ids from
+    /// others.
+    discovery: Controllers,
+    /// Of these, the ones that were not asked to make room.
+    discovery_by_age: DisplacingSet<Cntlid>,
+}
+
+/// Live controllers by id.
+#[derive(Debug)]
+struct Controllers {
+    live: BTreeMap<u16, Arc<Controller>>,
+    ids: CntlidRange,
+    next: u16,
+}
+
+impl Associations {
+    /// No associations yet with what `registry` exports.
+    pub fn new(registry: Arc<Registry>) -> Arc<Self> {
+        let limits = registry.limits();
+        let live = LiveControllers {
+            hosts: Controllers::new(limits.cntlids),
+            discovery: Controllers::new(CntlidRange::ALL),
+            discovery_by_age: DisplacingSet::new(DisplacingLimits {
+                all: limits.discovery_controllers(),
+                of_address: limits.discovery_controllers_per_address(),
+            }),
+        };
+        Arc::new(Self {
+            registry,
+            live: Mutex::new(live),
+            stopping: AtomicBool::new(false),
+            peer_errors: PeerErrorTable::default(),
+            keep_alive_losses: AtomicU64::new(0),
+            admissions: Arc::default(),
+            chatter: LogRateLimit::about("hosts"),
+            storage_chatter: LogRateLimit::about("storage errors"),
+        })
+    }
+
+    /// What the target exports.
+    pub fn registry(&self) -> &Arc<Registry> {
+        &self.registry
+    }
+
+    /// The live controllers of the subsystem that has a namespace.
+    fn controllers_of(&self, namespace: &Namespace) -> Vec<Arc<Controller>> {
+        let Some(subsystem) = self.registry.subsystem_of(namespace) else { return Vec::new() };
+        let mut controllers = self.controllers();
+        controllers.retain(|one| one.subsystem().is_some_and(|of| Arc::ptr_eq(of, subsystem)));
+        controllers
+    }
+
+    /// Counts an error of a namespace's medium and logs it. `what` says what was to be done where.
+    pub(crate) fn storage_failed(
+        &self,
+        now: Time,
+        namespace: NamespaceIndex,
+        kind: IoKind,
+        what: &dyn fmt::Display,
+        error: BackendError,
+    ) {
+        let namespace = self.registry.namespace(namespace);
+        match kind {
+            IoKind::Read { .. } | IoKind::ReadZeros | IoKind::Compare { .. } => {
+                namespace.storage_errors.count_read();
+            }
+            IoKind::Write { .. }
+            | IoKind::WriteZeroes { .. }
+            | IoKind::Flush
+            | IoKind::Deallocate => namespace.storage_errors.count_write(),
+        }
+        self.announce_health(namespace);
+        if self.storage_chatter.admit(now) {
+            let nqn =
+                self.registry.subsystem_of(namespace).map(|subsystem| subsystem.nqn.to_string());
+            tracing::error!(
+                nqn, nsid = %namespace.nsid, name = namespace.name, path = ?namespace.path,
+                "{what} failed: {error}"
+            );
+        }
+    }
+
+    /// Looks whether others changed the file of a namespace, and tells the hosts that are
+    /// connected.
+    pub(crate) fn look_at_file(&self, namespace: &Namespace, log: &mut dyn FnMut() -> bool) {
+        let change = namespace.look_at_file();
+        self.announce_health(namespace);
+        if change.is_none() || (change == Some(FileChange::Replaced) && !log()) {
+            return;
+        }
+        let (nsid, name, path) = (namespace.nsid, &namespace.name, &namespace.path);
+        if change == Some(FileChange::Replaced) {
+            tracing::warn!(
+                %nsid, name, ?path,
+                "another file has this path, or none: the old one is served until the target is \
+                 started again"
+            );
+            return;
+        }
+        if log() {
+            tracing::warn!(%nsid, name, ?path, "the file was changed while it is served");
+        }
+        let controllers = self.controllers_of(namespace);
+        controllers.iter().for_each(|controller| controller.namespace_changed(nsid));
+    }
+
+    /// Tells the hosts that are connected that a namespace's medium is degraded, the first time
+    /// that it is.
+    pub(crate) fn announce_health(&self, namespace: &Namespace) {
+        if namespace.health().announce() {
+            let controllers = self.controllers_of(namespace);
+            controllers.iter().for_each(|controller| controller.reliability_degraded());
+        }
+    }
+
+    /// Associations that ended because their host was silent for longer than its keep alive
+    /// timeout.
+    pub fn keep_alive_losses(&self) -> u64 {
+        self.keep_alive_losses.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn count_keep_alive_loss(&self) {
+        self.keep_alive_losses.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Makes a controller; `None` when there are too many or the target is stopping. An id is not
+    /// used again while its controller lives, and as late as possible after. A discovery controller
+    /// may end an older one.
+    pub(crate) fn associate(self: &Arc<Self>, new: NewController) -> Option<Arc<Controller>> {
+        let mut live = self.live();
+        if self.is_stopping() {
+            return None;
+        }
+        let (is_discovery, address) =
+            (matches!(new.kind, ControllerKind::Discovery), new.peer.ip());
+        let controllers = live.of(is_discovery);
+        let controller = controllers.add(|cntlid| Controller::new(self, cntlid, new))?;
+        if is_discovery {
+            let displaced = live.discovery_by_age.add(controller.cntlid, address);
+            let displaced = displaced.and_then(|cntlid| live.discovery.get(cntlid));
+            drop(live);
+            displaced.inspect(|displaced| displaced.end(CloseReason::Displaced));
+        }
+        Some(controller)
+    }
+
+    /// The live controller of a subsystem with an id.
+    pub fn controller(&self, cntlid: Cntlid) -> Option<Arc<Controller>> {
+        self.live().hosts.get(cntlid)
+    }
+
+    /// All live controllers.
+    pub fn controllers(&self) -> Vec<Arc<Controller>> {
+        let live = self.live();
+        let all = [&live.hosts, &live.discovery];
+        all.iter().flat_map(|controllers| controllers.live.values().cloned()).collect()
+    }
+
+    /// A place for one more queue from an address, on any device and of any association with a
+    /// subsystem, unless there are too many.
+    pub(crate) fn admit(&self, address: IpAddr) -> Result<ConnectionPermit, Full> {
+        self.admissions.admit(address, self.registry.limits())
+    }
+
+    /// Whether [`Associations::admit`] would have a place now.
+    pub(crate) fn may_admit(&self, address: IpAddr) -> Result<(), Full> {
+        self.admissions.check(address, self.registry.limits())
+    }
+
+    pub(crate) fn forget(&self, controller: &Controller) {
+        let mut live = self.live();
+        live.of(controller.is_discovery()).live.remove(&controller.cntlid.0);
+        if controller.is_discovery() {
+            live.discovery_by_age.remove(&controller.cntlid);
+        }
+    }
+
+    /// Whether what a host asked of a subsystem over connections that have ended may still change
+    /// the medium. That could undo what the host writes next, so its next association has to wait.
+    pub(crate) fn has_unfinished(&self, host: HostId, subsystem: &Arc<Subsystem>) -> bool {
+        self.controllers().iter().any(|controller| {
+            let same = controller.subsystem().is_some_and(|other| Arc::ptr_eq(other, subsystem));
+            same && controller.host.id == host && controller.may_surprise()
+        })
+    }
+
+    /// Ends every association and admits no new one.
+    pub fn stop(&self) {
+        self.stopping.store(true, Ordering::Release);
+        for controller in self.controllers() {
+            controller.end(CloseReason::Stopping);
+        }
+    }
+
+    /// Whether [`Associations::stop`] was called.
+    pub fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Acquire)
+    }
+
+    /// What peers did wrong.
+    pub fn peer_errors(&self) -> &PeerErrorTable {
+        &self.peer_errors
+    }
+
+    /// Asked before a message that peers can cause.
+    pub(crate) fn chatter(&self) -> &LogRateLimit {
+        &self.chatter
+    }
+
+    fn live(&self) -> MutexGuard<'_, LiveControllers> {
+        self.live.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl LiveControllers {
+    fn of(&mut self, is_discovery: bool) -> &mut Controllers {
+        if is_discovery { &mut self.discovery } else { &mut self.hosts }
+    }
+}
+
+impl Controllers {
+    fn new(ids: CntlidRange) -> Self {
+        Self { live: BTreeMap::new(), ids, next: ids.first }
+    }
+
+    fn get(&self, cntlid: Cntlid) -> Option<Arc<Controller>> {
+        self.live.get(&cntlid.0).cloned()
+    }
+
+    /// Adds one, unless there are too many.
+    fn add(&mut self, make: impl FnOnce(Cntlid) -> Controller) -> Option<Arc<Controller>> {
+        if self.live.len() >= MAX_ASSOCIATIONS.min(self.ids.count()) {
+            return None;
+        }
+        let id = self.free_id();
+        let controller = Arc::new(make(Cntlid(id)));
+        self.live.insert(id, Arc::clone(&controller));
+        Some(controller)
+    }
+
+    /// The next id in turn that no live controller has. Fewer controllers live than there are ids.
+    fn free_id(&mut self) -> u16 {
+        loop {
+            let id = self.next;
+            self.next = self.ids.next(id);
+            if !self.live.contains_key(&id) {
+                return id;
+            }
+        }
+    }
+}
