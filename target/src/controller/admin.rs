@@ -3,11 +3,12 @@
 use nvme_proto::{AdminCommand, Cid, Status};
 
 use super::command::{
-    CommandOutcome, CommandWork, ControlCommand, ControlWork, Execution, ParsedCommand,
+    CommandOutcome, CommandWork, ControlCommand, ControlWork, Execution, ParsedCommand, transfer,
 };
-use super::life::Epoch;
-use super::queue::{Queue, transfer};
-use super::{Controller, feature, identify, log};
+use super::queue::Queue;
+use super::stage::Epoch;
+use super::state::Controller;
+use super::{feature, identify, log};
 
 pub(super) fn parse(
     controller: &Controller,

@@ -9,7 +9,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use nvme_proto::{Cntlid, HostId};
 use rdma::Time;
 
-use super::{CloseReason, Controller, ControllerKind, IoKind, NewController};
+use super::command::IoKind;
+use super::event::CloseReason;
+use super::kind::ControllerKind;
+use super::state::{Controller, NewController};
 use crate::backend::{BackendError, FileChange};
 use crate::inventory::Registry;
 use crate::inventory::namespace::{Namespace, NamespaceIndex};

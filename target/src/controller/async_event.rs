@@ -3,11 +3,9 @@
 use std::collections::{BTreeSet, VecDeque};
 
 use nvme_proto::async_event::AsyncEvent;
-use nvme_proto::log::{ChangedNamespaces, CriticalWarning, LogId};
+use nvme_proto::log::{ChangedNamespaces, LogId};
 use nvme_proto::{Cid, Nsid, Status};
 
-use super::command::CommandOutcome;
-use super::{Controller, SharedState};
 use crate::limits::{ASYNC_EVENT_REQUESTS, ASYNC_EVENTS_PENDING, CHANGED_NAMESPACES};
 
 /// The events of one controller.
@@ -23,7 +21,7 @@ pub(super) struct AsyncEvents {
 
 impl AsyncEvents {
     /// Takes a request in; an event that waited completes it at once.
-    fn request(&mut self, cid: Cid) -> Result<Option<AsyncEvent>, Status> {
+    pub(super) fn request(&mut self, cid: Cid) -> Result<Option<AsyncEvent>, Status> {
         if let Some(event) = self.pending.pop_front() {
             self.masked.push(event);
             return Ok(Some(event));
@@ -36,7 +34,7 @@ impl AsyncEvents {
     }
 
     /// Something happened; the request that is to complete with it, if one waits.
-    fn raise(&mut self, event: AsyncEvent) -> Option<Cid> {
+    pub(super) fn raise(&mut self, event: AsyncEvent) -> Option<Cid> {
         if self.masked.contains(&event) || self.pending.contains(&event) {
             return None;
         }
@@ -69,6 +67,14 @@ impl AsyncEvents {
         std::mem::take(self).requests
     }
 
+    /// Lists a namespace that changed.
+    pub(super) fn add_changed(&mut self, nsid: Nsid) {
+        // One more than the list holds is enough to know that it does not.
+        if self.changed.len() <= CHANGED_NAMESPACES {
+            self.changed.insert(nsid.0);
+        }
+    }
+
     /// The namespaces that changed since the host last read the list.
     pub(super) fn changed(&self) -> ChangedNamespaces {
         match self.changed.len() {
@@ -76,52 +82,6 @@ impl AsyncEvents {
                 ChangedNamespaces::new(self.changed.iter().copied().map(Nsid))
             }
             _ => ChangedNamespaces::TOO_MANY,
-        }
-    }
-}
-
-impl Controller {
-    pub(super) fn request_event(&self, cid: Cid) -> Result<Option<AsyncEvent>, Status> {
-        self.shared().async_events.request(cid)
-    }
-
-    /// Forgets a request; false if there is no such request.
-    pub(super) fn give_up_event(&self, cid: Cid) -> bool {
-        self.shared().async_events.take_request(cid)
-    }
-
-    /// A medium of the subsystem is degraded.
-    pub(crate) fn reliability_degraded(&self) {
-        let mut shared = self.shared();
-        let wanted = shared.features.async_events.smart_critical_warnings();
-        if !self.is_ready() || !CriticalWarning::from_bits(wanted).reliability() {
-            return;
-        }
-        shared.tell(AsyncEvent::RELIABILITY_DEGRADED);
-    }
-
-    /// A namespace's attributes changed.
-    pub(crate) fn namespace_changed(&self, nsid: Nsid) {
-        let mut shared = self.shared();
-        // Under the lock: a host that enables the controller later sees the change in Identify.
-        if !self.is_ready() {
-            return;
-        }
-        // One more than the list holds is enough to know that it does not.
-        if shared.async_events.changed.len() <= CHANGED_NAMESPACES {
-            shared.async_events.changed.insert(nsid.0);
-        }
-        if !shared.features.async_events.namespace_attribute() {
-            return;
-        }
-        shared.tell(AsyncEvent::NAMESPACE_ATTRIBUTE_CHANGED);
-    }
-}
-
-impl SharedState {
-    fn tell(&mut self, event: AsyncEvent) {
-        if let Some(cid) = self.async_events.raise(event) {
-            self.members.complete(cid, CommandOutcome::success(event.into_bits().into()));
         }
     }
 }

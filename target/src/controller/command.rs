@@ -7,10 +7,9 @@
 //! data to the host last, and makes the response with
 //! [`Queue::completion`](super::Queue::completion).
 
-use nvme_proto::{AdminCommand, Cid, FabricsCommand, Status};
+use nvme_proto::{AdminCommand, DataDirection, DataTransfer, FabricsCommand, Status};
 
-use super::jobs::{FlushJob, Settle};
-use super::life::Epoch;
+use super::stage::Epoch;
 use crate::inventory::namespace::NamespaceIndex;
 
 /// A command that was found well-formed and allowed in its queue's state.
@@ -115,6 +114,16 @@ pub enum IoKind {
     Deallocate,
 }
 
+impl IoKind {
+    /// Whether it changes what a later read returns.
+    pub fn changes_medium(self) -> bool {
+        match self {
+            Self::Write { .. } | Self::WriteZeroes { .. } | Self::Deallocate => true,
+            Self::Read { .. } | Self::ReadZeros | Self::Flush | Self::Compare { .. } => false,
+        }
+    }
+}
+
 /// How a command ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CommandOutcome {
@@ -158,65 +167,20 @@ pub enum Execution {
     Disconnect(CommandOutcome),
 }
 
-/// Something that a queue's owner must do.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum QueueEvent {
-    /// A parked command ended: respond.
-    Complete {
-        /// Which.
-        cid: Cid,
-        /// How.
-        outcome: CommandOutcome,
-    },
-    /// The host wants a command of this queue aborted. Try, respond to the command itself if that
-    /// worked (Command Abort Requested), and say so with
-    /// [`Queue::answer_abort`](super::Queue::answer_abort).
-    Abort(AbortRequest),
-    /// Something waits for commands of this queue that were taken up before: each keeps what
-    /// [`Settle::of`] gives, until it is over.
-    Settle(Settle),
-    /// The medium of a namespace is to be flushed. Tell [`Queue::flushed`](super::Queue::flushed)
-    /// how that ended.
-    Flush(FlushJob),
-    /// The association ended, or this queue must not go on: close the connection.
-    Close(CloseReason),
-}
-
-/// A wish to have a command aborted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct AbortRequest {
-    /// The command to abort.
-    pub cid: Cid,
-    /// The Abort command, on the admin queue.
-    pub(super) asked_by: Cid,
-}
-
-/// Why a queue must close.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum CloseReason {
-    /// No Connect command came in time.
-    #[error("no Connect command within {} s", crate::limits::CONNECT_TIMEOUT.as_secs())]
-    ConnectTimeout,
-    /// The host sent nothing for its keep-alive time-out.
-    #[error("keep alive time-out")]
-    KeepAlive,
-    /// The host never enabled the controller.
-    #[error("controller not enabled within {} s", crate::limits::ENABLE_TIMEOUT.as_secs())]
-    EnableTimeout,
-    /// The admin queue of the association ended.
-    #[error("the admin queue of the association ended")]
-    AssociationEnded,
-    /// The connection has ended, and the host has connected another one as this queue.
-    #[error("the connection was lost")]
-    Lost,
-    /// It is a discovery controller, of which there may be so many.
-    #[error("newer discovery controllers need its place")]
-    Displaced,
-    /// The host reset the controller, which ends its I/O queues.
-    #[error("controller reset")]
-    Reset,
-    /// The target is stopping.
-    #[error("the target is stopping")]
-    Stopping,
+/// The transfer that an entry implies, for data that a controller moves; nothing for zero bytes.
+pub(super) fn transfer(of: DataTransfer, most: u32) -> Result<Option<CommandTransfer>, Status> {
+    let direction = match of.direction {
+        DataDirection::HostToController => TransferDirection::HostToController,
+        DataDirection::ControllerToHost => TransferDirection::ControllerToHost,
+        DataDirection::None | DataDirection::Bidirectional => {
+            return Ok(None);
+        }
+    };
+    match u32::try_from(of.length_bytes) {
+        Ok(0) => Ok(None),
+        Ok(length_bytes) if length_bytes <= most => {
+            Ok(Some(CommandTransfer { direction, length_bytes }))
+        }
+        _ => Err(Status::INVALID_FIELD.with_dnr()),
+    }
 }

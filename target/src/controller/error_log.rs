@@ -6,7 +6,6 @@ use std::sync::Arc;
 use nvme_proto::log::{ErrorLogEntry, TransportType};
 use nvme_proto::{Cid, FromZeros, Qid, Sqe, Status, U16, U32, U64};
 
-use super::Controller;
 use super::command::IoWork;
 use crate::inventory::Registry;
 use crate::limits::ERROR_LOG_ENTRIES;
@@ -26,7 +25,7 @@ impl ErrorLog {
         Self { entries: VecDeque::new(), counts }
     }
 
-    fn push(&mut self, mut entry: ErrorLogEntry) {
+    pub(super) fn push(&mut self, mut entry: ErrorLogEntry) {
         entry.error_count = U64::new(self.counts.add(entry.status()));
         self.entries.truncate(ERROR_LOG_ENTRIES - 1);
         self.entries.push_front(entry);
@@ -88,11 +87,5 @@ fn location(status: Status) -> U16 {
         U16::new(40)
     } else {
         ErrorLogEntry::NO_LOCATION
-    }
-}
-
-impl Controller {
-    pub(super) fn log_error(&self, entry: ErrorLogEntry) {
-        self.shared().errors.push(entry);
     }
 }

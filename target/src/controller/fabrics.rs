@@ -12,13 +12,14 @@ use nvme_proto::registers::{Cap, CapCss, Cc, Crto, Property, Version};
 use nvme_proto::{Cid, Cntlid, Command as Parsed, HostNqn, InvalidNqn, Qid, Sqe, Status};
 use rdma::Time;
 
-use super::association::Joined;
 use super::command::{
-    CommandOutcome, CommandWork, ControlCommand, ControlWork, Execution, ParsedCommand,
+    CommandOutcome, CommandWork, ControlCommand, ControlWork, Execution, ParsedCommand, transfer,
 };
-use super::life::Epoch;
-use super::queue::{Queue, QueueState, transfer};
-use super::{Controller, ControllerKind, NewController, SharedState};
+use super::kind::ControllerKind;
+use super::members::Joined;
+use super::queue::{Queue, QueueState};
+use super::stage::Epoch;
+use super::state::{Controller, NewController};
 use crate::inventory::allowed_host::NamedHost;
 use crate::limits::Limits;
 use crate::limits::connection_quota::ConnectionPermit;
@@ -374,13 +375,5 @@ impl Controller {
 
     pub(super) fn set_keep_alive_ms(&self, ms: u32) {
         self.keep_alive_ms.store(ms, Ordering::Relaxed);
-    }
-}
-
-impl SharedState {
-    pub(super) fn abort_async_events(&mut self) {
-        for cid in self.async_events.reset() {
-            self.members.complete(cid, Status::ABORT_REQUESTED.into());
-        }
     }
 }

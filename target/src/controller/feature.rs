@@ -1,37 +1,14 @@
 //! Features (Base, 5.1.25): what a host may tune of its controller.
 
 use nvme_proto::feature::{
-    Arbitration, AsyncEventConfig, ErrorRecovery, Feature, FeatureCapabilities, FeatureId,
-    GetFeatures, QueueCounts, Select, SetFeatures, WriteProtection,
+    AsyncEventConfig, ErrorRecovery, Feature, FeatureCapabilities, FeatureId, GetFeatures,
+    QueueCounts, Select, SetFeatures, WriteProtection,
 };
 use nvme_proto::{Cid, IntoBytes, Nsid, Status};
 
-use super::Controller;
+use super::state::Controller;
 use super::support::FeatureEntry;
 use crate::inventory::subsystem::Subsystem;
-
-/// The features of one controller. None survives a reset.
-#[derive(Debug)]
-pub(super) struct Features {
-    arbitration: Arbitration,
-    pub(super) async_events: AsyncEventConfig,
-    io_queues: u16,
-}
-
-impl Features {
-    /// Defaults; every queue is granted until the host asks for fewer.
-    pub(super) fn new(io_queues: u16) -> Self {
-        Self {
-            arbitration: Arbitration::new().with_burst(7),
-            async_events: AsyncEventConfig::new(),
-            io_queues,
-        }
-    }
-
-    pub(super) fn io_queues(&self) -> u16 {
-        self.io_queues
-    }
-}
 
 /// The feature, if the controller has it, and the command names a namespace only where it may.
 fn find(
@@ -215,20 +192,4 @@ fn capabilities(entry: &FeatureEntry) -> FeatureCapabilities {
     FeatureCapabilities::new()
         .with_changeable(entry.changeable)
         .with_namespace_specific(entry.is_of_namespace())
-}
-
-impl Controller {
-    /// Tells every controller of the subsystem but this one, whose host knows.
-    pub(super) fn tell_namespace_changed(&self, nsid: Nsid) {
-        let associations = self.associations.upgrade();
-        let (Some(associations), Some(subsystem)) = (associations, self.subsystem()) else {
-            return;
-        };
-        for other in associations.controllers() {
-            let same = other.subsystem().is_some_and(|of| std::sync::Arc::ptr_eq(of, subsystem));
-            if same && other.cntlid != self.cntlid {
-                other.namespace_changed(nsid);
-            }
-        }
-    }
 }

@@ -10,8 +10,10 @@ use nvme_proto::{
     U128,
 };
 
+use super::fabrics;
+use super::kind::ControllerKind;
+use super::state::Controller;
 use super::support::{Describe, Support};
-use super::{Controller, ControllerKind, fabrics};
 use crate::derived_ids;
 use crate::inventory::namespace::Namespace;
 use crate::inventory::subsystem::Subsystem;

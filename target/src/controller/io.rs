@@ -4,8 +4,8 @@
 use nvme_proto::nvm::DsmRange;
 use nvme_proto::{FromBytes, LbaRange, NvmCommand, Status};
 
-use super::command::{CommandOutcome, CommandWork, IoKind, IoWork, ParsedCommand};
-use super::queue::{Live, transfer};
+use super::command::{CommandOutcome, CommandWork, IoKind, IoWork, ParsedCommand, transfer};
+use super::queue::Live;
 use super::support::Support;
 use crate::backend::BackendError;
 use crate::deliberate_bugs::{self, Bug};
@@ -72,16 +72,6 @@ fn kind_and_range(
 fn bytes_of(namespace: &Namespace, range: LbaRange) -> Result<(u64, u64), Status> {
     range.check(namespace.size_blocks)?;
     Ok((range.slba << namespace.lba_shift, range.length_bytes(namespace.lba_bytes())))
-}
-
-impl IoKind {
-    /// Whether it changes what a later read returns.
-    pub fn changes_medium(self) -> bool {
-        match self {
-            Self::Write { .. } | Self::WriteZeroes { .. } | Self::Deallocate => true,
-            Self::Read { .. } | Self::ReadZeros | Self::Flush | Self::Compare { .. } => false,
-        }
-    }
 }
 
 /// See [`super::Queue::check_ranges`].

@@ -1,71 +1,16 @@
 //! The life of a controller as its registers tell it: enable, reset, shutdown, and the end (Base,
 //! 3.5 and 3.6).
 
-use std::sync::atomic::Ordering;
-
 use nvme_proto::Status;
 use nvme_proto::registers::{Cc, CcCss, Csts, ShutdownNotification, ShutdownStatus};
 
-use super::command::CloseReason;
-use super::{Controller, Features, SharedState};
+use super::event::CloseReason;
+use super::features::Features;
+use super::stage::RegisterPhase;
+use super::state::{Controller, SharedState};
 use crate::deliberate_bugs::{self, Bug};
 
-/// What the data path has to know of CC and CSTS.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub(super) enum RegisterPhase {
-    /// Not enabled. As long as I/O queues of the last epoch are leaving, CSTS.RDY is still 1.
-    Disabled,
-    /// Enabled.
-    Ready,
-    /// The host has shut it down, or is about to.
-    ShutDown,
-    /// CSTS.CFS is 1.
-    Fatal,
-    /// The association is ending.
-    Ended,
-}
-
-/// Counts how often a controller was enabled. Commands and I/O queues belong to one epoch and are
-/// void in the next.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Epoch(u32);
-
-/// Phase and epoch in one word.
-fn word(phase: RegisterPhase, epoch: Epoch) -> u64 {
-    u64::from(epoch.0) << 8 | phase as u64
-}
-
 impl Controller {
-    /// The epoch in which commands other than fabrics commands are legal; `None` while they are
-    /// not.
-    pub(super) fn ready_epoch(&self) -> Option<Epoch> {
-        let word = self.stage.load(Ordering::Acquire);
-        (word as u8 == RegisterPhase::Ready as u8).then_some(Epoch((word >> 8) as u32))
-    }
-
-    /// Whether commands of this epoch are legal.
-    pub(super) fn is_ready_in(&self, epoch: Epoch) -> bool {
-        self.stage.load(Ordering::Acquire) == word(RegisterPhase::Ready, epoch)
-    }
-
-    /// Whether commands other than fabrics commands are legal.
-    pub(super) fn is_ready(&self) -> bool {
-        self.ready_epoch().is_some()
-    }
-
-    /// Under the lock, which the caller has. Nothing follows the end.
-    pub(super) fn set_phase(&self, phase: RegisterPhase) {
-        let word = self.stage.load(Ordering::Relaxed);
-        if word as u8 == RegisterPhase::Ended as u8 {
-            return;
-        }
-        let epoch = Epoch((word >> 8) as u32);
-        let epoch =
-            if phase == RegisterPhase::Ready { Epoch(epoch.0.wrapping_add(1)) } else { epoch };
-        self.stage.store(self::word(phase, epoch), Ordering::Release);
-    }
-
     /// A write of CC (Base, 3.1.4.5): enable, reset, shut down, or none of it.
     ///
     /// # Errors
@@ -96,11 +41,11 @@ impl Controller {
         let usable = cc.css() == CcCss::NVM && cc.mps() == 0 && cc.ams() == 0;
         if usable && (sizes || self.is_discovery()) {
             shared.csts = Csts::new().with_rdy(true);
-            self.set_phase(RegisterPhase::Ready);
+            self.stage.set(RegisterPhase::Ready);
         } else {
             tracing::debug!(cntlid = %self.cntlid, peer = %self.peer, ?cc, "unsupported configuration");
             shared.csts.set_cfs(true);
-            self.set_phase(RegisterPhase::Fatal);
+            self.stage.set(RegisterPhase::Fatal);
         }
     }
 
@@ -108,7 +53,7 @@ impl Controller {
     /// complete when the I/O queues are gone and storage does nothing for them that changes the
     /// medium.
     fn reset(&self, shared: &mut SharedState) {
-        self.set_phase(RegisterPhase::Disabled);
+        self.stage.set(RegisterPhase::Disabled);
         shared.members.close_io_queues(CloseReason::Reset);
         let waits = shared.members.is_leaving() && !deliberate_bugs::has(Bug::ResetEarly);
         shared.csts = Csts::new().with_rdy(waits);
@@ -131,7 +76,7 @@ impl Controller {
             return;
         }
         tracing::debug!(cntlid = %self.cntlid, "shut down by the host");
-        self.set_phase(RegisterPhase::ShutDown);
+        self.stage.set(RegisterPhase::ShutDown);
         shared.abort_jobs();
         shared.abort_async_events();
         let status = match self.begin_shutdown(shared) {

@@ -7,8 +7,7 @@ use std::task::Waker;
 use nvme_proto::Qid;
 use rdma::Time;
 
-use super::command::{CloseReason, QueueEvent};
-use super::jobs::JobId;
+use super::event::{CloseReason, JobId, QueueEvent};
 use crate::sync::{AtomicBool, AtomicU64, Mutex, MutexGuard, Ordering};
 
 /// One queue as the rest of the process sees it.
@@ -141,7 +140,7 @@ mod loom_tests {
     use loom::thread;
     use nvme_proto::Cid;
 
-    use super::super::command::Abort;
+    use super::super::event::AbortRequest;
     use super::*;
     use crate::doorbell::Doorbell;
 
@@ -156,7 +155,7 @@ mod loom_tests {
             let posters: Vec<_> = (0..EVENTS)
                 .map(|_| {
                     let link = Arc::clone(&link);
-                    let abort = Abort { cid: Cid(1), asked_by: Cid(2) };
+                    let abort = AbortRequest { cid: Cid(1), asked_by: Cid(2) };
                     thread::spawn(move || link.post(QueueEvent::Abort(abort)))
                 })
                 .collect();

@@ -7,7 +7,8 @@ use nvme_proto::log::{
 };
 use nvme_proto::{AsciiField, FromZeros, IntoBytes, Status, U128};
 
-use super::{Associations, Controller, SharedState};
+use super::associations::Associations;
+use super::state::{Controller, SharedState};
 use crate::derived_ids;
 use crate::inventory::subsystem::Subsystem;
 use crate::limits::ERROR_LOG_ENTRIES;

@@ -4,19 +4,16 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::task::Waker;
 
-use nvme_proto::log::ErrorLogEntry;
-use nvme_proto::{Cid, Command as Parsed, Cqe, Qid, Sqe, Status};
+use nvme_proto::{Cid, Cqe, Qid};
 use rdma::Time;
 
-use super::command::{
-    AbortRequest, CloseReason, CommandOutcome, CommandTransfer, ControlCommand, ControlWork,
-    Execution, IoWork, ParsedCommand, QueueEvent, TransferDirection,
-};
+use super::associations::Associations;
+use super::command::CommandOutcome;
+use super::event::{AbortRequest, CloseReason, FlushJob, QueueEvent};
 use super::hold::CommandHold;
-use super::jobs::FlushJob;
-use super::life::Epoch;
 use super::link::{Lost, Mail, QueueLink};
-use super::{Associations, Controller, admin, error_log, fabrics, io};
+use super::stage::Epoch;
+use super::state::Controller;
 use crate::backend::BackendError;
 use crate::inventory::port::Port;
 use crate::limits::connection_quota::ConnectionPermit;
@@ -51,10 +48,10 @@ pub struct Queue {
     pub(super) qid: Qid,
     pub(super) peer: SocketAddr,
     pub(super) link: Arc<QueueLink>,
-    tally: Arc<Tally>,
-    account: TallyIndex,
+    pub(super) tally: Arc<Tally>,
+    pub(super) account: TallyIndex,
     /// Commands that failed, which its peer is not charged with yet.
-    failed: u64,
+    pub(super) failed: u64,
     pub(super) state: QueueState,
     /// Submission queue entries: as negotiated, then as Connect says.
     pub(super) entries: u16,
@@ -135,105 +132,6 @@ impl Queue {
             QueueState::Live(live) => Some(&live.controller),
             QueueState::Connecting { .. } | QueueState::Ended => None,
         }
-    }
-
-    /// Looks at a command before any of its data moved, and decides all that the entry alone
-    /// decides.
-    ///
-    /// # Errors
-    /// How to complete the command at once.
-    pub fn parse(&mut self, now: Time, sqe: &Sqe) -> Result<ParsedCommand, CommandOutcome> {
-        self.link.saw_command(now);
-        self.parse_in_state(sqe).map_err(|outcome| match outcome.status.is_success() {
-            true => outcome,
-            false => self.refused(now, sqe, outcome),
-        })
-    }
-
-    fn parse_in_state(&self, sqe: &Sqe) -> Result<ParsedCommand, CommandOutcome> {
-        match (&self.state, Parsed::parse(self.qid, sqe)) {
-            (QueueState::Connecting { .. }, parsed) => fabrics::parse_connecting(self, sqe, parsed),
-            (QueueState::Live(live), Ok(Parsed::Nvm(command))) => io::parse(live, &command),
-            (QueueState::Live(_), Ok(Parsed::Fabrics(command))) => {
-                Ok(fabrics::parse_live(self.qid, command)?)
-            }
-            (QueueState::Live(live), Ok(Parsed::Admin(command))) => {
-                Ok(admin::parse(&live.controller, command)?)
-            }
-            (QueueState::Live(_), Err(status)) => Err(status.into()),
-            (QueueState::Ended, _) => Err(Status::ABORTED_SQ_DELETION.into()),
-        }
-    }
-
-    /// Does a fabrics or admin command. Data from the host must be in `data`; data for the host is
-    /// put there, every byte of it. `data` has the length of the command's transfer. May lock,
-    /// never blocks for long.
-    pub fn execute(
-        &mut self,
-        now: Time,
-        cid: Cid,
-        work: ControlWork,
-        data: &mut [u8],
-    ) -> Execution {
-        let execution = match work.0 {
-            ControlCommand::Fabrics(command) => fabrics::execute(self, now, cid, command, data),
-            ControlCommand::Admin(command, epoch) => {
-                admin::execute(self, cid, &command, epoch, data)
-            }
-        };
-        match execution {
-            Execution::Complete(outcome) if !outcome.status.is_success() => {
-                let entry = error_log::of_command(self.qid, cid, outcome.status);
-                Execution::Complete(self.failed(entry, outcome))
-            }
-            execution => execution,
-        }
-    }
-
-    /// How an I/O command ends: the storage engine's error as a status, counted, and in the error
-    /// log.
-    pub fn finish_io(
-        &mut self,
-        cid: Cid,
-        work: &IoWork,
-        result: Result<(), BackendError>,
-    ) -> CommandOutcome {
-        match result {
-            Ok(()) => {
-                io::count(self.tally.of(self.account), work);
-                CommandOutcome::SUCCESS
-            }
-            Err(BackendError::Cancelled) => self.io_failed(cid, work, Status::ABORT_REQUESTED),
-            Err(error) => {
-                let status = io::status_of(error, work.kind);
-                let entry =
-                    error_log::of_io(self.associations.registry(), self.qid, cid, work, status);
-                // It is not the host that failed.
-                self.log_failure(entry, status.into())
-            }
-        }
-    }
-
-    /// How an I/O command ends that failed for a reason that is not the medium's: the host's
-    /// memory, an abort, Compare Failure.
-    pub fn io_failed(&mut self, cid: Cid, work: &IoWork, status: Status) -> CommandOutcome {
-        let entry = error_log::of_io(self.associations.registry(), self.qid, cid, work, status);
-        self.failed(entry, status.into())
-    }
-
-    /// Checks the ranges of a Deallocate command, which are the data that came with it, before the
-    /// first is begun.
-    ///
-    /// # Errors
-    /// A range is outside the namespace; then none of them is to be deallocated.
-    pub fn check_ranges(&self, work: &IoWork, data: &[u8]) -> Result<(), Status> {
-        io::check_ranges(self.associations.registry(), work, data)
-    }
-
-    /// Where the first range begins that is not `passed` yet, and its length, both in bytes; then
-    /// it is passed. Of ranges that were checked. Empty ones are passed by.
-    pub fn next_range(&self, work: &IoWork, data: &[u8], passed: &mut usize) -> Option<(u64, u64)> {
-        io::next_range(self.associations.registry(), work, data, passed)
     }
 
     /// Forgets a parked Asynchronous Event Request, to which no response is sent. False if there is
@@ -334,30 +232,6 @@ impl Queue {
         self.leave()
     }
 
-    /// Counts and logs a command that was refused.
-    fn refused(&mut self, now: Time, sqe: &Sqe, outcome: CommandOutcome) -> CommandOutcome {
-        if matches!(self.state, QueueState::Connecting { .. }) && sqe.is_fabrics() {
-            fabrics::tell_refused(self, now, outcome);
-        }
-        tracing::debug!(
-            peer = %self.peer, qid = %self.qid, ?sqe, status = %outcome.status, "command refused"
-        );
-        self.failed(error_log::of_sqe(self.qid, sqe, outcome.status), outcome)
-    }
-
-    /// Counts a command that failed against its host; the error log says more about it.
-    fn failed(&mut self, entry: ErrorLogEntry, outcome: CommandOutcome) -> CommandOutcome {
-        self.failed += 1;
-        self.log_failure(entry, outcome)
-    }
-
-    fn log_failure(&self, entry: ErrorLogEntry, outcome: CommandOutcome) -> CommandOutcome {
-        self.tally.of(self.account).failed.add(1);
-        let Some(controller) = self.controller() else { return outcome };
-        controller.log_error(entry);
-        CommandOutcome { status: outcome.status.with_more(), ..outcome }
-    }
-
     pub(super) fn connected(
         &mut self,
         now: Time,
@@ -441,26 +315,5 @@ impl Live {
         let alive = self.controller.last_command() > self.interval_start;
         self.interval_start = now;
         (!alive).then_some(CloseReason::KeepAlive)
-    }
-}
-
-/// The transfer that an entry implies, for data that a controller moves; nothing for zero bytes.
-pub(super) fn transfer(
-    of: nvme_proto::DataTransfer,
-    most: u32,
-) -> Result<Option<CommandTransfer>, Status> {
-    let direction = match of.direction {
-        nvme_proto::DataDirection::HostToController => TransferDirection::HostToController,
-        nvme_proto::DataDirection::ControllerToHost => TransferDirection::ControllerToHost,
-        nvme_proto::DataDirection::None | nvme_proto::DataDirection::Bidirectional => {
-            return Ok(None);
-        }
-    };
-    match u32::try_from(of.length_bytes) {
-        Ok(0) => Ok(None),
-        Ok(length_bytes) if length_bytes <= most => {
-            Ok(Some(CommandTransfer { direction, length_bytes }))
-        }
-        _ => Err(Status::INVALID_FIELD.with_dnr()),
     }
 }

@@ -8,7 +8,9 @@ use nvme_proto::log::{
 };
 use nvme_proto::{AdminOpcode, NvmOpcode, U16};
 
-use super::{Controller, ControllerKind, SharedState, discovery, identify, log};
+use super::kind::ControllerKind;
+use super::state::{Controller, SharedState};
+use super::{discovery, identify, log};
 use crate::inventory::namespace::Namespace;
 
 /// Which controllers have something.

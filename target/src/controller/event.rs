@@ -1,0 +1,105 @@
+//! What a queue's owner is told to do by the rest of its association.
+
+use nvme_proto::Cid;
+
+use super::command::{CommandOutcome, IoWork};
+use super::hold::CommandHold;
+use crate::inventory::namespace::NamespaceIndex;
+
+/// Something that a queue's owner must do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum QueueEvent {
+    /// A parked command ended: respond.
+    Complete {
+        /// Which.
+        cid: Cid,
+        /// How.
+        outcome: CommandOutcome,
+    },
+    /// The host wants a command of this queue aborted. Try, respond to the command itself if that
+    /// worked (Command Abort Requested), and say so with
+    /// [`Queue::answer_abort`](super::Queue::answer_abort).
+    Abort(AbortRequest),
+    /// Something waits for commands of this queue that were taken up before: each keeps what
+    /// [`Settle::of`] gives, until it is over.
+    Settle(Settle),
+    /// The medium of a namespace is to be flushed. Tell [`Queue::flushed`](super::Queue::flushed)
+    /// how that ended.
+    Flush(FlushJob),
+    /// The association ended, or this queue must not go on: close the connection.
+    Close(CloseReason),
+}
+
+/// A wish to have a command aborted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AbortRequest {
+    /// The command to abort.
+    pub cid: Cid,
+    /// The Abort command, on the admin queue.
+    pub(super) asked_by: Cid,
+}
+
+/// Why a queue must close.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum CloseReason {
+    /// No Connect command came in time.
+    #[error("no Connect command within {} s", crate::limits::CONNECT_TIMEOUT.as_secs())]
+    ConnectTimeout,
+    /// The host sent nothing for its keep-alive time-out.
+    #[error("keep alive time-out")]
+    KeepAlive,
+    /// The host never enabled the controller.
+    #[error("controller not enabled within {} s", crate::limits::ENABLE_TIMEOUT.as_secs())]
+    EnableTimeout,
+    /// The admin queue of the association ended.
+    #[error("the admin queue of the association ended")]
+    AssociationEnded,
+    /// The connection has ended, and the host has connected another one as this queue.
+    #[error("the connection was lost")]
+    Lost,
+    /// It is a discovery controller, of which there may be so many.
+    #[error("newer discovery controllers need its place")]
+    Displaced,
+    /// The host reset the controller, which ends its I/O queues.
+    #[error("controller reset")]
+    Reset,
+    /// The target is stopping.
+    #[error("the target is stopping")]
+    Stopping,
+}
+
+/// Names a job of one controller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct JobId(pub(super) u32);
+
+/// A flush of a namespace's medium, to be reported with [`Queue::flushed`](super::Queue::flushed).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FlushJob {
+    /// The namespace.
+    pub namespace: NamespaceIndex,
+    pub(super) job: JobId,
+}
+
+impl FlushJob {
+    /// Distinguishes flushes that are under way at once; below 2^31.
+    pub fn number(&self) -> u32 {
+        self.job.0
+    }
+}
+
+/// Commands of an I/O queue are to be over: see [`QueueEvent::Settle`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settle {
+    /// Those on this namespace; all if there is none.
+    pub(super) namespace: Option<NamespaceIndex>,
+    pub(super) hold: CommandHold,
+}
+
+impl Settle {
+    /// What a command has to keep until it is over, if it is one of those that are waited for.
+    pub fn of(&self, work: &IoWork) -> Option<CommandHold> {
+        let concerned = self.namespace.is_none_or(|namespace| namespace == work.namespace);
+        (concerned && work.kind.changes_medium()).then(|| self.hold.clone())
+    }
+}

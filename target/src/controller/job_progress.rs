@@ -1,0 +1,201 @@
+//! Work on media that a command of the admin queue asks for: I/O queues finish earlier commands,
+//! then the owner of the admin queue flushes.
+
+use std::sync::Arc;
+
+use nvme_proto::registers::ShutdownStatus;
+use nvme_proto::{Cid, Status};
+use rdma::Time;
+
+use super::command::IoKind;
+use super::event::{FlushJob, JobId, QueueEvent, Settle};
+use super::hold::CommandHold;
+use super::io;
+use super::jobs::{ControllerJob, JobPurpose, Protect};
+use super::link::QueueLink;
+use super::state::{Controller, SharedState};
+use crate::backend::BackendError;
+use crate::inventory::namespace::Namespace;
+use crate::inventory::persist::protection::ProtectionError;
+
+/// A job of the admin queue waits for commands.
+#[derive(Debug)]
+struct JobWait {
+    admin: Arc<QueueLink>,
+    job: JobId,
+}
+
+impl Drop for JobWait {
+    fn drop(&mut self) {
+        // Under the lock of a controller perhaps: its mailbox is all that this may touch.
+        self.admin.settled(self.job);
+    }
+}
+
+impl SharedState {
+    /// Gives up all jobs, as a reset does.
+    pub(super) fn abort_jobs(&mut self) {
+        for job in std::mem::take(&mut self.jobs.open) {
+            if let JobPurpose::Protect(protect) = job.purpose {
+                self.members.complete(protect.cid, Status::ABORT_REQUESTED.into());
+            }
+        }
+    }
+}
+
+impl Controller {
+    /// Begins a shutdown whose I/O queues take no more commands: flushes the medium of all that can
+    /// be written when the commands are over that they have. False if there is nothing to do.
+    pub(super) fn begin_shutdown(&self, shared: &mut SharedState) -> bool {
+        let all = self.subsystem().map_or(&[][..], |subsystem| subsystem.namespaces());
+        let writable: Vec<_> = all.iter().filter(|namespace| namespace.writable).cloned().collect();
+        let Some(admin) = shared.members.admin().filter(|_| !writable.is_empty()).cloned() else {
+            return false;
+        };
+        let hold = CommandHold::new(JobWait {
+            admin,
+            job: shared.jobs.begin(JobPurpose::Shutdown, writable),
+        });
+        for link in shared.members.io_queues() {
+            link.post(QueueEvent::Settle(Settle { namespace: None, hold: hold.clone() }));
+        }
+        true
+    }
+
+    /// Write protects a namespace: commands that came earlier end first, on all queues of all
+    /// hosts, and are flushed. The response to `cid` comes when that is done, and kept for later
+    /// runs. `first` says that it was not protected before. False if there is nobody to respond to.
+    pub(super) fn begin_protection(
+        &self,
+        cid: Cid,
+        namespace: &Arc<Namespace>,
+        first: bool,
+    ) -> bool {
+        let associations = self.associations.upgrade();
+        let (Some(associations), Some(subsystem)) = (associations, self.subsystem()) else {
+            return false;
+        };
+        let mut shared = self.shared();
+        let Some(admin) = shared.members.admin().cloned() else { return false };
+        let protect = Protect { cid, namespace: Arc::clone(namespace), protected: true, first };
+        let purpose = JobPurpose::Protect(protect);
+        let hold = CommandHold::new(JobWait {
+            admin,
+            job: shared.jobs.begin(purpose, vec![Arc::clone(namespace)]),
+        });
+        drop(shared);
+        for controller in associations.controllers() {
+            if controller.subsystem().is_some_and(|other| Arc::ptr_eq(other, subsystem)) {
+                let settle = Settle { namespace: Some(namespace.index), hold: hold.clone() };
+                for link in controller.shared().members.io_queues() {
+                    link.post(QueueEvent::Settle(settle.clone()));
+                }
+            }
+        }
+        true
+    }
+
+    /// Lifts a write protection when that is kept for later runs; the response to `cid` comes then.
+    /// False if nothing is kept.
+    pub(super) fn begin_lifting(&self, cid: Cid, namespace: &Arc<Namespace>) -> bool {
+        let mut shared = self.shared();
+        let namespace = Arc::clone(namespace);
+        let protect = Protect { cid, namespace, protected: false, first: false };
+        let id = shared.jobs.begin(JobPurpose::Protect(protect), Vec::new());
+        let later = self.keep(&mut shared, id);
+        if !later {
+            shared.jobs.take(id);
+        }
+        later
+    }
+
+    /// Has what a job wants kept for later runs. False if nothing is kept.
+    fn keep(&self, shared: &mut SharedState, id: JobId) -> bool {
+        let associations = self.associations.upgrade();
+        let (Some(associations), Some(subsystem)) = (associations, self.subsystem()) else {
+            return false;
+        };
+        let Some(admin) = shared.members.admin().cloned() else { return false };
+        let Some(ControllerJob { purpose: JobPurpose::Protect(protect), .. }) = shared.jobs.get(id)
+        else {
+            return false;
+        };
+        let done = move |result: Result<(), ProtectionError>| {
+            if let Err(error) = &result {
+                tracing::error!("a host's change of write protection is refused: {error}");
+            }
+            admin.kept(id, result.is_ok());
+        };
+        associations.registry().keep_protection(
+            subsystem,
+            &protect.namespace,
+            protect.protected,
+            done,
+        )
+    }
+
+    /// What a job wants kept for later runs is kept, or can not be.
+    pub(super) fn kept(&self, id: JobId, well: bool) {
+        let job = self.shared().jobs.take(id);
+        let Some(ControllerJob { purpose: JobPurpose::Protect(protect), .. }) = job else { return };
+        self.end_protection(&protect, if well { Status::SUCCESS } else { Status::INTERNAL_ERROR });
+    }
+
+    /// Responds to a change of write protection. One that failed has changed nothing.
+    fn end_protection(&self, protect: &Protect, status: Status) {
+        let lifts = match status.is_success() {
+            true => !protect.protected,
+            false => protect.first,
+        };
+        if lifts && protect.namespace.protect(false) {
+            self.tell_namespace_changed(protect.namespace.nsid);
+        }
+        self.shared().members.complete(protect.cid, status.into());
+    }
+
+    /// Goes on with a job: commands that it waited for are over, or a flush is.
+    pub(super) fn go_on(&self, id: JobId) {
+        let mut shared = self.shared();
+        let Some(job) = shared.jobs.get(id) else { return };
+        if let Some(namespace) = job.namespaces.pop() {
+            let flush = FlushJob { namespace: namespace.index, job: id };
+            if let Some(admin) = shared.members.admin() {
+                admin.post(QueueEvent::Flush(flush));
+            }
+            return;
+        }
+        let flushed = job.error.is_none();
+        if flushed && self.keep(&mut shared, id) {
+            return;
+        }
+        let Some(ControllerJob { purpose, error, .. }) = shared.jobs.take(id) else { return };
+        match purpose {
+            JobPurpose::Shutdown if error.is_some() => shared.csts.set_cfs(true),
+            JobPurpose::Shutdown => shared.csts.set_shst(ShutdownStatus::COMPLETE),
+            JobPurpose::Protect(protect) => {
+                drop(shared);
+                self.end_protection(&protect, error.unwrap_or(Status::SUCCESS));
+            }
+        }
+    }
+
+    /// How a flush ended.
+    pub(super) fn flushed(&self, now: Time, flush: FlushJob, result: Result<(), BackendError>) {
+        if let Err(error) = result {
+            let mut shared = self.shared();
+            if let Some(job) = shared.jobs.get(flush.job) {
+                job.error.get_or_insert(io::status_of(error, IoKind::Flush));
+            }
+            drop(shared);
+            let associations = self.associations.upgrade();
+            if associations.is_some_and(|associations| associations.chatter().admit(now)) {
+                tracing::error!(
+                    cntlid = %self.cntlid, host = %self.host.nqn, namespace = flush.namespace.0, %error,
+                    "a flush failed that the host asked for with a shutdown or a write protection: \
+                     what was written last may be lost"
+                );
+            }
+        }
+        self.go_on(flush.job);
+    }
+}

@@ -1,0 +1,122 @@
+//! The queues of an association: which there are, and what they wait for.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use nvme_proto::{Cid, Qid};
+
+use super::command::CommandOutcome;
+use super::event::{CloseReason, QueueEvent};
+use super::link::QueueLink;
+
+/// The queues of an association, and what they owe each other.
+#[derive(Debug, Default)]
+pub(super) struct Members {
+    pub(super) admin: Option<Arc<QueueLink>>,
+    pub(super) io: BTreeMap<Qid, Arc<QueueLink>>,
+    /// I/O queues that are not of the association any more: sent away, disconnected or lost. Each
+    /// stays here until its connection has ended and storage has finished its commands that change
+    /// the medium.
+    pub(super) leaving: Vec<Arc<QueueLink>>,
+    /// Connect commands that are answered when no queue is leaving any more.
+    pub(super) joining: Vec<(Arc<QueueLink>, Cid)>,
+    /// Why the association ends.
+    pub(super) ending: Option<CloseReason>,
+    /// Abort commands that wait for an answer: which, and from which queue.
+    pub(super) aborts: Vec<(Cid, Arc<QueueLink>)>,
+}
+
+/// When the Connect command of a queue that has joined is answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Joined {
+    /// At once.
+    Now,
+    /// When no queue is leaving any more; its [`QueueEvent::Complete`] says so.
+    Later,
+}
+
+impl Members {
+    pub(super) fn has_io_queues(&self) -> bool {
+        !self.io.is_empty()
+    }
+
+    pub(super) fn is_leaving(&self) -> bool {
+        !self.leaving.is_empty()
+    }
+
+    pub(super) fn admin(&self) -> Option<&Arc<QueueLink>> {
+        self.admin.as_ref()
+    }
+
+    /// I/O queues, those that are leaving included.
+    pub(super) fn io_queues(&self) -> impl Iterator<Item = &Arc<QueueLink>> {
+        self.io.values().chain(&self.leaving)
+    }
+
+    /// Whether I/O queues may still change the medium though their host may have given them up.
+    pub(super) fn may_surprise(&self) -> bool {
+        let connections = self.admin.iter().chain(self.io.values());
+        self.is_leaving()
+            || (self.has_io_queues() && connections.into_iter().any(|link| link.is_lost()))
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.admin.is_none() && self.io.is_empty() && self.leaving.is_empty()
+    }
+
+    /// The queue of the association with an id.
+    pub(super) fn get(&self, qid: Qid) -> Option<&Arc<QueueLink>> {
+        if qid.is_admin() { self.admin() } else { self.io.get(&qid) }
+    }
+
+    pub(super) fn end(&mut self, reason: CloseReason) {
+        let reason = *self.ending.get_or_insert(reason);
+        self.admin.iter().for_each(|link| link.close(reason));
+        self.close_io_queues(reason);
+    }
+
+    /// Sends the I/O queues away without ending the association.
+    pub(super) fn close_io_queues(&mut self, reason: CloseReason) {
+        for (_, link) in std::mem::take(&mut self.io) {
+            link.close(reason);
+            self.leaving.push(link);
+        }
+        self.joining.clear();
+    }
+
+    /// Takes an I/O queue out of the association, if it is in it.
+    pub(super) fn dismiss(&mut self, link: &Arc<QueueLink>) {
+        if self.io.get(&link.qid).is_some_and(|member| Arc::ptr_eq(member, link)) {
+            self.io.remove(&link.qid);
+            self.leaving.push(Arc::clone(link));
+        }
+        self.joining.retain(|(other, _)| !Arc::ptr_eq(other, link));
+        self.answer_aborts_of(link);
+    }
+
+    /// Answers the Connect commands that waited for queues to be gone.
+    pub(super) fn admit(&mut self, result: u64) {
+        for (link, cid) in std::mem::take(&mut self.joining) {
+            link.post(QueueEvent::Complete { cid, outcome: CommandOutcome::success(result) });
+        }
+    }
+
+    /// Completes a parked command of the admin queue.
+    pub(super) fn complete(&self, cid: Cid, outcome: CommandOutcome) {
+        if let Some(admin) = self.admin() {
+            admin.post(QueueEvent::Complete { cid, outcome });
+        }
+    }
+
+    pub(super) fn answer_abort(&mut self, asked_by: Cid, aborted: bool) {
+        let Some(at) = self.aborts.iter().position(|(cid, _)| *cid == asked_by) else { return };
+        self.aborts.swap_remove(at);
+        self.complete(asked_by, CommandOutcome::success(u64::from(!aborted)));
+    }
+
+    pub(super) fn answer_aborts_of(&mut self, link: &Arc<QueueLink>) {
+        while let Some((cid, _)) = self.aborts.iter().find(|(_, of)| Arc::ptr_eq(of, link)) {
+            self.answer_abort(*cid, false);
+        }
+    }
+}

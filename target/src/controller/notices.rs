@@ -1,0 +1,73 @@
+//! What a controller tells its host by asynchronous events, and to whom namespaces are told of.
+
+use std::sync::Arc;
+
+use nvme_proto::async_event::AsyncEvent;
+use nvme_proto::log::CriticalWarning;
+use nvme_proto::{Cid, Nsid, Status};
+
+use super::command::CommandOutcome;
+use super::state::{Controller, SharedState};
+
+impl Controller {
+    pub(super) fn request_event(&self, cid: Cid) -> Result<Option<AsyncEvent>, Status> {
+        self.shared().async_events.request(cid)
+    }
+
+    /// Forgets a request; false if there is no such request.
+    pub(super) fn give_up_event(&self, cid: Cid) -> bool {
+        self.shared().async_events.take_request(cid)
+    }
+
+    /// A medium of the subsystem is degraded.
+    pub(crate) fn reliability_degraded(&self) {
+        let mut shared = self.shared();
+        let wanted = shared.features.async_events.smart_critical_warnings();
+        if !self.is_ready() || !CriticalWarning::from_bits(wanted).reliability() {
+            return;
+        }
+        shared.tell(AsyncEvent::RELIABILITY_DEGRADED);
+    }
+
+    /// A namespace's attributes changed.
+    pub(crate) fn namespace_changed(&self, nsid: Nsid) {
+        let mut shared = self.shared();
+        // Under the lock: a host that enables the controller later sees the change in Identify.
+        if !self.is_ready() {
+            return;
+        }
+        shared.async_events.add_changed(nsid);
+        if !shared.features.async_events.namespace_attribute() {
+            return;
+        }
+        shared.tell(AsyncEvent::NAMESPACE_ATTRIBUTE_CHANGED);
+    }
+
+    /// Tells every controller of the subsystem but this one, whose host knows.
+    pub(super) fn tell_namespace_changed(&self, nsid: Nsid) {
+        let associations = self.associations.upgrade();
+        let (Some(associations), Some(subsystem)) = (associations, self.subsystem()) else {
+            return;
+        };
+        for other in associations.controllers() {
+            let same = other.subsystem().is_some_and(|of| Arc::ptr_eq(of, subsystem));
+            if same && other.cntlid != self.cntlid {
+                other.namespace_changed(nsid);
+            }
+        }
+    }
+}
+
+impl SharedState {
+    fn tell(&mut self, event: AsyncEvent) {
+        if let Some(cid) = self.async_events.raise(event) {
+            self.members.complete(cid, CommandOutcome::success(event.into_bits().into()));
+        }
+    }
+
+    pub(super) fn abort_async_events(&mut self) {
+        for cid in self.async_events.reset() {
+            self.members.complete(cid, Status::ABORT_REQUESTED.into());
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! A controller: what the queues of one association share.
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use nvme_proto::Cntlid;
+use nvme_proto::log::ErrorLogEntry;
+use nvme_proto::registers::{Cc, Csts};
+use rdma::Time;
+
+use super::associations::Associations;
+use super::async_event::AsyncEvents;
+use super::error_log::ErrorLog;
+use super::features::Features;
+use super::jobs::Jobs;
+use super::kind::ControllerKind;
+use super::members::Members;
+use super::stage::{Epoch, Stage};
+use super::support::{Opcodes, Support};
+use crate::inventory::allowed_host::NamedHost;
+use crate::inventory::port::Port;
+use crate::inventory::subsystem::Subsystem;
+use crate::limits::{
+    ANONYMOUS_TRANSFER_BYTES, DISCOVERY_KEEP_ALIVE, KEEP_ALIVE_GRANULARITY, Limits,
+};
+
+/// A controller: one host's association with one subsystem, or with the discovery service.
+#[derive(Debug)]
+pub struct Controller {
+    /// Its id.
+    pub cntlid: Cntlid,
+    /// What it offers.
+    pub kind: ControllerKind,
+    /// Who connected.
+    pub host: NamedHost,
+    /// Where.
+    pub port: Arc<Port>,
+    /// From which address.
+    pub peer: SocketAddr,
+    /// When.
+    pub connected_at: Time,
+    pub(super) associations: Weak<Associations>,
+    /// Whether the log speaks of it.
+    pub(super) announced: bool,
+    pub(super) limits: Limits,
+    pub(super) support: Support,
+    pub(super) io_opcodes: Opcodes,
+    pub(super) stage: Stage,
+    pub(super) keep_alive_ms: AtomicU32,
+    shared: Mutex<SharedState>,
+}
+
+/// What the queues of an association share, behind the lock.
+#[derive(Debug)]
+pub(super) struct SharedState {
+    pub(super) cc: Cc,
+    pub(super) csts: Csts,
+    pub(super) members: Members,
+    pub(super) jobs: Jobs,
+    pub(super) async_events: AsyncEvents,
+    pub(super) errors: ErrorLog,
+    pub(super) features: Features,
+}
+
+/// An association is connected, ends, and is disconnected.
+const LIFE_MESSAGES: u32 = 3;
+
+impl Controller {
+    pub(super) fn new(
+        associations: &Arc<Associations>,
+        cntlid: Cntlid,
+        new: NewController,
+    ) -> Self {
+        let errors = match &new.kind {
+            ControllerKind::Nvm(subsystem) => Arc::clone(&subsystem.errors),
+            ControllerKind::Discovery => Arc::default(),
+        };
+        let support = Support::of(&new.kind);
+        let io_queues = associations.registry().limits().io_queues;
+        let mut limits = associations.registry().limits().clone();
+        if let ControllerKind::Discovery = new.kind {
+            limits.max_transfer_bytes = limits.max_transfer_bytes.min(ANONYMOUS_TRANSFER_BYTES);
+        }
+        Self {
+            cntlid,
+            kind: new.kind,
+            host: new.host,
+            port: new.port,
+            peer: new.peer,
+            connected_at: new.now,
+            support,
+            io_opcodes: support.io_opcodes(),
+            associations: Arc::downgrade(associations),
+            announced: associations.chatter().allows_all(new.now, LIFE_MESSAGES),
+            limits,
+            stage: Stage::new(),
+            keep_alive_ms: AtomicU32::new(new.keep_alive_ms),
+            shared: Mutex::new(SharedState {
+                cc: Cc::new(),
+                csts: Csts::new(),
+                members: Members::default(),
+                jobs: Jobs::default(),
+                async_events: AsyncEvents::default(),
+                errors: ErrorLog::new(errors),
+                features: Features::new(io_queues),
+            }),
+        }
+    }
+
+    /// The subsystem, unless it is the discovery service.
+    pub fn subsystem(&self) -> Option<&Arc<Subsystem>> {
+        match &self.kind {
+            ControllerKind::Nvm(subsystem) => Some(subsystem),
+            ControllerKind::Discovery => None,
+        }
+    }
+
+    pub(crate) fn is_discovery(&self) -> bool {
+        matches!(self.kind, ControllerKind::Discovery)
+    }
+
+    /// The keep-alive interval; `None` when the host asked for none.
+    pub(super) fn keep_alive(&self) -> Option<Duration> {
+        match (self.keep_alive_ms.load(Ordering::Relaxed), &self.kind) {
+            (0, ControllerKind::Nvm(_)) => None,
+            (0, ControllerKind::Discovery) => Some(DISCOVERY_KEEP_ALIVE),
+            (ms, _) => Some(round_up(Duration::from_millis(ms.into()))),
+        }
+    }
+
+    /// Adds to the error log.
+    pub(super) fn log_error(&self, entry: ErrorLogEntry) {
+        self.shared().errors.push(entry);
+    }
+
+    /// The epoch in which commands other than fabrics commands are legal; `None` while they are
+    /// not.
+    pub(super) fn ready_epoch(&self) -> Option<Epoch> {
+        self.stage.ready_epoch()
+    }
+
+    /// Whether commands of this epoch are legal.
+    pub(super) fn is_ready_in(&self, epoch: Epoch) -> bool {
+        self.stage.is_ready_in(epoch)
+    }
+
+    /// Whether commands other than fabrics commands are legal.
+    pub(super) fn is_ready(&self) -> bool {
+        self.ready_epoch().is_some()
+    }
+
+    pub(super) fn shared(&self) -> MutexGuard<'_, SharedState> {
+        // Nothing that holds the lock leaves the state half changed.
+        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What a Connect command says about the controller to make.
+#[derive(Debug)]
+pub(crate) struct NewController {
+    pub(crate) kind: ControllerKind,
+    pub(crate) host: NamedHost,
+    pub(crate) port: Arc<Port>,
+    pub(crate) peer: SocketAddr,
+    pub(crate) keep_alive_ms: u32,
+    pub(crate) now: Time,
+}
+
+/// To the granularity that controllers report (KAS).
+fn round_up(interval: Duration) -> Duration {
+    let unit = KEEP_ALIVE_GRANULARITY.as_millis();
+    let units = interval.as_millis().div_ceil(unit);
+    Duration::from_millis(u64::try_from(units * unit).unwrap_or(u64::MAX))
+}
