@@ -8,13 +8,13 @@ use nvme_proto::log::{
 };
 use nvme_proto::{AsciiField, IntoBytes, NqnField, U16};
 
-use super::state::{Controller, SharedState};
+use super::state::Controller;
 use crate::inventory::port::Port;
 use crate::inventory::subsystem::Subsystem;
 use crate::limits::ADMIN_QUEUE_ENTRIES;
 
 /// The whole page, for the host and the port of this controller.
-pub(super) fn page(controller: &Controller, _: &SharedState) -> Vec<u8> {
+pub(super) fn page(controller: &Controller) -> Vec<u8> {
     let visible = controller.port.visible_to(controller.host);
     let entries: Vec<_> = visible.map(|subsystem| entry(&controller.port, subsystem)).collect();
     let header = DiscoveryHeader::new(generation(&entries), entries.len() as u64);

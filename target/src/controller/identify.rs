@@ -1,5 +1,7 @@
 //! Identify: what hosts are told about controllers and namespaces.
 
+use std::sync::Arc;
+
 use nvme_proto::identify::{
     Cmic, ControllerType, Dlfeat, FileInfo, IdDescriptor, Identify, IdentifyController,
     IdentifyControllerNvm, IdentifyNamespace, IdentifyNamespaceIndependent, IdentifyNamespaceNvm,
@@ -42,18 +44,20 @@ pub(super) fn write(
     }
     let subsystem = || controller.subsystem().ok_or(INVALID_FIELD);
     match entry.describe {
-        Describe::Controller(describe) => describe(controller, data),
-        Describe::Namespace(describe) => {
-            let subsystem = subsystem()?;
-            match subsystem.namespace(identify.nsid) {
-                Some(found) => describe(support, found, data),
-                None if is_in_range(subsystem, identify.nsid) => {}
-                None => return Err(INVALID_NAMESPACE),
-            }
-        }
-        Describe::ActiveNamespace(describe) => {
+        Describe::Controller => self::controller(controller, data),
+        Describe::ControllerOfCommandSet => controller_of_command_set(data),
+        Describe::Namespace => in_range(subsystem()?, identify.nsid)?
+            .into_iter()
+            .for_each(|found| namespace(support, found, data)),
+        Describe::NamespaceOfCommandSet => in_range(subsystem()?, identify.nsid)?
+            .into_iter()
+            .for_each(|_| namespace_of_command_set(data)),
+        Describe::IndependentNamespace => in_range(subsystem()?, identify.nsid)?
+            .into_iter()
+            .for_each(|found| independent_namespace(found, data)),
+        Describe::NamespaceDescriptors => {
             let found = subsystem()?.namespace(identify.nsid).ok_or(INVALID_NAMESPACE)?;
-            describe(support, found, data);
+            namespace_descriptors(found, data);
         }
         Describe::NamespacesAbove => put(data, &namespaces_above(subsystem()?, identify.nsid)?),
     }
@@ -63,9 +67,13 @@ pub(super) fn write(
 const INVALID_FIELD: Status = Status::INVALID_FIELD.with_dnr();
 const INVALID_NAMESPACE: Status = Status::INVALID_NAMESPACE_OR_FORMAT.with_dnr();
 
-/// Whether a namespace may have an NSID.
-fn is_in_range(subsystem: &Subsystem, nsid: Nsid) -> bool {
-    (1..=subsystem.highest_nsid()).contains(&nsid.0)
+/// The namespace with an NSID; nothing if a namespace may have it, and none has.
+fn in_range(subsystem: &Subsystem, nsid: Nsid) -> Result<Option<&Arc<Namespace>>, Status> {
+    let found = subsystem.namespace(nsid);
+    match found.is_some() || (1..=subsystem.highest_nsid()).contains(&nsid.0) {
+        true => Ok(found),
+        false => Err(INVALID_NAMESPACE),
+    }
 }
 
 fn put<T: IntoBytes + zerocopy::Immutable>(data: &mut [u8], value: &T) {
@@ -80,7 +88,7 @@ fn namespaces_above(subsystem: &Subsystem, nsid: Nsid) -> Result<NamespaceList, 
     Ok(NamespaceList::new(nsids.filter(|active| *active > nsid)))
 }
 
-pub(super) fn controller(controller: &Controller, data: &mut [u8]) {
+fn controller(controller: &Controller, data: &mut [u8]) {
     match &controller.kind {
         ControllerKind::Nvm(subsystem) => put(data, &nvm_controller(controller, subsystem)),
         ControllerKind::Discovery => put(data, &discovery_controller(controller)),
@@ -88,7 +96,7 @@ pub(super) fn controller(controller: &Controller, data: &mut [u8]) {
 }
 
 /// The NVM command set has nothing more to say of a controller.
-pub(super) fn controller_of_command_set(_: &Controller, data: &mut [u8]) {
+fn controller_of_command_set(data: &mut [u8]) {
     put(data, &IdentifyControllerNvm::new_zeroed());
 }
 
@@ -152,7 +160,7 @@ fn nvm_controller(controller: &Controller, subsystem: &Subsystem) -> IdentifyCon
     id
 }
 
-pub(super) fn namespace(support: Support, namespace: &Namespace, data: &mut [u8]) {
+fn namespace(support: Support, namespace: &Namespace, data: &mut [u8]) {
     let mut id = IdentifyNamespace::new_zeroed();
     id.nsze = U64::new(namespace.size_blocks);
     id.ncap = id.nsze;
@@ -181,11 +189,11 @@ pub(super) fn namespace(support: Support, namespace: &Namespace, data: &mut [u8]
 }
 
 /// The NVM command set has nothing more to say of a namespace.
-pub(super) fn namespace_of_command_set(_: Support, _: &Namespace, data: &mut [u8]) {
+fn namespace_of_command_set(data: &mut [u8]) {
     put(data, &IdentifyNamespaceNvm::new_zeroed());
 }
 
-pub(super) fn independent_namespace(_: Support, namespace: &Namespace, data: &mut [u8]) {
+fn independent_namespace(namespace: &Namespace, data: &mut [u8]) {
     let mut id = IdentifyNamespaceIndependent::new_zeroed();
     id.nmic = shared();
     id.nsattr = attributes(namespace);
@@ -201,7 +209,7 @@ fn attributes(namespace: &Namespace) -> Nsattr {
     Nsattr::new().with_write_protected(namespace.write_protected())
 }
 
-pub(super) fn namespace_descriptors(_: Support, namespace: &Namespace, data: &mut [u8]) {
+fn namespace_descriptors(namespace: &Namespace, data: &mut [u8]) {
     let uuid = IdDescriptor::Uuid(namespace.uuid.into_bytes());
     let nguid = IdDescriptor::Nguid(namespace.nguid);
     let csi = IdDescriptor::Csi(Csi::NVM);

@@ -8,7 +8,9 @@ use nvme_proto::log::{
 use nvme_proto::{AsciiField, FromZeros, IntoBytes, Status, U128};
 
 use super::associations::Associations;
+use super::discovery;
 use super::state::{Controller, SharedState};
+use super::support::PageContent;
 use crate::derived_ids;
 use crate::inventory::subsystem::Subsystem;
 use crate::limits::ERROR_LOG_ENTRIES;
@@ -30,7 +32,17 @@ pub(super) fn write(
     }
     let mut shared = controller.shared();
     let page = controller.support.page(get.lid).ok_or(Status::INVALID_LOG_PAGE.with_dnr())?;
-    let page = (page.make)(controller, &shared);
+    let page = match page.content {
+        PageContent::SupportedPages => supported_pages(controller),
+        PageContent::Errors => errors(&shared),
+        PageContent::Smart => smart(controller),
+        PageContent::FirmwareSlots => firmware_slots(),
+        PageContent::ChangedNamespaces => changed_namespaces(&shared),
+        PageContent::Effects => effects(controller),
+        PageContent::FeatureEffects => feature_effects(controller),
+        PageContent::NvmeMiEffects => nvme_mi_effects(),
+        PageContent::Discovery => discovery::page(controller),
+    };
     let wanted = usize::try_from(offset).ok().and_then(|offset| page.get(offset..));
     let wanted = wanted.ok_or(Status::INVALID_FIELD.with_dnr())?;
     data.iter_mut().zip(wanted).for_each(|(to, from)| *to = *from);
@@ -40,11 +52,11 @@ pub(super) fn write(
     Ok(())
 }
 
-pub(super) fn supported_pages(controller: &Controller, _: &SharedState) -> Vec<u8> {
+fn supported_pages(controller: &Controller) -> Vec<u8> {
     controller.support.supported_pages().as_bytes().to_vec()
 }
 
-pub(super) fn errors(_: &Controller, shared: &SharedState) -> Vec<u8> {
+fn errors(shared: &SharedState) -> Vec<u8> {
     let mut page: Vec<u8> =
         shared.errors.entries().flat_map(|entry| entry.as_bytes()).copied().collect();
     page.resize(ERROR_LOG_ENTRIES * 64, 0);
@@ -53,7 +65,7 @@ pub(super) fn errors(_: &Controller, shared: &SharedState) -> Vec<u8> {
 
 /// All of it is the whole subsystem's: an association is too short-lived to have a health. There is
 /// no temperature to tell.
-pub(super) fn smart(controller: &Controller, _: &SharedState) -> Vec<u8> {
+fn smart(controller: &Controller) -> Vec<u8> {
     controller.subsystem().map_or_else(Vec::new, |subsystem| {
         smart_log(controller.associations.upgrade(), subsystem).as_bytes().to_vec()
     })
@@ -80,26 +92,26 @@ fn data_units(bytes: u64) -> u128 {
     u128::from(bytes.div_ceil(512 * 1000))
 }
 
-pub(super) fn changed_namespaces(_: &Controller, shared: &SharedState) -> Vec<u8> {
+fn changed_namespaces(shared: &SharedState) -> Vec<u8> {
     shared.async_events.changed().as_bytes().to_vec()
 }
 
-pub(super) fn firmware_slots(_: &Controller, _: &SharedState) -> Vec<u8> {
+fn firmware_slots() -> Vec<u8> {
     let mut log = FirmwareSlotLog::new_zeroed();
     log.active = FirmwareSlots::new().with_current(1);
     log.revisions[0] = AsciiField::new(derived_ids::FIRMWARE).unwrap_or_default();
     log.as_bytes().to_vec()
 }
 
-pub(super) fn effects(controller: &Controller, _: &SharedState) -> Vec<u8> {
+fn effects(controller: &Controller) -> Vec<u8> {
     controller.support.effects().as_bytes().to_vec()
 }
 
-pub(super) fn feature_effects(controller: &Controller, _: &SharedState) -> Vec<u8> {
+fn feature_effects(controller: &Controller) -> Vec<u8> {
     controller.support.feature_effects().as_bytes().to_vec()
 }
 
 /// There are no NVMe-MI commands.
-pub(super) fn nvme_mi_effects(_: &Controller, _: &SharedState) -> Vec<u8> {
+fn nvme_mi_effects() -> Vec<u8> {
     vec![0; 4096]
 }

@@ -9,9 +9,6 @@ use nvme_proto::log::{
 use nvme_proto::{AdminOpcode, NvmOpcode, U16};
 
 use super::kind::ControllerKind;
-use super::state::{Controller, SharedState};
-use super::{discovery, identify, log};
-use crate::inventory::namespace::Namespace;
 
 /// Which controllers have something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,15 +64,21 @@ pub(super) struct CnsEntry {
 }
 
 /// What Identify fills its data, which is zeros, with; and what it takes the NSID for.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Describe {
     /// The controller. The NSID is not looked at.
-    Controller(fn(&Controller, &mut [u8])),
+    Controller,
+    /// What the NVM command set says of the controller. The NSID is not looked at.
+    ControllerOfCommandSet,
     /// A namespace. It is zeros where the NSID is in range, but no namespace has it (Base,
-    /// 5.1.13.1).
-    Namespace(fn(Support, &Namespace, &mut [u8])),
-    /// A namespace that is there.
-    ActiveNamespace(fn(Support, &Namespace, &mut [u8])),
+    /// 5.1.13.1). So are the next two.
+    Namespace,
+    /// What the NVM command set says of a namespace.
+    NamespaceOfCommandSet,
+    /// What every command set says of a namespace.
+    IndependentNamespace,
+    /// The descriptors of a namespace that is there.
+    NamespaceDescriptors,
     /// The NSIDs of the namespaces above it.
     NamespacesAbove,
 }
@@ -86,8 +89,21 @@ pub(super) struct PageEntry {
     offer: Offer,
     /// What LPA says of it.
     lpa: Lpa,
-    /// Its bytes.
-    pub(super) make: fn(&Controller, &SharedState) -> Vec<u8>,
+    pub(super) content: PageContent,
+}
+
+/// What a log page tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum PageContent {
+    SupportedPages,
+    Errors,
+    Smart,
+    FirmwareSlots,
+    ChangedNamespaces,
+    Effects,
+    FeatureEffects,
+    NvmeMiEffects,
+    Discovery,
 }
 
 /// A feature.
@@ -147,46 +163,32 @@ const NVM: [NvmEntry; 7] = [
 const FUSES: U16 = U16::ZERO;
 
 const IDENTIFY: [CnsEntry; 8] = [
-    cns(Cns::NAMESPACE, Offer::Io, Describe::Namespace(identify::namespace)),
-    cns(Cns::CONTROLLER, Offer::Always, Describe::Controller(identify::controller)),
+    cns(Cns::NAMESPACE, Offer::Io, Describe::Namespace),
+    cns(Cns::CONTROLLER, Offer::Always, Describe::Controller),
     cns(Cns::ACTIVE_NAMESPACES, Offer::Io, Describe::NamespacesAbove),
-    cns(
-        Cns::NAMESPACE_DESCRIPTORS,
-        Offer::Io,
-        Describe::ActiveNamespace(identify::namespace_descriptors),
-    ),
-    of_command_set(
-        Cns::IO_COMMAND_SET_NAMESPACE,
-        Describe::Namespace(identify::namespace_of_command_set),
-    ),
-    of_command_set(
-        Cns::IO_COMMAND_SET_CONTROLLER,
-        Describe::Controller(identify::controller_of_command_set),
-    ),
+    cns(Cns::NAMESPACE_DESCRIPTORS, Offer::Io, Describe::NamespaceDescriptors),
+    of_command_set(Cns::IO_COMMAND_SET_NAMESPACE, Describe::NamespaceOfCommandSet),
+    of_command_set(Cns::IO_COMMAND_SET_CONTROLLER, Describe::ControllerOfCommandSet),
     of_command_set(Cns::IO_COMMAND_SET_ACTIVE_NAMESPACES, Describe::NamespacesAbove),
-    cns(
-        Cns::INDEPENDENT_NAMESPACE,
-        Offer::Io,
-        Describe::Namespace(identify::independent_namespace),
-    ),
+    cns(Cns::INDEPENDENT_NAMESPACE, Offer::Io, Describe::IndependentNamespace),
 ];
 
 const PAGES: [PageEntry; 9] = [
-    page(LogId::SUPPORTED_PAGES, Offer::Always, Lpa::new(), log::supported_pages),
-    page(LogId::ERROR, Offer::Always, Lpa::new(), log::errors),
-    page(LogId::SMART, Offer::Io, Lpa::new(), log::smart),
-    page(LogId::FIRMWARE_SLOT, Offer::Io, Lpa::new(), log::firmware_slots),
-    page(LogId::CHANGED_NAMESPACES, Offer::Io, Lpa::new(), log::changed_namespaces),
-    page(LogId::EFFECTS, Offer::Io, Lpa::new().with_effects(true), log::effects),
+    page(LogId::SUPPORTED_PAGES, Offer::Always, Lpa::new(), PageContent::SupportedPages),
+    page(LogId::ERROR, Offer::Always, Lpa::new(), PageContent::Errors),
+    page(LogId::SMART, Offer::Io, Lpa::new(), PageContent::Smart),
+    page(LogId::FIRMWARE_SLOT, Offer::Io, Lpa::new(), PageContent::FirmwareSlots),
+    page(LogId::CHANGED_NAMESPACES, Offer::Io, Lpa::new(), PageContent::ChangedNamespaces),
+    page(LogId::EFFECTS, Offer::Io, Lpa::new().with_effects(true), PageContent::Effects),
     // The bit for this page and the next, and for scopes in the one before.
     page(
         LogId::FEATURE_EFFECTS,
         Offer::Io,
         Lpa::new().with_supported_pages(true),
-        log::feature_effects,
+        PageContent::FeatureEffects,
     ),
-    page(LogId::NVME_MI_EFFECTS, Offer::Io, Lpa::new(), log::nvme_mi_effects),
-    page(LogId::DISCOVERY, Offer::Discovery, Lpa::new(), discovery::page),
+    page(LogId::NVME_MI_EFFECTS, Offer::Io, Lpa::new(), PageContent::NvmeMiEffects),
+    page(LogId::DISCOVERY, Offer::Discovery, Lpa::new(), PageContent::Discovery),
 ];
 
 const FEATURES: [FeatureEntry; 8] = [
@@ -390,13 +392,8 @@ const fn nvm(opcode: NvmOpcode, offer: Offer, effects: CommandEffects, oncs: Onc
     NvmEntry { opcode, offer, effects, oncs }
 }
 
-const fn page(
-    lid: LogId,
-    offer: Offer,
-    lpa: Lpa,
-    make: fn(&Controller, &SharedState) -> Vec<u8>,
-) -> PageEntry {
-    PageEntry { lid, offer, lpa, make }
+const fn page(lid: LogId, offer: Offer, lpa: Lpa, content: PageContent) -> PageEntry {
+    PageEntry { lid, offer, lpa, content }
 }
 
 const fn feature(fid: FeatureId, offer: Offer, scope: Scope, changeable: bool) -> FeatureEntry {
