@@ -11,10 +11,10 @@ use rustix::fs::{AtFlags, FileType, StatxFlags};
 
 use super::range_lock::{RangeAccess, RangeLock, RangeLocks};
 use super::{Backend, BackendError, Health, Step, claim};
-use crate::deliberate_bugs::{self, Bug};
-use crate::storage::{
+use crate::backend::{
     DeviceId, FileId, FileRef, MemoryPart, Operation, OperationKind, OperationStage, SystemCall,
 };
+use crate::deliberate_bugs::{self, Bug};
 
 /// Interruptions in a row after which a file is taken for one that can not be used. A signal or a
 /// full queue of a device seldom causes more than one.

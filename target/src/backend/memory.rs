@@ -9,7 +9,7 @@ use rdma::Time;
 
 use super::page_lock::PageLock;
 use super::{Backend, BackendError, Step};
-use crate::storage::{Operation, OperationKind};
+use crate::backend::{Operation, OperationKind};
 
 const CHUNK_BYTES: u64 = 64 * 1024;
 const WORD_BYTES: u64 = 8;

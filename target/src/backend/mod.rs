@@ -13,9 +13,11 @@ mod health;
 mod memory;
 mod null;
 mod open;
+mod operation;
 mod page_lock;
 mod range_lock;
 mod source;
+mod system_call;
 mod write_unit;
 
 #[cfg(test)]
@@ -33,10 +35,10 @@ pub use self::memory::MemoryBackend;
 pub use self::null::NullBackend;
 pub use self::open::{IoMode, OpenError, OpenMode, OpenedBackend, open_block, open_file};
 pub use self::open::{open_memory, open_null};
-pub(crate) use self::range_lock::RangeLock;
+pub(crate) use self::operation::{DelayHold, OperationStage};
+pub use self::operation::{MemoryPart, Operation, OperationKind, Span};
 pub use self::source::{FileChange, OpenedFile};
-
-use crate::storage::{Operation, SystemCall};
+pub use self::system_call::{DeviceId, FileId, FileRef, SystemCall};
 
 /// Turns operations into steps. Shared by all cores.
 pub trait Backend: fmt::Debug + Send + Sync {

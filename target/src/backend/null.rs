@@ -3,7 +3,7 @@
 use rdma::Time;
 
 use super::{Backend, Step};
-use crate::storage::{Operation, OperationKind};
+use crate::backend::{Operation, OperationKind};
 
 /// A medium that costs nothing, to measure everything else.
 #[derive(Debug)]

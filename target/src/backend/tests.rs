@@ -13,8 +13,9 @@ use tempfile::{NamedTempFile, TempDir};
 
 use super::decorator::{Delay, Fault, FaultPlan, Tear};
 use super::*;
+use crate::backend::Span;
 use crate::core_context::pool::{Buffer, Pool, PoolMemory};
-use crate::storage::{Engine, Inline, Span, Storage, StorageReport, Submitted, Tag, Uring};
+use crate::storage::{Engine, Inline, Storage, StorageReport, Submitted, Tag, Uring};
 
 const BLOCK: usize = 1 << 20;
 

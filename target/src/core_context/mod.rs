@@ -12,11 +12,12 @@ use rdma::Time;
 
 use self::buffers::CoreBuffers;
 pub use self::request_key::RequestKey;
+use crate::backend::Operation;
 use crate::controller::Associations;
 use crate::inventory::Registry;
 use crate::inventory::namespace::NamespaceIndex;
 use crate::metrics::io_counters::Tally;
-use crate::storage::{Operation, Storage, Submitted, Tag};
+use crate::storage::{Storage, Submitted, Tag};
 
 /// One core's resources.
 pub struct CoreContext {

@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 
-use super::engine::{CallId, Engine, EngineEvent, EngineStats, FileRef, SystemCall};
+use super::engine::{CallId, Engine, EngineEvent, EngineStats};
+use crate::backend::{FileRef, SystemCall};
 
 /// An engine that runs each call when it is started.
 #[derive(Debug, Default)]

@@ -6,7 +6,6 @@
 pub(crate) mod batching;
 mod engine;
 mod inline;
-mod operation;
 mod uring;
 
 #[cfg(test)]
@@ -22,15 +21,11 @@ use rdma::Time;
 use slab::Slab;
 
 use self::batching::gate::{GateDecision, Gates, Released, Visit};
-pub use self::engine::{
-    CallId, DeviceId, Engine, EngineEvent, EngineStats, FileId, FileRef, SystemCall,
-};
+pub use self::engine::{CallId, Engine, EngineEvent, EngineStats};
 pub use self::inline::Inline;
-pub(crate) use self::operation::{DelayHold, OperationStage};
-pub use self::operation::{MemoryPart, Operation, OperationKind, Span};
 pub use self::uring::{BufferRegistration, Uring, UringError};
 
-use crate::backend::{Backend, BackendError, Step};
+use crate::backend::{Backend, BackendError, Operation, OperationKind, Step, SystemCall};
 use crate::deliberate_bugs::{self, Bug};
 
 /// The user's name for an operation.

@@ -10,8 +10,9 @@ use std::time::Duration;
 use io_uring::types::{Fd, Fixed, FsyncFlags, SubmitArgs, Timespec};
 use io_uring::{IoUring, opcode, squeue};
 
-use super::engine::{CallId, Engine, EngineEvent, EngineStats, FileId, FileRef, SystemCall};
-use super::operation::MemoryPart;
+use super::engine::{CallId, Engine, EngineEvent, EngineStats};
+use crate::backend::MemoryPart;
+use crate::backend::{FileId, FileRef, SystemCall};
 
 /// Entries of a ring's queues. The kernel keeps the completions that do not fit.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use feedrail_target::backend::decorator::{Delay, Fault, FaultPlan};
 use feedrail_target::backend::{Backend, BackendError, Step};
-use feedrail_target::storage::{Operation, OperationKind};
+use feedrail_target::backend::{Operation, OperationKind};
 use nvme_proto::fabrics::{Disconnect, PropertyGet, PropertySize};
 use nvme_proto::feature::{AsyncEventConfig, Feature, SetFeatures, WriteProtection};
 use nvme_proto::nvm::{DatasetManagement, DsmAttributes, DsmRange, Flush, Io, WriteZeroes};

@@ -7,9 +7,9 @@ use std::os::fd::{BorrowedFd, RawFd};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use feedrail_target::backend::{MemoryPart, SystemCall};
 use feedrail_target::storage::{
-    BufferRegistration, CallId, Engine, EngineEvent, EngineStats, MemoryPart, SystemCall, Uring,
-    UringError,
+    BufferRegistration, CallId, Engine, EngineEvent, EngineStats, Uring, UringError,
 };
 use rdma::sim::{Sim, SimDevice};
 use rdma::{

@@ -8,9 +8,8 @@ use std::os::fd::RawFd;
 use std::rc::Rc;
 use std::time::Duration;
 
-use feedrail_target::storage::{
-    CallId, Engine, EngineEvent, EngineStats, FileRef, MemoryPart, SystemCall,
-};
+use feedrail_target::backend::{FileRef, MemoryPart, SystemCall};
+use feedrail_target::storage::{CallId, Engine, EngineEvent, EngineStats};
 use rdma::Time;
 
 use super::Random;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use rdma::Time;
 
 use crate::backend::{Backend, Step};
-use crate::storage::{DelayHold, Operation};
+use crate::backend::{DelayHold, Operation};
 
 /// Holds every operation back for a while before it starts.
 #[derive(Debug)]

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use rdma::Time;
 
+use crate::backend::Operation;
 use crate::backend::{Backend, BackendError, Step};
-use crate::storage::Operation;
 
 /// Fails the operations that a plan picks and passes the others on.
 #[derive(Debug)]

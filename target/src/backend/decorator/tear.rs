@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rdma::Time;
 
 use crate::backend::{Backend, BackendError, Step};
-use crate::storage::{Operation, OperationKind};
+use crate::backend::{Operation, OperationKind};
 
 /// Writes are torn at multiples of this, which every medium takes.
 const GRAIN_BYTES: u64 = 4096;

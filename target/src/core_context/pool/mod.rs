@@ -10,8 +10,8 @@ use std::sync::Arc;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 use self::buddy::Buddy;
+use crate::backend::Span;
 use crate::limits::{ANONYMOUS_POOL_BYTES, ANONYMOUS_TRANSFER_BYTES, POOL_LEAST_BLOCKS};
-use crate::storage::Span;
 
 /// The smallest buffer, in bytes: the page and the alignment of every buffer.
 pub const UNIT_BYTES: usize = 4096;

@@ -14,7 +14,8 @@ use std::time::Duration;
 use rdma::Time;
 
 use super::trial::Trial;
-use crate::storage::engine::{CallId, DeviceId, SystemCall};
+use crate::backend::{DeviceId, SystemCall};
+use crate::storage::engine::CallId;
 
 /// What a device should have before more is held back from it.
 const ENOUGH: u64 = 256 * 1024;

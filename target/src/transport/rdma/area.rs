@@ -8,10 +8,10 @@ use ::rdma::{Access, Mem, MemoryRegion, Provider, Registered, Sge};
 use nvme_proto::{Cqe, IntoBytes, Sqe};
 use rustix::mm::{MapFlags, ProtFlags};
 
+use crate::backend::Span;
 use crate::core_context::pool::UNIT_BYTES;
 use crate::deliberate_bugs::{self, Bug};
 use crate::limits::UNCONNECTED_RECEIVES;
-use crate::storage::Span;
 use crate::transport::rdma::connection::request::{Receive, SlotId};
 
 const SQE_BYTES: usize = size_of::<Sqe>();

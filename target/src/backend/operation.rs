@@ -3,7 +3,7 @@
 
 use std::ptr::NonNull;
 
-use crate::backend::RangeLock;
+use super::range_lock::RangeLock;
 
 /// One thing to do with a namespace's medium, and how far it got.
 #[derive(Debug)]
