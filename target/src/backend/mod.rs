@@ -33,6 +33,7 @@ pub use self::file::FileBackend;
 pub use self::health::Health;
 pub use self::memory::MemoryBackend;
 pub use self::null::NullBackend;
+pub(crate) use self::open::MEMORY_ALIGNMENT;
 pub use self::open::{IoMode, OpenError, OpenMode, OpenedBackend, open_block, open_file};
 pub use self::open::{open_memory, open_null};
 pub(crate) use self::operation::{DelayHold, OperationStage};

@@ -24,8 +24,8 @@ const DEFAULT_LBA_SHIFT: u8 = 9;
 const MAX_LBA_SHIFT: u8 = 12;
 /// Where the kernel describes devices.
 const SYSFS: &str = "/sys";
-/// Alignment of every buffer that reaches a backend.
-const MEMORY_ALIGNMENT: u32 = crate::core_context::pool::UNIT_BYTES as u32;
+/// Alignment of every buffer that reaches a backend, in bytes.
+pub(crate) const MEMORY_ALIGNMENT: u32 = 4096;
 
 /// How to open it.
 #[derive(Clone, Copy, Debug, Default)]

@@ -10,11 +10,12 @@ use std::sync::Arc;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 use self::buddy::Buddy;
-use crate::backend::Span;
+use crate::backend::{MEMORY_ALIGNMENT, Span};
 use crate::limits::{ANONYMOUS_POOL_BYTES, ANONYMOUS_TRANSFER_BYTES, POOL_LEAST_BLOCKS};
 
 /// The smallest buffer, in bytes: the page and the alignment of every buffer.
 pub const UNIT_BYTES: usize = 4096;
+const _: () = assert!(UNIT_BYTES.is_multiple_of(MEMORY_ALIGNMENT as usize));
 
 /// Of a huge page, on processors with 4 KiB pages.
 const HUGE_PAGE_BYTES: usize = 2 << 20;
