@@ -4,6 +4,7 @@
 mod bench;
 mod ci;
 mod lab;
+mod picture;
 mod shape;
 mod sim;
 mod source;
@@ -36,6 +37,8 @@ enum Chore {
     Bench(bench::Options),
     /// How the library crates are laid out: files, circles of imports, and how much is public.
     Shape(source::Tree),
+    /// Make the picture of the architecture from its description, docs/architecture.picture.
+    Picture,
     /// The Linux kernel's own NVMe over RDMA, host and target, against ours, in QEMU.
     Lab(lab::Options),
     /// Targets, hosts, disks and networks in simulated worlds, one for each seed, in which
@@ -65,6 +68,7 @@ fn main() -> ExitCode {
         Chore::Tidy(options) => tidy::run(options),
         Chore::Bench(options) => bench::main(options),
         Chore::Shape(tree) => shape::main(tree),
+        Chore::Picture => picture::main(),
         Chore::Lab(options) => lab::main(options),
         Chore::Sim(options) => sim::main(options),
         Chore::Soak { kills } => soak(*kills),
