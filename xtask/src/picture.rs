@@ -18,9 +18,9 @@ use std::fs;
 use anyhow::{Context, Result, bail, ensure};
 
 /// The description, from the root of the checkout.
-const SOURCE: &str = "docs/architecture.picture";
+pub(crate) const SOURCE: &str = "docs/architecture.picture";
 /// What is made of it.
-const PICTURE: &str = "docs/architecture.svg";
+pub(crate) const PICTURE: &str = "docs/architecture.svg";
 
 /// Pixels of a unit.
 const UNIT: f64 = 10.0;
@@ -37,8 +37,14 @@ pub(crate) fn main() -> Result<()> {
 }
 
 /// The SVG of a description.
-fn render(description: &str) -> Result<String> {
+pub(crate) fn render(description: &str) -> Result<String> {
     Ok(Picture::parse(description)?.to_svg())
+}
+
+/// The crates that a description names.
+pub(crate) fn crates(description: &str) -> impl Iterator<Item = &str> {
+    let lines = description.lines().filter(|line| !line.starts_with('#'));
+    lines.flat_map(|line| line.split('`').skip(1).step_by(2))
 }
 
 #[derive(Default)]
@@ -231,6 +237,11 @@ mod tests {
         }
         assert!(svg.contains("M110 40 L202 40"), "the upper arrow leads to the right: {svg}");
         assert!(svg.contains("M210 60 L118 60"), "the lower arrow leads to the left: {svg}");
+    }
+
+    #[test]
+    fn crates_are_in_backticks() {
+        assert_eq!(crates(DESCRIPTION).collect::<Vec<_>>(), ["aa"]);
     }
 
     #[test]

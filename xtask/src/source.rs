@@ -1,4 +1,4 @@
-//! The Rust files of a checkout: their text, and the syntax of those that are not tests.
+//! The files of a checkout: their text, and the syntax of the Rust files that are not tests.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -32,8 +32,31 @@ pub(crate) struct Tree {
 impl Tree {
     /// All Rust files that git tracks.
     pub(crate) fn sources(&self) -> Result<Vec<SourceFile>> {
-        let tree = self.tree.clone().unwrap_or_else(crate::root);
-        let output = Command::new("git").args(["ls-files", "*.rs"]).current_dir(&tree).output()?;
+        self.files("*.rs")
+    }
+
+    /// All Markdown files that git tracks.
+    pub(crate) fn documents(&self) -> Result<Vec<SourceFile>> {
+        self.files("*.md")
+    }
+
+    /// Whether the checkout has a file or a folder of this path from its root.
+    pub(crate) fn has(&self, path: &str) -> bool {
+        self.root().join(path).exists()
+    }
+
+    /// The text of a file that must be there, of this path from the root of the checkout.
+    pub(crate) fn read(&self, path: &str) -> Result<String> {
+        fs::read_to_string(self.root().join(path)).with_context(|| path.to_owned())
+    }
+
+    fn root(&self) -> PathBuf {
+        self.tree.clone().unwrap_or_else(crate::root)
+    }
+
+    fn files(&self, pattern: &str) -> Result<Vec<SourceFile>> {
+        let tree = self.root();
+        let output = Command::new("git").args(["ls-files", pattern]).current_dir(&tree).output()?;
         ensure!(output.status.success(), "git ls-files failed");
         let names = String::from_utf8(output.stdout)?;
         let there = names.lines().filter(|name| tree.join(name).exists());

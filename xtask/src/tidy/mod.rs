@@ -3,6 +3,7 @@
 mod comments;
 mod counted;
 mod docs;
+mod documents;
 mod names;
 
 use anyhow::{Result, bail};
@@ -28,7 +29,8 @@ pub(crate) struct Options {
     tree: Tree,
 }
 
-/// Checks every Rust file that git tracks, and prints all that is wrong before it fails.
+/// Checks every Rust file and every document that git tracks, and prints all that is wrong before
+/// it fails.
 pub(crate) fn run(options: &Options) -> Result<()> {
     let sources = options.tree.sources()?;
     if let Some(rule) = options.list {
@@ -37,6 +39,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     }
     let mut complaints: Vec<_> =
         sources.iter().flat_map(|source| check(&source.path, &source.text)).collect();
+    complaints.extend(documents::complaints(&options.tree, &sources)?);
     for rule in Counted::value_variants() {
         match rule.judge(rule.offenders(&sources)?.len()) {
             Ok(count) => eprintln!("{count}"),

@@ -1,0 +1,295 @@
+//! What documents say of the code and of each other: their length, the items that they name, their
+//! links, and the picture of the architecture.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use anyhow::{Context, Result};
+use syn::{ImplItem, Item, TraitItem, Type};
+
+use crate::picture;
+use crate::source::{SourceFile, Tree};
+
+/// The most words that `ARCHITECTURE.md` may have.
+const ARCHITECTURE_WORDS_MAX: usize = 900;
+
+/// What is wrong with the documents of a checkout.
+pub(super) fn complaints(tree: &Tree, sources: &[SourceFile]) -> Result<Vec<String>> {
+    let documents = tree.documents()?;
+    let index = ItemIndex::new(sources);
+    let mut complaints = Vec::new();
+    for document in &documents {
+        complaints.extend(length(&document.path, &document.text));
+        complaints.extend(dead_links(document, |path| tree.has(path)));
+        if names_items(&document.path) {
+            complaints.extend(unknown_items(document, &index)?);
+        }
+    }
+    let (description, svg) = (tree.read(picture::SOURCE)?, tree.read(picture::PICTURE)?);
+    complaints.extend(absent_crates(&description, sources));
+    if picture::render(&description)? != svg {
+        complaints.push(format!("{}: old; `cargo xtask picture` makes it", picture::PICTURE));
+    }
+    Ok(complaints)
+}
+
+/// Crates of the workspace that are not in the picture of the architecture.
+fn absent_crates(description: &str, sources: &[SourceFile]) -> Vec<String> {
+    let known: BTreeSet<_> = picture::crates(description).collect();
+    let folder = |source: &SourceFile| {
+        let path = source.path.strip_suffix("/src/lib.rs");
+        path.or_else(|| source.path.strip_suffix("/src/main.rs")).map(str::to_owned)
+    };
+    let crates: BTreeSet<_> = sources.iter().filter_map(folder).collect();
+    let absent = crates.iter().filter(|name| !known.contains(name.as_str()));
+    absent.map(|name| format!("{}: `{name}` is not there", picture::SOURCE)).collect()
+}
+
+/// Documents whose every `path/file.rs::item` must be there.
+fn names_items(path: &str) -> bool {
+    matches!(path, "ARCHITECTURE.md" | "docs/glossary.md") || path.starts_with("docs/decisions/")
+}
+
+fn length(path: &str, text: &str) -> Option<String> {
+    let words = text.split_whitespace().count();
+    (path == "ARCHITECTURE.md" && words > ARCHITECTURE_WORDS_MAX)
+        .then(|| format!("{path}: {words} words, more than {ARCHITECTURE_WORDS_MAX}"))
+}
+
+/// The links of a document that lead to no file or folder of the checkout.
+fn dead_links(document: &SourceFile, exists: impl Fn(&str) -> bool) -> Vec<String> {
+    let mut complaints = Vec::new();
+    for (number, line) in prose(&document.text) {
+        for target in links(line) {
+            let path = target.split('#').next().unwrap_or_default();
+            let resolved = resolve(&document.path, path);
+            if !path.is_empty() && !resolved.is_some_and(|path| exists(&path)) {
+                complaints.push(format!("{}:{number}: no file {target}", document.path));
+            }
+        }
+    }
+    complaints
+}
+
+/// Lines outside of code blocks, with their numbers.
+fn prose(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    let mut in_code = false;
+    text.lines().enumerate().filter_map(move |(index, line)| {
+        let is_fence = line.trim_start().starts_with("```");
+        in_code ^= is_fence;
+        (!in_code && !is_fence).then_some((index + 1, line))
+    })
+}
+
+/// Where the links and images of a line lead, but for those into the network.
+fn links(line: &str) -> impl Iterator<Item = &str> {
+    let targets = line.split("](").skip(1).filter_map(|rest| rest.split([')', ' ']).next());
+    targets.filter(|target| !target.contains("://") && !target.starts_with("mailto:"))
+}
+
+/// A relative path in a document, from the root of the checkout. None if it leads out of that.
+fn resolve(document: &str, path: &str) -> Option<String> {
+    let mut parts: Vec<&str> = document.split('/').collect();
+    parts.pop();
+    for part in path.split('/') {
+        match part {
+            "" | "." => {}
+            ".." => drop(parts.pop()?),
+            _ => parts.push(part),
+        }
+    }
+    Some(parts.join("/"))
+}
+
+/// What a document names in the form `path/file.rs::item` that is not there.
+fn unknown_items(document: &SourceFile, index: &ItemIndex<'_>) -> Result<Vec<String>> {
+    let mut complaints = Vec::new();
+    for (number, line) in prose(&document.text) {
+        for span in line.split('`').skip(1).step_by(2) {
+            if let Some((path, item)) = reference(span)
+                && let Some(problem) = index.problem(path, item)?
+            {
+                complaints.push(format!("{}:{number}: {problem}", document.path));
+            }
+        }
+    }
+    Ok(complaints)
+}
+
+/// The file and the item that a code span names, if it names a Rust file in a folder.
+fn reference(span: &str) -> Option<(&str, Option<&str>)> {
+    let (path, item) = match span.split_once("::") {
+        Some((path, item)) => (path, Some(item)),
+        None => (span, None),
+    };
+    let is_path =
+        path.contains('/') && path.ends_with(".rs") && !path.contains(char::is_whitespace);
+    is_path.then_some((path, item))
+}
+
+/// The items of all Rust files, parsed when one is asked for.
+struct ItemIndex<'a>(BTreeMap<&'a str, &'a str>);
+
+impl<'a> ItemIndex<'a> {
+    fn new(sources: &'a [SourceFile]) -> Self {
+        Self(sources.iter().map(|source| (source.path.as_str(), source.text.as_str())).collect())
+    }
+
+    /// Why a file or an item is not found, and where the item is instead.
+    fn problem(&self, path: &str, item: Option<&str>) -> Result<Option<String>> {
+        let Some(item) = item else {
+            return Ok((!self.0.contains_key(path)).then(|| format!("no file {path}")));
+        };
+        if let Some(text) = self.0.get(path)
+            && items_of(path, text)?.contains(item)
+        {
+            return Ok(None);
+        }
+        let same = self.places(item, |other| other == item)?;
+        let alike = || self.places(item, |other| last_of(other) == last_of(item));
+        Ok(Some(match if same.is_empty() { alike()? } else { same } {
+            places if places.is_empty() => format!("no {path}::{item}, nor is it elsewhere"),
+            places => format!("no {path}::{item}; there is {}", places.join(" and ")),
+        }))
+    }
+
+    /// Where there are items that are wanted, all of which have the last name of `item`.
+    fn places(&self, item: &str, is_wanted: impl Fn(&str) -> bool) -> Result<Vec<String>> {
+        let mut places = Vec::new();
+        // Parsing all files would take seconds.
+        for (path, text) in self.0.iter().filter(|(_, text)| text.contains(last_of(item))) {
+            let items = items_of(path, text)?;
+            let wanted = items.iter().filter(|other| is_wanted(other));
+            places.extend(wanted.map(|other| format!("{path}::{other}")));
+        }
+        Ok(places)
+    }
+}
+
+/// The name of an item without its type.
+fn last_of(item: &str) -> &str {
+    item.rsplit("::").next().unwrap_or(item)
+}
+
+/// What a file defines: `function`, `Type`, `Type::method`, `Enum::Variant`, `CONSTANT`.
+fn items_of(path: &str, text: &str) -> Result<BTreeSet<String>> {
+    let mut names = BTreeSet::new();
+    let file = syn::parse_file(text).with_context(|| path.to_owned())?;
+    file.items.iter().for_each(|item| collect(item, &mut names));
+    Ok(names)
+}
+
+fn collect(item: &Item, names: &mut BTreeSet<String>) {
+    let mut add = |name: &dyn ToString| {
+        names.insert(name.to_string());
+    };
+    match item {
+        Item::Const(item) => add(&item.ident),
+        Item::Enum(item) => {
+            add(&item.ident);
+            item.variants.iter().for_each(|variant| add(&member(&item.ident, &variant.ident)));
+        }
+        Item::Fn(item) => add(&item.sig.ident),
+        Item::Impl(item) => {
+            let Type::Path(of) = &*item.self_ty else { return };
+            let Some(of) = of.path.segments.last() else { return };
+            for member_item in &item.items {
+                match member_item {
+                    ImplItem::Const(inner) => add(&member(&of.ident, &inner.ident)),
+                    ImplItem::Fn(inner) => add(&member(&of.ident, &inner.sig.ident)),
+                    ImplItem::Type(inner) => add(&member(&of.ident, &inner.ident)),
+                    _ => {}
+                }
+            }
+        }
+        Item::Mod(item) => {
+            add(&item.ident);
+            let inner = item.content.iter().flat_map(|(_, items)| items);
+            inner.for_each(|item| collect(item, names));
+        }
+        Item::Static(item) => add(&item.ident),
+        Item::Struct(item) => {
+            add(&item.ident);
+            let fields = item.fields.iter().filter_map(|field| field.ident.as_ref());
+            fields.for_each(|field| add(&member(&item.ident, field)));
+        }
+        Item::Trait(item) => {
+            add(&item.ident);
+            for member_item in &item.items {
+                match member_item {
+                    TraitItem::Const(inner) => add(&member(&item.ident, &inner.ident)),
+                    TraitItem::Fn(inner) => add(&member(&item.ident, &inner.sig.ident)),
+                    TraitItem::Type(inner) => add(&member(&item.ident, &inner.ident)),
+                    _ => {}
+                }
+            }
+        }
+        Item::Type(item) => add(&item.ident),
+        Item::Union(item) => add(&item.ident),
+        _ => {}
+    }
+}
+
+fn member(of: &syn::Ident, name: &syn::Ident) -> String {
+    format!("{of}::{name}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file(path: &str, text: &str) -> SourceFile {
+        SourceFile { path: path.to_owned(), text: text.to_owned() }
+    }
+
+    #[test]
+    fn the_documents_of_this_checkout_are_true() {
+        let tree = Tree::default();
+        let sources = tree.sources().unwrap();
+        assert_eq!(complaints(&tree, &sources).unwrap(), Vec::<String>::new());
+    }
+
+    #[test]
+    fn an_item_that_is_not_there_is_told_with_its_new_place() {
+        let sources = [
+            file("a/src/b.rs", "fn f() {} struct S { x: u8 } impl<T> S { fn m(&self) {} }"),
+            file("a/src/c.rs", "trait T { fn m(&self); } enum E { V } mod n { const C: u8 = 0; }"),
+        ];
+        let index = ItemIndex::new(&sources);
+        let told = |text: &str| unknown_items(&file("docs/glossary.md", text), &index).unwrap();
+        let there = "`a/src/b.rs` `a/src/b.rs::f` `a/src/b.rs::S::m` `a/src/b.rs::S::x`\n\
+            `a/src/c.rs::T::m` `a/src/c.rs::E::V` `a/src/c.rs::C` `mod.rs` `S::m` `cargo a.rs`";
+        assert_eq!(told(there), Vec::<String>::new());
+        assert_eq!(told("`a/src/d.rs`"), ["docs/glossary.md:1: no file a/src/d.rs"]);
+        let moved = "docs/glossary.md:2: no a/src/c.rs::S::m; there is a/src/b.rs::S::m";
+        assert_eq!(told("\n`a/src/c.rs::S::m`"), [moved]);
+        let alike = "docs/glossary.md:1: no a/src/b.rs::Q::V; there is a/src/c.rs::E::V";
+        assert_eq!(told("`a/src/b.rs::Q::V`"), [alike]);
+        let gone = "docs/glossary.md:1: no a/src/b.rs::q, nor is it elsewhere";
+        assert_eq!(told("`a/src/b.rs::q`"), [gone]);
+    }
+
+    #[test]
+    fn every_crate_is_in_the_picture() {
+        let sources = [file("a/src/lib.rs", ""), file("b/src/main.rs", ""), file("b/src/c.rs", "")];
+        assert_eq!(absent_crates("box x 0 0 1 1: `a` | `b`", &sources), Vec::<String>::new());
+        let told = absent_crates("box x 0 0 1 1: `a` | b", &sources);
+        assert_eq!(told, ["docs/architecture.picture: `b` is not there"]);
+    }
+
+    #[test]
+    fn links_lead_to_files() {
+        let text = "[a](b.md) ![c](../d.svg#e) [f](#g) [h](https://example.org/i) [j](../../k)\n\
+            ```\n[l](m.md)\n```\n[n](o.md)";
+        let there = ["docs/b.md", "d.svg"];
+        let told = dead_links(&file("docs/x.md", text), |path| there.contains(&path));
+        assert_eq!(told, ["docs/x.md:1: no file ../../k", "docs/x.md:5: no file o.md"]);
+    }
+
+    #[test]
+    fn the_architecture_is_short() {
+        let words = |count| "word ".repeat(count);
+        assert_eq!(length("ARCHITECTURE.md", &words(ARCHITECTURE_WORDS_MAX)), None);
+        assert!(length("ARCHITECTURE.md", &words(ARCHITECTURE_WORDS_MAX + 1)).is_some());
+        assert_eq!(length("docs/other.md", &words(ARCHITECTURE_WORDS_MAX + 1)), None);
+    }
+}
