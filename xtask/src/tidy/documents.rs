@@ -12,6 +12,9 @@ use crate::source::{SourceFile, Tree};
 /// The most words that `ARCHITECTURE.md` may have.
 const ARCHITECTURE_WORDS_MAX: usize = 900;
 
+/// The most lines that `README.md` may have.
+const README_LINES_MAX: usize = 150;
+
 /// What is wrong with the documents of a checkout.
 pub(super) fn complaints(tree: &Tree, sources: &[SourceFile]) -> Result<Vec<String>> {
     let documents = tree.documents()?;
@@ -50,9 +53,12 @@ fn names_items(path: &str) -> bool {
 }
 
 fn length(path: &str, text: &str) -> Option<String> {
-    let words = text.split_whitespace().count();
-    (path == "ARCHITECTURE.md" && words > ARCHITECTURE_WORDS_MAX)
-        .then(|| format!("{path}: {words} words, more than {ARCHITECTURE_WORDS_MAX}"))
+    let (count, unit, most) = match path {
+        "ARCHITECTURE.md" => (text.split_whitespace().count(), "words", ARCHITECTURE_WORDS_MAX),
+        "README.md" => (text.lines().count(), "lines", README_LINES_MAX),
+        _ => return None,
+    };
+    (count > most).then(|| format!("{path}: {count} {unit}, more than {most}"))
 }
 
 /// The links of a document that lead to no file or folder of the checkout.
@@ -286,10 +292,14 @@ mod tests {
     }
 
     #[test]
-    fn the_architecture_is_short() {
-        let words = |count| "word ".repeat(count);
-        assert_eq!(length("ARCHITECTURE.md", &words(ARCHITECTURE_WORDS_MAX)), None);
-        assert!(length("ARCHITECTURE.md", &words(ARCHITECTURE_WORDS_MAX + 1)).is_some());
-        assert_eq!(length("docs/other.md", &words(ARCHITECTURE_WORDS_MAX + 1)), None);
+    fn what_everybody_reads_is_short() {
+        for (path, part, most) in [
+            ("ARCHITECTURE.md", "word ", ARCHITECTURE_WORDS_MAX),
+            ("README.md", "a line\n", README_LINES_MAX),
+        ] {
+            assert_eq!(length(path, &part.repeat(most)), None);
+            assert!(length(path, &part.repeat(most + 1)).is_some());
+            assert_eq!(length("docs/other.md", &part.repeat(most + 1)), None);
+        }
     }
 }
