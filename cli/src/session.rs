@@ -6,7 +6,7 @@ use core::time::Duration;
 use anyhow::{Context as _, Result};
 use feedrail_initiator::{
     Controller, ControllerOptions, DiscoveryLog, Host, HostBuilder, Namespace, NamespaceInfo,
-    ProviderKind, SubsystemAddress,
+    RdmaProvider, SubsystemAddress,
 };
 use nvme_proto::identify::{IdentifyController, IdentifyNamespace};
 use nvme_proto::{FromBytes, Nqn, Nsid};
@@ -112,9 +112,9 @@ fn host(local: &Local) -> Result<Host> {
 
 fn builder(identity: HostIdArgs, provider: ProviderArg) -> HostBuilder {
     let provider = match provider {
-        ProviderArg::Auto => ProviderKind::Auto,
-        ProviderArg::Verbs => ProviderKind::Verbs,
-        ProviderArg::Soft => ProviderKind::Soft,
+        ProviderArg::Auto => RdmaProvider::Auto,
+        ProviderArg::Verbs => RdmaProvider::Verbs,
+        ProviderArg::Soft => RdmaProvider::Soft,
     };
     Host::builder().host_nqn(identity.nqn).host_id(identity.id).provider(provider)
 }

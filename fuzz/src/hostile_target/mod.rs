@@ -11,8 +11,8 @@ use std::task::Poll;
 use std::time::Duration;
 
 use feedrail_initiator::{
-    Controller, ControllerOptions, EngineTurn as HostTurn, Grant, Host, HostId, HostNqn, Namespace,
-    Nsid, SubsystemAddress as Name,
+    Controller, ControllerOptions, EngineTurn as HostTurn, Grant, Host, HostId, HostNqn,
+    MonotonicTime, Namespace, Nsid, SubsystemAddress as Name,
 };
 use feedrail_target::poll_group::Turn;
 use rdma::sim::{Sim, SimConfig, SimDevice, SimNetwork};
@@ -291,10 +291,12 @@ impl Clockwork for TargetWorld {
 
     fn turn(&mut self) -> Turn {
         let outcomes = self.poll_jobs();
-        let host = self.host.turn(self.now);
+        let host = self.host.turn(MonotonicTime::from_nanos(self.now.as_nanos()));
         let target = self.target.turn(self.now);
         let host = match host {
-            HostTurn::SleepUntil(time) if !target && !outcomes => time,
+            HostTurn::SleepUntil(time) if !target && !outcomes => {
+                time.map(|time| Time::from_nanos(time.as_nanos()))
+            }
             _ => return Turn::Busy,
         };
         let next = host.into_iter().chain(self.target.deadline()).chain(self.network.next_event());

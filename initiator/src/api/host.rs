@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use nvme_proto::{HostId, HostNqn};
+use rdma::Provider;
 use rdma::verbs::VerbsOptions;
-use rdma::{GroupStats, Provider, Time};
 
 use crate::api::batch::{self, RangeOutcome, ReadRange, WriteRange};
 use crate::api::controller::Controller;
@@ -17,13 +17,15 @@ use crate::api::discovery::{self, DiscoveryLog};
 use crate::api::pending::Pending;
 use crate::api::ring::Ring;
 use crate::driver::host_state::{Inner, OpenDevices};
-use crate::driver::provider::ProviderKind;
 use crate::driver::{SharedEngines, system_now};
-use crate::engine::{EngineTurn, HostEngine, HostIdentity};
+use crate::engine::{HostEngine, HostIdentity};
 use crate::memory::region::RegionSlice;
-use crate::types::counters::HostCounters;
+use crate::types::counters::{HostCounters, ProviderStats};
 use crate::types::error::{Error, SubsystemAddress};
 use crate::types::options::{BatchOptions, ControllerOptions};
+use crate::types::provider::RdmaProvider;
+use crate::types::time::MonotonicTime;
+use crate::types::turn::EngineTurn;
 
 /// A host: an identity, the RDMA devices that it uses, and the connections that it has.
 ///
@@ -40,7 +42,7 @@ pub struct Host {
 pub struct HostBuilder {
     nqn: Option<HostNqn>,
     id: Option<HostId>,
-    provider: ProviderKind,
+    provider: RdmaProvider,
     verbs: VerbsOptions,
     source: Option<IpAddr>,
     controller: ControllerOptions,
@@ -61,7 +63,7 @@ impl Host {
         HostBuilder {
             nqn: None,
             id: None,
-            provider: ProviderKind::Auto,
+            provider: RdmaProvider::Auto,
             verbs: VerbsOptions::default(),
             source: None,
             controller: ControllerOptions::default(),
@@ -170,8 +172,8 @@ impl Host {
 
     /// Does all that is ready at `now` and says when to be called again. Only a polled host needs
     /// it; `now` is [`Host::now`], or the simulator's time.
-    pub fn turn(&self, now: Time) -> EngineTurn {
-        self.inner.shared.turn(now)
+    pub fn turn(&self, now: MonotonicTime) -> EngineTurn {
+        EngineTurn::of(self.inner.shared.turn(now.time()))
     }
 
     /// Prepares for sleeping on [`Host::fd`]: a turn must follow before.
@@ -190,8 +192,8 @@ impl Host {
     }
 
     /// The time on the clock that the host goes by.
-    pub fn now() -> Time {
-        system_now()
+    pub fn now() -> MonotonicTime {
+        MonotonicTime::of(system_now())
     }
 
     /// What the host did so far; nothing in a process that was forked from its own.
@@ -202,9 +204,9 @@ impl Host {
     }
 
     /// What its providers did so far, one for each device.
-    pub fn provider_stats(&self) -> Vec<GroupStats> {
+    pub fn provider_stats(&self) -> Vec<ProviderStats> {
         let Ok(state) = self.inner.shared.lock() else { return Vec::new() };
-        state.engines.iter().map(|engine| engine.group_stats()).collect()
+        state.engines.iter().map(|engine| ProviderStats::of(engine.group_stats())).collect()
     }
 
     /// Which providers it uses, and why: one line for each device.
@@ -241,7 +243,7 @@ impl HostBuilder {
 
     /// The RDMA provider. Default: the best that the machine has for each target's address.
     #[must_use]
-    pub fn provider(mut self, provider: ProviderKind) -> Self {
+    pub fn provider(mut self, provider: RdmaProvider) -> Self {
         self.provider = provider;
         self
     }
@@ -346,10 +348,12 @@ impl HostBuilder {
     }
 
     /// Makes a host that uses this device and no other: for simulated devices, and for devices that
-    /// the caller opened himself.
+    /// the caller opened himself. It is meant for the simulator and the benchmarks, and is exempt
+    /// from the stability that the version number promises: it changes with `rdma`.
     ///
     /// # Errors
     /// What the device says.
+    #[doc(hidden)]
     pub fn build_on<P: Provider>(mut self, device: P::Device) -> Result<Host, Error> {
         self.source = None;
         let threaded = !self.polled;

@@ -10,16 +10,17 @@ use std::thread::{self, JoinHandle};
 use rdma::verbs::VerbsOptions;
 
 use crate::driver::SharedEngines;
-use crate::driver::provider::{self, OpenedDevice, ProviderKind};
+use crate::driver::provider::{self, OpenedDevice};
 use crate::engine::HostIdentity;
 use crate::types::error::Error;
 use crate::types::options::ControllerOptions;
+use crate::types::provider::RdmaProvider;
 
 /// What the handles of a host share. Dropped with the last of them.
 pub(crate) struct Inner {
     pub(crate) shared: Arc<SharedEngines>,
     pub(crate) identity: HostIdentity,
-    pub(crate) provider: ProviderKind,
+    pub(crate) provider: RdmaProvider,
     pub(crate) verbs: VerbsOptions,
     pub(crate) source: Option<IpAddr>,
     pub(crate) controller: ControllerOptions,

@@ -28,7 +28,7 @@ use rustix::time::{ClockId, clock_gettime};
 use crate::driver::process::{Forked, Process};
 use crate::driver::wake_flag::WakeFlag;
 use crate::engine::results::{Errands, Outbox, RingKey};
-use crate::engine::{EngineTurn, ErasedEngine, earliest};
+use crate::engine::{ErasedEngine, NextTurn, earliest};
 
 /// The thread leaves the cores to callers as long as one came within this time. What a caller has
 /// left to be sent waits for the next one no longer than twice that, and no peer sends anything
@@ -173,9 +173,9 @@ impl SharedEngines {
     }
 
     /// Turns all cores once.
-    pub(crate) fn turn(&self, now: Time) -> EngineTurn {
+    pub(crate) fn turn(&self, now: Time) -> NextTurn {
         let (turn, errands) = {
-            let Ok(mut state) = self.lock() else { return EngineTurn::SleepUntil(None) };
+            let Ok(mut state) = self.lock() else { return NextTurn::SleepUntil(None) };
             let turn = state.turn(now);
             (turn, state.take_errands())
         };
@@ -318,7 +318,7 @@ impl SharedEngines {
             let turn = self.turn(now);
             let over = deadline.is_some_and(|deadline| deadline <= now);
             let notified = parker.notice.take();
-            if let EngineTurn::SleepUntil(due) = turn
+            if let NextTurn::SleepUntil(due) = turn
                 && !(notified || over)
             {
                 let until = earliest(due, deadline);
@@ -415,13 +415,13 @@ impl SharedEngines {
     /// The life of the host's thread.
     pub(crate) fn live(&self) {
         while self.wait_for_idleness() {
-            if self.turn(system_now()) == EngineTurn::Busy {
+            if self.turn(system_now()) == NextTurn::Busy {
                 continue;
             }
             self.arm();
             let now = system_now();
             let mut interrupted = false;
-            if let EngineTurn::SleepUntil(deadline) = self.turn(now) {
+            if let NextTurn::SleepUntil(deadline) = self.turn(now) {
                 let mut state = self.state();
                 // Another thread may have turned the cores since.
                 let deadline = earliest(deadline, state.due);
@@ -481,7 +481,7 @@ impl SharedEngines {
             if now >= end || self.state().engines.iter().all(|engine| engine.is_quiet()) {
                 break;
             }
-            if let EngineTurn::SleepUntil(deadline) = turn {
+            if let NextTurn::SleepUntil(deadline) = turn {
                 self.wait_for_events(earliest(deadline, Some(end)));
                 self.acknowledge();
                 self.drain_interrupt();
@@ -499,14 +499,14 @@ impl SharedEngines {
 }
 
 impl DriverState {
-    fn turn(&mut self, now: Time) -> EngineTurn {
-        let mut turn = EngineTurn::SleepUntil(None);
+    fn turn(&mut self, now: Time) -> NextTurn {
+        let mut turn = NextTurn::SleepUntil(None);
         for engine in &mut self.engines {
             turn = turn.and(engine.turn(now, &mut self.outbox));
         }
         self.due = match turn {
-            EngineTurn::Busy => Some(now),
-            EngineTurn::SleepUntil(due) => due,
+            NextTurn::Busy => Some(now),
+            NextTurn::SleepUntil(due) => due,
         };
         turn
     }

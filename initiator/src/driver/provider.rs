@@ -6,10 +6,9 @@ use rdma::soft::{PortChoice, Soft, SoftDevice, SoftOptions};
 use rdma::verbs::{Verbs, VerbsDevice, VerbsOptions};
 use rdma::{Choice, select};
 
-pub use rdma::ProviderKind;
-
 use crate::engine::{ErasedEngine, HostEngine, HostIdentity};
 use crate::types::error::{Error, ErrorKind};
+use crate::types::provider::RdmaProvider;
 
 /// A device that was opened.
 pub(crate) struct OpenedDevice {
@@ -20,12 +19,12 @@ pub(crate) struct OpenedDevice {
 
 /// Opens the device that serves a local address.
 pub(crate) fn open(
-    kind: ProviderKind,
+    provider: RdmaProvider,
     source: IpAddr,
     host: HostIdentity,
     options: VerbsOptions,
 ) -> Result<OpenedDevice, Error> {
-    let selection = select(kind, source).map_err(|error| refused(&error))?;
+    let selection = select(provider.kind(), source).map_err(|error| refused(&error))?;
     // Opened again with the next attempt to connect, so nothing is lost by not opening it now.
     if let Some(down) = &selection.down {
         return Err(ErrorKind::Device(down.clone()).into());

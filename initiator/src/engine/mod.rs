@@ -45,19 +45,19 @@ use crate::engine::results::{Outbox, RingKey};
 use crate::memory::bounce::BouncePool;
 use crate::memory::region::{ErasedScope, RegistrationScope};
 use crate::types::counters::HostCounters;
-use crate::types::error::{Error, ErrorKind, SubsystemAddress};
+use crate::types::error::{Error, ErrorKind, SubsystemAddress, UnreachableCause};
 use crate::types::options::ControllerOptions;
 
 /// What is left to do after a turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum EngineTurn {
+pub(crate) enum NextTurn {
     /// More is ready: turn again at once.
     Busy,
     /// Nothing before this time, unless something wakes the host earlier.
     SleepUntil(Option<Time>),
 }
 
-impl EngineTurn {
+impl NextTurn {
     /// What is left of both.
     pub(crate) fn and(self, other: Self) -> Self {
         match (self, other) {
@@ -85,7 +85,7 @@ pub(crate) struct HostIdentity {
 /// A [`HostEngine`] of some provider.
 pub(crate) trait ErasedEngine: Send {
     /// Does all that is ready, never blocks.
-    fn turn(&mut self, now: Time, outbox: &mut Outbox) -> EngineTurn;
+    fn turn(&mut self, now: Time, outbox: &mut Outbox) -> NextTurn;
     /// Connects from the next turn on; `opened` is kept when the controller is usable or cannot be
     /// reached.
     fn connect(
@@ -422,7 +422,9 @@ fn end_cause(event: &CmEvent) -> Error {
         CmEvent::Rejected { reason, private_data, .. } => {
             crate::engine::rejection::rejection(*reason, private_data.as_slice())
         }
-        CmEvent::ConnectFailed { failure, .. } => ErrorKind::Unreachable(*failure).into(),
+        CmEvent::ConnectFailed { failure, .. } => {
+            ErrorKind::Unreachable(UnreachableCause::of(*failure)).into()
+        }
         CmEvent::DeviceRemoved { .. } => {
             ErrorKind::ConnectionLost("the RDMA device was removed").into()
         }
@@ -431,22 +433,22 @@ fn end_cause(event: &CmEvent) -> Error {
 }
 
 impl<P: Provider> ErasedEngine for HostEngine<P> {
-    fn turn(&mut self, now: Time, outbox: &mut Outbox) -> EngineTurn {
+    fn turn(&mut self, now: Time, outbox: &mut Outbox) -> NextTurn {
         self.take_fresh(now, outbox);
         self.issue(now, outbox);
         for _ in 0..Self::ROUNDS {
             if !self.round(now, outbox) {
                 return match self.deadline() {
-                    Some(deadline) if deadline <= now => EngineTurn::Busy,
-                    deadline => EngineTurn::SleepUntil(deadline),
+                    Some(deadline) if deadline <= now => NextTurn::Busy,
+                    deadline => NextTurn::SleepUntil(deadline),
                 };
             }
             if outbox.has_errands() {
                 // Somebody waits for a result that is there.
-                return EngineTurn::Busy;
+                return NextTurn::Busy;
             }
         }
-        EngineTurn::Busy
+        NextTurn::Busy
     }
 
     fn connect(

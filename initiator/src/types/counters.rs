@@ -1,5 +1,7 @@
 //! Counters.
 
+use rdma::GroupStats;
+
 /// What a host has done so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -59,6 +61,87 @@ impl HostCounters {
             aborts: self.aborts + other.aborts,
             keep_alives: self.keep_alives + other.keep_alives,
             sleeps: self.sleeps + other.sleeps,
+        }
+    }
+}
+
+/// What the RDMA provider of one device has done so far. Verbs counts doorbells only: its devices
+/// send and receive the packets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ProviderStats {
+    /// Packets sent, retransmissions included.
+    pub packets_sent: u64,
+    /// Packets that the system did not take; they are sent again like any that are lost.
+    pub send_drops: u64,
+    /// Packets received and accepted.
+    pub packets_received: u64,
+    /// Bytes of payload sent, retransmissions included.
+    pub payload_bytes_sent: u64,
+    /// Bytes of payload received and accepted.
+    pub payload_bytes_received: u64,
+    /// System calls that sent packets.
+    pub send_calls: u64,
+    /// System calls that received packets.
+    pub receive_calls: u64,
+    /// Packets sent again after a time-out or a NAK.
+    pub packets_retransmitted: u64,
+    /// Packets dropped because they were duplicates, out of order, malformed or for nobody.
+    pub packets_dropped: u64,
+    /// Packets dropped because the invariant CRC was wrong.
+    pub icrc_failures: u64,
+    /// Times that the peer said receiver-not-ready.
+    pub rnr_naks_received: u64,
+    /// Times that this host said receiver-not-ready.
+    pub rnr_naks_sent: u64,
+    /// Times that an acknowledgement did not come in time.
+    pub ack_timeouts: u64,
+    /// NAKs sent for a gap in the sequence.
+    pub sequence_naks_sent: u64,
+    /// NAKs received for a gap in the sequence.
+    pub sequence_naks_received: u64,
+    /// Send requests that were handed over.
+    pub doorbells: u64,
+}
+
+impl ProviderStats {
+    pub(crate) fn of(stats: GroupStats) -> Self {
+        // Without `..`: a counter that is new is shown here too.
+        let GroupStats {
+            packets_sent,
+            send_drops,
+            packets_received,
+            payload_bytes_sent,
+            payload_bytes_received,
+            send_calls,
+            receive_calls,
+            packets_retransmitted,
+            packets_dropped,
+            icrc_failures,
+            rnr_naks_received,
+            rnr_naks_sent,
+            ack_timeouts,
+            sequence_naks_sent,
+            sequence_naks_received,
+            doorbells,
+        } = stats;
+        Self {
+            packets_sent,
+            send_drops,
+            packets_received,
+            payload_bytes_sent,
+            payload_bytes_received,
+            send_calls,
+            receive_calls,
+            packets_retransmitted,
+            packets_dropped,
+            icrc_failures,
+            rnr_naks_received,
+            rnr_naks_sent,
+            ack_timeouts,
+            sequence_naks_sent,
+            sequence_naks_received,
+            doorbells,
         }
     }
 }

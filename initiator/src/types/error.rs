@@ -179,7 +179,7 @@ pub enum ErrorKind {
     Changed(String),
     /// Nobody answers there.
     #[error("cannot connect: {0}")]
-    Unreachable(rdma::ConnectFailure),
+    Unreachable(UnreachableCause),
     /// No RDMA device can serve the address, or it cannot be opened.
     #[error("{0}")]
     Device(String),
@@ -252,6 +252,44 @@ impl ErrorKind {
             | Self::Closed
             | Self::Forked
             | Self::Io(_) => ErrorFamily::Local,
+        }
+    }
+}
+
+/// Why no RDMA connection could be made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum UnreachableCause {
+    /// The address does not lead anywhere.
+    #[error("the address cannot be resolved")]
+    Address,
+    /// There is no route to the address.
+    #[error("no route to the address")]
+    Route,
+    /// Something there refused the packets: nobody speaks RoCE at that address.
+    #[error("nothing answers RoCE at the address")]
+    Refused,
+    /// No answer within the retries.
+    #[error("no answer")]
+    NoAnswer,
+    /// The peer gave the connection up before it was established.
+    #[error("the peer gave the connection up")]
+    GivenUp,
+    /// The peer was restarted and does not know the connection, or its answer makes no sense.
+    #[error("the peer does not know the connection")]
+    Stale,
+}
+
+impl UnreachableCause {
+    pub(crate) fn of(failure: rdma::ConnectFailure) -> Self {
+        match failure {
+            rdma::ConnectFailure::Address => Self::Address,
+            rdma::ConnectFailure::Route => Self::Route,
+            rdma::ConnectFailure::Refused => Self::Refused,
+            rdma::ConnectFailure::GivenUp => Self::GivenUp,
+            rdma::ConnectFailure::Stale => Self::Stale,
+            // `Unreachable`, and what later versions of `rdma` may tell apart from it.
+            _ => Self::NoAnswer,
         }
     }
 }

@@ -1,5 +1,9 @@
-//! What callers see and the engine uses alike: errors, counters, options.
+//! What callers see and the engine uses alike: errors, counters, options, and the
+//! types that stand for those of `rdma`.
 
 pub(crate) mod counters;
 pub(crate) mod error;
 pub(crate) mod options;
+pub(crate) mod provider;
+pub(crate) mod time;
+pub(crate) mod turn;

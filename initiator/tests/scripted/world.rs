@@ -7,8 +7,8 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use feedrail_initiator::{
-    Controller, ControllerOptions, EngineTurn, Error, Grant, Host, HostId, HostNqn, Namespace,
-    Nsid, RangeOutcome, ReadRange, RegionSlice, SubsystemAddress, WriteRange,
+    Controller, ControllerOptions, EngineTurn, Error, Grant, Host, HostId, HostNqn, MonotonicTime,
+    Namespace, Nsid, RangeOutcome, ReadRange, RegionSlice, SubsystemAddress, WriteRange,
 };
 use rdma::Time;
 use rdma::sim::{Sim, SimConfig, SimNetwork};
@@ -56,13 +56,13 @@ impl World {
     /// Lets everything happen that does before the next time something is due; `false` when nothing
     /// is.
     pub(crate) fn step(&mut self) -> bool {
-        let turn = self.host.turn(self.now);
+        let turn = self.host.turn(MonotonicTime::from_nanos(self.now.as_nanos()));
         let worked = self.fake.turn(self.now);
         if worked || turn == EngineTurn::Busy {
             return true;
         }
         let own = match turn {
-            EngineTurn::SleepUntil(time) => time,
+            EngineTurn::SleepUntil(time) => time.map(|time| Time::from_nanos(time.as_nanos())),
             EngineTurn::Busy => None,
         };
         let next = [own, self.fake.deadline(), self.network.next_event()];

@@ -2,7 +2,9 @@
 
 use std::net::IpAddr;
 
-use feedrail_initiator::{ControllerOptions, EngineTurn, Host, HostId, HostNqn};
+use feedrail_initiator::{
+    ControllerOptions, EngineTurn, Host, HostId, HostNqn, MonotonicTime, ProviderStats,
+};
 use rdma::sim::{Sim, SimDevice, SimNetwork};
 use rdma::{Device, GroupStats, Time};
 
@@ -44,7 +46,7 @@ impl HostNode {
     /// Its provider's counters.
     pub fn network_stats(&self) -> GroupStats {
         let mut sum = GroupStats::default();
-        self.host.provider_stats().into_iter().for_each(|stats| sum += stats);
+        self.host.provider_stats().into_iter().for_each(|stats| sum += group_stats(stats));
         sum
     }
 
@@ -59,6 +61,28 @@ impl HostNode {
     }
 
     pub(super) fn turn(&self, now: Time) -> EngineTurn {
-        self.host.turn(now)
+        self.host.turn(MonotonicTime::from_nanos(now.as_nanos()))
+    }
+}
+
+/// The counters in the form that targets and other peers have them.
+fn group_stats(stats: ProviderStats) -> GroupStats {
+    GroupStats {
+        packets_sent: stats.packets_sent,
+        send_drops: stats.send_drops,
+        packets_received: stats.packets_received,
+        payload_bytes_sent: stats.payload_bytes_sent,
+        payload_bytes_received: stats.payload_bytes_received,
+        send_calls: stats.send_calls,
+        receive_calls: stats.receive_calls,
+        packets_retransmitted: stats.packets_retransmitted,
+        packets_dropped: stats.packets_dropped,
+        icrc_failures: stats.icrc_failures,
+        rnr_naks_received: stats.rnr_naks_received,
+        rnr_naks_sent: stats.rnr_naks_sent,
+        ack_timeouts: stats.ack_timeouts,
+        sequence_naks_sent: stats.sequence_naks_sent,
+        sequence_naks_received: stats.sequence_naks_received,
+        doorbells: stats.doorbells,
     }
 }

@@ -304,7 +304,9 @@ impl World {
             let Some(node) = &host.node else { continue };
             match node.turn(self.now) {
                 EngineTurn::Busy => busy = true,
-                EngineTurn::SleepUntil(at) => due = earliest(due, at),
+                EngineTurn::SleepUntil(at) => {
+                    due = earliest(due, at.map(|at| Time::from_nanos(at.as_nanos())));
+                }
             }
         }
         for Visitor { machine, ip, rest } in &mut self.visitors {

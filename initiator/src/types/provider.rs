@@ -1,0 +1,24 @@
+//! RDMA providers, as callers choose them.
+
+/// Which RDMA provider a host uses.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum RdmaProvider {
+    /// Verbs where a device serves the address, else soft.
+    #[default]
+    Auto,
+    /// RDMA devices through libibverbs.
+    Verbs,
+    /// RoCE v2 in userspace over UDP.
+    Soft,
+}
+
+impl RdmaProvider {
+    pub(crate) const fn kind(self) -> rdma::ProviderKind {
+        match self {
+            Self::Auto => rdma::ProviderKind::Auto,
+            Self::Verbs => rdma::ProviderKind::Verbs,
+            Self::Soft => rdma::ProviderKind::Soft,
+        }
+    }
+}
