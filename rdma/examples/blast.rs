@@ -1,6 +1,7 @@
 //! How fast the soft provider moves bytes between two threads over loopback.
 //!
-//! `cargo run --release -p rdma --example blast [bytes per write] [writes in flight] [seconds]`
+//! `cargo run --release -p feedrail-rdma --example blast [bytes per write] [writes in flight]
+//! [seconds]`
 #![expect(unsafe_code, reason = "work requests name memory by address")]
 
 use std::net::{Ipv4Addr, SocketAddr};

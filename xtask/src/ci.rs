@@ -15,7 +15,7 @@ pub(crate) fn run() -> Result<()> {
     tidy::run(&tidy::Options::default())?;
     cargo("fmt --all --check")?;
     cargo("clippy --workspace --all-targets --locked -- -D warnings")?;
-    cargo("check --package rdma --features link-rdma-core --locked")?;
+    cargo("check --package feedrail-rdma --features link-rdma-core --locked")?;
     crate::run("cargo", &["doc", "--workspace", "--no-deps", "--locked"], &deny_warnings)?;
     cargo("test --workspace")?;
     sim::seeds(SEEDS)?;
@@ -30,12 +30,13 @@ fn linked() -> Result<()> {
         eprintln!("skipped: linking with rdma-core, because libibverbs-dev is not installed");
         return Ok(());
     }
-    cargo("test --package rdma --lib --features link-rdma-core linked")
+    cargo("test --package feedrail-rdma --lib --features link-rdma-core linked")
 }
 
 /// Loom explores every interleaving, so it gets a build of its own with its own primitives.
 pub(crate) fn loom() -> Result<()> {
-    let crates = ["--package=rdma", "--package=feedrail-target", "--package=feedrail-initiator"];
+    let crates =
+        ["--package=feedrail-rdma", "--package=feedrail-target", "--package=feedrail-initiator"];
     let arguments = ["test", "--lib", "--release", "--target-dir", "out/loom", "loom"];
     crate::run(
         "cargo",
@@ -48,8 +49,7 @@ pub(crate) fn loom() -> Result<()> {
 /// property tests look for cases that failed before, in a file. What is interpreted takes hundreds
 /// of times as long, so there are fewer cases.
 pub(crate) fn miri() -> Result<()> {
-    let arguments =
-        "run nightly cargo miri test --package rdma --lib --target-dir out/miri roce::regions";
+    let arguments = "run nightly cargo miri test --package feedrail-rdma --lib --target-dir out/miri roce::regions";
     crate::run(
         "rustup",
         &arguments.split(' ').collect::<Vec<_>>(),

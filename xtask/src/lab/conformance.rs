@@ -13,9 +13,9 @@ pub(super) const NAME: &str = "conformance";
 
 /// Builds it, and says where it is.
 pub(super) fn build() -> Result<PathBuf> {
-    eprintln!("+ cargo test --no-run -p rdma --test {NAME}");
+    eprintln!("+ cargo test --no-run -p feedrail-rdma --test {NAME}");
     let output = Command::new("cargo")
-        .args(["test", "--no-run", "-p", "rdma", "--test", NAME])
+        .args(["test", "--no-run", "-p", "feedrail-rdma", "--test", NAME])
         .arg("--message-format=json-render-diagnostics")
         .current_dir(root())
         .stderr(Stdio::inherit())
