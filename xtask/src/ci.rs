@@ -1,6 +1,7 @@
 //! What continuous integration runs.
 
 use std::path::Path;
+use std::process::{Command, Stdio};
 
 use anyhow::Result;
 
@@ -17,11 +18,43 @@ pub(crate) fn run() -> Result<()> {
     cargo("clippy --workspace --all-targets --locked -- -D warnings")?;
     cargo("check --package feedrail-rdma --features link-rdma-core --locked")?;
     crate::run("cargo", &["doc", "--workspace", "--no-deps", "--locked"], &deny_warnings)?;
+    packages()?;
+    dependencies()?;
     cargo("test --workspace")?;
     sim::seeds(SEEDS)?;
     sim::bugs()?;
     linked()?;
     loom()
+}
+
+/// Packages all that is published, as crates.io would get it. Uncommitted changes are packaged too.
+fn packages() -> Result<()> {
+    cargo("publish --dry-run --workspace --no-verify --allow-dirty --locked")
+}
+
+/// What `deny.toml` says of dependencies, where `cargo-deny` is installed. Its database of
+/// advisories has to be fetched.
+fn dependencies() -> Result<()> {
+    if !succeeds(&["deny", "--version"]) {
+        eprintln!(
+            "skipped: licences and advisories of dependencies, because cargo-deny is not installed"
+        );
+        return Ok(());
+    }
+    cargo("deny check licenses bans sources")?;
+    if !succeeds(&["deny", "fetch", "db"]) {
+        eprintln!("skipped: advisories, because `cargo deny fetch db` cannot fetch their database");
+        return Ok(());
+    }
+    cargo("deny check advisories")
+}
+
+/// Whether cargo does this without an error; what it prints is not shown.
+fn succeeds(arguments: &[&str]) -> bool {
+    let mut command = Command::new("cargo");
+    let quiet = command.args(arguments).current_dir(crate::root());
+    let status = quiet.stdout(Stdio::null()).stderr(Stdio::null()).status();
+    status.is_ok_and(|status| status.success())
 }
 
 /// The packagers' build, where there is something to link with.
