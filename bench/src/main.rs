@@ -66,7 +66,8 @@ struct Options {
     /// Measure nothing; print what must hold and whether it did
     #[arg(long)]
     verdict: bool,
-    /// Measure nothing; make README's section on performance from the results
+    /// Measure nothing; make README's section on performance, and the README of bench/results, from
+    /// the results
     #[arg(long, conflicts_with = "verdict")]
     readme: bool,
     /// The logs of the kernel lab, for the section `lab`
@@ -117,7 +118,8 @@ impl Options {
             return Ok(());
         }
         if self.readme {
-            return readme::write(Path::new("README.md"), &KeptResults::read(&self.output)?);
+            let [readme, tables] = ["README.md", "bench/results/README.md"].map(Path::new);
+            return readme::write(readme, tables, &KeptResults::read(&self.output)?);
         }
         cores::check()?;
         let machine = MachineInfo::describe();

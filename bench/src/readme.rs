@@ -1,4 +1,5 @@
-//! The performance section of README, made from results: nobody types figures.
+//! The performance section of README and the page of all tables, made from results: nobody types
+//! figures.
 
 use std::fs;
 use std::path::Path;
@@ -14,12 +15,12 @@ use crate::verdict::{self, GOODPUT};
 const BEGIN: &str = "<!-- Made by `cargo xtask bench --readme`: do not edit. -->\n";
 const END: &str = "<!-- End of what `cargo xtask bench --readme` makes. -->\n";
 
-/// Writes the section of these results into README.
-pub(crate) fn write(path: &Path, kept: &KeptResults) -> Result<()> {
-    let readme = read(path)?;
-    let (before, after) = around(&readme)?;
-    fs::write(path, format!("{before}{BEGIN}{}{END}{after}", section(kept)))?;
-    Ok(())
+/// Writes the section of README, and the page with all tables.
+pub(crate) fn write(readme: &Path, tables: &Path, kept: &KeptResults) -> Result<()> {
+    let text = read(readme)?;
+    let (before, after) = around(&text)?;
+    fs::write(readme, format!("{before}{BEGIN}{}{END}{after}", section(&kept.latest)))?;
+    fs::write(tables, page(kept)).with_context(|| tables.display().to_string())
 }
 
 fn read(path: &Path) -> Result<String> {
@@ -33,18 +34,45 @@ fn around(readme: &str) -> Result<(&str, &str)> {
     Ok((before, after))
 }
 
-fn section(kept: &KeptResults) -> String {
-    let Results { machine, seconds, figures } = &kept.latest;
+/// How something was measured, and where.
+fn circumstances(Results { machine, seconds, figures }: &Results) -> String {
     let runs = figures.values(GOODPUT).len();
     format!(
-        "\nMedians of {runs} runs of {seconds} s for each load, at commit {}, on {}. Each ratio is taken within a run. \
-         `cargo xtask bench` measures again; what it leaves is in [bench/results](bench/results).\n\n{}\n\
+        "Medians of {runs} runs of {seconds} s for each load, at commit {}, on {}. Each ratio is taken within a run.",
+        machine.commit,
+        machine.line(),
+    )
+}
+
+/// README's: the requirements that have an absolute figure.
+fn section(results: &Results) -> String {
+    let mut table = TextTable::new(["what", "measured", "ratio", "required", ""]);
+    for line in verdict::lines(&results.figures) {
+        let Some(absolute) = line.absolute else { continue };
+        let ratio = cell(line.measured, number);
+        table.push([
+            line.what.clone(),
+            absolute.words(),
+            ratio,
+            line.bound.words(),
+            line.word().into(),
+        ]);
+    }
+    format!("\n{}\n\n{}\n", circumstances(results), table.to_markdown())
+}
+
+/// The page with all tables, of all machines.
+fn page(kept: &KeptResults) -> String {
+    let figures = &kept.latest.figures;
+    format!(
+        "# Results\n\n<!-- Made by `cargo xtask bench --readme`: do not edit. -->\n\n\
+         `cargo xtask bench` measures again; [the bench's page](../README.md) says how.\n\n\
+         {}\n\n{}\n\
          Target and host are on one core each, over `soft` on loopback. *By plain UDP*: the bytes per second, by the best goodput \
          without loss of two threads that do nothing but send and receive trains of datagrams (GSO, GRO). *By fio*: those of our file \
          backend, by fio with io_uring, registered huge-page buffers and direct I/O on the same file.\n\n{}\n\
-         On the null namespace, several at a time, or one that computes on a core of theirs:\n\n{}\n{}",
-        machine.commit,
-        machine.line(),
+         On the null namespace, several at a time, or one that computes on a core of theirs:\n\n{}{}",
+        circumstances(&kept.latest),
         of_verdict(&verdict::lines(figures)).to_markdown(),
         comparison(figures).to_markdown(),
         company(figures).to_markdown(),
@@ -55,14 +83,14 @@ fn section(kept: &KeptResults) -> String {
 /// What must hold, on another machine: what a ratio is to differs as well.
 fn elsewhere(Results { machine, figures, .. }: &Results) -> String {
     format!(
-        "What must hold, at commit {} on {}:\n\n{}\n",
+        "\nWhat must hold, at commit {} on {}:\n\n{}",
         machine.commit,
         machine.line(),
         of_verdict(&verdict::lines(figures)).to_markdown(),
     )
 }
 
-/// Ratios only: absolute figures of one machine mean nothing on another.
+/// What compares loads with what bounds them.
 fn comparison(figures: &Figures) -> TextTable {
     let mut table = TextTable::new([
         "workload",
@@ -113,16 +141,19 @@ mod tests {
 
     use super::*;
 
-    /// Checks that README says what the results do.
-    fn check(path: &Path, kept: &KeptResults) -> Result<()> {
-        let readme = read(path)?;
-        let (before, after) = around(&readme)?;
-        let expected = format!("{before}{BEGIN}{}{END}{after}", section(kept));
-        ensure!(
-            readme == expected,
-            "{} is not what the results say: cargo xtask bench --readme",
-            path.display()
-        );
+    /// Checks that README and the page of tables say what the results do.
+    fn check(readme: &Path, tables: &Path, kept: &KeptResults) -> Result<()> {
+        let text = read(readme)?;
+        let (before, after) = around(&text)?;
+        let expected = format!("{before}{BEGIN}{}{END}{after}", section(&kept.latest));
+        for (path, is_right) in [(readme, text == expected), (tables, read(tables)? == page(kept))]
+        {
+            ensure!(
+                is_right,
+                "{} is not what the results say: cargo xtask bench --readme",
+                path.display()
+            );
+        }
         Ok(())
     }
 
@@ -135,22 +166,35 @@ mod tests {
     }
 
     #[test]
-    fn readme_says_what_the_results_say() {
-        check(&root().join("README.md"), &kept()).unwrap();
+    fn the_pages_say_what_the_results_say() {
+        check(&root().join("README.md"), &root().join("bench/results/README.md"), &kept()).unwrap();
     }
 
     #[test]
     fn a_figure_that_was_typed_is_noticed() {
         let kept = kept();
         let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("README.md");
-        fs::write(&path, format!("before\n{BEGIN}{END}after\n")).unwrap();
-        write(&path, &kept).unwrap();
-        check(&path, &kept).unwrap();
-        let made = fs::read_to_string(&path).unwrap();
+        let [readme, tables] = ["README.md", "tables.md"].map(|name| folder.path().join(name));
+        for typed in [&readme, &tables] {
+            fs::write(&readme, format!("before\n{BEGIN}{END}after\n")).unwrap();
+            write(&readme, &tables, &kept).unwrap();
+            check(&readme, &tables, &kept).unwrap();
+            let made = fs::read_to_string(typed).unwrap();
+            fs::write(typed, made.replace("at least 0.6", "at least 0.5")).unwrap();
+            assert!(check(&readme, &tables, &kept).is_err());
+        }
+        let made = fs::read_to_string(&readme).unwrap();
         assert!(made.starts_with("before\n") && made.ends_with("after\n"));
-        fs::write(&path, made.replace("at least 0.6", "at least 0.5")).unwrap();
-        assert!(check(&path, &kept).is_err());
+    }
+
+    #[test]
+    fn readme_has_six_rows_with_absolute_figures() {
+        let section = section(&kept().latest);
+        let rows: Vec<&str> =
+            section.lines().filter(|line| line.starts_with("| ")).skip(1).collect();
+        assert_eq!(rows.len(), 6, "{section}");
+        let units = ["GB/s", "IOPS", "us"];
+        assert!(rows.iter().all(|row| units.iter().any(|unit| row.contains(unit))), "{section}");
     }
 
     #[test]
@@ -163,10 +207,10 @@ mod tests {
             results.write(&folder.path().join(name).with_extension("json")).unwrap();
         }
         fs::write(folder.path().join("notes.txt"), "no results").unwrap();
-        let section = section(&KeptResults::read(&folder.path().join("latest.json")).unwrap());
-        let places = ["Ours", "An Abacus", "A Slide Rule"].map(|it| section.find(it).unwrap());
+        let page = page(&KeptResults::read(&folder.path().join("latest.json")).unwrap());
+        let places = ["Ours", "An Abacus", "A Slide Rule"].map(|it| page.find(it).unwrap());
         assert!(places.is_sorted(), "{places:?}");
-        assert_eq!(section.matches("by goodput of plain UDP").count(), 3);
-        assert_eq!(section.matches("by those of one alone").count(), 1);
+        assert_eq!(page.matches("by goodput of plain UDP").count(), 3);
+        assert_eq!(page.matches("by those of one alone").count(), 1);
     }
 }

@@ -13,6 +13,18 @@ pub(crate) struct Requirement {
     pub(crate) bound: Bound,
     /// Nothing where it was not measured.
     pub(crate) measured: Option<Spread>,
+    /// What the ratio is of, for a reader who wants no ratios; README shows the requirements that
+    /// have it.
+    #[serde(skip)]
+    pub(crate) absolute: Option<Absolute>,
+}
+
+/// A median with its unit.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Absolute {
+    BytesPerSecond(f64),
+    Iops(f64),
+    Microseconds(f64),
 }
 
 /// What the median must keep to.
@@ -33,7 +45,13 @@ const LAB_WORKLOADS: [&str; 4] = ["randread-4k-1", "randread-4k-32", "read-128k-
 
 impl Requirement {
     fn new(what: impl Into<String>, bound: Bound, values: &[f64]) -> Self {
-        Self { what: what.into(), bound, measured: Spread::of(values) }
+        Self { what: what.into(), bound, measured: Spread::of(values), absolute: None }
+    }
+
+    /// Adds the median of a figure, if it was measured.
+    fn with(mut self, unit: fn(f64) -> Absolute, spread: Option<Spread>) -> Self {
+        self.absolute = spread.map(|spread| unit(spread.median));
+        self
     }
 
     pub(crate) fn word(&self) -> &'static str {
@@ -41,6 +59,16 @@ impl Requirement {
             None => "not measured",
             Some(spread) if self.bound.holds(spread.median) => "met",
             Some(_) => "not yet",
+        }
+    }
+}
+
+impl Absolute {
+    pub(crate) fn words(self) -> String {
+        match self {
+            Self::BytesPerSecond(rate) => format!("{:.2} GB/s", rate / 1e9),
+            Self::Iops(rate) => format!("{:.0}k IOPS", rate / 1e3),
+            Self::Microseconds(time) => format!("{time:.1} us"),
         }
     }
 }
@@ -69,11 +97,12 @@ pub(crate) fn lines(figures: &Figures) -> Vec<Requirement> {
     lines.extend(beside_the_disk(figures));
     lines.extend(costs(figures));
     let [one, .., all] = Load::CONNECTIONS.map(|load| figure(MediumKind::Null, &load, "iops"));
-    lines.push(Requirement::new(
+    let connections = Requirement::new(
         "256 connections: 4 KiB IOPS, by those of one connection with the same total depth",
         Bound::AtLeast(0.8),
         &figures.ratios(&all, &one),
-    ));
+    );
+    lines.push(connections.with(Absolute::Iops, figures.spread(&all)));
     lines.extend(LAB_WORKLOADS.map(|workload| {
         let name = format!("lab/kernel-host-to-us-by-nvmet/{workload}");
         let what = format!("kernel host to us on verbs, by kernel host to nvmet-rdma: {workload}");
@@ -95,24 +124,30 @@ fn beside_plain_udp(figures: &Figures) -> Vec<Requirement> {
             "null, 128 KiB random read, depth 32: bytes/s, by goodput of plain UDP with GSO and GRO",
             Bound::AtLeast(0.6),
             &figures.ratios(&large, GOODPUT),
-        ),
+        )
+        .with(Absolute::BytesPerSecond, figures.spread(&large)),
         Requirement::new(
             "null, 4 KiB random read, depth 32: IOPS, by datagrams/s of plain UDP with GSO and GRO",
             Bound::AtLeast(0.5),
             &quotients(figures.values(&small), &datagrams),
-        ),
+        )
+        .with(Absolute::Iops, figures.spread(&small)),
         Requirement::new(
             "null, 4 KiB random read, depth 1: time, by round trip of plain UDP with the same polling",
             Bound::AtMost(2.5),
             &figures.ratios(&single, PING_PONG),
-        ),
+        )
+        .with(Absolute::Microseconds, figures.spread(&single)),
     ]
 }
 
 fn beside_the_disk(figures: &Figures) -> Vec<Requirement> {
-    let loads =
-        [(Load::new("randread", 128 << 10, 32), 0.9), (Load::new("randread", 4 << 10, 128), 0.8)];
-    let line = |(load, bound): (Load, f64)| {
+    type Unit = fn(f64) -> Absolute;
+    let loads: [(Load, f64, &str, Unit); 2] = [
+        (Load::new("randread", 128 << 10, 32), 0.9, "bytes_per_second", Absolute::BytesPerSecond),
+        (Load::new("randread", 4 << 10, 128), 0.8, "iops", Absolute::Iops),
+    ];
+    let line = |(load, bound, name, unit): (Load, f64, &str, Unit)| {
         let fio = format!("ceilings/fio-huge/{}/bytes_per_second", load.name());
         let null = figure(MediumKind::Null, &load, "bytes_per_second");
         let file = figure(MediumKind::File, &load, "bytes_per_second");
@@ -121,7 +156,9 @@ fn beside_the_disk(figures: &Figures) -> Vec<Requirement> {
             "file, {}: by the lower of fio (huge pages) on the file and our null",
             load.words()
         );
-        Requirement::new(what, Bound::AtLeast(bound), &quotients(figures.values(&file), &reachable))
+        let ratios = quotients(figures.values(&file), &reachable);
+        let absolute = figures.spread(&figure(MediumKind::File, &load, name));
+        Requirement::new(what, Bound::AtLeast(bound), &ratios).with(unit, absolute)
     };
     loads.map(line).into()
 }
