@@ -130,27 +130,29 @@ impl Local {
         let mut options =
             with_timeout(ControllerOptions::default(), Duration::from_millis(self.timeout));
         if let Some(queues) = self.nr_io_queues {
-            options.io_queues = queues;
+            options = options.io_queues(queues);
         }
         if let Some(entries) = self.queue_size {
-            options.queue_entries = entries;
+            options = options.queue_entries(entries);
         }
         if let Some(seconds) = self.keep_alive_tmo {
-            options.keep_alive_ms = seconds * 1000;
+            options = options.keep_alive_ms(seconds * 1000);
         }
-        options.type_of_service = self.tos;
-        options.ack_timeout_exponent = self.ack_timeout;
+        if let Some(type_of_service) = self.tos {
+            options = options.type_of_service(type_of_service);
+        }
+        if let Some(exponent) = self.ack_timeout {
+            options = options.ack_timeout_exponent(exponent);
+        }
         options
     }
 }
 
 /// With one limit for everything that may take long.
 fn with_timeout(options: ControllerOptions, timeout: Duration) -> ControllerOptions {
-    ControllerOptions {
-        connect_timeout: timeout,
-        loss_timeout: timeout,
-        io_timeout: timeout,
-        admin_timeout: timeout,
-        ..options
-    }
+    options
+        .connect_timeout(timeout)
+        .loss_timeout(timeout)
+        .io_timeout(timeout)
+        .admin_timeout(timeout)
 }

@@ -362,7 +362,7 @@ fn who_waits_long_is_not_woken_for_what_others_wait_for() {
         let waiting = scope.spawn(|| {
             let before = sleeps_of_this_thread();
             let connect_timeout = Duration::from_secs(2);
-            let options = ControllerOptions { connect_timeout, ..ControllerOptions::default() };
+            let options = ControllerOptions::new().connect_timeout(connect_timeout);
             let error = host.connect_with(silent, options).wait().unwrap_err();
             assert!(error.to_string().contains("no result within 2 s"), "{error}");
             sleeps_of_this_thread() - before
@@ -384,7 +384,7 @@ fn who_waits_long_gets_its_result_when_the_others_have_gone() {
     let namespace = served.open(&host);
     let (_socket, silent) = silent_target(&served);
     let connect_timeout = Duration::from_secs(1);
-    let options = ControllerOptions { connect_timeout, ..ControllerOptions::default() };
+    let options = ControllerOptions::new().connect_timeout(connect_timeout);
     std::thread::scope(|scope| {
         let waiting = scope.spawn(|| host.connect_with(silent, options).wait().unwrap_err());
         // Long enough that it stands aside, and over long before its result is due.

@@ -66,13 +66,11 @@ impl Arena<'_> {
 
 /// Connects several times at once, and leaves again where that succeeds.
 fn attempts(host: &Host, target: &SubsystemAddress) -> Vec<Result<(), String>> {
-    let options = ControllerOptions {
-        connect_timeout: SOON,
-        admin_timeout: SOON,
-        io_timeout: SOON,
-        loss_timeout: SOON,
-        ..ControllerOptions::default()
-    };
+    let options = ControllerOptions::new()
+        .connect_timeout(SOON)
+        .admin_timeout(SOON)
+        .io_timeout(SOON)
+        .loss_timeout(SOON);
     let attempt = |_| host.connect_with(*target, options.clone());
     let pending: Vec<_> = (0..ATTEMPTS).map(attempt).collect();
     let end = |result: Result<_, feedrail_initiator::Error>| match result {

@@ -42,13 +42,11 @@ fn a_hostile_target_is_an_error_and_costs_others_nothing() {
     let mut settled = None;
     for manner in Manner::ALL {
         let hostile = HostileTarget::start(manner);
-        let options = ControllerOptions {
-            connect_timeout: SOON,
-            admin_timeout: SOON,
-            io_timeout: SOON,
-            loss_timeout: SOON,
-            ..ControllerOptions::default()
-        };
+        let options = ControllerOptions::new()
+            .connect_timeout(SOON)
+            .admin_timeout(SOON)
+            .io_timeout(SOON)
+            .loss_timeout(SOON);
         let attempt = |_| host.connect_with(hostile.target(), options.clone());
         let pending: Vec<_> = (0..ATTEMPTS).map(attempt).collect();
         decent(&host, &namespace, &content);

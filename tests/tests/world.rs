@@ -38,9 +38,8 @@ fn many_hosts_come_and_go_and_leave_nothing() {
     let mut options = TargetOptions { cores: 2, ..TargetOptions::default() };
     options.limits.pool_bytes = 256 << 10;
     let target = world.add_target(vec![disk], options);
-    let hosts: Vec<_> = (0..16)
-        .map(|_| world.add_host(ControllerOptions { io_queues: 4, ..ControllerOptions::default() }))
-        .collect();
+    let hosts: Vec<_> =
+        (0..16).map(|_| world.add_host(ControllerOptions::new().io_queues(4))).collect();
     for round in 0..3 {
         // All at once, and in pairs that end at different times.
         let subsystem = world.target(target).subsystem();

@@ -63,11 +63,9 @@ fn add_target(world: &mut World, random: &mut Random) -> TargetId {
 }
 
 fn add_host(world: &mut World, random: &mut Random) -> HostId {
-    let options = ControllerOptions {
-        io_queues: random.pick(&[1, 2, 3]),
-        queue_entries: random.pick(&[4, 16, 64]),
-        ..ControllerOptions::default()
-    };
+    let options = ControllerOptions::new()
+        .io_queues(random.pick(&[1, 2, 3]))
+        .queue_entries(random.pick(&[4, 16, 64]));
     world.add_host(options)
 }
 

@@ -17,14 +17,12 @@ const LIMIT: Duration = Duration::from_secs(600);
 const SECOND: Duration = Duration::from_secs(1);
 
 fn impatient() -> ControllerOptions {
-    ControllerOptions {
-        io_queues: 2,
-        queue_entries: 16,
-        keep_alive_ms: 1_000,
-        connect_timeout: SECOND,
-        reconnect_delay: Duration::from_millis(200),
-        ..ControllerOptions::default()
-    }
+    ControllerOptions::new()
+        .io_queues(2)
+        .queue_entries(16)
+        .keep_alive_ms(1_000)
+        .connect_timeout(SECOND)
+        .reconnect_delay(Duration::from_millis(200))
 }
 
 fn lossy() -> SimConfig {
@@ -134,11 +132,8 @@ fn ranges_survive_what_a_hosts_device_reports() {
 #[test]
 fn a_target_that_stays_away_is_an_error_in_time() {
     for (io_timeout, loss_timeout) in [(5, 60), (60, 5)] {
-        let options = ControllerOptions {
-            io_timeout: SECOND * io_timeout,
-            loss_timeout: SECOND * loss_timeout,
-            ..impatient()
-        };
+        let options =
+            impatient().io_timeout(SECOND * io_timeout).loss_timeout(SECOND * loss_timeout);
         let (mut world, host, target) = one_of_each(1, Disk::memory("disk", AREA), options);
         let namespace = world.open(host, target, 1);
         world.target(target).crash();
@@ -191,11 +186,9 @@ fn memory_that_was_handed_back_is_not_written_any_more() {
     with_seeds(BINARY, 0..40, |seed| {
         let random = &mut Random::new(seed);
         let delay = Duration::from_millis(random.within(1..1500));
-        let options = ControllerOptions {
-            io_timeout: Duration::from_millis(random.within(300..1000)),
-            abort_timeout: Duration::from_millis(random.within(1..300)),
-            ..impatient()
-        };
+        let options = impatient()
+            .io_timeout(Duration::from_millis(random.within(300..1000)))
+            .abort_timeout(Duration::from_millis(random.within(1..300)));
         let disk = Disk::memory("disk", AREA).slow(delay);
         let (mut world, host, target) = one_of_each(seed, disk, options);
         let namespace = world.open(host, target, 1);
@@ -244,7 +237,7 @@ fn memory_that_was_handed_back_is_not_written_any_more() {
 fn what_was_acknowledged_is_there_after_partitions() {
     with_seeds(BINARY, 0..20, |seed| {
         let random = &mut Random::new(seed);
-        let options = ControllerOptions { io_timeout: SECOND * 3, ..impatient() };
+        let options = impatient().io_timeout(SECOND * 3);
         let delay = Duration::from_micros(random.pick(&[0, 200, 3_000]));
         let disk = Disk::memory("disk", AREA).slow(delay);
         let (mut world, host, target) = one_of_each(seed, disk, options);

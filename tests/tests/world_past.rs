@@ -63,13 +63,13 @@ fn scene(seed: u64) -> (World, TargetId, HostId, Namespace) {
     let mut world = World::new(seed, SimConfig::default());
     let disk = Disk::simulated("disk", vec![0; 64 << 10]);
     let target = world.add_target(vec![disk], TargetOptions::default());
-    let host = world.add_host(ControllerOptions {
-        io_timeout: SECOND,
-        abort_timeout: SECOND,
-        connect_timeout: Duration::from_millis(300),
-        reconnect_delay: Duration::from_millis(100),
-        ..ControllerOptions::default()
-    });
+    let host = world.add_host(
+        ControllerOptions::new()
+            .io_timeout(SECOND)
+            .abort_timeout(SECOND)
+            .connect_timeout(Duration::from_millis(300))
+            .reconnect_delay(Duration::from_millis(100)),
+    );
     let namespace = world.open(host, target, 1);
     (world, target, host, namespace)
 }
@@ -168,12 +168,9 @@ fn a_read_that_hangs_keeps_no_successor_from_its_buffers() {
     with_seeds(BINARY, 0..8, |seed| {
         let mut world = World::new(seed, SimConfig::default());
         let target = small_target(&mut world);
-        let host = world.add_host(ControllerOptions {
-            io_queues: 1,
-            io_timeout: SECOND,
-            abort_timeout: SECOND,
-            ..ControllerOptions::default()
-        });
+        let host = world.add_host(
+            ControllerOptions::new().io_queues(1).io_timeout(SECOND).abort_timeout(SECOND),
+        );
         let namespace = world.open(host, target, 1);
         world.target(target).hang_reads(1);
         let hung = world.run(read_long(&namespace)).result.expect_err("it hangs");
@@ -189,7 +186,7 @@ fn a_connection_that_ends_keeps_only_the_buffers_that_storage_has() {
     with_seeds(BINARY, 0..8, |seed| {
         let mut world = World::new(seed, SimConfig::default());
         let target = small_target(&mut world);
-        let options = ControllerOptions { io_queues: 1, ..ControllerOptions::default() };
+        let options = ControllerOptions::new().io_queues(1);
         let host = world.add_host(options);
         let namespace = world.open(host, target, 1);
         world.target(target).hang_reads(1);

@@ -317,17 +317,15 @@ fn address() -> SocketAddr {
 }
 
 fn options() -> ControllerOptions {
-    ControllerOptions {
-        io_queues: 2,
-        queue_entries: 8,
-        connect_timeout: Duration::from_secs(3),
-        reconnect_delay: Duration::from_millis(300),
-        loss_timeout: Duration::from_secs(3),
-        io_timeout: Duration::from_secs(2),
-        admin_timeout: Duration::from_secs(2),
-        abort_timeout: Duration::from_millis(500),
-        ..ControllerOptions::default()
-    }
+    ControllerOptions::new()
+        .io_queues(2)
+        .queue_entries(8)
+        .connect_timeout(Duration::from_secs(3))
+        .reconnect_delay(Duration::from_millis(300))
+        .loss_timeout(Duration::from_secs(3))
+        .io_timeout(Duration::from_secs(2))
+        .admin_timeout(Duration::from_secs(2))
+        .abort_timeout(Duration::from_millis(500))
 }
 
 #[cfg(test)]

@@ -42,6 +42,7 @@ pub struct CommandAnswer {
 
 /// Data that goes with a command of the caller's own making.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum CommandData {
     /// None.
     None,

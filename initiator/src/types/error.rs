@@ -137,6 +137,7 @@ impl std::error::Error for Error {
 
 /// Whose fault an error is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum ErrorFamily {
     /// Something the peer sent could not be decoded.
     Undecodable,

@@ -5,38 +5,114 @@ use std::time::Duration;
 /// How to connect to a subsystem and how long to wait for what.
 #[derive(Clone, Debug)]
 pub struct ControllerOptions {
+    pub(crate) io_queues: u16,
+    pub(crate) queue_entries: u16,
+    pub(crate) keep_alive_ms: u32,
+    pub(crate) connect_timeout: Duration,
+    pub(crate) reconnect_delay: Duration,
+    pub(crate) loss_timeout: Duration,
+    pub(crate) io_timeout: Duration,
+    pub(crate) admin_timeout: Duration,
+    pub(crate) abort_timeout: Duration,
+    pub(crate) type_of_service: Option<u8>,
+    pub(crate) ack_timeout_exponent: Option<u8>,
+}
+
+impl ControllerOptions {
+    /// One I/O queue of 128 entries, and the defaults that the setters name.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
     /// I/O queues to ask for; the controller may grant fewer. A discovery controller has none.
-    pub io_queues: u16,
-    /// Entries of an I/O submission queue, 2 to 1,024; at most one less is in flight.
-    pub queue_entries: u16,
+    /// Default: 1.
+    #[must_use]
+    pub fn io_queues(mut self, queues: u16) -> Self {
+        self.io_queues = queues;
+        self
+    }
+
+    /// Entries of an I/O submission queue, 2 to 1,024; at most one less is in flight. Default: 128.
+    #[must_use]
+    pub fn queue_entries(mut self, entries: u16) -> Self {
+        self.queue_entries = entries;
+        self
+    }
+
     /// Keep alive timeout in milliseconds, 0 for none. A Keep Alive is sent twice in this time. A
     /// target that cannot be reached knows that a connection is over when this time has passed
-    /// twice.
-    pub keep_alive_ms: u32,
-    /// How long one attempt to connect may take, until the controller is usable.
-    pub connect_timeout: Duration,
+    /// twice. Default: 5,000.
+    #[must_use]
+    pub fn keep_alive_ms(mut self, timeout_ms: u32) -> Self {
+        self.keep_alive_ms = timeout_ms;
+        self
+    }
+
+    /// How long one attempt to connect may take, until the controller is usable. Default: 10 s.
+    #[must_use]
+    pub fn connect_timeout(mut self, timeout: Duration) -> Self {
+        self.connect_timeout = timeout;
+        self
+    }
+
     /// The longest pause between attempts to reconnect. The first attempt follows at once, if the
     /// connection had lasted that long; the pauses after it begin with 50 ms and double, each
-    /// shortened at random by up to a quarter.
-    pub reconnect_delay: Duration,
+    /// shortened at random by up to a quarter. Default: 2 s.
+    #[must_use]
+    pub fn reconnect_delay(mut self, delay: Duration) -> Self {
+        self.reconnect_delay = delay;
+        self
+    }
+
     /// After this time without a connection everything that waits for the target fails, and what is
-    /// asked of it fails at once, until it is back: connecting goes on.
-    pub loss_timeout: Duration,
+    /// asked of it fails at once, until it is back: connecting goes on. Default: 60 s.
+    #[must_use]
+    pub fn loss_timeout(mut self, timeout: Duration) -> Self {
+        self.loss_timeout = timeout;
+        self
+    }
+
     /// How long a range may be without progress before it fails: since its first command was sent,
     /// or since the last of its commands ended, reconnects included. Time that it waits in the
     /// host's own queue for others that make progress does not count; without a connection it does.
     /// For a bound that includes it see [`BatchOptions::deadline`](crate::BatchOptions::deadline).
-    pub io_timeout: Duration,
-    /// How long an administrative command may take.
-    pub admin_timeout: Duration,
+    /// Default: 30 s.
+    #[must_use]
+    pub fn io_timeout(mut self, timeout: Duration) -> Self {
+        self.io_timeout = timeout;
+        self
+    }
+
+    /// How long an administrative command may take. Default: 15 s.
+    #[must_use]
+    pub fn admin_timeout(mut self, timeout: Duration) -> Self {
+        self.admin_timeout = timeout;
+        self
+    }
+
     /// How long an aborted command may take to end, before the connection is ended to be sure of
-    /// it.
-    pub abort_timeout: Duration,
-    /// Type of service of the packets; those of the target have the same.
-    pub type_of_service: Option<u8>,
+    /// it. Default: 2 s.
+    #[must_use]
+    pub fn abort_timeout(mut self, timeout: Duration) -> Self {
+        self.abort_timeout = timeout;
+        self
+    }
+
+    /// Type of service of the packets; those of the target have the same. Default: what the
+    /// provider takes.
+    #[must_use]
+    pub fn type_of_service(mut self, type_of_service: u8) -> Self {
+        self.type_of_service = Some(type_of_service);
+        self
+    }
+
     /// How long either side waits for an acknowledgement before it sends again: 4.096 us times two
-    /// to the power of this, 0 to 31. `None` leaves it to the provider.
-    pub ack_timeout_exponent: Option<u8>,
+    /// to the power of `exponent`, 0 to 31. Default: what the provider takes.
+    #[must_use]
+    pub fn ack_timeout_exponent(mut self, exponent: u8) -> Self {
+        self.ack_timeout_exponent = Some(exponent);
+        self
+    }
 }
 
 impl Default for ControllerOptions {

@@ -283,7 +283,7 @@ fn the_last_handle_ends_the_connection() {
 
 #[test]
 fn several_queues_share_the_load() {
-    let options = feedrail_initiator::ControllerOptions { io_queues: 4, ..Default::default() };
+    let options = feedrail_initiator::ControllerOptions::new().io_queues(4);
     let mut world = World::with(1, Default::default(), 1024, options);
     let (_controller, namespace) = world.open();
     for i in 0..64 {

@@ -212,11 +212,9 @@ fn events_of_a_hostile_target_end_nothing() {
 
 #[test]
 fn a_target_that_does_not_identify_is_an_error() {
-    let options = ControllerOptions {
-        io_timeout: Duration::from_secs(3),
-        admin_timeout: Duration::from_secs(1),
-        ..Default::default()
-    };
+    let options = ControllerOptions::new()
+        .io_timeout(Duration::from_secs(3))
+        .admin_timeout(Duration::from_secs(1));
     let mut world = World::with(1, SimConfig::default(), BLOCKS, options);
     let (_controller, namespace) = world.open();
     world.fake.script = Box::new(|seen| {
@@ -263,11 +261,9 @@ fn many_namespaces_do_not_delay_a_reconnect() {
     const COUNT: u32 = 300;
     let config = SimConfig { latency: Duration::from_millis(2), ..Default::default() };
     // Each of them takes two round trips.
-    let options = ControllerOptions {
-        connect_timeout: Duration::from_millis(600),
-        io_timeout: Duration::from_secs(5),
-        ..Default::default()
-    };
+    let options = ControllerOptions::new()
+        .connect_timeout(Duration::from_millis(600))
+        .io_timeout(Duration::from_secs(5));
     let mut world = World::with(1, config, BLOCKS, options);
     let controller = world.connect().unwrap();
     let opening: Vec<_> = (1..=COUNT).map(|nsid| controller.namespace(Nsid(nsid))).collect();

@@ -57,16 +57,14 @@ fn anything(random: &mut Random, odds: u64, seen: &Seen) -> Action {
 }
 
 fn run(seed: u64, odds: u64, garble: bool) {
-    let options = ControllerOptions {
-        io_queues: 3,
-        queue_entries: 8,
-        io_timeout: Duration::from_secs(4),
-        admin_timeout: Duration::from_secs(3),
-        connect_timeout: Duration::from_secs(3),
-        reconnect_delay: Duration::from_millis(300),
-        loss_timeout: Duration::from_secs(10),
-        ..Default::default()
-    };
+    let options = ControllerOptions::new()
+        .io_queues(3)
+        .queue_entries(8)
+        .io_timeout(Duration::from_secs(4))
+        .admin_timeout(Duration::from_secs(3))
+        .connect_timeout(Duration::from_secs(3))
+        .reconnect_delay(Duration::from_millis(300))
+        .loss_timeout(Duration::from_secs(10));
     let mut world = World::with(seed, SimConfig::default(), 512, options);
     let mut random = Random(seed * 2 + 1);
     if garble {

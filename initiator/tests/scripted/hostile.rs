@@ -180,7 +180,7 @@ fn a_transient_status_is_tried_again_and_not_for_ever() {
 
 #[test]
 fn a_command_without_an_answer_ends_at_its_deadline_and_the_memory_is_safe() {
-    let options = ControllerOptions { io_timeout: Duration::from_secs(3), ..Default::default() };
+    let options = ControllerOptions::new().io_timeout(Duration::from_secs(3));
     let mut world = World::with(1, SimConfig::default(), 64, options);
     let (_controller, namespace) = world.open();
     world.fake.script = first_reads(1, |_| Action::DataOnly);
@@ -198,7 +198,7 @@ fn a_command_without_an_answer_ends_at_its_deadline_and_the_memory_is_safe() {
 
 #[test]
 fn an_aborted_command_that_ends_keeps_the_connection() {
-    let options = ControllerOptions { io_timeout: Duration::from_secs(3), ..Default::default() };
+    let options = ControllerOptions::new().io_timeout(Duration::from_secs(3));
     let mut world = World::with(1, SimConfig::default(), 64, options);
     let (_controller, namespace) = world.open();
     world.fake.script = first_reads(1, |_| Action::Ignore);
@@ -227,7 +227,7 @@ fn a_target_that_stops_answering_keep_alive_is_left() {
 
 #[test]
 fn a_network_that_is_cut_is_an_error_within_the_deadline_and_names_the_target() {
-    let options = ControllerOptions { io_timeout: Duration::from_secs(20), ..Default::default() };
+    let options = ControllerOptions::new().io_timeout(Duration::from_secs(20));
     let mut world = World::with(1, SimConfig::default(), 64, options);
     let (_controller, namespace) = world.open();
     world.network.cut(ip(1), ip(2));
@@ -243,7 +243,7 @@ fn a_network_that_is_cut_is_an_error_within_the_deadline_and_names_the_target() 
 
 #[test]
 fn a_lost_target_fails_everything_until_it_is_back() {
-    let options = ControllerOptions { loss_timeout: Duration::from_secs(5), ..Default::default() };
+    let options = ControllerOptions::new().loss_timeout(Duration::from_secs(5));
     let mut world = World::with(1, SimConfig::default(), 64, options);
     let (controller, namespace) = world.open();
     world.fake.reject = Some(Reject::new(RejectStatus::NO_RESOURCES).as_bytes().to_vec());
@@ -512,7 +512,7 @@ fn loss_and_reordering_change_no_byte() {
             reordering_ppm: 50_000,
             ..SimConfig::default()
         };
-        let options = ControllerOptions { io_queues: 2, ..Default::default() };
+        let options = ControllerOptions::new().io_queues(2);
         let mut world = World::with(seed, config, 512, options);
         let (_controller, namespace) = world.open();
         let mut model = world.fake.disk.to_vec();

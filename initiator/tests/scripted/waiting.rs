@@ -23,7 +23,7 @@ fn is_read(seen: &Seen) -> bool {
 /// A target that takes one command at a time, each of which takes some milliseconds.
 fn slow(io_timeout: Duration) -> World {
     let config = SimConfig { latency: 2 * MILLISECOND, ..Default::default() };
-    let options = ControllerOptions { io_timeout, ..Default::default() };
+    let options = ControllerOptions::new().io_timeout(io_timeout);
     let mut world = World::with(1, config, 1024, options);
     world.fake.identify.maxcmd.set(1);
     world

@@ -534,18 +534,16 @@ fn add_target(
 }
 
 fn add_host(world: &mut World, random: &mut Random) -> HostId {
-    let options = ControllerOptions {
-        io_queues: random.pick(&[1, 2, 3]),
-        queue_entries: random.pick(&[4, 16, 64]),
-        keep_alive_ms: 1_000,
-        connect_timeout: Duration::from_secs(1),
-        reconnect_delay: Duration::from_millis(200),
-        loss_timeout: Duration::from_secs(random.pick(&[2, 60])),
-        io_timeout: Duration::from_millis(random.pick(&[300, 2_000, 30_000])),
-        admin_timeout: Duration::from_secs(random.pick(&[2, 15])),
-        abort_timeout: Duration::from_millis(random.pick(&[50, 2_000])),
-        ..ControllerOptions::default()
-    };
+    let options = ControllerOptions::new()
+        .io_queues(random.pick(&[1, 2, 3]))
+        .queue_entries(random.pick(&[4, 16, 64]))
+        .keep_alive_ms(1_000)
+        .connect_timeout(Duration::from_secs(1))
+        .reconnect_delay(Duration::from_millis(200))
+        .loss_timeout(Duration::from_secs(random.pick(&[2, 60])))
+        .io_timeout(Duration::from_millis(random.pick(&[300, 2_000, 30_000])))
+        .admin_timeout(Duration::from_secs(random.pick(&[2, 15])))
+        .abort_timeout(Duration::from_millis(random.pick(&[50, 2_000])));
     world.add_host(options)
 }
 
