@@ -5,13 +5,26 @@ use core::hash::Hasher;
 
 use siphasher::sip::SipHasher24;
 
-use super::CommId;
-
 /// Rounds of the network: with halves this short the usual four can be told from a random
 /// permutation.
 const ROUNDS: u8 = 10;
 /// Stands for no round.
 const PROCESS_TAG: u8 = 0xFF;
+
+/// The name of a connection on the wire: each side chooses one.
+#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct CommId(pub u32);
+
+impl CommId {
+    /// In a reject: the sender has no name for it.
+    pub const NONE: Self = Self(0);
+}
+
+impl fmt::Debug for CommId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#010x}", self.0)
+    }
+}
 
 /// What the order of communication ids depends on. A secret: whoever has it can tell the names of
 /// all connections.

@@ -1,6 +1,5 @@
 //! What a manager is told at its birth, and what a caller asks of it.
 
-use core::fmt;
 use core::net::SocketAddr;
 use core::time::Duration;
 
@@ -106,21 +105,6 @@ pub struct ConnectionId(pub u64);
 /// Names a listener of one manager; never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ListenerId(pub u64);
-
-/// The name of a connection on the wire: each side chooses one.
-#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct CommId(pub u32);
-
-impl CommId {
-    /// In a reject: the sender has no name for it.
-    pub const NONE: Self = Self(0);
-}
-
-impl fmt::Debug for CommId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:#010x}", self.0)
-    }
-}
 
 /// What the active side asks for.
 #[derive(Clone, Copy, Debug)]

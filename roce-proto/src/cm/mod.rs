@@ -36,10 +36,9 @@ mod unasked;
 mod tests;
 
 pub use addressing::{Gid, IpHeader, ServiceId};
-pub use comm_ids::CommIdKey;
+pub use comm_ids::{CommId, CommIdKey};
 pub use config::{
-    AcceptParams, Agreement, CommId, ConnectParams, ConnectionId, ListenerId, ManagerConfig,
-    ManagerLimits,
+    AcceptParams, Agreement, ConnectParams, ConnectionId, ListenerId, ManagerConfig, ManagerLimits,
 };
 pub use drep::Drep;
 pub use dreq::Dreq;

@@ -3,9 +3,9 @@
 use core::time::Duration;
 
 use crate::rc::completions::Completions;
+use crate::rc::datagram_cost::HEADERS_BYTES;
 use crate::rc::outstanding_reads::Early;
 use crate::rc::requester::{Cause, Probe, Repair, Requester, SendFailure};
-use crate::rc::window::HEADERS_BYTES;
 use crate::rc::{Memory, QueuePairCounters, SharedLimits, WorkStatus, datagram_cost, sge};
 use crate::wire::{Aeth, NakCode, RnrTimer, Syndrome};
 use crate::{Psn, Time};

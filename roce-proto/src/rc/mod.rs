@@ -26,6 +26,7 @@ mod completer;
 mod completions;
 mod config;
 mod counters;
+mod datagram_cost;
 mod memory;
 mod outstanding_reads;
 mod queue_pair;
@@ -37,6 +38,7 @@ mod responder;
 mod retransmit_timer;
 mod send_queue;
 mod sge;
+mod shared_limits;
 mod transmit;
 mod window;
 mod work;
@@ -49,11 +51,13 @@ pub use config::{
     WR_MAX,
 };
 pub use counters::QueuePairCounters;
+pub use datagram_cost::datagram_cost;
 pub use memory::{AccessError, LocalAccess, Memory, MemoryKey, RemoteAccess};
 pub use queue_pair::{QueuePair, QueuePairState};
 pub use read_budget::ReadBudget;
+pub use shared_limits::SharedLimits;
 pub use transmit::{PayloadPiece, Transmit};
-pub use window::{SendWindow, SharedLimits, datagram_cost};
+pub use window::SendWindow;
 pub use work::{
     BindWindow, CompletedWork, LocalSge, Payload, PostError, ReceivedInfo, RecvRequest, SendOp,
     SendOptions, SendRequest, WorkCompletion, WorkStatus,

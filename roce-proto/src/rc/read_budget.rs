@@ -4,8 +4,8 @@ use core::mem;
 use core::time::Duration;
 
 use crate::Time;
-use crate::rc::requester::READ_AGAIN_AFTER;
-use crate::rc::window::{HEADERS_BYTES, datagram_cost};
+use crate::rc::datagram_cost::{HEADERS_BYTES, datagram_cost};
+use crate::rc::retransmit_timer::READ_AGAIN_AFTER;
 
 /// Bytes of RDMA READ responses that may be outstanding towards one local receive socket, for all
 /// queue pairs that receive through it. Responses are not acknowledged, so the requester alone can

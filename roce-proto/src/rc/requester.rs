@@ -9,10 +9,10 @@
 use core::time::Duration;
 
 use crate::rc::completions::Completions;
+use crate::rc::datagram_cost::HEADERS_BYTES;
 use crate::rc::outstanding_reads::{Early, OutstandingRead, OutstandingReads};
-use crate::rc::retransmit_timer::RetransmitTimer;
+use crate::rc::retransmit_timer::{READ_AGAIN_AFTER, RetransmitTimer};
 use crate::rc::send_queue::{PayloadSource, SendEntry, SendQueue};
-use crate::rc::window::HEADERS_BYTES;
 use crate::rc::{
     ConnectionParams, LocalAccess, Memory, QueuePairConfig, QueuePairCounters, READS_MAX, SendOp,
     SharedLimits, Transmit, WorkStatus, datagram_cost, sge,
@@ -34,9 +34,6 @@ const READ_PACKETS_MIN: u32 = 8;
 /// this long. It is less than the time after which something is sent again, and acknowledges a few
 /// of many connections' commands at once.
 const ASK_EVERY: Duration = Duration::from_millis(2);
-
-/// The least time before an RDMA READ is repeated of which no response came.
-pub(super) const READ_AGAIN_AFTER: Duration = Duration::from_millis(10);
 
 #[derive(Debug)]
 pub(super) struct Requester {

@@ -16,6 +16,9 @@ use core::time::Duration;
 use crate::Time;
 use crate::rc::ConnectionParams;
 
+/// The least time before an RDMA READ is repeated of which no response came.
+pub(super) const READ_AGAIN_AFTER: Duration = Duration::from_millis(10);
+
 /// The shortest local ACK timeout that is honoured: 4.096 us times 2^12. Processes that share cores
 /// are silent for longer than what smaller exponents stand for.
 const SHORTEST_TIMEOUT: Duration = Duration::from_micros(16_777);

@@ -10,18 +10,7 @@ use core::mem;
 use core::time::Duration;
 
 use crate::Time;
-use crate::rc::ReadBudget;
-use crate::wire::{Bth, Reth};
-
-/// Transport headers and invariant CRC of a typical packet.
-pub(super) const HEADERS_BYTES: usize = Bth::BYTES + Reth::BYTES + 4;
-
-/// What Linux charges a socket's receive buffer for one datagram: a power of two that holds packet,
-/// network headers and bookkeeping, and a fixed part. A stock buffer of 212,992 bytes (425,984 as
-/// it is counted) holds 50 datagrams of 4,128 bytes or 184 of 1,044.
-pub const fn datagram_cost(udp_payload_bytes: usize) -> u64 {
-    (udp_payload_bytes as u64 + 384).next_power_of_two() + 256
-}
+use crate::rc::datagram_cost::{HEADERS_BYTES, datagram_cost};
 
 const FULL_PACKET: u64 = datagram_cost(4096 + HEADERS_BYTES);
 const STOCK_BUFFER: u64 = 425_984;
@@ -200,15 +189,6 @@ impl Default for SendWindow {
     }
 }
 
-/// The limits that a queue pair shares with others, lent to it for one call.
-#[derive(Debug)]
-pub struct SharedLimits<'a> {
-    /// Towards the peer's endpoint.
-    pub window: &'a mut SendWindow,
-    /// Towards our own receive socket.
-    pub reads: &'a mut ReadBudget,
-}
-
 #[cfg(test)]
 mod tests {
     use core::time::Duration;
@@ -238,12 +218,6 @@ mod tests {
             window.sample(MILLISECOND);
         }
         losses
-    }
-
-    #[test]
-    fn costs_are_those_that_were_measured() {
-        assert_eq!(STOCK_BUFFER / datagram_cost(4128), 50);
-        assert_eq!(STOCK_BUFFER / datagram_cost(1044), 184);
     }
 
     #[test]

@@ -1,0 +1,12 @@
+//! What a queue pair shares with others.
+
+use crate::rc::{ReadBudget, SendWindow};
+
+/// The limits that a queue pair shares with others, lent to it for one call.
+#[derive(Debug)]
+pub struct SharedLimits<'a> {
+    /// Towards the peer's endpoint.
+    pub window: &'a mut SendWindow,
+    /// Towards our own receive socket.
+    pub reads: &'a mut ReadBudget,
+}
