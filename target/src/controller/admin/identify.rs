@@ -12,10 +12,10 @@ use nvme_proto::{
     U128,
 };
 
-use super::fabrics;
-use super::kind::ControllerKind;
-use super::state::Controller;
-use super::support::{Describe, Support};
+use crate::controller::fabrics;
+use crate::controller::kind::ControllerKind;
+use crate::controller::state::Controller;
+use crate::controller::support::{Describe, Support};
 use crate::derived_ids;
 use crate::inventory::namespace::Namespace;
 use crate::inventory::subsystem::Subsystem;

@@ -7,10 +7,10 @@ use nvme_proto::log::{
 };
 use nvme_proto::{AsciiField, FromZeros, IntoBytes, Status, U128};
 
-use super::associations::Associations;
-use super::discovery;
-use super::state::{Controller, SharedState};
-use super::support::PageContent;
+use super::discovery_log;
+use crate::controller::associations::Associations;
+use crate::controller::state::{Controller, SharedState};
+use crate::controller::support::PageContent;
 use crate::derived_ids;
 use crate::inventory::subsystem::Subsystem;
 use crate::limits::ERROR_LOG_ENTRIES;
@@ -41,7 +41,7 @@ pub(super) fn write(
         PageContent::Effects => effects(controller),
         PageContent::FeatureEffects => feature_effects(controller),
         PageContent::NvmeMiEffects => nvme_mi_effects(),
-        PageContent::Discovery => discovery::page(controller),
+        PageContent::Discovery => discovery_log::page(controller),
     };
     let wanted = usize::try_from(offset).ok().and_then(|offset| page.get(offset..));
     let wanted = wanted.ok_or(Status::INVALID_FIELD.with_dnr())?;

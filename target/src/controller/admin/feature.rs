@@ -6,8 +6,8 @@ use nvme_proto::feature::{
 };
 use nvme_proto::{Cid, IntoBytes, Nsid, Status};
 
-use super::state::Controller;
-use super::support::FeatureEntry;
+use crate::controller::state::Controller;
+use crate::controller::support::FeatureEntry;
 use crate::inventory::subsystem::Subsystem;
 
 /// The feature, if the controller has it, and the command names a namespace only where it may.

@@ -1,5 +1,10 @@
 //! Admin commands: which are legal, and who does them.
 
+mod discovery_log;
+mod feature;
+mod identify;
+mod log;
+
 use nvme_proto::{AdminCommand, Cid, Status};
 
 use super::command::{
@@ -8,7 +13,6 @@ use super::command::{
 use super::queue::Queue;
 use super::stage::Epoch;
 use super::state::Controller;
-use super::{feature, identify, log};
 
 pub(super) fn parse(
     controller: &Controller,

@@ -8,7 +8,7 @@ use nvme_proto::log::{
 };
 use nvme_proto::{AsciiField, IntoBytes, NqnField, U16};
 
-use super::state::Controller;
+use crate::controller::state::Controller;
 use crate::inventory::port::Port;
 use crate::inventory::subsystem::Subsystem;
 use crate::limits::ADMIN_QUEUE_ENTRIES;
