@@ -1,9 +1,7 @@
 //! What happens to a pool and to the line before it, in order.
 //!
-//! A simulator follows it to see that every request gets its buffer as soon as [`Share`] says. A
+//! A simulator follows it to see that every request gets its buffer as soon as `share` says. A
 //! share that nobody follows keeps nothing.
-//!
-//! [`Share`]: super::share::Share
 
 use std::net::IpAddr;
 
