@@ -29,8 +29,8 @@ const RETRANSMIT_FLOOR: Duration = Duration::from_millis(5);
 /// endpoint.
 ///
 /// Packets of SENDs and RDMA WRITEs are charged until they are acknowledged. RDMA READ requests are
-/// bounded by their number, READ responses by the requester's [`ReadBudget`], and acknowledgements
-/// are owed.
+/// bounded by their number, READ responses by the requester's
+/// [`ReadBudget`](super::ReadBudget), and acknowledgements are owed.
 ///
 /// It is fair only if its user polls the queue pairs that want to transmit in turn. When nothing is
 /// in flight it always admits one packet, so nobody starves as long as turns are taken.
