@@ -168,6 +168,14 @@ impl Running {
         self.child.id()
     }
 
+    /// Whether it has ended by itself.
+    ///
+    /// # Panics
+    /// If the system refuses to tell.
+    pub fn has_ended(&mut self) -> bool {
+        self.child.try_wait().expect("our own child can be waited for").is_some()
+    }
+
     /// Ends it without a warning.
     ///
     /// # Panics
