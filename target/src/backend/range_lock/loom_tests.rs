@@ -13,7 +13,7 @@ const TRIES: u32 = 2;
 struct Pages([UnsafeCell<u32>; 2]);
 
 /// Runs an operation from a page to the last one.
-fn operate(table: &Arc<RangeLocks>, pages: &Pages, (access, first): (Access, u64)) {
+fn operate(table: &Arc<RangeLocks>, pages: &Pages, (access, first): (RangeAccess, u64)) {
     let length = (2 - first) * PAGE_BYTES;
     let mut lock = table.lock(access, first * PAGE_BYTES, length);
     if (0..TRIES).all(|_| lock.advance().is_err()) {
@@ -21,14 +21,14 @@ fn operate(table: &Arc<RangeLocks>, pages: &Pages, (access, first): (Access, u64
     }
     for page in &pages.0[first as usize..] {
         match access {
-            Access::Shared => page.with(|_| {}),
-            Access::Exclusive => page.with_mut(|_| {}),
+            RangeAccess::Shared => page.with(|_| {}),
+            RangeAccess::Exclusive => page.with_mut(|_| {}),
         }
     }
 }
 
 /// Runs operations at the same time; nothing is locked afterwards, and nobody waits.
-fn race(here: (Access, u64), there: [(Access, u64); 2]) {
+fn race(here: (RangeAccess, u64), there: [(RangeAccess, u64); 2]) {
     loom::model(move || {
         let table = RangeLocks::with(2);
         let pages = Arc::new(Pages([UnsafeCell::new(0), UnsafeCell::new(0)]));
@@ -46,10 +46,10 @@ fn race(here: (Access, u64), there: [(Access, u64); 2]) {
 
 #[test]
 fn a_write_has_its_pages_alone() {
-    race((Access::Exclusive, 0), [(Access::Exclusive, 0), (Access::Shared, 1)]);
+    race((RangeAccess::Exclusive, 0), [(RangeAccess::Exclusive, 0), (RangeAccess::Shared, 1)]);
 }
 
 #[test]
 fn reads_beside_each_other_keep_a_write_off() {
-    race((Access::Shared, 0), [(Access::Exclusive, 1), (Access::Shared, 0)]);
+    race((RangeAccess::Shared, 0), [(RangeAccess::Exclusive, 1), (RangeAccess::Shared, 0)]);
 }
