@@ -22,7 +22,7 @@ impl Descriptor {
     }
 }
 
-impl Signal for Descriptor {
+impl MailboxSignal for Descriptor {
     fn raise(&self) {
         *self.readable.lock().unwrap() = true;
         self.changed.notify_all();
@@ -37,9 +37,10 @@ impl Signal for Descriptor {
 fn no_message_is_slept_through() {
     const MESSAGES: usize = 2;
     loom::model(|| {
-        let doorbell = Doorbell { signal: Descriptor::default(), rung: AtomicBool::new(false) };
+        let doorbell =
+            MailboxDoorbell { signal: Descriptor::default(), rung: AtomicBool::new(false) };
         let shared = Arc::new((doorbell, AtomicUsize::new(0)));
-        let send = |shared: Arc<(Doorbell<Descriptor>, AtomicUsize)>| {
+        let send = |shared: Arc<(MailboxDoorbell<Descriptor>, AtomicUsize)>| {
             move || {
                 let (doorbell, sent) = &*shared;
                 sent.fetch_add(1, Ordering::Release);
