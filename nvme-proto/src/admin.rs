@@ -13,26 +13,26 @@ use crate::{AdminOpcode, Cid, DataTransfer, Qid, Sqe, Status};
 pub enum AdminCommand {
     /// Read a log page.
     GetLogPage(GetLogPage),
-    /// Describe the controller, a namespace, a list.
+    /// Read a structure of 4,096 bytes that CNS selects.
     Identify(Identify),
-    /// Give up on a command.
+    /// Ask the controller to abort one command.
     Abort(Abort),
-    /// Change a setting.
+    /// Change the value of a feature of the controller or of a namespace.
     SetFeatures(SetFeatures),
-    /// Read a setting.
+    /// Read a value of a feature, or its capabilities.
     GetFeatures(GetFeatures),
     /// Complete when something happens: see [`crate::async_event`].
     AsyncEventRequest,
-    /// The host is alive.
+    /// Keep the association alive; the command has no fields.
     KeepAlive,
 }
 
 impl AdminCommand {
-    /// Gives an entry from the admin queue its meaning.
+    /// Decodes an entry from the admin queue.
     ///
     /// # Errors
-    /// With Do Not Retry: Invalid Command Opcode for all but the commands here, else what the
-    /// command's own parsing says. Reserved fields are ignored.
+    /// With Do Not Retry: Invalid Command Opcode for all but the commands here, else the status
+    /// that the command's own parsing returns. Reserved fields are ignored.
     pub fn parse(sqe: &Sqe) -> Result<Self, Status> {
         match AdminOpcode(sqe.opcode) {
             AdminOpcode::GET_LOG_PAGE => GetLogPage::parse(sqe).map(Self::GetLogPage),
@@ -46,7 +46,8 @@ impl AdminCommand {
         }
     }
 
-    /// The entry that says so.
+    /// Encodes the command; [`Sqe::with_cid`] and [`Sqe::with_data`] add the identifier and the
+    /// data pointer.
     ///
     /// # Panics
     /// When a field does not fit the entry: see the command.
@@ -62,7 +63,7 @@ impl AdminCommand {
         }
     }
 
-    /// Its opcode.
+    /// The opcode that [`AdminCommand::to_sqe`] writes into byte 0 of the entry.
     pub const fn opcode(&self) -> AdminOpcode {
         match self {
             Self::GetLogPage(_) => AdminOpcode::GET_LOG_PAGE,
@@ -75,7 +76,7 @@ impl AdminCommand {
         }
     }
 
-    /// The data that it moves.
+    /// The direction and length of the data that the command moves.
     pub const fn transfer(&self) -> DataTransfer {
         match self {
             Self::GetLogPage(command) => DataTransfer::to_host(command.length_bytes),
@@ -108,7 +109,8 @@ impl Abort {
         Self { sqid: Qid(dw10.sqid()), cid: Cid(dw10.cid()) }
     }
 
-    /// The entry that says so.
+    /// Encodes the command; [`Sqe::with_cid`] and [`Sqe::with_data`] add the identifier and the
+    /// data pointer.
     pub fn to_sqe(&self) -> Sqe {
         let mut sqe = Sqe::new(AdminOpcode::ABORT.0);
         let dw10 = AbortDw10::new().with_sqid(self.sqid.0).with_cid(self.cid.0);

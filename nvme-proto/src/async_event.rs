@@ -4,18 +4,18 @@ use bitfield_struct::bitfield;
 
 use crate::log::LogId;
 
-/// What an Asynchronous Event Request completes with: dword 0 of its completion.
+/// Dword 0 of the completion of an Asynchronous Event Request.
 #[bitfield(u32)]
 #[derive(PartialEq, Eq)]
 pub struct AsyncEvent {
-    /// Type.
+    /// Bits 2:0: type of the event.
     #[bits(3)]
     pub event_type: EventType,
     #[bits(5)]
     __: u8,
-    /// Information; its meaning depends on the type.
+    /// Bits 15:8: information, whose meaning depends on the type.
     pub information: u8,
-    /// The log page to read in order to clear the event.
+    /// Bits 23:16: the log page to read in order to clear the event.
     #[bits(8)]
     pub log_page: LogId,
     __: u8,
@@ -34,7 +34,7 @@ impl AsyncEvent {
     pub const DISCOVERY_LOG_CHANGED: Self =
         Self::notice(Notice::DISCOVERY_LOG_CHANGED, LogId::DISCOVERY);
 
-    /// A notice.
+    /// An event of type Notice that reading `log_page` clears.
     pub const fn notice(notice: Notice, log_page: LogId) -> Self {
         Self::new()
             .with_event_type(EventType::NOTICE)
@@ -42,14 +42,14 @@ impl AsyncEvent {
             .with_log_page(log_page)
     }
 
-    /// Which notice it is, if it is one.
+    /// The information as a notice; `None` for an event of another type.
     pub fn as_notice(&self) -> Option<Notice> {
         (self.event_type() == EventType::NOTICE).then(|| Notice(self.information()))
     }
 }
 
 open_enum! {
-    /// Asynchronous event type.
+    /// Asynchronous event type, bits 2:0 of dword 0.
     pub struct EventType(u8) {
         ERROR = 0, "Error status";
         SMART = 1, "SMART / Health status";

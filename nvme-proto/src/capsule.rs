@@ -1,4 +1,4 @@
-//! Command capsules.
+//! Command capsules: an entry, and the data that follows it.
 
 use zerocopy::FromBytes;
 
@@ -8,9 +8,9 @@ use crate::{Sgl, SglDescriptor, Sqe, Status, Truncated};
 /// RDMA, on capsules).
 #[derive(Clone, Copy, Debug)]
 pub struct CommandCapsule<'a> {
-    /// The entry.
+    /// The first 64 bytes of the capsule.
     pub sqe: &'a Sqe,
-    /// What followed it.
+    /// The bytes after the entry, as many as arrived; empty without in-capsule data.
     pub data: &'a [u8],
 }
 

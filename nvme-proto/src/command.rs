@@ -1,4 +1,4 @@
-//! Commands, whatever their set.
+//! Commands of all command sets.
 
 use crate::{AdminCommand, DataDirection, FabricsCommand, NvmCommand, Qid, Sqe, Status};
 
@@ -14,12 +14,12 @@ pub enum Command {
 }
 
 impl Command {
-    /// Gives an entry that came on queue `qid` its meaning. Whether the queue's state allows the
-    /// command is for the controller to say.
+    /// Decodes an entry that came on queue `qid`. The caller checks whether the state of the queue
+    /// allows the command.
     ///
     /// # Errors
     /// The status to complete the command with: Invalid Command Opcode, Invalid Field in Command,
-    /// or what the command's own parsing says; always with Do Not Retry.
+    /// or the one that the command's own parsing returns; always with Do Not Retry.
     pub fn parse(qid: Qid, sqe: &Sqe) -> Result<Self, Status> {
         sqe.check_flags()?;
         if sqe.is_fabrics() {
@@ -36,14 +36,14 @@ impl Command {
 /// bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DataTransfer {
-    /// Which way.
+    /// Direction of the transfer; [`DataDirection::None`] for a command without data.
     pub direction: DataDirection,
-    /// How many bytes; 0 when there is no direction.
+    /// Length in bytes; 0 when there is no direction.
     pub length_bytes: u64,
 }
 
 impl DataTransfer {
-    /// No data.
+    /// The transfer of a command without data: length 0.
     pub const NONE: Self = Self { direction: DataDirection::None, length_bytes: 0 };
 
     pub(crate) const fn to_host(length_bytes: u64) -> Self {

@@ -1,4 +1,4 @@
-//! Completion queue entries.
+//! Completion queue entries, which over fabrics are the response capsules.
 
 use core::fmt;
 
@@ -12,13 +12,13 @@ use crate::{Cid, Qid, Status, Truncated};
 #[derive(Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct Cqe {
-    /// Command-specific result.
+    /// Command-specific result, bits 31:0.
     pub dw0: U32,
-    /// Command-specific result, second half.
+    /// Command-specific result, bits 63:32.
     pub dw1: U32,
-    /// Submission queue head pointer; without flow control its value means nothing.
+    /// Submission queue head pointer; reserved without flow control.
     pub sqhd: U16,
-    /// Submission queue identifier.
+    /// Identifier of the submission queue of the command.
     pub sqid: U16,
     /// Identifier of the command that completes.
     pub cid: U16,
@@ -40,7 +40,7 @@ impl Cqe {
         }
     }
 
-    /// A success.
+    /// A completion with Successful Completion, result 0 and no queue filled in.
     pub const fn success(cid: Cid) -> Self {
         Self::new(cid, Status::SUCCESS)
     }
@@ -84,12 +84,12 @@ impl Cqe {
         Cid(self.cid.get())
     }
 
-    /// How it went.
+    /// The status field without the phase tag, which is bit 0 of the last two bytes.
     pub const fn status(&self) -> Status {
         Status::from_wire(self.status.get())
     }
 
-    /// The 64-bit result.
+    /// The 64-bit result: `dw0` is the low half, `dw1` the high half.
     pub const fn result(&self) -> u64 {
         self.dw0.get() as u64 | (self.dw1.get() as u64) << 32
     }

@@ -1,4 +1,4 @@
-//! Features (Base, 5.1.12 and 5.1.25).
+//! Features (Base, 5.1.11 and 5.1.25).
 
 use bitfield_struct::bitfield;
 use zerocopy::little_endian::U32;
@@ -6,7 +6,7 @@ use zerocopy::little_endian::U32;
 use crate::{AdminOpcode, DataTransfer, HostId, Nsid, Sqe, Status};
 
 open_enum! {
-    /// Feature identifier, FID.
+    /// Feature identifier, FID: bits 7:0 of command dword 10.
     pub struct FeatureId(u8) {
         ARBITRATION = 0x01, "Arbitration";
         POWER_MANAGEMENT = 0x02, "Power Management";
@@ -37,18 +37,18 @@ open_enum! {
 pub enum Feature {
     /// Weights of the arbitration.
     Arbitration(Arbitration),
-    /// How hard reads of a namespace try, and whether they mind deallocated blocks.
+    /// Time limit of retries on a namespace, and whether reading a deallocated block is an error.
     ErrorRecovery(ErrorRecovery),
     /// Whether writes may complete before they are durable.
     VolatileWriteCache {
-        /// Enabled, WCE.
+        /// Cache enabled, WCE: bit 0 of the value.
         enabled: bool,
     },
     /// I/O queues asked for, or granted.
     NumberOfQueues(QueueCounts),
-    /// Which events the host wants.
+    /// Events that the host asks the controller to report.
     AsyncEventConfig(AsyncEventConfig),
-    /// Keep alive timer.
+    /// Time after which the controller ends an association that the host does not keep alive.
     KeepAliveTimer {
         /// The timeout in milliseconds, KATO; 0 for none.
         timeout_ms: u32,
@@ -60,17 +60,17 @@ pub enum Feature {
     },
     /// The write protection of a namespace.
     NamespaceWriteProtection(WriteProtection),
-    /// One that is not known here.
+    /// A feature that this crate does not decode.
     Other {
-        /// Which.
+        /// Identifier of the feature, FID.
         fid: FeatureId,
-        /// Its value.
+        /// The value, as it is on the wire.
         value: u32,
     },
 }
 
 impl Feature {
-    /// Gives a value its meaning.
+    /// Decodes the value of feature `fid`.
     ///
     /// # Errors
     /// Invalid Field in Command, with Do Not Retry, for a value that the feature does not have.
@@ -92,7 +92,7 @@ impl Feature {
         })
     }
 
-    /// Which feature.
+    /// Identifier of the feature, FID.
     pub const fn id(&self) -> FeatureId {
         match self {
             Self::Arbitration(_) => FeatureId::ARBITRATION,
@@ -128,9 +128,9 @@ impl Feature {
 pub struct SetFeatures {
     /// The namespace, of a feature that belongs to one.
     pub nsid: Nsid,
-    /// Keep it across power cycles and resets, SV.
+    /// Keep the value across power cycles and resets, SV.
     pub save: bool,
-    /// What is to be set.
+    /// The feature and its new value.
     pub feature: Feature,
 }
 
@@ -141,7 +141,8 @@ impl SetFeatures {
         Ok(Self { nsid: sqe.nsid(), save: dw10.save(), feature })
     }
 
-    /// The entry that says so.
+    /// Encodes the command; [`Sqe::with_cid`] and [`Sqe::with_data`] add the identifier and the
+    /// data pointer.
     pub fn to_sqe(&self) -> Sqe {
         let mut sqe = Sqe::new(AdminOpcode::SET_FEATURES.0).with_nsid(self.nsid);
         let dw10 = SetDw10::new().with_fid(self.feature.id()).with_save(self.save);
@@ -150,7 +151,7 @@ impl SetFeatures {
         sqe
     }
 
-    /// The data that it moves; of a feature that is not known here, none.
+    /// The data that the command moves; none for a feature that this crate does not decode.
     pub const fn transfer(&self) -> DataTransfer {
         match self.feature {
             Feature::HostIdentifier { extended: true } => {
@@ -172,14 +173,14 @@ struct SetDw10 {
     save: bool,
 }
 
-/// Get Features.
+/// Get Features: reads one value of a feature, or its capabilities.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GetFeatures {
     /// The namespace, of a feature that belongs to one.
     pub nsid: Nsid,
-    /// Which feature.
+    /// Identifier of the feature, FID.
     pub fid: FeatureId,
-    /// Which of its values.
+    /// The value to read: current, default, saved, or the capabilities.
     pub select: Select,
     /// Command dword 11; of the host identifier, whether 128 bits are wanted (bit 0).
     pub value: u32,
@@ -197,7 +198,8 @@ impl GetFeatures {
         Self { nsid: sqe.nsid(), fid: dw10.fid(), select: dw10.select(), value: sqe.cdw11.get() }
     }
 
-    /// The entry that says so.
+    /// Encodes the command; [`Sqe::with_cid`] and [`Sqe::with_data`] add the identifier and the
+    /// data pointer.
     pub fn to_sqe(&self) -> Sqe {
         let mut sqe = Sqe::new(AdminOpcode::GET_FEATURES.0).with_nsid(self.nsid);
         let dw10 = GetDw10::new().with_fid(self.fid).with_select(self.select);
@@ -206,7 +208,7 @@ impl GetFeatures {
         sqe
     }
 
-    /// The data that it moves; of a feature that is not known here, none.
+    /// The data that the command moves; none for a feature that this crate does not decode.
     pub const fn transfer(&self) -> DataTransfer {
         match (self.fid, self.select) {
             (_, Select::CAPABILITIES) => DataTransfer::NONE,
@@ -231,7 +233,7 @@ struct GetDw10 {
 }
 
 open_enum! {
-    /// Which value of a feature, SEL.
+    /// Value of a feature that Get Features reads, SEL: bits 10:8 of command dword 10.
     pub struct Select(u8) {
         CURRENT = 0, "Current";
         DEFAULT = 1, "Default";
@@ -240,7 +242,7 @@ open_enum! {
     }
 }
 
-/// What Get Features gives as dword 0 for [`Select::CAPABILITIES`].
+/// Dword 0 of the completion of Get Features for [`Select::CAPABILITIES`].
 #[bitfield(u32)]
 #[derive(PartialEq, Eq)]
 pub struct FeatureCapabilities {
@@ -283,8 +285,8 @@ pub struct ErrorRecovery {
     __: u16,
 }
 
-/// Number of queues, 07h (Base, 5.1.25.1): how many I/O queues, 1 to 65,535 of each kind;
-/// zero-based on the wire.
+/// Number of queues, 07h (Base, 5.1.25.1): 1 to 65,535 I/O queues of each kind; zero-based on the
+/// wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueueCounts {
     submission_z: u16,
@@ -292,7 +294,7 @@ pub struct QueueCounts {
 }
 
 impl QueueCounts {
-    /// As many queues of each kind; 0 counts as 1.
+    /// `count` queues of each kind; 0 counts as 1.
     pub const fn pairs(count: u16) -> Self {
         let count_z = count.saturating_sub(1);
         Self { submission_z: count_z, completion_z: count_z }
@@ -306,17 +308,17 @@ impl QueueCounts {
         Ok(Self { submission_z, completion_z })
     }
 
-    /// I/O submission queues.
+    /// Number of I/O submission queues, 1 to 65,535.
     pub const fn submission(&self) -> u16 {
         self.submission_z + 1
     }
 
-    /// I/O completion queues.
+    /// Number of I/O completion queues, 1 to 65,535.
     pub const fn completion(&self) -> u16 {
         self.completion_z + 1
     }
 
-    /// The queues of which there is a pair.
+    /// Number of queue pairs: the smaller of the two counts.
     pub const fn usable(&self) -> u16 {
         if self.submission_z < self.completion_z { self.submission() } else { self.completion() }
     }
@@ -330,20 +332,20 @@ impl QueueCounts {
 #[bitfield(u32)]
 #[derive(PartialEq, Eq)]
 pub struct AsyncEventConfig {
-    /// Critical warnings of the SMART log page that are to be reported.
+    /// Bits 7:0: critical warnings of the SMART log page that the controller reports.
     pub smart_critical_warnings: u8,
-    /// Attached namespace attribute notices.
+    /// Bit 8: attached namespace attribute notices.
     pub namespace_attribute: bool,
-    /// Firmware activation notices.
+    /// Bit 9: firmware activation notices.
     pub firmware_activation: bool,
-    /// Telemetry log notices.
+    /// Bit 10: telemetry log notices.
     pub telemetry_log: bool,
-    /// Asymmetric namespace access change notices.
+    /// Bit 11: asymmetric namespace access change notices.
     pub ana_change: bool,
-    /// The other notices, which no controller of ours sends.
+    /// Bits 30:12: other notices, which Feedrail controllers do not send.
     #[bits(19)]
     pub other: u32,
-    /// Discovery log page change notices.
+    /// Bit 31: discovery log page change notices.
     pub discovery_log: bool,
 }
 
@@ -351,13 +353,13 @@ pub struct AsyncEventConfig {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum WriteProtection {
-    /// Not protected.
+    /// No protection: the namespace takes writes.
     None = 0,
-    /// Until the host lifts it.
+    /// Protected until the host sets another state.
     Protected = 1,
-    /// Until the power goes off.
+    /// Protected until the next power cycle.
     UntilPowerCycle = 2,
-    /// For ever.
+    /// Protected permanently: the state cannot be changed again.
     Permanent = 3,
 }
 

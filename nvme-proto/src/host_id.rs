@@ -1,4 +1,4 @@
-//! Host identifiers.
+//! Host identifiers and their UUID text.
 
 use core::fmt;
 use core::str::FromStr;

@@ -1,4 +1,4 @@
-//! Numbers that name things.
+//! Identifiers of namespaces, controllers, queues, commands and command sets.
 
 use core::fmt;
 
@@ -68,7 +68,7 @@ impl fmt::Debug for Cntlid {
 pub struct Qid(pub u16);
 
 impl Qid {
-    /// The admin queue.
+    /// The admin queue, which has identifier 0.
     pub const ADMIN: Self = Self(0);
 
     /// Whether it is the admin queue.

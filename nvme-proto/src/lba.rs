@@ -1,4 +1,4 @@
-//! Logical blocks.
+//! Logical blocks: formats, and ranges of blocks.
 
 use bitfield_struct::bitfield;
 use zerocopy::little_endian::{U16, U32};
@@ -24,9 +24,9 @@ use crate::Status;
 pub struct LbaFormat {
     /// Metadata bytes per block, MS.
     pub ms: U16,
-    /// Block size as a power of two, LBADS; 0 if the format is not to be had.
+    /// Block size as a power of two, LBADS; 0 if the format is not available.
     pub lbads: u8,
-    /// Relative performance.
+    /// Relative performance of the format, RP.
     pub rp: RelativePerformance,
 }
 
@@ -42,7 +42,7 @@ impl LbaFormat {
         Some(Self { lbads, ..Self::default() })
     }
 
-    /// Bytes of data in a block; `None` when the format is not to be had (below 512) or above 2^31.
+    /// Bytes of data in a block; `None` when the format is not available (below 512) or above 2^31.
     pub fn block_bytes(&self) -> Option<u32> {
         if self.lbads < 9 {
             return None;
@@ -55,7 +55,7 @@ impl LbaFormat {
 #[bitfield(u8)]
 #[derive(PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 pub struct RelativePerformance {
-    /// Relative performance.
+    /// Bits 1:0: performance, relative to the other formats.
     #[bits(2)]
     pub rp: u8,
     #[bits(6)]
@@ -65,9 +65,9 @@ pub struct RelativePerformance {
 /// A range of blocks as a command names it: 64-bit start, 1 to 65,536 blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct LbaRange {
-    /// First block, SLBA.
+    /// First block of the range, SLBA.
     pub slba: u64,
-    /// How many, 1 to 65,536; zero-based on the wire.
+    /// Number of blocks, 1 to 65,536; zero-based on the wire.
     pub blocks: u32,
 }
 
@@ -94,7 +94,7 @@ impl LbaRange {
         (U32::new(self.slba as u32), U32::new((self.slba >> 32) as u32))
     }
 
-    /// Whether it lies within a namespace of `size_blocks` (NSZE).
+    /// Checks that the range lies within a namespace of `size_blocks` (NSZE).
     ///
     /// # Errors
     /// LBA Out of Range, with Do Not Retry.
@@ -105,7 +105,7 @@ impl LbaRange {
         }
     }
 
-    /// Length in bytes.
+    /// Length of the range in bytes, for blocks of `block_bytes`.
     pub fn length_bytes(&self, block_bytes: u32) -> u64 {
         u64::from(self.blocks) * u64::from(block_bytes)
     }

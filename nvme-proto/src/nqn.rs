@@ -1,4 +1,4 @@
-//! NVMe qualified names.
+//! NVMe qualified names of subsystems and hosts.
 
 use core::fmt::{self, Write as _};
 use core::hash::{Hash, Hasher};
@@ -8,15 +8,15 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::HostId;
 
-/// An NVMe qualified name: 1 to 223 bytes of UTF-8 without control characters (Base, 4.7). By
-/// value, so that it needs no allocation.
+/// An NVMe qualified name: 1 to 223 bytes of UTF-8 without control characters (Base, 4.7). The
+/// bytes are stored inline, without an allocation.
 ///
-/// Peers may call themselves anything, as with Linux, so that hosts with home-made names can
-/// connect. Names that are ours to give go through [`Nqn::standard`], which takes the formats of
+/// [`Nqn::new`] accepts any format, as Linux does, so that hosts with names of another format can
+/// connect. Names that Feedrail gives go through [`Nqn::standard`], which accepts the formats of
 /// the specification only.
 ///
-/// [`Display`](fmt::Display) escapes what a terminal would not show as it is, such as characters
-/// that change the direction of text; [`Nqn::as_str`] is the name itself.
+/// [`Display`](fmt::Display) escapes characters that a terminal would not show as they are, such as
+/// those that change the direction of text; [`Nqn::as_str`] is the name itself.
 #[derive(Clone, Copy)]
 pub struct Nqn {
     length: u8,
@@ -33,10 +33,10 @@ impl Nqn {
         Err(_) => panic!("the discovery name is a valid name"),
     };
 
-    /// Checks a name.
+    /// Checks the length and the characters of a name, but not its format.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The rule that the name breaks.
     pub const fn new(name: &str) -> Result<Self, InvalidNqn> {
         let name = name.as_bytes();
         if name.is_empty() {
@@ -64,7 +64,7 @@ impl Nqn {
     /// discovery name.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The rule that the name breaks.
     pub fn standard(name: &str) -> Result<Self, InvalidNqn> {
         let nqn = Self::new(name)?;
         if !nqn.is_discovery() {
@@ -73,9 +73,9 @@ impl Nqn {
         Ok(nqn)
     }
 
-    /// The name.
+    /// The name, without escapes or padding.
     pub fn as_str(&self) -> &str {
-        // Made from a `str` and cut at its length only.
+        // The bytes come from a `str` and are cut at its length only.
         core::str::from_utf8(&self.bytes[..usize::from(self.length)]).unwrap_or_default()
     }
 
@@ -85,7 +85,7 @@ impl Nqn {
     }
 }
 
-/// Before the UUID of a name that is made of one.
+/// Prefix of a name that contains a UUID.
 const UUID_PREFIX: &str = "nqn.2014-08.org.nvmexpress:uuid:";
 
 fn check_format(name: &str) -> Result<(), InvalidNqn> {
@@ -120,10 +120,10 @@ fn is_label(text: &str) -> bool {
     (1..=63).contains(&text.len()) && inner && ends
 }
 
-/// Why a name is not an NQN.
+/// The rule that an invalid NQN breaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidNqn {
-    /// No byte in it.
+    /// The name has no bytes.
     #[error("an NQN must not be empty")]
     Empty,
     /// More than 223 bytes, or in a field no NUL after them.
@@ -135,19 +135,19 @@ pub enum InvalidNqn {
     /// A control character in it.
     #[error("an NQN must not contain control characters")]
     ControlCharacter,
-    /// Of a name that is to have a standard format: another beginning.
+    /// A standard name does not begin with `nqn.`.
     #[error("an NQN begins with \"nqn.\"")]
     Prefix,
-    /// Likewise: no date.
+    /// A standard name has no year and month after `nqn.`.
     #[error("after \"nqn.\" an NQN has a year and a month, as in \"nqn.2026-01.\"")]
     Date,
-    /// Likewise: no domain.
+    /// A standard name has no valid domain after its date.
     #[error("after its date an NQN has a domain in reverse, as in \"nqn.2026-01.org.example:\"")]
     Domain,
-    /// Likewise: nothing after the domain.
+    /// A standard name has nothing after its domain.
     #[error("after its domain an NQN has a colon and a name")]
     NoName,
-    /// Likewise: no UUID where one is announced.
+    /// A standard name has no UUID after the prefix of UUID-based names.
     #[error("after \"uuid:\" an NQN has a UUID")]
     Uuid,
 }
@@ -232,7 +232,7 @@ impl HostNqn {
         Self(nqn)
     }
 
-    /// The name.
+    /// The name, without escapes or padding.
     pub fn as_str(&self) -> &str {
         self.0.as_str()
     }
@@ -267,7 +267,8 @@ impl NqnField {
     /// The name in the field.
     ///
     /// # Errors
-    /// What is wrong with it: empty, no NUL within 224 bytes, not UTF-8, control characters.
+    /// The rule that the name breaks: empty, no NUL within 224 bytes, not UTF-8, control
+    /// characters.
     pub fn parse(&self) -> Result<Nqn, InvalidNqn> {
         let end = self.0.iter().position(|&byte| byte == 0).ok_or(InvalidNqn::TooLong)?;
         let name = core::str::from_utf8(&self.0[..end]).map_err(|_| InvalidNqn::NotUtf8)?;
@@ -304,7 +305,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_a_name_is_refused() {
+    fn invalid_names_are_refused() {
         assert_eq!(Nqn::new(""), Err(InvalidNqn::Empty));
         assert_eq!(Nqn::new(&"n".repeat(224)), Err(InvalidNqn::TooLong));
         assert!(Nqn::new(&"n".repeat(223)).is_ok());
@@ -359,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn printed_names_hide_nothing() {
+    fn display_escapes_hidden_characters() {
         let name = "nqn.2026-01.org.example:\\\"a\u{202e}b\u{200b}é";
         let nqn = Nqn::new(name).expect("peers may call themselves so");
         assert_eq!(nqn.to_string(), "nqn.2026-01.org.example:\\\"a\\u{202e}b\\u{200b}é");
@@ -407,7 +408,7 @@ mod tests {
             prop_assert_eq!(nqn.to_string(), name.clone());
             let mut field = NqnField::from(nqn);
             prop_assert_eq!(field.parse(), Ok(nqn));
-            // What follows the NUL does not count.
+            // Bytes after the NUL are ignored.
             field.as_mut_bytes()[255] = 1;
             prop_assert_eq!(field.parse(), Ok(nqn));
         }

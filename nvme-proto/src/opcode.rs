@@ -78,13 +78,13 @@ open_enum! {
 /// The way data moves, from the low two bits of an opcode or FCTYPE (Base, 4.1, command dword 0).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum DataDirection {
-    /// No data.
+    /// No data: the low two bits are 00b.
     None,
-    /// From the host: on RDMA in the capsule, or by RDMA READ from the host's memory.
+    /// From the host, 01b: on RDMA in the capsule, or by RDMA READ from the host's memory.
     HostToController,
-    /// To the host: on RDMA by RDMA WRITE into the host's memory.
+    /// To the host, 10b: on RDMA by RDMA WRITE into the host's memory.
     ControllerToHost,
-    /// Both ways; no command that we know does so.
+    /// Both ways, 11b; no command of this crate does so.
     Bidirectional,
 }
 

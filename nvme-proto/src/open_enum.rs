@@ -1,4 +1,4 @@
-//! Codes on the wire as newtypes with named constants, so that values nobody has heard of survive.
+//! Codes on the wire as newtypes with named constants, so that values without a name are kept.
 
 /// Declares an open code: a newtype over an unsigned integer with named constants. `Display` gives
 /// the specification's words, or the number for a value without a name.

@@ -22,8 +22,9 @@ pub struct ConnectRequest {
 const _: () = assert!(size_of::<ConnectRequest>() == 32);
 
 impl ConnectRequest {
-    /// A request for queue `qid`. `receive_entries` is how many responses the host takes at once,
-    /// `send_entries` how many commands it sends at once (1 to 65,536; zero-based on the wire).
+    /// A request for queue `qid`. `receive_entries` is the number of responses that the host can
+    /// receive at once, `send_entries` the number of commands that it sends at once (1 to 65,536;
+    /// zero-based on the wire).
     ///
     /// # Panics
     /// When `send_entries` is not in 1 to 65,536.
@@ -39,12 +40,13 @@ impl ConnectRequest {
         }
     }
 
-    /// The private data of a received request. What follows it is padding. Whether the sizes and
-    /// the queue will do is for the controller to say.
+    /// The private data of a received request; bytes after the first 32 are padding. The caller
+    /// checks the sizes and the queue.
     ///
     /// # Errors
-    /// What to reject it with: Invalid Private Data Length when there are fewer than 32 bytes,
-    /// Invalid RECFMT, Invalid HRQSIZE when the host takes no response at all.
+    /// The reason to reject the request with: Invalid Private Data Length when there are fewer than
+    /// 32 bytes, Invalid RECFMT when the record format is not 0, Invalid HRQSIZE when the host's
+    /// receive queue has no entry.
     pub fn parse(private_data: &[u8]) -> Result<&Self, RejectStatus> {
         let request: &Self =
             crate::view(private_data).map_err(|_| RejectStatus::INVALID_PRIVATE_DATA_LENGTH)?;
@@ -57,12 +59,12 @@ impl ConnectRequest {
         Ok(request)
     }
 
-    /// Which queue.
+    /// Identifier of the queue that the connection becomes.
     pub const fn qid(&self) -> Qid {
         Qid(self.qid.get())
     }
 
-    /// The controller, of an I/O queue; of the admin queue, nothing.
+    /// The controller of an I/O queue; without meaning for the admin queue.
     pub const fn cntlid(&self) -> Cntlid {
         Cntlid(self.cntlid.get())
     }
@@ -92,13 +94,14 @@ pub struct ConnectAccept {
 const _: () = assert!(size_of::<ConnectAccept>() == 32);
 
 impl ConnectAccept {
-    /// An acceptance. `receive_entries` is how many commands the controller takes at once.
+    /// An acceptance. `receive_entries` is the number of commands that the controller can receive
+    /// at once.
     pub const fn new(receive_entries: u16) -> Self {
         Self { recfmt: U16::ZERO, crqsize: U16::new(receive_entries), reserved_4: Reserved::ZERO }
     }
 
     /// The private data of a received acceptance; `None` when there are fewer than 32 bytes or the
-    /// record format is not 0. What follows it is padding.
+    /// record format is not 0. Bytes after the first 32 are padding.
     pub fn parse(private_data: &[u8]) -> Option<&Self> {
         let accept: &Self = crate::view(private_data).ok()?;
         (accept.recfmt == U16::ZERO).then_some(accept)
@@ -123,26 +126,26 @@ pub struct Reject {
 const _: () = assert!(size_of::<Reject>() == 4);
 
 impl Reject {
-    /// A rejection.
+    /// A rejection with record format 0.
     pub const fn new(status: RejectStatus) -> Self {
         Self { recfmt: U16::ZERO, status: U16::new(status.0) }
     }
 
     /// The private data of a received rejection; `None` when there are fewer than 4 bytes or the
-    /// record format is not 0. What follows it is padding.
+    /// record format is not 0. Bytes after the first 4 are padding.
     pub fn parse(private_data: &[u8]) -> Option<&Self> {
         let reject: &Self = crate::view(private_data).ok()?;
         (reject.recfmt == U16::ZERO).then_some(reject)
     }
 
-    /// Why.
+    /// Reason for the rejection, STS.
     pub const fn status(&self) -> RejectStatus {
         RejectStatus(self.status.get())
     }
 }
 
 open_enum! {
-    /// Why a controller rejects a connection, STS.
+    /// Reason for which a controller rejects a connection, STS.
     pub struct RejectStatus(u16) {
         INVALID_PRIVATE_DATA_LENGTH = 0x01, "Invalid Private Data Length";
         INVALID_RECFMT = 0x02, "Invalid RECFMT";
@@ -167,7 +170,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_request_is_laid_out_as_linux_sends_it() {
+    fn the_request_layout_matches_linux() {
         let request = ConnectRequest::new(Qid(1), Cntlid(2), 128, 128);
         let mut bytes = [0; 56];
         bytes[..10].copy_from_slice(&[0, 0, 1, 0, 0x80, 0, 0x7F, 0, 2, 0]);

@@ -33,7 +33,7 @@ impl Property {
     }
 }
 
-/// Controller capabilities, CAP.
+/// Controller capabilities, CAP: 8 bytes at offset 0.
 #[bitfield(u64)]
 #[derive(PartialEq, Eq)]
 pub struct Cap {
@@ -53,12 +53,12 @@ pub struct Cap {
     pub dstrd: u8,
     /// NVM subsystem reset supported.
     pub nssrs: bool,
-    /// Command sets supported.
+    /// Bits 44:37: command sets supported.
     #[bits(8)]
     pub css: CapCss,
-    /// Boot partitions supported.
+    /// Bit 45: boot partitions are supported.
     pub bps: bool,
-    /// Controller power scope.
+    /// Controller power scope: 0 not reported, 1 controller, 2 domain, 3 NVM subsystem.
     #[bits(2)]
     pub cps: u8,
     /// Minimum memory page size, 2^(12 + n).
@@ -101,24 +101,24 @@ pub struct CapCss {
 #[bitfield(u32, repr = U32, from = U32::new, into = U32::get)]
 #[derive(PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 pub struct Version {
-    /// Tertiary version number.
+    /// Tertiary version number: bits 7:0.
     pub tertiary: u8,
-    /// Minor version number.
+    /// Minor version number: bits 15:8.
     pub minor: u8,
-    /// Major version number.
+    /// Major version number: bits 31:16.
     pub major: u16,
 }
 
 impl Version {
-    /// NVMe 2.1.0.
+    /// NVMe 2.1.0, 0002_0100h as a dword.
     pub const V2_1: Self = Self::new().with_major(2).with_minor(1);
-    /// NVMe 2.0.0.
+    /// NVMe 2.0.0, 0002_0000h as a dword.
     pub const V2_0: Self = Self::new().with_major(2);
-    /// NVMe 1.4.0.
+    /// NVMe 1.4.0, 0001_0400h as a dword.
     pub const V1_4: Self = Self::new().with_major(1).with_minor(4);
-    /// NVMe 1.3.0.
+    /// NVMe 1.3.0, 0001_0300h as a dword.
     pub const V1_3: Self = Self::new().with_major(1).with_minor(3);
-    /// NVMe 1.2.1, the first that fabrics know.
+    /// NVMe 1.2.1, the first version with fabrics, 0001_0201h as a dword.
     pub const V1_2_1: Self = Self::new().with_major(1).with_minor(2).with_tertiary(1);
 }
 
@@ -140,24 +140,24 @@ impl fmt::Display for Version {
     }
 }
 
-/// Controller configuration, CC.
+/// Controller configuration, CC: 4 bytes at offset 14h.
 #[bitfield(u32)]
 #[derive(PartialEq, Eq)]
 pub struct Cc {
-    /// Enable.
+    /// Enable; the host clears it to reset the controller.
     pub en: bool,
     #[bits(3)]
     __: u8,
-    /// Command set selected.
+    /// Bits 6:4: I/O command set selected.
     #[bits(3)]
     pub css: CcCss,
     /// Memory page size, 2^(12 + n).
     #[bits(4)]
     pub mps: u8,
-    /// Arbitration mechanism selected.
+    /// Bits 13:11: arbitration mechanism; 0 for round robin.
     #[bits(3)]
     pub ams: u8,
-    /// Shutdown notification.
+    /// Bits 15:14: shutdown notification from the host.
     #[bits(2)]
     pub shn: ShutdownNotification,
     /// Submission queue entry size as a power of two.
@@ -189,7 +189,7 @@ open_enum! {
 }
 
 open_enum! {
-    /// Shutdown notification, CC.SHN.
+    /// Shutdown notification, CC.SHN, which the host writes.
     pub struct ShutdownNotification(u8) {
         NONE = 0b00, "No notification";
         NORMAL = 0b01, "Normal shutdown";
@@ -197,20 +197,20 @@ open_enum! {
     }
 }
 
-/// Controller status, CSTS.
+/// Controller status, CSTS: 4 bytes at offset 1Ch.
 #[bitfield(u32)]
 #[derive(PartialEq, Eq)]
 pub struct Csts {
-    /// Ready.
+    /// Ready: the controller processes submission queue entries.
     pub rdy: bool,
-    /// Controller fatal status.
+    /// Controller fatal status: an error that no completion could report.
     pub cfs: bool,
-    /// Shutdown status.
+    /// Bits 3:2: progress of a shutdown.
     #[bits(2)]
     pub shst: ShutdownStatus,
     /// NVM subsystem reset occurred.
     pub nssro: bool,
-    /// Processing paused.
+    /// Bit 5: processing of commands is paused.
     pub pp: bool,
     /// Shutdown type: of the subsystem rather than the controller.
     pub st: bool,
@@ -219,7 +219,7 @@ pub struct Csts {
 }
 
 open_enum! {
-    /// Shutdown status, CSTS.SHST.
+    /// Shutdown status, CSTS.SHST, which the controller sets.
     pub struct ShutdownStatus(u8) {
         NORMAL = 0b00, "Normal operation";
         OCCURRING = 0b01, "Shutdown processing occurring";
@@ -237,5 +237,5 @@ pub struct Crto {
     pub crimt: u16,
 }
 
-/// What must be written to NSSR to reset the NVM subsystem: "NVMe" in ASCII.
+/// Value whose write to NSSR resets the NVM subsystem: "NVMe" in ASCII.
 pub const NSSR_RESET: u32 = 0x4E56_4D65;

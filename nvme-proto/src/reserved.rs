@@ -1,11 +1,11 @@
-//! Bytes without a meaning.
+//! Reserved bytes of structures.
 
 use core::fmt;
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// Reserved bytes of a structure: kept as they came, and shown only as a length, or not as all
-/// zero.
+/// Reserved bytes of a structure. Received values are kept; `Debug` prints their number, and
+/// whether all of them are zero.
 #[derive(Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(transparent)]
 pub struct Reserved<const N: usize>([u8; N]);

@@ -1,4 +1,4 @@
-//! Scatter-gather descriptors.
+//! Scatter-gather list descriptors, 16 bytes each.
 
 use core::fmt;
 
@@ -6,8 +6,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::Status;
 
-/// An SGL descriptor as it is on the wire (Base, 4.3.2). Give it a meaning with
-/// [`SglDescriptor::parse`].
+/// An SGL descriptor as it is on the wire (Base, 4.3.2). [`SglDescriptor::parse`] decodes it.
 #[derive(
     Clone, Copy, PartialEq, Eq, Hash, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
 )]
@@ -20,10 +19,10 @@ pub struct SglDescriptor {
 const _: () = assert!(size_of::<SglDescriptor>() == 16);
 
 impl SglDescriptor {
-    /// What a command without data carries: a keyed data block of length 0.
+    /// The data pointer of a command without data: a keyed data block of length 0.
     pub const NO_DATA: Self = Self { specific: [0; 15], sgl_type: SglType::KEYED };
 
-    /// The type byte.
+    /// Byte 15: type and subtype of the descriptor.
     pub const fn sgl_type(&self) -> SglType {
         self.sgl_type
     }
@@ -105,11 +104,11 @@ open_enum! {
 pub enum Sgl {
     /// Host memory, reached by RDMA. 0x40, or 0x4F when `invalidate`.
     Keyed {
-        /// Where it starts, as the host registered it.
+        /// Remote address of the first byte, as the host registered it.
         address: u64,
         /// Length in bytes, below 2^24.
         length: u32,
-        /// The remote key.
+        /// Remote key of the host's registration.
         key: u32,
         /// The controller may invalidate the key with its response.
         invalidate: bool,
@@ -118,7 +117,7 @@ pub enum Sgl {
     InCapsule {
         /// Bytes from the start of the in-capsule data.
         offset: u64,
-        /// Length in bytes.
+        /// Length of the data in bytes.
         length: u32,
     },
     /// A list of descriptors in the command capsule; the only and last one. 0x31.

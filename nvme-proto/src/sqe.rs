@@ -1,4 +1,4 @@
-//! Submission queue entries.
+//! Submission queue entries, 64 bytes each.
 
 use core::fmt;
 
@@ -20,29 +20,29 @@ pub struct Sqe {
     pub opcode: u8,
     /// Fused operation, and PRP or SGL.
     pub flags: SqeFlags,
-    /// Command identifier.
+    /// Command identifier, unique among the commands in flight on the queue.
     pub cid: U16,
     /// Namespace identifier; of a fabrics command, byte 0 is FCTYPE.
     pub nsid: U32,
-    /// Command dword 2.
+    /// Command dword 2, bytes 8 to 11.
     pub cdw2: U32,
-    /// Command dword 3.
+    /// Command dword 3, bytes 12 to 15.
     pub cdw3: U32,
-    /// Metadata pointer.
+    /// Metadata pointer, bytes 16 to 23; unused without metadata.
     pub mptr: U64,
     /// Data pointer: over fabrics always one SGL descriptor.
     pub dptr: SglDescriptor,
-    /// Command dword 10.
+    /// Command dword 10, bytes 40 to 43.
     pub cdw10: U32,
-    /// Command dword 11.
+    /// Command dword 11, bytes 44 to 47.
     pub cdw11: U32,
-    /// Command dword 12.
+    /// Command dword 12, bytes 48 to 51.
     pub cdw12: U32,
-    /// Command dword 13.
+    /// Command dword 13, bytes 52 to 55.
     pub cdw13: U32,
-    /// Command dword 14.
+    /// Command dword 14, bytes 56 to 59.
     pub cdw14: U32,
-    /// Command dword 15.
+    /// Command dword 15, bytes 60 to 63.
     pub cdw15: U32,
 }
 
@@ -69,7 +69,7 @@ impl Sqe {
         }
     }
 
-    /// A fabrics command's entry.
+    /// An entry as [`Sqe::new`] makes it, with the fabrics opcode and type `fctype`.
     pub const fn fabrics(fctype: FabricsType) -> Self {
         let mut sqe = Self::new(FABRICS_OPCODE);
         sqe.nsid = U32::new(fctype.0 as u32);
@@ -94,12 +94,12 @@ impl Sqe {
         self
     }
 
-    /// Command identifier.
+    /// Command identifier, which the completion repeats.
     pub const fn cid(&self) -> Cid {
         Cid(self.cid.get())
     }
 
-    /// Namespace identifier.
+    /// Namespace identifier; without meaning for a fabrics command.
     pub const fn nsid(&self) -> Nsid {
         Nsid(self.nsid.get())
     }
@@ -109,13 +109,13 @@ impl Sqe {
         self.opcode == FABRICS_OPCODE
     }
 
-    /// The fabrics command type, if it is a fabrics command.
+    /// Fabrics command type, byte 4; without meaning for another command.
     pub const fn fabrics_type(&self) -> FabricsType {
         FabricsType(self.nsid.get() as u8)
     }
 
-    /// Checks what fabrics demand of every command: SGLs, and no fused operation (which no
-    /// controller of ours offers).
+    /// Checks the flags that every command must have over fabrics: SGLs, and no fused operation,
+    /// which Feedrail controllers do not support.
     ///
     /// # Errors
     /// Invalid Field in Command, with Do Not Retry.
@@ -157,7 +157,7 @@ pub struct SqeFlags {
 }
 
 open_enum! {
-    /// How a command points at its data.
+    /// Format of the data pointer, PSDT: bits 7:6 of the flags.
     pub struct Psdt(u8) {
         PRP = 0b00, "PRP";
         SGL = 0b01, "SGL, metadata pointer is an address";

@@ -1,12 +1,12 @@
-//! Completion status.
+//! Status of completions: types, codes and flags.
 
 use core::fmt;
 
 /// The 15-bit status of a completion: status code type and code, command retry delay, More and Do
 /// Not Retry (Base, 4.2.3). The phase tag, which fabrics do not use, is not part of it.
 ///
-/// Open: any value survives. The constants have neither flag set; compare with [`Status::is`],
-/// which looks at type and code only.
+/// Values without a name are kept. The constants have neither flag set; compare with
+/// [`Status::is`], which looks at type and code only.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Status(u16);
 
@@ -47,7 +47,7 @@ impl Status {
         StatusCodeType(((self.0 >> 8) & 0b111) as u8)
     }
 
-    /// Status code, SC.
+    /// Status code, SC: bits 7:0.
     pub const fn code(self) -> u8 {
         (self.0 & 0xFF) as u8
     }
@@ -87,12 +87,12 @@ impl Status {
         Self(self.0 & Self::CODE_MASK)
     }
 
-    /// Whether type and code are those of `other`, whatever the flags.
+    /// Whether type and code are those of `other`, with any flags.
     pub const fn is(self, other: Self) -> bool {
         self.without_flags().0 == other.without_flags().0
     }
 
-    /// Successful Completion.
+    /// Whether the status is Successful Completion, with any flags.
     pub const fn is_success(self) -> bool {
         self.is(Self::SUCCESS)
     }
@@ -275,7 +275,7 @@ impl fmt::Display for CommandStatus {
 }
 
 impl Status {
-    /// The name, and what the same code says of an I/O command if that is something else.
+    /// The name, and the name that the same code has for an I/O command, if it differs.
     fn readings(self) -> Option<(&'static str, Option<&'static str>)> {
         let both = self.name()?;
         let of_io = |rest: &'static str| rest.strip_suffix(" for an I/O command)");
@@ -320,7 +320,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_to_a_known_command_has_one_reading() {
+    fn connect_and_io_statuses_print_their_own_names() {
         let status = Status::CONNECT_INVALID_PARAMETERS.with_dnr();
         let text = format!("{}", ConnectStatus(status));
         assert_eq!(text, "Connect Invalid Parameters (SCT 0x1 SC 0x82 DNR)");

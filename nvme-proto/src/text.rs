@@ -11,7 +11,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 pub struct AsciiField<const N: usize>([u8; N]);
 
 impl<const N: usize> AsciiField<N> {
-    /// All spaces.
+    /// A field of spaces: the empty text.
     pub const BLANK: Self = Self([b' '; N]);
 
     /// The text, padded; `None` if it is too long or has a character outside 0x20..=0x7E.
@@ -32,13 +32,12 @@ impl<const N: usize> AsciiField<N> {
         Some(Self(field))
     }
 
-    /// The raw field.
+    /// All `N` bytes, with their padding.
     pub const fn as_bytes(&self) -> &[u8; N] {
         &self.0
     }
 
-    /// The text up to the first NUL, without padding; `None` if a peer put something else than
-    /// ASCII there.
+    /// The text up to the first NUL, without padding; `None` if it has a byte outside ASCII.
     pub fn text(&self) -> Option<&str> {
         let end = self.0.iter().position(|&byte| byte == 0).unwrap_or(N);
         let text = self.0.get(..end)?;
@@ -87,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_ascii_text_is_refused_or_escaped() {
+    fn text_outside_ascii_is_refused_or_escaped() {
         assert_eq!(AsciiField::<4>::new("12345"), None);
         assert_eq!(AsciiField::<4>::new("\t"), None);
         assert_eq!(AsciiField::<4>::new("é"), None);

@@ -5,10 +5,11 @@ use core::fmt;
 
 use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
 
-/// The structure at the start of `bytes`; what follows it is ignored.
+/// The structure at the start of `bytes`; bytes after it are ignored.
 ///
 /// # Errors
-/// [`Truncated`] when there are too few bytes. No other thing can be wrong with a plain structure.
+/// [`Truncated`] when there are too few bytes. Any bytes are a valid structure, so there is no
+/// other error.
 pub fn view<T>(bytes: &[u8]) -> Result<&T, Truncated>
 where
     T: FromBytes + KnownLayout + Immutable + Unaligned,
@@ -22,11 +23,11 @@ where
 /// Fewer bytes than the structure has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Truncated {
-    /// The structure's name.
+    /// Name of the structure's type, without its path.
     pub structure: &'static str,
-    /// The bytes it needs.
+    /// Size of the structure in bytes.
     pub needed_bytes: usize,
-    /// The bytes there were.
+    /// Number of bytes that were received.
     pub received_bytes: usize,
 }
 

@@ -1,4 +1,4 @@
-//! Connect.
+//! The Connect command, its data and its response.
 
 use bitfield_struct::bitfield;
 use zerocopy::little_endian::{U16, U32};
@@ -13,7 +13,7 @@ use crate::{
 /// Connect (Base, 6.3): makes a connection a queue of a controller. [`ConnectData`] comes with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Connect {
-    /// Which queue. The admin queue makes an association, others join it.
+    /// The queue that the connection becomes: 0 makes an association, any other joins one.
     pub qid: Qid,
     /// Entries of the submission queue, 2 to 65,536 (zero-based on the wire); the completion queue
     /// has as many.
@@ -25,11 +25,11 @@ pub struct Connect {
 }
 
 impl Connect {
-    /// Parses the entry.
+    /// Decodes command dwords 10 to 12; the opcode is not checked.
     ///
     /// # Errors
     /// With Do Not Retry: Connect Incompatible Format for a record format other than 0, Connect
-    /// Invalid Parameters for a queue of one entry. The response to the latter says where:
+    /// Invalid Parameters for a queue of one entry. The response to the latter names
     /// [`ConnectParameter::SQSIZE`].
     pub fn parse(sqe: &Sqe) -> Result<Self, Status> {
         let format = RecordFormat::of(sqe);
@@ -48,7 +48,8 @@ impl Connect {
         })
     }
 
-    /// The entry that says so.
+    /// Encodes the command; [`Sqe::with_cid`] and [`Sqe::with_data`] add the identifier and the
+    /// data pointer.
     ///
     /// # Panics
     /// When `queue_entries` is not in 2 to 65,536.
@@ -73,7 +74,7 @@ struct Dw11 {
     __: u8,
 }
 
-/// Connect attributes, CATTR.
+/// Connect attributes, CATTR: byte 46 of the entry.
 #[bitfield(u8)]
 #[derive(PartialEq, Eq)]
 pub struct ConnectAttributes {
@@ -94,13 +95,13 @@ pub struct ConnectAttributes {
 )]
 #[repr(C)]
 pub struct ConnectData {
-    /// Host identifier.
+    /// Host identifier, HOSTID, at byte 0: always the 128-bit form.
     pub hostid: HostId,
     cntlid: U16,
     reserved_18: Reserved<238>,
-    /// Name of the subsystem.
+    /// Name of the subsystem, SUBNQN, at byte 256.
     pub subnqn: NqnField,
-    /// Name of the host.
+    /// Name of the host, HOSTNQN, at byte 512.
     pub hostnqn: NqnField,
     reserved_768: Reserved<256>,
 }
@@ -108,7 +109,7 @@ pub struct ConnectData {
 const _: () = assert!(size_of::<ConnectData>() == ConnectData::BYTES);
 
 impl ConnectData {
-    /// Its size.
+    /// Size of the structure in bytes.
     pub const BYTES: usize = 1024;
 
     /// The data to send. The admin queue asks for [`Cntlid::DYNAMIC`] (or a static controller's),
@@ -140,63 +141,64 @@ impl ConnectData {
     /// The subsystem that the host asks for.
     ///
     /// # Errors
-    /// Which field is wrong, when it is not a name.
+    /// The [`ConnectParameter`] of the field, when it holds no valid name.
     pub fn subsystem(&self) -> Result<Nqn, ConnectParameter> {
         self.subnqn.parse().map_err(|_| ConnectParameter::SUBNQN)
     }
 
-    /// Who the host is.
+    /// The name of the host that connects.
     ///
     /// # Errors
-    /// Which field is wrong, when it is not a name.
+    /// The [`ConnectParameter`] of the field, when it holds no valid name.
     pub fn host(&self) -> Result<HostNqn, ConnectParameter> {
         self.hostnqn.parse().map(HostNqn).map_err(|_| ConnectParameter::HOSTNQN)
     }
 }
 
-/// Which field of a Connect command is wrong: the result of Connect Invalid Parameters (Base, 6.3).
+/// A field of a Connect command that the controller refuses: the result of Connect Invalid
+/// Parameters (Base, 6.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnectParameter {
-    /// Where the field is.
+    /// Structure that `offset` counts in: bit 16 of the result.
     pub layer: ConnectLayer,
-    /// Its offset in bytes, IPO.
+    /// Offset of the field in bytes, IPO: bits 15:0 of the result.
     pub offset: u16,
 }
 
-/// Where the wrong field of a Connect command is, IATTR.
+/// Structure that holds the refused field of a Connect command, IATTR.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConnectLayer {
-    /// In the entry.
+    /// The submission queue entry, IATTR 0.
     Sqe,
-    /// In the data.
+    /// The Connect data, IATTR 1.
     Data,
 }
 
 impl ConnectParameter {
-    /// Queue identifier.
+    /// QID, bytes 42 and 43 of the entry.
     pub const QID: Self = Self { layer: ConnectLayer::Sqe, offset: 42 };
-    /// Queue size.
+    /// SQSIZE, bytes 44 and 45 of the entry.
     pub const SQSIZE: Self = Self { layer: ConnectLayer::Sqe, offset: 44 };
-    /// Connect attributes.
+    /// CATTR, byte 46 of the entry.
     pub const CATTR: Self = Self { layer: ConnectLayer::Sqe, offset: 46 };
-    /// Keep alive timeout.
+    /// KATO, bytes 48 to 51 of the entry.
     pub const KATO: Self = Self { layer: ConnectLayer::Sqe, offset: 48 };
-    /// Host identifier.
+    /// HOSTID, bytes 0 to 15 of the data.
     pub const HOSTID: Self = Self { layer: ConnectLayer::Data, offset: 0 };
-    /// Controller identifier.
+    /// CNTLID, bytes 16 and 17 of the data.
     pub const CNTLID: Self = Self { layer: ConnectLayer::Data, offset: 16 };
-    /// Subsystem name.
+    /// SUBNQN, bytes 256 to 511 of the data.
     pub const SUBNQN: Self = Self { layer: ConnectLayer::Data, offset: 256 };
-    /// Host name.
+    /// HOSTNQN, bytes 512 to 767 of the data.
     pub const HOSTNQN: Self = Self { layer: ConnectLayer::Data, offset: 512 };
 
-    /// From dword 0 of the response.
+    /// Decodes dword 0 of the response.
     pub const fn from_dw0(dw0: u32) -> Self {
         let layer = if dw0 & 1 << 16 == 0 { ConnectLayer::Sqe } else { ConnectLayer::Data };
         Self { layer, offset: dw0 as u16 }
     }
 
-    /// As dword 0 of the response.
+    /// Encodes the field as dword 0 of the response.
     pub const fn to_dw0(self) -> u32 {
         match self.layer {
             ConnectLayer::Sqe => self.offset as u32,

@@ -26,11 +26,11 @@ pub enum FabricsCommand {
 }
 
 impl FabricsCommand {
-    /// Gives an entry with the fabrics opcode its meaning.
+    /// Decodes an entry with the fabrics opcode.
     ///
     /// # Errors
-    /// With Do Not Retry: Invalid Command Opcode for an unknown type, else what the command's own
-    /// parsing says.
+    /// With Do Not Retry: Invalid Command Opcode for an unknown type, else the status that the
+    /// command's own parsing returns.
     pub fn parse(sqe: &Sqe) -> Result<Self, Status> {
         match sqe.fabrics_type() {
             _ if !sqe.is_fabrics() => Err(Status::INVALID_OPCODE.with_dnr()),
@@ -42,7 +42,8 @@ impl FabricsCommand {
         }
     }
 
-    /// The entry that says so.
+    /// Encodes the command; [`Sqe::with_cid`] and [`Sqe::with_data`] add the identifier and the
+    /// data pointer.
     pub fn to_sqe(&self) -> Sqe {
         match self {
             Self::Connect(command) => command.to_sqe(),
@@ -52,7 +53,7 @@ impl FabricsCommand {
         }
     }
 
-    /// Its type.
+    /// Fabrics command type, FCTYPE, which is byte 4 of the entry.
     pub const fn fabrics_type(&self) -> FabricsType {
         match self {
             Self::Connect(_) => FabricsType::CONNECT,
@@ -62,7 +63,7 @@ impl FabricsCommand {
         }
     }
 
-    /// The data that it moves.
+    /// The direction and length of the data that the command moves.
     pub const fn transfer(&self) -> DataTransfer {
         match self {
             Self::Connect(_) => DataTransfer {
@@ -80,7 +81,7 @@ impl FabricsCommand {
 pub struct Disconnect;
 
 impl Disconnect {
-    /// Parses the entry.
+    /// Decodes command dword 10, which holds the record format; the opcode is not checked.
     ///
     /// # Errors
     /// Connect Incompatible Format, with Do Not Retry, for a record format other than 0.
@@ -92,7 +93,8 @@ impl Disconnect {
         }
     }
 
-    /// The entry that says so.
+    /// Encodes the command; [`Sqe::with_cid`] and [`Sqe::with_data`] add the identifier and the
+    /// data pointer.
     pub fn to_sqe(&self) -> Sqe {
         Sqe::fabrics(FabricsType::DISCONNECT)
     }
@@ -103,7 +105,7 @@ impl Disconnect {
 #[derive(PartialEq, Eq)]
 struct RecordFormat {
     recfmt: u16,
-    /// Connect only.
+    /// Queue identifier of Connect; reserved in Disconnect.
     qid: u16,
 }
 

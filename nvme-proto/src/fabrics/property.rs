@@ -8,14 +8,14 @@ use crate::{FabricsType, Sqe, Status};
 /// Property Get (Base, 6.5): the result of the completion is the value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PropertyGet {
-    /// Which.
+    /// The property, by its offset in bytes.
     pub property: Property,
-    /// How much of it.
+    /// Number of bytes to read.
     pub size: PropertySize,
 }
 
 impl PropertyGet {
-    /// Parses the entry.
+    /// Decodes command dwords 10 (size) and 11 (offset); the opcode is not checked.
     ///
     /// # Errors
     /// Invalid Field in Command, with Do Not Retry, for a size that is neither 4 nor 8 bytes.
@@ -23,7 +23,8 @@ impl PropertyGet {
         Ok(Self { property: Property(sqe.cdw11.get()), size: PropertySize::parse(sqe)? })
     }
 
-    /// The entry that says so.
+    /// Encodes the command; [`Sqe::with_cid`] and [`Sqe::with_data`] add the identifier and the
+    /// data pointer.
     pub fn to_sqe(&self) -> Sqe {
         let mut sqe = Sqe::fabrics(FabricsType::PROPERTY_GET);
         sqe.cdw10 = self.size.to_dword();
@@ -35,16 +36,16 @@ impl PropertyGet {
 /// Property Set (Base, 6.6).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PropertySet {
-    /// Which.
+    /// The property, by its offset in bytes.
     pub property: Property,
-    /// How much of it.
+    /// Number of bytes to write.
     pub size: PropertySize,
     /// The value; of 4 bytes, the low half.
     pub value: u64,
 }
 
 impl PropertySet {
-    /// Parses the entry.
+    /// Decodes command dwords 10 (size), 11 (offset), 12 and 13 (value); the opcode is not checked.
     ///
     /// # Errors
     /// Invalid Field in Command, with Do Not Retry, for a size that is neither 4 nor 8 bytes.
@@ -58,7 +59,8 @@ impl PropertySet {
         Ok(Self { property: Property(sqe.cdw11.get()), size, value })
     }
 
-    /// The entry that says so.
+    /// Encodes the command; [`Sqe::with_cid`] and [`Sqe::with_data`] add the identifier and the
+    /// data pointer.
     pub fn to_sqe(&self) -> Sqe {
         let mut sqe = Sqe::fabrics(FabricsType::PROPERTY_SET);
         sqe.cdw10 = self.size.to_dword();
@@ -69,12 +71,12 @@ impl PropertySet {
     }
 }
 
-/// How many bytes of a property are meant.
+/// Size of an access to a property, bits 2:0 of command dword 10.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PropertySize {
-    /// Four.
+    /// Four bytes, coded as 0.
     FourBytes,
-    /// Eight.
+    /// Eight bytes, coded as 1.
     EightBytes,
 }
 

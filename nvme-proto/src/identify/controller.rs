@@ -15,15 +15,15 @@ use crate::{AsciiField, Cntlid, NqnField, Reserved};
 )]
 #[repr(C)]
 pub struct IdentifyController {
-    /// PCI vendor ID.
+    /// PCI vendor ID, as the PCI-SIG assigned it.
     pub vid: U16,
     /// PCI subsystem vendor ID.
     pub ssvid: U16,
-    /// Serial number.
+    /// Serial number, padded with spaces.
     pub sn: AsciiField<20>,
-    /// Model number.
+    /// Model number, padded with spaces.
     pub mn: AsciiField<40>,
-    /// Firmware revision.
+    /// Revision of the active firmware, padded with spaces.
     pub fr: AsciiField<8>,
     /// Recommended arbitration burst, a power of two.
     pub rab: u8,
@@ -35,7 +35,7 @@ pub struct IdentifyController {
     /// no limit.
     pub mdts: u8,
     cntlid: U16,
-    /// Version.
+    /// Version of the Base specification; the same as the property VS.
     pub ver: Version,
     /// RTD3 resume latency in microseconds.
     pub rtd3r: U32,
@@ -48,18 +48,18 @@ pub struct IdentifyController {
     /// Read recovery levels supported.
     pub rrls: U16,
     reserved_102: Reserved<9>,
-    /// Controller type.
+    /// Controller type; 0 is not reported.
     pub cntrltype: ControllerType,
     /// FRU globally unique identifier.
     pub fguid: [u8; 16],
     /// Command retry delay times 1 to 3 in units of 100 ms.
     pub crdt: [U16; 3],
     reserved_134: Reserved<119>,
-    /// NVM subsystem report.
+    /// NVM subsystem report; bit 0: part of an NVMe storage device, bit 1: of an NVMe enclosure.
     pub nvmsr: u8,
     /// VPD write cycle information.
     pub vwci: u8,
-    /// Management endpoint capabilities.
+    /// Management endpoint capabilities; bit 0: on an SMBus or I2C port, bit 1: on a PCIe port.
     pub mec: u8,
     /// Optional admin command support.
     pub oacs: Oacs,
@@ -69,11 +69,11 @@ pub struct IdentifyController {
     pub aerl_z: u8,
     /// Firmware updates; bit 0: slot 1 is read-only, bits 3:1: slots.
     pub frmw: u8,
-    /// Log page attributes.
+    /// Log page attributes: optional log pages and fields.
     pub lpa: Lpa,
     /// Error log page entries, zero-based.
     pub elpe_z: u8,
-    /// Power states, zero-based.
+    /// Number of power states, zero-based, 0 to 31.
     pub npss_z: u8,
     /// Admin vendor specific command configuration.
     pub avscc: u8,
@@ -97,7 +97,7 @@ pub struct IdentifyController {
     pub rpmbs: U32,
     /// Extended device self-test time in minutes.
     pub edstt: U16,
-    /// Device self-test options.
+    /// Device self-test options; bit 0: one self-test at a time in the whole subsystem.
     pub dsto: u8,
     /// Firmware update granularity in units of 4 KiB.
     pub fwug: u8,
@@ -109,7 +109,7 @@ pub struct IdentifyController {
     pub mntmt: U16,
     /// Maximum thermal management temperature in kelvins.
     pub mxtmt: U16,
-    /// Sanitize capabilities.
+    /// Sanitize capabilities; bit 0: crypto erase, bit 1: block erase, bit 2: overwrite.
     pub sanicap: U32,
     /// Host memory buffer minimum descriptor entry size in units of 4 KiB.
     pub hmminds: U32,
@@ -121,7 +121,7 @@ pub struct IdentifyController {
     pub endgidmax: U16,
     /// ANA transition time in seconds.
     pub anatt: u8,
-    /// ANA capabilities.
+    /// ANA capabilities; bits 4:0: the states that the controller can report.
     pub anacap: u8,
     /// ANA group identifier maximum.
     pub anagrpmax: U32,
@@ -129,7 +129,7 @@ pub struct IdentifyController {
     pub nanagrpid: U32,
     /// Persistent event log size in units of 64 KiB.
     pub pels: U32,
-    /// Domain identifier.
+    /// Identifier of the controller's domain; 0 where several domains are not supported.
     pub domainid: U16,
     reserved_358: Reserved<10>,
     /// Maximum endurance group capacity in bytes.
@@ -138,7 +138,7 @@ pub struct IdentifyController {
     /// Submission queue entry sizes as powers of two: required in the low four bits, maximum in the
     /// high four.
     pub sqes: u8,
-    /// Completion queue entry sizes, alike.
+    /// Completion queue entry sizes, in the same format.
     pub cqes: u8,
     /// Maximum outstanding commands of a queue.
     pub maxcmd: U16,
@@ -146,11 +146,11 @@ pub struct IdentifyController {
     pub nn: U32,
     /// Optional NVM command support.
     pub oncs: Oncs,
-    /// Fused operation support.
+    /// Fused operation support; bit 0: Compare and Write.
     pub fuses: U16,
-    /// Format NVM attributes.
+    /// Format NVM attributes; bit 0: a format, bit 1: a secure erase applies to all namespaces.
     pub fna: u8,
-    /// Volatile write cache.
+    /// Whether there is a volatile write cache, and how Flush treats the broadcast NSID.
     pub vwc: Vwc,
     /// Atomic write unit normal in blocks, zero-based.
     pub awun_z: U16,
@@ -164,7 +164,7 @@ pub struct IdentifyController {
     pub acwu_z: U16,
     /// Optional copy formats supported: one bit for each format.
     pub ocfs: U16,
-    /// SGL support.
+    /// SGL support: descriptors that the controller takes.
     pub sgls: Sgls,
     /// Maximum number of allowed namespaces.
     pub mnan: U32,
@@ -182,7 +182,7 @@ pub struct IdentifyController {
     pub iorcsz: U32,
     /// In-capsule data offset in units of 16 bytes.
     pub icdoff: U16,
-    /// Fabrics controller attributes.
+    /// Fabrics controller attributes; bit 0: static controller model.
     pub fcatt: Fcatt,
     /// Maximum SGL data block descriptors; 0 for no limit.
     pub msdbd: u8,
@@ -191,7 +191,7 @@ pub struct IdentifyController {
     /// Discovery controller type: 0 not reported, 1 direct, 2 central.
     pub dctype: u8,
     reserved_1807: Reserved<241>,
-    /// Power state descriptors.
+    /// Power state descriptors; the first `npss_z` + 1 are in use.
     pub psd: [PowerState; 32],
     reserved_3072: Reserved<1024>,
 }
@@ -208,7 +208,7 @@ const _: () = assert!(core::mem::offset_of!(IdentifyController, ioccsz) == 1792)
 const _: () = assert!(core::mem::offset_of!(IdentifyController, psd) == 2048);
 
 impl IdentifyController {
-    /// All zero but the blank texts.
+    /// A structure that is all zero, but for texts of spaces.
     pub fn blank() -> Self {
         let mut controller = Self::new_zeroed();
         controller.sn = AsciiField::BLANK;
@@ -217,7 +217,7 @@ impl IdentifyController {
         controller
     }
 
-    /// Controller identifier.
+    /// Controller identifier, unique within the subsystem.
     pub const fn cntlid(&self) -> Cntlid {
         Cntlid(self.cntlid.get())
     }
@@ -271,21 +271,21 @@ pub struct Cmic {
 #[derive(PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 pub struct Oaes {
     __: u8,
-    /// Attached namespace attribute notices.
+    /// Bit 8: attached namespace attribute notices.
     pub namespace_attribute: bool,
-    /// Firmware activation notices.
+    /// Bit 9: firmware activation notices.
     pub firmware_activation: bool,
     __: bool,
-    /// Asymmetric namespace access change notices.
+    /// Bit 11: asymmetric namespace access change notices.
     pub ana_change: bool,
     #[bits(19)]
     __: u32,
-    /// Discovery log page change notices.
+    /// Bit 31: discovery log page change notices.
     pub discovery_log: bool,
 }
 
 open_enum! {
-    /// Controller type, CNTRLTYPE.
+    /// Controller type, CNTRLTYPE: byte 111 of Identify Controller.
     #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
     pub struct ControllerType(u8) {
         NOT_REPORTED = 0, "not reported";
@@ -299,27 +299,27 @@ open_enum! {
 #[bitfield(u16, repr = U16, from = U16::new, into = U16::get)]
 #[derive(PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 pub struct Oacs {
-    /// Security Send and Receive.
+    /// Bit 0: Security Send and Security Receive.
     pub security: bool,
-    /// Format NVM.
+    /// Bit 1: the Format NVM command.
     pub format_nvm: bool,
-    /// Firmware Commit and Image Download.
+    /// Bit 2: Firmware Commit and Firmware Image Download.
     pub firmware: bool,
-    /// Namespace Management and Attachment.
+    /// Bit 3: Namespace Management and Namespace Attachment.
     pub namespace_management: bool,
-    /// Device Self-test.
+    /// Bit 4: the Device Self-test command.
     pub self_test: bool,
-    /// Directives.
+    /// Bit 5: Directive Send and Directive Receive.
     pub directives: bool,
-    /// NVMe-MI Send and Receive.
+    /// Bit 6: NVMe-MI Send and NVMe-MI Receive.
     pub nvme_mi: bool,
-    /// Virtualization Management.
+    /// Bit 7: the Virtualization Management command.
     pub virtualization: bool,
-    /// Doorbell Buffer Config.
+    /// Bit 8: the Doorbell Buffer Config command.
     pub doorbell_buffer: bool,
-    /// Get LBA Status.
+    /// Bit 9: the Get LBA Status command.
     pub get_lba_status: bool,
-    /// Command and Feature Lockdown.
+    /// Bit 10: command and feature lockdown.
     pub lockdown: bool,
     #[bits(5)]
     __: u8,
@@ -329,19 +329,19 @@ pub struct Oacs {
 #[bitfield(u8)]
 #[derive(PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 pub struct Lpa {
-    /// The SMART log page per namespace.
+    /// Bit 0: the SMART log page per namespace.
     pub smart_per_namespace: bool,
-    /// The commands supported and effects log page.
+    /// Bit 1: the commands supported and effects log page.
     pub effects: bool,
-    /// Extended data: offsets, and 32-bit lengths.
+    /// Bit 2: extended data, that is, offsets and 32-bit lengths.
     pub extended_data: bool,
-    /// Telemetry.
+    /// Bit 3: the telemetry log pages, host-initiated and controller-initiated.
     pub telemetry: bool,
-    /// The persistent event log.
+    /// Bit 4: the persistent event log.
     pub persistent_events: bool,
-    /// The supported log pages log page and those that go with it.
+    /// Bit 5: the supported log pages log page and those that go with it.
     pub supported_pages: bool,
-    /// Telemetry data area 4.
+    /// Bit 6: telemetry data area 4.
     pub telemetry_area_4: bool,
     __: bool,
 }
@@ -350,23 +350,23 @@ pub struct Lpa {
 #[bitfield(u16, repr = U16, from = U16::new, into = U16::get)]
 #[derive(PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 pub struct Oncs {
-    /// Compare.
+    /// Bit 0: the Compare command.
     pub compare: bool,
-    /// Write Uncorrectable.
+    /// Bit 1: the Write Uncorrectable command.
     pub write_uncorrectable: bool,
-    /// Dataset Management.
+    /// Bit 2: the Dataset Management command.
     pub dataset_management: bool,
-    /// Write Zeroes.
+    /// Bit 3: the Write Zeroes command.
     pub write_zeroes: bool,
-    /// Save and Select fields of the feature commands.
+    /// Bit 4: the Save and Select fields of the feature commands.
     pub save_and_select: bool,
-    /// Reservations.
+    /// Bit 5: the commands for reservations.
     pub reservations: bool,
-    /// Timestamp.
+    /// Bit 6: the Timestamp feature.
     pub timestamp: bool,
-    /// Verify.
+    /// Bit 7: the Verify command.
     pub verify: bool,
-    /// Copy.
+    /// Bit 8: the Copy command.
     pub copy: bool,
     #[bits(7)]
     __: u8,
@@ -376,9 +376,9 @@ pub struct Oncs {
 #[bitfield(u8)]
 #[derive(PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 pub struct Vwc {
-    /// There is one.
+    /// Bit 0: the controller has a volatile write cache.
     pub present: bool,
-    /// Flush with the broadcast NSID: 0 not said, 2 refused, 3 supported.
+    /// Bits 2:1: Flush with the broadcast NSID: 0 not reported, 2 refused, 3 supported.
     #[bits(2)]
     pub flush_all: u8,
     #[bits(5)]
@@ -389,38 +389,38 @@ pub struct Vwc {
 #[bitfield(u8)]
 #[derive(PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 pub struct Nwpc {
-    /// No protection and protection.
+    /// Bit 0: the states without protection and with protection.
     pub supported: bool,
-    /// Protection until a power cycle.
+    /// Bit 1: protection until a power cycle.
     pub until_power_cycle: bool,
-    /// Permanent protection.
+    /// Bit 2: permanent protection of a namespace.
     pub permanent: bool,
     #[bits(5)]
     __: u8,
 }
 
-/// SGL support, SGLS.
+/// SGL support, SGLS: bytes 536 to 539 of Identify Controller.
 #[bitfield(u32, repr = U32, from = U32::new, into = U32::get)]
 #[derive(PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 pub struct Sgls {
-    /// 0 none, 1 without alignment, 2 with dword alignment and granularity.
+    /// Bits 1:0: 0 none, 1 without alignment, 2 with dword alignment and granularity.
     #[bits(2)]
     pub supported: u8,
-    /// Keyed data block descriptors.
+    /// Bit 2: keyed data block descriptors.
     pub keyed: bool,
     #[bits(13)]
     __: u16,
-    /// Bit bucket descriptors.
+    /// Bit 16: bit bucket descriptors.
     pub bit_bucket: bool,
-    /// A byte aligned contiguous metadata buffer.
+    /// Bit 17: a byte aligned contiguous metadata buffer.
     pub metadata_byte_aligned: bool,
-    /// SGLs longer than the data.
+    /// Bit 18: SGLs longer than the data.
     pub longer_than_data: bool,
-    /// Metadata pointers that are SGLs.
+    /// Bit 19: metadata pointers that are SGLs.
     pub metadata_sgl: bool,
-    /// Descriptors whose address is an offset.
+    /// Bit 20: descriptors whose address is an offset.
     pub offset: bool,
-    /// Transport data block descriptors.
+    /// Bit 21: transport data block descriptors.
     pub transport: bool,
     #[bits(10)]
     __: u16,
@@ -440,13 +440,13 @@ pub struct Fcatt {
 #[bitfield(u16, repr = U16, from = U16::new, into = U16::get)]
 #[derive(PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 pub struct Ofcs {
-    /// Disconnect.
+    /// Bit 0: the Disconnect command.
     pub disconnect: bool,
     #[bits(15)]
     __: u16,
 }
 
-/// Power state descriptor.
+/// Power state descriptor, 32 bytes; Identify Controller holds 32 of them.
 #[derive(
     Clone,
     Copy,
@@ -473,14 +473,14 @@ pub struct PowerState {
     pub exlat: U32,
     /// Relative performance values: read throughput, read latency, write throughput, write latency.
     pub relative: [u8; 4],
-    /// Idle power.
+    /// Idle power, in the unit that `ips` gives.
     pub idlp: U16,
-    /// Scale of the idle power.
+    /// Scale of the idle power in bits 7:6: 0 not reported, 1 for 0.1 mW, 2 for 10 mW.
     pub ips: u8,
     reserved_19: u8,
-    /// Active power.
+    /// Active power, in the unit that `apws` gives.
     pub actp: U16,
-    /// Workload and scale of the active power.
+    /// Workload of the active power in bits 2:0; its scale in bits 7:6, with the values of `ips`.
     pub apws: u8,
     reserved_23: Reserved<9>,
 }
@@ -493,7 +493,7 @@ impl PowerState {
         self.flags & 1 != 0
     }
 
-    /// Whether the controller does no I/O in it.
+    /// Whether the controller does no I/O in this state.
     pub const fn is_non_operational(&self) -> bool {
         self.flags & 2 != 0
     }

@@ -4,7 +4,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::{Csi, Reserved};
 
-/// What a namespace is known by (Base, 5.1.13.2.3).
+/// An identifier of a namespace, or its command set (Base, 5.1.13.2.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IdDescriptor {
     /// IEEE extended unique identifier.
@@ -13,7 +13,7 @@ pub enum IdDescriptor {
     Nguid([u8; 16]),
     /// UUID, in the byte order of its text.
     Uuid([u8; 16]),
-    /// Its command set.
+    /// I/O command set of the namespace.
     Csi(Csi),
 }
 
@@ -23,7 +23,7 @@ pub enum IdDescriptor {
 )]
 #[repr(C)]
 pub struct IdDescriptorHeader {
-    /// Type, NIDT.
+    /// Type of the descriptor, NIDT.
     pub nidt: DescriptorType,
     /// Length of what follows the head in bytes, NIDL; 0 ends the list.
     pub nidl: u8,
@@ -101,7 +101,7 @@ pub struct Descriptors<'a> {
 }
 
 impl<'a> Descriptors<'a> {
-    /// Those in the data of Identify.
+    /// Iterates over the descriptors in the data of Identify.
     pub const fn new(data: &'a [u8]) -> Self {
         Self { rest: data }
     }
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_left_out() {
+    fn descriptors_that_do_not_fit_are_left_out() {
         let mut data = [0xEE; 12 + 4];
         write_descriptors(&mut data, &ALL);
         assert_eq!(Descriptors::new(&data).collect::<Vec<_>>(), ALL[..1]);

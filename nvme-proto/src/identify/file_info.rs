@@ -1,4 +1,4 @@
-//! The file behind a namespace: our vendor-specific part of Identify Namespace.
+//! The file behind a namespace: Feedrail's vendor-specific part of Identify Namespace.
 
 use core::fmt;
 
@@ -6,11 +6,11 @@ use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// The exact length, the name and the generation of the file that a namespace is made of. A
-/// Feedrail target says so in the vendor-specific bytes of Identify Namespace, 384 to 4095 (NVM,
-/// 4.1.5.1), since a namespace itself can only be a whole number of blocks long. All numbers are
-/// little-endian:
+/// Feedrail target reports them in the vendor-specific bytes of Identify Namespace, 384 to 4095
+/// (NVM, 4.1.5.1), since a namespace itself can only be a whole number of blocks long. All numbers
+/// are little-endian:
 ///
-/// | byte | what |
+/// | byte | content |
 /// |---|---|
 /// | 384..392 | magic, `FEEDRAIL` in ASCII |
 /// | 392..394 | version, 2 |
@@ -57,14 +57,13 @@ impl<'a> FileInfo<'a> {
         Self { length_bytes, name, generation: None }
     }
 
-    /// The same, with a generation.
+    /// The same record with a generation, in version 2 of the layout.
     #[must_use]
     pub const fn with_generation(self, generation: u64) -> Self {
         Self { generation: Some(generation), ..self }
     }
 
-    /// What the area says; `None` if it is anything but a whole and undamaged record of a known
-    /// version.
+    /// Decodes the area; `None` unless it holds a whole and undamaged record of a known version.
     pub fn parse(area: &'a [u8]) -> Option<Self> {
         let area = area.get(..AREA_BYTES)?;
         let (header, rest) = Header::ref_from_prefix(area).ok()?;
@@ -88,7 +87,7 @@ impl<'a> FileInfo<'a> {
         Some(Self { length_bytes: header.length_bytes.get(), name, generation })
     }
 
-    /// The area that says so.
+    /// Encodes the record as the vendor-specific area, with its CRC.
     pub fn to_bytes(&self) -> [u8; AREA_BYTES] {
         let mut header = Header {
             magic: MAGIC,
@@ -123,14 +122,15 @@ impl<'a> FileInfo<'a> {
         self.length_bytes
     }
 
-    /// Name of the file, as the target chose to call it. A peer's text: it may contain anything.
+    /// Name of the file, as the target reports it. The text comes from a peer and may contain any
+    /// characters.
     pub const fn name(&self) -> &'a str {
         self.name
     }
 
-    /// A number without meaning of its own: where it differs from an earlier one of the same
-    /// namespace, the bytes may differ. Targets that serve the same bytes may tell different ones.
-    /// `None` if the target tells none.
+    /// Generation of the file: where it differs from an earlier one of the same namespace, the
+    /// bytes may differ. Targets that serve the same bytes may report different generations. `None`
+    /// if the target reports none.
     pub const fn generation(&self) -> Option<u64> {
         self.generation
     }
@@ -167,7 +167,7 @@ mod tests {
     use crate::identify::IdentifyNamespace;
 
     #[test]
-    fn the_layout_with_a_generation_is_the_documented_one() {
+    fn the_layout_with_a_generation_is_as_documented() {
         let info = FileInfo::new(18_071, "shard-0").with_generation(0x0102_0304_0506_0708);
         let area = info.to_bytes();
         assert_eq!(area[..12], *b"FEEDRAIL\x02\x00\x07\x00");
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn the_layout_is_the_documented_one() {
+    fn the_layout_is_as_documented() {
         let mut namespace = IdentifyNamespace::new_zeroed();
         assert_eq!(namespace.file_info(), None);
         namespace.set_file_info(&FileInfo::new(18_071, "shard-0"));
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_is_too_long_is_cut_at_a_character() {
+    fn long_names_are_cut_between_characters() {
         let name = "é".repeat(MAX_NAME_BYTES);
         let info = FileInfo::new(1, &name);
         assert_eq!(info.name().len(), MAX_NAME_BYTES - MAX_NAME_BYTES % 2);
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_that_lies_with_a_right_crc_is_refused() {
+    fn invalid_records_with_a_valid_crc_are_refused() {
         let seal = |mut area: [u8; AREA_BYTES]| {
             area[12..16].fill(0);
             let crc = crc32fast::hash(&area);

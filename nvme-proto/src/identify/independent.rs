@@ -17,20 +17,20 @@ pub struct IdentifyNamespaceIndependent {
     pub nsfeat: u8,
     /// Multi-path and sharing capabilities.
     pub nmic: Nmic,
-    /// Reservation capabilities.
+    /// Reservation capabilities; 0 if the namespace does not support reservations.
     pub rescap: u8,
-    /// Format progress indicator.
+    /// Format progress indicator; bit 7: supported, bits 6:0: percentage left to format.
     pub fpi: u8,
-    /// ANA group identifier.
+    /// ANA group of the namespace; 0 without ANA reporting.
     pub anagrpid: U32,
-    /// Attributes.
+    /// Attributes: whether the namespace is write protected.
     pub nsattr: Nsattr,
     reserved_9: u8,
-    /// NVM set identifier.
+    /// NVM set of the namespace; 0 where NVM sets are not supported.
     pub nvmsetid: U16,
-    /// Endurance group identifier.
+    /// Endurance group of the namespace; 0 where endurance groups are not supported.
     pub endgid: U16,
-    /// Status.
+    /// Status: whether the namespace is ready.
     pub nstat: Nstat,
     reserved_15: Reserved<4081>,
 }
@@ -38,7 +38,7 @@ pub struct IdentifyNamespaceIndependent {
 const _: () = assert!(size_of::<IdentifyNamespaceIndependent>() == 4096);
 const _: () = assert!(core::mem::offset_of!(IdentifyNamespaceIndependent, nstat) == 14);
 
-/// Namespace status, NSTAT.
+/// Namespace status, NSTAT: byte 14 of the structure.
 #[bitfield(u8)]
 #[derive(PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 pub struct Nstat {

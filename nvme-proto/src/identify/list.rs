@@ -16,13 +16,13 @@ pub struct NamespaceList([U32; 1024]);
 const _: () = assert!(size_of::<NamespaceList>() == 4096);
 
 impl NamespaceList {
-    /// The most that one list holds.
+    /// The most identifiers that one list holds.
     pub const MAX: usize = 1024;
 
-    /// No namespace.
+    /// The list without identifiers: all zero.
     pub const EMPTY: Self = Self([U32::ZERO; Self::MAX]);
 
-    /// More namespaces changed than the changed namespace list holds.
+    /// The changed namespace list after more than 1,024 changes: the first identifier is FFFFFFFFh.
     pub const TOO_MANY: Self = {
         let mut list = Self::EMPTY;
         list.0[0] = U32::new(u32::MAX);
@@ -43,7 +43,7 @@ impl NamespaceList {
         self.0.iter().map(|nsid| Nsid(nsid.get())).take_while(|&nsid| nsid != Nsid::NONE)
     }
 
-    /// Where the next list begins: the last identifier, if this one is full.
+    /// The identifier after which the next list begins: the last one, if this list is full.
     pub fn next_after(&self) -> Option<Nsid> {
         self.iter().nth(self.0.len() - 1).filter(|nsid| nsid.is_one())
     }

@@ -26,12 +26,12 @@ pub use nvm::{IdentifyControllerNvm, IdentifyNamespaceNvm};
 
 use crate::{AdminOpcode, Cntlid, Csi, Nsid, Sqe};
 
-/// Identify. Its data has always 4,096 bytes.
+/// Identify. The controller always returns 4,096 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identify {
-    /// The namespace, or where a list begins.
+    /// The namespace, or the identifier after which a list begins.
     pub nsid: Nsid,
-    /// What is to be described.
+    /// Selects the structure or list to return.
     pub cns: Cns,
     /// The controller, for the values of CNS that take one.
     pub cntid: Cntlid,
@@ -42,15 +42,15 @@ pub struct Identify {
 }
 
 impl Identify {
-    /// Size of its data.
+    /// Size of the returned data in bytes.
     pub const DATA_BYTES: usize = 4096;
 
-    /// What concerns the controller or all namespaces.
+    /// Asks for a structure of the controller, or a list of all namespaces.
     pub const fn new(cns: Cns) -> Self {
         Self::namespace(cns, Nsid::NONE)
     }
 
-    /// What concerns a namespace, or a list that begins after `nsid`.
+    /// Asks for a structure of namespace `nsid`, or a list that begins after it.
     pub const fn namespace(cns: Cns, nsid: Nsid) -> Self {
         Self { nsid, cns, cntid: Cntlid(0), cnssid: 0, csi: Csi::NVM }
     }
@@ -67,7 +67,8 @@ impl Identify {
         }
     }
 
-    /// The entry that says so.
+    /// Encodes the command; [`Sqe::with_cid`] and [`Sqe::with_data`] add the identifier and the
+    /// data pointer.
     pub fn to_sqe(&self) -> Sqe {
         let mut sqe = Sqe::new(AdminOpcode::IDENTIFY.0).with_nsid(self.nsid);
         let dw10 = Dw10::new().with_cns(self.cns).with_cntid(self.cntid.0);
@@ -97,7 +98,7 @@ struct Dw11 {
 }
 
 open_enum! {
-    /// Controller or namespace structure, CNS: what Identify describes (Base, 5.1.13).
+    /// Controller or namespace structure, CNS: selects what Identify returns (Base, 5.1.13).
     pub struct Cns(u8) {
         NAMESPACE = 0x00, "Identify Namespace";
         CONTROLLER = 0x01, "Identify Controller";

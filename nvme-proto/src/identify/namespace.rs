@@ -15,19 +15,19 @@ use crate::{LbaFormat, Reserved};
 )]
 #[repr(C)]
 pub struct IdentifyNamespace {
-    /// Size in blocks.
+    /// Size in blocks: the highest LBA plus 1.
     pub nsze: U64,
-    /// Capacity in blocks.
+    /// Capacity: the most blocks that can be allocated at a time.
     pub ncap: U64,
-    /// Utilization in blocks.
+    /// Utilization: blocks that are allocated at present.
     pub nuse: U64,
-    /// Features.
+    /// Features: thin provisioning and the fields that apply.
     pub nsfeat: Nsfeat,
     /// Number of LBA formats, zero-based.
     pub nlbaf_z: u8,
     /// The LBA format in use.
     pub flbas: Flbas,
-    /// Metadata capabilities.
+    /// Metadata capabilities; bit 0: as part of an extended block, bit 1: in a separate buffer.
     pub mc: u8,
     /// End-to-end data protection capabilities.
     pub dpc: u8,
@@ -35,11 +35,11 @@ pub struct IdentifyNamespace {
     pub dps: u8,
     /// Multi-path and sharing capabilities.
     pub nmic: Nmic,
-    /// Reservation capabilities.
+    /// Reservation capabilities; 0 if the namespace does not support reservations.
     pub rescap: u8,
-    /// Format progress indicator.
+    /// Format progress indicator; bit 7: supported, bits 6:0: percentage left to format.
     pub fpi: u8,
-    /// Deallocate features.
+    /// Deallocate features: values that deallocated blocks read as.
     pub dlfeat: Dlfeat,
     /// Atomic write unit normal in blocks, zero-based.
     pub nawun_z: U16,
@@ -74,20 +74,20 @@ pub struct IdentifyNamespace {
     /// Maximum source range count of Copy, zero-based.
     pub msrc_z: u8,
     reserved_81: Reserved<11>,
-    /// ANA group identifier.
+    /// ANA group of the namespace; 0 without ANA reporting.
     pub anagrpid: U32,
     reserved_96: Reserved<3>,
-    /// Attributes.
+    /// Attributes: whether the namespace is write protected.
     pub nsattr: Nsattr,
-    /// NVM set identifier.
+    /// NVM set of the namespace; 0 where NVM sets are not supported.
     pub nvmsetid: U16,
-    /// Endurance group identifier.
+    /// Endurance group of the namespace; 0 where endurance groups are not supported.
     pub endgid: U16,
     /// Namespace globally unique identifier.
     pub nguid: [u8; 16],
     /// IEEE extended unique identifier.
     pub eui64: [u8; 8],
-    /// LBA formats.
+    /// LBA formats; the first `nlbaf_z` + 1 are in use.
     pub lbaf: [LbaFormat; 64],
     /// Vendor specific: see [`FileInfo`].
     pub vendor: VendorArea,
@@ -106,9 +106,9 @@ impl IdentifyNamespace {
         &self.lbaf[..count.min(self.lbaf.len())]
     }
 
-    /// Which of [`IdentifyNamespace::lba_formats`] is in use, if it is one of them.
+    /// Index of the format in use; may lie past the end of [`IdentifyNamespace::lba_formats`].
     pub fn lba_format_index(&self) -> usize {
-        // The high bits mean something only where there are more than 16 formats.
+        // The high bits apply only where there are more than 16 formats.
         usize::from(match self.nlbaf_z {
             0..16 => self.flbas.index_low(),
             _ => self.flbas.index_high() << 4 | self.flbas.index_low(),
@@ -120,13 +120,13 @@ impl IdentifyNamespace {
         self.lba_formats().get(self.lba_format_index()).copied()
     }
 
-    /// What a Feedrail target says of the file behind the namespace; `None` from other targets, or
-    /// when it is damaged.
+    /// The file behind the namespace, as a Feedrail target reports it; `None` from other targets,
+    /// or when the record is damaged.
     pub fn file_info(&self) -> Option<FileInfo<'_>> {
         FileInfo::parse(self.vendor.as_bytes())
     }
 
-    /// Sets what [`IdentifyNamespace::file_info`] says.
+    /// Sets the record that [`IdentifyNamespace::file_info`] reads.
     pub fn set_file_info(&mut self, info: &FileInfo<'_>) {
         self.vendor = VendorArea(info.to_bytes());
     }
@@ -147,19 +147,19 @@ impl core::fmt::Debug for VendorArea {
     }
 }
 
-/// Namespace features, NSFEAT.
+/// Namespace features, NSFEAT: byte 24 of Identify Namespace.
 #[bitfield(u8)]
 #[derive(PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 pub struct Nsfeat {
-    /// Thin provisioning.
+    /// Bit 0: thin provisioning; the capacity may be less than the size.
     pub thin: bool,
-    /// The atomic write fields of the namespace count, not the controller's.
+    /// Bit 1: the atomic write fields of the namespace apply, not the controller's.
     pub atomic_fields: bool,
-    /// Deallocated or unwritten blocks may be an error.
+    /// Bit 2: reading a deallocated or unwritten block can be made an error.
     pub deallocated_error: bool,
-    /// NGUID and EUI64 are never reused.
+    /// Bit 3: NGUID and EUI64 are never reused.
     pub uid_reuse: bool,
-    /// Which optimal performance fields count: NPWG, NPWA, NPDG, NPDA and NOWS for 1.
+    /// Bits 5:4: optimal performance fields that apply: NPWG, NPWA, NPDG, NPDA and NOWS for 1.
     #[bits(2)]
     pub optimal_fields: u8,
     #[bits(2)]
@@ -185,19 +185,19 @@ pub struct Flbas {
 #[bitfield(u8)]
 #[derive(PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 pub struct Nmic {
-    /// Several controllers may have it.
+    /// The namespace may be attached to several controllers at a time.
     pub shared: bool,
-    /// It is dispersed over several subsystems.
+    /// The namespace is dispersed over several subsystems.
     pub dispersed: bool,
     #[bits(6)]
     __: u8,
 }
 
-/// Deallocate features, DLFEAT.
+/// Deallocate features, DLFEAT: byte 33 of Identify Namespace.
 #[bitfield(u8)]
 #[derive(PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 pub struct Dlfeat {
-    /// What a deallocated block reads as: 0 not said, 1 zeros, 2 ones.
+    /// Bits 2:0: value that a deallocated block reads as: 0 not reported, 1 zeros, 2 ones.
     #[bits(3)]
     pub read_behavior: u8,
     /// Write Zeroes may deallocate.
@@ -208,11 +208,12 @@ pub struct Dlfeat {
     __: u8,
 }
 
-/// Namespace attributes, NSATTR.
+/// Namespace attributes, NSATTR: byte 99 of Identify Namespace, byte 8 of the independent
+/// structure.
 #[bitfield(u8)]
 #[derive(PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 pub struct Nsattr {
-    /// Write protected at present, for whatever reason.
+    /// Bit 0: write protected at present, for any reason.
     pub write_protected: bool,
     #[bits(7)]
     __: u8,

@@ -1,4 +1,4 @@
-//! What Identify says for the NVM command set alone, CNS 05h and 06h.
+//! Identify structures of the NVM command set alone, CNS 05h and 06h.
 
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -15,12 +15,12 @@ use crate::registers::Version;
 pub struct IdentifyNamespaceNvm {
     /// Logical block storage tag mask.
     pub lbstm: U64,
-    /// Protection information capabilities.
+    /// Protection information capabilities; 0 without protection information.
     pub pic: u8,
     /// Protection information format attributes.
     pub pifa: u8,
     reserved_10: Reserved<2>,
-    /// Extended LBA formats.
+    /// Extended LBA formats, one for each LBA format of Identify Namespace.
     pub elbaf: [U32; 64],
     /// Preferred deallocate granularity in blocks.
     pub npdgl: U32,

@@ -27,13 +27,13 @@ const _: () = assert!(size_of::<AnaHeader>() == 16);
 )]
 #[repr(C)]
 pub struct AnaGroup {
-    /// ANA group identifier.
+    /// Identifier of the ANA group, AGID.
     pub agid: U32,
     /// Number of namespace identifiers.
     pub nnsid: U32,
     /// Change count of the group.
     pub chgcnt: U64,
-    /// State.
+    /// Access state that all namespaces of the group share.
     pub state: AnaGroupState,
     reserved_17: Reserved<15>,
 }
@@ -71,7 +71,7 @@ pub struct AnaGroups<'a> {
 }
 
 impl<'a> AnaGroups<'a> {
-    /// Those of a whole page, head included.
+    /// Iterates over the groups of a whole page, head included.
     pub fn new(page: &'a [u8]) -> Self {
         match AnaHeader::ref_from_prefix(page) {
             Ok((header, rest)) => Self { left: header.nanagrpd.get(), rest },
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_that_promises_more_than_it_holds_ends_early() {
+    fn groups_end_where_a_truncated_page_ends() {
         assert_eq!(AnaGroups::new(&page(2, 2)).count(), 1);
         assert_eq!(AnaGroups::new(&page(1, 3)).count(), 0);
         assert_eq!(AnaGroups::new(&page(1, u32::MAX)).count(), 0);

@@ -1,4 +1,4 @@
-//! Discovery, 70h.
+//! Discovery log page, identifier 70h.
 
 use bitfield_struct::bitfield;
 use zerocopy::little_endian::{U16, U64};
@@ -14,9 +14,9 @@ use crate::{AsciiField, Cntlid, NqnField, Reserved};
 pub struct DiscoveryHeader {
     /// Generation counter: changes whenever the page does.
     pub genctr: U64,
-    /// Number of entries.
+    /// Number of entries after the head.
     pub numrec: U64,
-    /// Record format, 0.
+    /// Record format: 0 for this layout.
     pub recfmt: U16,
     reserved_18: Reserved<1006>,
 }
@@ -41,20 +41,20 @@ impl DiscoveryHeader {
 )]
 #[repr(C)]
 pub struct DiscoveryEntry {
-    /// Transport type.
+    /// Transport type, such as RDMA or TCP.
     pub trtype: TransportType,
-    /// Address family.
+    /// Address family, which gives the format of `traddr`.
     pub adrfam: AddressFamily,
-    /// Subsystem type.
+    /// Subsystem type: discovery or NVM subsystem.
     pub subtype: SubsystemType,
-    /// Transport requirements.
+    /// Transport requirements: secure channel and flow control.
     pub treq: TransportRequirements,
-    /// Port identifier.
+    /// Identifier of the subsystem's port, PORTID.
     pub portid: U16,
     cntlid: U16,
     /// Admin queue size: most entries.
     pub asqsz: U16,
-    /// Flags.
+    /// Flags of the entry, EFLAGS.
     pub eflags: EntryFlags,
     reserved_12: Reserved<20>,
     /// Transport service identifier: of RDMA over IP, the port in decimal.
@@ -62,7 +62,7 @@ pub struct DiscoveryEntry {
     reserved_64: Reserved<192>,
     /// Name of the subsystem.
     pub subnqn: NqnField,
-    /// Transport address.
+    /// Transport address in ASCII, in the format of `adrfam`.
     pub traddr: AsciiField<256>,
     /// Transport specific address subtype, as RDMA defines it.
     pub tsas: RdmaTsas,
@@ -74,7 +74,7 @@ const _: () = assert!(core::mem::offset_of!(DiscoveryEntry, traddr) == 512);
 const _: () = assert!(core::mem::offset_of!(DiscoveryEntry, tsas) == 768);
 
 impl DiscoveryEntry {
-    /// All zero but the blank texts, and dynamic controllers.
+    /// An entry that is all zero, but for texts of spaces and CNTLID, which is [`Cntlid::DYNAMIC`].
     pub fn blank() -> Self {
         let mut entry = Self::new_zeroed();
         entry.cntlid = U16::new(Cntlid::DYNAMIC.0);
@@ -83,19 +83,19 @@ impl DiscoveryEntry {
         entry
     }
 
-    /// What to ask for in Connect.
+    /// Controller identifier to ask for in Connect.
     pub const fn cntlid(&self) -> Cntlid {
         Cntlid(self.cntlid.get())
     }
 
-    /// Sets what to ask for in Connect.
+    /// Sets the controller identifier to ask for in Connect.
     pub fn set_cntlid(&mut self, cntlid: Cntlid) {
         self.cntlid = U16::new(cntlid.0);
     }
 }
 
 open_enum! {
-    /// Transport type, TRTYPE.
+    /// Transport type, TRTYPE: byte 0 of an entry.
     #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
     pub struct TransportType(u8) {
         RDMA = 1, "rdma";
@@ -106,7 +106,7 @@ open_enum! {
 }
 
 open_enum! {
-    /// Address family, ADRFAM.
+    /// Address family, ADRFAM: byte 1 of an entry.
     #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
     pub struct AddressFamily(u8) {
         IPV4 = 1, "ipv4";
@@ -118,7 +118,7 @@ open_enum! {
 }
 
 open_enum! {
-    /// Subsystem type, SUBTYPE.
+    /// Subsystem type, SUBTYPE: byte 2 of an entry.
     #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
     pub struct SubsystemType(u8) {
         DISCOVERY = 1, "discovery subsystem referral";
@@ -127,14 +127,14 @@ open_enum! {
     }
 }
 
-/// Transport requirements, TREQ.
+/// Transport requirements, TREQ: byte 3 of an entry.
 #[bitfield(u8)]
 #[derive(PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 pub struct TransportRequirements {
-    /// Secure channel.
+    /// Bits 1:0: whether a secure channel is required.
     #[bits(2)]
     pub secure_channel: SecureChannel,
-    /// The controller can do without submission queue flow control.
+    /// Bit 2: the controller can disable submission queue flow control.
     pub sq_flow_control_disable: bool,
     #[bits(5)]
     __: u8,
@@ -149,7 +149,7 @@ open_enum! {
     }
 }
 
-/// Entry flags, EFLAGS.
+/// Entry flags, EFLAGS: bytes 10 and 11 of an entry.
 #[bitfield(u16, repr = U16, from = U16::new, into = U16::get)]
 #[derive(PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 pub struct EntryFlags {
@@ -169,11 +169,11 @@ pub struct EntryFlags {
 )]
 #[repr(C)]
 pub struct RdmaTsas {
-    /// Queue pair type.
+    /// Queue pair service type, RDMA_QPTYPE: byte 0.
     pub qptype: RdmaQptype,
-    /// Provider type.
+    /// RDMA provider type, RDMA_PRTYPE: byte 1.
     pub prtype: RdmaPrtype,
-    /// Connection management service.
+    /// RDMA connection management service, RDMA_CMS: byte 2.
     pub cms: RdmaCms,
     reserved_3: Reserved<5>,
     /// Partition key, of InfiniBand.
@@ -204,7 +204,7 @@ open_enum! {
 }
 
 open_enum! {
-    /// RDMA provider type.
+    /// RDMA provider type, RDMA_PRTYPE: byte 1 of the subtype.
     #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
     pub struct RdmaPrtype(u8) {
         NONE = 1, "not specified";

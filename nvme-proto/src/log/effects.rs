@@ -1,5 +1,5 @@
-//! What commands and features do: Commands Supported and Effects, 05h, and Feature Identifiers
-//! Supported and Effects, 12h.
+//! Log pages Commands Supported and Effects, 05h, and Feature Identifiers Supported and Effects,
+//! 12h.
 
 use bitfield_struct::bitfield;
 use zerocopy::little_endian::U32;
@@ -22,39 +22,39 @@ pub struct EffectsLog {
 const _: () = assert!(size_of::<EffectsLog>() == 4096);
 
 impl EffectsLog {
-    /// No command supported.
+    /// The page with no command supported.
     pub const EMPTY: Self = Self {
         admin: [CommandEffects::new(); 256],
         io: [CommandEffects::new(); 256],
         reserved_2048: Reserved::ZERO,
     };
 
-    /// What is said of an admin command.
+    /// The entry of an admin command.
     pub fn admin(&self, opcode: AdminOpcode) -> CommandEffects {
         self.admin[usize::from(opcode.0)]
     }
 
-    /// What is said of an I/O command.
+    /// The entry of an I/O command.
     pub fn io(&self, opcode: NvmOpcode) -> CommandEffects {
         self.io[usize::from(opcode.0)]
     }
 
-    /// Says what an admin command does.
+    /// Sets the entry of an admin command.
     pub fn set_admin(&mut self, opcode: AdminOpcode, effects: CommandEffects) {
         self.admin[usize::from(opcode.0)] = effects;
     }
 
-    /// Says what an I/O command does.
+    /// Sets the entry of an I/O command.
     pub fn set_io(&mut self, opcode: NvmOpcode, effects: CommandEffects) {
         self.io[usize::from(opcode.0)] = effects;
     }
 }
 
-/// What a command does.
+/// Support and effects of one command.
 #[bitfield(u32, repr = U32, from = U32::new, into = U32::get)]
 #[derive(PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 pub struct CommandEffects {
-    /// Supported, CSUPP.
+    /// Bit 0: the command is supported, CSUPP.
     pub supported: bool,
     /// May change blocks, LBCC.
     pub block_content_change: bool,
@@ -73,9 +73,9 @@ pub struct CommandEffects {
     /// other at all.
     #[bits(3)]
     pub restrictions: u8,
-    /// UUID selection supported.
+    /// Bit 19: the command supports UUID selection.
     pub uuid_selection: bool,
-    /// What it may act on, CSP.
+    /// Bits 31:20: scope that the command acts on, CSP.
     #[bits(12)]
     pub scope: Scope,
 }
@@ -87,30 +87,30 @@ impl CommandEffects {
     pub const WRITES: Self = Self::SUPPORTED.with_block_content_change(true);
 }
 
-/// What a command or feature acts on; none of it where that is not said.
+/// Scope of a command or feature; all zero where the controller does not report it.
 #[bitfield(u16)]
 #[derive(PartialEq, Eq)]
 pub struct Scope {
-    /// One namespace.
+    /// Bit 0: a single namespace.
     pub namespace: bool,
-    /// One controller.
+    /// Bit 1: a single controller.
     pub controller: bool,
-    /// One NVM set.
+    /// Bit 2: a single NVM set.
     pub nvm_set: bool,
-    /// One endurance group.
+    /// Bit 3: a single endurance group.
     pub endurance_group: bool,
-    /// One domain.
+    /// Bit 4: a single domain.
     pub domain: bool,
-    /// The NVM subsystem.
+    /// Bit 5: the whole NVM subsystem.
     pub subsystem: bool,
     #[bits(10)]
     __: u16,
 }
 
 impl Scope {
-    /// One namespace.
+    /// Scope of a single namespace.
     pub const NAMESPACE: Self = Self::new().with_namespace(true);
-    /// One controller.
+    /// Scope of a single controller.
     pub const CONTROLLER: Self = Self::new().with_controller(true);
 }
 
@@ -124,25 +124,25 @@ pub struct FeatureEffectsLog([FeatureEffects; 256]);
 const _: () = assert!(size_of::<FeatureEffectsLog>() == 1024);
 
 impl FeatureEffectsLog {
-    /// No feature supported.
+    /// The page with no feature supported.
     pub const EMPTY: Self = Self([FeatureEffects::new(); 256]);
 
-    /// What is said of a feature.
+    /// The entry of a feature.
     pub fn feature(&self, fid: FeatureId) -> FeatureEffects {
         self.0[usize::from(fid.0)]
     }
 
-    /// Says what setting a feature does.
+    /// Sets the entry of a feature.
     pub fn set_feature(&mut self, fid: FeatureId, effects: FeatureEffects) {
         self.0[usize::from(fid.0)] = effects;
     }
 }
 
-/// What setting a feature does.
+/// Support of one feature, and effects of setting it.
 #[bitfield(u32, repr = U32, from = U32::new, into = U32::get)]
 #[derive(PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 pub struct FeatureEffects {
-    /// Supported, FSUPP.
+    /// Bit 0: the feature is supported, FSUPP.
     pub supported: bool,
     /// May change blocks, UDCC.
     pub block_content_change: bool,
@@ -154,9 +154,9 @@ pub struct FeatureEffects {
     pub controller_capability_change: bool,
     #[bits(14)]
     __: u16,
-    /// UUID selection supported.
+    /// Bit 19: the feature supports UUID selection.
     pub uuid_selection: bool,
-    /// What it belongs to, FSP.
+    /// Bits 31:20: scope of the feature, FSP.
     #[bits(12)]
     pub scope: Scope,
 }

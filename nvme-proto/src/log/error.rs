@@ -1,4 +1,4 @@
-//! Error Information, 01h.
+//! Error Information log page, identifier 01h.
 
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -19,11 +19,12 @@ pub struct ErrorLogEntry {
     /// Identifier of the command.
     pub cid: U16,
     status: U16,
-    /// Where in the command the error is: byte in bits 7:0, bit in bits 10:8; FFFFh if nowhere.
+    /// Location of the error in the command: byte in bits 7:0, bit in bits 10:8; FFFFh if it has
+    /// none.
     pub parameter_location: U16,
     /// First block with the error.
     pub lba: U64,
-    /// Namespace.
+    /// Namespace that the error concerns, if any.
     pub nsid: U32,
     /// Log page with vendor specific information, or 0.
     pub vendor_page: u8,
@@ -33,9 +34,9 @@ pub struct ErrorLogEntry {
     pub csi: Csi,
     /// Opcode of the command.
     pub opcode: u8,
-    /// Command specific information.
+    /// Information that the definition of the command gives a meaning.
     pub command_specific: U64,
-    /// Transport specific information.
+    /// Information that the transport type gives a meaning.
     pub transport_specific: U16,
     reserved_42: Reserved<21>,
     /// Version of the entry.
@@ -45,7 +46,7 @@ pub struct ErrorLogEntry {
 const _: () = assert!(size_of::<ErrorLogEntry>() == 64);
 
 impl ErrorLogEntry {
-    /// No place in the command.
+    /// Parameter location of an error that has none in the command.
     pub const NO_LOCATION: U16 = U16::new(0xFFFF);
 
     /// Status of the command.

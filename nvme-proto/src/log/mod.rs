@@ -52,12 +52,12 @@ open_enum! {
     }
 }
 
-/// Get Log Page.
+/// Get Log Page: reads a part of a log page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GetLogPage {
     /// The namespace, of a page that belongs to one.
     pub nsid: Nsid,
-    /// Which page.
+    /// Identifier of the page, LID.
     pub lid: LogId,
     /// Log specific parameter, LSP, of 7 bits.
     pub lsp: u8,
@@ -65,15 +65,15 @@ pub struct GetLogPage {
     pub lsi: u16,
     /// Retain asynchronous event, RAE: reading does not clear the event.
     pub retain_event: bool,
-    /// How many bytes, a multiple of 4 from 4 to 2^34; in zero-based dwords on the wire, NUMD.
+    /// Length in bytes, a multiple of 4 from 4 to 2^34; in zero-based dwords on the wire, NUMD.
     pub length_bytes: u64,
-    /// Where to begin.
+    /// Byte or entry at which the read begins.
     pub offset: LogOffset,
     /// The I/O command set, for the pages that take one.
     pub csi: Csi,
 }
 
-/// Where reading a log page begins, LPO.
+/// Place at which a read of a log page begins, LPO.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogOffset {
     /// At a byte, a multiple of 4.
@@ -97,7 +97,7 @@ impl GetLogPage {
         }
     }
 
-    /// The same from another byte on.
+    /// The same read from byte `offset_bytes` on.
     pub const fn at(mut self, offset_bytes: u64) -> Self {
         self.offset = LogOffset::Bytes(offset_bytes);
         self
@@ -121,10 +121,12 @@ impl GetLogPage {
         })
     }
 
-    /// The entry that says so.
+    /// Encodes the command; [`Sqe::with_cid`] and [`Sqe::with_data`] add the identifier and the
+    /// data pointer.
     ///
     /// # Panics
-    /// When the length or the offset in bytes is not as their fields say.
+    /// When the length is not a multiple of 4 from 4 to 2^34, or an offset in bytes no multiple of
+    /// 4.
     pub fn to_sqe(&self) -> Sqe {
         assert!(self.length_bytes.is_multiple_of(4), "a log page is read in dwords");
         let numd_z = (self.length_bytes / 4).checked_sub(1).and_then(|z| u32::try_from(z).ok());

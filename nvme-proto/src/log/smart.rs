@@ -12,7 +12,7 @@ use crate::Reserved;
 )]
 #[repr(C)]
 pub struct SmartLog {
-    /// Critical warnings.
+    /// Critical warnings, one bit for each cause.
     pub critical_warning: CriticalWarning,
     /// Composite temperature in kelvins.
     pub composite_temperature_k: U16,
@@ -31,13 +31,13 @@ pub struct SmartLog {
     pub data_units_written: U128,
     /// Read and Compare commands completed.
     pub host_read_commands: U128,
-    /// Write commands completed.
+    /// Write commands that the controller completed.
     pub host_write_commands: U128,
     /// Minutes that the controller was busy.
     pub controller_busy_minutes: U128,
-    /// Power cycles.
+    /// Number of power cycles so far.
     pub power_cycles: U128,
-    /// Hours with power.
+    /// Hours with power; time in non-operational power states may be missing.
     pub power_on_hours: U128,
     /// Losses of power without a shutdown.
     pub unsafe_shutdowns: U128,
@@ -66,17 +66,17 @@ const _: () = assert!(core::mem::offset_of!(SmartLog, temperature_sensors_k) == 
 #[bitfield(u8)]
 #[derive(PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 pub struct CriticalWarning {
-    /// Available spare below the threshold.
+    /// Bit 0: available spare below the threshold.
     pub spare: bool,
-    /// Temperature out of range.
+    /// Bit 1: temperature out of range.
     pub temperature: bool,
-    /// Reliability degraded.
+    /// Bit 2: the reliability of the subsystem is degraded.
     pub reliability: bool,
-    /// All media are read-only.
+    /// Bit 3: all media are read-only.
     pub read_only: bool,
-    /// Backup of the volatile memory failed.
+    /// Bit 4: backup of the volatile memory failed.
     pub backup: bool,
-    /// Persistent memory region unreliable or read-only.
+    /// Bit 5: persistent memory region unreliable or read-only.
     pub persistent_memory: bool,
     #[bits(2)]
     __: u8,

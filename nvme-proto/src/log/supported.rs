@@ -25,22 +25,22 @@ impl SupportedLogPages {
         supported
     }
 
-    /// What is said of a page.
+    /// The entry of page `lid`.
     pub fn page(&self, lid: LogId) -> SupportedPage {
         self.0[usize::from(lid.0)]
     }
 }
 
-/// What is said of a log page.
+/// Support of one log page.
 #[bitfield(u32, repr = U32, from = U32::new, into = U32::get)]
 #[derive(PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 pub struct SupportedPage {
-    /// Supported, LSUPP.
+    /// Bit 0: the page is supported, LSUPP.
     pub supported: bool,
-    /// Index offsets supported, IOS.
+    /// Bit 1: index offsets are supported, IOS.
     pub index_offset: bool,
     #[bits(14)]
     __: u16,
-    /// Specific to the page.
+    /// Bits 31:16: specific to the page.
     pub specific: u16,
 }

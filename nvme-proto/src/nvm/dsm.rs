@@ -1,4 +1,4 @@
-//! Dataset Management.
+//! The Dataset Management command and its ranges.
 
 use bitfield_struct::bitfield;
 use zerocopy::little_endian::{U32, U64};
@@ -9,11 +9,11 @@ use crate::{Nsid, NvmOpcode, Sqe, Status};
 /// Dataset Management (NVM, 3). Its data is a list of [`DsmRange`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DatasetManagement {
-    /// Which namespace.
+    /// Namespace that the ranges belong to.
     pub nsid: Nsid,
-    /// How many ranges, 1 to 256; zero-based on the wire.
+    /// Number of ranges, 1 to 256; zero-based on the wire.
     pub ranges: u16,
-    /// What is to be done with them.
+    /// Hints, and whether to deallocate the ranges.
     pub attributes: DsmAttributes,
 }
 
@@ -29,7 +29,8 @@ impl DatasetManagement {
         }
     }
 
-    /// The entry that says so.
+    /// Encodes the command; [`Sqe::with_cid`] and [`Sqe::with_data`] add the identifier and the
+    /// data pointer.
     ///
     /// # Panics
     /// When `ranges` is not in 1 to 256.
@@ -41,12 +42,12 @@ impl DatasetManagement {
         sqe
     }
 
-    /// Length of its data in bytes.
+    /// Length of the list of ranges in bytes.
     pub const fn length_bytes(&self) -> u64 {
         self.ranges as u64 * size_of::<DsmRange>() as u64
     }
 
-    /// Its ranges, from the data that came with it.
+    /// The ranges in `data`, which came with the command.
     ///
     /// # Errors
     /// Data SGL Length Invalid, with Do Not Retry, when there is less data than ranges.
@@ -58,7 +59,7 @@ impl DatasetManagement {
     }
 }
 
-/// What Dataset Management is to do: command dword 11.
+/// Attributes of Dataset Management: command dword 11.
 #[bitfield(u32)]
 #[derive(PartialEq, Eq)]
 pub struct DsmAttributes {
@@ -66,7 +67,7 @@ pub struct DsmAttributes {
     pub integral_read: bool,
     /// Integral dataset for write: a hint.
     pub integral_write: bool,
-    /// Deallocate the ranges.
+    /// Bit 2: deallocate the ranges, AD.
     pub deallocate: bool,
     #[bits(29)]
     __: u32,
@@ -88,11 +89,11 @@ pub struct DsmAttributes {
 )]
 #[repr(C)]
 pub struct DsmRange {
-    /// Context attributes: hints.
+    /// Context attributes: hints on the expected access.
     pub cattr: U32,
     /// Length in blocks; not zero-based.
     pub length_blocks: U32,
-    /// First block.
+    /// First block of the range, SLBA.
     pub slba: U64,
 }
 

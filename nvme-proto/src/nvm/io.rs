@@ -8,7 +8,7 @@ use crate::{LbaRange, Nsid, NvmOpcode, Sqe};
 /// Flush (Base, 7.2). [`Nsid::ALL`] flushes every namespace, where the controller says that it may.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flush {
-    /// Which namespace.
+    /// Namespace to flush, or [`Nsid::ALL`].
     pub nsid: Nsid,
 }
 
@@ -17,7 +17,8 @@ impl Flush {
         Self { nsid: sqe.nsid() }
     }
 
-    /// The entry that says so.
+    /// Encodes the command; [`Sqe::with_cid`] and [`Sqe::with_data`] add the identifier and the
+    /// data pointer.
     pub fn to_sqe(&self) -> Sqe {
         Sqe::new(NvmOpcode::FLUSH.0).with_nsid(self.nsid)
     }
@@ -26,18 +27,18 @@ impl Flush {
 /// Read, Write or Compare (NVM, 3): blocks with data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Io {
-    /// Which namespace.
+    /// Namespace that the blocks belong to.
     pub nsid: Nsid,
-    /// Which blocks.
+    /// Blocks to read, write or compare.
     pub range: LbaRange,
     /// Force unit access, FUA: from the medium; of Write, to the medium before it completes.
     pub fua: bool,
-    /// Limited retry, LR: do not try hard.
+    /// Limited retry, LR: the controller should limit its retries.
     pub limited_retry: bool,
 }
 
 impl Io {
-    /// Blocks without flags.
+    /// `blocks` blocks from `slba` on, without flags.
     pub const fn new(nsid: Nsid, slba: u64, blocks: u32) -> Self {
         Self { nsid, range: LbaRange { slba, blocks }, fua: false, limited_retry: false }
     }
@@ -61,15 +62,16 @@ impl Io {
 /// Write Zeroes (NVM, 3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WriteZeroes {
-    /// Which namespace.
+    /// Namespace that the blocks belong to.
     pub nsid: Nsid,
-    /// Which blocks.
+    /// Blocks to set to zero.
     pub range: LbaRange,
-    /// Deallocate, DEAC: the host would like the blocks deallocated, if they then read as zeros.
+    /// Deallocate, DEAC: the host asks for the blocks to be deallocated, if they then read as
+    /// zeros.
     pub deallocate: bool,
     /// Force unit access, FUA: to the medium before it completes.
     pub fua: bool,
-    /// Limited retry, LR: do not try hard.
+    /// Limited retry, LR: the controller should limit its retries.
     pub limited_retry: bool,
 }
 
@@ -85,7 +87,8 @@ impl WriteZeroes {
         }
     }
 
-    /// The entry that says so.
+    /// Encodes the command; [`Sqe::with_cid`] and [`Sqe::with_data`] add the identifier and the
+    /// data pointer.
     ///
     /// # Panics
     /// When the range does not name 1 to 65,536 blocks.
@@ -105,9 +108,9 @@ struct Dw12 {
     nlb_z: u16,
     #[bits(9)]
     __: u16,
-    /// Write Zeroes only.
+    /// DEAC, which only Write Zeroes has.
     deallocate: bool,
-    /// PRINFO: nothing without protection information.
+    /// PRINFO, ignored without protection information.
     #[bits(4)]
     __: u8,
     fua: bool,

@@ -8,15 +8,15 @@ pub use io::{Flush, Io, WriteZeroes};
 
 use crate::{DataTransfer, Nsid, NvmOpcode, Sqe, Status};
 
-/// A command of the NVM command set. Protection information fields are not kept: they mean nothing
-/// without it.
+/// A command of the NVM command set. Fields of protection information, which this crate does not
+/// support, are not kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NvmCommand {
-    /// Make what was written durable.
+    /// Make completed writes durable.
     Flush(Flush),
-    /// Write blocks.
+    /// Write blocks from the host's data.
     Write(Io),
-    /// Read blocks.
+    /// Read blocks into the host's memory.
     Read(Io),
     /// Compare blocks with the host's data.
     Compare(Io),
@@ -27,7 +27,7 @@ pub enum NvmCommand {
 }
 
 impl NvmCommand {
-    /// Gives an entry from an I/O queue its meaning.
+    /// Decodes an entry from an I/O queue.
     ///
     /// # Errors
     /// Invalid Command Opcode, with Do Not Retry, for all but the commands here. Reserved and
@@ -46,10 +46,11 @@ impl NvmCommand {
         }
     }
 
-    /// The entry that says so.
+    /// Encodes the command; [`Sqe::with_cid`] and [`Sqe::with_data`] add the identifier and the
+    /// data pointer.
     ///
     /// # Panics
-    /// When a number of blocks or ranges is not one that the entry can hold.
+    /// When a number of blocks is not in 1 to 65,536, or a number of ranges not in 1 to 256.
     pub fn to_sqe(&self) -> Sqe {
         match self {
             Self::Flush(command) => command.to_sqe(),
@@ -61,7 +62,7 @@ impl NvmCommand {
         }
     }
 
-    /// Its opcode.
+    /// The opcode that [`NvmCommand::to_sqe`] writes into byte 0 of the entry.
     pub const fn opcode(&self) -> NvmOpcode {
         match self {
             Self::Flush(_) => NvmOpcode::FLUSH,
@@ -73,7 +74,7 @@ impl NvmCommand {
         }
     }
 
-    /// The namespace that it is for.
+    /// The namespace that the command addresses.
     pub const fn nsid(&self) -> Nsid {
         match self {
             Self::Flush(command) => command.nsid,
@@ -83,7 +84,7 @@ impl NvmCommand {
         }
     }
 
-    /// The data that it moves, for a namespace with blocks of `block_bytes`.
+    /// The data that the command moves, for a namespace with blocks of `block_bytes`.
     pub fn transfer(&self, block_bytes: u32) -> DataTransfer {
         match self {
             Self::Read(io) => DataTransfer::to_host(io.range.length_bytes(block_bytes)),

@@ -186,7 +186,7 @@ fn admin_command() -> impl Strategy<Value = Command> {
 
 proptest! {
     #[test]
-    fn what_is_built_parses_to_the_same(
+    fn encoded_commands_parse_to_themselves(
         nvm in nvm_command(), fabrics in fabrics_command(), admin in admin_command(), cid: u16,
     ) {
         for (qid, command) in [
@@ -198,7 +198,8 @@ proptest! {
         }
     }
 
-    /// Any 64 bytes: parsed without a panic, and what was understood is said again in the same way.
+    /// Any 64 bytes parse without a panic, and a parsed command encodes to an entry that parses to
+    /// it.
     #[test]
     fn any_entry_parses_or_is_refused(
         mut bytes: [[u8; 32]; 2], opcode in 0..0x20u8, fabrics: bool, fctype in 0..9u8, qid in 0..2u16,
@@ -221,7 +222,7 @@ proptest! {
     }
 
     #[test]
-    fn a_transfer_goes_the_way_of_the_opcode(
+    fn transfers_have_the_direction_of_the_opcode(
         nvm in nvm_command(), admin in admin_command(), fabrics in fabrics_command(),
     ) {
         let of = |transfer: DataTransfer, code: u8| {
@@ -248,7 +249,7 @@ proptest! {
     }
 
     #[test]
-    fn in_capsule_data_stays_within_what_was_received(
+    fn in_capsule_data_stays_within_the_received_bytes(
         received in 0..64usize, offset in 0..80u64, length in 0..80u32,
     ) {
         let sqe = Sqe::new(NvmOpcode::WRITE.0);
@@ -271,7 +272,7 @@ proptest! {
 }
 
 #[test]
-fn commands_that_nobody_knows_get_invalid_opcode() {
+fn unknown_commands_get_invalid_opcode() {
     let refused = Err(Status::INVALID_OPCODE.with_dnr());
     let opcodes = [AdminOpcode::FORMAT_NVM, AdminOpcode::CREATE_IO_SQ, AdminOpcode(0xC0)];
     for opcode in opcodes {
@@ -302,7 +303,7 @@ fn prps_and_fused_operations_are_refused() {
 }
 
 #[test]
-fn fields_that_a_command_does_not_have_are_refused() {
+fn invalid_field_values_are_refused() {
     let mut connect = Sqe::fabrics(FabricsType::CONNECT);
     assert_eq!(Connect::parse(&connect), Err(Status::CONNECT_INVALID_PARAMETERS.with_dnr()));
     connect.cdw10 = U32::new(1);

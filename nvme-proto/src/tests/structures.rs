@@ -1,4 +1,4 @@
-//! Every structure on the wire: any bytes are a value, print, and come back unchanged.
+//! Every structure on the wire accepts any bytes, prints, and is copied without a change.
 
 use std::fmt::Debug;
 use std::format;

@@ -26,7 +26,7 @@ fn events_point_at_the_page_that_clears_them() {
 }
 
 #[test]
-fn the_controller_says_what_it_takes() {
+fn identify_controller_bounds_transfers_and_capsules() {
     let mut id = IdentifyController::blank();
     assert_eq!((id.max_transfer_bytes(0), id.in_capsule_bytes()), (None, 0));
     id.mdts = 5;
@@ -43,7 +43,7 @@ fn the_controller_says_what_it_takes() {
 }
 
 #[test]
-fn the_lba_format_is_the_one_that_flbas_names() {
+fn flbas_selects_the_lba_format() {
     let mut ns = IdentifyNamespace::new_zeroed();
     ns.lbaf[0] = LbaFormat::new(512).expect("a block size");
     ns.lbaf[17] = LbaFormat::new(4096).expect("a block size");
@@ -67,7 +67,7 @@ fn the_lba_format_is_the_one_that_flbas_names() {
 }
 
 #[test]
-fn a_list_of_namespaces_says_where_the_next_begins() {
+fn a_full_namespace_list_gives_the_next_start() {
     let list = NamespaceList::new((1..=5).map(Nsid));
     assert_eq!(list.iter().collect::<Vec<_>>(), (1..=5).map(Nsid).collect::<Vec<_>>());
     assert_eq!(list.next_after(), None);
@@ -80,7 +80,7 @@ fn a_list_of_namespaces_says_where_the_next_begins() {
 }
 
 #[test]
-fn logs_about_opcodes_and_pages_are_indexed_by_them() {
+fn effects_and_supported_pages_are_indexed_by_code() {
     let mut effects = EffectsLog::EMPTY;
     effects.set_admin(AdminOpcode::KEEP_ALIVE, CommandEffects::SUPPORTED);
     effects.set_io(NvmOpcode::WRITE, CommandEffects::WRITES);
