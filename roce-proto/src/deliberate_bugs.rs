@@ -11,7 +11,7 @@ pub enum Bug {
     IgnorePsnGap = 1,
 }
 
-/// Zero for none.
+/// The present [`Bug`] as a number, zero for none.
 static PRESENT: AtomicU8 = AtomicU8::new(0);
 
 /// Gives the crate this bug, and no other, from now on.

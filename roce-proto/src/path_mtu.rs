@@ -1,4 +1,4 @@
-//! The path MTU.
+//! Path MTU of a connection, and its code.
 
 use core::fmt;
 
@@ -6,15 +6,15 @@ use core::fmt;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum PathMtu {
-    /// 256 bytes.
+    /// 256 bytes, coded as 1.
     Bytes256 = 1,
-    /// 512 bytes.
+    /// 512 bytes, coded as 2.
     Bytes512 = 2,
-    /// 1,024 bytes.
+    /// 1,024 bytes, coded as 3.
     Bytes1024 = 3,
-    /// 2,048 bytes.
+    /// 2,048 bytes, coded as 4.
     Bytes2048 = 4,
-    /// 4,096 bytes.
+    /// 4,096 bytes, coded as 5.
     Bytes4096 = 5,
 }
 

@@ -1,4 +1,4 @@
-//! Packet sequence numbers.
+//! Packet sequence numbers and their order.
 
 use core::fmt;
 
@@ -80,7 +80,7 @@ mod tests {
         }
 
         #[test]
-        fn a_range_holds_what_lies_in_it(start in 0u32..1 << 24, length in 0u32..1000, at in 0u32..2000) {
+        fn a_range_holds_its_numbers(start in 0u32..1 << 24, length in 0u32..1000, at in 0u32..2000) {
             let first = Psn::new(start);
             prop_assert_eq!(first.plus(at).is_within(first, first.plus(length)), at < length);
         }

@@ -1,4 +1,4 @@
-//! Queue pair numbers.
+//! Queue pair numbers of 24 bits.
 
 use core::fmt;
 

@@ -105,7 +105,7 @@ impl End {
         Self { qp, memory: Open([0; MEMORY]), window, reads }
     }
 
-    /// Moves what this end has to send to `peer`; `lose` drops every so manyth packet.
+    /// Moves the packets of this end to `peer`; every `lose`th packet is dropped.
     fn exchange(&mut self, peer: &mut Self, now: Time, count: &mut u32, lose: u32) -> bool {
         let mut out = Transmit::new();
         let mut datagram = [0; 2048];
@@ -134,7 +134,7 @@ impl End {
     }
 }
 
-/// Posts so many receives that it gets all its memory.
+/// Posts enough receives that the queue pair allocates all its memory.
 fn use_deeply(qp: &mut QueuePair) {
     let mut allocated = Vec::with_capacity(9);
     for count in 1..=9 {
@@ -148,7 +148,7 @@ fn use_deeply(qp: &mut QueuePair) {
 }
 
 #[test]
-fn nothing_is_allocated_once_a_queue_pair_was_used_deeply() {
+fn a_grown_queue_pair_allocates_nothing_more() {
     let (mut a, mut b) = (Box::new(End::new(1, 2)), Box::new(End::new(2, 1)));
     let before = ALLOCATIONS.get();
     let mut done = 0;

@@ -46,7 +46,7 @@ impl fmt::Debug for Gid {
     }
 }
 
-/// What a request wants to be connected to.
+/// The service that a request asks to be connected to.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ServiceId(pub u64);
 
@@ -55,7 +55,7 @@ impl ServiceId {
     const RDMA_CM: u64 = 0x0100_0000;
     const TCP_PORT_SPACE: u64 = 0x0006_0000;
 
-    /// A port in RDMA-CM's TCP port space: where NVMe over Fabrics lives.
+    /// A port in RDMA-CM's TCP port space, which NVMe over Fabrics uses.
     pub const fn tcp(port: u16) -> Self {
         Self(Self::RDMA_CM | Self::TCP_PORT_SPACE | port as u64)
     }
@@ -77,8 +77,8 @@ impl fmt::Debug for ServiceId {
     }
 }
 
-/// What RDMA-CM puts before the consumer's private data in a request (volume 1, annex A11): who
-/// connects from where to where. Both addresses are of one family.
+/// The header that RDMA-CM puts before the consumer's private data in a request (volume 1, annex
+/// A11): the addresses of both sides, which are of one family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IpHeader {
     /// Address and port of the active side.
@@ -106,7 +106,7 @@ impl IpHeader {
     pub const BYTES: usize = 36;
 
     /// Takes it from the start of private data; `None` when the version or the address family is
-    /// not one that we know.
+    /// unknown.
     pub fn parse(private_data: &[u8]) -> Option<Self> {
         let (wire, _) = IpHeaderWire::ref_from_prefix(private_data).ok()?;
         if wire.major_minor_version != 0 {
@@ -123,7 +123,7 @@ impl IpHeader {
         })
     }
 
-    /// Its bytes.
+    /// Encodes the header into its 36 bytes.
     pub fn to_bytes(&self) -> [u8; Self::BYTES] {
         let (ip_version, _) = Self::field(self.source.ip());
         let wire = IpHeaderWire {

@@ -1,4 +1,4 @@
-//! Names for connections.
+//! Communication ids: names of connections on the wire.
 
 use core::fmt;
 use core::hash::Hasher;
@@ -8,7 +8,7 @@ use siphasher::sip::SipHasher24;
 /// Rounds of the network: with halves this short the usual four can be told from a random
 /// permutation.
 const ROUNDS: u8 = 10;
-/// Stands for no round.
+/// A number that no round has.
 const PROCESS_TAG: u8 = 0xFF;
 
 /// The name of a connection on the wire: each side chooses one.
@@ -26,8 +26,8 @@ impl fmt::Debug for CommId {
     }
 }
 
-/// What the order of communication ids depends on. A secret: whoever has it can tell the names of
-/// all connections.
+/// The secret that determines the order of communication ids. A peer that knows it can compute the
+/// names of all connections.
 #[derive(Clone, Copy)]
 pub struct CommIdKey(pub u128);
 
@@ -37,8 +37,8 @@ impl fmt::Debug for CommIdKey {
     }
 }
 
-/// Gives out communication ids: all 2^32 of them in an order that only the key tells, none twice
-/// before the others were used. A peer that learns some can not tell others.
+/// Gives out communication ids: all 2^32 of them in an order that the key determines, none twice
+/// before the others were used. A peer that learns some of them cannot compute others.
 #[derive(Debug)]
 pub(super) struct CommIds {
     key: CommIdKey,
@@ -66,7 +66,7 @@ impl CommIds {
         }
     }
 
-    /// A Feistel network over two halves of 16 bits: a bijection, whatever the round function.
+    /// A Feistel network over two halves of 16 bits: a bijection, with any round function.
     fn permute(&self, index: u32) -> u32 {
         let halves = ((index >> 16) as u16, index as u16);
         let (left, right) = (0..ROUNDS)
@@ -74,7 +74,7 @@ impl CommIds {
         u32::from(left) << 16 | u32::from(right)
     }
 
-    /// SipHash-2-4, of which no output tells another one or the key.
+    /// SipHash-2-4, of which no output reveals another one or the key.
     fn hash(&self, round: u8, half: u16) -> u64 {
         let CommIdKey(key) = self.key;
         let mut hasher = SipHasher24::new_with_keys((key >> 64) as u64, key as u64);

@@ -1,4 +1,4 @@
-//! What a manager is told at its birth, and what a caller asks of it.
+//! The configuration of a manager, and the parameters of its connections.
 
 use core::net::SocketAddr;
 use core::time::Duration;
@@ -15,17 +15,17 @@ pub struct ManagerConfig {
     /// Source of communication ids: random per process, for the same reason, and independent of
     /// `ca_guid`, which every peer sees.
     pub comm_id_key: CommIdKey,
-    /// What our datagrams say of us.
+    /// The sender mark of our datagrams.
     pub sender: Sender,
     /// The longest payload that our side of the path carries. A request with a longer one is
-    /// rejected (reason 26) with this value as the offer, which a peer of ours takes up by itself.
+    /// rejected (reason 26) with this value as the offer, which a Feedrail peer takes up by itself.
     pub path_mtu: PathMtu,
     /// How long our queue pairs take to acknowledge a packet; told to the peer.
     pub ack_delay: TimeoutExponent,
     /// How long we may take to answer a message and how long we allow a peer to; told to the peer.
     /// It is also the longest interval between two sendings of a message.
     pub response_timeout: TimeoutExponent,
-    /// How long a peer shall wait once it heard (by MRA) that our consumer is still thinking.
+    /// Time that an MRA asks the peer to wait while our consumer has not answered.
     pub service_timeout: TimeoutExponent,
     /// Interval between the first sending of a message and the second; it doubles from then on.
     /// Shorter than `response_timeout`, since a datagram that was sent twice costs less than a wait
@@ -38,13 +38,13 @@ pub struct ManagerConfig {
     /// How long the end of a connection is remembered, so that a late duplicate of its request does
     /// not start another one.
     pub time_wait: Duration,
-    /// How many of what.
+    /// Bounds on connections, messages and datagrams.
     pub limits: ManagerLimits,
 }
 
-/// Bounds on what a manager remembers. A request is only a claim until its sender has answered our
-/// reply, since its address may be forged: for a new one the oldest such claim is given up. What
-/// both sides have agreed on is not.
+/// Bounds on the memory of a manager. A request is only a claim until its sender has answered our
+/// reply, since its address may be forged: the oldest such claim is given up for a new one. A
+/// connection that both sides have agreed on is not given up.
 #[derive(Clone, Copy, Debug)]
 pub struct ManagerLimits {
     /// Connections but the half-open ones, both sides together, until the caller closes them.
@@ -60,8 +60,8 @@ pub struct ManagerLimits {
     /// Messages that wait to be transmitted; more are dropped, as the network would drop them.
     pub outgoing: usize,
     /// Datagrams in each second for endpoints that have not shown that they receive, beyond one for
-    /// each datagram that came from there. All of them have 256 bytes, so this bounds what forged
-    /// requests draw beyond their own bytes.
+    /// each datagram that came from there. All of them have 256 bytes, so this bounds the bytes
+    /// that forged requests draw beyond their own.
     pub unasked_per_second: u32,
 }
 
@@ -106,7 +106,7 @@ pub struct ConnectionId(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ListenerId(pub u64);
 
-/// What the active side asks for.
+/// The connection that the active side asks for.
 #[derive(Clone, Copy, Debug)]
 pub struct ConnectParams<'a> {
     /// The endpoint to which our datagrams go: IP address and RoCE port of the peer.
@@ -114,11 +114,11 @@ pub struct ConnectParams<'a> {
     /// Our IP address, and the port that the request names as its source (the ephemeral port of
     /// RDMA-CM, which has nothing to do with the RoCE port).
     pub source: SocketAddr,
-    /// What to connect to.
+    /// The service to connect to.
     pub service_id: ServiceId,
     /// Traffic class (type of service) of the packets of the connection.
     pub traffic_class: u8,
-    /// Our queue pair.
+    /// Number of our queue pair.
     pub qpn: Qpn,
     /// The PSN with which the *peer* shall begin: the first that our queue pair receives.
     pub starting_psn: Psn,
@@ -141,14 +141,14 @@ pub struct ConnectParams<'a> {
     pub private_data: &'a [u8],
 }
 
-/// What the passive side grants.
+/// The parameters that the passive side grants.
 #[derive(Clone, Copy, Debug)]
 pub struct AcceptParams<'a> {
-    /// Our queue pair.
+    /// Number of our queue pair.
     pub qpn: Qpn,
     /// The PSN with which the *peer* shall begin: the first that our queue pair receives.
     pub starting_psn: Psn,
-    /// RDMA READs that we serve at once; at most what the request wishes is worth granting.
+    /// RDMA READs that we serve at once; the peer uses no more than its request asks for.
     pub responder_resources: u8,
     /// RDMA READs that we have in flight at once; not more than the request offers.
     pub initiator_depth: u8,
@@ -161,7 +161,8 @@ pub struct AcceptParams<'a> {
     pub private_data: &'a [u8],
 }
 
-/// What the two sides have agreed on, seen from ours: all that the queue pair needs.
+/// The parameters that the two sides have agreed on, seen from our side: all that the queue pair
+/// needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Agreement {
     /// The endpoint of the peer.
@@ -169,7 +170,7 @@ pub struct Agreement {
     /// The UDP port that the packets of the peer's queue pair come from, if it is one of ours; else
     /// they come from any.
     pub peer_udp_source: Option<u16>,
-    /// Our queue pair.
+    /// Number of our queue pair.
     pub local_qpn: Qpn,
     /// The peer's queue pair.
     pub remote_qpn: Qpn,
@@ -187,7 +188,7 @@ pub struct Agreement {
     pub retry_count: u8,
     /// Our retries after receiver-not-ready, 0..=7 (7: no limit).
     pub rnr_retry_count: u8,
-    /// Our acknowledge time-out.
+    /// Acknowledge time-out of our queue pair.
     pub ack_timeout: TimeoutExponent,
     /// Traffic class of our packets.
     pub traffic_class: u8,

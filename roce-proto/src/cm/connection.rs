@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{Psn, Qpn, Time};
 
-/// What a manager knows about a connection.
+/// The state of one connection of a manager.
 #[derive(Debug)]
 pub(super) struct ManagedConnection {
     pub(super) state: ConnectionState,
@@ -20,16 +20,16 @@ pub(super) struct ManagedConnection {
     pub(super) remote: Option<Remote>,
     /// Repeated by all messages of the connection.
     pub(super) transaction_id: u64,
-    /// What is known of it so far.
+    /// The agreement as far as it is known.
     pub(super) agreement: Agreement,
     pub(super) passive: bool,
     /// It has counted as half-open since its request arrived.
     pub(super) half_open: bool,
     /// The caller knows of it.
     pub(super) announced: bool,
-    /// Whether the peer was heard at the address from which its request came.
+    /// Whether the peer has answered from the address that its request came from.
     pub(super) contact: Contact,
-    /// The caller closed it; only the farewell is left to do, and no event follows.
+    /// The caller closed it; only the end of the connection is left to send, and no event follows.
     pub(super) orphan: bool,
     /// How often a REP may be sent again: the active side says.
     pub(super) max_retries: u8,
@@ -37,14 +37,16 @@ pub(super) struct ManagedConnection {
     pub(super) delays_left: u8,
 }
 
-/// How much may be sent to a peer. The address of a request may be forged: whoever has it gets the
-/// answer to each request, and for each at most one message that it did not ask for, be it a
-/// repetition or a goodbye, while [`super::ManagerLimits::unasked_per_second`] allows it.
+/// The number of messages that may be sent to a peer. The address of a request may be forged: the
+/// owner of the address gets the answer to each request, and for each at most one message that
+/// answers none (a repetition, REJ or DREQ), while [`super::ManagerLimits::unasked_per_second`]
+/// allows it.
 #[derive(Debug)]
 pub(super) enum Contact {
-    /// It has not shown that it gets what we send.
+    /// The peer has not shown that it receives our messages.
     Claimed { requests: u8, unasked: u8 },
-    /// It named what only our reply tells: our communication id, or our queue pair in a packet.
+    /// The peer named a value that only our reply contains: our communication id, or our queue pair
+    /// in a packet.
     Confirmed,
 }
 
@@ -71,21 +73,22 @@ impl Contact {
     }
 }
 
-/// Who the peer is.
+/// Identity of the peer of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Remote {
     pub(super) comm_id: CommId,
     pub(super) ca_guid: u64,
 }
 
-/// Where a connection is (volume 1, 12.9.7). What is sent again belongs to the states that send it.
+/// State of a connection (volume 1, 12.9.7). A message that is sent again is kept in the states
+/// that send it.
 #[derive(Debug)]
 pub(super) enum ConnectionState {
     /// Active: the request is under way.
     ReqSent(Resend),
     /// Active: the reply has come; the caller connects its queue pair.
     RepReceived,
-    /// Passive: the caller thinks about the request.
+    /// Passive: the caller has not answered the request yet.
     ReqReceived,
     /// Passive: the reply is under way.
     RepSent(Resend),
@@ -226,7 +229,7 @@ impl ManagedConnection {
         }
     }
 
-    /// What the caller grants becomes part of the agreement.
+    /// Adds the parameters that the caller grants to the agreement.
     pub(super) fn grant(&mut self, accept: &AcceptParams<'_>) {
         let agreement = &mut self.agreement;
         agreement.local_qpn = accept.qpn;
@@ -235,7 +238,8 @@ impl ManagedConnection {
         agreement.initiator_depth = accept.initiator_depth.min(agreement.initiator_depth);
     }
 
-    /// What the peer grants becomes part of the agreement. Neither depth exceeds what we asked for.
+    /// Adds the parameters that the peer grants to the agreement. Neither depth exceeds the one
+    /// that we asked for.
     pub(super) fn take_grant(&mut self, sender: Sender, rep: &Rep) {
         let agreement = &mut self.agreement;
         agreement.peer_udp_source = told_udp_source(sender, rep.local_q_key);
@@ -385,8 +389,8 @@ pub(super) fn req(
     })
 }
 
-/// Reliable connections have no Q_Key: between peers of ours its field says what port packets come
-/// from.
+/// Reliable connections have no Q_Key: between Feedrail peers its field holds the UDP source port
+/// of the packets.
 fn tell_udp_source(sender: Sender, port: Option<u16>) -> u32 {
     port.filter(|_| sender.is_feedrail()).map_or(0, u32::from)
 }
@@ -438,8 +442,8 @@ fn request_private_data(connect: &ConnectParams<'_>) -> Option<[u8; Req::PRIVATE
     Some(room)
 }
 
-/// What the consumer of `service_id` finds in a request: its addresses, if it is RDMA-CM's, and its
-/// own private data. `None` when the addresses do not parse.
+/// The data of the consumer of `service_id` in a request: its addresses, if it is RDMA-CM's, and
+/// its own private data. `None` when the addresses do not parse.
 pub(super) fn consumer_data(
     service_id: ServiceId,
     room: &[u8; Req::PRIVATE_DATA_BYTES],

@@ -1,5 +1,5 @@
-//! What a peer gets that asks for what is not supported: alternate paths (LAP), service id
-//! resolution (SIDR REQ).
+//! Answers to requests that are not supported: alternate paths (LAP), service id resolution (SIDR
+//! REQ).
 
 use zerocopy::byteorder::big_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};

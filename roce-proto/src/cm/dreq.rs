@@ -16,7 +16,7 @@ pub struct Dreq {
     pub remote_comm_id: CommId,
     /// The receiver's queue pair.
     pub remote_qpn: Qpn,
-    /// What the consumer says.
+    /// Private data of the consumer, padded with zeros.
     pub private_data: [u8; Self::PRIVATE_DATA_BYTES],
 }
 

@@ -1,64 +1,64 @@
-//! What happens to connections, and how calls fail.
+//! Events of connections, and errors of calls.
 
 use core::net::SocketAddr;
 
 use super::{Agreement, ConnectionId, IpHeader, ListenerId, MadPrivateData, RejectReason};
 use crate::{PathMtu, Qpn};
 
-/// What happened to a connection.
+/// An event of a connection.
 ///
-/// Exactly one of `Rejected`, `Failed` and `Disconnected` ends it, and nothing follows. It stays
-/// known until the caller closes it. A request that is over before the caller took its event is
-/// never heard of.
+/// Exactly one of `Rejected`, `Failed` and `Disconnected` ends a connection, and no event follows.
+/// The connection stays known until the caller closes it. A request that ends before the caller
+/// took its event produces no event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ManagerEvent {
-    /// Passive: somebody wants to connect. `accept` or `reject` it.
+    /// Passive: a peer asks for a connection. `accept` or `reject` it.
     Request {
         /// The listener that it came to.
         listener: ListenerId,
-        /// The new connection.
+        /// Identifier of the new connection.
         connection: ConnectionId,
-        /// What the peer wishes.
+        /// The parameters that the peer asks for.
         request: ConnectionRequest,
     },
     /// Active: the peer accepted. Connect the queue pair, then `confirm`.
     Accepted {
-        /// The connection.
+        /// The connection that the event is about.
         connection: ConnectionId,
-        /// What was agreed.
+        /// Parameters for the queue pair, as both sides agreed.
         agreement: Agreement,
-        /// What the peer's consumer said: 196 bytes, padded with zeros.
+        /// Private data of the peer's consumer: 196 bytes, padded with zeros.
         private_data: MadPrivateData,
     },
     /// Passive: the peer has connected its queue pair. (The active side knows by its own
     /// `confirm`.)
     Established {
-        /// The connection.
+        /// The connection that the event is about.
         connection: ConnectionId,
     },
     /// The peer does not want the connection, or no longer.
     Rejected {
-        /// The connection.
+        /// The connection that the event is about.
         connection: ConnectionId,
-        /// Why.
+        /// Reason that the REJ gives.
         reason: RejectReason,
-        /// What the peer's consumer said: 148 bytes, padded with zeros.
+        /// Private data of the peer's consumer: 148 bytes, padded with zeros.
         private_data: MadPrivateData,
     },
     /// The connection did not come about.
     Failed {
-        /// The connection.
+        /// The connection that the event is about.
         connection: ConnectionId,
-        /// Why.
+        /// Cause for which the connection did not come about.
         failure: ConnectionFailure,
     },
     /// The connection is over: the peer ended it, or answered our `disconnect`, or did not within
     /// the retries.
     Disconnected {
-        /// The connection.
+        /// The connection that the event is about.
         connection: ConnectionId,
-        /// The peer knows it too: it ended the connection, or answered. If not, it may still
-        /// believe in it.
+        /// Whether the peer has ended the connection, or answered. If not, it may still hold the
+        /// connection.
         confirmed: bool,
     },
 }
@@ -77,13 +77,13 @@ impl ManagerEvent {
     }
 }
 
-/// What the active peer wishes. Depths are seen from *our* side: what the peer wants to have in
-/// flight is what we would serve, and the reverse.
+/// The connection that the active peer asks for. Depths are seen from *our* side: the READs that
+/// the peer wants to have in flight are those that we would serve, and the reverse.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnectionRequest {
     /// The endpoint of the peer.
     pub peer: SocketAddr,
-    /// Who says to connect from where to where; none when the service id is not RDMA-CM's.
+    /// The addresses of both sides; `None` when the service id is not RDMA-CM's.
     pub addresses: Option<IpHeader>,
     /// The peer's queue pair.
     pub remote_qpn: Qpn,
@@ -97,8 +97,8 @@ pub struct ConnectionRequest {
     pub rnr_retry_count: u8,
     /// Payload of a full packet.
     pub path_mtu: PathMtu,
-    /// What the peer's consumer says: 56 bytes with an RDMA-CM service id, else 92, padded with
-    /// zeros.
+    /// Private data of the peer's consumer: 56 bytes with an RDMA-CM service id, else 92, padded
+    /// with zeros.
     pub private_data: MadPrivateData,
 }
 
@@ -109,7 +109,7 @@ pub enum ConnectionFailure {
     /// No answer, retries included.
     #[error("no answer")]
     Timeout,
-    /// The network says that nobody is there.
+    /// The network reports that the peer is unreachable.
     #[error("nobody is there")]
     Unreachable,
     /// The peer names a queue pair or a connection that it already has with us: it was restarted.
@@ -118,7 +118,7 @@ pub enum ConnectionFailure {
     /// It was never established, and made way for newer requests.
     #[error("too many others ask")]
     Crowded,
-    /// The peer's answer makes no sense.
+    /// The peer's answer is invalid.
     #[error("the peer's reply is invalid")]
     InvalidReply,
 }
@@ -136,7 +136,7 @@ pub enum Error {
     /// More private data than the message carries.
     #[error("private data too long")]
     PrivateDataTooLong,
-    /// Somebody listens there already.
+    /// The service id has a listener already.
     #[error("somebody listens there already")]
     ServiceInUse,
     /// As many connections as the limit allows.

@@ -57,7 +57,7 @@ impl MadHeader {
         }
     }
 
-    /// Whether this is a datagram of the communication manager, in the version that we know.
+    /// Whether this is a datagram of the communication manager, in the supported version.
     pub(super) fn is_connection_management(&self) -> bool {
         self.base_version == Self::BASE_VERSION
             && self.management_class == Self::CLASS
@@ -74,17 +74,17 @@ impl MadHeader {
     }
 }
 
-/// Who sent a datagram, as the attribute modifier of its header says. The communication manager of
-/// the specification has no use for that field: others send zero and do not look at it.
+/// The kind of sender of a datagram, from the attribute modifier of its header. The communication
+/// manager of the specification does not use that field: other implementations send zero and ignore
+/// it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Sender {
-    /// One that follows the letter of RoCE v2: it listens at UDP port 4791, whatever port it sends
-    /// from.
+    /// A sender that follows RoCE v2: it listens at UDP port 4791 and may send from any port.
     #[default]
     Unmarked,
-    /// One of ours that listens at UDP port 4791.
+    /// A Feedrail sender that listens at UDP port 4791.
     Feedrail,
-    /// One of ours that listens at the UDP port that it sends from.
+    /// A Feedrail sender that listens at the UDP port that it sends from.
     FeedrailAtSource,
 }
 
@@ -102,7 +102,7 @@ impl Sender {
         }
     }
 
-    /// Whether it is one of ours.
+    /// Whether the sender is Feedrail.
     pub const fn is_feedrail(self) -> bool {
         !matches!(self, Self::Unmarked)
     }
@@ -124,27 +124,27 @@ impl Sender {
 pub struct Attribute(pub u16);
 
 impl Attribute {
-    /// Request for communication.
+    /// Request for communication: the active side asks for a connection.
     pub const REQ: Self = Self(0x10);
-    /// Message receipt acknowledgement: "wait, I am still busy".
+    /// Message receipt acknowledgement: the sender needs more time for its answer.
     pub const MRA: Self = Self(0x11);
-    /// Reject.
+    /// Reject: the sender does not want the connection.
     pub const REJ: Self = Self(0x12);
     /// Reply to a request.
     pub const REP: Self = Self(0x13);
-    /// Ready to use.
+    /// Ready to use: the active side has connected its queue pair.
     pub const RTU: Self = Self(0x14);
-    /// Disconnect request.
+    /// Disconnect request: the sender ends the connection.
     pub const DREQ: Self = Self(0x15);
-    /// Disconnect reply.
+    /// Disconnect reply: the answer to a DREQ.
     pub const DREP: Self = Self(0x16);
     /// Service id resolution request.
     pub const SIDR_REQ: Self = Self(0x17);
     /// Service id resolution response.
     pub const SIDR_REP: Self = Self(0x18);
-    /// Load alternate path.
+    /// Load alternate path, which this crate declines.
     pub const LAP: Self = Self(0x19);
-    /// Alternate path response.
+    /// Alternate path response: the answer to a LAP.
     pub const APR: Self = Self(0x1A);
 }
 

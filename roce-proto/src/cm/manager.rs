@@ -1,4 +1,4 @@
-//! The manager: what a caller does with connections.
+//! The manager: the calls with which a consumer makes and ends connections.
 
 use alloc::collections::{BTreeMap, VecDeque};
 use core::net::{IpAddr, SocketAddr};
@@ -18,8 +18,9 @@ use crate::Time;
 /// All connections of one endpoint: both the ones that it asked for and the ones that it was asked
 /// for.
 ///
-/// Call `handle_*` with what arrives and the commands as wished; after each, `poll_event` and
-/// `poll_transmit` until they have nothing more, and `handle_deadline` once `deadline` has come.
+/// Call `handle_*` with each datagram that arrives, and the commands as needed; after each call,
+/// `poll_event` and `poll_transmit` until they return `None`, and `handle_deadline` once `deadline`
+/// has come.
 ///
 /// ```text
 /// active:   connect ──► Accepted ── connect the queue pair ──► confirm
@@ -27,9 +28,9 @@ use crate::Time;
 /// both:     disconnect ──► Disconnected, or Disconnected by the peer's wish; at the end close
 /// ```
 ///
-/// Every handler is idempotent: a message that comes twice is answered as it was the first time.
-/// What a peer does costs at most its own connections: a message about a connection counts only if
-/// it comes from the connection's peer. What is remembered is bounded by [`super::ManagerLimits`].
+/// Every handler is idempotent: a message that comes twice is answered as it was the first time. A
+/// peer can harm only its own connections: a message about a connection counts only if it comes
+/// from the connection's peer. [`super::ManagerLimits`] bounds the memory.
 ///
 /// A peer that has not shown that it receives is sent one datagram for each that came from it,
 /// since its address may be forged. Exceptions (a reply that is repeated, a connection that is
@@ -52,26 +53,26 @@ pub struct Manager {
 /// A datagram to send to QP1 of a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MadTransmit {
-    /// The peer's endpoint.
+    /// Endpoint of the peer: IP address and UDP port.
     pub peer: SocketAddr,
     /// Traffic class of the packet. Messages of a connection have that of its path, which the
     /// request names, as those of Linux do: there the address handle of both is made from the path.
-    /// Answers to what belongs to no connection have 0.
+    /// Answers to messages that belong to no connection have 0.
     pub traffic_class: u8,
     /// The payload of the packet.
     pub mad: Mad,
 }
 
-/// What a manager has seen and done.
+/// Counts of a manager's datagrams, requests and connections.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ManagerCounters {
-    /// Datagrams received.
+    /// Datagrams that came from peers.
     pub received: u64,
-    /// Of these, what was no message that we know.
+    /// Of these, datagrams without a message that the manager supports.
     pub malformed: u64,
-    /// Of these, what was about no connection of the sender's.
+    /// Of these, messages about no connection of the sender.
     pub unknown_connection: u64,
-    /// Of these, what had come before.
+    /// Of these, messages that had come before.
     pub duplicates: u64,
     /// Datagrams sent, retries included.
     pub sent: u64,
@@ -79,7 +80,7 @@ pub struct ManagerCounters {
     pub retries: u64,
     /// Datagrams not sent because too many were waiting.
     pub dropped: u64,
-    /// Requests that were rejected before the caller heard of them.
+    /// Requests that were rejected without an event.
     pub refused: u64,
     /// Half-open connections that made way for newer requests.
     pub evicted: u64,
@@ -105,7 +106,7 @@ impl Manager {
     /// Takes requests for `service_id` from now on.
     ///
     /// # Errors
-    /// [`Error::ServiceInUse`].
+    /// [`Error::ServiceInUse`] when `service_id` has a listener already.
     pub fn listen(&mut self, service_id: ServiceId) -> Result<ListenerId, Error> {
         if self.listeners.contains_key(&service_id) {
             return Err(Error::ServiceInUse);
@@ -125,7 +126,8 @@ impl Manager {
     /// [`ManagerEvent::Failed`] follows.
     ///
     /// # Errors
-    /// [`Error::PrivateDataTooLong`]; [`Error::TooManyConnections`].
+    /// [`Error::PrivateDataTooLong`] when the REQ has no room for the private data;
+    /// [`Error::TooManyConnections`] beyond [`super::ManagerLimits::connections`].
     pub fn connect(
         &mut self,
         now: Time,
@@ -148,7 +150,8 @@ impl Manager {
     /// packets. The connection is established.
     ///
     /// # Errors
-    /// [`Error::UnknownConnection`]; [`Error::WrongState`].
+    /// [`Error::UnknownConnection`] for a closed connection; [`Error::WrongState`] unless the peer
+    /// has accepted and the connection is not confirmed yet.
     pub fn confirm(&mut self, id: ConnectionId) -> Result<(), Error> {
         let connection = self.known(id)?;
         let ConnectionState::RepReceived = connection.state else { return Err(Error::WrongState) };
@@ -159,11 +162,13 @@ impl Manager {
     }
 
     /// Passive side, after [`ManagerEvent::Request`]: grants the connection. The caller connects
-    /// its queue pair with what is agreed, and only then sends what [`Manager::poll_transmit`]
-    /// gives. [`ManagerEvent::Established`] or the end of the connection follows.
+    /// its queue pair with the agreement, and only then sends the datagrams of
+    /// [`Manager::poll_transmit`]. [`ManagerEvent::Established`] or the end of the connection
+    /// follows.
     ///
     /// # Errors
-    /// [`Error::UnknownConnection`]; [`Error::WrongState`]; [`Error::PrivateDataTooLong`].
+    /// [`Error::UnknownConnection`] for a closed connection; [`Error::WrongState`] unless the
+    /// request waits for an answer; [`Error::PrivateDataTooLong`] beyond 196 bytes.
     pub fn accept(
         &mut self,
         now: Time,
@@ -188,7 +193,8 @@ impl Manager {
     /// [`RejectReason::CONSUMER_DEFINED`] and up to 148 bytes of private data, and closes it.
     ///
     /// # Errors
-    /// [`Error::UnknownConnection`]; [`Error::WrongState`]; [`Error::PrivateDataTooLong`].
+    /// [`Error::UnknownConnection`] for a closed connection; [`Error::WrongState`] unless the
+    /// request waits for an answer; [`Error::PrivateDataTooLong`] beyond 148 bytes.
     pub fn reject(
         &mut self,
         now: Time,
@@ -251,11 +257,11 @@ impl Manager {
         }
     }
 
-    /// The network says that nobody is at `peer` (an ICMP error, say): who wants to be connected
-    /// waits no more. Established connections remain; their queue pairs find out by themselves. So
-    /// do goodbyes: the peer may still believe in the connection, or be a process that is about to
-    /// start anew. And so does who was asked by the peer: that it is there it has shown, and such
-    /// word can be forged by others.
+    /// The network reports that `peer` is unreachable (an ICMP error, say): connections that our
+    /// side asked for and that wait for an answer fail. Established connections remain; their queue
+    /// pairs detect the loss themselves. Connections whose DREQ is unanswered remain as well: the
+    /// peer may still hold the connection, or be a process that is about to restart. Passive
+    /// connections remain too: the peer has shown that it exists, and such reports can be forged.
     pub fn handle_unreachable(&mut self, now: Time, peer: SocketAddr) {
         let concerned = |connection: &ManagedConnection| {
             connection.agreement.peer == peer
@@ -278,7 +284,7 @@ impl Manager {
         self.table.next_waiting().map(|(deadline, _)| deadline)
     }
 
-    /// Sends again what was not answered in time, or gives up.
+    /// Sends unanswered messages again, or gives up.
     pub fn handle_deadline(&mut self, now: Time) {
         self.time_wait.expire(now);
         let longest = self.config.response_timeout.duration();
@@ -316,7 +322,7 @@ impl Manager {
         }
     }
 
-    /// What is agreed on a connection so far.
+    /// The agreement on a connection so far.
     pub fn agreement(&self, id: ConnectionId) -> Option<&Agreement> {
         self.known(id).ok().map(|connection| &connection.agreement)
     }
@@ -331,7 +337,7 @@ impl Manager {
         self.table.half_open()
     }
 
-    /// What it has seen and done.
+    /// The counters since the manager was made.
     pub fn counters(&self) -> &ManagerCounters {
         &self.counters
     }
@@ -354,7 +360,7 @@ impl Manager {
         u64::from(self.comm_ids.process_tag()) << 32 | u64::from(local.0)
     }
 
-    /// Sends what belongs to no connection.
+    /// Sends a message that belongs to no connection.
     pub(super) fn send(&mut self, peer: SocketAddr, mad: Mad) {
         self.enqueue(MadTransmit { peer, traffic_class: 0, mad });
     }
@@ -378,8 +384,8 @@ impl Manager {
         self.table.len() - self.table.half_open() >= self.config.limits.connections
     }
 
-    /// Makes room for one more half-open connection with `peer`. Nobody is told: the peers may not
-    /// know of it.
+    /// Makes room for one more half-open connection with `peer`. The evicted peer gets no message,
+    /// as it may not know of the connection.
     pub(super) fn evict_half_open(&mut self, peer: IpAddr) {
         let limits = self.config.limits;
         let of_peer = self.table.half_open_from_beyond(peer, limits.half_open_per_peer);
@@ -423,7 +429,7 @@ impl Manager {
         self.events.push_back(event);
     }
 
-    /// The peer named what only our reply told it.
+    /// The peer named a value that it can only know from our reply.
     pub(super) fn established(&mut self, id: ConnectionId) {
         self.table.set_state(id, ConnectionState::Established);
         if let Some(connection) = self.table.get_mut(id) {

@@ -1,4 +1,4 @@
-//! A connection-management message, whichever it is.
+//! A connection-management message of any kind.
 
 use zerocopy::IntoBytes;
 
@@ -8,29 +8,29 @@ use super::{Attribute, Drep, Dreq, MESSAGE_BYTES, Mad, Mra, Rej, Rep, Req, Rtu};
 /// The message of a management datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ManagementMessage {
-    /// Request for communication.
+    /// Request for communication, from the active side.
     Req(Req),
-    /// Message receipt acknowledgement.
+    /// Message receipt acknowledgement, from either side.
     Mra(Mra),
-    /// Reject.
+    /// Reject, from either side.
     Rej(Rej),
     /// Reply to a request.
     Rep(Rep),
-    /// Ready to use.
+    /// Ready to use, from the active side.
     Rtu(Rtu),
-    /// Disconnect request.
+    /// Disconnect request, from either side.
     Dreq(Dreq),
-    /// Disconnect reply.
+    /// Disconnect reply: the answer to a DREQ.
     Drep(Drep),
 }
 
-/// Why a management datagram is no message that we know.
+/// The reason for which a management datagram is not parsed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MadError {
     /// Another management class, version or method.
     #[error("not a datagram of the communication manager")]
     NotConnectionManagement,
-    /// A message that we have no use for: alternate paths, service id resolution.
+    /// A message that this crate does not support: alternate paths, service id resolution.
     #[error("unsupported message: {0:?}")]
     UnsupportedAttribute(Attribute),
 }

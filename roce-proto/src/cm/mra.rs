@@ -1,4 +1,4 @@
-//! MRA: "I got your message; wait".
+//! MRA: the sender has received a message and needs more time to answer.
 
 use zerocopy::byteorder::big_endian::U32;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -16,18 +16,18 @@ pub struct Mra {
     pub received: ReceivedMessage,
     /// How long the answer to it may take.
     pub service_timeout: TimeoutExponent,
-    /// What the consumer says.
+    /// Private data of the consumer, padded with zeros.
     pub private_data: [u8; Self::PRIVATE_DATA_BYTES],
 }
 
-/// Which message an acknowledgement is about, 2 bits.
+/// The message that an acknowledgement is about, 2 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReceivedMessage(pub u8);
 
 impl ReceivedMessage {
-    /// A REQ.
+    /// The REQ of the active side.
     pub const REQ: Self = Self(0);
-    /// A REP.
+    /// The REP of the passive side.
     pub const REP: Self = Self(1);
     /// A load of an alternate path.
     pub const LAP: Self = Self(2);
@@ -63,7 +63,7 @@ impl Mra {
         }
     }
 
-    /// Its bytes.
+    /// Encodes the message into its 232 bytes.
     pub fn to_bytes(&self) -> [u8; MESSAGE_BYTES] {
         zerocopy::transmute!(MraWire {
             local_comm_id: U32::new(self.local_comm_id.0),

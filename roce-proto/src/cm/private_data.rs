@@ -3,10 +3,10 @@
 use core::fmt;
 use core::ops::Deref;
 
-/// What the consumers of a connection tell each other with a message.
+/// Bytes that the consumers of a connection exchange with a message.
 ///
-/// A message has a fixed room for it, and no length: a receiver sees what was sent, padded with
-/// zeros to the room of the message.
+/// A message has a field of fixed size for it, and no length: a receiver sees the sent bytes,
+/// padded with zeros to the size of the field.
 #[derive(Clone, Copy)]
 pub struct MadPrivateData {
     length: u8,
@@ -17,7 +17,7 @@ impl MadPrivateData {
     /// The most that any message carries, in bytes.
     pub const MAX: usize = 224;
 
-    /// None at all.
+    /// Private data of length 0.
     pub const EMPTY: Self = Self { length: 0, bytes: [0; Self::MAX] };
 
     /// A copy of `bytes`, or `None` if there are more than [`MadPrivateData::MAX`].

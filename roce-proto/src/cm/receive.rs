@@ -1,4 +1,4 @@
-//! What arrives from peers.
+//! The handling of datagrams that arrive from peers.
 
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
@@ -39,10 +39,10 @@ impl From<RejectReason> for ReqRejection {
 
 impl Manager {
     /// Takes a datagram that came to QP1 from the endpoint `from`. The caller has checked the
-    /// packet: ICRC, opcode, Q_Key. What is no message that we know is dropped in silence, as the
-    /// specification wants. `from` is where answers go, and is compared with the `peer` of
-    /// [`super::ConnectParams`]: a caller that knows an endpoint in several forms (a mapped
-    /// address, a flow label) chooses one.
+    /// packet: ICRC, opcode, Q_Key. A datagram without a supported message is dropped silently, as
+    /// the specification requires. `from` is the endpoint that answers go to, and is compared with
+    /// the `peer` of [`super::ConnectParams`]: a caller that knows an endpoint in several forms (a
+    /// mapped address, a flow label) chooses one.
     ///
     /// `path_to` is asked for the longest payload that the way back to a new peer takes, if that is
     /// known.
@@ -76,7 +76,7 @@ impl Manager {
         }
     }
 
-    /// Answers a request for what is not supported.
+    /// Answers a request for a service that is not supported.
     fn decline(&mut self, from: SocketAddr, mad: &Mad) {
         let Some((transaction_id, request)) = Declined::parse(mad) else {
             self.counters.malformed += 1;
@@ -206,7 +206,7 @@ impl Manager {
         let (addresses, private_data) =
             connection::consumer_data(req.service_id, &req.private_data)
                 .ok_or(RejectReason::UNSUPPORTED)?;
-        // Whom the connection would serve, and who is answered, must be one.
+        // The peer that the request names and the peer that is answered must be the same.
         let claimed = addresses.map_or(from.ip(), |header| header.source.ip());
         if req.primary_path.local_gid != Gid::from(from.ip()) || claimed != from.ip() {
             return Err(RejectReason::INVALID_GID.into());

@@ -16,30 +16,30 @@ pub struct Rej {
     pub remote_comm_id: CommId,
     /// The message that is rejected.
     pub rejected: RejectedMessage,
-    /// Why.
+    /// Reason of the reject; it gives `info` its meaning.
     pub reason: RejectReason,
     /// Bytes of `info` that mean something, 0..=72.
     pub info_length: u8,
     /// Additional information, whose meaning depends on the reason.
     pub info: [u8; Self::INFO_BYTES],
-    /// What the consumer says.
+    /// Private data of the consumer, padded with zeros.
     pub private_data: [u8; Self::PRIVATE_DATA_BYTES],
 }
 
-/// Which message a reject is about, 2 bits.
+/// The message that a reject is about, 2 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RejectedMessage(pub u8);
 
 impl RejectedMessage {
-    /// A REQ.
+    /// The REQ of the active side.
     pub const REQ: Self = Self(0);
-    /// A REP.
+    /// The REP of the passive side.
     pub const REP: Self = Self(1);
     /// None, or another one.
     pub const OTHER: Self = Self(2);
 }
 
-/// Why a message was rejected (volume 1, table 109).
+/// Reason of a reject (volume 1, table 109).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RejectReason(pub u16);
 
@@ -69,32 +69,32 @@ reject_reasons! {
     NO_RESOURCES = 3, "no resources available";
     /// The sender waited in vain for an answer.
     TIMEOUT = 4, "time-out";
-    /// The request asks for what the sender can not do.
+    /// The request asks for an operation that the sender does not support.
     UNSUPPORTED = 5, "unsupported request";
     /// The message names a connection that the sender does not have.
     INVALID_COMM_ID = 6, "invalid communication id";
     /// The message names a connection, but not this one.
     INVALID_COMM_INSTANCE = 7, "invalid communication instance";
-    /// Nobody listens there.
+    /// No listener has the service id.
     INVALID_SERVICE_ID = 8, "invalid service id: nobody listens there";
     /// Not a transport service that the sender offers there.
     INVALID_TRANSPORT_SERVICE = 9, "invalid transport service type";
-    /// The sender believes that queue pair to be connected, or to be in time-wait.
+    /// At the sender that queue pair is connected, or in time-wait.
     STALE_CONNECTION = 10, "stale connection";
     /// The receiver's GID is not the sender's.
     INVALID_GID = 12, "invalid primary remote port GID";
-    /// The path's payload is longer than the sender takes; the first byte of the information says
-    /// what it takes.
+    /// The path's payload is longer than the sender takes; the first byte of the information is the
+    /// path MTU that it takes.
     INVALID_PATH_MTU = 26, "invalid path MTU";
     /// The sender wants more RDMA READs served.
     INSUFFICIENT_RESPONDER_RESOURCES = 27, "insufficient responder resources";
-    /// The private data says why.
+    /// The private data gives the reason.
     CONSUMER_DEFINED = 28, "rejected by the consumer";
     /// The RNR retry count is not acceptable.
     INVALID_RNR_RETRY = 29, "invalid RNR retry count";
     /// The communication id is that of another connection.
     DUPLICATE_COMM_ID = 30, "duplicate local communication id";
-    /// Not our version of the protocol.
+    /// Another version of the protocol.
     INVALID_CLASS_VERSION = 31, "invalid class version";
     /// The flow label is not acceptable.
     INVALID_FLOW_LABEL = 32, "invalid primary flow label";
@@ -143,7 +143,7 @@ impl Rej {
         }
     }
 
-    /// Its bytes.
+    /// Encodes the message into its 232 bytes.
     pub fn to_bytes(&self) -> [u8; MESSAGE_BYTES] {
         zerocopy::transmute!(RejWire {
             local_comm_id: U32::new(self.local_comm_id.0),

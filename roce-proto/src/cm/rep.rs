@@ -28,7 +28,7 @@ pub struct Rep {
     pub initiator_depth: u8,
     /// How long the sender takes to acknowledge a packet.
     pub target_ack_delay: TimeoutExponent,
-    /// What became of the request's alternate path.
+    /// Result for the request's alternate path.
     pub failover: Failover,
     /// Whether the sender's receive queue gives credits.
     pub end_to_end_flow_control: bool,
@@ -38,11 +38,11 @@ pub struct Rep {
     pub shared_receive_queue: bool,
     /// The sender's channel adapter.
     pub local_ca_guid: u64,
-    /// What the consumer says.
+    /// Private data of the consumer, padded with zeros.
     pub private_data: [u8; Self::PRIVATE_DATA_BYTES],
 }
 
-/// What became of an alternate path, 2 bits.
+/// Result for an alternate path, 2 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Failover(pub u8);
 

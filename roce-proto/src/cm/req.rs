@@ -12,7 +12,7 @@ use crate::{Psn, Qpn};
 pub struct Req {
     /// The sender's name for the connection.
     pub local_comm_id: CommId,
-    /// What it wants to be connected to.
+    /// The service that the request asks to be connected to.
     pub service_id: ServiceId,
     /// The sender's channel adapter.
     pub local_ca_guid: u64,
@@ -30,7 +30,7 @@ pub struct Req {
     pub remote_eecn: u32,
     /// How long the sender waits for the receiver's answers.
     pub remote_cm_response_timeout: TimeoutExponent,
-    /// The service.
+    /// Transport service type; 0 is reliable connection.
     pub transport: TransportService,
     /// Whether the sender's receive queue gives credits.
     pub end_to_end_flow_control: bool,
@@ -40,7 +40,7 @@ pub struct Req {
     pub local_cm_response_timeout: TimeoutExponent,
     /// Retries of the receiver's queue pair after an acknowledge time-out, 0..=7.
     pub retry_count: u8,
-    /// The partition.
+    /// Partition key of the connection's packets.
     pub partition_key: u16,
     /// Payload bytes of a full packet, coded: 1 is 256, 5 is 4,096.
     pub path_mtu_code: u8,
@@ -54,11 +54,12 @@ pub struct Req {
     pub shared_receive_queue: bool,
     /// Which service, when `transport` says "extended"; else zero.
     pub extended_transport: u8,
-    /// The way.
+    /// Primary path between the two ports.
     pub primary_path: ReqPath,
     /// For automatic path migration; zero.
     pub alternate_path: ReqPath,
-    /// What the consumer says; with an RDMA-CM service id it begins with an [`super::IpHeader`].
+    /// Private data of the consumer; with an RDMA-CM service id it begins with an
+    /// [`super::IpHeader`].
     pub private_data: [u8; Self::PRIVATE_DATA_BYTES],
 }
 
@@ -69,17 +70,17 @@ pub struct ReqPath {
     pub local_lid: u16,
     /// Local identifier of the receiver's port; 0xFFFF with RoCE.
     pub remote_lid: u16,
-    /// The sender's port.
+    /// GID of the sender's port.
     pub local_gid: Gid,
-    /// The receiver's port.
+    /// GID of the receiver's port.
     pub remote_gid: Gid,
     /// Flow label, 20 bits.
     pub flow_label: u32,
     /// Static rate, 6 bits; zero is "as fast as the port".
     pub packet_rate: u8,
-    /// Traffic class.
+    /// Traffic class of the path.
     pub traffic_class: u8,
-    /// Hop limit.
+    /// Hop limit of the path.
     pub hop_limit: u8,
     /// Service level, 4 bits.
     pub service_level: u8,
@@ -95,11 +96,11 @@ pub struct ReqPath {
 pub struct TransportService(pub u8);
 
 impl TransportService {
-    /// Reliable connection.
+    /// Reliable connection; requests for any other service are rejected.
     pub const RC: Self = Self(0);
-    /// Unreliable connection.
+    /// Unreliable connection: not supported here.
     pub const UC: Self = Self(1);
-    /// Reliable datagram.
+    /// Reliable datagram: not supported here.
     pub const RD: Self = Self(2);
     /// One of the extended ones.
     pub const EXTENDED: Self = Self(3);

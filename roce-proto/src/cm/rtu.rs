@@ -12,7 +12,7 @@ pub struct Rtu {
     pub local_comm_id: CommId,
     /// The receiver's name for the connection.
     pub remote_comm_id: CommId,
-    /// What the consumer says.
+    /// Private data of the consumer, padded with zeros.
     pub private_data: [u8; Self::PRIVATE_DATA_BYTES],
 }
 
@@ -40,7 +40,7 @@ impl Rtu {
         }
     }
 
-    /// Its bytes.
+    /// Encodes the message into its 232 bytes.
     pub fn to_bytes(&self) -> [u8; MESSAGE_BYTES] {
         zerocopy::transmute!(RtuWire {
             local_comm_id: U32::new(self.local_comm_id.0),

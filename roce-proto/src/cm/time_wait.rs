@@ -25,7 +25,7 @@ struct TimeWaitEntry {
     answer: Option<Box<Mad>>,
 }
 
-/// What a request gets that was answered before.
+/// The answer to a request that was answered before.
 #[derive(Debug)]
 pub(super) enum Answered<'a> {
     /// The same reject again.

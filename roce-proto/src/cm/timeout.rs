@@ -15,12 +15,12 @@ impl TimeoutExponent {
         if exponent > Self::MAX.0 { Self::MAX } else { Self(exponent) }
     }
 
-    /// The exponent, 0..=31.
+    /// The exponent n, 0..=31, of 4.096 us times 2^n.
     pub const fn get(self) -> u8 {
         self.0
     }
 
-    /// What it stands for.
+    /// The duration that the exponent stands for.
     pub const fn duration(self) -> Duration {
         Duration::from_nanos(4096 << self.0)
     }

@@ -1,12 +1,12 @@
-//! What endpoints are sent that have not shown that they receive, and that does not answer one of
-//! their datagrams.
+//! The bound on datagrams that are sent to endpoints which have not shown that they receive, and
+//! that answer none of their datagrams.
 
 use core::time::Duration;
 
 use crate::Time;
 
 /// Counts such datagrams, those for all endpoints together: the address of a request may be forged,
-/// so that a bound for each address would be no bound for who forges many.
+/// so that a bound for each address would not bound a peer that forges many.
 #[derive(Debug, Default)]
 pub(super) struct Unasked {
     /// When the period began that is counted.

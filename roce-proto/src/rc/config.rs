@@ -1,4 +1,4 @@
-//! What a queue pair is made for, and what a connection agreed on.
+//! The sizes of a queue pair, and the parameters of its connection.
 
 use crate::wire::RnrTimer;
 use crate::{PathMtu, Psn, Qpn};
@@ -16,8 +16,8 @@ pub const WR_MAX: u32 = 16 * 1024;
 /// The most RDMA READ requests that one side has outstanding.
 pub const READS_MAX: usize = 16;
 
-/// The longest message: half of what the specification allows, so that the sequence numbers of any
-/// message fit well within half their space.
+/// The longest message: half of the length that the specification allows, so that the sequence
+/// numbers of any message fit well within half their space.
 pub const MESSAGE_MAX_BYTES: u32 = 1 << 30;
 
 /// The sizes of a queue pair.
@@ -36,8 +36,8 @@ pub struct QueuePairConfig {
 }
 
 impl QueuePairConfig {
-    /// What is granted when this is asked for: the same within the limits of this module, and room
-    /// for at least one of each.
+    /// The sizes that are granted when these are asked for: the same within the limits of this
+    /// module, and room for at least one of each.
     #[must_use]
     pub fn granted(&self) -> Self {
         Self {
@@ -49,15 +49,15 @@ impl QueuePairConfig {
         }
     }
 
-    /// What a queue pair has memory for at first. Peers that never use it, and may be strangers,
-    /// make it hold little.
+    /// The sizes that a queue pair has memory for at first: at most 8 requests in each queue, so
+    /// that peers that never use it, and may be strangers, take little memory.
     pub(super) fn at_first(&self) -> Self {
         const FEW: u32 = 8;
         Self { send_wr: self.send_wr.min(FEW), recv_wr: self.recv_wr.min(FEW), ..*self }
     }
 }
 
-/// What connection management agreed on.
+/// The parameters that connection management agreed on.
 #[derive(Clone, Copy, Debug)]
 pub struct ConnectionParams {
     /// The peer's queue pair.
@@ -68,9 +68,9 @@ pub struct ConnectionParams {
     pub send_psn: Psn,
     /// The first sequence number that the peer sends.
     pub recv_psn: Psn,
-    /// How many ACK time-outs in a row are borne: 0..=7.
+    /// ACK time-outs in a row before the peer is given up: 0..=7.
     pub retry_count: u8,
-    /// How many receiver-not-ready answers in a row are borne: 0..=6, or 7 for no limit.
+    /// Receiver-not-ready answers in a row before the peer is given up: 0..=6, or 7 for no limit.
     pub rnr_retry_count: u8,
     /// The local ACK timeout is 4.096 us times two to the power of this; 0 stands for "no limit".
     pub ack_timeout_exponent: u8,

@@ -1,6 +1,6 @@
 //! Counters of one queue pair.
 
-/// What a queue pair did and saw. All of them only grow.
+/// Counts of a queue pair's packets and messages. All of them only grow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QueuePairCounters {
     /// Packets handed out, retransmissions and acknowledgements included.

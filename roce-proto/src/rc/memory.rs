@@ -14,7 +14,7 @@ pub trait Memory {
     /// bytes.
     ///
     /// # Errors
-    /// It does not.
+    /// The key does not cover the range, or does not allow the access.
     fn check_local(
         &self,
         lkey: u32,
@@ -27,7 +27,7 @@ pub trait Memory {
     /// called for no bytes.
     ///
     /// # Errors
-    /// It does not.
+    /// The key does not cover the range, or does not allow the access.
     fn check_remote(
         &self,
         qpn: Qpn,
@@ -58,38 +58,38 @@ pub trait Memory {
     fn invalidate(&mut self, qpn: Qpn, rkey: u32) -> Result<(), AccessError>;
 }
 
-/// Which key opens the memory, and to whom.
+/// A key that opens memory, either to our own requests or to the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemoryKey {
     /// A local key of a work request of ours.
     Local {
-        /// The key.
+        /// Local key of the region.
         lkey: u32,
     },
     /// A remote key that the peer named.
     Remote {
         /// Our queue pair: windows are open to the peer of one only.
         qpn: Qpn,
-        /// The key.
+        /// Remote key of the region or window.
         rkey: u32,
     },
 }
 
-/// What a work request of ours does with local memory.
+/// How a work request of our side uses local memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LocalAccess {
-    /// Sends it.
+    /// The request sends bytes from the memory.
     Read,
-    /// Receives or reads into it.
+    /// The request receives or reads bytes into the memory.
     Write,
 }
 
-/// What the peer does with our memory.
+/// How a request of the peer uses our memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RemoteAccess {
-    /// RDMA READ.
+    /// An RDMA READ from the memory.
     Read,
-    /// RDMA WRITE.
+    /// An RDMA WRITE to the memory.
     Write,
 }
 

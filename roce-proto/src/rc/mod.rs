@@ -10,14 +10,15 @@
 //! 4. and takes its completions, [`QueuePair::poll_completion`].
 //!
 //! Payload that arrives is placed through [`Memory`] while the packet is handled; payload that
-//! leaves is named by key and address. Everything is allocated by [`QueuePair::new`].
+//! leaves is named by key and address. [`QueuePair::new`] allocates for a few requests; a queue
+//! pair allocates at most once more, when it needs all that it was granted.
 //!
-//! Deliberate departures from the letter of the specification: what is sent again, and when,
-//! follows from the measured round trip, while the specification's timeout and retry count decide
+//! Deliberate departures from the letter of the specification: the measured round trip decides
+//! which packets are sent again, and when, while the specification's timeout and retry count decide
 //! when the peer is given up (`retransmit_timer.rs`); after a loss one packet leaves alone before
 //! the others (`requester.rs`); responses to READs are taken out of order, and only the missing
-//! part is asked for again (`completer.rs`); a refusal is repeated to a peer that did not hear it,
-//! though the queue pair is in ERROR (`responder.rs`).
+//! part is asked for again (`completer.rs`); a refusal is repeated to a peer that did not receive
+//! it, though the queue pair is in ERROR (`responder.rs`).
 //!
 //! Not implemented: atomics (refused as invalid requests), sending immediate data (receiving it
 //! works), end-to-end credits (every acknowledgement grants unlimited ones), path migration.

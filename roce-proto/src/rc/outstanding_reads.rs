@@ -18,9 +18,9 @@ pub(super) struct OutstandingReads {
 pub(super) struct OutstandingRead {
     pub(super) first: Psn,
     pub(super) end: Psn,
-    /// What each of its packets was charged for.
+    /// Payload bytes that each of its packets was charged for.
     pub(super) packet_bytes: u32,
-    /// When that was.
+    /// Period of the budget in which it was charged.
     pub(super) period: ChargePeriod,
 }
 
@@ -37,7 +37,6 @@ impl OutstandingReads {
         self.length == 0
     }
 
-    /// The oldest.
     pub(super) fn front(&self) -> Option<&OutstandingRead> {
         self.iter().next()
     }
@@ -68,7 +67,6 @@ impl OutstandingReads {
         self.length += 1;
     }
 
-    /// Removes the oldest.
     pub(super) fn pop(&mut self) {
         self.head = (self.head + 1) % READS_MAX;
         self.length -= 1;
@@ -80,7 +78,7 @@ impl OutstandingReads {
 }
 
 /// Response packets that came before one that is still missing: one bit for each sequence number
-/// from the oldest unacknowledged one on. What is marked has been placed.
+/// from the oldest unacknowledged one on. The payload of a marked packet has been placed.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Early(u128);
 

@@ -20,7 +20,7 @@ const TURN_PACKETS: u32 = 32;
 pub struct QueuePair {
     qpn: Qpn,
     config: QueuePairConfig,
-    /// What it has memory for so far.
+    /// The sizes that it has memory for so far.
     room: QueuePairConfig,
     state: QueuePairState,
     requester: Requester,
@@ -36,7 +36,7 @@ pub struct QueuePair {
 pub enum QueuePairState {
     /// Requests may be posted and wait; packets are dropped.
     Init,
-    /// Connected.
+    /// Connected: requests are sent and packets are handled.
     ReadyToSend,
     /// Over: every request completes with [`WorkStatus::Flushed`].
     Error,
@@ -61,22 +61,23 @@ impl QueuePair {
         }
     }
 
-    /// Its number.
+    /// Number of the queue pair, as given to [`QueuePair::new`].
     pub const fn qpn(&self) -> Qpn {
         self.qpn
     }
 
-    /// What it was granted, which may differ from what was asked for: [`QueuePairConfig::granted`].
+    /// The granted sizes, which may differ from those that were asked for:
+    /// [`QueuePairConfig::granted`].
     pub const fn granted(&self) -> QueuePairConfig {
         self.config
     }
 
-    /// Its state.
+    /// State of the queue pair at present.
     pub const fn state(&self) -> QueuePairState {
         self.state
     }
 
-    /// Its counters.
+    /// Counters since the queue pair was made.
     pub const fn counters(&self) -> QueuePairCounters {
         self.counters
     }
@@ -228,14 +229,15 @@ impl QueuePair {
         self.requester.deadline()
     }
 
-    /// Does what is due at `now`: retransmission, the end of a receiver-not-ready wait, giving up.
+    /// Handles the timers that are due at `now`: retransmission, the end of a receiver-not-ready
+    /// wait, giving up.
     pub fn handle_deadline(&mut self, now: Time, limits: &mut SharedLimits<'_>) {
         if let Err(failure) = self.requester.handle_deadline(now, limits, &mut self.counters) {
             self.enter_error(Some(failure), None, limits);
         }
     }
 
-    /// Takes it to ERROR: its requests complete as flushed, what it holds of the shared limits is
+    /// Takes it to ERROR: its requests complete as flushed, its share of the shared limits is
     /// returned, it sends nothing any more, and nothing that arrives is placed. Call it before
     /// dropping a queue pair as well.
     pub fn fail(&mut self, limits: &mut SharedLimits<'_>) {
@@ -257,7 +259,7 @@ impl QueuePair {
         };
         let spoke = self.responder.wants();
         match self.responder.handle(packet, &mut with) {
-            // The peer waits for what it asked for more than for the acknowledgement.
+            // The responses to the peer's READs take precedence over the acknowledgement.
             Ok(()) if !spoke && !self.responder.has_replies() => self.turn = TURN_PACKETS,
             Ok(()) => {}
             Err(refusal) => self.enter_error(None, refusal.receive, limits),
@@ -300,7 +302,7 @@ impl QueuePair {
             Ok(sent) => sent,
             Err(refusal) => {
                 self.enter_error(None, refusal.receive, limits);
-                // What is left to say is the refusal itself.
+                // Only the refusal itself is left to send.
                 self.responder.poll(self.qpn, memory, &mut self.counters, out).unwrap_or(false)
             }
         }
@@ -322,7 +324,7 @@ impl QueuePair {
         }
     }
 
-    /// Goes to ERROR. `failure` is the send request that failed, `receive` what becomes of the
+    /// Goes to ERROR. `failure` is the send request that failed, `receive` the status of the
     /// receive that was in use.
     fn enter_error(
         &mut self,
@@ -355,13 +357,13 @@ impl QueuePair {
     }
 }
 
-/// What a packet is to a reliable connection.
+/// The part of a queue pair that handles a packet.
 enum PacketKind {
-    /// For the responder.
+    /// A request, for the responder.
     Request,
-    /// For the completer.
+    /// A response or acknowledgement, for the completer.
     Answer,
-    /// For nobody.
+    /// Not of a reliable connection, and dropped.
     Neither,
 }
 

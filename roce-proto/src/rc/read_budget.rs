@@ -1,4 +1,4 @@
-//! How much may be on its way to a receive socket at our own request.
+//! The bound on RDMA READ responses on their way to a receive socket.
 
 use core::mem;
 use core::time::Duration;
@@ -12,19 +12,19 @@ use crate::rc::retransmit_timer::READ_AGAIN_AFTER;
 /// keep them from overrunning its own socket.
 ///
 /// Bytes count as the kernel charges them to a socket's receive buffer, see [`datagram_cost`]. They
-/// count for two periods at the most: what has not come by then is lost, or a peer keeps it to
-/// itself, and no peer may hold up what others are asked for.
+/// count for two periods at the most: a response that has not come by then is lost, or the peer
+/// does not send it, and no peer may hold up READs from others.
 #[derive(Clone, Debug)]
 pub struct ReadBudget {
     limit: u64,
     period: ChargePeriod,
     /// When the period began.
     began: Time,
-    /// What was asked for in this period and has not come.
+    /// Bytes that were asked for in this period and have not come.
     recent: u64,
     /// The same of the period before.
     older: u64,
-    /// There is room again of which nobody was told.
+    /// There is room again, and `forget` has not returned so yet.
     forgot: bool,
 }
 
@@ -37,8 +37,8 @@ const PERIOD: Duration = READ_AGAIN_AFTER;
 
 impl ReadBudget {
     /// A budget for a socket whose receive buffer is `receive_buffer_bytes` as
-    /// `getsockopt(SO_RCVBUF)` tells it (Linux: twice what was set). A quarter is left for
-    /// everything that is not a READ response.
+    /// `getsockopt(SO_RCVBUF)` returns it (Linux: twice the value that was set). A quarter is left
+    /// for packets that are not READ responses.
     pub const fn new(receive_buffer_bytes: u64) -> Self {
         Self::with_limit(receive_buffer_bytes / 4 * 3)
     }
@@ -59,7 +59,7 @@ impl ReadBudget {
         }
     }
 
-    /// What is outstanding, as the kernel charges it.
+    /// Outstanding bytes, as the kernel charges them.
     pub const fn used(&self) -> u64 {
         self.recent + self.older
     }
@@ -72,8 +72,8 @@ impl ReadBudget {
         }
     }
 
-    /// Counts no longer what was asked for too long ago; returns whether there was any of that
-    /// since the last call, so that whoever waits may ask.
+    /// Stops counting bytes that were asked for too long ago; returns whether there were any since
+    /// the last call, so that waiting queue pairs can send their READs.
     pub fn forget(&mut self, now: Time) -> bool {
         self.age(now);
         mem::take(&mut self.forgot)
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_makes_room() {
+    fn responses_make_room() {
         let (mut budget, period) = spent();
         budget.release(4, PAYLOAD, period);
         assert_eq!(budget.admits(at(6), 99, PAYLOAD), 4);
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_come_is_forgotten() {
+    fn missing_responses_are_forgotten() {
         let (mut budget, period) = spent();
         let mut now = at(5);
         let mut forgot = false;

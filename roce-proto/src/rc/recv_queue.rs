@@ -1,4 +1,4 @@
-//! The receive queue.
+//! The queue of posted receives, a stack.
 
 use alloc::boxed::Box;
 use alloc::vec;
@@ -17,7 +17,6 @@ pub(super) struct RecvQueue {
     count: usize,
 }
 
-/// A receive.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct RecvEntry {
     pub(super) wr_id: u64,
@@ -38,7 +37,7 @@ impl RecvQueue {
         }
     }
 
-    /// Makes room for all that was granted.
+    /// Makes room for all receives that were granted.
     pub(super) fn grow(&mut self, granted: &QueuePairConfig) {
         let mut grown = Self { count: self.count, ..Self::new(granted) };
         grown.entries[..self.entries.len()].copy_from_slice(&self.entries);
@@ -87,7 +86,7 @@ impl RecvQueue {
         Some((entry, &self.sges[start..start + usize::from(entry.sge_count)]))
     }
 
-    /// Removes that one.
+    /// Removes the receive that [`RecvQueue::last`] returns.
     pub(super) fn pop(&mut self) -> Option<RecvEntry> {
         let entry = *self.last()?.0;
         self.count -= 1;

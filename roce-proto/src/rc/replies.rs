@@ -46,7 +46,7 @@ pub(super) struct ReadReply {
     pub(super) reth: Reth,
     /// The message sequence number of the request.
     pub(super) msn: u32,
-    /// The request came before: what it asks for was sent, or is being sent, already.
+    /// The request came before: the response was sent, or is being sent, already.
     pub(super) repeated: bool,
 }
 
@@ -97,9 +97,10 @@ impl Replies {
         true
     }
 
-    /// Adds a request that was seen before. What is still to be sent for the first one is not sent
-    /// twice; what was sent already is sent again before anything else. A request for which there
-    /// is no room is dropped: the peer will repeat it once more if it needs to.
+    /// Adds a request that was seen before. The packets that are still to be sent for the first one
+    /// are not sent twice; those that were sent already are sent again before anything else. A
+    /// request for which there is no room is dropped: the peer will repeat it once more if it needs
+    /// to.
     pub(super) fn repeat(&mut self, reply: ReadReply, resources: usize) {
         for known in &mut self.replies[..self.length] {
             if !reply.first.is_within(known.first, known.end) {

@@ -1,4 +1,4 @@
-//! The responder: executes what the peer asks for.
+//! The responder: executes the requests of the peer.
 //!
 //! A request packet passes a chain of checks, each with its own refusal: sequence number, place in
 //! its message, length, receive, access. Only then is anything placed or changed.
@@ -33,9 +33,9 @@ pub(super) struct Responder {
     current: Current,
     replies: Replies,
     latest_reads: LatestReads,
-    /// What to tell the peer when all READ responses before it are sent.
+    /// The answer to send to the peer when all READ responses before it are sent.
     answer: Option<PacketAnswer>,
-    /// The last word: why this queue pair went to ERROR.
+    /// The refusal with which this queue pair went to ERROR.
     refusal: Option<PacketAnswer>,
     /// A gap was reported and is not filled yet.
     gap: bool,
@@ -48,11 +48,11 @@ pub(super) struct Responder {
 #[derive(Clone, Copy, Debug)]
 enum Current {
     None,
-    /// A SEND into a receive, so many bytes of which are there.
+    /// A SEND into a receive, of which `received` bytes have been placed.
     Send {
         received: u32,
     },
-    /// An RDMA WRITE of so many bytes, the rest of which goes there.
+    /// An RDMA WRITE of `length` bytes, the rest of which goes to `addr`.
     Write {
         addr: u64,
         rkey: u32,
@@ -68,7 +68,7 @@ enum PacketAnswer {
     Nak(Psn, Syndrome),
 }
 
-/// Why a request packet is not executed.
+/// The reason for which a request packet is not executed.
 #[derive(Clone, Copy, Debug)]
 enum RequestError {
     /// No receive is posted.
@@ -80,7 +80,7 @@ enum RequestError {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FatalError {
     code: NakCode,
-    /// What becomes of the receive that the message would have taken, if anything but flushed.
+    /// The status of the receive that the message would have taken, if it is not flushed.
     pub(super) receive: Option<WorkStatus>,
 }
 
@@ -97,7 +97,7 @@ impl FatalError {
     }
 }
 
-/// What a request packet is executed with.
+/// The parts of a queue pair with which a request packet is executed.
 pub(super) struct RequestContext<'a, M> {
     pub(super) qpn: Qpn,
     pub(super) memory: &'a mut M,
@@ -180,7 +180,8 @@ impl Responder {
         }
     }
 
-    /// Repeats the last word if the peer, not having heard it, asks once more. Nothing is executed.
+    /// Repeats the refusal if the peer, which has not received it, sends the request once more.
+    /// Nothing is executed.
     pub(super) fn handle_after_refusal(&mut self, psn: Psn) {
         if let Some(PacketAnswer::Nak(refused, _)) = self.refusal
             && refused == psn
@@ -189,7 +190,7 @@ impl Responder {
         }
     }
 
-    /// Forgets what is still to be said.
+    /// Forgets the answers and responses that are not sent yet.
     pub(super) fn silence(&mut self) {
         self.replies.clear();
         (self.answer, self.refusal) = (None, None);
@@ -249,7 +250,8 @@ impl Responder {
         Ok(true)
     }
 
-    /// A packet is missing: says so once, then waits in silence until it comes.
+    /// A packet is missing: reports the gap once, then sends no more reports until the packet
+    /// comes.
     fn note_gap(&mut self) {
         if !self.gap {
             self.gap = true;
@@ -258,15 +260,17 @@ impl Responder {
         }
     }
 
-    /// No receive is posted: the packet will come again, and what follows it is no gap to report.
+    /// No receive is posted: the packet will come again, and the packets after it are no gap to
+    /// report.
     fn note_not_ready(&mut self, counters: &mut QueuePairCounters) {
         counters.packets_dropped += 1;
         self.gap = true;
         self.answer = Some(PacketAnswer::Nak(self.expected, Syndrome::RnrNak(self.rnr_timer)));
     }
 
-    /// The expected packet came. A complaint that was not sent yet is obsolete; what it would have
-    /// acknowledged still is to be. The response to a READ acknowledges all that came before it.
+    /// The expected packet came. A negative acknowledgement that was not sent yet is obsolete; the
+    /// packets that it would have acknowledged still need an acknowledgement. The response to a
+    /// READ acknowledges all that came before it.
     fn note_progress(&mut self, packet: &Packet<'_>) {
         self.gap = false;
         if matches!(packet.message, Message::ReadRequest(_)) {
@@ -494,7 +498,7 @@ impl Responder {
         self.msn = next_msn(self.msn);
     }
 
-    /// Completes a receive. What was checked before makes sure that there is one.
+    /// Completes a receive. The checks before make sure that there is one.
     fn complete(
         &mut self,
         work: CompletedWork,

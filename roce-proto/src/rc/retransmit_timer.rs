@@ -20,7 +20,7 @@ use crate::rc::ConnectionParams;
 pub(super) const READ_AGAIN_AFTER: Duration = Duration::from_millis(10);
 
 /// The shortest local ACK timeout that is honoured: 4.096 us times 2^12. Processes that share cores
-/// are silent for longer than what smaller exponents stand for.
+/// are silent for longer than smaller exponents stand for.
 const SHORTEST_TIMEOUT: Duration = Duration::from_micros(16_777);
 
 /// The longest time between two tries when there is no local ACK timeout.
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn a_timeout_shorter_than_a_time_slice_is_not_taken_at_its_word() {
+    fn a_short_timeout_is_raised_to_the_minimum() {
         let at = tries(timer(1, 0), 99);
         assert!(at.last().is_some_and(|last| *last >= SHORTEST_TIMEOUT.as_millis()));
     }

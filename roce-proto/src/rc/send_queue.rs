@@ -1,4 +1,4 @@
-//! The send queue.
+//! The ring of posted send requests.
 
 use alloc::boxed::Box;
 use alloc::vec;
@@ -24,7 +24,6 @@ pub(super) struct SendQueue {
     tail: u64,
 }
 
-/// A send request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SendEntry {
     pub(super) wr_id: u64,
@@ -53,7 +52,7 @@ pub(super) enum PayloadSource<'a> {
 }
 
 impl SendQueue {
-    /// With room for some of what was granted.
+    /// A queue with room for some of the granted requests.
     pub(super) fn new(granted: &QueuePairConfig, room: &QueuePairConfig) -> Self {
         const NOTHING: SendEntry = SendEntry {
             wr_id: 0,
@@ -264,7 +263,7 @@ mod tests {
 
     /// Wherever its oldest request lies in the ring.
     #[test]
-    fn what_is_queued_is_there_when_it_has_grown() {
+    fn queued_requests_survive_growth() {
         let all =
             QueuePairConfig { send_wr: 64, recv_wr: 1, send_sge: 2, recv_sge: 1, inline_bytes: 4 };
         for passed in 0..20 {

@@ -1,4 +1,4 @@
-//! Walking scatter-gather lists.
+//! Length, pieces and filling of scatter-gather lists.
 
 use crate::rc::{AccessError, LocalSge, Memory, MemoryKey, PayloadPiece};
 

@@ -1,4 +1,4 @@
-//! What a queue pair shares with others.
+//! The limits that a queue pair shares with others.
 
 use crate::rc::{ReadBudget, SendWindow};
 

@@ -65,7 +65,7 @@ impl Transmit {
         self.pad_bytes as usize
     }
 
-    /// Bytes of payload.
+    /// Bytes of payload, without pad.
     pub const fn payload_bytes(&self) -> usize {
         self.payload_bytes as usize
     }

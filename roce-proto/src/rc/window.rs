@@ -1,7 +1,7 @@
 //! How much may be on its way to one receiver.
 //!
-//! A RoCE v2 receiver in software is a UDP socket: what does not fit its buffer is lost without a
-//! word, the sender does not know how large the buffer is, and all senders share it. The window
+//! A RoCE v2 receiver in software is a UDP socket: packets that do not fit its buffer are lost
+//! silently, the sender does not know how large the buffer is, and all senders share it. The window
 //! therefore starts small enough for a stock Linux buffer, grows fast as long as nothing was ever
 //! lost, and learns from losses. It differs from TCP's in one point: each loss costs a go-back-N,
 //! so the place where one happened is remembered and approached again only slowly.
@@ -33,12 +33,12 @@ const RETRANSMIT_FLOOR: Duration = Duration::from_millis(5);
 /// [`ReadBudget`](super::ReadBudget), and acknowledgements are owed.
 ///
 /// It is fair only if its user polls the queue pairs that want to transmit in turn. When nothing is
-/// in flight it always admits one packet, so nobody starves as long as turns are taken.
+/// in flight it always admits one packet, so no queue pair starves as long as turns are taken.
 #[derive(Clone, Debug)]
 pub struct SendWindow {
     limit: u64,
     in_flight: u64,
-    /// What of it nobody was asked to acknowledge yet.
+    /// The part of it for which no acknowledgement was requested yet.
     unasked: u64,
     /// Up to here the window grows by one packet each round trip. Above, losses are to be expected,
     /// and both rise slowly; faster as long as there was none.
@@ -74,12 +74,12 @@ impl SendWindow {
         }
     }
 
-    /// What is in flight, as [`datagram_cost`] counts it.
+    /// Bytes in flight, as [`datagram_cost`] counts them.
     pub const fn in_flight(&self) -> u64 {
         self.in_flight
     }
 
-    /// What may be in flight, as [`datagram_cost`] counts it.
+    /// Bytes that may be in flight, as [`datagram_cost`] counts them.
     pub const fn limit(&self) -> u64 {
         self.limit
     }
@@ -101,8 +101,8 @@ impl SendWindow {
         self.in_flight + FULL_PACKET > self.limit
     }
 
-    /// Whether an acknowledgement is to be asked for by a sender that has sent this much without
-    /// asking: what nobody asks for keeps its part of the window, that of others too.
+    /// Whether a sender that has sent this much without asking for an acknowledgement is to ask for
+    /// one: until it asks, the packets keep their part of the window, which others share.
     pub(super) const fn wants_asking(&self, unasked: u64) -> bool {
         unasked >= self.limit / 4 || self.unasked >= self.limit / 2
     }
@@ -112,7 +112,8 @@ impl SendWindow {
         self.unasked += cost;
     }
 
-    /// A sender asked for what it had left unasked, or need not any more.
+    /// A sender has asked for the acknowledgement of bytes that it had left unasked, or need not
+    /// ask any more.
     pub(super) fn asked(&mut self, unasked: u64) {
         debug_assert!(unasked <= self.unasked, "more was asked for than was left");
         self.unasked = self.unasked.saturating_sub(unasked);
@@ -127,8 +128,8 @@ impl SendWindow {
         self.in_flight = self.in_flight.saturating_sub(cost);
     }
 
-    /// Packets of this cost were acknowledged: releases them, and grows if the window was what held
-    /// us up.
+    /// Packets of this cost were acknowledged: releases them, and grows if the window had held
+    /// packets up.
     pub(super) fn acknowledged(&mut self, now: Time, cost: u64) {
         let limited = self.limited;
         self.release(cost);
@@ -147,8 +148,8 @@ impl SendWindow {
         }
     }
 
-    /// A packet was lost, which the peer reported or which shows after a `silence` of so long:
-    /// halves the window. What was on its way when it was last halved says nothing about the window
+    /// A packet was lost, as the peer reported or a time-out after `silence` shows: halves the
+    /// window. Packets that were on their way when it was last halved say nothing about the window
     /// since, so a pause in which the timers of all queue pairs expire, one after the other, counts
     /// once.
     pub(super) fn lost(&mut self, now: Time, silence: Duration) {
@@ -221,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn it_starts_small_and_grows_to_what_a_stock_buffer_takes() {
+    fn the_window_grows_to_a_stock_buffer() {
         let (mut window, mut now) = (SendWindow::new(), Time::ZERO);
         assert!(window.limit() * 16 < STOCK_BUFFER);
         assert_eq!(rounds(&mut window, &mut now, 80, STOCK_BUFFER), 0);
@@ -239,7 +240,7 @@ mod tests {
         }
     }
 
-    /// A large buffer is in use after half a second, though nobody told how large it is.
+    /// A large buffer is in use after half a second, though its size is unknown.
     #[test]
     fn it_finds_a_large_buffer_before_long() {
         let (mut window, mut now) = (SendWindow::new(), Time::ZERO);
@@ -276,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_that_is_not_used_does_not_grow() {
+    fn an_unused_window_does_not_grow() {
         let mut window = SendWindow::new();
         for step in 1..1000 {
             assert!(window.admits(1000));

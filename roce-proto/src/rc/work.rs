@@ -7,13 +7,13 @@ use thiserror::Error;
 pub struct LocalSge {
     /// Address of the first byte, as it was registered.
     pub addr: u64,
-    /// Length in bytes.
+    /// Length of the piece in bytes.
     pub length: u32,
     /// Local key of the region that holds it.
     pub lkey: u32,
 }
 
-/// What a send request does.
+/// The operation of a send request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SendOp {
     /// Send to the peer's next receive.
@@ -41,7 +41,7 @@ pub enum SendOp {
     Bind(BindWindow),
     /// Invalidate a memory window of our own.
     LocalInvalidate {
-        /// The window's key.
+        /// Remote key of the window.
         rkey: u32,
     },
 }
@@ -50,7 +50,7 @@ pub enum SendOp {
 /// reads it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BindWindow {
-    /// The window.
+    /// Identifier of the window, which [`crate::rc::Memory`] resolves.
     pub window: u64,
     /// The key that it has from the bind on.
     pub rkey: u32,
@@ -60,7 +60,7 @@ pub struct BindWindow {
     pub addr: u64,
     /// Bytes that it grants.
     pub length: u64,
-    /// What the peer may do with them.
+    /// Access rights of the peer, as [`crate::rc::Memory`] defines them.
     pub access: u32,
 }
 
@@ -90,9 +90,9 @@ pub enum Payload<'a> {
 pub struct SendRequest<'a> {
     /// Returned in the completion.
     pub wr_id: u64,
-    /// What to do.
+    /// Operation of the request, with its remote address.
     pub op: SendOp,
-    /// How.
+    /// Fence, completion and solicited event.
     pub flags: SendOptions,
     /// With which bytes. Ignored by [`SendOp::Bind`] and [`SendOp::LocalInvalidate`].
     pub payload: Payload<'a>,
@@ -110,7 +110,7 @@ pub struct RecvRequest<'a> {
     pub sges: &'a [LocalSge],
 }
 
-/// Why a request was not queued.
+/// The reason for which a request was not queued.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum PostError {
     /// More scatter-gather elements than were granted.
@@ -119,7 +119,7 @@ pub enum PostError {
     /// No room until completions have been polled.
     #[error("the queue is full")]
     QueueFull,
-    /// Inline data beyond what was granted.
+    /// More inline data than was granted.
     #[error("more inline data than the queue pair was granted")]
     InlineTooLong,
     /// An RDMA READ cannot be inline.
@@ -135,38 +135,38 @@ pub struct WorkCompletion {
     /// How it ended. When it is not [`WorkStatus::Success`] only this, `wr_id` and `work` mean
     /// anything.
     pub status: WorkStatus,
-    /// What it was.
+    /// Kind of the completed work request.
     pub work: CompletedWork,
     /// Bytes received or read; for an RDMA WRITE with immediate data, bytes written.
     pub byte_length: u32,
-    /// What came with the received message.
+    /// Immediate data or invalidated key of the received message.
     pub received: ReceivedInfo,
 }
 
-/// What came with a received message.
+/// Immediate data or invalidated key of a received message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ReceivedInfo {
-    /// Nothing.
+    /// Neither immediate data nor an invalidated key.
     #[default]
     Plain,
-    /// Immediate data.
+    /// Immediate data of the message.
     Immediate(u32),
-    /// A key of ours, which is invalid now.
+    /// A remote key of our side, which is invalid now.
     Invalidated(u32),
 }
 
-/// What a completed work request was.
+/// The kind of a completed work request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CompletedWork {
-    /// [`SendOp::Send`] or [`SendOp::SendWithInvalidate`].
+    /// A [`SendOp::Send`] or [`SendOp::SendWithInvalidate`] request.
     Send,
-    /// [`SendOp::RdmaWrite`].
+    /// A request with [`SendOp::RdmaWrite`].
     RdmaWrite,
-    /// [`SendOp::RdmaRead`].
+    /// A request with [`SendOp::RdmaRead`].
     RdmaRead,
-    /// [`SendOp::Bind`].
+    /// A request with [`SendOp::Bind`].
     Bind,
-    /// [`SendOp::LocalInvalidate`].
+    /// A request with [`SendOp::LocalInvalidate`].
     LocalInvalidate,
     /// A receive that took a SEND.
     Receive,
@@ -177,7 +177,7 @@ pub enum CompletedWork {
 /// How a work request ended (IBTA volume 1, 11.6.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum WorkStatus {
-    /// It did what was asked.
+    /// The request was executed in full.
     #[error("success")]
     Success,
     /// A message was longer than the receive that took it, or than any message may be.
@@ -195,7 +195,7 @@ pub enum WorkStatus {
     /// A window could not be bound, or invalidated.
     #[error("memory window bind error")]
     WindowBind,
-    /// The peer answered with something that cannot be.
+    /// The peer's answer is invalid.
     #[error("bad response")]
     BadResponse,
     /// The peer wanted a key of ours invalidated that it must not.

@@ -6,7 +6,7 @@ use core::time::Duration;
 /// 9.3.5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Aeth {
-    /// How it went.
+    /// Result of the request: acknowledged, not ready or refused.
     pub syndrome: Syndrome,
     /// Message sequence number: messages completed, modulo 2^24.
     pub msn: u32,
@@ -68,20 +68,20 @@ impl Syndrome {
     }
 }
 
-/// Why a request was refused (IBTA volume 1, table 45).
+/// Reason of a refusal (IBTA volume 1, table 45).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NakCode(pub u8);
 
 impl NakCode {
     /// A packet is missing before this one.
     pub const PSN_SEQUENCE: Self = Self(0);
-    /// The request makes no sense here.
+    /// The request is invalid or not supported.
     pub const INVALID_REQUEST: Self = Self(1);
     /// The memory is not open for this.
     pub const REMOTE_ACCESS: Self = Self(2);
-    /// The responder failed.
+    /// The responder failed to execute the request.
     pub const REMOTE_OPERATIONAL: Self = Self(3);
-    /// Reliable datagrams only.
+    /// Invalid RD request, of reliable datagrams only.
     pub const INVALID_RD: Self = Self(4);
 }
 

@@ -13,17 +13,17 @@ pub struct Bth {
     pub migrated: bool,
     /// Bytes of pad behind the payload, 0..=3.
     pub pad_bytes: u8,
-    /// The partition key.
+    /// Partition key; 0xFFFF on Ethernet.
     pub pkey: u16,
     /// Forward explicit congestion notification.
     pub fecn: bool,
     /// Backward explicit congestion notification.
     pub becn: bool,
-    /// Whom it is for.
+    /// Queue pair that the packet is for.
     pub dest_qpn: Qpn,
     /// An acknowledgement is wanted.
     pub ack_request: bool,
-    /// Its sequence number.
+    /// Sequence number of the packet.
     pub psn: Psn,
 }
 
@@ -72,7 +72,8 @@ impl Bth {
             | u8::from(self.migrated) << 6
             | (self.pad_bytes & 3) << 4;
         let ecn = u8::from(self.fecn) << 7 | u8::from(self.becn) << 6;
-        // Few large stores: whoever copies what was stored in pieces just now waits for it.
+        // Few large stores: a copy of bytes that were stored in pieces just before waits for those
+        // stores.
         let first = u64::from(opcode.0) << 56
             | u64::from(flags) << 48
             | u64::from(self.pkey) << 32

@@ -2,12 +2,12 @@
 
 use crate::Qpn;
 
-/// Who sent an unreliable datagram (IBTA volume 1, 9.3.2).
+/// The sender of an unreliable datagram, and its key (IBTA volume 1, 9.3.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Deth {
     /// The key that the receiving queue pair expects.
     pub qkey: u32,
-    /// The sender.
+    /// Queue pair that sent the datagram.
     pub source_qpn: Qpn,
 }
 

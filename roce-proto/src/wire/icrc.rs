@@ -2,8 +2,8 @@
 //! volume 1, annex A17, A17.3.3).
 //!
 //! It covers the IPv4 identification and flags, which a UDP socket does not show. CRCs are linear,
-//! so the difference between what arrived and what a likely identification would give tells the
-//! sender's: see [`verify`].
+//! so the difference between the CRC that arrived and that of a likely identification gives the
+//! sender's identification: see [`verify`].
 
 use core::net::{SocketAddr, SocketAddrV4, SocketAddrV6};
 
@@ -17,14 +17,15 @@ const IPV6_HEADER_BYTES: usize = 40;
 const DONT_FRAGMENT: u8 = 0x40;
 const ICRC_BYTES: usize = 4;
 
-/// From whom to whom datagrams go: what their invariant CRCs have in common, computed once.
+/// The source and destination of datagrams: the part that their invariant CRCs have in common,
+/// computed once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flow {
     family: IpFamily,
     /// The CRC's register behind the IP and UDP headers of a datagram with zeros for its lengths
     /// and its identification.
     start: u32,
-    /// What it is so many zeros earlier, for [`Icrc::behind_zeros`].
+    /// The register [`Icrc::ZEROS`] bytes of zeros earlier, for [`Icrc::behind_zeros`].
     start_before_zeros: u32,
 }
 
@@ -66,17 +67,17 @@ impl Flow {
 /// ignored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identification {
-    /// The identification.
+    /// Identification field of the header, 16 bits.
     pub id: u16,
     /// The "don't fragment" flag.
     pub dont_fragment: bool,
 }
 
 impl Identification {
-    /// What Linux gives a datagram of an unconnected socket that forbids fragmentation.
+    /// The fields that Linux gives a datagram of an unconnected socket that forbids fragmentation.
     pub const ZERO: Self = Self::segment(0);
 
-    /// What Linux gives the segment `index` of a segmented send.
+    /// The fields that Linux gives the segment `index` of a segmented send.
     pub const fn segment(index: u16) -> Self {
         Self { id: index, dont_fragment: true }
     }
@@ -84,8 +85,9 @@ impl Identification {
 
 /// Computes the invariant CRC of one packet, piece by piece.
 ///
-/// CRCs are linear: what the fields of a datagram add to that of its flow is looked up, and the
-/// congestion byte, which counts as all ones, is not changed but made up for beforehand.
+/// CRCs are linear: the contribution of the fields of a datagram to the CRC of its flow is looked
+/// up, and the congestion byte, which counts as all ones, is not changed but made up for
+/// beforehand.
 #[derive(Clone, Debug)]
 pub struct Icrc(Hasher);
 
@@ -108,8 +110,8 @@ impl Icrc {
     }
 
     /// As [`Icrc::new`] for headers that lie behind [`Icrc::ZEROS`] bytes of zeros, which do not
-    /// count: what has 16 bytes at least is computed several at a time, and a base transport header
-    /// alone has fewer.
+    /// count: input of at least 16 bytes is computed several bytes at a time, and a base transport
+    /// header alone has fewer.
     pub fn behind_zeros(
         flow: &Flow,
         identification: Identification,
@@ -147,19 +149,19 @@ const CONGESTION: usize = 4;
 static AT_ONCE: Fields = Fields::new(0);
 static BEHIND_ZEROS: Fields = Fields::new(Icrc::ZEROS as i32);
 
-/// What the fields of a datagram add to the CRC of its flow.
+/// Contributions of the fields of a datagram to the CRC of its flow.
 struct Fields {
     ipv4_total_length: CrcField,
     ipv4_identification: CrcField,
     dont_fragment: u32,
     ipv6_payload_length: CrcField,
     udp_length: CrcField,
-    /// By what the congestion byte is.
+    /// By the value of the congestion byte.
     congestion: [u32; 256],
 }
 
 impl Fields {
-    /// For a CRC that goes on with so many bytes of zeros.
+    /// For a CRC that goes on with `zeros` bytes of zeros.
     const fn new(zeros: i32) -> Self {
         const UDP: i32 = UDP_HEADER_BYTES as i32;
         const IPV4: i32 = IPV4_HEADER_BYTES as i32 + UDP;
@@ -205,14 +207,14 @@ impl Fields {
     }
 }
 
-/// What a field of two bytes adds to a CRC, by each of them.
+/// The contributions of a field of two bytes to a CRC, by the value of each byte.
 struct CrcField {
     first: [u32; 256],
     second: [u32; 256],
 }
 
 impl CrcField {
-    /// For a field that begins so many bytes before the CRC's present place.
+    /// For a field that begins `bytes` bytes before the CRC's present place.
     const fn new(bytes: i32) -> Self {
         let (mut first, mut second) = ([0; 256], [0; 256]);
         let (to_first, to_second) = (bytes_times(bytes), bytes_times(bytes - 1));
@@ -261,9 +263,9 @@ pub fn verify(
     }
 }
 
-/// Runs the CRC backwards from the end of the packet to the IPv4 identification. What is left of
-/// the difference are the four bytes in which the sender's header differs from that with the
-/// `likely` identification.
+/// Runs the CRC backwards from the end of the packet to the IPv4 identification. The remaining
+/// difference is the four bytes in which the sender's header differs from that with the `likely`
+/// identification.
 fn recover(
     likely: Identification,
     difference: u32,

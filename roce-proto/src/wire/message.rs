@@ -1,4 +1,4 @@
-//! What a packet is and the extended headers that go with it.
+//! The operation of a packet, and its extended headers.
 
 use crate::wire::{Aeth, Deth, Opcode, Reth};
 
@@ -34,16 +34,16 @@ pub enum Message {
     ReadResponseOnly(Aeth),
     /// An acknowledgement, positive or negative.
     Acknowledge(Aeth),
-    /// An unreliable datagram.
+    /// An unreliable datagram of one packet.
     UdSendOnly(Deth),
-    /// Anything else. What follows the base transport header counts as payload.
+    /// Any other opcode. The bytes after the base transport header count as payload.
     Other(Opcode),
 }
 
-/// What comes with the last packet of a SEND.
+/// Immediate data or key with the last packet of a SEND.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tail {
-    /// Nothing.
+    /// Neither immediate data nor a key.
     Plain,
     /// Four bytes for the receiver's completion.
     Immediate(u32),
@@ -104,11 +104,10 @@ impl Message {
         )
     }
 
-    /// The message and what follows its extended headers, or `None` if they are cut short.
+    /// The message and the bytes after its extended headers, or `None` if they are cut short.
     ///
-    /// Inlined, since a result that is copied together from what was just stored makes the
-    /// processor wait until all that was stored before, the last packet's payload, has reached its
-    /// cache.
+    /// Inlined, since a result that is copied from bytes that were just stored makes the processor
+    /// wait until all earlier stores, the last packet's payload, have reached its cache.
     #[inline(always)]
     pub(super) fn parse(opcode: Opcode, bytes: &[u8]) -> Option<(Self, &[u8])> {
         Some(match opcode {

@@ -1,4 +1,4 @@
-//! Whole packets.
+//! Packets: transport headers, payload and invariant CRC.
 
 use core::mem;
 
@@ -25,7 +25,7 @@ pub struct Packet<'a> {
     pub icrc: u32,
 }
 
-/// Why a datagram is not a packet. There is nobody to tell: it is dropped and counted.
+/// The reason for which a datagram is not a packet. It is dropped and counted, without an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum PacketError {
     /// Shorter than its headers, pad and invariant CRC.

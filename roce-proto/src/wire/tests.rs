@@ -109,8 +109,8 @@ fn flow_v6() -> Flow {
     flow(endpoints_v6())
 }
 
-/// The CRC from one buffer with all that it covers, as the annex has it: what may change under way
-/// is all ones.
+/// The CRC from one buffer with all that it covers, as the annex has it: fields that may change
+/// under way are all ones.
 fn icrc_by_the_book(
     (source, destination): (SocketAddr, SocketAddr),
     id: Identification,
@@ -166,7 +166,7 @@ proptest! {
     }
 
     #[test]
-    fn parsing_never_panics_and_what_parses_encodes_to_the_same_headers(
+    fn parsed_packets_encode_to_the_same_headers(
         datagram in proptest::collection::vec(any::<u8>(), 0..100),
     ) {
         if let Ok(packet) = Packet::parse(&datagram) {
@@ -237,7 +237,7 @@ proptest! {
 }
 
 #[test]
-fn bytes_too_few_for_a_header_are_covered_too() {
+fn the_icrc_covers_incomplete_headers() {
     let id = Identification::ZERO;
     for length in 0..Bth::BYTES {
         let headers = &[0x5A; Bth::BYTES][..length];
@@ -294,7 +294,7 @@ fn syndromes_keep_every_byte() {
 }
 
 #[test]
-fn receiver_not_ready_times_are_those_of_the_table() {
+fn rnr_times_match_the_table() {
     assert_eq!(RnrTimer::new(0).duration().as_micros(), 655_360);
     assert_eq!(RnrTimer::new(1).duration().as_micros(), 10);
     assert_eq!(RnrTimer::new(12).duration().as_micros(), 640);

@@ -1,6 +1,5 @@
-//! The data of the NVMe commands in the capture: what went with Connect, what the target said of
-//! itself, what was read and written. Each structure is taken apart, and made again from its parts
-//! alone.
+//! The data of the NVMe commands in the capture: of Connect, of Identify and the log pages, of
+//! reads and writes. Each structure is taken apart, and made again from its parts alone.
 
 use nvme_proto::fabrics::{Connect, ConnectData, ConnectResponse, FabricsCommand};
 use nvme_proto::identify::{
@@ -30,8 +29,7 @@ fn nqn(text: &str) -> Nqn {
     text.parse().unwrap()
 }
 
-/// The exchanges that `pick` wants, of which there must be `count`, each with what `pick` made of
-/// it.
+/// The `count` exchanges for which `pick` returns a value, each with that value.
 fn picked<T>(count: usize, pick: impl Fn(&Exchange) -> Option<T>) -> Vec<(Exchange, T)> {
     let picked: Vec<_> = exchanges()
         .into_iter()
@@ -101,7 +99,7 @@ fn identify_controller() {
     assert_eq!(kinds, [discovery, discovery, io, io]);
 }
 
-/// What both kinds have in common.
+/// The fields that both kinds have in common.
 fn controller(serial: &str, subsystem: &str) -> IdentifyController {
     let mut controller = IdentifyController::blank();
     controller.sn = AsciiField::new(serial).unwrap();
@@ -283,7 +281,7 @@ fn ranges_to_deallocate() {
     assert!(exchange.data.starts_with(ranges.as_bytes()));
 }
 
-/// What is read is what was written before, wherever something was.
+/// Blocks that were written before are read with the same bytes.
 #[test]
 fn blocks_are_read_as_they_were_written() {
     let io = picked(54, |exchange| match exchange.command {

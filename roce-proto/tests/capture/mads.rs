@@ -17,7 +17,7 @@ const HOST_GUID: u64 = 0x5054_00FF_FE00_0002;
 const TARGET_GUID: u64 = 0x5054_00FF_FE00_0001;
 const NVME_PORT: u16 = 4420;
 
-/// A recorded datagram and who sent it.
+/// A recorded datagram and its sender.
 pub(crate) struct Recorded {
     pub(crate) from: IpAddr,
     pub(crate) mad: Mad,

@@ -1,5 +1,4 @@
-//! Every NVMe structure in the capture parses, means what it should, and is made again from its
-//! meaning.
+//! Every NVMe structure in the capture parses to the expected value, and encodes to the same bytes.
 
 use std::collections::BTreeMap;
 
@@ -111,7 +110,7 @@ fn as_much_is_moved_as_the_command_says() {
     }
 }
 
-/// What each exchange was, and how its data went.
+/// The name of an exchange, and the movement of its data.
 fn kind(exchange: &Exchange) -> (String, Movement) {
     let name = match exchange.command {
         Command::Fabrics(command) => format!("{}", command.fabrics_type()),
@@ -133,7 +132,7 @@ fn every_kind_of_exchange_is_there() {
     assert_eq!(kinds, KINDS);
 }
 
-/// What, how its data went, and how often.
+/// Name of an exchange, movement of its data, and number of occurrences.
 const KINDS: [(&str, Movement, usize); 21] = [
     ("Active Namespace ID list", Movement::RdmaWrite, 1),
     ("Asymmetric Namespace Access", Movement::RdmaWrite, 2),

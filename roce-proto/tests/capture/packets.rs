@@ -60,7 +60,7 @@ const KINDS: [(u8, usize); 15] = [
 ];
 
 #[test]
-fn a_flipped_bit_anywhere_in_a_packet_is_noticed() {
+fn a_flipped_bit_in_a_packet_is_noticed() {
     for frame in frames().iter().step_by(97) {
         let flow = flow(frame);
         let mut datagram = frame.datagram.to_vec();

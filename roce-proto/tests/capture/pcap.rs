@@ -1,4 +1,4 @@
-//! The recorded packets.
+//! The recorded packets of the capture file.
 
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 
@@ -15,7 +15,6 @@ pub(crate) struct Frame {
     pub(crate) destination: SocketAddr,
     pub(crate) identification: u16,
     pub(crate) dont_fragment: bool,
-    /// The UDP payload.
     pub(crate) datagram: &'static [u8],
 }
 

@@ -18,10 +18,10 @@ pub(crate) struct Exchange {
     pub(crate) qid: Qid,
     pub(crate) sqe: Sqe,
     pub(crate) command: Command,
-    /// What was moved, whichever way and by whatever means.
+    /// The data that was moved, in either direction and by any means.
     pub(crate) data: Vec<u8>,
     pub(crate) by: Movement,
-    /// None for what waits until the end: asynchronous event requests.
+    /// None for commands that wait until the end: asynchronous event requests.
     pub(crate) response: Option<Response>,
 }
 
@@ -44,7 +44,7 @@ struct Queue {
     host_qpn: Qpn,
     target_qpn: Qpn,
     qid: Qid,
-    /// What comes from the host, and what comes from the target.
+    /// Requests from the host, and requests from the target.
     from_host: Requester,
     from_target: Requester,
     /// The READ request that the host is answering.

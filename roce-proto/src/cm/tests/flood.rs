@@ -1,4 +1,4 @@
-//! What a manager remembers is bounded, and one peer's share as well.
+//! The memory of a manager is bounded, and the share of one peer as well.
 
 use core::net::{Ipv4Addr, SocketAddr};
 use core::time::Duration;
@@ -43,7 +43,7 @@ fn address(number: u32) -> SocketAddr {
     SocketAddr::new(Ipv4Addr::from(0x0A00_0000 + number).into(), 4791)
 }
 
-/// Accepts whoever asks and forgets whoever is gone.
+/// Accepts every request and closes every connection that ended.
 fn serve(side: &mut Side, now: Time) {
     while let Some(event) = side.manager.poll_event() {
         match event {
@@ -83,7 +83,7 @@ fn all_peers_together_stay_within_the_limit() {
     assert_eq!(core::iter::from_fn(|| pair.target.manager.poll_event()).count(), 50);
 }
 
-/// Requests with forged senders, the newcomer's own among them, keep nobody out.
+/// Requests with forged senders, the newcomer's own among them, do not keep a peer out.
 #[test]
 fn a_newcomer_connects_in_a_flood() {
     let mut pair = Pair::with(ManagerConfig::new(0xA, 1), small());
@@ -125,7 +125,7 @@ fn half_open_connections_do_not_count_as_connections() {
     assert_eq!((connection, reason), (refused, RejectReason::NO_RESOURCES));
 }
 
-/// What an address gets whose owner never answers, however often somebody asks in its name.
+/// The owner of the address never answers, while requests come in its name.
 #[test]
 fn a_forged_request_draws_one_repetition() {
     for requests in [1, 2, 3, 10] {
@@ -168,7 +168,7 @@ fn a_flood_of_forged_requests_draws_no_goodbyes() {
 
 /// A peer whose confirmation or packet came has the address from which its request came.
 #[test]
-fn who_answered_is_told_goodbye_as_often_as_anybody() {
+fn a_confirmed_peer_gets_every_disconnect_request() {
     for by_packet in [false, true] {
         let mut pair = Pair::new();
         let (_, target) = if by_packet { pair.replied(2) } else { pair.established(2) };
@@ -183,7 +183,7 @@ fn who_answered_is_told_goodbye_as_often_as_anybody() {
     }
 }
 
-/// What somebody sends in the name of others, whose answers it does not see.
+/// A step of an attacker that forges the addresses of others and does not see their answers.
 #[derive(Clone, Debug)]
 enum Step {
     Request { from: u32, name: u32, qpn: u32 },
@@ -209,7 +209,7 @@ fn step() -> impl Strategy<Value = Step> {
 proptest! {
     /// All management datagrams have the same length, so that their number tells the bytes.
     #[test]
-    fn little_more_leaves_for_an_address_than_came_from_there(
+    fn an_address_draws_little_more_than_it_sends(
         steps in prop::collection::vec(step(), 1..120)
     ) {
         const PER_SECOND: u32 = 1;
@@ -274,7 +274,7 @@ proptest! {
 }
 
 #[test]
-fn who_is_answered_is_who_is_named() {
+fn requests_with_a_foreign_source_are_rejected() {
     let elsewhere: SocketAddr = SocketAddr::from(([10, 8, 8, 8], 50_000));
     let mut pair = Pair::new();
     let connect = ConnectParams { source: elsewhere, ..connect_to(target_address(), 2) };
@@ -339,7 +339,7 @@ fn established_connections_are_limited_too() {
 }
 
 #[test]
-fn what_is_over_is_forgotten_in_time() {
+fn ended_connections_are_forgotten_after_time_wait() {
     let mut pair = Pair::new();
     for number in 0..5 {
         let (_, target) = pair.requested(2 + number);

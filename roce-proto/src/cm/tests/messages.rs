@@ -89,7 +89,7 @@ fn mad() -> impl Strategy<Value = Mad> {
 
 proptest! {
     #[test]
-    fn what_parses_encodes_and_parses_to_the_same(mad in mad()) {
+    fn parsed_messages_encode_to_the_same(mad in mad()) {
         let (transaction_id, message) = ManagementMessage::parse(&mad).unwrap();
         let again = message.to_mad(transaction_id);
         prop_assert_eq!(ManagementMessage::parse(&again).unwrap(), (transaction_id, message));
@@ -108,7 +108,7 @@ proptest! {
     }
 
     #[test]
-    fn the_sum_of_time_outs_is_right_within_a_factor(a in 0u8..31, b in 0u8..31) {
+    fn sums_of_timeouts_are_nearly_exact(a in 0u8..31, b in 0u8..31) {
         let (a, b) = (TimeoutExponent::saturating(a), TimeoutExponent::saturating(b));
         let (sum, exact) = (a.plus(b).duration(), a.duration() + b.duration());
         prop_assert!(sum * 2 > exact, "{sum:?} for {exact:?}");
@@ -198,7 +198,8 @@ fn a_sender_may_say_that_it_is_ours() {
     assert_eq!(Sender::of(&other), Sender::Unmarked);
 }
 
-/// Peers of ours tell each other where their packets come from. Nobody else is believed.
+/// Feedrail peers tell each other the port that their packets come from. The field of other peers
+/// is ignored.
 #[test]
 fn only_peers_of_ours_tell_their_udp_source() {
     for (sender, told) in [(Sender::Feedrail, true), (Sender::Unmarked, false)] {
@@ -245,7 +246,7 @@ fn messages_have_the_traffic_class_of_their_connection() {
     let (drep, _) = pair.target.sent_one();
     classes.extend([rep, dreq, drep].map(|transmit| transmit.traffic_class));
     assert_eq!(classes, [CLASS; 5]);
-    // A goodbye of a connection that nobody knows.
+    // A DREQ of an unknown connection.
     let mut pair = Pair::new();
     pair.target.receive(pair.now, pair.host.address, &[dreq]);
     assert_eq!(pair.target.sent_one().0.traffic_class, 0);

@@ -9,7 +9,6 @@ use crate::{PathMtu, Psn, Qpn, Time};
 
 pub(super) const SERVICE: ServiceId = ServiceId::tcp(4420);
 
-/// One end.
 pub(super) struct Side {
     pub(super) manager: Manager,
     pub(super) address: SocketAddr,
@@ -111,13 +110,13 @@ impl Pair {
         Self { now: Time::ZERO, host: Side::new(host_address(), host), target }
     }
 
-    /// What the host has to send reaches the target.
+    /// The target receives all datagrams that the host sends.
     pub(super) fn reach_target(&mut self) {
         let sent = self.host.sent();
         self.target.receive(self.now, self.host.address, &sent);
     }
 
-    /// What the target has to send reaches the host.
+    /// The host receives all datagrams that the target sends.
     pub(super) fn reach_host(&mut self) {
         let sent = self.target.sent();
         self.host.receive(self.now, self.target.address, &sent);

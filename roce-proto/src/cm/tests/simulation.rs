@@ -159,7 +159,7 @@ impl World {
                 let target_knows = self.sides[1].manager.agreement(target).is_some();
                 self.sides[1].manager.packet_arrived(target);
                 if !target_knows {
-                    // Nobody acknowledges it, so the queue pair fails.
+                    // It is not acknowledged, so the queue pair fails.
                     self.sides[0].manager.disconnect(now, host);
                 }
             }
@@ -253,7 +253,7 @@ fn live(seed: u64) -> usize {
 }
 
 #[test]
-fn however_the_network_behaves_both_sides_agree_and_nothing_is_left() {
+fn both_sides_agree_over_any_network() {
     let mut established = 0;
     for seed in 0..500 {
         established += live(seed);

@@ -1,4 +1,4 @@
-//! What happens in which state.
+//! Transitions of connections in each state.
 
 use core::net::SocketAddr;
 use core::time::Duration;
@@ -84,7 +84,7 @@ fn a_lost_request_is_sent_again() {
 }
 
 #[test]
-fn without_an_answer_a_request_fails_and_the_peer_is_told() {
+fn an_unanswered_request_fails_with_a_reject() {
     let mut pair = Pair::new();
     let host = pair.host.manager.connect(pair.now, &connect_to(target_address(), 2)).unwrap();
     let mut sent = pair.host.sent().len();
@@ -120,7 +120,7 @@ fn a_request_that_comes_twice_makes_one_connection() {
     pair.target.receive(pair.now, host_address(), &req);
     let target = pair.target.request();
 
-    // While the consumer thinks: "wait".
+    // An MRA, while the consumer has not answered.
     pair.target.receive(pair.now, host_address(), &req);
     pair.target.assert_no_event();
     let (wait, ManagementMessage::Mra(mra)) = pair.target.sent_one() else { panic!() };
@@ -184,7 +184,7 @@ fn a_delaying_peer_can_not_delay_for_ever() {
 }
 
 #[test]
-fn a_lost_ready_to_use_is_repeated_when_the_reply_comes_again() {
+fn a_repeated_reply_draws_a_lost_rtu_again() {
     let mut pair = Pair::new();
     let (host, target) = pair.replied(2);
     pair.host.manager.confirm(host).unwrap();
@@ -200,7 +200,7 @@ fn a_lost_ready_to_use_is_repeated_when_the_reply_comes_again() {
 }
 
 #[test]
-fn a_packet_stands_in_for_a_lost_ready_to_use() {
+fn a_packet_replaces_a_lost_rtu() {
     let mut pair = Pair::new();
     let (host, target) = pair.replied(2);
     pair.host.manager.confirm(host).unwrap();
@@ -214,7 +214,7 @@ fn a_packet_stands_in_for_a_lost_ready_to_use() {
 }
 
 #[test]
-fn a_reply_that_comes_again_before_the_confirmation_is_told_to_wait() {
+fn a_repeated_reply_draws_an_mra_before_confirmation() {
     let mut pair = Pair::new();
     let (host, target) = pair.replied(2);
     pair.pass_to_deadline();
@@ -246,7 +246,7 @@ fn a_reply_without_an_answer_fails() {
         event,
         ManagerEvent::Failed { connection: target, failure: ConnectionFailure::Timeout }
     );
-    // Who asks again is there; nobody else is told.
+    // A peer that is still there asks again, so that nothing is sent.
     assert_eq!(pair.target.sent(), []);
     let request = pair.host.sent();
     assert_eq!(request, []);
@@ -259,7 +259,7 @@ fn a_reply_without_an_answer_fails() {
 
 /// A peer that said "wait" is at its address.
 #[test]
-fn the_active_side_says_how_often_a_reply_is_repeated() {
+fn the_active_side_bounds_the_repeated_replies() {
     let config = ManagerConfig { max_retries: 3, ..ManagerConfig::new(0xA, 1) };
     let mut pair = Pair::with(config, ManagerConfig::new(0xB, 2));
     pair.replied(2);
@@ -305,7 +305,7 @@ fn a_listener_that_left_takes_nothing_more() {
 }
 
 #[test]
-fn the_consumer_rejects_and_says_why_as_often_as_it_is_asked() {
+fn a_rejected_request_draws_the_same_reject_again() {
     let mut pair = Pair::new();
     let connect = connect_to(target_address(), 2);
     let host = pair.host.manager.connect(pair.now, &connect).unwrap();
@@ -390,7 +390,7 @@ fn the_smaller_path_mtu_wins() {
 }
 
 #[test]
-fn an_offer_of_the_same_path_mtu_is_no_offer() {
+fn a_reject_offering_the_same_mtu_is_final() {
     let mut pair = Pair::new();
     pair.host.manager.connect(pair.now, &connect_to(target_address(), 2)).unwrap();
     let (_, ManagementMessage::Req(req)) = pair.host.sent_one() else { panic!() };
@@ -410,7 +410,7 @@ fn an_offer_of_the_same_path_mtu_is_no_offer() {
 }
 
 #[test]
-fn either_side_may_disconnect_and_a_lost_answer_is_repeated() {
+fn either_side_disconnects_despite_a_lost_answer() {
     let mut pair = Pair::new();
     let (host, target) = pair.established(2);
     pair.target.manager.disconnect(pair.now, target);
@@ -457,7 +457,7 @@ fn both_sides_may_disconnect_at_once() {
 }
 
 #[test]
-fn a_dead_peer_does_not_hold_up_a_disconnect() {
+fn a_disconnect_ends_without_a_peer() {
     let mut pair = Pair::new();
     let (host, _) = pair.established(2);
     let start = pair.now;
@@ -551,7 +551,7 @@ fn a_reply_to_a_forgotten_request_is_rejected() {
 }
 
 #[test]
-fn a_restarted_host_that_reuses_a_queue_pair_finds_the_old_connection_stale() {
+fn a_restarted_host_reusing_a_qpn_is_stale() {
     let mut pair = Pair::new();
     let (_, old) = pair.established(2);
     // The same adapter and queue pair, another communication id: it does not remember.
@@ -572,7 +572,7 @@ fn a_restarted_host_that_reuses_a_queue_pair_finds_the_old_connection_stale() {
 }
 
 #[test]
-fn a_restarted_host_that_reuses_a_name_finds_the_old_connection_stale() {
+fn a_restarted_host_reusing_a_name_is_stale() {
     let mut pair = Pair::new();
     let (_, old) = pair.established(2);
     // The same adapter and communication id, another queue pair.
@@ -591,7 +591,7 @@ fn a_restarted_host_that_reuses_a_name_finds_the_old_connection_stale() {
 }
 
 #[test]
-fn a_restarted_host_with_a_new_name_connects_at_once() {
+fn a_restarted_host_with_new_names_connects() {
     let mut pair = Pair::new();
     pair.established(2);
     pair.host = Side::new(host_address(), ManagerConfig::new(0xC, 3));
@@ -600,7 +600,7 @@ fn a_restarted_host_with_a_new_name_connects_at_once() {
 }
 
 #[test]
-fn a_host_that_forgot_its_unfinished_request_may_ask_anew() {
+fn a_host_may_repeat_a_forgotten_request() {
     let mut pair = Pair::new();
     let (_, old) = pair.accepted(2);
     pair.host = Side::new(host_address(), ManagerConfig::new(0xA, 99));
@@ -617,7 +617,7 @@ fn a_host_that_forgot_its_unfinished_request_may_ask_anew() {
 }
 
 #[test]
-fn a_restarted_target_that_reuses_a_queue_pair_finds_the_old_connection_stale() {
+fn a_restarted_target_reusing_a_qpn_is_stale() {
     let mut pair = Pair::new();
     let (old, _) = pair.established(2);
     pair.target = Side::new(target_address(), ManagerConfig::new(0xB, 77));
@@ -636,7 +636,7 @@ fn a_restarted_target_that_reuses_a_queue_pair_finds_the_old_connection_stale() 
 }
 
 #[test]
-fn a_reply_from_a_management_queue_pair_is_refused() {
+fn a_reply_naming_a_management_qp_is_refused() {
     let mut pair = Pair::new();
     let (host, target) = pair.requested(2);
     pair.target.manager.accept(pair.now, target, &accept_with(1)).unwrap();
@@ -652,7 +652,7 @@ fn a_reply_from_a_management_queue_pair_is_refused() {
 /// The request with the longer packets comes once more, late: it must not touch the connection that
 /// came of the second request.
 #[test]
-fn a_late_request_with_the_larger_path_mtu_does_no_harm() {
+fn a_late_request_with_larger_mtu_is_harmless() {
     let small = ManagerConfig { path_mtu: PathMtu::Bytes1024, ..ManagerConfig::new(0xB, 2) };
     let mut pair = Pair::with(ManagerConfig::new(0xA, 1), small);
     let host = pair.host.manager.connect(pair.now, &connect_to(target_address(), 2)).unwrap();
@@ -695,9 +695,9 @@ fn nobody_is_there() {
     pair.host.assert_no_event();
 }
 
-/// Anybody can say so of a peer that is there.
+/// Any host can forge a report that the peer is unreachable.
 #[test]
-fn who_was_asked_does_not_believe_that_the_peer_is_not_there() {
+fn the_passive_side_ignores_unreachable_reports() {
     let mut pair = Pair::new();
     let (host, target) = pair.replied(2);
     pair.target.manager.handle_unreachable(pair.now, host_address());
@@ -708,7 +708,7 @@ fn who_was_asked_does_not_believe_that_the_peer_is_not_there() {
 }
 
 #[test]
-fn a_goodbye_is_said_until_a_restarted_peer_hears_it() {
+fn disconnect_requests_reach_a_restarted_peer() {
     let mut pair = Pair::new();
     let (host, _) = pair.established(2);
     pair.host.manager.disconnect(pair.now, host);
@@ -725,7 +725,7 @@ fn a_goodbye_is_said_until_a_restarted_peer_hears_it() {
 }
 
 #[test]
-fn who_gives_up_before_the_connection_is_made_does_not_know_what_the_peer_knows() {
+fn an_early_disconnect_is_not_confirmed() {
     let mut pair = Pair::new();
     let (host, _) = pair.replied(2);
     pair.host.manager.disconnect(pair.now, host);
@@ -758,7 +758,7 @@ fn calls_out_of_turn_change_nothing() {
 }
 
 #[test]
-fn a_service_id_outside_rdma_cm_gives_its_whole_room() {
+fn other_service_ids_give_the_whole_private_data() {
     let mut pair = Pair::new();
     let service = ServiceId(0x1234_5678_9ABC_DEF0);
     pair.target.manager.listen(service).unwrap();

@@ -1,4 +1,4 @@
-//! What others send never reaches a connection that is not theirs, and nothing makes a manager
+//! Messages of a stranger never reach a connection of another peer, and no message makes a manager
 //! panic.
 
 use alloc::vec::Vec;
@@ -40,7 +40,7 @@ fn strangers() -> [SocketAddr; 2] {
 }
 
 #[test]
-fn a_stranger_that_knows_every_name_can_not_touch_a_connection() {
+fn a_stranger_cannot_touch_a_connection() {
     let said = conversation();
     let mut pair = Pair::new();
     let (host, target) = pair.established(2);
@@ -109,7 +109,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What a simple consumer does with events.
+/// Handles events as a simple consumer does.
 fn consume(side: &mut Side, pair_now: crate::Time) {
     while let Some(event) = side.manager.poll_event() {
         match event {
@@ -165,7 +165,7 @@ proptest! {
                 Step::Disconnect => pair.host.manager.disconnect(pair.now, host),
             }
         }
-        // Whatever it came to, everything can be ended: nothing waits for ever.
+        // Every connection can be ended from any state: nothing waits for ever.
         consume(&mut pair.target, pair.now);
         consume(&mut pair.host, pair.now);
         pair.host.manager.close(pair.now, host);

@@ -1,4 +1,4 @@
-//! What goes wrong ends in the right status at both ends, and writes nothing more.
+//! Errors end in the right status at both ends, and nothing is written after them.
 
 use std::vec::Vec;
 
@@ -94,7 +94,7 @@ fn rights_count() {
 }
 
 #[test]
-fn a_window_is_open_to_the_peer_of_one_queue_pair() {
+fn a_window_serves_one_queue_pair() {
     const WINDOW: u32 = 0x55;
     let mut pair = Pair::new(&Options { queue_pairs: 2, ..Options::default() });
     let bind = SendOp::Bind(BindWindow {
@@ -199,7 +199,7 @@ fn an_ordinary_region_is_never_invalidated() {
 }
 
 #[test]
-fn local_memory_that_is_not_ours_fails_before_anything_is_sent() {
+fn foreign_local_memory_fails_before_a_packet_leaves() {
     let bad = LocalSge { lkey: 0xDEAD, ..sge(0, 100) };
     for op in [SendOp::Send, write_to(0), read_from(0)] {
         let mut pair = Pair::new(&Options::default());
@@ -257,7 +257,7 @@ fn failing_flushes_and_silences() {
     assert_eq!(pair.log[sent..].iter().filter(|(from, ..)| *from == 0).count(), 0);
     assert_eq!(pair.ends[0].in_flight(), 0);
 
-    // What is posted afterwards is flushed too.
+    // Requests that are posted afterwards are flushed too.
     pair.send(0, 20, SendOp::Send, &[]);
     pair.recv(0, 120, &[]);
     pair.run();
@@ -265,7 +265,7 @@ fn failing_flushes_and_silences() {
 }
 
 #[test]
-fn completions_of_a_failed_queue_pair_do_not_overrun() {
+fn completions_do_not_overrun_after_a_failure() {
     let mut pair = Pair::new(&Options::default());
     let qp = &mut pair.ends[0].qps[0];
     let end = &mut crate::rc::SharedLimits {
@@ -288,7 +288,7 @@ fn completions_of_a_failed_queue_pair_do_not_overrun() {
 }
 
 #[test]
-fn a_peer_that_vanished_is_given_up_after_the_retries() {
+fn a_vanished_peer_exhausts_the_retries() {
     let mut pair =
         Pair::new(&Options { retry_count: 3, ack_timeout_exponent: 14, ..Options::default() });
     pair.network.loss = 1000;
@@ -354,14 +354,14 @@ fn a_read_where_none_is_allowed() {
 }
 
 #[test]
-fn a_gap_that_cannot_be_filled_ends_the_connection() {
+fn a_persistent_gap_ends_the_connection() {
     let mut pair = Pair::new(&Options { retry_count: 1, ..Options::default() });
     pair.send(0, 1, write_to(0), &[sge(0, 1)]);
     pair.run();
     for id in 2..40 {
         pair.send(0, id, write_to(0), &[sge(0, 1)]);
     }
-    // A network element that eats exactly one packet, whenever it comes.
+    // A network element that drops exactly one packet, whenever it comes.
     let start = pair.now;
     while pair.ends[0].qps[0].state() == QueuePairState::ReadyToSend {
         assert!(pair.now - start < core::time::Duration::from_secs(2), "it never gives up");

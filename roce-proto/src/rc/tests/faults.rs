@@ -9,8 +9,8 @@ use super::pair::*;
 use crate::PathMtu;
 use crate::rc::{BindWindow, CompletedWork, SendOp, WorkStatus};
 
-/// A workload in which every message is different, checked against what it should have done: each
-/// end sends, writes and reads; memory that one operation touches belongs to it until it completes.
+/// A workload in which every message is different, checked against its expected result: each end
+/// sends, writes and reads; memory that one operation touches belongs to it until it completes.
 struct Workload {
     pair: Pair,
     left: [u64; 2],
@@ -29,7 +29,7 @@ struct Running {
 
 const SLOT: usize = 20_000;
 const SLOTS: usize = 24;
-/// Each end's memory: what it works with, then what its peer works with, then receives.
+/// Each end's memory: the part for its own operations, then the part for its peer's, then receives.
 const OWN: usize = 0;
 const PEERS: usize = SLOT * SLOTS;
 const RECEIVES: usize = 2 * SLOT * SLOTS;
@@ -242,7 +242,7 @@ fn a_burst_of_loss_costs_milliseconds() {
 }
 
 #[test]
-fn a_peer_that_sleeps_costs_one_packet_per_try() {
+fn a_sleeping_peer_costs_one_packet_per_try() {
     let mut pair = Pair::new(&Options::default());
     pair.send(0, 1, write_to(0), &[sge(0, 100)]);
     pair.run();
@@ -257,7 +257,7 @@ fn a_peer_that_sleeps_costs_one_packet_per_try() {
     assert!(counters.packets_retransmitted <= 3, "{counters:?}");
 }
 
-/// What a network that reorders or loses costs, in packets: it must not set off a storm.
+/// The packets that a network costs that reorders or loses: they must not become a storm.
 #[test]
 fn reads_are_repaired_piece_by_piece() {
     for (loss, duplication, jitter_us) in [(50, 20, 0), (50, 20, 30), (10, 0, 0), (0, 0, 30)] {

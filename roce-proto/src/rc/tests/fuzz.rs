@@ -1,4 +1,5 @@
-//! Whatever a peer sends: no panic, no hang, nothing outside what it was granted.
+//! A peer sends arbitrary packets: no panic, no hang, and no write outside the memory that was
+//! granted.
 
 use core::time::Duration;
 use std::vec::Vec;
@@ -13,7 +14,7 @@ const MEMORY: usize = 100_000;
 const GRANTED: usize = 20_000;
 const GRANTED_KEY: u32 = 0x99;
 
-/// A packet that may well be what end 1 expects next, or close to it.
+/// A packet that is likely to be the one that end 1 expects next, or close to it.
 fn packet(rng: &mut Rng, near: &[u32]) -> Vec<u8> {
     let near = near[rng.below(near.len() as u64) as usize];
     let psn = match rng.below(8) {
@@ -87,8 +88,8 @@ fn message(rng: &mut Rng) -> Message {
     }
 }
 
-/// What `Headers` writes for `Message::Other` may have an opcode that parses as something else,
-/// with headers missing: that is part of the game, but it must parse.
+/// The bytes that `Headers` writes for `Message::Other` may have an opcode that parses as another
+/// message, with headers missing: the test uses such packets only if they parse.
 fn parses(datagram: &[u8]) -> bool {
     crate::wire::Packet::parse(datagram).is_ok()
 }
@@ -107,7 +108,7 @@ fn a_hostile_peer() {
         end.memory.close(KEY);
         end.memory.open(KEY, 0, MEMORY, LOCAL);
         end.memory.open(GRANTED_KEY, GRANTED, GRANTED, LOCAL | REMOTE_READ | REMOTE_WRITE);
-        // Receives and reads go to the upper half: what lies below belongs to nobody.
+        // Receives and reads go to the upper half, so that none of them writes to the lower half.
         let upper = MEMORY / 2;
         for id in 0..20 {
             pair.recv(1, id, &[sge(upper + id as usize * 500, 500)]);
@@ -154,7 +155,7 @@ fn a_hostile_peer() {
             assert!(end.memory.bytes[range].iter().all(|byte| *byte == 0x11), "seed {seed}");
         }
     }
-    // Otherwise the packets were not near enough to what is expected.
+    // Otherwise the packets were not near enough to the expected ones.
     assert!(placements > 1000 && survivors > 10 && successes > 1000);
 }
 

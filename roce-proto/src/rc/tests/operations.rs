@@ -78,7 +78,7 @@ fn sends_of_every_size() {
 }
 
 #[test]
-fn the_receive_that_was_posted_last_is_used_first() {
+fn the_latest_receive_is_used_first() {
     let mut pair = pair_at(PathMtu::Bytes1024);
     for id in 0..3 {
         pair.recv(1, id, &[sge(SINK, 10)]);
@@ -92,7 +92,7 @@ fn the_receive_that_was_posted_last_is_used_first() {
 }
 
 #[test]
-fn a_message_that_has_begun_stays_in_its_receive() {
+fn a_begun_message_stays_in_its_receive() {
     const LENGTH: usize = 100_000;
     let mut pair = pair_at(PathMtu::Bytes256);
     let data = pair.rng.bytes(LENGTH);
@@ -212,8 +212,8 @@ fn completions_keep_the_order_of_the_requests() {
     assert_eq!(received, expected.collect::<Vec<_>>());
 }
 
-/// A queue pair that gets its memory when it is used keeps what it had: requests, receives, and
-/// completions that wait.
+/// A queue pair that gets its memory when it is used keeps its requests, receives, and completions
+/// that wait.
 #[test]
 fn requests_beyond_the_first_few_keep_the_others() {
     for early in 0..8 {
@@ -353,7 +353,7 @@ fn no_more_reads_than_agreed_are_outstanding() {
 }
 
 #[test]
-fn the_solicited_event_and_the_request_for_an_acknowledgement_are_on_the_last_packet() {
+fn the_last_packet_carries_event_and_acknowledgement_request() {
     let mut pair = pair_at(PathMtu::Bytes256);
     pair.recv(1, 0, &[sge(0, 1000)]);
     let flags = SendOptions { solicited: true, ..SIGNALED };
@@ -398,7 +398,7 @@ fn a_read_needs_no_acknowledgement_besides_its_response() {
 }
 
 #[test]
-fn a_silent_request_is_acknowledged_with_what_follows_it() {
+fn a_silent_request_is_acknowledged_with_the_next() {
     let mut pair = pair_at(PathMtu::Bytes4096);
     pair.recv(1, 0, &[sge(0, 64)]);
     pair.send_on(0, 0, 1, write_to(1000), SILENT, &[sge(0, 4096)]);
@@ -427,7 +427,7 @@ fn both_ends_at_once() {
 }
 
 #[test]
-fn a_full_queue_says_so_until_completions_are_polled() {
+fn a_queue_is_full_until_completions_are_polled() {
     let mut pair = pair_at(PathMtu::Bytes1024);
     let request =
         SendRequest { wr_id: 1, op: write_to(0), flags: SIGNALED, payload: Payload::Regions(&[]) };
@@ -443,7 +443,8 @@ fn a_full_queue_says_so_until_completions_are_polled() {
     assert_eq!(pair.ends[0].qps[0].post_send(&too_many), Err(PostError::TooManySges));
 }
 
-/// What an end sends that wakes up to a message, having just been given so many bytes to write.
+/// The opcodes that an end sends when it wakes up to a message, just after a write of `length`
+/// bytes was posted to it.
 fn opcodes_of_an_answer(length: usize) -> Vec<Opcode> {
     let mut pair = Pair::new(&Options::default());
     pair.recv(1, 1, &[sge(0, 64)]);
@@ -463,7 +464,7 @@ fn an_answer_goes_before_the_acknowledgement() {
 }
 
 #[test]
-fn an_acknowledgement_does_not_wait_for_a_long_answer() {
+fn a_long_answer_does_not_delay_an_acknowledgement() {
     let opcodes = opcodes_of_an_answer(256 << 10);
     let before = opcodes.iter().position(|opcode| *opcode == Opcode::ACKNOWLEDGE);
     assert!(before.is_some_and(|packets| packets <= 32), "{opcodes:?}");

@@ -25,7 +25,7 @@ pub(super) const SIGNALED: SendOptions =
 pub(super) const SILENT: SendOptions =
     SendOptions { fence: false, signaled: false, solicited: false };
 
-/// What the pair is made of.
+/// Parameters of a pair.
 #[derive(Clone, Debug)]
 pub(super) struct Options {
     pub(super) seed: u64,
@@ -44,7 +44,7 @@ pub(super) struct Options {
     pub(super) network: Network,
 }
 
-/// What the network does to packets. Chances are in thousandths.
+/// Latency, loss and other faults of the network. Chances are in thousandths.
 #[derive(Clone, Debug)]
 pub(super) struct Network {
     pub(super) latency: Duration,
@@ -111,7 +111,7 @@ pub(super) struct Pair {
     pub(super) overruns: u64,
 }
 
-/// One end: its queue pairs and what they share.
+/// One end: its queue pairs and the limits that they share.
 pub(super) struct End {
     pub(super) qps: Vec<QueuePair>,
     pub(super) memory: TestMemory,
@@ -350,7 +350,7 @@ impl End {
         }
     }
 
-    /// What all windows together have in flight.
+    /// Bytes that all windows together have in flight.
     pub(super) fn in_flight(&self) -> u64 {
         self.windows.iter().map(SendWindow::in_flight).sum()
     }

@@ -15,7 +15,7 @@ use crate::wire::{
 const MTU: usize = 512;
 const START: u32 = 0x00FF_FFFE;
 
-/// End 1, to which packets are handed; what it answers goes to nobody.
+/// End 1, to which packets are handed; its answers are not delivered.
 struct Responder {
     pair: Pair,
     answered: usize,
@@ -51,7 +51,7 @@ impl Responder {
         answers
     }
 
-    /// Hands over several packets; what they cause has not left yet.
+    /// Hands over several packets; the answers to them have not left yet.
     fn give(&mut self, packets: &[(u32, Message, usize)]) {
         for (psn, message, length) in packets {
             let mut bth = Bth::new(qpn(0), Psn::new(START).plus(*psn));
@@ -129,14 +129,14 @@ fn one_complaint_for_each_gap() {
     assert!(responder.is_untouched());
     assert_eq!(responder.take(0, write, 4), [(0, Syndrome::ACK)]);
     assert_eq!(responder.take(3, write, 4), [nak(1, NakCode::PSN_SEQUENCE)]);
-    // What fills the gap before the complaint left makes it obsolete.
+    // A packet that fills the gap before the negative acknowledgement left makes it obsolete.
     let answers = responder.take_all(&[(1, write, 4), (3, write, 4), (2, write, 4)]);
     assert_eq!(answers, [(2, Syndrome::ACK)]);
     assert_eq!(responder.pair.ends[1].qps[0].counters().sequence_naks_sent, 2);
 }
 
 #[test]
-fn memory_that_is_closed_once_a_read_was_answered_is_no_offence() {
+fn late_reads_of_closed_memory_are_harmless() {
     let mut responder = Responder::new();
     responder.pair.ends[1].memory.open(0x77, 0, 2 * MTU, ALL);
     let read = Message::ReadRequest(Reth { rkey: 0x77, ..reth(0, 2 * MTU) });
@@ -166,7 +166,7 @@ fn a_duplicate_is_acknowledged_and_not_executed() {
 }
 
 #[test]
-fn a_duplicate_read_is_answered_again_from_where_it_asks() {
+fn a_duplicate_read_is_answered_from_its_start() {
     let mut responder = Responder::new();
     let read = |from: usize| Message::ReadRequest(reth(from * MTU, (4 - from) * MTU));
     let responses = |responder: &Responder| -> Vec<(Opcode, u32)> {
@@ -185,7 +185,7 @@ fn a_duplicate_read_is_answered_again_from_where_it_asks() {
     responder.take(3, read(3), 0);
     expected.push((Opcode::READ_RESPONSE_ONLY, 3));
     assert_eq!(responses(&responder), expected);
-    // Beyond what was asked for before, or without a key: silence.
+    // Beyond the range that was asked for before, or without a key: no answer.
     responder.take(3, read(2), 0);
     let keyless = Message::ReadRequest(Reth { rkey: 0xDEAD, ..reth(0, MTU) });
     responder.take(3, keyless, 0);
@@ -194,7 +194,7 @@ fn a_duplicate_read_is_answered_again_from_where_it_asks() {
 }
 
 #[test]
-fn what_makes_no_sense_is_refused() {
+fn invalid_requests_are_refused() {
     const PLAIN: Tail = Tail::Plain;
     let full = MTU;
     let cases: Vec<Vec<(Message, usize)>> = vec![
@@ -251,7 +251,7 @@ fn what_makes_no_sense_is_refused() {
 }
 
 #[test]
-fn what_is_not_for_a_reliable_connection_is_dropped() {
+fn packets_of_other_services_are_dropped() {
     let mut responder = Responder::new();
     let datagram = Message::UdSendOnly(crate::wire::Deth { qkey: 1, source_qpn: qpn(0) });
     for message in [Message::Other(Opcode(0x24)), Message::Other(Opcode(0xFF)), datagram] {
@@ -273,7 +273,7 @@ fn an_operation_of_no_bytes_needs_no_key() {
 
 /// As other requesters than ours send long ones.
 #[test]
-fn a_write_of_first_middle_and_last_is_put_together() {
+fn a_write_of_three_packets_is_reassembled() {
     let mut responder = Responder::new();
     let length = 2 * MTU + 100;
     let packets = [
@@ -290,7 +290,7 @@ fn a_write_of_first_middle_and_last_is_put_together() {
 
 /// The range is announced before the first byte comes.
 #[test]
-fn a_write_that_will_leave_its_region_places_nothing() {
+fn a_write_beyond_its_region_places_nothing() {
     let mut responder = Responder::new();
     responder.pair.ends[1].memory.open(0x77, 3000, 2 * MTU, ALL);
     let first = Message::WriteFirst(Reth { rkey: 0x77, ..reth(3000, 2 * MTU + 1) });
@@ -315,7 +315,7 @@ fn answers_to_nothing_are_dropped() {
     for syndrome in codes.into_iter().chain([Syndrome::ACK, Syndrome::RnrNak(RnrTimer::new(1))]) {
         let aeth = Aeth { syndrome, msn: 0 };
         for message in [Message::Acknowledge(aeth), Message::ReadResponseOnly(aeth)] {
-            // Before, at and after what it will send first.
+            // Before, at and after the packet that it will send first.
             for psn in [0u32, 1, 2, 3, 1 << 23] {
                 responder.take(psn, message, 0);
             }
@@ -350,7 +350,7 @@ fn a_read_response_has_its_requests_message_number() {
 }
 
 #[test]
-fn every_packet_says_that_its_path_does_not_migrate() {
+fn every_packet_has_the_migrated_bit() {
     use crate::wire::{Aeth, Packet};
     let aeth = Aeth { syndrome: Syndrome::ACK, msn: 0 };
     let headers = Headers::new(&Bth::new(qpn(0), Psn::new(1)), &Message::Acknowledge(aeth));

@@ -1,5 +1,5 @@
-//! Messages of any length between pieces of memory of any length: what is cut into packets is put
-//! together again.
+//! Messages of any length between pieces of memory of any length are reassembled from their
+//! packets.
 
 use std::vec::Vec;
 
@@ -31,7 +31,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
     #[test]
-    fn what_is_cut_into_packets_is_put_together_again(
+    fn messages_are_reassembled_from_their_packets(
         mtu in path_mtu(),
         length in 0..LONGEST,
         start in 0u32..1 << 24,

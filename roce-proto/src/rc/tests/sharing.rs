@@ -44,7 +44,7 @@ fn bulk(pair: &mut Pair, rounds: u64, read: bool) {
 }
 
 #[test]
-fn writes_of_many_queue_pairs_learn_the_receive_buffer() {
+fn writes_of_many_queue_pairs_rarely_repeat() {
     for count in [1, 4, 64] {
         let mut pair = Pair::new(&shared(count));
         bulk(&mut pair, 64.min(1024 / count as u64), false);
@@ -55,7 +55,7 @@ fn writes_of_many_queue_pairs_learn_the_receive_buffer() {
 }
 
 #[test]
-fn reads_of_many_queue_pairs_do_not_overrun_our_own_buffer() {
+fn reads_do_not_overrun_our_own_buffer() {
     for count in [1, 4, 64] {
         let mut pair = Pair::new(&shared(count));
         bulk(&mut pair, 64.min(256 / count as u64), true);
@@ -65,7 +65,7 @@ fn reads_of_many_queue_pairs_do_not_overrun_our_own_buffer() {
 }
 
 #[test]
-fn a_queue_pair_that_dies_gives_its_share_back() {
+fn a_failed_queue_pair_returns_its_share() {
     let mut pair = Pair::new(&shared(2));
     for id in 0..10 {
         pair.send_on(0, 0, id, write_to(0), SIGNALED, &[sge(0, 100_000)]);
@@ -85,9 +85,9 @@ fn a_queue_pair_that_dies_gives_its_share_back() {
     assert_eq!(pair.ends[0].reads.used(), 0);
 }
 
-/// It is asked, and keeps what it was asked for to itself for ever.
+/// The peer gets RDMA READ requests and never answers them.
 #[test]
-fn a_silent_peer_does_not_keep_others_from_being_asked() {
+fn a_silent_peer_does_not_block_other_reads() {
     let mut pair = Pair::new(&Options { ack_timeout_exponent: 0, ..shared(2) });
     pair.fail(1);
     for id in 0..4 {
@@ -102,10 +102,10 @@ fn a_silent_peer_does_not_keep_others_from_being_asked() {
     assert_eq!(done, [1; 4]);
 }
 
-/// What many have sent and not asked for yet does not keep the window from those who have something
-/// to send.
+/// Packets that many queue pairs have sent without asking for an acknowledgement do not keep the
+/// window from queue pairs that have packets to send.
 #[test]
-fn many_queue_pairs_use_the_window_as_one_does() {
+fn many_queue_pairs_share_the_whole_window() {
     let time = |count: usize| {
         let mut options = shared(count);
         options.config.send_wr = 1024;
@@ -124,7 +124,7 @@ fn many_queue_pairs_use_the_window_as_one_does() {
 /// The timers of all expire, each at its own time, and cannot tell its one packet's acknowledgement
 /// from that of the same packet sent again.
 #[test]
-fn a_pause_of_the_peer_halves_the_window_once() {
+fn a_pause_halves_the_window_once() {
     let mut pair = Pair::new(&shared(64));
     bulk(&mut pair, 16, false);
     let before = pair.ends[0].windows[0].limit();

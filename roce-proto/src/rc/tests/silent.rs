@@ -1,5 +1,4 @@
-//! Requests of which nobody wants to know that they are done: they are acknowledged, but not each
-//! by itself.
+//! Requests without a completion: they are acknowledged, but not each by itself.
 
 use core::time::Duration;
 use std::vec::Vec;
@@ -52,7 +51,7 @@ fn many_share_an_acknowledgement() {
 }
 
 #[test]
-fn those_that_are_rare_are_acknowledged_one_by_one() {
+fn rare_requests_are_acknowledged_one_by_one() {
     let mut pair = after(20, Duration::from_millis(3));
     pair.run();
     assert_done(&pair, 20);
@@ -61,14 +60,14 @@ fn those_that_are_rare_are_acknowledged_one_by_one() {
 }
 
 #[test]
-fn they_fill_no_queue_for_want_of_an_acknowledgement() {
+fn unacknowledged_requests_do_not_fill_the_queue() {
     let mut pair = after(200, Duration::from_micros(5));
     pair.run();
     assert_done(&pair, 200);
 }
 
 #[test]
-fn the_last_ones_are_asked_for_and_are_no_loss() {
+fn a_repeated_packet_acknowledges_the_last_requests() {
     let mut pair = after(3, Duration::from_micros(100));
     assert_eq!(pair.count(1, Opcode::ACKNOWLEDGE), 1, "of the first");
     let limit = pair.ends[0].windows[0].limit();
@@ -82,7 +81,7 @@ fn the_last_ones_are_asked_for_and_are_no_loss() {
 }
 
 #[test]
-fn the_last_one_is_asked_for_and_is_no_loss() {
+fn the_last_request_leaves_the_window_unchanged() {
     let mut pair = after(2, Duration::from_micros(100));
     let limit = pair.ends[0].windows[0].limit();
     pair.run();
