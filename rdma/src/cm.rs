@@ -1,4 +1,4 @@
-//! Connection management.
+//! Connection management: the RDMA-CM exchange that makes and ends reliable connections.
 
 use core::fmt;
 use core::time::Duration;
@@ -19,7 +19,8 @@ pub trait ConnectionManager<P: Provider>: Send {
     /// Port 0 picks a free one; [`ConnectionManager::local_addr`] tells which.
     ///
     /// # Errors
-    /// [`CmError::Io`] with [`io::ErrorKind::AddrInUse`] when somebody listens there.
+    /// [`CmError::Io`] with [`io::ErrorKind::AddrInUse`] when the address has a
+    /// listener.
     fn listen(&mut self, addr: SocketAddr, options: &ConnOptions) -> Result<ConnId, CmError>;
 
     /// Starts address and route resolution; [`CmEvent::Resolved`] or [`CmEvent::ConnectFailed`]
@@ -43,7 +44,7 @@ pub trait ConnectionManager<P: Provider>: Send {
     /// rest when more are outstanding for the first time.
     ///
     /// # Errors
-    /// What the device says; [`CmError::UnknownConnection`] when it ended meanwhile.
+    /// The error of the device; [`CmError::UnknownConnection`] when the connection ended meanwhile.
     fn create_qp(
         &mut self,
         conn: ConnId,
@@ -109,9 +110,9 @@ pub struct ConnOptions {
     pub ack_timeout_exponent: Option<u8>,
 }
 
-/// What the two sides agree on. Depths are always *ours*: `initiator_depth` is the number of RDMA
-/// READs that we may have in flight, `responder_resources` the number that we serve; an event that
-/// reports the peer's wishes has them already turned round.
+/// The parameters that the two sides agree on. Depths are always *ours*: `initiator_depth` is the
+/// number of RDMA READs that we may have in flight, `responder_resources` the number that we serve;
+/// an event that reports the peer's wishes has them already turned round.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ConnParams {
     /// RDMA READs that we serve at once.
@@ -137,7 +138,7 @@ impl PrivateData {
     /// The most that any message carries, in bytes.
     pub const MAX: usize = 196;
 
-    /// No private data.
+    /// No private data: a length of zero bytes.
     pub const EMPTY: Self = Self { length: 0, bytes: [0; Self::MAX] };
 
     /// A copy of `bytes`, or `None` if there are more than [`PrivateData::MAX`].
@@ -167,75 +168,78 @@ impl fmt::Debug for PrivateData {
     }
 }
 
-/// What happened to a connection. Plain data: nothing has to be given back.
+/// An event of a connection or listener. Plain data: it holds no resource.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub enum CmEvent {
-    /// Passive: somebody wants to connect.
+    /// Passive: a peer asks for a connection.
     ConnectRequest {
         /// The listener that it came to.
         listener: ConnId,
-        /// The new connection.
+        /// The new connection: `accept`, `reject` or `close` it.
         conn: ConnId,
         /// The most we can agree to, seen from our side, and the peer's private data.
         params: ConnParams,
-        /// Who asks.
+        /// The peer's IP address, and the port that its request names as its source, if it names
+        /// one.
         peer: SocketAddr,
     },
     /// Active: address and route are known.
     Resolved {
-        /// The connection.
+        /// The connection that `resolve` returned; it needs a queue pair before `connect`.
         conn: ConnId,
     },
     /// Both sides are ready. On the active side the private data is that of the peer's accept.
     Established {
-        /// The connection.
+        /// The connection, which carries messages from now on.
         conn: ConnId,
-        /// What was agreed, seen from our side.
+        /// The agreed parameters, seen from our side.
         params: ConnParams,
     },
-    /// Active: the peer does not want to.
+    /// Active: the peer rejected the connection.
     Rejected {
-        /// The connection.
+        /// The connection that `connect` asked for; `close` forgets it.
         conn: ConnId,
-        /// The reason of the connection-management protocol; 28 means that `private_data` tells.
+        /// The reject reason of the connection-management protocol; 28 means that `private_data`
+        /// has the cause.
         reason: u16,
-        /// What the peer's consumer said.
+        /// The private data of the peer's reject.
         private_data: PrivateData,
     },
-    /// The connection could not be made; on the passive side, never came to be after our accept.
+    /// The connection could not be made; on the passive side, it was accepted and not established.
     ConnectFailed {
-        /// The connection.
+        /// The connection that failed; `close` forgets it.
         conn: ConnId,
-        /// At which step.
+        /// The step that failed, or the cause.
         failure: ConnectFailure,
     },
     /// The connection ended; the queue pair is in ERROR.
     Disconnected {
-        /// The connection.
+        /// The connection that ended; `close` forgets it.
         conn: ConnId,
-        /// The peer knows it too: it ended the connection, or answered our
-        /// [`ConnectionManager::disconnect`]. If not, it may still carry out what it was asked to.
+        /// The peer knows that the connection ended: it ended the connection, or answered our
+        /// [`ConnectionManager::disconnect`]. If not, it may still carry out requests that it
+        /// received.
         confirmed: bool,
     },
     /// The device was removed under the connection or listener.
     DeviceRemoved {
-        /// The connection.
+        /// The connection or listener whose device is gone.
         conn: ConnId,
     },
 }
 
-/// At which step a connection could not be made.
+/// The cause for which a connection could not be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConnectFailure {
-    /// The address does not lead anywhere.
+    /// Address resolution failed, as in `RDMA_CM_EVENT_ADDR_ERROR`.
     #[error("the address cannot be resolved")]
     Address,
     /// There is no route to it.
     #[error("no route to the address")]
     Route,
-    /// Something there refused the packets: nobody speaks RoCE at that address.
+    /// An ICMP error refused the packets: no RoCE v2 endpoint is open at the address.
     #[error("nothing answers RoCE at the address")]
     Refused,
     /// No answer within the retries.
@@ -262,7 +266,7 @@ pub enum CmError {
     /// More private data than the message carries.
     #[error("private data too long")]
     PrivateDataTooLong,
-    /// The system refused.
+    /// The system refused the call; the source is its error.
     #[error(transparent)]
     Io(#[from] io::Error),
 }

@@ -1,31 +1,33 @@
-//! Whether a thread that looks for work again and again stands in the way of others.
+//! Whether a thread that polls for work keeps other threads from the processor.
 
 use std::time::Duration;
 
 use crate::Time;
 
-/// Others that kept the processor for so long compute. Who merely looks, too, gives it back much
-/// sooner.
+/// A wait of at least this long means that another thread computes. A thread that polls as well
+/// gives the processor back much sooner.
 const LONG: Duration = Duration::from_millis(1);
-/// It is not tried again for so many times the time that it cost.
+/// After a confirmed wait the thread sleeps instead of giving way for this many times the wait: at
+/// most 1/17 of its time is lost to waits. Doubled, about half of that is lost, and the thread goes
+/// back to polling half as soon.
 const BACKOFF_FACTOR: u32 = 16;
-/// For so many times the time that it cost once it is suspected to happen again: longer than it is
-/// not tried.
+/// A wait is confirmed by another one within this many times its duration. It is longer than the
+/// back-off, so that one long wait after the back-off is enough to start the next.
 const CONFIRM_WINDOW_FACTOR: u32 = 2 * BACKOFF_FACTOR;
-/// What takes longer is not somebody's share of the processor: a debugger, or a machine that stood
-/// still.
+/// A longer wait counts as this long: a debugger or a suspended machine caused it, not a share of
+/// the processor.
 const LONGEST: Duration = Duration::from_millis(100);
 
-/// What a thread that offers its processor to others between two looks has learnt from them.
+/// How long other threads kept the processor when a thread offered it between two polls.
 ///
-/// Threads that all look and give way share a processor well: each has it again before long. One
-/// that computes keeps it for milliseconds, which whoever gave it away has to wait for. Then it is
-/// better to sleep: who is woken has the processor at once, having used so little of it.
+/// Threads that all poll and give way share a processor well: each has it again soon. A thread that
+/// computes keeps it for milliseconds, for which a thread that gave way has to wait. Then sleeping
+/// is better: a thread that is woken gets the processor at once, since it has used little of it.
 #[derive(Clone, Copy, Debug)]
 pub struct CpuContention {
     until: Time,
-    /// The processor was kept for long once; if it is again before then, somebody computes. Once
-    /// may be a pause of the whole machine.
+    /// A long wait happened; another one before this time confirms that a thread computes. A single
+    /// one may be a pause of the whole machine.
     suspected_until: Time,
 }
 
@@ -56,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_has_the_processor_again_soon_looks_on() {
+    fn short_waits_cause_no_sleep() {
         let (mut contention, now) = (CpuContention::NONE, Time::from_nanos(1));
         assert!(!contention.should_sleep(now));
         for _ in 0..100 {
@@ -66,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pause_of_the_machine_is_not_taken_for_one_that_computes() {
+    fn one_long_wait_alone_causes_no_sleep() {
         let (mut contention, now) = (CpuContention::NONE, Time::from_nanos(1));
         contention.gave_way(now, LONG);
         assert!(!contention.should_sleep(now));
@@ -78,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stood_still_for_hours_looks_on_before_long() {
+    fn a_pause_of_hours_causes_a_short_sleep() {
         let (mut contention, now) = (CpuContention::NONE, Time::from_nanos(1));
         for _ in 0..2 {
             contention.gave_way(now, Duration::from_secs(7200));
@@ -87,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn giving_way_to_one_that_computes_takes_a_small_part_of_the_time() {
+    fn waits_for_a_computing_thread_are_rare() {
         let (mut contention, mut now) = (CpuContention::NONE, Time::from_nanos(1));
         let (mut lost, began, slice) = (Duration::ZERO, now, Duration::from_millis(3));
         while now - began < Duration::from_secs(2) {

@@ -9,11 +9,11 @@ use core::sync::atomic::{AtomicU8, Ordering};
 pub enum Bug {
     /// A peer may go beyond the end of the memory that its key names.
     SkipRkeyBound = 1,
-    /// Nobody looks at the ICRC.
+    /// Packets with a wrong ICRC are accepted.
     AcceptCorruptPackets,
 }
 
-/// Zero for none.
+/// The present [`Bug`] by its number; zero for none.
 static PRESENT: AtomicU8 = AtomicU8::new(0);
 
 /// Gives the crate this bug, and no other, from now on.

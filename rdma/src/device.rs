@@ -10,11 +10,11 @@ use crate::{Access, GroupConfig, Mem, Provider};
 /// An RDMA device as seen through one local address, and a protection domain of it. Cheap to clone;
 /// clones name the same device and domain.
 ///
-/// What a peer may do is bounded by its queue pair's domain: a key of another one is refused with
+/// The access of a peer is bounded by its queue pair's domain: a key of another one is refused with
 /// [`crate::WcStatus::REMOTE_ACCESS_ERROR`]. Peers that are not to reach each other's memory get a
 /// domain each.
 pub trait Device<P: Provider>: Clone + Send + Sync + 'static {
-    /// What it can do.
+    /// Its limits and features.
     fn caps(&self) -> &Caps;
 
     /// The local address that it serves.
@@ -23,14 +23,14 @@ pub trait Device<P: Provider>: Clone + Send + Sync + 'static {
     /// The same device with a protection domain that nothing belongs to yet.
     ///
     /// # Errors
-    /// What the system says.
+    /// The error of the system call.
     fn in_new_domain(&self) -> io::Result<Self>;
 
     /// Registers memory with this device, in this handle's protection domain.
     ///
     /// # Errors
-    /// What the system says; where a resource limit is the cause the message names the limit and
-    /// the fix.
+    /// The error of the system call; where a resource limit is the cause the message names the
+    /// limit and the fix.
     ///
     /// # Safety
     /// The memory must stay mapped until the returned region was deregistered, and for ever if the
@@ -42,21 +42,21 @@ pub trait Device<P: Provider>: Clone + Send + Sync + 'static {
     /// Allocates a memory window in this handle's protection domain, not bound to anything yet.
     ///
     /// # Errors
-    /// [`io::ErrorKind::Unsupported`] when [`Caps::memory_windows`] is false, else what the system
-    /// says.
+    /// [`io::ErrorKind::Unsupported`] when [`Caps::memory_windows`] is false, else the error of
+    /// the system call.
     fn window(&self) -> io::Result<P::Window>;
 
     /// Makes a group: one per core that serves this device. At most as many as the device was
     /// opened for.
     ///
     /// # Errors
-    /// What the system says.
+    /// The error of the system call.
     fn group(&self, config: &GroupConfig) -> io::Result<P::Group>;
 
     /// The connection manager, once per device.
     ///
     /// # Errors
-    /// [`io::ErrorKind::AlreadyExists`] on the second call, else what the system says.
+    /// [`io::ErrorKind::AlreadyExists`] on the second call, else the error of the system call.
     fn connection_manager(&self) -> io::Result<P::Cm>;
 
     /// Readable when [`Device::next_async`] has something. Once that has failed, or told of
@@ -69,7 +69,7 @@ pub trait Device<P: Provider>: Clone + Send + Sync + 'static {
     /// The next event that belongs to no work request.
     ///
     /// # Errors
-    /// What the system says.
+    /// The error of the system call.
     fn next_async(&self) -> io::Result<Option<DeviceEvent>> {
         Ok(None)
     }
@@ -80,7 +80,7 @@ pub trait Device<P: Provider>: Clone + Send + Sync + 'static {
     }
 }
 
-/// What a device grants. Requests beyond it are clamped by whoever asks.
+/// The limits and features of a device. A caller clamps its requests to these limits.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Caps {
@@ -95,7 +95,7 @@ pub struct Caps {
     pub max_wr: u32,
     /// Scatter-gather elements per work request.
     pub max_sge: u32,
-    /// Completions per group.
+    /// Entries of one completion queue; `u32::MAX` where each queue pair keeps its own completions.
     pub max_cqe: u32,
     /// RDMA READs that one of our queue pairs may have in flight.
     pub max_initiator_depth: u8,
@@ -151,7 +151,7 @@ pub enum DeviceEvent {
     PortDown,
     /// A queue pair failed without a completion to say so.
     QpFatal {
-        /// Its number.
+        /// The number of the queue pair, as in [`crate::Wc::qpn`].
         qpn: u32,
     },
     /// A completion queue overran.
@@ -164,9 +164,9 @@ pub enum DeviceEvent {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DeviceStats {
-    /// Connection-management messages sent.
+    /// Connection-management datagrams (MADs) sent, retries included.
     pub mads_sent: u64,
-    /// Connection-management messages received.
+    /// Connection-management datagrams (MADs) received and handed to the connection manager.
     pub mads_received: u64,
     /// Datagrams that were no connection-management message for us.
     pub mads_dropped: u64,

@@ -24,7 +24,7 @@ pub trait Group<P: Provider>: Send {
     /// The queue pair's number, as in [`Wc::qpn`].
     fn qpn(&self, qp: QpKey) -> u32;
 
-    /// What the queue pair was granted, which may differ from what was asked for.
+    /// The sizes that the queue pair was granted, which may differ from those asked for.
     fn granted(&self, qp: QpKey) -> QpConfig;
 
     /// Queues a send request. On a queue pair that is not connected yet it waits for the
@@ -75,16 +75,16 @@ pub trait Group<P: Provider>: Send {
     /// completion of it is reported, those not yet polled included.
     fn release(&mut self, qp: QpKey);
 
-    /// Counters.
+    /// Counters since the group was made.
     fn stats(&self) -> GroupStats;
 }
 
-/// What a group is to be woken for. Whatever it wakes for, a poll reaps all.
+/// The completions that a group is armed for. A poll after any wake-up reaps all completions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WakeFor {
-    /// Every completion.
+    /// Every completion: of receives, of signaled sends and of failed requests.
     Everything,
-    /// What arrives: receives, and with them every queue pair that fails while it holds one. Send
+    /// Arrivals: receives, and with them every queue pair that fails while it holds one. Send
     /// requests that are done may wait until something else happens. A provider that cannot tell
     /// them apart wakes for them as well.
     Arrivals,
@@ -95,7 +95,7 @@ pub enum WakeFor {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct QpKey(pub u64);
 
-/// What a group is made for.
+/// The load that a group is made for.
 #[derive(Clone, Copy, Debug)]
 pub struct GroupConfig {
     /// Completions that can wait to be polled; a device makes room for more as queue pairs need it,
@@ -157,9 +157,9 @@ pub struct GroupStats {
     pub send_calls: u64,
     /// System calls that received.
     pub receive_calls: u64,
-    /// Packets sent again.
+    /// Packets that had been sent before; [`GroupStats::packets_sent`] counts them too.
     pub packets_retransmitted: u64,
-    /// Packets dropped because they were duplicates, out of order, malformed or for nobody.
+    /// Packets dropped as duplicates, out of order, malformed or for an unknown queue pair.
     pub packets_dropped: u64,
     /// Packets dropped because the invariant CRC was wrong.
     pub icrc_failures: u64,
@@ -167,7 +167,8 @@ pub struct GroupStats {
     pub rnr_naks_received: u64,
     /// Times that we said receiver-not-ready.
     pub rnr_naks_sent: u64,
-    /// Acknowledge time-outs.
+    /// Times that the acknowledge timer of a queue pair expired before the peer's acknowledgement
+    /// came.
     pub ack_timeouts: u64,
     /// NAKs sent for a gap in the sequence.
     pub sequence_naks_sent: u64,

@@ -10,7 +10,7 @@ use std::ptr;
 /// An address of this machine.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LocalAddress {
-    /// The address.
+    /// An IPv4 or IPv6 address, without prefix length or scope.
     pub ip: IpAddr,
     /// The interface that has it.
     pub interface: String,
@@ -20,7 +20,7 @@ pub struct LocalAddress {
 /// left out: they mean something only together with an interface.
 ///
 /// # Errors
-/// What the system says.
+/// The error of `getifaddrs`.
 pub fn local_addresses() -> io::Result<Vec<LocalAddress>> {
     let mut addresses = all()?;
     addresses.retain(|address| !is_link_local(address.ip));

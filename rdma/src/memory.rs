@@ -1,4 +1,4 @@
-//! Registered memory.
+//! Memory regions and memory windows, and the access that they grant.
 #![expect(unsafe_code, reason = "ties memory to its registration")]
 
 use core::mem::ManuallyDrop;
@@ -8,12 +8,12 @@ use std::os::fd::BorrowedFd;
 
 use crate::{Device, Op, Provider};
 
-/// What may be done with a region or a window: the values of `enum ibv_access_flags`.
+/// The access that a region or a window grants: the values of `enum ibv_access_flags`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Access(u32);
 
 impl Access {
-    /// Local read only.
+    /// Local read only: sends and RDMA WRITEs of ours may read it, the peer has no access.
     pub const NONE: Self = Self(0);
     /// Receives and RDMA READs of ours may land here.
     pub const LOCAL_WRITE: Self = Self(1);
@@ -48,24 +48,24 @@ impl BitOr for Access {
     }
 }
 
-/// Memory to register.
+/// Memory to register, in the host or in a device.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub enum Mem<'a> {
     /// Any mapped host memory: the heap, mmap, huge pages, io_uring fixed buffers.
     Host {
-        /// First byte.
+        /// Address of the first byte, which need not be aligned.
         addr: *mut u8,
-        /// Length in bytes.
+        /// Length in bytes from `addr`.
         length: usize,
     },
     /// A dma-buf (device memory), addressed at `iova` in work requests.
     DmaBuf {
-        /// The dma-buf.
+        /// File descriptor of the dma-buf, borrowed for the registration only.
         fd: BorrowedFd<'a>,
         /// Where in it to begin, in bytes.
         offset: u64,
-        /// Length in bytes.
+        /// Length in bytes from `offset`.
         length: usize,
         /// The address that work requests give its first byte.
         iova: u64,
@@ -81,7 +81,7 @@ pub struct RegionHandle(pub u64);
 pub struct WindowHandle(pub u64);
 
 /// Registered memory. Once it is deregistered no byte of the memory is read or written through it,
-/// whatever is still in flight. Dropping it deregisters as well, but does not tell when the device
+/// requests in flight included. Dropping it deregisters as well, but does not tell when the device
 /// refuses: [`Registered`] keeps the memory then.
 pub trait MemoryRegion: Send + Sync + Sized {
     /// The key for [`crate::Sge::lkey`].
@@ -90,7 +90,7 @@ pub trait MemoryRegion: Send + Sync + Sized {
     fn rkey(&self) -> u32;
     /// Its name in an [`Op::Bind`].
     fn handle(&self) -> RegionHandle;
-    /// Deregisters.
+    /// Deregisters the memory, so that its keys become invalid.
     ///
     /// # Errors
     /// The device refused, so that it may still read and write the memory, which must stay mapped
@@ -113,7 +113,7 @@ impl<P: Provider, M> Registered<P, M> {
     /// Registers `place`, which `memory` owns.
     ///
     /// # Errors
-    /// As for [`Device::register`].
+    /// As [`Device::register`] returns them; `memory` is dropped then.
     ///
     /// # Safety
     /// The place stays mapped until `memory` is dropped, wherever that is moved meanwhile. Else as
@@ -134,12 +134,12 @@ impl<P: Provider, M> Registered<P, M> {
         Self { region: ManuallyDrop::new(region), memory: ManuallyDrop::new(memory) }
     }
 
-    /// The registration.
+    /// The registration, for its keys.
     pub fn region(&self) -> &P::Region {
         &self.region
     }
 
-    /// The memory.
+    /// The memory, which stays registered while it is borrowed.
     pub fn memory(&self) -> &M {
         &self.memory
     }

@@ -1,4 +1,4 @@
-//! What a provider of RDMA is made of.
+//! The types that a provider of RDMA is made of.
 
 use crate::{ConnectionManager, Device, Group, MemoryRegion, MemoryWindow};
 
@@ -9,7 +9,7 @@ pub trait Provider: Sized + 'static {
     const NAME: &'static str;
     /// A device as seen through one local address.
     type Device: Device<Self>;
-    /// Registered memory.
+    /// Registered memory; dropping it deregisters.
     type Region: MemoryRegion + 'static;
     /// A type-2 memory window.
     type Window: MemoryWindow<Self> + 'static;
@@ -19,6 +19,6 @@ pub trait Provider: Sized + 'static {
     type GroupHandle: Clone + Send + Sync + 'static;
     /// A queue pair on its way from the connection manager to its group.
     type NewQp: Send + 'static;
-    /// The connection manager.
+    /// The connection manager, one per device.
     type Cm: ConnectionManager<Self>;
 }

@@ -9,7 +9,7 @@ use crate::interface;
 use crate::sysfs::{self, SysfsDevice, SysfsPort};
 use crate::verbs::{self, ServingPort, VerbsError};
 
-/// What a user asks for.
+/// The provider that a user asks for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ProviderKind {
     /// Verbs where a device serves the address, else soft.
@@ -22,7 +22,7 @@ pub enum ProviderKind {
 }
 
 impl ProviderKind {
-    /// All of them.
+    /// Every kind; a kind is parsed from its [`ProviderKind::name`].
     pub const ALL: [Self; 3] = [Self::Auto, Self::Verbs, Self::Soft];
 
     /// As users type it.
@@ -60,9 +60,9 @@ pub struct UnknownProvider(String);
 /// The provider that serves an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Choice {
-    /// [`crate::verbs`].
+    /// RDMA devices through [`crate::verbs`].
     Verbs,
-    /// [`crate::soft`].
+    /// Userspace RoCE v2 through [`crate::soft`].
     Soft,
 }
 
@@ -79,9 +79,9 @@ impl Choice {
 /// A choice and its reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Selection {
-    /// What was chosen.
+    /// The provider that serves the address.
     pub choice: Choice,
-    /// Why, in words.
+    /// The reason, as a phrase; [`fmt::Display`] writes the provider's name before it.
     pub reason: String,
     /// Nothing gets through at present, for the reason given: the device's port is not up.
     pub down: Option<String>,
@@ -106,9 +106,9 @@ pub enum SelectError {
     /// Verbs were asked for and are not to be had.
     #[error("the verbs provider cannot serve {address}, use soft or auto: {reason}")]
     NoVerbs {
-        /// The address.
+        /// The local address that verbs were asked to serve.
         address: IpAddr,
-        /// Why not.
+        /// The obstacle, as a phrase, with the fix where one is known.
         reason: String,
     },
     /// The address belongs to no interface of this machine.
@@ -195,7 +195,8 @@ impl Question {
         Ok(Selection { choice: Choice::Verbs, reason, down: Some(down) })
     }
 
-    /// Why verbs do not serve the address, in the words of whoever knows best.
+    /// Why verbs do not serve the address: what the kernel tells of the port where that is known,
+    /// else the provider's error.
     fn explain(&self, error: &VerbsError, devices: &[SysfsDevice]) -> String {
         let on_its_interface = |device: &SysfsDevice| -> Option<String> {
             let port = device.port_on(self.interface.as_deref()?)?;
@@ -235,7 +236,7 @@ impl Question {
         )
     }
 
-    /// What speaks against soft on an address whose RDMA device does not serve it now.
+    /// A warning against soft on an address whose RDMA device does not serve it now.
     fn taken_port(&self, devices: &[SysfsDevice]) -> String {
         let takes_it =
             |device: &&SysfsDevice| device.ports.iter().any(|p| p.has_roce_v2(self.address));
@@ -349,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_that_is_down_is_named_with_the_fix() {
+    fn a_down_port_is_named_with_its_fix() {
         let down = || rxe("1: DOWN", Some("RoCE v2"));
         // Soft could not be heard there, because the device has the port; so it is verbs, once the
         // link is up.
@@ -368,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn an_infiniband_port_that_is_not_up_leaves_the_address_to_soft() {
+    fn an_inactive_infiniband_port_leaves_soft() {
         let class = FakeClass::new();
         class.port("rxe0", "2: INIT", "InfiniBand");
         let chosen = auto(class.devices(), served);
@@ -379,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_without_a_gid_is_left_to_soft() {
+    fn an_address_without_gid_is_left_to_soft() {
         for (devices, serving) in [
             (rxe("4: ACTIVE", Some("IB/RoCE v1")), served as Serving),
             (rxe("4: ACTIVE", Some("IB/RoCE v1")), not_served),
@@ -394,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn without_libraries_soft_is_chosen_with_a_warning_where_the_device_has_the_port() {
+    fn without_libraries_soft_is_chosen_with_a_warning() {
         let chosen = auto(rxe("4: ACTIVE", Some("RoCE v2")), no_library);
         assert_eq!(chosen.choice, Choice::Soft);
         assert!(chosen.reason.contains("cannot open shared object file"), "{}", chosen.reason);

@@ -1,7 +1,6 @@
 //! RDMA devices as the kernel lists them, with or without rdma-core.
 //!
-//! Files are read one by one and devices come and go, so whatever cannot be read is simply not
-//! there.
+//! Files are read one by one and devices come and go, so an entry that cannot be read is left out.
 
 use std::fs;
 use std::net::{IpAddr, Ipv6Addr};
@@ -15,11 +14,11 @@ use crate::interface;
 /// Where Linux lists RDMA devices.
 pub const CLASS: &str = "/sys/class/infiniband";
 
-/// What an Ethernet frame carries besides the payload of a RoCE v2 packet, at most, as the kernel
-/// reckons it: network header, UDP, the longest transport headers and the CRC.
+/// The most bytes of an Ethernet frame besides the payload of a RoCE v2 packet, as the kernel
+/// counts them: network header, UDP, the longest transport headers and the CRC.
 const ROCE_OVERHEAD_BYTES: usize = 40 + 8 + 12 + 4 + 28 + 4;
 
-/// An RDMA device.
+/// An RDMA device, as its folder in [`CLASS`] describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SysfsDevice {
     /// Its name: `mlx5_0`, `rxe0`, ...
@@ -43,9 +42,9 @@ pub struct SysfsPort {
     pub state: String,
     /// Its physical state: `LinkUp`, `Disabled`, `Polling`, ...
     pub physical_state: String,
-    /// Its speed.
+    /// Its speed as the kernel writes it: `10 Gb/sec (1X FDR10)`.
     pub rate: String,
-    /// `Ethernet` or `InfiniBand`.
+    /// Its link layer: `Ethernet` or `InfiniBand`.
     pub link_layer: String,
     /// The entries of its GID table that are in use.
     pub gids: Vec<SysfsGid>,
@@ -56,7 +55,7 @@ pub struct SysfsPort {
 pub struct SysfsGid {
     /// Its place in the table.
     pub index: u16,
-    /// The GID.
+    /// The GID: for an IPv4 address its mapped form, `::ffff:a.b.c.d`.
     pub gid: Ipv6Addr,
     /// `RoCE v2`, or `IB/RoCE v1`.
     pub kind: String,
@@ -148,7 +147,7 @@ impl SysfsGid {
     fn read(port: &Path, index: u16) -> Option<Self> {
         let entry = |folder: &str| text(&port.join(folder).join(index.to_string()));
         let gid = entry("gids").and_then(|text| Ipv6Addr::from_str(&text).ok())?;
-        // Places that nobody uses read as zeros and have no attributes.
+        // Entries that are not in use read as zeros and have no attributes.
         let kind = entry("gid_attrs/types")?;
         Some(Self { index, gid, kind, interface: entry("gid_attrs/ndevs") })
     }
@@ -251,7 +250,7 @@ pub(crate) mod tests {
             .gid("rxe0", 0, "fe80:0000:0000:0000:28e8:a7ff:feca:98a9", "RoCE v2", "veth0")
             .gid("rxe0", 10, GID_OF_10_1_0_1, "RoCE v2", "veth0")
             .gid("rxe0", 2, GID_OF_10_1_0_1, "IB/RoCE v1", "veth0")
-            // A place that nobody uses.
+            // An entry that is not in use.
             .file("rxe0/ports/1/gids/3", "0000:0000:0000:0000:0000:0000:0000:0000");
         let devices = class.devices();
         let [device] = devices.as_slice() else { panic!("{devices:?}") };
@@ -278,7 +277,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_not_there() {
+    fn unreadable_entries_are_left_out() {
         assert_eq!(devices(Path::new("/nonexistent/infiniband")), None);
         let class = FakeClass::new();
         assert_eq!(class.devices(), []);
@@ -290,7 +289,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_software_device_without_addresses_is_still_on_its_interface() {
+    fn a_software_device_is_on_its_parent_interface() {
         let class = FakeClass::new();
         class.port("rxe0", "1: DOWN", "Ethernet").file("rxe0/parent", "eth0");
         let devices = class.devices();

@@ -11,13 +11,13 @@ use crate::{Access, RegionHandle, WindowHandle};
 pub struct Sge {
     /// Address of the first byte, as it was registered.
     pub addr: u64,
-    /// Length in bytes.
+    /// Length in bytes from `addr` on.
     pub length: u32,
     /// Local key of the region that holds it.
     pub lkey: u32,
 }
 
-/// What a send work request does.
+/// The operation of a send work request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Op {
@@ -46,7 +46,7 @@ pub enum Op {
     Bind(Bind),
     /// Invalidate a memory window of our own.
     LocalInvalidate {
-        /// The window's key.
+        /// The key that the latest bind gave the window.
         rkey: u32,
     },
 }
@@ -54,7 +54,7 @@ pub enum Op {
 /// A window, the key it is to answer to, and the bytes it is to grant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bind {
-    /// The window.
+    /// The window, which must be invalid when the bind executes.
     pub window: WindowHandle,
     /// The key that it has from the bind on.
     pub rkey: u32,
@@ -64,7 +64,7 @@ pub struct Bind {
     pub addr: u64,
     /// Bytes that it grants.
     pub length: u64,
-    /// What the peer may do with them.
+    /// The access that it grants to the peer.
     pub access: Access,
 }
 
@@ -73,7 +73,7 @@ pub struct Bind {
 pub struct SendFlags(u32);
 
 impl SendFlags {
-    /// None.
+    /// No flags: only a failure is reported.
     pub const NONE: Self = Self(0);
     /// Start only when earlier RDMA READs have completed.
     pub const FENCE: Self = Self(1);
@@ -108,9 +108,9 @@ impl BitOr for SendFlags {
 pub struct SendWr<'a> {
     /// Returned in the completion.
     pub wr_id: u64,
-    /// What to do.
+    /// The operation, with the peer's address and key where it has any.
     pub op: Op,
-    /// How.
+    /// Modifiers such as [`SendFlags::SIGNALED`].
     pub flags: SendFlags,
     /// The local memory; the list is copied, the memory is not.
     pub sges: &'a [Sge],
@@ -118,10 +118,10 @@ pub struct SendWr<'a> {
 
 /// A request for a queue pair's receive queue.
 ///
-/// Which of those that are queued a message goes to is for the provider to say: a device takes the
+/// Which of the queued receives a message goes to is for the provider to say: a device takes the
 /// oldest, as the specification has it, software the newest, since the cache still has that. So
 /// memory is free again when the completion with its `wr_id` came, and not in the order in which it
-/// was posted: who goes round a ring of places may name one that is still queued.
+/// was posted: a caller that uses a ring of buffers may reach one that is still queued.
 #[derive(Clone, Copy, Debug)]
 pub struct RecvWr<'a> {
     /// Returned in the completion.
@@ -140,9 +140,9 @@ pub struct RecvWr<'a> {
 pub struct Wc {
     /// As given in the work request.
     pub wr_id: u64,
-    /// How it ended.
+    /// Whether the request succeeded, or the cause of its failure.
     pub status: WcStatus,
-    /// What it was.
+    /// The kind of request; valid for a success only.
     pub opcode: WcOpcode,
     /// Provider-specific detail of a failure.
     pub vendor_err: u32,
@@ -235,9 +235,9 @@ wc_status! {
     RETRY_EXCEEDED = 12, "transport retry count exceeded";
     /// The peer had no receive posted, retries included.
     RNR_RETRY_EXCEEDED = 13, "receiver-not-ready retry count exceeded";
-    /// The device failed.
+    /// The device is in a fatal state (`IBV_WC_FATAL_ERR`).
     FATAL = 19, "fatal device error";
-    /// Anything else.
+    /// An error that no other status describes.
     GENERAL = 21, "general error";
 }
 
@@ -247,23 +247,23 @@ impl fmt::Debug for WcStatus {
     }
 }
 
-/// What a completed work request was: the values of `enum ibv_wc_opcode`.
+/// The kind of a completed work request: the values of `enum ibv_wc_opcode`.
 #[repr(transparent)]
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
 pub struct WcOpcode(pub u32);
 
 impl WcOpcode {
-    /// [`Op::Send`] or [`Op::SendWithInvalidate`].
+    /// A send: [`Op::Send`] or [`Op::SendWithInvalidate`].
     pub const SEND: Self = Self(0);
-    /// [`Op::RdmaWrite`].
+    /// A write: [`Op::RdmaWrite`], acknowledged by the peer.
     pub const RDMA_WRITE: Self = Self(1);
-    /// [`Op::RdmaRead`].
+    /// A read: [`Op::RdmaRead`], whose data was placed.
     pub const RDMA_READ: Self = Self(2);
-    /// [`Op::Bind`].
+    /// A bind: [`Op::Bind`] has taken effect.
     pub const BIND_WINDOW: Self = Self(5);
-    /// [`Op::LocalInvalidate`].
+    /// An invalidation: [`Op::LocalInvalidate`] has taken effect.
     pub const LOCAL_INVALIDATE: Self = Self(6);
-    /// A receive.
+    /// A receive that the peer's SEND used up.
     pub const RECV: Self = Self(128);
     /// A receive that the peer's RDMA WRITE with immediate data used up.
     pub const RECV_RDMA_WITH_IMM: Self = Self(129);

@@ -1,4 +1,5 @@
-//! A device gives back every file descriptor. Alone in its process, so that nobody else's count.
+//! A device gives back every file descriptor. The test is alone in its process, so that no other
+//! test's descriptors count.
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr};

@@ -25,8 +25,8 @@ use crate::{
     PrivateData, QpConfig, Time,
 };
 
-/// Acknowledge time-out when nobody says: 0.54 s. Losses are repaired sooner; this decides how long
-/// a silent peer is believed in.
+/// The acknowledge time-out without [`ConnOptions::ack_timeout_exponent`]: 0.54 s. Losses are
+/// repaired sooner; this decides how long a silent peer is believed in. One more doubles that.
 const ACK_TIMEOUT_EXPONENT: u8 = 17;
 /// How often a request is sent again: about 20 s in all.
 const MAX_RETRIES: u8 = 8;
@@ -81,7 +81,7 @@ enum ConnectionEntry {
     },
 }
 
-/// What is known of a connection's queue pair, which its group has.
+/// The queue pair of a connection, which its group has.
 #[derive(Clone, Copy)]
 struct Qp {
     qpn: Qpn,

@@ -6,7 +6,8 @@ use roce_proto::wire::RnrTimer;
 
 use crate::{GroupStats, Op, PushError, QpConfig, SendFlags, Sge, Wc, WcOpcode, WcStatus};
 
-/// The most elements that an inline request may name, whatever the queue pair was granted.
+/// The most elements that an inline request may name, independent of what the queue pair was
+/// granted.
 pub(super) const MAX_SGE: usize = rc::SGE_MAX;
 
 pub(super) fn op(op: Op) -> rc::SendOp {

@@ -1,4 +1,4 @@
-//! Software devices.
+//! Devices of a software provider: the state that their groups and the connection manager share.
 #![expect(unsafe_code, reason = "registers memory by address")]
 
 use std::io;
@@ -18,7 +18,8 @@ use super::wire::Datagram;
 use super::{Fabric, RoceCm, RoceGroup};
 use crate::{Access, Caps, Device, DeviceEvent, DeviceStats, GroupConfig, Mem};
 
-/// Messages in a mailbox beyond which what may be lost is dropped, as by a full socket.
+/// The most messages in a mailbox. Beyond it a forwarded packet is dropped, as by a full socket
+/// buffer, and the peer repeats it. 512 packets take at most about 2 MiB; doubled, twice that.
 pub(super) const MAX_MAIL: usize = 512;
 
 /// Longer than any packet with any headers.
@@ -30,7 +31,7 @@ pub struct RoceDevice<F: Fabric> {
     domain: DomainId,
 }
 
-/// What the handles of a device have in common.
+/// The state that the handles of a device share.
 pub(super) struct DeviceShared<F: Fabric> {
     pub(super) fabric: F,
     pub(super) regions: Arc<Regions>,
@@ -43,7 +44,7 @@ pub(super) struct DeviceShared<F: Fabric> {
     pub(super) caps: Caps,
 }
 
-/// For a group.
+/// A message to the thread that owns a group.
 pub(super) enum GroupMessage {
     /// Connect a queue pair, whose peer is at this endpoint.
     Connect {
@@ -53,7 +54,7 @@ pub(super) enum GroupMessage {
         route: ConnectionRoute,
         /// Whether the first packet is to be announced.
         announce: bool,
-        /// What was agreed.
+        /// The parameters that the two connection managers agreed on.
         connection: Box<ConnectionParams>,
     },
     /// Move a queue pair to ERROR.
@@ -61,18 +62,18 @@ pub(super) enum GroupMessage {
         /// Its number and serial.
         number: (u32, u64),
     },
-    /// A packet that came to somebody else's socket.
+    /// A packet for this group that another socket received.
     Packet(Box<Forwarded>),
 }
 
-/// For the connection manager.
+/// A message to the thread that owns the connection manager.
 pub(super) enum CmMessage {
     /// A packet came for this queue pair: its peer is ready.
     PeerIsReady {
         /// The queue pair's number.
         qpn: u32,
     },
-    /// Nobody is at this endpoint.
+    /// An ICMP error says that this endpoint takes no packets.
     Unreachable(SocketAddr),
     /// A packet that came to a group's socket.
     Packet(Box<Forwarded>),

@@ -25,14 +25,16 @@ use crate::deliberate_bugs::{self, Bug};
 use crate::{GroupStats, QpConfig, Time, Wc};
 
 /// Bytes of payload that one queue pair sends before it is the next one's turn: about one train.
+/// Doubled, the other queue pairs wait for two trains.
 const TURN_BYTES: usize = 60_000;
-/// Packets sent before the engine looks again what has arrived.
+/// Packets sent before the engine receives again. Doubled, packets that arrive wait for twice as
+/// many packets to be sent.
 const PACKETS_PER_ROUND: usize = 512;
 /// Identifications below this are those of our own kind of sender: 0, or the index in a train.
 const SMALL_ID: u16 = 128;
 /// Packets from a peer after which it is believed to keep to small IPv4 identifications. A peer
-/// that counts its packets passes through the small ones too, but cannot have sent so many of them,
-/// even if some came twice.
+/// that counts its packets passes through the small ones too, but cannot have sent that many of
+/// them, even if some came twice.
 const TRUSTED_AFTER: u16 = 2 * SMALL_ID;
 
 /// All that a group does, but for its wire.
@@ -80,7 +82,7 @@ struct Peer {
 /// Where packets of a connection go, and where those of its peer come from.
 #[derive(Clone, Copy)]
 pub(super) struct ConnectionRoute {
-    /// The peer's endpoint.
+    /// The endpoint to which packets are sent.
     pub(super) peer: SocketAddr,
     /// The peer's packets come from this port alone. Those of foreign peers come from any.
     pub(super) udp_source: Option<u16>,
@@ -88,18 +90,18 @@ pub(super) struct ConnectionRoute {
     pub(super) traffic_class: u8,
 }
 
-/// What IPv4 identifications a peer uses, which says how much its invariant CRCs are worth.
+/// The IPv4 identifications that a peer uses, which decide how much its invariant CRCs are worth.
 #[derive(Clone, Copy)]
 enum Identifications {
     /// This many packets, and all had small ones.
     Small(u16),
-    /// Any.
+    /// One that was not small came before the peer was trusted: all are accepted.
     Any,
 }
 
-/// What is to be done about a datagram beyond what the engine did.
+/// The rest of the work on a datagram, for the caller of the engine.
 pub(super) enum Handled {
-    /// Nothing.
+    /// The datagram was handled or dropped.
     Done,
     /// It was the first packet for a queue pair whose connection manager waits for one.
     PeerIsReady(u32),
@@ -250,7 +252,8 @@ impl GroupEngine {
         self.stats.doorbells += 1;
     }
 
-    /// Handles a datagram.
+    /// Gives a datagram to the queue pair that it names. A datagram that does not parse, or that
+    /// comes from an endpoint other than the queue pair's peer, is dropped and counted.
     pub(super) fn handle(
         &mut self,
         now: Time,
@@ -386,7 +389,7 @@ impl GroupEngine {
         packets
     }
 
-    /// Takes completions.
+    /// Moves completions of all queue pairs to `out` until it is full; returns how many.
     pub(super) fn reap(&mut self, out: &mut [Wc]) -> usize {
         let mut count = 0;
         while let Some(&slot) = self.completing.front() {
@@ -471,8 +474,8 @@ impl GroupEngine {
 }
 
 /// Packets that a wire may have gathered and not sent. On unwinding it forgets them, since the
-/// memory that they point at is not theirs once the section has ended, and whoever has the wire
-/// next would send them.
+/// memory that they point at is not theirs once the section has ended, and the next user of the
+/// wire would send them.
 struct Unsent<'a, W: Wire>(&'a mut W);
 
 impl<W: Wire> Drop for Unsent<'_, W> {
@@ -577,7 +580,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_with_small_identifications_is_held_to_them() {
+    fn a_peer_is_held_to_small_identifications() {
         let mut peer = peer(&mut Paths::default());
         for index in 0..TRUSTED_AFTER {
             assert!(peer.accepts(&datagram(), Identification::segment(index % 15)));
@@ -591,7 +594,7 @@ mod tests {
     /// The kernel's software device counts, for all its connections together: a connection may
     /// begin anywhere.
     #[test]
-    fn a_peer_that_counts_is_never_held_to_small_identifications() {
+    fn a_counting_peer_may_use_large_identifications() {
         for start in 0..=2 * SMALL_ID {
             let mut peer = peer(&mut Paths::default());
             for id in (start..).take(1000) {
@@ -602,7 +605,7 @@ mod tests {
 
     /// Others draw them at random, so the first may be small by chance.
     #[test]
-    fn a_peer_with_any_identifications_is_taken_as_it_is() {
+    fn any_identifications_of_a_peer_are_accepted() {
         let mut peer = peer(&mut Paths::default());
         for id in [3, 40_000, 1, 2, 65_535, 9] {
             assert!(peer.accepts(&datagram(), Identification::segment(id)));
@@ -651,7 +654,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_gathered_before_a_panic_is_not_sent() {
+    fn packets_gathered_before_a_panic_are_not_sent() {
         for panics in [false, true] {
             let mut wire = Counting::default();
             let outcome = catch_unwind(AssertUnwindSafe(|| {

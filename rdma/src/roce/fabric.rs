@@ -13,7 +13,7 @@ use crate::{Access, DeviceEvent, MemoryWindow, Op, Provider, QpConfig};
 
 /// A network that carries RoCE v2 packets, as seen by one device.
 pub trait Fabric: Send + Sync + Sized + 'static {
-    /// The provider's name.
+    /// The provider's name, as [`Provider::NAME`].
     const NAME: &'static str;
     /// A way in and out.
     type Wire: Wire;
@@ -32,10 +32,10 @@ pub trait Fabric: Send + Sync + Sized + 'static {
     /// No route leads there, or it takes no RoCE packet.
     fn path_mtu(&self, peer: IpAddr) -> io::Result<u32>;
 
-    /// What one wire's receive buffer holds, in bytes, overhead included.
+    /// The capacity of one wire's receive buffer, in bytes, overhead included.
     fn receive_buffer_bytes(&self) -> usize;
 
-    /// The wire with this index, unless somebody has it.
+    /// The wire with this index; `None` while it is taken, or if there is none.
     fn take_wire(&self, index: usize) -> Option<Self::Wire>;
 
     /// Takes a wire back.

@@ -21,7 +21,8 @@ use crate::{
     Time, WakeFor, Wc,
 };
 
-/// Rounds of receiving and sending in one `poll`; then the caller has its turn.
+/// Rounds of receiving and sending in one `poll`; then the caller has its turn. Doubled, a busy
+/// group gives its caller a turn half as often.
 const ROUNDS: usize = 8;
 
 /// A group of a software device.
@@ -34,8 +35,8 @@ pub struct RoceGroup<F: Fabric> {
     sleep: Option<Sleep>,
     now: Time,
     busy: bool,
-    /// What is to be sent, acknowledgements that is, waits for the caller, who has completions to
-    /// work on and will flush what comes of them; it is not put off twice.
+    /// Acknowledgements wait for the caller, which has completions to work on and flushes the
+    /// requests that follow from them; they are not put off twice.
     held: bool,
     /// The sleep ends when the system takes packets again.
     awaits_room: bool,
@@ -125,7 +126,7 @@ impl<F: Fabric> RoceGroup<F> {
     }
 }
 
-/// What receiving works on besides the wire.
+/// The parts of a group that receiving works on besides the wire.
 struct ReceiveTurn<'a, F: Fabric> {
     now: Time,
     index: u8,
@@ -289,7 +290,7 @@ impl<F: Fabric> Drop for RoceGroup<F> {
     }
 }
 
-/// The memory that an element names, whatever its key.
+/// The memory that an element names; its key is not checked.
 ///
 /// # Safety
 /// It is readable while the slice is used.

@@ -1,4 +1,4 @@
-//! What threads tell each other: the connection manager a group, and a group the connection
+//! Messages between threads: the connection manager a group, and a group the connection
 //! manager.
 
 use std::io;
@@ -22,7 +22,7 @@ struct MailboxDoorbell<S = OwnedFd> {
     rung: AtomicBool,
 }
 
-/// What a reader sleeps on.
+/// The signal that a reader sleeps on.
 trait MailboxSignal {
     /// Wakes the reader, and every sleep that begins before it is cleared.
     fn raise(&self);
@@ -87,8 +87,8 @@ impl<S: MailboxSignal> MailboxDoorbell<S> {
         // If it was not raised, a slow ringer is about to do it, and the flag must stay up: with
         // the flag down what it raises would stay, and end every sleep at once.
         if self.rung.load(Ordering::Relaxed) && self.signal.clear() {
-            // Read and write at once: what was sent before somebody found it rung is seen after
-            // this.
+            // Read and write at once: a message that was sent by a thread that found it rung is
+            // seen after this.
             self.rung.swap(false, Ordering::SeqCst);
         }
     }

@@ -1,5 +1,5 @@
-//! Queue pair numbers of a device: random, so that packets for an earlier process find nobody, with
-//! the group's index in the low bits, so that sockets can be steered by it.
+//! Queue pair numbers of a device: random, so that packets for an earlier process match no queue
+//! pair, with the group's index in the low bits, so that sockets can be steered by it.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,7 +18,7 @@ pub(crate) const MAX_GROUPS: usize = GROUP_MASK as usize;
 /// found.
 const MAX_PER_GROUP: usize = 1 << 15;
 
-/// The index of whoever has the queue pair with this number: a group's, or 0 for the connection
+/// The index of the owner of the queue pair with this number: a group's, or 0 for the connection
 /// manager, which has queue pair 1 though its low bits look like those of the first group.
 pub(crate) fn owner_of(qpn: Qpn) -> u8 {
     let [.., group] = qpn.value().to_be_bytes();
@@ -73,7 +73,7 @@ impl Numbers {
         }
     }
 
-    /// Numbers in use.
+    /// How many numbers are in use: one for each queue pair that exists.
     pub(crate) fn count(&self) -> u64 {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).used.len() as u64
     }

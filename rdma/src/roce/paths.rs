@@ -15,7 +15,7 @@ pub(crate) struct Paths {
     by_endpoint: BTreeMap<SocketAddr, PathKey>,
 }
 
-/// Names a path.
+/// The index of a path in its [`Paths`], reused after the last queue pair has left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PathKey(usize);
 

@@ -111,7 +111,7 @@ impl<E> QpTable<E> {
         slot
     }
 
-    /// All entries.
+    /// The entries of all slots in use, in the order of the slots.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &E> {
         self.slots.iter().filter_map(|slot| slot.entry.as_ref().map(|(_, entry)| entry))
     }
@@ -141,7 +141,7 @@ impl<E> QpTable<E> {
         self.index[bucket] = entry;
     }
 
-    /// Takes out a number that is in the table, and moves up whatever came behind it.
+    /// Takes out a number that is in the table, and moves up the numbers behind it.
     fn unlink(&mut self, number: u32) {
         let bucket = self.seek(number);
         self.index[bucket] = Bucket::EMPTY;

@@ -22,7 +22,7 @@ pub trait Entropy {
 #[derive(Debug)]
 pub struct SystemEntropy;
 
-/// A seed, for simulated networks: whoever sees one number can compute the others.
+/// A seed, for simulated networks: one number lets an observer compute the others.
 #[derive(Debug)]
 pub struct SeededEntropy(SplitMix64);
 
@@ -92,7 +92,7 @@ fn scale(number: u64, bound: u64) -> u64 {
 mod tests {
     use super::*;
 
-    /// What a splitmix64 sequence gives after `number`: its mixing step undone.
+    /// The number that a splitmix64 sequence gives after `number`: its mixing step undone.
     fn splitmix_after(number: u64) -> u64 {
         fn unshift(mixed: u64, by: u32) -> u64 {
             (0..64 / by).fold(mixed, |z, _| mixed ^ (z >> by))

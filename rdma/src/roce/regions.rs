@@ -40,7 +40,7 @@ pub(crate) struct Denied;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DomainId(u64);
 
-/// The table.
+/// The regions and windows of a device by their keys. A lookup takes no lock.
 pub(crate) struct Regions {
     chunks: Box<[OnceLock<Box<[RegionEntry]>>]>,
     free: Mutex<FreeEntries>,
@@ -48,9 +48,9 @@ pub(crate) struct Regions {
     domains: AtomicU64,
 }
 
-/// What a key names. All fields but the key are written only while the key is zero and no section
-/// that could have seen an earlier key is open, or, for a window, by the thread that alone is let
-/// through by `qpn`.
+/// The region or window that a key names. All fields but the key are written only while the key is
+/// zero and no section that could have seen an earlier key is open, or, for a window, by the thread
+/// that alone is let through by `qpn`.
 struct RegionEntry {
     /// Zero while the entry names nothing.
     key: AtomicU32,
@@ -86,7 +86,8 @@ pub(crate) struct RegionsView<'a> {
     _section: Section<'a>,
 }
 
-/// What the queue pairs of one protection domain may reach, for as long as a section is open.
+/// The memory that queue pairs of one protection domain may reach, for as long as a section is
+/// open.
 #[derive(Clone, Copy)]
 pub(crate) struct DomainView<'a> {
     regions: &'a Regions,
@@ -204,7 +205,7 @@ impl Regions {
 }
 
 impl FreeEntries {
-    /// A key that was not used for as long as possible, of an entry that nobody uses.
+    /// A key that was not used for as long as possible, of an entry that is not in use.
     fn take(&mut self) -> Option<u32> {
         let has_fresh = (self.fresh as usize) < MAX_ENTRIES;
         let index = if has_fresh && self.indexes.len() < MIN_IDLE {
@@ -227,7 +228,7 @@ impl FreeEntries {
 }
 
 impl RegionsView<'_> {
-    /// What queue pairs of a domain may reach.
+    /// The memory that queue pairs of a domain may reach.
     pub(crate) fn in_domain(&self, domain: DomainId) -> DomainView<'_> {
         DomainView { regions: self.regions, domain }
     }
@@ -400,7 +401,7 @@ impl Default for RegionEntry {
     }
 }
 
-/// What a region must allow for a window with `access` to be bound to it.
+/// The access that a region must have for a window with `access` to be bound to it.
 fn needed_of_region(access: Access) -> Access {
     let writes = access.contains(Access::REMOTE_WRITE);
     Access::WINDOW_BIND | if writes { Access::LOCAL_WRITE } else { Access::NONE }

@@ -21,13 +21,13 @@ impl Timers {
         }
     }
 
-    /// The earliest deadline.
+    /// The earliest deadline of any slot.
     pub(crate) fn earliest(&self) -> Option<Time> {
         self.heap.first().map(|&(time, _)| time)
     }
 
-    /// Makes a slot due at `time` at the latest. An earlier deadline stays: whoever is woken looks
-    /// again.
+    /// Makes a slot due at `time` at the latest. An earlier deadline stays: the engine looks at the
+    /// slot then and sets the next one.
     pub(crate) fn at_latest(&mut self, slot: u32, time: Time) {
         let place = self.places[slot as usize];
         if place == NOWHERE {

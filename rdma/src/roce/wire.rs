@@ -1,4 +1,4 @@
-//! What the engine needs of a network.
+//! The network as the engine uses it.
 #![expect(unsafe_code, reason = "packets are gathered where their payload lies")]
 
 use std::net::SocketAddr;
@@ -18,7 +18,7 @@ pub trait Wire: Send + 'static {
     /// Hands a batch of what arrived to `handle`.
     fn receive(&mut self, now: Time, handle: impl FnMut(Datagram<'_>)) -> Arrived;
 
-    /// Queues a packet.
+    /// Queues a packet; [`Wire::flush`] sends it.
     ///
     /// # Safety
     /// Its pieces must stay readable until [`Wire::flush`] has returned.
@@ -31,7 +31,7 @@ pub trait Wire: Send + 'static {
     /// any more.
     fn discard(&mut self);
 
-    /// The system takes nothing now. What was queued is kept, and [`Wire::flush`] tries again; no
+    /// The system takes nothing now. Queued packets are kept, and [`Wire::flush`] tries again; no
     /// more should be queued.
     fn is_blocked(&self) -> bool {
         false
@@ -54,15 +54,15 @@ pub trait Wire: Send + 'static {
     /// Looks whether word of such a peer came, where neither receiving nor sending would tell.
     fn check_sender(&mut self) {}
 
-    /// What is readable when there is something to receive, and what else may have an error to
-    /// tell; none where a simulator drives.
+    /// A descriptor that is readable when there is something to receive, and one that may have an
+    /// error to tell; none where a simulator drives.
     fn fds(&self) -> [Option<BorrowedFd<'_>>; 2];
 
-    /// What it did so far.
+    /// Its counts so far.
     fn counters(&self) -> WireCounters;
 }
 
-/// What a call of [`Wire::receive`] brought.
+/// The result of a call of [`Wire::receive`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Arrived {
     /// Datagrams that were handed over.
@@ -74,15 +74,15 @@ pub struct Arrived {
 /// A UDP payload that arrived.
 #[derive(Clone, Copy, Debug)]
 pub struct Datagram<'a> {
-    /// Who sent it.
+    /// The sender's address and UDP source port.
     pub from: SocketAddr,
-    /// To which of our addresses.
+    /// The one of our addresses to which it was sent.
     pub to: SocketAddr,
     /// The flow between the two; none between different families, where no packet is genuine.
     pub flow: Option<Flow>,
-    /// What is known of the identification in its IPv4 header.
+    /// The identification in its IPv4 header, as far as it is known.
     pub ip_id: IpId,
-    /// BTH to ICRC.
+    /// The bytes from the BTH to the ICRC, both included.
     pub bytes: &'a [u8],
 }
 
@@ -116,7 +116,7 @@ pub struct Outgoing<'a> {
     pub destination_qpn: u32,
     /// BTH and extension headers.
     pub headers: &'a [u8],
-    /// The payload.
+    /// The payload, gathered from these pieces in order.
     pub pieces: &'a [&'a [u8]],
     /// Zero bytes behind the payload, 0..=3.
     pub pad_bytes: u8,
@@ -137,7 +137,7 @@ impl Outgoing<'_> {
 /// Length of the invariant CRC.
 pub(crate) const ICRC_BYTES: usize = 4;
 
-/// What a wire counted.
+/// The counts of a wire.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WireCounters {
     /// System calls that sent.
@@ -149,9 +149,9 @@ pub struct WireCounters {
     pub send_drops: u64,
 }
 
-/// Where to answer a packet from `source`: at [`ROCE_PORT`], from whatever port it came, unless its
-/// sender says that it is one of ours and has another. To port 0 the system sends nothing, so
-/// nobody has that.
+/// The endpoint at which to answer a packet from `source`: at [`ROCE_PORT`], not at its source
+/// port, unless its sender says that it is one of ours and has another. The system sends nothing to
+/// port 0, so no peer has that.
 pub(crate) fn endpoint_of(source: SocketAddr, sender: Sender) -> SocketAddr {
     let at_source = sender == Sender::FeedrailAtSource && source.port() != 0;
     let port = if at_source { source.port() } else { ROCE_PORT };

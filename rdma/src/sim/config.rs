@@ -1,4 +1,4 @@
-//! What a simulated network does to packets.
+//! The behaviour of a simulated network.
 
 use core::time::Duration;
 
@@ -11,7 +11,7 @@ pub struct SimConfig {
     /// Added to the latency, evenly distributed from nothing to this. Packets stay in order, unless
     /// reordering takes them out of it.
     pub jitter: Duration,
-    /// Packets that vanish.
+    /// Packets that are lost on the way.
     pub loss_ppm: u32,
     /// Packets that arrive twice.
     pub duplication_ppm: u32,
@@ -23,7 +23,7 @@ pub struct SimConfig {
     pub corruption_ppm: u32,
     /// Bytes per second that a device can send; `None` for no limit.
     pub bandwidth: Option<u64>,
-    /// What one receiving socket holds; more is dropped.
+    /// Capacity of one receiving socket, in bytes; more is dropped.
     pub receive_buffer_bytes: usize,
     /// Payload bytes of the largest packet: 256, 512, 1024, 2048 or 4096.
     pub path_mtu: u32,

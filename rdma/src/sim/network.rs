@@ -1,4 +1,4 @@
-//! The simulated network.
+//! The simulated network: packets in flight, sockets of devices, and the faults between them.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
@@ -12,7 +12,7 @@ use super::SimConfig;
 use crate::roce::owner_of;
 use crate::{DeviceEvent, Time};
 
-/// What a queued packet costs beyond its bytes, as in a kernel's receive buffer.
+/// The cost of a queued packet beyond its bytes, as in a kernel's receive buffer.
 const PACKET_OVERHEAD: usize = 128;
 
 /// A network that simulated devices share. Clones name the same network.
@@ -21,7 +21,7 @@ pub struct SimNetwork {
     network: Arc<Mutex<Network>>,
 }
 
-/// What a simulated network did to packets.
+/// Packets by what the simulated network did to them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SimNetworkStats {
     /// Packets that were sent.
@@ -38,7 +38,7 @@ pub struct SimNetworkStats {
     pub corrupted: u64,
     /// Packets that found a full receive buffer.
     pub overflowed: u64,
-    /// Packets for an address that nobody has.
+    /// Packets for an address that no device has.
     pub unreachable: u64,
     /// A checksum over the fate of all packets: equal for equal runs.
     pub trace: u64,
@@ -61,7 +61,7 @@ struct Node {
     idle_at: Time,
     /// When the latest packet in order arrives, by receiver: jitter does not overtake.
     latest: BTreeMap<IpAddr, Time>,
-    /// What the device says of itself.
+    /// The events that the device reports.
     events: VecDeque<DeviceEvent>,
     /// It has said that it failed.
     failed: bool,
@@ -69,7 +69,7 @@ struct Node {
 
 #[derive(Default)]
 struct SimSocket {
-    /// Packets for a socket that nobody holds are dropped.
+    /// Packets for a socket that is not open are dropped.
     open: bool,
     queue: VecDeque<SimDatagram>,
     queued_bytes: usize,
@@ -83,7 +83,7 @@ pub(super) struct SimDatagram {
     pub(super) to: SocketAddr,
     /// Which socket of the receiver.
     steer: usize,
-    /// Which socket of the sender hears that nobody is there.
+    /// The socket of the sender that is told when the address is unreachable.
     sender: usize,
     pub(super) bytes: Vec<u8>,
 }
@@ -176,7 +176,7 @@ impl SimNetwork {
         self.lock().in_flight.peek().map(|Reverse(next)| next.due)
     }
 
-    /// What it did so far.
+    /// The counts so far.
     pub fn stats(&self) -> SimNetworkStats {
         self.lock().stats
     }
@@ -308,7 +308,7 @@ impl Network {
         self.stats.delivered += 1;
     }
 
-    /// Tells the sender that nobody is there, as ICMP does.
+    /// Tells the sender that the address is unreachable, as ICMP does.
     fn refuse(&mut self, packet: &SimDatagram) {
         let Some(node) = self.nodes.get_mut(&packet.from.ip()) else { return };
         if let Some(socket) = node.sockets.get_mut(packet.sender) {

@@ -25,7 +25,7 @@ pub struct SimWire {
 }
 
 impl SimWire {
-    /// The wire with this index, unless somebody has it.
+    /// The wire with this index; `None` if it is open already or does not exist.
     pub(super) fn open(network: SimNetwork, ip: IpAddr, index: usize) -> Option<Self> {
         let opened = network.lock().open(ip, index);
         opened.then(|| Self { network, ip, index, counters: WireCounters::default() })

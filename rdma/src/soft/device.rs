@@ -1,4 +1,4 @@
-//! Soft devices.
+//! Devices of the soft provider: one endpoint and its sockets.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -23,7 +23,7 @@ const PACKETS_IN_BUFFER: usize = 32;
 pub struct Soft {
     endpoint: SocketAddr,
     wires: Vec<Mutex<Option<SoftWire>>>,
-    /// By wire index.
+    /// The UDP source port of each wire, by wire index.
     source_ports: Vec<u16>,
     receive_buffer_bytes: usize,
     max_path_mtu: u32,

@@ -18,17 +18,17 @@ pub const FAULTS_VARIABLE: &str = "FEEDRAIL_SOFT_FAULTS";
 
 /// Packets held back at once; more are handed over in time.
 const MAX_HELD: usize = 65_536;
-/// How long packets are held back when nobody says.
+/// How long packets are held back when the text names no delay.
 const DEFAULT_DELAY: Duration = Duration::from_millis(1);
 
-/// What happens to packets that arrive, and to the CRC of those that leave. Probabilities are per
+/// Faults of packets that arrive, and of the CRC of those that leave. Probabilities are per
 /// million packets.
 ///
 /// As text: `loss=1%,corrupt=0.1%,duplicate=0.1%,delay=2%:5ms,seed=7`, in any order, each at most
 /// once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Faults {
-    /// Packets that vanish.
+    /// Packets that are dropped on arrival.
     pub loss_ppm: u32,
     /// Packets of which one bit is flipped.
     pub corruption_ppm: u32,

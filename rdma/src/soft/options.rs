@@ -1,4 +1,4 @@
-//! What an endpoint is opened with, and why it could not be.
+//! Options for opening an endpoint, and the errors of it.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -10,12 +10,12 @@ use super::faults::{FAULTS_VARIABLE, Faults, UnknownFault};
 pub struct SoftOptions {
     /// The local address that it serves; not the wildcard.
     pub address: IpAddr,
-    /// Its UDP port.
+    /// The UDP port of its endpoint.
     pub port: PortChoice,
     /// The most groups that will be made; one socket each is opened at once.
     pub groups: usize,
     /// The receive buffer of each socket, as `SO_RCVBUF` takes it (Linux reserves twice as much,
-    /// for its own bookkeeping); `None` asks for as much as helps. What is granted is read back.
+    /// for its own bookkeeping); `None` asks for as much as helps. The granted size is read back.
     pub receive_buffer_bytes: Option<usize>,
     /// The largest path MTU, in bytes of payload, that connections may use; `None` takes what the
     /// route allows.
@@ -26,7 +26,7 @@ pub struct SoftOptions {
     /// Whether the kernel steers each packet to the socket of its group. Otherwise, and where it
     /// cannot, groups hand each other what is not theirs, which costs a copy.
     pub steering: bool,
-    /// What happens on purpose to packets that arrive, for experiments; `None` takes what the
+    /// Faults to make on purpose in packets that arrive, for experiments; `None` takes what the
     /// environment variable `FEEDRAIL_SOFT_FAULTS` says, which is nothing when it is not set.
     pub faults: Option<Faults>,
 }
@@ -68,13 +68,13 @@ pub enum EndpointError {
     PortTaken {
         /// The endpoint that was wanted.
         address: SocketAddr,
-        /// Who has it, in words.
+        /// The owner of the port, as a phrase that says how to get the port back.
         owner: String,
     },
     /// The address belongs to no interface of this machine.
     #[error("{0} is not an address of this machine: `ip address` lists those that are")]
     NotLocal(IpAddr),
-    /// A wildcard address.
+    /// The address is the wildcard, `0.0.0.0` or `::`.
     #[error("{0} is not one address: name the one to serve")]
     Wildcard(IpAddr),
     /// More groups than queue pair numbers can tell apart.
@@ -86,9 +86,9 @@ pub enum EndpointError {
     /// The system refused something else.
     #[error("{what}: {source}")]
     System {
-        /// What was tried.
+        /// The step that failed, as a phrase: `cannot bind a UDP socket`.
         what: &'static str,
-        /// What the system said.
+        /// The error of the system call.
         source: io::Error,
     },
 }

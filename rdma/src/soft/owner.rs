@@ -1,4 +1,4 @@
-//! Who has a UDP port.
+//! The process or kernel module that has a UDP port.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -6,7 +6,7 @@ use std::path::Path;
 
 use crate::sysfs;
 
-/// Who has the port of `address`, in words that help to get it back.
+/// The owner of the port of `address`, as a phrase that says how to get the port back.
 pub(super) fn of(address: SocketAddr) -> String {
     if let Some(process) = socket_inode(address).and_then(|inode| holder(&inode)) {
         return process;

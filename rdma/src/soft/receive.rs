@@ -11,8 +11,7 @@ use roce_proto::wire::{Flow, Identification};
 use super::raw::{self, ControlBuffer, SocketName};
 use crate::roce::wire::{Datagram, IpId, WireCounters};
 
-/// Messages per system call. So many trains are still in the processor's cache when they are
-/// handled.
+/// Messages per system call. Four trains are still in the processor's cache when they are handled.
 const MESSAGES: usize = 4;
 /// The largest train that the kernel joins. The pages of a buffer exist once something that long
 /// came.
@@ -32,7 +31,7 @@ pub(super) struct Inbox {
 // SAFETY: the pointers in `pieces` and `headers` lead into this inbox's own boxes.
 unsafe impl Send for Inbox {}
 
-/// What a call brought.
+/// The result of one receiving call.
 pub(super) enum ReceiveOutcome {
     /// This many messages, fewer than fit: the socket was drained.
     All(usize),
@@ -54,7 +53,7 @@ impl Inbox {
         }
     }
 
-    /// Fetches what waits.
+    /// Receives up to [`MESSAGES`] messages that wait in the socket, in one system call.
     pub(super) fn fetch(
         &mut self,
         fd: &impl AsRawFd,
@@ -147,7 +146,7 @@ fn is_nothing(error: &io::Error) -> bool {
 
 /// The next entry of a socket's error queue.
 pub(super) enum QueuedError {
-    /// Nobody is at this address.
+    /// An ICMP error says that packets do not reach this address.
     Unreachable(SocketAddr),
     /// Something else, which the transport finds out by itself.
     Other,

@@ -1,4 +1,4 @@
-//! What the routing table says of the way to a peer.
+//! The route to a peer, as the routing table has it.
 //!
 //! A connected socket would tell the path MTU, but that is what some ICMP message, perhaps a forged
 //! one, last claimed. The table is asked for the route itself.
@@ -111,7 +111,7 @@ impl RouteEntry {
     }
 }
 
-/// The attributes in `bytes`: kind and value. What is cut short ends them.
+/// The attributes in `bytes`: kind and value. An attribute that is cut short ends them.
 fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     std::iter::from_fn(move || {
         let length = usize::from(half(bytes, 0)?);

@@ -17,11 +17,11 @@ const SOL_UDP: i32 = 17;
 const UDP_SEGMENT: i32 = 103;
 const UDP_GRO: i32 = 104;
 const UDP_NO_CHECK6_RX: i32 = 102;
-/// Packets are not fragmented, and may be as long as the interface takes, whatever ICMP messages
-/// say. (The IPv6 constant is the same.)
+/// Packets are not fragmented, and may be as long as the interface takes; ICMP messages are
+/// ignored. (The IPv6 constant is the same.)
 const PMTUDISC_PROBE: i32 = libc::IP_PMTUDISC_PROBE;
 
-/// What one socket's receive buffer is asked to be, when nobody says.
+/// The receive buffer that one socket asks for when the options name none.
 const RECEIVE_BUFFER_BYTES: usize = 8 << 20;
 const SEND_BUFFER_BYTES: usize = 4 << 20;
 
@@ -47,7 +47,7 @@ impl Sockets {
         self.sender.as_ref().unwrap_or(&self.receiver)
     }
 
-    /// What packets are sent from, where the receiver is bound to `endpoint`.
+    /// The address that packets are sent from, where the receiver is bound to `endpoint`.
     pub(super) fn source(&self, endpoint: SocketAddr) -> SocketAddr {
         let bound = self.sender.as_ref().and_then(|socket| socket.local_addr().ok());
         bound.unwrap_or(endpoint)
@@ -67,7 +67,7 @@ pub(super) fn open(options: &SoftOptions, random: &mut Random) -> Result<Endpoin
     let first = bind_first(options, random)?;
     let address = first.local_addr().map_err(system("cannot read a socket's address"))?;
     let mut receivers = vec![first];
-    // The first was bound without it, so that nobody else is there; the others join it.
+    // The first was bound without it, so that no other process has the port; the others join it.
     set_flag(&receivers[0], libc::SOL_SOCKET, libc::SO_REUSEPORT, 1)
         .map_err(system("cannot share the port among cores"))?;
     for _ in 0..options.groups {

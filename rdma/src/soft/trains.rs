@@ -15,8 +15,8 @@ use crate::roce::wire::Outgoing;
 
 /// Packets gathered for one call.
 pub(super) const MAX_PACKETS: usize = 256;
-/// Bytes after which a call begins no other train: their CRCs have just been computed, and what is
-/// still in the processor's cache the kernel copies from there.
+/// Bytes after which a call begins no other train: their CRCs have just been computed, so that the
+/// kernel copies them from the processor's cache. Doubled, it copies more of them from memory.
 const ENOUGH_BYTES: usize = 256 << 10;
 /// Messages that one call may carry.
 pub(super) const MAX_TRAINS: usize = 64;
@@ -34,8 +34,8 @@ const PLACE_BITS: u32 = (2 * MAX_PACKETS).ilog2();
 /// Peers that get no trains; were there more of them, those known for longest would be tried again.
 const MAX_UNCUT: usize = 64;
 
-/// To whom the kernel cuts trains. On the way to some it may not be able to, which is nobody else's
-/// concern.
+/// The peers for which the kernel cuts trains. A route to one peer that cannot cut them affects no
+/// other peer.
 pub(super) struct GsoSupport {
     at_all: bool,
     unsupported_peers: VecDeque<SocketAddr>,
@@ -329,8 +329,8 @@ impl Trains {
     }
 }
 
-/// What packets to one peer have in common that share a train: the group that they go to, and their
-/// traffic class.
+/// The properties that packets to one peer share within a train: the group that they go to, and
+/// their traffic class.
 type TrainKey = (u8, u8);
 
 fn way_of(packet: &Outgoing<'_>) -> TrainKey {
@@ -421,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn who_gets_no_trains_costs_nobody_else_theirs() {
+    fn a_peer_without_trains_does_not_affect_others() {
         let peer = |number: u16| SocketAddr::from((Ipv4Addr::LOCALHOST, number));
         let mut cuts = GsoSupport::new(true);
         cuts.refused(peer(1));
@@ -475,7 +475,7 @@ mod tests {
     }
 
     #[test]
-    fn peers_in_turn_have_a_train_of_data_and_one_of_responses_each() {
+    fn each_peer_gets_one_data_and_response_train() {
         let to = |peer, upper, payload| Sketch { peer, ..Sketch::new(upper, payload) };
         let both = |peer, upper| [to(peer, upper, DATA), to(peer, upper, RESPONSE)];
         let sketches: Vec<Sketch> =
@@ -488,7 +488,7 @@ mod tests {
     }
 
     #[test]
-    fn a_response_that_waited_for_another_peer_leaves_with_its_own_data() {
+    fn a_delayed_response_leaves_with_its_own_data() {
         let there = |payload| Sketch { peer: 2, ..Sketch::new(11, payload) };
         let sketches = [
             Sketch::new(1, RESPONSE),
@@ -501,7 +501,7 @@ mod tests {
     }
 
     #[test]
-    fn what_follows_the_longer_first_packet_of_a_message_stays_with_it() {
+    fn the_packet_after_a_longer_first_joins_it() {
         let first = Sketch::new(1, DATA);
         let middle = Sketch { payload: DATA - 16, continues: true, ..first };
         let sketches = [first, middle, middle, middle];
@@ -523,7 +523,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn each_packet_leaves_once_in_its_order_and_the_kernel_cuts_rightly(
+        fn trains_keep_each_packet_once_and_in_order(
             sketches in prop::collection::vec(sketch(), 1..MAX_TRAINS),
         ) {
             let messages = arrange(&sketches, true);

@@ -23,10 +23,10 @@ const MAX_PIECES: usize = MAX_SLICES + 2 * MAX_PACKETS;
 /// takes more.
 const HEADERS: usize = 64;
 const BEGINS: &str = "a packet begins with the base transport header";
-/// Pad and CRC.
+/// The longest trailer of a packet: pad and ICRC, in bytes.
 const MAX_TRAILER: usize = 3 + ICRC_BYTES;
 
-/// What waits for the next system call. Everything is allocated once.
+/// The packets that wait for the next system call. Everything is allocated once.
 pub(super) struct SendBatch {
     trains: Trains,
     packets: Box<[QueuedPacket]>,
@@ -111,8 +111,8 @@ impl SendBatch {
         };
     }
 
-    /// Sends everything. What the system does not take now goes to the `backlog`, behind what is
-    /// there; what it does not take at all is given up, and the transport sends it again.
+    /// Sends everything. Packets that the system does not take now go to the `backlog`, behind what
+    /// is there; what it does not take at all is given up, and the transport sends it again.
     pub(super) fn send(
         &mut self,
         from: SocketAddr,
@@ -158,7 +158,7 @@ impl SendBatch {
         self.layout.fill_in_headers();
     }
 
-    /// Forgets all packets.
+    /// Forgets all packets; the slices that they point at are not read any more.
     pub(super) fn clear(&mut self) {
         self.trains.clear();
         self.headers_used = 0;
@@ -198,7 +198,7 @@ struct UdpMessage {
 }
 
 impl UdpMessage {
-    /// What to do after an error; `again` if the same message has just been tried again.
+    /// The remedy after an error; `again` if the same message has just been tried again.
     fn what_now(&self, error: &io::Error, again: bool, cuts: &mut GsoSupport) -> Remedy {
         match error.raw_os_error() {
             // An error of an earlier packet is reported, and consumed thereby; nothing was sent.
@@ -343,7 +343,7 @@ impl UdpMessage {
     }
 }
 
-/// What sending turned up besides.
+/// The shortages and errors that sending found.
 #[derive(Default)]
 pub(super) struct SendOutcome {
     /// The error queue of the socket may have something.
@@ -352,7 +352,7 @@ pub(super) struct SendOutcome {
     pub(super) shortage: Option<Shortage>,
 }
 
-/// What the system lacks.
+/// The memory that the system lacks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Shortage {
     /// Room in the socket's send buffer. It becomes writable when there is some.
@@ -409,7 +409,7 @@ fn send_all(
     sent
 }
 
-/// Where messages leave.
+/// A way for messages to leave: the socket, or one that fails on purpose.
 pub(super) trait Outlet {
     /// Hands over messages that [`UdpMessage::fill_in`] has described; returns how many were taken.
     fn send_messages(&mut self, headers: &mut [libc::mmsghdr]) -> io::Result<usize>;
@@ -441,7 +441,8 @@ struct KeptPacket {
     end: usize,
 }
 
-/// Bytes kept at the most: what one batch may have, and something that comes behind it.
+/// The most bytes kept: those of one batch, and room for packets behind it. Further messages are
+/// dropped, and the transport sends them again. Doubled, a backlog takes up to 2 MiB.
 const MAX_KEPT: usize = 1 << 20;
 
 impl Backlog {
@@ -573,7 +574,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_taken_leaves_later() {
+    fn refused_messages_leave_later_in_order() {
         let mut bench = Bench::new("127.0.0.1").unwrap();
         // Each is longer than the one before, so that none share a message.
         let mut payloads = [vec![1; 100], vec![2; 200], vec![3; 300]];
@@ -594,7 +595,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_has_a_bound() {
+    fn the_backlog_has_a_bound() {
         let mut bench = Bench::new("127.0.0.1").unwrap();
         let payload = vec![1; 1000];
         for _ in 0..2000 {
@@ -607,7 +608,7 @@ mod tests {
 
     /// An ICMP message, which may be forged, makes one call fail, and no packet is too long.
     #[test]
-    fn a_packet_said_to_be_too_long_is_tried_again() {
+    fn a_packet_refused_as_too_long_is_retried() {
         let mut bench = Bench::new("127.0.0.1").unwrap();
         let payload = vec![1; 100];
         bench.push(&payload, 0);

@@ -20,7 +20,8 @@ const MAX_UNREACHABLE: usize = 256;
 /// Entries taken from an error queue at once: more than its share of the receive buffer holds.
 const MAX_ERRORS: usize = 1 << 16;
 
-/// When to try again to send what the system did not take.
+/// The pause before packets that the system did not take are sent again, where no descriptor tells
+/// of room. Doubled, they leave up to 1 ms later.
 const TRY_AGAIN_AFTER: Duration = Duration::from_millis(1);
 
 /// A socket that sends, behind the faults that are asked for.
@@ -45,7 +46,7 @@ pub struct SoftWire {
     sockets: Sockets,
     /// Where the receiver is bound.
     endpoint: SocketAddr,
-    /// What packets are sent from.
+    /// The address that packets are sent from.
     source: SocketAddr,
     inbox: Inbox,
     filter: Option<Box<Filter>>,

@@ -389,7 +389,7 @@ pub(crate) struct rdma_cm_event {
     pub(crate) param: rdma_cm_event_param,
 }
 
-/// `enum ibv_wr_opcode`.
+/// The opcodes of send requests: values of `enum ibv_wr_opcode`.
 pub(crate) mod wr_opcode {
     pub(crate) const RDMA_WRITE: u32 = 0;
     pub(crate) const SEND: u32 = 2;
@@ -399,7 +399,7 @@ pub(crate) mod wr_opcode {
     pub(crate) const SEND_WITH_INV: u32 = 9;
 }
 
-/// `enum rdma_cm_event_type`.
+/// The events of the connection manager: values of `enum rdma_cm_event_type`.
 pub(crate) mod cm_event {
     pub(crate) const ADDR_RESOLVED: u32 = 0;
     pub(crate) const ADDR_ERROR: u32 = 1;
@@ -415,7 +415,7 @@ pub(crate) mod cm_event {
     pub(crate) const ADDR_CHANGE: u32 = 14;
 }
 
-/// `enum ibv_event_type`.
+/// The asynchronous events of a device: values of `enum ibv_event_type`.
 pub(crate) mod async_event {
     pub(crate) const CQ_ERR: i32 = 0;
     pub(crate) const QP_FATAL: i32 = 1;
@@ -428,21 +428,21 @@ pub(crate) mod async_event {
 
 /// `IBV_ACCESS_RELAXED_ORDERING`: in the range of flags that a driver may ignore.
 pub(crate) const ACCESS_RELAXED_ORDERING: u32 = 1 << 20;
-/// `IBV_DEVICE_MEM_WINDOW_TYPE_2A` and `_2B`.
+/// Capability flags `IBV_DEVICE_MEM_WINDOW_TYPE_2A` and `_2B`: type-2 memory windows.
 pub(crate) const DEVICE_MEM_WINDOW_TYPE_2: u32 = 1 << 23 | 1 << 24;
-/// `IBV_DEVICE_MEM_MGT_EXTENSIONS`.
+/// Capability flag `IBV_DEVICE_MEM_MGT_EXTENSIONS`: among others, SEND with Invalidate.
 pub(crate) const DEVICE_MEM_MGT_EXTENSIONS: u32 = 1 << 21;
-/// `IBV_MW_TYPE_2`.
+/// `IBV_MW_TYPE_2`: a window that is bound by a send request.
 pub(crate) const MW_TYPE_2: u32 = 2;
-/// `IBV_QPT_RC`.
+/// `IBV_QPT_RC`: a reliable connected queue pair.
 pub(crate) const QPT_RC: u32 = 2;
-/// `IBV_QPS_ERR`.
+/// `IBV_QPS_ERR`: the state in which all requests are flushed.
 pub(crate) const QPS_ERR: u32 = 6;
 /// `IBV_QP_STATE`, in the mask of `ibv_modify_qp`.
 pub(crate) const QP_STATE: c_int = 1;
-/// `IBV_TRANSPORT_IWARP`.
+/// `IBV_TRANSPORT_IWARP`, a value of `ibv_device::transport_type`.
 pub(crate) const TRANSPORT_IWARP: c_int = 1;
-/// `RDMA_PS_TCP`.
+/// `RDMA_PS_TCP`: the port space of reliable connections.
 pub(crate) const PS_TCP: c_uint = 0x0106;
 /// `RDMA_OPTION_ID`, and the options under it.
 pub(crate) const OPTION_ID: c_int = 0;

@@ -54,8 +54,8 @@ pub(crate) struct Channel {
     library: &'static Library,
     raw: *mut rdma_event_channel,
     /// Held where librdmacm looks at the queue pair of an identifier, which another thread may be
-    /// about to destroy. Taking an event is such a place, and before it is taken nobody knows which
-    /// identifier it is for.
+    /// about to destroy. Taking an event is such a place, and the identifier that the event is for
+    /// is known only once it is taken.
     queue_pairs: Mutex<()>,
 }
 
@@ -213,7 +213,7 @@ impl Id {
 
 impl Drop for Id {
     fn drop(&mut self) {
-        // SAFETY: nobody else holds the identifier, its queue pair is gone, and its events are
+        // SAFETY: nothing else holds the identifier, its queue pair is gone, and its events are
         // acknowledged at once.
         unsafe { (self.library().cm.rdma_destroy_id)(self.raw) };
     }
@@ -292,7 +292,7 @@ impl VerbsCm {
         Some(copied)
     }
 
-    /// What an event means to the consumer, if anything.
+    /// The event that the consumer gets, if any.
     fn translate(&mut self, event: &RawEvent) -> Option<CmEvent> {
         if event.kind == cm_event::CONNECT_REQUEST {
             return Some(self.connect_request(event));

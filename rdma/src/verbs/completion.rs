@@ -39,7 +39,7 @@ struct CompletionChannel {
     raw: *mut ibv_comp_channel,
 }
 
-/// What the queue pairs of a group may need of its completion queues.
+/// Completions that the queue pairs of a group may need in its completion queues.
 #[derive(Default)]
 struct ReservedCompletions {
     queue_pairs: u32,

@@ -44,29 +44,29 @@ pub enum VerbsError {
     /// The connection manager can not tell.
     #[error("librdmacm does not say which device serves {address}: {reason}")]
     System {
-        /// The address.
+        /// The local address that was asked for.
         address: IpAddr,
-        /// What the system said.
+        /// The error of librdmacm, as text.
         reason: String,
     },
 }
 
-/// What is known of a device without using it.
+/// Properties of a device that are known without opening it for use.
 #[derive(Clone, Debug)]
 pub struct DeviceInfo {
-    /// What it can do.
+    /// Its limits and features.
     pub caps: Caps,
     /// Why SEND with Invalidate is not used, where it is not.
     pub no_send_with_invalidate: Option<&'static str>,
     /// Why memory windows are not used, where they are not.
     pub no_memory_windows: Option<&'static str>,
-    /// PCI vendor.
+    /// The vendor's identifier in `ibv_device_attr`, by which quirks are looked up.
     pub vendor_id: u32,
     /// Firmware version as the device gives it.
     pub firmware: String,
-    /// Ports.
+    /// Number of physical ports; they count from 1.
     pub ports: u8,
-    /// Completion vectors.
+    /// Completion vectors, over which the groups are spread.
     pub completion_vectors: u32,
 }
 
@@ -83,16 +83,16 @@ pub(crate) struct Context {
     pub(crate) library: &'static Library,
     pub(crate) raw: *mut ibv_context,
     pub(crate) data_path: DataPath,
-    /// What the device says it can do, `enum ibv_device_cap_flags`.
+    /// The features that the device reports, `enum ibv_device_cap_flags`.
     pub(crate) cap_flags: u32,
     pub(crate) info: DeviceInfo,
-    /// What those who use the device have yet to hear of it.
+    /// The event queues of the handles that use the device.
     pub(crate) listeners: Mutex<Vec<Weak<Events>>>,
     /// Regions that the device refused to deregister.
     pub(crate) leaked_regions: AtomicU64,
 }
 
-/// Events of a device for one of those who use it.
+/// Events of a device for one handle that uses it.
 pub(crate) type Events = SegQueue<DeviceEvent>;
 
 /// The operations that C's inline functions call through the context; the driver has filled them
@@ -161,7 +161,7 @@ fn open_all(library: &'static Library) -> Result<Vec<Arc<Context>>, VerbsError> 
     Ok(opened)
 }
 
-/// What keeps this process from the device files, where that can be told.
+/// The obstacle between this process and the device files, where that can be told.
 pub(crate) fn obstacle() -> Option<String> {
     let folder = Path::new("/dev/infiniband");
     if !folder.join("rdma_cm").exists() {

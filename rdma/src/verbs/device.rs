@@ -19,9 +19,9 @@ use crate::{Access, Caps, Device, DeviceEvent, DeviceStats, GroupConfig, Mem};
 /// How to open a device.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct VerbsOptions {
-    /// Never use SEND with Invalidate, whatever the device says.
+    /// Never use SEND with Invalidate, even where the device offers it.
     pub no_send_with_invalidate: bool,
-    /// Never use memory windows, whatever the device says.
+    /// Never use memory windows, even where the device offers them.
     pub no_memory_windows: bool,
     /// Use what the device says it can do even where it is known not to do it well: for testing the
     /// device.
@@ -96,7 +96,7 @@ impl VerbsDevice {
 /// A device and the port of it that has an address.
 #[derive(Clone, Debug)]
 pub struct ServingPort {
-    /// The device.
+    /// The device: its limits, firmware and ports.
     pub device: DeviceInfo,
     /// The port's number, from 1.
     pub port: u8,

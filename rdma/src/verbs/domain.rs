@@ -1,4 +1,4 @@
-//! Protection domains.
+//! Protection domains of a device (`ibv_pd`).
 #![expect(unsafe_code, reason = "calls rdma-core")]
 
 use core::ops::Deref;
@@ -8,7 +8,8 @@ use std::sync::Arc;
 use super::abi::*;
 use super::context::Context;
 
-/// A protection domain of a device. What belongs to it holds it, since it must go last.
+/// A protection domain of a device. Regions, windows and queue pairs hold
+/// it, since it must go last.
 pub(crate) struct Domain {
     context: Arc<Context>,
     pub(crate) raw: *mut ibv_pd,

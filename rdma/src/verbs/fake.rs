@@ -17,7 +17,7 @@ use super::library::{Library, RdmaCm, Verbs};
 use super::requests::{Token, WorkQueueKind};
 use crate::{Caps, Wc, WcOpcode, WcStatus};
 
-/// What the device was told, and what it will say.
+/// The requests that the device was given, and its completions to come.
 #[derive(Default)]
 pub(crate) struct Device {
     /// Identifiers of the requests that it took.
@@ -26,20 +26,21 @@ pub(crate) struct Device {
     /// How many more sends it takes.
     pub(crate) refuses_after: Option<usize>,
     pub(crate) doorbells: usize,
-    /// What lies in the completion queues: of sends, and of receives.
+    /// The entries of the completion queues: of sends, and of receives.
     completions: [VecDeque<Wc>; 2],
     /// The queues themselves, in that order, which is the order in which they are made.
     queues: Vec<*mut ibv_cq>,
-    /// The queues that were asked for an event, by their index, and those whose event nobody took.
+    /// Whether each queue was asked for an event, by its index; `events` has the queues whose event
+    /// was not taken yet.
     pub(crate) armed: [bool; 2],
     events: VecDeque<usize>,
     /// Events that were taken and not acknowledged.
     pub(crate) unacknowledged: u32,
-    /// Transitions to ERROR.
+    /// How many times a queue pair was moved to ERROR.
     pub(crate) errors: usize,
     /// Whether it refuses to deregister memory.
     pub(crate) keeps_regions: bool,
-    /// What was made and destroyed, in order.
+    /// The objects that were made and destroyed, in order.
     pub(crate) log: Vec<&'static str>,
 }
 
@@ -66,7 +67,7 @@ pub(crate) fn complete(wr_id: u64, status: WcStatus) {
     });
 }
 
-/// The opened device.
+/// An opened device whose calls go to this thread's [`Device`].
 pub(crate) fn context(max_cqe: u32) -> Arc<Context> {
     let library = Box::leak(Box::new(Library { verbs: verbs(), cm: cm() }));
     Arc::new(Context {

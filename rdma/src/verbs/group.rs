@@ -21,9 +21,9 @@ use crate::{
 /// Acknowledging completion events takes a mutex, so it is done in batches.
 const EVENTS_PER_ACKNOWLEDGE: u32 = 256;
 
-/// How long sends wait before it is looked again whether their connection is made. Another thread
-/// makes it, and does not ring; this matters when a peer's first command overtakes the last step of
-/// our own accept.
+/// How long sends wait before the group looks again whether their connection is made. Another
+/// thread makes it, and does not ring; this matters when a peer's first command overtakes the last
+/// step of our own accept.
 const CONNECTING: Duration = Duration::from_millis(1);
 
 /// Completion queues and the queue pairs that complete to them.
@@ -238,7 +238,7 @@ impl Group<super::Verbs> for VerbsGroup {
     }
 
     fn arm(&mut self, what: WakeFor) -> bool {
-        // What the device refused causes no event.
+        // A request that the device refused causes no event.
         let mut unsure = !self.lost.is_empty();
         unsure |= self.of_receives.arm(&self.queues.receives);
         if what == WakeFor::Everything {

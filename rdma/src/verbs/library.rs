@@ -18,17 +18,17 @@ pub enum LoadError {
         "{library} can not be loaded ({reason}); it comes with rdma-core (Debian: libibverbs1 librdmacm1)"
     )]
     NoLibrary {
-        /// Its file name.
+        /// Its file name, as `libibverbs.so.1`.
         library: &'static str,
-        /// What the dynamic linker said.
+        /// The error of the dynamic linker, as text.
         reason: String,
     },
     /// A library lacks a function.
     #[error("{library} is broken or too old: it has no {symbol}; rdma-core 22 or later has it")]
     NoSymbol {
-        /// Its file name.
+        /// Its file name, as `libibverbs.so.1`.
         library: &'static str,
-        /// The function.
+        /// The name of the missing function.
         symbol: &'static str,
     },
 }
@@ -257,7 +257,7 @@ functions! {
 }
 
 functions! {
-    /// librdmacm.
+    /// The functions of librdmacm, with the symbol versions that they are looked up by.
     RdmaCm {
         rdma_create_event_channel @ "RDMACM_1.0": fn() -> *mut rdma_event_channel;
         rdma_destroy_event_channel @ "RDMACM_1.0": fn(*mut rdma_event_channel);

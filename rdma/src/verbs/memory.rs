@@ -16,7 +16,7 @@ use crate::{
     Access, Bind, Mem, MemoryRegion, MemoryWindow, Op, RegionHandle, StillRegistered, WindowHandle,
 };
 
-/// A registered region.
+/// A registered region (`ibv_mr`), deregistered when it is dropped.
 pub struct VerbsRegion {
     domain: Arc<Domain>,
     /// Null once it was deregistered, or the device refused that.
@@ -29,10 +29,10 @@ unsafe impl Send for VerbsRegion {}
 unsafe impl Sync for VerbsRegion {}
 
 impl VerbsRegion {
-    /// Registers memory.
+    /// Registers memory; host memory with relaxed ordering where the library can.
     ///
     /// # Safety
-    /// As for [`crate::Device::register`].
+    /// The caller keeps the contract of [`crate::Device::register`].
     pub(crate) unsafe fn register(
         domain: &Arc<Domain>,
         memory: Mem<'_>,
@@ -49,7 +49,7 @@ impl VerbsRegion {
 }
 
 /// # Safety
-/// As for [`crate::Device::register`].
+/// The caller keeps the contract of [`crate::Device::register`].
 unsafe fn register_raw(
     domain: &Domain,
     memory: Mem<'_>,
@@ -75,7 +75,7 @@ unsafe fn register_raw(
 /// some 2023 kernels refuses them instead.
 ///
 /// # Safety
-/// As for [`crate::Device::register`].
+/// The caller keeps the contract of [`crate::Device::register`].
 unsafe fn register_host(
     functions: &Functions,
     pd: *mut ibv_pd,

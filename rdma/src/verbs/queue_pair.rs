@@ -18,13 +18,14 @@ use super::lockable::explain;
 use super::requests::{MAX_REQUESTS, PostedRequests, Token, WorkQueueKind};
 use crate::{Caps, Op, PushError, QpConfig, QpKey, RecvWr, SendFlags, SendWr, Sge, WcStatus};
 
-/// Requests that one doorbell hands over. A full batch rings by itself.
+/// Requests that one doorbell hands over. A full batch rings by itself. Doubled, a flush of many
+/// requests rings half as often, and each queue takes more memory.
 const BATCH: usize = 64;
 
 /// A queue pair of a connection.
 pub struct VerbsQp {
     raw: *mut ibv_qp,
-    /// What the group knows it by, from when it has adopted it.
+    /// Its key in the group, from when the group has adopted it.
     key: QpKey,
     granted: QpConfig,
     data_path: DataPath,
@@ -39,14 +40,14 @@ pub struct VerbsQp {
     _room: CompletionRoom,
 }
 
-/// What requests the device takes.
+/// The kinds of requests that the device takes.
 #[derive(Clone, Copy, Debug)]
 struct Abilities {
     send_with_invalidate: bool,
     memory_windows: bool,
 }
 
-// SAFETY: the queue pair is used by whoever owns this value; the pointers inside the batches lead
+// SAFETY: the queue pair is used by the owner of this value; the pointers inside the batches lead
 // into its own boxes.
 unsafe impl Send for VerbsQp {}
 
@@ -135,7 +136,7 @@ impl VerbsQp {
     }
 
     /// # Safety
-    /// As for [`crate::Group::push_send`].
+    /// The caller keeps the contract of [`crate::Group::push_send`].
     pub(crate) unsafe fn push_send(
         &mut self,
         wr: &SendWr<'_>,
@@ -152,8 +153,8 @@ impl VerbsQp {
             if !self.may_send() {
                 return Err(PushError::QueueFull);
             }
-            // What was pushed before goes before: the peer may answer a response at once, into a
-            // receive.
+            // Requests that were pushed before go before: the peer may answer a response at once,
+            // into a receive.
             self.flush_receives(lost);
             self.flush_sends(lost);
         }
@@ -163,7 +164,7 @@ impl VerbsQp {
     }
 
     /// # Safety
-    /// As for [`crate::Group::push_recv`].
+    /// The caller keeps the contract of [`crate::Group::push_recv`].
     pub(crate) unsafe fn push_recv(
         &mut self,
         wr: &RecvWr<'_>,
@@ -270,7 +271,7 @@ impl Abilities {
     }
 }
 
-/// What of a wish the device can grant.
+/// The part of a wish that the device can grant.
 fn clamp(wanted: &QpConfig, caps: &Caps) -> QpConfig {
     let max_wr = caps.max_wr.min(MAX_REQUESTS);
     QpConfig {
@@ -494,7 +495,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_device_refused_is_lost_and_nothing_else() {
+    fn only_refused_requests_are_lost() {
         let mut batch = batch_of(&[1, 2, 3]);
         let mut lost = Vec::new();
         let posted = batch.ring(&mut |id| lost.push(id), |first, bad| {
@@ -509,7 +510,7 @@ mod tests {
     }
 
     #[test]
-    fn a_doorbell_that_fails_leaves_the_device_what_it_has() {
+    fn a_failed_doorbell_loses_no_request() {
         let mut batch = batch_of(&[1, 2]);
         let posted = batch.ring(&mut |_| unreachable!("the device reports them"), |_, _| libc::EIO);
         assert!(posted.is_err() && batch.is_empty());
@@ -545,7 +546,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_device_cannot_do_is_refused() {
+    fn unsupported_operations_are_refused() {
         let can = Abilities { send_with_invalidate: false, memory_windows: false };
         let refused = Err(PushError::Unsupported);
         assert_eq!(can.check(&Op::SendWithInvalidate { rkey: 1 }), refused);

@@ -1,4 +1,4 @@
-//! What a device offers that we may do without, and what of it is known not to work.
+//! Features of a device that we may do without, and devices whose features are known not to work.
 
 use super::abi::*;
 
@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn a_quirk_takes_what_is_broken_and_nothing_else() {
+    fn a_quirk_disables_only_the_broken_feature() {
         for (vendor_id, broken, whole) in [
             (0x14e4, DeviceFeature::SendWithInvalidate, DeviceFeature::MemoryWindows),
             (0xff_ffff, DeviceFeature::MemoryWindows, DeviceFeature::SendWithInvalidate),

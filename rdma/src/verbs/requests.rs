@@ -36,7 +36,7 @@ impl Token {
         generation | index << 17 | queue | u64::from(self.position)
     }
 
-    /// The reverse.
+    /// Unpacks an identifier that [`Token::to_wr_id`] packed.
     pub(crate) fn from_wr_id(wr_id: u64) -> Self {
         let index = wr_id as u32 >> 17;
         Self {
@@ -55,7 +55,7 @@ impl Token {
 /// are done.
 ///
 /// A queue works in order, so a completion says that everything before it is done as well: that is
-/// how room becomes free of requests whose success nobody asked to be told.
+/// how the room of unsignaled requests becomes free.
 #[derive(Debug)]
 pub(crate) struct PostedRequests {
     wr_ids: Box<[u64]>,
@@ -133,7 +133,7 @@ mod tests {
             prop_assert_eq!(Token::from_wr_id(token.to_wr_id()), token);
         }
 
-        /// Against a plain list: whatever is pushed and completed, in order, with gaps.
+        /// Against a plain list: requests are pushed and completed in order, with gaps.
         #[test]
         fn requests_are_what_a_list_would_be(
             limit in 1_u32..40,
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_taken_back_is_not_there() {
+    fn a_popped_request_does_not_complete() {
         let mut requests = PostedRequests::new(3);
         requests.push(7);
         let position = requests.next_position();

@@ -71,7 +71,7 @@ fn poll(group: &mut VerbsGroup) -> Vec<(u64, WcStatus)> {
 }
 
 #[test]
-fn one_doorbell_hands_over_all_and_completions_carry_the_consumers_identifiers() {
+fn one_doorbell_hands_over_all_requests() {
     let (mut group, qp, _id) = connected();
     for wr_id in [100, 101] {
         send(&mut group, qp, wr_id, SendFlags::SIGNALED).expect("there is room");
@@ -91,7 +91,7 @@ fn one_doorbell_hands_over_all_and_completions_carry_the_consumers_identifiers()
 }
 
 #[test]
-fn a_group_sleeps_through_sends_unless_it_waits_for_them() {
+fn a_group_armed_for_arrivals_ignores_sends() {
     let (mut group, qp, _id) = connected();
     let armed = || device(|device| device.armed);
     let next = |group: &mut VerbsGroup| {
@@ -124,7 +124,7 @@ fn a_group_sleeps_through_sends_unless_it_waits_for_them() {
 /// A target posts a receive again before it responds, because the host may send its next command at
 /// once.
 #[test]
-fn a_batch_that_rings_by_itself_leaves_no_earlier_receive_behind() {
+fn a_full_send_batch_rings_earlier_receives_first() {
     let context = context(512);
     let mut group = group(&context, 512);
     let id = id(&context);
@@ -145,7 +145,7 @@ fn a_batch_that_rings_by_itself_leaves_no_earlier_receive_behind() {
 }
 
 #[test]
-fn a_signaled_success_frees_the_room_of_those_before_it() {
+fn a_signaled_success_frees_earlier_requests() {
     let (mut group, qp, _id) = connected();
     for wr_id in 0..4 {
         let flags = if wr_id == 2 { SendFlags::SIGNALED } else { SendFlags::NONE };
@@ -160,7 +160,7 @@ fn a_signaled_success_frees_the_room_of_those_before_it() {
 }
 
 #[test]
-fn what_the_device_refuses_is_flushed_and_breaks_the_queue_pair() {
+fn a_refused_request_fails_its_queue_pair() {
     let (mut group, qp, _id) = connected();
     device(|device| device.refuses_after = Some(1));
     let mut arm = || group.arm(WakeFor::Everything);
@@ -178,7 +178,7 @@ fn what_the_device_refuses_is_flushed_and_breaks_the_queue_pair() {
 
 /// rxe looks at what lies in its receive queue only when it is told of an error.
 #[test]
-fn after_a_failure_the_device_is_told_of_each_receive() {
+fn each_receive_after_a_failure_is_flushed() {
     let (mut group, qp, _id) = connected();
     receive(&mut group, qp, 1).expect("there is room");
     group.flush(Time::ZERO);
@@ -191,7 +191,7 @@ fn after_a_failure_the_device_is_told_of_each_receive() {
 }
 
 #[test]
-fn nothing_of_a_released_queue_pair_is_reported_to_its_successor() {
+fn a_released_queue_pairs_completions_are_dropped() {
     let (mut group, old, id) = connected();
     send(&mut group, old, 1, SendFlags::SIGNALED).expect("there is room");
     group.flush(Time::ZERO);
@@ -210,7 +210,7 @@ fn nothing_of_a_released_queue_pair_is_reported_to_its_successor() {
 }
 
 #[test]
-fn sends_wait_for_their_connection_and_the_group_looks_for_it() {
+fn sends_wait_for_their_connection() {
     let (mut group, _, _) = connected();
     let context = context(64);
     let id = id(&context);
@@ -227,7 +227,7 @@ fn sends_wait_for_their_connection_and_the_group_looks_for_it() {
 }
 
 #[test]
-fn a_connection_that_never_comes_flushes_what_waits_for_it() {
+fn a_failed_connection_flushes_waiting_sends() {
     let (mut group, _, _) = connected();
     let context = context(64);
     let id = id(&context);
@@ -246,7 +246,7 @@ fn a_connection_that_never_comes_flushes_what_waits_for_it() {
 }
 
 #[test]
-fn a_completion_queue_has_room_for_all_its_queue_pairs_or_there_are_no_more() {
+fn the_completion_queue_limits_its_queue_pairs() {
     let context = context(10);
     let group = group(&context, 4);
     let ids = [id(&context), id(&context), id(&context)];
@@ -308,7 +308,7 @@ fn memory_is_freed_once_it_was_deregistered() {
 }
 
 #[test]
-fn memory_that_a_device_keeps_is_leaked_and_counted() {
+fn memory_that_a_device_keeps_is_leaked() {
     let context = context(64);
     device(|device| {
         *device = Device::default();

@@ -1,4 +1,4 @@
-//! When our own engine acknowledges: together with what the caller answers, if it answers at once.
+//! When our own engine acknowledges: together with the answer of the caller, if it answers at once.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use rdma::{Group, Op, SendFlags, Time, Wc};
 use crate::benches::SimBench;
 use crate::world::{Bench, World};
 
-/// Who takes a message, and has just been told.
+/// Two hosts, the second of which has just polled the completion of a message.
 struct Told {
     world: World<SimBench>,
     /// Packets that it had sent before.
@@ -41,7 +41,7 @@ impl Told {
 }
 
 #[test]
-fn it_waits_for_what_the_caller_makes_of_the_message() {
+fn it_waits_for_the_answer_of_the_caller() {
     let mut told = Told::new();
     assert_eq!(told.packets_since(), 0);
     assert!(told.world.hosts[1].group.deadline().is_some_and(|time| time <= told.now));
@@ -50,7 +50,7 @@ fn it_waits_for_what_the_caller_makes_of_the_message() {
 }
 
 #[test]
-fn it_does_not_wait_for_a_caller_that_answers_nothing() {
+fn it_leaves_with_the_next_poll_without_answer() {
     let mut told = Told::new();
     told.world.hosts[1].group.poll(told.now, &mut [Wc::default(); 4]);
     assert_eq!(told.packets_since(), 1);

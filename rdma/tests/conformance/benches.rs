@@ -100,7 +100,7 @@ impl SimBench {
         Self::new(1, SimConfig::default())
     }
 
-    /// Lets time pass, whatever happens meanwhile.
+    /// Moves the clock of the network.
     pub fn advance(&mut self, by: Duration) {
         self.now = self.now + by;
     }
@@ -171,7 +171,7 @@ impl Bench for VerbsBench {
     }
 
     fn nobody(&mut self) -> IpAddr {
-        // The same network, and nobody there.
+        // The same network, and an address without a host.
         match self.address {
             IpAddr::V4(v4) => IpAddr::V4(Ipv4Addr::from(u32::from(v4) ^ 0x80)),
             IpAddr::V6(v6) => IpAddr::V6((u128::from(v6) ^ 0x80).into()),

@@ -79,7 +79,7 @@ impl<P: Provider> Buffer<P> {
 impl<P: Provider> Drop for Buffer<P> {
     fn drop(&mut self) {
         self.region = None;
-        // SAFETY: allocated with this layout in `new`, and nobody reaches it any more.
+        // SAFETY: allocated with this layout in `new`, and nothing reaches it any more.
         unsafe { dealloc(self.start, layout(self.length)) };
     }
 }

@@ -57,7 +57,7 @@ pub fn a_reject_says_why<B: Bench>(bench: B) {
     assert!(matches!(accept, Err(CmError::UnknownConnection)), "a rejected connection is closed");
 }
 
-pub fn nobody_listens<B: Bench>(bench: B) {
+pub fn no_listener_at_the_port<B: Bench>(bench: B) {
     const INVALID_SERVICE_ID: u16 = 8;
     let mut world = World::new(bench);
     let to = SocketAddr::new(world.hosts[1].device.local_ip(), 4420);
@@ -66,7 +66,7 @@ pub fn nobody_listens<B: Bench>(bench: B) {
     assert!(matches!(event, CmEvent::Rejected { reason: INVALID_SERVICE_ID, .. }), "got {event:?}");
 }
 
-pub fn nobody_is_there<B: Bench>(bench: B) {
+pub fn no_host_at_the_address<B: Bench>(bench: B) {
     let mut world = World::new(bench);
     let to = SocketAddr::new(world.bench.nobody(), 4420);
     let conn = world.resolve(0, to, &ConnOptions::default());

@@ -2,9 +2,9 @@
 
 use rdma::ConnectFailure;
 
-/// What a case may not take for granted of every provider.
+/// The behaviour that differs between providers.
 pub struct Differences {
-    /// How a connection fails to come about where nobody is.
+    /// How a connection fails to come about at an address without a host.
     pub nobody_is_there: &'static [ConnectFailure],
     /// Whether the group sees packets, and counts those that say receiver-not-ready.
     pub counts_packets: bool,
@@ -16,7 +16,7 @@ pub struct Differences {
     pub checks_writes_at_once: bool,
     /// Whether a message goes to the receive that was queued last, not to the oldest.
     pub uses_newest_receive: bool,
-    /// What the device does otherwise than the specification has it.
+    /// Deviations of the device from the specification.
     pub faults: &'static [Fault],
 }
 
@@ -52,12 +52,12 @@ pub enum Fault {
     WindowIsItsRegion,
 }
 
-/// What rxe does, seen on Linux 6.12, with the reason in its source. A case asserts it, so that we
-/// hear when it changes.
+/// The deviations of rxe, seen on Linux 6.12, with the reason in its source. A case asserts it, so
+/// that we hear when it changes.
 const KNOWN_OF_RXE: [Fault; 5] = [
     // A request that cannot be sent puts the queue pair to ERROR before it is completed, and
-    // everything that has not been completed by then is flushed: nobody learns which request was
-    // wrong or why (rxe_requester, flush_send_wqe).
+    // everything that has not been completed by then is flushed: no completion tells which request
+    // was wrong or why (rxe_requester, flush_send_wqe).
     Fault::LocalFailureIsFlushed,
     // A message that is longer than its receive is taken for a receive that makes no sense, because
     // copying stops at the length that is left before it stops at the end of the list (copy_data,

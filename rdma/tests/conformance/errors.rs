@@ -1,4 +1,4 @@
-//! What goes wrong goes wrong cleanly.
+//! Errors are reported with their status, and leave other queue pairs alone.
 
 use std::time::Duration;
 
@@ -119,7 +119,7 @@ pub fn our_own_keys_are_checked<B: Bench>(bench: B) {
     }
 }
 
-pub fn a_message_too_long_for_its_receive_is_refused<B: Bench>(bench: B) {
+pub fn a_message_longer_than_its_receive_is_refused<B: Bench>(bench: B) {
     let mut world = World::new(bench);
     let (left, right) = world.connect();
     let source = world.buffer(0, 8192);

@@ -97,7 +97,7 @@ fn damaged_packets_are_counted_and_repaired() {
 /// A cut is an error, within the retries, and not a hang; the other connections of the host live
 /// on.
 #[test]
-fn a_cut_ends_connections_and_a_healed_network_takes_new_ones() {
+fn a_healed_network_takes_new_connections() {
     let mut world = World::new(SimBench::quiet());
     let (left, _right) = world.connect();
     let buffer = world.buffer(0, 64);

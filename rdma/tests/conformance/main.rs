@@ -1,4 +1,4 @@
-//! What every provider must do, run on those that need no hardware.
+//! The contract of every provider, run on the providers that need no hardware.
 #![expect(unsafe_code, reason = "work requests name memory by address")]
 #![expect(unreachable_pub, reason = "nothing of a test is reachable")]
 
@@ -51,8 +51,8 @@ every_provider! {
     connections {
         private_data_travels_both_ways,
         a_reject_says_why,
-        nobody_listens,
-        nobody_is_there,
+        no_listener_at_the_port,
+        no_host_at_the_address,
         a_listener_is_unique_until_closed,
         a_disconnect_flushes_both_sides,
         data_may_come_before_established,
@@ -64,7 +64,7 @@ every_provider! {
         messages_are_scattered_and_gathered,
         writes_land_exactly,
         reads_bring_exactly,
-        a_write_is_there_when_the_send_behind_it_is,
+        a_write_lands_before_the_next_send,
         both_directions_at_once,
         only_signaled_successes_are_reported,
     }
@@ -86,7 +86,7 @@ every_provider! {
         rights_are_checked,
         a_dropped_region_is_gone,
         our_own_keys_are_checked,
-        a_message_too_long_for_its_receive_is_refused,
+        a_message_longer_than_its_receive_is_refused,
         a_late_receive_is_waited_for,
         a_receive_that_never_comes_is_an_error,
         failing_flushes_in_order,

@@ -1,4 +1,4 @@
-//! What only real sockets and threads can show.
+//! Tests that need real sockets and threads.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
@@ -248,7 +248,7 @@ fn many_reads_into_a_small_receive_buffer() {
 /// A peer without a time-out that never answers a READ. What it was asked for would be all that may
 /// be on its way.
 #[test]
-fn who_keeps_responses_to_itself_holds_nobody_up() {
+fn a_silent_peer_does_not_block_other_reads() {
     let mut bench = SoftBench::new();
     bench.receive_buffer_bytes = Some(212_992);
     let mut world = World::new(bench);
@@ -345,9 +345,9 @@ fn many_groups(bench: &SoftBench, groups: usize, steering: bool) -> Host<Soft> {
     host
 }
 
-/// Each sender's packets all come to one socket, and of so many senders some to each.
+/// Each sender's packets all come to one socket, and with that many senders each socket gets some.
 #[test]
-fn the_connection_manager_gets_what_is_for_it_whatever_socket_it_comes_to() {
+fn any_socket_passes_on_connection_manager_packets() {
     const SENDERS: u64 = 64;
     let mut world = World::new(SoftBench::new());
     world.hosts[1] = many_groups(&world.bench, 4, false);
@@ -389,14 +389,14 @@ fn an_initiator_shares_the_address_of_a_target() {
     assert!(buffers[1].all() == buffers[0].all());
 }
 
-/// The word that nobody is there may come to any socket of an endpoint that sends from the bound
-/// port.
+/// The word that a host is unreachable may come to any socket of an endpoint that sends from the
+/// bound port.
 #[test]
-fn nobody_is_there_for_an_ephemeral_endpoint() {
+fn an_ephemeral_endpoint_learns_of_unreachable_peers() {
     for _ in 0..8 {
         let mut bench = SoftBench::new();
         bench.port = PortChoice::Ephemeral;
-        crate::connections::nobody_is_there(bench);
+        crate::connections::no_host_at_the_address(bench);
     }
 }
 
@@ -440,7 +440,7 @@ fn ipv6_works() {
 }
 
 #[test]
-fn what_cannot_be_opened_says_why() {
+fn an_open_error_names_its_cause() {
     let ip = address();
     let first = SoftDevice::open(&SoftOptions::new(ip, PortChoice::Roce)).expect("the first");
     let taken = SoftDevice::open(&SoftOptions::new(ip, PortChoice::Roce)).err().expect("taken");
@@ -464,7 +464,7 @@ fn a_route_names_its_local_address() {
     assert_eq!(local_address_for("127.9.8.7".parse().unwrap()).unwrap().to_string(), "127.0.0.1");
 }
 
-/// The bytes of strangers are dropped and counted, and disturb nobody.
+/// Packets of strangers are dropped and counted, and change no connection.
 #[test]
 fn strangers_are_ignored() {
     let mut world = World::new(SoftBench::new());
@@ -476,7 +476,8 @@ fn strangers_are_ignored() {
         let mut bytes = pattern(length as u64, length);
         stranger.send_to(&bytes, endpoint).unwrap();
         if length >= 12 {
-            // As if it were for the queue pair, then for the connection manager, then for nobody.
+            // As if it were for the queue pair, then for the connection manager, then for an
+            // unknown queue pair.
             for qpn in [qpn, 1, 0xFF_FF01] {
                 bytes[..2].copy_from_slice(&[0x04, 0x40]);
                 bytes[4..8].copy_from_slice(&qpn.to_be_bytes());
@@ -531,7 +532,7 @@ fn foreign_packet(from: SocketAddr, to: SocketAddr, mad: &cm::Mad) -> Vec<u8> {
 
 /// Some adapters send management datagrams from a port below 0xC000, and all listen at 4791.
 #[test]
-fn answers_to_foreign_peers_go_to_the_roce_port() {
+fn foreign_peers_are_answered_at_the_roce_port() {
     let mut world = World::new(SoftBench::new());
     let to = world.listen(1);
     let endpoint = SocketAddr::new(to.ip(), 4791);
@@ -570,7 +571,7 @@ fn answers_to_foreign_peers_go_to_the_roce_port() {
 
 /// A full send buffer is no loss: nothing is missing at the peer.
 #[test]
-fn what_the_system_does_not_take_at_once_leaves_in_order() {
+fn a_full_send_buffer_keeps_packets_in_order() {
     let bench = SoftBench::new();
     let hosts = [0, 1].map(|seed| {
         let mut options = bench.options(1);
@@ -624,7 +625,7 @@ fn single_packets_work_as_well() {
 }
 
 /// The same from 64 devices, which do not know of each other and begin at once: together they send
-/// more than the buffer holds, whatever each of them does. Losses are repaired, at a bounded cost.
+/// more than the buffer holds, even if each sends little. Losses are repaired, at a bounded cost.
 #[test]
 fn many_hosts_share_a_small_receive_buffer() {
     const SENDERS: usize = 64;

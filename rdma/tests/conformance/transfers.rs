@@ -127,7 +127,7 @@ pub fn reads_bring_exactly<B: Bench>(bench: B) {
 }
 
 /// What an NVMe read is: data by RDMA WRITE, then the response by SEND, in one flush.
-pub fn a_write_is_there_when_the_send_behind_it_is<B: Bench>(bench: B) {
+pub fn a_write_lands_before_the_next_send<B: Bench>(bench: B) {
     let mut world = World::new(bench);
     let (left, right) = world.connect();
     let mut source = world.buffer(0, 131_072);

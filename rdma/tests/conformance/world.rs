@@ -15,7 +15,7 @@ use rdma::{
 use crate::buffer::Buffer;
 use crate::differences::{self, Differences, Fault};
 
-/// What makes devices of one provider and lets time pass.
+/// A source of devices of one provider, which also lets time pass.
 pub trait Bench {
     type Provider: Provider;
     /// A device at an address of its own, which others can connect to.
@@ -24,7 +24,7 @@ pub trait Bench {
     /// Lets time pass until one of the hosts may have something to do, at the latest until
     /// `deadline`.
     fn wait(&mut self, hosts: &[&Host<Self::Provider>], deadline: Option<Time>);
-    /// An address at which there is nobody.
+    /// An address that no host has.
     fn nobody(&mut self) -> IpAddr;
     fn differences(&self) -> &'static Differences {
         &differences::ENGINE
@@ -114,7 +114,7 @@ impl<P: Provider> Host<P> {
         groups.chain(self.cm.deadline()).min()
     }
 
-    /// What it sleeps on.
+    /// The descriptors that it sleeps on.
     pub fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.groups().filter_map(P::Group::fd).chain(self.cm.fd())
     }
@@ -137,7 +137,7 @@ impl<P: Provider> Host<P> {
 }
 
 impl<B: Bench> World<B> {
-    /// Two hosts.
+    /// Two hosts, each with a device and one group.
     pub fn new(mut bench: B) -> Self {
         let hosts = (0..2).map(|_| Host::new(bench.device(1))).collect();
         Self { hosts, bench }
@@ -280,7 +280,7 @@ impl<B: Bench> World<B> {
         End { host, qp: host_ref.group.adopt(qp), conn }
     }
 
-    /// The connection that somebody asks a host for.
+    /// Waits for the connection that a peer asks a host for.
     pub fn requested(&mut self, host: usize) -> (ConnId, ConnParams) {
         match self.event(host) {
             CmEvent::ConnectRequest { conn, params, .. } => (conn, params),

@@ -60,7 +60,7 @@ fn a_freed_window_does_not_come_back() {
 
 /// Two groups: the one that drops a region in between its own sections waits for the other only.
 #[test]
-fn two_groups_that_drop_at_once_do_not_wait_for_each_other() {
+fn simultaneous_drops_in_two_groups_do_not_deadlock() {
     loom::model(|| {
         let sections = Arc::new(Sections::new(2));
         let other = {

@@ -52,7 +52,7 @@ fn payload_lands_where_it_may() {
 }
 
 #[test]
-fn what_is_not_granted_is_denied_and_writes_nothing() {
+fn denied_access_writes_nothing() {
     let regions = Arc::new(Regions::new(1, Random::seeded(1)));
     let mut memory = vec![0; 16];
     let addr = address(&memory);
@@ -83,7 +83,7 @@ fn what_is_not_granted_is_denied_and_writes_nothing() {
 }
 
 #[test]
-fn a_key_dies_with_its_region_and_is_not_reused_soon() {
+fn a_dropped_regions_key_is_not_reused_soon() {
     let regions = Arc::new(Regions::new(1, Random::seeded(1)));
     let mut memory = vec![0; 16];
     let addr = address(&memory);
@@ -101,7 +101,7 @@ fn a_key_dies_with_its_region_and_is_not_reused_soon() {
 }
 
 #[test]
-fn a_window_serves_one_queue_pair_until_it_is_closed() {
+fn an_open_window_serves_one_queue_pair() {
     let regions = Arc::new(Regions::new(1, Random::seeded(1)));
     let mut memory = vec![0; 64];
     let addr = address(&memory);
