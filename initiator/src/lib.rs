@@ -27,8 +27,8 @@
 //! ```
 //!
 //! # Waiting
-//! [`Pending`] is a future for any runtime; [`Pending::wait`] is the same, blocking. Whoever waits
-//! drives the connections; while nobody does a thread of the [`Host`]'s keeps them alive. A
+//! [`Pending`] is a future for any runtime; [`Pending::wait`] is the same, blocking. A caller that
+//! waits drives the connections; while none does a thread of the [`Host`]'s keeps them alive. A
 //! [polled](Host::polled) host has no thread. [`Ring`] keeps a fixed number of ranges in flight
 //! without allocating.
 //!

@@ -123,7 +123,7 @@ fn a_read_only_namespace_refuses_writes() {
 }
 
 #[test]
-fn what_was_written_and_flushed_is_in_the_file() {
+fn flushed_writes_are_in_the_file() {
     let length = 1 << 20;
     let served = Served::start(length, true);
     let host = Host::new().unwrap();
@@ -161,7 +161,7 @@ fn discovers_what_is_served() {
 }
 
 #[test]
-fn a_wrong_name_and_a_dead_address_are_errors_that_say_so() {
+fn errors_name_a_wrong_nqn_or_address() {
     let served = Served::start(512, false);
     let host = Host::new().unwrap();
     let nqn: Nqn = "nqn.2024-01.org.example:nothing".parse().unwrap();
@@ -188,7 +188,7 @@ fn reads_go_on_when_the_target_comes_back() {
 }
 
 #[test]
-fn a_target_that_stays_away_is_an_error_that_names_it() {
+fn an_error_names_the_lost_target() {
     let mut served = Served::start(4096, false);
     let host = Host::builder()
         .reconnect_delay(Duration::from_millis(50))
@@ -274,7 +274,7 @@ fn rings_keep_ranges_in_flight() {
 /// Each host has keys of its own for the same memory, and the next host's device may have the
 /// numbers of one that is gone.
 #[test]
-fn memory_is_used_with_one_host_after_the_other() {
+fn memory_moves_from_host_to_host() {
     let served = Served::start(64 << 10, false);
     let [first, second] = [(); 2].map(|()| Host::new().unwrap());
     let mut slice = RegionSlice::allocate(2 * 4096, Grant::Persistent).unwrap();
@@ -330,7 +330,7 @@ fn threads_and_futures_share_a_host() {
 }
 
 #[test]
-fn a_read_is_acknowledged_before_its_caller_does_something_else() {
+fn a_read_is_acknowledged_without_the_callers_help() {
     let served = Served::start(1 << 16, false);
     let host = Host::new().unwrap();
     let namespace = served.open(&host);
@@ -352,7 +352,7 @@ fn a_read_is_acknowledged_before_its_caller_does_something_else() {
 }
 
 #[test]
-fn who_waits_long_is_not_woken_for_what_others_wait_for() {
+fn results_of_others_do_not_wake_long_waiters() {
     let served = Served::start(1 << 16, false);
     let host = Host::new().unwrap();
     let namespace = served.open(&host);
@@ -378,7 +378,7 @@ fn who_waits_long_is_not_woken_for_what_others_wait_for() {
 }
 
 #[test]
-fn who_waits_long_gets_its_result_when_the_others_have_gone() {
+fn a_long_waiter_gets_its_result_alone() {
     let served = Served::start(1 << 16, false);
     let host = Host::new().unwrap();
     let namespace = served.open(&host);

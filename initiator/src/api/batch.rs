@@ -17,22 +17,22 @@ use crate::types::options::BatchOptions;
 /// Bytes to read: as many as the slice has.
 #[derive(Debug)]
 pub struct ReadRange {
-    /// Where from.
+    /// The namespace to read from, of the host that reads.
     pub namespace: Namespace,
-    /// First byte.
+    /// Where in the namespace to begin, in bytes; any alignment.
     pub offset: u64,
-    /// Where to.
+    /// The memory that the bytes land in; its length is the number of bytes.
     pub into: RegionSlice,
 }
 
 /// Bytes to write: as many as the slice has.
 #[derive(Debug)]
 pub struct WriteRange {
-    /// Where to.
+    /// The namespace to write to, of the host that writes.
     pub namespace: Namespace,
-    /// First byte.
+    /// Where in the namespace to begin, in bytes; any alignment.
     pub offset: u64,
-    /// What.
+    /// The bytes to write: all that the slice has.
     pub from: RegionSlice,
 }
 
@@ -43,7 +43,7 @@ pub struct RangeOutcome {
     /// that was forked while the range was under way it is empty: the memory is in use by the
     /// parent.
     pub slice: RegionSlice,
-    /// What went wrong, if not all bytes were transferred.
+    /// The error, if not all bytes were transferred.
     pub result: Result<(), Error>,
 }
 
@@ -121,7 +121,7 @@ fn start(
     }
     drop(state);
     if host.shared.threaded {
-        // Whoever called may do something else before it waits.
+        // The caller may do something else before it waits.
         host.shared.launch(system_now());
     }
     Pending::new(host, async move {

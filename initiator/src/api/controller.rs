@@ -31,7 +31,7 @@ pub struct Controller {
     handle: Arc<ControllerHandle>,
 }
 
-/// What a command answered.
+/// The answer of a controller to a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CommandAnswer {
     /// Dwords 0 and 1 of the completion.
@@ -44,7 +44,7 @@ pub struct CommandAnswer {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CommandData {
-    /// None.
+    /// The command has no data.
     None,
     /// From the host to the controller; up to 64 KiB.
     ToController(Vec<u8>),
@@ -74,7 +74,7 @@ impl Controller {
         })
     }
 
-    /// What it belongs to, and where.
+    /// The subsystem that it belongs to, and its address.
     pub fn target(&self) -> &SubsystemAddress {
         &self.handle.target
     }
@@ -87,7 +87,7 @@ impl Controller {
         self.handle.limits()
     }
 
-    /// Opens a namespace.
+    /// Opens a namespace, and identifies it, so that it is known again after a reconnect.
     pub fn namespace(&self, nsid: Nsid) -> Pending<Result<Namespace, Error>> {
         let handle = Arc::clone(&self.handle);
         self.pending(async move { Namespace::open(handle, nsid).await })
@@ -122,7 +122,7 @@ impl Controller {
         self.pending(async move { handle.log_page(command).await })
     }
 
-    /// Reads a feature.
+    /// Sends Get Features; the answer has the feature's value, and its data if it has any.
     pub fn get_features(&self, command: GetFeatures) -> Pending<Result<CommandAnswer, Error>> {
         let data = RawData::to_host(command.transfer().length_bytes);
         self.command(AdminCommand::GetFeatures(command).to_sqe(), data, QueueKind::Admin)
@@ -148,9 +148,9 @@ impl Controller {
         self.command(sqe, data.into(), QueueKind::Admin)
     }
 
-    /// Sends an I/O command of the caller's own making. Its NSID names whatever the controller has
-    /// there: unlike what is asked of a [`Namespace`], it does not fail where that was replaced
-    /// since it was opened.
+    /// Sends an I/O command of the caller's own making. Its NSID names the namespace that the
+    /// controller has now: unlike an operation of a [`Namespace`], it does not fail where that was
+    /// replaced since it was opened.
     pub fn io_command(&self, sqe: Sqe, data: CommandData) -> Pending<Result<CommandAnswer, Error>> {
         self.command(sqe, data.into(), QueueKind::Io)
     }

@@ -1,4 +1,4 @@
-//! What the handles of a controller share.
+//! The state that the handles of a controller share.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::memory::bounce::CHUNK_BYTES;
 use crate::memory::region::ErasedScope;
 use crate::types::error::{Error, ErrorKind, SubsystemAddress};
 
-/// What the handles of a controller share.
+/// The state that the handles of a controller share.
 pub(crate) struct ControllerHandle {
     pub(crate) host: Arc<Inner>,
     pub(crate) engine: usize,
@@ -57,7 +57,7 @@ impl ControllerHandle {
         reply
     }
 
-    /// What the present connection is like.
+    /// The limits of the present connection.
     pub(crate) fn limits(&self) -> Result<ControllerLimits, Error> {
         let state = self.host.shared.lock()?;
         state.engines.get(self.engine).ok_or(ErrorKind::Closed)?.limits(self.key)

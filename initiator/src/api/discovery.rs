@@ -1,4 +1,4 @@
-//! What subsystems there are.
+//! Discovery: the subsystems at an address.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::types::options::ControllerOptions;
 /// The discovery log page, all of one generation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DiscoveryLog {
-    /// Generation counter.
+    /// Generation counter (GENCTR): it changes when the log page does.
     pub genctr: u64,
     /// The entries, as the controller gave them.
     pub entries: Vec<DiscoveryEntry>,

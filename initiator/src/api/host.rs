@@ -1,4 +1,4 @@
-//! Hosts: who connects to targets, and over what.
+//! Hosts: their identity, their connections to targets, and the RDMA provider underneath.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -53,7 +53,7 @@ impl Host {
     /// A host with the machine's identity and defaults for everything else.
     ///
     /// # Errors
-    /// As for [`HostBuilder::build`].
+    /// All errors of [`HostBuilder::build`].
     pub fn new() -> Result<Self, Error> {
         Self::builder().build()
     }
@@ -75,17 +75,17 @@ impl Host {
     /// it returns, and whenever [`Host::fd`] is readable.
     ///
     /// # Errors
-    /// As for [`HostBuilder::build`].
+    /// All errors of [`HostBuilder::build`].
     pub fn polled() -> Result<Self, Error> {
         Self::builder().polled().build()
     }
 
-    /// Its name.
+    /// Its NVMe qualified name (HostNQN), which each Connect command carries.
     pub fn nqn(&self) -> HostNqn {
         self.inner.identity.nqn
     }
 
-    /// Its identifier.
+    /// Its host identifier (HOSTID), which each Connect command carries.
     pub fn id(&self) -> HostId {
         self.inner.identity.id
     }
@@ -113,7 +113,7 @@ impl Host {
     }
 
     /// Reads many ranges at once, of any namespaces of this host. Each range gets its own result,
-    /// in the order given. They are under way when this returns, though nobody waits for them yet.
+    /// in the order given. They are under way when this returns, before they are waited for.
     pub fn read_many(
         &self,
         ranges: impl IntoIterator<Item = ReadRange>,
@@ -162,7 +162,7 @@ impl Host {
     /// when it is first used with it.
     ///
     /// # Errors
-    /// What the system says, with the limit that it names.
+    /// The error of the system call, with the limit that it names.
     pub fn register(&self, slice: &RegionSlice) -> Result<(), Error> {
         let state = self.inner.shared.lock()?;
         let scopes: Vec<_> = state.engines.iter().flat_map(|engine| engine.scopes()).collect();
@@ -181,7 +181,7 @@ impl Host {
         self.inner.shared.arm();
     }
 
-    /// Consumes what made [`Host::fd`] readable; a turn must follow.
+    /// Consumes the wake-ups that made [`Host::fd`] readable; a turn must follow.
     pub fn acknowledge(&self) {
         self.inner.shared.acknowledge();
     }
@@ -196,14 +196,14 @@ impl Host {
         MonotonicTime::of(system_now())
     }
 
-    /// What the host did so far; nothing in a process that was forked from its own.
+    /// Counters since the host was made; zeros in a process that was forked from its own.
     pub fn counters(&self) -> HostCounters {
         let Ok(state) = self.inner.shared.lock() else { return HostCounters::default() };
         let own = HostCounters { sleeps: state.sleeps, ..HostCounters::default() };
         state.engines.iter().fold(own, |sum, engine| sum.and(engine.counters()))
     }
 
-    /// What its providers did so far, one for each device.
+    /// Counters of its providers, one for each device.
     pub fn provider_stats(&self) -> Vec<ProviderStats> {
         let Ok(state) = self.inner.shared.lock() else { return Vec::new() };
         state.engines.iter().map(|engine| ProviderStats::of(engine.group_stats())).collect()
@@ -352,7 +352,7 @@ impl HostBuilder {
     /// from the stability that the version number promises: it changes with `rdma`.
     ///
     /// # Errors
-    /// What the device says.
+    /// The error of the device.
     #[doc(hidden)]
     pub fn build_on<P: Provider>(mut self, device: P::Device) -> Result<Host, Error> {
         self.source = None;

@@ -1,4 +1,4 @@
-//! What users of the crate see: hosts, controllers, namespaces, batches of byte ranges, and their
+//! The public interface: hosts, controllers, namespaces, batches of byte ranges, and their
 //! results.
 
 pub(crate) mod batch;

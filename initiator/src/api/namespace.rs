@@ -22,8 +22,8 @@ use crate::types::options::BatchOptions;
 /// A namespace, read and written by byte ranges of any alignment.
 ///
 /// Writes of partial blocks read and write back the rest of the block. Ranges over one connected
-/// controller that share a block do not disturb each other; whoever else writes to the same block
-/// at the same time may, be it another host or a second controller that this host has connected.
+/// controller that share a block do not disturb each other; another writer of the same block at
+/// the same time may, be it another host or a second controller that this host has connected.
 ///
 /// Reads and writes that a lost connection interrupts are issued again when it is back, until their
 /// deadline. For writes that is safe since it writes the same bytes to the same place, which is
@@ -52,22 +52,22 @@ impl Namespace {
         Err(about(ErrorKind::ConnectionLost(what).into()))
     }
 
-    /// What it is.
+    /// The properties that it had when it was opened.
     pub fn info(&self) -> &NamespaceInfo {
         &self.handle.info
     }
 
-    /// Its number.
+    /// Its namespace identifier (NSID) in the subsystem.
     pub fn nsid(&self) -> Nsid {
         self.handle.info.nsid
     }
 
-    /// Bytes in it.
+    /// Its size in bytes, as [`NamespaceInfo::size_bytes`].
     pub fn size_bytes(&self) -> u64 {
         self.handle.info.size_bytes
     }
 
-    /// What it belongs to.
+    /// The subsystem that it belongs to.
     pub fn target(&self) -> &SubsystemAddress {
         &self.handle.controller.target
     }

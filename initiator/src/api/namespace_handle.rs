@@ -1,4 +1,4 @@
-//! What the handles of a namespace share.
+//! The state that the handles of a namespace share.
 
 use std::sync::Arc;
 
@@ -9,11 +9,11 @@ use crate::driver::host_state::Inner;
 use crate::memory::bounce::CHUNK_BYTES;
 use crate::memory::region::ErasedScope;
 
-/// What a namespace is, as its controller told when it was opened.
+/// The properties of a namespace, as its controller told them when it was opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct NamespaceInfo {
-    /// Its number.
+    /// Its namespace identifier (NSID) in the subsystem.
     pub nsid: Nsid,
     /// Bytes in it. Where the target tells (Feedrail does), the exact length of the file behind it;
     /// else that of all its blocks.
@@ -36,7 +36,7 @@ pub struct NamespaceInfo {
     pub eui64: Option<[u8; 8]>,
 }
 
-/// What the handles of a namespace share.
+/// The state that the handles of a namespace share.
 pub(crate) struct NamespaceHandle {
     pub(crate) controller: Arc<ControllerHandle>,
     pub(crate) number: usize,

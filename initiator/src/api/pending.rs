@@ -49,7 +49,7 @@ impl<T> Future for Pending<T> {
         if !self.host.shared.threaded {
             return Poll::Pending;
         }
-        // What is ready by now needs no other thread.
+        // A result that is ready by now needs no other thread.
         self.host.shared.turn(system_now());
         let polled = self.future.as_mut().poll(context);
         if polled.is_pending() {
@@ -65,7 +65,7 @@ impl<T> fmt::Debug for Pending<T> {
     }
 }
 
-/// A ring that nobody else uses, closed when it is dropped.
+/// A ring that one future owns, closed when it is dropped.
 #[derive(Debug)]
 pub(crate) struct OwnRing {
     pub(crate) host: Arc<Inner>,

@@ -233,7 +233,7 @@ impl Ring {
 
 impl Drop for Ring {
     fn drop(&mut self) {
-        // Of reads nobody would see the result.
+        // The results of reads would be lost.
         self.staged.retain(|staged| staged.direction != RangeDirection::Read);
         self.submit();
     }

@@ -1,4 +1,5 @@
-//! What the handles of a host share: its identity, its cores and the devices that it opened.
+//! The state that the handles of a host share: its identity, its cores and the devices that it
+//! opened.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -16,7 +17,7 @@ use crate::types::error::Error;
 use crate::types::options::ControllerOptions;
 use crate::types::provider::RdmaProvider;
 
-/// What the handles of a host share. Dropped with the last of them.
+/// The state that the handles of a host share. Dropped with the last of them.
 pub(crate) struct Inner {
     pub(crate) shared: Arc<SharedEngines>,
     pub(crate) identity: HostIdentity,

@@ -1,9 +1,9 @@
-//! Who turns the cores, and when: the only part of the crate that waits or reads a clock.
+//! Which thread turns the cores, and when: the only part of the crate that waits or reads a clock.
 //!
-//! Whoever waits for a result drives: it turns the cores, and sleeps on their descriptors in
+//! A caller that waits for a result drives: it turns the cores, and sleeps on their descriptors in
 //! between. Of several that wait at a time one sleeps on the descriptors and the others are woken
 //! by it. One that has waited long leaves the descriptors to those that come and go, since each of
-//! their results would wake it first. While nobody else waits a thread of the host's does it.
+//! their results would wake it first. While no caller waits a thread of the host drives.
 
 pub(crate) mod host_state;
 pub(crate) mod process;
@@ -30,12 +30,12 @@ use crate::driver::wake_flag::WakeFlag;
 use crate::engine::results::{Errands, Outbox, RingKey};
 use crate::engine::{ErasedEngine, NextTurn, earliest};
 
-/// The thread leaves the cores to callers as long as one came within this time. What a caller has
-/// left to be sent waits for the next one no longer than twice that, and no peer sends anything
-/// again so soon.
+/// The thread leaves the cores to callers as long as one came within this time. Requests that a
+/// caller has left to be sent wait for the next one no longer than twice that, and no peer sends
+/// anything again so soon. Doubled, they may wait for 8 ms.
 const CALLER_GRACE: Duration = Duration::from_millis(2);
 
-/// Who comes back within this time after a result is expected to do so after the next.
+/// A caller that comes back within this time after a result is expected to do so after the next.
 const PROMPT_RETURN: Duration = Duration::from_micros(50);
 
 /// Names the descriptor that interrupts a sleep among those that are slept on.
@@ -45,41 +45,43 @@ const NO_EVENT: epoll::Event =
     epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) };
 
 /// How long a caller that waits looks for what it waits for before it sleeps, without the time that
-/// it leaves to others: to be woken takes about as long.
+/// it leaves to others: to be woken takes about as long. Doubled, a wait for a late result costs
+/// twice the processor time.
 const POLLING: Duration = Duration::from_micros(50);
-/// To offer the processor takes less than this where nobody wants it.
+/// To offer the processor takes less than this where no other thread wants it.
 const SWITCH: Duration = Duration::from_micros(2);
 /// A caller has waited long after this time.
 const LONG: Duration = Duration::from_millis(1);
 /// One that has waited long leaves the cores to others for this time, where no thread takes over
 /// from them.
 const YIELD_TO_OTHERS: Duration = Duration::from_millis(5);
-/// How long the end of connections is waited for when a host is dropped.
+/// How long the end of connections is waited for when a host is dropped. Doubled, dropping the host
+/// of a silent target takes up to 1 s.
 const SHUTDOWN_GRACE: Duration = Duration::from_millis(500);
 
-/// The cores of a host, and who drives them.
+/// The cores of a host, and the threads that drive them.
 pub(crate) struct SharedEngines {
-    /// Whose the cores are. In a child of it the lock may be held by a thread that the child does
-    /// not have.
+    /// The process of the cores. In a child of it the lock may be held by a thread that the child
+    /// does not have.
     process: Process,
     state: Mutex<DriverState>,
     /// The thread waits here while callers drive.
     idle: Condvar,
     /// Tells of anything to do: the cores' descriptors and `interrupt`.
     epoll: OwnedFd,
-    /// Interrupts who sleeps on `epoll`.
+    /// Interrupts a thread that sleeps on `epoll`.
     interrupt: OwnedFd,
-    /// A thread drives when nobody else does.
+    /// Whether a thread drives when no caller does.
     pub(crate) threaded: bool,
 }
 
-/// What the lock protects.
+/// The state that the lock protects.
 pub(crate) struct DriverState {
     pub(crate) engines: Vec<Box<dyn ErasedEngine>>,
     pub(crate) outbox: Outbox,
     /// Callers that drive or wait to.
     callers: usize,
-    /// Callers so far.
+    /// Callers that have come so far; while this changes the thread leaves the cores to them.
     visits: u64,
     /// A caller sleeps on the descriptors until then.
     sleeping_until: Option<Option<Time>>,
@@ -89,7 +91,7 @@ pub(crate) struct DriverState {
     due: Option<Time>,
     /// Callers that another one is to wake, should it stop driving.
     parked: Vec<Thread>,
-    /// Something came in that nobody who waits drives.
+    /// Something came in that no waiting caller drives.
     kicked: bool,
     closing: bool,
     /// Times that a thread slept on the descriptors.
@@ -152,7 +154,7 @@ impl SharedEngines {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a core.
+    /// Adds a core, and watches its descriptors.
     pub(crate) fn add(&self, engine: Box<dyn ErasedEngine>) -> io::Result<usize> {
         for fd in engine.fds() {
             self.watch(fd, 0)?;
@@ -185,12 +187,12 @@ impl SharedEngines {
         turn
     }
 
-    /// Sends what was queued, from the thread that queued it, and sees to it that somebody looks
-    /// for what comes of it.
+    /// Sends what was queued, from the thread that queued it, and sees to it that a thread looks
+    /// for the results.
     pub(crate) fn launch(&self, now: Time) {
         let Ok(mut state) = self.lock() else { return };
         state.launch(now);
-        // Who does not sleep finds out by himself.
+        // A thread that does not sleep looks by itself.
         let interrupt = state.is_overslept();
         let errands = state.take_errands();
         drop(state);
@@ -228,7 +230,7 @@ impl SharedEngines {
         }
     }
 
-    /// Consumes wake-ups.
+    /// Consumes the wake-ups of all cores, after a sleep on their descriptors.
     pub(crate) fn acknowledge(&self) {
         let Ok(mut state) = self.lock() else { return };
         for engine in &mut state.engines {
@@ -236,7 +238,7 @@ impl SharedEngines {
         }
     }
 
-    /// Has whoever drives look at what came in; wakes the thread if nobody does.
+    /// Makes the thread or caller that drives look at what came in; wakes the thread if none does.
     pub(crate) fn kick(&self) {
         let Ok(mut state) = self.lock() else { return };
         state.kicked = true;
@@ -490,7 +492,7 @@ impl SharedEngines {
         self.drop_engines();
     }
 
-    /// Drops the cores, in whatever state they are.
+    /// Drops the cores, connected or not.
     pub(crate) fn drop_engines(&self) {
         let engines = std::mem::take(&mut self.state().engines);
         // Outside the lock: promises that are dropped unkept wake their owners.
@@ -516,7 +518,7 @@ impl DriverState {
         for engine in &mut self.engines {
             due = earliest(due, engine.launch(now, &mut self.outbox));
         }
-        // What was left undone is still to be done.
+        // Work that was left undone is still to be done.
         let is_busy = self.outbox.has_errands() || self.due.is_some_and(|time| time <= now);
         self.due = if is_busy { Some(now) } else { due };
     }
@@ -532,8 +534,8 @@ impl DriverState {
         }
     }
 
-    /// Whether whoever sleeps on the descriptors sleeps beyond the time when the cores want to be
-    /// turned.
+    /// Whether a thread that sleeps on the descriptors sleeps beyond the time when the cores want
+    /// to be turned.
     fn is_overslept(&self) -> bool {
         let Some(due) = self.due else { return false };
         let sleepers = [self.thread_sleeps_until, self.sleeping_until];
@@ -673,7 +675,7 @@ impl Wake for Parker {
 }
 
 thread_local! {
-    /// What this thread knows of others that want its processor.
+    /// Whether other threads want the processor of this one.
     static CROWDING: Cell<CpuContention> = const { Cell::new(CpuContention::NONE) };
 }
 

@@ -1,4 +1,4 @@
-//! How one who waits is told to look again, when it may be about to sleep.
+//! How a thread that waits is told to look again, when it may be about to sleep.
 
 #[cfg(not(all(loom, test)))]
 use std::sync::atomic::{AtomicBool, Ordering, fence};
@@ -6,11 +6,11 @@ use std::sync::atomic::{AtomicBool, Ordering, fence};
 #[cfg(all(loom, test))]
 use loom::sync::atomic::{AtomicBool, Ordering, fence};
 
-/// Word for one who waits that there may be something to see.
+/// A notice for a thread that waits: there may be something to see.
 #[derive(Debug)]
 pub(crate) struct WakeFlag {
     given: AtomicBool,
-    /// The one who waits sleeps on the descriptors, or is about to.
+    /// The thread that waits sleeps on the descriptors, or is about to.
     sleeping: AtomicBool,
 }
 
@@ -19,8 +19,8 @@ impl WakeFlag {
         Self { given: AtomicBool::new(false), sleeping: AtomicBool::new(false) }
     }
 
-    /// Gives it; what was done before is visible to whoever takes it. True if its receiver has to
-    /// be interrupted.
+    /// Gives the notice; the work done before is visible to the thread that takes it. True if that
+    /// thread has to be interrupted.
     pub(crate) fn give(&self) -> bool {
         // Not a store: where two give it at a time, one store would hide what the other had done
         // before its own.
@@ -31,7 +31,7 @@ impl WakeFlag {
         self.sleeping.load(Ordering::Relaxed)
     }
 
-    /// Takes it, if it was given.
+    /// Takes the notice, if it was given.
     pub(crate) fn take(&self) -> bool {
         self.given.swap(false, Ordering::AcqRel)
     }
@@ -44,7 +44,7 @@ impl WakeFlag {
         !self.given.load(Ordering::Relaxed)
     }
 
-    /// After a sleep.
+    /// Ends what [`WakeFlag::may_sleep`] began: the thread is awake and need not be interrupted.
     pub(crate) fn wake(&self) {
         self.sleeping.store(false, Ordering::Relaxed);
     }
@@ -58,7 +58,7 @@ mod loom_tests {
 
     use super::*;
 
-    /// What is shared with somebody who works, says so, and interrupts.
+    /// The state shared with a worker that works, gives the notice and interrupts.
     struct Shared {
         notice: WakeFlag,
         done: AtomicUsize,

@@ -15,7 +15,7 @@ use crate::engine::results::Outbox;
 use crate::engine::{HostEngine, earliest};
 use crate::types::error::{Error, ErrorKind};
 
-/// How long a controller may take to confirm that it shuts down.
+/// How long a controller may take to confirm that it shuts down; then it is disconnected anyway.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_millis(500);
 
 impl<P: Provider> HostEngine<P> {
@@ -44,7 +44,7 @@ impl<P: Provider> HostEngine<P> {
             return;
         }
         if controller.opened.is_some() {
-            // Whoever asked for the connection is told, and decides how often that is.
+            // The caller that asked for the connection is told, and decides how often that is.
             return self.release_resources(key, cause, outbox);
         }
         tracing::warn!(%cause, "connection ended");
@@ -292,7 +292,7 @@ impl<P: Provider> HostEngine<P> {
         }
     }
 
-    /// Shuts a controller down; nobody holds a handle of it any more.
+    /// Shuts a controller down whose last handle was dropped.
     pub(crate) fn start_closing(&mut self, now: Time, key: usize, outbox: &mut Outbox) {
         let Some(controller) = self.controllers.get_mut(key) else { return };
         self.agenda.mark_ready(key);
@@ -317,7 +317,7 @@ impl<P: Provider> HostEngine<P> {
         self.controllers.remove(key);
     }
 
-    /// Forgets namespaces that nobody holds and nothing is in progress on.
+    /// Forgets namespaces without handles and with nothing in progress.
     pub(crate) fn sweep_namespaces(&mut self, key: usize) {
         let of_raws = self.namespaces_of_raws(key);
         let ops = &self.ops;

@@ -2,7 +2,7 @@
 
 use crate::memory::bounce;
 
-/// What bounds a command to one namespace.
+/// The limits of a command to one namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Geometry {
     block_bytes: u64,
@@ -12,17 +12,17 @@ pub(crate) struct Geometry {
 /// One command, and where its bytes go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BlockStep {
-    /// First logical block.
+    /// First logical block, as in the SLBA field.
     pub(crate) slba: u64,
-    /// Logical blocks.
+    /// Number of logical blocks; NLB is one less.
     pub(crate) blocks: u32,
     /// Bytes of the range that this step covers; the next step begins behind them.
     pub(crate) length_bytes: u64,
-    /// Whose memory the command transfers.
+    /// The memory that the command transfers.
     pub(crate) place: TransferMemory,
 }
 
-/// Whose memory a command transfers.
+/// The memory that a command transfers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TransferMemory {
     /// The caller's: the range covers the blocks exactly.
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn aligned_is_direct_and_split_at_the_transfer_limit() {
+    fn aligned_ranges_are_split_at_the_transfer_limit() {
         let geometry = Geometry::new(512, 128 << 10).unwrap();
         let all = steps(geometry, 0, 300 << 10);
         let lengths: Vec<_> = all.iter().map(|(_, step)| step.length_bytes >> 10).collect();
@@ -185,7 +185,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn steps_cover_the_range_once_and_respect_the_limits(
+        fn steps_cover_the_range_within_the_limits(
             block_shift in 0u32..=16,
             transfer_shift in 0u32..=8,
             start in 0u64..(1 << 40),

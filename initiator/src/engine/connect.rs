@@ -37,7 +37,7 @@ const TRANSFER_BYTES: u64 = 1 << 20;
 /// The most data that is sent with a command.
 const IN_CAPSULE_BYTES: u64 = 16 << 10;
 
-/// Pause between two readings of CSTS.
+/// Pause between two readings of CSTS. Doubled, a connect may take 20 ms longer.
 const READY_POLL: Duration = Duration::from_millis(20);
 
 impl<P: Provider> HostEngine<P> {
@@ -370,7 +370,7 @@ impl<P: Provider> HostEngine<P> {
         Ok(())
     }
 
-    /// Reads CSTS again.
+    /// Reads CSTS again, until CSTS.RDY is set.
     pub(crate) fn poll_ready(&mut self, now: Time, key: usize, outbox: &mut Outbox) {
         if let ControllerPhase::Opening(opening) = &mut self.controllers[key].phase {
             opening.poll_at = None;
@@ -494,8 +494,8 @@ fn local(error: rdma::CmError) -> Error {
     }
 }
 
-/// What an initiator that uses keyed SGLs needs (RDMA Transport, "Capsules and SGLs"; Base,
-/// "Identify Controller").
+/// Checks for all that an initiator with keyed SGLs needs (RDMA Transport, "Capsules and SGLs";
+/// Base, "Identify Controller").
 fn check_controller(
     identify: &IdentifyController,
     cntlid: Cntlid,

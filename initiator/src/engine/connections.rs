@@ -5,19 +5,19 @@ use std::collections::BTreeMap;
 use nvme_proto::Qid;
 use rdma::ConnId;
 
-/// What a connection of the connection manager is to us.
+/// The use of a connection of the connection manager.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ConnectionRole {
     /// A queue that is being connected.
     Opening { controller: usize, qid: Qid },
-    /// A queue.
+    /// A queue that is connected and may carry commands.
     Open { controller: usize },
     /// Ended by us: only the farewell is missing.
     Closing,
 }
 
 impl ConnectionRole {
-    /// Whose queue it is.
+    /// The controller that the queue belongs to.
     pub(crate) fn controller(self) -> Option<usize> {
         match self {
             Self::Opening { controller, .. } | Self::Open { controller } => Some(controller),

@@ -1,4 +1,4 @@
-//! What a core knows of a controller, whether it is connected or not.
+//! The state of a controller in a core, connected or not.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -19,11 +19,11 @@ use crate::memory::region::RegistrationScope;
 use crate::types::error::{Error, ErrorKind, SubsystemAddress};
 use crate::types::options::{Class, ControllerOptions};
 
-/// What a controller said about itself and its limits.
+/// The limits of a controller on its present connection.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct ControllerLimits {
-    /// Its identifier.
+    /// Its controller identifier (CNTLID), assigned in the Connect response.
     pub cntlid: Cntlid,
     /// I/O queues that are connected.
     pub io_queues: u16,
@@ -82,7 +82,7 @@ pub(crate) struct ControllerState<P: Provider> {
     pub(crate) checks: Checks,
     /// Ranges with commands to issue, by class.
     pub(crate) ready: [VecDeque<usize>; Class::COUNT],
-    /// What is in flight of ranges of the class that gives way.
+    /// Commands in flight of ranges of the class that gives way.
     pub(crate) background: CommandsInFlight,
     /// Edge blocks that were read and modified, and are to be written.
     pub(crate) modified: VecDeque<RangeCommand>,
@@ -96,11 +96,11 @@ pub(crate) struct ControllerState<P: Provider> {
     pub(crate) unchecked: VecDeque<Raw>,
     /// None of those, issued or not, expires before this time.
     pub(crate) raw_expiry: Option<Time>,
-    /// Nobody holds a handle any more.
+    /// The last handle was dropped.
     pub(crate) closing: bool,
 }
 
-/// Commands in flight.
+/// Commands in flight of one class of ranges.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct CommandsInFlight {
     pub(crate) commands: usize,
@@ -112,7 +112,7 @@ pub(crate) struct CommandsInFlight {
 pub(crate) enum ControllerPhase {
     /// Connecting, for the first time or again.
     Opening(Opening),
-    /// Usable, since then.
+    /// Usable; connected since this time.
     Live(Time),
     /// Disconnected; the next attempt comes at this time.
     Resting(Time),
@@ -138,20 +138,20 @@ pub(crate) struct Opening {
     pub(crate) queue_entries: u16,
 }
 
-/// What an attempt to connect is waiting for.
+/// The event that an attempt to connect is waiting for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OpeningStep {
     /// The RDMA connection of a queue.
     Connection,
     /// The response to Connect on that queue.
     Connect,
-    /// CAP.
+    /// The response to Property Get of CAP.
     Capabilities,
     /// The response to setting CC.EN.
     Enable,
-    /// CSTS.RDY.
+    /// CSTS.RDY, read by Property Get until it is set.
     Ready,
-    /// Identify Controller.
+    /// The response to Identify Controller.
     Identify,
     /// Set Features, Number of Queues.
     QueueCount,
@@ -183,7 +183,7 @@ impl KeepAlive {
 pub(crate) struct Outage {
     pub(crate) since: Time,
     pub(crate) cause: Error,
-    /// What fails everything, since the target has been away for too long.
+    /// The error that fails everything, since the target has been away for too long.
     pub(crate) lost: Option<Error>,
 }
 
@@ -193,19 +193,19 @@ impl Outage {
     }
 }
 
-/// A namespace that somebody holds a handle of.
+/// A namespace of which a caller holds a handle.
 pub(crate) struct Attached {
     pub(crate) nsid: Nsid,
     pub(crate) identity: NamespaceIdentity,
     pub(crate) geometry: Geometry,
-    /// Handles of it.
+    /// How many handles there are; at zero the namespace is forgotten once nothing is in progress.
     pub(crate) holders: usize,
     /// Why it can no longer be used.
     pub(crate) gone: Option<Error>,
     pub(crate) check: Check,
     /// Ranges that wait for the check.
     pub(crate) waiting: VecDeque<usize>,
-    /// Writes in progress.
+    /// The writes in progress; a new one that shares a block with one of them waits.
     pub(crate) writes: Vec<ActiveWrite>,
 }
 
@@ -241,8 +241,7 @@ pub(crate) struct Raw {
     pub(crate) sqe: Sqe,
     pub(crate) data: RawData,
     pub(crate) queue: QueueKind,
-    /// What it is for, if that is a namespace that was opened: it fails once that is not what it
-    /// was.
+    /// The opened namespace that it is for, if any: it fails once that namespace was replaced.
     pub(crate) namespace: Option<usize>,
     /// Set when it comes into the core's hands.
     pub(crate) deadline: Time,
@@ -275,14 +274,14 @@ pub(crate) enum QueueKind {
     Io,
 }
 
-/// What a successful [`Raw`] command brought.
+/// The answer to a successful [`Raw`] command.
 #[derive(Debug)]
 pub(crate) struct RawReply {
     pub(crate) result: u64,
     pub(crate) data: Vec<u8>,
 }
 
-/// What the core is to do when a command finishes.
+/// The work of the core when a command finishes.
 pub(crate) enum Task {
     /// Part of a range.
     Piece(RangeCommand),

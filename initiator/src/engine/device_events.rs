@@ -1,4 +1,4 @@
-//! What a device says of itself: events that belong to no work request.
+//! Events that a device reports of itself and that belong to no work request.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

@@ -1,4 +1,4 @@
-//! What keeps a host from overtaking its own past.
+//! The fence that keeps commands of a new connection from overtaking those of an earlier one.
 //!
 //! A write that was not answered when its association ended may still be carried out: storage takes
 //! its time, and the target may not know of the end. Were the host to come back at once and write
@@ -17,10 +17,11 @@ use crate::engine::controller::{BlockStage, ControllerPhase, Task};
 use crate::engine::{HostEngine, earliest};
 use crate::types::error::SubsystemAddress;
 
-/// What a target may take beyond its timeouts, and packets to arrive.
+/// The time that a target may take beyond its timeouts, and packets to arrive. Doubled, a host
+/// comes back 1 s later after an end that the target did not confirm.
 const MARGIN: Duration = Duration::from_secs(1);
-/// A target without Keep Alive need not find out at all. As long as with the timeout that most
-/// hosts use.
+/// The timeout that stands for Keep Alive where a target has none, and need not find out at all: as
+/// long as most hosts use. Doubled, a host comes back to such a target after 21 s, not 11 s.
 const WITHOUT_KEEP_ALIVE: Duration = Duration::from_secs(5);
 
 /// An association that ended with commands that may still change something.

@@ -48,7 +48,7 @@ use crate::types::counters::HostCounters;
 use crate::types::error::{Error, ErrorKind, SubsystemAddress, UnreachableCause};
 use crate::types::options::ControllerOptions;
 
-/// What is left to do after a turn.
+/// The result of a turn: whether more is ready, else when to turn again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NextTurn {
     /// More is ready: turn again at once.
@@ -58,7 +58,7 @@ pub(crate) enum NextTurn {
 }
 
 impl NextTurn {
-    /// What is left of both.
+    /// The earlier of both.
     pub(crate) fn and(self, other: Self) -> Self {
         match (self, other) {
             (Self::SleepUntil(a), Self::SleepUntil(b)) => Self::SleepUntil(earliest(a, b)),
@@ -75,7 +75,7 @@ pub(crate) fn earliest(a: Option<Time>, b: Option<Time>) -> Option<Time> {
     }
 }
 
-/// Who a host is.
+/// The identity of a host, sent with each Connect command.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HostIdentity {
     pub(crate) nqn: HostNqn,
@@ -116,11 +116,11 @@ pub(crate) trait ErasedEngine: Send {
     fn submit(&mut self, submission: Submission, outbox: &mut Outbox);
     /// Issues what was queued, without looking for anything else; says when to turn next.
     fn launch(&mut self, now: Time, outbox: &mut Outbox) -> Option<Time>;
-    /// Nobody waits for the ranges of a ring any more: of its reads nothing more is issued.
+    /// No caller waits for the ranges of a ring any more: of its reads nothing more is issued.
     fn abandon(&mut self, ring: RingKey, outbox: &mut Outbox);
     /// Where memory is registered, of every controller.
     fn scopes(&self) -> Vec<Arc<dyn ErasedScope>>;
-    /// What the connection of a controller is like.
+    /// The limits of a controller's present connection.
     fn limits(&self, controller: usize) -> Result<ControllerLimits, Error>;
     /// Whether the provider can wake us at all; a simulated one cannot.
     fn has_fds(&self) -> bool {
@@ -128,11 +128,11 @@ pub(crate) trait ErasedEngine: Send {
     }
     /// Asks for wake-ups on the descriptors.
     fn arm(&mut self);
-    /// Consumes a wake-up.
+    /// Consumes a wake-up, once a descriptor was readable.
     fn acknowledge(&mut self);
     /// Descriptors that tell of things to do.
     fn fds(&self) -> Vec<BorrowedFd<'_>>;
-    /// Counters.
+    /// Counters of the core since it was made.
     fn counters(&self) -> HostCounters;
     /// Counters of the provider.
     fn group_stats(&self) -> GroupStats;
@@ -161,7 +161,7 @@ pub(crate) struct HostEngine<P: Provider> {
     pub(crate) counters: HostCounters,
     /// Something was pushed since the last flush.
     pub(crate) pushed: bool,
-    /// What came in since the last turn, which tells the time.
+    /// Requests that came in since the last turn: the next one knows the time.
     pub(crate) fresh: Fresh,
     /// No range expires before this time.
     pub(crate) next_expiry: Option<Time>,
@@ -171,7 +171,7 @@ pub(crate) struct HostEngine<P: Provider> {
     pub(crate) device: P::Device,
 }
 
-/// What came in between two turns.
+/// Requests that came in between two turns.
 #[derive(Default)]
 pub(crate) struct Fresh {
     pub(crate) ops: Vec<usize>,
@@ -180,14 +180,16 @@ pub(crate) struct Fresh {
 }
 
 impl<P: Provider> HostEngine<P> {
-    /// The most completions taken at a time.
+    /// The most completions taken at a time. Doubled, a core with many ranges in progress sends new
+    /// commands half as often.
     const BATCH: usize = 64;
-    /// What is taken at a time is worth the calls that its successors leave with, however little is
-    /// in progress.
+    /// The smallest batch of completions: it is worth the system calls that its successors leave
+    /// with. Doubled, a host with few ranges in progress leaves the target idle for longer.
     const BATCH_WORTH_A_CALL: usize = 16;
     /// Rounds of a turn, so that one busy core does not keep the others waiting.
     const ROUNDS: usize = 16;
-    /// How often connection events are looked for while nothing sleeps until they come.
+    /// How often connection events are looked for while nothing sleeps until they come. Doubled, a
+    /// core that never sleeps notices them up to 1 ms later.
     const LOOK_EVERY: Duration = Duration::from_millis(1);
 
     pub(crate) fn new(device: P::Device, host: HostIdentity) -> io::Result<Self> {
@@ -247,10 +249,10 @@ impl<P: Provider> HostEngine<P> {
             let deadline = self.controllers.get(controller).and_then(ControllerState::deadline);
             self.agenda.set_timer(controller, deadline);
         }
-        // Who waits for a result that is there may ask for more at once: what they ask for leaves
-        // with the rest.
+        // A caller that waits for a result that is there may submit more at once, which leaves with
+        // the rest.
         if self.pushed && !outbox.has_errands() {
-            // What comes of it is not there yet: that needs no other round.
+            // The responses are not there yet: they need no other round.
             self.pushed = false;
             self.group.flush(now);
         }
@@ -324,7 +326,7 @@ impl<P: Provider> HostEngine<P> {
         count > 0
     }
 
-    /// How many completions to take now. What follows them leaves before the next are looked at, so
+    /// How many completions to take now. Their successors leave before the next are looked at, so
     /// that the target has something to do meanwhile: a quarter of what is in progress leaves work
     /// for the way there, for the target and for the way back.
     fn batch(&self) -> usize {
@@ -416,7 +418,7 @@ impl<P: Provider> HostEngine<P> {
     }
 }
 
-/// What an event that ends a connection means.
+/// The error of an event that ends a connection.
 fn end_cause(event: &CmEvent) -> Error {
     match event {
         CmEvent::Rejected { reason, private_data, .. } => {
@@ -444,7 +446,7 @@ impl<P: Provider> ErasedEngine for HostEngine<P> {
                 };
             }
             if outbox.has_errands() {
-                // Somebody waits for a result that is there.
+                // A caller waits for a result that is there.
                 return NextTurn::Busy;
             }
         }

@@ -1,4 +1,4 @@
-//! What a namespace is, so that it is known again after a reconnect.
+//! The identity of a namespace, by which it is known again after a reconnect.
 
 use nvme_proto::identify::{Descriptors, IdDescriptor, IdentifyNamespace};
 use nvme_proto::{Nsid, Status, view};
@@ -51,8 +51,8 @@ impl NamespaceIdentity {
             .checked_mul(block_bytes)
             .ok_or(ErrorKind::Malformed("a namespace is larger than 2^64 bytes"))?;
         let file = namespace.file_info();
-        // A length that does not fit the number of blocks is somebody else's, or wrong: it is not
-        // used.
+        // A length that does not fit the number of blocks belongs to another namespace, or is
+        // wrong: it is not used.
         let file = file.filter(|file| file.length_bytes().div_ceil(block_bytes) == blocks);
         Ok(Self {
             nsid,
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn the_exact_length_counts_if_it_fits_the_blocks() {
+    fn a_fitting_exact_length_is_the_size() {
         assert_eq!(parse(&namespace(3, None)).size_bytes, 12_288);
         assert_eq!(parse(&namespace(3, Some(8_193))).size_bytes, 8_193);
         assert_eq!(parse(&namespace(3, Some(12_288))).size_bytes, 12_288);

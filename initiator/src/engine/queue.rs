@@ -21,7 +21,7 @@ const CQE_BYTES: usize = size_of::<Cqe>();
 /// Bits of a command identifier that number the slot; the rest is its generation.
 const SLOT_BITS: u32 = 10;
 
-/// What a work request of ours was for, packed into its identifier.
+/// The purpose of a work request of ours, packed into its identifier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct WrId {
     /// The queue, as the core numbers them.
@@ -57,7 +57,7 @@ impl WrId {
 
 /// The data of a command, as the capsule is to name it.
 pub(crate) enum Data<'a, P: Provider> {
-    /// No data.
+    /// The command transfers no data.
     None,
     /// Memory under a key that the target has.
     Keyed { address: u64, length: u32, rkey: u32 },
@@ -67,7 +67,7 @@ pub(crate) enum Data<'a, P: Provider> {
     InCapsule(Sge),
 }
 
-/// A command whose response arrived and whose memory nobody touches any more.
+/// A command whose response arrived and whose memory is not used any more.
 pub(crate) struct FinishedCommand<W> {
     pub(crate) work: W,
     pub(crate) cqe: Cqe,
@@ -116,7 +116,7 @@ struct CommandSlot<P: Provider, W> {
     open_rkey: Option<u32>,
 }
 
-/// Commands, then responses.
+/// Memory for the command capsules of all slots, then for the response capsules.
 struct CapsuleMemory<P: Provider> {
     memory: Registered<P, Pages>,
     slots: usize,
@@ -175,7 +175,7 @@ impl<P: Provider, W> HostQueue<P, W> {
         (0..self.slots.len()).try_for_each(|index| self.post_receive(group, index as u16))
     }
 
-    /// Whose it is, as the core numbers them.
+    /// The controller that it belongs to, as the core numbers them.
     pub(crate) fn controller(&self) -> usize {
         self.controller
     }
@@ -227,7 +227,7 @@ impl<P: Provider, W> HostQueue<P, W> {
         })
     }
 
-    /// What was in flight. The queue pair was released.
+    /// The work of commands that were in flight. The queue pair was released.
     pub(crate) fn into_unfinished(self) -> impl Iterator<Item = W> {
         self.slots.into_vec().into_iter().filter_map(|slot| slot.work)
     }
@@ -300,7 +300,7 @@ impl<P: Provider, W> HostQueue<P, W> {
         let used = if payload.is_some() { 2 } else { 1 };
         let wr_id = WrId { queue: self.key, kind: WrKind::Send, index }.pack();
         // Where something waits for it, and often enough for the send queue to have room. A report
-        // wakes whoever sleeps, before the response does so again.
+        // wakes a thread that sleeps, before the response does so again.
         let reports = self.qid.is_admin()
             || sqe.is_fabrics()
             || payload.is_some()
@@ -383,14 +383,14 @@ impl<P: Provider, W> HostQueue<P, W> {
     /// Finishes the command if nothing of it is left, and frees the slot, of a SEND that reports
     /// once it completed.
     ///
-    /// The SENDs that do not report have not completed as far as we know. But who responds to a
-    /// command has received it: what the device sends of it from now on are duplicates, which are
-    /// dropped unread, so that the capsule may change.
+    /// The SENDs that do not report have not completed as far as we know. But a target that
+    /// responds to a command has received it: packets of it that the device sends from now on are
+    /// duplicates, which are dropped unread, so that the capsule may change.
     fn settle(&mut self, index: u16) -> Option<FinishedCommand<W>> {
         let slot = &mut self.slots[usize::from(index)];
-        // A response may come before the acknowledgement of its command. Who makes a connection
-        // sends one command after the other on the admin queue, so what a result leads to must find
-        // a free slot there.
+        // A response may come before the acknowledgement of its command. An attempt to
+        // connect sends one command after the other on the admin queue, so the command after a
+        // result must find a free slot there.
         let last = self.qid.is_admin() && self.free.is_empty();
         let sending = slot.covers.is_some();
         let held = slot.open_rkey.is_some() || (sending && (slot.carries_data || last));
@@ -446,7 +446,7 @@ impl<P: Provider, W> CommandSlot<P, W> {
 }
 
 /// # Safety
-/// As for [`Group::push_send`].
+/// The caller keeps the contract of [`Group::push_send`].
 unsafe fn push<P: Provider>(
     group: &mut impl Group<P>,
     qp: QpKey,
@@ -459,8 +459,8 @@ unsafe fn push<P: Provider>(
     unsafe { group.push_send(qp, &SendWr { wr_id, op, flags, sges }) }.map_err(io::Error::other)
 }
 
-/// The most SENDs in a row that do not report, on a queue of so many slots. Each report may wake
-/// somebody for nothing; but a short queue that is full waits for them.
+/// The most SENDs in a row that do not report, on a queue of `slots`. Each report may wake a
+/// thread for nothing; but a short queue that is full waits for them.
 fn max_unreported(slots: u16) -> u16 {
     (slots / 4).clamp(4, 16)
 }
@@ -544,7 +544,7 @@ mod tests {
     }
 
     #[test]
-    fn answered_commands_that_nobody_acknowledges_leave_the_send_queue_room() {
+    fn unacknowledged_sends_leave_the_queue_room() {
         for slots in 1..=64 {
             let answered = answer_without_acknowledging(slots);
             assert!(answered >= usize::from(slots), "{answered} of {slots}");

@@ -33,7 +33,7 @@ pub(crate) struct Submission {
     pub(crate) controller: usize,
     pub(crate) namespace: usize,
     pub(crate) direction: RangeDirection,
-    /// First byte.
+    /// First byte, counted from the beginning of the namespace.
     pub(crate) offset: u64,
     /// As many bytes as it has.
     pub(crate) slice: RegionSlice,
@@ -142,7 +142,7 @@ impl RangeOp {
         }
     }
 
-    /// Bytes were transferred. What was so before, in an earlier attempt, is no progress.
+    /// Bytes were transferred. Bytes that an earlier attempt had transferred are no progress.
     fn progress(&mut self, now: Time, bytes: u64, io_timeout: Duration) {
         self.done += bytes;
         if self.done > self.best {
@@ -156,9 +156,9 @@ impl RangeOp {
     }
 }
 
-/// What became of an attempt to issue the next command of a range.
+/// The result of an attempt to issue the next command of a range.
 enum Advance {
-    /// It was pushed.
+    /// The command was handed to a queue.
     Issued,
     /// Queues or chunks are used up: wait.
     Stalled,
@@ -321,8 +321,8 @@ impl<P: Provider> HostEngine<P> {
         true
     }
 
-    /// Whether another command may be issued of the class that gives way: whoever comes meanwhile
-    /// waits for those in flight.
+    /// Whether another command may be issued of the class that gives way: a range of the other
+    /// class that comes meanwhile waits for those in flight.
     fn has_background_room(&self, key: usize) -> bool {
         let controller = &self.controllers[key];
         let CommandsInFlight { commands, bytes } = controller.background;

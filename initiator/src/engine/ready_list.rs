@@ -5,16 +5,16 @@ use std::collections::{BTreeSet, VecDeque};
 
 use rdma::Time;
 
-/// What is to be done, by the core's numbers of controllers.
+/// Controllers that a turn has to look at, by their numbers in the core.
 #[derive(Default)]
 pub(crate) struct ReadyList {
     stirred: VecDeque<usize>,
     timers: BTreeSet<(Time, usize)>,
-    /// By controller.
+    /// The entry of each controller, indexed by its number.
     entries: Vec<ReadyEntry>,
 }
 
-/// What the lists hold of a controller.
+/// The place of a controller in the lists.
 #[derive(Clone, Copy, Default)]
 struct ReadyEntry {
     is_stirred: bool,
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_stirred_often_is_looked_at_once() {
+    fn a_stirred_controller_is_listed_once() {
         let mut agenda = ReadyList::default();
         [5, 1, 5].into_iter().for_each(|controller| agenda.mark_ready(controller));
         assert_eq!(agenda.next_stirred(), Some(5));

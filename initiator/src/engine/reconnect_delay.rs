@@ -1,11 +1,12 @@
-//! How soon to try again.
+//! The pause before the next attempt to connect.
 
 use std::time::Duration;
 
 use nvme_proto::HostId;
 use splitmix64::{SplitMix64, mix};
 
-/// The first pause.
+/// The pause before the second attempt in a row, since the first comes at once; each later one is
+/// twice as long. Doubled, all of them are, up to the longest.
 const FIRST: Duration = Duration::from_millis(50);
 
 /// Attempts that failed in a row, and the pauses between them.

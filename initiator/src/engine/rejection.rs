@@ -67,7 +67,7 @@ const REASONS: [(u16, &str); 34] = [
         "the target does not take the alternate flow label; path migration is not used by NVMe-oF",
     ),
     (35, "the target does not support an option of the device's vendor"),
-    // What a library makes of an answer that it cannot tell.
+    // Libraries report this for an answer that they cannot interpret.
     (0, "the target gives no reason; its log may"),
 ];
 
@@ -85,7 +85,7 @@ pub(crate) fn rejection(reason: u16, private: &[u8]) -> Error {
     ErrorKind::Rejected(text).into()
 }
 
-/// What the target's NVMe-oF transport says.
+/// The reason of the target's NVMe-oF transport.
 fn consumer(private: &[u8]) -> String {
     let Some(reject) = Reject::parse(private) else {
         return "the target does not say why; its log may".to_owned();
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn every_reason_of_the_connection_manager_has_a_line_of_its_own() {
+    fn every_reject_reason_has_its_own_line() {
         let reasons = (0..=35).filter(|reason| ![28, 34].contains(reason));
         let mut lines: Vec<String> = reasons.clone().map(|reason| line(reason, &[])).collect();
         for (reason, text) in reasons.zip(&lines) {

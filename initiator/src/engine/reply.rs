@@ -14,7 +14,7 @@ use crate::types::error::{Error, ErrorKind};
 #[derive(Debug)]
 pub(crate) struct Promise<T>(Option<Arc<Cell<T>>>);
 
-/// The caller's end.
+/// The caller's end: a future of the result.
 #[derive(Debug)]
 pub(crate) struct Reply<T> {
     cell: Arc<Cell<T>>,
@@ -40,7 +40,7 @@ pub(crate) fn promise<T>(process: Process) -> (Promise<T>, Reply<T>) {
 }
 
 impl<T> Promise<T> {
-    /// Delivers the result.
+    /// Delivers the result, and has `outbox` wake the task that waits for it.
     pub(crate) fn keep(mut self, result: Result<T, Error>, outbox: &mut Outbox) {
         let waker = self.0.take().and_then(|cell| cell.finish(result));
         if let Some(waker) = waker {

@@ -24,7 +24,7 @@ pub struct RangeCompletion {
 pub(crate) struct RingKey(usize);
 
 impl RingKey {
-    /// Names no ring.
+    /// A key that names no ring.
     pub(crate) const NONE: Self = Self(usize::MAX);
 }
 
@@ -33,8 +33,8 @@ impl RingKey {
 pub(crate) struct Outbox {
     rings: Slab<RingState>,
     wakers: Vec<Waker>,
-    /// Results that nobody will come for. Their memory is freed once the host's lock is released:
-    /// that calls what its owner left to be called.
+    /// Results of rings that were abandoned. Their memory is freed once the host's lock is
+    /// released: that calls what its owner left to be called.
     discarded: Vec<RangeCompletion>,
 }
 
@@ -45,7 +45,7 @@ struct RingState {
     /// `waker` is called when this many are ready.
     wanted: usize,
     waker: Option<Waker>,
-    /// Nobody will come for the results.
+    /// The ring was closed while ranges were in flight: their results are discarded.
     abandoned: bool,
 }
 
@@ -122,7 +122,7 @@ impl Outbox {
         self.wakers.push(waker);
     }
 
-    /// What is to be done once the host's lock is released; moved into `errands`.
+    /// Moves the work for after the release of the host's lock into `errands`.
     pub(crate) fn take_errands(&mut self, errands: &mut Errands) {
         errands.wakers.append(&mut self.wakers);
         errands.discarded.append(&mut self.discarded);
@@ -134,7 +134,7 @@ impl Outbox {
     }
 }
 
-/// What is done outside the host's lock, since it calls code of others.
+/// Work to be done outside the host's lock, since it calls code of others.
 #[derive(Default)]
 pub(crate) struct Errands {
     wakers: Vec<Waker>,

@@ -25,7 +25,7 @@ pub(crate) struct BouncePool<P: Provider> {
     free: Vec<u16>,
 }
 
-/// A chunk that somebody holds. It must go back with [`BouncePool::release`].
+/// A chunk in use. It must go back with [`BouncePool::release`].
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct BounceChunk(u16);
 

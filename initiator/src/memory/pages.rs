@@ -13,8 +13,8 @@ pub(crate) struct Pages {
     length: usize,
 }
 
-// SAFETY: the mapping belongs to this value alone; who reaches it through `address` answers for
-// aliasing.
+// SAFETY: the mapping belongs to this value alone; code that reaches it through `address`
+// answers for aliasing.
 unsafe impl Send for Pages {}
 // SAFETY: as above; shared access hands out nothing but the address.
 unsafe impl Sync for Pages {}
@@ -52,12 +52,12 @@ impl Pages {
         Ok(pages)
     }
 
-    /// The first byte.
+    /// The address of the first byte, which begins a page.
     pub(crate) fn address(&self) -> NonNull<u8> {
         self.address
     }
 
-    /// Length in bytes.
+    /// Length in bytes, at least one.
     pub(crate) fn length(&self) -> usize {
         self.length
     }
@@ -65,7 +65,7 @@ impl Pages {
 
 impl Drop for Pages {
     fn drop(&mut self) {
-        // SAFETY: `address` and `length` are those of a mapping that nobody else unmaps.
+        // SAFETY: `address` and `length` are those of a mapping that nothing else unmaps.
         let unmapped = unsafe { munmap(self.address.as_ptr().cast(), self.length) };
         debug_assert!(unmapped.is_ok(), "unmapping our own mapping");
     }

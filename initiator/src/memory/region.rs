@@ -16,7 +16,7 @@ use rdma::{Access, Device, Mem, MemoryRegion, Provider, StillRegistered};
 use crate::driver::process::{Forked, Process};
 use crate::memory::pages::Pages;
 
-/// What a target may do with a region, and when.
+/// The access of a target to a region, and when it has it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Grant {
     /// The region is open to each target it was used with, from the first command until the region
@@ -55,10 +55,10 @@ pub struct RegionSlice {
     /// Of the first byte.
     address: MemoryAddress,
     length: usize,
-    /// The region's.
+    /// The grant of the region.
     grant: Grant,
-    /// The keys it was used with last. What each command needs is here: it need not look at the
-    /// region, nor take its lock.
+    /// The keys it was used with last. A command that finds its keys here need not look at
+    /// the region, nor take its lock.
     known: Option<(ScopeId, Keys)>,
 }
 
@@ -88,8 +88,8 @@ impl RegionSlice {
     /// Until `release` is called, `length` bytes at `address` must stay mapped, readable and
     /// writable.
     ///
-    /// Others may keep pointers to the memory, and use it through them, with these exceptions. Of
-    /// bytes whose slice is part of an operation nobody may write any, nor read those that are read
+    /// Others may keep pointers to the memory, and use it through them, with these exceptions.
+    /// Bytes whose slice is part of an operation must not be written, nor read where they are read
     /// into. Accesses to other bytes must not race with methods of the slice that read or write
     /// them, and must not break what the references promise that it hands out. Under
     /// [`Grant::Persistent`] a target that breaks the protocol may write at any time: no reference
@@ -115,7 +115,7 @@ impl RegionSlice {
         Self { region, address, length, grant, known: None }
     }
 
-    /// Length in bytes.
+    /// The number of bytes in the slice.
     pub fn len(&self) -> usize {
         self.length
     }
@@ -125,7 +125,7 @@ impl RegionSlice {
         self.length == 0
     }
 
-    /// What targets may do with the region.
+    /// The access of targets to the region.
     pub fn grant(&self) -> Grant {
         self.grant
     }
@@ -160,7 +160,7 @@ impl RegionSlice {
         })
     }
 
-    /// Joins two neighbours.
+    /// Joins two neighbours of one region into one slice.
     ///
     /// # Errors
     /// Both are returned if `next` does not begin where `self` ends.
@@ -226,7 +226,7 @@ impl RegionSlice {
         (self.grant == Grant::PerCommand).then(|| unsafe { self.as_mut_slice_unchecked() })
     }
 
-    /// The bytes, whatever the grant.
+    /// The bytes; the grant is not checked.
     ///
     /// # Safety
     /// Under [`Grant::Persistent`], no target that has a key of the region writes to the slice
@@ -239,7 +239,7 @@ impl RegionSlice {
         unsafe { slice::from_raw_parts(self.address.0.as_ptr(), self.length) }
     }
 
-    /// The bytes, to write, whatever the grant.
+    /// The bytes, to write; the grant is not checked.
     ///
     /// # Safety
     /// As for [`RegionSlice::as_slice_unchecked`]; nor does a target read them.
@@ -283,7 +283,7 @@ impl RegionSlice {
         unsafe { ptr::copy_nonoverlapping(from.as_ptr(), to.as_ptr(), from.len()) };
     }
 
-    /// Sets each byte.
+    /// Sets each byte to `byte`.
     pub fn fill(&mut self, byte: u8) {
         // SAFETY: as in `copy_out`, the other way round.
         unsafe { ptr::write_bytes(self.as_mut_ptr(), byte, self.length) };
@@ -411,7 +411,7 @@ pub(crate) struct Keys {
 }
 
 impl Keys {
-    /// Of no region.
+    /// The keys of no region: both are zero.
     pub(crate) const NONE: Self = Self { lkey: 0, rkey: 0 };
 }
 
@@ -496,7 +496,7 @@ impl Registrations {
         }
     }
 
-    /// Ends all.
+    /// Ends all registrations; fails if a device refused to end one, now or earlier.
     fn end(&mut self) -> Result<(), StillRegistered> {
         self.end_where(|_| true);
         if self.stuck { Err(StillRegistered) } else { Ok(()) }
@@ -507,7 +507,7 @@ struct Registration {
     scope: ScopeId,
     alive: Weak<()>,
     keys: Keys,
-    /// Whose device it is with.
+    /// The process whose device it is registered with.
     process: Process,
     region: Box<dyn AnyRegion>,
 }
@@ -536,7 +536,7 @@ impl<P: Provider> AnyRegion for TypedRegion<P> {
     }
 }
 
-/// Who frees the memory.
+/// The owner of the memory, which frees it.
 enum MemoryOwner {
     Pages {
         _pages: Pages,
@@ -586,7 +586,7 @@ mod tests {
     }
 
     #[test]
-    fn a_vector_comes_back_whole_or_not_at_all() {
+    fn only_a_whole_vector_is_given_back() {
         let mut slice = RegionSlice::from_vec(vec![5; 64], Grant::PerCommand);
         let rest = slice.split_off(32);
         let slice = slice.into_vec().unwrap_err();
@@ -597,7 +597,7 @@ mod tests {
     }
 
     #[test]
-    fn foreign_memory_is_released_once_when_the_last_slice_is_gone() {
+    fn foreign_memory_is_released_with_the_last_slice() {
         let released = Arc::new(AtomicUsize::new(0));
         let memory: &'static mut [u8] = Box::leak(Box::new([0; 64]));
         let address = NonNull::from(memory).cast();
@@ -626,7 +626,7 @@ mod tests {
 
     /// A tensor's memory: its owner keeps a pointer, and uses it between operations.
     #[test]
-    fn the_owner_of_foreign_memory_uses_it_between_operations() {
+    fn an_owner_uses_foreign_memory_between_operations() {
         let memory = NonNull::from(Box::leak(Box::new([0u8; 8]))).cast::<u8>();
         let address = MemoryAddress(memory);
         let not_sync = std::cell::Cell::new(0);

@@ -1,8 +1,8 @@
-//! Counters.
+//! Counters of a host and of its RDMA providers.
 
 use rdma::GroupStats;
 
-/// What a host has done so far.
+/// Counters of a host since it was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct HostCounters {
@@ -15,7 +15,7 @@ pub struct HostCounters {
     /// Ranges, or parts of them, that went between the target and the caller's memory without a
     /// copy.
     pub direct_steps: u64,
-    /// Their bytes.
+    /// Bytes of ranges that were transferred without a copy.
     pub direct_bytes: u64,
     /// Ranges, or parts of them, that were copied through a bounce buffer.
     pub bounced_steps: u64,
@@ -33,7 +33,7 @@ pub struct HostCounters {
     pub protocol_violations: u64,
     /// Ranges that had no result before their deadline.
     pub timeouts: u64,
-    /// Abort commands sent.
+    /// Abort commands sent, one for each command of a range past its deadline.
     pub aborts: u64,
     /// Keep Alive commands sent.
     pub keep_alives: u64,
@@ -42,7 +42,7 @@ pub struct HostCounters {
 }
 
 impl HostCounters {
-    /// Both together.
+    /// The sum of both, counter by counter.
     pub(crate) fn and(self, other: Self) -> Self {
         Self {
             commands: self.commands + other.commands,
@@ -65,7 +65,7 @@ impl HostCounters {
     }
 }
 
-/// What the RDMA provider of one device has done so far. Verbs counts doorbells only: its devices
+/// Counters of the RDMA provider of one device. Verbs counts doorbells only: its devices
 /// send and receive the packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -86,7 +86,7 @@ pub struct ProviderStats {
     pub receive_calls: u64,
     /// Packets sent again after a time-out or a NAK.
     pub packets_retransmitted: u64,
-    /// Packets dropped because they were duplicates, out of order, malformed or for nobody.
+    /// Packets dropped as duplicates, out of order, malformed or for an unknown queue pair.
     pub packets_dropped: u64,
     /// Packets dropped because the invariant CRC was wrong.
     pub icrc_failures: u64,

@@ -1,4 +1,4 @@
-//! What can go wrong, and for whom.
+//! Errors, and the subsystem, namespace and range that each concerns.
 
 use std::fmt;
 use std::io;
@@ -15,7 +15,7 @@ use crate::driver::process::Forked;
 pub struct SubsystemAddress {
     /// IP address and RDMA service port; 4420 is usual.
     pub address: SocketAddr,
-    /// The subsystem's name.
+    /// The NVMe qualified name (SUBNQN) of the subsystem.
     pub nqn: Nqn,
 }
 
@@ -39,7 +39,7 @@ impl Error {
         Self { kind, about: None, nsid: None, range: None }
     }
 
-    /// What went wrong.
+    /// The kind of error; the subsystem, namespace and range have methods of their own.
     pub fn kind(&self) -> &ErrorKind {
         &self.kind
     }
@@ -135,7 +135,7 @@ impl std::error::Error for Error {
     }
 }
 
-/// Whose fault an error is.
+/// The side at which an error arose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ErrorFamily {
@@ -147,7 +147,7 @@ pub enum ErrorFamily {
     Local,
 }
 
-/// What went wrong.
+/// The kind of an error, with its details.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ErrorKind {
@@ -163,9 +163,9 @@ pub enum ErrorKind {
     /// The controller answered Connect with an error status.
     #[error("connect refused: {}{hint}", ConnectStatus(*status))]
     ConnectRefused {
-        /// The status.
+        /// The status that the controller answered.
         status: Status,
-        /// What it usually means.
+        /// Its usual meaning, for a person.
         hint: &'static str,
     },
     /// The target does not want the RDMA connection.
@@ -178,13 +178,13 @@ pub enum ErrorKind {
     /// written to it any more.
     #[error("the namespace changed: {0}; open it again to use it as it is now")]
     Changed(String),
-    /// Nobody answers there.
+    /// No RDMA connection to the address could be made.
     #[error("cannot connect: {0}")]
     Unreachable(UnreachableCause),
     /// No RDMA device can serve the address, or it cannot be opened.
     #[error("{0}")]
     Device(String),
-    /// The connection broke.
+    /// The connection broke, for the reason in the text.
     #[error("connection lost: {0}")]
     ConnectionLost(&'static str),
     /// The target is gone, and did not come back in time.
@@ -267,7 +267,7 @@ pub enum UnreachableCause {
     /// There is no route to the address.
     #[error("no route to the address")]
     Route,
-    /// Something there refused the packets: nobody speaks RoCE at that address.
+    /// An ICMP error refused the packets: no RoCE v2 endpoint is open at the address.
     #[error("nothing answers RoCE at the address")]
     Refused,
     /// No answer within the retries.

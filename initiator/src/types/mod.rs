@@ -1,5 +1,5 @@
-//! What callers see and the engine uses alike: errors, counters, options, and the
-//! types that stand for those of `rdma`.
+//! Types that both the interface and the engine use: errors, counters, options, and the types that
+//! stand for those of `rdma`.
 
 pub(crate) mod counters;
 pub(crate) mod error;

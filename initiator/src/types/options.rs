@@ -166,7 +166,7 @@ impl BatchOptions {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Class {
-    /// Those that somebody waits for.
+    /// Ranges that a caller waits for.
     #[default]
     Foreground,
     /// Those that can wait, such as a large prefetch: their commands are sent when none of the

@@ -1,9 +1,9 @@
-//! What a turn of a polled host leaves to do.
+//! The result of a turn of a polled host.
 
 use crate::engine::NextTurn;
 use crate::types::time::MonotonicTime;
 
-/// What is left to do after a turn.
+/// Whether more is ready after a turn, else when to turn again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EngineTurn {
     /// More is ready: turn again at once.

@@ -2,7 +2,7 @@
 //! memory.
 //!
 //! The initiator is the same code for every provider, and the target sees the same descriptors from
-//! each: with verbs, where the device moves the bytes, nobody else does.
+//! each: with verbs, the device moves the bytes.
 
 use feedrail_initiator::{Grant, RegionSlice};
 use nvme_proto::{NvmOpcode, Sgl};
@@ -70,7 +70,7 @@ fn aligned_writes_name_the_callers_memory() {
 
 /// Only the partial blocks at the ends of a long range are copied.
 #[test]
-fn the_inside_of_an_unaligned_range_is_read_in_place() {
+fn inner_blocks_of_a_range_are_not_copied() {
     let mut world = World::new(BLOCKS);
     let (_controller, namespace) = world.open();
     let (offset, length) = (100, 400 * BLOCK);

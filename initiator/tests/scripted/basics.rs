@@ -52,7 +52,7 @@ fn reads_any_range_exactly() {
 }
 
 #[test]
-fn a_range_of_no_length_is_read_at_once_and_one_past_the_end_is_an_error() {
+fn ranges_are_checked_against_the_size() {
     let mut world = World::new(8);
     let (_controller, namespace) = world.open();
     world.read(&namespace, 4096, 0, Grant::Persistent).result.unwrap();
@@ -63,7 +63,7 @@ fn a_range_of_no_length_is_read_at_once_and_one_past_the_end_is_an_error() {
 }
 
 #[test]
-fn the_exact_length_of_a_file_is_the_end() {
+fn the_exact_length_bounds_the_namespace() {
     let mut world = World::new(8);
     set_file(&mut world.fake.namespace, 7 * 512 + 13, "shard-00001.tar");
     let (_controller, namespace) = world.open();
@@ -77,7 +77,7 @@ fn the_exact_length_of_a_file_is_the_end() {
 }
 
 #[test]
-fn a_length_that_does_not_fit_the_blocks_is_not_believed() {
+fn a_length_that_misfits_the_blocks_is_ignored() {
     let mut world = World::new(8);
     set_file(&mut world.fake.namespace, 9 * 512, "liar");
     let (_controller, namespace) = world.open();
@@ -85,7 +85,7 @@ fn a_length_that_does_not_fit_the_blocks_is_not_believed() {
 }
 
 #[test]
-fn a_batch_has_a_result_for_each_range_in_order() {
+fn a_batch_has_its_results_in_order() {
     let mut world = World::new(1024);
     let (_controller, namespace) = world.open();
     let samples = RegionSlice::allocate(200 * 1000, Grant::Persistent).unwrap().chunks(1000);
@@ -162,7 +162,7 @@ fn small_aligned_writes_go_with_the_command() {
 /// A capsule of two packets is quick and expensive: of many writes at once all but a few have their
 /// data fetched. Shorter ones fit a packet, and long ones are no train either way.
 #[test]
-fn of_many_writes_at_once_few_send_more_than_a_packet() {
+fn few_of_many_writes_exceed_a_packet() {
     for (length, with_the_command) in [(512, 40), (1024, 16), (2048, 16), (4096, 40)] {
         let mut world = World::new(1024);
         let (_controller, namespace) = world.open();
@@ -177,7 +177,7 @@ fn of_many_writes_at_once_few_send_more_than_a_packet() {
 }
 
 #[test]
-fn neighbours_in_one_block_do_not_undo_each_other() {
+fn writes_to_one_block_keep_each_other() {
     let mut world = World::new(64);
     let (_controller, namespace) = world.open();
     let written: Vec<u8> = (0..4000).map(|i| i as u8).collect();
@@ -213,7 +213,7 @@ fn read_blocks(world: &mut World, namespace: &Namespace, count: usize) {
 }
 
 #[test]
-fn in_flight_are_no_more_than_the_target_takes() {
+fn the_queue_size_bounds_commands_in_flight() {
     let mut world = World::new(1024);
     world.fake.crqsize = 3;
     let (controller, namespace) = world.open();
@@ -239,7 +239,7 @@ fn slots_come_back_in_queues_of_any_size() {
 }
 
 #[test]
-fn one_command_at_a_time_stays_in_a_slot() {
+fn single_commands_reuse_their_slot() {
     let mut world = World::new(1024);
     let (_controller, namespace) = world.open();
     let before = world.fake.seen.len();

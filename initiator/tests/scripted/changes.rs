@@ -68,7 +68,7 @@ fn is_read(seen: &Seen) -> bool {
 }
 
 #[test]
-fn a_file_replaced_during_an_outage_is_an_error() {
+fn a_replacement_during_an_outage_is_an_error() {
     let mut world = World::new(BLOCKS);
     set_generation(&mut world, 1);
     let (controller, namespace) = world.open();
@@ -112,7 +112,7 @@ fn a_list_that_overflowed_checks_all() {
 }
 
 #[test]
-fn what_is_in_flight_during_a_change_fails() {
+fn commands_in_flight_during_a_change_fail() {
     let mut world = announcing();
     let (_controller, namespace) = world.open();
     world.fake.script =
@@ -127,7 +127,7 @@ fn what_is_in_flight_during_a_change_fails() {
 }
 
 #[test]
-fn what_was_replaced_is_neither_flushed_nor_zeroed() {
+fn a_replaced_namespace_is_neither_flushed_nor_zeroed() {
     let mut world = announcing();
     let (controller, namespace) = world.open();
     change(&mut world, NamespaceList::new([Nsid(1)]));
@@ -187,9 +187,9 @@ fn a_flush_in_flight_during_a_change_fails() {
     assert_changed(world.run(flush));
 }
 
-/// Commands go on, though nobody waits for them or has the namespace open.
+/// Commands go on without a caller that waits for them and without a handle of the namespace.
 #[test]
-fn a_command_is_sent_though_its_namespace_was_closed() {
+fn a_command_outlives_its_namespace_handle() {
     let mut world = announcing();
     let (_controller, namespace) = world.open();
     drop(namespace.write_zeroes(0, 512));
@@ -211,7 +211,7 @@ fn events_of_a_hostile_target_end_nothing() {
 }
 
 #[test]
-fn a_target_that_does_not_identify_is_an_error() {
+fn an_unanswered_identify_is_an_error() {
     let options = ControllerOptions::new()
         .io_timeout(Duration::from_secs(3))
         .admin_timeout(Duration::from_secs(1));

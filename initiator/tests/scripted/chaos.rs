@@ -103,7 +103,7 @@ fn run(seed: u64, odds: u64, garble: bool) {
                 slices.map(|slice| read_range(&namespace, offset(), slice)).collect();
             world.run(world.host.read_many(ranges))
         };
-        // Every slice is back, and nobody else has a part of it.
+        // Every slice is back, and nothing else has a part of it.
         assert_eq!(outcomes.len(), 40);
         let slices = outcomes.into_iter().map(|outcome| outcome.slice);
         assert_eq!(slices.reduce(|a, b| a.join(b).unwrap()).unwrap().len(), 40 * 3_000);

@@ -30,27 +30,27 @@ const SEND_SLOTS: usize = 256;
 const SEND_BYTES: usize = 8192 + 64;
 const RECEIVES: usize = 64;
 
-/// What the target does with a command.
+/// The action of the target on a command.
 pub(crate) enum Action {
-    /// What it should.
+    /// Does it, and answers.
     Normal,
     /// Does it, and answers this instead of success.
     Answer(Cqe),
-    /// Answers these bytes.
+    /// Answers these bytes instead of a response capsule.
     Bytes(Vec<u8>),
     /// Answers this status without doing it.
     Fail(Status),
-    /// Nothing.
+    /// Neither does it nor answers.
     Ignore,
     /// Does what this entry says.
     Instead(Sqe),
     /// Writes the data, but does not answer.
     DataOnly,
-    /// Ends the connection.
+    /// Ends the connection of the queue.
     Disconnect,
 }
 
-/// What a script may look at.
+/// The properties of a command that a script may look at.
 pub(crate) struct Seen {
     pub(crate) qid: Qid,
     pub(crate) sqe: Sqe,
@@ -86,7 +86,7 @@ pub(crate) struct Fake {
     pub(crate) connections: usize,
     next_cntlid: u16,
     ignored: Vec<(ConnId, Cid)>,
-    /// Asynchronous Event Requests.
+    /// Asynchronous Event Requests that wait for an event.
     awaiting_events: Vec<(ConnId, Cid)>,
     /// The list of changed namespaces, empty once it was read.
     pub(crate) changed: Box<NamespaceList>,

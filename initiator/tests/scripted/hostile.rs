@@ -1,4 +1,4 @@
-//! Targets that break rules, lie, vanish or come back as somebody else.
+//! Targets that break rules, lie, vanish or come back with another identity.
 
 use std::cell::Cell;
 use std::pin::pin;
@@ -53,7 +53,7 @@ fn a_response_for_no_command_ends_the_association() {
 }
 
 #[test]
-fn a_response_of_an_earlier_generation_ends_the_association() {
+fn a_stale_response_ends_the_association() {
     survives(
         |seen| Action::Answer(Cqe::success(Cid(seen.sqe.cid().0.wrapping_sub(1 << 10)))),
         true,
@@ -61,14 +61,14 @@ fn a_response_of_an_earlier_generation_ends_the_association() {
 }
 
 #[test]
-fn a_response_of_the_wrong_length_ends_the_association() {
+fn a_response_of_wrong_length_ends_the_association() {
     survives(|_| Action::Bytes(vec![0; 15]), true);
     survives(|_| Action::Bytes(Vec::new()), true);
     survives(|_| Action::Bytes(vec![0; 17]), false);
 }
 
 #[test]
-fn a_target_that_always_breaks_the_rules_is_not_stormed() {
+fn reconnects_to_a_misbehaving_target_are_spaced() {
     let mut world = World::new(64);
     let (_controller, namespace) = world.open();
     world.fake.script = first_reads(usize::MAX, |_| Action::Bytes(vec![0; 15]));
@@ -167,7 +167,7 @@ fn one_bad_block_costs_its_range_only() {
 }
 
 #[test]
-fn a_transient_status_is_tried_again_and_not_for_ever() {
+fn a_transient_status_is_retried_within_bounds() {
     let mut world = World::new(64);
     let (_controller, namespace) = world.open();
     world.fake.script = first_reads(3, |_| Action::Fail(Status::NAMESPACE_NOT_READY));
@@ -179,7 +179,7 @@ fn a_transient_status_is_tried_again_and_not_for_ever() {
 }
 
 #[test]
-fn a_command_without_an_answer_ends_at_its_deadline_and_the_memory_is_safe() {
+fn an_unanswered_command_ends_at_its_deadline() {
     let options = ControllerOptions::new().io_timeout(Duration::from_secs(3));
     let mut world = World::with(1, SimConfig::default(), 64, options);
     let (_controller, namespace) = world.open();
@@ -213,7 +213,7 @@ fn an_aborted_command_that_ends_keeps_the_connection() {
 }
 
 #[test]
-fn a_target_that_stops_answering_keep_alive_is_left() {
+fn an_unanswered_keep_alive_ends_the_association() {
     let mut world = World::new(64);
     let (_controller, namespace) = world.open();
     world.fake.script = Box::new(|seen| {
@@ -226,7 +226,7 @@ fn a_target_that_stops_answering_keep_alive_is_left() {
 }
 
 #[test]
-fn a_network_that_is_cut_is_an_error_within_the_deadline_and_names_the_target() {
+fn a_cut_network_fails_within_the_deadline() {
     let options = ControllerOptions::new().io_timeout(Duration::from_secs(20));
     let mut world = World::with(1, SimConfig::default(), 64, options);
     let (_controller, namespace) = world.open();
@@ -242,7 +242,7 @@ fn a_network_that_is_cut_is_an_error_within_the_deadline_and_names_the_target() 
 }
 
 #[test]
-fn a_lost_target_fails_everything_until_it_is_back() {
+fn a_lost_target_fails_commands_until_it_returns() {
     let options = ControllerOptions::new().loss_timeout(Duration::from_secs(5));
     let mut world = World::with(1, SimConfig::default(), 64, options);
     let (controller, namespace) = world.open();
@@ -265,7 +265,7 @@ fn a_lost_target_fails_everything_until_it_is_back() {
 }
 
 #[test]
-fn a_namespace_that_comes_back_as_another_is_an_error_and_never_other_bytes() {
+fn a_replaced_namespace_is_an_error() {
     let changes: [fn(&mut World); 5] = [
         |world| world.fake.uuid = [8; 16],
         |world| world.fake.namespace.nsze.set(63),
@@ -310,7 +310,7 @@ fn a_write_that_is_interrupted_is_written_again() {
 }
 
 #[test]
-fn an_abandoned_read_in_flight_frees_its_memory_later() {
+fn an_abandoned_read_frees_its_memory_later() {
     let mut world = World::new(64);
     let (_controller, namespace) = world.open();
     let slice = RegionSlice::allocate(32 * 512, Grant::Persistent).unwrap();
@@ -417,7 +417,7 @@ fn an_administrative_command_without_an_answer_ends() {
 }
 
 #[test]
-fn what_only_asks_is_asked_again_over_the_next_connection_and_what_changes_something_is_not() {
+fn only_commands_without_effects_are_sent_again() {
     let mut world = World::new(64);
     let (controller, namespace) = world.open();
     let disconnect_at = |opcode: u8| {
@@ -439,7 +439,7 @@ fn what_only_asks_is_asked_again_over_the_next_connection_and_what_changes_somet
 }
 
 #[test]
-fn opening_a_namespace_ends_although_its_target_comes_and_goes() {
+fn opening_a_namespace_ends_despite_disconnects() {
     let mut world = World::new(64);
     let controller = world.connect().unwrap();
     let times = Cell::new(0);
@@ -484,7 +484,7 @@ fn namespaces_that_cannot_be_are_refused() {
 }
 
 #[test]
-fn a_discovery_log_page_is_read_and_its_count_not_believed() {
+fn the_record_count_of_discovery_is_checked() {
     let mut world = World::new(1);
     world.fake.discovery = vec![DiscoveryEntry::blank(); 70];
     let discovering = world.host.discover(World::target().address);
@@ -495,7 +495,7 @@ fn a_discovery_log_page_is_read_and_its_count_not_believed() {
 }
 
 #[test]
-fn a_discovery_log_page_that_never_stops_changing_is_an_error() {
+fn an_ever_changing_discovery_log_is_an_error() {
     let mut world = World::new(1);
     world.fake.restless = true;
     let discovering = world.host.discover(World::target().address);
@@ -533,7 +533,7 @@ fn loss_and_reordering_change_no_byte() {
 }
 
 #[test]
-fn a_list_of_namespaces_that_never_ends_is_not_followed() {
+fn an_endless_list_of_namespaces_ends() {
     let mut world = World::new(64);
     let controller = world.connect().unwrap();
     // Empty, and yet its last place says that there is more.

@@ -1,4 +1,4 @@
-//! Ranges that wait: for their turn, for a connection, or for nobody.
+//! Ranges that wait: for their turn, for a connection, or for a caller that has gone.
 
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ fn slow(io_timeout: Duration) -> World {
     world
 }
 
-/// One range for each of so many blocks.
+/// One range for each of `count` blocks.
 fn blocks(namespace: &Namespace, count: usize) -> Vec<ReadRange> {
     let memory = RegionSlice::allocate(count * 512, Grant::Persistent).unwrap();
     let blocks = memory.chunks(512).enumerate();
@@ -52,7 +52,7 @@ fn waiting_for_its_turn_is_no_timeout() {
 }
 
 #[test]
-fn a_long_range_that_makes_progress_is_no_timeout() {
+fn a_long_range_with_progress_does_not_expire() {
     let mut world = slow(100 * MILLISECOND);
     world.fake.identify.mdts = 1;
     let (_controller, namespace) = world.open();

@@ -96,7 +96,7 @@ impl World {
         None
     }
 
-    /// Lets time pass.
+    /// Lets simulated time pass while the network and the target go on.
     pub(crate) fn pass(&mut self, time: Duration) {
         let end = self.now + time;
         while self.now < end && self.step() {}
@@ -115,7 +115,7 @@ impl World {
         (controller, namespace)
     }
 
-    /// Reads one range.
+    /// Reads one range into fresh memory.
     pub(crate) fn read(
         &mut self,
         namespace: &Namespace,
