@@ -51,10 +51,10 @@ pub(crate) enum CliCommand {
     Target(demo::TargetProcess),
 }
 
-/// Where a target listens and who asks.
+/// The address of a target, and the options of this host.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct FabricArgs {
-    /// Transport type
+    /// Transport type of the target's address
     #[arg(short = 't', long, value_enum, default_value_t = TransportArg::Rdma)]
     pub(crate) transport: TransportArg,
     /// Address of the target
@@ -67,7 +67,7 @@ pub(crate) struct FabricArgs {
     pub(crate) local: Local,
 }
 
-/// What this host is, and how it connects.
+/// The identity of this host, and the options of its connections.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Local {
     /// Address of this host to connect from [default: found by route]
@@ -98,7 +98,7 @@ pub(crate) struct Local {
     /// provider's]
     #[arg(long, value_name = "0..31", value_parser = clap::value_parser!(u8).range(0..=31))]
     pub(crate) ack_timeout: Option<u8>,
-    /// RDMA provider
+    /// RDMA provider to connect with
     #[arg(long, value_enum, default_value_t = ProviderArg::Auto)]
     pub(crate) provider: ProviderArg,
 }
@@ -118,7 +118,7 @@ pub(crate) struct SubsystemArgs {
 pub(crate) struct NamespaceArgs {
     #[command(flatten)]
     pub(crate) subsystem: SubsystemArgs,
-    /// Namespace identifier
+    /// Namespace identifier in the subsystem
     #[arg(long, value_name = "NSID", default_value = "1", value_parser = nsid)]
     pub(crate) namespace_id: Nsid,
 }
@@ -126,16 +126,16 @@ pub(crate) struct NamespaceArgs {
 /// How results are printed.
 #[derive(Args, Clone, Copy, Debug)]
 pub(crate) struct Output {
-    /// Output format
+    /// Format of results on stdout
     #[arg(short = 'o', long, value_enum, default_value_t = Format::Normal)]
     pub(crate) output_format: Format,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Format {
-    /// For people
+    /// Text for people to read
     Normal,
-    /// For programs
+    /// JSON for programs to parse
     Json,
 }
 
@@ -169,10 +169,10 @@ impl ProviderArg {
 /// A byte range on the command line.
 #[derive(Args, Clone, Copy, Debug)]
 pub(crate) struct RangeArgs {
-    /// First byte
+    /// First byte of the range
     #[arg(long, value_name = "BYTES", default_value = "0")]
     pub(crate) offset: ByteSize,
-    /// Number of bytes
+    /// Number of bytes in the range
     #[arg(long, value_name = "BYTES")]
     pub(crate) length: Option<ByteSize>,
 }

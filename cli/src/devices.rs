@@ -49,7 +49,7 @@ struct DevicesReport {
     addresses: Vec<AddressChoice>,
 }
 
-/// What `auto` takes for an address of this machine.
+/// The provider that `auto` takes for an address of this machine.
 struct AddressChoice {
     local: LocalAddress,
     provider: &'static str,
@@ -376,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_that_rdma_core_cannot_use_is_still_shown() {
+    fn a_device_without_usable_libraries_is_shown() {
         let mut report = report();
         report.devices[0].info = None;
         report.obstacle = Some("libibverbs.so.1 can not be loaded".to_owned());

@@ -10,9 +10,9 @@ pub(crate) struct Field {
 }
 
 enum FieldContent {
-    /// Decimal for people.
+    /// A number that text shows as decimal.
     Decimal(u128),
-    /// Hexadecimal for people.
+    /// A number that text shows as hexadecimal.
     Hex(u128),
     /// Text, or bytes in order as hexadecimal digits.
     Text(String),

@@ -1,4 +1,4 @@
-//! Who this host is: its NQN and identifier.
+//! The identity of this host: its NQN and identifier.
 
 use std::path::Path;
 

@@ -57,7 +57,7 @@ struct Busy<T> {
 
 /// An operation that ended.
 pub(crate) struct Done<T> {
-    /// What the caller knows it by.
+    /// The caller's name for it.
     pub(crate) tag: T,
     pub(crate) result: Result<(), Error>,
     /// The bytes that were read or written.

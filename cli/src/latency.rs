@@ -5,7 +5,7 @@ use core::time::Duration;
 use hdrhistogram::Histogram;
 use serde_json::{Value, json};
 
-/// What takes longer than a minute is counted as a minute.
+/// A time longer than a minute is counted as a minute.
 const MAX_NS: u64 = 60_000_000_000;
 const SIGNIFICANT_DIGITS: u8 = 3;
 
@@ -33,7 +33,7 @@ impl Latency {
         self.0.len()
     }
 
-    /// In microseconds: so many percent took no longer.
+    /// The time in microseconds that `percent` of the operations did not exceed.
     pub(crate) fn percentile_us(&self, percent: f64) -> f64 {
         self.0.value_at_percentile(percent) as f64 / 1000.0
     }

@@ -1,4 +1,4 @@
-//! What goes to stdout and stderr.
+//! Output to stdout and stderr.
 
 use std::fmt::Display;
 use std::io::{self, Write};
@@ -8,12 +8,12 @@ use serde_json::Value;
 
 use crate::closed_stdout::stdout_was_closed;
 
-/// Whoever read our output has seen enough, which is no error of ours.
+/// The reader of our output closed the pipe, which is no error of ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("nobody reads the output any more")]
 pub(crate) struct ReaderGone;
 
-/// An error if nobody can get what is written to stdout.
+/// An error if stdout is closed, so that output would be lost.
 pub(crate) fn check_stdout() -> Result<()> {
     ensure!(!stdout_was_closed(), "cannot write to stdout: it is closed");
     Ok(())
@@ -26,7 +26,7 @@ pub(crate) fn print(text: &str) -> Result<()> {
     stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()).map_err(stdout_error)
 }
 
-/// Writes a line to stderr. Where that cannot be written there is nobody to be told.
+/// Writes a line to stderr. An error is ignored: there is no other place to report it.
 pub(crate) fn note(line: impl Display) {
     let _ = io::stderr().write_all(format!("{line}\n").as_bytes());
 }

@@ -32,7 +32,7 @@ impl PartialFile {
                 File::options().write(true).open(&path).with_context(context)?,
             ));
         }
-        // What may not be written in place is not replaced either.
+        // A file that may not be written in place is not replaced either.
         if replaced.is_some() {
             File::options().append(true).open(&path).with_context(context)?;
         }

@@ -62,7 +62,7 @@ impl Read {
         Ok(())
     }
 
-    /// After Ctrl-C.
+    /// The state that Ctrl-C leaves behind, for the error text.
     fn what_is_left(&self, done: u64, length: u64) -> String {
         match &self.file {
             None => format!("{done} of {length} bytes were written to stdout"),

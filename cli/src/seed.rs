@@ -1,4 +1,4 @@
-//! Where a seed comes from if nobody gave one.
+//! The seed of a run that was given none.
 
 /// A seed from the kernel.
 pub(crate) fn fresh_seed() -> u64 {

@@ -96,7 +96,7 @@ fn structure<T: FromBytes>(data: &[u8]) -> Result<T> {
     T::read_from_bytes(data).ok().context("the controller's Identify data has a wrong length")
 }
 
-/// What the discovery controller at an address offers.
+/// The discovery log page of the discovery controller at an address.
 pub(crate) fn discover(fabric: &FabricArgs) -> Result<DiscoveryLog> {
     Ok(host(&fabric.local)?.discover(fabric.address()).wait()?)
 }

@@ -160,7 +160,7 @@ pub(crate) fn write(
     }
 }
 
-/// What became of the pieces of a write.
+/// The result of the pieces of a write.
 struct WriteOutcome {
     begin: u64,
     written: u64,

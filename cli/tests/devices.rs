@@ -1,4 +1,4 @@
-//! What is said of RDMA on machines that have none, or only a part of it.
+//! The report on RDMA on machines that have none, or only a part of it.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -35,7 +35,7 @@ fn has_rdma_devices() -> bool {
 }
 
 #[test]
-fn a_library_that_is_none_is_one_line_and_no_failure() {
+fn an_invalid_library_is_one_line() {
     let text = devices_with(b"");
     assert!(
         text.contains("libibverbs.so.1 can not be loaded (") && text.contains("soft"),
@@ -77,7 +77,7 @@ fn run_without_libraries(arguments: &[&str]) -> Option<Outcome> {
     for name in ["libc.so", "libgcc_s", "ld-linux"] {
         copy(&loaded(name));
     }
-    // Named inside the binary, whatever the system's links say.
+    // Named inside the binary, independent of the system's links.
     let interpreter = Path::new("/lib64/ld-linux-x86-64.so.2");
     if interpreter.exists() {
         copy(interpreter);

@@ -22,7 +22,7 @@ fn help_shows_every_command_and_examples() {
 }
 
 #[test]
-fn long_help_says_more_than_the_list_of_commands() {
+fn long_help_explains_each_command() {
     for (command, sentence) in [
         ("read", "a range that goes past the end is an error"),
         ("write", "not atomic against other hosts"),
@@ -44,7 +44,7 @@ fn a_misspelt_log_level_is_an_error() {
 
 #[test]
 fn nvme_clis_short_options_are_understood() {
-    // Nobody is at that address, so that the only error left is not to be connected.
+    // No target is at that address, so that the only error left is not to be connected.
     let options = [
         "-t",
         "rdma",
@@ -103,15 +103,15 @@ fn wrong_options_are_refused_before_anything_happens() {
 }
 
 #[test]
-fn a_provider_that_is_not_there_is_one_line() {
+fn a_missing_provider_is_one_line() {
     let options = ["-a", "127.0.0.1", "-n", "nqn.2026-01.a:b", "--provider", "verbs"];
     let outcome = feedrail(["id-ctrl"]).args(options).run();
     assert!(outcome.failure().contains("verbs"));
 }
 
 #[test]
-fn a_stderr_that_cannot_be_written_changes_no_exit_code() {
-    // Nobody is at that address; with -vvv there is much to log before it fails.
+fn an_unwritable_stderr_changes_no_exit_code() {
+    // No target is at that address; with -vvv there is much to log before it fails.
     let unreachable = ["id-ctrl", "-vvv", "-a", "127.255.255.1", "-n", "nqn.2026-01.a:b"];
     let soon = ["--provider", "soft", "--timeout", "1000"];
     let missing = ["demo", "/nothing/is/here"];

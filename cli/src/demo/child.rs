@@ -38,7 +38,7 @@ pub(crate) struct TargetProcess {
     /// The process to end with
     #[arg(long)]
     parent: u32,
-    /// Arguments of feedrail-target
+    /// Arguments that feedrail-target is run with
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     arguments: Vec<OsString>,
 }
@@ -61,7 +61,7 @@ impl TargetProcess {
 pub(crate) struct TargetChild {
     child: Child,
     log: Log,
-    /// What it said about itself when it began to listen.
+    /// The line that it printed when it began to listen.
     pub(crate) listening: ListeningLine,
 }
 
@@ -175,7 +175,7 @@ fn read_output(child: &mut Child) -> Result<(Receiver<String>, Log)> {
     let (sender, lines) = mpsc::channel();
     let read = move || {
         for line in BufReader::new(stdout).lines().map_while(Result::ok) {
-            // After the first lines nobody listens any more; the pipe is still drained.
+            // After the first lines the receiver is gone; the pipe is still drained.
             let _ = sender.send(line);
         }
     };
@@ -186,8 +186,8 @@ fn read_output(child: &mut Child) -> Result<(Receiver<String>, Log)> {
     Ok((lines, started.context("cannot start a thread that reads what the target prints")?))
 }
 
-/// An address in 127.0.0.0/8 that nobody uses for RoCE; the target reports it if somebody was
-/// faster.
+/// An address in 127.0.0.0/8 whose RoCE port is free; the target reports it if another process
+/// was faster.
 fn free_loopback_address(random: &mut SplitMix64) -> IpAddr {
     let mut candidate = || {
         let mut octet = || 1 + random.below(254) as u8;

@@ -30,7 +30,7 @@ pub(crate) struct Sample {
 }
 
 impl Sample {
-    /// An existing file.
+    /// A file that exists and stays: regular and not empty, else an error.
     pub(crate) fn existing(path: &Path) -> Result<Self> {
         let path = std::path::absolute(path)?;
         let file = File::open(&path).with_context(|| format!("cannot open {}", path.display()))?;

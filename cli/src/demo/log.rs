@@ -1,4 +1,4 @@
-//! What the target says on standard error.
+//! The log that the target writes to standard error.
 
 use std::collections::VecDeque;
 use std::io::{self, BufRead, BufReader};
@@ -45,7 +45,7 @@ impl Log {
         lines.last.iter().for_each(|line| show(line));
     }
 
-    /// The last line of a target that has ended, if nobody has seen it yet.
+    /// The last line of a target that has ended, if it was not shown yet.
     pub(crate) fn last_unseen(&mut self) -> Option<String> {
         if let Some(reader) = self.reader.take() {
             reader.join().expect("the reading thread does not panic");

@@ -42,10 +42,10 @@ pub(crate) struct Demo {
     /// Repeats the contents and ranges of an earlier run
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
-    /// Ranges in flight
+    /// Ranges in flight at a time
     #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=1024))]
     depth: u32,
-    /// RDMA provider
+    /// RDMA provider of both sides
     #[arg(long, value_enum, default_value_t = ProviderArg::Auto)]
     provider: ProviderArg,
 }

@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn a_seed_repeats_and_most_ranges_but_not_all_are_unaligned() {
+    fn a_seed_repeats_its_mostly_unaligned_ranges() {
         let plan = |seed| plan(256 << 20, SplitMix64::new(seed)).collect::<Vec<_>>();
         let ranges = plan(5);
         assert_eq!(ranges, plan(5));

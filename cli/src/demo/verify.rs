@@ -17,15 +17,15 @@ use crate::latency::Latency;
 use crate::progress::Progress;
 use crate::session::Session;
 
-/// How to check.
+/// The parameters of a check.
 pub(crate) struct Verify<'a> {
     pub(crate) sample: &'a Sample,
     pub(crate) interrupt: &'a Interrupt,
-    /// Ranges in flight.
+    /// Ranges in flight at a time.
     pub(crate) depth: usize,
 }
 
-/// What came out; that every byte was right goes without saying.
+/// The result of a check that found every byte right.
 #[derive(Debug)]
 pub(crate) struct Checked {
     pub(crate) provider: String,
@@ -43,7 +43,7 @@ pub(crate) struct VerifyTally {
     pub(crate) latency: Latency,
 }
 
-/// What a read in flight is, and when it began.
+/// A read in flight, and the time at which it began.
 type StartedRead = (DemoRange, Instant);
 
 impl Verify<'_> {
@@ -134,7 +134,7 @@ fn begin_all(lanes: &mut Lanes<StartedRead>, waiting: &mut impl Iterator<Item = 
             break;
         };
         let length = range.length_bytes as usize;
-        // What an earlier read left there must not pass for this one's result.
+        // Bytes of an earlier read must not pass for this one's result.
         let lane = lane.cleared(length);
         lanes.read(lane, range.offset_bytes, length, (range, now()));
     }

@@ -19,7 +19,7 @@ use crate::session::Session;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct JobLimits {
     pub(crate) depth: usize,
-    /// The longest I/O.
+    /// Length of the longest I/O: each I/O in flight has a buffer of it.
     pub(crate) longest_bytes: usize,
     /// After this time no more I/Os are begun.
     pub(crate) runtime: Option<Duration>,
@@ -32,7 +32,7 @@ pub(crate) struct PerfJob {
     session: Session,
     lanes: Lanes<StartedIo>,
     workload: IoIterator,
-    /// What the namespace should hold, and room for an I/O of it.
+    /// The expected contents of the namespace, and a buffer for one I/O of them.
     expected: Option<(File, Vec<u8>)>,
     limits: JobLimits,
     left: u64,
@@ -41,12 +41,12 @@ pub(crate) struct PerfJob {
 /// An endless sequence of I/Os.
 pub(crate) type IoIterator = Box<dyn Iterator<Item = PerfIo> + Send>;
 
-/// What an I/O in flight is, and when it began.
+/// An I/O in flight, and the time at which it began.
 type StartedIo = (PerfIo, Instant);
 
 impl PerfJob {
-    /// Prepares; `workload` is given the size of the namespace. What is read is compared with
-    /// `expected`.
+    /// Prepares; `workload` is given the size of the namespace. Bytes that are read are compared
+    /// with `expected`.
     pub(crate) fn new(
         session: Session,
         nsid: Nsid,
@@ -90,8 +90,8 @@ impl PerfJob {
         Ok(measure)
     }
 
-    /// What is begun together leaves together, when this job waits next: one look at the clock does
-    /// for all of it.
+    /// I/Os that are begun together leave together, when this job waits next: one look at the clock
+    /// does for all of them.
     fn begin_all(&mut self) {
         let began = now();
         while self.left > 0

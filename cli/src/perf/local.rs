@@ -31,7 +31,7 @@ pub(crate) enum AccessMethod {
     Mmap,
 }
 
-/// What came of one way.
+/// The result of one way of reading.
 pub(crate) struct Baseline {
     way: AccessMethod,
     measure: Measure,
@@ -43,7 +43,7 @@ pub(crate) struct Baseline {
 pub(crate) struct Until<'a> {
     pub(crate) runtime: Option<Duration>,
     pub(crate) ios: Option<u64>,
-    /// The longest read.
+    /// Length of the longest read, and of each buffer.
     pub(crate) longest_bytes: usize,
     pub(crate) interrupt: &'a Interrupt,
 }
@@ -67,7 +67,7 @@ impl AccessMethod {
         until: Until<'_>,
     ) -> Result<Baseline> {
         let file = File::open(path).with_context(|| format!("cannot open {}", path.display()))?;
-        // What the system keeps nevertheless is cached for both ways.
+        // Pages that the system keeps nevertheless are cached for both ways.
         let _ = fadvise(&file, 0, None, Advice::DontNeed);
         let source = LocalFile::new(self, file)?;
         let start = now();
@@ -157,7 +157,7 @@ impl LocalFile {
             return Ok(Self::Plain(file));
         }
         let length = usize::try_from(file.metadata()?.len())?;
-        // SAFETY: a new mapping, of which nobody else knows.
+        // SAFETY: a new mapping, which no other code uses.
         let base =
             unsafe { mmap(ptr::null_mut(), length, ProtFlags::READ, MapFlags::SHARED, &file, 0) };
         let base = base.context("cannot map the file")?.cast::<u8>().cast_const();
@@ -172,7 +172,7 @@ impl LocalFile {
                 let inside = offset.checked_add(into.len()).is_some_and(|end| end <= *length);
                 anyhow::ensure!(inside, "{file:?} is too short");
                 // SAFETY: within the mapping, and the buffer is not in it. Another process may
-                // change the bytes meanwhile, which are looked at by nobody; if it shortens the
+                // change the bytes meanwhile, which are not looked at; if it shortens the
                 // file, this process ends by SIGBUS.
                 unsafe {
                     ptr::copy_nonoverlapping(base.add(offset), into.as_mut_ptr(), into.len())
@@ -186,7 +186,7 @@ impl LocalFile {
 impl Drop for LocalFile {
     fn drop(&mut self) {
         if let Self::Mapped { base, length, .. } = self {
-            // SAFETY: our mapping, which nobody reads any more.
+            // SAFETY: our mapping, which is not read any more.
             let _ = unsafe { munmap(base.cast_mut().cast(), *length) };
         }
     }
@@ -200,7 +200,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_thread_that_the_system_refuses_is_an_error_and_ends_the_others() {
+    fn a_refused_thread_ends_the_others_with_error() {
         let mut file = tempfile::tempfile().unwrap();
         io::Write::write_all(&mut file, &[0; 512]).unwrap();
         let io = PerfIo { direction: IoDirection::Read, offset_bytes: 0, length_bytes: 512 };

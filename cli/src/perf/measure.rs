@@ -1,4 +1,4 @@
-//! What a job counts, and the sum of several jobs.
+//! The counts of a job, and the sum of several jobs.
 
 use core::time::Duration;
 
@@ -16,7 +16,7 @@ pub(crate) struct DirectionTotals {
     latency: Latency,
 }
 
-/// What one job, or all of them, did.
+/// The counts of one job, or of all of them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Measure {
     pub(crate) read: DirectionTotals,
@@ -30,7 +30,7 @@ pub(crate) struct Measure {
     pub(crate) wire: WireTotals,
 }
 
-/// What the host's provider did; zeros where hardware keeps it to itself.
+/// The counts of the host's provider; zeros where the device does not report them.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct WireTotals {
     /// Calls that sent, received, or slept.

@@ -45,7 +45,7 @@ pub(crate) struct Perf {
     namespace: NamespaceArgs,
     #[command(flatten)]
     output: Output,
-    /// Access pattern
+    /// Access pattern, named as in fio
     #[arg(long, value_enum, default_value_t = Pattern::Randread)]
     rw: Pattern,
     /// Percentage of reads in a mixed pattern
@@ -67,7 +67,7 @@ pub(crate) struct Perf {
     /// I/Os in flight, per job
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=4096))]
     iodepth: u32,
-    /// Jobs
+    /// Jobs to run at a time
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
     numjobs: u16,
     /// Connections of each job, over which its I/Os in flight are spread
@@ -118,7 +118,7 @@ impl Perf {
             Ok(baselines) => (baselines, None),
             Err(error) => (Vec::new(), Some(error)),
         };
-        // What was measured until then is worth showing.
+        // The measurements until then are shown.
         self.print(&PerfReport { seed, provider, measure, elapsed, cpu, baselines })?;
         interrupt.check()?;
         failure.map_or(Ok(()), Err)

@@ -1,4 +1,4 @@
-//! What training jobs read: sizes, alignment and order of well-known benchmarks, not their
+//! The reads of training jobs: sizes, alignment and order of well-known benchmarks, not their
 //! computing.
 //!
 //! Sizes are those that MLPerf Storage's configurations for DLIO and nanoGPT's loader have; nothing
@@ -69,7 +69,7 @@ impl Training {
         }
     }
 
-    /// The endless sequence of ranges of one job within so many bytes; `None` if not one fits.
+    /// The endless sequence of ranges of one job within `size_bytes`; `None` if not one fits.
     pub(crate) fn ranges(self, size_bytes: u64, job: u64, seed: u64) -> Option<Ranges> {
         let shape = self.shape();
         let units = match shape {
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn no_range_leaves_the_size_or_is_longer_than_it_says() {
+    fn ranges_stay_within_size_and_longest_length() {
         for training in Training::value_variants() {
             for io in ranges(*training) {
                 assert!(
@@ -194,14 +194,14 @@ mod tests {
     }
 
     #[test]
-    fn windows_begin_at_tokens_and_mostly_not_at_blocks() {
+    fn windows_begin_at_tokens_not_at_blocks() {
         assert!(ranges(Training::Nanogpt).all(|io| io.offset_bytes % 2 == 0));
         let aligned = ranges(Training::Nanogpt).filter(|io| io.offset_bytes % 512 == 0).count();
         assert!(aligned < 200, "{aligned}");
     }
 
     #[test]
-    fn samples_have_the_mean_and_the_spread_of_dlios_law() {
+    fn samples_have_dlios_mean_and_spread() {
         let lengths: Vec<f64> = ranges(Training::Unet3d).map(|io| io.length_bytes as f64).collect();
         let mean = lengths.iter().sum::<f64>() / lengths.len() as f64;
         assert!((8_900_000.0..9_400_000.0).contains(&mean), "{mean}");
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_group_gives_160_bytes_of_each_row_before_the_next_one() {
+    fn a_row_group_is_read_before_the_next() {
         let first: Vec<PerfIo> = ranges(Training::Dlrm).take(40).collect();
         assert_eq!(first.iter().map(|io| io.length_bytes).sum::<u64>(), 160 * ROWS);
         let group = |io: &PerfIo| io.offset_bytes / (ROWS * ROW_BYTES);
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shard_is_read_from_its_beginning_to_its_end() {
+    fn a_shard_is_read_in_order() {
         let pieces: Vec<PerfIo> = ranges(Training::WebdatasetSeq).take(62).collect();
         assert_eq!(pieces.iter().map(|io| io.length_bytes).sum::<u64>(), SHARD_BYTES);
         let follows =

@@ -1,4 +1,4 @@
-//! What a job does next, in fio's words.
+//! The sequence of I/Os of a job, in fio's terms.
 
 use clap::ValueEnum;
 use splitmix64::SplitMix64;
@@ -6,13 +6,13 @@ use splitmix64::SplitMix64;
 /// The access pattern, named as in fio.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Pattern {
-    /// Sequential reads
+    /// Reads at ascending offsets
     Read,
-    /// Sequential writes
+    /// Writes at ascending offsets
     Write,
-    /// Random reads
+    /// Reads at random offsets
     Randread,
-    /// Random writes
+    /// Writes at random offsets
     Randwrite,
     /// Sequential reads and writes, mixed
     Rw,
