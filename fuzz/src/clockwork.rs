@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use feedrail_target::poll_group::Turn;
+use feedrail_target::stepped::Turn;
 use rdma::Time;
 use rdma::sim::SimNetwork;
 

@@ -8,8 +8,9 @@ use std::net::{IpAddr, SocketAddr};
 use feedrail_initiator::{
     Grant, Host, Nsid, RangeCompletion, RegionSlice, Ring, SubsystemAddress as Subsystem,
 };
-use feedrail_target::config::{Config, Cores, ProviderChoice, Quick};
-use feedrail_target::target::Target;
+use feedrail_target::Target;
+use feedrail_target::config::{Cores, ProviderChoice};
+use feedrail_target::{Config, Quick};
 
 struct Counting;
 

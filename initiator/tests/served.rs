@@ -8,8 +8,9 @@ use feedrail_initiator::{
     ControllerOptions, ErrorKind, Grant, Host, Namespace, Nqn, Nsid, ReadRange, RegionSlice,
     SubsystemAddress as Subsystem, WriteRange,
 };
-use feedrail_target::config::{Config, Cores, ProviderChoice, Quick};
-use feedrail_target::target::Target;
+use feedrail_target::Target;
+use feedrail_target::config::{Cores, ProviderChoice};
+use feedrail_target::{Config, Quick};
 use nvme_proto::Status;
 use tempfile::TempDir;
 

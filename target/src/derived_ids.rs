@@ -10,11 +10,11 @@ use nvme_proto::Nqn;
 use uuid::Uuid;
 
 /// Model number where the configuration gives none.
-pub const MODEL: &str = "Feedrail";
+pub(crate) const MODEL: &str = "Feedrail";
 /// Vendor of the firmware revision: the crate's version, cut to the field's 8 bytes.
-pub const FIRMWARE: &str = env!("CARGO_PKG_VERSION");
+pub(crate) const FIRMWARE: &str = env!("CARGO_PKG_VERSION");
 /// The longest name of a namespace, in bytes.
-pub const NAME_BYTES: usize = 1024;
+pub(crate) const NAME_BYTES: usize = 1024;
 
 /// The root of every UUID that Feedrail derives.
 const FEEDRAIL: Uuid = Uuid::from_u128(0x0c1d_9b52_7f0e_5a51_9c57_64e0_86a1_7f21);
@@ -96,14 +96,9 @@ impl Machine {
         Ok(())
     }
 
-    /// Whether [`Machine::keep`] has something to store.
-    pub fn is_made_up(&self) -> bool {
-        self.made_up.is_some()
-    }
-
     /// The name of a subsystem that nobody named: another one on each machine and for each set of
     /// addresses.
-    pub fn subsystem_nqn(&self, listen: &[SocketAddr]) -> Nqn {
+    pub(crate) fn subsystem_nqn(&self, listen: &[SocketAddr]) -> Nqn {
         let addresses: Vec<_> = listen.iter().map(SocketAddr::to_string).collect();
         let uuid = Uuid::new_v5(&self.key, addresses.join(" ").as_bytes());
         Nqn::new(&format!("nqn.2026-01.io.feedrail:{uuid}")).expect("a valid NQN")
@@ -175,13 +170,13 @@ pub(crate) fn discovery_serial() -> String {
 }
 
 /// The last component of a path, or the path where there is none.
-pub fn file_name(path: &Path) -> String {
+pub(crate) fn file_name(path: &Path) -> String {
     path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned()
 }
 
 /// Where state lives unless the configuration says otherwise: what systemd gives, else the system's
 /// or the user's folder for it.
-pub fn default_state_dir() -> PathBuf {
+pub(crate) fn default_state_dir() -> PathBuf {
     let set = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     if let Some(dir) = set("STATE_DIRECTORY") {
         return dir;
@@ -239,7 +234,7 @@ mod tests {
             assert_ne!(find(), first, "nothing is kept before it is asked for");
             first.keep(&state.path().join("deep")).expect("kept");
             assert_eq!(find().key, first.key);
-            assert!(!find().is_made_up());
+            assert!(find().made_up.is_none());
             assert!(find().keep(&state.path().join("deep")).is_ok());
             assert!(first.keep(&state.path().join("deep")).is_err(), "it never replaces another's");
         }

@@ -1,11 +1,30 @@
 //! NVMe over Fabrics target: exports files, block devices and memory over RDMA.
 //!
-//! Two halves meet in [`controller`]. *What NVMe is*: [`config`] says what to export, the
-//! [`inventory`] opens it as subsystems, namespaces and ports, and a [`controller::Queue`] per
-//! connection decides what each command means. *How bytes move*: a [`poll_group`] per core drives
-//! its [`transport`]s and its [`storage`], with the time, storage and buffers of its
-//! [`core_context`]; [`backend`]s know bytes and offsets alone. [`target`] starts the threads of
-//! [`driver`] around both, [`driver::stepped`] is for a simulator; [`daemon`] is the process.
+//! [`Config`] says what to export and where; [`Target`] serves it on threads of its own until it is
+//! stopped. [`daemon`] is the process `feedrail-target`, [`stepped`] is a target for simulators,
+//! and [`backend`] is what a namespace needs of its medium.
+//!
+//! ```no_run
+//! use std::path::Path;
+//! use std::time::Duration;
+//!
+//! use feedrail_target::{Config, Target};
+//!
+//! let config = Config::from_file(Path::new("/etc/feedrail/target.toml"), None)?;
+//! let target = Target::start(&config)?;
+//! for listening in target.listening() {
+//!     println!("{} by {}", listening.address, listening.provider);
+//! }
+//! println!("{}", target.stats().to_json_line());
+//! target.drain(Duration::from_secs(5));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! Inside, two halves meet in the module `controller`. *What NVMe is*: the `inventory` opens a
+//! configuration as subsystems, namespaces and ports, and a queue of `controller` per connection
+//! decides what each command means. *How bytes move*: a `poll_group` per core drives its
+//! `transport`s and its `storage`, with the time, storage and buffers of its `core_context`;
+//! backends know bytes and offsets alone. `driver` has the threads around both.
 //!
 //! Not here: authentication, reservations, ANA and multipath policy, namespace management, metadata
 //! and protection information, zoned namespaces, other transports than RDMA, changes of what is
@@ -13,19 +32,79 @@
 
 pub mod backend;
 pub mod config;
-pub mod controller;
-pub mod core_context;
+mod controller;
+mod core_context;
 pub mod daemon;
-#[doc(hidden)]
-pub mod deliberate_bugs;
-pub mod derived_ids;
+mod deliberate_bugs;
+mod derived_ids;
 mod doorbell;
-pub mod driver;
-pub mod inventory;
-pub mod limits;
-pub mod metrics;
-pub mod poll_group;
-pub mod storage;
+mod driver;
+mod inventory;
+mod limits;
+mod metrics;
+mod poll_group;
+mod storage;
 mod sync;
-pub mod target;
-pub mod transport;
+mod target;
+mod transport;
+
+pub use self::config::{Config, ConfigError, Quick};
+pub use self::metrics::snapshot::{
+    IoStats, PacketStats, PeerErrors, PoolStats, Stats, StorageErrors, SystemCallStats,
+};
+pub use self::target::{Listening, NotListening, StartError, Target};
+
+/// The causes of a [`StartError`].
+pub mod error {
+    pub use crate::backend::open::OpenError;
+    pub use crate::driver::assembly::{AddError, ListenError};
+    pub use crate::driver::threads::RuntimeError;
+    pub use crate::inventory::export::ExportError;
+    pub use crate::inventory::persist::nsid::NsidFileError;
+    pub use crate::inventory::persist::protection::ProtectionError;
+    pub use crate::inventory::shard_directory::DirectoryError;
+    pub use crate::storage::UringError;
+}
+
+pub mod stepped {
+    //! A target without threads and without a clock, which its caller drives: for simulators.
+    //!
+    //! A [`Registry`] opens what a configuration exports, an [`Assembly`] adds devices to it, and
+    //! [`Stepped`] does what is ready whenever it is given the time. Each core has an [`Engine`]
+    //! for the system calls of its backends.
+
+    pub use crate::controller::{Associations, Controller};
+    pub use crate::driver::assembly::Assembly;
+    pub use crate::driver::stepped::Stepped;
+    pub use crate::inventory::Registry;
+    pub use crate::inventory::export::{Decorate, OpenPurpose};
+    pub use crate::inventory::port::Port;
+    pub use crate::poll_group::{PollGroupStats, Turn};
+    pub use crate::storage::{CallId, Engine, EngineEvent, EngineStats, Inline};
+    pub use crate::transport::Stop;
+}
+
+/// What the tests, fuzzers and measurements of this workspace use beside the rest. It is exempt
+/// from any promise of stability.
+#[doc(hidden)]
+pub mod testing {
+    pub use crate::backend::decorator::{Delay, Fault, FaultPlan};
+    pub use crate::backend::file::FileBackend;
+    pub use crate::backend::memory::MemoryBackend;
+    pub use crate::controller::{
+        Accepted, CommandOutcome, CommandWork, Execution, IoKind, IoWork, ParsedCommand, Queue,
+        QueueEvent,
+    };
+    pub use crate::core_context::RequestKey;
+    pub use crate::core_context::events::BufferEvent;
+    pub use crate::limits::{
+        ANONYMOUS_POOL_BYTES, ANONYMOUS_TRANSFER_BYTES, PEER_MESSAGES, PEER_MESSAGES_PERIOD,
+        STORAGE_PATIENCE, UNCONNECTED_PER_ADDRESS,
+    };
+    pub use crate::storage::{BufferRegistration, Uring};
+
+    /// Bugs that are put in on purpose.
+    pub mod deliberate_bugs {
+        pub use crate::deliberate_bugs::{Bug, set};
+    }
+}

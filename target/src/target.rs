@@ -127,16 +127,6 @@ impl Target {
         &self.not_listening
     }
 
-    /// What it exports.
-    pub fn registry(&self) -> &Arc<Registry> {
-        self.associations.registry()
-    }
-
-    /// Who is connected to it.
-    pub fn associations(&self) -> &Arc<Associations> {
-        &self.associations
-    }
-
     /// Its counters.
     pub fn stats(&self) -> Stats {
         let mut sum = PollGroupStats::default();

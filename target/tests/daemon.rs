@@ -149,8 +149,8 @@ fn each_key_of_the_example_is_one_that_is_known() {
         _ => line.to_owned(),
     };
     let all: Vec<_> = text.lines().map(shown).collect();
-    let config = feedrail_target::config::Config::from_toml(&path, &all.join("\n")).expect("valid");
-    assert_eq!(config.limits, feedrail_target::limits::Limits::default());
+    let config = feedrail_target::Config::from_toml(&path, &all.join("\n")).expect("valid");
+    assert_eq!(config.limits, feedrail_target::config::Limits::default());
     assert_eq!(config.subsystems[1].directories.len(), 1);
 }
 

@@ -3,7 +3,7 @@
 
 use std::net::SocketAddr;
 
-use feedrail_target::limits::{PEER_MESSAGES, PEER_MESSAGES_PERIOD, UNCONNECTED_PER_ADDRESS};
+use feedrail_target::testing::{PEER_MESSAGES, PEER_MESSAGES_PERIOD, UNCONNECTED_PER_ADDRESS};
 use feedrail_tests::hostile::{Bystander, HostileHost, Link, QueueKey, read, write};
 use feedrail_tests::process::{
     Daemon, DaemonOptions, Vitals, eventually, feedrail, loopback_address, write_configuration,

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use feedrail_initiator::{ControllerOptions, Grant};
-use feedrail_target::transport::Stop;
+use feedrail_target::stepped::Stop;
 use feedrail_tests::world::{
     Disk, HostId, Random, TargetId, TargetOptions, Trace, Workload, WorkloadOptions, World,
     only_seed, with_seeds,

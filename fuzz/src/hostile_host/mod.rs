@@ -10,14 +10,14 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use feedrail_target::backend::decorator::Delay;
-use feedrail_target::config::Config;
-use feedrail_target::driver::assembly::Assembly;
-use feedrail_target::driver::stepped::Stepped;
-use feedrail_target::inventory::Registry;
-use feedrail_target::inventory::export::OpenPurpose;
-use feedrail_target::poll_group::Turn;
-use feedrail_target::storage::Inline;
+use feedrail_target::Config;
+use feedrail_target::stepped::Assembly;
+use feedrail_target::stepped::Inline;
+use feedrail_target::stepped::OpenPurpose;
+use feedrail_target::stepped::Registry;
+use feedrail_target::stepped::Stepped;
+use feedrail_target::stepped::Turn;
+use feedrail_target::testing::Delay;
 use rdma::sim::{Sim, SimConfig, SimDevice, SimNetwork};
 use rdma::{Device, Time};
 

@@ -14,7 +14,7 @@ use feedrail_initiator::{
     Controller, ControllerOptions, EngineTurn as HostTurn, Grant, Host, HostId, HostNqn,
     MonotonicTime, Namespace, Nsid, SubsystemAddress as Name,
 };
-use feedrail_target::poll_group::Turn;
+use feedrail_target::stepped::Turn;
 use rdma::sim::{Sim, SimConfig, SimDevice, SimNetwork};
 use rdma::{Device, Time};
 

@@ -25,7 +25,7 @@ const TRIES_WITHOUT_HOLDER: u32 = 100;
 
 /// What is behind a path: equal for all paths to the same file or device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct FileKey {
+pub(crate) struct FileKey {
     device: u64,
     /// 0 for a block device, which is known by its number.
     inode: u64,
@@ -33,7 +33,7 @@ pub struct FileKey {
 
 impl FileKey {
     /// Of what a path leads to; `None` if that can not be told.
-    pub fn of_path(path: &Path) -> Option<Self> {
+    pub(crate) fn of_path(path: &Path) -> Option<Self> {
         fs::metadata(path).ok().map(|metadata| Self::of(&metadata))
     }
 

@@ -23,14 +23,14 @@ const CONTENT: Uuid = Uuid::from_u128(0x5b1f_0d6e_93a7_5c28_8f41_7d90_2e6c_b35a)
 ///   started.
 /// - Memory is new whenever it is opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Content(Vec<u8>);
+pub(crate) struct Content(Vec<u8>);
 
 impl Content {
     /// Of an open file or block device.
     ///
     /// # Errors
     /// What the system says.
-    pub fn of_file(file: &File, writable: bool) -> io::Result<Self> {
+    pub(crate) fn of_file(file: &File, writable: bool) -> io::Result<Self> {
         let status = status(file)?;
         if FileType::from_raw_mode(status.stx_mode.into()) == FileType::BlockDevice {
             return Ok(Self::of_device(&status, super::block::size_bytes(file)?));
@@ -72,7 +72,7 @@ impl Content {
 
     /// The generation of a namespace with this content: that of the operator's name for it, if
     /// there is one.
-    pub fn generation(&self, content_id: Option<&str>) -> u64 {
+    pub(crate) fn generation(&self, content_id: Option<&str>) -> u64 {
         match content_id {
             Some(id) => generation_of(id.as_bytes()),
             None => generation_of(&self.0),
@@ -81,7 +81,7 @@ impl Content {
 
     /// The generation after a change while the namespace is served, when the operator's name is
     /// true no more.
-    pub fn generation_after_change(&self, content_id: Option<&str>) -> u64 {
+    pub(crate) fn generation_after_change(&self, content_id: Option<&str>) -> u64 {
         match content_id {
             Some(id) => generation_of(&[id.as_bytes(), &self.0].concat()),
             None => generation_of(&self.0),

@@ -1,18 +1,18 @@
 //! What is behind a namespace: bytes at offsets. A backend knows nothing of NVMe.
 //!
 //! A backend never does anything itself: [`Backend::start`] and [`Backend::resume`] say which step
-//! comes next, and [`crate::storage::Storage`] takes it. So the same backend runs on io_uring and
+//! comes next, and the storage of a core takes it. So the same backend runs on io_uring and
 //! in the simulator.
 
 mod block;
 mod claim;
 mod content;
-pub mod decorator;
-mod file;
+pub(crate) mod decorator;
+pub(crate) mod file;
 mod health;
-mod memory;
+pub(crate) mod memory;
 mod null;
-mod open;
+pub(crate) mod open;
 mod operation;
 mod page_lock;
 mod range_lock;
@@ -27,18 +27,18 @@ use std::{fmt, io};
 
 use rdma::Time;
 
-pub use self::claim::FileKey;
-pub use self::content::Content;
-pub use self::file::FileBackend;
-pub use self::health::Health;
-pub use self::memory::MemoryBackend;
-pub use self::null::NullBackend;
+pub(crate) use self::claim::FileKey;
+pub(crate) use self::content::Content;
+pub(crate) use self::file::FileBackend;
+pub(crate) use self::health::Health;
+pub(crate) use self::memory::MemoryBackend;
+pub(crate) use self::null::NullBackend;
 pub(crate) use self::open::MEMORY_ALIGNMENT;
-pub use self::open::{IoMode, OpenError, OpenMode, OpenedBackend, open_block, open_file};
-pub use self::open::{open_memory, open_null};
+pub(crate) use self::open::{IoMode, OpenError, OpenMode, OpenedBackend, open_block, open_file};
+pub(crate) use self::open::{open_memory, open_null};
 pub(crate) use self::operation::{DelayHold, OperationStage};
 pub use self::operation::{MemoryPart, Operation, OperationKind, Span};
-pub use self::source::{FileChange, OpenedFile};
+pub(crate) use self::source::{FileChange, OpenedFile};
 pub use self::system_call::{DeviceId, FileId, FileRef, SystemCall};
 
 /// Turns operations into steps. Shared by all cores.

@@ -7,7 +7,7 @@ use crate::backend::{Operation, OperationKind};
 
 /// A medium that costs nothing, to measure everything else.
 #[derive(Debug)]
-pub struct NullBackend;
+pub(crate) struct NullBackend;
 
 impl Backend for NullBackend {
     fn start(&self, _now: Time, operation: &mut Operation) -> Step {

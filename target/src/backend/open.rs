@@ -29,7 +29,7 @@ pub(crate) const MEMORY_ALIGNMENT: u32 = 4096;
 
 /// How to open it.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct OpenMode {
+pub(crate) struct OpenMode {
     /// For writing as well.
     pub writable: bool,
     /// Bytes per logical block as a power of two; `None` chooses.
@@ -38,7 +38,7 @@ pub struct OpenMode {
 
 /// An open medium.
 #[derive(Clone, Debug)]
-pub struct OpenedBackend {
+pub(crate) struct OpenedBackend {
     /// What runs its operations.
     pub backend: Arc<dyn Backend>,
     /// Its length in bytes; the last block may be partly beyond it.
@@ -59,7 +59,7 @@ pub struct OpenedBackend {
 
 /// How bytes travel between the buffers and the medium.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum IoMode {
+pub(crate) enum IoMode {
     /// Past the page cache.
     Direct,
     /// Through the page cache, for the reason given.
@@ -181,7 +181,7 @@ fn hint(error: &io::Error) -> &'static str {
 ///
 /// # Errors
 /// See [`OpenError`].
-pub fn open_file(path: &Path, mode: OpenMode) -> Result<OpenedBackend, OpenError> {
+pub(crate) fn open_file(path: &Path, mode: OpenMode) -> Result<OpenedBackend, OpenError> {
     open(path, mode, "regular file", |metadata| metadata.file_type().is_file())
 }
 
@@ -189,7 +189,7 @@ pub fn open_file(path: &Path, mode: OpenMode) -> Result<OpenedBackend, OpenError
 ///
 /// # Errors
 /// See [`OpenError`].
-pub fn open_block(path: &Path, mode: OpenMode) -> Result<OpenedBackend, OpenError> {
+pub(crate) fn open_block(path: &Path, mode: OpenMode) -> Result<OpenedBackend, OpenError> {
     open(path, mode, "block device", |metadata| metadata.file_type().is_block_device())
 }
 
@@ -197,7 +197,7 @@ pub fn open_block(path: &Path, mode: OpenMode) -> Result<OpenedBackend, OpenErro
 ///
 /// # Errors
 /// The size is not a whole number of blocks.
-pub fn open_null(size_bytes: u64, mode: OpenMode) -> Result<OpenedBackend, OpenError> {
+pub(crate) fn open_null(size_bytes: u64, mode: OpenMode) -> Result<OpenedBackend, OpenError> {
     synthetic(size_bytes, mode, Content::zeros(), || Ok(Arc::new(NullBackend)))
 }
 
@@ -205,7 +205,7 @@ pub fn open_null(size_bytes: u64, mode: OpenMode) -> Result<OpenedBackend, OpenE
 ///
 /// # Errors
 /// The size is not a whole number of blocks, or more than there is memory for.
-pub fn open_memory(size_bytes: u64, mode: OpenMode) -> Result<OpenedBackend, OpenError> {
+pub(crate) fn open_memory(size_bytes: u64, mode: OpenMode) -> Result<OpenedBackend, OpenError> {
     synthetic(size_bytes, mode, Content::new_memory(), || {
         let backend = MemoryBackend::new(size_bytes);
         Ok(Arc::new(backend.map_err(|error| OpenError::NoMemory { bytes: size_bytes, error })?))

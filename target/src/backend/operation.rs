@@ -140,11 +140,6 @@ impl Operation {
         self.span.as_mut().map_or(&mut [], Span::bytes)
     }
 
-    /// The span, when the operation is over.
-    pub fn into_span(self) -> Option<Span> {
-        self.span
-    }
-
     fn with_span(kind: OperationKind, offset: u64, span: Span) -> Self {
         let length = u64::from(span.length());
         Self { span: Some(span), ..Self::bare(kind, offset, length) }

@@ -13,7 +13,7 @@ use super::{Content, Health};
 /// An open regular file. Looking at it makes system calls that may wait, so only the control path
 /// does.
 #[derive(Debug)]
-pub struct OpenedFile {
+pub(crate) struct OpenedFile {
     file: Arc<OwnedFd>,
     path: PathBuf,
     key: Option<FileKey>,
@@ -26,7 +26,7 @@ pub struct OpenedFile {
 
 /// What a look found that it had not found before.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum FileChange {
+pub(crate) enum FileChange {
     /// The bytes of the open file may be others.
     Content(Content),
     /// Another file has its name, or none. The open one is the same as before.
@@ -76,7 +76,7 @@ impl OpenedFile {
     }
 
     /// Looks whether something changed since the last look.
-    pub fn look(&self) -> Option<FileChange> {
+    pub(crate) fn look(&self) -> Option<FileChange> {
         let replaced = FileKey::of_path(&self.path) != self.key;
         let newly_replaced =
             self.replaced.swap(replaced, Ordering::Relaxed) != replaced && replaced;

@@ -27,8 +27,8 @@ pub use self::quick::Quick;
 pub(crate) use self::quick::{parse_address, parse_machine, parse_nqn};
 
 use crate::backend::BackendError;
-use crate::derived_ids::{Machine, SubsystemIdentity};
-use crate::limits::Limits;
+pub use crate::derived_ids::{Machine, MachineError, SubsystemIdentity};
+pub use crate::limits::{CntlidRange, Limits};
 
 /// A whole configuration.
 #[derive(Clone, Debug)]

@@ -237,7 +237,7 @@ impl Associations {
     }
 
     /// Whether [`Associations::stop`] was called.
-    pub fn is_stopping(&self) -> bool {
+    pub(crate) fn is_stopping(&self) -> bool {
         self.stopping.load(Ordering::Acquire)
     }
 

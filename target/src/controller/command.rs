@@ -54,7 +54,7 @@ pub struct ControlWork(pub(super) ControlCommand);
 
 impl ControlWork {
     /// Whether it is an Asynchronous Event Request.
-    pub fn is_event_request(&self) -> bool {
+    pub(crate) fn is_event_request(&self) -> bool {
         matches!(self.0, ControlCommand::Admin(AdminCommand::AsyncEventRequest, _))
     }
 }
@@ -69,7 +69,7 @@ pub(super) enum ControlCommand {
 /// A command on one namespace, in bytes. Range, protection and size were checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IoWork {
-    /// The namespace, as [`Registry::namespace`](crate::inventory::Registry::namespace) knows it.
+    /// The namespace, as `Registry::namespace` knows it.
     pub namespace: NamespaceIndex,
     /// What to do.
     pub kind: IoKind,
@@ -116,7 +116,7 @@ pub enum IoKind {
 
 impl IoKind {
     /// Whether it changes what a later read returns.
-    pub fn changes_medium(self) -> bool {
+    pub(crate) fn changes_medium(self) -> bool {
         match self {
             Self::Write { .. } | Self::WriteZeroes { .. } | Self::Deallocate => true,
             Self::Read { .. } | Self::ReadZeros | Self::Flush | Self::Compare { .. } => false,

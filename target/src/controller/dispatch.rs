@@ -91,7 +91,7 @@ impl Queue {
 
     /// How an I/O command ends that failed for a reason that is not the medium's: the host's
     /// memory, an abort, Compare Failure.
-    pub fn io_failed(&mut self, cid: Cid, work: &IoWork, status: Status) -> CommandOutcome {
+    pub(crate) fn io_failed(&mut self, cid: Cid, work: &IoWork, status: Status) -> CommandOutcome {
         let entry = error_log::of_io(self.associations.registry(), self.qid, cid, work, status);
         self.failed(entry, status.into())
     }

@@ -21,7 +21,7 @@ pub enum QueueEvent {
     /// [`Queue::answer_abort`](super::Queue::answer_abort).
     Abort(AbortRequest),
     /// Something waits for commands of this queue that were taken up before: each keeps what
-    /// [`Settle::of`] gives, until it is over.
+    /// `Settle::of` gives, until it is over.
     Settle(Settle),
     /// The medium of a namespace is to be flushed. Tell [`Queue::flushed`](super::Queue::flushed)
     /// how that ended.
@@ -98,7 +98,7 @@ pub struct Settle {
 
 impl Settle {
     /// What a command has to keep until it is over, if it is one of those that are waited for.
-    pub fn of(&self, work: &IoWork) -> Option<CommandHold> {
+    pub(crate) fn of(&self, work: &IoWork) -> Option<CommandHold> {
         let concerned = self.namespace.is_none_or(|namespace| namespace == work.namespace);
         (concerned && work.kind.changes_medium()).then(|| self.hold.clone())
     }

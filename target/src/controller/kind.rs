@@ -6,7 +6,7 @@ use crate::inventory::subsystem::Subsystem;
 
 /// What a controller offers.
 #[derive(Clone, Debug)]
-pub enum ControllerKind {
+pub(crate) enum ControllerKind {
     /// The namespaces of a subsystem.
     Nvm(Arc<Subsystem>),
     /// The discovery log.

@@ -35,13 +35,11 @@ mod support;
 mod tests;
 
 pub use self::associations::Associations;
-pub use self::command::{
-    CommandOutcome, CommandTransfer, CommandWork, ControlWork, Execution, IoKind, IoWork,
-    ParsedCommand, TransferDirection,
-};
-pub use self::event::{AbortRequest, CloseReason, FlushJob, QueueEvent, Settle};
-pub use self::hold::CommandHold;
-pub use self::kind::ControllerKind;
-pub use self::link::Lost;
+pub use self::command::{CommandOutcome, CommandWork, Execution, IoKind, IoWork, ParsedCommand};
+pub(crate) use self::command::{CommandTransfer, ControlWork, TransferDirection};
+pub use self::event::QueueEvent;
+pub(crate) use self::event::{AbortRequest, CloseReason, FlushJob, Settle};
+pub(crate) use self::hold::CommandHold;
+pub(crate) use self::link::Lost;
 pub use self::queue::{Accepted, Queue};
 pub use self::state::Controller;

@@ -122,12 +122,12 @@ impl Queue {
     }
 
     /// Whether Connect succeeded and the association lives.
-    pub fn is_live(&self) -> bool {
+    pub(crate) fn is_live(&self) -> bool {
         matches!(self.state, QueueState::Live(_))
     }
 
     /// The controller, once connected.
-    pub fn controller(&self) -> Option<&Arc<Controller>> {
+    pub(crate) fn controller(&self) -> Option<&Arc<Controller>> {
         match &self.state {
             QueueState::Live(live) => Some(&live.controller),
             QueueState::Connecting { .. } | QueueState::Ended => None,
@@ -136,7 +136,7 @@ impl Queue {
 
     /// Forgets a parked Asynchronous Event Request, to which no response is sent. False if there is
     /// none.
-    pub fn give_up_event_request(&mut self, cid: Cid) -> bool {
+    pub(crate) fn give_up_event_request(&mut self, cid: Cid) -> bool {
         let known = self.controller().is_some_and(|controller| controller.give_up_event(cid));
         if known {
             self.advance();
@@ -184,7 +184,7 @@ impl Queue {
     /// Ends the association if nothing was heard of the host for so long that it may have come back
     /// over other connections: two timeouts, after which it relies on that. Returns whether the
     /// connection is to end.
-    pub fn end_if_forsaken(&mut self, now: Time) -> bool {
+    pub(crate) fn end_if_forsaken(&mut self, now: Time) -> bool {
         let QueueState::Live(live) = &self.state else { return false };
         let kato = live.controller.keep_alive();
         let forsaken = kato.is_some_and(|kato| now >= live.controller.last_command() + 2 * kato);

@@ -32,11 +32,11 @@ pub struct Controller {
     /// Its id.
     pub cntlid: Cntlid,
     /// What it offers.
-    pub kind: ControllerKind,
+    pub(crate) kind: ControllerKind,
     /// Who connected.
-    pub host: NamedHost,
+    pub(crate) host: NamedHost,
     /// Where.
-    pub port: Arc<Port>,
+    pub(crate) port: Arc<Port>,
     /// From which address.
     pub peer: SocketAddr,
     /// When.
@@ -110,7 +110,7 @@ impl Controller {
     }
 
     /// The subsystem, unless it is the discovery service.
-    pub fn subsystem(&self) -> Option<&Arc<Subsystem>> {
+    pub(crate) fn subsystem(&self) -> Option<&Arc<Subsystem>> {
         match &self.kind {
             ControllerKind::Nvm(subsystem) => Some(subsystem),
             ControllerKind::Discovery => None,

@@ -15,7 +15,7 @@ use crate::core_context::pool::{Buffer, Pool};
 use crate::core_context::request_key::RequestKey;
 
 /// The buffers of one core, and the requests that stand in line for one.
-pub struct CoreBuffers {
+pub(crate) struct CoreBuffers {
     hosts: Share,
     anonymous: Share,
 }

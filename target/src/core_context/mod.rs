@@ -1,8 +1,8 @@
 //! What the transports of one core share: time, storage and buffers.
 
-pub mod buffers;
-pub mod events;
-pub mod pool;
+pub(crate) mod buffers;
+pub(crate) mod events;
+pub(crate) mod pool;
 mod request_key;
 pub(crate) mod share;
 
@@ -20,7 +20,7 @@ use crate::metrics::io_counters::Tally;
 use crate::storage::{Storage, Submitted, Tag};
 
 /// One core's resources.
-pub struct CoreContext {
+pub(crate) struct CoreContext {
     /// The time of this turn.
     pub now: Time,
     /// Whether another thread rang before this turn.
@@ -59,12 +59,12 @@ impl CoreContext {
     }
 
     /// The buffers.
-    pub fn buffers(&mut self) -> &mut CoreBuffers {
+    pub(crate) fn buffers(&mut self) -> &mut CoreBuffers {
         &mut self.buffers
     }
 
     /// The storage engine.
-    pub fn storage(&mut self) -> &mut Storage {
+    pub(crate) fn storage(&mut self) -> &mut Storage {
         &mut self.storage
     }
 

@@ -1,8 +1,8 @@
 //! What drives poll groups: threads that sleep, or a test that steps them by hand.
 
-pub mod assembly;
+pub(crate) mod assembly;
 pub(crate) mod clock;
 pub(crate) mod file_watch;
 pub(crate) mod idle_polling;
-pub mod stepped;
-pub mod threads;
+pub(crate) mod stepped;
+pub(crate) mod threads;

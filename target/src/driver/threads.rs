@@ -27,7 +27,7 @@ const STATS_PATIENCE: Duration = Duration::from_secs(1);
 
 /// How the threads run.
 #[derive(Clone, Debug, Default)]
-pub struct RuntimeOptions {
+pub(crate) struct RuntimeOptions {
     /// For how long a poll group that waits for work polls at the most before it sleeps.
     pub polling: Duration,
     /// The cores to pin the poll groups to, in order; empty leaves that to the scheduler.
@@ -57,7 +57,7 @@ pub enum RuntimeError {
 }
 
 /// The threads of a target.
-pub struct Runtime {
+pub(crate) struct Runtime {
     clock: Clock,
     groups: Vec<Worker<PollGroupStats>>,
     reception: Worker<ReceptionStats>,
@@ -75,7 +75,10 @@ impl Runtime {
     ///
     /// # Errors
     /// io_uring is not to be had, a core, or a thread.
-    pub fn start(assembly: Assembly, options: &RuntimeOptions) -> Result<Self, RuntimeError> {
+    pub(crate) fn start(
+        assembly: Assembly,
+        options: &RuntimeOptions,
+    ) -> Result<Self, RuntimeError> {
         let clock = Clock::new();
         let Assembly { seeds, receptions, orders, .. } = assembly;
         let (ready, started) = mpsc::channel();
@@ -102,23 +105,23 @@ impl Runtime {
     }
 
     /// How long it runs.
-    pub fn uptime(&self) -> Duration {
+    pub(crate) fn uptime(&self) -> Duration {
         self.clock.now() - Time::ZERO
     }
 
     /// Counters of each poll group.
-    pub fn group_stats(&self) -> Vec<PollGroupStats> {
+    pub(crate) fn group_stats(&self) -> Vec<PollGroupStats> {
         self.groups.iter().map(Worker::stats).collect()
     }
 
     /// Counters of the receptions, summed up.
-    pub fn reception_stats(&self) -> ReceptionStats {
+    pub(crate) fn reception_stats(&self) -> ReceptionStats {
         self.reception.stats()
     }
 
     /// Ends all connections and threads: those with commands under way get `patience` to finish
     /// them.
-    pub fn stop(mut self, patience: Duration) {
+    pub(crate) fn stop(mut self, patience: Duration) {
         if !patience.is_zero() {
             self.order(Stop::Drain);
             let until = self.clock.now() + patience;

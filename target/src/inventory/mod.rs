@@ -1,12 +1,12 @@
 //! What is exported, and where.
 
-pub mod allowed_host;
-pub mod export;
-pub mod namespace;
-pub mod persist;
-pub mod port;
-pub mod shard_directory;
-pub mod subsystem;
+pub(crate) mod allowed_host;
+pub(crate) mod export;
+pub(crate) mod namespace;
+pub(crate) mod persist;
+pub(crate) mod port;
+pub(crate) mod shard_directory;
+pub(crate) mod subsystem;
 
 use std::cmp::Reverse;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -59,17 +59,17 @@ impl Registry {
     }
 
     /// What is exported.
-    pub fn subsystems(&self) -> &[Arc<Subsystem>] {
+    pub(crate) fn subsystems(&self) -> &[Arc<Subsystem>] {
         &self.subsystems
     }
 
     /// All namespaces; a [`NamespaceIndex`] is an index into it.
-    pub fn namespaces(&self) -> &[Arc<Namespace>] {
+    pub(crate) fn namespaces(&self) -> &[Arc<Namespace>] {
         &self.namespaces
     }
 
     /// One namespace, by an index that came from here.
-    pub fn namespace(&self, index: NamespaceIndex) -> &Arc<Namespace> {
+    pub(crate) fn namespace(&self, index: NamespaceIndex) -> &Arc<Namespace> {
         &self.namespaces[index.0 as usize]
     }
 

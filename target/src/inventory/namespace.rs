@@ -16,7 +16,7 @@ use crate::config::NamespaceConfig;
 pub struct NamespaceIndex(pub u32);
 
 /// A namespace.
-pub struct Namespace {
+pub(crate) struct Namespace {
     /// Its index in this process.
     pub index: NamespaceIndex,
     /// Its id in the subsystem.
@@ -82,7 +82,11 @@ impl ErrorCounters {
 
 impl Namespace {
     /// A namespace over an opened medium.
-    pub fn new(index: NamespaceIndex, config: &NamespaceConfig, opened: OpenedBackend) -> Self {
+    pub(crate) fn new(
+        index: NamespaceIndex,
+        config: &NamespaceConfig,
+        opened: OpenedBackend,
+    ) -> Self {
         Self {
             index,
             nsid: config.nsid,
@@ -106,18 +110,18 @@ impl Namespace {
     }
 
     /// Whether a write is refused now.
-    pub fn write_protected(&self) -> bool {
+    pub(crate) fn write_protected(&self) -> bool {
         !self.writable || self.protected.load(Ordering::Acquire)
     }
 
     /// Sets or clears write protection; true if that changed anything.
-    pub fn protect(&self, protected: bool) -> bool {
+    pub(crate) fn protect(&self, protected: bool) -> bool {
         self.protected.swap(protected, Ordering::AcqRel) != protected
     }
 
     /// A number that differs from an earlier one where bytes that no host wrote may have changed
     /// since.
-    pub fn generation(&self) -> u64 {
+    pub(crate) fn generation(&self) -> u64 {
         self.generation.load(Ordering::Acquire)
     }
 
@@ -133,17 +137,17 @@ impl Namespace {
     }
 
     /// Bytes per logical block.
-    pub fn lba_bytes(&self) -> u32 {
+    pub(crate) fn lba_bytes(&self) -> u32 {
         1 << self.lba_shift
     }
 
     /// What is known to be wrong with its medium.
-    pub fn health(&self) -> &Health {
+    pub(crate) fn health(&self) -> &Health {
         &self.health
     }
 
     /// The backend.
-    pub fn backend(&self) -> &Arc<dyn Backend> {
+    pub(crate) fn backend(&self) -> &Arc<dyn Backend> {
         &self.backend
     }
 }

@@ -21,7 +21,7 @@ pub struct Port {
 
 impl Port {
     /// A port that serves those of `subsystems` that the configuration names.
-    pub fn new(config: &PortConfig, subsystems: &[Arc<Subsystem>]) -> Self {
+    pub(crate) fn new(config: &PortConfig, subsystems: &[Arc<Subsystem>]) -> Self {
         let served = |subsystem: &&Arc<Subsystem>| match &config.subsystems {
             None => true,
             Some(list) => list.contains(&subsystem.nqn),
@@ -35,12 +35,12 @@ impl Port {
     }
 
     /// The address to listen on, whose port may be 0.
-    pub fn configured_address(&self) -> SocketAddr {
+    pub(crate) fn configured_address(&self) -> SocketAddr {
         self.configured
     }
 
     /// Says which address is listened on; only the first call counts.
-    pub fn set_address(&self, address: SocketAddr) {
+    pub(crate) fn set_address(&self, address: SocketAddr) {
         let _ = self.bound.set(address);
     }
 
@@ -50,17 +50,17 @@ impl Port {
     }
 
     /// All subsystems that it serves.
-    pub fn subsystems(&self) -> &[Arc<Subsystem>] {
+    pub(crate) fn subsystems(&self) -> &[Arc<Subsystem>] {
         &self.subsystems
     }
 
     /// The subsystem of that name, if this port serves it.
-    pub fn subsystem(&self, nqn: &Nqn) -> Option<&Arc<Subsystem>> {
+    pub(crate) fn subsystem(&self, nqn: &Nqn) -> Option<&Arc<Subsystem>> {
         self.subsystems.iter().find(|subsystem| subsystem.nqn == *nqn)
     }
 
     /// The subsystems that a host may connect to here.
-    pub fn visible_to(&self, host: NamedHost) -> impl Iterator<Item = &Arc<Subsystem>> {
+    pub(crate) fn visible_to(&self, host: NamedHost) -> impl Iterator<Item = &Arc<Subsystem>> {
         self.subsystems.iter().filter(move |subsystem| subsystem.allows(&host))
     }
 }

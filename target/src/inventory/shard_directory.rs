@@ -9,7 +9,7 @@ use crate::limits::{DIRECTORY_DEPTH, MAX_NAMESPACES};
 
 /// One file to export.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Shard {
+pub(crate) struct Shard {
     /// Its path relative to the directory, with `/`.
     pub relative: String,
     /// Where it really is, symlinks resolved.
@@ -32,7 +32,7 @@ pub struct DirectoryError {
 ///
 /// # Errors
 /// The directory can not be read, it is none, or it holds nothing to export.
-pub fn scan(config: &DirectoryConfig) -> Result<Vec<Shard>, DirectoryError> {
+pub(crate) fn scan(config: &DirectoryConfig) -> Result<Vec<Shard>, DirectoryError> {
     let failed = |path: &Path, error: io::Error| DirectoryError {
         path: path.to_owned(),
         reason: error.to_string(),

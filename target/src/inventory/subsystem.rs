@@ -11,7 +11,7 @@ use crate::metrics::error_counts::ErrorCounts;
 
 /// A subsystem. Its namespaces do not change while it lives.
 #[derive(Debug)]
-pub struct Subsystem {
+pub(crate) struct Subsystem {
     /// Its name.
     pub nqn: Nqn,
     /// Serial number.
@@ -29,7 +29,7 @@ pub struct Subsystem {
 
 impl Subsystem {
     /// A subsystem of these namespaces, in any order, whose NSIDs differ.
-    pub fn new(config: &SubsystemConfig, mut namespaces: Vec<Arc<Namespace>>) -> Self {
+    pub(crate) fn new(config: &SubsystemConfig, mut namespaces: Vec<Arc<Namespace>>) -> Self {
         namespaces.sort_by_key(|namespace| namespace.nsid);
         Self {
             nqn: config.nqn,
@@ -44,17 +44,17 @@ impl Subsystem {
     }
 
     /// Whether a host may connect.
-    pub fn allows(&self, host: &NamedHost) -> bool {
+    pub(crate) fn allows(&self, host: &NamedHost) -> bool {
         self.hosts.allows(host)
     }
 
     /// All namespaces, by NSID.
-    pub fn namespaces(&self) -> &[Arc<Namespace>] {
+    pub(crate) fn namespaces(&self) -> &[Arc<Namespace>] {
         &self.namespaces
     }
 
     /// The namespace with an id.
-    pub fn namespace(&self, nsid: Nsid) -> Option<&Arc<Namespace>> {
+    pub(crate) fn namespace(&self, nsid: Nsid) -> Option<&Arc<Namespace>> {
         // Ids without gaps, the usual case, are found at once.
         let guess = self.namespaces.get((nsid.0 as usize).wrapping_sub(1));
         if let Some(namespace) = guess.filter(|namespace| namespace.nsid == nsid) {
@@ -65,7 +65,7 @@ impl Subsystem {
     }
 
     /// The highest NSID, or 0.
-    pub fn highest_nsid(&self) -> u32 {
+    pub(crate) fn highest_nsid(&self) -> u32 {
         self.namespaces.last().map_or(0, |namespace| namespace.nsid.0)
     }
 }

@@ -11,86 +11,84 @@ use std::time::Duration;
 
 /// Commands that an admin queue takes at once. A host may ask for a longer one, as some do; it gets
 /// this.
-pub const ADMIN_QUEUE_ENTRIES: u16 = 128;
+pub(crate) const ADMIN_QUEUE_ENTRIES: u16 = 128;
 /// Associations with subsystems (controllers) that may live at once in the process.
-pub const MAX_ASSOCIATIONS: usize = 4096;
+pub(crate) const MAX_ASSOCIATIONS: usize = 4096;
 /// Discovery controllers that there may be however few [`Limits::connections`] there are.
-pub const DISCOVERY_CONTROLLERS_LEAST: usize = 64;
+pub(crate) const DISCOVERY_CONTROLLERS_LEAST: usize = 64;
 /// The lowest controller id that is handed out.
-pub const CNTLID_FIRST: u16 = 1;
+pub(crate) const CNTLID_FIRST: u16 = 1;
 /// The highest controller id that is handed out (NVMe-oF reserves FFF0h and above).
-pub const CNTLID_LAST: u16 = 0xFFEF;
+pub(crate) const CNTLID_LAST: u16 = 0xFFEF;
 /// Asynchronous Event Requests that one controller keeps.
-pub const ASYNC_EVENT_REQUESTS: usize = 4;
+pub(crate) const ASYNC_EVENT_REQUESTS: usize = 4;
 /// Events that one controller remembers while no request waits for them.
-pub const ASYNC_EVENTS_PENDING: usize = 8;
+pub(crate) const ASYNC_EVENTS_PENDING: usize = 8;
 /// Abort commands that one controller has outstanding.
-pub const ABORTS: usize = 4;
+pub(crate) const ABORTS: usize = 4;
 /// Entries of a controller's error log.
-pub const ERROR_LOG_ENTRIES: usize = 64;
+pub(crate) const ERROR_LOG_ENTRIES: usize = 64;
 /// Namespace ids that a changed-namespace list names before it only says "many" (NVMe Base, log
 /// page 04h).
-pub const CHANGED_NAMESPACES: usize = 1024;
-/// Ranges of one Dataset Management command.
-pub const DEALLOCATE_RANGES: usize = 256;
+pub(crate) const CHANGED_NAMESPACES: usize = 1024;
 /// The highest NSID that a configuration may give.
-pub const NSID_LAST: u32 = 65_536;
+pub(crate) const NSID_LAST: u32 = 65_536;
 /// Namespaces in one process.
-pub const MAX_NAMESPACES: usize = 65_536;
+pub(crate) const MAX_NAMESPACES: usize = 65_536;
 /// The largest buffer pool of the process. The pools of all cores number their parts of 4 KiB with
 /// 32 bits.
-pub const MAX_POOL_BYTES: u64 = 1 << 40;
+pub(crate) const MAX_POOL_BYTES: u64 = 1 << 40;
 /// Blocks of each core's buffer pool: one is lent in turn, and others go to whoever finds room.
-pub const POOL_LEAST_BLOCKS: usize = 2;
+pub(crate) const POOL_LEAST_BLOCKS: usize = 2;
 /// Data of one command of an anonymous connection: of a queue before its Connect succeeded, or of a
 /// discovery controller (its MDTS). A power of two.
 pub const ANONYMOUS_TRANSFER_BYTES: u32 = 64 << 10;
 /// Buffers of the anonymous connections of one core, beside those of [`Limits::pool_bytes`].
 pub const ANONYMOUS_POOL_BYTES: usize = 16 * ANONYMOUS_TRANSFER_BYTES as usize;
 /// Data of commands that is sent before the first of their responses, in any case.
-pub const DATA_BEFORE_RESPONSES_BYTES: u32 = 128 << 10;
+pub(crate) const DATA_BEFORE_RESPONSES_BYTES: u32 = 128 << 10;
 /// The same where that makes fuller trains and nothing is awaited from storage, as long as it is of
 /// half of the commands that are to be answered.
-pub const DATA_BEFORE_RESPONSES_MAX_BYTES: u32 = 512 << 10;
+pub(crate) const DATA_BEFORE_RESPONSES_MAX_BYTES: u32 = 512 << 10;
 /// Work completions that one core keeps room for on one device at first. It gets more as far as the
 /// device lets it.
-pub const COMPLETIONS_PER_GROUP: u32 = 1 << 18;
+pub(crate) const COMPLETIONS_PER_GROUP: u32 = 1 << 18;
 /// Folders that a directory of shards may nest.
-pub const DIRECTORY_DEPTH: usize = 16;
+pub(crate) const DIRECTORY_DEPTH: usize = 16;
 /// Messages about hosts that come, go or are refused, in the log, in each period.
 pub const PEER_MESSAGES: u32 = 200;
 /// For how long [`PEER_MESSAGES`] have to do.
 pub const PEER_MESSAGES_PERIOD: Duration = Duration::from_secs(10);
 /// Namespaces whose storage errors are in the statistics.
-pub const NAMESPACES_REPORTED: usize = 64;
+pub(crate) const NAMESPACES_REPORTED: usize = 64;
 /// Peers whose errors are remembered.
-pub const PEERS_REMEMBERED: usize = 256;
+pub(crate) const PEERS_REMEMBERED: usize = 256;
 /// Peers whose errors are in the statistics.
-pub const PEERS_REPORTED: usize = 64;
+pub(crate) const PEERS_REPORTED: usize = 64;
 /// Granularity of the Keep Alive timer that controllers report.
-pub const KEEP_ALIVE_GRANULARITY: Duration = Duration::from_millis(100);
+pub(crate) const KEEP_ALIVE_GRANULARITY: Duration = Duration::from_millis(100);
 /// Keep Alive time-out of a discovery controller whose host asked for none.
-pub const DISCOVERY_KEEP_ALIVE: Duration = Duration::from_secs(120);
+pub(crate) const DISCOVERY_KEEP_ALIVE: Duration = Duration::from_secs(120);
 /// How long a connection may take from its acceptance to a successful Connect command.
-pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Connections of one device whose Connect has not succeeded yet. The oldest one has to go when
 /// there are more.
-pub const UNCONNECTED: usize = 512;
+pub(crate) const UNCONNECTED: usize = 512;
 /// Those of one address.
 pub const UNCONNECTED_PER_ADDRESS: usize = 128;
 /// Receives of a connection until its Connect has succeeded. Only Connect is legal before. Its
 /// queue pair is made for all receives, since the host is told how many commands it may send
 /// (CRQSIZE, RDMA-CM private data) before it sends Connect: an RDMA device has its full work queues
 /// then, while those of `soft` get their memory with the receives that are posted after Connect.
-pub const UNCONNECTED_RECEIVES: u32 = 2;
+pub(crate) const UNCONNECTED_RECEIVES: u32 = 2;
 /// How long operations that storage does not end may hold up the end of the target.
 pub const STORAGE_PATIENCE: Duration = Duration::from_secs(5);
 /// How long a host may leave a controller disabled (NVMe-oF: the association may then be ended).
-pub const ENABLE_TIMEOUT: Duration = Duration::from_secs(120);
+pub(crate) const ENABLE_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Of what a host is sent or asked for it must take or give so much in each second, beyond
 /// [`Limits::host_timeout`].
-pub const HOST_LEAST_BYTES_PER_SECOND: u64 = 1 << 20;
+pub(crate) const HOST_LEAST_BYTES_PER_SECOND: u64 = 1 << 20;
 
 /// What an operator may tune.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -104,15 +102,15 @@ pub struct Limits {
     /// Data of one command (reported as MDTS), a power of two in 4 KiB..=16 MiB.
     pub max_transfer_bytes: u32,
     /// Buffer pool of the process, at least [`Limits::least_pool_bytes`] and at most
-    /// [`MAX_POOL_BYTES`].
+    /// `MAX_POOL_BYTES`.
     pub pool_bytes: u64,
     /// Connections (queues) of the process, beside those whose Connect has not succeeded yet
-    /// ([`UNCONNECTED`]) and those of discovery controllers ([`Limits::discovery_controllers`]).
+    /// (`UNCONNECTED`) and those of discovery controllers ([`Limits::discovery_controllers`]).
     pub connections: u32,
     /// Connections of one address. At most `connections`.
     pub connections_per_host: u32,
     /// How long a host has to take the responses and give the data that are outstanding at one
-    /// moment, and a second more for each [`HOST_LEAST_BYTES_PER_SECOND`] of them. A host that is
+    /// moment, and a second more for each `HOST_LEAST_BYTES_PER_SECOND` of them. A host that is
     /// not ready for a response may say so for ever, and the buffers of its commands would be kept
     /// from others for as long.
     pub host_timeout: Duration,
@@ -120,7 +118,7 @@ pub struct Limits {
     pub cntlids: CntlidRange,
 }
 
-/// A range of controller ids, in [`CNTLID_FIRST`]..=[`CNTLID_LAST`].
+/// A range of controller ids, in `CNTLID_FIRST`..=`CNTLID_LAST`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CntlidRange {
     /// The lowest.
@@ -167,7 +165,7 @@ impl Limits {
     }
 
     /// Discovery controllers of the process, which anybody may have: a quarter as many as there may
-    /// be connections or associations of hosts, at least [`DISCOVERY_CONTROLLERS_LEAST`]. A newer
+    /// be connections or associations of hosts, at least `DISCOVERY_CONTROLLERS_LEAST`. A newer
     /// one takes the place of an older one.
     pub fn discovery_controllers(&self) -> usize {
         let most = MAX_ASSOCIATIONS.min(self.connections as usize);

@@ -2,6 +2,6 @@
 //! all of it.
 
 pub(crate) mod error_counts;
-pub mod io_counters;
-pub mod peer_errors;
-pub mod snapshot;
+pub(crate) mod io_counters;
+pub(crate) mod peer_errors;
+pub(crate) mod snapshot;

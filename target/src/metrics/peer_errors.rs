@@ -28,14 +28,14 @@ impl Errors {
 
 impl PeerErrorTable {
     /// Commands of a peer failed.
-    pub fn add_failed(&self, peer: IpAddr, commands: u64) {
+    pub(crate) fn add_failed(&self, peer: IpAddr, commands: u64) {
         if commands > 0 {
             self.update(peer, |errors| errors.commands_failed += commands);
         }
     }
 
     /// A connection ended because its peer broke a rule or went silent.
-    pub fn add_lost(&self, peer: IpAddr) {
+    pub(crate) fn add_lost(&self, peer: IpAddr) {
         self.update(peer, |errors| errors.connections_lost += 1);
     }
 

@@ -31,7 +31,7 @@ pub enum Turn {
 }
 
 /// One core's work: transports, storage and buffers.
-pub struct PollGroup {
+pub(crate) struct PollGroup {
     // First: their connections are gone before the storage and the buffers.
     transports: Vec<Box<dyn Transport>>,
     core: CoreContext,
@@ -44,7 +44,7 @@ pub struct PollGroup {
 }
 
 /// A poll group that still lacks its engine, which has to be made on the thread that will use it.
-pub struct PollGroupBuilder {
+pub(crate) struct PollGroupBuilder {
     pub(crate) associations: Arc<Associations>,
     pub(crate) pool: Pool,
     pub(crate) guest_pool: Pool,
@@ -70,7 +70,7 @@ pub struct PollGroupStats {
 
 impl PollGroupBuilder {
     /// The group, with its engine.
-    pub fn build(self, engine: Box<dyn Engine>) -> PollGroup {
+    pub(crate) fn build(self, engine: Box<dyn Engine>) -> PollGroup {
         let buffers = CoreBuffers::new(self.pool, self.guest_pool);
         let core = CoreContext::new(self.associations, Storage::new(engine), buffers);
         let (transports, bell, orders) = (self.transports, self.bell, self.orders);
@@ -87,14 +87,14 @@ impl PollGroupBuilder {
 
     /// The pool of hosts, for an engine that registers it. What anonymous connections do needs no
     /// storage.
-    pub fn pool(&self) -> &Pool {
+    pub(crate) fn pool(&self) -> &Pool {
         &self.pool
     }
 }
 
 impl PollGroup {
     /// Does all that is ready at `now`.
-    pub fn turn(&mut self, now: Time) -> Turn {
+    pub(crate) fn turn(&mut self, now: Time) -> Turn {
         self.core.now = now;
         self.core.rung = self.bell.answer();
         self.obey();
@@ -117,7 +117,7 @@ impl PollGroup {
 
     /// Asks the devices for wake-ups. Returns whether one more turn is due before sleeping, since
     /// something may have arrived before.
-    pub fn arm(&mut self) -> bool {
+    pub(crate) fn arm(&mut self) -> bool {
         // Buffers that were sent are free when that is reported, which matters only to those that
         // wait for one.
         let what = match self.core.buffers().is_waited_for() {
@@ -134,7 +134,7 @@ impl PollGroup {
     }
 
     /// Sleeps until there is something to do, or `timeout` passes. For drivers with a thread.
-    pub fn sleep(&mut self, timeout: Option<Duration>) {
+    pub(crate) fn sleep(&mut self, timeout: Option<Duration>) {
         if !self.bell.is_quiet() {
             return;
         }
@@ -149,16 +149,16 @@ impl PollGroup {
     }
 
     /// The most transports, that is devices, of one group.
-    pub const MAX_TRANSPORTS: usize = 32;
+    pub(crate) const MAX_TRANSPORTS: usize = 32;
 
     /// Whether no connection is left.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.transports.iter().all(|transport| transport.is_empty())
     }
 
     /// Whether the target is ending and this group is done, or waits no longer for what storage
     /// does not end.
-    pub fn is_over(&self) -> bool {
+    pub(crate) fn is_over(&self) -> bool {
         self.applied_stop.is_some() && (self.is_empty() || self.gave_up)
     }
 
@@ -182,7 +182,7 @@ impl PollGroup {
     }
 
     /// Counters.
-    pub fn stats(&mut self) -> PollGroupStats {
+    pub(crate) fn stats(&mut self) -> PollGroupStats {
         let mut network = GroupStats::default();
         self.transports.iter().for_each(|transport| network += transport.stats());
         let engine = self.core.storage().stats();
@@ -198,7 +198,7 @@ impl PollGroup {
 
     /// What has happened to the buffers of hosts and to those of anonymous connections since the
     /// last call; the first one comes before all connections.
-    pub fn buffer_events(&mut self) -> [Vec<BufferEvent>; 2] {
+    pub(crate) fn buffer_events(&mut self) -> [Vec<BufferEvent>; 2] {
         self.core.buffers().take_events()
     }
 

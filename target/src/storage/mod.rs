@@ -30,7 +30,7 @@ use crate::deliberate_bugs::{self, Bug};
 
 /// The user's name for an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Tag(pub u64);
+pub(crate) struct Tag(pub u64);
 
 /// Operations that go on in one turn because their time has come. What each does may take long, and
 /// others are to be served in between.
@@ -41,7 +41,7 @@ const NOBODY: Tag = Tag(u64::MAX);
 
 /// Names an operation under way, to cancel it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct OperationKey {
+pub(crate) struct OperationKey {
     index: u32,
     serial: u32,
 }
@@ -49,7 +49,7 @@ pub struct OperationKey {
 /// What comes of handing over an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
-pub enum Submitted {
+pub(crate) enum Submitted {
     /// Its end will be reported.
     UnderWay(OperationKey),
     /// It took no time, and is over. Nothing is reported.
@@ -58,7 +58,7 @@ pub enum Submitted {
 
 /// What became of an operation.
 #[derive(Debug)]
-pub enum StorageReport {
+pub(crate) enum StorageReport {
     /// It is over.
     Done {
         /// Whose it was.
@@ -74,7 +74,7 @@ pub enum StorageReport {
 }
 
 /// Runs operations for one core. Between [`Storage::reserve`] calls it allocates nothing.
-pub struct Storage {
+pub(crate) struct Storage {
     // Dropped first: it waits for what the kernel still does with the operations' memory.
     engine: Box<dyn Engine>,
     gates: Gates,
@@ -98,14 +98,14 @@ struct Running {
 
 impl Storage {
     /// Storage that nothing was reserved in yet.
-    pub fn new(engine: Box<dyn Engine>) -> Self {
+    pub(crate) fn new(engine: Box<dyn Engine>) -> Self {
         let (timers, reports) = (BinaryHeap::new(), VecDeque::new());
         let (gates, running) = (Gates::default(), Slab::new());
         Self { engine, gates, running, begun: 0, timers, reports }
     }
 
     /// Space for this many operations at once, in all.
-    pub fn reserve(&mut self, operations: usize) {
+    pub(crate) fn reserve(&mut self, operations: usize) {
         let more = |length: usize| operations.saturating_sub(length);
         self.running.reserve(more(self.running.len()));
         self.timers.reserve(more(self.timers.len()));
@@ -116,7 +116,7 @@ impl Storage {
     }
 
     /// Starts an operation. Its end is reported under `tag`, if it is not over at once.
-    pub fn submit(
+    pub(crate) fn submit(
         &mut self,
         now: Time,
         tag: Tag,
@@ -145,7 +145,7 @@ impl Storage {
     /// Tries to keep an operation from happening. Its end is reported in any case, as
     /// [`BackendError::Cancelled`] if that worked; if it can not work
     /// [`StorageReport::NotCancelled`] comes first.
-    pub fn cancel(&mut self, key: OperationKey) {
+    pub(crate) fn cancel(&mut self, key: OperationKey) {
         let Some(running) = self.running.get(key.index as usize) else { return };
         if running.serial != key.serial {
             return;
@@ -163,7 +163,7 @@ impl Storage {
     }
 
     /// Hands over what was submitted and fetches what is done; true if anything happened.
-    pub fn turn(&mut self, now: Time) -> bool {
+    pub(crate) fn turn(&mut self, now: Time) -> bool {
         let mut progress = self.turn_engine(now);
         progress |= self.run_timers(now);
         self.gates.settle(now);
@@ -175,13 +175,13 @@ impl Storage {
     }
 
     /// The next report.
-    pub fn next_report(&mut self) -> Option<StorageReport> {
+    pub(crate) fn next_report(&mut self) -> Option<StorageReport> {
         self.reports.pop_front()
     }
 
     /// Forgets every operation, after waiting for the kernel to be done with their memory. For the
     /// end.
-    pub fn abandon(&mut self) {
+    pub(crate) fn abandon(&mut self) {
         // Dropping the engine waits.
         self.engine = Box::new(Inline::new());
         self.gates.clear();
@@ -191,7 +191,7 @@ impl Storage {
     }
 
     /// When [`Storage::turn`] must run again though nothing completes.
-    pub fn deadline(&self) -> Option<Time> {
+    pub(crate) fn deadline(&self) -> Option<Time> {
         let timer = self.timers.peek().map(|Reverse((at, ..))| *at);
         timer.into_iter().chain(self.gates.deadline()).min()
     }
@@ -203,23 +203,23 @@ impl Storage {
     }
 
     /// Operations under way.
-    pub fn in_flight(&self) -> usize {
+    pub(crate) fn in_flight(&self) -> usize {
         self.running.len()
     }
 
     /// Sleeps until a system call ends, one of `watched` is readable, or `timeout` passes. For
     /// drivers.
-    pub fn sleep(&mut self, watched: &[RawFd], timeout: Option<Duration>) {
+    pub(crate) fn sleep(&mut self, watched: &[RawFd], timeout: Option<Duration>) {
         self.engine.sleep(watched, timeout);
     }
 
     /// Whether a sleep, or what came after it, found this descriptor readable; said once each time.
-    pub fn was_readable(&mut self, watched: RawFd) -> bool {
+    pub(crate) fn was_readable(&mut self, watched: RawFd) -> bool {
         self.engine.was_readable(watched)
     }
 
     /// Counters.
-    pub fn stats(&self) -> EngineStats {
+    pub(crate) fn stats(&self) -> EngineStats {
         self.engine.stats()
     }
 

@@ -1,6 +1,6 @@
 //! Transports: how capsules and data travel between hosts and a poll group.
 
-pub mod rdma;
+pub(crate) mod rdma;
 
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::RawFd;
@@ -14,7 +14,7 @@ use crate::core_context::{CoreContext, RequestKey};
 use crate::inventory::port::Port;
 
 /// One way to reach hosts, on one core. A poll group calls it; one virtual call per turn and event.
-pub trait Transport: Send {
+pub(crate) trait Transport: Send {
     /// Does what has arrived and what other threads asked for; true if there was anything.
     fn turn(&mut self, core: &mut CoreContext) -> bool;
 
@@ -59,7 +59,7 @@ pub trait Transport: Send {
 }
 
 /// Where hosts knock: takes connections in and places them on cores. One per device.
-pub trait Reception: Send {
+pub(crate) trait Reception: Send {
     /// The address of its device.
     fn local_ip(&self) -> IpAddr;
 
@@ -96,7 +96,7 @@ pub trait Reception: Send {
 
 /// Counters of a reception.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ReceptionStats {
+pub(crate) struct ReceptionStats {
     /// Connections now.
     pub connections: u64,
     /// Connections accepted.

@@ -12,12 +12,13 @@ use std::path::Path;
 use std::sync::Arc;
 use std::task::Waker;
 
-use feedrail_target::config::Config;
-use feedrail_target::controller::{
-    Accepted, Associations, CommandOutcome, CommandWork, Execution, IoKind, Queue, QueueEvent,
+use feedrail_target::Config;
+use feedrail_target::stepped::Associations;
+use feedrail_target::stepped::OpenPurpose;
+use feedrail_target::stepped::Registry;
+use feedrail_target::testing::{
+    Accepted, CommandOutcome, CommandWork, Execution, IoKind, Queue, QueueEvent,
 };
-use feedrail_target::inventory::Registry;
-use feedrail_target::inventory::export::OpenPurpose;
 use nvme_proto::fabrics::{ConnectData, FabricsCommand, PropertySet};
 use nvme_proto::feature::Feature;
 use nvme_proto::identify::{Cns, IdentifyController, IdentifyNamespace};

@@ -7,8 +7,9 @@
 
 use std::path::Path;
 
-use feedrail_target::config::{Config, Cores};
-use feedrail_target::storage::Uring;
+use feedrail_target::Config;
+use feedrail_target::config::Cores;
+use feedrail_target::testing::Uring;
 use nvme_proto::{NvmCommand, Sgl, Status};
 use rdma::Op;
 use rdma::sim::SimConfig;

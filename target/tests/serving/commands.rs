@@ -3,9 +3,9 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use feedrail_target::backend::decorator::{Delay, Fault, FaultPlan};
 use feedrail_target::backend::{Backend, BackendError, Step};
 use feedrail_target::backend::{Operation, OperationKind};
+use feedrail_target::testing::{Delay, Fault, FaultPlan};
 use nvme_proto::fabrics::{Disconnect, PropertyGet, PropertySize};
 use nvme_proto::feature::{AsyncEventConfig, Feature, SetFeatures, WriteProtection};
 use nvme_proto::nvm::{DatasetManagement, DsmAttributes, DsmRange, Flush, Io, WriteZeroes};

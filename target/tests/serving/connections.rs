@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use feedrail_target::backend::decorator::Delay;
-use feedrail_target::limits::UNCONNECTED_PER_ADDRESS;
-use feedrail_target::poll_group::Turn;
-use feedrail_target::transport::Stop;
+use feedrail_target::stepped::Stop;
+use feedrail_target::stepped::Turn;
+use feedrail_target::testing::Delay;
+use feedrail_target::testing::UNCONNECTED_PER_ADDRESS;
 use nvme_proto::rdma_cm::{ConnectRequest, RejectStatus};
 use nvme_proto::{Cntlid, IntoBytes, Qid, Sgl, Status};
 use rdma::sim::SimConfig;

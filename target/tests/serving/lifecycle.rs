@@ -8,9 +8,9 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use feedrail_target::backend::SystemCall;
-use feedrail_target::limits::STORAGE_PATIENCE;
-use feedrail_target::storage::{CallId, Engine, EngineEvent, EngineStats, Inline};
-use feedrail_target::transport::Stop;
+use feedrail_target::stepped::Stop;
+use feedrail_target::stepped::{CallId, Engine, EngineEvent, EngineStats, Inline};
+use feedrail_target::testing::STORAGE_PATIENCE;
 use nvme_proto::fabrics::{PropertyGet, PropertySet, PropertySize};
 use nvme_proto::feature::{Feature, SetFeatures, WriteProtection};
 use nvme_proto::nvm::Flush;

@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
-use feedrail_target::limits::{ANONYMOUS_POOL_BYTES, ANONYMOUS_TRANSFER_BYTES};
+use feedrail_target::testing::{ANONYMOUS_POOL_BYTES, ANONYMOUS_TRANSFER_BYTES};
 use nvme_proto::admin::Abort;
 use nvme_proto::identify::{Cns, Identify};
 use nvme_proto::log::{GetLogPage, LogId};

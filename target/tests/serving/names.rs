@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::sync::mpsc::{Sender, channel};
 
-use feedrail_target::config::Config;
+use feedrail_target::Config;
 use nvme_proto::fabrics::ConnectParameter;
 use nvme_proto::{Cntlid, Cqe, FromBytes, FromZeros, HostId, NqnField, Status};
 

@@ -8,9 +8,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use feedrail_target::backend::{MemoryPart, SystemCall};
-use feedrail_target::storage::{
-    BufferRegistration, CallId, Engine, EngineEvent, EngineStats, Uring, UringError,
-};
+use feedrail_target::error::UringError;
+use feedrail_target::stepped::{CallId, Engine, EngineEvent, EngineStats};
+use feedrail_target::testing::{BufferRegistration, Uring};
 use rdma::sim::{Sim, SimDevice};
 use rdma::{
     Access, Caps, CmError, CmEvent, ConnId, ConnOptions, ConnParams, ConnectionManager, Device,

@@ -11,7 +11,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use std::time::Duration;
 
-use feedrail_target::target::Target;
+use feedrail_target::Target;
 
 use link::Link;
 
@@ -75,7 +75,7 @@ fn start(address: &str, path: &Path) -> Target {
         link::NQN,
         path.display()
     );
-    let config = feedrail_target::config::Config::from_toml(Path::new("test.toml"), &toml).unwrap();
+    let config = feedrail_target::Config::from_toml(Path::new("test.toml"), &toml).unwrap();
     Target::start(&config).unwrap()
 }
 

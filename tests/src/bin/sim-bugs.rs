@@ -7,7 +7,8 @@ use std::panic;
 use std::process::ExitCode;
 
 use clap::Parser;
-use feedrail_target::deliberate_bugs::{self as target, Bug as Target};
+use feedrail_target::testing::deliberate_bugs as target;
+use feedrail_target::testing::deliberate_bugs::Bug as Target;
 use feedrail_tests::world::storm;
 use rdma::deliberate_bugs::{self as provider, Bug as Provider};
 use roce_proto::deliberate_bugs::{self as protocol, Bug as Protocol};

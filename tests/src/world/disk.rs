@@ -9,9 +9,10 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use feedrail_target::backend::decorator::Delay;
-use feedrail_target::backend::{Backend, FileBackend, MemoryBackend};
+use feedrail_target::backend::Backend;
 use feedrail_target::config::{DiskFaults, Medium as MediumConfig, NamespaceConfig, Origin};
+use feedrail_target::testing::Delay;
+use feedrail_target::testing::{FileBackend, MemoryBackend};
 use nvme_proto::{Nqn, Nsid};
 use uuid::Uuid;
 

@@ -9,7 +9,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use feedrail_target::backend::{FileRef, MemoryPart, SystemCall};
-use feedrail_target::storage::{CallId, Engine, EngineEvent, EngineStats};
+use feedrail_target::stepped::{CallId, Engine, EngineEvent, EngineStats};
 use rdma::Time;
 
 use super::Random;

@@ -17,8 +17,8 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::IpAddr;
 
-use feedrail_target::core_context::RequestKey;
-use feedrail_target::core_context::events::BufferEvent;
+use feedrail_target::testing::BufferEvent;
+use feedrail_target::testing::RequestKey;
 
 /// One pool of a core, hosts' or anonymous connections', and the line before it.
 #[derive(Debug, Default)]

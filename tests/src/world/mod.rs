@@ -28,7 +28,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use feedrail_initiator::{Controller, ControllerOptions, EngineTurn, Error, Namespace, Nsid};
-use feedrail_target::poll_group::Turn as TargetTurn;
+use feedrail_target::stepped::Turn as TargetTurn;
 use rdma::sim::{SimConfig, SimNetwork};
 use rdma::{GroupStats, Time};
 

@@ -6,20 +6,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use feedrail_initiator::SubsystemAddress as Subsystem;
+use feedrail_target::Config;
 use feedrail_target::backend::Backend;
+use feedrail_target::config::Limits;
 use feedrail_target::config::{
-    Config, Cores, HostPolicy, NamespaceConfig, Origin, PortConfig, ProviderChoice, SubsystemConfig,
+    Cores, HostPolicy, NamespaceConfig, Origin, PortConfig, ProviderChoice, SubsystemConfig,
 };
-use feedrail_target::controller::Associations;
-use feedrail_target::derived_ids::{Machine, SubsystemIdentity};
-use feedrail_target::driver::assembly::Assembly;
-use feedrail_target::driver::stepped::Stepped;
-use feedrail_target::inventory::Registry;
-use feedrail_target::inventory::export::OpenPurpose;
-use feedrail_target::limits::Limits;
-use feedrail_target::poll_group::Turn;
-use feedrail_target::storage::{Engine, Inline};
-use feedrail_target::transport::Stop;
+use feedrail_target::config::{Machine, SubsystemIdentity};
+use feedrail_target::stepped::Assembly;
+use feedrail_target::stepped::Associations;
+use feedrail_target::stepped::OpenPurpose;
+use feedrail_target::stepped::Registry;
+use feedrail_target::stepped::Stepped;
+use feedrail_target::stepped::Stop;
+use feedrail_target::stepped::Turn;
+use feedrail_target::stepped::{Engine, Inline};
 use nvme_proto::{Nqn, Nsid};
 use rdma::sim::{Sim, SimDevice, SimNetwork};
 use rdma::{Device, DeviceStats, GroupStats, Time};

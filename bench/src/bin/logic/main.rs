@@ -15,12 +15,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use feedrail_target::config::Config;
-use feedrail_target::driver::assembly::Assembly;
-use feedrail_target::driver::stepped::Stepped;
-use feedrail_target::inventory::Registry;
-use feedrail_target::inventory::export::OpenPurpose;
-use feedrail_target::storage::Inline;
+use feedrail_target::Config;
+use feedrail_target::stepped::Assembly;
+use feedrail_target::stepped::Inline;
+use feedrail_target::stepped::OpenPurpose;
+use feedrail_target::stepped::Registry;
+use feedrail_target::stepped::Stepped;
 use nvme_proto::fabrics::{Connect, ConnectAttributes, ConnectData, PropertySet, PropertySize};
 use nvme_proto::registers::{Cc, Property};
 use nvme_proto::{Cid, Cntlid, HostId, HostNqn, IntoBytes, Nqn, Qid, Sgl, Sqe};

@@ -6,4 +6,4 @@ mod tear;
 
 pub use self::delay::Delay;
 pub use self::fault::{Fault, FaultPlan};
-pub use self::tear::Tear;
+pub(crate) use self::tear::Tear;

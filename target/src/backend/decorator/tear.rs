@@ -13,7 +13,7 @@ const GRAIN_BYTES: u64 = 4096;
 
 /// Stores only the first half of every so many writes, and then fails them.
 #[derive(Debug)]
-pub struct Tear {
+pub(crate) struct Tear {
     inner: Arc<dyn Backend>,
     every: u64,
     writes: AtomicU64,
@@ -21,7 +21,7 @@ pub struct Tear {
 
 impl Tear {
     /// Around `inner`; `every` is not 0.
-    pub fn new(inner: Arc<dyn Backend>, every: u64) -> Self {
+    pub(crate) fn new(inner: Arc<dyn Backend>, every: u64) -> Self {
         Self { inner, every, writes: AtomicU64::new(0) }
     }
 

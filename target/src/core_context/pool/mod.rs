@@ -14,7 +14,7 @@ use crate::backend::{MEMORY_ALIGNMENT, Span};
 use crate::limits::{ANONYMOUS_POOL_BYTES, ANONYMOUS_TRANSFER_BYTES, POOL_LEAST_BLOCKS};
 
 /// The smallest buffer, in bytes: the page and the alignment of every buffer.
-pub const UNIT_BYTES: usize = 4096;
+pub(crate) const UNIT_BYTES: usize = 4096;
 const _: () = assert!(UNIT_BYTES.is_multiple_of(MEMORY_ALIGNMENT as usize));
 
 /// Of a huge page, on processors with 4 KiB pages.
@@ -26,7 +26,7 @@ const SPARE_BUFFERS: usize = 32;
 /// Memory of the process that is registered once with each RDMA device. Never written by the
 /// process itself except through buffers and receive areas that belong to somebody.
 #[derive(Debug)]
-pub struct PoolMemory {
+pub(crate) struct PoolMemory {
     /// Of the mapping.
     mapped: NonNull<u8>,
     mapped_length: usize,
@@ -49,7 +49,7 @@ impl PoolMemory {
     ///
     /// # Errors
     /// What the system says.
-    pub fn new(length: usize, zeros_length: usize) -> io::Result<Arc<Self>> {
+    pub(crate) fn new(length: usize, zeros_length: usize) -> io::Result<Arc<Self>> {
         let length = length.max(1).next_multiple_of(UNIT_BYTES);
         let zeros_length = zeros_length.next_multiple_of(UNIT_BYTES);
         // Huge pages begin at multiples of their size.
@@ -74,23 +74,18 @@ impl PoolMemory {
     }
 
     /// The address of its first byte.
-    pub fn address(&self) -> *mut u8 {
+    pub(crate) fn address(&self) -> *mut u8 {
         self.base.as_ptr()
     }
 
-    /// The length in bytes of what is handed out.
-    pub fn length(&self) -> usize {
-        self.length
-    }
-
     /// The length in bytes of all that devices send from: the zeros are there as well.
-    pub fn registered_length(&self) -> usize {
+    pub(crate) fn registered_length(&self) -> usize {
         self.length + self.zeros_length
     }
 
     /// Where `length` bytes lie that are zeros for good. Nobody has written them, so that the
     /// system has one page of its own for all, until a device pins them.
-    pub fn zeros(&self, length: u32) -> *const u8 {
+    pub(crate) fn zeros(&self, length: u32) -> *const u8 {
         assert!(length as usize <= self.zeros_length, "as long as the longest transfer");
         self.address().wrapping_add(self.length)
     }
@@ -107,7 +102,7 @@ impl Drop for PoolMemory {
 /// How the memory of a process is divided: a pool for the hosts of each core, and behind them all a
 /// small one for the anonymous connections of each core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PoolPlan {
+pub(crate) struct PoolPlan {
     cores: usize,
     block_bytes: usize,
     /// Of each core.
@@ -117,24 +112,24 @@ pub struct PoolPlan {
 impl PoolPlan {
     /// Of at least `wanted` bytes for the hosts of all `cores`, in blocks of `block_bytes`, and at
     /// least [`POOL_LEAST_BLOCKS`] for each core.
-    pub fn new(wanted: u64, cores: usize, block_bytes: usize) -> Self {
+    pub(crate) fn new(wanted: u64, cores: usize, block_bytes: usize) -> Self {
         let blocks = (wanted as usize).div_ceil(cores * block_bytes).max(POOL_LEAST_BLOCKS);
         Self { cores, block_bytes, blocks }
     }
 
     /// Bytes of the pools of hosts.
-    pub fn host_bytes(&self) -> usize {
+    pub(crate) fn host_bytes(&self) -> usize {
         self.cores * self.blocks * self.block_bytes
     }
 
     /// Bytes of all pools.
-    pub fn memory_bytes(&self) -> usize {
+    pub(crate) fn memory_bytes(&self) -> usize {
         self.host_bytes() + self.cores * ANONYMOUS_POOL_BYTES
     }
 
     /// The pools of one core, for hosts and for anonymous connections, in memory of that many
     /// bytes.
-    pub fn pools(&self, memory: &Arc<PoolMemory>, core: usize) -> (Pool, Pool) {
+    pub(crate) fn pools(&self, memory: &Arc<PoolMemory>, core: usize) -> (Pool, Pool) {
         let start = core * self.blocks * self.block_bytes;
         let hosts = Pool::new(Arc::clone(memory), start, self.blocks, self.block_bytes);
         let start = self.host_bytes() + core * ANONYMOUS_POOL_BYTES;
@@ -148,7 +143,7 @@ impl PoolPlan {
 /// size. Small and large transfers share it: what a 4 KiB read gives back becomes part of a large
 /// buffer again as soon as its neighbours are free.
 #[derive(Debug)]
-pub struct Pool {
+pub(crate) struct Pool {
     memory: Arc<PoolMemory>,
     /// The first unit of the part, counted from the start of the memory.
     first: u32,
@@ -161,7 +156,7 @@ pub struct Pool {
 /// A part of a pool. It has to go back to its pool; dropping it would lose its memory.
 #[derive(Debug)]
 #[must_use]
-pub struct Buffer {
+pub(crate) struct Buffer {
     /// First unit, counted from the start of the memory.
     unit: u32,
     order: u8,
@@ -169,11 +164,6 @@ pub struct Buffer {
 }
 
 impl Buffer {
-    /// Bytes that were asked for.
-    pub fn length(&self) -> u32 {
-        self.length
-    }
-
     /// Its first unit, by which it differs from all others of the memory.
     pub(crate) fn unit(&self) -> u32 {
         self.unit
@@ -195,7 +185,12 @@ impl Pool {
     /// `blocks` blocks of `block_bytes` from `start` on in `memory`, which must hold them.
     ///
     /// `block_bytes` is a power of two of at least one unit and is the largest buffer.
-    pub fn new(memory: Arc<PoolMemory>, start: usize, blocks: usize, block_bytes: usize) -> Self {
+    pub(crate) fn new(
+        memory: Arc<PoolMemory>,
+        start: usize,
+        blocks: usize,
+        block_bytes: usize,
+    ) -> Self {
         assert!(block_bytes.is_power_of_two() && block_bytes >= UNIT_BYTES);
         assert!(blocks > 0 && start.is_multiple_of(UNIT_BYTES));
         assert!(start + blocks * block_bytes <= memory.length, "the memory holds every block");
@@ -211,7 +206,7 @@ impl Pool {
     }
 
     /// A buffer of at least `length` bytes, if there is one now.
-    pub fn allocate(&mut self, length: u32) -> Option<Buffer> {
+    pub(crate) fn allocate(&mut self, length: u32) -> Option<Buffer> {
         let order = order_for(length);
         let spare = self.spare.get_mut(usize::from(order))?.pop();
         let unit = match spare {
@@ -225,7 +220,7 @@ impl Pool {
     }
 
     /// Takes a buffer back.
-    pub fn release(&mut self, buffer: Buffer) {
+    pub(crate) fn release(&mut self, buffer: Buffer) {
         debug_assert!(self.owns(&buffer));
         let unit = buffer.unit - self.first;
         let spare = &mut self.spare[usize::from(buffer.order)];
@@ -253,33 +248,33 @@ impl Pool {
     }
 
     /// The largest buffer, in bytes.
-    pub fn block_bytes(&self) -> usize {
+    pub(crate) fn block_bytes(&self) -> usize {
         UNIT_BYTES << self.buddy.top()
     }
 
     /// Bytes that are not handed out.
-    pub fn free_bytes(&self) -> u64 {
+    pub(crate) fn free_bytes(&self) -> u64 {
         u64::from(self.buddy.free_units() + self.spare_units) * UNIT_BYTES as u64
     }
 
     /// Bytes of all buffers.
-    pub fn total_bytes(&self) -> u64 {
+    pub(crate) fn total_bytes(&self) -> u64 {
         u64::from(self.buddy.units()) * UNIT_BYTES as u64
     }
 
     /// Where it lies in memory.
-    pub fn range(&self) -> (*mut u8, usize) {
+    pub(crate) fn range(&self) -> (*mut u8, usize) {
         let start = self.first as usize * UNIT_BYTES;
         (self.memory.address().wrapping_add(start), self.total_bytes() as usize)
     }
 
     /// The memory that it is a part of.
-    pub fn memory(&self) -> &Arc<PoolMemory> {
+    pub(crate) fn memory(&self) -> &Arc<PoolMemory> {
         &self.memory
     }
 
     /// The address of a buffer of this pool, or of another one of the same memory.
-    pub fn address(&self, buffer: &Buffer) -> *mut u8 {
+    pub(crate) fn address(&self, buffer: &Buffer) -> *mut u8 {
         self.memory.address().wrapping_add(buffer.unit as usize * UNIT_BYTES)
     }
 
@@ -287,7 +282,7 @@ impl Pool {
     ///
     /// # Safety
     /// No device and no ring may be at work on the buffer while the slice lives.
-    pub unsafe fn bytes<'a>(&'a self, buffer: &'a mut Buffer) -> &'a mut [u8] {
+    pub(crate) unsafe fn bytes<'a>(&'a self, buffer: &'a mut Buffer) -> &'a mut [u8] {
         // SAFETY: the buffer lies in the mapping, which the pool keeps, the unique reference to
         // the buffer makes the slice the only one, and the caller vouches for devices.
         unsafe { std::slice::from_raw_parts_mut(self.address(buffer), buffer.length as usize) }
@@ -298,7 +293,7 @@ impl Pool {
     /// # Safety
     /// The buffer stays allocated, and nobody else reads or writes that part of it, until the
     /// operation that carries the span is over.
-    pub unsafe fn span(&self, buffer: &Buffer, offset: u32, length: u32) -> Span {
+    pub(crate) unsafe fn span(&self, buffer: &Buffer, offset: u32, length: u32) -> Span {
         assert!(u64::from(offset) + u64::from(length) <= (UNIT_BYTES as u64) << buffer.order);
         let address = self.address(buffer).wrapping_add(offset as usize);
         // SAFETY: in bounds as asserted; the rest is the caller's promise.
@@ -336,7 +331,7 @@ mod tests {
             assert_eq!(start as usize, end);
             end += length;
         }
-        assert_eq!(end, memory.address() as usize + memory.length());
+        assert_eq!(end, memory.address() as usize + memory.length);
     }
 
     #[test]
@@ -356,8 +351,8 @@ mod tests {
     fn zeros_lie_behind_what_is_handed_out() {
         let memory = PoolMemory::new(BLOCK + 1, 5000).unwrap();
         let zeros = memory.zeros(8192);
-        assert_eq!(zeros as usize, memory.address() as usize + memory.length());
-        assert_eq!(memory.registered_length(), memory.length() + 8192);
+        assert_eq!(zeros as usize, memory.address() as usize + memory.length);
+        assert_eq!(memory.registered_length(), memory.length + 8192);
         // SAFETY: mapped with the memory, which lives on, and never written.
         let zeros = unsafe { std::slice::from_raw_parts(zeros, 8192) };
         assert!(zeros.iter().all(|byte| *byte == 0));
@@ -402,7 +397,7 @@ mod tests {
                 }
                 let mut ranges: Vec<_> = live
                     .iter()
-                    .map(|b| (pool.address(b) as usize, b.length() as usize))
+                    .map(|b| (pool.address(b) as usize, b.length as usize))
                     .collect();
                 ranges.sort_unstable();
                 for pair in ranges.windows(2) {

@@ -1,5 +1,5 @@
 //! What is kept across restarts in files of the state folder.
 
-pub mod nsid;
-pub mod protection;
-pub mod state_file;
+pub(crate) mod nsid;
+pub(crate) mod protection;
+pub(crate) mod state_file;

@@ -16,7 +16,7 @@ use crate::limits::NSID_LAST;
 
 /// The NSIDs of one subsystem's directory files.
 #[derive(Debug)]
-pub struct NsidFile {
+pub(crate) struct NsidFile {
     path: PathBuf,
     content: KeptNsids,
     changed: bool,
@@ -55,7 +55,7 @@ impl NsidFile {
     ///
     /// # Errors
     /// The file exists and can not be read or understood.
-    pub fn open(state_dir: &Path, nqn: &Nqn) -> Result<Self, NsidFileError> {
+    pub(crate) fn open(state_dir: &Path, nqn: &Nqn) -> Result<Self, NsidFileError> {
         let name = format!("nsids-{}.json", derived_ids::state_key(nqn));
         let path = state_dir.join(name);
         let kept = state_file::read::<KeptNsids>(&path, nqn)?;
@@ -66,13 +66,13 @@ impl NsidFile {
     }
 
     /// Where it is.
-    pub fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
     /// Whether there was no file: this is the first start, or what hosts know the files by was
     /// lost.
-    pub fn is_new(&self) -> bool {
+    pub(crate) fn is_new(&self) -> bool {
         self.new
     }
 
@@ -82,7 +82,7 @@ impl NsidFile {
     ///
     /// # Errors
     /// There are more names than ids.
-    pub fn assign(
+    pub(crate) fn assign(
         &mut self,
         names: &[&str],
         reserved: &BTreeSet<u32>,
@@ -132,7 +132,7 @@ impl NsidFile {
     ///
     /// # Errors
     /// The file can not be written.
-    pub fn save(&mut self) -> Result<(), NsidFileError> {
+    pub(crate) fn save(&mut self) -> Result<(), NsidFileError> {
         if !self.changed {
             return Ok(());
         }
@@ -145,7 +145,7 @@ impl NsidFile {
     ///
     /// # Errors
     /// It would not.
-    pub fn check_save(&self) -> Result<(), NsidFileError> {
+    pub(crate) fn check_save(&self) -> Result<(), NsidFileError> {
         if !self.changed {
             return Ok(());
         }

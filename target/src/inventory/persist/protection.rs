@@ -18,7 +18,7 @@ use crate::inventory::persist::state_file::{self, KeptState, StateError};
 
 /// The write protected namespaces of one subsystem.
 #[derive(Debug)]
-pub struct ProtectionFile {
+pub(crate) struct ProtectionFile {
     path: PathBuf,
     content: KeptProtection,
 }
@@ -47,7 +47,7 @@ impl ProtectionFile {
     ///
     /// # Errors
     /// The file exists and can not be read or understood.
-    pub fn open(state_dir: &Path, nqn: &Nqn) -> Result<Self, ProtectionError> {
+    pub(crate) fn open(state_dir: &Path, nqn: &Nqn) -> Result<Self, ProtectionError> {
         let mut file = Self::nothing(state_dir, nqn);
         if let Some(content) = state_file::read(&file.path, nqn)? {
             file.content = content;
@@ -56,7 +56,7 @@ impl ProtectionFile {
     }
 
     /// Of a subsystem in which nothing is protected, without a look at what was kept.
-    pub fn nothing(state_dir: &Path, nqn: &Nqn) -> Self {
+    pub(crate) fn nothing(state_dir: &Path, nqn: &Nqn) -> Self {
         let path = state_dir.join(format!("protection-{}.json", derived_ids::state_key(nqn)));
         let nqn = nqn.to_string();
         Self {
@@ -70,7 +70,7 @@ impl ProtectionFile {
     }
 
     /// Whether a namespace is protected.
-    pub fn contains(&self, namespace: Uuid) -> bool {
+    pub(crate) fn contains(&self, namespace: Uuid) -> bool {
         self.content.protected.contains(&namespace)
     }
 
@@ -78,7 +78,7 @@ impl ProtectionFile {
     ///
     /// # Errors
     /// The file can not be written; then nothing has changed.
-    pub fn set(&mut self, namespace: Uuid, protected: bool) -> Result<(), ProtectionError> {
+    pub(crate) fn set(&mut self, namespace: Uuid, protected: bool) -> Result<(), ProtectionError> {
         let mut content = self.content.clone();
         let changed = match protected {
             true => content.protected.insert(namespace),

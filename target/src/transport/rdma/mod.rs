@@ -24,7 +24,7 @@ use ::rdma::{
 use crossbeam::channel::{Receiver, Sender, unbounded};
 use slab::Slab;
 
-pub use self::reception::RdmaReception;
+pub(crate) use self::reception::RdmaReception;
 
 use self::area::Area;
 use self::connection::{Connection, Ended, TransportConfig, TurnContext};
@@ -49,7 +49,7 @@ const PAIR: usize = 16;
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// The queue pairs of one device on one core.
-pub struct RdmaTransport<P: Provider> {
+pub(crate) struct RdmaTransport<P: Provider> {
     // Connections first: their areas are deregistered before the device's group goes.
     connections: Slab<Connection<P>>,
     device: P::Device,
@@ -78,17 +78,17 @@ pub struct RdmaTransport<P: Provider> {
 }
 
 /// The sending half of a poll group's inbox, for a [`RdmaReception`].
-pub struct GroupPort<P: Provider> {
+pub(crate) struct GroupPort<P: Provider> {
     handle: P::GroupHandle,
     inbox: Sender<ToGroup<P>>,
     bell: Arc<Doorbell>,
 }
 
 /// The pool as a device knows it.
-pub type RegisteredPool<P> = Registered<P, Arc<PoolMemory>>;
+pub(crate) type RegisteredPool<P> = Registered<P, Arc<PoolMemory>>;
 
 /// What all transports of one device are made of.
-pub struct DeviceParts<P: Provider> {
+pub(crate) struct DeviceParts<P: Provider> {
     /// The device.
     pub device: P::Device,
     /// The pool, registered with it.
@@ -104,7 +104,7 @@ impl<P: Provider> DeviceParts<P> {
     /// # Errors
     /// What the system says.
     #[expect(unsafe_code, reason = "registers the pool's memory")]
-    pub fn new(device: P::Device, memory: &Arc<PoolMemory>) -> std::io::Result<Self> {
+    pub(crate) fn new(device: P::Device, memory: &Arc<PoolMemory>) -> std::io::Result<Self> {
         let host = Mem::Host { addr: memory.address(), length: memory.registered_length() };
         // SAFETY: the place is that of the memory, which is reached through buffers only.
         let pool = unsafe { Registered::new(&device, memory.clone(), host, Access::LOCAL_WRITE) }?;

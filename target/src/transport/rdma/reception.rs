@@ -28,7 +28,7 @@ use crate::transport::{Reception, ReceptionStats};
 const EVENTS_AT_ONCE: usize = 64;
 
 /// The connection manager of one device, its listeners, and the connections under its care.
-pub struct RdmaReception<P: Provider> {
+pub(crate) struct RdmaReception<P: Provider> {
     cm: P::Cm,
     device: P::Device,
     associations: Arc<Associations>,
