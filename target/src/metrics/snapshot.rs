@@ -265,4 +265,101 @@ mod tests {
         let line: serde_json::Value = serde_json::from_str(&stats.to_json_line()).expect("JSON");
         assert_eq!(line["network"]["send_drops"], 7);
     }
+
+    /// A line of JSON that names every counter once, each with a number of its own.
+    #[test]
+    fn the_json_line_stays_as_it_is() {
+        let network = GroupStats {
+            packets_sent: 201,
+            send_drops: 202,
+            packets_received: 203,
+            payload_bytes_sent: 204,
+            payload_bytes_received: 205,
+            send_calls: 206,
+            receive_calls: 207,
+            packets_retransmitted: 208,
+            packets_dropped: 209,
+            icrc_failures: 210,
+            rnr_naks_received: 211,
+            rnr_naks_sent: 212,
+            ack_timeouts: 213,
+            sequence_naks_sent: 214,
+            sequence_naks_received: 215,
+            doorbells: 216,
+        };
+        let engine = EngineStats {
+            enters: 301,
+            waits: 302,
+            registers: 303,
+            plain: 304,
+            reads: 305,
+            writes: 306,
+            syncs: 307,
+            fallocates: 308,
+            fixed: 309,
+            direct: 310,
+            buffered: 311,
+        };
+        let stats = Stats {
+            uptime_ms: 1,
+            associations: 2,
+            connections: 3,
+            connections_accepted: 4,
+            connections_rejected: 5,
+            io: IoStats {
+                reads: 101,
+                read_bytes: 102,
+                writes: 103,
+                written_bytes: 104,
+                flushes: 105,
+                write_zeroes: 106,
+                deallocates: 107,
+                compares: 108,
+                failed: 109,
+                direct: 110,
+                bounced: 111,
+            },
+            system_calls: SystemCallStats::of(&engine, &network),
+            network: network.into(),
+            pool: PoolStats { bytes: 6, used_bytes: 7, waits: 8 },
+            peer_errors: vec![PeerErrors {
+                peer: "10.0.0.1".into(),
+                commands_failed: 9,
+                connections_lost: 10,
+            }],
+            storage_errors: vec![StorageErrors {
+                nqn: "nqn.2026-01.io.feedrail:t".into(),
+                nsid: 11,
+                name: "shard".into(),
+                read_errors: 12,
+                write_errors: 13,
+                write_back_failed: true,
+                shrank: false,
+            }],
+            resident_bytes: 14,
+        };
+        let line = concat!(
+            r#"{"event":"stats","uptime_ms":1,"associations":2,"connections":3,"#,
+            r#""connections_accepted":4,"connections_rejected":5,"#,
+            r#""io":{"reads":101,"read_bytes":102,"writes":103,"written_bytes":104,"#,
+            r#""flushes":105,"write_zeroes":106,"deallocates":107,"compares":108,"#,
+            r#""failed":109,"direct":110,"bounced":111},"#,
+            r#""system_calls":{"uring_enter":301,"uring_wait":302,"#,
+            r#""uring_register":303,"file":304,"send":206,"receive":207},"#,
+            r#""network":{"packets_sent":201,"send_drops":202,"packets_received":203,"#,
+            r#""payload_bytes_sent":204,"payload_bytes_received":205,"#,
+            r#""packets_retransmitted":208,"packets_dropped":209,"icrc_failures":210,"#,
+            r#""ack_timeouts":213,"rnr_naks_sent":212,"rnr_naks_received":211,"#,
+            r#""sequence_naks_sent":214,"sequence_naks_received":215,"#,
+            r#""doorbells":216},"#,
+            r#""pool":{"bytes":6,"used_bytes":7,"waits":8},"#,
+            r#""peer_errors":[{"peer":"10.0.0.1","commands_failed":9,"#,
+            r#""connections_lost":10}],"#,
+            r#""storage_errors":[{"nqn":"nqn.2026-01.io.feedrail:t","nsid":11,"#,
+            r#""name":"shard","read_errors":12,"write_errors":13,"#,
+            r#""write_back_failed":true,"shrank":false}],"#,
+            r#""resident_bytes":14}"#,
+        );
+        assert_eq!(stats.to_json_line(), line);
+    }
 }
