@@ -140,80 +140,41 @@ pub enum PushError {
     InlineTooLong,
 }
 
-/// Counters of one group. A provider that does not see packets leaves those at zero.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct GroupStats {
-    /// Packets sent, retransmissions included.
-    pub packets_sent: u64,
-    /// Packets that the system did not take; they are sent again like any that are lost.
-    pub send_drops: u64,
-    /// Packets received and accepted.
-    pub packets_received: u64,
-    /// Bytes of payload sent, retransmissions included.
-    pub payload_bytes_sent: u64,
-    /// Bytes of payload received and accepted.
-    pub payload_bytes_received: u64,
-    /// System calls that sent.
-    pub send_calls: u64,
-    /// System calls that received.
-    pub receive_calls: u64,
-    /// Packets that had been sent before; [`GroupStats::packets_sent`] counts them too.
-    pub packets_retransmitted: u64,
-    /// Packets dropped as duplicates, out of order, malformed or for an unknown queue pair.
-    pub packets_dropped: u64,
-    /// Packets dropped because the invariant CRC was wrong.
-    pub icrc_failures: u64,
-    /// Times that the peer said receiver-not-ready.
-    pub rnr_naks_received: u64,
-    /// Times that we said receiver-not-ready.
-    pub rnr_naks_sent: u64,
-    /// Times that the acknowledge timer of a queue pair expired before the peer's acknowledgement
-    /// came.
-    pub ack_timeouts: u64,
-    /// NAKs sent for a gap in the sequence.
-    pub sequence_naks_sent: u64,
-    /// NAKs received for a gap in the sequence.
-    pub sequence_naks_received: u64,
-    /// Send requests that were handed over.
-    pub doorbells: u64,
-}
-
-impl core::ops::AddAssign for GroupStats {
-    fn add_assign(&mut self, other: Self) {
-        // Without `..`: a counter that is new is added here too.
-        let Self {
-            packets_sent,
-            send_drops,
-            packets_received,
-            payload_bytes_sent,
-            payload_bytes_received,
-            send_calls,
-            receive_calls,
-            packets_retransmitted,
-            packets_dropped,
-            icrc_failures,
-            rnr_naks_received,
-            rnr_naks_sent,
-            ack_timeouts,
-            sequence_naks_sent,
-            sequence_naks_received,
-            doorbells,
-        } = other;
-        self.packets_sent += packets_sent;
-        self.send_drops += send_drops;
-        self.packets_received += packets_received;
-        self.payload_bytes_sent += payload_bytes_sent;
-        self.payload_bytes_received += payload_bytes_received;
-        self.send_calls += send_calls;
-        self.receive_calls += receive_calls;
-        self.packets_retransmitted += packets_retransmitted;
-        self.packets_dropped += packets_dropped;
-        self.icrc_failures += icrc_failures;
-        self.rnr_naks_received += rnr_naks_received;
-        self.rnr_naks_sent += rnr_naks_sent;
-        self.ack_timeouts += ack_timeouts;
-        self.sequence_naks_sent += sequence_naks_sent;
-        self.sequence_naks_received += sequence_naks_received;
-        self.doorbells += doorbells;
+crate::counters! {
+    /// Counters of one group. A provider that does not see packets leaves those at zero.
+    pub struct GroupStats {
+        /// Packets sent, retransmissions included.
+        packets_sent,
+        /// Packets that the system did not take; they are sent again like any that are lost.
+        send_drops,
+        /// Packets received and accepted.
+        packets_received,
+        /// Bytes of payload sent, retransmissions included.
+        payload_bytes_sent,
+        /// Bytes of payload received and accepted.
+        payload_bytes_received,
+        /// System calls that sent.
+        send_calls,
+        /// System calls that received.
+        receive_calls,
+        /// Packets that had been sent before; [`GroupStats::packets_sent`] counts them too.
+        packets_retransmitted,
+        /// Packets dropped as duplicates, out of order, malformed or for an unknown queue pair.
+        packets_dropped,
+        /// Packets dropped because the invariant CRC was wrong.
+        icrc_failures,
+        /// Times that the acknowledge timer of a queue pair expired before the peer's
+        /// acknowledgement came.
+        ack_timeouts,
+        /// Times that we said receiver-not-ready.
+        rnr_naks_sent,
+        /// Times that the peer said receiver-not-ready.
+        rnr_naks_received,
+        /// NAKs sent for a gap in the sequence.
+        sequence_naks_sent,
+        /// NAKs received for a gap in the sequence.
+        sequence_naks_received,
+        /// Send requests that were handed over.
+        doorbells,
     }
 }

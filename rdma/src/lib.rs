@@ -13,6 +13,7 @@
 //! when it must run again; `fd` is what a driver may sleep on in between.
 
 mod cm;
+mod counters;
 mod cpu_contention;
 #[doc(hidden)]
 pub mod deliberate_bugs;
@@ -33,6 +34,7 @@ pub use cm::{
     CmError, CmEvent, ConnId, ConnOptions, ConnParams, ConnectFailure, ConnectionManager,
     PrivateData, REJECT_CONSUMER_DEFINED,
 };
+pub use counters::{CounterInfo, CounterSet};
 pub use cpu_contention::CpuContention;
 pub use device::{Caps, Device, DeviceEvent, DeviceStats};
 pub use group::{Group, GroupConfig, GroupStats, PushError, QpConfig, QpKey, WakeFor};
