@@ -50,9 +50,10 @@ mod transport;
 
 pub use self::config::{Config, ConfigError, Quick};
 pub use self::metrics::snapshot::{
-    IoStats, PacketStats, PeerErrors, PoolStats, Stats, StorageErrors, SystemCallStats,
+    IoStats, PeerErrors, PoolStats, Stats, StorageErrors, SystemCallStats,
 };
 pub use self::target::{Listening, NotListening, StartError, Target};
+pub use rdma::{CounterInfo, CounterSet};
 
 /// The causes of a [`StartError`].
 pub mod error {

@@ -19,7 +19,7 @@ use crate::inventory::Registry;
 use crate::inventory::export::{ExportError, OpenPurpose};
 use crate::inventory::port::Port;
 use crate::limits::{NAMESPACES_REPORTED, PEERS_REPORTED};
-use crate::metrics::snapshot::{IoStats, PoolStats, Stats, SystemCallStats};
+use crate::metrics::snapshot::{IoStats, Stats, SystemCallStats};
 use crate::poll_group::PollGroupStats;
 
 /// A target with its threads. Dropping it ends every connection at once.
@@ -145,12 +145,8 @@ impl Target {
             connections_rejected: reception.rejected,
             io,
             system_calls: SystemCallStats::of(&sum.engine, &sum.network),
-            network: sum.network.into(),
-            pool: PoolStats {
-                bytes: sum.pool_bytes,
-                used_bytes: sum.pool_used_bytes,
-                waits: sum.pool_waits,
-            },
+            network: sum.network,
+            pool: sum.pool,
             resident_bytes: resident_bytes().unwrap_or(0),
             storage_errors: self.associations.registry().storage_errors(NAMESPACES_REPORTED),
             peer_errors: self.associations.peer_errors().worst(PEERS_REPORTED),

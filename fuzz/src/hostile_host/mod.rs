@@ -129,7 +129,7 @@ impl HostWorld {
         HostHoldings {
             associations: self.target.associations().controllers().len(),
             connections: self.target.connections(),
-            pool_bytes: self.target.stats().iter().map(|group| group.pool_used_bytes).sum(),
+            pool_bytes: self.target.stats().iter().map(|group| group.pool.used_bytes).sum(),
             regions: self.device.stats().regions,
             queue_pairs: self.device.stats().queue_pairs,
             host_regions: self.hostile.device().stats().regions,

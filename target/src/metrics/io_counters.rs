@@ -3,8 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crossbeam::utils::CachePadded;
-
-use crate::metrics::snapshot::IoStats;
+use serde::Serialize;
 
 /// The I/O commands of one core, by subsystem. Only that core writes; others read whenever they
 /// like.
@@ -44,39 +43,6 @@ impl Tally {
     }
 }
 
-/// Counters with one writer.
-#[derive(Debug, Default)]
-pub(crate) struct IoCounters {
-    pub(crate) reads: Counter,
-    pub(crate) read_bytes: Counter,
-    pub(crate) writes: Counter,
-    pub(crate) written_bytes: Counter,
-    pub(crate) flushes: Counter,
-    pub(crate) write_zeroes: Counter,
-    pub(crate) deallocates: Counter,
-    pub(crate) compares: Counter,
-    pub(crate) failed: Counter,
-}
-
-impl IoCounters {
-    pub(crate) fn snapshot(&self) -> IoStats {
-        IoStats {
-            reads: self.reads.get(),
-            read_bytes: self.read_bytes.get(),
-            writes: self.writes.get(),
-            written_bytes: self.written_bytes.get(),
-            flushes: self.flushes.get(),
-            write_zeroes: self.write_zeroes.get(),
-            deallocates: self.deallocates.get(),
-            compares: self.compares.get(),
-            failed: self.failed.get(),
-            // Engines count these.
-            direct: 0,
-            bounced: 0,
-        }
-    }
-}
-
 /// A number with one writer and many readers.
 #[derive(Debug, Default)]
 pub(crate) struct Counter(AtomicU64);
@@ -89,5 +55,64 @@ impl Counter {
 
     fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// Declares counters that one core counts and others read, and what they read.
+macro_rules! shared_counters {
+    (
+        $(#[$attribute:meta])*
+        $visibility:vis struct $stats:ident of $shared:ident {
+            $($(#[doc = $help:literal])+ $field:ident,)+
+        }
+    ) => {
+        rdma::counters! {
+            $(#[$attribute])*
+            $visibility struct $stats {
+                $($(#[doc = $help])+ $field,)+
+            }
+        }
+
+        /// Counters with one writer.
+        #[derive(Debug, Default)]
+        pub(crate) struct $shared {
+            $(pub(crate) $field: Counter,)+
+        }
+
+        impl $shared {
+            pub(crate) fn snapshot(&self) -> $stats {
+                $stats { $($field: self.$field.get(),)+ }
+            }
+        }
+    };
+}
+
+shared_counters! {
+    /// I/O commands. Engines count what was direct and what was bounced.
+    #[derive(Serialize)]
+    pub struct IoStats of IoCounters {
+        /// Read commands that succeeded.
+        reads,
+        /// Bytes that Read commands moved.
+        read_bytes,
+        /// Write commands that succeeded.
+        writes,
+        /// Bytes that Write commands moved.
+        written_bytes,
+        /// Flush commands that succeeded.
+        flushes,
+        /// Write Zeroes commands that succeeded.
+        write_zeroes,
+        /// Dataset Management commands that succeeded.
+        deallocates,
+        /// Compare commands that succeeded.
+        compares,
+        /// Commands that failed, on admin queues too and also because of storage, and refused
+        /// Connects.
+        failed,
+        /// Reads and writes of files that bypassed the page cache.
+        direct,
+        /// Reads and writes of files that went through the page cache.
+        bounced,
     }
 }

@@ -1,8 +1,9 @@
 //! Counters of the target, and their JSON line.
 
-use rdma::GroupStats;
-use serde::Serialize;
+use rdma::{CounterSet as _, GroupStats};
+use serde::{Serialize, Serializer};
 
+pub use crate::metrics::io_counters::IoStats;
 use crate::storage::EngineStats;
 
 /// All counters of a target at one moment.
@@ -23,7 +24,8 @@ pub struct Stats {
     /// System calls of the poll groups, by kind.
     pub system_calls: SystemCallStats,
     /// Packets and datagrams; zeros where hardware keeps them to itself.
-    pub network: PacketStats,
+    #[serde(serialize_with = "packets")]
+    pub network: GroupStats,
     /// Buffer pool.
     pub pool: PoolStats,
     /// Peers that broke a rule or whose commands failed, worst first; at most 64 are listed.
@@ -34,92 +36,36 @@ pub struct Stats {
     pub resident_bytes: u64,
 }
 
-/// I/O commands.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct IoStats {
-    /// Read commands that succeeded.
-    pub reads: u64,
-    /// Bytes that they moved.
-    pub read_bytes: u64,
-    /// Write commands that succeeded.
-    pub writes: u64,
-    /// Bytes that they moved.
-    pub written_bytes: u64,
-    /// Flush commands that succeeded.
-    pub flushes: u64,
-    /// Write Zeroes commands that succeeded.
-    pub write_zeroes: u64,
-    /// Dataset Management commands that succeeded.
-    pub deallocates: u64,
-    /// Compare commands that succeeded.
-    pub compares: u64,
-    /// Commands that failed, on admin queues too and also because of storage, and refused Connects.
-    pub failed: u64,
-    /// Reads and writes of files that bypassed the page cache.
-    pub direct: u64,
-    /// Reads and writes of files that went through the page cache.
-    pub bounced: u64,
+rdma::counters! {
+    /// System calls of the poll groups, by kind.
+    #[derive(Serialize)]
+    pub struct SystemCallStats {
+        /// `io_uring_enter` that submitted or reaped.
+        uring_enter,
+        /// `io_uring_enter` that slept.
+        uring_wait,
+        /// `io_uring_register`.
+        uring_register,
+        /// Plain file calls.
+        file,
+        /// Calls that sent packets.
+        send,
+        /// Calls that received packets.
+        receive,
+    }
 }
 
-/// System calls of the poll groups, by kind.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct SystemCallStats {
-    /// `io_uring_enter` that submitted or reaped.
-    pub uring_enter: u64,
-    /// `io_uring_enter` that slept.
-    pub uring_wait: u64,
-    /// `io_uring_register`.
-    pub uring_register: u64,
-    /// Plain file calls.
-    pub file: u64,
-    /// Calls that sent packets.
-    pub send: u64,
-    /// Calls that received packets.
-    pub receive: u64,
-}
-
-/// Packets.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct PacketStats {
-    /// Sent, retransmissions included.
-    pub packets_sent: u64,
-    /// Not taken by the system; they are sent again like any that are lost.
-    pub send_drops: u64,
-    /// Received and accepted.
-    pub packets_received: u64,
-    /// Payload sent, in bytes.
-    pub payload_bytes_sent: u64,
-    /// Payload received, in bytes.
-    pub payload_bytes_received: u64,
-    /// Sent again.
-    pub packets_retransmitted: u64,
-    /// Dropped: duplicate, out of order, malformed or for nobody.
-    pub packets_dropped: u64,
-    /// Dropped because the invariant CRC was wrong.
-    pub icrc_failures: u64,
-    /// Acknowledge time-outs.
-    pub ack_timeouts: u64,
-    /// Receiver-not-ready NAKs sent.
-    pub rnr_naks_sent: u64,
-    /// Receiver-not-ready NAKs received.
-    pub rnr_naks_received: u64,
-    /// Sequence NAKs sent.
-    pub sequence_naks_sent: u64,
-    /// Sequence NAKs received.
-    pub sequence_naks_received: u64,
-    /// Work-request doorbells.
-    pub doorbells: u64,
-}
-
-/// Buffer pool.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct PoolStats {
-    /// Its size.
-    pub bytes: u64,
-    /// In use now.
-    pub used_bytes: u64,
-    /// Requests that had to wait for a buffer.
-    pub waits: u64,
+rdma::counters! {
+    /// Buffer pool.
+    #[derive(Serialize)]
+    pub struct PoolStats {
+        /// Its size.
+        bytes,
+        /// In use now.
+        used_bytes,
+        /// Requests that had to wait for a buffer.
+        waits,
+    }
 }
 
 /// What went wrong with the file or device of one namespace.
@@ -166,36 +112,6 @@ impl Stats {
     }
 }
 
-impl std::ops::AddAssign for IoStats {
-    fn add_assign(&mut self, other: Self) {
-        // Without `..`: a counter that is new is added here too.
-        let Self {
-            reads,
-            read_bytes,
-            writes,
-            written_bytes,
-            flushes,
-            write_zeroes,
-            deallocates,
-            compares,
-            failed,
-            direct,
-            bounced,
-        } = other;
-        self.reads += reads;
-        self.read_bytes += read_bytes;
-        self.writes += writes;
-        self.written_bytes += written_bytes;
-        self.flushes += flushes;
-        self.write_zeroes += write_zeroes;
-        self.deallocates += deallocates;
-        self.compares += compares;
-        self.failed += failed;
-        self.direct += direct;
-        self.bounced += bounced;
-    }
-}
-
 impl SystemCallStats {
     /// Those of an engine and of device groups.
     pub(crate) fn of(engine: &EngineStats, network: &GroupStats) -> Self {
@@ -210,45 +126,11 @@ impl SystemCallStats {
     }
 }
 
-impl From<GroupStats> for PacketStats {
-    fn from(stats: GroupStats) -> Self {
-        // Without `..`: a counter that is new is reported too.
-        let GroupStats {
-            packets_sent,
-            send_drops,
-            packets_received,
-            payload_bytes_sent,
-            payload_bytes_received,
-            // Among the system calls.
-            send_calls: _,
-            receive_calls: _,
-            packets_retransmitted,
-            packets_dropped,
-            icrc_failures,
-            rnr_naks_received,
-            rnr_naks_sent,
-            ack_timeouts,
-            sequence_naks_sent,
-            sequence_naks_received,
-            doorbells,
-        } = stats;
-        Self {
-            packets_sent,
-            send_drops,
-            packets_received,
-            payload_bytes_sent,
-            payload_bytes_received,
-            packets_retransmitted,
-            packets_dropped,
-            icrc_failures,
-            ack_timeouts,
-            rnr_naks_sent,
-            rnr_naks_received,
-            sequence_naks_sent,
-            sequence_naks_received,
-            doorbells,
-        }
-    }
+/// Those of the packets, without the calls, which are among the system calls.
+fn packets<S: Serializer>(network: &GroupStats, serializer: S) -> Result<S::Ok, S::Error> {
+    const CALLS: [&str; 2] = ["send_calls", "receive_calls"];
+    let packets = network.values().filter(|(counter, _)| !CALLS.contains(&counter.name));
+    serializer.collect_map(packets.map(|(counter, value)| (counter.name, value)))
 }
 
 #[cfg(test)]
@@ -261,7 +143,7 @@ mod tests {
         for send_drops in [3, 4] {
             sum += GroupStats { send_drops, ..GroupStats::default() };
         }
-        let stats = Stats { network: sum.into(), ..Stats::default() };
+        let stats = Stats { network: sum, ..Stats::default() };
         let line: serde_json::Value = serde_json::from_str(&stats.to_json_line()).expect("JSON");
         assert_eq!(line["network"]["send_drops"], 7);
     }
@@ -320,7 +202,7 @@ mod tests {
                 bounced: 111,
             },
             system_calls: SystemCallStats::of(&engine, &network),
-            network: network.into(),
+            network,
             pool: PoolStats { bytes: 6, used_bytes: 7, waits: 8 },
             peer_errors: vec![PeerErrors {
                 peer: "10.0.0.1".into(),

@@ -18,6 +18,7 @@ use crate::core_context::pool::Pool;
 use crate::core_context::{CoreContext, RequestKey};
 use crate::doorbell::Doorbell;
 use crate::limits::STORAGE_PATIENCE;
+use crate::metrics::snapshot::PoolStats;
 use crate::storage::{Engine, EngineStats, Storage, StorageReport};
 use crate::transport::{Stop, Transport};
 
@@ -60,12 +61,8 @@ pub struct PollGroupStats {
     pub engine: EngineStats,
     /// Of its device groups.
     pub network: GroupStats,
-    /// Bytes of its buffers.
-    pub pool_bytes: u64,
-    /// Bytes of its buffers that are in use.
-    pub pool_used_bytes: u64,
-    /// Requests that stood in line for a buffer.
-    pub pool_waits: u64,
+    /// Of its buffers.
+    pub pool: PoolStats,
 }
 
 impl PollGroupBuilder {
@@ -190,9 +187,11 @@ impl PollGroup {
         PollGroupStats {
             engine,
             network,
-            pool_bytes: buffers.total_bytes(),
-            pool_used_bytes: buffers.used_bytes(),
-            pool_waits: buffers.waits(),
+            pool: PoolStats {
+                bytes: buffers.total_bytes(),
+                used_bytes: buffers.used_bytes(),
+                waits: buffers.waits(),
+            },
         }
     }
 
@@ -286,12 +285,9 @@ impl StopRequest {
 
 impl std::ops::AddAssign for PollGroupStats {
     fn add_assign(&mut self, other: Self) {
-        // Without `..`: a counter that is new is added here too.
-        let Self { engine, network, pool_bytes, pool_used_bytes, pool_waits } = other;
+        let Self { engine, network, pool } = other;
         self.engine += engine;
         self.network += network;
-        self.pool_bytes += pool_bytes;
-        self.pool_used_bytes += pool_used_bytes;
-        self.pool_waits += pool_waits;
+        self.pool += pool;
     }
 }

@@ -62,31 +62,32 @@ pub trait Engine {
     fn stats(&self) -> EngineStats;
 }
 
-/// System calls of one engine, by kind.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct EngineStats {
-    /// `io_uring_enter` that submitted or reaped without waiting.
-    pub enters: u64,
-    /// `io_uring_enter` that slept.
-    pub waits: u64,
-    /// `io_uring_register`.
-    pub registers: u64,
-    /// Plain file system calls (no io_uring).
-    pub plain: u64,
-    /// Reads handed over.
-    pub reads: u64,
-    /// Writes handed over.
-    pub writes: u64,
-    /// Syncs handed over.
-    pub syncs: u64,
-    /// Fallocates handed over.
-    pub fallocates: u64,
-    /// Reads and writes on registered buffers.
-    pub fixed: u64,
-    /// Reads and writes past the page cache.
-    pub direct: u64,
-    /// Reads and writes through the page cache.
-    pub buffered: u64,
+rdma::counters! {
+    /// System calls of one engine, by kind.
+    pub struct EngineStats {
+        /// `io_uring_enter` that submitted or reaped without waiting.
+        enters,
+        /// `io_uring_enter` that slept.
+        waits,
+        /// `io_uring_register`.
+        registers,
+        /// Plain file system calls (no io_uring).
+        plain,
+        /// Reads handed over.
+        reads,
+        /// Writes handed over.
+        writes,
+        /// Syncs handed over.
+        syncs,
+        /// Fallocates handed over.
+        fallocates,
+        /// Reads and writes on registered buffers.
+        fixed,
+        /// Reads and writes past the page cache.
+        direct,
+        /// Reads and writes through the page cache.
+        buffered,
+    }
 }
 
 impl EngineStats {
@@ -108,35 +109,5 @@ impl EngineStats {
     fn count_path(&mut self, file: FileRef) {
         self.direct += u64::from(file.direct);
         self.buffered += u64::from(!file.direct);
-    }
-}
-
-impl std::ops::AddAssign for EngineStats {
-    fn add_assign(&mut self, other: Self) {
-        // Without `..`: a counter that is new is added here too.
-        let Self {
-            enters,
-            waits,
-            registers,
-            plain,
-            reads,
-            writes,
-            syncs,
-            fallocates,
-            fixed,
-            direct,
-            buffered,
-        } = other;
-        self.enters += enters;
-        self.waits += waits;
-        self.registers += registers;
-        self.plain += plain;
-        self.reads += reads;
-        self.writes += writes;
-        self.syncs += syncs;
-        self.fallocates += fallocates;
-        self.fixed += fixed;
-        self.direct += direct;
-        self.buffered += buffered;
     }
 }

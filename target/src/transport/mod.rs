@@ -94,24 +94,15 @@ pub(crate) trait Reception: Send {
     fn stats(&self) -> ReceptionStats;
 }
 
-/// Counters of a reception.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct ReceptionStats {
-    /// Connections now.
-    pub connections: u64,
-    /// Connections accepted.
-    pub accepted: u64,
-    /// Requests rejected.
-    pub rejected: u64,
-}
-
-impl std::ops::AddAssign for ReceptionStats {
-    fn add_assign(&mut self, other: Self) {
-        // Without `..`: a counter that is new is added here too.
-        let Self { connections, accepted, rejected } = other;
-        self.connections += connections;
-        self.accepted += accepted;
-        self.rejected += rejected;
+::rdma::counters! {
+    /// Counters of a reception.
+    pub(crate) struct ReceptionStats {
+        /// Connections now.
+        connections,
+        /// Connections accepted.
+        accepted,
+        /// Requests rejected.
+        rejected,
     }
 }
 

@@ -178,7 +178,7 @@ fn all_is_well(world: &mut World, good: On) {
     world.write(good, 1, 1000, &bytes);
     assert!(world.read(good, 1, 1000, 65_536) == bytes);
     world.run_for(Duration::from_secs(1));
-    let used: Vec<u64> = world.target.stats().iter().map(|group| group.pool_used_bytes).collect();
+    let used: Vec<u64> = world.target.stats().iter().map(|group| group.pool.used_bytes).collect();
     assert_eq!(used, [0, 0], "every buffer came back");
 }
 

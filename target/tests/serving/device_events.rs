@@ -89,12 +89,12 @@ fn a_device_may_fail_with_commands_under_way() {
         world.post(io, &sqe.with_data(data), &[]);
     }
     world.run_until("storage works on them", |world| {
-        world.target.stats().iter().any(|group| group.pool_used_bytes > 0)
+        world.target.stats().iter().any(|group| group.pool.used_bytes > 0)
     });
     raise(&world, 0, DeviceEvent::DeviceFatal);
     world.run_until("nothing is left of them", |world| world.target.connections() == 2);
     works(&mut world, good);
     world.run_until("every buffer came back", |world| {
-        world.target.stats().iter().all(|group| group.pool_used_bytes == 0)
+        world.target.stats().iter().all(|group| group.pool.used_bytes == 0)
     });
 }

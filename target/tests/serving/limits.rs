@@ -74,8 +74,8 @@ fn requests_wait_for_buffers_in_turn() {
     }
     world.run_for(Duration::from_secs(1));
     let stats = world.target.stats();
-    assert!(stats.iter().map(|group| group.pool_waits).sum::<u64>() > 10);
-    assert!(stats.iter().all(|group| group.pool_used_bytes == 0));
+    assert!(stats.iter().map(|group| group.pool.waits).sum::<u64>() > 10);
+    assert!(stats.iter().all(|group| group.pool.used_bytes == 0));
 }
 
 fn abort(world: &mut World, admin: On, sqid: u16, cid: Cid) -> u32 {
@@ -250,12 +250,12 @@ fn a_read_of_zeros_needs_no_buffer() {
     assert_eq!(used(&mut world), 0);
     world.run_for(Duration::from_secs(1));
     assert_eq!(world.read(on, 2, 7, 256 * 1024), vec![0; 256 * 1024]);
-    let waits: u64 = world.target.stats().iter().map(|group| group.pool_waits).sum();
+    let waits: u64 = world.target.stats().iter().map(|group| group.pool.waits).sum();
     assert_eq!(waits, 0);
 }
 
 fn used(world: &mut World) -> u64 {
-    world.target.stats().iter().map(|group| group.pool_used_bytes).sum()
+    world.target.stats().iter().map(|group| group.pool.used_bytes).sum()
 }
 
 /// A host that asks for much and takes nothing keeps its share of the buffers busy, and no more,

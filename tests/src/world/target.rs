@@ -258,7 +258,7 @@ impl TargetNode {
         let groups = running.target.stats();
         note("controllers", running.target.associations().controllers().len() as u64);
         note("connections", running.target.connections());
-        note("bytes of the pool", groups.iter().map(|group| group.pool_used_bytes).sum());
+        note("bytes of the pool", groups.iter().map(|group| group.pool.used_bytes).sum());
         note("queue pairs", now.queue_pairs);
         note("regions", now.regions.abs_diff(running.fresh.regions));
         left
