@@ -156,6 +156,21 @@ fn the_program_is_that_of_the_crates_documentation() {
     assert!(crate_text.contains(&format!("```no_run\n{}```", block.text)), "{}", block.text);
 }
 
+#[test]
+fn the_patches_of_the_first_changes_apply() {
+    let folder = root().join("docs/first-change");
+    let patches: Vec<_> =
+        fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    assert_eq!(patches.len(), 3);
+    for patch in patches {
+        Program::new("git")
+            .args(["-C".as_ref(), root().as_os_str(), "apply".as_ref(), "--check".as_ref()])
+            .args([patch])
+            .run()
+            .success();
+    }
+}
+
 /// The names of all values of a JSON object; those inside others behind a dot.
 fn names(value: &Value, before: &str, names: &mut BTreeSet<String>) {
     for (key, value) in value.as_object().unwrap() {
