@@ -5,7 +5,8 @@ use core::time::Duration;
 use crate::rc::completions::Completions;
 use crate::rc::datagram_cost::HEADERS_BYTES;
 use crate::rc::outstanding_reads::Early;
-use crate::rc::requester::{Cause, Probe, Repair, Requester, SendFailure};
+use crate::rc::recovery::{Cause, Probe};
+use crate::rc::requester::{Requester, SendFailure};
 use crate::rc::{Memory, QueuePairCounters, SharedLimits, WorkStatus, datagram_cost, sge};
 use crate::wire::{Aeth, NakCode, RnrTimer, Syndrome};
 use crate::{Psn, Time};
@@ -112,10 +113,9 @@ impl Requester {
             return;
         };
         let lost = first.is_before(latest) && latest.since(first) >= LATER_RESPONSES;
-        if lost && self.repaired != Some(first) {
+        if lost {
             let missing = self.early.missing().min(read.end.since(first));
-            self.repair = Some(Repair { first, end: first.plus(missing) });
-            self.repaired = Some(first);
+            self.read_repair.found_missing(first, first.plus(missing));
         }
     }
 
@@ -137,7 +137,7 @@ impl Requester {
             with.limits.window.sample(with.now - sent);
             self.timed = None;
         }
-        if let Some(probe) = self.probe.take() {
+        if let Some(probe) = self.recovery.confirmed() {
             self.judge(probe, with);
         }
         if self.next.is_before(to) {
@@ -171,10 +171,10 @@ impl Requester {
             }
         }
         if self.unacknowledged != before {
-            if let Some(probe) = self.probe.take_if(|probe| probe.reads) {
+            if let Some(probe) = self.recovery.responses_came() {
                 self.judge(probe, with);
             }
-            self.repair = self.repair.filter(|repair| repair.first == self.unacknowledged);
+            self.read_repair.passed(self.unacknowledged);
             self.latest = self.latest.filter(|latest| self.unacknowledged.is_before(*latest));
             self.retire(with.completions);
             let more = self.unacknowledged != self.high;
@@ -230,7 +230,7 @@ impl Requester {
     fn handle_gap(&mut self, psn: Psn, with: &mut Answers<'_, '_>) -> Result<(), SendFailure> {
         with.counters.sequence_naks_received += 1;
         self.confirm(psn, with);
-        if self.confirmed != psn || self.not_ready_until.is_some() {
+        if self.confirmed != psn || self.recovery.is_waiting() {
             return Ok(());
         }
         if self.retransmit_timer.is_exhausted(with.now) {
@@ -239,13 +239,13 @@ impl Requester {
                 status: WorkStatus::RetryExceeded,
             });
         }
-        if let Some((gap, when)) = self.went_back
+        if let Some((gap, when)) = self.reported_gap
             && gap == psn
             && with.now - when < Self::round_trip(with.limits)
         {
             return Ok(());
         }
-        self.went_back = Some((psn, with.now));
+        self.reported_gap = Some((psn, with.now));
         with.limits.window.lost(with.now, Duration::ZERO);
         self.go_back(Cause::Gap, with.limits);
         Ok(())
@@ -261,7 +261,7 @@ impl Requester {
         const NO_LIMIT: u8 = 7;
         with.counters.rnr_naks_received += 1;
         self.confirm(psn, with);
-        if self.confirmed != psn || self.not_ready_until.is_some() {
+        if self.confirmed != psn || self.recovery.is_waiting() {
             return Ok(());
         }
         if self.rnr_retry_count != NO_LIMIT && self.not_ready_count == self.rnr_retry_count {
@@ -269,9 +269,9 @@ impl Requester {
             return Err(SendFailure { position, status: WorkStatus::RnrRetryExceeded });
         }
         self.not_ready_count = self.not_ready_count.saturating_add(1);
-        self.go_back(Cause::NotReady, with.limits);
+        let probe = self.set_back(Cause::NotReady, with.limits);
         self.retransmit_timer.suspend();
-        self.not_ready_until = Some(with.now + timer.duration());
+        self.recovery.not_ready(with.now + timer.duration(), probe);
         Ok(())
     }
 

@@ -32,6 +32,8 @@ mod memory;
 mod outstanding_reads;
 mod queue_pair;
 mod read_budget;
+mod read_repair;
+mod recovery;
 mod recv_queue;
 mod replies;
 mod requester;

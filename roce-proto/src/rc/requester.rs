@@ -11,6 +11,8 @@ use core::time::Duration;
 use crate::rc::completions::Completions;
 use crate::rc::datagram_cost::HEADERS_BYTES;
 use crate::rc::outstanding_reads::{Early, OutstandingRead, OutstandingReads};
+use crate::rc::read_repair::ReadRepair;
+use crate::rc::recovery::{Cause, Probe, Recovery};
 use crate::rc::retransmit_timer::{READ_AGAIN_AFTER, RetransmitTimer};
 use crate::rc::send_queue::{PayloadSource, SendEntry, SendQueue};
 use crate::rc::{
@@ -64,54 +66,23 @@ pub(super) struct Requester {
     asked_at: Option<Time>,
     /// A packet whose round trip is being measured.
     pub(super) timed: Option<(Psn, Time)>,
-    /// After going back, the only packet that may leave until an answer comes.
-    pub(super) probe: Option<Probe>,
-    /// When to go on after receiver-not-ready.
-    pub(super) not_ready_until: Option<Time>,
+    pub(super) recovery: Recovery,
+    /// Receiver-not-ready answers since the peer last executed something. They are counted through
+    /// several waits, and what is between them.
     pub(super) not_ready_count: u8,
-    /// Where and when packets were last sent again because the peer reported a gap.
-    pub(super) went_back: Option<(Psn, Time)>,
+    /// Where and when packets were last sent again because the peer reported a gap. Echoes of that
+    /// report come in every state of the recovery: its probe may be answered by RDMA READ
+    /// responses, refused for want of a receive, or followed by silence.
+    pub(super) reported_gap: Option<(Psn, Time)>,
     /// The latest response that came, placed or not.
     pub(super) latest: Option<Psn>,
-    /// Responses that are missing and shall be asked for again, the rest of their READ being on its
-    /// way.
-    pub(super) repair: Option<Repair>,
-    /// Where the last repair began.
-    pub(super) repaired: Option<Psn>,
+    /// It is no state of the recovery: responses that were sent before the requester went back may
+    /// still come, and show what is missing among them.
+    pub(super) read_repair: ReadRepair,
     pub(super) mtu: u32,
     peer: Qpn,
     initiator_depth: usize,
     pub(super) rnr_retry_count: u8,
-}
-
-/// The first packet that is sent again, alone. Were all of them sent again at once, they would meet
-/// a receive buffer that is full of their first copies.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Probe {
-    pub(super) psn: Psn,
-    pub(super) cause: Cause,
-    /// It is an RDMA READ request.
-    pub(super) reads: bool,
-}
-
-/// Why packets are sent again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Cause {
-    /// Nothing was heard for too long.
-    Silence,
-    /// The peer reported, or its answers show, that something is missing.
-    Gap,
-    /// The peer had no receive, and now may have.
-    NotReady,
-    /// Nothing was asked, so nothing was heard: it is asked now.
-    Unasked,
-}
-
-/// Response packets `first..end` of one READ.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Repair {
-    pub(super) first: Psn,
-    pub(super) end: Psn,
 }
 
 /// A send request failed, and the queue pair with it.
@@ -141,13 +112,11 @@ impl Requester {
             asked: None,
             asked_at: None,
             timed: None,
-            probe: None,
-            not_ready_until: None,
+            recovery: Recovery::Idle,
             not_ready_count: 0,
-            went_back: None,
+            reported_gap: None,
             latest: None,
-            repair: None,
-            repaired: None,
+            read_repair: ReadRepair::Idle,
             mtu: 256,
             peer: Qpn::new(0),
             initiator_depth: 0,
@@ -169,10 +138,7 @@ impl Requester {
 
     /// Whether there is something to send, as far as that depends on this queue pair alone.
     pub(super) fn wants(&self) -> bool {
-        if self.not_ready_until.is_some() {
-            return false;
-        }
-        self.repair.is_some() || self.wants_next()
+        !self.recovery.is_waiting() && (self.read_repair.is_due() || self.wants_next())
     }
 
     /// Whether the packet at `next` may be sent.
@@ -180,7 +146,7 @@ impl Requester {
         if self.cursor == self.queue.tail() {
             return false;
         }
-        if self.probe.is_some_and(|probe| probe.psn != self.next) {
+        if self.recovery.probe().is_some_and(|probe| probe.psn != self.next) {
             return false;
         }
         let entry = self.queue.get(self.cursor);
@@ -198,11 +164,11 @@ impl Requester {
         completions: &mut Completions,
         out: &mut Transmit,
     ) -> Result<bool, SendFailure> {
-        if self.not_ready_until.is_some() {
+        if self.recovery.is_waiting() {
             return Ok(false);
         }
-        if let Some(repair) = self.repair.take() {
-            self.emit_repair(now, repair, limits, out);
+        if let Some((first, end)) = self.read_repair.take() {
+            self.emit_repair(now, first, end, limits, out);
             return Ok(true);
         }
         while self.wants_next() {
@@ -276,7 +242,7 @@ impl Requester {
         let offset = index * self.mtu;
         let length = self.packet_bytes(&entry, index);
         let cost = datagram_cost(length as usize + HEADERS_BYTES);
-        if self.probe.is_none() && !limits.window.admits(cost) {
+        if self.recovery.probe().is_none() && !limits.window.admits(cost) {
             return Ok(false);
         }
         limits.window.charge(cost);
@@ -306,11 +272,12 @@ impl Requester {
         Ok(true)
     }
 
-    /// An RDMA READ request for responses that are missing.
+    /// An RDMA READ request for responses `first..end`, which are missing.
     fn emit_repair(
         &mut self,
         now: Time,
-        Repair { first, end }: Repair,
+        first: Psn,
+        end: Psn,
         limits: &SharedLimits<'_>,
         out: &mut Transmit,
     ) {
@@ -377,7 +344,7 @@ impl Requester {
         out: &mut Transmit,
     ) {
         if self.next.is_before(self.high) {
-            if self.probe.is_none_or(|probe| probe.cause != Cause::Unasked) {
+            if self.recovery.probe().is_none_or(|probe| probe.cause != Cause::Unasked) {
                 out.mark_retransmission();
             }
         } else if asked && self.timed.is_none() {
@@ -426,7 +393,7 @@ impl Requester {
                     following.flags.fence || !following.carries_payload()
                 }
             });
-        end || self.probe.is_some()
+        end || self.recovery.probe().is_some()
             || limits.window.wants_asking(self.unsolicited_bytes)
             || self.queue.is_half_full()
             || !self.awaits_acknowledgement() && limits.window.is_closing()
@@ -451,9 +418,10 @@ impl Requester {
         }
     }
 
-    /// Sets `next` back to the oldest packet that needs to be sent again. That packet leaves first,
-    /// alone.
-    pub(super) fn go_back(&mut self, cause: Cause, limits: &mut SharedLimits<'_>) {
+    /// Sets `next` back to the oldest packet that needs to be sent again, which is returned. That
+    /// packet leaves first, alone.
+    #[must_use]
+    pub(super) fn set_back(&mut self, cause: Cause, limits: &mut SharedLimits<'_>) -> Probe {
         let psn = match cause {
             Cause::Silence | Cause::Unasked => self.unacknowledged,
             Cause::Gap | Cause::NotReady => self.confirmed,
@@ -465,10 +433,16 @@ impl Requester {
         self.forget_unasked(limits);
         self.asked = None;
         self.timed = None;
-        self.probe = Some(Probe { psn, cause, reads: self.reads.containing(psn).is_some() });
         self.cursor = self.queue.head();
         self.skip_to(psn);
         self.retransmit_timer.restart();
+        Probe { psn, cause, reads: self.reads.containing(psn).is_some() }
+    }
+
+    /// Goes back, and sends again from now on.
+    pub(super) fn go_back(&mut self, cause: Cause, limits: &mut SharedLimits<'_>) {
+        let probe = self.set_back(cause, limits);
+        self.recovery.went_back(probe);
     }
 
     /// What was sent without asking was asked for, is acknowledged anyway, or will be sent again.
@@ -490,9 +464,7 @@ impl Requester {
         limits: &mut SharedLimits<'_>,
         counters: &mut QueuePairCounters,
     ) -> Result<(), SendFailure> {
-        if self.not_ready_until.is_some_and(|until| until <= now) {
-            self.not_ready_until = None;
-        }
+        self.recovery.time_passed(now);
         if self.retransmit_timer.deadline().is_none_or(|deadline| deadline > now) {
             return Ok(());
         }
@@ -508,13 +480,13 @@ impl Requester {
                 limits.window.lost(now, self.retransmit_timer.silence(now));
             }
             self.go_back(Cause::Silence, limits);
-            (self.repair, self.repaired) = (None, None);
+            self.read_repair.reset();
         }
         Ok(())
     }
 
     pub(super) fn deadline(&self) -> Option<Time> {
-        self.not_ready_until.into_iter().chain(self.retransmit_timer.deadline()).min()
+        self.recovery.waits_until().into_iter().chain(self.retransmit_timer.deadline()).min()
     }
 
     /// Gives back what it holds of the shared limits; nothing is sent or expected any more.
@@ -532,7 +504,8 @@ impl Requester {
         }
         self.reads.clear();
         self.retransmit_timer.suspend();
-        (self.not_ready_until, self.repair) = (None, None);
+        self.recovery.abandoned();
+        self.read_repair.reset();
     }
 
     /// Completes the requests that are done, in order.

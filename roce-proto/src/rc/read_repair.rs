@@ -1,0 +1,128 @@
+//! Which responses to RDMA READs are asked for again while the others are on their way.
+
+use crate::Psn;
+
+/// The responses that are missing at the front, `first` being the oldest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ReadRepair {
+    /// None is known to be missing.
+    Idle,
+    /// Response packets `first..end` of one READ are to be asked for.
+    Due { first: Psn, end: Psn },
+    /// Those from `first` on were asked for or have come. They are not asked for twice, unless
+    /// nothing is heard for too long.
+    Over { first: Psn },
+}
+
+impl ReadRepair {
+    /// Responses `first..end` must be lost, as later ones came.
+    pub(super) fn found_missing(&mut self, first: Psn, end: Psn) {
+        match *self {
+            Self::Due { first: known, .. } | Self::Over { first: known } if known == first => {}
+            Self::Idle | Self::Due { .. } | Self::Over { .. } => *self = Self::Due { first, end },
+        }
+    }
+
+    /// A request can be sent now: for these responses, if any.
+    pub(super) fn take(&mut self) -> Option<(Psn, Psn)> {
+        match *self {
+            Self::Due { first, end } => {
+                *self = Self::Over { first };
+                Some((first, end))
+            }
+            Self::Idle | Self::Over { .. } => None,
+        }
+    }
+
+    /// Everything before `oldest` has come.
+    pub(super) fn passed(&mut self, oldest: Psn) {
+        if let Self::Due { first, .. } = *self
+            && first != oldest
+        {
+            *self = Self::Over { first };
+        }
+    }
+
+    /// All is sent again, or nothing any more.
+    pub(super) fn reset(&mut self) {
+        *self = Self::Idle;
+    }
+
+    /// Whether there is something to ask for.
+    pub(super) const fn is_due(&self) -> bool {
+        matches!(self, Self::Due { .. })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::format;
+    use std::string::String;
+
+    use super::*;
+
+    fn describe(state: &ReadRepair) -> String {
+        match state {
+            ReadRepair::Idle => "idle".into(),
+            ReadRepair::Due { first, end } => format!("due {}..{}", first.value(), end.value()),
+            ReadRepair::Over { first } => format!("over {}..", first.value()),
+        }
+    }
+
+    /// What becomes of each state with each event.
+    fn table() -> String {
+        let psn = Psn::new;
+        let states = [
+            ReadRepair::Idle,
+            ReadRepair::Due { first: psn(1), end: psn(3) },
+            ReadRepair::Over { first: psn(1) },
+        ];
+        type Event = fn(&mut ReadRepair);
+        let events: [(&str, Event); 6] = [
+            ("the same found missing", |state| state.found_missing(Psn::new(1), Psn::new(2))),
+            ("others found missing", |state| state.found_missing(Psn::new(5), Psn::new(7))),
+            ("taken", |state| assert_eq!(state.is_due(), state.take().is_some())),
+            ("nothing passed", |state| state.passed(Psn::new(1))),
+            ("passed", |state| state.passed(Psn::new(2))),
+            ("reset", ReadRepair::reset),
+        ];
+        let mut table = String::new();
+        for state in states {
+            table += &format!("{}\n", describe(&state));
+            for (event, happen) in events {
+                let mut after = state;
+                happen(&mut after);
+                table += &format!("  {event} -> {}\n", describe(&after));
+            }
+        }
+        table
+    }
+
+    #[test]
+    fn each_state_with_each_event() {
+        let expected = "\
+idle
+  the same found missing -> due 1..2
+  others found missing -> due 5..7
+  taken -> idle
+  nothing passed -> idle
+  passed -> idle
+  reset -> idle
+due 1..3
+  the same found missing -> due 1..3
+  others found missing -> due 5..7
+  taken -> over 1..
+  nothing passed -> due 1..3
+  passed -> over 1..
+  reset -> idle
+over 1..
+  the same found missing -> over 1..
+  others found missing -> due 5..7
+  taken -> over 1..
+  nothing passed -> over 1..
+  passed -> over 1..
+  reset -> idle
+";
+        assert_eq!(table(), expected);
+    }
+}
