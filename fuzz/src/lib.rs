@@ -11,7 +11,6 @@ pub mod hostile_host;
 pub mod hostile_target;
 pub mod input;
 pub mod mad;
-mod memory;
 pub mod mutate;
 pub mod packet;
 pub mod pages;

@@ -145,7 +145,7 @@ impl Witness {
     /// Whether all its commands are done and its queues are as they were.
     pub(super) fn is_content(&self) -> bool {
         self.host.links.len() == 2
-            && self.host.links.iter().all(super::host::Link::is_up)
+            && self.host.is_up()
             && self.parts.iter().all(|part| part.cid.is_none())
     }
 }

@@ -1,5 +1,4 @@
-//! A target with its bones showing: it does what it should, unless it is told otherwise.
-#![expect(unsafe_code, reason = "posts its own memory to its queue pairs")]
+//! A target that does what it should, unless it is told otherwise.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -13,16 +12,12 @@ use nvme_proto::{
     AdminCommand, Cid, Cntlid, Command, CommandCapsule, Cqe, FabricsCommand, IntoBytes, LbaRange,
     NvmCommand, Qid, Sgl, Sqe, Status,
 };
+use raw_peers::{RawPiece, RawTarget, RawTargetEvent, RawTargetShape};
 use rdma::sim::{Sim, SimDevice};
-use rdma::{
-    Access, CmEvent, ConnId, ConnOptions, ConnParams, ConnectionManager, Device, Group,
-    GroupConfig, Op, PrivateData, Provider, QpConfig, QpKey, RecvWr, SendFlags, SendWr, Sge, Time,
-    Wc, WcOpcode,
-};
+use rdma::{ConnId, ConnParams, Op, PrivateData, Time};
 
 use super::behaviour::{AnswerFault, Behaviour, DataFault};
 use super::pages::{IdentifyPages, PAGE_BYTES};
-use crate::memory::DeviceMemory;
 
 pub(super) const LBA_BYTES: usize = 512;
 /// Bytes of its namespace.
@@ -31,22 +26,26 @@ pub(super) const DISK_BYTES: usize = 64 << 10;
 pub(super) const WRITABLE_BYTES: usize = DISK_BYTES / 2;
 const IN_CAPSULE_BYTES: usize = 4096;
 const CAPSULE_BYTES: usize = size_of::<Sqe>() + IN_CAPSULE_BYTES;
-const RECEIVES: usize = 32;
-/// Places for pages and responses on their way.
-const STAGES: usize = 64;
+const RECEIVES: u32 = 32;
+
+const SHAPE: RawTargetShape = RawTargetShape {
+    queue_pairs: 16,
+    sends: 256,
+    receives: RECEIVES,
+    capsule_bytes: CAPSULE_BYTES,
+    places: 64,
+    place_bytes: PAGE_BYTES,
+    data_bytes: DISK_BYTES,
+};
+
 /// Commands that it remembers.
 const REMEMBERED: usize = 16;
 
 pub(super) struct FuzzedTarget {
-    device: SimDevice,
-    cm: <Sim as Provider>::Cm,
-    group: <Sim as Provider>::Group,
+    raw: RawTarget<Sim>,
     queues: Vec<HostileQueue>,
-    disk: DeviceMemory,
     /// What is on the disk at first.
     formatted: Box<[u8]>,
-    staged: DeviceMemory,
-    next_stage: usize,
     pub(super) pages: IdentifyPages,
     /// What it does with the next commands.
     pub(super) plan: VecDeque<Behaviour>,
@@ -64,9 +63,7 @@ pub(super) struct FuzzedTarget {
 /// A connection.
 struct HostileQueue {
     conn: ConnId,
-    qp: QpKey,
     qid: Qid,
-    capsules: DeviceMemory,
     /// Responses that wait for RDMA READs, by the identifiers of those.
     fetching: Vec<(u64, Sqe, Behaviour)>,
     next_fetch: u64,
@@ -74,20 +71,13 @@ struct HostileQueue {
 
 impl FuzzedTarget {
     pub(super) fn new(device: SimDevice, address: SocketAddr) -> Self {
-        let config = GroupConfig { completions: 4096, queue_pairs: 16, completion_vector: 0 };
-        let mut cm = device.connection_manager().expect("nobody else has it");
-        cm.listen(address, &ConnOptions::default()).expect("nobody else listens");
-        let disk = DeviceMemory::new(&device, DISK_BYTES, Access::LOCAL_WRITE);
+        let raw = RawTarget::new(device, address, SHAPE);
         let formatted: Box<[u8]> = (0..DISK_BYTES).map(pattern).collect();
-        disk.put(0, &formatted);
+        raw.put(0, &formatted);
         Self {
-            cm,
-            group: device.group(&config).expect("it was opened for one"),
+            raw,
             queues: Vec::new(),
-            disk,
             formatted,
-            staged: DeviceMemory::new(&device, STAGES * PAGE_BYTES, Access::LOCAL_WRITE),
-            next_stage: 0,
             pages: pages(),
             plan: VecDeque::new(),
             refuses: false,
@@ -95,13 +85,12 @@ impl FuzzedTarget {
             remembered: VecDeque::new(),
             next_cntlid: 0,
             truthful: true,
-            device,
         }
     }
 
     /// Is good again, and as it was.
     pub(super) fn reform(&mut self) {
-        self.disk.put(0, &self.formatted);
+        self.raw.put(0, &self.formatted);
         self.pages = pages();
         self.plan.clear();
         self.refuses = false;
@@ -114,49 +103,48 @@ impl FuzzedTarget {
     /// Has other bytes on its disk from now on, and says nothing.
     #[cfg(test)]
     pub(super) fn scribble(&mut self) {
-        self.disk.put(0, &[0xEE; DISK_BYTES]);
+        self.raw.put(0, &[0xEE; DISK_BYTES]);
     }
 
     pub(super) fn device(&self) -> &SimDevice {
-        &self.device
+        self.raw.device()
     }
 
     /// Does all that is ready; true if there was anything.
     pub(super) fn turn(&mut self, now: Time) -> bool {
         let mut worked = false;
-        while let Some(event) = self.cm.poll(now) {
+        while let Some(event) = self.raw.poll(now) {
             worked = true;
             match event {
-                CmEvent::ConnectRequest { conn, params, .. } => self.accept(now, conn, &params),
-                CmEvent::Disconnected { conn, .. } | CmEvent::ConnectFailed { conn, .. } => {
-                    self.forget(conn);
+                RawTargetEvent::Request { conn, params } => self.accept(now, conn, &params),
+                RawTargetEvent::Gone { conn } => self.queues.retain(|queue| queue.conn != conn),
+                RawTargetEvent::Capsule { conn, bytes } => {
+                    if let Some(queue) = self.queue_of(conn) {
+                        self.command(now, queue, &bytes);
+                    }
                 }
-                _ => {}
+                RawTargetEvent::Fetched { conn, wr_id } => self.fetched(now, conn, wr_id),
+                RawTargetEvent::Other => {}
             }
         }
-        let mut wcs = [Wc::default(); 32];
-        let count = self.group.poll(now, &mut wcs);
-        for wc in &wcs[..count] {
-            self.completed(now, wc);
-        }
-        self.group.flush(now);
-        worked || count > 0
+        self.raw.flush(now);
+        worked
     }
 
     pub(super) fn deadline(&self) -> Option<Time> {
-        self.cm.deadline().into_iter().chain(self.group.deadline()).min()
+        self.raw.deadline()
     }
 
     /// Ends a connection.
     pub(super) fn disconnect(&mut self, now: Time, which: usize) {
         if let Some(index) = which.checked_rem(self.queues.len()) {
-            self.cm.disconnect(now, self.queues[index].conn);
+            self.raw.disconnect(now, self.queues[index].conn);
         }
     }
 
     /// Ends all connections.
     pub(super) fn disconnect_all(&mut self, now: Time) {
-        self.queues.iter().for_each(|queue| self.cm.disconnect(now, queue.conn));
+        self.queues.iter().for_each(|queue| self.raw.disconnect(now, queue.conn));
     }
 
     /// Answers a command that it remembers, for the first time or again.
@@ -177,60 +165,28 @@ impl FuzzedTarget {
             true => Op::RdmaWrite { remote_addr, rkey },
             false => Op::RdmaRead { remote_addr, rkey },
         };
-        let sge = self.stage(&[0xDD; PAGE_BYTES][..usize::from(length) % PAGE_BYTES]);
-        self.push(queue, 0, op, sge);
+        let piece = self.raw.stage(&[0xDD; PAGE_BYTES][..usize::from(length) % PAGE_BYTES]);
+        self.push(queue, 0, op, piece);
     }
 
     fn remembered_command(&self, which: usize) -> Option<(usize, Sqe)> {
         let (conn, sqe) = self.remembered.get(which.checked_rem(self.remembered.len())?)?;
-        let queue = self.queues.iter().position(|queue| queue.conn == *conn)?;
-        Some((queue, *sqe))
+        Some((self.queue_of(*conn)?, *sqe))
     }
 
-    fn forget(&mut self, conn: ConnId) {
-        if let Some(index) = self.queues.iter().position(|queue| queue.conn == conn) {
-            let queue = self.queues.swap_remove(index);
-            self.group.release(queue.qp);
-        }
-        self.cm.close(conn);
+    fn queue_of(&self, conn: ConnId) -> Option<usize> {
+        self.queues.iter().position(|queue| queue.conn == conn)
     }
 
     fn accept(&mut self, now: Time, conn: ConnId, params: &ConnParams) {
         if std::mem::take(&mut self.refuses) {
             let reject = Reject::new(RejectStatus::NO_RESOURCES);
-            // It may have gone meanwhile.
-            let _ = self.cm.reject(now, conn, reject.as_bytes());
-            return;
+            return self.raw.reject(now, conn, reject.as_bytes());
         }
         let request =
             ConnectRequest::parse(params.private_data.as_slice()).expect("a host is correct");
-        let entries = request.send_entries().min(RECEIVES as u32) as u16;
+        let entries = request.send_entries().min(RECEIVES) as u16;
         let entries = self.claimed_entries.unwrap_or(entries);
-        let config = QpConfig {
-            send_wr: 256,
-            recv_wr: RECEIVES as u32,
-            send_sge: 1,
-            recv_sge: 1,
-            inline_bytes: 0,
-        };
-        let Ok(new) = self.cm.create_qp(conn, &self.group.handle(), &self.device, &config) else {
-            return;
-        };
-        self.queues.push(HostileQueue {
-            conn,
-            qp: self.group.adopt(new),
-            qid: request.qid(),
-            capsules: DeviceMemory::new(
-                &self.device,
-                RECEIVES * CAPSULE_BYTES,
-                Access::LOCAL_WRITE,
-            ),
-            fetching: Vec::new(),
-            next_fetch: 0,
-        });
-        for receive in 0..RECEIVES {
-            self.post_receive(self.queues.len() - 1, receive);
-        }
         let accept = ConnectAccept::new(entries);
         let params = ConnParams {
             private_data: PrivateData::new(accept.as_bytes()).expect("it fits"),
@@ -239,40 +195,19 @@ impl FuzzedTarget {
             retry_count: 7,
             ..ConnParams::default()
         };
-        if self.cm.accept(now, conn, &params).is_err() {
-            self.forget(conn);
+        if self.raw.accept(now, conn, &params, RECEIVES as usize) {
+            let (qid, fetching) = (request.qid(), Vec::new());
+            self.queues.push(HostileQueue { conn, qid, fetching, next_fetch: 0 });
         }
     }
 
-    fn post_receive(&mut self, queue: usize, receive: usize) {
-        let queue = &self.queues[queue];
-        let sges = [queue.capsules.sge(receive * CAPSULE_BYTES, CAPSULE_BYTES)];
-        let wr = RecvWr { wr_id: receive as u64, sges: &sges };
-        // SAFETY: the memory is deregistered before it is freed, and read only once the receive has
-        // completed.
-        unsafe { self.group.push_recv(queue.qp, &wr) }.expect("there are as many places");
-    }
-
-    fn completed(&mut self, now: Time, wc: &Wc) {
-        let found = self.queues.iter().position(|queue| self.group.qpn(queue.qp) == wc.qpn);
-        let Some(index) = found.filter(|_| wc.is_success()) else { return };
-        let queue = &mut self.queues[index];
-        match wc.opcode {
-            WcOpcode::RECV => {
-                let receive = wc.wr_id as usize;
-                let bytes = queue.capsules.get(receive * CAPSULE_BYTES, wc.byte_len as usize);
-                let bytes: Vec<u8> = bytes.collect();
-                self.post_receive(index, receive);
-                self.command(now, index, &bytes);
-            }
-            WcOpcode::RDMA_READ => {
-                let found = queue.fetching.iter().position(|(id, ..)| *id == wc.wr_id);
-                if let Some(at) = found {
-                    let (_, sqe, behaviour) = queue.fetching.swap_remove(at);
-                    self.respond(now, index, &sqe, Cqe::success(sqe.cid()), &behaviour);
-                }
-            }
-            _ => {}
+    /// What was to be written has come from the host.
+    fn fetched(&mut self, now: Time, conn: ConnId, id: u64) {
+        let Some(index) = self.queue_of(conn) else { return };
+        let fetching = &mut self.queues[index].fetching;
+        if let Some(at) = fetching.iter().position(|(other, ..)| *other == id) {
+            let (_, sqe, behaviour) = fetching.swap_remove(at);
+            self.respond(now, index, &sqe, Cqe::success(sqe.cid()), &behaviour);
         }
     }
 
@@ -293,8 +228,9 @@ impl FuzzedTarget {
         let done = Cqe::success(sqe.cid());
         match command.expect("a host sends what can be parsed") {
             Command::Nvm(NvmCommand::Read(io)) => {
-                let sge = self.blocks(&io.range, DISK_BYTES);
-                self.give(now, queue, &sqe, sge, done, &behaviour);
+                let (at, length) = Self::blocks(&io.range, DISK_BYTES);
+                let piece = self.raw.data(at, length);
+                self.give(now, queue, &sqe, piece, done, &behaviour);
             }
             Command::Nvm(NvmCommand::Write(io)) => {
                 self.take(now, queue, &capsule, &io.range, &behaviour);
@@ -308,11 +244,12 @@ impl FuzzedTarget {
         }
     }
 
-    /// Where blocks lie on the disk, before `end`; what lies elsewhere is somewhere there too.
-    fn blocks(&self, range: &LbaRange, end: usize) -> Sge {
+    /// Where blocks lie on the disk, before `end`, and how many bytes they are; what lies elsewhere
+    /// is somewhere there too.
+    fn blocks(range: &LbaRange, end: usize) -> (usize, usize) {
         let length = (range.blocks as usize * LBA_BYTES).min(end);
         let at = (range.slba as usize).wrapping_mul(LBA_BYTES) % end;
-        self.disk.sge(at.min(end - length), length)
+        (at.min(end - length), length)
     }
 
     fn fabrics(&mut self, command: &FabricsCommand, done: Cqe) -> Cqe {
@@ -347,8 +284,8 @@ impl FuzzedTarget {
         match command {
             AdminCommand::Identify(command) => {
                 let page = self.pages.identify(command).to_vec();
-                let sge = self.stage(&page);
-                self.give(now, queue, sqe, sge, done, behaviour);
+                let piece = self.raw.stage(&page);
+                self.give(now, queue, sqe, piece, done, behaviour);
             }
             AdminCommand::GetLogPage(page) => {
                 let LogOffset::Bytes(offset) = page.offset else { panic!("an index") };
@@ -356,8 +293,8 @@ impl FuzzedTarget {
                 let length = (page.length_bytes as usize).min(PAGE_BYTES);
                 let log = log.skip(offset as usize).chain(std::iter::repeat(0));
                 let bytes: Vec<u8> = log.take(length).collect();
-                let sge = self.stage(&bytes);
-                self.give(now, queue, sqe, sge, done, behaviour);
+                let piece = self.raw.stage(&bytes);
+                self.give(now, queue, sqe, piece, done, behaviour);
             }
             AdminCommand::SetFeatures(_) => {
                 let counts = Feature::NumberOfQueues(QueueCounts::pairs(4)).value();
@@ -374,19 +311,19 @@ impl FuzzedTarget {
         now: Time,
         queue: usize,
         sqe: &Sqe,
-        sge: Sge,
+        piece: RawPiece,
         cqe: Cqe,
         behaviour: &Behaviour,
     ) {
         let Ok(Sgl::Keyed { address, key, length, .. }) = sqe.dptr.parse() else {
             panic!("a command without memory: {sqe:?}");
         };
-        let sge = Sge { length: sge.length.min(length), ..sge };
+        let piece = piece.with_len(piece.len().min(length as usize));
         if behaviour.hasty {
             self.respond(now, queue, sqe, cqe, behaviour);
         }
-        if let Some((remote_addr, rkey, sge)) = transfer(address, key, sge, behaviour.data) {
-            self.push(queue, 0, Op::RdmaWrite { remote_addr, rkey }, sge);
+        if let Some((remote_addr, rkey, piece)) = transfer(address, key, piece, behaviour.data) {
+            self.push(queue, 0, Op::RdmaWrite { remote_addr, rkey }, piece);
         }
         if !behaviour.hasty {
             self.respond(now, queue, sqe, cqe, behaviour);
@@ -403,23 +340,22 @@ impl FuzzedTarget {
         behaviour: &Behaviour,
     ) {
         let sqe = capsule.sqe;
-        let sge = self.blocks(range, WRITABLE_BYTES);
+        let (at, room) = Self::blocks(range, WRITABLE_BYTES);
         let done = Cqe::success(sqe.cid());
         match sqe.dptr.parse() {
             Ok(Sgl::InCapsule { offset, length }) => {
                 let data = capsule.in_capsule(offset, length).expect("a host sends what it says");
-                let at = (sge.addr - self.disk.address(0)) as usize;
-                self.disk.put(at, &data[..data.len().min(sge.length as usize)]);
+                self.raw.put(at, &data[..data.len().min(room)]);
                 self.respond(now, queue, sqe, done, behaviour);
             }
             Ok(Sgl::Keyed { address, key, length, .. }) => {
-                let sge = Sge { length: sge.length.min(length), ..sge };
-                match transfer(address, key, sge, behaviour.data) {
-                    Some((remote_addr, rkey, sge)) => {
+                let piece = self.raw.data(at, room.min(length as usize));
+                match transfer(address, key, piece, behaviour.data) {
+                    Some((remote_addr, rkey, piece)) => {
                         let id = 1 + self.queues[queue].next_fetch;
                         self.queues[queue].next_fetch = id;
                         self.queues[queue].fetching.push((id, *sqe, *behaviour));
-                        self.push(queue, id, Op::RdmaRead { remote_addr, rkey }, sge);
+                        self.push(queue, id, Op::RdmaRead { remote_addr, rkey }, piece);
                     }
                     None => self.respond(now, queue, sqe, done, behaviour),
                 }
@@ -435,7 +371,7 @@ impl FuzzedTarget {
         };
         match behaviour.answer {
             AnswerFault::Missing | AnswerFault::Status(_) => {}
-            AnswerFault::Disconnect => self.cm.disconnect(now, self.queues[queue].conn),
+            AnswerFault::Disconnect => self.raw.disconnect(now, self.queues[queue].conn),
             AnswerFault::None => self.send(queue, cqe.as_bytes(), op),
             AnswerFault::Twice => {
                 self.send(queue, cqe.as_bytes(), op);
@@ -466,36 +402,30 @@ impl FuzzedTarget {
     }
 
     fn send(&mut self, queue: usize, bytes: &[u8], op: Op) {
-        let sge = self.stage(bytes);
-        self.push(queue, 0, op, sge);
+        let piece = self.raw.stage(bytes);
+        self.push(queue, 0, op, piece);
     }
 
-    /// Puts bytes where they can be sent from.
-    fn stage(&mut self, bytes: &[u8]) -> Sge {
-        let at = self.next_stage % STAGES * PAGE_BYTES;
-        self.next_stage += 1;
-        self.staged.put(at, bytes);
-        self.staged.sge(at, bytes.len())
-    }
-
-    fn push(&mut self, queue: usize, wr_id: u64, op: Op, sge: Sge) {
-        let wr = SendWr { wr_id, op, flags: SendFlags::SIGNALED, sges: &[sge] };
-        // SAFETY: the memory is the target's own and is deregistered before it is freed.
-        let pushed = unsafe { self.group.push_send(self.queues[queue].qp, &wr) };
+    fn push(&mut self, queue: usize, wr_id: u64, op: Op, piece: RawPiece) {
         // What finds no room is as good as lost.
-        self.truthful &= pushed.is_ok();
+        self.truthful &= self.raw.push(self.queues[queue].conn, wr_id, op, piece).is_ok();
     }
 }
 
 /// Where data goes or comes from, and how much: the peer's address and key, and memory of ours.
-fn transfer(address: u64, key: u32, sge: Sge, fault: DataFault) -> Option<(u64, u32, Sge)> {
+fn transfer(
+    address: u64,
+    key: u32,
+    piece: RawPiece,
+    fault: DataFault,
+) -> Option<(u64, u32, RawPiece)> {
     match fault {
-        DataFault::None => Some((address, key, sge)),
+        DataFault::None => Some((address, key, piece)),
         DataFault::Missing => None,
-        DataFault::Shifted(by) => Some((address.wrapping_add_signed(by.into()), key, sge)),
-        DataFault::Key(with) => Some((address, key ^ with, sge)),
+        DataFault::Shifted(by) => Some((address.wrapping_add_signed(by.into()), key, piece)),
+        DataFault::Key(with) => Some((address, key ^ with, piece)),
         DataFault::Longer(by) => {
-            Some((address, key, Sge { length: sge.length + u32::from(by), ..sge }))
+            Some((address, key, piece.with_len(piece.len() + usize::from(by))))
         }
     }
 }
