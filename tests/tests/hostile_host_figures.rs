@@ -174,7 +174,7 @@ fn scribble(peer: &mut Peer<'_>) {
     let first = Bystander::AREA_BYTES / 512;
     let cids = peer.post(8, 65_536, |_| write(1, first, 65_536));
     for cid in cids {
-        peer.host.data(0, 8 * 65_536).fill(cid.0 as u8);
+        peer.host.fill(0, 8 * 65_536, cid.0 as u8);
         peer.collect([cid]);
     }
 }

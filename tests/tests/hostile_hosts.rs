@@ -4,12 +4,13 @@
 use std::net::SocketAddr;
 
 use feedrail_target::testing::{PEER_MESSAGES, PEER_MESSAGES_PERIOD, UNCONNECTED_PER_ADDRESS};
-use feedrail_tests::hostile::{Bystander, HostileHost, Link, QueueKey, read, write};
+use feedrail_tests::hostile::{Bystander, HostileHost, QueueKey, read, write};
 use feedrail_tests::process::{
     Daemon, DaemonOptions, Vitals, eventually, feedrail, loopback_address, write_configuration,
 };
 use nvme_proto::rdma_cm::{ConnectRequest, RejectStatus};
 use nvme_proto::{Cid, Cntlid, IntoBytes, Qid, Sgl, Sqe, Status};
+use raw_peers::RawLinkState;
 use rdma::soft::Faults;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -132,7 +133,7 @@ fn who_says_nothing_is_sent_away() {
     let queues: Vec<QueueKey> =
         (0..8).map(|_| host.link(scene.daemon.address(), 0, 32, 0)).collect();
     for &queue in &queues {
-        assert_eq!(host.settle(queue), Link::Up);
+        assert!(matches!(host.settle(queue), RawLinkState::Up(_)));
     }
     for queue in queues {
         host.wait_down(queue);
@@ -248,7 +249,7 @@ fn lies_in_connection_requests_are_refused_by_name_and_do_not_flood_the_log() {
         for round in 0..60 {
             let (private, status) = &cases[round % cases.len()];
             let queue = host.dial_with(to, private, 0);
-            assert_eq!(host.settle(queue), Link::Rejected(*status), "{private:?}");
+            assert_eq!(host.settle(queue), RawLinkState::Rejected(*status), "{private:?}");
         }
     }
     let stats = scene.all_is_well();
@@ -280,14 +281,14 @@ fn a_damaged_packet_in_a_thousand_is_as_good_as_lost() {
         |scene: &Scene| scene.daemon.stats()["network"]["icrc_failures"].as_u64().unwrap();
     for round in 0..200 {
         let bytes = vec![round as u8; 64 << 10];
-        host.data(0, 64 << 10).copy_from_slice(&bytes);
+        host.put(0, &bytes);
         let sgl = host.keyed(0, 64 << 10);
         let wrote = host.status(queue, &write(1, first, 64 << 10).with_data(sgl), &[]);
         assert_eq!(wrote, Some(Status::SUCCESS));
         let sgl = host.keyed(64 << 10, 64 << 10);
         let got = host.status(queue, &read(1, first, 64 << 10).with_data(sgl), &[]);
         assert_eq!(got, Some(Status::SUCCESS));
-        assert!(*host.data(64 << 10, 64 << 10) == *bytes);
+        assert!(host.get(64 << 10, 64 << 10) == bytes);
     }
     assert!(failures(&scene) > 0, "no packet was damaged");
     scene.all_is_well();
@@ -334,19 +335,20 @@ fn connections_are_counted_over_all_addresses() {
     let daemon = DaemonOptions::default().arg("--config").arg(path).start();
     let link = |host: &mut HostileHost, address: usize| {
         let queue = host.link(addresses[address], 0, 32, usize::MAX);
-        if host.state(queue) == Link::Up {
+        if matches!(host.state(queue), RawLinkState::Up(_)) {
             let response = host.nvme_connect(&daemon, queue, 0, Cntlid::DYNAMIC, 32);
             assert!(response.status().is_success(), "{response:?}");
         }
         host.state(queue)
     };
-    let refused = Link::Rejected(RejectStatus::NO_RESOURCES);
+    let up = RawLinkState::Up(32);
+    let refused = RawLinkState::Rejected(RejectStatus::NO_RESOURCES);
     let [mut first, mut second] = [HostileHost::new(None), HostileHost::new(None)];
-    assert_eq!([0, 1, 0].map(|address| link(&mut first, address)), [Link::Up, Link::Up, refused]);
-    assert_eq!([1, 0, 1].map(|address| link(&mut second, address)), [Link::Up, refused, refused]);
+    assert_eq!([0, 1, 0].map(|address| link(&mut first, address)), [up, up, refused]);
+    assert_eq!([1, 0, 1].map(|address| link(&mut second, address)), [up, refused, refused]);
     first.hang_up();
     eventually("there is room again", || daemon.stats()["connections"] == 1);
-    assert_eq!(link(&mut second, 0), Link::Up);
+    assert_eq!(link(&mut second, 0), up);
 }
 
 #[test]
@@ -393,7 +395,7 @@ fn who_scribbles_on_memory_in_use_harms_only_himself() {
             })
             .collect();
         for cid in cids {
-            host.data(0, 2 << 20).fill(round);
+            host.fill(0, 2 << 20, round);
             let response = host.response(queue, cid).expect("the connection stays");
             assert!(response.status().is_success(), "{response:?}");
         }

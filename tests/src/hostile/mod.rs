@@ -8,5 +8,5 @@ mod target;
 
 pub use bystander::Bystander;
 pub use figures::{Figures, Score, Side};
-pub use host::{Association, HostileHost, Link, QueueKey, read, write};
+pub use host::{Association, HostileHost, QueueKey, read, write};
 pub use target::{HostileTarget, Manner};
