@@ -5,7 +5,7 @@ use std::cell::Cell;
 use std::ops::Range;
 
 use nvme_proto::Sgl;
-use rdma::{Access, Mem, MemoryRegion, Provider, Registered};
+use rdma::{Access, Device, Mem, MemoryRegion, Provider, Registered};
 
 /// Bytes of a raw peer that a device may touch whenever it is polled.
 pub struct RawMemory<P: Provider> {
@@ -33,6 +33,20 @@ impl<P: Provider> RawMemory<P> {
         // the bytes are cells, so no reference to them assumes that they stay as they are.
         let registered = unsafe { Registered::new(device, bytes, place, access) };
         Self { registered: registered.expect("the device has room") }
+    }
+
+    /// A key that is void: `part` was registered with it once more, and is not any longer.
+    ///
+    /// # Panics
+    /// If the device refuses, or the part is not within the memory.
+    pub fn void_key(&self, device: &P::Device, part: Range<usize>, access: Access) -> u32 {
+        let cells = &self.bytes()[part];
+        let place = Mem::Host { addr: cells.as_ptr().cast_mut().cast(), length: cells.len() };
+        // SAFETY: the region is gone when this returns, and the bytes are not.
+        let region = unsafe { device.register(place, access) }.expect("the device has room");
+        let key = region.rkey();
+        assert!(region.deregister().is_ok(), "nothing uses it yet");
+        key
     }
 
     /// The address of a byte.

@@ -1,6 +1,5 @@
 //! A host that resets its controller in the middle of writes: when a reset is complete none of them
 //! may land any more.
-#![expect(unsafe_code, reason = "lends memory to a device")]
 
 use std::net::IpAddr;
 use std::ops::Range;
@@ -13,17 +12,12 @@ use nvme_proto::fabrics::{
 use nvme_proto::nvm::Io;
 use nvme_proto::rdma_cm::ConnectRequest;
 use nvme_proto::registers::{Cc, Csts, Property};
-use nvme_proto::{Cid, Cntlid, Cqe, FromBytes, IntoBytes, Nsid, NvmCommand, Qid, Sgl, Sqe};
-use rdma::sim::{Sim, SimDevice, SimNetwork};
-use rdma::{
-    Access, CmEvent, ConnId, ConnOptions, ConnParams, ConnectionManager, Device, Group,
-    GroupConfig, GroupStats, Mem, MemoryRegion, Op, PrivateData, Provider, QpConfig, QpKey, RecvWr,
-    SendFlags, SendWr, Sge, Time, Wc, WcOpcode,
-};
+use nvme_proto::{Cid, Cntlid, Cqe, FromBytes, IntoBytes, Nsid, NvmCommand, Qid, Sqe};
+use raw_peers::{PeerEvent, RawMemory, RawPeer, RawPeerShape};
+use rdma::sim::{Sim, SimNetwork};
+use rdma::{Access, CmEvent, ConnId, ConnParams, GroupStats, Op, PrivateData, Time};
 
 use super::{Machine, Random, Totals};
-
-type Region = <Sim as Provider>::Region;
 
 /// The namespace that is this host's alone, and how long it is.
 const NSID: Nsid = Nsid(3);
@@ -32,11 +26,16 @@ const OLD_DATA: usize = 0;
 const NEW_DATA: usize = BLOCK;
 const READ_DATA: usize = 2 * BLOCK;
 const CAPSULES: usize = 3 * BLOCK;
-const RESPONSES: usize = CAPSULES + 1024;
 const CONNECT_DATA: usize = CAPSULES + 2048;
 const MEMORY: usize = 4 * BLOCK;
-/// Commands on the way at most: each has a place for its capsule, and one for a response.
+/// Commands on the way at most: each has a place for its capsule.
 const PLACES: usize = 16;
+const SHAPE: RawPeerShape = RawPeerShape {
+    queue_pairs: 4,
+    sends: PLACES as u32,
+    receives: PLACES as u32,
+    receive_bytes: size_of::<Cqe>(),
+};
 const ENTRIES: u16 = 16;
 const HOST_ID: HostId = HostId([0xDD; 16]);
 const KEEP_ALIVE_MS: u32 = 1_000;
@@ -74,30 +73,21 @@ enum Step {
     ReadLater,
 }
 
-struct Line {
-    conn: ConnId,
-    qp: Option<QpKey>,
-}
-
 struct Round {
     to: SubsystemAddress,
     step: Step,
     /// The end of a step that waits, or of the patience for one.
     until: Time,
     cntlid: Cntlid,
-    admin: Line,
+    admin: ConnId,
     /// The latest last.
-    io: Vec<Line>,
+    io: Vec<ConnId>,
 }
 
 /// The machine.
 pub(super) struct Resetter {
-    device: SimDevice,
-    cm: <Sim as Provider>::Cm,
-    group: <Sim as Provider>::Group,
-    // The region goes before the memory.
-    region: Region,
-    memory: Box<[u8]>,
+    peer: RawPeer<Sim>,
+    memory: RawMemory<Sim>,
     random: Random,
     targets: Vec<SubsystemAddress>,
     round: Option<Round>,
@@ -112,11 +102,11 @@ impl Machine for Resetter {
     fn leave(mut self: Box<Self>) -> (Totals, GroupStats) {
         self.totals.add("fault: controller resets under writes", 0);
         self.totals.add("recovery: controller resets that were waited for", 0);
-        (self.totals, self.group.stats())
+        (self.totals, self.peer.stats())
     }
 
     fn turn(&mut self, now: Time) -> bool {
-        let mut busy = self.take_events(now) | self.take_completions(now);
+        let mut busy = self.take_events(now);
         match &self.round {
             None if self.rounds_left > 0 && self.next_round <= now => {
                 self.begin(now);
@@ -128,7 +118,7 @@ impl Machine for Resetter {
             }
             _ => {}
         }
-        self.group.flush(now);
+        self.peer.flush(now);
         busy
     }
 
@@ -137,7 +127,7 @@ impl Machine for Resetter {
             None => (self.rounds_left > 0).then_some(self.next_round),
             Some(round) => Some(round.until),
         };
-        self.cm.deadline().into_iter().chain(self.group.deadline()).chain(own).min()
+        self.peer.deadline().into_iter().chain(own).min()
     }
 }
 
@@ -149,20 +139,12 @@ impl Resetter {
         seed: u64,
     ) -> Self {
         let device = network.device(ip, 1).expect("nothing has the address");
-        let mut memory = vec![0; MEMORY].into_boxed_slice();
-        let mem = Mem::Host { addr: memory.as_mut_ptr(), length: memory.len() };
         let access = Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE;
-        // SAFETY: the box is kept as long as the region, and only read and written between turns.
-        let region = unsafe { device.register(mem, access) }.expect("a simulated device has room");
-        let config = GroupConfig { completions: 256, queue_pairs: 4, completion_vector: 0 };
         Self {
-            cm: device.connection_manager().expect("it has none yet"),
-            group: device.group(&config).expect("a simulated device has room"),
-            region,
-            memory,
+            memory: RawMemory::new(&device, MEMORY, access),
+            peer: RawPeer::new(device, SHAPE),
             random: Random::new(seed),
             targets,
-            device,
             round: None,
             next_round: Time::ZERO,
             rounds_left: ROUNDS,
@@ -175,26 +157,18 @@ impl Resetter {
     fn begin(&mut self, now: Time) {
         self.rounds_left -= 1;
         let to = self.random.pick(&self.targets);
-        let admin = self.dial(now, to);
+        let admin = self.peer.dial(now, to.address, PATIENCE);
         let (step, until) = (Step::AdminLink, now + PATIENCE);
         let cntlid = Cntlid::DYNAMIC;
         self.round = Some(Round { to, step, until, cntlid, admin, io: Vec::new() });
     }
 
-    fn dial(&mut self, now: Time, to: SubsystemAddress) -> Line {
-        let resolved = self.cm.resolve(now, to.address, PATIENCE, &ConnOptions::default());
-        Line { conn: resolved.expect("the address is one of this network"), qp: None }
-    }
-
     /// Ends the round. One that did not come to its end may have left a write behind.
     fn end(&mut self, now: Time, well: bool) {
         let Some(round) = self.round.take() else { return };
-        for line in round.io.into_iter().chain([round.admin]) {
-            self.cm.disconnect(now, line.conn);
-            self.cm.close(line.conn);
-            if let Some(qp) = line.qp {
-                self.group.release(qp);
-            }
+        for conn in round.io.into_iter().chain([round.admin]) {
+            self.peer.disconnect(now, conn);
+            self.peer.release(conn);
         }
         let pause = Duration::from_micros(self.random.within(PAUSE));
         self.next_round = now + if well { pause } else { FENCE + pause };
@@ -202,45 +176,46 @@ impl Resetter {
 
     fn take_events(&mut self, now: Time) -> bool {
         let mut any = false;
-        while let Some(event) = self.cm.poll(now) {
+        while let Some(event) = self.peer.poll(now) {
             any = true;
             match event {
-                CmEvent::Resolved { conn } => self.connect(now, conn),
-                CmEvent::Established { conn, .. } if self.latest(conn) => self.linked(now),
-                CmEvent::Disconnected { conn, .. } | CmEvent::ConnectFailed { conn, .. }
-                    if self.is_old(conn) => {}
-                _ => self.end(now, false),
+                PeerEvent::Connection(event) => self.connection_event(now, event),
+                PeerEvent::Arrived { bytes, .. } => {
+                    let cqe = Cqe::read_from_bytes(&bytes).expect("a response capsule");
+                    self.answered(now, &cqe);
+                }
+                PeerEvent::Sent { .. } | PeerEvent::Failed { .. } | PeerEvent::Stale => {}
             }
         }
         any
     }
 
+    fn connection_event(&mut self, now: Time, event: CmEvent) {
+        match event {
+            CmEvent::Resolved { conn } => self.connect(now, conn),
+            CmEvent::Established { conn, .. } if self.latest(conn) => self.linked(now),
+            CmEvent::Disconnected { conn, .. } | CmEvent::ConnectFailed { conn, .. }
+                if self.is_old(conn) => {}
+            _ => self.end(now, false),
+        }
+    }
+
     /// Whether a connection is one that the reset takes away.
     fn is_old(&self, conn: ConnId) -> bool {
         let Some(round) = &self.round else { return true };
-        let old = round.io.first().is_some_and(|line| line.conn == conn);
+        let old = round.io.first() == Some(&conn);
         old && !matches!(round.step, Step::OldLink | Step::OldConnect | Step::OldWrite)
     }
 
     fn latest(&self, conn: ConnId) -> bool {
         let latest = self.round.as_ref().map(|round| round.io.last().unwrap_or(&round.admin));
-        latest.is_some_and(|line| line.conn == conn)
+        latest == Some(&conn)
     }
 
     fn connect(&mut self, now: Time, conn: ConnId) {
-        let config = QpConfig {
-            send_wr: PLACES as u32,
-            recv_wr: PLACES as u32,
-            send_sge: 1,
-            recv_sge: 1,
-            inline_bytes: 0,
-        };
-        let handle = self.group.handle();
-        let qp = self.cm.create_qp(conn, &handle, &self.device, &config).expect("it was resolved");
-        let qp = self.group.adopt(qp);
-        let Some(round) = &mut self.round else { return };
+        assert!(self.peer.create_queue_pair(conn), "it was resolved");
+        let Some(round) = &self.round else { return };
         let qid = Qid(u16::from(!round.io.is_empty()));
-        round.io.last_mut().unwrap_or(&mut round.admin).qp = Some(qp);
         let request = ConnectRequest::new(qid, round.cntlid, ENTRIES, ENTRIES.into());
         let private_data = PrivateData::new(request.as_bytes()).expect("a request fits");
         let params = ConnParams {
@@ -250,7 +225,7 @@ impl Resetter {
             rnr_retry_count: 7,
             private_data,
         };
-        self.cm.connect(now, conn, &params).expect("it was resolved");
+        self.peer.connect(now, conn, &params);
     }
 
     /// A connection is there.
@@ -264,14 +239,14 @@ impl Resetter {
         };
         let (nqn, cntlid) = (round.to.nqn, round.cntlid);
         let data = ConnectData::new(HOST_ID, cntlid, nqn, HostNqn::from_host_id(HOST_ID));
-        self.memory[CONNECT_DATA..][..size_of::<ConnectData>()].copy_from_slice(data.as_bytes());
+        self.memory.put(CONNECT_DATA, data.as_bytes());
         let connect = Connect {
             qid,
             queue_entries: ENTRIES.into(),
             attributes: ConnectAttributes::new(),
             keep_alive_timeout_ms: if qid.is_admin() { KEEP_ALIVE_MS } else { 0 },
         };
-        let sgl = self.keyed(CONNECT_DATA, size_of::<ConnectData>());
+        let sgl = self.memory.keyed(CONNECT_DATA, size_of::<ConnectData>());
         self.send(now, step, !qid.is_admin(), &connect.to_sqe().with_data(sgl));
     }
 
@@ -339,9 +314,9 @@ impl Resetter {
 
     fn link(&mut self, now: Time, step: Step) {
         let Some(to) = self.round.as_ref().map(|round| round.to) else { return };
-        let line = self.dial(now, to);
+        let conn = self.peer.dial(now, to.address, PATIENCE);
         let Some(round) = &mut self.round else { return };
-        round.io.push(line);
+        round.io.push(conn);
         (round.step, round.until) = (step, now + PATIENCE);
     }
 
@@ -353,69 +328,35 @@ impl Resetter {
 
     fn write(&mut self, now: Time, step: Step, data: usize) {
         self.value = self.value.wrapping_add(1);
-        self.memory[data..][..BLOCK].fill(self.value);
-        let sqe = NvmCommand::Write(block()).to_sqe().with_data(self.keyed(data, BLOCK));
+        self.memory.fill(data, BLOCK, self.value);
+        let sqe = NvmCommand::Write(block()).to_sqe().with_data(self.memory.keyed(data, BLOCK));
         self.send(now, step, true, &sqe);
     }
 
     fn read(&mut self, now: Time, step: Step) {
-        let sgl = self.keyed(READ_DATA, BLOCK);
+        let sgl = self.memory.keyed(READ_DATA, BLOCK);
         self.send(now, step, true, &NvmCommand::Read(block()).to_sqe().with_data(sgl));
     }
 
     fn check(&self) {
-        let [written, read] = [NEW_DATA, READ_DATA].map(|data| &self.memory[data..][..BLOCK]);
-        assert!(read == written, "a write of before a controller reset landed after it");
+        let [written, read] = [NEW_DATA, READ_DATA].map(|data| self.memory.get(data, BLOCK));
+        assert!(read.eq(written), "a write of before a controller reset landed after it");
     }
 
     /// Sends the command of a step, on the I/O queue or the admin queue.
     fn send(&mut self, now: Time, step: Step, io: bool, sqe: &Sqe) {
         let Some(round) = &mut self.round else { return };
         (round.step, round.until) = (step, now + PATIENCE);
-        let line = round.io.last().filter(|_| io).unwrap_or(&round.admin);
-        let Some(qp) = line.qp else { return };
-        let place = self.commands % PLACES;
-        self.commands += 1;
-        let (capsule, response) = (capsule_of(place), response_of(place));
-        let sge = self.sge(response, size_of::<Cqe>());
-        let wr = RecvWr { wr_id: response as u64, sges: &[sge] };
-        // SAFETY: the memory is kept; a response is looked at long before its place is used again.
-        unsafe { self.group.push_recv(qp, &wr) }.expect("few commands are on the way");
-        let sqe = sqe.with_cid(Cid(step as u16));
-        self.memory[capsule..][..size_of::<Sqe>()].copy_from_slice(sqe.as_bytes());
-        let sge = self.sge(capsule, size_of::<Sqe>());
-        let wr = SendWr { wr_id: 0, op: Op::Send, flags: SendFlags::SIGNALED, sges: &[sge] };
-        // SAFETY: as for the response.
-        unsafe { self.group.push_send(qp, &wr) }.expect("few commands are on the way");
-    }
-
-    fn take_completions(&mut self, now: Time) -> bool {
-        let mut completions = [Wc::default(); 8];
-        let count = self.group.poll(now, &mut completions);
-        for wc in &completions[..count] {
-            if wc.opcode == WcOpcode::RECV && wc.is_success() && self.is_of_round(wc.qpn) {
-                let at = wc.wr_id as usize;
-                let cqe = Cqe::read_from_bytes(&self.memory[at..at + size_of::<Cqe>()]);
-                self.answered(now, &cqe.expect("an entry's bytes"));
-            }
+        let conn = *round.io.last().filter(|_| io).unwrap_or(&round.admin);
+        if !self.peer.has_queue_pair(conn) {
+            return;
         }
-        count > 0
-    }
-
-    /// Whether a queue pair is not left over from an earlier round.
-    fn is_of_round(&self, qpn: u32) -> bool {
-        let lines = self.round.iter().flat_map(|round| round.io.iter().chain([&round.admin]));
-        lines.filter_map(|line| line.qp).any(|qp| self.group.qpn(qp) == qpn)
-    }
-
-    fn keyed(&self, offset: usize, length: usize) -> Sgl {
-        let address = self.memory.as_ptr() as u64 + offset as u64;
-        Sgl::Keyed { address, length: length as u32, key: self.region.rkey(), invalidate: false }
-    }
-
-    fn sge(&self, at: usize, length: usize) -> Sge {
-        let addr = self.memory.as_ptr() as u64 + at as u64;
-        Sge { addr, length: length as u32, lkey: self.region.lkey() }
+        self.peer.post_receives(conn, 1);
+        let capsule = capsule_of(self.commands % PLACES);
+        self.commands += 1;
+        self.memory.put(capsule, sqe.with_cid(Cid(step as u16)).as_bytes());
+        let pushed = self.peer.push(conn, 0, Op::Send, &self.memory, capsule, size_of::<Sqe>());
+        pushed.expect("few commands are on the way");
     }
 }
 
@@ -439,8 +380,4 @@ fn block() -> Io {
 
 fn capsule_of(place: usize) -> usize {
     CAPSULES + place * size_of::<Sqe>()
-}
-
-fn response_of(place: usize) -> usize {
-    RESPONSES + place * size_of::<Cqe>()
 }

@@ -1,7 +1,6 @@
 //! A machine that keeps no rules: it names memory to targets that it has not opened to them, writes
 //! to theirs with keys that it was not given, and posts its receives late. It tells when somebody
 //! went beyond what is open.
-#![expect(unsafe_code, reason = "lends memory to a device")]
 
 use std::net::IpAddr;
 use std::ops::Range;
@@ -13,25 +12,22 @@ use nvme_proto::identify::{Cns, Identify};
 use nvme_proto::rdma_cm::ConnectRequest;
 use nvme_proto::registers::{Cc, Property};
 use nvme_proto::{AdminCommand, Cid, Cntlid, Cqe, FromBytes, IntoBytes, Qid, Sgl, Sqe};
+use raw_peers::{PeerEvent, RawMemory, RawPeer, RawPeerShape};
 use rdma::sim::{Sim, SimNetwork};
-use rdma::{
-    Access, CmEvent, ConnId, ConnOptions, ConnParams, ConnectionManager, Device, Group,
-    GroupConfig, GroupStats, Mem, MemoryRegion, Op, PrivateData, Provider, QpConfig, QpKey, RecvWr,
-    SendFlags, SendWr, Sge, Time, Wc, WcOpcode,
-};
+use rdma::{Access, CmEvent, ConnId, ConnParams, GroupStats, Op, PrivateData, Time};
 
 use super::{Machine, Random, Totals};
-
-type Region = <Sim as Provider>::Region;
 
 /// What the target may reach in an honest machine; the length of the data that it is asked for.
 const PAGE: usize = 4096;
 /// Registered for remote access. Before and behind it nobody may write.
 const OPEN: Range<usize> = PAGE..2 * PAGE;
-/// Capsules, responses and the data of Connect.
-const OWN: usize = 3 * PAGE;
-const CONNECT_DATA: usize = OWN + 2048;
-const MEMORY: usize = 4 * PAGE;
+/// The open part and what is beside it.
+const LAND_BYTES: usize = 3 * PAGE;
+/// Where the data of Connect is, behind the capsules.
+const CONNECT_DATA: usize = 2048;
+const SHAPE: RawPeerShape =
+    RawPeerShape { queue_pairs: 1, sends: 8, receives: 8, receive_bytes: size_of::<Cqe>() };
 /// What memory is filled with that nobody may write.
 const UNTOUCHED: u8 = 0x9E;
 /// Visits in all.
@@ -75,7 +71,6 @@ enum Step {
 /// A connection to a target.
 struct Visit {
     conn: ConnId,
-    qp: Option<QpKey>,
     attack: Attack,
     step: Step,
     /// When the receive for the next response is posted.
@@ -85,14 +80,12 @@ struct Visit {
 
 /// The machine.
 pub(super) struct Stranger {
-    device: <Sim as Provider>::Device,
-    cm: <Sim as Provider>::Cm,
-    group: <Sim as Provider>::Group,
-    // Regions go before the memory.
-    open: Region,
-    own: Region,
+    peer: RawPeer<Sim>,
+    /// What targets are to write to, and what is beside it.
+    land: RawMemory<Sim>,
+    /// Capsules and the data of Connect.
+    own: RawMemory<Sim>,
     stale_key: u32,
-    memory: Box<[u8]>,
     random: Random,
     targets: Vec<SubsystemAddress>,
     visit: Option<Visit>,
@@ -107,11 +100,11 @@ impl Machine for Stranger {
         self.check_memory();
         self.totals.add("fault: attacks on memory that is not open", 0);
         self.totals.add("recovery: attackers disconnected", 0);
-        (self.totals, self.group.stats())
+        (self.totals, self.peer.stats())
     }
 
     fn turn(&mut self, now: Time) -> bool {
-        let mut busy = self.take_events(now) | self.take_completions(now);
+        let mut busy = self.take_events(now);
         match &mut self.visit {
             None if self.visits_left > 0 && self.next_visit <= now => {
                 self.begin(now);
@@ -123,12 +116,12 @@ impl Machine for Stranger {
             }
             Some(visit) if visit.ready_at.is_some_and(|at| at <= now) => {
                 visit.ready_at = None;
-                self.post_receive();
+                self.peer.post_receives(visit.conn, 1);
                 busy = true;
             }
             _ => {}
         }
-        self.group.flush(now);
+        self.peer.flush(now);
         busy
     }
 
@@ -137,8 +130,7 @@ impl Machine for Stranger {
             None => (self.visits_left > 0).then_some(self.next_visit),
             Some(visit) => Some(visit.ready_at.map_or(visit.until, |at| at.min(visit.until))),
         };
-        let devices = self.cm.deadline().into_iter().chain(self.group.deadline());
-        devices.chain(own).min()
+        self.peer.deadline().into_iter().chain(own).min()
     }
 }
 
@@ -150,26 +142,14 @@ impl Stranger {
         seed: u64,
     ) -> Self {
         let device = network.device(ip, 1).expect("nothing has the address");
-        let mut memory = vec![UNTOUCHED; MEMORY].into_boxed_slice();
-        let base = memory.as_mut_ptr();
-        let register = |part: Range<usize>, access| {
-            let mem = Mem::Host { addr: base.wrapping_add(part.start), length: part.len() };
-            // SAFETY: the box is kept as long as the region, and only read and written between
-            // turns.
-            unsafe { device.register(mem, access) }.expect("a simulated device has room")
-        };
         let remote = Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE;
-        let stale_key = register(0..PAGE, remote).rkey();
-        let (open, own) = (register(OPEN, remote), register(OWN..MEMORY, remote));
-        let config = GroupConfig { completions: 64, queue_pairs: 1, completion_vector: 0 };
+        let land = RawMemory::within(&device, LAND_BYTES, OPEN, remote);
+        land.fill(0, LAND_BYTES, UNTOUCHED);
         Self {
-            cm: device.connection_manager().expect("it has none yet"),
-            group: device.group(&config).expect("a simulated device has room"),
-            open,
-            own,
-            stale_key,
-            memory,
-            device,
+            stale_key: land.void_key(&device, 0..PAGE, remote),
+            own: RawMemory::new(&device, PAGE, remote),
+            land,
+            peer: RawPeer::new(device, SHAPE),
             random: Random::new(seed),
             targets,
             visit: None,
@@ -184,43 +164,44 @@ impl Stranger {
         self.visits_left -= 1;
         let data =
             ConnectData::new(HOST_ID, Cntlid::DYNAMIC, to.nqn, HostNqn::from_host_id(HOST_ID));
-        self.memory[CONNECT_DATA..][..size_of::<ConnectData>()].copy_from_slice(data.as_bytes());
+        self.own.put(CONNECT_DATA, data.as_bytes());
         let attack = self.random.pick(&ATTACKS);
-        let resolved = self.cm.resolve(now, to.address, PATIENCE, &ConnOptions::default());
-        let conn = resolved.expect("the address is one of this network");
+        let conn = self.peer.dial(now, to.address, PATIENCE);
         let (step, until) = (Step::Connect, now + PATIENCE);
-        self.visit = Some(Visit { conn, qp: None, attack, step, ready_at: None, until });
+        self.visit = Some(Visit { conn, attack, step, ready_at: None, until });
     }
 
     /// Goes, whatever the target thinks of it.
     fn end(&mut self, now: Time) {
         let Some(visit) = self.visit.take() else { return };
-        self.cm.disconnect(now, visit.conn);
-        self.cm.close(visit.conn);
-        if let Some(qp) = visit.qp {
-            self.group.release(qp);
-        }
+        self.peer.disconnect(now, visit.conn);
+        self.peer.release(visit.conn);
         self.next_visit = now + Duration::from_micros(self.random.within(PAUSE));
         self.check_memory();
     }
 
     fn take_events(&mut self, now: Time) -> bool {
         let mut any = false;
-        while let Some(event) = self.cm.poll(now) {
+        while let Some(event) = self.peer.poll(now) {
             any = true;
             match event {
-                CmEvent::Resolved { conn } => self.connect(now, conn),
-                CmEvent::Established { .. } => self.send_command(now),
-                _ => self.end(now),
+                PeerEvent::Connection(CmEvent::Resolved { conn }) => self.connect(now, conn),
+                PeerEvent::Connection(CmEvent::Established { .. }) => self.send_command(now),
+                PeerEvent::Connection(_) => self.end(now),
+                PeerEvent::Arrived { bytes, .. } => self.answered(now, &bytes),
+                PeerEvent::Failed { .. } => {
+                    let attacked = self.visit.as_ref().is_some_and(|it| it.step == Step::Attack);
+                    self.totals.add("recovery: attackers disconnected", u64::from(attacked));
+                    self.end(now);
+                }
+                PeerEvent::Sent { .. } | PeerEvent::Stale => {}
             }
         }
         any
     }
 
     fn connect(&mut self, now: Time, conn: ConnId) {
-        let config = QpConfig { send_wr: 8, recv_wr: 8, send_sge: 1, recv_sge: 1, inline_bytes: 0 };
-        let handle = self.group.handle();
-        let qp = self.cm.create_qp(conn, &handle, &self.device, &config).expect("it was resolved");
+        assert!(self.peer.create_queue_pair(conn), "it was resolved");
         let request = ConnectRequest::new(Qid::ADMIN, Cntlid(0), ENTRIES, ENTRIES.into());
         let private_data = PrivateData::new(request.as_bytes()).expect("a request fits");
         let params = ConnParams {
@@ -230,11 +211,7 @@ impl Stranger {
             rnr_retry_count: 7,
             private_data,
         };
-        let qp = self.group.adopt(qp);
-        if let Some(visit) = &mut self.visit {
-            visit.qp = Some(qp);
-        }
-        self.cm.connect(now, conn, &params).expect("it was resolved");
+        self.peer.connect(now, conn, &params);
     }
 
     /// Sends the capsule of the present step. The receive for its response may come late.
@@ -264,22 +241,18 @@ impl Stranger {
             attributes: ConnectAttributes::new(),
             keep_alive_timeout_ms: 1_000,
         };
-        connect.to_sqe().with_data(Sgl::Keyed {
-            address: self.address(CONNECT_DATA),
-            length: size_of::<ConnectData>() as u32,
-            key: self.own.rkey(),
-            invalidate: false,
-        })
+        let data = self.own.keyed(CONNECT_DATA, size_of::<ConnectData>());
+        connect.to_sqe().with_data(data)
     }
 
     /// A descriptor of memory that is not, or not all, open.
     fn lie(&mut self, attack: Attack) -> Sgl {
-        let (start, key) = (self.address(OPEN.start), self.open.rkey());
+        let (start, key) = (self.land.address(OPEN.start), self.land.rkey());
         let beside = self.random.within(1..PAGE as u64);
         let (address, key) = match attack {
             Attack::BeyondTheEnd => (start + beside, key),
             Attack::BeforeTheBeginning => (start - beside, key),
-            Attack::StaleKey => (self.address(0), self.stale_key),
+            Attack::StaleKey => (self.land.address(0), self.stale_key),
             Attack::WrongKey | Attack::ForeignMemory => {
                 (start, key ^ (1 << self.random.within(0..14)))
             }
@@ -288,65 +261,29 @@ impl Stranger {
     }
 
     fn send_capsule(&mut self, step: Step, sqe: &Sqe) {
-        let at = OWN + step as usize * size_of::<Sqe>();
-        let sqe = sqe.with_cid(Cid(step as u16));
-        self.memory[at..at + size_of::<Sqe>()].copy_from_slice(sqe.as_bytes());
+        let at = step as usize * size_of::<Sqe>();
+        self.own.put(at, sqe.with_cid(Cid(step as u16)).as_bytes());
         self.push_send(Op::Send, at, size_of::<Sqe>());
     }
 
     fn write_to_target(&mut self) {
         self.totals.add("fault: attacks on memory that is not open", 1);
-        let (remote_addr, rkey) = (self.address(OPEN.start), self.random.next_u64() as u32);
+        let (remote_addr, rkey) = (self.land.address(OPEN.start), self.random.next_u64() as u32);
         let op = Op::RdmaWrite { remote_addr, rkey };
-        self.push_send(op, OWN, size_of::<Sqe>());
+        self.push_send(op, 0, size_of::<Sqe>());
     }
 
     fn push_send(&mut self, op: Op, at: usize, length: usize) {
-        let Some(qp) = self.visit.as_ref().and_then(|visit| visit.qp) else { return };
-        let sge = self.sge(at, length);
-        let wr = SendWr { wr_id: 0, op, flags: SendFlags::SIGNALED, sges: &[sge] };
-        // SAFETY: each step has its own part of memory, which is kept; a visit ends before the next
-        // begins.
-        unsafe { self.group.push_send(qp, &wr) }.expect("a visit has few commands");
-    }
-
-    fn post_receive(&mut self) {
-        let Some((qp, step)) = self.visit.as_ref().and_then(|visit| Some((visit.qp?, visit.step)))
-        else {
-            return;
-        };
-        let sge = self.sge(response_of(step), size_of::<Cqe>());
-        let wr = RecvWr { wr_id: 0, sges: &[sge] };
-        // SAFETY: as for sends.
-        unsafe { self.group.push_recv(qp, &wr) }.expect("a visit has few responses");
-    }
-
-    fn take_completions(&mut self, now: Time) -> bool {
-        let mut completions = [Wc::default(); 8];
-        let count = self.group.poll(now, &mut completions);
-        for wc in &completions[..count] {
-            // What an ended visit left behind.
-            let Some(visit) = &self.visit else { continue };
-            if visit.qp.is_none_or(|qp| self.group.qpn(qp) != wc.qpn) {
-                continue;
-            }
-            if !wc.is_success() {
-                let attacked = visit.step == Step::Attack;
-                self.totals.add("recovery: attackers disconnected", u64::from(attacked));
-                self.end(now);
-            } else if wc.opcode == WcOpcode::RECV {
-                self.answered(now);
-            }
-        }
-        count > 0
+        let Some(visit) = &self.visit else { return };
+        let pushed = self.peer.push(visit.conn, 0, op, &self.own, at, length);
+        pushed.expect("a visit has few commands");
     }
 
     /// The response of the present step has come.
-    fn answered(&mut self, now: Time) {
+    fn answered(&mut self, now: Time, response: &[u8]) {
         let Some(visit) = &mut self.visit else { return };
-        let at = response_of(visit.step);
-        let cqe = Cqe::read_from_bytes(&self.memory[at..at + size_of::<Cqe>()]);
-        let well = cqe.expect("an entry's bytes").status().is_success();
+        let cqe = Cqe::read_from_bytes(response).expect("a response capsule");
+        let well = cqe.status().is_success();
         visit.step = match visit.step {
             Step::Connect if well => Step::Enable,
             Step::Enable if well => Step::Attack,
@@ -357,18 +294,10 @@ impl Stranger {
     }
 
     fn check_memory(&self) {
-        let closed = [0..OPEN.start, OPEN.end..OWN];
+        let closed = [0..OPEN.start, OPEN.end..LAND_BYTES];
         let untouched =
-            |part: Range<usize>| self.memory[part].iter().all(|&byte| byte == UNTOUCHED);
+            |part: Range<usize>| self.land.get(part.start, part.len()).all(|it| it == UNTOUCHED);
         assert!(closed.into_iter().all(untouched), "memory was written that is not open");
-    }
-
-    fn address(&self, offset: usize) -> u64 {
-        self.memory.as_ptr() as u64 + offset as u64
-    }
-
-    fn sge(&self, at: usize, length: usize) -> Sge {
-        Sge { addr: self.address(at), length: length as u32, lkey: self.own.lkey() }
     }
 }
 
@@ -380,8 +309,4 @@ fn enable_command() -> Sqe {
     let cc = Cc::new().with_en(true).with_iosqes(6).with_iocqes(4);
     let (property, size) = (Property::CC, PropertySize::FourBytes);
     PropertySet { property, size, value: cc.into_bits().into() }.to_sqe()
-}
-
-fn response_of(step: Step) -> usize {
-    OWN + 1024 + step as usize * size_of::<Cqe>()
 }
