@@ -183,14 +183,14 @@ fn a_compare_reads_the_medium_into_aligned_memory() {
     let on = scene.on;
     for length in [512, 1536, 4096] {
         let bytes = scene.file[..length].to_vec();
-        scene.world.hosts[on.host].data(0, length).copy_from_slice(&bytes);
+        scene.world.hosts[on.host].put(0, &bytes);
         let data = scene.world.keyed(on, 0, length);
         let compare = NvmCommand::Compare(io(1, 0, length)).to_sqe().with_data(data);
         scene.recorder.take();
         scene.world.ok(on, &compare, &[]);
         let filled = Scene::only(&scene.recorder.take(), file_read);
         assert!(filled.address.is_multiple_of(4096) && filled.length == length as u64);
-        scene.world.hosts[on.host].data(0, length)[length - 1] ^= 1;
+        scene.world.hosts[on.host].put(length - 1, &[bytes[length - 1] ^ 1]);
         assert_eq!(scene.world.status(on, &compare, &[]), Status::COMPARE_FAILURE);
     }
     scene.assert_fixed();
@@ -236,7 +236,7 @@ fn each_command_under_way_has_its_own_memory() {
     }
     for index in 0..COMMANDS {
         let at = index % 8 * LENGTH;
-        let got = scene.world.hosts[on.host].data(index * LENGTH, LENGTH);
+        let got = scene.world.hosts[on.host].get(index * LENGTH, LENGTH);
         assert!(*got == scene.file[at..at + LENGTH]);
     }
     let records = scene.recorder.take();

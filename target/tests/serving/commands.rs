@@ -113,10 +113,10 @@ fn compare_zeroes_deallocate_and_flush() {
     let bytes = pattern(8192, 3);
     world.write(on, 1, 16, &bytes);
     let compare = NvmCommand::Compare(io(1, 16, 8192)).to_sqe();
-    world.hosts[on.host].data(0, 8192).copy_from_slice(&bytes);
+    world.hosts[on.host].put(0, &bytes);
     let keyed = world.keyed(on, 0, 8192);
     world.ok(on, &compare.with_data(keyed), &[]);
-    world.hosts[on.host].data(8191, 1)[0] ^= 1;
+    world.hosts[on.host].put(8191, &[bytes[8191] ^ 1]);
     assert_eq!(world.status(on, &compare.with_data(keyed), &[]), Status::COMPARE_FAILURE);
     let in_capsule = Sgl::InCapsule { offset: 0, length: 512 };
     let compare = NvmCommand::Compare(io(1, 16, 512)).to_sqe().with_data(in_capsule);
@@ -146,7 +146,7 @@ fn compare_zeroes_deallocate_and_flush() {
     // As kernels send it: a whole page, of which three ranges count.
     let mut page = vec![0xFF; 4096];
     page[..48].copy_from_slice(ranges.as_bytes());
-    world.hosts[on.host].data(0, 4096).copy_from_slice(&page);
+    world.hosts[on.host].put(0, &page);
     let keyed = world.keyed(on, 0, 4096);
     world.ok(on, &dsm.to_sqe().with_data(keyed), &[]);
     let mut wanted = bytes;
@@ -265,9 +265,9 @@ fn forced_reads_come_from_the_medium() {
         };
         let both = [OperationKind::Flush, OperationKind::Read];
         assert_eq!(asked(&mut world, NvmCommand::Compare(forced(1))), both);
-        world.hosts[host].data(0, 4096).fill(0xEE);
+        world.hosts[host].fill(0, 4096, 0xEE);
         assert_eq!(asked(&mut world, NvmCommand::Read(forced(1))), both);
-        assert!(world.hosts[host].data(0, 4096) == bytes);
+        assert!(world.hosts[host].get(0, 4096) == bytes);
         // Nothing is on its way to a medium that nobody writes.
         assert_eq!(asked(&mut world, NvmCommand::Read(forced(3))), [OperationKind::Read]);
         assert_eq!(asked(&mut world, NvmCommand::Read(io(1, 8, 4096))), [OperationKind::Read]);
@@ -318,7 +318,7 @@ fn disconnect_is_answered_last() {
         .collect();
     sent.push(world.post(on, &Disconnect.to_sqe(), &[]));
     world.wait_down(on);
-    let responses = &world.hosts[host].queues[on.queue].responses;
+    let responses = world.hosts[host].responses(on.queue);
     assert!(responses.iter().all(|cqe| cqe.status().is_success()), "{responses:?}");
     assert_eq!(responses.iter().map(|cqe| cqe.cid()).collect::<Vec<_>>(), sent);
     world.read(other, 1, 0, 4096);

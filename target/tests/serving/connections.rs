@@ -61,9 +61,7 @@ fn a_crowd_is_let_in_over_several_turns() {
         assert!((1..=64).contains(&(connections - before)), "{before} and then {connections}");
         before = connections;
     }
-    world.run_until("all are let in", |world| {
-        world.hosts[host].queues.iter().all(|queue| queue.state == Link::Up(4))
-    });
+    world.run_until("all are let in", |world| world.hosts[host].all_are(Link::Up(4)));
 }
 
 #[test]

@@ -71,7 +71,7 @@ fn a_failed_device_takes_its_connections_and_its_address_and_nothing_else() {
         works(&mut world, good);
         // Nobody listens at the one address; at the other newcomers are as welcome as ever.
         world.address.set_ip(world.devices[0].local_ip());
-        assert_eq!(world.link(io.host, 0, 32).1, Link::Down);
+        assert_eq!(world.link(io.host, 0, 32).1, Link::Refused);
         let (_, newcomer) = host_at(&mut world, 1);
         works(&mut world, newcomer);
     }

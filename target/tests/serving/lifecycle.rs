@@ -173,7 +173,7 @@ fn csts(world: &mut World, on: On) -> Csts {
 /// Has a write of these bytes reach the disk, which hangs.
 fn hanging_write(world: &mut World, hang: &Hang, on: On, byte: u8) {
     hang.writes.store(true, Ordering::Relaxed);
-    world.hosts[on.host].data(1 << 20, 4096).fill(byte);
+    world.hosts[on.host].fill(1 << 20, 4096, byte);
     let sgl = world.keyed(on, 1 << 20, 4096);
     world.post(on, &write(1, 0, 4096).with_data(sgl), &[]);
     world.run_for(Duration::from_millis(5));

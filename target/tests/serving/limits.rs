@@ -21,7 +21,7 @@ fn a_full_queue_of_small_writes_is_served_in_order() {
     let admin = world.admin(host);
     let on = world.io(admin, 1, 128);
     let bytes = pattern(64 * 4096, 5);
-    world.hosts[host].data(0, bytes.len()).copy_from_slice(&bytes);
+    world.hosts[host].put(0, &bytes);
     let cids: Vec<Cid> = (0..64)
         .map(|i| {
             let sgl = world.keyed(on, i * 4096, 4096);
@@ -151,7 +151,7 @@ fn zeroing_much() -> (World, On, On, Cid) {
         ranges: 256,
         attributes: DsmAttributes::new().with_deallocate(true),
     };
-    world.hosts[host].data(0, 4096).copy_from_slice(ranges.as_bytes());
+    world.hosts[host].put(0, ranges.as_bytes());
     let sgl = world.keyed(on, 0, 4096);
     let cid = world.post(on, &dsm.to_sqe().with_data(sgl), &[]);
     (world, admin, on, cid)
@@ -192,7 +192,7 @@ fn a_host_that_never_takes_its_responses_is_sent_away() {
     let stubborn_admin = world.admin(stubborn);
     let stubborn_io = world.io(stubborn_admin, 1, 16);
     // One receive for each entry is posted: this many responses find a place, and no more.
-    world.hosts[stubborn].queues[stubborn_io.queue].patience = 1;
+    world.hosts[stubborn].post_no_more(stubborn_io.queue);
     let admin = world.admin(other);
     let io = world.io(admin, 1, 64);
     for slot in 0..24 {
@@ -217,7 +217,7 @@ fn a_host_that_takes_a_response_now_and_then_is_sent_away() {
     let host = world.add_host();
     let admin = world.admin(host);
     let on = world.io(admin, 1, 16);
-    world.hosts[host].queues[on.queue].patience = 0;
+    world.hosts[host].post_no_more(on.queue);
     for slot in 0..24 {
         let sgl = world.keyed(on, slot * 4096, 4096);
         world.post(on, &read(1, 0, 4096).with_data(sgl), &[]);
@@ -342,7 +342,7 @@ fn a_stranger_takes_no_buffers_from_hosts_through_discovery() {
     let lines: Vec<On> = (0..60).map(|number| world.discover(stranger, number)).collect();
     for &on in &lines {
         // It takes no response any more: those that there are receives for, and no more.
-        world.hosts[stranger].queues[on.queue].patience = 0;
+        world.hosts[stranger].post_no_more(on.queue);
         for _ in 0..24 {
             let sgl = world.keyed(on, 0, 64 << 10);
             let page = GetLogPage::new(LogId::ERROR, 64 << 10);
@@ -381,18 +381,18 @@ fn a_discovery_controller_keeps_to_the_limit_it_tells() {
     let identify = Identify::new(Cns::CONTROLLER);
     let sqe = AdminCommand::Identify(identify).to_sqe().with_data(world.keyed(on, 0, 4096));
     world.ok(on, &sqe, &[]);
-    let mdts = world.hosts[host].data(77, 1)[0];
+    let mdts = world.hosts[host].get(77, 1)[0];
     assert_eq!(4096_u32 << mdts, ANONYMOUS_TRANSFER_BYTES);
     for (bytes, expected) in [
         (ANONYMOUS_TRANSFER_BYTES + 4, Status::INVALID_FIELD),
         (ANONYMOUS_TRANSFER_BYTES, Status::SUCCESS),
     ] {
-        world.hosts[host].data(0, bytes as usize).fill(0xEE);
+        world.hosts[host].fill(0, bytes as usize, 0xEE);
         let page = AdminCommand::GetLogPage(GetLogPage::new(LogId::DISCOVERY, bytes.into()));
         let sqe = page.to_sqe().with_data(world.keyed(on, 0, bytes as usize));
         assert_eq!(world.status(on, &sqe, &[]), expected, "{bytes}");
     }
     // Behind the page there are zeros, and not what the buffer held before.
-    let data = world.hosts[host].data(0, ANONYMOUS_TRANSFER_BYTES as usize);
+    let data = world.hosts[host].get(0, ANONYMOUS_TRANSFER_BYTES as usize);
     assert!(data[4096..ANONYMOUS_TRANSFER_BYTES as usize].iter().all(|byte| *byte == 0));
 }

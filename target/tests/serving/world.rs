@@ -195,14 +195,12 @@ impl World {
     }
 
     pub(crate) fn link_state(&mut self, on: On) -> Link {
-        self.run_until("the connection is up or refused", |world| {
-            !matches!(world.state(on), Link::Resolving | Link::Connecting)
-        });
+        self.run_until("the connection is up or refused", |world| world.state(on) != Link::Pending);
         self.state(on)
     }
 
     pub(crate) fn state(&self, on: On) -> Link {
-        self.hosts[on.host].queues[on.queue].state
+        self.hosts[on.host].state(on.queue)
     }
 
     pub(crate) fn wait_down(&mut self, on: On) {
@@ -242,7 +240,7 @@ impl World {
         let name: Nqn = format!("nqn.2026-01.io.stranger:{number}").parse().unwrap();
         let id = HostId([number + 1; 16]);
         let data = ConnectData::new(id, Cntlid::DYNAMIC, Nqn::DISCOVERY, HostNqn(name));
-        self.hosts[host].data(0, 1024).copy_from_slice(data.as_bytes());
+        self.hosts[host].put(0, data.as_bytes());
         let connect = Connect {
             qid: Qid::ADMIN,
             queue_entries: 32,
@@ -261,7 +259,7 @@ impl World {
         let mut data = ConnectData::new(id, cntlid, NQN.parse().unwrap(), unnamed);
         data.hostnqn = self.names[on.host];
         let host = &mut self.hosts[on.host];
-        host.data(0, 1024).copy_from_slice(data.as_bytes());
+        host.put(0, data.as_bytes());
         let qid = host.queues[on.queue].qid;
         let connect = Connect {
             qid,
@@ -299,7 +297,7 @@ impl World {
     pub(crate) fn response(&mut self, on: On, cid: Cid) -> Cqe {
         self.run_until("a response", |world| {
             world.take_response(on, cid).is_some_and(|cqe| {
-                world.hosts[on.host].queues[on.queue].responses.push_front(cqe);
+                world.hosts[on.host].responses(on.queue).push_front(cqe);
                 true
             })
         });
@@ -307,7 +305,7 @@ impl World {
     }
 
     pub(crate) fn take_response(&mut self, on: On, cid: Cid) -> Option<Cqe> {
-        let responses = &mut self.hosts[on.host].queues[on.queue].responses;
+        let responses = self.hosts[on.host].responses(on.queue);
         let at = responses.iter().position(|cqe| cqe.cid() == cid)?;
         responses.remove(at)
     }
@@ -322,16 +320,16 @@ impl World {
 
     /// Writes through RDMA READ.
     pub(crate) fn write(&mut self, on: On, nsid: u32, slba: u64, bytes: &[u8]) {
-        self.hosts[on.host].data(0, bytes.len()).copy_from_slice(bytes);
+        self.hosts[on.host].put(0, bytes);
         let sqe = write(nsid, slba, bytes.len()).with_data(self.keyed(on, 0, bytes.len()));
         self.ok(on, &sqe, &[]);
     }
 
     pub(crate) fn read(&mut self, on: On, nsid: u32, slba: u64, length: usize) -> Vec<u8> {
-        self.hosts[on.host].data(0, length).fill(0xEE);
+        self.hosts[on.host].fill(0, length, 0xEE);
         let sqe = read(nsid, slba, length).with_data(self.keyed(on, 0, length));
         self.ok(on, &sqe, &[]);
-        self.hosts[on.host].data(0, length).to_vec()
+        self.hosts[on.host].get(0, length)
     }
 }
 

@@ -59,13 +59,13 @@ impl Link {
     fn connect(&mut self, qid: u16, cntlid: Cntlid, entries: u16) -> Cqe {
         let now = self.now();
         let queue = self.host.connect(now, self.address, qid, entries);
-        while !matches!(self.host.queues[queue].state, host::Link::Up(_)) {
+        while !matches!(self.host.state(queue), host::Link::Up(_)) {
             self.turn();
         }
         let hostnqn: Nqn = "nqn.2026-01.io.feedrail:host".parse().unwrap();
         let data =
             ConnectData::new(HostId([7; 16]), cntlid, NQN.parse().unwrap(), HostNqn(hostnqn));
-        self.host.data(0, 1024).copy_from_slice(data.as_bytes());
+        self.host.put(0, data.as_bytes());
         let connect = Connect {
             qid: Qid(qid),
             queue_entries: entries.into(),
@@ -80,7 +80,7 @@ impl Link {
         self.host.send(queue, &sqe.with_cid(Cid(self.next_cid)), &[]);
         loop {
             self.turn();
-            if let Some(cqe) = self.host.queues[queue].responses.pop_front() {
+            if let Some(cqe) = self.host.responses(queue).pop_front() {
                 assert!(cqe.status().is_success(), "{cqe:?}");
                 return cqe;
             }
@@ -89,14 +89,14 @@ impl Link {
 
     pub(crate) fn read(&mut self, slba: u64, length: usize) -> Vec<u8> {
         let sqe = NvmCommand::Read(Io::new(Nsid(1), slba, (length / 512) as u32)).to_sqe();
-        self.host.data(0, length).fill(0xEE);
+        self.host.fill(0, length, 0xEE);
         self.command(1, &sqe.with_data(self.host.keyed(0, length)));
-        self.host.data(0, length).to_vec()
+        self.host.get(0, length)
     }
 
     pub(crate) fn write(&mut self, slba: u64, bytes: &[u8]) {
         let sqe = NvmCommand::Write(Io::new(Nsid(1), slba, (bytes.len() / 512) as u32)).to_sqe();
-        self.host.data(0, bytes.len()).copy_from_slice(bytes);
+        self.host.put(0, bytes);
         self.command(1, &sqe.with_data(self.host.keyed(0, bytes.len())));
     }
 
