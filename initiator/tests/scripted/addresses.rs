@@ -61,7 +61,7 @@ fn aligned_writes_name_the_callers_memory() {
         let bytes: Vec<u8> = (0..length).map(|at| pattern(at + 77)).collect();
         let outcome = world.write(&namespace, offset as u64, &bytes);
         outcome.result.unwrap();
-        assert!(world.fake.disk[offset..offset + length] == bytes);
+        assert!(world.fake.disk()[offset..offset + length] == bytes);
         assert_covers(&outcome.slice, &named(&world, NvmOpcode::WRITE));
         let counters = world.host.counters();
         assert_eq!((counters.bounced_steps, counters.direct_bytes), (0, length as u64));

@@ -127,7 +127,7 @@ fn slices_come_back_in_one_piece() {
 fn writes_any_range_and_nothing_else() {
     let mut world = World::new(1024);
     let (_controller, namespace) = world.open();
-    let mut model = world.fake.disk.to_vec();
+    let mut model = world.fake.disk();
     for (i, (offset, length)) in [
         (0, 512),
         (3, 5),
@@ -143,7 +143,7 @@ fn writes_any_range_and_nothing_else() {
         let bytes = vec![0x40 + i as u8; length];
         world.write(&namespace, offset as u64, &bytes).result.unwrap();
         model[offset..offset + length].copy_from_slice(&bytes);
-        assert!(world.fake.disk[..] == model[..], "{offset} {length}");
+        assert!(world.fake.disk()[..] == model[..], "{offset} {length}");
     }
 }
 
@@ -156,7 +156,7 @@ fn small_aligned_writes_go_with_the_command() {
     let with_data =
         world.fake.count(|seen| seen.sqe.opcode == NvmOpcode::WRITE.0 && seen.in_capsule == 4096);
     assert_eq!((with_data, world.host.counters().in_capsule_writes), (1, 1));
-    assert!(world.fake.disk[..4096] == [1; 4096] && world.fake.disk[4096..8704] == [2; 4608]);
+    assert!(world.fake.disk()[..4096] == [1; 4096] && world.fake.disk()[4096..8704] == [2; 4608]);
 }
 
 /// A capsule of two packets is quick and expensive: of many writes at once all but a few have their
@@ -172,7 +172,7 @@ fn few_of_many_writes_exceed_a_packet() {
         let fetched =
             world.fake.count(|seen| seen.sqe.opcode == NvmOpcode::WRITE.0 && seen.in_capsule == 0);
         assert_eq!(fetched as u64, 40 - with_the_command);
-        assert!(world.fake.disk[..40 * length] == written[..]);
+        assert!(world.fake.disk()[..40 * length] == written[..]);
     }
 }
 
@@ -182,9 +182,9 @@ fn writes_to_one_block_keep_each_other() {
     let (_controller, namespace) = world.open();
     let written: Vec<u8> = (0..4000).map(|i| i as u8).collect();
     write_parts(&mut world, &namespace, 50, &written, 100);
-    assert_eq!(world.fake.disk[50..4050], written[..]);
-    assert_eq!(world.fake.disk[..50], expected(0, 50)[..]);
-    assert_eq!(world.fake.disk[4050..8192], expected(4050, 8192 - 4050)[..]);
+    assert_eq!(world.fake.disk()[50..4050], written[..]);
+    assert_eq!(world.fake.disk()[..50], expected(0, 50)[..]);
+    assert_eq!(world.fake.disk()[4050..8192], expected(4050, 8192 - 4050)[..]);
 }
 
 /// Writes bytes from `offset` on in parts of this length, all at once.

@@ -1,5 +1,4 @@
 //! A target that does what a script tells it, on a simulated network.
-#![expect(unsafe_code, reason = "posts its own memory to its queue pairs")]
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -18,17 +17,13 @@ use nvme_proto::{
     AdminCommand, AdminOpcode, Cid, Cntlid, Command, CommandCapsule, Cqe, FabricsCommand,
     FromZeros, IntoBytes, LbaFormat, Nsid, NvmCommand, Qid, Sgl, Sqe, Status,
 };
-use rdma::sim::{Sim, SimDevice, SimNetwork};
-use rdma::{
-    Access, CmEvent, ConnId, ConnOptions, ConnParams, ConnectionManager, Device, Group,
-    GroupConfig, Mem, MemoryRegion, Op, PrivateData, Provider, QpConfig, QpKey, RecvWr, SendFlags,
-    SendWr, Sge, Time, Wc, WcOpcode,
-};
+use raw_peers::{RawPiece, RawTarget, RawTargetEvent, RawTargetShape};
+use rdma::sim::{Sim, SimNetwork};
+use rdma::{ConnId, ConnParams, Op, PrivateData, Time};
 
-const CAPSULE_BYTES: usize = 64 + 8192;
-const SEND_SLOTS: usize = 256;
-const SEND_BYTES: usize = 8192 + 64;
-const RECEIVES: usize = 64;
+const RECEIVES: u32 = 64;
+/// The longest piece of a page that is sent at once.
+const PIECE_BYTES: usize = 4096;
 
 /// The action of the target on a command.
 pub(crate) enum Action {
@@ -60,12 +55,9 @@ pub(crate) struct Seen {
 type Script = Box<dyn FnMut(&Seen) -> Action>;
 
 pub(crate) struct Fake {
-    device: SimDevice,
-    cm: <Sim as Provider>::Cm,
-    group: <Sim as Provider>::Group,
+    raw: RawTarget<Sim>,
     queues: BTreeMap<ConnId, Queue>,
-    disk_region: <Sim as Provider>::Region,
-    pub(crate) disk: Box<[u8]>,
+    disk_bytes: usize,
     pub(crate) identify: Box<IdentifyController>,
     pub(crate) namespace: Box<IdentifyNamespace>,
     pub(crate) active: Box<NamespaceList>,
@@ -93,57 +85,31 @@ pub(crate) struct Fake {
 }
 
 struct Queue {
-    qp: QpKey,
-    qpn: u32,
     qid: Qid,
-    receive: Buffer,
-    send: Buffer,
-    next_slot: usize,
     /// Responses that wait for an RDMA READ.
     waiting: BTreeMap<u64, Cqe>,
     next_id: u64,
-}
-
-struct Buffer {
-    region: <Sim as Provider>::Region,
-    bytes: Box<[u8]>,
-}
-
-impl Buffer {
-    fn new(device: &SimDevice, length: usize) -> Self {
-        let mut bytes = vec![0; length].into_boxed_slice();
-        let memory = Mem::Host { addr: bytes.as_mut_ptr(), length };
-        // SAFETY: the region is dropped before the bytes (field order), which never move.
-        let region = unsafe { device.register(memory, Access::LOCAL_WRITE) }.unwrap();
-        Self { region, bytes }
-    }
-
-    fn sge(&self, offset: usize, length: usize) -> Sge {
-        let addr = self.bytes.as_ptr() as u64 + offset as u64;
-        Sge { addr, length: length as u32, lkey: self.region.lkey() }
-    }
 }
 
 impl Fake {
     /// A target with one namespace of `blocks` blocks of 512 bytes, filled with a pattern.
     pub(crate) fn new(network: &SimNetwork, address: SocketAddr, blocks: usize) -> Self {
         let device = network.device(address.ip(), 1).unwrap();
-        let group = device
-            .group(&GroupConfig { completions: 4096, queue_pairs: 16, completion_vector: 0 })
-            .unwrap();
-        let mut cm = device.connection_manager().unwrap();
-        cm.listen(address, &ConnOptions::default()).unwrap();
-        let mut disk: Box<[u8]> = (0..blocks * 512).map(pattern).collect();
-        let memory = Mem::Host { addr: disk.as_mut_ptr(), length: disk.len() };
-        // SAFETY: the region is dropped before the disk (field order), which never moves.
-        let disk_region = unsafe { device.register(memory, Access::LOCAL_WRITE) }.unwrap();
+        let shape = RawTargetShape {
+            queue_pairs: 16,
+            sends: 1024,
+            receives: RECEIVES,
+            capsule_bytes: 64 + 8192,
+            places: 1024,
+            place_bytes: PIECE_BYTES,
+            data_bytes: blocks * 512,
+        };
+        let raw = RawTarget::new(device, address, shape);
+        raw.put(0, &(0..blocks * 512).map(pattern).collect::<Vec<_>>());
         Self {
-            device,
-            cm,
-            group,
+            raw,
             queues: BTreeMap::new(),
-            disk_region,
-            disk,
+            disk_bytes: blocks * 512,
             identify: Box::new(identify()),
             namespace: Box::new(namespace(blocks as u64)),
             active: Box::new(NamespaceList::new([Nsid(1)])),
@@ -170,6 +136,11 @@ impl Fake {
         }
     }
 
+    /// What is on its disk.
+    pub(crate) fn disk(&self) -> Vec<u8> {
+        self.raw.get(0, self.disk_bytes).collect()
+    }
+
     pub(crate) fn count(&self, what: impl Fn(&Seen) -> bool) -> usize {
         self.seen.iter().filter(|seen| what(seen)).count()
     }
@@ -182,98 +153,62 @@ impl Fake {
     pub(crate) fn disconnect_all(&mut self, now: Time) {
         let conns: Vec<ConnId> = self.queues.keys().copied().collect();
         for conn in conns {
-            self.cm.disconnect(now, conn);
+            self.raw.disconnect(now, conn);
         }
     }
 
     /// Answers an Asynchronous Event Request.
     pub(crate) fn raise(&mut self, event: AsyncEvent) {
         let (conn, cid) = self.awaiting_events.pop().expect("the host waits for events");
-        if let Some(mut queue) = self.queues.remove(&conn) {
+        if self.queues.contains_key(&conn) {
             let cqe = Cqe::success(cid).with_dw0(event.into_bits());
-            self.respond(&mut queue, cqe.as_bytes(), None);
-            self.queues.insert(conn, queue);
+            self.respond(conn, cqe.as_bytes(), None);
         }
     }
 
     /// Answers the commands that were ignored.
     pub(crate) fn complete_ignored(&mut self, status: Status) {
         for (conn, cid) in std::mem::take(&mut self.ignored) {
-            if let Some(mut queue) = self.queues.remove(&conn) {
-                self.respond(&mut queue, Cqe::new(cid, status).as_bytes(), None);
-                self.queues.insert(conn, queue);
+            if self.queues.contains_key(&conn) {
+                self.respond(conn, Cqe::new(cid, status).as_bytes(), None);
             }
         }
     }
 
     pub(crate) fn turn(&mut self, now: Time) -> bool {
         let mut worked = false;
-        while let Some(event) = self.cm.poll(now) {
+        while let Some(event) = self.raw.poll(now) {
             worked = true;
-            self.handle_event(now, event);
+            match event {
+                RawTargetEvent::Request { conn, params } => self.accept(now, conn, &params),
+                RawTargetEvent::Gone { conn } => drop(self.queues.remove(&conn)),
+                RawTargetEvent::Capsule { conn, bytes } => {
+                    if !self.handle_command(conn, &bytes) {
+                        self.raw.disconnect(now, conn);
+                    }
+                }
+                RawTargetEvent::Fetched { conn, wr_id } => {
+                    let queue = self.queues.get_mut(&conn).unwrap();
+                    if let Some(cqe) = queue.waiting.remove(&wr_id) {
+                        self.respond(conn, cqe.as_bytes(), None);
+                    }
+                }
+                RawTargetEvent::Other => {}
+            }
         }
-        let mut wcs = [Wc::default(); 32];
-        let count = self.group.poll(now, &mut wcs);
-        for wc in &wcs[..count] {
-            self.handle_completion(now, wc);
-        }
-        self.group.flush(now);
-        worked || count > 0
+        self.raw.flush(now);
+        worked
     }
 
     pub(crate) fn deadline(&self) -> Option<Time> {
-        [self.cm.deadline(), self.group.deadline()].into_iter().flatten().min()
-    }
-
-    fn handle_event(&mut self, now: Time, event: CmEvent) {
-        match event {
-            CmEvent::ConnectRequest { conn, params, .. } => self.accept(now, conn, &params),
-            CmEvent::Disconnected { conn, .. } | CmEvent::ConnectFailed { conn, .. } => {
-                self.forget(conn);
-            }
-            _ => {}
-        }
-    }
-
-    fn forget(&mut self, conn: ConnId) {
-        if let Some(queue) = self.queues.remove(&conn) {
-            self.group.release(queue.qp);
-        }
-        self.cm.close(conn);
+        self.raw.deadline()
     }
 
     fn accept(&mut self, now: Time, conn: ConnId, params: &ConnParams) {
         if let Some(private) = &self.reject {
-            return self.cm.reject(now, conn, private).unwrap();
+            return self.raw.reject(now, conn, private);
         }
         let request = *ConnectRequest::parse(params.private_data.as_slice()).unwrap();
-        let config = QpConfig {
-            send_wr: 1024,
-            recv_wr: RECEIVES as u32,
-            send_sge: 2,
-            recv_sge: 1,
-            inline_bytes: 0,
-        };
-        // A host that gave up meanwhile is no longer there to be accepted.
-        let Ok(new) = self.cm.create_qp(conn, &self.group.handle(), &self.device, &config) else {
-            return;
-        };
-        let qp = self.group.adopt(new);
-        let queue = Queue {
-            qp,
-            qpn: self.group.qpn(qp),
-            qid: request.qid(),
-            receive: Buffer::new(&self.device, RECEIVES * CAPSULE_BYTES),
-            send: Buffer::new(&self.device, SEND_SLOTS * SEND_BYTES),
-            next_slot: 0,
-            waiting: BTreeMap::new(),
-            next_id: 0,
-        };
-        for index in 0..RECEIVES {
-            self.post_receive(&queue, index);
-        }
-        self.queues.insert(conn, queue);
-        self.connections += 1;
         let crqsize = match self.crqsize {
             0 => request.send_entries() as u16,
             crqsize => crqsize,
@@ -285,50 +220,19 @@ impl Fake {
             retry_count: 7,
             ..ConnParams::default()
         };
-        if self.cm.accept(now, conn, &params).is_err() {
-            self.forget(conn);
+        // A host that gave up meanwhile is no longer there to be accepted.
+        if self.raw.accept(now, conn, &params, RECEIVES as usize) {
+            let (qid, waiting) = (request.qid(), BTreeMap::new());
+            self.queues.insert(conn, Queue { qid, waiting, next_id: 0 });
+            self.connections += 1;
         }
-    }
-
-    fn post_receive(&mut self, queue: &Queue, index: usize) {
-        let sges = [queue.receive.sge(index * CAPSULE_BYTES, CAPSULE_BYTES)];
-        let wr = RecvWr { wr_id: index as u64, sges: &sges };
-        // SAFETY: the buffer is read only after the receive completed, before it is posted again.
-        unsafe { self.group.push_recv(queue.qp, &wr) }.unwrap();
-    }
-
-    fn handle_completion(&mut self, now: Time, wc: &Wc) {
-        let found = self.queues.iter().find(|(_, queue)| queue.qpn == wc.qpn);
-        let Some(conn) = found.map(|(&conn, _)| conn) else { return };
-        if !wc.is_success() {
-            return;
-        }
-        let mut queue = self.queues.remove(&conn).unwrap();
-        match wc.opcode {
-            WcOpcode::RECV => {
-                let index = wc.wr_id as usize;
-                let at = index * CAPSULE_BYTES;
-                let bytes = queue.receive.bytes[at..at + wc.byte_len as usize].to_vec();
-                self.post_receive(&queue, index);
-                if !self.handle_command(conn, &mut queue, &bytes) {
-                    self.cm.disconnect(now, conn);
-                }
-            }
-            WcOpcode::RDMA_READ => {
-                if let Some(cqe) = queue.waiting.remove(&wc.wr_id) {
-                    self.respond(&mut queue, cqe.as_bytes(), None);
-                }
-            }
-            _ => {}
-        }
-        self.queues.insert(conn, queue);
     }
 
     /// `false` ends the connection.
-    fn handle_command(&mut self, conn: ConnId, queue: &mut Queue, bytes: &[u8]) -> bool {
+    fn handle_command(&mut self, conn: ConnId, bytes: &[u8]) -> bool {
         let capsule = CommandCapsule::parse(bytes).unwrap();
         let (sqe, cid) = (*capsule.sqe, capsule.sqe.cid());
-        let seen = Seen { qid: queue.qid, sqe, in_capsule: capsule.data.len() };
+        let seen = Seen { qid: self.queues[&conn].qid, sqe, in_capsule: capsule.data.len() };
         let awaits_event = seen.qid.is_admin()
             && !sqe.is_fabrics()
             && sqe.opcode == AdminOpcode::ASYNC_EVENT_REQUEST.0;
@@ -340,58 +244,49 @@ impl Fake {
         match action {
             Action::Ignore => self.ignored.push((conn, cid)),
             Action::Disconnect => return false,
-            Action::Fail(status) => self.respond(queue, Cqe::new(cid, status).as_bytes(), None),
-            Action::Bytes(bytes) => self.respond(queue, &bytes, None),
-            Action::Normal => self.perform(queue, &capsule, Some(Cqe::success(cid))),
+            Action::Fail(status) => self.respond(conn, Cqe::new(cid, status).as_bytes(), None),
+            Action::Bytes(bytes) => self.respond(conn, &bytes, None),
+            Action::Normal => self.perform(conn, &capsule, Some(Cqe::success(cid))),
             Action::Instead(sqe) => {
                 let capsule = CommandCapsule::parse(sqe.as_bytes()).unwrap();
-                self.perform(queue, &capsule, Some(Cqe::success(cid)));
+                self.perform(conn, &capsule, Some(Cqe::success(cid)));
             }
-            Action::Answer(cqe) => self.perform(queue, &capsule, Some(cqe)),
-            Action::DataOnly => self.perform(queue, &capsule, None),
+            Action::Answer(cqe) => self.perform(conn, &capsule, Some(cqe)),
+            Action::DataOnly => self.perform(conn, &capsule, None),
         }
         true
     }
 
-    fn perform(&mut self, queue: &mut Queue, capsule: &CommandCapsule<'_>, cqe: Option<Cqe>) {
+    fn perform(&mut self, conn: ConnId, capsule: &CommandCapsule<'_>, cqe: Option<Cqe>) {
         let sqe = *capsule.sqe;
-        match Command::parse(queue.qid, &sqe).unwrap() {
+        match Command::parse(self.queues[&conn].qid, &sqe).unwrap() {
             Command::Nvm(NvmCommand::Read(io)) => {
                 let (at, length) = span(&io.range);
-                let sge = Sge {
-                    addr: self.disk.as_ptr() as u64 + at as u64,
-                    length: length as u32,
-                    lkey: self.disk_region.lkey(),
-                };
-                self.write_to_host(queue, &sqe, sge);
-                self.finish(queue, &sqe, cqe);
+                self.write_to_host(conn, &sqe, self.raw.data(at, length));
+                self.finish(conn, &sqe, cqe);
             }
             Command::Nvm(NvmCommand::Write(io)) => {
                 let (at, length) = span(&io.range);
                 if let Ok(Sgl::InCapsule { offset, length: given }) = sqe.dptr.parse() {
                     assert_eq!(given as usize, length);
                     let data = capsule.in_capsule(offset, given).unwrap();
-                    self.disk[at..at + length].copy_from_slice(data);
-                    return self.finish(queue, &sqe, cqe);
+                    self.raw.put(at, data);
+                    return self.finish(conn, &sqe, cqe);
                 }
                 let Ok(Sgl::Keyed { address, length: given, key, .. }) = sqe.dptr.parse() else {
                     panic!("a write without data");
                 };
                 assert_eq!(given as usize, length);
-                let sge = Sge {
-                    addr: self.disk.as_ptr() as u64 + at as u64,
-                    length: given,
-                    lkey: self.disk_region.lkey(),
-                };
+                let queue = self.queues.get_mut(&conn).unwrap();
                 let id = 1 << 32 | queue.next_id;
                 queue.next_id += 1;
                 if let Some(cqe) = cqe {
                     queue.waiting.insert(id, cqe);
                 }
                 let op = Op::RdmaRead { remote_addr: address, rkey: key };
-                self.push(queue, id, op, &[sge]);
+                self.push(conn, id, op, self.raw.data(at, length));
             }
-            Command::Nvm(_) => self.finish(queue, &sqe, cqe),
+            Command::Nvm(_) => self.finish(conn, &sqe, cqe),
             Command::Fabrics(FabricsCommand::Connect(connect)) => {
                 let cntlid = if connect.qid.is_admin() {
                     self.next_cntlid += 1;
@@ -401,7 +296,7 @@ impl Fake {
                 };
                 self.identify.set_cntlid(Cntlid(cntlid));
                 let dw0 = ConnectResponse::controller(Cntlid(cntlid)).into_bits();
-                self.finish(queue, &sqe, cqe.map(|cqe| cqe.with_dw0(dw0)));
+                self.finish(conn, &sqe, cqe.map(|cqe| cqe.with_dw0(dw0)));
             }
             Command::Fabrics(FabricsCommand::PropertyGet(PropertyGet { property, .. })) => {
                 let value = match property {
@@ -409,31 +304,31 @@ impl Fake {
                     Property::CSTS => Csts::new().with_rdy(true).into_bits().into(),
                     _ => 0,
                 };
-                self.finish(queue, &sqe, cqe.map(|cqe| cqe.with_result(value)));
+                self.finish(conn, &sqe, cqe.map(|cqe| cqe.with_result(value)));
             }
-            Command::Fabrics(_) => self.finish(queue, &sqe, cqe),
-            Command::Admin(command) => self.admin(queue, &sqe, command, cqe),
+            Command::Fabrics(_) => self.finish(conn, &sqe, cqe),
+            Command::Admin(command) => self.admin(conn, &sqe, command, cqe),
         }
     }
 
-    fn admin(&mut self, queue: &mut Queue, sqe: &Sqe, command: AdminCommand, cqe: Option<Cqe>) {
+    fn admin(&mut self, conn: ConnId, sqe: &Sqe, command: AdminCommand, cqe: Option<Cqe>) {
         match command {
             AdminCommand::Identify(command) => {
                 let data = self.identify_data(command);
-                self.write_bytes_to_host(queue, sqe, &data);
-                self.finish(queue, sqe, cqe);
+                self.write_bytes_to_host(conn, sqe, &data);
+                self.finish(conn, sqe, cqe);
             }
             AdminCommand::GetLogPage(page) => {
                 let data = self.log_data(&page);
-                self.write_bytes_to_host(queue, sqe, &data);
-                self.finish(queue, sqe, cqe);
+                self.write_bytes_to_host(conn, sqe, &data);
+                self.finish(conn, sqe, cqe);
             }
             AdminCommand::SetFeatures(_) => {
                 let counts = Feature::NumberOfQueues(QueueCounts::pairs(self.granted_queues));
-                self.finish(queue, sqe, cqe.map(|cqe| cqe.with_dw0(counts.value())));
+                self.finish(conn, sqe, cqe.map(|cqe| cqe.with_dw0(counts.value())));
             }
             AdminCommand::AsyncEventRequest => {}
-            _ => self.finish(queue, sqe, cqe),
+            _ => self.finish(conn, sqe, cqe),
         }
     }
 
@@ -468,55 +363,41 @@ impl Fake {
         data
     }
 
-    fn write_bytes_to_host(&mut self, queue: &mut Queue, sqe: &Sqe, data: &[u8]) {
-        for (piece, bytes) in data.chunks(SEND_BYTES).enumerate() {
-            let slot = queue.next_slot % SEND_SLOTS;
-            queue.next_slot += 1;
-            let at = slot * SEND_BYTES;
-            queue.send.bytes[at..at + bytes.len()].copy_from_slice(bytes);
-            let sge = queue.send.sge(at, bytes.len());
-            let Ok(Sgl::Keyed { address, key, .. }) = sqe.dptr.parse() else { panic!("no SGL") };
-            let remote_addr = address + (piece * SEND_BYTES) as u64;
-            self.push(queue, 0, Op::RdmaWrite { remote_addr, rkey: key }, &[sge]);
+    fn write_bytes_to_host(&mut self, conn: ConnId, sqe: &Sqe, data: &[u8]) {
+        let Ok(Sgl::Keyed { address, key, .. }) = sqe.dptr.parse() else { panic!("no SGL") };
+        for (index, bytes) in data.chunks(PIECE_BYTES).enumerate() {
+            let piece = self.raw.stage(bytes);
+            let remote_addr = address + (index * PIECE_BYTES) as u64;
+            self.push(conn, 0, Op::RdmaWrite { remote_addr, rkey: key }, piece);
         }
     }
 
-    fn write_to_host(&mut self, queue: &mut Queue, sqe: &Sqe, sge: Sge) {
+    fn write_to_host(&mut self, conn: ConnId, sqe: &Sqe, piece: RawPiece) {
         let Ok(Sgl::Keyed { address, length, key, .. }) = sqe.dptr.parse() else {
             panic!("a read without memory");
         };
-        assert_eq!(length, sge.length, "the SGL has the length of the data");
-        self.push(queue, 0, Op::RdmaWrite { remote_addr: address, rkey: key }, &[sge]);
+        assert_eq!(length as usize, piece.len(), "the SGL has the length of the data");
+        self.push(conn, 0, Op::RdmaWrite { remote_addr: address, rkey: key }, piece);
     }
 
-    fn finish(&mut self, queue: &mut Queue, sqe: &Sqe, cqe: Option<Cqe>) {
+    fn finish(&mut self, conn: ConnId, sqe: &Sqe, cqe: Option<Cqe>) {
         let invalidate = match sqe.dptr.parse() {
             Ok(Sgl::Keyed { key, invalidate: true, .. }) => Some(key),
             _ => None,
         };
         if let Some(cqe) = cqe {
-            self.respond(queue, cqe.as_bytes(), invalidate);
+            self.respond(conn, cqe.as_bytes(), invalidate);
         }
     }
 
-    fn respond(&mut self, queue: &mut Queue, bytes: &[u8], invalidate: Option<u32>) {
-        let slot = queue.next_slot % SEND_SLOTS;
-        queue.next_slot += 1;
-        let at = slot * SEND_BYTES;
-        queue.send.bytes[at..at + bytes.len()].copy_from_slice(bytes);
-        let sge = queue.send.sge(at, bytes.len());
-        let op = match invalidate {
-            Some(rkey) => Op::SendWithInvalidate { rkey },
-            None => Op::Send,
-        };
-        self.push(queue, 0, op, &[sge]);
+    fn respond(&mut self, conn: ConnId, bytes: &[u8], invalidate: Option<u32>) {
+        let op = invalidate.map_or(Op::Send, |rkey| Op::SendWithInvalidate { rkey });
+        let piece = self.raw.stage(bytes);
+        self.push(conn, 0, op, piece);
     }
 
-    fn push(&mut self, queue: &Queue, wr_id: u64, op: Op, sges: &[Sge]) {
-        let wr = SendWr { wr_id, op, flags: SendFlags::SIGNALED, sges };
-        // SAFETY: the memory is the target's own and outlives the queue pair; slots are reused long
-        // after their requests completed.
-        unsafe { self.group.push_send(queue.qp, &wr) }.unwrap();
+    fn push(&mut self, conn: ConnId, wr_id: u64, op: Op, piece: RawPiece) {
+        self.raw.push(conn, wr_id, op, piece).unwrap();
     }
 }
 

@@ -304,8 +304,9 @@ fn a_write_that_is_interrupted_is_written_again() {
         Action::Normal
     });
     world.write(&namespace, 700, &[0xAB; 9000]).result.unwrap();
-    assert!(world.fake.disk[700..9700] == [0xAB; 9000]);
-    assert!((0..700).chain(9700..64 * 512).all(|i| world.fake.disk[i] == pattern(i)));
+    assert!(world.fake.disk()[700..9700] == [0xAB; 9000]);
+    let disk = world.fake.disk();
+    assert!((0..700).chain(9700..64 * 512).all(|i| disk[i] == pattern(i)));
     assert_eq!(world.host.counters().reconnects, 2);
 }
 
@@ -515,7 +516,7 @@ fn loss_and_reordering_change_no_byte() {
         let options = ControllerOptions::new().io_queues(2);
         let mut world = World::with(seed, config, 512, options);
         let (_controller, namespace) = world.open();
-        let mut model = world.fake.disk.to_vec();
+        let mut model = world.fake.disk();
         for i in 0..10usize {
             let (offset, length) = (i * 20_011 % 200_000, 1 + i * 5_003);
             let bytes = vec![i as u8; length];
@@ -528,7 +529,7 @@ fn loss_and_reordering_change_no_byte() {
                 "seed {seed}"
             );
         }
-        assert!(world.fake.disk[..] == model[..], "seed {seed}");
+        assert!(world.fake.disk()[..] == model[..], "seed {seed}");
     }
 }
 

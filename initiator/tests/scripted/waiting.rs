@@ -126,7 +126,7 @@ fn writes_go_on_though_nobody_waits() {
     let (_controller, namespace) = world.open();
     drop(namespace.write(512, RegionSlice::from_vec(vec![9; 4096], Grant::Persistent)));
     world.pass(Duration::from_secs(1));
-    assert!(world.fake.disk[512..][..4096] == [9; 4096]);
+    assert!(world.fake.disk()[512..][..4096] == [9; 4096]);
 }
 
 #[test]
