@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use feedrail_target::config::Config;
-use feedrail_target::metrics::snapshot::{PeerErrors, Stats, StorageErrors};
+use feedrail_target::{PeerErrors, Stats, StorageErrors};
 use feedrail_tests::process::{Daemon, DaemonOptions, Program, binary, loopback_address};
 use serde_json::Value;
 
