@@ -1,0 +1,1 @@
+//! Formats that training data comes in: where their samples lie.
