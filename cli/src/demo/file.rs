@@ -21,7 +21,7 @@ const SPARE_BYTES: u64 = 64 << 20;
 
 /// A file to export; one that was made up is deleted when this is dropped.
 #[derive(Debug)]
-pub(crate) struct Sample {
+pub(crate) struct DemoFile {
     path: PathBuf,
     file: File,
     size_bytes: u64,
@@ -29,7 +29,7 @@ pub(crate) struct Sample {
     _directory: Option<TempDir>,
 }
 
-impl Sample {
+impl DemoFile {
     /// A file that exists and stays: regular and not empty, else an error.
     pub(crate) fn existing(path: &Path) -> Result<Self> {
         let path = std::path::absolute(path)?;
@@ -150,11 +150,11 @@ fn fill(chunk: &mut [u8], random: &mut SplitMix64) {
 mod tests {
     use super::*;
 
-    fn sample(bytes: &[u8]) -> (TempDir, Sample) {
+    fn sample(bytes: &[u8]) -> (TempDir, DemoFile) {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("file");
         std::fs::write(&path, bytes).unwrap();
-        let sample = Sample::existing(&path).unwrap();
+        let sample = DemoFile::existing(&path).unwrap();
         (directory, sample)
     }
 
@@ -183,9 +183,9 @@ mod tests {
     #[test]
     fn directories_empty_and_missing_files_are_refused() {
         let directory = tempfile::tempdir().unwrap();
-        assert!(Sample::existing(directory.path()).is_err());
-        assert!(Sample::existing(&directory.path().join("missing")).is_err());
+        assert!(DemoFile::existing(directory.path()).is_err());
+        assert!(DemoFile::existing(&directory.path().join("missing")).is_err());
         std::fs::write(directory.path().join("empty"), b"").unwrap();
-        assert!(Sample::existing(&directory.path().join("empty")).is_err());
+        assert!(DemoFile::existing(&directory.path().join("empty")).is_err());
     }
 }

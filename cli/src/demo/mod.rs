@@ -15,7 +15,7 @@ use splitmix64::SplitMix64;
 
 use self::child::TargetChild;
 pub(crate) use self::child::TargetProcess;
-use self::file::Sample;
+use self::file::DemoFile;
 use self::verify::{Checked, Verify};
 use crate::args::ProviderArg;
 use crate::interrupt::Interrupt;
@@ -55,10 +55,10 @@ impl Demo {
         let interrupt = Interrupt::install()?;
         let seed = self.seed.unwrap_or_else(fresh_seed);
         let sample = match &self.file {
-            Some(path) => Sample::existing(path)?,
+            Some(path) => DemoFile::existing(path)?,
             None => {
                 output::note(format_args!("making a file of pseudo-random bytes (seed {seed})"));
-                Sample::made_up(seed, &interrupt)?
+                DemoFile::made_up(seed, &interrupt)?
             }
         };
         let target = TargetChild::start(sample.path(), self.provider, verbose, &interrupt)?;
@@ -70,7 +70,7 @@ impl Demo {
     }
 }
 
-fn announce(sample: &Sample, target: &TargetChild) -> String {
+fn announce(sample: &DemoFile, target: &TargetChild) -> String {
     let listening = &target.listening;
     format!(
         "exporting {} ({} bytes, {} mod 512)\n\
@@ -86,7 +86,7 @@ fn announce(sample: &Sample, target: &TargetChild) -> String {
     )
 }
 
-fn conclude(sample: &Sample, checked: &Checked, seed: u64) -> String {
+fn conclude(sample: &DemoFile, checked: &Checked, seed: u64) -> String {
     let bytes_per_second =
         sample.size_bytes() as f64 / checked.elapsed.max(Duration::from_nanos(1)).as_secs_f64();
     format!(

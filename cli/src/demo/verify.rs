@@ -7,7 +7,7 @@ use anyhow::Result;
 use nvme_proto::Nsid;
 
 use super::child::{ListeningLine, TargetChild};
-use super::file::Sample;
+use super::file::DemoFile;
 use super::plan::{DemoRange, RANGE_MAX_BYTES};
 use crate::args::ProviderArg;
 use crate::clock::now;
@@ -19,7 +19,7 @@ use crate::session::Session;
 
 /// The parameters of a check.
 pub(crate) struct Verify<'a> {
-    pub(crate) sample: &'a Sample,
+    pub(crate) sample: &'a DemoFile,
     pub(crate) interrupt: &'a Interrupt,
     /// Ranges in flight at a time.
     pub(crate) depth: usize,
