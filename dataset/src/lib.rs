@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 pub mod formats;
+pub mod index;
 mod sample;
 
 pub use sample::Sample;

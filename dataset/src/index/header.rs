@@ -1,0 +1,146 @@
+//! The header of an array of NumPy's format.
+
+use super::Error;
+use super::literal::Literals;
+
+const MAGIC: &[u8; 6] = b"\x93NUMPY";
+
+/// The fields of a record and their types.
+const FIELDS: [(&str, &str); 4] =
+    [("shard", "<u4"), ("length", "<u4"), ("offset", "<u8"), ("crc32c", "<u4")];
+
+/// What a header tells, once it is known to be that of an index.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct ArrayHeader {
+    /// The length of the array.
+    pub(super) samples: u64,
+    /// The first byte of the array, counted from the beginning of the file.
+    pub(super) data_offset: usize,
+}
+
+impl ArrayHeader {
+    /// Reads the header at the beginning of a file.
+    ///
+    /// # Errors
+    /// See [`Error`]; of its kinds all that concern the header.
+    pub(super) fn parse(file: &[u8]) -> Result<Self, Error> {
+        let (begin, data_offset) = extent(file)?;
+        let mut literals = Literals::new(file, begin, data_offset);
+        let samples = dictionary(&mut literals)?;
+        literals.finish()?;
+        Ok(Self { samples, data_offset })
+    }
+}
+
+/// Where the dictionary begins, and the first byte after it.
+fn extent(file: &[u8]) -> Result<(usize, usize), Error> {
+    let cut = |header_bytes| Error::CutHeader { header_bytes, bytes: file.len() as u64 };
+    let (magic, rest) = file.split_first_chunk::<6>().ok_or(Error::NotNpy)?;
+    if magic != MAGIC {
+        return Err(Error::NotNpy);
+    }
+    let (&[major, minor], rest) = rest.split_first_chunk().ok_or(cut(8))?;
+    let (begin, length) = match (major, minor) {
+        (1, 0) => {
+            let (length, _) = rest.split_first_chunk().ok_or(cut(10))?;
+            (10, u32::from(u16::from_le_bytes(*length)))
+        }
+        (2 | 3, 0) => {
+            let (length, _) = rest.split_first_chunk().ok_or(cut(12))?;
+            (12, u32::from_le_bytes(*length))
+        }
+        _ => return Err(Error::Version { major, minor }),
+    };
+    let end = begin as u64 + u64::from(length);
+    let is_whole = end <= file.len() as u64;
+    if is_whole { Ok((begin, end as usize)) } else { Err(cut(end)) }
+}
+
+/// Reads the dictionary and gives the length of the array. The format demands its three keys, in
+/// any order.
+fn dictionary(literals: &mut Literals) -> Result<u64, Error> {
+    let (mut has_descr, mut has_order, mut samples) = (false, false, None);
+    literals.expect("{")?;
+    while !literals.take("}") {
+        let key = literals.string()?;
+        literals.expect(":")?;
+        match key {
+            b"descr" if !has_descr => has_descr = descr(literals).map(|()| true)?,
+            b"fortran_order" if !has_order => has_order = c_order(literals).map(|()| true)?,
+            b"shape" if samples.is_none() => samples = Some(shape(literals)?),
+            _ => return Err(literals.expected("after one of descr, fortran_order, shape")),
+        }
+        if !literals.take(",") {
+            literals.expect("}")?;
+            break;
+        }
+    }
+    let samples = samples.filter(|_| has_descr && has_order);
+    samples.ok_or_else(|| literals.expected("after all of descr, fortran_order, shape"))
+}
+
+/// Reads the fields of a record, which must be those of an index.
+fn descr(literals: &mut Literals) -> Result<(), Error> {
+    let mut fields = FIELDS.iter();
+    if !literals.take("[") {
+        return Err(Error::Dtype { offset: literals.offset() });
+    }
+    while !literals.take("]") {
+        let offset = literals.offset();
+        let expected = fields.next().ok_or(Error::Dtype { offset })?;
+        field(literals, expected).map_err(|_| Error::Dtype { offset })?;
+        if !literals.take(",") {
+            literals.expect("]")?;
+            break;
+        }
+    }
+    let is_whole = fields.next().is_none();
+    if is_whole { Ok(()) } else { Err(Error::Dtype { offset: literals.offset() }) }
+}
+
+/// Reads one field, as in `('shard', '<u4')`.
+fn field(literals: &mut Literals, &(name, dtype): &(&str, &str)) -> Result<(), Error> {
+    literals.expect("(")?;
+    let found_name = literals.string()?;
+    literals.expect(",")?;
+    let found_dtype = literals.string()?;
+    literals.expect(")")?;
+    let is_expected = found_name == name.as_bytes() && found_dtype == dtype.as_bytes();
+    if is_expected { Ok(()) } else { Err(literals.expected("after another field")) }
+}
+
+fn c_order(literals: &mut Literals) -> Result<(), Error> {
+    if literals.boolean()? { Err(Error::FortranOrder) } else { Ok(()) }
+}
+
+/// Reads a shape of one axis, as in `(3,)`.
+fn shape(literals: &mut Literals) -> Result<u64, Error> {
+    let offset = literals.offset();
+    let mut axis = || {
+        literals.expect("(")?;
+        let samples = literals.number()?;
+        literals.expect(",")?;
+        literals.expect(")").map(|()| samples)
+    };
+    axis().map_err(|_: Error| Error::Shape { offset })
+}
+
+/// The header of version 1.0 of an array of that length. Its own length does not depend on it:
+/// NumPy leaves room for a length of 21 digits and aligns the end to 64 bytes, and so does this.
+pub(super) fn header_bytes(samples: u64) -> Vec<u8> {
+    let fields = FIELDS.map(|(name, dtype)| format!("('{name}', '{dtype}')")).join(", ");
+    let room = 21 - samples.to_string().len();
+    let dictionary = format!(
+        "{{'descr': [{fields}], 'fortran_order': False, 'shape': ({samples},), }}{:room$}",
+        ""
+    );
+    let length = (MAGIC.len() + 4 + dictionary.len() + 1).next_multiple_of(64) - 10;
+    let mut header = Vec::with_capacity(10 + length);
+    header.extend_from_slice(MAGIC);
+    header.extend_from_slice(&[1, 0]);
+    header.extend_from_slice(&(length as u16).to_le_bytes());
+    header.extend_from_slice(dictionary.as_bytes());
+    header.resize(10 + length - 1, b' ');
+    header.push(b'\n');
+    header
+}

@@ -1,0 +1,24 @@
+//! `index.npy`: where each sample of a data set lies.
+//!
+//! The file is an array of NumPy's format (versions 1.0, 2.0 and 3.0) with one axis, in C order,
+//! whose elements are records of 20 bytes:
+//!
+//! ```python
+//! [('shard', '<u4'), ('length', '<u4'), ('offset', '<u8'), ('crc32c', '<u4')]
+//! ```
+//!
+//! `numpy.load("index.npy", mmap_mode="r")` reads it. What [`IndexWriter`] writes is what
+//! `numpy.save` of NumPy 2 writes, byte for byte.
+
+mod error;
+mod header;
+mod literal;
+mod view;
+mod writer;
+
+#[cfg(test)]
+mod tests;
+
+pub use error::Error;
+pub use view::{Index, check_samples};
+pub use writer::IndexWriter;

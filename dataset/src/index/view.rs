@@ -1,0 +1,84 @@
+//! An index in memory.
+
+use zerocopy::FromBytes;
+
+use super::Error;
+use super::header::ArrayHeader;
+use crate::Sample;
+
+/// An index over the bytes of its file: a slice, a `Vec<u8>`, or a memory-mapped file, which is not
+/// read before its samples are asked for.
+#[derive(Clone, Copy, Debug)]
+pub struct Index<B> {
+    file: B,
+    data_offset: usize,
+}
+
+impl<B: AsRef<[u8]>> Index<B> {
+    /// Reads the header. Samples are not looked at: [`check`](Self::check) does that.
+    ///
+    /// # Errors
+    /// The file is not an index, or has more or fewer bytes than its header tells.
+    pub fn parse(file: B) -> Result<Self, Error> {
+        let bytes = file.as_ref();
+        let ArrayHeader { samples, data_offset } = ArrayHeader::parse(bytes)?;
+        let data_bytes = (bytes.len() - data_offset) as u64;
+        if samples.checked_mul(size_of::<Sample>() as u64) != Some(data_bytes) {
+            return Err(Error::Length { samples, bytes: data_bytes });
+        }
+        Ok(Self { file, data_offset })
+    }
+
+    /// The samples, in the order of their numbers.
+    pub fn samples(&self) -> &[Sample] {
+        // `parse` has checked that whole records follow the header.
+        let data = self.file.as_ref().get(self.data_offset..).unwrap_or_default();
+        <[Sample]>::ref_from_bytes(data).unwrap_or_default()
+    }
+
+    /// How many samples there are.
+    pub fn len(&self) -> u64 {
+        self.samples().len() as u64
+    }
+
+    /// Whether there is no sample.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The bytes of the file, whose BLAKE3 the manifest has.
+    pub fn file(&self) -> &[u8] {
+        self.file.as_ref()
+    }
+
+    /// Checks that each sample lies in its shard. `shard_bytes` has the size of each shard. The
+    /// whole file is read for it: 20 GB for 10^9 samples. [`check_samples`] checks a part.
+    ///
+    /// # Errors
+    /// The first sample that does not: [`Error::NoShard`] or [`Error::PastEnd`].
+    pub fn check(&self, shard_bytes: &[u64]) -> Result<(), Error> {
+        check_samples(self.samples(), 0, shard_bytes)
+    }
+}
+
+/// Checks that each of some samples lies in its shard. `first` is the number of the first of them,
+/// for the error.
+///
+/// # Errors
+/// The first sample that does not: [`Error::NoShard`] or [`Error::PastEnd`].
+pub fn check_samples(samples: &[Sample], first: u64, shard_bytes: &[u64]) -> Result<(), Error> {
+    samples.iter().enumerate().try_for_each(|(i, sample)| {
+        check_sample(sample, first.saturating_add(i as u64), shard_bytes)
+    })
+}
+
+fn check_sample(sample: &Sample, number: u64, shard_bytes: &[u64]) -> Result<(), Error> {
+    let Sample { shard, length, offset, .. } = sample;
+    let (shard, length, offset) = (shard.get(), length.get(), offset.get());
+    let no_shard = Error::NoShard { sample: number, shard, shards: shard_bytes.len() };
+    let &shard_bytes = shard_bytes.get(shard as usize).ok_or(no_shard)?;
+    match offset.checked_add(u64::from(length)) {
+        Some(end) if end <= shard_bytes => Ok(()),
+        _ => Err(Error::PastEnd { sample: number, shard, offset, length, shard_bytes }),
+    }
+}
