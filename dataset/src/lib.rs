@@ -5,8 +5,15 @@
 
 #![forbid(unsafe_code)]
 
+mod blake3_hash;
 pub mod formats;
 pub mod index;
+pub mod manifest;
+mod name;
 mod sample;
+mod text;
+pub mod url;
 
+pub use blake3_hash::{Blake3Hash, InvalidHash};
+pub use name::{InvalidName, Name};
 pub use sample::Sample;

@@ -1,4 +1,4 @@
-//! Writing an index.
+//! Writing an index whose length is not known in advance.
 
 use std::io::{self, Seek, SeekFrom, Write};
 

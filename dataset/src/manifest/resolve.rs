@@ -1,0 +1,115 @@
+//! Checks that the parts of a manifest fit together, and hashes them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::Serialize;
+
+use super::file::{BYTES_MAX, Crc32c, IndexEntry, ManifestFile, ShardEntry, TargetEntry, VERSION};
+use super::{Error, Manifest, TargetIndex};
+use crate::{Blake3Hash, Name, Sample};
+
+/// See [`Manifest::new`].
+pub(super) fn manifest(file: ManifestFile) -> Result<Manifest, Error> {
+    if file.version != VERSION {
+        return Err(Error::Version(file.version));
+    }
+    check_sizes(&file)?;
+    check_names(&file.shards)?;
+    let numbers = numbers(&file.targets);
+    let shards =
+        file.shards.iter().map(|entry| shard(entry, &numbers)).collect::<Result<_, _>>()?;
+    let content_hash = content_hash(&file);
+    let file = ManifestFile { hash: None, ..file };
+    let hash = canonical_hash(&file);
+    let targets = file.targets.into_iter().collect();
+    Ok(Manifest { name: file.name, hash, content_hash, targets, shards, index: file.index })
+}
+
+fn check_sizes(file: &ManifestFile) -> Result<(), Error> {
+    if file.shards.is_empty() {
+        return Err(Error::NoShards);
+    }
+    if u32::try_from(file.shards.len().max(file.targets.len())).is_err() {
+        return Err(Error::TooMany);
+    }
+    let bytes = file.shards.iter().try_fold(0, |sum: u64, shard| sum.checked_add(shard.bytes));
+    bytes.ok_or(Error::TotalBytes)?;
+    let samples = file.index.as_ref().map_or(0, |index| index.samples);
+    let is_size = samples <= BYTES_MAX / size_of::<Sample>() as u64;
+    if is_size { Ok(()) } else { Err(Error::Samples(samples)) }
+}
+
+fn check_names(shards: &[ShardEntry<Name>]) -> Result<(), Error> {
+    let mut names = BTreeSet::new();
+    match shards.iter().find(|shard| !names.insert(&shard.name)) {
+        Some(shard) => Err(Error::DuplicateShard(shard.name.clone())),
+        None => Ok(()),
+    }
+}
+
+/// The numbers of targets by their names.
+fn numbers(targets: &BTreeMap<Name, TargetEntry>) -> BTreeMap<&Name, TargetIndex> {
+    targets.keys().zip((0..).map(TargetIndex)).collect()
+}
+
+/// Replaces names of targets by numbers.
+fn shard(
+    entry: &ShardEntry<Name>,
+    numbers: &BTreeMap<&Name, TargetIndex>,
+) -> Result<ShardEntry<TargetIndex>, Error> {
+    let name = || entry.name.clone();
+    if !(1..=BYTES_MAX).contains(&entry.bytes) {
+        return Err(Error::ShardBytes { shard: name(), bytes: entry.bytes });
+    }
+    if entry.replicas.is_empty() {
+        return Err(Error::NoReplicas(name()));
+    }
+    let mut seen = BTreeSet::new();
+    for target in &entry.replicas {
+        if !numbers.contains_key(target) {
+            return Err(Error::UnknownTarget { shard: name(), target: target.clone() });
+        }
+        if !seen.insert(target) {
+            return Err(Error::DuplicateReplica { shard: name(), target: target.clone() });
+        }
+    }
+    Ok(entry.with_replicas(|target| numbers[target]))
+}
+
+/// What [`Manifest::content_hash`] is computed of, in canonical form.
+#[derive(Serialize)]
+struct Content<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    index: Option<IndexContent>,
+    shards: Vec<ShardContent<'a>>,
+}
+
+#[derive(Serialize)]
+struct IndexContent {
+    hash: Blake3Hash,
+    samples: u64,
+}
+
+#[derive(Serialize)]
+struct ShardContent<'a> {
+    bytes: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    crc32c: Option<Crc32c>,
+    name: &'a Name,
+}
+
+fn content_hash(file: &ManifestFile) -> Blake3Hash {
+    let index = |&IndexEntry { hash, samples, .. }: &IndexEntry| IndexContent { hash, samples };
+    let shards = file.shards.iter().map(shard_content).collect();
+    canonical_hash(&Content { index: file.index.as_ref().map(index), shards })
+}
+
+fn shard_content(shard: &ShardEntry<Name>) -> ShardContent<'_> {
+    ShardContent { bytes: shard.bytes, crc32c: shard.crc32c, name: &shard.name }
+}
+
+/// The hash of the canonical form. The types that are hashed have their fields in its order.
+fn canonical_hash(content: &impl Serialize) -> Blake3Hash {
+    // None of the types refuses to be written, and writing to memory does not fail.
+    Blake3Hash::of(&serde_json::to_vec(content).unwrap_or_default())
+}

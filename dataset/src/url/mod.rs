@@ -1,0 +1,26 @@
+//! URLs of targets and of what they have.
+//!
+//! | what | URL |
+//! |---|---|
+//! | a target | `nvmf://HOST[:PORT]` |
+//! | a subsystem | `nvmf://HOST[:PORT]/NQN` |
+//! | a namespace | `nvmf://HOST[:PORT]/NQN/NAME` or `nvmf://HOST[:PORT]/NQN/NSID` |
+//!
+//! HOST is an IPv4 address, an IPv6 address in brackets, or a DNS name. PORT is 4420 if it is left
+//! out. NQN and NAME are percent-encoded where they have characters that a URL gives a meaning
+//! to; slashes of a NAME stay as they are, and `:` and `.` may. What consists of digits only is an
+//! NSID; a name of digits only is written with its first digit percent-encoded (`%3142`).
+
+mod error;
+mod source;
+mod target;
+
+#[cfg(test)]
+mod tests;
+
+pub use error::Error;
+pub use source::{NamespaceChoice, SourceUrl};
+pub use target::{HostName, TargetUrl, UrlHost};
+
+/// The port of a URL that names none: NVMe over Fabrics, registered at IANA.
+pub const DEFAULT_PORT: u16 = 4420;

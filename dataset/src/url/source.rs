@@ -1,0 +1,114 @@
+//! The URL of a subsystem, or of a namespace in it.
+
+use std::fmt;
+use std::str::FromStr;
+
+use nvme_proto::{Nqn, Nsid};
+use percent_encoding::{AsciiSet, CONTROLS, percent_decode_str, utf8_percent_encode};
+
+use super::{Error, TargetUrl, target};
+use crate::name::Name;
+use crate::text::as_text;
+
+/// A subsystem, or a namespace in it: `nvmf://HOST[:PORT]/NQN[/NAME or NSID]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SourceUrl {
+    /// The target that exports the subsystem.
+    pub target: TargetUrl,
+    /// The name of the subsystem.
+    pub nqn: Nqn,
+    /// The namespace; `None` for the whole subsystem.
+    pub namespace: Option<NamespaceChoice>,
+}
+
+as_text!(SourceUrl);
+
+/// How a URL names a namespace of a subsystem.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NamespaceChoice {
+    /// By its number, which every target gives; never 0 or the broadcast value.
+    Nsid(Nsid),
+    /// By the name of its file, which Feedrail targets report.
+    Name(Name),
+}
+
+impl FromStr for SourceUrl {
+    type Err = Error;
+
+    fn from_str(url: &str) -> Result<Self, Error> {
+        let (target, path) = target::split(url)?;
+        let path = path.strip_prefix('/').ok_or(Error::NoNqn)?;
+        let (nqn, namespace) = path.split_once('/').unwrap_or((path, ""));
+        if nqn.is_empty() {
+            return Err(Error::NoNqn);
+        }
+        let namespace = (!namespace.is_empty()).then(|| parse_namespace(namespace)).transpose()?;
+        Ok(Self { target, nqn: decode(nqn)?.parse()?, namespace })
+    }
+}
+
+fn parse_namespace(text: &str) -> Result<NamespaceChoice, Error> {
+    if !is_number(text) {
+        return Ok(NamespaceChoice::Name(decode(text)?.parse()?));
+    }
+    let nsid = text.parse().map(Nsid).ok().filter(|nsid| nsid.is_one());
+    nsid.map(NamespaceChoice::Nsid).ok_or_else(|| Error::Nsid(text.to_owned()))
+}
+
+fn is_number(text: &str) -> bool {
+    text.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+/// Replaces escapes by what they stand for. `%` without two hexadecimal digits is an error, where
+/// the crate that decodes would let it pass.
+fn decode(text: &str) -> Result<String, Error> {
+    let is_escape = |rest: &str| matches!(rest.as_bytes(), [a, b, ..] if [a, b].iter().all(|c| c.is_ascii_hexdigit()));
+    let is_whole = text.split('%').skip(1).all(is_escape);
+    let decoded = is_whole.then(|| percent_decode_str(text).decode_utf8().ok()).flatten();
+    decoded.map(Into::into).ok_or_else(|| Error::Encoding(text.to_owned()))
+}
+
+/// What is escaped in a name: all that RFC 3986, 3.3 does not allow in a path.
+const IN_NAME: &AsciiSet = &CONTROLS
+    .add(b' ')
+    .add(b'"')
+    .add(b'#')
+    .add(b'%')
+    .add(b'<')
+    .add(b'>')
+    .add(b'?')
+    .add(b'[')
+    .add(b'\\')
+    .add(b']')
+    .add(b'^')
+    .add(b'`')
+    .add(b'{')
+    .add(b'|')
+    .add(b'}');
+
+/// What is escaped in an NQN, which is one segment of the path.
+const IN_NQN: &AsciiSet = &IN_NAME.add(b'/');
+
+impl fmt::Display for SourceUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.target, utf8_percent_encode(self.nqn.as_str(), IN_NQN))?;
+        match &self.namespace {
+            Some(namespace) => write!(f, "/{namespace}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl fmt::Display for NamespaceChoice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Nsid(nsid) => nsid.0.fmt(f),
+            Self::Name(name) if is_number(name.as_str()) => {
+                // A digit is one byte, so the rest begins at the next.
+                let (first, rest) = name.as_str().split_at(1);
+                write!(f, "%{:02X}{rest}", first.as_bytes()[0])
+            }
+            Self::Name(name) => write!(f, "{}", utf8_percent_encode(name.as_str(), IN_NAME)),
+        }
+    }
+}
