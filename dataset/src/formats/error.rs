@@ -1,0 +1,73 @@
+//! Why a shard is not what its format says.
+
+use std::io;
+
+/// What is wrong with a shard, and where.
+#[derive(Debug, thiserror::Error)]
+#[error("shard {shard}, offset {offset}: {problem}")]
+pub struct FormatError {
+    /// The number of the shard, as the caller counts them.
+    pub shard: u32,
+    /// The byte of the shard where what is wrong begins.
+    pub offset: u64,
+    /// What was expected there, and what was found.
+    #[source]
+    pub problem: FormatProblem,
+}
+
+/// What is wrong with a shard.
+#[derive(Debug, thiserror::Error)]
+pub enum FormatProblem {
+    /// The shard ends too early, or a length in it is too large.
+    #[error("expected {length} bytes of {expected}, but the shard ends at {end}")]
+    Truncated {
+        /// What the bytes would be.
+        expected: &'static str,
+        /// How many bytes that should have.
+        length: u64,
+        /// How many bytes the shard has.
+        end: u64,
+    },
+    /// The bytes are something else.
+    #[error("expected {expected}, found {found}")]
+    Unexpected {
+        /// What the format has there.
+        expected: &'static str,
+        /// What the shard has there.
+        found: String,
+    },
+    /// The shard is valid, but no range of its bytes is a sample.
+    #[error("{what} cannot be indexed: {remedy}")]
+    Unsupported {
+        /// The part of the format that cannot be indexed.
+        what: String,
+        /// What to do about it.
+        remedy: &'static str,
+    },
+    /// The bytes do not have the checksum that the shard has for them.
+    #[error("the CRC-32C of {of} is {computed:#010x}, but the shard says {stored:#010x}")]
+    Checksum {
+        /// What the checksum covers.
+        of: &'static str,
+        /// The checksum that the shard has.
+        stored: u32,
+        /// The checksum that the bytes have.
+        computed: u32,
+    },
+    /// The sample is longer than an index can say.
+    #[error("a sample of {length} bytes: an index has room for 4294967295")]
+    TooLong {
+        /// How many bytes it has.
+        length: u64,
+    },
+    /// The bytes cannot be read.
+    #[error("the shard cannot be read: {0}")]
+    Read(io::Error),
+}
+
+impl FormatProblem {
+    /// The bytes are something else than `expected`.
+    pub(super) fn unexpected(expected: &'static str, found: impl ToString) -> Self {
+        Self::Unexpected { expected, found: found.to_string() }
+    }
+}

@@ -1,0 +1,128 @@
+//! npz: arrays of numpy in a zip archive.
+
+use std::io::{self, BufReader, Read, Seek, SeekFrom};
+
+use zip::read::ZipArchive;
+use zip::result::ZipError;
+use zip::{CompressionMethod, read::ZipFile};
+
+use super::error::{FormatError, FormatProblem};
+use super::npy::Npy;
+use super::shard::ShardBytes;
+
+/// An array in an archive.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NpzArray {
+    /// The keyword that it was saved with.
+    pub name: String,
+    /// Its header, and where its rows lie.
+    pub npy: Npy,
+}
+
+/// The arrays of an archive, in the order of its directory.
+///
+/// # Errors
+/// The archive is not valid, or a member is compressed, encrypted or no array that rows can be
+/// read from.
+pub fn npz_arrays(shard: ShardBytes<'_>) -> Result<Vec<NpzArray>, FormatError> {
+    let reader = BufReader::new(ShardReader { shard, position: 0 });
+    let mut archive = ZipArchive::new(reader).map_err(|error| failed(shard, error))?;
+    (0..archive.len())
+        .map(|number| {
+            let member = archive.by_index_raw(number).map_err(|error| failed(shard, error))?;
+            array(shard, &member)
+        })
+        .collect()
+}
+
+fn array<R: Read>(shard: ShardBytes<'_>, member: &ZipFile<'_, R>) -> Result<NpzArray, FormatError> {
+    let at = member.header_start();
+    let name = member.name().map_err(|error| failed(shard, error))?.into_owned();
+    let stored = member.compression() == CompressionMethod::Stored && !member.encrypted();
+    if !stored {
+        return Err(shard.error(
+            at,
+            FormatProblem::Unsupported {
+                what: format!("the compressed member {name:?}"),
+                remedy: "write the archive with numpy.savez, not savez_compressed",
+            },
+        ));
+    }
+    let begin = member.data_start().ok_or_else(|| shard.unexpected(at, "a member", "none"))?;
+    let data = shard.range(begin, member.compressed_size(), "a member of a zip archive")?;
+    let npy = Npy::open(shard, data)?;
+    let name = name.strip_suffix(".npy").map(str::to_owned).unwrap_or(name);
+    Ok(NpzArray { name, npy })
+}
+
+/// An error of the archive; the crate does not tell where, so it is where the archive is read first.
+fn failed(shard: ShardBytes<'_>, error: ZipError) -> FormatError {
+    match error {
+        ZipError::Io(error) => shard.error(0, FormatProblem::Read(error)),
+        error => shard.unexpected(shard.whole().end(), "a directory of a zip archive", error),
+    }
+}
+
+/// A shard as the crate `zip` reads it.
+struct ShardReader<'a> {
+    shard: ShardBytes<'a>,
+    position: u64,
+}
+
+impl Read for ShardReader<'_> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let left = self.shard.whole().end().saturating_sub(self.position);
+        let length = left.min(into.len() as u64) as usize;
+        let read = self.shard.read(self.position, &mut into[..length], "a zip archive");
+        read.map_err(io::Error::other)?;
+        self.position += length as u64;
+        Ok(length)
+    }
+}
+
+impl Seek for ShardReader<'_> {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        let position = match to {
+            SeekFrom::Start(offset) => Some(offset),
+            SeekFrom::Current(distance) => self.position.checked_add_signed(distance),
+            SeekFrom::End(distance) => self.shard.whole().end().checked_add_signed(distance),
+        };
+        self.position = position.ok_or(io::ErrorKind::InvalidInput)?;
+        Ok(self.position)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The end of an archive with 64-bit fields: what it says of its directory.
+    fn zip64_end(files: u64, directory_bytes: u64, directory_at: u64) -> Vec<u8> {
+        let mut bytes = b"PK\x06\x06".to_vec();
+        bytes.extend(44_u64.to_le_bytes());
+        bytes.extend([45, 0, 45, 0]);
+        bytes.extend([0; 8]);
+        for field in [files, files, directory_bytes, directory_at] {
+            bytes.extend(field.to_le_bytes());
+        }
+        bytes.extend(b"PK\x06\x07\0\0\0\0\0\0\0\0\0\0\0\0\x01\0\0\0");
+        bytes.extend(b"PK\x05\x06\0\0\0\0");
+        bytes.extend([0xFF; 12]);
+        bytes.extend([0; 2]);
+        bytes
+    }
+
+    #[test]
+    fn a_directory_that_lies_is_an_error_and_no_allocation() {
+        for (files, bytes, at) in [
+            (1 << 40, 1 << 50, 1 << 60),
+            (u64::MAX, u64::MAX, u64::MAX),
+            (1 << 36, 1 << 42, 1 << 40),
+            (1 << 30, 1 << 40, 0),
+            (1, 46, 0),
+        ] {
+            let bytes = zip64_end(files, bytes, at);
+            npz_arrays(ShardBytes::new(0, &bytes)).unwrap_err();
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! Bytes at positions: a file, a slice, or a namespace of a target.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt as _;
+
+/// The bytes of a shard, read at positions.
+pub trait ReadAt {
+    /// How many bytes there are.
+    fn len(&self) -> u64;
+
+    /// Whether there are no bytes at all.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Fills `into` with the bytes from `offset` on.
+    ///
+    /// # Errors
+    /// The bytes cannot be read, or there are too few of them.
+    fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<()>;
+}
+
+impl ReadAt for [u8] {
+    fn len(&self) -> u64 {
+        <[u8]>::len(self) as u64
+    }
+
+    fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<()> {
+        let begin = usize::try_from(offset).ok();
+        let bytes = begin.and_then(|begin| self.get(begin..begin.checked_add(into.len())?));
+        into.copy_from_slice(bytes.ok_or(io::ErrorKind::UnexpectedEof)?);
+        Ok(())
+    }
+}
+
+impl<T: ReadAt + ?Sized> ReadAt for &T {
+    fn len(&self) -> u64 {
+        (**self).len()
+    }
+
+    fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<()> {
+        (**self).read_at(offset, into)
+    }
+}
+
+impl ReadAt for Vec<u8> {
+    fn len(&self) -> u64 {
+        ReadAt::len(self.as_slice())
+    }
+
+    fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<()> {
+        self.as_slice().read_at(offset, into)
+    }
+}
+
+/// A file, with the length that it had when it was opened.
+#[derive(Debug)]
+pub struct ShardFile {
+    file: File,
+    length_bytes: u64,
+}
+
+impl ShardFile {
+    /// Asks the system for the length of the file.
+    ///
+    /// # Errors
+    /// The system does not tell it.
+    pub fn new(file: File) -> io::Result<Self> {
+        let length_bytes = file.metadata()?.len();
+        Ok(Self { file, length_bytes })
+    }
+}
+
+impl ReadAt for ShardFile {
+    fn len(&self) -> u64 {
+        self.length_bytes
+    }
+
+    fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<()> {
+        self.file.read_exact_at(into, offset)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+
+    use super::*;
+
+    fn check(bytes: &dyn ReadAt) {
+        let mut two = [0; 2];
+        assert_eq!(bytes.len(), 4);
+        bytes.read_at(2, &mut two).unwrap();
+        assert_eq!(&two, b"cd");
+        for offset in [3, 4, u64::MAX] {
+            let error = bytes.read_at(offset, &mut two).unwrap_err();
+            // pread(2) takes no offset above i64::MAX.
+            let past = [io::ErrorKind::UnexpectedEof, io::ErrorKind::InvalidInput];
+            assert!(past.contains(&error.kind()), "{offset}: {error}");
+        }
+    }
+
+    #[test]
+    fn bytes_are_read_where_they_are_or_not_at_all() {
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(b"abcd").unwrap();
+        check(&b"abcd".to_vec());
+        check(&ShardFile::new(file).unwrap());
+    }
+}

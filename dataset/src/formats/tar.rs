@@ -1,0 +1,339 @@
+//! The members of a tar archive, and where their bytes lie.
+//!
+//! Headers are read by the crate `tar`; the way from one to the next is here, because it needs the
+//! offset of each error, a limit for names, and pax records with line feeds in their values.
+
+use tar::{EntryType, Header};
+
+use super::error::{FormatError, FormatProblem};
+use super::shard::{ByteRange, ShardBytes, Window};
+
+const BLOCK_BYTES: u64 = 512;
+/// Names and pax records are read into memory; Linux allows paths of 4,096 bytes.
+const MAX_EXTENSION_BYTES: u64 = 1 << 20;
+
+/// A regular file in an archive.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct TarMember {
+    /// Its path as it is in the archive.
+    pub(super) path: String,
+    /// Its contents.
+    pub(super) data: ByteRange,
+    /// Its first header, extended ones included.
+    pub(super) begin: u64,
+    /// The end of the last block that it uses.
+    pub(super) end: u64,
+}
+
+/// The regular files of an archive, in order.
+#[derive(Debug)]
+pub(super) struct TarMembers<'a> {
+    window: Window<'a>,
+    next: u64,
+}
+
+/// What extended headers say of the member behind them.
+#[derive(Debug, Default)]
+struct Extended {
+    path: Option<Vec<u8>>,
+    size: Option<u64>,
+}
+
+impl<'a> TarMembers<'a> {
+    pub(super) fn new(shard: ShardBytes<'a>) -> Self {
+        Self { window: Window::new(shard), next: 0 }
+    }
+
+    pub(super) fn shard(&self) -> ShardBytes<'a> {
+        self.window.shard()
+    }
+
+    /// The next regular file; `None` at the end of the archive, which a block of zeros marks.
+    pub(super) fn next_member(&mut self) -> Result<Option<TarMember>, FormatError> {
+        let mut begin = self.next;
+        let mut extended = Extended::default();
+        while let Some(header) = self.header()? {
+            match header.entry_type() {
+                EntryType::XHeader | EntryType::GNULongName | EntryType::GNULongLink => {
+                    self.extend(&header, &mut extended)?;
+                    continue;
+                }
+                EntryType::XGlobalHeader => self.check_global(&header)?,
+                kind => {
+                    let member = self.member(&header, kind, begin, extended)?;
+                    if member.is_some() {
+                        return Ok(member);
+                    }
+                    extended = Extended::default();
+                }
+            }
+            begin = self.next;
+        }
+        Ok(None)
+    }
+
+    fn header(&mut self) -> Result<Option<Header>, FormatError> {
+        let expected = "a tar header, or the block of zeros that ends an archive";
+        let block: [u8; BLOCK_BYTES as usize] = self.window.array(self.next, expected)?;
+        if block == [0; BLOCK_BYTES as usize] {
+            return Ok(None);
+        }
+        let header = Header::from_byte_slice(&block).clone();
+        if !checksum_is_right(&header) {
+            let found = "a block whose checksum is wrong";
+            return Err(self.shard().unexpected(self.next, expected, found));
+        }
+        Ok(Some(header))
+    }
+
+    /// Where the data of a header at `next` lies; `next` moves behind its last block.
+    fn take_data(&mut self, size: u64, expected: &'static str) -> Result<ByteRange, FormatError> {
+        let data = self.shard().range(self.next + BLOCK_BYTES, size, expected)?;
+        let padded = size.next_multiple_of(BLOCK_BYTES);
+        self.next = self.shard().range(data.offset(), padded, "whole blocks of tar")?.end();
+        Ok(data)
+    }
+
+    fn size(&self, header: &Header) -> Result<u64, FormatError> {
+        let size = header.entry_size();
+        size.map_err(|error| self.shard().unexpected(self.next, "the size of a member", error))
+    }
+
+    fn extension(&mut self, header: &Header) -> Result<(u64, Vec<u8>), FormatError> {
+        let size = self.size(header)?;
+        let data = self.take_data(size, "an extended header")?;
+        let bytes = self.shard().bytes(data, MAX_EXTENSION_BYTES, "an extended header")?;
+        Ok((data.offset(), bytes))
+    }
+
+    fn extend(&mut self, header: &Header, extended: &mut Extended) -> Result<(), FormatError> {
+        let shard = self.shard();
+        let (offset, bytes) = self.extension(header)?;
+        match header.entry_type() {
+            EntryType::GNULongName => {
+                let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
+                extended.path = Some(bytes[..end].to_owned());
+            }
+            EntryType::XHeader => {
+                let applied = extended.apply(&bytes);
+                applied.map_err(|problem| shard.error(offset, problem))?;
+            }
+            // The target of a link: links are no samples.
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// A global header holds for all members behind it, so it must not say where they are.
+    fn check_global(&mut self, header: &Header) -> Result<(), FormatError> {
+        let shard = self.shard();
+        let (offset, bytes) = self.extension(header)?;
+        let mut global = Extended::default();
+        global.apply(&bytes).map_err(|problem| shard.error(offset, problem))?;
+        let harmless = global.path.is_none() && global.size.is_none();
+        let refused = || FormatProblem::Unsupported {
+            what: "a global pax header with a path or a size".to_owned(),
+            remedy: "write the archive without one",
+        };
+        harmless.then_some(()).ok_or_else(|| shard.error(offset, refused()))
+    }
+
+    fn member(
+        &mut self,
+        header: &Header,
+        kind: EntryType,
+        begin: u64,
+        extended: Extended,
+    ) -> Result<Option<TarMember>, FormatError> {
+        let (shard, at) = (self.shard(), self.next);
+        let unsupported = |what: &str, remedy| {
+            Err(shard.error(at, FormatProblem::Unsupported { what: what.to_owned(), remedy }))
+        };
+        let path = extended.path.unwrap_or_else(|| header.path_bytes().into_owned());
+        let is_file = match kind {
+            EntryType::GNUSparse => {
+                return unsupported("a sparse member", "write the archive without --sparse");
+            }
+            EntryType::Link => {
+                return unsupported("a hard link", "write it with --hard-dereference");
+            }
+            // Archives from before POSIX mark a directory by its name alone.
+            EntryType::Regular => header.as_bytes()[156] != 0 || !path.ends_with(b"/"),
+            EntryType::Continuous => true,
+            _ => false,
+        };
+        // Whatever their size field says, these have no data.
+        let has_data = is_file || !(b'1'..=b'6').contains(&kind.as_byte());
+        let size = match extended.size {
+            _ if !has_data => 0,
+            Some(size) => size,
+            None => self.size(header)?,
+        };
+        let data = self.take_data(size, "a member of a tar archive")?;
+        if !is_file {
+            return Ok(None);
+        }
+        let path = String::from_utf8(path)
+            .map_err(|error| shard.unexpected(at, "a path in UTF-8", error))?;
+        Ok(Some(TarMember { path, data, begin, end: self.next }))
+    }
+}
+
+/// The checksum is the sum of all bytes, with its own field as spaces.
+fn checksum_is_right(header: &Header) -> bool {
+    let sum = |bytes: &[u8]| bytes.iter().map(|byte| u32::from(*byte)).sum::<u32>();
+    let bytes = header.as_bytes();
+    let expected = sum(&bytes[..148]) + 8 * u32::from(b' ') + sum(&bytes[156..]);
+    header.cksum().is_ok_and(|found| found == expected)
+}
+
+impl Extended {
+    /// Reads records of pax: each is its length in decimal digits, a space, `key=value` and a line
+    /// feed.
+    fn apply(&mut self, mut records: &[u8]) -> Result<(), FormatProblem> {
+        while let Some(first) = records.first()
+            && *first != 0
+        {
+            let malformed = || {
+                let shown = &records[..records.len().min(80)];
+                FormatProblem::unexpected("a record of pax", shown.escape_ascii())
+            };
+            let (record, rest) = split_record(records).ok_or_else(malformed)?;
+            let equals = record.iter().position(|byte| *byte == b'=').ok_or_else(malformed)?;
+            let (key, value) = (&record[..equals], &record[equals + 1..]);
+            match key {
+                b"path" => self.path = Some(value.to_owned()),
+                b"size" => {
+                    let size = str::from_utf8(value).ok().and_then(|text| text.parse().ok());
+                    self.size = Some(size.ok_or_else(malformed)?);
+                }
+                sparse if sparse.starts_with(b"GNU.sparse.") => {
+                    return Err(FormatProblem::Unsupported {
+                        what: "a sparse member".to_owned(),
+                        remedy: "write the archive without --sparse",
+                    });
+                }
+                _ => {}
+            }
+            records = rest;
+        }
+        Ok(())
+    }
+}
+
+/// The `key=value` of the first record, and what follows it.
+fn split_record(records: &[u8]) -> Option<(&[u8], &[u8])> {
+    let digits = records.iter().position(|byte| *byte == b' ')?;
+    let length: usize = str::from_utf8(&records[..digits]).ok()?.parse().ok()?;
+    let (record, rest) = records.split_at_checked(length)?;
+    Some((record.get(digits + 1..)?.strip_suffix(b"\n")?, rest))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn header(kind: EntryType, path: &str, size: u64) -> Vec<u8> {
+        let mut header = Header::new_ustar();
+        header.set_entry_type(kind);
+        header.set_path(path).unwrap();
+        header.set_size(size);
+        header.set_cksum();
+        header.as_bytes().to_vec()
+    }
+
+    fn entry(kind: EntryType, path: &str, data: &[u8]) -> Vec<u8> {
+        let mut bytes = header(kind, path, data.len() as u64);
+        bytes.extend(data);
+        bytes.resize(bytes.len().next_multiple_of(512), 0);
+        bytes
+    }
+
+    fn members(archive: &[Vec<u8>]) -> Result<Vec<TarMember>, FormatError> {
+        let bytes = [archive.concat(), vec![0; 1024]].concat();
+        let mut members = TarMembers::new(ShardBytes::new(0, &bytes));
+        let mut found = Vec::new();
+        while let Some(member) = members.next_member()? {
+            found.push(member);
+        }
+        Ok(found)
+    }
+
+    #[test]
+    fn pax_values_may_have_line_feeds_and_win_over_the_header() {
+        let archive = |records: &[u8]| {
+            [
+                entry(EntryType::XHeader, "pax", records),
+                // The header says 0, as where a size does not fit it.
+                header(EntryType::Regular, "short", 0),
+                [&b"abc"[..], &[0; 509]].concat(),
+            ]
+        };
+        let wrong_length = archive(b"14 path=long\n9 size=3\n");
+        members(&wrong_length).unwrap_err();
+        let right = archive(b"22 SCHILY.xattr.a=b\nc\n13 path=long\n9 size=3\n");
+        let members = members(&right).unwrap();
+        let [member] = &members[..] else { panic!("{members:?}") };
+        assert_eq!((member.path.as_str(), member.begin), ("long", 0));
+        assert_eq!((member.data.offset(), member.data.length(), member.end), (1536, 3, 2048));
+    }
+
+    #[test]
+    fn sizes_that_lie_are_errors_and_no_allocation() {
+        for kind in [EntryType::Regular, EntryType::GNULongName, EntryType::XHeader] {
+            for size in [1 << 63, u64::MAX, 1 << 40, 4096] {
+                let error = members(&[header(kind, "a.txt", size)]).unwrap_err();
+                assert!((0..=512).contains(&error.offset), "{error}");
+            }
+        }
+        let pax = entry(EntryType::XHeader, "pax", b"29 size=18446744073709551615\n");
+        members(&[pax, entry(EntryType::Regular, "a", b"")]).unwrap_err();
+        let long = entry(EntryType::GNULongName, "x", &vec![b'a'; (1 << 20) + 1]);
+        let error = members(&[long]).unwrap_err();
+        assert!(error.to_string().contains("more than 1048576"), "{error}");
+    }
+
+    #[test]
+    fn what_has_no_bytes_of_its_own_is_refused() {
+        let sparse = entry(EntryType::XHeader, "pax", b"22 GNU.sparse.major=1\n");
+        for archive in [
+            [entry(EntryType::Link, "link", b""), Vec::new()],
+            [entry(EntryType::GNUSparse, "sparse", b""), Vec::new()],
+            [sparse, entry(EntryType::Regular, "sparse", b"")],
+            [entry(EntryType::XGlobalHeader, "g", b"10 path=a\n"), Vec::new()],
+        ] {
+            let error = members(&archive).unwrap_err();
+            assert!(matches!(error.problem, FormatProblem::Unsupported { .. }), "{error}");
+        }
+    }
+
+    #[test]
+    fn directories_and_links_are_passed_over() {
+        let mut old_directory = Header::new_old();
+        old_directory.set_path("old/").unwrap();
+        old_directory.set_size(0);
+        old_directory.as_mut_bytes()[156] = 0;
+        old_directory.set_cksum();
+        let archive = [
+            header(EntryType::Directory, "folder/", 4096),
+            old_directory.as_bytes().to_vec(),
+            entry(EntryType::Symlink, "symlink", b""),
+            entry(EntryType::Fifo, "fifo", b""),
+            entry(EntryType::XGlobalHeader, "g", b"13 comment=a\n"),
+            entry(EntryType::Regular, "a.txt", b"text"),
+        ];
+        let members = members(&archive).unwrap();
+        assert_eq!(members.len(), 1);
+        assert_eq!((members[0].begin, members[0].path.as_str()), (6 * 512, "a.txt"));
+    }
+
+    #[test]
+    fn an_archive_without_its_end_is_truncated() {
+        let bytes = entry(EntryType::Regular, "a.txt", b"text");
+        let mut members = TarMembers::new(ShardBytes::new(0, &bytes));
+        members.next_member().unwrap().unwrap();
+        let error = members.next_member().unwrap_err();
+        assert_eq!(error.offset, 1024);
+        assert!(error.to_string().contains("block of zeros"), "{error}");
+    }
+}

@@ -1,0 +1,133 @@
+//! WebDataset: a tar archive in which the members of a sample follow each other.
+//!
+//! Members whose paths are equal up to the first dot of the file name belong to one sample. A
+//! sample's range begins with the header of its first member and ends with the last block of its
+//! last one, so its bytes are a tar archive, less the end mark, that tells its members by itself.
+
+use super::error::{FormatError, FormatProblem};
+use super::sample::{KeyedSample, SampleMember};
+use super::shard::{ShardBytes, until_error};
+use super::tar::{TarMember, TarMembers};
+
+/// The samples in the order of the archive; a key that comes back later is another sample.
+pub(super) fn samples(
+    shard: ShardBytes<'_>,
+) -> impl Iterator<Item = Result<KeyedSample, FormatError>> {
+    let mut groups = Groups { members: TarMembers::new(shard), pending: None };
+    until_error(move || groups.next_sample())
+}
+
+struct Groups<'a> {
+    members: TarMembers<'a>,
+    /// The first member of the next sample.
+    pending: Option<KeyedMember>,
+}
+
+struct KeyedMember {
+    key: String,
+    /// The extension in lower case, as a decoder looks for it.
+    name: String,
+    member: TarMember,
+}
+
+impl Groups<'_> {
+    fn next_sample(&mut self) -> Result<Option<KeyedSample>, FormatError> {
+        let pending = self.pending.take();
+        let Some(first) = pending.map_or_else(|| self.next_member(), |first| Ok(Some(first)))?
+        else {
+            return Ok(None);
+        };
+        let (key, begin, mut end) = (first.key.clone(), first.member.begin, 0);
+        let mut members: Vec<SampleMember> = Vec::new();
+        let mut next = Some(first);
+        while let Some(KeyedMember { name, member, .. }) = next.take_if(|next| next.key == key) {
+            if members.iter().any(|known| known.name == name) {
+                let found = format!("a second {:?}", member.path);
+                let expected = "one member of each extension in a sample";
+                return Err(self.members.shard().unexpected(member.begin, expected, found));
+            }
+            end = member.end;
+            members.push(SampleMember { name, range: member.data });
+            next = self.next_member()?;
+        }
+        self.pending = next;
+        let shard = self.members.shard();
+        let sample = shard.sample(shard.range(begin, end - begin, "a sample")?)?;
+        Ok(Some(KeyedSample { sample, key: Some(key), members }))
+    }
+
+    fn next_member(&mut self) -> Result<Option<KeyedMember>, FormatError> {
+        while let Some(member) = self.members.next_member()? {
+            if member.path.contains('\n') {
+                let problem = FormatProblem::unexpected("a path of one line", "a line feed");
+                return Err(self.members.shard().error(member.begin, problem));
+            }
+            if is_metadata(&member.path) {
+                continue;
+            }
+            if let Some((key, extension)) = split(&member.path) {
+                let (key, name) = (key.to_owned(), extension.to_lowercase());
+                return Ok(Some(KeyedMember { key, name, member }));
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// Members whose first path component begins and ends with two underscores are no data.
+fn is_metadata(path: &str) -> bool {
+    let first = path.split('/').next().unwrap_or(path);
+    first.len() >= 4 && first.starts_with("__") && first.ends_with("__")
+}
+
+/// Key and extension, or `None` for a member that belongs to no sample.
+fn split(path: &str) -> Option<(&str, &str)> {
+    let folder_bytes = path.rfind('/').map_or(0, |slash| slash + 1);
+    let (folder, file) = path.split_at(folder_bytes);
+    let dot = file.find('.')?;
+    if dot == 0 {
+        // WebDataset takes a hidden file for a member of the sample that its folder names, unless
+        // the name of the folder has a dot.
+        let last = folder.strip_suffix('/')?.rsplit('/').next()?;
+        return (!last.contains('.')).then_some((folder, &file[1..]));
+    }
+    Some((&path[..folder_bytes + dot], &file[dot + 1..]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_end_at_the_first_dot_of_the_file_name() {
+        for (path, expected) in [
+            ("a.jpg", Some(("a", "jpg"))),
+            ("a.seg.png", Some(("a", "seg.png"))),
+            ("./x.y/a.jpg", Some(("./x.y/a", "jpg"))),
+            ("a.", Some(("a", ""))),
+            ("a", None),
+            ("x.y/a", None),
+            (".hidden", None),
+            ("x.y/.hidden", None),
+            ("x/.hidden.z", Some(("x/", "hidden.z"))),
+            ("p.q/x/.hidden", Some(("p.q/x/", "hidden"))),
+        ] {
+            assert_eq!(split(path), expected, "{path}");
+        }
+    }
+
+    #[test]
+    fn metadata_is_known_by_its_first_component() {
+        for (path, expected) in [
+            ("__meta__", true),
+            ("__meta__/a.jpg", true),
+            ("__a.b__", true),
+            ("____", true),
+            ("___", false),
+            ("__meta__.json", false),
+            ("x/__meta__", false),
+        ] {
+            assert_eq!(is_metadata(path), expected, "{path}");
+        }
+    }
+}
