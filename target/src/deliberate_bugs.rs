@@ -17,13 +17,13 @@ pub enum Bug {
     ReuseBufferEarly,
     /// Each command has two responses.
     CompleteTwice,
-    /// What was aborted goes on.
+    /// An aborted command goes on.
     LoseAbort,
     /// A namespace that says that it is write protected is not.
     ForgetWriteProtect,
-    /// The progress block is lent to nobody.
+    /// The progress block is never lent.
     KeepProgressBlock,
-    /// Who had the progress block is not behind those who wait for it.
+    /// An account that had the progress block is not moved behind those that wait for it.
     LendOutOfTurn,
     /// The progress block is lent only to accounts that hold something.
     OverlookThePoor,
@@ -33,14 +33,14 @@ pub enum Bug {
     ForgetDeparted,
     /// A controller reset is complete though storage still works for queues that it has sent away.
     ResetEarly,
-    /// What a host comes back for waits for reads of its past as well.
+    /// A command that waits for an earlier epoch's writes waits for its reads as well.
     AwaitReads,
 }
 
 /// Whether this build may have bugs at all.
 pub(crate) const POSSIBLE: bool = cfg!(feature = "deliberate-bugs");
 
-/// Zero for none.
+/// The present [`Bug`] by its number; zero for none.
 static PRESENT: AtomicU8 = AtomicU8::new(0);
 
 /// Gives the crate this bug, and no other, from now on.

@@ -26,7 +26,7 @@ const MACHINE_ID_FILE: &str = "/etc/machine-id";
 /// In the state directory, for machines that have no id of their own.
 const KEPT_MACHINE_FILE: &str = "machine-id";
 
-/// The machine that a target runs on: what it exports is told apart from what others do by this.
+/// The machine that a target runs on: derived ids differ between machines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Machine {
     /// Hashed: says nothing of the id that it was made from.
@@ -96,8 +96,8 @@ impl Machine {
         Ok(())
     }
 
-    /// The name of a subsystem that nobody named: another one on each machine and for each set of
-    /// addresses.
+    /// The NQN of a subsystem without a configured one: different on each machine and for each set
+    /// of addresses.
     pub(crate) fn subsystem_nqn(&self, listen: &[SocketAddr]) -> Nqn {
         let addresses: Vec<_> = listen.iter().map(SocketAddr::to_string).collect();
         let uuid = Uuid::new_v5(&self.key, addresses.join(" ").as_bytes());
@@ -114,12 +114,13 @@ pub(crate) fn parse_id(text: &str) -> Option<Uuid> {
     Uuid::try_parse(text.trim()).ok().filter(|id| !id.is_nil())
 }
 
-/// What the serial number of a subsystem and the UUIDs of its namespaces follow from.
+/// The identity from which the serial number of a subsystem and the UUIDs of its namespaces are
+/// derived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SubsystemIdentity {
     /// Of this machine and the subsystem's NQN.
     local: Uuid,
-    /// What the operator calls the data, on whichever machine it is.
+    /// The operator's name of the data, the same on every machine.
     dataset: Option<Uuid>,
     nqn: Nqn,
 }
@@ -157,7 +158,7 @@ impl SubsystemIdentity {
     }
 }
 
-/// What follows from an NQN alone: names the files that keep a subsystem's state.
+/// Names the files that keep a subsystem's state; derived from the NQN alone.
 pub(crate) fn state_key(nqn: &Nqn) -> Uuid {
     Uuid::new_v5(&FEEDRAIL, nqn.as_str().as_bytes())
 }
@@ -174,8 +175,8 @@ pub(crate) fn file_name(path: &Path) -> String {
     path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned()
 }
 
-/// Where state lives unless the configuration says otherwise: what systemd gives, else the system's
-/// or the user's folder for it.
+/// The folder of state without a configured one: systemd's `STATE_DIRECTORY`, else the system's or
+/// the user's folder.
 pub(crate) fn default_state_dir() -> PathBuf {
     let set = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     if let Some(dir) = set("STATE_DIRECTORY") {

@@ -16,7 +16,7 @@ pub(crate) struct Doorbell<S = OwnedFd> {
     signal: S,
 }
 
-/// What a thread sleeps on.
+/// The primitive that a thread sleeps on.
 pub(crate) trait Signal {
     /// Wakes the thread, and every sleep that begins before it is cleared.
     fn raise(&self);
@@ -47,8 +47,8 @@ impl<S: Signal> Doorbell<S> {
         }
     }
 
-    /// Takes the flag down; true if it was up. What was done before the ring is visible afterwards.
-    /// One relaxed load while it is down.
+    /// Takes the flag down; true if it was up. Writes before the ring are visible afterwards. One
+    /// relaxed load while it is down.
     pub(crate) fn answer(&self) -> bool {
         if !self.rung.load(Ordering::Relaxed) {
             return false;

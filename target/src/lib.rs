@@ -85,8 +85,8 @@ pub mod stepped {
     pub use crate::transport::Stop;
 }
 
-/// What the tests, fuzzers and measurements of this workspace use beside the rest. It is exempt
-/// from any promise of stability.
+/// Further items for the tests, fuzzers and measurements of this workspace. It is exempt from any
+/// promise of stability.
 #[doc(hidden)]
 pub mod testing {
     pub use crate::backend::decorator::{Delay, Fault, FaultPlan};

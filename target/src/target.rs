@@ -1,4 +1,4 @@
-//! A running target.
+//! A running target: the threads that serve a configuration.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -41,7 +41,7 @@ pub struct Listening {
     pub address: SocketAddr,
     /// The name of the provider.
     pub provider: &'static str,
-    /// Why that provider.
+    /// The reason for that provider, for the log.
     pub reason: String,
 }
 
@@ -74,7 +74,7 @@ pub enum StartError {
     PortTaken {
         /// Why soft was chosen.
         reason: String,
-        /// What is wrong with it.
+        /// The cause for which it can not listen there.
         error: EndpointError,
     },
     /// The verbs provider can not serve an address.
@@ -86,9 +86,9 @@ pub enum StartError {
     /// The system refuses an address.
     #[error("cannot listen at {address}: {error}")]
     Address {
-        /// Which.
+        /// The address of the configuration.
         address: IpAddr,
-        /// What it says.
+        /// The error of the system call.
         error: io::Error,
     },
     /// Memory or descriptors are not to be had.
@@ -127,7 +127,7 @@ impl Target {
         &self.not_listening
     }
 
-    /// Its counters.
+    /// Counters of all threads, asked for now.
     pub fn stats(&self) -> Stats {
         let mut sum = PollGroupStats::default();
         self.runtime.group_stats().into_iter().for_each(|group| sum += group);
@@ -243,7 +243,7 @@ fn open_verbs(config: &Config, address: IpAddr) -> Result<VerbsDevice, VerbsErro
 /// Whether an address can be served, as far as can be told beside a target that serves it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reachable {
-    /// It can.
+    /// Its UDP port is free, or the verbs device there opened.
     Free,
     /// Its UDP port has an owner, which may be a target that runs.
     InUse,

@@ -1,4 +1,4 @@
-//! The daemon as a process: what it says, where, and how it ends.
+//! The daemon as a process: its output, its addresses, and its end.
 
 use std::ffi::OsStr;
 use std::io::{BufRead as _, BufReader};
@@ -45,7 +45,7 @@ impl Place {
     }
 }
 
-/// An address of this machine that hardly anybody else uses at the moment.
+/// An address of this machine that other processes hardly use at the moment.
 fn address() -> Ipv4Addr {
     let mut random = [0; 3];
     rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())
@@ -136,7 +136,7 @@ fn the_example_configuration_is_accepted() {
 
 #[test]
 fn each_key_of_the_example_is_one_that_is_known() {
-    // What is commented out must be right too, where it has a value.
+    // Lines that are commented out must be valid too, where they have a value.
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/feedrail.toml");
     let text = std::fs::read_to_string(&path).expect("there");
     let shown = |line: &str| match line.strip_prefix('#') {

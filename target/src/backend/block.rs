@@ -1,4 +1,4 @@
-//! What is special about block devices.
+//! Sizes and exclusive use of block devices.
 
 use std::fs::File;
 use std::io::{self, Seek, SeekFrom};
@@ -6,7 +6,7 @@ use std::io::{self, Seek, SeekFrom};
 /// The size of a block device, in bytes.
 ///
 /// # Errors
-/// What the system says.
+/// The error of the seek.
 pub(super) fn size_bytes(mut device: &File) -> io::Result<u64> {
     device.seek(SeekFrom::End(0))
 }

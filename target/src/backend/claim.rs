@@ -1,9 +1,9 @@
-//! Claims on files and block devices: whoever writes one has it alone.
+//! Claims on files and block devices: a target that writes one has it alone.
 //!
 //! A regular file is locked with `flock`: exclusively if hosts may write it, else shared, so that
-//! nobody who locks as well changes it meanwhile. A block device that hosts may write is opened
-//! with `O_EXCL`, which the kernel grants while nothing has it mounted or made it part of something
-//! else.
+//! no process that locks as well changes it meanwhile. A block device that hosts may write is
+//! opened with `O_EXCL`, which the kernel grants while nothing has it mounted or made it part of
+//! something else.
 
 use std::fs::{self, File, Metadata};
 use std::io;
@@ -23,7 +23,7 @@ const PAUSE: Duration = Duration::from_millis(10);
 /// may have been given up since, or be that of another machine on a network file system.
 const TRIES_WITHOUT_HOLDER: u32 = 100;
 
-/// What is behind a path: equal for all paths to the same file or device.
+/// Identity of the file behind a path: equal for all paths to the same file or device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct FileKey {
     device: u64,
@@ -49,7 +49,8 @@ impl FileKey {
 /// warned of.
 ///
 /// # Errors
-/// Who has it.
+/// A description of the process that holds the lock, for the text of
+/// [`super::open::OpenError::Busy`].
 pub(super) fn lock(file: &File, path: &Path, writable: bool) -> Result<(), String> {
     let wanted = match writable {
         true => FlockOperation::NonBlockingLockExclusive,
@@ -90,7 +91,7 @@ pub(super) fn release(file: impl std::os::fd::AsFd) {
     let _ = rustix::fs::flock(file, FlockOperation::Unlock);
 }
 
-/// What has a block device that could not be had alone.
+/// The mount or other user that keeps a block device from being opened exclusively.
 pub(super) fn user_of_device(device: &File) -> String {
     let number = device.metadata().map(|metadata| metadata.rdev()).unwrap_or_default();
     let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
@@ -200,7 +201,7 @@ mod tests {
             });
             let results: Vec<_> = (0..1000).map(|_| lock(&open(), &path, true)).collect();
             done.store(true, Ordering::Relaxed);
-            // This process holds it, or it was had; it is never nobody's for good.
+            // The lock is held by this process or was obtained; its holder is never unknown.
             assert!(!results.contains(&Err("another process".into())));
         });
     }

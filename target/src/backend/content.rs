@@ -1,4 +1,4 @@
-//! What the bytes of a medium are known by: whether they may be others than they were.
+//! Identity of the bytes of a medium: whether they may have changed since an earlier open.
 
 use std::fs::File;
 use std::io;
@@ -10,14 +10,14 @@ use uuid::Uuid;
 /// The root of the identifiers that content is named by.
 const CONTENT: Uuid = Uuid::from_u128(0x5b1f_0d6e_93a7_5c28_8f41_7d90_2e6c_b35a);
 
-/// What is known of a medium's bytes without reading them. Equal contents are the same bytes, as
-/// far as the system can tell; those of a writable medium may have been changed by hosts.
+/// Properties that identify a medium's bytes without reading them. Equal contents are the same
+/// bytes, as far as the system can tell; those of a writable medium may have been changed by hosts.
 ///
-/// - A read-only file is known by its inode, length and times: of modification, and of change,
-///   which nobody can set back. The number of its device is left out, as that of the same disk may
-///   differ after a reboot.
-/// - A writable file changes with each write of a host, so it is known by its inode and time of
-///   birth alone. What others write into it is not noticed.
+/// - A read-only file is identified by its inode, length and times: of modification, and of change,
+///   which no process can set back. The number of its device is left out, as that of the same disk
+///   may differ after a reboot.
+/// - A writable file changes with each write of a host, so it is identified by its inode and time
+///   of birth alone. Writes by other programs are not noticed.
 /// - A block device keeps no time of writes: it is known by its number, length and sequence number,
 ///   by which the kernel tells a disk from another that had the same name since the machine was
 ///   started.
@@ -29,7 +29,7 @@ impl Content {
     /// Of an open file or block device.
     ///
     /// # Errors
-    /// What the system says.
+    /// The error of `statx`.
     pub(crate) fn of_file(file: &File, writable: bool) -> io::Result<Self> {
         let status = status(file)?;
         if FileType::from_raw_mode(status.stx_mode.into()) == FileType::BlockDevice {
@@ -57,7 +57,7 @@ impl Content {
         Self(b"zeros".to_vec())
     }
 
-    /// New memory.
+    /// A random identity: the bytes of a memory namespace do not outlive the process.
     pub(super) fn new_memory() -> Self {
         Self(Uuid::new_v4().as_bytes().to_vec())
     }

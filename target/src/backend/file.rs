@@ -26,8 +26,8 @@ pub struct FileBackend {
     file: Arc<OwnedFd>,
     id: FileId,
     device: DeviceId,
-    /// The length that the file had when it was opened, in bytes. What a block holds beyond it is
-    /// zeros.
+    /// The length that the file had when it was opened, in bytes. The part of the last block beyond
+    /// it reads as zeros.
     exact_bytes: u64,
     /// Offsets of direct I/O are multiples of it; 1 when the page cache is used.
     offset_alignment: u32,
@@ -39,7 +39,7 @@ pub struct FileBackend {
     health: Arc<Health>,
     /// Of a file whose blocks could be read while they are half written.
     locks: Option<Arc<RangeLocks>>,
-    /// What the file system turned out not to do.
+    /// Set when the file system refused to make zeros with `fallocate`.
     cannot_zero: AtomicBool,
     cannot_punch: AtomicBool,
 }
@@ -74,12 +74,12 @@ impl FileBackend {
         self
     }
 
-    /// Its descriptor.
+    /// The file's descriptor, which stays open as long as an `Arc` of it exists.
     pub(super) fn descriptor(&self) -> &Arc<OwnedFd> {
         &self.file
     }
 
-    /// What is known to be wrong with it.
+    /// The errors of the medium that are known.
     pub fn health(&self) -> &Arc<Health> {
         &self.health
     }
@@ -106,8 +106,8 @@ impl FileBackend {
         self.allow_range(operation)
     }
 
-    /// Whether the operation's range is where the file has always been: what is beyond is a hole by
-    /// now, whatever its length is.
+    /// Whether the operation's range lies within the present length of the file. Beyond it there is
+    /// a hole, even if the file is made long again.
     fn allow_range(&self, operation: &Operation) -> Result<(), BackendError> {
         let end = operation.offset() + operation.length();
         match end.min(self.exact_bytes) <= self.health.present_bytes() {
@@ -117,8 +117,9 @@ impl FileBackend {
     }
 
     /// Finds out whether the file was cut, since a write behind its end would leave a hole that
-    /// reads as zeros. Once for all writes of a turn, and from what the kernel has in memory, so
-    /// that it does not wait. What is cut between this and the write is found with a later look.
+    /// reads as zeros. Once for all writes of a turn, and from the attributes that the kernel
+    /// caches, so that it does not wait. A cut between this and the write is found with a later
+    /// check.
     fn look_at_length(&self, now: Time) {
         let now = (now - Time::ZERO).as_nanos() as u64;
         if !self.grows || self.looked_at.swap(now, Ordering::Relaxed) == now {
@@ -188,8 +189,7 @@ impl FileBackend {
     fn write_on(&self, operation: &mut Operation, durable: bool) -> Step {
         let durable = durable && !deliberate_bugs::has(Bug::ForgetFua);
         if operation.done >= operation.length() {
-            // In the page cache, what could not be written and what could not be made durable are
-            // told apart.
+            // In the page cache, a failed write and a failed sync are told apart.
             return if durable && !self.direct { self.sync(operation) } else { Step::Done(Ok(())) };
         }
         let (offset, part) = (operation.offset() + operation.done, rest(operation));
@@ -274,7 +274,8 @@ impl FileBackend {
 
     /// A file system that does not know a mode is remembered and the next best way taken.
     fn unsupported(&self, operation: &mut Operation) -> Step {
-        // What was refused is what this operation asked for, whatever others have learnt meanwhile.
+        // The refused call is the one that this operation asked for, whatever other operations have
+        // learnt meanwhile.
         match (operation.kind(), operation.stage) {
             (OperationKind::WriteZeroes { deallocate, .. }, OperationStage::Hole) => {
                 self.cannot_punch.store(true, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! What is known to be wrong with an open medium until it is opened again.
+//! The errors of an open medium, kept until it is opened again.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -14,7 +14,7 @@ pub struct Health {
 }
 
 impl Health {
-    /// Of a medium of so many bytes of which nothing bad is known.
+    /// The health of a medium of `exact_bytes` bytes without known errors.
     pub fn new(exact_bytes: u64) -> Self {
         Self {
             write_back_failed: AtomicBool::new(false),
@@ -35,7 +35,7 @@ impl Health {
         self.write_back_failed.load(Ordering::Acquire)
     }
 
-    /// The file was found to have only so many bytes.
+    /// The file was found to have been cut to `bytes` bytes.
     pub(super) fn found_bytes(&self, bytes: u64) {
         if bytes < self.exact_bytes {
             self.present_bytes.fetch_min(bytes, Ordering::AcqRel);

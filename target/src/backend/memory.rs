@@ -13,13 +13,13 @@ use crate::backend::{Operation, OperationKind};
 
 const CHUNK_BYTES: u64 = 64 * 1024;
 const WORD_BYTES: u64 = 8;
-/// What is read and written as one. No logical block is larger, and none lies in two.
+/// Unit of atomic reads and writes. No logical block is larger, and none lies in two.
 const PAGE_BYTES: u64 = 4096;
 const PAGE_WORDS: usize = (PAGE_BYTES / WORD_BYTES) as usize;
-/// What one step of zeroing may cost, counted in bytes that are zeroed: between steps the core
-/// serves others.
+/// The most that one step of zeroing may cost, counted in bytes that are zeroed: between steps the
+/// core serves other operations. Doubled, they wait twice as long for such a step; not measured.
 const STEP_BYTES: u64 = 1 << 20;
-/// What it costs to find out that a chunk is not there.
+/// The cost of finding out that a chunk is not allocated, in bytes zeroed; not measured.
 const LOOK_BYTES: u64 = 256;
 /// Until the next step: not in the same turn.
 const MOMENT: Duration = Duration::from_nanos(1);
@@ -109,8 +109,8 @@ impl Backend for MemoryBackend {
         match operation.kind() {
             OperationKind::Read => self.read(operation.offset(), operation.bytes()),
             OperationKind::Write { .. } => self.write(operation.offset(), operation.bytes()),
-            // Never over at once, however short: whoever has many of them would do one after the
-            // other.
+            // Never over at once, however short: a host with many of them would otherwise have them
+            // done one after the other in one turn.
             OperationKind::WriteZeroes { .. } | OperationKind::Deallocate => {
                 return Step::WaitUntil(now + MOMENT);
             }

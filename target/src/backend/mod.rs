@@ -1,4 +1,4 @@
-//! What is behind a namespace: bytes at offsets. A backend knows nothing of NVMe.
+//! The medium behind a namespace: bytes at offsets. A backend knows nothing of NVMe.
 //!
 //! A backend never does anything itself: [`Backend::start`] and [`Backend::resume`] say which step
 //! comes next, and the storage of a core takes it. So the same backend runs on io_uring and
@@ -56,25 +56,25 @@ pub trait Backend: fmt::Debug + Send + Sync {
         false
     }
 
-    /// How much of the medium takes up space now, where holes take up none; `None` where all of it
-    /// does or it is not known. What the system has in memory must do for the answer.
+    /// Bytes of the medium that take up space now, where holes take up none; `None` where all of it
+    /// does or it is not known. The answer comes from attributes that the system has in memory.
     fn allocated_bytes(&self) -> Option<u64> {
         None
     }
 }
 
-/// What an operation needs next.
+/// The next step of an operation.
 #[derive(Debug)]
 pub enum Step {
-    /// Nothing: it is over.
+    /// Nothing: the operation has ended with this result.
     Done(Result<(), BackendError>),
-    /// A system call.
+    /// A system call; its result resumes the operation.
     Call(SystemCall),
     /// To be resumed at a time.
     WaitUntil(Time),
 }
 
-/// Why an operation failed, in words of storage.
+/// The cause for which an operation failed, from which its NVMe status follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BackendError {
     /// The medium has no room, or the user's quota is used up.
@@ -96,7 +96,7 @@ pub enum BackendError {
     /// The medium can not do this.
     #[error("not supported by the medium: {0}")]
     Unsupported(Errno),
-    /// Somebody asked for its end before it was done.
+    /// A cancellation was asked for before the operation was done.
     #[error("cancelled")]
     Cancelled,
     /// The device behind it is gone.
@@ -124,7 +124,7 @@ impl fmt::Debug for Errno {
 }
 
 impl BackendError {
-    /// From an `errno`.
+    /// The class that an `errno` belongs to; the number itself is kept for messages.
     pub const fn from_errno(errno: i32) -> Self {
         let said = Errno(errno);
         match errno {

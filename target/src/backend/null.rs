@@ -12,7 +12,7 @@ pub(crate) struct NullBackend;
 impl Backend for NullBackend {
     fn start(&self, _now: Time, operation: &mut Operation) -> Step {
         if operation.kind() == OperationKind::Read {
-            // For a Compare; the buffer last held somebody's data.
+            // For a Compare; the buffer last held another request's data.
             operation.bytes().fill(0);
         }
         Step::Done(Ok(()))

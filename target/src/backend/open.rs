@@ -36,10 +36,10 @@ pub(crate) struct OpenMode {
     pub lba_shift: Option<u8>,
 }
 
-/// An open medium.
+/// An open medium and the properties that its namespace announces.
 #[derive(Clone, Debug)]
 pub(crate) struct OpenedBackend {
-    /// What runs its operations.
+    /// The backend that runs its operations.
     pub backend: Arc<dyn Backend>,
     /// Its length in bytes; the last block may be partly beyond it.
     pub exact_bytes: u64,
@@ -47,11 +47,11 @@ pub(crate) struct OpenedBackend {
     pub lba_shift: u8,
     /// How its bytes travel.
     pub access: IoMode,
-    /// What its device writes as one even if power fails, in bytes, if that is known.
+    /// Bytes that its device writes as one even if power fails, if that is known.
     pub write_unit_bytes: Option<u32>,
-    /// What is known to be wrong with it.
+    /// The errors of the medium that are known.
     pub health: Arc<Health>,
-    /// What its bytes are known by.
+    /// The identity of its bytes.
     pub content: Content,
     /// The regular file, to look at now and then.
     pub source: Option<Arc<OpenedFile>>,
@@ -78,46 +78,46 @@ impl fmt::Display for IoMode {
     }
 }
 
-/// Why a medium can not be exported; each says what would be right.
+/// The cause for which a medium can not be exported; each message says what would be right.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// The system refused.
+    /// A system call failed; the message adds a hint for the common causes.
     #[error("{}: {error}{}", path.display(), hint(error))]
     Io {
-        /// Which file.
+        /// The file or device that was to be opened.
         path: PathBuf,
-        /// What the system says.
+        /// The error of the system call.
         error: io::Error,
     },
     /// A directory where a file is wanted.
     #[error("{}: is a directory: name a file in it, or export it as a directory", path.display())]
     Directory {
-        /// Which.
+        /// The path that names a directory.
         path: PathBuf,
     },
     /// Neither a regular file nor a block device.
     #[error("{}: is not a {wanted}", path.display())]
     WrongType {
-        /// Which.
+        /// The path that was to be opened.
         path: PathBuf,
-        /// What it should be.
+        /// The kind that the configuration asks for: `regular file` or `block device`.
         wanted: &'static str,
     },
-    /// Somebody writes to it, or it is to be written and somebody uses it.
+    /// Another process or mount has write access to it, or it is to be written and is in use.
     #[error(
         "{}: is in use by {user}: a file that is written has one user; end that, or export a copy",
         path.display()
     )]
     Busy {
-        /// Which.
+        /// The file or device in use.
         path: PathBuf,
-        /// Who.
+        /// The process or mount that uses it, as far as `/proc` tells.
         user: String,
     },
-    /// Nothing in it.
+    /// The file or device has zero bytes.
     #[error("{}: is empty: a namespace needs at least one byte", path.display())]
     Empty {
-        /// Which.
+        /// The file or device of zero bytes.
         path: PathBuf,
     },
     /// A write to its last block would make it longer.
@@ -126,13 +126,13 @@ pub enum OpenError {
          blocks: `truncate -s {rounded} {}` makes it so", path.display(), path.display()
     )]
     PartialBlock {
-        /// Which.
+        /// The file that was to be writable.
         path: PathBuf,
-        /// Its length.
+        /// Its length in bytes.
         bytes: u64,
-        /// Its block size.
+        /// Bytes of a logical block of the namespace.
         lba_bytes: u64,
-        /// The next length that would do.
+        /// The next larger multiple of the block size, in bytes.
         rounded: u64,
     },
     /// Logical blocks smaller than those of the device.
@@ -141,7 +141,7 @@ pub enum OpenError {
         path.display()
     )]
     SmallBlocks {
-        /// Which.
+        /// The block device whose logical blocks are larger.
         path: PathBuf,
         /// The device's block size.
         device_bytes: u32,
@@ -149,17 +149,17 @@ pub enum OpenError {
     /// The size of a null or memory namespace is not a whole number of blocks.
     #[error("a size of {bytes} bytes is not a multiple of the {lba_bytes}-byte blocks")]
     Size {
-        /// The size.
+        /// The configured size in bytes.
         bytes: u64,
-        /// The block size.
+        /// Bytes of a logical block of the namespace.
         lba_bytes: u64,
     },
     /// The system has no memory for a memory namespace.
     #[error("no memory for a namespace of {bytes} bytes ({error}): make its size_bytes smaller")]
     NoMemory {
-        /// The size.
+        /// The configured size in bytes.
         bytes: u64,
-        /// What the allocator says.
+        /// The error of the allocator.
         error: TryReserveError,
     },
 }
@@ -180,7 +180,7 @@ fn hint(error: &io::Error) -> &'static str {
 /// Opens a regular file.
 ///
 /// # Errors
-/// See [`OpenError`].
+/// The path is no regular file, is in use, is empty, or its length or blocks do not fit `mode`.
 pub(crate) fn open_file(path: &Path, mode: OpenMode) -> Result<OpenedBackend, OpenError> {
     open(path, mode, "regular file", |metadata| metadata.file_type().is_file())
 }
@@ -188,7 +188,7 @@ pub(crate) fn open_file(path: &Path, mode: OpenMode) -> Result<OpenedBackend, Op
 /// Opens a block device.
 ///
 /// # Errors
-/// See [`OpenError`].
+/// The path is no block device, is in use, is empty, or its blocks do not fit `mode`.
 pub(crate) fn open_block(path: &Path, mode: OpenMode) -> Result<OpenedBackend, OpenError> {
     open(path, mode, "block device", |metadata| metadata.file_type().is_block_device())
 }
@@ -295,8 +295,8 @@ fn open(
     })
 }
 
-/// Makes sure that nobody else writes to the medium, and if it is to be written that nobody else
-/// uses it.
+/// Makes sure that no other process writes to the medium, and if it is to be written that no other
+/// process uses it.
 fn claim_alone(
     path: &Path,
     mode: OpenMode,
@@ -310,7 +310,7 @@ fn claim_alone(
         return Ok(file);
     }
     if !mode.writable || choice.access == IoMode::Direct {
-        // What is written was opened for direct I/O exclusively.
+        // A medium that is written was opened for direct I/O exclusively.
         return Ok(file);
     }
     open_with(path, mode, libc::O_EXCL).map_err(|error| match error.raw_os_error() {
@@ -335,7 +335,7 @@ fn check_writable(path: &Path, mode: OpenMode, bytes: u64, lba_shift: u8) -> Res
 struct IoModeChoice {
     access: IoMode,
     lba_shift: u8,
-    /// What direct I/O asks of offsets, also when it is not used.
+    /// Alignment of offsets for direct I/O in bytes, also when it is not used.
     alignment: u32,
 }
 
@@ -400,7 +400,7 @@ fn open_direct(path: &Path, mode: OpenMode, file: &File) -> Result<(File, u32), 
     Ok((direct, alignment))
 }
 
-/// What `statx` says about direct I/O: alignment of memory and of offsets, zeros for none.
+/// The answer of `statx` about direct I/O: alignment of memory and of offsets, zeros for none.
 fn stated_alignment(file: &File) -> Option<(u32, u32)> {
     let status = rustix::fs::statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN).ok()?;
     (status.stx_mask & StatxFlags::DIOALIGN.bits() != 0)

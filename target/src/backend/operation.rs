@@ -1,4 +1,4 @@
-//! What storage is asked to do: bytes and offsets, nothing of NVMe.
+//! Operations of storage: bytes and offsets, nothing of NVMe.
 #![expect(unsafe_code, reason = "a span is memory that a kernel may be writing")]
 
 use std::ptr::NonNull;
@@ -16,24 +16,24 @@ pub struct Operation {
     pub(crate) done: u64,
     /// How often in a row its system call did nothing and was to be made again.
     pub(crate) interruptions: u32,
-    /// What is under way, for operations that take several system calls.
+    /// The step under way, for operations that take several system calls.
     pub(crate) stage: OperationStage,
     /// Whether a delay still has to pass.
     pub(crate) hold: DelayHold,
-    /// What keeps others off its range, where the medium does not.
+    /// The lock that keeps other operations off its range, where the medium has none.
     pub(crate) lock: Option<RangeLock>,
     /// Whether only part of a write is stored.
     torn: bool,
 }
 
-/// What an operation does.
+/// The action of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OperationKind {
-    /// Fills the span.
+    /// Fills the span with the bytes of the medium.
     Read,
     /// Stores the span's bytes.
     Write {
-        /// On the medium before the operation ends.
+        /// The bytes are on the medium before the operation ends (`RWF_DSYNC`).
         durable: bool,
     },
     /// Everything written before is on the medium before the operation ends.
@@ -49,17 +49,17 @@ pub enum OperationKind {
     Deallocate,
 }
 
-/// What a backend is doing for an operation.
+/// The step that a backend has reached in an operation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum OperationStage {
-    /// The operation itself.
+    /// The operation's own system call, without a detour.
     #[default]
     Main,
     /// A hole is being made where zeros are wanted.
     Hole,
     /// Zeros are being written because the file system can not make them.
     Zeros,
-    /// What was done is being made durable.
+    /// The change is being made durable.
     Sync,
 }
 
@@ -69,9 +69,9 @@ pub(crate) enum DelayHold {
     /// Not seen by it yet.
     #[default]
     Fresh,
-    /// Waiting.
+    /// Its delay runs: a timer will resume it.
     Held,
-    /// Passed on.
+    /// Its delay is over, and the inner backend has it.
     Released,
 }
 
@@ -101,7 +101,7 @@ impl Operation {
         Self::bare(OperationKind::Deallocate, offset, length)
     }
 
-    /// What it does.
+    /// The action that the operation asks for.
     pub fn kind(&self) -> OperationKind {
         self.kind
     }
@@ -173,7 +173,7 @@ pub struct Span {
 unsafe impl Send for Span {}
 
 impl Span {
-    /// Lends memory.
+    /// Lends `length` bytes of memory to the backend.
     ///
     /// # Safety
     /// `length` bytes at `address` stay mapped and are read and written through this span only,
@@ -216,12 +216,12 @@ impl MemoryPart {
         Self { address: ZEROS.0.as_ptr().cast_mut(), length }
     }
 
-    /// First byte.
+    /// Address of the first byte.
     pub fn address(&self) -> *mut u8 {
         self.address
     }
 
-    /// Length in bytes.
+    /// Length in bytes, which is what a read fills or a write stores.
     pub fn length(&self) -> u32 {
         self.length
     }

@@ -1,10 +1,12 @@
-//! What makes reads and writes of a page of memory atomic.
+//! Makes reads and writes of a page of memory atomic.
 
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 
-/// After so many reads of a page that were written into, the reader keeps writers off.
+/// After this many reads of a page that were written into, the reader keeps writers off. Doubled, a
+/// reader beside busy writers copies the page up to twice as often; not measured.
 const OPTIMISTIC_READS: u32 = 64;
-/// After so many looks at a page that is being written, whoever has it may need the processor.
+/// After this many looks at a page that is being written, the reader yields, since the writer may
+/// need the processor. Doubled, a reader on the writer's core spins twice as long; not measured.
 const LOOKS: u32 = 256;
 
 /// Of one page: odd while it is being written. Readers write nothing to it, unless writers leave
@@ -29,7 +31,7 @@ impl PageLock {
         self.write(copy);
     }
 
-    /// Has `change` write the page, with nobody else at it.
+    /// Has `change` write the page while no other thread reads or writes it.
     pub(super) fn write(&self, mut change: impl FnMut()) {
         let mut looks = 0;
         loop {

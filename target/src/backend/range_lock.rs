@@ -2,8 +2,8 @@
 //!
 //! The kernel copies between the page cache and memory without a lock that readers take, so a read
 //! can return a block that a write has half changed. Operations lock their range before their first
-//! system call and keep it until the last one that touches the range has ended. Nobody blocks: an
-//! operation that has to wait is told when to try again.
+//! system call and keep it until the last one that touches the range has ended. No thread blocks:
+//! an operation that has to wait is told when to try again.
 //!
 //! Each page has a lock in a table that pages share when there are more of them. An operation takes
 //! the locks of its pages in ascending order and keeps those that it has while it waits for the
@@ -32,10 +32,11 @@ mod loom_tests;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
-/// What one lock protects. No logical block is larger, and none lies in two pages.
+/// The unit that one lock protects. No logical block is larger, and none lies in two pages.
 const PAGE_BYTES: u64 = 4096;
 /// Locks of a file, 32 KiB in all. Of two operations with one page each, at different places of a
-/// large file, one waits in vain for the other once in so many times.
+/// large file, one waits in vain for the other once in this many times. Doubled, that is half as
+/// often, and each file takes 64 KiB; not measured.
 const MOST_LOCKS: u64 = 4096;
 /// The first wait, and the longest one. Each wait is twice as long as the one before.
 const FIRST_WAIT: Duration = Duration::from_micros(1);
@@ -56,7 +57,7 @@ pub(crate) struct RangeLocks {
     drawn: AtomicU64,
 }
 
-/// What an operation does with its range.
+/// The use that an operation makes of its range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RangeAccess {
     /// It reads, beside any number of others that read.
@@ -175,7 +176,7 @@ impl Drop for RangeLock {
 }
 
 impl RangeAccess {
-    /// What a holder adds to a lock.
+    /// The number that a holder adds to a lock.
     const fn unit(self) -> u64 {
         match self {
             Self::Shared => READER,

@@ -24,7 +24,7 @@ pub(crate) struct OpenedFile {
     health: Arc<Health>,
 }
 
-/// What a look found that it had not found before.
+/// A change that a check found and earlier ones had not.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum FileChange {
     /// The bytes of the open file may be others.
@@ -33,7 +33,8 @@ pub(crate) enum FileChange {
     Replaced,
 }
 
-/// What changes with the bytes of a file, and what else changes the time of its inode.
+/// The attributes that change with the bytes of a file, and those that change the time of its
+/// inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct FileStatus {
     bytes: Stamp,
@@ -53,7 +54,7 @@ impl FileStatus {
         }
     }
 
-    /// Whether the bytes may be others than at an earlier look. Who writes can set back the time of
+    /// Whether the bytes may be others than at an earlier check. A writer can set back the time of
     /// modification, but not that of the inode; a change of that is harmless where links, rights or
     /// names explain it.
     fn may_differ_from(self, earlier: Self, renamed: bool) -> bool {

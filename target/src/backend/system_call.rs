@@ -8,40 +8,40 @@ use super::operation::MemoryPart;
 /// their memory lent until the call is over.
 #[derive(Clone, Copy, Debug)]
 pub enum SystemCall {
-    /// `pread`.
+    /// `pread`: fills memory from a file.
     Read {
-        /// From this file.
+        /// The file that is read.
         file: FileRef,
         /// From this byte on.
         offset: u64,
-        /// To here.
+        /// The memory that is filled.
         part: MemoryPart,
     },
-    /// `pwritev2`.
+    /// `pwritev2`: stores memory in a file.
     Write {
-        /// To this file.
+        /// The file that is written.
         file: FileRef,
         /// From this byte on.
         offset: u64,
-        /// From here.
+        /// The memory that is stored.
         part: MemoryPart,
-        /// With `RWF_DSYNC`.
+        /// With `RWF_DSYNC`: the bytes are on the medium when the call ends.
         durable: bool,
     },
-    /// `fdatasync`.
+    /// `fdatasync`: puts completed writes on the medium.
     Sync {
-        /// Of this file.
+        /// The file that is synced.
         file: FileRef,
     },
-    /// `fallocate`.
+    /// `fallocate`: makes a hole, or zeros a range.
     Fallocate {
-        /// Of this file.
+        /// The file that is changed.
         file: FileRef,
-        /// `FALLOC_FL_*`.
+        /// A set of `FALLOC_FL_*` bits.
         mode: i32,
         /// From this byte on.
         offset: u64,
-        /// So many bytes.
+        /// Length of the range in bytes.
         length: u64,
     },
 }
@@ -50,9 +50,9 @@ pub enum SystemCall {
 /// this is not, so a ring may register the file under it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileRef {
-    /// The descriptor.
+    /// The descriptor, open for as long as the call runs.
     pub fd: RawFd,
-    /// The number.
+    /// Its number, used once in the life of the process.
     pub id: FileId,
     /// The device that it is on.
     pub device: DeviceId,
@@ -65,6 +65,6 @@ pub struct FileRef {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceId(pub u64);
 
-/// See [`FileRef`].
+/// The number of an open file, which is never used again; see [`FileRef`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct FileId(pub u64);

@@ -280,7 +280,8 @@ fn a_file_that_was_cut_is_not_made_longer() {
             let zeroes = Operation::write_zeroes(60 << 10, 4096, false, false);
             assert_eq!(rig.run(&backend, zeroes), shrunk);
             assert_eq!(length(), 16 << 10);
-            // Somebody makes it long again: what was cut off is lost all the same.
+            // Another process makes it long again: the bytes that were cut off are lost all the
+            // same.
             file.as_file().set_len(64 << 10).unwrap();
             rig.now = rig.now + Duration::from_millis(1);
             assert_eq!(rig.read(&backend, 32 << 10, 4096).unwrap_err(), BackendError::Shrunk);
@@ -303,7 +304,8 @@ fn a_cut_that_a_read_finds_stops_writes() {
     }
 }
 
-/// Writers of one core fill a block with one byte each, in turn; nobody reads two of them at once.
+/// Writers of one core fill a block with one byte each, in turn; no read returns two of them at
+/// once.
 #[test]
 fn a_block_of_memory_is_never_half_written() {
     use std::sync::atomic::{AtomicBool, Ordering};

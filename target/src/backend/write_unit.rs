@@ -1,5 +1,5 @@
-//! What the device beneath a file writes as one, whatever happens: a power failure leaves all of it
-//! or nothing.
+//! The unit that the device beneath a file writes atomically: a power failure leaves all of it or
+//! nothing.
 
 use std::fs::{self, File};
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};

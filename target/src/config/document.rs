@@ -30,7 +30,7 @@ impl<'a> Document<'a> {
         ConfigError::Invalid { path, line, column, key, message: in_one_line(message) }
     }
 
-    /// What a TOML parser says, or what is more likely to be wrong.
+    /// The message of the TOML parser, or the more likely mistake.
     pub(super) fn refusal(&self, error: &toml::de::Error) -> ConfigError {
         if let Some((offset, message)) = self.wrong_header() {
             return self.error(offset, message);
@@ -80,7 +80,7 @@ impl<'a> Document<'a> {
         self.path.parent().unwrap_or(Path::new("")).join(path)
     }
 
-    /// Both from 1.
+    /// The line, and the column in bytes, both counted from 1.
     fn line_and_column(&self, offset: usize) -> (usize, usize) {
         let offset = self.before(offset).len();
         let line = self.lines.partition_point(|start| *start <= offset);

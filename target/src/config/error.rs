@@ -11,23 +11,23 @@ pub enum ConfigError {
     /// The file itself can not be read.
     #[error("{}: cannot read the configuration: {error}", path.display())]
     Read {
-        /// The file.
+        /// The path of the configuration.
         path: PathBuf,
-        /// What the system says.
+        /// The error of the system call.
         error: io::Error,
     },
     /// A value, key or table is wrong.
     #[error("{}:{line}:{column}: {key}: {message}", path.display())]
     Invalid {
-        /// The file.
+        /// The path of the configuration.
         path: PathBuf,
-        /// Line, from 1.
+        /// Line of the value or key, from 1.
         line: usize,
         /// Column in bytes, from 1.
         column: usize,
         /// The table and key, as in `subsystem.namespace.nsid`.
         key: String,
-        /// What is wrong and what would be right.
+        /// The mistake, and a value that would be right.
         message: String,
     },
     /// Names and ids would follow from a machine that is not known.

@@ -1,4 +1,4 @@
-//! What the target exports, to whom, where and with which resources.
+//! The configuration: exported media, allowed hosts, addresses and resources.
 //!
 //! A [`Config`] comes from a TOML file ([`Config::from_file`]) or from the command line
 //! ([`Config::quick`]), and is valid by construction as far as that can be told without opening
@@ -30,7 +30,7 @@ use crate::backend::BackendError;
 pub use crate::derived_ids::{Machine, MachineError, SubsystemIdentity};
 pub use crate::limits::{CntlidRange, Limits};
 
-/// A whole configuration.
+/// A checked configuration, from a TOML file or from the quick form of the command line.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// Which RDMA provider to use.
@@ -43,13 +43,13 @@ pub struct Config {
     pub polling: Duration,
     /// Where NSIDs of directories and what hosts write protect are kept.
     pub state_dir: PathBuf,
-    /// What names and ids follow from that nobody configured.
+    /// The machine's identity, from which names and ids follow that are not configured.
     pub machine: Machine,
-    /// Resources.
+    /// Bounds of memory, queues and controllers.
     pub limits: Limits,
     /// Where to listen. At least one.
     pub ports: Vec<PortConfig>,
-    /// What to export. At least one.
+    /// The subsystems to export. At least one.
     pub subsystems: Vec<SubsystemConfig>,
 }
 
@@ -79,7 +79,7 @@ impl fmt::Display for ProviderChoice {
 /// On which cores the poll groups run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Cores {
-    /// So many poll groups, which the scheduler may move.
+    /// This many poll groups, which the scheduler may move between cores.
     Count(u16),
     /// One poll group on each of these, pinned.
     Pinned(Vec<u16>),
@@ -108,20 +108,20 @@ pub struct PortConfig {
     pub origin: Origin,
 }
 
-/// A subsystem.
+/// The configuration of a subsystem: its identity, the hosts that may use it, its namespaces.
 #[derive(Clone, Debug)]
 pub struct SubsystemConfig {
-    /// Its name.
+    /// NVMe Qualified Name, unique in the configuration.
     pub nqn: Nqn,
     /// Serial number, up to 20 printable ASCII characters.
     pub serial: String,
     /// Model number, up to 40 printable ASCII characters.
     pub model: String,
-    /// Who may connect.
+    /// The hosts that may connect to it.
     pub hosts: HostPolicy,
     /// Whether hosts may give space back: Dataset Management, and Write Zeroes with Deallocate.
     pub deallocate: bool,
-    /// What the UUIDs of its namespaces follow from.
+    /// The identity that the UUIDs of its namespaces are derived from.
     pub identity: SubsystemIdentity,
     /// Namespaces that the configuration lists one by one.
     pub namespaces: Vec<NamespaceConfig>,
@@ -131,16 +131,16 @@ pub struct SubsystemConfig {
     pub origin: Origin,
 }
 
-/// Who may connect to a subsystem.
+/// The hosts that may connect to a subsystem.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HostPolicy {
-    /// Anybody who reaches the port.
+    /// Any host that reaches the port.
     Any,
     /// Hosts with these NQNs.
     Listed(Vec<Nqn>),
 }
 
-/// One namespace.
+/// The configuration of one namespace.
 #[derive(Clone, Debug)]
 pub struct NamespaceConfig {
     /// Its id in the subsystem.
@@ -148,11 +148,11 @@ pub struct NamespaceConfig {
     /// Its name: the relative path in a directory, else the file name or what the configuration
     /// says.
     pub name: String,
-    /// Its UUID.
+    /// UUID that Identify reports, derived if the configuration has none.
     pub uuid: Uuid,
     /// Its NGUID; zeros when it has none.
     pub nguid: [u8; 16],
-    /// What is behind it.
+    /// The medium behind it.
     pub medium: Medium,
     /// How it fails on purpose.
     pub faults: DiskFaults,
@@ -167,27 +167,27 @@ pub struct NamespaceConfig {
     pub origin: Origin,
 }
 
-/// What is behind a namespace.
+/// The medium behind a namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Medium {
-    /// A regular file.
+    /// A regular file, opened with `O_DIRECT` where its file system can.
     File {
-        /// Its path.
+        /// Path of the file; a relative one starts at the folder of the configuration.
         path: PathBuf,
     },
-    /// A block device.
+    /// A block device, which must not be mounted or in use.
     Block {
-        /// Its path.
+        /// Path of the device node.
         path: PathBuf,
     },
     /// Reads zeros, forgets writes.
     Null {
-        /// Size.
+        /// Size in bytes, a multiple of the block size.
         size_bytes: u64,
     },
     /// Anonymous memory, lost when the target ends.
     Memory {
-        /// Size.
+        /// Size in bytes, a multiple of the block size.
         size_bytes: u64,
     },
 }
@@ -219,18 +219,18 @@ impl Medium {
 /// Faults of a medium on purpose, for experiments. None by default.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DiskFaults {
-    /// Every so many operations fail.
+    /// Every operation whose number is a multiple of this fails.
     pub fail_every: Option<u64>,
-    /// How they fail.
+    /// The error that they fail with.
     pub fail_with: BackendError,
-    /// Every operation starts so much later.
+    /// Every operation starts this much later.
     pub delay: Option<Duration>,
-    /// Every so many writes store only their first half, and fail.
+    /// Every write whose number is a multiple of this stores its first half only, and fails.
     pub tear_every: Option<u64>,
 }
 
 impl DiskFaults {
-    /// No faults.
+    /// No faults, as without a table `faults`.
     pub const NONE: Self = Self {
         fail_every: None,
         fail_with: BackendError::from_errno(libc::EIO),
@@ -242,7 +242,7 @@ impl DiskFaults {
 /// A directory whose regular files are namespaces.
 #[derive(Clone, Debug)]
 pub struct DirectoryConfig {
-    /// Its path.
+    /// Path of the directory, searched with its subdirectories.
     pub path: PathBuf,
     /// Only files whose name ends so; empty means all files.
     pub suffix: String,
@@ -250,7 +250,7 @@ pub struct DirectoryConfig {
     pub writable: bool,
     /// The operator's name for what all the files hold, as in [`NamespaceConfig`].
     pub content_id: Option<String>,
-    /// As in [`NamespaceConfig`].
+    /// Log2 of the block size, as in [`NamespaceConfig`].
     pub lba_shift: Option<u8>,
     /// Where this stands in the configuration.
     pub origin: Origin,

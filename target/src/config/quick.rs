@@ -17,10 +17,11 @@ use crate::limits::Limits;
 /// Default of how long a poll group polls at the most before it sleeps, in microseconds.
 pub(super) const POLLING_US: u32 = 2000;
 
-/// What the quick form says: each file is one namespace of one subsystem that any host may use.
+/// The arguments of the quick form: each file is one namespace of one subsystem that any host may
+/// use.
 #[derive(Clone, Debug)]
 pub struct Quick {
-    /// Where to listen.
+    /// The addresses to listen on.
     pub listen: Vec<SocketAddr>,
     /// The files, numbered from NSID 1 in this order.
     pub files: Vec<PathBuf>,

@@ -1,4 +1,4 @@
-//! Configurations: what is right is understood, and what is wrong is told with its place.
+//! Configurations: correct ones are understood, and a mistake is reported with its place.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -164,7 +164,8 @@ fn quick_targets_of_two_machines_differ() {
     }
 }
 
-/// Each case: what to replace in the good file by what, and what the error must say.
+/// Each case: the text to replace in the good file, its replacement, and a part of the error
+/// message.
 const WRONG: &[(&str, &str, &str)] = &[
     (
         "provider = \"soft\"",

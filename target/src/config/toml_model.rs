@@ -36,7 +36,7 @@ impl Config {
     /// Checks a configuration given as text; `path` names it in errors and anchors relative paths.
     ///
     /// # Errors
-    /// As [`Config::from_file`].
+    /// The same as those of [`Config::from_file`], except that the file is not read.
     pub fn from_toml(path: &Path, text: &str) -> Result<Self, ConfigError> {
         Self::read(path, text, None)
     }

@@ -63,8 +63,8 @@ impl Controller {
         if !members.is_leaving() || deliberate_bugs::has(Bug::ResetEarly) {
             return Ok((epoch, Joined::Now));
         }
-        // What storage still does for a queue that has left must not overtake what this one will
-        // write.
+        // Storage may still work for a queue that has left; that must not overtake the writes of
+        // this one.
         members.joining.push((Arc::clone(link), cid));
         Ok((epoch, Joined::Later))
     }

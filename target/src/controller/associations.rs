@@ -37,15 +37,15 @@ pub struct Associations {
     storage_chatter: LogRateLimit,
 }
 
-/// Which controllers live. Only the control path takes the lock.
+/// The live controllers. Only the control path takes the lock.
 #[derive(Debug)]
 struct LiveControllers {
-    /// With subsystems.
+    /// Controllers with a subsystem of the configuration.
     hosts: Controllers,
     /// With the discovery service, a subsystem of its own, so that its controllers take no ids from
     /// others.
     discovery: Controllers,
-    /// Of these, the ones that were not asked to make room.
+    /// The discovery controllers that were not displaced yet, oldest first.
     discovery_by_age: DisplacingSet<Cntlid>,
 }
 
@@ -81,7 +81,7 @@ impl Associations {
         })
     }
 
-    /// What the target exports.
+    /// The inventory that the target exports.
     pub fn registry(&self) -> &Arc<Registry> {
         &self.registry
     }
@@ -193,7 +193,7 @@ impl Associations {
         self.live().hosts.get(cntlid)
     }
 
-    /// All live controllers.
+    /// All live controllers, those of the discovery service last.
     pub fn controllers(&self) -> Vec<Arc<Controller>> {
         let live = self.live();
         let all = [&live.hosts, &live.discovery];
@@ -241,7 +241,7 @@ impl Associations {
         self.stopping.load(Ordering::Acquire)
     }
 
-    /// What peers did wrong.
+    /// Protocol errors and failed commands by peer.
     pub fn peer_errors(&self) -> &PeerErrorTable {
         &self.peer_errors
     }

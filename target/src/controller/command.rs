@@ -17,16 +17,16 @@ use crate::inventory::namespace::NamespaceIndex;
 pub struct ParsedCommand {
     /// Data that the command moves; the SGL must cover it exactly.
     pub transfer: Option<CommandTransfer>,
-    /// What to do.
+    /// The work that the command asks for.
     pub work: CommandWork,
 }
 
 /// Data that a command moves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CommandTransfer {
-    /// Which way.
+    /// Direction of the transfer.
     pub direction: TransferDirection,
-    /// How much; never 0, never above the controller's maximum data transfer size.
+    /// Length in bytes; never 0, never above the controller's maximum data transfer size.
     pub length_bytes: u32,
 }
 
@@ -35,16 +35,16 @@ pub struct CommandTransfer {
 pub enum TransferDirection {
     /// In-capsule data or RDMA READ.
     HostToController,
-    /// RDMA WRITE.
+    /// RDMA WRITE into the host's memory.
     ControllerToHost,
 }
 
-/// Who does a command.
+/// The component that carries a command out.
 #[derive(Clone, Copy, Debug)]
 pub enum CommandWork {
     /// The controller, on the control path.
     Control(ControlWork),
-    /// The storage engine.
+    /// The storage engine, on the core of the connection.
     Io(IoWork),
 }
 
@@ -71,35 +71,35 @@ pub(super) enum ControlCommand {
 pub struct IoWork {
     /// The namespace, as `Registry::namespace` knows it.
     pub namespace: NamespaceIndex,
-    /// What to do.
+    /// The operation on the namespace.
     pub kind: IoKind,
-    /// Where. 0 for Flush and Deallocate.
+    /// First byte in the namespace. 0 for Flush and Deallocate.
     pub offset_bytes: u64,
-    /// How much: data for Read, Write and Compare, medium for Write Zeroes; 0 for Flush and
+    /// Bytes of data for Read, Write and Compare, of the medium for Write Zeroes; 0 for Flush and
     /// Deallocate.
     pub length_bytes: u64,
 }
 
-/// What an I/O command does.
+/// The operation of an I/O command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IoKind {
-    /// Medium to host; with `fua` what was written before is on the medium first.
+    /// Medium to host; with `fua`, earlier writes are on the medium first.
     Read {
-        /// Force Unit Access.
+        /// Force Unit Access: the bytes come from the medium, not from a volatile cache.
         fua: bool,
     },
     /// Zeros to host, which is all that the medium gives.
     ReadZeros,
     /// Host to medium; with `fua` it is on the medium before the response.
     Write {
-        /// Force Unit Access.
+        /// Force Unit Access: the response waits until the bytes are on the medium.
         fua: bool,
     },
     /// All earlier completed writes reach the medium.
     Flush,
     /// The range reads as zeros.
     WriteZeroes {
-        /// Force Unit Access.
+        /// Force Unit Access: the response waits until the zeros are on the medium.
         fua: bool,
         /// The space may be given back.
         deallocate: bool,
@@ -124,12 +124,12 @@ impl IoKind {
     }
 }
 
-/// How a command ended.
+/// Result and status of a command that ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CommandOutcome {
     /// Dwords 0 (low half) and 1 of the response.
     pub result: u64,
-    /// Status.
+    /// Status field of the completion queue entry, without the phase tag.
     pub status: Status,
 }
 
@@ -155,12 +155,12 @@ impl From<Result<u64, Status>> for CommandOutcome {
     }
 }
 
-/// What became of a control command.
+/// The result of handing a control command to the controller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Execution {
     /// It ended: move its data to the host if it succeeded, then respond.
     Complete(CommandOutcome),
-    /// It stays open: [`Queue::poll`](super::Queue::poll) completes it later, or nobody does before
+    /// It stays open: [`Queue::poll`](super::Queue::poll) completes it later, or it is dropped when
     /// the queue ends. Give its buffer back; keep its slot.
     Parked,
     /// It ended; respond, then close the connection once the response was sent.

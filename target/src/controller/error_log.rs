@@ -14,7 +14,7 @@ use crate::metrics::error_counts::ErrorCounts;
 /// The errors of one controller.
 #[derive(Debug)]
 pub(super) struct ErrorLog {
-    /// Newest first.
+    /// Newest first, at most [`ERROR_LOG_ENTRIES`].
     entries: VecDeque<ErrorLogEntry>,
     counts: Arc<ErrorCounts>,
 }

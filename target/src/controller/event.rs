@@ -1,4 +1,4 @@
-//! What a queue's owner is told to do by the rest of its association.
+//! Events that the rest of an association sends to a queue's owner.
 
 use nvme_proto::Cid;
 
@@ -6,14 +6,14 @@ use super::command::{CommandOutcome, IoWork};
 use super::hold::CommandHold;
 use crate::inventory::namespace::NamespaceIndex;
 
-/// Something that a queue's owner must do.
+/// An action that the owner of a queue has to take.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum QueueEvent {
     /// A parked command ended: respond.
     Complete {
-        /// Which.
+        /// The command, as the host numbered it.
         cid: Cid,
-        /// How.
+        /// Result and status to respond with.
         outcome: CommandOutcome,
     },
     /// The host wants a command of this queue aborted. Try, respond to the command itself if that
@@ -58,7 +58,7 @@ pub enum CloseReason {
     /// The connection has ended, and the host has connected another one as this queue.
     #[error("the connection was lost")]
     Lost,
-    /// It is a discovery controller, of which there may be so many.
+    /// It is a discovery controller, whose number is limited.
     #[error("newer discovery controllers need its place")]
     Displaced,
     /// The host reset the controller, which ends its I/O queues.
@@ -76,7 +76,7 @@ pub(super) struct JobId(pub(super) u32);
 /// A flush of a namespace's medium, to be reported with [`Queue::flushed`](super::Queue::flushed).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlushJob {
-    /// The namespace.
+    /// The namespace whose medium is flushed.
     pub namespace: NamespaceIndex,
     pub(super) job: JobId,
 }
@@ -97,7 +97,7 @@ pub struct Settle {
 }
 
 impl Settle {
-    /// What a command has to keep until it is over, if it is one of those that are waited for.
+    /// The hold that a command keeps until it is over, if a job waits for commands of its kind.
     pub(crate) fn of(&self, work: &IoWork) -> Option<CommandHold> {
         let concerned = self.namespace.is_none_or(|namespace| namespace == work.namespace);
         (concerned && work.kind.changes_medium()).then(|| self.hold.clone())

@@ -160,7 +160,7 @@ fn connect(
     })
 }
 
-/// Who connects. Some hosts say no name unless they are told one.
+/// The host of a Connect command. Some hosts send no name unless they are configured with one.
 fn host(data: &ConnectData) -> Result<NamedHost, CommandOutcome> {
     let id = data.hostid;
     if id.is_zero() {
@@ -326,7 +326,7 @@ fn join_association(
     Ok(QueueEntry { controller, epoch, joined, place: Some(place) })
 }
 
-/// Controller capabilities.
+/// The register CAP of every controller, which follows from the limits.
 pub(super) fn capabilities(limits: &Limits) -> Cap {
     Cap::new()
         .with_mqes_z(limits.queue_depth - 1)
@@ -359,7 +359,7 @@ impl Controller {
         self.configure(Cc::from_bits(set.value as u32))
     }
 
-    /// What a successful Connect returns.
+    /// The result of a successful Connect: the controller id.
     pub(super) fn connect_response(&self) -> u64 {
         ConnectResponse::controller(self.cntlid).into_bits().into()
     }

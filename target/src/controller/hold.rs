@@ -1,4 +1,4 @@
-//! What tells that commands of I/O queues are over, wherever they were under way.
+//! Holds: each counts a command of an I/O queue until it is over, on whichever core it is.
 
 use std::fmt;
 use std::sync::Arc;

@@ -46,7 +46,7 @@ fn kind_and_range(
     namespace: &Namespace,
     command: &NvmCommand,
 ) -> Result<(IoKind, Option<LbaRange>), CommandOutcome> {
-    // A medium that nobody may write has nothing that is yet to reach it.
+    // A read-only medium has no writes that are yet to reach it.
     let commits = |fua: bool| fua && namespace.writable;
     Ok(match command {
         NvmCommand::Read(read) if namespace.reads_zeros => (IoKind::ReadZeros, Some(read.range)),
@@ -74,7 +74,7 @@ fn bytes_of(namespace: &Namespace, range: LbaRange) -> Result<(u64, u64), Status
     Ok((range.slba << namespace.lba_shift, range.length_bytes(namespace.lba_bytes())))
 }
 
-/// See [`super::Queue::check_ranges`].
+/// Success if every range lies in the namespace; see [`super::Queue::check_ranges`].
 pub(super) fn check_ranges(registry: &Registry, work: &IoWork, data: &[u8]) -> Result<(), Status> {
     let size_blocks = registry.namespace(work.namespace).size_blocks;
     let inside = |range: &DsmRange| {
@@ -87,7 +87,7 @@ pub(super) fn check_ranges(registry: &Registry, work: &IoWork, data: &[u8]) -> R
     }
 }
 
-/// See [`super::Queue::next_range`].
+/// The next range to deallocate, in bytes; see [`super::Queue::next_range`].
 pub(super) fn next_range(
     registry: &Registry,
     work: &IoWork,

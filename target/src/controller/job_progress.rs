@@ -64,7 +64,8 @@ impl Controller {
 
     /// Write protects a namespace: commands that came earlier end first, on all queues of all
     /// hosts, and are flushed. The response to `cid` comes when that is done, and kept for later
-    /// runs. `first` says that it was not protected before. False if there is nobody to respond to.
+    /// runs. `first` says that it was not protected before. False if the queue that would respond
+    /// has ended.
     pub(super) fn begin_protection(
         &self,
         cid: Cid,
@@ -134,7 +135,7 @@ impl Controller {
         )
     }
 
-    /// What a job wants kept for later runs is kept, or can not be.
+    /// The state of a job was written to the state folder, or could not be.
     pub(super) fn kept(&self, id: JobId, well: bool) {
         let job = self.shared().jobs.take(id);
         let Some(ControllerJob { purpose: JobPurpose::Protect(protect), .. }) = job else { return };

@@ -25,7 +25,7 @@ pub(super) struct ControllerJob {
 
 #[derive(Debug)]
 pub(super) enum JobPurpose {
-    /// CC.SHN: what was written is safe when CSTS.SHST says that the shutdown is complete.
+    /// CC.SHN: earlier writes are durable when CSTS.SHST says that the shutdown is complete.
     Shutdown,
     /// Set Features, Namespace Write Protection Config.
     Protect(Protect),

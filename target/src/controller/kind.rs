@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use crate::inventory::subsystem::Subsystem;
 
-/// What a controller offers.
+/// The service that a controller gives access to.
 #[derive(Clone, Debug)]
 pub(crate) enum ControllerKind {
     /// The namespaces of a subsystem.
     Nvm(Arc<Subsystem>),
-    /// The discovery log.
+    /// The discovery log, without namespaces.
     Discovery,
 }

@@ -49,9 +49,9 @@ impl Controller {
         }
     }
 
-    /// Controller reset: I/O queues go, what was parked is aborted, features are as at first. It is
-    /// complete when the I/O queues are gone and storage does nothing for them that changes the
-    /// medium.
+    /// Controller reset: I/O queues end, parked commands are aborted, features get their defaults.
+    /// It is complete when the I/O queues are gone and storage does nothing for them that changes
+    /// the medium.
     fn reset(&self, shared: &mut SharedState) {
         self.stage.set(RegisterPhase::Disabled);
         shared.members.close_io_queues(CloseReason::Reset);

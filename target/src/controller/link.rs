@@ -1,4 +1,5 @@
-//! What a queue's owner shares with the controller: the other cores' way to reach the queue.
+//! The state that a queue's owner shares with the controller: the other cores' way to reach the
+//! queue.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, PoisonError};
@@ -23,7 +24,7 @@ pub(super) struct QueueLink {
     lost: Arc<Lost>,
 }
 
-/// What the connection manager knows of a connection before its poll group does.
+/// Set by the connection manager when a connection ended, before its poll group notices.
 #[derive(Debug, Default)]
 pub struct Lost(AtomicBool);
 
@@ -44,14 +45,14 @@ struct QueueMailbox {
     close: Option<CloseReason>,
 }
 
-/// What a queue's owner finds in the mailbox.
+/// The contents of the mailbox of a queue's owner.
 #[derive(Debug)]
 pub(super) enum Mail {
     /// It has to do something.
     Event(QueueEvent),
     /// Commands are over that a job of this admin queue waited for.
     Settled(JobId),
-    /// What a job wants kept for later runs is kept, or can not be.
+    /// The state of a job was written to the state folder, or could not be.
     Kept(JobId, bool),
 }
 
@@ -79,7 +80,7 @@ impl QueueLink {
         self.ring();
     }
 
-    /// What a job wants kept for later runs is kept, or can not be.
+    /// The state of a job was written to the state folder, or could not be.
     pub(super) fn kept(&self, job: JobId, well: bool) {
         self.mailbox().mail.push_back(Mail::Kept(job, well));
         self.ring();

@@ -29,7 +29,7 @@ pub(super) struct Members {
 /// When the Connect command of a queue that has joined is answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Joined {
-    /// At once.
+    /// At once: no queue is leaving.
     Now,
     /// When no queue is leaving any more; its [`QueueEvent::Complete`] says so.
     Later,

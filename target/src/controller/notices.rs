@@ -1,4 +1,4 @@
-//! What a controller tells its host by asynchronous events, and to whom namespaces are told of.
+//! Asynchronous events of a controller, and the controllers that are told of a namespace's change.
 
 use std::sync::Arc;
 

@@ -29,11 +29,11 @@ pub struct Accepted {
     pub qid: Qid,
     /// Entries that its Connect command may ask for, as negotiated.
     pub entries: u16,
-    /// Who connected.
+    /// Address of the host that connected.
     pub peer: SocketAddr,
     /// Wakes the core that owns the connection; called from other cores.
     pub waker: Waker,
-    /// When.
+    /// Time of the connection's acceptance.
     pub now: Time,
     /// Set when the connection manager knows that the connection has ended.
     pub lost: Arc<Lost>,
@@ -61,7 +61,7 @@ pub struct Queue {
 /// Which commands are legal.
 #[derive(Debug)]
 pub(super) enum QueueState {
-    /// Only Connect.
+    /// Connect and nothing else, since this time.
     Connecting { since: Time },
     /// Those of the queue's kind.
     Live(Live),
@@ -116,7 +116,7 @@ impl Queue {
         }
     }
 
-    /// The queue's id.
+    /// The queue's id; 0 is the admin queue.
     pub fn qid(&self) -> Qid {
         self.qid
     }
@@ -161,8 +161,8 @@ impl Queue {
         Cqe::new(cid, outcome.status).with_result(outcome.result).with_queue(head, self.qid)
     }
 
-    /// What the owner must do next, if anything. Cheap when there is nothing; call it until it says
-    /// so, each turn, and whenever [`Queue::deadline`] has come. After [`QueueEvent::Close`]
+    /// The next action of the owner, if any. Cheap when there is none; call it until it returns
+    /// none, each turn, and whenever [`Queue::deadline`] has come. After [`QueueEvent::Close`]
     /// nothing else follows.
     pub fn poll(&mut self, now: Time) -> Option<QueueEvent> {
         if let Some(reason) = self.overdue(now) {

@@ -2,17 +2,17 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What the data path has to know of CC and CSTS.
+/// CC and CSTS as far as the data path depends on them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum RegisterPhase {
     /// Not enabled. As long as I/O queues of the last epoch are leaving, CSTS.RDY is still 1.
     Disabled,
-    /// Enabled.
+    /// CSTS.RDY is 1, and commands are accepted.
     Ready,
     /// The host has shut it down, or is about to.
     ShutDown,
-    /// CSTS.CFS is 1.
+    /// CSTS.CFS is 1: the host must reset the controller.
     Fatal,
     /// The association is ending.
     Ended,

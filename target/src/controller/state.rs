@@ -1,4 +1,4 @@
-//! A controller: what the queues of one association share.
+//! A controller: the state that the queues of one association share.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -29,20 +29,20 @@ use crate::limits::{
 /// A controller: one host's association with one subsystem, or with the discovery service.
 #[derive(Debug)]
 pub struct Controller {
-    /// Its id.
+    /// Controller id, unique among the live controllers of its service.
     pub cntlid: Cntlid,
-    /// What it offers.
+    /// The service that it gives access to.
     pub(crate) kind: ControllerKind,
-    /// Who connected.
+    /// The host that connected the admin queue.
     pub(crate) host: NamedHost,
-    /// Where.
+    /// The port that it came to.
     pub(crate) port: Arc<Port>,
-    /// From which address.
+    /// The host's address and UDP port.
     pub peer: SocketAddr,
-    /// When.
+    /// Time of its Connect command.
     pub connected_at: Time,
     pub(super) associations: Weak<Associations>,
-    /// Whether the log speaks of it.
+    /// Whether the log has a line of its start, so that its end gets one too.
     pub(super) announced: bool,
     pub(super) limits: Limits,
     pub(super) support: Support,
@@ -52,7 +52,7 @@ pub struct Controller {
     shared: Mutex<SharedState>,
 }
 
-/// What the queues of an association share, behind the lock.
+/// The state that the queues of an association share, behind the lock.
 #[derive(Debug)]
 pub(super) struct SharedState {
     pub(super) cc: Cc,
@@ -157,7 +157,7 @@ impl Controller {
     }
 }
 
-/// What a Connect command says about the controller to make.
+/// The parts of a Connect command from which a controller is made.
 #[derive(Debug)]
 pub(crate) struct NewController {
     pub(crate) kind: ControllerKind,

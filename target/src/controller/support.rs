@@ -1,5 +1,5 @@
-//! What controllers support, said once. Identify, the log pages about commands, pages and features,
-//! and what becomes of a command, all follow from these tables.
+//! The tables of supported commands, pages and features. Identify, the log pages about them, and
+//! the dispatch of commands all follow from these tables.
 
 use nvme_proto::feature::{AsyncEventConfig, FeatureId};
 use nvme_proto::identify::{Cns, Lpa, Nwpc, Oacs, Oaes, Ofcs, Oncs, Vwc};
@@ -10,14 +10,14 @@ use nvme_proto::{AdminOpcode, NvmOpcode, U16};
 
 use super::kind::ControllerKind;
 
-/// Which controllers have something.
+/// The controllers that implement an entry of the tables below.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Offer {
-    /// All.
+    /// Every controller implements it.
     Always,
     /// Those of the discovery service.
     Discovery,
-    /// I/O controllers.
+    /// I/O controllers, not those of the discovery service.
     Io,
     /// I/O controllers with a namespace that hosts may write.
     Writable,
@@ -25,8 +25,8 @@ enum Offer {
     Deallocate,
 }
 
-/// What of a controller decides about what it supports. It does not change while the controller
-/// lives.
+/// The properties of a controller that decide on its support. They do not change while the
+/// controller lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Support {
     Discovery,
@@ -42,7 +42,7 @@ struct AdminEntry {
     opcode: AdminOpcode,
     offer: Offer,
     effects: CommandEffects,
-    /// What OACS says of it.
+    /// The bits of OACS that it sets.
     oacs: Oacs,
 }
 
@@ -50,11 +50,11 @@ struct NvmEntry {
     opcode: NvmOpcode,
     offer: Offer,
     effects: CommandEffects,
-    /// What ONCS says of it.
+    /// The bits of ONCS that it sets.
     oncs: Oncs,
 }
 
-/// What Identify can be asked for.
+/// A row of the table of Identify data structures.
 pub(super) struct CnsEntry {
     cns: Cns,
     offer: Offer,
@@ -63,19 +63,19 @@ pub(super) struct CnsEntry {
     pub(super) describe: Describe,
 }
 
-/// What Identify fills its data, which is zeros, with; and what it takes the NSID for.
+/// The contents of an Identify data structure, and the meaning of NSID for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Describe {
     /// The controller. The NSID is not looked at.
     Controller,
-    /// What the NVM command set says of the controller. The NSID is not looked at.
+    /// Identify Controller of the NVM command set. NSID is ignored.
     ControllerOfCommandSet,
     /// A namespace. It is zeros where the NSID is in range, but no namespace has it (Base,
     /// 5.1.13.1). So are the next two.
     Namespace,
-    /// What the NVM command set says of a namespace.
+    /// Identify Namespace of the NVM command set.
     NamespaceOfCommandSet,
-    /// What every command set says of a namespace.
+    /// Identify Namespace that every command set has.
     IndependentNamespace,
     /// The descriptors of a namespace that is there.
     NamespaceDescriptors,
@@ -83,16 +83,16 @@ pub(super) enum Describe {
     NamespacesAbove,
 }
 
-/// A log page.
+/// A row of the table of log pages.
 pub(super) struct PageEntry {
     lid: LogId,
     offer: Offer,
-    /// What LPA says of it.
+    /// The bits of Log Page Attributes that it sets.
     lpa: Lpa,
     pub(super) content: PageContent,
 }
 
-/// What a log page tells.
+/// The contents of a log page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PageContent {
     SupportedPages,
@@ -106,7 +106,7 @@ pub(super) enum PageContent {
     Discovery,
 }
 
-/// A feature.
+/// A row of the table of features.
 pub(super) struct FeatureEntry {
     fid: FeatureId,
     offer: Offer,
@@ -265,7 +265,7 @@ impl Support {
         opcodes
     }
 
-    /// What Identify describes for a value of CNS, if it is there.
+    /// The row for a value of CNS, if the controller supports it.
     pub(super) fn cns(self, cns: Cns) -> Option<&'static CnsEntry> {
         IDENTIFY.iter().find(|entry| entry.cns == cns && self.has(entry.offer))
     }
@@ -286,7 +286,7 @@ impl Support {
         Oacs::from_bits(bits.fold(0, |all, bits| all | bits).into())
     }
 
-    /// Fused operation support.
+    /// Fused operation support (FUSES): no fused operations.
     pub(super) const fn fuses(self) -> U16 {
         FUSES
     }
@@ -334,7 +334,7 @@ impl Support {
         Oaes::from_bits(self.notices().into_bits().into())
     }
 
-    /// Supported Log Pages.
+    /// The page Supported Log Pages (LID 0).
     pub(super) fn supported_pages(self) -> SupportedLogPages {
         let lids: Vec<_> = self.pages().map(|entry| entry.lid).collect();
         SupportedLogPages::new(&lids)
@@ -401,7 +401,7 @@ const fn feature(fid: FeatureId, offer: Offer, scope: Scope, changeable: bool) -
     FeatureEntry { fid, offer, effects, changeable }
 }
 
-/// What Identify says of the namespace changes with it.
+/// A feature whose change also changes Identify Namespace.
 const fn changes_namespace(entry: FeatureEntry) -> FeatureEntry {
     FeatureEntry { effects: entry.effects.with_namespace_capability_change(true), ..entry }
 }

@@ -2,8 +2,8 @@
 //!
 //! An anonymous connection is a connection that was not let into a subsystem: Connect has not
 //! succeeded yet, or it is the discovery service's. Anonymous connections have small buffers of
-//! their own, so that nothing that strangers do takes a buffer from hosts, and hosts that hold much
-//! keep nobody from connecting.
+//! their own, so that unknown peers take no buffer from hosts, and hosts that hold much keep no
+//! host from connecting.
 
 use std::net::IpAddr;
 
@@ -35,13 +35,13 @@ impl CoreBuffers {
         Self { hosts: Share::new(hosts), anonymous: Share::new(anonymous) }
     }
 
-    /// One more connection, with so many requests at once: an anonymous connection.
+    /// Adds a connection, with at most `requests` at once, as an anonymous one.
     pub(crate) fn join(&mut self, ip: IpAddr, requests: usize) -> Accounts {
         let anonymous = self.anonymous.join(ip, AccountName::Unsaid, requests);
         Accounts { ip, requests, anonymous, host: None }
     }
 
-    /// A connection was let into a subsystem under this name: what it asks for from now on is a
+    /// A connection was let into a subsystem under this name: its later requests count as that
     /// host's.
     pub(crate) fn recognise(&mut self, accounts: &mut Accounts, name: HostNqn) {
         if accounts.host.is_none() {
@@ -138,8 +138,8 @@ impl CoreBuffers {
         self.hosts.used_bytes() + self.anonymous.used_bytes()
     }
 
-    /// What has happened to the buffers of hosts and to those of anonymous connections since the
-    /// last call. The first call has it kept from then on, so it comes before all connections.
+    /// The events of the pools of hosts and of anonymous connections since the last call. Events
+    /// are kept from the first call on, so it comes before all connections.
     pub(crate) fn take_events(&mut self) -> [Vec<BufferEvent>; 2] {
         [self.hosts.take_events(), self.anonymous.take_events()]
     }

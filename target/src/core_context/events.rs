@@ -1,7 +1,7 @@
-//! What happens to a pool and to the line before it, in order.
+//! The events of a pool and of the line before it, in order.
 //!
-//! A simulator follows it to see that every request gets its buffer as soon as `share` says. A
-//! share that nobody follows keeps nothing.
+//! A simulator follows them to check that every request gets its buffer as soon as `share` says. A
+//! share whose events are not taken keeps none.
 
 use std::net::IpAddr;
 
@@ -12,30 +12,30 @@ use super::request_key::RequestKey;
 pub enum BufferEvent {
     /// There is a new account.
     Opened {
-        /// Its number.
+        /// Its number in the pool of this core.
         account: usize,
-        /// Whose it is; one address may have several.
+        /// The host's address; one address may have several accounts.
         ip: IpAddr,
     },
     /// An account is gone. It had no buffer and no request in line.
     Closed {
-        /// Its number.
+        /// The number that it had.
         account: usize,
     },
     /// A request stands in line, behind all others of its account.
     LinedUp {
-        /// Its account.
+        /// The account of the request's host.
         account: usize,
-        /// The request.
+        /// The request that waits.
         whose: RequestKey,
     },
     /// A request got a buffer, in line or at once.
     Granted {
-        /// Its account.
+        /// The account of the request's host.
         account: usize,
-        /// The request.
+        /// The request that got it.
         whose: RequestKey,
-        /// Where the buffer lies.
+        /// Address of the buffer's first byte.
         address: usize,
         /// Bytes that it takes of the pool.
         bytes: u64,
@@ -44,28 +44,28 @@ pub enum BufferEvent {
     },
     /// A request left the line without a buffer.
     Left {
-        /// Its account.
+        /// The account of the request's host.
         account: usize,
-        /// The request.
+        /// The request that left.
         whose: RequestKey,
     },
     /// The connection of a buffer has ended, and storage still works on it.
     LeftBehind {
-        /// Where it lies.
+        /// Address of the buffer's first byte.
         address: usize,
     },
     /// A buffer is back.
     Returned {
-        /// Where it lies.
+        /// Address of the buffer's first byte.
         address: usize,
     },
-    /// Nobody in line can be given a buffer now.
+    /// No request in line can be given a buffer now.
     Settled,
     /// The core has nothing to do until something else happens.
     Rested,
 }
 
-/// Keeps what happens, for whoever follows it.
+/// Keeps the events once they have been asked for.
 #[derive(Debug, Default)]
 pub(super) struct BufferEvents(Option<Vec<BufferEvent>>);
 
@@ -76,7 +76,7 @@ impl BufferEvents {
         }
     }
 
-    /// What has happened since the last call. The first one has what happens kept from then on.
+    /// The events since the last call. They are kept from the first call on.
     pub(super) fn take(&mut self) -> Vec<BufferEvent> {
         self.0.replace(Vec::new()).unwrap_or_default()
     }

@@ -1,4 +1,4 @@
-//! What the transports of one core share: time, storage and buffers.
+//! The resources that the transports of one core share: time, storage and buffers.
 
 pub(crate) mod buffers;
 pub(crate) mod events;
@@ -19,17 +19,17 @@ use crate::inventory::namespace::NamespaceIndex;
 use crate::metrics::io_counters::Tally;
 use crate::storage::{Storage, Submitted, Tag};
 
-/// One core's resources.
+/// The resources of one core: buffers, storage engine, and the time of its turn.
 pub(crate) struct CoreContext {
     /// The time of this turn.
     pub now: Time,
     /// Whether another thread rang before this turn.
     pub(crate) rung: bool,
-    /// What the target exports.
+    /// The inventory that the target exports.
     pub registry: Arc<Registry>,
-    /// Who is connected to it.
+    /// The live controllers of the target.
     pub associations: Arc<Associations>,
-    /// What this core counts in.
+    /// The I/O counters of this core.
     pub tally: Arc<Tally>,
     // Before the buffers: it waits for operations that use them.
     storage: Storage,
@@ -58,12 +58,12 @@ impl CoreContext {
         }
     }
 
-    /// The buffers.
+    /// The buffers of this core.
     pub(crate) fn buffers(&mut self) -> &mut CoreBuffers {
         &mut self.buffers
     }
 
-    /// The storage engine.
+    /// The storage engine of this core.
     pub(crate) fn storage(&mut self) -> &mut Storage {
         &mut self.storage
     }

@@ -7,7 +7,7 @@ pub struct RequestKey {
     pub transport: u8,
     /// The connection, by the transport's numbering.
     pub connection: u32,
-    /// Its request slot.
+    /// Index of its request slot in the connection.
     pub slot: u32,
 }
 

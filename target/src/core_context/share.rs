@@ -1,23 +1,23 @@
 //! A pool, the accounts that use it, and the requests that wait for a buffer of it.
 //!
-//! An address may hold no more than what is free beside it: half of the pool if it is alone, and
-//! ten addresses that take nothing leave an eleventh to others. Names share their address's part in
-//! the same way, so that inventing names gains nothing. What is beyond that waits in its account's
-//! line.
+//! An address may hold no more than the bytes that are free beside it: half of the pool if it is
+//! alone, and ten addresses that take nothing leave an eleventh to others. Names share their
+//! address's part in the same way, so that inventing names gains nothing. A request beyond that
+//! waits in its account's line.
 //!
-//! One block, the progress block, is set aside for those who would wait for ever otherwise: a large
-//! request beside many small ones finds no room, and an account may be kept from its first buffer
-//! by what others hold. It is lent to one request at a time, strictly in turn: first to accounts
-//! that hold nothing, then to those that hold less than they ask for; of these first by address,
-//! then by name. So a request is granted after at most `(ahead + 1) * (1 + addresses * names)`
-//! rounds. A round begins when nobody in line can be given a buffer, and lasts until every buffer
-//! that was held then is back; `ahead` counts the requests before it in its account's line,
-//! `addresses` those that have accounts, and `names` the accounts of its own. Who comes later is
-//! later in turn. While the account holds nothing, the block is lent to others at most `addresses *
-//! names - 1` times.
+//! One block, the progress block, is set aside for requests that would wait for ever otherwise: a
+//! large request beside many small ones finds no room, and other accounts may hold so much that an
+//! account gets no first buffer. It is lent to one request at a time, strictly in turn: first to
+//! accounts that hold nothing, then to those that hold less than they ask for; of these first by
+//! address, then by name. So a request is granted after at most `(ahead + 1) * (1 + addresses *
+//! names)` rounds. A round begins when no request in line can be given a buffer, and lasts until
+//! every buffer that was held then is back; `ahead` counts the requests before it in its account's
+//! line, `addresses` those that have accounts, and `names` the accounts of its own. An account that
+//! opens later is later in turn. While the account holds nothing, the block is lent to others at
+//! most `addresses * names - 1` times.
 //!
-//! What storage still works on when a connection has ended comes back whenever storage likes, which
-//! may be never. It counts for the address, but no request of the account waits for it.
+//! A buffer on which storage still works when its connection has ended comes back when storage is
+//! done, which may be never. It counts for the address, but no request of the account waits for it.
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -37,7 +37,7 @@ use crate::deliberate_bugs::{self, Bug};
 )]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AccountName {
-    /// Nobody has said a name.
+    /// No host has given a name: Connect has not succeeded.
     Unsaid,
     /// A host said this name, which may be another host's.
     Said(HostNqn),
@@ -47,7 +47,7 @@ pub(super) enum AccountName {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct AccountKey(usize);
 
-/// A pool and those who use it.
+/// A pool and the accounts that use it.
 pub(super) struct Share {
     pool: Pool,
     progress: ProgressBlock,
@@ -63,9 +63,9 @@ pub(super) struct Share {
 
 /// The block that is lent in turn.
 struct ProgressBlock {
-    /// Present while nobody has it.
+    /// The block while it is not lent.
     idle: Option<Buffer>,
-    /// What it looks like, to recognise it when it comes back.
+    /// Its place in the pool, to recognise it when it comes back.
     place: u32,
 }
 
@@ -78,7 +78,7 @@ struct AddressAccounts {
     last_turn: u64,
 }
 
-/// What one name at one address has.
+/// The account of one name at one address.
 struct NameAccount {
     address: usize,
     name: AccountName,
@@ -95,7 +95,7 @@ struct NameAccount {
 }
 
 impl Share {
-    /// Of a pool that nobody uses yet.
+    /// Of a pool from which nothing is allocated yet.
     pub(super) fn new(mut pool: Pool) -> Self {
         let block = pool.allocate(pool.block_bytes() as u32).expect("a pool has a block");
         let progress = ProgressBlock { place: block.unit(), idle: Some(block) };
@@ -104,7 +104,7 @@ impl Share {
         Self { pool, progress, addresses, accounts, turns, last_turn: 0, waits: 0, events }
     }
 
-    /// One more connection of an account, with so many requests at once.
+    /// Adds a connection to an account, with at most `requests` at once.
     pub(super) fn join(&mut self, ip: IpAddr, name: AccountName, requests: usize) -> AccountKey {
         let is_it = |account: &NameAccount| {
             account.name == name && self.addresses[account.address].ip == ip
@@ -118,7 +118,7 @@ impl Share {
         AccountKey(key)
     }
 
-    /// A new account. Its turn comes after everybody's who is here.
+    /// Opens an account. Its turn comes after that of every account that exists.
     fn open(&mut self, ip: IpAddr, name: AccountName) -> usize {
         self.last_turn += 1;
         let last_turn = self.last_turn;
@@ -162,8 +162,8 @@ impl Share {
         }
     }
 
-    /// A buffer for a request, or a place in the line. While anybody waits, [`Share::grant`]
-    /// decides whose turn it is.
+    /// A buffer for a request, or a place in the line. While any request waits, [`Share::grant`]
+    /// decides which is next.
     pub(super) fn allocate(
         &mut self,
         key: AccountKey,
@@ -204,7 +204,7 @@ impl Share {
         lent
     }
 
-    /// Lends the progress block to whoever's turn it is.
+    /// Lends the progress block to the account that is next in turn.
     fn lend_progress_block(&mut self) -> Option<(RequestKey, Buffer)> {
         if self.turns.is_empty() || deliberate_bugs::has(Bug::KeepProgressBlock) {
             return None;
@@ -348,7 +348,7 @@ impl Share {
         }
     }
 
-    /// The pool.
+    /// The pool that is shared.
     pub(super) fn pool(&self) -> &Pool {
         &self.pool
     }
@@ -359,7 +359,7 @@ impl Share {
         self.pool.total_bytes() - self.pool.free_bytes() - block
     }
 
-    /// What has happened since the last call; see [`BufferEvents::take`].
+    /// The events since the last call; see [`BufferEvents::take`].
     pub(super) fn take_events(&mut self) -> Vec<BufferEvent> {
         self.events.take()
     }

@@ -1,4 +1,4 @@
-//! The command line.
+//! The command line of `feedrail-target`.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -25,7 +25,7 @@ use crate::derived_ids::Machine;
 #[derive(Debug, Parser)]
 #[command(name = "feedrail-target", version, after_help = EXAMPLES)]
 pub(super) struct DaemonArguments {
-    /// Configuration file (TOML)
+    /// Configuration file in TOML, instead of the quick form
     #[arg(short, long, value_name = "PATH", conflicts_with_all = ["files", "listen", "writable", "nqn", "cores"])]
     config: Option<PathBuf>,
 
@@ -50,7 +50,7 @@ pub(super) struct DaemonArguments {
     #[arg(long, value_enum)]
     provider: Option<ProviderChoice>,
 
-    /// What tells this machine from others, instead of /etc/machine-id: 32 hexadecimal digits
+    /// Identity of this machine, instead of /etc/machine-id: 32 hexadecimal digits
     #[arg(long, value_name = "ID", env = "FEEDRAIL_MACHINE_ID", value_parser = parse_machine)]
     machine_id: Option<Machine>,
 
@@ -63,8 +63,8 @@ pub(super) struct DaemonArguments {
     #[arg(long)]
     pub(super) check: bool,
 
-    /// What to log to standard error: error, warn, info, debug, trace or off; MODULE=LEVEL for one
-    /// module; several with commas
+    /// Filter of the log on standard error: error, warn, info, debug, trace or off; MODULE=LEVEL
+    /// for one module; several with commas
     #[arg(long, value_name = "FILTER", env = "RUST_LOG", default_value = "info")]
     pub(super) log: LogFilter,
 
@@ -83,7 +83,7 @@ const EXAMPLES: &str = "Examples:
   feedrail-target --config /etc/feedrail/target.toml --check";
 
 impl DaemonArguments {
-    /// What they ask for.
+    /// The configuration that they ask for.
     pub(super) fn config(&self) -> Result<Config, ConfigError> {
         let mut config = match &self.config {
             Some(path) => Config::from_file(path, self.machine_id)?,

@@ -1,5 +1,5 @@
-//! What would keep a target from starting. It looks without getting in the way of one that runs:
-//! nothing is written, no packet is taken, no memory is filled.
+//! Checks whether a target would start. They do not disturb one that runs: nothing is written, no
+//! packet is taken, no memory is filled.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -12,7 +12,7 @@ use crate::inventory::Registry;
 use crate::storage::Uring;
 use crate::target::{Reachable, StartError, try_address};
 
-/// What a target would export.
+/// The exports of a target, as it would announce them.
 ///
 /// # Errors
 /// Everything that would keep it from starting, a line each.

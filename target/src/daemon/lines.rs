@@ -33,8 +33,8 @@ enum LogEntry {
 pub(super) type DroppedLinesNotice = fn(u64) -> String;
 
 impl LineWriter {
-    /// Lines that a thread writes to a descriptor, past the locks of the standard library: whoever
-    /// panics takes those.
+    /// Lines that a thread writes to a descriptor, past the locks of the standard library, which a
+    /// thread that panics takes.
     ///
     /// # Errors
     /// No descriptor or no thread is to be had.

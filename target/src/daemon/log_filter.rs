@@ -46,7 +46,7 @@ impl FromStr for LogFilter {
 }
 
 impl LogFilter {
-    /// The filter itself.
+    /// The filter as the `tracing` subscriber takes it.
     pub fn to_filter(&self) -> EnvFilter {
         EnvFilter::new(&self.0)
     }

@@ -1,8 +1,8 @@
 //! The daemon: arguments, signals, and what it tells its surroundings.
 //!
 //! Standard output carries JSON lines only: `listening` (and `not_listening`) when ready, `stats`
-//! on SIGUSR1 and at the end. Everything for people goes to standard error. Who does not read them
-//! loses lines, and keeps nobody waiting.
+//! on SIGUSR1 and at the end. Messages for operators go to standard error. A reader that falls
+//! behind loses lines, and blocks no thread that serves hosts.
 
 mod arguments;
 mod check;
@@ -31,7 +31,8 @@ use self::report::StdoutReport;
 use crate::config::Config;
 use crate::target::Target;
 
-/// How long whoever reads standard output and standard error may keep the process from ending.
+/// How long a slow reader of standard output and standard error may delay the process's end.
+/// Doubled, `systemctl stop` may take 1 s longer; not measured.
 const READER_PATIENCE: Duration = Duration::from_secs(1);
 
 /// Runs the daemon with the arguments of a process, its name first, until a signal ends it.
@@ -47,7 +48,7 @@ pub fn main_with_args(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     let (log, report) = match (start_lines(), StdoutReport::start()) {
         (Ok(log), Ok(report)) => (log, report),
         (Err(error), _) | (_, Err(error)) => {
-            // Without anybody who could read it, the exit status still tells.
+            // Without a reader, the exit status still tells.
             let _ = writeln!(std::io::stderr(), "feedrail-target: cannot start a thread: {error}");
             return ExitCode::FAILURE;
         }
@@ -63,7 +64,7 @@ pub fn main_with_args(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     if result.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// What is written to standard error, by a thread that may have to wait for whoever reads it.
+/// The writer of standard error: a thread of its own, since a slow reader may block it.
 fn start_lines() -> std::io::Result<LineWriter> {
     let notice = |lines: u64| {
         format!("feedrail-target: {lines} lines of the log were dropped, since nobody read it\n")
@@ -85,8 +86,8 @@ fn start_log(arguments: &DaemonArguments, log: &LineWriter) {
 }
 
 /// A target that lost one of its threads would serve some hosts and leave others hanging. It ends
-/// instead, so that whoever supervises it starts it anew. It does not wait for long for somebody
-/// who reads why.
+/// instead, so that its supervisor starts it again. It waits at most [`READER_PATIENCE`] for the
+/// reader of its message.
 fn abort_on_panic(log: LineWriter) {
     std::panic::set_hook(Box::new(move |panic| {
         let thread = std::thread::current();
@@ -129,8 +130,7 @@ fn serve(
     for signal in signals.forever() {
         match signal {
             SIGUSR1 => report.stats(&target),
-            // A terminal that closes sends it, and whoever expects a daemon to read its
-            // configuration again.
+            // A terminal that closes sends it; other daemons read their configuration again on it.
             SIGHUP => tracing::warn!(
                 "SIGHUP is ignored: the configuration is read at the start only; restart the target to change it"
             ),

@@ -5,12 +5,12 @@ use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 
-/// Ready to serve.
+/// Tells systemd that the target listens (`READY=1`).
 pub(super) fn ready() {
     send("READY=1");
 }
 
-/// About to end.
+/// Tells systemd that the target is about to end (`STOPPING=1`).
 pub(super) fn stopping() {
     send("STOPPING=1");
 }

@@ -8,7 +8,7 @@ use super::lines::LineWriter;
 use crate::inventory::Registry;
 use crate::target::Target;
 
-/// Standard output.
+/// The JSON lines on standard output.
 pub(super) struct StdoutReport {
     lines: LineWriter,
 }
@@ -66,7 +66,7 @@ impl StdoutReport {
         }
     }
 
-    /// The counters.
+    /// Writes one line with all counters.
     pub(super) fn stats(&self, target: &Target) {
         self.write(target.stats().to_json_line());
     }

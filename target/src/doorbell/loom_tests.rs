@@ -38,7 +38,8 @@ impl Doorbell<Descriptor> {
         Self::with(Descriptor::default())
     }
 
-    /// What a thread does that has nothing else to do, until `done`, which it asks after each ring.
+    /// The loop of a thread that has nothing else to do, until `done`, which it asks after each
+    /// ring.
     pub(crate) fn serve(&self, mut done: impl FnMut() -> bool) {
         while !(self.answer() && done()) {
             if self.is_quiet() {

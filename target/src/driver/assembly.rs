@@ -1,4 +1,4 @@
-//! Puts a target together from its parts, for whoever will drive it.
+//! Assembles a target from its parts; threads or a simulator drive it.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -32,9 +32,9 @@ pub enum AddError {
     /// Memory, a group or the connection manager is refused.
     #[error("the device at {address} refuses resources: {error}")]
     Device {
-        /// Its address.
+        /// The local address of the device.
         address: IpAddr,
-        /// What it says.
+        /// The error of the device or of the system.
         error: io::Error,
     },
     /// More devices than a poll group serves.
@@ -46,11 +46,11 @@ pub enum AddError {
 #[derive(Debug, thiserror::Error)]
 #[error("cannot listen on {address}: {error}")]
 pub struct ListenError {
-    /// The port's id.
+    /// Port id of the configuration.
     pub port_id: u16,
-    /// Its address.
+    /// The address that it was to listen on.
     pub address: SocketAddr,
-    /// What the connection manager says.
+    /// The error of the connection manager.
     pub error: CmError,
 }
 

@@ -1,13 +1,14 @@
 //! How long a core that has nothing to do looks for work before it sleeps.
 //!
-//! To be woken costs more than a short wait: a host that reads one block after the other would pay
+//! A wake-up costs more than a short wait: a host that reads one block after the other would pay
 //! for it with every read, and so would one that sends several at once and waits for all of them.
-//! So a core looks on for as long as work with namespaces lately took to come, if that is not too
-//! long. Commands that merely say that a host is still there do not keep it awake. Whoever else
-//! wants the processor gets it between two looks. Where that is for long, as it is where the very
-//! hosts share it, the core still looks on for a single operation, but not for several at once: who
-//! is woken by the first of them finds others done as well, and the hosts need the processor more.
-//! Beside one that computes it sleeps at once, for it would get the processor back late.
+//! So a core polls for as long as commands on namespaces lately took to come, up to the maximum.
+//! Commands that only keep a connection alive do not keep the core awake. Other threads get the
+//! processor between two polls. Where they keep it for long, as the hosts do if they run on the
+//! same core, the core still polls for a single operation, but not for several at once: a thread
+//! that is woken by the first of them finds others done as well, and the hosts need the processor
+//! more. Beside a thread that computes the core sleeps at once, since it would get the processor
+//! back late.
 
 use std::time::Duration;
 
@@ -27,7 +28,7 @@ pub(crate) struct IdlePolling {
     most: Duration,
     window: Duration,
     last_work: Time,
-    /// Operations on namespaces so far.
+    /// Operations on namespaces until now.
     operations: u64,
     /// The last turn with operations had several.
     several: bool,
@@ -50,7 +51,7 @@ impl IdlePolling {
         }
     }
 
-    /// There was work; so many operations on namespaces have begun and ended so far.
+    /// There was work; `operations` on namespaces have begun and ended since the start.
     pub(crate) fn worked(&mut self, now: Time, operations: u64) {
         let done = operations - self.operations;
         if done > 0 {
@@ -79,8 +80,8 @@ impl IdlePolling {
         }
     }
 
-    /// Waits of less than twice the most count as short: what is shortened is also the time it
-    /// takes to be woken.
+    /// Waits of less than twice the maximum count as short, since the time of a wake-up is saved
+    /// too.
     fn learn(&mut self, waited: Duration) {
         let wanted = if waited < 2 * self.most { 2 * waited } else { Duration::ZERO };
         // One that is rather short among longer ones does not undo what these have taught.
@@ -98,7 +99,7 @@ mod tests {
 
     const MOST: Duration = Duration::from_millis(1);
 
-    /// Works at these distances, with so many operations on namespaces that begin or end.
+    /// Works at these distances, with this many operations on namespaces that begin or end.
     fn after(waits: &[(u64, u64)]) -> (IdlePolling, Time) {
         let mut now = Time::from_nanos(1);
         let mut patience = IdlePolling::new(now, MOST);

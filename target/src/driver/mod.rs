@@ -1,4 +1,4 @@
-//! What drives poll groups: threads that sleep, or a test that steps them by hand.
+//! The drivers of poll groups: threads that sleep, or a test that steps them by hand.
 
 pub(crate) mod assembly;
 pub(crate) mod clock;

@@ -48,7 +48,7 @@ impl Stepped {
                 Turn::SleepUntil(at) => next = next.into_iter().chain(at).min(),
             }
         }
-        // What groups just told them is not left for whatever happens next.
+        // A message that groups just sent is not left for the next step.
         busy |= self.receptions.iter().any(|reception| !reception.may_sleep());
         let receptions = self.receptions.iter().filter_map(|reception| reception.deadline());
         let next = receptions.chain(next).min();
@@ -63,12 +63,12 @@ impl Stepped {
         }
     }
 
-    /// What it exports.
+    /// The ports, subsystems and namespaces that it exports.
     pub fn registry(&self) -> &Arc<Registry> {
         self.associations.registry()
     }
 
-    /// Who is connected to it.
+    /// The live controllers of the target.
     pub fn associations(&self) -> &Arc<Associations> {
         &self.associations
     }
@@ -98,8 +98,9 @@ impl Stepped {
         self.receptions.iter().map(|reception| reception.stats().connections).sum()
     }
 
-    /// What has happened since the last call to the buffers of hosts and to those of anonymous
-    /// connections, of each poll group. Whoever wants to know all calls it before the first turn.
+    /// The events since the last call of the buffers of hosts and of those of anonymous
+    /// connections, for each poll group. A caller that wants all events calls it before the first
+    /// turn.
     pub fn buffer_events(&mut self) -> impl Iterator<Item = [Vec<BufferEvent>; 2]> {
         self.groups.iter_mut().map(PollGroup::buffer_events)
     }

@@ -46,9 +46,9 @@ pub enum RuntimeError {
          the machine, and AllowedCPUs= or a cpuset may leave fewer"
     )]
     Core {
-        /// Which.
+        /// The number of the core, as in `cores`.
         core: u16,
-        /// What the system says.
+        /// The error of the system call.
         error: io::Error,
     },
     /// No thread or no descriptor is to be had.
@@ -175,7 +175,7 @@ impl<S: Copy + Default> Worker<S> {
     }
 }
 
-/// Where a thread publishes its counters when somebody asks.
+/// Where a thread publishes its counters on request.
 #[derive(Debug, Default)]
 struct StatsMailbox<S> {
     asked: AtomicBool,
@@ -186,7 +186,7 @@ struct StatsMailbox<S> {
 #[derive(Debug, Default)]
 struct Published<S> {
     stats: S,
-    /// Counts the publications.
+    /// Number of publications, so that a caller waits for one after its request.
     number: u64,
     over: Option<ThreadEnd>,
 }
@@ -194,14 +194,14 @@ struct Published<S> {
 /// How the work of a thread ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ThreadEnd {
-    /// The thread ends.
+    /// The thread ends, and can be joined.
     Done,
     /// The thread keeps what the kernel works on, for as long as the process lives.
     Stuck,
 }
 
 impl<S: Copy + Default> StatsMailbox<S> {
-    /// For the thread: whether somebody asked.
+    /// For the thread: whether counters were asked for since the last call.
     fn is_asked(&self) -> bool {
         self.asked.load(Ordering::Relaxed) && self.asked.swap(false, Ordering::AcqRel)
     }
@@ -307,7 +307,7 @@ fn run_group(
         }
         match turn {
             Turn::Busy => patience.worked(now, group.operations()),
-            // Whoever else wants the core does what is waited for, perhaps.
+            // Another thread on this core may do the work that is waited for.
             Turn::SleepUntil(_) if patience.looks_on(now) => {
                 let before = clock.now();
                 std::thread::yield_now();
@@ -346,7 +346,7 @@ fn pin_to(core: u16) -> Result<(), RuntimeError> {
 /// Whether a thread can be pinned to a core.
 ///
 /// # Errors
-/// Why not.
+/// The thread can not be started, or the core is not one of this process.
 pub(crate) fn try_core(core: u16) -> Result<(), RuntimeError> {
     let thread = std::thread::Builder::new().spawn(move || pin_to(core));
     thread.map_err(RuntimeError::Thread)?.join().unwrap_or(Ok(()))

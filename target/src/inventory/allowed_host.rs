@@ -1,4 +1,4 @@
-//! Hosts: who they say they are, and whether they may.
+//! Hosts: the names that they send, and whether those may connect.
 
 use nvme_proto::{HostId, HostNqn};
 
@@ -11,7 +11,7 @@ pub struct NamedHost {
     pub nqn: HostNqn,
     /// Whether it said its name. If not it may connect where any host may.
     pub named: bool,
-    /// Its identifier.
+    /// Host Identifier of its Connect command, 16 bytes.
     pub id: HostId,
 }
 

@@ -27,7 +27,7 @@ pub enum ExportError {
     Open {
         /// Where the configuration names it.
         origin: Origin,
-        /// Why not.
+        /// The cause for which it can not be opened.
         error: OpenError,
     },
     /// A directory of shards.
@@ -35,13 +35,13 @@ pub enum ExportError {
     Directory {
         /// Where the configuration names it.
         origin: Origin,
-        /// Why not.
+        /// The cause for which it can not be listed.
         error: DirectoryError,
     },
     /// NSIDs of earlier runs.
     #[error(transparent)]
     NsidFile(#[from] NsidFileError),
-    /// What hosts have write protected in earlier runs.
+    /// Write protections of earlier runs.
     #[error(transparent)]
     Protection(#[from] ProtectionError),
     /// Two namespaces with one identity.
@@ -51,9 +51,9 @@ pub enum ExportError {
     SameIdentity {
         /// Where the configuration names it.
         origin: Origin,
-        /// The one.
+        /// The name of one namespace.
         name: String,
-        /// The other.
+        /// The name of the other one.
         other: String,
     },
     /// Two directories of a subsystem with the same relative path.
@@ -64,7 +64,7 @@ pub enum ExportError {
     SameName {
         /// Where the configuration names the second directory.
         origin: Origin,
-        /// The relative path.
+        /// The relative path that both have.
         name: String,
     },
     /// Two namespaces with one file, of which one can be written.
@@ -75,14 +75,14 @@ pub enum ExportError {
     SameFile {
         /// Where the configuration names it.
         origin: Origin,
-        /// The one.
+        /// The name of one namespace.
         name: String,
-        /// The other.
+        /// The name of the other one.
         other: String,
         /// Where the configuration names that.
         other_origin: Origin,
     },
-    /// Too many.
+    /// More namespaces than a target can number.
     #[error("more than {MAX_NAMESPACES} namespaces")]
     TooMany,
 }
@@ -227,7 +227,7 @@ fn is_shortage(error: &OpenError) -> bool {
     matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM))
 }
 
-/// The files and devices of all namespaces so far.
+/// The files and devices of all namespaces that were opened until now.
 #[derive(Default)]
 struct Files(BTreeMap<FileKey, NamespaceConfig>);
 
@@ -416,7 +416,7 @@ struct LeftOut {
 }
 
 impl LeftOut {
-    /// So many are named in the log.
+    /// The most names in one line of the log.
     const NAMED: usize = 16;
 
     fn note(&mut self, namespace: &NamespaceConfig, error: OpenError) {

@@ -1,4 +1,4 @@
-//! What is exported, and where.
+//! The inventory: exported subsystems, their namespaces, and the ports.
 
 pub(crate) mod allowed_host;
 pub(crate) mod export;
@@ -19,14 +19,14 @@ use crate::limits::Limits;
 use crate::metrics::io_counters::{Tally, TallyIndex};
 use crate::metrics::snapshot::{IoStats, StorageErrors};
 
-/// What a target exports. It does not change while the target runs, but for what is counted and
-/// which namespaces hosts write protect.
+/// The inventory of a target. It does not change while the target runs, except for its counters and
+/// the namespaces that hosts write protect.
 #[derive(Debug)]
 pub struct Registry {
     limits: Limits,
     ports: Vec<Arc<Port>>,
     subsystems: Vec<Arc<Subsystem>>,
-    /// By [`NamespaceIndex`].
+    /// Every namespace of every subsystem, by [`NamespaceIndex`].
     namespaces: Vec<Arc<Namespace>>,
     /// Of what hosts write protect; nothing where nothing is kept.
     keeper: Option<Keeper>,
@@ -48,17 +48,17 @@ impl Registry {
         Arc::new(Self { limits, ports, subsystems, namespaces, keeper, tallies: Mutex::default() })
     }
 
-    /// Limits.
+    /// The limits of the configuration.
     pub fn limits(&self) -> &Limits {
         &self.limits
     }
 
-    /// Where to listen.
+    /// The ports, in the order of the configuration.
     pub fn ports(&self) -> &[Arc<Port>] {
         &self.ports
     }
 
-    /// What is exported.
+    /// The subsystems, in the order of the configuration.
     pub(crate) fn subsystems(&self) -> &[Arc<Subsystem>] {
         &self.subsystems
     }
@@ -103,7 +103,7 @@ impl Registry {
         failed.into_iter().map(report).collect()
     }
 
-    /// What one core will count in.
+    /// Opens the I/O counters of one core.
     pub fn open_tally(&self) -> Arc<Tally> {
         let tally = Arc::new(Tally::new(self.subsystems.len()));
         self.tallies().push(Arc::clone(&tally));

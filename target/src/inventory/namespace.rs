@@ -15,17 +15,17 @@ use crate::config::NamespaceConfig;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NamespaceIndex(pub u32);
 
-/// A namespace.
+/// A namespace: its identity, its format, and the backend behind it.
 pub(crate) struct Namespace {
     /// Its index in this process.
     pub index: NamespaceIndex,
     /// Its id in the subsystem.
     pub nsid: Nsid,
-    /// Its name.
+    /// Name in messages, as in [`crate::config::NamespaceConfig`].
     pub name: String,
     /// The file or device behind it, if there is one.
     pub path: Option<PathBuf>,
-    /// Its UUID.
+    /// UUID that Identify reports.
     pub uuid: Uuid,
     /// Its NGUID; zeros when it has none.
     pub nguid: [u8; 16],
@@ -33,7 +33,7 @@ pub(crate) struct Namespace {
     pub lba_shift: u8,
     /// Its size in logical blocks: the exact size rounded up.
     pub size_blocks: u64,
-    /// The exact size; what is beyond it in the last block reads as zeros.
+    /// The exact size in bytes; the rest of the last block reads as zeros.
     pub exact_bytes: u64,
     /// Whether the configuration lets hosts write.
     pub writable: bool,
@@ -141,12 +141,12 @@ impl Namespace {
         1 << self.lba_shift
     }
 
-    /// What is known to be wrong with its medium.
+    /// The errors of its medium that are known.
     pub(crate) fn health(&self) -> &Health {
         &self.health
     }
 
-    /// The backend.
+    /// The backend that runs its operations.
     pub(crate) fn backend(&self) -> &Arc<dyn Backend> {
         &self.backend
     }

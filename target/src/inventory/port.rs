@@ -9,7 +9,7 @@ use crate::config::PortConfig;
 use crate::inventory::allowed_host::NamedHost;
 use crate::inventory::subsystem::Subsystem;
 
-/// A port.
+/// An address to listen on, and the subsystems that it offers.
 #[derive(Debug)]
 pub struct Port {
     /// The port id of the discovery log.

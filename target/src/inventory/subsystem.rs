@@ -12,11 +12,11 @@ use crate::metrics::error_counts::ErrorCounts;
 /// A subsystem. Its namespaces do not change while it lives.
 #[derive(Debug)]
 pub(crate) struct Subsystem {
-    /// Its name.
+    /// NVMe Qualified Name of the subsystem.
     pub nqn: Nqn,
-    /// Serial number.
+    /// Serial number, padded with spaces as in Identify.
     pub serial: AsciiField<20>,
-    /// Model number.
+    /// Model number, padded with spaces as in Identify.
     pub model: AsciiField<40>,
     /// Whether hosts may give space back.
     pub(crate) deallocate: bool,

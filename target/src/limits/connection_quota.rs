@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use crate::limits::Limits;
 
 /// Counts connections whose Connect to a subsystem succeeded, all of them and those of each
-/// address. Names are not counted: anybody could take another host's share by saying its name.
+/// address. Names are not counted: a host could use up another host's share by sending its name.
 #[derive(Debug, Default)]
 pub(crate) struct Admissions {
     counts: Mutex<Counts>,

@@ -6,10 +6,10 @@ use rdma::Time;
 
 use crate::limits::{PEER_MESSAGES, PEER_MESSAGES_PERIOD};
 
-/// Lets through so many messages in each period, and says how many it kept back.
+/// Admits a fixed number of messages in each period, and tells how many it suppressed.
 #[derive(Debug)]
 pub(crate) struct LogRateLimit {
-    /// What the messages are about.
+    /// The subject of the messages, for the line about suppressed ones.
     subject: &'static str,
     period: Mutex<RatePeriod>,
 }
@@ -32,8 +32,8 @@ impl LogRateLimit {
         self.allows_all(now, 1)
     }
 
-    /// Whether so many messages may be written, of which the first is due now: what tells of a
-    /// beginning has to tell of the end as well.
+    /// Whether `messages` may be written, of which the first is due now: the end of an association
+    /// is logged if and only if its beginning was.
     pub(crate) fn allows_all(&self, now: Time, messages: u32) -> bool {
         let mut period = self.period.lock().unwrap_or_else(PoisonError::into_inner);
         if now - period.start >= PEER_MESSAGES_PERIOD {

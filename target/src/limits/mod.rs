@@ -38,7 +38,8 @@ pub(crate) const MAX_NAMESPACES: usize = 65_536;
 /// The largest buffer pool of the process. The pools of all cores number their parts of 4 KiB with
 /// 32 bits.
 pub(crate) const MAX_POOL_BYTES: u64 = 1 << 40;
-/// Blocks of each core's buffer pool: one is lent in turn, and others go to whoever finds room.
+/// Blocks of each core's buffer pool: one is lent in turn, and the others go to any request that
+/// finds room. Doubled, the smallest pool has twice the size; not measured.
 pub(crate) const POOL_LEAST_BLOCKS: usize = 2;
 /// Data of one command of an anonymous connection: of a queue before its Connect succeeded, or of a
 /// discovery controller (its MDTS). A power of two.
@@ -90,7 +91,7 @@ pub(crate) const ENABLE_TIMEOUT: Duration = Duration::from_secs(120);
 /// [`Limits::host_timeout`].
 pub(crate) const HOST_LEAST_BYTES_PER_SECOND: u64 = 1 << 20;
 
-/// What an operator may tune.
+/// The limits that an operator may set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Entries of an I/O queue that a host may ask for, 2..=1024.
@@ -121,7 +122,7 @@ pub struct Limits {
 /// A range of controller ids, in `CNTLID_FIRST`..=`CNTLID_LAST`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CntlidRange {
-    /// The lowest.
+    /// The lowest id of the range.
     pub first: u16,
     /// The highest, not below the lowest.
     pub last: u16,
@@ -164,8 +165,8 @@ impl Limits {
         2 * self.max_transfer_bytes as usize
     }
 
-    /// Discovery controllers of the process, which anybody may have: a quarter as many as there may
-    /// be connections or associations of hosts, at least `DISCOVERY_CONTROLLERS_LEAST`. A newer
+    /// Discovery controllers of the process, which any host may have: a quarter as many as there
+    /// may be connections or associations of hosts, at least `DISCOVERY_CONTROLLERS_LEAST`. A newer
     /// one takes the place of an older one.
     pub fn discovery_controllers(&self) -> usize {
         let most = MAX_ASSOCIATIONS.min(self.connections as usize);
@@ -177,8 +178,8 @@ impl Limits {
         self.discovery_controllers() / 4
     }
 
-    /// The smallest pool with which so many cores go on whatever hosts do: each needs a block that
-    /// is lent in turn, and another one.
+    /// The smallest pool with which `cores` make progress whatever hosts do: each needs a block
+    /// that is lent in turn, and another one.
     pub fn least_pool_bytes(&self, cores: usize) -> u64 {
         (cores * POOL_LEAST_BLOCKS * self.block_bytes()) as u64
     }

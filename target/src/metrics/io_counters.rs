@@ -1,4 +1,4 @@
-//! What each core counts of I/O commands.
+//! The I/O counters of each core.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -26,7 +26,7 @@ impl TallyIndex {
 }
 
 impl Tally {
-    /// For so many subsystems.
+    /// Counters for `subsystems` subsystems.
     pub(crate) fn new(subsystems: usize) -> Self {
         Self((0..=subsystems).map(|_| CachePadded::default()).collect())
     }

@@ -1,5 +1,5 @@
-//! What the target counts: I/O of each namespace and connection, errors of peers, and a snapshot of
-//! all of it.
+//! The counters of the target: I/O of each namespace and connection, errors of peers, and a
+//! snapshot of all of it.
 
 pub(crate) mod error_counts;
 pub(crate) mod io_counters;

@@ -1,4 +1,4 @@
-//! What each peer did wrong, for operators: by address, bounded.
+//! Protocol errors of each peer, for operators: by address, bounded.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;

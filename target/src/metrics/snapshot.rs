@@ -11,7 +11,7 @@ use crate::storage::EngineStats;
 pub struct Stats {
     /// Since the target started, in milliseconds.
     pub uptime_ms: u64,
-    /// Associations (connected controllers).
+    /// Associations (connected controllers) at present.
     pub associations: u64,
     /// Connections (queues), admin queues included.
     pub connections: u64,
@@ -19,14 +19,14 @@ pub struct Stats {
     pub connections_accepted: u64,
     /// Connection requests rejected since the start.
     pub connections_rejected: u64,
-    /// I/O commands.
+    /// I/O commands, by operation and result.
     pub io: IoStats,
     /// System calls of the poll groups, by kind.
     pub system_calls: SystemCallStats,
     /// Packets and datagrams; zeros where hardware keeps them to itself.
     #[serde(serialize_with = "packets")]
     pub network: GroupStats,
-    /// Buffer pool.
+    /// Size and use of the buffer pool, all cores together.
     pub pool: PoolStats,
     /// Peers that broke a rule or whose commands failed, worst first; at most 64 are listed.
     pub peer_errors: Vec<PeerErrors>,
@@ -42,11 +42,11 @@ rdma::counters! {
     pub struct SystemCallStats {
         /// `io_uring_enter` that submitted or reaped.
         uring_enter,
-        /// `io_uring_enter` that slept.
+        /// `io_uring_enter` that slept until a completion or a timeout.
         uring_wait,
-        /// `io_uring_register`.
+        /// `io_uring_register`, of buffers and of files.
         uring_register,
-        /// Plain file calls.
+        /// File calls made without io_uring.
         file,
         /// Calls that sent packets.
         send,
@@ -56,26 +56,26 @@ rdma::counters! {
 }
 
 rdma::counters! {
-    /// Buffer pool.
+    /// The buffer pool, all cores together.
     #[derive(Serialize)]
     pub struct PoolStats {
-        /// Its size.
+        /// Size of the pool in bytes.
         bytes,
-        /// In use now.
+        /// Bytes that requests have now.
         used_bytes,
         /// Requests that had to wait for a buffer.
         waits,
     }
 }
 
-/// What went wrong with the file or device of one namespace.
+/// Errors of the file or device of one namespace.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct StorageErrors {
-    /// Its subsystem.
+    /// NQN of its subsystem.
     pub nqn: String,
-    /// Its id there.
+    /// NSID in that subsystem.
     pub nsid: u32,
-    /// Its name.
+    /// Name of the namespace, as in the log.
     pub name: String,
     /// Reads and Compares that failed.
     pub read_errors: u64,
@@ -83,14 +83,14 @@ pub struct StorageErrors {
     pub write_errors: u64,
     /// Acknowledged writes were lost: it takes no more until the target is started again.
     pub write_back_failed: bool,
-    /// The file was cut: what was there is refused until the target is started again.
+    /// The file was cut: commands beyond its new end fail until the target is started again.
     pub shrank: bool,
 }
 
-/// What one peer did wrong.
+/// Errors of one peer, by its address.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct PeerErrors {
-    /// Its address.
+    /// IP address of the peer.
     pub peer: String,
     /// Commands that ended with an error status for another reason than a failure of storage.
     pub commands_failed: u64,

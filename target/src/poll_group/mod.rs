@@ -22,7 +22,7 @@ use crate::metrics::snapshot::PoolStats;
 use crate::storage::{Engine, EngineStats, Storage, StorageReport};
 use crate::transport::{Stop, Transport};
 
-/// What a turn says to its driver.
+/// The result of a turn, for its driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Turn {
     /// Something was done; there may be more.
@@ -61,7 +61,7 @@ pub struct PollGroupStats {
     pub engine: EngineStats,
     /// Of its device groups.
     pub network: GroupStats,
-    /// Of its buffers.
+    /// Of its buffer pool.
     pub pool: PoolStats,
 }
 
@@ -82,8 +82,7 @@ impl PollGroupBuilder {
         }
     }
 
-    /// The pool of hosts, for an engine that registers it. What anonymous connections do needs no
-    /// storage.
+    /// The pool of hosts, for an engine that registers it. Anonymous connections need no storage.
     pub(crate) fn pool(&self) -> &Pool {
         &self.pool
     }
@@ -162,9 +161,8 @@ impl PollGroup {
     /// Ends a group that is over.
     ///
     /// # Errors
-    /// Storage still works on some operations, whose number this is. What they use is never freed;
-    /// and the thread must not end before the process, since the kernel would have it wait for
-    /// them.
+    /// The number of operations on which storage still works. Their memory is never freed; and the
+    /// thread must not end before the process, since the kernel would have it wait for them.
     pub(crate) fn end(self) -> Result<(), usize> {
         if self.is_empty() {
             return Ok(());
@@ -178,7 +176,7 @@ impl PollGroup {
         self.core.storage().begun_and_ended()
     }
 
-    /// Counters.
+    /// Counters of the group, its transports and its engine.
     pub(crate) fn stats(&mut self) -> PollGroupStats {
         let mut network = GroupStats::default();
         self.transports.iter().for_each(|transport| network += transport.stats());
@@ -195,8 +193,8 @@ impl PollGroup {
         }
     }
 
-    /// What has happened to the buffers of hosts and to those of anonymous connections since the
-    /// last call; the first one comes before all connections.
+    /// The events of the buffers of hosts and of those of anonymous connections since the last
+    /// call; the first one comes before all connections.
     pub(crate) fn buffer_events(&mut self) -> [Vec<BufferEvent>; 2] {
         self.core.buffers().take_events()
     }
@@ -261,7 +259,7 @@ impl Drop for PollGroup {
     }
 }
 
-/// What the target wants of all its poll groups.
+/// The instruction of the target to all its poll groups.
 #[derive(Debug, Default)]
 pub(crate) struct StopRequest(AtomicU8);
 

@@ -1,5 +1,4 @@
-//! What runs system calls on files: io_uring, or plain calls where a test or a simulator wants
-//! none.
+//! Engines that run system calls on files: io_uring, or plain calls for tests and simulators.
 
 use std::os::fd::RawFd;
 use std::time::Duration;
@@ -10,26 +9,27 @@ use crate::backend::{FileRef, SystemCall};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CallId(pub u64);
 
-/// What an engine reports.
+/// An event that an engine reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EngineEvent {
-    /// A call ended: what it returned, or a negated `errno`.
+    /// A call ended with its return value, or a negated `errno`.
     Ended {
-        /// Which.
+        /// The call that ended.
         call: CallId,
         /// As the system call returns it.
         result: i32,
     },
     /// A call could not be cancelled: it is running or over already.
     NotCancelled {
-        /// Which.
+        /// The call that was to be cancelled.
         call: CallId,
     },
 }
 
 /// Runs system calls for one core.
 pub trait Engine {
-    /// Starts a call. It never refuses: what does not fit the queue of the kernel waits in line.
+    /// Starts a call. It never refuses: a call that does not fit the queue of the kernel waits in
+    /// line.
     ///
     /// # Safety
     /// The memory of the call's part stays lent to it until its [`EngineEvent::Ended`] was
@@ -58,7 +58,7 @@ pub trait Engine {
     /// Whether a sleep, or what came after it, found this descriptor readable; said once each time.
     fn was_readable(&mut self, watched: RawFd) -> bool;
 
-    /// Counters.
+    /// Counters since the engine was made.
     fn stats(&self) -> EngineStats;
 }
 
@@ -67,19 +67,19 @@ rdma::counters! {
     pub struct EngineStats {
         /// `io_uring_enter` that submitted or reaped without waiting.
         enters,
-        /// `io_uring_enter` that slept.
+        /// `io_uring_enter` that slept until a completion or a timeout.
         waits,
-        /// `io_uring_register`.
+        /// `io_uring_register`, of buffers and of files.
         registers,
         /// Plain file system calls (no io_uring).
         plain,
-        /// Reads handed over.
+        /// Reads handed over to the kernel.
         reads,
-        /// Writes handed over.
+        /// Writes handed over to the kernel.
         writes,
-        /// Syncs handed over.
+        /// `fdatasync` calls handed over to the kernel.
         syncs,
-        /// Fallocates handed over.
+        /// `fallocate` calls handed over to the kernel.
         fallocates,
         /// Reads and writes on registered buffers.
         fixed,

@@ -21,7 +21,7 @@ pub struct Inline {
 }
 
 impl Inline {
-    /// A new one.
+    /// An engine with nothing under way.
     pub fn new() -> Self {
         Self::default()
     }

@@ -32,11 +32,11 @@ use crate::deliberate_bugs::{self, Bug};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Tag(pub u64);
 
-/// Operations that go on in one turn because their time has come. What each does may take long, and
-/// others are to be served in between.
+/// Operations that go on in one turn because their time has come. Each may take long, and other
+/// work is to be served in between. Doubled, that work waits up to twice as long; not measured.
 const TIMERS_AT_ONCE: usize = 16;
 
-/// Of operations that nobody waits for any more, which only a deliberate bug makes.
+/// Tag of operations without a request, which only a deliberate bug makes.
 const NOBODY: Tag = Tag(u64::MAX);
 
 /// Names an operation under way, to cancel it.
@@ -46,7 +46,7 @@ pub(crate) struct OperationKey {
     serial: u32,
 }
 
-/// What comes of handing over an operation.
+/// The result of handing over an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub(crate) enum Submitted {
@@ -56,19 +56,19 @@ pub(crate) enum Submitted {
     Over(Result<(), BackendError>),
 }
 
-/// What became of an operation.
+/// The end of an operation, or of an attempt to cancel it.
 #[derive(Debug)]
 pub(crate) enum StorageReport {
-    /// It is over.
+    /// The operation has ended, and its span is free.
     Done {
-        /// Whose it was.
+        /// The tag that it was begun with.
         tag: Tag,
-        /// How it ended.
+        /// Success, or the cause of the failure.
         result: Result<(), BackendError>,
     },
-    /// It was asked to stop and can not be: it will end by itself.
+    /// The operation can not be cancelled: it will end by itself.
     NotCancelled {
-        /// Whose it is.
+        /// The tag that it was begun with.
         tag: Tag,
     },
 }
@@ -79,7 +79,7 @@ pub(crate) struct Storage {
     engine: Box<dyn Engine>,
     gates: Gates,
     running: Slab<Running>,
-    /// Operations so far. Its low bits distinguish those that use one slot after another.
+    /// Operations begun until now. The low bits distinguish those that use one slot after another.
     begun: u64,
     timers: BinaryHeap<Reverse<(Time, u32, u32)>>,
     reports: VecDeque<StorageReport>,
@@ -174,7 +174,7 @@ impl Storage {
         progress
     }
 
-    /// The next report.
+    /// The oldest report that was not taken yet.
     pub(crate) fn next_report(&mut self) -> Option<StorageReport> {
         self.reports.pop_front()
     }
@@ -196,13 +196,13 @@ impl Storage {
         timer.into_iter().chain(self.gates.deadline()).min()
     }
 
-    /// Operations that were begun, and those that are over, together; what is new since the last
-    /// time is work.
+    /// Operations that were begun, and those that are over, together; a growth since the last call
+    /// is work.
     pub(crate) fn begun_and_ended(&self) -> u64 {
         2 * self.begun - self.running.len() as u64
     }
 
-    /// Operations under way.
+    /// Number of operations that have begun and not ended.
     pub(crate) fn in_flight(&self) -> usize {
         self.running.len()
     }
@@ -218,7 +218,7 @@ impl Storage {
         self.engine.was_readable(watched)
     }
 
-    /// Counters.
+    /// Counters of the engine.
     pub(crate) fn stats(&self) -> EngineStats {
         self.engine.stats()
     }

@@ -33,7 +33,7 @@ fn more_operations_than_the_queue_all_end_with_one_system_call_for_many() {
     assert!(uring(&pool()).is_none() || tries.any(few));
 }
 
-/// Reads 1000 blocks at once; what it took, or `None` without io_uring.
+/// Reads 1000 blocks at once; the engine's counters, or `None` without io_uring.
 fn more_operations_than_the_queue() -> Option<EngineStats> {
     let mut pool = pool();
     let engine = uring(&pool)?;

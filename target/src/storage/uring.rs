@@ -81,7 +81,7 @@ pub enum UringError {
     /// The kernel's io_uring lacks what is needed.
     #[error("this kernel's io_uring is too old: Linux 5.11 or later is needed")]
     TooOld,
-    /// An administrator switched it off for everybody.
+    /// The administrator disabled io_uring for all processes.
     #[error(
         "io_uring is disabled on this machine: allow it with `sysctl kernel.io_uring_disabled=0`"
     )]
@@ -105,7 +105,7 @@ pub enum UringError {
          LimitMEMLOCK= of the service"
     )]
     Memlock,
-    /// Anything else.
+    /// `io_uring_setup` or a registration failed for another reason.
     #[error("cannot set up io_uring: {0}")]
     Io(io::Error),
 }
@@ -390,7 +390,7 @@ impl Drop for Uring {
     }
 }
 
-/// What interrupts or postpones an enter is dealt with by the next one; anything else would leave
+/// An error that interrupts or postpones an enter is handled by the next one; any other would leave
 /// operations hanging in silence.
 fn check(entered: io::Result<usize>) {
     let Err(error) = entered else { return };

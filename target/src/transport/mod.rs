@@ -42,10 +42,10 @@ pub(crate) trait Transport: Send {
     /// sleeping.
     fn arm(&mut self, what: WakeFor) -> bool;
 
-    /// [`Transport::watched`] was readable.
+    /// Takes the events of [`Transport::watched`], which was readable.
     fn woken(&mut self);
 
-    /// What to sleep on; nothing where a simulator drives.
+    /// The descriptor to sleep on; nothing where a simulator drives.
     fn watched(&self) -> Option<RawFd>;
 
     /// Ends every connection: now, or as soon as it has no command under way.
@@ -66,7 +66,7 @@ pub(crate) trait Reception: Send {
     /// Listens for a port; returns the address, whose port number was chosen if it was 0.
     ///
     /// # Errors
-    /// What the connection manager says.
+    /// The error of the connection manager.
     fn listen(&mut self, port: Arc<Port>) -> Result<SocketAddr, CmError>;
 
     /// Does what has arrived; true if there was anything.
@@ -75,7 +75,7 @@ pub(crate) trait Reception: Send {
     /// When [`Reception::turn`] must run again though nothing arrives.
     fn deadline(&self) -> Option<Time>;
 
-    /// What to sleep on.
+    /// The descriptors to sleep on.
     fn watched(&self) -> [Option<RawFd>; 3];
 
     /// Before a sleep: false if another thread has something for it.
@@ -90,18 +90,18 @@ pub(crate) trait Reception: Send {
     /// Whether every connection has ended, its goodbye included.
     fn is_empty(&self) -> bool;
 
-    /// Counters.
+    /// Counters of this reception since the start.
     fn stats(&self) -> ReceptionStats;
 }
 
 ::rdma::counters! {
     /// Counters of a reception.
     pub(crate) struct ReceptionStats {
-        /// Connections now.
+        /// Connections that exist now.
         connections,
-        /// Connections accepted.
+        /// Connections accepted since the start.
         accepted,
-        /// Requests rejected.
+        /// Connection requests rejected since the start.
         rejected,
     }
 }
@@ -111,6 +111,6 @@ pub(crate) trait Reception: Send {
 pub enum Stop {
     /// Each when its commands are answered.
     Drain,
-    /// At once.
+    /// At once, without a response to commands under way.
     Now,
 }

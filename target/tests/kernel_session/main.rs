@@ -1,4 +1,4 @@
-//! What a Linux 6.12 host asked of the kernel's target, asked of ours: the commands of the capture
+//! The commands that a Linux 6.12 host sent to the kernel's target, sent to this one: the capture
 //! in `roce-proto/tests/data`, replayed against a controller.
 
 #[path = "../../../roce-proto/tests/capture/pcap.rs"]
@@ -147,7 +147,7 @@ fn check(exchange: &Exchange, answer: Option<&Cqe>) {
     }
 }
 
-/// What the host asked only because the kernel's target said that it has ANA; ours does not say so.
+/// A command that the host sends only because the kernel's target reports ANA; this one does not.
 fn is_about_ana(command: &Command) -> bool {
     match command {
         Command::Admin(AdminCommand::GetLogPage(get)) => get.lid == LogId::ANA,

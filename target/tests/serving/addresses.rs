@@ -2,8 +2,8 @@
 //! request names, and there is nothing in between.
 //!
 //! The provider is a recording one. The transport is the same code for every provider, and the
-//! recording one sees exactly what verbs would be given: with verbs, where the device moves the
-//! bytes, nobody else does.
+//! recording one sees exactly what verbs would be given: with verbs the device moves the bytes, so
+//! the processor does not.
 
 use std::path::Path;
 
@@ -67,7 +67,7 @@ impl Scene {
         Some(Self { world, on, recorder, pool, fixed, file, _folder: folder })
     }
 
-    /// What the target did for one read command, which must give these bytes.
+    /// The work requests of the target for one read command, which must give these bytes.
     fn read(&mut self, slba: u64, expected: &[u8]) -> Vec<Record> {
         self.recorder.take();
         assert!(self.world.read(self.on, 1, slba, expected.len()) == expected);

@@ -173,7 +173,7 @@ fn an_admin_command_may_reuse_the_id_of_an_event_request() {
     let set = Feature::NamespaceWriteProtection(WriteProtection::None);
     let set = SetFeatures { nsid: Nsid(1), save: false, feature: set }.to_sqe();
     world.ok(admin, &set, &[]);
-    // What was given up is not told of events any more.
+    // A host that gave an event request up gets no event through it.
     let config = AsyncEventConfig::new().with_namespace_attribute(true);
     let set = Feature::AsyncEventConfig(config);
     let set = SetFeatures { nsid: Nsid(0), save: false, feature: set }.to_sqe();
@@ -268,7 +268,7 @@ fn forced_reads_come_from_the_medium() {
         world.hosts[host].fill(0, 4096, 0xEE);
         assert_eq!(asked(&mut world, NvmCommand::Read(forced(1))), both);
         assert!(world.hosts[host].get(0, 4096) == bytes);
-        // Nothing is on its way to a medium that nobody writes.
+        // A read-only medium has no writes under way.
         assert_eq!(asked(&mut world, NvmCommand::Read(forced(3))), [OperationKind::Read]);
         assert_eq!(asked(&mut world, NvmCommand::Read(io(1, 8, 4096))), [OperationKind::Read]);
     }

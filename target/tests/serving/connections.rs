@@ -81,7 +81,7 @@ fn one_host_does_not_take_all_connections() {
     world.admin(greedy);
 }
 
-/// Anybody can say any name.
+/// A host can send any name.
 #[test]
 fn a_host_that_says_anothers_name_takes_none_of_its_connections() {
     let mut world = World::new(&namespaces("connections = 8"));
@@ -107,7 +107,7 @@ fn strangers_that_say_nothing_take_no_place() {
     world.io(admin, 1, 128);
 }
 
-/// Anybody may use the discovery service, for as long as he keeps it alive.
+/// Any host may use the discovery service, for as long as it keeps its controller alive.
 #[test]
 fn strangers_that_discover_take_no_place() {
     let config = namespaces("connections = 8\ncntlid_min = 1\ncntlid_max = 2");

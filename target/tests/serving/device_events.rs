@@ -1,4 +1,4 @@
-//! What a device says of itself.
+//! Asynchronous events of a device.
 
 use rdma::{Device, DeviceEvent};
 
@@ -69,7 +69,7 @@ fn a_failed_device_takes_its_connections_and_its_address_and_nothing_else() {
         world.run_until("nothing is left of them", |world| world.target.connections() == 2);
         assert!(world.devices[0].queue_pairs().is_empty());
         works(&mut world, good);
-        // Nobody listens at the one address; at the other newcomers are as welcome as ever.
+        // The one address has no listener; the other still accepts connections.
         world.address.set_ip(world.devices[0].local_ip());
         assert_eq!(world.link(io.host, 0, 32).1, Link::Refused);
         let (_, newcomer) = host_at(&mut world, 1);

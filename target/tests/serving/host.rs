@@ -27,7 +27,7 @@ pub(crate) struct Host<P: Provider> {
     pub(crate) queues: Vec<Queue>,
 }
 
-/// What is known of one connection.
+/// The state of one connection.
 pub(crate) struct Queue {
     pub(crate) qid: Qid,
     pub(crate) cntlid: Cntlid,
@@ -90,7 +90,7 @@ impl<P: Provider> Host<P> {
         self.raw.fill(offset, length, byte);
     }
 
-    /// Reads data memory.
+    /// Reads the memory that the target reads and writes.
     pub(crate) fn get(&self, offset: usize, length: usize) -> Vec<u8> {
         self.raw.get(offset, length).collect()
     }
@@ -104,7 +104,7 @@ impl<P: Provider> Host<P> {
         self.raw.disconnect(now, queue);
     }
 
-    /// Frees all connections.
+    /// Frees all connections, as a host that restarts.
     pub(crate) fn forget(&mut self) {
         self.queues.clear();
         self.raw.forget();

@@ -1,4 +1,4 @@
-//! What storage still does for queues that have left, and what hosts may do meanwhile.
+//! Operations of storage for queues that have left, and the host's rights meanwhile.
 #![expect(unsafe_code, reason = "an engine that holds system calls back")]
 
 use std::os::fd::RawFd;
@@ -26,7 +26,7 @@ use crate::world::{NQN, On, World, config, read, write};
 struct Hang {
     reads: AtomicBool,
     writes: AtomicBool,
-    /// Syncs so far.
+    /// Number of syncs that began.
     syncs: AtomicU32,
 }
 

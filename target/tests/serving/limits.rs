@@ -183,7 +183,7 @@ fn a_command_that_zeroes_much_is_aborted() {
     world.read(on, 1, 0, 512);
 }
 
-/// Whoever is not ready for a response may say so for ever, so there is a time-out.
+/// A host may answer "receiver not ready" for ever, so there is a time-out.
 #[test]
 fn a_host_that_never_takes_its_responses_is_sent_away() {
     let config = namespaces("max_transfer_bytes = \"256KiB\"\npool_bytes = \"4MiB\"");

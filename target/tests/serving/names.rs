@@ -1,4 +1,4 @@
-//! Who hosts say they are. `spdk_nvme_perf` sends an empty HOSTNQN unless it is told one.
+//! The names of hosts. `spdk_nvme_perf` sends an empty HOSTNQN unless it is told one.
 
 use std::io::Write;
 use std::sync::mpsc::{Sender, channel};

@@ -44,7 +44,7 @@ impl From<MemoryPart> for Stretch {
     }
 }
 
-/// What was written down, in order.
+/// The records, in order.
 #[derive(Clone, Debug)]
 pub(crate) enum Record {
     /// Memory was registered with the device.
@@ -70,7 +70,7 @@ impl Recorder {
         self.0.lock().unwrap().push(record);
     }
 
-    /// What was written down since the last call.
+    /// The records since the last call.
     pub(crate) fn take(&self) -> Vec<Record> {
         std::mem::take(&mut self.0.lock().unwrap())
     }

@@ -38,9 +38,9 @@ pub(crate) struct World {
     /// The target's, one for each address that it listens on.
     pub(crate) devices: Vec<SimDevice>,
     pub(crate) hosts: Vec<Host<Sim>>,
-    /// What the hosts call themselves.
+    /// The NQNs of the hosts.
     pub(crate) names: Vec<NqnField>,
-    /// Their identifiers.
+    /// Host Identifiers, one for each host.
     pub(crate) ids: Vec<HostId>,
     next_cid: u16,
 }
@@ -141,7 +141,7 @@ impl World {
         self.hosts.len() - 1
     }
 
-    /// One step: everybody does what is ready, or time goes on to the next thing that happens.
+    /// One step: every party does what is ready, or time goes on to the next thing that happens.
     pub(crate) fn step(&mut self) {
         self.step_within(Time::from_nanos(u64::MAX));
     }

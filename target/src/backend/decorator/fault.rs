@@ -17,14 +17,14 @@ pub struct Fault {
     seen: AtomicU64,
 }
 
-/// Which operations fail, and how. An operation fails if any of the rules says so.
+/// Which operations fail, and with which error. An operation fails if any of the rules matches it.
 #[derive(Clone, Debug)]
 pub struct FaultPlan {
-    /// How.
+    /// The error that those operations end with; the medium is not touched.
     pub error: BackendError,
     /// The n-th operation, from 1.
     pub nth: Option<u64>,
-    /// Every k-th operation.
+    /// Every k-th operation, counted from the first one that the decorator sees.
     pub every: Option<u64>,
     /// Operations that touch one of these byte ranges.
     pub ranges: Vec<Range<u64>>,
@@ -45,7 +45,7 @@ impl FaultPlan {
 }
 
 impl Fault {
-    /// Around `inner`.
+    /// Puts the plan in front of `inner`, with no operation counted yet.
     pub fn new(inner: Arc<dyn Backend>, plan: FaultPlan) -> Self {
         Self { inner, plan, seen: AtomicU64::new(0) }
     }

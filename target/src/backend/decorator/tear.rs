@@ -11,7 +11,7 @@ use crate::backend::{Operation, OperationKind};
 /// Writes are torn at multiples of this, which every medium takes.
 const GRAIN_BYTES: u64 = 4096;
 
-/// Stores only the first half of every so many writes, and then fails them.
+/// Stores only the first half of every write whose number is a multiple of `every`, and fails it.
 #[derive(Debug)]
 pub(crate) struct Tear {
     inner: Arc<dyn Backend>,

@@ -27,7 +27,7 @@ fn operate(table: &Arc<RangeLocks>, pages: &Pages, (access, first): (RangeAccess
     }
 }
 
-/// Runs operations at the same time; nothing is locked afterwards, and nobody waits.
+/// Runs operations at the same time; nothing is locked afterwards, and no operation waits.
 fn race(here: (RangeAccess, u64), there: [(RangeAccess, u64); 2]) {
     loom::model(move || {
         let table = RangeLocks::with(2);

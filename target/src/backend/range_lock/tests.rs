@@ -101,7 +101,7 @@ fn writes_that_follow_each_other_do_not_keep_a_read_waiting() {
     drop(first);
     assert!(!has(&mut second) && !has(&mut read));
     assert!(has(&mut third));
-    // Whoever tries now is behind those that have tried.
+    // A reader that tries now is behind the writers that have tried.
     assert!(!has(&mut read));
     drop(third);
     assert!(!has(&mut second));
@@ -134,7 +134,7 @@ fn waits_grow_to_a_millisecond() {
     assert!(waits[10..].iter().all(|wait| *wait == 1000), "{waits:?}");
 }
 
-/// An operation, what it holds, and how long it is to hold it.
+/// An operation, the locks that it holds, and for how many steps.
 struct Running {
     lock: RangeLock,
     access: RangeAccess,

@@ -1,4 +1,5 @@
-//! The discovery log: what a host may connect to at the port that it asked (Base, 5.1.12.3.1).
+//! The discovery log: the subsystems that a host may connect to at the port that it asked (Base,
+//! 5.1.12.3.1).
 
 use std::hash::{DefaultHasher, Hasher as _};
 

@@ -1,4 +1,4 @@
-//! Features (Base, 5.1.25): what a host may tune of its controller.
+//! Features (Base, 5.1.25): the values that a host may set in its controller.
 
 use nvme_proto::feature::{
     AsyncEventConfig, ErrorRecovery, Feature, FeatureCapabilities, FeatureId, GetFeatures,
@@ -93,7 +93,7 @@ fn configure_events(controller: &Controller, config: AsyncEventConfig) -> Result
     Ok(0)
 }
 
-/// What was written before is on the medium when the response to a protection comes.
+/// Earlier writes are on the medium when the response to a protection comes.
 fn protect(
     controller: &Controller,
     cid: Cid,

@@ -1,4 +1,4 @@
-//! Identify: what hosts are told about controllers and namespaces.
+//! Identify: the data structures about controllers and namespaces.
 
 use std::sync::Arc;
 
@@ -28,7 +28,8 @@ const FRMW: u8 = 1 << 1 | 1;
 /// Entries of submission (64 bytes) and completion queues (16 bytes), required and maximum.
 const SQES: u8 = 0x66;
 const CQES: u8 = 0x44;
-/// What writes should be multiples of where blocks are smaller: the page of most file systems.
+/// Preferred granularity of writes in bytes where blocks are smaller: the page of most file
+/// systems. Its effect is the host's choice; not measured.
 const PREFERRED_BYTES: u32 = 4096;
 
 /// Fills `data`, which is zeros.
@@ -100,7 +101,7 @@ fn controller_of_command_set(data: &mut [u8]) {
     put(data, &IdentifyControllerNvm::new_zeroed());
 }
 
-/// What both kinds of controller say.
+/// The fields that both kinds of controller report.
 fn common(controller: &Controller, nqn: Nqn) -> IdentifyController {
     let (limits, support) = (&controller.limits, controller.support);
     let mut id = IdentifyController::blank();

@@ -1,4 +1,4 @@
-//! Log pages.
+//! Get Log Page: the log pages and their contents.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use crate::limits::ERROR_LOG_ENTRIES;
 /// Fills `data`, which is zeros, with the part of the page that the command wants. Beyond the end
 /// of the page it stays zeros; an offset beyond the end is an error.
 ///
-/// The page is made, and its events are cleared, under one lock: what happens later is told again.
+/// The page is made, and its events are cleared, under one lock: later changes are reported again.
 pub(super) fn write(
     controller: &Controller,
     get: &GetLogPage,

@@ -1,4 +1,4 @@
-//! Admin commands: which are legal, and who does them.
+//! Admin commands: which are legal, and which component carries them out.
 
 mod discovery_log;
 mod feature;

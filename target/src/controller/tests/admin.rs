@@ -1,4 +1,4 @@
-//! What a Linux host asks for between Connect and a usable disk, and the pages and features
+//! The commands of a Linux host between Connect and a usable disk, and the pages and features
 //! besides.
 
 use nvme_proto::async_event::AsyncEvent;
@@ -254,7 +254,7 @@ fn write_protection_is_set_enforced_and_told_to_the_others() {
     assert!(set(&mut line, 9, protect).status().is(Status::INVALID_NAMESPACE_OR_FORMAT));
     let forever = Feature::NamespaceWriteProtection(WriteProtection::Permanent);
     assert!(set(&mut line, 1, forever).status().is(Status::INVALID_FIELD));
-    // What the configuration protects no host lays open.
+    // A host can not lift a protection of the configuration.
     assert!(set(&mut line, 3, lift).status().is(Status::FEATURE_NOT_CHANGEABLE));
     assert!(associations.registry().namespaces()[1].write_protected());
 }

@@ -1,4 +1,4 @@
-//! Connect: who may become a queue of what.
+//! Connect: which hosts and queue ids are accepted where.
 
 use nvme_proto::fabrics::{ConnectData, ConnectParameter};
 use nvme_proto::{AdminOpcode, Cntlid, HostId, Nqn, NqnField, Sqe, Status};
@@ -121,7 +121,7 @@ fn an_address_has_its_share_of_queues_whatever_it_says() {
     };
     let (_first, cntlid) = ready(&associations, Time::ZERO);
     let second = io_queue(&associations, 1, cntlid, Time::ZERO);
-    // Who was refused for another reason has no place.
+    // A host that was refused for another reason takes no place.
     assert!(connect(&connect_data(Cntlid(5))).1.do_not_retry());
     let (_third, status) = connect(&data);
     assert!(status.is_success(), "{status:?}");

@@ -1,4 +1,5 @@
-//! Bytes that no host should send: nothing panics, every command is answered, nobody else notices.
+//! Bytes that no host should send: nothing panics, every command is answered, other hosts are not
+//! affected.
 
 use proptest::prelude::*;
 

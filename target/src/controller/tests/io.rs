@@ -1,4 +1,4 @@
-//! NVM commands: what is refused, and the bytes that the others are about.
+//! NVM commands: which are refused, and the byte ranges of the others.
 
 use nvme_proto::nvm::{DatasetManagement, DsmAttributes, DsmRange, Flush, Io, WriteZeroes};
 use nvme_proto::{Cid, LbaRange, Nsid, NvmCommand, Psdt, SqeFlags};
@@ -165,7 +165,7 @@ fn storage_errors_become_status_and_are_counted() {
 }
 
 proptest! {
-    /// What is let through lies within the namespace and the transfer limit.
+    /// A command that passes lies within the namespace and the transfer limit.
     #[test]
     fn accepted_ranges_are_inside(nsid in 1_u32..4, slba in prop_oneof![0_u64..3000, any::<u64>()], blocks in 1_u32..=65_536) {
         let (mut line, _admin) = line();

@@ -91,7 +91,7 @@ fn a_silent_host_is_dropped_and_a_busy_one_is_not() {
     line.now = seconds(60);
     assert_eq!(line.events(), [QueueEvent::Close(CloseReason::KeepAlive)]);
     assert_eq!(io.events(), [QueueEvent::Close(CloseReason::KeepAlive)]);
-    // Who notices it once more, after a pause, has not lost another one.
+    // A second notice of the same loss, after a pause, counts no further one.
     line.now = seconds(70);
     assert!(line.queue.end_if_forsaken(line.now));
     assert_eq!(associations.keep_alive_losses(), 1);
@@ -103,8 +103,8 @@ fn a_silent_host_is_dropped_and_a_busy_one_is_not() {
 
 #[test]
 fn the_deadline_leads_to_the_timeout() {
-    // Whoever sleeps until each deadline notices a silent host in time, and no call is late or in
-    // vain.
+    // A driver that sleeps until each deadline notices a silent host in time, and no call is late
+    // or in vain.
     let associations = associations();
     let (mut line, _) = ready(&associations, Time::ZERO);
     let mut wakes = 0;

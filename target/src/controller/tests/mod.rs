@@ -73,7 +73,7 @@ fn seconds(seconds: u64) -> Time {
 /// One queue seen from the host.
 struct Line {
     queue: Queue,
-    /// What the connection manager knows.
+    /// Set as if the connection manager had lost the connection.
     lost: Arc<Lost>,
     now: Time,
     next_cid: u16,
@@ -224,7 +224,7 @@ fn admin(associations: &Arc<Associations>, now: Time) -> (Line, Cntlid) {
     (line, Cntlid(cqe.result() as u16))
 }
 
-/// The same, enabled.
+/// An admin queue as in [`admin`], with the controller enabled.
 fn ready(associations: &Arc<Associations>, now: Time) -> (Line, Cntlid) {
     let (mut line, cntlid) = admin(associations, now);
     assert!(line.set_cc(enabled()).is_success());

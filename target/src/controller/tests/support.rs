@@ -1,4 +1,4 @@
-//! What is said to be supported is what is there, for every code and every kind of controller.
+//! Announced support equals actual support, for every code and every kind of controller.
 
 use nvme_proto::feature::{
     ErrorRecovery, Feature, FeatureCapabilities, FeatureId, GetFeatures, Select, SetFeatures,

@@ -16,8 +16,8 @@ pub(super) struct Buddy {
     units: Vec<Unit>,
 }
 
-/// What is known of a unit that begins a free run: the order of the run, and its neighbours among
-/// those of that order.
+/// The state of a unit that begins a free run: the order of the run, and its neighbours among those
+/// of that order.
 #[derive(Clone, Debug)]
 struct Unit {
     next: u32,

@@ -17,26 +17,26 @@ use crate::limits::{ANONYMOUS_POOL_BYTES, ANONYMOUS_TRANSFER_BYTES, POOL_LEAST_B
 pub(crate) const UNIT_BYTES: usize = 4096;
 const _: () = assert!(UNIT_BYTES.is_multiple_of(MEMORY_ALIGNMENT as usize));
 
-/// Of a huge page, on processors with 4 KiB pages.
+/// Bytes of a huge page, on processors with 4 KiB pages.
 const HUGE_PAGE_BYTES: usize = 2 << 20;
 
-/// Of each size, buffers that are kept as they are when they come back.
+/// Buffers of each size that are kept as they are when they come back, not merged into larger ones.
 const SPARE_BUFFERS: usize = 32;
 
-/// Memory of the process that is registered once with each RDMA device. Never written by the
-/// process itself except through buffers and receive areas that belong to somebody.
+/// Memory of the process that is registered once with each RDMA device. The process writes it only
+/// through buffers and receive areas, each of which has one owner.
 #[derive(Debug)]
 pub(crate) struct PoolMemory {
-    /// Of the mapping.
+    /// First byte of the mapping, whose length follows.
     mapped: NonNull<u8>,
     mapped_length: usize,
-    /// Of the memory in it, behind which there are zeros.
+    /// First byte of the memory in it, behind which there are zeros.
     base: NonNull<u8>,
     length: usize,
     zeros_length: usize,
 }
 
-// SAFETY: the struct is an address range; whoever reads or writes it holds a `Buffer` for that
+// SAFETY: the struct is an address range; each reader or writer of it holds a `Buffer` for that
 // part.
 unsafe impl Send for PoolMemory {}
 // SAFETY: as above; no method of a shared reference reads or writes the memory.
@@ -48,7 +48,7 @@ impl PoolMemory {
     /// names, but seldom get any. Behind them it maps `zeros_length` bytes of zeros.
     ///
     /// # Errors
-    /// What the system says.
+    /// The error of the system call.
     pub(crate) fn new(length: usize, zeros_length: usize) -> io::Result<Arc<Self>> {
         let length = length.max(1).next_multiple_of(UNIT_BYTES);
         let zeros_length = zeros_length.next_multiple_of(UNIT_BYTES);
@@ -83,8 +83,8 @@ impl PoolMemory {
         self.length + self.zeros_length
     }
 
-    /// Where `length` bytes lie that are zeros for good. Nobody has written them, so that the
-    /// system has one page of its own for all, until a device pins them.
+    /// Address of `length` bytes that stay zero. They are never written, so that the system has one
+    /// page of its own for all, until a device pins them.
     pub(crate) fn zeros(&self, length: u32) -> *const u8 {
         assert!(length as usize <= self.zeros_length, "as long as the longest transfer");
         self.address().wrapping_add(self.length)
@@ -105,7 +105,7 @@ impl Drop for PoolMemory {
 pub(crate) struct PoolPlan {
     cores: usize,
     block_bytes: usize,
-    /// Of each core.
+    /// Number of blocks in the pool of each core.
     blocks: usize,
 }
 
@@ -140,8 +140,8 @@ impl PoolPlan {
 }
 
 /// A part of the memory, handed out as power-of-two buffers from [`UNIT_BYTES`] up to its block
-/// size. Small and large transfers share it: what a 4 KiB read gives back becomes part of a large
-/// buffer again as soon as its neighbours are free.
+/// size. Small and large transfers share it: the buffer of a 4 KiB read becomes part of a large one
+/// again as soon as its neighbours are free.
 #[derive(Debug)]
 pub(crate) struct Pool {
     memory: Arc<PoolMemory>,
@@ -291,7 +291,7 @@ impl Pool {
     /// `length` bytes of a buffer from `offset` on, for storage.
     ///
     /// # Safety
-    /// The buffer stays allocated, and nobody else reads or writes that part of it, until the
+    /// The buffer stays allocated, and nothing else reads or writes that part of it, until the
     /// operation that carries the span is over.
     pub(crate) unsafe fn span(&self, buffer: &Buffer, offset: u32, length: u32) -> Span {
         assert!(u64::from(offset) + u64::from(length) <= (UNIT_BYTES as u64) << buffer.order);
@@ -301,7 +301,7 @@ impl Pool {
     }
 }
 
-/// The smallest power of two of units that holds so many bytes.
+/// The smallest power of two of units that holds `length` bytes.
 fn order_for(length: u32) -> u8 {
     let last_unit = length.saturating_sub(1) / UNIT_BYTES as u32;
     (u32::BITS - last_unit.leading_zeros()) as u8

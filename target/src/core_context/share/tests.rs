@@ -7,7 +7,7 @@ use crate::core_context::pool::PoolMemory;
 
 const BLOCK: u32 = 64 << 10;
 
-/// With so many blocks beside the progress block.
+/// A share with `blocks` blocks beside the progress block.
 fn share(blocks: usize) -> Share {
     share_of(blocks, BLOCK)
 }
@@ -203,7 +203,7 @@ fn a_connection_leaves_the_line_with_all_its_requests() {
     assert!(share.accounts.is_empty() && share.addresses.is_empty());
 }
 
-/// One that comes and goes is not before those who stay.
+/// An account that closes and opens again is not before those that stayed.
 #[test]
 fn whoever_comes_anew_is_last_in_turn() {
     let mut share = share(1);
@@ -268,7 +268,7 @@ fn a_large_request_among_many_hosts_is_served() {
     }
 }
 
-/// What the property tests know of a request that waits.
+/// The property tests' record of a request that waits.
 #[derive(Debug)]
 struct Waiting {
     account: usize,
@@ -333,7 +333,7 @@ impl Crowd {
     }
 
     /// Gives everything back that was held at the beginning of the round, in any order; after each,
-    /// somebody asks for more.
+    /// an account asks for more.
     fn turn(&mut self, asks: &[(usize, u32)], order: &prop::sample::Index) {
         self.round += 1;
         let mut asks = asks.iter().cycle();

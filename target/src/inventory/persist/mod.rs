@@ -1,4 +1,4 @@
-//! What is kept across restarts in files of the state folder.
+//! State that is kept across restarts in files of the state folder.
 
 pub(crate) mod nsid;
 pub(crate) mod protection;

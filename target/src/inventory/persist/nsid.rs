@@ -45,7 +45,7 @@ pub enum NsidFileError {
     /// There are more files than NSIDs.
     #[error("{}: there are more files than the {NSID_LAST} NSIDs; split the directory", path.display())]
     Full {
-        /// The file.
+        /// Path of the directory whose files have no NSID left.
         path: PathBuf,
     },
 }
@@ -65,7 +65,7 @@ impl NsidFile {
         Ok(Self { path, content, changed: false, new })
     }
 
-    /// Where it is.
+    /// Path of the state file.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
@@ -76,9 +76,10 @@ impl NsidFile {
         self.new
     }
 
-    /// The NSID of each name, in order; new names get the lowest ids that nobody has or had, and if
-    /// there are none those of the names that have been away for longest. `names` are all that are
-    /// there now, each once; `reserved` are ids that the configuration gives to other namespaces.
+    /// The NSID of each name, in order; new names get the lowest ids that no name has or had, and
+    /// if there are none those of the names that have been away for longest. `names` are all that
+    /// are there now, each once; `reserved` are ids that the configuration gives to other
+    /// namespaces.
     ///
     /// # Errors
     /// There are more names than ids.
@@ -144,7 +145,7 @@ impl NsidFile {
     /// Whether [`NsidFile::save`] would be allowed to write, without writing.
     ///
     /// # Errors
-    /// It would not.
+    /// The file is to change, and its folder can not be written.
     pub(crate) fn check_save(&self) -> Result<(), NsidFileError> {
         if !self.changed {
             return Ok(());
@@ -162,7 +163,7 @@ struct NsidSlot {
 
 /// The NSIDs that new names get, in order.
 struct FreeNsids {
-    /// Those that nobody has or had.
+    /// The ids that no name has or had.
     unused: std::vec::IntoIter<u32>,
     /// Those of names that are away, the longest first.
     gone: std::vec::IntoIter<(u64, String, u32)>,

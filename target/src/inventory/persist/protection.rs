@@ -31,7 +31,7 @@ struct KeptProtection {
     protected: BTreeSet<Uuid>,
 }
 
-/// Why it is not known, or can not be kept, what is write protected.
+/// The cause for which write protections can not be read or kept.
 #[derive(Debug, thiserror::Error)]
 pub enum ProtectionError {
     /// The file can not be read or written.

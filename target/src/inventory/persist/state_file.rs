@@ -1,4 +1,4 @@
-//! Files in the state folder: what a subsystem must know again after a restart. Each is one JSON
+//! Files in the state folder: the state of a subsystem that outlives a restart. Each is one JSON
 //! document, and is replaced atomically.
 
 use std::fmt;
@@ -12,11 +12,11 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tempfile::NamedTempFile;
 
-/// What one kind of state file holds.
+/// The content of one kind of state file.
 pub(crate) trait KeptState: Serialize + DeserializeOwned {
-    /// What the content is, as errors call it.
+    /// The content's name in errors.
     const WHAT: &'static str;
-    /// What to do about a file that is damaged.
+    /// The advice to an operator whose file is damaged.
     const IF_DAMAGED: &'static str;
     /// The latest version. All from 1 on are understood.
     const VERSION: u32;
@@ -38,7 +38,7 @@ pub(crate) trait KeptState: Serialize + DeserializeOwned {
 pub struct StateError {
     /// Where the file is, or would be.
     pub path: PathBuf,
-    /// What made reading or writing impossible.
+    /// The cause for which reading or writing failed.
     pub problem: Problem,
     what: &'static str,
     to_do: &'static str,
@@ -85,7 +85,7 @@ impl fmt::Display for StateError {
 
 impl std::error::Error for StateError {}
 
-/// What a file says of a subsystem; none if there is no file.
+/// The content of a subsystem's file; none if there is no file.
 pub(crate) fn read<C: KeptState>(path: &Path, nqn: &Nqn) -> Result<Option<C>, StateError> {
     let bytes = match std::fs::read(path) {
         Ok(bytes) => bytes,

@@ -1,4 +1,4 @@
-//! Gates: what is held back from a device that does better with many calls at a time.
+//! Gates: calls held back from a device that does better with many at a time.
 //!
 //! Many a virtual disk takes what it is given at a time as one job, does one job after the other,
 //! and tells of the end of all of a job at once. Every job has its price, whatever its size. Such a
@@ -33,7 +33,7 @@ pub(crate) struct Gates {
     room: usize,
 }
 
-/// What became of a call that is to be handed over.
+/// The result of handing over a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub(crate) enum GateDecision {
@@ -60,10 +60,10 @@ pub(crate) struct Released {
 
 struct Gate {
     device: DeviceId,
-    /// What the calls that the device has count for.
+    /// Weight of the calls that the device has.
     inside: u64,
     held: VecDeque<HeldCall>,
-    /// What those count for that are held back.
+    /// Weight of the calls that are held back.
     waiting: u64,
     /// How many of those are to go.
     going: usize,
@@ -92,7 +92,7 @@ impl Gates {
         else {
             return GateDecision::Admitted(None);
         };
-        // What the page cache has is not the device's business.
+        // Calls that the page cache answers do not reach the device.
         if !file.direct {
             return GateDecision::Admitted(None);
         }
@@ -149,7 +149,7 @@ impl Gates {
         self.gates.iter().filter_map(Gate::deadline).min()
     }
 
-    /// Forgets everything.
+    /// Forgets all devices and the calls held back from them.
     pub(crate) fn clear(&mut self) {
         self.gates.clear();
     }

@@ -23,17 +23,17 @@ const CLEAR: i8 = 6;
 /// When it is clear, one of so many pairs is a trial. Odd, so that either way is the first in turn.
 const TRIAL_EVERY: u32 = 33;
 
-/// A device's trial.
+/// The trial of one device.
 #[derive(Debug, Default)]
 pub(crate) struct Trial {
     /// Pairs in which the device ended more with calls held back, less those in which it ended
     /// less.
     score: i8,
-    /// Pairs so far.
+    /// Pairs of periods that ended.
     pairs: u32,
     /// The period before the present one said something.
     steady: bool,
-    /// What the first period of the present pair came to, in weight per second.
+    /// Weight per second of the first period of the present pair.
     first: Option<f64>,
     period: Option<TrialPeriod>,
 }
@@ -137,7 +137,7 @@ mod tests {
         let (mut trial, mut now) = (Trial::default(), Time::ZERO);
         assert!(run(&mut trial, &mut now, 20, 50, 100) >= 6, "it is tried");
         assert!((1..=40).contains(&run(&mut trial, &mut now, 1000, 50, 100)));
-        // What was worse gets better.
+        // The worse way gets better.
         run(&mut trial, &mut now, 1000, 100, 50);
         assert!((960..1000).contains(&run(&mut trial, &mut now, 1000, 100, 50)));
     }

@@ -9,13 +9,13 @@ use crate::backend::FileBackend;
 
 const CALL_BYTES: u32 = 128 << 10;
 const DEPTH: u64 = 32;
-/// What the target takes to answer a read.
+/// Time that the target takes to answer a read.
 const ANSWER: Duration = Duration::from_micros(30);
 
-/// What a device makes of its calls.
+/// The way in which a device handles its calls.
 #[derive(Clone, Copy)]
 enum Kind {
-    /// What it is given at a time is one job, and it does one after the other.
+    /// The calls that it gets at a time are one job, and it does one after the other.
     Jobs { fixed: Duration, each: Duration },
     /// All at once, each for itself.
     Parallel { each: Duration },

@@ -41,13 +41,13 @@ impl AreaLayout {
         self.sqes_at() + self.receives as usize * SQE_BYTES
     }
 
-    /// What a connection has until its Connect has succeeded.
+    /// The part that a connection has until its Connect has succeeded.
     fn first(&self) -> Self {
         let receives = self.receives.min(UNCONNECTED_RECEIVES);
         Self { receives, slots: self.slots.min(2 * receives), ..*self }
     }
 
-    /// What it gets then.
+    /// The part that it gets when its Connect has succeeded.
     fn rest(&self) -> Self {
         let first = self.first();
         let (receives, slots) = (self.receives - first.receives, self.slots - first.slots);
@@ -59,11 +59,11 @@ impl AreaLayout {
     }
 }
 
-/// Registered memory of one connection. Little of it is there before somebody said who he is.
+/// Registered memory of one connection. It is small until the Connect command has succeeded.
 pub(super) struct Area<P: Provider> {
     first: AreaPart<P>,
     rest: Option<AreaPart<P>>,
-    /// Of both.
+    /// The sizes of both parts together.
     layout: AreaLayout,
 }
 
@@ -71,7 +71,7 @@ impl<P: Provider> Area<P> {
     /// Maps and registers what a connection has until its Connect has succeeded.
     ///
     /// # Errors
-    /// What the system says.
+    /// The error of the system call.
     pub(super) fn new(device: &P::Device, layout: AreaLayout) -> io::Result<Self> {
         Ok(Self { first: AreaPart::new(device, layout.first())?, rest: None, layout })
     }
@@ -79,7 +79,7 @@ impl<P: Provider> Area<P> {
     /// Maps and registers the rest.
     ///
     /// # Errors
-    /// What the system says.
+    /// The error of the system call.
     pub(super) fn grow(&mut self, device: &P::Device) -> io::Result<()> {
         let rest = self.layout.rest();
         if self.rest.is_none() && rest.slots > 0 {
@@ -93,7 +93,7 @@ impl<P: Provider> Area<P> {
         self.layout
     }
 
-    /// Receives so far.
+    /// Number of receive buffers that exist now.
     pub(super) fn receives(&self) -> u32 {
         self.first.layout.receives + self.rest.as_ref().map_or(0, |rest| rest.layout.receives)
     }
@@ -146,7 +146,7 @@ impl<P: Provider> Area<P> {
     ///
     /// # Safety
     /// The receive completed and is not posted again, nor the area dropped, until the operation
-    /// that carries the span is over; nobody else reads or writes it meanwhile.
+    /// that carries the span is over; nothing else reads or writes it meanwhile.
     pub(super) unsafe fn span(&self, receive: Receive, offset: u32, length: u32) -> Span {
         let (part, receive) = self.part(receive);
         // SAFETY: the caller's promise.
@@ -172,10 +172,10 @@ struct AreaPart<P: Provider> {
 }
 
 impl<P: Provider> AreaPart<P> {
-    /// Maps and registers.
+    /// Maps the memory and registers it with the device.
     ///
     /// # Errors
-    /// What the system says.
+    /// The error of the system call.
     fn new(device: &P::Device, layout: AreaLayout) -> io::Result<Self> {
         let memory = Mapping::new(layout.bytes())?;
         let host = Mem::Host { addr: memory.base.as_ptr(), length: memory.length };
@@ -194,8 +194,8 @@ impl<P: Provider> AreaPart<P> {
 
     /// The entry of a capsule that has arrived.
     fn entry(&self, receive: Receive) -> Sqe {
-        // SAFETY: in bounds by construction; the receive completed, so nobody writes it until it is
-        // posted again; any bytes are an entry.
+        // SAFETY: in bounds by construction; the receive completed, so the device does not write it
+        // until it is posted again; any bytes are an entry.
         unsafe { ptr::read_unaligned(self.sqe(receive).cast()) }
     }
 
@@ -228,7 +228,7 @@ impl<P: Provider> AreaPart<P> {
     ///
     /// # Safety
     /// The receive completed and is not posted again, nor the area dropped, until the operation
-    /// that carries the span is over; nobody else reads or writes it meanwhile.
+    /// that carries the span is over; nothing else reads or writes it meanwhile.
     unsafe fn span(&self, receive: Receive, offset: u32, length: u32) -> Span {
         self.check(offset, length);
         // SAFETY: in bounds as checked; the rest is the caller's promise.
@@ -254,7 +254,7 @@ impl<P: Provider> AreaPart<P> {
     }
 }
 
-/// Anonymous memory.
+/// An anonymous mapping, unmapped when dropped.
 struct Mapping {
     base: NonNull<u8>,
     length: usize,
@@ -278,7 +278,7 @@ impl Mapping {
 impl Drop for Mapping {
     fn drop(&mut self) {
         if deliberate_bugs::has(Bug::AcknowledgeEarly) || deliberate_bugs::has(Bug::LoseAbort) {
-            // Operations that nobody knows of may still use it.
+            // Operations that have lost their connection may still use it.
             return;
         }
         // SAFETY: the mapping made in `new`; nothing refers to it any more.

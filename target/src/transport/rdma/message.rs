@@ -1,4 +1,4 @@
-//! What a reception and the poll groups tell each other.
+//! Messages between a reception and the poll groups.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -33,14 +33,14 @@ pub(super) struct NewConnection<P: Provider> {
     pub(super) lost: Arc<Lost>,
 }
 
-/// To a reception.
+/// A message from a poll group to a reception.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ToReception {
     pub(super) conn: ConnId,
     pub(super) news: ConnectionUpdate,
 }
 
-/// What happened to a connection in its poll group.
+/// An event of a connection in its poll group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ConnectionUpdate {
     /// Its receives are posted: accept it.

@@ -87,9 +87,9 @@ pub(crate) struct GroupPort<P: Provider> {
 /// The pool as a device knows it.
 pub(crate) type RegisteredPool<P> = Registered<P, Arc<PoolMemory>>;
 
-/// What all transports of one device are made of.
+/// The shared parts from which the transports of one device are made.
 pub(crate) struct DeviceParts<P: Provider> {
-    /// The device.
+    /// The device that serves one local address.
     pub device: P::Device,
     /// The pool, registered with it.
     pub pool: Arc<RegisteredPool<P>>,
@@ -102,7 +102,7 @@ impl<P: Provider> DeviceParts<P> {
     /// Registers the pool with a device.
     ///
     /// # Errors
-    /// What the system says.
+    /// The error of the system call.
     #[expect(unsafe_code, reason = "registers the pool's memory")]
     pub(crate) fn new(device: P::Device, memory: &Arc<PoolMemory>) -> std::io::Result<Self> {
         let host = Mem::Host { addr: memory.address(), length: memory.registered_length() };
@@ -118,7 +118,7 @@ impl<P: Provider> RdmaTransport<P> {
     /// The transport of one core.
     ///
     /// # Errors
-    /// What the system says.
+    /// The error of the system call.
     pub(crate) fn new(
         parts: &DeviceParts<P>,
         index: u8,
@@ -162,7 +162,7 @@ impl<P: Provider> RdmaTransport<P> {
     }
 
     fn tell(&self, conn: ConnId, news: ConnectionUpdate) {
-        // Nobody listens any more once the reception is gone, and then nothing is to be done.
+        // The receiver is gone once the reception is, and then nothing is to be done.
         let _ = self.reception.send(ToReception { conn, news });
         self.reception_bell.ring();
     }

@@ -1,5 +1,5 @@
-//! What a host asks for when it connects, and what it gets (NVMe RDMA transport, connection private
-//! data).
+//! The parameters that a host asks for when it connects, and those that it gets (NVMe RDMA
+//! transport, connection private data).
 
 use ::rdma::{Caps, ConnParams, PrivateData};
 use nvme_proto::rdma_cm::{ConnectAccept, ConnectRequest, Reject, RejectStatus};
@@ -14,8 +14,8 @@ pub(super) struct Negotiated {
     pub(super) qid: Qid,
     /// Commands that the host may have outstanding, and receives that we post.
     pub(super) entries: u16,
-    /// Entries that its Connect command may ask for. There are hosts that ask for what they wanted,
-    /// not for what they got; what they send in excess of `entries` waits on their side.
+    /// Entries that its Connect command may ask for. There are hosts that ask for the number they
+    /// wanted, not for the one they got; commands in excess of `entries` wait on their side.
     pub(super) connect_entries: u16,
     /// RDMA READs that we may have in flight.
     pub(super) initiator_depth: u8,
@@ -27,7 +27,7 @@ impl Negotiated {
     /// Looks at a connection request; `params` are seen from our side.
     ///
     /// # Errors
-    /// What to reject it with.
+    /// The error to reject it with.
     pub(super) fn new(
         params: &ConnParams,
         caps: &Caps,
@@ -81,7 +81,7 @@ impl Negotiated {
         AreaLayout { receives, slots: self.slots(), in_capsule: self.in_capsule }
     }
 
-    /// How to accept.
+    /// The parameters to accept the connection with.
     pub(super) fn acceptance(&self, request: &ConnParams) -> ConnParams {
         ConnParams {
             responder_resources: 0,

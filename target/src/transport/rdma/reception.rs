@@ -88,7 +88,7 @@ struct PendingConnection {
     /// Its Connect has succeeded.
     connected: bool,
     acceptance: ConnParams,
-    /// What other cores are told of its end, before its own gets round to it.
+    /// Tells other cores of its end before its own core handles it.
     lost: Arc<Lost>,
     /// The host knows that it is welcome.
     accepted: bool,
@@ -99,10 +99,10 @@ struct PendingConnection {
 }
 
 impl<P: Provider> RdmaReception<P> {
-    /// Of a device whose connection manager nobody has yet.
+    /// The reception of a device whose connection manager is not taken yet.
     ///
     /// # Errors
-    /// What the system says.
+    /// The error of the system call.
     pub(crate) fn new(
         parts: DeviceParts<P>,
         groups: Vec<GroupPort<P>>,
@@ -172,7 +172,7 @@ impl<P: Provider> RdmaReception<P> {
         }
     }
 
-    /// Nothing more comes of the device: its connections end, and nobody else is let in.
+    /// The device sends no more events: its connections end, and no further one is accepted.
     fn device_failed(&mut self, now: Time, why: &str) {
         if std::mem::replace(&mut self.failed, true) {
             return;
@@ -415,7 +415,8 @@ impl<P: Provider> Reception for RdmaReception<P> {
             progress = true;
             self.heard(now, message);
         }
-        // What is left is for the next turn, which comes at once after one that did something.
+        // The remaining events are for the next turn, which comes at once after one that did
+        // something.
         for _ in 0..EVENTS_AT_ONCE {
             let Some(event) = self.cm.poll(now) else { break };
             progress = true;

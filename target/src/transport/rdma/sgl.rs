@@ -128,8 +128,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever bytes describe the data: what is found is where they say, and there is enough
-        /// of it.
+        /// Whatever bytes describe the data: a parsed descriptor names bytes that exist, of the
+        /// right length.
         #[test]
         fn data_is_where_the_descriptor_says_or_nowhere(
             bytes: [u8; 15],

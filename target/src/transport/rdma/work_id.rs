@@ -1,6 +1,6 @@
-//! What a work request belongs to, packed into its id.
+//! The kind and slot of a work request, packed into its id.
 
-/// What a work request is for.
+/// The purpose of a work request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum WorkKind {
     /// A command capsule; the index is that of the receive.
@@ -9,7 +9,7 @@ pub(super) enum WorkKind {
     Fetch,
     /// Data to the host, reported only if it fails.
     Data,
-    /// A response.
+    /// A response capsule; the index is that of the slot.
     Response,
 }
 

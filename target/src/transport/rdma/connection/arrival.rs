@@ -239,7 +239,7 @@ fn buffer_bytes(io: Option<&IoWork>, host: HostData, length: u32) -> Option<u32>
         HostData::Keyed { .. } if io.is_some_and(|work| work.kind == IoKind::ReadZeros) => None,
         _ if compares => Some(medium_at(length) + length),
         HostData::Keyed { .. } => Some(length),
-        // The medium takes whole pages only; who puts data elsewhere pays for a copy.
+        // The medium takes whole pages only; data elsewhere in the capsule has to be copied.
         HostData::InCapsule { offset } => {
             (writes && !(offset as usize).is_multiple_of(UNIT_BYTES)).then_some(length)
         }

@@ -25,7 +25,7 @@ fn flush_failed(core: &CoreContext, namespace: NamespaceIndex, result: Result<()
     }
 }
 
-/// What storage was to do for a command, in words of the log.
+/// The storage operation of a command, in words of the log.
 struct Attempt<'a> {
     work: &'a IoWork,
     /// Of a Deallocate, counted from 1.

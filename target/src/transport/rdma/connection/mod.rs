@@ -33,7 +33,7 @@ use crate::transport::rdma::connection::request::{Receive, RequestState, SlotId,
 /// In place of a slot, with the number of a [`FlushJob`].
 const FLUSH_SLOT: u32 = 1 << 31;
 
-/// A connection.
+/// A connection in its poll group: one queue pair, one NVMe queue and its requests.
 pub(super) struct Connection<P: Provider> {
     key: usize,
     conn: ConnId,
@@ -60,7 +60,7 @@ pub(super) struct Connection<P: Provider> {
     max_fetches: u32,
     /// Room in the send queue.
     send_entries_left: u32,
-    /// What the host has to do its part of.
+    /// Work requests that the host has to acknowledge.
     outstanding: Outstanding,
     /// Operations that storage still works on.
     operations: u32,
@@ -71,10 +71,10 @@ pub(super) struct Connection<P: Provider> {
     counted_in: bool,
 }
 
-/// Whether the host has said goodbye.
+/// The progress of a Disconnect command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Leaving {
-    /// It has not.
+    /// The host has not sent Disconnect.
     No,
     /// It sent Disconnect, which waits for the queue's other commands. No further one is begun.
     Asked { slot: SlotId, outcome: CommandOutcome },
@@ -82,7 +82,7 @@ enum Leaving {
     Answered,
 }
 
-/// What all connections of one transport have in common.
+/// The properties that all connections of one transport have in common.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct TransportConfig {
     /// The key by which the device knows the pool.
@@ -97,7 +97,7 @@ pub(super) struct TransportConfig {
     pub(super) draining: bool,
 }
 
-/// What a connection works with during one call.
+/// The parts of the core and transport that a connection uses during one call.
 pub(super) struct TurnContext<'a, P: Provider> {
     pub(super) group: &'a mut P::Group,
     pub(super) core: &'a mut CoreContext,
@@ -136,9 +136,9 @@ pub(super) enum Ended {
     WorkFailed(WorkKind, WcStatus),
     /// The device says that the queue pair failed.
     QueuePairFailed,
-    /// The device failed.
+    /// The RDMA device was removed or failed.
     DeviceFailed,
-    /// A capsule of so many bytes, too few for an entry.
+    /// A capsule of this many bytes, too few for an entry.
     ShortCapsule(u32),
     /// The device did not take a work request.
     Push(PushError),
@@ -296,7 +296,7 @@ impl<P: Provider> Connection<P> {
     ) -> Result<(), Ended> {
         let (sges, count) = self.area.receive_sges(receive);
         let wr = RecvWr { wr_id: self.work_id(WorkKind::Receive, receive.0), sges: &sges[..count] };
-        // SAFETY: the area lives until the queue pair is released, and nobody uses this receive's
+        // SAFETY: the area lives until the queue pair is released, and nothing uses this receive's
         // part of it until it completes.
         unsafe { desk.group.push_recv(self.qp, &wr) }.map_err(Ended::Push)
     }
@@ -350,7 +350,7 @@ impl<P: Provider> Connection<P> {
         self.queue.as_mut().expect("a connection has its queue until it is ending")
     }
 
-    /// The host did its part of so many work requests, which moved so many bytes.
+    /// The host acknowledged `send_entries` work requests.
     fn moved(&mut self, desk: &mut TurnContext<'_, P>, send_entries: u32, bytes: u32) {
         self.send_entries_left += send_entries;
         self.outstanding.done(desk.core.now, send_entries, bytes);
@@ -468,8 +468,8 @@ impl<P: Provider> Connection<P> {
         self.queue.is_none()
     }
 
-    /// Stops everything: from here on nothing that the host sends is placed, and nobody is
-    /// answered. What storage does not work on is free at once.
+    /// Stops everything: from here on nothing that the host sends is placed, and no command is
+    /// answered. Memory on which storage does not work is free at once.
     pub(super) fn end(&mut self, desk: &mut TurnContext<'_, P>, why: &Ended) {
         let Some(mut queue) = self.queue.take() else { return };
         if why.is_fault() && desk.core.associations.chatter().admit(desk.core.now) {

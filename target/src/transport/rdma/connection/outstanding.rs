@@ -7,10 +7,10 @@ use rdma::Time;
 
 use crate::limits::HOST_LEAST_BYTES_PER_SECOND;
 
-/// What is outstanding, and by when the host has to have done its part of it. A host that does a
-/// little now and then is not given more time for the rest: all that is outstanding at one moment
-/// has a common deadline, and what comes later has to wait for that, so a work request is
-/// outstanding for two such periods at the most.
+/// The outstanding work requests, and the deadline by which the host has to have acknowledged them.
+/// A host that acknowledges a little now and then is not given more time for the rest: all that is
+/// outstanding at one moment has a common deadline, and later requests wait for that, so a work
+/// request is outstanding for two such periods at the most.
 #[derive(Debug)]
 pub(super) struct Outstanding {
     timeout: Duration,
@@ -27,7 +27,7 @@ impl Outstanding {
         Self { timeout, entries: 0, bytes: 0, due_entries: 0, due: Time::ZERO }
     }
 
-    /// One more entry of the send queue, which moves so many bytes.
+    /// Adds an entry of the send queue, which moves `bytes`.
     pub(super) fn posted(&mut self, now: Time, bytes: u32) {
         self.entries += 1;
         self.bytes += u64::from(bytes);
@@ -36,7 +36,7 @@ impl Outstanding {
         }
     }
 
-    /// The oldest entries are done, which moved so many bytes.
+    /// The `entries` oldest entries are done, which moved `bytes`.
     pub(super) fn done(&mut self, now: Time, entries: u32, bytes: u32) {
         self.entries -= entries;
         self.bytes -= u64::from(bytes);

@@ -44,31 +44,30 @@ pub(crate) enum RequestState {
 /// Where a request's data is on the host's side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HostData {
-    /// It has none.
+    /// The command moves no data.
     None,
     /// In the capsule that it came with.
     InCapsule {
-        /// From this byte of the in-capsule data on.
+        /// Offset into the in-capsule data, in bytes.
         offset: u32,
     },
     /// In the host's memory.
     Keyed {
-        /// Address there.
+        /// Virtual address in the host's memory.
         address: u64,
-        /// Its key.
+        /// Remote key of the host's memory.
         key: u32,
     },
 }
 
-/// What a command that reads with Force Unit Access has done so that the medium has what was
-/// written before.
+/// The progress of the flush that a Read with Force Unit Access needs before it reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Commit {
-    /// Nothing yet.
+    /// The flush has not begun.
     Due,
     /// A flush is under way.
     Flushing,
-    /// All: it may read.
+    /// The flush has ended: the command may read.
     Done,
 }
 
@@ -80,9 +79,9 @@ pub(crate) struct Request {
     /// The receive that its capsule came in; held until the response, so a connection never has
     /// more commands than receives.
     pub(crate) receive: Receive,
-    /// Its one completion is yet to be sent, and there is somebody to send it to.
+    /// Its one completion is yet to be sent, and the connection is there to send it on.
     owed: bool,
-    /// What to do; nothing for a command that was refused.
+    /// The work of the command; nothing for one that was refused.
     pub(crate) work: Option<CommandWork>,
     pub(crate) host: HostData,
     pub(crate) direction: Option<TransferDirection>,
@@ -91,13 +90,13 @@ pub(crate) struct Request {
     /// The key that the host wants invalidated with the response.
     pub(crate) invalidate: Option<u32>,
     pub(crate) buffer: Option<Buffer>,
-    /// What storage does for it now.
+    /// The operation that storage runs for it now.
     pub(crate) operation: Option<OperationKey>,
     /// Ranges of a Deallocate that were begun, or are empty.
     pub(crate) ranges_passed: usize,
     /// Of a Read or Compare with Force Unit Access.
     pub(crate) commit: Commit,
-    /// Somebody wants it aborted and waits for an answer.
+    /// Another command asked for its abort and waits for the answer.
     pub(crate) abort: Option<AbortRequest>,
     /// Dropped when it is over: something waits for that.
     pub(crate) holds: Vec<CommandHold>,
@@ -130,8 +129,8 @@ impl Request {
         }
     }
 
-    /// A command has arrived. What the slot's last one left is overwritten where it could be taken
-    /// for this one's.
+    /// A command has arrived. Fields of the slot's last one are overwritten where they could be
+    /// taken for this one's.
     fn begin(&mut self, cid: Cid, receive: Receive) {
         debug_assert_eq!(self.state, RequestState::Free);
         debug_assert!(self.buffer.is_none() && self.operation.is_none() && self.abort.is_none());
@@ -157,7 +156,8 @@ impl Request {
         self.owed = false;
     }
 
-    /// The connection is gone: there is nobody to answer. Also right when its answer is on the way.
+    /// The connection is gone: there is no peer to answer. Also right when its answer is on the
+    /// way.
     pub(crate) fn abandon(&mut self) {
         self.owed = false;
     }
@@ -174,7 +174,7 @@ impl Request {
     }
 }
 
-/// What a request leaves behind.
+/// The resources that a request releases at its end.
 #[derive(Debug)]
 #[must_use]
 pub(crate) struct Remains {
@@ -335,7 +335,7 @@ impl Slots {
         self.unanswered.find(cid)
     }
 
-    /// All that serves the connection goes, from one moment to the next: nobody will be answered.
+    /// The connection ends abruptly: no command will be answered.
     pub(crate) fn abandon_all(&mut self) {
         self.requests.iter_mut().for_each(Request::abandon);
     }

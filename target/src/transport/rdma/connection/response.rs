@@ -1,7 +1,7 @@
 //! The end of a command: its data and its response go to the host.
 //!
-//! What a turn answers is sent at its end, data first and then the responses: requests of one kind
-//! and length follow each other, which a provider in software sends as one train.
+//! The answers of a turn are sent at its end, data first and then the responses: requests of one
+//! kind and length follow each other, which a provider in software sends as one train.
 #![expect(unsafe_code, reason = "lends buffers to the device")]
 
 use std::mem;
@@ -19,7 +19,7 @@ use crate::transport::rdma::work_id::WorkKind;
 /// fuller trains; but a host goes on only when a response has come.
 #[derive(Clone, Copy, Debug)]
 struct DataBatchLimit {
-    /// So many commands may make it a long one.
+    /// From this number of commands on, the batch may be a long one.
     commands: usize,
 }
 
