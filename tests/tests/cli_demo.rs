@@ -1,4 +1,4 @@
-//! `feedrail demo`: what a newcomer runs first.
+//! `feedrail demo`: the first command of a new user.
 
 use std::fs;
 use std::path::Path;

@@ -77,7 +77,7 @@ fn a_file_that_is_written_to_is_an_error_while_connected() {
     let file = File::options().write(true).open(&path).unwrap();
     file.write_all_at(&new, 0).unwrap();
     eventually("the host knows of the change", || match read(&namespace) {
-        // The page cache is one: until then it reads what anybody reads.
+        // The page cache is one: until then the host reads the same bytes as any local reader.
         Ok(bytes) => {
             assert!(bytes == new[1_000..51_000]);
             false

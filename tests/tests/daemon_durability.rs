@@ -1,4 +1,4 @@
-//! What was acknowledged is there after the daemon was killed.
+//! Acknowledged writes are there after the daemon was killed.
 
 use std::fs;
 

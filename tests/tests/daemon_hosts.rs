@@ -34,7 +34,7 @@ impl Scene {
         Self { daemon: options.arg(path).start(), content, _folder: folder }
     }
 
-    /// So many hosts connect, read, and leave.
+    /// `hosts` hosts connect, read, and leave.
     fn round(&self, hosts: usize) {
         thread::scope(|scope| {
             for first in (0..hosts).step_by(PER_THREAD) {
@@ -100,8 +100,8 @@ fn hosts_leave_nothing_behind() {
 }
 
 /// Each host's packets, connection management included, all come to one core's socket or the
-/// connection manager's, by chance. Every core that sleeps must wake for them, and whoever they are
-/// for as well.
+/// connection manager's, by chance. Every core that sleeps must wake for them, and so must the core
+/// that they are for.
 #[test]
 fn hosts_are_served_where_the_kernel_does_not_steer() {
     let scene = Scene::with(

@@ -101,7 +101,7 @@ fn an_address_that_cannot_be_served_does_not_stop_the_others() {
     let reason = failed["reason"].as_str().unwrap();
     assert!(reason.contains("192.0.2.1 is not an address of this machine"), "{reason}");
     daemon.wait_for_log(reason);
-    // Nobody learns of it where it is not.
+    // No host learns of the subsystem at an address where it is not.
     let log = feedrail(["discover"]).args(daemon.address_options()).run().success();
     assert!(!String::from_utf8(log).unwrap().contains("192.0.2.1"));
 }
@@ -130,7 +130,7 @@ fn files_that_cannot_be_exported() {
     assert!(line.contains("truncate"), "says how to make it writable: {line}");
 }
 
-/// What `--check` says of a configuration that it refuses.
+/// The message of `--check` about a configuration that it refuses.
 fn check_refused(options: DaemonOptions) -> String {
     refused(options.arg("--check").try_start())
 }
@@ -267,7 +267,7 @@ fn an_unprivileged_user_with_little_locked_memory() {
     let daemon_copy = copy_for_all(home.path());
     for memlock_bytes in ["8388608", "65536"] {
         let limit = format!("--memlock={memlock_bytes}:{memlock_bytes}");
-        // A user that nobody else is: the limit is for all processes of a user together.
+        // A user without other processes: the limit is for all processes of a user together.
         let user = 200_000 + Bytes::new(u64::from(std::process::id())).below(1 << 20);
         let user = format!("--reuid={}", user + u64::from(memlock_bytes == "65536"));
         let wrapper = [

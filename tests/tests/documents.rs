@@ -1,5 +1,5 @@
-//! What README and `docs/` tell: their commands run as written, their configurations are valid, and
-//! their lists are those of the code.
+//! README and `docs/`: their commands run as written, their configurations are valid, and their
+//! lists are those of the code.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -29,7 +29,7 @@ enum Programs {
     NotYet,
 }
 
-/// A fenced block of a document: what follows the fence, and what is inside.
+/// A fenced block of a document: its info string, and its content.
 struct CodeBlock {
     info: String,
     text: String,

@@ -31,7 +31,7 @@ const BATCH: u64 = 12;
 const PATIENCE: Duration = Duration::from_secs(120);
 /// The daemon is killed within this time after all hosts write.
 const KILL_WITHIN_MS: u64 = 300;
-/// What a process may grow by that does not leak: its allocator keeps some.
+/// Growth of a process that does not leak, in bytes: its allocator keeps some.
 const SLACK_BYTES: u64 = 32 << 20;
 
 /// One test at a time, since each counts what this process has.
@@ -54,9 +54,9 @@ fn seed() -> u64 {
     seed
 }
 
-/// What a slot may hold.
+/// The values that a slot may hold.
 struct Slot {
-    /// What was acknowledged last.
+    /// The bytes that were acknowledged last.
     settled: Vec<u8>,
     /// Writes since that were not: any byte may be theirs.
     doubtful: Vec<(usize, Vec<u8>)>,

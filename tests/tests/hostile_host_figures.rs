@@ -1,5 +1,6 @@
-//! What a hostile host costs a bystander, beside what a decent host costs that does the same amount
-//! of I/O, and what the culprit gets. It takes minutes: `cargo xtask hostile`.
+//! The cost of a hostile host for a bystander, beside the cost of a well-behaved host that does the
+//! same amount of I/O, and the answers that the hostile one gets. It takes minutes: `cargo xtask
+//! hostile`.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -15,7 +16,7 @@ use serde_json::Value;
 const ENTRIES: u16 = 32;
 /// From one step of the peer to the next, where none takes longer.
 const PACE: Duration = Duration::from_millis(10);
-/// A visit takes longer than other steps. What one leaves behind that vanishes is there for
+/// A visit takes longer than other steps. The resources of a visitor that vanishes are held for
 /// seconds: at this pace it is about half of all buffers.
 const PACE_OF_VISITS: Duration = Duration::from_millis(200);
 
@@ -74,7 +75,7 @@ impl<'a> Peer<'a> {
         }
     }
 
-    /// Somebody new, who knows what the one before got.
+    /// A new host, which knows the answers that the one before got.
     fn replace(&mut self) {
         let got = std::mem::take(&mut self.got);
         *self = Self { got, ..Self::new(self.daemon, None) };
@@ -296,7 +297,7 @@ fn hold(contest: &Contest) -> f64 {
     figures.ratio
 }
 
-/// What the daemon noticed of the culprit below NVMe.
+/// The target's counters of the hostile host below NVMe.
 fn noticed(stats: &Value) -> impl Iterator<Item = String> {
     let network = &stats["network"];
     let counts = [

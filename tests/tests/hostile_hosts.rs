@@ -19,8 +19,8 @@ use tempfile::TempDir;
 const CONNECTIONS: u64 = 128;
 const POOL_BYTES: u64 = 8 << 20;
 const ENTRIES: u16 = 64;
-/// What one connection may make the daemon allocate: for each entry a command, its in-capsule data,
-/// a response and bookkeeping.
+/// Memory that one connection may make the daemon allocate, in bytes: for each entry a command, its
+/// in-capsule data, a response and bookkeeping.
 const CONNECTION_BYTES: u64 = ENTRIES as u64 * (2 * 4096 + 2048);
 /// The memory that the namespaces are made of, and what the allocator keeps.
 const SLACK_BYTES: u64 = 48 << 20;

@@ -1,6 +1,6 @@
-//! What a hostile target costs a bystander that is another controller of the same host, beside what
-//! a decent target costs to which that host connects as often, and what the caller is told. It
-//! takes minutes: `cargo xtask hostile`.
+//! The cost of a hostile target for a bystander that is another controller of the same host, beside
+//! the cost of a well-behaved target to which that host connects as often, and the errors that the
+//! caller gets. It takes minutes: `cargo xtask hostile`.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use feedrail_tests::process::{
 
 /// Connections that are tried at once in each step.
 const ATTEMPTS: usize = 4;
-/// What an attempt may take.
+/// The most that an attempt may take.
 const SOON: Duration = Duration::from_millis(500);
 /// From one step to the next, when all attempts fail at once.
 const PACE: Duration = Duration::from_millis(50);
@@ -99,7 +99,7 @@ fn hold(manner: Manner, lines: &AtomicUsize) -> f64 {
         lines,
         hostile_lines: 0,
     };
-    // What is allocated once is there when the first turns are over.
+    // Memory that is allocated once is there when the first turns are over.
     arena.turn(Side::Hostile);
     arena.turn(Side::Decent);
     let before = Vitals::of(std::process::id());
@@ -131,7 +131,7 @@ fn what_hostile_targets_cost_a_bystander() {
     Figures::assert_enough_was_left(&results);
 }
 
-/// What hosts in this process log from now on, each line counted and not kept.
+/// Counts the lines that hosts in this process log from now on, without keeping them.
 fn count_log_lines() -> Arc<AtomicUsize> {
     let lines = Arc::new(AtomicUsize::new(0));
     let counter = Arc::clone(&lines);

@@ -11,7 +11,7 @@ const SIZE_BYTES: usize = 1 << 20;
 const SOON: Duration = Duration::from_secs(1);
 /// A decent target may take long on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// What a process may grow by that does not leak: its allocator keeps some.
+/// Growth of a process that does not leak, in bytes: its allocator keeps some.
 const SLACK_BYTES: u64 = 32 << 20;
 /// Connections that each target leaves open or ends in its manner.
 const ATTEMPTS: usize = 8;

@@ -18,7 +18,7 @@ const RANGES: u32 = 200;
 /// Far more than a run takes.
 const LIMIT: Duration = Duration::from_secs(600);
 
-/// What happened in a run.
+/// The events of a run.
 struct Outcome {
     trace: Trace,
     ranges: u32,

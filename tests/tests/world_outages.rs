@@ -98,8 +98,8 @@ fn ranges_survive_crashes_of_the_target() {
     });
 }
 
-/// A device that says that a queue pair, a completion queue or the whole of it failed: what was
-/// under way is done again over new connections.
+/// A device reports that a queue pair, a completion queue or the whole of it failed: commands under
+/// way are sent again over new connections.
 #[test]
 fn ranges_survive_what_a_hosts_device_reports() {
     with_seeds(BINARY, 0..6, |seed| {
@@ -175,7 +175,7 @@ fn another_namespace_in_its_place_is_an_error_and_never_other_bytes() {
         let slice = RegionSlice::from_vec(vec![9; 512], Grant::Persistent);
         let writing = namespace.write(0, slice);
         assert!(world.run(writing).result.is_err(), "{what}");
-        // Who opens it anew gets what is there now.
+        // A host that opens it anew gets the present content.
         let anew = world.open(host, target, 1);
         assert_eq!(*read(&mut world, &anew, 0, 512).slice.bytes(), [0; 512], "{what}");
     }

@@ -16,13 +16,13 @@ use roce_proto::deliberate_bugs::{self as protocol, Bug as Protocol};
 /// Gives the stack one bug after the other, and looks for a seed that shows it.
 #[derive(Parser)]
 struct Args {
-    /// All bugs.
+    /// Tries all bugs, one after the other
     #[arg(long, conflicts_with = "bug")]
     bugs: bool,
     /// This bug; may be repeated.
     #[arg(long, value_name = "NAME")]
     bug: Vec<String>,
-    /// Within so many seeds.
+    /// Number of seeds to try for each bug
     #[arg(long, default_value_t = 200)]
     seeds: u64,
 }
@@ -62,7 +62,7 @@ fn main() -> ExitCode {
         eprintln!("there is no bug {name}; choose among {known}");
         return ExitCode::FAILURE;
     }
-    // What a seed has found is in the table.
+    // The panic's message is in the table.
     panic::set_hook(Box::new(|_| ()));
     let wanted = |name: &str| args.bug.is_empty() || args.bug.iter().any(|other| other == name);
     let mut well = true;

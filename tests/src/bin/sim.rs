@@ -14,13 +14,13 @@ use feedrail_tests::world::{Totals, storm};
 /// Worlds of hosts and targets in which everything goes wrong that can.
 #[derive(Parser)]
 struct Args {
-    /// So many seeds.
+    /// Number of seeds to run
     #[arg(long, default_value_t = 100)]
     seeds: u64,
-    /// From this one on.
+    /// The first seed of them
     #[arg(long, default_value_t = 0)]
     first: u64,
-    /// This seed only.
+    /// Run this seed only
     #[arg(long)]
     seed: Option<u64>,
     /// Print what happens, in virtual time; for one seed.
@@ -31,7 +31,7 @@ struct Args {
     jobs: Option<usize>,
 }
 
-/// What the threads share.
+/// The state that the threads share.
 #[derive(Default)]
 struct Progress {
     next: AtomicU64,

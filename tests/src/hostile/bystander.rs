@@ -1,4 +1,4 @@
-//! Somebody decent beside a hostile peer, who must not notice.
+//! A well-behaved host beside a hostile peer, which must not affect it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -27,12 +27,12 @@ pub struct Bystander {
 }
 
 impl Bystander {
-    /// Bytes from the start of the namespace that nobody else may write.
+    /// Bytes from the start of the namespace that only the bystander writes.
     pub const AREA_BYTES: u64 = AREA_BYTES;
     /// Bytes that each round reads, and writes before.
     pub const ROUND_BYTES: u64 = RANGES * RANGE_BYTES;
 
-    /// Its connections.
+    /// Its connections: the admin queue and the I/O queues.
     pub const CONNECTIONS: u64 = 1 + IO_QUEUES as u64;
 
     /// Starts at once, and returns when the first round is over.
@@ -73,7 +73,7 @@ impl Bystander {
         Self { stop, rounds, thread: Some(thread) }
     }
 
-    /// Rounds so far.
+    /// Rounds that ended until now.
     ///
     /// # Panics
     /// If something was not as it had to be.
@@ -85,7 +85,7 @@ impl Bystander {
         self.rounds.load(Ordering::Relaxed)
     }
 
-    /// Ends it.
+    /// Stops the thread and waits for its last round.
     ///
     /// # Panics
     /// If something was not as it had to be.

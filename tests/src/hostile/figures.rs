@@ -1,5 +1,5 @@
-//! What a bystander keeps of its throughput beside a hostile peer, as a ratio to what it has beside
-//! a decent one.
+//! The throughput of a bystander beside a hostile peer, as a ratio to the one beside a well-behaved
+//! peer.
 
 use std::fmt::Debug;
 use std::time::{Duration, Instant};
@@ -20,7 +20,7 @@ pub enum Side {
     Decent,
 }
 
-/// What there was in one turn, or in several.
+/// The figures of one turn, or of several.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Score {
     /// Rounds of the bystander.
@@ -48,7 +48,7 @@ impl Score {
         Self { rounds: bystander.rounds() - before, steps, time: clock() - began }
     }
 
-    /// What the bystander wrote and read.
+    /// Throughput of the bystander, reads and writes.
     pub fn bytes_per_second(&self) -> f64 {
         self.rounds_per_second() * (2 * Bystander::ROUND_BYTES) as f64
     }
@@ -64,7 +64,7 @@ impl Score {
     }
 }
 
-/// What came out of all turns.
+/// The result of all turns.
 #[derive(Clone, Copy, Debug)]
 pub struct Figures {
     /// Beside the hostile peer.
@@ -78,7 +78,7 @@ pub struct Figures {
 }
 
 impl Figures {
-    /// What a bystander must keep of its throughput.
+    /// The least ratio of its throughput that a bystander must keep.
     const LEAST_RATIO: f64 = 0.9;
 
     /// Whether a peer is to be measured: all are, or those whose description has the words in

@@ -16,7 +16,7 @@ use rdma::{PushError, Time};
 
 use crate::process::{Daemon, loopback_address, pause};
 
-/// What a target may take to answer, generously.
+/// The most that a target may take to answer, generously.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// A target answers within microseconds, or it is busy for longer.
 const BREATH: Duration = Duration::from_micros(200);
@@ -48,11 +48,11 @@ pub struct QueueKey(usize);
 /// Queues of one association.
 #[derive(Clone, Copy, Debug)]
 pub struct Association {
-    /// The admin queue.
+    /// The admin queue, with queue id 0.
     pub admin: QueueKey,
     /// The first I/O queue.
     pub io: QueueKey,
-    /// The controller.
+    /// The controller id that Connect returned.
     pub cntlid: Cntlid,
 }
 
@@ -116,7 +116,8 @@ impl HostileHost {
         })
     }
 
-    /// An admin queue and an I/O queue with so many entries each, as a decent host has them.
+    /// An admin queue and an I/O queue with `entries` entries each, as a well-behaved host has
+    /// them.
     ///
     /// # Panics
     /// If the target does not want that.
@@ -133,7 +134,7 @@ impl HostileHost {
         Association { admin, io, cntlid }
     }
 
-    /// One more I/O queue, with room for so many responses after that to Connect.
+    /// One more I/O queue, with room for `room` responses after that to Connect.
     ///
     /// # Panics
     /// If the target does not want that.
@@ -195,7 +196,7 @@ impl HostileHost {
         cid
     }
 
-    /// Sends any bytes as a capsule; what finds no place in the queue is lost.
+    /// Sends any bytes as a capsule; one that finds no place in the queue is lost.
     ///
     /// # Panics
     /// If there is no queue pair yet.
@@ -227,7 +228,7 @@ impl HostileHost {
         });
     }
 
-    /// What has become of a connection so far.
+    /// The state of a connection at present.
     pub fn state(&self, queue: QueueKey) -> RawLinkState {
         self.raw.links[queue.0].state
     }
@@ -242,7 +243,7 @@ impl HostileHost {
         self.raw.fill(offset, length, byte);
     }
 
-    /// Reads data memory.
+    /// Reads the memory that a target reads and writes.
     pub fn get(&self, offset: usize, length: usize) -> Vec<u8> {
         self.raw.get(offset, length).collect()
     }
@@ -300,7 +301,7 @@ impl HostileHost {
         self.raw.turn(now)
     }
 
-    /// Makes so many queue pairs and sends a connection request for each, but hears no answer.
+    /// Makes `knocks` queue pairs and sends a connection request for each, but hears no answer.
     pub fn knock_and_leave(&mut self, to: SocketAddr, knocks: usize) -> Vec<QueueKey> {
         let request = ConnectRequest::new(Qid::ADMIN, Cntlid(0), 32, 32);
         let queues: Vec<_> =
@@ -317,12 +318,12 @@ impl std::fmt::Debug for HostileHost {
     }
 }
 
-/// Reads so many bytes from a block on; the descriptor is still missing.
+/// Reads `length` bytes from a block on; the descriptor is still missing.
 pub fn read(nsid: u32, slba: u64, length: usize) -> Sqe {
     NvmCommand::Read(io(nsid, slba, length)).to_sqe()
 }
 
-/// Writes so many bytes from a block on; the descriptor is still missing.
+/// Writes `length` bytes from a block on; the descriptor is still missing.
 pub fn write(nsid: u32, slba: u64, length: usize) -> Sqe {
     NvmCommand::Write(io(nsid, slba, length)).to_sqe()
 }

@@ -48,9 +48,9 @@ pub enum Manner {
     Zeros,
     /// Answers every command with success and ones, and moves no data.
     Ones,
-    /// Answers under an id that nobody used.
+    /// Answers under an id that no command used.
     WrongId,
-    /// Answers everything twice.
+    /// Answers every command twice.
     Twice,
     /// Answers with half a response.
     Short,
@@ -63,7 +63,7 @@ pub enum Manner {
 }
 
 impl Manner {
-    /// All of them.
+    /// Every manner, for tests that try each.
     pub const ALL: [Self; 14] = [
         Self::Deaf,
         Self::RejectsInTongues,
@@ -81,7 +81,7 @@ impl Manner {
         Self::Trespasses,
     ];
 
-    /// What it does, in words.
+    /// Its behaviour in words, for the table.
     pub fn words(self) -> &'static str {
         match self {
             Self::Deaf => "never answers a connection request",
@@ -111,7 +111,7 @@ pub struct HostileTarget {
 }
 
 impl HostileTarget {
-    /// Listens.
+    /// Listens on a loopback address of its own, in a thread.
     ///
     /// # Panics
     /// If there is no device for it.
@@ -133,7 +133,7 @@ impl HostileTarget {
         Self { address, stop, thread: Some(thread) }
     }
 
-    /// What an initiator connects to.
+    /// The subsystem that an initiator connects to.
     ///
     /// # Panics
     /// Never: the name is a constant.

@@ -5,8 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, UdpSocket};
 /// UDP port of RoCE v2.
 const ROCE_PORT: u16 = 4791;
 
-/// A random address in 127.0.0.0/8, on which nobody holds the RoCE port now, so that tests can run
-/// side by side.
+/// A random address in 127.0.0.0/8 whose RoCE port is free now, so that tests can run side by side.
 ///
 /// # Panics
 /// If no free address is found, for example because `rdma_rxe` holds the port on all of them.

@@ -1,4 +1,4 @@
-//! A running `feedrail-target`.
+//! A running process of `feedrail-target`.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{BufRead, BufReader, PipeReader};
@@ -35,7 +35,7 @@ pub struct DaemonOptions {
     pub without_io_uring: bool,
     /// Whether the kernel refuses it a program that steers packets to the sockets of its cores.
     pub without_steering: bool,
-    /// Whether nobody reads its log, so that it can write nothing more to it.
+    /// Whether its log has no reader, so that it can write nothing more to it.
     pub unread_log: bool,
     /// Where to listen; a random loopback address if `None`.
     pub address: Option<SocketAddr>,
@@ -44,9 +44,9 @@ pub struct DaemonOptions {
 /// A daemon that ended before it listened.
 #[derive(Debug)]
 pub struct Ended {
-    /// Its exit status.
+    /// Its exit status, or the signal that ended it.
     pub status: ExitStatus,
-    /// What it wrote to standard error.
+    /// All that it wrote to standard error.
     pub stderr: String,
 }
 
@@ -61,7 +61,7 @@ pub struct Daemon {
     nqn: String,
     listening: Value,
     not_listening: Value,
-    /// The log that nobody reads.
+    /// The log without a reader.
     _unread: Option<PipeReader>,
 }
 
@@ -73,7 +73,7 @@ impl DaemonOptions {
         Self { arguments, ..Self::default() }
     }
 
-    /// Adds an argument.
+    /// Adds a command-line argument as it is.
     #[must_use]
     pub fn arg(mut self, argument: impl AsRef<OsStr>) -> Self {
         self.arguments.push(argument.as_ref().to_owned());
@@ -115,7 +115,7 @@ impl DaemonOptions {
         }
     }
 
-    /// Starts a daemon.
+    /// Starts a daemon and waits until it listens.
     ///
     /// # Errors
     /// How it ended, if it ended before it listened.
@@ -186,7 +186,7 @@ impl Daemon {
         DaemonOptions::files(files).start()
     }
 
-    /// Where it listens.
+    /// The address that it listens on.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -220,17 +220,17 @@ impl Daemon {
             .into()
     }
 
-    /// What it uses now.
+    /// The resources that it uses now.
     pub fn vitals(&self) -> Vitals {
         Vitals::of(self.child.id())
     }
 
-    /// Its process id.
+    /// Its process id, for signals and `/proc`.
     pub fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// What it logged so far.
+    /// The lines that it logged until now.
     pub fn log(&self) -> String {
         read(&self.log)
     }
@@ -242,7 +242,7 @@ impl Daemon {
         eventually(&format!("{part:?} is logged"), || self.log().contains(part));
     }
 
-    /// Its counters now.
+    /// Its counters, asked for with SIGUSR1.
     ///
     /// # Panics
     /// If it does not tell them.

@@ -18,7 +18,7 @@ pub fn host() -> HostBuilder {
 }
 
 impl Daemon {
-    /// What an initiator calls this daemon's (first) subsystem.
+    /// The address and NQN of this daemon's (first) subsystem, for an initiator.
     ///
     /// # Panics
     /// If the daemon said no valid name.
@@ -30,7 +30,7 @@ impl Daemon {
     /// Connects a host to it.
     ///
     /// # Panics
-    /// If that fails.
+    /// If the connection is refused or times out.
     #[track_caller]
     pub fn connect(&self, host: &Host) -> Controller {
         host.connect(self.target()).wait().expect("the daemon takes the connection")
@@ -39,7 +39,7 @@ impl Daemon {
     /// Connects a host and opens namespace 1.
     ///
     /// # Panics
-    /// If that fails.
+    /// If there is no connection or no such namespace.
     #[track_caller]
     pub fn open(&self, host: &Host) -> Namespace {
         self.connect(host).namespace(Nsid(1)).wait().expect("there is a namespace 1")
@@ -51,7 +51,7 @@ pub fn slice_of(bytes: &[u8]) -> RegionSlice {
     RegionSlice::from_vec(bytes.to_vec(), Grant::Persistent)
 }
 
-/// Zeroed memory.
+/// Zeroed memory that targets may write.
 pub fn empty_slice(length: usize) -> RegionSlice {
     RegionSlice::from_vec(vec![0; length], Grant::Persistent)
 }

@@ -4,7 +4,7 @@ use std::io::{PipeReader, PipeWriter, Write as _};
 
 use rustix::fs::{OFlags, fcntl_setfl};
 
-/// A full pipe: whoever writes to it waits until somebody reads.
+/// A full pipe: a writer waits until it is read.
 pub(super) fn full_pipe() -> (PipeReader, PipeWriter) {
     let (reader, mut writer) = std::io::pipe().expect("a pipe");
     fcntl_setfl(&writer, OFlags::NONBLOCK).expect("our own pipe");

@@ -20,9 +20,9 @@ const HANGS_AFTER: Duration = Duration::from_secs(120);
 pub struct Outcome {
     /// Its exit status; `None` if it hung and was killed.
     pub status: Option<ExitStatus>,
-    /// Its standard output.
+    /// Its standard output, as bytes.
     pub stdout: Vec<u8>,
-    /// Its standard error.
+    /// Its standard error, as text.
     pub stderr: String,
 }
 
@@ -88,7 +88,7 @@ impl Program {
         Self { command, input: Vec::new(), limit: HANGS_AFTER }
     }
 
-    /// Adds arguments.
+    /// Adds arguments behind those that are there.
     #[must_use]
     pub fn args<I, A>(mut self, arguments: I) -> Self
     where
@@ -113,7 +113,7 @@ impl Program {
         self
     }
 
-    /// What it reads from standard input.
+    /// The bytes that it reads from standard input.
     #[must_use]
     pub fn input(mut self, input: impl Into<Vec<u8>>) -> Self {
         self.input = input.into();
@@ -163,7 +163,7 @@ pub struct Running {
 }
 
 impl Running {
-    /// Its process id.
+    /// Its process id, for signals and `/proc`.
     pub fn id(&self) -> u32 {
         self.child.id()
     }

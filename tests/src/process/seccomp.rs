@@ -32,7 +32,7 @@ const fn load(offset: u32) -> libc::sock_filter {
     statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, offset)
 }
 
-/// Skips so many statements if what was loaded is not `k`.
+/// Skips `statements` statements if the loaded value is not `k`.
 const fn skip_unless(k: u32, statements: u8) -> libc::sock_filter {
     let code = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
     libc::sock_filter { code, jt: 0, jf: statements, k }

@@ -1,25 +1,25 @@
-//! What a process uses, from /proc.
+//! Resources that a process uses, from /proc.
 
 use std::fs;
 
 /// Resources of a running process at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Vitals {
-    /// Open file descriptors.
+    /// Number of open file descriptors.
     pub descriptors: usize,
     /// Resident memory in bytes.
     pub resident_bytes: u64,
-    /// CPU time used so far, in clock ticks of 10 ms.
+    /// CPU time used since its start, in clock ticks of 10 ms.
     pub cpu_ticks: u64,
-    /// Threads.
+    /// Number of threads, the main one included.
     pub threads: usize,
 }
 
 impl Vitals {
-    /// Reads them.
+    /// Reads them from `/proc/PID`.
     ///
     /// # Panics
-    /// If there is no such process, or it belongs to somebody else.
+    /// If there is no such process, or it belongs to another user.
     pub fn of(pid: u32) -> Self {
         let folder = format!("/proc/{pid}");
         let count = |name: &str| {

@@ -1,7 +1,7 @@
 //! Hosts that want more buffers of a target than there are, all at once.
 //!
-//! Nothing is measured here: whether everybody gets his buffers in turn is what each
-//! [`Line`](super::line::Line) says.
+//! Nothing is measured here: whether every request gets its buffer in turn is what each
+//! [`Line`](super::line::Line) checks.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use feedrail_initiator::{ErrorKind, Grant, Namespace, Nsid, RangeCompletion, Reg
 
 use super::{HostId, Random, TargetId, World};
 
-/// Large reads of each host that asks for them, so many at a time.
+/// Large reads that each host has at a time, of those that send them.
 const LARGE_READS: u32 = 24;
 const LARGE_BYTES: usize = 32 << 10;
 const LARGE_DEPTH: usize = 6;
@@ -105,7 +105,7 @@ fn open(world: &mut World, host: HostId, target: TargetId) -> Namespace {
 /// large ones.
 ///
 /// # Panics
-/// When that does not end, or a [`Line`](super::line::Line) says that somebody starves.
+/// When that does not end, or a [`Line`](super::line::Line) finds a request that starves.
 pub(super) fn contend(
     world: &mut World,
     random: &mut Random,

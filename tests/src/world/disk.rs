@@ -1,4 +1,4 @@
-//! What a simulated target exports, and what survives the target.
+//! The exports of a simulated target, and the media that survive it.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -66,7 +66,7 @@ impl Disk {
         Self { medium, contents, ..Self::memory(name, 0) }
     }
 
-    /// A read-only file.
+    /// A read-only namespace of a real file.
     pub fn file(name: &str, path: PathBuf) -> Self {
         let medium = MediumConfig::File { path };
         Self { medium, writable: false, contents: Contents::Own, ..Self::memory(name, 0) }
@@ -79,7 +79,7 @@ impl Disk {
         self
     }
 
-    /// The same, with blocks of so many bytes, given as a power of two.
+    /// The same, with a block size of two to the power of `shift` bytes.
     #[must_use]
     pub fn lba_shift(mut self, shift: u8) -> Self {
         self.lba_shift = Some(shift);
@@ -114,14 +114,14 @@ impl Disk {
             medium: self.medium.clone(),
             faults: DiskFaults::NONE,
             writable: self.writable,
-            // What is on it outlives its target.
+            // Its content outlives its target.
             content_id: Some(self.name.clone()),
             lba_shift: self.lba_shift,
             origin: Origin(format!("disk {}", self.name)),
         }
     }
 
-    /// What stands in for the backend that the target opened.
+    /// The backend in place of the one that the target opened.
     pub(super) fn backend(&self, opened: Arc<dyn Backend>, bay: &Bay) -> Arc<dyn Backend> {
         let backend = match &self.contents {
             Contents::Own => opened,

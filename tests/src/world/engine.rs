@@ -31,7 +31,7 @@ pub struct DiskConfig {
     pub jitter: Duration,
     /// Calls that take `stall` more.
     pub stall_ppm: u32,
-    /// See `stall_ppm`.
+    /// Time that such a call takes more.
     pub stall: Duration,
     /// Calls that fail with EIO; a write may have changed some of its sectors.
     pub error_ppm: u32,
@@ -41,10 +41,10 @@ pub struct DiskConfig {
     pub short_ppm: u32,
 }
 
-/// What simulated disks did.
+/// Counters of simulated disks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DiskStats {
-    /// System calls.
+    /// System calls handed to the disks.
     pub calls: u64,
     /// Calls that took long.
     pub stalls: u64,
@@ -76,12 +76,12 @@ struct Inner {
     config: DiskConfig,
     stats: DiskStats,
     files: BTreeMap<RawFd, SharedMedium>,
-    /// Engines so far.
+    /// Engines made until now, which number their calls.
     engines: u64,
     /// By the time when they end; a serial number tells calls apart that end at the same time.
     calls: BTreeMap<(Time, u64), Call>,
     serial: u64,
-    /// So many reads to come never end.
+    /// This many reads to come never end.
     hangs: u32,
     /// Under this name each call and its end is printed.
     spoken: Option<String>,
@@ -158,7 +158,7 @@ impl Bay {
         later.next().map(|(&(at, _), _)| at).filter(|&at| at < NEVER)
     }
 
-    /// The next so many reads end with their process only.
+    /// The next `count` reads end with their process only.
     pub(super) fn hang_reads(&self, count: u32) {
         self.inner.borrow_mut().hangs = count;
     }
@@ -313,7 +313,7 @@ impl Inner {
         }
     }
 
-    /// Writes some of a call's sectors: what one that failed or was interrupted may have done.
+    /// Writes some of a call's sectors, as a call that failed or was interrupted may have done.
     fn do_some(&mut self, medium: &mut Medium, call: &Call) {
         let (offset, bytes) = match call.what {
             SystemCall::Write { offset, part, .. } => (offset as usize, bytes_of(part)),

@@ -1,9 +1,10 @@
-//! What every byte of a namespace may be, given what hosts asked for and were told.
+//! The values that every byte of a namespace may have, given the commands of hosts and their
+//! responses.
 //!
 //! - A write whose end was reported well is what a read finds from then on, until the power goes.
-//! - A flush makes durable what had ended well before the flush began; a durable write is durable
-//!   when it ends well. What is durable survives the loss of power.
-//! - A write that failed, that nobody heard of again, or that the power took, may be there or not,
+//! - A flush makes durable each write that had ended well before the flush began; a durable write
+//!   is durable when it ends well. Durable bytes survive the loss of power.
+//! - A write that failed, that was never answered, or that the power took, may be there or not,
 //!   until a later write of the same bytes ends well: from then on it must not come back.
 //!
 //! Writes under way at the same time must not overlap.
@@ -16,15 +17,15 @@ use super::medium::SECTOR_BYTES;
 /// A point in the order of events.
 type Moment = u64;
 
-/// Names a write.
+/// A write, by its place in the history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct WriteId(u64);
 
-/// Names a read.
+/// A read, by its place in the history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ReadId(u64);
 
-/// Names a flush.
+/// A flush, by the moment when it began.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct FlushId(Moment);
 
@@ -33,9 +34,9 @@ pub(super) struct FlushId(Moment);
 pub(super) enum WriteEnd {
     /// Well, and it is durable.
     Durable,
-    /// Well.
+    /// Well; a crash may still undo it.
     Volatile,
-    /// Nobody knows.
+    /// No response came: all, some or none of it may be done.
     Unknown,
 }
 
@@ -204,7 +205,7 @@ impl History {
         Ok(())
     }
 
-    /// What was written last between two offsets, whatever became of it.
+    /// The bytes last written between two offsets, whether or not that write succeeded.
     pub(super) fn latest(&self, offset: usize, end: usize) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(end - offset);
         for (from, to, stretch) in self.parts(offset, end) {
@@ -224,7 +225,7 @@ impl History {
         })
     }
 
-    /// A read failed, or nobody heard of it again.
+    /// A read failed, or was never answered.
     pub(super) fn abandon_read(&mut self, read: ReadId) {
         self.reads.remove(&read.0);
     }
@@ -245,7 +246,7 @@ impl History {
         }
     }
 
-    /// The power went: what is not known to be durable may be gone.
+    /// The power went: bytes that are not known to be durable may be gone.
     pub(super) fn lose_power(&mut self) {
         self.now += 1;
         self.power_lost = self.now;
@@ -308,7 +309,7 @@ impl Stretch {
         self.possible(began, from, bytes.len()).all(|possible| possible == bytes)
     }
 
-    /// What a read that began at `began` may find.
+    /// The values that a read that began at `began` may find.
     fn possible(
         &self,
         began: Moment,

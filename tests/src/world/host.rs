@@ -10,7 +10,7 @@ use rdma::{Device, GroupStats, Time};
 
 /// A machine with an initiator.
 pub struct HostNode {
-    /// The initiator. Whoever clones it keeps it from vanishing.
+    /// The initiator. A clone of it keeps it from vanishing.
     pub host: Host,
     device: SimDevice,
     ip: IpAddr,
@@ -33,25 +33,25 @@ impl HostNode {
         Self { host, device, ip }
     }
 
-    /// Its address.
+    /// The IP address of its device.
     pub fn ip(&self) -> IpAddr {
         self.ip
     }
 
-    /// Its device.
+    /// The simulated device that it uses.
     pub fn device(&self) -> &SimDevice {
         &self.device
     }
 
-    /// Its provider's counters.
+    /// Counters of its provider's groups, added up.
     pub fn network_stats(&self) -> GroupStats {
         let mut sum = GroupStats::default();
         self.host.provider_stats().into_iter().for_each(|stats| sum += group_stats(stats));
         sum
     }
 
-    /// What connections and ranges that ended have left behind; empty if all is well. Slices that
-    /// somebody holds stay registered and count.
+    /// Resources that connections and ranges that ended have left behind; empty if all is well.
+    /// Slices that are still held stay registered and count.
     pub fn leftovers(&self) -> String {
         let stats = self.device.stats();
         match (stats.queue_pairs, stats.regions) {

@@ -26,14 +26,14 @@ pub(super) struct Line {
     accounts: BTreeMap<usize, Account>,
     /// By the number of their grant.
     held: BTreeMap<u64, Held>,
-    /// Grants so far.
+    /// Number of grants until now.
     grants: u64,
-    /// The target has looked who can be given a buffer since anything changed.
+    /// Since the last change, the target has checked which requests can be given a buffer.
     settled: bool,
     stats: LineStats,
 }
 
-/// What became of requests.
+/// Counts of requests that waited.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct LineStats {
     /// That stood in line.
@@ -57,11 +57,11 @@ struct Account {
 /// The wait of the first request of an account.
 #[derive(Clone, Copy, Debug, Default)]
 struct Wait {
-    /// That have passed.
+    /// Rounds that have passed since it began.
     rounds: usize,
     /// Of others that had the progress block, while the account held nothing.
     lendings: usize,
-    /// So many may, itself included.
+    /// The most lendings that may come before, its own included.
     turns: usize,
     /// Grants before this round. It begins when the target has granted what it can.
     round_began: Option<u64>,
@@ -218,7 +218,8 @@ impl Line {
         }
     }
 
-    /// Nobody can be given a buffer: whoever waits may, and waits for something that comes back.
+    /// The target says that no request can be given a buffer: each one that waits must be allowed
+    /// to wait, for a buffer that comes back.
     fn check(&mut self, hung: &[usize]) {
         if self.accounts.values().all(|account| account.waiting.is_empty()) {
             return;
@@ -281,7 +282,7 @@ mod tests {
         events.iter().for_each(|event| line.follow(*event, hung));
     }
 
-    /// One waits, while another has its buffers again and again, so many times.
+    /// One waits, while another gets its buffers again and again, `rounds` times.
     fn one_waits(line: &mut Line, rounds: u32, hung: &[usize]) {
         follow(line, &[granted(0, 0, 1), lined_up(1, 0), BufferEvent::Settled], hung);
         for slot in 1..=rounds {

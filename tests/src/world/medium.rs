@@ -1,23 +1,24 @@
-//! What a simulated disk holds: in its volatile cache, and on the medium that a power loss leaves.
+//! The content of a simulated disk: in its volatile cache, and on the medium that a power loss
+//! leaves.
 
 use std::collections::BTreeMap;
 
 use super::Random;
 
-/// What a disk writes in one piece: a power loss tears between sectors, never within one.
+/// The unit of a disk's writes: a power loss tears between sectors, never within one.
 pub(super) const SECTOR_BYTES: usize = 512;
 
 type Sector = [u8; SECTOR_BYTES];
 
 /// Bytes that are read back as they were written, until the power goes.
 pub(super) struct Medium {
-    /// What a read returns.
+    /// The bytes that a read returns.
     bytes: Vec<u8>,
-    /// For each sector that is not durable as it is: what may be found there after a power loss,
-    /// the durable contents first and the present ones last, each with the number of the write that
-    /// made it.
+    /// For each sector that is not durable as it is: the contents that may be found there after a
+    /// power loss, the durable ones first and the present ones last, each with the number of the
+    /// write that made it.
     unsettled: BTreeMap<usize, Vec<(u64, Box<Sector>)>>,
-    /// Writes so far.
+    /// Number of writes until now.
     writes: u64,
 }
 
@@ -32,7 +33,7 @@ impl Medium {
         Self { bytes, unsettled: BTreeMap::new(), writes: 0 }
     }
 
-    /// What is there.
+    /// The present contents, durable or not.
     pub(super) fn bytes(&self) -> &[u8] {
         &self.bytes
     }
@@ -67,7 +68,7 @@ impl Medium {
         }
     }
 
-    /// The present moment.
+    /// The present moment, to compare later ones with.
     pub(super) fn mark(&self) -> Mark {
         Mark(self.writes)
     }
@@ -106,7 +107,7 @@ mod tests {
     const A: [u8; 512] = [1; 512];
     const B: [u8; 512] = [2; 512];
 
-    /// What a sector may hold after a power loss, found by trying.
+    /// The values that a sector may have after a power loss, found by trying.
     fn survivors(prepare: impl Fn(&mut Medium)) -> Vec<u8> {
         let mut seen: Vec<u8> = (0..64)
             .map(|seed| {

@@ -63,14 +63,14 @@ pub struct World {
     network: SimNetwork,
     now: Time,
     turns_at_once: u32,
-    /// Nobody had anything to do in the last turn.
+    /// No node had anything to do in the last turn.
     idle: bool,
     hosts: Vec<Host>,
     targets: Vec<Target>,
     visitors: Vec<Visitor>,
     /// Targets print their system calls.
     spoken: bool,
-    /// Somebody wants to be asked again at this time.
+    /// No step goes beyond this time.
     alarm: Option<Time>,
     trace: Trace,
 }
@@ -108,11 +108,11 @@ trait Machine {
     /// When it wants a turn though nothing arrives.
     fn deadline(&self) -> Option<Time>;
 
-    /// What it did, and its provider's counters.
+    /// Its totals, and its provider's counters.
     fn leave(self: Box<Self>) -> (Totals, GroupStats);
 }
 
-/// Whether somebody sleeps: who has twice had nothing to do gets no turn before the time that he
+/// Whether a node sleeps: one that has twice had nothing to do gets no turn before the time that it
 /// named, unless something arrives.
 #[derive(Default)]
 struct Rest {
@@ -139,7 +139,7 @@ impl Rest {
 }
 
 impl World {
-    /// An empty world.
+    /// A world without hosts and targets, at time zero.
     pub fn new(seed: u64, network: SimConfig) -> Self {
         Self {
             seed,
@@ -169,7 +169,7 @@ impl World {
         TargetId(index)
     }
 
-    /// Adds a host.
+    /// Adds a host with a network address of its own.
     pub fn add_host(&mut self, options: ControllerOptions) -> HostId {
         let ip = address(1, self.hosts.len());
         let node = Some(HostNode::new(&self.network, ip, options.clone()));
@@ -193,14 +193,14 @@ impl World {
         self.visitors.push(Visitor { machine, ip, rest: Rest::default() });
     }
 
-    /// A target.
+    /// The target with this id, which gets a turn at the next step.
     pub fn target(&mut self, id: TargetId) -> &mut TargetNode {
         let target = &mut self.targets[id.0];
         target.rest.end();
         &mut target.node
     }
 
-    /// A host.
+    /// The host with this id.
     ///
     /// # Panics
     /// If it has vanished.
@@ -208,9 +208,9 @@ impl World {
         self.hosts[id.0].node.as_ref().expect("the host is there")
     }
 
-    /// Takes a host away from one moment to the next: nobody is told. All that was made from it
-    /// must have been dropped before, and lets its goodbyes out only with a later turn, which does
-    /// not come.
+    /// Takes a host away from one moment to the next, without a message to its targets. All that
+    /// was made from it must have been dropped before; their messages of disconnection would be
+    /// sent in a later turn, which does not come.
     pub fn vanish(&mut self, id: HostId) {
         self.hosts[id.0].node = None;
     }
@@ -230,7 +230,7 @@ impl World {
         self.hosts[id.0].paused_until = self.now + time;
     }
 
-    /// As [`World::pause_host`].
+    /// Stops a target for this time, as [`World::pause_host`] does with a host.
     pub fn pause_target(&mut self, id: TargetId, time: Duration) {
         self.targets[id.0].paused_until = self.now + time;
     }
@@ -240,7 +240,7 @@ impl World {
         self.alarm = at;
     }
 
-    /// The time.
+    /// The virtual time, which starts at zero.
     pub fn now(&self) -> Time {
         self.now
     }
@@ -286,12 +286,12 @@ impl World {
         sum
     }
 
-    /// Lets everybody do what is ready. If that was nothing for the second time time goes on to
-    /// what happens next: in between the caller could look at what came of it, and start something.
-    /// False if nothing ever will happen.
+    /// Gives every node a turn. If none had anything to do for the second time, time goes on to the
+    /// next event: in between the caller can check results, and start something. False if no
+    /// further event will come.
     ///
     /// # Panics
-    /// When somebody claims to be busy again and again while no time passes.
+    /// When a node claims to be busy again and again while no time passes.
     pub fn step(&mut self) -> bool {
         self.network.advance(self.now);
         let mut busy = false;
@@ -338,7 +338,7 @@ impl World {
         }
         let was_idle = std::mem::replace(&mut self.idle, !busy);
         if was_idle && !busy {
-            // Nobody who may take a turn has left anything in a socket.
+            // No node that may take a turn has left anything in a socket.
             let Some(due) = earliest(due, self.network.next_arrival()) else { return false };
             if due > self.now {
                 self.now = due;
@@ -370,7 +370,7 @@ impl World {
         }
     }
 
-    /// Lets time pass.
+    /// Runs the world for this virtual time.
     pub fn pass(&mut self, time: Duration) {
         let end = self.now + time;
         while self.now < end && self.step() {}
@@ -397,7 +397,7 @@ impl World {
     /// Connects a host to a target.
     ///
     /// # Errors
-    /// What the host says.
+    /// The error of the host.
     pub fn connect(&mut self, host: HostId, target: TargetId) -> Result<Controller, Error> {
         let subsystem = self.targets[target.0].node.subsystem();
         let connecting = self.host(host).host.connect(subsystem);
@@ -407,7 +407,7 @@ impl World {
     /// Connects a host to a target and opens a namespace.
     ///
     /// # Panics
-    /// If that fails.
+    /// If the target refuses, or has no such namespace.
     pub fn open(&mut self, host: HostId, target: TargetId, nsid: u32) -> Namespace {
         let controller = self.connect(host, target).expect("the target takes connections");
         let opening = controller.namespace(Nsid(nsid));
@@ -446,7 +446,7 @@ impl World {
         }
     }
 
-    /// What connections that ended have left behind.
+    /// Resources that connections that ended have left behind.
     pub fn leftovers(&mut self) -> String {
         let hosts = self.hosts.iter().filter_map(|host| host.node.as_ref());
         let hosts = hosts.map(HostNode::leftovers);
@@ -455,7 +455,7 @@ impl World {
         left.collect::<Vec<_>>().join("; ")
     }
 
-    /// A checksum over all packets (their times, lengths and fates) and all results so far.
+    /// A checksum over all packets (their times, lengths and fates) and all results until now.
     pub fn trace(&self) -> Trace {
         let mut trace = self.trace;
         trace.note(self.network.stats().trace);
@@ -464,7 +464,7 @@ impl World {
     }
 }
 
-/// Prints what happens, for somebody who looks at one seed.
+/// Prints an event, for a run of one seed.
 fn say(now: Time, who: &str, what: &str) {
     eprintln!("{:>12.6} ms  {who}: {what}", now.as_nanos() as f64 / 1e6);
 }

@@ -14,7 +14,7 @@ impl Random {
         Self(SplitMix64::new(seed))
     }
 
-    /// The next number.
+    /// The next number of the sequence, uniform over 64 bits.
     pub fn next_u64(&mut self) -> u64 {
         self.0.next_u64()
     }
@@ -30,17 +30,17 @@ impl Random {
         self.within(0..100) < percent
     }
 
-    /// True so many times in a million.
+    /// True with a probability of `ppm` in a million.
     pub fn ppm(&mut self, ppm: u32) -> bool {
         self.within(0..1_000_000) < u64::from(ppm)
     }
 
-    /// One of several.
+    /// One of several choices, each as likely as the others.
     pub fn pick<T: Copy>(&mut self, choices: &[T]) -> T {
         choices[self.within(0..choices.len() as u64) as usize]
     }
 
-    /// Random bytes.
+    /// Fills the slice with random bytes.
     pub fn fill(&mut self, bytes: &mut [u8]) {
         for chunk in bytes.chunks_mut(8) {
             let random = self.next_u64().to_le_bytes();

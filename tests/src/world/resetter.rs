@@ -42,13 +42,13 @@ const KEEP_ALIVE_MS: u32 = 1_000;
 const ROUNDS: u32 = 40;
 /// Between two rounds, in microseconds.
 const PAUSE: Range<u64> = 1_000..60_000;
-/// Until a target must have missed the Keep Alive of a round that ended badly: what it asked for is
+/// Until a target must have missed the Keep Alive of a round that ended badly: its commands are
 /// over then.
 const FENCE: Duration = Duration::from_secs(4);
 /// A step that takes longer ends the round.
 const PATIENCE: Duration = Duration::from_secs(8);
 
-/// What the next response, or the passing of time, is to bring.
+/// The event that is waited for: a response, or the passing of time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
     AdminLink,
@@ -80,11 +80,11 @@ struct Round {
     until: Time,
     cntlid: Cntlid,
     admin: ConnId,
-    /// The latest last.
+    /// Connections of I/O queues, the latest last.
     io: Vec<ConnId>,
 }
 
-/// The machine.
+/// A host that resets its controller and goes on.
 pub(super) struct Resetter {
     peer: RawPeer<Sim>,
     memory: RawMemory<Sim>,

@@ -20,17 +20,18 @@ const HOSTS: usize = 2;
 const TARGETS: usize = 2;
 /// Hosts that come when the storm is over.
 const NEWCOMERS: usize = 3;
-/// What a host takes to come back. By then its targets have missed its Keep Alive: what it asked of
-/// them before its crash, and has forgotten, is over.
+/// Time until a host comes back. By then its targets have missed its Keep Alive: the commands from
+/// before its crash, which it has forgotten, are over.
 const REBOOT: Duration = Duration::from_millis(2_500);
-/// The longest that a core stalls: what its target is given beyond Keep Alive is not used up by it.
+/// The longest that a core stalls, in ms: shorter than the time that a target allows beyond Keep
+/// Alive.
 const STALL_MS: u64 = 500;
-/// Bytes of a pool in which reads that hang leave room for everybody.
+/// Bytes of a pool in which reads that hang leave room for all hosts.
 const ROOM_TO_HANG: u64 = 1 << 20;
 /// Far more than a run takes.
 const LIMIT: Duration = Duration::from_secs(1800);
 
-/// What became of a run.
+/// The result of a run.
 #[derive(Debug)]
 pub struct Outcome {
     /// Equal for equal runs.
@@ -42,7 +43,7 @@ pub struct Outcome {
 /// Runs the world of a seed to its end; prints what happens if `spoken`.
 ///
 /// # Panics
-/// When somebody sees what he must not see, or waits in vain.
+/// When a node reads wrong bytes, or waits in vain.
 pub fn storm(seed: u64, spoken: bool) -> Outcome {
     let mut storm = Storm::new(seed, spoken);
     storm.rage();
@@ -60,15 +61,15 @@ struct Storm {
     targets: Vec<TargetId>,
     /// One for each pair of host and target, by host.
     traffic: Vec<Traffic>,
-    /// By target.
+    /// What each target's media must hold, by target.
     histories: Vec<Histories>,
-    /// Of each target.
+    /// Bytes of each target's buffer pool.
     pools: Vec<u64>,
     weather: SimConfig,
     disks: DiskConfig,
-    /// Troubles to come: after so many requests.
+    /// Troubles to come, each after this many requests.
     due: Vec<u32>,
-    /// What ends when.
+    /// Troubles that end at a time.
     ends: Vec<(Time, End)>,
     totals: Totals,
     spoken: bool,
@@ -204,7 +205,7 @@ impl Storm {
         Outcome { trace: self.world.trace(), totals: self.totals }
     }
 
-    /// Lets everybody work until something is so.
+    /// Runs the world until `done` says so.
     fn run(&mut self, what: &str, mut done: impl FnMut(&mut Self) -> bool) {
         let end = self.world.now() + LIMIT;
         let mut goes_on = true;
@@ -406,7 +407,7 @@ impl Storm {
         self.ends.push((at, end));
     }
 
-    /// As long as nobody notices, or so long that all do.
+    /// A time so short that no node notices, or so long that all do.
     fn some_time(&mut self) -> Duration {
         let most = self.random.pick(&[2, 50, 800, 5_000]);
         Duration::from_micros(self.random.within(100..most * 1_000))

@@ -1,6 +1,6 @@
-//! A machine that keeps no rules: it names memory to targets that it has not opened to them, writes
-//! to theirs with keys that it was not given, and posts its receives late. It tells when somebody
-//! went beyond what is open.
+//! A machine that breaks the protocol: it names memory to targets that it has not opened to them,
+//! writes to theirs with keys that it was not given, and posts its receives late. It panics when a
+//! target went beyond the memory that is open.
 
 use std::net::IpAddr;
 use std::ops::Range;
@@ -18,9 +18,10 @@ use rdma::{Access, CmEvent, ConnId, ConnParams, GroupStats, Op, PrivateData, Tim
 
 use super::{Machine, Random, Totals};
 
-/// What the target may reach in an honest machine; the length of the data that it is asked for.
+/// Memory that the target may reach in a correct machine; the length of the data that it is asked
+/// for.
 const PAGE: usize = 4096;
-/// Registered for remote access. Before and behind it nobody may write.
+/// Registered for remote access. Before and behind it no target may write.
 const OPEN: Range<usize> = PAGE..2 * PAGE;
 /// The open part and what is beside it.
 const LAND_BYTES: usize = 3 * PAGE;
@@ -28,16 +29,16 @@ const LAND_BYTES: usize = 3 * PAGE;
 const CONNECT_DATA: usize = 2048;
 const SHAPE: RawPeerShape =
     RawPeerShape { queue_pairs: 1, sends: 8, receives: 8, receive_bytes: size_of::<Cqe>() };
-/// What memory is filled with that nobody may write.
+/// Fill of the memory that no target may write.
 const UNTOUCHED: u8 = 0x9E;
-/// Visits in all.
+/// Visits of one stranger in all.
 const VISITS: u32 = 60;
 /// Between two visits, in microseconds.
 const PAUSE: Range<u64> = 2_000..40_000;
 /// A visit that takes longer is broken off.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// What a visit is to do.
+/// The purpose of a visit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Attack {
     /// Has the target write across the end of the open memory.
@@ -78,10 +79,10 @@ struct Visit {
     until: Time,
 }
 
-/// The machine.
+/// A machine whose requests break the protocol.
 pub(super) struct Stranger {
     peer: RawPeer<Sim>,
-    /// What targets are to write to, and what is beside it.
+    /// The memory that targets are to write to, and the memory beside it.
     land: RawMemory<Sim>,
     /// Capsules and the data of Connect.
     own: RawMemory<Sim>,
@@ -302,7 +303,7 @@ impl Stranger {
 }
 
 const HOST_ID: HostId = HostId([0xEE; 16]);
-/// Of its queue.
+/// Entries of its one queue.
 const ENTRIES: u16 = 32;
 
 fn enable_command() -> Sqe {

@@ -33,9 +33,9 @@ use super::{Disk, DiskConfig, DiskStats};
 /// How a simulated target is to be.
 #[derive(Clone, Debug)]
 pub struct TargetOptions {
-    /// Poll groups.
+    /// Number of poll groups, each with a simulated core.
     pub cores: u16,
-    /// Limits.
+    /// Bounds of memory, queues and controllers.
     pub limits: Limits,
 }
 
@@ -58,7 +58,7 @@ pub struct TargetNode {
     address: SocketAddr,
     nqn: Nqn,
     options: TargetOptions,
-    /// What it exports from the next start on: NSID 1, 2 and so on.
+    /// The exports from the next start on: NSID 1, 2 and so on.
     pub disks: Vec<Disk>,
     bay: Bay,
     running: Option<Running>,
@@ -66,7 +66,7 @@ pub struct TargetNode {
     past: Past,
 }
 
-/// What the processes of a node that ended had counted.
+/// Counters of the processes of a node that ended.
 #[derive(Default)]
 struct Past {
     network: GroupStats,
@@ -111,17 +111,17 @@ impl TargetNode {
         node
     }
 
-    /// What hosts connect to.
+    /// The subsystem that hosts connect to.
     pub fn subsystem(&self) -> Subsystem {
         Subsystem { address: self.address, nqn: self.nqn }
     }
 
-    /// Its address.
+    /// The IP address that it listens on.
     pub fn ip(&self) -> IpAddr {
         self.address.ip()
     }
 
-    /// Starts the target.
+    /// Starts the target, with empty volatile state and the media as they are.
     ///
     /// # Panics
     /// If it runs, or something of an earlier run is still there.
@@ -152,7 +152,7 @@ impl TargetNode {
         }
     }
 
-    /// Ends the process from one moment to the next: nobody is told.
+    /// Ends the process from one moment to the next, without a message to its hosts.
     pub fn crash(&mut self) {
         self.past = Past {
             network: self.network_stats(),
@@ -173,7 +173,7 @@ impl TargetNode {
         self.bay.set_config(config);
     }
 
-    /// Has the next so many reads of simulated disks hang, for as long as the process lives.
+    /// Has the next `count` reads of simulated disks hang, for as long as the process lives.
     pub fn hang_reads(&self, count: u32) {
         self.bay.hang_reads(count);
     }
@@ -190,7 +190,7 @@ impl TargetNode {
         self.bay.speak(name);
     }
 
-    /// What simulated disks did.
+    /// Counters of the simulated disks.
     pub fn disk_stats(&self) -> DiskStats {
         self.bay.stats()
     }
@@ -202,7 +202,7 @@ impl TargetNode {
             + running.map_or(0, |running| running.target.associations().keep_alive_losses())
     }
 
-    /// Whether it runs.
+    /// Whether the target runs now.
     pub fn is_running(&self) -> bool {
         self.running.is_some()
     }
@@ -227,7 +227,7 @@ impl TargetNode {
         self.running.as_ref().expect("it runs").target.associations()
     }
 
-    /// Its provider's counters.
+    /// Counters of its provider's groups, past runs included.
     pub fn network_stats(&mut self) -> GroupStats {
         let mut sum = self.past.network;
         for group in self.running.iter_mut().flat_map(|running| running.target.stats()) {
@@ -236,7 +236,7 @@ impl TargetNode {
         sum
     }
 
-    /// What became of requests that needed a buffer.
+    /// Counts of requests that needed a buffer.
     pub(super) fn line_stats(&self) -> LineStats {
         let mut sum = self.past.lines;
         let running = self.running.iter();
@@ -245,7 +245,7 @@ impl TargetNode {
         sum
     }
 
-    /// What hosts that are gone have left behind; empty if all is well.
+    /// Resources that hosts that are gone have left behind; empty if all is well.
     pub fn leftovers(&mut self) -> String {
         let Some(running) = &mut self.running else { return String::new() };
         let mut left = String::new();

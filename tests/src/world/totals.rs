@@ -23,7 +23,7 @@ impl Totals {
         self.0.get(what).copied().unwrap_or(0)
     }
 
-    /// What never happened.
+    /// The events that were counted zero times.
     pub fn missing(&self) -> Vec<&'static str> {
         self.0.iter().filter(|(_, count)| **count == 0).map(|(&what, _)| what).collect()
     }

@@ -19,11 +19,11 @@ use rdma::Time;
 use super::history::{FlushId, History, ReadId, WriteEnd, WriteId};
 use super::{HostNode, Random, Totals, Trace};
 
-/// What surrounds the memory of a range.
+/// The bytes around the memory of a range.
 const GUARD: [u8; 64] = [0x6D; 64];
-/// What destinations of reads are filled with before.
+/// Fill of the destinations of reads before the read.
 const UNTOUCHED: u8 = 0xA5;
-/// What memory is filled with that came back from a read that failed.
+/// Fill of memory that came back from a read that failed.
 const RETURNED: u8 = 0x5C;
 /// Memory that came back from failed reads and is watched.
 const WATCHED: usize = 8;
@@ -41,23 +41,23 @@ const PROTECTED: usize = 1;
 /// How traffic is to be.
 #[derive(Clone, Debug)]
 pub(super) struct TrafficOptions {
-    /// Bytes of the writable namespace that nobody else writes.
+    /// Bytes of the writable namespace that only this traffic writes.
     pub area: Range<usize>,
     /// Bytes of both namespaces.
     pub size: usize,
-    /// Requests in all.
+    /// Number of requests in all.
     pub requests: u32,
-    /// Requests in flight.
+    /// The most requests in flight at once.
     pub depth: usize,
     /// How memory is open to targets.
     pub grant: Grant,
-    /// Seed.
+    /// Seed of the sequence of requests.
     pub seed: u64,
 }
 
 type Connecting = Pin<Box<dyn Future<Output = Result<Connected, Error>>>>;
 
-/// What a connection is good for.
+/// The objects of a connection.
 struct Connected {
     controller: Controller,
     namespaces: [Namespace; 2],
@@ -81,7 +81,7 @@ pub(super) struct Traffic {
     done: Vec<RangeCompletion>,
     next_token: u64,
     finished: u32,
-    /// What is to be done before anything random.
+    /// Requests to be made before anything random.
     errands: VecDeque<Errand>,
     watched: VecDeque<RegionSlice>,
     totals: Totals,
@@ -157,7 +157,7 @@ impl Traffic {
         self.finished >= self.options.requests && self.in_flight() == 0
     }
 
-    /// What it did.
+    /// Counts of requests, faults and recoveries by name.
     pub(super) fn totals(&self) -> &Totals {
         &self.totals
     }
@@ -168,8 +168,7 @@ impl Traffic {
         self.link = Link::Down { until: now + PAUSE };
     }
 
-    /// Its host ends from one moment to the next: nobody will ever hear what became of its
-    /// requests.
+    /// Its host ends from one moment to the next: its requests will never be answered.
     pub(super) fn forget(&mut self, histories: &mut Histories) {
         self.link = Link::Down { until: Time::ZERO };
         self.ring = None;

@@ -8,17 +8,17 @@ use rdma::Time;
 
 use super::{HostNode, Random, Trace};
 
-/// What destinations of reads are filled with before.
+/// Fill of the destinations of reads before the read.
 const UNTOUCHED: u8 = 0xA5;
 
-/// What a workload does.
+/// The parameters of a workload.
 #[derive(Clone, Debug)]
 pub struct WorkloadOptions {
-    /// Its own part of the namespace, in bytes; nobody else writes there.
+    /// Its own part of the namespace, in bytes; no other workload writes there.
     pub area: Range<u64>,
     /// Ranges to read and write.
     pub ranges: u32,
-    /// Ranges in flight.
+    /// The most ranges in flight at once.
     pub depth: usize,
     /// The longest range, in bytes.
     pub longest: u64,
@@ -28,7 +28,7 @@ pub struct WorkloadOptions {
     pub grant: Grant,
     /// Whether ranges may fail.
     pub may_fail: bool,
-    /// Seed.
+    /// Seed of the sequence of ranges.
     pub seed: u64,
 }
 
@@ -56,7 +56,7 @@ struct InFlight {
     write: Option<Vec<u8>>,
 }
 
-/// What is in an area.
+/// The expected content of an area.
 struct Shadow {
     bytes: Vec<u8>,
     /// A write that covers these bytes failed: they may be old or new.
@@ -104,12 +104,12 @@ impl Workload {
         self.submitted >= self.options.ranges && self.in_flight.is_empty()
     }
 
-    /// Ranges in flight.
+    /// Number of ranges in flight now.
     pub fn in_flight(&self) -> usize {
         self.in_flight.len()
     }
 
-    /// Does so many more ranges.
+    /// Does `ranges` more ranges.
     pub fn extend(&mut self, ranges: u32) {
         self.options.ranges += ranges;
     }
