@@ -7,8 +7,8 @@ use nvme_proto::{
 
 use crate::input::Input;
 
-/// The queue that the capsule came on, then the capsule: what parses says the same when it is said
-/// again; what a descriptor describes lies within what arrived.
+/// The queue that the capsule came on, then the capsule: an entry that parses is encoded to the
+/// same bytes; a descriptor that is accepted describes bytes that arrived.
 pub fn run(data: &[u8]) {
     let mut input = Input::new(data);
     let qid = Qid(u16::from(input.u8() & 1));

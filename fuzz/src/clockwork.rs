@@ -1,4 +1,4 @@
-//! Worlds in which time goes on when nobody has anything to do.
+//! Worlds in which time goes on when no party has anything to do.
 
 use std::time::Duration;
 
@@ -9,21 +9,21 @@ use rdma::sim::SimNetwork;
 /// Steps that one operation may wait.
 const WAIT_STEPS: usize = 200;
 
-/// A simulated network with everybody on it.
+/// A simulated network with all parties on it.
 pub(crate) trait Clockwork {
     /// Steps in which everything is over, or never will be.
     const STEPS_MAX: usize;
 
-    /// Everybody does what is ready.
+    /// Every party does what is ready.
     fn turn(&mut self) -> Turn;
 
     /// The time, to be set.
     fn now(&mut self) -> &mut Time;
 
-    /// What everybody is on.
+    /// The network of all parties.
     fn network(&self) -> &SimNetwork;
 
-    /// Everybody does what is ready, or time goes on to the next thing that happens; false if
+    /// Every party does what is ready, or time goes on to the next thing that happens; false if
     /// nothing will.
     fn step(&mut self) -> bool {
         match self.turn() {
@@ -34,7 +34,7 @@ pub(crate) trait Clockwork {
         true
     }
 
-    /// Lets time pass.
+    /// Moves the clock to `time`, and by 100 ns at least.
     fn wait_until(&mut self, time: Time) {
         let now = self.now();
         *now = time.max(*now + Duration::from_nanos(100));

@@ -1,4 +1,4 @@
-//! Two communication managers, what their callers ask of them, and a network that does anything to
+//! Two communication managers, the calls of their users, and a network that does anything to
 //! datagrams.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -29,10 +29,10 @@ const DEADLINES_MAX: usize = 1000;
 
 /// Runs a sequence of operations of eight bytes each.
 ///
-/// What must hold: calls succeed exactly where the caller was told that they may; the events of a
-/// connection come in the order that they have, one of them ends it and nothing follows; limits are
-/// kept; nothing is left in the end. While datagrams are only lost, repeated and overtaken, two
-/// ends of a connection have agreed on the same.
+/// Must hold: calls succeed exactly where the caller was told that they may; the events of a
+/// connection come in their order, one of them ends it and nothing follows; limits are kept;
+/// nothing is left in the end. While datagrams are only lost, repeated and overtaken, two ends of a
+/// connection have agreed on the same parameters.
 pub fn run(data: &[u8]) {
     let mut input = Input::new(data);
     let mut world = ConnectionWorld::new();
@@ -47,16 +47,16 @@ pub fn run(data: &[u8]) {
     world.end();
 }
 
-/// What a caller knows of a connection.
+/// A connection's state as its caller sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ConnectionStage {
     /// It asked for it.
     Connecting,
-    /// The peer accepted.
+    /// The peer accepted its request, and it has not confirmed yet.
     Replied,
     /// The peer asked for it.
     Requested,
-    /// It accepted.
+    /// It accepted the peer's request, which the peer has to confirm.
     Granted,
     Established,
     /// It was told that it is over, and has to close it.
@@ -276,7 +276,7 @@ impl ConnectionWorld {
         self.sides[side].flying.push_front(mad);
     }
 
-    /// A datagram comes from somebody else, who has seen it pass.
+    /// A datagram comes from another address, whose sender has seen a datagram pass.
     fn stranger(&mut self, side: usize, input: &mut Input<'_>) {
         if let Some(mad) = self.take(side, input) {
             self.honest = false;

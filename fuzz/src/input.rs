@@ -1,12 +1,12 @@
 //! Bytes of a fuzzer as a source of decisions.
 
-/// Reads an input from front to end. What is asked for beyond its end is zero, so that every input
-/// means something.
+/// Reads an input from front to end. Bytes beyond its end are zero, so that every input means
+/// something.
 #[derive(Clone, Debug)]
 pub struct Input<'a>(&'a [u8]);
 
 impl<'a> Input<'a> {
-    /// All of `data`.
+    /// A reader of all of `data`.
     pub fn new(data: &'a [u8]) -> Self {
         Self(data)
     }
@@ -36,7 +36,7 @@ impl<'a> Input<'a> {
         self.slice(usize::MAX)
     }
 
-    /// The next byte.
+    /// The next byte, zero behind the end.
     pub fn u8(&mut self) -> u8 {
         u8::from_le_bytes(self.array())
     }

@@ -24,7 +24,7 @@ pub struct FuzzTarget {
     /// Its name, which is also that of its corpus and of its entry point for coverage-guided
     /// fuzzers.
     pub name: &'static str,
-    /// Runs one input.
+    /// The function that decodes and runs one input.
     pub run: fn(&[u8]),
     /// Length of what inputs are sequences of: an operation, or a word of a wire format.
     pub record_bytes: usize,
@@ -34,7 +34,7 @@ pub struct FuzzTarget {
     pub test_executions: u64,
 }
 
-/// All of them.
+/// Every fuzz target, in the order of `all`.
 pub const TARGETS: [FuzzTarget; 8] = [
     target("packet", packet::run, 4, 4200, 50_000),
     target("mad", mad::run, 4, 256, 50_000),

@@ -28,21 +28,21 @@ struct FuzzArguments {
 enum FuzzCommand {
     /// Run mutations of a target's corpus.
     Run {
-        /// Which target; `all` for one after the other.
+        /// Name of the fuzz target; `all` for one after the other
         target: String,
-        /// How many.
+        /// Number of mutations to run
         #[arg(long, default_value_t = 1_000_000)]
         executions: u64,
         /// Where mutations come from; the same seed gives the same inputs.
         #[arg(long, default_value_t = 1)]
         seed: u64,
-        /// How many threads.
+        /// Number of threads to run them on
         #[arg(long, default_value_t = 1)]
         jobs: u16,
     },
     /// Run inputs from files.
     Replay {
-        /// Which target.
+        /// Name of the fuzz target
         target: String,
         /// The inputs; the target's corpus if there are none.
         files: Vec<PathBuf>,

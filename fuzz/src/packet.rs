@@ -1,4 +1,4 @@
-//! RoCE v2 packets.
+//! RoCE v2 packets: parse, verify the ICRC, build again and compare.
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 

@@ -12,7 +12,7 @@ impl FuzzRandom {
         Self(SplitMix64::new(seed))
     }
 
-    /// The next number.
+    /// The next number of the sequence, uniform over 64 bits.
     pub fn next_u64(&mut self) -> u64 {
         self.0.next_u64()
     }

@@ -12,22 +12,22 @@ use crate::random::FuzzRandom;
 /// be repeated alone.
 #[derive(Clone, Debug)]
 pub struct Campaign {
-    /// What is executed.
+    /// The fuzz target that is executed.
     pub target: FuzzTarget,
-    /// What is mutated.
+    /// The inputs that are mutated.
     pub corpus: Vec<Vec<u8>>,
-    /// Where mutations come from.
+    /// Seed of the mutations; the same seed gives the same inputs.
     pub seed: u64,
 }
 
 /// An execution that failed.
 #[derive(Clone, Debug)]
 pub struct Finding {
-    /// Its number.
+    /// Its number in the campaign, from 0.
     pub execution: u64,
-    /// Its input.
+    /// The bytes that the target was given.
     pub input: Vec<u8>,
-    /// What was wrong.
+    /// The message of its panic.
     pub message: String,
 }
 
@@ -74,10 +74,10 @@ impl Campaign {
     }
 }
 
-/// Runs one input.
+/// Runs one input and catches its panic.
 ///
 /// # Errors
-/// What it panicked with.
+/// The message of the panic.
 pub fn execute(target: &FuzzTarget, input: &[u8]) -> Result<(), String> {
     panic::catch_unwind(AssertUnwindSafe(|| (target.run)(input))).map_err(|payload| {
         let text = payload.downcast_ref::<String>().cloned();

@@ -17,7 +17,7 @@ use crate::pcap::frames;
 /// Operations by name, each filled up with zeros.
 type Script<'a> = (&'a str, &'a [&'a [u8]]);
 
-/// What each kind of request does when all goes well, and how a loss is made good.
+/// The course of each kind of request without faults, and the repair of a loss.
 const QUEUE_PAIR_SCRIPTS: [Script<'_>; 8] = [
     ("send", &[HEAD, RECEIVE, &[0, 0, 0, 1, 100], SENT, ARRIVED, ANSWERED, HEARD]),
     ("send-of-many-packets", &[HEAD, RECEIVE, &[0, 0, 0, 1, 0, 4], SENT, ARRIVED, ANSWERED, HEARD]),
@@ -86,7 +86,7 @@ const TO_PEER: &[u8] = &[8, 1];
 const ACCEPT: &[u8] = &[1, 1, 0, 0x44, 32];
 const BACK: &[u8] = &[8];
 
-/// What a host does first, and what it may do then.
+/// The first operations of a host, and some that may follow.
 const HOSTILE_HOST_BEGINNING: [&[u8]; 6] = [LINK, SETTLE, ADMIN_CONNECT, SETTLE, ENABLE, SETTLE];
 const HOSTILE_HOST_IO: [&[u8]; 4] = [IO_LINK, SETTLE, IO_CONNECT, SETTLE];
 const HOSTILE_HOST_ENDS: [Script<'_>; 4] = [
@@ -121,7 +121,7 @@ fn hostile_host() -> Seeds {
     seeds
 }
 
-/// What is asked of an initiator once it has a namespace, and what the target does then.
+/// Calls of an initiator that has a namespace, and the target's actions.
 const HOSTILE_TARGET_ENDS: [Script<'_>; 9] = [
     ("read", &[READ_BLOCKS, FLOW]),
     ("read-unaligned", &[&[4, 0xE, 3, 0xFF, 4, 0xF3, 7, 1, 0x81], FLOW]),
@@ -166,7 +166,7 @@ fn hostile_target() -> Seeds {
     seeds
 }
 
-/// Scripts whose operations have so many bytes.
+/// Scripts whose operations have `BYTES` bytes.
 fn scripts<const BYTES: usize>(scripts: &[Script<'_>]) -> Seeds {
     let record = |operation: &&[u8]| {
         let mut record = [0; BYTES];
@@ -179,7 +179,7 @@ fn scripts<const BYTES: usize>(scripts: &[Script<'_>]) -> Seeds {
         .collect()
 }
 
-/// Seeds by name.
+/// The inputs of a corpus by file name.
 type Seeds = BTreeMap<String, Vec<u8>>;
 
 /// Writes the seeds of all targets.

@@ -32,13 +32,13 @@ pub(super) struct FuzzHost {
     pub(super) links: Vec<FuzzLink>,
 }
 
-/// What is known of one connection.
+/// The state of one connection.
 #[derive(Default)]
 pub(super) struct FuzzLink {
     /// Commands that were sent and are not answered, by the place of their capsule, which is their
     /// identifier.
     owed: [u8; CAPSULES],
-    /// Responses that nobody looked at yet.
+    /// Responses that were not looked at yet.
     pub(super) answers: Vec<Cqe>,
     /// Which identifier the latest Connect had.
     pub(super) connect: Option<u16>,
@@ -99,7 +99,7 @@ impl FuzzHost {
     /// An operation that is no command, with data memory.
     pub(super) fn operate(&mut self, link: usize, op: Op, at: usize, length: usize) {
         if self.raw.has_queue_pair(link) {
-            // What finds no room is not done.
+            // An operation that finds no room is not done.
             let _ = self.raw.operate(link, op, at, length);
         }
     }
@@ -114,7 +114,7 @@ impl FuzzHost {
         self.raw.put(at, bytes);
     }
 
-    /// Reads data memory.
+    /// Reads the memory that the target reads and writes.
     pub(super) fn get(&self, at: usize, length: usize) -> impl Iterator<Item = u8> + '_ {
         self.raw.get(at, length)
     }
@@ -124,7 +124,7 @@ impl FuzzHost {
         self.raw.keyed(at, length)
     }
 
-    /// Takes the memory away under whatever is using it; what replaces it has another key.
+    /// Takes the memory away while it may be in use; the new memory has another key.
     pub(super) fn replace_memory(&mut self) {
         self.raw.replace_memory();
     }
@@ -134,7 +134,7 @@ impl FuzzHost {
         self.raw.disconnect(now, link);
     }
 
-    /// The queue pair fails, and nobody is told.
+    /// The queue pair fails without an event.
     pub(super) fn fail(&mut self, link: usize) {
         self.raw.fail(link);
     }

@@ -29,7 +29,7 @@ use crate::input::Input;
 const TARGET: [u8; 4] = [10, 0, 0, 1];
 const HOSTILE: [u8; 4] = [10, 0, 0, 2];
 const WITNESS: [u8; 4] = [10, 0, 0, 3];
-/// What anybody may connect to, and what only the witness may.
+/// The subsystem that any host may connect to, and the one for the witness only.
 const OPEN: &str = "nqn.2026-01.io.feedrail:open";
 const PRIVATE: &str = "nqn.2026-01.io.feedrail:private";
 const WITNESS_NQN: &str = "nqn.2026-01.io.feedrail:witness";
@@ -37,8 +37,8 @@ const OPERATIONS_MAX: usize = 40;
 
 /// Runs a sequence of operations of sixteen bytes each.
 ///
-/// What must hold: the witness is served and reads what it wrote; a command is answered at most
-/// once; when the hostile host is gone, what the target and its device held for it is free again.
+/// Must hold: the witness is served and reads what it wrote; a command is answered at most once;
+/// when the hostile host is gone, all that the target and its device held for it is free again.
 ///
 /// The target and the witness live on from one execution to the next: each ends only when
 /// everything is as it was.
@@ -61,11 +61,11 @@ struct HostWorld {
     address: SocketAddr,
     hostile: FuzzHost,
     witness: Witness,
-    /// What is held for the witness alone.
+    /// Resources held for the witness alone.
     held: HostHoldings,
 }
 
-/// What is held for hosts.
+/// Resources that are held for hosts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct HostHoldings {
     associations: usize,
@@ -154,7 +154,7 @@ impl HostWorld {
         for link in 0..self.hostile.links.len() {
             self.hostile.disconnect(self.now, link);
         }
-        // What was written is read.
+        // Each of two rounds reads the bytes that were written.
         for _ in 0..2 {
             self.witness.act(0, 15);
             self.rest();
@@ -249,7 +249,7 @@ mod tests {
 
     use super::*;
 
-    /// What the hostile host was answered.
+    /// The statuses that the hostile host got.
     fn answers(script: &[u8]) -> Vec<Status> {
         let mut world = HostWorld::new();
         world.play(script);

@@ -1,4 +1,4 @@
-//! What a hostile host does.
+//! The operations of a hostile host.
 
 use std::time::Duration;
 
@@ -109,7 +109,7 @@ impl HostWorld {
         known.next_back().unwrap_or(Cntlid(0))
     }
 
-    /// Sends some bytes.
+    /// Sends a capsule of arbitrary length and content.
     fn capsule(&mut self, link: usize, input: &mut Input<'_>) {
         let length = usize::from(input.u16()) % (CAPSULE_BYTES + 1);
         let pattern = input.rest();
@@ -122,7 +122,7 @@ impl HostWorld {
         self.hostile.send(link, &[&bytes]);
     }
 
-    /// An RDMA operation on memory that is the target's, or nobody's.
+    /// An RDMA operation on memory of the target, or on no memory at all.
     fn operation(&mut self, link: usize, input: &mut Input<'_>) {
         let [kind, keys] = input.array();
         let length = usize::from(input.u16()) % 8192;

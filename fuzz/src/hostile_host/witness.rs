@@ -1,4 +1,4 @@
-//! A well-behaved host: what a hostile one does must not show here.
+//! A well-behaved host, which a hostile one must not affect.
 
 use std::net::SocketAddr;
 
@@ -36,7 +36,7 @@ pub(super) struct Witness {
 struct WitnessPart {
     /// The identifier of the command that is under way.
     cid: Option<u16>,
-    /// What each byte was last written to, and how many bytes were.
+    /// The value that the bytes were last written to, and how many bytes were.
     written: (u8, usize),
     /// The command is a Read.
     reading: bool,
@@ -81,7 +81,7 @@ impl Witness {
         self.host.send(link, &[sqe.as_bytes()]);
     }
 
-    /// Enables its controller.
+    /// Enables its controller with CC.EN.
     pub(super) fn enable(&mut self) {
         let cc = Cc::new().with_en(true).with_iosqes(6).with_iocqes(4);
         let property = Property::CC;

@@ -1,8 +1,8 @@
-//! What a hostile target does with one command.
+//! The behaviour of a hostile target for one command.
 
 use crate::input::Input;
 
-/// What happens to the data of a command and to its response.
+/// The treatment of a command's data and of its response.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Behaviour {
     pub(super) data: DataFault,
@@ -11,22 +11,22 @@ pub(super) struct Behaviour {
     pub(super) hasty: bool,
 }
 
-/// What is wrong with the transfer of data.
+/// The fault in the transfer of data.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum DataFault {
     #[default]
     None,
-    /// There is none.
+    /// No data is written.
     Missing,
-    /// It begins so many bytes later, or earlier.
+    /// It begins this many bytes later, or earlier.
     Shifted(i32),
-    /// It is so many bytes longer.
+    /// It is this many bytes longer.
     Longer(u16),
     /// It goes by another key.
     Key(u32),
 }
 
-/// What is wrong with the response.
+/// The fault in the response.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum AnswerFault {
     #[default]
@@ -35,13 +35,13 @@ pub(super) enum AnswerFault {
     Missing,
     /// Another status, nothing being done.
     Status(u16),
-    /// Another result.
+    /// Another result than the command's.
     Result(u64),
-    /// Some other command's.
+    /// The identifier of another command.
     Cid(u16),
-    /// Sent twice.
+    /// The response is sent twice.
     Twice,
-    /// So many bytes, with this in all of them but the identifier.
+    /// This many bytes, with this value in all of them but the identifier.
     Bytes(usize, u8),
     /// It invalidates a key.
     Invalidates(u32),

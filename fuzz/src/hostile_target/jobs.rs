@@ -1,4 +1,4 @@
-//! What a caller of the initiator waits for, and the memory that it lent.
+//! Jobs: calls of the initiator that are waited for, and the memory that they lent.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -13,7 +13,7 @@ use super::target::{WRITABLE_BYTES, pattern};
 
 /// Bytes before and after the memory of a batch that belong to no command.
 const GUARD_BYTES: usize = 256;
-/// What memory is filled with before it is lent.
+/// The byte that memory is filled with before it is lent.
 const FILL: u8 = 0xC3;
 
 /// Something that is asked of the initiator.
@@ -25,7 +25,7 @@ pub(super) enum InitiatorJob {
     Other(Pin<Box<dyn Future<Output = ()>>>),
 }
 
-/// What came of a job.
+/// The outcome of a job.
 pub(super) enum JobOutcome {
     Connected(Result<Controller, Error>),
     Opened(Result<Namespace, Error>),
@@ -57,9 +57,9 @@ pub(super) struct FinishedJob {
     plan: BatchPlan,
     slices: Vec<RegionSlice>,
     guards: [RegionSlice; 2],
-    /// What was in it.
+    /// The content of each slice before it was lent.
     snapshots: Vec<Vec<u8>>,
-    /// Which ranges succeeded.
+    /// Whether each range succeeded, by its index.
     done: Vec<bool>,
 }
 
@@ -127,7 +127,7 @@ impl FinishedJob {
         Self { plan, slices, guards, snapshots, done }
     }
 
-    /// Which ranges succeeded.
+    /// Whether each range succeeded, in order.
     #[cfg(test)]
     pub(super) fn done(&self) -> impl Iterator<Item = bool> + '_ {
         self.done.iter().copied()
@@ -149,7 +149,7 @@ impl FinishedJob {
         }
     }
 
-    /// What was read where nobody writes is what is there.
+    /// Bytes read where no job writes equal those of the disk.
     pub(super) fn check_bytes(&self) {
         let BatchPlan { writes, offset, stride, .. } = self.plan;
         for (index, slice) in self.slices.iter().enumerate() {

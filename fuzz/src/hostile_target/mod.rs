@@ -34,13 +34,13 @@ const JOBS_MAX: usize = 6;
 const RANGES_MAX: usize = 6;
 const RANGE_BYTES_MAX: usize = 5000;
 
-/// Runs a sequence of operations of sixteen bytes each: what callers ask of the initiator, and what
-/// the target does.
+/// Runs a sequence of operations of sixteen bytes each: calls of the initiator, and actions of the
+/// target.
 ///
-/// What must hold: each range gets one result, and all memory comes back; memory that is open to
-/// each command alone is touched by no other, and not after the result; while a target that says
-/// that something was done has done it, what is read is what is there; when nobody uses a
-/// connection any more all comes to rest, and nothing is kept.
+/// Must hold: each range gets one result, and all memory comes back; memory that is open to each
+/// command alone is touched by no other, and not after the result; while the target's responses are
+/// true, bytes read are those of the disk; when no connection is used any more all comes to rest,
+/// and nothing is kept.
 ///
 /// Host and target live on from one execution to the next: each ends only when everything is as it
 /// was.
@@ -222,7 +222,7 @@ impl TargetWorld {
         self.begin(InitiatorJob::Other(Box::pin(async { drop(asked.await) })));
     }
 
-    /// Everybody gets what is theirs, and nothing is left.
+    /// Every job ends with its result, and nothing is left.
     fn end(&mut self) {
         self.finish_jobs();
         self.controller = None;
@@ -246,7 +246,7 @@ impl TargetWorld {
             if self.jobs.is_empty() {
                 return;
             }
-            // What the last timer ended is seen by asking for it.
+            // The effect of the last timer is seen by asking for it.
             let goes_on = self.step() || self.poll_jobs();
             assert!(goes_on, "nothing more can happen, and something has no result");
         }
@@ -332,7 +332,7 @@ fn options() -> ControllerOptions {
 mod tests {
     use super::*;
 
-    /// What became of the ranges of a script.
+    /// Whether the ranges of a script succeeded.
     fn transferred(script: &[u8]) -> Vec<bool> {
         let mut world = TargetWorld::new();
         world.play(script);

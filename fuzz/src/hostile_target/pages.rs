@@ -1,4 +1,4 @@
-//! What a hostile target says of itself.
+//! The Identify data and log pages of a hostile target.
 
 use nvme_proto::identify::{
     Cns, ControllerType, FileInfo, IdDescriptor, Identify, IdentifyController, IdentifyNamespace,
@@ -20,7 +20,7 @@ pub(super) struct IdentifyPages {
 }
 
 impl IdentifyPages {
-    /// Of a target with one namespace of so many blocks.
+    /// Those of a target with one namespace of `blocks` blocks.
     pub(super) fn new(blocks: u64, in_capsule_bytes: u32) -> Self {
         let mut controller = IdentifyController::blank();
         controller.cntrltype = ControllerType::IO;
@@ -66,7 +66,7 @@ impl IdentifyPages {
         self.controller.set_cntlid(Cntlid(cntlid));
     }
 
-    /// What Identify asks for.
+    /// The data that Identify asks for.
     pub(super) fn identify(&self, command: &Identify) -> &[u8] {
         match command.cns {
             Cns::CONTROLLER => self.controller.as_bytes(),

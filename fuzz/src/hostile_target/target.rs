@@ -22,7 +22,7 @@ use super::pages::{IdentifyPages, PAGE_BYTES};
 pub(super) const LBA_BYTES: usize = 512;
 /// Bytes of its namespace.
 pub(super) const DISK_BYTES: usize = 64 << 10;
-/// A host writes only before here; what follows stays as it is.
+/// A host writes only before this offset; the rest of the disk does not change.
 pub(super) const WRITABLE_BYTES: usize = DISK_BYTES / 2;
 const IN_CAPSULE_BYTES: usize = 4096;
 const CAPSULE_BYTES: usize = size_of::<Sqe>() + IN_CAPSULE_BYTES;
@@ -44,23 +44,23 @@ const REMEMBERED: usize = 16;
 pub(super) struct FuzzedTarget {
     raw: RawTarget<Sim>,
     queues: Vec<HostileQueue>,
-    /// What is on the disk at first.
+    /// The content of the disk at first.
     formatted: Box<[u8]>,
     pub(super) pages: IdentifyPages,
-    /// What it does with the next commands.
+    /// Its behaviour for the next commands.
     pub(super) plan: VecDeque<Behaviour>,
     /// The next connection is refused.
     pub(super) refuses: bool,
     /// The room for commands that it says it has, whatever there is and whatever it was asked for.
     pub(super) claimed_entries: Option<u16>,
-    /// What hosts asked for lately, answered or not.
+    /// Recent commands of hosts, answered or not.
     remembered: VecDeque<(ConnId, Sqe)>,
     next_cntlid: u16,
-    /// What it said was done was done.
+    /// Every command that it reported as done was done.
     pub(super) truthful: bool,
 }
 
-/// A connection.
+/// A connection of the initiator: one queue.
 struct HostileQueue {
     conn: ConnId,
     qid: Qid,
@@ -135,14 +135,14 @@ impl FuzzedTarget {
         self.raw.deadline()
     }
 
-    /// Ends a connection.
+    /// Disconnects one of the queues, which the number picks modulo their count.
     pub(super) fn disconnect(&mut self, now: Time, which: usize) {
         if let Some(index) = which.checked_rem(self.queues.len()) {
             self.raw.disconnect(now, self.queues[index].conn);
         }
     }
 
-    /// Ends all connections.
+    /// Disconnects every queue of the initiator.
     pub(super) fn disconnect_all(&mut self, now: Time) {
         self.queues.iter().for_each(|queue| self.raw.disconnect(now, queue.conn));
     }
@@ -201,7 +201,7 @@ impl FuzzedTarget {
         }
     }
 
-    /// What was to be written has come from the host.
+    /// The data of a write has come from the host.
     fn fetched(&mut self, now: Time, conn: ConnId, id: u64) {
         let Some(index) = self.queue_of(conn) else { return };
         let fetching = &mut self.queues[index].fetching;
@@ -244,8 +244,8 @@ impl FuzzedTarget {
         }
     }
 
-    /// Where blocks lie on the disk, before `end`, and how many bytes they are; what lies elsewhere
-    /// is somewhere there too.
+    /// The place of blocks on the disk, before `end`, and their length in bytes; blocks beyond the
+    /// disk are mapped into it.
     fn blocks(range: &LbaRange, end: usize) -> (usize, usize) {
         let length = (range.blocks as usize * LBA_BYTES).min(end);
         let at = (range.slba as usize).wrapping_mul(LBA_BYTES) % end;
@@ -407,7 +407,7 @@ impl FuzzedTarget {
     }
 
     fn push(&mut self, queue: usize, wr_id: u64, op: Op, piece: RawPiece) {
-        // What finds no room is as good as lost.
+        // An RDMA operation that finds no room counts as lost.
         self.truthful &= self.raw.push(self.queues[queue].conn, wr_id, op, piece).is_ok();
     }
 }

@@ -1,4 +1,4 @@
-//! Packets that nobody sent.
+//! Forged packets, which neither end has sent.
 
 use roce_proto::wire::{
     Aeth, Bth, Headers, Message, NakCode, Opcode, Reth, RnrTimer, Syndrome, Tail, pad_bytes,

@@ -13,11 +13,11 @@ use roce_proto::rc::{
 pub(super) const BASE: u64 = 0x7F00_0000_1000;
 /// How much there is.
 pub(super) const BYTES: usize = SHARED.end;
-/// Never written: what is sent, and what the peer may read.
+/// Never written: bytes to send, and bytes that the peer may read.
 pub(super) const SOURCE: Range<usize> = 0..8 << 10;
 /// Where receives and READs put what arrives.
 pub(super) const SINK: Range<usize> = 8 << 10..24 << 10;
-/// What the peer may read and write.
+/// Bytes that the peer may read and write.
 pub(super) const SHARED: Range<usize> = 24 << 10..28 << 10;
 
 pub(super) const SOURCE_KEY: u32 = 1;

@@ -1,4 +1,4 @@
-//! Two connected queue pairs, what their callers ask of them, and a network that does anything to
+//! Two connected queue pairs, the calls of their users, and a network that does anything to
 //! packets.
 
 mod forge;
@@ -34,10 +34,10 @@ const ROUNDS_MAX: usize = 1000;
 
 /// Runs a sequence of operations of eight bytes each, after as many about the connection.
 ///
-/// What must hold: nothing is written but by a request that has not completed or under a key that
-/// the peer was given; nothing is sent but under a key; each request completes once and in its
-/// turn; what a queue pair holds of shared limits is given back. While packets are only lost,
-/// repeated and overtaken, what arrives is what was sent, and in the end all requests complete.
+/// Must hold: nothing is written but by a request that has not completed or under a key that the
+/// peer was given; nothing is sent but under a key; each request completes once and in its turn; a
+/// queue pair's parts of shared limits are given back. While packets are only lost, repeated and
+/// overtaken, the bytes that arrive are those that were sent, and in the end all requests complete.
 pub fn run(data: &[u8]) {
     play(data).end();
 }
@@ -231,7 +231,7 @@ impl QueuePairWorld {
         self.reap(end);
     }
 
-    /// What `end` has to send goes on its way.
+    /// The packets that `end` has to send go on their way.
     fn transmit(&mut self, end: usize, most: usize) -> bool {
         let mut out = Transmit::new();
         let mut any = false;
@@ -324,7 +324,7 @@ impl QueuePairWorld {
         }
     }
 
-    /// What arrived is what was sent.
+    /// The bytes that arrived are those that were sent.
     fn compare(&mut self, end: usize, completion: &WorkCompletion, posted: &Posted) {
         let arrived = self.ends[end].memory.gather(&posted.sinks);
         match completion.work {
