@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// Everything that was measured. A name is a path: section, what was measured, and the unit.
+/// All measured figures. A name is a path: section, subject, and unit.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(transparent)]
 pub(crate) struct Figures(BTreeMap<String, Vec<f64>>);
@@ -32,8 +32,8 @@ impl Figures {
         Spread::of(self.values(name))
     }
 
-    /// One figure by another, run by run: what is taken of it is the spread of ratios, not the
-    /// ratio of spreads.
+    /// One figure by another, run by run: the result is the spread of ratios, not the ratio of
+    /// spreads.
     pub(crate) fn ratios(&self, name: &str, by: &str) -> Vec<f64> {
         quotients(self.values(name), self.values(by))
     }

@@ -1,4 +1,5 @@
-//! fio with io_uring on the file that is exported: what local storage gives without us.
+//! fio with io_uring on the file that is exported: the throughput of local storage without the
+//! target.
 
 use std::path::Path;
 use std::process::Command;

@@ -1,4 +1,4 @@
-//! What a target costs that has nothing to do, and how soon it listens.
+//! The cost of an idle target, and the time until it listens.
 
 use std::path::Path;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::process::{cpu_seconds, resident_bytes};
 /// Controllers; each has an admin queue and an I/O queue.
 const CONTROLLERS: u16 = 16;
 const MORE_CONTROLLERS: u16 = 64;
-/// What a connection does once it is made has ended by then.
+/// The work of a connection after it is made has ended by then.
 const SETTLED: Duration = Duration::from_millis(500);
 
 /// Adds CPU, memory and time to start, of a daemon with defaults that serves one file.

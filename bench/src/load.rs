@@ -2,7 +2,7 @@
 
 use crate::cores::{HOST_CORE, TARGET_CORE};
 
-/// What a namespace is kept in.
+/// The medium of a namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MediumKind {
     Null,
@@ -10,7 +10,7 @@ pub(crate) enum MediumKind {
     File,
 }
 
-/// What a host does.
+/// The commands of a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Load {
     pub(crate) pattern: &'static str,
@@ -24,7 +24,7 @@ pub(crate) struct Load {
     pub(crate) beside: Option<BenchSide>,
 }
 
-/// Of a connection.
+/// A side of the NVMe connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BenchSide {
     Target,
@@ -111,7 +111,7 @@ impl Load {
         [of(1), of(4), of(16)]
     };
 
-    /// While somebody computes on the target's core, or the host's.
+    /// With a thread that computes on the target's core, or the host's.
     pub(crate) const BESIDE: [Self; 4] = {
         const fn beside(side: BenchSide, depth: u32) -> Load {
             Load { beside: Some(side), ..Load::new("randread", 4 << 10, depth) }
@@ -134,12 +134,12 @@ impl Load {
         Self::ALL.into_iter().chain(Self::of_null())
     }
 
-    /// The same of one host with one queue, which nobody disturbs.
+    /// The same of one host with one queue, without a computing thread.
     pub(crate) fn alone(&self) -> Self {
         Self::new(self.pattern, self.block_bytes, self.depth)
     }
 
-    /// What it has more than one of, and how many.
+    /// The parts of which it has more than one, and how many.
     fn several(&self) -> impl Iterator<Item = (&'static str, u16)> {
         let counts =
             [("connections", self.connections), ("queues", self.queues), ("threads", self.threads)];
@@ -161,7 +161,7 @@ impl Load {
         name
     }
 
-    /// For people.
+    /// A description for the tables that people read.
     pub(crate) fn words(&self) -> String {
         let (pattern, kind) = match self.pattern.strip_prefix("rand") {
             Some(kind) => ("random", kind),

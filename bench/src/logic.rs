@@ -1,4 +1,4 @@
-//! What the target's logic costs, without network and disk: instructions and allocations for a
+//! The cost of the target's logic, without network and disk: instructions and allocations for a
 //! read.
 
 use std::path::Path;
@@ -9,7 +9,7 @@ use feedrail_tests::process::binary;
 
 use crate::figures::Figures;
 
-/// Two lengths of a run: what does not depend on it falls out.
+/// Two lengths of a run: costs that do not depend on it cancel out.
 const READS: [u64; 2] = [2_000, 12_000];
 /// Valgrind counts `rep stosb`, with which glibc clears memory, as one instruction for each byte.
 /// Without it clearing 4 KiB costs what its stores are.
@@ -50,7 +50,7 @@ fn collected(messages: &str) -> Result<f64> {
     number.with_context(|| format!("callgrind said nothing of instructions: {messages}"))
 }
 
-/// What a program that succeeded wrote to its two outputs.
+/// The two outputs of a program that succeeded.
 fn output(command: &mut Command) -> Result<(String, String)> {
     let output = command.output().with_context(|| format!("cannot run {command:?}"))?;
     let [stdout, stderr] =

@@ -1,4 +1,4 @@
-//! What the figures were measured on: they mean something only beside each other and with this.
+//! The machine of the figures: they can be compared with each other and with nothing else.
 
 use std::fs;
 use std::process::Command;
@@ -27,7 +27,7 @@ pub(crate) struct MachineInfo {
 }
 
 impl MachineInfo {
-    /// This machine.
+    /// Reads the properties of this machine and its load.
     pub(crate) fn describe() -> Self {
         let processors = read("/proc/cpuinfo");
         Self {

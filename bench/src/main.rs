@@ -1,4 +1,5 @@
-//! What Feedrail costs, beside what the machine can do, measured side by side: `cargo xtask bench`.
+//! The cost of Feedrail beside the limits of the machine, measured side by side: `cargo xtask
+//! bench`.
 //!
 //! A run measures the ceilings and ours close after each other; a ratio is taken within a run, and
 //! what is reported is the median of the ratios of all runs.
@@ -39,8 +40,8 @@ use crate::machine::MachineInfo;
 use crate::results::{KeptResults, Results};
 use crate::served::Served;
 
-/// What a target polls by default before it sleeps, when I/O comes as fast as here, and what a host
-/// does.
+/// The time that a target polls by default before it sleeps, when I/O comes as fast as here, and
+/// that a host polls.
 const TARGET_POLLING: Duration = Duration::from_millis(2);
 const HOST_POLLING: Duration = Duration::from_micros(50);
 
@@ -50,7 +51,7 @@ struct Options {
     /// One run of each load for a second, to see that everything works: no figures for the record
     #[arg(long)]
     quick: bool,
-    /// Runs; what is reported is the median over them
+    /// Number of runs; the report has the median over them
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     runs: u32,
     /// How long each load runs, in seconds
@@ -73,7 +74,7 @@ struct Options {
     /// The logs of the kernel lab, for the section `lab`
     #[arg(long, default_value = "out/lab/run/trixie/logs")]
     lab_logs: PathBuf,
-    /// What to measure [default: all but the lab]
+    /// The sections to measure [default: all but the lab]
     sections: Vec<BenchSection>,
 }
 
@@ -136,9 +137,9 @@ impl Options {
         Ok(())
     }
 
-    /// The results of before, if they are of this machine: what is kept of them stands beside what
-    /// is measured now. Who measures the loads anew begins results of their own; what else is
-    /// measured would end up beside another machine's loads.
+    /// The earlier results, if they are of this machine: sections that are not measured now are
+    /// taken from them. A run that measures the loads anew begins new results, since other sections
+    /// would stand beside another machine's loads.
     fn earlier(&self, machine: &MachineInfo) -> Result<Option<Results>> {
         let Ok(earlier) = Results::read(&self.output) else { return Ok(None) };
         let theirs = &earlier.machine.processor;

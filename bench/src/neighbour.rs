@@ -14,7 +14,7 @@ pub(crate) struct Neighbour {
 }
 
 impl Neighbour {
-    /// On this core.
+    /// Starts a thread that computes on this core until it is dropped.
     pub(crate) fn on(core: usize) -> Self {
         let over = Arc::new(AtomicBool::new(false));
         let seen = Arc::clone(&over);

@@ -1,4 +1,4 @@
-//! What a process of ours uses, from /proc.
+//! Resources that a process of the bench uses, from /proc.
 
 use std::fs;
 

@@ -1,5 +1,4 @@
-//! The performance section of README and the page of all tables, made from results: nobody types
-//! figures.
+//! The performance section of README and the page of all tables, generated from results.
 
 use std::fs;
 use std::path::Path;
@@ -27,7 +26,7 @@ fn read(path: &Path) -> Result<String> {
     fs::read_to_string(path).with_context(|| path.display().to_string())
 }
 
-/// What is around the section.
+/// The text before and behind the section.
 fn around(readme: &str) -> Result<(&str, &str)> {
     let (before, rest) = readme.split_once(BEGIN).with_context(|| format!("no line {BEGIN}"))?;
     let (_, after) = rest.split_once(END).with_context(|| format!("no line {END}"))?;
@@ -80,7 +79,7 @@ fn page(kept: &KeptResults) -> String {
     )
 }
 
-/// What must hold, on another machine: what a ratio is to differs as well.
+/// The requirements on another machine, with the machine named: its ratios refer to other ceilings.
 fn elsewhere(Results { machine, figures, .. }: &Results) -> String {
     format!(
         "\nWhat must hold, at commit {} on {}:\n\n{}",
@@ -90,7 +89,7 @@ fn elsewhere(Results { machine, figures, .. }: &Results) -> String {
     )
 }
 
-/// What compares loads with what bounds them.
+/// The table of loads beside their ceilings.
 fn comparison(figures: &Figures) -> TextTable {
     let mut table = TextTable::new([
         "workload",
@@ -123,7 +122,7 @@ fn comparison(figures: &Figures) -> TextTable {
     table
 }
 
-/// What is left where there is more than one host with one queue.
+/// The IOPS of several hosts, queues or a computing thread, as a ratio to those of one host alone.
 fn company(figures: &Figures) -> TextTable {
     let mut table = TextTable::new(["workload", "IOPS, by those of one alone"]);
     for load in Load::of_null().filter(|load| *load != load.alone()) {

@@ -1,4 +1,4 @@
-//! What a bench leaves: figures, the machine, and what they come to.
+//! The results of a bench: figures, the machine, and the verdict.
 
 use std::path::{Path, PathBuf};
 use std::{fs, io};
@@ -28,7 +28,7 @@ impl Results {
             .with_context(|| format!("{}: not results of this bench", path.display()))
     }
 
-    /// Writes them, with the verdict for those who read no Rust.
+    /// Writes them, with the verdict as text.
     pub(crate) fn write(&self, path: &Path) -> Result<()> {
         let mut json = json!(self);
         json["verdict"] = json!(verdict::lines(&self.figures));

@@ -143,7 +143,7 @@ impl Growth {
     }
 }
 
-/// What a load came to.
+/// The outcome of a load.
 struct LoadOutcome<'a> {
     report: &'a Value,
     grown: &'a Growth,

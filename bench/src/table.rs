@@ -1,4 +1,4 @@
-//! Tables for people.
+//! Result tables as text and as Markdown.
 
 use crate::figures::{Figures, Spread, quotients};
 use crate::load::{Load, MediumKind};
@@ -17,7 +17,7 @@ impl TextTable {
         self.0.push(cells.into());
     }
 
-    /// In columns.
+    /// The table with its columns padded to one width.
     pub(crate) fn to_text(&self) -> String {
         let widths: Vec<usize> = (0..self.0[0].len())
             .map(|column| self.0.iter().map(|row| row[column].chars().count()).max().unwrap_or(0))
@@ -37,7 +37,7 @@ impl TextTable {
     }
 }
 
-/// Each requirement, its bound, what was measured, and the word.
+/// Each requirement, its bound, the measured value, and whether it holds.
 pub(crate) fn of_verdict(lines: &[Requirement]) -> TextTable {
     let mut table = TextTable::new(["what", "required", "median", "from .. to", ""]);
     for line in lines {
@@ -97,7 +97,7 @@ pub(crate) fn of_loads(figures: &Figures) -> TextTable {
     table
 }
 
-/// All figures, for those who look closer.
+/// All figures, without a selection.
 pub(crate) fn of_all(figures: &Figures) -> TextTable {
     let mut table = TextTable::new(["figure", "median", "from .. to"]);
     for (name, spread) in figures.iter() {

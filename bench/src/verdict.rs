@@ -1,4 +1,4 @@
-//! What must hold, and whether it does.
+//! The requirements, and whether they hold.
 
 use serde::Serialize;
 
@@ -13,8 +13,7 @@ pub(crate) struct Requirement {
     pub(crate) bound: Bound,
     /// Nothing where it was not measured.
     pub(crate) measured: Option<Spread>,
-    /// What the ratio is of, for a reader who wants no ratios; README shows the requirements that
-    /// have it.
+    /// The subject of the ratio in words; README shows the requirements that have it.
     #[serde(skip)]
     pub(crate) absolute: Option<Absolute>,
 }
@@ -27,7 +26,7 @@ pub(crate) enum Absolute {
     Microseconds(f64),
 }
 
-/// What the median must keep to.
+/// The bound that the median must keep to.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Bound {
@@ -36,7 +35,7 @@ pub(crate) enum Bound {
     Below(f64),
 }
 
-/// The best loss-free goodput with trains: what the soft provider could reach at most.
+/// The best loss-free goodput with trains: the ceiling of the soft provider.
 pub(crate) const GOODPUT: &str = "ceilings/udp-trains-4096/bytes_per_second";
 pub(crate) const PING_PONG: &str = "ceilings/udp-ping-pong/p50_us";
 
@@ -91,7 +90,7 @@ impl Bound {
     }
 }
 
-/// Every requirement.
+/// Every requirement, with the figures that decide it.
 pub(crate) fn lines(figures: &Figures) -> Vec<Requirement> {
     let mut lines = beside_plain_udp(figures);
     lines.extend(beside_the_disk(figures));

@@ -12,7 +12,7 @@ use crate::cores::{HOST_CORE, TARGET_CORE, pin};
 
 /// Headers and checksum around the payload of an RDMA WRITE of one packet.
 pub(crate) const DATAGRAM_OVERHEAD_BYTES: usize = 32;
-/// What may be under way.
+/// Bytes that may be under way, in KiB.
 const WINDOWS_KIB: [usize; 4] = [128, 256, 512, 1024];
 /// The largest train that every kernel takes, in bytes and in datagrams.
 const TRAIN_BYTES: usize = 65_000;

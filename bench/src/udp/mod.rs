@@ -1,4 +1,4 @@
-//! What plain UDP sockets over loopback can do: the ceiling of the soft provider.
+//! The throughput of plain UDP sockets over loopback: the ceiling of the soft provider.
 //!
 //! Two threads, each on its core and with one socket that has the options of the soft provider's:
 //! large buffers, no fragments, errors reported, trains of datagrams cut and joined by the kernel.

@@ -11,7 +11,7 @@ static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Allocations of the process so far.
+/// Allocations of the process since its start.
 pub(crate) fn count() -> u64 {
     ALLOCATIONS.load(Ordering::Relaxed)
 }

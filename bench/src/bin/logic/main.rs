@@ -2,9 +2,9 @@
 //! nothing.
 //!
 //! `feedrail-bench-logic READS` serves that many reads with the target, `feedrail-bench-logic READS
-//! empty` has a loop make the provider's calls of as many reads and do nothing else. What one costs
-//! beyond the other, counted by callgrind, is the target's. The first prints how many allocations
-//! it made for reads, after a warm-up.
+//! empty` has a loop make the provider's calls of as many reads and do nothing else. The difference
+//! of their costs, counted by callgrind, is the target's. The first prints how many allocations it
+//! made for reads, after a warm-up.
 
 mod allocations;
 mod provider;

@@ -20,7 +20,7 @@ use crate::wire::{IO, LISTENER, LoopbackWire};
 pub(crate) const ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 const BATCH: usize = 64;
 
-/// The provider.
+/// A provider whose device hands work requests to the measuring thread.
 pub(crate) struct InProcess;
 
 #[derive(Clone)]

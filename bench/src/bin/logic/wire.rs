@@ -1,4 +1,4 @@
-//! What lies between the target and a host that is not there: receives, completions, events.
+//! The queues between the target and a simulated host: receives, completions, events.
 #![expect(
     unsafe_code,
     reason = "capsules are written to and read from memory that work requests name"
@@ -21,7 +21,7 @@ pub(crate) const ADMIN: usize = 0;
 pub(crate) const IO: usize = 1;
 pub(crate) const LISTENER: ConnId = ConnId(100);
 pub(crate) const QUEUE_ENTRIES: u16 = 33;
-/// Reads in flight.
+/// Read commands in flight at once.
 const DEPTH: usize = 32;
 const SQE_BYTES: usize = 64;
 const CQE_BYTES: usize = 16;
@@ -71,7 +71,7 @@ impl LoopbackWire {
         self.lock().events.push_back(event);
     }
 
-    /// The target accepted.
+    /// Establishes a connection that the target accepted.
     pub(crate) fn accept(&self, conn: ConnId, params: &ConnParams) {
         self.lock().events.push_back(CmEvent::Established { conn, params: *params });
     }
@@ -85,7 +85,7 @@ impl LoopbackWire {
         self.lock().queues[queue].commands.push_back(sqe);
     }
 
-    /// What the target answered to it.
+    /// The response of the target to it.
     pub(crate) fn response(&self) -> Option<Cqe> {
         self.lock().responses.pop_front()
     }
