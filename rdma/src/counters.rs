@@ -65,9 +65,9 @@ mod tests {
     use super::*;
 
     counters! {
-        /// Two counters.
+        /// A set of two counters.
         struct TwoCounters {
-            /// Things that came.
+            /// Things that came until now.
             arrivals,
             /// Bytes that came with them,
             /// headers included.

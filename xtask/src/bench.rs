@@ -13,7 +13,7 @@ pub(crate) struct Options {
     arguments: Vec<String>,
 }
 
-/// What the bench runs.
+/// The packages that the bench runs.
 const PACKAGES: [&str; 3] = ["feedrail-bench", "feedrail-cli", "feedrail-target"];
 
 /// Builds and runs the bench.

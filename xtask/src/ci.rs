@@ -1,4 +1,4 @@
-//! What continuous integration runs.
+//! The steps of continuous integration.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -32,7 +32,7 @@ fn packages() -> Result<()> {
     cargo("publish --dry-run --workspace --no-verify --allow-dirty --locked")
 }
 
-/// What `deny.toml` says of dependencies, where `cargo-deny` is installed. Its database of
+/// The rules of `deny.toml` for dependencies, where `cargo-deny` is installed. Its database of
 /// advisories has to be fetched.
 fn dependencies() -> Result<()> {
     if !succeeds(&["deny", "--version"]) {
@@ -49,7 +49,7 @@ fn dependencies() -> Result<()> {
     cargo("deny check advisories")
 }
 
-/// Whether cargo does this without an error; what it prints is not shown.
+/// Whether cargo does this without an error; its output is not shown.
 fn succeeds(arguments: &[&str]) -> bool {
     let mut command = Command::new("cargo");
     let quiet = command.args(arguments).current_dir(crate::root());
@@ -79,8 +79,8 @@ pub(crate) fn loom() -> Result<()> {
 }
 
 /// Registered memory is named by address, as devices do, so its provenance has to be exposed;
-/// property tests look for cases that failed before, in a file. What is interpreted takes hundreds
-/// of times as long, so there are fewer cases.
+/// property tests look for cases that failed before, in a file. Interpreted code takes hundreds of
+/// times as long, so there are fewer cases.
 pub(crate) fn miri() -> Result<()> {
     let arguments = "run nightly cargo miri test --package feedrail-rdma --lib --target-dir out/miri roce::regions";
     crate::run(

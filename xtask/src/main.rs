@@ -32,7 +32,7 @@ enum Chore {
     /// House rules that no other tool checks: file sizes, SAFETY comments, banned words, names,
     /// comments.
     Tidy(tidy::Options),
-    /// What Feedrail costs, beside what the machine can do, measured in one run.
+    /// The cost of Feedrail, beside the limits of the machine, measured in one run.
     #[command(disable_help_flag = true)]
     Bench(bench::Options),
     /// How the library crates are laid out: files, circles of imports, and how much is public.
@@ -51,9 +51,9 @@ enum Chore {
         #[arg(long, default_value_t = 50)]
         kills: u32,
     },
-    /// What hosts and targets that break the rules get, and what they cost those who do not. Takes
-    /// minutes; `FEEDRAIL_HOSTILE_ONLY=WORDS` in the environment takes only those whose description
-    /// has the words.
+    /// The answers to hosts and targets that break the rules, and their cost for well-behaved ones.
+    /// Takes minutes; `FEEDRAIL_HOSTILE_ONLY=WORDS` in the environment takes only those whose
+    /// description has the words.
     Hostile,
     /// Interpret the tests of registered memory with Miri; needs a nightly compiler with `miri` and
     /// `rust-src`.

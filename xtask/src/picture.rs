@@ -19,7 +19,7 @@ use anyhow::{Context, Result, bail, ensure};
 
 /// The description, from the root of the checkout.
 pub(crate) const SOURCE: &str = "docs/architecture.picture";
-/// What is made of it.
+/// The picture that is made of it.
 pub(crate) const PICTURE: &str = "docs/architecture.svg";
 
 /// Pixels of a unit.

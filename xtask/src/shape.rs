@@ -89,7 +89,8 @@ impl<'a> Modules<'a> {
         }
     }
 
-    /// What a `use` brings from this crate: its name, `*` for all, and its path from the root.
+    /// The names that a `use` brings from this crate: each with its name, `*` for all, and its path
+    /// from the root.
     fn names(&self, module: &[String], item: &ItemUse) -> Vec<(String, ModulePath)> {
         let mut leaves = Vec::new();
         collect_leaves(&item.tree, &mut Vec::new(), &mut leaves);

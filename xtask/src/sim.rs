@@ -21,7 +21,7 @@ pub(crate) fn main(options: &Options) -> Result<()> {
     crate::run("cargo", &arguments, &[])
 }
 
-/// Runs so many worlds.
+/// Runs `count` worlds of the simulator.
 pub(crate) fn seeds(count: u32) -> Result<()> {
     run_as_tested(&["--bin", "sim", "--", "--seeds", &count.to_string()])
 }

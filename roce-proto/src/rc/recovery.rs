@@ -53,7 +53,7 @@ impl Recovery {
         *self = Self::Waiting { until, probe: Some(probe) };
     }
 
-    /// It is `now`.
+    /// Ends a wait whose time is over at `now`.
     pub(super) fn time_passed(&mut self, now: Time) {
         if let Self::Waiting { until, probe } = *self
             && until <= now

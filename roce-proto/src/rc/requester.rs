@@ -62,7 +62,7 @@ pub(super) struct Requester {
     unsolicited_bytes: u64,
     /// The latest packet that asked for an acknowledgement.
     asked: Option<Psn>,
-    /// When that was.
+    /// Time when that packet was sent.
     asked_at: Option<Time>,
     /// A packet whose round trip is being measured.
     pub(super) timed: Option<(Psn, Time)>,

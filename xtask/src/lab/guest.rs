@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::{root, run};
 
-/// What building and running a guest needs, and the Debian package that has it.
+/// The programs that building and running a guest needs, each with its Debian package.
 const TOOLS: [(&str, &str); 6] = [
     ("mmdebstrap", "mmdebstrap"),
     ("qemu-system-x86_64", "qemu-system-x86"),

@@ -58,7 +58,7 @@ enum OutputFormat {
     Json,
 }
 
-/// Runs the lab.
+/// Boots the guests of the suites and runs their scenarios, or opens a shell in one.
 pub(crate) fn main(options: &Options) -> Result<()> {
     if options.shell {
         return shell(options);

@@ -1,4 +1,4 @@
-//! What the scenarios came to.
+//! The report of the scenarios' results.
 
 use std::fmt;
 use std::fs;
@@ -20,7 +20,7 @@ pub(crate) struct LabReport {
 struct Line {
     run: Run,
     outcome: RunOutcome,
-    /// What the guest's kernel complained of meanwhile.
+    /// Complaints of the guest's kernel during the scenario.
     complaints: Vec<String>,
     /// The end of the daemon's log, if the run failed.
     daemon: Vec<String>,
@@ -40,15 +40,15 @@ enum RunOutcome {
     NeverRan,
 }
 
-/// What in a kernel log is never right.
+/// Lines of a kernel log that are never right.
 const ALARMS: [&str; 6] =
     ["BUG:", "WARNING:", "Oops", "Call Trace", "general protection", "hung task"];
-/// What in a kernel log is right only where a scenario expects it; in lower case.
+/// Lines of a kernel log that are right only where a scenario expects them; in lower case.
 const COMPLAINTS: [&str; 6] = ["error", "fail", "timeout", "timed out", "rxe", "invalid"];
 
-/// What reads like a complaint and is none: an RDMA device whose port changes; a Keep Alive that a
-/// disconnect overtook. (A host that misses one while it is connected goes on to say that it starts
-/// error recovery.)
+/// Lines that read like a complaint and are none: an RDMA device whose port changes; a Keep Alive
+/// that a disconnect overtook. (A host that misses one while it is connected goes on to say that it
+/// starts error recovery.)
 const HARMLESS: [&str; 3] = ["rxe0: set active", "rxe0: set down", "failed nvme_keep_alive_end_io"];
 
 impl LabReport {
@@ -72,7 +72,8 @@ impl LabReport {
     }
 }
 
-/// What the guest has written so far: `scenario<TAB>provider<TAB>status<TAB>seconds`.
+/// The results that the guest has written until now:
+/// `scenario<TAB>provider<TAB>status<TAB>seconds`.
 pub(crate) fn results(job: &Path) -> String {
     fs::read_to_string(job.join("results.tsv")).unwrap_or_default()
 }

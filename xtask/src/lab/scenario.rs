@@ -9,8 +9,8 @@ use anyhow::{Context, Result, ensure};
 const LIMIT_SECONDS: u64 = 300;
 const PROVIDERS: [&str; 2] = ["verbs", "soft"];
 
-/// What a scenario's heading says: comment lines `# what it proves`, then `# set: ...`, and if need
-/// be `# providers: ...`, `# limit: SECONDS` and any number of `# kernel may say: ...`.
+/// The heading of a scenario: comment lines `# what it proves`, then `# set: ...`, and if need be
+/// `# providers: ...`, `# limit: SECONDS` and any number of `# kernel may say: ...`.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Heading {
     sets: Vec<String>,

@@ -5,7 +5,7 @@ use crate::source::SourceFile;
 /// Columns that a line with a comment may have, as `max_width` of rustfmt.toml gives code.
 const COLUMNS_MAX: usize = 100;
 
-/// What a comment has on one line.
+/// The part of a comment that is on one line.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Comment<'a> {
     /// Lines are counted from 1.

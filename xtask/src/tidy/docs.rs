@@ -3,7 +3,7 @@
 use super::comments::{Comment, comments};
 use crate::source::SourceFile;
 
-/// What has fewer words adds no fact to the name that it explains.
+/// Documentation with fewer words adds no fact to the name that it explains.
 const WORDS_MIN: usize = 4;
 
 /// Each short paragraph, with its text.

@@ -1,5 +1,5 @@
-//! What documents say of the code and of each other: their length, the items that they name, their
-//! links, and the picture of the architecture.
+//! Checks of the documents against the code and each other: their length, the items that they name,
+//! their links, and the picture of the architecture.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,7 +15,7 @@ const ARCHITECTURE_WORDS_MAX: usize = 900;
 /// The most lines that `README.md` may have.
 const README_LINES_MAX: usize = 150;
 
-/// What is wrong with the documents of a checkout.
+/// The mistakes in the documents of a checkout.
 pub(super) fn complaints(tree: &Tree, sources: &[SourceFile]) -> Result<Vec<String>> {
     let documents = tree.documents()?;
     let index = ItemIndex::new(sources);
@@ -106,7 +106,7 @@ fn resolve(document: &str, path: &str) -> Option<String> {
     Some(parts.join("/"))
 }
 
-/// What a document names in the form `path/file.rs::item` that is not there.
+/// Items that a document names in the form `path/file.rs::item` and that do not exist.
 fn unknown_items(document: &SourceFile, index: &ItemIndex<'_>) -> Result<Vec<String>> {
     let mut complaints = Vec::new();
     for (number, line) in prose(&document.text) {
@@ -176,7 +176,7 @@ fn last_of(item: &str) -> &str {
     item.rsplit("::").next().unwrap_or(item)
 }
 
-/// What a file defines: `function`, `Type`, `Type::method`, `Enum::Variant`, `CONSTANT`.
+/// The items that a file defines: `function`, `Type`, `Type::method`, `Enum::Variant`, `CONSTANT`.
 fn items_of(path: &str, text: &str) -> Result<BTreeSet<String>> {
     let mut names = BTreeSet::new();
     let file = syn::parse_file(text).with_context(|| path.to_owned())?;

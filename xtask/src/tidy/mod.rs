@@ -18,7 +18,7 @@ const LINES_MAX: usize = 1000;
 /// How far above an `unsafe` block its SAFETY comment may begin.
 const SAFETY_REACH_LINES: usize = 8;
 
-/// What is checked or listed.
+/// The rules to check or to list.
 #[derive(Debug, Default, clap::Args)]
 pub(crate) struct Options {
     /// Prints each place where a rule is broken of which only the number is checked, and checks
