@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn a_section_is_kept_only_where_it_was_not_measured_again() {
+    fn only_unmeasured_sections_are_kept() {
         let mut fresh = Figures::default();
         fresh.add("us/fast", 1.0);
         fresh.keep_section("us", &figures());

@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn loads_that_are_kept_say_for_how_long_they_ran() {
+    fn kept_loads_state_their_duration() {
         let after = |section| {
             let mut results = measured(7, "lab/ratio");
             parsed(&["bench", section]).keep(&mut results, measured(1, "us/null/iops"));

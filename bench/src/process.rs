@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn mappings_that_ask_for_huge_pages_are_left_out() {
+    fn mappings_with_huge_pages_are_left_out() {
         let smaps = "55d0-55d1 r--p 00000000 fe:00 1 /usr/bin/feedrail-target\nSize: 4 kB\nRss: 3 kB\nVmFlags: rd mr\n\
                      7f00-7f01 rw-p 00000000 00:00 0 \nSize: 64 kB\nRss: 64 kB\nVmFlags: rd wr hg \n\
                      7f02-7f03 rw-p 00000000 00:00 0 \nRss: 5 kB\nVmFlags: rd wr\n";

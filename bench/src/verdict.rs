@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn figures_are_found_by_the_names_that_they_are_measured_under() {
+    fn requirements_name_figures_that_are_measured() {
         let mut figures = Figures::default();
         figures.add(GOODPUT, 4128.0 * 100.0);
         figures.add("us/null/randread-4k-32/iops", 60.0);

@@ -38,7 +38,7 @@ fn an_execution_can_be_repeated() {
 }
 
 #[test]
-fn a_finding_is_reported_with_its_number_and_input() {
+fn findings_have_number_and_input() {
     fn fails_on_long_inputs(input: &[u8]) {
         assert!(input.len() < 8, "too long");
     }

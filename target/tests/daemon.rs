@@ -135,7 +135,7 @@ fn the_example_configuration_is_accepted() {
 }
 
 #[test]
-fn each_key_of_the_example_is_one_that_is_known() {
+fn the_example_configuration_has_only_known_keys() {
     // Lines that are commented out must be valid too, where they have a value.
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/feedrail.toml");
     let text = std::fs::read_to_string(&path).expect("there");
@@ -155,7 +155,7 @@ fn each_key_of_the_example_is_one_that_is_known() {
 }
 
 #[test]
-fn files_that_can_not_be_exported_are_told_with_their_place() {
+fn unfit_files_are_reported_with_their_line() {
     let place = Place::new();
     let config = place.config("[[subsystem.namespace]]\npath = \"missing.bin\"");
     assert_refused(
@@ -377,7 +377,7 @@ fn two_machines_with_the_same_command_differ() {
 }
 
 #[test]
-fn an_interrupt_ends_it_too_and_a_reader_that_left_does_not() {
+fn sigint_ends_it_and_a_closed_pipe_does_not() {
     let place = Place::new();
     let file = place.file("a.bin", 512);
     let address = format!("{}:4420", address());
@@ -402,7 +402,7 @@ fn an_interrupt_ends_it_too_and_a_reader_that_left_does_not() {
 }
 
 #[test]
-fn a_standard_error_that_takes_nothing_is_no_reason_to_end() {
+fn a_blocked_standard_error_does_not_end_it() {
     let place = Place::new();
     let file = place.file("a.bin", 512);
     let full =

@@ -60,7 +60,7 @@ fn processes_with(text: &str) -> Vec<u32> {
 }
 
 #[test]
-fn a_file_of_any_length_is_read_back_and_untouched() {
+fn files_of_any_length_read_back_unchanged() {
     for bytes in [1, 511, 18_071, (8 << 20) + 492] {
         let (folder, path, content) = sample(bytes);
         let temporary = tempfile::tempdir().unwrap();
@@ -98,7 +98,7 @@ fn what_cannot_be_exported_is_one_line() {
 }
 
 #[test]
-fn a_kernel_that_refuses_io_uring_is_one_line() {
+fn refused_io_uring_is_a_one_line_error() {
     let (_folder, path, _) = sample(5000);
     let temporary = tempfile::tempdir().unwrap();
     let line = demo(temporary.path()).args([&path]).without_io_uring().run().failure();
@@ -133,7 +133,7 @@ fn an_interrupt_leaves_nothing_behind() {
 }
 
 #[test]
-fn a_target_that_dies_is_an_error_and_leaves_nothing_behind() {
+fn a_dead_target_is_an_error_without_leftovers() {
     let temporary = tempfile::tempdir().unwrap();
     let marker = temporary.path().to_str().unwrap().to_owned();
     let target = |demo: &Running| processes_with(&marker).into_iter().find(|id| *id != demo.id());
@@ -152,7 +152,7 @@ fn a_target_that_dies_is_an_error_and_leaves_nothing_behind() {
 }
 
 #[test]
-fn a_demo_that_is_killed_takes_its_target_along() {
+fn a_killed_demo_ends_its_target() {
     let (_folder, path, _) = sample((64 << 20) + 1);
     let temporary = tempfile::tempdir().unwrap();
     let running = demo(temporary.path()).args([&path, "--depth", "1"]).start();

@@ -133,7 +133,7 @@ fn training_jobs_read_what_the_file_has() {
 }
 
 #[test]
-fn a_baseline_that_fails_does_not_cost_the_measurement() {
+fn a_failed_baseline_keeps_the_measurement() {
     let (folder, daemon, _) = serve(&[]);
     let missing = folder.path().join("missing");
     let options = ["--number-ios", "7", "--baseline", missing.to_str().unwrap(), "-o", "json"];

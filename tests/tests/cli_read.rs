@@ -183,7 +183,7 @@ fn what_does_not_exist_is_one_line() {
 }
 
 #[test]
-fn somebody_who_never_answers_is_waited_for_as_long_as_asked() {
+fn a_silent_peer_costs_the_requested_timeout() {
     let address = loopback_address();
     let _silent = UdpSocket::bind((address, 4791)).unwrap();
     let address = address.to_string();

@@ -13,7 +13,7 @@ fn read(namespace: &Namespace) -> Result<Vec<u8>, Error> {
 }
 
 #[test]
-fn a_replaced_file_is_an_error_after_a_restart() {
+fn a_replaced_file_fails_after_a_restart() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("shard.bin");
     let [old, new] = [1, 2].map(|seed| Bytes::new(seed).take(SIZE_BYTES));
@@ -42,7 +42,7 @@ fn a_replaced_file_is_an_error_after_a_restart() {
 /// The target goes on with the file that it opened, and says so. Its hosts never read the other
 /// one.
 #[test]
-fn a_replaced_file_is_served_as_it_was_until_a_restart() {
+fn a_replaced_file_keeps_its_content_until_restart() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("shard.bin");
     let [old, new] = [1, 2].map(|seed| Bytes::new(seed).take(SIZE_BYTES));
@@ -65,7 +65,7 @@ fn a_replaced_file_is_served_as_it_was_until_a_restart() {
 
 /// The daemon tells the host by an asynchronous event, and the host asks no more of the namespace.
 #[test]
-fn a_file_that_is_written_to_is_an_error_while_connected() {
+fn a_file_written_while_connected_is_an_error() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("shard.bin");
     let [old, new] = [1, 2].map(|seed| Bytes::new(seed).take(SIZE_BYTES));

@@ -103,7 +103,7 @@ fn hosts_leave_nothing_behind() {
 /// connection manager's, by chance. Every core that sleeps must wake for them, and so must the core
 /// that they are for.
 #[test]
-fn hosts_are_served_where_the_kernel_does_not_steer() {
+fn hosts_are_served_without_kernel_steering() {
     let scene = Scene::with(
         DaemonOptions { without_steering: true, ..DaemonOptions::default() }
             .arg("--cores")

@@ -92,7 +92,7 @@ fn an_address_of_somebody_else_is_named() {
 }
 
 #[test]
-fn an_address_that_cannot_be_served_does_not_stop_the_others() {
+fn an_unusable_address_does_not_stop_the_others() {
     let (_folder, path, content) = shard();
     let daemon = DaemonOptions::files([&path]).arg("--listen").arg("192.0.2.1:4420").start();
     assert!(read_all(&daemon) == content);
@@ -107,7 +107,7 @@ fn an_address_that_cannot_be_served_does_not_stop_the_others() {
 }
 
 #[test]
-fn a_port_that_is_taken_does_not_stop_the_others() {
+fn a_taken_port_does_not_stop_the_others() {
     let (_folder, path, content) = shard();
     let first = Daemon::serving([&path]);
     let second =
@@ -228,7 +228,7 @@ fn wait_for_reads(daemon: &Daemon) {
 }
 
 #[test]
-fn a_target_that_is_killed_is_an_error_within_the_deadline() {
+fn a_killed_target_is_an_error_in_time() {
     let (_folder, path, _) = shard();
     let daemon = Daemon::serving([&path]);
     let busy = [

@@ -248,7 +248,7 @@ fn assert_flat(who: &str, settled: Vitals, now: Vitals) {
 }
 
 #[test]
-fn nothing_acknowledged_is_lost_when_the_daemon_is_killed() {
+fn acknowledged_writes_survive_a_killed_daemon() {
     let _alone = alone();
     let (seed, kills) = (seed(), kills());
     let disk = Disk::new(seed);

@@ -208,7 +208,7 @@ fn lies(host: &HostileHost) -> Vec<(Sqe, Vec<u8>, Status)> {
 }
 
 #[test]
-fn lies_about_lengths_cost_the_command_or_the_connection() {
+fn wrong_lengths_end_the_command_or_connection() {
     let scene = Scene::new();
     let mut host = HostileHost::new(None);
     let queue = host.associate(&scene.daemon, 32).io;
@@ -232,7 +232,7 @@ fn lies_about_lengths_cost_the_command_or_the_connection() {
 }
 
 #[test]
-fn lies_in_connection_requests_are_refused_by_name_and_do_not_flood_the_log() {
+fn malformed_connection_requests_are_refused_with_bounded_logging() {
     let scene = Scene::new();
     let to = scene.daemon.address();
     let request = |qid, receive, send| ConnectRequest::new(Qid(qid), Cntlid(0), receive, send);
@@ -271,7 +271,7 @@ fn a_command_id_in_flight_is_a_conflict() {
 }
 
 #[test]
-fn a_damaged_packet_in_a_thousand_is_as_good_as_lost() {
+fn damaged_packets_count_as_lost() {
     let scene = Scene::new();
     let damage = Faults { sent_corruption_ppm: 1000, seed: 5, ..Faults::default() };
     let mut host = HostileHost::new(Some(damage));
@@ -295,7 +295,7 @@ fn a_damaged_packet_in_a_thousand_is_as_good_as_lost() {
 }
 
 #[test]
-fn half_connections_are_bounded_and_leave_room_for_others() {
+fn half_open_connections_are_bounded() {
     let scene = Scene::new();
     let mut host = HostileHost::new(None);
     host.knock_and_leave(scene.daemon.address(), 2000);
@@ -382,7 +382,7 @@ fn who_disappears_without_a_word_is_noticed() {
 }
 
 #[test]
-fn who_scribbles_on_memory_in_use_harms_only_himself() {
+fn changing_memory_in_use_harms_only_its_host() {
     let scene = Scene::with_host_timeout(LONG_HOST_TIMEOUT_MS);
     let mut host = HostileHost::new(None);
     let queue = host.associate(&scene.daemon, 32).io;

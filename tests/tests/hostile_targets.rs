@@ -30,7 +30,7 @@ fn decent(host: &Host, namespace: &Namespace, content: &[u8]) {
 }
 
 #[test]
-fn a_hostile_target_is_an_error_and_costs_others_nothing() {
+fn a_hostile_target_affects_no_other_controller() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("shard.bin");
     let content = Bytes::new(8).take(SIZE_BYTES);

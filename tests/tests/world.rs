@@ -7,7 +7,7 @@ use feedrail_tests::world::{Disk, TargetOptions, Workload, WorkloadOptions, Worl
 use rdma::sim::SimConfig;
 
 #[test]
-fn what_is_written_is_read_and_nothing_is_left() {
+fn writes_read_back_and_nothing_leaks() {
     let mut world = World::new(1, SimConfig::default());
     let disk = Disk::memory("disk", 1 << 20);
     let target = world.add_target(vec![disk], TargetOptions::default());

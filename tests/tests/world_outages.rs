@@ -130,7 +130,7 @@ fn ranges_survive_what_a_hosts_device_reports() {
 }
 
 #[test]
-fn a_target_that_stays_away_is_an_error_in_time() {
+fn an_absent_target_is_an_error_in_time() {
     for (io_timeout, loss_timeout) in [(5, 60), (60, 5)] {
         let options =
             impatient().io_timeout(SECOND * io_timeout).loss_timeout(SECOND * loss_timeout);
@@ -149,7 +149,7 @@ fn a_target_that_stays_away_is_an_error_in_time() {
 }
 
 #[test]
-fn another_namespace_in_its_place_is_an_error_and_never_other_bytes() {
+fn a_replaced_namespace_is_an_error() {
     let replacements = [
         ("another identity", Disk::memory("other", AREA)),
         ("shorter", Disk::memory("disk", AREA / 2)),
@@ -182,7 +182,7 @@ fn another_namespace_in_its_place_is_an_error_and_never_other_bytes() {
 }
 
 #[test]
-fn memory_that_was_handed_back_is_not_written_any_more() {
+fn returned_memory_is_not_written() {
     with_seeds(BINARY, 0..40, |seed| {
         let random = &mut Random::new(seed);
         let delay = Duration::from_millis(random.within(1..1500));
@@ -290,7 +290,7 @@ fn an_idle_host_stays_connected() {
 }
 
 #[test]
-fn what_a_vanished_host_had_is_freed_and_others_do_not_notice() {
+fn a_vanished_hosts_resources_are_freed() {
     with_seeds(BINARY, 0..20, |seed| {
         let random = &mut Random::new(seed);
         let disk = Disk::memory("disk", 2 * AREA).slow(Duration::from_micros(300));

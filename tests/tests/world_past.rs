@@ -96,7 +96,7 @@ fn read(world: &mut World, namespace: &Namespace) -> [u8; BLOCK] {
 /// The host says it until the target answers. (Whether the disk can still be kept from writing
 /// depends on the seed.)
 #[test]
-fn a_host_comes_back_when_its_goodbye_was_heard() {
+fn a_confirmed_disconnect_allows_reconnecting_at_once() {
     with_seeds(BINARY, 0..8, |seed| {
         let (disk_stalls, cut) = (SECOND * 4, Duration::from_millis(300));
         let took = Story { writes: true, disk_stalls, cut }.tell(seed);
@@ -106,7 +106,7 @@ fn a_host_comes_back_when_its_goodbye_was_heard() {
 
 /// The goodbye is said in vain until the host stops saying it.
 #[test]
-fn a_host_that_was_not_heard_waits_until_the_target_must_know() {
+fn a_host_reconnects_after_the_targets_timeout() {
     with_seeds(BINARY, 0..8, |seed| {
         for disk_stalls in [SECOND * 12, SECOND * 20] {
             let took = Story { writes: true, disk_stalls, cut: SECOND * 7 }.tell(seed);
@@ -117,7 +117,7 @@ fn a_host_that_was_not_heard_waits_until_the_target_must_know() {
 
 /// The second goodbye would come later.
 #[test]
-fn a_host_that_only_read_comes_back_at_once() {
+fn a_host_without_writes_reconnects_at_once() {
     let (disk_stalls, cut) = (SECOND * 4, Duration::from_millis(300));
     let took = Story { writes: false, disk_stalls, cut }.tell(1);
     assert!(took < Duration::from_millis(500), "{took:?}");
@@ -126,7 +126,7 @@ fn a_host_that_only_read_comes_back_at_once() {
 /// A target that stands still takes what was sent to it before when it goes on: by then the host
 /// has come back.
 #[test]
-fn a_target_that_stood_still_begins_nothing_of_a_host_that_gave_it_up() {
+fn a_stalled_target_drops_commands_of_departed_hosts() {
     with_seeds(BINARY, 0..8, |seed| {
         let (mut world, target, host, namespace) = scene(seed);
         // Should the old command begin, it takes longer than the host needs to come back.
@@ -164,7 +164,7 @@ fn read_long(namespace: &Namespace) -> impl Future<Output = RangeOutcome> + use<
 }
 
 #[test]
-fn a_read_that_hangs_keeps_no_successor_from_its_buffers() {
+fn a_hung_read_blocks_no_later_buffers() {
     with_seeds(BINARY, 0..8, |seed| {
         let mut world = World::new(seed, SimConfig::default());
         let target = small_target(&mut world);
@@ -182,7 +182,7 @@ fn a_read_that_hangs_keeps_no_successor_from_its_buffers() {
 }
 
 #[test]
-fn a_connection_that_ends_keeps_only_the_buffers_that_storage_has() {
+fn ended_connections_keep_only_buffers_in_storage() {
     with_seeds(BINARY, 0..8, |seed| {
         let mut world = World::new(seed, SimConfig::default());
         let target = small_target(&mut world);

@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn modules_lie_in_the_folder_of_the_file_that_declares_them() {
+    fn modules_are_found_beside_their_declaration() {
         for (path, folder) in
             [("a/src/lib.rs", "a/src"), ("a/src/b/mod.rs", "a/src/b"), ("a/src/b.rs", "a/src/b")]
         {

@@ -141,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn trains_hold_whole_datagrams_and_fit_into_the_window() {
+    fn trains_hold_whole_datagrams_within_the_window() {
         for path_mtu in [1024, 4096] {
             for window in WINDOWS_KIB {
                 let flow = DatagramFlow::new(path_mtu, true, window << 10);

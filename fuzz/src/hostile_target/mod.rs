@@ -360,7 +360,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "other bytes")]
-    fn bytes_that_are_not_on_the_disk_are_seen() {
+    fn reads_of_wrong_bytes_are_detected() {
         let mut world = TargetWorld::new();
         let script = include_bytes!("../../corpus/hostile_target/read");
         let (beginning, read) = script.split_at(64);

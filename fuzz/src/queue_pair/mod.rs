@@ -472,7 +472,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "no request wants them")]
-    fn what_is_put_where_nobody_wants_it_is_noticed() {
+    fn stray_writes_are_detected() {
         let mut memory = Modelled::new();
         let key = MemoryKey::Local { lkey: SINK_KEY };
         let _ = memory.place(key, BASE + SINK.start as u64, &[1]);
@@ -488,7 +488,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_stays_in_the_receive_it_began_in() {
+    fn a_message_stays_in_its_receive() {
         let mut memory = Modelled::new();
         post(&mut memory, 0);
         post(&mut memory, 1);

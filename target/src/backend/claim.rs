@@ -180,14 +180,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_that_ended_is_told_from_one_that_sleeps() {
+    fn ended_processes_differ_from_sleeping_ones() {
         assert!(is_zombie("12 (feedrail-target) Z 1 12 12 0 -1"));
         assert!(is_zombie("12 (a) S) Z 1 12 12 0 -1"));
         assert!(!is_zombie("12 (Z) Z) S 1 12 12 0 -1"));
     }
 
     #[test]
-    fn a_lock_that_is_given_up_meanwhile_is_had() {
+    fn a_lock_released_meanwhile_is_obtained() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("disk.img");
         let open = || File::create(&path).unwrap();

@@ -439,7 +439,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_direct_io_in_units_of_the_device_needs_no_locks() {
+    fn only_aligned_direct_io_needs_no_locks() {
         let choice = |access: IoMode, lba_shift| IoModeChoice { access, lba_shift, alignment: 512 };
         for (lba_shift, unit, as_one) in
             [(9, 512, true), (9, 4096, true), (12, 4096, true), (12, 512, false), (12, 2048, false)]

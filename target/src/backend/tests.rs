@@ -124,7 +124,7 @@ const WRITABLE: OpenMode = OpenMode { writable: true, lba_shift: None };
 const READ_ONLY: OpenMode = OpenMode { writable: false, lba_shift: None };
 
 #[test]
-fn a_file_reads_back_and_its_tail_is_zeros() {
+fn a_file_reads_back_with_a_zero_tail() {
     for size in [1usize, 511, 512, 513, 18_071, BLOCK - 1] {
         let bytes = pattern(size);
         let file = file_with(&bytes);
@@ -144,7 +144,7 @@ fn a_file_reads_back_and_its_tail_is_zeros() {
 }
 
 #[test]
-fn bytes_that_appear_behind_the_tail_read_as_zeros() {
+fn bytes_appended_later_read_as_zeros() {
     let mut file = file_with(&pattern(700));
     let opened = open_file(file.path(), READ_ONLY).unwrap();
     file.write_all(&[9; 5000]).unwrap();
@@ -188,7 +188,7 @@ fn a_written_file_holds_what_was_written() {
 }
 
 #[test]
-fn zeroes_and_deallocation_read_as_zeros_and_keep_the_length() {
+fn zeroed_ranges_read_as_zeros_without_truncation() {
     for (durable, deallocate) in [(false, false), (true, false), (false, true), (true, true)] {
         for mut rig in Rig::each() {
             let file = file_with(&pattern(256 * 1024));
@@ -245,7 +245,7 @@ fn nothing_is_written_after_a_failed_write_back() {
 }
 
 #[test]
-fn a_durable_write_in_the_page_cache_is_synced() {
+fn durable_buffered_writes_are_synced() {
     let (_file, backend) = buffered(&[1; 8192]);
     let mut rig = Rig::each().remove(0);
     let buffer = rig.buffer(&[2; 4096]);
@@ -265,7 +265,7 @@ fn a_durable_write_in_the_page_cache_is_synced() {
 }
 
 #[test]
-fn a_file_that_was_cut_is_not_made_longer() {
+fn a_cut_file_is_not_extended() {
     let direct = || {
         let file = file_with(&vec![1; 64 << 10]);
         let backend = open_file(file.path(), WRITABLE).unwrap().backend;
@@ -384,7 +384,7 @@ fn waits(step: &Step) -> bool {
 }
 
 #[test]
-fn operations_on_a_page_of_a_file_wait_for_the_one_that_changes_it() {
+fn operations_wait_for_the_writer_of_their_page() {
     let (_file, backend) = buffered(&[1; 16_384]);
     let backend = &*backend;
     let mut rig = Rig::each().remove(0);
@@ -434,7 +434,7 @@ fn locks_ranges(backend: &dyn Backend) -> bool {
 }
 
 #[test]
-fn a_writable_file_in_memory_has_locks_and_a_read_only_one_has_none() {
+fn only_writable_buffered_files_have_locks() {
     // Recent kernels take direct I/O there, and use the page cache.
     let flags = rustix::fs::MemfdFlags::CLOEXEC;
     let file = rustix::fs::memfd_create("feedrail-test", flags).unwrap();
@@ -445,7 +445,7 @@ fn a_writable_file_in_memory_has_locks_and_a_read_only_one_has_none() {
 }
 
 #[test]
-fn nobody_waits_for_what_is_only_to_become_durable() {
+fn no_operation_waits_for_durability_alone() {
     let (_file, backend) = buffered(&[1; 8192]);
     let backend = &*backend;
     let mut rig = Rig::each().remove(0);
@@ -461,7 +461,7 @@ fn nobody_waits_for_what_is_only_to_become_durable() {
 }
 
 #[test]
-fn an_operation_that_waits_for_others_is_cancelled_at_once() {
+fn a_waiting_operation_is_cancelled_at_once() {
     for mut rig in Rig::each() {
         let (_file, backend) = buffered(&[1; 8192]);
         let mut holder = Operation::write_zeroes(0, 8192, false, false);
@@ -483,7 +483,7 @@ fn an_operation_that_waits_for_others_is_cancelled_at_once() {
 }
 
 #[test]
-fn the_end_of_a_core_ends_what_waits_and_unlocks_what_it_had() {
+fn dropping_storage_ends_waits_and_releases_locks() {
     for mut rig in Rig::each() {
         let (_file, backend) = buffered(&[1; 8192]);
         let submit = |rig: &mut Rig| {
@@ -508,7 +508,7 @@ fn results(backend: &dyn Backend, mut operation: Operation, results: &[i32]) -> 
 }
 
 #[test]
-fn a_file_system_without_zero_range_gets_zeros_written() {
+fn zeros_are_written_without_zero_range() {
     let file = file_with(&pattern(256 * 1024));
     let opened = open_file(file.path(), WRITABLE).unwrap();
     let zeroes = Operation::write_zeroes(0, 131_072, true, true);
@@ -614,7 +614,7 @@ fn what_can_not_be_exported_says_why() {
 }
 
 #[test]
-fn memory_that_is_not_to_be_had_is_told() {
+fn failed_allocations_are_reported() {
     for bytes in [1 << 60, u64::MAX - 511] {
         let error = open_memory(bytes, WRITABLE).expect_err("too large").to_string();
         let parts = [&format!("namespace of {bytes} bytes"), "make its size_bytes smaller"];
@@ -624,7 +624,7 @@ fn memory_that_is_not_to_be_had_is_told() {
 
 /// A file whose system calls never get anywhere costs a command an error, and not for ever a core.
 #[test]
-fn a_call_that_is_interrupted_again_and_again_fails_in_the_end() {
+fn endless_interruptions_end_in_an_error() {
     let file = file_with(&[0; 4096]);
     let backend = open_file(file.path(), WRITABLE).unwrap().backend;
     let mut pool = Pool::new(PoolMemory::new(BLOCK, 0).unwrap(), 0, 1, BLOCK);
@@ -765,7 +765,7 @@ fn a_held_operation_is_cancelled_at_once() {
 }
 
 #[test]
-fn memory_is_zeroed_in_steps_between_which_others_are_served() {
+fn zeroing_memory_lets_other_operations_run() {
     const MIB: u64 = 1 << 20;
     let mut rig = Rig::each().remove(0);
     let backend = open_memory(8 * MIB, WRITABLE).unwrap().backend;
@@ -788,7 +788,7 @@ fn memory_is_zeroed_in_steps_between_which_others_are_served() {
 }
 
 #[test]
-fn memory_that_was_never_written_is_zeroed_in_few_steps_but_not_in_one() {
+fn zeroing_unwritten_memory_takes_few_steps() {
     let mut rig = Rig::each().remove(0);
     let bytes = 1 << 30;
     let backend = open_memory(bytes, WRITABLE).unwrap().backend;
@@ -813,7 +813,7 @@ fn zeroing_of_memory_is_aborted_between_steps() {
 }
 
 #[test]
-fn many_operations_whose_time_has_come_do_not_all_go_on_in_one_turn() {
+fn one_turn_resumes_a_bounded_number_of_operations() {
     let mut rig = Rig::each().remove(0);
     let backend = open_memory(1 << 20, WRITABLE).unwrap().backend;
     for tag in 0..100 {

@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_written_in_blocks_of_its_file_system_at_most() {
+    fn the_write_unit_is_at_most_the_file_systems_block() {
         let root = tempfile::tempdir().expect("a folder");
         let file = tempfile::tempfile().expect("a file");
         assert_eq!(of_file(&file, root.path()), None);

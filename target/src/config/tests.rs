@@ -363,13 +363,13 @@ fn everything_wrong_is_told_with_its_place() {
 }
 
 #[test]
-fn every_core_that_a_thread_can_be_pinned_to_may_be_named() {
+fn every_usable_core_can_be_configured() {
     let config = parse(&GOOD.replace("cores = [0, 2]", "cores = [1023]")).expect("valid");
     assert_eq!(config.cores, Cores::Pinned(vec![1023]));
 }
 
 #[test]
-fn the_largest_pool_is_one_whose_parts_can_be_numbered() {
+fn the_largest_pool_has_numberable_units() {
     let config = parse(&GOOD.replace("128MiB", "1TiB")).expect("valid");
     assert_eq!(config.limits.pool_bytes, MAX_POOL_BYTES);
     // One core has all of it, or many have it with blocks as large as they get, which rounds it up.
@@ -381,7 +381,7 @@ fn the_largest_pool_is_one_whose_parts_can_be_numbered() {
 }
 
 #[test]
-fn a_pool_that_is_left_out_is_enough_for_all_cores() {
+fn the_default_pool_suffices_for_all_cores() {
     let text = |cores| GOOD.replace("pool_bytes = \"128MiB\"", "").replace("[0, 2]", cores);
     assert_eq!(parse(&text("2")).unwrap().limits.pool_bytes, 64 << 20);
     assert_eq!(parse(&text("32")).unwrap().limits.pool_bytes, 128 << 20);
@@ -453,7 +453,7 @@ fn an_address_given_twice_is_one_port() {
 }
 
 #[test]
-fn the_quick_form_numbers_files_and_keeps_them_apart() {
+fn the_quick_form_numbers_and_distinguishes_files() {
     let config = quick(&["x/a.bin", "y/a.bin", "b.bin"]).expect("valid");
     let namespaces = &config.subsystems[0].namespaces;
     let names: Vec<_> =

@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_changed_has_a_new_generation() {
+    fn a_changed_file_has_a_new_generation() {
         for keys in ["", "content_id = \"v1\""] {
             let folder = tempfile::tempdir().expect("a folder");
             let path = folder.path().join("shard");

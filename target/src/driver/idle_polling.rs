@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn it_waits_for_reads_that_come_one_after_the_other() {
+    fn successive_single_reads_prolong_polling() {
         assert!(!looks_on_after(&[], 400));
         assert!(looks_on_after(&[(300, 1)], 400));
         assert!(looks_on_after(&[(300, 1), (5, 1), (5, 1)], 400));
@@ -133,12 +133,12 @@ mod tests {
     }
 
     #[test]
-    fn hosts_that_are_merely_there_do_not_keep_it_awake() {
+    fn keep_alive_does_not_prolong_polling() {
         assert!(!looks_on_after(&[(300, 0), (300, 0), (300, 0)], 60));
     }
 
     #[test]
-    fn where_others_need_the_processor_it_does_not_wait_for_several() {
+    fn under_contention_it_does_not_poll_for_bursts() {
         let looks_on =
             |patience: &IdlePolling, now: Time| patience.looks_on(now + Duration::from_micros(400));
         let (mut patience, mut now) = after(&[(300, 3)]);
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn beside_one_that_computes_it_sleeps_even_where_single_operations_come() {
+    fn beside_a_computing_thread_it_sleeps_at_once() {
         let (mut patience, mut now) = after(&[(300, 1)]);
         for _ in 0..2 {
             assert!(patience.looks_on(now));

@@ -482,7 +482,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_is_stuck_is_not_waited_for() {
+    fn a_stuck_thread_is_not_joined() {
         let (release, released) = mpsc::channel::<()>();
         let mut stuck = worker(move |board| {
             board.publish(PollGroupStats::default(), Some(ThreadEnd::Stuck));

@@ -527,7 +527,7 @@ mod tests {
     const DIRECTORY: &str = "[[subsystem.directory]]\npath = \"d\"";
 
     #[test]
-    fn a_directory_keeps_its_ids_when_files_come_and_go() {
+    fn directory_nsids_survive_added_and_removed_files() {
         let dir = tempfile::tempdir().expect("a folder");
         let file = |name: &str, bytes| {
             std::fs::write(dir.path().join("d").join(name), vec![1; bytes]).expect("written");
@@ -548,7 +548,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_that_a_power_failure_may_tear_are_told_once() {
+    fn tearable_blocks_are_warned_of_once() {
         let mut tearable = Tearable::default();
         let mut note = |name: &str, lba_bytes: u32, unit, writable| {
             let lba_shift = Some(lba_bytes.trailing_zeros() as u8);
@@ -584,7 +584,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unfit_file_of_a_directory_is_left_out() {
+    fn unfit_files_of_a_directory_are_skipped() {
         let dir = tempfile::tempdir().expect("a folder");
         std::fs::create_dir(dir.path().join("d")).expect("made");
         let writable = format!("{DIRECTORY}\nread_only = false\nlba_bytes = 512");
@@ -644,7 +644,7 @@ mod tests {
     }
 
     #[test]
-    fn two_targets_do_not_share_a_file_that_is_written() {
+    fn two_targets_do_not_share_a_writable_file() {
         let dir = tempfile::tempdir().expect("a folder");
         std::fs::write(dir.path().join("disk"), [1; 4096]).expect("written");
         let table = |read_only: bool| {
@@ -664,7 +664,7 @@ mod tests {
     }
 
     #[test]
-    fn two_targets_that_serve_the_same_shards_agree_on_their_identity() {
+    fn targets_of_the_same_shards_agree_on_identity() {
         let uuids = || {
             let dir = tempfile::tempdir().expect("a folder");
             std::fs::create_dir_all(dir.path().join("d/train")).expect("made");

@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_have_what_there_is_and_one_has_its_share() {
+    fn both_the_total_and_the_share_are_limits() {
         let limits = Limits { connections: 5, connections_per_host: 3, ..Limits::default() };
         let admissions = Arc::new(Admissions::default());
         let admit = |host: u8| admissions.admit(IpAddr::from([127, 0, 0, host]), &limits);

@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn the_address_with_the_most_makes_room_for_others() {
+    fn the_address_with_most_members_is_displaced() {
         let mut set = DisplacingSet::new(ROOM);
         let mut number = 0;
         let mut add = |address, set: &mut DisplacingSet<usize>| {

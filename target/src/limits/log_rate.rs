@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flood_is_cut_and_quiet_lets_it_speak_again() {
+    fn a_flood_is_limited_until_the_next_period() {
         let chatter = LogRateLimit::about("hosts");
         let start = 5 * PEER_MESSAGES_PERIOD;
         assert_eq!(said(&chatter, start, 1), PEER_MESSAGES);
@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_that_belong_together_are_all_said_or_none() {
+    fn related_messages_are_admitted_together() {
         let chatter = LogRateLimit::about("hosts");
         assert_eq!(said(&chatter, Duration::ZERO, 3), PEER_MESSAGES / 3 * 3);
         assert_eq!(said(&chatter, Duration::ZERO, 1), PEER_MESSAGES % 3);

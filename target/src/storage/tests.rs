@@ -26,7 +26,7 @@ fn pool() -> Pool {
 }
 
 #[test]
-fn more_operations_than_the_queue_all_end_with_one_system_call_for_many() {
+fn operations_beyond_the_queue_share_system_calls() {
     // On a busy machine the kernel may end the operations of a try one by one.
     let few = |stats: EngineStats| stats.enters + stats.waits < 500;
     let mut tries = (0..50).map_while(|_| more_operations_than_the_queue());
@@ -71,7 +71,7 @@ fn more_operations_than_the_queue() -> Option<EngineStats> {
 }
 
 #[test]
-fn a_sleep_ends_when_a_watched_descriptor_is_readable() {
+fn a_readable_watched_descriptor_ends_a_sleep() {
     let pool = pool();
     let Some(engine) = uring(&pool) else { return };
     let mut storage = Storage::new(Box::new(engine));

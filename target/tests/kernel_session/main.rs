@@ -229,7 +229,7 @@ fn a_disk_appears_is_used_and_goes() {
 }
 
 #[test]
-fn our_controller_meets_what_the_host_requires_as_the_kernels_does() {
+fn the_controller_satisfies_a_linux_host() {
     let [_, admin, _] = queues();
     let target = target(&admin);
     let mut queue = accept(&target, 0);

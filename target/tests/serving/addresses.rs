@@ -131,7 +131,7 @@ fn fetched_from_host(record: &Record) -> Option<Stretch> {
 }
 
 #[test]
-fn what_io_uring_fills_is_what_goes_to_the_host() {
+fn reads_go_from_io_uring_buffers_to_the_host() {
     let Some(mut scene) = Scene::new() else { return };
     for (slba, length) in [(0, 4096), (8, 131_072), (3, 512), (0, 262_144)] {
         let at = slba as usize * 512;
@@ -147,7 +147,7 @@ fn what_io_uring_fills_is_what_goes_to_the_host() {
 
 /// The last block is partly beyond the end of the file: its zeros are made in place.
 #[test]
-fn the_unaligned_end_of_a_file_is_read_in_place() {
+fn an_unaligned_tail_is_read_in_place() {
     let Some(mut scene) = Scene::new() else { return };
     for blocks in [1, 17] {
         let slba = FILE_BYTES.div_ceil(512) - blocks;
@@ -161,7 +161,7 @@ fn the_unaligned_end_of_a_file_is_read_in_place() {
 }
 
 #[test]
-fn what_comes_from_the_host_is_what_io_uring_empties() {
+fn writes_go_from_fetched_buffers_to_io_uring() {
     let Some(mut scene) = Scene::new() else { return };
     for (slba, length) in [(0, 8192), (100, 65_536), (0, SCRATCH_BYTES)] {
         let bytes = pattern(length, slba as u32);
@@ -198,7 +198,7 @@ fn a_compare_reads_the_medium_into_aligned_memory() {
 
 /// Data that comes with its command is written from where the device received it.
 #[test]
-fn data_in_the_capsule_is_written_from_the_receive() {
+fn in_capsule_data_is_written_from_the_receive() {
     let Some(mut scene) = Scene::new() else { return };
     let receives: Vec<Stretch> = (scene.recorder.take().into_iter())
         .filter_map(|record| match record {

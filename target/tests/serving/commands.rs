@@ -158,7 +158,7 @@ fn compare_zeroes_deallocate_and_flush() {
 
 /// As hosts of SPDK do when they detach: they have given their event requests up without a word.
 #[test]
-fn an_admin_command_may_reuse_the_id_of_an_event_request() {
+fn an_event_requests_id_may_be_reused() {
     let mut world = World::new(&two_namespaces());
     let host = world.add_host();
     let admin = world.admin(host);
@@ -204,7 +204,7 @@ fn a_long_admin_queue_connects() {
 }
 
 #[test]
-fn an_id_in_flight_can_not_be_used_again() {
+fn an_id_in_flight_is_refused() {
     let mut world = World::slow(&two_namespaces());
     let host = world.add_host();
     let admin = world.admin(host);

@@ -37,7 +37,7 @@ fn connections_are_refused_with_the_reason() {
 
 /// However many knock at once, one turn takes in some of them, and says that there is more to do.
 #[test]
-fn a_crowd_is_let_in_over_several_turns() {
+fn many_connections_are_accepted_over_several_turns() {
     const CROWD: usize = 120;
     let mut world = World::new(&two_namespaces());
     let host = world.add_host();
@@ -83,7 +83,7 @@ fn one_host_does_not_take_all_connections() {
 
 /// A host can send any name.
 #[test]
-fn a_host_that_says_anothers_name_takes_none_of_its_connections() {
+fn a_borrowed_name_does_not_use_its_owners_quota() {
     let mut world = World::new(&namespaces("connections = 8"));
     let (victim, thief) = (world.add_host(), world.add_host());
     world.names[thief] = world.names[victim];
@@ -133,7 +133,7 @@ fn strangers_that_discover_take_no_place() {
 }
 
 #[test]
-fn the_oldest_connection_that_says_nothing_has_to_go() {
+fn the_oldest_unconnected_connection_is_displaced() {
     let mut world = World::new(&two_namespaces());
     let (stranger, host) = (world.add_host(), world.add_host());
     let admin = world.admin(host);
@@ -150,7 +150,7 @@ fn the_oldest_connection_that_says_nothing_has_to_go() {
 
 /// The completions of many long queues are no limit of their own.
 #[test]
-fn long_queues_are_taken_up_to_the_limit_of_connections() {
+fn long_queues_are_accepted_up_to_the_limit() {
     const QUEUES: usize = 110;
     let mut world = World::new(&namespaces("queue_depth = 1024\nconnections = 512"));
     let host = world.add_host();
@@ -193,7 +193,7 @@ fn a_short_capsule_ends_its_queue() {
 }
 
 #[test]
-fn a_capsule_that_is_too_long_ends_its_queue() {
+fn an_oversized_capsule_ends_its_queue() {
     let mut world = World::new(&two_namespaces());
     let (bad_admin, bad, good) = two_hosts(&mut world);
     world.hosts[bad.host].send_bytes(bad.queue, &[0; 64 + 4097]);
@@ -216,7 +216,7 @@ fn a_key_that_grants_nothing_ends_its_queue() {
 }
 
 #[test]
-fn a_host_that_leaves_in_the_middle_takes_nothing_along() {
+fn a_host_that_leaves_early_leaks_nothing() {
     let mut world = World::slow(&two_namespaces());
     let (bad_admin, bad, good) = two_hosts(&mut world);
     for slot in 0..16 {

@@ -25,7 +25,7 @@ fn raise(world: &World, device: usize, event: DeviceEvent) {
 }
 
 #[test]
-fn a_failed_queue_pair_ends_its_association_and_no_other() {
+fn a_failed_queue_pair_ends_only_its_association() {
     let mut world = World::new(&two_namespaces());
     let (_, good) = host_at(&mut world, 0);
     let others = world.devices[0].queue_pairs();
@@ -41,7 +41,7 @@ fn a_failed_queue_pair_ends_its_association_and_no_other() {
 }
 
 #[test]
-fn a_number_that_no_queue_pair_has_means_nothing() {
+fn events_for_unknown_queue_pairs_are_ignored() {
     let mut world = World::new(&two_namespaces());
     let (_, io) = host_at(&mut world, 0);
     raise(&world, 0, DeviceEvent::QpFatal { qpn: 0x00FF_FFFF });
@@ -49,7 +49,7 @@ fn a_number_that_no_queue_pair_has_means_nothing() {
 }
 
 #[test]
-fn a_port_that_goes_down_and_comes_up_ends_nothing() {
+fn a_port_flap_ends_no_connection() {
     let mut world = World::new(&two_namespaces());
     let (_, io) = host_at(&mut world, 0);
     raise(&world, 0, DeviceEvent::PortDown);
@@ -58,7 +58,7 @@ fn a_port_that_goes_down_and_comes_up_ends_nothing() {
 }
 
 #[test]
-fn a_failed_device_takes_its_connections_and_its_address_and_nothing_else() {
+fn a_failed_device_ends_only_its_own_connections() {
     for event in [DeviceEvent::DeviceFatal, DeviceEvent::CqError] {
         let mut world = World::new(&two_addresses());
         let (admin, io) = host_at(&mut world, 0);

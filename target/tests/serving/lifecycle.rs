@@ -243,7 +243,7 @@ fn a_hung_read_locks_nobody_out() {
 
 /// As `bdev_nvme` of SPDK does when it has examined a device.
 #[test]
-fn a_host_drops_an_io_queue_and_goes_on() {
+fn a_host_continues_after_dropping_a_queue() {
     let Stage { mut world, hang, admin, io: first, folder: _folder } = Stage::new();
     let second = world.io(admin, 2, 32);
     world.write(first, 1, 0, &[b'A'; 4096]);
@@ -267,7 +267,7 @@ fn a_host_drops_an_io_queue_and_goes_on() {
 }
 
 #[test]
-fn a_hung_operation_holds_the_stop_up_for_so_long() {
+fn a_hung_operation_delays_the_stop_boundedly() {
     let Stage { mut world, io, folder: _folder, .. } = Stage::with_hanging_write();
     let start = world.now;
     world.target.stop(Stop::Now);

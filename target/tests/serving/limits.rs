@@ -15,7 +15,7 @@ use crate::pattern;
 use crate::world::{NQN, On, World, config, namespaces, read, two_namespaces, write};
 
 #[test]
-fn a_full_queue_of_small_writes_is_served_in_order() {
+fn a_full_queue_of_writes_is_served_in_order() {
     let mut world = World::new(&two_namespaces());
     let host = world.add_host();
     let admin = world.admin(host);
@@ -84,7 +84,7 @@ fn abort(world: &mut World, admin: On, sqid: u16, cid: Cid) -> u32 {
 }
 
 #[test]
-fn a_command_that_storage_has_not_begun_is_aborted() {
+fn a_command_not_yet_begun_is_aborted() {
     let mut world = World::slow(&two_namespaces());
     let host = world.add_host();
     let admin = world.admin(host);
@@ -101,7 +101,7 @@ fn a_command_that_storage_has_not_begun_is_aborted() {
 }
 
 #[test]
-fn a_command_that_waits_for_a_buffer_is_aborted() {
+fn a_command_waiting_for_a_buffer_is_aborted() {
     let config = namespaces("max_transfer_bytes = \"256KiB\"\npool_bytes = \"2MiB\"");
     let mut world = World::slow(&config);
     let host = world.add_host();
@@ -120,7 +120,7 @@ fn a_command_that_waits_for_a_buffer_is_aborted() {
 }
 
 #[test]
-fn a_command_that_is_over_or_never_was_is_not_aborted() {
+fn unknown_commands_are_not_aborted() {
     let mut world = World::new(&two_namespaces());
     let host = world.add_host();
     let admin = world.admin(host);
@@ -185,7 +185,7 @@ fn a_command_that_zeroes_much_is_aborted() {
 
 /// A host may answer "receiver not ready" for ever, so there is a time-out.
 #[test]
-fn a_host_that_never_takes_its_responses_is_sent_away() {
+fn a_host_that_takes_no_response_is_disconnected() {
     let config = namespaces("max_transfer_bytes = \"256KiB\"\npool_bytes = \"4MiB\"");
     let mut world = World::new(&config);
     let (stubborn, other) = (world.add_host(), world.add_host());
@@ -211,7 +211,7 @@ fn a_host_that_never_takes_its_responses_is_sent_away() {
 
 /// A response now and then is no reason to keep the buffers of all others.
 #[test]
-fn a_host_that_takes_a_response_now_and_then_is_sent_away() {
+fn a_host_that_takes_responses_slowly_is_disconnected() {
     let config = namespaces("max_transfer_bytes = \"256KiB\"\npool_bytes = \"4MiB\"");
     let mut world = World::new(&config);
     let host = world.add_host();
@@ -261,7 +261,7 @@ fn used(world: &mut World) -> u64 {
 /// A host that asks for much and takes nothing keeps its share of the buffers busy, and no more,
 /// over whatever connections.
 #[test]
-fn a_host_that_takes_nothing_does_not_starve_others() {
+fn a_stalled_host_does_not_starve_others() {
     let config = namespaces("max_transfer_bytes = \"256KiB\"\npool_bytes = \"4MiB\"");
     let mut world = World::slow(&config);
     let (greedy, other) = (world.add_host(), world.add_host());
@@ -331,7 +331,7 @@ fn post_small(world: &mut World, on: On, slot: usize) -> Cid {
 
 /// A stranger on no allow-list may use the discovery service, under as many names as it invents.
 #[test]
-fn a_stranger_takes_no_buffers_from_hosts_through_discovery() {
+fn discovery_takes_no_buffers_from_hosts() {
     let mut world = World::new(&config(&format!(
         "[[subsystem]]\nnqn = \"{NQN}\"\nallowed_hosts = [\"nqn.2026-01.io.feedrail:host0\"]\n\
          [[subsystem.namespace]]\nkind = \"memory\"\nsize_bytes = \"4MiB\"\nread_only = false\n"
@@ -374,7 +374,7 @@ fn a_stranger_takes_no_buffers_from_hosts_through_discovery() {
 }
 
 #[test]
-fn a_discovery_controller_keeps_to_the_limit_it_tells() {
+fn discovery_transfers_are_bounded_by_mdts() {
     let mut world = World::new(&two_namespaces());
     let host = world.add_host();
     let on = world.discover(host, 1);

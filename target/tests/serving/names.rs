@@ -61,7 +61,7 @@ fn assert_logged(log: &str, parts: &[&str]) {
 }
 
 #[test]
-fn a_host_without_a_name_is_served_where_any_may_connect() {
+fn a_nameless_host_is_served_where_any_host_is() {
     let mut world = World::new(&two_namespaces());
     let host = nameless(&mut world);
     let admin = world.admin(host);
@@ -72,7 +72,7 @@ fn a_host_without_a_name_is_served_where_any_may_connect() {
 }
 
 #[test]
-fn a_host_without_a_name_is_refused_where_hosts_are_listed() {
+fn a_nameless_host_is_refused_by_a_list() {
     let mut world = World::new(&listed());
     let stranger = nameless(&mut world);
     let (cqe, log) = refused(&mut world, stranger);

@@ -81,7 +81,7 @@ fn start(address: &str, path: &Path) -> Target {
 
 /// One test: the allocator and the clock are the process's.
 #[test]
-fn io_over_udp_allocates_nothing_and_an_idle_target_sleeps() {
+fn io_allocates_nothing_and_an_idle_target_sleeps() {
     let bytes = pattern(1 << 20);
     let mut file = tempfile::NamedTempFile::new_in(env!("CARGO_MANIFEST_DIR")).unwrap();
     file.write_all(&bytes).unwrap();

@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn a_comparison_may_fail_where_something_else_may_be() {
+    fn a_compare_may_fail_after_an_unknown_write() {
         let mut history = history();
         write(&mut history, 100, 10, 1, WriteEnd::Volatile);
         assert_eq!(history.latest(99, 102), [0, 1, 1]);
@@ -397,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn a_write_of_unknown_end_is_old_or_new_until_it_is_overwritten() {
+    fn an_unanswered_write_is_old_or_new_until_overwritten() {
         let mut history = history();
         write(&mut history, 0, 1024, 1, WriteEnd::Unknown);
         assert_eq!(possible(&mut history), [0, 1]);
@@ -411,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn sectors_of_a_write_of_unknown_end_may_differ_but_not_bytes_of_one() {
+    fn an_unanswered_write_tears_between_sectors_only() {
         let mut history = history();
         write(&mut history, 0, 1024, 1, WriteEnd::Unknown);
         assert!(finds(&mut history, 0, &[[1; 512], [0; 512]].concat()));
@@ -419,7 +419,7 @@ mod tests {
     }
 
     #[test]
-    fn a_read_finds_what_was_there_at_any_time_while_it_lasted() {
+    fn a_read_finds_any_value_of_its_duration() {
         let mut history = history();
         let read = history.begin_read();
         let late = history.begin_read();
@@ -464,7 +464,7 @@ mod tests {
     }
 
     #[test]
-    fn news_of_a_write_may_outlive_what_it_wrote() {
+    fn a_write_may_end_after_it_was_overwritten() {
         let mut history = history();
         let id = history.begin_write(100, vec![1]);
         let durable = history.begin_write(200, vec![1]);

@@ -302,19 +302,19 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "starves: it waited 3 rounds, 2 have turns")]
-    fn whoever_waits_longer_starves() {
+    fn waiting_beyond_the_bound_is_starvation() {
         one_waits(&mut line(2), 3, &[]);
     }
 
     #[test]
     #[should_panic(expected = "starves: it waited 0 rounds")]
-    fn whoever_waits_for_nothing_starves() {
+    fn waiting_without_held_buffers_is_starvation() {
         follow(&mut line(1), &[lined_up(0, 0), BufferEvent::Settled], &[]);
     }
 
     #[test]
     #[should_panic(expected = "overtakes")]
-    fn requests_of_an_account_have_their_buffers_in_order() {
+    fn requests_of_an_account_are_served_in_order() {
         follow(&mut line(1), &[lined_up(0, 0), lined_up(0, 1), granted(0, 1, 1)], &[]);
     }
 
@@ -334,7 +334,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "rests")]
-    fn a_core_does_not_rest_before_it_has_looked() {
+    fn a_core_rests_only_after_settling() {
         let mut line = line(2);
         one_waits(&mut line, 0, &[]);
         follow(&mut line, &[BufferEvent::Rested, returned(1), BufferEvent::Rested], &[]);

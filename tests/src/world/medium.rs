@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn a_write_is_read_at_once_and_may_be_lost() {
+    fn an_unflushed_write_is_readable_and_losable() {
         let mut medium = Medium::new(vec![0; 1024]);
         medium.write(512, &A);
         assert_eq!(medium.bytes()[512..], A);
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flush_covers_what_was_written_before_it_began() {
+    fn a_flush_covers_earlier_writes() {
         let flush_between = |medium: &mut Medium| {
             medium.write(0, &A);
             let mark = medium.mark();

@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn a_result_is_found_by_its_whole_name_and_provider() {
+    fn results_are_found_by_scenario_and_provider() {
         assert_eq!(parse("data\tsoft\t0\t12.5", &run("data")), Some((0, 12.5)));
         assert_eq!(parse("data-2\tsoft\t0\t12.5", &run("data")), None);
         assert_eq!(parse("data\tverbs\t0\t12.5", &run("data")), None);
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn of_runs_that_did_not_end_the_first_hung() {
+    fn the_first_unfinished_run_hung() {
         let folder = std::env::temp_dir().join(format!("feedrail-report-{}", std::process::id()));
         fs::create_dir_all(&folder).expect("a folder");
         fs::write(folder.join("results.tsv"), "a\tsoft\t0\t1.0\n").expect("a file");

@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_heading_says_set_providers_limit_and_what_the_kernel_may_say() {
+    fn headings_have_set_providers_limit_and_kernel_lines() {
         let text =
             "# What.\n# set: ci bookworm\n# providers: soft\n# limit: 7\n# kernel may say: a b\n";
         let heading = Heading::parse(text).expect("it is whole");

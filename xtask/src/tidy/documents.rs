@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn an_item_that_is_not_there_is_told_with_its_new_place() {
+    fn missing_items_are_reported_with_their_new_place() {
         let sources = [
             file("a/src/b.rs", "fn f() {} struct S { x: u8 } impl<T> S { fn m(&self) {} }"),
             file("a/src/c.rs", "trait T { fn m(&self); } enum E { V } mod n { const C: u8 = 0; }"),

@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn two_definitions_in_one_file_are_for_different_platforms() {
+    fn one_file_may_define_a_type_twice() {
         let text = "#[cfg(unix)]\nstruct One;\n#[cfg(not(unix))]\nstruct One;\n";
         assert!(shared(&[file("a.rs", text)]).is_empty());
     }

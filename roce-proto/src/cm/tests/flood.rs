@@ -150,7 +150,7 @@ fn a_forged_request_draws_one_repetition() {
 /// A consumer that accepts requests and takes the connections back, as it does with the oldest of
 /// many.
 #[test]
-fn a_flood_of_forged_requests_draws_no_goodbyes() {
+fn forged_requests_draw_no_unsolicited_messages() {
     const REQUESTS: u32 = 400;
     let mut pair = Pair::with(ManagerConfig::new(0xA, 1), small());
     let mut sent = 0;

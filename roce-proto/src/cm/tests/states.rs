@@ -487,7 +487,7 @@ fn a_disconnect_for_another_queue_pair_is_ignored() {
 }
 
 #[test]
-fn a_closed_connection_says_goodbye_in_the_background() {
+fn a_closed_connection_disconnects_in_the_background() {
     let mut pair = Pair::new();
     let (host, target) = pair.established(2);
     pair.host.manager.close(pair.now, host);

@@ -140,7 +140,7 @@ fn a_pause_halves_the_window_once() {
 }
 
 #[test]
-fn nobody_starves() {
+fn no_queue_pair_starves() {
     let mut pair = Pair::new(&shared(16));
     for qp in 0..16 {
         for id in 0..32 {

@@ -41,7 +41,7 @@ fn writes_exclude_what_overlaps_and_reads_only_writes() {
 }
 
 #[test]
-fn a_part_of_a_page_is_all_of_it() {
+fn locks_cover_whole_pages() {
     let table = RangeLocks::with(64);
     let mut write = table.lock(RangeAccess::Exclusive, 4096 + 512, 512);
     assert!(has(&mut write));
@@ -73,7 +73,7 @@ fn long_ranges_take_each_lock_once() {
 }
 
 #[test]
-fn reads_that_follow_each_other_do_not_keep_a_write_waiting() {
+fn endless_reads_do_not_block_a_write() {
     let table = RangeLocks::with(8);
     let mut before = lock(&table, RangeAccess::Shared, 0..1);
     assert!(has(&mut before));
@@ -89,7 +89,7 @@ fn reads_that_follow_each_other_do_not_keep_a_write_waiting() {
 }
 
 #[test]
-fn writes_that_follow_each_other_do_not_keep_a_read_waiting() {
+fn endless_writes_do_not_block_a_read() {
     let table = RangeLocks::with(8);
     let mut first = lock(&table, RangeAccess::Exclusive, 0..1);
     assert!(has(&mut first));
@@ -109,7 +109,7 @@ fn writes_that_follow_each_other_do_not_keep_a_read_waiting() {
 }
 
 #[test]
-fn a_wait_that_is_given_up_keeps_nobody_waiting() {
+fn an_abandoned_wait_blocks_no_operation() {
     let table = RangeLocks::with(8);
     let mut reads = [0..1, 2..3].map(|pages| lock(&table, RangeAccess::Shared, pages));
     assert!(reads.iter_mut().all(has));

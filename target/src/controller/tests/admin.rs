@@ -215,7 +215,7 @@ fn features_are_got_and_set() {
 }
 
 #[test]
-fn write_protection_is_set_enforced_and_told_to_the_others() {
+fn write_protection_is_enforced_and_other_hosts_notified() {
     let associations = associations();
     let (mut line, _) = ready(&associations, Time::ZERO);
     let (mut other, second) = ready(&associations, Time::ZERO);
@@ -279,7 +279,7 @@ fn read_changed(line: &mut Line, get: GetLogPage) -> Result<Vec<Nsid>, Status> {
 }
 
 #[test]
-fn a_changed_namespace_is_listed_until_it_was_read() {
+fn a_changed_namespace_is_listed_until_read() {
     let associations = associations();
     let (mut line, _) = ready(&associations, Time::ZERO);
     let (mut other, _) = ready(&associations, Time::ZERO);
@@ -673,7 +673,7 @@ pub(super) fn discovery(associations: &Arc<Associations>, host_name: &str) -> Li
 }
 
 #[test]
-fn discovery_shows_a_host_what_it_may_connect_to() {
+fn discovery_lists_the_subsystems_a_host_may_use() {
     let associations = associations();
     associations.registry().ports()[0].set_address("127.0.0.1:4421".parse().expect("an address"));
     let mut generations = Vec::new();

@@ -48,7 +48,7 @@ fn controller_ids_stay_in_their_range() {
 }
 
 #[test]
-fn a_host_waits_for_what_storage_still_does_for_it() {
+fn connect_waits_for_pending_storage_operations() {
     let associations = associations();
     let (line, cntlid) = ready(&associations, Time::ZERO);
     let hold = io_queue(&associations, 1, cntlid, Time::ZERO).close_with_a_write();
@@ -68,7 +68,7 @@ fn a_host_waits_for_what_storage_still_does_for_it() {
 }
 
 #[test]
-fn a_host_waits_for_queues_that_are_not_told_yet() {
+fn connect_waits_for_queues_not_yet_notified() {
     let associations = associations();
     let (line, cntlid) = ready(&associations, Time::ZERO);
     let mut old = io_queue(&associations, 1, cntlid, Time::ZERO);
@@ -110,7 +110,7 @@ fn a_host_may_have_two_live_associations() {
 }
 
 #[test]
-fn an_address_has_its_share_of_queues_whatever_it_says() {
+fn queues_are_limited_by_address_not_by_name() {
     let limits = "[limits]\nconnections = 9\nconnections_per_host = 3\n";
     let associations = associations_of(&CONFIG.replace("[limits]\n", limits));
     let (command, data) = (connect_command(0), connect_data(Cntlid::DYNAMIC));
@@ -135,7 +135,7 @@ fn an_address_has_its_share_of_queues_whatever_it_says() {
 }
 
 #[test]
-fn wrong_admin_connects_get_the_status_and_the_place() {
+fn wrong_admin_connects_get_status_and_offset() {
     let associations = associations();
     let mut line = Line::new(&associations, 0, Time::ZERO);
     let good = connect_command(0);
@@ -228,7 +228,7 @@ fn each_refusal_of_connect_is_logged() {
 }
 
 #[test]
-fn a_host_without_a_name_is_known_by_its_identifier() {
+fn a_nameless_host_is_identified_by_hostid() {
     let associations = associations();
     let mut line = Line::new(&associations, 0, Time::ZERO);
     let nameless = |cntlid| {
@@ -273,7 +273,7 @@ fn only_listed_hosts_get_in() {
 }
 
 #[test]
-fn nothing_but_connect_is_legal_before_it_and_connect_is_not_after() {
+fn connect_must_come_first_and_only_once() {
     let associations = associations();
     let mut line = Line::new(&associations, 0, Time::ZERO);
     let get = PropertyGet { property: Property::CAP, size: PropertySize::EightBytes };

@@ -74,7 +74,7 @@ fn properties_say_what_hosts_require() {
 }
 
 #[test]
-fn a_silent_host_is_dropped_and_a_busy_one_is_not() {
+fn only_silent_hosts_are_dropped() {
     let associations = associations();
     let (mut line, cntlid) = ready(&associations, Time::ZERO);
     let mut io = io_queue(&associations, 1, cntlid, Time::ZERO);
@@ -121,7 +121,7 @@ fn the_deadline_leads_to_the_timeout() {
 }
 
 #[test]
-fn without_a_keep_alive_timer_silence_is_fine_and_keep_alive_is_not() {
+fn without_kato_silence_is_legal_and_keep_alive_is_not() {
     let associations = associations();
     let mut line = Line::new(&associations, 0, Time::ZERO);
     let connect = Connect { keep_alive_timeout_ms: 0, ..connect_command(0) };
@@ -134,7 +134,7 @@ fn without_a_keep_alive_timer_silence_is_fine_and_keep_alive_is_not() {
 }
 
 #[test]
-fn a_discovery_controller_without_a_timer_has_one_of_two_minutes() {
+fn discovery_controllers_have_a_default_kato() {
     let associations = associations();
     let mut line = Line::new(&associations, 0, Time::ZERO);
     let connect = Connect { keep_alive_timeout_ms: 0, ..connect_command(0) };
@@ -150,7 +150,7 @@ fn a_discovery_controller_without_a_timer_has_one_of_two_minutes() {
 }
 
 #[test]
-fn a_connection_must_become_a_queue_and_a_controller_must_be_enabled() {
+fn connections_without_connect_or_enable_time_out() {
     let associations = associations();
     let mut line = Line::new(&associations, 0, Time::ZERO);
     assert_eq!(line.queue.deadline(), Some(seconds(5)));
@@ -187,7 +187,7 @@ fn losing_an_io_queue_leaves_the_association_alive() {
 }
 
 #[test]
-fn a_new_io_queue_waits_for_writes_of_a_lost_one() {
+fn a_new_queue_waits_for_a_lost_queues_writes() {
     let associations = associations();
     let (line, cntlid) = ready(&associations, Time::ZERO);
     let hold = io_queue(&associations, 1, cntlid, Time::ZERO).close_with_a_write();
@@ -218,7 +218,7 @@ fn a_lost_queue_makes_room_for_its_successor() {
 }
 
 #[test]
-fn losing_the_admin_queue_ends_the_association_at_once() {
+fn losing_the_admin_queue_ends_the_association() {
     let associations = associations();
     let (line, cntlid) = ready(&associations, Time::ZERO);
     let mut io = io_queue(&associations, 1, cntlid, Time::ZERO);
@@ -258,7 +258,7 @@ fn disconnect_takes_one_queue_out() {
 }
 
 #[test]
-fn a_reset_sends_io_queues_away_and_keeps_the_admin_queue() {
+fn a_reset_ends_only_io_queues() {
     let associations = associations();
     let (mut line, cntlid) = ready(&associations, Time::ZERO);
     let mut io = io_queue(&associations, 1, cntlid, Time::ZERO);
@@ -357,7 +357,7 @@ fn queues_that_are_dropped_leave_nothing_behind() {
 }
 
 #[test]
-fn a_reset_is_complete_when_no_write_is_left() {
+fn a_reset_waits_for_pending_writes() {
     let associations = associations();
     let (mut line, cntlid) = ready(&associations, Time::ZERO);
     let mut old = io_queue(&associations, 1, cntlid, Time::ZERO);
@@ -379,7 +379,7 @@ fn a_reset_is_complete_when_no_write_is_left() {
 }
 
 #[test]
-fn commands_of_before_a_reset_are_aborted_after_it() {
+fn a_reset_aborts_earlier_commands() {
     let associations = associations();
     let (mut line, _) = ready(&associations, Time::ZERO);
     let command = line.queue.parse(Time::ZERO, &keep_alive()).expect("well-formed");
@@ -394,7 +394,7 @@ fn commands_of_before_a_reset_are_aborted_after_it() {
 }
 
 #[test]
-fn an_association_that_has_ended_is_not_enabled_again() {
+fn an_ended_association_cannot_be_enabled() {
     let associations = associations();
     let (mut line, cntlid) = ready(&associations, Time::ZERO);
     let mut io = io_queue(&associations, 1, cntlid, Time::ZERO);

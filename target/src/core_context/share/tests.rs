@@ -81,7 +81,7 @@ fn names_share_the_part_of_their_address() {
 }
 
 #[test]
-fn a_name_that_another_address_says_is_not_its_account() {
+fn accounts_differ_by_address_despite_equal_names() {
     let mut share = share(64);
     let (victim, thief) = (share.join(ip(1), name(1), 64), share.join(ip(2), name(1), 64));
     assert_ne!(victim, thief);
@@ -122,7 +122,7 @@ fn addresses_take_turns_and_nobody_overtakes() {
 }
 
 #[test]
-fn in_an_empty_pool_there_is_room_for_anything() {
+fn an_empty_pool_has_room_for_any_request() {
     let mut share = share(1);
     let key = share.join(ip(1), name(1), 8);
     let only = share.allocate(key, request(0, 0), BLOCK).unwrap();
@@ -133,7 +133,7 @@ fn in_an_empty_pool_there_is_room_for_anything() {
 }
 
 #[test]
-fn a_small_buffer_does_not_keep_its_account_from_a_large_one() {
+fn an_account_with_a_small_buffer_gets_a_large_one() {
     let mut share = share(1);
     let key = share.join(ip(1), name(1), 8);
     let idle = share.allocate(key, request(0, 0), 4096).unwrap();
@@ -179,7 +179,7 @@ fn who_leaves_the_line_lets_the_next_pass() {
 }
 
 #[test]
-fn a_connection_leaves_the_line_with_all_its_requests() {
+fn an_ended_connection_leaves_no_request_waiting() {
     let mut share = share(1);
     let key = share.join(ip(1), name(1), 24);
     let held = share.allocate(key, request(0, 0), BLOCK).unwrap();

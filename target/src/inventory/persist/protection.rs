@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_set_is_there_in_the_next_run() {
+    fn protections_survive_a_restart() {
         let dir = tempfile::tempdir().expect("a folder");
         let (one, two) = (Uuid::from_u128(1), Uuid::from_u128(2));
         let mut file = ProtectionFile::open(dir.path(), &nqn()).expect("new");

@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_say_which_file_what_and_what_to_do() {
+    fn errors_name_file_cause_and_remedy() {
         let dir = tempfile::tempdir().expect("a folder");
         let path = dir.path().join("file");
         let text = |error: StateError| {
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_name_alone_is_in_the_working_directory() {
+    fn a_bare_file_name_is_in_the_working_directory() {
         assert_eq!(folder_of(Path::new("file")), Path::new("."));
         assert_eq!(folder_of(Path::new("state/file")), Path::new("state"));
         assert_eq!(folder_of(Path::new("/file")), Path::new("/"));

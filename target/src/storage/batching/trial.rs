@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn the_better_way_wins_and_the_other_is_tried_now_and_then() {
+    fn the_better_way_wins_and_trials_continue() {
         let (mut trial, mut now) = (Trial::default(), Time::ZERO);
         assert!(run(&mut trial, &mut now, 20, 50, 100) >= 6, "it is tried");
         assert!((1..=40).contains(&run(&mut trial, &mut now, 1000, 50, 100)));
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_held_back_from_a_device_that_has_little_to_do() {
+    fn a_lightly_loaded_device_gets_calls_at_once() {
         let (mut trial, mut now) = (Trial::default(), Time::ZERO);
         for _ in 0..1000 {
             trial.crowded(now);
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pause_is_not_taken_for_a_slow_device() {
+    fn a_pause_does_not_count_as_slowness() {
         let (mut trial, mut now) = (Trial::default(), Time::ZERO);
         run(&mut trial, &mut now, 100, 100, 50);
         assert_eq!(trial.score, CLEAR);

@@ -189,13 +189,13 @@ fn answers(kind: Kind, direct: bool) -> u64 {
 }
 
 #[test]
-fn a_device_that_makes_one_job_of_many_calls_gains() {
+fn a_device_that_works_in_jobs_gains() {
     let (gated, open) = (answers(JOBS, true), answers(JOBS, false));
     assert!(10 * gated >= 12 * open, "{gated} with gates, {open} without");
 }
 
 #[test]
-fn a_device_that_ends_each_call_by_itself_loses_next_to_nothing() {
+fn a_parallel_device_loses_almost_nothing() {
     for kind in [PARALLEL, SERIAL] {
         let (gated, open) = (answers(kind, true), answers(kind, false));
         assert!(100 * gated >= 95 * open, "{gated} with gates, {open} without");
@@ -233,7 +233,7 @@ fn stuck() -> (Load, OperationKey) {
 }
 
 #[test]
-fn nothing_is_held_back_for_long_by_a_device_that_is_stuck() {
+fn a_stuck_device_does_not_hold_calls_for_long() {
     let (mut load, _) = stuck();
     let deadline = load.storage.deadline().expect("somebody must look again");
     assert!(deadline <= load.device.now.get() + Duration::from_millis(10));
@@ -244,7 +244,7 @@ fn nothing_is_held_back_for_long_by_a_device_that_is_stuck() {
 }
 
 #[test]
-fn a_call_that_is_held_back_can_be_cancelled() {
+fn a_held_call_can_be_cancelled() {
     let (mut load, third) = stuck();
     load.storage.cancel(third);
     assert_eq!(load.device.cancelled(), 1);

@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_that_takes_few_responses_sends_few_commands() {
+    fn few_receives_mean_few_commands() {
         assert_eq!(ask(request(1, 5, 128).as_bytes(), 1).unwrap().entries, 5);
     }
 }

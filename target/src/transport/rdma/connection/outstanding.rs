@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_that_owes_nothing_has_all_the_time() {
+    fn nothing_outstanding_has_no_deadline() {
         let mut outstanding = Outstanding::new(TIMEOUT);
         assert_eq!(outstanding.deadline(), None);
         outstanding.posted(at(0), 0);
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn a_busy_host_that_keeps_up_is_never_late() {
+    fn a_host_that_keeps_up_never_times_out() {
         let mut outstanding = Outstanding::new(TIMEOUT);
         (0..RESPONSES).for_each(|_| outstanding.posted(at(0), 16));
         for second in 1..1000 {

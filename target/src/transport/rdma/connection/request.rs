@@ -362,7 +362,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_id_is_found_until_its_answer_is_on_its_way() {
+    fn an_id_is_found_until_its_response_is_posted() {
         let mut slots = Slots::new(2, 2);
         let slot = slots.begin(Cid(0xFFFF), Receive(0));
         assert_eq!(slots.find(Cid(0xFFFF)), Some(slot));

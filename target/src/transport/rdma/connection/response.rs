@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_run_is_half_of_what_is_to_be_answered_but_neither_short_nor_endless() {
+    fn data_batches_are_half_of_the_answers_within_bounds() {
         for (count, length, expected) in [
             (1, 1 << 20, 1),
             (4, 4 << 10, 4),
