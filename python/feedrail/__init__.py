@@ -1,0 +1,52 @@
+"""Byte ranges of remote NVMe namespaces, read over RDMA into arrays and tensors.
+
+    import feedrail
+    source = feedrail.open("nvmf://192.0.2.10/nqn.2026-01.org.example:shards")
+    rows = source.rows(0, offsets, 2050).as_numpy("u2", (len(offsets), 1025))
+
+One call reads a batch: no Python code runs for each range, other threads run meanwhile, and bytes
+land where the array is.
+"""
+
+from feedrail._core import Buffer, Pool
+from feedrail._dtypes import PLAN_DTYPE, RESULT_DTYPE, make_plan
+from feedrail._errors import (
+    BatchError,
+    ChecksumError,
+    DatasetChanged,
+    FeedrailError,
+    ForkedHandleError,
+    PoolFull,
+    RangeError,
+    ReadTimeout,
+    TargetLost,
+)
+from feedrail._file import File
+from feedrail._shards import Shard, Shards
+from feedrail._source import Source, open
+from feedrail._stats import Stats
+from feedrail._ticket import Ticket
+
+__all__ = [
+    "PLAN_DTYPE",
+    "RESULT_DTYPE",
+    "BatchError",
+    "Buffer",
+    "ChecksumError",
+    "DatasetChanged",
+    "FeedrailError",
+    "File",
+    "ForkedHandleError",
+    "Pool",
+    "PoolFull",
+    "RangeError",
+    "ReadTimeout",
+    "Shard",
+    "Shards",
+    "Source",
+    "Stats",
+    "TargetLost",
+    "Ticket",
+    "make_plan",
+    "open",
+]

@@ -1,0 +1,66 @@
+"""Arrays of plans and of their results."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, NDArray
+
+#: An entry of a plan: `length` bytes at `offset` of shard number `shard` go to byte `dst` of the
+#: buffer. 24 bytes.
+PLAN_DTYPE = np.dtype([("shard", "<u4"), ("length", "<u4"), ("offset", "<u8"), ("dst", "<u8")])
+
+#: The result of an entry: `status` is 0 if all of its bytes are in the buffer, else the status of
+#: NVMe that a target answered, or 65535 for a failure on this side. 8 bytes.
+RESULT_DTYPE = np.dtype(
+    [("status", "<u2"), ("path", "u1"), ("attempts", "u1"), ("latency_us", "<u4")]
+)
+
+
+def make_plan(
+    offsets: ArrayLike, lengths: ArrayLike, *, shard: ArrayLike = 0, dst: ArrayLike | None = None
+) -> NDArray[np.void]:
+    """A plan of ranges; `lengths` and `shard` may be one number for all.
+
+    Without `dst` each range follows the one before it in the buffer.
+
+    Raises:
+        ValueError: a number is negative or too large for its field.
+    """
+    offsets = _unsigned("offsets", offsets, np.uint64)
+    lengths = _unsigned("lengths", lengths, np.uint32)
+    plan = np.zeros(np.broadcast(offsets, lengths).shape or (1,), PLAN_DTYPE)
+    plan["offset"], plan["length"] = offsets, lengths
+    plan["shard"] = _unsigned("shard", shard, np.uint32)
+    if dst is None:
+        ends = np.cumsum(plan["length"], dtype=np.uint64)
+        plan["dst"][1:] = ends[:-1]
+    else:
+        plan["dst"] = _unsigned("dst", dst, np.uint64)
+    return plan
+
+
+def as_plan(plan: ArrayLike) -> NDArray[np.void]:
+    """A C-contiguous array of `PLAN_DTYPE` with the entries of `plan`.
+
+    Raises:
+        TypeError: it has another dtype.
+    """
+    plan = np.asarray(plan)
+    if plan.dtype != PLAN_DTYPE:
+        raise TypeError(f"a plan has dtype feedrail.PLAN_DTYPE, not {plan.dtype}: see make_plan")
+    return np.ascontiguousarray(plan)
+
+
+def _unsigned(name: str, values: ArrayLike, kind: type[np.unsignedinteger]) -> NDArray[np.integer]:
+    array = np.asarray(values)
+    if array.size == 0:
+        return array.astype(kind)
+    if array.dtype.kind not in "iu":
+        raise TypeError(f"{name} are integers, not {array.dtype}")
+    if int(array.min()) < 0 or int(array.max()) > np.iinfo(kind).max:
+        raise ValueError(f"{name} are from 0 to {np.iinfo(kind).max}")
+    return array.astype(kind)

@@ -1,0 +1,146 @@
+"""Exceptions of the package. Each is an `OSError`, and can be pickled and made of a message alone."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+
+class FeedrailError(OSError):
+    """A call that failed, and what it was about as far as that is known.
+
+    Attributes:
+        shard: Number of the shard in `Source.shards`.
+        offset: First byte of the range in the shard.
+        length: Number of bytes of the range.
+        tried: The targets that were asked, as `nqn at address:port`.
+        status: Status of NVMe that a target answered: type in bits 10:8, code in bits 7:0.
+        retryable: Whether the same call may succeed later, with nothing else changed.
+    """
+
+    shard: int | None
+    offset: int | None
+    length: int | None
+    tried: tuple[str, ...]
+    status: int | None
+    retryable: bool
+
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        errno: int | None = None,
+        shard: int | None = None,
+        offset: int | None = None,
+        length: int | None = None,
+        tried: tuple[str, ...] = (),
+        status: int | None = None,
+        retryable: bool = False,
+    ) -> None:
+        super().__init__(message)
+        self.errno = errno
+        self.shard = shard
+        self.offset = offset
+        self.length = length
+        self.tried = tried
+        self.status = status
+        self.retryable = retryable
+
+    def __str__(self) -> str:
+        return str(self.args[0]) if self.args else ""
+
+
+class RangeError(FeedrailError):
+    """A range that is not within its shard."""
+
+
+class DatasetChanged(FeedrailError):
+    """A shard that is not the one that was opened: replaced, or of another size or generation."""
+
+
+class TargetLost(FeedrailError, ConnectionError):
+    """A target that cannot be reached, or did not come back in time."""
+
+
+class ReadTimeout(FeedrailError, TimeoutError):
+    """A range without a result before its deadline."""
+
+
+class ForkedHandleError(FeedrailError):
+    """A buffer, pool or ticket that belongs to the process that this one was forked from."""
+
+
+class ChecksumError(FeedrailError):
+    """Bytes that do not have the checksum of the index or the manifest."""
+
+
+class PoolFull(FeedrailError, BufferError):
+    """A pool that does not have the memory free, or not in one piece."""
+
+
+class BatchError(FeedrailError):
+    """Ranges of a batch that failed, while others may have succeeded.
+
+    If all failed for the same reason the exception is of that reason's class as well: `TargetLost`,
+    `RangeError` and so on can be caught as such.
+
+    Attributes:
+        indices: Numbers of the entries that failed, `int64`, shape `(failed,)`.
+        results: A result of `RESULT_DTYPE` for each entry, shape `(entries,)`.
+        errors: The exceptions of the first of them, by number of the entry; at most 16.
+    """
+
+    indices: NDArray[np.int64]
+    results: NDArray[np.void]
+    errors: Mapping[int, FeedrailError]
+
+
+class BatchRangeError(BatchError, RangeError):
+    """Ranges of a batch that are not within their shards."""
+
+
+class BatchDatasetChanged(BatchError, DatasetChanged):
+    """Ranges of a batch whose shards changed."""
+
+
+class BatchTargetLost(BatchError, TargetLost):
+    """Ranges of a batch whose targets were lost."""
+
+
+class BatchReadTimeout(BatchError, ReadTimeout):
+    """Ranges of a batch that had no result before the deadline."""
+
+
+class BatchForkedHandleError(BatchError, ForkedHandleError):
+    """Ranges of a batch that was under way when this process was forked."""
+
+
+_OF_ONE_REASON: dict[type[FeedrailError], type[BatchError]] = {
+    RangeError: BatchRangeError,
+    DatasetChanged: BatchDatasetChanged,
+    TargetLost: BatchTargetLost,
+    ReadTimeout: BatchReadTimeout,
+    ForkedHandleError: BatchForkedHandleError,
+}
+
+
+def batch_error(
+    results: NDArray[np.void], indices: NDArray[np.int64], errors: Mapping[int, FeedrailError]
+) -> BatchError:
+    """The exception for a batch, of the class of its errors where these have one."""
+    first = errors[min(errors)]
+    classes = {type(error) for error in errors.values()}
+    kind = _OF_ONE_REASON.get(type(first), BatchError) if len(classes) == 1 else BatchError
+    details: dict[str, Any] = {name: getattr(first, name) for name in _DETAILS}
+    details["retryable"] = all(error.retryable for error in errors.values())
+    error = kind(f"{len(indices)} of {len(results)} ranges failed, the first: {first}", **details)
+    error.indices, error.results, error.errors = indices, results, errors
+    return error
+
+
+_DETAILS = ("errno", "shard", "offset", "length", "tried", "status")

@@ -1,0 +1,21 @@
+"""Types of arguments, for type checkers."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol, TypeAlias
+
+from typing_extensions import Buffer
+
+
+class SupportsDlpack(Protocol):
+    """A tensor that other libraries can use in place."""
+
+    def __dlpack__(self, *, stream: Any = None) -> Any:
+        """A capsule with the tensor."""
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        """Type and number of its device."""
+
+
+#: What can be read into.
+Readable: TypeAlias = Buffer | SupportsDlpack

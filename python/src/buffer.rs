@@ -1,0 +1,236 @@
+//! Registered memory, as Python objects.
+#![expect(unsafe_code, reason = "exports and imports memory by address")]
+
+use std::ffi::c_int;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use pyo3::exceptions::{PyBufferError, PyOSError, PyValueError};
+use pyo3::ffi;
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::types::PyString;
+
+use crate::dlpack;
+use crate::engine::HostRegion;
+use crate::errors;
+use crate::lease::Lease;
+use crate::owner::{ExportedMemory, MemoryExporter};
+use crate::process::HomeProcess;
+use crate::released;
+
+/// Memory of the host that batches read into.
+pub(crate) struct BufferMemory {
+    region: Arc<HostRegion>,
+    /// Of the first byte in the region.
+    pub(crate) at: usize,
+    length: usize,
+    home: HomeProcess,
+    _lease: Option<Lease>,
+}
+
+impl BufferMemory {
+    /// All of a region.
+    pub(crate) fn whole(region: HostRegion) -> Self {
+        let length = region.len();
+        let (region, home) = (Arc::new(region), HomeProcess::current());
+        Self { region, at: 0, length, home, _lease: None }
+    }
+
+    /// The part of a region that is leased.
+    pub(crate) fn leased(region: &Arc<HostRegion>, lease: Lease, length: usize) -> Self {
+        let (region, home) = (Arc::clone(region), HomeProcess::current());
+        Self { region, at: lease.at, length, home, _lease: Some(lease) }
+    }
+
+    /// The region, to read into.
+    ///
+    /// # Errors
+    /// `ForkedHandleError` in a child of the process that registered it.
+    pub(crate) fn region(&self, py: Python<'_>) -> PyResult<&Arc<HostRegion>> {
+        if self.home.is_current() { Ok(&self.region) } else { Err(errors::forked(py)) }
+    }
+
+    pub(crate) fn length(&self) -> usize {
+        self.length
+    }
+
+    fn address(&self) -> NonNull<u8> {
+        // SAFETY: the part is within the region.
+        unsafe { self.region.address().add(self.at) }
+    }
+}
+
+/// Registered memory that batches read into.
+///
+/// It exports its bytes by the buffer protocol and DLPack, without copies. Memory that came from
+/// an array keeps that array until every device has forgotten it.
+#[pyclass(frozen, weakref, name = "Buffer", module = "feedrail._core", subclass)]
+pub(crate) struct BufferObject {
+    memory: Arc<BufferMemory>,
+}
+
+impl BufferObject {
+    pub(crate) fn new(memory: BufferMemory) -> Self {
+        Self { memory: Arc::new(memory) }
+    }
+
+    /// Its memory, for a batch.
+    pub(crate) fn memory(&self) -> &Arc<BufferMemory> {
+        &self.memory
+    }
+}
+
+/// Calls a function of `feedrail._views`; elements are `uint8` if no type is named.
+fn view<'py>(
+    buffer: &Bound<'py, BufferObject>,
+    function: &Bound<'py, PyString>,
+    dtype: Option<&Bound<'py, PyAny>>,
+    shape: Option<&Bound<'py, PyAny>>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let py = buffer.py();
+    let bytes = intern!(py, "u1").as_any();
+    let views = py.import(intern!(py, "feedrail._views"))?;
+    views.call_method1(function, (buffer, dtype.unwrap_or(bytes), shape))
+}
+
+#[pymethods]
+impl BufferObject {
+    /// Allocates zeroed memory.
+    #[staticmethod]
+    fn allocate(py: Python<'_>, nbytes: usize) -> PyResult<Self> {
+        released::drain(py);
+        if isize::try_from(nbytes).is_err() {
+            return Err(PyValueError::new_err("more bytes than there are addresses"));
+        }
+        let region = HostRegion::allocate(nbytes).map_err(PyOSError::new_err)?;
+        Ok(Self::new(BufferMemory::whole(region)))
+    }
+
+    /// Registers the memory of an array or a tensor.
+    #[staticmethod]
+    fn of(py: Python<'_>, object: &Bound<'_, PyAny>) -> PyResult<Self> {
+        released::drain(py);
+        let ExportedMemory { address, length, exporter } = ExportedMemory::of(object)?;
+        // SAFETY: the exporter keeps the memory mapped and writable until it is dropped, which is
+        // after `release` was called.
+        let region =
+            unsafe { HostRegion::from_raw(address, length, move || released::push(exporter)) };
+        Ok(Self::new(BufferMemory::whole(region)))
+    }
+
+    /// Registers `length` bytes at an address, which `owner` keeps valid.
+    #[staticmethod]
+    fn of_address(
+        py: Python<'_>,
+        address: usize,
+        length: usize,
+        owner: Py<PyAny>,
+    ) -> PyResult<Self> {
+        released::drain(py);
+        let Some(address) = NonNull::new(std::ptr::with_exposed_provenance_mut(address)) else {
+            return Err(PyValueError::new_err("the address is zero"));
+        };
+        if address.addr().get().checked_add(length).is_none() {
+            return Err(PyValueError::new_err(
+                "the memory wraps around the end of the address space",
+            ));
+        }
+        let exporter = MemoryExporter::Object(owner);
+        // SAFETY: what the caller of `register_ptr` promises, as its documentation says.
+        let region =
+            unsafe { HostRegion::from_raw(address, length, move || released::push(exporter)) };
+        Ok(Self::new(BufferMemory::whole(region)))
+    }
+
+    /// Number of bytes.
+    #[getter]
+    fn nbytes(&self) -> usize {
+        self.memory.length()
+    }
+
+    /// Where the memory is: `"cpu"`.
+    #[getter]
+    fn device(&self) -> &'static str {
+        "cpu"
+    }
+
+    /// How bytes get there: `"host"` is registered memory of the host, without a copy on the way.
+    #[getter]
+    fn path(&self) -> &'static str {
+        "host"
+    }
+
+    /// An array of numpy's in the memory, of its first bytes if there are more.
+    #[pyo3(signature = (dtype = None, shape = None))]
+    fn as_numpy<'py>(
+        slf: &Bound<'py, Self>,
+        dtype: Option<&Bound<'py, PyAny>>,
+        shape: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        view(slf, intern!(slf.py(), "as_numpy"), dtype, shape)
+    }
+
+    /// A tensor of torch's in the memory, of its first bytes if there are more.
+    #[pyo3(signature = (dtype = None, shape = None))]
+    fn as_tensor<'py>(
+        slf: &Bound<'py, Self>,
+        dtype: Option<&Bound<'py, PyAny>>,
+        shape: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        view(slf, intern!(slf.py(), "as_tensor"), dtype, shape)
+    }
+
+    /// The address of the first byte.
+    #[getter]
+    fn address(&self) -> usize {
+        self.memory.address().as_ptr().expose_provenance()
+    }
+
+    fn __len__(&self) -> usize {
+        self.nbytes()
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<feedrail.Buffer: {} bytes, cpu, path host>", self.memory.length())
+    }
+
+    /// The type and number of the device, as DLPack has them.
+    fn __dlpack_device__(&self) -> (i32, i32) {
+        (1, 0)
+    }
+
+    /// The bytes as a one-dimensional `uint8` tensor.
+    #[pyo3(signature = (*, stream = None, max_version = None, dl_device = None, copy = None))]
+    fn __dlpack__<'py>(
+        slf: &Bound<'py, Self>,
+        stream: Option<&Bound<'py, PyAny>>,
+        max_version: Option<(u32, u32)>,
+        dl_device: Option<(i32, i32)>,
+        copy: Option<bool>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let elsewhere = dl_device.is_some_and(|device| device != slf.get().__dlpack_device__());
+        if stream.is_some() || elsewhere || copy == Some(true) {
+            return Err(PyBufferError::new_err("the memory is on the host, and exported as it is"));
+        }
+        let memory = slf.get().memory();
+        dlpack::capsule(slf.clone().into_any(), memory.address(), memory.length(), max_version)
+    }
+
+    unsafe fn __getbuffer__(
+        slf: Bound<'_, Self>,
+        view: *mut ffi::Py_buffer,
+        flags: c_int,
+    ) -> PyResult<()> {
+        let memory = slf.get().memory();
+        let length = ffi::Py_ssize_t::try_from(memory.length())?;
+        let (address, readonly) = (memory.address().as_ptr().cast(), 0);
+        // SAFETY: Python gave the view to fill; the view keeps this object, which keeps the memory.
+        let filled =
+            unsafe { ffi::PyBuffer_FillInfo(view, slf.as_ptr(), address, length, readonly, flags) };
+        if filled != 0 {
+            return Err(PyErr::fetch(slf.py()));
+        }
+        Ok(())
+    }
+}

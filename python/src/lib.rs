@@ -1,0 +1,39 @@
+//! The native module `feedrail._core`: connections, registered memory and batches, for the Python
+//! package `feedrail`, which wraps them.
+//!
+//! Every call that waits gives up the interpreter's lock once, and takes it back for an instant
+//! every 100 ms to run signal handlers. No thread of the initiator's ever takes it.
+
+mod block_on;
+mod buffer;
+mod dlpack;
+mod engine;
+mod entry;
+mod errors;
+mod lease;
+mod owner;
+mod pool;
+mod process;
+mod released;
+mod seconds;
+mod session;
+mod ticket;
+
+use pyo3::prelude::*;
+
+/// Connections, registered memory and batches.
+#[pymodule]
+mod _core {
+    #[pymodule_export]
+    use crate::buffer::BufferObject;
+    #[pymodule_export]
+    use crate::pool::PoolObject;
+    #[pymodule_export]
+    use crate::process::{after_fork_in_child, forks};
+    #[pymodule_export]
+    use crate::released::release_forgotten;
+    #[pymodule_export]
+    use crate::session::SessionObject;
+    #[pymodule_export]
+    use crate::ticket::TicketObject;
+}

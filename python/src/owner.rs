@@ -1,0 +1,88 @@
+//! The Python objects that own memory which devices write to.
+
+use std::ffi::c_void;
+use std::ptr::NonNull;
+
+use pyo3::buffer::PyUntypedBuffer;
+use pyo3::exceptions::{PyBufferError, PyTypeError};
+use pyo3::intern;
+use pyo3::prelude::*;
+
+use crate::dlpack::ImportedTensor;
+
+/// What keeps memory valid that is not ours. Dropped with the interpreter attached only.
+#[expect(dead_code, reason = "held, not read")]
+pub(crate) enum MemoryExporter {
+    /// An export of the buffer protocol.
+    Buffer(PyUntypedBuffer),
+    /// A tensor of a DLPack capsule.
+    Tensor(ImportedTensor),
+    /// The object that the caller of `register_ptr` named.
+    Object(Py<PyAny>),
+}
+
+/// Memory of another library's, and what keeps it valid.
+pub(crate) struct ExportedMemory {
+    pub(crate) address: NonNull<u8>,
+    pub(crate) length: usize,
+    pub(crate) exporter: MemoryExporter,
+}
+
+impl ExportedMemory {
+    /// The memory of an array or a tensor: writable, C-contiguous, on the host.
+    pub(crate) fn of(object: &Bound<'_, PyAny>) -> PyResult<Self> {
+        match PyUntypedBuffer::get(object) {
+            Ok(buffer) => Self::of_buffer(buffer),
+            Err(error) if object.hasattr(intern!(object.py(), "__dlpack__"))? => {
+                let tensor = ImportedTensor::of(object).inspect_err(|dlpack| {
+                    dlpack.set_context(object.py(), Some(error));
+                })?;
+                Self::of_tensor(tensor)
+            }
+            Err(error) if error.is_instance_of::<PyTypeError>(object.py()) => {
+                Err(PyTypeError::new_err(format!(
+                    "{} has neither the buffer protocol nor __dlpack__: pass an array or a tensor",
+                    object.get_type().name()?
+                )))
+            }
+            Err(error) => Err(not_exported(object, &error)?),
+        }
+    }
+
+    fn of_buffer(buffer: PyUntypedBuffer) -> PyResult<Self> {
+        if buffer.readonly() {
+            return Err(PyBufferError::new_err("the memory is read-only: pass a writable array"));
+        }
+        if !buffer.is_c_contiguous() {
+            let message = "the memory is not C-contiguous: pass an array without gaps, in C order";
+            return Err(PyBufferError::new_err(message));
+        }
+        let (address, length) =
+            (address_of(buffer.buf_ptr(), buffer.len_bytes())?, buffer.len_bytes());
+        Ok(Self { address, length, exporter: MemoryExporter::Buffer(buffer) })
+    }
+
+    fn of_tensor(tensor: ImportedTensor) -> PyResult<Self> {
+        let memory = tensor.memory()?;
+        let address = address_of(memory.address, memory.length)?;
+        Ok(Self { address, length: memory.length, exporter: MemoryExporter::Tensor(tensor) })
+    }
+}
+
+/// The address of memory; some libraries give none for empty arrays.
+fn address_of(pointer: *mut c_void, length: usize) -> PyResult<NonNull<u8>> {
+    match NonNull::new(pointer.cast()) {
+        Some(address) => Ok(address),
+        None if length == 0 => Ok(NonNull::dangling()),
+        None => Err(PyBufferError::new_err("the exporter gave a null pointer")),
+    }
+}
+
+/// An exporter that refuses for its own reasons, such as an element type that has no format code.
+fn not_exported(object: &Bound<'_, PyAny>, error: &PyErr) -> PyResult<PyErr> {
+    let name = object.get_type().name()?;
+    let message = format!("{name} does not export its memory: {error}; pass array.view('u1')");
+    let refused = PyBufferError::new_err(message);
+    refused.set_cause(object.py(), Some(error.clone_ref(object.py())));
+    Ok(refused)
+}

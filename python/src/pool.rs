@@ -1,0 +1,88 @@
+//! Pools: memory that is registered once, and lent to batches.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use pyo3::exceptions::{PyOSError, PyValueError};
+use pyo3::prelude::*;
+
+use crate::block_on::wait_interruptibly;
+use crate::buffer::{BufferMemory, BufferObject};
+use crate::engine::HostRegion;
+use crate::errors;
+use crate::lease::Arena;
+use crate::process::HomeProcess;
+use crate::released;
+use crate::seconds::Seconds;
+
+/// Registered memory of the host, lent in parts.
+#[pyclass(frozen, name = "Pool", module = "feedrail._core")]
+pub(crate) struct PoolObject {
+    home: HomeProcess,
+    region: Arc<HostRegion>,
+    arena: Arc<Arena>,
+}
+
+#[pymethods]
+impl PoolObject {
+    #[new]
+    fn new(py: Python<'_>, nbytes: usize) -> PyResult<Self> {
+        released::drain(py);
+        if isize::try_from(nbytes).is_err() {
+            return Err(PyValueError::new_err("a pool of more bytes than there are addresses"));
+        }
+        let region = HostRegion::allocate(nbytes).map_err(PyOSError::new_err)?;
+        let (home, arena) = (HomeProcess::current(), Arena::new(nbytes));
+        Ok(Self { home, region: Arc::new(region), arena })
+    }
+
+    /// Number of bytes, lent or not.
+    #[getter]
+    fn nbytes(&self) -> usize {
+        self.region.len()
+    }
+
+    /// Number of bytes that are not lent, in parts of any length.
+    #[getter]
+    fn free(&self, py: Python<'_>) -> PyResult<usize> {
+        released::drain(py);
+        self.check(py)?;
+        Ok(self.arena.free_bytes())
+    }
+
+    /// Lends `nbytes` bytes, which come back when the buffer and all arrays made of it are gone.
+    ///
+    /// `PoolFull` if there are not that many in one piece within `timeout` seconds (at once, by default).
+    #[pyo3(signature = (nbytes, *, timeout = None))]
+    fn take(
+        &self,
+        py: Python<'_>,
+        nbytes: usize,
+        timeout: Option<Seconds>,
+    ) -> PyResult<BufferObject> {
+        released::drain(py);
+        self.check(py)?;
+        let timeout = timeout.map_or(Duration::ZERO, |Seconds(timeout)| timeout);
+        if nbytes > self.region.len() {
+            let message = format!("{nbytes} bytes of a pool of {}", self.region.len());
+            return Err(errors::pool_full(py, message));
+        }
+        let lease = wait_interruptibly(py, Some(timeout), |step| self.arena.take(nbytes, step))?;
+        let Some(lease) = lease else {
+            let (free, all) = (self.arena.free_bytes(), self.region.len());
+            let message = format!("no {nbytes} bytes in one piece: {free} of {all} are free");
+            return Err(errors::pool_full(py, message));
+        };
+        Ok(BufferObject::new(BufferMemory::leased(&self.region, lease, nbytes)))
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<feedrail.Pool: {} bytes, cpu>", self.region.len())
+    }
+}
+
+impl PoolObject {
+    fn check(&self, py: Python<'_>) -> PyResult<()> {
+        if self.home.is_current() { Ok(()) } else { Err(errors::forked(py)) }
+    }
+}

@@ -1,0 +1,55 @@
+//! Owners of memory that every device has forgotten.
+//!
+//! A thread of the initiator's that drops a region puts its owner here, without a lock of any kind;
+//! the next call from Python drops the owner, which runs Python code.
+#![expect(
+    unsafe_code,
+    reason = "a list that threads push to without a lock, so that forks cannot hang it"
+)]
+
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+use pyo3::prelude::*;
+
+use crate::owner::MemoryExporter;
+
+struct Node {
+    exporter: MemoryExporter,
+    next: *mut Node,
+}
+
+static NEWEST: AtomicPtr<Node> = AtomicPtr::new(ptr::null_mut());
+
+/// Adds an owner. Any thread may call it, attached to the interpreter or not.
+pub(crate) fn push(exporter: MemoryExporter) {
+    let node = Box::into_raw(Box::new(Node { exporter, next: ptr::null_mut() }));
+    let link = |newest| {
+        // SAFETY: the node is not in the list yet, so nobody else has it.
+        unsafe { (*node).next = newest };
+        Some(node)
+    };
+    // The closure never refuses, so this always links the node.
+    let _ = NEWEST.fetch_update(Ordering::Release, Ordering::Relaxed, link);
+}
+
+/// Drops the owners that were added; called at the start of each call from Python.
+pub(crate) fn drain(_py: Python<'_>) {
+    if NEWEST.load(Ordering::Relaxed).is_null() {
+        return;
+    }
+    let mut next = NEWEST.swap(ptr::null_mut(), Ordering::Acquire);
+    while !next.is_null() {
+        // SAFETY: the swap took the whole list away from all other threads, and each node came
+        // from `Box::into_raw`.
+        let node = unsafe { Box::from_raw(next) };
+        next = node.next;
+        drop(node.exporter);
+    }
+}
+
+/// Lets go of the arrays whose memory every device has forgotten, as each other call does first.
+#[pyfunction]
+pub(crate) fn release_forgotten(py: Python<'_>) {
+    drain(py);
+}

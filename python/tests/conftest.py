@@ -1,0 +1,128 @@
+"""Fixtures: daemons that serve files on addresses of their own."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import feedrail
+
+ROOT = Path(__file__).resolve().parents[2]
+#: UDP port of RoCE v2.
+ROCE_PORT = 4791
+
+
+def binary(name: str) -> Path:
+    """A binary that `cargo build` made; `FEEDRAIL_BIN_DIR` names another folder."""
+    folder = Path(os.environ.get("FEEDRAIL_BIN_DIR", ROOT / "out" / "debug"))
+    found = folder / name
+    if not found.exists():
+        pytest.exit(f"{found} is missing: cargo build -p feedrail-target -p feedrail-cli", 4)
+    return found
+
+
+def loopback_address() -> str:
+    """A random address in 127.0.0.0/8 on which nobody holds the port of RoCE now."""
+    entropy = random.SystemRandom()
+    for _ in range(64):
+        parts = (entropy.randint(1, 254), entropy.randint(0, 255), entropy.randint(1, 254))
+        address = "127.{}.{}.{}".format(*parts)
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            try:
+                probe.bind((address, ROCE_PORT))
+            except OSError:
+                continue
+            return address
+    raise RuntimeError("no free loopback address")
+
+
+class Daemon:
+    """A `feedrail-target` that serves files."""
+
+    def __init__(self, *arguments: str | Path, address: str | None = None) -> None:
+        self.address = address or loopback_address()
+        self.arguments = arguments
+        self.start()
+
+    def start(self) -> None:
+        command = [binary("feedrail-target"), "--listen", f"{self.address}:4420", *self.arguments]
+        environment = {k: v for k, v in os.environ.items() if k != "NOTIFY_SOCKET"}
+        self.process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment
+        )
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            said = json.loads(line)
+            if said["event"] == "listening":
+                self.nqn = said["nqn"]
+                return
+        raise RuntimeError(f"the daemon ended: {self.process.wait()}")
+
+    @property
+    def url(self) -> str:
+        return f"nvmf://{self.address}:4420/{self.nqn}"
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def stop(self) -> None:
+        """Holds the process as a hung machine would."""
+        self.process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self.process.send_signal(signal.SIGCONT)
+
+
+Serve = Callable[..., Daemon]
+
+
+@pytest.fixture
+def serve() -> Iterator[Serve]:
+    """Starts daemons, which end with the test."""
+    daemons: list[Daemon] = []
+
+    def start(*arguments: str | Path, **options: str) -> Daemon:
+        daemons.append(Daemon(*arguments, **options))
+        return daemons[-1]
+
+    yield start
+    for daemon in daemons:
+        daemon.kill()
+
+
+@pytest.fixture(scope="session")
+def content() -> np.ndarray:
+    """The bytes of the file that `daemon` serves: random, and of no round size."""
+    return np.random.default_rng(7).integers(0, 256, (8 << 20) + 1237, dtype=np.uint8)
+
+
+@pytest.fixture(scope="session")
+def shard_file(content: np.ndarray, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("shards") / "train.bin"
+    path.write_bytes(content.tobytes())
+    return path
+
+
+@pytest.fixture(scope="session")
+def daemon(shard_file: Path) -> Iterator[Daemon]:
+    """A daemon with one shard, `train.bin`."""
+    running = Daemon(shard_file)
+    yield running
+    running.kill()
+
+
+@pytest.fixture
+def source(daemon: Daemon) -> Iterator[feedrail.Source]:
+    opened = feedrail.open(daemon.url)
+    yield opened
+    opened.close()

@@ -1,0 +1,123 @@
+"""Reading plans."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from conftest import Daemon
+
+import feedrail
+
+
+def random_plan(content: np.ndarray, count: int, seed: int = 0) -> np.ndarray:
+    """Ranges of many lengths, and gaps between them in the buffer."""
+    random = np.random.default_rng(seed)
+    lengths = random.integers(1, 9000, count)
+    offsets = random.integers(0, len(content) - lengths)
+    plan = feedrail.make_plan(offsets, lengths)
+    plan["dst"] += np.arange(count, dtype=np.uint64) * 3
+    return plan
+
+
+def expected(content: np.ndarray, plan: np.ndarray, nbytes: int) -> np.ndarray:
+    out = np.zeros(nbytes, np.uint8)
+    for _, length, offset, dst in plan.tolist():
+        out[dst : dst + length] = content[offset : offset + length]
+    return out
+
+
+def test_shards_are_described(source: feedrail.Source, content: np.ndarray) -> None:
+    (shard,) = source.shards
+    assert (shard.name, shard.nbytes, shard.nsid) == ("train.bin", len(content), 1)
+    assert source.nbytes == len(content)
+    assert source.shards.number("train.bin") == 0
+    with pytest.raises(FileNotFoundError):
+        source.shards.number("other.bin")
+
+
+@pytest.mark.parametrize("kind", ["pool", "array", "bytearray", "registered"])
+def test_plans_land_where_they_say(
+    source: feedrail.Source, content: np.ndarray, kind: str
+) -> None:
+    plan = random_plan(content, 500)
+    nbytes = int((plan["dst"] + plan["length"]).max()) + 5
+    array = np.zeros(nbytes, np.uint8)
+    if kind == "pool":
+        pool = source.pool(2 * nbytes)
+        pool.take(nbytes)
+        out = pool.take(nbytes)
+        out.as_numpy()[:] = 0
+        array = out.as_numpy()
+    elif kind == "bytearray":
+        out = bytearray(nbytes)
+        array = np.frombuffer(out, np.uint8)
+    else:
+        out = array if kind == "array" else source.register(array)
+    results = source.read_many(plan, out)
+    assert results.dtype == feedrail.RESULT_DTYPE
+    assert not results["status"].any() and (results["attempts"] >= 1).all()
+    assert np.array_equal(array, expected(content, plan, nbytes))
+
+
+def test_rows(source: feedrail.Source, content: np.ndarray) -> None:
+    offsets = np.random.default_rng(1).integers(0, len(content) - 2050, 480)
+    rows = source.rows("train.bin", offsets, 2050).as_numpy("u2", (480, 1025))
+    for row, offset in zip(rows, offsets, strict=True):
+        assert np.array_equal(row.view("u1"), content[offset : offset + 2050])
+
+
+@pytest.mark.parametrize("namespace", ["1", "train.bin", "train%2Ebin"])
+def test_one_namespace_is_named(daemon: Daemon, content: np.ndarray, namespace: str) -> None:
+    source = feedrail.open(f"{daemon.url}/{namespace}")
+    assert bytes(memoryview(source.rows(0, [5], 7))) == content[5:12].tobytes()
+
+
+def test_no_such_namespace(daemon: Daemon) -> None:
+    with pytest.raises(FileNotFoundError):
+        feedrail.open(f"{daemon.url}/nothing")
+
+
+def test_ranges_beyond_the_end_fail_alone(source: feedrail.Source, content: np.ndarray) -> None:
+    plan = feedrail.make_plan([10, len(content) - 5, 2**62], [10, 10, 1])
+    out = np.zeros(32, np.uint8)
+    results = source.read_many(plan, out, errors="return")
+    assert list(results["status"] != 0) == [False, True, True]
+    assert np.array_equal(out[:10], content[10:20])
+    with pytest.raises(feedrail.RangeError) as raised:
+        source.read_many(plan, out)
+    error = raised.value
+    assert isinstance(error, feedrail.BatchError)
+    assert (error.shard, error.offset, error.length) == (0, len(content) - 5, 10)
+    assert list(error.indices) == [1, 2] and not error.retryable
+    assert isinstance(error.errors[2], feedrail.RangeError)
+
+
+@pytest.mark.parametrize(
+    ("entry", "said"),
+    [
+        ((1, 1, 0, 0), "entry 0: shard 1 of 1"),
+        ((0, 9, 0, 0), "entry 0: 9 bytes at 0 of a buffer of 8"),
+        ((0, 1, 0, 2**64 - 1), "of a buffer of 8"),
+    ],
+)
+def test_plans_that_make_no_sense(
+    source: feedrail.Source, entry: tuple[int, ...], said: str
+) -> None:
+    with pytest.raises(ValueError, match=said):
+        source.read_many(np.array([entry], feedrail.PLAN_DTYPE), bytearray(8))
+
+
+def test_overlapping_destinations_are_refused(source: feedrail.Source) -> None:
+    plan = feedrail.make_plan([0, 0], [10, 10], dst=[0, 9])
+    with pytest.raises(ValueError, match="overlap"):
+        source.read_many(plan, bytearray(32))
+
+
+def test_a_plan_has_its_dtype(source: feedrail.Source) -> None:
+    with pytest.raises(TypeError, match="PLAN_DTYPE"):
+        source.read_many(np.zeros(3), bytearray(8))
+
+
+def test_empty_plans_and_ranges(source: feedrail.Source) -> None:
+    assert len(source.read_many(feedrail.make_plan([], []), bytearray(0))) == 0
+    assert source.read_many(feedrail.make_plan([3], [0]), bytearray(1))["status"] == [0]
