@@ -51,6 +51,9 @@ class FeedrailError(OSError):
         self.status = status
         self.retryable = retryable
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), self.args, {**vars(self), "errno": self.errno}
+
     def __str__(self) -> str:
         return str(self.args[0]) if self.args else ""
 

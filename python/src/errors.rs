@@ -3,7 +3,7 @@
 use feedrail_initiator::{Error, ErrorKind};
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::PyDict;
+use pyo3::types::{PyDict, PyTuple};
 
 use crate::engine::PlanEntry;
 
@@ -29,6 +29,8 @@ fn new_exception<'py>(py: Python<'py>, class: &str, error: &Error) -> PyResult<B
     if let ErrorKind::Io(io) = error.kind() {
         details.set_item(intern!(py, "errno"), io.raw_os_error())?;
     }
+    let tried = error.target().map(ToString::to_string);
+    details.set_item(intern!(py, "tried"), PyTuple::new(py, tried)?)?;
     let status = error.status().map(|status| status.without_flags().to_bits());
     details.set_item(intern!(py, "status"), status)?;
     details.set_item(intern!(py, "retryable"), is_retryable(error.kind()))?;

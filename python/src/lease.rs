@@ -27,6 +27,11 @@ pub(crate) struct Lease {
 }
 
 impl Arena {
+    /// The length of an arena that has room for a part of so many bytes.
+    pub(crate) fn length_for(length: usize) -> Option<usize> {
+        length.max(1).checked_next_multiple_of(GRAIN_BYTES)
+    }
+
     /// An arena of so many bytes, all free.
     pub(crate) fn new(length: usize) -> Arc<Self> {
         let free = Mutex::new(BTreeMap::from([(0, length)]));
@@ -35,7 +40,7 @@ impl Arena {
 
     /// The first free part that is long enough, if one is or becomes free in time.
     pub(crate) fn take(self: &Arc<Self>, length: usize, at_most: Duration) -> Option<Lease> {
-        let length = length.max(1).checked_next_multiple_of(GRAIN_BYTES)?;
+        let length = Self::length_for(length)?;
         let mut found = None;
         let search = |free: &mut BTreeMap<usize, usize>| {
             found = cut(free, length);

@@ -34,10 +34,12 @@ impl ExportedMemory {
         match PyUntypedBuffer::get(object) {
             Ok(buffer) => Self::of_buffer(buffer),
             Err(error) if object.hasattr(intern!(object.py(), "__dlpack__"))? => {
-                let tensor = ImportedTensor::of(object).inspect_err(|dlpack| {
-                    dlpack.set_context(object.py(), Some(error));
-                })?;
-                Self::of_tensor(tensor)
+                match ImportedTensor::of(object) {
+                    Ok(tensor) => Self::of_tensor(tensor),
+                    // It has no buffer protocol at all.
+                    Err(dlpack) if error.is_instance_of::<PyTypeError>(object.py()) => Err(dlpack),
+                    Err(_) => Err(not_exported(object, &error)?),
+                }
             }
             Err(error) if error.is_instance_of::<PyTypeError>(object.py()) => {
                 Err(PyTypeError::new_err(format!(

@@ -15,7 +15,7 @@ use crate::process::HomeProcess;
 use crate::released;
 use crate::seconds::Seconds;
 
-/// Registered memory of the host, lent in parts.
+/// Registered memory of the host, lent in parts that are multiples of 4,096 bytes.
 #[pyclass(frozen, name = "Pool", module = "feedrail._core")]
 pub(crate) struct PoolObject {
     home: HomeProcess,
@@ -28,9 +28,9 @@ impl PoolObject {
     #[new]
     fn new(py: Python<'_>, nbytes: usize) -> PyResult<Self> {
         released::drain(py);
-        if isize::try_from(nbytes).is_err() {
+        let Some(nbytes) = Arena::length_for(nbytes).filter(|&n| isize::try_from(n).is_ok()) else {
             return Err(PyValueError::new_err("a pool of more bytes than there are addresses"));
-        }
+        };
         let region = HostRegion::allocate(nbytes).map_err(PyOSError::new_err)?;
         let (home, arena) = (HomeProcess::current(), Arena::new(nbytes));
         Ok(Self { home, region: Arc::new(region), arena })
