@@ -9,6 +9,10 @@ from typing import TYPE_CHECKING
 from feedrail._dtypes import make_plan
 
 if TYPE_CHECKING:
+    from typing import NoReturn
+
+    import numpy as np
+    from numpy.typing import NDArray
     from typing_extensions import Buffer
 
     from feedrail._source import Source
@@ -52,6 +56,10 @@ class File(io.RawIOBase):
         """Always true."""
         return True
 
+    def write(self, data: Buffer, /) -> NoReturn:
+        """Always fails: shards are read."""
+        raise io.UnsupportedOperation("not writable")
+
     def tell(self) -> int:
         """The position of the next read."""
         self._check_open()
@@ -80,8 +88,7 @@ class File(io.RawIOBase):
             FeedrailError: the target is lost, the shard changed, or the time is over.
         """
         self._check_open()
-        with memoryview(buffer) as whole, whole.cast("B") as view:
-            count = self.pread_into(view, self._position)
+        count = self.pread_into(buffer, self._position)
         self._position += count
         return count
 
@@ -97,16 +104,15 @@ class File(io.RawIOBase):
         self._check_open()
         if offset < 0:
             raise ValueError(f"offset {offset} is negative")
-        with memoryview(buffer) as whole, whole.cast("B") as view:
-            count = max(0, min(len(view), self.size - offset))
-            if count:
-                starts = range(0, count, _ENTRY_BYTES)
-                lengths = [min(_ENTRY_BYTES, count - start) for start in starts]
-                offsets = [offset + start for start in starts]
-                plan = make_plan(offsets, lengths, shard=self._shard)
-                with view[:count] as destination:
-                    self._source.read_many(plan, destination)
+        count = max(0, min(memoryview(buffer).nbytes, self.size - offset))
+        if count:
+            self._source.read_many(self._plan(offset, count), buffer)
         return count
+
+    def _plan(self, offset: int, count: int) -> NDArray[np.void]:
+        starts = range(0, count, _ENTRY_BYTES)
+        lengths = [min(_ENTRY_BYTES, count - start) for start in starts]
+        return make_plan([offset + start for start in starts], lengths, shard=self._shard)
 
     def _check_open(self) -> None:
         if self.closed:

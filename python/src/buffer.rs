@@ -17,7 +17,7 @@ use crate::errors;
 use crate::lease::Lease;
 use crate::owner::{ExportedMemory, MemoryExporter};
 use crate::process::HomeProcess;
-use crate::released;
+use crate::released::{self, DrainOnDrop};
 
 /// Memory of the host that batches read into.
 pub(crate) struct BufferMemory {
@@ -68,11 +68,12 @@ impl BufferMemory {
 #[pyclass(frozen, weakref, name = "Buffer", module = "feedrail._core", subclass)]
 pub(crate) struct BufferObject {
     memory: Arc<BufferMemory>,
+    _drain: DrainOnDrop,
 }
 
 impl BufferObject {
     pub(crate) fn new(memory: BufferMemory) -> Self {
-        Self { memory: Arc::new(memory) }
+        Self { memory: Arc::new(memory), _drain: DrainOnDrop }
     }
 
     /// Its memory, for a batch.

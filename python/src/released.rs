@@ -48,6 +48,17 @@ pub(crate) fn drain(_py: Python<'_>) {
     }
 }
 
+/// The last field of what may hold the last handle of a region: where it is dropped, with the
+/// interpreter attached, the region's owner is dropped too, and not at the next call.
+pub(crate) struct DrainOnDrop;
+
+impl Drop for DrainOnDrop {
+    fn drop(&mut self) {
+        // There is no interpreter any more when it fails.
+        let _ = Python::try_attach(drain);
+    }
+}
+
 /// Lets go of the arrays whose memory every device has forgotten, as each other call does first.
 #[pyfunction]
 pub(crate) fn release_forgotten(py: Python<'_>) {

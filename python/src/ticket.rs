@@ -15,7 +15,7 @@ use crate::buffer::BufferMemory;
 use crate::engine::Batch;
 use crate::errors;
 use crate::process::HomeProcess;
-use crate::released;
+use crate::released::{self, DrainOnDrop};
 use crate::seconds::Seconds;
 
 /// A batch under way. Dropping it cancels what is not over.
@@ -26,6 +26,7 @@ pub(crate) struct TicketObject {
     signal: Arc<BatchSignal>,
     waker: Waker,
     _memory: Arc<BufferMemory>,
+    _drain: DrainOnDrop,
 }
 
 /// Tells those who wait for a batch that it is over.
@@ -55,7 +56,14 @@ impl TicketObject {
     pub(crate) fn new(batch: Batch, memory: Arc<BufferMemory>) -> Self {
         let signal = Arc::new(BatchSignal::default());
         let waker = Arc::clone(&signal).into();
-        Self { home: HomeProcess::current(), batch, signal, waker, _memory: memory }
+        Self {
+            home: HomeProcess::current(),
+            batch,
+            signal,
+            waker,
+            _memory: memory,
+            _drain: DrainOnDrop,
+        }
     }
 
     /// Waits until it is over, or `timeout` is; says whether it is over.
