@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn the_pages_say_what_the_results_say() {
+    fn the_pages_match_the_results() {
         check(&root().join("README.md"), &root().join("bench/results/README.md"), &kept()).unwrap();
     }
 

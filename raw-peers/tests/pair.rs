@@ -141,7 +141,7 @@ fn a_capsule_and_its_data_go_both_ways() {
 }
 
 #[test]
-fn what_a_target_rejects_says_why() {
+fn rejects_have_a_reason() {
     let mut peers = Peers::new();
     let (link, conn) = peers.connect(RawReceives::once(0));
     let reject = Reject::new(RejectStatus::NO_RESOURCES);
@@ -152,7 +152,7 @@ fn what_a_target_rejects_says_why() {
 }
 
 #[test]
-fn memory_that_is_taken_away_ends_the_connection_of_who_uses_it() {
+fn deregistered_memory_ends_its_users_connection() {
     let mut peers = Peers::new();
     let (link, conn) = peers.connect(RawReceives::once(1));
     peers.accept(conn);

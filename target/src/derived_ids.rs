@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_kept_id_is_told() {
+    fn a_damaged_kept_id_is_reported() {
         let state = tempfile::tempdir().expect("a folder");
         std::fs::write(state.path().join(KEPT_MACHINE_FILE), "zz").expect("written");
         let error = Machine::find(Path::new("/nonexistent/id"), state.path()).expect_err("damaged");

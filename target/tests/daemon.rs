@@ -194,7 +194,7 @@ fn unfit_files_are_reported_with_their_line() {
 }
 
 #[test]
-fn check_tells_all_that_prevents_a_start() {
+fn check_reports_all_obstacles() {
     let place = Place::new();
     std::fs::create_dir(place.path("shards")).expect("made");
     place.file("shards/a.tar", 700);
@@ -221,7 +221,7 @@ fn check_tells_all_that_prevents_a_start() {
 }
 
 #[test]
-fn a_core_that_does_not_exist_is_told() {
+fn a_missing_core_is_reported() {
     let place = Place::new();
     let config = place.config("[[subsystem.namespace]]\nkind = \"null\"\nsize_bytes = 512");
     let text = std::fs::read_to_string(&config).expect("there");
@@ -230,7 +230,7 @@ fn a_core_that_does_not_exist_is_told() {
 }
 
 #[test]
-fn files_without_permission_are_told() {
+fn files_without_permission_are_reported() {
     if rustix::process::geteuid().is_root() {
         eprintln!("skipped: root may read everything");
         return;
@@ -247,7 +247,7 @@ fn files_without_permission_are_told() {
 }
 
 #[test]
-fn bad_configurations_and_command_lines_are_told() {
+fn bad_configurations_and_command_lines_are_reported() {
     let place = Place::new();
     let config = place.config("serial = 5");
     assert_refused(
@@ -282,7 +282,7 @@ fn bad_configurations_and_command_lines_are_told() {
 }
 
 #[test]
-fn an_address_that_is_not_ours_is_told() {
+fn a_foreign_address_is_reported() {
     let place = Place::new();
     let file = place.file("a.bin", 4096);
     let arguments = ["--provider", "soft", "--listen", "192.0.2.77", file.to_str().expect("text")];

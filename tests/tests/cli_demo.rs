@@ -88,7 +88,7 @@ fn a_seed_is_printed_and_repeats() {
 }
 
 #[test]
-fn what_cannot_be_exported_is_one_line() {
+fn unfit_files_are_one_line_errors() {
     let temporary = tempfile::tempdir().unwrap();
     let missing = temporary.path().join("missing");
     let line = demo(temporary.path()).args([&missing]).run().failure();

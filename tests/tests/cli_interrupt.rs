@@ -78,7 +78,7 @@ fn an_interrupted_read_keeps_the_old_file() {
 }
 
 #[test]
-fn an_interrupted_write_says_how_far_it_got() {
+fn an_interrupted_write_reports_its_progress() {
     let folder = tempfile::tempdir().unwrap();
     let daemon = memory_target(&folder, 1);
     let mut child = start("write", &daemon, &[]);

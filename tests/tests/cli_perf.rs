@@ -116,7 +116,7 @@ fn connections_share_the_depth() {
 }
 
 #[test]
-fn training_jobs_read_what_the_file_has() {
+fn training_jobs_read_the_files_bytes() {
     let (folder, daemon, _) = serve(&[]);
     let file = folder.path().join("disk.img");
     for workload in ["nanogpt-2050", "resnet50", "webdataset-seq"] {

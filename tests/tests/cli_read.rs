@@ -165,7 +165,7 @@ fn discovery_and_lists() {
 }
 
 #[test]
-fn what_does_not_exist_is_one_line() {
+fn missing_objects_are_one_line_errors() {
     let exported = export(SMALL_BYTES);
     let address = exported.daemon.address_options();
     let wrong_name =

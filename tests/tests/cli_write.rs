@@ -81,7 +81,7 @@ fn from_a_file_and_up_to_the_end() {
 }
 
 #[test]
-fn what_does_not_fit_is_refused() {
+fn oversized_input_is_refused() {
     let disk = writable();
     let end = SIZE_BYTES.to_string();
     let line = disk.write(&["--offset", &end, "--length", "1"], b"x").failure();
@@ -94,7 +94,7 @@ fn what_does_not_fit_is_refused() {
 }
 
 #[test]
-fn an_input_that_is_too_short_says_so() {
+fn short_input_is_an_error() {
     let mut disk = writable();
     let line = disk.write(&["--length", "4K"], b"abc").failure();
     assert!(line.contains("after 3 of 4096"), "{line}");

@@ -51,7 +51,7 @@ fn two_daemons_on_one_machine() {
 }
 
 #[test]
-fn a_log_that_nobody_reads_stops_nothing() {
+fn an_unread_log_blocks_nothing() {
     let (_folder, path, content) = shard();
     let mut options = DaemonOptions::files([&path]).arg("--log").arg("trace");
     options.unread_log = true;
@@ -84,7 +84,7 @@ fn a_port_in_use_is_named() {
 }
 
 #[test]
-fn an_address_of_somebody_else_is_named() {
+fn a_foreign_address_is_named() {
     let (_folder, path, _) = shard();
     let address = SocketAddr::from(([192, 0, 2, 1], 4420));
     let line = refused(DaemonOptions::files([path]).at(address).try_start());
@@ -147,7 +147,7 @@ fn check_beside_a_running_target_disturbs_nothing() {
 }
 
 #[test]
-fn check_says_that_io_uring_is_refused() {
+fn check_reports_refused_io_uring() {
     let (_folder, path, _) = shard();
     let mut options = DaemonOptions::files([&path]);
     options.without_io_uring = true;
@@ -156,7 +156,7 @@ fn check_says_that_io_uring_is_refused() {
 }
 
 #[test]
-fn check_says_that_the_pool_is_too_large() {
+fn check_reports_an_oversized_pool() {
     let (folder, path, _) = shard();
     let text = format!(
         "[limits]\npool_bytes = \"2GiB\"\n[[port]]\naddress = \"127.0.0.1\"\n[[subsystem]]\n\
@@ -196,7 +196,7 @@ fn a_kernel_that_refuses_io_uring() {
 }
 
 #[test]
-fn sigterm_while_somebody_reads() {
+fn sigterm_during_reads() {
     let (_folder, path, _) = shard();
     let daemon = Daemon::serving([&path]);
     let busy = [

@@ -34,7 +34,7 @@ fn a_bad_network_costs_time_and_no_byte() {
 }
 
 #[test]
-fn what_a_target_damages_is_sent_again() {
+fn damaged_packets_are_sent_again() {
     let (_folder, path, content) = shard();
     let daemon = DaemonOptions::files([path]).env(VARIABLE, "corrupt-sent=1%,seed=3").start();
     let read = feedrail(["read"]).args(daemon.options()).run().success();
@@ -44,7 +44,7 @@ fn what_a_target_damages_is_sent_again() {
 }
 
 #[test]
-fn a_bad_disk_fails_as_its_table_says() {
+fn a_bad_disk_fails_as_configured() {
     let (folder, path, content) = shard();
     let configuration = format!(
         r#"

@@ -112,7 +112,7 @@ fn use_all(scene: &Scene, inherited: &Host, namespace: &Namespace) {
 }
 
 #[test]
-fn a_child_cannot_use_what_it_inherits() {
+fn a_child_cannot_use_inherited_objects() {
     let scene = Scene::new();
     let host = test_host().build().unwrap();
     let controller = scene.daemon.connect(&host);
@@ -171,7 +171,7 @@ fn children_open_hosts_of_their_own() {
 }
 
 #[test]
-fn a_child_drops_what_it_inherits_unheard() {
+fn a_child_drops_inherited_objects_without_packets() {
     let scene = Scene::new();
     let host = test_host().build().unwrap();
     let namespace = scene.daemon.open(&host);

@@ -314,7 +314,7 @@ fn noticed(stats: &Value) -> impl Iterator<Item = String> {
 
 #[test]
 #[ignore = "measures for minutes"]
-fn what_hostile_hosts_cost_a_bystander() {
+fn hostile_hosts_beside_a_bystander() {
     println!(
         "| The peer | gets | bystander, beside it / beside a decent one | ratio | steps | daemon grew | log lines |"
     );

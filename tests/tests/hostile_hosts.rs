@@ -127,7 +127,7 @@ fn post_reads(host: &mut HostileHost, queue: QueueKey, count: usize) -> Vec<Cid>
 }
 
 #[test]
-fn who_says_nothing_is_sent_away() {
+fn connections_without_connect_are_ended() {
     let scene = Scene::new();
     let mut host = HostileHost::new(None);
     let queues: Vec<QueueKey> =
@@ -143,7 +143,7 @@ fn who_says_nothing_is_sent_away() {
 }
 
 #[test]
-fn who_takes_no_response_is_sent_away() {
+fn hosts_without_receives_are_disconnected() {
     let scene = Scene::new();
     let mut host = HostileHost::new(None);
     let association = host.associate(&scene.daemon, ENTRIES);
@@ -352,7 +352,7 @@ fn connections_are_counted_over_all_addresses() {
 }
 
 #[test]
-fn who_disappears_without_a_word_is_noticed() {
+fn vanished_hosts_are_detected() {
     let scene = Scene::new();
     let busy = [
         "--rw",

@@ -120,7 +120,7 @@ fn hold(manner: Manner, lines: &AtomicUsize) -> f64 {
 
 #[test]
 #[ignore = "measures for minutes"]
-fn what_hostile_targets_cost_a_bystander() {
+fn hostile_targets_beside_a_bystander() {
     let lines = count_log_lines();
     println!(
         "| The target | the caller gets | bystander, beside it / beside a decent one | ratio | steps | host grew | log lines |"

@@ -101,7 +101,7 @@ fn ranges_survive_crashes_of_the_target() {
 /// A device reports that a queue pair, a completion queue or the whole of it failed: commands under
 /// way are sent again over new connections.
 #[test]
-fn ranges_survive_what_a_hosts_device_reports() {
+fn ranges_survive_device_events() {
     with_seeds(BINARY, 0..6, |seed| {
         let (mut world, host, target) = one_of_each(seed, Disk::memory("disk", AREA), impatient());
         let namespace = world.open(host, target, 1);
@@ -234,7 +234,7 @@ fn returned_memory_is_not_written() {
 }
 
 #[test]
-fn what_was_acknowledged_is_there_after_partitions() {
+fn acknowledged_writes_survive_partitions() {
     with_seeds(BINARY, 0..20, |seed| {
         let random = &mut Random::new(seed);
         let options = impatient().io_timeout(SECOND * 3);

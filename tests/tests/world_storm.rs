@@ -17,7 +17,7 @@ fn seeds(range: std::ops::Range<u64>) -> Totals {
 }
 
 #[test]
-fn nobody_sees_what_he_must_not_see() {
+fn no_seed_breaks_the_rules() {
     let totals = seeds(0..100);
     if only_seed().is_none() {
         assert_eq!(totals.missing(), Vec::<&str>::new(), "each fault and each recovery happens");

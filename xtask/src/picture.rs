@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_drawn_is_told() {
+    fn undrawable_pictures_are_reported() {
         for line in ["box a: b", "box a 1 2 3: b", "arrow a -> b: c", "circle 1: a", "box"] {
             assert!(render(line).is_err(), "{line}");
         }

@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn what_only_tests_have_is_left_out() {
+    fn test_code_is_left_out() {
         let files = [
             source(
                 "a/src/lib.rs",

@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn what_begins_well_is_served() {
+    fn valid_beginnings_are_served() {
         const DONE: Status = Status::SUCCESS;
         let admin = include_bytes!("../../corpus/hostile_host/admin");
         assert_eq!(answers(admin), [DONE; 3]);

@@ -450,7 +450,7 @@ mod tests {
     use crate::{TARGETS, corpus};
 
     #[test]
-    fn the_scripts_do_what_their_names_say() {
+    fn scripts_match_their_names() {
         let target = TARGETS.iter().find(|target| target.name == "queue_pair").unwrap();
         let folder = corpus::folder(target);
         for (name, compared) in [

@@ -98,7 +98,7 @@ fn effects_and_supported_pages_are_indexed_by_code() {
 }
 
 #[test]
-fn a_discovery_log_is_what_linux_sends() {
+fn a_discovery_log_matches_linux() {
     let header = DiscoveryHeader::new(7, 2);
     assert_eq!(header.as_bytes()[..18], [7, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
     let mut entry = DiscoveryEntry::blank();

@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn each_fault_does_what_it_says() {
+    fn each_fault_has_its_effect() {
         let none = Faults { delay: DEFAULT_DELAY, ..Faults::default() };
         assert_eq!(fates(none), (1000, 0, 0, 0));
         assert_eq!(fates(Faults { loss_ppm: 1_000_000, ..none }), (0, 0, 0, 0));

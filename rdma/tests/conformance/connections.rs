@@ -77,7 +77,7 @@ pub fn no_host_at_the_address<B: Bench>(bench: B) {
         world.hosts[0].cm.connect(now, conn, &params()).expect("connect");
         event = world.event(0);
     }
-    let failures = world.bench.differences().nobody_is_there;
+    let failures = world.bench.differences().an_unreachable_peer_fails_waiting_connections;
     assert!(
         matches!(event, CmEvent::ConnectFailed { failure, .. } if failures.contains(&failure)),
         "got {event:?}"

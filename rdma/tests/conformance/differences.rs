@@ -5,7 +5,7 @@ use rdma::ConnectFailure;
 /// The behaviour that differs between providers.
 pub struct Differences {
     /// How a connection fails to come about at an address without a host.
-    pub nobody_is_there: &'static [ConnectFailure],
+    pub an_unreachable_peer_fails_waiting_connections: &'static [ConnectFailure],
     /// Whether the group sees packets, and counts those that say receiver-not-ready.
     pub counts_packets: bool,
     /// Whether a host that goes away says goodbye to its peers all the same: the kernel does it for
@@ -22,7 +22,7 @@ pub struct Differences {
 
 /// A provider that sees its packets.
 pub const ENGINE: Differences = Differences {
-    nobody_is_there: &[ConnectFailure::Refused],
+    an_unreachable_peer_fails_waiting_connections: &[ConnectFailure::Refused],
     counts_packets: true,
     says_goodbye: false,
     checks_writes_at_once: false,
@@ -32,7 +32,7 @@ pub const ENGINE: Differences = Differences {
 
 /// Verbs on a device that does all as it should.
 pub const VERBS: Differences = Differences {
-    nobody_is_there: &[ConnectFailure::Address, ConnectFailure::Unreachable],
+    an_unreachable_peer_fails_waiting_connections: &[ConnectFailure::Address, ConnectFailure::Unreachable],
     counts_packets: false,
     says_goodbye: true,
     checks_writes_at_once: true,

@@ -296,7 +296,7 @@ fn queue_pairs_live_in_groups_of_their_own() {
 
 /// Where the kernel does not steer, most packets come to the wrong socket.
 #[test]
-fn groups_hand_each_other_what_is_not_theirs() {
+fn groups_hand_over_packets_of_other_groups() {
     four_groups(false);
 }
 

@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_timeout_nobody_is_given_up() {
+    fn without_a_timeout_retries_never_end() {
         let at = tries(timer(0, 0), 50);
         assert_eq!(at.len(), 50);
         assert_eq!(at[49] - at[48], 320);

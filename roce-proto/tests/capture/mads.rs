@@ -49,7 +49,7 @@ fn every_datagram_survives() {
 }
 
 #[test]
-fn a_request_says_what_the_kernel_meant() {
+fn a_request_has_the_kernels_parameters() {
     let ManagementMessage::Req(req) = ManagementMessage::parse(&recorded()[0].mad).unwrap().1
     else {
         panic!()

@@ -82,7 +82,7 @@ fn responses_are_made_again_from_their_meaning() {
 }
 
 #[test]
-fn as_much_is_moved_as_the_command_says() {
+fn data_length_equals_the_commands() {
     for exchange in exchanges() {
         let transfer = match exchange.command {
             Command::Fabrics(command) => command.transfer(),

@@ -171,7 +171,7 @@ fn a_file_that_shrank_is_an_error() {
 }
 
 #[test]
-fn a_written_file_holds_what_was_written() {
+fn a_written_file_holds_the_bytes() {
     for mut rig in Rig::each() {
         let file = file_with(&vec![1; 64 * 1024]);
         let opened = open_file(file.path(), WRITABLE).unwrap();
@@ -579,7 +579,7 @@ fn short_interrupted_and_failed_calls() {
 }
 
 #[test]
-fn what_can_not_be_exported_says_why() {
+fn unfit_media_are_refused_with_a_reason() {
     let folder = TempDir::new().unwrap();
     let text = |path: &std::path::Path, mode| open_file(path, mode).unwrap_err().to_string();
     assert!(text(folder.path(), READ_ONLY).contains("is a directory"));
@@ -688,7 +688,7 @@ fn null_reads_zeros_over_old_data() {
 }
 
 #[test]
-fn a_fault_hits_what_its_plan_names() {
+fn faults_follow_their_plan() {
     let inner = open_memory(1 << 20, WRITABLE).unwrap().backend;
     let plan = FaultPlan {
         nth: Some(2),

@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_size_is_not_known() {
+    fn malformed_sizes_are_unknown() {
         let root = sysfs();
         for text in ["", "0\n", "-1\n", "much\n"] {
             let file = root.path().join("dev/block/8:0/queue/physical_block_size");

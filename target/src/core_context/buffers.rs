@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn hosts_keep_no_guest_from_connecting() {
+    fn hosts_do_not_block_anonymous_connections() {
         let mut buffers = buffers();
         for number in 0..20 {
             let mut host = buffers.join(ip(number), 8);
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_guest_held_goes_back_to_guests() {
+    fn anonymous_buffers_return_to_their_pool() {
         let mut buffers = buffers();
         let mut accounts = buffers.join(ip(1), 8);
         let connect = buffers.allocate(&accounts, request(0, 0), 1024).unwrap();

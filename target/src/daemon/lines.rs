@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_waits_for_a_reader_that_stopped() {
+    fn a_stopped_reader_blocks_no_thread() {
         let (mut reader, writer) = io::pipe().expect("a pipe");
         let lines = LineWriter::start(writer, "lines", notice, 8).expect("a thread");
         // More than a pipe of any usual size and the queue take.

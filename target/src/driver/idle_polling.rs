@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn it_does_not_wait_for_what_comes_seldom() {
+    fn rare_commands_do_not_prolong_polling() {
         assert!(!looks_on_after(&[(300, 1), (10_000, 1)], 60));
         assert!(looks_on_after(&[(300, 1), (10_000, 1)], 40));
     }

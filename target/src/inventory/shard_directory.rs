@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn says_when_there_is_nothing() {
+    fn an_empty_directory_is_reported() {
         let dir = tempfile::tempdir().expect("a folder");
         let error = scan(&config(dir.path(), ".tar")).expect_err("empty").to_string();
         assert!(error.contains("ends in \".tar\""), "{error}");

@@ -29,7 +29,7 @@ fn one_queue() -> (World, On) {
 }
 
 #[test]
-fn what_is_written_is_read() {
+fn written_content_is_read_back() {
     let (mut world, on) = one_queue();
     for (slba, length) in [(0, 512), (1, 4096), (100, 65_536), (0, 1 << 20)] {
         let bytes = pattern(length, slba as u32);

@@ -94,7 +94,7 @@ fn a_borrowed_name_does_not_use_its_owners_quota() {
 }
 
 #[test]
-fn strangers_that_say_nothing_take_no_place() {
+fn connections_without_connect_use_no_quota() {
     let mut world = World::new(&namespaces("connections = 8"));
     for _ in 0..2 {
         let stranger = world.add_host();
@@ -109,7 +109,7 @@ fn strangers_that_say_nothing_take_no_place() {
 
 /// Any host may use the discovery service, for as long as it keeps its controller alive.
 #[test]
-fn strangers_that_discover_take_no_place() {
+fn discovery_controllers_use_no_quota() {
     let config = namespaces("connections = 8\ncntlid_min = 1\ncntlid_max = 2");
     let most = config.limits.discovery_controllers_per_address();
     let mut world = World::new(&config);
@@ -273,7 +273,7 @@ fn a_connection_without_connect_is_closed() {
 }
 
 #[test]
-fn draining_finishes_what_is_under_way() {
+fn draining_finishes_commands_under_way() {
     let mut world = World::slow(&two_namespaces());
     let host = world.add_host();
     let admin = world.admin(host);
@@ -297,7 +297,7 @@ fn draining_finishes_what_is_under_way() {
 /// While one queue still works for its host the others are gone, and its end is waited for without
 /// looking all the time.
 #[test]
-fn draining_for_long_keeps_nobody_busy() {
+fn a_long_drain_sleeps_between_events() {
     let medium = Duration::from_secs(6);
     let mut world = World::with(&two_namespaces(), 1, SimConfig::default(), &|_, backend| {
         Arc::new(Delay::new(backend, medium))
@@ -327,7 +327,7 @@ fn draining_for_long_keeps_nobody_busy() {
 }
 
 #[test]
-fn stopping_ends_everything_at_once() {
+fn stopping_ends_all_connections_at_once() {
     let mut world = World::slow(&two_namespaces());
     let (_, bad, good) = two_hosts(&mut world);
     let sgl = world.keyed(bad, 0, 4096);

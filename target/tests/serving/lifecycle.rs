@@ -227,7 +227,7 @@ fn a_hung_write_locks_its_host_out() {
 }
 
 #[test]
-fn a_hung_read_locks_nobody_out() {
+fn a_hung_read_does_not_block_reconnection() {
     let Stage { mut world, hang, admin, io, folder: _folder } = Stage::new();
     hang.reads.store(true, Ordering::Relaxed);
     let sgl = world.keyed(io, 1 << 20, 4096);

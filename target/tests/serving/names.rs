@@ -100,7 +100,7 @@ fn a_host_without_an_identifier_is_refused() {
 }
 
 #[test]
-fn a_host_whose_name_is_none_is_refused() {
+fn a_host_with_an_invalid_name_is_refused() {
     let mut control = [0; 256];
     control[..4].copy_from_slice(b"a\nb\0");
     let mut not_utf8 = [0; 256];

@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_is_found_and_nothing_else() {
+    fn reads_find_written_bytes_only() {
         let mut history = history();
         write(&mut history, 100, 10, 1, WriteEnd::Volatile);
         assert_eq!(possible(&mut history), [1]);
@@ -435,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_durable_survives_the_power() {
+    fn only_durable_writes_survive_power_loss() {
         let mut history = history();
         write(&mut history, 100, 1, 1, WriteEnd::Durable);
         history.lose_power();
@@ -453,7 +453,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flush_covers_what_ended_before_it_began() {
+    fn a_flush_covers_writes_ended_before_it() {
         let mut history = history();
         write(&mut history, 100, 1, 1, WriteEnd::Volatile);
         let flush = history.begin_flush();

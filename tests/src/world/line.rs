@@ -320,7 +320,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "overtakes")]
-    fn whoever_comes_later_is_behind_those_who_wait() {
+    fn later_requests_are_behind_waiting_ones() {
         follow(&mut line(2), &[lined_up(0, 0), granted(1, 1, 1)], &[]);
     }
 
@@ -352,18 +352,18 @@ mod tests {
     }
 
     #[test]
-    fn what_hangs_excuses_its_own_account() {
+    fn a_hung_buffer_excuses_its_account() {
         assert_eq!(one_hangs(false, &[8 * BYTES as usize]).stats().excused, 6);
     }
 
     #[test]
-    fn what_is_merely_slow_makes_the_round_long() {
+    fn a_slow_buffer_prolongs_the_round() {
         assert_eq!(one_hangs(false, &[]).stats().excused, 0);
     }
 
     #[test]
     #[should_panic(expected = "starves")]
-    fn what_is_left_behind_excuses_nobody() {
+    fn left_behind_buffers_excuse_no_account() {
         one_hangs(true, &[8 * BYTES as usize]);
     }
 

@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_durable_survives() {
+    fn durable_sectors_survive() {
         let durable = |medium: &mut Medium| {
             medium.write(0, &A);
             medium.persist(0, 512);

@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_understood_is_an_error() {
+    fn unknown_heading_lines_are_errors() {
         assert!(Heading::parse("# What.\n# set: ci\n# providers: hard\n").is_err());
         assert!(Heading::parse("# What.\n# set: ci\n# limit: long\n").is_err());
     }

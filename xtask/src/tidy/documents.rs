@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn what_everybody_reads_is_short() {
+    fn introductory_documents_are_short() {
         for (path, part, most) in [
             ("ARCHITECTURE.md", "word ", ARCHITECTURE_WORDS_MAX),
             ("README.md", "a line\n", README_LINES_MAX),

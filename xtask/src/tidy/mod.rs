@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_says_what_it_is() {
+    fn a_file_begins_with_documentation() {
         assert_eq!(check("a.rs", "fn f() {}\n").len(), 1);
     }
 }

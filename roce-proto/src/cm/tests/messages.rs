@@ -296,7 +296,7 @@ fn a_service_is_not_resolved() {
 }
 
 #[test]
-fn answers_to_what_was_not_asked_get_none() {
+fn unsolicited_replies_get_no_answer() {
     let mut pair = Pair::new();
     for attribute in [Attribute::APR, Attribute::SIDR_REP, Attribute(0x1B)] {
         pair.target.manager.handle_datagram(

@@ -281,7 +281,7 @@ fn the_active_side_bounds_the_repeated_replies() {
 }
 
 #[test]
-fn nobody_listens_there() {
+fn a_service_without_listener_rejects() {
     let mut pair = Pair::new();
     let connect =
         ConnectParams { service_id: ServiceId::tcp(1), ..connect_to(target_address(), 2) };
@@ -674,7 +674,7 @@ fn a_late_request_with_larger_mtu_is_harmless() {
 }
 
 #[test]
-fn nobody_is_there() {
+fn an_unreachable_peer_fails_waiting_connections() {
     let mut pair = Pair::new();
     let elsewhere = SocketAddr::from(([10, 0, 0, 9], 4791));
     let lost = pair.host.manager.connect(pair.now, &connect_to(elsewhere, 2)).unwrap();

@@ -40,7 +40,7 @@ fn strangers() -> [SocketAddr; 2] {
 }
 
 #[test]
-fn a_stranger_cannot_touch_a_connection() {
+fn other_addresses_cannot_change_a_connection() {
     let said = conversation();
     let mut pair = Pair::new();
     let (host, target) = pair.established(2);

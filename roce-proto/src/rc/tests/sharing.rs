@@ -160,7 +160,7 @@ fn no_queue_pair_starves() {
 
 /// Processes that know nothing of each other.
 #[test]
-fn strangers_learn_to_share_a_receive_buffer() {
+fn queue_pairs_share_a_receive_buffer() {
     for (count, length, rounds, allowed) in
         [(64, 128 << 10, 16, 0.01), (64, 8192, 60, 0.02), (16, 128 << 10, 16, 0.02)]
     {

@@ -19,7 +19,7 @@ fn is_free(table: &RangeLocks) -> bool {
 }
 
 #[test]
-fn writes_exclude_what_overlaps_and_reads_only_writes() {
+fn writes_exclude_overlaps_and_reads_only_writes() {
     let table = RangeLocks::with(64);
     let mut reads = [(); 3].map(|()| lock(&table, RangeAccess::Shared, 2..4));
     assert!(reads.iter_mut().all(has));

@@ -140,7 +140,7 @@ fn sparse_files_are_thin_and_tell_their_use() {
 }
 
 #[test]
-fn ids_without_a_namespace_are_told_apart() {
+fn unallocated_and_invalid_nsids_differ() {
     let associations = associations();
     let (mut line, _) = ready(&associations, Time::ZERO);
     // Within the range, but not there: zeros.
@@ -463,7 +463,7 @@ fn a_reset_aborts_a_write_protection() {
 }
 
 #[test]
-fn hosts_are_told_that_a_file_was_changed() {
+fn hosts_are_notified_of_a_changed_file() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("shard");
     std::fs::write(&path, [1; 4096]).expect("written");
@@ -706,7 +706,7 @@ fn discovery_lists_the_subsystems_a_host_may_use() {
 }
 
 #[test]
-fn a_discovery_controller_does_only_what_it_should() {
+fn a_discovery_controller_supports_only_discovery() {
     let associations = associations();
     let mut line = discovery(&associations, "a");
     let abort = nvme_proto::admin::Abort { sqid: Qid(0), cid: Cid(1) };

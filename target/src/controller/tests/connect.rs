@@ -348,7 +348,7 @@ fn queue_heads_go_round_or_not_at_all() {
 }
 
 #[test]
-fn stopping_admits_nobody() {
+fn stopping_admits_no_host() {
     let associations = associations();
     let (mut line, _) = admin(&associations, Time::ZERO);
     associations.stop();

@@ -52,7 +52,7 @@ fn a_configuration_that_is_not_offered_is_fatal() {
 }
 
 #[test]
-fn properties_say_what_hosts_require() {
+fn properties_have_the_values_hosts_require() {
     let associations = associations();
     let (mut line, _) = admin(&associations, Time::ZERO);
     let cap = nvme_proto::registers::Cap::from_bits(line.property(Property::CAP));

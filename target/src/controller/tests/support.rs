@@ -124,7 +124,7 @@ fn describes_as_listed(line: &mut Line, listed: &[Described]) {
 }
 
 #[test]
-fn identify_describes_what_is_listed() {
+fn identify_describes_listed_namespaces() {
     for associations in all() {
         describes_as_listed(&mut ready(&associations, Time::ZERO).0, &OF_IO_CONTROLLERS);
     }

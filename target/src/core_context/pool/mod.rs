@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn zeros_lie_behind_what_is_handed_out() {
+    fn zeros_lie_behind_the_pool() {
         let memory = PoolMemory::new(BLOCK + 1, 5000).unwrap();
         let zeros = memory.zeros(8192);
         assert_eq!(zeros as usize, memory.address() as usize + memory.length);

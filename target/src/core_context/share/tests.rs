@@ -105,7 +105,7 @@ fn many_that_take_nothing_leave_something_to_others() {
 }
 
 #[test]
-fn addresses_take_turns_and_nobody_overtakes() {
+fn addresses_take_turns_in_order() {
     let mut share = share(4);
     let keys = [1, 2, 3].map(|number| share.join(ip(number), name(1), 8));
     let first = share.allocate(keys[0], request(0, 0), BLOCK).unwrap();
@@ -145,7 +145,7 @@ fn an_account_with_a_small_buffer_gets_a_large_one() {
 }
 
 #[test]
-fn what_is_left_behind_keeps_no_successor_waiting() {
+fn left_behind_buffers_block_no_successor() {
     let mut share = share(1);
     let key = share.join(ip(1), name(1), 8);
     let stuck = share.allocate(key, request(0, 0), BLOCK / 2).unwrap();
@@ -166,7 +166,7 @@ fn what_is_left_behind_keeps_no_successor_waiting() {
 }
 
 #[test]
-fn who_leaves_the_line_lets_the_next_pass() {
+fn leaving_the_line_lets_the_next_pass() {
     let mut share = share(3);
     let key = share.join(ip(1), name(1), 8);
     let held = share.allocate(key, request(0, 0), BLOCK).unwrap();
@@ -205,7 +205,7 @@ fn an_ended_connection_leaves_no_request_waiting() {
 
 /// An account that closes and opens again is not before those that stayed.
 #[test]
-fn whoever_comes_anew_is_last_in_turn() {
+fn a_reopened_account_is_last_in_turn() {
     let mut share = share(1);
     let hog = share.join(ip(1), name(1), 8);
     let held = share.allocate(hog, request(1, 0), BLOCK / 2).unwrap();

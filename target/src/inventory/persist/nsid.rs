@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn damage_is_told_and_never_overwritten() {
+    fn damage_is_reported_and_never_overwritten() {
         let dir = tempfile::tempdir().expect("a folder");
         let mut file = NsidFile::open(dir.path(), &nqn()).expect("new");
         file.assign(&["a"], &BTreeSet::new()).expect("room");

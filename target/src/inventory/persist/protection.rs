@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_written_does_not_change() {
+    fn a_failed_save_changes_nothing() {
         let dir = tempfile::tempdir().expect("a folder");
         let no_folder = dir.path().join("file");
         std::fs::write(&no_folder, "").expect("written");
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_file_is_told() {
+    fn a_damaged_file_is_reported() {
         let dir = tempfile::tempdir().expect("a folder");
         let path = open_in(dir.path()).path;
         for damage in

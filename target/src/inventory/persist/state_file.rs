@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read() {
+    fn written_content_is_read_back() {
         let dir = tempfile::tempdir().expect("a folder");
         let path = dir.path().join("new").join("file");
         assert_eq!(read::<Number>(&path, &nqn()).expect("no file"), None);

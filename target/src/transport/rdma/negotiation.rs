@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_kernel_host_asks_for_is_granted() {
+    fn the_kernel_hosts_request_is_granted() {
         let admin = ask(request(0, 32, 32).as_bytes(), 16).unwrap();
         assert_eq!((admin.entries, admin.in_capsule, admin.initiator_depth), (32, 0, 16));
         let mut padded = request(3, 128, 128).as_bytes().to_vec();

@@ -379,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn ids_that_share_a_chain_are_told_apart() {
+    fn ids_of_one_chain_are_distinguished() {
         let mut unanswered = Unanswered::new(4);
         let cids = [0, 4, 8, 4].map(Cid);
         for (slot, cid) in (0..).map(SlotId).zip(cids) {
