@@ -20,7 +20,7 @@ const LIMITS: ManagerLimits = ManagerLimits {
     half_open_per_peer: 3,
     time_wait: 4,
     outgoing: 16,
-    unasked_per_second: 2,
+    unsolicited_per_second: 2,
 };
 const FLYING_MAX: usize = 64;
 const OPERATIONS_MAX: usize = 400;
@@ -88,7 +88,7 @@ impl ConnectionWorld {
                 ..ManagerConfig::new(u64::from(index) + 1, u128::from(index) + 1)
             };
             let mut manager = Manager::new(config);
-            manager.listen(SERVICE).expect("nobody listens there");
+            manager.listen(SERVICE).expect("the service has no listener");
             let address = SocketAddr::from(([10, 0, 0, index + 1], 4791));
             ConnectionSide { manager, address, stages: BTreeMap::new(), flying: VecDeque::new() }
         };

@@ -23,7 +23,7 @@ pub fn run(data: &[u8]) {
     let proper_pad = usize::from(proper.pad_bytes);
     let proper = Packet { bth: proper, ..packet };
     let again = assemble(&headers, packet.payload, proper_pad, packet.icrc);
-    assert_eq!(Packet::parse(&again), Ok(proper), "pad is what the payload's length calls for");
+    assert_eq!(Packet::parse(&again), Ok(proper), "pad follows from the payload's length");
 }
 
 fn assemble(headers: &Headers, payload: &[u8], pad: usize, icrc: u32) -> Vec<u8> {

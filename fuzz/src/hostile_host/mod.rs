@@ -122,7 +122,7 @@ impl HostWorld {
             }
         }
         self.rest();
-        assert!(self.witness.is_content());
+        assert!(self.witness.is_served());
     }
 
     fn held(&mut self) -> HostHoldings {
@@ -161,7 +161,7 @@ impl HostWorld {
         }
         self.hostile.forget();
         self.rest();
-        assert!(self.witness.is_content());
+        assert!(self.witness.is_served());
         assert_eq!(self.held(), self.held);
     }
 

@@ -139,11 +139,11 @@ impl Witness {
         part.reading = !part.reading;
         let (byte, length) = part.written;
         let mut bytes = self.host.get(index * PART_BYTES, length);
-        assert!(bytes.all(|found| found == byte), "not what was written");
+        assert!(bytes.all(|found| found == byte), "not the written bytes");
     }
 
     /// Whether all its commands are done and its queues are as they were.
-    pub(super) fn is_content(&self) -> bool {
+    pub(super) fn is_served(&self) -> bool {
         self.host.links.len() == 2
             && self.host.is_up()
             && self.parts.iter().all(|part| part.cid.is_none())
@@ -156,7 +156,7 @@ mod tests {
     use crate::clockwork::Clockwork;
 
     #[test]
-    #[should_panic(expected = "not what was written")]
+    #[should_panic(expected = "not the written bytes")]
     fn other_bytes_than_were_written_are_seen() {
         let mut world = HostWorld::new();
         world.witness.act(0, 15);

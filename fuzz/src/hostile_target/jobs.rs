@@ -140,12 +140,12 @@ impl FinishedJob {
             return;
         }
         for guard in &self.guards {
-            assert!(guard.bytes().iter().all(|&byte| byte == FILL), "outside of what was lent");
+            assert!(guard.bytes().iter().all(|&byte| byte == FILL), "outside of the lent memory");
         }
         for (slice, snapshot) in self.slices.iter().zip(&self.snapshots) {
             assert!(slice.bytes()[..] == snapshot[..], "after it was given back");
             let intact = !self.plan.writes || slice.bytes().iter().all(|&byte| byte == FILL);
-            assert!(intact, "what was to be written only");
+            assert!(intact, "memory that was lent for reading only");
         }
     }
 

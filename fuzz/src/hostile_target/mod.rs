@@ -231,7 +231,8 @@ impl TargetWorld {
         self.finished.drain(..).for_each(|finished| finished.check());
         let host = self.device.stats();
         assert_eq!((host.queue_pairs, host.regions), (0, self.regions[0]));
-        // While the network was cut it may have missed a goodbye, and it looks for none.
+        // While the network was cut it may have missed a disconnection, and it has no timer for
+        // that.
         self.target.disconnect_all(self.now);
         self.rest();
         let target = self.target.device().stats();

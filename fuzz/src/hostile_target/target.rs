@@ -226,7 +226,7 @@ impl FuzzedTarget {
         }
         let command = Command::parse(self.queues[queue].qid, &sqe);
         let done = Cqe::success(sqe.cid());
-        match command.expect("a host sends what can be parsed") {
+        match command.expect("a host sends valid commands") {
             Command::Nvm(NvmCommand::Read(io)) => {
                 let (at, length) = Self::blocks(&io.range, DISK_BYTES);
                 let piece = self.raw.data(at, length);
@@ -344,7 +344,9 @@ impl FuzzedTarget {
         let done = Cqe::success(sqe.cid());
         match sqe.dptr.parse() {
             Ok(Sgl::InCapsule { offset, length }) => {
-                let data = capsule.in_capsule(offset, length).expect("a host sends what it says");
+                let data = capsule
+                    .in_capsule(offset, length)
+                    .expect("a host sends the data that it announces");
                 self.raw.put(at, &data[..data.len().min(room)]);
                 self.respond(now, queue, sqe, done, behaviour);
             }

@@ -161,13 +161,13 @@ impl Modelled {
         {
             let posted = self.next_receive().map(|at| self.receives.remove(at));
             self.begun = None;
-            let posted = posted.unwrap_or_else(|| panic!("nobody waits for {completion:?}"));
+            let posted = posted.unwrap_or_else(|| panic!("no request waits for {completion:?}"));
             assert_eq!(completion.wr_id, posted.wr_id, "it is another receive's turn");
             return posted;
         }
         loop {
             let posted = self.sends.pop_front();
-            let posted = posted.unwrap_or_else(|| panic!("nobody waits for {completion:?}"));
+            let posted = posted.unwrap_or_else(|| panic!("no request waits for {completion:?}"));
             if posted.wr_id == completion.wr_id {
                 assert!(posted.signaled || completion.status != WorkStatus::Success);
                 return posted;

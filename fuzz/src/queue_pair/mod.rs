@@ -243,7 +243,7 @@ impl QueuePairWorld {
             }
             any = true;
             let datagram = assemble(&out, memory);
-            let packet = Packet::parse(&datagram).expect("what is sent parses");
+            let packet = Packet::parse(&datagram).expect("sent packets parse");
             let peer = &mut self.ends[1 - end];
             peer.latest_psn = packet.bth.psn;
             if peer.flying.len() < FLYING_MAX {
@@ -514,7 +514,7 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "nobody waits")]
+    #[should_panic(expected = "no request waits")]
     fn a_second_completion_is_noticed() {
         let mut world = play(&[]);
         let mut completion = None;

@@ -181,7 +181,7 @@ macro_rules! functions {
                 Self {
                     $($name: {
                         unsafe extern "C" fn absent($(_: $argument),*) $(-> $result)? {
-                            unreachable!(concat!("nobody calls ", stringify!($name)))
+                            unreachable!(concat!("no caller uses ", stringify!($name)))
                         }
                         absent
                     },)*

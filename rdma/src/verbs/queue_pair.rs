@@ -423,7 +423,7 @@ impl<W: Linked> DoorbellBatch<W> {
         let mut refused = [0; BATCH];
         let refused = &mut refused[..count];
         for slot in refused.iter_mut().rev() {
-            *slot = self.held.pop().expect("what is in the batch is held");
+            *slot = self.held.pop().expect("requests in the batch are held");
         }
         refused.iter().copied().for_each(lost);
     }

@@ -170,7 +170,7 @@ fn a_refused_request_fails_its_queue_pair() {
     }
     group.flush(Time::ZERO);
     assert_eq!(device(|device| device.errors), 1);
-    assert!(group.arm(WakeFor::Everything), "no event tells of what the device did not take");
+    assert!(group.arm(WakeFor::Everything), "no event comes for requests that the device refused");
     complete(device(|device| device.sends[0]), WcStatus::FLUSHED);
     let flushed = WcStatus::FLUSHED;
     assert_eq!(poll(&mut group), [(0, flushed), (1, flushed), (2, flushed)]);
@@ -184,7 +184,7 @@ fn each_receive_after_a_failure_is_flushed() {
     group.flush(Time::ZERO);
     complete(device(|device| device.receives[0]), WcStatus::FLUSHED);
     assert_eq!(poll(&mut group), [(1, WcStatus::FLUSHED)]);
-    assert_eq!(device(|device| device.errors), 1, "what was posted meanwhile is flushed");
+    assert_eq!(device(|device| device.errors), 1, "requests posted meanwhile are flushed");
     receive(&mut group, qp, 2).expect("there is room");
     group.flush(Time::ZERO);
     assert_eq!(device(|device| device.errors), 2);
@@ -219,7 +219,7 @@ fn sends_wait_for_their_connection() {
     send(&mut group, qp, 1, SendFlags::SIGNALED).expect("there is room");
     assert!(poll(&mut group).is_empty());
     assert_eq!(device(|device| device.doorbells), 0);
-    assert!(group.deadline().is_some(), "nobody rings when the connection is made");
+    assert!(group.deadline().is_some(), "no event comes when the connection is made");
     id.note_ready();
     assert!(poll(&mut group).is_empty());
     assert_eq!(device(|device| device.doorbells), 1);

@@ -10,7 +10,7 @@ pub struct Differences {
     pub counts_packets: bool,
     /// Whether a host that goes away says goodbye to its peers all the same: the kernel does it for
     /// a process.
-    pub says_goodbye: bool,
+    pub disconnects_on_exit: bool,
     /// Whether a long RDMA WRITE is checked as a whole before its first byte is written, or packet
     /// by packet.
     pub checks_writes_at_once: bool,
@@ -24,7 +24,7 @@ pub struct Differences {
 pub const ENGINE: Differences = Differences {
     an_unreachable_peer_fails_waiting_connections: &[ConnectFailure::Refused],
     counts_packets: true,
-    says_goodbye: false,
+    disconnects_on_exit: false,
     checks_writes_at_once: false,
     uses_newest_receive: true,
     faults: &[],
@@ -32,9 +32,12 @@ pub const ENGINE: Differences = Differences {
 
 /// Verbs on a device that does all as it should.
 pub const VERBS: Differences = Differences {
-    an_unreachable_peer_fails_waiting_connections: &[ConnectFailure::Address, ConnectFailure::Unreachable],
+    an_unreachable_peer_fails_waiting_connections: &[
+        ConnectFailure::Address,
+        ConnectFailure::Unreachable,
+    ],
     counts_packets: false,
-    says_goodbye: true,
+    disconnects_on_exit: true,
     checks_writes_at_once: true,
     uses_newest_receive: false,
     faults: &[],

@@ -249,7 +249,7 @@ pub fn a_peer_that_vanishes_is_noticed<B: Bench>(bench: B) {
     statuses.sort_by_key(|wc| wc.wr_id);
     let statuses: Vec<_> = statuses.iter().map(|wc| (wc.wr_id, wc.status)).collect();
     // Told that the peer is gone, a host need not try.
-    let told = world.bench.differences().says_goodbye && statuses[0].1 == WcStatus::FLUSHED;
+    let told = world.bench.differences().disconnects_on_exit && statuses[0].1 == WcStatus::FLUSHED;
     let first = if told { WcStatus::FLUSHED } else { WcStatus::RETRY_EXCEEDED };
     assert_eq!(statuses, [(1, first), (2, WcStatus::FLUSHED), (9, WcStatus::FLUSHED)]);
 }

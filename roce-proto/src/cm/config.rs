@@ -62,7 +62,7 @@ pub struct ManagerLimits {
     /// Datagrams in each second for endpoints that have not shown that they receive, beyond one for
     /// each datagram that came from there. All of them have 256 bytes, so this bounds the bytes
     /// that forged requests draw beyond their own.
-    pub unasked_per_second: u32,
+    pub unsolicited_per_second: u32,
 }
 
 impl Default for ManagerLimits {
@@ -73,7 +73,7 @@ impl Default for ManagerLimits {
             half_open_per_peer: 512,
             time_wait: 1_024,
             outgoing: 1_024,
-            unasked_per_second: 32,
+            unsolicited_per_second: 32,
         }
     }
 }

@@ -30,7 +30,7 @@ pub(super) struct ManagedConnection {
     /// Whether the peer has answered from the address that its request came from.
     pub(super) contact: Contact,
     /// The caller closed it; only the end of the connection is left to send, and no event follows.
-    pub(super) orphan: bool,
+    pub(super) closed: bool,
     /// How often a REP may be sent again: the active side says.
     pub(super) max_retries: u8,
     /// How often the peer may still ask for more time.
@@ -39,12 +39,12 @@ pub(super) struct ManagedConnection {
 
 /// The number of messages that may be sent to a peer. The address of a request may be forged: the
 /// owner of the address gets the answer to each request, and for each at most one message that
-/// answers none (a repetition, REJ or DREQ), while [`super::ManagerLimits::unasked_per_second`]
+/// answers none (a repetition, REJ or DREQ), while [`super::ManagerLimits::unsolicited_per_second`]
 /// allows it.
 #[derive(Debug)]
 pub(super) enum Contact {
     /// The peer has not shown that it receives our messages.
-    Claimed { requests: u8, unasked: u8 },
+    Claimed { requests: u8, unsolicited: u8 },
     /// The peer named a value that only our reply contains: our communication id, or our queue pair
     /// in a packet.
     Confirmed,
@@ -52,9 +52,9 @@ pub(super) enum Contact {
 
 impl Contact {
     /// Messages that were not asked for, however many requests came.
-    const UNASKED: u8 = 2;
+    const UNSOLICITED: u8 = 2;
 
-    const FIRST_REQUEST: Self = Self::Claimed { requests: 1, unasked: 0 };
+    const FIRST_REQUEST: Self = Self::Claimed { requests: 1, unsolicited: 0 };
 
     /// A request came again.
     pub(super) fn note_request(&mut self) {
@@ -63,12 +63,12 @@ impl Contact {
         }
     }
 
-    /// Takes leave to send a message that was not asked for. `of_all` does the same for all
-    /// unproven peers together.
-    pub(super) fn take_leave(&mut self, of_all: impl FnOnce() -> bool) -> bool {
-        let Self::Claimed { requests, unasked } = self else { return true };
-        let allowed = *unasked < Self::UNASKED.min(*requests) && of_all();
-        *unasked += u8::from(allowed);
+    /// Whether a message that answers no request may be sent now; it counts as sent. `of_all` does
+    /// the same for all unproven peers together.
+    pub(super) fn permit_unsolicited(&mut self, of_all: impl FnOnce() -> bool) -> bool {
+        let Self::Claimed { requests, unsolicited } = self else { return true };
+        let allowed = *unsolicited < Self::UNSOLICITED.min(*requests) && of_all();
+        *unsolicited += u8::from(allowed);
         allowed
     }
 }
@@ -183,7 +183,7 @@ impl ManagedConnection {
             half_open: false,
             announced: true,
             contact: Contact::Confirmed,
-            orphan: false,
+            closed: false,
             max_retries: config.max_retries,
             delays_left: config.max_retries,
         }
@@ -223,7 +223,7 @@ impl ManagedConnection {
             half_open: true,
             announced: false,
             contact: Contact::FIRST_REQUEST,
-            orphan: false,
+            closed: false,
             max_retries: req.max_cm_retries.min(config.max_retries),
             delays_left: config.max_retries,
         }

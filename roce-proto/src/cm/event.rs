@@ -110,14 +110,14 @@ pub enum ConnectionFailure {
     #[error("no answer")]
     Timeout,
     /// The network reports that the peer is unreachable.
-    #[error("nobody is there")]
+    #[error("the peer is unreachable")]
     Unreachable,
     /// The peer names a queue pair or a connection that it already has with us: it was restarted.
     #[error("stale connection: the peer was restarted")]
     Stale,
     /// It was never established, and made way for newer requests.
-    #[error("too many others ask")]
-    Crowded,
+    #[error("evicted: too many connections are half-open")]
+    Evicted,
     /// The peer's answer is invalid.
     #[error("the peer's reply is invalid")]
     InvalidReply,
@@ -137,7 +137,7 @@ pub enum Error {
     #[error("private data too long")]
     PrivateDataTooLong,
     /// The service id has a listener already.
-    #[error("somebody listens there already")]
+    #[error("the service has a listener already")]
     ServiceInUse,
     /// As many connections as the limit allows.
     #[error("too many connections")]

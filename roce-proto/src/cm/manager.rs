@@ -8,7 +8,7 @@ use super::connection::{self, ConnectionState, Contact, ManagedConnection, Resen
 use super::private_data::padded;
 use super::table::ConnectionTable;
 use super::time_wait::TimeWait;
-use super::unasked::Unasked;
+use super::unsolicited::Unsolicited;
 use super::{
     AcceptParams, Agreement, CommId, ConnectParams, ConnectionFailure, ConnectionId, Error,
     ListenerId, Mad, ManagerConfig, ManagerEvent, RejectReason, RejectedMessage, ServiceId,
@@ -34,8 +34,8 @@ use crate::Time;
 ///
 /// A peer that has not shown that it receives is sent one datagram for each that came from it,
 /// since its address may be forged. Exceptions (a reply that is repeated, a connection that is
-/// taken back after the reply) are bounded by [`super::ManagerLimits::unasked_per_second`] for all
-/// such peers together.
+/// taken back after the reply) are bounded by [`super::ManagerLimits::unsolicited_per_second`] for
+/// all such peers together.
 #[derive(Debug)]
 pub struct Manager {
     pub(super) config: ManagerConfig,
@@ -44,7 +44,7 @@ pub struct Manager {
     next_listener: u64,
     pub(super) table: ConnectionTable,
     pub(super) time_wait: TimeWait,
-    unasked: Unasked,
+    unsolicited: Unsolicited,
     outgoing: VecDeque<MadTransmit>,
     events: VecDeque<ManagerEvent>,
     pub(super) counters: ManagerCounters,
@@ -95,7 +95,7 @@ impl Manager {
             next_listener: 0,
             table: ConnectionTable::default(),
             time_wait: TimeWait::new(config.time_wait, config.limits.time_wait),
-            unasked: Unasked::default(),
+            unsolicited: Unsolicited::default(),
             outgoing: VecDeque::new(),
             events: VecDeque::new(),
             counters: ManagerCounters::default(),
@@ -233,7 +233,7 @@ impl Manager {
             ConnectionState::Established => self.start_disconnect(now, id),
             ConnectionState::DreqSent(_) | ConnectionState::Ended => {}
             _ => {
-                self.send_farewell(now, id);
+                self.reject_unestablished(now, id);
                 let event = ManagerEvent::Disconnected { connection: id, confirmed: false };
                 self.finish(now, id, event);
             }
@@ -244,13 +244,13 @@ impl Manager {
     /// it.
     pub fn close(&mut self, now: Time, id: ConnectionId) {
         let Some(connection) = self.table.get_mut(id) else { return };
-        connection.orphan = true;
+        connection.closed = true;
         match connection.state {
             ConnectionState::Established => self.start_disconnect(now, id),
             ConnectionState::DreqSent(_) => {}
             ConnectionState::Ended => self.table.remove(id),
             _ => {
-                self.send_farewell(now, id);
+                self.reject_unestablished(now, id);
                 self.end(now, id, None);
                 self.table.remove(id);
             }
@@ -314,7 +314,7 @@ impl Manager {
         loop {
             let event = self.events.pop_front()?;
             if let Some(connection) = self.table.get_mut(event.connection())
-                && !connection.orphan
+                && !connection.closed
             {
                 connection.announced = true;
                 return Some(event);
@@ -344,7 +344,7 @@ impl Manager {
 
     /// A connection that the caller has not closed.
     fn known(&self, id: ConnectionId) -> Result<&ManagedConnection, Error> {
-        self.table.get(id).filter(|connection| !connection.orphan).ok_or(Error::UnknownConnection)
+        self.table.get(id).filter(|connection| !connection.closed).ok_or(Error::UnknownConnection)
     }
 
     pub(super) fn draw_comm_id(&mut self) -> CommId {
@@ -394,26 +394,26 @@ impl Manager {
         };
         self.counters.evicted += 1;
         self.table.end(id);
-        self.say_over(
+        self.report_end(
             id,
-            ManagerEvent::Failed { connection: id, failure: ConnectionFailure::Crowded },
+            ManagerEvent::Failed { connection: id, failure: ConnectionFailure::Evicted },
         );
     }
 
     /// Sends the message of a state that waits for an answer once more, as far as the peer may be
     /// sent that much.
     fn repeat(&mut self, now: Time, id: ConnectionId) {
-        if self.may_send_unasked(now, id) {
+        if self.may_send_unsolicited(now, id) {
             self.counters.retries += 1;
             self.send_again(id);
         }
     }
 
     /// Takes leave to send a connection's peer a message that answers none of its own.
-    fn may_send_unasked(&mut self, now: Time, id: ConnectionId) -> bool {
+    fn may_send_unsolicited(&mut self, now: Time, id: ConnectionId) -> bool {
         let Some(connection) = self.table.get_mut(id) else { return false };
-        let per_second = self.config.limits.unasked_per_second;
-        connection.contact.take_leave(|| self.unasked.take(now, per_second))
+        let per_second = self.config.limits.unsolicited_per_second;
+        connection.contact.permit_unsolicited(|| self.unsolicited.take(now, per_second))
     }
 
     /// Sends the message of a state that waits for an answer.
@@ -460,13 +460,13 @@ impl Manager {
     /// Ends a connection and says so.
     pub(super) fn finish(&mut self, now: Time, id: ConnectionId, event: ManagerEvent) {
         self.end(now, id, None);
-        self.say_over(id, event);
+        self.report_end(id, event);
     }
 
     /// Tells the caller, if it knows the connection, that it has ended; else nothing is left of it.
-    fn say_over(&mut self, id: ConnectionId, event: ManagerEvent) {
+    fn report_end(&mut self, id: ConnectionId, event: ManagerEvent) {
         let Some(connection) = self.table.get(id) else { return };
-        match (connection.orphan, connection.announced) {
+        match (connection.closed, connection.announced) {
             (false, true) => self.push_event(event),
             (false, false) => {
                 self.events.retain(|event| event.connection() != id);
@@ -489,7 +489,7 @@ impl Manager {
 
     /// Tells the peer that a connection will not come about because it did not answer.
     fn send_timeout(&mut self, now: Time, id: ConnectionId) {
-        if !self.may_send_unasked(now, id) {
+        if !self.may_send_unsolicited(now, id) {
             return;
         }
         let guid = self.config.ca_guid.to_be_bytes();
@@ -504,12 +504,12 @@ impl Manager {
         self.send_of(&agreement, rej);
     }
 
-    /// Tells the peer that a connection that is not established will not be. That answers a
-    /// request, unless our reply did.
-    fn send_farewell(&mut self, now: Time, id: ConnectionId) {
+    /// Sends a REJ for a connection that is closed before it is established. In `ReqReceived` it
+    /// answers the request; in other states it counts as unsolicited.
+    fn reject_unestablished(&mut self, now: Time, id: ConnectionId) {
         let Some(connection) = self.table.get(id) else { return };
         let is_answer = matches!(connection.state, ConnectionState::ReqReceived);
-        if !is_answer && !self.may_send_unasked(now, id) {
+        if !is_answer && !self.may_send_unsolicited(now, id) {
             return;
         }
         let guid = self.config.ca_guid.to_be_bytes();

@@ -30,7 +30,7 @@ mod rtu;
 mod table;
 mod time_wait;
 mod timeout;
-mod unasked;
+mod unsolicited;
 
 #[cfg(test)]
 mod tests;

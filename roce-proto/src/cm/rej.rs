@@ -76,7 +76,7 @@ reject_reasons! {
     /// The message names a connection, but not this one.
     INVALID_COMM_INSTANCE = 7, "invalid communication instance";
     /// No listener has the service id.
-    INVALID_SERVICE_ID = 8, "invalid service id: nobody listens there";
+    INVALID_SERVICE_ID = 8, "invalid service id: it has no listener";
     /// Not a transport service that the sender offers there.
     INVALID_TRANSPORT_SERVICE = 9, "invalid transport service type";
     /// At the sender that queue pair is connected, or in time-wait.

@@ -130,7 +130,7 @@ impl Requester {
         self.release_stale(with.limits);
         self.confirmed = to;
         if !to.is_before(self.next) {
-            self.forget_unasked(with.limits);
+            self.clear_unsolicited(with.limits);
         }
         self.not_ready_count = 0;
         if let Some((_, sent)) = self.timed.filter(|(psn, _)| psn.is_before(to)) {
@@ -205,16 +205,16 @@ impl Requester {
     /// behind it will show. An answer to what was merely not asked before says nothing against the
     /// peer if it covers everything.
     fn judge(&mut self, probe: Probe, with: &mut Answers<'_, '_>) {
-        let unasked = match probe.cause {
+        let unsolicited = match probe.cause {
             Cause::Silence => false,
-            Cause::Unasked => true,
+            Cause::AckNotRequested => true,
             Cause::Gap | Cause::NotReady => return,
         };
         let sent_probe = self.next != probe.psn;
         let covers_more = self.confirmed.since(probe.psn) > 1;
         let covers_all = self.confirmed == self.high;
-        if covers_more || probe.reads || !sent_probe || unasked && covers_all {
-            with.counters.spurious_timeouts += u64::from(!unasked);
+        if covers_more || probe.reads || !sent_probe || unsolicited && covers_all {
+            with.counters.spurious_timeouts += u64::from(!unsolicited);
             self.skip_to(self.high);
             let outstanding = self.cost_before(self.high);
             with.limits.window.charge(outstanding - self.charged);

@@ -36,7 +36,7 @@ pub(super) enum Cause {
     /// The peer had no receive, and now may have.
     NotReady,
     /// Nothing was asked, so nothing was heard: it is asked now.
-    Unasked,
+    AckNotRequested,
 }
 
 impl Recovery {
@@ -154,7 +154,7 @@ mod tests {
         type Event = fn(&mut Recovery) -> Option<Probe>;
         let events: [(&str, Event); 7] = [
             ("went back", |state| {
-                state.went_back(probe(2, Cause::Unasked, false));
+                state.went_back(probe(2, Cause::AckNotRequested, false));
                 None
             }),
             ("not ready", |state| {
@@ -193,7 +193,7 @@ mod tests {
     fn each_state_with_each_event() {
         let expected = "\
 idle
-  went back -> probing Unasked 2
+  went back -> probing AckNotRequested 2
   not ready -> until 20: NotReady 2
   early -> idle
   in time -> idle
@@ -201,7 +201,7 @@ idle
   responses came -> idle
   abandoned -> idle
 probing Silence 1
-  went back -> probing Unasked 2
+  went back -> probing AckNotRequested 2
   not ready -> until 20: NotReady 2
   early -> probing Silence 1
   in time -> probing Silence 1
@@ -209,7 +209,7 @@ probing Silence 1
   responses came -> probing Silence 1
   abandoned -> idle
 probing Silence 1 READ
-  went back -> probing Unasked 2
+  went back -> probing AckNotRequested 2
   not ready -> until 20: NotReady 2
   early -> probing Silence 1 READ
   in time -> probing Silence 1 READ
@@ -217,7 +217,7 @@ probing Silence 1 READ
   responses came -> idle, probe answered
   abandoned -> idle
 until 10: idle
-  went back -> until 10: Unasked 2
+  went back -> until 10: AckNotRequested 2
   not ready -> until 20: NotReady 2
   early -> until 10: idle
   in time -> idle
@@ -225,7 +225,7 @@ until 10: idle
   responses came -> until 10: idle
   abandoned -> idle
 until 10: Silence 1
-  went back -> until 10: Unasked 2
+  went back -> until 10: AckNotRequested 2
   not ready -> until 20: NotReady 2
   early -> until 10: Silence 1
   in time -> probing Silence 1
@@ -233,7 +233,7 @@ until 10: Silence 1
   responses came -> until 10: Silence 1
   abandoned -> idle
 until 10: Silence 1 READ
-  went back -> until 10: Unasked 2
+  went back -> until 10: AckNotRequested 2
   not ready -> until 20: NotReady 2
   early -> until 10: Silence 1 READ
   in time -> probing Silence 1 READ

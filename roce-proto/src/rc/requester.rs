@@ -248,7 +248,7 @@ impl Requester {
         limits.window.charge(cost);
         self.charged += cost;
         self.unsolicited_bytes += cost;
-        limits.window.leave_unasked(cost);
+        limits.window.add_unsolicited(cost);
         let last = index + 1 == entry.packets;
         let mut bth = Bth::new(self.peer, self.next);
         bth.solicited = last && entry.flags.solicited;
@@ -344,14 +344,14 @@ impl Requester {
         out: &mut Transmit,
     ) {
         if self.next.is_before(self.high) {
-            if self.recovery.probe().is_none_or(|probe| probe.cause != Cause::Unasked) {
+            if self.recovery.probe().is_none_or(|probe| probe.cause != Cause::AckNotRequested) {
                 out.mark_retransmission();
             }
         } else if asked && self.timed.is_none() {
             self.timed = Some((self.next, now));
         }
         if asked {
-            self.forget_unasked(limits);
+            self.clear_unsolicited(limits);
             self.asked = Some(self.next);
             self.asked_at = Some(now);
         }
@@ -394,7 +394,7 @@ impl Requester {
                 }
             });
         end || self.recovery.probe().is_some()
-            || limits.window.wants_asking(self.unsolicited_bytes)
+            || limits.window.needs_ack_request(self.unsolicited_bytes)
             || self.queue.is_half_full()
             || !self.awaits_acknowledgement() && limits.window.is_closing()
     }
@@ -423,14 +423,14 @@ impl Requester {
     #[must_use]
     pub(super) fn set_back(&mut self, cause: Cause, limits: &mut SharedLimits<'_>) -> Probe {
         let psn = match cause {
-            Cause::Silence | Cause::Unasked => self.unacknowledged,
+            Cause::Silence | Cause::AckNotRequested => self.unacknowledged,
             Cause::Gap | Cause::NotReady => self.confirmed,
         };
         self.stale += core::mem::take(&mut self.charged);
         if cause != Cause::Gap {
             self.release_stale(limits);
         }
-        self.forget_unasked(limits);
+        self.clear_unsolicited(limits);
         self.asked = None;
         self.timed = None;
         self.cursor = self.queue.head();
@@ -446,7 +446,7 @@ impl Requester {
     }
 
     /// What was sent without asking was asked for, is acknowledged anyway, or will be sent again.
-    pub(super) fn forget_unasked(&mut self, limits: &mut SharedLimits<'_>) {
+    pub(super) fn clear_unsolicited(&mut self, limits: &mut SharedLimits<'_>) {
         limits.window.asked(core::mem::take(&mut self.unsolicited_bytes));
     }
 
@@ -469,7 +469,7 @@ impl Requester {
             return Ok(());
         }
         if self.reads.is_empty() && !self.awaits_acknowledgement() {
-            self.go_back(Cause::Unasked, limits);
+            self.go_back(Cause::AckNotRequested, limits);
         } else {
             counters.ack_timeouts += 1;
             if !self.retransmit_timer.timed_out(now) {
@@ -493,7 +493,7 @@ impl Requester {
     pub(super) fn abandon(&mut self, limits: &mut SharedLimits<'_>) {
         limits.window.release(core::mem::take(&mut self.charged));
         self.release_stale(limits);
-        self.forget_unasked(limits);
+        self.clear_unsolicited(limits);
         for read in self.reads.iter() {
             let first = if self.unacknowledged.is_within(read.first, read.end) {
                 self.unacknowledged

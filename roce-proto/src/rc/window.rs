@@ -39,7 +39,7 @@ pub struct SendWindow {
     limit: u64,
     in_flight: u64,
     /// The part of it for which no acknowledgement was requested yet.
-    unasked: u64,
+    unsolicited: u64,
     /// Up to here the window grows by one packet each round trip. Above, losses are to be expected,
     /// and both rise slowly; faster as long as there was none.
     ceiling: u64,
@@ -64,7 +64,7 @@ impl SendWindow {
         Self {
             limit: INITIAL,
             in_flight: 0,
-            unasked: 0,
+            unsolicited: 0,
             ceiling: INITIAL_CEILING,
             ceiling_raised: Time::ZERO,
             guessed: true,
@@ -103,20 +103,20 @@ impl SendWindow {
 
     /// Whether a sender that has sent this much without asking for an acknowledgement is to ask for
     /// one: until it asks, the packets keep their part of the window, which others share.
-    pub(super) const fn wants_asking(&self, unasked: u64) -> bool {
-        unasked >= self.limit / 4 || self.unasked >= self.limit / 2
+    pub(super) const fn needs_ack_request(&self, unsolicited: u64) -> bool {
+        unsolicited >= self.limit / 4 || self.unsolicited >= self.limit / 2
     }
 
     /// A packet of this cost left without asking, or may yet turn out to ask.
-    pub(super) const fn leave_unasked(&mut self, cost: u64) {
-        self.unasked += cost;
+    pub(super) const fn add_unsolicited(&mut self, cost: u64) {
+        self.unsolicited += cost;
     }
 
-    /// A sender has asked for the acknowledgement of bytes that it had left unasked, or need not
-    /// ask any more.
-    pub(super) fn asked(&mut self, unasked: u64) {
-        debug_assert!(unasked <= self.unasked, "more was asked for than was left");
-        self.unasked = self.unasked.saturating_sub(unasked);
+    /// A sender has asked for the acknowledgement of bytes that it had left unsolicited, or need
+    /// not ask any more.
+    pub(super) fn asked(&mut self, unsolicited: u64) {
+        debug_assert!(unsolicited <= self.unsolicited, "more was asked for than was left");
+        self.unsolicited = self.unsolicited.saturating_sub(unsolicited);
     }
 
     pub(super) fn charge(&mut self, cost: u64) {
@@ -236,7 +236,7 @@ mod tests {
             rounds(&mut window, &mut now, 5_000, buffer);
             let losses = rounds(&mut window, &mut now, 10_000, buffer);
             assert!(losses < 100, "{losses} of 10,000 round trips lost something");
-            assert!(window.limit() > buffer / 3, "it uses what there is: {}", window.limit());
+            assert!(window.limit() > buffer / 3, "it uses the buffer: {}", window.limit());
         }
     }
 

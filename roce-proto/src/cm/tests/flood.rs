@@ -16,7 +16,7 @@ fn small() -> ManagerConfig {
         half_open_per_peer: 10,
         time_wait: 20,
         outgoing: 30,
-        unasked_per_second: 5,
+        unsolicited_per_second: 5,
     };
     ManagerConfig { limits, ..ManagerConfig::new(0xB, 2) }
 }
@@ -163,7 +163,7 @@ fn forged_requests_draw_no_unsolicited_messages() {
         pair.target.manager.close(pair.now, connection);
         sent += pair.target.sent().len();
     }
-    assert_eq!(sent as u32, REQUESTS + small().limits.unasked_per_second);
+    assert_eq!(sent as u32, REQUESTS + small().limits.unsolicited_per_second);
 }
 
 /// A peer whose confirmation or packet came has the address from which its request came.
@@ -214,7 +214,7 @@ proptest! {
     ) {
         const PER_SECOND: u32 = 1;
         let mut config = small();
-        config.limits.unasked_per_second = PER_SECOND;
+        config.limits.unsolicited_per_second = PER_SECOND;
         let mut pair = Pair::with(ManagerConfig::new(0xA, 1), config);
         let mut known = alloc::vec::Vec::new();
         let (mut came, mut left) = ([0u64; 4], [0u64; 4]);
@@ -243,7 +243,7 @@ proptest! {
                             _ => _ = manager.accept(pair.now, connection, &accept_with(3)).unwrap(),
                         }
                     }
-                    Some(ManagerEvent::Established { .. }) => prop_assert!(false, "nobody has answered"),
+                    Some(ManagerEvent::Established { .. }) => prop_assert!(false, "no peer has answered"),
                     Some(over) => manager.close(pair.now, over.connection()),
                     None => {}
                 },
@@ -265,10 +265,10 @@ proptest! {
                 let to = (0..4).find(|number| address(*number) == transmit.peer);
                 left[to.expect("one that something came from") as usize] += 1;
             }
-            let unasked: u64 =
+            let unsolicited: u64 =
                 left.iter().zip(&came).map(|(left, came)| left.saturating_sub(*came)).sum();
             let seconds = 1 + (pair.now - Time::ZERO).as_secs();
-            prop_assert!(unasked <= u64::from(PER_SECOND) * seconds, "{left:?} after {came:?}");
+            prop_assert!(unsolicited <= u64::from(PER_SECOND) * seconds, "{left:?} after {came:?}");
         }
     }
 }

@@ -1,8 +1,8 @@
 //! Tests of the connection manager.
 
 mod flood;
+mod forgeries;
 mod messages;
 mod pair;
 mod simulation;
 mod states;
-mod strangers;

@@ -119,7 +119,7 @@ impl Workload {
         for (_, completion) in core::mem::take(&mut self.pair.ends[end].completions) {
             assert_eq!(completion.status, WorkStatus::Success);
             if completion.work == CompletedWork::Receive {
-                let data = self.receives[end].pop_front().expect("somebody sent it");
+                let data = self.receives[end].pop_front().expect("the peer sent it");
                 let at = RECEIVES + completion.wr_id as usize * RECEIVE;
                 assert_eq!(completion.byte_length as usize, data.len());
                 assert_eq!(self.pair.ends[end].memory.bytes[at..at + data.len()], data);

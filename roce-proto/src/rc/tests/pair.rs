@@ -257,7 +257,7 @@ impl Pair {
     }
 
     fn launch(&mut self, from: usize, datagram: Vec<u8>) {
-        let packet = Packet::parse(&datagram).expect("what is sent parses");
+        let packet = Packet::parse(&datagram).expect("sent packets parse");
         self.log.push((from, packet.message.opcode(), packet.bth.psn));
         if packet.bth.ack_request {
             self.asking.push(packet.bth.psn);
@@ -304,7 +304,7 @@ impl Pair {
     pub(super) fn lose_in_flight(&mut self, lost: impl Fn(u32) -> bool) {
         let flying = core::mem::take(&mut self.flying).into_vec();
         let kept = flying.into_iter().filter(|Reverse(flight)| {
-            let packet = Packet::parse(&flight.datagram).expect("what is sent parses");
+            let packet = Packet::parse(&flight.datagram).expect("sent packets parse");
             !lost(packet.bth.psn.value())
         });
         self.flying = kept.collect();
@@ -383,7 +383,7 @@ impl End {
     }
 
     pub(super) fn deliver(&mut self, now: Time, datagram: &[u8]) {
-        let packet = Packet::parse(datagram).expect("what arrives parses");
+        let packet = Packet::parse(datagram).expect("arrived packets parse");
         let to = packet.bth.dest_qpn;
         if let Some(index) = self.qps.iter().position(|qp| qp.qpn() == to) {
             let windows = self.windows.len();

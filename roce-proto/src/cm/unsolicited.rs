@@ -8,13 +8,13 @@ use crate::Time;
 /// Counts such datagrams, those for all endpoints together: the address of a request may be forged,
 /// so that a bound for each address would not bound a peer that forges many.
 #[derive(Debug, Default)]
-pub(super) struct Unasked {
+pub(super) struct Unsolicited {
     /// When the period began that is counted.
     start: Time,
     sent: u32,
 }
 
-impl Unasked {
+impl Unsolicited {
     const PERIOD: Duration = Duration::from_secs(1);
 
     /// Takes leave to send one more, of which there may be `per_second`.
