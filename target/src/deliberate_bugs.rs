@@ -10,7 +10,7 @@ pub enum Bug {
     /// A flush ends well and does nothing.
     DropFlush = 1,
     /// A write with Force Unit Access ends in the volatile cache.
-    ForgetFua,
+    IgnoreFua,
     /// A write ends well when it begins.
     AcknowledgeEarly,
     /// The buffer of a read is free again before the host has its bytes.
@@ -18,19 +18,19 @@ pub enum Bug {
     /// Each command has two responses.
     CompleteTwice,
     /// An aborted command goes on.
-    LoseAbort,
+    DropAbort,
     /// A namespace that says that it is write protected is not.
-    ForgetWriteProtect,
+    IgnoreWriteProtect,
     /// The progress block is never lent.
     KeepProgressBlock,
     /// An account that had the progress block is not moved behind those that wait for it.
     LendOutOfTurn,
     /// The progress block is lent only to accounts that hold something.
-    OverlookThePoor,
+    SkipEmptyAccounts,
     /// A request that finds room does not stand in line behind those that find none.
-    OvertakeTheLine,
+    BypassLine,
     /// A host may come back though storage still works for queues that it has left.
-    ForgetDeparted,
+    IgnoreDepartures,
     /// A controller reset is complete though storage still works for queues that it has sent away.
     ResetEarly,
     /// A command that waits for an earlier epoch's writes waits for its reads as well.

@@ -100,7 +100,7 @@ pub mod testing {
     pub use crate::core_context::events::BufferEvent;
     pub use crate::limits::{
         ANONYMOUS_POOL_BYTES, ANONYMOUS_TRANSFER_BYTES, PEER_MESSAGES, PEER_MESSAGES_PERIOD,
-        STORAGE_PATIENCE, UNCONNECTED_PER_ADDRESS,
+        STORAGE_GRACE, UNCONNECTED_PER_ADDRESS,
     };
     pub use crate::storage::{BufferRegistration, Uring};
 

@@ -15,17 +15,17 @@ const BLOCK: usize = 4096;
 /// As long as one command may be.
 const LONG: usize = 32 << 10;
 
-/// A read or write that the disk stalls, a host that gives it up, and a goodbye that is lost on the
-/// way.
+/// A read or write that the disk stalls, a host that gives it up, and a disconnection that is lost
+/// on the way.
 struct Story {
     writes: bool,
     disk_stalls: Duration,
-    /// How long after the goodbye nothing gets through.
+    /// How long after the disconnection no packet gets through.
     cut: Duration,
 }
 
 impl Story {
-    /// Tells it; says how long after the goodbye the host had written the same block anew.
+    /// Tells it; says how long after the disconnection the host had written the same block anew.
     fn tell(&self, seed: u64) -> Duration {
         let (mut world, target, host, namespace) = scene(seed);
         world.target(target).set_disk_config(stalling(self.disk_stalls));
@@ -44,11 +44,11 @@ impl Story {
         let error = world.run(old).result.expect_err("it is still under way");
         assert!(matches!(error.kind(), ErrorKind::TimedOut { .. }), "{error}");
         assert_eq!(world.host(host).host.counters().connections_lost, 1);
-        let goodbye = world.now();
+        let disconnected = world.now();
         world.pass(self.cut);
         world.heal(host, target);
         while !write(&mut world, &namespace, 2) {}
-        let took = world.now() - goodbye;
+        let took = world.now() - disconnected;
         assert_eq!(read(&mut world, &namespace), [2; BLOCK]);
         world.pass(self.disk_stalls);
         assert_eq!(read(&mut world, &namespace), [2; BLOCK], "the old write overtook the new one");
@@ -104,7 +104,7 @@ fn a_confirmed_disconnect_allows_reconnecting_at_once() {
     });
 }
 
-/// The goodbye is said in vain until the host stops saying it.
+/// The disconnection is lost until the host stops repeating it.
 #[test]
 fn a_host_reconnects_after_the_targets_timeout() {
     with_seeds(BINARY, 0..8, |seed| {
@@ -115,7 +115,7 @@ fn a_host_reconnects_after_the_targets_timeout() {
     });
 }
 
-/// The second goodbye would come later.
+/// The second disconnection would come later.
 #[test]
 fn a_host_without_writes_reconnects_at_once() {
     let (disk_stalls, cut) = (SECOND * 4, Duration::from_millis(300));
@@ -137,7 +137,7 @@ fn a_stalled_target_drops_commands_of_departed_hosts() {
         world.pass(Duration::from_millis(10));
         // It is there, and nothing else gets there until the target is about to go on.
         world.cut(host, target);
-        world.run(old).expect_err("nobody answers");
+        world.run(old).expect_err("the old connection is gone");
         let rest = goes_on - world.now();
         world.pass(rest - Duration::from_millis(10));
         world.heal(host, target);

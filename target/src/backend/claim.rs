@@ -14,13 +14,15 @@ use std::time::Duration;
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 
-/// How often, and how far apart, a lock is tried whose holder has ended: the kernel keeps it until
-/// the last call on the file is over, which may still be writing. 10 s in all.
+/// Attempts at a lock whose holder has ended, [`PAUSE`] apart, 10 s in all: the kernel keeps it
+/// until the last call on the file is over, which may still be writing. Doubled, a start beside
+/// such a call fails after 20 s; not measured.
 const TRIES: u32 = 1000;
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// How many of these tries, 1 s in all, a lock gets whose holder is not in the kernel's list: it
-/// may have been given up since, or be that of another machine on a network file system.
+/// Attempts, 1 s in all, at a lock whose holder is not in the kernel's list: it may have been
+/// released since, or be that of another machine on a network file system. Doubled, that error
+/// comes after 2 s; not measured.
 const TRIES_WITHOUT_HOLDER: u32 = 100;
 
 /// Identity of the file behind a path: equal for all paths to the same file or device.

@@ -16,8 +16,9 @@ use crate::backend::{
 };
 use crate::deliberate_bugs::{self, Bug};
 
-/// Interruptions in a row after which a file is taken for one that can not be used. A signal or a
-/// full queue of a device seldom causes more than one.
+/// Interruptions in a row after which an operation fails. A signal or a full queue of a device
+/// seldom causes more than one. Doubled, a file that never gets anywhere costs a command twice as
+/// long; not measured.
 const MOST_INTERRUPTIONS: u32 = 1000;
 
 /// An open file of fixed length.
@@ -187,7 +188,7 @@ impl FileBackend {
     }
 
     fn write_on(&self, operation: &mut Operation, durable: bool) -> Step {
-        let durable = durable && !deliberate_bugs::has(Bug::ForgetFua);
+        let durable = durable && !deliberate_bugs::has(Bug::IgnoreFua);
         if operation.done >= operation.length() {
             // In the page cache, a failed write and a failed sync are told apart.
             return if durable && !self.direct { self.sync(operation) } else { Step::Done(Ok(())) };

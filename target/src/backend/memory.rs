@@ -11,6 +11,8 @@ use super::page_lock::PageLock;
 use super::{Backend, BackendError, Step};
 use crate::backend::{Operation, OperationKind};
 
+/// Unit of allocation of a memory namespace in bytes. Doubled, sparse namespaces take more memory,
+/// and zeroing unwritten ranges looks at half as many chunks; not measured.
 const CHUNK_BYTES: u64 = 64 * 1024;
 const WORD_BYTES: u64 = 8;
 /// Unit of atomic reads and writes. No logical block is larger, and none lies in two.

@@ -38,7 +38,8 @@ const PAGE_BYTES: u64 = 4096;
 /// large file, one waits in vain for the other once in this many times. Doubled, that is half as
 /// often, and each file takes 64 KiB; not measured.
 const MOST_LOCKS: u64 = 4096;
-/// The first wait, and the longest one. Each wait is twice as long as the one before.
+/// The first wait, and the longest one. Each wait is twice as long as the one before. A larger
+/// first wait delays short conflicts, a larger longest one the end of long ones; not measured.
 const FIRST_WAIT: Duration = Duration::from_micros(1);
 const LONGEST_WAIT: Duration = Duration::from_millis(1);
 

@@ -14,7 +14,9 @@ use super::{
 use crate::derived_ids::{self, Machine, SubsystemIdentity};
 use crate::limits::Limits;
 
-/// Default of how long a poll group polls at the most before it sleeps, in microseconds.
+/// Default of `polling_us`: the most that a poll group polls before it sleeps, in microseconds.
+/// Doubled, a core keeps the processor up to 4 ms after the last command of a slow host; not
+/// measured.
 pub(super) const POLLING_US: u32 = 2000;
 
 /// The arguments of the quick form: each file is one namespace of one subsystem that any host may

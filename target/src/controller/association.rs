@@ -122,7 +122,7 @@ impl Controller {
     /// Whether commands may still change the medium that the host may have given up, because it
     /// knows that the connections have ended on which it sent them.
     pub(crate) fn may_surprise(&self) -> bool {
-        self.shared().members.may_surprise() && !deliberate_bugs::has(Bug::ForgetDeparted)
+        self.shared().members.may_surprise() && !deliberate_bugs::has(Bug::IgnoreDepartures)
     }
 
     /// Ends the association: every queue is told to close.

@@ -33,8 +33,8 @@ pub struct Associations {
     peer_errors: PeerErrorTable,
     keep_alive_losses: AtomicU64,
     admissions: Arc<Admissions>,
-    chatter: LogRateLimit,
-    storage_chatter: LogRateLimit,
+    log_rate: LogRateLimit,
+    storage_log_rate: LogRateLimit,
 }
 
 /// The live controllers. Only the control path takes the lock.
@@ -76,8 +76,8 @@ impl Associations {
             peer_errors: PeerErrorTable::default(),
             keep_alive_losses: AtomicU64::new(0),
             admissions: Arc::default(),
-            chatter: LogRateLimit::about("hosts"),
-            storage_chatter: LogRateLimit::about("storage errors"),
+            log_rate: LogRateLimit::about("hosts"),
+            storage_log_rate: LogRateLimit::about("storage errors"),
         })
     }
 
@@ -114,7 +114,7 @@ impl Associations {
             | IoKind::Deallocate => namespace.storage_errors.count_write(),
         }
         self.announce_health(namespace);
-        if self.storage_chatter.admit(now) {
+        if self.storage_log_rate.admit(now) {
             let nqn =
                 self.registry.subsystem_of(namespace).map(|subsystem| subsystem.nqn.to_string());
             tracing::error!(
@@ -247,8 +247,8 @@ impl Associations {
     }
 
     /// Asked before a message that peers can cause.
-    pub(crate) fn chatter(&self) -> &LogRateLimit {
-        &self.chatter
+    pub(crate) fn log_rate(&self) -> &LogRateLimit {
+        &self.log_rate
     }
 
     fn live(&self) -> MutexGuard<'_, LiveControllers> {

@@ -26,7 +26,8 @@ use crate::limits::connection_quota::ConnectionPermit;
 
 /// The version that controllers report.
 pub(super) const VERSION: Version = Version::V2_0;
-/// Time-out for RDY to follow EN, in 500 ms; it follows at once.
+/// Timeout for RDY to follow EN (CAP.TO), in units of 500 ms. It bounds the wait for a reset too;
+/// doubled, hosts wait 20 s for a stuck target. Not measured.
 const READY_TIMEOUT: u8 = 20;
 
 /// Only Connect is legal on a new connection.
@@ -141,7 +142,7 @@ fn connect(
     let entered =
         host(data).and_then(|host| enter_association(queue, now, cid, connect, data, host));
     let entry = entered.inspect_err(|outcome| {
-        if queue.associations.chatter().admit(now) {
+        if queue.associations.log_rate().admit(now) {
             tracing::warn!(
                 peer = %queue.peer, host = ?data.hostnqn, hostid = ?data.hostid, qid = %queue.qid,
                 subsystem = ?data.subnqn, reason = %ConnectRefusal(*outcome), "connect refused"
@@ -177,7 +178,7 @@ fn host(data: &ConnectData) -> Result<NamedHost, CommandOutcome> {
 
 /// Tells of a Connect that was refused before its data was looked at.
 pub(super) fn tell_refused(queue: &Queue, now: Time, outcome: CommandOutcome) {
-    if queue.associations.chatter().admit(now) {
+    if queue.associations.log_rate().admit(now) {
         let reason = ConnectRefusal(outcome);
         tracing::warn!(peer = %queue.peer, qid = %queue.qid, %reason, "connect refused");
     }
@@ -234,7 +235,7 @@ fn enter_association(
 /// Connect).
 fn admit(queue: &Queue, now: Time, host: &NamedHost) -> Result<ConnectionPermit, CommandOutcome> {
     queue.associations.admit(queue.peer.ip()).map_err(|full| {
-        if queue.associations.chatter().admit(now) {
+        if queue.associations.log_rate().admit(now) {
             tracing::warn!(peer = %queue.peer, host = %host.nqn, "no more queues: {full}");
         }
         Status::CONNECT_CONTROLLER_BUSY.into()

@@ -27,7 +27,7 @@ pub(super) fn parse(live: &Live, command: &NvmCommand) -> Result<ParsedCommand, 
         controller.subsystem().and_then(|subsystem| subsystem.namespace(command.nsid()));
     let namespace = namespace.ok_or(Status::INVALID_NAMESPACE_OR_FORMAT.with_dnr())?;
     let (kind, range) = kind_and_range(controller.support, namespace, command)?;
-    let protected = namespace.write_protected() && !deliberate_bugs::has(Bug::ForgetWriteProtect);
+    let protected = namespace.write_protected() && !deliberate_bugs::has(Bug::IgnoreWriteProtect);
     if kind.changes_medium() && protected {
         return Err(Status::NAMESPACE_IS_WRITE_PROTECTED.with_dnr().into());
     }

@@ -189,7 +189,7 @@ impl Controller {
             }
             drop(shared);
             let associations = self.associations.upgrade();
-            if associations.is_some_and(|associations| associations.chatter().admit(now)) {
+            if associations.is_some_and(|associations| associations.log_rate().admit(now)) {
                 tracing::error!(
                     cntlid = %self.cntlid, host = %self.host.nqn, namespace = flush.namespace.0, %error,
                     "a flush failed that the host asked for with a shutdown or a write protection: \

@@ -184,15 +184,15 @@ impl Queue {
     /// Ends the association if nothing was heard of the host for so long that it may have come back
     /// over other connections: two timeouts, after which it relies on that. Returns whether the
     /// connection is to end.
-    pub(crate) fn end_if_forsaken(&mut self, now: Time) -> bool {
+    pub(crate) fn end_if_abandoned(&mut self, now: Time) -> bool {
         let QueueState::Live(live) = &self.state else { return false };
         let kato = live.controller.keep_alive();
-        let forsaken = kato.is_some_and(|kato| now >= live.controller.last_command() + 2 * kato);
+        let abandoned = kato.is_some_and(|kato| now >= live.controller.last_command() + 2 * kato);
         // It is one loss, however many queues notice it.
-        if forsaken && self.qid.is_admin() {
+        if abandoned && self.qid.is_admin() {
             self.end(CloseReason::KeepAlive);
         }
-        forsaken
+        abandoned
     }
 
     /// When [`Queue::poll`] must run again at the latest. Changes made by other cores come with a

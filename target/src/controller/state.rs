@@ -93,7 +93,7 @@ impl Controller {
             support,
             io_opcodes: support.io_opcodes(),
             associations: Arc::downgrade(associations),
-            announced: associations.chatter().allows_all(new.now, LIFE_MESSAGES),
+            announced: associations.log_rate().allows_all(new.now, LIFE_MESSAGES),
             limits,
             stage: Stage::new(),
             keep_alive_ms: AtomicU32::new(new.keep_alive_ms),

@@ -170,7 +170,7 @@ impl Share {
         whose: RequestKey,
         length: u32,
     ) -> Option<Buffer> {
-        let overtakes = deliberate_bugs::has(Bug::OvertakeTheLine);
+        let overtakes = deliberate_bugs::has(Bug::BypassLine);
         if (self.turns.is_empty() || overtakes)
             && self.may_hold(key.0, length)
             && let Some(buffer) = self.pool.allocate(length)
@@ -216,8 +216,8 @@ impl Share {
         let lacks = |key: &usize| {
             let account = &self.accounts[*key];
             let wanted = account.waiting.front().map_or(0, |&(_, length)| Pool::bytes_for(length));
-            let overlooked = deliberate_bugs::has(Bug::OverlookThePoor) && account.held_bytes == 0;
-            account.held_bytes < wanted && !overlooked
+            let skipped = deliberate_bugs::has(Bug::SkipEmptyAccounts) && account.held_bytes == 0;
+            account.held_bytes < wanted && !skipped
         };
         let next = self.turns.iter().copied().filter(lacks).min_by_key(|&key| {
             let account = &self.accounts[key];

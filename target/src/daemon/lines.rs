@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use crossbeam::channel::{Receiver, Sender, TrySendError, bounded};
 
-/// Lines that wait for their reader; further ones are dropped.
+/// Lines that wait for their reader; further ones are dropped and counted. Doubled, a reader may
+/// stop for twice as long, and the queue takes twice the memory; not measured.
 const QUEUE_LINES: usize = 4096;
 
 /// The writing end: takes lines without ever waiting. Clones share one queue.
@@ -139,7 +140,7 @@ mod tests {
 
     use super::*;
 
-    const PATIENCE: Duration = Duration::from_secs(60);
+    const FLUSH_TIMEOUT: Duration = Duration::from_secs(60);
 
     fn notice(dropped: u64) -> String {
         format!("{dropped} dropped\n")
@@ -152,7 +153,7 @@ mod tests {
         for line in ["a\n", "b\n", "c\n"] {
             lines.push(line.into());
         }
-        lines.flush(PATIENCE);
+        lines.flush(FLUSH_TIMEOUT);
         drop(lines);
         let mut text = String::new();
         reader.read_to_string(&mut text).expect("text");
@@ -175,9 +176,9 @@ mod tests {
             let mut text = String::new();
             reader.read_to_string(&mut text).map(|_| text)
         });
-        lines.flush(PATIENCE);
+        lines.flush(FLUSH_TIMEOUT);
         lines.push(b"last\n".into());
-        lines.flush(PATIENCE);
+        lines.flush(FLUSH_TIMEOUT);
         drop(lines);
         let text = read.join().expect("no panic").expect("text");
         let told: u64 = (text.lines())
@@ -196,6 +197,6 @@ mod tests {
         for _ in 0..100 {
             lines.push(b"x\n".into());
         }
-        lines.flush(PATIENCE);
+        lines.flush(FLUSH_TIMEOUT);
     }
 }

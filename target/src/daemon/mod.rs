@@ -33,7 +33,7 @@ use crate::target::Target;
 
 /// How long a slow reader of standard output and standard error may delay the process's end.
 /// Doubled, `systemctl stop` may take 1 s longer; not measured.
-const READER_PATIENCE: Duration = Duration::from_secs(1);
+const READER_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Runs the daemon with the arguments of a process, its name first, until a signal ends it.
 pub fn main_with_args(args: impl IntoIterator<Item = OsString>) -> ExitCode {
@@ -59,15 +59,17 @@ pub fn main_with_args(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     for message in result.as_ref().err().into_iter().flatten() {
         log.push(format!("feedrail-target: {message}\n").into_bytes());
     }
-    report.flush(READER_PATIENCE);
-    log.flush(READER_PATIENCE);
+    report.flush(READER_TIMEOUT);
+    log.flush(READER_TIMEOUT);
     if result.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 /// The writer of standard error: a thread of its own, since a slow reader may block it.
 fn start_lines() -> std::io::Result<LineWriter> {
     let notice = |lines: u64| {
-        format!("feedrail-target: {lines} lines of the log were dropped, since nobody read it\n")
+        format!(
+            "feedrail-target: {lines} lines of the log were dropped, since its reader was too slow\n"
+        )
     };
     LineWriter::to(std::io::stderr(), "feedrail-log", notice)
 }
@@ -86,7 +88,7 @@ fn start_log(arguments: &DaemonArguments, log: &LineWriter) {
 }
 
 /// A target that lost one of its threads would serve some hosts and leave others hanging. It ends
-/// instead, so that its supervisor starts it again. It waits at most [`READER_PATIENCE`] for the
+/// instead, so that its supervisor starts it again. It waits at most [`READER_TIMEOUT`] for the
 /// reader of its message.
 fn abort_on_panic(log: LineWriter) {
     std::panic::set_hook(Box::new(move |panic| {
@@ -98,7 +100,7 @@ fn abort_on_panic(log: LineWriter) {
             _ => String::new(),
         };
         log.push(format!("thread {name} {panic}\n{trace}").into_bytes());
-        log.flush(READER_PATIENCE);
+        log.flush(READER_TIMEOUT);
         std::process::abort();
     }));
 }

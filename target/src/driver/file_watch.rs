@@ -10,13 +10,14 @@ use crate::controller::Associations;
 use crate::driver::clock::Clock;
 use crate::limits::log_rate::LogRateLimit;
 
-/// How often it looks.
+/// Time between two checks. Doubled, a changed file is found up to 1 s later; not measured.
 const PERIOD: Duration = Duration::from_secs(1);
 /// Files that it checks each time, in turn, so that the cost is bounded. Doubled, a check takes
 /// twice as long, and a change is found in half the time; not measured.
 const FILES_AT_ONCE: usize = 1000;
-/// How long its end is waited for. A file system may keep it for ever.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// The most that the end of the thread is waited for: a file system may keep it for ever. Doubled,
+/// a stop beside such a file system takes 1 s longer; not measured.
+const JOIN_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The thread. Dropping this ends it.
 #[derive(Debug)]
@@ -51,7 +52,7 @@ impl Drop for FileWatch {
     fn drop(&mut self) {
         drop(self.stop.take());
         // Whatever the reason: it has ended, or is not waited for.
-        let _ = self.over.recv_timeout(PATIENCE);
+        let _ = self.over.recv_timeout(JOIN_TIMEOUT);
     }
 }
 
@@ -59,12 +60,12 @@ impl Drop for FileWatch {
 struct Round {
     associations: Arc<Associations>,
     next: usize,
-    chatter: LogRateLimit,
+    log_rate: LogRateLimit,
 }
 
 impl Round {
     fn new(associations: Arc<Associations>) -> Self {
-        Self { associations, next: 0, chatter: LogRateLimit::about("files that changed") }
+        Self { associations, next: 0, log_rate: LogRateLimit::about("files that changed") }
     }
 
     /// Looks at the next files.
@@ -72,7 +73,7 @@ impl Round {
         let namespaces = self.associations.registry().namespaces();
         for _ in 0..FILES_AT_ONCE.min(namespaces.len()) {
             let namespace = &namespaces[self.next % namespaces.len()];
-            self.associations.look_at_file(namespace, &mut || self.chatter.admit(now));
+            self.associations.look_at_file(namespace, &mut || self.log_rate.admit(now));
             self.next = (self.next + 1) % namespaces.len();
         }
     }

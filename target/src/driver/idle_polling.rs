@@ -14,13 +14,15 @@ use std::time::Duration;
 
 use rdma::{CpuContention, Time};
 
-/// It looks on for so long after anything, since a wake-up takes about as long. If others had the
-/// processor for so long between two looks, they need it.
-const LEAST: Duration = Duration::from_micros(50);
+/// A core polls for at least this long after any work, since a wake-up takes about as long. If
+/// other threads had the processor for this long between two polls, they need it. Doubled: not
+/// measured.
+const MIN_POLLING: Duration = Duration::from_micros(50);
 
-/// After it had to share the processor with hosts that send several operations at once so many
-/// turns with operations have to pass before it learns from them.
-const SHY: u32 = 64;
+/// Turns with operations for which it polls no longer than [`MIN_POLLING`] after it had to share
+/// the processor with hosts that send several operations at once. Doubled, a core whose neighbours
+/// are gone sleeps too early for 128 turns; not measured.
+const BACKOFF_TURNS: u32 = 64;
 
 /// How long to look on, learnt from when work came.
 #[derive(Debug)]
@@ -33,7 +35,7 @@ pub(crate) struct IdlePolling {
     /// The last turn with operations had several.
     several: bool,
     /// Turns with operations after which it learns again.
-    shy: u32,
+    backoff_turns: u32,
     contention: CpuContention,
 }
 
@@ -42,11 +44,11 @@ impl IdlePolling {
     pub(crate) fn new(now: Time, most: Duration) -> Self {
         Self {
             most,
-            window: LEAST.min(most),
+            window: MIN_POLLING.min(most),
             last_work: now,
             operations: 0,
             several: false,
-            shy: 0,
+            backoff_turns: 0,
             contention: CpuContention::NONE,
         }
     }
@@ -57,9 +59,9 @@ impl IdlePolling {
         if done > 0 {
             // One that began and ended at once counts twice.
             self.several = done > 2;
-            match self.shy {
+            match self.backoff_turns {
                 0 => self.learn(now - self.last_work),
-                _ => self.shy -= 1,
+                _ => self.backoff_turns -= 1,
             }
         }
         self.operations = operations;
@@ -67,16 +69,16 @@ impl IdlePolling {
     }
 
     /// Whether to look on.
-    pub(crate) fn looks_on(&self, now: Time) -> bool {
+    pub(crate) fn should_poll(&self, now: Time) -> bool {
         now - self.last_work < self.window && !self.contention.should_sleep(now)
     }
 
     /// Between two looks, until `now`, others had the processor for `time`.
     pub(crate) fn gave_way(&mut self, now: Time, time: Duration) {
         self.contention.gave_way(now, time);
-        if time >= LEAST && self.several {
-            self.shy = SHY;
-            self.window = LEAST.min(self.most);
+        if time >= MIN_POLLING && self.several {
+            self.backoff_turns = BACKOFF_TURNS;
+            self.window = MIN_POLLING.min(self.most);
         }
     }
 
@@ -87,7 +89,7 @@ impl IdlePolling {
         // One that is rather short among longer ones does not undo what these have taught.
         let remembered =
             if wanted.is_zero() { Duration::ZERO } else { self.window - self.window / 16 };
-        self.window = wanted.max(remembered).max(LEAST).min(self.most);
+        self.window = wanted.max(remembered).max(MIN_POLLING).min(self.most);
     }
 }
 
@@ -102,75 +104,76 @@ mod tests {
     /// Works at these distances, with this many operations on namespaces that begin or end.
     fn after(waits: &[(u64, u64)]) -> (IdlePolling, Time) {
         let mut now = Time::from_nanos(1);
-        let mut patience = IdlePolling::new(now, MOST);
-        work(&mut patience, &mut now, waits);
-        (patience, now)
+        let mut polling = IdlePolling::new(now, MOST);
+        work(&mut polling, &mut now, waits);
+        (polling, now)
     }
 
-    fn work(patience: &mut IdlePolling, now: &mut Time, waits: &[(u64, u64)]) {
+    fn work(polling: &mut IdlePolling, now: &mut Time, waits: &[(u64, u64)]) {
         for (micros, operations) in waits {
             *now = *now + Duration::from_micros(*micros);
-            patience.worked(*now, patience.operations + operations);
+            polling.worked(*now, polling.operations + operations);
         }
     }
 
-    fn looks_on_after(waits: &[(u64, u64)], micros: u64) -> bool {
-        let (patience, now) = after(waits);
-        patience.looks_on(now + Duration::from_micros(micros))
+    fn polls_after(waits: &[(u64, u64)], micros: u64) -> bool {
+        let (polling, now) = after(waits);
+        polling.should_poll(now + Duration::from_micros(micros))
     }
 
     #[test]
     fn successive_single_reads_prolong_polling() {
-        assert!(!looks_on_after(&[], 400));
-        assert!(looks_on_after(&[(300, 1)], 400));
-        assert!(looks_on_after(&[(300, 1), (5, 1), (5, 1)], 400));
+        assert!(!polls_after(&[], 400));
+        assert!(polls_after(&[(300, 1)], 400));
+        assert!(polls_after(&[(300, 1), (5, 1), (5, 1)], 400));
     }
 
     #[test]
     fn rare_commands_do_not_prolong_polling() {
-        assert!(!looks_on_after(&[(300, 1), (10_000, 1)], 60));
-        assert!(looks_on_after(&[(300, 1), (10_000, 1)], 40));
+        assert!(!polls_after(&[(300, 1), (10_000, 1)], 60));
+        assert!(polls_after(&[(300, 1), (10_000, 1)], 40));
     }
 
     #[test]
     fn keep_alive_does_not_prolong_polling() {
-        assert!(!looks_on_after(&[(300, 0), (300, 0), (300, 0)], 60));
+        assert!(!polls_after(&[(300, 0), (300, 0), (300, 0)], 60));
     }
 
     #[test]
     fn under_contention_it_does_not_poll_for_bursts() {
-        let looks_on =
-            |patience: &IdlePolling, now: Time| patience.looks_on(now + Duration::from_micros(400));
-        let (mut patience, mut now) = after(&[(300, 3)]);
-        patience.gave_way(now, LEAST - Duration::from_nanos(1));
-        assert!(looks_on(&patience, now));
-        patience.gave_way(now, LEAST);
-        assert!(!looks_on(&patience, now));
-        assert!(patience.looks_on(now + Duration::from_micros(40)));
-        work(&mut patience, &mut now, &[(300, 3)].repeat(SHY as usize));
-        assert!(!looks_on(&patience, now));
-        work(&mut patience, &mut now, &[(300, 1)]);
-        assert!(looks_on(&patience, now));
-        patience.gave_way(now, LEAST);
-        assert!(looks_on(&patience, now));
+        let should_poll = |polling: &IdlePolling, now: Time| {
+            polling.should_poll(now + Duration::from_micros(400))
+        };
+        let (mut polling, mut now) = after(&[(300, 3)]);
+        polling.gave_way(now, MIN_POLLING - Duration::from_nanos(1));
+        assert!(should_poll(&polling, now));
+        polling.gave_way(now, MIN_POLLING);
+        assert!(!should_poll(&polling, now));
+        assert!(polling.should_poll(now + Duration::from_micros(40)));
+        work(&mut polling, &mut now, &[(300, 3)].repeat(BACKOFF_TURNS as usize));
+        assert!(!should_poll(&polling, now));
+        work(&mut polling, &mut now, &[(300, 1)]);
+        assert!(should_poll(&polling, now));
+        polling.gave_way(now, MIN_POLLING);
+        assert!(should_poll(&polling, now));
     }
 
     #[test]
     fn beside_a_computing_thread_it_sleeps_at_once() {
-        let (mut patience, mut now) = after(&[(300, 1)]);
+        let (mut polling, mut now) = after(&[(300, 1)]);
         for _ in 0..2 {
-            assert!(patience.looks_on(now));
-            patience.gave_way(now, Duration::from_millis(2));
+            assert!(polling.should_poll(now));
+            polling.gave_way(now, Duration::from_millis(2));
         }
-        assert!(!patience.looks_on(now));
-        work(&mut patience, &mut now, &[(50_000, 1)]);
-        assert!(patience.looks_on(now));
+        assert!(!polling.should_poll(now));
+        work(&mut polling, &mut now, &[(50_000, 1)]);
+        assert!(polling.should_poll(now));
     }
 
     #[test]
     fn a_burst_makes_it_impatient_in_the_end() {
         let burst = [(300, 1)].into_iter().chain([(1, 1); 64]);
-        assert!(!looks_on_after(&burst.collect::<Vec<_>>(), 400));
+        assert!(!polls_after(&burst.collect::<Vec<_>>(), 400));
     }
 
     proptest! {
@@ -178,9 +181,9 @@ mod tests {
         fn it_never_waits_for_longer_than_it_may(
             waits in prop::collection::vec((0..5_000_u64, 0..5_u64), 0..50)
         ) {
-            let (patience, now) = after(&waits);
-            prop_assert!(!patience.looks_on(now + MOST));
-            prop_assert!(patience.looks_on(now + (LEAST - Duration::from_nanos(1))));
+            let (polling, now) = after(&waits);
+            prop_assert!(!polling.should_poll(now + MOST));
+            prop_assert!(polling.should_poll(now + (MIN_POLLING - Duration::from_nanos(1))));
         }
     }
 }

@@ -93,7 +93,7 @@ impl Stepped {
         self.groups.iter().all(PollGroup::is_over)
     }
 
-    /// Connections that there are, those saying goodbye included.
+    /// Number of connections, those that are disconnecting included.
     pub fn connections(&self) -> u64 {
         self.receptions.iter().map(|reception| reception.stats().connections).sum()
     }

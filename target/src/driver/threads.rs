@@ -15,15 +15,17 @@ use crate::doorbell::Doorbell;
 use crate::driver::assembly::Assembly;
 use crate::driver::clock::Clock;
 use crate::driver::idle_polling::IdlePolling;
-use crate::limits::STORAGE_PATIENCE;
+use crate::limits::STORAGE_GRACE;
 use crate::poll_group::{PollGroup, PollGroupBuilder, PollGroupStats, StopRequest, Turn};
 use crate::storage::{BufferRegistration, Uring, UringError};
 use crate::transport::{Reception, ReceptionStats, Stop};
 
-/// How long goodbyes to hosts may take at the end.
+/// The most that disconnecting from hosts may take at the end. Doubled, a stop beside hosts that do
+/// not answer takes 2 s longer; not measured.
 const SHUTDOWN_GRACE: Duration = Duration::from_secs(2);
-/// How long counters may take to come from a busy thread.
-const STATS_PATIENCE: Duration = Duration::from_secs(1);
+/// The most that a busy thread may take to publish its counters; then its last ones are used.
+/// Doubled, SIGUSR1 beside a stuck thread takes 1 s longer; not measured.
+const STATS_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// How the threads run.
 #[derive(Clone, Debug, Default)]
@@ -67,7 +69,7 @@ pub(crate) struct Runtime {
 struct Worker<S> {
     thread: Option<JoinHandle<()>>,
     bell: Arc<Doorbell>,
-    board: Arc<StatsMailbox<S>>,
+    mailbox: Arc<StatsMailbox<S>>,
 }
 
 impl Runtime {
@@ -128,7 +130,7 @@ impl Runtime {
             while self.clock.now() < until && !self.groups.iter().all(Worker::is_over) {
                 let left = until - self.clock.now();
                 if let Some(group) = self.groups.iter().find(|group| !group.is_over()) {
-                    group.board.wait_for_end_within(left);
+                    group.mailbox.wait_for_end_within(left);
                 }
             }
         }
@@ -154,17 +156,17 @@ impl Drop for Runtime {
 
 impl<S: Copy + Default> Worker<S> {
     fn stats(&self) -> S {
-        self.board.fetch(|| self.bell.ring())
+        self.mailbox.fetch(|| self.bell.ring())
     }
 
     fn is_over(&self) -> bool {
-        self.thread.as_ref().is_none_or(JoinHandle::is_finished) || self.board.is_over()
+        self.thread.as_ref().is_none_or(JoinHandle::is_finished) || self.mailbox.is_over()
     }
 
     fn join(&mut self) {
         self.bell.ring();
         let Some(thread) = self.thread.take() else { return };
-        match self.board.wait_for_end() {
+        match self.mailbox.wait_for_end() {
             // It is left to the end of the process.
             ThreadEnd::Stuck => {}
             ThreadEnd::Done if thread.join().is_err() => {
@@ -221,7 +223,7 @@ impl<S: Copy + Default> StatsMailbox<S> {
         ring();
         let old =
             |published: &mut Published<S>| published.number == before && published.over.is_none();
-        let waited = self.changed.wait_timeout_while(self.published(), STATS_PATIENCE, old);
+        let waited = self.changed.wait_timeout_while(self.published(), STATS_TIMEOUT, old);
         waited.unwrap_or_else(PoisonError::into_inner).0.stats
     }
 
@@ -269,8 +271,8 @@ fn start_group(
     ready: mpsc::Sender<Result<BufferRegistration, RuntimeError>>,
 ) -> io::Result<Worker<PollGroupStats>> {
     let bell = Arc::clone(&seed.bell);
-    let board = Arc::new(StatsMailbox::default());
-    let of_thread = Arc::clone(&board);
+    let mailbox = Arc::new(StatsMailbox::default());
+    let of_thread = Arc::clone(&mailbox);
     let run = move || {
         let mut end = OnEnd(&*of_thread, PollGroupStats::default());
         let made = pin.map_or(Ok(()), pin_to);
@@ -288,7 +290,7 @@ fn start_group(
         run_group(group, clock, polling, &mut end);
     };
     let thread = std::thread::Builder::new().name(format!("feedrail-{index}")).spawn(run)?;
-    Ok(Worker { thread: Some(thread), bell, board })
+    Ok(Worker { thread: Some(thread), bell, mailbox })
 }
 
 fn run_group(
@@ -297,22 +299,22 @@ fn run_group(
     polling: Duration,
     end: &mut OnEnd<'_, PollGroupStats>,
 ) {
-    let board = end.0;
-    let mut patience = IdlePolling::new(clock.now(), polling);
+    let mailbox = end.0;
+    let mut idle = IdlePolling::new(clock.now(), polling);
     while !group.is_over() {
         let now = clock.now();
         let turn = group.turn(now);
-        if board.is_asked() {
-            board.publish(group.stats(), None);
+        if mailbox.is_asked() {
+            mailbox.publish(group.stats(), None);
         }
         match turn {
-            Turn::Busy => patience.worked(now, group.operations()),
+            Turn::Busy => idle.worked(now, group.operations()),
             // Another thread on this core may do the work that is waited for.
-            Turn::SleepUntil(_) if patience.looks_on(now) => {
+            Turn::SleepUntil(_) if idle.should_poll(now) => {
                 let before = clock.now();
                 std::thread::yield_now();
                 let after = clock.now();
-                patience.gave_way(after, after - before);
+                idle.gave_way(after, after - before);
             }
             // A group that had to ask for its wake-ups takes one more turn first.
             Turn::SleepUntil(at) if !group.arm() && !group.is_over() => {
@@ -326,9 +328,9 @@ fn run_group(
         tracing::error!(
             operations,
             "storage did not end these operations within {} s: the target stops without them",
-            STORAGE_PATIENCE.as_secs()
+            STORAGE_GRACE.as_secs()
         );
-        board.publish(end.1, Some(ThreadEnd::Stuck));
+        mailbox.publish(end.1, Some(ThreadEnd::Stuck));
         loop {
             std::thread::park();
         }
@@ -358,37 +360,37 @@ fn start_receptions(
     orders: &Arc<StopRequest>,
 ) -> io::Result<Worker<ReceptionStats>> {
     let bell = Doorbell::new()?;
-    let board = Arc::new(StatsMailbox::default());
-    let desk = ReceptionThread {
+    let mailbox = Arc::new(StatsMailbox::default());
+    let thread_state = ReceptionThread {
         serves: !receptions.is_empty(),
         receptions,
         clock,
         bell: Arc::clone(&bell),
-        board: Arc::clone(&board),
+        mailbox: Arc::clone(&mailbox),
         orders: Arc::clone(orders),
         leave_at: None,
     };
     let builder = std::thread::Builder::new().name("feedrail-cm".into());
-    let thread = builder.spawn(move || desk.run())?;
-    Ok(Worker { thread: Some(thread), bell, board })
+    let thread = builder.spawn(move || thread_state.run())?;
+    Ok(Worker { thread: Some(thread), bell, mailbox })
 }
 
 struct ReceptionThread {
     receptions: Vec<Box<dyn Reception>>,
     clock: Clock,
     bell: Arc<Doorbell>,
-    board: Arc<StatsMailbox<ReceptionStats>>,
+    mailbox: Arc<StatsMailbox<ReceptionStats>>,
     orders: Arc<StopRequest>,
     /// Some device has not failed.
     serves: bool,
-    /// When it ends though hosts have not answered its goodbyes.
+    /// When it ends though hosts have not confirmed the end of their connections.
     leave_at: Option<Time>,
 }
 
 impl ReceptionThread {
     fn run(mut self) {
-        let board = Arc::clone(&self.board);
-        let mut end = OnEnd(&*board, ReceptionStats::default());
+        let mailbox = Arc::clone(&self.mailbox);
+        let mut end = OnEnd(&*mailbox, ReceptionStats::default());
         loop {
             let now = self.clock.now();
             let mut busy = self.bell.answer();
@@ -396,8 +398,8 @@ impl ReceptionThread {
                 busy |= reception.turn(now);
             }
             self.check_devices();
-            if self.board.is_asked() {
-                self.board.publish(self.stats(), None);
+            if self.mailbox.is_asked() {
+                self.mailbox.publish(self.stats(), None);
             }
             if self.is_over(now) {
                 break;
@@ -414,7 +416,7 @@ impl ReceptionThread {
         if self.serves && self.receptions.iter().all(|reception| reception.has_failed()) {
             self.serves = false;
             tracing::error!(
-                "no RDMA device is left: the target serves nobody until it is started again"
+                "no RDMA device is left: the target serves no host until it is started again"
             );
         }
     }
@@ -472,20 +474,20 @@ mod tests {
     fn worker(
         run: impl FnOnce(&StatsMailbox<PollGroupStats>) + Send + 'static,
     ) -> Worker<PollGroupStats> {
-        let board = Arc::new(StatsMailbox::default());
-        let of_thread = Arc::clone(&board);
+        let mailbox = Arc::new(StatsMailbox::default());
+        let of_thread = Arc::clone(&mailbox);
         let thread = std::thread::spawn(move || {
             let _end = OnEnd(&*of_thread, PollGroupStats::default());
             run(&of_thread);
         });
-        Worker { thread: Some(thread), bell: Doorbell::new().expect("a descriptor"), board }
+        Worker { thread: Some(thread), bell: Doorbell::new().expect("a descriptor"), mailbox }
     }
 
     #[test]
     fn a_stuck_thread_is_not_joined() {
         let (release, released) = mpsc::channel::<()>();
-        let mut stuck = worker(move |board| {
-            board.publish(PollGroupStats::default(), Some(ThreadEnd::Stuck));
+        let mut stuck = worker(move |mailbox| {
+            mailbox.publish(PollGroupStats::default(), Some(ThreadEnd::Stuck));
             let _ = released.recv();
         });
         stuck.join();
@@ -496,7 +498,7 @@ mod tests {
     #[test]
     fn a_thread_that_ends_is_waited_for() {
         let (sender, receiver) = mpsc::channel();
-        let mut ending = worker(move |_| sender.send(()).expect("somebody listens"));
+        let mut ending = worker(move |_| sender.send(()).expect("the receiver exists"));
         ending.join();
         assert_eq!(receiver.try_recv(), Ok(()));
     }

@@ -416,7 +416,7 @@ struct LeftOut {
 }
 
 impl LeftOut {
-    /// The most names in one line of the log.
+    /// The most names in one line of the log; the rest are counted. Not measured.
     const NAMED: usize = 16;
 
     fn note(&mut self, namespace: &NamespaceConfig, error: OpenError) {
@@ -651,13 +651,13 @@ mod tests {
             format!("[[subsystem.namespace]]\npath = \"disk\"\nread_only = {read_only}\n")
         };
         for (first, second) in [(false, false), (false, true), (true, false)] {
-            let held = subsystem(dir.path(), &table(first)).expect("nobody has it");
+            let held = subsystem(dir.path(), &table(first)).expect("the lock is free");
             let error = subsystem(dir.path(), &table(second)).expect_err("in use").to_string();
             let pid = format!("process {} (", std::process::id());
             assert!(error.contains("disk: is in use by") && error.contains(&pid), "{error}");
             drop(held);
         }
-        let held = subsystem(dir.path(), &table(true)).expect("nobody has it");
+        let held = subsystem(dir.path(), &table(true)).expect("the lock is free");
         let other = subsystem(dir.path(), &table(true)).expect("it is only read");
         drop((held, other));
         subsystem(dir.path(), &table(false)).expect("it was given up");

@@ -59,24 +59,24 @@ mod tests {
 
     use super::*;
 
-    fn said(chatter: &LogRateLimit, at: Duration, messages: u32) -> u32 {
+    fn said(log_rate: &LogRateLimit, at: Duration, messages: u32) -> u32 {
         let now = Time::ZERO + at;
-        (0..1000).filter(|_| chatter.allows_all(now, messages)).map(|_| messages).sum()
+        (0..1000).filter(|_| log_rate.allows_all(now, messages)).map(|_| messages).sum()
     }
 
     #[test]
     fn a_flood_is_limited_until_the_next_period() {
-        let chatter = LogRateLimit::about("hosts");
+        let log_rate = LogRateLimit::about("hosts");
         let start = 5 * PEER_MESSAGES_PERIOD;
-        assert_eq!(said(&chatter, start, 1), PEER_MESSAGES);
-        assert_eq!(said(&chatter, start + PEER_MESSAGES_PERIOD - Duration::from_nanos(1), 1), 0);
-        assert_eq!(said(&chatter, start + PEER_MESSAGES_PERIOD, 1), PEER_MESSAGES);
+        assert_eq!(said(&log_rate, start, 1), PEER_MESSAGES);
+        assert_eq!(said(&log_rate, start + PEER_MESSAGES_PERIOD - Duration::from_nanos(1), 1), 0);
+        assert_eq!(said(&log_rate, start + PEER_MESSAGES_PERIOD, 1), PEER_MESSAGES);
     }
 
     #[test]
     fn related_messages_are_admitted_together() {
-        let chatter = LogRateLimit::about("hosts");
-        assert_eq!(said(&chatter, Duration::ZERO, 3), PEER_MESSAGES / 3 * 3);
-        assert_eq!(said(&chatter, Duration::ZERO, 1), PEER_MESSAGES % 3);
+        let log_rate = LogRateLimit::about("hosts");
+        assert_eq!(said(&log_rate, Duration::ZERO, 3), PEER_MESSAGES / 3 * 3);
+        assert_eq!(said(&log_rate, Duration::ZERO, 1), PEER_MESSAGES % 3);
     }
 }

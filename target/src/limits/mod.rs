@@ -9,31 +9,39 @@ pub(crate) mod log_rate;
 
 use std::time::Duration;
 
-/// Commands that an admin queue takes at once. A host may ask for a longer one, as some do; it gets
-/// this.
+/// Entries of an admin queue. A host may ask for a longer one, as some do; it gets this. Doubled,
+/// each association holds twice the receives for admin commands; not measured.
 pub(crate) const ADMIN_QUEUE_ENTRIES: u16 = 128;
-/// Associations with subsystems (controllers) that may live at once in the process.
+/// Associations with subsystems (controllers) that may live at once in the process. Doubled, so may
+/// the memory of controllers; not measured.
 pub(crate) const MAX_ASSOCIATIONS: usize = 4096;
-/// Discovery controllers that there may be however few [`Limits::connections`] there are.
+/// Discovery controllers that there may be however few [`Limits::connections`] there are. Doubled,
+/// a target with few connections holds up to 64 more connections of unauthorized hosts; not
+/// measured.
 pub(crate) const DISCOVERY_CONTROLLERS_LEAST: usize = 64;
 /// The lowest controller id that is handed out.
 pub(crate) const CNTLID_FIRST: u16 = 1;
 /// The highest controller id that is handed out (NVMe-oF reserves FFF0h and above).
 pub(crate) const CNTLID_LAST: u16 = 0xFFEF;
-/// Asynchronous Event Requests that one controller keeps.
+/// Asynchronous Event Requests that one controller keeps (AERL + 1). Doubled, a host may have four
+/// more admin commands parked; Linux sends one. Not measured.
 pub(crate) const ASYNC_EVENT_REQUESTS: usize = 4;
-/// Events that one controller remembers while no request waits for them.
+/// Events that one controller remembers while no request waits for them; a further one is dropped.
+/// Not measured.
 pub(crate) const ASYNC_EVENTS_PENDING: usize = 8;
-/// Abort commands that one controller has outstanding.
+/// Abort commands that one controller has outstanding (ACL + 1); a further one fails with Abort
+/// Command Limit Exceeded. Not measured.
 pub(crate) const ABORTS: usize = 4;
-/// Entries of a controller's error log.
+/// Entries of a controller's error log, 64 bytes each (ELPE + 1). Doubled, the log takes 8 KiB for
+/// each controller; not measured.
 pub(crate) const ERROR_LOG_ENTRIES: usize = 64;
 /// Namespace ids that a changed-namespace list names before it only says "many" (NVMe Base, log
 /// page 04h).
 pub(crate) const CHANGED_NAMESPACES: usize = 1024;
 /// The highest NSID that a configuration may give.
 pub(crate) const NSID_LAST: u32 = 65_536;
-/// Namespaces in one process.
+/// Namespaces in one process. Each is an open file; the limit of descriptors is usually reached
+/// first. Not measured.
 pub(crate) const MAX_NAMESPACES: usize = 65_536;
 /// The largest buffer pool of the process. The pools of all cores number their parts of 4 KiB with
 /// 32 bits.
@@ -42,53 +50,76 @@ pub(crate) const MAX_POOL_BYTES: u64 = 1 << 40;
 /// finds room. Doubled, the smallest pool has twice the size; not measured.
 pub(crate) const POOL_LEAST_BLOCKS: usize = 2;
 /// Data of one command of an anonymous connection: of a queue before its Connect succeeded, or of a
-/// discovery controller (its MDTS). A power of two.
+/// discovery controller (its MDTS). A power of two. Doubled, each core's anonymous pool has twice
+/// the size; not measured.
 pub const ANONYMOUS_TRANSFER_BYTES: u32 = 64 << 10;
 /// Buffers of the anonymous connections of one core, beside those of [`Limits::pool_bytes`].
+/// Doubled, 1 MiB more is pinned for each core, and 32 instead of 16 of the longest discovery
+/// transfers run at once; not measured.
 pub const ANONYMOUS_POOL_BYTES: usize = 16 * ANONYMOUS_TRANSFER_BYTES as usize;
-/// Data of commands that is sent before the first of their responses, in any case.
+/// Data of commands that is sent before the first of their responses, in any case. Doubled, hosts
+/// get their responses later and submit the next commands later while storage is busy; not
+/// measured.
 pub(crate) const DATA_BEFORE_RESPONSES_BYTES: u32 = 128 << 10;
-/// The same where that makes fuller trains and nothing is awaited from storage, as long as it is of
-/// half of the commands that are to be answered.
+/// The same where that makes fuller trains and storage has nothing in flight, as long as it is data
+/// of half of the commands that are to be answered. Reads of 16 to 128 KiB over `soft` (`cargo
+/// xtask bench`) chose it: at 128 KiB, two packets of each batch ended trains early. Doubled: not
+/// measured.
 pub(crate) const DATA_BEFORE_RESPONSES_MAX_BYTES: u32 = 512 << 10;
-/// Work completions that one core keeps room for on one device at first. It gets more as far as the
-/// device lets it.
+/// Work completions that one core keeps room for on one device at first; the completion queue grows
+/// as far as the device lets it. Doubled, each core's completion queue starts with twice the
+/// memory; not measured.
 pub(crate) const COMPLETIONS_PER_GROUP: u32 = 1 << 18;
-/// Folders that a directory of shards may nest.
+/// Folders that a directory of shards may nest; a deeper one is an error. It bounds recursion
+/// through mounts. Not measured.
 pub(crate) const DIRECTORY_DEPTH: usize = 16;
-/// Messages about hosts that come, go or are refused, in the log, in each period.
+/// Messages in the log about hosts that come, go or are refused, in each period. Doubled, a peer
+/// can make the log grow twice as fast (at most 40 lines each second); not measured.
 pub const PEER_MESSAGES: u32 = 200;
-/// For how long [`PEER_MESSAGES`] have to do.
+/// The period of [`PEER_MESSAGES`]. Doubled, a flood leaves half as many lines, and silence about
+/// further hosts lasts up to 20 s; not measured.
 pub const PEER_MESSAGES_PERIOD: Duration = Duration::from_secs(10);
-/// Namespaces whose storage errors are in the statistics.
+/// Namespaces whose storage errors are in the statistics. Doubled, a line of `stats` may be twice
+/// as long; not measured.
 pub(crate) const NAMESPACES_REPORTED: usize = 64;
-/// Peers whose errors are remembered.
+/// Peers whose errors are remembered; beyond that the one with the fewest is dropped. Doubled, the
+/// table takes twice the memory; not measured.
 pub(crate) const PEERS_REMEMBERED: usize = 256;
-/// Peers whose errors are in the statistics.
+/// Peers whose errors are in the statistics. Doubled, a line of `stats` may be twice as long; not
+/// measured.
 pub(crate) const PEERS_REPORTED: usize = 64;
-/// Granularity of the Keep Alive timer that controllers report.
+/// Granularity of the Keep Alive timer that controllers report (KAS). Doubled, timeouts are rounded
+/// up to 200 ms; not measured.
 pub(crate) const KEEP_ALIVE_GRANULARITY: Duration = Duration::from_millis(100);
-/// Keep Alive time-out of a discovery controller whose host asked for none.
+/// Keep Alive Timeout of a discovery controller whose host asked for none. Doubled, a host that
+/// vanished keeps its place for 4 minutes, unless a newer one displaces it; not measured.
 pub(crate) const DISCOVERY_KEEP_ALIVE: Duration = Duration::from_secs(120);
-/// How long a connection may take from its acceptance to a successful Connect command.
+/// The most that a connection may take from its acceptance to a successful Connect command.
+/// Doubled, unauthorized connections keep their places for 10 s; not measured.
 pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Connections of one device whose Connect has not succeeded yet. The oldest one has to go when
-/// there are more.
+/// Connections of one device whose Connect has not succeeded yet. The oldest one is displaced when
+/// there are more. Each takes 19,784 bytes of heap over `soft` at a `queue_depth` of 128
+/// (`docs/decisions/038-unconnected-queues.md`). Doubled, unauthorized peers can hold twice that
+/// memory; not measured.
 pub(crate) const UNCONNECTED: usize = 512;
-/// Those of one address.
+/// The same for one address. Doubled, two addresses can displace all others' unconnected
+/// connections instead of four; not measured.
 pub const UNCONNECTED_PER_ADDRESS: usize = 128;
 /// Receives of a connection until its Connect has succeeded. Only Connect is legal before. Its
 /// queue pair is made for all receives, since the host is told how many commands it may send
 /// (CRQSIZE, RDMA-CM private data) before it sends Connect: an RDMA device has its full work queues
 /// then, while those of `soft` get their memory with the receives that are posted after Connect.
 pub(crate) const UNCONNECTED_RECEIVES: u32 = 2;
-/// How long operations that storage does not end may hold up the end of the target.
-pub const STORAGE_PATIENCE: Duration = Duration::from_secs(5);
+/// The most that operations which storage does not end may delay the end of the target. Doubled, a
+/// stop beside a hung disk takes 10 s; not measured.
+pub const STORAGE_GRACE: Duration = Duration::from_secs(5);
 /// How long a host may leave a controller disabled (NVMe-oF: the association may then be ended).
+/// Doubled, an idle association keeps its place for 4 minutes; not measured.
 pub(crate) const ENABLE_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Of what a host is sent or asked for it must take or give so much in each second, beyond
-/// [`Limits::host_timeout`].
+/// Rate at which a host has to take or give the bytes that are outstanding, beyond
+/// [`Limits::host_timeout`]. Doubled, a host may keep a buffer half as long, and hosts behind a
+/// link below 16 Mbit/s are disconnected; not measured.
 pub(crate) const HOST_LEAST_BYTES_PER_SECOND: u64 = 1 << 20;
 
 /// The limits that an operator may set.

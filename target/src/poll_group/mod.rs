@@ -17,7 +17,7 @@ use crate::core_context::events::BufferEvent;
 use crate::core_context::pool::Pool;
 use crate::core_context::{CoreContext, RequestKey};
 use crate::doorbell::Doorbell;
-use crate::limits::STORAGE_PATIENCE;
+use crate::limits::STORAGE_GRACE;
 use crate::metrics::snapshot::PoolStats;
 use crate::storage::{Engine, EngineStats, Storage, StorageReport};
 use crate::transport::{Stop, Transport};
@@ -206,7 +206,7 @@ impl PollGroup {
             if let Some(how) = ordered {
                 self.transports.iter_mut().for_each(|transport| transport.stop(how));
                 if how == Stop::Now {
-                    self.over_at = Some(self.core.now + STORAGE_PATIENCE);
+                    self.over_at = Some(self.core.now + STORAGE_GRACE);
                 }
             }
         }

@@ -150,7 +150,7 @@ impl Storage {
         if running.serial != key.serial {
             return;
         }
-        if running.in_call && deliberate_bugs::has(Bug::LoseAbort) {
+        if running.in_call && deliberate_bugs::has(Bug::DropAbort) {
             self.disown(key.index, Err(BackendError::Cancelled));
         } else if running.in_call {
             if let Some(released) = self.gates.release(call_id(key)) {

@@ -87,7 +87,7 @@ pub(crate) trait Reception: Send {
     /// Whether its device is gone: it takes no connections any more.
     fn has_failed(&self) -> bool;
 
-    /// Whether every connection has ended, its goodbye included.
+    /// Whether every connection has ended and its disconnection was confirmed or given up.
     fn is_empty(&self) -> bool;
 
     /// Counters of this reception since the start.

@@ -145,7 +145,7 @@ fn the_oldest_unconnected_connection_is_displaced() {
     world.io(admin, 1, 128);
     let known = world.admin(stranger);
     silent.into_iter().for_each(|on| world.wait_down(on));
-    assert_eq!(world.state(known), Link::Up(32), "it said who it is");
+    assert_eq!(world.state(known), Link::Up(32), "its Connect succeeded");
 }
 
 /// The completions of many long queues are no limit of their own.
@@ -323,7 +323,7 @@ fn a_long_drain_sleeps_between_events() {
     assert!(world.response(busy, cid).status().is_success());
     world.wait_down(admin);
     world.run_until("the target is over", |world| world.target.is_over());
-    assert!(world.target.associations().peer_errors().worst(1).is_empty(), "nobody was lost");
+    assert!(world.target.associations().peer_errors().worst(1).is_empty(), "no peer was lost");
 }
 
 #[test]

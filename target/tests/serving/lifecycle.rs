@@ -10,7 +10,7 @@ use std::time::Duration;
 use feedrail_target::backend::SystemCall;
 use feedrail_target::stepped::Stop;
 use feedrail_target::stepped::{CallId, Engine, EngineEvent, EngineStats, Inline};
-use feedrail_target::testing::STORAGE_PATIENCE;
+use feedrail_target::testing::STORAGE_GRACE;
 use nvme_proto::fabrics::{PropertyGet, PropertySet, PropertySize};
 use nvme_proto::feature::{Feature, SetFeatures, WriteProtection};
 use nvme_proto::nvm::Flush;
@@ -255,7 +255,7 @@ fn a_host_continues_after_dropping_a_queue() {
     for on in [second, third, again] {
         assert_eq!(world.read(on, 1, 0, 4096), [b'A'; 4096]);
     }
-    // With a write that the disk still has, the next queue waits for it and is then welcome.
+    // With a write that the disk still has, the next queue waits for it and is then accepted.
     hanging_write(&mut world, &hang, again, b'B');
     disconnect(&mut world, again);
     world.wait_down(again);
@@ -274,11 +274,7 @@ fn a_hung_operation_delays_the_stop_boundedly() {
     world.wait_down(io);
     assert!(!world.target.groups_are_over());
     world.run_until("the target is over", |world| world.target.groups_are_over());
-    assert!(
-        world.now - start < STORAGE_PATIENCE + Duration::from_secs(1),
-        "{:?}",
-        world.now - start
-    );
+    assert!(world.now - start < STORAGE_GRACE + Duration::from_secs(1), "{:?}", world.now - start);
 }
 
 #[test]

@@ -311,7 +311,7 @@ fn small_reads_do_not_starve_a_large_one() {
     let sgl = world.keyed(on, 1 << 20, LARGE);
     let large = world.post(on, &read(1, 0, LARGE).with_data(sgl), &[]);
     while world.take_response(on, large).is_none() {
-        assert!(world.now - start < Duration::from_millis(100), "twenty times what a read takes");
+        assert!(world.now - start < Duration::from_millis(100), "twenty times the time of a read");
         world.run_for(Duration::from_micros(50));
         for _ in 0..waiting.len() {
             let (queue, cid) = waiting.pop_front().unwrap();
@@ -360,7 +360,7 @@ fn discovery_takes_no_buffers_from_hosts() {
         }
     }
     world.run_for(Duration::from_millis(200));
-    assert_ne!(used(&mut world), 0, "the stranger holds what it can");
+    assert_ne!(used(&mut world), 0, "the discovery host holds its share");
     let most = (world.target.stats().len() * ANONYMOUS_POOL_BYTES) as u64;
     assert!(used(&mut world) <= most, "{}", used(&mut world));
     let start = world.now;

@@ -49,11 +49,11 @@ fn commands_become_bytes() {
     assert_eq!(work.kind, IoKind::WriteZeroes { fua: false, deallocate: true });
 
     let (transfer, work) =
-        line.io(Flush { nsid: Nsid(3) }.to_sqe()).expect("legal on what is read-only");
+        line.io(Flush { nsid: Nsid(3) }.to_sqe()).expect("legal on a read-only namespace");
     assert_eq!((transfer, work.kind, work.length_bytes), (None, IoKind::Flush, 0));
 
     let compare = NvmCommand::Compare(Io::new(Nsid(3), 4, 1));
-    let (transfer, work) = line.io(compare.to_sqe()).expect("legal on what is read-only");
+    let (transfer, work) = line.io(compare.to_sqe()).expect("legal on a read-only namespace");
     assert_eq!(transfer, Some((TransferDirection::HostToController, 4096)));
     assert_eq!(work.kind, IoKind::Compare { fua: false });
 }

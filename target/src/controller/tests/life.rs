@@ -93,7 +93,7 @@ fn only_silent_hosts_are_dropped() {
     assert_eq!(io.events(), [QueueEvent::Close(CloseReason::KeepAlive)]);
     // A second notice of the same loss, after a pause, counts no further one.
     line.now = seconds(70);
-    assert!(line.queue.end_if_forsaken(line.now));
+    assert!(line.queue.end_if_abandoned(line.now));
     assert_eq!(associations.keep_alive_losses(), 1);
     assert!(io.refused(flush()).is(Status::COMMAND_SEQUENCE_ERROR));
     line.close();

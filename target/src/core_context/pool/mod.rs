@@ -21,6 +21,7 @@ const _: () = assert!(UNIT_BYTES.is_multiple_of(MEMORY_ALIGNMENT as usize));
 const HUGE_PAGE_BYTES: usize = 2 << 20;
 
 /// Buffers of each size that are kept as they are when they come back, not merged into larger ones.
+/// Doubled, more of the pool may be spare until a large request merges it; not measured.
 const SPARE_BUFFERS: usize = 32;
 
 /// Memory of the process that is registered once with each RDMA device. The process writes it only

@@ -155,7 +155,7 @@ fn left_behind_buffers_block_no_successor() {
     let (whose, block) = share.grant().expect("the progress block");
     assert_eq!(whose, request(1, 0));
     assert!(share.allocate(key, request(1, 1), 4096).is_none());
-    assert!(share.grant().is_none(), "what is left behind counts for its address");
+    assert!(share.grant().is_none(), "left-behind buffers count for their address");
     share.release_left_behind(key, stuck);
     let (_, last) = share.grant().expect("an ordinary one");
     for buffer in [block, last] {
@@ -197,7 +197,7 @@ fn an_ended_connection_leaves_no_request_waiting() {
     let held = share.allocate(key, request(0, 0), BLOCK).unwrap();
     assert!(share.allocate(key, request(1, 0), BLOCK).is_none());
     share.leave_all(key, request(1, 0));
-    assert!(!share.is_waited_for(), "nobody of its account is left in line");
+    assert!(!share.is_waited_for(), "no request of its account is left in line");
     share.release(key, held);
     share.part(key, 24);
     assert!(share.accounts.is_empty() && share.addresses.is_empty());
@@ -251,7 +251,7 @@ fn a_large_request_among_many_hosts_is_served() {
         }
         let at_most = held.len() * (1 + usize::from(hosts) + 1);
         let served = (0..at_most).any(|_| {
-            let (host, buffer) = held.pop_front().expect("somebody holds something");
+            let (host, buffer) = held.pop_front().expect("a host holds a buffer");
             let key = keys[usize::from(host)];
             share.release(key, buffer);
             slot += 1;
@@ -278,7 +278,7 @@ struct Waiting {
 }
 
 /// Accounts that ask for and give back buffers in any order.
-struct Crowd {
+struct ShareModel {
     share: Share,
     keys: Vec<AccountKey>,
     /// Accounts of each address.
@@ -290,7 +290,7 @@ struct Crowd {
     round: usize,
 }
 
-impl Crowd {
+impl ShareModel {
     fn new(blocks: usize, addresses: usize, names: usize) -> Self {
         let mut share = share(blocks);
         let keys = (0..addresses * names)
@@ -379,24 +379,24 @@ proptest! {
             1..60,
         ),
     ) {
-        let mut crowd = Crowd::new(blocks, addresses, names);
+        let mut model = ShareModel::new(blocks, addresses, names);
         for (asks, order) in &rounds {
             let asks: Vec<_> = asks
                 .iter()
                 .map(|&(account, size)| (account, [4096, 4096, BLOCK / 2, BLOCK][size]))
                 .collect();
-            asks.iter().for_each(|&(account, length)| crowd.ask(account, length));
-            crowd.turn(&asks, order);
-            crowd.check();
+            asks.iter().for_each(|&(account, length)| model.ask(account, length));
+            model.turn(&asks, order);
+            model.check();
         }
-        while !crowd.held.is_empty() {
-            crowd.give_back(0);
+        while !model.held.is_empty() {
+            model.give_back(0);
         }
-        prop_assert!(crowd.waiting.is_empty());
-        prop_assert_eq!(crowd.share.used_bytes(), 0);
-        for key in crowd.keys {
-            crowd.share.part(key, 4096);
+        prop_assert!(model.waiting.is_empty());
+        prop_assert_eq!(model.share.used_bytes(), 0);
+        for key in model.keys {
+            model.share.part(key, 4096);
         }
-        prop_assert!(crowd.share.addresses.is_empty());
+        prop_assert!(model.share.addresses.is_empty());
     }
 }

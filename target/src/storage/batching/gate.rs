@@ -17,12 +17,16 @@ use super::trial::Trial;
 use crate::backend::{DeviceId, SystemCall};
 use crate::storage::engine::CallId;
 
-/// What a device should have before more is held back from it.
-const ENOUGH: u64 = 256 * 1024;
-/// What a call counts for, besides its bytes.
+/// Weight of the calls from which on a device is busy, and more may be held back from it: 8 calls
+/// of 512 bytes, or one of 224 KiB. Doubled, fewer devices are tried, and jobs begin larger; not
+/// measured.
+const BUSY_WEIGHT: u64 = 256 * 1024;
+/// Weight of a call besides its bytes: the price of a short call. Doubled, four short calls make a
+/// device busy instead of eight; not measured.
 const CALL_BYTES: u64 = 32 * 1024;
-/// No call is held back longer, whatever the device does.
-const PATIENCE: Duration = Duration::from_millis(10);
+/// The longest that a call is held back, whatever the device does. Doubled, a stuck device delays
+/// calls by 20 ms; not measured.
+const MAX_HOLD: Duration = Duration::from_millis(10);
 
 /// The gates of one core's devices.
 #[derive(Default)]
@@ -99,8 +103,8 @@ impl Gates {
         let index = self.gate_of(file.device);
         let visit = Visit { gate: index as u32, weight: CALL_BYTES + u64::from(part.length()) };
         let gate = &mut self.gates[index];
-        if gate.inside >= ENOUGH {
-            gate.trial.crowded(now);
+        if gate.inside >= BUSY_WEIGHT {
+            gate.trial.met_busy_device(now);
         }
         if gate.holds() {
             gate.waiting += visit.weight;
@@ -168,7 +172,7 @@ impl Gates {
 impl Gate {
     /// Whether a call is held back that comes now.
     fn holds(&self) -> bool {
-        self.inside >= ENOUGH && self.trial.holds()
+        self.inside >= BUSY_WEIGHT && self.trial.holds()
     }
 
     fn release(&mut self, place: usize) -> Option<Released> {
@@ -179,6 +183,6 @@ impl Gate {
     }
 
     fn deadline(&self) -> Option<Time> {
-        self.held.front().map(|held| held.since + PATIENCE)
+        self.held.front().map(|held| held.since + MAX_HOLD)
     }
 }

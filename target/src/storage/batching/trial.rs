@@ -9,18 +9,27 @@ use std::time::Duration;
 
 use rdma::Time;
 
-/// A period has to last so long and to see so many ends and calls that could be held back.
+/// Least duration of a period; it also needs [`MIN_ENDS`] calls that ended and [`MIN_BUSY_CALLS`]
+/// that met a busy device. Doubled, a verdict takes twice as long; not measured.
 const PERIOD: Duration = Duration::from_millis(10);
-const ENDS: u32 = 64;
-const CROWDED: u32 = 16;
-/// A period that takes longer says nothing: the device had nothing to do at times, or it is so slow
-/// that a turn of the target does not matter.
+/// Calls that have to end in a period. Doubled, slow devices are judged half as often; not
+/// measured.
+const MIN_ENDS: u32 = 64;
+/// Calls of a period that have to meet a busy device. Doubled, lightly loaded devices are not
+/// judged; not measured.
+const MIN_BUSY_CALLS: u32 = 16;
+/// A longer period does not count: the device was idle at times, or it is so slow that a turn of
+/// the target does not matter. Doubled, pauses count as slowness more often; not measured.
 const PERIOD_MAX: Duration = Duration::from_millis(100);
-/// What it takes to be better: less is chance.
-const MARGIN: f64 = 1.03;
-/// Won pairs, less those that were lost, with which the case is clear.
-const CLEAR: i8 = 6;
-/// When it is clear, one of so many pairs is a trial. Odd, so that either way is the first in turn.
+/// Ratio of throughputs from which on a period is better than the other of its pair; a smaller one
+/// is chance. Closer to 1, chance decides more pairs; not measured.
+const WIN_RATIO: f64 = 1.03;
+/// Pairs won, less those lost, with which the case is clear. Doubled, a device works the worse way
+/// in half of twelve pairs instead of six before that; not measured.
+const CLEAR_SCORE: i8 = 6;
+/// When the case is clear, one of this many pairs is a trial: the worse way has one period of 66.
+/// Odd, so that either way is the first in turn. Doubled, a trial costs half as much, and a change
+/// of the device is noticed half as soon; not measured.
 const TRIAL_EVERY: u32 = 33;
 
 /// The trial of one device.
@@ -45,7 +54,7 @@ struct TrialPeriod {
     /// Of the calls that ended.
     weight: u64,
     /// Calls that met a device with enough to do.
-    crowded: u32,
+    busy_calls: u32,
 }
 
 impl Trial {
@@ -55,10 +64,10 @@ impl Trial {
     }
 
     /// A call met a device that has enough to do.
-    pub(crate) fn crowded(&mut self, now: Time) {
+    pub(crate) fn met_busy_device(&mut self, now: Time) {
         self.period
-            .get_or_insert(TrialPeriod { began: now, ends: 0, weight: 0, crowded: 0 })
-            .crowded += 1;
+            .get_or_insert(TrialPeriod { began: now, ends: 0, weight: 0, busy_calls: 0 })
+            .busy_calls += 1;
     }
 
     /// A call of this weight ended.
@@ -75,7 +84,8 @@ impl Trial {
         let lasted = now - period.began;
         if lasted >= PERIOD_MAX {
             (self.period, self.first, self.steady) = (None, None, false);
-        } else if lasted >= PERIOD && period.ends >= ENDS && period.crowded >= CROWDED {
+        } else if lasted >= PERIOD && period.ends >= MIN_ENDS && period.busy_calls >= MIN_BUSY_CALLS
+        {
             let rate = period.weight as f64 / lasted.as_secs_f64();
             self.period = None;
             if std::mem::replace(&mut self.steady, true) {
@@ -92,10 +102,10 @@ impl Trial {
         };
         if self.is_on() {
             let (held, open) = if self.holds_first() { (first, rate) } else { (rate, first) };
-            if held > open * MARGIN {
-                self.score = (self.score + 1).min(CLEAR);
-            } else if open > held * MARGIN {
-                self.score = (self.score - 1).max(-CLEAR);
+            if held > open * WIN_RATIO {
+                self.score = (self.score + 1).min(CLEAR_SCORE);
+            } else if open > held * WIN_RATIO {
+                self.score = (self.score - 1).max(-CLEAR_SCORE);
             }
         }
         self.pairs = self.pairs.wrapping_add(1);
@@ -109,7 +119,7 @@ impl Trial {
 
     /// Whether the present pair is spent either way.
     fn is_on(&self) -> bool {
-        self.steady && (self.score.abs() < CLEAR || self.pairs.is_multiple_of(TRIAL_EVERY))
+        self.steady && (self.score.abs() < CLEAR_SCORE || self.pairs.is_multiple_of(TRIAL_EVERY))
     }
 }
 
@@ -124,8 +134,8 @@ mod tests {
         for _ in 0..periods {
             spent_holding += u32::from(trial.holds());
             let rate = if trial.holds() { held } else { open };
-            (0..CROWDED).for_each(|_| trial.crowded(*now));
-            (0..ENDS).for_each(|_| trial.ended(rate));
+            (0..MIN_BUSY_CALLS).for_each(|_| trial.met_busy_device(*now));
+            (0..MIN_ENDS).for_each(|_| trial.ended(rate));
             *now = *now + PERIOD;
             trial.settle(*now);
         }
@@ -153,7 +163,7 @@ mod tests {
     fn a_lightly_loaded_device_gets_calls_at_once() {
         let (mut trial, mut now) = (Trial::default(), Time::ZERO);
         for _ in 0..1000 {
-            trial.crowded(now);
+            trial.met_busy_device(now);
             trial.ended(1);
             now = now + Duration::from_millis(2);
             trial.settle(now);
@@ -165,14 +175,14 @@ mod tests {
     fn a_pause_does_not_count_as_slowness() {
         let (mut trial, mut now) = (Trial::default(), Time::ZERO);
         run(&mut trial, &mut now, 100, 100, 50);
-        assert_eq!(trial.score, CLEAR);
+        assert_eq!(trial.score, CLEAR_SCORE);
         for _ in 0..10 {
             run(&mut trial, &mut now, 66, 100, 50);
-            (0..CROWDED).for_each(|_| trial.crowded(now));
-            (0..ENDS).for_each(|_| trial.ended(100));
+            (0..MIN_BUSY_CALLS).for_each(|_| trial.met_busy_device(now));
+            (0..MIN_ENDS).for_each(|_| trial.ended(100));
             now = now + Duration::from_secs(5);
             trial.settle(now);
         }
-        assert_eq!(trial.score, CLEAR);
+        assert_eq!(trial.score, CLEAR_SCORE);
     }
 }

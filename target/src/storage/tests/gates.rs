@@ -235,7 +235,7 @@ fn stuck() -> (Load, OperationKey) {
 #[test]
 fn a_stuck_device_does_not_hold_calls_for_long() {
     let (mut load, _) = stuck();
-    let deadline = load.storage.deadline().expect("somebody must look again");
+    let deadline = load.storage.deadline().expect("a held call has a deadline");
     assert!(deadline <= load.device.now.get() + Duration::from_millis(10));
     load.device.now.set(deadline);
     assert!(load.storage.turn(deadline));

@@ -277,7 +277,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        if deliberate_bugs::has(Bug::AcknowledgeEarly) || deliberate_bugs::has(Bug::LoseAbort) {
+        if deliberate_bugs::has(Bug::AcknowledgeEarly) || deliberate_bugs::has(Bug::DropAbort) {
             // Operations that have lost their connection may still use it.
             return;
         }

@@ -37,7 +37,7 @@ pub(super) struct NewConnection<P: Provider> {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ToReception {
     pub(super) conn: ConnId,
-    pub(super) news: ConnectionUpdate,
+    pub(super) update: ConnectionUpdate,
 }
 
 /// An event of a connection in its poll group.

@@ -38,14 +38,17 @@ use crate::core_context::{CoreContext, RequestKey};
 use crate::doorbell::Doorbell;
 use crate::limits::COMPLETIONS_PER_GROUP;
 
-/// Completions fetched at once.
+/// Completions fetched at once. Doubled, a busy core calls the device half as often, and its first
+/// answer comes later; not measured.
 const BATCH: usize = 64;
-/// Of at least so many commands that found the core idle half are answered before the others are
-/// looked at: else a host that waits for its answers and a target that waits for its commands would
-/// work in turns.
-const PAIR: usize = 16;
-/// Between turns that are so far apart a Keep Alive Timeout may have passed, of which this is the
-/// unit.
+/// If at least this many commands found the core idle, half of them are answered before the others
+/// are looked at: else a host that waits for its answers and a target that waits for its commands
+/// would work in turns (`docs/decisions/048-halves-of-a-batch.md`). Doubled, bursts of 16 to 31
+/// commands are answered as one; not measured.
+const HALVING_MIN_COMMANDS: usize = 16;
+/// After a pause of this length between two turns, a Keep Alive Timeout may have passed: it is the
+/// granularity of those. Doubled, a command of a host that has reconnected could be executed;
+/// smaller, connections are checked more often than needed.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// The queue pairs of one device on one core.
@@ -161,9 +164,9 @@ impl<P: Provider> RdmaTransport<P> {
         Ok((transport, port))
     }
 
-    fn tell(&self, conn: ConnId, news: ConnectionUpdate) {
+    fn tell(&self, conn: ConnId, update: ConnectionUpdate) {
         // The receiver is gone once the reception is, and then nothing is to be done.
-        let _ = self.reception.send(ToReception { conn, news });
+        let _ = self.reception.send(ToReception { conn, update });
         self.reception_bell.ring();
     }
 
@@ -172,7 +175,7 @@ impl<P: Provider> RdmaTransport<P> {
         while let Ok(message) = self.inbox.try_recv() {
             progress = true;
             match message {
-                ToGroup::Adopt(newcomer) => self.adopt(core, *newcomer),
+                ToGroup::Adopt(new) => self.adopt(core, *new),
                 ToGroup::Lost(conn) => {
                     let found = self.connections.iter().find(|(_, other)| other.conn() == conn);
                     if let Some((key, _)) = found {
@@ -202,14 +205,14 @@ impl<P: Provider> RdmaTransport<P> {
         progress
     }
 
-    fn adopt(&mut self, core: &mut CoreContext, newcomer: NewConnection<P>) {
-        let NewConnection { conn, qp, negotiated, port, peer, lost } = newcomer;
+    fn adopt(&mut self, core: &mut CoreContext, new: NewConnection<P>) {
+        let NewConnection { conn, qp, negotiated, port, peer, lost } = new;
         let qp = self.group.adopt(qp);
         let area = match Area::new(&self.device, negotiated.layout()) {
             Ok(area) if self.stop.is_none() => area,
             refused => {
                 if let Err(error) = refused
-                    && core.associations.chatter().admit(core.now)
+                    && core.associations.log_rate().admit(core.now)
                 {
                     tracing::warn!(%peer, %error, "no memory for a connection");
                 }
@@ -228,10 +231,10 @@ impl<P: Provider> RdmaTransport<P> {
         };
         let entry = self.connections.vacant_entry();
         let key = entry.key();
-        let mut desk = TurnContext::<P>::new(&mut self.group, core, &self.device, &self.plan);
-        let connection = Connection::new(key, conn, qp, area, negotiated, &mut desk, accepted);
+        let mut context = TurnContext::<P>::new(&mut self.group, core, &self.device, &self.plan);
+        let connection = Connection::new(key, conn, qp, area, negotiated, &mut context, accepted);
         let connection = entry.insert(connection);
-        match connection.post_receives(&mut desk) {
+        match connection.post_receives(&mut context) {
             Ok(()) => self.tell(conn, ConnectionUpdate::Ready),
             Err(ended) => self.end(core, key, &ended),
         }
@@ -279,8 +282,8 @@ impl<P: Provider> RdmaTransport<P> {
 
     /// Work requests of a connection are done.
     fn completed(&mut self, core: &mut CoreContext, key: usize, run: &[Wc]) {
-        self.with(core, key, |connection, desk| {
-            run.iter().try_for_each(|completion| connection.completed(desk, completion))
+        self.with(core, key, |connection, context| {
+            run.iter().try_for_each(|completion| connection.completed(context, completion))
         });
     }
 
@@ -295,14 +298,14 @@ impl<P: Provider> RdmaTransport<P> {
         if connection.is_ending() {
             return;
         }
-        let mut desk = TurnContext::<P>::new(&mut self.group, core, &self.device, &self.plan);
-        let result = act(connection, &mut desk);
+        let mut context = TurnContext::<P>::new(&mut self.group, core, &self.device, &self.plan);
+        let result = act(connection, &mut context);
         connection.count_in(&mut self.awaiting_sends);
-        if desk.answers {
+        if context.answers {
             self.answering.push(key);
         }
-        let connected = desk.connected;
-        if let Some(at) = desk.look_at {
+        let connected = context.connected;
+        if let Some(at) = context.look_at {
             self.next_look = Some(self.next_look.map_or(at, |earlier| earlier.min(at)));
         }
         if connected && let Some(connection) = self.connections.get(key) {
@@ -327,7 +330,7 @@ impl<P: Provider> RdmaTransport<P> {
         self.latest_turn = core.now;
         if paused {
             for key in 0..self.connections.capacity() {
-                self.with(core, key, Connection::end_if_forsaken);
+                self.with(core, key, Connection::end_if_abandoned);
             }
         }
     }
@@ -348,8 +351,8 @@ impl<P: Provider> RdmaTransport<P> {
             return;
         }
         let conn = connection.conn();
-        let mut desk = TurnContext::<P>::new(&mut self.group, core, &self.device, &self.plan);
-        connection.end(&mut desk, why);
+        let mut context = TurnContext::<P>::new(&mut self.group, core, &self.device, &self.plan);
+        connection.end(&mut context, why);
         connection.count_in(&mut self.awaiting_sends);
         self.ending.push(key);
         self.tell(conn, ConnectionUpdate::Ending);
@@ -401,7 +404,7 @@ impl<P: Provider> RdmaTransport<P> {
 fn halves(completions: &[Wc]) -> (&[Wc], &[Wc]) {
     let mut work = (0..).zip(completions).filter(|(_, completion)| brings_work(completion));
     let count = work.clone().count();
-    let middle = if count < PAIR { None } else { work.nth(count / 2) };
+    let middle = if count < HALVING_MIN_COMMANDS { None } else { work.nth(count / 2) };
     completions.split_at(middle.map_or(completions.len(), |(middle, _)| middle))
 }
 
@@ -448,7 +451,9 @@ impl<P: Provider> Transport for RdmaTransport<P> {
         if connection.is_ending() {
             connection.operation_over(core, whose.slot, result);
         } else {
-            self.with(core, key, |connection, desk| connection.executed(desk, whose.slot, result));
+            self.with(core, key, |connection, context| {
+                connection.executed(context, whose.slot, result)
+            });
         }
     }
 
@@ -460,8 +465,8 @@ impl<P: Provider> Transport for RdmaTransport<P> {
     }
 
     fn buffer_granted(&mut self, core: &mut CoreContext, whose: RequestKey, buffer: Buffer) {
-        self.with(core, whose.connection as usize, |connection, desk| {
-            connection.buffer_granted(desk, whose.slot, buffer)
+        self.with(core, whose.connection as usize, |connection, context| {
+            connection.buffer_granted(context, whose.slot, buffer)
         });
     }
 
@@ -526,7 +531,7 @@ mod tests {
             prop_assert_eq!(at + second.len(), all.len());
             let of_first = brings_work[..at].iter().filter(|work| **work).count();
             match count {
-                PAIR.. => prop_assert_eq!(of_first, count / 2),
+                HALVING_MIN_COMMANDS.. => prop_assert_eq!(of_first, count / 2),
                 _ => prop_assert!(second.is_empty()),
             }
         }

@@ -23,8 +23,9 @@ use crate::limits::displacing_set::{DisplacingLimits, DisplacingSet};
 use crate::limits::{Limits, UNCONNECTED, UNCONNECTED_PER_ADDRESS};
 use crate::transport::{Reception, ReceptionStats};
 
-/// Events of the connection manager that one turn deals with: hosts that knock all the time do not
-/// keep the reception from anything else.
+/// Events of the connection manager that one turn handles, so that a flood of requests does not
+/// keep the reception from anything else. Doubled, other work waits for twice as many; not
+/// measured.
 const EVENTS_AT_ONCE: usize = 64;
 
 /// The connection manager of one device, its listeners, and the connections under its care.
@@ -34,10 +35,10 @@ pub(crate) struct RdmaReception<P: Provider> {
     associations: Arc<Associations>,
     ports: BTreeMap<ConnId, Arc<Port>>,
     groups: Vec<GroupLoad<P>>,
-    visitors: BTreeMap<ConnId, PendingConnection>,
+    connections: BTreeMap<ConnId, TrackedConnection>,
     /// Of these, the ones whose Connect has not succeeded and that are not ending.
     unconnected: DisplacingSet<ConnId>,
-    /// Visitors whose Connect has succeeded.
+    /// Connections whose Connect has succeeded.
     connected: usize,
     inbox: Receiver<ToReception>,
     bell: Arc<Doorbell>,
@@ -82,7 +83,7 @@ impl ConnectionRefusal {
 
 /// A connection that was not rejected.
 #[derive(Debug)]
-struct PendingConnection {
+struct TrackedConnection {
     group: usize,
     address: IpAddr,
     /// Its Connect has succeeded.
@@ -90,7 +91,7 @@ struct PendingConnection {
     acceptance: ConnParams,
     /// Tells other cores of its end before its own core handles it.
     lost: Arc<Lost>,
-    /// The host knows that it is welcome.
+    /// The connection manager has accepted it.
     accepted: bool,
     /// The poll group has let go of the queue pair.
     gone: bool,
@@ -117,7 +118,7 @@ impl<P: Provider> RdmaReception<P> {
             associations,
             ports: BTreeMap::new(),
             groups: groups.into_iter().map(group).collect(),
-            visitors: BTreeMap::new(),
+            connections: BTreeMap::new(),
             unconnected: DisplacingSet::new(DisplacingLimits {
                 all: UNCONNECTED,
                 of_address: UNCONNECTED_PER_ADDRESS,
@@ -145,7 +146,7 @@ impl<P: Provider> RdmaReception<P> {
     }
 
     /// Does what the device says of itself; true if it said anything.
-    fn hear_device(&mut self, now: Time) -> bool {
+    fn poll_device(&mut self, now: Time) -> bool {
         let mut progress = false;
         while !self.failed {
             match self.device.next_async() {
@@ -181,17 +182,17 @@ impl<P: Provider> RdmaReception<P> {
         tracing::error!(
             %address,
             device,
-            "the RDMA device failed ({why}): its connections end, and nobody is served at this address until \
+            "the RDMA device failed ({why}): its connections end, and no host is served at this address until \
              the target is started again"
         );
         self.close();
         self.tell_groups(|| ToGroup::DeviceFailed);
-        for (&conn, visitor) in &mut self.visitors {
-            // Should a goodbye still get through, the better; an answer is not waited for.
-            if visitor.accepted {
+        for (&conn, connection) in &mut self.connections {
+            // A disconnection may still reach the host; its answer is not waited for.
+            if connection.accepted {
                 self.cm.disconnect(now, conn);
             }
-            visitor.disconnected = true;
+            connection.disconnected = true;
         }
     }
 
@@ -222,8 +223,8 @@ impl<P: Provider> RdmaReception<P> {
     /// Of connections that have sent no Connect yet, an older one has to go when there are many.
     fn make_room(&mut self, conn: ConnId, address: IpAddr) {
         let displaced = self.unconnected.add(conn, address);
-        if let Some(visitor) = displaced.and_then(|conn| self.visitors.get(&conn)) {
-            let port = &self.groups[visitor.group].port;
+        if let Some(connection) = displaced.and_then(|conn| self.connections.get(&conn)) {
+            let port = &self.groups[connection.group].port;
             displaced.into_iter().for_each(|conn| port.send(ToGroup::Displace(conn)));
         }
     }
@@ -255,7 +256,7 @@ impl<P: Provider> RdmaReception<P> {
         place.connections += 1;
         let acceptance = negotiated.acceptance(params);
         let lost = Arc::new(Lost::default());
-        let visitor = PendingConnection {
+        let connection = TrackedConnection {
             group,
             address: peer.ip(),
             connected: false,
@@ -265,18 +266,19 @@ impl<P: Provider> RdmaReception<P> {
             gone: false,
             disconnected: false,
         };
-        self.visitors.insert(conn, visitor);
-        let newcomer = NewConnection { conn, qp, negotiated, port, peer, lost };
-        place.port.send(ToGroup::Adopt(Box::new(newcomer)));
+        self.connections.insert(conn, connection);
+        let new = NewConnection { conn, qp, negotiated, port, peer, lost };
+        place.port.send(ToGroup::Adopt(Box::new(new)));
         Ok(())
     }
 
     /// Those that were displaced count until the connection manager is done with them.
     fn check_nameless(&self, address: IpAddr) -> Result<(), ConnectionRefusal> {
-        let all = self.visitors.len() - self.connected;
-        let is_one =
-            |visitor: &&PendingConnection| !visitor.connected && visitor.address == address;
-        let of_address = self.visitors.values().filter(is_one).count();
+        let all = self.connections.len() - self.connected;
+        let of_that_address = |connection: &&TrackedConnection| {
+            !connection.connected && connection.address == address
+        };
+        let of_address = self.connections.values().filter(of_that_address).count();
         if of_address >= 2 * UNCONNECTED_PER_ADDRESS {
             return Err(ConnectionRefusal::Busy(of_address));
         }
@@ -293,7 +295,7 @@ impl<P: Provider> RdmaReception<P> {
     }
 
     fn reject(&mut self, now: Time, conn: ConnId, peer: SocketAddr, refusal: &ConnectionRefusal) {
-        if self.associations.chatter().admit(now) {
+        if self.associations.log_rate().admit(now) {
             match refusal {
                 ConnectionRefusal::Request(status) => {
                     tracing::info!(%peer, "connection rejected: {status}")
@@ -311,29 +313,31 @@ impl<P: Provider> RdmaReception<P> {
 
     /// The connection manager is done with a connection.
     fn lost(&mut self, conn: ConnId) {
-        let Some(visitor) = self.visitors.get_mut(&conn) else { return };
-        visitor.disconnected = true;
-        visitor.lost.set();
+        let Some(connection) = self.connections.get_mut(&conn) else { return };
+        connection.disconnected = true;
+        connection.lost.set();
         self.unconnected.remove(&conn);
-        let group = visitor.group;
+        let group = connection.group;
         self.groups[group].port.send(ToGroup::Lost(conn));
         self.forget_if_over(conn);
     }
 
     fn heard(&mut self, now: Time, message: ToReception) {
-        let ToReception { conn, news } = message;
-        let Some(visitor) = self.visitors.get_mut(&conn) else { return };
-        visitor.gone |= matches!(news, ConnectionUpdate::Refused | ConnectionUpdate::Gone);
-        if news == ConnectionUpdate::Connected && !std::mem::replace(&mut visitor.connected, true) {
+        let ToReception { conn, update } = message;
+        let Some(connection) = self.connections.get_mut(&conn) else { return };
+        connection.gone |= matches!(update, ConnectionUpdate::Refused | ConnectionUpdate::Gone);
+        if update == ConnectionUpdate::Connected
+            && !std::mem::replace(&mut connection.connected, true)
+        {
             self.connected += 1;
         }
-        if news != ConnectionUpdate::Ready {
+        if update != ConnectionUpdate::Ready {
             self.unconnected.remove(&conn);
         }
-        if !visitor.disconnected {
-            match news {
+        if !connection.disconnected {
+            match update {
                 ConnectionUpdate::Ready => self.accept(now, conn),
-                ConnectionUpdate::Ending if visitor.accepted => self.cm.disconnect(now, conn),
+                ConnectionUpdate::Ending if connection.accepted => self.cm.disconnect(now, conn),
                 ConnectionUpdate::Ending | ConnectionUpdate::Refused => {
                     self.reject_after_accept(now, conn)
                 }
@@ -344,9 +348,9 @@ impl<P: Provider> RdmaReception<P> {
     }
 
     fn accept(&mut self, now: Time, conn: ConnId) {
-        let Some(visitor) = self.visitors.get_mut(&conn) else { return };
-        visitor.accepted = true;
-        let acceptance = visitor.acceptance;
+        let Some(connection) = self.connections.get_mut(&conn) else { return };
+        connection.accepted = true;
+        let acceptance = connection.acceptance;
         match self.cm.accept(now, conn, &acceptance) {
             Ok(()) => self.stats.accepted += 1,
             Err(error) => {
@@ -358,8 +362,8 @@ impl<P: Provider> RdmaReception<P> {
 
     /// Rejects a connection that its poll group cannot serve after all.
     fn reject_after_accept(&mut self, now: Time, conn: ConnId) {
-        let Some(visitor) = self.visitors.get_mut(&conn) else { return };
-        visitor.disconnected = true;
+        let Some(connection) = self.connections.get_mut(&conn) else { return };
+        connection.disconnected = true;
         self.stats.rejected += 1;
         let refusal = rejection(RejectStatus::NO_RESOURCES);
         // It may have ended meanwhile.
@@ -367,13 +371,14 @@ impl<P: Provider> RdmaReception<P> {
     }
 
     fn forget_if_over(&mut self, conn: ConnId) {
-        let Some(visitor) = self.visitors.get(&conn).filter(|v| v.gone && v.disconnected) else {
+        let Some(connection) = self.connections.get(&conn).filter(|v| v.gone && v.disconnected)
+        else {
             return;
         };
-        let group = &mut self.groups[visitor.group];
+        let group = &mut self.groups[connection.group];
         group.connections -= 1;
-        self.connected -= usize::from(visitor.connected);
-        self.visitors.remove(&conn);
+        self.connected -= usize::from(connection.connected);
+        self.connections.remove(&conn);
         self.cm.close(conn);
     }
 }
@@ -410,7 +415,7 @@ impl<P: Provider> Reception for RdmaReception<P> {
     }
 
     fn turn(&mut self, now: Time) -> bool {
-        let mut progress = self.bell.answer() | self.hear_device(now);
+        let mut progress = self.bell.answer() | self.poll_device(now);
         while let Ok(message) = self.inbox.try_recv() {
             progress = true;
             self.heard(now, message);
@@ -450,11 +455,11 @@ impl<P: Provider> Reception for RdmaReception<P> {
     }
 
     fn is_empty(&self) -> bool {
-        self.visitors.is_empty()
+        self.connections.is_empty()
     }
 
     fn stats(&self) -> ReceptionStats {
-        ReceptionStats { connections: self.visitors.len() as u64, ..self.stats }
+        ReceptionStats { connections: self.connections.len() as u64, ..self.stats }
     }
 }
 

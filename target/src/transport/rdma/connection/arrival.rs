@@ -15,34 +15,34 @@ impl<P: Provider> Connection<P> {
     /// A capsule of `bytes` bytes is in a receive.
     pub(super) fn received(
         &mut self,
-        desk: &mut TurnContext<'_, P>,
+        context: &mut TurnContext<'_, P>,
         receive: u32,
         bytes: u32,
     ) -> Result<(), Ended> {
-        if self.arrived.is_empty() && self.may_begin(desk) {
-            return self.begin(desk, Receive(receive), bytes);
+        if self.arrived.is_empty() && self.may_begin(context) {
+            return self.begin(context, Receive(receive), bytes);
         }
         self.arrived.push_back((Receive(receive), bytes));
         Ok(())
     }
 
-    fn may_begin(&self, desk: &TurnContext<'_, P>) -> bool {
-        self.slots.has_room() && self.leaving == Leaving::No && !desk.plan.draining
+    fn may_begin(&self, context: &TurnContext<'_, P>) -> bool {
+        self.slots.has_room() && self.leaving == Leaving::No && !context.plan.draining
     }
 
     /// Takes capsules that waited up in order while there are free slots.
-    pub(super) fn admit(&mut self, desk: &mut TurnContext<'_, P>) -> Result<(), Ended> {
-        while self.may_begin(desk)
+    pub(super) fn admit(&mut self, context: &mut TurnContext<'_, P>) -> Result<(), Ended> {
+        while self.may_begin(context)
             && let Some((receive, bytes)) = self.arrived.pop_front()
         {
-            self.begin(desk, receive, bytes)?;
+            self.begin(context, receive, bytes)?;
         }
         Ok(())
     }
 
     fn begin(
         &mut self,
-        desk: &mut TurnContext<'_, P>,
+        context: &mut TurnContext<'_, P>,
         receive: Receive,
         bytes: u32,
     ) -> Result<(), Ended> {
@@ -50,16 +50,16 @@ impl<P: Provider> Connection<P> {
         let in_capsule = in_capsule.ok_or(Ended::ShortCapsule(bytes))?;
         let sqe = self.area.entry(receive);
         if self.slots.find(sqe.cid()).is_some() {
-            self.give_up_event_request(desk, sqe.cid())?;
+            self.give_up_event_request(context, sqe.cid())?;
         }
         let in_flight = self.slots.find(sqe.cid()).is_some();
         let slot = self.slots.begin(sqe.cid(), receive);
         if in_flight {
-            return self.refuse(desk, slot, Status::COMMAND_ID_CONFLICT.with_dnr());
+            return self.refuse(context, slot, Status::COMMAND_ID_CONFLICT.with_dnr());
         }
-        match self.queue().parse(desk.core.now, &sqe) {
-            Ok(command) => self.place(desk, slot, &sqe, command, in_capsule),
-            Err(outcome) => self.respond(desk, slot, outcome),
+        match self.queue().parse(context.core.now, &sqe) {
+            Ok(command) => self.place(context, slot, &sqe, command, in_capsule),
+            Err(outcome) => self.respond(context, slot, outcome),
         }
     }
 
@@ -68,11 +68,11 @@ impl<P: Provider> Connection<P> {
     /// is dropped.
     fn give_up_event_request(
         &mut self,
-        desk: &mut TurnContext<'_, P>,
+        context: &mut TurnContext<'_, P>,
         cid: Cid,
     ) -> Result<(), Ended> {
         // An event that has happened is told first.
-        self.serve_controller(desk)?;
+        self.serve_controller(context)?;
         let Some(slot) = self.find(cid, RequestState::Parked) else { return Ok(()) };
         let request = self.slots.get(slot);
         let waits =
@@ -84,36 +84,37 @@ impl<P: Provider> Connection<P> {
         request.abandon();
         let receive = request.receive;
         let remains = self.slots.end(slot);
-        self.release(desk, remains.buffer);
-        self.post_receive(desk, receive)
+        self.release(context, remains.buffer);
+        self.post_receive(context, receive)
     }
 
     /// Finds the data of a command, and a buffer for it.
     fn place(
         &mut self,
-        desk: &mut TurnContext<'_, P>,
+        context: &mut TurnContext<'_, P>,
         slot: SlotId,
         sqe: &Sqe,
         command: ParsedCommand,
         in_capsule: u32,
     ) -> Result<(), Ended> {
         let request = self.slots.get(slot);
-        request.invalidate = sgl::invalidated_key(&sqe.dptr).filter(|_| desk.plan.can_invalidate);
+        request.invalidate =
+            sgl::invalidated_key(&sqe.dptr).filter(|_| context.plan.can_invalidate);
         let io = match &command.work {
             CommandWork::Io(work) => Some(*work),
             CommandWork::Control(_) => None,
         };
         request.work = Some(command.work);
-        let Some(transfer) = command.transfer else { return self.execute(desk, slot) };
+        let Some(transfer) = command.transfer else { return self.execute(context, slot) };
         request.direction = Some(transfer.direction);
         request.length = transfer.length_bytes;
         match sgl::locate(&sqe.dptr, transfer, in_capsule) {
             Ok(host) => request.host = host,
-            Err(status) => return self.refuse(desk, slot, status),
+            Err(status) => return self.refuse(context, slot, status),
         }
         match buffer_bytes(io.as_ref(), request.host, request.length) {
-            Some(bytes) => self.allocate(desk, slot, bytes),
-            None => self.execute(desk, slot),
+            Some(bytes) => self.allocate(context, slot, bytes),
+            None => self.execute(context, slot),
         }
     }
 
@@ -121,13 +122,13 @@ impl<P: Provider> Connection<P> {
     /// them.
     fn allocate(
         &mut self,
-        desk: &mut TurnContext<'_, P>,
+        context: &mut TurnContext<'_, P>,
         slot: SlotId,
         bytes: u32,
     ) -> Result<(), Ended> {
-        let whose = self.request_key(desk, slot);
-        match desk.core.buffers().allocate(&self.accounts, whose, bytes) {
-            Some(buffer) => self.buffered(desk, slot, buffer),
+        let whose = self.request_key(context, slot);
+        match context.core.buffers().allocate(&self.accounts, whose, bytes) {
+            Some(buffer) => self.buffered(context, slot, buffer),
             None => {
                 self.slots.get(slot).state = RequestState::AwaitingBuffer;
                 Ok(())
@@ -136,25 +137,25 @@ impl<P: Provider> Connection<P> {
     }
 
     /// A request's buffer goes back.
-    pub(super) fn release(&mut self, desk: &mut TurnContext<'_, P>, buffer: Option<Buffer>) {
+    pub(super) fn release(&mut self, context: &mut TurnContext<'_, P>, buffer: Option<Buffer>) {
         if let Some(buffer) = buffer {
-            desk.core.buffers().release(&self.accounts, buffer);
+            context.core.buffers().release(&self.accounts, buffer);
         }
     }
 
     /// A request that stood in line has its buffer.
     pub(crate) fn buffer_granted(
         &mut self,
-        desk: &mut TurnContext<'_, P>,
+        context: &mut TurnContext<'_, P>,
         slot: u32,
         buffer: Buffer,
     ) -> Result<(), Ended> {
-        self.buffered(desk, SlotId(slot), buffer)
+        self.buffered(context, SlotId(slot), buffer)
     }
 
     fn buffered(
         &mut self,
-        desk: &mut TurnContext<'_, P>,
+        context: &mut TurnContext<'_, P>,
         slot: SlotId,
         buffer: Buffer,
     ) -> Result<(), Ended> {
@@ -164,7 +165,7 @@ impl<P: Provider> Connection<P> {
             (Some(TransferDirection::HostToController), HostData::Keyed { .. }) => {
                 request.state = RequestState::AwaitingFetch;
                 self.to_fetch.push_back(slot);
-                self.fetch(desk)
+                self.fetch(context)
             }
             (Some(TransferDirection::HostToController), HostData::InCapsule { offset }) => {
                 let length = request.length;
@@ -172,17 +173,17 @@ impl<P: Provider> Connection<P> {
                 // response.
                 unsafe {
                     let data = self.area.in_capsule(request.receive, offset, length);
-                    let pool = desk.core.buffers().pool();
+                    let pool = context.core.buffers().pool();
                     pool.bytes(buffer)[..length as usize].copy_from_slice(data);
                 }
-                self.execute(desk, slot)
+                self.execute(context, slot)
             }
-            _ => self.execute(desk, slot),
+            _ => self.execute(context, slot),
         }
     }
 
     /// Starts RDMA READs in order, as many as the host serves at once.
-    pub(super) fn fetch(&mut self, desk: &mut TurnContext<'_, P>) -> Result<(), Ended> {
+    pub(super) fn fetch(&mut self, context: &mut TurnContext<'_, P>) -> Result<(), Ended> {
         while self.fetches < self.max_fetches
             && self.send_entries_left > 0
             && let Some(slot) = self.to_fetch.pop_front()
@@ -194,8 +195,8 @@ impl<P: Provider> Connection<P> {
                 unreachable!("only data in host memory is fetched")
             };
             let buffer = request.buffer.as_ref().expect("it was buffered before");
-            let addr = desk.core.buffers().pool().address(buffer) as u64;
-            let sge = Sge { addr, length: request.length, lkey: desk.plan.pool_key };
+            let addr = context.core.buffers().pool().address(buffer) as u64;
+            let sge = Sge { addr, length: request.length, lkey: context.plan.pool_key };
             let wr = SendWr {
                 wr_id: self.work_id(WorkKind::Fetch, slot.0),
                 op: Op::RdmaRead { remote_addr: address, rkey: key },
@@ -204,7 +205,7 @@ impl<P: Provider> Connection<P> {
             };
             // SAFETY: the buffer stays with its request until this completes or the queue pair is
             // released, and nothing else works on it meanwhile.
-            unsafe { self.push_send(desk, &wr) }?;
+            unsafe { self.push_send(context, &wr) }?;
         }
         Ok(())
     }
@@ -212,14 +213,14 @@ impl<P: Provider> Connection<P> {
     /// A request's data is in its buffer.
     pub(super) fn fetched(
         &mut self,
-        desk: &mut TurnContext<'_, P>,
+        context: &mut TurnContext<'_, P>,
         slot: u32,
     ) -> Result<(), Ended> {
         self.fetches -= 1;
         let bytes = self.slots.get(SlotId(slot)).length;
-        self.moved(desk, 1, bytes);
-        self.execute(desk, SlotId(slot))?;
-        self.pump(desk)
+        self.moved(context, 1, bytes);
+        self.execute(context, SlotId(slot))?;
+        self.pump(context)
     }
 }
 

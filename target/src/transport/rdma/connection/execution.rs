@@ -49,31 +49,31 @@ impl fmt::Display for Attempt<'_> {
 impl<P: Provider> Connection<P> {
     pub(super) fn execute(
         &mut self,
-        desk: &mut TurnContext<'_, P>,
+        context: &mut TurnContext<'_, P>,
         slot: SlotId,
     ) -> Result<(), Ended> {
         let request = self.slots.get(slot);
         request.state = RequestState::Executing;
         match request.work {
-            Some(CommandWork::Control(work)) => self.control(desk, slot, work),
-            Some(CommandWork::Io(work)) => self.start(desk, slot, &work),
+            Some(CommandWork::Control(work)) => self.control(context, slot, work),
+            Some(CommandWork::Io(work)) => self.start(context, slot, &work),
             None => unreachable!("a command that was parsed has work"),
         }
     }
 
     fn control(
         &mut self,
-        desk: &mut TurnContext<'_, P>,
+        context: &mut TurnContext<'_, P>,
         slot: SlotId,
         work: ControlWork,
     ) -> Result<(), Ended> {
-        let now = desk.core.now;
+        let now = context.core.now;
         let request = self.slots.get(slot);
         let length = request.length as usize;
         let data: &mut [u8] = match (&mut request.buffer, request.host) {
             // SAFETY: nothing works on the buffer now: its data has been fetched, or is yet to be
             // made.
-            (Some(buffer), _) => unsafe { desk.core.buffers().pool().bytes(buffer) },
+            (Some(buffer), _) => unsafe { context.core.buffers().pool().bytes(buffer) },
             (None, HostData::InCapsule { offset }) => {
                 // SAFETY: the receive completed, and is posted again with the response only.
                 unsafe { self.area.in_capsule(request.receive, offset, request.length) }
@@ -83,79 +83,79 @@ impl<P: Provider> Connection<P> {
         let data = &mut data[..length];
         let queue = self.queue.as_mut().expect("a connection has its queue until it is ending");
         let execution = queue.execute(now, request.cid, work, data);
-        self.recognise(desk);
-        self.note_connected(desk)?;
-        desk.look_by(desk.core.now);
+        self.recognise(context);
+        self.note_connected(context)?;
+        context.look_by(context.core.now);
         match execution {
-            Execution::Complete(outcome) => self.respond(desk, slot, outcome),
+            Execution::Complete(outcome) => self.respond(context, slot, outcome),
             Execution::Disconnect(outcome) => {
-                self.park(desk, slot);
+                self.park(context, slot);
                 self.leaving = Leaving::Asked { slot, outcome };
-                self.leave(desk)
+                self.leave(context)
             }
             Execution::Parked => {
-                self.park(desk, slot);
+                self.park(context, slot);
                 Ok(())
             }
         }
     }
 
-    fn park(&mut self, desk: &mut TurnContext<'_, P>, slot: SlotId) {
+    fn park(&mut self, context: &mut TurnContext<'_, P>, slot: SlotId) {
         let request = self.slots.get(slot);
         request.state = RequestState::Parked;
         let buffer = request.buffer.take();
-        self.release(desk, buffer);
+        self.release(context, buffer);
     }
 
     /// Goes on with a Disconnect: it is answered when no other command of the queue is left, and
     /// then the connection ends.
-    pub(super) fn leave(&mut self, desk: &mut TurnContext<'_, P>) -> Result<(), Ended> {
+    pub(super) fn leave(&mut self, context: &mut TurnContext<'_, P>) -> Result<(), Ended> {
         match self.leaving {
             Leaving::Asked { slot, outcome } if self.owes_nothing() => {
                 self.leaving = Leaving::Answered;
-                self.respond(desk, slot, outcome)
+                self.respond(context, slot, outcome)
             }
-            Leaving::Answered if self.owes_nothing() => Err(Ended::Goodbye),
+            Leaving::Answered if self.owes_nothing() => Err(Ended::OrderlyDisconnect),
             Leaving::No | Leaving::Asked { .. } | Leaving::Answered => Ok(()),
         }
     }
 
     /// A host that was let into a subsystem is not anonymous any more.
-    fn recognise(&mut self, desk: &mut TurnContext<'_, P>) {
+    fn recognise(&mut self, context: &mut TurnContext<'_, P>) {
         let queue = self.queue.as_ref().and_then(Queue::controller);
         if let Some(controller) = queue.filter(|controller| controller.subsystem().is_some()) {
-            desk.core.buffers().recognise(&mut self.accounts, controller.host.nqn);
+            context.core.buffers().recognise(&mut self.accounts, controller.host.nqn);
         }
     }
 
     fn start(
         &mut self,
-        desk: &mut TurnContext<'_, P>,
+        context: &mut TurnContext<'_, P>,
         slot: SlotId,
         work: &IoWork,
     ) -> Result<(), Ended> {
         let (offset, length) = (work.offset_bytes, work.length_bytes);
         let operation = match work.kind {
-            IoKind::ReadZeros => return self.finish(desk, slot, work, Ok(())),
+            IoKind::ReadZeros => return self.finish(context, slot, work, Ok(())),
             IoKind::Read { fua: true } | IoKind::Compare { fua: true }
                 if self.slots.get(slot).commit != Commit::Done =>
             {
-                return self.commit(desk, slot, work);
+                return self.commit(context, slot, work);
             }
-            IoKind::Read { .. } => Operation::read(offset, self.span(desk, slot, 0)),
-            IoKind::Write { fua } => Operation::write(offset, self.span(desk, slot, 0), fua),
+            IoKind::Read { .. } => Operation::read(offset, self.span(context, slot, 0)),
+            IoKind::Write { fua } => Operation::write(offset, self.span(context, slot, 0), fua),
             IoKind::Flush => Operation::flush(),
             IoKind::WriteZeroes { fua, deallocate } => {
                 Operation::write_zeroes(offset, length, fua, deallocate)
             }
             IoKind::Compare { .. } => {
                 let at = medium_at(self.slots.get(slot).length);
-                Operation::read(offset, self.span(desk, slot, at))
+                Operation::read(offset, self.span(context, slot, at))
             }
-            IoKind::Deallocate => return self.deallocate(desk, slot, work),
+            IoKind::Deallocate => return self.deallocate(context, slot, work),
         };
-        match self.submit(desk, slot, work, operation) {
-            Some(result) => self.executed_unaborted(desk, slot, work, result),
+        match self.submit(context, slot, work, operation) {
+            Some(result) => self.executed_unaborted(context, slot, work, result),
             None => Ok(()),
         }
     }
@@ -164,47 +164,47 @@ impl<P: Provider> Connection<P> {
     /// Unit Access).
     fn commit(
         &mut self,
-        desk: &mut TurnContext<'_, P>,
+        context: &mut TurnContext<'_, P>,
         slot: SlotId,
         work: &IoWork,
     ) -> Result<(), Ended> {
         self.slots.get(slot).commit = Commit::Flushing;
-        match self.submit(desk, slot, work, Operation::flush()) {
-            Some(result) => self.committed(desk, slot, work, result),
+        match self.submit(context, slot, work, Operation::flush()) {
+            Some(result) => self.committed(context, slot, work, result),
             None => Ok(()),
         }
     }
 
     fn committed(
         &mut self,
-        desk: &mut TurnContext<'_, P>,
+        context: &mut TurnContext<'_, P>,
         slot: SlotId,
         work: &IoWork,
         result: Result<(), BackendError>,
     ) -> Result<(), Ended> {
         self.slots.get(slot).commit = Commit::Done;
         match result {
-            Ok(()) => self.start(desk, slot, work),
-            failed => self.finish(desk, slot, work, failed),
+            Ok(()) => self.start(context, slot, work),
+            failed => self.finish(context, slot, work, failed),
         }
     }
 
     /// Goes on with the ranges of a Deallocate: with as many as take no time, and one that does.
     fn deallocate(
         &mut self,
-        desk: &mut TurnContext<'_, P>,
+        context: &mut TurnContext<'_, P>,
         slot: SlotId,
         work: &IoWork,
     ) -> Result<(), Ended> {
         loop {
-            let operation = match self.next_range(desk, slot, work) {
+            let operation = match self.next_range(context, slot, work) {
                 Ok(Some((offset, length))) => Operation::deallocate(offset, length),
-                Ok(None) => return self.finish(desk, slot, work, Ok(())),
-                Err(status) => return self.fail(desk, slot, work, status),
+                Ok(None) => return self.finish(context, slot, work, Ok(())),
+                Err(status) => return self.fail(context, slot, work, status),
             };
-            match self.submit(desk, slot, work, operation) {
+            match self.submit(context, slot, work, operation) {
                 Some(Ok(())) => {}
-                Some(failed) => return self.finish(desk, slot, work, failed),
+                Some(failed) => return self.finish(context, slot, work, failed),
                 None => return Ok(()),
             }
         }
@@ -213,13 +213,13 @@ impl<P: Provider> Connection<P> {
     /// Hands an operation to storage. Returns how it ended, if it did at once.
     fn submit(
         &mut self,
-        desk: &mut TurnContext<'_, P>,
+        context: &mut TurnContext<'_, P>,
         slot: SlotId,
         work: &IoWork,
         operation: Operation,
     ) -> Option<Result<(), BackendError>> {
-        let whose = self.request_key(desk, slot);
-        match desk.core.submit(whose, work.namespace, operation) {
+        let whose = self.request_key(context, slot);
+        match context.core.submit(whose, work.namespace, operation) {
             Submitted::Over(result) => Some(result),
             Submitted::UnderWay(operation) => {
                 self.operations += 1;
@@ -230,13 +230,13 @@ impl<P: Provider> Connection<P> {
     }
 
     /// The memory of a request's data, `from` bytes into its buffer.
-    fn span(&mut self, desk: &mut TurnContext<'_, P>, slot: SlotId, from: u32) -> Span {
+    fn span(&mut self, context: &mut TurnContext<'_, P>, slot: SlotId, from: u32) -> Span {
         let request = self.slots.get(slot);
         match (&request.buffer, request.host) {
             // SAFETY: the buffer stays with its request, and no device works on it, until the
             // operation ends: the response comes after that, and an ending connection waits for it.
             (Some(buffer), _) => unsafe {
-                desk.core.buffers().pool().span(buffer, from, request.length)
+                context.core.buffers().pool().span(buffer, from, request.length)
             },
             // SAFETY: likewise; the receive is posted again with the response.
             (None, HostData::InCapsule { offset }) => unsafe {
@@ -248,14 +248,14 @@ impl<P: Provider> Connection<P> {
 
     fn next_range(
         &mut self,
-        desk: &mut TurnContext<'_, P>,
+        context: &mut TurnContext<'_, P>,
         slot: SlotId,
         work: &IoWork,
     ) -> Result<Option<(u64, u64)>, Status> {
         let request = self.slots.get(slot);
         let data: &[u8] = match (&mut request.buffer, request.host) {
             // SAFETY: fetched, and storage never works on a list of ranges.
-            (Some(buffer), _) => unsafe { desk.core.buffers().pool().bytes(buffer) },
+            (Some(buffer), _) => unsafe { context.core.buffers().pool().bytes(buffer) },
             (None, HostData::InCapsule { offset }) => {
                 // SAFETY: the receive completed, and is posted again with the response only.
                 unsafe { self.area.in_capsule(request.receive, offset, request.length) }
@@ -271,12 +271,12 @@ impl<P: Provider> Connection<P> {
     }
 
     /// Flushes a namespace for the controller.
-    pub(super) fn flush(&mut self, desk: &mut TurnContext<'_, P>, flush: FlushJob) {
-        let whose = self.request_key(desk, SlotId(FLUSH_SLOT | flush.number()));
-        match desk.core.submit(whose, flush.namespace, Operation::flush()) {
+    pub(super) fn flush(&mut self, context: &mut TurnContext<'_, P>, flush: FlushJob) {
+        let whose = self.request_key(context, SlotId(FLUSH_SLOT | flush.number()));
+        match context.core.submit(whose, flush.namespace, Operation::flush()) {
             Submitted::Over(result) => {
-                flush_failed(desk.core, flush.namespace, result);
-                self.queue().flushed(desk.core.now, flush, result);
+                flush_failed(context.core, flush.namespace, result);
+                self.queue().flushed(context.core.now, flush, result);
             }
             Submitted::UnderWay(_) => {
                 self.operations += 1;
@@ -288,28 +288,28 @@ impl<P: Provider> Connection<P> {
     /// A flush for the controller is over.
     fn flushed(
         &mut self,
-        desk: &mut TurnContext<'_, P>,
+        context: &mut TurnContext<'_, P>,
         number: u32,
         result: Result<(), BackendError>,
     ) {
         let at = self.flushes.iter().position(|flush| flush.number() == number);
         let flush = self.flushes.swap_remove(at.expect("it was begun"));
-        flush_failed(desk.core, flush.namespace, result);
-        self.queue().flushed(desk.core.now, flush, result);
+        flush_failed(context.core, flush.namespace, result);
+        self.queue().flushed(context.core.now, flush, result);
         // There may be another one to do, or a command to respond to.
-        desk.look_by(desk.core.now);
+        context.look_by(context.core.now);
     }
 
     /// The operation of a request is over.
     pub(crate) fn executed(
         &mut self,
-        desk: &mut TurnContext<'_, P>,
+        context: &mut TurnContext<'_, P>,
         slot: u32,
         result: Result<(), BackendError>,
     ) -> Result<(), Ended> {
         self.operations -= 1;
         if slot & FLUSH_SLOT != 0 {
-            self.flushed(desk, slot & !FLUSH_SLOT, result);
+            self.flushed(context, slot & !FLUSH_SLOT, result);
             return Ok(());
         }
         let slot = SlotId(slot);
@@ -321,41 +321,41 @@ impl<P: Provider> Connection<P> {
         if let Some(abort) = request.abort.take() {
             let aborted = result == Err(BackendError::Cancelled);
             if aborted {
-                self.fail(desk, slot, &work, Status::ABORT_REQUESTED)?;
+                self.fail(context, slot, &work, Status::ABORT_REQUESTED)?;
             } else {
-                self.executed_unaborted(desk, slot, &work, result)?;
+                self.executed_unaborted(context, slot, &work, result)?;
             }
             self.queue().answer_abort(abort, aborted);
             return Ok(());
         }
-        self.executed_unaborted(desk, slot, &work, result)
+        self.executed_unaborted(context, slot, &work, result)
     }
 
     fn executed_unaborted(
         &mut self,
-        desk: &mut TurnContext<'_, P>,
+        context: &mut TurnContext<'_, P>,
         slot: SlotId,
         work: &IoWork,
         result: Result<(), BackendError>,
     ) -> Result<(), Ended> {
         if self.slots.get(slot).commit == Commit::Flushing {
-            return self.committed(desk, slot, work, result);
+            return self.committed(context, slot, work, result);
         }
         match (work.kind, result) {
-            (IoKind::Deallocate, Ok(())) => self.deallocate(desk, slot, work),
-            (IoKind::Compare { .. }, Ok(())) if !self.is_equal(desk, slot) => {
-                self.fail(desk, slot, work, Status::COMPARE_FAILURE)
+            (IoKind::Deallocate, Ok(())) => self.deallocate(context, slot, work),
+            (IoKind::Compare { .. }, Ok(())) if !self.is_equal(context, slot) => {
+                self.fail(context, slot, work, Status::COMPARE_FAILURE)
             }
-            _ => self.finish(desk, slot, work, result),
+            _ => self.finish(context, slot, work, result),
         }
     }
 
     /// Whether host data and medium agree, which are both in the buffer.
-    fn is_equal(&mut self, desk: &mut TurnContext<'_, P>, slot: SlotId) -> bool {
+    fn is_equal(&mut self, context: &mut TurnContext<'_, P>, slot: SlotId) -> bool {
         let request = self.slots.get(slot);
         let buffer = request.buffer.as_mut().expect("a Compare has a buffer");
         // SAFETY: the operation is over, and no device works on it.
-        let bytes = unsafe { desk.core.buffers().pool().bytes(buffer) };
+        let bytes = unsafe { context.core.buffers().pool().bytes(buffer) };
         let length = request.length as usize;
         let medium = &bytes[medium_at(request.length) as usize..];
         bytes[..length] == medium[..length]
@@ -363,17 +363,17 @@ impl<P: Provider> Connection<P> {
 
     fn finish(
         &mut self,
-        desk: &mut TurnContext<'_, P>,
+        context: &mut TurnContext<'_, P>,
         slot: SlotId,
         work: &IoWork,
         result: Result<(), BackendError>,
     ) -> Result<(), Ended> {
         if let Err(error) = result {
-            self.storage_failed(desk.core, slot, work, error);
+            self.storage_failed(context.core, slot, work, error);
         }
         let cid = self.slots.get(slot).cid;
         let outcome = self.queue().finish_io(cid, work, result);
-        self.respond(desk, slot, outcome)
+        self.respond(context, slot, outcome)
     }
 
     fn storage_failed(
@@ -413,26 +413,26 @@ impl<P: Provider> Connection<P> {
 
     fn fail(
         &mut self,
-        desk: &mut TurnContext<'_, P>,
+        context: &mut TurnContext<'_, P>,
         slot: SlotId,
         work: &IoWork,
         status: Status,
     ) -> Result<(), Ended> {
         let cid = self.slots.get(slot).cid;
         let outcome = self.queue().io_failed(cid, work, status);
-        self.respond(desk, slot, outcome)
+        self.respond(context, slot, outcome)
     }
 
     /// Ends a command before it was done.
     pub(super) fn refuse(
         &mut self,
-        desk: &mut TurnContext<'_, P>,
+        context: &mut TurnContext<'_, P>,
         slot: SlotId,
         status: Status,
     ) -> Result<(), Ended> {
         match self.slots.get(slot).work {
-            Some(CommandWork::Io(work)) => self.fail(desk, slot, &work, status),
-            _ => self.respond(desk, slot, CommandOutcome::from(status)),
+            Some(CommandWork::Io(work)) => self.fail(context, slot, &work, status),
+            _ => self.respond(context, slot, CommandOutcome::from(status)),
         }
     }
 }

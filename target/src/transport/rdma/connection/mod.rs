@@ -151,7 +151,7 @@ pub(super) enum Ended {
     /// The controller wants it.
     Controller(CloseReason),
     /// The host sent a Disconnect command.
-    Goodbye,
+    OrderlyDisconnect,
     /// The target is stopping.
     Stopping,
 }
@@ -159,7 +159,7 @@ pub(super) enum Ended {
 impl Ended {
     /// Whether the host broke a rule or failed, and did not just leave.
     fn is_fault(&self) -> bool {
-        !matches!(self, Self::Disconnected | Self::Goodbye | Self::Stopping)
+        !matches!(self, Self::Disconnected | Self::OrderlyDisconnect | Self::Stopping)
     }
 }
 
@@ -183,7 +183,7 @@ impl fmt::Display for Ended {
                 f.write_str("it sent no Connect, and newer connections need its place")
             }
             Self::Controller(reason) => write!(f, "{reason}"),
-            Self::Goodbye => f.write_str("the host disconnected in order"),
+            Self::OrderlyDisconnect => f.write_str("the host disconnected in order"),
             Self::Stopping => f.write_str("the target is stopping"),
         }
     }
@@ -196,15 +196,15 @@ impl<P: Provider> Connection<P> {
         qp: QpKey,
         area: Area<P>,
         negotiated: Negotiated,
-        desk: &mut TurnContext<'_, P>,
+        context: &mut TurnContext<'_, P>,
         accepted: Accepted,
     ) -> Self {
         let slots = area.layout().slots;
         let peer = accepted.peer;
-        let accounts = desk.core.buffers().join(peer.ip(), slots as usize);
-        let (associations, tally) = (&desk.core.associations, &desk.core.tally);
+        let accounts = context.core.buffers().join(peer.ip(), slots as usize);
+        let (associations, tally) = (&context.core.associations, &context.core.tally);
         let queue = Queue::new(Arc::clone(associations), Arc::clone(tally), accepted);
-        let send_entries = desk.group.granted(qp).send_wr.min(negotiated.send_entries());
+        let send_entries = context.group.granted(qp).send_wr.min(negotiated.send_entries());
         Self {
             key,
             conn,
@@ -222,7 +222,7 @@ impl<P: Provider> Connection<P> {
             fetches: 0,
             max_fetches: negotiated.initiator_depth.into(),
             send_entries_left: send_entries,
-            outstanding: Outstanding::new(desk.core.registry.limits().host_timeout),
+            outstanding: Outstanding::new(context.core.registry.limits().host_timeout),
             operations: 0,
             flushes: Vec::new(),
             leaving: Leaving::No,
@@ -233,7 +233,7 @@ impl<P: Provider> Connection<P> {
     /// A work request is done, or failed.
     pub(super) fn completed(
         &mut self,
-        desk: &mut TurnContext<'_, P>,
+        context: &mut TurnContext<'_, P>,
         completion: &Wc,
     ) -> Result<(), Ended> {
         let id = WorkId::from_bits(completion.wr_id);
@@ -244,9 +244,9 @@ impl<P: Provider> Connection<P> {
             });
         }
         match id.kind {
-            WorkKind::Receive => self.received(desk, id.index, completion.byte_len),
-            WorkKind::Fetch => self.fetched(desk, id.index),
-            WorkKind::Response => self.responded(desk, id.index),
+            WorkKind::Receive => self.received(context, id.index, completion.byte_len),
+            WorkKind::Fetch => self.fetched(context, id.index),
+            WorkKind::Response => self.responded(context, id.index),
             WorkKind::Data => Ok(()),
         }
     }
@@ -261,26 +261,27 @@ impl<P: Provider> Connection<P> {
 
     /// Posts the first receives, before the connection is accepted: commands may arrive before the
     /// host is known to be ready.
-    pub(super) fn post_receives(&mut self, desk: &mut TurnContext<'_, P>) -> Result<(), Ended> {
-        desk.core.reserve(self.slots.count());
-        (0..self.area.receives()).try_for_each(|index| self.post_receive(desk, Receive(index)))
+    pub(super) fn post_receives(&mut self, context: &mut TurnContext<'_, P>) -> Result<(), Ended> {
+        context.core.reserve(self.slots.count());
+        (0..self.area.receives()).try_for_each(|index| self.post_receive(context, Receive(index)))
     }
 
     /// Connect has succeeded: makes and posts all other receives, before the host is told.
-    pub(super) fn note_connected(&mut self, desk: &mut TurnContext<'_, P>) -> Result<(), Ended> {
+    pub(super) fn note_connected(&mut self, context: &mut TurnContext<'_, P>) -> Result<(), Ended> {
         if self.is_connected || !self.queue().is_live() {
             return Ok(());
         }
         self.is_connected = true;
         let posted = self.area.receives();
-        if let Err(error) = self.area.grow(desk.device) {
+        if let Err(error) = self.area.grow(context.device) {
             tracing::warn!(peer = %self.peer, %error, "no memory for a connection");
             return Err(Ended::NoMemory);
         }
         let more = self.slots.grow();
-        desk.core.reserve(more);
-        desk.connected = true;
-        (posted..self.area.receives()).try_for_each(|index| self.post_receive(desk, Receive(index)))
+        context.core.reserve(more);
+        context.connected = true;
+        (posted..self.area.receives())
+            .try_for_each(|index| self.post_receive(context, Receive(index)))
     }
 
     /// Whether its Connect has succeeded.
@@ -291,14 +292,14 @@ impl<P: Provider> Connection<P> {
     #[expect(unsafe_code, reason = "lends the receive's memory to the device")]
     fn post_receive(
         &mut self,
-        desk: &mut TurnContext<'_, P>,
+        context: &mut TurnContext<'_, P>,
         receive: Receive,
     ) -> Result<(), Ended> {
         let (sges, count) = self.area.receive_sges(receive);
         let wr = RecvWr { wr_id: self.work_id(WorkKind::Receive, receive.0), sges: &sges[..count] };
         // SAFETY: the area lives until the queue pair is released, and nothing uses this receive's
         // part of it until it completes.
-        unsafe { desk.group.push_recv(self.qp, &wr) }.map_err(Ended::Push)
+        unsafe { context.group.push_recv(self.qp, &wr) }.map_err(Ended::Push)
     }
 
     #[expect(unsafe_code, reason = "lends memory to the device")]
@@ -307,24 +308,24 @@ impl<P: Provider> Connection<P> {
     /// released.
     unsafe fn push_send(
         &mut self,
-        desk: &mut TurnContext<'_, P>,
+        context: &mut TurnContext<'_, P>,
         wr: &SendWr<'_>,
     ) -> Result<(), Ended> {
         let moves_data = matches!(wr.op, Op::RdmaRead { .. } | Op::RdmaWrite { .. });
         let bytes = if moves_data { wr.sges.iter().map(|sge| sge.length).sum() } else { 0 };
-        self.outstanding.posted(desk.core.now, bytes);
-        self.outstanding.deadline().into_iter().for_each(|at| desk.look_by(at));
+        self.outstanding.posted(context.core.now, bytes);
+        self.outstanding.deadline().into_iter().for_each(|at| context.look_by(at));
         self.send_entries_left -= 1;
         // SAFETY: the caller's promise.
-        unsafe { desk.group.push_send(self.qp, wr) }.map_err(Ended::Push)
+        unsafe { context.group.push_send(self.qp, wr) }.map_err(Ended::Push)
     }
 
     fn work_id(&self, kind: WorkKind, index: u32) -> u64 {
         WorkId { kind, connection: self.key, index }.to_bits()
     }
 
-    fn request_key(&self, desk: &TurnContext<'_, P>, slot: SlotId) -> RequestKey {
-        RequestKey { transport: desk.plan.transport, connection: self.key as u32, slot: slot.0 }
+    fn request_key(&self, context: &TurnContext<'_, P>, slot: SlotId) -> RequestKey {
+        RequestKey { transport: context.plan.transport, connection: self.key as u32, slot: slot.0 }
     }
 
     /// Counts it in or out, when that changes, among those that cannot go on before a send request
@@ -351,41 +352,44 @@ impl<P: Provider> Connection<P> {
     }
 
     /// The host acknowledged `send_entries` work requests.
-    fn moved(&mut self, desk: &mut TurnContext<'_, P>, send_entries: u32, bytes: u32) {
+    fn moved(&mut self, context: &mut TurnContext<'_, P>, send_entries: u32, bytes: u32) {
         self.send_entries_left += send_entries;
-        self.outstanding.done(desk.core.now, send_entries, bytes);
-        self.outstanding.deadline().into_iter().for_each(|at| desk.look_by(at));
+        self.outstanding.done(context.core.now, send_entries, bytes);
+        self.outstanding.deadline().into_iter().for_each(|at| context.look_by(at));
     }
 
     /// Ends a connection whose host has given it up by now.
-    pub(super) fn end_if_forsaken(&mut self, desk: &mut TurnContext<'_, P>) -> Result<(), Ended> {
-        match self.queue().end_if_forsaken(desk.core.now) {
+    pub(super) fn end_if_abandoned(
+        &mut self,
+        context: &mut TurnContext<'_, P>,
+    ) -> Result<(), Ended> {
+        match self.queue().end_if_abandoned(context.core.now) {
             true => Err(Ended::Controller(CloseReason::KeepAlive)),
             false => Ok(()),
         }
     }
 
     /// Ends a connection whose host keeps it waiting, and does what the controller wants.
-    pub(super) fn look(&mut self, desk: &mut TurnContext<'_, P>) -> Result<(), Ended> {
-        if self.outstanding.deadline().is_some_and(|at| at <= desk.core.now) {
+    pub(super) fn look(&mut self, context: &mut TurnContext<'_, P>) -> Result<(), Ended> {
+        if self.outstanding.deadline().is_some_and(|at| at <= context.core.now) {
             return Err(Ended::Stalled);
         }
-        self.serve_controller(desk)
+        self.serve_controller(context)
     }
 
     /// Does what the controller wants.
-    fn serve_controller(&mut self, desk: &mut TurnContext<'_, P>) -> Result<(), Ended> {
-        while let Some(event) = self.queue().poll(desk.core.now) {
+    fn serve_controller(&mut self, context: &mut TurnContext<'_, P>) -> Result<(), Ended> {
+        while let Some(event) = self.queue().poll(context.core.now) {
             match event {
                 QueueEvent::Complete { cid, outcome } => {
                     let parked = self.find(cid, RequestState::Parked);
                     if let Some(slot) = parked {
-                        self.respond(desk, slot, outcome)?;
+                        self.respond(context, slot, outcome)?;
                     }
                 }
-                QueueEvent::Abort(abort) => self.abort(desk, abort)?,
+                QueueEvent::Abort(abort) => self.abort(context, abort)?,
                 QueueEvent::Settle(settle) => self.settle(&settle),
-                QueueEvent::Flush(flush) => self.flush(desk, flush),
+                QueueEvent::Flush(flush) => self.flush(context, flush),
                 QueueEvent::Close(reason) => return Err(Ended::Controller(reason)),
             }
         }
@@ -403,21 +407,25 @@ impl<P: Provider> Connection<P> {
     }
 
     /// Aborts a command if it has not gone too far.
-    fn abort(&mut self, desk: &mut TurnContext<'_, P>, abort: AbortRequest) -> Result<(), Ended> {
+    fn abort(
+        &mut self,
+        context: &mut TurnContext<'_, P>,
+        abort: AbortRequest,
+    ) -> Result<(), Ended> {
         let Some(slot) = self.slots.find(abort.cid) else {
             self.queue().answer_abort(abort, false);
             return Ok(());
         };
-        let whose = self.request_key(desk, slot);
+        let whose = self.request_key(context, slot);
         let request = self.slots.get(slot);
         match (request.state, request.operation) {
             (RequestState::AwaitingBuffer, _) => {
-                desk.core.buffers().leave(&self.accounts, whose);
+                context.core.buffers().leave(&self.accounts, whose);
             }
             (RequestState::AwaitingFetch, _) => self.to_fetch.retain(|other| *other != slot),
             (RequestState::Executing, Some(operation)) if request.abort.is_none() => {
                 request.abort = Some(abort);
-                desk.core.storage().cancel(operation);
+                context.core.storage().cancel(operation);
                 return Ok(());
             }
             _ => {
@@ -425,7 +433,7 @@ impl<P: Provider> Connection<P> {
                 return Ok(());
             }
         }
-        self.refuse(desk, slot, Status::ABORT_REQUESTED)?;
+        self.refuse(context, slot, Status::ABORT_REQUESTED)?;
         self.queue().answer_abort(abort, true);
         Ok(())
     }
@@ -470,17 +478,17 @@ impl<P: Provider> Connection<P> {
 
     /// Stops everything: from here on nothing that the host sends is placed, and no command is
     /// answered. Memory on which storage does not work is free at once.
-    pub(super) fn end(&mut self, desk: &mut TurnContext<'_, P>, why: &Ended) {
+    pub(super) fn end(&mut self, context: &mut TurnContext<'_, P>, why: &Ended) {
         let Some(mut queue) = self.queue.take() else { return };
-        if why.is_fault() && desk.core.associations.chatter().admit(desk.core.now) {
+        if why.is_fault() && context.core.associations.log_rate().admit(context.core.now) {
             tracing::info!(peer = %self.peer, qid = %queue.qid(), "connection ended: {why}");
         } else {
             tracing::debug!(peer = %self.peer, qid = %queue.qid(), "connection ended: {why}");
         }
         // From here on no device uses its buffers.
-        desk.group.release(self.qp);
-        let connection = self.request_key(desk, SlotId(0));
-        desk.core.buffers().leave_all(&self.accounts, connection);
+        context.group.release(self.qp);
+        let connection = self.request_key(context, SlotId(0));
+        context.core.buffers().leave_all(&self.accounts, connection);
         for slot in self.slots.in_use() {
             let request = self.slots.get(slot);
             if let Some(abort) = request.abort.take() {
@@ -493,7 +501,7 @@ impl<P: Provider> Connection<P> {
                 request.holds.clear();
             }
             if let Some(operation) = request.operation {
-                desk.core.storage().cancel(operation);
+                context.core.storage().cancel(operation);
             }
         }
         let hold = queue.close();
@@ -501,14 +509,14 @@ impl<P: Provider> Connection<P> {
             let request = self.slots.get(slot);
             if request.operation.is_none() {
                 let buffer = self.slots.end(slot).buffer;
-                self.release(desk, buffer);
+                self.release(context, buffer);
                 continue;
             }
             if request.changes_medium() || deliberate_bugs::has(Bug::AwaitReads) {
                 request.holds.extend(hold.clone());
             }
             if let Some(buffer) = &request.buffer {
-                desk.core.buffers().leave_behind(&self.accounts, buffer);
+                context.core.buffers().leave_behind(&self.accounts, buffer);
             }
         }
     }

@@ -46,7 +46,7 @@ impl<P: Provider> Connection<P> {
     /// Answers a command at the end of the turn, or when the send queue has room.
     pub(super) fn respond(
         &mut self,
-        desk: &mut TurnContext<'_, P>,
+        context: &mut TurnContext<'_, P>,
         slot: SlotId,
         outcome: CommandOutcome,
     ) -> Result<(), Ended> {
@@ -57,31 +57,31 @@ impl<P: Provider> Connection<P> {
         request.send_entries = if request.sends_data() { 2 } else { 1 };
         request.send_entries += u32::from(deliberate_bugs::has(Bug::CompleteTwice));
         self.to_respond.push(slot);
-        self.announce_responses(desk);
+        self.announce_responses(context);
         Ok(())
     }
 
     /// Has [`Connection::send_responses`] called at the end of the turn.
-    fn announce_responses(&mut self, desk: &mut TurnContext<'_, P>) {
-        desk.answers |= !mem::replace(&mut self.announced, true);
+    fn announce_responses(&mut self, context: &mut TurnContext<'_, P>) {
+        context.answers |= !mem::replace(&mut self.announced, true);
     }
 
     /// The turn ends: answers all commands that the send queue has room for.
-    pub(crate) fn send_responses(&mut self, desk: &mut TurnContext<'_, P>) -> Result<(), Ended> {
+    pub(crate) fn send_responses(&mut self, context: &mut TurnContext<'_, P>) -> Result<(), Ended> {
         self.announced = false;
-        let storage_is_idle = desk.core.storage().in_flight() == 0;
-        let run = if storage_is_idle && desk.plan.trains {
+        let storage_is_idle = context.core.storage().in_flight() == 0;
+        let run = if storage_is_idle && context.plan.trains {
             DataBatchLimit::for_responses(self.to_respond.len())
         } else {
             DataBatchLimit::NONE
         };
         loop {
-            let count = self.send_all_data(desk, run)?;
+            let count = self.send_all_data(context, run)?;
             if count == 0 {
                 return Ok(());
             }
             for index in 0..count {
-                self.send_response(desk, self.to_respond[index])?;
+                self.send_response(context, self.to_respond[index])?;
             }
             self.to_respond.drain(..count);
         }
@@ -90,7 +90,7 @@ impl<P: Provider> Connection<P> {
     /// Sends the data of the first commands in line. Returns how many.
     fn send_all_data(
         &mut self,
-        desk: &mut TurnContext<'_, P>,
+        context: &mut TurnContext<'_, P>,
         run: DataBatchLimit,
     ) -> Result<usize, Ended> {
         let (mut count, mut bytes, mut responses) = (0, 0, 0);
@@ -105,20 +105,24 @@ impl<P: Provider> Connection<P> {
             responses += request.send_entries - u32::from(sends_data);
             count += 1;
             // First, since the host may send its next command as soon as it has the response.
-            self.post_receive(desk, receive)?;
+            self.post_receive(context, receive)?;
             if sends_data {
-                bytes += self.send_data(desk, slot)?;
+                bytes += self.send_data(context, slot)?;
             }
         }
         Ok(count)
     }
 
-    fn send_response(&mut self, desk: &mut TurnContext<'_, P>, slot: SlotId) -> Result<(), Ended> {
+    fn send_response(
+        &mut self,
+        context: &mut TurnContext<'_, P>,
+        slot: SlotId,
+    ) -> Result<(), Ended> {
         let request = self.slots.get(slot);
         let (cid, outcome, invalidate) = (request.cid, request.outcome, request.invalidate);
         if deliberate_bugs::has(Bug::ReuseBufferEarly) {
             let buffer = self.slots.get(slot).buffer.take();
-            self.release(desk, buffer);
+            self.release(context, buffer);
         }
         let response = self.queue().completion(cid, outcome);
         let sge = self.area.set_response(slot, &response);
@@ -134,21 +138,21 @@ impl<P: Provider> Connection<P> {
             let wr_id = self.work_id(WorkKind::Data, slot.0);
             let twin = SendWr { wr_id, flags: SendFlags::NONE, ..wr };
             // SAFETY: as below, before which it is done.
-            unsafe { self.push_send(desk, &twin) }?;
+            unsafe { self.push_send(context, &twin) }?;
         }
         // SAFETY: the area lives until the queue pair is released, and the slot is taken until this
         // completes.
-        unsafe { self.push_send(desk, &wr) }
+        unsafe { self.push_send(context, &wr) }
     }
 
     /// Data to the host. The response follows it in the same queue, so it arrives first; only the
     /// response is reported. Returns how many bytes.
-    fn send_data(&mut self, desk: &mut TurnContext<'_, P>, slot: SlotId) -> Result<u32, Ended> {
+    fn send_data(&mut self, context: &mut TurnContext<'_, P>, slot: SlotId) -> Result<u32, Ended> {
         let request = self.slots.get(slot);
         let HostData::Keyed { address, key } = request.host else {
             unreachable!("data for the host goes to a key")
         };
-        let pool = desk.core.buffers().pool();
+        let pool = context.core.buffers().pool();
         let addr = match (&request.buffer, request.work) {
             (Some(buffer), _) => pool.address(buffer) as u64,
             (None, Some(CommandWork::Io(IoWork { kind: IoKind::ReadZeros, .. }))) => {
@@ -156,7 +160,7 @@ impl<P: Provider> Connection<P> {
             }
             (None, _) => unreachable!("data for the host is in a buffer, unless it is zeros"),
         };
-        let sge = Sge { addr, length: request.length, lkey: desk.plan.pool_key };
+        let sge = Sge { addr, length: request.length, lkey: context.plan.pool_key };
         let wr = SendWr {
             wr_id: self.work_id(WorkKind::Data, slot.0),
             op: Op::RdmaWrite { remote_addr: address, rkey: key },
@@ -165,36 +169,36 @@ impl<P: Provider> Connection<P> {
         };
         // SAFETY: the buffer stays with its request until the response completes, which is after
         // this; zeros stay zeros.
-        unsafe { self.push_send(desk, &wr) }?;
+        unsafe { self.push_send(context, &wr) }?;
         Ok(sge.length)
     }
 
     /// A response was sent: its request is over.
     pub(super) fn responded(
         &mut self,
-        desk: &mut TurnContext<'_, P>,
+        context: &mut TurnContext<'_, P>,
         slot: u32,
     ) -> Result<(), Ended> {
         let request = self.slots.get(SlotId(slot));
         let bytes = if request.sends_data() { request.length } else { 0 };
         let remains = self.slots.end(SlotId(slot));
-        self.moved(desk, remains.send_entries, bytes);
-        self.release(desk, remains.buffer);
-        self.pump(desk)
+        self.moved(context, remains.send_entries, bytes);
+        self.release(context, remains.buffer);
+        self.pump(context)
     }
 
     /// Goes on with what waited for room.
-    pub(super) fn pump(&mut self, desk: &mut TurnContext<'_, P>) -> Result<(), Ended> {
+    pub(super) fn pump(&mut self, context: &mut TurnContext<'_, P>) -> Result<(), Ended> {
         if !self.to_respond.is_empty() {
-            self.announce_responses(desk);
+            self.announce_responses(context);
         }
         if !self.to_fetch.is_empty() {
-            self.fetch(desk)?;
+            self.fetch(context)?;
         }
         if !self.arrived.is_empty() {
-            self.admit(desk)?;
+            self.admit(context)?;
         }
-        self.leave(desk)
+        self.leave(context)
     }
 }
 
