@@ -176,10 +176,10 @@ fn missing_objects_are_one_line_errors() {
     let line = exported.feedrail("read", &["--namespace-id", "2"]).failure();
     assert!(line.contains("namespace 2"), "{line}");
 
-    let nobody = loopback_address().to_string();
-    let options = ["-a", &nobody, "-n", "nqn.2026-01.org.example:a", "--timeout", "2000"];
+    let unused = loopback_address().to_string();
+    let options = ["-a", &unused, "-n", "nqn.2026-01.org.example:a", "--timeout", "2000"];
     let line = feedrail(["read"]).args(options).run().failure();
-    assert!(line.contains(&nobody), "{line}");
+    assert!(line.contains(&unused), "{line}");
 }
 
 #[test]

@@ -120,7 +120,7 @@ fn a_kill_while_writing_loses_nothing_acknowledged() {
                 .zip(old)
                 .zip(bytes)
                 .any(|((now, old), new)| now != old && now != new);
-            assert!(!torn, "the range at {offset} holds bytes that nobody wrote");
+            assert!(!torn, "the range at {offset} holds bytes of no write");
         }
     }
     println!("{acknowledged} of {} were acknowledged", areas.len());

@@ -249,7 +249,7 @@ fn a_killed_target_is_an_error_in_time() {
     let address = daemon.address();
     daemon.kill();
     let line = perf.wait().failure();
-    assert!(line.contains(&address.ip().to_string()), "names what was lost: {line}");
+    assert!(line.contains(&address.ip().to_string()), "names the lost address: {line}");
 }
 
 #[test]

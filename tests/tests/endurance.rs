@@ -73,7 +73,7 @@ impl Slot {
     #[track_caller]
     fn check(&mut self, bytes: &[u8]) {
         let wrong = (0..bytes.len()).find(|&at| !self.may_hold(at, bytes[at]));
-        assert_eq!(wrong, None, "at this place of a slot is a byte that nobody acknowledged");
+        assert_eq!(wrong, None, "at this place of a slot is a byte of no acknowledged write");
         self.settled.copy_from_slice(bytes);
         self.doubtful.clear();
     }

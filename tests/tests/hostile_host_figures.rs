@@ -26,7 +26,7 @@ const KNOCKS: usize = 4;
 const ENDED: &str = "the connection ends";
 
 /// One kind of hostility: a step of it, and the same amount of I/O done decently.
-struct Contest {
+struct Comparison {
     what: &'static str,
     faults: Option<Faults>,
     hostile: fn(&mut Peer),
@@ -181,12 +181,12 @@ fn scribble(peer: &mut Peer<'_>) {
 }
 
 fn knock(peer: &mut Peer<'_>) {
-    peer.more = peer.host.knock_and_leave(peer.daemon.address(), KNOCKS).pop();
+    peer.more = peer.host.request_and_abandon(peer.daemon.address(), KNOCKS).pop();
 }
 
 /// As many connections, made and ended in order.
 fn come_in_and_leave(peer: &mut Peer<'_>) {
-    let queues = peer.host.knock_and_leave(peer.daemon.address(), KNOCKS);
+    let queues = peer.host.request_and_abandon(peer.daemon.address(), KNOCKS);
     for queue in queues {
         peer.host.settle(queue);
         peer.host.leave(queue);
@@ -201,7 +201,7 @@ fn vanish(peer: &mut Peer<'_>) {
 fn leave(peer: &mut Peer<'_>) {
     let cids = peer.post(16, 65_536, |_| read(1, 0, 65_536));
     peer.collect(cids);
-    peer.host.hang_up();
+    peer.host.disconnect_all();
     peer.replace();
 }
 
@@ -210,8 +210,8 @@ fn damage() -> Faults {
     Faults { sent_corruption_ppm: 1000, seed: 1, ..Faults::default() }
 }
 
-fn contests() -> [Contest; 10] {
-    let contest = |what, hostile, decent| Contest {
+fn contests() -> [Comparison; 10] {
+    let contest = |what, hostile, decent| Comparison {
         what,
         faults: None,
         hostile,
@@ -220,20 +220,23 @@ fn contests() -> [Contest; 10] {
         ends: false,
     };
     [
-        Contest {
+        Comparison {
             ends: true,
             ..contest("connects and says nothing", sit_on_a_connection, nothing)
         },
-        Contest { ends: true, ..contest("takes no response", take_no_response, take_responses) },
+        Comparison { ends: true, ..contest("takes no response", take_no_response, take_responses) },
         contest("sends beyond the queue", four_times_the_queue, the_queue_four_times),
         contest("lies about lengths", lie_about_lengths, five_reads),
         contest("reuses command ids", reuse_ids, eight_reads),
-        Contest {
+        Comparison {
             faults: Some(damage()),
             ..contest("damages 1 packet in 1,000", eight_writes, eight_writes)
         },
-        Contest { ends: true, ..contest("leaves connections half open", knock, come_in_and_leave) },
-        Contest { pace: PACE_OF_VISITS, ..contest("vanishes in the middle", vanish, leave) },
+        Comparison {
+            ends: true,
+            ..contest("leaves connections half open", knock, come_in_and_leave)
+        },
+        Comparison { pace: PACE_OF_VISITS, ..contest("vanishes in the middle", vanish, leave) },
         contest("scribbles on memory in use", scribble, eight_writes),
         contest("(none: decent beside decent)", eight_writes, eight_writes),
     ]
@@ -241,7 +244,7 @@ fn contests() -> [Contest; 10] {
 
 /// One contest under way.
 struct Arena<'a> {
-    contest: &'a Contest,
+    contest: &'a Comparison,
     daemon: &'a Daemon,
     bystander: Bystander,
     got: BTreeSet<String>,
@@ -259,7 +262,7 @@ impl Arena<'_> {
         if side == Side::Hostile {
             self.got.append(&mut peer.got);
         }
-        peer.host.hang_up();
+        peer.host.disconnect_all();
         score
     }
 
@@ -273,7 +276,7 @@ impl Arena<'_> {
 }
 
 /// Holds a contest and prints its row; returns the bystander's ratio.
-fn hold(contest: &Contest) -> f64 {
+fn hold(contest: &Comparison) -> f64 {
     let folder = tempfile::tempdir().unwrap();
     let daemon = serve(folder.path());
     let bystander = Bystander::start(&daemon);

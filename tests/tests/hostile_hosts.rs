@@ -157,7 +157,7 @@ fn hosts_without_receives_are_disconnected() {
         host.wait_down(queue);
     }
     scene.daemon.wait_for_log("did not take its responses");
-    host.hang_up();
+    host.disconnect_all();
     scene.wait_for_peace();
     let stats = scene.all_is_well();
     assert_eq!(stats["pool"]["used_bytes"], 0, "every buffer came back");
@@ -225,7 +225,7 @@ fn wrong_lengths_end_the_command_or_connection() {
     host.post(queue, &write(1, 9000, 4096).with_data(nowhere), &[]);
     host.wait_down(queue);
     // It has its admin queues still.
-    host.hang_up();
+    host.disconnect_all();
     scene.wait_for_peace();
     let culprits = scene.all_is_well()["peer_errors"].to_string();
     assert!(culprits.contains("commands_failed"), "{culprits}");
@@ -298,12 +298,12 @@ fn damaged_packets_count_as_lost() {
 fn half_open_connections_are_bounded() {
     let scene = Scene::new();
     let mut host = HostileHost::new(None);
-    host.knock_and_leave(scene.daemon.address(), 2000);
+    host.request_and_abandon(scene.daemon.address(), 2000);
     let nameless = 2 * UNCONNECTED_PER_ADDRESS as u64;
     assert!(scene.connections() <= nameless + Bystander::CONNECTIONS);
     let mut other = HostileHost::new(None);
     other.associate(&scene.daemon, 32);
-    other.hang_up();
+    other.disconnect_all();
     // Those that were taken are given up in the end.
     scene.wait_for_peace();
     scene.all_is_well();
@@ -346,7 +346,7 @@ fn connections_are_counted_over_all_addresses() {
     let [mut first, mut second] = [HostileHost::new(None), HostileHost::new(None)];
     assert_eq!([0, 1, 0].map(|address| link(&mut first, address)), [up, up, refused]);
     assert_eq!([1, 0, 1].map(|address| link(&mut second, address)), [up, refused, refused]);
-    first.hang_up();
+    first.disconnect_all();
     eventually("there is room again", || daemon.stats()["connections"] == 1);
     assert_eq!(link(&mut second, 0), up);
 }
@@ -408,7 +408,7 @@ fn changing_memory_in_use_harms_only_its_host() {
     host.withdraw_memory();
     host.wait_down(queue);
     scene.daemon.wait_for_log("reading host memory");
-    host.hang_up();
+    host.disconnect_all();
     scene.wait_for_peace();
     scene.all_is_well();
 }

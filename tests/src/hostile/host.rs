@@ -261,7 +261,7 @@ impl HostileHost {
     }
 
     /// Ends all connections in order, those included whose request is answered only now.
-    pub fn hang_up(&mut self) {
+    pub fn disconnect_all(&mut self) {
         let mut told = vec![false; self.raw.links.len()];
         self.until("the target lets it go", |host| {
             let now = host.now();
@@ -302,7 +302,7 @@ impl HostileHost {
     }
 
     /// Makes `knocks` queue pairs and sends a connection request for each, but hears no answer.
-    pub fn knock_and_leave(&mut self, to: SocketAddr, knocks: usize) -> Vec<QueueKey> {
+    pub fn request_and_abandon(&mut self, to: SocketAddr, knocks: usize) -> Vec<QueueKey> {
         let request = ConnectRequest::new(Qid::ADMIN, Cntlid(0), 32, 32);
         let queues: Vec<_> =
             (0..knocks).map(|_| self.dial_with(to, request.as_bytes(), 0)).collect();

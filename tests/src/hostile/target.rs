@@ -33,17 +33,17 @@ const SHAPE: RawTargetShape = RawTargetShape {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Manner {
     /// Never answers a connection request.
-    Deaf,
+    IgnoresRequests,
     /// Rejects with private data that means nothing.
-    RejectsInTongues,
+    RejectsWithGarbage,
     /// Accepts with private data that means nothing.
-    AcceptsInTongues,
+    AcceptsWithGarbage,
     /// Accepts, and says nothing more.
     Silent,
     /// Accepts, and takes no command.
     TakesNothing,
-    /// Accepts, and hangs up at the first command.
-    HangsUp,
+    /// Accepts, and disconnects at the first command.
+    Disconnects,
     /// Answers every command with success and zeros, and moves no data.
     Zeros,
     /// Answers every command with success and ones, and moves no data.
@@ -59,18 +59,18 @@ pub enum Manner {
     /// Answers a command with more responses than there are receives.
     Flood,
     /// Writes into memory of the host that it was not shown.
-    Trespasses,
+    WritesOutOfBounds,
 }
 
 impl Manner {
     /// Every manner, for tests that try each.
     pub const ALL: [Self; 14] = [
-        Self::Deaf,
-        Self::RejectsInTongues,
-        Self::AcceptsInTongues,
+        Self::IgnoresRequests,
+        Self::RejectsWithGarbage,
+        Self::AcceptsWithGarbage,
         Self::Silent,
         Self::TakesNothing,
-        Self::HangsUp,
+        Self::Disconnects,
         Self::Zeros,
         Self::Ones,
         Self::WrongId,
@@ -78,26 +78,26 @@ impl Manner {
         Self::Short,
         Self::Long,
         Self::Flood,
-        Self::Trespasses,
+        Self::WritesOutOfBounds,
     ];
 
     /// Its behaviour in words, for the table.
     pub fn words(self) -> &'static str {
         match self {
-            Self::Deaf => "never answers a connection request",
-            Self::RejectsInTongues => "rejects with private data that means nothing",
-            Self::AcceptsInTongues => "accepts with private data that means nothing",
-            Self::Silent => "accepts, and says nothing more",
+            Self::IgnoresRequests => "never answers a connection request",
+            Self::RejectsWithGarbage => "rejects with private data that means nothing",
+            Self::AcceptsWithGarbage => "accepts with private data that means nothing",
+            Self::Silent => "accepts, and sends nothing more",
             Self::TakesNothing => "accepts, and takes no command",
-            Self::HangsUp => "hangs up at the first command",
+            Self::Disconnects => "disconnects at the first command",
             Self::Zeros => "answers success and zeros, and moves no data",
             Self::Ones => "answers success and ones, and moves no data",
-            Self::WrongId => "answers under an id that nobody used",
-            Self::Twice => "answers everything twice",
+            Self::WrongId => "answers under an unused id",
+            Self::Twice => "answers every command twice",
             Self::Short => "answers with half a response",
-            Self::Long => "answers with far too much",
+            Self::Long => "answers with a response that is too long",
             Self::Flood => "answers with more responses than there are receives",
-            Self::Trespasses => "writes into memory that it was not shown",
+            Self::WritesOutOfBounds => "writes into memory without a key for it",
         }
     }
 }
@@ -120,12 +120,12 @@ impl HostileTarget {
         let device = device.expect("the loopback address is free");
         let address = SocketAddr::new(device.local_ip(), 4420);
         let raw = RawTarget::new(device, address, SHAPE);
-        let mut desk = Desk { manner, raw, start: clock() };
+        let mut server = HostileServer { manner, raw, start: clock() };
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
         let thread = thread::spawn(move || {
             while !stopped.load(Ordering::Relaxed) {
-                if !desk.turn() {
+                if !server.turn() {
                     pause(BREATH);
                 }
             }
@@ -153,13 +153,13 @@ impl Drop for HostileTarget {
     }
 }
 
-struct Desk {
+struct HostileServer {
     manner: Manner,
     raw: RawTarget<Soft>,
     start: Instant,
 }
 
-impl Desk {
+impl HostileServer {
     fn turn(&mut self) -> bool {
         let now = Time::from_nanos(1) + (clock() - self.start);
         let mut progress = false;
@@ -183,11 +183,11 @@ impl Desk {
     fn requested(&mut self, now: Time, conn: ConnId, params: ConnParams) {
         let tongues = [0xA5; 32];
         let private_data = match self.manner {
-            Manner::Deaf => return,
-            Manner::RejectsInTongues => {
+            Manner::IgnoresRequests => return,
+            Manner::RejectsWithGarbage => {
                 return self.raw.reject(now, conn, &tongues);
             }
-            Manner::AcceptsInTongues => PrivateData::new(&tongues),
+            Manner::AcceptsWithGarbage => PrivateData::new(&tongues),
             _ => PrivateData::new(ConnectAccept::new(RECEIVES).as_bytes()),
         };
         let receives = if self.manner == Manner::TakesNothing { 0 } else { RECEIVES };
@@ -199,7 +199,7 @@ impl Desk {
     fn answer(&mut self, now: Time, conn: ConnId, cid: Cid) {
         let good = response(0, cid);
         match self.manner {
-            Manner::HangsUp => self.raw.disconnect(now, conn),
+            Manner::Disconnects => self.raw.disconnect(now, conn),
             Manner::Zeros => self.send(conn, Op::Send, &good),
             Manner::Ones => self.send(conn, Op::Send, &response(0xFF, cid)),
             Manner::WrongId => self.send(conn, Op::Send, &response(0, Cid(cid.0 ^ 0x5555))),
@@ -209,13 +209,13 @@ impl Desk {
             Manner::Flood => {
                 [good; 100].iter().for_each(|answer| self.send(conn, Op::Send, answer))
             }
-            Manner::Trespasses => {
+            Manner::WritesOutOfBounds => {
                 let somewhere = Op::RdmaWrite { remote_addr: 0x1000, rkey: 0xDEAD_BEEF };
                 self.send(conn, somewhere, &[0xA5; ANSWER_BYTES]);
             }
-            Manner::Deaf
-            | Manner::RejectsInTongues
-            | Manner::AcceptsInTongues
+            Manner::IgnoresRequests
+            | Manner::RejectsWithGarbage
+            | Manner::AcceptsWithGarbage
             | Manner::Silent
             | Manner::TakesNothing => {}
         }

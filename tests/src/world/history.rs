@@ -331,7 +331,7 @@ impl Stretch {
         let gone = self.versions.iter().any(|version| {
             version.superseded.is_some() && version.contents.part(from, from + found.len()) == found
         });
-        let about = if gone { "an older write's" } else { "nobody's" };
+        let about = if gone { "an older write's" } else { "no write's" };
         let show = |bytes: &[u8]| format!("{:02x?}", &bytes[..bytes.len().min(8)]);
         let wanted: Vec<String> = possible.by_ref().map(show).collect();
         Err(Wrong(format!(

@@ -80,7 +80,7 @@ struct Visit {
 }
 
 /// A machine whose requests break the protocol.
-pub(super) struct Stranger {
+pub(super) struct HostileMachine {
     peer: RawPeer<Sim>,
     /// The memory that targets are to write to, and the memory beside it.
     land: RawMemory<Sim>,
@@ -95,7 +95,7 @@ pub(super) struct Stranger {
     totals: Totals,
 }
 
-impl Machine for Stranger {
+impl Machine for HostileMachine {
     /// Panics if memory changed that was not open.
     fn leave(mut self: Box<Self>) -> (Totals, GroupStats) {
         self.check_memory();
@@ -135,7 +135,7 @@ impl Machine for Stranger {
     }
 }
 
-impl Stranger {
+impl HostileMachine {
     pub(super) fn new(
         network: &SimNetwork,
         ip: IpAddr,

@@ -137,7 +137,7 @@ impl Line {
             BufferEvent::Left { account, whose } => {
                 let waiting = &mut self.account(account).waiting;
                 let at = waiting.iter().position(|other| *other == whose);
-                let at = at.expect("who leaves a line was in it");
+                let at = at.expect("a request that leaves a line was in it");
                 waiting.remove(at);
                 if at == 0 {
                     self.begin_wait(account);
@@ -146,7 +146,7 @@ impl Line {
             BufferEvent::LeftBehind { address } => {
                 let mut held = self.held.values_mut();
                 let held = held.find(|held| held.address == address);
-                held.expect("what is left behind was held").left_behind = true;
+                held.expect("a left-behind buffer was held").left_behind = true;
             }
             BufferEvent::Returned { address } => self.returned(address, hung),
             BufferEvent::Settled => {
@@ -206,7 +206,7 @@ impl Line {
     fn returned(&mut self, address: usize, hung: &[usize]) {
         let mut held = self.held.iter();
         let found = held.find(|(_, held)| held.address == address);
-        let (&grant, _) = found.expect("what comes back was held");
+        let (&grant, _) = found.expect("a returned buffer was held");
         self.held.remove(&grant);
         let mut held = self.held.iter().filter(|(_, held)| !held.hangs(hung));
         let oldest = held.next().map_or(self.grants, |(&grant, _)| grant);

@@ -8,13 +8,13 @@ mod disk;
 mod engine;
 mod history;
 mod host;
+mod hostile_machine;
 mod line;
 mod medium;
 mod random;
 mod resetter;
 mod seeds;
 mod storm;
-mod stranger;
 mod target;
 mod totals;
 mod trace;
@@ -32,8 +32,8 @@ use feedrail_target::stepped::Turn as TargetTurn;
 use rdma::sim::{SimConfig, SimNetwork};
 use rdma::{GroupStats, Time};
 
+use self::hostile_machine::HostileMachine;
 use self::resetter::Resetter;
-use self::stranger::Stranger;
 
 pub use self::disk::Disk;
 pub use self::engine::{DiskConfig, DiskStats};
@@ -67,7 +67,7 @@ pub struct World {
     idle: bool,
     hosts: Vec<Host>,
     targets: Vec<Target>,
-    visitors: Vec<Visitor>,
+    machines: Vec<MachineNode>,
     /// Targets print their system calls.
     spoken: bool,
     /// No step goes beyond this time.
@@ -94,7 +94,7 @@ struct Target {
 }
 
 /// A machine that speaks for itself, and how the world treats it.
-struct Visitor {
+struct MachineNode {
     machine: Box<dyn Machine>,
     ip: IpAddr,
     rest: Rest,
@@ -149,7 +149,7 @@ impl World {
             idle: false,
             hosts: Vec::new(),
             targets: Vec::new(),
-            visitors: Vec::new(),
+            machines: Vec::new(),
             spoken: false,
             alarm: None,
             trace: Trace::default(),
@@ -178,19 +178,19 @@ impl World {
     }
 
     /// Adds a machine that keeps no rules, and visits all targets that there are.
-    fn add_stranger(&mut self, seed: u64) {
+    fn add_hostile_machine(&mut self, seed: u64) {
         let targets = self.targets.iter().map(|target| target.node.subsystem()).collect();
-        let ip = address(2, self.visitors.len());
-        let machine = Box::new(Stranger::new(&self.network, ip, targets, seed));
-        self.visitors.push(Visitor { machine, ip, rest: Rest::default() });
+        let ip = address(2, self.machines.len());
+        let machine = Box::new(HostileMachine::new(&self.network, ip, targets, seed));
+        self.machines.push(MachineNode { machine, ip, rest: Rest::default() });
     }
 
     /// Adds a host that resets its controllers, on namespace 3 of all targets that there are.
     fn add_resetter(&mut self, seed: u64) {
         let targets = self.targets.iter().map(|target| target.node.subsystem()).collect();
-        let ip = address(2, self.visitors.len());
+        let ip = address(2, self.machines.len());
         let machine = Box::new(Resetter::new(&self.network, ip, targets, seed));
-        self.visitors.push(Visitor { machine, ip, rest: Rest::default() });
+        self.machines.push(MachineNode { machine, ip, rest: Rest::default() });
     }
 
     /// The target with this id, which gets a turn at the next step.
@@ -309,7 +309,7 @@ impl World {
                 }
             }
         }
-        for Visitor { machine, ip, rest } in &mut self.visitors {
+        for MachineNode { machine, ip, rest } in &mut self.machines {
             if !rest.goes_on(self.now, self.network.has_mail(*ip)) {
                 if machine.turn(self.now) {
                     busy = true;
@@ -348,7 +348,7 @@ impl World {
             }
         }
         self.turns_at_once += 1;
-        assert!(self.turns_at_once < MAX_TURNS_AT_ONCE, "nobody rests at {:?}", self.now);
+        assert!(self.turns_at_once < MAX_TURNS_AT_ONCE, "no node rests at {:?}", self.now);
         true
     }
 

@@ -9,7 +9,7 @@ use rdma::{GroupStats, Time};
 use super::history::History;
 use super::traffic::{Histories, Traffic, TrafficOptions};
 use super::{
-    Disk, DiskConfig, HostId, Random, TargetId, TargetOptions, Totals, Trace, Visitor, World,
+    Disk, DiskConfig, HostId, MachineNode, Random, TargetId, TargetOptions, Totals, Trace, World,
 };
 
 /// Bytes of a namespace.
@@ -65,7 +65,7 @@ struct Storm {
     histories: Vec<Histories>,
     /// Bytes of each target's buffer pool.
     pools: Vec<u64>,
-    weather: SimConfig,
+    base_network: SimConfig,
     disks: DiskConfig,
     /// Troubles to come, each after this many requests.
     due: Vec<u32>,
@@ -90,8 +90,8 @@ impl Storm {
     fn new(seed: u64, spoken: bool) -> Self {
         let mut random = Random::new(seed);
         let random = &mut random;
-        let weather = weather(random);
-        let mut world = World::new(seed, weather);
+        let base_network = base_network(random);
+        let mut world = World::new(seed, base_network);
         world.spoken = spoken;
         let (mut histories, mut pools) = (Vec::new(), Vec::new());
         let targets: Vec<TargetId> = (0..TARGETS)
@@ -103,7 +103,7 @@ impl Storm {
         let mut due: Vec<u32> =
             (0..random.within(6..16)).map(|_| random.within(1..u64::from(total)) as u32).collect();
         due.sort_unstable_by(|a, b| b.cmp(a));
-        world.add_stranger(random.next_u64());
+        world.add_hostile_machine(random.next_u64());
         world.add_resetter(random.next_u64());
         let disks = disks(random);
         for &target in &targets {
@@ -119,7 +119,7 @@ impl Storm {
             traffic,
             histories,
             pools,
-            weather,
+            base_network,
             disks,
             due,
             ends,
@@ -148,7 +148,7 @@ impl Storm {
         while let Some((_, end)) = self.ends.pop() {
             self.end_trouble(end, true);
         }
-        for Visitor { machine, .. } in std::mem::take(&mut self.world.visitors) {
+        for MachineNode { machine, .. } in std::mem::take(&mut self.world.machines) {
             let (totals, network) = machine.leave();
             self.totals.add_all(&totals);
             count_network(&mut self.totals, &network);
@@ -393,8 +393,8 @@ impl Storm {
                 self.flap(host, target, if for_good { 0 } else { left }, cut);
             }
             End::Weather => {
-                let weather = self.weather;
-                self.world.set_faults(|faults| *faults = weather);
+                let base_network = self.base_network;
+                self.world.set_faults(|faults| *faults = base_network);
             }
             End::Disks(target) => {
                 self.world.target(self.targets[target]).set_disk_config(self.disks);
@@ -449,7 +449,7 @@ impl Storm {
         totals.add("fault: packets duplicated", network.duplicated);
         totals.add("fault: packets reordered", network.reordered);
         totals.add("fault: packets corrupted", network.corrupted);
-        totals.add("fault: packets to nobody", network.unreachable);
+        totals.add("fault: packets to unknown addresses", network.unreachable);
     }
 
     /// Adds what a host counted, before it goes.
@@ -478,7 +478,7 @@ fn count_network(totals: &mut Totals, stats: &GroupStats) {
 }
 
 /// A network that is never quite well.
-fn weather(random: &mut Random) -> SimConfig {
+fn base_network(random: &mut Random) -> SimConfig {
     SimConfig {
         latency: Duration::from_micros(random.within(2..40)),
         jitter: Duration::from_micros(random.within(1..40)),

@@ -22,7 +22,7 @@ pub(super) fn build() -> Result<PathBuf> {
         .output()
         .context("cannot start cargo")?;
     ensure!(output.status.success(), "the suite could not be built: {}", output.status);
-    let messages = String::from_utf8(output.stdout).context("what cargo says is not text")?;
+    let messages = String::from_utf8(output.stdout).context("the output of cargo is not UTF-8")?;
     executable(&messages).context("cargo did not say where the suite is")
 }
 
