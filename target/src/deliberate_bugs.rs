@@ -19,7 +19,7 @@ pub enum Bug {
     CompleteTwice,
     /// An aborted command goes on.
     DropAbort,
-    /// A namespace that says that it is write protected is not.
+    /// Writes to a write-protected namespace are executed.
     IgnoreWriteProtect,
     /// The progress block is never lent.
     KeepProgressBlock,

@@ -29,7 +29,7 @@ const KEPT_MACHINE_FILE: &str = "machine-id";
 /// The machine that a target runs on: derived ids differ between machines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Machine {
-    /// Hashed: says nothing of the id that it was made from.
+    /// A hash, from which the machine id can not be found.
     key: Uuid,
     /// The id, if it was made up just now because the machine has none: [`Machine::keep`] stores
     /// it.
@@ -63,7 +63,8 @@ impl Machine {
     }
 
     fn find(machine_id: &Path, state_dir: &Path) -> Result<Self, MachineError> {
-        // It is empty or says "uninitialized" in images that many machines start from.
+        // The file is empty or has the text "uninitialized" in images that many machines start
+        // from.
         let system = std::fs::read_to_string(machine_id).ok().and_then(|text| parse_id(&text));
         if let Some(id) = system {
             return Ok(Self::with_id(id));
@@ -140,7 +141,8 @@ impl SubsystemIdentity {
         serial
     }
 
-    /// The UUID of what has this name in the dataset, on every machine. None without a dataset id.
+    /// The UUID of the namespace with this name in the dataset, on every machine. None without a
+    /// dataset id.
     pub(crate) fn dataset_uuid(&self, name: &str) -> Option<Uuid> {
         self.dataset.map(|dataset| Uuid::new_v5(&dataset, name.as_bytes()))
     }
@@ -151,7 +153,7 @@ impl SubsystemIdentity {
         Uuid::new_v5(&self.local, path.as_os_str().as_bytes())
     }
 
-    /// The UUID of what has this name on this machine and no path.
+    /// The UUID of the namespace with this name on this machine, if it has no path.
     pub(crate) fn name_uuid(&self, name: &str) -> Uuid {
         // No path begins so.
         Uuid::new_v5(&self.local, format!("name:{name}").as_bytes())

@@ -57,8 +57,8 @@ impl<S: Signal> Doorbell<S> {
         self.rung.swap(false, Ordering::AcqRel)
     }
 
-    /// Before a sleep: false if the flag is up. Clears what a slow ringer left on the descriptor
-    /// after its flag was taken down, which would end every sleep from then on.
+    /// Before a sleep: false if the flag is up. Clears a count that a slow ringer left on the
+    /// descriptor after its flag was taken down, which would end every sleep from then on.
     pub(crate) fn is_quiet(&self) -> bool {
         self.signal.clear();
         !self.rung.load(Ordering::Acquire)

@@ -1,8 +1,8 @@
 //! NVMe over Fabrics target: exports files, block devices and memory over RDMA.
 //!
-//! [`Config`] says what to export and where; [`Target`] serves it on threads of its own until it is
-//! stopped. [`daemon`] is the process `feedrail-target`, [`stepped`] is a target for simulators,
-//! and [`backend`] is what a namespace needs of its medium.
+//! A [`Config`] has the exports and addresses; [`Target`] serves it on threads of its own until it
+//! is stopped. [`daemon`] is the process `feedrail-target`, [`stepped`] is a target for simulators,
+//! and [`backend`] is the interface of a namespace to its medium.
 //!
 //! ```no_run
 //! use std::path::Path;
@@ -20,15 +20,15 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Inside, two halves meet in the module `controller`. *What NVMe is*: the `inventory` opens a
+//! Inside, two halves meet in the module `controller`. *The rules of NVMe*: the `inventory` opens a
 //! configuration as subsystems, namespaces and ports, and a queue of `controller` per connection
-//! decides what each command means. *How bytes move*: a `poll_group` per core drives its
+//! decodes and checks each command. *How bytes move*: a `poll_group` per core drives its
 //! `transport`s and its `storage`, with the time, storage and buffers of its `core_context`;
 //! backends know bytes and offsets alone. `driver` has the threads around both.
 //!
 //! Not here: authentication, reservations, ANA and multipath policy, namespace management, metadata
-//! and protection information, zoned namespaces, other transports than RDMA, changes of what is
-//! exported while it runs.
+//! and protection information, zoned namespaces, other transports than RDMA, changes of the exports
+//! while it runs.
 
 pub mod backend;
 pub mod config;
@@ -70,8 +70,8 @@ pub mod error {
 pub mod stepped {
     //! A target without threads and without a clock, which its caller drives: for simulators.
     //!
-    //! A [`Registry`] opens what a configuration exports, an [`Assembly`] adds devices to it, and
-    //! [`Stepped`] does what is ready whenever it is given the time. Each core has an [`Engine`]
+    //! A [`Registry`] opens the exports of a configuration, an [`Assembly`] adds devices to it, and
+    //! [`Stepped`] does all that is ready at the time that it is given. Each core has an [`Engine`]
     //! for the system calls of its backends.
 
     pub use crate::controller::{Associations, Controller};

@@ -1,5 +1,4 @@
-//! The synchronisation primitives of what wakes other threads, which loom replaces when it checks
-//! that.
+//! The synchronisation primitives of doorbells and links, which loom replaces when it checks those.
 
 #[cfg(not(all(loom, test)))]
 pub(crate) use std::sync::{

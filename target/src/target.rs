@@ -50,11 +50,11 @@ pub struct Listening {
 pub struct NotListening {
     /// The address of the configuration.
     pub address: SocketAddr,
-    /// Why not, and what to do.
+    /// The cause, and the remedy.
     pub reason: String,
 }
 
-/// Why a target does not start; one line that says what would help.
+/// The cause for which a target does not start; one line with the remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// Something can not be exported.
@@ -97,8 +97,8 @@ pub enum StartError {
 }
 
 impl Target {
-    /// Opens what a configuration exports, listens, and starts serving. An address that can not be
-    /// served is left out as long as there is another.
+    /// Opens the exports of a configuration, listens, and starts serving. An address that can not
+    /// be served is left out as long as there is another.
     ///
     /// # Errors
     /// See [`StartError`]. Nothing keeps running then.

@@ -34,7 +34,7 @@ pub(crate) struct FileKey {
 }
 
 impl FileKey {
-    /// Of what a path leads to; `None` if that can not be told.
+    /// Identity of the file that a path leads to; `None` if it can not be found.
     pub(crate) fn of_path(path: &Path) -> Option<Self> {
         fs::metadata(path).ok().map(|metadata| Self::of(&metadata))
     }
@@ -169,7 +169,7 @@ fn lock_holder(locks: &str, device: u64, inode: u64) -> Option<u32> {
     let place = format!("{:02x}:{:02x}:{inode}", libc::major(device), libc::minor(device));
     locks.lines().find_map(|line| {
         let mut fields = line.split_whitespace().skip(1);
-        // A line with an arrow is of one that waits.
+        // A line with an arrow is of a process that waits.
         let of_file = fields.next()? == "FLOCK" && fields.nth(3)? == place;
         of_file.then(|| line.split_whitespace().nth(4)?.parse().ok())?
     })

@@ -46,8 +46,8 @@ pub struct FileBackend {
 }
 
 impl FileBackend {
-    /// On a file of `exact_bytes`. `direct_alignment` is what direct I/O asks of offsets, if it is
-    /// used.
+    /// A backend on a file of `exact_bytes`. `direct_alignment` is the alignment of offsets that
+    /// direct I/O needs, if it is used.
     pub fn new(file: OwnedFd, exact_bytes: u64, direct_alignment: Option<u32>) -> Self {
         static NEXT_ID: AtomicU64 = AtomicU64::new(0);
         let (device, grows) = device_of(&file);
@@ -132,7 +132,7 @@ impl FileBackend {
         }
     }
 
-    /// Locks an operation's range, or says how long to wait before this is tried again.
+    /// Locks an operation's range, or returns how long to wait before the next attempt.
     fn lock_range(&self, operation: &mut Operation) -> Result<(), Duration> {
         let Some(locks) = &self.locks else { return Ok(()) };
         let access = match operation.kind() {
@@ -250,7 +250,7 @@ impl FileBackend {
     }
 
     fn synced(&self) -> Step {
-        // Of several calls at a time only one is told of a failure.
+        // Of several calls at a time the kernel reports the failure to one only.
         match self.health.write_back_failed() {
             true => Step::Done(Err(BackendError::WriteBackFailed)),
             false => Step::Done(Ok(())),

@@ -8,7 +8,7 @@ pub struct Health {
     write_back_failed: AtomicBool,
     /// The length that the medium was opened with, in bytes.
     exact_bytes: u64,
-    /// How many of these are still what they were: fewer once the file was found shorter.
+    /// Bytes of the original length that still exist: fewer once the file was found shorter.
     present_bytes: AtomicU64,
     announced: AtomicBool,
 }
@@ -25,7 +25,7 @@ impl Health {
     }
 
     /// Acknowledged writes did not reach the medium. The kernel reports that once per open file and
-    /// forgets what it could not write, so that a later `fsync` succeeds.
+    /// drops the pages that it could not write, so that a later `fsync` succeeds.
     pub(crate) fn write_back_fails(&self) {
         self.write_back_failed.store(true, Ordering::Release);
     }

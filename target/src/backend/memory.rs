@@ -32,8 +32,8 @@ struct Chunk {
     pages: Box<[PageLock]>,
 }
 
-/// Memory that is lost when the target ends. Chunks come into being when they are first written. Of
-/// commands that race for the same bytes, each page has what one of them left there.
+/// Memory that is lost when the target ends. Chunks are allocated when they are first written. Of
+/// commands that race for the same bytes, each page holds the result of one.
 #[derive(Debug)]
 pub struct MemoryBackend {
     chunks: Box<[OnceLock<Chunk>]>,
@@ -84,7 +84,7 @@ impl MemoryBackend {
         Step::Done(Ok(()))
     }
 
-    /// Makes a piece zeros, and says what that cost.
+    /// Makes a piece zeros, and returns the cost in bytes.
     fn zero(&self, piece: ChunkPiece) -> u64 {
         match self.chunks[piece.chunk].get() {
             // Others may be reading or writing it: it can not be given back.

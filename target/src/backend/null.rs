@@ -1,4 +1,4 @@
-//! Reads zeros, forgets writes.
+//! A backend that reads zeros and discards writes.
 
 use rdma::Time;
 

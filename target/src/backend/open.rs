@@ -1,5 +1,5 @@
-//! Opening what is behind a namespace: its size, its alignment, and whether the page cache is
-//! involved.
+//! Opens the medium behind a namespace: its size, its alignment, and whether the page cache is
+//! used.
 #![expect(unsafe_code, reason = "probes direct I/O with a system call that takes an address")]
 
 use std::collections::TryReserveError;
@@ -78,7 +78,7 @@ impl fmt::Display for IoMode {
     }
 }
 
-/// The cause for which a medium can not be exported; each message says what would be right.
+/// The cause for which a medium can not be exported; each message names the remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// A system call failed; the message adds a hint for the common causes.
@@ -193,7 +193,7 @@ pub(crate) fn open_block(path: &Path, mode: OpenMode) -> Result<OpenedBackend, O
     open(path, mode, "block device", |metadata| metadata.file_type().is_block_device())
 }
 
-/// A namespace that reads zeros and forgets writes.
+/// A namespace that reads zeros and discards writes.
 ///
 /// # Errors
 /// The size is not a whole number of blocks.

@@ -135,7 +135,7 @@ impl Operation {
         self.torn
     }
 
-    /// Its bytes; empty for what has no memory.
+    /// Its bytes; empty for an operation without memory.
     pub fn bytes(&mut self) -> &mut [u8] {
         self.span.as_mut().map_or(&mut [], Span::bytes)
     }

@@ -122,7 +122,7 @@ impl RangeLocks {
 }
 
 impl RangeLock {
-    /// Locks what is still missing.
+    /// Locks the pages of the range that are not locked yet.
     ///
     /// # Errors
     /// Another operation has to end first. The error is how long to wait before this is called

@@ -22,7 +22,7 @@ const BLOCK: usize = 1 << 20;
 /// Storage with a pool that runs one operation at a time.
 struct Rig {
     now: Time,
-    // Before the pool: it waits for what is under way.
+    // Dropped before the pool: it waits for operations under way.
     storage: Storage,
     pool: Pool,
 }
@@ -835,7 +835,7 @@ fn one_turn_resumes_a_bounded_number_of_operations() {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(32))]
-    /// Memory is a disk: it holds what was last written, zeros elsewhere.
+    /// Memory is a disk: it holds the bytes last written, zeros elsewhere.
     #[test]
     fn memory_agrees_with_a_plain_array(
         steps in prop::collection::vec((0u64..400, 1usize..200, 0u8..3, any::<u8>()), 1..40)

@@ -5,11 +5,11 @@ use std::fs::{self, File};
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::Path;
 
-/// In bytes. `None` if no block device of this machine says so: for file systems of other machines,
-/// in memory, or over several devices. `sysfs` is where the kernel describes devices.
+/// In bytes. `None` if no block device of this machine is known: for file systems of other
+/// machines, in memory, or over several devices. `sysfs` is where the kernel describes devices.
 ///
-/// A block of a file system that is smaller than what the device writes as one may lie anywhere, so
-/// no more than that is written as one there.
+/// A block of a file system that is smaller than the device's unit may lie anywhere in it, so the
+/// block is the unit there.
 pub(super) fn of_file(file: &File, sysfs: &Path) -> Option<u32> {
     let metadata = file.metadata().ok()?;
     if metadata.file_type().is_block_device() {

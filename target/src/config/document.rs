@@ -18,8 +18,7 @@ impl<'a> Document<'a> {
         Self { path, text, lines: std::iter::once(0).chain(after).collect() }
     }
 
-    /// An error about what stands at a byte offset: one line, whatever the values are that it
-    /// quotes.
+    /// An error about the text at a byte offset: one line, whatever values it quotes.
     pub(super) fn error(&self, offset: usize, message: impl AsRef<str>) -> ConfigError {
         self.invalid(offset, self.key_at(offset), message.as_ref())
     }
@@ -69,7 +68,7 @@ impl<'a> Document<'a> {
         (is_key && !text.contains('=') && !matches!(word, "true" | "false")).then_some(word)
     }
 
-    /// The place for later messages about what stands at a byte offset.
+    /// The place for later messages about the text at a byte offset.
     pub(super) fn origin(&self, offset: usize) -> Origin {
         let (line, _) = self.line_and_column(offset);
         Origin(format!("{}:{line}: {}", self.path.display(), self.key_at(offset)))

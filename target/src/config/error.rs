@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use crate::derived_ids::MachineError;
 
-/// Why a configuration was refused: one line that says where and what would be right.
+/// The cause for which a configuration was refused: one line with the place and the remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The file itself can not be read.

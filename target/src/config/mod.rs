@@ -1,9 +1,8 @@
 //! The configuration: exported media, allowed hosts, addresses and resources.
 //!
 //! A [`Config`] comes from a TOML file ([`Config::from_file`]) or from the command line
-//! ([`Config::quick`]), and is valid by construction as far as that can be told without opening
-//! what it names. Directories are expanded and files opened when the target starts, or by
-//! `--check`.
+//! ([`Config::quick`]), and is valid by construction as far as that can be checked without opening
+//! its files. Directories are expanded and files opened when the target starts, or by `--check`.
 
 mod document;
 mod error;
@@ -41,7 +40,7 @@ pub struct Config {
     pub cores: Cores,
     /// For how long a poll group that waits for work polls at the most before it sleeps.
     pub polling: Duration,
-    /// Where NSIDs of directories and what hosts write protect are kept.
+    /// Folder of the NSIDs of directories and of write protections.
     pub state_dir: PathBuf,
     /// The machine's identity, from which names and ids follow that are not configured.
     pub machine: Machine,
@@ -145,8 +144,7 @@ pub enum HostPolicy {
 pub struct NamespaceConfig {
     /// Its id in the subsystem.
     pub nsid: Nsid,
-    /// Its name: the relative path in a directory, else the file name or what the configuration
-    /// says.
+    /// Its name: the relative path in a directory, else the configured name or the file name.
     pub name: String,
     /// UUID that Identify reports, derived if the configuration has none.
     pub uuid: Uuid,
@@ -158,7 +156,7 @@ pub struct NamespaceConfig {
     pub faults: DiskFaults,
     /// Whether hosts may write.
     pub writable: bool,
-    /// The operator's name for what the bytes are, the same wherever the same bytes are served.
+    /// The operator's name for the bytes, the same wherever the same bytes are served.
     pub content_id: Option<String>,
     /// Bytes per logical block as a power of two (9..=12); `None` takes 9, or more where direct I/O
     /// needs it.
@@ -180,7 +178,7 @@ pub enum Medium {
         /// Path of the device node.
         path: PathBuf,
     },
-    /// Reads zeros, forgets writes.
+    /// Reads zeros and discards writes.
     Null {
         /// Size in bytes, a multiple of the block size.
         size_bytes: u64,
@@ -248,7 +246,7 @@ pub struct DirectoryConfig {
     pub suffix: String,
     /// Whether hosts may write.
     pub writable: bool,
-    /// The operator's name for what all the files hold, as in [`NamespaceConfig`].
+    /// The operator's name for the content of all the files, as in [`NamespaceConfig`].
     pub content_id: Option<String>,
     /// Log2 of the block size, as in [`NamespaceConfig`].
     pub lba_shift: Option<u8>,

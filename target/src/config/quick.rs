@@ -134,7 +134,7 @@ impl Quick {
     }
 }
 
-/// A block device by what is at the path now; everything else is treated as a file, and refused on
+/// A block device if the path is one now; everything else is treated as a file, and refused on
 /// opening if it is none.
 fn medium(path: &Path) -> Medium {
     use std::os::unix::fs::FileTypeExt as _;
@@ -146,8 +146,8 @@ fn medium(path: &Path) -> Medium {
     }
 }
 
-/// Parses `IP:PORT` or `[IPv6]:PORT`, with the port optional, and refuses what can not be listened
-/// on.
+/// Parses `IP:PORT` or `[IPv6]:PORT`, with the port optional, and refuses addresses that can not be
+/// listened on.
 pub(crate) fn parse_address(text: &str) -> Result<SocketAddr, String> {
     let with_default_port = || {
         let bare = text.strip_prefix('[').and_then(|t| t.strip_suffix(']')).unwrap_or(text);
@@ -165,7 +165,7 @@ pub(crate) fn parse_address(text: &str) -> Result<SocketAddr, String> {
     Ok(address)
 }
 
-/// Parses the name of a subsystem, which is ours to give, and says what would be right.
+/// Parses the name of a subsystem of this target; the error names the remedy.
 pub(crate) fn parse_nqn(text: &str) -> Result<Nqn, String> {
     Nqn::standard(text).map_err(|error| {
         format!("{text:?} is no NQN ({error}); write nqn.YYYY-MM.REVERSED.DOMAIN:NAME, at most 223 bytes")

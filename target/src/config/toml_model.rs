@@ -25,8 +25,7 @@ impl Config {
     /// machine that it is for is looked for when left out.
     ///
     /// # Errors
-    /// The file can not be read, or something in it is wrong: one line that says where and what
-    /// would be right.
+    /// The file can not be read, or a value in it is wrong: one line with the place and the remedy.
     pub fn from_file(path: &Path, machine: Option<Machine>) -> Result<Self, ConfigError> {
         let read = |error| ConfigError::Read { path: path.to_owned(), error };
         let text = std::fs::read_to_string(path).map_err(read)?;

@@ -14,8 +14,8 @@ pub(super) struct ByteCount(pub(super) u64);
 
 const UNITS: [(&str, u32); 4] = [("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)];
 
-/// Parses `"64MiB"`, and what the command line takes for the same: `"64M"`, `"64m"`, `"64Mi"`, and
-/// `"67108864"`.
+/// Parses `"64MiB"`, and the forms that the command line takes for the same: `"64M"`, `"64m"`,
+/// `"64Mi"`, and `"67108864"`.
 pub(super) fn parse_bytes(text: &str) -> Option<u64> {
     let (digits, unit) = text.split_at(text.bytes().take_while(u8::is_ascii_digit).count());
     let unit = unit.trim().to_ascii_lowercase();

@@ -1,4 +1,4 @@
-//! Which controllers live, and what is kept about hosts over all associations.
+//! The live controllers, and the state of hosts over all associations.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -23,8 +23,8 @@ use crate::limits::log_rate::LogRateLimit;
 use crate::limits::{CntlidRange, MAX_ASSOCIATIONS};
 use crate::metrics::peer_errors::PeerErrorTable;
 
-/// The associations of a target with its hosts, and what it keeps about hosts: their errors, their
-/// places, and how much the log has told of them.
+/// The associations of a target with its hosts, and its state about hosts: their errors, their
+/// places, and the rate of messages about them.
 #[derive(Debug)]
 pub struct Associations {
     registry: Arc<Registry>,
@@ -58,7 +58,7 @@ struct Controllers {
 }
 
 impl Associations {
-    /// No associations yet with what `registry` exports.
+    /// No associations yet with the exports of `registry`.
     pub fn new(registry: Arc<Registry>) -> Arc<Self> {
         let limits = registry.limits();
         let live = LiveControllers {
@@ -94,7 +94,8 @@ impl Associations {
         controllers
     }
 
-    /// Counts an error of a namespace's medium and logs it. `what` says what was to be done where.
+    /// Counts an error of a namespace's medium and logs it. `what` names the operation and its
+    /// range.
     pub(crate) fn storage_failed(
         &self,
         now: Time,
@@ -219,8 +220,9 @@ impl Associations {
         }
     }
 
-    /// Whether what a host asked of a subsystem over connections that have ended may still change
-    /// the medium. That could undo what the host writes next, so its next association has to wait.
+    /// Whether commands of a host for a subsystem, over connections that have ended, may still
+    /// change the medium. They could undo the host's next writes, so its next association has to
+    /// wait.
     pub(crate) fn has_unfinished(&self, host: HostId, subsystem: &Arc<Subsystem>) -> bool {
         self.controllers().iter().any(|controller| {
             let same = controller.subsystem().is_some_and(|other| Arc::ptr_eq(other, subsystem));

@@ -47,7 +47,8 @@ impl AsyncEvents {
         request
     }
 
-    /// The host read a log page: its events may be told again, and what it listed is known.
+    /// The host read a log page: its events are reported again, and the listed namespaces are
+    /// known.
     pub(super) fn clear(&mut self, page: LogId) {
         if page == LogId::CHANGED_NAMESPACES {
             self.changed.clear();
@@ -62,7 +63,7 @@ impl AsyncEvents {
         found.is_some_and(|at| self.requests.remove(at).is_some())
     }
 
-    /// Forgets everything; the requests that were waiting.
+    /// Drops all events; returns the requests that were waiting.
     pub(super) fn reset(&mut self) -> VecDeque<Cid> {
         std::mem::take(self).requests
     }

@@ -115,7 +115,7 @@ pub enum IoKind {
 }
 
 impl IoKind {
-    /// Whether it changes what a later read returns.
+    /// Whether it changes the result of a later read.
     pub(crate) fn changes_medium(self) -> bool {
         match self {
             Self::Write { .. } | Self::WriteZeroes { .. } | Self::Deallocate => true,

@@ -122,7 +122,7 @@ impl Queue {
         self.failed(error_log::of_sqe(self.qid, sqe, outcome.status), outcome)
     }
 
-    /// Counts a command that failed against its host; the error log says more about it.
+    /// Counts a command that failed against its host; the error log has the details.
     fn failed(&mut self, entry: ErrorLogEntry, outcome: CommandOutcome) -> CommandOutcome {
         self.failed += 1;
         self.log_failure(entry, outcome)

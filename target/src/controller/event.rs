@@ -20,8 +20,8 @@ pub enum QueueEvent {
     /// worked (Command Abort Requested), and say so with
     /// [`Queue::answer_abort`](super::Queue::answer_abort).
     Abort(AbortRequest),
-    /// Something waits for commands of this queue that were taken up before: each keeps what
-    /// `Settle::of` gives, until it is over.
+    /// A job waits for commands of this queue that were taken up before: each keeps the hold of
+    /// `Settle::of` until it is over.
     Settle(Settle),
     /// The medium of a namespace is to be flushed. Tell [`Queue::flushed`](super::Queue::flushed)
     /// how that ended.

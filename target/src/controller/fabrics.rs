@@ -150,7 +150,7 @@ fn connect(
         }
     })?;
     let flow_control = !connect.attributes.disable_sq_flow_control();
-    // At most what the receive queue holds, which is a u16.
+    // At most the entries of the receive queue, which are a u16.
     let entries = u16::try_from(connect.queue_entries).unwrap_or(queue.entries);
     let QueueEntry { controller, epoch, joined, place } = entry;
     let outcome = CommandOutcome::success(controller.connect_response());

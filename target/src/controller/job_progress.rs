@@ -110,7 +110,7 @@ impl Controller {
         later
     }
 
-    /// Has what a job wants kept for later runs. False if nothing is kept.
+    /// Has the state of a job written to the state folder. False if nothing is kept.
     fn keep(&self, shared: &mut SharedState, id: JobId) -> bool {
         let associations = self.associations.upgrade();
         let (Some(associations), Some(subsystem)) = (associations, self.subsystem()) else {
@@ -142,7 +142,7 @@ impl Controller {
         self.end_protection(&protect, if well { Status::SUCCESS } else { Status::INTERNAL_ERROR });
     }
 
-    /// Responds to a change of write protection. One that failed has changed nothing.
+    /// Responds to a change of write protection. A change that failed has no effect.
     fn end_protection(&self, protect: &Protect, status: Status) {
         let lifts = match status.is_success() {
             true => !protect.protected,

@@ -69,8 +69,8 @@ impl Controller {
         }
     }
 
-    /// Shutdown: no command is taken any more; those that there are end, and what was written is
-    /// made durable. Then it is complete. If that fails it never is, and CSTS.CFS says so.
+    /// Shutdown: no command is taken any more; present ones end, and earlier writes are made
+    /// durable. Then it is complete. If that fails it never is, and CSTS.CFS is set.
     fn shut_down(&self, shared: &mut SharedState) {
         if shared.csts.shst() != ShutdownStatus::NORMAL {
             return;

@@ -68,7 +68,8 @@ impl QueueLink {
         }
     }
 
-    /// Puts an event into the mailbox. Bounded by what a host may have outstanding.
+    /// Puts an event into the mailbox, which is bounded by the commands that a host may have
+    /// outstanding.
     pub(super) fn post(&self, event: QueueEvent) {
         self.mailbox().mail.push_back(Mail::Event(event));
         self.ring();

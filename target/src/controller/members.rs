@@ -1,4 +1,4 @@
-//! The queues of an association: which there are, and what they wait for.
+//! The queues of an association, and the events that they wait for.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use super::command::CommandOutcome;
 use super::event::{CloseReason, QueueEvent};
 use super::link::QueueLink;
 
-/// The queues of an association, and what they owe each other.
+/// The queues of an association, with their pending aborts and joins.
 #[derive(Debug, Default)]
 pub(super) struct Members {
     pub(super) admin: Option<Arc<QueueLink>>,
@@ -31,7 +31,7 @@ pub(super) struct Members {
 pub(super) enum Joined {
     /// At once: no queue is leaving.
     Now,
-    /// When no queue is leaving any more; its [`QueueEvent::Complete`] says so.
+    /// When no queue is leaving any more, by a [`QueueEvent::Complete`].
     Later,
 }
 

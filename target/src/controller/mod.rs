@@ -1,8 +1,8 @@
-//! Controllers: what NVMe is, apart from how bytes move.
+//! Controllers: the rules of NVMe, apart from how bytes move.
 //!
-//! A [`Queue`] is one connection's view, owned by its core. [`Controller`] is what the queues of
-//! one association share. The data path reads atomics of it; everything else is behind one lock.
-//! Nothing here waits, reads a clock or does I/O.
+//! A [`Queue`] is one connection's view, owned by its core. A [`Controller`] is the state that the
+//! queues of one association share. The data path reads atomics of it; everything else is behind
+//! one lock. Nothing here waits, reads a clock or does I/O.
 //!
 //! Not offered: authentication, static controllers, PRPs, fused operations, metadata, reservations,
 //! ANA, namespace management, NVM subsystem reset.

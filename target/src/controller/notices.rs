@@ -1,4 +1,5 @@
-//! Asynchronous events of a controller, and the controllers that are told of a namespace's change.
+//! Asynchronous events of a controller, and the controllers that are notified of a namespace's
+//! change.
 
 use std::sync::Arc;
 
@@ -14,7 +15,7 @@ impl Controller {
         self.shared().async_events.request(cid)
     }
 
-    /// Forgets a request; false if there is no such request.
+    /// Drops a request; false if there is no such request.
     pub(super) fn give_up_event(&self, cid: Cid) -> bool {
         self.shared().async_events.take_request(cid)
     }

@@ -53,7 +53,7 @@ pub struct Queue {
     /// Commands that failed, which its peer is not charged with yet.
     pub(super) failed: u64,
     pub(super) state: QueueState,
-    /// Submission queue entries: as negotiated, then as Connect says.
+    /// Submission queue entries: as negotiated, then those of the Connect command.
     pub(super) entries: u16,
     head: Head,
 }
@@ -134,7 +134,7 @@ impl Queue {
         }
     }
 
-    /// Forgets a parked Asynchronous Event Request, to which no response is sent. False if there is
+    /// Drops a parked Asynchronous Event Request, to which no response is sent. False if there is
     /// none.
     pub(crate) fn give_up_event_request(&mut self, cid: Cid) -> bool {
         let known = self.controller().is_some_and(|controller| controller.give_up_event(cid));
@@ -181,9 +181,8 @@ impl Queue {
         }
     }
 
-    /// Ends the association if nothing was heard of the host for so long that it may have come back
-    /// over other connections: two timeouts, after which it relies on that. Returns whether the
-    /// connection is to end.
+    /// Ends the association after two Keep Alive Timeouts without a command: the host may rely on
+    /// that and have reconnected. Returns whether the connection is to end.
     pub(crate) fn end_if_abandoned(&mut self, now: Time) -> bool {
         let QueueState::Live(live) = &self.state else { return false };
         let kato = live.controller.keep_alive();
@@ -217,7 +216,7 @@ impl Queue {
         }
     }
 
-    /// Tells what became of [`QueueEvent::Abort`].
+    /// Reports the result of [`QueueEvent::Abort`].
     pub fn answer_abort(&mut self, abort: AbortRequest, aborted: bool) {
         if let QueueState::Live(live) = &self.state {
             live.controller.answer_abort(abort.asked_by, aborted);

@@ -58,7 +58,7 @@ struct NvmEntry {
 pub(super) struct CnsEntry {
     cns: Cns,
     offer: Offer,
-    /// CSI says of which I/O command set. Elsewhere it is not looked at.
+    /// CSI names an I/O command set. Where this is false, CSI is ignored.
     pub(super) takes_csi: bool,
     pub(super) describe: Describe,
 }
@@ -126,7 +126,7 @@ const READS: CommandEffects = CommandEffects::SUPPORTED.with_scope(Scope::NAMESP
 const WRITES: CommandEffects = CommandEffects::WRITES.with_scope(Scope::NAMESPACE);
 const OF_CONTROLLER: CommandEffects = CommandEffects::SUPPORTED.with_scope(Scope::CONTROLLER);
 
-/// Scopes are left out where they depend on what is asked for. OACS has a bit for none of these.
+/// Scopes are left out where they depend on the command's fields. OACS has a bit for none of these.
 const ADMIN: [AdminEntry; 8] = [
     admin(AdminOpcode::GET_LOG_PAGE, Offer::Always, CommandEffects::SUPPORTED, Oacs::new()),
     admin(AdminOpcode::IDENTIFY, Offer::Always, CommandEffects::SUPPORTED, Oacs::new()),

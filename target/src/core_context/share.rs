@@ -84,7 +84,7 @@ struct NameAccount {
     name: AccountName,
     connections: usize,
     requests: usize,
-    /// But for what was left behind.
+    /// Bytes that it holds, left-behind buffers not included.
     held_bytes: u64,
     /// In order of arrival.
     waiting: VecDeque<(RequestKey, u32)>,
@@ -210,9 +210,9 @@ impl Share {
             return None;
         }
         let block = self.progress.idle.take()?;
-        // An account that holds as much as it asks for waits until some of that comes back. One
-        // that holds less may hold it for long, such as a small buffer of a connection that is
-        // idle.
+        // An account that holds as much as it asks for waits until some of that comes back. An
+        // account that holds less may hold it for long, such as a small buffer of a connection that
+        // is idle.
         let lacks = |key: &usize| {
             let account = &self.accounts[*key];
             let wanted = account.waiting.front().map_or(0, |&(_, length)| Pool::bytes_for(length));

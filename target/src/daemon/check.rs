@@ -1,5 +1,5 @@
-//! Checks whether a target would start. They do not disturb one that runs: nothing is written, no
-//! packet is taken, no memory is filled.
+//! Checks whether a target would start. The checks do not disturb a target that runs: nothing is
+//! written, no packet is taken, no memory is filled.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;

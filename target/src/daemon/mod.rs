@@ -1,4 +1,4 @@
-//! The daemon: arguments, signals, and what it tells its surroundings.
+//! The daemon: arguments, signals, output and exit status.
 //!
 //! Standard output carries JSON lines only: `listening` (and `not_listening`) when ready, `stats`
 //! on SIGUSR1 and at the end. Messages for operators go to standard error. A reader that falls

@@ -57,7 +57,7 @@ fn no_ring_is_slept_through() {
         let done = Arc::new(AtomicUsize::new(0));
         let ring = |bell: Arc<Doorbell<Descriptor>>, done: Arc<AtomicUsize>| {
             move || {
-                // The ring is what makes it visible.
+                // The ring makes it visible to the other thread.
                 done.fetch_add(1, Ordering::Relaxed);
                 bell.ring();
             }

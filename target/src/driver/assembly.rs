@@ -55,7 +55,7 @@ pub struct ListenError {
 }
 
 impl Assembly {
-    /// The parts for `cores` cores that export what is in `registry`, without a device yet.
+    /// The parts for `cores` cores that export the namespaces of `registry`, without a device yet.
     ///
     /// # Errors
     /// The pool's memory is not to be had.
@@ -81,8 +81,8 @@ impl Assembly {
     }
 
     /// Adds a device, which must have been opened for as many groups as there are cores, and
-    /// listens on the ports with its address. Returns what became of those that cannot be listened
-    /// on, if there are others.
+    /// listens on the ports with its address. Returns the ports that can not be listened on, if
+    /// there are others.
     ///
     /// # Errors
     /// The device refuses memory, a group or its connection manager, or no port can be listened on.

@@ -24,7 +24,7 @@ const MIN_POLLING: Duration = Duration::from_micros(50);
 /// are gone sleeps too early for 128 turns; not measured.
 const BACKOFF_TURNS: u32 = 64;
 
-/// How long to look on, learnt from when work came.
+/// The polling time of one core, learnt from the times between operations.
 #[derive(Debug)]
 pub(crate) struct IdlePolling {
     most: Duration,
@@ -40,7 +40,7 @@ pub(crate) struct IdlePolling {
 }
 
 impl IdlePolling {
-    /// Of a core that looks on for `most` at the most.
+    /// Of a core that polls for `most` at the most.
     pub(crate) fn new(now: Time, most: Duration) -> Self {
         Self {
             most,
@@ -57,7 +57,7 @@ impl IdlePolling {
     pub(crate) fn worked(&mut self, now: Time, operations: u64) {
         let done = operations - self.operations;
         if done > 0 {
-            // One that began and ended at once counts twice.
+            // An operation that began and ended in one turn counts twice.
             self.several = done > 2;
             match self.backoff_turns {
                 0 => self.learn(now - self.last_work),
@@ -68,7 +68,7 @@ impl IdlePolling {
         self.last_work = now;
     }
 
-    /// Whether to look on.
+    /// Whether the core polls once more instead of sleeping.
     pub(crate) fn should_poll(&self, now: Time) -> bool {
         now - self.last_work < self.window && !self.contention.should_sleep(now)
     }
@@ -86,7 +86,7 @@ impl IdlePolling {
     /// too.
     fn learn(&mut self, waited: Duration) {
         let wanted = if waited < 2 * self.most { 2 * waited } else { Duration::ZERO };
-        // One that is rather short among longer ones does not undo what these have taught.
+        // A single short wait among longer ones shortens the window by 1/16 only.
         let remembered =
             if wanted.is_zero() { Duration::ZERO } else { self.window - self.window / 16 };
         self.window = wanted.max(remembered).max(MIN_POLLING).min(self.most);

@@ -121,8 +121,8 @@ impl Runtime {
         self.reception.stats()
     }
 
-    /// Ends all connections and threads: those with commands under way get `patience` to finish
-    /// them.
+    /// Ends all connections and threads: connections with commands under way get `patience` to
+    /// finish them.
     pub(crate) fn stop(mut self, patience: Duration) {
         if !patience.is_zero() {
             self.order(Stop::Drain);
@@ -198,7 +198,7 @@ struct Published<S> {
 enum ThreadEnd {
     /// The thread ends, and can be joined.
     Done,
-    /// The thread keeps what the kernel works on, for as long as the process lives.
+    /// The thread keeps the memory that the kernel still uses, for as long as the process lives.
     Stuck,
 }
 

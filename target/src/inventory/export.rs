@@ -19,7 +19,7 @@ use crate::inventory::shard_directory::{self, DirectoryError, Shard};
 use crate::inventory::subsystem::Subsystem;
 use crate::limits::MAX_NAMESPACES;
 
-/// Why something can not be exported: one line that says what and what would be right.
+/// The cause for which a configuration can not be exported: one line with the place and the remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum ExportError {
     /// A file, device or size.
@@ -135,7 +135,7 @@ impl Registry {
         Ok(Self::of(config, subsystems, namespaces, keeper))
     }
 
-    /// As [`Registry::open`] to see whether it works, but says everything that does not.
+    /// As [`Registry::open`] to see whether it works, but returns every error.
     ///
     /// # Errors
     /// All that cannot be exported.
@@ -175,8 +175,7 @@ impl Registry {
     }
 }
 
-/// Opens the namespaces of a subsystem. `refuse` is told of those that have to be there and cannot
-/// be opened.
+/// Opens the namespaces of a subsystem. `refuse` gets the errors of those that have to be there.
 fn open_all(
     listed: &[Candidate],
     decorate: Decorate<'_>,
@@ -252,13 +251,13 @@ impl Files {
     }
 }
 
-/// Write protects what hosts have protected in earlier runs.
+/// Applies the write protections of earlier runs.
 fn protect(
     config: &Config,
     subsystem: &SubsystemConfig,
     namespaces: &[Arc<Namespace>],
 ) -> Result<ProtectionFile, ProtectionError> {
-    // Only what hosts may write can be protected by them: other targets need no state.
+    // Only writable namespaces can be protected by hosts: other targets need no state.
     if !namespaces.iter().any(|namespace| namespace.writable) {
         return Ok(ProtectionFile::nothing(&config.state_dir, &subsystem.nqn));
     }

@@ -28,7 +28,7 @@ pub struct Registry {
     subsystems: Vec<Arc<Subsystem>>,
     /// Every namespace of every subsystem, by [`NamespaceIndex`].
     namespaces: Vec<Arc<Namespace>>,
-    /// Of what hosts write protect; nothing where nothing is kept.
+    /// Keeps the write protections of hosts; none where no namespace is writable.
     keeper: Option<Keeper>,
     /// One of each core.
     tallies: Mutex<Vec<Arc<Tally>>>,

@@ -1,4 +1,4 @@
-//! A namespace: identity and geometry of what hosts see, and the backend behind it.
+//! A namespace: the identity and geometry that hosts see, and the backend behind it.
 
 use std::fmt;
 use std::path::{Path, PathBuf};

@@ -1,5 +1,5 @@
-//! A bounded set of what any peer may hold without authorization: connections before their Connect
-//! has succeeded, and discovery controllers.
+//! A bounded set of connections and controllers that peers hold without authorization: connections
+//! before their Connect has succeeded, and discovery controllers.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;

@@ -1,4 +1,4 @@
-//! A bound on what peers can make the target write into its log.
+//! A bound on the messages that peers can cause in the log.
 
 use std::sync::{Mutex, PoisonError};
 

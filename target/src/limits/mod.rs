@@ -1,7 +1,7 @@
 //! Every limit of the target in one place.
 //!
-//! Constants are protocol bounds or protection against peers; [`Limits`] is what an operator may
-//! tune. A peer can make the target hold at most what these numbers allow.
+//! Constants are protocol bounds or protection against peers; an operator may set the [`Limits`]. A
+//! peer can make the target hold at most as much as these numbers allow.
 
 pub(crate) mod connection_quota;
 pub(crate) mod displacing_set;

@@ -1,4 +1,4 @@
-//! Counts of what a subsystem's error log pages have told.
+//! Counts of the entries in a subsystem's error log pages.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

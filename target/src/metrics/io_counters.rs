@@ -58,7 +58,7 @@ impl Counter {
     }
 }
 
-/// Declares counters that one core counts and others read, and what they read.
+/// Declares counters that one core counts and others read, and the struct of their values.
 macro_rules! shared_counters {
     (
         $(#[$attribute:meta])*
@@ -88,7 +88,7 @@ macro_rules! shared_counters {
 }
 
 shared_counters! {
-    /// I/O commands. Engines count what was direct and what was bounced.
+    /// I/O commands. Engines count direct and bounced transfers.
     #[derive(Serialize)]
     pub struct IoStats of IoCounters {
         /// Read commands that succeeded.

@@ -1,7 +1,7 @@
 //! Poll groups: everything that one core does.
 //!
 //! A group never waits and reads no clock. Its driver calls [`PollGroup::turn`] with the time; when
-//! that says that there is nothing to do, the driver may sleep, on a thread with
+//! a turn returns that there is nothing to do, the driver may sleep, on a thread with
 //! [`PollGroup::sleep`].
 
 use std::os::fd::RawFd;
@@ -152,7 +152,7 @@ impl PollGroup {
         self.transports.iter().all(|transport| transport.is_empty())
     }
 
-    /// Whether the target is ending and this group is done, or waits no longer for what storage
+    /// Whether the target is ending and this group is done, or has given up operations that storage
     /// does not end.
     pub(crate) fn is_over(&self) -> bool {
         self.applied_stop.is_some() && (self.is_empty() || self.gave_up)

@@ -41,8 +41,7 @@ pub trait Engine {
     /// [`EngineEvent::NotCancelled`] comes first.
     fn cancel(&mut self, call: CallId);
 
-    /// Hands everything started to the kernel and fetches what is ready, in one system call at
-    /// most.
+    /// Hands all started calls to the kernel and fetches ended ones, in one system call at most.
     fn turn(&mut self);
 
     /// The next event of those fetched.
@@ -55,7 +54,7 @@ pub trait Engine {
     /// readable, or `timeout` passes. Only drivers call it.
     fn sleep(&mut self, watched: &[RawFd], timeout: Option<Duration>);
 
-    /// Whether a sleep, or what came after it, found this descriptor readable; said once each time.
+    /// Whether this descriptor was found readable by a sleep or later; each time is reported once.
     fn was_readable(&mut self, watched: RawFd) -> bool;
 
     /// Counters since the engine was made.

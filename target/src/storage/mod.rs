@@ -1,6 +1,6 @@
 //! Storage of one core: runs operations on backends through an engine.
 //!
-//! A backend says which system calls an operation takes, one step at a time; the engine runs them;
+//! A backend returns the system calls of an operation, one step at a time; the engine runs them;
 //! this module keeps the two together, and the timers of operations that a decorator holds back.
 
 pub(crate) mod batching;
@@ -75,7 +75,7 @@ pub(crate) enum StorageReport {
 
 /// Runs operations for one core. Between [`Storage::reserve`] calls it allocates nothing.
 pub(crate) struct Storage {
-    // Dropped first: it waits for what the kernel still does with the operations' memory.
+    // Dropped first: it waits for calls of the kernel on the operations' memory.
     engine: Box<dyn Engine>,
     gates: Gates,
     running: Slab<Running>,
@@ -162,7 +162,7 @@ impl Storage {
         }
     }
 
-    /// Hands over what was submitted and fetches what is done; true if anything happened.
+    /// Hands over submitted calls and fetches ended ones; true if anything happened.
     pub(crate) fn turn(&mut self, now: Time) -> bool {
         let mut progress = self.turn_engine(now);
         progress |= self.run_timers(now);
@@ -179,7 +179,7 @@ impl Storage {
         self.reports.pop_front()
     }
 
-    /// Forgets every operation, after waiting for the kernel to be done with their memory. For the
+    /// Drops every operation, after waiting for the kernel to be done with their memory. For the
     /// end.
     pub(crate) fn abandon(&mut self) {
         // Dropping the engine waits.
@@ -213,7 +213,7 @@ impl Storage {
         self.engine.sleep(watched, timeout);
     }
 
-    /// Whether a sleep, or what came after it, found this descriptor readable; said once each time.
+    /// Whether this descriptor was found readable by a sleep or later; each time is reported once.
     pub(crate) fn was_readable(&mut self, watched: RawFd) -> bool {
         self.engine.was_readable(watched)
     }

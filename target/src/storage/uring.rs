@@ -75,13 +75,13 @@ pub enum BufferRegistration {
     Unregistered(String),
 }
 
-/// Why there is no io_uring, in one line that says how to get it.
+/// The cause for which there is no io_uring, in one line with the remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum UringError {
     /// The kernel was built without it, or is older than it.
     #[error("this kernel has no io_uring: Linux 5.11 or later with CONFIG_IO_URING is needed")]
     Missing,
-    /// The kernel's io_uring lacks what is needed.
+    /// The kernel's io_uring lacks an operation or flag that is needed.
     #[error("this kernel's io_uring is too old: Linux 5.11 or later is needed")]
     TooOld,
     /// The administrator disabled io_uring for all processes.

@@ -15,7 +15,7 @@ use crate::inventory::port::Port;
 
 /// One way to reach hosts, on one core. A poll group calls it; one virtual call per turn and event.
 pub(crate) trait Transport: Send {
-    /// Does what has arrived and what other threads asked for; true if there was anything.
+    /// Handles arrived capsules, completions and messages of other threads; true if there were any.
     fn turn(&mut self, core: &mut CoreContext) -> bool;
 
     /// A request's operation ended.
@@ -69,7 +69,7 @@ pub(crate) trait Reception: Send {
     /// The error of the connection manager.
     fn listen(&mut self, port: Arc<Port>) -> Result<SocketAddr, CmError>;
 
-    /// Does what has arrived; true if there was anything.
+    /// Handles events of the connection manager and messages of groups; true if there were any.
     fn turn(&mut self, now: Time) -> bool;
 
     /// When [`Reception::turn`] must run again though nothing arrives.

@@ -5,8 +5,8 @@ use loom::thread;
 
 use super::*;
 
-/// How often an operation tries before it is given up. One that went on until it succeeds would
-/// have no end in some interleavings, in which the holder is never scheduled.
+/// Attempts of an operation before it is abandoned. Attempts until success would have no end in
+/// some interleavings, in which the holder is never scheduled.
 const TRIES: u32 = 2;
 
 /// Pages that loom watches: it fails when one is changed while another thread is at it.

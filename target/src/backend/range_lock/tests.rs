@@ -1,4 +1,4 @@
-//! Exclusion, order and what is left behind, one step at a time.
+//! Exclusion, order and release of range locks, one step at a time.
 
 use std::ops::Range;
 

@@ -121,8 +121,8 @@ fn common(controller: &Controller, nqn: Nqn) -> IdentifyController {
     id.vwc = support.vwc();
     id.nwpc = support.nwpc();
     id.ofcs = support.ofcs();
-    // A discovery controller has no I/O queues; hosts clamp what they would ask for on others and
-    // tell their log.
+    // A discovery controller has no I/O queues; hosts clamp the depths of others to this value,
+    // with a line in their log.
     id.maxcmd = U16::new(limits.queue_depth);
     id.sqes = SQES;
     id.cqes = CQES;

@@ -189,7 +189,7 @@ fn features_are_got_and_set() {
     assert_eq!(get(&mut line, FeatureId::KEEP_ALIVE_TIMER).result(), 5000);
     assert!(set(&mut line, 0, Feature::KeepAliveTimer { timeout_ms: 250 }).status().is_success());
     assert_eq!(get(&mut line, FeatureId::KEEP_ALIVE_TIMER).result(), 250);
-    // In whole units of what the controller reports.
+    // In whole units of the granularity that the controller reports.
     assert_eq!(line.queue.deadline(), Some(Time::ZERO + Duration::from_millis(300)));
 
     assert_eq!(get(&mut line, FeatureId::VOLATILE_WRITE_CACHE).result(), 1);
@@ -237,7 +237,7 @@ fn write_protection_is_enforced_and_other_hosts_notified() {
     let done = QueueEvent::Complete { cid: asked, outcome: CommandOutcome::SUCCESS };
     assert_eq!(line.serve(Ok(())), [done], "the host that did it knows");
 
-    // The event is told once until its page is read.
+    // The event is reported once until its page is read.
     let lift = Feature::NamespaceWriteProtection(WriteProtection::None);
     assert!(other.control(AdminCommand::AsyncEventRequest.to_sqe(), &mut []).is_none());
     assert!(set(&mut line, 1, lift).status().is_success());
@@ -296,8 +296,8 @@ fn a_changed_namespace_is_listed_until_read() {
     assert_eq!(read_changed(&mut other, whole), Ok(vec![]));
 }
 
-/// One core changes a namespace while another reads the list: the change is in what is read, or
-/// told anew.
+/// One core changes a namespace while another reads the list: the change is in the list that is
+/// read, or reported again.
 #[test]
 fn a_change_during_a_read_is_never_lost() {
     const ROUNDS: usize = 10_000;
@@ -375,7 +375,7 @@ fn write_protection_waits_for_earlier_writes_and_flushes() {
     assert_eq!((cid, outcome), (asked, CommandOutcome::SUCCESS));
 }
 
-/// A associations that keeps what hosts protect in a folder, as long as that is there.
+/// Associations that keep write protections in a folder, as long as that is there.
 fn keeping(state_dir: &std::path::Path) -> std::sync::Arc<Associations> {
     let text = format!("state_dir = \"{}\"\n{CONFIG}", state_dir.display());
     let config = crate::config::Config::from_toml(std::path::Path::new("/test.toml"), &text);

@@ -313,7 +313,7 @@ fn aborts_reach_the_queue_that_has_the_command() {
     let done = QueueEvent::Complete { cid: asked_by, outcome: CommandOutcome::success(0) };
     assert_eq!(line.events(), [done]);
 
-    // One that is not answered before the queue leaves is answered by its leaving.
+    // A command that is not answered before the queue leaves is answered by its leaving.
     assert!(line.control(abort(2, 0x43), &mut []).is_none());
     let asked_by = Cid(line.next_cid - 1);
     assert!(io.without_data(nvme_proto::fabrics::Disconnect.to_sqe()).status().is_success());

@@ -166,7 +166,7 @@ impl Line {
         events
     }
 
-    /// Flushes what the controller wants flushed, with this result, and returns all other events.
+    /// Does the flushes of the controller, with this result, and returns all other events.
     fn serve(&mut self, result: Result<(), BackendError>) -> Vec<QueueEvent> {
         let mut events = Vec::new();
         while let Some(event) = self.queue.poll(self.now) {

@@ -87,7 +87,7 @@ fn commands_are_taken_as_their_effects_say() {
     }
 }
 
-/// Every value of CNS that a controller has, whether it takes CSI, and what it says where the NSID
+/// Every value of CNS that a controller has, whether it takes CSI, and its statuses where the NSID
 /// is 0 and 2, which no namespace has.
 type Described = (Cns, bool, Result<(), Status>, Result<(), Status>);
 

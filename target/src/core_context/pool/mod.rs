@@ -67,7 +67,7 @@ impl PoolMemory {
         };
         let base =
             mapped.wrapping_add(mapped.addr().next_multiple_of(HUGE_PAGE_BYTES) - mapped.addr());
-        // SAFETY: the range lies in what was mapped just now. Refusal costs speed only.
+        // SAFETY: the range lies in the new mapping. Refusal costs speed only.
         let _ = unsafe { rustix::mm::madvise(base, length, Advice::LinuxHugepage) };
         let [mapped, base] = [mapped, base]
             .map(|at| NonNull::new(at.cast()).expect("a mapping is never at address zero"));
@@ -238,7 +238,7 @@ impl Pool {
         (self.first..self.first + self.buddy.units()).contains(&buffer.unit)
     }
 
-    /// Lets what is spare become parts of larger buffers again.
+    /// Lets spare buffers become parts of larger ones again.
     #[cold]
     fn join_and_allocate(&mut self, order: u8) -> Option<u32> {
         for (order, spare) in (0..).zip(&mut self.spare) {

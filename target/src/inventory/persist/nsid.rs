@@ -51,7 +51,7 @@ pub enum NsidFileError {
 }
 
 impl NsidFile {
-    /// Reads what is known of a subsystem; nothing is, if there is no file yet.
+    /// Reads the NSIDs of a subsystem; there are none if there is no file yet.
     ///
     /// # Errors
     /// The file exists and can not be read or understood.
@@ -70,8 +70,7 @@ impl NsidFile {
         &self.path
     }
 
-    /// Whether there was no file: this is the first start, or what hosts know the files by was
-    /// lost.
+    /// Whether there was no file: this is the first start, or the NSIDs that hosts know were lost.
     pub(crate) fn is_new(&self) -> bool {
         self.new
     }

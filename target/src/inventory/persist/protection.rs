@@ -43,7 +43,7 @@ pub enum ProtectionError {
 }
 
 impl ProtectionFile {
-    /// Reads what is protected in a subsystem; nothing is, if there is no file yet.
+    /// Reads the protections of a subsystem; there are none if there is no file yet.
     ///
     /// # Errors
     /// The file exists and can not be read or understood.
@@ -55,7 +55,7 @@ impl ProtectionFile {
         Ok(file)
     }
 
-    /// Of a subsystem in which nothing is protected, without a look at what was kept.
+    /// A subsystem without protections, without reading its file.
     pub(crate) fn nothing(state_dir: &Path, nqn: &Nqn) -> Self {
         let path = state_dir.join(format!("protection-{}.json", derived_ids::state_key(nqn)));
         let nqn = nqn.to_string();

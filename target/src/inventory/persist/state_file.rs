@@ -133,7 +133,7 @@ pub(crate) fn check_replace<C: KeptState>(path: &Path) -> Result<(), StateError>
         .map_err(|error| StateError::new::<C>(path, Problem::Unwritable(error)))
 }
 
-/// Whether a folder can be written, or be made in one that can.
+/// Whether a folder can be written, or be made in a parent that can.
 fn check_folder(folder: &Path) -> io::Result<()> {
     let existing = folder.ancestors().find(|folder| folder.symlink_metadata().is_ok());
     let existing = match existing {

@@ -1,12 +1,11 @@
 //! Gates: calls held back from a device that does better with many at a time.
 //!
-//! Many a virtual disk takes what it is given at a time as one job, does one job after the other,
-//! and tells of the end of all of a job at once. Every job has its price, whatever its size. Such a
-//! device is given small jobs by a target that answers one call after the other and hands over what
-//! comes of it, and so it stays. Behind a gate, calls wait while the device has enough to do, until
-//! there are as many as it still has: so it works on one half while the target answers the other. A
-//! device that works on many calls side by side may lose by that; which it is, a [`Trial`] finds
-//! out.
+//! Many a virtual disk takes the calls that it finds queued as one job, does one job after the
+//! other, and reports the end of all calls of a job at once. Every job has a fixed cost. A target
+//! that answers one call after the other and submits the next ones one by one gives such a device
+//! small jobs for ever. Behind a gate, calls wait while the device is busy, until as many wait as
+//! it still has: so it works on one half while the target answers the other. A device that works on
+//! many calls side by side may lose by that; a [`Trial`] measures which kind it is.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -122,7 +121,7 @@ impl Gates {
         gate.trial.ended(visit.weight);
     }
 
-    /// Decides what may go, after all is told that ended until now.
+    /// Decides which held calls may go, after all ends until now were reported.
     pub(crate) fn settle(&mut self, now: Time) {
         for gate in &mut self.gates {
             gate.trial.settle(now);
@@ -153,7 +152,7 @@ impl Gates {
         self.gates.iter().filter_map(Gate::deadline).min()
     }
 
-    /// Forgets all devices and the calls held back from them.
+    /// Drops all devices and the calls held back from them.
     pub(crate) fn clear(&mut self) {
         self.gates.clear();
     }

@@ -1,9 +1,9 @@
 //! Trials: whether a device ends more when calls are held back from it, measured while it works.
 //!
-//! Time in which the device has enough to do is cut into pairs of periods. As long as it is not
-//! clear what is better, one period of each pair is spent either way; when it is clear, so is one
-//! pair of many. A device for which holding back is wrong loses next to nothing by that, and a
-//! verdict that has become wrong is noticed. A device that never has much to do is not tried.
+//! Time in which the device is busy is cut into pairs of periods. As long as the result is not
+//! clear, one period of each pair is spent with and one without holding back; when it is clear, so
+//! is one pair of many. A device for which holding back is wrong loses next to nothing by that, and
+//! a change of the device is noticed. A device that is never busy is not tried.
 
 use std::time::Duration;
 

@@ -151,7 +151,7 @@ impl Load {
         }
     }
 
-    /// Answers what ended; each answer takes a while, and the host asks again.
+    /// Answers ended reads; each answer takes a while, and the host sends the next read.
     fn turn(&mut self) {
         self.storage.turn(self.device.now.get());
         if let Some(report) = self.storage.next_report() {

@@ -68,7 +68,7 @@ pub(super) struct Area<P: Provider> {
 }
 
 impl<P: Provider> Area<P> {
-    /// Maps and registers what a connection has until its Connect has succeeded.
+    /// Maps and registers the part that a connection has until its Connect has succeeded.
     ///
     /// # Errors
     /// The error of the system call.
@@ -115,7 +115,7 @@ impl<P: Provider> Area<P> {
         part.entry(receive)
     }
 
-    /// Writes a slot's response and says where it is.
+    /// Writes a slot's response and returns its address.
     pub(super) fn set_response(&mut self, slot: SlotId, response: &Cqe) -> Sge {
         match slot.0.checked_sub(self.first.layout.slots) {
             None => self.first.set_response(slot, response),
@@ -199,7 +199,7 @@ impl<P: Provider> AreaPart<P> {
         unsafe { ptr::read_unaligned(self.sqe(receive).cast()) }
     }
 
-    /// Writes a slot's response and says where it is.
+    /// Writes a slot's response and returns its address.
     fn set_response(&mut self, slot: SlotId, response: &Cqe) -> Sge {
         let at = self.at(self.layout.cqes_at(), slot.0, self.layout.slots, CQE_BYTES);
         let bytes = response.as_bytes();

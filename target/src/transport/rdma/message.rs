@@ -17,7 +17,7 @@ pub(super) enum ToGroup<P: Provider> {
     Lost(ConnId),
     /// Newer connections need the place of this one, unless its Connect has succeeded.
     Displace(ConnId),
-    /// The device says that the queue pair with this number failed.
+    /// An event of the device: the queue pair with this number failed.
     QueuePairFailed(u32),
     /// The device is gone: every connection ends.
     DeviceFailed,

@@ -192,7 +192,7 @@ impl<P: Provider> RdmaTransport<P> {
                 }
                 ToGroup::QueuePairFailed(qpn) => {
                     let mut connections = self.connections.iter();
-                    // The device forgets the queue pairs of those that are ending.
+                    // The device drops the queue pairs of connections that are ending.
                     let found = connections
                         .find(|(_, other)| !other.is_ending() && self.group.qpn(other.qp()) == qpn);
                     if let Some((key, _)) = found {
@@ -287,7 +287,7 @@ impl<P: Provider> RdmaTransport<P> {
         });
     }
 
-    /// Lets a connection do something; ends it if that says so.
+    /// Calls a method of a connection, and ends the connection if that returns an error.
     fn with(
         &mut self,
         core: &mut CoreContext,
@@ -316,7 +316,7 @@ impl<P: Provider> RdmaTransport<P> {
         }
     }
 
-    /// Sends what the turn answers.
+    /// Sends the answers of the turn.
     fn answer(&mut self, core: &mut CoreContext) {
         while let Some(key) = self.answering.pop() {
             self.with(core, key, Connection::send_responses);
@@ -335,7 +335,7 @@ impl<P: Provider> RdmaTransport<P> {
         }
     }
 
-    /// Asks every controller what it wants, after a wake-up or when a deadline has come.
+    /// Handles the events of every controller, after a wake-up or when a deadline has come.
     fn look(&mut self, core: &mut CoreContext) {
         self.next_look = None;
         for key in 0..self.connections.capacity() {

@@ -145,7 +145,7 @@ impl<P: Provider> RdmaReception<P> {
         }
     }
 
-    /// Does what the device says of itself; true if it said anything.
+    /// Handles asynchronous events of the device; true if there were any.
     fn poll_device(&mut self, now: Time) -> bool {
         let mut progress = false;
         while !self.failed {

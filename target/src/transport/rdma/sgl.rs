@@ -39,7 +39,7 @@ pub(super) fn locate(
                 return Err(Status::SGL_OFFSET_INVALID.with_dnr());
             }
             covers(length, transfer.length_bytes)?;
-            // Not beyond what was received, so it fits.
+            // Not beyond the received bytes, so it fits.
             Ok(HostData::InCapsule { offset: offset as u32 })
         }
         // One descriptor is all that Identify Controller (MSDBD) offers.

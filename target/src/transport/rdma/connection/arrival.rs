@@ -71,7 +71,7 @@ impl<P: Provider> Connection<P> {
         context: &mut TurnContext<'_, P>,
         cid: Cid,
     ) -> Result<(), Ended> {
-        // An event that has happened is told first.
+        // An event that has happened is reported first.
         self.serve_controller(context)?;
         let Some(slot) = self.find(cid, RequestState::Parked) else { return Ok(()) };
         let request = self.slots.get(slot);

@@ -189,7 +189,7 @@ impl<P: Provider> Connection<P> {
         }
     }
 
-    /// Goes on with the ranges of a Deallocate: with as many as take no time, and one that does.
+    /// Continues a Deallocate: all next ranges that take no time, and one that does.
     fn deallocate(
         &mut self,
         context: &mut TurnContext<'_, P>,

@@ -134,7 +134,7 @@ pub(super) enum Ended {
     Disconnected,
     /// A work request failed, which leaves the queue pair in ERROR.
     WorkFailed(WorkKind, WcStatus),
-    /// The device says that the queue pair failed.
+    /// An event of the device: the queue pair failed.
     QueuePairFailed,
     /// The RDMA device was removed or failed.
     DeviceFailed,
@@ -266,7 +266,7 @@ impl<P: Provider> Connection<P> {
         (0..self.area.receives()).try_for_each(|index| self.post_receive(context, Receive(index)))
     }
 
-    /// Connect has succeeded: makes and posts all other receives, before the host is told.
+    /// Connect has succeeded: makes and posts all other receives, before the response is sent.
     pub(super) fn note_connected(&mut self, context: &mut TurnContext<'_, P>) -> Result<(), Ended> {
         if self.is_connected || !self.queue().is_live() {
             return Ok(());
@@ -369,7 +369,7 @@ impl<P: Provider> Connection<P> {
         }
     }
 
-    /// Ends a connection whose host keeps it waiting, and does what the controller wants.
+    /// Ends a connection whose host exceeds a deadline, and handles the controller's events.
     pub(super) fn look(&mut self, context: &mut TurnContext<'_, P>) -> Result<(), Ended> {
         if self.outstanding.deadline().is_some_and(|at| at <= context.core.now) {
             return Err(Ended::Stalled);
@@ -377,7 +377,7 @@ impl<P: Provider> Connection<P> {
         self.serve_controller(context)
     }
 
-    /// Does what the controller wants.
+    /// Handles the events of the controller.
     fn serve_controller(&mut self, context: &mut TurnContext<'_, P>) -> Result<(), Ended> {
         while let Some(event) = self.queue().poll(context.core.now) {
             match event {

@@ -22,7 +22,7 @@ pub(super) struct Outstanding {
 }
 
 impl Outstanding {
-    /// Of a host that may take so long for any amount, and longer for much data.
+    /// Of a host that may take `timeout` for any amount, and longer for much data.
     pub(super) fn new(timeout: Duration) -> Self {
         Self { timeout, entries: 0, bytes: 0, due_entries: 0, due: Time::ZERO }
     }

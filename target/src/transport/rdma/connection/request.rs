@@ -162,7 +162,7 @@ impl Request {
         self.owed = false;
     }
 
-    /// Whether it changes what a later read returns.
+    /// Whether it changes the result of a later read.
     pub(crate) fn changes_medium(&self) -> bool {
         matches!(self.work, Some(CommandWork::Io(work)) if work.kind.changes_medium())
     }
@@ -244,8 +244,8 @@ impl Unanswered {
         usize::from(cid.0) & (self.chains.len() - 1)
     }
 
-    /// Goes along a chain to a slot, or to the end; returns what lies before it, if anything, and
-    /// where it got.
+    /// Follows a chain to a slot, or to the end; returns the slot before it, if any, and the place
+    /// that it reached.
     fn seek(&self, cid: Cid, slot: u32) -> (u32, u32) {
         let (mut before, mut at) = (Self::NONE, self.chains[self.chain(cid)]);
         while at != slot && at != Self::NONE {
@@ -318,7 +318,7 @@ impl Slots {
     pub(crate) fn end(&mut self, slot: SlotId) -> Remains {
         let request = self.get(slot);
         debug_assert!(!request.owed, "a command was never completed");
-        // One that is abandoned still has its id.
+        // An abandoned request still has its id.
         let answered = request.state == RequestState::Responding;
         request.state = RequestState::Free;
         let remains = Remains { buffer: request.buffer.take(), send_entries: request.send_entries };
@@ -424,7 +424,7 @@ mod tests {
     }
 
     proptest! {
-        /// Any sequence of arrivals, answers and ends, against a list of what is in use.
+        /// Any sequence of arrivals, answers and ends, against a list of the ids in use.
         #[test]
         fn a_slot_is_one_commands_from_its_arrival_to_its_end(
             steps in prop::collection::vec((0..3, 0u16..6, any::<prop::sample::Index>()), 1..200)

@@ -187,7 +187,7 @@ impl<P: Provider> Connection<P> {
         self.pump(context)
     }
 
-    /// Goes on with what waited for room.
+    /// Continues requests that waited for room in the send queue.
     pub(super) fn pump(&mut self, context: &mut TurnContext<'_, P>) -> Result<(), Ended> {
         if !self.to_respond.is_empty() {
             self.announce_responses(context);
