@@ -1,4 +1,4 @@
-//! Which core does what: the target and the host each have their own.
+//! The cores of the target and of the host, one for each.
 
 use std::thread::available_parallelism;
 

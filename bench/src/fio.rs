@@ -43,7 +43,7 @@ impl BufferPages {
     }
 }
 
-/// Whether fio is here; says what to do if it is not.
+/// Whether fio is installed; prints how to install it if not.
 pub(crate) fn is_installed() -> bool {
     let installed = Command::new("fio").arg("--version").output().is_ok();
     if !installed {

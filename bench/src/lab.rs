@@ -7,7 +7,7 @@ use anyhow::{Context, Result, ensure};
 
 use crate::figures::Figures;
 
-/// The lab's scenarios that compare, and what a figure of theirs is called.
+/// The lab's scenarios that compare, and the names of their figures.
 const SCENARIOS: [(&str, &str); 4] = [
     ("ratio-target-verbs", "kernel-host-to-us-by-nvmet"),
     ("ratio-initiator-verbs", "us-to-nvmet-by-kernel-host"),
@@ -15,8 +15,8 @@ const SCENARIOS: [(&str, &str); 4] = [
     ("ratio-initiator-soft", "us-on-soft-to-nvmet-by-kernel-host"),
 ];
 
-/// Adds what the logs of the lab's last run say: the lowest, the median and the highest of the
-/// ratios of a workload.
+/// Adds the figures of the logs of the lab's last run: the lowest, the median and the highest of
+/// the ratios of a workload.
 pub(crate) fn collect(logs: &Path, figures: &mut Figures) -> Result<()> {
     let mut found = false;
     for (folder, name) in SCENARIOS {

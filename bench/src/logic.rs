@@ -12,11 +12,11 @@ use crate::figures::Figures;
 /// Two lengths of a run: costs that do not depend on it cancel out.
 const READS: [u64; 2] = [2_000, 12_000];
 /// Valgrind counts `rep stosb`, with which glibc clears memory, as one instruction for each byte.
-/// Without it clearing 4 KiB costs what its stores are.
+/// Without it clearing 4 KiB costs as many instructions as it has stores.
 const WITHOUT_REP: &str =
     "glibc.cpu.x86_rep_stosb_threshold=1000000000:glibc.cpu.x86_rep_movsb_threshold=1000000000";
 
-/// Adds both, or says what is missing.
+/// Adds both figures, or prints which tool is missing.
 pub(crate) fn measure(figures: &mut Figures) -> Result<()> {
     let program = binary("feedrail-bench-logic");
     let allocations = output(Command::new(&program).arg(READS[1].to_string()))?;

@@ -1,8 +1,8 @@
 //! The cost of Feedrail beside the limits of the machine, measured side by side: `cargo xtask
 //! bench`.
 //!
-//! A run measures the ceilings and ours close after each other; a ratio is taken within a run, and
-//! what is reported is the median of the ratios of all runs.
+//! A run measures the ceilings and Feedrail close after each other; a ratio is taken within a run,
+//! and the report has the median of the ratios of all runs.
 
 mod clock;
 mod cores;
@@ -45,7 +45,7 @@ use crate::served::Served;
 const TARGET_POLLING: Duration = Duration::from_millis(2);
 const HOST_POLLING: Duration = Duration::from_micros(50);
 
-/// Measures Feedrail beside what the machine can do.
+/// Measures Feedrail beside the limits of the machine.
 #[derive(Parser)]
 struct Options {
     /// One run of each load for a second, to see that everything works: no figures for the record
@@ -64,7 +64,7 @@ struct Options {
     /// A file to export, which is overwritten [default: a new one of 1 GiB in `out/bench`]
     #[arg(long)]
     file: Option<PathBuf>,
-    /// Measure nothing; print what must hold and whether it did
+    /// Measure nothing; print the requirements and whether they held
     #[arg(long)]
     verdict: bool,
     /// Measure nothing; make README's section on performance, and the README of bench/results, from
@@ -155,9 +155,9 @@ impl Options {
         Ok(None)
     }
 
-    /// Keeps what earlier results say of sections that were not measured again. Ceilings and ours
-    /// belong together: ratios of different times mean nothing. Where and for how long these were
-    /// measured is what results say.
+    /// Keeps the earlier results of sections that were not measured again. Ceilings and Feedrail's
+    /// figures belong together, since ratios of different times mean nothing. The machine and the
+    /// duration of the earlier measurement are kept with them.
     fn keep(&self, results: &mut Results, earlier: Results) {
         for section in [BenchSection::Cost, BenchSection::Lab] {
             results.figures.keep_section(section.name(), &earlier.figures);

@@ -1,4 +1,4 @@
-//! One that computes on a core and never waits.
+//! A thread that computes on a core and never waits.
 
 use std::hint::black_box;
 use std::sync::Arc;

@@ -140,7 +140,7 @@ mod tests {
 
     use super::*;
 
-    /// Checks that README and the page of tables say what the results do.
+    /// Checks that README and the page of tables match the results.
     fn check(readme: &Path, tables: &Path, kept: &KeptResults) -> Result<()> {
         let text = read(readme)?;
         let (before, after) = around(&text)?;

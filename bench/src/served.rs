@@ -34,7 +34,7 @@ impl Served {
         Ok(Self { daemon })
     }
 
-    /// Runs a load and adds what came of it: rates, latency, and what each side spent on it.
+    /// Runs a load and adds its figures: rates, latency, and the processor time of each side.
     pub(crate) fn measure(
         &self,
         backend: MediumKind,
@@ -175,7 +175,7 @@ impl LoadOutcome<'_> {
         let again = self.grown.of("/network/packets_retransmitted")
             + self.number("/results/wire/packets_retransmitted")?;
         figures.add(format!("us/{name}/packets_sent_again_per_million"), again / packets * 1e6);
-        // Besides the one that the soft provider makes in place of a network card.
+        // Copies besides the one that the soft provider makes in place of a network card.
         let copied =
             self.number("/results/bounced_bytes")? / bytes + self.grown.of("/io/bounced") / ios;
         figures.add(format!("us/{name}/copies_per_byte"), copied);

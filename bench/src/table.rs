@@ -55,7 +55,7 @@ pub(crate) fn of_verdict(lines: &[Requirement]) -> TextTable {
     table
 }
 
-/// Every load on every backend, beside what bounds it.
+/// Every load on every backend, beside its ceiling.
 pub(crate) fn of_loads(figures: &Figures) -> TextTable {
     let mut table = TextTable::new([
         "workload",

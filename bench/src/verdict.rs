@@ -6,7 +6,7 @@ use crate::figures::{Figures, Spread, quotients};
 use crate::load::{Load, MediumKind};
 use crate::udp::DATAGRAM_OVERHEAD_BYTES;
 
-/// A requirement and what was measured of it.
+/// A requirement and its measured figure.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Requirement {
     pub(crate) what: String,

@@ -1,7 +1,8 @@
-//! Fuzz targets: everything that reads what a peer sent, each as one function of bytes.
+//! Fuzz targets: all parsers and state machines that read bytes of a peer, each as one function of
+//! bytes.
 //!
-//! A target decodes its input into what a peer, a network and a caller do, and checks what must
-//! hold whatever that is; it panics where it does not. `README.md` says how to run them.
+//! A target decodes its input into actions of a peer, a network and a caller, and checks properties
+//! that must hold for all of them; it panics where one does not. `README.md` says how to run them.
 
 pub mod capsule;
 mod clockwork;
@@ -26,7 +27,7 @@ pub struct FuzzTarget {
     pub name: &'static str,
     /// The function that decodes and runs one input.
     pub run: fn(&[u8]),
-    /// Length of what inputs are sequences of: an operation, or a word of a wire format.
+    /// Length of the records that inputs consist of: an operation, or a word of a wire format.
     pub record_bytes: usize,
     /// The longest input worth trying.
     pub limit_bytes: usize,

@@ -1,4 +1,4 @@
-//! Management datagrams, and what NVMe puts in their private data.
+//! Management datagrams, and the private data of NVMe in them.
 
 use nvme_proto::{IntoBytes, rdma_cm};
 use roce_proto::cm::{IpHeader, MAD_BYTES, ManagementMessage};

@@ -17,7 +17,7 @@ use clap::{Parser, Subcommand};
 use feedrail_fuzz::run::{Campaign, Finding, execute};
 use feedrail_fuzz::{FuzzTarget, TARGETS, corpus};
 
-/// Fuzzes what reads what a peer sent.
+/// Fuzzes the code that reads bytes of a peer.
 #[derive(Parser)]
 struct FuzzArguments {
     #[command(subcommand)]
@@ -47,8 +47,8 @@ enum FuzzCommand {
         /// The inputs; the target's corpus if there are none.
         files: Vec<PathBuf>,
     },
-    /// Write the seeds of all targets into their corpora: the recorded session, and scripts of what
-    /// should happen.
+    /// Write the seeds of all targets into their corpora: the recorded session, and scripts of
+    /// correct exchanges.
     Seeds,
 }
 
@@ -97,7 +97,7 @@ fn run(campaign: &Campaign, executions: u64, jobs: u16) -> Result<(), Finding> {
     result
 }
 
-/// How long one execution may take: thousands of times what it does.
+/// The most that one execution may take: thousands of times its usual duration.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Says now and then how far it is. Names the execution that hangs, and ends the process: a thread

@@ -2,7 +2,7 @@
 
 use crate::random::FuzzRandom;
 
-/// Values at the borders of what a field can hold, and of what code tends to get wrong.
+/// Values at the borders of a field, and others that code often gets wrong.
 const BORDERS: [u64; 16] = [
     0,
     1,

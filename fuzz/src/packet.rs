@@ -6,8 +6,8 @@ use roce_proto::wire::{
     Bth, Flow, Headers, Icrc, Identification, Packet, UDP_PORT, pad_bytes, verify,
 };
 
-/// One datagram: whatever parses is encoded again and parses to the same; a checksum that passes is
-/// one that we would have computed.
+/// One datagram: a packet that parses is encoded again and parses to the same; a checksum that
+/// passes equals the computed one.
 pub fn run(data: &[u8]) {
     for flow in [v4(), v6()].into_iter().flatten() {
         check_icrc(&flow, data);
@@ -30,7 +30,8 @@ fn assemble(headers: &Headers, payload: &[u8], pad: usize, icrc: u32) -> Vec<u8>
     [headers.as_slice(), payload, &[0; 3][..pad], &icrc.to_le_bytes()].concat()
 }
 
-/// The congestion byte does not count, and what does begins with the whole base transport header.
+/// The checksum does not cover the congestion byte; the covered bytes begin with the whole base
+/// transport header.
 fn check_icrc(flow: &Flow, data: &[u8]) {
     let Ok(identification) = verify(flow, Identification::ZERO, data) else { return };
     let Some((covered, icrc)) = data.split_last_chunk::<4>() else {

@@ -21,7 +21,7 @@ fn demo(temporary: &Path) -> Program {
     feedrail(["demo"]).env("TMPDIR", temporary)
 }
 
-/// A demo that is caught in a state. One that ended before this test looked at it is followed by
+/// A demo that is caught in a state. A demo that ended before this test looked at it is followed by
 /// another.
 #[track_caller]
 fn demo_in_state(
@@ -122,7 +122,7 @@ fn an_interrupt_leaves_nothing_behind() {
             kill_process(pid, signal).unwrap();
             running.wait()
         };
-        // On a busy machine it may be over before it is told.
+        // On a busy machine it may be over before the signal comes.
         let mut outcomes = (0..100).map(|_| interrupted());
         let outcome =
             outcomes.find(|outcome| code(outcome) != Some(0)).expect("one is told in time");

@@ -28,8 +28,8 @@ impl Disk {
         DaemonOptions::files([self.folder.path().join("disk.img")]).arg("--writable").start()
     }
 
-    /// Writes a batch of random ranges that do not overlap, and enters into the model what was
-    /// acknowledged.
+    /// Writes a batch of random ranges that do not overlap, and enters the acknowledged ones into
+    /// the model.
     fn write_some(&mut self, host: &Host, namespace: &Namespace, random: &mut Bytes) -> u64 {
         let mut ranges = Vec::new();
         let slots = SIZE_BYTES / LONGEST_BYTES;

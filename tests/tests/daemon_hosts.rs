@@ -1,4 +1,4 @@
-//! Many hosts come and go, and the daemon is what it was.
+//! Many hosts come and go, and the daemon's resources stay the same.
 
 use std::fs;
 use std::thread;
@@ -71,7 +71,7 @@ impl Scene {
         }
     }
 
-    /// Runs the rounds and gives what the daemon used after the second and after the last.
+    /// Runs the rounds and returns the daemon's resources after the second and after the last.
     fn rounds(&self, rounds: usize, hosts: usize) -> (Vitals, Vitals) {
         let mut second = self.daemon.vitals();
         for round in 1..=rounds {

@@ -58,8 +58,8 @@ fn blocks(name: &str, language: &str) -> Vec<CodeBlock> {
     blocks
 }
 
-/// One shell script of all commands of a document. A block with the info string `sh background` is
-/// what another terminal runs meanwhile, and says when it listens.
+/// One shell script of all commands of a document. A block with the info string `sh background`
+/// runs in another terminal meanwhile, and prints a line when it listens.
 fn script(name: &str) -> String {
     let parts = blocks(name, "sh").into_iter().map(|block| match block.info.as_str() {
         "sh background" => format!(
@@ -75,8 +75,8 @@ fn script(name: &str) -> String {
     format!("set -euo pipefail -m\n{end}{}", parts.collect::<String>())
 }
 
-/// Runs all commands of a document as they are written, but for the addresses of this machine, and
-/// gives what they print.
+/// Runs all commands of a document as they are written, except for the addresses of this machine,
+/// and returns their output.
 fn run(name: &str, programs: Programs) -> String {
     let folder = tempfile::tempdir().unwrap();
     let tools = folder.path().join("tools");

@@ -34,7 +34,7 @@ const KILL_WITHIN_MS: u64 = 300;
 /// Growth of a process that does not leak, in bytes: its allocator keeps some.
 const SLACK_BYTES: u64 = 32 << 20;
 
-/// One test at a time, since each counts what this process has.
+/// One test at a time, since each counts the resources of this process.
 fn alone() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
@@ -44,7 +44,7 @@ fn kills() -> u64 {
     std::env::var(KILLS_VARIABLE).map_or(KILLS, |text| text.parse().expect("a number of kills"))
 }
 
-/// A new seed, for what a failed run has to say.
+/// A new seed, for the message of a failed run.
 fn seed() -> u64 {
     let mut bytes = [0; 8];
     let got = getrandom(&mut bytes, GetRandomFlags::empty());
@@ -79,7 +79,7 @@ impl Slot {
     }
 }
 
-/// A host that writes into its part of the disk, and knows what must be there.
+/// A host that writes into its part of the disk, with the expected content.
 struct Writer {
     host: Host,
     namespace: Namespace,

@@ -54,8 +54,8 @@ struct Child(libc::pid_t);
 impl Child {
     /// Runs `work` in a child, which is killed if it takes minutes.
     fn run(work: impl FnOnce()) -> Self {
-        // SAFETY: the child uses what works after a fork: its memory, the allocator, and system
-        // calls.
+        // SAFETY: the child uses only its memory, the allocator, and system calls, which work after
+        // a fork.
         let child = unsafe { libc::fork() };
         assert!(child >= 0);
         if child == 0 {
@@ -87,7 +87,7 @@ fn assert_forked<T>(result: Result<T, feedrail_initiator::Error>) {
     assert!(error.to_string().contains("open a new Host"), "{error}");
 }
 
-/// Everything that a child may try with what it inherits.
+/// Every call that a child may try with inherited objects.
 fn use_all(scene: &Scene, inherited: &Host, namespace: &Namespace) {
     for outcome in inherited.read_many(ranges(namespace, 10)).wait() {
         assert_eq!(outcome.slice.len(), RANGE_BYTES);

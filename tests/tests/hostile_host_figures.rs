@@ -25,14 +25,14 @@ const KNOCKS: usize = 4;
 
 const ENDED: &str = "the connection ends";
 
-/// One kind of hostility: a step of it, and the same amount of I/O done decently.
+/// One kind of hostility: a step of it, and the same amount of well-behaved I/O.
 struct Comparison {
     what: &'static str,
     faults: Option<Faults>,
     hostile: fn(&mut Peer),
     decent: fn(&mut Peer),
     pace: Duration,
-    /// The culprit is sent away in the end.
+    /// The hostile host is disconnected in the end.
     ends: bool,
 }
 
@@ -43,7 +43,7 @@ struct Peer<'a> {
     association: Association,
     /// A queue beyond those of the association.
     more: Option<QueueKey>,
-    /// The statuses of its commands, and what became of its connection.
+    /// The statuses of its commands, and the end of its connection.
     got: BTreeSet<String>,
 }
 
@@ -266,7 +266,7 @@ impl Arena<'_> {
         score
     }
 
-    /// The culprit goes on until it is sent away.
+    /// The hostile host goes on until it is disconnected.
     fn see_the_end(&mut self) {
         let mut peer = Peer::new(self.daemon, self.contest.faults);
         (self.contest.hostile)(&mut peer);

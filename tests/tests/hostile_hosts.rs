@@ -1,5 +1,5 @@
-//! Hosts that break every rule, beside one that does not: it must not notice, and the daemon must
-//! stay bounded.
+//! Hosts that break every rule, beside a well-behaved one: it must not be affected, and the
+//! daemon's memory must stay bounded.
 
 use std::net::SocketAddr;
 
@@ -22,7 +22,7 @@ const ENTRIES: u16 = 64;
 /// Memory that one connection may make the daemon allocate, in bytes: for each entry a command, its
 /// in-capsule data, a response and bookkeeping.
 const CONNECTION_BYTES: u64 = ENTRIES as u64 * (2 * 4096 + 2048);
-/// The memory that the namespaces are made of, and what the allocator keeps.
+/// Memory of the namespaces, and slack of the allocator.
 const SLACK_BYTES: u64 = 48 << 20;
 /// Lines that are not about hosts, in each period of those that are.
 const OTHER_LINES: u64 = 50;
@@ -177,7 +177,7 @@ fn commands_beyond_the_queue_wait_their_turn() {
     assert!(scene.all_is_well()["network"]["rnr_naks_sent"].as_u64().unwrap() > 0);
 }
 
-/// Commands whose descriptor, range or capsule lies, and what each must get.
+/// Commands with a wrong descriptor, range or capsule, and the expected status of each.
 fn lies(host: &HostileHost) -> Vec<(Sqe, Vec<u8>, Status)> {
     let in_capsule = |offset, length| Sgl::InCapsule { offset, length };
     let keyed = |length| host.keyed(0, length);

@@ -26,7 +26,7 @@ struct Arena<'a> {
     bystander: Bystander,
     hostile: HostileTarget,
     decent: Daemon,
-    /// From one hostile step to the next, so that there are as many decent ones.
+    /// From one hostile step to the next, so that there are as many well-behaved ones.
     pace: Duration,
     errors: BTreeSet<String>,
     /// Lines of this process, and how many of them were beside the hostile target.

@@ -1,4 +1,4 @@
-//! Targets that break every rule, for a host that has a decent one as well.
+//! Targets that break every rule, for a host that has a well-behaved one as well.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use feedrail_tests::process::{Bytes, Daemon, Vitals, empty_slice, host};
 const SIZE_BYTES: usize = 1 << 20;
 /// A hostile target is given up after this.
 const SOON: Duration = Duration::from_secs(1);
-/// A decent target may take long on a busy machine.
+/// A well-behaved target may take long on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Growth of a process that does not leak, in bytes: its allocator keeps some.
 const SLACK_BYTES: u64 = 32 << 20;

@@ -25,7 +25,7 @@ struct Outcome {
     faults: Faults,
 }
 
-/// How often what went wrong.
+/// Counts of faults by kind.
 #[derive(Default)]
 struct Faults {
     lost: u64,

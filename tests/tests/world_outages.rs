@@ -171,7 +171,7 @@ fn a_replaced_namespace_is_an_error() {
         let error = result.expect_err(what);
         assert!(matches!(error.kind(), ErrorKind::Changed(_)), "{what}: {error}");
         assert!(slice.bytes().iter().all(|&byte| byte == 0), "{what}: bytes of another namespace");
-        // It stays so, also for what is asked later, and for writes.
+        // It stays so, also for later requests, and for writes.
         let slice = RegionSlice::from_vec(vec![9; 512], Grant::Persistent);
         let writing = namespace.write(0, slice);
         assert!(world.run(writing).result.is_err(), "{what}");

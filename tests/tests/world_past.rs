@@ -1,4 +1,4 @@
-//! Hosts that come back while what they asked for before is still under way.
+//! Hosts that reconnect while their earlier commands are still under way.
 
 use std::time::Duration;
 
@@ -123,8 +123,8 @@ fn a_host_without_writes_reconnects_at_once() {
     assert!(took < Duration::from_millis(500), "{took:?}");
 }
 
-/// A target that stands still takes what was sent to it before when it goes on: by then the host
-/// has come back.
+/// A target that stood still handles earlier messages when it goes on: by then the host has
+/// reconnected.
 #[test]
 fn a_stalled_target_drops_commands_of_departed_hosts() {
     with_seeds(BINARY, 0..8, |seed| {

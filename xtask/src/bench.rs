@@ -1,4 +1,4 @@
-//! The bench: builds what it measures as it is released, and runs it.
+//! The bench: builds the measured programs as they are released, and runs it.
 
 use anyhow::Result;
 

@@ -58,7 +58,7 @@ enum Chore {
     /// Interpret the tests of registered memory with Miri; needs a nightly compiler with `miri` and
     /// `rust-src`.
     Miri,
-    /// Model-check with loom what threads share without a lock, and how they wake each other.
+    /// Model-check with loom the state that threads share without a lock, and their wake-ups.
     Loom,
 }
 

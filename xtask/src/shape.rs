@@ -77,7 +77,7 @@ impl<'a> Modules<'a> {
         imports
     }
 
-    /// The module that defines what a path names, or has it from another crate.
+    /// The module that defines the item of a path, or has it from another crate.
     fn module_of(&self, path: &[String]) -> ModulePath {
         let known = (0..=path.len()).rev().find(|&length| self.0.contains_key(&path[..length]));
         let (module, rest) = path.split_at(known.unwrap_or(0));

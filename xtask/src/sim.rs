@@ -31,7 +31,7 @@ pub(crate) fn bugs() -> Result<()> {
     run_as_tested(BUGS)
 }
 
-/// Runs a program with what tests have been built with.
+/// Runs a program with the profile and features of the tests.
 fn run_as_tested(program: &[&str]) -> Result<()> {
     let run = ["run", "--quiet", "--package", "feedrail-tests"];
     crate::run("cargo", &[run.as_slice(), program].concat(), &[])

@@ -15,7 +15,7 @@ pub(crate) struct SourceFile {
     pub(crate) text: String,
 }
 
-/// A file without what only tests have.
+/// A file without its test code.
 pub(crate) struct ProductFile {
     pub(crate) path: String,
     pub(crate) items: Vec<Item>,
@@ -24,7 +24,7 @@ pub(crate) struct ProductFile {
 /// Which checkout is looked at.
 #[derive(Debug, Default, clap::Args)]
 pub(crate) struct Tree {
-    /// Another checkout than the one that this program was built in
+    /// Another checkout than that of this program
     #[arg(long, value_name = "FOLDER")]
     tree: Option<PathBuf>,
 }
@@ -101,8 +101,8 @@ fn is_within(path: &str, module: &str) -> bool {
     path.strip_prefix(module).is_some_and(|rest| rest == ".rs" || rest.starts_with('/'))
 }
 
-/// Removes what is compiled for tests only. `tests` gets the modules among it that have files of
-/// their own.
+/// Removes items that are compiled for tests only. `tests` gets the modules among them that have
+/// files of their own.
 fn strip_tests(items: &mut Vec<Item>, folder: &str, tests: &mut BTreeSet<String>) {
     items.retain_mut(|item| {
         let for_tests = attributes(item).iter().any(is_for_tests);

@@ -48,7 +48,7 @@ impl PairSocket {
         self
     }
 
-    /// Has the kernel cut what is sent into datagrams of this length.
+    /// Has the kernel cut a message into datagrams of this length.
     pub(super) fn cut(&self, segment_bytes: usize) -> Result<()> {
         let segment = i32::try_from(segment_bytes)?;
         self.set(libc::SOL_UDP, libc::UDP_SEGMENT, segment)
@@ -86,7 +86,7 @@ impl PairSocket {
         Ok(ready(self.udp.send(bytes))?.is_some())
     }
 
-    /// Receives what is there.
+    /// Receives the datagrams that have arrived.
     pub(super) fn try_receive(&self, buffer: &mut [u8]) -> Result<Option<usize>> {
         Ok(ready(self.udp.recv(buffer))?)
     }

@@ -37,8 +37,9 @@ const OPERATIONS_MAX: usize = 40;
 
 /// Runs a sequence of operations of sixteen bytes each.
 ///
-/// Must hold: the witness is served and reads what it wrote; a command is answered at most once;
-/// when the hostile host is gone, all that the target and its device held for it is free again.
+/// Must hold: the witness is served and reads the bytes that it wrote; a command is answered at
+/// most once; when the hostile host is gone, all that the target and its device held for it is free
+/// again.
 ///
 /// The target and the witness live on from one execution to the next: each ends only when
 /// everything is as it was.

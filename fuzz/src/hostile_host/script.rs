@@ -15,7 +15,7 @@ use super::{HostWorld, OPEN, PRIVATE};
 use crate::clockwork::Clockwork;
 use crate::input::Input;
 
-/// The most that a command's data, as the host describes it, is longer than what the target takes.
+/// The longest data that the host describes for a command, in bytes: more than the target takes.
 const LENGTH_MAX: usize = 20 << 10;
 const IN_CAPSULE_MAX: usize = CAPSULE_BYTES - 64;
 const HOST_NQN: &str = "nqn.2014-08.org.nvmexpress:uuid:6b1ba4dc-6d4e-4fd2-8d3c-3e6f6e6f7a11";
@@ -24,7 +24,7 @@ const DISCOVERY_NQN: &str = "nqn.2014-08.org.nvmexpress.discovery";
 const KEEP_ALIVE_MS_MAX: u32 = 8_000;
 
 impl HostWorld {
-    /// Does what sixteen bytes say.
+    /// Does the operation that sixteen bytes encode.
     pub(super) fn operate(&mut self, input: &mut Input<'_>) {
         let what = input.choice(14);
         let link = usize::from(input.u8()).checked_rem(self.hostile.links.len());

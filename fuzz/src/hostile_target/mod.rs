@@ -109,7 +109,7 @@ impl TargetWorld {
         }
     }
 
-    /// Does what sixteen bytes say.
+    /// Does the operation that sixteen bytes encode.
     fn operate(&mut self, input: &mut Input<'_>) {
         match input.choice(16) {
             0 => self.connect(),

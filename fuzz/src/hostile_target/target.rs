@@ -1,4 +1,4 @@
-//! A target that does what it should, unless it is told otherwise.
+//! A correct target, unless a script changes its behaviour.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;

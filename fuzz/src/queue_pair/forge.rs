@@ -8,7 +8,7 @@ use roce_proto::{Psn, Qpn};
 use super::memory::{BASE, SHARED, SHARED_KEY};
 use crate::input::Input;
 
-/// A packet for `qpn` that may well be what it expects next, or close to it.
+/// A packet for `qpn` that it may expect next, or close to that.
 pub(super) fn packet(qpn: Qpn, latest: Psn, input: &mut Input<'_>) -> Vec<u8> {
     let kind = input.u8();
     let shape = input.u8();

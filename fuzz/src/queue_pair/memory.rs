@@ -1,4 +1,4 @@
-//! The memory of one end, and a model of what may be done with it.
+//! The memory of one end, and a model of the accesses that are allowed.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -15,7 +15,7 @@ pub(super) const BASE: u64 = 0x7F00_0000_1000;
 pub(super) const BYTES: usize = SHARED.end;
 /// Never written: bytes to send, and bytes that the peer may read.
 pub(super) const SOURCE: Range<usize> = 0..8 << 10;
-/// Where receives and READs put what arrives.
+/// Destination of receives and READs.
 pub(super) const SINK: Range<usize> = 8 << 10..24 << 10;
 /// Bytes that the peer may read and write.
 pub(super) const SHARED: Range<usize> = 24 << 10..28 << 10;
@@ -79,13 +79,13 @@ impl Modelled {
         self.regions.push(FuzzRegion { key, range, access, window_of: None });
     }
 
-    /// Opens what is shared to the peer.
+    /// Opens the shared part to the peer.
     pub(super) fn share(&mut self) {
         self.unshare();
         self.open(SHARED_KEY, SHARED, LOCAL_WRITE | REMOTE_READ | REMOTE_WRITE);
     }
 
-    /// Closes what is shared.
+    /// Closes the shared part to the peer.
     pub(super) fn unshare(&mut self) {
         self.regions.retain(|region| region.key != SHARED_KEY);
     }

@@ -42,7 +42,7 @@ pub fn run(data: &[u8]) {
     play(data).end();
 }
 
-/// All operations, and what they set going.
+/// Does all operations, until nothing is left to do.
 fn play(data: &[u8]) -> QueuePairWorld {
     let mut input = Input::new(data);
     let mut world = QueuePairWorld::new(&mut Input::new(input.slice(8)));
@@ -79,7 +79,7 @@ struct QueuePairEnd {
     reading: VecDeque<(u64, usize)>,
     next_send: u64,
     next_receive: u64,
-    /// Close to what this end expects from its peer.
+    /// Close to the number that this end expects from its peer.
     latest_psn: Psn,
 }
 

@@ -49,7 +49,7 @@ fn is_identify(command: &Command, cns: Cns) -> bool {
     matches!(command, Command::Admin(AdminCommand::Identify(identify)) if identify.cns == cns)
 }
 
-/// A target that exports what the kernel's did.
+/// A target with the exports of the kernel's.
 fn target(admin: &[Exchange]) -> Arc<Associations> {
     let connect = ConnectData::parse(&admin[0].data).expect("its size");
     let nqn = connect.subsystem().expect("a name");
@@ -123,7 +123,7 @@ fn selecting_offered(exchange: &Exchange) -> Sqe {
     }
 }
 
-/// The status must be the kernel's, but where what was asked is not what ours offers.
+/// The status must be the kernel's, except for commands that this target does not support.
 fn check(exchange: &Exchange, answer: Option<&Cqe>) {
     let theirs = exchange
         .response

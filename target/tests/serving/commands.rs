@@ -1,4 +1,4 @@
-//! Commands and their data: what works, and which status a mistake has.
+//! Commands and their data: successes, and the status of each mistake.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -221,7 +221,7 @@ fn an_id_in_flight_is_refused() {
     assert!(world.response(on, Cid(77)).status().is_success());
 }
 
-/// A medium that writes down what it is asked to do.
+/// A medium that records its operations.
 #[derive(Debug)]
 struct Journal {
     inner: Arc<dyn Backend>,

@@ -162,7 +162,7 @@ fn long_queues_are_accepted_up_to_the_limit() {
     }
 }
 
-/// Two hosts: one that goes wrong, and one that must not notice.
+/// Two hosts: one that fails, and one that must not be affected.
 fn two_hosts(world: &mut World) -> (On, On, On) {
     let (bad, good) = (world.add_host(), world.add_host());
     let bad_admin = world.admin(bad);

@@ -329,7 +329,7 @@ fn post_small(world: &mut World, on: On, slot: usize) -> Cid {
     world.post(on, &read(1, 0, 512).with_data(sgl), &[])
 }
 
-/// A stranger on no allow-list may use the discovery service, under as many names as it invents.
+/// A host on no allow-list may use the discovery service, under as many names as it invents.
 #[test]
 fn discovery_takes_no_buffers_from_hosts() {
     let mut world = World::new(&config(&format!(
@@ -392,7 +392,7 @@ fn discovery_transfers_are_bounded_by_mdts() {
         let sqe = page.to_sqe().with_data(world.keyed(on, 0, bytes as usize));
         assert_eq!(world.status(on, &sqe, &[]), expected, "{bytes}");
     }
-    // Behind the page there are zeros, and not what the buffer held before.
+    // Behind the page there are zeros, and not the bytes of the buffer's last use.
     let data = world.hosts[host].get(0, ANONYMOUS_TRANSFER_BYTES as usize);
     assert!(data[4096..ANONYMOUS_TRANSFER_BYTES as usize].iter().all(|byte| *byte == 0));
 }

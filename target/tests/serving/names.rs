@@ -79,7 +79,7 @@ fn a_nameless_host_is_refused_by_a_list() {
     assert_eq!(cqe.status(), Status::CONNECT_INVALID_HOST.with_dnr());
     let hostid = format!("{:?}", world.ids[stranger]);
     assert_logged(&log, &["10.0.1.1", "host=\"\"", &hostid, NQN, "Connect Invalid Host"]);
-    // The one that is listed comes in beside it.
+    // A listed host connects beside it.
     let friend = world.add_host();
     let admin = world.admin(friend);
     let on = world.io(admin, 1, 32);

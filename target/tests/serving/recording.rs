@@ -294,8 +294,8 @@ impl ConnectionManager<Recording> for RecordingCm {
     }
 }
 
-/// io_uring, watched. The virtual clock does not run ahead of the disk: a turn waits for what was
-/// started.
+/// An io_uring engine that is recorded. The virtual clock does not run ahead of the disk: a turn
+/// waits for started calls.
 pub(crate) struct RecordingEngine {
     engine: Uring,
     recorder: Recorder,

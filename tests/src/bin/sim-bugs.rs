@@ -78,7 +78,7 @@ fn main() -> ExitCode {
     if well { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// The first seed that shows a bug, and what it says.
+/// The first seed that shows a bug, and its message.
 fn find(bug: Bug, seeds: u64) -> Option<(u64, String)> {
     set(Some(bug));
     let found = (0..seeds).find_map(|seed| {

@@ -23,7 +23,7 @@ struct Args {
     /// Run this seed only
     #[arg(long)]
     seed: Option<u64>,
-    /// Print what happens, in virtual time; for one seed.
+    /// Print the events in virtual time; for one seed
     #[arg(long, requires = "seed")]
     trace: bool,
     /// Threads. Each runs a world of its own.
@@ -79,7 +79,7 @@ fn work(progress: &Progress, end: u64, trace: bool) {
                 sum.commands = Some(sum.commands.map_or(commands, |fewest| fewest.min(commands)));
             }
             Err(_) => {
-                // The panic has said what is wrong.
+                // The panic has printed its message.
                 let mut failed = progress.failed.lock().expect("no panic under it");
                 *failed = Some(failed.map_or(seed, |other| other.min(seed)));
             }

@@ -43,7 +43,7 @@ impl Bystander {
         Self::of(&Self::host(), daemon)
     }
 
-    /// A host that has all the patience that a bystander needs.
+    /// A host with the timeouts of a bystander.
     ///
     /// # Panics
     /// If there is no device for it.

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use super::Bystander;
 use crate::process::pause;
 
-/// Hostile and decent turns alternate, so that what else the machine does hits both.
+/// Hostile and well-behaved turns alternate, so that other load of the machine hits both.
 const PAIRS: usize = 7;
 const TURN: Duration = Duration::from_millis(1500);
 
@@ -69,7 +69,7 @@ impl Score {
 pub struct Figures {
     /// Beside the hostile peer.
     pub hostile: Score,
-    /// Beside the decent peer.
+    /// Beside the well-behaved peer.
     pub decent: Score,
     /// The median of the pairs' ratios.
     pub ratio: f64,

@@ -196,7 +196,7 @@ impl HostileHost {
         cid
     }
 
-    /// Sends any bytes as a capsule; one that finds no place in the queue is lost.
+    /// Sends any bytes as a capsule; a capsule that finds no place in the queue is lost.
     ///
     /// # Panics
     /// If there is no queue pair yet.
@@ -282,7 +282,7 @@ impl HostileHost {
     /// Answers the target until something is so.
     ///
     /// # Panics
-    /// If it is not so for a long time; `what` says what was waited for.
+    /// If it is not so for a long time; `what` is for the message.
     pub fn until<T>(&mut self, what: &str, mut done: impl FnMut(&mut Self) -> Option<T>) -> T {
         let rounds = PATIENCE.as_micros() / BREATH.as_micros();
         for _ in 0..rounds {

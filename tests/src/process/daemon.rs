@@ -29,7 +29,7 @@ pub struct DaemonOptions {
     pub arguments: Vec<OsString>,
     /// Variables in its environment.
     pub environment: Vec<(String, String)>,
-    /// The daemon's binary, if not the one that was built.
+    /// The daemon's binary, if not the one of this build.
     pub program: Option<PathBuf>,
     /// Whether the kernel refuses io_uring to it.
     pub without_io_uring: bool,
@@ -235,8 +235,7 @@ impl Daemon {
         read(&self.log)
     }
 
-    /// Waits until it logged a part of a line: its log is written by a thread of its own, after
-    /// what it tells of.
+    /// Waits until it logged a part of a line: a thread of its own writes the log, after the event.
     #[track_caller]
     pub fn wait_for_log(&self, part: &str) {
         eventually(&format!("{part:?} is logged"), || self.log().contains(part));

@@ -1,4 +1,4 @@
-//! Waiting for what other processes do.
+//! Waiting for events of other processes.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ const LOOKS: u32 = 12_000;
 /// Looks again and again until something is so.
 ///
 /// # Panics
-/// If it is not so after two minutes; `what` says what was waited for.
+/// If it is not so after two minutes; `what` is for the message.
 #[track_caller]
 pub fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     for _ in 0..LOOKS {

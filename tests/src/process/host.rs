@@ -1,4 +1,4 @@
-//! Hosts in the test's own process, for what the command line does not show.
+//! Hosts in the test's own process, for results that the command line does not show.
 
 use std::time::Duration;
 

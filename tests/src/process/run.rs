@@ -15,7 +15,7 @@ use super::seccomp::refuse_io_uring;
 /// A program that runs longer than this hangs.
 const HANGS_AFTER: Duration = Duration::from_secs(120);
 
-/// How a program ended and what it wrote.
+/// How a program ended, and its output.
 #[derive(Clone, Debug)]
 pub struct Outcome {
     /// Its exit status; `None` if it hung and was killed.

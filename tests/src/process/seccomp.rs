@@ -20,7 +20,7 @@ const NO_STEERING: [libc::sock_filter; 6] = [
     ALLOW,
 ];
 
-/// Offsets in what a filter looks at.
+/// Offsets in the data that a filter reads.
 const NUMBER: u32 = 0;
 const THIRD_ARGUMENT: u32 = 32;
 

@@ -51,7 +51,7 @@ impl Reader {
         Self { namespace, ring, bytes, depth, in_flight: 0, left, done: Vec::with_capacity(depth) }
     }
 
-    /// Takes what has ended.
+    /// Takes the reads that have ended.
     fn reap(&mut self) {
         let mut done = std::mem::take(&mut self.done);
         self.ring.reap(&mut done);
@@ -69,7 +69,7 @@ impl Reader {
         self.done = done;
     }
 
-    /// Takes what has ended, and has as many reads in flight as there may be.
+    /// Takes the reads that have ended, and starts others up to its depth.
     fn turn(&mut self, random: &mut Random) {
         self.reap();
         while self.in_flight < self.depth && self.left > 0 {

@@ -86,7 +86,7 @@ impl Disk {
         self
     }
 
-    /// The same, but every operation waits so long before it starts.
+    /// The same, but every operation waits for `delay` before it starts.
     #[must_use]
     pub fn slow(mut self, delay: Duration) -> Self {
         self.delay = delay;
@@ -121,7 +121,7 @@ impl Disk {
         }
     }
 
-    /// The backend in place of the one that the target opened.
+    /// The backend in place of the target's own.
     pub(super) fn backend(&self, opened: Arc<dyn Backend>, bay: &Bay) -> Arc<dyn Backend> {
         let backend = match &self.contents {
             Contents::Own => opened,

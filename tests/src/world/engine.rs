@@ -151,7 +151,7 @@ impl Bay {
         self.inner.borrow_mut().now = now;
     }
 
-    /// When the next call ends. One that has ended waits for its core.
+    /// When the next call ends. An ended call waits for its core.
     pub(super) fn next_end(&self) -> Option<Time> {
         let inner = self.inner.borrow();
         let mut later = inner.calls.range((inner.now, u64::MAX)..);
@@ -186,7 +186,7 @@ impl Bay {
         self.inner.borrow_mut().stats
     }
 
-    /// The power goes: every disk loses what it likes of what is not durable.
+    /// The power goes: every disk loses an arbitrary part of the data that is not durable.
     pub(super) fn lose_power(&self) {
         let mut inner = self.inner.borrow_mut();
         let Inner { files, random, stats, .. } = &mut *inner;
@@ -262,7 +262,7 @@ impl Inner {
         taken
     }
 
-    /// Carries a call out, and returns what the system call does.
+    /// Carries a call out, and returns the result of the system call.
     fn finish(&mut self, call: &Call) -> i32 {
         let medium = Rc::clone(&self.files[&file(&call.what).fd]);
         let mut medium = medium.borrow_mut();

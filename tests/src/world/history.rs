@@ -1,7 +1,7 @@
 //! The values that every byte of a namespace may have, given the commands of hosts and their
 //! responses.
 //!
-//! - A write whose end was reported well is what a read finds from then on, until the power goes.
+//! - A read finds the bytes of each write whose end was reported well, until the power goes.
 //! - A flush makes durable each write that had ended well before the flush began; a durable write
 //!   is durable when it ends well. Durable bytes survive the loss of power.
 //! - A write that failed, that was never answered, or that the power took, may be there or not,
@@ -40,7 +40,7 @@ pub(super) enum WriteEnd {
     Unknown,
 }
 
-/// A read that found what can not be there.
+/// A read that found impossible bytes.
 #[derive(Debug)]
 pub(super) struct Wrong(String);
 
@@ -165,7 +165,7 @@ impl History {
         self.judge(read, offset, bytes, Stretch::check)
     }
 
-    /// A comparison said that `bytes` are not what is at `offset`.
+    /// A comparison said that `bytes` differ from those at `offset`.
     ///
     /// # Errors
     /// They were there all the time since it began.
@@ -293,7 +293,7 @@ impl Stretch {
         }
     }
 
-    /// Forgets versions that nothing can find any more.
+    /// Drops versions that no read can find any more.
     fn prune(&mut self, oldest_read: Moment) {
         let findable = |version: &Version| {
             version.superseded.is_none_or(|superseded| superseded > oldest_read)

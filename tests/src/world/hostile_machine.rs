@@ -23,7 +23,7 @@ use super::{Machine, Random, Totals};
 const PAGE: usize = 4096;
 /// Registered for remote access. Before and behind it no target may write.
 const OPEN: Range<usize> = PAGE..2 * PAGE;
-/// The open part and what is beside it.
+/// The open part and the parts beside it.
 const LAND_BYTES: usize = 3 * PAGE;
 /// Where the data of Connect is, behind the capsules.
 const CONNECT_DATA: usize = 2048;
@@ -31,7 +31,7 @@ const SHAPE: RawPeerShape =
     RawPeerShape { queue_pairs: 1, sends: 8, receives: 8, receive_bytes: size_of::<Cqe>() };
 /// Fill of the memory that no target may write.
 const UNTOUCHED: u8 = 0x9E;
-/// Visits of one stranger in all.
+/// Visits of one hostile machine in all.
 const VISITS: u32 = 60;
 /// Between two visits, in microseconds.
 const PAUSE: Range<u64> = 2_000..40_000;

@@ -7,12 +7,12 @@
 //! `addresses * names - 1` times. Connections that come later are last in turn, so those count that
 //! are there when a request becomes the first of its account.
 //!
-//! A read that storage never ends keeps its buffer. So what hangs is no part of a round, and two
+//! A read that storage never ends keeps its buffer. So hung buffers are no part of a round, and two
 //! kinds of requests are waited for without limit:
 //! * those of an account of which a connection that goes on has a buffer which hangs: one that
 //!   holds as much as it asks for is to wait for that, and one that holds less comes behind those
 //!   that hold nothing;
-//! * all of a core whose progress block hangs: it is what the promise is kept with.
+//! * all of a core whose progress block hangs, since the bound depends on it.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::IpAddr;
@@ -63,7 +63,7 @@ struct Wait {
     lendings: usize,
     /// The most lendings that may come before, its own included.
     turns: usize,
-    /// Grants before this round. It begins when the target has granted what it can.
+    /// Grants before this round. It begins when the target has granted all that it can.
     round_began: Option<u64>,
 }
 

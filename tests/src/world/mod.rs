@@ -57,7 +57,7 @@ pub struct TargetId(usize);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostId(usize);
 
-/// A network, and what is on it.
+/// A network, and the nodes on it.
 pub struct World {
     seed: u64,
     network: SimNetwork,
@@ -77,7 +77,7 @@ pub struct World {
 
 /// A host and how the world treats it.
 struct Host {
-    /// One that vanished leaves a gap.
+    /// None once the host has vanished.
     node: Option<HostNode>,
     ip: IpAddr,
     options: ControllerOptions,
@@ -262,7 +262,7 @@ impl World {
         self.network.cut(self.hosts[host.0].ip, self.targets[target.0].node.ip());
     }
 
-    /// Loses what a target sends to a host from now on, or what it is sent by the host.
+    /// Loses the packets of a target to a host from now on, or those of the host to the target.
     pub fn cut_one_way(&self, host: HostId, target: TargetId, to_host: bool) {
         let (host, target) = (self.hosts[host.0].ip, self.targets[target.0].node.ip());
         let (from, to) = if to_host { (target, host) } else { (host, target) };

@@ -76,7 +76,7 @@ enum Step {
 struct Round {
     to: SubsystemAddress,
     step: Step,
-    /// The end of a step that waits, or of the patience for one.
+    /// The end of a step that waits, or the time-out of a step that waits for a response.
     until: Time,
     cntlid: Cntlid,
     admin: ConnId,
@@ -163,7 +163,7 @@ impl Resetter {
         self.round = Some(Round { to, step, until, cntlid, admin, io: Vec::new() });
     }
 
-    /// Ends the round. One that did not come to its end may have left a write behind.
+    /// Ends the round. A round that did not complete may have left a write behind.
     fn end(&mut self, now: Time, well: bool) {
         let Some(round) = self.round.take() else { return };
         for conn in round.io.into_iter().chain([round.admin]) {
@@ -200,7 +200,7 @@ impl Resetter {
         }
     }
 
-    /// Whether a connection is one that the reset takes away.
+    /// Whether a reset ends this connection.
     fn is_old(&self, conn: ConnId) -> bool {
         let Some(round) = &self.round else { return true };
         let old = round.io.first() == Some(&conn);

@@ -16,7 +16,7 @@ pub fn only_seed() -> Option<u64> {
 }
 
 /// Runs `test` for each seed, or for the one that `FEEDRAIL_SEED` names if it is among them. A
-/// failure says how to see it again.
+/// failure prints how to repeat it.
 pub fn with_seeds(binary: &str, seeds: Range<u64>, mut test: impl FnMut(u64)) {
     for seed in seeds {
         if only_seed().is_none_or(|only| only == seed) {

@@ -36,11 +36,11 @@ const LIMIT: Duration = Duration::from_secs(1800);
 pub struct Outcome {
     /// Equal for equal runs.
     pub trace: Trace,
-    /// How often what happened.
+    /// Counts of events by name.
     pub totals: Totals,
 }
 
-/// Runs the world of a seed to its end; prints what happens if `spoken`.
+/// Runs the world of a seed to its end; prints its events if `spoken`.
 ///
 /// # Panics
 /// When a node reads wrong bytes, or waits in vain.
@@ -61,7 +61,7 @@ struct Storm {
     targets: Vec<TargetId>,
     /// One for each pair of host and target, by host.
     traffic: Vec<Traffic>,
-    /// What each target's media must hold, by target.
+    /// The expected contents of each target's media, by target.
     histories: Vec<Histories>,
     /// Bytes of each target's buffer pool.
     pools: Vec<u64>,
@@ -452,7 +452,7 @@ impl Storm {
         totals.add("fault: packets to unknown addresses", network.unreachable);
     }
 
-    /// Adds what a host counted, before it goes.
+    /// Adds the counters of a host, before it goes.
     fn count_host(&mut self, host: usize) {
         let node = self.world.host(self.hosts[host]);
         let counters = node.host.counters();

@@ -85,7 +85,7 @@ struct Running {
 }
 
 impl Running {
-    /// Follows what happens to buffers. Reads into memory at the addresses of `hung` never end.
+    /// Follows the events of buffers. Reads into memory at the addresses of `hung` never end.
     fn follow_lines(&mut self, hung: &[usize]) {
         let events = self.target.buffer_events().flatten();
         for (line, events) in self.lines.as_flattened_mut().iter_mut().zip(events) {
@@ -162,7 +162,8 @@ impl TargetNode {
         self.running = None;
     }
 
-    /// The node loses its power: the process ends, and simulated disks lose what is not durable.
+    /// The node loses its power: the process ends, and simulated disks lose data that is not
+    /// durable.
     pub fn lose_power(&mut self) {
         self.crash();
         self.bay.lose_power();

@@ -1,4 +1,4 @@
-//! How often what happened, by name.
+//! Counts of events, by name.
 
 use std::collections::BTreeMap;
 use std::fmt;

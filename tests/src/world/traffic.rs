@@ -32,8 +32,8 @@ const DISABLE_PERCENT: u64 = 25;
 /// Between attempts to connect.
 const PAUSE: Duration = Duration::from_millis(150);
 
-/// The namespaces of a target, as far as traffic knows them: one that may be written, one that may
-/// not.
+/// The histories of a target's two namespaces, a writable and a read-only one, as far as traffic
+/// knows them.
 pub(super) type Histories = [History; 2];
 const WRITABLE: usize = 0;
 const PROTECTED: usize = 1;
@@ -69,7 +69,7 @@ enum Link {
     Up(Connected),
 }
 
-/// Traffic, and what it waits for.
+/// Traffic, and the requests that it waits for.
 pub(super) struct Traffic {
     options: TrafficOptions,
     random: Random,
@@ -128,7 +128,7 @@ enum Order {
 }
 
 impl Traffic {
-    /// Traffic that connects with its first turn. With a name it prints what it does.
+    /// Traffic that connects with its first turn. With a name it prints its requests.
     pub(super) fn new(options: TrafficOptions, spoken: Option<String>) -> Self {
         Self {
             random: Random::new(options.seed),
@@ -188,7 +188,7 @@ impl Traffic {
         self.watched.clear();
     }
 
-    /// Takes what has ended, checks it, and starts the next requests.
+    /// Takes the requests that have ended, checks them, and starts the next ones.
     pub(super) fn turn(
         &mut self,
         now: Time,
@@ -450,7 +450,7 @@ impl Traffic {
         self.commands.push(Command { answer: Box::pin(answer), what: Order::Flush(flush) });
     }
 
-    /// Compares whole blocks with what was written there last, or with something else.
+    /// Compares whole blocks with the bytes last written there, or with others.
     fn compare(&mut self, now: Time, place: Range<usize>, histories: &mut Histories) {
         let block = self.block_bytes();
         let at = place.start / block * block;

@@ -1,4 +1,4 @@
-//! Random reads and writes by one host, each checked against what the host wrote before.
+//! Random reads and writes by one host, each checked against the host's earlier writes.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -32,7 +32,7 @@ pub struct WorkloadOptions {
     pub seed: u64,
 }
 
-/// A workload, and what it knows of its area.
+/// A workload, and the expected content of its area.
 pub struct Workload {
     namespace: Namespace,
     options: WorkloadOptions,

@@ -78,8 +78,7 @@ fn shell(options: &Options) -> Result<()> {
     Accelerator::choose(&guest).interact(&guest, &job)
 }
 
-/// Boots the guest of a suite, runs the scenarios that are wanted of it, and prints what they came
-/// to.
+/// Boots the guest of a suite, runs the selected scenarios, and prints their results.
 fn run_on(suite: &str, options: &Options) -> Result<bool> {
     let guest = Guest::build(suite)?;
     let job = prepare_job(suite)?;

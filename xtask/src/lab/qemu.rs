@@ -49,8 +49,8 @@ impl Accelerator {
         }
     }
 
-    /// Boots the guest on a job folder, says what each run came to as it ends, and returns when the
-    /// guest has powered off, or was ended because it hung.
+    /// Boots the guest on a job folder, prints the result of each run as it ends, and returns when
+    /// the guest has powered off, or was ended because it hung.
     pub(crate) fn run(self, guest: &Guest, job: &Path, runs: &[Run]) -> Result<()> {
         let console = job.join("console.log");
         let mut command = self.job_command(guest, job)?;

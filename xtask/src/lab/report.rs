@@ -52,7 +52,7 @@ const COMPLAINTS: [&str; 6] = ["error", "fail", "timeout", "timed out", "rxe", "
 const HARMLESS: [&str; 3] = ["rxe0: set active", "rxe0: set down", "failed nvme_keep_alive_end_io"];
 
 impl LabReport {
-    /// Reads what the guest left.
+    /// Reads the files that the guest left.
     pub(crate) fn read(kernel: String, job: &Path, runs: &[Run]) -> Self {
         let results = results(job);
         let mut lines: Vec<Line> = runs.iter().map(|run| Line::read(job, &results, run)).collect();

@@ -1,4 +1,4 @@
-//! A scenario: a file of the lab, and what its first lines say of it.
+//! A scenario: a file of the lab, and the heading in its first lines.
 
 use std::fs;
 use std::path::Path;

@@ -67,7 +67,7 @@ fn paragraphs(text: &str) -> Vec<Paragraph> {
     paragraphs
 }
 
-/// Which kind of documentation a comment is, and what it says.
+/// The kind and the text of a documentation comment.
 fn documentation<'a>(comment: &Comment<'a>) -> Option<(&'static str, &'a str)> {
     let marker = ["///", "//!"].into_iter().find(|marker| comment.text.starts_with(marker))?;
     let text = &comment.text[marker.len()..];

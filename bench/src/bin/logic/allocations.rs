@@ -1,4 +1,4 @@
-//! Counts what is allocated.
+//! Counts the allocations of the process.
 #![expect(unsafe_code, reason = "an allocator")]
 
 use std::alloc::{GlobalAlloc, Layout, System};

@@ -90,7 +90,7 @@ impl LoopbackWire {
         self.lock().responses.pop_front()
     }
 
-    /// The host reads so often, at its depth.
+    /// The host sends this many reads, at its depth.
     pub(crate) fn ask_for_reads(&self, reads: u64) {
         self.lock().reads_left = reads;
     }
@@ -106,8 +106,8 @@ impl LoopbackState {
         self.queues[queue].receives.push_back((wr.wr_id, wr.sges[0].addr));
     }
 
-    /// Does what a device would, but for data that goes to the host: moving that is not the
-    /// target's work.
+    /// Does the work of a device, except for moving data to the host, which is not the target's
+    /// cost.
     pub(crate) fn push_send(&mut self, queue: usize, wr: &SendWr<'_>) {
         let opcode = match wr.op {
             Op::RdmaRead { remote_addr, .. } => {
@@ -143,7 +143,7 @@ impl LoopbackState {
         self.responses.extend(Cqe::read_from_bytes(&bytes).ok());
     }
 
-    /// Completions of sends, and what the host has sent meanwhile.
+    /// Completions of sends, and receives of the capsules that the host has sent.
     pub(crate) fn poll(&mut self, out: &mut [Wc]) -> usize {
         let mut count = 0;
         while count < out.len()
