@@ -6,12 +6,12 @@
 use serde::Deserialize;
 
 use super::error::{FormatError, FormatProblem};
-use super::shard::{ByteRange, ShardBytes, Window, until_error};
+use super::shard::{ByteRange, ShardBytes, ShardWindow, until_error};
 
 /// More than any index has: one of 10^5 shards with 10 columns has 60 MB.
 const MAX_INDEX_BYTES: u64 = 256 << 20;
 
-/// An uncompressed shard.
+/// A shard of MDS that is not compressed.
 #[derive(Clone, Copy, Debug)]
 pub struct Mds<'a> {
     shard: ShardBytes<'a>,
@@ -54,7 +54,7 @@ impl<'a> Mds<'a> {
     /// Where each sample lies.
     pub fn ranges(&self) -> impl Iterator<Item = Result<ByteRange, FormatError>> + use<'a> {
         let this = *self;
-        let mut window = Window::new(self.shard);
+        let mut window = ShardWindow::new(self.shard);
         // `open` checked that it is behind the table.
         let (mut number, mut begin) = (0, None);
         until_error(move || {
@@ -82,7 +82,7 @@ impl<'a> Mds<'a> {
     }
 }
 
-/// What `index.json` says.
+/// The shards that an `index.json` names.
 #[derive(Clone, Debug)]
 pub struct MdsIndex {
     /// The shards in the order of the data set.
@@ -114,7 +114,7 @@ pub struct MdsColumn {
 }
 
 impl MdsIndex {
-    /// Reads an `index.json`.
+    /// Reads an `index.json`, which has at most 256 MiB.
     ///
     /// # Errors
     /// It is not valid, or a shard is compressed or of another format.

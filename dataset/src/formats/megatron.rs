@@ -8,7 +8,7 @@
 
 use super::dtype::Dtype;
 use super::error::FormatError;
-use super::shard::{ByteRange, ShardBytes, Window, until_error};
+use super::shard::{ByteRange, ShardBytes, ShardWindow, until_error};
 
 /// What an index begins with.
 pub(super) const MAGIC: &[u8; 9] = b"MMIDIDX\0\0";
@@ -73,7 +73,7 @@ impl<'a> Megatron<'a> {
     /// Where each sequence lies in the `.bin`.
     pub fn ranges(&self) -> impl Iterator<Item = Result<ByteRange, FormatError>> + use<'a> {
         let this = *self;
-        let (mut lengths, mut pointers) = (Window::new(self.idx), Window::new(self.idx));
+        let (mut lengths, mut pointers) = (ShardWindow::new(self.idx), ShardWindow::new(self.idx));
         let mut number = 0;
         until_error(move || {
             if number == this.sequences {
@@ -101,7 +101,7 @@ impl<'a> Megatron<'a> {
     /// The number of the first sequence of each document, and at the end the number of sequences.
     pub fn documents(&self) -> impl Iterator<Item = Result<u64, FormatError>> + use<'a> {
         let this = *self;
-        let mut window = Window::new(self.idx);
+        let mut window = ShardWindow::new(self.idx);
         let (mut at, mut least) = (self.documents.offset(), 0);
         until_error(move || {
             if at == this.documents.end() {

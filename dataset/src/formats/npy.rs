@@ -40,7 +40,7 @@ impl Npy {
             .part(text_at, length)
             .ok_or_else(|| truncated(range.offset() + text_at, length))?;
         let bytes = shard.bytes(text, MAX_HEADER_BYTES, "a header of npy")?;
-        let header = Header::parse(&bytes)
+        let header = NpyDictionary::parse(&bytes)
             .ok_or_else(|| shard.unexpected(text.offset(), "a header of npy", shown(&bytes)))?;
         let problem = |problem| shard.error(text.offset(), problem);
         let (rows, row_bytes) = header.rows().map_err(problem)?;
@@ -92,13 +92,13 @@ fn shown(bytes: &[u8]) -> impl ToString {
 
 /// The dictionary of the header.
 #[derive(Debug, PartialEq, Eq)]
-struct Header {
+struct NpyDictionary {
     descr: String,
     fortran_order: bool,
     shape: Vec<u64>,
 }
 
-impl Header {
+impl NpyDictionary {
     fn parse(text: &[u8]) -> Option<Self> {
         let mut rest = Literal(str::from_utf8(text).ok()?.trim());
         let (mut descr, mut fortran_order, mut shape) = (None, None, None);
@@ -281,7 +281,7 @@ mod tests {
     proptest! {
         #[test]
         fn any_header_is_parsed_or_refused(header in "[{}()\\[\\],:'\" a-z0-9<]{0,60}") {
-            let _ = Header::parse(header.as_bytes());
+            let _ = NpyDictionary::parse(header.as_bytes());
         }
     }
 }

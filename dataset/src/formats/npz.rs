@@ -55,7 +55,7 @@ fn array<R: Read>(shard: ShardBytes<'_>, member: &ZipFile<'_, R>) -> Result<NpzA
     Ok(NpzArray { name, npy })
 }
 
-/// An error of the archive; the crate does not tell where, so it is where the archive is read first.
+/// An error of the archive. The crate does not tell where, so it is at the directory, the end.
 fn failed(shard: ShardBytes<'_>, error: ZipError) -> FormatError {
     match error {
         ZipError::Io(error) => shard.error(0, FormatProblem::Read(error)),

@@ -6,7 +6,7 @@
 
 mod thrift;
 
-use self::thrift::{Compact, Field, ThriftError};
+use self::thrift::{Compact, ThriftError, ThriftField};
 use super::error::{FormatError, FormatProblem};
 use super::sample::{KeyedSample, SampleMember};
 use super::shard::{ByteRange, ShardBytes};
@@ -97,7 +97,7 @@ impl Footer<'_, '_> {
     fn row_groups(mut self) -> Result<Vec<RowGroup>, FormatError> {
         let mut groups = Vec::new();
         self.fields(|this, field| match field {
-            Field { id: 4, .. } => {
+            ThriftField { id: 4, .. } => {
                 for _ in 0..this.list(field)? {
                     groups.push(this.row_group()?);
                 }
@@ -181,7 +181,7 @@ impl Footer<'_, '_> {
     /// Calls `each` for the fields of a structure; it reads or skips the value.
     fn fields(
         &mut self,
-        mut each: impl FnMut(&mut Self, Field) -> Result<(), FormatError>,
+        mut each: impl FnMut(&mut Self, ThriftField) -> Result<(), FormatError>,
     ) -> Result<(), FormatError> {
         let mut last = 0;
         while let Some(field) = self.compact.field(&mut last).map_err(|error| self.failed(error))? {
@@ -190,12 +190,12 @@ impl Footer<'_, '_> {
         Ok(())
     }
 
-    fn list(&mut self, field: Field) -> Result<usize, FormatError> {
+    fn list(&mut self, field: ThriftField) -> Result<usize, FormatError> {
         let length = self.compact.list(field);
         length.map_err(|error| self.failed(error))
     }
 
-    fn integer(&mut self, field: Field) -> Result<i64, FormatError> {
+    fn integer(&mut self, field: ThriftField) -> Result<i64, FormatError> {
         let integer = self.compact.integer(field);
         integer.map_err(|error| self.failed(error))
     }
@@ -206,7 +206,7 @@ impl Footer<'_, '_> {
         text.map_err(|error| self.unexpected("a name in UTF-8", error))
     }
 
-    fn skip(&mut self, field: Field) -> Result<(), FormatError> {
+    fn skip(&mut self, field: ThriftField) -> Result<(), FormatError> {
         let skipped = self.compact.skip(field);
         self.check(skipped)
     }
@@ -248,11 +248,11 @@ mod tests {
 
     #[test]
     fn lists_that_lie_and_deep_structures_are_errors() {
-        // Field 4, a list of 2^32 - 1 structures.
+        // ThriftField 4, a list of 2^32 - 1 structures.
         read(&[0x49, 0xFC, 0xFF, 0xFF, 0xFF, 0xFF, 0x0F, 0]).unwrap_err();
-        // Field 2, a list of 2^32 - 1 booleans, each of one byte.
+        // ThriftField 2, a list of 2^32 - 1 booleans, each of one byte.
         read(&[0x29, 0xF1, 0xFF, 0xFF, 0xFF, 0xFF, 0x0F, 0]).unwrap_err();
-        // Field 1, a binary of 2^64 - 1 bytes.
+        // ThriftField 1, a binary of 2^64 - 1 bytes.
         let mut binary = vec![0x18];
         binary.extend([0xFF; 9]);
         binary.extend([1, 0]);

@@ -6,7 +6,7 @@ use crate::Sample;
 /// A sample with what its format says of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyedSample {
-    /// Where it lies.
+    /// Its range of bytes in the shard.
     pub sample: Sample,
     /// Its name: the key of WebDataset, the name of a tensor or of an array in an archive.
     pub key: Option<String>,

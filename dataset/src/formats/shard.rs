@@ -174,13 +174,13 @@ impl fmt::Debug for ShardBytes<'_> {
 
 /// Small parts of a shard in order, which it reads many at a time.
 #[derive(Debug)]
-pub(super) struct Window<'a> {
+pub(super) struct ShardWindow<'a> {
     shard: ShardBytes<'a>,
     offset: u64,
     bytes: Vec<u8>,
 }
 
-impl<'a> Window<'a> {
+impl<'a> ShardWindow<'a> {
     pub(super) fn new(shard: ShardBytes<'a>) -> Self {
         Self { shard, offset: 0, bytes: Vec::new() }
     }
@@ -265,7 +265,7 @@ mod tests {
         #[test]
         fn a_window_shows_what_is_there(offsets in prop::collection::vec(0_u64..200_000, 1..20)) {
             let bytes: Vec<u8> = (0..200_004_u32).map(|i| (i ^ (i >> 8)) as u8).collect();
-            let mut window = Window::new(ShardBytes::new(0, &bytes));
+            let mut window = ShardWindow::new(ShardBytes::new(0, &bytes));
             for offset in offsets {
                 let begin = offset as usize;
                 let shown = window.array::<4>(offset, "four bytes").unwrap();

@@ -6,7 +6,7 @@
 use tar::{EntryType, Header};
 
 use super::error::{FormatError, FormatProblem};
-use super::shard::{ByteRange, ShardBytes, Window};
+use super::shard::{ByteRange, ShardBytes, ShardWindow};
 
 const BLOCK_BYTES: u64 = 512;
 /// Names and pax records are read into memory; Linux allows paths of 4,096 bytes.
@@ -17,7 +17,7 @@ const MAX_EXTENSION_BYTES: u64 = 1 << 20;
 pub(super) struct TarMember {
     /// Its path as it is in the archive.
     pub(super) path: String,
-    /// Its contents.
+    /// The bytes of the file.
     pub(super) data: ByteRange,
     /// Its first header, extended ones included.
     pub(super) begin: u64,
@@ -28,7 +28,7 @@ pub(super) struct TarMember {
 /// The regular files of an archive, in order.
 #[derive(Debug)]
 pub(super) struct TarMembers<'a> {
-    window: Window<'a>,
+    window: ShardWindow<'a>,
     next: u64,
 }
 
@@ -41,7 +41,7 @@ struct Extended {
 
 impl<'a> TarMembers<'a> {
     pub(super) fn new(shard: ShardBytes<'a>) -> Self {
-        Self { window: Window::new(shard), next: 0 }
+        Self { window: ShardWindow::new(shard), next: 0 }
     }
 
     pub(super) fn shard(&self) -> ShardBytes<'a> {

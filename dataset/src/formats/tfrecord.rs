@@ -4,7 +4,7 @@
 //! the masked CRC-32C of the data (32 bits), all little-endian.
 
 use super::error::{FormatError, FormatProblem};
-use super::shard::{ShardBytes, Window, until_error};
+use super::shard::{ShardBytes, ShardWindow, until_error};
 use crate::Sample;
 
 const HEADER_BYTES: u64 = 12;
@@ -15,7 +15,7 @@ pub(super) fn samples(
     shard: ShardBytes<'_>,
     verify: bool,
 ) -> impl Iterator<Item = Result<Sample, FormatError>> {
-    let mut records = TfRecords { window: Window::new(shard), next: 0, verify };
+    let mut records = TfRecords { window: ShardWindow::new(shard), next: 0, verify };
     until_error(move || records.next_record())
 }
 
@@ -27,7 +27,7 @@ pub(super) fn is_header(first: &[u8]) -> bool {
 
 #[derive(Debug)]
 struct TfRecords<'a> {
-    window: Window<'a>,
+    window: ShardWindow<'a>,
     next: u64,
     verify: bool,
 }

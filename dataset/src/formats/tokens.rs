@@ -53,8 +53,8 @@ impl Tokens {
         dtype: Option<Dtype>,
         blocks: TokenBlocks,
     ) -> Result<Self, FormatError> {
-        let mut first = [0; 12];
-        let length = shard.whole().length().min(12) as usize;
+        let mut first = [0; 4];
+        let length = shard.whole().length().min(4) as usize;
         shard.read(0, &mut first[..length], "tokens")?;
         if !Self::is_llm_c(&first[..length]) {
             return Self::nano_gpt(shard, dtype.unwrap_or(Dtype::U16), blocks);
@@ -110,10 +110,10 @@ impl Tokens {
         Self::new(shard, LLM_C_HEADER_BYTES, dtype, tokens.into(), blocks)
     }
 
-    /// Whether the first bytes of a shard are a header of llm.c.
+    /// Whether a shard begins with a magic of llm.c.
     pub(super) fn is_llm_c(first: &[u8]) -> bool {
-        let header = first.first_chunk::<12>().map(|header| words(*header));
-        header.is_some_and(|[magic, version, _]| llm_c_dtype(magic, version).is_some())
+        let magic = first.first_chunk().map(|magic| u32::from_le_bytes(*magic));
+        magic.is_some_and(|magic| [LLM_C_MAGIC_U16, LLM_C_MAGIC_U32].contains(&magic))
     }
 
     fn new(

@@ -35,7 +35,7 @@ mod kind {
 
 /// The number and the type of a field whose value comes next.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Field {
+pub(super) struct ThriftField {
     pub(super) id: i16,
     kind: u8,
 }
@@ -68,7 +68,7 @@ impl<'a> Compact<'a> {
 
     /// The next field of a structure, or `None` at its end. `last` is the number of the field
     /// before.
-    pub(super) fn field(&mut self, last: &mut i16) -> Result<Option<Field>, ThriftError> {
+    pub(super) fn field(&mut self, last: &mut i16) -> Result<Option<ThriftField>, ThriftError> {
         let byte = self.byte()?;
         if byte == 0 {
             return Ok(None);
@@ -78,22 +78,22 @@ impl<'a> Compact<'a> {
             delta => last.wrapping_add(delta.into()),
         };
         *last = id;
-        Ok(Some(Field { id, kind: byte & 15 }))
+        Ok(Some(ThriftField { id, kind: byte & 15 }))
     }
 
     /// The number of structures or binaries in a list. Each has a byte at least, so that the number
     /// is bounded by the bytes that are left.
-    pub(super) fn list(&mut self, field: Field) -> Result<usize, ThriftError> {
+    pub(super) fn list(&mut self, field: ThriftField) -> Result<usize, ThriftError> {
         expect(field, kind::LIST)?;
         let (length, _) = self.list_header()?;
         Ok(length)
     }
 
-    pub(super) fn structure(field: Field) -> Result<(), ThriftError> {
+    pub(super) fn structure(field: ThriftField) -> Result<(), ThriftError> {
         expect(field, kind::STRUCT)
     }
 
-    pub(super) fn integer(&mut self, field: Field) -> Result<i64, ThriftError> {
+    pub(super) fn integer(&mut self, field: ThriftField) -> Result<i64, ThriftError> {
         match field.kind {
             kind::I16..=kind::I64 => self.zigzag(),
             other => Err(ThriftError::Kind(other)),
@@ -106,7 +106,7 @@ impl<'a> Compact<'a> {
     }
 
     /// Passes over the value of a field, without recursion.
-    pub(super) fn skip(&mut self, field: Field) -> Result<(), ThriftError> {
+    pub(super) fn skip(&mut self, field: ThriftField) -> Result<(), ThriftError> {
         // The type of a boolean field is its value.
         if matches!(field.kind, kind::TRUE | kind::FALSE) {
             return Ok(());
@@ -220,7 +220,7 @@ impl<'a> Compact<'a> {
     }
 }
 
-fn expect(field: Field, kind: u8) -> Result<(), ThriftError> {
+fn expect(field: ThriftField, kind: u8) -> Result<(), ThriftError> {
     if field.kind == kind { Ok(()) } else { Err(ThriftError::Kind(field.kind)) }
 }
 
@@ -249,14 +249,14 @@ mod tests {
         // Two pairs of a binary and an i32, then a byte that is not theirs.
         let bytes = [2, 0x85, 1, b'a', 2, 1, b'b', 4, 99];
         let mut compact = Compact::new(&bytes);
-        compact.skip(Field { id: 1, kind: kind::MAP }).unwrap();
+        compact.skip(ThriftField { id: 1, kind: kind::MAP }).unwrap();
         assert_eq!(compact.position(), 8);
     }
 
     proptest! {
         #[test]
         fn skipping_ends(bytes in prop::collection::vec(any::<u8>(), 0..200), kind in 0_u8..16) {
-            let _ = Compact::new(&bytes).skip(Field { id: 1, kind });
+            let _ = Compact::new(&bytes).skip(ThriftField { id: 1, kind });
         }
     }
 }
