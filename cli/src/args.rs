@@ -6,7 +6,7 @@ use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 use nvme_proto::{HostId, HostNqn, Nqn, Nsid};
 
 use crate::size::ByteSize;
-use crate::{demo, devices, discover, id_ctrl, id_ns, list, perf, read, write};
+use crate::{demo, devices, discover, id_ctrl, id_ns, index, list, manifest, perf, read, write};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -46,6 +46,8 @@ pub(crate) enum CliCommand {
     Read(read::Read),
     Write(write::Write),
     Perf(perf::Perf),
+    Index(index::Index),
+    Manifest(manifest::ManifestArgs),
     Demo(demo::Demo),
     #[command(hide = true, disable_help_flag = true)]
     Target(demo::TargetProcess),

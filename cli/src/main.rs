@@ -14,10 +14,12 @@ mod fields;
 mod id_ctrl;
 mod id_ns;
 mod identity;
+mod index;
 mod interrupt;
 mod lanes;
 mod latency;
 mod list;
+mod manifest;
 mod output;
 mod partial_file;
 mod perf;
@@ -25,6 +27,7 @@ mod progress;
 mod read;
 mod seed;
 mod session;
+mod shards;
 mod size;
 mod stream;
 mod transfer;
@@ -68,6 +71,8 @@ fn run(command: CliCommand, verbose: u8) -> Result<()> {
         CliCommand::Read(read) => read.run(),
         CliCommand::Write(write) => write.run(),
         CliCommand::Perf(perf) => perf.run(),
+        CliCommand::Index(index) => index.run(),
+        CliCommand::Manifest(manifest) => manifest.run(),
         CliCommand::Demo(demo) => demo.run(verbose),
         CliCommand::Target(_) => unreachable!("handled before logging began"),
     }

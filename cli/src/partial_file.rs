@@ -1,7 +1,7 @@
 //! A file that appears under its name only when it is complete.
 
 use std::fs::{self, File, Permissions};
-use std::io::{self, Write};
+use std::io::{self, Seek, SeekFrom, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
@@ -70,6 +70,15 @@ impl Write for PartialFile {
         match self {
             Self::Beside { file, .. } => file.flush(),
             Self::Direct(file) => file.flush(),
+        }
+    }
+}
+
+impl Seek for PartialFile {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        match self {
+            Self::Beside { file, .. } => file.seek(to),
+            Self::Direct(file) => file.seek(to),
         }
     }
 }

@@ -1,0 +1,50 @@
+//! Names of formats on the command line.
+
+use clap::ValueEnum;
+use feedrail_dataset::formats::ShardFormat;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum FormatArg {
+    /// The .bin of nanoGPT or llm.c
+    Tokens,
+    /// The .bin and .idx of Megatron
+    Megatron,
+    /// A tar archive of WebDataset
+    Webdataset,
+    /// An uncompressed shard of MosaicML
+    Mds,
+    /// TensorFlow's records
+    Tfrecord,
+    /// Tensors of Hugging Face
+    Safetensors,
+    /// An array of numpy
+    Npy,
+    /// Uncompressed arrays of numpy
+    Npz,
+    /// Apache Parquet: row groups
+    Parquet,
+}
+
+impl From<FormatArg> for ShardFormat {
+    fn from(format: FormatArg) -> Self {
+        match format {
+            FormatArg::Tokens => Self::Tokens,
+            FormatArg::Megatron => Self::Megatron,
+            FormatArg::Webdataset => Self::WebDataset,
+            FormatArg::Mds => Self::Mds,
+            FormatArg::Tfrecord => Self::TfRecord,
+            FormatArg::Safetensors => Self::Safetensors,
+            FormatArg::Npy => Self::Npy,
+            FormatArg::Npz => Self::Npz,
+            FormatArg::Parquet => Self::Parquet,
+        }
+    }
+}
+
+/// The name that `--format` takes.
+pub(super) fn name(format: ShardFormat) -> String {
+    let is_it = |argument: &&FormatArg| ShardFormat::from(**argument) == format;
+    let argument = FormatArg::value_variants().iter().find(is_it);
+    let value = argument.and_then(FormatArg::to_possible_value);
+    value.map(|value| value.get_name().to_owned()).unwrap_or_default()
+}

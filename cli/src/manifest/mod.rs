@@ -1,0 +1,168 @@
+//! `feedrail manifest`: which shards a data set has, and which targets have them.
+
+mod checksum;
+mod replicas;
+mod targets;
+
+use std::fs;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result};
+use clap::Args;
+use feedrail_dataset::index::Index;
+use feedrail_dataset::manifest::{IndexEntry, Manifest, ManifestFile};
+use feedrail_dataset::{Blake3Hash, Name};
+use serde_json::json;
+
+use self::checksum::Checksums;
+use self::replicas::{ReplicaGroups, ShardReplica};
+use self::targets::{NamedTarget, TargetNames};
+use crate::args::{Format, Local, Output};
+use crate::interrupt::{Interrupt, Interrupted};
+use crate::output;
+use crate::partial_file::PartialFile;
+use crate::shards::{self, ListedShard, ShardArg, ShardPlace, Subsystems};
+use crate::size::human;
+
+const EXAMPLES: &str = "\
+Examples:
+  feedrail manifest --name imagenet --index index.npy --output manifest.json \\
+      nvmf://192.0.2.10/nqn.2026-01.org.example:shards nvmf://192.0.2.11/nqn.2026-01.org.example:shards
+  feedrail manifest --name imagenet --output manifest.json --crc shards/ \\
+      --target a=nvmf://192.0.2.10/nqn.2026-01.org.example:shards";
+
+/// Writes which shards a data set has, and which targets have them
+///
+/// Arguments are those of `feedrail index`, in the same order. Shards of one name are replicas of
+/// one shard: they must have one length, and one UUID or, with --crc, one checksum. Shards in files
+/// are said to be on each --target, which is not asked. The file gets its name when it is complete.
+#[derive(Args, Debug)]
+#[command(name = "manifest", after_help = EXAMPLES)]
+pub(crate) struct ManifestArgs {
+    /// A file, a folder, or nvmf://host[:port]/<nqn>[/<name or nsid>]
+    #[arg(required = true, value_name = "SHARD")]
+    shards: Vec<ShardArg>,
+    /// Name of the data set
+    #[arg(long)]
+    name: Name,
+    /// Write the manifest to this file
+    #[arg(long, value_name = "FILE")]
+    output: PathBuf,
+    /// Index of the data set, in the folder of the manifest or below
+    #[arg(long, value_name = "FILE")]
+    index: Option<PathBuf>,
+    /// A target of the files, or the name that the manifest has for a target
+    #[arg(long = "target", value_name = "[NAME=]URL")]
+    targets: Vec<NamedTarget>,
+    /// Read all shards, and compute and compare their CRC-32C
+    #[arg(long)]
+    crc: bool,
+    #[command(flatten)]
+    local: Local,
+    #[command(flatten)]
+    format: Output,
+}
+
+impl ManifestArgs {
+    pub(crate) fn run(&self) -> Result<()> {
+        let interrupt = Interrupt::install()?;
+        let written = self.write(&interrupt);
+        let manifest = written.map_err(|error| match interrupt.check() {
+            // The error is that of the read that the signal ended.
+            Err(Interrupted) => anyhow::Error::new(Interrupted)
+                .context(format!("{} was not written", self.output.display())),
+            Ok(()) => error,
+        })?;
+        self.print(&manifest)
+    }
+
+    fn write(&self, interrupt: &Interrupt) -> Result<Manifest> {
+        let cannot = || format!("cannot write {}", self.output.display());
+        let mut subsystems = Subsystems::default();
+        let shards = shards::list(&self.shards, &mut subsystems, &self.local, interrupt)?;
+        let mut targets = TargetNames::new(&self.targets)?;
+        let groups = self.groups(&shards, &subsystems, &mut targets, interrupt)?;
+        let mut file = ManifestFile::new(self.name.clone());
+        file.shards = groups.into_shards()?;
+        file.targets = targets.into_entries(&file.shards);
+        let shard_bytes: Vec<u64> = file.shards.iter().map(|shard| shard.bytes).collect();
+        file.index =
+            self.index.as_deref().map(|path| self.entry(path, &shard_bytes)).transpose()?;
+        let manifest = Manifest::new(file)?;
+        let mut output = PartialFile::create(&self.output)?;
+        output.write_all(manifest.to_json().as_bytes()).with_context(cannot)?;
+        output.finish().with_context(cannot)?;
+        Ok(manifest)
+    }
+
+    fn groups(
+        &self,
+        shards: &[ListedShard],
+        subsystems: &Subsystems,
+        targets: &mut TargetNames,
+        interrupt: &Interrupt,
+    ) -> Result<ReplicaGroups> {
+        let total = shards.iter().map(|shard| shard.bytes).sum();
+        let mut checksums = self.crc.then(|| Checksums::new(total, subsystems, interrupt));
+        let mut groups = ReplicaGroups::default();
+        for shard in shards {
+            let about = || shard.name.to_string();
+            let checksums = checksums.as_mut();
+            let crc32c = checksums.map(|checksums| checksums.of(shard)).transpose();
+            let crc32c = crc32c.with_context(about)?;
+            let on = match &shard.place {
+                ShardPlace::File(_) => targets.of_files(),
+                ShardPlace::Namespace { subsystem, .. } => vec![targets.of(subsystem)],
+            };
+            groups.add(&shard.name, ShardReplica::new(shard, crc32c, on))?;
+        }
+        Ok(groups)
+    }
+
+    /// The entry of an index whose samples all lie in the shards.
+    fn entry(&self, path: &Path, shard_bytes: &[u64]) -> Result<IndexEntry> {
+        let about = || path.display().to_string();
+        let bytes = fs::read(path).with_context(about)?;
+        let index = Index::parse(&bytes).with_context(about)?;
+        index.check(shard_bytes).with_context(about)?;
+        let file = relative(path, &self.output)?;
+        let file = file.parse().with_context(about)?;
+        Ok(IndexEntry { file, hash: Blake3Hash::of(&bytes), samples: index.len() })
+    }
+
+    fn print(&self, manifest: &Manifest) -> Result<()> {
+        let bytes: u64 = manifest.shard_bytes().iter().sum();
+        let (shards, hash) = (manifest.shards().len(), manifest.hash());
+        let samples = manifest.index().map(|index| index.samples);
+        output::print(&match self.format.output_format {
+            Format::Json => output::json(&json!({
+                "manifest": self.output.display().to_string(),
+                "name": manifest.name().as_str(),
+                "hash": hash.to_string(),
+                "content_hash": manifest.content_hash().to_string(),
+                "shards": shards,
+                "bytes": bytes,
+                "samples": samples,
+                "targets": manifest.targets().len(),
+            })),
+            Format::Normal => {
+                let path = self.output.display();
+                let targets = manifest.targets().len();
+                let bytes = human(bytes);
+                format!("{path}: {shards} shards, {bytes}, on {targets} targets\n{hash}\n")
+            }
+        })
+    }
+}
+
+/// The path of the index from the folder of the manifest on.
+fn relative(index: &Path, manifest: &Path) -> Result<String> {
+    let folder = manifest.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let folder = fs::canonicalize(folder.unwrap_or(Path::new(".")))?;
+    let below = fs::canonicalize(index)?.strip_prefix(folder).ok().map(Path::to_owned);
+    let below = below.and_then(|path| path.to_str().map(str::to_owned));
+    below.with_context(|| {
+        format!("{} is not in the folder of the manifest, or not in UTF-8", index.display())
+    })
+}

@@ -1,0 +1,121 @@
+//! Shards that a command line names: files and folders, or namespaces of targets.
+
+mod arrange;
+mod local;
+mod reader;
+mod remote;
+
+use std::convert::Infallible;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use anyhow::{Context as _, Result, ensure};
+use feedrail_dataset::Name;
+use feedrail_dataset::formats::ReadAt;
+use feedrail_dataset::url::SourceUrl;
+use feedrail_initiator::Namespace;
+
+pub(crate) use self::remote::{SubsystemUrl, Subsystems};
+use crate::args::Local;
+use crate::interrupt::Interrupt;
+
+/// Where shards are: an argument of `index` and `manifest`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum ShardArg {
+    /// A file, or a folder of files.
+    Path(PathBuf),
+    /// A namespace of a running target, or all of a subsystem.
+    Url(SourceUrl),
+}
+
+/// A shard and what its format keeps beside it.
+pub(crate) struct ListedShard {
+    pub(crate) name: Name,
+    pub(crate) bytes: u64,
+    pub(crate) place: ShardPlace,
+    /// Megatron's `.idx`, beside its `.bin`.
+    pub(crate) idx: Option<ShardPlace>,
+}
+
+/// Where the bytes of a shard are.
+#[derive(Clone)]
+pub(crate) enum ShardPlace {
+    /// Opened when it is read: there may be more of them than file descriptors.
+    File(PathBuf),
+    Namespace {
+        namespace: Namespace,
+        subsystem: SubsystemUrl,
+    },
+}
+
+/// A pass over a shard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ReadPattern {
+    /// Only the parts that say where samples lie.
+    Parts,
+    /// All bytes, more or less in order.
+    Whole,
+}
+
+impl FromStr for ShardArg {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text.starts_with("nvmf://") {
+            return text.parse().map(Self::Url).map_err(|error| format!("{error}"));
+        }
+        text.parse().map(Self::Path).map_err(|never: Infallible| match never {})
+    }
+}
+
+/// Finds the shards in the order of the arguments; those of a folder and of a subsystem by name.
+///
+/// # Errors
+/// A file or a namespace is missing or cannot be looked at, a target cannot be reached, or there are
+/// no shards at all.
+pub(crate) fn list(
+    arguments: &[ShardArg],
+    subsystems: &mut Subsystems,
+    local: &Local,
+    interrupt: &Interrupt,
+) -> Result<Vec<ListedShard>> {
+    let mut shards = Vec::new();
+    for argument in arguments {
+        interrupt.check()?;
+        shards.extend(match argument {
+            ShardArg::Path(path) => local::shards(path, interrupt)
+                .with_context(|| format!("cannot read {}", path.display()))?,
+            ShardArg::Url(url) => {
+                subsystems.shards(url, local, interrupt).with_context(|| url.to_string())?
+            }
+        });
+    }
+    ensure!(!shards.is_empty(), "there are no shards");
+    ensure!(u32::try_from(shards.len()).is_ok(), "an index has room for 2^32 - 1 shards");
+    Ok(shards)
+}
+
+impl ShardPlace {
+    /// Opens it for reads that a signal ends.
+    pub(crate) fn open(
+        &self,
+        pattern: ReadPattern,
+        interrupt: &Interrupt,
+    ) -> Result<Box<dyn ReadAt>> {
+        reader::open(self, pattern, interrupt)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_argument_is_a_url_by_its_scheme() {
+        let url = "nvmf://192.0.2.1/nqn.2026-01.org.example:a/train.bin".parse().unwrap();
+        assert!(matches!(url, ShardArg::Url(_)));
+        let path = "./nvmf:/train.bin".parse();
+        assert_eq!(path, Ok(ShardArg::Path("./nvmf:/train.bin".into())));
+        assert!("nvmf://192.0.2.1".parse::<ShardArg>().unwrap_err().contains("NQN"));
+    }
+}

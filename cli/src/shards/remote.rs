@@ -1,0 +1,106 @@
+//! Shards in namespaces of running targets.
+
+use std::collections::BTreeMap;
+use std::net::{SocketAddr, ToSocketAddrs as _};
+
+use anyhow::{Context as _, Result, bail};
+use feedrail_dataset::Name;
+use feedrail_dataset::url::{NamespaceChoice, SourceUrl, TargetUrl, UrlHost};
+use feedrail_initiator::{Namespace, NamespaceInfo};
+use nvme_proto::Nqn;
+
+use super::arrange::{Candidates, ShardCandidate, arrange, take};
+use super::{ListedShard, ShardPlace};
+use crate::args::Local;
+use crate::interrupt::Interrupt;
+use crate::session::Session;
+
+/// A subsystem at a target, as a URL names it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct SubsystemUrl {
+    pub(crate) target: TargetUrl,
+    pub(crate) nqn: Nqn,
+}
+
+/// Connections to the subsystems whose namespaces are shards; they end when this is dropped.
+#[derive(Default)]
+pub(crate) struct Subsystems(BTreeMap<SubsystemUrl, Session>);
+
+impl Subsystems {
+    /// The connection to a subsystem that has a shard.
+    pub(crate) fn session(&self, subsystem: &SubsystemUrl) -> Option<&Session> {
+        self.0.get(subsystem)
+    }
+
+    /// The namespace of a URL, or all of its subsystem by name.
+    pub(super) fn shards(
+        &mut self,
+        url: &SourceUrl,
+        local: &Local,
+        interrupt: &Interrupt,
+    ) -> Result<Vec<ListedShard>> {
+        let subsystem = SubsystemUrl { target: url.target.clone(), nqn: url.nqn };
+        let session = self.connect(&subsystem, local)?;
+        let mut candidates = Candidates::new();
+        let mut chosen = None;
+        for nsid in session.active_namespaces()? {
+            interrupt.check()?;
+            let namespace = session.namespace(nsid)?;
+            let name = name(namespace.info())?;
+            if url.namespace.as_ref().is_some_and(|choice| is_chosen(choice, &namespace, &name)) {
+                chosen = Some(name.clone());
+            }
+            let bytes = namespace.size_bytes();
+            let place = ShardPlace::Namespace { namespace, subsystem: subsystem.clone() };
+            if candidates.insert(name.clone(), ShardCandidate { bytes, place }).is_some() {
+                bail!("two namespaces are called {name}; name one by its identifier");
+            }
+        }
+        match (&url.namespace, chosen) {
+            (None, _) => arrange(candidates, interrupt),
+            (Some(_), Some(name)) => named(candidates, name).map(|shard| vec![shard]),
+            (Some(_), None) => bail!("the subsystem has no such namespace"),
+        }
+    }
+
+    fn connect(&mut self, subsystem: &SubsystemUrl, local: &Local) -> Result<&Session> {
+        if !self.0.contains_key(subsystem) {
+            let session = Session::connect(address(&subsystem.target)?, subsystem.nqn, local)?;
+            self.0.insert(subsystem.clone(), session);
+        }
+        self.0.get(subsystem).context("it was just connected")
+    }
+}
+
+/// A namespace that is named is a shard whatever its name is.
+fn named(mut candidates: Candidates, name: Name) -> Result<ListedShard> {
+    if let Some(shard) = take(&mut candidates, name.clone()) {
+        return Ok(shard);
+    }
+    let ShardCandidate { bytes, place } = candidates.remove(&name).context("it was just found")?;
+    Ok(ListedShard { name, bytes, place, idx: None })
+}
+
+/// The name that the target tells, or one made of the identifier.
+fn name(info: &NamespaceInfo) -> Result<Name> {
+    let made_up = || format!("namespace-{}", info.nsid.0);
+    let text = info.name.clone().unwrap_or_else(made_up);
+    text.parse().with_context(|| format!("the name of namespace {}", info.nsid))
+}
+
+fn is_chosen(choice: &NamespaceChoice, namespace: &Namespace, name: &Name) -> bool {
+    match choice {
+        NamespaceChoice::Nsid(nsid) => namespace.nsid() == *nsid,
+        NamespaceChoice::Name(chosen) => name == chosen,
+    }
+}
+
+fn address(url: &TargetUrl) -> Result<SocketAddr> {
+    let name = match &url.host {
+        UrlHost::Address(address) => return Ok(SocketAddr::new(*address, url.port)),
+        UrlHost::Name(name) => name.as_str(),
+    };
+    let cannot = || format!("cannot resolve {name}");
+    let mut addresses = (name, url.port).to_socket_addrs().with_context(cannot)?;
+    addresses.next().with_context(cannot)
+}
