@@ -6,7 +6,7 @@ import os
 import threading
 import weakref
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -234,7 +234,7 @@ class Source:
     def _open(self) -> tuple[_core.Session, Shards]:
         session = self._specification.new_session()
         url = NvmfUrl.parse(self._specification.url)
-        wanted = {}
+        wanted: dict[str, Any] = {}
         if url.namespace is not None:
             number = url.namespace.isascii() and url.namespace.isdigit()
             wanted = {"nsid": int(url.namespace)} if number else {"name": url.namespace}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -66,22 +67,24 @@ class Ticket:
         if errors == "raise":
             failed = np.flatnonzero(results["status"])
             if len(failed):
-                raise batch_error(results, failed, self._errors())
+                raise batch_error(results, failed, self.exceptions(_ERRORS_AT_MOST))
         return results
 
-    def _errors(self) -> dict[int, FeedrailError]:
-        return dict(self._ticket.failures(_ERRORS_AT_MOST))
+    def exceptions(self, at_most: int | None = None) -> dict[int, FeedrailError]:
+        """The exceptions of the ranges that failed, by number of the entry."""
+        return dict(self._ticket.failures(sys.maxsize if at_most is None else at_most))
 
     def __await__(self) -> Generator[object, None, NDArray[np.void]]:
-        return self._wait_in_loop().__await__()
+        yield from self.over().__await__()
+        return self.wait()
 
-    async def _wait_in_loop(self) -> NDArray[np.void]:
-        if not self.done():
-            loop, descriptor = asyncio.get_running_loop(), self.fileno()
-            over: asyncio.Future[None] = loop.create_future()
-            loop.add_reader(descriptor, lambda: over.done() or over.set_result(None))
+    async def over(self) -> None:
+        """Returns in an asyncio event loop once every range has its result, failed or not."""
+        loop = asyncio.get_running_loop()
+        while not self.done():
+            descriptor, readable = self.fileno(), asyncio.Event()
+            loop.add_reader(descriptor, readable.set)
             try:
-                await over
+                await readable.wait()
             finally:
                 loop.remove_reader(descriptor)
-        return self.wait()

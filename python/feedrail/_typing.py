@@ -12,9 +12,11 @@ class SupportsDlpack(Protocol):
 
     def __dlpack__(self, *, stream: Any = None) -> Any:
         """A capsule with the tensor."""
+        ...
 
     def __dlpack_device__(self) -> tuple[int, int]:
         """Type and number of its device."""
+        ...
 
 
 #: What can be read into.

@@ -20,7 +20,9 @@ def as_numpy(
     kind = np.dtype(dtype)
     count = buffer.nbytes // kind.itemsize
     sizes = (count,) if shape is None else (shape,) if isinstance(shape, int) else tuple(shape)
-    return np.frombuffer(buffer, kind, count=_fitting(buffer, sizes, kind.itemsize)).reshape(sizes)
+    elements = _fitting(buffer, sizes, kind.itemsize)
+    array: NDArray[Any] = np.frombuffer(memoryview(buffer), kind, count=elements)
+    return array.reshape(sizes)
 
 
 def as_tensor(buffer: _core.Buffer, dtype: Any, shape: tuple[int, ...] | int | None) -> Any:

@@ -65,7 +65,7 @@ impl BufferMemory {
 ///
 /// It exports its bytes by the buffer protocol and DLPack, without copies. Memory that came from
 /// an array keeps that array until every device has forgotten it.
-#[pyclass(frozen, weakref, name = "Buffer", module = "feedrail._core", subclass)]
+#[pyclass(frozen, weakref, name = "Buffer", module = "feedrail._core")]
 pub(crate) struct BufferObject {
     memory: Arc<BufferMemory>,
     _drain: DrainOnDrop,
@@ -97,7 +97,7 @@ fn view<'py>(
 
 #[pymethods]
 impl BufferObject {
-    /// Allocates zeroed memory.
+    /// Allocates zeroed memory, which begins a page.
     #[staticmethod]
     fn allocate(py: Python<'_>, nbytes: usize) -> PyResult<Self> {
         released::drain(py);
@@ -144,7 +144,7 @@ impl BufferObject {
         Ok(Self::new(BufferMemory::whole(region)))
     }
 
-    /// Number of bytes.
+    /// Number of bytes in it.
     #[getter]
     fn nbytes(&self) -> usize {
         self.memory.length()

@@ -18,7 +18,7 @@ struct DlDevice {
 }
 
 impl DlDevice {
-    /// `kDLCPU`.
+    /// `kDLCPU`, memory of the host.
     const CPU: Self = Self { device_type: 1, device_id: 0 };
     /// `kDLCUDAHost`, which is memory of the host that CUDA pinned.
     const CUDA_HOST: i32 = 3;
@@ -78,7 +78,7 @@ const NAME_VERSIONED: &CStr = c"dltensor_versioned";
 const NAME_VERSIONED_USED: &CStr = c"used_dltensor_versioned";
 /// The version that this module speaks: major, minor.
 const VERSION: [u32; 2] = [1, 0];
-/// `DLPACK_FLAG_BITMASK_READ_ONLY`.
+/// `DLPACK_FLAG_BITMASK_READ_ONLY`: nobody may write to the tensor.
 const READ_ONLY: u64 = 1;
 /// Far more dimensions than any library has.
 const MAX_DIMENSIONS: i32 = 64;

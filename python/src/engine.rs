@@ -45,7 +45,7 @@ pub(crate) struct HostRegion {
     release: Option<Box<dyn FnOnce() + Send>>,
 }
 
-// SAFETY: only `place` writes to it, where the caller of `submit` allowed it; nothing is referenced.
+// SAFETY: only `place` writes to it, where the caller allowed it; nothing is referenced.
 unsafe impl Send for HostRegion {}
 // SAFETY: as above.
 unsafe impl Sync for HostRegion {}

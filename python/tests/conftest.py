@@ -54,7 +54,9 @@ class Daemon:
         self.start()
 
     def start(self) -> None:
-        command = [binary("feedrail-target"), "--listen", f"{self.address}:4420", *self.arguments]
+        # A configuration says where to listen.
+        listen = [] if "--config" in self.arguments else ["--listen", f"{self.address}:4420"]
+        command = [binary("feedrail-target"), *listen, *self.arguments]
         environment = {k: v for k, v in os.environ.items() if k != "NOTIFY_SOCKET"}
         self.process = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment

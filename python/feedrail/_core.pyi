@@ -1,0 +1,160 @@
+"""The native module."""
+
+from typing import Any, final
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from feedrail._errors import FeedrailError
+from feedrail._typing import Readable
+
+@final
+class Buffer:
+    """Registered memory that batches read into.
+
+    It exports its bytes by the buffer protocol and DLPack, without copies. The memory lives as long
+    as the buffer, its arrays and tensors, and the batches that read into it. Memory that came from
+    an array keeps that array until every device has forgotten it.
+    """
+
+    @property
+    def nbytes(self) -> int:
+        """Number of bytes in it."""
+
+    @property
+    def device(self) -> str:
+        """Where the memory is: `"cpu"`."""
+
+    @property
+    def path(self) -> str:
+        """How bytes get there: `"host"` is registered memory of the host, without a copy."""
+
+    @property
+    def address(self) -> int:
+        """The address of the first byte."""
+
+    @staticmethod
+    def allocate(nbytes: int) -> Buffer:
+        """Allocates zeroed memory, which begins a page."""
+
+    @staticmethod
+    def of(object: Readable) -> Buffer:
+        """Registers the memory of an array or a tensor: see `Source.register`."""
+
+    @staticmethod
+    def of_address(address: int, length: int, owner: object) -> Buffer:
+        """Registers memory at an address: see `Source.register_ptr`."""
+
+    def as_numpy(
+        self, dtype: DTypeLike | None = None, shape: tuple[int, ...] | int | None = None
+    ) -> NDArray[Any]:
+        """An array of numpy's in the memory, of its first bytes if there are more.
+
+        Args:
+            dtype: Type of the elements; `uint8` if `None`.
+            shape: Without it, as many elements as there is room for, in one dimension.
+
+        Raises:
+            ValueError: the shape does not fit.
+        """
+
+    def as_tensor(self, dtype: Any = None, shape: tuple[int, ...] | int | None = None) -> Any:
+        """A tensor of torch's in the memory, of its first bytes if there are more.
+
+        Args:
+            dtype: A type of torch's or of numpy's; `uint8` if `None`.
+            shape: Without it, as many elements as there is room for, in one dimension.
+
+        Raises:
+            ImportError: torch is not installed.
+            ValueError: the shape does not fit.
+        """
+
+    def __len__(self) -> int: ...
+    def __buffer__(self, flags: int, /) -> memoryview: ...
+    def __dlpack__(
+        self,
+        *,
+        stream: Any = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> Any: ...
+    def __dlpack_device__(self) -> tuple[int, int]: ...
+
+@final
+class Pool:
+    """Registered memory of the host, lent in parts that are multiples of 4,096 bytes.
+
+    A part comes back by itself when its buffer, the arrays made of it and the batches that read
+    into it are gone.
+    """
+
+    def __new__(cls, nbytes: int) -> Pool: ...
+    @property
+    def nbytes(self) -> int:
+        """Number of bytes, lent or not."""
+
+    @property
+    def free(self) -> int:
+        """Number of bytes that are not lent, in parts of any length."""
+
+    def take(self, nbytes: int, *, timeout: float | None = None) -> Buffer:
+        """Lends `nbytes` bytes.
+
+        Args:
+            nbytes: Length of the buffer.
+            timeout: Seconds to wait for memory to come back; 0 if `None`.
+
+        Raises:
+            PoolFull: there are not that many bytes in one piece.
+            ForkedHandleError: the pool belongs to the process that this was forked from.
+        """
+
+@final
+class Ticket:
+    """A batch under way: `feedrail.Ticket` wraps it."""
+
+    def done(self) -> bool: ...
+    def wait(self, timeout: float | None = None) -> bool: ...
+    def cancel(self) -> int: ...
+    def fileno(self) -> int: ...
+    def results(self) -> bytes: ...
+    def failures(self, at_most: int) -> list[tuple[int, FeedrailError]]: ...
+
+@final
+class Session:
+    """Connections, and the namespaces that are open: `feedrail.Source` wraps it."""
+
+    def __new__(
+        cls,
+        *,
+        provider: str,
+        local_address: str | None,
+        io_queues: int,
+        queue_entries: int,
+        io_timeout: float,
+        loss_timeout: float | None,
+    ) -> Session: ...
+    def open(
+        self,
+        address: str,
+        port: int,
+        nqn: str,
+        *,
+        nsid: int | None = None,
+        name: str | None = None,
+    ) -> list[dict[str, Any]]: ...
+    def submit(
+        self, plan: NDArray[np.void], out: Buffer, timeout: float | None, background: bool
+    ) -> Ticket: ...
+    def read(
+        self, plan: NDArray[np.void], out: Buffer, timeout: float | None, background: bool
+    ) -> Ticket: ...
+    def providers(self) -> list[str]: ...
+    def counters(self) -> dict[str, int]: ...
+
+def after_fork_in_child() -> None: ...
+def forks() -> int: ...
+def release_forgotten() -> None:
+    """Lets go of the arrays whose memory every device has forgotten, as other calls do first."""
