@@ -162,7 +162,7 @@ pub(crate) fn submit(
     let handle = namespace.handle();
     if !Arc::ptr_eq(handle.host(), &ring.host) {
         let result = Err(ErrorKind::Invalid("a namespace of another host").into());
-        return state.outbox.complete(ring.key, RangeCompletion { token, slice, result });
+        return state.outbox.complete_in_ring(ring.key, RangeCompletion { token, slice, result });
     }
     let submission = Submission {
         controller: handle.controller_key(),

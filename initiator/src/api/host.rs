@@ -15,14 +15,19 @@ use crate::api::batch::{self, RangeOutcome, ReadRange, WriteRange};
 use crate::api::controller::Controller;
 use crate::api::discovery::{self, DiscoveryLog};
 use crate::api::pending::Pending;
+use crate::api::plan;
 use crate::api::ring::Ring;
+use crate::api::shards::Shards;
+use crate::api::ticket::Ticket;
 use crate::driver::host_state::{Inner, OpenDevices};
 use crate::driver::{SharedEngines, system_now};
 use crate::engine::{HostEngine, HostIdentity};
+use crate::memory::plan_region::Region;
 use crate::memory::region::RegionSlice;
 use crate::types::counters::{HostCounters, ProviderStats};
 use crate::types::error::{Error, SubsystemAddress};
 use crate::types::options::{BatchOptions, ControllerOptions};
+use crate::types::plan::{Entry, PlanError, Submit};
 use crate::types::provider::RdmaProvider;
 use crate::types::time::MonotonicTime;
 use crate::types::turn::EngineTurn;
@@ -146,6 +151,23 @@ impl Host {
         ranges: impl IntoIterator<Item = WriteRange>,
     ) -> Pending<Vec<RangeOutcome>> {
         batch::write_many(&self.inner, options, ranges)
+    }
+
+    /// Reads the ranges of a plan, of any shards, into one region. They are under way when this
+    /// returns. Costs a constant number of allocations, one lock of the host, and memory for the
+    /// entries and their outcomes; ranges become commands as the controllers take them.
+    ///
+    /// # Errors
+    /// The plan is not one ([`PlanError`]), or nothing can be begun at all. Nothing of it was
+    /// begun.
+    pub fn submit(
+        &self,
+        shards: &Shards,
+        plan: &[Entry],
+        into: &Region,
+        options: Submit,
+    ) -> Result<Ticket, PlanError> {
+        plan::submit(&self.inner, shards, plan, into, options)
     }
 
     /// A ring of `depth` ranges, for callers that keep as many in flight.

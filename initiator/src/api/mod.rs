@@ -9,4 +9,7 @@ pub(crate) mod host;
 pub(crate) mod namespace;
 pub(crate) mod namespace_handle;
 pub(crate) mod pending;
+pub(crate) mod plan;
 pub(crate) mod ring;
+pub(crate) mod shards;
+pub(crate) mod ticket;

@@ -27,8 +27,11 @@ use rustix::time::{ClockId, clock_gettime};
 
 use crate::driver::process::{Forked, Process};
 use crate::driver::wake_flag::WakeFlag;
-use crate::engine::results::{Errands, Outbox, RingKey};
+use crate::engine::plan_run::PlanRun;
+use crate::engine::plan_state::PlanState;
+use crate::engine::results::{Errands, Outbox, PlanKey, RingKey};
 use crate::engine::{ErasedEngine, NextTurn, earliest};
+use crate::memory::plan_region::ClaimedMemory;
 
 /// The thread leaves the cores to callers as long as one came within this time. Requests that a
 /// caller has left to be sent wait for the next one no longer than twice that, and no peer sends
@@ -190,7 +193,11 @@ impl SharedEngines {
     /// Sends what was queued, from the thread that queued it, and sees to it that a thread looks
     /// for the results.
     pub(crate) fn launch(&self, now: Time) {
-        let Ok(mut state) = self.lock() else { return };
+        let Ok(state) = self.lock() else { return };
+        self.launch_locked(state, now);
+    }
+
+    fn launch_locked(&self, mut state: MutexGuard<'_, DriverState>, now: Time) {
         state.launch(now);
         // A thread that does not sleep looks by itself.
         let interrupt = state.is_overslept();
@@ -208,6 +215,55 @@ impl SharedEngines {
     fn run(&self, mut errands: Errands) {
         errands.run();
         self.state().errands = errands;
+    }
+
+    /// Begins a plan, and sends what there is room for: `runs` tells the ranges of each core.
+    pub(crate) fn submit_plan(
+        &self,
+        plan: Arc<PlanState>,
+        memory: ClaimedMemory,
+        runs: impl FnOnce(PlanKey) -> Vec<(usize, PlanRun)>,
+    ) -> Result<PlanKey, Forked> {
+        let mut state = self.lock()?;
+        let key = state.outbox.open_plan(plan, memory);
+        for (engine, run) in runs(key) {
+            // A handle of the controller keeps the host, and so its core.
+            state.engines[engine].submit_run(run);
+        }
+        if self.threaded {
+            // The caller may do something else before it waits.
+            self.launch_locked(state, system_now());
+        }
+        Ok(key)
+    }
+
+    /// Cancels a plan; returns how many ranges have ended at once.
+    pub(crate) fn cancel_plan(&self, plan: PlanKey) -> usize {
+        let (count, errands) = {
+            let Ok(mut state) = self.lock() else { return 0 };
+            (state.cancel_plan(plan), state.take_errands())
+        };
+        if let Some(errands) = errands {
+            self.run(errands);
+        }
+        count
+    }
+
+    /// Cancels a plan that no ticket names any more.
+    pub(crate) fn close_plan(&self, plan: PlanKey) {
+        let errands = {
+            let Ok(mut state) = self.lock() else { return };
+            // A plan that is at its end is no more once it is closed.
+            let has_ranges = state.outbox.is_plan_in_flight(plan);
+            state.outbox.close_plan(plan);
+            if has_ranges {
+                state.cancel_plan(plan);
+            }
+            state.take_errands()
+        };
+        if let Some(errands) = errands {
+            self.run(errands);
+        }
     }
 
     /// Gives a ring up.
@@ -521,6 +577,11 @@ impl DriverState {
         // Work that was left undone is still to be done.
         let is_busy = self.outbox.has_errands() || self.due.is_some_and(|time| time <= now);
         self.due = if is_busy { Some(now) } else { due };
+    }
+
+    fn cancel_plan(&mut self, plan: PlanKey) -> usize {
+        let outbox = &mut self.outbox;
+        self.engines.iter_mut().map(|engine| engine.cancel_plan(plan, outbox)).sum()
     }
 
     fn close_ring(&mut self, ring: RingKey) {

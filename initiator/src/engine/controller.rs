@@ -12,6 +12,7 @@ use slab::Slab;
 use crate::engine::block_plan::{BlockStep, Geometry};
 use crate::engine::checks::{Check, CheckTask, Checks};
 use crate::engine::namespace_identity::NamespaceIdentity;
+use crate::engine::plan_run::IssueTurns;
 use crate::engine::reconnect_delay::Retries;
 use crate::engine::reply::Promise;
 use crate::memory::bounce::{BounceChunk, BouncePool};
@@ -82,7 +83,13 @@ pub(crate) struct ControllerState<P: Provider> {
     pub(crate) checks: Checks,
     /// Ranges with commands to issue, by class.
     pub(crate) ready: [VecDeque<usize>; Class::COUNT],
-    /// Commands in flight of ranges of the class that gives way.
+    /// Plans with ranges of which no command was issued, by class.
+    pub(crate) runs: [VecDeque<usize>; Class::COUNT],
+    /// Whose turn it is, by class.
+    pub(crate) turns: [IssueTurns; Class::COUNT],
+    /// Commands in flight of ranges.
+    pub(crate) in_flight: CommandsInFlight,
+    /// Those of them of the class that gives way.
     pub(crate) background: CommandsInFlight,
     /// Edge blocks that were read and modified, and are to be written.
     pub(crate) modified: VecDeque<RangeCommand>,
@@ -100,12 +107,24 @@ pub(crate) struct ControllerState<P: Provider> {
     pub(crate) closing: bool,
 }
 
-/// Commands in flight of one class of ranges.
+/// Commands of ranges in flight.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct CommandsInFlight {
     pub(crate) commands: usize,
     /// Of the ranges that they are part of.
     pub(crate) bytes: u64,
+}
+
+impl CommandsInFlight {
+    pub(crate) fn add(&mut self, bytes: u64) {
+        self.commands += 1;
+        self.bytes += bytes;
+    }
+
+    pub(crate) fn remove(&mut self, bytes: u64) {
+        self.commands -= 1;
+        self.bytes -= bytes;
+    }
 }
 
 /// Where a controller is in its life.

@@ -10,6 +10,8 @@ pub(crate) mod device_events;
 pub(crate) mod fence;
 pub(crate) mod namespace_identity;
 pub(crate) mod passthrough;
+pub(crate) mod plan_run;
+pub(crate) mod plan_state;
 pub(crate) mod queue;
 pub(crate) mod range;
 pub(crate) mod ready_list;
@@ -36,12 +38,13 @@ use crate::engine::controller::{
 use crate::engine::device_events::DeviceEvents;
 use crate::engine::fence::Fence;
 use crate::engine::namespace_identity::NamespaceIdentity;
+use crate::engine::plan_run::PlanRun;
 use crate::engine::queue::{FinishedCommand, HostQueue, WrId, WrKind};
 use crate::engine::range::{RangeOp, Submission};
 use crate::engine::ready_list::ReadyList;
 use crate::engine::reconnect_delay::Retries;
 use crate::engine::reply::Promise;
-use crate::engine::results::{Outbox, RingKey};
+use crate::engine::results::{Outbox, PlanKey, RingKey};
 use crate::memory::bounce::BouncePool;
 use crate::memory::region::{ErasedScope, RegistrationScope};
 use crate::types::counters::HostCounters;
@@ -118,6 +121,10 @@ pub(crate) trait ErasedEngine: Send {
     fn launch(&mut self, now: Time, outbox: &mut Outbox) -> Option<Time>;
     /// No caller waits for the ranges of a ring any more: of its reads nothing more is issued.
     fn abandon(&mut self, ring: RingKey, outbox: &mut Outbox);
+    /// Queues ranges of a plan for the next turn.
+    fn submit_run(&mut self, run: PlanRun);
+    /// Of the ranges of a plan nothing more is issued; returns how many have ended at once.
+    fn cancel_plan(&mut self, plan: PlanKey, outbox: &mut Outbox) -> usize;
     /// Where memory is registered, of every controller.
     fn scopes(&self) -> Vec<Arc<dyn ErasedScope>>;
     /// The limits of a controller's present connection.
@@ -158,7 +165,10 @@ pub(crate) struct HostEngine<P: Provider> {
     pub(crate) conns: Conns,
     pub(crate) fences: Vec<Fence>,
     pub(crate) ops: Slab<RangeOp>,
+    pub(crate) runs: Slab<PlanRun>,
     pub(crate) counters: HostCounters,
+    /// The time of the last turn or launch.
+    pub(crate) clock: Time,
     /// Something was pushed since the last flush.
     pub(crate) pushed: bool,
     /// Requests that came in since the last turn: the next one knows the time.
@@ -175,6 +185,7 @@ pub(crate) struct HostEngine<P: Provider> {
 #[derive(Default)]
 pub(crate) struct Fresh {
     pub(crate) ops: Vec<usize>,
+    pub(crate) runs: Vec<usize>,
     pub(crate) raws: Vec<(usize, Raw)>,
     closings: Vec<usize>,
 }
@@ -205,6 +216,8 @@ impl<P: Provider> HostEngine<P> {
             conns: Conns::default(),
             fences: Vec::new(),
             ops: Slab::new(),
+            runs: Slab::new(),
+            clock: Time::ZERO,
             counters: HostCounters::default(),
             pushed: false,
             fresh: Fresh::default(),
@@ -217,9 +230,13 @@ impl<P: Provider> HostEngine<P> {
 
     /// Starts the clock for what came in since the last turn.
     fn take_fresh(&mut self, now: Time, outbox: &mut Outbox) {
+        self.clock = now;
         let mut fresh = std::mem::take(&mut self.fresh);
         for op in fresh.ops.drain(..) {
             self.start_range(now, op);
+        }
+        for run in fresh.runs.drain(..) {
+            self.start_run(now, run, outbox);
         }
         for (controller, raw) in fresh.raws.drain(..) {
             self.submit_raw(now, controller, raw, outbox);
@@ -481,6 +498,9 @@ impl<P: Provider> ErasedEngine for HostEngine<P> {
             namespaces: Slab::new(),
             checks: Default::default(),
             ready: Default::default(),
+            runs: Default::default(),
+            turns: Default::default(),
+            in_flight: Default::default(),
             background: Default::default(),
             modified: Default::default(),
             blocked: Default::default(),
@@ -565,6 +585,15 @@ impl<P: Provider> ErasedEngine for HostEngine<P> {
 
     fn abandon(&mut self, ring: RingKey, outbox: &mut Outbox) {
         self.abandon_reads(ring, outbox);
+    }
+
+    fn submit_run(&mut self, run: PlanRun) {
+        let run = self.runs.insert(run);
+        self.fresh.runs.push(run);
+    }
+
+    fn cancel_plan(&mut self, plan: PlanKey, outbox: &mut Outbox) -> usize {
+        self.cancel_runs(plan, outbox) + self.abandon_plan(plan, outbox)
     }
 
     fn scopes(&self) -> Vec<Arc<dyn ErasedScope>> {

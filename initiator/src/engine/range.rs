@@ -14,12 +14,14 @@ use crate::engine::block_plan::{self, BlockStep};
 use crate::engine::controller::{
     ActiveWrite, BlockStage, CommandsInFlight, ControllerState, RangeCommand, Task,
 };
+use crate::engine::plan_run::{IssueLine, RunStep};
 use crate::engine::queue::Data;
-use crate::engine::results::{Outbox, RangeCompletion, RingKey};
+use crate::engine::results::{Outbox, PlanKey, RangeCompletion, RangeService, ResultSink, RingKey};
 use crate::engine::{HostEngine, earliest};
 use crate::memory::region::{Grant, Keys, RegionSlice};
 use crate::types::error::{Error, ErrorKind};
 use crate::types::options::{BatchOptions, Class};
+use crate::types::plan::Outcome;
 
 /// Which way a range goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,7 +55,7 @@ pub(crate) struct RangeOp {
     offset: u64,
     slice: RegionSlice,
     keys: Keys,
-    ring: RingKey,
+    sink: ResultSink,
     token: u64,
     /// First byte that no command covers yet.
     position: u64,
@@ -66,8 +68,10 @@ pub(crate) struct RangeOp {
     due: Time,
     /// When it has been without progress for too long, while that counts.
     deadline: Time,
-    /// A command of it was issued.
-    began: bool,
+    /// When its first command was issued.
+    began: Option<Time>,
+    /// Bits of [`Outcome::path`].
+    path: u8,
     /// Bytes that were transferred in this attempt, and in the best one.
     done: u64,
     best: u64,
@@ -86,13 +90,20 @@ enum RangeList {
     None,
     /// One of its controller's lists of waiting ranges.
     Queued,
+    /// None: this run of a plan issues its commands.
+    Run(usize),
 }
 
 /// A clock that does not run.
-const NEVER: Time = Time::from_nanos(u64::MAX);
+pub(crate) const NEVER: Time = Time::from_nanos(u64::MAX);
 
 /// The most that is in flight of ranges of the class that gives way: others wait for that much.
 const MAX_BACKGROUND_BYTES: u64 = 8 << 20;
+
+/// The most bytes of ranges in flight for each I/O queue, beside a single command of any length.
+/// What a slow target is sent beyond that would wait there while the clock of its range runs.
+/// Doubled, a target that gives 60 MB/s keeps the last range waiting for 0.5 s.
+const MAX_QUEUE_BYTES: u64 = 16 << 20;
 
 enum RangeFailure {
     Failed(Error),
@@ -103,6 +114,53 @@ enum RangeFailure {
 }
 
 impl RangeOp {
+    /// A range of which no command was issued.
+    pub(crate) fn new(submission: Submission, sink: ResultSink, keys: Keys) -> Self {
+        let Submission { controller, namespace, direction, offset, slice, token, options, .. } =
+            submission;
+        Self {
+            controller,
+            namespace,
+            direction,
+            offset,
+            slice,
+            keys,
+            sink,
+            token,
+            position: offset,
+            outstanding: 0,
+            trouble: None,
+            options,
+            due: NEVER,
+            deadline: NEVER,
+            began: None,
+            path: 0,
+            done: 0,
+            best: 0,
+            attempts: 0,
+            locked: false,
+            place: RangeList::Fresh,
+        }
+    }
+
+    /// It belongs to a run of a plan, which issues its commands.
+    pub(crate) fn in_run(mut self, run: usize, due: Time) -> Self {
+        (self.place, self.due) = (RangeList::Run(run), due);
+        self
+    }
+
+    /// Whether all its commands were issued.
+    pub(crate) fn is_issued(&self) -> bool {
+        self.position == self.end()
+    }
+
+    /// How it was served until now.
+    fn service(&self, now: Time) -> RangeService {
+        let Some(began) = self.began else { return RangeService::default() };
+        let latency_us = u32::try_from((now - began).as_micros()).unwrap_or(u32::MAX);
+        RangeService { path: self.path, attempts: self.attempts + 1, latency_us }
+    }
+
     fn end(&self) -> u64 {
         self.offset + self.slice.len() as u64
     }
@@ -135,6 +193,14 @@ impl RangeOp {
         }
     }
 
+    /// Nothing more of it is issued; true if nothing of it is in flight.
+    fn give_up(&mut self, why: ErrorKind) -> bool {
+        if matches!(self.trouble, None | Some(RangeFailure::Again(_))) {
+            self.trouble = Some(RangeFailure::Failed(why.into()));
+        }
+        self.outstanding == 0
+    }
+
     /// Starts the clock, if it does not run.
     fn start_clock(&mut self, now: Time, io_timeout: Duration) {
         if self.deadline == NEVER {
@@ -157,9 +223,9 @@ impl RangeOp {
 }
 
 /// The result of an attempt to issue the next command of a range.
-enum Advance {
-    /// The command was handed to a queue.
-    Issued,
+pub(crate) enum Advance {
+    /// A command was handed to a queue, for this many bytes of the range.
+    Issued(u64),
     /// Queues or chunks are used up: wait.
     Stalled,
     /// The range has nothing to issue for now.
@@ -181,51 +247,20 @@ impl<P: Provider> HostEngine<P> {
             Err(error) => {
                 self.counters.ranges_failed += 1;
                 let Submission { ring, token, slice, .. } = submission;
-                outbox.complete(ring, RangeCompletion { token, slice, result: Err(error) });
+                outbox.complete_in_ring(ring, RangeCompletion { token, slice, result: Err(error) });
             }
             Ok(_) if submission.slice.is_empty() => {
                 self.counters.ranges += 1;
                 let Submission { ring, token, slice, .. } = submission;
-                outbox.complete(ring, RangeCompletion { token, slice, result: Ok(()) });
+                outbox.complete_in_ring(ring, RangeCompletion { token, slice, result: Ok(()) });
             }
             Ok(keys) => self.enqueue(submission, keys),
         }
     }
 
     fn enqueue(&mut self, submission: Submission, keys: Keys) {
-        let Submission {
-            controller,
-            namespace,
-            direction,
-            offset,
-            slice,
-            ring,
-            token,
-            options,
-            ..
-        } = submission;
-        let op = self.ops.insert(RangeOp {
-            controller,
-            namespace,
-            direction,
-            offset,
-            slice,
-            keys,
-            ring,
-            token,
-            position: offset,
-            outstanding: 0,
-            trouble: None,
-            options,
-            due: NEVER,
-            deadline: NEVER,
-            began: false,
-            done: 0,
-            best: 0,
-            attempts: 0,
-            locked: false,
-            place: RangeList::Fresh,
-        });
+        let sink = ResultSink::Ring(submission.ring);
+        let op = self.ops.insert(RangeOp::new(submission, sink, keys));
         self.fresh.ops.push(op);
     }
 
@@ -292,33 +327,68 @@ impl<P: Provider> HostEngine<P> {
 
     /// Issues what waits of a class; false if there is no room for the next one.
     fn issue_class(&mut self, now: Time, key: usize, class: Class, outbox: &mut Outbox) -> bool {
+        // Runs in a row that have to wait for the check of a namespace.
+        let mut held = 0;
         while self.controllers[key].is_live() {
-            let Some(&op) = self.controllers[key].ready[class as usize].front() else { break };
-            match self.advance(now, key, op, outbox) {
-                Advance::Issued => {}
-                Advance::Stalled => return false,
-                Advance::Blocked => {
-                    let controller = &mut self.controllers[key];
-                    controller.ready[class as usize].pop_front();
-                    controller.blocked.push_back(op);
-                }
-                Advance::Unchecked => {
-                    let controller = &mut self.controllers[key];
-                    controller.ready[class as usize].pop_front();
-                    let namespace = self.ops[op].namespace;
-                    controller.namespaces[namespace].waiting.push_back(op);
-                }
-                Advance::Done => {
-                    // An association that ended meanwhile emptied the list.
-                    let ready = &mut self.controllers[key].ready[class as usize];
-                    if ready.front() == Some(&op) {
-                        ready.pop_front();
-                        self.ops[op].place = RangeList::None;
+            match self.controllers[key].next_line(class, held) {
+                None => break,
+                Some(IssueLine::Range(op)) => {
+                    if !self.issue_range(now, key, class, op, outbox) {
+                        return false;
                     }
+                }
+                Some(IssueLine::Run(run)) => match self.issue_run(now, key, run, outbox) {
+                    RunStep::Issued => held = 0,
+                    RunStep::Held => held += 1,
+                    RunStep::Stalled => return false,
+                },
+            }
+        }
+        true
+    }
+
+    /// Issues the next command of the first range that waits; false if there is no room for it.
+    fn issue_range(
+        &mut self,
+        now: Time,
+        key: usize,
+        class: Class,
+        op: usize,
+        outbox: &mut Outbox,
+    ) -> bool {
+        match self.advance(now, key, op, outbox) {
+            Advance::Issued(bytes) => self.controllers[key].turns[class as usize].of_ranges(bytes),
+            Advance::Stalled => return false,
+            Advance::Blocked => {
+                let controller = &mut self.controllers[key];
+                controller.ready[class as usize].pop_front();
+                controller.blocked.push_back(op);
+            }
+            Advance::Unchecked => {
+                let controller = &mut self.controllers[key];
+                controller.ready[class as usize].pop_front();
+                let namespace = self.ops[op].namespace;
+                controller.namespaces[namespace].waiting.push_back(op);
+            }
+            Advance::Done => {
+                // An association that ended meanwhile emptied the list.
+                let ready = &mut self.controllers[key].ready[class as usize];
+                if ready.front() == Some(&op) {
+                    ready.pop_front();
+                    self.ops[op].place = RangeList::None;
                 }
             }
         }
         true
+    }
+
+    /// Whether another command of this length may be issued without a queue's worth of bytes before
+    /// it.
+    fn has_byte_room(&self, key: usize, length_bytes: u64) -> bool {
+        let controller = &self.controllers[key];
+        let CommandsInFlight { commands, bytes } = controller.in_flight;
+        let queues = controller.queues.len().saturating_sub(1) as u64;
+        commands == 0 || bytes + length_bytes <= queues * MAX_QUEUE_BYTES
     }
 
     /// Whether another command may be issued of the class that gives way: a range of the other
@@ -332,7 +402,13 @@ impl<P: Provider> HostEngine<P> {
     }
 
     /// Issues the next command of a range.
-    fn advance(&mut self, now: Time, key: usize, op_key: usize, outbox: &mut Outbox) -> Advance {
+    pub(crate) fn advance(
+        &mut self,
+        now: Time,
+        key: usize,
+        op_key: usize,
+        outbox: &mut Outbox,
+    ) -> Advance {
         let op = &self.ops[op_key];
         if op.trouble.is_some() || op.position == op.end() {
             return Advance::Done;
@@ -352,6 +428,9 @@ impl<P: Provider> HostEngine<P> {
         if gives_way && !self.has_background_room(key) {
             return Advance::Stalled;
         }
+        if !self.has_byte_room(key, step.length_bytes) {
+            return Advance::Stalled;
+        }
         if !self.has_io_room(key) || (bounced && !self.controllers[key].bounce.has_free()) {
             return Advance::Stalled;
         }
@@ -366,17 +445,18 @@ impl<P: Provider> HostEngine<P> {
         let op = &mut self.ops[op_key];
         op.position += step.length_bytes;
         op.outstanding += 1;
-        op.began = true;
+        op.began.get_or_insert(now);
+        op.path |= if bounced { Outcome::BOUNCED } else { Outcome::DIRECT };
         op.start_clock(now, io_timeout);
         self.next_expiry = earliest(self.next_expiry, Some(op.expiry()));
+        let controller = &mut self.controllers[key];
+        controller.in_flight.add(step.length_bytes);
         if gives_way {
-            let background = &mut self.controllers[key].background;
-            background.commands += 1;
-            background.bytes += step.length_bytes;
+            controller.background.add(step.length_bytes);
         }
         self.count_step(&step);
         self.issue_piece(now, key, RangeCommand { op: op_key, start, step, chunk, stage }, outbox);
-        Advance::Issued
+        Advance::Issued(step.length_bytes)
     }
 
     fn count_step(&mut self, step: &BlockStep) {
@@ -570,10 +650,10 @@ impl<P: Provider> HostEngine<P> {
     fn piece_done(&mut self, key: usize, op_key: usize, length_bytes: u64, outbox: &mut Outbox) {
         let op = &mut self.ops[op_key];
         op.outstanding -= 1;
+        let controller = &mut self.controllers[key];
+        controller.in_flight.remove(length_bytes);
         if op.options.class == Class::Background {
-            let background = &mut self.controllers[key].background;
-            background.commands -= 1;
-            background.bytes -= length_bytes;
+            controller.background.remove(length_bytes);
         }
         if self.settle(key, op_key) {
             self.finish(op_key, outbox);
@@ -617,6 +697,7 @@ impl<P: Provider> HostEngine<P> {
                 controller.ready[class as usize].push_front(blocked);
             }
         }
+        let service = op.service(self.clock);
         let result = match op.trouble {
             Some(RangeFailure::Failed(error) | RangeFailure::Expired(error, _)) => Err(error),
             _ => Ok(()),
@@ -625,7 +706,9 @@ impl<P: Provider> HostEngine<P> {
             Ok(()) => self.counters.ranges += 1,
             Err(_) => self.counters.ranges_failed += 1,
         }
-        outbox.complete(op.ring, RangeCompletion { token: op.token, slice: op.slice, result });
+        let result = result.map_err(|error: Error| error.of_attempts(service.attempts));
+        let completion = RangeCompletion { token: op.token, slice: op.slice, result };
+        outbox.complete(op.sink, completion, service);
     }
 
     fn lock_blocks(&mut self, key: usize, op_key: usize) -> bool {
@@ -643,6 +726,7 @@ impl<P: Provider> HostEngine<P> {
     /// Fails all ranges of a controller.
     pub(crate) fn fail_ranges(&mut self, key: usize, error: &Error, outbox: &mut Outbox) {
         self.fail_ranges_where(key, |_| true, error, outbox);
+        self.fail_runs(key, error, outbox);
     }
 
     /// Fails the ranges of one namespace.
@@ -685,17 +769,26 @@ impl<P: Provider> HostEngine<P> {
     pub(crate) fn abandon_reads(&mut self, ring: RingKey, outbox: &mut Outbox) {
         let mut doomed = Vec::new();
         for (op_key, op) in self.ops.iter_mut() {
-            if op.ring != ring || op.is_write() {
-                continue;
-            }
-            if op.outstanding == 0 {
+            let is_read_of_it = op.sink == ResultSink::Ring(ring) && !op.is_write();
+            if is_read_of_it && op.give_up(ErrorKind::Closed) {
                 doomed.push(op_key);
-            }
-            if matches!(op.trouble, None | Some(RangeFailure::Again(_))) {
-                op.trouble = Some(RangeFailure::Failed(ErrorKind::Closed.into()));
             }
         }
         self.finish_all(doomed, outbox);
+    }
+
+    /// Of the ranges of a plan that are in progress nothing more is issued; returns how many have
+    /// ended at once.
+    pub(crate) fn abandon_plan(&mut self, plan: PlanKey, outbox: &mut Outbox) -> usize {
+        let mut doomed = Vec::new();
+        for (op_key, op) in self.ops.iter_mut() {
+            if op.sink == ResultSink::Plan(plan) && op.give_up(ErrorKind::Cancelled) {
+                doomed.push(op_key);
+            }
+        }
+        let count = doomed.len();
+        self.finish_all(doomed, outbox);
+        count
     }
 
     /// Hands ranges back of which nothing is in flight. They are taken out of the lists in one
@@ -704,8 +797,10 @@ impl<P: Provider> HostEngine<P> {
         let mut controllers = Vec::new();
         for &op_key in &ops {
             let op = &mut self.ops[op_key];
-            if mem::replace(&mut op.place, RangeList::None) == RangeList::Queued {
-                controllers.push(op.controller);
+            match mem::replace(&mut op.place, RangeList::None) {
+                RangeList::Queued => controllers.push(op.controller),
+                RangeList::Run(run) => self.leave_run(run, op_key),
+                RangeList::Fresh | RangeList::None => {}
             }
         }
         controllers.sort_unstable();
@@ -719,11 +814,30 @@ impl<P: Provider> HostEngine<P> {
         }
     }
 
+    /// Puts a range that belongs to no run any more in line, before those that have not begun.
+    pub(crate) fn queue_first(&mut self, op_key: usize) {
+        let op = &mut self.ops[op_key];
+        op.place = RangeList::Queued;
+        self.controllers[op.controller].ready[op.options.class as usize].push_front(op_key);
+        self.agenda.mark_ready(op.controller);
+    }
+
+    /// A range whose commands were all issued belongs to no run.
+    pub(crate) fn detach_from_run(&mut self, op_key: usize) {
+        if let Some(op) = self.ops.get_mut(op_key)
+            && let RangeList::Run(run) = op.place
+        {
+            op.place = RangeList::None;
+            self.leave_run(run, op_key);
+        }
+    }
+
     /// Takes a range out of the lists of those that wait, if it is in one.
     fn unqueue(&mut self, key: usize, op_key: usize) {
-        let place = mem::replace(&mut self.ops[op_key].place, RangeList::None);
-        if place == RangeList::Queued {
-            self.controllers[key].retain_waiting(|queued| queued != op_key);
+        match mem::replace(&mut self.ops[op_key].place, RangeList::None) {
+            RangeList::Queued => self.controllers[key].retain_waiting(|queued| queued != op_key),
+            RangeList::Run(run) => self.leave_run(run, op_key),
+            RangeList::Fresh | RangeList::None => {}
         }
     }
 
@@ -765,14 +879,16 @@ impl<P: Provider> HostEngine<P> {
             self.expire(now, op_key);
         }
         self.finish_all(idle, outbox);
+        self.expire_runs(now, outbox);
         for op_key in busy {
             // Ending an association may have ended it.
             if self.ops.get(op_key).is_some_and(|op| op.expiry() <= now) {
                 self.expire_busy(now, op_key, outbox);
             }
         }
-        let next = self.ops.iter().map(|(_, op)| op.expiry()).min();
-        self.next_expiry = next.filter(|&time| time != NEVER);
+        let of_ranges = self.ops.iter().map(|(_, op)| op.expiry());
+        let of_runs = self.runs.iter().map(|(_, run)| run.expiry());
+        self.next_expiry = of_ranges.chain(of_runs).min().filter(|&time| time != NEVER);
     }
 
     /// The connection is gone: from now on the time of ranges that wait for it counts.
@@ -784,12 +900,15 @@ impl<P: Provider> HostEngine<P> {
                 self.next_expiry = earliest(self.next_expiry, Some(op.expiry()));
             }
         }
+        self.start_run_clocks(now, key);
     }
 
     /// Ranges whose time was to be over, that did not begin, and of which the connection is there
     /// again, wait for their turn only.
     fn stop_clocks(&mut self, now: Time) {
-        for (_, op) in self.ops.iter_mut().filter(|(_, op)| op.deadline <= now && !op.began) {
+        for (_, op) in
+            self.ops.iter_mut().filter(|(_, op)| op.deadline <= now && op.began.is_none())
+        {
             if self.controllers[op.controller].is_usable(op.namespace) {
                 op.deadline = NEVER;
             }
@@ -820,12 +939,11 @@ impl<P: Provider> HostEngine<P> {
             Some(limit) if op.due <= now => limit,
             _ => controller.options.io_timeout,
         };
-        let cause = controller.outage.as_ref().map(|outage| outage.cause.clone());
-        let kind = match cause {
-            Some(cause) => ErrorKind::Lost { after, cause: Box::new(cause) },
-            None => ErrorKind::TimedOut { after },
+        let error = match op.trouble.take() {
+            // What went wrong first.
+            Some(RangeFailure::Failed(error)) => error,
+            _ => controller.no_result(after).of_namespace(nsid),
         };
-        let error = Error::new(kind).of_target(&controller.target).of_namespace(nsid);
         let error = error.of_range(op.offset, op.slice.len() as u64);
         self.counters.timeouts += 1;
         op.trouble = Some(RangeFailure::Expired(error, now + controller.options.abort_timeout));
@@ -863,6 +981,16 @@ fn may_retry(status: Status) -> bool {
 }
 
 impl<P: Provider> ControllerState<P> {
+    /// The error of what had no result in time.
+    pub(crate) fn no_result(&self, after: Duration) -> Error {
+        let cause = self.outage.as_ref().map(|outage| outage.cause.clone());
+        let kind = match cause {
+            Some(cause) => ErrorKind::Lost { after, cause: Box::new(cause) },
+            None => ErrorKind::TimedOut { after },
+        };
+        Error::new(kind).of_target(&self.target)
+    }
+
     /// Whether ranges of a namespace wait for nothing but their turn.
     fn is_usable(&self, namespace: usize) -> bool {
         self.is_live() && self.namespaces[namespace].check.is_passed()

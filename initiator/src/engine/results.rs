@@ -1,12 +1,16 @@
 //! Where cores leave results, and who is waiting for them.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::task::Waker;
 
 use slab::Slab;
 
+use crate::engine::plan_state::PlanState;
+use crate::memory::plan_region::{ClaimedMemory, KeptMemory};
 use crate::memory::region::RegionSlice;
 use crate::types::error::Error;
+use crate::types::plan::Outcome;
 
 /// How a range of a ring ended.
 #[derive(Debug)]
@@ -28,14 +32,67 @@ impl RingKey {
     pub(crate) const NONE: Self = Self(usize::MAX);
 }
 
-/// All rings of a host, and the wakers to call once its lock is released.
+/// Names a plan of an [`Outbox`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PlanKey(usize);
+
+/// Where the result of a range goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ResultSink {
+    /// It is added to the results of a ring, in which the range has a place.
+    Ring(RingKey),
+    /// It is noted as the outcome of a plan's range, whose number the token is.
+    Plan(PlanKey),
+}
+
+/// How a range was served, for the outcomes of plans.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct RangeService {
+    /// Bits of [`Outcome::path`].
+    pub(crate) path: u8,
+    pub(crate) attempts: u32,
+    pub(crate) latency_us: u32,
+}
+
+impl RangeService {
+    fn outcome(self, result: &Result<(), Error>) -> Outcome {
+        Outcome {
+            status: result.as_ref().map_or_else(Outcome::status_of, |()| 0),
+            path: self.path,
+            attempts: self.attempts.try_into().unwrap_or(u8::MAX),
+            latency_us: self.latency_us,
+        }
+    }
+}
+
+/// All rings and plans of a host, and the wakers to call once its lock is released.
 #[derive(Default)]
 pub(crate) struct Outbox {
     rings: Slab<RingState>,
+    plans: Slab<OpenPlan>,
     wakers: Vec<Waker>,
     /// Results of rings that were abandoned. Their memory is freed once the host's lock is
     /// released: that calls what its owner left to be called.
     discarded: Vec<RangeCompletion>,
+    /// What plans have ended with, for the same reason.
+    ended: Vec<KeptMemory>,
+}
+
+/// A plan whose ticket was not dropped, or of which not all ranges have ended.
+struct OpenPlan {
+    state: Arc<PlanState>,
+    /// Until the last range has ended.
+    memory: Option<ClaimedMemory>,
+    in_flight: usize,
+    waiting: Vec<PlanWaiter>,
+    abandoned: bool,
+}
+
+/// A task that waits for ranges of a plan.
+struct PlanWaiter {
+    /// Ranges that it waits for to have ended.
+    wanted: usize,
+    waker: Waker,
 }
 
 struct RingState {
@@ -70,8 +127,27 @@ impl Outbox {
         self.rings[key.0].in_flight += 1;
     }
 
+    /// Delivers the result of a range.
+    pub(crate) fn complete(
+        &mut self,
+        sink: ResultSink,
+        completion: RangeCompletion,
+        service: RangeService,
+    ) {
+        match sink {
+            ResultSink::Ring(key) => self.complete_in_ring(key, completion),
+            ResultSink::Plan(key) => {
+                let RangeCompletion { token, result, .. } = completion;
+                let outcome = service.outcome(&result);
+                // Made of a 32-bit number.
+                self.plans[key.0].state.end(token as u32, outcome, result.err());
+                self.advance_plan(key, 1);
+            }
+        }
+    }
+
     /// Delivers the result of a range that holds a place.
-    pub(crate) fn complete(&mut self, key: RingKey, completion: RangeCompletion) {
+    pub(crate) fn complete_in_ring(&mut self, key: RingKey, completion: RangeCompletion) {
         let ring = &mut self.rings[key.0];
         ring.in_flight -= 1;
         if ring.abandoned {
@@ -117,6 +193,70 @@ impl Outbox {
         }
     }
 
+    /// A plan of which no range has ended.
+    pub(crate) fn open_plan(&mut self, state: Arc<PlanState>, memory: ClaimedMemory) -> PlanKey {
+        let (in_flight, memory) = (state.len(), Some(memory));
+        let plan = OpenPlan { state, memory, in_flight, waiting: Vec::new(), abandoned: false };
+        let key = PlanKey(self.plans.insert(plan));
+        // Without ranges it is at its end.
+        self.advance_plan(key, 0);
+        key
+    }
+
+    /// A range of a plan: its destination.
+    pub(crate) fn destination(&self, key: PlanKey, at: u64, length: u32) -> Option<RegionSlice> {
+        self.plans[key.0].memory.as_ref().map(|memory| memory.part(at, length))
+    }
+
+    /// Ends ranges of a plan of which nothing was sent.
+    pub(crate) fn end_unsent(&mut self, key: PlanKey, ranges: &[u32], error: &Error) {
+        if !ranges.is_empty() {
+            self.plans[key.0].state.end_unsent(ranges, error);
+            self.advance_plan(key, ranges.len());
+        }
+    }
+
+    /// Ranges of a plan have ended: frees its memory with the last one, and wakes who waits.
+    fn advance_plan(&mut self, key: PlanKey, ended: usize) {
+        let plan = &mut self.plans[key.0];
+        plan.in_flight -= ended;
+        if plan.in_flight == 0
+            && let Some(memory) = plan.memory.take()
+        {
+            self.ended.push(memory.release());
+        }
+        let done = plan.state.len() - plan.in_flight;
+        let over = plan.waiting.extract_if(.., |waiter| waiter.wanted <= done);
+        self.wakers.extend(over.map(|waiter| waiter.waker));
+        if plan.in_flight == 0 && plan.abandoned {
+            self.plans.remove(key.0);
+        }
+    }
+
+    /// Whether ranges of a plan have not ended.
+    pub(crate) fn is_plan_in_flight(&self, key: PlanKey) -> bool {
+        self.plans[key.0].in_flight > 0
+    }
+
+    /// Has `waker` called when `wanted` ranges of a plan have ended. A waker of the same task is
+    /// replaced.
+    pub(crate) fn notify_of_plan(&mut self, key: PlanKey, wanted: usize, waker: &Waker) {
+        let waiting = &mut self.plans[key.0].waiting;
+        waiting.retain(|waiter| !waiter.waker.will_wake(waker));
+        waiting.push(PlanWaiter { wanted, waker: waker.clone() });
+    }
+
+    /// The ticket of a plan was dropped.
+    pub(crate) fn close_plan(&mut self, key: PlanKey) {
+        let plan = &mut self.plans[key.0];
+        plan.abandoned = true;
+        // Not dropped here: that may call code of others, which may want the host's lock.
+        self.wakers.extend(plan.waiting.drain(..).map(|waiter| waiter.waker));
+        if plan.in_flight == 0 {
+            self.plans.remove(key.0);
+        }
+    }
+
     /// Adds a waker to call.
     pub(crate) fn wake(&mut self, waker: Waker) {
         self.wakers.push(waker);
@@ -126,11 +266,12 @@ impl Outbox {
     pub(crate) fn take_errands(&mut self, errands: &mut Errands) {
         errands.wakers.append(&mut self.wakers);
         errands.discarded.append(&mut self.discarded);
+        errands.ended.append(&mut self.ended);
     }
 
     /// Whether there is any of that.
     pub(crate) fn has_errands(&self) -> bool {
-        !self.wakers.is_empty() || !self.discarded.is_empty()
+        !self.wakers.is_empty() || !self.discarded.is_empty() || !self.ended.is_empty()
     }
 }
 
@@ -139,12 +280,14 @@ impl Outbox {
 pub(crate) struct Errands {
     wakers: Vec<Waker>,
     discarded: Vec<RangeCompletion>,
+    ended: Vec<KeptMemory>,
 }
 
 impl Errands {
     /// Does it; keeps the room of the lists.
     pub(crate) fn run(&mut self) {
         self.discarded.clear();
+        self.ended.clear();
         for waker in self.wakers.drain(..) {
             waker.wake();
         }

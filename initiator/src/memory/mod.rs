@@ -2,5 +2,7 @@
 //! memory is copied through.
 
 pub(crate) mod bounce;
+pub(crate) mod interval_set;
 pub(crate) mod pages;
+pub(crate) mod plan_region;
 pub(crate) mod region;

@@ -313,6 +313,21 @@ impl RegionSlice {
         }
     }
 
+    /// As [`RegionSlice::keys`], for a slice that is shared; always looks at the region.
+    pub(crate) fn shared_keys(&self, scope: &dyn ErasedScope) -> io::Result<Keys> {
+        scope.keys(&self.region)
+    }
+
+    /// Another slice of the same bytes, which keeps the memory. It is for an operation that no
+    /// other use of these bytes overlaps: the claims of a [`Region`](crate::Region) see to that.
+    ///
+    /// # Panics
+    /// If the bytes are not within the slice.
+    pub(crate) fn alias(&self, at: usize, length: usize) -> Self {
+        let address = MemoryAddress(self.part(at, length).cast());
+        Self { region: Arc::clone(&self.region), address, length, grant: self.grant, known: None }
+    }
+
     /// Registers the memory in a domain, if it is not.
     pub(crate) fn register(&self, scope: &dyn ErasedScope) -> io::Result<()> {
         scope.keys(&self.region).map(drop)

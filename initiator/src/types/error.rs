@@ -32,11 +32,12 @@ pub struct Error {
     about: Option<Arc<SubsystemAddress>>,
     nsid: Option<Nsid>,
     range: Option<(u64, u64)>,
+    attempts: u32,
 }
 
 impl Error {
     pub(crate) fn new(kind: ErrorKind) -> Self {
-        Self { kind, about: None, nsid: None, range: None }
+        Self { kind, about: None, nsid: None, range: None, attempts: 0 }
     }
 
     /// The kind of error; the subsystem, namespace and range have methods of their own.
@@ -59,6 +60,35 @@ impl Error {
         self.nsid
     }
 
+    /// First byte of the range it concerns, counted from the beginning of the namespace.
+    pub fn offset(&self) -> Option<u64> {
+        self.range.map(|(offset, _)| offset)
+    }
+
+    /// Bytes of the range it concerns.
+    pub fn length(&self) -> Option<u64> {
+        self.range.map(|(_, length)| length)
+    }
+
+    /// Times that the range was begun; 0 if no command was sent, and for what is not a range.
+    pub fn attempts(&self) -> u32 {
+        self.attempts
+    }
+
+    /// Whether the same may succeed later, or with another target that has the same bytes, without
+    /// anything being opened anew.
+    pub fn is_retryable(&self) -> bool {
+        match &self.kind {
+            ErrorKind::Status(status) => !status.do_not_retry(),
+            ErrorKind::Unreachable(_)
+            | ErrorKind::ConnectionLost(_)
+            | ErrorKind::Lost { .. }
+            | ErrorKind::TimedOut { .. }
+            | ErrorKind::Cancelled => true,
+            _ => false,
+        }
+    }
+
     /// The NVMe status that the controller answered, if that is what went wrong.
     pub fn status(&self) -> Option<Status> {
         match self.kind {
@@ -74,6 +104,11 @@ impl Error {
 
     pub(crate) fn of_namespace(mut self, nsid: Nsid) -> Self {
         self.nsid.get_or_insert(nsid);
+        self
+    }
+
+    pub(crate) fn of_attempts(mut self, attempts: u32) -> Self {
+        self.attempts = attempts;
         self
     }
 
@@ -219,6 +254,9 @@ pub enum ErrorKind {
     /// The host or controller was closed meanwhile.
     #[error("closed")]
     Closed,
+    /// The plan was cancelled before the range had ended.
+    #[error("cancelled")]
+    Cancelled,
     /// This process was forked from the one that opened the host, which goes on with its
     /// connections undisturbed.
     #[error(
@@ -251,6 +289,7 @@ impl ErrorKind {
             | Self::Unaligned { .. }
             | Self::Invalid(_)
             | Self::Closed
+            | Self::Cancelled
             | Self::Forked
             | Self::Io(_) => ErrorFamily::Local,
         }

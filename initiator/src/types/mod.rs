@@ -4,6 +4,7 @@
 pub(crate) mod counters;
 pub(crate) mod error;
 pub(crate) mod options;
+pub(crate) mod plan;
 pub(crate) mod provider;
 pub(crate) mod time;
 pub(crate) mod turn;

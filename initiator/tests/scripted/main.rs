@@ -8,4 +8,5 @@ mod basics;
 mod changes;
 mod chaos;
 mod hostile;
+mod plans;
 mod waiting;

@@ -1,0 +1,167 @@
+//! Plans on their way from the caller to the cores: checked whole, then begun.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::api::shards::Shards;
+use crate::api::ticket::Ticket;
+use crate::driver::host_state::Inner;
+use crate::engine::plan_run::{PlanRun, RangeNumbers};
+use crate::engine::plan_state::{PlanState, ShardRoute};
+use crate::engine::results::PlanKey;
+use crate::memory::interval_set::{IntervalSet, Overlapping};
+use crate::memory::plan_region::Region;
+use crate::memory::region::Keys;
+use crate::types::error::{Error, ErrorKind};
+use crate::types::options::BatchOptions;
+use crate::types::plan::{Entry, PlanError, Submit};
+
+pub(crate) fn submit(
+    host: &Arc<Inner>,
+    shards: &Shards,
+    entries: &[Entry],
+    into: &Region,
+    options: Submit,
+) -> Result<Ticket, PlanError> {
+    // Before any lock is looked at.
+    into.check_process()?;
+    if host.shared.is_forked() {
+        return Err(Error::from(ErrorKind::Forked).into());
+    }
+    let used = check_entries(shards, entries, into)?;
+    let keys = keys(host, shards, &used, into)?;
+    let destinations = IntervalSet::new(entries.iter().map(Entry::destination));
+    let destinations = destinations.map_err(|Overlapping| overlap(entries))?;
+    let memory = into.claim(destinations)?;
+    let state = Arc::new(PlanState::new(entries, Arc::clone(shards.routes()), keys));
+    let runs = |plan| runs(plan, &state, entries, shards, &used, options.batch_options());
+    let key = host.shared.submit_plan(Arc::clone(&state), memory, runs).map_err(Error::from)?;
+    Ok(Ticket::new(host, shards, state, key))
+}
+
+/// Checks that all bytes of a plan exist, and says of which controllers some are read.
+fn check_entries(
+    shards: &Shards,
+    entries: &[Entry],
+    into: &Region,
+) -> Result<Vec<bool>, PlanError> {
+    if u32::try_from(entries.len()).is_err() {
+        return Err(PlanError::TooLong { entries: entries.len() });
+    }
+    let mut used = vec![false; shards.connections()];
+    for (number, entry) in entries.iter().enumerate() {
+        let route = check_entry(shards, number, entry, into.len())?;
+        used[route.place] = true;
+    }
+    Ok(used)
+}
+
+fn check_entry<'a>(
+    shards: &'a Shards,
+    number: usize,
+    entry: &Entry,
+    region_bytes: usize,
+) -> Result<&'a ShardRoute, PlanError> {
+    let Entry { shard, length, offset, dst } = *entry;
+    let is_within =
+        |start: u64, size: u64| start.checked_add(length.into()).is_some_and(|end| end <= size);
+    let Some(route) = shards.routes().get(shard as usize) else {
+        return Err(PlanError::NoShard { entry: number, shard, shards: shards.len() });
+    };
+    if !is_within(offset, route.size_bytes) {
+        let size_bytes = route.size_bytes;
+        return Err(PlanError::BeyondShard { entry: number, offset, length, size_bytes });
+    }
+    if !is_within(dst, region_bytes as u64) {
+        return Err(PlanError::BeyondRegion { entry: number, dst, length, region_bytes });
+    }
+    Ok(route)
+}
+
+/// The keys of a region for the controllers that are used, registering it where it is not.
+fn keys(
+    host: &Arc<Inner>,
+    shards: &Shards,
+    used: &[bool],
+    into: &Region,
+) -> Result<Box<[Option<Keys>]>, PlanError> {
+    let mut keys = vec![None; used.len()].into_boxed_slice();
+    for (place, is_used) in used.iter().enumerate() {
+        if *is_used {
+            let namespace = shards.connection(place);
+            if !Arc::ptr_eq(namespace.handle().host(), host) {
+                let error = ErrorKind::Invalid("a shard is a namespace of another host");
+                return Err(Error::from(error).into());
+            }
+            keys[place] = Some(into.keys(namespace.handle().scope()).map_err(Error::from)?);
+        }
+    }
+    Ok(keys)
+}
+
+/// Two entries with a byte in common; there are such.
+fn overlap(entries: &[Entry]) -> PlanError {
+    let mut order: Vec<usize> = (0..entries.len()).filter(|&i| entries[i].length > 0).collect();
+    order.sort_unstable_by_key(|&i| entries[i].destination());
+    let pair = order
+        .windows(2)
+        .find(|pair| entries[pair[0]].destination().1 > entries[pair[1]].destination().0);
+    let (a, b) = pair.map_or((0, 0), |pair| (pair[0], pair[1]));
+    PlanError::Overlap { first: a.min(b), second: a.max(b) }
+}
+
+/// The ranges of each controller, with the number of its core.
+fn runs(
+    plan: PlanKey,
+    state: &Arc<PlanState>,
+    entries: &[Entry],
+    shards: &Shards,
+    used: &[bool],
+    options: BatchOptions,
+) -> Vec<(usize, PlanRun)> {
+    let run = |place: usize, ranges| {
+        let handle = shards.connection(place).handle();
+        let state = Arc::clone(state);
+        let run = PlanRun::new(plan, state, handle.controller_key(), ranges, options);
+        (handle.engine(), run)
+    };
+    let mut places = (0..used.len()).filter(|&place| used[place]);
+    match (places.next(), places.next()) {
+        (None, _) => Vec::new(),
+        // As many as 32 bits count, as was checked.
+        (Some(place), None) => {
+            vec![run(place, RangeNumbers::All(0..entries.len() as u32))]
+        }
+        _ => {
+            let ranges = ranges_by_place(entries, shards.routes());
+            let run = |(place, ranges): (usize, Vec<u32>)| {
+                run(place, RangeNumbers::Some(ranges.into_iter()))
+            };
+            ranges.into_iter().map(run).collect()
+        }
+    }
+}
+
+fn ranges_by_place(entries: &[Entry], routes: &[ShardRoute]) -> BTreeMap<usize, Vec<u32>> {
+    let mut ranges = BTreeMap::<_, Vec<_>>::new();
+    for (number, entry) in entries.iter().enumerate() {
+        ranges.entry(routes[entry.shard as usize].place).or_default().push(number as u32);
+    }
+    ranges
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(dst: u64, length: u32) -> Entry {
+        Entry { shard: 0, length, offset: 0, dst }
+    }
+
+    #[test]
+    fn entries_that_overlap_are_named() {
+        let plan = [entry(50, 10), entry(0, 10), entry(5, 0), entry(59, 1), entry(9, 2)];
+        assert!(matches!(overlap(&plan), PlanError::Overlap { first: 1, second: 4 }));
+        assert!(matches!(overlap(&plan[..4]), PlanError::Overlap { first: 0, second: 3 }));
+    }
+}

@@ -1,0 +1,234 @@
+//! Tickets: plans that are under way, as their callers hold them.
+
+use std::fmt;
+use std::future::Future;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::pin::{Pin, pin};
+use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
+
+use rustix::event::{EventfdFlags, eventfd};
+
+use crate::api::shards::Shards;
+use crate::driver::host_state::Inner;
+use crate::driver::process::Forked;
+use crate::driver::system_now;
+use crate::engine::plan_state::PlanState;
+use crate::engine::results::PlanKey;
+use crate::types::error::{Error, ErrorKind};
+use crate::types::plan::{Outcome, PlanProgress};
+
+/// A plan that was [submitted](crate::Host::submit). Its ranges are under way whether or not
+/// anybody waits.
+///
+/// Results can be read at any time, without a lock. Dropping the ticket cancels the plan: nothing
+/// more is sent, and memory is freed when the target can no longer write to it. In a process that
+/// was forked since, ranges without a result have [`Outcome::FORKED`], and nothing waits for them.
+#[must_use = "dropping it cancels the plan"]
+pub struct Ticket {
+    host: Arc<Inner>,
+    state: Arc<PlanState>,
+    key: PlanKey,
+    ended: OnceLock<Arc<EndedFd>>,
+    /// Keeps the connections.
+    _shards: Shards,
+}
+
+impl Ticket {
+    pub(crate) fn new(
+        host: &Arc<Inner>,
+        shards: &Shards,
+        state: Arc<PlanState>,
+        key: PlanKey,
+    ) -> Self {
+        let (host, ended, shards) = (Arc::clone(host), OnceLock::new(), shards.clone());
+        Self { host, state, key, ended, _shards: shards }
+    }
+
+    /// Ranges of the plan.
+    pub fn len(&self) -> usize {
+        self.state.len()
+    }
+
+    /// Whether the plan has no ranges.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// How far the plan is. Takes no lock.
+    pub fn progress(&self) -> PlanProgress {
+        let progress = self.state.progress();
+        if !self.is_forked() {
+            return progress;
+        }
+        let PlanProgress { done, failed, total } = progress;
+        PlanProgress { done: total, failed: failed + (total - done), total }
+    }
+
+    /// Whether all ranges have ended. Takes no lock.
+    pub fn is_done(&self) -> bool {
+        self.progress().is_done()
+    }
+
+    /// How a range ended, or [`Outcome::PENDING`]. Takes no lock.
+    ///
+    /// # Panics
+    /// The plan has no range with this number.
+    pub fn outcome(&self, entry: usize) -> Outcome {
+        match self.state.outcome(entry) {
+            pending if pending.is_pending() && self.is_forked() => {
+                Outcome { status: Outcome::FORKED, ..pending }
+            }
+            outcome => outcome,
+        }
+    }
+
+    /// How each range ended, in the order of the plan; as [`Ticket::outcome`].
+    pub fn outcomes(&self) -> impl ExactSizeIterator<Item = Outcome> + '_ {
+        (0..self.len()).map(|entry| self.outcome(entry))
+    }
+
+    /// Why a range failed; `None` if it did not, or not yet.
+    ///
+    /// # Panics
+    /// The plan has no range with this number.
+    pub fn error(&self, entry: usize) -> Option<Error> {
+        if self.outcome(entry).status == Outcome::FORKED {
+            return Some(ErrorKind::Forked.into());
+        }
+        self.state.error(entry)
+    }
+
+    /// Waits until `min` ranges have ended, all if there are fewer, or `timeout` is over; drives
+    /// the host meanwhile. With a `min` of 0 it does what is ready and returns. A caller is woken
+    /// once, when that many have ended.
+    ///
+    /// # Panics
+    /// On a host over a simulated device: nothing but the simulator can drive that.
+    pub fn wait(&self, min: usize, timeout: Option<Duration>) -> PlanProgress {
+        assert!(
+            self.is_forked() || self.host.can_wait(),
+            "a simulated host is driven by its simulator"
+        );
+        let shared = &self.host.shared;
+        if min == 0 {
+            shared.turn(system_now());
+        } else {
+            let deadline = timeout.map(|timeout| system_now() + timeout);
+            let _ = shared.block_on_until(pin!(PlanEnds { ticket: self, min }), deadline);
+        }
+        self.progress()
+    }
+
+    /// A future that is ready when `min` ranges have ended, or all if there are fewer.
+    pub fn finished(&self, min: usize) -> impl Future<Output = PlanProgress> + Send + '_ {
+        let mut ends = PlanEnds { ticket: self, min };
+        std::future::poll_fn(move |context| {
+            if let Poll::Ready(progress) = Pin::new(&mut ends).poll(context) {
+                return Poll::Ready(progress);
+            }
+            let shared = &self.host.shared;
+            if !shared.threaded {
+                return Poll::Pending;
+            }
+            // A result that is ready by now needs no other thread.
+            shared.turn(system_now());
+            let polled = Pin::new(&mut ends).poll(context);
+            if polled.is_pending() {
+                shared.kick();
+            }
+            polled
+        })
+    }
+
+    /// Cancels the plan. Ranges of which nothing is in flight end at once, with
+    /// [`Outcome::CANCELLED`]; returns how many. The others end so when the target has answered
+    /// their commands, or after the [time-outs](crate::ControllerOptions::io_timeout) of a silent
+    /// target: memory that it may still write to is in use until then.
+    pub fn cancel(&self) -> usize {
+        self.host.shared.cancel_plan(self.key)
+    }
+
+    /// An event descriptor that is readable once all ranges have ended, for event loops. It is not
+    /// to be read from. On a [polled](crate::Host::polled) host the caller turns the host as well.
+    ///
+    /// # Errors
+    /// The process has no descriptor left, or was forked from the one that submitted the plan.
+    pub fn fd(&self) -> io::Result<BorrowedFd<'_>> {
+        if let Some(ended) = self.ended.get() {
+            return Ok(ended.fd.as_fd());
+        }
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        let ended = Arc::new(EndedFd { fd: eventfd(0, flags)? });
+        let waker = Waker::from(Arc::clone(&ended));
+        match self.host.shared.lock() {
+            Err(Forked) => return Err(io::Error::other(Error::from(ErrorKind::Forked))),
+            Ok(mut state) if state.outbox.is_plan_in_flight(self.key) => {
+                state.outbox.notify_of_plan(self.key, self.len(), &waker);
+            }
+            Ok(_) => waker.wake_by_ref(),
+        }
+        if self.host.shared.threaded {
+            self.host.shared.kick();
+        }
+        // Another thread may have made one meanwhile; its plan writes to both.
+        Ok(self.ended.get_or_init(|| ended).fd.as_fd())
+    }
+
+    fn is_forked(&self) -> bool {
+        self.host.shared.is_forked()
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        self.host.shared.close_plan(self.key);
+    }
+}
+
+impl fmt::Debug for Ticket {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Ticket").field("progress", &self.progress()).finish_non_exhaustive()
+    }
+}
+
+/// Ready when so many ranges of a plan have ended.
+struct PlanEnds<'a> {
+    ticket: &'a Ticket,
+    min: usize,
+}
+
+impl Future for PlanEnds<'_> {
+    type Output = PlanProgress;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<PlanProgress> {
+        let ticket = self.ticket;
+        let min = self.min.min(ticket.len());
+        if ticket.progress().done < min
+            && let Ok(mut state) = ticket.host.shared.lock()
+            && ticket.progress().done < min
+        {
+            state.outbox.notify_of_plan(ticket.key, min, context.waker());
+            return Poll::Pending;
+        }
+        Poll::Ready(ticket.progress())
+    }
+}
+
+/// A descriptor that becomes readable when a plan has ended.
+struct EndedFd {
+    fd: OwnedFd,
+}
+
+impl Wake for EndedFd {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        // The counter is far from full; were it not, the reader would be woken as well.
+        let _ = rustix::io::write(&self.fd, &1u64.to_ne_bytes());
+    }
+}

@@ -1,0 +1,328 @@
+//! Registered memory that plans read into, and which bytes of it are in use.
+#![expect(unsafe_code, reason = "copies out of registered memory and hands it out as bytes")]
+
+use std::any::Any;
+use std::fmt;
+use std::io;
+use std::mem::ManuallyDrop;
+use std::ptr::NonNull;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::driver::process::{Forked, Process};
+use crate::memory::interval_set::IntervalSet;
+use crate::memory::region::{ErasedScope, Grant, Keys, RegionSlice};
+use crate::types::error::{Error, ErrorKind};
+use crate::types::plan::PlanError;
+
+/// Registered memory that [plans](crate::Host::submit) read into.
+///
+/// Any number of plans may read into disjoint parts of it at a time. Which bytes are in use is
+/// tracked: a plan that shares a byte with one in flight is refused ([`PlanError::InFlight`]). The
+/// bytes of a plan are free again when its last range has ended.
+///
+/// The memory is registered when it is first used with a controller, as a [`RegionSlice`] is. When
+/// the region is dropped the memory stays registered and allocated until no range is in flight any
+/// more. In a process that was forked since, nothing is freed and nothing is read.
+pub struct Region {
+    inner: Arc<RegionInner>,
+}
+
+impl Region {
+    /// Allocates zeroed, page-aligned memory.
+    ///
+    /// # Errors
+    /// The system has no room for it.
+    pub fn allocate(length_bytes: usize, grant: Grant) -> io::Result<Self> {
+        Ok(Self::of(RegionSlice::allocate(length_bytes, grant)?, true))
+    }
+
+    /// Uses memory of the caller's, such as a tensor's. `owner` is dropped once: after the region
+    /// was dropped, nothing is in flight, and every device has forgotten the memory. It is dropped
+    /// on any thread, also one of the host's, and no lock of this crate is held meanwhile; it must
+    /// not wait for anything that waits for this host. If a device refuses to forget the memory,
+    /// and in a process that was forked from the one that made the region, it is never dropped.
+    ///
+    /// # Safety
+    /// Until `owner` is dropped, `length` bytes at `address` must stay mapped, readable and
+    /// writable.
+    ///
+    /// Others may keep pointers to the memory and use it through them, except for the bytes that a
+    /// plan in flight reads into ([`Region::is_in_flight`]), which they must neither read nor
+    /// write, and those that [`Region::copy_out`] reads, while it does, which they must not write.
+    /// Under [`Grant::Persistent`] a target that breaks the protocol may write at any time: no
+    /// reference to the memory may exist once it was registered, unless the target is trusted not
+    /// to.
+    pub unsafe fn from_raw(
+        address: NonNull<u8>,
+        length: usize,
+        grant: Grant,
+        owner: Box<dyn Any + Send>,
+    ) -> Self {
+        // SAFETY: the caller promises what a slice needs. The slice stays whole in the region, and
+        // bytes of it are handed to operations only while a claim makes them disjoint.
+        let slice = unsafe { RegionSlice::from_raw(address, length, grant, move || drop(owner)) };
+        Self::of(slice, false)
+    }
+
+    fn of(whole: RegionSlice, is_own: bool) -> Self {
+        let claims = Mutex::default();
+        let whole = ManuallyDrop::new(whole);
+        Self { inner: Arc::new(RegionInner { whole, is_own, claims, process: Process::current() }) }
+    }
+
+    /// The number of bytes.
+    pub fn len(&self) -> usize {
+        self.inner.whole.len()
+    }
+
+    /// Whether there are no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The access of targets to the region.
+    pub fn grant(&self) -> Grant {
+        self.inner.whole.grant()
+    }
+
+    /// The address of the first byte: valid while the region lives. Bytes that a plan in flight
+    /// reads into must not be read or written through it.
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.inner.whole.as_ptr().cast_mut()
+    }
+
+    /// Whether a plan is in flight that reads into it. In a process that was forked since, it is.
+    pub fn is_in_flight(&self) -> bool {
+        self.inner.claims().map_or(true, |claims| !claims.is_empty())
+    }
+
+    /// Copies bytes out, from `at` on.
+    ///
+    /// # Errors
+    /// A plan is in flight that reads into some of them, they are not within the region, or the
+    /// process was forked from the one that made the region.
+    pub fn copy_out(&self, at: usize, to: &mut [u8]) -> Result<(), PlanError> {
+        if at.checked_add(to.len()).is_none_or(|end| end > self.len()) {
+            let error = ErrorKind::Invalid("the bytes to copy are beyond the end of the region");
+            return Err(PlanError::Host(error.into()));
+        }
+        // Held while the bytes are copied, so that no plan begins meanwhile.
+        let claims = self.inner.claims()?;
+        let wanted = (at as u64, (at + to.len()) as u64);
+        // One interval does not overlap itself.
+        let wanted = IntervalSet::new([wanted].into_iter()).unwrap_or_default();
+        claims.check(&wanted)?;
+        self.inner.whole.copy_out(at, to);
+        Ok(())
+    }
+
+    /// The bytes. `None` for memory of others ([`Region::from_raw`]), under [`Grant::Persistent`],
+    /// since a target may write to it, while a plan is in flight, and in a forked process.
+    pub fn as_bytes(&mut self) -> Option<&[u8]> {
+        let is_own = self.inner.is_own && self.grant() == Grant::PerCommand;
+        if !is_own || self.is_in_flight() {
+            return None;
+        }
+        // SAFETY: no window into the region is open, since nothing is in flight, and nothing will
+        // be while the region is borrowed exclusively. No one else has a pointer that he may write
+        // through meanwhile.
+        Some(unsafe { self.inner.whole.as_slice_unchecked() })
+    }
+
+    /// Claims bytes for a plan.
+    pub(crate) fn claim(&self, bytes: IntervalSet) -> Result<ClaimedMemory, PlanError> {
+        let mut claims = self.inner.claims()?;
+        claims.check(&bytes)?;
+        let number = claims.add(bytes);
+        drop(claims);
+        Ok(ClaimedMemory { region: Arc::clone(&self.inner), number })
+    }
+
+    /// Fails in a child of the process that made the region.
+    pub(crate) fn check_process(&self) -> Result<(), Error> {
+        Ok(self.inner.process.check()?)
+    }
+
+    /// Keys in a domain, registering the memory if this is its first use there, which may take
+    /// long.
+    pub(crate) fn keys(&self, scope: &dyn ErasedScope) -> io::Result<Keys> {
+        self.inner.whole.shared_keys(scope)
+    }
+}
+
+impl fmt::Debug for Region {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Region")
+            .field("length", &self.len())
+            .field("grant", &self.grant())
+            .finish_non_exhaustive()
+    }
+}
+
+/// The state of a region, which plans in flight share.
+struct RegionInner {
+    /// All of it. Parts of it are handed to operations as slices of their own, under a claim.
+    whole: ManuallyDrop<RegionSlice>,
+    /// Nobody but the region has a pointer to the memory.
+    is_own: bool,
+    claims: Mutex<Claims>,
+    process: Process,
+}
+
+impl RegionInner {
+    /// The claims, in the process that made the region: in a child of it a thread may hold the
+    /// lock that the child does not have.
+    fn claims(&self) -> Result<MutexGuard<'_, Claims>, Error> {
+        self.process.check()?;
+        Ok(self.claims.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl Drop for RegionInner {
+    fn drop(&mut self) {
+        if self.process.check() == Err(Forked) {
+            // The memory and its owner are the parent's.
+            return;
+        }
+        // SAFETY: it is dropped here only, and not used afterwards.
+        unsafe { ManuallyDrop::drop(&mut self.whole) };
+    }
+}
+
+/// Which bytes of a region are in use, by plan.
+#[derive(Default)]
+struct Claims {
+    all: Vec<(u64, IntervalSet)>,
+    next: u64,
+}
+
+impl Claims {
+    fn is_empty(&self) -> bool {
+        self.all.is_empty()
+    }
+
+    fn check(&self, wanted: &IntervalSet) -> Result<(), PlanError> {
+        let overlap = self.all.iter().find_map(|(_, taken)| taken.overlap(wanted));
+        overlap.map_or(Ok(()), |(start, end)| Err(PlanError::InFlight { start, end }))
+    }
+
+    fn add(&mut self, bytes: IntervalSet) -> u64 {
+        let number = self.next;
+        self.next += 1;
+        self.all.push((number, bytes));
+        number
+    }
+
+    fn remove(&mut self, number: u64) {
+        if let Some(place) = self.all.iter().position(|&(claim, _)| claim == number) {
+            self.all.swap_remove(place);
+        }
+    }
+}
+
+/// The bytes of a region that a plan reads into, until it is dropped.
+pub(crate) struct ClaimedMemory {
+    region: Arc<RegionInner>,
+    number: u64,
+}
+
+impl ClaimedMemory {
+    /// The memory of a part of the claim. It keeps the memory, but not the claim.
+    ///
+    /// The parts that are given out of one claim must not overlap, and the claim must not be
+    /// dropped before their operations have ended.
+    pub(crate) fn part(&self, at: u64, length: u32) -> RegionSlice {
+        // Within the region, as the plan was checked to be.
+        self.region.whole.alias(at as usize, length as usize)
+    }
+
+    /// Ends the claim: other plans may read into the bytes. What is left keeps the memory.
+    pub(crate) fn release(self) -> KeptMemory {
+        KeptMemory { _region: Arc::clone(&self.region) }
+    }
+}
+
+impl Drop for ClaimedMemory {
+    fn drop(&mut self) {
+        if let Ok(mut claims) = self.region.claims() {
+            claims.remove(self.number);
+        }
+    }
+}
+
+/// Keeps the memory of a region. Its drop may call the owner's code, so no lock is held then.
+pub(crate) struct KeptMemory {
+    _region: Arc<RegionInner>,
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    fn bytes(start: u64, end: u64) -> IntervalSet {
+        IntervalSet::new([(start, end)].into_iter()).unwrap()
+    }
+
+    #[test]
+    fn bytes_are_claimed_by_one_plan_at_a_time() {
+        let region = Region::allocate(100, Grant::Persistent).unwrap();
+        let first = region.claim(bytes(10, 20)).unwrap();
+        let refused = region.claim(bytes(15, 30));
+        assert!(matches!(refused, Err(PlanError::InFlight { start: 15, end: 20 })));
+        let second = region.claim(bytes(20, 30)).unwrap();
+        drop(first);
+        assert!(region.is_in_flight());
+        drop((region.claim(bytes(10, 20)).unwrap(), second));
+        assert!(!region.is_in_flight());
+    }
+
+    #[test]
+    fn bytes_in_flight_are_not_copied() {
+        let region = Region::allocate(100, Grant::Persistent).unwrap();
+        let claim = region.claim(bytes(10, 20)).unwrap();
+        assert!(matches!(region.copy_out(0, &mut [0; 11]), Err(PlanError::InFlight { .. })));
+        region.copy_out(0, &mut [0; 10]).unwrap();
+        drop(claim);
+        region.copy_out(0, &mut [0; 100]).unwrap();
+        assert!(region.copy_out(1, &mut [0; 100]).is_err());
+        assert!(region.copy_out(usize::MAX, &mut [0; 100]).is_err());
+    }
+
+    #[test]
+    fn only_closed_memory_of_our_own_is_borrowed() {
+        let mut region = Region::allocate(100, Grant::PerCommand).unwrap();
+        assert_eq!(region.as_bytes().unwrap().len(), 100);
+        let claim = region.claim(bytes(0, 1)).unwrap();
+        assert!(region.as_bytes().is_none());
+        drop(claim);
+        assert!(region.as_bytes().is_some());
+        assert!(Region::allocate(100, Grant::Persistent).unwrap().as_bytes().is_none());
+    }
+
+    struct CountsDrops(Arc<AtomicUsize>);
+
+    impl Drop for CountsDrops {
+        fn drop(&mut self) {
+            self.0.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    #[test]
+    fn the_owner_is_dropped_when_nothing_is_in_flight() {
+        let drops = Arc::new(AtomicUsize::new(0));
+        let memory = NonNull::from(Box::leak(Box::new([0u8; 64]))).cast();
+        let owner = Box::new(CountsDrops(Arc::clone(&drops)));
+        // SAFETY: the memory is never freed, and used through the region only.
+        let region = unsafe { Region::from_raw(memory, 64, Grant::Persistent, owner) };
+        let claim = region.claim(bytes(0, 64)).unwrap();
+        let part = claim.part(3, 5);
+        drop(region);
+        let kept = claim.release();
+        drop(part);
+        assert_eq!(drops.load(Ordering::SeqCst), 0);
+        drop(kept);
+        assert_eq!(drops.load(Ordering::SeqCst), 1);
+    }
+}
