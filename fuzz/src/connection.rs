@@ -127,7 +127,7 @@ impl ConnectionWorld {
                     self.sides[side].flying.push_back(mad);
                 }
             }
-            11 => self.mangle(side, input),
+            11 => self.corrupt(side, input),
             12 => self.stranger(side, input),
             13 => self.pass(input),
             _ => {
@@ -263,7 +263,7 @@ impl ConnectionWorld {
         }
     }
 
-    fn mangle(&mut self, side: usize, input: &mut Input<'_>) {
+    fn corrupt(&mut self, side: usize, input: &mut Input<'_>) {
         let Some(mut mad) = self.take(side, input) else { return };
         self.honest = false;
         let [value, kind, at] = input.array();

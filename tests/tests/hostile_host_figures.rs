@@ -21,7 +21,7 @@ const PACE: Duration = Duration::from_millis(10);
 const PACE_OF_VISITS: Duration = Duration::from_millis(200);
 
 /// Connections in each step of a peer that does nothing but connect.
-const KNOCKS: usize = 4;
+const CONNECTION_REQUESTS: usize = 4;
 
 const ENDED: &str = "the connection ends";
 
@@ -171,7 +171,7 @@ fn eight_writes(peer: &mut Peer<'_>) {
     peer.collect(cids);
 }
 
-fn scribble(peer: &mut Peer<'_>) {
+fn change_memory_in_use(peer: &mut Peer<'_>) {
     let first = Bystander::AREA_BYTES / 512;
     let cids = peer.post(8, 65_536, |_| write(1, first, 65_536));
     for cid in cids {
@@ -180,13 +180,13 @@ fn scribble(peer: &mut Peer<'_>) {
     }
 }
 
-fn knock(peer: &mut Peer<'_>) {
-    peer.more = peer.host.request_and_abandon(peer.daemon.address(), KNOCKS).pop();
+fn request_connections(peer: &mut Peer<'_>) {
+    peer.more = peer.host.request_and_abandon(peer.daemon.address(), CONNECTION_REQUESTS).pop();
 }
 
 /// As many connections, made and ended in order.
 fn come_in_and_leave(peer: &mut Peer<'_>) {
-    let queues = peer.host.request_and_abandon(peer.daemon.address(), KNOCKS);
+    let queues = peer.host.request_and_abandon(peer.daemon.address(), CONNECTION_REQUESTS);
     for queue in queues {
         peer.host.settle(queue);
         peer.host.leave(queue);
@@ -234,10 +234,10 @@ fn contests() -> [Comparison; 10] {
         },
         Comparison {
             ends: true,
-            ..contest("leaves connections half open", knock, come_in_and_leave)
+            ..contest("leaves connections half open", request_connections, come_in_and_leave)
         },
         Comparison { pace: PACE_OF_VISITS, ..contest("vanishes in the middle", vanish, leave) },
-        contest("scribbles on memory in use", scribble, eight_writes),
+        contest("scribbles on memory in use", change_memory_in_use, eight_writes),
         contest("(none: decent beside decent)", eight_writes, eight_writes),
     ]
 }

@@ -62,7 +62,7 @@ impl HostWorld {
             0 => usize::from(depths) % (private.len() + 1),
             _ => 32,
         };
-        mangle(&mut private[..length], input);
+        corrupt(&mut private[..length], input);
         let params = ConnParams {
             responder_resources: 4 ^ (depths & 7),
             initiator_depth: depths >> 4,
@@ -91,7 +91,7 @@ impl HostWorld {
         let host = HostNqn(HOST_NQN.parse().expect("it is one"));
         let mut data = ConnectData::new(HostId([7 - (kind >> 5); 16]), cntlid, subsystem, host);
         let data_at = input.u16();
-        mangle_at(data.as_mut_bytes(), data_at, input.u8());
+        corrupt_at(data.as_mut_bytes(), data_at, input.u8());
         self.hostile.put(0, data.as_bytes());
         let connect = Connect {
             qid: Qid((qid & 7).into()),
@@ -116,7 +116,7 @@ impl HostWorld {
         let mut bytes: Vec<u8> = pattern.iter().copied().cycle().take(length).collect();
         if let Some((sqe, _)) = bytes.split_first_chunk_mut::<64>() {
             let mut patient = Sqe::read_from_bytes(sqe).expect("of that length");
-            be_missed(&mut patient);
+            request_keep_alive(&mut patient);
             sqe.copy_from_slice(patient.as_bytes());
         }
         self.hostile.send(link, &[&bytes]);
@@ -204,8 +204,8 @@ impl HostWorld {
 
     /// Sends a command, with a byte changed.
     fn send(&mut self, link: usize, mut sqe: Sqe, in_capsule: usize, input: &mut Input<'_>) {
-        mangle(sqe.as_mut_bytes(), input);
-        be_missed(&mut sqe);
+        corrupt(sqe.as_mut_bytes(), input);
+        request_keep_alive(&mut sqe);
         if sqe.is_fabrics() && sqe.fabrics_type() == FabricsType::CONNECT {
             self.hostile.links[link].connect = Some(self.hostile.next_cid());
         }
@@ -249,12 +249,12 @@ fn io(opcode: NvmOpcode, argument: u8) -> Sqe {
 }
 
 /// Changes one byte, or none.
-fn mangle(bytes: &mut [u8], input: &mut Input<'_>) {
+fn corrupt(bytes: &mut [u8], input: &mut Input<'_>) {
     let [at, with] = input.array();
-    mangle_at(bytes, at.into(), with);
+    corrupt_at(bytes, at.into(), with);
 }
 
-fn mangle_at(bytes: &mut [u8], at: u16, with: u8) {
+fn corrupt_at(bytes: &mut [u8], at: u16, with: u8) {
     if let Some(at) = usize::from(at).checked_rem(bytes.len()) {
         bytes[at] ^= with;
     }
@@ -262,7 +262,7 @@ fn mangle_at(bytes: &mut [u8], at: u16, with: u8) {
 
 /// Has the command ask for a Keep Alive timeout, if it says anything of that. A host that asks for
 /// none and vanishes is never missed, and that is as it should be.
-fn be_missed(sqe: &mut Sqe) {
+fn request_keep_alive(sqe: &mut Sqe) {
     let keep_alive = match sqe.opcode {
         FABRICS_OPCODE if sqe.fabrics_type() == FabricsType::CONNECT => &mut sqe.cdw12,
         opcode if opcode == AdminOpcode::SET_FEATURES.0 && sqe.cdw10.get() as u8 == 0x0F => {

@@ -129,7 +129,7 @@ impl TargetWorld {
             12 => {
                 self.target.truthful = false;
                 let [page, with] = input.array();
-                self.target.pages.garble(page, input.u16(), with);
+                self.target.pages.change_byte(page, input.u16(), with);
             }
             13 if input.u8() & 1 == 0 => self.network.cut(HOST.into(), TARGET.into()),
             13 => self.network.heal(HOST.into(), TARGET.into()),
@@ -237,7 +237,7 @@ impl TargetWorld {
         self.rest();
         let target = self.target.device().stats();
         assert_eq!((target.queue_pairs, target.regions), (0, self.regions[1]));
-        self.target.reform();
+        self.target.restore();
     }
 
     /// All that was asked for has a result.
@@ -366,7 +366,7 @@ mod tests {
         let script = include_bytes!("../../corpus/hostile_target/read");
         let (beginning, read) = script.split_at(64);
         world.play(beginning);
-        world.target.scribble();
+        world.target.change_disk();
         world.play(read);
     }
 }

@@ -50,7 +50,7 @@ impl IdentifyPages {
     }
 
     /// Changes a byte of one of them.
-    pub(super) fn garble(&mut self, page: u8, at: u16, with: u8) {
+    pub(super) fn change_byte(&mut self, page: u8, at: u16, with: u8) {
         let page = match page % 5 {
             0 => self.controller.as_mut_bytes(),
             1 => self.namespace.as_mut_bytes(),

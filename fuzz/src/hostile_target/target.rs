@@ -89,7 +89,7 @@ impl FuzzedTarget {
     }
 
     /// Is good again, and as it was.
-    pub(super) fn reform(&mut self) {
+    pub(super) fn restore(&mut self) {
         self.raw.put(0, &self.formatted);
         self.pages = pages();
         self.plan.clear();
@@ -102,7 +102,7 @@ impl FuzzedTarget {
 
     /// Has other bytes on its disk from now on, and says nothing.
     #[cfg(test)]
-    pub(super) fn scribble(&mut self) {
+    pub(super) fn change_disk(&mut self) {
         self.raw.put(0, &[0xEE; DISK_BYTES]);
     }
 

@@ -143,7 +143,7 @@ impl QueuePairWorld {
                     self.ends[end].flying.push_back(packet);
                 }
             }
-            7 => self.mangle(end, input),
+            7 => self.corrupt(end, input),
             8 => self.forge(end, input),
             9 => self.pass(Duration::from_nanos(1 << (input.u8() % 34))),
             10 => self.pass_to_deadline(),
@@ -260,7 +260,7 @@ impl QueuePairWorld {
         flying.remove(index)
     }
 
-    fn mangle(&mut self, end: usize, input: &mut Input<'_>) {
+    fn corrupt(&mut self, end: usize, input: &mut Input<'_>) {
         if let Some(mut packet) = self.take(end, input) {
             self.honest = false;
             let (value, at) = (input.u8(), usize::from(input.u16()));

@@ -57,7 +57,7 @@ impl Controller {
                 return Err(Status::COMMAND_SEQUENCE_ERROR.with_dnr());
             }
             old.close(CloseReason::Lost);
-            members.dismiss(&old);
+            members.detach(&old);
         }
         members.io.insert(link.qid, Arc::clone(link));
         if !members.is_leaving() || deliberate_bugs::has(Bug::ResetEarly) {
@@ -71,7 +71,7 @@ impl Controller {
 
     /// The host said Disconnect: another queue may have the id.
     pub(super) fn queue_disconnects(&self, link: &Arc<QueueLink>) {
-        self.shared().members.dismiss(link);
+        self.shared().members.detach(link);
     }
 
     /// A queue's connection has ended. An association ends with its admin queue only. Commands that
@@ -82,7 +82,7 @@ impl Controller {
             shared.members.admin = None;
             self.end_locked(&mut shared, CloseReason::AssociationEnded);
         } else {
-            shared.members.dismiss(link);
+            shared.members.detach(link);
         }
         drop(shared);
         CommandHold::new(Departure { controller: Arc::clone(self), link: Arc::clone(link) })
@@ -121,8 +121,9 @@ impl Controller {
 
     /// Whether commands may still change the medium that the host may have given up, because it
     /// knows that the connections have ended on which it sent them.
-    pub(crate) fn may_surprise(&self) -> bool {
-        self.shared().members.may_surprise() && !deliberate_bugs::has(Bug::IgnoreDepartures)
+    pub(crate) fn has_unfinished_writes(&self) -> bool {
+        self.shared().members.has_unfinished_writes()
+            && !deliberate_bugs::has(Bug::IgnoreDepartures)
     }
 
     /// Ends the association: every queue is told to close.

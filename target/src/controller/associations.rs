@@ -226,7 +226,7 @@ impl Associations {
     pub(crate) fn has_unfinished(&self, host: HostId, subsystem: &Arc<Subsystem>) -> bool {
         self.controllers().iter().any(|controller| {
             let same = controller.subsystem().is_some_and(|other| Arc::ptr_eq(other, subsystem));
-            same && controller.host.id == host && controller.may_surprise()
+            same && controller.host.id == host && controller.has_unfinished_writes()
         })
     }
 

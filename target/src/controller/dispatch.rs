@@ -114,7 +114,7 @@ impl Queue {
     /// Counts and logs a command that was refused.
     fn refused(&mut self, now: Time, sqe: &Sqe, outcome: CommandOutcome) -> CommandOutcome {
         if matches!(self.state, QueueState::Connecting { .. }) && sqe.is_fabrics() {
-            fabrics::tell_refused(self, now, outcome);
+            fabrics::report_refusal(self, now, outcome);
         }
         tracing::debug!(
             peer = %self.peer, qid = %self.qid, ?sqe, status = %outcome.status, "command refused"

@@ -177,7 +177,7 @@ fn host(data: &ConnectData) -> Result<NamedHost, CommandOutcome> {
 }
 
 /// Tells of a Connect that was refused before its data was looked at.
-pub(super) fn tell_refused(queue: &Queue, now: Time, outcome: CommandOutcome) {
+pub(super) fn report_refusal(queue: &Queue, now: Time, outcome: CommandOutcome) {
     if queue.associations.log_rate().admit(now) {
         let reason = ConnectRefusal(outcome);
         tracing::warn!(peer = %queue.peer, qid = %queue.qid, %reason, "connect refused");

@@ -149,7 +149,7 @@ impl Controller {
             false => protect.first,
         };
         if lifts && protect.namespace.protect(false) {
-            self.tell_namespace_changed(protect.namespace.nsid);
+            self.notify_namespace_changed(protect.namespace.nsid);
         }
         self.shared().members.complete(protect.cid, status.into());
     }

@@ -54,7 +54,7 @@ impl Members {
     }
 
     /// Whether I/O queues may still change the medium though their host may have given them up.
-    pub(super) fn may_surprise(&self) -> bool {
+    pub(super) fn has_unfinished_writes(&self) -> bool {
         let connections = self.admin.iter().chain(self.io.values());
         self.is_leaving()
             || (self.has_io_queues() && connections.into_iter().any(|link| link.is_lost()))
@@ -85,7 +85,7 @@ impl Members {
     }
 
     /// Takes an I/O queue out of the association, if it is in it.
-    pub(super) fn dismiss(&mut self, link: &Arc<QueueLink>) {
+    pub(super) fn detach(&mut self, link: &Arc<QueueLink>) {
         if self.io.get(&link.qid).is_some_and(|member| Arc::ptr_eq(member, link)) {
             self.io.remove(&link.qid);
             self.leaving.push(Arc::clone(link));

@@ -27,7 +27,7 @@ impl Controller {
         if !self.is_ready() || !CriticalWarning::from_bits(wanted).reliability() {
             return;
         }
-        shared.tell(AsyncEvent::RELIABILITY_DEGRADED);
+        shared.notify(AsyncEvent::RELIABILITY_DEGRADED);
     }
 
     /// A namespace's attributes changed.
@@ -41,11 +41,11 @@ impl Controller {
         if !shared.features.async_events.namespace_attribute() {
             return;
         }
-        shared.tell(AsyncEvent::NAMESPACE_ATTRIBUTE_CHANGED);
+        shared.notify(AsyncEvent::NAMESPACE_ATTRIBUTE_CHANGED);
     }
 
     /// Tells every controller of the subsystem but this one, whose host knows.
-    pub(super) fn tell_namespace_changed(&self, nsid: Nsid) {
+    pub(super) fn notify_namespace_changed(&self, nsid: Nsid) {
         let associations = self.associations.upgrade();
         let (Some(associations), Some(subsystem)) = (associations, self.subsystem()) else {
             return;
@@ -60,7 +60,7 @@ impl Controller {
 }
 
 impl SharedState {
-    fn tell(&mut self, event: AsyncEvent) {
+    fn notify(&mut self, event: AsyncEvent) {
         if let Some(cid) = self.async_events.raise(event) {
             self.members.complete(cid, CommandOutcome::success(event.into_bits().into()));
         }

@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn guests_take_nothing_from_hosts() {
+    fn anonymous_connections_take_no_host_buffers() {
         let mut buffers = buffers();
         let mut held = Vec::new();
         for number in 0..60 {

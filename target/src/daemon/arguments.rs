@@ -108,7 +108,7 @@ impl DaemonArguments {
         }
     }
 
-    pub(super) fn drain_patience(&self) -> Duration {
+    pub(super) fn drain_timeout(&self) -> Duration {
         Duration::from_secs(self.drain_seconds)
     }
 }

@@ -105,23 +105,23 @@ impl<W: Write> Writer<W> {
         while let Ok(entry) = self.lines.recv() {
             match entry {
                 LogEntry::Line { text, dropped_before } => {
-                    self.tell_of(dropped_before);
+                    self.report_dropped(dropped_before);
                     self.write(&text);
                 }
                 LogEntry::Flush(done) => {
                     let dropped = self.dropped.swap(0, Ordering::Relaxed);
-                    self.tell_of(dropped);
+                    self.report_dropped(dropped);
                     let _ = done.send(());
                 }
             }
             if self.lines.is_empty() {
                 let dropped = self.dropped.swap(0, Ordering::Relaxed);
-                self.tell_of(dropped);
+                self.report_dropped(dropped);
             }
         }
     }
 
-    fn tell_of(&mut self, dropped: u64) {
+    fn report_dropped(&mut self, dropped: u64) {
         if dropped > 0 {
             let notice = (self.notice)(dropped);
             self.write(notice.as_bytes());

@@ -145,7 +145,7 @@ fn serve(
     impatient.store(true, Ordering::Relaxed);
     notify::stopping();
     report.stats(&target);
-    target.drain(arguments.drain_patience());
+    target.drain(arguments.drain_timeout());
     Ok(())
 }
 

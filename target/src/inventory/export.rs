@@ -203,9 +203,9 @@ fn open_all(
             Err(error) => refuse(cannot_open(namespace, error))?,
         }
     }
-    left_out.tell(namespaces.len() - first)?;
-    buffered.tell();
-    tearable.tell();
+    left_out.log_all(namespaces.len() - first)?;
+    buffered.log_all();
+    tearable.log_all();
     Ok(())
 }
 
@@ -427,7 +427,7 @@ impl LeftOut {
     }
 
     /// An error if nothing is left.
-    fn tell(self, left: usize) -> Result<(), ExportError> {
+    fn log_all(self, left: usize) -> Result<(), ExportError> {
         let Some(error) = self.first else { return Ok(()) };
         if left == 0 {
             return Err(error);
@@ -456,7 +456,7 @@ impl Buffered {
         self.count += 1;
     }
 
-    fn tell(&self) {
+    fn log_all(&self) {
         if let Some((name, reason)) = &self.first {
             tracing::warn!(
                 name,
@@ -494,7 +494,7 @@ impl Tearable {
         });
     }
 
-    fn tell(&self) {
+    fn log_all(&self) {
         if let Some((name, text)) = &self.first {
             tracing::warn!(name, more = self.count - 1, "{text}");
         }

@@ -93,7 +93,7 @@ impl PollGroup {
     pub(crate) fn turn(&mut self, now: Time) -> Turn {
         self.core.now = now;
         self.core.rung = self.bell.answer();
-        self.obey();
+        self.apply_stop();
         self.gave_up |= self.over_at.is_some_and(|at| at <= now);
         let mut progress = self.core.rung;
         for transport in &mut self.transports {
@@ -199,7 +199,7 @@ impl PollGroup {
         self.core.buffers().take_events()
     }
 
-    fn obey(&mut self) {
+    fn apply_stop(&mut self) {
         let ordered = self.orders.get();
         if ordered != self.applied_stop {
             self.applied_stop = ordered;

@@ -37,7 +37,7 @@ pub(crate) struct Tag(pub u64);
 const TIMERS_AT_ONCE: usize = 16;
 
 /// Tag of operations without a request, which only a deliberate bug makes.
-const NOBODY: Tag = Tag(u64::MAX);
+const NO_REQUEST: Tag = Tag(u64::MAX);
 
 /// Names an operation under way, to cancel it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -136,7 +136,7 @@ impl Storage {
         let acknowledged = deliberate_bugs::has(Bug::AcknowledgeEarly)
             && matches!(kind, OperationKind::Write { .. });
         if acknowledged {
-            self.disown(index, Ok(()));
+            self.report_abandoned(index, Ok(()));
         }
         self.take(now, index, step);
         Submitted::UnderWay(OperationKey { index, serial })
@@ -151,7 +151,7 @@ impl Storage {
             return;
         }
         if running.in_call && deliberate_bugs::has(Bug::DropAbort) {
-            self.disown(key.index, Err(BackendError::Cancelled));
+            self.report_abandoned(key.index, Err(BackendError::Cancelled));
         } else if running.in_call {
             if let Some(released) = self.gates.release(call_id(key)) {
                 self.hand_over(released);
@@ -319,16 +319,16 @@ impl Storage {
 
     fn finish(&mut self, index: u32, result: Result<(), BackendError>) {
         let running = self.running.remove(index as usize);
-        if deliberate_bugs::POSSIBLE && running.tag == NOBODY {
+        if deliberate_bugs::POSSIBLE && running.tag == NO_REQUEST {
             return;
         }
         self.reports.push_back(StorageReport::Done { tag: running.tag, result });
     }
 
     /// Reports the end of an operation that goes on.
-    fn disown(&mut self, index: u32, result: Result<(), BackendError>) {
+    fn report_abandoned(&mut self, index: u32, result: Result<(), BackendError>) {
         let running = self.running.get_mut(index as usize).expect("it is under way");
-        let tag = std::mem::replace(&mut running.tag, NOBODY);
+        let tag = std::mem::replace(&mut running.tag, NO_REQUEST);
         self.reports.push_back(StorageReport::Done { tag, result });
     }
 }

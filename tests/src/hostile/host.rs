@@ -19,7 +19,7 @@ use crate::process::{Daemon, loopback_address, pause};
 /// The most that a target may take to answer, generously.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// A target answers within microseconds, or it is busy for longer.
-const BREATH: Duration = Duration::from_micros(200);
+const IDLE_SLEEP: Duration = Duration::from_micros(200);
 /// Receives that a queue has posted at first.
 const RECEIVES_AT_FIRST: usize = 128;
 
@@ -284,13 +284,13 @@ impl HostileHost {
     /// # Panics
     /// If it is not so for a long time; `what` is for the message.
     pub fn until<T>(&mut self, what: &str, mut done: impl FnMut(&mut Self) -> Option<T>) -> T {
-        let rounds = PATIENCE.as_micros() / BREATH.as_micros();
+        let rounds = PATIENCE.as_micros() / IDLE_SLEEP.as_micros();
         for _ in 0..rounds {
             while self.turn() {}
             if let Some(result) = done(self) {
                 return result;
             }
-            pause(BREATH);
+            pause(IDLE_SLEEP);
         }
         panic!("waited in vain until {what}");
     }

@@ -17,7 +17,7 @@ use crate::process::{loopback_address, pause};
 
 const RECEIVES: u16 = 32;
 const ANSWER_BYTES: usize = 4096;
-const BREATH: Duration = Duration::from_micros(200);
+const IDLE_SLEEP: Duration = Duration::from_micros(200);
 
 const SHAPE: RawTargetShape = RawTargetShape {
     queue_pairs: 16,
@@ -126,7 +126,7 @@ impl HostileTarget {
         let thread = thread::spawn(move || {
             while !stopped.load(Ordering::Relaxed) {
                 if !server.turn() {
-                    pause(BREATH);
+                    pause(IDLE_SLEEP);
                 }
             }
         });

@@ -84,7 +84,7 @@ struct Inner {
     /// This many reads to come never end.
     hangs: u32,
     /// Under this name each call and its end is printed.
-    spoken: Option<String>,
+    verbose: Option<String>,
 }
 
 #[derive(Clone, Copy)]
@@ -124,7 +124,7 @@ impl Bay {
             calls: BTreeMap::new(),
             serial: 0,
             hangs: 0,
-            spoken: None,
+            verbose: None,
         };
         Self { inner: Rc::new(RefCell::new(inner)) }
     }
@@ -178,8 +178,8 @@ impl Bay {
         self.inner.borrow_mut().config = config;
     }
 
-    pub(super) fn speak(&self, name: String) {
-        self.inner.borrow_mut().spoken = Some(name);
+    pub(super) fn set_verbose(&self, name: String) {
+        self.inner.borrow_mut().verbose = Some(name);
     }
 
     pub(super) fn stats(&self) -> DiskStats {
@@ -213,9 +213,9 @@ impl Inner {
         if hangs {
             self.hangs -= 1;
             self.stats.hung += 1;
-            self.say(&what, || "begins and hangs".into());
+            self.print_event(&what, || "begins and hangs".into());
         } else {
-            self.say(&what, || format!("begins and takes {takes:?}, fault: {fault:?}"));
+            self.print_event(&what, || format!("begins and takes {takes:?}, fault: {fault:?}"));
         }
         let key = (if hangs { NEVER } else { self.now + takes }, self.serial);
         self.calls.insert(key, Call { engine, id, what, fault, began });
@@ -256,7 +256,7 @@ impl Inner {
         if taken {
             self.stats.cancelled += 1;
             if let Some(call) = self.calls.remove(&key) {
-                self.say(&call.what, || "is cancelled".into());
+                self.print_event(&call.what, || "is cancelled".into());
             }
         }
         taken
@@ -330,9 +330,9 @@ impl Inner {
         }
     }
 
-    fn say(&self, call: &SystemCall, what: impl FnOnce() -> String) {
-        if let Some(name) = &self.spoken {
-            super::say(self.now, name, &format!("{} {}", describe(call), what()));
+    fn print_event(&self, call: &SystemCall, what: impl FnOnce() -> String) {
+        if let Some(name) = &self.verbose {
+            super::print_event(self.now, name, &format!("{} {}", describe(call), what()));
         }
     }
 
@@ -345,7 +345,7 @@ impl Inner {
                 continue;
             }
             self.stats.interrupted += 1;
-            self.say(&call.what, || "is interrupted".into());
+            self.print_event(&call.what, || "is interrupted".into());
             let medium = Rc::clone(&self.files[&file(&call.what).fd]);
             self.do_some(&mut medium.borrow_mut(), &call);
         }
@@ -370,7 +370,7 @@ impl Engine for DiskEngine {
         let mut inner = self.bay.inner.borrow_mut();
         while let Some(call) = inner.take_due(self.number) {
             let result = inner.finish(&call);
-            inner.say(&call.what, || format!("returns {result}"));
+            inner.print_event(&call.what, || format!("returns {result}"));
             self.events.push_back(EngineEvent::Ended { call: call.id, result });
         }
     }

@@ -227,7 +227,7 @@ impl HostileMachine {
             Step::Enable => self.send_capsule(step, &enable_command()),
             Step::Attack if attack == Attack::ForeignMemory => self.write_to_target(),
             Step::Attack => {
-                let sgl = self.lie(attack);
+                let sgl = self.forbidden_descriptor(attack);
                 self.totals.add("fault: attacks on memory that is not open", 1);
                 let identify = AdminCommand::Identify(Identify::new(Cns::CONTROLLER));
                 self.send_capsule(step, &identify.to_sqe().with_data(sgl));
@@ -247,7 +247,7 @@ impl HostileMachine {
     }
 
     /// A descriptor of memory that is not, or not all, open.
-    fn lie(&mut self, attack: Attack) -> Sgl {
+    fn forbidden_descriptor(&mut self, attack: Attack) -> Sgl {
         let (start, key) = (self.land.address(OPEN.start), self.land.rkey());
         let beside = self.random.within(1..PAGE as u64);
         let (address, key) = match attack {

@@ -69,7 +69,7 @@ pub struct World {
     targets: Vec<Target>,
     machines: Vec<MachineNode>,
     /// Targets print their system calls.
-    spoken: bool,
+    verbose: bool,
     /// No step goes beyond this time.
     alarm: Option<Time>,
     trace: Trace,
@@ -150,7 +150,7 @@ impl World {
             hosts: Vec::new(),
             targets: Vec::new(),
             machines: Vec::new(),
-            spoken: false,
+            verbose: false,
             alarm: None,
             trace: Trace::default(),
         }
@@ -162,8 +162,8 @@ impl World {
         let seed = self.seed.wrapping_add(index as u64);
         let mut node =
             TargetNode::new(self.network.clone(), address(0, index), disks, options, seed);
-        if self.spoken {
-            node.speak(format!("target {index}"));
+        if self.verbose {
+            node.set_verbose(format!("target {index}"));
         }
         self.targets.push(Target { node, paused_until: Time::ZERO, rest: Rest::default() });
         TargetId(index)
@@ -465,7 +465,7 @@ impl World {
 }
 
 /// Prints an event, for a run of one seed.
-fn say(now: Time, who: &str, what: &str) {
+fn print_event(now: Time, who: &str, what: &str) {
     eprintln!("{:>12.6} ms  {who}: {what}", now.as_nanos() as f64 / 1e6);
 }
 

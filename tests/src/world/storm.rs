@@ -19,7 +19,7 @@ const REQUESTS: u32 = 260;
 const HOSTS: usize = 2;
 const TARGETS: usize = 2;
 /// Hosts that come when the storm is over.
-const NEWCOMERS: usize = 3;
+const LATE_HOSTS: usize = 3;
 /// Time until a host comes back. By then its targets have missed its Keep Alive: the commands from
 /// before its crash, which it has forgotten, are over.
 const REBOOT: Duration = Duration::from_millis(2_500);
@@ -40,14 +40,14 @@ pub struct Outcome {
     pub totals: Totals,
 }
 
-/// Runs the world of a seed to its end; prints its events if `spoken`.
+/// Runs the world of a seed to its end; prints its events if `verbose`.
 ///
 /// # Panics
 /// When a node reads wrong bytes, or waits in vain.
-pub fn storm(seed: u64, spoken: bool) -> Outcome {
-    let mut storm = Storm::new(seed, spoken);
-    storm.rage();
-    storm.calm_down();
+pub fn storm(seed: u64, verbose: bool) -> Outcome {
+    let mut storm = Storm::new(seed, verbose);
+    storm.run_with_troubles();
+    storm.end_all_troubles();
     storm.share_buffers();
     storm.look_at_everything();
     storm.lose_all_power();
@@ -72,7 +72,7 @@ struct Storm {
     /// Troubles that end at a time.
     ends: Vec<(Time, End)>,
     totals: Totals,
-    spoken: bool,
+    verbose: bool,
 }
 
 /// The end of a trouble.
@@ -87,18 +87,18 @@ enum End {
 }
 
 impl Storm {
-    fn new(seed: u64, spoken: bool) -> Self {
+    fn new(seed: u64, verbose: bool) -> Self {
         let mut random = Random::new(seed);
         let random = &mut random;
         let base_network = base_network(random);
         let mut world = World::new(seed, base_network);
-        world.spoken = spoken;
+        world.verbose = verbose;
         let (mut histories, mut pools) = (Vec::new(), Vec::new());
         let targets: Vec<TargetId> = (0..TARGETS)
             .map(|_| add_target(&mut world, &mut histories, &mut pools, random))
             .collect();
         let hosts: Vec<HostId> = (0..HOSTS).map(|_| add_host(&mut world, random)).collect();
-        let traffic = (0..HOSTS * TARGETS).map(|pair| add_traffic(pair, random, spoken)).collect();
+        let traffic = (0..HOSTS * TARGETS).map(|pair| add_traffic(pair, random, verbose)).collect();
         let total = REQUESTS * (HOSTS * TARGETS) as u32;
         let mut due: Vec<u32> =
             (0..random.within(6..16)).map(|_| random.within(1..u64::from(total)) as u32).collect();
@@ -124,12 +124,12 @@ impl Storm {
             due,
             ends,
             totals,
-            spoken,
+            verbose,
         }
     }
 
     /// Runs until all requests have ended, one trouble after the other.
-    fn rage(&mut self) {
+    fn run_with_troubles(&mut self) {
         self.run("the requests end", |storm| {
             let finished: u32 = storm.traffic.iter().map(Traffic::finished).sum();
             while storm.due.last().is_some_and(|&due| due <= finished) {
@@ -141,7 +141,7 @@ impl Storm {
     }
 
     /// Ends all troubles, now.
-    fn calm_down(&mut self) {
+    fn end_all_troubles(&mut self) {
         self.run("hosts are back", |storm| {
             !storm.ends.iter().any(|(_, end)| matches!(end, End::HostDown(_)))
         });
@@ -168,7 +168,7 @@ impl Storm {
     /// Has hosts, and some that come only for this, want more buffers than there are.
     fn share_buffers(&mut self) {
         let mut few = vec![self.hosts[0]];
-        few.extend((0..NEWCOMERS).map(|_| self.world.add_host(ControllerOptions::default())));
+        few.extend((0..LATE_HOSTS).map(|_| self.world.add_host(ControllerOptions::default())));
         for target in self.targets.clone() {
             super::contest::contend(&mut self.world, &mut self.random, self.hosts[1], &few, target);
         }
@@ -382,8 +382,8 @@ impl Storm {
     }
 
     fn end_trouble(&mut self, end: End, for_good: bool) {
-        if self.spoken {
-            super::say(self.world.now(), "storm", &format!("end of {end:?}"));
+        if self.verbose {
+            super::print_event(self.world.now(), "storm", &format!("end of {end:?}"));
         }
         match end {
             End::Partition(host, target) => self.world.heal(self.hosts[host], self.targets[target]),
@@ -415,8 +415,8 @@ impl Storm {
 
     fn note(&mut self, what: &'static str, text: impl FnOnce() -> String) {
         self.totals.add(what, 1);
-        if self.spoken {
-            super::say(self.world.now(), "storm", &text());
+        if self.verbose {
+            super::print_event(self.world.now(), "storm", &text());
         }
     }
 
@@ -548,7 +548,7 @@ fn add_host(world: &mut World, random: &mut Random) -> HostId {
     world.add_host(options)
 }
 
-fn add_traffic(pair: usize, random: &mut Random, spoken: bool) -> Traffic {
+fn add_traffic(pair: usize, random: &mut Random, verbose: bool) -> Traffic {
     let (host, target) = (pair / TARGETS, pair % TARGETS);
     let half = SIZE / HOSTS;
     let options = TrafficOptions {
@@ -559,5 +559,5 @@ fn add_traffic(pair: usize, random: &mut Random, spoken: bool) -> Traffic {
         grant: random.pick(&[Grant::Persistent, Grant::PerCommand]),
         seed: random.next_u64(),
     };
-    Traffic::new(options, spoken.then(|| format!("host {host}, target {target}")))
+    Traffic::new(options, verbose.then(|| format!("host {host}, target {target}")))
 }

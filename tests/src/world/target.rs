@@ -187,8 +187,8 @@ impl TargetNode {
     }
 
     /// Prints the system calls on simulated disks from now on.
-    pub(super) fn speak(&mut self, name: String) {
-        self.bay.speak(name);
+    pub(super) fn set_verbose(&mut self, name: String) {
+        self.bay.set_verbose(name);
     }
 
     /// Counters of the simulated disks.

@@ -86,7 +86,7 @@ pub(super) struct Traffic {
     watched: VecDeque<RegionSlice>,
     totals: Totals,
     /// Whether each request and its end is printed.
-    spoken: Option<String>,
+    verbose: Option<String>,
 }
 
 /// A range in flight.
@@ -129,7 +129,7 @@ enum Order {
 
 impl Traffic {
     /// Traffic that connects with its first turn. With a name it prints its requests.
-    pub(super) fn new(options: TrafficOptions, spoken: Option<String>) -> Self {
+    pub(super) fn new(options: TrafficOptions, verbose: Option<String>) -> Self {
         Self {
             random: Random::new(options.seed),
             options,
@@ -143,7 +143,7 @@ impl Traffic {
             errands: VecDeque::new(),
             watched: VecDeque::new(),
             totals: Totals::default(),
-            spoken,
+            verbose,
         }
     }
 
@@ -164,7 +164,7 @@ impl Traffic {
 
     /// Gives its handles back, whatever is in flight, and connects anew.
     pub(super) fn reset(&mut self, now: Time) {
-        self.say(now, || "reset".into());
+        self.print_event(now, || "reset".into());
         self.link = Link::Down { until: now + PAUSE };
     }
 
@@ -272,13 +272,13 @@ impl Traffic {
                     Ok(connected) => {
                         assert!(connected.namespaces[PROTECTED].info().write_protected);
                         self.totals.add("work: connects", 1);
-                        self.say(now, || "connected".into());
+                        self.print_event(now, || "connected".into());
                         self.link = Link::Up(connected);
                     }
                     Err(error) => {
                         refuse_violations(&error);
                         self.totals.add("recovery: connects that failed", 1);
-                        self.say(now, || format!("cannot connect: {error}"));
+                        self.print_event(now, || format!("cannot connect: {error}"));
                         self.link = Link::Down { until: now + PAUSE };
                     }
                 }
@@ -386,7 +386,7 @@ impl Traffic {
     }
 
     fn read(&mut self, now: Time, which: usize, place: Range<usize>, histories: &mut Histories) {
-        self.say(now, || format!("read {place:?} of namespace {}", which + 1));
+        self.print_event(now, || format!("read {place:?} of namespace {}", which + 1));
         let read = histories[which].begin_read();
         let (slice, guards) = framed(vec![UNTOUCHED; place.len()], self.options.grant);
         let namespace = self.namespace(which).clone();
@@ -397,7 +397,7 @@ impl Traffic {
     }
 
     fn write(&mut self, now: Time, place: Range<usize>, end: WriteEnd, histories: &mut Histories) {
-        self.say(now, || format!("write {place:?}, {end:?}"));
+        self.print_event(now, || format!("write {place:?}, {end:?}"));
         let mut bytes = vec![0; place.len()];
         self.random.fill(&mut bytes);
         let write = histories[WRITABLE].begin_write(place.start, bytes.clone());
@@ -415,7 +415,7 @@ impl Traffic {
     }
 
     fn write_forbidden(&mut self, now: Time, place: Range<usize>) {
-        self.say(now, || format!("write {place:?} of the protected namespace"));
+        self.print_event(now, || format!("write {place:?} of the protected namespace"));
         let (slice, guards) = framed(vec![0xEE; place.len()], self.options.grant);
         let namespace = self.namespace(PROTECTED).clone();
         let what = What::Forbidden;
@@ -431,7 +431,7 @@ impl Traffic {
         deallocate: bool,
         histories: &mut Histories,
     ) {
-        self.say(now, || format!("zero {place:?}, deallocate: {deallocate}"));
+        self.print_event(now, || format!("zero {place:?}, deallocate: {deallocate}"));
         let write = histories[WRITABLE].begin_write(place.start, vec![0; place.len()]);
         let (offset, length) = (place.start as u64, place.len() as u64);
         let namespace = self.namespace(WRITABLE);
@@ -444,7 +444,7 @@ impl Traffic {
     }
 
     fn flush(&mut self, now: Time, histories: &mut Histories) {
-        self.say(now, || "flush".into());
+        self.print_event(now, || "flush".into());
         let flush = histories[WRITABLE].begin_flush();
         let answer = self.namespace(WRITABLE).flush();
         self.commands.push(Command { answer: Box::pin(answer), what: Order::Flush(flush) });
@@ -461,7 +461,7 @@ impl Traffic {
             let wrong = self.random.within(0..bytes.len() as u64) as usize;
             bytes[wrong] ^= 1;
         }
-        self.say(now, || format!("compare {at}..{end}"));
+        self.print_event(now, || format!("compare {at}..{end}"));
         let read = history.begin_read();
         let answer = Box::pin(self.namespace(WRITABLE).compare(at as u64, &bytes));
         self.commands.push(Command { answer, what: Order::Compare { at, bytes, read } });
@@ -469,7 +469,7 @@ impl Traffic {
 
     /// Resets the controller under everything that is in flight.
     fn disable(&mut self, now: Time) {
-        self.say(now, || "disable the controller".into());
+        self.print_event(now, || "disable the controller".into());
         let Link::Up(connected) = &self.link else { unreachable!("only when connected") };
         let (property, size) = (Property::CC, PropertySize::FourBytes);
         let sqe = PropertySet { property, size, value: 0 }.to_sqe();
@@ -508,7 +508,7 @@ impl Traffic {
         let range = self.ranges.remove(&token).expect("a range ends once");
         self.finished += 1;
         let InFlight { place, what, guards } = range;
-        self.say(now, || format!("{place:?} ended: {}", outcome(&result)));
+        self.print_event(now, || format!("{place:?} ended: {}", outcome(&result)));
         assert!(
             guards.iter().all(|guard| *guard.bytes() == GUARD),
             "memory around {place:?} changed"
@@ -560,7 +560,7 @@ impl Traffic {
             trace.note(u64::from(result.is_ok()));
             let result = result.inspect_err(refuse_violations);
             let history = &mut histories[WRITABLE];
-            self.say(now, || format!("command ended: {}", outcome(&result)));
+            self.print_event(now, || format!("command ended: {}", outcome(&result)));
             let well = result.is_ok();
             match command.what {
                 Order::Flush(flush) => {
@@ -619,9 +619,9 @@ impl Traffic {
         }
     }
 
-    fn say(&self, now: Time, what: impl FnOnce() -> String) {
-        if let Some(name) = &self.spoken {
-            super::say(now, name, &what());
+    fn print_event(&self, now: Time, what: impl FnOnce() -> String) {
+        if let Some(name) = &self.verbose {
+            super::print_event(now, name, &what());
         }
     }
 }

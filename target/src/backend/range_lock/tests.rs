@@ -154,7 +154,7 @@ proptest! {
     /// Operations come, try in any order, are given up, and end. Those that hold their range at one
     /// time agree, and all of them end.
     #[test]
-    fn whatever_the_order_ranges_are_held_apart_and_all_end(
+    fn conflicting_ranges_never_overlap_and_all_end(
         arrivals in prop::collection::vec(
             (any::<bool>(), 0u64..24, 1u64..8, 1u32..5, prop::bool::weighted(0.1)), 1..60,
         ),

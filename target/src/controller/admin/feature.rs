@@ -118,14 +118,14 @@ fn protect(
         true => {
             let first = namespace.protect(true);
             if first {
-                controller.tell_namespace_changed(nsid);
+                controller.notify_namespace_changed(nsid);
             }
             controller.begin_protection(cid, namespace, first)
         }
         false => {
             let later = controller.begin_lifting(cid, namespace);
             if !later && namespace.protect(false) {
-                controller.tell_namespace_changed(nsid);
+                controller.notify_namespace_changed(nsid);
             }
             later
         }

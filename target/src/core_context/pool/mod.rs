@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn small_buffers_do_not_eat_large_ones() {
+    fn small_buffers_leave_room_for_large_ones() {
         let mut pool = pool(1);
         let mut buffers: Vec<_> = (0..16).map(|_| pool.allocate(4096).unwrap()).collect();
         assert!(pool.allocate(1).is_none());

@@ -90,7 +90,7 @@ fn accounts_differ_by_address_despite_equal_names() {
 }
 
 #[test]
-fn many_that_take_nothing_leave_something_to_others() {
+fn idle_addresses_leave_bytes_to_others() {
     let mut share = share(64);
     for number in 0..200 {
         let key = share.join(ip(number), name(1), 8);

@@ -108,7 +108,7 @@ impl NsidFile {
             self.changed = true;
             nsids.push(nsid);
         }
-        reused.tell();
+        reused.log_changes();
         Ok(nsids)
     }
 
@@ -202,7 +202,7 @@ impl Reused {
         self.count += 1;
     }
 
-    fn tell(&self) {
+    fn log_changes(&self) {
         if let Some((nsid, old, new)) = &self.first {
             tracing::warn!(
                 count = self.count,

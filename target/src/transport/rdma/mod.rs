@@ -164,7 +164,7 @@ impl<P: Provider> RdmaTransport<P> {
         Ok((transport, port))
     }
 
-    fn tell(&self, conn: ConnId, update: ConnectionUpdate) {
+    fn notify_reception(&self, conn: ConnId, update: ConnectionUpdate) {
         // The receiver is gone once the reception is, and then nothing is to be done.
         let _ = self.reception.send(ToReception { conn, update });
         self.reception_bell.ring();
@@ -217,7 +217,7 @@ impl<P: Provider> RdmaTransport<P> {
                     tracing::warn!(%peer, %error, "no memory for a connection");
                 }
                 self.group.release(qp);
-                return self.tell(conn, ConnectionUpdate::Refused);
+                return self.notify_reception(conn, ConnectionUpdate::Refused);
             }
         };
         let accepted = Accepted {
@@ -235,7 +235,7 @@ impl<P: Provider> RdmaTransport<P> {
         let connection = Connection::new(key, conn, qp, area, negotiated, &mut context, accepted);
         let connection = entry.insert(connection);
         match connection.post_receives(&mut context) {
-            Ok(()) => self.tell(conn, ConnectionUpdate::Ready),
+            Ok(()) => self.notify_reception(conn, ConnectionUpdate::Ready),
             Err(ended) => self.end(core, key, &ended),
         }
         // Each is listed once at most.
@@ -309,7 +309,7 @@ impl<P: Provider> RdmaTransport<P> {
             self.next_look = Some(self.next_look.map_or(at, |earlier| earlier.min(at)));
         }
         if connected && let Some(connection) = self.connections.get(key) {
-            self.tell(connection.conn(), ConnectionUpdate::Connected);
+            self.notify_reception(connection.conn(), ConnectionUpdate::Connected);
         }
         if let Err(ended) = result {
             self.end(core, key, &ended);
@@ -355,7 +355,7 @@ impl<P: Provider> RdmaTransport<P> {
         connection.end(&mut context, why);
         connection.count_in(&mut self.awaiting_sends);
         self.ending.push(key);
-        self.tell(conn, ConnectionUpdate::Ending);
+        self.notify_reception(conn, ConnectionUpdate::Ending);
     }
 
     /// Frees the connections whose last operation is over.
@@ -371,7 +371,7 @@ impl<P: Provider> RdmaTransport<P> {
             let connection = self.connections.remove(key);
             let conn = connection.conn();
             connection.release_resources(core);
-            self.tell(conn, ConnectionUpdate::Gone);
+            self.notify_reception(conn, ConnectionUpdate::Gone);
         }
     }
 

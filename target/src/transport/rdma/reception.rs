@@ -131,7 +131,7 @@ impl<P: Provider> RdmaReception<P> {
         })
     }
 
-    fn happened(&mut self, now: Time, event: CmEvent) {
+    fn handle_event(&mut self, now: Time, event: CmEvent) {
         match event {
             CmEvent::ConnectRequest { listener, conn, params, peer } => {
                 self.requested(now, listener, conn, &params, peer);
@@ -166,7 +166,7 @@ impl<P: Provider> RdmaReception<P> {
             DeviceEvent::PortDown => {
                 tracing::warn!(%address, device, "the port is down: hosts cannot be reached until it is up again");
             }
-            DeviceEvent::QpFatal { qpn } => self.tell_groups(|| ToGroup::QueuePairFailed(qpn)),
+            DeviceEvent::QpFatal { qpn } => self.send_to_groups(|| ToGroup::QueuePairFailed(qpn)),
             DeviceEvent::CqError => self.device_failed(now, "a completion queue overran"),
             DeviceEvent::DeviceFatal => self.device_failed(now, "it reports a fatal error"),
             other => tracing::debug!(%address, device, ?other, "an event of the device"),
@@ -186,7 +186,7 @@ impl<P: Provider> RdmaReception<P> {
              the target is started again"
         );
         self.close();
-        self.tell_groups(|| ToGroup::DeviceFailed);
+        self.send_to_groups(|| ToGroup::DeviceFailed);
         for (&conn, connection) in &mut self.connections {
             // A disconnection may still reach the host; its answer is not waited for.
             if connection.accepted {
@@ -196,7 +196,7 @@ impl<P: Provider> RdmaReception<P> {
         }
     }
 
-    fn tell_groups(&self, message: impl Fn() -> ToGroup<P>) {
+    fn send_to_groups(&self, message: impl Fn() -> ToGroup<P>) {
         self.groups.iter().for_each(|group| group.port.send(message()));
     }
 
@@ -319,10 +319,10 @@ impl<P: Provider> RdmaReception<P> {
         self.unconnected.remove(&conn);
         let group = connection.group;
         self.groups[group].port.send(ToGroup::Lost(conn));
-        self.forget_if_over(conn);
+        self.remove_if_over(conn);
     }
 
-    fn heard(&mut self, now: Time, message: ToReception) {
+    fn handle_message(&mut self, now: Time, message: ToReception) {
         let ToReception { conn, update } = message;
         let Some(connection) = self.connections.get_mut(&conn) else { return };
         connection.gone |= matches!(update, ConnectionUpdate::Refused | ConnectionUpdate::Gone);
@@ -344,7 +344,7 @@ impl<P: Provider> RdmaReception<P> {
                 ConnectionUpdate::Gone | ConnectionUpdate::Connected => {}
             }
         }
-        self.forget_if_over(conn);
+        self.remove_if_over(conn);
     }
 
     fn accept(&mut self, now: Time, conn: ConnId) {
@@ -370,7 +370,7 @@ impl<P: Provider> RdmaReception<P> {
         let _ = self.cm.reject(now, conn, refusal.as_slice());
     }
 
-    fn forget_if_over(&mut self, conn: ConnId) {
+    fn remove_if_over(&mut self, conn: ConnId) {
         let Some(connection) = self.connections.get(&conn).filter(|v| v.gone && v.disconnected)
         else {
             return;
@@ -418,14 +418,14 @@ impl<P: Provider> Reception for RdmaReception<P> {
         let mut progress = self.bell.answer() | self.poll_device(now);
         while let Ok(message) = self.inbox.try_recv() {
             progress = true;
-            self.heard(now, message);
+            self.handle_message(now, message);
         }
         // The remaining events are for the next turn, which comes at once after one that did
         // something.
         for _ in 0..EVENTS_AT_ONCE {
             let Some(event) = self.cm.poll(now) else { break };
             progress = true;
-            self.happened(now, event);
+            self.handle_event(now, event);
         }
         progress
     }
