@@ -78,7 +78,7 @@ const CONNECTION_SCRIPTS: [Script<'_>; 4] = [
         "lost",
         &[CONNECT, &[9, 1], &[13, 0, 0x80], TO_PEER, ACCEPT, &[9], &[13, 0, 0x80], BACK, &[3]],
     ),
-    ("nobody-listens", &[&[0, 0, 0x84, 0x44, 0x3F], TO_PEER, BACK, &[5]]),
+    ("no-listener", &[&[0, 0, 0x84, 0x44, 0x3F], TO_PEER, BACK, &[5]]),
 ];
 
 const CONNECT: &[u8] = &[0, 0, 4, 0x44, 0x3F, 32];

@@ -241,10 +241,10 @@ impl Drop for StopAtEnd<'_> {
 }
 
 #[track_caller]
-fn assert_flat(who: &str, settled: Vitals, now: Vitals) {
-    assert!(now.descriptors <= settled.descriptors, "{who}: {settled:?} became {now:?}");
+fn assert_flat(process: &str, settled: Vitals, now: Vitals) {
+    assert!(now.descriptors <= settled.descriptors, "{process}: {settled:?} became {now:?}");
     let grown = now.resident_bytes.saturating_sub(settled.resident_bytes);
-    assert!(grown <= SLACK_BYTES, "{who} grew by {grown} bytes");
+    assert!(grown <= SLACK_BYTES, "{process} grew by {grown} bytes");
 }
 
 #[test]

@@ -281,7 +281,7 @@ const WRONG: &[(&str, &str, &str)] = &[
         "model = \"Sch\u{fc}ssel\"",
         "subsystem.model: must be 1 to 40 printable",
     ),
-    ("allow_any_host = true", "", "does not say who may connect; add allowed_hosts"),
+    ("allow_any_host = true", "", "allows no host to connect; add allowed_hosts"),
     (
         "allow_any_host = true",
         "allow_any_host = true\nallowed_hosts = []",

@@ -451,7 +451,7 @@ impl Reader<'_> {
                 Err(self.document.error(at, message))
             }
             (false, None) => {
-                let message = "does not say who may connect; add allowed_hosts = [\"nqn....\"] \
+                let message = "allows no host to connect; add allowed_hosts = [\"nqn....\"] \
                                or allow_any_host = true";
                 Err(self.document.error(at, message))
             }

@@ -465,8 +465,8 @@ impl World {
 }
 
 /// Prints an event, for a run of one seed.
-fn print_event(now: Time, who: &str, what: &str) {
-    eprintln!("{:>12.6} ms  {who}: {what}", now.as_nanos() as f64 / 1e6);
+fn print_event(now: Time, node: &str, what: &str) {
+    eprintln!("{:>12.6} ms  {node}: {what}", now.as_nanos() as f64 / 1e6);
 }
 
 fn address(net: u8, index: usize) -> IpAddr {

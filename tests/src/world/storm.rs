@@ -323,9 +323,9 @@ impl Storm {
                 let time = Duration::from_secs(self.random.within(5..60));
                 let a_host = self.random.percent(50);
                 self.note("fault: clock jumps", || {
-                    let who =
+                    let node =
                         if a_host { format!("host {host}") } else { format!("target {target}") };
-                    format!("the clock of {who} jumps by {time:?}")
+                    format!("the clock of {node} jumps by {time:?}")
                 });
                 // It finds all its time-outs over at once.
                 if a_host {

@@ -20,7 +20,7 @@ use crate::wire::{IO, LISTENER, LoopbackWire};
 pub(crate) const ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 const BATCH: usize = 64;
 
-/// A provider whose device hands work requests to the measuring thread.
+/// A provider in this process: its device passes work requests to a [`LoopbackWire`].
 pub(crate) struct InProcess;
 
 #[derive(Clone)]
