@@ -27,7 +27,7 @@ def as_numpy(
 
 def as_tensor(buffer: _core.Buffer, dtype: Any, shape: tuple[int, ...] | int | None) -> Any:
     """A tensor of torch's in the memory of a buffer, of its first bytes if there are more."""
-    import torch
+    import torch  # pyright: ignore[reportMissingImports]
 
     kind = dtype if isinstance(dtype, torch.dtype) else getattr(torch, np.dtype(dtype).name)
     count = buffer.nbytes // kind.itemsize

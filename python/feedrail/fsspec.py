@@ -37,8 +37,6 @@ _ENTRY_BYTES = 1 << 30
 #: Bytes that are read at a time where a file is copied.
 _COPY_BYTES = 16 << 20
 
-_OnError = Literal["raise", "return"]
-
 
 class NvmfFileSystem(AsyncFileSystem):  # type: ignore[misc]
     """A file system that reads. It takes the options of `feedrail.open`, except the source.
@@ -110,10 +108,8 @@ class NvmfFileSystem(AsyncFileSystem):  # type: ignore[misc]
     async def _cat_file(
         self, path: str, start: int | None = None, end: int | None = None, **_: Any
     ) -> bytes:
-        (data,) = await self._cat_ranges([path], [start], [end], on_error="raise")
-        if isinstance(data, Exception):
-            raise data
-        return data
+        found: list[bytes] = await self._cat_ranges([path], [start], [end], on_error="raise")
+        return found[0]
 
     async def _cat_ranges(
         self,
@@ -122,9 +118,9 @@ class NvmfFileSystem(AsyncFileSystem):  # type: ignore[misc]
         ends: int | None | Iterable[int | None],
         max_gap: int | None = None,
         batch_size: int | None = None,
-        on_error: _OnError = "return",
+        on_error: str = "return",
         **_: Any,
-    ) -> list[bytes | Exception]:
+    ) -> list[Any]:
         """Byte ranges of files, in one plan for each subsystem; `max_gap` has no meaning here."""
         found = await asyncio.gather(
             *(self._locate(path) for path in paths), return_exceptions=on_error == "return"
@@ -152,10 +148,19 @@ class NvmfFileSystem(AsyncFileSystem):  # type: ignore[misc]
                 local.write(data)
                 callback.relative_update(len(data))
 
-    def _open(self, path: str, mode: str = "rb", **options: Any) -> NvmfFile:
+    def _open(
+        self,
+        path: str,
+        mode: str = "rb",
+        block_size: int | None = None,
+        autocommit: bool = True,
+        cache_options: dict[str, Any] | None = None,
+        **options: Any,
+    ) -> NvmfFile:
         if mode != "rb":
             raise OSError(errno.EROFS, "shards are read, in mode 'rb'", path)
         place = _Place.of(path)
+        options |= {"block_size": block_size or "default", "cache_options": cache_options}
         return NvmfFile(self, path, tree=self._tree(place), place=place, **options)
 
     async def _locate(self, path: str) -> tuple[_Place, _Tree]:
@@ -343,7 +348,7 @@ class _Ranges:
                 elif isinstance(result, bytearray):
                     result += data[first : first + batch.lengths[entry]]
 
-    def outcome(self, on_error: _OnError) -> list[bytes | Exception]:
+    def outcome(self, on_error: str) -> list[bytes | Exception]:
         errors = [result for result in self._results if isinstance(result, Exception)]
         if errors and on_error == "raise":
             raise errors[0]

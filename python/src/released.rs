@@ -14,16 +14,16 @@ use pyo3::prelude::*;
 
 use crate::owner::MemoryExporter;
 
-struct Node {
+struct ReleasedOwner {
     exporter: MemoryExporter,
-    next: *mut Node,
+    next: *mut ReleasedOwner,
 }
 
-static NEWEST: AtomicPtr<Node> = AtomicPtr::new(ptr::null_mut());
+static NEWEST: AtomicPtr<ReleasedOwner> = AtomicPtr::new(ptr::null_mut());
 
 /// Adds an owner. Any thread may call it, attached to the interpreter or not.
 pub(crate) fn push(exporter: MemoryExporter) {
-    let node = Box::into_raw(Box::new(Node { exporter, next: ptr::null_mut() }));
+    let node = Box::into_raw(Box::new(ReleasedOwner { exporter, next: ptr::null_mut() }));
     let link = |newest| {
         // SAFETY: the node is not in the list yet, so nobody else has it.
         unsafe { (*node).next = newest };
