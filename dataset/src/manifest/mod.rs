@@ -23,7 +23,7 @@
 //! | `version` | 1 | no |
 //! | `hash` | hash of all else, see below | no |
 //! | `name` | a [`Name`] | no |
-//! | `targets` | by name: `url`, a [`TargetUrl`](crate::url::TargetUrl), and `nqn` of a subsystem | no |
+//! | `targets` | by name: `url` of the [target](crate::url) and `nqn` of a subsystem | no |
 //! | `shards` | in the order in which samples count them, at least one | no |
 //! | `shards[].name` | name of the file and of its namespaces, unique | no |
 //! | `shards[].bytes` | exact size, 1 to 2^63 - 1 | no |

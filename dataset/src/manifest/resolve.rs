@@ -8,7 +8,7 @@ use super::file::{BYTES_MAX, Crc32c, IndexEntry, ManifestFile, ShardEntry, Targe
 use super::{Error, Manifest, TargetIndex};
 use crate::{Blake3Hash, Name, Sample};
 
-/// See [`Manifest::new`].
+/// Makes a manifest of its parts: see [`Manifest::new`].
 pub(super) fn manifest(file: ManifestFile) -> Result<Manifest, Error> {
     if file.version != VERSION {
         return Err(Error::Version(file.version));
@@ -78,7 +78,7 @@ fn shard(
 
 /// What [`Manifest::content_hash`] is computed of, in canonical form.
 #[derive(Serialize)]
-struct Content<'a> {
+struct ContentParts<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     index: Option<IndexContent>,
     shards: Vec<ShardContent<'a>>,
@@ -101,7 +101,7 @@ struct ShardContent<'a> {
 fn content_hash(file: &ManifestFile) -> Blake3Hash {
     let index = |&IndexEntry { hash, samples, .. }: &IndexEntry| IndexContent { hash, samples };
     let shards = file.shards.iter().map(shard_content).collect();
-    canonical_hash(&Content { index: file.index.as_ref().map(index), shards })
+    canonical_hash(&ContentParts { index: file.index.as_ref().map(index), shards })
 }
 
 fn shard_content(shard: &ShardEntry<Name>) -> ShardContent<'_> {
