@@ -10,6 +10,7 @@ pub mod formats;
 pub mod index;
 pub mod manifest;
 mod name;
+pub mod order;
 mod sample;
 mod text;
 pub mod url;

@@ -1,0 +1,55 @@
+//! The order of torch's `DistributedSampler`.
+
+use rand_mt::Mt;
+
+use super::Error;
+
+/// What `torch.randperm(n, generator=g)` gives on the CPU, after `g.manual_seed(seed)`. This is a
+/// table of 4 bytes a sample: torch swaps numbers in a list, and no position can be computed
+/// without the others.
+#[derive(Clone, Debug)]
+pub(super) struct TorchOrder(Vec<u32>);
+
+/// From this length on torch takes 64 random bits for each number instead of 32, and inserts
+/// numbers into a growing list instead of swapping those of a full one.
+const LONG: usize = u32::MAX as usize / 20;
+
+impl TorchOrder {
+    /// The permutation for a seed, of which torch's generator takes the low 32 bits.
+    pub(super) fn new(samples: u64, seed: u64) -> Result<Self, Error> {
+        let max = u64::from(u32::MAX);
+        let length = u32::try_from(samples).map_err(|_| Error::TooMany { samples, max })?;
+        let mut numbers = Vec::new();
+        let reserved = numbers.try_reserve_exact(length as usize);
+        reserved.map_err(|_| Error::NoMemory { samples })?;
+        let mut random = Mt::new(seed as u32);
+        let shuffle = if (length as usize) < LONG { swap } else { insert };
+        shuffle(&mut numbers, length, &mut random);
+        Ok(Self(numbers))
+    }
+
+    /// The sample at a position below the length.
+    pub(super) fn get(&self, position: u64) -> u64 {
+        u64::from(self.0[position as usize])
+    }
+}
+
+/// Exchanges each number with one of those from its own place on. The last has no choice, and torch
+/// draws nothing for it.
+fn swap(numbers: &mut Vec<u32>, length: u32, random: &mut Mt) {
+    numbers.extend(0..length);
+    for at in 0..length.saturating_sub(1) {
+        let other = at + random.next_u32() % (length - at);
+        numbers.swap(at as usize, other as usize);
+    }
+}
+
+/// Puts each number at one of the places up to its own, and the number from there at the end.
+fn insert(numbers: &mut Vec<u32>, length: u32, random: &mut Mt) {
+    for number in 0..length {
+        let high = u64::from(random.next_u32()) << 32;
+        let place = (high | u64::from(random.next_u32())) % (u64::from(number) + 1);
+        numbers.push(number);
+        numbers.swap(place as usize, number as usize);
+    }
+}
