@@ -12,6 +12,7 @@ pub mod manifest;
 mod name;
 pub mod order;
 mod sample;
+pub mod state;
 mod text;
 pub mod url;
 

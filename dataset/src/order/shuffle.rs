@@ -34,6 +34,17 @@ pub enum Shuffle {
 
 as_text!(Shuffle);
 
+impl Shuffle {
+    /// Whether the order is the same with either seed.
+    pub(crate) const fn is_same_seed(self, a: u64, b: u64) -> bool {
+        match self {
+            Self::Sequential => true,
+            Self::Global | Self::Block { .. } => a == b,
+            Self::Torch => a as u32 == b as u32,
+        }
+    }
+}
+
 impl FromStr for Shuffle {
     type Err = InvalidShuffle;
 
