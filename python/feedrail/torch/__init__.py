@@ -1,0 +1,17 @@
+"""Data sets, orders and loaders for torch.
+
+    import feedrail
+    import feedrail.torch as ft
+    source = feedrail.open("nvmf://192.0.2.10/nqn.2026-01.org.example:shards/train.bin")
+    loader = ft.Loader(ft.TokenDataset(source, 1024), batch_size=12)
+    for batch in loader:
+        loss = model(batch.x, batch.y)
+
+A batch is one call that fills one tensor: no Python code runs for each sample. Worker processes are
+not needed for that (`num_workers=0`); they help where samples are decoded in Python.
+"""
+
+from feedrail.torch._batch import Batch, TokenBatch, collate
+from feedrail.torch._dataset import RangeDataset, TokenDataset
+
+__all__ = ["Batch", "RangeDataset", "TokenBatch", "TokenDataset", "collate"]
