@@ -9,9 +9,10 @@ use feedrail_tests::process::{binary, feedrail};
 #[test]
 fn help_shows_every_command_and_examples() {
     let text = String::from_utf8(feedrail(["--help"]).run().success()).unwrap();
-    for command in
-        ["devices", "discover", "list", "id-ctrl", "id-ns", "read", "write", "perf", "demo"]
-    {
+    for command in [
+        "devices", "discover", "list", "id-ctrl", "id-ns", "read", "write", "perf", "index",
+        "manifest", "demo",
+    ] {
         assert!(text.contains(command), "{command}: {text}");
         let help = String::from_utf8(feedrail([command, "--help"]).run().success()).unwrap();
         assert!(help.contains(&format!("Usage: feedrail {command}")), "{command}: {help}");
@@ -28,6 +29,8 @@ fn long_help_explains_each_command() {
         ("write", "not atomic against other hosts"),
         ("perf", "Options are fio's"),
         ("list", "Length and name are exact"),
+        ("index", "Shards are numbered in the order of the arguments"),
+        ("manifest", "Shards of one name are replicas of one shard"),
     ] {
         let help = String::from_utf8(feedrail([command, "--help"]).run().success()).unwrap();
         let in_one_line = help.split_whitespace().collect::<Vec<_>>().join(" ");
@@ -91,6 +94,11 @@ fn wrong_options_are_refused_before_anything_happens() {
         &["discover", "-t", "tcp", "-a", "127.0.0.1"],
         &["perf", "-a", "127.0.0.1", "-n", "nqn.2026-01.a:b", "--rw", "trim"],
         &["discover", "-a", "127.0.0.1", "--provider", "magic"],
+        &["index", "--output", "index.npy"],
+        &["index", "train.bin"],
+        &["index", "train.bin", "--output", "index.npy", "--block-size", "0"],
+        &["index", "nvmf://127.0.0.1", "--output", "index.npy"],
+        &["manifest", "train.bin", "--output", "manifest.json"],
         &["teleport"],
     ] {
         let outcome = feedrail(options).run();

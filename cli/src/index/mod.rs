@@ -82,8 +82,11 @@ struct SampleArgs {
 
 impl Index {
     pub(crate) fn run(&self) -> Result<()> {
+        let mut subsystems = Subsystems::default();
+        let shards = shards::list(&self.shards, &mut subsystems, &self.local)?;
+        // From here on Ctrl-C has something to tidy up.
         let interrupt = Interrupt::install()?;
-        let written = self.write(&interrupt);
+        let written = self.write(&shards, &interrupt);
         let report = written.map_err(|error| match interrupt.check() {
             // The error is that of the read that the signal ended.
             Err(Interrupted) => anyhow::Error::new(Interrupted)
@@ -93,15 +96,13 @@ impl Index {
         report.print(self.format.output_format)
     }
 
-    fn write(&self, interrupt: &Interrupt) -> Result<IndexReport> {
-        let mut subsystems = Subsystems::default();
-        let shards = shards::list(&self.shards, &mut subsystems, &self.local, interrupt)?;
+    fn write(&self, shards: &[ListedShard], interrupt: &Interrupt) -> Result<IndexReport> {
         let cannot = || format!("cannot write {}", self.output.display());
         let file = BufWriter::new(PartialFile::create(&self.output)?);
         let mut writer = IndexWriter::new(file).with_context(cannot)?;
         let mut progress = Progress::transfer(Some(shards.iter().map(|shard| shard.bytes).sum()));
         let mut reports = Vec::new();
-        for (number, shard) in (0..).zip(&shards) {
+        for (number, shard) in (0..).zip(shards) {
             let mut sink = |samples: &[Sample]| writer.append(samples).with_context(cannot);
             let samples = &self.samples;
             let indexed = samples.index(number, shard, interrupt, &mut progress, &mut sink);
@@ -131,8 +132,8 @@ impl SampleArgs {
         sink: &mut dyn FnMut(&[Sample]) -> Result<()>,
     ) -> Result<ShardReport> {
         let pattern = if self.crc { ReadPattern::Whole } else { ReadPattern::Parts };
-        let data = shard.place.open(pattern, interrupt)?;
-        let idx = shard.idx.as_ref().map(|idx| idx.open(ReadPattern::Parts, interrupt));
+        let data = shard.place.watch(pattern, interrupt)?;
+        let idx = shard.idx.as_ref().map(|idx| idx.watch(ReadPattern::Parts, interrupt));
         let idx = idx.transpose()?;
         let data = ShardBytes::new(number, &*data);
         let idx = idx.as_deref().map(|idx: &dyn ReadAt| ShardBytes::new(number, idx));

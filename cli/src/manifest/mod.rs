@@ -66,8 +66,11 @@ pub(crate) struct ManifestArgs {
 
 impl ManifestArgs {
     pub(crate) fn run(&self) -> Result<()> {
+        let mut subsystems = Subsystems::default();
+        let shards = shards::list(&self.shards, &mut subsystems, &self.local)?;
+        // From here on Ctrl-C has something to tidy up.
         let interrupt = Interrupt::install()?;
-        let written = self.write(&interrupt);
+        let written = self.write(&shards, &subsystems, &interrupt);
         let manifest = written.map_err(|error| match interrupt.check() {
             // The error is that of the read that the signal ended.
             Err(Interrupted) => anyhow::Error::new(Interrupted)
@@ -77,12 +80,15 @@ impl ManifestArgs {
         self.print(&manifest)
     }
 
-    fn write(&self, interrupt: &Interrupt) -> Result<Manifest> {
+    fn write(
+        &self,
+        shards: &[ListedShard],
+        subsystems: &Subsystems,
+        interrupt: &Interrupt,
+    ) -> Result<Manifest> {
         let cannot = || format!("cannot write {}", self.output.display());
-        let mut subsystems = Subsystems::default();
-        let shards = shards::list(&self.shards, &mut subsystems, &self.local, interrupt)?;
         let mut targets = TargetNames::new(&self.targets)?;
-        let groups = self.groups(&shards, &subsystems, &mut targets, interrupt)?;
+        let groups = self.groups(shards, subsystems, &mut targets, interrupt)?;
         let mut file = ManifestFile::new(self.name.clone());
         file.shards = groups.into_shards()?;
         file.targets = targets.into_entries(&file.shards);

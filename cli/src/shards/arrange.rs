@@ -7,13 +7,13 @@ use feedrail_dataset::Name;
 use feedrail_dataset::formats::{MdsIndex, MdsShard, ShardBytes};
 
 use super::{ListedShard, ReadPattern, ShardPlace};
-use crate::interrupt::Interrupt;
 
 /// What is known of a data set besides its shards.
 const NO_SHARDS: [&str; 2] = ["manifest.json", "index.npy"];
 const MDS_INDEX: &str = "index.json";
 
 /// A file or a namespace that may be a shard.
+#[derive(Clone)]
 pub(super) struct ShardCandidate {
     pub(super) bytes: u64,
     pub(super) place: ShardPlace,
@@ -26,36 +26,33 @@ pub(super) type Candidates = BTreeMap<Name, ShardCandidate>;
 ///
 /// # Errors
 /// `index.json` is not that of MDS, or does not match what is there.
-pub(super) fn arrange(
-    mut candidates: Candidates,
-    interrupt: &Interrupt,
-) -> Result<Vec<ListedShard>> {
+pub(super) fn arrange(mut candidates: Candidates) -> Result<Vec<ListedShard>> {
     let is_index = |name: &Name| name.as_str() == MDS_INDEX;
     if let Some((_, index)) = candidates.iter().find(|(name, _)| is_index(name)) {
-        let index = mds_index(&index.place, interrupt)?;
+        let index = mds_index(&index.place)?;
         return index.shards.iter().map(|shard| take_mds(&mut candidates, shard)).collect();
     }
-    let names: Vec<Name> = candidates.keys().cloned().collect();
-    Ok(names.into_iter().filter_map(|name| take(&mut candidates, name)).collect())
+    Ok(candidates.keys().filter_map(|name| shard(&candidates, name)).collect())
 }
 
-/// One shard, with its `.idx` if that is among the candidates.
-pub(super) fn take(candidates: &mut Candidates, name: Name) -> Option<ListedShard> {
+/// A shard with its `.idx`, if that is among the candidates; `None` for what is no shard.
+pub(super) fn shard(candidates: &Candidates, name: &Name) -> Option<ListedShard> {
     let text = name.as_str();
-    let is_idx = text.strip_suffix(".idx").is_some_and(|stem| {
-        candidates.keys().any(|other| other.as_str().strip_suffix(".bin") == Some(stem))
-    });
+    let sibling = |ending: &str, other: &str| {
+        let stem = text.strip_suffix(ending)?;
+        candidates.get(&format!("{stem}{other}").parse().ok()?)
+    };
+    let is_idx = sibling(".idx", ".bin").is_some();
     if text.starts_with('.') || NO_SHARDS.contains(&text) || is_idx {
         return None;
     }
-    let idx = text.strip_suffix(".bin").and_then(|stem| format!("{stem}.idx").parse().ok());
-    let idx = idx.and_then(|idx: Name| candidates.get(&idx)).map(|idx| idx.place.clone());
-    let ShardCandidate { bytes, place } = candidates.remove(&name)?;
-    Some(ListedShard { name, bytes, place, idx })
+    let idx = sibling(".bin", ".idx").map(|idx| idx.place.clone());
+    let ShardCandidate { bytes, place } = candidates.get(name)?.clone();
+    Some(ListedShard { name: name.clone(), bytes, place, idx })
 }
 
-fn mds_index(place: &ShardPlace, interrupt: &Interrupt) -> Result<MdsIndex> {
-    let bytes = place.open(ReadPattern::Parts, interrupt)?;
+fn mds_index(place: &ShardPlace) -> Result<MdsIndex> {
+    let bytes = place.open(ReadPattern::Parts)?;
     MdsIndex::parse(ShardBytes::new(0, &*bytes)).context(MDS_INDEX)
 }
 
@@ -84,10 +81,9 @@ mod tests {
 
     #[test]
     fn shards_are_in_order_without_what_describes_them() {
-        let interrupt = Interrupt::install().unwrap();
         let names =
             ["b.tar", "a.bin", "a.idx", "lone.idx", "index.npy", "manifest.json", ".hidden"];
-        let shards = arrange(candidates(&names), &interrupt).unwrap();
+        let shards = arrange(candidates(&names)).unwrap();
         let found: Vec<_> =
             shards.iter().map(|shard| (shard.name.as_str(), shard.idx.is_some())).collect();
         assert_eq!(found, [("a.bin", true), ("b.tar", false), ("lone.idx", false)]);

@@ -6,26 +6,24 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result, ensure};
 use feedrail_dataset::Name;
 
-use super::arrange::{Candidates, ShardCandidate, arrange, take};
+use super::arrange::{Candidates, ShardCandidate, arrange, shard};
 use super::{ListedShard, ShardPlace};
-use crate::interrupt::Interrupt;
 
 /// A file, or the regular files of a folder.
-pub(super) fn shards(path: &Path, interrupt: &Interrupt) -> Result<Vec<ListedShard>> {
+pub(super) fn shards(path: &Path) -> Result<Vec<ListedShard>> {
     if fs::metadata(path)?.is_dir() {
-        return arrange(folder(path)?, interrupt);
+        return arrange(folder(path)?);
     }
     let (name, file) = candidate(path)?;
+    // A file that is named is a shard whatever its name is.
+    let (bytes, place) = (file.bytes, file.place.clone());
     let mut candidates: Candidates = [(name.clone(), file)].into();
     let idx = path.with_extension("idx");
     if path.extension().is_some_and(|extension| extension == "bin") && idx.is_file() {
         candidates.extend([candidate(&idx)?]);
     }
-    // A file that is named is a shard whatever its name is.
-    let bytes = candidates.get(&name).map_or(0, |file| file.bytes);
-    let place = || ShardPlace::File(path.to_owned());
-    let named = || ListedShard { name: name.clone(), bytes, place: place(), idx: None };
-    Ok(vec![take(&mut candidates, name.clone()).unwrap_or_else(named)])
+    let named = ListedShard { name, bytes, place, idx: None };
+    Ok(vec![shard(&candidates, &named.name).unwrap_or(named)])
 }
 
 fn folder(path: &Path) -> Result<Candidates> {
@@ -51,17 +49,16 @@ mod tests {
 
     #[test]
     fn a_file_that_is_named_is_a_shard_and_its_idx_is_found() {
-        let interrupt = Interrupt::install().unwrap();
         let folder = tempfile::tempdir().unwrap();
         for name in ["a.bin", "a.idx", "index.npy"] {
             fs::write(folder.path().join(name), name).unwrap();
         }
-        let named = |name: &str| shards(&folder.path().join(name), &interrupt).unwrap();
+        let named = |name: &str| shards(&folder.path().join(name)).unwrap();
         let found = named("a.bin");
         assert_eq!((found.len(), found[0].bytes, found[0].idx.is_some()), (1, 5, true));
         assert_eq!(named("a.idx")[0].name.as_str(), "a.idx");
         assert_eq!(named("index.npy")[0].bytes, 9);
         assert_eq!(named("").len(), 1);
-        assert!(shards(&folder.path().join("missing"), &interrupt).is_err());
+        assert!(shards(&folder.path().join("missing")).is_err());
     }
 }

@@ -15,6 +15,7 @@ use feedrail_dataset::formats::ReadAt;
 use feedrail_dataset::url::SourceUrl;
 use feedrail_initiator::Namespace;
 
+use self::reader::WatchedShard;
 pub(crate) use self::remote::{SubsystemUrl, Subsystems};
 use crate::args::Local;
 use crate::interrupt::Interrupt;
@@ -77,17 +78,14 @@ pub(crate) fn list(
     arguments: &[ShardArg],
     subsystems: &mut Subsystems,
     local: &Local,
-    interrupt: &Interrupt,
 ) -> Result<Vec<ListedShard>> {
     let mut shards = Vec::new();
     for argument in arguments {
-        interrupt.check()?;
         shards.extend(match argument {
-            ShardArg::Path(path) => local::shards(path, interrupt)
-                .with_context(|| format!("cannot read {}", path.display()))?,
-            ShardArg::Url(url) => {
-                subsystems.shards(url, local, interrupt).with_context(|| url.to_string())?
+            ShardArg::Path(path) => {
+                local::shards(path).with_context(|| format!("cannot read {}", path.display()))?
             }
+            ShardArg::Url(url) => subsystems.shards(url, local).with_context(|| url.to_string())?,
         });
     }
     ensure!(!shards.is_empty(), "there are no shards");
@@ -96,13 +94,18 @@ pub(crate) fn list(
 }
 
 impl ShardPlace {
-    /// Opens it for reads that a signal ends.
-    pub(crate) fn open(
+    /// Opens it for reads.
+    fn open(&self, pattern: ReadPattern) -> Result<Box<dyn ReadAt>> {
+        reader::open(self, pattern)
+    }
+
+    /// Opens it for reads that fail once a signal came.
+    pub(crate) fn watch(
         &self,
         pattern: ReadPattern,
         interrupt: &Interrupt,
     ) -> Result<Box<dyn ReadAt>> {
-        reader::open(self, pattern, interrupt)
+        Ok(Box::new(WatchedShard::new(self.open(pattern)?, interrupt.clone())))
     }
 }
 

@@ -1,4 +1,4 @@
-//! Reads of shards that end when a signal comes.
+//! Reads of shards, which end when a signal comes.
 
 use std::cell::RefCell;
 use std::fs::File;
@@ -14,12 +14,8 @@ use crate::interrupt::Interrupt;
 /// How much of a namespace is read at once where all of it is read.
 const CHUNK_BYTES: u64 = 1 << 20;
 
-pub(super) fn open(
-    place: &ShardPlace,
-    pattern: ReadPattern,
-    interrupt: &Interrupt,
-) -> Result<Box<dyn ReadAt>> {
-    let bytes: Box<dyn ReadAt> = match (place, pattern) {
+pub(super) fn open(place: &ShardPlace, pattern: ReadPattern) -> Result<Box<dyn ReadAt>> {
+    Ok(match (place, pattern) {
         (ShardPlace::File(path), _) => {
             let file = File::open(path).and_then(ShardFile::new);
             Box::new(file.with_context(|| format!("cannot open {}", path.display()))?)
@@ -31,8 +27,7 @@ pub(super) fn open(
             shard: RemoteShard(namespace.clone()),
             chunk: RefCell::default(),
         }),
-    };
-    Ok(Box::new(WatchedShard { bytes, interrupt: interrupt.clone() }))
+    })
 }
 
 /// A namespace, each read of which is one command or a few.
@@ -86,9 +81,15 @@ impl<R: ReadAt> ReadAt for ChunkedShard<R> {
 }
 
 /// Fails its reads once a signal came.
-struct WatchedShard {
+pub(super) struct WatchedShard {
     bytes: Box<dyn ReadAt>,
     interrupt: Interrupt,
+}
+
+impl WatchedShard {
+    pub(super) fn new(bytes: Box<dyn ReadAt>, interrupt: Interrupt) -> Self {
+        Self { bytes, interrupt }
+    }
 }
 
 impl ReadAt for WatchedShard {

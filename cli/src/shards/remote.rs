@@ -9,10 +9,9 @@ use feedrail_dataset::url::{NamespaceChoice, SourceUrl, TargetUrl, UrlHost};
 use feedrail_initiator::{Namespace, NamespaceInfo};
 use nvme_proto::Nqn;
 
-use super::arrange::{Candidates, ShardCandidate, arrange, take};
+use super::arrange::{Candidates, ShardCandidate, arrange, shard};
 use super::{ListedShard, ShardPlace};
 use crate::args::Local;
-use crate::interrupt::Interrupt;
 use crate::session::Session;
 
 /// A subsystem at a target, as a URL names it.
@@ -33,18 +32,12 @@ impl Subsystems {
     }
 
     /// The namespace of a URL, or all of its subsystem by name.
-    pub(super) fn shards(
-        &mut self,
-        url: &SourceUrl,
-        local: &Local,
-        interrupt: &Interrupt,
-    ) -> Result<Vec<ListedShard>> {
+    pub(super) fn shards(&mut self, url: &SourceUrl, local: &Local) -> Result<Vec<ListedShard>> {
         let subsystem = SubsystemUrl { target: url.target.clone(), nqn: url.nqn };
         let session = self.connect(&subsystem, local)?;
         let mut candidates = Candidates::new();
         let mut chosen = None;
         for nsid in session.active_namespaces()? {
-            interrupt.check()?;
             let namespace = session.namespace(nsid)?;
             let name = name(namespace.info())?;
             if url.namespace.as_ref().is_some_and(|choice| is_chosen(choice, &namespace, &name)) {
@@ -57,8 +50,8 @@ impl Subsystems {
             }
         }
         match (&url.namespace, chosen) {
-            (None, _) => arrange(candidates, interrupt),
-            (Some(_), Some(name)) => named(candidates, name).map(|shard| vec![shard]),
+            (None, _) => arrange(candidates),
+            (Some(_), Some(name)) => named(&candidates, name).map(|shard| vec![shard]),
             (Some(_), None) => bail!("the subsystem has no such namespace"),
         }
     }
@@ -73,11 +66,12 @@ impl Subsystems {
 }
 
 /// A namespace that is named is a shard whatever its name is.
-fn named(mut candidates: Candidates, name: Name) -> Result<ListedShard> {
-    if let Some(shard) = take(&mut candidates, name.clone()) {
+fn named(candidates: &Candidates, name: Name) -> Result<ListedShard> {
+    if let Some(shard) = shard(candidates, &name) {
         return Ok(shard);
     }
-    let ShardCandidate { bytes, place } = candidates.remove(&name).context("it was just found")?;
+    let found = candidates.get(&name).cloned();
+    let ShardCandidate { bytes, place } = found.context("it was just found")?;
     Ok(ListedShard { name, bytes, place, idx: None })
 }
 

@@ -11,7 +11,6 @@ pub struct FormatError {
     /// The byte of the shard where what is wrong begins.
     pub offset: u64,
     /// What was expected there, and what was found.
-    #[source]
     pub problem: FormatProblem,
 }
 

@@ -1,0 +1,318 @@
+//! `feedrail index` and `feedrail manifest`, from files and from a daemon in another process.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use feedrail_dataset::index::Index;
+use feedrail_dataset::manifest::Manifest;
+use feedrail_tests::process::{
+    Daemon, DaemonOptions, Outcome, binary, eventually, feedrail, loopback_address,
+    write_configuration,
+};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// One shard of each format, and Megatron's `.idx`.
+const SHARDS: [&str; 10] = [
+    "arrays.npz",
+    "gnu.tar",
+    "megatron.bin",
+    "megatron.idx",
+    "model.safetensors",
+    "nanogpt.bin",
+    "records.tfrecord",
+    "rows.npy",
+    "table.parquet",
+    "pax.tar",
+];
+
+fn fixture(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../dataset/tests/data/formats").join(name)
+}
+
+/// A folder of shards, and a place for indexes and manifests.
+struct DataSet {
+    shards: TempDir,
+    outputs: TempDir,
+}
+
+impl DataSet {
+    fn new(names: &[&str]) -> Self {
+        let shards = tempfile::tempdir().unwrap();
+        for name in names {
+            let to = Path::new(name).file_name().unwrap();
+            fs::copy(fixture(name), shards.path().join(to)).unwrap();
+        }
+        Self { shards, outputs: tempfile::tempdir().unwrap() }
+    }
+
+    fn folder(&self) -> &str {
+        self.shards.path().to_str().unwrap()
+    }
+
+    fn output(&self, name: &str) -> PathBuf {
+        self.outputs.path().join(name)
+    }
+
+    /// Exports all files, in an order that is not that of their names.
+    fn export(&self) -> Daemon {
+        let entries = fs::read_dir(self.shards.path()).unwrap();
+        let mut files: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path()).collect();
+        files.sort();
+        files.reverse();
+        Daemon::serving(files)
+    }
+
+    fn run(&self, verb: &str, output: &str, more: &[&str]) -> Outcome {
+        let output = self.output(output);
+        let options = ["--output", output.to_str().unwrap(), "-o", "json"];
+        feedrail([verb]).args(more).args(options).run()
+    }
+
+    fn index(&self, output: &str, more: &[&str]) -> Vec<u8> {
+        self.run("index", output, &[more, &["--block-size", "16"]].concat()).success();
+        fs::read(self.output(output)).unwrap()
+    }
+
+    fn manifest(&self, output: &str, more: &[&str]) -> Value {
+        let more = [more, &["--name", "set", "--provider", "soft"]].concat();
+        self.run("manifest", output, &more).success();
+        let json = fs::read(self.output(output)).unwrap();
+        Manifest::parse(&json).expect("a valid manifest");
+        serde_json::from_slice(&json).unwrap()
+    }
+}
+
+fn url(daemon: &Daemon) -> String {
+    format!("nvmf://{}/{}", daemon.address(), daemon.nqn())
+}
+
+#[test]
+fn the_index_of_a_target_is_that_of_the_files() {
+    let set = DataSet::new(&SHARDS);
+    let daemon = set.export();
+    for crc in [&[][..], &["--crc"]] {
+        let local = set.index("local.npy", &[crc, &[set.folder()]].concat());
+        let remote = set.index("remote.npy", &[crc, &[&url(&daemon)]].concat());
+        assert!(local == remote, "{crc:?}");
+        let index = Index::parse(&local).unwrap();
+        let samples = index.samples();
+        // 3 arrays, 5 samples in each archive, 6 sequences, 4 tensors, 18 blocks, 4 records, 4
+        // rows, 3 row groups.
+        assert_eq!(samples.len(), 3 + 5 + 6 + 4 + 18 + 5 + 4 + 4 + 3);
+        let shards: Vec<u32> = samples.iter().map(|sample| sample.shard.get()).collect();
+        assert!(shards.is_sorted() && shards.last() == Some(&8), "{shards:?}");
+        assert_eq!(crc.is_empty(), samples.iter().all(|sample| sample.crc32c.get() == 0));
+    }
+}
+
+#[test]
+fn one_namespace_is_indexed_by_name_or_identifier() {
+    let set = DataSet::new(&SHARDS);
+    let daemon = set.export();
+    let of_file =
+        |name: &str| set.index("a.npy", &[set.shards.path().join(name).to_str().unwrap()]);
+    for name in ["pax.tar", "megatron.bin"] {
+        assert!(of_file(name) == set.index("b.npy", &[&format!("{}/{name}", url(&daemon))]));
+    }
+    let listed = feedrail(["list", "-o", "json"]).args(daemon.address_options()).run().success();
+    let listed: Value = serde_json::from_slice(&listed).unwrap();
+    let found = listed["namespaces"].as_array().unwrap().iter();
+    let nsid = found.clone().find(|found| found["name"] == "rows.npy").unwrap()["nsid"].clone();
+    assert!(of_file("rows.npy") == set.index("b.npy", &[&format!("{}/{nsid}", url(&daemon))]));
+    let missing = set.run("index", "c.npy", &[&format!("{}/missing.tar", url(&daemon))]);
+    assert!(missing.failure().contains("no such namespace"));
+}
+
+#[test]
+fn a_folder_of_mds_is_in_the_order_of_its_index() {
+    let names = ["mds/index.json", "mds/shard.00001.mds", "mds/shard.00000.mds"];
+    let set = DataSet::new(&names);
+    fs::write(set.shards.path().join("readme.txt"), "no shard").unwrap();
+    let local = set.index("local.npy", &[set.folder()]);
+    assert_eq!(Index::parse(&local).unwrap().len(), 10);
+    assert!(local == set.index("remote.npy", &[&url(&set.export())]));
+    let compressed = DataSet::new(&["mds-zstd/index.json", "mds-zstd/shard.00000.mds.zstd"]);
+    let line = compressed.run("index", "a.npy", &[compressed.folder()]).failure();
+    assert!(line.contains("compression=None"), "{line}");
+    fs::write(set.shards.path().join("shard.00001.mds"), "short").unwrap();
+    let line = set.run("index", "a.npy", &[set.folder()]).failure();
+    assert!(line.contains("shard.00001.mds has 5 bytes, but index.json says 434"), "{line}");
+}
+
+#[test]
+fn a_truncated_shard_is_an_error_and_the_old_index_stays() {
+    let set = DataSet::new(&["gnu.tar", "rows.npy"]);
+    let shard = set.shards.path().join("gnu.tar");
+    let bytes = fs::read(&shard).unwrap();
+    fs::write(&shard, &bytes[..bytes.len() / 2]).unwrap();
+    fs::write(set.output("index.npy"), "old").unwrap();
+    for crc in [&[][..], &["--crc"]] {
+        let line = set.run("index", "index.npy", &[crc, &[set.folder()]].concat()).failure();
+        assert!(line.contains("gnu.tar: shard 0, offset "), "{line}");
+        assert!(line.contains(&format!("ends at {}", bytes.len() / 2)), "{line}");
+    }
+    assert_eq!(fs::read(set.output("index.npy")).unwrap(), b"old");
+    assert_eq!(fs::read_dir(set.outputs.path()).unwrap().count(), 1);
+}
+
+#[test]
+fn a_file_of_no_known_format_is_an_error_unless_it_is_told() {
+    let set = DataSet::new(&["nanogpt.bin"]);
+    let (bin, other) = (set.shards.path().join("nanogpt.bin"), set.shards.path().join("tokens"));
+    fs::rename(bin, &other).unwrap();
+    let line = set.run("index", "a.npy", &[set.folder()]).failure();
+    assert!(line.contains("tokens: shard 0, offset 0: expected a known format"), "{line}");
+    let index = set.index("a.npy", &[set.folder(), "--format", "tokens", "--stride", "1"]);
+    assert_eq!(Index::parse(&index).unwrap().len(), 301 - 16);
+    let index = set.index("a.npy", &[set.folder(), "--format", "tokens", "--dtype", "uint8"]);
+    assert_eq!(Index::parse(&index).unwrap().len(), (602 - 17) / 16 + 1);
+}
+
+/// Removes what only a target knows.
+fn without_target(mut manifest: Value) -> Value {
+    for shard in manifest["shards"].as_array_mut().unwrap() {
+        let shard = shard.as_object_mut().unwrap();
+        assert!(shard.remove("uuid").is_some() == shard.remove("generation").is_some());
+    }
+    manifest.as_object_mut().unwrap().remove("hash");
+    manifest
+}
+
+#[test]
+fn the_manifest_of_a_target_is_that_of_the_files_but_for_what_it_alone_knows() {
+    let set = DataSet::new(&SHARDS);
+    let daemon = set.export();
+    let url = url(&daemon);
+    set.index("index.npy", &[set.folder()]);
+    let index = set.output("index.npy");
+    let common = ["--index", index.to_str().unwrap(), "--crc"];
+    let target = format!("a={url}");
+    let remote = set.manifest("remote.json", &[&common[..], &[&url, "--target", &target]].concat());
+    let local =
+        set.manifest("local.json", &[&common[..], &[set.folder(), "--target", &target]].concat());
+    let shards = remote["shards"].as_array().unwrap();
+    assert_eq!(shards.len(), 9);
+    for shard in shards {
+        let bytes = fs::read(set.shards.path().join(shard["name"].as_str().unwrap())).unwrap();
+        assert_eq!(shard["bytes"], bytes.len());
+        assert_eq!(shard["crc32c"], format!("{:08x}", crc32c::crc32c(&bytes)));
+        assert!(shard["uuid"].is_string() && shard["generation"].is_string(), "{shard}");
+        assert_eq!(shard["replicas"], serde_json::json!(["a"]));
+    }
+    assert_eq!(remote["index"]["samples"], 52);
+    assert_eq!(without_target(remote), without_target(local));
+}
+
+#[test]
+fn targets_that_export_the_same_shards_are_replicas() {
+    let set = DataSet::new(&["gnu.tar", "rows.npy"]);
+    let (one, other) = (set.export(), set.export());
+    let urls = [url(&one), url(&other)];
+    let manifest = set.manifest("a.json", &[&urls[0], &urls[1], "--crc"]);
+    assert_eq!(manifest["targets"].as_object().unwrap().len(), 2);
+    for shard in manifest["shards"].as_array().unwrap() {
+        assert_eq!(shard["replicas"], serde_json::json!(["target-1", "target-2"]));
+    }
+    let changed = DataSet::new(&["gnu.tar", "rows.npy"]);
+    let shard = changed.shards.path().join("rows.npy");
+    let mut bytes = fs::read(&shard).unwrap();
+    *bytes.last_mut().unwrap() ^= 1;
+    fs::write(&shard, bytes).unwrap();
+    let third = changed.export();
+    let third = url(&third);
+    let run = |more: &[&str]| {
+        let arguments = [&["--name", "set", "--provider", "soft", &urls[0], &third], more].concat();
+        set.run("manifest", "b.json", &arguments).failure()
+    };
+    let line = run(&["--crc"]);
+    assert!(line.contains("one shard rows.npy has the CRC-32C"), "{line}");
+    let line = run(&[]);
+    assert!(line.contains("compare their bytes with --crc"), "{line}");
+    assert!(!set.output("b.json").exists());
+}
+
+#[test]
+fn a_manifest_that_would_lie_is_an_error() {
+    let set = DataSet::new(&["gnu.tar", "rows.npy"]);
+    let run = |more: &[&str]| {
+        let arguments = [&["--name", "set"], more].concat();
+        set.run("manifest", "a.json", &arguments).failure()
+    };
+    assert!(run(&[set.folder()]).contains("--target"));
+    set.index("index.npy", &[set.folder()]);
+    let target = ["--target", "nvmf://192.0.2.1/nqn.2026-01.org.example:a"];
+    let index = set.output("index.npy");
+    let with_index = [&["--index", index.to_str().unwrap()], &target[..]].concat();
+    let tar = set.shards.path().join("gnu.tar");
+    let line = run(&[&with_index[..], &[tar.to_str().unwrap()]].concat());
+    assert!(line.contains("is in shard 1, but there are 1"), "{line}");
+    let elsewhere = tempfile::tempdir().unwrap();
+    let moved = elsewhere.path().join("index.npy");
+    fs::copy(index, &moved).unwrap();
+    let with_moved = [&["--index", moved.to_str().unwrap(), set.folder()], &target[..]].concat();
+    assert!(run(&with_moved).contains("not in the folder of the manifest"));
+}
+
+/// A target of memory, each operation of which starts after a second.
+fn slow_target(folder: &TempDir) -> Daemon {
+    let configuration = format!(
+        r#"
+        [[port]]
+        address = "{}:4420"
+
+        [[subsystem]]
+        nqn = "nqn.2026-01.org.example:slow"
+        allow_any_host = true
+        [[subsystem.namespace]]
+        kind = "memory"
+        size_bytes = "64MiB"
+        faults = {{ delay_us = 1_000_000 }}
+        "#,
+        loopback_address(),
+    );
+    let file = write_configuration(folder.path(), &configuration);
+    DaemonOptions::default().arg("--config").arg(file).start()
+}
+
+#[test]
+fn an_interrupted_command_keeps_the_old_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let daemon = slow_target(&folder);
+    let outputs = tempfile::tempdir().unwrap();
+    let output = outputs.path().join("output");
+    fs::write(&output, "old").unwrap();
+    let url = url(&daemon);
+    for command in
+        [&["index", "--format", "tokens", "--crc"][..], &["manifest", "--name", "set", "--crc"]]
+    {
+        let child = Command::new(binary("feedrail"))
+            .args(command)
+            .args([&url, "--provider", "soft", "--output", output.to_str().unwrap()])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        // At most 8 MiB are read in each second, so it cannot be over by then.
+        eventually("signals are handled", || handles_interrupts(child.id()));
+        let pid = Pid::from_raw(child.id().cast_signed()).unwrap();
+        kill_process(pid, Signal::INT).unwrap();
+        let ended = child.wait_with_output().unwrap();
+        let line = String::from_utf8(ended.stderr).unwrap();
+        assert_eq!(ended.status.code(), Some(130), "{command:?}: {line}");
+        assert!(line.contains("output was not written: interrupted"), "{command:?}: {line}");
+        assert_eq!(line.lines().count(), 1, "{line}");
+        assert_eq!(fs::read(&output).unwrap(), b"old");
+        assert_eq!(fs::read_dir(outputs.path()).unwrap().count(), 1);
+    }
+}
+
+fn handles_interrupts(process: u32) -> bool {
+    let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap();
+    let mask = u64::from_str_radix(mask.trim(), 16).unwrap();
+    mask & (1 << (Signal::INT.as_raw() - 1)) != 0
+}
