@@ -1,4 +1,5 @@
-//! Once a ring was filled, nothing is allocated for a range; and a host leaves nothing behind.
+//! Once a ring was filled, nothing is allocated for a range, nor for a range of a plan; and a host
+//! leaves nothing behind.
 #![expect(unsafe_code, reason = "counts allocations")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -6,7 +7,8 @@ use std::cell::Cell;
 use std::net::{IpAddr, SocketAddr};
 
 use feedrail_initiator::{
-    Grant, Host, Nsid, RangeCompletion, RegionSlice, Ring, SubsystemAddress as Subsystem,
+    Entry, Grant, Host, Nsid, RangeCompletion, Region, RegionSlice, Ring, Shards, Submit,
+    SubsystemAddress as Subsystem,
 };
 use feedrail_target::Target;
 use feedrail_target::config::{Cores, ProviderChoice};
@@ -66,6 +68,32 @@ fn run(
     }
 }
 
+/// A plan has its own memory, whatever its length.
+fn assert_plans_allocate_little(at: Subsystem) {
+    let host = Host::new().unwrap();
+    let namespace = host.connect(at).wait().unwrap().namespace(Nsid(1)).wait().unwrap();
+    let shards = Shards::new([namespace]);
+    let region = Region::allocate(480 * 2050, Grant::Persistent).unwrap();
+    let entry = |i: u64| Entry { shard: 0, length: 2050, offset: i * 2003, dst: i * 2050 };
+    for rows in [480, 10] {
+        // Also with gaps between the destinations.
+        for step in [1, 2] {
+            let plan: Vec<_> = (0..rows).step_by(step).map(entry).collect();
+            let read = |times: u64| {
+                for _ in 0..times {
+                    let ticket = host.submit(&shards, &plan, &region, Submit::default()).unwrap();
+                    assert_eq!(ticket.wait(plan.len(), None).done, plan.len());
+                }
+            };
+            read(20);
+            let before = ALLOCATIONS.get();
+            read(100);
+            let allocated = ALLOCATIONS.get() - before;
+            assert!(allocated < 100 * 24, "{allocated} for 100 plans of {}", plan.len());
+        }
+    }
+}
+
 #[test]
 fn a_range_allocates_nothing() {
     let file = tempfile::NamedTempFile::new().unwrap();
@@ -99,6 +127,7 @@ fn a_range_allocates_nothing() {
         let allocated = ALLOCATIONS.get() - before;
         assert!(allocated < 20, "{allocated} allocations for 1,000 ranges, {grant:?}");
     }
+    assert_plans_allocate_little(at);
     let before = descriptors();
     for _ in 0..10 {
         let host = Host::new().unwrap();

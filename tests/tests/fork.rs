@@ -5,7 +5,9 @@ use std::fs;
 use std::io::Write;
 use std::panic::{self, AssertUnwindSafe};
 
-use feedrail_initiator::{ErrorKind, Host, Namespace, ReadRange};
+use feedrail_initiator::{
+    Entry, ErrorKind, Grant, Host, Namespace, Outcome, PlanError, ReadRange, Region, Shards, Submit,
+};
 use feedrail_tests::process::{Bytes, Daemon, empty_slice, host as test_host};
 use nvme_proto::Nsid;
 
@@ -185,4 +187,65 @@ fn a_child_drops_inherited_objects_without_packets() {
     }
     let lost = host.counters().connections_lost + polled.counters().connections_lost;
     assert_eq!((lost, &scene.daemon.stats()["connections"]), (0, &4.into()));
+}
+
+fn plan() -> Vec<Entry> {
+    let length = RANGE_BYTES as u32;
+    (0..50).map(|i| Entry { shard: 0, length, offset: i * 7_919, dst: i * 4_000 }).collect()
+}
+
+/// Says in a file that it was dropped, in which process ever.
+struct MarksDrop(std::path::PathBuf);
+
+impl Drop for MarksDrop {
+    fn drop(&mut self) {
+        let file = fs::OpenOptions::new().append(true).create(true).open(&self.0);
+        writeln!(file.unwrap(), "{}", std::process::id()).unwrap();
+    }
+}
+
+#[test]
+fn a_child_neither_reads_plans_nor_frees_regions() {
+    let scene = Scene::new();
+    let host = test_host().build().unwrap();
+    let shards = Shards::new([scene.daemon.open(&host)]);
+    let marks = scene._folder.path().join("drops");
+    let memory = Box::leak(vec![0u8; 50 * RANGE_BYTES].into_boxed_slice());
+    let address = std::ptr::NonNull::from(memory).cast();
+    let owner = Box::new(MarksDrop(marks.clone()));
+    // SAFETY: the memory is never freed, and used through the region only.
+    let region = unsafe { Region::from_raw(address, 50 * RANGE_BYTES, Grant::Persistent, owner) };
+    let ticket = host.submit(&shards, &plan(), &region, Submit::default()).unwrap();
+    let mut begun = Some((ticket, region, shards, host));
+    let child = Child::run(|| {
+        let (ticket, region, shards, host) = begun.take().unwrap();
+        let refused = host.submit(&shards, &plan(), &region, Submit::default()).unwrap_err();
+        assert!(matches!(&refused, PlanError::Host(error) if is_forked(error)), "{refused}");
+        assert!(ticket.wait(50, None).is_done() && ticket.is_done());
+        assert_eq!(ticket.cancel(), 0);
+        for (i, outcome) in ticket.outcomes().enumerate() {
+            let error = ticket.error(i);
+            assert_eq!(outcome.is_ok(), error.is_none());
+            assert!(outcome.is_ok() || outcome.status == Outcome::FORKED);
+            assert!(error.is_none_or(|error| is_forked(&error)));
+        }
+        assert!(region.is_in_flight() && region.copy_out(0, &mut [0]).is_err());
+        drop((ticket, region, shards, host));
+    });
+    child.succeeds();
+    assert!(!marks.exists(), "the child dropped the owner of the parent's memory");
+    let (ticket, region, shards, host) = begun.unwrap();
+    let progress = ticket.wait(50, None);
+    assert_eq!((progress.done, progress.failed), (50, 0));
+    let mut bytes = vec![0; RANGE_BYTES];
+    for entry in plan() {
+        region.copy_out(entry.dst as usize, &mut bytes).unwrap();
+        assert!(bytes[..] == scene.content[entry.offset as usize..][..RANGE_BYTES]);
+    }
+    drop((ticket, region, shards, host));
+    assert_eq!(fs::read_to_string(&marks).unwrap(), format!("{}\n", std::process::id()));
+}
+
+fn is_forked(error: &feedrail_initiator::Error) -> bool {
+    matches!(error.kind(), ErrorKind::Forked)
 }

@@ -99,6 +99,35 @@ impl Controller {
         self.pending(async move { active_namespaces(&handle).await })
     }
 
+    /// Opens all active namespaces, in ascending order of their numbers, one after the other.
+    pub fn namespaces(&self) -> Pending<Result<Vec<Namespace>, Error>> {
+        let handle = Arc::clone(&self.handle);
+        self.pending(async move {
+            let mut namespaces = Vec::new();
+            for nsid in active_namespaces(&handle).await? {
+                namespaces.push(Namespace::open(Arc::clone(&handle), nsid).await?);
+            }
+            Ok(namespaces)
+        })
+    }
+
+    /// Opens the first namespace with this [name](crate::NamespaceInfo::name): namespaces are opened
+    /// one after the other until one has it.
+    pub fn namespace_named(&self, name: &str) -> Pending<Result<Namespace, Error>> {
+        let name = name.to_owned();
+        let handle = Arc::clone(&self.handle);
+        self.pending(async move {
+            for nsid in active_namespaces(&handle).await? {
+                let namespace = Namespace::open(Arc::clone(&handle), nsid).await?;
+                if namespace.info().name.as_ref() == Some(&name) {
+                    return Ok(namespace);
+                }
+            }
+            let error = ErrorKind::Invalid("the subsystem has no active namespace of that name");
+            Err(Error::from(error).of_target(&handle.target))
+        })
+    }
+
     /// Identify Controller (CNS 01h): 4,096 bytes, for
     /// [`nvme_proto::identify::IdentifyController`].
     pub fn identify(&self) -> Pending<Result<Vec<u8>, Error>> {

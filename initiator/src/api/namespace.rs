@@ -101,6 +101,40 @@ impl Namespace {
         })
     }
 
+    /// Reads as many bytes as `into` has, from `offset` on, and waits for them. They are copied
+    /// through registered memory of at most 1 MiB, which each call registers: plans and rings do
+    /// without either.
+    ///
+    /// # Errors
+    /// Not all bytes were read; the contents of `into` are unspecified then.
+    ///
+    /// # Panics
+    /// As [`Pending::wait`].
+    pub fn read_at(&self, offset: u64, into: &mut [u8]) -> Result<(), Error> {
+        let mut slice = RegionSlice::allocate(into.len().min(READ_AT_BYTES), Grant::Persistent)?;
+        let mut at = offset;
+        for piece in into.chunks_mut(READ_AT_BYTES) {
+            // Only the last piece is shorter.
+            drop(slice.split_off(piece.len()));
+            let RangeOutcome { slice: back, result } = self.read(at, slice).wait();
+            result?;
+            back.copy_out(0, piece);
+            (slice, at) = (back, at.saturating_add(piece.len() as u64));
+        }
+        Ok(())
+    }
+
+    /// The properties that the namespace has now, which may be others than those it was opened
+    /// with: those of this handle stay as they are. A namespace of another size is to be opened
+    /// anew.
+    pub fn refresh(&self) -> Pending<Result<NamespaceInfo, Error>> {
+        let this = self.clone();
+        Pending::new(self.handle.host(), async move {
+            let identity = identify(&this.handle.controller, this.nsid()).await;
+            identity.map(|identity| info(&identity)).map_err(|error| this.about(error))
+        })
+    }
+
     /// Makes all that was written, and reported as such, durable.
     pub fn flush(&self) -> Pending<Result<(), Error>> {
         let sqe = NvmCommand::Flush(Flush { nsid: self.nsid() }).to_sqe();
@@ -237,6 +271,9 @@ impl Namespace {
 /// How often a namespace is identified anew since the connection is not the one that it was
 /// identified over.
 const ATTEMPTS: usize = 10;
+
+/// Bytes that [`Namespace::read_at`] reads at a time.
+const READ_AT_BYTES: usize = 1 << 20;
 
 /// Commands that one call makes at most.
 const MAX_COMMANDS: u64 = 1 << 16;

@@ -12,7 +12,7 @@ use crate::api::pending::{Completed, OwnRing};
 use crate::driver::host_state::Inner;
 use crate::driver::process::Forked;
 use crate::driver::system_now;
-use crate::engine::range::RangeDirection;
+use crate::engine::range_op::RangeDirection;
 use crate::engine::results::{RangeCompletion, RingKey};
 use crate::memory::region::RegionSlice;
 use crate::types::error::ErrorKind;

@@ -8,7 +8,8 @@ use rdma::{Provider, Time};
 
 use crate::engine::controller::ControllerState;
 use crate::engine::plan_state::PlanState;
-use crate::engine::range::{Advance, NEVER, RangeDirection, RangeOp, Submission};
+use crate::engine::range::Advance;
+use crate::engine::range_op::{NEVER, RangeDirection, RangeOp, Submission};
 use crate::engine::results::{Outbox, PlanKey, RangeCompletion, RangeService, ResultSink, RingKey};
 use crate::engine::{HostEngine, earliest};
 use crate::types::error::{Error, ErrorKind};

@@ -3,7 +3,6 @@
 use std::collections::VecDeque;
 use std::io;
 use std::mem;
-use std::ops::Range;
 use std::time::Duration;
 
 use nvme_proto::nvm::Io;
@@ -16,86 +15,15 @@ use crate::engine::controller::{
 };
 use crate::engine::plan_run::{IssueLine, RunStep};
 use crate::engine::queue::Data;
-use crate::engine::results::{Outbox, PlanKey, RangeCompletion, RangeService, ResultSink, RingKey};
+use crate::engine::range_op::{
+    NEVER, RangeDirection, RangeFailure, RangeList, RangeOp, Submission,
+};
+use crate::engine::results::{Outbox, PlanKey, RangeCompletion, ResultSink, RingKey};
 use crate::engine::{HostEngine, earliest};
-use crate::memory::region::{Grant, Keys, RegionSlice};
+use crate::memory::region::{Grant, Keys};
 use crate::types::error::{Error, ErrorKind};
-use crate::types::options::{BatchOptions, Class};
+use crate::types::options::Class;
 use crate::types::plan::Outcome;
-
-/// Which way a range goes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum RangeDirection {
-    Read,
-    Write { fua: bool },
-}
-
-/// A range on its way into a core. It has a place in its ring.
-pub(crate) struct Submission {
-    pub(crate) controller: usize,
-    pub(crate) namespace: usize,
-    pub(crate) direction: RangeDirection,
-    /// First byte, counted from the beginning of the namespace.
-    pub(crate) offset: u64,
-    /// As many bytes as it has.
-    pub(crate) slice: RegionSlice,
-    /// Of the slice, in the controller's protection domain. Nothing is registered in here, where
-    /// the host is locked.
-    pub(crate) keys: io::Result<Keys>,
-    pub(crate) ring: RingKey,
-    pub(crate) token: u64,
-    pub(crate) options: BatchOptions,
-}
-
-/// A range in progress.
-pub(crate) struct RangeOp {
-    controller: usize,
-    namespace: usize,
-    direction: RangeDirection,
-    offset: u64,
-    slice: RegionSlice,
-    keys: Keys,
-    sink: ResultSink,
-    token: u64,
-    /// First byte that no command covers yet.
-    position: u64,
-    /// Commands in flight, and partial blocks between their two commands.
-    outstanding: u32,
-    /// Why it will fail, or must be tried again, when nothing is outstanding.
-    trouble: Option<RangeFailure>,
-    options: BatchOptions,
-    /// When the caller's own deadline is over.
-    due: Time,
-    /// When it has been without progress for too long, while that counts.
-    deadline: Time,
-    /// When its first command was issued.
-    began: Option<Time>,
-    /// Bits of [`Outcome::path`].
-    path: u8,
-    /// Bytes that were transferred in this attempt, and in the best one.
-    done: u64,
-    best: u64,
-    attempts: u32,
-    /// It holds its blocks among the writes of its namespace.
-    locked: bool,
-    place: RangeList,
-}
-
-/// Which list a range is in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum RangeList {
-    /// It came in since the last turn.
-    Fresh,
-    /// None: all its commands are issued.
-    None,
-    /// One of its controller's lists of waiting ranges.
-    Queued,
-    /// None: this run of a plan issues its commands.
-    Run(usize),
-}
-
-/// A clock that does not run.
-pub(crate) const NEVER: Time = Time::from_nanos(u64::MAX);
 
 /// The most that is in flight of ranges of the class that gives way: others wait for that much.
 const MAX_BACKGROUND_BYTES: u64 = 8 << 20;
@@ -104,123 +32,6 @@ const MAX_BACKGROUND_BYTES: u64 = 8 << 20;
 /// What a slow target is sent beyond that would wait there while the clock of its range runs.
 /// Doubled, a target that gives 60 MB/s keeps the last range waiting for 0.5 s.
 const MAX_QUEUE_BYTES: u64 = 16 << 20;
-
-enum RangeFailure {
-    Failed(Error),
-    /// Issue it again, not before this time.
-    Again(Time),
-    /// It expired: its commands were told to abort, and at this time the association is ended.
-    Expired(Error, Time),
-}
-
-impl RangeOp {
-    /// A range of which no command was issued.
-    pub(crate) fn new(submission: Submission, sink: ResultSink, keys: Keys) -> Self {
-        let Submission { controller, namespace, direction, offset, slice, token, options, .. } =
-            submission;
-        Self {
-            controller,
-            namespace,
-            direction,
-            offset,
-            slice,
-            keys,
-            sink,
-            token,
-            position: offset,
-            outstanding: 0,
-            trouble: None,
-            options,
-            due: NEVER,
-            deadline: NEVER,
-            began: None,
-            path: 0,
-            done: 0,
-            best: 0,
-            attempts: 0,
-            locked: false,
-            place: RangeList::Fresh,
-        }
-    }
-
-    /// It belongs to a run of a plan, which issues its commands.
-    pub(crate) fn in_run(mut self, run: usize, due: Time) -> Self {
-        (self.place, self.due) = (RangeList::Run(run), due);
-        self
-    }
-
-    /// Whether all its commands were issued.
-    pub(crate) fn is_issued(&self) -> bool {
-        self.position == self.end()
-    }
-
-    /// How it was served until now.
-    fn service(&self, now: Time) -> RangeService {
-        let Some(began) = self.began else { return RangeService::default() };
-        let latency_us = u32::try_from((now - began).as_micros()).unwrap_or(u32::MAX);
-        RangeService { path: self.path, attempts: self.attempts + 1, latency_us }
-    }
-
-    fn end(&self) -> u64 {
-        self.offset + self.slice.len() as u64
-    }
-
-    /// The part of the slice that holds these bytes.
-    fn part(&self, start: u64, length: u64) -> Range<usize> {
-        // Within the slice, whose length is a `usize`.
-        let from = (start - self.offset) as usize;
-        from..from + length as usize
-    }
-
-    fn address_of(&self, start: u64) -> u64 {
-        self.slice.address() + (start - self.offset)
-    }
-
-    /// Whether it is on this namespace of this controller.
-    pub(crate) fn is_on(&self, controller: usize, namespace: usize) -> bool {
-        self.controller == controller && self.namespace == namespace
-    }
-
-    pub(crate) fn is_write(&self) -> bool {
-        matches!(self.direction, RangeDirection::Write { .. })
-    }
-
-    /// When the core must look at it again, if it does not end before.
-    fn expiry(&self) -> Time {
-        match self.trouble {
-            Some(RangeFailure::Expired(_, time)) => time,
-            _ => self.deadline.min(self.due),
-        }
-    }
-
-    /// Nothing more of it is issued; true if nothing of it is in flight.
-    fn give_up(&mut self, why: ErrorKind) -> bool {
-        if matches!(self.trouble, None | Some(RangeFailure::Again(_))) {
-            self.trouble = Some(RangeFailure::Failed(why.into()));
-        }
-        self.outstanding == 0
-    }
-
-    /// Starts the clock, if it does not run.
-    fn start_clock(&mut self, now: Time, io_timeout: Duration) {
-        if self.deadline == NEVER {
-            self.deadline = now + io_timeout;
-        }
-    }
-
-    /// Bytes were transferred. Bytes that an earlier attempt had transferred are no progress.
-    fn progress(&mut self, now: Time, bytes: u64, io_timeout: Duration) {
-        self.done += bytes;
-        if self.done > self.best {
-            self.best = self.done;
-            // With nothing else in flight it waits for its turn.
-            self.deadline = match self.outstanding {
-                1 => NEVER,
-                _ => now + io_timeout,
-            };
-        }
-    }
-}
 
 /// The result of an attempt to issue the next command of a range.
 pub(crate) enum Advance {

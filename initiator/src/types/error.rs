@@ -2,10 +2,11 @@
 
 use std::fmt;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
+use nvme_proto::log::{DiscoveryEntry, TransportType};
 use nvme_proto::{CommandStatus, ConnectStatus, Nqn, Nsid, Status};
 
 use crate::driver::process::Forked;
@@ -17,6 +18,25 @@ pub struct SubsystemAddress {
     pub address: SocketAddr,
     /// The NVMe qualified name (SUBNQN) of the subsystem.
     pub nqn: Nqn,
+}
+
+impl TryFrom<&DiscoveryEntry> for SubsystemAddress {
+    type Error = Error;
+
+    /// The subsystem that an entry of a discovery log page names, if it is reached over RDMA at an
+    /// IP address.
+    fn try_from(entry: &DiscoveryEntry) -> Result<Self, Error> {
+        if entry.trtype != TransportType::RDMA {
+            return Err(ErrorKind::Unsupported("a transport other than RDMA").into());
+        }
+        let malformed = |what| Error::from(ErrorKind::Malformed(what));
+        let ip = entry.traddr.text().and_then(|text| text.parse().ok());
+        let ip: IpAddr = ip.ok_or_else(|| malformed("TRADDR is no IP address"))?;
+        let port = entry.trsvcid.text().and_then(|text| text.parse().ok());
+        let port: u16 = port.ok_or_else(|| malformed("TRSVCID is no port"))?;
+        let nqn = entry.subnqn.parse().map_err(|_| malformed("SUBNQN is no NQN"))?;
+        Ok(Self { address: SocketAddr::new(ip, port), nqn })
+    }
 }
 
 impl fmt::Display for SubsystemAddress {

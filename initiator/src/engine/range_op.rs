@@ -1,0 +1,203 @@
+//! A range in progress: what is asked for, and how far it is.
+
+use std::io;
+use std::ops::Range;
+use std::time::Duration;
+
+use rdma::Time;
+
+use crate::engine::results::{RangeService, ResultSink, RingKey};
+use crate::memory::region::{Keys, RegionSlice};
+use crate::types::error::{Error, ErrorKind};
+use crate::types::options::BatchOptions;
+
+/// Which way a range goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RangeDirection {
+    Read,
+    Write { fua: bool },
+}
+
+/// A range on its way into a core. It has a place in its ring.
+pub(crate) struct Submission {
+    pub(crate) controller: usize,
+    pub(crate) namespace: usize,
+    pub(crate) direction: RangeDirection,
+    /// First byte, counted from the beginning of the namespace.
+    pub(crate) offset: u64,
+    /// As many bytes as it has.
+    pub(crate) slice: RegionSlice,
+    /// Of the slice, in the controller's protection domain. Nothing is registered in here, where
+    /// the host is locked.
+    pub(crate) keys: io::Result<Keys>,
+    pub(crate) ring: RingKey,
+    pub(crate) token: u64,
+    pub(crate) options: BatchOptions,
+}
+
+/// A range in progress.
+pub(crate) struct RangeOp {
+    pub(super) controller: usize,
+    pub(super) namespace: usize,
+    pub(super) direction: RangeDirection,
+    pub(super) offset: u64,
+    pub(super) slice: RegionSlice,
+    pub(super) keys: Keys,
+    pub(super) sink: ResultSink,
+    pub(super) token: u64,
+    /// First byte that no command covers yet.
+    pub(super) position: u64,
+    /// Commands in flight, and partial blocks between their two commands.
+    pub(super) outstanding: u32,
+    /// Why it will fail, or must be tried again, when nothing is outstanding.
+    pub(super) trouble: Option<RangeFailure>,
+    pub(super) options: BatchOptions,
+    /// When the caller's own deadline is over.
+    pub(super) due: Time,
+    /// When it has been without progress for too long, while that counts.
+    pub(super) deadline: Time,
+    /// When its first command was issued.
+    pub(super) began: Option<Time>,
+    /// Bits of [`Outcome::path`].
+    pub(super) path: u8,
+    /// Bytes that were transferred in this attempt, and in the best one.
+    pub(super) done: u64,
+    pub(super) best: u64,
+    pub(super) attempts: u32,
+    /// It holds its blocks among the writes of its namespace.
+    pub(super) locked: bool,
+    pub(super) place: RangeList,
+}
+
+/// Which list a range is in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum RangeList {
+    /// It came in since the last turn.
+    Fresh,
+    /// None: all its commands are issued.
+    None,
+    /// One of its controller's lists of waiting ranges.
+    Queued,
+    /// None: this run of a plan issues its commands.
+    Run(usize),
+}
+
+/// A clock that does not run.
+pub(crate) const NEVER: Time = Time::from_nanos(u64::MAX);
+
+pub(super) enum RangeFailure {
+    Failed(Error),
+    /// Issue it again, not before this time.
+    Again(Time),
+    /// It expired: its commands were told to abort, and at this time the association is ended.
+    Expired(Error, Time),
+}
+
+impl RangeOp {
+    /// A range of which no command was issued.
+    pub(crate) fn new(submission: Submission, sink: ResultSink, keys: Keys) -> Self {
+        let Submission { controller, namespace, direction, offset, slice, token, options, .. } =
+            submission;
+        Self {
+            controller,
+            namespace,
+            direction,
+            offset,
+            slice,
+            keys,
+            sink,
+            token,
+            position: offset,
+            outstanding: 0,
+            trouble: None,
+            options,
+            due: NEVER,
+            deadline: NEVER,
+            began: None,
+            path: 0,
+            done: 0,
+            best: 0,
+            attempts: 0,
+            locked: false,
+            place: RangeList::Fresh,
+        }
+    }
+
+    /// It belongs to a run of a plan, which issues its commands.
+    pub(crate) fn in_run(mut self, run: usize, due: Time) -> Self {
+        (self.place, self.due) = (RangeList::Run(run), due);
+        self
+    }
+
+    /// Whether all its commands were issued.
+    pub(crate) fn is_issued(&self) -> bool {
+        self.position == self.end()
+    }
+
+    /// How it was served until now.
+    pub(super) fn service(&self, now: Time) -> RangeService {
+        let Some(began) = self.began else { return RangeService::default() };
+        let latency_us = u32::try_from((now - began).as_micros()).unwrap_or(u32::MAX);
+        RangeService { path: self.path, attempts: self.attempts + 1, latency_us }
+    }
+
+    pub(super) fn end(&self) -> u64 {
+        self.offset + self.slice.len() as u64
+    }
+
+    /// The part of the slice that holds these bytes.
+    pub(super) fn part(&self, start: u64, length: u64) -> Range<usize> {
+        // Within the slice, whose length is a `usize`.
+        let from = (start - self.offset) as usize;
+        from..from + length as usize
+    }
+
+    pub(super) fn address_of(&self, start: u64) -> u64 {
+        self.slice.address() + (start - self.offset)
+    }
+
+    /// Whether it is on this namespace of this controller.
+    pub(crate) fn is_on(&self, controller: usize, namespace: usize) -> bool {
+        self.controller == controller && self.namespace == namespace
+    }
+
+    pub(crate) fn is_write(&self) -> bool {
+        matches!(self.direction, RangeDirection::Write { .. })
+    }
+
+    /// When the core must look at it again, if it does not end before.
+    pub(super) fn expiry(&self) -> Time {
+        match self.trouble {
+            Some(RangeFailure::Expired(_, time)) => time,
+            _ => self.deadline.min(self.due),
+        }
+    }
+
+    /// Nothing more of it is issued; true if nothing of it is in flight.
+    pub(super) fn give_up(&mut self, why: ErrorKind) -> bool {
+        if matches!(self.trouble, None | Some(RangeFailure::Again(_))) {
+            self.trouble = Some(RangeFailure::Failed(why.into()));
+        }
+        self.outstanding == 0
+    }
+
+    /// Starts the clock, if it does not run.
+    pub(super) fn start_clock(&mut self, now: Time, io_timeout: Duration) {
+        if self.deadline == NEVER {
+            self.deadline = now + io_timeout;
+        }
+    }
+
+    /// Bytes were transferred. Bytes that an earlier attempt had transferred are no progress.
+    pub(super) fn progress(&mut self, now: Time, bytes: u64, io_timeout: Duration) {
+        self.done += bytes;
+        if self.done > self.best {
+            self.best = self.done;
+            // With nothing else in flight it waits for its turn.
+            self.deadline = match self.outstanding {
+                1 => NEVER,
+                _ => now + io_timeout,
+            };
+        }
+    }
+}
