@@ -111,7 +111,7 @@ impl Controller {
         })
     }
 
-    /// Opens the first namespace with this [name](crate::NamespaceInfo::name): namespaces are opened
+    /// Opens the first namespace with this [name](crate::NamespaceInfo::name). Namespaces are opened
     /// one after the other until one has it.
     pub fn namespace_named(&self, name: &str) -> Pending<Result<Namespace, Error>> {
         let name = name.to_owned();

@@ -109,7 +109,7 @@ impl Namespace {
     /// Not all bytes were read; the contents of `into` are unspecified then.
     ///
     /// # Panics
-    /// As [`Pending::wait`].
+    /// On a host over a simulated device, as [`Pending::wait`] does.
     pub fn read_at(&self, offset: u64, into: &mut [u8]) -> Result<(), Error> {
         let mut slice = RegionSlice::allocate(into.len().min(READ_AT_BYTES), Grant::Persistent)?;
         let mut at = offset;

@@ -32,7 +32,7 @@ pub struct Ticket {
     state: Arc<PlanState>,
     key: PlanKey,
     ended: OnceLock<Arc<EndedFd>>,
-    /// Keeps the connections.
+    /// Keeps the connections while the ticket lives.
     _shards: Shards,
 }
 

@@ -39,9 +39,9 @@ pub(crate) struct PlanRun {
 
 /// Numbers of ranges in their plan, in ascending order.
 pub(crate) enum RangeNumbers {
-    /// All between these.
+    /// All numbers of a range.
     All(Range<u32>),
-    /// These.
+    /// These numbers, where several controllers share a plan.
     Some(std::vec::IntoIter<u32>),
 }
 

@@ -58,7 +58,7 @@ pub(crate) struct RangeOp {
     pub(super) deadline: Time,
     /// When its first command was issued.
     pub(super) began: Option<Time>,
-    /// Bits of [`Outcome::path`].
+    /// The bits of [`Outcome::path`](crate::Outcome::path) so far.
     pub(super) path: u8,
     /// Bytes that were transferred in this attempt, and in the best one.
     pub(super) done: u64,

@@ -48,7 +48,7 @@ pub(crate) enum ResultSink {
 /// How a range was served, for the outcomes of plans.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct RangeService {
-    /// Bits of [`Outcome::path`].
+    /// The bits of [`Outcome::path`](crate::Outcome::path) so far.
     pub(crate) path: u8,
     pub(crate) attempts: u32,
     pub(crate) latency_us: u32,

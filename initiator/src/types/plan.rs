@@ -188,7 +188,7 @@ pub enum PlanError {
         entry: usize,
         /// First byte of it.
         offset: u64,
-        /// Bytes of it.
+        /// Number of bytes from there.
         length: u32,
         /// Bytes of the shard when it was opened.
         size_bytes: u64,
@@ -200,7 +200,7 @@ pub enum PlanError {
         entry: usize,
         /// First byte of the destination.
         dst: u64,
-        /// Bytes of it.
+        /// Number of bytes from there.
         length: u32,
         /// Bytes of the region.
         region_bytes: usize,
