@@ -12,6 +12,7 @@ from feedrail._core import Buffer, Pool
 from feedrail._dtypes import PLAN_DTYPE, RESULT_DTYPE, make_plan
 from feedrail._errors import (
     BatchError,
+    BufferInUse,
     ChecksumError,
     DatasetChanged,
     FeedrailError,
@@ -32,6 +33,7 @@ __all__ = [
     "RESULT_DTYPE",
     "BatchError",
     "Buffer",
+    "BufferInUse",
     "ChecksumError",
     "DatasetChanged",
     "FeedrailError",

@@ -13,8 +13,10 @@ if TYPE_CHECKING:
 #: buffer. 24 bytes.
 PLAN_DTYPE = np.dtype([("shard", "<u4"), ("length", "<u4"), ("offset", "<u8"), ("dst", "<u8")])
 
-#: The result of an entry: `status` is 0 if all of its bytes are in the buffer, else the status of
-#: NVMe that a target answered, or 65535 for a failure on this side. 8 bytes.
+#: The result of an entry. `status` is 0 if all of its bytes are in the buffer, else the status of
+#: NVMe that a target answered, or with bit 15 set what happened on this side. `path` has bit 0 set
+#: if bytes came without a copy and bit 1 if some were copied from a bounce buffer. `attempts` is how
+#: often the range was begun, `latency_us` the time from its first command to its end. 8 bytes.
 RESULT_DTYPE = np.dtype(
     [("status", "<u2"), ("path", "u1"), ("attempts", "u1"), ("latency_us", "<u4")]
 )

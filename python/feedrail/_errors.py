@@ -86,11 +86,15 @@ class PoolFull(FeedrailError, BufferError):
     """A pool that does not have the memory free, or not in one piece."""
 
 
+class BufferInUse(FeedrailError, BufferError):
+    """Bytes of a buffer that another batch, which is not over, reads into."""
+
+
 class BatchError(FeedrailError):
     """Ranges of a batch that failed, while others may have succeeded.
 
     If all failed for the same reason the exception is of that reason's class as well: `TargetLost`,
-    `RangeError` and so on can be caught as such.
+    `DatasetChanged` and so on can be caught as such.
 
     Attributes:
         indices: Numbers of the entries that failed, `int64`, shape `(failed,)`.
@@ -101,10 +105,6 @@ class BatchError(FeedrailError):
     indices: NDArray[np.int64]
     results: NDArray[np.void]
     errors: Mapping[int, FeedrailError]
-
-
-class BatchRangeError(BatchError, RangeError):
-    """Ranges of a batch that are not within their shards."""
 
 
 class BatchDatasetChanged(BatchError, DatasetChanged):
@@ -124,7 +124,6 @@ class BatchForkedHandleError(BatchError, ForkedHandleError):
 
 
 _OF_ONE_REASON: dict[type[FeedrailError], type[BatchError]] = {
-    RangeError: BatchRangeError,
     DatasetChanged: BatchDatasetChanged,
     TargetLost: BatchTargetLost,
     ReadTimeout: BatchReadTimeout,

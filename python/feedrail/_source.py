@@ -139,7 +139,10 @@ class Source:
             priority: Below 0, ranges go behind those of priority 0 or more, for prefetching.
 
         Raises:
-            ValueError: an entry names no shard, or bytes that `out` does not have.
+            RangeError: an entry is not within its shard. Nothing was read.
+            BufferInUse: a batch that is not over reads into the same bytes. Nothing was read.
+            ValueError: an entry names no shard, or bytes that `out` does not have, or two entries
+                share bytes of `out`. Nothing was read.
             ForkedHandleError: `out` was registered by the process that this was forked from.
         """
         session, buffer = self._session(), _buffer(out)
@@ -168,9 +171,12 @@ class Source:
             A result for each entry, shape `(entries,)`, dtype `RESULT_DTYPE`.
 
         Raises:
-            BatchError: ranges failed; it is a `TargetLost`, `RangeError`, `DatasetChanged` or
-                `ReadTimeout` too where all failed for that reason.
-            ValueError: an entry names no shard, or bytes that `out` does not have.
+            BatchError: ranges failed; it is a `TargetLost`, `DatasetChanged` or `ReadTimeout` too
+                where all failed for that reason.
+            RangeError: an entry is not within its shard. Nothing was read.
+            BufferInUse: a batch that is not over reads into the same bytes. Nothing was read.
+            ValueError: an entry names no shard, or bytes that `out` does not have, or two entries
+                share bytes of `out`. Nothing was read.
             ForkedHandleError: `out` was registered by the process that this was forked from.
         """
         session, buffer = self._session(), _buffer(out)

@@ -50,7 +50,10 @@ class Ticket:
         return self.results()
 
     def cancel(self) -> int:
-        """Gives up the ranges without a result, and returns their number."""
+        """Gives up the ranges without a result, and returns the number of those that ended at once.
+
+        The others end when their target has answered: it may write to the buffer until then.
+        """
         return self._ticket.cancel()
 
     def fileno(self) -> int:

@@ -9,6 +9,8 @@ use std::time::Duration;
 use feedrail_initiator::Host;
 use pyo3::prelude::*;
 
+use crate::released;
+
 /// How often a thread that waits runs the handlers of signals that arrived.
 const SIGNALS_EVERY: Duration = Duration::from_millis(100);
 
@@ -59,6 +61,7 @@ pub(crate) fn wait_interruptibly<T: Send>(
             return Ok(Some(result));
         }
         py.check_signals()?;
+        released::drain(py);
         if left.is_some_and(|left| left <= step) {
             return Ok(None);
         }

@@ -5,6 +5,7 @@ use std::ffi::c_int;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
+use feedrail_initiator::{Grant, Region};
 use pyo3::exceptions::{PyBufferError, PyOSError, PyValueError};
 use pyo3::ffi;
 use pyo3::intern;
@@ -12,16 +13,15 @@ use pyo3::prelude::*;
 use pyo3::types::PyString;
 
 use crate::dlpack;
-use crate::engine::HostRegion;
 use crate::errors;
 use crate::lease::Lease;
 use crate::owner::{ExportedMemory, MemoryExporter};
 use crate::process::HomeProcess;
-use crate::released::{self, DrainOnDrop};
+use crate::released::{self, DrainOnDrop, ReleaseToPython};
 
 /// Memory of the host that batches read into.
 pub(crate) struct BufferMemory {
-    region: Arc<HostRegion>,
+    region: Arc<Region>,
     /// Of the first byte in the region.
     pub(crate) at: usize,
     length: usize,
@@ -31,14 +31,14 @@ pub(crate) struct BufferMemory {
 
 impl BufferMemory {
     /// All of a region.
-    pub(crate) fn whole(region: HostRegion) -> Self {
+    pub(crate) fn whole(region: Region) -> Self {
         let length = region.len();
         let (region, home) = (Arc::new(region), HomeProcess::current());
         Self { region, at: 0, length, home, _lease: None }
     }
 
     /// The part of a region that is leased.
-    pub(crate) fn leased(region: &Arc<HostRegion>, lease: Lease, length: usize) -> Self {
+    pub(crate) fn leased(region: &Arc<Region>, lease: Lease, length: usize) -> Self {
         let (region, home) = (Arc::clone(region), HomeProcess::current());
         Self { region, at: lease.at, length, home, _lease: Some(lease) }
     }
@@ -47,7 +47,7 @@ impl BufferMemory {
     ///
     /// # Errors
     /// `ForkedHandleError` in a child of the process that registered it.
-    pub(crate) fn region(&self, py: Python<'_>) -> PyResult<&Arc<HostRegion>> {
+    pub(crate) fn region(&self, py: Python<'_>) -> PyResult<&Arc<Region>> {
         if self.home.is_current() { Ok(&self.region) } else { Err(errors::forked(py)) }
     }
 
@@ -56,8 +56,7 @@ impl BufferMemory {
     }
 
     fn address(&self) -> NonNull<u8> {
-        // SAFETY: the part is within the region.
-        unsafe { self.region.address().add(self.at) }
+        NonNull::new(self.region.as_ptr().wrapping_add(self.at)).unwrap_or(NonNull::dangling())
     }
 }
 
@@ -82,6 +81,17 @@ impl BufferObject {
     }
 }
 
+/// A region of memory that an exporter keeps valid.
+///
+/// # Safety
+/// `length` bytes at `address` are writable until the exporter is dropped.
+unsafe fn adopt(address: NonNull<u8>, length: usize, exporter: MemoryExporter) -> Region {
+    let owner = Box::new(ReleaseToPython::new(exporter));
+    // SAFETY: the owner has the exporter. Nobody but Python's code has pointers to the memory, and
+    // that is told not to use the bytes of a batch before it has ended.
+    unsafe { Region::from_raw(address, length, Grant::Persistent, owner) }
+}
+
 /// Calls a function of `feedrail._views`; elements are `uint8` if no type is named.
 fn view<'py>(
     buffer: &Bound<'py, BufferObject>,
@@ -104,7 +114,7 @@ impl BufferObject {
         if isize::try_from(nbytes).is_err() {
             return Err(PyValueError::new_err("more bytes than there are addresses"));
         }
-        let region = HostRegion::allocate(nbytes).map_err(PyOSError::new_err)?;
+        let region = Region::allocate(nbytes, Grant::Persistent).map_err(PyOSError::new_err)?;
         Ok(Self::new(BufferMemory::whole(region)))
     }
 
@@ -115,8 +125,7 @@ impl BufferObject {
         let ExportedMemory { address, length, exporter } = ExportedMemory::of(object)?;
         // SAFETY: the exporter keeps the memory mapped and writable until it is dropped, which is
         // after `release` was called.
-        let region =
-            unsafe { HostRegion::from_raw(address, length, move || released::push(exporter)) };
+        let region = unsafe { adopt(address, length, exporter) };
         Ok(Self::new(BufferMemory::whole(region)))
     }
 
@@ -139,8 +148,7 @@ impl BufferObject {
         }
         let exporter = MemoryExporter::Object(owner);
         // SAFETY: what the caller of `register_ptr` promises, as its documentation says.
-        let region =
-            unsafe { HostRegion::from_raw(address, length, move || released::push(exporter)) };
+        let region = unsafe { adopt(address, length, exporter) };
         Ok(Self::new(BufferMemory::whole(region)))
     }
 

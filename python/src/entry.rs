@@ -1,63 +1,49 @@
-//! Plans as Python hands them over: arrays of 24-byte entries.
+//! Plans and results as Python has them: arrays of 24-byte entries and 8-byte results.
 
 use std::ffi::c_void;
 
+use feedrail_initiator::{Entry, Outcome};
 use pyo3::buffer::PyUntypedBuffer;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 
-use crate::engine::PlanEntry;
-
 /// Bytes of an entry of `feedrail.PLAN_DTYPE`.
-pub(crate) const ENTRY_BYTES: usize = 24;
+const ENTRY_BYTES: usize = 24;
 
-/// Copies a plan in, and checks that every entry is within the shards and within `out_bytes`.
-pub(crate) fn parse(
-    plan: &Bound<'_, PyAny>,
-    shards: usize,
-    out_bytes: usize,
-) -> PyResult<Vec<PlanEntry>> {
+/// Copies a plan in, and checks that every entry goes to a buffer of `out_bytes`. The initiator
+/// checks the rest.
+pub(crate) fn parse(plan: &Bound<'_, PyAny>, out_bytes: usize) -> PyResult<Vec<Entry>> {
     let buffer = PyUntypedBuffer::get(plan)?;
     if buffer.item_size() != ENTRY_BYTES || !buffer.is_c_contiguous() {
         let message = "a plan is a C-contiguous array of dtype feedrail.PLAN_DTYPE";
         return Err(PyTypeError::new_err(message));
     }
-    let entries: Vec<_> = copy(buffer.buf_ptr(), buffer.len_bytes())
-        .chunks_exact(ENTRY_BYTES)
-        .map(PlanEntry::from_bytes)
-        .collect();
-    check(&entries, shards, out_bytes)?;
+    let bytes = copy(buffer.buf_ptr(), buffer.len_bytes());
+    let entries: Vec<_> = bytes.chunks_exact(ENTRY_BYTES).map(entry).collect();
+    let beyond = |entry: &Entry| {
+        let end = entry.dst.checked_add(u64::from(entry.length));
+        end.is_none_or(|end| end > out_bytes as u64)
+    };
+    if let Some(at) = entries.iter().position(beyond) {
+        let Entry { length, dst, .. } = entries[at];
+        let message = format!("entry {at}: {length} bytes at {dst} of a buffer of {out_bytes}");
+        return Err(PyValueError::new_err(message));
+    }
     Ok(entries)
 }
 
-fn check(entries: &[PlanEntry], shards: usize, out_bytes: usize) -> PyResult<()> {
-    for (index, entry) in entries.iter().enumerate() {
-        if entry.shard as usize >= shards {
-            let message = format!("entry {index}: shard {} of {shards}", entry.shard);
-            return Err(PyValueError::new_err(message));
-        }
-        let end = entry.dst.checked_add(u64::from(entry.length));
-        if end.is_none_or(|end| end > out_bytes as u64) {
-            let (length, dst) = (entry.length, entry.dst);
-            let message =
-                format!("entry {index}: {length} bytes at {dst} of a buffer of {out_bytes}");
-            return Err(PyValueError::new_err(message));
-        }
-    }
-    check_disjoint(entries)
+/// From the little-endian layout of `feedrail.PLAN_DTYPE`.
+fn entry(bytes: &[u8]) -> Entry {
+    let half = |at| u32::from_le_bytes(std::array::from_fn(|i| bytes[at + i]));
+    let whole = |at| u64::from_le_bytes(std::array::from_fn(|i| bytes[at + i]));
+    Entry { shard: half(0), length: half(4), offset: whole(8), dst: whole(16) }
 }
 
-fn check_disjoint(entries: &[PlanEntry]) -> PyResult<()> {
-    let mut order: Vec<_> = (0..entries.len()).filter(|&at| entries[at].length > 0).collect();
-    order.sort_unstable_by_key(|&at| entries[at].dst);
-    for pair in order.windows(2) {
-        let [first, second] = [pair[0], pair[1]];
-        if entries[first].dst + u64::from(entries[first].length) > entries[second].dst {
-            let message = format!("entries {first} and {second} overlap in the buffer");
-            return Err(PyValueError::new_err(message));
-        }
-    }
-    Ok(())
+/// In the little-endian layout of `feedrail.RESULT_DTYPE`.
+pub(crate) fn result_bytes(outcome: Outcome) -> [u8; 8] {
+    let [s0, s1] = outcome.status.to_le_bytes();
+    let [l0, l1, l2, l3] = outcome.latency_us.to_le_bytes();
+    [s0, s1, outcome.path, outcome.attempts, l0, l1, l2, l3]
 }
 
 #[expect(unsafe_code, reason = "copies an exported buffer")]

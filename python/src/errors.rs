@@ -1,11 +1,10 @@
 //! Errors of the initiator as exceptions of `feedrail`.
 
-use feedrail_initiator::{Error, ErrorKind};
+use feedrail_initiator::{Entry, Error, ErrorKind, PlanError};
+use pyo3::exceptions::PyValueError;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
-
-use crate::engine::PlanEntry;
 
 /// The exception for an error of the initiator.
 pub(crate) fn exception(py: Python<'_>, error: &Error) -> PyErr {
@@ -20,8 +19,7 @@ pub(crate) fn forked(py: Python<'_>) -> PyErr {
 
 /// The exception of a pool without room.
 pub(crate) fn pool_full(py: Python<'_>, message: String) -> PyErr {
-    let make = || py.import("feedrail._errors")?.getattr("PoolFull")?.call1((message,));
-    make().map_or_else(|failed: PyErr| failed, PyErr::from_value)
+    of_class(py, "PoolFull", message)
 }
 
 fn new_exception<'py>(py: Python<'py>, class: &str, error: &Error) -> PyResult<Bound<'py, PyAny>> {
@@ -33,7 +31,7 @@ fn new_exception<'py>(py: Python<'py>, class: &str, error: &Error) -> PyResult<B
     details.set_item(intern!(py, "tried"), PyTuple::new(py, tried)?)?;
     let status = error.status().map(|status| status.without_flags().to_bits());
     details.set_item(intern!(py, "status"), status)?;
-    details.set_item(intern!(py, "retryable"), is_retryable(error.kind()))?;
+    details.set_item(intern!(py, "retryable"), error.is_retryable())?;
     let class = py.import(intern!(py, "feedrail._errors"))?.getattr(class)?;
     class.call((error.to_string(),), Some(&details))
 }
@@ -54,19 +52,36 @@ fn class(kind: &ErrorKind) -> &'static str {
     }
 }
 
-/// Whether the same call may succeed later, with nothing else changed.
-fn is_retryable(kind: &ErrorKind) -> bool {
-    matches!(
-        kind,
-        ErrorKind::Lost { .. }
-            | ErrorKind::ConnectionLost(_)
-            | ErrorKind::Unreachable(_)
-            | ErrorKind::TimedOut { .. }
-    )
+/// The exception for a plan that was not accepted, whose destinations were shifted by `at` bytes.
+pub(crate) fn refused(py: Python<'_>, error: PlanError, entries: &[Entry], at: usize) -> PyErr {
+    match error {
+        PlanError::Host(error) => exception(py, &error),
+        PlanError::BeyondShard { entry, .. } => {
+            let exception = of_class(py, "RangeError", error.to_string());
+            match locate(py, &exception, &entries[entry]) {
+                Ok(()) => exception,
+                Err(failed) => failed,
+            }
+        }
+        PlanError::InFlight { start, end } => {
+            let [start, end] = [start, end].map(|byte| byte.saturating_sub(at as u64));
+            let message = format!(
+                "another batch reads into bytes {start} to {end} of the buffer: wait for it first"
+            );
+            of_class(py, "BufferInUse", message)
+        }
+        error => PyValueError::new_err(error.to_string()),
+    }
+}
+
+/// An exception of a class of `feedrail._errors`.
+fn of_class(py: Python<'_>, class: &str, message: String) -> PyErr {
+    let make = || py.import("feedrail._errors")?.getattr(class)?.call1((message,));
+    make().map_or_else(|failed| failed, PyErr::from_value)
 }
 
 /// Says in an exception which range it is about.
-pub(crate) fn locate(py: Python<'_>, exception: &PyErr, entry: &PlanEntry) -> PyResult<()> {
+pub(crate) fn locate(py: Python<'_>, exception: &PyErr, entry: &Entry) -> PyResult<()> {
     let exception = exception.value(py);
     exception.setattr(intern!(py, "shard"), entry.shard)?;
     exception.setattr(intern!(py, "offset"), entry.offset)?;

@@ -7,10 +7,10 @@
 mod block_on;
 mod buffer;
 mod dlpack;
-mod engine;
 mod entry;
 mod errors;
 mod lease;
+mod lingering;
 mod owner;
 mod pool;
 mod process;

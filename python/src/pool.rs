@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use feedrail_initiator::{Grant, Region};
 use pyo3::exceptions::{PyOSError, PyValueError};
 use pyo3::prelude::*;
 
 use crate::block_on::wait_interruptibly;
 use crate::buffer::{BufferMemory, BufferObject};
-use crate::engine::HostRegion;
 use crate::errors;
 use crate::lease::Arena;
 use crate::process::HomeProcess;
@@ -19,7 +19,7 @@ use crate::seconds::Seconds;
 #[pyclass(frozen, name = "Pool", module = "feedrail._core")]
 pub(crate) struct PoolObject {
     home: HomeProcess,
-    region: Arc<HostRegion>,
+    region: Arc<Region>,
     arena: Arc<Arena>,
 }
 
@@ -31,7 +31,7 @@ impl PoolObject {
         let Some(nbytes) = Arena::length_for(nbytes).filter(|&n| isize::try_from(n).is_ok()) else {
             return Err(PyValueError::new_err("a pool of more bytes than there are addresses"));
         };
-        let region = HostRegion::allocate(nbytes).map_err(PyOSError::new_err)?;
+        let region = Region::allocate(nbytes, Grant::Persistent).map_err(PyOSError::new_err)?;
         let (home, arena) = (HomeProcess::current(), Arena::new(nbytes));
         Ok(Self { home, region: Arc::new(region), arena })
     }

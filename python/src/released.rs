@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 use pyo3::prelude::*;
 
+use crate::lingering;
 use crate::owner::MemoryExporter;
 
 struct ReleasedOwner {
@@ -22,7 +23,7 @@ struct ReleasedOwner {
 static NEWEST: AtomicPtr<ReleasedOwner> = AtomicPtr::new(ptr::null_mut());
 
 /// Adds an owner. Any thread may call it, attached to the interpreter or not.
-pub(crate) fn push(exporter: MemoryExporter) {
+fn push(exporter: MemoryExporter) {
     let node = Box::into_raw(Box::new(ReleasedOwner { exporter, next: ptr::null_mut() }));
     let link = |newest| {
         // SAFETY: the node is not in the list yet, so nobody else has it.
@@ -33,8 +34,24 @@ pub(crate) fn push(exporter: MemoryExporter) {
     let _ = NEWEST.fetch_update(Ordering::Release, Ordering::Relaxed, link);
 }
 
+/// What a region owns: hands the exporter over when every device has forgotten the memory.
+pub(crate) struct ReleaseToPython(Option<MemoryExporter>);
+
+impl ReleaseToPython {
+    pub(crate) fn new(exporter: MemoryExporter) -> Self {
+        Self(Some(exporter))
+    }
+}
+
+impl Drop for ReleaseToPython {
+    fn drop(&mut self) {
+        self.0.take().into_iter().for_each(push);
+    }
+}
+
 /// Drops the owners that were added; called at the start of each call from Python.
-pub(crate) fn drain(_py: Python<'_>) {
+pub(crate) fn drain(py: Python<'_>) {
+    lingering::reap(py);
     if NEWEST.load(Ordering::Relaxed).is_null() {
         return;
     }

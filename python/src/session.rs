@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use feedrail_initiator::{
     Class, Controller, Error, Host, HostCounters, Namespace, NamespaceInfo, Nqn, Nsid,
-    RdmaProvider, SubsystemAddress,
+    RdmaProvider, Shards, Submit, SubsystemAddress,
 };
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -13,7 +13,6 @@ use pyo3::types::PyDict;
 
 use crate::block_on::block_on;
 use crate::buffer::BufferObject;
-use crate::engine::Batch;
 use crate::entry;
 use crate::errors;
 use crate::process::HomeProcess;
@@ -27,7 +26,25 @@ use crate::ticket::TicketObject;
 pub(crate) struct SessionObject {
     home: HomeProcess,
     host: Host,
-    shards: Mutex<Vec<Namespace>>,
+    shards: Mutex<OpenShards>,
+}
+
+/// The namespaces that are open.
+struct OpenShards {
+    all: Vec<Namespace>,
+    /// The same, as plans number them.
+    numbered: Shards,
+}
+
+impl OpenShards {
+    fn none() -> Self {
+        Self { all: Vec::new(), numbered: Shards::new([]) }
+    }
+
+    fn add(&mut self, opened: Vec<Namespace>) {
+        self.all.extend(opened);
+        self.numbered = Shards::new(self.all.iter().cloned());
+    }
 }
 
 #[pymethods]
@@ -56,7 +73,7 @@ impl SessionObject {
             host = host.source(address);
         }
         let host = py.detach(|| host.build()).map_err(|error| errors::exception(py, &error))?;
-        Ok(Self { home: HomeProcess::current(), host, shards: Mutex::default() })
+        Ok(Self { home: HomeProcess::current(), host, shards: Mutex::new(OpenShards::none()) })
     }
 
     /// Connects to a subsystem and opens its namespaces, or those with the number `nsid` or the
@@ -84,7 +101,7 @@ impl SessionObject {
         }
         let properties = opened.iter().map(|namespace| properties(py, namespace.info()));
         let properties = properties.collect::<PyResult<_>>()?;
-        self.shards().extend(opened);
+        self.shards().add(opened);
         Ok(properties)
     }
 
@@ -99,15 +116,18 @@ impl SessionObject {
     ) -> PyResult<TicketObject> {
         released::drain(py);
         self.check(py)?;
-        let (timeout, memory) = (timeout.map(|Seconds(timeout)| timeout), Arc::clone(out.memory()));
+        let (deadline, memory) =
+            (timeout.map(|Seconds(timeout)| timeout), Arc::clone(out.memory()));
         let region = memory.region(py)?;
-        let shards = self.shards().clone();
-        let mut entries = entry::parse(plan, shards.len(), memory.length())?;
+        let mut entries = entry::parse(plan, memory.length())?;
         entries.iter_mut().for_each(|entry| entry.dst += memory.at as u64);
         let class = if background { Class::Background } else { Class::Foreground };
-        let batch = py
-            .detach(|| Batch::submit(&self.host, &shards, entries, region.clone(), timeout, class));
-        Ok(TicketObject::new(batch, memory))
+        let (shards, options) = (self.shards().numbered.clone(), Submit { deadline, class });
+        let submitted = py.detach(|| self.host.submit(&shards, &entries, region, options));
+        match submitted {
+            Ok(ticket) => Ok(TicketObject::new(ticket, entries, memory)),
+            Err(error) => Err(errors::refused(py, error, &entries, memory.at)),
+        }
     }
 
     /// As `submit`, and waits for all results. What a signal's handler raises cancels the batch.
@@ -142,7 +162,7 @@ impl SessionObject {
         if self.home.is_current() { Ok(()) } else { Err(errors::forked(py)) }
     }
 
-    fn shards(&self) -> MutexGuard<'_, Vec<Namespace>> {
+    fn shards(&self) -> MutexGuard<'_, OpenShards> {
         self.shards.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -77,25 +77,29 @@ def test_no_such_namespace(daemon: Daemon) -> None:
         feedrail.open(f"{daemon.url}/nothing")
 
 
-def test_ranges_beyond_the_end_fail_alone(source: feedrail.Source, content: np.ndarray) -> None:
-    plan = feedrail.make_plan([10, len(content) - 5, 2**62], [10, 10, 1])
+@pytest.mark.parametrize("beyond", [-5, 0, 2**62])
+@pytest.mark.parametrize("errors", ["raise", "return"])
+def test_a_plan_with_a_range_beyond_the_end_is_not_begun(
+    source: feedrail.Source, content: np.ndarray, beyond: int, errors: str
+) -> None:
+    plan = feedrail.make_plan([10, len(content) + beyond], [10, 10])
     out = np.zeros(32, np.uint8)
-    results = source.read_many(plan, out, errors="return")
-    assert list(results["status"] != 0) == [False, True, True]
-    assert np.array_equal(out[:10], content[10:20])
-    with pytest.raises(feedrail.RangeError) as raised:
-        source.read_many(plan, out)
+    with pytest.raises(feedrail.RangeError, match="entry 1") as raised:
+        source.read_many(plan, out, errors=errors)
     error = raised.value
-    assert isinstance(error, feedrail.BatchError)
-    assert (error.shard, error.offset, error.length) == (0, len(content) - 5, 10)
-    assert list(error.indices) == [1, 2] and not error.retryable
-    assert isinstance(error.errors[2], feedrail.RangeError)
+    assert (error.shard, error.offset, error.length) == (0, len(content) + beyond, 10)
+    assert not error.retryable and not out.any()
+
+
+def test_results_say_how_bytes_came(source: feedrail.Source) -> None:
+    (result,) = source.read_many(feedrail.make_plan([0], [4096]), bytearray(4096))
+    assert (result["status"], result["path"] & 1, result["attempts"]) == (0, 1, 1)
 
 
 @pytest.mark.parametrize(
     ("entry", "said"),
     [
-        ((1, 1, 0, 0), "entry 0: shard 1 of 1"),
+        ((1, 1, 0, 0), "entry 0: there is no shard 1"),
         ((0, 9, 0, 0), "entry 0: 9 bytes at 0 of a buffer of 8"),
         ((0, 1, 0, 2**64 - 1), "of a buffer of 8"),
     ],
@@ -109,7 +113,7 @@ def test_plans_that_make_no_sense(
 
 def test_overlapping_destinations_are_refused(source: feedrail.Source) -> None:
     plan = feedrail.make_plan([0, 0], [10, 10], dst=[0, 9])
-    with pytest.raises(ValueError, match="overlap"):
+    with pytest.raises(ValueError, match="entries 0 and 1"):
         source.read_many(plan, bytearray(32))
 
 
