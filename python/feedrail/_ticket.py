@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from typing import TYPE_CHECKING
 
@@ -83,6 +82,8 @@ class Ticket:
 
     async def over(self) -> None:
         """Returns in an asyncio event loop once every range has its result, failed or not."""
+        import asyncio  # It takes 50 ms, and few need it.
+
         loop = asyncio.get_running_loop()
         while not self.done():
             descriptor, readable = self.fileno(), asyncio.Event()

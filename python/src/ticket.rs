@@ -44,7 +44,7 @@ impl TicketObject {
         Ok(over.is_some())
     }
 
-    /// The batch.
+    /// The batch, for a call from Python.
     ///
     /// # Errors
     /// `ForkedHandleError` in a child of the process that submitted it.
