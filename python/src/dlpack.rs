@@ -4,6 +4,8 @@
 use std::ffi::{CStr, c_void};
 use std::ptr::{self, NonNull};
 
+use crate::owner::MemoryExporter;
+use crate::released;
 use pyo3::exceptions::{PyBufferError, PyTypeError};
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -263,7 +265,7 @@ fn rename(capsule: &Bound<'_, PyCapsule>, name: &'static CStr) -> PyResult<()> {
 
 /// What a tensor of ours keeps: the buffer whose memory it is, and its shape.
 struct Exported {
-    _keeps: Py<PyAny>,
+    keeps: Py<PyAny>,
     shape: [i64; 1],
 }
 
@@ -276,7 +278,7 @@ pub(crate) fn capsule(
 ) -> PyResult<Bound<'_, PyAny>> {
     let py = keeps.py();
     let shape = [i64::try_from(length).unwrap_or(i64::MAX)];
-    let exported = Box::into_raw(Box::new(Exported { _keeps: keeps.unbind(), shape }));
+    let exported = Box::into_raw(Box::new(Exported { keeps: keeps.unbind(), shape }));
     // SAFETY: it was made in the line above.
     let shape = unsafe { &raw mut (*exported).shape }.cast();
     let tensor = DlTensor {
@@ -323,6 +325,8 @@ unsafe extern "C" fn destroy_capsule(capsule: *mut pyo3::ffi::PyObject) {
             );
         }
     }
+    // Python calls a destructor attached.
+    let _ = Python::try_attach(released::drain);
 }
 
 unsafe extern "C" fn delete(managed: *mut DlManagedTensor) {
@@ -335,14 +339,15 @@ unsafe extern "C" fn delete_versioned(managed: *mut DlManagedTensorVersioned) {
     unsafe { forget(Box::from_raw(managed).manager_context) };
 }
 
-/// Drops what a tensor keeps. Libraries may do so from any thread, and after the interpreter ended:
-/// then nothing can be dropped any more.
+/// Lets go of what a tensor keeps. Libraries may do so from any thread, and after the interpreter
+/// ended. torch does so with the interpreter detached, even amid a call of ours that has it attached:
+/// `Python::attach` would take its word for it.
 ///
 /// # Safety
 /// `context` is that of a tensor that [`capsule`] made, and this is called once for it.
 unsafe fn forget(context: *mut c_void) {
-    let context = context.cast::<Exported>();
     // SAFETY: `capsule` made it of a box, and the caller calls once.
-    // Without an interpreter the box stays, as does the memory: the process ends.
-    let _ = Python::try_attach(|_py| drop(unsafe { Box::from_raw(context) }));
+    let exported = unsafe { Box::from_raw(context.cast::<Exported>()) };
+    released::push(MemoryExporter::Object(exported.keeps));
+    released::drain_soon();
 }

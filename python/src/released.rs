@@ -7,9 +7,11 @@
     reason = "a list that threads push to without a lock, so that forks cannot hang it"
 )]
 
+use std::ffi::{c_int, c_void};
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
+use pyo3::ffi;
 use pyo3::prelude::*;
 
 use crate::lingering;
@@ -63,6 +65,22 @@ pub(crate) fn drain(py: Python<'_>) {
         next = node.next;
         drop(node.exporter);
     }
+}
+
+/// Makes the main thread drop them, between two of its steps. Any thread may call it, attached or not.
+pub(crate) fn drain_soon() {
+    // SAFETY: it needs no interpreter; the function is there as long as the program.
+    unsafe {
+        if ffi::Py_IsInitialized() != 0 {
+            // It fails if many calls are pending: then one of them is this, or the next call drains.
+            ffi::Py_AddPendingCall(Some(drain_now), ptr::null_mut());
+        }
+    }
+}
+
+extern "C" fn drain_now(_: *mut c_void) -> c_int {
+    let _ = Python::try_attach(drain);
+    0
 }
 
 /// The last field of what may hold the last handle of a region: where it is dropped, with the

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -204,3 +205,26 @@ def test_errors_of_workers_keep_their_class(source: feedrail.Source, content: np
     dataset = ft.RangeDataset(source, Index.of([len(content)], [1]))
     with pytest.raises(feedrail.RangeError, match="1 of 1 ranges failed"):
         list(DataLoader(dataset, 1, num_workers=1, collate_fn=ft.collate, timeout=120))
+
+
+def test_tensors_are_dropped_amid_a_call(daemon: Daemon) -> None:
+    """torch frees them with the interpreter detached, here while a call of ours makes errors."""
+    script = f"""
+        import gc, torch, numpy as np, feedrail
+        source = feedrail.open({daemon.url!r})
+        beyond = feedrail.make_plan(np.full(64, source.nbytes), 1)
+        for _ in range(50):
+            gc.disable()
+            cycle = [torch.from_dlpack(source.rows(0, [0], 1 << 20)) for _ in range(5)]
+            cycle.append(cycle)
+            del cycle
+            gc.set_threshold(1)
+            gc.enable()
+            try:
+                source.read_many(beyond, bytearray(64))
+            except feedrail.RangeError:
+                pass
+    """
+    command = [sys.executable, "-X", "faulthandler", "-c", textwrap.dedent(script)]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert (ended.returncode, ended.stderr) == (0, "")
