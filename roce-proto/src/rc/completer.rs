@@ -125,7 +125,9 @@ impl Requester {
             return;
         }
         let released = if to.is_before(self.next) { self.cost_before(to) } else { self.charged };
-        with.limits.window.acknowledged(with.now, released);
+        let timed = self.timed.take_if(|(psn, _)| psn.is_before(to));
+        let sample = timed.map(|(_, sent)| with.now - sent);
+        with.limits.window.acknowledged(with.now, released, sample);
         self.charged -= released;
         self.release_stale(with.limits);
         self.confirmed = to;
@@ -133,10 +135,6 @@ impl Requester {
             self.clear_unsolicited(with.limits);
         }
         self.not_ready_count = 0;
-        if let Some((_, sent)) = self.timed.filter(|(psn, _)| psn.is_before(to)) {
-            with.limits.window.sample(with.now - sent);
-            self.timed = None;
-        }
         if let Some(probe) = self.recovery.confirmed() {
             self.judge(probe, with);
         }

@@ -26,6 +26,7 @@
 mod completer;
 mod completions;
 mod config;
+pub mod congestion;
 mod counters;
 mod datagram_cost;
 mod memory;

@@ -477,7 +477,7 @@ impl Requester {
                 return Err(SendFailure { position, status: WorkStatus::RetryExceeded });
             }
             if self.retransmit_timer.repeated() {
-                limits.window.lost(now, self.retransmit_timer.silence(now));
+                limits.window.timed_out(now, self.retransmit_timer.silence(now));
             }
             self.go_back(Cause::Silence, limits);
             self.read_repair.reset();

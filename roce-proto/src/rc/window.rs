@@ -6,23 +6,14 @@
 //! lost, and learns from losses. It differs from TCP's in one point: each loss costs a go-back-N,
 //! so the place where one happened is remembered and approached again only slowly.
 
-use core::mem;
 use core::time::Duration;
 
 use crate::Time;
-use crate::rc::datagram_cost::{HEADERS_BYTES, datagram_cost};
+use crate::rc::congestion::{CongestionControl, FULL_PACKET, Halving, RoundTrip};
 
-const FULL_PACKET: u64 = datagram_cost(4096 + HEADERS_BYTES);
-const STOCK_BUFFER: u64 = 425_984;
-const INITIAL: u64 = 2 * FULL_PACKET;
-const INITIAL_CEILING: u64 = STOCK_BUFFER / 8 * 7;
-const SMALLEST: u64 = FULL_PACKET;
-const LARGEST: u64 = 16 << 20;
-const CEILING_INTERVAL: Duration = Duration::from_millis(20);
-const CUT_INTERVAL: Duration = Duration::from_millis(1);
-
-const RETRANSMIT_UNKNOWN: Duration = Duration::from_millis(20);
-const RETRANSMIT_FLOOR: Duration = Duration::from_millis(5);
+/// The least time for which a packet that is missed may have been on its way: timers of queue pairs
+/// and turns of processes are no finer.
+const ON_ITS_WAY: Duration = Duration::from_millis(1);
 
 /// The window shared by all queue pairs of a process (or of one of its threads) that send to the
 /// same remote endpoint, in bytes as [`datagram_cost`] counts them; and the round-trip time to that
@@ -36,41 +27,24 @@ const RETRANSMIT_FLOOR: Duration = Duration::from_millis(5);
 /// in flight it always admits one packet, so no queue pair starves as long as turns are taken.
 #[derive(Clone, Debug)]
 pub struct SendWindow {
-    limit: u64,
+    control: Halving,
     in_flight: u64,
     /// The part of it for which no acknowledgement was requested yet.
     unsolicited: u64,
-    /// Up to here the window grows by one packet each round trip. Above, losses are to be expected,
-    /// and both rise slowly; faster as long as there was none.
-    ceiling: u64,
-    ceiling_raised: Time,
-    /// The ceiling is still a guess: nothing was ever lost.
-    guessed: bool,
-    last_cut: Option<Time>,
     /// A packet had to wait since half of the window was last free.
     limited: bool,
-    round_trip: Option<RoundTrip>,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct RoundTrip {
-    smoothed: Duration,
-    variation: Duration,
+    round_trip: RoundTrip,
 }
 
 impl SendWindow {
     /// The window towards an endpoint of which nothing is known.
     pub const fn new() -> Self {
         Self {
-            limit: INITIAL,
+            control: Halving::new(),
             in_flight: 0,
             unsolicited: 0,
-            ceiling: INITIAL_CEILING,
-            ceiling_raised: Time::ZERO,
-            guessed: true,
-            last_cut: None,
             limited: false,
-            round_trip: None,
+            round_trip: RoundTrip::new(),
         }
     }
 
@@ -80,31 +54,31 @@ impl SendWindow {
     }
 
     /// Bytes that may be in flight, as [`datagram_cost`] counts them.
-    pub const fn limit(&self) -> u64 {
-        self.limit
+    pub fn limit(&self) -> u64 {
+        self.control.window()
     }
 
     /// The smoothed round-trip time, once there is one.
     pub fn round_trip(&self) -> Option<Duration> {
-        self.round_trip.map(|round_trip| round_trip.smoothed)
+        self.round_trip.smoothed()
     }
 
     /// Whether a packet of this cost may leave.
     pub(super) fn admits(&mut self, cost: u64) -> bool {
-        let admitted = self.in_flight == 0 || self.in_flight + cost <= self.limit;
+        let admitted = self.in_flight == 0 || self.in_flight + cost <= self.limit();
         self.limited |= !admitted;
         admitted
     }
 
     /// Whether the next full packet will not be admitted.
-    pub(super) const fn is_closing(&self) -> bool {
-        self.in_flight + FULL_PACKET > self.limit
+    pub(super) fn is_closing(&self) -> bool {
+        self.in_flight + FULL_PACKET > self.limit()
     }
 
     /// Whether a sender that has sent this much without asking for an acknowledgement is to ask for
     /// one: until it asks, the packets keep their part of the window, which others share.
-    pub(super) const fn needs_ack_request(&self, unsolicited: u64) -> bool {
-        unsolicited >= self.limit / 4 || self.unsolicited >= self.limit / 2
+    pub(super) fn needs_ack_request(&self, unsolicited: u64) -> bool {
+        unsolicited >= self.limit() / 4 || self.unsolicited >= self.limit() / 2
     }
 
     /// A packet of this cost left without asking, or may yet turn out to ask.
@@ -112,8 +86,8 @@ impl SendWindow {
         self.unsolicited += cost;
     }
 
-    /// A sender has asked for the acknowledgement of bytes that it had left unsolicited, or need
-    /// not ask any more.
+    /// A sender has asked for the acknowledgement of bytes that it had left unsolicited, or need not
+    /// ask any more.
     pub(super) fn asked(&mut self, unsolicited: u64) {
         debug_assert!(unsolicited <= self.unsolicited, "more was asked for than was left");
         self.unsolicited = self.unsolicited.saturating_sub(unsolicited);
@@ -128,59 +102,41 @@ impl SendWindow {
         self.in_flight = self.in_flight.saturating_sub(cost);
     }
 
-    /// Packets of this cost were acknowledged: releases them, and grows if the window had held
-    /// packets up.
-    pub(super) fn acknowledged(&mut self, now: Time, cost: u64) {
+    /// Packets of this cost were acknowledged, one of them after `sample` if it was sent only once:
+    /// releases them, and grows if the window had held packets up.
+    pub(super) fn acknowledged(&mut self, now: Time, cost: u64, sample: Option<Duration>) {
         let limited = self.limited;
         self.release(cost);
-        self.limited &= self.in_flight >= self.limit / 2;
-        if !limited {
-            return;
+        self.limited &= self.in_flight >= self.limit() / 2;
+        if let Some(sample) = sample {
+            self.round_trip.sample(now, sample);
         }
-        if self.limit < self.ceiling {
-            self.limit = (self.limit + FULL_PACKET * cost / self.limit).min(self.ceiling);
-        } else if now - self.ceiling_raised >= CEILING_INTERVAL {
-            let part = if self.guessed { 4 } else { 32 };
-            let step = (self.ceiling / part).max(FULL_PACKET / 4);
-            self.ceiling_raised = now;
-            self.ceiling = (self.ceiling + step).min(LARGEST);
-            self.limit = self.ceiling;
+        if limited {
+            self.control.on_ack(now, cost, sample);
         }
     }
 
-    /// A packet was lost, as the peer reported or a time-out after `silence` shows: halves the
-    /// window. Packets that were on their way when it was last halved say nothing about the window
-    /// since, so a pause in which the timers of all queue pairs expire, one after the other, counts
-    /// once.
+    /// A packet was lost, as the peer reported or a time-out after `silence` shows. Packets that
+    /// were on their way when the window was last reduced say nothing about the window since, so a
+    /// pause in which the timers of all queue pairs expire, one after the other, counts once.
     pub(super) fn lost(&mut self, now: Time, silence: Duration) {
-        let on_its_way = self.round_trip().unwrap_or(CUT_INTERVAL).max(CUT_INTERVAL).max(silence);
-        if self.last_cut.is_some_and(|cut| now - cut < on_its_way) {
-            return;
-        }
-        self.last_cut = Some(now);
-        self.ceiling_raised = now;
-        // A guess was too high by a step at the most.
-        let kept = if mem::take(&mut self.guessed) { self.limit / 8 * 5 } else { self.limit / 2 };
-        self.ceiling = kept.max(SMALLEST);
-        self.limit = (self.limit / 2).max(SMALLEST);
+        self.control.on_loss(now, self.left_at(now, silence));
     }
 
-    /// A packet took this long to be acknowledged (RFC 6298's estimator).
-    pub(super) fn sample(&mut self, round_trip: Duration) {
-        self.round_trip = Some(match self.round_trip {
-            None => RoundTrip { smoothed: round_trip, variation: round_trip / 2 },
-            Some(RoundTrip { smoothed, variation }) => RoundTrip {
-                smoothed: smoothed / 8 * 7 + round_trip / 8,
-                variation: variation / 4 * 3 + smoothed.abs_diff(round_trip) / 4,
-            },
-        });
+    /// Nothing was heard for `silence`, in which packets were sent again more than once.
+    pub(super) fn timed_out(&mut self, now: Time, silence: Duration) {
+        self.control.on_timeout(now, self.left_at(now, silence));
+    }
+
+    /// When a packet that is missed at `now`, after `silence`, left at the earliest.
+    fn left_at(&self, now: Time, silence: Duration) -> Time {
+        let on_its_way = self.round_trip().unwrap_or(ON_ITS_WAY).max(ON_ITS_WAY).max(silence);
+        Time::ZERO + (now - Time::ZERO).saturating_sub(on_its_way)
     }
 
     /// How long to wait for an acknowledgement before something is sent again.
     pub(super) fn retransmit_after(&self) -> Duration {
-        self.round_trip.map_or(RETRANSMIT_UNKNOWN, |RoundTrip { smoothed, variation }| {
-            (smoothed + variation * 4).max(RETRANSMIT_FLOOR)
-        })
+        self.round_trip.retransmit_after()
     }
 }
 
@@ -195,7 +151,10 @@ mod tests {
     use core::time::Duration;
 
     use super::*;
+    use crate::rc::congestion::LARGEST_WINDOW;
+    use crate::rc::datagram_cost;
 
+    const STOCK_BUFFER: u64 = 425_984;
     const MILLISECOND: Duration = Duration::from_millis(1);
 
     /// Sends full packets in rounds, each a millisecond, for as long as a receiver with this buffer
@@ -214,9 +173,8 @@ mod tests {
                 window.lost(*now, Duration::ZERO);
             }
             for _ in 0..packets {
-                window.acknowledged(*now, FULL_PACKET);
+                window.acknowledged(*now, FULL_PACKET, Some(MILLISECOND));
             }
-            window.sample(MILLISECOND);
         }
         losses
     }
@@ -244,12 +202,15 @@ mod tests {
     #[test]
     fn it_finds_a_large_buffer_before_long() {
         let (mut window, mut now) = (SendWindow::new(), Time::ZERO);
-        assert_eq!(rounds(&mut window, &mut now, 500, LARGEST), 0);
-        assert_eq!(window.limit(), LARGEST);
+        assert_eq!(rounds(&mut window, &mut now, 500, LARGEST_WINDOW), 0);
+        assert_eq!(window.limit(), LARGEST_WINDOW);
         window.lost(now, Duration::ZERO);
         let after_loss = window.limit();
-        rounds(&mut window, &mut now, 100, LARGEST);
-        assert!((after_loss + 1..LARGEST).contains(&window.limit()), "it approaches slowly now");
+        rounds(&mut window, &mut now, 100, LARGEST_WINDOW);
+        assert!(
+            (after_loss + 1..LARGEST_WINDOW).contains(&window.limit()),
+            "it approaches slowly now"
+        );
     }
 
     #[test]
@@ -279,24 +240,12 @@ mod tests {
     #[test]
     fn an_unused_window_does_not_grow() {
         let mut window = SendWindow::new();
+        let initial = window.limit();
         for step in 1..1000 {
             assert!(window.admits(1000));
             window.charge(1000);
-            window.acknowledged(Time::from_nanos(step * 1_000_000), 1000);
+            window.acknowledged(Time::from_nanos(step * 1_000_000), 1000, None);
         }
-        assert_eq!(window.limit(), INITIAL);
-    }
-
-    #[test]
-    fn the_round_trip_is_smoothed() {
-        let mut window = SendWindow::new();
-        assert_eq!(window.retransmit_after(), RETRANSMIT_UNKNOWN);
-        for _ in 0..100 {
-            window.sample(Duration::from_millis(20));
-        }
-        assert_eq!(window.round_trip().map(|time| time.as_millis()), Some(20));
-        assert!(window.retransmit_after() < Duration::from_millis(25));
-        window.sample(Duration::from_millis(100));
-        assert!(window.retransmit_after() > Duration::from_millis(60));
+        assert_eq!(window.limit(), initial);
     }
 }

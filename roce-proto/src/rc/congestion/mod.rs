@@ -1,0 +1,50 @@
+//! Congestion control: how many bytes may be in flight towards one endpoint, and how fast they may
+//! leave, as far as acknowledgements, losses and marks tell.
+//!
+//! A [`CongestionControl`] keeps no account of packets: [`SendWindow`](super::SendWindow) charges
+//! and releases them, and reports here what it learns. Nothing here reads a clock or allocates, and
+//! all arithmetic is in integers.
+
+mod halving;
+mod round_trip;
+
+use core::time::Duration;
+
+pub(super) use halving::Halving;
+pub use round_trip::RoundTrip;
+
+use crate::Time;
+use crate::rc::datagram_cost::{HEADERS_BYTES, datagram_cost};
+
+/// What a packet with 4096 bytes of payload costs the window.
+pub(super) const FULL_PACKET: u64 = datagram_cost(4096 + HEADERS_BYTES);
+
+/// A window larger than this gains nothing: no socket buffer is larger.
+pub(super) const LARGEST_WINDOW: u64 = 16 << 20;
+
+/// A rule by which the window towards one endpoint follows what is seen of the network. Bytes count
+/// as [`datagram_cost`] counts them.
+pub trait CongestionControl {
+    /// Bytes that may be in flight.
+    fn window(&self) -> u64;
+
+    /// Bytes per second at which packets should leave, if the round trip is known.
+    fn pacing_rate(&self, round_trip: &RoundTrip) -> Option<u64>;
+
+    /// Packets that cost `bytes` were acknowledged while the window had held packets up. `sample`
+    /// is the round-trip time of one of them, if it was sent only once.
+    fn on_ack(&mut self, now: Time, bytes: u64, sample: Option<Duration>);
+
+    /// A packet was lost that left at `left` at the earliest. Losses of packets that left before
+    /// the window was last reduced are part of the same event.
+    fn on_loss(&mut self, now: Time, left: Time);
+
+    /// Nothing was heard of packets that left at `left`, several times in a row.
+    fn on_timeout(&mut self, now: Time, left: Time);
+}
+
+/// A window for each round trip, in bytes per second.
+fn rate(window: u64, round_trip: &RoundTrip) -> Option<u64> {
+    let nanos = u64::try_from(round_trip.smoothed()?.as_nanos()).ok()?.max(1);
+    u64::try_from(u128::from(window) * 1_000_000_000 / u128::from(nanos)).ok()
+}
