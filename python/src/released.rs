@@ -25,7 +25,7 @@ struct ReleasedOwner {
 static NEWEST: AtomicPtr<ReleasedOwner> = AtomicPtr::new(ptr::null_mut());
 
 /// Adds an owner. Any thread may call it, attached to the interpreter or not.
-fn push(exporter: MemoryExporter) {
+pub(crate) fn push(exporter: MemoryExporter) {
     let node = Box::into_raw(Box::new(ReleasedOwner { exporter, next: ptr::null_mut() }));
     let link = |newest| {
         // SAFETY: the node is not in the list yet, so nobody else has it.
