@@ -1,4 +1,5 @@
-//! Orders that must never change, since states of loaders continue them.
+//! Orders that must never change, since states of loaders continue them. Those of all samples are
+//! also what a second implementation, in Python, gave.
 
 use super::*;
 
