@@ -18,6 +18,13 @@ impl Blake3Hash {
     pub fn of(bytes: &[u8]) -> Self {
         Self(blake3::hash(bytes))
     }
+
+    /// The first 8 bytes of the hash as a little-endian number: a key that is the same on every
+    /// machine.
+    pub(crate) fn key(self) -> u64 {
+        let [a, b, c, d, e, f, g, h, ..] = *self.0.as_bytes();
+        u64::from_le_bytes([a, b, c, d, e, f, g, h])
+    }
 }
 
 impl FromStr for Blake3Hash {
@@ -51,6 +58,7 @@ mod tests {
     fn hashes_are_text() {
         assert_eq!(Blake3Hash::of(b"").to_string(), EMPTY);
         assert_eq!(EMPTY.parse(), Ok(Blake3Hash::of(b"")));
+        assert_eq!(Blake3Hash::of(b"").key(), 0xA6A1_F9F5_B949_13AF);
         for text in ["", "blake3:", &EMPTY[7..], &EMPTY[..70], &format!("{EMPTY}0")] {
             assert_eq!(text.parse::<Blake3Hash>(), Err(InvalidHash), "{text}");
         }
