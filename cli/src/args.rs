@@ -46,7 +46,7 @@ pub(crate) enum CliCommand {
     Read(read::Read),
     Write(write::Write),
     Perf(perf::Perf),
-    Index(index::Index),
+    Index(index::IndexArgs),
     Manifest(manifest::ManifestArgs),
     Demo(demo::Demo),
     #[command(hide = true, disable_help_flag = true)]

@@ -13,7 +13,7 @@ pub(crate) enum FormatArg {
     Webdataset,
     /// An uncompressed shard of MosaicML
     Mds,
-    /// TensorFlow's records
+    /// Records of TensorFlow, without their frames
     Tfrecord,
     /// Tensors of Hugging Face
     Safetensors,

@@ -41,8 +41,8 @@ const BATCH: usize = 4096;
 /// index.npy, hidden files and the .idx beside a .bin are no shards. The file gets its name when it
 /// is complete: after an error or Ctrl-C an older one is still there as it was.
 #[derive(Args, Debug)]
-#[command(after_help = EXAMPLES)]
-pub(crate) struct Index {
+#[command(name = "index", after_help = EXAMPLES)]
+pub(crate) struct IndexArgs {
     /// A file, a folder, or nvmf://host[:port]/<nqn>[/<name or nsid>]
     #[arg(required = true, value_name = "SHARD")]
     shards: Vec<ShardArg>,
@@ -80,7 +80,7 @@ struct SampleArgs {
     crc: bool,
 }
 
-impl Index {
+impl IndexArgs {
     pub(crate) fn run(&self) -> Result<()> {
         let mut subsystems = Subsystems::default();
         let shards = shards::list(&self.shards, &mut subsystems, &self.local)?;

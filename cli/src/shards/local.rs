@@ -1,4 +1,4 @@
-//! Shards in files.
+//! Shards in files and folders.
 
 use std::fs;
 use std::path::{Path, PathBuf};

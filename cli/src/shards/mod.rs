@@ -8,11 +8,12 @@ mod remote;
 use std::convert::Infallible;
 use std::path::PathBuf;
 use std::str::FromStr;
+use std::sync::Arc;
 
 use anyhow::{Context as _, Result, ensure};
 use feedrail_dataset::Name;
 use feedrail_dataset::formats::ReadAt;
-use feedrail_dataset::url::SourceUrl;
+use feedrail_dataset::url::{self, SourceUrl};
 use feedrail_initiator::Namespace;
 
 use self::reader::WatchedShard;
@@ -26,7 +27,7 @@ pub(crate) enum ShardArg {
     /// A file, or a folder of files.
     Path(PathBuf),
     /// A namespace of a running target, or all of a subsystem.
-    Url(SourceUrl),
+    Url(Box<SourceUrl>),
 }
 
 /// A shard and what its format keeps beside it.
@@ -45,7 +46,7 @@ pub(crate) enum ShardPlace {
     File(PathBuf),
     Namespace {
         namespace: Namespace,
-        subsystem: SubsystemUrl,
+        subsystem: Arc<SubsystemUrl>,
     },
 }
 
@@ -63,17 +64,21 @@ impl FromStr for ShardArg {
 
     fn from_str(text: &str) -> Result<Self, String> {
         if text.starts_with("nvmf://") {
-            return text.parse().map(Self::Url).map_err(|error| format!("{error}"));
+            return parse_url(text).map(|url| Self::Url(Box::new(url)));
         }
         text.parse().map(Self::Path).map_err(|never: Infallible| match never {})
     }
 }
 
+fn parse_url(text: &str) -> Result<SourceUrl, String> {
+    text.parse().map_err(|error: url::Error| error.to_string())
+}
+
 /// Finds the shards in the order of the arguments; those of a folder and of a subsystem by name.
 ///
 /// # Errors
-/// A file or a namespace is missing or cannot be looked at, a target cannot be reached, or there are
-/// no shards at all.
+/// A file or a namespace is missing or cannot be looked at, a target cannot be reached, or there
+/// are no shards at all.
 pub(crate) fn list(
     arguments: &[ShardArg],
     subsystems: &mut Subsystems,

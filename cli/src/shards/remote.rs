@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::{SocketAddr, ToSocketAddrs as _};
+use std::sync::Arc;
 
 use anyhow::{Context as _, Result, bail};
 use feedrail_dataset::Name;
@@ -33,7 +34,7 @@ impl Subsystems {
 
     /// The namespace of a URL, or all of its subsystem by name.
     pub(super) fn shards(&mut self, url: &SourceUrl, local: &Local) -> Result<Vec<ListedShard>> {
-        let subsystem = SubsystemUrl { target: url.target.clone(), nqn: url.nqn };
+        let subsystem = Arc::new(SubsystemUrl { target: url.target.clone(), nqn: url.nqn });
         let session = self.connect(&subsystem, local)?;
         let mut candidates = Candidates::new();
         let mut chosen = None;
@@ -44,7 +45,7 @@ impl Subsystems {
                 chosen = Some(name.clone());
             }
             let bytes = namespace.size_bytes();
-            let place = ShardPlace::Namespace { namespace, subsystem: subsystem.clone() };
+            let place = ShardPlace::Namespace { namespace, subsystem: Arc::clone(&subsystem) };
             if candidates.insert(name.clone(), ShardCandidate { bytes, place }).is_some() {
                 bail!("two namespaces are called {name}; name one by its identifier");
             }
