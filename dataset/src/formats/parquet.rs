@@ -15,7 +15,7 @@ use super::shard::{ByteRange, ShardBytes};
 pub(super) const MAGIC: &[u8; 4] = b"PAR1";
 const ENCRYPTED_MAGIC: &[u8; 4] = b"PARE";
 /// More than any footer has: one of 10^4 row groups with 100 columns has about 150 MB.
-const MAX_FOOTER_BYTES: u64 = 1 << 30;
+const MAX_FOOTER_BYTES: u64 = 256 << 20;
 
 /// A run of rows.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -9,6 +9,9 @@ use super::sample::{KeyedSample, SampleMember};
 use super::shard::{ShardBytes, until_error};
 use super::tar::{TarMember, TarMembers};
 
+/// More than any sample has; it bounds the memory for one, and the comparisons of names.
+const MAX_MEMBERS: usize = 4096;
+
 /// The samples in the order of the archive; a key that comes back later is another sample.
 pub(super) fn samples(
     shard: ShardBytes<'_>,
@@ -41,11 +44,7 @@ impl Groups<'_> {
         let mut members: Vec<SampleMember> = Vec::new();
         let mut next = Some(first);
         while let Some(KeyedMember { name, member, .. }) = next.take_if(|next| next.key == key) {
-            if members.iter().any(|known| known.name == name) {
-                let found = format!("a second {:?}", member.path);
-                let expected = "one member of each extension in a sample";
-                return Err(self.members.shard().unexpected(member.begin, expected, found));
-            }
+            self.check_new(&members, &name, &member)?;
             end = member.end;
             members.push(SampleMember { name, range: member.data });
             next = self.next_member()?;
@@ -54,6 +53,24 @@ impl Groups<'_> {
         let shard = self.members.shard();
         let sample = shard.sample(shard.range(begin, end - begin, "a sample")?)?;
         Ok(Some(KeyedSample { sample, key: Some(key), members }))
+    }
+
+    fn check_new(
+        &self,
+        members: &[SampleMember],
+        name: &str,
+        member: &TarMember,
+    ) -> Result<(), FormatError> {
+        let unexpected =
+            |expected, found| Err(self.members.shard().unexpected(member.begin, expected, found));
+        if members.iter().any(|known| known.name == name) {
+            let found = format!("a second {:?}", member.path);
+            return unexpected("one member of each extension in a sample", found);
+        }
+        if members.len() == MAX_MEMBERS {
+            return unexpected("at most 4096 members in a sample", "more".to_owned());
+        }
+        Ok(())
     }
 
     fn next_member(&mut self) -> Result<Option<KeyedMember>, FormatError> {
@@ -96,7 +113,35 @@ fn split(path: &str) -> Option<(&str, &str)> {
 
 #[cfg(test)]
 mod tests {
+    use tar::{Builder, Header};
+
     use super::*;
+
+    fn archive(paths: impl IntoIterator<Item = String>) -> Vec<u8> {
+        let mut builder = Builder::new(Vec::new());
+        for path in paths {
+            let mut header = Header::new_ustar();
+            header.set_size(0);
+            builder.append_data(&mut header, path, &b""[..]).unwrap();
+        }
+        builder.into_inner().unwrap()
+    }
+
+    fn members(paths: impl IntoIterator<Item = String>) -> Result<Vec<usize>, FormatError> {
+        let bytes = archive(paths);
+        samples(ShardBytes::new(0, &bytes)).map(|sample| Ok(sample?.members.len())).collect()
+    }
+
+    #[test]
+    fn a_sample_has_each_extension_once_and_not_too_many() {
+        let one_key = |count: usize| (0..count).map(|number| format!("a.{number}"));
+        assert_eq!(members(one_key(4096)).unwrap(), [4096]);
+        assert!(members(one_key(4097)).unwrap_err().to_string().contains("at most 4096"));
+        let error = members(["a.jpg", "a.JPG"].map(str::to_owned)).unwrap_err();
+        assert_eq!(error.offset, 512);
+        assert!(error.to_string().contains("one member of each extension"), "{error}");
+        assert_eq!(members(["a.b", "c.b", "a.b"].map(str::to_owned)).unwrap(), [1, 1, 1]);
+    }
 
     #[test]
     fn keys_end_at_the_first_dot_of_the_file_name() {
