@@ -156,7 +156,7 @@ impl ManifestArgs {
                 let path = self.output.display();
                 let targets = manifest.targets().len();
                 let bytes = human(bytes);
-                format!("{path}: {shards} shards, {bytes}, on {targets} targets\n{hash}\n")
+                format!("{path}: {bytes}; shards: {shards}, targets: {targets}\n{hash}\n")
             }
         })
     }

@@ -1,5 +1,7 @@
 //! Shards of one name as replicas of one shard.
 
+use std::collections::BTreeMap;
+
 use anyhow::{Result, bail, ensure};
 use feedrail_dataset::Name;
 use feedrail_dataset::manifest::{Crc32c, Generation, ShardEntry};
@@ -33,15 +35,20 @@ impl ShardReplica {
 
 /// Replicas by the name of their shard, in the order of the first of each.
 #[derive(Debug, Default)]
-pub(super) struct ReplicaGroups(Vec<(Name, Vec<ShardReplica>)>);
+pub(super) struct ReplicaGroups {
+    groups: Vec<(Name, Vec<ShardReplica>)>,
+    /// Where the group of a name is.
+    numbers: BTreeMap<Name, usize>,
+}
 
 impl ReplicaGroups {
     /// # Errors
     /// The shard has another length, another checksum, or another UUID and no checksum than its
     /// replicas before.
     pub(super) fn add(&mut self, name: &Name, replica: ShardReplica) -> Result<()> {
-        let Some((_, group)) = self.0.iter_mut().find(|(known, _)| known == name) else {
-            self.0.push((name.clone(), vec![replica]));
+        let number = *self.numbers.entry(name.clone()).or_insert(self.groups.len());
+        let Some((_, group)) = self.groups.get_mut(number) else {
+            self.groups.push((name.clone(), vec![replica]));
             return Ok(());
         };
         for other in group.iter() {
@@ -54,7 +61,7 @@ impl ReplicaGroups {
     /// # Errors
     /// A shard is on no target.
     pub(super) fn into_shards(self) -> Result<Vec<ShardEntry<Name>>> {
-        self.0.into_iter().map(|(name, group)| shard(name, &group)).collect()
+        self.groups.into_iter().map(|(name, group)| shard(name, &group)).collect()
     }
 }
 
