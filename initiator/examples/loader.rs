@@ -9,7 +9,7 @@
 
 use std::net::ToSocketAddrs;
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use feedrail_initiator::{Entry, Grant, Host, Region, Shards, Submit, SubsystemAddress, Ticket};
 use splitmix64::SplitMix64;
@@ -130,7 +130,7 @@ pub fn run(options: LoaderOptions, mut use_row: impl FnMut(&Entry, &[u8])) -> Re
     for _ in 0..IN_FLIGHT {
         idle.push(Region::allocate(bytes, Grant::Persistent)?);
     }
-    let (begin, mut begun) = (Instant::now(), 0);
+    let (begin, mut begun) = (Host::now(), 0);
     while begun < batches || !in_flight.is_empty() {
         while begun < batches
             && let Some(region) = idle.pop()
@@ -142,7 +142,7 @@ pub fn run(options: LoaderOptions, mut use_row: impl FnMut(&Entry, &[u8])) -> Re
             idle.push(finish(batch, &mut use_row)?);
         }
     }
-    Ok((batches as f64 * rows as f64) / begin.elapsed().as_secs_f64())
+    Ok((batches as f64 * rows as f64) / Host::now().saturating_duration_since(begin).as_secs_f64())
 }
 
 fn main() -> ExitCode {

@@ -170,7 +170,7 @@ pub enum Class {
     #[default]
     Foreground,
     /// Those that can wait, such as a large prefetch: their commands are sent when none of the
-    /// foreground wait, and at most half of a controller's I/O queues and 8 MiB are taken up by
+    /// foreground wait, and at most half of a controller's I/O queues and 2 MiB are taken up by
     /// them.
     Background,
 }
