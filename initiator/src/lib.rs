@@ -70,7 +70,7 @@ pub use api::namespace::Namespace;
 pub use api::namespace_handle::NamespaceInfo;
 pub use api::pending::Pending;
 pub use api::ring::{Ring, RingFull};
-pub use api::shards::Shards;
+pub use api::shards::{Shards, UnlikeReplica};
 pub use api::ticket::Ticket;
 pub use engine::controller::ControllerLimits;
 pub use engine::results::RangeCompletion;

@@ -111,8 +111,8 @@ impl Controller {
         })
     }
 
-    /// Opens the first namespace with this [name](crate::NamespaceInfo::name). Namespaces are opened
-    /// one after the other until one has it.
+    /// Opens the first namespace with this [name](crate::NamespaceInfo::name). Namespaces are
+    /// opened one after the other until one has it.
     pub fn namespace_named(&self, name: &str) -> Pending<Result<Namespace, Error>> {
         let name = name.to_owned();
         let handle = Arc::clone(&self.handle);

@@ -7,13 +7,13 @@ use crate::api::shards::Shards;
 use crate::api::ticket::Ticket;
 use crate::driver::host_state::Inner;
 use crate::engine::plan_run::{PlanRun, RangeNumbers};
-use crate::engine::plan_state::{PlanState, ShardRoute};
+use crate::engine::plan_state::PlanState;
 use crate::engine::results::PlanKey;
+use crate::engine::shard_routes::ShardPlace;
 use crate::memory::interval_set::{IntervalSet, Overlapping};
 use crate::memory::plan_region::Region;
 use crate::memory::region::Keys;
 use crate::types::error::{Error, ErrorKind};
-use crate::types::options::BatchOptions;
 use crate::types::plan::{Entry, PlanError, Submit};
 
 pub(crate) fn submit(
@@ -33,8 +33,9 @@ pub(crate) fn submit(
     let destinations = IntervalSet::new(entries.iter().map(Entry::destination));
     let destinations = destinations.map_err(|Overlapping| overlap(entries))?;
     let memory = into.claim(destinations)?;
-    let state = Arc::new(PlanState::new(entries, Arc::clone(shards.routes()), keys));
-    let runs = |plan| runs(plan, &state, entries, shards, &used, options.batch_options());
+    let routes = Arc::clone(shards.routes());
+    let state = Arc::new(PlanState::new(entries, routes, keys, options.batch_options()));
+    let runs = |plan| runs(plan, &state, &used);
     let key = host.shared.submit_plan(Arc::clone(&state), memory, runs).map_err(Error::from)?;
     Ok(Ticket::new(host, shards, state, key))
 }
@@ -48,34 +49,34 @@ fn check_entries(
     if u32::try_from(entries.len()).is_err() {
         return Err(PlanError::TooLong { entries: entries.len() });
     }
-    let mut used = vec![false; shards.connections()];
+    let mut used = vec![false; shards.connections().len()];
     for (number, entry) in entries.iter().enumerate() {
-        let route = check_entry(shards, number, entry, into.len())?;
-        used[route.place] = true;
+        check_entry(shards, number, entry, into.len())?;
+        shards.routes().of(entry.shard).iter().for_each(|route| used[route.place] = true);
     }
     Ok(used)
 }
 
-fn check_entry<'a>(
-    shards: &'a Shards,
+fn check_entry(
+    shards: &Shards,
     number: usize,
     entry: &Entry,
     region_bytes: usize,
-) -> Result<&'a ShardRoute, PlanError> {
+) -> Result<(), PlanError> {
     let Entry { shard, length, offset, dst } = *entry;
     let is_within =
         |start: u64, size: u64| start.checked_add(length.into()).is_some_and(|end| end <= size);
-    let Some(route) = shards.routes().get(shard as usize) else {
+    let Some(namespace) = shards.get(shard) else {
         return Err(PlanError::NoShard { entry: number, shard, shards: shards.len() });
     };
-    if !is_within(offset, route.size_bytes) {
-        let size_bytes = route.size_bytes;
+    let size_bytes = namespace.size_bytes();
+    if !is_within(offset, size_bytes) {
         return Err(PlanError::BeyondShard { entry: number, offset, length, size_bytes });
     }
     if !is_within(dst, region_bytes as u64) {
         return Err(PlanError::BeyondRegion { entry: number, dst, length, region_bytes });
     }
-    Ok(route)
+    Ok(())
 }
 
 /// The keys of a region for the controllers that are used, registering it where it is not.
@@ -88,7 +89,7 @@ fn keys(
     let mut keys = vec![None; used.len()].into_boxed_slice();
     for (place, is_used) in used.iter().enumerate() {
         if *is_used {
-            let namespace = shards.connection(place);
+            let namespace = &shards.connections()[place];
             if !Arc::ptr_eq(namespace.handle().host(), host) {
                 let error = ErrorKind::Invalid("a shard is a namespace of another host");
                 return Err(Error::from(error).into());
@@ -111,41 +112,27 @@ fn overlap(entries: &[Entry]) -> PlanError {
 }
 
 /// The ranges of each controller, with the number of its core.
-fn runs(
-    plan: PlanKey,
-    state: &Arc<PlanState>,
-    entries: &[Entry],
-    shards: &Shards,
-    used: &[bool],
-    options: BatchOptions,
-) -> Vec<(usize, PlanRun)> {
+fn runs(plan: PlanKey, state: &Arc<PlanState>, used: &[bool]) -> Vec<(usize, PlanRun)> {
     let run = |place: usize, ranges| {
-        let handle = shards.connection(place).handle();
-        let state = Arc::clone(state);
-        let run = PlanRun::new(plan, state, handle.controller_key(), ranges, options);
-        (handle.engine(), run)
+        let ShardPlace { engine, controller } = state.places()[place];
+        let run = PlanRun::new(plan, Arc::clone(state), controller, ranges, state.options());
+        (engine, run)
     };
     let mut places = (0..used.len()).filter(|&place| used[place]);
     match (places.next(), places.next()) {
         (None, _) => Vec::new(),
-        // As many as 32 bits count, as was checked.
-        (Some(place), None) => {
-            vec![run(place, RangeNumbers::All(0..entries.len() as u32))]
-        }
+        (Some(place), None) => vec![run(place, RangeNumbers::All(0..state.ranges()))],
         _ => {
-            let ranges = ranges_by_place(entries, shards.routes());
-            let run = |(place, ranges): (usize, Vec<u32>)| {
-                run(place, RangeNumbers::Some(ranges.into_iter()))
-            };
-            ranges.into_iter().map(run).collect()
+            let ranges = ranges_by_place(state);
+            ranges.into_iter().map(|(place, ranges)| run(place, ranges.into())).collect()
         }
     }
 }
 
-fn ranges_by_place(entries: &[Entry], routes: &[ShardRoute]) -> BTreeMap<usize, Vec<u32>> {
+fn ranges_by_place(state: &PlanState) -> BTreeMap<usize, Vec<u32>> {
     let mut ranges = BTreeMap::<_, Vec<_>>::new();
-    for (number, entry) in entries.iter().enumerate() {
-        ranges.entry(routes[entry.shard as usize].place).or_default().push(number as u32);
+    for number in 0..state.ranges() {
+        ranges.entry(state.entry(number).1.place).or_default().push(number);
     }
     ranges
 }

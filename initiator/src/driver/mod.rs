@@ -11,6 +11,7 @@ pub(crate) mod provider;
 pub(crate) mod wake_flag;
 
 use std::cell::Cell;
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -29,7 +30,8 @@ use crate::driver::process::{Forked, Process};
 use crate::driver::wake_flag::WakeFlag;
 use crate::engine::plan_run::PlanRun;
 use crate::engine::plan_state::PlanState;
-use crate::engine::results::{Errands, Outbox, PlanKey, RingKey};
+use crate::engine::results::{Errands, Outbox, PlanKey, RangeFailover, RingKey};
+use crate::engine::shard_routes::ShardPlace;
 use crate::engine::{ErasedEngine, NextTurn, earliest};
 use crate::memory::plan_region::ClaimedMemory;
 
@@ -225,6 +227,9 @@ impl SharedEngines {
         runs: impl FnOnce(PlanKey) -> Vec<(usize, PlanRun)>,
     ) -> Result<PlanKey, Forked> {
         let mut state = self.lock()?;
+        if plan.is_replicated() {
+            plan.choose_replicas(state.loads(&plan));
+        }
         let key = state.outbox.open_plan(plan, memory);
         for (engine, run) in runs(key) {
             // A handle of the controller keeps the host, and so its core.
@@ -562,6 +567,9 @@ impl DriverState {
         for engine in &mut self.engines {
             turn = turn.and(engine.turn(now, &mut self.outbox));
         }
+        if self.fail_over(now) {
+            turn = NextTurn::Busy;
+        }
         self.due = match turn {
             NextTurn::Busy => Some(now),
             NextTurn::SleepUntil(due) => due,
@@ -575,13 +583,55 @@ impl DriverState {
             due = earliest(due, engine.launch(now, &mut self.outbox));
         }
         // Work that was left undone is still to be done.
-        let is_busy = self.outbox.has_errands() || self.due.is_some_and(|time| time <= now);
+        let is_busy = self.fail_over(now)
+            || self.outbox.has_errands()
+            || self.due.is_some_and(|time| time <= now);
         self.due = if is_busy { Some(now) } else { due };
     }
 
+    /// Bytes that each controller of a plan is to send, where it is connected.
+    fn loads(&self, plan: &PlanState) -> Vec<Option<u64>> {
+        let places = plan.places().iter();
+        places.map(|place| self.engines.get(place.engine)?.load(place.controller)).collect()
+    }
+
+    /// Has ranges that failed read from other replicas of their shards; false if there are none.
+    fn fail_over(&mut self, now: Time) -> bool {
+        if !self.outbox.has_failovers() {
+            return false;
+        }
+        let mut runs = BTreeMap::<_, Vec<u32>>::new();
+        for RangeFailover { plan, range, error, service } in self.outbox.take_failovers() {
+            let state = Arc::clone(self.outbox.plan_state(plan));
+            if state.choose_again(range, now, &self.loads(&state)) {
+                let place = state.entry(range).1.place;
+                runs.entry((plan, place)).or_default().push(range);
+            } else {
+                self.outbox.end_for_good(plan, range, Err(error), service);
+            }
+        }
+        for ((plan, place), ranges) in runs {
+            self.submit_again(plan, place, ranges);
+        }
+        true
+    }
+
+    fn submit_again(&mut self, plan: PlanKey, place: usize, ranges: Vec<u32>) {
+        let state = Arc::clone(self.outbox.plan_state(plan));
+        let ShardPlace { engine, controller } = state.places()[place];
+        let options = state.options();
+        let run = PlanRun::new(plan, state, controller, ranges.into(), options);
+        if let Some(engine) = self.engines.get_mut(engine) {
+            engine.submit_run(run);
+        }
+    }
+
     fn cancel_plan(&mut self, plan: PlanKey) -> usize {
+        // Those that are between two replicas belong to no core.
+        let between = self.outbox.cancel_failovers(plan);
         let outbox = &mut self.outbox;
-        self.engines.iter_mut().map(|engine| engine.cancel_plan(plan, outbox)).sum()
+        let engines = self.engines.iter_mut();
+        between + engines.map(|engine| engine.cancel_plan(plan, outbox)).sum::<usize>()
     }
 
     fn close_ring(&mut self, ring: RingKey) {

@@ -20,6 +20,7 @@ pub(crate) mod reconnect_delay;
 pub(crate) mod rejection;
 pub(crate) mod reply;
 pub(crate) mod results;
+pub(crate) mod shard_routes;
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -124,6 +125,9 @@ pub(crate) trait ErasedEngine: Send {
     fn abandon(&mut self, ring: RingKey, outbox: &mut Outbox);
     /// Queues ranges of a plan for the next turn.
     fn submit_run(&mut self, run: PlanRun);
+    /// Bytes that a controller has been asked for and has not sent; `None` if it is not connected,
+    /// and ranges had to wait for it.
+    fn load(&self, controller: usize) -> Option<u64>;
     /// Of the ranges of a plan nothing more is issued; returns how many have ended at once.
     fn cancel_plan(&mut self, plan: PlanKey, outbox: &mut Outbox) -> usize;
     /// Where memory is registered, of every controller.
@@ -591,6 +595,11 @@ impl<P: Provider> ErasedEngine for HostEngine<P> {
     fn submit_run(&mut self, run: PlanRun) {
         let run = self.runs.insert(run);
         self.fresh.runs.push(run);
+    }
+
+    fn load(&self, controller: usize) -> Option<u64> {
+        let controller = self.controllers.get(controller)?;
+        controller.is_live().then_some(controller.in_flight.bytes)
     }
 
     fn cancel_plan(&mut self, plan: PlanKey, outbox: &mut Outbox) -> usize {

@@ -45,6 +45,12 @@ pub(crate) enum RangeNumbers {
     Some(std::vec::IntoIter<u32>),
 }
 
+impl From<Vec<u32>> for RangeNumbers {
+    fn from(numbers: Vec<u32>) -> Self {
+        Self::Some(numbers.into_iter())
+    }
+}
+
 impl RangeNumbers {
     fn next(&mut self) -> Option<u32> {
         match self {
@@ -178,7 +184,7 @@ impl<P: Provider> HostEngine<P> {
         }
         run.began = now;
         if let Some(limit) = run.options.deadline {
-            run.due = now + limit;
+            run.due = run.state.due(now, limit);
         }
         if !controller.is_live() {
             run.deadline = now + controller.options.io_timeout;

@@ -9,7 +9,7 @@ use slab::Slab;
 use crate::engine::plan_state::PlanState;
 use crate::memory::plan_region::{ClaimedMemory, KeptMemory};
 use crate::memory::region::RegionSlice;
-use crate::types::error::Error;
+use crate::types::error::{Error, ErrorKind};
 use crate::types::plan::Outcome;
 
 /// How a range of a ring ended.
@@ -33,7 +33,7 @@ impl RingKey {
 }
 
 /// Names a plan of an [`Outbox`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct PlanKey(usize);
 
 /// Where the result of a range goes.
@@ -76,6 +76,17 @@ pub(crate) struct Outbox {
     discarded: Vec<RangeCompletion>,
     /// What plans have ended with, for the same reason.
     ended: Vec<KeptMemory>,
+    /// Ranges of plans that are to be read from other replicas.
+    failovers: Vec<RangeFailover>,
+}
+
+/// A range of a plan that failed at one replica of its shard.
+pub(crate) struct RangeFailover {
+    pub(crate) plan: PlanKey,
+    pub(crate) range: u32,
+    /// The error, should no other replica be tried.
+    pub(crate) error: Error,
+    pub(crate) service: RangeService,
 }
 
 /// A plan whose ticket was not dropped, or of which not all ranges have ended.
@@ -138,12 +149,65 @@ impl Outbox {
             ResultSink::Ring(key) => self.complete_in_ring(key, completion),
             ResultSink::Plan(key) => {
                 let RangeCompletion { token, result, .. } = completion;
-                let outcome = service.outcome(&result);
                 // Made of a 32-bit number.
-                self.plans[key.0].state.end(token as u32, outcome, result.err());
-                self.advance_plan(key, 1);
+                self.end_range(key, token as u32, result, service);
             }
         }
+    }
+
+    fn end_range(
+        &mut self,
+        plan: PlanKey,
+        range: u32,
+        result: Result<(), Error>,
+        service: RangeService,
+    ) {
+        let state = &self.plans[plan.0].state;
+        match result {
+            Err(error) if state.is_replicated() && state.has_alternative(range, &error) => {
+                self.failovers.push(RangeFailover { plan, range, error, service });
+            }
+            result => self.end_for_good(plan, range, result, service),
+        }
+    }
+
+    /// Notes the outcome of a range that is not read from another replica.
+    pub(crate) fn end_for_good(
+        &mut self,
+        plan: PlanKey,
+        range: u32,
+        result: Result<(), Error>,
+        service: RangeService,
+    ) {
+        let state = &self.plans[plan.0].state;
+        let attempts = service.attempts + state.earlier_replicas(range);
+        let outcome = RangeService { attempts, ..service }.outcome(&result);
+        state.end(range, outcome, result.err());
+        self.advance_plan(plan, 1);
+    }
+
+    /// The ranges that are to be read from other replicas. Each is to be submitted again, or to be
+    /// ended.
+    pub(crate) fn take_failovers(&mut self) -> Vec<RangeFailover> {
+        std::mem::take(&mut self.failovers)
+    }
+
+    /// Ends the ranges of a plan that are between two replicas; returns how many.
+    pub(crate) fn cancel_failovers(&mut self, plan: PlanKey) -> usize {
+        let of_it = self.failovers.extract_if(.., |failover| failover.plan == plan);
+        let ranges: Vec<_> = of_it.collect();
+        for RangeFailover { range, service, .. } in &ranges {
+            self.end_for_good(plan, *range, Err(ErrorKind::Cancelled.into()), *service);
+        }
+        ranges.len()
+    }
+
+    pub(crate) fn has_failovers(&self) -> bool {
+        !self.failovers.is_empty()
+    }
+
+    pub(crate) fn plan_state(&self, plan: PlanKey) -> &Arc<PlanState> {
+        &self.plans[plan.0].state
     }
 
     /// Delivers the result of a range that holds a place.
@@ -210,7 +274,15 @@ impl Outbox {
 
     /// Ends ranges of a plan of which nothing was sent.
     pub(crate) fn end_unsent(&mut self, key: PlanKey, ranges: &[u32], error: &Error) {
-        if !ranges.is_empty() {
+        if ranges.is_empty() {
+            // The plan may be no more.
+            return;
+        }
+        if self.plans[key.0].state.is_replicated() {
+            for &range in ranges {
+                self.end_range(key, range, Err(error.clone()), RangeService::default());
+            }
+        } else {
             self.plans[key.0].state.end_unsent(ranges, error);
             self.advance_plan(key, ranges.len());
         }

@@ -47,7 +47,8 @@ pub struct Outcome {
     /// How the bytes came: [`Outcome::DIRECT`], [`Outcome::BOUNCED`], both or, where nothing was
     /// sent, neither.
     pub path: u8,
-    /// Times that it was begun, at most 255; 0 if no command was sent.
+    /// Times that it was begun, at most 255; 0 if no command was sent. Each replica of its shard
+    /// that failed counts once.
     pub attempts: u8,
     /// Microseconds from its first command until it ended; 0 if no command was sent.
     pub latency_us: u32,

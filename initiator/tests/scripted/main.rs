@@ -9,4 +9,5 @@ mod changes;
 mod chaos;
 mod hostile;
 mod plans;
+mod replicas;
 mod waiting;

@@ -19,6 +19,8 @@ pub(crate) struct World {
     pub(crate) network: SimNetwork,
     pub(crate) host: Host,
     pub(crate) fake: Fake,
+    /// Targets beside it, with other addresses.
+    pub(crate) others: Vec<Fake>,
     pub(crate) now: Time,
 }
 
@@ -43,7 +45,7 @@ impl World {
             .build_on::<Sim>(network.device(ip(1), 1).unwrap())
             .unwrap();
         let fake = Fake::new(&network, address(), blocks);
-        Self { network, host, fake, now: Time::from_nanos(1) }
+        Self { network, host, fake, others: Vec::new(), now: Time::from_nanos(1) }
     }
 
     pub(crate) fn target() -> SubsystemAddress {
@@ -57,7 +59,10 @@ impl World {
     /// is.
     pub(crate) fn step(&mut self) -> bool {
         let turn = self.host.turn(MonotonicTime::from_nanos(self.now.as_nanos()));
-        let worked = self.fake.turn(self.now);
+        let mut worked = self.fake.turn(self.now);
+        for other in &mut self.others {
+            worked |= other.turn(self.now);
+        }
         if worked || turn == EngineTurn::Busy {
             return true;
         }
@@ -66,7 +71,8 @@ impl World {
             EngineTurn::Busy => None,
         };
         let next = [own, self.fake.deadline(), self.network.next_event()];
-        let Some(next) = next.into_iter().flatten().min() else { return false };
+        let others = self.others.iter().map(Fake::deadline);
+        let Some(next) = next.into_iter().chain(others).flatten().min() else { return false };
         self.now = self.now.max(next);
         true
     }
