@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -10,6 +11,8 @@ class Stats:
     """What a process has read of a source since it connected.
 
     Attributes:
+        batches: Plans that were accepted.
+        stall_seconds: Seconds that threads waited for batches, the sum of all threads.
         commands: Commands sent to targets, on all queues.
         ranges: Ranges that were read.
         ranges_failed: Ranges that ended with an error.
@@ -24,6 +27,8 @@ class Stats:
         providers: Which RDMA provider is used for each local address, and why.
     """
 
+    batches: int
+    stall_seconds: float
     commands: int
     ranges: int
     ranges_failed: int
@@ -38,7 +43,7 @@ class Stats:
     providers: tuple[str, ...]
 
     @classmethod
-    def of(cls, counters: dict[str, int], providers: list[str]) -> Stats:
+    def of(cls, counters: dict[str, Any], providers: list[str]) -> Stats:
         """From the counters that `_core.Session` has."""
         return cls(**counters, providers=tuple(providers))
 

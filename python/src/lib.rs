@@ -17,6 +17,7 @@ mod process;
 mod released;
 mod seconds;
 mod session;
+mod stalls;
 mod ticket;
 
 use pyo3::prelude::*;

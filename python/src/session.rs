@@ -18,6 +18,7 @@ use crate::errors;
 use crate::process::HomeProcess;
 use crate::released;
 use crate::seconds::Seconds;
+use crate::stalls::StallCounters;
 use crate::ticket::TicketObject;
 
 /// A host, its connections, and the namespaces that are open. It belongs to the process that made
@@ -27,6 +28,7 @@ pub(crate) struct SessionObject {
     home: HomeProcess,
     host: Host,
     shards: Mutex<OpenShards>,
+    stalls: Arc<StallCounters>,
 }
 
 /// The namespaces that are open.
@@ -73,7 +75,12 @@ impl SessionObject {
             host = host.source(address);
         }
         let host = py.detach(|| host.build()).map_err(|error| errors::exception(py, &error))?;
-        Ok(Self { home: HomeProcess::current(), host, shards: Mutex::new(OpenShards::none()) })
+        Ok(Self {
+            home: HomeProcess::current(),
+            host,
+            shards: Mutex::new(OpenShards::none()),
+            stalls: Arc::default(),
+        })
     }
 
     /// Connects to a subsystem and opens its namespaces, or those with the number `nsid` or the
@@ -125,7 +132,7 @@ impl SessionObject {
         let (shards, options) = (self.shards().numbered.clone(), Submit { deadline, class });
         let submitted = py.detach(|| self.host.submit(&shards, &entries, region, options));
         match submitted {
-            Ok(ticket) => Ok(TicketObject::new(ticket, entries, memory)),
+            Ok(ticket) => Ok(TicketObject::new(ticket, entries, memory, &self.stalls)),
             Err(error) => Err(errors::refused(py, error, &entries, memory.at)),
         }
     }
@@ -153,7 +160,10 @@ impl SessionObject {
     /// Counters since the session was made.
     fn counters<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         self.check(py)?;
-        counters(py, &py.detach(|| self.host.counters()))
+        let all = counters(py, &py.detach(|| self.host.counters()))?;
+        all.set_item("batches", self.stalls.batches())?;
+        all.set_item("stall_seconds", self.stalls.stall_seconds())?;
+        Ok(all)
     }
 }
 
@@ -173,15 +183,10 @@ async fn open_all(
     nsid: Option<Nsid>,
 ) -> Result<Vec<Namespace>, Error> {
     let controller: Controller = host.connect(target).await?;
-    let numbers = match nsid {
-        Some(nsid) => vec![nsid],
-        None => controller.active_namespaces().await?,
-    };
-    let mut opened = Vec::new();
-    for nsid in numbers {
-        opened.push(controller.namespace(nsid).await?);
+    match nsid {
+        Some(nsid) => Ok(vec![controller.namespace(nsid).await?]),
+        None => controller.namespaces().await,
     }
-    Ok(opened)
 }
 
 fn provider_named(name: &str) -> PyResult<RdmaProvider> {

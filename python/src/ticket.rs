@@ -17,6 +17,7 @@ use crate::lingering;
 use crate::process::HomeProcess;
 use crate::released::{self, DrainOnDrop};
 use crate::seconds::Seconds;
+use crate::stalls::StallCounters;
 
 /// A batch under way. Dropping it cancels what is not over.
 #[pyclass(frozen, weakref, name = "Ticket", module = "feedrail._core")]
@@ -26,21 +27,27 @@ pub(crate) struct TicketObject {
     ticket: Option<Ticket>,
     entries: Vec<Entry>,
     memory: Arc<BufferMemory>,
+    stalls: Arc<StallCounters>,
     _drain: DrainOnDrop,
 }
 
 impl TicketObject {
-    pub(crate) fn new(ticket: Ticket, entries: Vec<Entry>, memory: Arc<BufferMemory>) -> Self {
-        let (home, ticket) = (HomeProcess::current(), Some(ticket));
-        Self { home, ticket, entries, memory, _drain: DrainOnDrop }
+    pub(crate) fn new(
+        ticket: Ticket,
+        entries: Vec<Entry>,
+        memory: Arc<BufferMemory>,
+        stalls: &Arc<StallCounters>,
+    ) -> Self {
+        stalls.submitted();
+        let (home, ticket, stalls) = (HomeProcess::current(), Some(ticket), Arc::clone(stalls));
+        Self { home, ticket, entries, memory, stalls, _drain: DrainOnDrop }
     }
 
     /// Waits until it is over, or `timeout` is; says whether it is over.
     pub(crate) fn wait_for(&self, py: Python<'_>, timeout: Option<Duration>) -> PyResult<bool> {
         let ticket = self.ticket(py)?;
-        let over = wait_interruptibly(py, timeout, |step| {
-            ticket.wait(usize::MAX, Some(step)).is_done().then_some(())
-        })?;
+        let wait = |step| ticket.wait(usize::MAX, Some(step)).is_done().then_some(());
+        let over = self.stalls.during(|| wait_interruptibly(py, timeout, wait))?;
         Ok(over.is_some())
     }
 

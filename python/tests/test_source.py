@@ -125,3 +125,17 @@ def test_a_plan_has_its_dtype(source: feedrail.Source) -> None:
 def test_empty_plans_and_ranges(source: feedrail.Source) -> None:
     assert len(source.read_many(feedrail.make_plan([], []), bytearray(0))) == 0
     assert source.read_many(feedrail.make_plan([3], [0]), bytearray(1))["status"] == [0]
+
+
+def test_stats(source: feedrail.Source) -> None:
+    before = source.stats()
+    assert before.batches == 0 and before.providers
+    source.rows(0, [0, 4096, 5], 4096)
+    after = source.stats()
+    assert (after.batches, after.ranges, after.ranges_failed) == (1, 3, 0)
+    assert after.direct_bytes + after.bounced_bytes == 3 * 4096
+    assert after.stall_seconds > 0
+    text = after.to_prometheus()
+    assert "feedrail_ranges_total 3\n" in text and "providers" not in text
+    for line in text.splitlines():
+        assert line.startswith("# TYPE feedrail_") or float(line.split()[1]) >= 0

@@ -1,0 +1,38 @@
+//! How long threads waited for batches.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use feedrail_initiator::Host;
+
+/// Counters of a session's batches.
+#[derive(Debug, Default)]
+pub(crate) struct StallCounters {
+    batches: AtomicU64,
+    stalled_us: AtomicU64,
+}
+
+impl StallCounters {
+    /// Counts a batch that was accepted.
+    pub(crate) fn submitted(&self) {
+        self.batches.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Calls `wait`, and counts the time that it takes.
+    pub(crate) fn during<T>(&self, wait: impl FnOnce() -> T) -> T {
+        let start = Host::now();
+        let result = wait();
+        let stalled = Host::now().saturating_duration_since(start).as_micros();
+        self.stalled_us.fetch_add(u64::try_from(stalled).unwrap_or(u64::MAX), Ordering::Relaxed);
+        result
+    }
+
+    /// Batches that were accepted.
+    pub(crate) fn batches(&self) -> u64 {
+        self.batches.load(Ordering::Relaxed)
+    }
+
+    /// Seconds that threads waited for batches, the sum of all threads.
+    pub(crate) fn stall_seconds(&self) -> f64 {
+        self.stalled_us.load(Ordering::Relaxed) as f64 / 1e6
+    }
+}
