@@ -260,3 +260,45 @@ def test_an_interrupt_ends_a_wait(
     child.send_signal(signal.SIGINT)
     assert child.communicate(timeout=LONG)[0] == "interrupted\nread\n"
     assert child.returncode == 0
+
+
+def test_interrupts_at_any_moment(serve: Serve, shard_file: Path) -> None:
+    """Nothing is lost: two buffers of a pool with room for two, and the right bytes each time."""
+    daemon = serve(shard_file)
+    script = f"""
+        import os, feedrail
+        source = feedrail.open({daemon.url!r})
+        pool = source.pool(2 << 20)
+        data = open({str(shard_file)!r}, "rb").read()
+        plan = feedrail.make_plan(range(0, 7_000_000, 70_000), 10_000)
+        wanted = b"".join(data[i : i + 10_000] for i in range(0, 7_000_000, 70_000))
+
+        def read_until_interrupted():
+            try:
+                os.write(1, b"r")
+                while True:
+                    buffers = [pool.take(1_000_000, timeout={LONG}) for _ in range(2)]
+                    ticket = source.submit(plan, buffers[0])
+                    source.read_many(plan, buffers[1])
+                    ticket.wait()
+                    assert all(bytes(buffer) == wanted for buffer in buffers)
+                    del ticket, buffers
+            except KeyboardInterrupt:
+                pass
+
+        for _ in range(40):
+            read_until_interrupted()
+        os.write(1, b"e")
+    """
+    random = np.random.default_rng(11)
+    child = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(script)], stdout=subprocess.PIPE
+    )
+    assert child.stdout is not None
+    killer = threading.Timer(2 * LONG, child.kill)
+    killer.start()
+    while child.stdout.read(1) == b"r":
+        select.select([], [], [], random.uniform(0, 0.03))
+        child.send_signal(signal.SIGINT)
+    killer.cancel()
+    assert child.wait(LONG) == 0
