@@ -6,6 +6,8 @@ cd "$(dirname "$0")/.."
 
 out=$PWD/out/python
 python=${PYTHON:-python3}
+# maturin takes another interpreter from it, and compiles all that depends on one anew.
+unset VIRTUAL_ENV
 
 # venv NAME REQUIREMENT...: an environment with these packages, made anew when the list or the interpreter changes.
 venv() {
@@ -25,7 +27,7 @@ venv test 'numpy>=1.26' 'pytest>=8' 'fsspec>=2024.6' 'pyarrow>=17' 'mypy>=1.15'
 
 cargo build --quiet --package feedrail-target --package feedrail-cli
 rm -rf "$out/wheels"
-(cd python && "$out/build/bin/maturin" build --quiet --release --locked --out "$out/wheels")
+(cd python && "$out/build/bin/maturin" build --quiet --release --locked --interpreter "$out/test/bin/python" --out "$out/wheels")
 "$out/test/bin/pip" install --quiet --disable-pip-version-check --no-deps --force-reinstall "$out"/wheels/*.whl
 
 cd python
