@@ -244,3 +244,48 @@ def test_pools_have_bounds(source: feedrail.Source) -> None:
         source.pool(-1)
     with pytest.raises(ValueError, match="seconds"):
         source.pool(1).take(1, timeout=-1.0)
+
+
+class Lies:
+    """An object whose DLPack methods return what they are told to."""
+
+    def __init__(self, capsule: object, device: object = (1, 0)) -> None:
+        self.capsule, self.device = capsule, device
+
+    def __dlpack_device__(self) -> object:
+        return self.device
+
+    def __dlpack__(self, **_: object) -> object:
+        return self.capsule
+
+
+@pytest.mark.parametrize(
+    "liar", [Lies(None), Lies(5), Lies(object()), Lies(None, None), Lies(None, ("cpu", 0))]
+)
+def test_exporters_that_lie(source: feedrail.Source, liar: Lies) -> None:
+    with pytest.raises((TypeError, BufferError)):
+        source.register(liar)
+
+
+@pytest.mark.parametrize("version", [None, (1, 0)])
+def test_a_capsule_is_used_once(
+    source: feedrail.Source, version: tuple[int, int] | None
+) -> None:
+    array = np.zeros(10, np.uint8)
+    capsule = array.__dlpack__(max_version=version)
+    buffer = source.register(Lies(capsule))
+    with pytest.raises(BufferError, match="used already"):
+        source.register(Lies(capsule))
+    source.read_many(feedrail.make_plan([0], [10]), buffer)
+    assert array.any()
+
+
+@pytest.mark.parametrize("shape", [(0,), (3, 0, 2)])
+def test_empty_arrays(source: feedrail.Source, shape: tuple[int, ...]) -> None:
+    for empty in (np.zeros(shape), Dlpack(np.zeros(shape))):
+        buffer = source.register(empty)
+        assert buffer.nbytes == 0
+        source.read_many(feedrail.make_plan([], []), buffer)
+        assert buffer.as_numpy().shape == (0,)
+        with pytest.raises(ValueError, match="buffer of 0"):
+            source.read_many(feedrail.make_plan([0], [1]), buffer)
