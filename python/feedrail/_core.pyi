@@ -158,3 +158,54 @@ def after_fork_in_child() -> None: ...
 def forks() -> int: ...
 def release_forgotten() -> None:
     """Lets go of the arrays whose memory every device has forgotten, as other calls do first."""
+
+@final
+class Order:
+    """Which sample is at which position of one epoch."""
+
+    def __init__(self, order: str, samples: int, seed: int, epoch: int) -> None:
+        """An order `sequential`, `global`, `torch` or `block:BLOCK:WINDOW`."""
+
+    def rank_len(self, rank: int, world: int, tail: str) -> int:
+        """How many samples a rank has; `tail` is `keep`, `pad` or `drop`."""
+
+    def of_rank(self, split: tuple[int, int, str], first: int, count: int) -> bytes:
+        """Samples of a rank from its number `first` on, as bytes of `int64`."""
+
+    def of_batch(self, batch: tuple[int, int], rank: int, world: int) -> bytes:
+        """Samples of a rank among the positions of a global batch, as bytes of `int64`."""
+
+@final
+class Sequence:
+    """What the batches of a training run follow from."""
+
+    def __init__(
+        self,
+        dataset: str,
+        samples: int,
+        order: str,
+        seed: int,
+        global_batch: int,
+        drop_last: bool,
+    ) -> None:
+        """A sequence; `dataset` is a text that differs for different data."""
+
+    @property
+    def epoch_samples(self) -> int:
+        """How many samples an epoch reads."""
+
+    def state(self, epoch: int, consumed: int) -> str:
+        """The state of a loader, as JSON."""
+
+    def resume(self, state: str) -> tuple[int, int]:
+        """Epoch and consumed samples of a state in JSON."""
+
+    def batches(self, consumed: int, skip: int, step: int) -> Batches:
+        """The batches after `consumed` samples: number `skip`, and every `step`-th from there."""
+
+@final
+class Batches:
+    """Iterates over the positions of batches."""
+
+    def __iter__(self) -> Batches: ...
+    def __next__(self) -> tuple[int, int]: ...

@@ -11,6 +11,7 @@ mod entry;
 mod errors;
 mod lease;
 mod lingering;
+mod order;
 mod owner;
 mod pool;
 mod process;
@@ -18,6 +19,7 @@ mod released;
 mod seconds;
 mod session;
 mod stalls;
+mod state;
 mod ticket;
 
 use pyo3::prelude::*;
@@ -28,6 +30,8 @@ mod _core {
     #[pymodule_export]
     use crate::buffer::BufferObject;
     #[pymodule_export]
+    use crate::order::OrderObject;
+    #[pymodule_export]
     use crate::pool::PoolObject;
     #[pymodule_export]
     use crate::process::{after_fork_in_child, forks};
@@ -35,6 +39,8 @@ mod _core {
     use crate::released::release_forgotten;
     #[pymodule_export]
     use crate::session::SessionObject;
+    #[pymodule_export]
+    use crate::state::{BatchesObject, SequenceObject};
     #[pymodule_export]
     use crate::ticket::TicketObject;
 }

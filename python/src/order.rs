@@ -1,0 +1,114 @@
+//! Orders of samples, for `feedrail.torch.Order`.
+
+use std::num::NonZeroU64;
+
+use feedrail_dataset::order::{Order, Shuffle, Split, Stripe, Tail};
+use pyo3::exceptions::{PyOverflowError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+
+/// Which sample is at which position of one epoch.
+#[pyclass(frozen, name = "Order", module = "feedrail._core")]
+pub(crate) struct OrderObject(Order);
+
+#[pymethods]
+impl OrderObject {
+    /// `order` is `sequential`, `global`, `torch` or `block:BLOCK:WINDOW`.
+    #[new]
+    fn new(py: Python<'_>, order: &str, samples: u64, seed: u64, epoch: u64) -> PyResult<Self> {
+        let shuffle = parse_shuffle(order)?;
+        // torch's order is a table.
+        let made = py.detach(|| Order::new(shuffle, samples, seed, epoch));
+        made.map(Self).map_err(|error| PyOverflowError::new_err(error.to_string()))
+    }
+
+    /// How many samples a rank has; `tail` is `keep`, `pad` or `drop`.
+    fn rank_len(&self, rank: u32, world: u32, tail: &str) -> PyResult<u64> {
+        Ok(self.split(rank, world, tail)?.len())
+    }
+
+    /// Samples of a rank from its number `first` on, at most `count`, as bytes of `int64`.
+    fn of_rank<'py>(
+        &self,
+        py: Python<'py>,
+        split: (u32, u32, String),
+        first: u64,
+        count: usize,
+    ) -> PyResult<Bound<'py, PyBytes>> {
+        let (rank, world, tail) = split;
+        let split = self.split(rank, world, &tail)?;
+        Ok(as_bytes(py, &py.detach(|| self.samples_of(split, first, count))))
+    }
+
+    /// Samples of a rank in a global batch, the positions from `begin` to `end`, as bytes of
+    /// `int64`.
+    fn of_batch<'py>(
+        &self,
+        py: Python<'py>,
+        batch: (u64, u64),
+        rank: u32,
+        world: u32,
+    ) -> PyResult<Bound<'py, PyBytes>> {
+        let stripe = stripe(rank, world)?;
+        let (begin, end) = (batch.0, batch.1.min(self.0.len()));
+        let mut samples = zeroes(stripe.len_of(begin..end))?;
+        let count = py.detach(|| self.0.fill_stripe(begin..end, stripe, &mut samples));
+        Ok(as_bytes(py, &samples[..count]))
+    }
+}
+
+impl OrderObject {
+    fn split(&self, rank: u32, world: u32, tail: &str) -> PyResult<Split> {
+        let tail = match tail {
+            "keep" => Tail::Keep,
+            "pad" => Tail::Pad,
+            "drop" => Tail::Drop,
+            _ => return Err(PyValueError::new_err("a tail is keep, pad or drop")),
+        };
+        Ok(Split { samples: self.0.len(), rank: stripe(rank, world)?, tail })
+    }
+
+    fn samples_of(&self, split: Split, first: u64, count: usize) -> Vec<u64> {
+        let left = split.len().saturating_sub(first);
+        let count = usize::try_from(left).map_or(count, |left| left.min(count));
+        let mut samples = vec![0; count];
+        // A rank without a position below 2^64 has padding only.
+        let begin = first.checked_mul(split.rank.count().get());
+        let begin = begin.and_then(|begin| begin.checked_add(split.rank.index().into()));
+        let filled = begin.map_or(0, |at| self.0.fill_every(at, split.rank.count(), &mut samples));
+        for (number, sample) in (first..).zip(&mut samples).skip(filled) {
+            let padding = split.position(number).and_then(|position| self.0.sample(position));
+            *sample = padding.unwrap_or_default();
+        }
+        samples
+    }
+}
+
+/// The order of a name.
+pub(crate) fn parse_shuffle(order: &str) -> PyResult<Shuffle> {
+    order.parse().map_err(|error| PyValueError::new_err(format!("order {order:?}: {error}")))
+}
+
+/// Number `index` of `count`.
+pub(crate) fn stripe(index: u32, count: u32) -> PyResult<Stripe> {
+    Stripe::new(index, count).map_err(|error| PyValueError::new_err(error.to_string()))
+}
+
+/// A number of samples that is not zero.
+pub(crate) fn positive(what: &str, number: u64) -> PyResult<NonZeroU64> {
+    NonZeroU64::new(number).ok_or_else(|| PyValueError::new_err(format!("{what} is 1 or more")))
+}
+
+fn zeroes(count: u64) -> PyResult<Vec<u64>> {
+    let mut samples = Vec::new();
+    let count = usize::try_from(count)?;
+    let reserved = samples.try_reserve_exact(count);
+    reserved.map_err(|error| PyOverflowError::new_err(error.to_string()))?;
+    samples.resize(count, 0);
+    Ok(samples)
+}
+
+fn as_bytes<'py>(py: Python<'py>, samples: &[u64]) -> Bound<'py, PyBytes> {
+    let bytes: Vec<u8> = samples.iter().flat_map(|sample| sample.to_ne_bytes()).collect();
+    PyBytes::new(py, &bytes)
+}
