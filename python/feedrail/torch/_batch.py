@@ -24,8 +24,8 @@ class Batch:
         indices: Numbers of the samples in the data set, `int64`, shape `(samples,)`.
         data: Elements of all samples, shape `(elements,)`, of the dtype of the data set.
         offsets: Sample `i` is `data[offsets[i]:offsets[i + 1]]`; `int64`, shape `(samples + 1,)`.
-        state: What resumes a stream after this batch, if a `StreamDataset` made it: see
-            `StreamDataset.load_state_dict`.
+        state: What resumes a `Loader` or a `StreamDataset` after this batch, if one of them made
+            it: see their `load_state_dict`.
     """
 
     def __init__(
