@@ -13,5 +13,17 @@ not needed for that (`num_workers=0`); they help where samples are decoded in Py
 
 from feedrail.torch._batch import Batch, TokenBatch, collate
 from feedrail.torch._dataset import RangeDataset, TokenDataset
+from feedrail.torch._loader import Loader
+from feedrail.torch._order import Order
+from feedrail.torch._stream import StreamDataset
 
-__all__ = ["Batch", "RangeDataset", "TokenBatch", "TokenDataset", "collate"]
+__all__ = [
+    "Batch",
+    "Loader",
+    "Order",
+    "RangeDataset",
+    "StreamDataset",
+    "TokenBatch",
+    "TokenDataset",
+    "collate",
+]
