@@ -340,8 +340,8 @@ unsafe extern "C" fn delete_versioned(managed: *mut DlManagedTensorVersioned) {
 }
 
 /// Lets go of what a tensor keeps. Libraries may do so from any thread, and after the interpreter
-/// ended. torch does so with the interpreter detached, even amid a call of ours that has it attached:
-/// `Python::attach` would take its word for it.
+/// ended. torch does so with the interpreter detached, even amid a call of ours that has it
+/// attached: `Python::attach` would take its word for it.
 ///
 /// # Safety
 /// `context` is that of a tensor that [`capsule`] made, and this is called once for it.

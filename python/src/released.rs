@@ -67,12 +67,14 @@ pub(crate) fn drain(py: Python<'_>) {
     }
 }
 
-/// Makes the main thread drop them, between two of its steps. Any thread may call it, attached or not.
+/// Makes the main thread drop them, between two of its steps. Any thread may call it, attached or
+/// not.
 pub(crate) fn drain_soon() {
     // SAFETY: it needs no interpreter; the function is there as long as the program.
     unsafe {
         if ffi::Py_IsInitialized() != 0 {
-            // It fails if many calls are pending: then one of them is this, or the next call drains.
+            // It fails if many calls are pending: then one of them is this, or the next call
+            // drains.
             ffi::Py_AddPendingCall(Some(drain_now), ptr::null_mut());
         }
     }

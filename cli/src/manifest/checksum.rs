@@ -5,7 +5,7 @@ use feedrail_dataset::formats::ShardBytes;
 
 use crate::interrupt::Interrupt;
 use crate::progress::Progress;
-use crate::shards::{ListedShard, ReadPattern, ShardPlace, Subsystems};
+use crate::shards::{ListedShard, ReadPattern, ShardLocation, Subsystems};
 use crate::stream::{self, RangePieces};
 
 /// Computes the CRC-32C of shards, one after the other.
@@ -21,7 +21,7 @@ impl<'a> Checksums<'a> {
     }
 
     pub(super) fn of(&mut self, shard: &ListedShard) -> Result<u32> {
-        let ShardPlace::Namespace { namespace, subsystem } = &shard.place else {
+        let ShardLocation::Namespace { namespace, subsystem } = &shard.place else {
             return self.of_file(shard);
         };
         let session = self.subsystems.session(subsystem).context("the shard has no connection")?;

@@ -22,7 +22,7 @@ use crate::args::{Format, Local, Output};
 use crate::interrupt::{Interrupt, Interrupted};
 use crate::output;
 use crate::partial_file::PartialFile;
-use crate::shards::{self, ListedShard, ShardArg, ShardPlace, Subsystems};
+use crate::shards::{self, ListedShard, ShardArg, ShardLocation, Subsystems};
 use crate::size::human;
 
 const EXAMPLES: &str = "\
@@ -118,8 +118,8 @@ impl ManifestArgs {
             let crc32c = checksums.map(|checksums| checksums.of(shard)).transpose();
             let crc32c = crc32c.with_context(about)?;
             let on = match &shard.place {
-                ShardPlace::File(_) => targets.of_files(),
-                ShardPlace::Namespace { subsystem, .. } => vec![targets.of(subsystem)],
+                ShardLocation::File(_) => targets.of_files(),
+                ShardLocation::Namespace { subsystem, .. } => vec![targets.of(subsystem)],
             };
             groups.add(&shard.name, ShardReplica::new(shard, crc32c, on))?;
         }

@@ -7,7 +7,7 @@ use feedrail_dataset::Name;
 use feedrail_dataset::manifest::{Crc32c, Generation, ShardEntry};
 use uuid::Uuid;
 
-use crate::shards::{ListedShard, ShardPlace};
+use crate::shards::{ListedShard, ShardLocation};
 
 /// What is known of a shard in one place.
 #[derive(Clone, Debug)]
@@ -23,8 +23,8 @@ pub(super) struct ShardReplica {
 impl ShardReplica {
     pub(super) fn new(shard: &ListedShard, crc32c: Option<u32>, on: Vec<Name>) -> Self {
         let (uuid, generation) = match &shard.place {
-            ShardPlace::File(_) => (None, None),
-            ShardPlace::Namespace { namespace, .. } => {
+            ShardLocation::File(_) => (None, None),
+            ShardLocation::Namespace { namespace, .. } => {
                 let info = namespace.info();
                 (info.uuid.map(Uuid::from_bytes), info.generation.map(Generation))
             }

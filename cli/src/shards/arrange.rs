@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use feedrail_dataset::Name;
 use feedrail_dataset::formats::{MdsIndex, MdsShard, ShardBytes};
 
-use super::{ListedShard, ReadPattern, ShardPlace};
+use super::{ListedShard, ReadPattern, ShardLocation};
 
 /// What is known of a data set besides its shards.
 const NO_SHARDS: [&str; 2] = ["manifest.json", "index.npy"];
@@ -16,7 +16,7 @@ const MDS_INDEX: &str = "index.json";
 #[derive(Clone)]
 pub(super) struct ShardCandidate {
     pub(super) bytes: u64,
-    pub(super) place: ShardPlace,
+    pub(super) place: ShardLocation,
 }
 
 /// All of a folder or of a subsystem, by name.
@@ -51,7 +51,7 @@ pub(super) fn shard(candidates: &Candidates, name: &Name) -> Option<ListedShard>
     Some(ListedShard { name: name.clone(), bytes, place, idx })
 }
 
-fn mds_index(place: &ShardPlace) -> Result<MdsIndex> {
+fn mds_index(place: &ShardLocation) -> Result<MdsIndex> {
     let bytes = place.open(ReadPattern::Parts)?;
     MdsIndex::parse(ShardBytes::new(0, &*bytes)).context(MDS_INDEX)
 }
@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     fn candidates(names: &[&str]) -> Candidates {
-        let place = |name: &str| ShardPlace::File(name.into());
+        let place = |name: &str| ShardLocation::File(name.into());
         let candidate = |name: &&str| {
             let candidate = ShardCandidate { bytes: 1, place: place(name) };
             (name.parse().unwrap(), candidate)

@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result, ensure};
 use feedrail_dataset::Name;
 
 use super::arrange::{Candidates, ShardCandidate, arrange, shard};
-use super::{ListedShard, ShardPlace};
+use super::{ListedShard, ShardLocation};
 
 /// A file, or the regular files of a folder.
 pub(super) fn shards(path: &Path) -> Result<Vec<ListedShard>> {
@@ -40,7 +40,10 @@ fn candidate(path: &Path) -> Result<(Name, ShardCandidate)> {
     let name = path.file_name().and_then(|name| name.to_str());
     let name = name.context("a shard needs a file name in UTF-8").with_context(about)?;
     let name = name.parse().with_context(about)?;
-    Ok((name, ShardCandidate { bytes: metadata.len(), place: ShardPlace::File(path.to_owned()) }))
+    Ok((
+        name,
+        ShardCandidate { bytes: metadata.len(), place: ShardLocation::File(path.to_owned()) },
+    ))
 }
 
 #[cfg(test)]

@@ -34,14 +34,14 @@ pub(crate) enum ShardArg {
 pub(crate) struct ListedShard {
     pub(crate) name: Name,
     pub(crate) bytes: u64,
-    pub(crate) place: ShardPlace,
+    pub(crate) place: ShardLocation,
     /// Megatron's `.idx`, beside its `.bin`.
-    pub(crate) idx: Option<ShardPlace>,
+    pub(crate) idx: Option<ShardLocation>,
 }
 
 /// Where the bytes of a shard are.
 #[derive(Clone)]
-pub(crate) enum ShardPlace {
+pub(crate) enum ShardLocation {
     /// Opened when it is read: there may be more of them than file descriptors.
     File(PathBuf),
     Namespace {
@@ -98,7 +98,7 @@ pub(crate) fn list(
     Ok(shards)
 }
 
-impl ShardPlace {
+impl ShardLocation {
     /// Opens it for reads.
     fn open(&self, pattern: ReadPattern) -> Result<Box<dyn ReadAt>> {
         reader::open(self, pattern)

@@ -8,25 +8,27 @@ use anyhow::{Context as _, Result};
 use feedrail_dataset::formats::{ReadAt, ShardFile};
 use feedrail_initiator::Namespace;
 
-use super::{ReadPattern, ShardPlace};
+use super::{ReadPattern, ShardLocation};
 use crate::interrupt::Interrupt;
 
 /// How much of a namespace is read at once where all of it is read.
 const CHUNK_BYTES: u64 = 1 << 20;
 
-pub(super) fn open(place: &ShardPlace, pattern: ReadPattern) -> Result<Box<dyn ReadAt>> {
+pub(super) fn open(place: &ShardLocation, pattern: ReadPattern) -> Result<Box<dyn ReadAt>> {
     Ok(match (place, pattern) {
-        (ShardPlace::File(path), _) => {
+        (ShardLocation::File(path), _) => {
             let file = File::open(path).and_then(ShardFile::new);
             Box::new(file.with_context(|| format!("cannot open {}", path.display()))?)
         }
-        (ShardPlace::Namespace { namespace, .. }, ReadPattern::Parts) => {
+        (ShardLocation::Namespace { namespace, .. }, ReadPattern::Parts) => {
             Box::new(RemoteShard(namespace.clone()))
         }
-        (ShardPlace::Namespace { namespace, .. }, ReadPattern::Whole) => Box::new(ChunkedShard {
-            shard: RemoteShard(namespace.clone()),
-            chunk: RefCell::default(),
-        }),
+        (ShardLocation::Namespace { namespace, .. }, ReadPattern::Whole) => {
+            Box::new(ChunkedShard {
+                shard: RemoteShard(namespace.clone()),
+                chunk: RefCell::default(),
+            })
+        }
     })
 }
 

@@ -11,7 +11,7 @@ use feedrail_initiator::{Namespace, NamespaceInfo};
 use nvme_proto::Nqn;
 
 use super::arrange::{Candidates, ShardCandidate, arrange, shard};
-use super::{ListedShard, ShardPlace};
+use super::{ListedShard, ShardLocation};
 use crate::args::Local;
 use crate::session::Session;
 
@@ -45,7 +45,7 @@ impl Subsystems {
                 chosen = Some(name.clone());
             }
             let bytes = namespace.size_bytes();
-            let place = ShardPlace::Namespace { namespace, subsystem: Arc::clone(&subsystem) };
+            let place = ShardLocation::Namespace { namespace, subsystem: Arc::clone(&subsystem) };
             if candidates.insert(name.clone(), ShardCandidate { bytes, place }).is_some() {
                 bail!("two namespaces are called {name}; name one by its identifier");
             }

@@ -86,8 +86,8 @@ impl SendWindow {
         self.unsolicited += cost;
     }
 
-    /// A sender has asked for the acknowledgement of bytes that it had left unsolicited, or need not
-    /// ask any more.
+    /// A sender has asked for the acknowledgement of bytes that it had left unsolicited, or need
+    /// not ask any more.
     pub(super) fn asked(&mut self, unsolicited: u64) {
         debug_assert!(unsolicited <= self.unsolicited, "more was asked for than was left");
         self.unsolicited = self.unsolicited.saturating_sub(unsolicited);
