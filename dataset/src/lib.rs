@@ -25,7 +25,8 @@
 //! // An index of 1,000 samples of 2,050 bytes in one shard. A real one is a memory-mapped file.
 //! let mut writer = IndexWriter::new(std::io::Cursor::new(Vec::new()))?;
 //! for row in 0..1000 {
-//!     writer.append(&[Sample { length: 2050.into(), offset: (row * 2050).into(), ..Sample::default() }])?;
+//!     let (length, offset) = (2050.into(), (row * 2050).into());
+//!     writer.append(&[Sample { length, offset, ..Sample::default() }])?;
 //! }
 //! let index = Index::parse(writer.finish()?.into_inner())?;
 //! index.check(&[1000 * 2050])?;

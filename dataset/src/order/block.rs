@@ -27,7 +27,7 @@ pub(super) struct BlockOrder {
 }
 
 /// A window, with the permutation of its samples.
-struct Window {
+struct BlockWindow {
     number: u64,
     /// The positions of its samples.
     begin: u64,
@@ -70,7 +70,7 @@ impl BlockOrder {
     /// Writes the samples at positions of the epoch. Successive positions of one window share the
     /// work of making its permutation.
     pub(super) fn fill(&self, positions: impl Iterator<Item = u64>, samples: &mut [u64]) {
-        let mut window: Option<Window> = None;
+        let mut window: Option<BlockWindow> = None;
         for (sample, position) in samples.iter_mut().zip(positions) {
             let current = match window.take() {
                 Some(window) if (window.begin..window.end).contains(&position) => window,
@@ -80,7 +80,7 @@ impl BlockOrder {
         }
     }
 
-    fn window_at(&self, position: u64) -> Window {
+    fn window_at(&self, position: u64) -> BlockWindow {
         let is_after_short = position >= self.short_window_end;
         let before = if is_after_short { self.missing } else { 0 };
         let number = (position + before) / self.window_samples;
@@ -90,10 +90,10 @@ impl BlockOrder {
         let last = blocks * self.block - missing - 1;
         // Number 0 is the permutation of blocks.
         let samples = Permutation::new(one_more(last), self.key.within(number + 1));
-        Window { number, begin, end: begin + last + 1, samples }
+        BlockWindow { number, begin, end: begin + last + 1, samples }
     }
 
-    fn sample(&self, window: &Window, position: u64) -> u64 {
+    fn sample(&self, window: &BlockWindow, position: u64) -> u64 {
         let mut at = window.samples.get(position - window.begin);
         let first_place = window.number * self.window;
         if window.number == self.short_window {

@@ -42,7 +42,7 @@ use std::num::NonZeroU64;
 use std::ops::Range;
 
 pub use shuffle::{InvalidShuffle, Shuffle};
-pub use split::{NoStripe, Split, Stripe, Tail};
+pub use split::{Leftover, NoStripe, Split, Stripe};
 
 use block::BlockOrder;
 use permutation::{OrderKey, Permutation};
@@ -130,8 +130,8 @@ impl Order {
         self.fill_every(start, stripe.count(), &mut samples[..count])
     }
 
-    /// Writes the samples at the positions `start`, `start + step`, `start + 2 * step` and so on, as
-    /// one of `step` ranks reads them, and returns how many there were.
+    /// Writes the samples at the positions `start`, `start + step`, `start + 2 * step` and so on,
+    /// as one of `step` ranks reads them, and returns how many there were.
     pub fn fill_every(&self, start: u64, step: NonZeroU64, samples: &mut [u64]) -> usize {
         let left = self.samples.saturating_sub(start).div_ceil(step.get());
         let count = usize::try_from(left).map_or(samples.len(), |left| left.min(samples.len()));

@@ -61,7 +61,7 @@ pub struct NoStripe {
 
 /// What to do with the positions at the end of an epoch that do not suffice for one of each rank.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Tail {
+pub enum Leftover {
     /// The first ranks have one position more than the others. No sample comes twice or is missing.
     #[default]
     Keep,
@@ -80,16 +80,16 @@ pub struct Split {
     /// One rank of the world.
     pub rank: Stripe,
     /// What becomes of the last positions.
-    pub tail: Tail,
+    pub leftover: Leftover,
 }
 
 impl Split {
     /// How many positions the rank has.
     pub fn len(self) -> u64 {
-        match self.tail {
-            Tail::Keep => self.rank.len_of(0..self.samples),
-            Tail::Pad => self.samples.div_ceil(self.rank.count().get()),
-            Tail::Drop => self.samples / self.rank.count().get(),
+        match self.leftover {
+            Leftover::Keep => self.rank.len_of(0..self.samples),
+            Leftover::Pad => self.samples.div_ceil(self.rank.count().get()),
+            Leftover::Drop => self.samples / self.rank.count().get(),
         }
     }
 

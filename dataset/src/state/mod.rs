@@ -73,7 +73,7 @@ impl Sequence {
     /// The order of the samples in an epoch.
     ///
     /// # Errors
-    /// See [`Order::new`].
+    /// The same as of [`Order::new`].
     pub fn order(&self, epoch: u64) -> Result<Order, order::Error> {
         Order::new(self.shuffle, self.samples, self.seed, epoch)
     }
@@ -96,7 +96,8 @@ impl Sequence {
         State { v: VERSION, dataset, order, seed, epoch, consumed, global_batch }
     }
 
-    /// The place that a state tells. The state may be that of a loader with other ranks and workers.
+    /// The place that a state tells. The state may be that of a loader with other ranks and
+    /// workers.
     ///
     /// # Errors
     /// The state is that of another sequence. See [`Error`].
@@ -139,7 +140,7 @@ impl State {
     /// Reads a state from JSON. A state without `order` is one of the order `global`.
     ///
     /// # Errors
-    /// [`Error::Json`] or [`Error::Version`].
+    /// It fails with [`Error::Json`] or [`Error::Version`].
     pub fn parse(json: &[u8]) -> Result<Self, Error> {
         #[derive(Deserialize)]
         struct Versioned {

@@ -10,8 +10,8 @@ fn stripe(index: u32, count: u32) -> Stripe {
     Stripe::new(index, count).expect("below the count")
 }
 
-fn split(samples: u64, rank: u32, world: u32, tail: Tail) -> Split {
-    Split { samples, rank: stripe(rank, world), tail }
+fn split(samples: u64, rank: u32, world: u32, leftover: Leftover) -> Split {
+    Split { samples, rank: stripe(rank, world), leftover }
 }
 
 fn positions(split: Split) -> Vec<u64> {
@@ -35,13 +35,13 @@ fn a_stripe_is_one_of_some() {
 
 #[test]
 fn tails_are_kept_padded_or_dropped() {
-    let all = |tail| [0, 1, 2].map(|rank| positions(split(7, rank, 3, tail)));
-    assert_eq!(all(Tail::Keep), [vec![0, 3, 6], vec![1, 4], vec![2, 5]]);
-    assert_eq!(all(Tail::Pad), [vec![0, 3, 6], vec![1, 4, 0], vec![2, 5, 1]]);
-    assert_eq!(all(Tail::Drop), [vec![0, 3], vec![1, 4], vec![2, 5]]);
-    assert_eq!(positions(split(2, 7, 8, Tail::Pad)), [1]);
-    assert!(split(0, 7, 8, Tail::Pad).is_empty());
-    assert!(split(7, 0, 8, Tail::Drop).is_empty());
+    let all = |leftover| [0, 1, 2].map(|rank| positions(split(7, rank, 3, leftover)));
+    assert_eq!(all(Leftover::Keep), [vec![0, 3, 6], vec![1, 4], vec![2, 5]]);
+    assert_eq!(all(Leftover::Pad), [vec![0, 3, 6], vec![1, 4, 0], vec![2, 5, 1]]);
+    assert_eq!(all(Leftover::Drop), [vec![0, 3], vec![1, 4], vec![2, 5]]);
+    assert_eq!(positions(split(2, 7, 8, Leftover::Pad)), [1]);
+    assert!(split(0, 7, 8, Leftover::Pad).is_empty());
+    assert!(split(7, 0, 8, Leftover::Drop).is_empty());
 }
 
 proptest! {
@@ -70,16 +70,16 @@ proptest! {
 
     #[test]
     fn ranks_share_an_epoch(samples in 0..500_u64, world in 1..20_u32) {
-        let together = |tail| {
-            let ranks = (0..world).map(|rank| split(samples, rank, world, tail));
+        let together = |leftover| {
+            let ranks = (0..world).map(|rank| split(samples, rank, world, leftover));
             let mut all: Vec<u64> = ranks.flat_map(positions).collect();
             all.sort_unstable();
             all
         };
-        prop_assert!(together(Tail::Keep).into_iter().eq(0..samples));
+        prop_assert!(together(Leftover::Keep).into_iter().eq(0..samples));
         let whole = samples / u64::from(world) * u64::from(world);
-        prop_assert!(together(Tail::Drop).into_iter().eq(0..whole));
-        let mut padded = together(Tail::Pad);
+        prop_assert!(together(Leftover::Drop).into_iter().eq(0..whole));
+        let mut padded = together(Leftover::Pad);
         prop_assert_eq!(padded.len() as u64, samples.next_multiple_of(world.into()));
         padded.dedup();
         prop_assert!(padded.into_iter().eq(0..samples));

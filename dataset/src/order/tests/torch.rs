@@ -25,8 +25,8 @@ fn compare(line: &str) {
     let shuffle = if is_shuffled == 1 { Shuffle::Torch } else { Shuffle::Sequential };
     let order = order(shuffle, samples, seed, epoch);
     let rank = Stripe::new(rank as u32, world as u32).expect("a rank");
-    let tail = if drops_last == 1 { Tail::Drop } else { Tail::Pad };
-    let split = Split { samples, rank, tail };
+    let leftover = if drops_last == 1 { Leftover::Drop } else { Leftover::Pad };
+    let split = Split { samples, rank, leftover };
     assert_eq!(split.len(), count, "{line}");
     let sample = |i| order.sample(split.position(i).expect("below count")).expect("in the epoch");
     let found: Vec<u64> = (0..count).map(sample).collect();
