@@ -1,6 +1,7 @@
 //! Formats that training data comes in: where their samples lie.
 //!
-//! [`detect`] finds the format of a shard, and [`ShardFormat::samples`] gives its samples in order.
+//! [`detect()`] finds the format of a shard, and [`ShardFormat::samples`] gives its samples in
+//! order.
 //! Shards are read through [`ReadAt`]: only the headers, footers and tables that say where samples
 //! lie, and never more of them at a time than a bound that each format states. Each format has a
 //! type that tells more than samples, such as [`Megatron::documents`].

@@ -328,6 +328,15 @@ mod tests {
     }
 
     #[test]
+    fn a_header_that_was_changed_is_an_error() {
+        let mut changed = entry(EntryType::Regular, "a.txt", b"text");
+        changed[0] = b'b';
+        let error = members(&[changed]).unwrap_err();
+        assert_eq!(error.offset, 0);
+        assert!(error.to_string().contains("checksum is wrong"), "{error}");
+    }
+
+    #[test]
     fn an_archive_without_its_end_is_truncated() {
         let bytes = entry(EntryType::Regular, "a.txt", b"text");
         let mut members = TarMembers::new(ShardBytes::new(0, &bytes));
