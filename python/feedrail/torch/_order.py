@@ -29,7 +29,7 @@ class Order(Sampler[int]):
     | `order` | samples are read | memory |
     |---|---|---|
     | `"global"` | in a keyed permutation of all | some 100 bytes |
-    | `"block"`, `"block:1024:64"` | near each other: 64 blocks of 1,024 samples at a time | the same |
+    | `"block"`, `"block:1024:64"` | 64 blocks of 1,024 samples at a time | the same |
     | `"torch"` | exactly as torch's `DistributedSampler` reads them | 4 bytes a sample |
 
     At the end of an epoch, `"torch"` repeats samples until all ranks have as many, as

@@ -71,7 +71,7 @@ class _Queue:
             result, error = None, None
             try:
                 result = self._finish(reading)
-            except BaseException as raised:  # noqa: BLE001: the consumer raises it
+            except BaseException as raised:  # the consumer raises it
                 error = raised
             with self.changed:
                 reading.result, reading.error, reading.is_over = result, error, True
