@@ -6,7 +6,9 @@ use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 use nvme_proto::{HostId, HostNqn, Nqn, Nsid};
 
 use crate::size::ByteSize;
-use crate::{demo, devices, discover, id_ctrl, id_ns, index, list, manifest, perf, read, write};
+use crate::{
+    bench_loader, demo, devices, discover, id_ctrl, id_ns, index, list, manifest, perf, read, write,
+};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -46,6 +48,7 @@ pub(crate) enum CliCommand {
     Read(read::Read),
     Write(write::Write),
     Perf(perf::Perf),
+    BenchLoader(bench_loader::BenchLoader),
     Index(index::IndexArgs),
     Manifest(manifest::ManifestArgs),
     Demo(demo::Demo),

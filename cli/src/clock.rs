@@ -1,6 +1,7 @@
 //! The clock of the machine: this binary is a driver, so it may look.
 
 use core::time::Duration;
+use std::thread;
 use std::time::Instant;
 
 use rustix::time::{ClockId, clock_gettime};
@@ -15,4 +16,10 @@ pub(crate) fn cpu_time() -> Duration {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     // Neither is negative on a clock of CPU time.
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
+/// Sleeps for a training job's computing.
+#[expect(clippy::disallowed_methods, reason = "there is no event to wait for")]
+pub(crate) fn sleep(time: Duration) {
+    thread::sleep(time);
 }

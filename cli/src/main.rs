@@ -5,6 +5,7 @@
 //! interrupted, 141 the reader of stdout went away.
 
 mod args;
+mod bench_loader;
 mod clock;
 mod closed_stdout;
 mod demo;
@@ -30,6 +31,7 @@ mod session;
 mod shards;
 mod size;
 mod stream;
+mod training_data;
 mod transfer;
 mod write;
 
@@ -71,6 +73,7 @@ fn run(command: CliCommand, verbose: u8) -> Result<()> {
         CliCommand::Read(read) => read.run(),
         CliCommand::Write(write) => write.run(),
         CliCommand::Perf(perf) => perf.run(),
+        CliCommand::BenchLoader(bench_loader) => bench_loader.run(),
         CliCommand::Index(index) => index.run(),
         CliCommand::Manifest(manifest) => manifest.run(),
         CliCommand::Demo(demo) => demo.run(verbose),

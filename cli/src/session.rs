@@ -41,6 +41,11 @@ impl Session {
         Self::over(host, SubsystemAddress { address, nqn })
     }
 
+    /// Connects with a host that may have other connections.
+    pub(crate) fn connect_with(host: Host, address: SocketAddr, nqn: Nqn) -> Result<Self> {
+        Self::over(host, SubsystemAddress { address, nqn })
+    }
+
     fn over(host: Host, target: SubsystemAddress) -> Result<Self> {
         let controller = host.connect(target).wait()?;
         Ok(Self { controller, others: Vec::new(), host })
@@ -101,7 +106,8 @@ pub(crate) fn discover(fabric: &FabricArgs) -> Result<DiscoveryLog> {
     Ok(host(&fabric.local)?.discover(fabric.address()).wait()?)
 }
 
-fn host(local: &Local) -> Result<Host> {
+/// A host without connections.
+pub(crate) fn host(local: &Local) -> Result<Host> {
     let builder = builder(HostIdArgs::from_args(local)?, local.provider);
     let builder = match local.host_traddr {
         Some(address) => builder.source(address),

@@ -10,8 +10,18 @@ use feedrail_tests::process::{binary, feedrail};
 fn help_shows_every_command_and_examples() {
     let text = String::from_utf8(feedrail(["--help"]).run().success()).unwrap();
     for command in [
-        "devices", "discover", "list", "id-ctrl", "id-ns", "read", "write", "perf", "index",
-        "manifest", "demo",
+        "devices",
+        "discover",
+        "list",
+        "id-ctrl",
+        "id-ns",
+        "read",
+        "write",
+        "perf",
+        "bench-loader",
+        "index",
+        "manifest",
+        "demo",
     ] {
         assert!(text.contains(command), "{command}: {text}");
         let help = String::from_utf8(feedrail([command, "--help"]).run().success()).unwrap();
@@ -28,6 +38,7 @@ fn long_help_explains_each_command() {
         ("read", "a range that goes past the end is an error"),
         ("write", "not atomic against other hosts"),
         ("perf", "Options are fio's"),
+        ("bench-loader", "computing is a sleep"),
         ("list", "Length and name are exact"),
         ("index", "Shards are numbered in the order of the arguments"),
         ("manifest", "Shards of one name are replicas of one shard"),

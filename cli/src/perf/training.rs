@@ -8,6 +8,7 @@ use clap::ValueEnum;
 use splitmix64::SplitMix64;
 
 use super::workload::{IoDirection, PerfIo};
+use crate::training_data::{GROUP_BYTES, SampleSizes, TOKEN_BYTES, WINDOW_BYTES, group_columns};
 
 /// A training job's way of reading, named after it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -29,15 +30,7 @@ pub(crate) enum Training {
     WebdatasetSeq,
 }
 
-/// Tokens have two bytes, and a window is one longer than the context.
-const WINDOW_BYTES: u64 = 2 * 1025;
-const TOKEN_BYTES: u64 = 2;
-/// Rows of a row group, bytes of a row, and the widths of five columns that are read of it; 8 times
-/// those are.
-const ROWS: u64 = 6144;
-const ROW_BYTES: u64 = 761;
-const WIDTHS: [u64; 5] = [1, 2, 4, 8, 5];
-const COLUMNS: u64 = 40;
+/// Bytes of a shard of WebDataset, and of a piece of it.
 const SHARD_BYTES: u64 = 256_000_000;
 const PIECE_BYTES: u64 = 4 << 20;
 
@@ -50,10 +43,10 @@ impl Training {
     fn shape(self) -> Shape {
         match self {
             Self::Nanogpt => Shape::Windows,
-            Self::Resnet50 => Shape::Samples { mean: 114_660, deviation: 0 },
-            Self::Retinanet => Shape::Samples { mean: 322_957, deviation: 0 },
-            Self::Cosmoflow => Shape::Samples { mean: 2_828_486, deviation: 71_311 },
-            Self::Unet3d => Shape::Samples { mean: 9_162_539, deviation: 4_271_363 },
+            Self::Resnet50 => Shape::Samples(SampleSizes::RESNET50),
+            Self::Retinanet => Shape::Samples(SampleSizes::RETINANET),
+            Self::Cosmoflow => Shape::Samples(SampleSizes::COSMOFLOW),
+            Self::Unet3d => Shape::Samples(SampleSizes::UNET3D.scaled_down(16)),
             Self::Dlrm => Shape::Columns,
             Self::WebdatasetSeq => Shape::Shards,
         }
@@ -63,8 +56,8 @@ impl Training {
     pub(crate) fn longest_bytes(self) -> u64 {
         match self.shape() {
             Shape::Windows => WINDOW_BYTES,
-            Shape::Samples { mean, deviation } => mean + deviation.min(mean),
-            Shape::Columns => ROWS * 8,
+            Shape::Samples(sizes) => sizes.longest_bytes(),
+            Shape::Columns => group_columns().map(|(_, bytes)| bytes).max().unwrap_or(0),
             Shape::Shards => PIECE_BYTES,
         }
     }
@@ -74,8 +67,8 @@ impl Training {
         let shape = self.shape();
         let units = match shape {
             Shape::Windows => size_bytes.checked_sub(WINDOW_BYTES)? / TOKEN_BYTES + 1,
-            Shape::Samples { .. } => size_bytes / self.longest_bytes(),
-            Shape::Columns => size_bytes / (ROWS * ROW_BYTES),
+            Shape::Samples(_) => size_bytes / self.longest_bytes(),
+            Shape::Columns => size_bytes / GROUP_BYTES,
             // A namespace smaller than a shard is one shard.
             Shape::Shards => (size_bytes / SHARD_BYTES).max(u64::from(size_bytes >= PIECE_BYTES)),
         };
@@ -87,11 +80,8 @@ impl Training {
 #[derive(Clone, Copy, Debug)]
 enum Shape {
     Windows,
-    /// One range each, as long as the product of two normal deviates: DLIO draws two dimensions.
-    Samples {
-        mean: u64,
-        deviation: u64,
-    },
+    /// One range each, in places of the longest one's length.
+    Samples(SampleSizes),
     Columns,
     Shards,
 }
@@ -115,10 +105,9 @@ impl Iterator for Ranges {
     fn next(&mut self) -> Option<PerfIo> {
         let (offset_bytes, length_bytes) = match self.shape {
             Shape::Windows => (self.random.below(self.units) * TOKEN_BYTES, WINDOW_BYTES),
-            Shape::Samples { mean, deviation } => {
-                let longest = mean + deviation.min(mean);
-                let length = product_of_deviates(&mut self.random, mean, deviation);
-                (self.random.below(self.units) * longest, length.clamp(1, longest))
+            Shape::Samples(sizes) => {
+                let length = sizes.draw(&mut self.random);
+                (self.random.below(self.units) * sizes.longest_bytes(), length)
             }
             Shape::Columns => self.column(),
             Shape::Shards => self.piece(),
@@ -130,11 +119,9 @@ impl Iterator for Ranges {
 impl Ranges {
     /// The next column chunk of a row group: every fifth is read.
     fn column(&mut self) -> (u64, u64) {
-        let row_group_bytes = ROWS * ROW_BYTES;
-        let column = self.next_part(COLUMNS);
-        let width = WIDTHS[column as usize % WIDTHS.len()];
-        let offset = self.unit * row_group_bytes + column * (row_group_bytes / COLUMNS);
-        (offset, width * ROWS)
+        let column = self.next_part(group_columns().len() as u64);
+        let (offset, bytes) = group_columns().nth(column as usize).unwrap_or_default();
+        (self.unit * GROUP_BYTES + offset, bytes)
     }
 
     fn piece(&mut self) -> (u64, u64) {
@@ -155,23 +142,10 @@ impl Ranges {
     }
 }
 
-fn product_of_deviates(random: &mut SplitMix64, mean: u64, deviation: u64) -> u64 {
-    let side = (mean as f64).sqrt();
-    let spread = deviation as f64 / 2.0 / side;
-    let mut dimension = || side + spread * normal(random);
-    (dimension() * dimension()).max(0.0) as u64
-}
-
-/// A standard normal deviate, nearly: the sum of twelve uniform ones (Irwin and Hall).
-fn normal(random: &mut SplitMix64) -> f64 {
-    const STEPS: u64 = 1 << 32;
-    let sum: f64 = (0..12).map(|_| random.below(STEPS) as f64 / STEPS as f64).sum();
-    sum - 6.0
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::training_data::GROUP_ROWS;
 
     const SIZE: u64 = 1 << 30;
 
@@ -201,22 +175,10 @@ mod tests {
     }
 
     #[test]
-    fn samples_have_dlios_mean_and_spread() {
-        let lengths: Vec<f64> = ranges(Training::Unet3d).map(|io| io.length_bytes as f64).collect();
-        let mean = lengths.iter().sum::<f64>() / lengths.len() as f64;
-        assert!((8_900_000.0..9_400_000.0).contains(&mean), "{mean}");
-        let variance = lengths.iter().map(|length| (length - mean).powi(2)).sum::<f64>();
-        let deviation = (variance / lengths.len() as f64).sqrt();
-        // The product of two deviates spreads by about the root of a half of what each dimension
-        // was given.
-        assert!((2_700_000.0..3_200_000.0).contains(&deviation), "{deviation}");
-    }
-
-    #[test]
     fn a_row_group_is_read_before_the_next() {
         let first: Vec<PerfIo> = ranges(Training::Dlrm).take(40).collect();
-        assert_eq!(first.iter().map(|io| io.length_bytes).sum::<u64>(), 160 * ROWS);
-        let group = |io: &PerfIo| io.offset_bytes / (ROWS * ROW_BYTES);
+        assert_eq!(first.iter().map(|io| io.length_bytes).sum::<u64>(), 160 * GROUP_ROWS);
+        let group = |io: &PerfIo| io.offset_bytes / GROUP_BYTES;
         assert!(first.iter().all(|io| group(io) == group(&first[0])));
     }
 

@@ -7,13 +7,14 @@ use std::sync::Arc;
 use anyhow::{Context as _, Result, bail};
 use feedrail_dataset::Name;
 use feedrail_dataset::url::{NamespaceChoice, SourceUrl, TargetUrl, UrlHost};
-use feedrail_initiator::{Namespace, NamespaceInfo};
+use feedrail_initiator::{Host, Namespace, NamespaceInfo};
 use nvme_proto::Nqn;
 
 use super::arrange::{Candidates, ShardCandidate, arrange, shard};
 use super::{ListedShard, ShardLocation};
 use crate::args::Local;
-use crate::session::Session;
+use crate::interrupt::Interrupt;
+use crate::session::{self, Session};
 
 /// A subsystem at a target, as a URL names it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -24,12 +25,21 @@ pub(crate) struct SubsystemUrl {
 
 /// Connections to the subsystems whose namespaces are shards; they end when this is dropped.
 #[derive(Default)]
-pub(crate) struct Subsystems(BTreeMap<SubsystemUrl, Session>);
+pub(crate) struct Subsystems {
+    sessions: BTreeMap<SubsystemUrl, Session>,
+    /// All sessions are of one host, so that one plan can read from several of them.
+    host: Option<Host>,
+}
 
 impl Subsystems {
     /// The connection to a subsystem that has a shard.
     pub(crate) fn session(&self, subsystem: &SubsystemUrl) -> Option<&Session> {
-        self.0.get(subsystem)
+        self.sessions.get(subsystem)
+    }
+
+    /// The host of all sessions; `None` before the first.
+    pub(crate) fn host(&self) -> Option<&Host> {
+        self.host.as_ref()
     }
 
     /// The namespace of a URL, or all of its subsystem by name.
@@ -58,11 +68,14 @@ impl Subsystems {
     }
 
     fn connect(&mut self, subsystem: &SubsystemUrl, local: &Local) -> Result<&Session> {
-        if !self.0.contains_key(subsystem) {
-            let session = Session::connect(address(&subsystem.target)?, subsystem.nqn, local)?;
-            self.0.insert(subsystem.clone(), session);
+        if !self.sessions.contains_key(subsystem) {
+            let address = address(&subsystem.target)?;
+            let host = self.host.clone().map_or_else(|| session::host(local), Ok)?;
+            let host = self.host.insert(host).clone();
+            let session = Session::connect_with(host, address, subsystem.nqn)?;
+            self.sessions.insert(subsystem.clone(), session);
         }
-        self.0.get(subsystem).context("it was just connected")
+        self.sessions.get(subsystem).context("it was just connected")
     }
 }
 

@@ -1,0 +1,222 @@
+//! Copies of the shards in local files, and how threads read them with system calls or mapped.
+#![expect(unsafe_code, reason = "maps files")]
+
+use core::ptr;
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::{Context as _, Result, ensure};
+use feedrail_initiator::{Entry, Grant, RegionSlice};
+use rustix::fs::OFlags;
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+
+use super::blocks::{BLOCK_BYTES, CHUNK_BYTES, chunks, is_aligned, whole_blocks};
+use super::pool::RangeReader;
+
+/// The local files, one for each shard.
+#[derive(Clone, Debug)]
+pub(super) struct LocalFiles(Arc<[PathBuf]>);
+
+impl LocalFiles {
+    /// Files that are as long as the shards.
+    ///
+    /// # Errors
+    /// There is not one for each shard, or one cannot be opened or has another length.
+    pub(super) fn new(paths: &[PathBuf], shard_bytes: &[u64]) -> Result<Self> {
+        let (files, shards) = (paths.len(), shard_bytes.len());
+        ensure!(files == shards, "there are {shards} shards, and {files} local files");
+        for (path, &expected) in paths.iter().zip(shard_bytes) {
+            let about = || path.display().to_string();
+            let metadata = File::open(path).and_then(|file| file.metadata()).with_context(about)?;
+            let found = metadata.len();
+            ensure!(
+                found == expected,
+                "{} has {found} bytes, and its shard {expected}: it is another file",
+                path.display()
+            );
+        }
+        Ok(Self(paths.into()))
+    }
+
+    pub(super) fn paths(&self) -> &[PathBuf] {
+        &self.0
+    }
+
+    /// Opens them for reads through the page cache.
+    pub(super) fn open(&self) -> Result<Vec<File>> {
+        self.open_with(OFlags::empty())
+    }
+
+    /// Opens them for reads past the page cache (`O_DIRECT`).
+    pub(super) fn open_direct(&self) -> Result<Vec<File>> {
+        self.open_with(OFlags::DIRECT)
+    }
+
+    fn open_with(&self, flags: OFlags) -> Result<Vec<File>> {
+        let open = |path: &PathBuf| {
+            let mut options = OpenOptions::new();
+            let options = options.read(true).custom_flags(flags.bits().cast_signed());
+            options.open(path).with_context(|| format!("cannot open {}", path.display()))
+        };
+        self.0.iter().map(open).collect()
+    }
+
+    /// Maps them whole.
+    pub(super) fn map(&self) -> Result<Arc<[FileMap]>> {
+        self.0.iter().map(|path| FileMap::new(path)).collect()
+    }
+}
+
+/// `pread` through the page cache.
+pub(super) struct PreadReader(pub(super) Arc<[File]>);
+
+impl RangeReader for PreadReader {
+    fn read(&mut self, entries: &[Entry], into: &mut [u8]) -> Result<u64> {
+        each(entries, into, |entry, into| {
+            file(&self.0, entry)?.read_exact_at(into, entry.offset)?;
+            Ok(u64::from(entry.length))
+        })
+    }
+}
+
+/// `pread` past the page cache: whole blocks, through a buffer of its own unless all is aligned.
+pub(super) struct DirectReader {
+    files: Arc<[File]>,
+    bounce: RegionSlice,
+}
+
+impl DirectReader {
+    pub(super) fn new(files: Arc<[File]>) -> Result<Self> {
+        let bounce = RegionSlice::allocate(CHUNK_BYTES as usize, Grant::PerCommand)?;
+        Ok(Self { files, bounce })
+    }
+}
+
+impl RangeReader for DirectReader {
+    fn read(&mut self, entries: &[Entry], into: &mut [u8]) -> Result<u64> {
+        let base = entries.first().map_or(0, |entry| entry.dst);
+        let mut asked_bytes = 0;
+        for chunk in chunks(entries) {
+            let file = file(&self.files, &chunk)?;
+            let at = usize::try_from(chunk.dst - base)?;
+            let into = into.get_mut(at..at + chunk.length as usize).context("a short buffer")?;
+            asked_bytes += read_chunk(file, &chunk, into, &mut self.bounce)?;
+        }
+        Ok(asked_bytes)
+    }
+}
+
+fn read_chunk(
+    file: &File,
+    chunk: &Entry,
+    into: &mut [u8],
+    bounce: &mut RegionSlice,
+) -> Result<u64> {
+    if is_aligned(chunk, into.as_ptr().addr()) {
+        file.read_exact_at(into, chunk.offset)?;
+        return Ok(u64::from(chunk.length));
+    }
+    let blocks = whole_blocks(chunk);
+    let asked = usize::try_from(blocks.end - blocks.start)?;
+    let bounce = bounce.as_mut_slice().context("memory of this process")?;
+    let bounce = bounce.get_mut(..asked).context("a chunk that is too long")?;
+    let skip = (chunk.offset - blocks.start) as usize;
+    let needed = skip + into.len();
+    let mut done = 0;
+    while done < needed {
+        // The last block of a file is short; a read that begins within one is refused.
+        let begin = done / BLOCK_BYTES as usize * BLOCK_BYTES as usize;
+        let read = file.read_at(&mut bounce[begin..], blocks.start + begin as u64)?;
+        ensure!(begin + read > done, "the file ends within a sample");
+        done = begin + read;
+    }
+    into.copy_from_slice(&bounce[skip..needed]);
+    Ok(asked as u64)
+}
+
+/// Copies from files that are mapped.
+pub(super) struct MappedReader(pub(super) Arc<[FileMap]>);
+
+impl RangeReader for MappedReader {
+    fn read(&mut self, entries: &[Entry], into: &mut [u8]) -> Result<u64> {
+        each(entries, into, |entry, into| {
+            let map = self.0.get(entry.shard as usize).context("no such shard")?;
+            map.copy(entry.offset, into)?;
+            Ok(u64::from(entry.length))
+        })
+    }
+}
+
+/// Calls `read` with each range and its part of the buffer; adds up what it returns.
+fn each(
+    entries: &[Entry],
+    into: &mut [u8],
+    mut read: impl FnMut(&Entry, &mut [u8]) -> Result<u64>,
+) -> Result<u64> {
+    let (mut asked_bytes, mut rest) = (0, into);
+    for entry in entries {
+        let split = rest.split_at_mut_checked(entry.length as usize);
+        let (part, later) = split.context("a short buffer")?;
+        asked_bytes += read(entry, part)?;
+        rest = later;
+    }
+    Ok(asked_bytes)
+}
+
+pub(super) fn file<'a>(files: &'a [File], entry: &Entry) -> Result<&'a File> {
+    files.get(entry.shard as usize).context("no such shard")
+}
+
+/// A file that is mapped whole.
+pub(super) struct FileMap {
+    base: *const u8,
+    bytes: usize,
+}
+
+// SAFETY: the mapping is only read, and stays until this is dropped.
+unsafe impl Send for FileMap {}
+// SAFETY: likewise.
+unsafe impl Sync for FileMap {}
+
+impl FileMap {
+    pub(super) fn new(path: &Path) -> Result<Self> {
+        let about = || format!("cannot map {}", path.display());
+        let file = File::open(path).with_context(about)?;
+        let bytes = usize::try_from(file.metadata()?.len())?;
+        ensure!(bytes > 0, "{} is empty", path.display());
+        // SAFETY: a new mapping, which no other code uses.
+        let base =
+            unsafe { mmap(ptr::null_mut(), bytes, ProtFlags::READ, MapFlags::SHARED, &file, 0) };
+        let base = base.with_context(about)?;
+        Ok(Self { base: base.cast::<u8>().cast_const(), bytes })
+    }
+
+    /// The address of the first byte.
+    pub(super) fn base(&self) -> *const u8 {
+        self.base
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    fn copy(&self, offset: u64, into: &mut [u8]) -> Result<()> {
+        let offset = usize::try_from(offset)?;
+        let end = offset.checked_add(into.len());
+        ensure!(end.is_some_and(|end| end <= self.bytes), "the file ends within a sample");
+        // SAFETY: within the mapping, and the buffer is not in it. Another process may change the
+        // bytes meanwhile, which are not looked at; if it shortens the file, this process ends by
+        // SIGBUS.
+        unsafe { ptr::copy_nonoverlapping(self.base.add(offset), into.as_mut_ptr(), into.len()) };
+        Ok(())
+    }
+}
+
+impl Drop for FileMap {
+    fn drop(&mut self) {
+        // SAFETY: our mapping, which is not read any more.
+        let _ = unsafe { munmap(self.base.cast_mut().cast(), self.bytes) };
+    }
+}

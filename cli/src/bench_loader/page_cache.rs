@@ -1,0 +1,134 @@
+//! How much of the local files is in the page cache, and how to change that.
+#![expect(unsafe_code, reason = "asks the kernel about a mapping")]
+
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+
+use anyhow::{Context as _, Result, anyhow};
+use clap::ValueEnum;
+use rustix::fs::{Access, Advice, access, fadvise};
+use rustix::process::geteuid;
+
+use super::local_files::{FileMap, LocalFiles};
+use crate::interrupt::Interrupt;
+
+/// How much of a file is looked at by one call.
+const WINDOW_PAGES: usize = 1 << 16;
+
+/// The state of the page cache before a turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
+pub(super) enum CacheState {
+    /// The files were read before
+    Warm,
+    /// The files were dropped from the page cache before
+    Cold,
+    /// Not used: reads with O_DIRECT of whole blocks of 4 KiB
+    Direct,
+}
+
+/// How much of the files the page cache has.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Residency {
+    pub(super) resident_pages: u64,
+    pub(super) pages: u64,
+}
+
+impl Residency {
+    pub(super) fn percent(self) -> f64 {
+        if self.pages == 0 { 0.0 } else { self.resident_pages as f64 * 100.0 / self.pages as f64 }
+    }
+}
+
+impl CacheState {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Warm => "warm",
+            Self::Cold => "cold",
+            Self::Direct => "direct",
+        }
+    }
+
+    /// Brings the files into this state as far as the system does it, and looks. `None` if the
+    /// kernel does not tell.
+    pub(super) fn prepare(
+        self,
+        files: &LocalFiles,
+        interrupt: &Interrupt,
+    ) -> Result<Option<Residency>> {
+        match self {
+            Self::Warm => warm(files, interrupt)?,
+            Self::Cold | Self::Direct => cool(files)?,
+        }
+        residency(files)
+    }
+}
+
+/// Reads all that is not there.
+fn warm(files: &LocalFiles, interrupt: &Interrupt) -> Result<()> {
+    if residency(files)?.is_some_and(|found| found.resident_pages == found.pages) {
+        return Ok(());
+    }
+    let mut room = vec![0; 1 << 20];
+    for path in files.paths() {
+        let about = || format!("cannot read {}", path.display());
+        let mut file = File::open(path).with_context(about)?;
+        while file.read(&mut room).with_context(about)? > 0 {
+            interrupt.check()?;
+        }
+    }
+    Ok(())
+}
+
+/// Pages that are dirty, or mapped by somebody, stay; those that are dirty are written first.
+fn cool(files: &LocalFiles) -> Result<()> {
+    for file in files.open()? {
+        // Of a file system that cannot, pages stay, which is found out next.
+        let _ = file.sync_all();
+        let _ = fadvise(&file, 0, None, Advice::DontNeed);
+    }
+    Ok(())
+}
+
+fn residency(files: &LocalFiles) -> Result<Option<Residency>> {
+    let mut total = Residency::default();
+    for path in files.paths() {
+        let about = || format!("cannot ask for the page cache of {}", path.display());
+        if !is_told(path).with_context(about)? {
+            return Ok(None);
+        }
+        let found = file_residency(path).with_context(about)?;
+        total.pages += found.pages;
+        total.resident_pages += found.resident_pages;
+    }
+    Ok(Some(total))
+}
+
+/// Of a file that the caller may neither write nor owns the kernel says that all is resident.
+fn is_told(path: &Path) -> io::Result<bool> {
+    let may_write = access(path, Access::WRITE_OK).is_ok();
+    Ok(may_write || path.metadata()?.uid() == geteuid().as_raw())
+}
+
+fn file_residency(path: &Path) -> Result<Residency> {
+    let page = rustix::param::page_size();
+    let map = FileMap::new(path)?;
+    let mut found = Residency::default();
+    let mut flags = vec![0_u8; WINDOW_PAGES];
+    for start in (0..map.bytes()).step_by(WINDOW_PAGES * page) {
+        let bytes = (map.bytes() - start).min(WINDOW_PAGES * page);
+        let pages = bytes.div_ceil(page);
+        let address = map.base().wrapping_add(start).cast_mut().cast();
+        // SAFETY: within the mapping, from the beginning of a page on, and there is a flag for
+        // each page.
+        let result = unsafe { libc::mincore(address, bytes, flags.as_mut_ptr()) };
+        if result != 0 {
+            return Err(anyhow!(io::Error::last_os_error()));
+        }
+        found.pages += pages as u64;
+        let resident = flags[..pages].iter().filter(|flag| **flag & 1 == 1).count();
+        found.resident_pages += resident as u64;
+    }
+    Ok(found)
+}

@@ -1,0 +1,221 @@
+//! Local files read by io_uring: one thread with many reads in flight.
+#![expect(unsafe_code, reason = "hands memory to the kernel")]
+
+use core::ptr;
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd as _;
+use std::process;
+use std::sync::Arc;
+
+use anyhow::{Context as _, Result, ensure};
+use feedrail_initiator::{Entry, Grant, RegionSlice};
+use io_uring::types::Fd;
+use io_uring::{IoUring, opcode};
+
+use super::blocks::{BLOCK_BYTES, CHUNK_BYTES, chunks, is_aligned, whole_blocks};
+use super::local_files::file;
+use super::pool::RangeReader;
+
+/// Reads in flight.
+const DEPTH: usize = 64;
+
+/// Reads with a ring of its own.
+pub(super) struct UringReader {
+    ring: IoUring,
+    files: Arc<[File]>,
+    /// A chunk of memory for each read in flight, where reads need whole blocks.
+    bounce: Option<RegionSlice>,
+}
+
+impl UringReader {
+    /// A ring for files that are read through the page cache, or past it.
+    pub(super) fn new(files: Arc<[File]>, past_cache: bool) -> Result<Self> {
+        let ring = IoUring::new(DEPTH as u32).context("io_uring is not to be had")?;
+        let chunks = || RegionSlice::allocate(DEPTH * CHUNK_BYTES as usize, Grant::PerCommand);
+        Ok(Self { ring, files, bounce: past_cache.then(chunks).transpose()? })
+    }
+}
+
+impl RangeReader for UringReader {
+    fn read(&mut self, entries: &[Entry], into: &mut [u8]) -> Result<u64> {
+        let base = entries.first().map_or(0, |entry| entry.dst);
+        let bounce = self.bounce.as_mut().and_then(RegionSlice::as_mut_slice);
+        let mut pass = UringPass {
+            ring: &mut self.ring,
+            files: &self.files,
+            into: into.as_mut_ptr(),
+            into_bytes: into.len(),
+            bounce: bounce.map(<[u8]>::as_mut_ptr),
+            places: [None; DEPTH],
+            idle: (0..DEPTH).collect(),
+        };
+        let mut chunks = chunks(entries).map(|chunk| Entry { dst: chunk.dst - base, ..chunk });
+        let (mut asked_bytes, mut failure) = (0, None);
+        loop {
+            if failure.is_none() {
+                match pass.fill(&mut chunks) {
+                    Ok(bytes) => asked_bytes += bytes,
+                    Err(error) => failure = Some(error),
+                }
+            }
+            if pass.idle.len() == DEPTH {
+                return failure.map_or(Ok(asked_bytes), Err);
+            }
+            pass.turn()?;
+            failure = failure.or(pass.reap().err());
+        }
+    }
+}
+
+/// The reads of one call, all of which have ended when this is dropped.
+struct UringPass<'a> {
+    ring: &'a mut IoUring,
+    files: &'a [File],
+    /// The caller's buffer, which nobody else uses meanwhile.
+    into: *mut u8,
+    into_bytes: usize,
+    /// A chunk of memory for each place, where reads need whole blocks.
+    bounce: Option<*mut u8>,
+    places: [Option<UringRead>; DEPTH],
+    idle: Vec<usize>,
+}
+
+/// A read in flight.
+#[derive(Clone, Copy, Debug)]
+struct UringRead {
+    /// Its destination counts from the beginning of the buffer.
+    chunk: Entry,
+    /// First byte that is asked for, and how many.
+    offset: u64,
+    length: u32,
+    /// Bytes that are there.
+    done: u32,
+    /// Memory for `length` bytes.
+    address: *mut u8,
+}
+
+impl UringPass<'_> {
+    /// Begins reads until all places are taken or there are no more; returns the bytes that they
+    /// ask for.
+    fn fill(&mut self, chunks: &mut impl Iterator<Item = Entry>) -> Result<u64> {
+        let mut asked_bytes = 0;
+        while let Some(&place) = self.idle.last()
+            && let Some(chunk) = chunks.next()
+        {
+            let read = self.plan(chunk, place)?;
+            self.push(read, place)?;
+            self.idle.pop();
+            asked_bytes += u64::from(read.length);
+        }
+        Ok(asked_bytes)
+    }
+
+    fn plan(&self, chunk: Entry, place: usize) -> Result<UringRead> {
+        let at = usize::try_from(chunk.dst)?;
+        let end = at.checked_add(chunk.length as usize);
+        ensure!(end.is_some_and(|end| end <= self.into_bytes), "a short buffer");
+        // SAFETY: within the buffer, as was just checked.
+        let address = unsafe { self.into.add(at) };
+        let Entry { offset, length, .. } = chunk;
+        let direct = UringRead { chunk, offset, length, done: 0, address };
+        match self.bounce {
+            Some(bounce) if !is_aligned(&chunk, address.addr()) => {
+                let blocks = whole_blocks(&chunk);
+                // SAFETY: there is a chunk of memory for each place.
+                let address = unsafe { bounce.add(place * CHUNK_BYTES as usize) };
+                let length = (blocks.end - blocks.start) as u32;
+                Ok(UringRead { offset: blocks.start, length, address, ..direct })
+            }
+            _ => Ok(direct),
+        }
+    }
+
+    /// Begins a read, or goes on with it.
+    fn push(&mut self, read: UringRead, place: usize) -> Result<()> {
+        let file = Fd(file(self.files, &read.chunk)?.as_raw_fd());
+        // SAFETY: within the memory of the read, of which `done` bytes are there.
+        let address = unsafe { read.address.add(read.done as usize) };
+        let entry = opcode::Read::new(file, address, read.length - read.done)
+            .offset(read.offset + u64::from(read.done))
+            .build()
+            .user_data(place as u64);
+        // SAFETY: the buffers and the files are borrowed for longer than the pass lives, and it is
+        // not dropped before the read has ended.
+        let pushed = unsafe { self.ring.submission().push(&entry) };
+        pushed.context("the ring has an entry for each place")?;
+        self.places[place] = Some(read);
+        Ok(())
+    }
+
+    /// Hands over what was pushed and waits for a completion.
+    fn turn(&mut self) -> io::Result<()> {
+        const PASSING: [i32; 3] = [libc::EINTR, libc::EAGAIN, libc::EBUSY];
+        match self.ring.submit_and_wait(1) {
+            Err(error) if error.raw_os_error().is_none_or(|code| !PASSING.contains(&code)) => {
+                Err(error)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Takes all completions; the first error of them.
+    fn reap(&mut self) -> Result<()> {
+        let one = |entry: io_uring::cqueue::Entry| (entry.user_data() as usize, entry.result());
+        let ended: Vec<(usize, i32)> = self.ring.completion().map(one).collect();
+        let mut first = Ok(());
+        for (place, result) in ended {
+            let completed = self.complete(place, result);
+            first = first.and(completed);
+        }
+        first
+    }
+
+    fn complete(&mut self, place: usize, result: i32) -> Result<()> {
+        let read = self.places.get_mut(place).and_then(Option::take);
+        let mut read = read.context("a completion of nothing")?;
+        self.idle.push(place);
+        if !read.advance(result, self.bounce.is_some())? {
+            self.push(read, place)?;
+            self.idle.pop();
+            return Ok(());
+        }
+        self.unpack(&read);
+        Ok(())
+    }
+
+    /// Copies a chunk out of its bounce buffer.
+    fn unpack(&self, read: &UringRead) {
+        let skip = (read.chunk.offset - read.offset) as usize;
+        let (to, length) = (read.chunk.dst as usize, read.chunk.length as usize);
+        // SAFETY: both were checked by `plan`, and the kernel is done with them. They are the same
+        // memory if the chunk was read in place.
+        unsafe { ptr::copy(read.address.add(skip), self.into.add(to), length) };
+    }
+}
+
+impl Drop for UringPass<'_> {
+    fn drop(&mut self) {
+        if self.idle.len() < DEPTH {
+            // The ring failed. The kernel may still write to memory that would be freed next.
+            process::abort();
+        }
+    }
+}
+
+impl UringRead {
+    /// Counts a result; whether all bytes of the chunk are there.
+    fn advance(&mut self, result: i32, past_cache: bool) -> Result<bool> {
+        if result < 0 {
+            return Err(io::Error::from_raw_os_error(-result).into());
+        }
+        let needed = (self.chunk.offset - self.offset) as u32 + self.chunk.length;
+        let done = self.done + result.cast_unsigned();
+        // A read past the page cache goes on at a block only.
+        let partial =
+            if past_cache { done / BLOCK_BYTES as u32 * BLOCK_BYTES as u32 } else { done };
+        ensure!(done >= needed || partial > self.done, "the file ends within a sample");
+        self.done = partial;
+        Ok(done >= needed)
+    }
+}
