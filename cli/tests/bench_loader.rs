@@ -38,7 +38,7 @@ impl Served {
         feedrail(["bench-loader", &url]).args(options)
     }
 
-    /// Likewise, with JSON.
+    /// Likewise, with its results as JSON.
     fn bench(&self, options: &[&str]) -> Program {
         self.table(options).args(["-o", "json"])
     }

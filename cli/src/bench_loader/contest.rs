@@ -8,12 +8,12 @@ use clap::ValueEnum;
 
 use super::figures::LoaderFigures;
 use super::local_files::{DirectReader, LocalFiles, MappedReader, PreadReader};
+use super::local_target::LocalTarget;
 use super::page_cache::{CacheState, Residency};
 use super::pool::{PoolParts, PoolReader, RangeReader};
 use super::reader::{BatchReader, NoReader};
 use super::remote::{RemoteReader, RemoteShards};
 use super::schedule::Schedule;
-use super::target_process::TargetProcess;
 use super::turn::{self, LoopSettings};
 use super::uring_reader::UringReader;
 use crate::clock::cpu_time;
@@ -44,7 +44,7 @@ pub(super) enum ReadWay {
 pub(super) struct Sources {
     pub(super) remote: RemoteShards,
     pub(super) local: Option<LocalFiles>,
-    pub(super) target: Option<TargetProcess>,
+    pub(super) target: Option<LocalTarget>,
     /// Threads of a pool, for each rank.
     pub(super) read_threads: usize,
 }

@@ -63,7 +63,7 @@ impl LocalFiles {
         self.0.iter().map(open).collect()
     }
 
-    /// Maps them whole.
+    /// Maps each of them whole into memory.
     pub(super) fn map(&self) -> Result<Arc<[FileMap]>> {
         self.0.iter().map(|path| FileMap::new(path)).collect()
     }

@@ -6,6 +6,7 @@ mod blocks;
 mod contest;
 mod figures;
 mod local_files;
+mod local_target;
 mod order;
 mod page_cache;
 mod pool;
@@ -15,7 +16,6 @@ mod report;
 mod samples;
 mod schedule;
 mod shape;
-mod target_process;
 mod turn;
 mod uring_reader;
 mod verify;
@@ -31,13 +31,13 @@ use serde_json::{Value, json};
 
 use self::contest::{Contestant, LocalMethod, Sources};
 use self::local_files::LocalFiles;
+use self::local_target::LocalTarget;
 use self::page_cache::CacheState;
 use self::remote::RemoteShards;
 use self::report::LoaderReport;
 use self::samples::{LimitedSet, SampleSet};
 use self::schedule::Schedule;
 use self::shape::{LoaderShape, LoaderWorkload, SampleLayout};
-use self::target_process::TargetProcess;
 use self::turn::LoopSettings;
 use self::verify::Verifier;
 use crate::args::{Format, Local, Output};
@@ -212,7 +212,7 @@ impl BenchLoader {
         let sources = Sources {
             remote: remote_shards(shards, subsystems)?,
             local: files.transpose()?,
-            target: self.target_pid.map(TargetProcess::new).transpose()?,
+            target: self.target_pid.map(LocalTarget::new).transpose()?,
             read_threads: self.read_threads.into(),
         };
         Ok(LoaderBench { sources, set: set.truncated(self.samples), shape, seed, connect })

@@ -8,7 +8,7 @@ use splitmix64::SplitMix64;
 #[derive(Debug)]
 pub(super) enum LoaderOrder {
     /// Epochs, each of which has each number once.
-    Epochs(Shuffle),
+    Epochs(LazyShuffle),
     /// Each number at any time, as nanoGPT chooses.
     Anywhere { numbers: u64, random: SplitMix64 },
 }
@@ -27,7 +27,7 @@ impl Iterator for LoaderOrder {
 /// Shuffles as Fisher and Yates do, one number at a time: memory grows with the numbers that were
 /// taken, whatever the bound is.
 #[derive(Debug)]
-pub(super) struct Shuffle {
+pub(super) struct LazyShuffle {
     numbers: u64,
     /// Numbers of this epoch that were taken.
     taken: u64,
@@ -36,13 +36,13 @@ pub(super) struct Shuffle {
     random: SplitMix64,
 }
 
-impl Shuffle {
+impl LazyShuffle {
     pub(super) fn new(numbers: u64, seed: u64) -> Self {
         Self { numbers, taken: 0, moved: BTreeMap::new(), random: SplitMix64::new(seed) }
     }
 }
 
-impl Iterator for Shuffle {
+impl Iterator for LazyShuffle {
     type Item = u64;
 
     fn next(&mut self) -> Option<u64> {
@@ -72,7 +72,7 @@ mod tests {
     proptest! {
         #[test]
         fn an_epoch_has_each_number_once(numbers in 1_u64..300, seed: u64) {
-            let mut shuffle = Shuffle::new(numbers, seed);
+            let mut shuffle = LazyShuffle::new(numbers, seed);
             let mut epoch = || {
                 let taken: Vec<u64> = shuffle.by_ref().take(numbers as usize).collect();
                 let mut sorted = taken.clone();
@@ -89,22 +89,22 @@ mod tests {
 
     #[test]
     fn a_seed_gives_one_order_and_places_are_even() {
-        let take = |seed| Shuffle::new(1000, seed).take(1000).collect::<Vec<_>>();
+        let take = |seed| LazyShuffle::new(1000, seed).take(1000).collect::<Vec<_>>();
         assert_eq!(take(7), take(7));
         assert_ne!(take(7), take(8));
         // How often each of five numbers is the first of 5,000 shuffles: about 1,000 times.
         let mut first = [0; 5];
         for seed in 0..5000 {
-            first[Shuffle::new(5, seed).next().unwrap() as usize] += 1;
+            first[LazyShuffle::new(5, seed).next().unwrap() as usize] += 1;
         }
         assert!(first.iter().all(|count| (850..1150).contains(count)), "{first:?}");
     }
 
     #[test]
     fn a_few_of_very_many_cost_little() {
-        let mut shuffle = Shuffle::new(u64::MAX, 1);
+        let mut shuffle = LazyShuffle::new(u64::MAX, 1);
         assert_eq!(shuffle.by_ref().take(1000).count(), 1000);
         assert!(shuffle.moved.len() <= 1000);
-        assert_eq!(Shuffle::new(0, 1).next(), None);
+        assert_eq!(LazyShuffle::new(0, 1).next(), None);
     }
 }

@@ -11,7 +11,7 @@ use crossbeam::channel::{Receiver, RecvTimeoutError, Sender, never, unbounded};
 use feedrail_initiator::{Entry, Grant, RegionSlice};
 
 use super::reader::{BatchReader, LOOK_UP_AFTER};
-use super::samples::Batch;
+use super::samples::SampleBatch;
 use crate::interrupt::Interrupt;
 
 /// Ranges are handed to a thread in parts of this size at least, so that handing them over costs
@@ -104,7 +104,7 @@ impl PoolReader {
     }
 
     /// Ranges that a thread takes at a time.
-    fn part_bytes(&self, batch: &Batch) -> u64 {
+    fn part_bytes(&self, batch: &SampleBatch) -> u64 {
         match self.parts {
             PoolParts::Batch => u64::MAX,
             PoolParts::Few => {
@@ -126,7 +126,7 @@ impl PoolReader {
 }
 
 impl BatchReader for PoolReader {
-    fn begin(&mut self, slot: usize, batch: &Batch) -> Result<()> {
+    fn begin(&mut self, slot: usize, batch: &SampleBatch) -> Result<()> {
         let entries: Arc<[Entry]> = batch.entries.as_slice().into();
         let part_bytes = self.part_bytes(batch);
         let free = &mut self.slots[slot];
@@ -242,8 +242,8 @@ mod tests {
         }
     }
 
-    fn batch(ranges: &[(u64, u32)]) -> Batch {
-        let mut batch = Batch::default();
+    fn batch(ranges: &[(u64, u32)]) -> SampleBatch {
+        let mut batch = SampleBatch::default();
         for &(offset, length) in ranges {
             batch.entries.push(Entry { shard: 0, length, offset, dst: batch.bytes });
             batch.bytes += u64::from(length);

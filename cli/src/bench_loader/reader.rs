@@ -4,7 +4,7 @@ use core::time::Duration;
 
 use anyhow::Result;
 
-use super::samples::Batch;
+use super::samples::SampleBatch;
 use crate::interrupt::Interrupt;
 
 /// How long a wait may last before Ctrl-C is looked for.
@@ -14,7 +14,7 @@ pub(super) const LOOK_UP_AFTER: Duration = Duration::from_millis(100);
 /// for one batch.
 pub(super) trait BatchReader: Send {
     /// Begins to read a batch into a slot, which has none under way.
-    fn begin(&mut self, slot: usize, batch: &Batch) -> Result<()>;
+    fn begin(&mut self, slot: usize, batch: &SampleBatch) -> Result<()>;
 
     /// Waits until the batch of a slot is in its buffer. Fails if it cannot be read, or a signal
     /// came.
@@ -32,7 +32,7 @@ pub(super) trait BatchReader: Send {
 pub(super) struct NoReader;
 
 impl BatchReader for NoReader {
-    fn begin(&mut self, _: usize, _: &Batch) -> Result<()> {
+    fn begin(&mut self, _: usize, _: &SampleBatch) -> Result<()> {
         Ok(())
     }
 

@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result, anyhow};
 use feedrail_initiator::{Grant, Host, Outcome, Region, Shards, Submit, Ticket};
 
 use super::reader::{BatchReader, LOOK_UP_AFTER};
-use super::samples::Batch;
+use super::samples::SampleBatch;
 use crate::interrupt::Interrupt;
 
 /// The shards at their targets, as all ranks see them.
@@ -18,7 +18,7 @@ pub(super) struct RemoteShards {
     pub(super) names: Arc<[String]>,
 }
 
-/// Reads with plans.
+/// Reads each batch with one plan.
 pub(super) struct RemoteReader {
     source: RemoteShards,
     slots: Vec<RemoteSlot>,
@@ -61,7 +61,7 @@ impl RemoteReader {
 }
 
 impl BatchReader for RemoteReader {
-    fn begin(&mut self, slot: usize, batch: &Batch) -> Result<()> {
+    fn begin(&mut self, slot: usize, batch: &SampleBatch) -> Result<()> {
         let Self { source: RemoteShards { host, shards, .. }, slots, .. } = self;
         let slot = &mut slots[slot];
         let ticket = host.submit(shards, &batch.entries, &slot.region, Submit::default())?;

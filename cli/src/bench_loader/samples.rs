@@ -18,7 +18,7 @@ pub(super) enum SampleSet {
     Indexed(Index<Vec<u8>>),
     /// Behind each other, with lengths that were drawn.
     Drawn(Vec<Sample>),
-    /// At equal distances.
+    /// At equal distances from each other.
     Regular(RegularUnits),
 }
 
@@ -33,12 +33,12 @@ pub(super) struct RegularUnits {
 
 /// Ranges that are read into one buffer, behind each other.
 #[derive(Debug, Default)]
-pub(super) struct Batch {
+pub(super) struct SampleBatch {
     pub(super) entries: Vec<Entry>,
     pub(super) bytes: u64,
 }
 
-impl Batch {
+impl SampleBatch {
     fn push(&mut self, shard: u32, offset: u64, length: u32) {
         self.entries.push(Entry { shard, length, offset, dst: self.bytes });
         self.bytes += u64::from(length);
@@ -80,7 +80,7 @@ impl SampleSet {
         }
     }
 
-    fn add(&self, unit: u64, batch: &mut Batch) {
+    fn add(&self, unit: u64, batch: &mut SampleBatch) {
         let samples = match self {
             Self::Indexed(index) => index.samples(),
             Self::Drawn(samples) => samples,
@@ -105,8 +105,8 @@ impl LimitedSet {
     }
 
     /// A batch of units, by their numbers.
-    pub(super) fn batch(&self, units: impl IntoIterator<Item = u64>) -> Batch {
-        let mut batch = Batch::default();
+    pub(super) fn batch(&self, units: impl IntoIterator<Item = u64>) -> SampleBatch {
+        let mut batch = SampleBatch::default();
         for unit in units {
             self.set.add(unit, &mut batch);
         }
@@ -137,7 +137,7 @@ impl RegularUnits {
         Ok(Self { ends, distance_bytes, ranges })
     }
 
-    fn add(&self, unit: u64, batch: &mut Batch) {
+    fn add(&self, unit: u64, batch: &mut SampleBatch) {
         let shard = self.ends.partition_point(|&end| end <= unit);
         let first = shard.checked_sub(1).map_or(0, |before| self.ends[before]);
         let begin = (unit - first) * self.distance_bytes;

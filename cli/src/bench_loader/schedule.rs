@@ -2,8 +2,8 @@
 
 use anyhow::{Result, ensure};
 
-use super::order::{LoaderOrder, Shuffle};
-use super::samples::{Batch, LimitedSet};
+use super::order::{LazyShuffle, LoaderOrder};
+use super::samples::{LimitedSet, SampleBatch};
 use super::shape::{LoaderShape, SampleLayout};
 use splitmix64::SplitMix64;
 
@@ -13,7 +13,7 @@ const MAX_RANGES: usize = 20_000_000;
 /// The batches of a turn.
 pub(super) struct Schedule {
     /// By rank and step.
-    ranks: Vec<Vec<Batch>>,
+    ranks: Vec<Vec<SampleBatch>>,
 }
 
 impl Schedule {
@@ -36,7 +36,7 @@ impl Schedule {
              --batch-size or --ranks"
         );
         let mut order = order(set, shape, seed);
-        let mut batches: Vec<Vec<Batch>> = (0..ranks).map(|_| Vec::new()).collect();
+        let mut batches: Vec<Vec<SampleBatch>> = (0..ranks).map(|_| Vec::new()).collect();
         let mut ranges: usize = 0;
         for step in 0..u64::from(steps) {
             let units_of_rank = usize::try_from(shape.units_of_batch(step))?;
@@ -53,7 +53,7 @@ impl Schedule {
         Ok(Self { ranks: batches })
     }
 
-    pub(super) fn ranks(&self) -> impl Iterator<Item = &[Batch]> {
+    pub(super) fn ranks(&self) -> impl Iterator<Item = &[SampleBatch]> {
         self.ranks.iter().map(Vec::as_slice)
     }
 
@@ -73,7 +73,7 @@ fn order(set: &LimitedSet, shape: &LoaderShape, seed: u64) -> LoaderOrder {
         SampleLayout::Windows => {
             LoaderOrder::Anywhere { numbers: set.units(), random: SplitMix64::new(seed) }
         }
-        _ => LoaderOrder::Epochs(Shuffle::new(set.units(), seed)),
+        _ => LoaderOrder::Epochs(LazyShuffle::new(set.units(), seed)),
     }
 }
 

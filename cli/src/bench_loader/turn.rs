@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result};
 use super::barrier::{GivenUp, StepBarrier};
 use super::figures::RankFigures;
 use super::reader::BatchReader;
-use super::samples::Batch;
+use super::samples::SampleBatch;
 use super::schedule::Schedule;
 use super::verify::Verifier;
 use crate::clock::{now, sleep};
@@ -68,7 +68,7 @@ pub(super) fn run(
 /// The loop of one rank.
 struct RankLoop<'a, 'p> {
     reader: Box<dyn BatchReader>,
-    batches: &'a [Batch],
+    batches: &'a [SampleBatch],
     settings: LoopSettings<'a>,
     barrier: &'a StepBarrier,
     progress: &'a Mutex<&'p mut Progress>,
@@ -164,7 +164,7 @@ impl RankLoop<'_, '_> {
 /// When the parts of a step were.
 #[derive(Clone, Copy, Debug)]
 struct StepTimes {
-    /// The loop began.
+    /// When the loop of the rank began.
     start: Instant,
     /// The step before ended.
     before: Instant,

@@ -17,7 +17,7 @@ use super::blocks::{BLOCK_BYTES, CHUNK_BYTES, chunks, is_aligned, whole_blocks};
 use super::local_files::file;
 use super::pool::RangeReader;
 
-/// Reads in flight.
+/// Reads that are in flight at most.
 const DEPTH: usize = 64;
 
 /// Reads with a ring of its own.

@@ -8,7 +8,7 @@ use feedrail_initiator::Entry;
 
 use super::local_files::{LocalFiles, file};
 use super::reader::BatchReader;
-use super::samples::Batch;
+use super::samples::SampleBatch;
 
 /// Ranges are compared in parts of this size.
 const PART_BYTES: usize = 1 << 20;
@@ -32,7 +32,7 @@ impl Verifier {
         &self,
         reader: &dyn BatchReader,
         slot: usize,
-        batch: &Batch,
+        batch: &SampleBatch,
     ) -> Result<()> {
         let mut room = (vec![0; PART_BYTES], vec![0; PART_BYTES]);
         batch.entries.iter().try_for_each(|entry| self.compare(reader, slot, entry, &mut room))

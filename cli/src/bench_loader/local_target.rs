@@ -11,11 +11,11 @@ use super::local_files::LocalFiles;
 
 /// The process of a target on this machine.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct TargetProcess {
+pub(super) struct LocalTarget {
     pid: u32,
 }
 
-impl TargetProcess {
+impl LocalTarget {
     /// # Errors
     /// There is no such process.
     pub(super) fn new(pid: u32) -> Result<Self> {
@@ -72,13 +72,13 @@ mod tests {
 
     #[test]
     fn a_process_is_found_with_its_files() {
-        let this = TargetProcess::new(std::process::id()).unwrap();
+        let this = LocalTarget::new(std::process::id()).unwrap();
         let open = tempfile::NamedTempFile::new().unwrap();
         let closed = tempfile::NamedTempFile::new().unwrap().into_temp_path();
         let files = |path: &std::path::Path| LocalFiles::new(&[path.to_owned()], &[0]).unwrap();
         assert!(this.has_open(&files(open.path())));
         assert!(!this.has_open(&files(&closed)));
         // The kernel has fewer processes.
-        assert!(TargetProcess::new(u32::MAX).is_err());
+        assert!(LocalTarget::new(u32::MAX).is_err());
     }
 }
