@@ -34,7 +34,7 @@ mod _core {
     #[pymodule_export]
     use crate::pool::PoolObject;
     #[pymodule_export]
-    use crate::process::{after_fork_in_child, forks};
+    use crate::process::after_fork_in_child;
     #[pymodule_export]
     use crate::released::release_forgotten;
     #[pymodule_export]

@@ -31,9 +31,3 @@ impl HomeProcess {
 pub(crate) fn after_fork_in_child() {
     FORKS.fetch_add(1, Ordering::Relaxed);
 }
-
-/// Forks between the process that loaded the module and this one.
-#[pyfunction]
-pub(crate) fn forks() -> u64 {
-    FORKS.load(Ordering::Relaxed)
-}
