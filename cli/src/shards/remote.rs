@@ -13,7 +13,6 @@ use nvme_proto::Nqn;
 use super::arrange::{Candidates, ShardCandidate, arrange, shard};
 use super::{ListedShard, ShardLocation};
 use crate::args::Local;
-use crate::interrupt::Interrupt;
 use crate::session::{self, Session};
 
 /// A subsystem at a target, as a URL names it.
