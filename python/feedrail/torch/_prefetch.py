@@ -25,10 +25,6 @@ if TYPE_CHECKING:
     from feedrail._ticket import Ticket
     from feedrail.torch._dataset import RangeDataset
 
-#: Batches that a step begins to read at most: the depth grows by one each step, so that the first
-#: batch does not wait behind many.
-_BEGUN_AT_ONCE = 2
-
 
 @dataclass(eq=False)
 class Reading:
@@ -109,6 +105,9 @@ class _Queue:
 class Prefetcher:
     """Batches in order, read ahead as far as a number of bytes allows.
 
+    Each time that the consumer has to wait, one batch more is read ahead from then on, so that the
+    first batch does not wait behind many.
+
     Batches are begun by the thread that takes them, and finished (waited for, cast, transformed) by
     threads of its own, which end with `close` or when the prefetcher is dropped.
 
@@ -134,6 +133,8 @@ class Prefetcher:
         self._queue = _Queue(dataset, state_of)
         self._begun = self._queue.begun
         self._begun_bytes = 0
+        # Whether the consumer waited for the last batch: then one more is read ahead.
+        self._is_late = True
         self._pid = os.getpid()
         self._threads = [
             threading.Thread(target=self._queue.work, name="feedrail-loader", daemon=True)
@@ -159,6 +160,7 @@ class Prefetcher:
             return None
         reading = self._begun[0]
         with self._queue.changed:
+            self._is_late = not reading.is_over
             while not reading.is_over:
                 self._queue.changed.wait()
         self._begun.popleft()
@@ -168,8 +170,8 @@ class Prefetcher:
         return reading.result, reading.end
 
     def _begin(self) -> None:
-        """Begins to read batches."""
-        for _ in range(_BEGUN_AT_ONCE):
+        """Begins to read a batch, and one more where the consumer had to wait."""
+        for _ in range(1 + self._is_late):
             if self._batches is None or (
                 self._begun and self._begun_bytes >= self._prefetch_bytes
             ):
