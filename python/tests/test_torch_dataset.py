@@ -87,9 +87,8 @@ def test_what_does_not_fit_is_refused(source: feedrail.Source, content: np.ndarr
     for wrong in (3, -4):
         with pytest.raises(IndexError, match=f"sample {wrong} of 3"):
             dataset.__getitems__([0, wrong])
-    with pytest.raises(feedrail.RangeError) as raised:
+    with pytest.raises(feedrail.RangeError, match="entry 1: 8 bytes"):
         dataset.__getitems__([0, 2])
-    assert list(raised.value.indices) == [1]
     with pytest.raises(TypeError, match="INDEX_DTYPE"):
         Index(np.zeros(3))
     with pytest.raises(IndexError):
@@ -203,7 +202,7 @@ def test_transforms_run_in_workers(source: feedrail.Source, content: np.ndarray)
 
 def test_errors_of_workers_keep_their_class(source: feedrail.Source, content: np.ndarray) -> None:
     dataset = ft.RangeDataset(source, Index.of([len(content)], [1]))
-    with pytest.raises(feedrail.RangeError, match="1 of 1 ranges failed"):
+    with pytest.raises(feedrail.RangeError, match="entry 0: 1 bytes"):
         list(DataLoader(dataset, 1, num_workers=1, collate_fn=ft.collate, timeout=120))
 
 
