@@ -98,6 +98,24 @@ fn threads_share_a_region_and_a_ticket() {
 }
 
 #[test]
+fn memory_is_free_when_a_plan_is_seen_to_have_ended() {
+    let served = Served::start(PATTERN_BYTES);
+    let region = Region::allocate(4 * 2050, Grant::Persistent).unwrap();
+    let plan = rows(4, 0);
+    for _ in 0..2_000 {
+        let options = Submit::default();
+        let ticket = served.host.submit(&served.shards, &plan, &region, options).unwrap();
+        // The host's thread drives.
+        let fd = ticket.fd().map(drop);
+        fd.unwrap();
+        while !ticket.is_done() {
+            thread::yield_now();
+        }
+    }
+    check(&region, &plan);
+}
+
+#[test]
 fn a_descriptor_tells_of_the_end() {
     let served = Served::start(PATTERN_BYTES);
     let region = Region::allocate(480 * 2050, Grant::Persistent).unwrap();

@@ -179,11 +179,12 @@ impl Outbox {
         result: Result<(), Error>,
         service: RangeService,
     ) {
+        self.retire(plan, 1);
         let state = &self.plans[plan.0].state;
         let attempts = service.attempts + state.earlier_replicas(range);
         let outcome = RangeService { attempts, ..service }.outcome(&result);
         state.end(range, outcome, result.err());
-        self.advance_plan(plan, 1);
+        self.tell_of(plan);
     }
 
     /// The ranges that are to be read from other replicas. Each is to be submitted again, or to be
@@ -263,7 +264,7 @@ impl Outbox {
         let plan = OpenPlan { state, memory, in_flight, waiting: Vec::new(), abandoned: false };
         let key = PlanKey(self.plans.insert(plan));
         // Without ranges it is at its end.
-        self.advance_plan(key, 0);
+        self.retire(key, 0);
         key
     }
 
@@ -283,13 +284,15 @@ impl Outbox {
                 self.end_range(key, range, Err(error.clone()), RangeService::default());
             }
         } else {
+            self.retire(key, ranges.len());
             self.plans[key.0].state.end_unsent(ranges, error);
-            self.advance_plan(key, ranges.len());
+            self.tell_of(key);
         }
     }
 
-    /// Ranges of a plan have ended: frees its memory with the last one, and wakes who waits.
-    fn advance_plan(&mut self, key: PlanKey, ended: usize) {
+    /// Ranges of a plan are about to be seen to have ended. With the last one its memory is free:
+    /// before anybody sees that, who may submit the next plan into it at once.
+    fn retire(&mut self, key: PlanKey, ended: usize) {
         let plan = &mut self.plans[key.0];
         plan.in_flight -= ended;
         if plan.in_flight == 0
@@ -297,6 +300,11 @@ impl Outbox {
         {
             self.ended.push(memory.release());
         }
+    }
+
+    /// Ranges of a plan have ended: wakes those that wait for as many.
+    fn tell_of(&mut self, key: PlanKey) {
+        let plan = &mut self.plans[key.0];
         let done = plan.state.len() - plan.in_flight;
         let over = plan.waiting.extract_if(.., |waiter| waiter.wanted <= done);
         self.wakers.extend(over.map(|waiter| waiter.waker));
