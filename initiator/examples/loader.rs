@@ -20,7 +20,7 @@ type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 const IN_FLIGHT: usize = 2;
 
 /// What to load, and how much of it.
-pub struct LoaderOptions {
+pub(crate) struct LoaderOptions {
     target: SubsystemAddress,
     /// Name of the namespace.
     name: String,
@@ -31,7 +31,7 @@ pub struct LoaderOptions {
 
 impl LoaderOptions {
     /// `HOST:PORT NQN NAME [--rows N] [--row-bytes N] [--batches N]`.
-    pub fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Self> {
+    pub(crate) fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Self> {
         let mut next = |what: &str| {
             arguments.next().ok_or_else(|| format!("{what} is missing: HOST:PORT NQN NAME"))
         };
@@ -122,7 +122,7 @@ fn finish(batch: Batch, mut use_row: impl FnMut(&Entry, &[u8])) -> Result<Region
 }
 
 /// Loads all batches; `use_row` gets each row and where it came from. Returns the rows per second.
-pub fn run(options: LoaderOptions, mut use_row: impl FnMut(&Entry, &[u8])) -> Result<f64> {
+pub(crate) fn run(options: LoaderOptions, mut use_row: impl FnMut(&Entry, &[u8])) -> Result<f64> {
     let (batches, rows, bytes) = (options.batches, options.rows, options.batch_bytes());
     let mut loader = Loader::open(options)?;
     let mut in_flight = std::collections::VecDeque::new();

@@ -2,7 +2,7 @@
 
 use std::num::NonZeroU64;
 
-use feedrail_dataset::order::{Order, Shuffle, Split, Stripe, Tail};
+use feedrail_dataset::order::{Leftover, Order, Shuffle, Split, Stripe};
 use pyo3::exceptions::{PyOverflowError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
@@ -22,9 +22,9 @@ impl OrderObject {
         made.map(Self).map_err(|error| PyOverflowError::new_err(error.to_string()))
     }
 
-    /// How many samples a rank has; `tail` is `keep`, `pad` or `drop`.
-    fn rank_len(&self, rank: u32, world: u32, tail: &str) -> PyResult<u64> {
-        Ok(self.split(rank, world, tail)?.len())
+    /// How many samples a rank has; `leftover` is `keep`, `pad` or `drop`.
+    fn rank_len(&self, rank: u32, world: u32, leftover: &str) -> PyResult<u64> {
+        Ok(self.split(rank, world, leftover)?.len())
     }
 
     /// Samples of a rank from its number `first` on, at most `count`, as bytes of `int64`.
@@ -35,8 +35,8 @@ impl OrderObject {
         first: u64,
         count: usize,
     ) -> PyResult<Bound<'py, PyBytes>> {
-        let (rank, world, tail) = split;
-        let split = self.split(rank, world, &tail)?;
+        let (rank, world, leftover) = split;
+        let split = self.split(rank, world, &leftover)?;
         Ok(as_bytes(py, &py.detach(|| self.samples_of(split, first, count))))
     }
 
@@ -58,14 +58,14 @@ impl OrderObject {
 }
 
 impl OrderObject {
-    fn split(&self, rank: u32, world: u32, tail: &str) -> PyResult<Split> {
-        let tail = match tail {
-            "keep" => Tail::Keep,
-            "pad" => Tail::Pad,
-            "drop" => Tail::Drop,
-            _ => return Err(PyValueError::new_err("a tail is keep, pad or drop")),
+    fn split(&self, rank: u32, world: u32, leftover: &str) -> PyResult<Split> {
+        let leftover = match leftover {
+            "keep" => Leftover::Keep,
+            "pad" => Leftover::Pad,
+            "drop" => Leftover::Drop,
+            _ => return Err(PyValueError::new_err("leftover is keep, pad or drop")),
         };
-        Ok(Split { samples: self.0.len(), rank: stripe(rank, world)?, tail })
+        Ok(Split { samples: self.0.len(), rank: stripe(rank, world)?, leftover })
     }
 
     fn samples_of(&self, split: Split, first: u64, count: usize) -> Vec<u64> {
