@@ -165,8 +165,8 @@ class Order:
     def __init__(self, order: str, samples: int, seed: int, epoch: int) -> None:
         """An order `sequential`, `global`, `torch` or `block:BLOCK:WINDOW`."""
 
-    def rank_len(self, rank: int, world: int, tail: str) -> int:
-        """How many samples a rank has; `tail` is `keep`, `pad` or `drop`."""
+    def rank_len(self, rank: int, world: int, leftover: str) -> int:
+        """How many samples a rank has; `leftover` is `keep`, `pad` or `drop`."""
 
     def of_rank(self, split: tuple[int, int, str], first: int, count: int) -> bytes:
         """Samples of a rank from its number `first` on, as bytes of `int64`."""

@@ -74,7 +74,7 @@ Examples:
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct BenchLoader {
-    /// nvmf://host[:port]/<nqn>[/<name or nsid>]; in the order of the index
+    /// `nvmf://host[:port]/<nqn>[/<name or nsid>]`; in the order of the index
     #[arg(required = true, value_name = "SHARD")]
     shards: Vec<ShardArg>,
     /// Training job whose sizes of samples, batch size and computing time are used

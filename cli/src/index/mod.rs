@@ -43,7 +43,7 @@ const BATCH: usize = 4096;
 #[derive(Args, Debug)]
 #[command(name = "index", after_help = EXAMPLES)]
 pub(crate) struct IndexArgs {
-    /// A file, a folder, or nvmf://host[:port]/<nqn>[/<name or nsid>]
+    /// A file, a folder, or `nvmf://host[:port]/<nqn>[/<name or nsid>]`
     #[arg(required = true, value_name = "SHARD")]
     shards: Vec<ShardArg>,
     /// Write the index to this file

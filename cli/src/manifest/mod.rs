@@ -40,7 +40,7 @@ Examples:
 #[derive(Args, Debug)]
 #[command(name = "manifest", after_help = EXAMPLES)]
 pub(crate) struct ManifestArgs {
-    /// A file, a folder, or nvmf://host[:port]/<nqn>[/<name or nsid>]
+    /// A file, a folder, or `nvmf://host[:port]/<nqn>[/<name or nsid>]`
     #[arg(required = true, value_name = "SHARD")]
     shards: Vec<ShardArg>,
     /// Name of the data set

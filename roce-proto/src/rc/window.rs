@@ -16,8 +16,8 @@ use crate::rc::congestion::{CongestionControl, FULL_PACKET, Halving, RoundTrip};
 const ON_ITS_WAY: Duration = Duration::from_millis(1);
 
 /// The window shared by all queue pairs of a process (or of one of its threads) that send to the
-/// same remote endpoint, in bytes as [`datagram_cost`] counts them; and the round-trip time to that
-/// endpoint.
+/// same remote endpoint, in bytes as [`datagram_cost`](super::datagram_cost()) counts them; and the
+/// round-trip time to that endpoint.
 ///
 /// Packets of SENDs and RDMA WRITEs are charged until they are acknowledged. RDMA READ requests are
 /// bounded by their number, READ responses by the requester's
@@ -48,12 +48,12 @@ impl SendWindow {
         }
     }
 
-    /// Bytes in flight, as [`datagram_cost`] counts them.
+    /// Bytes in flight, as [`datagram_cost`](super::datagram_cost()) counts them.
     pub const fn in_flight(&self) -> u64 {
         self.in_flight
     }
 
-    /// Bytes that may be in flight, as [`datagram_cost`] counts them.
+    /// Bytes that may be in flight, as [`datagram_cost`](super::datagram_cost()) counts them.
     pub fn limit(&self) -> u64 {
         self.control.window()
     }
