@@ -28,12 +28,13 @@ def as_numpy(
 def as_tensor(buffer: _core.Buffer, dtype: Any, shape: tuple[int, ...] | int | None) -> Any:
     """A tensor of torch's in the memory of a buffer, of its first bytes if there are more."""
     import torch  # pyright: ignore[reportMissingImports]
+    from torch.utils.dlpack import from_dlpack  # pyright: ignore[reportMissingImports]
 
     kind = dtype if isinstance(dtype, torch.dtype) else getattr(torch, np.dtype(dtype).name)
     count = buffer.nbytes // kind.itemsize
     sizes = (count,) if shape is None else (shape,) if isinstance(shape, int) else tuple(shape)
     nbytes = _fitting(buffer, sizes, kind.itemsize) * kind.itemsize
-    return torch.from_dlpack(buffer)[:nbytes].view(kind).reshape(sizes)
+    return from_dlpack(buffer)[:nbytes].view(kind).reshape(sizes)
 
 
 def _fitting(buffer: _core.Buffer, sizes: tuple[int, ...], itemsize: int) -> int:
