@@ -30,11 +30,13 @@ rm -rf "$out/wheels"
 (cd python && "$out/build/bin/maturin" build --quiet --release --locked --interpreter "$out/test/bin/python" --out "$out/wheels")
 "$out/test/bin/pip" install --quiet --disable-pip-version-check --no-deps --force-reinstall "$out"/wheels/*.whl
 
-cd python
-installed=$(cd / && "$out/test/bin/python" -c 'import feedrail; print(feedrail.__file__)')
+(cd python && "$out/test/bin/mypy")
+# From elsewhere: programs that tests start look for modules in the current folder first, and python/feedrail has no native module.
+tests=$PWD/python
+cd "$out"
+installed=$("$out/test/bin/python" -c 'import feedrail; print(feedrail.__file__)')
 case $installed in
 "$out"/test/*) ;;
 *) echo "the wheel is not what is imported: $installed" >&2 && exit 1 ;;
 esac
-"$out/test/bin/mypy"
-exec "$out/test/bin/pytest" "$@"
+exec "$out/test/bin/pytest" --config-file "$tests/pyproject.toml" --rootdir "$tests" "$tests/tests" "$@"

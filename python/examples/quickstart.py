@@ -21,9 +21,9 @@ ROWS, LENGTH = 480, 1025
 
 
 def main() -> None:
-    target = sys.argv[1] if len(sys.argv) > 1 else shutil.which("feedrail-target")
+    target = sys.argv[1] if len(sys.argv) > 1 else installed_or_built()
     if target is None:
-        sys.exit("feedrail-target is not in PATH: cargo build -p feedrail-target, and name its path")
+        sys.exit("feedrail-target is neither in PATH nor built: cargo build --release")
     # An address of its own: RoCE has one UDP port for all processes of a machine.
     address = f"127.{random.randint(1, 254)}.{random.randint(0, 255)}.{random.randint(1, 254)}"
     with tempfile.TemporaryDirectory() as folder:
@@ -36,6 +36,13 @@ def main() -> None:
                 read_and_check(f"nvmf://{address}/{listening(daemon)}", tokens)
             finally:
                 daemon.terminate()
+
+
+def installed_or_built() -> str | None:
+    """The target of the search path, or else of the checkout that this file is in."""
+    checkout = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
+    built = os.path.join(checkout, "out", "release", "feedrail-target")
+    return shutil.which("feedrail-target") or shutil.which(built)
 
 
 def listening(daemon: "subprocess.Popen[str]") -> str:
