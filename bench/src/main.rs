@@ -15,6 +15,7 @@ mod logic;
 mod machine;
 mod memory;
 mod neighbour;
+mod network;
 mod process;
 mod readme;
 mod results;
@@ -74,7 +75,10 @@ struct Options {
     /// The logs of the kernel lab, for the section `lab`
     #[arg(long, default_value = "out/lab/run/trixie/logs")]
     lab_logs: PathBuf,
-    /// The sections to measure [default: all but the lab]
+    /// As the section `network`
+    #[arg(long)]
+    network: bool,
+    /// The sections to measure [default: all but lab and network]
     sections: Vec<BenchSection>,
 }
 
@@ -88,6 +92,9 @@ enum BenchSection {
     Cost,
     /// Ratios of the last run of `cargo xtask lab ratio`
     Lab,
+    /// Over a network that loses, queues and marks packets, beside TCP; needs root, or `unshare
+    /// --user --map-root-user`
+    Network,
 }
 
 impl BenchSection {
@@ -97,6 +104,7 @@ impl BenchSection {
             Self::Us => "us",
             Self::Cost => "cost",
             Self::Lab => "lab",
+            Self::Network => "network",
         }
     }
 }
@@ -159,7 +167,7 @@ impl Options {
     /// figures belong together, since ratios of different times mean nothing. The machine and the
     /// duration of the earlier measurement are kept with them.
     fn keep(&self, results: &mut Results, earlier: Results) {
-        for section in [BenchSection::Cost, BenchSection::Lab] {
+        for section in [BenchSection::Cost, BenchSection::Lab, BenchSection::Network] {
             results.figures.keep_section(section.name(), &earlier.figures);
         }
         if !self.wants_loads() {
@@ -172,8 +180,11 @@ impl Options {
     }
 
     fn wants(&self, section: BenchSection) -> bool {
-        match self.sections.is_empty() {
-            true => section != BenchSection::Lab,
+        if self.network && section == BenchSection::Network {
+            return true;
+        }
+        match self.sections.is_empty() && !self.network {
+            true => !matches!(section, BenchSection::Lab | BenchSection::Network),
             false => self.sections.contains(&section),
         }
     }
@@ -194,6 +205,12 @@ impl Options {
     fn measure(&self, figures: &mut Figures) -> Result<()> {
         if self.wants(BenchSection::Lab) {
             lab::collect(&self.lab_logs, figures)?;
+        }
+        if self.wants(BenchSection::Network) {
+            for run in 1..=self.runs() {
+                eprintln!("network, run {run} of {}", self.runs());
+                network::measure(self.seconds(), figures)?;
+            }
         }
         if !(self.wants_loads() || self.wants(BenchSection::Cost)) {
             return Ok(());

@@ -4,6 +4,7 @@ use serde::Serialize;
 
 use crate::figures::{Figures, Spread, quotients};
 use crate::load::{Load, MediumKind};
+use crate::network;
 use crate::udp::DATAGRAM_OVERHEAD_BYTES;
 
 /// A requirement and its measured figure.
@@ -33,6 +34,7 @@ pub(crate) enum Bound {
     AtLeast(f64),
     AtMost(f64),
     Below(f64),
+    Within(f64, f64),
 }
 
 /// The best loss-free goodput with trains: the ceiling of the soft provider.
@@ -43,7 +45,7 @@ pub(crate) const PING_PONG: &str = "ceilings/udp-ping-pong/p50_us";
 const LAB_WORKLOADS: [&str; 4] = ["randread-4k-1", "randread-4k-32", "read-128k-8", "write-128k-8"];
 
 impl Requirement {
-    fn new(what: impl Into<String>, bound: Bound, values: &[f64]) -> Self {
+    pub(crate) fn new(what: impl Into<String>, bound: Bound, values: &[f64]) -> Self {
         Self { what: what.into(), bound, measured: Spread::of(values), absolute: None }
     }
 
@@ -78,6 +80,7 @@ impl Bound {
             Self::AtLeast(bound) => value >= bound,
             Self::AtMost(bound) => value <= bound,
             Self::Below(bound) => value < bound,
+            Self::Within(least, most) => (least..=most).contains(&value),
         }
     }
 
@@ -86,11 +89,12 @@ impl Bound {
             Self::AtLeast(bound) => format!("at least {bound}"),
             Self::AtMost(bound) => format!("at most {bound}"),
             Self::Below(bound) => format!("below {bound}"),
+            Self::Within(least, most) => format!("{least} to {most}"),
         }
     }
 }
 
-/// Every requirement, with the figures that decide it.
+/// Every requirement, with the figures that decide it; those of the network where it was measured.
 pub(crate) fn lines(figures: &Figures) -> Vec<Requirement> {
     let mut lines = beside_plain_udp(figures);
     lines.extend(beside_the_disk(figures));
@@ -107,6 +111,7 @@ pub(crate) fn lines(figures: &Figures) -> Vec<Requirement> {
         let what = format!("kernel host to us on verbs, by kernel host to nvmet-rdma: {workload}");
         Requirement::new(what, Bound::AtLeast(0.9), figures.values(&name))
     }));
+    lines.extend(network::requirements(figures));
     lines
 }
 
