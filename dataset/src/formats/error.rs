@@ -67,6 +67,37 @@ pub enum FormatProblem {
 impl FormatProblem {
     /// The bytes are something else than `expected`.
     pub(super) fn unexpected(expected: &'static str, found: impl ToString) -> Self {
-        Self::Unexpected { expected, found: found.to_string() }
+        Self::Unexpected { expected, found: printable(&found.to_string()) }
+    }
+}
+
+/// Text of a shard as an error shows it: without control characters, which would change what a
+/// terminal shows, and not all of a long one.
+pub(super) fn printable(text: &str) -> String {
+    const SHOWN: usize = 300;
+    let mut shown = String::new();
+    for letter in text.chars().take(SHOWN) {
+        match letter.is_control() {
+            true => shown.extend(letter.escape_default()),
+            false => shown.push(letter),
+        }
+    }
+    if text.chars().nth(SHOWN).is_some() {
+        shown += "...";
+    }
+    shown
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_show_text_of_a_shard_as_text() {
+        let found = |text: &str| FormatProblem::unexpected("a name", text).to_string();
+        assert_eq!(found("größe 1"), "expected a name, found größe 1");
+        assert_eq!(found("a\0\u{1b}[2J\u{9b}"), "expected a name, found a\\u{0}\\u{1b}[2J\\u{9b}");
+        let long = found(&"ä".repeat(1_000_000));
+        assert!(long.len() < 700 && long.ends_with("ä..."), "{long}");
     }
 }

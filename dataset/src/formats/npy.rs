@@ -3,7 +3,7 @@
 //! A header (magic, version, its length, a Python dictionary of `descr`, `fortran_order` and
 //! `shape`), then the items (`numpy.lib.format`).
 
-use super::error::{FormatError, FormatProblem};
+use super::error::{FormatError, FormatProblem, printable};
 use super::shard::{ByteRange, ShardBytes};
 
 /// What a file begins with.
@@ -143,7 +143,7 @@ impl NpyDictionary {
 
     fn item_bytes(&self) -> Result<u64, FormatProblem> {
         let unsupported = || FormatProblem::Unsupported {
-            what: format!("an array of dtype {}", self.descr),
+            what: format!("an array of dtype {}", printable(&self.descr)),
             remedy: "save an array of numbers, or each field of a structure as an array",
         };
         // A unit of time, as in `<M8[ns]`, says nothing about the length.
@@ -252,6 +252,7 @@ mod tests {
     fn what_has_no_rows_is_an_error_that_says_why() {
         for (descr, shape, why) in [
             ("'|O'", "(1,)", "dtype |O"),
+            ("'\0\x1b'", "(1,)", "dtype \\u{0}\\u{1b}"),
             ("[('a', '<i4'), ('b', '<f4')]", "(1,)", "structure"),
             ("'<f4'", "(9223372036854775807, 4)", "18446744073709551615 bytes of an array"),
             ("'<f4'", "(3, 18446744073709551615)", "64 bits"),

@@ -6,9 +6,9 @@ use zip::read::ZipArchive;
 use zip::result::ZipError;
 use zip::{CompressionMethod, read::ZipFile};
 
-use super::error::{FormatError, FormatProblem};
+use super::error::{FormatError, FormatProblem, printable};
 use super::npy::Npy;
-use super::shard::ShardBytes;
+use super::shard::{ByteRange, ShardBytes};
 
 /// An array in an archive.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,20 +22,46 @@ pub struct NpzArray {
 /// The arrays of an archive, in the order of its directory.
 ///
 /// # Errors
-/// The archive is not valid, or a member is compressed, encrypted or no array that rows can be
-/// read from.
+/// The archive is not valid, or a member is compressed, encrypted, shares bytes with another, or is
+/// no array that rows can be read from.
 pub fn npz_arrays(shard: ShardBytes<'_>) -> Result<Vec<NpzArray>, FormatError> {
     let reader = BufReader::new(ShardReader { shard, position: 0 });
     let mut archive = ZipArchive::new(reader).map_err(|error| failed(shard, error))?;
-    (0..archive.len())
-        .map(|number| {
-            let member = archive.by_index_raw(number).map_err(|error| failed(shard, error))?;
-            array(shard, &member)
-        })
-        .collect()
+    let members = (0..archive.len()).map(|number| {
+        let member = archive.by_index_raw(number).map_err(|error| failed(shard, error))?;
+        stored(shard, &member)
+    });
+    let members = members.collect::<Result<Vec<_>, _>>()?;
+    check_disjoint(shard, &members)?;
+    let array = |(name, data): (String, ByteRange)| {
+        let name = name.strip_suffix(".npy").map(str::to_owned).unwrap_or(name);
+        Ok(NpzArray { name, npy: Npy::open(shard, data)? })
+    };
+    members.into_iter().map(array).collect()
 }
 
-fn array<R: Read>(shard: ShardBytes<'_>, member: &ZipFile<'_, R>) -> Result<NpzArray, FormatError> {
+/// A directory of 46 bytes a member that names the same bytes again and again would make a short
+/// file cost as much as a long one.
+fn check_disjoint(
+    shard: ShardBytes<'_>,
+    members: &[(String, ByteRange)],
+) -> Result<(), FormatError> {
+    let mut ranges: Vec<ByteRange> = members.iter().map(|(_, data)| *data).collect();
+    ranges.sort_unstable();
+    match ranges.windows(2).find(|pair| pair[0].end() > pair[1].offset()) {
+        Some(pair) => {
+            let expected = "members of a zip archive that do not share bytes";
+            Err(shard.unexpected(pair[1].offset(), expected, "two members"))
+        }
+        None => Ok(()),
+    }
+}
+
+/// The name of a member that is stored as it is, and its bytes.
+fn stored<R: Read>(
+    shard: ShardBytes<'_>,
+    member: &ZipFile<'_, R>,
+) -> Result<(String, ByteRange), FormatError> {
     let at = member.header_start();
     let name = member.name().map_err(|error| failed(shard, error))?.into_owned();
     let stored = member.compression() == CompressionMethod::Stored && !member.encrypted();
@@ -43,16 +69,14 @@ fn array<R: Read>(shard: ShardBytes<'_>, member: &ZipFile<'_, R>) -> Result<NpzA
         return Err(shard.error(
             at,
             FormatProblem::Unsupported {
-                what: format!("the compressed member {name:?}"),
+                what: format!("the compressed member {}", printable(&name)),
                 remedy: "write the archive with numpy.savez, not savez_compressed",
             },
         ));
     }
     let begin = member.data_start().ok_or_else(|| shard.unexpected(at, "a member", "none"))?;
     let data = shard.range(begin, member.compressed_size(), "a member of a zip archive")?;
-    let npy = Npy::open(shard, data)?;
-    let name = name.strip_suffix(".npy").map(str::to_owned).unwrap_or(name);
-    Ok(NpzArray { name, npy })
+    Ok((name, data))
 }
 
 /// An error of the archive. The crate does not tell where, so it is at the directory, the end.
@@ -110,6 +134,42 @@ mod tests {
         bytes.extend([0xFF; 12]);
         bytes.extend([0; 2]);
         bytes
+    }
+
+    /// A zip archive of one stored member, which its directory names so many times.
+    fn archive(member: &[u8], times: u16) -> Vec<u8> {
+        let sizes = [member.len() as u32; 2].map(u32::to_le_bytes).concat();
+        let common = |name: &str| {
+            let name_length = (name.len() as u16).to_le_bytes();
+            [&[20, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0][..], &sizes, &name_length].concat()
+        };
+        let mut bytes = [b"PK\x03\x04", &common("x.npy")[..], &[0, 0], b"x.npy", member].concat();
+        let directory_at = bytes.len() as u32;
+        for number in 0..times {
+            let name = format!("{number:05}");
+            bytes.extend([b"PK\x01\x02", &[20, 0][..], &common(&name)].concat());
+            bytes.extend([0; 16]);
+            bytes.extend(name.as_bytes());
+        }
+        let directory_bytes = bytes.len() as u32 - directory_at;
+        bytes.extend(b"PK\x05\x06\0\0\0\0");
+        bytes.extend([times, times].map(u16::to_le_bytes).concat());
+        bytes.extend([directory_bytes, directory_at].map(u32::to_le_bytes).concat());
+        bytes.extend([0, 0]);
+        bytes
+    }
+
+    #[test]
+    fn members_that_share_bytes_are_an_error() {
+        let header = "{'descr': '|u1', 'fortran_order': False, 'shape': (1,), }";
+        let length = (header.len() as u16).to_le_bytes();
+        let npy = [b"\x93NUMPY\x01\x00", &length[..], header.as_bytes(), &[7]].concat();
+        let bytes = archive(&npy, 1);
+        let arrays = npz_arrays(ShardBytes::new(0, &bytes)).unwrap();
+        assert_eq!((arrays.len(), arrays[0].npy.rows()), (1, 1));
+        let bytes = archive(&npy, 2);
+        let error = npz_arrays(ShardBytes::new(0, &bytes)).unwrap_err();
+        assert!(error.to_string().contains("do not share bytes"), "{error}");
     }
 
     #[test]

@@ -93,7 +93,7 @@ struct ColumnFields {
     dictionary_page: Option<i64>,
 }
 
-impl Footer<'_, '_> {
+impl<'b> Footer<'_, 'b> {
     fn row_groups(mut self) -> Result<Vec<RowGroup>, FormatError> {
         let mut groups = Vec::new();
         self.fields(|this, field| match field {
@@ -147,11 +147,14 @@ impl Footer<'_, '_> {
         let mut column = ColumnFields::default();
         self.fields(|this, field| match field.id {
             3 => {
-                let mut parts = Vec::new();
-                for _ in 0..this.list(field)? {
-                    parts.push(this.text()?);
+                let mut path = String::new();
+                for part in 0..this.list(field)? {
+                    if part > 0 {
+                        path.push('.');
+                    }
+                    path += this.text()?;
                 }
-                column.path = Some(parts.join("."));
+                column.path = Some(path);
                 Ok(())
             }
             7 => this.integer(field).map(|bytes| column.bytes = Some(bytes)),
@@ -200,10 +203,9 @@ impl Footer<'_, '_> {
         integer.map_err(|error| self.failed(error))
     }
 
-    fn text(&mut self) -> Result<String, FormatError> {
+    fn text(&mut self) -> Result<&'b str, FormatError> {
         let bytes = self.compact.binary().map_err(|error| self.failed(error))?;
-        let text = str::from_utf8(bytes).map(str::to_owned);
-        text.map_err(|error| self.unexpected("a name in UTF-8", error))
+        str::from_utf8(bytes).map_err(|error| self.unexpected("a name in UTF-8", error))
     }
 
     fn skip(&mut self, field: ThriftField) -> Result<(), FormatError> {
