@@ -1,6 +1,7 @@
 //! Hashes of manifests and indexes.
 
 use std::fmt;
+use std::io::{self, Read};
 use std::str::FromStr;
 
 use crate::text::as_text;
@@ -19,11 +20,51 @@ impl Blake3Hash {
         Self(blake3::hash(bytes))
     }
 
+    /// The hash of all that a reader gives up to its end, of which no more than 64 KiB are in
+    /// memory at a time.
+    ///
+    /// # Errors
+    /// Those of the reader.
+    pub fn of_reader(reader: impl Read) -> io::Result<Self> {
+        HashingReader::new(reader).finish()
+    }
+
     /// The first 8 bytes of the hash as a little-endian number: a key that is the same on every
     /// machine.
     pub(crate) fn key(self) -> u64 {
         let [a, b, c, d, e, f, g, h, ..] = *self.0.as_bytes();
         u64::from_le_bytes([a, b, c, d, e, f, g, h])
+    }
+}
+
+/// Computes the BLAKE3 hash of what is read through it.
+#[derive(Debug)]
+pub struct HashingReader<R> {
+    reader: R,
+    hasher: blake3::Hasher,
+}
+
+impl<R: Read> HashingReader<R> {
+    /// A reader that nothing was read from yet, as far as the hash is concerned.
+    pub fn new(reader: R) -> Self {
+        Self { reader, hasher: blake3::Hasher::new() }
+    }
+
+    /// Reads what is left, and gives the hash of everything.
+    ///
+    /// # Errors
+    /// Those of the reader.
+    pub fn finish(mut self) -> io::Result<Blake3Hash> {
+        self.hasher.update_reader(self.reader)?;
+        Ok(Blake3Hash(self.hasher.finalize()))
+    }
+}
+
+impl<R: Read> Read for HashingReader<R> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let length = self.reader.read(into)?;
+        self.hasher.update(&into[..length]);
+        Ok(length)
     }
 }
 
@@ -53,6 +94,23 @@ mod tests {
 
     /// From the official test vectors of BLAKE3: input of length 0.
     const EMPTY: &str = "blake3:af1349b9f5f9a1a6a0404dea36dcc9499bcb25c9adc112b7cc9a93cae41f3262";
+
+    #[test]
+    fn a_reader_has_the_hash_of_its_bytes() {
+        let bytes: Vec<u8> = (0..200_000_u32).map(|i| (i ^ (i >> 9)) as u8).collect();
+        assert_eq!(Blake3Hash::of_reader(&bytes[..]).unwrap(), Blake3Hash::of(&bytes));
+        assert_eq!(Blake3Hash::of_reader(&b""[..]).unwrap(), Blake3Hash::of(b""));
+        let mut reader = HashingReader::new(&bytes[..]);
+        reader.read_exact(&mut [0; 77]).unwrap();
+        assert_eq!(reader.finish().unwrap(), Blake3Hash::of(&bytes));
+        struct Broken;
+        impl Read for Broken {
+            fn read(&mut self, _: &mut [u8]) -> io::Result<usize> {
+                Err(io::ErrorKind::Other.into())
+            }
+        }
+        assert!(Blake3Hash::of_reader(Broken).is_err());
+    }
 
     #[test]
     fn hashes_are_text() {

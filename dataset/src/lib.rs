@@ -74,6 +74,6 @@ pub mod state;
 mod text;
 pub mod url;
 
-pub use blake3_hash::{Blake3Hash, InvalidHash};
+pub use blake3_hash::{Blake3Hash, HashingReader, InvalidHash};
 pub use name::{InvalidName, Name};
 pub use sample::Sample;

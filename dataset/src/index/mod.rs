@@ -13,6 +13,7 @@
 mod error;
 mod header;
 mod literal;
+mod stream;
 mod view;
 mod writer;
 
@@ -20,5 +21,6 @@ mod writer;
 mod tests;
 
 pub use error::Error;
+pub use stream::{ReadError, check_reader};
 pub use view::{Index, check_samples};
 pub use writer::IndexWriter;

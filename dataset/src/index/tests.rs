@@ -66,6 +66,34 @@ fn files_of_numpy_are_read() {
 }
 
 #[test]
+fn a_stream_is_judged_as_the_file_is() {
+    let many: Vec<Sample> = (0..10_000).map(|number| sample(0, 10, number, 0)).collect();
+    let file = written(&many);
+    let check =
+        |file: &[u8], bytes| check_reader(file, bytes, &[10_010]).map_err(|e| e.to_string());
+    let length = file.len() as u64;
+    assert_eq!(check(&file, length), Ok(10_000));
+    assert_eq!(
+        check_reader(&file[..], length, &[10_008]).map_err(|e| e.to_string()).unwrap_err(),
+        Index::parse(&file).expect("whole").check(&[10_008]).expect_err("too long").to_string()
+    );
+    assert_eq!(check(numpy_file!("none"), numpy_file!("none").len() as u64), Ok(0));
+    // A file that ends early, or goes on, or that a header leads past.
+    for end in [0, 7, 11, 40, 127, 128, 5000] {
+        let expected = error(&file[..end]).to_string();
+        assert_eq!(check(&file[..end], end as u64), Err(expected), "{end}");
+    }
+    assert!(check(&file[..5000], length).expect_err("shrank").contains("cannot be read"));
+    let longer = [&file[..], &[0]].concat();
+    assert!(check(&longer, length).expect_err("grew").contains("samples"));
+    assert!(check(&longer, length + 1).is_err());
+    let mut long_header = file.clone();
+    long_header[6] = 2;
+    long_header[8..12].copy_from_slice(&u32::MAX.to_le_bytes());
+    assert!(check(&long_header, length).expect_err("cut").contains("cut off"));
+}
+
+#[test]
 fn numpy_would_write_the_same() {
     assert_eq!(written(&three()), numpy_file!("three"));
     assert_eq!(written(&[]), numpy_file!("none"));

@@ -1,0 +1,74 @@
+//! An index that is read once, from its beginning to its end.
+
+use std::io::{self, Read};
+
+use zerocopy::IntoBytes as _;
+
+use super::Error;
+use super::header::ArrayHeader;
+use super::view::check_samples;
+use crate::Sample;
+
+/// How many samples are read at a time: 80 KiB.
+const CHUNK: usize = 4096;
+/// The magic, the version and the longest length of a header.
+const PREFIX_BYTES: u64 = 12;
+
+/// Why an index that was read is none, or was not read to its end.
+#[derive(Debug, thiserror::Error)]
+pub enum ReadError {
+    /// The file is not the index of a data set.
+    #[error(transparent)]
+    Index(#[from] Error),
+    /// The file cannot be read, or it changed its length meanwhile.
+    #[error("the index cannot be read: {0}")]
+    Io(#[from] io::Error),
+}
+
+/// Reads the file of an index and checks that each sample lies in its shard, as
+/// [`Index::parse`](super::Index::parse) and [`Index::check`](super::Index::check) do, with 80 KiB
+/// of it in memory. Returns how many samples there are. `shard_bytes` has the size of each shard.
+///
+/// # Errors
+/// The file is no index, has more or fewer bytes than `file_bytes`, or cannot be read; or a sample
+/// lies elsewhere.
+pub fn check_reader(
+    mut reader: impl Read,
+    file_bytes: u64,
+    shard_bytes: &[u64],
+) -> Result<u64, ReadError> {
+    let ArrayHeader { samples, data_offset } = header(&mut reader)?;
+    let data_bytes = file_bytes.saturating_sub(data_offset as u64);
+    if samples.checked_mul(size_of::<Sample>() as u64) != Some(data_bytes) {
+        return Err(Error::Length { samples, bytes: data_bytes }.into());
+    }
+    let mut chunk = vec![Sample::default(); CHUNK.min(usize::try_from(samples).unwrap_or(CHUNK))];
+    let mut done = 0;
+    while done < samples {
+        let length = chunk.len().min(usize::try_from(samples - done).unwrap_or(CHUNK));
+        let part = &mut chunk[..length];
+        reader.read_exact(part.as_mut_bytes())?;
+        check_samples(part, done, shard_bytes)?;
+        done += length as u64;
+    }
+    match reader.read(&mut [0])? {
+        0 => Ok(samples),
+        more => Err(Error::Length { samples, bytes: data_bytes + more as u64 }.into()),
+    }
+}
+
+/// Reads the header, and nothing behind it.
+fn header(mut reader: impl Read) -> Result<ArrayHeader, ReadError> {
+    let mut read = Vec::new();
+    reader.by_ref().take(PREFIX_BYTES).read_to_end(&mut read)?;
+    let header = match ArrayHeader::parse(&read) {
+        Err(Error::CutHeader { header_bytes, .. }) => {
+            // Grows with what is there, whatever the length says.
+            let rest = header_bytes.saturating_sub(read.len() as u64);
+            reader.take(rest).read_to_end(&mut read)?;
+            ArrayHeader::parse(&read)?
+        }
+        other => other?,
+    };
+    Ok(header)
+}
