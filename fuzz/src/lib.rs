@@ -1,13 +1,15 @@
-//! Fuzz targets: all parsers and state machines that read bytes of a peer, each as one function of
-//! bytes.
+//! Fuzz targets: all parsers and state machines that read bytes of a peer, and all parsers of files
+//! with training data, each as one function of bytes.
 //!
 //! A target decodes its input into actions of a peer, a network and a caller, and checks properties
 //! that must hold for all of them; it panics where one does not. `README.md` says how to run them.
 
+mod allocations;
 pub mod capsule;
 mod clockwork;
 pub mod connection;
 pub mod corpus;
+pub mod dataset;
 pub mod hostile_host;
 pub mod hostile_target;
 pub mod input;
@@ -36,7 +38,7 @@ pub struct FuzzTarget {
 }
 
 /// Every fuzz target, in the order of `all`.
-pub const TARGETS: [FuzzTarget; 8] = [
+pub const TARGETS: [FuzzTarget; 13] = [
     target("packet", packet::run, 4, 4200, 50_000),
     target("mad", mad::run, 4, 256, 50_000),
     target("capsule", capsule::run, 4, 4300, 50_000),
@@ -45,6 +47,11 @@ pub const TARGETS: [FuzzTarget; 8] = [
     target("connection", connection::run, 8, 3200, 5_000),
     target("hostile_host", hostile_host::run, 16, 640, 2_000),
     target("hostile_target", hostile_target::run, 16, 640, 2_000),
+    target("shard", dataset::shard::run, 8, 20_000, 20_000),
+    target("index", dataset::index::run, 4, 1_000, 20_000),
+    target("manifest", dataset::manifest::run, 1, 4_000, 20_000),
+    target("state", dataset::state::run, 4, 400, 20_000),
+    target("url", dataset::url::run, 1, 400, 50_000),
 ];
 
 const fn target(

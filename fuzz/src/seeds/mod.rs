@@ -1,5 +1,7 @@
 //! The first inputs of each corpus: packets, datagrams, capsules and pages of the recorded session,
-//! and scripts of operations that go well.
+//! scripts of operations that go well, and files of training data.
+
+mod dataset;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -187,7 +189,7 @@ pub(crate) fn write() -> Result<()> {
     for target in TARGETS {
         let folder = corpus::folder(&target);
         fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
-        let seeds = of(target.name);
+        let seeds = of(target.name)?;
         for (name, bytes) in &seeds {
             let path = folder.join(name);
             fs::write(&path, bytes).with_context(|| path.display().to_string())?;
@@ -197,8 +199,8 @@ pub(crate) fn write() -> Result<()> {
     Ok(())
 }
 
-fn of(target: &str) -> Seeds {
-    match target {
+fn of(target: &str) -> Result<Seeds> {
+    Ok(match target {
         "packet" => packets(),
         "mad" => datagrams(),
         "capsule" => capsules(),
@@ -207,8 +209,13 @@ fn of(target: &str) -> Seeds {
         "connection" => scripts::<8>(&CONNECTION_SCRIPTS),
         "hostile_host" => hostile_host(),
         "hostile_target" => hostile_target(),
+        "shard" => dataset::shards()?,
+        "index" => dataset::indexes()?,
+        "manifest" => dataset::manifests()?,
+        "state" => dataset::states(),
+        "url" => dataset::urls(),
         _ => Seeds::new(),
-    }
+    })
 }
 
 fn parsed() -> impl Iterator<Item = (&'static [u8], Packet<'static>)> {
