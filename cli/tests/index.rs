@@ -228,10 +228,57 @@ fn targets_that_export_the_same_shards_are_replicas() {
         set.run("manifest", "b.json", &arguments).failure()
     };
     let line = run(&["--crc"]);
-    assert!(line.contains("one shard rows.npy has the CRC-32C"), "{line}");
+    assert!(line.contains("rows.npy has the CRC-32C") && line.contains(" on target-2"), "{line}");
     let line = run(&[]);
-    assert!(line.contains("compare their bytes with --crc"), "{line}");
+    assert!(line.contains("compare the bytes with --crc"), "{line}");
     assert!(!set.output("b.json").exists());
+}
+
+/// A target that says that its directory is the same data set as others'.
+fn replica(folder: &Path, content_id: &str) -> (TempDir, Daemon) {
+    let configuration = format!(
+        r#"
+        [[port]]
+        address = "{}:4420"
+
+        [[subsystem]]
+        nqn = "nqn.2026-01.org.example:replicas"
+        dataset_id = "2f1d6a52-6a0c-4d0e-8e53-6d7a2c9b1f40"
+        allow_any_host = true
+        [[subsystem.directory]]
+        path = "{}"
+        {content_id}
+        "#,
+        loopback_address(),
+        folder.display(),
+    );
+    let place = tempfile::tempdir().unwrap();
+    let file = write_configuration(place.path(), &configuration);
+    let daemon = DaemonOptions::default().arg("--config").arg(file).start();
+    (place, daemon)
+}
+
+#[test]
+fn replicas_of_two_generations_need_the_comparison_of_their_bytes() {
+    let (set, copy) = (DataSet::new(&["rows.npy"]), DataSet::new(&["rows.npy"]));
+    let copies = |content_id| [&set, &copy].map(|set| replica(set.shards.path(), content_id));
+    let replicas = copies("");
+    let [one, other] = replicas.each_ref().map(|(_, daemon)| url(daemon));
+    let arguments = ["--name", "set", "--provider", "soft", &one, &other];
+    let line = set.run("manifest", "a.json", &arguments).failure();
+    assert!(
+        line.contains("rows.npy has the generation ") && line.contains("on target-1"),
+        "{line}"
+    );
+    assert!(!set.output("a.json").exists());
+    let compared = set.manifest("a.json", &["--crc", &one, &other]);
+    assert_eq!(compared["shards"][0]["generation"], Value::Null);
+    assert!(compared["shards"][0]["uuid"].is_string(), "{compared}");
+    let named = copies("content_id = \"v1\"");
+    let [one, other] = named.each_ref().map(|(_, daemon)| url(daemon));
+    let agreed = set.manifest("b.json", &[&one, &other]);
+    assert!(agreed["shards"][0]["generation"].is_string(), "{agreed}");
+    assert_eq!(agreed["shards"][0]["replicas"], serde_json::json!(["target-1", "target-2"]));
 }
 
 #[test]

@@ -1,25 +1,45 @@
-//! Checksums of whole shards.
+//! Checksums of whole shards, and the hash of the index.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::Path;
 
 use anyhow::{Context as _, Result};
-use feedrail_dataset::formats::ShardBytes;
+use feedrail_dataset::index::check_reader;
+use feedrail_dataset::{Blake3Hash, HashingReader};
 
 use crate::interrupt::Interrupt;
 use crate::progress::Progress;
 use crate::shards::{ListedShard, ReadPattern, ShardLocation, Subsystems};
 use crate::stream::{self, RangePieces};
 
-/// Computes the CRC-32C of shards, one after the other.
+/// How much of a file is read at a time.
+const CHUNK_BYTES: usize = 1 << 20;
+
+/// Reads shards and the index from one end to the other, and shows how far it is.
 pub(super) struct Checksums<'a> {
     progress: Progress,
     subsystems: &'a Subsystems,
     interrupt: &'a Interrupt,
 }
 
+/// What is known of an index that was read to its end.
+pub(super) struct CheckedIndex {
+    pub(super) samples: u64,
+    pub(super) hash: Blake3Hash,
+}
+
 impl<'a> Checksums<'a> {
-    pub(super) fn new(total: u64, subsystems: &'a Subsystems, interrupt: &'a Interrupt) -> Self {
-        Self { progress: Progress::transfer(Some(total)), subsystems, interrupt }
+    /// `total_bytes` is what will be read.
+    pub(super) fn new(
+        total_bytes: u64,
+        subsystems: &'a Subsystems,
+        interrupt: &'a Interrupt,
+    ) -> Self {
+        Self { progress: Progress::transfer(Some(total_bytes)), subsystems, interrupt }
     }
 
+    /// The CRC-32C of a shard.
     pub(super) fn of(&mut self, shard: &ListedShard) -> Result<u32> {
         let ShardLocation::Namespace { namespace, subsystem } = &shard.place else {
             return self.of_file(shard);
@@ -36,10 +56,43 @@ impl<'a> Checksums<'a> {
     }
 
     fn of_file(&mut self, shard: &ListedShard) -> Result<u32> {
-        let bytes = shard.place.watch(ReadPattern::Whole, self.interrupt)?;
-        let bytes = ShardBytes::new(0, &*bytes);
-        let crc = bytes.crc32c(bytes.whole())?;
-        self.progress.add(shard.bytes);
+        let file = shard.place.watch(ReadPattern::Whole, self.interrupt)?;
+        let mut chunk = vec![0; CHUNK_BYTES];
+        let (mut crc, mut done) = (0, 0);
+        while done < shard.bytes {
+            let length = (shard.bytes - done).min(CHUNK_BYTES as u64);
+            let part = &mut chunk[..length as usize];
+            file.read_at(done, part)?;
+            crc = crc32c::crc32c_append(crc, part);
+            self.progress.add(length);
+            done += length;
+        }
         Ok(crc)
+    }
+
+    /// Reads an index once, whatever its length, and checks that its samples lie in the shards.
+    pub(super) fn of_index(&mut self, path: &Path, shard_bytes: &[u64]) -> Result<CheckedIndex> {
+        let file = File::open(path)?;
+        let bytes = file.metadata()?.len();
+        let Self { progress, interrupt, .. } = self;
+        let mut reader = HashingReader::new(WatchedFile { file, progress, interrupt });
+        let samples = check_reader(&mut reader, bytes, shard_bytes)?;
+        Ok(CheckedIndex { samples, hash: reader.finish()? })
+    }
+}
+
+/// A file whose reads count as progress, and fail once a signal came.
+struct WatchedFile<'a> {
+    file: File,
+    progress: &'a mut Progress,
+    interrupt: &'a Interrupt,
+}
+
+impl Read for WatchedFile<'_> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        self.interrupt.check().map_err(io::Error::other)?;
+        let length = self.file.read(into)?;
+        self.progress.add(length as u64);
+        Ok(length)
     }
 }

@@ -10,12 +10,11 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 use clap::Args;
-use feedrail_dataset::index::Index;
+use feedrail_dataset::Name;
 use feedrail_dataset::manifest::{IndexEntry, Manifest, ManifestFile};
-use feedrail_dataset::{Blake3Hash, Name};
 use serde_json::json;
 
-use self::checksum::Checksums;
+use self::checksum::{CheckedIndex, Checksums};
 use self::replicas::{ReplicaGroups, ShardReplica};
 use self::targets::{NamedTarget, TargetNames};
 use crate::args::{Format, Local, Output};
@@ -35,8 +34,9 @@ Examples:
 /// Writes which shards a data set has, and which targets have them
 ///
 /// Arguments are those of `feedrail index`, in the same order. Shards of one name are replicas of
-/// one shard: they must have one length, and one UUID or, with --crc, one checksum. Shards in files
-/// are said to be on each --target, which is not asked. The file gets its name when it is complete.
+/// one shard: they must have one length, and one UUID and generation or, with --crc, one checksum.
+/// Shards in files are said to be on each --target, which is not asked. The file gets its name when
+/// it is complete.
 #[derive(Args, Debug)]
 #[command(name = "manifest", after_help = EXAMPLES)]
 pub(crate) struct ManifestArgs {
@@ -88,13 +88,15 @@ impl ManifestArgs {
     ) -> Result<Manifest> {
         let cannot = || format!("cannot write {}", self.output.display());
         let mut targets = TargetNames::new(&self.targets)?;
-        let groups = self.groups(shards, subsystems, &mut targets, interrupt)?;
+        let mut checksums = Checksums::new(self.bytes_to_read(shards)?, subsystems, interrupt);
+        let groups = self.groups(shards, &mut targets, &mut checksums)?;
         let mut file = ManifestFile::new(self.name.clone());
         file.shards = groups.into_shards()?;
         file.targets = targets.into_entries(&file.shards);
         let shard_bytes: Vec<u64> = file.shards.iter().map(|shard| shard.bytes).collect();
-        file.index =
-            self.index.as_deref().map(|path| self.entry(path, &shard_bytes)).transpose()?;
+        let entry = |path| self.entry(path, &shard_bytes, &mut checksums);
+        file.index = self.index.as_deref().map(entry).transpose()?;
+        drop(checksums);
         let manifest = Manifest::new(file)?;
         let mut output = PartialFile::create(&self.output)?;
         output.write_all(manifest.to_json().as_bytes()).with_context(cannot)?;
@@ -102,21 +104,25 @@ impl ManifestArgs {
         Ok(manifest)
     }
 
+    /// The bytes of what is read whole: the index, and with --crc the shards.
+    fn bytes_to_read(&self, shards: &[ListedShard]) -> Result<u64> {
+        let shards = shards.iter().filter(|_| self.crc).map(|shard| shard.bytes);
+        let index = self.index.as_deref().map(|path| {
+            fs::metadata(path).with_context(|| path.display().to_string()).map(|found| found.len())
+        });
+        Ok(shards.sum::<u64>() + index.transpose()?.unwrap_or(0))
+    }
+
     fn groups(
         &self,
         shards: &[ListedShard],
-        subsystems: &Subsystems,
         targets: &mut TargetNames,
-        interrupt: &Interrupt,
+        checksums: &mut Checksums<'_>,
     ) -> Result<ReplicaGroups> {
-        let total = shards.iter().map(|shard| shard.bytes).sum();
-        let mut checksums = self.crc.then(|| Checksums::new(total, subsystems, interrupt));
         let mut groups = ReplicaGroups::default();
         for shard in shards {
-            let about = || shard.name.to_string();
-            let checksums = checksums.as_mut();
-            let crc32c = checksums.map(|checksums| checksums.of(shard)).transpose();
-            let crc32c = crc32c.with_context(about)?;
+            let crc32c = self.crc.then(|| checksums.of(shard)).transpose();
+            let crc32c = crc32c.with_context(|| shard.name.to_string())?;
             let on = match &shard.place {
                 ShardLocation::File(_) => targets.of_files(),
                 ShardLocation::Namespace { subsystem, .. } => vec![targets.of(subsystem)],
@@ -127,14 +133,17 @@ impl ManifestArgs {
     }
 
     /// The entry of an index whose samples all lie in the shards.
-    fn entry(&self, path: &Path, shard_bytes: &[u64]) -> Result<IndexEntry> {
+    fn entry(
+        &self,
+        path: &Path,
+        shard_bytes: &[u64],
+        checksums: &mut Checksums<'_>,
+    ) -> Result<IndexEntry> {
         let about = || path.display().to_string();
-        let bytes = fs::read(path).with_context(about)?;
-        let index = Index::parse(&bytes).with_context(about)?;
-        index.check(shard_bytes).with_context(about)?;
-        let file = relative(path, &self.output)?;
-        let file = file.parse().with_context(about)?;
-        Ok(IndexEntry { file, hash: Blake3Hash::of(&bytes), samples: index.len() })
+        let file = relative(path, &self.output)?.parse().with_context(about)?;
+        let index = checksums.of_index(path, shard_bytes).with_context(about)?;
+        let CheckedIndex { samples, hash } = index;
+        Ok(IndexEntry { file, hash, samples })
     }
 
     fn print(&self, manifest: &Manifest) -> Result<()> {

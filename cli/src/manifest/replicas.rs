@@ -31,6 +31,14 @@ impl ShardReplica {
         };
         Self { bytes: shard.bytes, uuid, generation, crc32c, on }
     }
+
+    /// The names of its targets, for errors.
+    fn targets(&self) -> String {
+        match &self.on[..] {
+            [] => "no target".to_owned(),
+            on => on.iter().map(Name::as_str).collect::<Vec<_>>().join(", "),
+        }
+    }
 }
 
 /// Replicas by the name of their shard, in the order of the first of each.
@@ -43,8 +51,8 @@ pub(super) struct ReplicaGroups {
 
 impl ReplicaGroups {
     /// # Errors
-    /// The shard has another length, another checksum, or another UUID and no checksum than its
-    /// replicas before.
+    /// The shard has another length or checksum than its replicas before, or no checksum and
+    /// another UUID or generation.
     pub(super) fn add(&mut self, name: &Name, replica: ShardReplica) -> Result<()> {
         let number = *self.numbers.entry(name.clone()).or_insert(self.groups.len());
         let Some((_, group)) = self.groups.get_mut(number) else {
@@ -65,17 +73,39 @@ impl ReplicaGroups {
     }
 }
 
+/// Bytes that were compared are the same whatever else differs. Without a checksum, the targets
+/// must agree that they are.
 fn check_same(name: &Name, one: &ShardReplica, other: &ShardReplica) -> Result<()> {
+    let (on, other_on) = (one.targets(), other.targets());
     let (bytes, other_bytes) = (one.bytes, other.bytes);
-    ensure!(bytes == other_bytes, "one shard {name} has {bytes} bytes, another {other_bytes}");
+    ensure!(
+        bytes == other_bytes,
+        "{name} has {bytes} bytes on {on}, and {other_bytes} on {other_on}"
+    );
     if let (Some(crc), Some(other)) = (one.crc32c, other.crc32c) {
-        ensure!(crc == other, "one shard {name} has the CRC-32C {crc:08x}, another {other:08x}");
+        ensure!(
+            crc == other,
+            "{name} has the CRC-32C {crc:08x} on {on}, and {other:08x} on {other_on}"
+        );
         return Ok(());
     }
-    match (one.uuid, other.uuid) {
-        (Some(uuid), Some(other)) if uuid == other => Ok(()),
-        _ => bail!("shards called {name} do not have one UUID; compare their bytes with --crc"),
+    ensure!(
+        one.uuid.is_some() && one.uuid == other.uuid,
+        "{name} does not have one UUID: {} on {on}, {} on {other_on}; compare the bytes with --crc",
+        shown(one.uuid),
+        shown(other.uuid)
+    );
+    match (one.generation, other.generation) {
+        (Some(generation), Some(other)) if generation != other => bail!(
+            "{name} has the generation {generation} on {on}, and {other} on {other_on}: one of them \
+             may have changed; compare the bytes with --crc, or give both the same content_id"
+        ),
+        _ => Ok(()),
     }
+}
+
+fn shown(uuid: Option<Uuid>) -> String {
+    uuid.map_or_else(|| "none".to_owned(), |uuid| uuid.to_string())
 }
 
 fn shard(name: Name, group: &[ShardReplica]) -> Result<ShardEntry<Name>> {
@@ -135,7 +165,8 @@ mod tests {
     #[test]
     fn other_bytes_are_no_replica() {
         let longer = ShardReplica { bytes: 10, ..replica("b") };
-        assert!(groups(&[replica("a"), longer]).unwrap_err().to_string().contains("10"));
+        let error = groups(&[replica("a"), longer]).unwrap_err().to_string();
+        assert_eq!(error, "a.tar has 9 bytes on a, and 10 on b");
         let other = ShardReplica { uuid: Some(Uuid::from_u128(2)), ..replica("b") };
         let error = groups(&[replica("a"), other.clone()]).unwrap_err();
         assert!(error.to_string().contains("--crc"), "{error}");
@@ -144,6 +175,21 @@ mod tests {
         assert!(error.to_string().contains("00000002"), "{error}");
         let shards = groups(&[with_crc(replica("a"), 1), with_crc(other, 1)]).unwrap();
         assert_eq!((shards[0].uuid, shards[0].crc32c), (None, Some(Crc32c(1))));
+    }
+
+    #[test]
+    fn another_generation_is_an_error_unless_bytes_were_compared() {
+        let changed = ShardReplica { generation: Some(Generation(8)), ..replica("b") };
+        let error = groups(&[replica("a"), changed.clone()]).unwrap_err().to_string();
+        let expected = "a.tar has the generation 0000000000000007 on a, and 0000000000000008 on b";
+        assert!(error.starts_with(expected) && error.contains("content_id"), "{error}");
+        // A target of others tells none.
+        let foreign = ShardReplica { generation: None, ..replica("b") };
+        let shards = groups(&[replica("a"), foreign]).unwrap();
+        assert_eq!(shards[0].generation, Some(Generation(7)));
+        let with_crc = |replica: ShardReplica| ShardReplica { crc32c: Some(1), ..replica };
+        let shards = groups(&[with_crc(replica("a")), with_crc(changed)]).unwrap();
+        assert_eq!((shards[0].generation, shards[0].replicas.len()), (None, 2));
     }
 
     #[test]
