@@ -15,7 +15,7 @@ pub(super) const NOTE: &str = "The loop is DLIO's: computing is a sleep, each st
     barrier of the ranks, the first step is not counted. AU is the computing time that was asked \
     for, by the time that passed. Results are not comparable with those of other benchmarks.";
 
-const HEADING: [&str; 16] = [
+const HEADING: [&str; 17] = [
     "Reader",
     "Cache",
     "Resident",
@@ -32,6 +32,7 @@ const HEADING: [&str; 16] = [
     "Asked",
     "Rate/best",
     "p50/best",
+    "CPU/best",
 ];
 
 /// What was measured of all ways to read.
@@ -46,10 +47,22 @@ pub(super) struct LoaderReport<'a> {
 }
 
 impl LoaderReport<'_> {
+    /// The local reader that is fastest.
+    fn fastest(&self) -> Option<&Contestant> {
+        let local = self.contestants.iter().filter(|one| one.way.is_local());
+        let rated = local.filter_map(|one| Some((one, self.rate(one)?)));
+        rated.max_by(|(_, one), (_, other)| one.total_cmp(other)).map(|(fastest, _)| fastest)
+    }
+
     /// Samples per second of the local reader that is fastest.
     fn best_rate(&self) -> Option<f64> {
-        let local = self.contestants.iter().filter(|one| one.way.is_local());
-        local.filter_map(|one| self.rate(one)).reduce(f64::max)
+        self.fastest().and_then(|fastest| self.rate(fastest))
+    }
+
+    /// CPU time of this process for a byte, by that of the local reader that is fastest.
+    fn cpu_by_best(&self, one: &Contestant) -> Option<f64> {
+        let fastest = self.fastest().and_then(|fastest| fastest.figures.client_cpu_per_gb());
+        reads(one).and_then(|read| ratio(read.client_cpu_per_gb(), fastest))
     }
 
     /// Median wait of the local reader that lets wait least, in microseconds.
@@ -109,6 +122,7 @@ impl LoaderReport<'_> {
             "verified_batches": figures.verified,
             "samples_per_second_by_best_baseline": self.rate_by_best(one),
             "p50_wait_by_best_baseline": self.p50_by_best(one),
+            "client_cpu_by_best_baseline": self.cpu_by_best(one),
         })
     }
 
@@ -124,7 +138,7 @@ impl LoaderReport<'_> {
         format!(
             "{}\n{table}{missing}MB are 10^6 bytes, GB 10^9, MiB 2^20. p50, p99: wait for a batch. \
              Asked: bytes read, by bytes needed. Rate/best, p50/best: samples/s and p50, by the best \
-             of the local readers. {NOTE}\n",
+             of the local readers. CPU/best: client CPU, by that of the fastest of them. {NOTE}\n",
             self.title
         )
     }
@@ -151,6 +165,7 @@ impl LoaderReport<'_> {
             number(figures.amplification(), 2),
             number(self.rate_by_best(one), 2),
             number(self.p50_by_best(one), 2),
+            number(self.cpu_by_best(one), 2),
         ]
     }
 }
@@ -205,6 +220,8 @@ mod tests {
         }
         let mut contestant = Contestant::new(way);
         contestant.figures.add_turn(&[rank]);
+        let cpu_ms = if way.is_local() { 2 } else { 1 };
+        contestant.figures.client_cpu = Duration::from_millis(cpu_ms);
         contestant
     }
 
@@ -239,6 +256,9 @@ mod tests {
         let by_p50 = ours["p50_wait_by_best_baseline"].as_f64().unwrap();
         assert!((0.249..0.251).contains(&by_p50), "{by_p50}");
         assert_eq!(json["results"][1]["samples_per_second_by_best_baseline"], 1.0);
+        // 1 ms for 11 MB, by 2 ms for as many.
+        assert_eq!(ours["client_cpu_by_best_baseline"], 0.5);
+        assert_eq!(json["results"][4]["client_cpu_by_best_baseline"], Value::Null);
         assert_eq!(json["results"][3]["unavailable"], "refused");
         assert_eq!(json["results"][4]["mb_per_second"], Value::Null);
         let text = report.to_text();

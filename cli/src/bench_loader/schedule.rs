@@ -2,7 +2,7 @@
 
 use anyhow::{Result, ensure};
 
-use super::order::{LazyShuffle, LoaderOrder};
+use super::order::{EpochOrder, LoaderOrder};
 use super::samples::{LimitedSet, SampleBatch};
 use super::shape::{LoaderShape, SampleLayout};
 use splitmix64::SplitMix64;
@@ -35,7 +35,7 @@ impl Schedule {
             "one step takes {needed} samples or row groups, and there are {units}: lower \
              --batch-size or --ranks"
         );
-        let mut order = order(set, shape, seed);
+        let mut order = order(set, shape, seed)?;
         let mut batches: Vec<Vec<SampleBatch>> = (0..ranks).map(|_| Vec::new()).collect();
         let mut ranges: usize = 0;
         for step in 0..u64::from(steps) {
@@ -68,13 +68,13 @@ impl Schedule {
     }
 }
 
-fn order(set: &LimitedSet, shape: &LoaderShape, seed: u64) -> LoaderOrder {
-    match shape.layout {
+fn order(set: &LimitedSet, shape: &LoaderShape, seed: u64) -> Result<LoaderOrder> {
+    Ok(match shape.layout {
         SampleLayout::Windows => {
             LoaderOrder::Anywhere { numbers: set.units(), random: SplitMix64::new(seed) }
         }
-        _ => LoaderOrder::Epochs(LazyShuffle::new(set.units(), seed)),
-    }
+        _ => LoaderOrder::Epochs(Box::new(EpochOrder::new(set.units(), seed)?)),
+    })
 }
 
 #[cfg(test)]
