@@ -138,9 +138,15 @@ impl SysfsPort {
     /// where no interface limits it.
     pub fn active_mtu(&self) -> Option<usize> {
         let interface = self.interfaces().into_iter().next()?;
-        let room = interface::mtu(interface)?.checked_sub(ROCE_OVERHEAD_BYTES)?;
-        PathMtu::largest_within(room).map(PathMtu::bytes)
+        roce_payload(interface::mtu(interface)?)
     }
+}
+
+/// The largest payload of a RoCE v2 packet, in bytes, that an interface with this MTU leaves room
+/// for; `None` where not even the smallest one fits.
+pub fn roce_payload(interface_mtu: usize) -> Option<usize> {
+    let room = interface_mtu.checked_sub(ROCE_OVERHEAD_BYTES)?;
+    PathMtu::largest_within(room).map(PathMtu::bytes)
 }
 
 impl SysfsGid {

@@ -8,7 +8,9 @@ use crate::sysfs;
 
 /// The owner of the port of `address`, as a phrase that says how to get the port back.
 pub(super) fn of(address: SocketAddr) -> String {
-    if let Some(process) = socket_inode(address).and_then(|inode| holder(&inode)) {
+    if let Some(process) =
+        socket_inode(address).and_then(|inode| process_with_socket(Path::new("/proc"), &inode))
+    {
         return process;
     }
     match rxe_devices().as_slice() {
@@ -58,10 +60,10 @@ fn hex(address: SocketAddr) -> String {
     words.map(|word| format!("{word:08X}")).collect()
 }
 
-/// The process that has a socket open, if we may look.
-fn holder(inode: &str) -> Option<String> {
+/// The process in a folder such as `/proc` that has the socket with this inode open, if we may look.
+pub fn process_with_socket(processes: &Path, inode: &str) -> Option<String> {
     let wanted = format!("socket:[{inode}]");
-    for process in fs::read_dir("/proc").ok()?.flatten().filter(is_process) {
+    for process in fs::read_dir(processes).ok()?.flatten().filter(is_process) {
         let Ok(descriptors) = fs::read_dir(process.path().join("fd")) else { continue };
         let has_it = descriptors.flatten().any(|descriptor| {
             fs::read_link(descriptor.path()).is_ok_and(|link| link.as_os_str() == wanted.as_str())

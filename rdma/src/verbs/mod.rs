@@ -28,6 +28,7 @@ pub use group::{VerbsGroup, VerbsGroupHandle};
 pub use library::{LoadError, available};
 pub use memory::{VerbsRegion, VerbsWindow};
 pub use queue_pair::VerbsQp;
+pub use quirks::{RXE_VENDOR_ID, known_faults};
 
 use crate::Provider;
 

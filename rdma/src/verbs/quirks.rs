@@ -15,6 +15,9 @@ struct Quirk {
     reason: &'static str,
 }
 
+/// The vendor of the kernel's `rdma_rxe`.
+pub const RXE_VENDOR_ID: u32 = 0xff_ffff;
+
 const QUIRKS: [Quirk; 2] = [
     Quirk {
         // Broadcom's bnxt_re takes the request and then fails the queue pair (SPDK issue 3926).
@@ -24,13 +27,26 @@ const QUIRKS: [Quirk; 2] = [
     },
     Quirk {
         // Linux's rxe: seen on 6.12; the conformance suite asserts it.
-        vendor_id: 0xff_ffff,
+        vendor_id: RXE_VENDOR_ID,
         feature: DeviceFeature::MemoryWindows,
         reason: "the device offers them, but a peer reaches the whole region through one (a known fault of rxe)",
     },
 ];
 
+/// The features that devices of a vendor offer and that are not used, each with the reason.
+pub fn known_faults(vendor_id: u32) -> impl Iterator<Item = (&'static str, &'static str)> {
+    let quirks = QUIRKS.iter().filter(move |quirk| quirk.vendor_id == vendor_id);
+    quirks.map(|quirk| (quirk.feature.name(), quirk.reason))
+}
+
 impl DeviceFeature {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::SendWithInvalidate => "SEND with Invalidate",
+            Self::MemoryWindows => "memory windows",
+        }
+    }
+
     /// Whether the device says that it has it.
     pub(crate) fn is_offered(self, device_cap_flags: u32) -> bool {
         let flags = match self {
