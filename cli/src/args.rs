@@ -7,7 +7,8 @@ use nvme_proto::{HostId, HostNqn, Nqn, Nsid};
 
 use crate::size::ByteSize;
 use crate::{
-    bench_loader, demo, devices, discover, id_ctrl, id_ns, index, list, manifest, perf, read, write,
+    bench_loader, demo, devices, discover, doctor, id_ctrl, id_ns, index, list, manifest, perf,
+    read, write,
 };
 
 const EXAMPLES: &str = "\
@@ -16,6 +17,8 @@ Examples:
       Export a file, read it back over RoCE and check every byte. Needs no RDMA NIC and no root.
   feedrail devices
       Which RDMA devices there are, and what is used without one.
+  feedrail doctor
+      What keeps RoCE from working well here, and the command that mends it.
   feedrail discover -a 192.0.2.10
       What a target offers.
   feedrail read -a 192.0.2.10 -n nqn.2026-01.org.example:shards --offset 1M --length 64K > part
@@ -41,6 +44,7 @@ pub(crate) enum CliCommand {
     // Help texts are those of the subcommands' own types: a doc comment here would replace their
     // long help.
     Devices(devices::DevicesArgs),
+    Doctor(doctor::Doctor),
     Discover(discover::Discover),
     List(list::List),
     IdCtrl(id_ctrl::IdCtrl),
@@ -182,7 +186,7 @@ pub(crate) struct RangeArgs {
     pub(crate) length: Option<ByteSize>,
 }
 
-fn nsid(text: &str) -> Result<Nsid, String> {
+pub(crate) fn nsid(text: &str) -> Result<Nsid, String> {
     let nsid = text.parse().ok().map(Nsid).filter(|nsid| nsid.is_one() && *nsid <= Nsid::MAX);
     nsid.ok_or_else(|| format!("a namespace identifier is a number from 1 to {}", Nsid::MAX))
 }

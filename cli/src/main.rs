@@ -1,8 +1,8 @@
 //! `feedrail`: NVMe over Fabrics over RDMA from the command line.
 //!
 //! One file per subcommand. Results go to stdout; progress, logs and errors to stderr, an error as
-//! one line that begins with `feedrail:`. Exit codes: 0 done, 1 failed, 2 wrong usage, 130
-//! interrupted, 141 the reader of stdout went away.
+//! one line that begins with `feedrail:`. Exit codes: 0 done, 1 failed, 2 wrong usage, 3 and 4 what
+//! `doctor` found, 130 interrupted, 141 the reader of stdout went away.
 
 mod args;
 mod bench_loader;
@@ -11,6 +11,7 @@ mod closed_stdout;
 mod demo;
 mod devices;
 mod discover;
+mod doctor;
 mod fields;
 mod id_ctrl;
 mod id_ns;
@@ -57,10 +58,11 @@ fn main() -> ExitCode {
         output::note(format_args!("feedrail: RUST_LOG: {error}"));
         return ExitCode::from(2);
     }
-    match run(command, cli.verbose) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => report(&error),
-    }
+    let ended = match command {
+        CliCommand::Doctor(doctor) => doctor.run(),
+        command => run(command, cli.verbose).map(|()| ExitCode::SUCCESS),
+    };
+    ended.unwrap_or_else(|error| report(&error))
 }
 
 fn run(command: CliCommand, verbose: u8) -> Result<()> {
@@ -77,7 +79,7 @@ fn run(command: CliCommand, verbose: u8) -> Result<()> {
         CliCommand::Index(index) => index.run(),
         CliCommand::Manifest(manifest) => manifest.run(),
         CliCommand::Demo(demo) => demo.run(verbose),
-        CliCommand::Target(_) => unreachable!("handled before logging began"),
+        CliCommand::Doctor(_) | CliCommand::Target(_) => unreachable!("handled by the caller"),
     }
 }
 

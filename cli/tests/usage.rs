@@ -11,6 +11,7 @@ fn help_shows_every_command_and_examples() {
     let text = String::from_utf8(feedrail(["--help"]).run().success()).unwrap();
     for command in [
         "devices",
+        "doctor",
         "discover",
         "list",
         "id-ctrl",
@@ -40,6 +41,7 @@ fn long_help_explains_each_command() {
         ("perf", "Options are fio's"),
         ("bench-loader", "computing is a sleep"),
         ("list", "Length and name are exact"),
+        ("doctor", "4 the worst finding is an error"),
         ("index", "Shards are numbered in the order of the arguments"),
         ("manifest", "Shards of one name are replicas of one shard"),
     ] {
@@ -105,6 +107,8 @@ fn wrong_options_are_refused_before_anything_happens() {
         &["discover", "-t", "tcp", "-a", "127.0.0.1"],
         &["perf", "-a", "127.0.0.1", "-n", "nqn.2026-01.a:b", "--rw", "trim"],
         &["discover", "-a", "127.0.0.1", "--provider", "magic"],
+        &["doctor", "-n", "nqn.2026-01.a:b"],
+        &["doctor", "--interval", "0"],
         &["index", "--output", "index.npy"],
         &["index", "train.bin"],
         &["index", "train.bin", "--output", "index.npy", "--block-size", "0"],

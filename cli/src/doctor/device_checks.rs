@@ -1,0 +1,236 @@
+//! What is wrong with RDMA devices and their ports.
+
+use std::net::IpAddr;
+
+use rdma::{sysfs, verbs};
+
+use super::device::{Driver, RdmaDevice, RdmaInterface, RdmaPort, RdmaProtocol};
+use super::finding::{Finding, FindingId, Remedy};
+
+/// The payload of a packet that every RoCE NIC can have.
+const FULL_PAYLOAD: usize = 4096;
+/// The smallest MTU of an interface that leaves room for [`FULL_PAYLOAD`], rounded up.
+const FULL_MTU: usize = 4200;
+/// A large read of a data loader.
+const LARGE_READ: usize = 128 << 10;
+
+/// What there is to say of a device.
+pub(crate) fn examine(device: &RdmaDevice) -> Vec<Finding> {
+    let mut findings = vec![summary(device)];
+    findings.extend(quirks(device));
+    match device.protocol {
+        RdmaProtocol::Iwarp => findings.push(iwarp(device)),
+        RdmaProtocol::Unconnected => findings.push(no_reliable_connection(device)),
+        RdmaProtocol::Roce => {
+            for port in &device.ports {
+                findings.extend(examine_port(device, port));
+            }
+        }
+    }
+    findings
+}
+
+fn examine_port(device: &RdmaDevice, port: &RdmaPort) -> Vec<Finding> {
+    if !port.sysfs.is_active() {
+        return vec![port_down(device, port)];
+    }
+    if !port.sysfs.is_ethernet() {
+        return Vec::new();
+    }
+    if port.sysfs.gids.is_empty() {
+        return vec![no_gids(device, port)];
+    }
+    let mut findings: Vec<Finding> = roce_mode(device, port).into_iter().collect();
+    if let Some(interface) = &port.interface {
+        let without = interface.addresses.iter().filter(|ip| port.taken_gid(**ip).is_none());
+        findings.extend(without.map(|ip| no_roce_v2(device, port, interface, *ip)));
+        findings.extend(port_mtu(interface));
+    }
+    findings
+}
+
+/// The name of a port in findings.
+pub(crate) fn port_name(device: &RdmaDevice, port: &RdmaPort) -> String {
+    match device.ports.len() {
+        1 => device.name().to_owned(),
+        _ => format!("{} port {}", device.name(), port.sysfs.number),
+    }
+}
+
+fn summary(device: &RdmaDevice) -> Finding {
+    let firmware = device.firmware.as_deref().unwrap_or("unknown");
+    let mut what = format!("driver {}, firmware {firmware}", device.driver.name());
+    for port in &device.ports {
+        let sysfs = &port.sysfs;
+        what += &format!(
+            "; port {}: {}, {}, {}",
+            sysfs.number, sysfs.state, sysfs.rate, sysfs.link_layer
+        );
+        if let Some(interface) = &port.interface {
+            let mtu = interface.mtu.map_or("unknown".to_owned(), |mtu| mtu.to_string());
+            what += &format!(", interface {} with MTU {mtu}", interface.name);
+            if let Some(payload) = interface.mtu.and_then(sysfs::roce_payload) {
+                what += &format!(", so {payload} bytes of payload in a packet");
+            }
+        }
+        for ip in port.addresses() {
+            if let Some(gid) = port.taken_gid(*ip) {
+                what += &format!("; {ip} takes GID {} ({})", gid.index, gid.kind);
+            }
+        }
+    }
+    Finding::info(FindingId::Device, device.name(), what)
+}
+
+fn port_down(device: &RdmaDevice, port: &RdmaPort) -> Finding {
+    let remedy = match (&port.interface, &device.sysfs.parent) {
+        (Some(RdmaInterface { name, .. }), _) | (None, Some(name)) => {
+            Remedy::mend(format!("ip link set {name} up"))
+        }
+        (None, None) => {
+            Remedy::look(format!("rdma link show {}/{}", device.name(), port.sysfs.number))
+        }
+    };
+    let (state, physical) = (&port.sysfs.state, &port.sysfs.physical_state);
+    Finding {
+        id: FindingId::PortDown,
+        subject: port_name(device, port),
+        what: format!("the port is {state} ({physical})"),
+        why: "No packet leaves or arrives, and `soft` cannot stand in where the device has UDP port 4791 of the address."
+            .to_owned(),
+        remedy,
+    }
+}
+
+/// Whether connections would take RoCE v1, which no router forwards and no target of ours answers.
+fn roce_mode(device: &RdmaDevice, port: &RdmaPort) -> Option<Finding> {
+    let mode = port.default_mode.as_deref().filter(|mode| *mode != "RoCE v2")?;
+    let (name, number) = (device.name(), port.sysfs.number);
+    Some(Finding {
+        id: FindingId::RoceModeV1,
+        subject: port_name(device, port),
+        what: format!("new connections take {mode}, not RoCE v2"),
+        why: "RoCE v1 has no IP header: its packets pass no router, carry no DSCP and no ECN, and a peer on UDP port 4791 sees none of them."
+            .to_owned(),
+        remedy: Remedy::mend(format!(
+            "echo 'RoCE v2' > /sys/kernel/config/rdma_cm/{name}/ports/{number}/default_roce_mode"
+        )),
+    })
+}
+
+fn no_roce_v2(
+    device: &RdmaDevice,
+    port: &RdmaPort,
+    interface: &RdmaInterface,
+    ip: IpAddr,
+) -> Finding {
+    let has_any = port.sysfs.gids.iter().any(|gid| gid.is_roce_v2());
+    let (name, number, interface) = (device.name(), port.sysfs.number, &interface.name);
+    let (what, remedy) = if has_any {
+        (
+            format!("there is no RoCE v2 GID for {ip}, but for other addresses"),
+            Remedy::mend(format!(
+                "a=$(ip -o address show dev {interface} to {ip} | awk '{{ print $4 }}'); ip address del $a dev {interface}; ip address add $a dev {interface}"
+            )),
+        )
+    } else {
+        let first = port.sysfs.gids.first().map_or("no GID", |gid| gid.kind.as_str());
+        let remedy =
+            Remedy::look(format!("rdma link show {name}/{number}; ibv_devinfo -v -d {name}"));
+        (format!("the port has no RoCE v2 GID, only {first}"), remedy)
+    };
+    Finding {
+        id: FindingId::NoRoceV2,
+        subject: port_name(device, port),
+        what,
+        why: format!(
+            "Connections from {ip} do not take the device: with `auto` they go over `soft`, where the CPU sends each packet."
+        ),
+        remedy,
+    }
+}
+
+/// A port without any GID does no RoCE at all: it was switched off.
+fn no_gids(device: &RdmaDevice, port: &RdmaPort) -> Finding {
+    let remedy = match (&device.driver, &device.pci_address) {
+        (Driver::Mlx5, Some(pci)) => Remedy::Mend(vec![
+            format!("devlink dev param set pci/{pci} name enable_roce value true cmode driverinit"),
+            format!("devlink dev reload pci/{pci}"),
+        ]),
+        _ => Remedy::look(format!("rdma link show {}/{}", device.name(), port.sysfs.number)),
+    };
+    Finding {
+        id: FindingId::NoRoceV2,
+        subject: port_name(device, port),
+        what: "the port has no GID at all: RoCE is switched off, or its interface is down"
+            .to_owned(),
+        why: "With `auto` everything goes over `soft`, where the CPU sends each packet.".to_owned(),
+        remedy,
+    }
+}
+
+fn port_mtu(interface: &RdmaInterface) -> Option<Finding> {
+    let mtu = interface.mtu?;
+    let payload = sysfs::roce_payload(mtu).unwrap_or(0);
+    if payload >= FULL_PAYLOAD {
+        return None;
+    }
+    let packets = LARGE_READ / payload.max(1);
+    Some(Finding {
+        id: FindingId::PortMtu,
+        subject: interface.name.clone(),
+        what: format!(
+            "an MTU of {mtu} leaves {payload} bytes of payload in a packet, not {FULL_PAYLOAD}"
+        ),
+        why: format!(
+            "A read of 128 KiB takes {packets} packets rather than {}, and both ends and every switch between must agree on the MTU.",
+            LARGE_READ / FULL_PAYLOAD
+        ),
+        remedy: Remedy::mend(format!("ip link set {} mtu {FULL_MTU}", interface.name)),
+    })
+}
+
+fn iwarp(device: &RdmaDevice) -> Finding {
+    let remedy = match (&device.driver, &device.pci_address) {
+        (Driver::Irdma, Some(pci)) => Remedy::Mend(vec![
+            format!("devlink dev param set pci/{pci} name enable_iwarp value false cmode runtime"),
+            format!("devlink dev param set pci/{pci} name enable_roce value true cmode runtime"),
+        ]),
+        _ => Remedy::Nothing,
+    };
+    Finding {
+        id: FindingId::Iwarp,
+        subject: device.name().to_owned(),
+        what: format!("{} runs iWARP, which Feedrail does not use", device.driver.name()),
+        why: "An iWARP NIC opens the sink of each RDMA READ to the peer's writes. `auto` takes `soft` on its addresses, where the CPU sends each packet."
+            .to_owned(),
+        remedy,
+    }
+}
+
+fn no_reliable_connection(device: &RdmaDevice) -> Finding {
+    Finding {
+        id: FindingId::NoReliableConnection,
+        subject: device.name().to_owned(),
+        what: format!("{} has no reliable connections (RC)", device.driver.name()),
+        why: "NVMe over RDMA needs RC, and EFA has datagrams of its own kind only (SRD, UD). `auto` takes `soft` over the ENA interface of the instance."
+            .to_owned(),
+        remedy: Remedy::Nothing,
+    }
+}
+
+/// Faults that are known of the device, and what it does not have.
+fn quirks(device: &RdmaDevice) -> Vec<Finding> {
+    let faults = device.vendor_id.into_iter().flat_map(verbs::known_faults);
+    let mut findings: Vec<Finding> = faults
+        .map(|(feature, reason)| {
+            let what = format!("{feature} not used: {reason}");
+            Finding::info(FindingId::DeviceFault, device.name(), what)
+        })
+        .collect();
+    if device.driver == Driver::Mana {
+        let what = "its library has neither memory windows nor shared receive queues: a region is open to the target for as long as it is registered, not for one command";
+        findings.push(Finding::info(FindingId::DeviceLimits, device.name(), what));
+    }
+    findings
+}

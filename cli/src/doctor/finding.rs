@@ -1,0 +1,175 @@
+//! A finding: what was seen, why it matters, and what mends it.
+
+use serde_json::{Value, json};
+
+/// How bad a finding is; the worst decides the exit code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Severity {
+    /// It is said, and nothing has to be done.
+    Info,
+    /// It works, slower or less reliably than it could.
+    Warning,
+    /// It does not work.
+    Error,
+}
+
+impl Severity {
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Info => "info",
+            Self::Warning => "warning",
+            Self::Error => "error",
+        }
+    }
+}
+
+/// Declares the kinds of finding: identifier, severity, name.
+macro_rules! finding_ids {
+    ($($id:ident $severity:ident $name:literal),+ $(,)?) => {
+        /// A kind of finding. Its name is stable: scripts may look for it.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+        pub(crate) enum FindingId {
+            $($id,)+
+        }
+
+        impl FindingId {
+            /// Every kind.
+            #[cfg(test)]
+            pub(crate) const ALL: &'static [Self] = &[$(Self::$id),+];
+
+            pub(crate) const fn name(self) -> &'static str {
+                match self { $(Self::$id => $name,)+ }
+            }
+
+            pub(crate) const fn severity(self) -> Severity {
+                match self { $(Self::$id => Severity::$severity,)+ }
+            }
+        }
+    };
+}
+
+finding_ids! {
+    Device Info "device",
+    NoDevice Info "no-device",
+    NoLibraries Error "no-libraries",
+    PortDown Error "port-down",
+    NoRoceV2 Error "no-roce-v2",
+    RoceModeV1 Error "roce-mode-v1",
+    PortMtu Warning "port-mtu",
+    Iwarp Warning "iwarp",
+    NoReliableConnection Warning "no-reliable-connection",
+    DeviceFault Info "device-fault",
+    DeviceLimits Info "device-limits",
+    Memlock Warning "memlock",
+    Lossless Info "lossless",
+    QosUnknown Info "qos-unknown",
+    TrustPcp Warning "trust-pcp",
+    DscpMapping Warning "dscp-mapping",
+    PfcOff Warning "pfc-off",
+    GlobalPause Warning "global-pause",
+    EcnOff Warning "ecn-off",
+    EcnUnknown Info "ecn-unknown",
+    PacketsLost Warning "packets-lost",
+    AckTimeouts Warning "ack-timeouts",
+    ReceiverNotReady Warning "receiver-not-ready",
+    Discards Warning "discards",
+    CongestionMarks Info "congestion-marks",
+    PauseFrames Info "pause-frames",
+    CountersSinceStart Info "counters-since-start",
+    ReceiveBuffer Warning "receive-buffer",
+    SendBuffer Warning "send-buffer",
+    GroOff Warning "gro-off",
+    GsoOff Warning "gso-off",
+    InterfaceMtu Info "interface-mtu",
+    RocePortKernel Info "roce-port-kernel",
+    RocePortTaken Error "roce-port-taken",
+    RocePortShared Info "roce-port-shared",
+    UdpDrops Warning "udp-drops",
+    SoftirqLoad Warning "softirq-load",
+    Path Info "path",
+    Bandwidth Info "bandwidth",
+    TargetUnreachable Error "target-unreachable",
+    TargetNotListening Error "target-not-listening",
+    RocePortFiltered Error "roce-port-filtered",
+    ConnectFailed Error "connect-failed",
+    TransferFailed Error "transfer-failed",
+    PathMtu Error "path-mtu",
+    PathLoss Warning "path-loss",
+    PathReordering Warning "path-reordering",
+    DscpRewritten Warning "dscp-rewritten",
+    EcnCleared Warning "ecn-cleared",
+    PathCongested Info "path-congested",
+    NotTold Info "not-told",
+}
+
+/// What to do about a finding.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Remedy {
+    /// Nothing.
+    Nothing,
+    /// Commands that mend it, one after the other.
+    Mend(Vec<String>),
+    /// Commands that show more: the cause is not on this machine, or is not known.
+    Look(Vec<String>),
+}
+
+impl Remedy {
+    pub(crate) fn mend(command: impl Into<String>) -> Self {
+        Self::Mend(vec![command.into()])
+    }
+
+    pub(crate) fn look(command: impl Into<String>) -> Self {
+        Self::Look(vec![command.into()])
+    }
+}
+
+/// What was found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Finding {
+    pub(crate) id: FindingId,
+    /// The device, interface or address that it is about.
+    pub(crate) subject: String,
+    /// What is so.
+    pub(crate) what: String,
+    /// What it costs, in numbers; empty where `what` says all.
+    pub(crate) why: String,
+    pub(crate) remedy: Remedy,
+}
+
+impl Finding {
+    /// Something that is only said.
+    pub(crate) fn info(id: FindingId, subject: impl Into<String>, what: impl Into<String>) -> Self {
+        let (subject, what) = (subject.into(), what.into());
+        Self { id, subject, what, why: String::new(), remedy: Remedy::Nothing }
+    }
+
+    pub(crate) fn to_json(&self) -> Value {
+        let commands = |wanted: bool| match &self.remedy {
+            Remedy::Mend(commands) if wanted => commands.clone(),
+            Remedy::Look(commands) if !wanted => commands.clone(),
+            _ => Vec::new(),
+        };
+        json!({
+            "id": self.id.name(),
+            "severity": self.id.severity().name(),
+            "subject": self.subject,
+            "what": self.what,
+            "why": self.why,
+            "mend": commands(true),
+            "look": commands(false),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn names_are_unlike() {
+        let names: BTreeSet<_> = FindingId::ALL.iter().map(|id| id.name()).collect();
+        assert_eq!(names.len(), FindingId::ALL.len());
+    }
+}

@@ -1,0 +1,132 @@
+//! An active look at the path to a target, from this side.
+
+mod echo;
+mod icmp_socket;
+mod judge;
+mod knock;
+#[cfg(test)]
+mod tests;
+mod transfer;
+
+use std::net::{IpAddr, SocketAddr};
+
+use anyhow::{Context, Result};
+use nvme_proto::{Nqn, Nsid};
+use rdma::soft::{ROCE_PORT, local_address_for};
+use rdma::{ProviderKind, select, sysfs};
+
+use self::echo::{EchoMeasure, EchoProbe};
+use self::knock::{CLOSED_PORT, Knock, knock};
+use self::transfer::{RoceAnswer, TransferMeasure};
+use super::finding::Finding;
+use super::tree::SystemTree;
+use crate::args::{Local, ProviderArg};
+
+/// Payloads of RoCE packets, of which a path takes all up to one.
+const PAYLOADS: [usize; 3] = [1024, 2048, 4096];
+/// Bytes of UDP, BTH, RETH and CRC around a payload.
+const ROCE_HEADERS: usize = 8 + 12 + 16 + 4;
+/// The ECN codepoint ECT(0), and the bits of ECN.
+const ECT_0: u8 = 0b10;
+const ECN_MASK: u8 = 0b11;
+
+/// What became of a packet of some length.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Passage {
+    Passes,
+    /// This machine, or a router that said so, does not send it on.
+    TooLong,
+    Silent,
+}
+
+/// The target, and how it is to be reached.
+pub(crate) struct PathProbe<'a> {
+    pub(crate) local: &'a Local,
+    pub(crate) address: SocketAddr,
+    pub(crate) nqn: Option<Nqn>,
+    pub(crate) nsid: Nsid,
+}
+
+/// All that was measured; judged apart from it.
+#[derive(Clone, Debug)]
+struct PathMeasure {
+    target: SocketAddr,
+    source: IpAddr,
+    interface: Option<String>,
+    provider: String,
+    /// The longest payload that the interface leaves room for.
+    local_payload: Option<usize>,
+    /// The echoes, or why there are none.
+    echoes: Result<EchoMeasure, String>,
+    /// For each payload that the interface has room for, whether packets of its length come back.
+    passages: Vec<(usize, Passage)>,
+    roce_port: Option<Knock>,
+    closed_port: Option<Knock>,
+    roce: RoceAnswer,
+    transfer: Option<Result<TransferMeasure, String>>,
+}
+
+impl PathProbe<'_> {
+    pub(crate) fn run(&self, tree: &SystemTree) -> Result<Vec<Finding>> {
+        Ok(judge::judge(&self.measure(tree)?))
+    }
+
+    fn measure(&self, tree: &SystemTree) -> Result<PathMeasure> {
+        let peer = self.address.ip();
+        let source = match self.local.host_traddr {
+            Some(source) => source,
+            None => local_address_for(peer).with_context(|| format!("no route to {peer}"))?,
+        };
+        let kind = match self.local.provider {
+            ProviderArg::Auto => ProviderKind::Auto,
+            ProviderArg::Verbs => ProviderKind::Verbs,
+            ProviderArg::Soft => ProviderKind::Soft,
+        };
+        let provider = select(kind, source).map_or_else(|e| e.to_string(), |s| s.to_string());
+        let addresses = tree.addresses()?;
+        let interface = addresses.into_iter().find(|address| address.ip == source);
+        let interface = interface.map(|address| address.interface);
+        let interface = interface.or_else(|| source.is_loopback().then(|| "lo".to_owned()));
+        let mtu =
+            interface.as_ref().and_then(|name| tree.number(&format!("sys/class/net/{name}/mtu")));
+        let local_payload = mtu.and_then(sysfs::roce_payload);
+        let tos = self.local.tos.unwrap_or(0) & !ECN_MASK | ECT_0;
+        let mut probe = EchoProbe::open(peer, Some(source)).map_err(|error| error.to_string());
+        let echoes = match &mut probe {
+            Ok(probe) => probe.series(tos).map_err(|error| error.to_string()),
+            Err(error) => Err(error.clone()),
+        };
+        let echoes_work = echoes.as_ref().is_ok_and(|echoes| echoes.answered > 0);
+        let passage = |payload: usize| match &mut probe {
+            Ok(probe) if echoes_work => {
+                probe.passage(payload + ROCE_HEADERS - icmp_socket::ICMP_HEADER)
+            }
+            // The UDP header is not part of what is sent.
+            _ => knock::passage(source, peer, payload + ROCE_HEADERS - 8),
+        };
+        let fits = |payload: &usize| *payload <= local_payload.unwrap_or(0);
+        let payloads: Vec<usize> = PAYLOADS.into_iter().filter(fits).collect();
+        let passages =
+            payloads.iter().copied().zip(payloads.iter().copied().map(passage)).collect();
+        let roce = transfer::discover(self.local, self.address);
+        let reached = matches!(roce, RoceAnswer::Discovered { .. } | RoceAnswer::Refused(_));
+        let try_port = |port| if reached { None } else { knock(source, peer, port).ok() };
+        let transfer = self.nqn.filter(|_| reached).map(|nqn| {
+            transfer::measure(self.local, self.address, nqn, self.nsid)
+                .map_err(|error| format!("{error:#}"))
+        });
+        Ok(PathMeasure {
+            target: self.address,
+            source,
+            interface,
+            provider,
+            local_payload,
+            echoes,
+            passages,
+            roce_port: try_port(ROCE_PORT),
+            closed_port: try_port(CLOSED_PORT),
+            roce,
+            transfer,
+        })
+    }
+}

@@ -1,0 +1,208 @@
+//! NVMe over the path: discovery, reads, and compares, which move data to the target and change
+//! nothing there.
+
+use core::time::Duration;
+use std::net::SocketAddr;
+
+use anyhow::Result;
+use feedrail_initiator::{
+    Error, ErrorKind, Grant, Host, Namespace, RangeOutcome, ReadRange, RegionSlice,
+};
+use nvme_proto::{Nqn, Nsid, Status};
+
+use crate::args::Local;
+use crate::clock::now;
+use crate::latency::Latency;
+use crate::session::{self, Session};
+
+/// How long each kind of transfer is measured.
+const PERIOD: Duration = Duration::from_secs(1);
+/// Bytes of one read or compare, and how many are under way.
+const LARGE_BYTES: usize = 128 << 10;
+const DEPTH: usize = 16;
+/// Bytes of a read whose time is measured.
+const SMALL_BYTES: usize = 4 << 10;
+
+/// Whether RoCE reaches the target, by what discovery came to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum RoceAnswer {
+    /// Discovery succeeded.
+    Discovered { subsystems: usize },
+    /// The target answered, with a refusal.
+    Refused(String),
+    /// Nothing answered.
+    Silent(String),
+    /// It could not be tried.
+    Untried(String),
+}
+
+/// Bytes, and the time that they took.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Throughput {
+    pub(super) bytes: u64,
+    pub(super) elapsed: Duration,
+}
+
+impl Throughput {
+    pub(super) fn megabytes_per_second(self) -> f64 {
+        self.bytes as f64 / self.elapsed.as_secs_f64().max(1e-9) / 1e6
+    }
+}
+
+/// What `soft` counted during the transfers; zeros with verbs, whose device counts for itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct WireCounts {
+    pub(super) sent: u64,
+    pub(super) received: u64,
+    /// Packets that this side sent again.
+    pub(super) repeated: u64,
+    /// Gaps in what came from the target.
+    pub(super) gaps: u64,
+    /// Packets whose invariant CRC was wrong.
+    pub(super) damaged: u64,
+}
+
+impl WireCounts {
+    fn of(host: &Host) -> Self {
+        let mut counts = Self::default();
+        for stats in host.provider_stats() {
+            counts.sent += stats.packets_sent;
+            counts.received += stats.packets_received;
+            counts.repeated += stats.packets_retransmitted;
+            counts.gaps += stats.sequence_naks_sent;
+            counts.damaged += stats.icrc_failures;
+        }
+        counts
+    }
+}
+
+/// What the transfers came to.
+#[derive(Clone, Debug)]
+pub(super) struct TransferMeasure {
+    pub(super) providers: Vec<String>,
+    /// Of small reads, one at a time.
+    pub(super) latency: Latency,
+    pub(super) from_target: Throughput,
+    /// The namespace may be too small, or the controller without Compare: then why.
+    pub(super) to_target: Result<Throughput, String>,
+    pub(super) wire: WireCounts,
+}
+
+/// Asks the discovery controller, which any NVMe-oF target may have at the address.
+pub(super) fn discover(local: &Local, address: SocketAddr) -> RoceAnswer {
+    let host = match session::host(local) {
+        Ok(host) => host,
+        Err(error) => return RoceAnswer::Untried(format!("{error:#}")),
+    };
+    match host.discover(address).wait() {
+        Ok(log) => RoceAnswer::Discovered { subsystems: log.entries.len() },
+        Err(error) => match error.kind() {
+            kind if is_refusal(kind) => RoceAnswer::Refused(error.to_string()),
+            ErrorKind::Device(_) | ErrorKind::Invalid(_) | ErrorKind::Io(_) => {
+                RoceAnswer::Untried(error.to_string())
+            }
+            _ => RoceAnswer::Silent(error.to_string()),
+        },
+    }
+}
+
+/// Whether somebody must have answered for an error to be this one.
+fn is_refusal(kind: &ErrorKind) -> bool {
+    match kind {
+        ErrorKind::Rejected(_)
+        | ErrorKind::ConnectRefused { .. }
+        | ErrorKind::Status(_)
+        | ErrorKind::Protocol(_)
+        | ErrorKind::Malformed(_)
+        | ErrorKind::Unsupported(_) => true,
+        ErrorKind::Lost { cause, .. } => is_refusal(cause.kind()),
+        _ => false,
+    }
+}
+
+/// Reads and compares for a while.
+pub(super) fn measure(
+    local: &Local,
+    address: SocketAddr,
+    nqn: Nqn,
+    nsid: Nsid,
+) -> Result<TransferMeasure> {
+    let session = Session::connect(address, nqn, local)?;
+    let namespace = session.namespace(nsid)?;
+    let latency = small_reads(&namespace)?;
+    let from_target = large_reads(session.host(), &namespace)?;
+    let to_target = compares(&namespace)?;
+    Ok(TransferMeasure {
+        providers: session.host().providers(),
+        latency,
+        from_target,
+        to_target,
+        wire: WireCounts::of(session.host()),
+    })
+}
+
+/// The length of I/Os of at most so many bytes, in whole blocks, that the namespace has room for.
+fn io_bytes(namespace: &Namespace, most: usize) -> usize {
+    let block = namespace.info().block_bytes.max(1);
+    let within = (most as u64).min(namespace.size_bytes());
+    (within - within % block).max(block.min(namespace.size_bytes())) as usize
+}
+
+fn small_reads(namespace: &Namespace) -> Result<Latency> {
+    let mut latency = Latency::default();
+    let bytes = io_bytes(namespace, SMALL_BYTES);
+    let mut slice = RegionSlice::allocate(bytes, Grant::Persistent)?;
+    let began = now();
+    while began.elapsed() < PERIOD / 2 {
+        let before = now();
+        let RangeOutcome { slice: back, result } = namespace.read(0, slice).wait();
+        result?;
+        latency.record(before.elapsed());
+        slice = back;
+    }
+    Ok(latency)
+}
+
+fn large_reads(host: &Host, namespace: &Namespace) -> Result<Throughput> {
+    let bytes = io_bytes(namespace, LARGE_BYTES);
+    let places = (namespace.size_bytes() / bytes.max(1) as u64).max(1);
+    let mut slices = Vec::new();
+    for _ in 0..DEPTH {
+        slices.push(RegionSlice::allocate(bytes, Grant::Persistent)?);
+    }
+    let (began, mut ended) = (now(), 0u64);
+    while began.elapsed() < PERIOD {
+        let range = |(number, into): (usize, RegionSlice)| {
+            let place = (ended + number as u64) % places;
+            ReadRange { namespace: namespace.clone(), offset: place * bytes as u64, into }
+        };
+        let outcomes = host.read_many(slices.drain(..).enumerate().map(range)).wait();
+        for RangeOutcome { slice, result } in outcomes {
+            result?;
+            slices.push(slice);
+            ended += 1;
+        }
+    }
+    Ok(Throughput { bytes: ended * bytes as u64, elapsed: began.elapsed() })
+}
+
+/// Sends what the namespace has, for comparison. A difference does not matter: the bytes have come
+/// all the same.
+fn compares(namespace: &Namespace) -> Result<Result<Throughput, String>> {
+    let bytes = io_bytes(namespace, LARGE_BYTES * DEPTH);
+    let content = namespace.read_to_vec(0, bytes).wait()?;
+    let (began, mut sent) = (now(), 0u64);
+    while began.elapsed() < PERIOD {
+        if let Err(error) = namespace.compare(0, &content).wait()
+            && !is_difference(&error)
+        {
+            return Ok(Err(error.to_string()));
+        }
+        sent += bytes as u64;
+    }
+    Ok(Ok(Throughput { bytes: sent, elapsed: began.elapsed() }))
+}
+
+fn is_difference(error: &Error) -> bool {
+    error.status().is_some_and(|status| status.is(Status::COMPARE_FAILURE))
+}
