@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use rustix::event::{EventfdFlags, eventfd};
 
+use crate::api::namespace::Namespace;
 use crate::api::shards::Shards;
 use crate::driver::host_state::Inner;
 use crate::driver::process::Forked;
@@ -33,7 +34,7 @@ pub struct Ticket {
     key: PlanKey,
     ended: OnceLock<Arc<EndedFd>>,
     /// Keeps the connections while the ticket lives.
-    _shards: Shards,
+    shards: Shards,
 }
 
 impl Ticket {
@@ -44,7 +45,7 @@ impl Ticket {
         key: PlanKey,
     ) -> Self {
         let (host, ended, shards) = (Arc::clone(host), OnceLock::new(), shards.clone());
-        Self { host, state, key, ended, _shards: shards }
+        Self { host, state, key, ended, shards }
     }
 
     /// Ranges of the plan.
@@ -99,6 +100,16 @@ impl Ticket {
             return Some(ErrorKind::Forked.into());
         }
         self.state.error(entry)
+    }
+
+    /// The namespace that a range is read from: of the replicas of its shard the last one that was
+    /// tried.
+    ///
+    /// # Panics
+    /// The plan has no range with this number.
+    pub fn namespace(&self, entry: usize) -> &Namespace {
+        let (shard, replica) = self.state.replica(entry);
+        &self.shards.replicas(shard)[replica]
     }
 
     /// Waits until `min` ranges have ended, all if there are fewer, or `timeout` is over; drives

@@ -78,6 +78,13 @@ impl PlanState {
         (entry, &self.routes.of(entry.shard)[replica])
     }
 
+    /// The shard of a range, and the number of the replica that was tried last.
+    pub(crate) fn replica(&self, index: usize) -> (u32, usize) {
+        // A plan has at most 2^32 ranges, as was checked.
+        let replica = self.choice(index as u32).map_or(0, |choice| choice.replica);
+        (self.entries[index].shard, replica)
+    }
+
     fn choice(&self, index: u32) -> Option<ReplicaChoice> {
         let choice = self.choices.get()?[index as usize].load(Ordering::Relaxed);
         Some(ReplicaChoice::from_bits(choice))
