@@ -22,6 +22,7 @@
 mod detect;
 mod dtype;
 mod error;
+mod format_name;
 mod mds;
 mod megatron;
 mod npy;
@@ -41,16 +42,18 @@ use core::num::NonZeroU32;
 pub use self::detect::detect;
 pub use self::dtype::{Dtype, DtypeError};
 pub use self::error::{FormatError, FormatProblem};
+pub use self::format_name::UnknownFormat;
 pub use self::mds::{Mds, MdsColumn, MdsIndex, MdsShard};
 pub use self::megatron::Megatron;
 pub use self::npy::Npy;
 pub use self::npz::{NpzArray, npz_arrays};
 pub use self::parquet::{ColumnChunk, RowGroup, row_groups};
-pub use self::read_at::{ReadAt, ShardFile};
+pub use self::read_at::{ChunkedReads, ReadAt, ShardFile};
 pub use self::safetensors::{SafetensorsHeader, TensorRange};
 pub use self::sample::{KeyedSample, SampleMember};
 pub use self::shard::{ByteRange, ShardBytes};
 pub use self::tokens::{TokenBlocks, Tokens};
+pub use self::webdataset::webdataset_members;
 
 /// A format of training data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -1,8 +1,12 @@
 //! Bytes at positions: a file, a slice, or a namespace of a target.
 
+use std::cell::RefCell;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt as _;
+
+/// How many bytes are read at once where all of a shard is read.
+const CHUNK_BYTES: u64 = 1 << 20;
 
 /// The bytes of a shard, read at positions.
 pub trait ReadAt {
@@ -82,9 +86,55 @@ impl ReadAt for ShardFile {
     }
 }
 
+/// Reads a shard in chunks of 1 MiB, and serves small reads from the last one: for a shard that is
+/// far away, and read from one end to the other.
+#[derive(Debug)]
+pub struct ChunkedReads<R> {
+    shard: R,
+    /// Where the chunk begins, and its bytes.
+    chunk: RefCell<(u64, Vec<u8>)>,
+}
+
+impl<R> ChunkedReads<R> {
+    /// Begins without a chunk.
+    pub fn new(shard: R) -> Self {
+        Self { shard, chunk: RefCell::default() }
+    }
+}
+
+impl<R: ReadAt> ReadAt for ChunkedReads<R> {
+    fn len(&self) -> u64 {
+        self.shard.len()
+    }
+
+    fn read_at(&self, mut offset: u64, mut into: &mut [u8]) -> io::Result<()> {
+        let mut chunk = self.chunk.borrow_mut();
+        while !into.is_empty() {
+            let begin = offset / CHUNK_BYTES * CHUNK_BYTES;
+            if chunk.1.is_empty() || chunk.0 != begin {
+                let length = self.len().saturating_sub(begin).min(CHUNK_BYTES);
+                let mut bytes = vec![0; length as usize];
+                self.shard.read_at(begin, &mut bytes)?;
+                *chunk = (begin, bytes);
+            }
+            let rest = chunk.1.get((offset - begin) as usize..).unwrap_or_default();
+            let length = rest.len().min(into.len());
+            if length == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            let (now, later) = into.split_at_mut(length);
+            now.copy_from_slice(&rest[..length]);
+            (offset, into) = (offset + length as u64, later);
+        }
+        Ok(())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::io::Write as _;
+
+    use proptest::prelude::*;
 
     use super::*;
 
@@ -107,5 +157,23 @@ mod tests {
         file.write_all(b"abcd").unwrap();
         check(&b"abcd".to_vec());
         check(&ShardFile::new(file).unwrap());
+    }
+
+    proptest! {
+        #[test]
+        fn chunks_have_the_bytes_of_the_shard(
+            reads in prop::collection::vec((0_usize..2_500_000, 0_usize..1_200_000), 1..8)
+        ) {
+            let bytes: Vec<u8> = (0..2_500_000_u32).map(|i| (i ^ (i >> 9)) as u8).collect();
+            let shard = ChunkedReads::new(&*bytes);
+            for (offset, length) in reads {
+                let mut into = vec![0; length];
+                let read = shard.read_at(offset as u64, &mut into);
+                match bytes.get(offset..offset + length) {
+                    Some(expected) => prop_assert!(read.is_ok() && into == expected),
+                    None => prop_assert!(read.is_err()),
+                }
+            }
+        }
     }
 }

@@ -30,6 +30,8 @@ pub(super) struct TarMember {
 pub(super) struct TarMembers<'a> {
     window: ShardWindow<'a>,
     next: u64,
+    /// Where a piece of an archive ends, which has no end mark.
+    piece_end: Option<u64>,
 }
 
 /// What extended headers say of the member behind them.
@@ -41,11 +43,22 @@ struct Extended {
 
 impl<'a> TarMembers<'a> {
     pub(super) fn new(shard: ShardBytes<'a>) -> Self {
-        Self { window: ShardWindow::new(shard), next: 0 }
+        Self { window: ShardWindow::new(shard), next: 0, piece_end: None }
+    }
+
+    /// The members of a piece of an archive: whole members, and no end mark.
+    pub(super) fn of_piece(shard: ShardBytes<'a>, piece: ByteRange) -> Self {
+        let (next, piece_end) = (piece.offset(), Some(piece.end()));
+        Self { window: ShardWindow::new(shard), next, piece_end }
     }
 
     pub(super) fn shard(&self) -> ShardBytes<'a> {
         self.window.shard()
+    }
+
+    /// The first byte behind what was looked at.
+    pub(super) fn position(&self) -> u64 {
+        self.next
     }
 
     /// The next regular file; `None` at the end of the archive, which a block of zeros marks.
@@ -73,6 +86,9 @@ impl<'a> TarMembers<'a> {
     }
 
     fn header(&mut self) -> Result<Option<Header>, FormatError> {
+        if self.piece_end.is_some_and(|end| self.next >= end) {
+            return Ok(None);
+        }
         let expected = "a tar header, or the block of zeros that ends an archive";
         let block: [u8; BLOCK_BYTES as usize] = self.window.array(self.next, expected)?;
         if block == [0; BLOCK_BYTES as usize] {

@@ -6,7 +6,7 @@
 
 use super::error::{FormatError, FormatProblem};
 use super::sample::{KeyedSample, SampleMember};
-use super::shard::{ShardBytes, until_error};
+use super::shard::{ByteRange, ShardBytes, until_error};
 use super::tar::{TarMember, TarMembers};
 
 /// More than any sample has; it bounds the memory for one, and the comparisons of names.
@@ -18,6 +18,28 @@ pub(super) fn samples(
 ) -> impl Iterator<Item = Result<KeyedSample, FormatError>> {
     let mut groups = Groups { members: TarMembers::new(shard), pending: None };
     until_error(move || groups.next_sample())
+}
+
+/// The members of a sample, from its bytes alone: a piece of the archive, as [`ShardFormat`] finds
+/// it. Ranges are of `shard`, which may have more bytes than the piece.
+///
+/// # Errors
+/// The piece is damaged, or has no sample or several.
+///
+/// [`ShardFormat`]: super::ShardFormat
+pub fn webdataset_members(
+    shard: ShardBytes<'_>,
+    piece: ByteRange,
+) -> Result<KeyedSample, FormatError> {
+    let members = TarMembers::of_piece(shard, piece);
+    let mut groups = Groups { members, pending: None };
+    let found = match groups.next_sample()? {
+        Some(_) if groups.members.position() > piece.end() => "a member that is longer",
+        Some(sample) if groups.pending.is_none() => return Ok(sample),
+        Some(_) => "members of several keys",
+        None => "none",
+    };
+    Err(shard.unexpected(piece.offset(), "the members of one sample", found))
 }
 
 struct Groups<'a> {
@@ -125,6 +147,29 @@ mod tests {
             builder.append_data(&mut header, path, &b""[..]).unwrap();
         }
         builder.into_inner().unwrap()
+    }
+
+    #[test]
+    fn the_bytes_of_a_sample_tell_its_members() {
+        let bytes = archive(["a.b", "a.c", "d.b"].map(str::to_owned));
+        let shard = ShardBytes::new(7, &bytes);
+        for sample in samples(shard) {
+            let sample = sample.unwrap();
+            let (offset, length) = (sample.sample.offset.get(), sample.sample.length.get());
+            let piece = shard.range(offset, length.into(), "a sample").unwrap();
+            assert_eq!(webdataset_members(shard, piece).unwrap(), sample);
+            let alone = &bytes[offset as usize..][..length as usize];
+            let alone = ShardBytes::new(7, &alone);
+            let found = webdataset_members(alone, alone.whole()).unwrap();
+            assert_eq!(found.members.len(), sample.members.len());
+        }
+        for (offset, length, said) in
+            [(0, 1536, "several"), (0, 0, "none"), (1, 511, "a tar"), (0, 100, "longer")]
+        {
+            let piece = shard.range(offset, length, "a piece").unwrap();
+            let error = webdataset_members(shard, piece).unwrap_err();
+            assert!(error.to_string().contains(said), "{error}");
+        }
     }
 
     fn members(paths: impl IntoIterator<Item = String>) -> Result<Vec<usize>, FormatError> {

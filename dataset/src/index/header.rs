@@ -125,15 +125,18 @@ fn shape(literals: &mut Literals) -> Result<u64, Error> {
     axis().map_err(|_: Error| Error::Shape { offset })
 }
 
-/// The header of version 1.0 of an array of that length. Its own length does not depend on it:
-/// NumPy leaves room for a length of 21 digits and aligns the end to 64 bytes, and so does this.
+/// The header of version 1.0 of an index of that length. Its own length does not depend on it.
 pub(super) fn header_bytes(samples: u64) -> Vec<u8> {
     let fields = FIELDS.map(|(name, dtype)| format!("('{name}', '{dtype}')")).join(", ");
-    let room = 21 - samples.to_string().len();
-    let dictionary = format!(
-        "{{'descr': [{fields}], 'fortran_order': False, 'shape': ({samples},), }}{:room$}",
-        ""
-    );
+    array_header(&format!("[{fields}]"), samples)
+}
+
+/// The header of version 1.0 of an array with one axis. NumPy leaves room for a length of 21 digits
+/// and aligns the end to 64 bytes, and so does this.
+pub(super) fn array_header(descr: &str, length: u64) -> Vec<u8> {
+    let room = 21 - length.to_string().len();
+    let dictionary =
+        format!("{{'descr': {descr}, 'fortran_order': False, 'shape': ({length},), }}{:room$}", "");
     let length = (MAGIC.len() + 4 + dictionary.len() + 1).next_multiple_of(64) - 10;
     let mut header = Vec::with_capacity(10 + length);
     header.extend_from_slice(MAGIC);

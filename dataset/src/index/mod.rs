@@ -9,9 +9,12 @@
 //!
 //! `numpy.load("index.npy", mmap_mode="r")` reads it. What [`IndexWriter`] writes is what
 //! `numpy.save` of NumPy 2 writes, byte for byte.
+//!
+//! Keys and members of samples are in a file beside it: [`SampleKeys`].
 
 mod error;
 mod header;
+mod keys;
 mod literal;
 mod stream;
 mod view;
@@ -22,5 +25,6 @@ mod tests;
 
 pub use error::Error;
 pub use stream::{ReadError, check_reader};
+pub use keys::{KeyArray, SampleKeys};
 pub use view::{Index, check_samples};
 pub use writer::IndexWriter;
