@@ -4,6 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use feedrail_dataset::formats::{ShardBytes, npz_arrays};
 use feedrail_dataset::index::Index;
 use feedrail_dataset::manifest::Manifest;
 use feedrail_tests::process::{
@@ -362,4 +363,21 @@ fn handles_interrupts(process: u32) -> bool {
     let mask = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap();
     let mask = u64::from_str_radix(mask.trim(), 16).unwrap();
     mask & (1 << (Signal::INT.as_raw() - 1)) != 0
+}
+
+#[test]
+fn keys_are_written_beside_the_index() {
+    let set = DataSet::new(&["gnu.tar", "rows.npy"]);
+    let keys = set.output("keys.npz");
+    let index = set.index("index.npy", &[set.folder(), "--keys", keys.to_str().unwrap()]);
+    let samples = Index::parse(&*index).unwrap().samples().len() as u64;
+    let file = fs::read(&keys).unwrap();
+    let arrays = npz_arrays(ShardBytes::new(0, &file)).unwrap();
+    let length = |name: &str| {
+        let array = arrays.iter().find(|array| array.name == name).unwrap();
+        array.npy.items().length()
+    };
+    assert_eq!(length("key_offsets"), 8 * (samples + 1));
+    assert_eq!(length("member_rows"), 8 * (samples + 1));
+    assert!(length("key_bytes") > 0 && length("member_begin") > 0);
 }

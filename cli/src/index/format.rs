@@ -41,10 +41,15 @@ impl From<FormatArg> for ShardFormat {
     }
 }
 
-/// The name that `--format` takes.
-pub(super) fn name(format: ShardFormat) -> String {
-    let is_it = |argument: &&FormatArg| ShardFormat::from(**argument) == format;
-    let argument = FormatArg::value_variants().iter().find(is_it);
-    let value = argument.and_then(FormatArg::to_possible_value);
-    value.map(|value| value.get_name().to_owned()).unwrap_or_default()
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_those_of_the_formats() {
+        for argument in FormatArg::value_variants() {
+            let value = argument.to_possible_value().unwrap();
+            assert_eq!(ShardFormat::from(*argument).name(), value.get_name());
+        }
+    }
 }

@@ -1,45 +1,44 @@
 //! `feedrail index`: where the samples of shards lie, as `index.npy`.
 
+mod files;
 mod format;
 mod report;
 
-use std::io::BufWriter;
 use std::num::{NonZeroU32, NonZeroU64};
 use std::path::PathBuf;
 
 use anyhow::{Context as _, Result};
 use clap::Args;
-use feedrail_dataset::Sample;
 use feedrail_dataset::formats::{
     Dtype, ReadAt, SampleOptions, ShardBytes, ShardFormat, ShardSource, TokenBlocks, detect,
 };
-use feedrail_dataset::index::IndexWriter;
 
+use self::files::IndexFiles;
 use self::format::FormatArg;
 use self::report::{IndexReport, ShardReport};
 use crate::args::{Local, Output};
 use crate::interrupt::{Interrupt, Interrupted};
-use crate::partial_file::PartialFile;
 use crate::progress::Progress;
 use crate::shards::{self, ListedShard, ReadPattern, ShardArg, Subsystems};
 
 const EXAMPLES: &str = "\
 Examples:
   feedrail index shards/ --output index.npy
+  feedrail index shards/ --keys keys.npz --output index.npy
   feedrail index train.bin --block-size 1024 --output index.npy
   feedrail index nvmf://192.0.2.10/nqn.2026-01.org.example:shards --crc --output index.npy
   feedrail index nvmf://192.0.2.10/nqn.2026-01.org.example:shards/000.tar --output index.npy";
 
-/// How many samples are written at a time.
-const BATCH: usize = 4096;
+/// After how many samples Ctrl-C is looked for.
+const BATCH: u64 = 4096;
 
 /// Writes where the samples of shards lie
 ///
 /// The index is an array of numpy with a record for each sample: shard, length, offset and crc32c.
 /// Shards are numbered in the order of the arguments. The files of a folder, and the namespaces of
 /// a subsystem, are in the order of their names, or of the index.json of MDS; manifest.json,
-/// index.npy, hidden files and the .idx beside a .bin are no shards. The file gets its name when it
-/// is complete: after an error or Ctrl-C an older one is still there as it was.
+/// index.npy, keys.npz, hidden files and the .idx beside a .bin are no shards. The files get their
+/// names when they are complete: after an error or Ctrl-C older ones are still there as they were.
 #[derive(Args, Debug)]
 #[command(name = "index", after_help = EXAMPLES)]
 pub(crate) struct IndexArgs {
@@ -49,6 +48,9 @@ pub(crate) struct IndexArgs {
     /// Write the index to this file
     #[arg(long, value_name = "FILE")]
     output: PathBuf,
+    /// Write the keys and members of the samples to this file, an .npz
+    #[arg(long, value_name = "FILE")]
+    keys: Option<PathBuf>,
     #[command(flatten)]
     samples: SampleArgs,
     #[command(flatten)]
@@ -97,20 +99,14 @@ impl IndexArgs {
     }
 
     fn write(&self, shards: &[ListedShard], interrupt: &Interrupt) -> Result<IndexReport> {
-        let cannot = || format!("cannot write {}", self.output.display());
-        let file = BufWriter::new(PartialFile::create(&self.output)?);
-        let mut writer = IndexWriter::new(file).with_context(cannot)?;
+        let mut files = IndexFiles::create(&self.output, self.keys.as_deref())?;
         let mut progress = Progress::transfer(Some(shards.iter().map(|shard| shard.bytes).sum()));
         let mut reports = Vec::new();
         for (number, shard) in (0..).zip(shards) {
-            let mut sink = |samples: &[Sample]| writer.append(samples).with_context(cannot);
-            let samples = &self.samples;
-            let indexed = samples.index(number, shard, interrupt, &mut progress, &mut sink);
+            let indexed = self.samples.index(number, shard, interrupt, &mut progress, &mut files);
             reports.push(indexed.with_context(|| shard.name.to_string())?);
         }
-        let file = writer.finish().with_context(cannot)?;
-        let file = file.into_inner().map_err(|error| error.into_error()).with_context(cannot)?;
-        file.finish().with_context(cannot)?;
+        files.finish()?;
         Ok(IndexReport { index: self.output.clone(), shards: reports })
     }
 }
@@ -122,14 +118,14 @@ impl SampleArgs {
         SampleOptions { blocks, dtype: self.dtype, array: self.array.clone(), checksum: self.crc }
     }
 
-    /// Gives the samples of a shard to `sink`, many at a time.
+    /// Writes the samples of a shard.
     fn index(
         &self,
         number: u32,
         shard: &ListedShard,
         interrupt: &Interrupt,
         progress: &mut Progress,
-        sink: &mut dyn FnMut(&[Sample]) -> Result<()>,
+        files: &mut IndexFiles,
     ) -> Result<ShardReport> {
         let pattern = if self.crc { ReadPattern::Whole } else { ReadPattern::Parts };
         let data = shard.place.watch(pattern, interrupt)?;
@@ -139,22 +135,19 @@ impl SampleArgs {
         let idx = idx.as_deref().map(|idx: &dyn ReadAt| ShardBytes::new(number, idx));
         let format = self.format(shard, data)?;
         let found = format.samples(ShardSource { data, idx }, &self.options())?;
-        let mut batch = Vec::with_capacity(BATCH);
         let (mut samples, mut done_bytes) = (0, 0);
-        for sample in found {
-            let sample = sample?.sample;
+        for found in found {
+            let found = found?;
+            files.append(&found)?;
             samples += 1;
-            batch.push(sample);
-            if batch.len() == BATCH {
+            if samples % BATCH == 0 {
                 interrupt.check()?;
-                sink(&batch)?;
-                batch.clear();
             }
+            let sample = found.sample;
             let end = sample.offset.get() + u64::from(sample.length.get());
             progress.add(end.saturating_sub(done_bytes));
             done_bytes = end.max(done_bytes);
         }
-        sink(&batch)?;
         progress.add(shard.bytes.saturating_sub(done_bytes));
         Ok(ShardReport { name: shard.name.clone(), bytes: shard.bytes, format, samples })
     }

@@ -7,7 +7,6 @@ use feedrail_dataset::Name;
 use feedrail_dataset::formats::ShardFormat;
 use serde_json::{Value, json};
 
-use super::format;
 use crate::args::Format;
 use crate::output;
 
@@ -56,7 +55,7 @@ impl ShardReport {
     fn to_json(&self) -> Value {
         json!({
             "name": self.name.as_str(),
-            "format": format::name(self.format),
+            "format": self.format.name(),
             "bytes": self.bytes,
             "samples": self.samples,
         })
@@ -65,7 +64,7 @@ impl ShardReport {
     fn row(&self) -> Vec<String> {
         vec![
             output::printable(self.name.as_str()),
-            format::name(self.format),
+            self.format.to_string(),
             self.bytes.to_string(),
             self.samples.to_string(),
         ]

@@ -9,7 +9,7 @@ use feedrail_dataset::formats::{MdsIndex, MdsShard, ShardBytes};
 use super::{ListedShard, ReadPattern, ShardLocation};
 
 /// What is known of a data set besides its shards.
-const NO_SHARDS: [&str; 2] = ["manifest.json", "index.npy"];
+const NO_SHARDS: [&str; 3] = ["manifest.json", "index.npy", "keys.npz"];
 const MDS_INDEX: &str = "index.json";
 
 /// A file or a namespace that may be a shard.
@@ -81,8 +81,16 @@ mod tests {
 
     #[test]
     fn shards_are_in_order_without_what_describes_them() {
-        let names =
-            ["b.tar", "a.bin", "a.idx", "lone.idx", "index.npy", "manifest.json", ".hidden"];
+        let names = [
+            "b.tar",
+            "a.bin",
+            "a.idx",
+            "lone.idx",
+            "index.npy",
+            "keys.npz",
+            "manifest.json",
+            ".hidden",
+        ];
         let shards = arrange(candidates(&names)).unwrap();
         let found: Vec<_> =
             shards.iter().map(|shard| (shard.name.as_str(), shard.idx.is_some())).collect();
