@@ -9,7 +9,7 @@ land where the array is.
 """
 
 from feedrail._core import Buffer, Pool
-from feedrail._dtypes import PLAN_DTYPE, RESULT_DTYPE, make_plan
+from feedrail._dtypes import CHECKSUM_STATUS, PLAN_DTYPE, RESULT_DTYPE, make_plan
 from feedrail._errors import (
     BatchError,
     BufferInUse,
@@ -17,6 +17,7 @@ from feedrail._errors import (
     DatasetChanged,
     FeedrailError,
     ForkedHandleError,
+    FormatError,
     PoolFull,
     RangeError,
     ReadTimeout,
@@ -25,10 +26,11 @@ from feedrail._errors import (
 from feedrail._file import File
 from feedrail._shards import Shard, Shards
 from feedrail._source import Source, open
-from feedrail._stats import Stats
+from feedrail._stats import Histogram, Stats
 from feedrail._ticket import Ticket
 
 __all__ = [
+    "CHECKSUM_STATUS",
     "PLAN_DTYPE",
     "RESULT_DTYPE",
     "BatchError",
@@ -39,6 +41,8 @@ __all__ = [
     "FeedrailError",
     "File",
     "ForkedHandleError",
+    "FormatError",
+    "Histogram",
     "Pool",
     "PoolFull",
     "RangeError",

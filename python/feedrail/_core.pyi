@@ -1,12 +1,14 @@
 """The native module."""
 
+from collections.abc import Callable
 from typing import Any, final
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
+from typing_extensions import Buffer as ReadableBytes
 
 from feedrail._errors import FeedrailError
-from feedrail._typing import Readable
+from feedrail._typing import Progress, Readable
 
 @final
 class Buffer:
@@ -116,7 +118,8 @@ class Ticket:
     """A batch under way: `feedrail.Ticket` wraps it."""
 
     def done(self) -> bool: ...
-    def wait(self, timeout: float | None = None) -> bool: ...
+    def wait(self, timeout: float | None = None, progress: Progress | None = None) -> bool: ...
+    def mismatches(self, crc32c: bytes) -> list[tuple[int, FeedrailError]]: ...
     def cancel(self) -> int: ...
     def fileno(self) -> int: ...
     def results(self) -> bytes: ...
@@ -149,14 +152,45 @@ class Session:
         self, plan: NDArray[np.void], out: Buffer, timeout: float | None, background: bool
     ) -> Ticket: ...
     def read(
-        self, plan: NDArray[np.void], out: Buffer, timeout: float | None, background: bool
+        self,
+        plan: NDArray[np.void],
+        out: Buffer,
+        timeout: float | None,
+        background: bool,
+        progress: Progress | None = None,
     ) -> Ticket: ...
     def providers(self) -> list[str]: ...
-    def counters(self) -> dict[str, int | float]: ...
+    def counters(self) -> dict[str, Any]: ...
 
 def after_fork_in_child() -> None: ...
 def release_forgotten() -> None:
     """Lets go of the arrays whose memory every device has forgotten, as other calls do first."""
+
+def crc32c(data: ReadableBytes, crc: int = 0) -> int:
+    """CRC-32C of bytes, with those before them if `crc` is theirs."""
+
+def webdataset_members(
+    data: ReadableBytes, begin: int, end: int
+) -> tuple[str, list[tuple[str, int, int]]]:
+    """Key and members of the sample in a part of a buffer; of each the name, first byte, length."""
+
+@final
+class Keys:
+    """Keys and members of samples: `feedrail.index.Keys` has them as arrays."""
+
+    def __new__(cls) -> Keys: ...
+    def arrays(self) -> dict[str, tuple[str, bytes]]: ...
+
+def index_shard(
+    number: int,
+    name: str,
+    data: str | tuple[int, Callable[[int, int], ReadableBytes]],
+    idx: str | tuple[int, Callable[[int, int], ReadableBytes]] | None,
+    options: dict[str, Any],
+    keys: Keys | None,
+    sink: Callable[[bytes, int], object],
+) -> str:
+    """Gives the samples of a shard to `sink`, and returns the name of its format."""
 
 @final
 class Order:

@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 #: buffer. 24 bytes.
 PLAN_DTYPE = np.dtype([("shard", "<u4"), ("length", "<u4"), ("offset", "<u8"), ("dst", "<u8")])
 
+#: `status` of an entry whose bytes were read, but do not have the checksum that was asked for.
+CHECKSUM_STATUS = 0x8010
+
 #: The result of an entry. `status` is 0 if all of its bytes are in the buffer, else the status of
 #: NVMe that a target answered, or with bit 15 set what happened on this side. `path` has bit 0 set
 #: if bytes came without a copy and bit 1 if some were copied from a bounce buffer. `attempts` is how
@@ -55,6 +58,18 @@ def as_plan(plan: ArrayLike) -> NDArray[np.void]:
     if plan.dtype != PLAN_DTYPE:
         raise TypeError(f"a plan has dtype feedrail.PLAN_DTYPE, not {plan.dtype}: see make_plan")
     return np.ascontiguousarray(plan)
+
+
+def as_checksums(crc32c: ArrayLike, entries: int) -> bytes:
+    """CRC-32C of the ranges of a plan, a little-endian `uint32` for each.
+
+    Raises:
+        ValueError: they are not as many, or one is no `uint32`.
+    """
+    checksums = _unsigned("crc32c", crc32c, np.uint32)
+    if checksums.shape != (entries,):
+        raise ValueError(f"crc32c has shape {checksums.shape}, for a plan of {entries} entries")
+    return checksums.astype("<u4").tobytes()
 
 
 def _unsigned(name: str, values: ArrayLike, kind: type[np.unsignedinteger]) -> NDArray[np.integer]:

@@ -79,7 +79,26 @@ class ForkedHandleError(FeedrailError):
 
 
 class ChecksumError(FeedrailError):
-    """Bytes that do not have the checksum of the index or the manifest."""
+    """Bytes that do not have the checksum of the index or the manifest.
+
+    `shard`, `offset` and `length` are those of the range, and `tried` names the target that the
+    bytes came from.
+    """
+
+
+class FormatError(FeedrailError, ValueError):
+    """Bytes that are not what their format says, or that it does not let be decoded safely.
+
+    Attributes:
+        sample: Number of the sample in the data set, if it is one of a batch.
+        offset: The first byte in the shard that is wrong; in the sample if its place is not known.
+    """
+
+    sample: int | None
+
+    def __init__(self, message: str = "", *, sample: int | None = None, **details: Any) -> None:
+        super().__init__(message, **details)
+        self.sample = sample
 
 
 class PoolFull(FeedrailError, BufferError):
@@ -119,6 +138,10 @@ class BatchReadTimeout(BatchError, ReadTimeout):
     """Ranges of a batch that had no result before the deadline."""
 
 
+class BatchChecksumError(BatchError, ChecksumError):
+    """Ranges of a batch that were read, but do not have their checksums."""
+
+
 class BatchForkedHandleError(BatchError, ForkedHandleError):
     """Ranges of a batch that was under way when this process was forked."""
 
@@ -127,6 +150,7 @@ _OF_ONE_REASON: dict[type[FeedrailError], type[BatchError]] = {
     DatasetChanged: BatchDatasetChanged,
     TargetLost: BatchTargetLost,
     ReadTimeout: BatchReadTimeout,
+    ChecksumError: BatchChecksumError,
     ForkedHandleError: BatchForkedHandleError,
 }
 

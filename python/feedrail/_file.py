@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
     from feedrail._source import Source
+    from feedrail._typing import Progress
 
 #: Bytes of the longest range that an entry of a plan has here.
 _ENTRY_BYTES = 1 << 30
@@ -92,21 +93,29 @@ class File(io.RawIOBase):
         self._position += count
         return count
 
-    def pread(self, n: int, offset: int) -> bytes:
-        """Reads `n` bytes at `offset`, fewer at the end; leaves the position as it is."""
+    def pread(self, n: int, offset: int, *, progress: Progress | None = None) -> bytes:
+        """Reads `n` bytes at `offset`, fewer at the end; leaves the position as it is.
+
+        `progress` is as for `Source.read_many`.
+        """
         self._check_open()
         data = bytearray(max(0, min(n, self.size - offset)))
-        self.pread_into(data, offset)
+        self.pread_into(data, offset, progress=progress)
         return bytes(data)
 
-    def pread_into(self, buffer: Buffer, offset: int) -> int:
-        """Reads into a buffer at `offset`, less at the end; leaves the position as it is."""
+    def pread_into(
+        self, buffer: Buffer, offset: int, *, progress: Progress | None = None
+    ) -> int:
+        """Reads into a buffer at `offset`, less at the end; leaves the position as it is.
+
+        `progress` is as for `Source.read_many`.
+        """
         self._check_open()
         if offset < 0:
             raise ValueError(f"offset {offset} is negative")
         count = max(0, min(memoryview(buffer).nbytes, self.size - offset))
         if count:
-            self._source.read_many(self._plan(offset, count), buffer)
+            self._source.read_many(self._plan(offset, count), buffer, progress=progress)
         return count
 
     def _plan(self, offset: int, count: int) -> NDArray[np.void]:

@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from feedrail import _core
-from feedrail._dtypes import as_plan, make_plan
+from feedrail._dtypes import as_checksums, as_plan, make_plan
 from feedrail._errors import DatasetChanged
 from feedrail._file import File
 from feedrail._shards import Shard, Shards
-from feedrail._stats import Stats
+from feedrail._stats import Stats, UsageClock
 from feedrail._ticket import Ticket
 from feedrail._url import NvmfUrl
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
-    from feedrail._typing import Readable
+    from feedrail._typing import Progress, Readable
 
 Provider = Literal["auto", "verbs", "soft"]
 
@@ -66,6 +66,8 @@ class Source:
         self._specification = specification
         self._lock = threading.Lock()
         self._opened: tuple[int, _core.Session] | None = None
+        #: Loaders count here how long they were waited for.
+        self.usage = UsageClock()
         _SOURCES.add(self)
         if shards is None:
             self.shards = self._open()[1]
@@ -128,7 +130,13 @@ class Source:
         return _core.Buffer.of_address(ptr, n, owner)
 
     def submit(
-        self, plan: ArrayLike, out: Readable, *, timeout: float | None = None, priority: int = 0
+        self,
+        plan: ArrayLike,
+        out: Readable,
+        *,
+        timeout: float | None = None,
+        priority: int = 0,
+        crc32c: ArrayLike | None = None,
     ) -> Ticket:
         """Starts reading the ranges of a plan into a buffer, and returns at once.
 
@@ -137,6 +145,8 @@ class Source:
             out: A `Buffer`, or what `register` takes.
             timeout: Seconds after which ranges without a result fail.
             priority: Below 0, ranges go behind those of priority 0 or more, for prefetching.
+            crc32c: CRC-32C of the bytes of each range, shape `(entries,)`, `uint32`; 0 for ranges
+                that are not checked. `Ticket.wait` compares them.
 
         Raises:
             RangeError: an entry is not within its shard. Nothing was read.
@@ -146,7 +156,9 @@ class Source:
             ForkedHandleError: `out` was registered by the process that this was forked from.
         """
         session, buffer = self._session(), _buffer(out)
-        return Ticket(session.submit(as_plan(plan), buffer, timeout, priority < 0))
+        entries = as_plan(plan)
+        checksums = None if crc32c is None else as_checksums(crc32c, len(entries))
+        return Ticket(session.submit(entries, buffer, timeout, priority < 0), checksums)
 
     def read_many(
         self,
@@ -155,6 +167,8 @@ class Source:
         *,
         timeout: float | None = None,
         errors: Literal["raise", "return"] = "raise",
+        crc32c: ArrayLike | None = None,
+        progress: Progress | None = None,
     ) -> NDArray[np.void]:
         """Reads the ranges of a plan into a buffer, and waits for them.
 
@@ -166,13 +180,17 @@ class Source:
             out: A `Buffer`, or what `register` takes.
             timeout: Seconds after which ranges without a result fail.
             errors: `"return"` leaves failed ranges to the caller, in the results.
+            crc32c: CRC-32C of the bytes of each range, shape `(entries,)`, `uint32`; 0 for ranges
+                that are not checked. They are compared in one call, while other threads run.
+            progress: Called in this thread with the bytes that are done and those of all, each
+                100 ms and at the end; what it raises cancels the batch.
 
         Returns:
             A result for each entry, shape `(entries,)`, dtype `RESULT_DTYPE`.
 
         Raises:
-            BatchError: ranges failed; it is a `TargetLost`, `DatasetChanged` or `ReadTimeout` too
-                where all failed for that reason.
+            BatchError: ranges failed; it is a `TargetLost`, `DatasetChanged`, `ReadTimeout` or
+                `ChecksumError` too where all failed for that reason.
             RangeError: an entry is not within its shard. Nothing was read.
             BufferInUse: a batch that is not over reads into the same bytes. Nothing was read.
             ValueError: an entry names no shard, or bytes that `out` does not have, or two entries
@@ -180,10 +198,18 @@ class Source:
             ForkedHandleError: `out` was registered by the process that this was forked from.
         """
         session, buffer = self._session(), _buffer(out)
-        return Ticket(session.read(as_plan(plan), buffer, timeout, False)).results(errors)
+        entries = as_plan(plan)
+        checksums = None if crc32c is None else as_checksums(crc32c, len(entries))
+        return Ticket(session.read(entries, buffer, timeout, False, progress), checksums).results(errors)
 
     def rows(
-        self, shard: int | str, offsets: ArrayLike, row_bytes: int, out: Readable | None = None
+        self,
+        shard: int | str,
+        offsets: ArrayLike,
+        row_bytes: int,
+        out: Readable | None = None,
+        *,
+        progress: Progress | None = None,
     ) -> _core.Buffer:
         """Reads ranges of equal length, one after the other, into one buffer.
 
@@ -194,6 +220,7 @@ class Source:
             offsets: First bytes of the rows, shape `(rows,)`, integers.
             row_bytes: Bytes of each row.
             out: Where to read to; a new buffer of `rows * row_bytes` bytes if `None`.
+            progress: As for `read_many`.
 
         Raises:
             BatchError: as `read_many`.
@@ -201,7 +228,7 @@ class Source:
         number = self.shards.number(shard)
         plan = make_plan(np.ravel(offsets), row_bytes, shard=number)
         buffer = _core.Buffer.allocate(len(plan) * row_bytes) if out is None else _buffer(out)
-        self.read_many(plan, buffer)
+        self.read_many(plan, buffer, progress=progress)
         return buffer
 
     def open(self, shard: str | int = 0, mode: Literal["rb"] = "rb") -> File:
@@ -218,7 +245,7 @@ class Source:
     def stats(self) -> Stats:
         """What this process has read so far."""
         session = self._session()
-        return Stats.of(session.counters(), session.providers())
+        return Stats.of(session.counters(), session.providers(), self.usage)
 
     def close(self) -> None:
         """Ends the connections of this process. A later read connects again."""
@@ -260,6 +287,7 @@ class Source:
         """In a child: the parent's connections and lock mean nothing."""
         self._lock = threading.Lock()
         self._opened = None
+        self.usage = UsageClock()
 
 
 _SOURCES: weakref.WeakSet[Source] = weakref.WeakSet()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from feedrail._dtypes import RESULT_DTYPE
+from feedrail._dtypes import CHECKSUM_STATUS, RESULT_DTYPE
 from feedrail._errors import FeedrailError, batch_error
 
 if TYPE_CHECKING:
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from feedrail import _core
+    from feedrail._typing import Progress
 
 #: Exceptions that are made for one batch; all failures are in its results.
 _ERRORS_AT_MOST = 16
@@ -28,23 +29,27 @@ class Ticket:
     It can be awaited in an asyncio event loop, and polled by its descriptor (`fileno`).
     """
 
-    def __init__(self, ticket: _core.Ticket) -> None:
-        self._ticket = ticket
+    def __init__(self, ticket: _core.Ticket, crc32c: bytes | None = None) -> None:
+        self._ticket, self._crc32c = ticket, crc32c
+        self._compared: dict[int, FeedrailError] | None = None
 
     def done(self) -> bool:
         """Whether every range has its result."""
         return self._ticket.done()
 
-    def wait(self, timeout: float | None = None) -> NDArray[np.void]:
+    def wait(
+        self, timeout: float | None = None, *, progress: Progress | None = None
+    ) -> NDArray[np.void]:
         """Waits for all results, and returns one of `RESULT_DTYPE` for each entry of the plan.
 
-        The batch goes on if the wait ends early, by `timeout` seconds or by a signal.
+        The batch goes on if the wait ends early, by `timeout` seconds, a signal, or what `progress`
+        raises. `progress` is as for `Source.read_many`.
 
         Raises:
-            BatchError: ranges failed.
+            BatchError: ranges failed, or do not have their checksums.
             TimeoutError: there are not all results within `timeout` seconds.
         """
-        if not self._ticket.wait(timeout):
+        if not self._ticket.wait(timeout, progress):
             raise TimeoutError(f"the batch is not over within {timeout} s, and goes on")
         return self.results()
 
@@ -62,10 +67,16 @@ class Ticket:
     def results(self, errors: Literal["raise", "return"] = "raise") -> NDArray[np.void]:
         """The results of a batch that is over, shape `(entries,)`, dtype `RESULT_DTYPE`.
 
+        The first call compares checksums, if the batch was submitted with them, and must be before
+        anything else is written to the buffer.
+
         Raises:
-            BatchError: ranges failed, and `errors` is `"raise"`.
+            BatchError: ranges failed or do not have their checksums, and `errors` is `"raise"`.
         """
-        results = np.frombuffer(self._ticket.results(), RESULT_DTYPE)
+        results = np.frombuffer(bytearray(self._ticket.results()), RESULT_DTYPE)
+        mismatches = self._mismatches()
+        if mismatches:
+            results["status"][list(mismatches)] = CHECKSUM_STATUS
         if errors == "raise":
             failed = np.flatnonzero(results["status"])
             if len(failed):
@@ -74,7 +85,18 @@ class Ticket:
 
     def exceptions(self, at_most: int | None = None) -> dict[int, FeedrailError]:
         """The exceptions of the ranges that failed, by number of the entry."""
-        return dict(self._ticket.failures(sys.maxsize if at_most is None else at_most))
+        at_most = sys.maxsize if at_most is None else at_most
+        failed = dict(self._ticket.failures(at_most))
+        mismatched = dict(list(self._mismatches().items())[:at_most])
+        return dict(sorted({**failed, **mismatched}.items())[:at_most])
+
+    def _mismatches(self) -> dict[int, FeedrailError]:
+        """The exceptions of the ranges without their checksums; none before the batch is over."""
+        if self._crc32c is None or not self.done():
+            return {}
+        if self._compared is None:
+            self._compared = dict(self._ticket.mismatches(self._crc32c))
+        return self._compared
 
     def __await__(self) -> Generator[object, None, NDArray[np.void]]:
         yield from self.over().__await__()

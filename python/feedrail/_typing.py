@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Protocol, TypeAlias
 
 from typing_extensions import Buffer
@@ -21,3 +22,6 @@ class SupportsDlpack(Protocol):
 
 #: What can be read into.
 Readable: TypeAlias = Buffer | SupportsDlpack
+
+#: Called with the number of bytes that are done, and of all.
+Progress: TypeAlias = Callable[[int, int], object]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from feedrail.formats.npy import SequenceDecoder
 from feedrail.index import Index
 
 if TYPE_CHECKING:
@@ -102,3 +103,7 @@ class MegatronIndex:
         """
         lengths = self.lengths.astype(np.int64) * self.dtype.itemsize
         return Index.of(self.pointers, lengths, shard=shard)
+
+    def decoder(self) -> SequenceDecoder:
+        """Makes arrays of the sequences of a batch: a `transform` of `RangeDataset`."""
+        return SequenceDecoder(self.dtype)

@@ -43,14 +43,16 @@ impl Wake for ThreadWaker {
 }
 
 /// Calls `wait`, which waits for at most as long as it is told, until it returns something or
-/// `timeout` is over; `None` then.
+/// `timeout` is over; `None` then. Calls `between` with the interpreter attached each time that
+/// `wait` returned nothing.
 ///
 /// # Errors
-/// What a signal's handler raised, within 100 ms.
+/// What a signal's handler raised, within 100 ms, or what `between` returned.
 pub(crate) fn wait_interruptibly<T: Send>(
     py: Python<'_>,
     timeout: Option<Duration>,
     mut wait: impl FnMut(Duration) -> Option<T> + Send,
+    mut between: impl FnMut() -> PyResult<()>,
 ) -> PyResult<Option<T>> {
     let start = Host::now();
     loop {
@@ -61,6 +63,7 @@ pub(crate) fn wait_interruptibly<T: Send>(
             return Ok(Some(result));
         }
         py.check_signals()?;
+        between()?;
         released::drain(py);
         if left.is_some_and(|left| left <= step) {
             return Ok(None);
@@ -79,7 +82,7 @@ pub(crate) fn block_on<T: Send>(
     let waker = Arc::new(ThreadWaker::default());
     let task = Arc::clone(&waker).into();
     let mut future = pin!(future);
-    let ready = wait_interruptibly(py, None, |step| {
+    let wait = |step| {
         let mut poll = || match future.as_mut().poll(&mut Context::from_waker(&task)) {
             Poll::Ready(result) => Some(result),
             Poll::Pending => None,
@@ -88,6 +91,7 @@ pub(crate) fn block_on<T: Send>(
             waker.wait(step);
             poll()
         })
-    })?;
+    };
+    let ready = wait_interruptibly(py, None, wait, || Ok(()))?;
     Ok(ready.expect("without a time-out it waits for the result"))
 }

@@ -1,11 +1,10 @@
 //! Plans and results as Python has them: arrays of 24-byte entries and 8-byte results.
 
-use std::ffi::c_void;
-
 use feedrail_initiator::{Entry, Outcome};
-use pyo3::buffer::PyUntypedBuffer;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
+
+use crate::exported::ExportedBytes;
 
 /// Bytes of an entry of `feedrail.PLAN_DTYPE`.
 const ENTRY_BYTES: usize = 24;
@@ -13,12 +12,12 @@ const ENTRY_BYTES: usize = 24;
 /// Copies a plan in, and checks that every entry goes to a buffer of `out_bytes`. The initiator
 /// checks the rest.
 pub(crate) fn parse(plan: &Bound<'_, PyAny>, out_bytes: usize) -> PyResult<Vec<Entry>> {
-    let buffer = PyUntypedBuffer::get(plan)?;
-    if buffer.item_size() != ENTRY_BYTES || !buffer.is_c_contiguous() {
+    let buffer = ExportedBytes::of(plan)?;
+    if buffer.item_bytes() != ENTRY_BYTES {
         let message = "a plan is a C-contiguous array of dtype feedrail.PLAN_DTYPE";
         return Err(PyTypeError::new_err(message));
     }
-    let bytes = copy(buffer.buf_ptr(), buffer.len_bytes());
+    let bytes = buffer.to_vec();
     let entries: Vec<_> = bytes.chunks_exact(ENTRY_BYTES).map(entry).collect();
     let beyond = |entry: &Entry| {
         let end = entry.dst.checked_add(u64::from(entry.length));
@@ -44,13 +43,4 @@ pub(crate) fn result_bytes(outcome: Outcome) -> [u8; 8] {
     let [s0, s1] = outcome.status.to_le_bytes();
     let [l0, l1, l2, l3] = outcome.latency_us.to_le_bytes();
     [s0, s1, outcome.path, outcome.attempts, l0, l1, l2, l3]
-}
-
-#[expect(unsafe_code, reason = "copies an exported buffer")]
-fn copy(from: *const c_void, length: usize) -> Vec<u8> {
-    let mut bytes = vec![0; length];
-    // SAFETY: the export is contiguous and as long as that; it is held by the caller, and the
-    // interpreter is attached.
-    unsafe { std::ptr::copy_nonoverlapping(from.cast(), bytes.as_mut_ptr(), length) };
-    bytes
 }

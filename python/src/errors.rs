@@ -1,6 +1,7 @@
 //! Errors of the initiator as exceptions of `feedrail`.
 
-use feedrail_initiator::{Entry, Error, ErrorKind, PlanError};
+use feedrail_dataset::formats::FormatError;
+use feedrail_initiator::{Entry, Error, ErrorKind, Namespace, PlanError};
 use pyo3::exceptions::PyValueError;
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -20,6 +21,45 @@ pub(crate) fn forked(py: Python<'_>) -> PyErr {
 /// The exception of a pool without room.
 pub(crate) fn pool_full(py: Python<'_>, message: String) -> PyErr {
     of_class(py, "PoolFull", message)
+}
+
+/// The exception for bytes of a namespace that do not have their CRC-32C.
+pub(crate) fn checksum(
+    py: Python<'_>,
+    namespace: &Namespace,
+    computed: u32,
+    expected: u32,
+) -> PyErr {
+    let target = namespace.target().to_string();
+    let message = format!(
+        "the bytes from {target} have CRC-32C {computed:#010x}, not {expected:#010x}: compare the \
+         shard with its origin, and index it again if it was changed on purpose"
+    );
+    with_details(py, "ChecksumError", message, |details| {
+        details.set_item(intern!(py, "tried"), PyTuple::new(py, [target])?)
+    })
+}
+
+/// The exception for a shard that is not what its format says.
+pub(crate) fn format(py: Python<'_>, error: &FormatError) -> PyErr {
+    with_details(py, "FormatError", error.problem.to_string(), |details| {
+        details.set_item(intern!(py, "shard"), error.shard)?;
+        details.set_item(intern!(py, "offset"), error.offset)
+    })
+}
+
+fn with_details(
+    py: Python<'_>,
+    class: &str,
+    message: String,
+    fill: impl FnOnce(&Bound<'_, PyDict>) -> PyResult<()>,
+) -> PyErr {
+    let make = || {
+        let details = PyDict::new(py);
+        fill(&details)?;
+        py.import(intern!(py, "feedrail._errors"))?.getattr(class)?.call((message,), Some(&details))
+    };
+    make().map_or_else(|failed| failed, PyErr::from_value)
 }
 
 fn new_exception<'py>(py: Python<'py>, class: &str, error: &Error) -> PyResult<Bound<'py, PyAny>> {

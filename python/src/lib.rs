@@ -6,9 +6,13 @@
 
 mod block_on;
 mod buffer;
+mod checksums;
 mod dlpack;
 mod entry;
 mod errors;
+mod exported;
+mod histogram;
+mod index;
 mod lease;
 mod lingering;
 mod order;
@@ -20,6 +24,7 @@ mod seconds;
 mod session;
 mod stalls;
 mod state;
+mod tar_members;
 mod ticket;
 
 use pyo3::prelude::*;
@@ -29,6 +34,10 @@ use pyo3::prelude::*;
 mod _core {
     #[pymodule_export]
     use crate::buffer::BufferObject;
+    #[pymodule_export]
+    use crate::checksums::crc32c;
+    #[pymodule_export]
+    use crate::index::{KeysObject, index_shard};
     #[pymodule_export]
     use crate::order::OrderObject;
     #[pymodule_export]
@@ -41,6 +50,8 @@ mod _core {
     use crate::session::SessionObject;
     #[pymodule_export]
     use crate::state::{BatchesObject, SequenceObject};
+    #[pymodule_export]
+    use crate::tar_members::webdataset_members;
     #[pymodule_export]
     use crate::ticket::TicketObject;
 }

@@ -68,7 +68,8 @@ impl PoolObject {
             let message = format!("{nbytes} bytes of a pool of {}", self.region.len());
             return Err(errors::pool_full(py, message));
         }
-        let lease = wait_interruptibly(py, Some(timeout), |step| self.arena.take(nbytes, step))?;
+        let take = |step| self.arena.take(nbytes, step);
+        let lease = wait_interruptibly(py, Some(timeout), take, || Ok(()))?;
         let Some(lease) = lease else {
             let (free, all) = (self.arena.free_bytes(), self.region.len());
             let message = format!("no {nbytes} bytes in one piece: {free} of {all} are free");

@@ -15,6 +15,7 @@ use crate::block_on::block_on;
 use crate::buffer::BufferObject;
 use crate::entry;
 use crate::errors;
+use crate::histogram::BatchHistogram;
 use crate::process::HomeProcess;
 use crate::released;
 use crate::seconds::Seconds;
@@ -137,7 +138,9 @@ impl SessionObject {
         }
     }
 
-    /// As `submit`, and waits for all results. What a signal's handler raises cancels the batch.
+    /// As `submit`, and waits for all results. What a signal's handler or `progress` raises cancels
+    /// the batch.
+    #[pyo3(signature = (plan, out, timeout, background, progress = None))]
     fn read(
         &self,
         py: Python<'_>,
@@ -145,9 +148,10 @@ impl SessionObject {
         out: &BufferObject,
         timeout: Option<Seconds>,
         background: bool,
+        progress: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<TicketObject> {
         let ticket = self.submit(py, plan, out, timeout, background)?;
-        ticket.wait_for(py, None)?;
+        ticket.wait_for(py, None, progress)?;
         Ok(ticket)
     }
 
@@ -163,6 +167,10 @@ impl SessionObject {
         let all = counters(py, &py.detach(|| self.host.counters()))?;
         all.set_item("batches", self.stalls.batches())?;
         all.set_item("stall_seconds", self.stalls.stall_seconds())?;
+        let latency = self.stalls.latency();
+        all.set_item("latency_edges_us", BatchHistogram::edges_us())?;
+        all.set_item("latency_counts", latency.counts())?;
+        all.set_item("latency_seconds", latency.sum_seconds())?;
         Ok(all)
     }
 }

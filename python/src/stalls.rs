@@ -1,20 +1,29 @@
-//! How long threads waited for batches.
+//! How long batches took, and how long threads waited for them.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use feedrail_initiator::Host;
+
+use crate::histogram::BatchHistogram;
 
 /// Counters of a session's batches.
 #[derive(Debug, Default)]
 pub(crate) struct StallCounters {
     batches: AtomicU64,
     stalled_us: AtomicU64,
+    latency: BatchHistogram,
 }
 
 impl StallCounters {
     /// Counts a batch that was accepted.
     pub(crate) fn submitted(&self) {
         self.batches.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts the time that a batch took, which is over.
+    pub(crate) fn ended(&self, duration: Duration) {
+        self.latency.add(duration);
     }
 
     /// Calls `wait`, and counts the time that it takes.
@@ -34,5 +43,10 @@ impl StallCounters {
     /// Seconds that threads waited for batches, the sum of all threads.
     pub(crate) fn stall_seconds(&self) -> f64 {
         self.stalled_us.load(Ordering::Relaxed) as f64 / 1e6
+    }
+
+    /// How long batches took.
+    pub(crate) fn latency(&self) -> &BatchHistogram {
+        &self.latency
     }
 }

@@ -2,15 +2,17 @@
 
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use feedrail_initiator::{Entry, Outcome, Ticket};
+use feedrail_initiator::{Entry, Host, MonotonicTime, Outcome, Ticket};
 use pyo3::exceptions::PyOSError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
 use crate::block_on::wait_interruptibly;
 use crate::buffer::BufferMemory;
+use crate::checksums::{Mismatch, mismatches};
 use crate::entry;
 use crate::errors;
 use crate::lingering;
@@ -28,6 +30,9 @@ pub(crate) struct TicketObject {
     entries: Vec<Entry>,
     memory: Arc<BufferMemory>,
     stalls: Arc<StallCounters>,
+    began: MonotonicTime,
+    /// Whether its time was counted, once it is over.
+    is_counted: AtomicBool,
     _drain: DrainOnDrop,
 }
 
@@ -40,15 +45,46 @@ impl TicketObject {
     ) -> Self {
         stalls.submitted();
         let (home, ticket, stalls) = (HomeProcess::current(), Some(ticket), Arc::clone(stalls));
-        Self { home, ticket, entries, memory, stalls, _drain: DrainOnDrop }
+        let (began, is_counted) = (Host::now(), AtomicBool::new(false));
+        Self { home, ticket, entries, memory, stalls, began, is_counted, _drain: DrainOnDrop }
     }
 
-    /// Waits until it is over, or `timeout` is; says whether it is over.
-    pub(crate) fn wait_for(&self, py: Python<'_>, timeout: Option<Duration>) -> PyResult<bool> {
+    /// Waits until it is over, or `timeout` is; says whether it is over. Calls `progress` with the
+    /// bytes of the ranges that have ended and of all, each 100 ms and at the end.
+    pub(crate) fn wait_for(
+        &self,
+        py: Python<'_>,
+        timeout: Option<Duration>,
+        progress: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<bool> {
         let ticket = self.ticket(py)?;
         let wait = |step| ticket.wait(usize::MAX, Some(step)).is_done().then_some(());
-        let over = self.stalls.during(|| wait_interruptibly(py, timeout, wait))?;
+        let tell = || match progress {
+            Some(progress) => progress.call1(self.ended_bytes(ticket)).map(drop),
+            None => Ok(()),
+        };
+        let over = self.stalls.during(|| wait_interruptibly(py, timeout, wait, tell))?;
+        if over.is_some() {
+            self.count();
+            tell()?;
+        }
         Ok(over.is_some())
+    }
+
+    /// Bytes of the ranges that have ended, and of all.
+    fn ended_bytes(&self, ticket: &Ticket) -> (u64, u64) {
+        let ranges = self.entries.iter().zip(ticket.outcomes());
+        ranges.fold((0, 0), |(ended, all), (entry, outcome)| {
+            let length = u64::from(entry.length);
+            (ended + if outcome.is_pending() { 0 } else { length }, all + length)
+        })
+    }
+
+    /// Counts the time that it took, when it is first seen to be over.
+    fn count(&self) {
+        if !self.is_counted.swap(true, Ordering::Relaxed) {
+            self.stalls.ended(Host::now().saturating_duration_since(self.began));
+        }
     }
 
     /// The batch, for a call from Python.
@@ -76,14 +112,39 @@ impl TicketObject {
     fn done(&self, py: Python<'_>) -> PyResult<bool> {
         released::drain(py);
         let ticket = self.ticket(py)?;
-        Ok(ticket.is_done() || py.detach(|| ticket.wait(0, None).is_done()))
+        let is_done = ticket.is_done() || py.detach(|| ticket.wait(0, None).is_done());
+        if is_done {
+            self.count();
+        }
+        Ok(is_done)
     }
 
     /// Waits for `timeout` seconds at most; returns whether every range has its result.
-    #[pyo3(signature = (timeout = None))]
-    fn wait(&self, py: Python<'_>, timeout: Option<Seconds>) -> PyResult<bool> {
+    #[pyo3(signature = (timeout = None, progress = None))]
+    fn wait(
+        &self,
+        py: Python<'_>,
+        timeout: Option<Seconds>,
+        progress: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<bool> {
         released::drain(py);
-        self.wait_for(py, timeout.map(|Seconds(timeout)| timeout))
+        self.wait_for(py, timeout.map(|Seconds(timeout)| timeout), progress)
+    }
+
+    /// Number and exception of the ranges without an error whose bytes do not have their CRC-32C;
+    /// `crc32c` has a little-endian `uint32` for each range, 0 for those that are not checked.
+    fn mismatches(&self, py: Python<'_>, crc32c: &[u8]) -> PyResult<Vec<(usize, PyErr)>> {
+        let ticket = self.ticket(py)?;
+        let region = self.memory.region(py)?;
+        let found = py.detach(|| mismatches(ticket, &self.entries, region, crc32c));
+        let found =
+            found.map_err(|error| errors::refused(py, error, &self.entries, self.memory.at))?;
+        let located = found.into_iter().map(|Mismatch { range, computed, expected }| {
+            let exception = errors::checksum(py, ticket.namespace(range), computed, expected);
+            errors::locate(py, &exception, &self.entries[range])?;
+            Ok((range, exception))
+        });
+        located.collect()
     }
 
     /// Gives up the ranges without a result, and returns the number of those that ended at once.

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import re
 import subprocess
 import sys
+import tarfile
+from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
+import numpy as np
 import pytest
 from conftest import Daemon
 
@@ -15,14 +20,45 @@ URL = "nvmf://192.0.2.10/nqn.2026-01.org.example:shards"
 EXAMPLES = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
 
 
+def needs_torch(number: int) -> bool:
+    return "torch" in re.sub("#.*", "", EXAMPLES[number])
+
+
+def cases() -> Iterator[object]:
+    for number in range(len(EXAMPLES)):
+        missing = needs_torch(number) and find_spec("torch") is None
+        skip = pytest.mark.skipif(missing, reason="torch is not installed")
+        yield pytest.param(number, marks=[pytest.mark.torch, skip] if needs_torch(number) else [])
+
+
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+    """A daemon with the shards that the examples name."""
+    folder = tmp_path_factory.mktemp("readme")
+    tokens, random = folder / "train.bin", np.random.default_rng(3)
+    random.integers(0, 50257, 600_123, dtype=np.uint16).tofile(tokens)
+    with tarfile.open(folder / "samples.tar", "w") as tar:
+        for number in range(40):
+            for extension, data in [("cls", str(number).encode()), ("bin", random.bytes(3000))]:
+                member = tarfile.TarInfo(f"{number:06}.{extension}")
+                member.size = len(data)
+                tar.addfile(member, io.BytesIO(data))
+    running = Daemon(tokens, folder / "samples.tar")
+    yield running
+    running.kill()
+
+
 def test_examples_are_found() -> None:
-    assert len(EXAMPLES) == 8 and all(URL in example or "fsspec" in example for example in EXAMPLES)
+    assert len(EXAMPLES) == 16 and sum(map(needs_torch, range(len(EXAMPLES)))) == 4
+    assert all(URL in example or "fsspec" in example for example in EXAMPLES)
 
 
-@pytest.mark.parametrize("number", range(len(EXAMPLES)))
-def test_example(daemon: Daemon, number: int) -> None:
-    example = EXAMPLES[number].replace(URL, daemon.url)
+@pytest.mark.parametrize("number", cases())
+def test_example(shards: Daemon, tmp_path: Path, number: int) -> None:
+    example = EXAMPLES[number].replace(URL, shards.url)
+    script = tmp_path / "example.py"
+    script.write_text(example)
     ended = subprocess.run(
-        [sys.executable, "-c", example], capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, script], capture_output=True, text=True, timeout=240, check=False, cwd=tmp_path
     )
     assert (ended.returncode, ended.stderr) == (0, ""), example

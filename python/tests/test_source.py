@@ -138,4 +138,5 @@ def test_stats(source: feedrail.Source) -> None:
     text = after.to_prometheus()
     assert "feedrail_ranges_total 3\n" in text and "providers" not in text
     for line in text.splitlines():
-        assert line.startswith("# TYPE feedrail_") or float(line.split()[1]) >= 0
+        described = line.startswith(("# TYPE feedrail_", "# HELP feedrail_"))
+        assert described or float(line.split()[1]) >= 0

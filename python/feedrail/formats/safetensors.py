@@ -16,6 +16,8 @@ from feedrail._source import open as open_source
 if TYPE_CHECKING:
     import torch
 
+    from feedrail._typing import Progress
+
 #: Bytes of the longest header that the format allows.
 _HEADER_MAX = 100_000_000
 #: Tensors begin at multiples of this many bytes of the memory that they share.
@@ -43,7 +45,11 @@ _DTYPES = {
 
 
 def load_file(
-    source: str | Source, device: str = "cpu", *, shard: str | int = 0
+    source: str | Source,
+    device: str = "cpu",
+    *,
+    shard: str | int = 0,
+    progress: Progress | None = None,
 ) -> dict[str, torch.Tensor]:
     """All tensors of a file, by name, as `safetensors.torch.load_file` gives them.
 
@@ -54,6 +60,7 @@ def load_file(
         source: A URL, or a source that is open.
         device: Where the tensors go; anywhere but `"cpu"`, they are copied there afterwards.
         shard: Name or number of the shard.
+        progress: As for `Source.read_many`.
 
     Raises:
         ValueError: the file is no safetensors file, or its header does not fit its size.
@@ -74,7 +81,7 @@ def load_file(
     for part in parts.values():
         part.at, at = at, -(-(at + part.length) // _ALIGNMENT) * _ALIGNMENT
     memory = _core.Buffer.allocate(at)
-    opened.read_many(_plan(parts, begin, number), memory)
+    opened.read_many(_plan(parts, begin, number), memory, progress=progress)
     data = memory.as_tensor() if at else torch.empty(0, dtype=torch.uint8)
     loaded = {name: part.view(data) for name, part in parts.items()}
     if device == "cpu":

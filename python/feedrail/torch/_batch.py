@@ -10,6 +10,8 @@ import torch
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    import numpy as np
+    from numpy.typing import NDArray
     from typing_extensions import Self
 
 T = TypeVar("T")
@@ -26,6 +28,8 @@ class Batch:
         offsets: Sample `i` is `data[offsets[i]:offsets[i + 1]]`; `int64`, shape `(samples + 1,)`.
         state: What resumes a `Loader` or a `StreamDataset` after this batch, if one of them made
             it: see their `load_state_dict`.
+        plan: Where each sample lies, entries of `PLAN_DTYPE`, shape `(samples,)`; decoders name it
+            in their errors.
     """
 
     def __init__(
@@ -34,9 +38,10 @@ class Batch:
         data: torch.Tensor,
         offsets: torch.Tensor,
         state: dict[str, Any] | None = None,
+        plan: NDArray[np.void] | None = None,
     ) -> None:
         self.indices, self.data, self.offsets = indices, data, offsets
-        self.state = state
+        self.state, self.plan = state, plan
 
     @property
     def nbytes(self) -> int:
@@ -74,7 +79,7 @@ class Batch:
         """Does the work that views need, which threads of a `Loader` do ahead."""
 
     def _with_data(self, data: torch.Tensor) -> Self:
-        return type(self)(self.indices, data, self.offsets, self.state)
+        return type(self)(self.indices, data, self.offsets, self.state, self.plan)
 
     def __len__(self) -> int:
         return len(self.indices)

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset, get_worker_info
 
-from feedrail.index import Windows
+from feedrail.index import Windows, has_checksums
 from feedrail.torch._batch import Batch, TokenBatch
 from feedrail.torch._dtypes import torch_dtype
 
@@ -35,6 +35,12 @@ class RangeDataset(Dataset[Any]):
         index: Where the samples are in the shards: `feedrail.index.Index`.
         transform: Called once for each batch with the `Batch`; what it returns is the batch.
         dtype: Elements of samples, `uint8` if `None`. Lengths must be multiples of its size.
+        verify: Whether samples are compared with the CRC-32C that the index has for them: one that
+            has another is a `ChecksumError`. Threads of a `Loader` do it ahead, and other threads
+            run meanwhile.
+
+    Raises:
+        ValueError: `verify` is set, and the index has no checksums.
     """
 
     source: Source
@@ -46,9 +52,13 @@ class RangeDataset(Dataset[Any]):
         *,
         transform: Callable[[Batch], Any] | None = None,
         dtype: DTypeLike | torch.dtype | None = None,
+        verify: bool = False,
     ) -> None:
+        if verify and not has_checksums(index):
+            raise ValueError("verify=True, but the index has no checksums: build it with crc=True")
         self.source = source
         self.transform = transform
+        self.verify = verify
         self.dtype = torch_dtype(dtype)
         self._index = index
 
@@ -71,12 +81,12 @@ class RangeDataset(Dataset[Any]):
         Raises:
             IndexError: there is no such sample.
             ValueError: a sample is not a whole number of elements.
-            BatchError: some could not be read; see its `indices`.
+            BatchError: some could not be read, or do not have their checksums; see its `indices`.
         """
         numbers = self.numbers(indices)
         plan = self.plan(numbers)
         data = _empty(planned_bytes(plan))
-        self.source.read_many(plan, data)
+        self.source.read_many(plan, data, crc32c=self.checksums(numbers))
         return self.finished(self.batch(numbers, plan, data))
 
     def numbers(self, indices: Sequence[int] | NDArray[np.integer[Any]]) -> NDArray[np.int64]:
@@ -105,6 +115,10 @@ class RangeDataset(Dataset[Any]):
             raise ValueError(f"sample {numbers[odd[0]]} has {length} bytes, no whole {self.dtype}s")
         return plan
 
+    def checksums(self, numbers: NDArray[np.int64]) -> NDArray[np.uint32] | None:
+        """CRC-32C of samples, shape `(samples,)`, 0 where none is known; `None` without `verify`."""
+        return self._index.checksums(numbers) if self.verify and has_checksums(self._index) else None
+
     def batch(
         self, numbers: NDArray[np.int64], plan: NDArray[np.void], data: torch.Tensor
     ) -> Batch:
@@ -112,7 +126,8 @@ class RangeDataset(Dataset[Any]):
         offsets = np.zeros(len(plan) + 1, np.int64)
         np.cumsum(plan["length"] // self.dtype.itemsize, out=offsets[1:])
         elements = data[: planned_bytes(plan)].view(self.dtype)
-        return self._kind(torch.from_numpy(numbers), elements, torch.from_numpy(offsets))
+        indices, ends = torch.from_numpy(numbers), torch.from_numpy(offsets)
+        return self._kind(indices, elements, ends, plan=plan)
 
     def finished(self, batch: Batch) -> Any:
         """What a loader gets: the batch, or what `transform` makes of it."""

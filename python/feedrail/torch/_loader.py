@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -132,6 +133,9 @@ class Loader(Node):
     process with or without workers (`StreamDataset`), as long as the product of batch size and
     world size stays. The same sequence of samples follows.
 
+    `dataset.source.stats().utilisation` is the share of the time in which the loop did not wait for a
+    batch, from the second batch of each epoch on.
+
     Threads: one process may use it from one thread at a time.
 
     Args:
@@ -175,6 +179,8 @@ class Loader(Node):
         self._epoch, self._consumed = order.epoch, 0
         self._prefetcher: Prefetcher | None = None
         self._has_ended = False
+        #: When the last batch was handed out; `None` before the first one.
+        self._handed_out: float | None = None
 
     @property
     def epoch(self) -> int:
@@ -195,11 +201,13 @@ class Loader(Node):
         """
         if self._has_ended:
             raise StopIteration
+        asked = time.perf_counter()
         try:
             found = self._running().next()
         except BaseException:
             self.close()
             raise
+        self._count(asked)
         if found is None:
             self._go_to(self._epoch + 1, 0)
             self._has_ended = True
@@ -234,8 +242,20 @@ class Loader(Node):
     def close(self) -> None:
         """Cancels what is read ahead and ends the threads. The next batch begins anew."""
         prefetcher, self._prefetcher = self._prefetcher, None
+        self._handed_out = None
         if prefetcher is not None:
             prefetcher.close()
+
+    def _count(self, asked: float) -> None:
+        """Counts the time since the batch before, and that since the consumer asked for this one.
+
+        The first batch of an epoch is not counted: nothing was computed before it.
+        """
+        now = time.perf_counter()
+        if self._handed_out is not None:
+            compute, stall = asked - self._handed_out, now - asked
+            self.dataset.source.usage.add(compute=compute, stall=stall)
+        self._handed_out = now
 
     def _go_to(self, epoch: int, consumed: int) -> None:
         self.close()
@@ -273,4 +293,4 @@ class Loader(Node):
         self.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_prefetcher": None}
+        return {**vars(self), "_prefetcher": None, "_handed_out": None}

@@ -186,7 +186,7 @@ class Prefetcher:
         dataset = self._queue.dataset
         plan = dataset.plan(numbers)
         memory = self._memory(planned_bytes(plan))
-        ticket = dataset.source.submit(plan, memory)
+        ticket = dataset.source.submit(plan, memory, crc32c=dataset.checksums(numbers))
         data = from_dlpack(memory) if memory.nbytes else torch.empty(0, dtype=torch.uint8)
         reading = Reading(numbers, end, plan, data, ticket)
         self._begun.append(reading)

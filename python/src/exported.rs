@@ -1,0 +1,64 @@
+//! Bytes that a Python object exports, for reading.
+#![expect(unsafe_code, reason = "copies out of exported memory")]
+
+use std::fmt;
+
+use pyo3::buffer::PyUntypedBuffer;
+use pyo3::exceptions::PyTypeError;
+use pyo3::prelude::*;
+
+/// A C-contiguous export. It is read while the interpreter is attached, so that no Python code
+/// writes to it meanwhile.
+pub(crate) struct ExportedBytes<'py> {
+    buffer: PyUntypedBuffer,
+    _py: Python<'py>,
+}
+
+impl<'py> ExportedBytes<'py> {
+    /// The memory of an object.
+    ///
+    /// # Errors
+    /// `TypeError` if it exports none, or has gaps.
+    pub(crate) fn of(object: &Bound<'py, PyAny>) -> PyResult<Self> {
+        let buffer = PyUntypedBuffer::get(object)?;
+        if !buffer.is_c_contiguous() {
+            return Err(PyTypeError::new_err("the memory is not C-contiguous"));
+        }
+        Ok(Self { buffer, _py: object.py() })
+    }
+
+    /// How many bytes an element has.
+    pub(crate) fn item_bytes(&self) -> usize {
+        self.buffer.item_size()
+    }
+
+    pub(crate) fn length(&self) -> usize {
+        self.buffer.len_bytes()
+    }
+
+    /// Copies bytes out, from `at` on; `None` if there are not so many.
+    pub(crate) fn copy(&self, at: usize, to: &mut [u8]) -> Option<()> {
+        let end = at.checked_add(to.len())?;
+        if end > self.length() {
+            return None;
+        }
+        let from = self.buffer.buf_ptr().cast::<u8>();
+        // SAFETY: the export is contiguous, as long as that, and held; the interpreter is attached
+        // as long as this exists. What Rust code has in `to` is no memory of Python's.
+        unsafe { std::ptr::copy_nonoverlapping(from.add(at), to.as_mut_ptr(), to.len()) };
+        Some(())
+    }
+
+    /// A copy of all bytes.
+    pub(crate) fn to_vec(&self) -> Vec<u8> {
+        let mut bytes = vec![0; self.length()];
+        self.copy(0, &mut bytes);
+        bytes
+    }
+}
+
+impl fmt::Debug for ExportedBytes<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ExportedBytes").field("length", &self.length()).finish_non_exhaustive()
+    }
+}
