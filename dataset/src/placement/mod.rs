@@ -1,37 +1,25 @@
 //! Which replica of a shard is read.
 //!
-//! [`Placement`] says which targets a shard is best read from, [`CircuitBreaker`] which targets are
-//! asked at all. Neither reads a clock or knows a connection: whoever has those tells what happened
-//! and when.
+//! [`Placement`] says which targets a shard is best read from. It knows no connection: whoever has
+//! those knows which targets are healthy and how loaded they are. The initiator takes the replicas
+//! of a shard in the order that it says, and leaves out those whose circuit breaker is open.
 //!
 //! ```
-//! use std::time::Duration;
 //! use feedrail_dataset::manifest::Manifest;
-//! use feedrail_dataset::placement::{Admission, CircuitBreaker, Placement};
+//! use feedrail_dataset::placement::Placement;
 //!
 //! # fn main() -> Result<(), feedrail_dataset::manifest::Error> {
 //! # let json = include_bytes!("../../tests/data/manifest.json");
 //! let manifest = Manifest::parse(json)?;
 //! let placement = Placement::new(&manifest);
-//! let mut breakers = vec![CircuitBreaker::default(); manifest.targets().len()];
 //! let queued_bytes = [0, 4096];
-//! // Time since the loader was started.
-//! let now = Duration::from_secs(3);
-//! let target = placement.choose(
-//!     0,
-//!     |target| breakers[target.0 as usize].would_admit(now),
-//!     |target| queued_bytes[target.0 as usize],
-//! );
-//! let breaker = &mut breakers[target.expect("all are healthy").0 as usize];
-//! assert_eq!(breaker.admit(now), Admission::Yes);
-//! // The connection is lost: the next choice is the other target.
-//! breaker.lost(now);
-//! assert!(!breaker.would_admit(now));
+//! let target = placement.choose(0, |_| true, |target| queued_bytes[target.0 as usize]);
+//! // Where its connection is lost the next choice is the other target.
+//! let other = placement.choose(0, |healthy| Some(healthy) != target, |_| 0);
+//! assert_ne!(target, other);
 //! # Ok(())
 //! # }
 //! ```
-
-mod breaker;
 
 #[cfg(test)]
 mod tests;
@@ -42,8 +30,6 @@ use splitmix64::mix;
 
 use crate::manifest::{Manifest, TargetIndex};
 use crate::{Blake3Hash, Name};
-
-pub use breaker::{Admission, BreakerOptions, CircuitBreaker};
 
 /// For each shard its replicas in the order in which they are preferred (rendezvous hashing): by a
 /// hash of the names of shard and target. So clients that share nothing agree, each target is

@@ -10,6 +10,7 @@ use nvme_proto::log::GetLogPage;
 use nvme_proto::{AdminCommand, Nsid, Sqe, view};
 
 use crate::api::controller_handle::ControllerHandle;
+use crate::api::in_order::in_order;
 use crate::api::namespace::Namespace;
 use crate::api::pending::Pending;
 use crate::driver::host_state::Inner;
@@ -18,6 +19,9 @@ use crate::engine::controller::{ControllerLimits, QueueKind, RawData, RawReply};
 use crate::engine::reply::promise;
 use crate::types::error::{Error, ErrorKind, SubsystemAddress};
 use crate::types::options::ControllerOptions;
+
+/// Namespaces that are identified at a time: half of what an admin queue takes.
+const OPENED_AT_A_TIME: usize = 16;
 
 /// The most namespaces that a list is read for.
 const MAX_NAMESPACES: usize = 1 << 20;
@@ -99,16 +103,20 @@ impl Controller {
         self.pending(async move { active_namespaces(&handle).await })
     }
 
-    /// Opens all active namespaces, in ascending order of their numbers, one after the other.
+    /// Opens all active namespaces, in ascending order of their numbers; 16 are asked for at a time.
     pub fn namespaces(&self) -> Pending<Result<Vec<Namespace>, Error>> {
         let handle = Arc::clone(&self.handle);
         self.pending(async move {
-            let mut namespaces = Vec::new();
-            for nsid in active_namespaces(&handle).await? {
-                namespaces.push(Namespace::open(Arc::clone(&handle), nsid).await?);
-            }
-            Ok(namespaces)
+            let active = active_namespaces(&handle).await?;
+            let open = |nsid| Namespace::open(Arc::clone(&handle), nsid);
+            in_order(OPENED_AT_A_TIME, active.into_iter().map(open)).await
         })
+    }
+
+    /// Whether it is connected now. Where it is not, connecting goes on unless the target was given
+    /// up.
+    pub fn is_connected(&self) -> bool {
+        self.handle.is_connected()
     }
 
     /// Opens the first namespace with this [name](crate::NamespaceInfo::name). Namespaces are

@@ -10,6 +10,7 @@ use crate::driver::host_state::Inner;
 use crate::engine::controller::{ControllerLimits, QueueKind, Raw, RawData, RawReply};
 use crate::engine::namespace_identity::NamespaceIdentity;
 use crate::engine::reply::{Promise, Reply, promise};
+use crate::engine::shard_routes::TargetLoad;
 use crate::memory::bounce::CHUNK_BYTES;
 use crate::memory::region::ErasedScope;
 use crate::types::error::{Error, ErrorKind, SubsystemAddress};
@@ -61,6 +62,12 @@ impl ControllerHandle {
     pub(crate) fn limits(&self) -> Result<ControllerLimits, Error> {
         let state = self.host.shared.lock()?;
         state.engines.get(self.engine).ok_or(ErrorKind::Closed)?.limits(self.key)
+    }
+
+    pub(crate) fn is_connected(&self) -> bool {
+        let Ok(state) = self.host.shared.lock() else { return false };
+        let engine = state.engines.get(self.engine);
+        engine.is_some_and(|engine| engine.load(self.key, None) != TargetLoad::Away)
     }
 
     /// Names the present connection.

@@ -6,6 +6,7 @@ pub(crate) mod controller;
 pub(crate) mod controller_handle;
 pub(crate) mod discovery;
 pub(crate) mod host;
+pub(crate) mod in_order;
 pub(crate) mod namespace;
 pub(crate) mod namespace_handle;
 pub(crate) mod pending;

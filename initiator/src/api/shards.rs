@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use crate::api::namespace::Namespace;
 use crate::api::namespace_handle::NamespaceInfo;
-use crate::engine::shard_routes::{ShardPlace, ShardRoute, ShardRoutes};
+use crate::engine::shard_routes::{ReplicaPolicy, ShardPlace, ShardRoute, ShardRoutes};
+use crate::types::error::Error;
 
 /// The namespaces that plans read from, numbered from 0 in the order given.
 ///
@@ -13,12 +14,19 @@ use crate::engine::shard_routes::{ShardPlace, ShardRoute, ShardRoutes};
 /// connections there are takes time in proportion to the number of shards.
 ///
 /// A shard may have several replicas: namespaces with the same bytes, of several targets. A range
-/// is read from the one of the first two connected replicas that has fewer bytes to send; if it
-/// fails there through the fault of the target, it is read from another within the plan's deadline,
-/// from each at most once. How soon a target counts as gone is up to its
-/// [`loss_timeout`](crate::ControllerOptions::loss_timeout), and how long it may be silent to its
-/// [`io_timeout`](crate::ControllerOptions::io_timeout) and
-/// [`abort_timeout`](crate::ControllerOptions::abort_timeout): with replicas, well below a second.
+/// is read from the one of the first two connected replicas that has fewer bytes to send, or from
+/// the first ([`ReplicaPolicy`]). If it fails there through the fault of the target, it is read
+/// from another within the plan's deadline, from each at most once; if the connection is lost it is
+/// read at once from a replica that is connected, and waits only where none is. How soon a
+/// connection counts as lost is up to its
+/// [`silence_timeout`](crate::ControllerOptions::silence_timeout): with replicas, half a second.
+///
+/// Each target has a circuit breaker. It opens when the connection is lost, or when five ranges in a
+/// row fail or time out: no range is read from the target that has a choice, for 500 ms at first.
+/// Then one range finds out whether it serves, and the next pause is twice as long, up to 30 s, if
+/// it does not.
+///
+/// A replica whose namespace turns out to be changed is not read from again: [`Shards::changed`].
 #[derive(Clone)]
 pub struct Shards {
     /// The replicas of each shard, at least one.
@@ -39,11 +47,39 @@ pub struct UnlikeReplica {
     pub difference: &'static str,
 }
 
+/// A replica that is not read from any more, since its namespace changed after it was opened.
+#[derive(Clone, Debug)]
+pub struct ChangedReplica {
+    /// Number of the shard.
+    pub shard: u32,
+    /// The replica, as it was.
+    pub namespace: Namespace,
+    /// What changed; its kind is [`ErrorKind::Changed`](crate::ErrorKind::Changed).
+    pub error: Error,
+}
+
 impl Shards {
     /// The shards with these namespaces. All are to be of the host that plans are submitted to.
     pub fn new(namespaces: impl IntoIterator<Item = Namespace>) -> Self {
         let namespaces = namespaces.into_iter();
-        Self::of(namespaces.map(|namespace| vec![namespace]).collect())
+        let namespaces = namespaces.map(|namespace| vec![namespace]).collect();
+        Self::of(namespaces, ReplicaPolicy::default())
+    }
+
+    /// Shards with replicas, as [`Shards::replicated`]; but the caller knows that the namespaces of
+    /// one shard have the same bytes, whatever their UUIDs are: of a checksum, for example. Those
+    /// of another size than the first of their shard are left out.
+    pub fn with_replicas(
+        policy: ReplicaPolicy,
+        shards: impl IntoIterator<Item = Vec<Namespace>>,
+    ) -> Self {
+        let shards = shards.into_iter().filter(|replicas| !replicas.is_empty());
+        let alike = |mut replicas: Vec<Namespace>| {
+            let size_bytes = replicas[0].size_bytes();
+            replicas.retain(|other| other.size_bytes() == size_bytes);
+            replicas
+        };
+        Self::of(shards.map(alike).collect(), policy)
     }
 
     /// Shards with replicas: for each shard its namespaces, those to read from first in front, and
@@ -69,11 +105,11 @@ impl Shards {
             replicas
         };
         let shards = shards.enumerate().map(alike).collect();
-        (Self::of(shards), unlike)
+        (Self::of(shards, ReplicaPolicy::default()), unlike)
     }
 
-    fn of(namespaces: Arc<[Vec<Namespace>]>) -> Self {
-        let (mut routes, mut connections) = (ShardRoutes::default(), Vec::new());
+    fn of(namespaces: Arc<[Vec<Namespace>]>, policy: ReplicaPolicy) -> Self {
+        let (mut routes, mut connections) = (ShardRoutes::with_policy(policy), Vec::new());
         for replicas in namespaces.iter() {
             let mut of_shard = Vec::with_capacity(replicas.len());
             for namespace in replicas {
@@ -108,6 +144,23 @@ impl Shards {
     /// The namespaces of a shard; none if there is no shard with this number.
     pub fn replicas(&self, shard: u32) -> &[Namespace] {
         self.namespaces.get(shard as usize).map_or(&[], Vec::as_slice)
+    }
+
+    /// How many replicas are not read from any more, since their namespaces changed. Takes no lock:
+    /// it may be asked after each plan.
+    pub fn changed_count(&self) -> usize {
+        self.routes.out_count()
+    }
+
+    /// The replicas that are not read from any more, since their namespaces changed, in the order
+    /// in which that was found out. It is found out when a range is to be read from them.
+    pub fn changed(&self) -> Vec<ChangedReplica> {
+        let list = self.routes.out_list();
+        let changed = list.iter().filter_map(|out| {
+            let namespace = self.replicas(out.shard).get(out.replica)?.clone();
+            Some(ChangedReplica { shard: out.shard, namespace, error: out.error.clone() })
+        });
+        changed.collect()
     }
 
     pub(crate) fn routes(&self) -> &Arc<ShardRoutes> {

@@ -31,7 +31,7 @@ use crate::driver::wake_flag::WakeFlag;
 use crate::engine::plan_run::PlanRun;
 use crate::engine::plan_state::PlanState;
 use crate::engine::results::{Errands, Outbox, PlanKey, RangeFailover, RingKey};
-use crate::engine::shard_routes::ShardPlace;
+use crate::engine::shard_routes::{ShardPlace, TargetLoad};
 use crate::engine::{ErasedEngine, NextTurn, earliest};
 use crate::memory::plan_region::ClaimedMemory;
 
@@ -228,7 +228,7 @@ impl SharedEngines {
     ) -> Result<PlanKey, Forked> {
         let mut state = self.lock()?;
         if plan.is_replicated() {
-            plan.choose_replicas(state.loads(&plan));
+            state.choose_replicas(&plan, self.threaded.then(system_now));
         }
         let key = state.outbox.open_plan(plan, memory);
         for (engine, run) in runs(key) {
@@ -567,7 +567,7 @@ impl DriverState {
         for engine in &mut self.engines {
             turn = turn.and(engine.turn(now, &mut self.outbox));
         }
-        if self.fail_over(now) {
+        if self.fail_over(now) | self.move_ranges(now) {
             turn = NextTurn::Busy;
         }
         self.due = match turn {
@@ -583,16 +583,30 @@ impl DriverState {
             due = earliest(due, engine.launch(now, &mut self.outbox));
         }
         // Work that was left undone is still to be done.
-        let is_busy = self.fail_over(now)
-            || self.outbox.has_errands()
-            || self.due.is_some_and(|time| time <= now);
+        let has_moved = self.fail_over(now) | self.move_ranges(now);
+        let is_busy =
+            has_moved || self.outbox.has_errands() || self.due.is_some_and(|time| time <= now);
         self.due = if is_busy { Some(now) } else { due };
     }
 
-    /// Bytes that each controller of a plan is to send, where it is connected.
-    fn loads(&self, plan: &PlanState) -> Vec<Option<u64>> {
-        let places = plan.places().iter();
-        places.map(|place| self.engines.get(place.engine)?.load(place.controller)).collect()
+    /// Chooses the replica that each range of a plan is read from.
+    fn choose_replicas(&mut self, plan: &PlanState, now: Option<Time>) {
+        let load = |place: &ShardPlace| self.load(*place, now);
+        let before: Vec<_> = plan.places().iter().map(load).collect();
+        let mut loads = before.clone();
+        plan.choose_replicas(&mut loads);
+        let was_probe = |(before, after)| before == TargetLoad::Probe && after != before;
+        let probes = before.into_iter().zip(loads).map(was_probe);
+        for (place, _) in plan.places().iter().zip(probes).filter(|(_, is_probe)| *is_probe) {
+            if let Some(engine) = self.engines.get_mut(place.engine) {
+                engine.begin_probe(place.controller, now);
+            }
+        }
+    }
+
+    fn load(&self, place: ShardPlace, now: Option<Time>) -> TargetLoad {
+        let engine = self.engines.get(place.engine);
+        engine.map_or(TargetLoad::Away, |engine| engine.load(place.controller, now))
     }
 
     /// Has ranges that failed read from other replicas of their shards; false if there are none.
@@ -603,7 +617,9 @@ impl DriverState {
         let mut runs = BTreeMap::<_, Vec<u32>>::new();
         for RangeFailover { plan, range, error, service } in self.outbox.take_failovers() {
             let state = Arc::clone(self.outbox.plan_state(plan));
-            if state.choose_again(range, now, &self.loads(&state)) {
+            // Not to a target that is only tried: it has failed once.
+            let load = |place| self.load(place, Some(now)).without_probe();
+            if state.choose_again(range, now, load) {
                 let place = state.entry(range).1.place;
                 runs.entry((plan, place)).or_default().push(range);
             } else {
@@ -614,6 +630,38 @@ impl DriverState {
             self.submit_again(plan, place, ranges);
         }
         true
+    }
+
+    /// Has ranges that wait for targets without a connection read from those that have one, if any
+    /// of them came or went; false if nothing came of it.
+    fn move_ranges(&mut self, now: Time) -> bool {
+        if !self.outbox.take_move() {
+            return false;
+        }
+        let loads: Vec<_> = self.engines.iter().map(|engine| engine.loads(now)).collect();
+        let load = |place: ShardPlace| {
+            let controllers = loads.get(place.engine).into_iter().flatten();
+            let known = controllers.filter(|(key, _)| *key == place.controller).next();
+            known.map_or(TargetLoad::Away, |(_, load)| load.without_probe())
+        };
+        let outbox = &self.outbox;
+        let mut elsewhere = |plan, range, began| {
+            let state = outbox.plan_state(plan);
+            state.is_replicated() && state.choose_connected(range, began, load)
+        };
+        let mut runs = BTreeMap::<_, Vec<u32>>::new();
+        for engine in &mut self.engines {
+            for (plan, range) in engine.give_away(&mut elsewhere) {
+                let place = outbox.plan_state(plan).entry(range).1.place;
+                runs.entry((plan, place)).or_default().push(range);
+            }
+        }
+        let any = !runs.is_empty();
+        for ((plan, place), mut ranges) in runs {
+            ranges.sort_unstable();
+            self.submit_again(plan, place, ranges);
+        }
+        any
     }
 
     fn submit_again(&mut self, plan: PlanKey, place: usize, ranges: Vec<u32>) {

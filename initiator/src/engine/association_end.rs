@@ -52,6 +52,10 @@ impl<P: Provider> HostEngine<P> {
             return self.release_resources(key, cause, outbox);
         }
         self.counters.connections_lost += u64::from(live_for.is_some());
+        if live_for.is_some() {
+            controller.breaker.lost(now);
+            outbox.note_move();
+        }
         let outage = controller.outage.get_or_insert_with(|| Outage::begin(now, cause.clone()));
         outage.cause = cause;
         if live_for.is_some_and(|time| time >= controller.options.reconnect_delay) {
@@ -59,7 +63,11 @@ impl<P: Provider> HostEngine<P> {
         }
         let pause = controller.retries.next_pause(controller.options.reconnect_delay);
         controller.phase = ControllerPhase::Resting(now + pause);
-        self.start_clocks(now, key);
+        match controller.refusal().cloned() {
+            // What had this attempt to wait for.
+            Some(lost) => self.fail_waiting(key, &lost, outbox),
+            None => self.start_clocks(now, key),
+        }
     }
 
     /// Takes the queues of an association down, and takes back what was in flight on them.
@@ -214,6 +222,9 @@ impl<P: Provider> HostEngine<P> {
                 self.resume_delayed(now, key);
                 self.expire_checks(now, key, outbox);
                 self.keep_alive(now, key, outbox);
+                if self.controllers.get(key).is_some_and(|controller| controller.is_live()) {
+                    self.watch_silence(now, key, outbox);
+                }
             }
             ControllerPhase::Resting(time) if *time <= now => match self.is_fenced(key) {
                 true => self.controllers[key].phase = ControllerPhase::Fenced,
@@ -238,12 +249,40 @@ impl<P: Provider> HostEngine<P> {
                 self.end_association(now, key, error.into(), outbox);
             }
             Some(_) => {}
-            None => {
-                controller.keep_alive.sent = Some(now);
-                self.counters.keep_alives += 1;
-                let sqe = AdminCommand::KeepAlive.to_sqe();
-                self.send_admin(now, key, sqe, Task::KeepAlive, outbox);
-            }
+            None => self.send_keep_alive(now, key, outbox),
+        }
+    }
+
+    fn send_keep_alive(&mut self, now: Time, key: usize, outbox: &mut Outbox) {
+        self.controllers[key].keep_alive.sent = Some(now);
+        self.counters.keep_alives += 1;
+        let sqe = AdminCommand::KeepAlive.to_sqe();
+        self.send_admin(now, key, sqe, Task::KeepAlive, outbox);
+    }
+
+    /// Finds out whether a target that owes answers is there at all: what it received may have been
+    /// acknowledged, so that no retransmission tells of its end.
+    fn watch_silence(&mut self, now: Time, key: usize, outbox: &mut Outbox) {
+        let controller = &mut self.controllers[key];
+        let Some(silence) = controller.options.silence() else { return };
+        if controller.keep_alive.watch.is_none_or(|watch| watch > now) {
+            return;
+        }
+        let owes = controller.owes_answers();
+        let KeepAlive { sent, heard, watch, .. } = &mut controller.keep_alive;
+        *watch = match *sent {
+            _ if !owes => None,
+            None if *heard + silence / 2 > now => Some(*heard + silence / 2),
+            None => Some(now + silence),
+            Some(sent) => Some(sent.max(*heard) + silence),
+        };
+        let is_over = watch.is_some_and(|watch| watch <= now);
+        let is_to_be_asked = owes && sent.is_none() && *heard + silence / 2 <= now;
+        if is_over {
+            let error = ErrorKind::ConnectionLost("the target is silent, though it owes answers");
+            self.end_association(now, key, error.into(), outbox);
+        } else if is_to_be_asked {
+            self.send_keep_alive(now, key, outbox);
         }
     }
 
@@ -338,7 +377,8 @@ impl<P: Provider> ControllerState<P> {
             ControllerPhase::Opening(opening) => earliest(Some(opening.deadline), opening.poll_at),
             ControllerPhase::Live(_) => {
                 let checks = self.checks_deadline();
-                earliest(checks, earliest(self.keep_alive.next, self.next_delayed()))
+                let keep_alive = earliest(self.keep_alive.next, self.keep_alive.watch);
+                earliest(checks, earliest(keep_alive, self.next_delayed()))
             }
             ControllerPhase::Resting(time) | ControllerPhase::Closing(time) => Some(*time),
             ControllerPhase::Fenced => None,

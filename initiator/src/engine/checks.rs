@@ -64,6 +64,13 @@ pub(crate) struct Checks {
     progress: Time,
 }
 
+impl Checks {
+    /// Whether commands of checks are without an answer.
+    pub(crate) fn are_under_way(&self) -> bool {
+        self.under_way > 0
+    }
+}
+
 /// A command of the checks.
 #[derive(Debug)]
 pub(crate) enum CheckTask {
@@ -147,6 +154,7 @@ impl<P: Provider> HostEngine<P> {
     ) {
         let Some(&admin) = self.controllers[key].queues.first() else { return };
         let controller = &mut self.controllers[key];
+        controller.expect_answer(now);
         controller.checks.under_way += 1;
         controller.checks.progress = now;
         let (CheckTask::Identify { chunk, .. } | CheckTask::ChangedList { chunk }) = &task;

@@ -54,6 +54,9 @@ impl<P: Provider> HostEngine<P> {
             queue_entries: controller.options.queue_entries,
         });
         controller.epoch += 1;
+        if let Some(outage) = &mut controller.outage {
+            outage.tried = now;
+        }
         controller.limits = ControllerLimits::NONE;
         self.open_queue(now, key, Qid::ADMIN, outbox);
     }
@@ -456,6 +459,7 @@ impl<P: Provider> HostEngine<P> {
         }
         if controller.outage.take().is_some() {
             self.counters.reconnects += 1;
+            outbox.note_move();
         }
         controller.keep_alive = KeepAlive::start(now, controller.options.keep_alive_ms);
         if let Some(opened) = controller.opened.take() {

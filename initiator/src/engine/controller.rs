@@ -10,11 +10,13 @@ use rdma::{Provider, Time};
 use slab::Slab;
 
 use crate::engine::block_plan::{BlockStep, Geometry};
+use crate::engine::breaker::{Admission, CircuitBreaker};
 use crate::engine::checks::{Check, CheckTask, Checks};
 use crate::engine::namespace_identity::NamespaceIdentity;
 use crate::engine::plan_run::IssueTurns;
 use crate::engine::reconnect_delay::Retries;
 use crate::engine::reply::Promise;
+use crate::engine::shard_routes::TargetLoad;
 use crate::memory::bounce::{BounceChunk, BouncePool};
 use crate::memory::region::RegistrationScope;
 use crate::types::error::{Error, ErrorKind, SubsystemAddress};
@@ -73,6 +75,8 @@ pub(crate) struct ControllerState<P: Provider> {
     /// that outlive the controller learn from it that they need not be kept registered.
     pub(crate) scope: Arc<RegistrationScope<P>>,
     pub(crate) keep_alive: KeepAlive,
+    /// Whether ranges are read from it that have a choice.
+    pub(crate) breaker: CircuitBreaker,
     /// When the next attempt to connect follows the last.
     pub(crate) retries: Retries,
     /// Since when there is no connection, and why.
@@ -182,13 +186,17 @@ pub(crate) struct KeepAlive {
     pub(crate) next: Option<Time>,
     /// The one that is not answered yet.
     pub(crate) sent: Option<Time>,
+    /// When the target last answered anything, or since when it owes an answer.
+    pub(crate) heard: Time,
+    /// When to look whether it is silent, while it owes answers.
+    pub(crate) watch: Option<Time>,
 }
 
 impl KeepAlive {
     /// The state after a connect: the first is due after half the timeout.
     pub(crate) fn start(now: Time, timeout_ms: u32) -> Self {
         let next = (timeout_ms > 0).then(|| now + Self::interval(timeout_ms));
-        Self { next, sent: None }
+        Self { next, sent: None, heard: now, watch: None }
     }
 
     /// Twice in a timeout, so that one may be late.
@@ -201,6 +209,8 @@ impl KeepAlive {
 #[derive(Clone, Debug)]
 pub(crate) struct Outage {
     pub(crate) since: Time,
+    /// When the last attempt to connect was begun.
+    pub(crate) tried: Time,
     pub(crate) cause: Error,
     /// The error that fails everything, since the target has been away for too long.
     pub(crate) lost: Option<Error>,
@@ -208,7 +218,7 @@ pub(crate) struct Outage {
 
 impl Outage {
     pub(crate) fn begin(since: Time, cause: Error) -> Self {
-        Self { since, cause, lost: None }
+        Self { since, tried: since, cause, lost: None }
     }
 }
 
@@ -328,12 +338,51 @@ pub(crate) enum Task {
     Shutdown,
 }
 
+/// The shortest time between two attempts to connect to a target that was lost, however much is
+/// asked of it.
+const HASTE: Duration = Duration::from_millis(50);
+
 impl<P: Provider> ControllerState<P> {
     /// Chunks of bounce memory: resident only as far as they are used.
     pub(crate) const CHUNKS: u16 = 128;
 
     pub(crate) fn is_live(&self) -> bool {
         matches!(self.phase, ControllerPhase::Live(_))
+    }
+
+    /// Something is asked of it. If it was lost the next attempt to connect comes at once, but not
+    /// sooner than [`HASTE`] after the last.
+    pub(crate) fn hasten(&mut self, now: Time) {
+        if let Some(outage) = self.outage.as_ref().filter(|outage| outage.lost.is_some())
+            && let ControllerPhase::Resting(time) = &mut self.phase
+        {
+            *time = (*time).min(now.max(outage.tried + HASTE));
+        }
+    }
+
+    /// Its load, for ranges that have a choice.
+    pub(crate) fn load(&self, now: Time) -> TargetLoad {
+        match self.breaker.admission(now) {
+            _ if !self.is_live() => TargetLoad::Away,
+            Admission::Yes => TargetLoad::Serving(self.in_flight.bytes),
+            Admission::Probe => TargetLoad::Probe,
+            Admission::No => TargetLoad::Avoided,
+        }
+    }
+
+    /// Whether it owes answers to commands of ranges or of checks.
+    pub(crate) fn owes_answers(&self) -> bool {
+        self.in_flight.commands > 0 || self.checks.are_under_way()
+    }
+
+    /// A command is about to be sent of which the answer is waited for.
+    pub(crate) fn expect_answer(&mut self, now: Time) {
+        if !self.owes_answers() {
+            self.keep_alive.heard = now;
+        }
+        if self.keep_alive.watch.is_none() {
+            self.keep_alive.watch = self.options.silence().map(|silence| now + silence / 2);
+        }
     }
 
     /// Whether it is a discovery controller, which has no I/O queues.

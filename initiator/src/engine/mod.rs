@@ -2,6 +2,7 @@
 
 pub(crate) mod association_end;
 pub(crate) mod block_plan;
+pub(crate) mod breaker;
 pub(crate) mod checks;
 pub(crate) mod connect;
 pub(crate) mod connections;
@@ -47,6 +48,7 @@ use crate::engine::ready_list::ReadyList;
 use crate::engine::reconnect_delay::Retries;
 use crate::engine::reply::Promise;
 use crate::engine::results::{Outbox, PlanKey, RingKey};
+use crate::engine::shard_routes::TargetLoad;
 use crate::memory::bounce::BouncePool;
 use crate::memory::region::{ErasedScope, RegistrationScope};
 use crate::types::counters::HostCounters;
@@ -125,9 +127,19 @@ pub(crate) trait ErasedEngine: Send {
     fn abandon(&mut self, ring: RingKey, outbox: &mut Outbox);
     /// Queues ranges of a plan for the next turn.
     fn submit_run(&mut self, run: PlanRun);
-    /// Bytes that a controller has been asked for and has not sent; `None` if it is not connected,
-    /// and ranges had to wait for it.
-    fn load(&self, controller: usize) -> Option<u64>;
+    /// The load of a controller, for ranges that have a choice; without a time, as of the last
+    /// turn.
+    fn load(&self, controller: usize, now: Option<Time>) -> TargetLoad;
+    /// The loads of all controllers, by their numbers.
+    fn loads(&self, now: Time) -> Vec<(usize, TargetLoad)>;
+    /// A range is about to find out whether the breaker of a controller can be closed.
+    fn begin_probe(&mut self, controller: usize, now: Option<Time>);
+    /// Ranges of plans that wait for controllers without a connection, and for which `elsewhere`
+    /// finds another: it is told whether they were begun. They are not this core's any more.
+    fn give_away(
+        &mut self,
+        elsewhere: &mut dyn FnMut(PlanKey, u32, bool) -> bool,
+    ) -> Vec<(PlanKey, u32)>;
     /// Of the ranges of a plan nothing more is issued; returns how many have ended at once.
     fn cancel_plan(&mut self, plan: PlanKey, outbox: &mut Outbox) -> usize;
     /// Where memory is registered, of every controller.
@@ -372,6 +384,7 @@ impl<P: Provider> HostEngine<P> {
         let finished = match kind {
             WrKind::Receive => {
                 self.pushed = true;
+                self.controllers[controller].keep_alive.heard = now;
                 match queue.received(&mut self.group, index, wc.byte_len, wc.invalidated()) {
                     Ok(finished) => finished,
                     Err(violation) => {
@@ -423,7 +436,12 @@ impl<P: Provider> HostEngine<P> {
         status: Status,
         outbox: &mut Outbox,
     ) {
-        self.controllers[controller].keep_alive.sent = None;
+        let controller_state = &mut self.controllers[controller];
+        controller_state.keep_alive.sent = None;
+        if controller_state.keep_alive.watch.is_some() {
+            let silence = controller_state.options.silence();
+            controller_state.keep_alive.watch = silence.map(|silence| now + silence / 2);
+        }
         if !status.is_success() {
             let error = ErrorKind::Status(status).into();
             self.end_association(now, controller, error, outbox);
@@ -497,6 +515,7 @@ impl<P: Provider> ErasedEngine for HostEngine<P> {
             bounce,
             scope: Arc::clone(&scope),
             keep_alive: KeepAlive::default(),
+            breaker: Default::default(),
             retries,
             outage: None,
             opened: Some(opened),
@@ -597,9 +616,28 @@ impl<P: Provider> ErasedEngine for HostEngine<P> {
         self.fresh.runs.push(run);
     }
 
-    fn load(&self, controller: usize) -> Option<u64> {
-        let controller = self.controllers.get(controller)?;
-        controller.is_live().then_some(controller.in_flight.bytes)
+    fn load(&self, controller: usize, now: Option<Time>) -> TargetLoad {
+        let now = now.unwrap_or(self.clock);
+        self.controllers.get(controller).map_or(TargetLoad::Away, |known| known.load(now))
+    }
+
+    fn loads(&self, now: Time) -> Vec<(usize, TargetLoad)> {
+        self.controllers.iter().map(|(key, controller)| (key, controller.load(now))).collect()
+    }
+
+    fn begin_probe(&mut self, controller: usize, now: Option<Time>) {
+        if let Some(controller) = self.controllers.get_mut(controller) {
+            controller.breaker.begin_probe(now.unwrap_or(self.clock));
+        }
+    }
+
+    fn give_away(
+        &mut self,
+        elsewhere: &mut dyn FnMut(PlanKey, u32, bool) -> bool,
+    ) -> Vec<(PlanKey, u32)> {
+        let mut given = self.give_away_ops(elsewhere);
+        self.give_away_runs(elsewhere, &mut given);
+        given
     }
 
     fn cancel_plan(&mut self, plan: PlanKey, outbox: &mut Outbox) -> usize {

@@ -3,10 +3,11 @@
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Duration;
 
 use rdma::{Provider, Time};
 
-use crate::engine::controller::ControllerState;
+use crate::engine::controller::{ControllerPhase, ControllerState};
 use crate::engine::plan_state::PlanState;
 use crate::engine::range::Advance;
 use crate::engine::range_op::{NEVER, RangeDirection, RangeOp, Submission};
@@ -18,6 +19,9 @@ use crate::types::options::{BatchOptions, Class};
 /// The bytes that one of several plans is issued at a time. Doubled, a plan of 480 rows of 2 KiB
 /// beside one of long ranges has its last row sent after half as many of their commands.
 const TURN_BYTES: u64 = 128 << 10;
+
+/// How long a plan waits for a target that was lost before, while connecting to it is tried.
+const TRIAL: Duration = Duration::from_secs(1);
 
 /// The ranges of a plan on one controller.
 pub(crate) struct PlanRun {
@@ -177,17 +181,20 @@ impl<P: Provider> HostEngine<P> {
             self.end_run(run_key, &ErrorKind::Closed.into(), outbox);
             return;
         };
-        if let Some(error) = controller.refusal() {
+        if let ControllerPhase::Dead(error) = &controller.phase {
             let error = error.clone().of_target(&controller.target);
             self.end_run(run_key, &error, outbox);
             return;
         }
+        controller.hasten(now);
         run.began = now;
         if let Some(limit) = run.options.deadline {
             run.due = run.state.due(now, limit);
         }
         if !controller.is_live() {
-            run.deadline = now + controller.options.io_timeout;
+            let is_lost = controller.refusal().is_some();
+            let patience = controller.options.io_timeout;
+            run.deadline = now + if is_lost { patience.min(TRIAL) } else { patience };
         }
         self.next_expiry = earliest(self.next_expiry, Some(run.expiry()));
         controller.runs[run.options.class as usize].push_back(run_key);
@@ -339,6 +346,35 @@ impl<P: Provider> HostEngine<P> {
         self.runs.iter().filter(|(_, run)| which(run)).map(|(key, _)| key).collect()
     }
 
+    /// Takes those ranges out of the runs of controllers without a connection for which `elsewhere`
+    /// finds another one.
+    pub(crate) fn give_away_runs(
+        &mut self,
+        elsewhere: &mut dyn FnMut(PlanKey, u32, bool) -> bool,
+        given: &mut Vec<(PlanKey, u32)>,
+    ) {
+        for run_key in self.runs_where(|run| run.state.is_replicated()) {
+            let run = &mut self.runs[run_key];
+            if self.controllers.get(run.controller).is_none_or(|it| it.is_live()) {
+                continue;
+            }
+            let plan = run.plan;
+            let mut kept = run.ranges.take();
+            kept.retain(|&range| {
+                let is_given = elsewhere(plan, range, false);
+                if is_given {
+                    given.push((plan, range));
+                }
+                !is_given
+            });
+            let is_over = kept.is_empty() && run.current.is_none();
+            run.ranges = kept.into();
+            if is_over && !self.fresh.runs.contains(&run_key) {
+                self.remove_run(run_key);
+            }
+        }
+    }
+
     /// Ends the ranges of a plan that were not begun; returns how many.
     pub(crate) fn cancel_runs(&mut self, plan: PlanKey, outbox: &mut Outbox) -> usize {
         let error = ErrorKind::Cancelled.into();
@@ -377,7 +413,8 @@ impl<P: Provider> HostEngine<P> {
                 }
                 _ => controller.options.io_timeout,
             };
-            let error = controller.no_result(after);
+            let lost = controller.refusal().filter(|_| run.due > now).cloned();
+            let error = lost.unwrap_or_else(|| controller.no_result(after));
             let count = self.end_run(run_key, &error, outbox);
             self.counters.timeouts += count as u64;
         }

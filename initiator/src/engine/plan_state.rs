@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use rdma::Time;
 
-use crate::engine::shard_routes::{ShardPlace, ShardRoute, ShardRoutes};
+use crate::engine::shard_routes::{ShardPlace, ShardRoute, ShardRoutes, TargetLoad};
 use crate::memory::region::Keys;
 use crate::types::error::{Error, ErrorKind};
 use crate::types::options::BatchOptions;
@@ -90,53 +90,79 @@ impl PlanState {
         Some(ReplicaChoice::from_bits(choice))
     }
 
-    /// Chooses the replica that each range is read from. Ranges of one shard are spread over the
-    /// first two of its replicas that are connected: the one with fewer bytes to send is taken.
-    /// `loads` has the bytes that each controller is to send, or `None` if it is not connected.
-    pub(crate) fn choose_replicas(&self, mut loads: Vec<Option<u64>>) {
+    /// Chooses the replica that each range is read from. `loads` has those of the controllers;
+    /// where a range is a probe of one, [`TargetLoad::Avoided`] replaces [`TargetLoad::Probe`].
+    pub(crate) fn choose_replicas(&self, loads: &mut [TargetLoad]) {
         let choices = self.entries.iter().map(|entry| {
-            let choice = self.best(entry.shard, 0, &loads).unwrap_or_default();
-            let place = self.routes.of(entry.shard)[choice.replica].place;
-            if let Some(load) = &mut loads[place] {
-                *load += u64::from(entry.length);
+            let load = |place: usize| loads[place];
+            // Where all have other bytes the first says so.
+            let replica = self.routes.best(entry.shard, 0, load).unwrap_or_default();
+            match &mut loads[self.routes.of(entry.shard)[replica].place] {
+                TargetLoad::Serving(load) => *load += u64::from(entry.length),
+                probe @ TargetLoad::Probe if entry.length > 0 => *probe = TargetLoad::Avoided,
+                _ => {}
             }
-            AtomicU16::new(choice.to_bits())
+            AtomicU16::new(ReplicaChoice::first(replica).to_bits())
         });
         // Done once, before any range is begun.
         let _ = self.choices.set(choices.collect());
     }
 
-    /// The best replica of a shard that was not tried, be it connected or not.
-    fn best(&self, shard: u32, tried: u8, loads: &[Option<u64>]) -> Option<ReplicaChoice> {
-        let replicas = self.routes.of(shard).iter().enumerate();
-        let untried = replicas.filter(|(replica, _)| tried & 1 << replica == 0);
-        let connected = untried.clone().filter_map(|(replica, route)| {
-            loads.get(route.place).copied().flatten().map(|load| (load, replica))
-        });
-        let best = connected.take(2).min_by_key(|&(load, _)| load).map(|(_, replica)| replica);
-        let replica = best.or_else(|| untried.map(|(replica, _)| replica).next())?;
-        Some(ReplicaChoice { replica, tried: tried | 1 << replica })
-    }
-
-    /// Replicas that were tried before the last one.
-    pub(crate) fn earlier_replicas(&self, index: u32) -> u32 {
-        self.choice(index).map_or(0, |choice| choice.tried.count_ones() - 1)
+    /// Times that the range was begun at replicas before the last one.
+    pub(crate) fn earlier_attempts(&self, index: u32) -> u32 {
+        self.choice(index).map_or(0, |choice| choice.tried.count_ones() - 1 + choice.moves)
     }
 
     /// Has a range that failed read from another replica; false if each was tried, or its time is
     /// over.
-    pub(crate) fn choose_again(&self, index: u32, now: Time, loads: &[Option<u64>]) -> bool {
-        let Some(ReplicaChoice { tried, .. }) = self.choice(index) else { return false };
+    pub(crate) fn choose_again(
+        &self,
+        index: u32,
+        now: Time,
+        load: impl Fn(ShardPlace) -> TargetLoad,
+    ) -> bool {
+        let Some(choice) = self.choice(index) else { return false };
         let shard = self.entries[index as usize].shard;
-        match self.best(shard, tried, loads) {
-            Some(choice) if self.due.get().is_none_or(|&due| now < due) => {
-                if let Some(choices) = self.choices.get() {
-                    choices[index as usize].store(choice.to_bits(), Ordering::Relaxed);
-                }
+        let load = |place: usize| load(self.places()[place]);
+        match self.routes.best(shard, choice.tried, load) {
+            Some(replica) if self.due.get().is_none_or(|&due| now < due) => {
+                self.choose(index, choice.next(replica));
                 true
             }
             _ => false,
         }
+    }
+
+    /// Has a range whose target is away read from a replica that is connected, whether or not it
+    /// was read from before; false if there is none. `began` tells whether it was begun.
+    pub(crate) fn choose_connected(
+        &self,
+        index: u32,
+        began: bool,
+        load: impl Fn(ShardPlace) -> TargetLoad,
+    ) -> bool {
+        let Some(choice) = self.choice(index) else { return false };
+        let shard = self.entries[index as usize].shard;
+        let load = |place: usize| load(self.places()[place]);
+        let Some(replica) = self.routes.best(shard, choice.failed(), load) else { return false };
+        let is_away = load(self.routes.of(shard)[replica].place) == TargetLoad::Away;
+        if is_away || replica == choice.replica {
+            return false;
+        }
+        self.choose(index, choice.moved(replica, began));
+        true
+    }
+
+    fn choose(&self, index: u32, choice: ReplicaChoice) {
+        if let Some(choices) = self.choices.get() {
+            choices[index as usize].store(choice.to_bits(), Ordering::Relaxed);
+        }
+    }
+
+    /// Notes that the replica that a range is read from has other bytes than its shard.
+    pub(crate) fn take_out(&self, index: u32, error: &Error) {
+        let replica = self.choice(index).map_or(0, |choice| choice.replica);
+        self.routes.take_out(self.entries[index as usize].shard, replica, error);
     }
 
     /// Whether a range that failed with this error may be read from another replica.
@@ -146,9 +172,10 @@ impl PlanState {
             ErrorKind::Changed(_) | ErrorKind::Protocol(_) => true,
             _ => error.is_retryable(),
         };
-        let replicas = self.routes.of(self.entries[index as usize].shard).len();
-        let tried = self.choice(index).map(|choice| choice.tried.count_ones() as usize);
-        is_its_fault && tried.is_some_and(|tried| tried < replicas)
+        let shard = self.entries[index as usize].shard;
+        let skipped = self.choice(index).map(|choice| choice.tried | self.routes.out(shard));
+        let replicas = self.routes.of(shard).len();
+        is_its_fault && skipped.is_some_and(|skipped| (skipped.count_ones() as usize) < replicas)
     }
 
     pub(crate) fn is_replicated(&self) -> bool {
@@ -228,20 +255,45 @@ impl PlanState {
 }
 
 /// Where a range is read from.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct ReplicaChoice {
     replica: usize,
-    /// A bit for each replica that was tried, that one included.
+    /// A bit for each replica that was tried and failed at it, and for the present one.
     tried: u8,
+    /// Times that it was begun at a target that went away, up to 31.
+    moves: u32,
 }
 
 impl ReplicaChoice {
+    const MOVES_MAX: u32 = 31;
+
+    const fn first(replica: usize) -> Self {
+        Self { replica, tried: 1 << replica, moves: 0 }
+    }
+
+    /// After the present one failed.
+    const fn next(self, replica: usize) -> Self {
+        Self { replica, tried: self.tried | 1 << replica, ..self }
+    }
+
+    /// After the target of the present one went away.
+    fn moved(self, replica: usize, began: bool) -> Self {
+        let moves = (self.moves + u32::from(began)).min(Self::MOVES_MAX);
+        Self { replica, tried: self.failed() | 1 << replica, moves }
+    }
+
+    /// A bit for each replica that failed at it.
+    const fn failed(self) -> u8 {
+        self.tried & !(1 << self.replica)
+    }
+
     const fn to_bits(self) -> u16 {
-        (self.replica as u16) << 8 | self.tried as u16
+        (self.moves as u16) << 11 | (self.replica as u16) << 8 | self.tried as u16
     }
 
     const fn from_bits(bits: u16) -> Self {
-        Self { replica: (bits >> 8) as usize, tried: bits as u8 }
+        let replica = (bits >> 8 & 7) as usize;
+        Self { replica, tried: bits as u8, moves: (bits >> 11) as u32 }
     }
 }
 
@@ -285,22 +337,78 @@ mod tests {
 
     #[test]
     fn replicas_are_tried_once_each() {
-        let mut routes = ShardRoutes::default();
-        routes.push((0..3).map(|place| ShardRoute { namespace: 0, place }));
-        let entries = [Entry { shard: 0, length: 10, offset: 0, dst: 0 }; 4];
-        let plan = PlanState::new(&entries, Arc::new(routes), [].into(), BatchOptions::new());
+        let plan = replicated(3, 4);
         // The third is read only where another is gone.
-        plan.choose_replicas(vec![Some(5), Some(0), Some(0)]);
+        plan.choose_replicas(&mut [5, 0, 0].map(TargetLoad::Serving));
         let place = |index| plan.entry(index).1.place;
         assert_eq!([0, 1, 2, 3].map(place), [1, 0, 1, 0]);
         assert!(!plan.has_alternative(0, &ErrorKind::Cancelled.into()));
         let mut tried = Vec::new();
+        let loads = [TargetLoad::Serving(0), TargetLoad::Away, TargetLoad::Serving(1)];
         while plan.has_alternative(0, &lost()) {
-            assert!(plan.choose_again(0, Time::ZERO, &[Some(0), None, Some(1)]));
+            assert!(plan.choose_again(0, Time::ZERO, |place| loads[place.engine]));
             tried.push(place(0));
         }
         assert_eq!(tried, [0, 2]);
-        assert!(!plan.choose_again(0, Time::ZERO, &[Some(0); 3]));
+        assert!(!plan.choose_again(0, Time::ZERO, |_| TargetLoad::Serving(0)));
+    }
+
+    #[test]
+    fn one_range_probes_a_target() {
+        let plan = replicated(2, 4);
+        let mut loads = [TargetLoad::Probe, TargetLoad::Serving(0)];
+        plan.choose_replicas(&mut loads);
+        assert_eq!([0, 1, 2, 3].map(|index| plan.entry(index).1.place), [0, 1, 1, 1]);
+        assert_eq!(loads[0], TargetLoad::Avoided);
+    }
+
+    #[test]
+    fn ranges_move_between_targets_that_come_and_go() {
+        let plan = replicated(2, 1);
+        plan.choose_replicas(&mut [TargetLoad::Serving(0); 2]);
+        assert!(!plan.choose_connected(0, true, |_| TargetLoad::Away));
+        for round in 0..100 {
+            let (gone, other) = (round % 2, 1 - round % 2);
+            assert_eq!(plan.entry(0).1.place, gone);
+            let load = |place: ShardPlace| match place.engine == gone {
+                true => TargetLoad::Away,
+                false => TargetLoad::Avoided,
+            };
+            assert!(plan.choose_connected(0, round % 4 == 0, load));
+            assert_eq!(plan.entry(0).1.place, other);
+            assert_eq!(plan.earlier_attempts(0), (round as u32 / 4 + 1).min(31));
+        }
+        // A replica that failed at it is not among them.
+        assert!(plan.choose_again(0, Time::ZERO, |_| TargetLoad::Serving(0)));
+        assert!(!plan.choose_connected(0, true, |_| TargetLoad::Serving(0)));
+    }
+
+    #[test]
+    fn a_replica_that_is_out_is_not_chosen() {
+        let plan = replicated(3, 2);
+        plan.choose_replicas(&mut [TargetLoad::Serving(0); 3]);
+        let changed = Error::from(ErrorKind::Changed("its size".to_owned()));
+        plan.take_out(0, &changed);
+        plan.take_out(0, &changed);
+        assert_eq!(plan.routes.out_count(), 1);
+        assert!(plan.has_alternative(0, &changed));
+        assert!(plan.choose_again(0, Time::ZERO, |_| TargetLoad::Serving(0)));
+        assert_eq!(plan.entry(0).1.place, 1);
+        assert_eq!(plan.routes.best(0, 0, |_| TargetLoad::Serving(0)), Some(1));
+        plan.take_out(0, &changed);
+        assert_eq!(plan.routes.best(0, 1 << 2, |_| TargetLoad::Serving(0)), None);
+        assert_eq!(plan.routes.out_list().len(), 2);
+    }
+
+    /// A plan of ranges of one shard, whose replicas are on as many targets.
+    fn replicated(replicas: usize, ranges: usize) -> PlanState {
+        let mut routes = ShardRoutes::default();
+        routes.push((0..replicas).map(|place| ShardRoute { namespace: 0, place }));
+        for engine in 0..replicas {
+            assert_eq!(routes.place(ShardPlace { engine, controller: 0 }), engine);
+        }
+        let entries = vec![Entry { shard: 0, length: 10, offset: 0, dst: 0 }; ranges];
+        PlanState::new(&entries, Arc::new(routes), [].into(), BatchOptions::new())
     }
 
     fn lost() -> Error {

@@ -262,6 +262,7 @@ impl<P: Provider> HostEngine<P> {
         op.start_clock(now, io_timeout);
         self.next_expiry = earliest(self.next_expiry, Some(op.expiry()));
         let controller = &mut self.controllers[key];
+        controller.expect_answer(now);
         controller.in_flight.add(step.length_bytes);
         if gives_way {
             controller.background.add(step.length_bytes);
@@ -514,9 +515,17 @@ impl<P: Provider> HostEngine<P> {
             Some(RangeFailure::Failed(error) | RangeFailure::Expired(error, _)) => Err(error),
             _ => Ok(()),
         };
-        match result {
-            Ok(()) => self.counters.ranges += 1,
-            Err(_) => self.counters.ranges_failed += 1,
+        match &result {
+            Ok(()) => {
+                self.counters.ranges += 1;
+                controller.breaker.succeeded();
+            }
+            Err(error) => {
+                self.counters.ranges_failed += 1;
+                if is_fault_of_target(error) {
+                    controller.breaker.failed(self.clock);
+                }
+            }
         }
         let result = result.map_err(|error: Error| error.of_attempts(service.attempts));
         let completion = RangeCompletion { token: op.token, slice: op.slice, result };
@@ -587,6 +596,33 @@ impl<P: Provider> HostEngine<P> {
             }
         }
         self.finish_all(doomed, outbox);
+    }
+
+    /// Takes back ranges of plans that wait for controllers without a connection, and for which
+    /// `elsewhere` finds another one.
+    pub(crate) fn give_away_ops(
+        &mut self,
+        elsewhere: &mut dyn FnMut(PlanKey, u32, bool) -> bool,
+    ) -> Vec<(PlanKey, u32)> {
+        let (mut given, mut ops) = (Vec::new(), Vec::new());
+        for (op_key, op) in self.ops.iter() {
+            let ResultSink::Plan(plan) = op.sink else { continue };
+            let is_free = op.outstanding == 0 && op.trouble.is_none();
+            if !is_free || self.controllers[op.controller].is_live() {
+                continue;
+            }
+            // Made of a 32-bit number.
+            let range = op.token as u32;
+            if elsewhere(plan, range, op.attempts > 0) {
+                given.push((plan, range));
+                ops.push(op_key);
+            }
+        }
+        for op_key in ops {
+            self.unqueue(self.ops[op_key].controller, op_key);
+            self.ops.remove(op_key);
+        }
+        given
     }
 
     /// Of the ranges of a plan that are in progress nothing more is issued; returns how many have
@@ -774,6 +810,11 @@ fn sqe(
         _ => NvmCommand::Read(io(false)),
     };
     command.to_sqe()
+}
+
+/// Whether an error of a range counts against its target. A lost connection is counted by itself.
+fn is_fault_of_target(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::Status(_) | ErrorKind::TimedOut { .. })
 }
 
 /// Whether a status says that the same command may succeed later.

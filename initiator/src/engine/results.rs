@@ -78,6 +78,8 @@ pub(crate) struct Outbox {
     ended: Vec<KeptMemory>,
     /// Ranges of plans that are to be read from other replicas.
     failovers: Vec<RangeFailover>,
+    /// A controller was connected or lost: ranges that wait for one may be read from another.
+    moved: bool,
 }
 
 /// A range of a plan that failed at one replica of its shard.
@@ -163,6 +165,11 @@ impl Outbox {
         service: RangeService,
     ) {
         let state = &self.plans[plan.0].state;
+        if let Err(error) = &result
+            && matches!(error.kind(), ErrorKind::Changed(_))
+        {
+            state.take_out(range, error);
+        }
         match result {
             Err(error) if state.is_replicated() && state.has_alternative(range, &error) => {
                 self.failovers.push(RangeFailover { plan, range, error, service });
@@ -181,7 +188,7 @@ impl Outbox {
     ) {
         self.retire(plan, 1);
         let state = &self.plans[plan.0].state;
-        let attempts = service.attempts + state.earlier_replicas(range);
+        let attempts = service.attempts + state.earlier_attempts(range);
         let outcome = RangeService { attempts, ..service }.outcome(&result);
         state.end(range, outcome, result.err());
         self.tell_of(plan);
@@ -201,6 +208,16 @@ impl Outbox {
             self.end_for_good(plan, *range, Err(ErrorKind::Cancelled.into()), *service);
         }
         ranges.len()
+    }
+
+    /// A controller was connected, or its connection was lost.
+    pub(crate) fn note_move(&mut self) {
+        self.moved = true;
+    }
+
+    /// Whether that has happened since it was asked last.
+    pub(crate) fn take_move(&mut self) -> bool {
+        std::mem::take(&mut self.moved)
     }
 
     pub(crate) fn has_failovers(&self) -> bool {

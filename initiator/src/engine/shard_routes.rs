@@ -1,5 +1,10 @@
 //! Where the cores find shards: the namespaces of each, by connection.
 
+use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::types::error::Error;
+
 /// A replica of a shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ShardRoute {
@@ -18,6 +23,55 @@ pub(crate) struct ShardPlace {
     pub(crate) controller: usize,
 }
 
+/// The load of a controller, as the choice between replicas sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TargetLoad {
+    /// It is not connected: ranges have to wait for it.
+    Away,
+    /// It is connected, and its breaker is open: ranges go to others.
+    Avoided,
+    /// It is connected, and one range is to find out whether its breaker can be closed.
+    Probe,
+    /// It has been asked for so many bytes that it has not sent.
+    Serving(u64),
+}
+
+impl TargetLoad {
+    /// The same for a range that is not to be a probe.
+    pub(crate) fn without_probe(self) -> Self {
+        if self == Self::Probe { Self::Avoided } else { self }
+    }
+}
+
+/// Which of the replicas of a shard are read from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ReplicaPolicy {
+    /// The first two that serve, each range from the one with fewer bytes to send.
+    #[default]
+    Spread,
+    /// The first that serves.
+    First,
+}
+
+impl ReplicaPolicy {
+    fn candidates(self) -> usize {
+        match self {
+            Self::Spread => 2,
+            Self::First => 1,
+        }
+    }
+}
+
+/// A replica that has other bytes than its shard, and is not read from any more.
+#[derive(Clone, Debug)]
+pub(crate) struct TakenOut {
+    pub(crate) shard: u32,
+    /// Its place among the replicas of the shard.
+    pub(crate) replica: usize,
+    pub(crate) error: Error,
+}
+
 /// The replicas of all shards.
 #[derive(Debug, Default)]
 pub(crate) struct ShardRoutes {
@@ -28,11 +82,22 @@ pub(crate) struct ShardRoutes {
     places: Vec<ShardPlace>,
     /// The most replicas that a shard has.
     most: usize,
+    policy: ReplicaPolicy,
+    /// For each shard a bit for each replica that is not read from any more.
+    out: Vec<AtomicU8>,
+    /// How many those are, and why.
+    out_count: AtomicUsize,
+    out_list: Mutex<Vec<TakenOut>>,
 }
 
 impl ShardRoutes {
     /// More replicas of a shard than this are not kept.
     pub(crate) const MAX_REPLICAS: usize = 8;
+
+    /// None yet, of which ranges are to be read so.
+    pub(crate) fn with_policy(policy: ReplicaPolicy) -> Self {
+        Self { policy, ..Self::default() }
+    }
 
     /// Adds a shard with the first [`ShardRoutes::MAX_REPLICAS`] of these replicas.
     pub(crate) fn push(&mut self, replicas: impl Iterator<Item = ShardRoute>) {
@@ -40,6 +105,7 @@ impl ShardRoutes {
         self.replicas.extend(replicas.take(Self::MAX_REPLICAS));
         self.most = self.most.max(self.replicas.len() - before);
         self.ends.push(u32::try_from(self.replicas.len()).unwrap_or(u32::MAX));
+        self.out.push(AtomicU8::new(0));
     }
 
     /// The number of a controller, which is new or was used by an earlier shard.
@@ -56,6 +122,57 @@ impl ShardRoutes {
         let end = |shard: usize| self.ends[shard] as usize;
         let begin = (shard as usize).checked_sub(1).map_or(0, end);
         &self.replicas[begin..end(shard as usize)]
+    }
+
+    /// The best replica of a shard beside those whose bits are set in `skipped`, be it connected or
+    /// not. `load` tells of controllers by their numbers here.
+    pub(crate) fn best(
+        &self,
+        shard: u32,
+        skipped: u8,
+        load: impl Fn(usize) -> TargetLoad,
+    ) -> Option<usize> {
+        let skipped = skipped | self.out(shard);
+        let left = self.of(shard).iter().enumerate();
+        let left = left.filter(|(replica, _)| skipped & 1 << replica == 0);
+        let left = left.map(|(replica, route)| (replica, load(route.place)));
+        let serving = left.clone().filter_map(|(replica, load)| match load {
+            TargetLoad::Probe => Some((0, replica)),
+            // A probe comes before any load.
+            TargetLoad::Serving(load) => Some((load.saturating_add(1), replica)),
+            TargetLoad::Away | TargetLoad::Avoided => None,
+        });
+        let best = serving.take(self.policy.candidates()).min_by_key(|&(load, _)| load);
+        let avoided = || left.clone().find(|(_, load)| *load == TargetLoad::Avoided);
+        let best = best.map(|(_, replica)| replica);
+        best.or_else(|| avoided().map(|(replica, _)| replica))
+            .or_else(|| left.clone().map(|(replica, _)| replica).next())
+    }
+
+    /// A bit for each replica of a shard that is not read from any more.
+    pub(crate) fn out(&self, shard: u32) -> u8 {
+        self.out.get(shard as usize).map_or(0, |out| out.load(Ordering::Relaxed))
+    }
+
+    /// A replica turned out to have other bytes: it is not read from again.
+    pub(crate) fn take_out(&self, shard: u32, replica: usize, error: &Error) {
+        let Some(out) = self.out.get(shard as usize) else { return };
+        let bit = 1 << replica;
+        if out.fetch_or(bit, Ordering::Relaxed) & bit != 0 {
+            return;
+        }
+        let mut list = self.out_list();
+        list.push(TakenOut { shard, replica, error: error.clone() });
+        self.out_count.store(list.len(), Ordering::Release);
+    }
+
+    /// Replicas that were taken out so far. Takes no lock.
+    pub(crate) fn out_count(&self) -> usize {
+        self.out_count.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn out_list(&self) -> MutexGuard<'_, Vec<TakenOut>> {
+        self.out_list.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn places(&self) -> &[ShardPlace] {

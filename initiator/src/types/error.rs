@@ -327,10 +327,16 @@ pub enum UnreachableCause {
     #[error("no route to the address")]
     Route,
     /// An ICMP error refused the packets: no RoCE v2 endpoint is open at the address.
-    #[error("nothing answers RoCE at the address")]
+    #[error(
+        "nothing answers RoCE at the address; start a target there, or look whether the address is \
+         right"
+    )]
     Refused,
     /// No answer within the retries.
-    #[error("no answer")]
+    #[error(
+        "no answer; look whether the address is right, a target runs there, and UDP port 4791 is open \
+         in both directions"
+    )]
     NoAnswer,
     /// The peer gave the connection up before it was established.
     #[error("the peer gave the connection up")]

@@ -2,6 +2,10 @@
 
 use std::time::Duration;
 
+/// No silence is taken for the end of a connection earlier, unless it is asked for: a target that
+/// shares its processor with many others may be kept from it for so long.
+const SHORTEST_SILENCE: Duration = Duration::from_millis(250);
+
 /// How to connect to a subsystem and how long to wait for what.
 #[derive(Clone, Debug)]
 pub struct ControllerOptions {
@@ -14,6 +18,7 @@ pub struct ControllerOptions {
     pub(crate) io_timeout: Duration,
     pub(crate) admin_timeout: Duration,
     pub(crate) abort_timeout: Duration,
+    pub(crate) silence_timeout: Option<Duration>,
     pub(crate) type_of_service: Option<u8>,
     pub(crate) ack_timeout_exponent: Option<u8>,
 }
@@ -65,7 +70,8 @@ impl ControllerOptions {
     }
 
     /// After this time without a connection everything that waits for the target fails, and what is
-    /// asked of it fails at once, until it is back: connecting goes on. Default: 60 s.
+    /// asked of it fails at once, until it is back: connecting goes on. A plan that is submitted
+    /// then has it tried at once, and fails when that attempt does or after 1 s. Default: 60 s.
     #[must_use]
     pub fn loss_timeout(mut self, timeout: Duration) -> Self {
         self.loss_timeout = timeout;
@@ -98,6 +104,23 @@ impl ControllerOptions {
         self
     }
 
+    /// How long a target that owes answers may send none, before its connection is ended. When half
+    /// of it is over the target is sent a Keep Alive, so that one that is busy for longer has
+    /// something to answer. Counts while commands of ranges are in flight. Default: the loss
+    /// timeout, at least 250 ms and at most the keep alive timeout; without keep alive, none.
+    #[must_use]
+    pub fn silence_timeout(mut self, timeout: Duration) -> Self {
+        self.silence_timeout = Some(timeout);
+        self
+    }
+
+    /// How long a target that owes answers may send none, if there is a bound.
+    pub(crate) fn silence(&self) -> Option<Duration> {
+        let keep_alive = Duration::from_millis(self.keep_alive_ms.into());
+        let follows = || self.loss_timeout.max(SHORTEST_SILENCE).min(keep_alive);
+        self.silence_timeout.or_else(|| (keep_alive > Duration::ZERO).then(follows))
+    }
+
     /// Type of service of the packets; those of the target have the same. Default: what the
     /// provider takes.
     #[must_use]
@@ -127,6 +150,7 @@ impl Default for ControllerOptions {
             io_timeout: Duration::from_secs(30),
             admin_timeout: Duration::from_secs(15),
             abort_timeout: Duration::from_secs(2),
+            silence_timeout: None,
             type_of_service: None,
             ack_timeout_exponent: None,
         }

@@ -1,11 +1,14 @@
 //! A target that does what it should.
 
 use std::collections::BTreeSet;
+use std::pin::pin;
+use std::time::Duration;
 
-use feedrail_initiator::{ErrorKind, Grant, Namespace, RegionSlice};
+use feedrail_initiator::{ErrorKind, Grant, Namespace, Nsid, RegionSlice};
+use nvme_proto::identify::{Cns, NamespaceList};
 use nvme_proto::{AdminOpcode, NvmOpcode};
 
-use crate::fake::{pattern, set_file};
+use crate::fake::{Action, Seen, pattern, set_file};
 use crate::world::{World, read_range, write_range};
 
 fn expected(offset: usize, length: usize) -> Vec<u8> {
@@ -22,6 +25,30 @@ fn connects_and_identifies() {
     assert_eq!((limits.io_queues, limits.max_transfer_bytes), (1, 128 << 10));
     let listing = controller.active_namespaces();
     assert_eq!(world.run(listing).unwrap(), [nvme_proto::Nsid(1)]);
+}
+
+#[test]
+fn namespaces_are_opened_beside_each_other() {
+    let mut world = World::new(64);
+    *world.fake.active = NamespaceList::new((1..=300).map(Nsid));
+    let controller = world.connect().unwrap();
+    let opening = controller.namespaces();
+    let all = world.run(opening).unwrap();
+    assert!(all.iter().map(Namespace::nsid).eq((1..=300).map(Nsid)));
+    // One that answers nothing is asked for 16 of them, not one.
+    let is_identify = |seen: &Seen| {
+        let is_admin = seen.qid.is_admin() && seen.sqe.opcode == AdminOpcode::IDENTIFY.0;
+        is_admin && seen.sqe.cdw10.get() & 0xFF == u32::from(Cns::NAMESPACE.0)
+    };
+    world.fake.script = Box::new(move |seen| match is_identify(seen) {
+        true => Action::Ignore,
+        false => Action::Normal,
+    });
+    let before = world.fake.seen.iter().filter(|seen| is_identify(seen)).count();
+    let opening = pin!(controller.namespaces());
+    assert!(world.run_within(opening, Duration::from_secs(1)).is_none());
+    let asked = world.fake.seen.iter().filter(|seen| is_identify(seen)).count() - before;
+    assert_eq!(asked, 16);
 }
 
 #[test]

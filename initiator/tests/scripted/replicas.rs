@@ -4,8 +4,8 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use feedrail_initiator::{
-    ControllerOptions, Entry, Grant, Namespace, Nsid, Outcome, Region, Shards, Submit,
-    SubsystemAddress, Ticket,
+    ControllerOptions, Entry, Grant, Namespace, Nsid, Outcome, Region, ReplicaPolicy, Shards,
+    Submit, SubsystemAddress, Ticket,
 };
 use nvme_proto::{AdminOpcode, NvmOpcode, Status};
 use rdma::sim::SimConfig;
@@ -112,12 +112,163 @@ fn what_a_lost_target_did_not_give_is_read_elsewhere() {
     reading.again(&world);
     reading.ends_well(&mut world);
     assert_eq!(reads(&world.fake), before);
-    // It is used again when it is back.
+    // It is used again when it is back and has served one range.
     world.fake.reject = None;
     world.pass(Duration::from_secs(5));
     reading.again(&world);
     reading.ends_well(&mut world);
-    assert_eq!(reads(&world.fake), before + 150);
+    assert_eq!(reads(&world.fake), before + 1);
+    reading.again(&world);
+    reading.ends_well(&mut world);
+    assert_eq!(reads(&world.fake), before + 151);
+}
+
+/// Hosts that have a choice, and would wait for a target for a minute.
+fn patient_world() -> World {
+    let options = ControllerOptions::new().silence_timeout(Duration::from_millis(500));
+    let mut world = World::with(1, SimConfig::default(), BLOCKS, options);
+    world.others.push(Fake::new(&world.network, SocketAddr::new(ip(3), 4420), BLOCKS));
+    world
+}
+
+#[test]
+fn ranges_of_a_lost_target_do_not_wait_for_it() {
+    let mut world = patient_world();
+    let reading = Reading::begin(&mut world);
+    while reads(&world.fake) < 50 {
+        assert!(world.step());
+    }
+    world.fake.reject = Some(Vec::new());
+    world.fake.disconnect_all(world.now);
+    reading.ends_well(&mut world);
+}
+
+#[test]
+fn ranges_of_a_target_that_answers_nothing_are_read_elsewhere() {
+    let mut world = patient_world();
+    world.fake.script = Box::new(|seen| match is_read(seen) || is_keep_alive(seen) {
+        true => Action::Ignore,
+        false => Action::Normal,
+    });
+    let reading = Reading::begin(&mut world);
+    reading.ends_well(&mut world);
+    assert_eq!(reads(&world.others[0]), ROWS as usize);
+}
+
+fn is_keep_alive(seen: &Seen) -> bool {
+    seen.qid.is_admin() && seen.sqe.opcode == AdminOpcode::KEEP_ALIVE.0
+}
+
+#[test]
+fn ranges_go_to_the_target_that_comes_back_first() {
+    let mut world = patient_world();
+    let mut reading = Reading::begin(&mut world);
+    reading.ends_well(&mut world);
+    let now = world.now;
+    world.fake.reject = Some(Vec::new());
+    world.others[0].reject = Some(Vec::new());
+    world.fake.disconnect_all(now);
+    world.others[0].disconnect_all(now);
+    world.pass(Duration::from_secs(5));
+    reading.again(&world);
+    world.pass(Duration::from_secs(1));
+    assert_eq!(reading.ticket.progress().done, 0);
+    let before = reads(&world.others[0]);
+    world.others[0].reject = None;
+    world.run(reading.ticket.finished(ROWS as usize));
+    assert_eq!(reading.ticket.progress().failed, 0);
+    assert_eq!(reads(&world.others[0]), before + ROWS as usize);
+}
+
+#[test]
+fn a_target_that_fails_at_everything_is_left_alone() {
+    let mut world = world();
+    world.fake.script = Box::new(|seen| match is_read(seen) {
+        true => Action::Fail(Status::INTERNAL_ERROR),
+        false => Action::Normal,
+    });
+    let mut reading = Reading::begin(&mut world);
+    reading.ends_well(&mut world);
+    let before = reads(&world.fake);
+    reading.again(&world);
+    reading.ends_well(&mut world);
+    assert_eq!(reads(&world.fake), before);
+    for pause in [500, 1000, 2000] {
+        world.pass(Duration::from_millis(pause));
+        // The host learns what time it is.
+        world.step();
+        reading.again(&world);
+        reading.ends_well(&mut world);
+    }
+    assert_eq!(reads(&world.fake), before + 3);
+    world.fake.script = Box::new(|_| Action::Normal);
+    world.pass(Duration::from_secs(4));
+    world.step();
+    reading.again(&world);
+    reading.ends_well(&mut world);
+    assert_eq!(reads(&world.fake), before + 4);
+    reading.again(&world);
+    reading.ends_well(&mut world);
+    assert_eq!(reads(&world.fake), before + 4 + 150);
+}
+
+#[test]
+fn a_replica_that_changed_is_taken_out() {
+    let mut world = world();
+    let mut reading = Reading::begin(&mut world);
+    reading.ends_well(&mut world);
+    assert_eq!(reading.shards.changed_count(), 0);
+    world.fake.uuid = [8; 16];
+    let now = world.now;
+    world.fake.disconnect_all(now);
+    world.pass(Duration::from_secs(5));
+    let before = reads(&world.fake);
+    for _ in 0..3 {
+        reading.again(&world);
+        reading.ends_well(&mut world);
+    }
+    assert_eq!(reads(&world.fake), before);
+    let changed = reading.shards.changed();
+    assert_eq!((changed.len(), changed[0].shard, reading.shards.changed_count()), (1, 0, 1));
+    assert_eq!(changed[0].namespace.target().address, World::target().address);
+    assert!(changed[0].error.to_string().contains("UUID"), "{}", changed[0].error);
+}
+
+#[test]
+fn the_first_replica_is_read_where_that_is_asked_for() {
+    let mut world = world();
+    world.others[0].uuid = [8; 16];
+    let replicas = open(&mut world);
+    // The caller knows better than the UUIDs.
+    let shards = Shards::with_replicas(ReplicaPolicy::First, [replicas]);
+    let region = Region::allocate(ROWS as usize * 1000, Grant::Persistent).unwrap();
+    let ticket = world.host.submit(&shards, &plan(), &region, Submit::default()).unwrap();
+    let reading = Reading { shards, region, ticket };
+    reading.ends_well(&mut world);
+    assert_eq!((reads(&world.fake), reads(&world.others[0])), (ROWS as usize, 0));
+}
+
+#[test]
+fn a_plan_for_a_lost_target_has_it_tried_at_once() {
+    let mut world = world();
+    let (_, namespace) = world.open();
+    let shards = Shards::new([namespace]);
+    let region = Region::allocate(ROWS as usize * 1000, Grant::Persistent).unwrap();
+    world.fake.reject = Some(Vec::new());
+    let now = world.now;
+    world.fake.disconnect_all(now);
+    world.pass(Duration::from_secs(20));
+    let ticket = world.host.submit(&shards, &plan(), &region, Submit::default()).unwrap();
+    let begin = world.now;
+    world.run(ticket.finished(ROWS as usize));
+    assert!(ticket.outcomes().all(|outcome| outcome.status == Outcome::LOST));
+    assert!(world.now - begin < Duration::from_millis(200), "{:?}", world.now - begin);
+    world.fake.reject = None;
+    let ticket = world.host.submit(&shards, &plan(), &region, Submit::default()).unwrap();
+    let reading = Reading { shards, region, ticket };
+    let begin = world.now;
+    reading.ends_well(&mut world);
+    assert!(world.now - begin < Duration::from_millis(200), "{:?}", world.now - begin);
 }
 
 #[test]
