@@ -21,10 +21,12 @@ from feedrail._errors import (
     PoolFull,
     RangeError,
     ReadTimeout,
+    ReplicaWarning,
     TargetLost,
 )
 from feedrail._file import File
-from feedrail._shards import Shard, Shards
+from feedrail._manifest import Manifest, ManifestIndex, ManifestShard, ManifestTarget
+from feedrail._shards import Replica, Shard, Shards
 from feedrail._source import Source, open
 from feedrail._stats import Histogram, Stats
 from feedrail._ticket import Ticket
@@ -43,10 +45,16 @@ __all__ = [
     "ForkedHandleError",
     "FormatError",
     "Histogram",
+    "Manifest",
+    "ManifestIndex",
+    "ManifestShard",
+    "ManifestTarget",
     "Pool",
     "PoolFull",
     "RangeError",
     "ReadTimeout",
+    "Replica",
+    "ReplicaWarning",
     "Shard",
     "Shards",
     "Source",

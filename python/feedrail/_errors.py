@@ -58,6 +58,13 @@ class FeedrailError(OSError):
         return str(self.args[0]) if self.args else ""
 
 
+class ReplicaWarning(UserWarning):
+    """A target of a manifest that is not there, or a replica that has other bytes than its shard.
+
+    Reads go on from other targets. `Source.shards[i].replicas` has the reasons.
+    """
+
+
 class RangeError(FeedrailError):
     """A range that is not within its shard."""
 

@@ -4,8 +4,72 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, overload
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, overload
+
+if TYPE_CHECKING:
+    from feedrail import _core
+    from feedrail._manifest import Manifest
+
+
+@dataclass(frozen=True)
+class Replica:
+    """A shard on a target of a manifest.
+
+    Attributes:
+        target: Name of the target in the manifest.
+        state: `"used"`: it is read from. `"away"`: the target has no connection, and is used when it
+            has. `"out"`: its bytes are not those of the shard, and it is not read from any more.
+        reason: Why it is not read from.
+        generation: A number that differs when the bytes may differ, if the target told one.
+    """
+
+    target: str
+    state: Literal["used", "away", "out"]
+    reason: str | None
+    generation: int | None
+
+
+class Replicas:
+    """The replicas of all shards of a manifest, as this process sees them.
+
+    It can be pickled: another process compares the generations with what it finds.
+    """
+
+    def __init__(self, manifest: Manifest) -> None:
+        self._numbers = {target.name: number for number, target in enumerate(manifest.targets)}
+        self._seen: list[tuple[Replica, ...]] = []
+        self._session: _core.Session | None = None
+
+    def attach(self, session: _core.Session, shards: int) -> None:
+        """The session has opened the manifest."""
+        self._seen = [_of(session, shard) for shard in range(shards)]
+        self._session = session
+
+    def detach(self) -> None:
+        """The session is gone, or belongs to another process."""
+        self._session = None
+
+    def of(self, shard: int) -> tuple[Replica, ...]:
+        """The replicas of a shard, in the order of the manifest."""
+        session = self._session
+        if session is not None:
+            self._seen[shard] = _of(session, shard)
+        return self._seen[shard]
+
+    def known(self) -> list[list[tuple[int, int]]]:
+        """The generations of each shard that were seen, by the number of the target."""
+        return [
+            [(self._numbers[it.target], it.generation) for it in replicas if it.generation is not None]
+            for replicas in self._seen
+        ]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_session": None}
+
+
+def _of(session: _core.Session, shard: int) -> tuple[Replica, ...]:
+    return tuple(Replica(*replica) for replica in session.replicas(shard))
 
 
 @dataclass(frozen=True)
@@ -15,7 +79,8 @@ class Shard:
     Attributes:
         name: Name of the file behind it; its number in digits if the target tells no name.
         nbytes: Number of bytes that can be read.
-        nsid: Namespace identifier in its subsystem.
+        nsid: Namespace identifier in its subsystem; 0 for a shard of a manifest, whose replicas may
+            have different ones.
         uuid: Its UUID as text, if it has one.
         generation: A number that differs when the bytes may differ, if the target tells.
     """
@@ -25,6 +90,13 @@ class Shard:
     nsid: int
     uuid: str | None
     generation: int | None
+    _number: int = field(default=0, compare=False, repr=False)
+    _replicas: Replicas | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def replicas(self) -> tuple[Replica, ...]:
+        """Its replicas as they are now, in the order of the manifest; none without a manifest."""
+        return () if self._replicas is None else self._replicas.of(self._number)
 
     @classmethod
     def of(cls, properties: dict[str, Any]) -> Shard:
@@ -61,6 +133,17 @@ class Shards(Sequence[Shard]):
         if found is None:
             raise FileNotFoundError(f"no shard {shard!r} among {len(self._all)}")
         return found
+
+    @classmethod
+    def of_manifest(cls, manifest: Manifest, replicas: Replicas) -> Shards:
+        """The shards of a manifest."""
+        shards = enumerate(manifest.shards)
+        return cls(
+            [
+                Shard(it.name, it.nbytes, 0, it.uuid, it.generation, number, replicas)
+                for number, it in shards
+            ]
+        )
 
     @property
     def hash(self) -> str:

@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
+import io
 import os
 import threading
 import weakref
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from feedrail import _core
 from feedrail._dtypes import as_checksums, as_plan, make_plan
-from feedrail._errors import DatasetChanged
+from feedrail._errors import ChecksumError, DatasetChanged
 from feedrail._file import File
-from feedrail._shards import Shard, Shards
+from feedrail._manifest import Manifest
+from feedrail._shards import Replicas, Shard, Shards
 from feedrail._stats import Stats, UsageClock
 from feedrail._ticket import Ticket
-from feedrail._url import NvmfUrl
+from feedrail._url import SCHEME, NvmfUrl
 
 if TYPE_CHECKING:
+    from typing import Self
+
     from numpy.typing import ArrayLike, NDArray
 
     from feedrail._typing import Progress, Readable
+    from feedrail.index import Index
 
 Provider = Literal["auto", "verbs", "soft"]
 
@@ -38,6 +43,13 @@ class Specification:
     queue_entries: int
     io_timeout: float
     loss_timeout: float | None
+    manifest: Manifest | None = None
+    replicas: Literal["spread", "first"] = "spread"
+
+    def connection(self) -> dict[str, Any]:
+        """How to connect, as `feedrail.open` takes it."""
+        others = ("url", "manifest", "replicas")
+        return {field.name: getattr(self, field.name) for field in fields(self) if field.name not in others}
 
     def new_session(self) -> _core.Session:
         """A session without connections yet."""
@@ -52,7 +64,7 @@ class Specification:
 
 
 class Source:
-    """A data set: the shards of one subsystem, or one of them.
+    """A data set: the shards of a manifest, of one subsystem, or one of these.
 
     It can be pickled, and used after a fork: it carries how it was opened and what the shards were,
     never connections, and a process that has none connects when it first reads. Threads may share
@@ -62,12 +74,20 @@ class Source:
         shards: The shards, by number and by name.
     """
 
-    def __init__(self, specification: Specification, shards: Shards | None = None) -> None:
+    def __init__(
+        self,
+        specification: Specification,
+        shards: Shards | None = None,
+        replicas: Replicas | None = None,
+    ) -> None:
         self._specification = specification
         self._lock = threading.Lock()
         self._opened: tuple[int, _core.Session] | None = None
         #: Loaders count here how long they were waited for.
         self.usage = UsageClock()
+        self._replicas = replicas
+        if replicas is None and specification.manifest is not None:
+            self._replicas = Replicas(specification.manifest)
         _SOURCES.add(self)
         if shards is None:
             self.shards = self._open()[1]
@@ -76,13 +96,22 @@ class Source:
 
     @property
     def url(self) -> str:
-        """The URL that it was opened with."""
+        """The URL that it was opened with, or the path of the manifest."""
         return self._specification.url
 
     @property
+    def manifest(self) -> Manifest | None:
+        """The manifest that it was opened with, if it was one."""
+        return self._specification.manifest
+
+    @property
     def hash(self) -> str:
-        """A hash of the shards: names, sizes, identities and generations."""
-        return self.shards.hash
+        """A hash of the shards: names, sizes, identities and generations.
+
+        That of a manifest is its `content_hash`, which is the same wherever the shards are.
+        """
+        manifest = self._specification.manifest
+        return self.shards.hash if manifest is None else manifest.content_hash
 
     @property
     def nbytes(self) -> int:
@@ -242,15 +271,80 @@ class Source:
             raise ValueError(f"mode {mode!r}: shards are read, in mode 'rb'")
         return File(self, self.shards.number(shard))
 
+    def index(self) -> Index:
+        """The index that the manifest names, once its hash is checked.
+
+        Raises:
+            ValueError: the source has no manifest, or the manifest has no index.
+            ChecksumError: the bytes are not those of the index that the manifest names.
+            OSError: the index cannot be read.
+        """
+        from feedrail.index import Index
+
+        manifest, options = self._specification.manifest, self._specification.connection()
+        if manifest is None:
+            raise ValueError(f"{self.url} is no manifest, which would name an index: load it by Index")
+        return Index(np.load(io.BytesIO(manifest.read_index(**options)), allow_pickle=False))
+
+    def verify(self, shard: int | str | None = None) -> None:
+        """Reads a shard whole, or all, from each replica and compares the checksums of the manifest.
+
+        A replica that differs is not read from any more, and a `ReplicaWarning` says so. Replicas
+        whose target is away are not compared. Other reads go first.
+
+        Raises:
+            ValueError: the source has no manifest, or the manifest no checksum of the shard: write it
+                with `feedrail manifest --crc`.
+            ChecksumError: no replica that can be read has the bytes of a shard.
+        """
+        manifest, session = self._specification.manifest, self._session()
+        if manifest is None:
+            raise ValueError(f"{self.url} is no manifest, which would have checksums")
+        numbers = range(len(self.shards)) if shard is None else [self.shards.number(shard)]
+        for number in numbers:
+            expected = manifest.shards[number].crc32c
+            if expected is None:
+                name = manifest.shards[number].name
+                raise ValueError(f"no checksum of {name}: write the manifest with --crc")
+            self._verify(session, number, expected)
+
+    def _verify(self, session: _core.Session, number: int, expected: int) -> None:
+        replicas = self.shards[number].replicas
+        wrong = {}
+        for place, replica in enumerate(replicas):
+            found = session.checksum(number, place) if replica.state == "used" else None
+            if found is not None and found != expected:
+                wrong[place] = f"its CRC-32C is {found:08x}, and {expected:08x} in the manifest"
+        for place, reason in wrong.items():
+            session.take_out(number, place, reason)
+        if not any(replica.state == "used" for replica in self.shards[number].replicas):
+            name = self.shards[number].name
+            raise ChecksumError(
+                f"no replica of {name} that can be read has its checksum", shard=number
+            )
+
     def stats(self) -> Stats:
         """What this process has read so far."""
         session = self._session()
-        return Stats.of(session.counters(), session.providers(), self.usage)
+        return Stats.of(
+            session.counters(), session.targets_away(), session.providers(), self.usage
+        )
 
     def close(self) -> None:
         """Ends the connections of this process. A later read connects again."""
         with self._lock:
-            self._opened = None
+            self._forget_session()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def _forget_session(self) -> None:
+        self._opened = None
+        if self._replicas is not None:
+            self._replicas.detach()
 
     def _session(self) -> _core.Session:
         """The connections of this process."""
@@ -266,6 +360,13 @@ class Source:
 
     def _open(self) -> tuple[_core.Session, Shards]:
         session = self._specification.new_session()
+        manifest, replicas = self._specification.manifest, self._replicas
+        if manifest is not None and replicas is not None:
+            spread = self._specification.replicas == "spread"
+            session.open_manifest(manifest._core, spread, replicas.known())
+            replicas.attach(session, len(manifest.shards))
+            self._opened = os.getpid(), session
+            return session, Shards.of_manifest(manifest, replicas)
         url = NvmfUrl.parse(self._specification.url)
         wanted: dict[str, Any] = {}
         if url.namespace is not None:
@@ -277,8 +378,8 @@ class Source:
         self._opened = os.getpid(), session
         return session, Shards([Shard.of(properties) for properties in found])
 
-    def __reduce__(self) -> tuple[type[Source], tuple[Specification, Shards]]:
-        return Source, (self._specification, self.shards)
+    def __reduce__(self) -> tuple[type[Source], tuple[Specification, Shards, Replicas | None]]:
+        return Source, (self._specification, self.shards, self._replicas)
 
     def __repr__(self) -> str:
         return f"<feedrail.Source {self.url}: {len(self.shards)} shards, {self.nbytes} bytes>"
@@ -286,7 +387,7 @@ class Source:
     def _forget_parent(self) -> None:
         """In a child: the parent's connections and lock mean nothing."""
         self._lock = threading.Lock()
-        self._opened = None
+        self._forget_session()
         self.usage = UsageClock()
 
 
@@ -303,7 +404,7 @@ os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 def open(
-    source: str,
+    source: str | os.PathLike[str] | Manifest,
     /,
     *,
     provider: Provider = "auto",
@@ -312,26 +413,42 @@ def open(
     queue_entries: int = 128,
     io_timeout: float = 30.0,
     loss_timeout: float | None = None,
+    replicas: Literal["spread", "first"] = "spread",
 ) -> Source:
     """Opens a data set, and connects to it.
 
+    All targets of a manifest are connected at the same time. One that is not there, or that has a
+    shard with other bytes, is a `ReplicaWarning` as long as each shard can be read from another.
+
     Args:
         source: `nvmf://host[:4420]/<nqn>` for all namespaces of a subsystem in the order of their
-            numbers, or `nvmf://host[:4420]/<nqn>/<name or nsid>` for one.
+            numbers, `nvmf://host[:4420]/<nqn>/<name or nsid>` for one, or the path of a
+            `manifest.json`, or a `Manifest`.
         provider: `"verbs"` for RDMA devices, `"soft"` for RoCE v2 over UDP sockets, `"auto"` for
             verbs where a device serves the address and soft elsewhere.
         local_address: The IP address to connect from; that of the route if `None`.
         io_queues: I/O queues of a connection, each with `queue_entries` entries.
         io_timeout: Seconds that a range may be without progress.
-        loss_timeout: Seconds without a connection after which reads fail; 60 if `None`.
+        loss_timeout: Seconds without a connection after which reads fail; 60 if `None`. One attempt
+            to connect takes at most as long, within 1 and 10 seconds.
+        replicas: For a manifest: `"spread"` reads a shard from the less loaded of the two targets
+            that rank first for it, by a hash that all hosts agree on; `"first"` from the first in
+            the manifest that is connected.
 
     Raises:
-        ValueError: the URL is malformed, or an option is out of its bounds.
-        TargetLost: nothing answers at the address, or it refuses the connection.
-        FileNotFoundError: the subsystem has no such namespace.
+        ValueError: the URL or the manifest is malformed, or an option is out of its bounds.
+        TargetLost: nothing answers at the address, or it refuses the connection; with a manifest,
+            at all addresses that have a shard.
+        DatasetChanged: no target has a shard as the manifest has it.
+        FileNotFoundError: the subsystem has no such namespace, or there is no such manifest.
     """
+    if replicas not in ("spread", "first"):
+        raise ValueError(f"replicas={replicas!r}: it is 'spread' or 'first'")
+    manifest, url = _named(source)
     specification = Specification(
-        url=os.fspath(source),
+        manifest=manifest,
+        replicas=replicas,
+        url=url,
         provider=provider,
         local_address=local_address,
         io_queues=io_queues,
@@ -340,6 +457,18 @@ def open(
         loss_timeout=loss_timeout,
     )
     return Source(specification)
+
+
+def _named(source: str | os.PathLike[str] | Manifest) -> tuple[Manifest | None, str]:
+    """The manifest that a source is, if it is one, and what it is called in messages."""
+    if isinstance(source, Manifest):
+        return source, f"manifest {source.name}"
+    path = os.fspath(source)
+    if path.startswith(f"{SCHEME}:"):
+        return None, path
+    if isinstance(source, str) and not (path.endswith(".json") or os.path.exists(path)):
+        raise ValueError(f"{path!r} is neither nvmf://host[:port]/<nqn> nor the path of a manifest")
+    return Manifest.load(path), path
 
 
 def _buffer(out: Readable) -> _core.Buffer:

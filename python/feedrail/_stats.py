@@ -86,9 +86,11 @@ class Stats:
         aborts: Abort commands sent.
         loader_compute_seconds: Seconds that training loops spent between two batches of a `Loader`.
         loader_stall_seconds: Seconds that they waited for a batch of a `Loader`.
+        targets_away: Names of the targets of a manifest that have no connection now.
     """
 
     latency: Histogram
+    targets_away: tuple[str, ...]
     providers: tuple[str, ...]
     batches: int = _of("Plans that were accepted.")
     stall_seconds: float = _of("Seconds that threads waited for batches.")
@@ -107,7 +109,13 @@ class Stats:
     loader_stall_seconds: float = _of("Seconds that training loops waited for a batch.")
 
     @classmethod
-    def of(cls, counters: dict[str, Any], providers: list[str], usage: UsageClock) -> Stats:
+    def of(
+        cls,
+        counters: dict[str, Any],
+        targets_away: list[str],
+        providers: list[str],
+        usage: UsageClock,
+    ) -> Stats:
         """From the counters that `_core.Session` has, and those of loaders."""
         counters = dict(counters)
         latency = Histogram(
@@ -120,6 +128,7 @@ class Stats:
             loader_compute_seconds=usage.compute_seconds,
             loader_stall_seconds=usage.stall_seconds,
             latency=latency,
+            targets_away=tuple(targets_away),
             providers=tuple(providers),
         )
 

@@ -7,10 +7,26 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
+use crate::replicas::NotOpened;
+
 /// The exception for an error of the initiator.
 pub(crate) fn exception(py: Python<'_>, error: &Error) -> PyErr {
     let made = new_exception(py, class(error.kind()), error);
     made.map_or_else(|failed| failed, PyErr::from_value)
+}
+
+/// The exception for a manifest that cannot be opened.
+pub(crate) fn not_opened(py: Python<'_>, error: NotOpened) -> PyErr {
+    let (class, message, retryable) = match error {
+        NotOpened::Changed(message) => ("DatasetChanged", message, false),
+        NotOpened::Lost(message) => ("TargetLost", message, true),
+    };
+    let make = || {
+        let details = PyDict::new(py);
+        details.set_item(intern!(py, "retryable"), retryable)?;
+        py.import("feedrail._errors")?.getattr(class)?.call((message,), Some(&details))
+    };
+    make().map_or_else(|failed| failed, PyErr::from_value)
 }
 
 /// The exception for a handle that another process made.

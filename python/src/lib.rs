@@ -6,6 +6,7 @@
 
 mod block_on;
 mod buffer;
+mod checksum;
 mod checksums;
 mod dlpack;
 mod entry;
@@ -15,11 +16,14 @@ mod histogram;
 mod index;
 mod lease;
 mod lingering;
+mod manifest;
+mod open_shards;
 mod order;
 mod owner;
 mod pool;
 mod process;
 mod released;
+mod replicas;
 mod seconds;
 mod session;
 mod stalls;
@@ -38,6 +42,7 @@ mod _core {
     use crate::checksums::crc32c;
     #[pymodule_export]
     use crate::index::{KeysObject, index_shard};
+    use crate::manifest::ManifestObject;
     #[pymodule_export]
     use crate::order::OrderObject;
     #[pymodule_export]

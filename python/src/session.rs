@@ -1,23 +1,28 @@
 //! The connections of a source.
 
 use std::net::{IpAddr, SocketAddr};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+use std::time::Duration;
 
 use feedrail_initiator::{
-    Class, Controller, Error, Host, HostCounters, Namespace, NamespaceInfo, Nqn, Nsid,
-    RdmaProvider, Shards, Submit, SubsystemAddress,
+    Class, Controller, ControllerOptions, Error, Host, HostCounters, Namespace, NamespaceInfo, Nqn,
+    Nsid, RdmaProvider, ReplicaPolicy, Submit, SubsystemAddress,
 };
-use pyo3::exceptions::PyValueError;
+use pyo3::exceptions::{PyOSError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use crate::block_on::block_on;
+use crate::block_on::{ThreadWaker, block_on, wait_interruptibly};
 use crate::buffer::BufferObject;
+use crate::checksum::Checksum;
 use crate::entry;
 use crate::errors;
 use crate::histogram::BatchHistogram;
+use crate::manifest::ManifestObject;
+use crate::open_shards::OpenShards;
 use crate::process::HomeProcess;
 use crate::released;
+use crate::replicas::{ReplicaReport, ReplicaSet};
 use crate::seconds::Seconds;
 use crate::stalls::StallCounters;
 use crate::ticket::TicketObject;
@@ -28,27 +33,24 @@ use crate::ticket::TicketObject;
 pub(crate) struct SessionObject {
     home: HomeProcess,
     host: Host,
-    shards: Mutex<OpenShards>,
+    options: ControllerOptions,
+    shards: Arc<OpenShards>,
     stalls: Arc<StallCounters>,
 }
 
-/// The namespaces that are open.
-struct OpenShards {
-    all: Vec<Namespace>,
-    /// The same, as plans number them.
-    numbered: Shards,
-}
+/// How long a target may be silent that others can stand in for. Doubled, a read that it does not
+/// answer goes to another after 1.5 s.
+const SILENCE: Duration = Duration::from_millis(500);
 
-impl OpenShards {
-    fn none() -> Self {
-        Self { all: Vec::new(), numbered: Shards::new([]) }
-    }
+/// The bounds of the time that one attempt to connect may take: a busy target may need the one, and
+/// nobody wants to wait for longer than the other.
+const CONNECT_MIN: Duration = Duration::from_secs(1);
+const CONNECT_MAX: Duration = Duration::from_secs(10);
 
-    fn add(&mut self, opened: Vec<Namespace>) {
-        self.all.extend(opened);
-        self.numbered = Shards::new(self.all.iter().cloned());
-    }
-}
+/// Python's functions between a caller of `feedrail.open` and this module.
+const FRAMES_OF_OPEN: i32 = 4;
+/// Those between a caller of `Source.read_many` and this module.
+const FRAMES_OF_READ: i32 = 2;
 
 #[pymethods]
 impl SessionObject {
@@ -64,14 +66,16 @@ impl SessionObject {
         loss_timeout: Option<Seconds>,
     ) -> PyResult<Self> {
         released::drain(py);
-        let mut host = Host::builder()
-            .provider(provider_named(provider)?)
+        let mut options = ControllerOptions::new()
             .io_queues(io_queues)
             .queue_entries(queue_entries)
             .io_timeout(io_timeout.0);
         if let Some(Seconds(timeout)) = loss_timeout {
-            host = host.loss_timeout(timeout);
+            let connect_timeout = timeout.clamp(CONNECT_MIN, CONNECT_MAX);
+            options = options.loss_timeout(timeout).connect_timeout(connect_timeout);
         }
+        let mut host =
+            Host::builder().provider(provider_named(provider)?).controller_options(options.clone());
         if let Some(address) = local_address {
             host = host.source(address);
         }
@@ -79,7 +83,8 @@ impl SessionObject {
         Ok(Self {
             home: HomeProcess::current(),
             host,
-            shards: Mutex::new(OpenShards::none()),
+            options,
+            shards: Arc::default(),
             stalls: Arc::default(),
         })
     }
@@ -109,8 +114,86 @@ impl SessionObject {
         }
         let properties = opened.iter().map(|namespace| properties(py, namespace.info()));
         let properties = properties.collect::<PyResult<_>>()?;
-        self.shards().add(opened);
+        self.shards.add(opened);
         Ok(properties)
+    }
+
+    /// Connects to all targets of a manifest. `known` has for each shard the generations that its
+    /// replicas had when it was opened before, by the numbers of their targets.
+    fn open_manifest(
+        &self,
+        py: Python<'_>,
+        manifest: &ManifestObject,
+        spread: bool,
+        known: Vec<Vec<(u32, u64)>>,
+    ) -> PyResult<()> {
+        released::drain(py);
+        self.check(py)?;
+        let policy = if spread { ReplicaPolicy::Spread } else { ReplicaPolicy::First };
+        let (text, placement) = (manifest.manifest(), manifest.placement());
+        let mut options = self.options.clone();
+        if text.shards().iter().any(|shard| shard.replicas.len() > 1) {
+            options = options.silence_timeout(SILENCE);
+        }
+        let host = &self.host;
+        let begin = || ReplicaSet::begin(host, options, text, placement, policy, &known);
+        let mut set = py.detach(begin);
+        let waker = Arc::new(ThreadWaker::default());
+        let (task, mut covered) = (Arc::clone(&waker).into(), None);
+        let wait = |step| {
+            for pause in [Some(step), None] {
+                set.advance(host, &task);
+                if set.is_open(&mut covered) {
+                    return Some(());
+                }
+                if let Some(step) = pause {
+                    waker.wait(step);
+                }
+            }
+            None
+        };
+        wait_interruptibly(py, None, wait, || Ok(()))?;
+        set.tell_of_absent();
+        self.shards.open(set).map_err(|error| errors::not_opened(py, error))?;
+        self.shards.tell(py, FRAMES_OF_OPEN)
+    }
+
+    /// The replicas of a shard of a manifest, in its order: name of the target, state, reason for
+    /// it, and generation.
+    fn replicas(&self, py: Python<'_>, shard: usize) -> PyResult<Vec<ReplicaReport>> {
+        self.check(py)?;
+        Ok(self.shards.report(shard))
+    }
+
+    /// Reads all bytes of a replica of a shard of a manifest, and returns their CRC-32C. `None` if
+    /// it is not in use. Signals are seen every 16 MiB.
+    fn checksum(&self, py: Python<'_>, shard: usize, replica: usize) -> PyResult<Option<u32>> {
+        released::drain(py);
+        self.check(py)?;
+        let Some(namespace) = self.shards.replica(shard, replica) else { return Ok(None) };
+        let mut checksum = Checksum::new(namespace).map_err(PyOSError::new_err)?;
+        loop {
+            let step = py.detach(|| checksum.step(&self.host));
+            if let Some(crc32c) = step.map_err(|error| errors::exception(py, &error))? {
+                return Ok(Some(crc32c));
+            }
+            py.check_signals()?;
+        }
+    }
+
+    /// Reads a replica of a shard of a manifest no more, and warns of it.
+    fn take_out(&self, py: Python<'_>, shard: usize, replica: usize, reason: &str) -> PyResult<()> {
+        self.check(py)?;
+        self.shards.take_out(shard, replica, reason);
+        self.shards.tell(py, FRAMES_OF_READ)
+    }
+
+    /// Names of the targets of a manifest that have no connection now.
+    fn targets_away(&self, py: Python<'_>) -> PyResult<Vec<String>> {
+        self.check(py)?;
+        self.shards.advance(&self.host);
+        self.shards.tell(py, FRAMES_OF_READ)?;
+        Ok(self.shards.away())
     }
 
     /// Reads a plan into a buffer; `timeout` seconds are the deadline of each range.
@@ -130,10 +213,14 @@ impl SessionObject {
         let mut entries = entry::parse(plan, memory.length())?;
         entries.iter_mut().for_each(|entry| entry.dst += memory.at as u64);
         let class = if background { Class::Background } else { Class::Foreground };
-        let (shards, options) = (self.shards().numbered.clone(), Submit { deadline, class });
+        let (shards, options) = (self.shards.advance(&self.host), Submit { deadline, class });
         let submitted = py.detach(|| self.host.submit(&shards, &entries, region, options));
         match submitted {
-            Ok(ticket) => Ok(TicketObject::new(ticket, entries, memory, &self.stalls)),
+            Ok(ticket) => {
+                let ticket = TicketObject::new(ticket, entries, memory, &self.stalls, &self.shards);
+                self.shards.tell(py, FRAMES_OF_READ)?;
+                Ok(ticket)
+            }
             Err(error) => Err(errors::refused(py, error, &entries, memory.at)),
         }
     }
@@ -178,10 +265,6 @@ impl SessionObject {
 impl SessionObject {
     fn check(&self, py: Python<'_>) -> PyResult<()> {
         if self.home.is_current() { Ok(()) } else { Err(errors::forked(py)) }
-    }
-
-    fn shards(&self) -> MutexGuard<'_, OpenShards> {
-        self.shards.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -16,10 +16,14 @@ use crate::checksums::{Mismatch, mismatches};
 use crate::entry;
 use crate::errors;
 use crate::lingering;
+use crate::open_shards::OpenShards;
 use crate::process::HomeProcess;
 use crate::released::{self, DrainOnDrop};
 use crate::seconds::Seconds;
 use crate::stalls::StallCounters;
+
+/// Python's functions between a caller of `Source.read_many` or `Ticket.wait` and this module.
+const FRAMES_OF_WAIT: i32 = 2;
 
 /// A batch under way. Dropping it cancels what is not over.
 #[pyclass(frozen, weakref, name = "Ticket", module = "feedrail._core")]
@@ -33,6 +37,7 @@ pub(crate) struct TicketObject {
     began: MonotonicTime,
     /// Whether its time was counted, once it is over.
     is_counted: AtomicBool,
+    shards: Arc<OpenShards>,
     _drain: DrainOnDrop,
 }
 
@@ -42,11 +47,23 @@ impl TicketObject {
         entries: Vec<Entry>,
         memory: Arc<BufferMemory>,
         stalls: &Arc<StallCounters>,
+        shards: &Arc<OpenShards>,
     ) -> Self {
         stalls.submitted();
         let (home, ticket, stalls) = (HomeProcess::current(), Some(ticket), Arc::clone(stalls));
         let (began, is_counted) = (Host::now(), AtomicBool::new(false));
-        Self { home, ticket, entries, memory, stalls, began, is_counted, _drain: DrainOnDrop }
+        let shards = Arc::clone(shards);
+        Self {
+            home,
+            ticket,
+            entries,
+            memory,
+            stalls,
+            began,
+            is_counted,
+            shards,
+            _drain: DrainOnDrop,
+        }
     }
 
     /// Waits until it is over, or `timeout` is; says whether it is over. Calls `progress` with the
@@ -67,6 +84,7 @@ impl TicketObject {
         if over.is_some() {
             self.count();
             tell()?;
+            self.shards.tell(py, FRAMES_OF_WAIT)?;
         }
         Ok(over.is_some())
     }

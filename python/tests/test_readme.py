@@ -13,7 +13,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import Daemon
+from conftest import Daemon, binary
+
+from feedrail.index import Index
 
 README = Path(__file__).parents[1] / "README.md"
 URL = "nvmf://192.0.2.10/nqn.2026-01.org.example:shards"
@@ -49,16 +51,27 @@ def shards(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
 
 
 def test_examples_are_found() -> None:
-    assert len(EXAMPLES) == 16 and sum(map(needs_torch, range(len(EXAMPLES)))) == 4
-    assert all(URL in example or "fsspec" in example for example in EXAMPLES)
+    opened = [URL, "fsspec", "manifest.json"]
+    assert len(EXAMPLES) == 17 and sum(map(needs_torch, range(len(EXAMPLES)))) == 4
+    assert all(any(it in example for it in opened) for example in EXAMPLES)
 
 
 @pytest.mark.parametrize("number", cases())
 def test_example(shards: Daemon, tmp_path: Path, number: int) -> None:
     example = EXAMPLES[number].replace(URL, shards.url)
+    if "manifest.json" in example:
+        write_manifest(shards, tmp_path)
     script = tmp_path / "example.py"
     script.write_text(example)
     ended = subprocess.run(
         [sys.executable, script], capture_output=True, text=True, timeout=240, check=False, cwd=tmp_path
     )
     assert (ended.returncode, ended.stderr) == (0, ""), example
+
+
+def write_manifest(daemon: Daemon, folder: Path) -> None:
+    """A manifest and its index, as the example has them in the current folder."""
+    Index.of(range(0, 30_000, 10_000), 10_000).save(folder / "index.npy")
+    command = [binary("feedrail"), "manifest", "--name=set", "--index=index.npy"]
+    command += ["--output=manifest.json", daemon.url]
+    subprocess.run(command, check=True, capture_output=True, timeout=60, cwd=folder)
