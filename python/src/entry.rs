@@ -31,14 +31,6 @@ pub(crate) fn parse(plan: &Bound<'_, PyAny>, out_bytes: usize) -> PyResult<Vec<E
     Ok(entries)
 }
 
-/// A copy of the bytes of an array.
-pub(crate) fn bytes(buffer: &PyUntypedBuffer) -> PyResult<Vec<u8>> {
-    if !buffer.is_c_contiguous() {
-        return Err(PyTypeError::new_err("the bytes are not C-contiguous"));
-    }
-    Ok(copy(buffer.buf_ptr(), buffer.len_bytes()))
-}
-
 /// From the little-endian layout of `feedrail.PLAN_DTYPE`.
 fn entry(bytes: &[u8]) -> Entry {
     let half = |at| u32::from_le_bytes(std::array::from_fn(|i| bytes[at + i]));

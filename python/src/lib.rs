@@ -42,6 +42,7 @@ mod _core {
     use crate::checksums::crc32c;
     #[pymodule_export]
     use crate::index::{KeysObject, index_shard};
+    #[pymodule_export]
     use crate::manifest::ManifestObject;
     #[pymodule_export]
     use crate::order::OrderObject;

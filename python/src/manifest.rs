@@ -5,12 +5,11 @@ use std::sync::Arc;
 use feedrail_dataset::index::Index;
 use feedrail_dataset::manifest::{Manifest, ShardEntry, TargetIndex};
 use feedrail_dataset::placement::Placement;
-use pyo3::buffer::PyUntypedBuffer;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use crate::entry;
+use crate::exported::ExportedBytes;
 
 /// A manifest whose parts fit together, and where its shards are best read.
 #[pyclass(frozen, name = "Manifest", module = "feedrail._core")]
@@ -72,7 +71,7 @@ impl ManifestObject {
 
     /// Checks that the bytes of an index are those that the manifest names, and lie in the shards.
     fn check_index(&self, py: Python<'_>, index: &Bound<'_, PyAny>) -> PyResult<()> {
-        let bytes = entry::bytes(&PyUntypedBuffer::get(index)?)?;
+        let bytes = ExportedBytes::of(index)?.to_vec();
         let check = || -> Result<(), String> {
             let index = Index::parse(&bytes).map_err(|error| error.to_string())?;
             self.manifest.check_index(&index).map_err(|error| error.to_string())?;

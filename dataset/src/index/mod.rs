@@ -24,7 +24,7 @@ mod writer;
 mod tests;
 
 pub use error::Error;
-pub use stream::{ReadError, check_reader};
 pub use keys::{KeyArray, SampleKeys};
+pub use stream::{ReadError, check_reader};
 pub use view::{Index, check_samples};
 pub use writer::IndexWriter;
