@@ -33,13 +33,15 @@
 //! without allocating.
 //!
 //! # Losing a target
-//! A connection that is lost is made again: at once, then after pauses that grow up to
-//! [`ControllerOptions::reconnect_delay`]. If writes were under way it is made when the target has
-//! confirmed the end of the old one, or must have found out by the lack of Keep Alive (two timeouts
-//! and a second), since it might carry them out until then. Ranges wait for it until
+//! A target that owes answers and sends none for [`ControllerOptions::silence_timeout`] has lost
+//! its connection. A connection that is lost is made again: at once, then after pauses that grow up
+//! to [`ControllerOptions::reconnect_delay`]. If writes were under way it is made when the target
+//! has confirmed the end of the old one, or must have found out by the lack of Keep Alive (two
+//! timeouts and a second), since it might carry them out until then. Ranges wait for it until
 //! [`ControllerOptions::io_timeout`]; after [`ControllerOptions::loss_timeout`] everything fails at
-//! once with an [`Error`] that names the target, until it is back. A namespace that comes back with
-//! another identity, size or generation, or changes while it is connected, is
+//! once with an [`Error`] that names the target, until it is back; a plan has connecting tried once
+//! more. Ranges with replicas elsewhere ([`Shards`]) do not wait: they are read there. A namespace
+//! that comes back with another identity, size or generation, or changes while it is connected, is
 //! [`ErrorKind::Changed`], never other bytes. Memory is handed back only when the target can no
 //! longer write to it: the command has ended, or all queue pairs of the connection have.
 //!

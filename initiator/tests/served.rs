@@ -365,7 +365,7 @@ fn results_of_others_do_not_wake_long_waiters() {
             let connect_timeout = Duration::from_secs(2);
             let options = ControllerOptions::new().connect_timeout(connect_timeout);
             let error = host.connect_with(silent, options).wait().unwrap_err();
-            assert!(error.to_string().contains("no result within 2 s"), "{error}");
+            assert!(error.to_string().contains("no answer"), "{error}");
             sleeps_of_this_thread() - before
         });
         while !waiting.is_finished() {
@@ -393,7 +393,7 @@ fn a_long_waiter_gets_its_result_alone() {
             read(&namespace, 0, 512).unwrap();
         }
         let error = waiting.join().unwrap();
-        assert!(error.to_string().contains("no result within 1 s"), "{error}");
+        assert!(error.to_string().contains("no answer"), "{error}");
     });
 }
 

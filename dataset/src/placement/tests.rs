@@ -1,4 +1,4 @@
-//! Preferences of shards.
+//! Preferences of shards against their rules.
 
 use super::*;
 use crate::manifest::{ManifestFile, ShardEntry, TargetEntry};

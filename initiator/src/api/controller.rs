@@ -103,7 +103,8 @@ impl Controller {
         self.pending(async move { active_namespaces(&handle).await })
     }
 
-    /// Opens all active namespaces, in ascending order of their numbers; 16 are asked for at a time.
+    /// Opens all active namespaces, in ascending order of their numbers;
+    /// 16 are asked for at a time.
     pub fn namespaces(&self) -> Pending<Result<Vec<Namespace>, Error>> {
         let handle = Arc::clone(&self.handle);
         self.pending(async move {

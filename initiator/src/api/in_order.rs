@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::task::Poll;
 
 /// A future of several, and what became of it.
-enum Slot<F: Future> {
+enum OrderedSlot<F: Future> {
     Running(Pin<Box<F>>),
     Done(F::Output),
 }
@@ -21,27 +21,27 @@ where
     F: Future<Output = Result<T, E>>,
 {
     let mut waiting = futures.into_iter();
-    let (mut slots, mut done) = (VecDeque::<Slot<F>>::new(), Vec::new());
+    let (mut slots, mut done) = (VecDeque::<OrderedSlot<F>>::new(), Vec::new());
     std::future::poll_fn(|context| {
         loop {
             while slots.len() < at_a_time
                 && let Some(future) = waiting.next()
             {
-                slots.push_back(Slot::Running(Box::pin(future)));
+                slots.push_back(OrderedSlot::Running(Box::pin(future)));
             }
             if slots.is_empty() {
                 return Poll::Ready(Ok(std::mem::take(&mut done)));
             }
             for slot in &mut slots {
-                if let Slot::Running(future) = slot
+                if let OrderedSlot::Running(future) = slot
                     && let Poll::Ready(result) = future.as_mut().poll(context)
                 {
-                    *slot = Slot::Done(result);
+                    *slot = OrderedSlot::Done(result);
                 }
             }
             let before = done.len();
-            while let Some(Slot::Done(_)) = slots.front() {
-                let Some(Slot::Done(result)) = slots.pop_front() else { break };
+            while let Some(OrderedSlot::Done(_)) = slots.front() {
+                let Some(OrderedSlot::Done(result)) = slots.pop_front() else { break };
                 match result {
                     Ok(value) => done.push(value),
                     Err(error) => return Poll::Ready(Err(error)),
@@ -64,9 +64,9 @@ mod tests {
     use super::*;
 
     /// A future that is ready after so many polls; `running` counts those that are not.
-    async fn after<'a>(
+    async fn after(
         polls: u32,
-        running: &'a Cell<usize>,
+        running: &Cell<usize>,
         result: Result<u32, u32>,
     ) -> Result<u32, u32> {
         running.set(running.get() + 1);

@@ -19,10 +19,10 @@ use crate::types::error::Error;
 /// from another within the plan's deadline, from each at most once; if the connection is lost it is
 /// read at once from a replica that is connected, and waits only where none is. How soon a
 /// connection counts as lost is up to its
-/// [`silence_timeout`](crate::ControllerOptions::silence_timeout): with replicas, half a second.
+/// [`silence_timeout`](crate::ControllerOptions::silence_timeout): with replicas, below a second.
 ///
-/// Each target has a circuit breaker. It opens when the connection is lost, or when five ranges in a
-/// row fail or time out: no range is read from the target that has a choice, for 500 ms at first.
+/// Each target has a circuit breaker. It opens when the connection is lost, or when five ranges in
+/// a row fail or time out: no range is read from the target that has a choice, for 500 ms at first.
 /// Then one range finds out whether it serves, and the next pause is twice as long, up to 30 s, if
 /// it does not.
 ///

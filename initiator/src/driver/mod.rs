@@ -640,8 +640,8 @@ impl DriverState {
         }
         let loads: Vec<_> = self.engines.iter().map(|engine| engine.loads(now)).collect();
         let load = |place: ShardPlace| {
-            let controllers = loads.get(place.engine).into_iter().flatten();
-            let known = controllers.filter(|(key, _)| *key == place.controller).next();
+            let mut controllers = loads.get(place.engine).into_iter().flatten();
+            let known = controllers.find(|(key, _)| *key == place.controller);
             known.map_or(TargetLoad::Away, |(_, load)| load.without_probe())
         };
         let outbox = &self.outbox;

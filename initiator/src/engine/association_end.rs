@@ -210,8 +210,8 @@ impl<P: Provider> HostEngine<P> {
         let controller = &self.controllers[key];
         match &controller.phase {
             ControllerPhase::Opening(opening) if opening.deadline <= now => {
-                let after = controller.options.connect_timeout;
-                self.end_association(now, key, ErrorKind::TimedOut { after }.into(), outbox);
+                let error = opening.no_answer();
+                self.end_association(now, key, error, outbox);
             }
             ControllerPhase::Opening(opening)
                 if opening.poll_at.is_some_and(|time| time <= now) =>

@@ -60,7 +60,7 @@ pub(crate) enum Admission {
     Yes,
     /// One read may be made, to find out: others wait for its end.
     Probe,
-    /// Not now.
+    /// It is to be left alone for now.
     No,
 }
 

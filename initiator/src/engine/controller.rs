@@ -19,7 +19,7 @@ use crate::engine::reply::Promise;
 use crate::engine::shard_routes::TargetLoad;
 use crate::memory::bounce::{BounceChunk, BouncePool};
 use crate::memory::region::RegistrationScope;
-use crate::types::error::{Error, ErrorKind, SubsystemAddress};
+use crate::types::error::{Error, ErrorKind, SubsystemAddress, UnreachableCause};
 use crate::types::options::{Class, ControllerOptions};
 
 /// The limits of a controller on its present connection.
@@ -159,6 +159,18 @@ pub(crate) struct Opening {
     pub(crate) page_bytes: u64,
     /// Entries of an I/O queue.
     pub(crate) queue_entries: u16,
+}
+
+impl Opening {
+    /// The error of an attempt whose time is over.
+    pub(crate) fn no_answer(&self) -> Error {
+        let what = "the target takes connections and answers no commands; look into its log";
+        let kind = match self.step {
+            OpeningStep::Connection => ErrorKind::Unreachable(UnreachableCause::NoAnswer),
+            _ => ErrorKind::ConnectionLost(what),
+        };
+        kind.into()
+    }
 }
 
 /// The event that an attempt to connect is waiting for.

@@ -226,6 +226,64 @@ fn an_unanswered_keep_alive_ends_the_association() {
 }
 
 #[test]
+fn a_connect_without_an_answer_says_what_to_look_at() {
+    let options = ControllerOptions::new().connect_timeout(Duration::from_secs(2));
+    let mut world = World::with(1, SimConfig::default(), 64, options);
+    world.network.cut(ip(1), ip(2));
+    let start = world.now;
+    let error = world.connect().unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::Unreachable(_)), "{error}");
+    assert!(error.to_string().contains("UDP port 4791"), "{error}");
+    assert!(world.now - start <= Duration::from_millis(2100), "{:?}", world.now - start);
+    world.network.heal(ip(1), ip(2));
+    world.fake.script = Box::new(|_| Action::Ignore);
+    let error = world.connect().unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::ConnectionLost(_)), "{error}");
+    assert!(error.to_string().contains("answers no commands"), "{error}");
+}
+
+/// A target that acknowledges what it is sent, and answers nothing.
+#[test]
+fn silence_ends_a_connection_as_soon_as_asked_for() {
+    for (options, most) in [
+        (ControllerOptions::new().loss_timeout(Duration::from_millis(300)), 900),
+        (ControllerOptions::new().silence_timeout(Duration::from_millis(100)), 200),
+    ] {
+        let mut world = World::with(1, SimConfig::default(), 64, options);
+        let (_controller, namespace) = world.open();
+        world.pass(Duration::from_secs(1));
+        assert_eq!(world.host.counters().keep_alives, 0);
+        let is_keep_alive =
+            |seen: &Seen| seen.qid.is_admin() && seen.sqe.opcode == AdminOpcode::KEEP_ALIVE.0;
+        world.fake.script = Box::new(move |seen| match is_read(seen) || is_keep_alive(seen) {
+            true => Action::Ignore,
+            false => Action::Normal,
+        });
+        let start = world.now;
+        let slice = RegionSlice::allocate(512, Grant::Persistent).unwrap();
+        let mut reading = pin!(namespace.read(0, slice));
+        while world.host.counters().connections_lost == 0 {
+            assert!(world.run_within(reading.as_mut(), Duration::from_millis(1)).is_none());
+        }
+        assert!(world.now - start <= Duration::from_millis(most), "{:?}", world.now - start);
+        // What is slow but answers is not cut off.
+        world.fake.script = Box::new(|seen| match is_read(seen) {
+            true => Action::Ignore,
+            false => Action::Normal,
+        });
+        assert!(world.run_within(reading.as_mut(), Duration::from_millis(250)).is_none());
+        let before = world.host.counters();
+        assert!(world.run_within(reading.as_mut(), Duration::from_secs(4)).is_none());
+        let after = world.host.counters();
+        assert_eq!(after.connections_lost, before.connections_lost);
+        assert!(after.keep_alives > before.keep_alives + 5);
+        world.fake.script = Box::new(|_| Action::Normal);
+        world.fake.complete_ignored(Status::ABORT_REQUESTED);
+        world.run(reading).result.unwrap();
+    }
+}
+
+#[test]
 fn a_cut_network_fails_within_the_deadline() {
     let options = ControllerOptions::new().io_timeout(Duration::from_secs(20));
     let mut world = World::with(1, SimConfig::default(), 64, options);
