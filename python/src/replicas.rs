@@ -20,8 +20,8 @@ use feedrail_initiator::{
 const TRY_AGAIN: Duration = Duration::from_secs(1);
 
 /// Once each shard can be read, other targets are waited for at most this long when a manifest is
-/// opened: they join later.
-const STRAGGLERS: Duration = Duration::from_secs(1);
+/// opened: they join later. Doubled, a target that swallows all packets delays it by 10 s.
+const STRAGGLERS: Duration = Duration::from_secs(5);
 
 /// The targets and shards of a manifest, as one session sees them.
 pub(crate) struct ReplicaSet {
@@ -47,9 +47,9 @@ struct ManifestTarget {
 }
 
 /// A target and its namespaces, on their way.
-type Joining = Pin<Box<dyn Future<Output = Result<Joined, Error>> + Send>>;
+type Joining = Pin<Box<dyn Future<Output = Result<JoinedTarget, Error>> + Send>>;
 
-struct Joined {
+struct JoinedTarget {
     controller: Controller,
     namespaces: Vec<Namespace>,
 }
@@ -154,7 +154,7 @@ impl ReplicaSet {
             let TargetConnection::Joining { future, .. } = &mut target.connection else { continue };
             match future.as_mut().poll(&mut Context::from_waker(waker)) {
                 Poll::Pending => {}
-                Poll::Ready(Ok(Joined { controller, namespaces })) => {
+                Poll::Ready(Ok(JoinedTarget { controller, namespaces })) => {
                     target.connection = TargetConnection::Joined(controller);
                     self.take_replicas(number, &namespaces);
                     has_joined = true;
@@ -397,10 +397,10 @@ impl ManifestTarget {
     }
 }
 
-async fn join(connecting: Pending<Result<Controller, Error>>) -> Result<Joined, Error> {
+async fn join(connecting: Pending<Result<Controller, Error>>) -> Result<JoinedTarget, Error> {
     let controller = connecting.await?;
     let namespaces = controller.namespaces().await?;
-    Ok(Joined { controller, namespaces })
+    Ok(JoinedTarget { controller, namespaces })
 }
 
 /// The addresses of targets, their names looked up beside each other.

@@ -38,9 +38,9 @@ pub(crate) struct SessionObject {
     stalls: Arc<StallCounters>,
 }
 
-/// How long a target may be silent that others can stand in for. Doubled, a read that it does not
-/// answer goes to another after 1.5 s.
-const SILENCE: Duration = Duration::from_millis(500);
+/// How long a target may be silent that others can stand in for: it is asked for a sign after half
+/// of it. Doubled, a read that it does not answer goes to another after 1.2 s.
+const SILENCE: Duration = Duration::from_millis(400);
 
 /// The bounds of the time that one attempt to connect may take: a busy target may need the one, and
 /// nobody wants to wait for longer than the other.

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import copy
 import pickle
+import socket
 from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import Daemon, Serve, loopback_address
+from conftest import ROCE_PORT, Daemon, Serve, loopback_address
 
 import feedrail
 from feedrail import _errors
@@ -77,9 +78,18 @@ def test_options_out_of_bounds(daemon: Daemon, options: dict[str, object]) -> No
 
 
 def test_an_address_where_nothing_answers() -> None:
-    with pytest.raises(feedrail.TargetLost) as raised:
+    with pytest.raises(feedrail.TargetLost, match="start a target there") as raised:
         feedrail.open(f"nvmf://{loopback_address()}/nqn.2026-01.org.example:none")
     assert isinstance(raised.value, ConnectionError) and raised.value.retryable
+
+
+def test_an_address_that_swallows_all_packets() -> None:
+    address = loopback_address()
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as silent:
+        silent.bind((address, ROCE_PORT))
+        with pytest.raises(feedrail.TargetLost, match="UDP port 4791 is open") as raised:
+            feedrail.open(f"nvmf://{address}/nqn.2026-01.org.example:none", loss_timeout=0.1)
+    assert raised.value.retryable and address in raised.value.tried[0]
 
 
 def test_a_subsystem_that_is_not_there(daemon: Daemon) -> None:
