@@ -229,7 +229,8 @@ class Source:
         session, buffer = self._session(), _buffer(out)
         entries = as_plan(plan)
         checksums = None if crc32c is None else as_checksums(crc32c, len(entries))
-        return Ticket(session.read(entries, buffer, timeout, False, progress), checksums).results(errors)
+        ticket = Ticket(session.read(entries, buffer, timeout, False, progress), checksums)
+        return ticket.results(errors)
 
     def rows(
         self,

@@ -26,6 +26,10 @@ __all__ = ["INDEX_DTYPE", "Index", "Keys", "Samples", "Windows", "build", "has_c
 INDEX_DTYPE = np.dtype([("shard", "<u4"), ("length", "<u4"), ("offset", "<u8"), ("crc32c", "<u4")])
 
 
+#: What is said where samples cannot be verified.
+NO_CHECKSUMS = "verify=True, but the index has no checksums: build it with crc=True"
+
+
 class Samples(Protocol):
     """What tells where samples lie: an `Index`, or a rule such as that of token windows."""
 

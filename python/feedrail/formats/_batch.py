@@ -73,7 +73,7 @@ class RawBatch:
             BatchError: some could not be read, or do not have their checksums.
             ValueError: `verify` is set, and the index has no checksums.
         """
-        from feedrail.index import has_checksums
+        from feedrail.index import NO_CHECKSUMS, has_checksums
 
         numbers = np.asarray(indices, np.int64).reshape(-1)
         if len(numbers) and not 0 <= int(numbers.min()) <= int(numbers.max()) < len(samples):
@@ -84,7 +84,7 @@ class RawBatch:
         checksums = None
         if verify:
             if not has_checksums(samples):
-                raise ValueError("verify=True, but the index has no checksums: build it with crc=True")
+                raise ValueError(NO_CHECKSUMS)
             checksums = samples.checksums(numbers)
         buffer = _core.Buffer.allocate(int(offsets[-1]))
         source.read_many(plan, buffer, crc32c=checksums, progress=progress)

@@ -101,9 +101,10 @@ def _json(data: memoryview) -> Any:
 def _npy(data: memoryview) -> Any:
     """An array in place; `numpy.load` would copy it."""
     header = io.BytesIO(data[: 1 << 16])
-    version = npy_format.read_magic(header)
-    read = npy_format.read_array_header_1_0 if version == (1, 0) else npy_format.read_array_header_2_0
-    shape, is_fortran, dtype = read(header)
+    if npy_format.read_magic(header) == (1, 0):
+        shape, is_fortran, dtype = npy_format.read_array_header_1_0(header)
+    else:
+        shape, is_fortran, dtype = npy_format.read_array_header_2_0(header)
     if dtype.hasobject:
         raise ValueError("an array of Python objects, which are not unpickled")
     array = np.frombuffer(data[header.tell() :], dtype)

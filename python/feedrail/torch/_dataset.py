@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset, get_worker_info
 
-from feedrail.index import Windows, has_checksums
+from feedrail.index import NO_CHECKSUMS, Windows, has_checksums
 from feedrail.torch._batch import Batch, TokenBatch
 from feedrail.torch._dtypes import torch_dtype
 
@@ -55,7 +55,7 @@ class RangeDataset(Dataset[Any]):
         verify: bool = False,
     ) -> None:
         if verify and not has_checksums(index):
-            raise ValueError("verify=True, but the index has no checksums: build it with crc=True")
+            raise ValueError(NO_CHECKSUMS)
         self.source = source
         self.transform = transform
         self.verify = verify
@@ -116,8 +116,9 @@ class RangeDataset(Dataset[Any]):
         return plan
 
     def checksums(self, numbers: NDArray[np.int64]) -> NDArray[np.uint32] | None:
-        """CRC-32C of samples, shape `(samples,)`, 0 where none is known; `None` without `verify`."""
-        return self._index.checksums(numbers) if self.verify and has_checksums(self._index) else None
+        """CRC-32C of samples, shape `(samples,)`, 0 for none; `None` without `verify`."""
+        index = self._index
+        return index.checksums(numbers) if self.verify and has_checksums(index) else None
 
     def batch(
         self, numbers: NDArray[np.int64], plan: NDArray[np.void], data: torch.Tensor
