@@ -9,7 +9,7 @@ use std::str::FromStr;
 
 use nvme_proto::Nqn;
 use serde::de::{Error as _, MapAccess, Visitor};
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use uuid::Uuid;
 
 use super::Error;
@@ -79,7 +79,7 @@ impl ManifestFile {
 #[serde(deny_unknown_fields)]
 pub struct TargetEntry {
     /// The name of the subsystem whose namespaces are shards.
-    #[serde(with = "text")]
+    #[serde(deserialize_with = "text::deserialize", serialize_with = "verbatim")]
     pub nqn: Nqn,
     /// Where the target listens.
     pub url: TargetUrl,
@@ -201,6 +201,11 @@ impl fmt::Display for Crc32c {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:08x}", self.0)
     }
+}
+
+/// Writes a name as it is; as it displays, letters that a terminal does not show are escaped.
+fn verbatim<S: Serializer>(nqn: &Nqn, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(nqn.as_str())
 }
 
 fn hexadecimal(text: &str, digits: usize) -> Result<u64, InvalidDigits> {

@@ -52,6 +52,18 @@ fn a_manifest_of_python_is_read_and_written() {
 }
 
 #[test]
+fn a_name_with_marks_is_written_as_it_is() {
+    // A mark that is shown with the letter before it, and not by itself.
+    let nqn = "nqn.2026-01.org.example:a\u{6ed}";
+    let manifest = changed(|file| {
+        file.targets.values_mut().for_each(|target| target.nqn = nqn.parse().expect("a name"));
+    });
+    let manifest = manifest.expect("valid");
+    assert!(manifest.to_json().contains(nqn));
+    assert_eq!(parsed(&manifest.to_json()).expect("what was written"), manifest);
+}
+
+#[test]
 fn a_manifest_knows_its_index() {
     let manifest = parsed(PYTHON).expect("valid");
     let mut file = include_bytes!("../../tests/data/npy/three.npy").to_vec();
