@@ -67,8 +67,12 @@ pub(super) fn indexes() -> Result<Seeds> {
     names.iter().map(|name| Ok(((*name).to_owned(), read(&format!("npy/{name}.npy"))?))).collect()
 }
 
+/// One that Python wrote, and one with a name that has a mark, which was written as another name.
 pub(super) fn manifests() -> Result<Seeds> {
-    Ok(Seeds::from([("of-python".to_owned(), read("manifest.json")?)]))
+    let python = String::from_utf8(read("manifest.json")?)?;
+    let marked = python.replace("org.example:b", "org.example:b\u{6ed}");
+    let seeds = [("of-python", python), ("mark-in-name", marked)];
+    Ok(seeds.map(|(name, text)| (name.to_owned(), text.into_bytes())).into())
 }
 
 /// Places in the sequences of each order, and a state of another one.
