@@ -11,6 +11,7 @@ mod fio;
 mod idle;
 mod lab;
 mod load;
+mod loader;
 mod logic;
 mod machine;
 mod memory;
@@ -88,6 +89,8 @@ enum BenchSection {
     Ceilings,
     /// Target and initiator over soft
     Us,
+    /// What a data loader asks for: a cold file, small reads beside large ones, plans given up
+    Loader,
     /// Target logic alone, idle CPU, memory, time to start
     Cost,
     /// Ratios of the last run of `cargo xtask lab ratio`
@@ -102,6 +105,7 @@ impl BenchSection {
         match self {
             Self::Ceilings => "ceilings",
             Self::Us => "us",
+            Self::Loader => "loader",
             Self::Cost => "cost",
             Self::Lab => "lab",
             Self::Network => "network",
@@ -167,7 +171,9 @@ impl Options {
     /// figures belong together, since ratios of different times mean nothing. The machine and the
     /// duration of the earlier measurement are kept with them.
     fn keep(&self, results: &mut Results, earlier: Results) {
-        for section in [BenchSection::Cost, BenchSection::Lab, BenchSection::Network] {
+        for section in
+            [BenchSection::Loader, BenchSection::Cost, BenchSection::Lab, BenchSection::Network]
+        {
             results.figures.keep_section(section.name(), &earlier.figures);
         }
         if !self.wants_loads() {
@@ -212,7 +218,8 @@ impl Options {
                 network::measure(self.seconds(), figures)?;
             }
         }
-        if !(self.wants_loads() || self.wants(BenchSection::Cost)) {
+        let sections = [BenchSection::Loader, BenchSection::Cost];
+        if !(self.wants_loads() || sections.into_iter().any(|section| self.wants(section))) {
             return Ok(());
         }
         let file = self.prepare_file()?;
@@ -228,6 +235,11 @@ impl Options {
                 .wants(BenchSection::Us)
                 .then(|| Served::start(folder.path(), &file))
                 .transpose()?;
+            if self.wants(BenchSection::Loader) {
+                progress("loader", "plans, and batches from a cold file");
+                let target = Served::start(folder.path(), &file)?;
+                loader::measure(&target, &file, 15 * self.seconds(), figures)?;
+            }
             for load in Load::ALL {
                 if with_fio {
                     self.measure_fio(&file, &load, figures)?;

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, anyhow, ensure};
+use feedrail_initiator::SubsystemAddress;
 use feedrail_tests::process::{
     Daemon, DaemonOptions, binary, loopback_address, write_configuration,
 };
@@ -32,6 +33,16 @@ impl Served {
         let daemon =
             daemon.map_err(|ended| anyhow!("the target did not start: {}", ended.stderr))?;
         Ok(Self { daemon })
+    }
+
+    /// Where its subsystem is.
+    pub(crate) fn target(&self) -> SubsystemAddress {
+        self.daemon.target()
+    }
+
+    /// The number of its process.
+    pub(crate) fn id(&self) -> u32 {
+        self.daemon.id()
     }
 
     /// Runs a load and adds its figures: rates, latency, and the processor time of each side.

@@ -99,6 +99,7 @@ pub(crate) fn lines(figures: &Figures) -> Vec<Requirement> {
     let mut lines = beside_plain_udp(figures);
     lines.extend(beside_the_disk(figures));
     lines.extend(costs(figures));
+    lines.extend(of_loaders(figures));
     let [one, .., all] = Load::CONNECTIONS.map(|load| figure(MediumKind::Null, &load, "iops"));
     let connections = Requirement::new(
         "256 connections: 4 KiB IOPS, by those of one connection with the same total depth",
@@ -193,6 +194,33 @@ fn costs(figures: &Figures) -> Vec<Requirement> {
     ]
     .map(|(what, bound, name)| Requirement::new(what, bound, figures.values(name)))
     .into()
+}
+
+fn of_loaders(figures: &Figures) -> Vec<Requirement> {
+    let figure = |name: &str| format!("loader/cold-file/{name}");
+    let cold = |ours: &str, theirs: &str| figures.ratios(&figure(ours), &figure(theirs));
+    vec![
+        Requirement::new(
+            "cold file, batches of 64 x 128 KiB: bytes/s, by 16 threads of O_DIRECT pread",
+            Bound::AtLeast(0.9),
+            &cold("mb_per_second", "direct_pread_mb_per_second"),
+        ),
+        Requirement::new(
+            "cold file: CPU time of the loader for a byte, by that of these threads",
+            Bound::AtMost(0.5),
+            &cold("client_cpu_seconds_per_gb", "direct_pread_cpu_seconds_per_gb"),
+        ),
+        Requirement::new(
+            "10^6 queued ranges cancelled: CPU s",
+            Bound::AtMost(1.0),
+            figures.values("loader/cancel-1000000/cpu_seconds"),
+        ),
+        Requirement::new(
+            "4 KiB read beside a batch of 400 MiB that gives way: ms, the longest",
+            Bound::AtMost(10.0),
+            figures.values("loader/small-read-beside-400-mib-background/max_ms"),
+        ),
+    ]
 }
 
 /// The name of a figure of ours.
