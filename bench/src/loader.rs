@@ -168,7 +168,7 @@ impl Plans {
         Ok(times)
     }
 
-    /// Milliseconds.
+    /// How many milliseconds it took.
     fn small_read(&self, number: u64, region: &Region) -> Result<f64> {
         let offset = number % 1000 * u64::from(SMALL_BYTES);
         let plan = [Entry { shard: 0, length: SMALL_BYTES, offset, dst: 0 }];

@@ -1,4 +1,4 @@
-//! `index.npy`.
+//! `index.npy`, as a whole and as a stream.
 
 use std::io::Cursor;
 

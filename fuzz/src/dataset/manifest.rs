@@ -1,4 +1,4 @@
-//! `manifest.json`.
+//! `manifest.json`, with its hash and without regard to it.
 
 use feedrail_dataset::manifest::{Manifest, ManifestFile};
 

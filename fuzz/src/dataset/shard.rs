@@ -34,14 +34,14 @@ const REPAIR: u8 = 2;
 const LONG_STRIDE: u8 = 4;
 
 /// The head of an input: which format, how it is read, and which part is the `.idx`.
-struct Head {
+struct ShardInput {
     format: Option<ShardFormat>,
     is_repaired: bool,
     idx_bytes: usize,
     options: SampleOptions,
 }
 
-impl Head {
+impl ShardInput {
     fn read(input: &mut Input<'_>) -> Self {
         let format = FORMATS.get(input.choice(FORMATS.len() + 1)).copied();
         let flags = input.u8();
@@ -63,7 +63,7 @@ impl Head {
 /// are no more of them than bytes, and memory is in proportion to what there is.
 pub fn run(data: &[u8]) {
     let mut input = Input::new(data);
-    let head = Head::read(&mut input);
+    let head = ShardInput::read(&mut input);
     let idx = input.slice(head.idx_bytes);
     let mut bytes = input.rest().to_vec();
     match head.format {
