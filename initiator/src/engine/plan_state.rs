@@ -242,13 +242,15 @@ impl PlanState {
 
     /// Notes that ranges of which nothing was sent end with an error.
     pub(crate) fn end_unsent(&self, ranges: &[u32], error: &Error) {
-        let outcome = Outcome::of_status(Outcome::status_of(error)).to_bits();
-        if outcome as u16 != Outcome::CANCELLED {
+        let status = Outcome::status_of(error);
+        if status != Outcome::CANCELLED {
             self.failures().common.push((ranges.into(), error.clone()));
         }
         self.failed.fetch_add(ranges.len(), Ordering::Relaxed);
         for &index in ranges {
-            self.outcomes[index as usize].store(outcome, Ordering::Release);
+            let attempts = u8::try_from(self.earlier_replicas(index)).unwrap_or(u8::MAX);
+            let outcome = Outcome { attempts, ..Outcome::of_status(status) };
+            self.outcomes[index as usize].store(outcome.to_bits(), Ordering::Release);
         }
         self.done.fetch_add(ranges.len(), Ordering::Release);
     }
@@ -351,6 +353,9 @@ mod tests {
         }
         assert_eq!(tried, [0, 2]);
         assert!(!plan.choose_again(0, Time::ZERO, |_| TargetLoad::Serving(0)));
+        plan.end_unsent(&[0, 1], &ErrorKind::Cancelled.into());
+        let cancelled = |attempts| Outcome { attempts, ..Outcome::of_status(Outcome::CANCELLED) };
+        assert_eq!([0, 1].map(|index| plan.outcome(index)), [2, 0].map(cancelled));
     }
 
     #[test]

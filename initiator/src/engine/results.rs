@@ -296,7 +296,9 @@ impl Outbox {
             // The plan may be no more.
             return;
         }
-        if self.plans[key.0].state.is_replicated() {
+        // Another replica is not what somebody wants who cancels.
+        let may_go_on = !matches!(error.kind(), ErrorKind::Cancelled);
+        if may_go_on && self.plans[key.0].state.is_replicated() {
             for &range in ranges {
                 self.end_range(key, range, Err(error.clone()), RangeService::default());
             }
