@@ -98,6 +98,33 @@ fn threads_share_a_region_and_a_ticket() {
 }
 
 #[test]
+fn the_first_of_several_plans_ends_a_wait() {
+    let served = Served::start(1 << 30);
+    let region = Region::allocate((64 << 20) + 4 * 2050, Grant::Persistent).unwrap();
+    let submit = |plan: &[Entry], class| {
+        let options = Submit { class, ..Submit::default() };
+        served.host.submit(&served.shards, plan, &region, options).unwrap()
+    };
+    let long = [Entry { shard: 0, length: 64 << 20, offset: PATTERN_BYTES, dst: 4 * 2050 }];
+    for _ in 0..20 {
+        let long = submit(&long, Class::Background);
+        let plan = rows(4, 0);
+        let short = submit(&plan, Class::Foreground);
+        served.host.wait_any(&[(&long, 1), (&short, 9)], None);
+        assert!(short.is_done() || long.is_done());
+        // What has ended already is not waited for, and nothing is not.
+        served.host.wait_any(&[(&long, 1), (&short, 0)], None);
+        served.host.wait_any(&[], None);
+        served.host.wait_any(&[(&long, 1)], Some(Duration::ZERO));
+        assert!(short.wait(4, None).is_done());
+        check(&region, &plan);
+        // Its memory is free when it has ended.
+        long.cancel();
+        assert!(long.wait(1, None).is_done());
+    }
+}
+
+#[test]
 fn memory_is_free_when_a_plan_is_seen_to_have_ended() {
     let served = Served::start(PATTERN_BYTES);
     let region = Region::allocate(4 * 2050, Grant::Persistent).unwrap();

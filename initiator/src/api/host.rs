@@ -18,7 +18,7 @@ use crate::api::pending::Pending;
 use crate::api::plan;
 use crate::api::ring::Ring;
 use crate::api::shards::Shards;
-use crate::api::ticket::Ticket;
+use crate::api::ticket::{self, Ticket};
 use crate::driver::host_state::{Inner, OpenDevices};
 use crate::driver::{SharedEngines, system_now};
 use crate::engine::{HostEngine, HostIdentity};
@@ -168,6 +168,18 @@ impl Host {
         options: Submit,
     ) -> Result<Ticket, PlanError> {
         plan::submit(&self.inner, shards, plan, into, options)
+    }
+
+    /// Waits until of one of these plans as many ranges have ended as its number says (all if it
+    /// has fewer), or `timeout` is over; drives the host meanwhile. For callers that keep several
+    /// plans in flight and cannot say which ends first. Takes one lock of the host, and time in
+    /// proportion to the number of plans.
+    ///
+    /// # Panics
+    /// A ticket is of another host, or the host is over a simulated device: nothing but the
+    /// simulator can drive that.
+    pub fn wait_any(&self, plans: &[(&Ticket, usize)], timeout: Option<Duration>) {
+        ticket::wait_any(&self.inner, plans, timeout);
     }
 
     /// A ring of `depth` ranges, for callers that keep as many in flight.

@@ -119,10 +119,7 @@ impl Ticket {
     /// # Panics
     /// On a host over a simulated device: nothing but the simulator can drive that.
     pub fn wait(&self, min: usize, timeout: Option<Duration>) -> PlanProgress {
-        assert!(
-            self.is_forked() || self.host.can_wait(),
-            "a simulated host is driven by its simulator"
-        );
+        assert_can_wait(&self.host);
         let shared = &self.host.shared;
         if min == 0 {
             shared.turn(system_now());
@@ -215,17 +212,58 @@ impl Future for PlanEnds<'_> {
     type Output = PlanProgress;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<PlanProgress> {
-        let ticket = self.ticket;
-        let min = self.min.min(ticket.len());
-        if ticket.progress().done < min
-            && let Ok(mut state) = ticket.host.shared.lock()
-            && ticket.progress().done < min
-        {
-            state.outbox.notify_of_plan(ticket.key, min, context.waker());
-            return Poll::Pending;
-        }
-        Poll::Ready(ticket.progress())
+        let Self { ticket, min } = *self;
+        poll_any(&ticket.host, &[(ticket, min)], context).map(|()| ticket.progress())
     }
+}
+
+/// Ready when of one of some plans of a host so many ranges have ended, or all if there are fewer.
+struct AnyPlanEnds<'a> {
+    host: &'a Inner,
+    plans: &'a [(&'a Ticket, usize)],
+}
+
+impl Future for AnyPlanEnds<'_> {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        poll_any(self.host, self.plans, context)
+    }
+}
+
+fn poll_any(host: &Inner, plans: &[(&Ticket, usize)], context: &mut Context<'_>) -> Poll<()> {
+    let is_met =
+        |&(ticket, min): &(&Ticket, usize)| ticket.progress().done >= min.min(ticket.len());
+    if !plans.iter().any(is_met)
+        && let Ok(mut state) = host.shared.lock()
+        && !plans.iter().any(is_met)
+    {
+        for &(ticket, min) in plans {
+            state.outbox.notify_of_plan(ticket.key, min.min(ticket.len()), context.waker());
+        }
+        return Poll::Pending;
+    }
+    Poll::Ready(())
+}
+
+fn assert_can_wait(host: &Inner) {
+    assert!(
+        host.shared.is_forked() || host.can_wait(),
+        "a simulated host is driven by its simulator"
+    );
+}
+
+/// Waits until of one of these plans so many ranges have ended: see
+/// [`Host::wait_any`](crate::Host::wait_any).
+pub(crate) fn wait_any(host: &Arc<Inner>, plans: &[(&Ticket, usize)], timeout: Option<Duration>) {
+    let is_own = |(ticket, _): &(&Ticket, usize)| Arc::ptr_eq(&ticket.host, host);
+    assert!(plans.iter().all(is_own), "a ticket is of another host");
+    if plans.is_empty() {
+        return;
+    }
+    assert_can_wait(host);
+    let deadline = timeout.map(|timeout| system_now() + timeout);
+    let _ = host.shared.block_on_until(pin!(AnyPlanEnds { host, plans }), deadline);
 }
 
 /// A descriptor that becomes readable when a plan has ended.
