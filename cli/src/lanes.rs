@@ -6,7 +6,7 @@ use anyhow::Result;
 use feedrail_initiator::{Error, Grant, Host, Namespace, RangeCompletion, RegionSlice, Ring};
 
 /// How long a wait may last before the caller looks at what else there is, such as Ctrl-C.
-const LOOK_UP_AFTER: Duration = Duration::from_millis(100);
+pub(crate) const LOOK_UP_AFTER: Duration = Duration::from_millis(100);
 
 /// A ring of some namespaces, and as many pieces of registered memory as it has places. Nothing is
 /// allocated after the start.

@@ -9,10 +9,11 @@ use anyhow::{Context, Result, ensure};
 use nvme_proto::Nsid;
 
 use super::measure::{Measure, WireTotals};
+use super::read_plans::ReadPlans;
 use super::workload::{IoDirection, PerfIo};
 use crate::clock::now;
 use crate::interrupt::Interrupt;
-use crate::lanes::{Done, Lanes};
+use crate::lanes::Lanes;
 use crate::session::Session;
 
 /// How much a job does.
@@ -21,6 +22,8 @@ pub(crate) struct JobLimits {
     pub(crate) depth: usize,
     /// Length of the longest I/O: each I/O in flight has a buffer of it.
     pub(crate) longest_bytes: usize,
+    /// Whether there are writes among them.
+    pub(crate) writes: bool,
     /// After this time no more I/Os are begun.
     pub(crate) runtime: Option<Duration>,
     /// After this many I/Os no more are begun.
@@ -30,10 +33,9 @@ pub(crate) struct JobLimits {
 /// A job that is connected and has its memory.
 pub(crate) struct PerfJob {
     session: Session,
-    lanes: Lanes<StartedIo>,
+    flights: Flights,
     workload: IoIterator,
-    /// The expected contents of the namespace, and a buffer for one I/O of them.
-    expected: Option<(File, Vec<u8>)>,
+    expected: Option<ExpectedBytes>,
     limits: JobLimits,
     left: u64,
 }
@@ -41,8 +43,26 @@ pub(crate) struct PerfJob {
 /// An endless sequence of I/Os.
 pub(crate) type IoIterator = Box<dyn Iterator<Item = PerfIo> + Send>;
 
+/// The I/Os in flight.
+enum Flights {
+    /// Several reads over one connection, as plans.
+    Plans(ReadPlans),
+    /// I/Os one by one, in a ring. Plans only read. One of a single read costs more than a place in
+    /// a ring (4 KiB from memory, depth 1: 5 % of the IOPS), and one whose few reads each go over
+    /// another connection does the work of as many plans.
+    Ring(Lanes<StartedIo>),
+}
+
 /// An I/O in flight, and the time at which it began.
 type StartedIo = (PerfIo, Instant);
+
+/// The expected contents of the namespace, and a buffer for one I/O of them and one of the
+/// target's.
+struct ExpectedBytes {
+    file: File,
+    expected: Vec<u8>,
+    found: Vec<u8>,
+}
 
 impl PerfJob {
     /// Prepares; `workload` is given the size of the namespace. Bytes that are read are compared
@@ -56,10 +76,17 @@ impl PerfJob {
     ) -> Result<Self> {
         let namespaces = session.namespaces(nsid)?;
         let workload = workload(namespaces[0].info().size_bytes)?;
-        let lanes = Lanes::new(session.host(), namespaces, limits.depth, limits.longest_bytes)?;
+        let JobLimits { depth, longest_bytes, writes, .. } = limits;
+        let host = session.host();
+        let flights = match &namespaces[..] {
+            [one] if !writes && depth > 1 => {
+                Flights::Plans(ReadPlans::new(host, one.clone(), depth, longest_bytes)?)
+            }
+            _ => Flights::Ring(Lanes::new(host, namespaces, depth, longest_bytes)?),
+        };
         let left = limits.ios.unwrap_or(u64::MAX);
-        let expected = expected.map(|file| (file, vec![0; limits.longest_bytes]));
-        Ok(Self { session, lanes, workload, expected, limits, left })
+        let expected = expected.map(|file| ExpectedBytes::new(file, longest_bytes));
+        Ok(Self { session, flights, workload, expected, limits, left })
     }
 
     pub(crate) fn provider(&self) -> String {
@@ -75,62 +102,123 @@ impl PerfJob {
             if over || interrupt.check().is_err() {
                 self.left = 0;
             }
-            self.begin_all();
-            if self.lanes.in_flight() == 0 {
+            self.begin_all()?;
+            if self.flights.in_flight() == 0 {
                 break;
             }
-            self.lanes.wait();
-            let ended = now();
-            while let Some(done) = self.lanes.next_done() {
-                self.finish(done, ended, &mut measure)?;
-            }
+            self.flights.wait();
+            self.flights.finish(now(), self.expected.as_mut(), &mut measure)?;
         }
         measure.wire = WireTotals::of(self.session.host()).since(&before);
         measure.count(&self.session.host().counters());
         Ok(measure)
     }
 
-    /// I/Os that are begun together leave together, when this job waits next: one look at the clock
-    /// does for all of them.
-    fn begin_all(&mut self) {
-        let began = now();
-        while self.left > 0
-            && let Some(lane) = self.lanes.claim()
-        {
-            self.left -= 1;
-            let Some(io) = self.workload.next() else { return self.lanes.put_back(lane) };
-            let (begun, bytes) = ((io, began), io.length_bytes as usize);
-            match io.direction {
-                IoDirection::Read => self.lanes.read(lane, io.offset_bytes, bytes, begun),
-                IoDirection::Write => self.lanes.write(lane, io.offset_bytes, bytes, begun),
-            }
+    /// I/Os that are begun together leave together: one look at the clock does for all of them.
+    fn begin_all(&mut self) -> Result<()> {
+        let Self { flights, workload, left, .. } = self;
+        let next = || {
+            *left = left.checked_sub(1)?;
+            workload.next()
+        };
+        flights.begin(now(), next)
+    }
+}
+
+impl Flights {
+    fn in_flight(&self) -> usize {
+        match self {
+            Self::Plans(plans) => plans.in_flight(),
+            Self::Ring(lanes) => lanes.in_flight(),
         }
     }
 
+    /// Begins I/Os until as many are in flight as may be, or `next` has no more.
+    fn begin(&mut self, began: Instant, mut next: impl FnMut() -> Option<PerfIo>) -> Result<()> {
+        let lanes = match self {
+            Self::Plans(plans) => return plans.begin(began, next),
+            Self::Ring(lanes) => lanes,
+        };
+        while let Some(lane) = lanes.claim() {
+            let Some(io) = next() else {
+                lanes.put_back(lane);
+                break;
+            };
+            let (begun, bytes) = ((io, began), io.length_bytes as usize);
+            match io.direction {
+                IoDirection::Read => lanes.read(lane, io.offset_bytes, bytes, begun),
+                IoDirection::Write => lanes.write(lane, io.offset_bytes, bytes, begun),
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until an I/O has ended, or for a short while.
+    fn wait(&mut self) {
+        match self {
+            Self::Plans(plans) => plans.wait(),
+            Self::Ring(lanes) => lanes.wait(),
+        }
+    }
+
+    /// Records what has ended by `ended`, and compares what was read.
     fn finish(
         &mut self,
-        done: Done<StartedIo>,
         ended: Instant,
+        mut expected: Option<&mut ExpectedBytes>,
         measure: &mut Measure,
     ) -> Result<()> {
-        done.result.clone()?;
-        let (io, began) = done.tag;
-        measure.record(io.direction, done.bytes.len() as u64, ended - began);
-        if let Some((file, room)) = &mut self.expected
-            && io.direction == IoDirection::Read
-        {
-            let expected = &mut room[..done.bytes.len()];
-            file.read_exact_at(expected, io.offset_bytes)
-                .context("cannot read the file to verify with")?;
-            let same = *done.bytes.bytes() == *expected;
-            ensure!(
-                same,
-                "{} bytes at {} are not what the file has there",
-                io.length_bytes,
-                io.offset_bytes
-            );
+        match self {
+            Self::Plans(plans) => {
+                plans.reap(ended, |io, latency| {
+                    measure.record(IoDirection::Read, io.length_bytes, latency);
+                })?;
+                while let Some(plan) = plans.next_ended() {
+                    if let Some(expected) = &mut expected {
+                        plans.each_read(&plan, |io, region, at| {
+                            region.copy_out(at, expected.room(io))?;
+                            expected.compare(io)
+                        })?;
+                    }
+                    plans.release(plan);
+                }
+            }
+            Self::Ring(lanes) => {
+                while let Some(done) = lanes.next_done() {
+                    done.result.clone()?;
+                    let (io, began) = done.tag;
+                    measure.record(io.direction, io.length_bytes, ended - began);
+                    if let Some(expected) = &mut expected
+                        && io.direction == IoDirection::Read
+                    {
+                        done.bytes.copy_out(0, expected.room(&io));
+                        expected.compare(&io)?;
+                    }
+                    lanes.release(done);
+                }
+            }
         }
-        self.lanes.release(done);
+        Ok(())
+    }
+}
+
+impl ExpectedBytes {
+    fn new(file: File, longest_bytes: usize) -> Self {
+        Self { file, expected: vec![0; longest_bytes], found: vec![0; longest_bytes] }
+    }
+
+    /// A buffer for the bytes that an I/O has read.
+    fn room(&mut self, io: &PerfIo) -> &mut [u8] {
+        &mut self.found[..io.length_bytes as usize]
+    }
+
+    /// Compares them with what the file has there.
+    fn compare(&mut self, io: &PerfIo) -> Result<()> {
+        let (bytes, offset) = (io.length_bytes as usize, io.offset_bytes);
+        let (expected, found) = (&mut self.expected[..bytes], &self.found[..bytes]);
+        let read = self.file.read_exact_at(expected, offset);
+        read.context("cannot read the file to verify with")?;
+        ensure!(*found == *expected, "{bytes} bytes at {offset} are not what the file has there");
         Ok(())
     }
 }

@@ -3,6 +3,7 @@
 mod job;
 mod local;
 mod measure;
+mod read_plans;
 mod training;
 mod workload;
 
@@ -36,8 +37,10 @@ Examples:
 
 /// Measures a namespace: IOPS, throughput and a histogram of latencies
 ///
-/// Options are fio's. Each job is a thread with a host and connections of its own. MB/s are 10^6
-/// bytes per second.
+/// Options are fio's. Each job is a thread with a host and connections of its own. Reads with a
+/// depth above 1 over one connection are submitted as plans of up to 16, as data loaders do; with
+/// several connections, and in a pattern that writes, each I/O by itself. MB/s are 10^6 bytes per
+/// second.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Perf {
@@ -181,6 +184,7 @@ impl Perf {
         let limits = JobLimits {
             depth: self.iodepth as usize,
             longest_bytes: usize::try_from(self.longest_bytes()).context("--bs is too large")?,
+            writes: self.workload.is_none() && self.rw.writes(),
             runtime: self.runtime(),
             ios: self.number_ios,
         };

@@ -1,0 +1,205 @@
+//! Reads in flight as plans, as a data loader submits them.
+
+use core::time::Duration;
+use std::time::Instant;
+
+use anyhow::{Context as _, Result, anyhow};
+use feedrail_initiator::{Entry, Grant, Host, Namespace, Region, Shards, Submit, Ticket};
+
+use super::workload::PerfIo;
+use crate::lanes::LOOK_UP_AFTER;
+
+/// Reads that are submitted together, at the most. The memory of all of them is in use until the
+/// last one has ended.
+const TOGETHER: usize = 16;
+
+/// Addresses of reads are multiples of this, as those of pages.
+const LANE_ALIGNMENT: usize = 4096;
+
+/// Reads in flight, each into a lane of one region. The memory of a plan is free when all of it has
+/// ended, so that there are more lanes than reads in flight.
+pub(super) struct ReadPlans {
+    host: Host,
+    /// The namespace, as the only shard of the plans.
+    shards: Shards,
+    region: Region,
+    lane_bytes: usize,
+    depth: usize,
+    in_flight: usize,
+    idle: Vec<usize>,
+    plans: Vec<ReadPlan>,
+    /// What the next plan is made of, and the room of lists that are not in use.
+    entries: Vec<Entry>,
+    spare: Vec<Vec<PlannedRead>>,
+}
+
+/// Reads that were submitted together.
+pub(super) struct ReadPlan {
+    ticket: Ticket,
+    reads: Vec<PlannedRead>,
+    began: Instant,
+    ended: usize,
+}
+
+struct PlannedRead {
+    io: PerfIo,
+    lane: usize,
+    is_ended: bool,
+}
+
+impl ReadPlans {
+    /// Room for `depth` reads of at most `longest_bytes` each.
+    pub(super) fn new(
+        host: &Host,
+        namespace: Namespace,
+        depth: usize,
+        longest_bytes: usize,
+    ) -> Result<Self> {
+        u32::try_from(longest_bytes).context("a read has less than 4 GiB: lower --bs")?;
+        let lane_bytes = longest_bytes.next_multiple_of(LANE_ALIGNMENT);
+        let lanes = depth + TOGETHER.min(depth);
+        let bytes = lanes.checked_mul(lane_bytes).context("too many bytes in flight")?;
+        let region = Region::allocate(bytes, Grant::Persistent)
+            .with_context(|| format!("no memory for {bytes} bytes in flight"))?;
+        Ok(Self {
+            host: host.clone(),
+            shards: Shards::new([namespace]),
+            region,
+            lane_bytes,
+            depth,
+            in_flight: 0,
+            idle: (0..lanes).rev().collect(),
+            plans: Vec::with_capacity(depth),
+            entries: Vec::with_capacity(TOGETHER),
+            spare: Vec::new(),
+        })
+    }
+
+    pub(super) fn in_flight(&self) -> usize {
+        self.in_flight
+    }
+
+    /// Begins reads until as many are in flight as may be, or `next` has no more.
+    pub(super) fn begin(
+        &mut self,
+        began: Instant,
+        mut next: impl FnMut() -> Option<PerfIo>,
+    ) -> Result<()> {
+        loop {
+            let room = (self.depth - self.in_flight).min(self.idle.len()).min(TOGETHER);
+            let mut reads = self.spare.pop().unwrap_or_default();
+            reads.extend((0..room).map_while(|_| next()).map(|io| {
+                let lane = self.idle.pop().expect("there is room");
+                PlannedRead { io, lane, is_ended: false }
+            }));
+            if reads.is_empty() {
+                self.spare.push(reads);
+                return Ok(());
+            }
+            self.submit(reads, began)?;
+        }
+    }
+
+    fn submit(&mut self, reads: Vec<PlannedRead>, began: Instant) -> Result<()> {
+        self.entries.clear();
+        self.entries.extend(reads.iter().map(|&PlannedRead { io, lane, .. }| Entry {
+            shard: 0,
+            // No longer than a lane, which is shorter than 4 GiB.
+            length: io.length_bytes as u32,
+            offset: io.offset_bytes,
+            dst: (lane * self.lane_bytes) as u64,
+        }));
+        let ticket =
+            self.host.submit(&self.shards, &self.entries, &self.region, Submit::default())?;
+        self.in_flight += reads.len();
+        self.plans.push(ReadPlan { ticket, reads, began, ended: 0 });
+        Ok(())
+    }
+
+    /// Waits until a read has ended, or for a short while.
+    pub(super) fn wait(&self) {
+        let one_more = |plan: &ReadPlan| plan.ended + 1;
+        match &self.plans[..] {
+            [plan] => _ = plan.ticket.wait(one_more(plan), Some(LOOK_UP_AFTER)),
+            plans => {
+                let plans: Vec<_> =
+                    plans.iter().map(|plan| (&plan.ticket, one_more(plan))).collect();
+                self.host.wait_any(&plans, Some(LOOK_UP_AFTER));
+            }
+        }
+    }
+
+    /// Calls `ended` for each read that has ended since, with its duration until `now`.
+    ///
+    /// # Errors
+    /// That of the first read that failed.
+    pub(super) fn reap(
+        &mut self,
+        now: Instant,
+        mut ended: impl FnMut(&PerfIo, Duration),
+    ) -> Result<()> {
+        for plan in &mut self.plans {
+            let done = plan.ticket.progress().done;
+            if done == plan.ended {
+                continue;
+            }
+            self.in_flight -= done - plan.ended;
+            plan.reap(done, now, &mut ended)?;
+        }
+        Ok(())
+    }
+
+    /// A plan of which all reads have ended and were reaped. Its lanes stay taken until
+    /// [`ReadPlans::release`].
+    pub(super) fn next_ended(&mut self) -> Option<ReadPlan> {
+        let place = self.plans.iter().position(|plan| plan.ended == plan.reads.len())?;
+        Some(self.plans.remove(place))
+    }
+
+    /// Calls `each` with each read of a plan that has ended, and where its bytes are in the region.
+    pub(super) fn each_read(
+        &self,
+        plan: &ReadPlan,
+        mut each: impl FnMut(&PerfIo, &Region, usize) -> Result<()>,
+    ) -> Result<()> {
+        let mut reads = plan.reads.iter();
+        reads.try_for_each(|read| each(&read.io, &self.region, read.lane * self.lane_bytes))
+    }
+
+    /// Makes the lanes of a plan that has ended free.
+    pub(super) fn release(&mut self, plan: ReadPlan) {
+        let ReadPlan { mut reads, .. } = plan;
+        self.idle.extend(reads.drain(..).map(|read| read.lane));
+        self.spare.push(reads);
+    }
+}
+
+impl ReadPlan {
+    /// Notes the reads that have ended, of which there are `done` or more.
+    fn reap(
+        &mut self,
+        done: usize,
+        now: Instant,
+        ended: &mut impl FnMut(&PerfIo, Duration),
+    ) -> Result<()> {
+        let Self { ticket, reads, began, .. } = self;
+        let pending = reads.iter_mut().enumerate().filter(|(_, read)| !read.is_ended);
+        for (number, read) in pending {
+            if self.ended == done {
+                break;
+            }
+            let outcome = ticket.outcome(number);
+            if outcome.is_pending() {
+                continue;
+            }
+            if !outcome.is_ok() {
+                let error = ticket.error(number);
+                return Err(error.map_or_else(|| anyhow!("a read failed"), anyhow::Error::new));
+            }
+            read.is_ended = true;
+            self.ended += 1;
+            ended(&read.io, now - *began);
+        }
+        Ok(())
+    }
+}
