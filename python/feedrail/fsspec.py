@@ -75,7 +75,9 @@ class NvmfFileSystem(AsyncFileSystem):  # type: ignore[misc]
     def _strip_protocol(cls, path: Any) -> Any:
         if isinstance(path, list):
             return [cls._strip_protocol(each) for each in path]
-        return os.fspath(path).removeprefix(f"{SCHEME}://").rstrip("/")
+        host, slash, rest = os.fspath(path).removeprefix(f"{SCHEME}://").rstrip("/").partition("/")
+        # A path has one spelling, or what `glob` finds would not begin with what it was given.
+        return host.removesuffix(f":{DEFAULT_PORT}") + slash + rest
 
     def unstrip_protocol(self, name: str) -> str:
         """The path with its protocol."""

@@ -21,6 +21,15 @@ ROOT = Path(__file__).resolve().parents[2]
 ROCE_PORT = 4791
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--rows", type=int, default=2000, help="rows that test_torch_rows.py compares in each cell"
+    )
+    parser.addoption(
+        "--trials", type=int, default=24, help="files that test_changes.py changes in each test"
+    )
+
+
 def binary(name: str) -> Path:
     """A binary that `cargo build` made; `FEEDRAIL_BIN_DIR` names another folder."""
     folder = Path(os.environ.get("FEEDRAIL_BIN_DIR", ROOT / "out" / "debug"))
@@ -83,6 +92,41 @@ class Daemon:
 
     def resume(self) -> None:
         self.process.send_signal(signal.SIGCONT)
+
+
+class Served:
+    """A daemon that serves a folder, and the path of the folder in the file system of fsspec.
+
+    What it writes is in `scratch`, or else beside the folder.
+    """
+
+    def __init__(self, folder: Path, scratch: Path | None = None) -> None:
+        self.folder = folder
+        scratch = scratch or folder.parent
+        self.nqn = "nqn.2026-01.org.example:folder"
+        self.address = loopback_address()
+        configuration = scratch / "feedrail.toml"
+        configuration.write_text(
+            f"""
+            state_dir = "{scratch}/state"
+            [[port]]
+            address = "{self.address}:4420"
+            [[subsystem]]
+            nqn = "{self.nqn}"
+            allow_any_host = true
+            [[subsystem.directory]]
+            path = "{folder}"
+            """
+        )
+        self.daemon = Daemon("--config", configuration, address=self.address)
+
+    @property
+    def path(self) -> str:
+        return f"{self.address}/{self.nqn}"
+
+    @property
+    def url(self) -> str:
+        return self.daemon.url
 
 
 Serve = Callable[..., Daemon]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import Daemon, Serve, loopback_address
+from conftest import Serve, Served
 
 fsspec = pytest.importorskip("fsspec")
 
@@ -18,33 +18,6 @@ from fsspec.tests.abstract import AbstractFixtures, AbstractGetTests  # noqa: E4
 
 import feedrail  # noqa: E402
 from feedrail.fsspec import NvmfFileSystem  # noqa: E402
-
-
-class Served:
-    """A daemon that serves a folder, and the path of the folder in the file system."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.nqn = "nqn.2026-01.org.example:folder"
-        self.address = loopback_address()
-        configuration = folder.parent / "feedrail.toml"
-        configuration.write_text(
-            f"""
-            state_dir = "{folder.parent}/state"
-            [[port]]
-            address = "{self.address}:4420"
-            [[subsystem]]
-            nqn = "{self.nqn}"
-            allow_any_host = true
-            [[subsystem.directory]]
-            path = "{folder}"
-            """
-        )
-        self.daemon = Daemon("--config", configuration, address=self.address)
-
-    @property
-    def path(self) -> str:
-        return f"{self.address}/{self.nqn}"
 
 
 @pytest.fixture(scope="module")
@@ -81,6 +54,9 @@ def test_listing(fs: NvmfFileSystem, tree: Served) -> None:
     assert sorted(fs.glob(f"nvmf://{tree.path}/train/*.bin")) == [
         f"{tree.path}/train/{name}" for name in ("000.bin", "001.bin")
     ]
+    with_port = f"nvmf://{tree.address}:4420/{tree.nqn}"
+    assert fs.glob(f"{with_port}/*.bin") == fs.glob(f"{tree.path}/*.bin") != []
+    assert fs.find(f"{with_port}/train") == fs.find(f"{tree.path}/train")
     assert fs.info(f"nvmf://{tree.path}/train")["type"] == "directory"
     info = fs.info(f"{tree.path}/a.bin")
     assert (info["type"], info["size"]) == ("file", 50_005)
