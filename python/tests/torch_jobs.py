@@ -18,7 +18,7 @@ def total(batch: feedrail.torch.Batch) -> tuple[int, ...]:
 class Reopened:
     """A data set that is opened in the process that first reads it."""
 
-    def __init__(self, url: str, index: feedrail.index.Index) -> None:
+    def __init__(self, url: str, index: feedrail.index.Samples) -> None:
         self.url, self.index = url, index
         self._opened: feedrail.torch.RangeDataset | None = None
 
