@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use rdma::sysfs;
 
 use super::device::RdmaDevice;
-use super::finding::{Finding, FindingId, Remedy};
+use super::finding::{Advice, DoctorFinding, FindingId};
 use super::tree::{SystemTree, fields};
 
 /// What it means that a counter rises.
@@ -141,7 +141,7 @@ impl CounterSample {
     }
 
     /// What rose since an earlier sample.
-    pub(crate) fn since(&self, before: &Self, interval: Duration) -> Vec<Finding> {
+    pub(crate) fn since(&self, before: &Self, interval: Duration) -> Vec<DoctorFinding> {
         let mut groups: BTreeMap<(&str, CounterMeaning), Vec<CounterRise<'_>>> = BTreeMap::new();
         for (key, &now) in &self.values {
             let by = now.saturating_sub(before.values.get(key).copied().unwrap_or(now));
@@ -156,19 +156,19 @@ impl CounterSample {
             });
             judge(subject, meaning, rises, interval, arrived)
         };
-        let mut findings: Vec<Finding> = groups.iter().map(finding).collect();
+        let mut findings: Vec<DoctorFinding> = groups.iter().map(finding).collect();
         findings.extend(self.since_start());
         findings
     }
 
     /// Troubles of the past: one finding for each device or interface.
-    fn since_start(&self) -> Vec<Finding> {
+    fn since_start(&self) -> Vec<DoctorFinding> {
         let mut past: BTreeMap<&str, Vec<String>> = BTreeMap::new();
         for (key, value) in self.values.iter().filter(|(_, value)| **value > 0) {
             past.entry(&key.subject).or_default().push(format!("{} {value}", key.name));
         }
         let finding = |(subject, list): (&str, Vec<String>)| {
-            Finding::info(FindingId::CountersSinceStart, subject, list.join(", "))
+            DoctorFinding::info(FindingId::CountersSinceStart, subject, list.join(", "))
         };
         past.into_iter().map(finding).collect()
     }
@@ -187,7 +187,7 @@ fn judge(
     rises: &[CounterRise<'_>],
     interval: Duration,
     arrived: Option<u64>,
-) -> Finding {
+) -> DoctorFinding {
     let seconds = interval.as_secs_f64();
     let list: Vec<String> = rises
         .iter()
@@ -201,13 +201,13 @@ fn judge(
         }
         _ => String::new(),
     };
-    let (id, why, remedy) = match meaning {
+    let (id, why, advice) = match meaning {
         CounterMeaning::Lost => (
             FindingId::PacketsLost,
             format!(
                 "{share}Each loss makes the sender repeat what followed the lost packet, at most a window of a queue pair."
             ),
-            Remedy::Look(vec![
+            Advice::Look(vec![
                 "feedrail doctor -a PEER".to_owned(),
                 format!("rdma statistic show link {subject}/1"),
             ]),
@@ -216,18 +216,18 @@ fn judge(
             FindingId::AckTimeouts,
             "Each costs a time-out, 67 ms at `--ack-timeout 14`, while the queue pair stands still; with 7 in a row its connection ends."
                 .to_owned(),
-            Remedy::Look(vec!["feedrail doctor -a PEER".to_owned()]),
+            Advice::Look(vec!["feedrail doctor -a PEER".to_owned()]),
         ),
         CounterMeaning::NotReady => (
             FindingId::ReceiverNotReady,
             "Messages came for which no receive was posted; each waits for the RNR timer, 0.01 to 655 ms, and is sent again."
                 .to_owned(),
-            Remedy::look("feedrail id-ctrl -a PEER -n NQN  # maxcmd: the host's queues must not be longer"),
+            Advice::look("feedrail id-ctrl -a PEER -n NQN  # maxcmd: the host's queues must not be longer"),
         ),
         CounterMeaning::Discarded => (
             FindingId::Discards,
             format!("{share}The NIC or its port dropped them: its buffer was full, or the link damages packets."),
-            Remedy::look(format!("ethtool -S {subject} | grep -E 'discard|drop|crc|symbol'")),
+            Advice::look(format!("ethtool -S {subject} | grep -E 'discard|drop|crc|symbol'")),
         ),
         CounterMeaning::Marked => (
             FindingId::CongestionMarks,
@@ -235,7 +235,7 @@ fn judge(
                 "{:.0}/s. Switches mark packets and senders slow down: ECN and DCQCN work, and the path is the bottleneck now.",
                 total as f64 / seconds.max(1e-3)
             ),
-            Remedy::Nothing,
+            Advice::Nothing,
         ),
         CounterMeaning::Paused => (
             FindingId::PauseFrames,
@@ -243,10 +243,10 @@ fn judge(
                 "{:.0}/s. `rx` counts times that the switch stopped this host, `tx` times that this host stopped the switch, which spreads to others.",
                 total as f64 / seconds.max(1e-3)
             ),
-            Remedy::Nothing,
+            Advice::Nothing,
         ),
     };
-    Finding { id, subject: subject.to_owned(), what, why, remedy }
+    DoctorFinding { id, subject: subject.to_owned(), what, why, advice }
 }
 
 #[cfg(test)]

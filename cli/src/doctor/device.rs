@@ -13,7 +13,7 @@ use super::tree::SystemTree;
 pub(crate) enum Driver {
     /// NVIDIA ConnectX-4 and later.
     Mlx5,
-    /// Broadcom NetXtreme-E.
+    /// Broadcom NetXtreme-E, served by `bnxt_re`.
     Bnxt,
     /// Amazon's Elastic Fabric Adapter.
     Efa,
@@ -66,9 +66,9 @@ impl Driver {
 pub(crate) enum RdmaProtocol {
     /// InfiniBand or RoCE, with reliable connections.
     Roce,
-    /// RDMA over TCP.
+    /// RDMA over TCP, without RoCE packets.
     Iwarp,
-    /// Datagrams only.
+    /// Datagrams only, no connections.
     Unconnected,
 }
 

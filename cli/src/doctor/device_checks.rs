@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use rdma::{sysfs, verbs};
 
 use super::device::{Driver, RdmaDevice, RdmaInterface, RdmaPort, RdmaProtocol};
-use super::finding::{Finding, FindingId, Remedy};
+use super::finding::{Advice, DoctorFinding, FindingId};
 
 /// The payload of a packet that every RoCE NIC can have.
 const FULL_PAYLOAD: usize = 4096;
@@ -15,7 +15,7 @@ const FULL_MTU: usize = 4200;
 const LARGE_READ: usize = 128 << 10;
 
 /// What there is to say of a device.
-pub(crate) fn examine(device: &RdmaDevice) -> Vec<Finding> {
+pub(crate) fn examine(device: &RdmaDevice) -> Vec<DoctorFinding> {
     let mut findings = vec![summary(device)];
     findings.extend(quirks(device));
     match device.protocol {
@@ -30,7 +30,7 @@ pub(crate) fn examine(device: &RdmaDevice) -> Vec<Finding> {
     findings
 }
 
-fn examine_port(device: &RdmaDevice, port: &RdmaPort) -> Vec<Finding> {
+fn examine_port(device: &RdmaDevice, port: &RdmaPort) -> Vec<DoctorFinding> {
     if !port.sysfs.is_active() {
         return vec![port_down(device, port)];
     }
@@ -40,7 +40,7 @@ fn examine_port(device: &RdmaDevice, port: &RdmaPort) -> Vec<Finding> {
     if port.sysfs.gids.is_empty() {
         return vec![no_gids(device, port)];
     }
-    let mut findings: Vec<Finding> = roce_mode(device, port).into_iter().collect();
+    let mut findings: Vec<DoctorFinding> = roce_mode(device, port).into_iter().collect();
     if let Some(interface) = &port.interface {
         let without = interface.addresses.iter().filter(|ip| port.taken_gid(**ip).is_none());
         findings.extend(without.map(|ip| no_roce_v2(device, port, interface, *ip)));
@@ -57,7 +57,7 @@ pub(crate) fn port_name(device: &RdmaDevice, port: &RdmaPort) -> String {
     }
 }
 
-fn summary(device: &RdmaDevice) -> Finding {
+fn summary(device: &RdmaDevice) -> DoctorFinding {
     let firmware = device.firmware.as_deref().unwrap_or("unknown");
     let mut what = format!("driver {}, firmware {firmware}", device.driver.name());
     for port in &device.ports {
@@ -79,40 +79,40 @@ fn summary(device: &RdmaDevice) -> Finding {
             }
         }
     }
-    Finding::info(FindingId::Device, device.name(), what)
+    DoctorFinding::info(FindingId::Device, device.name(), what)
 }
 
-fn port_down(device: &RdmaDevice, port: &RdmaPort) -> Finding {
-    let remedy = match (&port.interface, &device.sysfs.parent) {
+fn port_down(device: &RdmaDevice, port: &RdmaPort) -> DoctorFinding {
+    let advice = match (&port.interface, &device.sysfs.parent) {
         (Some(RdmaInterface { name, .. }), _) | (None, Some(name)) => {
-            Remedy::mend(format!("ip link set {name} up"))
+            Advice::mend(format!("ip link set {name} up"))
         }
         (None, None) => {
-            Remedy::look(format!("rdma link show {}/{}", device.name(), port.sysfs.number))
+            Advice::look(format!("rdma link show {}/{}", device.name(), port.sysfs.number))
         }
     };
     let (state, physical) = (&port.sysfs.state, &port.sysfs.physical_state);
-    Finding {
+    DoctorFinding {
         id: FindingId::PortDown,
         subject: port_name(device, port),
         what: format!("the port is {state} ({physical})"),
         why: "No packet leaves or arrives, and `soft` cannot stand in where the device has UDP port 4791 of the address."
             .to_owned(),
-        remedy,
+        advice,
     }
 }
 
 /// Whether connections would take RoCE v1, which no router forwards and no target of ours answers.
-fn roce_mode(device: &RdmaDevice, port: &RdmaPort) -> Option<Finding> {
+fn roce_mode(device: &RdmaDevice, port: &RdmaPort) -> Option<DoctorFinding> {
     let mode = port.default_mode.as_deref().filter(|mode| *mode != "RoCE v2")?;
     let (name, number) = (device.name(), port.sysfs.number);
-    Some(Finding {
+    Some(DoctorFinding {
         id: FindingId::RoceModeV1,
         subject: port_name(device, port),
         what: format!("new connections take {mode}, not RoCE v2"),
         why: "RoCE v1 has no IP header: its packets pass no router, carry no DSCP and no ECN, and a peer on UDP port 4791 sees none of them."
             .to_owned(),
-        remedy: Remedy::mend(format!(
+        advice: Advice::mend(format!(
             "echo 'RoCE v2' > /sys/kernel/config/rdma_cm/{name}/ports/{number}/default_roce_mode"
         )),
     })
@@ -123,60 +123,60 @@ fn no_roce_v2(
     port: &RdmaPort,
     interface: &RdmaInterface,
     ip: IpAddr,
-) -> Finding {
+) -> DoctorFinding {
     let has_any = port.sysfs.gids.iter().any(|gid| gid.is_roce_v2());
     let (name, number, interface) = (device.name(), port.sysfs.number, &interface.name);
-    let (what, remedy) = if has_any {
+    let (what, advice) = if has_any {
         (
             format!("there is no RoCE v2 GID for {ip}, but for other addresses"),
-            Remedy::mend(format!(
+            Advice::mend(format!(
                 "a=$(ip -o address show dev {interface} to {ip} | awk '{{ print $4 }}'); ip address del $a dev {interface}; ip address add $a dev {interface}"
             )),
         )
     } else {
         let first = port.sysfs.gids.first().map_or("no GID", |gid| gid.kind.as_str());
-        let remedy =
-            Remedy::look(format!("rdma link show {name}/{number}; ibv_devinfo -v -d {name}"));
-        (format!("the port has no RoCE v2 GID, only {first}"), remedy)
+        let advice =
+            Advice::look(format!("rdma link show {name}/{number}; ibv_devinfo -v -d {name}"));
+        (format!("the port has no RoCE v2 GID, only {first}"), advice)
     };
-    Finding {
+    DoctorFinding {
         id: FindingId::NoRoceV2,
         subject: port_name(device, port),
         what,
         why: format!(
             "Connections from {ip} do not take the device: with `auto` they go over `soft`, where the CPU sends each packet."
         ),
-        remedy,
+        advice,
     }
 }
 
 /// A port without any GID does no RoCE at all: it was switched off.
-fn no_gids(device: &RdmaDevice, port: &RdmaPort) -> Finding {
-    let remedy = match (&device.driver, &device.pci_address) {
-        (Driver::Mlx5, Some(pci)) => Remedy::Mend(vec![
+fn no_gids(device: &RdmaDevice, port: &RdmaPort) -> DoctorFinding {
+    let advice = match (&device.driver, &device.pci_address) {
+        (Driver::Mlx5, Some(pci)) => Advice::Mend(vec![
             format!("devlink dev param set pci/{pci} name enable_roce value true cmode driverinit"),
             format!("devlink dev reload pci/{pci}"),
         ]),
-        _ => Remedy::look(format!("rdma link show {}/{}", device.name(), port.sysfs.number)),
+        _ => Advice::look(format!("rdma link show {}/{}", device.name(), port.sysfs.number)),
     };
-    Finding {
+    DoctorFinding {
         id: FindingId::NoRoceV2,
         subject: port_name(device, port),
         what: "the port has no GID at all: RoCE is switched off, or its interface is down"
             .to_owned(),
         why: "With `auto` everything goes over `soft`, where the CPU sends each packet.".to_owned(),
-        remedy,
+        advice,
     }
 }
 
-fn port_mtu(interface: &RdmaInterface) -> Option<Finding> {
+fn port_mtu(interface: &RdmaInterface) -> Option<DoctorFinding> {
     let mtu = interface.mtu?;
     let payload = sysfs::roce_payload(mtu).unwrap_or(0);
     if payload >= FULL_PAYLOAD {
         return None;
     }
     let packets = LARGE_READ / payload.max(1);
-    Some(Finding {
+    Some(DoctorFinding {
         id: FindingId::PortMtu,
         subject: interface.name.clone(),
         what: format!(
@@ -186,51 +186,51 @@ fn port_mtu(interface: &RdmaInterface) -> Option<Finding> {
             "A read of 128 KiB takes {packets} packets rather than {}, and both ends and every switch between must agree on the MTU.",
             LARGE_READ / FULL_PAYLOAD
         ),
-        remedy: Remedy::mend(format!("ip link set {} mtu {FULL_MTU}", interface.name)),
+        advice: Advice::mend(format!("ip link set {} mtu {FULL_MTU}", interface.name)),
     })
 }
 
-fn iwarp(device: &RdmaDevice) -> Finding {
-    let remedy = match (&device.driver, &device.pci_address) {
-        (Driver::Irdma, Some(pci)) => Remedy::Mend(vec![
+fn iwarp(device: &RdmaDevice) -> DoctorFinding {
+    let advice = match (&device.driver, &device.pci_address) {
+        (Driver::Irdma, Some(pci)) => Advice::Mend(vec![
             format!("devlink dev param set pci/{pci} name enable_iwarp value false cmode runtime"),
             format!("devlink dev param set pci/{pci} name enable_roce value true cmode runtime"),
         ]),
-        _ => Remedy::Nothing,
+        _ => Advice::Nothing,
     };
-    Finding {
+    DoctorFinding {
         id: FindingId::Iwarp,
         subject: device.name().to_owned(),
         what: format!("{} runs iWARP, which Feedrail does not use", device.driver.name()),
         why: "An iWARP NIC opens the sink of each RDMA READ to the peer's writes. `auto` takes `soft` on its addresses, where the CPU sends each packet."
             .to_owned(),
-        remedy,
+        advice,
     }
 }
 
-fn no_reliable_connection(device: &RdmaDevice) -> Finding {
-    Finding {
+fn no_reliable_connection(device: &RdmaDevice) -> DoctorFinding {
+    DoctorFinding {
         id: FindingId::NoReliableConnection,
         subject: device.name().to_owned(),
         what: format!("{} has no reliable connections (RC)", device.driver.name()),
         why: "NVMe over RDMA needs RC, and EFA has datagrams of its own kind only (SRD, UD). `auto` takes `soft` over the ENA interface of the instance."
             .to_owned(),
-        remedy: Remedy::Nothing,
+        advice: Advice::Nothing,
     }
 }
 
 /// Faults that are known of the device, and what it does not have.
-fn quirks(device: &RdmaDevice) -> Vec<Finding> {
+fn quirks(device: &RdmaDevice) -> Vec<DoctorFinding> {
     let faults = device.vendor_id.into_iter().flat_map(verbs::known_faults);
-    let mut findings: Vec<Finding> = faults
+    let mut findings: Vec<DoctorFinding> = faults
         .map(|(feature, reason)| {
             let what = format!("{feature} not used: {reason}");
-            Finding::info(FindingId::DeviceFault, device.name(), what)
+            DoctorFinding::info(FindingId::DeviceFault, device.name(), what)
         })
         .collect();
     if device.driver == Driver::Mana {
         let what = "its library has neither memory windows nor shared receive queues: a region is open to the target for as long as it is registered, not for one command";
-        findings.push(Finding::info(FindingId::DeviceLimits, device.name(), what));
+        findings.push(DoctorFinding::info(FindingId::DeviceLimits, device.name(), what));
     }
     findings
 }

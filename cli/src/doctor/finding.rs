@@ -33,7 +33,7 @@ macro_rules! finding_ids {
         }
 
         impl FindingId {
-            /// Every kind.
+            /// Every kind, for tests.
             #[cfg(test)]
             pub(crate) const ALL: &'static [Self] = &[$(Self::$id),+];
 
@@ -104,8 +104,8 @@ finding_ids! {
 
 /// What to do about a finding.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Remedy {
-    /// Nothing.
+pub(crate) enum Advice {
+    /// Nothing is to be done.
     Nothing,
     /// Commands that mend it, one after the other.
     Mend(Vec<String>),
@@ -113,7 +113,7 @@ pub(crate) enum Remedy {
     Look(Vec<String>),
 }
 
-impl Remedy {
+impl Advice {
     pub(crate) fn mend(command: impl Into<String>) -> Self {
         Self::Mend(vec![command.into()])
     }
@@ -123,30 +123,30 @@ impl Remedy {
     }
 }
 
-/// What was found.
+/// What was found at one device, interface or address.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Finding {
+pub(crate) struct DoctorFinding {
     pub(crate) id: FindingId,
     /// The device, interface or address that it is about.
     pub(crate) subject: String,
-    /// What is so.
+    /// What is so there.
     pub(crate) what: String,
     /// What it costs, in numbers; empty where `what` says all.
     pub(crate) why: String,
-    pub(crate) remedy: Remedy,
+    pub(crate) advice: Advice,
 }
 
-impl Finding {
+impl DoctorFinding {
     /// Something that is only said.
     pub(crate) fn info(id: FindingId, subject: impl Into<String>, what: impl Into<String>) -> Self {
         let (subject, what) = (subject.into(), what.into());
-        Self { id, subject, what, why: String::new(), remedy: Remedy::Nothing }
+        Self { id, subject, what, why: String::new(), advice: Advice::Nothing }
     }
 
     pub(crate) fn to_json(&self) -> Value {
-        let commands = |wanted: bool| match &self.remedy {
-            Remedy::Mend(commands) if wanted => commands.clone(),
-            Remedy::Look(commands) if !wanted => commands.clone(),
+        let commands = |wanted: bool| match &self.advice {
+            Advice::Mend(commands) if wanted => commands.clone(),
+            Advice::Look(commands) if !wanted => commands.clone(),
             _ => Vec::new(),
         };
         json!({

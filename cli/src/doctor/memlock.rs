@@ -1,6 +1,6 @@
 //! The limit of locked memory, against which registered memory counts.
 
-use super::finding::{Finding, FindingId, Remedy};
+use super::finding::{Advice, DoctorFinding, FindingId};
 use super::tree::SystemTree;
 use crate::size::human;
 
@@ -18,7 +18,7 @@ pub(crate) fn has_capability(tree: &SystemTree, number: u32) -> bool {
 }
 
 /// The limit, if registering memory could fail for it.
-pub(crate) fn examine(tree: &SystemTree) -> Option<Finding> {
+pub(crate) fn examine(tree: &SystemTree) -> Option<DoctorFinding> {
     let limits = tree.text("proc/self/limits")?;
     let line = limits.lines().find_map(|line| line.strip_prefix("Max locked memory"))?;
     // The soft limit; `unlimited` is no number.
@@ -26,7 +26,7 @@ pub(crate) fn examine(tree: &SystemTree) -> Option<Finding> {
     if bytes >= WANTED_BYTES || has_capability(tree, CAP_IPC_LOCK) {
         return None;
     }
-    Some(Finding {
+    Some(DoctorFinding {
         id: FindingId::Memlock,
         subject: "RLIMIT_MEMLOCK".to_owned(),
         what: format!("{} of memory may be locked", human(bytes)),
@@ -34,7 +34,7 @@ pub(crate) fn examine(tree: &SystemTree) -> Option<Finding> {
             "RDMA devices register memory, which locks it: a target with the default pool, or a data loader with {} in flight, is refused with ENOMEM.",
             human(WANTED_BYTES)
         ),
-        remedy: Remedy::mend(
+        advice: Advice::mend(
             "ulimit -l unlimited  # this shell, as root; for services LimitMEMLOCK=infinity, for users /etc/security/limits.conf",
         ),
     })

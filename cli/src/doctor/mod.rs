@@ -27,7 +27,7 @@ use rdma::LocalAddress;
 
 use self::counters::CounterSample;
 use self::device::{RdmaDevice, RdmaProtocol};
-use self::finding::{Finding, FindingId, Remedy};
+use self::finding::{Advice, DoctorFinding, FindingId};
 use self::neighbours::NeighbourSample;
 use self::priority::PriorityTable;
 use self::probe::PathProbe;
@@ -92,7 +92,7 @@ impl Doctor {
     pub(crate) fn run(&self) -> Result<ExitCode> {
         let tree = SystemTree::live();
         let addresses = tree.addresses()?;
-        let machine = Machine::read(&tree, addresses);
+        let machine = LocalMachine::read(&tree, addresses);
         let before = MachineSample::take(&tree, &machine);
         let began = now();
         let mut findings = machine.examine(&tree, self.wanted());
@@ -132,12 +132,12 @@ struct Wanted {
 }
 
 /// This machine as its files show it.
-struct Machine {
+struct LocalMachine {
     addresses: Vec<LocalAddress>,
     devices: Option<Vec<RdmaDevice>>,
 }
 
-impl Machine {
+impl LocalMachine {
     fn read(tree: &SystemTree, addresses: Vec<LocalAddress>) -> Self {
         Self { devices: device::read(tree, &addresses), addresses }
     }
@@ -155,7 +155,7 @@ impl Machine {
         }
     }
 
-    fn examine(&self, tree: &SystemTree, wanted: Wanted) -> Vec<Finding> {
+    fn examine(&self, tree: &SystemTree, wanted: Wanted) -> Vec<DoctorFinding> {
         let mut findings = Vec::new();
         if self.devices().is_empty() {
             findings.push(no_device(self.devices.is_some()));
@@ -185,7 +185,7 @@ impl Machine {
     }
 }
 
-fn priorities(tree: &SystemTree, device: &RdmaDevice, tos: Option<u8>) -> Vec<Finding> {
+fn priorities(tree: &SystemTree, device: &RdmaDevice, tos: Option<u8>) -> Vec<DoctorFinding> {
     let mut findings = Vec::new();
     for port in device.ports.iter().filter(|port| port.sysfs.is_active()) {
         if let Some(interface) = port.interface.as_ref().filter(|_| port.sysfs.is_ethernet()) {
@@ -196,23 +196,23 @@ fn priorities(tree: &SystemTree, device: &RdmaDevice, tos: Option<u8>) -> Vec<Fi
     findings
 }
 
-fn no_device(is_class_there: bool) -> Finding {
+fn no_device(is_class_there: bool) -> DoctorFinding {
     let missing = if is_class_there { "is empty" } else { "does not exist" };
     let what = format!(
         "there is none ({} {missing}): everything goes over soft, RoCE v2 in userspace",
         rdma::sysfs::CLASS
     );
-    Finding::info(FindingId::NoDevice, "RDMA device", what)
+    DoctorFinding::info(FindingId::NoDevice, "RDMA device", what)
 }
 
-fn no_libraries(obstacle: String) -> Finding {
-    Finding {
+fn no_libraries(obstacle: String) -> DoctorFinding {
+    DoctorFinding {
         id: FindingId::NoLibraries,
         subject: "rdma-core".to_owned(),
         what: obstacle,
         why: "The kernel has RDMA devices, and without these libraries they cannot be used: everything goes over soft, which a device that has UDP port 4791 keeps from hearing anything."
             .to_owned(),
-        remedy: Remedy::mend("apt-get install libibverbs1 librdmacm1 ibverbs-providers"),
+        advice: Advice::mend("apt-get install libibverbs1 librdmacm1 ibverbs-providers"),
     }
 }
 
@@ -223,14 +223,14 @@ struct MachineSample {
 }
 
 impl MachineSample {
-    fn take(tree: &SystemTree, machine: &Machine) -> Self {
+    fn take(tree: &SystemTree, machine: &LocalMachine) -> Self {
         Self {
             counters: CounterSample::take(tree, machine.devices()),
             neighbours: NeighbourSample::take(tree),
         }
     }
 
-    fn since(&self, before: &Self, interval: Duration) -> Vec<Finding> {
+    fn since(&self, before: &Self, interval: Duration) -> Vec<DoctorFinding> {
         let mut findings = self.counters.since(&before.counters, interval);
         findings.extend(self.neighbours.since(&before.neighbours, interval));
         findings

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use rdma::soft::ROCE_PORT;
 
-use super::finding::{Finding, FindingId, Remedy};
+use super::finding::{Advice, DoctorFinding, FindingId};
 use super::roce_port::udp_sockets;
 use super::tree::SystemTree;
 
@@ -45,11 +45,11 @@ impl NeighbourSample {
         }
     }
 
-    pub(crate) fn since(&self, before: &Self, interval: Duration) -> Vec<Finding> {
+    pub(crate) fn since(&self, before: &Self, interval: Duration) -> Vec<DoctorFinding> {
         [self.drops(before, interval), self.softirq_load(before)].into_iter().flatten().collect()
     }
 
-    fn drops(&self, before: &Self, interval: Duration) -> Option<Finding> {
+    fn drops(&self, before: &Self, interval: Duration) -> Option<DoctorFinding> {
         let all = self.buffer_errors.saturating_sub(before.buffer_errors);
         let roce = self.roce_drops.saturating_sub(before.roce_drops);
         let backlog = self.backlog_drops.saturating_sub(before.backlog_drops);
@@ -60,7 +60,7 @@ impl NeighbourSample {
         let what = format!(
             "within {seconds:.1} s {all} datagrams found no room in a socket's buffer, {roce} of them on port {ROCE_PORT}, and {backlog} none in the queue of a core"
         );
-        Some(Finding {
+        Some(DoctorFinding {
             id: FindingId::UdpDrops,
             subject: "UDP".to_owned(),
             what,
@@ -68,15 +68,15 @@ impl NeighbourSample {
                 "{:.0}/s are lost on this machine; `soft` sends its own again, after a round trip at best.",
                 (all.max(roce) + backlog) as f64 / seconds.max(1e-3)
             ),
-            remedy: if backlog > 0 {
-                Remedy::mend("sysctl -w net.core.netdev_max_backlog=10000")
+            advice: if backlog > 0 {
+                Advice::mend("sysctl -w net.core.netdev_max_backlog=10000")
             } else {
-                Remedy::Look(vec!["ss -uanm".to_owned()])
+                Advice::Look(vec!["ss -uanm".to_owned()])
             },
         })
     }
 
-    fn softirq_load(&self, before: &Self) -> Option<Finding> {
+    fn softirq_load(&self, before: &Self) -> Option<DoctorFinding> {
         let share = |core: &String, &(softirq, all): &(u64, u64)| {
             let &(softirq_before, all_before) = before.cores.get(core)?;
             let all = all.checked_sub(all_before).filter(|ticks| *ticks > 0)?;
@@ -89,13 +89,13 @@ impl NeighbourSample {
             .filter(|(_, share)| *share >= BUSY_SHARE)
             .map(|(core, share)| format!("{core} ({:.0} %)", share * 100.0))
             .collect();
-        (!busy.is_empty()).then(|| Finding {
+        (!busy.is_empty()).then(|| DoctorFinding {
             id: FindingId::SoftirqLoad,
             subject: "cores".to_owned(),
             what: format!("soft interrupts take most of the time of {}", busy.join(", ")),
             why: "A thread of `soft` on such a core gets the rest of the time only, and its socket's buffer overflows meanwhile."
                 .to_owned(),
-            remedy: Remedy::Look(vec![
+            advice: Advice::Look(vec![
                 "grep -E 'NET_RX|NET_TX' /proc/softirqs".to_owned(),
                 "grep -H . /proc/irq/*/smp_affinity_list".to_owned(),
             ]),

@@ -24,7 +24,7 @@ pub(crate) enum Trust {
 pub(crate) enum Ecn {
     /// For each priority, of the side that receives (sends CNPs) and of the one that sends.
     PerPriority { notification: [bool; PRIORITIES], reaction: [bool; PRIORITIES] },
-    /// For the device.
+    /// For the whole device.
     Whole(bool),
     /// The driver does not tell.
     Unknown,
@@ -132,7 +132,7 @@ fn flags(all: impl Iterator<Item = bool>) -> Option<[bool; PRIORITIES]> {
     all.take(PRIORITIES).collect::<Vec<_>>().try_into().ok()
 }
 
-/// `24:3 26:3`
+/// DSCP and priority of `24:3 26:3`.
 fn pairs(list: &str) -> impl Iterator<Item = (u8, u8)> {
     list.split_whitespace().filter_map(|pair| {
         let (dscp, priority) = pair.split_once(':')?;

@@ -1,7 +1,7 @@
 //! Whether the priority of RoCE packets is protected from loss: PFC, ECN, DSCP.
 
 use super::device::{Driver, RdmaDevice, RdmaPort};
-use super::finding::{Finding, FindingId, Remedy};
+use super::finding::{Advice, DoctorFinding, FindingId};
 use super::priority::{Ecn, PriorityTable, Trust};
 
 /// The DSCP and priority that NICs are usually configured for: AF31.
@@ -29,7 +29,7 @@ pub(crate) fn examine(
     port: &RdmaPort,
     table: &PriorityTable,
     tos: Option<u8>,
-) -> Vec<Finding> {
+) -> Vec<DoctorFinding> {
     let Some(interface) = port.interface.as_ref().map(|interface| interface.name.as_str()) else {
         return Vec::new();
     };
@@ -39,7 +39,7 @@ pub(crate) fn examine(
 }
 
 impl Traffic<'_> {
-    fn examine(&self) -> Vec<Finding> {
+    fn examine(&self) -> Vec<DoctorFinding> {
         let Some(pfc) = self.table.pfc else {
             return vec![self.unknown("PFC")];
         };
@@ -71,8 +71,8 @@ impl Traffic<'_> {
         findings
     }
 
-    fn finding(&self, id: FindingId, what: String, why: String, remedy: Remedy) -> Finding {
-        Finding { id, subject: self.interface.to_owned(), what, why, remedy }
+    fn finding(&self, id: FindingId, what: String, why: String, advice: Advice) -> DoctorFinding {
+        DoctorFinding { id, subject: self.interface.to_owned(), what, why, advice }
     }
 
     /// What the port loses at least when a switch drops one packet: all that is on its way.
@@ -85,14 +85,14 @@ impl Traffic<'_> {
         )
     }
 
-    fn unknown(&self, what: &str) -> Finding {
+    fn unknown(&self, what: &str) -> DoctorFinding {
         let interface = self.interface;
-        Finding {
-            remedy: Remedy::Look(vec![
+        DoctorFinding {
+            advice: Advice::Look(vec![
                 format!("dcb pfc show dev {interface}"),
                 format!("dcb app show dev {interface}"),
             ]),
-            ..Finding::info(
+            ..DoctorFinding::info(
                 FindingId::QosUnknown,
                 interface,
                 format!(
@@ -102,7 +102,7 @@ impl Traffic<'_> {
         }
     }
 
-    fn pfc_off(&self, priority: u8) -> Finding {
+    fn pfc_off(&self, priority: u8) -> DoctorFinding {
         let (interface, device) = (self.interface, self.device.name());
         let mend = match self.device.driver {
             Driver::Bnxt => vec![format!(
@@ -124,11 +124,11 @@ impl Traffic<'_> {
                 "{} PFC stops the sender instead; the switch ports need it for the same priority.",
                 self.price_of_a_loss()
             ),
-            Remedy::Mend(mend),
+            Advice::Mend(mend),
         )
     }
 
-    fn trust_pcp(&self, lossless: u8) -> Finding {
+    fn trust_pcp(&self, lossless: u8) -> DoctorFinding {
         let interface = self.interface;
         self.finding(
             FindingId::TrustPcp,
@@ -136,7 +136,7 @@ impl Traffic<'_> {
                 "the interface sorts by VLAN tag, not by DSCP: packets without a tag have priority 0, and PFC is on for {lossless}"
             ),
             self.price_of_a_loss(),
-            Remedy::Mend(vec![
+            Advice::Mend(vec![
                 // The first entry of this kind switches mlx5 over to DSCP.
                 format!("dcb app add dev {interface} dscp-prio {USUAL_DSCP}:{lossless}"),
                 self.set_default_tos(USUAL_DSCP),
@@ -144,7 +144,7 @@ impl Traffic<'_> {
         )
     }
 
-    fn dscp_mapping(&self, priority: u8, lossless: u8) -> Finding {
+    fn dscp_mapping(&self, priority: u8, lossless: u8) -> DoctorFinding {
         let interface = self.interface;
         // Best effort stays what it is; what was marked on purpose is put where it belongs.
         let (by_tos, mend) = match self.table.dscp_of(lossless) {
@@ -165,7 +165,7 @@ impl Traffic<'_> {
                 self.dscp << 2
             ),
             self.price_of_a_loss(),
-            Remedy::mend(mend),
+            Advice::mend(mend),
         )
     }
 
@@ -179,7 +179,7 @@ impl Traffic<'_> {
         )
     }
 
-    fn global_pause(&self, lossless: u8) -> Option<Finding> {
+    fn global_pause(&self, lossless: u8) -> Option<DoctorFinding> {
         let pause = self.table.pause.filter(|pause| pause.receive || pause.transmit)?;
         let interface = self.interface;
         let side = |on: bool| if on { "on" } else { "off" };
@@ -193,11 +193,11 @@ impl Traffic<'_> {
             format!(
                 "They stop all traffic of the link, and most NICs keep PFC (priority {lossless}) off while they are on."
             ),
-            Remedy::mend(format!("ethtool -A {interface} autoneg off rx off tx off")),
+            Advice::mend(format!("ethtool -A {interface} autoneg off rx off tx off")),
         ))
     }
 
-    fn ecn(&self, priority: u8) -> Option<Finding> {
+    fn ecn(&self, priority: u8) -> Option<DoctorFinding> {
         let (interface, device) = (self.interface, self.device.name());
         let number = usize::from(priority);
         let why = || {
@@ -221,7 +221,7 @@ impl Traffic<'_> {
                     FindingId::EcnOff,
                     format!("DCQCN is off for priority {priority} ({})", off.join(", ")),
                     why(),
-                    Remedy::Mend(off.iter().map(command).collect()),
+                    Advice::Mend(off.iter().map(command).collect()),
                 ))
             }
             Ecn::Whole(true) => None,
@@ -232,7 +232,7 @@ impl Traffic<'_> {
                     FindingId::EcnOff,
                     "congestion control is off for the device".to_owned(),
                     why(),
-                    Remedy::Mend(vec![
+                    Advice::Mend(vec![
                         set("ecn_marking", "0x1"),
                         set("ecn_enable", "0x1"),
                         set("cc_mode", "1"),
@@ -240,19 +240,19 @@ impl Traffic<'_> {
                     ]),
                 ))
             }
-            Ecn::Unknown => Some(Finding {
-                remedy: match self.device.driver {
-                    Driver::Bnxt => Remedy::Look(vec![
+            Ecn::Unknown => Some(DoctorFinding {
+                advice: match self.device.driver {
+                    Driver::Bnxt => Advice::Look(vec![
                         format!("mkdir -p /sys/kernel/config/bnxt_re/{device}"),
                         "feedrail doctor".to_owned(),
                     ]),
-                    Driver::Mlx5 => Remedy::look(format!(
+                    Driver::Mlx5 => Advice::look(format!(
                         "grep . /sys/kernel/debug/mlx5/{}/cc_params/*",
                         self.device.pci_address.as_deref().unwrap_or("*")
                     )),
-                    _ => Remedy::Nothing,
+                    _ => Advice::Nothing,
                 },
-                ..Finding::info(
+                ..DoctorFinding::info(
                     FindingId::EcnUnknown,
                     interface,
                     format!("the driver does not tell whether DCQCN is on for priority {priority}"),
@@ -261,11 +261,11 @@ impl Traffic<'_> {
         }
     }
 
-    fn well(&self, priority: u8) -> Finding {
+    fn well(&self, priority: u8) -> DoctorFinding {
         let what = format!(
             "packets of RoCE have DSCP {} and priority {priority}, for which PFC and ECN are on",
             self.dscp
         );
-        Finding::info(FindingId::Lossless, self.interface, what)
+        DoctorFinding::info(FindingId::Lossless, self.interface, what)
     }
 }

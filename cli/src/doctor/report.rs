@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use serde_json::{Value, json};
 
-use super::finding::{Finding, Remedy, Severity};
+use super::finding::{Advice, DoctorFinding, Severity};
 
 /// Exit codes by the worst finding; 1 and 2 are those of every command.
 const WARNINGS: u8 = 3;
@@ -12,11 +12,11 @@ const ERRORS: u8 = 4;
 
 /// All that was found.
 pub(crate) struct DoctorReport {
-    findings: Vec<Finding>,
+    findings: Vec<DoctorFinding>,
 }
 
 impl DoctorReport {
-    pub(crate) fn new(mut findings: Vec<Finding>) -> Self {
+    pub(crate) fn new(mut findings: Vec<DoctorFinding>) -> Self {
         // Those of one severity stay in their order.
         findings.sort_by_key(|finding| core::cmp::Reverse(finding.id.severity()));
         Self { findings }
@@ -58,21 +58,21 @@ impl DoctorReport {
             "worst": self.worst().name(),
             "errors": self.count(Severity::Error),
             "warnings": self.count(Severity::Warning),
-            "findings": self.findings.iter().map(Finding::to_json).collect::<Value>(),
+            "findings": self.findings.iter().map(DoctorFinding::to_json).collect::<Value>(),
         })
     }
 }
 
-fn finding_text(finding: &Finding) -> String {
-    let Finding { id, subject, what, why, remedy } = finding;
+fn finding_text(finding: &DoctorFinding) -> String {
+    let DoctorFinding { id, subject, what, why, advice } = finding;
     let mut text = format!("{:<7}  {}: {subject}: {what}\n", id.severity().name(), id.name());
     if !why.is_empty() {
         text += &format!("         why   {why}\n");
     }
-    let (label, commands) = match remedy {
-        Remedy::Nothing => return text,
-        Remedy::Mend(commands) => ("mend", commands),
-        Remedy::Look(commands) => ("look", commands),
+    let (label, commands) = match advice {
+        Advice::Nothing => return text,
+        Advice::Mend(commands) => ("mend", commands),
+        Advice::Look(commands) => ("look", commands),
     };
     for command in commands {
         text += &format!("         {label}  {command}\n");

@@ -3,7 +3,7 @@
 use rdma::soft::{ROCE_PORT, process_with_socket};
 
 use super::device::{Driver, RdmaDevice};
-use super::finding::{Finding, FindingId, Remedy};
+use super::finding::{Advice, DoctorFinding, FindingId};
 use super::tree::SystemTree;
 
 /// A line of `/proc/net/udp` or `udp6`.
@@ -39,7 +39,7 @@ pub(crate) fn examine(
     tree: &SystemTree,
     devices: &[RdmaDevice],
     soft_is_wanted: bool,
-) -> Vec<Finding> {
+) -> Vec<DoctorFinding> {
     let mut inodes: Vec<String> = udp_sockets(tree)
         .into_iter()
         .filter(|row| row.port == ROCE_PORT)
@@ -47,58 +47,64 @@ pub(crate) fn examine(
         .collect();
     inodes.sort();
     inodes.dedup();
-    let rxe: Vec<&str> = devices
-        .iter()
-        .filter(|device| device.driver == Driver::Rxe)
-        .map(RdmaDevice::name)
-        .collect();
+    let links = devices.iter().filter(|device| device.driver == Driver::Rxe);
+    // The module has the port while it is loaded, with or without a device.
+    let rxe: Option<Vec<String>> = tree
+        .path("sys/module/rdma_rxe")
+        .exists()
+        .then(|| links.map(|device| device.name().to_owned()).collect());
     let mut holders: Vec<Option<String>> =
         inodes.iter().map(|inode| process_with_socket(&tree.path("proc"), inode)).collect();
     holders.sort();
     holders.dedup();
-    holders.into_iter().map(|holder| judge(holder, &rxe, soft_is_wanted)).collect()
+    holders.into_iter().map(|holder| judge(holder, rxe.as_deref(), soft_is_wanted)).collect()
 }
 
-fn judge(holder: Option<String>, rxe: &[&str], soft_is_wanted: bool) -> Finding {
+/// `rxe` has the devices of the kernel's software RoCE, if its module is loaded.
+fn judge(holder: Option<String>, rxe: Option<&[String]>, soft_is_wanted: bool) -> DoctorFinding {
     let subject = format!("UDP port {ROCE_PORT}");
     let alone = "`soft` cannot listen there: a target does not start, and a host takes another port, at which only targets of Feedrail answer.";
     match holder {
         // Our own programs share the machine by addresses.
         Some(process) if process.contains("(feedrail") => {
-            Finding::info(FindingId::RocePortShared, subject, format!("{process} has it"))
+            DoctorFinding::info(FindingId::RocePortShared, subject, format!("{process} has it"))
         }
-        Some(process) => Finding {
+        Some(process) => DoctorFinding {
             id: FindingId::RocePortTaken,
             subject,
             what: format!("{process} has it"),
             why: alone.to_owned(),
-            remedy: match process.split_whitespace().nth(1) {
-                Some(id) => Remedy::Mend(vec![format!("kill {id}")]),
-                None => Remedy::Nothing,
+            advice: match process.split_whitespace().nth(1) {
+                Some(id) => Advice::Mend(vec![format!("kill {id}")]),
+                None => Advice::Nothing,
             },
         },
-        None if rxe.is_empty() => Finding {
-            id: FindingId::RocePortTaken,
-            subject,
-            what: "another user's process or a kernel module has it".to_owned(),
-            why: alone.to_owned(),
-            remedy: Remedy::look(format!("ss -ulnp 'sport = :{ROCE_PORT}'  # as root")),
-        },
-        None => {
-            let what = format!("the kernel's rdma_rxe has it, for {}", rxe.join(", "));
-            if !soft_is_wanted {
-                return Finding::info(FindingId::RocePortKernel, subject, what);
-            }
-            Finding {
+        None => match rxe {
+            None => DoctorFinding {
                 id: FindingId::RocePortTaken,
                 subject,
-                what,
-                why: format!("{alone} In another network namespace the port is free."),
-                remedy: Remedy::Mend(
-                    rxe.iter().map(|name| format!("rdma link delete {name}")).collect(),
-                ),
+                what: "another user's process or a kernel module has it".to_owned(),
+                why: alone.to_owned(),
+                advice: Advice::look(format!("ss -ulnp 'sport = :{ROCE_PORT}'  # as root")),
+            },
+            Some(links) => {
+                let names =
+                    if links.is_empty() { "no device".to_owned() } else { links.join(", ") };
+                let what = format!("the kernel's rdma_rxe has it, for {names}");
+                if !soft_is_wanted {
+                    return DoctorFinding::info(FindingId::RocePortKernel, subject, what);
+                }
+                let unload = "modprobe -r rdma_rxe".to_owned();
+                let delete = links.iter().map(|name| format!("rdma link delete {name}"));
+                DoctorFinding {
+                    id: FindingId::RocePortTaken,
+                    subject,
+                    what,
+                    why: format!("{alone} In another network namespace the port is free."),
+                    advice: Advice::Mend(delete.chain([unload]).collect()),
+                }
             }
-        }
+        },
     }
 }
 

@@ -2,7 +2,7 @@
 
 use rdma::{LocalAddress, sysfs};
 
-use super::finding::{Finding, FindingId, Remedy};
+use super::finding::{Advice, DoctorFinding, FindingId};
 use super::memlock::has_capability;
 use super::tree::{SystemTree, fields};
 use crate::size::human;
@@ -14,8 +14,8 @@ const SEND_BYTES: u64 = 4 << 20;
 const CAP_NET_ADMIN: u32 = 12;
 
 /// What there is to say of the buffers and of the interfaces that have these addresses.
-pub(crate) fn examine(tree: &SystemTree, addresses: &[LocalAddress]) -> Vec<Finding> {
-    let mut findings: Vec<Finding> =
+pub(crate) fn examine(tree: &SystemTree, addresses: &[LocalAddress]) -> Vec<DoctorFinding> {
+    let mut findings: Vec<DoctorFinding> =
         [receive_buffer(tree), send_buffer(tree)].into_iter().flatten().collect();
     for interface in interfaces(addresses) {
         findings.extend(offloads(tree, interface));
@@ -33,12 +33,12 @@ fn interfaces(addresses: &[LocalAddress]) -> Vec<&str> {
     names
 }
 
-fn receive_buffer(tree: &SystemTree) -> Option<Finding> {
+fn receive_buffer(tree: &SystemTree) -> Option<DoctorFinding> {
     let max: u64 = tree.number("proc/sys/net/core/rmem_max")?;
     if max >= RECEIVE_BYTES || has_capability(tree, CAP_NET_ADMIN) {
         return None;
     }
-    Some(Finding {
+    Some(DoctorFinding {
         id: FindingId::ReceiveBuffer,
         subject: "net.core.rmem_max".to_owned(),
         what: format!(
@@ -50,13 +50,13 @@ fn receive_buffer(tree: &SystemTree) -> Option<Finding> {
             "No more can be on its way to a core of this machine: at a round trip of 1 ms that is {:.0} MB/s at most, and what overflows is lost and sent again.",
             max as f64 / 1e-3 / 1e6
         ),
-        remedy: Remedy::mend(format!("sysctl -w net.core.rmem_max={RECEIVE_BYTES}")),
+        advice: Advice::mend(format!("sysctl -w net.core.rmem_max={RECEIVE_BYTES}")),
     })
 }
 
-fn send_buffer(tree: &SystemTree) -> Option<Finding> {
+fn send_buffer(tree: &SystemTree) -> Option<DoctorFinding> {
     let max: u64 = tree.number("proc/sys/net/core/wmem_max")?;
-    (max < SEND_BYTES).then(|| Finding {
+    (max < SEND_BYTES).then(|| DoctorFinding {
         id: FindingId::SendBuffer,
         subject: "net.core.wmem_max".to_owned(),
         what: format!("a socket is granted {} to send from, not {}", human(max), human(SEND_BYTES)),
@@ -64,23 +64,23 @@ fn send_buffer(tree: &SystemTree) -> Option<Finding> {
             "About {} trains of 64 KiB fit before the kernel refuses more, and the provider must come back for each.",
             max / (64 << 10)
         ),
-        remedy: Remedy::mend(format!("sysctl -w net.core.wmem_max={SEND_BYTES}")),
+        advice: Advice::mend(format!("sysctl -w net.core.wmem_max={SEND_BYTES}")),
     })
 }
 
-fn offloads(tree: &SystemTree, interface: &str) -> Vec<Finding> {
+fn offloads(tree: &SystemTree, interface: &str) -> Vec<DoctorFinding> {
     let Some(text) = tree.tool("ethtool", &["-k", interface]) else { return Vec::new() };
     let is_off = |feature: &str| {
         fields(&text).any(|(name, state)| name == feature && state.starts_with("off"))
     };
     let finding = |id, what: &str, option: &str| {
-        Finding {
+        DoctorFinding {
         id,
         subject: interface.to_owned(),
         what: what.to_owned(),
         why: "Packets then go through the kernel one by one. Over loopback, plain datagrams of 4 KiB reach 0.5 to 0.9 GB/s on a core, trains 1.5 to 2.8 GB/s."
             .to_owned(),
-        remedy: Remedy::mend(format!("ethtool -K {interface} {option} on")),
+        advice: Advice::mend(format!("ethtool -K {interface} {option} on")),
     }
     };
     let mut findings = Vec::new();
@@ -108,9 +108,9 @@ fn offloads(tree: &SystemTree, interface: &str) -> Vec<Finding> {
     findings
 }
 
-fn mtu(tree: &SystemTree, interface: &str) -> Option<Finding> {
+fn mtu(tree: &SystemTree, interface: &str) -> Option<DoctorFinding> {
     let mtu: usize = tree.number(&format!("sys/class/net/{interface}/mtu"))?;
     let payload = sysfs::roce_payload(mtu)?;
     let what = format!("MTU {mtu}: packets have {payload} bytes of payload");
-    Some(Finding::info(FindingId::InterfaceMtu, interface, what))
+    Some(DoctorFinding::info(FindingId::InterfaceMtu, interface, what))
 }

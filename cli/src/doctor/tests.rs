@@ -13,7 +13,7 @@ fn data() -> PathBuf {
 }
 
 /// Compares a report with the recorded one.
-pub(crate) fn expect(name: &str, findings: Vec<Finding>) {
+pub(crate) fn expect(name: &str, findings: Vec<DoctorFinding>) {
     let report = DoctorReport::new(findings).to_text();
     let path = data().join(format!("{name}.txt"));
     if std::env::var_os("UPDATE_GOLDEN").is_some() {
@@ -45,9 +45,9 @@ impl MadeUp {
     }
 
     /// What is found when the machine changes between the two samples, which are 2 s apart.
-    fn findings(&self, wanted: Wanted, change: Option<&str>) -> Vec<Finding> {
+    fn findings(&self, wanted: Wanted, change: Option<&str>) -> Vec<DoctorFinding> {
         let tree = self.tree();
-        let machine = Machine::read(&tree, tree.addresses().unwrap());
+        let machine = LocalMachine::read(&tree, tree.addresses().unwrap());
         let before = MachineSample::take(&tree, &machine);
         let mut findings = machine.examine(&tree, wanted);
         change.into_iter().for_each(|tree| self.change(tree));
@@ -88,6 +88,7 @@ fn machines_get_their_reports() {
         ("mana", &["mana"], AS_IT_IS, None),
         ("rxe", &["rxe"], AS_IT_IS, None),
         ("rxe-soft", &["rxe"], soft, None),
+        ("rxe-unused", &["rxe", "rxe-unused"], AS_IT_IS, None),
         ("no-rdma", &["no-rdma"], AS_IT_IS, None),
         ("no-rdma-root", &["no-rdma", "root"], AS_IT_IS, None),
         ("no-rdma-quiet", &["no-rdma", "no-rdma-quiet"], AS_IT_IS, None),
@@ -142,7 +143,7 @@ fn the_exit_code_is_that_of_the_worst_finding() {
 #[test]
 fn a_live_machine_can_be_looked_at() {
     let tree = SystemTree::live();
-    let machine = Machine::read(&tree, tree.addresses().unwrap());
+    let machine = LocalMachine::read(&tree, tree.addresses().unwrap());
     let sample = MachineSample::take(&tree, &machine);
     let findings = machine.examine(&tree, AS_IT_IS);
     assert!(!findings.is_empty(), "either a device or none");

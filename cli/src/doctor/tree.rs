@@ -24,7 +24,7 @@ enum TreeKind {
 }
 
 impl SystemTree {
-    /// This machine.
+    /// The machine that it runs on.
     pub(crate) fn live() -> Self {
         Self { root: PathBuf::from("/"), kind: TreeKind::Live }
     }

@@ -60,7 +60,8 @@ fn hex(address: SocketAddr) -> String {
     words.map(|word| format!("{word:08X}")).collect()
 }
 
-/// The process in a folder such as `/proc` that has the socket with this inode open, if we may look.
+/// The process in a folder such as `/proc` that has the socket with this inode open, if we may
+/// look.
 pub fn process_with_socket(processes: &Path, inode: &str) -> Option<String> {
     let wanted = format!("socket:[{inode}]");
     for process in fs::read_dir(processes).ok()?.flatten().filter(is_process) {

@@ -5,7 +5,7 @@ use rdma::soft::ROCE_PORT;
 use super::knock::Knock;
 use super::transfer::{RoceAnswer, TransferMeasure};
 use super::{ECN_MASK, ECT_0, Passage, PathMeasure};
-use crate::doctor::finding::{Finding, FindingId, Remedy};
+use crate::doctor::finding::{Advice, DoctorFinding, FindingId};
 
 /// The ECN codepoint of a packet that a switch has marked.
 const CE: u8 = 0b11;
@@ -15,7 +15,7 @@ const AROUND_PAYLOAD: usize = 96;
 const LOSS_LIMIT: u64 = 10_000;
 
 /// All findings of a path.
-pub(super) fn judge(path: &PathMeasure) -> Vec<Finding> {
+pub(super) fn judge(path: &PathMeasure) -> Vec<DoctorFinding> {
     let mut findings = vec![summary(path)];
     findings.extend(reachability(path));
     findings.extend(mtu(path));
@@ -28,8 +28,8 @@ pub(super) fn judge(path: &PathMeasure) -> Vec<Finding> {
 }
 
 impl PathMeasure {
-    fn finding(&self, id: FindingId, what: String, why: String, remedy: Remedy) -> Finding {
-        Finding { id, subject: self.target.ip().to_string(), what, why, remedy }
+    fn finding(&self, id: FindingId, what: String, why: String, advice: Advice) -> DoctorFinding {
+        DoctorFinding { id, subject: self.target.ip().to_string(), what, why, advice }
     }
 
     /// The longest payload of which a packet came back.
@@ -39,7 +39,7 @@ impl PathMeasure {
     }
 }
 
-fn summary(path: &PathMeasure) -> Finding {
+fn summary(path: &PathMeasure) -> DoctorFinding {
     let interface = path.interface.as_deref().unwrap_or("an interface without a name");
     let mut what = format!("from {} on {interface}, {}", path.source, path.provider);
     if let Some(payload) = path.passing_payload() {
@@ -57,13 +57,13 @@ fn summary(path: &PathMeasure) -> Finding {
         _ => {}
     }
     if let RoceAnswer::Discovered { subsystems } = path.roce {
-        what += &format!("; discovery found {subsystems} subsystems");
+        what += &format!("; subsystems that discovery found: {subsystems}");
     }
-    Finding::info(FindingId::Path, path.target.ip().to_string(), what)
+    DoctorFinding::info(FindingId::Path, path.target.ip().to_string(), what)
 }
 
 /// Why no RoCE packet came back.
-fn reachability(path: &PathMeasure) -> Option<Finding> {
+fn reachability(path: &PathMeasure) -> Option<DoctorFinding> {
     let (ip, port) = (path.target.ip(), path.target.port());
     let error = match &path.roce {
         RoceAnswer::Discovered { .. } => return None,
@@ -74,7 +74,7 @@ fn reachability(path: &PathMeasure) -> Option<Finding> {
                     "RoCE reaches the machine, which refuses discovery at port {port}: {error}"
                 ),
                 "The path is not the trouble.".to_owned(),
-                Remedy::look(format!("feedrail discover -a {ip} -s {port}")),
+                Advice::look(format!("feedrail discover -a {ip} -s {port}")),
             ));
         }
         RoceAnswer::Untried(error) => {
@@ -82,7 +82,7 @@ fn reachability(path: &PathMeasure) -> Option<Finding> {
                 FindingId::ConnectFailed,
                 format!("this machine could not try: {error}"),
                 String::new(),
-                Remedy::look("feedrail devices"),
+                Advice::look("feedrail devices"),
             ));
         }
         RoceAnswer::Silent(error) => error,
@@ -94,7 +94,7 @@ fn reachability(path: &PathMeasure) -> Option<Finding> {
             FindingId::TargetNotListening,
             format!("the machine answers, and nothing has UDP port {ROCE_PORT} there"),
             format!("No target can be reached: {error}"),
-            Remedy::Mend(vec![format!("feedrail-target --listen {ip}:{port} FILE  # on {ip}")]),
+            Advice::Mend(vec![format!("feedrail-target --listen {} FILE  # on {ip}", path.target)]),
         ));
     }
     if !udp_passes && !echoes_answered {
@@ -102,7 +102,7 @@ fn reachability(path: &PathMeasure) -> Option<Finding> {
             FindingId::TargetUnreachable,
             "nothing answers: neither echoes, nor UDP, nor RoCE".to_owned(),
             format!("{error}. The machine may be off, the address wrong, or everything dropped on the way."),
-            Remedy::Look(vec![format!("ip route get {ip}"), format!("ip neigh show {ip}")]),
+            Advice::Look(vec![format!("ip route get {ip}"), format!("ip neigh show {ip}")]),
         ));
     }
     let (what, certainty) = if udp_passes {
@@ -122,14 +122,14 @@ fn reachability(path: &PathMeasure) -> Option<Finding> {
         FindingId::RocePortFiltered,
         what,
         format!("{certainty} ({error})"),
-        Remedy::Mend(vec![format!(
+        Advice::Mend(vec![format!(
             "nft insert rule inet filter input udp dport {ROCE_PORT} accept  # on {ip}, and in each firewall or security group between"
         )]),
     ))
 }
 
 /// Packets as long as this side would send them must pass.
-fn mtu(path: &PathMeasure) -> Option<Finding> {
+fn mtu(path: &PathMeasure) -> Option<DoctorFinding> {
     let local = path.local_payload?;
     let passing = path.passing_payload()?;
     let blocked: Vec<_> = path.passages.iter().filter(|(payload, _)| *payload > passing).collect();
@@ -145,13 +145,13 @@ fn mtu(path: &PathMeasure) -> Option<Finding> {
             "packets with {passing} bytes of payload pass, those with {first} do not: {how}; this side would send up to {local}"
         ),
         "Connections come to be, and the first large transfer hangs until it is given up.".to_owned(),
-        Remedy::Mend(vec![
+        Advice::Mend(vec![
             format!("ip link set {interface} mtu {}  # or a larger one on the peer and on every switch between", passing + AROUND_PAYLOAD),
         ]),
     ))
 }
 
-fn loss(path: &PathMeasure) -> Option<Finding> {
+fn loss(path: &PathMeasure) -> Option<DoctorFinding> {
     let mut parts = Vec::new();
     if let Ok(echoes) = &path.echoes
         && echoes.answered > 0
@@ -183,7 +183,7 @@ fn loss(path: &PathMeasure) -> Option<Finding> {
             FindingId::PathLoss,
             parts.join("; "),
             "A loss costs at least a round trip and what is sent again; the window shrinks with each.".to_owned(),
-            Remedy::Look(vec![
+            Advice::Look(vec![
                 format!("tc -s qdisc show dev {interface}"),
                 format!("ip -s -s link show dev {interface}"),
                 "feedrail doctor  # on the target: receive buffers, drops".to_owned(),
@@ -192,14 +192,14 @@ fn loss(path: &PathMeasure) -> Option<Finding> {
     })
 }
 
-fn reordering(path: &PathMeasure) -> Option<Finding> {
+fn reordering(path: &PathMeasure) -> Option<DoctorFinding> {
     let echoes = path.echoes.as_ref().ok().filter(|echoes| echoes.reordered > 0)?;
     let interface = path.interface.as_deref().unwrap_or("IF");
     Some(path.finding(
         FindingId::PathReordering,
         format!("{} of {} answers overtook another", echoes.reordered, echoes.answered),
         "A RoCE receiver takes a packet out of order for a loss, and the sender repeats all since.".to_owned(),
-        Remedy::Look(vec![
+        Advice::Look(vec![
             format!("tc qdisc show dev {interface}"),
             format!("ip route get {}  # several next hops?", path.target.ip()),
         ]),
@@ -207,7 +207,7 @@ fn reordering(path: &PathMeasure) -> Option<Finding> {
 }
 
 /// DSCP and ECN of the answers, which echo those of the requests as they arrived.
-fn type_of_service(path: &PathMeasure) -> Vec<Finding> {
+fn type_of_service(path: &PathMeasure) -> Vec<DoctorFinding> {
     let Ok(echoes) = &path.echoes else { return Vec::new() };
     let mut findings = Vec::new();
     let sent = echoes.sent_tos;
@@ -218,7 +218,7 @@ fn type_of_service(path: &PathMeasure) -> Vec<Finding> {
             format!("echoes left with DSCP {} and came back with {}", sent >> 2, tos >> 2),
             "Behind whoever rewrites it, packets of RoCE are in another queue than their priority, without PFC and its share."
                 .to_owned(),
-            Remedy::look(format!(
+            Advice::look(format!(
                 "tcpdump -v -ni any icmp and host {}  # on the target: which way is it rewritten?",
                 path.target.ip()
             )),
@@ -230,7 +230,7 @@ fn type_of_service(path: &PathMeasure) -> Vec<Finding> {
             "echoes left as ECN-capable and came back as not ECN-capable".to_owned(),
             "Switches then drop packets where they would mark them, and no sender slows down before."
                 .to_owned(),
-            Remedy::look(format!(
+            Advice::look(format!(
                 "tcpdump -v -ni any icmp and host {}  # on the target: which way is it cleared?",
                 path.target.ip()
             )),
@@ -243,19 +243,23 @@ fn type_of_service(path: &PathMeasure) -> Vec<Finding> {
             "{marked} of {} echoes came back marked (CE): a queue on the path is long",
             echoes.answered
         );
-        findings.push(Finding::info(FindingId::PathCongested, path.target.ip().to_string(), what));
+        findings.push(DoctorFinding::info(
+            FindingId::PathCongested,
+            path.target.ip().to_string(),
+            what,
+        ));
     }
     findings
 }
 
-fn transfer(path: &PathMeasure) -> Option<Finding> {
+fn transfer(path: &PathMeasure) -> Option<DoctorFinding> {
     let (ip, port) = (path.target.ip(), path.target.port());
     match path.transfer.as_ref()? {
         Err(error) => Some(path.finding(
             FindingId::TransferFailed,
             format!("reads failed: {error}"),
             String::new(),
-            Remedy::look(format!("feedrail discover -a {ip} -s {port}")),
+            Advice::look(format!("feedrail discover -a {ip} -s {port}")),
         )),
         Ok(measure) => {
             let mut what = format!(
@@ -271,13 +275,13 @@ fn transfer(path: &PathMeasure) -> Option<Finding> {
                 );
             }
             what += &format!("; over {}", measure.providers.join("; "));
-            Some(Finding::info(FindingId::Bandwidth, ip.to_string(), what))
+            Some(DoctorFinding::info(FindingId::Bandwidth, ip.to_string(), what))
         }
     }
 }
 
 /// What was not looked at, and why.
-fn not_told(path: &PathMeasure) -> Finding {
+fn not_told(path: &PathMeasure) -> DoctorFinding {
     let mut parts: Vec<String> = Vec::new();
     match &path.echoes {
         Err(error) => parts.push(format!(
@@ -304,5 +308,5 @@ fn not_told(path: &PathMeasure) -> Finding {
     parts.push(
         "DSCP and ECN of RoCE packets as they arrive: the target would have to say with what marks they come".to_owned(),
     );
-    Finding::info(FindingId::NotTold, path.target.ip().to_string(), parts.join(". "))
+    DoctorFinding::info(FindingId::NotTold, path.target.ip().to_string(), parts.join(". "))
 }

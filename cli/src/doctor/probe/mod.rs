@@ -18,7 +18,7 @@ use rdma::{ProviderKind, select, sysfs};
 use self::echo::{EchoMeasure, EchoProbe};
 use self::knock::{CLOSED_PORT, Knock, knock};
 use self::transfer::{RoceAnswer, TransferMeasure};
-use super::finding::Finding;
+use super::finding::DoctorFinding;
 use super::tree::SystemTree;
 use crate::args::{Local, ProviderArg};
 
@@ -67,7 +67,7 @@ struct PathMeasure {
 }
 
 impl PathProbe<'_> {
-    pub(crate) fn run(&self, tree: &SystemTree) -> Result<Vec<Finding>> {
+    pub(crate) fn run(&self, tree: &SystemTree) -> Result<Vec<DoctorFinding>> {
         Ok(judge::judge(&self.measure(tree)?))
     }
 

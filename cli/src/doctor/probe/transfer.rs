@@ -26,11 +26,11 @@ const SMALL_BYTES: usize = 4 << 10;
 /// Whether RoCE reaches the target, by what discovery came to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum RoceAnswer {
-    /// Discovery succeeded.
+    /// The discovery log was read.
     Discovered { subsystems: usize },
     /// The target answered, with a refusal.
     Refused(String),
-    /// Nothing answered.
+    /// Nothing answered in time.
     Silent(String),
     /// It could not be tried.
     Untried(String),
