@@ -25,7 +25,7 @@ impl Default for BatchHistogram {
 }
 
 impl BatchHistogram {
-    /// Counts a duration.
+    /// Counts a duration in its bucket, and in the sum.
     pub(crate) fn add(&self, duration: Duration) {
         let us = u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
         self.counts[bucket(us)].fetch_add(1, Ordering::Relaxed);

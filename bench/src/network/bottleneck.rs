@@ -24,7 +24,7 @@ pub(super) struct Bottleneck {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct PacketCounts {
     pub(super) delivered: u64,
-    /// At random.
+    /// At random, before they reached the queue.
     pub(super) lost: u64,
     /// Because the queue was full.
     pub(super) dropped: u64,

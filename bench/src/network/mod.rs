@@ -7,11 +7,11 @@
 
 mod bottleneck;
 mod ecn;
+mod memory_target;
 mod namespace;
 mod path;
 mod requirements;
 mod router;
-mod storage;
 mod tcp;
 
 use std::net::Ipv4Addr;
@@ -26,10 +26,10 @@ use tun_rs::SyncDevice;
 pub(crate) use self::requirements::requirements;
 
 use self::bottleneck::PacketCounts;
+use self::memory_target::{HostsOutcome, MemoryTarget};
 use self::namespace::NetworkNamespace;
 use self::path::Path;
 use self::router::Router;
-use self::storage::{HostsOutcome, Storage};
 use self::tcp::TcpFlow;
 use crate::clock::now;
 use crate::figures::Figures;
@@ -51,18 +51,18 @@ const ROUND_TRIPS_MS: [u64; 2] = [1, 10];
 const LOSSES_PER_MILLION: [u32; 4] = [0, 100, 1_000, 10_000];
 
 /// Target and hosts, and the devices that lead from each to the router.
-struct Network {
+struct NetworkBench {
     target: NetworkNamespace,
     hosts: NetworkNamespace,
     devices: [Arc<SyncDevice>; 2],
-    storage: Storage,
+    target_daemon: MemoryTarget,
     seconds: u32,
     _folder: tempfile::TempDir,
 }
 
 /// Measures all, and adds the figures.
 pub(crate) fn measure(seconds: u32, figures: &mut Figures) -> Result<()> {
-    let network = Network::new(seconds)?;
+    let network = NetworkBench::new(seconds)?;
     network.alone(figures)?;
     network.beside_tcp(figures)?;
     network.fairness(figures)?;
@@ -70,16 +70,16 @@ pub(crate) fn measure(seconds: u32, figures: &mut Figures) -> Result<()> {
     network.distance(figures)
 }
 
-impl Network {
+impl NetworkBench {
     fn new(seconds: u32) -> Result<Self> {
         let (target, target_device) = NetworkNamespace::new(&[Ipv4Addr::new(10, 77, 0, 1)])?;
         let addresses: Vec<Ipv4Addr> =
             (0..MOST_HOSTS).map(|host| Ipv4Addr::new(10, 77, 0, 16 + host as u8)).collect();
         let (hosts, hosts_device) = NetworkNamespace::new(&addresses)?;
         let folder = tempfile::tempdir()?;
-        let storage = Storage::start(folder.path(), &target)?;
+        let target_daemon = MemoryTarget::start(folder.path(), &target)?;
         let devices = [Arc::new(target_device), Arc::new(hosts_device)];
-        Ok(Self { target, hosts, devices, storage, seconds, _folder: folder })
+        Ok(Self { target, hosts, devices, target_daemon, seconds, _folder: folder })
     }
 
     /// Runs something over a path. Returns what happened to the packets of the target, and to
@@ -96,7 +96,7 @@ impl Network {
     }
 
     fn run(&self, hosts: usize, load: &Load) -> Result<HostsOutcome> {
-        self.storage.measure(&self.hosts, 0..hosts, load, self.seconds)
+        self.target_daemon.measure(&self.hosts, 0..hosts, load, self.seconds)
     }
 
     /// A TCP flow in the direction in which a load moves data.
@@ -195,7 +195,7 @@ impl Network {
                 let bulk = scope.spawn(|| self.run(1, &WRITE));
                 pause(WARM_UP);
                 let half = (self.seconds / 2).max(1);
-                let small = self.storage.measure(&self.hosts, 1..2, &SMALL_READ, half);
+                let small = self.target_daemon.measure(&self.hosts, 1..2, &SMALL_READ, half);
                 bulk.join().map_err(|_| anyhow!("a thread of the bench panicked"))??;
                 small
             })

@@ -248,7 +248,7 @@ impl PlanState {
         }
         self.failed.fetch_add(ranges.len(), Ordering::Relaxed);
         for &index in ranges {
-            let attempts = u8::try_from(self.earlier_replicas(index)).unwrap_or(u8::MAX);
+            let attempts = u8::try_from(self.earlier_attempts(index)).unwrap_or(u8::MAX);
             let outcome = Outcome { attempts, ..Outcome::of_status(status) };
             self.outcomes[index as usize].store(outcome.to_bits(), Ordering::Release);
         }

@@ -14,7 +14,7 @@ use super::namespace::NetworkNamespace;
 use crate::load::Load;
 
 /// A target that exports memory.
-pub(super) struct Storage {
+pub(super) struct MemoryTarget {
     daemon: Daemon,
 }
 
@@ -34,7 +34,7 @@ pub(super) struct HostsOutcome {
     pub(super) sent_again_per_million: f64,
 }
 
-impl Storage {
+impl MemoryTarget {
     pub(super) fn start(folder: &FilePath, place: &NetworkNamespace) -> Result<Self> {
         let address = SocketAddr::new(place.addresses()[0].into(), 4420);
         let configuration = format!(
