@@ -100,6 +100,7 @@ impl End {
             min_rnr_timer: RnrTimer::new(12),
             initiator_depth: 4,
             responder_resources: 4,
+            reports_overflow: true,
         });
         let (window, reads) = (SendWindow::new(), ReadBudget::new(425_984));
         Self { qp, memory: Open([0; MEMORY]), window, reads }
@@ -110,7 +111,8 @@ impl End {
         let mut out = Transmit::new();
         let mut datagram = [0; 2048];
         let mut busy = false;
-        let mut limits = SharedLimits { window: &mut self.window, reads: &mut self.reads };
+        let mut limits =
+            SharedLimits { window: &mut self.window, reads: &mut self.reads, overflowed: false };
         while self.qp.poll_transmit(now, &mut self.memory, &mut limits, &mut out) {
             busy = true;
             *count += 1;
@@ -127,7 +129,11 @@ impl End {
             }
             length += out.pad_bytes() + 4;
             let packet = Packet::parse(&datagram[..length]).expect("it was just built");
-            let mut limits = SharedLimits { window: &mut peer.window, reads: &mut peer.reads };
+            let mut limits = SharedLimits {
+                window: &mut peer.window,
+                reads: &mut peer.reads,
+                overflowed: false,
+            };
             peer.qp.handle_packet(now, &packet, &mut peer.memory, &mut limits);
         }
         busy
@@ -178,7 +184,8 @@ fn a_grown_queue_pair_allocates_nothing_more() {
                 | b.exchange(&mut a, now, &mut count, lose);
             if !busy && let Some(deadline) = a.qp.deadline() {
                 now = deadline;
-                let mut limits = SharedLimits { window: &mut a.window, reads: &mut a.reads };
+                let mut limits =
+                    SharedLimits { window: &mut a.window, reads: &mut a.reads, overflowed: false };
                 a.qp.handle_deadline(now, &mut limits);
             }
         }

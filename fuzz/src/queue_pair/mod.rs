@@ -109,6 +109,7 @@ impl QueuePairWorld {
                 min_rnr_timer: RnrTimer::new(12),
                 initiator_depth: retries >> 6,
                 responder_resources: 3,
+                reports_overflow: true,
             });
             QueuePairEnd {
                 qp,
@@ -237,7 +238,7 @@ impl QueuePairWorld {
         let mut any = false;
         for _ in 0..most {
             let QueuePairEnd { qp, memory, window, reads, .. } = &mut self.ends[end];
-            let mut limits = SharedLimits { window, reads };
+            let mut limits = SharedLimits { window, reads, overflowed: false };
             if !qp.poll_transmit(self.now, memory, &mut limits, &mut out) {
                 break;
             }
@@ -284,7 +285,12 @@ impl QueuePairWorld {
         let Some(datagram) = flying.remove(index) else { return };
         let Ok(packet) = Packet::parse(&datagram) else { return };
         if packet.bth.dest_qpn == qp.qpn() {
-            qp.handle_packet(now, &packet, memory, &mut SharedLimits { window, reads });
+            qp.handle_packet(
+                now,
+                &packet,
+                memory,
+                &mut SharedLimits { window, reads, overflowed: false },
+            );
         }
         self.reap(end);
     }
@@ -300,7 +306,10 @@ impl QueuePairWorld {
         for end in 0..2 {
             let QueuePairEnd { qp, window, reads, .. } = &mut self.ends[end];
             if qp.deadline().is_some_and(|deadline| deadline <= self.now) {
-                qp.handle_deadline(self.now, &mut SharedLimits { window, reads });
+                qp.handle_deadline(
+                    self.now,
+                    &mut SharedLimits { window, reads, overflowed: false },
+                );
                 let later = qp.deadline().is_none_or(|deadline| deadline > self.now);
                 assert!(later || qp.wants_transmit(), "a deadline that was met is no more");
             }
@@ -391,7 +400,7 @@ impl QueuePairWorld {
 impl QueuePairEnd {
     fn fail(&mut self) {
         let Self { qp, window, reads, .. } = self;
-        qp.fail(&mut SharedLimits { window, reads });
+        qp.fail(&mut SharedLimits { window, reads, overflowed: false });
     }
 }
 

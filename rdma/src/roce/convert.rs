@@ -89,6 +89,8 @@ pub(super) fn connection(agreement: &Agreement) -> rc::ConnectionParams {
         min_rnr_timer: RnrTimer::new(MIN_RNR_TIMER),
         initiator_depth: agreement.initiator_depth,
         responder_resources: agreement.responder_resources,
+        // Only peers of ours tell where their packets come from.
+        reports_overflow: agreement.peer_udp_source.is_some(),
     }
 }
 

@@ -1,6 +1,7 @@
 //! The queue pairs of one group: which packet is for whom, and whose turn it is.
 #![expect(unsafe_code, reason = "packets are gathered where their payload lies")]
 
+use core::time::Duration;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 
@@ -32,6 +33,9 @@ const TURN_BYTES: usize = 60_000;
 const PACKETS_PER_ROUND: usize = 512;
 /// Identifications below this are those of our own kind of sender: 0, or the index in a train.
 const SMALL_ID: u16 = 128;
+/// How long peers are told of an overflow. A peer that knows no round-trip time asks after 20 ms
+/// what became of the last packet of a burst.
+const OVERFLOW_TOLD_FOR: Duration = Duration::from_millis(50);
 /// Packets from a peer after which it is believed to keep to small IPv4 identifications. A peer
 /// that counts its packets passes through the small ones too, but cannot have sent that many of
 /// them, even if some came twice.
@@ -53,6 +57,7 @@ pub(super) struct GroupEngine {
     completing: VecDeque<u32>,
     /// Something arrived, so that the limits may have room.
     unblock: bool,
+    overflow: Overflow,
     transmit: Transmit,
     /// Counters of released queue pairs, and what is counted here.
     stats: GroupStats,
@@ -123,6 +128,7 @@ impl GroupEngine {
             blocked: VecDeque::with_capacity(queue_pairs),
             completing: VecDeque::with_capacity(queue_pairs),
             unblock: false,
+            overflow: Overflow::default(),
             transmit: Transmit::new(),
             stats: GroupStats::default(),
         }
@@ -284,12 +290,19 @@ impl GroupEngine {
             return Handled::Done;
         }
         let announce = std::mem::take(&mut peer.announce);
-        let mut limits = SharedLimits { window: &mut path.window, reads: &mut self.reads };
+        let window = &mut path.window;
+        let overflowed = self.overflow.lately;
+        let mut limits = SharedLimits { window, reads: &mut self.reads, overflowed };
         let memory = &mut memory.in_domain(entry.domain);
         entry.queue_pair.handle_packet(now, packet, memory, &mut limits);
         self.unblock = true;
         self.look_at(slot);
         if announce { Handled::PeerIsReady(qpn) } else { Handled::Done }
+    }
+
+    /// Takes note of how many packets found the receive buffer full, of which peers are told.
+    pub(super) fn note_overflows(&mut self, now: Time, count: u32) {
+        self.overflow.note(now, count);
     }
 
     fn drop_packet(&mut self) -> Handled {
@@ -364,7 +377,8 @@ impl GroupEngine {
             Some(peer) => &mut self.paths.get(peer.path).window,
             None => &mut self.nowhere,
         };
-        let mut limits = SharedLimits { window, reads: &mut self.reads };
+        let overflowed = self.overflow.lately;
+        let mut limits = SharedLimits { window, reads: &mut self.reads, overflowed };
         let out = &mut self.transmit;
         while bytes < TURN_BYTES
             && !wire.is_blocked()
@@ -469,7 +483,28 @@ impl GroupEngine {
             Some(peer) => &mut self.paths.get(peer.path).window,
             None => &mut self.nowhere,
         };
-        (&mut entry.queue_pair, SharedLimits { window, reads: &mut self.reads })
+        let overflowed = self.overflow.lately;
+        (&mut entry.queue_pair, SharedLimits { window, reads: &mut self.reads, overflowed })
+    }
+}
+
+/// What is known of packets that found the receive buffer full.
+#[derive(Default)]
+struct Overflow {
+    /// How many they were.
+    count: u32,
+    /// When they had become so many.
+    at: Time,
+    /// Peers are told of it now.
+    lately: bool,
+}
+
+impl Overflow {
+    fn note(&mut self, now: Time, count: u32) {
+        if self.count != count {
+            (self.count, self.at) = (count, now);
+        }
+        self.lately = self.count > 0 && now - self.at < OVERFLOW_TOLD_FOR;
     }
 }
 
@@ -614,6 +649,23 @@ mod tests {
             assert!(peer.accepts(&datagram(), Identification::ZERO));
         }
         assert!(peer.accepts(&datagram(), Identification::segment(SMALL_ID)));
+    }
+
+    #[test]
+    fn an_overflow_is_told_for_a_while() {
+        let at = |milliseconds| Time::ZERO + Duration::from_millis(milliseconds);
+        let mut overflow = Overflow::default();
+        for (now, count, told) in [
+            (0, 0, false),
+            (1, 0, false),
+            (2, 5, true),
+            (51, 5, true),
+            (52, 5, false),
+            (53, 6, true),
+        ] {
+            overflow.note(at(now), count);
+            assert_eq!(overflow.lately, told, "after {now} ms");
+        }
     }
 
     /// Counts what is queued.

@@ -93,6 +93,7 @@ impl<F: Fabric> RoceGroup<F> {
                 shared.cm.send(CmMessage::Unreachable(peer));
             }
         }
+        engine.note_overflows(now, wire.overflows());
         engine.expire(now);
         let Arrived { more, .. } = arrived;
         more

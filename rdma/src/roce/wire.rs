@@ -58,6 +58,11 @@ pub trait Wire: Send + 'static {
     /// error to tell; none where a simulator drives.
     fn fds(&self) -> [Option<BorrowedFd<'_>>; 2];
 
+    /// How many packets found the receive buffer full, as far as is known; the count wraps.
+    fn overflows(&self) -> u32 {
+        0
+    }
+
     /// Its counts so far.
     fn counters(&self) -> WireCounters;
 }

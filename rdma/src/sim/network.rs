@@ -73,6 +73,8 @@ struct SimSocket {
     open: bool,
     queue: VecDeque<SimDatagram>,
     queued_bytes: usize,
+    /// Packets that found it full; wraps.
+    overflows: u32,
     unreachable: VecDeque<SocketAddr>,
 }
 
@@ -301,6 +303,7 @@ impl Network {
         let Some(socket) = socket.filter(|socket| socket.open) else { return };
         if socket.queued_bytes + cost > limit {
             self.stats.overflowed += 1;
+            socket.overflows = socket.overflows.wrapping_add(1);
             return self.note(3);
         }
         socket.queued_bytes += cost;
@@ -341,6 +344,11 @@ impl Network {
         let packet = socket.queue.pop_front()?;
         socket.queued_bytes -= packet.bytes.len() + PACKET_OVERHEAD;
         Some(packet)
+    }
+
+    pub(super) fn overflows(&self, ip: IpAddr, index: usize) -> u32 {
+        let socket = self.nodes.get(&ip).and_then(|node| node.sockets.get(index));
+        socket.map_or(0, |socket| socket.overflows)
     }
 
     pub(super) fn next_unreachable(&mut self, ip: IpAddr, index: usize) -> Option<SocketAddr> {

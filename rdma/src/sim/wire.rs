@@ -74,6 +74,10 @@ impl Wire for SimWire {
         [None, None]
     }
 
+    fn overflows(&self) -> u32 {
+        self.network.lock().overflows(self.ip, self.index)
+    }
+
     fn counters(&self) -> WireCounters {
         self.counters
     }

@@ -94,6 +94,14 @@ pub(super) fn joined_segment(header: &libc::msghdr) -> Option<usize> {
     usize::try_from(length).ok().filter(|&length| length > 0)
 }
 
+/// How many packets the socket's buffer had no room for before this one; none is told before the
+/// first.
+pub(super) fn overflows(header: &libc::msghdr) -> Option<u32> {
+    let data =
+        find_control(header, |level, kind| level == libc::SOL_SOCKET && kind == libc::SO_RXQ_OVFL)?;
+    Some(u32::from_ne_bytes(data.get(..4)?.try_into().ok()?))
+}
+
 /// The error number of an entry of the error queue.
 pub(super) fn queued_error(header: &libc::msghdr) -> Option<i32> {
     let data = find_control(header, |level, kind| {

@@ -26,6 +26,8 @@ pub(super) struct Inbox {
     headers: Box<[libc::mmsghdr]>,
     /// The flow of the last message, which is often that of the next one too.
     latest: Option<(SocketAddr, Flow)>,
+    /// Packets that had found the socket's buffer full when the last message came.
+    overflows: u32,
 }
 
 // SAFETY: the pointers in `pieces` and `headers` lead into this inbox's own boxes.
@@ -50,6 +52,7 @@ impl Inbox {
             controls: vec![ControlBuffer::default(); MESSAGES].into(),
             headers: vec![raw::NO_MESSAGE; MESSAGES].into(),
             latest: None,
+            overflows: 0,
         }
     }
 
@@ -83,6 +86,11 @@ impl Inbox {
         }
     }
 
+    /// How many packets found the socket's buffer full, as far as messages that came since tell.
+    pub(super) const fn overflows(&self) -> u32 {
+        self.overflows
+    }
+
     /// Hands each datagram of the first `count` messages to `handle`; returns how many they were.
     pub(super) fn for_each(
         &mut self,
@@ -102,6 +110,7 @@ impl Inbox {
         let Some(from) = self.names[index].get() else { return 0 };
         let flow = self.flow(from, to);
         let header = &self.headers[index];
+        self.overflows = raw::overflows(&header.msg_hdr).unwrap_or(self.overflows);
         let start = index * MESSAGE_BYTES;
         let bytes = &self.bytes[start..start + (header.msg_len as usize).min(MESSAGE_BYTES)];
         if header.msg_hdr.msg_flags & libc::MSG_TRUNC != 0 {
@@ -175,4 +184,47 @@ pub(super) fn next_error(fd: &impl AsRawFd) -> Option<QueuedError> {
         }
         _ => QueuedError::Other,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::UdpSocket;
+
+    use super::super::options::{PortChoice, SoftOptions};
+    use super::super::socket;
+    use super::*;
+    use crate::roce::{Entropy, SystemEntropy};
+
+    #[test]
+    fn datagrams_that_found_no_room_are_counted() {
+        let ip = "127.0.0.1".parse().unwrap();
+        let options = SoftOptions {
+            receive_buffer_bytes: Some(1),
+            ..SoftOptions::new(ip, PortChoice::Ephemeral)
+        };
+        let mut random = SystemEntropy.stream().unwrap();
+        let endpoint = socket::open(&options, &mut random).unwrap();
+        let (receiver, to) = (&endpoint.sockets[0].receiver, endpoint.address);
+        let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let (mut inbox, mut counters) = (Inbox::new(), WireCounters::default());
+        let mut receive = |inbox: &mut Inbox| {
+            if let ReceiveOutcome::All(count) | ReceiveOutcome::Full(count) =
+                inbox.fetch(receiver, &mut counters)
+            {
+                inbox.for_each(count, to, &mut |_| {});
+            }
+            inbox.overflows()
+        };
+        for _ in 0..1000 {
+            sender.send_to(&[0; 100], to).unwrap();
+            assert_eq!(receive(&mut inbox), 0, "there is room for one");
+        }
+        let overflowed = (0..100_000).any(|_| {
+            for _ in 0..100 {
+                sender.send_to(&[0; 1000], to).unwrap();
+            }
+            receive(&mut inbox) > 0
+        });
+        assert!(overflowed, "100 datagrams fit {} bytes", endpoint.receive_buffer_bytes);
+    }
 }

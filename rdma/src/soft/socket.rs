@@ -105,6 +105,8 @@ fn wire_sockets(
     trains: bool,
     random: &mut Random,
 ) -> Result<Sockets, EndpointError> {
+    // Without it a full receive buffer passes for a loss in the network.
+    let _ = set_flag(&receiver, libc::SOL_SOCKET, libc::SO_RXQ_OVFL, 1);
     // Kernels that cannot join trains hand over one packet at a time.
     let _ = set_flag(&receiver, SOL_UDP, UDP_GRO, i32::from(trains));
     let sender = match address.port() {

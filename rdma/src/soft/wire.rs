@@ -179,6 +179,10 @@ impl Wire for SoftWire {
         [Some(self.sockets.receiver.as_fd()), self.sockets.sender.as_ref().map(AsFd::as_fd)]
     }
 
+    fn overflows(&self) -> u32 {
+        self.inbox.overflows()
+    }
+
     fn counters(&self) -> WireCounters {
         self.counters
     }

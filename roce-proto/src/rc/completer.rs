@@ -3,6 +3,7 @@
 use core::time::Duration;
 
 use crate::rc::completions::Completions;
+use crate::rc::congestion::LossCause;
 use crate::rc::datagram_cost::HEADERS_BYTES;
 use crate::rc::outstanding_reads::Early;
 use crate::rc::recovery::{Cause, Probe};
@@ -17,6 +18,8 @@ pub(super) struct Answers<'a, 'b> {
     pub(super) limits: &'a mut SharedLimits<'b>,
     pub(super) completions: &'a mut Completions,
     pub(super) counters: &'a mut QueuePairCounters,
+    /// What packets were lost to that the answer shows to be missing.
+    pub(super) cause: LossCause,
 }
 
 /// A response is asked for again when one has come that is this much later: less is taken for
@@ -218,7 +221,8 @@ impl Requester {
             with.limits.window.charge(outstanding - self.charged);
             self.charged = outstanding;
         } else {
-            with.limits.window.lost(with.now, self.retransmit_timer.silence(with.now));
+            let silence = self.retransmit_timer.silence(with.now);
+            with.limits.window.lost(with.now, silence, with.cause);
         }
     }
 
@@ -244,7 +248,7 @@ impl Requester {
             return Ok(());
         }
         self.reported_gap = Some((psn, with.now));
-        with.limits.window.lost(with.now, Duration::ZERO);
+        with.limits.window.lost(with.now, Duration::ZERO, with.cause);
         self.go_back(Cause::Gap, with.limits);
         Ok(())
     }

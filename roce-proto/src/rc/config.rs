@@ -80,4 +80,7 @@ pub struct ConnectionParams {
     pub initiator_depth: u8,
     /// RDMA READs that the peer may have outstanding; at most [`READS_MAX`] are served.
     pub responder_resources: u8,
+    /// Each side sets BECN in what it answers while its receive buffer overflows. Otherwise we do
+    /// not, and any packet that the peer misses may have been lost to its buffer.
+    pub reports_overflow: bool,
 }

@@ -273,11 +273,13 @@ impl QueuePair {
         memory: &mut impl Memory,
         limits: &mut SharedLimits<'_>,
     ) {
+        let cause = self.requester.cause_of_loss(packet.bth.becn);
         let mut with = Answers {
             now,
             limits: &mut *limits,
             completions: &mut self.completions,
             counters: &mut self.counters,
+            cause,
         };
         let psn = packet.bth.psn;
         let result = match &packet.message {
@@ -298,12 +300,14 @@ impl QueuePair {
         limits: &mut SharedLimits<'_>,
         out: &mut Transmit,
     ) -> bool {
-        match self.responder.poll(self.qpn, memory, &mut self.counters, out) {
+        let overflowed = limits.overflowed;
+        match self.responder.poll(self.qpn, memory, overflowed, &mut self.counters, out) {
             Ok(sent) => sent,
             Err(refusal) => {
                 self.enter_error(None, refusal.receive, limits);
                 // Only the refusal itself is left to send.
-                self.responder.poll(self.qpn, memory, &mut self.counters, out).unwrap_or(false)
+                let refusal = self.responder.poll(self.qpn, memory, false, &mut self.counters, out);
+                refusal.unwrap_or(false)
             }
         }
     }

@@ -9,6 +9,7 @@
 use core::time::Duration;
 
 use crate::rc::completions::Completions;
+use crate::rc::congestion::LossCause;
 use crate::rc::datagram_cost::HEADERS_BYTES;
 use crate::rc::outstanding_reads::{Early, OutstandingRead, OutstandingReads};
 use crate::rc::read_repair::ReadRepair;
@@ -83,6 +84,8 @@ pub(super) struct Requester {
     peer: Qpn,
     initiator_depth: usize,
     pub(super) rnr_retry_count: u8,
+    /// The peer says when packets are lost to its receive buffer.
+    reports_overflow: bool,
 }
 
 /// A send request failed, and the queue pair with it.
@@ -121,6 +124,7 @@ impl Requester {
             peer: Qpn::new(0),
             initiator_depth: 0,
             rnr_retry_count: 0,
+            reports_overflow: false,
         }
     }
 
@@ -134,6 +138,12 @@ impl Requester {
         self.peer = connection.remote_qpn;
         self.initiator_depth = usize::from(connection.initiator_depth).min(READS_MAX);
         self.rnr_retry_count = connection.rnr_retry_count;
+        self.reports_overflow = connection.reports_overflow;
+    }
+
+    /// What the peer lost packets to that an answer with this BECN shows to be missing.
+    pub(super) const fn cause_of_loss(&self, becn: bool) -> LossCause {
+        if becn || !self.reports_overflow { LossCause::ReceiveBuffer } else { LossCause::Network }
     }
 
     /// Whether there is something to send, as far as that depends on this queue pair alone.

@@ -43,6 +43,8 @@ pub(super) struct Responder {
     peer: Qpn,
     resources: usize,
     rnr_timer: RnrTimer,
+    /// The peer is told when packets are lost to our receive buffer.
+    reports_overflow: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -121,6 +123,7 @@ impl Responder {
             peer: Qpn::new(0),
             resources: 0,
             rnr_timer: RnrTimer::new(0),
+            reports_overflow: false,
         }
     }
 
@@ -130,6 +133,7 @@ impl Responder {
         self.peer = connection.remote_qpn;
         self.resources = usize::from(connection.responder_resources).min(READS_MAX);
         self.rnr_timer = connection.min_rnr_timer;
+        self.reports_overflow = connection.reports_overflow;
     }
 
     /// Queues a receive. A message that has begun stays in the one that it began in.
@@ -206,12 +210,14 @@ impl Responder {
         !self.replies.is_empty() || self.answer.is_some()
     }
 
-    /// The next READ response packet, or the acknowledgement behind the last one. The error is that
+    /// The next READ response packet, or the acknowledgement behind the last one, which tells
+    /// whether our receive buffer `overflowed`. The error is that
     /// memory which was open to the peer when it asked is not open any more.
     pub(super) fn poll(
         &mut self,
         qpn: Qpn,
         memory: &impl Memory,
+        overflowed: bool,
         counters: &mut QueuePairCounters,
         out: &mut Transmit,
     ) -> Result<bool, FatalError> {
@@ -246,7 +252,9 @@ impl Responder {
             _ => {}
         }
         let aeth = Aeth { syndrome, msn: self.msn };
-        out.start(Bth::new(self.peer, psn), &Message::Acknowledge(aeth), 0);
+        let becn = overflowed && self.reports_overflow;
+        let bth = Bth { becn, ..Bth::new(self.peer, psn) };
+        out.start(bth, &Message::Acknowledge(aeth), 0);
         Ok(true)
     }
 

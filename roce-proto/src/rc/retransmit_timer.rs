@@ -146,6 +146,7 @@ mod tests {
             min_rnr_timer: RnrTimer::new(1),
             initiator_depth: 1,
             responder_resources: 1,
+            reports_overflow: true,
         })
     }
 

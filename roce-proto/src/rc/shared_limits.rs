@@ -9,4 +9,6 @@ pub struct SharedLimits<'a> {
     pub window: &'a mut SendWindow,
     /// Towards our own receive socket.
     pub reads: &'a mut ReadBudget,
+    /// Our receive socket dropped packets lately, which peers are told.
+    pub overflowed: bool,
 }

@@ -1,15 +1,15 @@
 //! How much may be on its way to one receiver.
 //!
-//! A RoCE v2 receiver in software is a UDP socket: packets that do not fit its buffer are lost
-//! silently, the sender does not know how large the buffer is, and all senders share it. The window
-//! therefore starts small enough for a stock Linux buffer, grows fast as long as nothing was ever
-//! lost, and learns from losses. It differs from TCP's in one point: each loss costs a go-back-N,
-//! so the place where one happened is remembered and approached again only slowly.
+//! A RoCE v2 receiver in software is a UDP socket: packets that do not fit its buffer are lost, the
+//! sender does not know how large the buffer is, and all senders share it. The window therefore
+//! starts small enough for a stock Linux buffer, grows fast as long as nothing was ever lost, and
+//! learns from losses. Each loss costs a go-back-N, so the place where a receive buffer overflowed
+//! is remembered and approached again only slowly. The network is treated as TCP treats it.
 
 use core::time::Duration;
 
 use crate::Time;
-use crate::rc::congestion::{CongestionControl, FULL_PACKET, Halving, RoundTrip};
+use crate::rc::congestion::{CongestionControl, FULL_PACKET, LossCause, RoundTrip, TwoLimits};
 
 /// The least time for which a packet that is missed may have been on its way: timers of queue pairs
 /// and turns of processes are no finer.
@@ -27,7 +27,7 @@ const ON_ITS_WAY: Duration = Duration::from_millis(1);
 /// in flight it always admits one packet, so no queue pair starves as long as turns are taken.
 #[derive(Clone, Debug)]
 pub struct SendWindow {
-    control: Halving,
+    control: TwoLimits,
     in_flight: u64,
     /// The part of it for which no acknowledgement was requested yet.
     unsolicited: u64,
@@ -40,7 +40,7 @@ impl SendWindow {
     /// The window towards an endpoint of which nothing is known.
     pub const fn new() -> Self {
         Self {
-            control: Halving::new(),
+            control: TwoLimits::new(),
             in_flight: 0,
             unsolicited: 0,
             limited: false,
@@ -112,15 +112,15 @@ impl SendWindow {
             self.round_trip.sample(now, sample);
         }
         if limited {
-            self.control.on_ack(now, cost, sample);
+            self.control.on_ack(now, cost, &self.round_trip);
         }
     }
 
     /// A packet was lost, as the peer reported or a time-out after `silence` shows. Packets that
     /// were on their way when the window was last reduced say nothing about the window since, so a
     /// pause in which the timers of all queue pairs expire, one after the other, counts once.
-    pub(super) fn lost(&mut self, now: Time, silence: Duration) {
-        self.control.on_loss(now, self.left_at(now, silence));
+    pub(super) fn lost(&mut self, now: Time, silence: Duration, cause: LossCause) {
+        self.control.on_loss(now, self.left_at(now, silence), cause);
     }
 
     /// Nothing was heard for `silence`, in which packets were sent again more than once.
@@ -170,7 +170,7 @@ mod tests {
             }
             if window.in_flight() > buffer {
                 losses += 1;
-                window.lost(*now, Duration::ZERO);
+                window.lost(*now, Duration::ZERO, LossCause::ReceiveBuffer);
             }
             for _ in 0..packets {
                 window.acknowledged(*now, FULL_PACKET, Some(MILLISECOND));
@@ -204,7 +204,7 @@ mod tests {
         let (mut window, mut now) = (SendWindow::new(), Time::ZERO);
         assert_eq!(rounds(&mut window, &mut now, 500, LARGEST_WINDOW), 0);
         assert_eq!(window.limit(), LARGEST_WINDOW);
-        window.lost(now, Duration::ZERO);
+        window.lost(now, Duration::ZERO, LossCause::ReceiveBuffer);
         let after_loss = window.limit();
         rounds(&mut window, &mut now, 100, LARGEST_WINDOW);
         assert!(
@@ -218,7 +218,7 @@ mod tests {
         let (mut window, mut now) = (SendWindow::new(), Time::ZERO);
         for _ in 0..100 {
             now = now + Duration::from_secs(1);
-            window.lost(now, Duration::ZERO);
+            window.lost(now, Duration::ZERO, LossCause::ReceiveBuffer);
         }
         assert!(window.admits(datagram_cost(9000)));
         window.charge(FULL_PACKET);
@@ -232,7 +232,7 @@ mod tests {
         rounds(&mut window, &mut later, 50, u64::MAX);
         let before = window.limit();
         for _ in 0..10 {
-            window.lost(later, Duration::ZERO);
+            window.lost(later, Duration::ZERO, LossCause::ReceiveBuffer);
         }
         assert_eq!(window.limit(), before / 2);
     }

@@ -1,9 +1,10 @@
-//! Each loss halves the window, which approaches the place of the loss again only slowly.
+//! The window that the receiver is good for: each loss halves it, and it approaches the place of
+//! the loss again only slowly.
 
 use core::mem;
 use core::time::Duration;
 
-use super::{CongestionControl, FULL_PACKET, LARGEST_WINDOW, RoundTrip};
+use super::{FULL_PACKET, LARGEST_WINDOW};
 use crate::Time;
 
 const STOCK_BUFFER: u64 = 425_984;
@@ -15,37 +16,25 @@ const CEILING_INTERVAL: Duration = Duration::from_millis(20);
 /// The window grows by a packet each round trip up to a ceiling. Above, losses are to be expected,
 /// and both rise slowly; faster as long as there was none.
 #[derive(Clone, Debug)]
-pub(crate) struct Halving {
+pub(super) struct Halving {
     limit: u64,
     ceiling: u64,
     ceiling_raised: Time,
     /// The ceiling is still a guess: nothing was ever lost.
     guessed: bool,
-    last_cut: Option<Time>,
 }
 
 impl Halving {
-    pub(crate) const fn new() -> Self {
-        Self {
-            limit: INITIAL,
-            ceiling: INITIAL_CEILING,
-            ceiling_raised: Time::ZERO,
-            guessed: true,
-            last_cut: None,
-        }
+    pub(super) const fn new() -> Self {
+        Self { limit: INITIAL, ceiling: INITIAL_CEILING, ceiling_raised: Time::ZERO, guessed: true }
     }
-}
 
-impl CongestionControl for Halving {
-    fn window(&self) -> u64 {
+    pub(super) const fn window(&self) -> u64 {
         self.limit
     }
 
-    fn pacing_rate(&self, round_trip: &RoundTrip) -> Option<u64> {
-        super::rate(self.limit, round_trip)
-    }
-
-    fn on_ack(&mut self, now: Time, bytes: u64, _: Option<Duration>) {
+    /// Packets that cost `bytes` were acknowledged while this window had held packets up.
+    pub(super) fn on_ack(&mut self, now: Time, bytes: u64) {
         if self.limit < self.ceiling {
             self.limit = (self.limit + FULL_PACKET * bytes / self.limit).min(self.ceiling);
         } else if now - self.ceiling_raised >= CEILING_INTERVAL {
@@ -57,19 +46,12 @@ impl CongestionControl for Halving {
         }
     }
 
-    fn on_loss(&mut self, now: Time, left: Time) {
-        if self.last_cut.is_some_and(|cut| left < cut) {
-            return;
-        }
-        self.last_cut = Some(now);
+    /// The receive buffer lost packets.
+    pub(super) fn on_loss(&mut self, now: Time) {
         self.ceiling_raised = now;
         // A guess was too high by a step at the most.
         let kept = if mem::take(&mut self.guessed) { self.limit / 8 * 5 } else { self.limit / 2 };
         self.ceiling = kept.max(SMALLEST);
         self.limit = (self.limit / 2).max(SMALLEST);
-    }
-
-    fn on_timeout(&mut self, now: Time, left: Time) {
-        self.on_loss(now, left);
     }
 }

@@ -5,13 +5,15 @@
 //! and releases them, and reports here what it learns. Nothing here reads a clock or allocates, and
 //! all arithmetic is in integers.
 
+mod cubic;
 mod halving;
 mod round_trip;
+mod two_limits;
 
-use core::time::Duration;
-
-pub(super) use halving::Halving;
+use cubic::Cubic;
+use halving::Halving;
 pub use round_trip::RoundTrip;
+pub(super) use two_limits::TwoLimits;
 
 use crate::Time;
 use crate::rc::datagram_cost::{HEADERS_BYTES, datagram_cost};
@@ -22,6 +24,16 @@ pub(super) const FULL_PACKET: u64 = datagram_cost(4096 + HEADERS_BYTES);
 /// A window larger than this gains nothing: no socket buffer is larger.
 pub(super) const LARGEST_WINDOW: u64 = 16 << 20;
 
+/// What a packet was lost to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LossCause {
+    /// A full receive buffer, as the receiver reported; or the receiver does not report that, and
+    /// it may have been.
+    ReceiveBuffer,
+    /// Something else, of a receiver that would have reported a full buffer.
+    Network,
+}
+
 /// A rule by which the window towards one endpoint follows what is seen of the network. Bytes count
 /// as [`datagram_cost`] counts them.
 pub trait CongestionControl {
@@ -31,13 +43,12 @@ pub trait CongestionControl {
     /// Bytes per second at which packets should leave, if the round trip is known.
     fn pacing_rate(&self, round_trip: &RoundTrip) -> Option<u64>;
 
-    /// Packets that cost `bytes` were acknowledged while the window had held packets up. `sample`
-    /// is the round-trip time of one of them, if it was sent only once.
-    fn on_ack(&mut self, now: Time, bytes: u64, sample: Option<Duration>);
+    /// Packets that cost `bytes` were acknowledged while the window had held packets up.
+    fn on_ack(&mut self, now: Time, bytes: u64, round_trip: &RoundTrip);
 
     /// A packet was lost that left at `left` at the earliest. Losses of packets that left before
     /// the window was last reduced are part of the same event.
-    fn on_loss(&mut self, now: Time, left: Time);
+    fn on_loss(&mut self, now: Time, left: Time, cause: LossCause);
 
     /// Nothing was heard of packets that left at `left`, several times in a row.
     fn on_timeout(&mut self, now: Time, left: Time);

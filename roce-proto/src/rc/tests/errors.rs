@@ -271,6 +271,7 @@ fn completions_do_not_overrun_after_a_failure() {
     let end = &mut crate::rc::SharedLimits {
         window: &mut pair.ends[1].windows[0],
         reads: &mut pair.ends[1].reads,
+        overflowed: false,
     };
     qp.fail(end);
     let send =
@@ -291,7 +292,7 @@ fn completions_do_not_overrun_after_a_failure() {
 fn a_vanished_peer_exhausts_the_retries() {
     let mut pair =
         Pair::new(&Options { retry_count: 3, ack_timeout_exponent: 14, ..Options::default() });
-    pair.network.loss = 1000;
+    pair.network.loss_ppm = 1_000_000;
     pair.send(0, 1, write_to(0), &[sge(0, 100_000)]);
     pair.send(0, 2, read_from(0), &[sge(0, 100)]);
     let start = pair.now;
@@ -336,9 +337,9 @@ fn the_refusal_is_repeated_when_it_was_lost() {
     pair.send(0, 1, SendOp::RdmaWrite { remote_addr: 0, rkey: 0xDEAD }, &[sge(0, 10)]);
     pair.run_for(core::time::Duration::from_micros(20));
     // The packet is there; the answer is lost.
-    pair.network.loss = 1000;
+    pair.network.loss_ppm = 1_000_000;
     pair.run_for(core::time::Duration::from_micros(50));
-    pair.network.loss = 0;
+    pair.network.loss_ppm = 0;
     pair.run();
     assert_eq!(statuses(&pair, 0), [(1, WorkStatus::RemoteAccess)]);
     assert_eq!(pair.ends[1].memory.placements, 0);

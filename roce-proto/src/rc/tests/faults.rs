@@ -158,8 +158,8 @@ fn faulty(seed: u64, loss: u64, duplication: u64, jitter_us: u64) -> Options {
     options.send_psn = [(seed * 7919) as u32, 0x00FF_FFF0];
     options.reads = 1 + (seed % 16) as u8;
     options.read_budget = seed.is_multiple_of(2).then_some(100_000);
-    options.network.loss = loss;
-    options.network.duplication = duplication;
+    options.network.loss_ppm = loss * 1000;
+    options.network.duplication_ppm = duplication * 1000;
     options.network.jitter = Duration::from_micros(jitter_us);
     options
 }
@@ -231,10 +231,10 @@ fn a_burst_of_loss_costs_milliseconds() {
         pair.send(0, 1, write_to(0), &[sge(0, 1000)]);
         pair.run();
         let start = pair.now;
-        pair.network.loss = 1000;
+        pair.network.loss_ppm = 1_000_000;
         pair.send(0, 2, write_to(0), &[sge(0, 50_000)]);
         pair.run_for(Duration::from_micros(100));
-        pair.network.loss = 0;
+        pair.network.loss_ppm = 0;
         pair.run();
         assert_eq!(pair.completions(0).len(), 2);
         assert!(pair.now - start < Duration::from_millis(12), "took {:?}", pair.now - start);

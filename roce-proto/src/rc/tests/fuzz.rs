@@ -116,7 +116,7 @@ fn a_hostile_peer() {
             pair.send(1, id, read_from(0), &[sge(upper + 20_000, 1000)]);
             pair.send(1, id, write_to(0), &[sge(0, 700)]);
         }
-        pair.network.loss = 1000;
+        pair.network.loss_ppm = 1_000_000;
         let mut rng = Rng::new(seed);
         for _ in 0..60 {
             let near: Vec<u32> = pair

@@ -3,6 +3,7 @@
 mod errors;
 mod faults;
 mod fuzz;
+mod goodput;
 mod memory;
 mod operations;
 mod pair;

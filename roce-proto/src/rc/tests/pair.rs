@@ -39,20 +39,24 @@ pub(super) struct Options {
     pub(super) ack_timeout_exponent: u8,
     pub(super) reads: u8,
     pub(super) read_budget: Option<u64>,
+    /// Both ends agreed to report overflows.
+    pub(super) reports_overflow: bool,
     /// Each queue pair of an end has a window of its own, as if it were a process of its own.
     pub(super) own_windows: bool,
     pub(super) network: Network,
 }
 
-/// Latency, loss and other faults of the network. Chances are in thousandths.
+/// Latency, loss and other faults of the network. Chances are per million.
 #[derive(Clone, Debug)]
 pub(super) struct Network {
     pub(super) latency: Duration,
     pub(super) jitter: Duration,
-    pub(super) loss: u64,
-    pub(super) duplication: u64,
+    pub(super) loss_ppm: u64,
+    pub(super) duplication_ppm: u64,
     /// The receive buffer of each end, as the kernel counts it.
     pub(super) buffer: u64,
+    /// An end knows, and tells its peers, that its buffer was full.
+    pub(super) reports_overflow: bool,
     /// How long an end takes for one packet.
     pub(super) service: Duration,
 }
@@ -77,13 +81,15 @@ impl Default for Options {
             ack_timeout_exponent: 14,
             reads: 16,
             read_budget: None,
+            reports_overflow: true,
             own_windows: false,
             network: Network {
                 latency: Duration::from_micros(20),
                 jitter: Duration::ZERO,
-                loss: 0,
-                duplication: 0,
+                loss_ppm: 0,
+                duplication_ppm: 0,
                 buffer: u64::MAX,
+                reports_overflow: true,
                 service: Duration::ZERO,
             },
         }
@@ -105,6 +111,8 @@ pub(super) struct Pair {
     pub(super) solicited: Vec<Psn>,
     /// Every acknowledgement that left.
     pub(super) acknowledgements: Vec<(usize, Psn, Syndrome)>,
+    /// Acknowledgements that carry BECN.
+    pub(super) becn_acknowledgements: u64,
     /// Every READ response with a message sequence number that left, and that number.
     pub(super) responses: Vec<(Psn, u32)>,
     /// Packets that found no room.
@@ -122,6 +130,7 @@ pub(super) struct End {
     pub(super) asleep_until: Time,
     socket: VecDeque<Vec<u8>>,
     socket_used: u64,
+    overflowed_at: Option<Time>,
     serve_at: Time,
     turn: usize,
 }
@@ -155,6 +164,10 @@ impl Rng {
         self.below(1000) < thousandths
     }
 
+    pub(super) fn chance_ppm(&mut self, millionths: u64) -> bool {
+        millionths > 0 && self.below(1_000_000) < millionths
+    }
+
     pub(super) fn bytes(&mut self, length: usize) -> Vec<u8> {
         (0..length).map(|_| self.next() as u8).collect()
     }
@@ -184,6 +197,7 @@ impl Pair {
             asking: Vec::new(),
             solicited: Vec::new(),
             acknowledgements: Vec::new(),
+            becn_acknowledgements: 0,
             responses: Vec::new(),
             overruns: 0,
         }
@@ -267,13 +281,14 @@ impl Pair {
         }
         if let Message::Acknowledge(aeth) = packet.message {
             self.acknowledgements.push((from, packet.bth.psn, aeth.syndrome));
+            self.becn_acknowledgements += u64::from(packet.bth.becn);
         } else if let Some(aeth) = packet.message.aeth() {
             self.responses.push((packet.bth.psn, aeth.msn));
         }
-        if self.rng.chance(self.network.loss) {
+        if self.rng.chance_ppm(self.network.loss_ppm) {
             return;
         }
-        let copies = 1 + usize::from(self.rng.chance(self.network.duplication));
+        let copies = 1 + usize::from(self.rng.chance_ppm(self.network.duplication_ppm));
         for _ in 0..copies {
             let jitter = match self.network.jitter.as_nanos() as u64 {
                 0 => 0,
@@ -291,6 +306,7 @@ impl Pair {
         let cost = datagram_cost(datagram.len());
         if end.socket_used.saturating_add(cost) > self.network.buffer {
             self.overruns += 1;
+            end.overflowed_at = self.network.reports_overflow.then_some(self.now);
             return;
         }
         if end.socket.is_empty() {
@@ -298,6 +314,14 @@ impl Pair {
         }
         end.socket_used += cost;
         end.socket.push_back(datagram);
+    }
+
+    /// Forgets which packets left so far.
+    pub(super) fn forget_packets(&mut self) {
+        self.log.clear();
+        self.asking.clear();
+        self.acknowledgements.clear();
+        self.responses.clear();
     }
 
     /// Loses packets that are on their way.
@@ -323,7 +347,8 @@ impl Pair {
     /// Takes queue pair 0 of `end` to ERROR.
     pub(super) fn fail(&mut self, end: usize) {
         let End { qps, windows, reads, .. } = &mut self.ends[end];
-        qps[0].fail(&mut SharedLimits { window: &mut windows[0], reads });
+        let window = &mut windows[0];
+        qps[0].fail(&mut SharedLimits { window, reads, overflowed: false });
     }
 }
 
@@ -345,9 +370,15 @@ impl End {
             asleep_until: Time::ZERO,
             socket: VecDeque::new(),
             socket_used: 0,
+            overflowed_at: None,
             serve_at: Time::ZERO,
             turn: 0,
         }
+    }
+
+    /// Whether the socket dropped packets in the last 50 ms.
+    fn overflowed_lately(&self, now: Time) -> bool {
+        self.overflowed_at.is_some_and(|at| now - at < Duration::from_millis(50))
     }
 
     /// Bytes that all windows together have in flight.
@@ -371,10 +402,10 @@ impl End {
             }
         }
         self.reads.forget(now);
-        let windows = self.windows.len();
+        let (windows, overflowed) = (self.windows.len(), self.overflowed_lately(now));
         for (index, qp) in self.qps.iter_mut().enumerate() {
             let window = &mut self.windows[index % windows];
-            let mut limits = SharedLimits { window, reads: &mut self.reads };
+            let mut limits = SharedLimits { window, reads: &mut self.reads, overflowed };
             if qp.deadline().is_some_and(|deadline| deadline <= now) {
                 qp.handle_deadline(now, &mut limits);
             }
@@ -386,9 +417,9 @@ impl End {
         let packet = Packet::parse(datagram).expect("arrived packets parse");
         let to = packet.bth.dest_qpn;
         if let Some(index) = self.qps.iter().position(|qp| qp.qpn() == to) {
-            let windows = self.windows.len();
+            let (windows, overflowed) = (self.windows.len(), self.overflowed_lately(now));
             let window = &mut self.windows[index % windows];
-            let mut limits = SharedLimits { window, reads: &mut self.reads };
+            let mut limits = SharedLimits { window, reads: &mut self.reads, overflowed };
             let qp = &mut self.qps[index];
             qp.handle_packet(now, &packet, &mut self.memory, &mut limits);
         }
@@ -397,14 +428,14 @@ impl End {
     fn transmit(&mut self, now: Time) -> Vec<Vec<u8>> {
         let mut sent = vec![];
         let mut out = Transmit::new();
-        let count = self.qps.len();
+        let (count, overflowed) = (self.qps.len(), self.overflowed_lately(now));
         let mut idle = 0;
         while idle < count {
             let qp = &mut self.qps[self.turn % count];
             let windows = self.windows.len();
             let window = &mut self.windows[self.turn % count % windows];
             self.turn += 1;
-            let mut limits = SharedLimits { window, reads: &mut self.reads };
+            let mut limits = SharedLimits { window, reads: &mut self.reads, overflowed };
             if qp.wants_transmit() && qp.poll_transmit(now, &mut self.memory, &mut limits, &mut out)
             {
                 sent.push(assemble(&out, &self.memory));
@@ -438,6 +469,7 @@ pub(super) fn connection(options: &Options, end: usize, index: usize) -> Connect
         min_rnr_timer: RnrTimer::new(12),
         initiator_depth: options.reads,
         responder_resources: options.reads,
+        reports_overflow: options.reports_overflow,
     }
 }
 

@@ -29,7 +29,7 @@ impl Responder {
             reads: 2,
             ..Options::default()
         });
-        pair.network.loss = 1000;
+        pair.network.loss_ppm = 1_000_000;
         pair.ends[1].memory.bytes.fill(0x11);
         Self { pair, answered: 0 }
     }

@@ -43,6 +43,14 @@ fn bulk(pair: &mut Pair, rounds: u64, read: bool) {
     assert_eq!(pair.ends[0].reads.used(), 0);
 }
 
+/// As many further writes of queue pair 0, a few at a time.
+fn bulk_more(pair: &mut Pair, rounds: u64) {
+    for _ in 0..rounds / 32 {
+        pair.ends[0].completions.clear();
+        bulk(pair, 32, false);
+    }
+}
+
 #[test]
 fn writes_of_many_queue_pairs_rarely_repeat() {
     for count in [1, 4, 64] {
@@ -179,4 +187,36 @@ fn queue_pairs_share_a_receive_buffer() {
         let ideal = pair.network.service * (counters.packets_sent as u32);
         assert!(pair.now - start < ideal * 3, "{count} x {length}: {:?}", pair.now - start);
     }
+}
+
+/// Acknowledgements carry BECN while a buffer overflows, and then only: foreign peers may take it
+/// for something else.
+#[test]
+fn an_overflow_is_reported_to_those_who_know_it() {
+    for (buffer, reports_overflow) in
+        [(STOCK_BUFFER, true), (STOCK_BUFFER, false), (u64::MAX, true)]
+    {
+        let mut options = Options { own_windows: true, reports_overflow, ..shared(64) };
+        options.network.buffer = buffer;
+        let mut pair = Pair::new(&options);
+        bulk(&mut pair, 4, false);
+        let overflowed = pair.overruns > 0;
+        assert_eq!(overflowed, buffer == STOCK_BUFFER);
+        assert_eq!(pair.becn_acknowledgements > 0, overflowed && reports_overflow);
+    }
+}
+
+/// A peer that would report an overflow and does not has lost packets in the network: the window is
+/// reduced less, and grows again sooner.
+#[test]
+fn losses_that_may_be_overflow_cost_more() {
+    let limit_after = |reports_overflow| {
+        let mut pair = Pair::new(&Options { reports_overflow, ..shared(1) });
+        bulk(&mut pair, 64, false);
+        pair.network.loss_ppm = 1000;
+        bulk_more(&mut pair, 256);
+        pair.ends[0].windows[0].limit()
+    };
+    let (network, unknown) = (limit_after(true), limit_after(false));
+    assert!(network > 4 * unknown, "{network} where losses are told apart, {unknown} otherwise");
 }

@@ -1,0 +1,142 @@
+//! One window for the receiver's buffer and one for the network: the smaller of them holds.
+
+use super::{CongestionControl, Cubic, Halving, LossCause, RoundTrip};
+use crate::Time;
+
+/// What a packet was lost to decides which of the two windows is reduced.
+///
+/// Several processes that overrun one receive buffer keep losing packets until they leave it
+/// unfilled, so `Halving` is slow to come back to where the buffer overflowed. A network that loses one
+/// packet in a thousand does so at any rate of sending: there, such a rule never grows again.
+#[derive(Clone, Debug)]
+pub(crate) struct TwoLimits {
+    receiver: Halving,
+    network: Cubic,
+    last_cut: Option<Time>,
+}
+
+impl TwoLimits {
+    pub(crate) const fn new() -> Self {
+        Self { receiver: Halving::new(), network: Cubic::new(), last_cut: None }
+    }
+
+    /// Whether packets that left at `left` tell of something new. The window is reduced then.
+    fn is_new_loss(&mut self, now: Time, left: Time) -> bool {
+        let new = self.last_cut.is_none_or(|cut| left >= cut);
+        if new {
+            self.last_cut = Some(now);
+        }
+        new
+    }
+}
+
+impl CongestionControl for TwoLimits {
+    fn window(&self) -> u64 {
+        self.receiver.window().min(self.network.window())
+    }
+
+    fn pacing_rate(&self, round_trip: &RoundTrip) -> Option<u64> {
+        super::rate(self.window(), round_trip)
+    }
+
+    /// The window that did not hold packets up was not tried, and does not grow.
+    fn on_ack(&mut self, now: Time, bytes: u64, round_trip: &RoundTrip) {
+        if self.network.window() < self.receiver.window() {
+            self.network.on_ack(now, bytes, round_trip);
+        } else {
+            self.receiver.on_ack(now, bytes);
+        }
+    }
+
+    fn on_loss(&mut self, now: Time, left: Time, cause: LossCause) {
+        if !self.is_new_loss(now, left) {
+            return;
+        }
+        match cause {
+            LossCause::ReceiveBuffer => self.receiver.on_loss(now),
+            LossCause::Network => self.network.on_loss(now, self.window()),
+        }
+    }
+
+    fn on_timeout(&mut self, now: Time, left: Time) {
+        if self.is_new_loss(now, left) {
+            self.receiver.on_loss(now);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use core::time::Duration;
+
+    use super::*;
+    use crate::rc::congestion::FULL_PACKET;
+
+    const MILLISECOND: Duration = Duration::from_millis(1);
+
+    /// A window that has grown for this long, and the time then.
+    fn grown(milliseconds: u32) -> (TwoLimits, RoundTrip, Time) {
+        let (mut control, mut round_trip) = (TwoLimits::new(), RoundTrip::new());
+        let mut now = Time::from_nanos(1_000_000_000);
+        for _ in 0..milliseconds {
+            now = now + MILLISECOND;
+            round_trip.sample(now, MILLISECOND);
+            let window = control.window();
+            control.on_ack(now, window, &round_trip);
+        }
+        (control, round_trip, now)
+    }
+
+    #[test]
+    fn the_network_may_lose_packets_for_long() {
+        let (mut control, round_trip, mut now) = grown(200);
+        // One packet in a thousand, for ten seconds.
+        let mut acknowledged = 0;
+        for _ in 0..10_000 {
+            now = now + MILLISECOND;
+            let window = control.window();
+            control.on_ack(now, window, &round_trip);
+            acknowledged += window / FULL_PACKET;
+            if acknowledged > 1000 {
+                acknowledged = 0;
+                control.on_loss(now, now, LossCause::Network);
+            }
+        }
+        let packets = control.window() / FULL_PACKET;
+        assert!((25..80).contains(&packets), "{packets}; AIMD has the root of 1,500: 39");
+    }
+
+    #[test]
+    fn a_full_receive_buffer_is_remembered() {
+        let (mut control, round_trip, mut now) = grown(200);
+        let before = control.window();
+        control.on_loss(now, now, LossCause::ReceiveBuffer);
+        for _ in 0..100 {
+            now = now + MILLISECOND;
+            let window = control.window();
+            control.on_ack(now, window, &round_trip);
+        }
+        assert!(control.window() < before / 4 * 3, "{} of {before}", control.window());
+    }
+
+    /// A network that lost packets once is soon no limit any more.
+    #[test]
+    fn the_smaller_window_holds() {
+        let (mut control, round_trip, mut now) = grown(200);
+        let before = control.window();
+        control.on_loss(now, now, LossCause::Network);
+        assert_eq!(control.window(), before / 10 * 7);
+        for cause in [LossCause::Network, LossCause::ReceiveBuffer] {
+            control.on_loss(now + MILLISECOND, Time::ZERO, cause);
+        }
+        assert_eq!(control.window(), before / 10 * 7, "those packets left before");
+        control.on_loss(now, now, LossCause::ReceiveBuffer);
+        assert!(control.window() <= before / 8 * 5);
+        for _ in 0..2_000 {
+            now = now + MILLISECOND;
+            let window = control.window();
+            control.on_ack(now, window, &round_trip);
+        }
+        assert!(control.window() > before, "{} was {before}", control.window());
+    }
+}

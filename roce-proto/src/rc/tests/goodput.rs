@@ -1,0 +1,166 @@
+//! What losses in the network cost, in virtual time.
+
+use core::time::Duration;
+use std::vec;
+use std::vec::Vec;
+
+use super::pair::*;
+use crate::PathMtu;
+use crate::rc::{QueuePairCounters, SendOp, WorkStatus};
+
+/// A receive buffer that never overflows.
+const LARGE_BUFFER: u64 = 16 << 20;
+/// How long an end takes for a packet of 4,096 bytes: 1.6 GB/s, as over loopback.
+const SERVICE: Duration = Duration::from_nanos(2500);
+
+/// What a run measured.
+#[derive(Clone, Debug)]
+struct Measured {
+    /// Bytes per second that each queue pair completed.
+    rates: Vec<f64>,
+    /// Packets that were sent again, by packets sent.
+    repeats: f64,
+}
+
+impl Measured {
+    fn total(&self) -> f64 {
+        self.rates.iter().sum()
+    }
+
+    /// Jain's index: 1 if all get the same.
+    fn fairness(&self) -> f64 {
+        let squares: f64 = self.rates.iter().map(|rate| rate * rate).sum();
+        self.total() * self.total() / (squares * self.rates.len() as f64)
+    }
+}
+
+/// Keeps operations of `length` bytes in flight on each queue pair, `depth` of them, for two equal
+/// times, the second of which counts.
+fn measure(options: &Options, op: SendOp, length: usize, depth: u64, time: Duration) -> Measured {
+    let count = options.queue_pairs;
+    let mut pair = Pair::new(options);
+    for qp in 0..count {
+        for id in 0..depth {
+            pair.send_on(0, qp, id, op, SIGNALED, &[sge(200_000, length)]);
+        }
+    }
+    let run = |pair: &mut Pair| {
+        let mut done = vec![0_u64; count];
+        let end = pair.now + time;
+        while let Some(next) = pair.turn() {
+            for (qp, completion) in core::mem::take(&mut pair.ends[0].completions) {
+                assert_eq!(completion.status, WorkStatus::Success);
+                done[qp] += 1;
+                pair.send_on(0, qp, completion.wr_id, op, SIGNALED, &[sge(200_000, length)]);
+            }
+            pair.forget_packets();
+            if next > end {
+                break;
+            }
+            pair.now = next;
+        }
+        done
+    };
+    run(&mut pair);
+    let (start, before) = (pair.now, counters(&pair));
+    let done = run(&mut pair);
+    let (seconds, after) = ((pair.now - start).as_secs_f64(), counters(&pair));
+    let again = after.packets_retransmitted - before.packets_retransmitted;
+    Measured {
+        rates: done.iter().map(|done| (done * length as u64) as f64 / seconds).collect(),
+        repeats: again as f64 / (after.packets_sent - before.packets_sent) as f64,
+    }
+}
+
+fn counters(pair: &Pair) -> QueuePairCounters {
+    let mut total = QueuePairCounters::default();
+    for qp in pair.ends.iter().flat_map(|end| &end.qps) {
+        total += qp.counters();
+    }
+    total
+}
+
+fn options(round_trip_us: u64, loss_ppm: u64) -> Options {
+    let mut options =
+        Options { mtu: PathMtu::Bytes4096, ack_timeout_exponent: 19, ..Options::default() };
+    options.network.latency = Duration::from_micros(round_trip_us) / 2;
+    options.network.buffer = LARGE_BUFFER;
+    options.network.service = SERVICE;
+    options.network.loss_ppm = loss_ppm;
+    options.read_budget = Some(LARGE_BUFFER);
+    options
+}
+
+/// Goodput with 0.01, 0.1 and 1 % of the packets lost, by that without loss. Prints it, and the
+/// packets that were sent again.
+fn kept(op: SendOp, length: usize, round_trip_us: u64) -> [f64; 3] {
+    let time = Duration::from_millis(150) + Duration::from_micros(round_trip_us) * 100;
+    let of = |loss_ppm| measure(&options(round_trip_us, loss_ppm), op, length, 32, time);
+    let lossless = of(0).total();
+    std::print!("{op:?} {length:6} B RTT {round_trip_us:5} us {:7.1} MB/s", lossless / 1e6);
+    let kept = [100, 1_000, 10_000].map(|loss_ppm| {
+        let measured = of(loss_ppm);
+        let share = measured.total() / lossless;
+        std::print!(" | {loss_ppm:5} ppm {share:.2}, {:.1} % again", measured.repeats * 100.0);
+        share
+    });
+    std::println!();
+    kept
+}
+
+/// 128 KiB: before, 0.13, 0.04 and 0.02.
+#[test]
+fn writes_survive_losses() {
+    for (length, least) in [(128 << 10, [0.85, 0.5, 0.15]), (4 << 10, [0.8, 0.4, 0.1])] {
+        let kept = kept(write_to(0), length, 50);
+        for (kept, least) in kept.into_iter().zip(least) {
+            assert!(kept >= least, "{length} bytes: {kept:.3} of the rate without loss");
+        }
+    }
+}
+
+/// A longer round trip makes losses dearer, for TCP as well. TCP's CUBIC with packets of 1,448
+/// bytes gets 1.2 windows of the root of `1 / loss` packets in each round trip (RFC 9438, 5.2).
+#[test]
+fn writes_over_long_paths() {
+    for round_trip_us in [200, 1_000, 10_000] {
+        let lossy = options(round_trip_us, 1_000);
+        let time = Duration::from_millis(150) + Duration::from_micros(round_trip_us) * 100;
+        let measured = measure(&lossy, write_to(0), 128 << 10, 32, time).total();
+        let tcp = 1.2 * 1000_f64.sqrt() * 1448.0 / (round_trip_us as f64 / 1e6);
+        std::println!("RTT {round_trip_us} us: {:.1} MB/s, TCP {:.1}", measured / 1e6, tcp / 1e6);
+        assert!(measured > tcp.min(800e6) * 0.9, "{measured} at {round_trip_us} us, TCP {tcp}");
+    }
+}
+
+/// Processes that know nothing of each other, through one buffer that says nothing of its losses.
+#[test]
+fn flows_share_a_silent_queue_fairly() {
+    for flows in [2, 4, 16] {
+        let mut options = Options { queue_pairs: flows, own_windows: true, ..options(1_000, 0) };
+        options.network.buffer = 1 << 20;
+        options.network.reports_overflow = false;
+        let measured = measure(&options, write_to(0), 128 << 10, 8, Duration::from_millis(800));
+        let (fairness, repeats) = (measured.fairness(), measured.repeats);
+        std::println!(
+            "{flows} flows: {:.0} MB/s, Jain's index {fairness:.2}, {:.1} % again",
+            measured.total() / 1e6,
+            repeats * 100.0
+        );
+        assert!(fairness > 0.8, "{flows} flows: {measured:?}");
+        assert!(measured.total() > 1.0e9, "{flows} flows: {measured:?}");
+    }
+}
+
+/// The table of decision 068.
+#[test]
+#[ignore = "takes minutes"]
+fn table() {
+    for op in [write_to(0), read_from(0)] {
+        for length in [128 << 10, 4 << 10] {
+            for round_trip_us in [50, 200, 1_000, 10_000] {
+                kept(op, length, round_trip_us);
+            }
+        }
+    }
+}
