@@ -88,7 +88,7 @@ impl Requester {
         with.counters.payload_bytes_received += payload.len() as u64;
         self.confirm(psn.next(), with);
         self.settle(with);
-        self.plan_repair();
+        self.plan_repair(with);
         Ok(())
     }
 
@@ -110,7 +110,7 @@ impl Requester {
 
     /// Asks for the oldest responses again, once, if so much later ones came that they must be
     /// lost.
-    fn plan_repair(&mut self) {
+    fn plan_repair(&mut self, with: &mut Answers<'_, '_>) {
         let first = self.unacknowledged;
         let (Some(latest), Some(read)) = (self.latest, self.reads.containing(first)) else {
             return;
@@ -118,7 +118,11 @@ impl Requester {
         let lost = first.is_before(latest) && latest.since(first) >= LATER_RESPONSES;
         if lost {
             let missing = self.early.missing().min(read.end.since(first));
+            let due = self.read_repair.is_due();
             self.read_repair.found_missing(first, first.plus(missing));
+            if !due && self.read_repair.is_due() {
+                with.limits.window.responses_lost(with.now, Duration::ZERO);
+            }
         }
     }
 
@@ -163,7 +167,7 @@ impl Requester {
                     if !self.early.has_oldest() {
                         break;
                     }
-                    self.pass_response(with.limits);
+                    self.pass_response(with.now, with.limits);
                 }
                 _ => {
                     self.pass_to(self.confirmed);
@@ -190,9 +194,10 @@ impl Requester {
     }
 
     /// Passes the oldest response, which has come.
-    fn pass_response(&mut self, limits: &mut SharedLimits<'_>) {
+    fn pass_response(&mut self, now: Time, limits: &mut SharedLimits<'_>) {
         if let Some(read) = self.reads.front().copied() {
             limits.reads.release(1, read.packet_bytes, read.period);
+            limits.window.response_came(now, read.packet_bytes, read.period);
             if read.end == self.unacknowledged.next() {
                 self.reads.pop();
             }

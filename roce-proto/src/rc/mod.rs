@@ -39,6 +39,7 @@ mod recv_queue;
 mod replies;
 mod requester;
 mod responder;
+mod response_window;
 mod retransmit_timer;
 mod send_queue;
 mod sge;

@@ -80,34 +80,74 @@ impl OutstandingReads {
 /// Response packets that came before one that is still missing: one bit for each sequence number
 /// from the oldest unacknowledged one on. The payload of a marked packet has been placed.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Early(u128);
+pub(super) struct Early([u64; WORDS]);
+
+/// 512 packets: as many as the responses to 16 READs of 128 KiB at path MTU 4096 have.
+const WORDS: usize = 8;
 
 impl Early {
-    /// How far ahead a response may be.
-    pub(super) const REACH: u32 = u128::BITS;
+    /// How far ahead a response may be. No more is asked for: it would be dropped if the oldest is
+    /// lost.
+    pub(super) const REACH: u32 = u64::BITS * WORDS as u32;
 
     /// Marks the response `ahead` packets after the oldest; false if it was marked already.
     #[must_use]
-    pub(super) const fn mark(&mut self, ahead: u32) -> bool {
-        let bit = 1 << ahead;
-        let new = self.0 & bit == 0;
-        self.0 |= bit;
+    pub(super) fn mark(&mut self, ahead: u32) -> bool {
+        let word = &mut self.0[(ahead / u64::BITS) as usize];
+        let bit = 1 << (ahead % u64::BITS);
+        let new = *word & bit == 0;
+        *word |= bit;
         new
     }
 
     /// Whether the oldest has come.
-    pub(super) const fn has_oldest(self) -> bool {
-        self.0 & 1 != 0
+    pub(super) const fn has_oldest(&self) -> bool {
+        self.0[0] & 1 != 0
     }
 
     /// How many packets are missing from the oldest on, before one that has come; [`Early::REACH`]
     /// if none has.
-    pub(super) const fn missing(self) -> u32 {
-        self.0.trailing_zeros()
+    pub(super) fn missing(&self) -> u32 {
+        let empty = self.0.iter().take_while(|word| **word == 0).count();
+        let rest = self.0.get(empty).map_or(0, |word| word.trailing_zeros());
+        empty as u32 * u64::BITS + rest
     }
 
     /// The oldest is now `packets` later.
-    pub(super) const fn pass(&mut self, packets: u32) {
-        self.0 = if packets < Self::REACH { self.0 >> packets } else { 0 };
+    pub(super) fn pass(&mut self, packets: u32) {
+        let (words, bits) = ((packets / u64::BITS) as usize, packets % u64::BITS);
+        let word = |from: usize| self.0.get(from).copied().unwrap_or(0);
+        let shifted = core::array::from_fn(|index| {
+            let low = word(index + words) >> bits;
+            // A shift by all 64 bits would not be defined.
+            low | word(index + words + 1) << 1 << (u64::BITS - 1 - bits)
+        });
+        self.0 = shifted;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::*;
+
+    use super::Early;
+
+    proptest! {
+        #[test]
+        fn early_responses_are_a_set(
+            steps in prop::collection::vec((0..Early::REACH, prop_oneof![0..3_u32, 0..700_u32]), 0..60)
+        ) {
+            let mut early = Early::default();
+            let mut model = BTreeSet::new();
+            for (ahead, passed) in steps {
+                prop_assert_eq!(early.mark(ahead), model.insert(ahead));
+                early.pass(passed);
+                model = model.into_iter().filter_map(|at| at.checked_sub(passed)).collect();
+                prop_assert_eq!(early.has_oldest(), model.contains(&0));
+                prop_assert_eq!(early.missing(), model.first().copied().unwrap_or(Early::REACH));
+            }
+        }
     }
 }

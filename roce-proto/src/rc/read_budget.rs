@@ -17,13 +17,9 @@ use crate::rc::retransmit_timer::READ_AGAIN_AFTER;
 #[derive(Clone, Debug)]
 pub struct ReadBudget {
     limit: u64,
-    period: ChargePeriod,
+    awaited: Awaited,
     /// When the period began.
     began: Time,
-    /// Bytes that were asked for in this period and have not come.
-    recent: u64,
-    /// The same of the period before.
-    older: u64,
     /// There is room again, and `forget` has not returned so yet.
     forgot: bool,
 }
@@ -31,6 +27,51 @@ pub struct ReadBudget {
 /// The period in which something was asked for: charges are released under it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct ChargePeriod(u64);
+
+/// Bytes that were asked for and have not come.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Awaited {
+    period: ChargePeriod,
+    /// Those of this period.
+    recent: u64,
+    /// Those of the period before.
+    older: u64,
+}
+
+impl Awaited {
+    pub(super) const fn new() -> Self {
+        Self { period: ChargePeriod(0), recent: 0, older: 0 }
+    }
+
+    pub(super) const fn bytes(&self) -> u64 {
+        self.recent + self.older
+    }
+
+    /// It is period `to` now: what was asked for before the one before it is not awaited any more.
+    pub(super) const fn age(&mut self, to: ChargePeriod) {
+        (self.recent, self.older) = match to.0 - self.period.0 {
+            0 => return,
+            1 => (0, self.recent),
+            _ => (0, 0),
+        };
+        self.period = to;
+    }
+
+    pub(super) const fn charge(&mut self, bytes: u64) {
+        self.recent += bytes;
+    }
+
+    /// Bytes that were charged in `period` came, or are not awaited any more.
+    pub(super) fn release(&mut self, bytes: u64, period: ChargePeriod) {
+        let awaited = match self.period.0 - period.0 {
+            0 => &mut self.recent,
+            1 => &mut self.older,
+            _ => return,
+        };
+        debug_assert!(bytes <= *awaited, "more READ responses arrived than were asked for");
+        *awaited = awaited.saturating_sub(bytes);
+    }
+}
 
 /// Before that nothing is asked for again.
 const PERIOD: Duration = READ_AGAIN_AFTER;
@@ -49,19 +90,12 @@ impl ReadBudget {
     }
 
     const fn with_limit(limit: u64) -> Self {
-        Self {
-            limit,
-            period: ChargePeriod(0),
-            began: Time::ZERO,
-            recent: 0,
-            older: 0,
-            forgot: false,
-        }
+        Self { limit, awaited: Awaited::new(), began: Time::ZERO, forgot: false }
     }
 
     /// Outstanding bytes, as the kernel charges them.
     pub const fn used(&self) -> u64 {
-        self.recent + self.older
+        self.awaited.bytes()
     }
 
     /// When [`ReadBudget::forget`] has something to tell at the earliest, if ever.
@@ -85,43 +119,43 @@ impl ReadBudget {
             return;
         }
         // Of the period just over something may still come, unless another one has passed since.
-        let (kept, periods) =
-            if elapsed < 2 * PERIOD { (mem::take(&mut self.recent), 1) } else { (0, 2) };
-        self.forgot |= self.used() > 0;
-        self.period = ChargePeriod(self.period.0 + periods);
-        (self.began, self.recent, self.older) = (now, 0, kept);
+        let periods = if elapsed < 2 * PERIOD { 1 } else { 2 };
+        let before = self.used();
+        self.awaited.age(ChargePeriod(self.awaited.period.0 + periods));
+        self.forgot |= self.used() < before;
+        self.began = now;
     }
 
     /// How many response packets with `payload_bytes` each may be asked for, at most `wanted`. When
     /// nothing is outstanding it is at least one.
     pub(super) fn admits(&mut self, now: Time, wanted: u32, payload_bytes: u32) -> u32 {
         self.age(now);
-        let fitting = self.limit.saturating_sub(self.used()) / Self::cost(payload_bytes);
+        let fitting = self.limit.saturating_sub(self.used()) / response_cost(1, payload_bytes);
         let fitting = if self.used() == 0 { fitting.max(1) } else { fitting };
         u32::try_from(fitting).unwrap_or(u32::MAX).min(wanted)
     }
 
     /// Counts packets that are asked for now.
     pub(super) fn charge(&mut self, packets: u32, payload_bytes: u32) -> ChargePeriod {
-        self.recent += u64::from(packets) * Self::cost(payload_bytes);
-        self.period
+        self.awaited.charge(response_cost(packets, payload_bytes));
+        self.awaited.period
     }
 
     /// Packets that were charged in `period` came, or are waited for no longer.
     pub(super) fn release(&mut self, packets: u32, payload_bytes: u32, period: ChargePeriod) {
-        let released = u64::from(packets) * Self::cost(payload_bytes);
-        let used = match self.period.0 - period.0 {
-            0 => &mut self.recent,
-            1 => &mut self.older,
-            _ => return,
-        };
-        debug_assert!(released <= *used, "more READ responses arrived than were asked for");
-        *used = used.saturating_sub(released);
+        self.awaited.release(response_cost(packets, payload_bytes), period);
     }
 
-    fn cost(payload_bytes: u32) -> u64 {
-        datagram_cost(payload_bytes as usize + HEADERS_BYTES)
+    /// The present period, in which the next charge will be.
+    pub(super) fn period(&mut self, now: Time) -> ChargePeriod {
+        self.age(now);
+        self.awaited.period
     }
+}
+
+/// What READ response packets with this much payload each cost a receive buffer.
+pub(super) const fn response_cost(packets: u32, payload_bytes: u32) -> u64 {
+    packets as u64 * datagram_cost(payload_bytes as usize + HEADERS_BYTES)
 }
 
 #[cfg(test)]
@@ -136,7 +170,7 @@ mod tests {
 
     /// A budget of ten packets, all of which were asked for at 5 ms.
     fn spent() -> (ReadBudget, ChargePeriod) {
-        let mut budget = ReadBudget::with_limit(10 * ReadBudget::cost(PAYLOAD));
+        let mut budget = ReadBudget::with_limit(response_cost(10, PAYLOAD));
         assert_eq!(budget.admits(at(5), 99, PAYLOAD), 10);
         let period = budget.charge(10, PAYLOAD);
         assert_eq!(budget.admits(at(5), 1, PAYLOAD), 0);

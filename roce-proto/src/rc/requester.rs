@@ -334,11 +334,16 @@ impl Requester {
     ) -> u32 {
         let wanted = entry.packets - index;
         let packet_bytes = entry.length.min(self.mtu);
-        let packets = limits.reads.admits(now, wanted, packet_bytes);
+        let within_reach = Early::REACH.saturating_sub(self.next.since(self.unacknowledged));
+        let wanted_now = wanted.min(within_reach);
+        let admitted = limits.reads.admits(now, wanted_now, packet_bytes);
+        let period = limits.reads.period(now);
+        let packets = limits.window.responses().admits(period, admitted, packet_bytes);
         if packets < wanted.min(READ_PACKETS_MIN) && !self.reads.is_empty() || packets == 0 {
             return 0;
         }
         let period = limits.reads.charge(packets, packet_bytes);
+        limits.window.responses().charge(packets, packet_bytes);
         let (first, end) = (self.next, self.next.plus(packets));
         self.reads.push(OutstandingRead { first, end, packet_bytes, period });
         packets
@@ -487,7 +492,11 @@ impl Requester {
                 return Err(SendFailure { position, status: WorkStatus::RetryExceeded });
             }
             if self.retransmit_timer.repeated() {
-                limits.window.timed_out(now, self.retransmit_timer.silence(now));
+                let silence = self.retransmit_timer.silence(now);
+                limits.window.timed_out(now, silence);
+                if !self.reads.is_empty() {
+                    limits.window.responses_lost(now, silence);
+                }
             }
             self.go_back(Cause::Silence, limits);
             self.read_repair.reset();
@@ -510,7 +519,9 @@ impl Requester {
             } else {
                 read.first
             };
-            limits.reads.release(read.end.since(first), read.packet_bytes, read.period);
+            let packets = read.end.since(first);
+            limits.reads.release(packets, read.packet_bytes, read.period);
+            limits.window.responses().release(packets, read.packet_bytes, read.period);
         }
         self.reads.clear();
         self.retransmit_timer.suspend();

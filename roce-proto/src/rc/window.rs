@@ -10,6 +10,8 @@ use core::time::Duration;
 
 use crate::Time;
 use crate::rc::congestion::{CongestionControl, FULL_PACKET, LossCause, RoundTrip, TwoLimits};
+use crate::rc::read_budget::ChargePeriod;
+use crate::rc::response_window::ResponseWindow;
 
 /// The least time for which a packet that is missed may have been on its way: timers of queue pairs
 /// and turns of processes are no finer.
@@ -20,8 +22,8 @@ const ON_ITS_WAY: Duration = Duration::from_millis(1);
 /// round-trip time to that endpoint.
 ///
 /// Packets of SENDs and RDMA WRITEs are charged until they are acknowledged. RDMA READ requests are
-/// bounded by their number, READ responses by the requester's
-/// [`ReadBudget`](super::ReadBudget), and acknowledgements are owed.
+/// bounded by their number, and acknowledgements are owed. READ responses from that endpoint are
+/// bounded by a window of their own, and by the [`ReadBudget`](super::ReadBudget) of our socket.
 ///
 /// It is fair only if its user polls the queue pairs that want to transmit in turn. When nothing is
 /// in flight it always admits one packet, so no queue pair starves as long as turns are taken.
@@ -34,6 +36,7 @@ pub struct SendWindow {
     /// A packet had to wait since half of the window was last free.
     limited: bool,
     round_trip: RoundTrip,
+    responses: ResponseWindow,
 }
 
 impl SendWindow {
@@ -45,6 +48,7 @@ impl SendWindow {
             unsolicited: 0,
             limited: false,
             round_trip: RoundTrip::new(),
+            responses: ResponseWindow::new(),
         }
     }
 
@@ -126,6 +130,22 @@ impl SendWindow {
     /// Nothing was heard for `silence`, in which packets were sent again more than once.
     pub(super) fn timed_out(&mut self, now: Time, silence: Duration) {
         self.control.on_timeout(now, self.left_at(now, silence));
+    }
+
+    /// The window of READ responses from there.
+    pub(super) const fn responses(&mut self) -> &mut ResponseWindow {
+        &mut self.responses
+    }
+
+    /// A READ response came that was charged in `period`.
+    pub(super) fn response_came(&mut self, now: Time, payload_bytes: u32, period: ChargePeriod) {
+        self.responses.came(now, payload_bytes, period, &self.round_trip);
+    }
+
+    /// READ responses are missing, as later ones or `silence` show.
+    pub(super) fn responses_lost(&mut self, now: Time, silence: Duration) {
+        let left = self.left_at(now, silence);
+        self.responses.lost(now, left);
     }
 
     /// When a packet that is missed at `now`, after `silence`, left at the earliest.

@@ -9,7 +9,7 @@ use crate::Time;
 /// RFC 9438, 4.9: no less than two packets.
 const SMALLEST: u64 = 2 * FULL_PACKET;
 
-/// Growth is computed up to this far from the plateau; there the window has grown by 86,400
+/// CubicGrowth is computed up to this far from the plateau; there the window has grown by 86,400
 /// packets, which is more than the largest.
 const FARTHEST_MILLISECONDS: i64 = 60_000;
 
@@ -18,14 +18,14 @@ const FARTHEST_MILLISECONDS: i64 = 60_000;
 ///
 /// Of RFC 9438 it leaves out slow start (4.10), which `Halving` does, and Fast Convergence (4.7).
 #[derive(Clone, Debug)]
-pub(super) struct Cubic {
+pub(crate) struct Cubic {
     /// `None` until the network lost a packet.
-    growth: Option<Growth>,
+    growth: Option<CubicGrowth>,
 }
 
 /// How a window grows that was reduced.
 #[derive(Clone, Copy, Debug)]
-struct Growth {
+struct CubicGrowth {
     limit: u64,
     /// The window at which the last loss was: `W_max`.
     plateau: u64,
@@ -38,28 +38,28 @@ struct Growth {
 }
 
 impl Cubic {
-    pub(super) const fn new() -> Self {
+    pub(crate) const fn new() -> Self {
         Self { growth: None }
     }
 
-    pub(super) fn window(&self) -> u64 {
+    pub(crate) fn window(&self) -> u64 {
         self.growth.map_or(LARGEST_WINDOW, |growth| growth.limit)
     }
 
     /// Packets that cost `bytes` were acknowledged while this window had held packets up.
-    pub(super) fn on_ack(&mut self, now: Time, bytes: u64, round_trip: &RoundTrip) {
+    pub(crate) fn on_ack(&mut self, now: Time, bytes: u64, round_trip: &RoundTrip) {
         if let Some(growth) = &mut self.growth {
             growth.advance(now, bytes, round_trip.smoothed().unwrap_or_default());
         }
     }
 
     /// The network lost packets while the window in use was `used`.
-    pub(super) fn on_loss(&mut self, now: Time, used: u64) {
-        self.growth = Some(Growth::after_loss(now, used));
+    pub(crate) fn on_loss(&mut self, now: Time, used: u64) {
+        self.growth = Some(CubicGrowth::after_loss(now, used));
     }
 }
 
-impl Growth {
+impl CubicGrowth {
     /// RFC 9438, 4.6: seven tenths are kept.
     fn after_loss(now: Time, used: u64) -> Self {
         let limit = (used / 10 * 7).max(SMALLEST);

@@ -10,7 +10,7 @@ mod halving;
 mod round_trip;
 mod two_limits;
 
-use cubic::Cubic;
+pub(super) use cubic::Cubic;
 use halving::Halving;
 pub use round_trip::RoundTrip;
 pub(super) use two_limits::TwoLimits;

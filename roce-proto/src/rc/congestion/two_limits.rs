@@ -6,8 +6,8 @@ use crate::Time;
 /// What a packet was lost to decides which of the two windows is reduced.
 ///
 /// Several processes that overrun one receive buffer keep losing packets until they leave it
-/// unfilled, so `Halving` is slow to come back to where the buffer overflowed. A network that loses one
-/// packet in a thousand does so at any rate of sending: there, such a rule never grows again.
+/// unfilled, so `Halving` is slow to come back to where the buffer overflowed. A network that loses
+/// one packet in a thousand does so at any rate of sending: there, such a rule never grows again.
 #[derive(Clone, Debug)]
 pub(crate) struct TwoLimits {
     receiver: Halving,

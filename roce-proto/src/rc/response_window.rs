@@ -1,0 +1,123 @@
+//! How many RDMA READ responses may be on their way from one endpoint.
+
+use crate::Time;
+use crate::rc::congestion::{Cubic, RoundTrip};
+use crate::rc::read_budget::{Awaited, ChargePeriod, response_cost};
+
+/// The window of READ responses from one endpoint. The [`ReadBudget`](super::ReadBudget) keeps
+/// responses from overrunning our receive buffer; this keeps those of one peer from overrunning the
+/// network, which shows in responses that have to be asked for again. It is unlimited until then.
+///
+/// Its charges are those of the budget as well, and end with the same periods.
+#[derive(Clone, Debug)]
+pub(super) struct ResponseWindow {
+    control: Cubic,
+    last_cut: Option<Time>,
+    awaited: Awaited,
+    /// A READ had to wait since half of the window was last free.
+    limited: bool,
+}
+
+impl ResponseWindow {
+    pub(super) const fn new() -> Self {
+        Self { control: Cubic::new(), last_cut: None, awaited: Awaited::new(), limited: false }
+    }
+
+    /// How many response packets with `payload_bytes` each may be asked for in `period`, at most
+    /// `wanted`. When nothing is awaited it is at least one.
+    pub(super) fn admits(&mut self, period: ChargePeriod, wanted: u32, payload_bytes: u32) -> u32 {
+        self.awaited.age(period);
+        let used = self.awaited.bytes();
+        let room = self.control.window().saturating_sub(used);
+        let fitting = u32::try_from(room / response_cost(1, payload_bytes)).unwrap_or(u32::MAX);
+        self.limited |= fitting < wanted;
+        fitting.max(u32::from(used == 0)).min(wanted)
+    }
+
+    /// Counts packets that are asked for now.
+    pub(super) const fn charge(&mut self, packets: u32, payload_bytes: u32) {
+        self.awaited.charge(response_cost(packets, payload_bytes));
+    }
+
+    /// Packets that were charged in `period` are waited for no longer.
+    pub(super) fn release(&mut self, packets: u32, payload_bytes: u32, period: ChargePeriod) {
+        self.awaited.release(response_cost(packets, payload_bytes), period);
+    }
+
+    /// A packet that was charged in `period` came: the window grows if it had held READs up.
+    pub(super) fn came(
+        &mut self,
+        now: Time,
+        payload_bytes: u32,
+        period: ChargePeriod,
+        round_trip: &RoundTrip,
+    ) {
+        self.release(1, payload_bytes, period);
+        if self.limited {
+            self.control.on_ack(now, response_cost(1, payload_bytes), round_trip);
+            self.limited = self.awaited.bytes() >= self.control.window() / 2;
+        }
+    }
+
+    /// Responses are missing that were sent at `left` at the earliest.
+    pub(super) fn lost(&mut self, now: Time, left: Time) {
+        if self.last_cut.is_none_or(|cut| left >= cut) {
+            self.last_cut = Some(now);
+            let used = self.awaited.bytes().min(self.control.window());
+            self.control.on_loss(now, used);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use core::time::Duration;
+
+    use super::*;
+    use crate::rc::ReadBudget;
+
+    const PAYLOAD: u32 = 4096;
+
+    #[test]
+    fn it_shrinks_and_grows_again() {
+        let (mut budget, mut window) = (ReadBudget::unlimited(), ResponseWindow::new());
+        let mut now = Time::from_nanos(1_000_000_000);
+        let mut ask = |window: &mut ResponseWindow, now| {
+            let period = budget.period(now);
+            let packets = window.admits(period, 100, PAYLOAD);
+            window.charge(packets, PAYLOAD);
+            (packets, period)
+        };
+        let (packets, period) = ask(&mut window, now);
+        assert_eq!(packets, 100);
+        window.lost(now, now);
+        assert_eq!(ask(&mut window, now).0, 0, "more than the window is awaited");
+        let mut round_trip = RoundTrip::new();
+        round_trip.sample(now, Duration::from_millis(1));
+        for _ in 0..100 {
+            window.came(now, PAYLOAD, period, &round_trip);
+        }
+        let (after_loss, mut period) = ask(&mut window, now);
+        assert_eq!(after_loss, 70);
+        let mut awaited = after_loss;
+        for _ in 0..100 {
+            now = now + Duration::from_millis(1);
+            for _ in 0..awaited {
+                window.came(now, PAYLOAD, period, &round_trip);
+            }
+            (awaited, period) = ask(&mut window, now);
+        }
+        assert!((90..=100).contains(&awaited), "{awaited} packets");
+    }
+
+    /// A peer that withholds its responses is asked again when the budget has forgotten them.
+    #[test]
+    fn missing_responses_are_forgotten() {
+        let (mut budget, mut window) = (ReadBudget::unlimited(), ResponseWindow::new());
+        window.charge(10, PAYLOAD);
+        window.lost(Time::ZERO, Time::ZERO);
+        assert_eq!(window.admits(budget.period(Time::ZERO), 10, PAYLOAD), 0);
+        let later = Time::from_nanos(30_000_000);
+        assert_eq!(window.admits(budget.period(later), 10, PAYLOAD), 7);
+    }
+}
