@@ -84,13 +84,14 @@ class DataSet:
         for copy in self.copies:
             copy.start()
 
-    def write(self, *options: str | Path) -> Path:
+    def write(self) -> Path:
         """Has `feedrail manifest` write the manifest."""
         urls = [copy.url for copy in self.copies]
         names = [f"--target={copy.folder.name}={copy.url}" for copy in self.copies]
         shards = [f"{url}/{name}" for url in urls for name in NAMES]
-        command = [binary("feedrail"), "manifest", "--name=set", f"--output={self.manifest}"]
-        command += [f"--index={self.folder / 'index.npy'}", *names, *options, *shards]
+        # Copies of a file have different generations: their bytes are compared.
+        command = [binary("feedrail"), "manifest", "--crc", "--name=set", f"--output={self.manifest}"]
+        command += [f"--index={self.folder / 'index.npy'}", *names, *shards]
         subprocess.run(command, check=True, capture_output=True, timeout=60)
         return self.manifest
 
@@ -160,7 +161,7 @@ def test_a_manifest_is_opened(data: DataSet, replicas: str) -> None:
 
 
 def test_a_manifest_has_its_parts(data: DataSet) -> None:
-    manifest = feedrail.Manifest.load(data.write("--crc"))
+    manifest = feedrail.Manifest.load(data.write())
     assert (manifest.name, manifest.base) == ("set", str(data.folder))
     assert [(it.name, it.nqn) for it in manifest.targets] == [("a", NQN), ("b", NQN)]
     assert manifest.targets[0].url == f"nvmf://{data.copies[0].address}"
@@ -318,7 +319,7 @@ def test_replicas_of_several_uuids_need_a_checksum(data: DataSet) -> None:
     data.copies[1].kill()
     data.copies[1].dataset = DATASET.replace("2f", "3f")
     data.copies[1].start()
-    with_checksums = feedrail.Manifest.load(data.write("--crc"))
+    with_checksums = feedrail.Manifest.load(data.write())
     with warnings.catch_warnings(), feedrail.open(with_checksums) as source:
         warnings.simplefilter("error")
         data.check(source)
@@ -341,7 +342,7 @@ def test_checksums_are_verified_when_asked(data: DataSet) -> None:
     path = data.copies[1].folder / NAMES[2]
     right = path.read_bytes()
     data.copies[1].start()
-    manifest = feedrail.Manifest.load(data.write("--crc"))
+    manifest = feedrail.Manifest.load(data.write())
     data.copies[1].kill()
     path.write_bytes(same_size)
     data.copies[1].start()
