@@ -8,6 +8,7 @@ import random
 import signal
 import socket
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -54,6 +55,14 @@ def loopback_address() -> str:
     raise RuntimeError("no free loopback address")
 
 
+def stop_process(pid: int) -> None:
+    """Stops a process, and returns when none of its threads runs any more."""
+    os.kill(pid, signal.SIGSTOP)
+    tasks = Path(f"/proc/{pid}/task")
+    while any((task / "stat").read_text().rpartition(")")[2].split()[0] != "T" for task in tasks.iterdir()):
+        time.sleep(0.001)
+
+
 class Daemon:
     """A `feedrail-target` that serves files."""
 
@@ -88,7 +97,7 @@ class Daemon:
 
     def stop(self) -> None:
         """Holds the process as a hung machine would."""
-        self.process.send_signal(signal.SIGSTOP)
+        stop_process(self.process.pid)
 
     def resume(self) -> None:
         self.process.send_signal(signal.SIGCONT)

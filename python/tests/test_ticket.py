@@ -240,9 +240,9 @@ def test_an_interrupt_ends_a_wait(
         import os, signal, sys, feedrail
         source = feedrail.open({daemon.url!r}, io_timeout=600, loss_timeout=600)
         plan, out = feedrail.make_plan([0], [4096]), bytearray(4096)
-        os.kill({daemon.process.pid}, signal.SIGSTOP)
         try:
             print("waiting", flush=True)
+            input()
             {call}
         except KeyboardInterrupt:
             print("interrupted", flush=True)
@@ -251,11 +251,15 @@ def test_an_interrupt_ends_a_wait(
         assert out == open({str(shard_file)!r}, "rb").read(4096)
         print("read", flush=True)
     """
+    pipe = subprocess.PIPE
     child = subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(script)], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", textwrap.dedent(script)], stdin=pipe, stdout=pipe, text=True
     )
-    assert child.stdout is not None
+    assert child.stdin is not None and child.stdout is not None
     assert child.stdout.readline() == "waiting\n"
+    daemon.stop()
+    child.stdin.write("\n")
+    child.stdin.flush()
     select.select([], [], [], 0.2)
     child.send_signal(signal.SIGINT)
     assert child.communicate(timeout=LONG)[0] == "interrupted\nread\n"

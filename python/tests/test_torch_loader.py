@@ -325,19 +325,24 @@ def test_an_interrupt_leaves_no_thread(serve: Serve, shard_file: Path) -> None:
         import os, signal, threading, feedrail, feedrail.torch as ft
         source = feedrail.open({daemon.url!r}, io_timeout=600, loss_timeout=600)
         loader = ft.Loader(ft.TokenDataset(source, 999, dtype="uint8"), 8)
-        os.kill({daemon.process.pid}, signal.SIGSTOP)
-        print("waiting", flush=True)
         try:
+            print("waiting", flush=True)
+            input()
             next(loader)
         except KeyboardInterrupt:
             print("interrupted", threading.active_count(), flush=True)
         os.kill({daemon.process.pid}, signal.SIGCONT)
         print(len(next(loader)), flush=True)
     """
+    pipe = subprocess.PIPE
     child = subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(script)], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", textwrap.dedent(script)], stdin=pipe, stdout=pipe, text=True
     )
-    assert child.stdout is not None and child.stdout.readline() == "waiting\n"
+    assert child.stdin is not None and child.stdout is not None
+    assert child.stdout.readline() == "waiting\n"
+    daemon.stop()
+    child.stdin.write("\n")
+    child.stdin.flush()
     threading.Event().wait(0.2)
     child.send_signal(signal.SIGINT)
     assert child.communicate(timeout=LONG)[0] == "interrupted 1\n8\n"
