@@ -43,11 +43,6 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return paths
 
 
-def with_process(batch: pyarrow.Table) -> pyarrow.Table:
-    """Adds who reads: the pid of the worker."""
-    return batch.append_column("pid", pyarrow.array([os.getpid()] * len(batch)))
-
-
 def rows_of(read: Any) -> Any:
     return pyarrow.concat_tables(
         pyarrow.table(part) for part in ray.get(read.to_arrow_refs())
@@ -63,6 +58,11 @@ def test_two_workers_read_parquet(tables: list[Path], serve: Serve) -> None:
         filesystem=feedrail.ray.filesystem(),
         override_num_blocks=FILES,
     )
+
+    # Here, so that it is sent by value: workers do not find this module.
+    def with_process(batch: pyarrow.Table) -> pyarrow.Table:
+        return batch.append_column("pid", pyarrow.array([os.getpid()] * len(batch)))
+
     pids = remote.map_batches(with_process, batch_format="pyarrow").unique("pid")
     assert len(pids) >= 2 and os.getpid() not in pids
     wanted = rows_of(local)
