@@ -238,6 +238,7 @@ def test_an_interrupt_ends_a_wait(
     daemon = serve(shard_file)
     script = f"""
         import os, signal, sys, feedrail
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job ignores it
         source = feedrail.open({daemon.url!r}, io_timeout=600, loss_timeout=600)
         plan, out = feedrail.make_plan([0], [4096]), bytearray(4096)
         try:
@@ -270,7 +271,8 @@ def test_interrupts_at_any_moment(serve: Serve, shard_file: Path) -> None:
     """Nothing is lost: two buffers of a pool with room for two, and the right bytes each time."""
     daemon = serve(shard_file)
     script = f"""
-        import os, feedrail
+        import os, signal, feedrail
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job ignores it
         source = feedrail.open({daemon.url!r})
         pool = source.pool(2 << 20)
         data = open({str(shard_file)!r}, "rb").read()

@@ -323,6 +323,7 @@ def test_an_interrupt_leaves_no_thread(serve: Serve, shard_file: Path) -> None:
     daemon = serve(shard_file)
     script = f"""
         import os, signal, threading, feedrail, feedrail.torch as ft
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job ignores it
         source = feedrail.open({daemon.url!r}, io_timeout=600, loss_timeout=600)
         loader = ft.Loader(ft.TokenDataset(source, 999, dtype="uint8"), 8)
         try:
