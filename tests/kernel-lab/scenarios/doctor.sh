@@ -2,6 +2,8 @@
 # set: ci
 # providers: verbs
 # kernel may say: infiniband rxe0: set
+# kernel may say: infiniband rxe0: added
+# kernel may say: rdma_rxe: 
 # kernel may say: rxe_reg_user_mr: returned err = -12
 # doctor OPTIONS...: what it finds is in $log/doctor.json, its exit code in $code.
 doctor() {
@@ -43,7 +45,7 @@ found port-mtu
 mend port-mtu
 doctor
 exits 0
-eventually sh -c 'ibv_devinfo -d rxe0 | grep -q "active_mtu: *4096"'
+eventually sh -c 'ibv_devinfo -d rxe0 | grep -Eq "active_mtu:[[:space:]]*4096"'
 ip link set veth0 mtu 4500
 
 # 2. A link that is down.
