@@ -11,6 +11,7 @@ use tempfile::TempDir;
 const SIZE_BYTES: usize = 8 << 20;
 const VARIABLE: &str = "FEEDRAIL_SOFT_FAULTS";
 const FAULTS: &str = "loss=1%,corrupt=0.5%,duplicate=1%,delay=2%:2ms,seed=1";
+const REPAIRED: [&str; 2] = ["packets_retransmitted", "icrc_failures"];
 
 fn shard() -> (TempDir, PathBuf, Vec<u8>) {
     let folder = tempfile::tempdir().unwrap();
@@ -24,13 +25,20 @@ fn shard() -> (TempDir, PathBuf, Vec<u8>) {
 fn a_bad_network_costs_time_and_no_byte() {
     let (_folder, path, content) = shard();
     let daemon = DaemonOptions::files([path]).env(VARIABLE, FAULTS).start();
-    let read = feedrail(["read"]).args(daemon.options()).env(VARIABLE, FAULTS).run().success();
-    assert!(read == content);
-    ["mistreated on purpose", "loss=1%"].iter().for_each(|part| daemon.wait_for_log(part));
-    let network = &daemon.stats()["network"];
-    for repaired in ["packets_retransmitted", "icrc_failures"] {
-        assert!(network[repaired].as_u64().unwrap() > 0, "no {repaired}: {network}");
+    for part in ["mistreated on purpose", "loss=1%"] {
+        daemon.wait_for_log(part);
     }
+    // One read sends the target some 400 packets, of which now and then none is damaged.
+    let mut network = daemon.stats()["network"].clone();
+    for _ in 0..20 {
+        let read = feedrail(["read"]).args(daemon.options()).env(VARIABLE, FAULTS).run().success();
+        assert!(read == content);
+        network = daemon.stats()["network"].clone();
+        if REPAIRED.iter().all(|counter| network[counter].as_u64().unwrap() > 0) {
+            return;
+        }
+    }
+    panic!("not all of {REPAIRED:?} were counted: {network}");
 }
 
 #[test]
