@@ -22,10 +22,6 @@ pub(super) struct Answers<'a, 'b> {
     pub(super) cause: LossCause,
 }
 
-/// A response is asked for again when one has come that is this much later: less is taken for
-/// reordering.
-const LATER_RESPONSES: u32 = 4;
-
 impl Requester {
     /// An acknowledgement, positive or negative, for packet `psn`.
     pub(super) fn handle_acknowledge(
@@ -75,9 +71,7 @@ impl Requester {
             Some((aeth, _)) => return self.handle_acknowledge(psn, aeth, with),
         }
         self.confirm(psn, with);
-        if self.latest.is_none_or(|latest| latest.is_before(psn)) {
-            self.latest = Some(psn);
-        }
+        self.read_repair.came(psn);
         let ahead = psn.since(self.unacknowledged);
         if ahead >= Early::REACH || !self.early.mark(ahead) {
             with.counters.packets_dropped += 1;
@@ -88,7 +82,8 @@ impl Requester {
         with.counters.payload_bytes_received += payload.len() as u64;
         self.confirm(psn.next(), with);
         self.settle(with);
-        self.plan_repair(with);
+        self.report_lost_responses(with);
+        self.expect_responses(with.now, with.limits);
         Ok(())
     }
 
@@ -108,21 +103,12 @@ impl Requester {
             .map_err(|_| SendFailure { position, status: WorkStatus::LocalProtection })
     }
 
-    /// Asks for the oldest responses again, once, if so much later ones came that they must be
-    /// lost.
-    fn plan_repair(&mut self, with: &mut Answers<'_, '_>) {
-        let first = self.unacknowledged;
-        let (Some(latest), Some(read)) = (self.latest, self.reads.containing(first)) else {
-            return;
-        };
-        let lost = first.is_before(latest) && latest.since(first) >= LATER_RESPONSES;
-        if lost {
-            let missing = self.early.missing().min(read.end.since(first));
-            let due = self.read_repair.is_due();
-            self.read_repair.found_missing(first, first.plus(missing));
-            if !due && self.read_repair.is_due() {
-                with.limits.window.responses_lost(with.now, Duration::ZERO);
-            }
+    /// Tells the window of responses that must be lost, as so much later ones came.
+    fn report_lost_responses(&mut self, with: &mut Answers<'_, '_>) {
+        if let Some((first, _)) = self.due_repair()
+            && self.read_repair.is_news(first, self.high)
+        {
+            with.limits.window.responses_lost(with.now, Duration::ZERO);
         }
     }
 
@@ -180,7 +166,6 @@ impl Requester {
                 self.judge(probe, with);
             }
             self.read_repair.passed(self.unacknowledged);
-            self.latest = self.latest.filter(|latest| self.unacknowledged.is_before(*latest));
             self.retire(with.completions);
             let more = self.unacknowledged != self.high;
             let next = more.then(|| self.retransmit_after(with.limits));

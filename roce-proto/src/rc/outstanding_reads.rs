@@ -105,12 +105,26 @@ impl Early {
         self.0[0] & 1 != 0
     }
 
-    /// How many packets are missing from the oldest on, before one that has come; [`Early::REACH`]
-    /// if none has.
-    pub(super) fn missing(&self) -> u32 {
-        let empty = self.0.iter().take_while(|word| **word == 0).count();
-        let rest = self.0.get(empty).map_or(0, |word| word.trailing_zeros());
-        empty as u32 * u64::BITS + rest
+    /// The first packets that are missing of those `from..to` after the oldest, up to one that has
+    /// come.
+    pub(super) fn missing_within(&self, from: u32, to: u32) -> Option<(u32, u32)> {
+        let first = self.next(from, to, false);
+        (first < to).then(|| (first, self.next(first, to, true)))
+    }
+
+    /// The first packet of those `from..to` after the oldest that has come, or that has not; `to` if
+    /// there is none.
+    fn next(&self, from: u32, to: u32, has_come: bool) -> u32 {
+        let mut at = from;
+        while at < to {
+            let bits = self.0.get((at / u64::BITS) as usize).copied().unwrap_or(0);
+            let wanted = if has_come { bits } else { !bits } >> (at % u64::BITS);
+            if wanted != 0 {
+                return (at + wanted.trailing_zeros()).min(to);
+            }
+            at += u64::BITS - at % u64::BITS;
+        }
+        to
     }
 
     /// The oldest is now `packets` later.
@@ -137,7 +151,8 @@ mod tests {
     proptest! {
         #[test]
         fn early_responses_are_a_set(
-            steps in prop::collection::vec((0..Early::REACH, prop_oneof![0..3_u32, 0..700_u32]), 0..60)
+            steps in prop::collection::vec((0..Early::REACH, prop_oneof![0..3_u32, 0..700_u32]), 0..60),
+            (from, to) in (0..600_u32, 0..600_u32),
         ) {
             let mut early = Early::default();
             let mut model = BTreeSet::new();
@@ -146,7 +161,10 @@ mod tests {
                 early.pass(passed);
                 model = model.into_iter().filter_map(|at| at.checked_sub(passed)).collect();
                 prop_assert_eq!(early.has_oldest(), model.contains(&0));
-                prop_assert_eq!(early.missing(), model.first().copied().unwrap_or(Early::REACH));
+                let missing = (from..to).find(|at| !model.contains(at)).map(|first| {
+                    (first, (first..to).find(|at| model.contains(at)).unwrap_or(to))
+                });
+                prop_assert_eq!(early.missing_within(from, to), missing);
             }
         }
     }

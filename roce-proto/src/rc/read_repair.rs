@@ -1,128 +1,324 @@
 //! Which responses to RDMA READs are asked for again while the others are on their way.
 
-use crate::Psn;
+use core::time::Duration;
 
-/// The responses that are missing at the front, `first` being the oldest.
+use crate::rc::outstanding_reads::{Early, OutstandingRead, OutstandingReads};
+use crate::{Psn, Time};
+
+/// A response is asked for again when one has come that was asked for this much later: less is
+/// taken for reordering.
+const LATER_RESPONSES: u32 = 4;
+
+/// The least time after a response in which the next one is expected, where responses were lost.
+const TAIL_PROBE_FLOOR: Duration = Duration::from_millis(1);
+
+/// Repairs that are remembered. What is missing of older ones is asked for after a time-out.
+const REPAIRS: usize = 16;
+
+/// Missing responses are asked for again as soon as later ones show that they are lost, those that
+/// were asked for again included.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ReadRepair {
+    /// The latest response that came, placed or not; `None` when none before it is missing.
+    latest: Option<Psn>,
+    /// What is missing before it was asked for again at least once.
+    asked: Option<Psn>,
+    /// Responses before it were asked for when losses were last reported to the window.
+    reported: Option<Psn>,
+    /// The requests for what was missing, oldest first.
+    repairs: [Repair; REPAIRS],
+    repair_count: usize,
+    tail: TailProbe,
+    /// How much later a response is than those that must be lost then.
+    later: u32,
+}
+
+/// What is done when no response comes although some are missing, before all is asked for again.
+/// RFC 8985 does the same for TCP (section 7).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum ReadRepair {
-    /// None is known to be missing.
+enum TailProbe {
+    /// Nothing is expected, or nothing more can be done.
     Idle,
-    /// Response packets `first..end` of one READ are to be asked for.
-    Due { first: Psn, end: Psn },
-    /// Those from `first` on were asked for or have come. They are not asked for twice, unless
-    /// nothing is heard for too long.
-    Over { first: Psn },
+    /// It is due then.
+    At(Time),
+    /// The last response that was asked for is to be asked for again.
+    Due,
+    /// Response `psn` was asked for again: when it comes, what is missing before it is lost.
+    Sent(Psn),
+}
+
+/// A request for responses that were missing.
+#[derive(Clone, Copy, Debug, Default)]
+struct Repair {
+    first: Psn,
+    end: Psn,
+    /// Responses from there on were asked for later.
+    high: Psn,
 }
 
 impl ReadRepair {
-    /// Responses `first..end` must be lost, as later ones came.
-    pub(super) fn found_missing(&mut self, first: Psn, end: Psn) {
-        match *self {
-            Self::Due { first: known, .. } | Self::Over { first: known } if known == first => {}
-            Self::Idle | Self::Due { .. } | Self::Over { .. } => *self = Self::Due { first, end },
+    pub(super) fn new() -> Self {
+        Self {
+            latest: None,
+            asked: None,
+            reported: None,
+            repairs: [Repair::default(); REPAIRS],
+            repair_count: 0,
+            tail: TailProbe::Idle,
+            later: LATER_RESPONSES,
         }
     }
 
-    /// A request can be sent now: for these responses, if any.
-    pub(super) fn take(&mut self) -> Option<(Psn, Psn)> {
-        match *self {
-            Self::Due { first, end } => {
-                *self = Self::Over { first };
-                Some((first, end))
-            }
-            Self::Idle | Self::Over { .. } => None,
+    /// A response came.
+    pub(super) fn came(&mut self, psn: Psn) {
+        if self.latest.is_none_or(|latest| latest.is_before(psn)) {
+            self.latest = Some(psn);
         }
+        self.later = LATER_RESPONSES;
+        if self.tail == TailProbe::Sent(psn) {
+            // Whatever was asked for before the probe was answered before it, or is lost.
+            (self.later, self.asked, self.repair_count) = (1, None, 0);
+            self.tail = TailProbe::Idle;
+        }
+    }
+
+    /// Responses are expected within some round trips, where packets are lost; `None` where none
+    /// are, or no packets.
+    pub(super) fn expect(&mut self, now: Time, round_trip: Option<Duration>) {
+        self.tail = match round_trip {
+            Some(time) => TailProbe::At(now + (time * 2).max(TAIL_PROBE_FLOOR)),
+            None => TailProbe::Idle,
+        };
+    }
+
+    /// When [`ReadRepair::time_passed`] has something to do.
+    pub(super) const fn deadline(&self) -> Option<Time> {
+        match self.tail {
+            TailProbe::At(time) => Some(time),
+            TailProbe::Idle | TailProbe::Due | TailProbe::Sent(_) => None,
+        }
+    }
+
+    /// Notices that no response came.
+    pub(super) fn time_passed(&mut self, now: Time) {
+        if self.deadline().is_some_and(|time| time <= now) {
+            self.tail = TailProbe::Due;
+        }
+    }
+
+    /// Whether the last response that was asked for is to be asked for again.
+    pub(super) fn is_probe_due(&self) -> bool {
+        self.tail == TailProbe::Due
+    }
+
+    /// Response `psn`, the last one, is asked for again.
+    pub(super) fn probed(&mut self, psn: Psn) {
+        self.tail = TailProbe::Sent(psn);
     }
 
     /// Everything before `oldest` has come.
     pub(super) fn passed(&mut self, oldest: Psn) {
-        if let Self::Due { first, .. } = *self
-            && first != oldest
-        {
-            *self = Self::Over { first };
+        self.latest = self.latest.filter(|latest| oldest.is_before(*latest));
+        self.asked = self.asked.filter(|asked| oldest.is_before(*asked));
+        self.reported = self.reported.filter(|reported| oldest.is_before(*reported));
+        if self.repair_count > 0 {
+            self.keep_repairs(|repair| oldest.is_before(repair.end));
         }
     }
 
     /// All is sent again, or nothing any more.
     pub(super) fn reset(&mut self) {
-        *self = Self::Idle;
+        (self.latest, self.asked, self.tail) = (None, None, TailProbe::Idle);
+        self.repair_count = 0;
     }
 
-    /// Whether there is something to ask for.
-    pub(super) const fn is_due(&self) -> bool {
-        matches!(self, Self::Due { .. })
+    /// The next responses that must be lost and are to be asked for, `first..end` of one READ.
+    /// `oldest` is the first packet that is not done.
+    pub(super) fn due(
+        &self,
+        oldest: Psn,
+        reads: &OutstandingReads,
+        early: &Early,
+    ) -> Option<(Psn, Psn)> {
+        let latest = self.latest.filter(|latest| oldest.is_before(*latest))?.since(oldest);
+        let since_oldest = |psn: Psn| if psn.is_before(oldest) { 0 } else { psn.since(oldest) };
+        let missing = |first, end| {
+            let (first, end) = early.missing_within(first, end)?;
+            Some((oldest.plus(first), oldest.plus(end)))
+        };
+        let answered = |repair: &&Repair| since_oldest(repair.high) + self.later <= latest;
+        let lost_again = (self.repairs[..self.repair_count].iter().take_while(answered))
+            .find_map(|repair| missing(since_oldest(repair.first), since_oldest(repair.end)));
+        let lost = |read: &OutstandingRead| {
+            let first = since_oldest(read.first).max(self.asked.map_or(0, since_oldest));
+            missing(first, since_oldest(read.end).min(latest))
+        };
+        lost_again.or_else(|| {
+            let (first, end) = reads.iter().find_map(lost)?;
+            (since_oldest(first) + self.later <= latest).then_some((first, end))
+        })
+    }
+
+    /// Responses `first..end` were asked for again, when those from `high` on were not asked for
+    /// yet.
+    pub(super) fn asked(&mut self, first: Psn, end: Psn, high: Psn) {
+        if self.asked.is_none_or(|asked| asked.is_before(end)) {
+            self.asked = Some(end);
+        }
+        self.keep_repairs(|repair| {
+            if first.is_within(repair.first, repair.end) {
+                repair.first = end;
+            }
+            repair.first.is_before(repair.end)
+        });
+        if self.repair_count == REPAIRS {
+            self.repairs.copy_within(1.., 0);
+            self.repair_count -= 1;
+        }
+        self.repairs[self.repair_count] = Repair { first, end, high };
+        self.repair_count += 1;
+    }
+
+    fn keep_repairs(&mut self, keep: impl Fn(&mut Repair) -> bool) {
+        let mut kept = 0;
+        for index in 0..self.repair_count {
+            if keep(&mut self.repairs[index]) {
+                self.repairs[kept] = self.repairs[index];
+                kept += 1;
+            }
+        }
+        self.repair_count = kept;
+    }
+
+    /// Whether a loss of `first` is to be reported to the window: those that were asked for before
+    /// the last report, up to `high`, are part of the same event.
+    pub(super) fn is_news(&mut self, first: Psn, high: Psn) -> bool {
+        let news = self.reported.is_none_or(|reported| !first.is_before(reported));
+        if news {
+            self.reported = Some(high);
+        }
+        news
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::format;
-    use std::string::String;
+    use std::vec;
+    use std::vec::Vec;
 
     use super::*;
 
-    fn describe(state: &ReadRepair) -> String {
-        match state {
-            ReadRepair::Idle => "idle".into(),
-            ReadRepair::Due { first, end } => format!("due {}..{}", first.value(), end.value()),
-            ReadRepair::Over { first } => format!("over {}..", first.value()),
-        }
+    const MILLISECOND: Duration = Duration::from_millis(1);
+
+    /// READs of eight responses each, from sequence number 0 on.
+    struct Reader {
+        repair: ReadRepair,
+        reads: OutstandingReads,
+        early: Early,
+        oldest: u32,
     }
 
-    /// What becomes of each state with each event.
-    fn table() -> String {
-        let psn = Psn::new;
-        let states = [
-            ReadRepair::Idle,
-            ReadRepair::Due { first: psn(1), end: psn(3) },
-            ReadRepair::Over { first: psn(1) },
-        ];
-        type Event = fn(&mut ReadRepair);
-        let events: [(&str, Event); 6] = [
-            ("the same found missing", |state| state.found_missing(Psn::new(1), Psn::new(2))),
-            ("others found missing", |state| state.found_missing(Psn::new(5), Psn::new(7))),
-            ("taken", |state| assert_eq!(state.is_due(), state.take().is_some())),
-            ("nothing passed", |state| state.passed(Psn::new(1))),
-            ("passed", |state| state.passed(Psn::new(2))),
-            ("reset", ReadRepair::reset),
-        ];
-        let mut table = String::new();
-        for state in states {
-            table += &format!("{}\n", describe(&state));
-            for (event, happen) in events {
-                let mut after = state;
-                happen(&mut after);
-                table += &format!("  {event} -> {}\n", describe(&after));
+    impl Reader {
+        fn new(reads: u32) -> Self {
+            let mut outstanding = OutstandingReads::new();
+            for read in 0..reads {
+                let (first, end) = (Psn::new(read * 8), Psn::new(read * 8 + 8));
+                outstanding.push(OutstandingRead { first, end, ..OutstandingRead::default() });
+            }
+            let (repair, early) = (ReadRepair::new(), Early::default());
+            Self { repair, reads: outstanding, early, oldest: 0 }
+        }
+
+        fn come(&mut self, responses: impl IntoIterator<Item = u32>) {
+            for psn in responses {
+                self.repair.came(Psn::new(psn));
+                let _ = self.early.mark(psn - self.oldest);
+                while self.early.has_oldest() {
+                    self.early.pass(1);
+                    self.oldest += 1;
+                }
+                self.repair.passed(Psn::new(self.oldest));
             }
         }
-        table
+
+        /// Asks for all that is due, where responses before `high` were asked for.
+        fn ask(&mut self, high: u32) -> Vec<(u32, u32)> {
+            let mut asked = vec![];
+            while let Some((first, end)) =
+                self.repair.due(Psn::new(self.oldest), &self.reads, &self.early)
+            {
+                self.repair.asked(first, end, Psn::new(high));
+                asked.push((first.value(), end.value()));
+            }
+            asked
+        }
     }
 
     #[test]
-    fn each_state_with_each_event() {
-        let expected = "\
-idle
-  the same found missing -> due 1..2
-  others found missing -> due 5..7
-  taken -> idle
-  nothing passed -> idle
-  passed -> idle
-  reset -> idle
-due 1..3
-  the same found missing -> due 1..3
-  others found missing -> due 5..7
-  taken -> over 1..
-  nothing passed -> due 1..3
-  passed -> over 1..
-  reset -> idle
-over 1..
-  the same found missing -> over 1..
-  others found missing -> due 5..7
-  taken -> over 1..
-  nothing passed -> over 1..
-  passed -> over 1..
-  reset -> idle
-";
-        assert_eq!(table(), expected);
+    fn each_gap_is_asked_for_once() {
+        let mut reader = Reader::new(4);
+        reader.come((0..20).filter(|psn| ![2, 3, 7, 8, 18].contains(psn)));
+        // A request is for responses of one READ; one packet later is no proof.
+        assert_eq!(reader.ask(32), [(2, 4), (7, 8), (8, 9)]);
+        assert_eq!(reader.ask(32), []);
+        reader.come(20..23);
+        assert_eq!(reader.ask(32), [(18, 19)]);
+        reader.come([2, 3, 7, 8, 18]);
+        assert_eq!((reader.oldest, reader.ask(32)), (23, vec![]));
+    }
+
+    /// Responses that were asked for after a repair come before its own.
+    #[test]
+    fn a_lost_repair_is_asked_for_again() {
+        let mut reader = Reader::new(8);
+        reader.come((0..16).filter(|psn| ![1, 2, 3, 9].contains(psn)));
+        assert_eq!(reader.ask(24), [(1, 4), (9, 10)]);
+        reader.come([2]);
+        reader.come(16..27);
+        assert_eq!(reader.ask(40), [], "three packets later is no proof");
+        reader.come([27, 28]);
+        assert_eq!(reader.ask(48), [(1, 2), (3, 4), (9, 10)]);
+        assert_eq!(reader.ask(48), []);
+    }
+
+    #[test]
+    fn a_tail_probe_finds_what_is_lost() {
+        let mut reader = Reader::new(2);
+        reader.come((0..15).filter(|psn| *psn != 13));
+        assert_eq!(reader.ask(16), []);
+        let start = Time::from_nanos(1_000_000_000);
+        reader.repair.expect(start, Some(MILLISECOND));
+        reader.repair.time_passed(start + MILLISECOND);
+        assert!(!reader.repair.is_probe_due());
+        assert_eq!(reader.repair.deadline(), Some(start + 2 * MILLISECOND));
+        reader.repair.time_passed(start + 2 * MILLISECOND);
+        assert!(reader.repair.is_probe_due());
+        reader.repair.probed(Psn::new(15));
+        assert_eq!((reader.repair.deadline(), reader.ask(16)), (None, vec![]));
+        reader.come([15]);
+        assert_eq!(reader.ask(16), [(13, 14)]);
+        assert_eq!(reader.ask(16), []);
+        reader.come([13]);
+        assert_eq!(reader.oldest, 16);
+    }
+
+    #[test]
+    fn one_window_of_losses_is_one_event() {
+        let mut repair = ReadRepair::new();
+        assert!(repair.is_news(Psn::new(5), Psn::new(30)));
+        assert!(!repair.is_news(Psn::new(29), Psn::new(40)));
+        assert!(repair.is_news(Psn::new(30), Psn::new(60)));
+    }
+
+    /// However many gaps there are, what is remembered is bounded, and asking ends.
+    #[test]
+    fn asking_ends() {
+        let mut reader = Reader::new(16);
+        reader.come((0..128).filter(|psn| psn % 2 == 1));
+        let asked = reader.ask(128);
+        assert_eq!(asked.len(), 62);
+        assert_eq!(reader.ask(128), []);
+        reader.come([124, 126]);
+        assert!(reader.ask(128).is_empty());
     }
 }

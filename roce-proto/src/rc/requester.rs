@@ -16,6 +16,7 @@ use crate::rc::read_repair::ReadRepair;
 use crate::rc::recovery::{Cause, Probe, Recovery};
 use crate::rc::retransmit_timer::{READ_AGAIN_AFTER, RetransmitTimer};
 use crate::rc::send_queue::{PayloadSource, SendEntry, SendQueue};
+use crate::rc::window::Wait;
 use crate::rc::{
     ConnectionParams, LocalAccess, Memory, QueuePairConfig, QueuePairCounters, READS_MAX, SendOp,
     SharedLimits, Transmit, WorkStatus, datagram_cost, sge,
@@ -71,12 +72,12 @@ pub(super) struct Requester {
     /// Receiver-not-ready answers since the peer last executed something. They are counted through
     /// several waits, and what is between them.
     pub(super) not_ready_count: u8,
+    /// The next packet waits until then, since packets are paced.
+    paced_until: Option<Time>,
     /// Where and when packets were last sent again because the peer reported a gap. Echoes of that
     /// report come in every state of the recovery: its probe may be answered by RDMA READ
     /// responses, refused for want of a receive, or followed by silence.
     pub(super) reported_gap: Option<(Psn, Time)>,
-    /// The latest response that came, placed or not.
-    pub(super) latest: Option<Psn>,
     /// It is no state of the recovery: responses that were sent before the requester went back may
     /// still come, and show what is missing among them.
     pub(super) read_repair: ReadRepair,
@@ -117,9 +118,9 @@ impl Requester {
             timed: None,
             recovery: Recovery::Idle,
             not_ready_count: 0,
+            paced_until: None,
             reported_gap: None,
-            latest: None,
-            read_repair: ReadRepair::Idle,
+            read_repair: ReadRepair::new(),
             mtu: 256,
             peer: Qpn::new(0),
             initiator_depth: 0,
@@ -148,7 +149,26 @@ impl Requester {
 
     /// Whether there is something to send, as far as that depends on this queue pair alone.
     pub(super) fn wants(&self) -> bool {
-        !self.recovery.is_waiting() && (self.read_repair.is_due() || self.wants_next())
+        !self.recovery.is_waiting()
+            && (self.due_repair().is_some() || self.due_tail_probe().is_some() || self.wants_next())
+    }
+
+    /// The responses that are to be asked for again.
+    pub(super) fn due_repair(&self) -> Option<(Psn, Psn)> {
+        self.read_repair.due(self.unacknowledged, &self.reads, &self.early)
+    }
+
+    /// The response that is to be asked for again to find out which are lost.
+    fn due_tail_probe(&self) -> Option<Psn> {
+        let last = self.reads.iter().last().filter(|_| self.read_repair.is_probe_due())?;
+        Some(last.end.minus(1))
+    }
+
+    /// Responses are expected from now on.
+    pub(super) fn expect_responses(&mut self, now: Time, limits: &SharedLimits<'_>) {
+        let expected = !self.reads.is_empty();
+        let round_trip = expected.then(|| limits.window.lossy_round_trip()).flatten();
+        self.read_repair.expect(now, round_trip);
     }
 
     /// Whether the packet at `next` may be sent.
@@ -177,8 +197,15 @@ impl Requester {
         if self.recovery.is_waiting() {
             return Ok(false);
         }
-        if let Some((first, end)) = self.read_repair.take() {
+        if let Some((first, end)) = self.due_repair() {
+            self.read_repair.asked(first, end, self.high);
             self.emit_repair(now, first, end, limits, out);
+            self.expect_responses(now, limits);
+            return Ok(true);
+        }
+        if let Some(last) = self.due_tail_probe() {
+            self.read_repair.probed(last);
+            self.emit_repair(now, last, last.next(), limits, out);
             return Ok(true);
         }
         while self.wants_next() {
@@ -252,7 +279,10 @@ impl Requester {
         let offset = index * self.mtu;
         let length = self.packet_bytes(&entry, index);
         let cost = datagram_cost(length as usize + HEADERS_BYTES);
-        if self.recovery.probe().is_none() && !limits.window.admits(cost) {
+        if self.recovery.probe().is_none()
+            && let Err(wait) = limits.window.admits(now, cost)
+        {
+            self.wait(wait);
             return Ok(false);
         }
         limits.window.charge(cost);
@@ -309,6 +339,7 @@ impl Requester {
             },
         };
         self.start_read(&entry, self.next, packets, out);
+        self.expect_responses(now, limits);
         self.sent(now, packets, true, limits, out);
         true
     }
@@ -338,10 +369,17 @@ impl Requester {
         let wanted_now = wanted.min(within_reach);
         let admitted = limits.reads.admits(now, wanted_now, packet_bytes);
         let period = limits.reads.period(now);
-        let packets = limits.window.responses().admits(period, admitted, packet_bytes);
-        if packets < wanted.min(READ_PACKETS_MIN) && !self.reads.is_empty() || packets == 0 {
+        let admitted = limits.window.responses().admits(period, admitted, packet_bytes);
+        if admitted < wanted.min(READ_PACKETS_MIN) && !self.reads.is_empty() || admitted == 0 {
             return 0;
         }
+        let packets = match limits.window.pace_responses(now, admitted, packet_bytes) {
+            Ok(packets) => packets,
+            Err(time) => {
+                self.wait(Wait::Until(time));
+                return 0;
+            }
+        };
         let period = limits.reads.charge(packets, packet_bytes);
         limits.window.responses().charge(packets, packet_bytes);
         let (first, end) = (self.next, self.next.plus(packets));
@@ -414,6 +452,14 @@ impl Requester {
             || !self.awaits_acknowledgement() && limits.window.is_closing()
     }
 
+    /// What is next may not leave yet.
+    fn wait(&mut self, wait: Wait) {
+        self.paced_until = match wait {
+            Wait::Room => None,
+            Wait::Until(time) => Some(time),
+        };
+    }
+
     fn asked_lately(&self, now: Time) -> bool {
         let again = self.next.is_before(self.high);
         !again && self.asked_at.is_some_and(|at| now - at < ASK_EVERY)
@@ -480,6 +526,8 @@ impl Requester {
         counters: &mut QueuePairCounters,
     ) -> Result<(), SendFailure> {
         self.recovery.time_passed(now);
+        self.paced_until = self.paced_until.filter(|time| *time > now);
+        self.read_repair.time_passed(now);
         if self.retransmit_timer.deadline().is_none_or(|deadline| deadline > now) {
             return Ok(());
         }
@@ -505,7 +553,8 @@ impl Requester {
     }
 
     pub(super) fn deadline(&self) -> Option<Time> {
-        self.recovery.waits_until().into_iter().chain(self.retransmit_timer.deadline()).min()
+        let waits = [self.recovery.waits_until(), self.paced_until, self.read_repair.deadline()];
+        waits.into_iter().flatten().chain(self.retransmit_timer.deadline()).min()
     }
 
     /// Gives back what it holds of the shared limits; nothing is sent or expected any more.
@@ -527,6 +576,7 @@ impl Requester {
         self.retransmit_timer.suspend();
         self.recovery.abandoned();
         self.read_repair.reset();
+        self.paced_until = None;
     }
 
     /// Completes the requests that are done, in order.

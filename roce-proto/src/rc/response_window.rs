@@ -1,18 +1,19 @@
 //! How many RDMA READ responses may be on their way from one endpoint.
 
 use crate::Time;
-use crate::rc::congestion::{Cubic, RoundTrip};
+use crate::rc::congestion::{Cubic, Pacer, RoundTrip};
 use crate::rc::read_budget::{Awaited, ChargePeriod, response_cost};
 
 /// The window of READ responses from one endpoint. The [`ReadBudget`](super::ReadBudget) keeps
 /// responses from overrunning our receive buffer; this keeps those of one peer from overrunning the
-/// network, which shows in responses that have to be asked for again. It is unlimited until then.
+/// network, which shows in responses that have to be asked for again. It doubles until then.
 ///
 /// Its charges are those of the budget as well, and end with the same periods.
 #[derive(Clone, Debug)]
 pub(super) struct ResponseWindow {
     control: Cubic,
     last_cut: Option<Time>,
+    pacer: Pacer,
     awaited: Awaited,
     /// A READ had to wait since half of the window was last free.
     limited: bool,
@@ -20,7 +21,13 @@ pub(super) struct ResponseWindow {
 
 impl ResponseWindow {
     pub(super) const fn new() -> Self {
-        Self { control: Cubic::new(), last_cut: None, awaited: Awaited::new(), limited: false }
+        Self {
+            control: Cubic::slow_start(),
+            last_cut: None,
+            pacer: Pacer::new(),
+            awaited: Awaited::new(),
+            limited: false,
+        }
     }
 
     /// How many response packets with `payload_bytes` each may be asked for in `period`, at most
@@ -34,9 +41,37 @@ impl ResponseWindow {
         fitting.max(u32::from(used == 0)).min(wanted)
     }
 
+    /// Whether responses were ever lost.
+    pub(super) const fn has_lost(&self) -> bool {
+        self.last_cut.is_some()
+    }
+
+    /// How many of `packets` that are admitted may be asked for now; or when some may be, since
+    /// responses are paced: they leave the peer at once.
+    pub(super) fn paced(
+        &mut self,
+        now: Time,
+        packets: u32,
+        payload_bytes: u32,
+        round_trip: &RoundTrip,
+    ) -> Result<u32, Time> {
+        let Some(pace) = self.control.pace(round_trip, u64::MAX) else { return Ok(packets) };
+        // The READs that may be outstanding, 16 as a rule, must ask for a window and more.
+        let pace = pace.with_burst_of(self.control.window() / 12);
+        let wanted = response_cost(packets, payload_bytes);
+        let tokens = self.pacer.tokens(now, pace);
+        if tokens < wanted.min(pace.burst()) {
+            return Err(self.pacer.ready_at(wanted, pace));
+        }
+        let fitting = tokens / response_cost(1, payload_bytes);
+        Ok(u32::try_from(fitting).unwrap_or(u32::MAX).clamp(1, packets))
+    }
+
     /// Counts packets that are asked for now.
     pub(super) const fn charge(&mut self, packets: u32, payload_bytes: u32) {
-        self.awaited.charge(response_cost(packets, payload_bytes));
+        let cost = response_cost(packets, payload_bytes);
+        self.awaited.charge(cost);
+        self.pacer.take(cost);
     }
 
     /// Packets that were charged in `period` are waited for no longer.
@@ -84,21 +119,21 @@ mod tests {
         let mut now = Time::from_nanos(1_000_000_000);
         let mut ask = |window: &mut ResponseWindow, now| {
             let period = budget.period(now);
-            let packets = window.admits(period, 100, PAYLOAD);
+            let packets = window.admits(period, 60, PAYLOAD);
             window.charge(packets, PAYLOAD);
             (packets, period)
         };
         let (packets, period) = ask(&mut window, now);
-        assert_eq!(packets, 100);
+        assert_eq!(packets, 60);
         window.lost(now, now);
         assert_eq!(ask(&mut window, now).0, 0, "more than the window is awaited");
         let mut round_trip = RoundTrip::new();
         round_trip.sample(now, Duration::from_millis(1));
-        for _ in 0..100 {
+        for _ in 0..60 {
             window.came(now, PAYLOAD, period, &round_trip);
         }
         let (after_loss, mut period) = ask(&mut window, now);
-        assert_eq!(after_loss, 70);
+        assert_eq!(after_loss, 42);
         let mut awaited = after_loss;
         for _ in 0..100 {
             now = now + Duration::from_millis(1);
@@ -107,7 +142,7 @@ mod tests {
             }
             (awaited, period) = ask(&mut window, now);
         }
-        assert!((90..=100).contains(&awaited), "{awaited} packets");
+        assert!((54..=60).contains(&awaited), "{awaited} packets");
     }
 
     /// A peer that withholds its responses is asked again when the budget has forgotten them.

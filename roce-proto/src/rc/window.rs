@@ -9,7 +9,9 @@
 use core::time::Duration;
 
 use crate::Time;
-use crate::rc::congestion::{CongestionControl, FULL_PACKET, LossCause, RoundTrip, TwoLimits};
+use crate::rc::congestion::{
+    CongestionControl, FULL_PACKET, LossCause, Pacer, RoundTrip, TwoLimits,
+};
 use crate::rc::read_budget::ChargePeriod;
 use crate::rc::response_window::ResponseWindow;
 
@@ -36,7 +38,17 @@ pub struct SendWindow {
     /// A packet had to wait since half of the window was last free.
     limited: bool,
     round_trip: RoundTrip,
+    pacer: Pacer,
     responses: ResponseWindow,
+}
+
+/// What a packet waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Wait {
+    /// An acknowledgement, or a response: the window is full.
+    Room,
+    /// This time, since packets are paced.
+    Until(Time),
 }
 
 impl SendWindow {
@@ -48,6 +60,7 @@ impl SendWindow {
             unsolicited: 0,
             limited: false,
             round_trip: RoundTrip::new(),
+            pacer: Pacer::new(),
             responses: ResponseWindow::new(),
         }
     }
@@ -67,11 +80,21 @@ impl SendWindow {
         self.round_trip.smoothed()
     }
 
-    /// Whether a packet of this cost may leave.
-    pub(super) fn admits(&mut self, cost: u64) -> bool {
-        let admitted = self.in_flight == 0 || self.in_flight + cost <= self.limit();
-        self.limited |= !admitted;
-        admitted
+    /// Whether a packet of this cost may leave now.
+    pub(super) fn admits(&mut self, now: Time, cost: u64) -> Result<(), Wait> {
+        if self.in_flight == 0 {
+            return Ok(());
+        }
+        if self.in_flight + cost > self.limit() {
+            self.limited = true;
+            return Err(Wait::Room);
+        }
+        match self.control.pace(&self.round_trip) {
+            Some(pace) if self.pacer.tokens(now, pace) < cost => {
+                Err(Wait::Until(self.pacer.ready_at(cost, pace)))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Whether the next full packet will not be admitted.
@@ -99,6 +122,7 @@ impl SendWindow {
 
     pub(super) fn charge(&mut self, cost: u64) {
         self.in_flight += cost;
+        self.pacer.take(cost);
     }
 
     pub(super) fn release(&mut self, cost: u64) {
@@ -135,6 +159,21 @@ impl SendWindow {
     /// The window of READ responses from there.
     pub(super) const fn responses(&mut self) -> &mut ResponseWindow {
         &mut self.responses
+    }
+
+    /// How many of these READ response packets may be asked for now, or when some may be.
+    pub(super) fn pace_responses(
+        &mut self,
+        now: Time,
+        packets: u32,
+        payload_bytes: u32,
+    ) -> Result<u32, Time> {
+        self.responses.paced(now, packets, payload_bytes, &self.round_trip)
+    }
+
+    /// The smoothed round-trip time, where READ responses were lost.
+    pub(super) fn lossy_round_trip(&self) -> Option<Duration> {
+        self.round_trip().filter(|_| self.responses.has_lost())
     }
 
     /// A READ response came that was charged in `period`.
@@ -176,6 +215,8 @@ mod tests {
 
     const STOCK_BUFFER: u64 = 425_984;
     const MILLISECOND: Duration = Duration::from_millis(1);
+    /// Too short for pacing.
+    const ROUND_TRIP: Duration = Duration::from_micros(100);
 
     /// Sends full packets in rounds, each a millisecond, for as long as a receiver with this buffer
     /// takes them; returns how many round trips lost something.
@@ -184,7 +225,7 @@ mod tests {
         for _ in 0..count {
             *now = *now + MILLISECOND;
             let mut packets = 0;
-            while window.admits(FULL_PACKET) {
+            while window.admits(*now, FULL_PACKET).is_ok() {
                 window.charge(FULL_PACKET);
                 packets += 1;
             }
@@ -193,7 +234,7 @@ mod tests {
                 window.lost(*now, Duration::ZERO, LossCause::ReceiveBuffer);
             }
             for _ in 0..packets {
-                window.acknowledged(*now, FULL_PACKET, Some(MILLISECOND));
+                window.acknowledged(*now, FULL_PACKET, Some(ROUND_TRIP));
             }
         }
         losses
@@ -240,9 +281,9 @@ mod tests {
             now = now + Duration::from_secs(1);
             window.lost(now, Duration::ZERO, LossCause::ReceiveBuffer);
         }
-        assert!(window.admits(datagram_cost(9000)));
+        assert!(window.admits(now, datagram_cost(9000)).is_ok());
         window.charge(FULL_PACKET);
-        assert!(!window.admits(FULL_PACKET));
+        assert_eq!(window.admits(now, FULL_PACKET), Err(Wait::Room));
     }
 
     #[test]
@@ -262,7 +303,7 @@ mod tests {
         let mut window = SendWindow::new();
         let initial = window.limit();
         for step in 1..1000 {
-            assert!(window.admits(1000));
+            assert!(window.admits(Time::ZERO, 1000).is_ok());
             window.charge(1000);
             window.acknowledged(Time::from_nanos(step * 1_000_000), 1000, None);
         }

@@ -3,29 +3,37 @@
 
 use core::time::Duration;
 
-use super::{FULL_PACKET, LARGEST_WINDOW, RoundTrip};
+use super::{FULL_PACKET, LARGEST_WINDOW, Pace, RoundTrip};
 use crate::Time;
 
 /// RFC 9438, 4.9: no less than two packets.
 const SMALLEST: u64 = 2 * FULL_PACKET;
 
+/// Where slow start begins: more than the packets of a READ of 128 KiB. Halved, it takes a round
+/// trip more to reach any rate.
+const INITIAL: u64 = 64 * FULL_PACKET;
+
 /// CubicGrowth is computed up to this far from the plateau; there the window has grown by 86,400
 /// packets, which is more than the largest.
 const FARTHEST_MILLISECONDS: i64 = 60_000;
 
-/// The window that the network is good for. It is unlimited until the network loses a packet:
-/// before that, [`Halving`](super::Halving) alone finds out what the receiver takes.
+/// The window that the network is good for.
 ///
-/// Of RFC 9438 it leaves out slow start (4.10), which `Halving` does, and Fast Convergence (4.7).
+/// Of RFC 9438 it leaves out Fast Convergence (4.7).
 #[derive(Clone, Debug)]
-pub(crate) struct Cubic {
-    /// `None` until the network lost a packet.
-    growth: Option<CubicGrowth>,
+pub(crate) enum Cubic {
+    /// The network lost no packet yet, and [`Halving`](super::Halving) finds out what the receiver
+    /// takes.
+    Unlimited,
+    /// The network lost no packet yet: the window doubles each round trip (4.10).
+    SlowStart { limit: u64 },
+    /// The network lost packets.
+    Reduced(CubicGrowth),
 }
 
 /// How a window grows that was reduced.
 #[derive(Clone, Copy, Debug)]
-struct CubicGrowth {
+pub(crate) struct CubicGrowth {
     limit: u64,
     /// The window at which the last loss was: `W_max`.
     plateau: u64,
@@ -38,24 +46,40 @@ struct CubicGrowth {
 }
 
 impl Cubic {
-    pub(crate) const fn new() -> Self {
-        Self { growth: None }
+    pub(crate) const fn slow_start() -> Self {
+        Self::SlowStart { limit: INITIAL }
     }
 
-    pub(crate) fn window(&self) -> u64 {
-        self.growth.map_or(LARGEST_WINDOW, |growth| growth.limit)
+    pub(crate) const fn window(&self) -> u64 {
+        match *self {
+            Self::Unlimited => LARGEST_WINDOW,
+            Self::SlowStart { limit } | Self::Reduced(CubicGrowth { limit, .. }) => limit,
+        }
+    }
+
+    /// How fast packets are to leave, where `unlimited` holds as long as this window does not.
+    pub(crate) fn pace(&self, round_trip: &RoundTrip, unlimited: u64) -> Option<Pace> {
+        match *self {
+            Self::Unlimited => Pace::of_slow_start(unlimited, round_trip),
+            Self::SlowStart { limit } => Pace::of_slow_start(limit, round_trip),
+            Self::Reduced(CubicGrowth { limit, .. }) => Pace::after_loss(limit, round_trip),
+        }
     }
 
     /// Packets that cost `bytes` were acknowledged while this window had held packets up.
     pub(crate) fn on_ack(&mut self, now: Time, bytes: u64, round_trip: &RoundTrip) {
-        if let Some(growth) = &mut self.growth {
-            growth.advance(now, bytes, round_trip.smoothed().unwrap_or_default());
+        match self {
+            Self::Unlimited => {}
+            Self::SlowStart { limit } => *limit = (*limit + bytes).min(LARGEST_WINDOW),
+            Self::Reduced(growth) => {
+                growth.advance(now, bytes, round_trip.smoothed().unwrap_or_default());
+            }
         }
     }
 
     /// The network lost packets while the window in use was `used`.
     pub(crate) fn on_loss(&mut self, now: Time, used: u64) {
-        self.growth = Some(CubicGrowth::after_loss(now, used));
+        *self = Self::Reduced(CubicGrowth::after_loss(now, used));
     }
 }
 
@@ -130,7 +154,7 @@ mod tests {
 
     #[test]
     fn it_is_unlimited_until_a_loss() {
-        let mut cubic = Cubic::new();
+        let mut cubic = Cubic::Unlimited;
         assert_eq!(cubic.window(), LARGEST_WINDOW);
         cubic.on_ack(Time::ZERO, FULL_PACKET, &RoundTrip::new());
         assert_eq!(cubic.window(), LARGEST_WINDOW);
@@ -145,7 +169,7 @@ mod tests {
         for (packets, round_trip_ms, least_ms, most_ms) in
             [(1000, 100, 7_000, 8_500), (100, 1, 45, 70)]
         {
-            let mut cubic = Cubic::new();
+            let mut cubic = Cubic::Unlimited;
             let round_trip = round_trip(Duration::from_millis(round_trip_ms));
             let mut now = Time::from_nanos(1_000_000_000);
             let start = now;
@@ -163,7 +187,7 @@ mod tests {
 
     #[test]
     fn two_packets_remain() {
-        let mut cubic = Cubic::new();
+        let mut cubic = Cubic::Unlimited;
         let mut now = Time::ZERO;
         for _ in 0..50 {
             now = now + Duration::from_secs(1);
@@ -176,7 +200,7 @@ mod tests {
     /// Neither a long pause nor the largest window overflows.
     #[test]
     fn extremes() {
-        let mut cubic = Cubic::new();
+        let mut cubic = Cubic::Unlimited;
         cubic.on_loss(Time::ZERO, LARGEST_WINDOW);
         let round_trip = round_trip(Duration::from_secs(3600));
         for seconds in [1, 1_000, 1_000_000, 10_000_000_000] {

@@ -34,9 +34,14 @@ impl Halving {
     }
 
     /// Packets that cost `bytes` were acknowledged while this window had held packets up.
-    pub(super) fn on_ack(&mut self, now: Time, bytes: u64) {
+    /// `doubles` holds on long paths, where the window may double each round trip as long as nothing
+    /// was lost (RFC 5681, 3.1). On short ones it soon has grown by packets, and many senders that
+    /// double at once overrun one buffer.
+    pub(super) fn on_ack(&mut self, now: Time, bytes: u64, doubles: bool) {
         if self.limit < self.ceiling {
-            self.limit = (self.limit + FULL_PACKET * bytes / self.limit).min(self.ceiling);
+            let step =
+                if self.guessed && doubles { bytes } else { FULL_PACKET * bytes / self.limit };
+            self.limit = (self.limit + step).min(self.ceiling);
         } else if now - self.ceiling_raised >= CEILING_INTERVAL {
             let part = if self.guessed { 4 } else { 32 };
             let step = (self.ceiling / part).max(FULL_PACKET / 4);

@@ -7,11 +7,14 @@
 
 mod cubic;
 mod halving;
+mod pacer;
 mod round_trip;
 mod two_limits;
 
 pub(super) use cubic::Cubic;
 use halving::Halving;
+pub use pacer::Pace;
+pub(super) use pacer::Pacer;
 pub use round_trip::RoundTrip;
 pub(super) use two_limits::TwoLimits;
 
@@ -40,8 +43,8 @@ pub trait CongestionControl {
     /// Bytes that may be in flight.
     fn window(&self) -> u64;
 
-    /// Bytes per second at which packets should leave, if the round trip is known.
-    fn pacing_rate(&self, round_trip: &RoundTrip) -> Option<u64>;
+    /// How fast packets are to leave; `None` for as fast as the window admits them.
+    fn pace(&self, round_trip: &RoundTrip) -> Option<Pace>;
 
     /// Packets that cost `bytes` were acknowledged while the window had held packets up.
     fn on_ack(&mut self, now: Time, bytes: u64, round_trip: &RoundTrip);
@@ -52,10 +55,4 @@ pub trait CongestionControl {
 
     /// Nothing was heard of packets that left at `left`, several times in a row.
     fn on_timeout(&mut self, now: Time, left: Time);
-}
-
-/// A window for each round trip, in bytes per second.
-fn rate(window: u64, round_trip: &RoundTrip) -> Option<u64> {
-    let nanos = u64::try_from(round_trip.smoothed()?.as_nanos()).ok()?.max(1);
-    u64::try_from(u128::from(window) * 1_000_000_000 / u128::from(nanos)).ok()
 }

@@ -1,6 +1,6 @@
 //! One window for the receiver's buffer and one for the network: the smaller of them holds.
 
-use super::{CongestionControl, Cubic, Halving, LossCause, RoundTrip};
+use super::{CongestionControl, Cubic, Halving, LossCause, Pace, RoundTrip};
 use crate::Time;
 
 /// What a packet was lost to decides which of the two windows is reduced.
@@ -17,7 +17,7 @@ pub(crate) struct TwoLimits {
 
 impl TwoLimits {
     pub(crate) const fn new() -> Self {
-        Self { receiver: Halving::new(), network: Cubic::new(), last_cut: None }
+        Self { receiver: Halving::new(), network: Cubic::Unlimited, last_cut: None }
     }
 
     /// Whether packets that left at `left` tell of something new. The window is reduced then.
@@ -35,8 +35,8 @@ impl CongestionControl for TwoLimits {
         self.receiver.window().min(self.network.window())
     }
 
-    fn pacing_rate(&self, round_trip: &RoundTrip) -> Option<u64> {
-        super::rate(self.window(), round_trip)
+    fn pace(&self, round_trip: &RoundTrip) -> Option<Pace> {
+        self.network.pace(round_trip, self.receiver.window())
     }
 
     /// The window that did not hold packets up was not tried, and does not grow.
@@ -44,7 +44,7 @@ impl CongestionControl for TwoLimits {
         if self.network.window() < self.receiver.window() {
             self.network.on_ack(now, bytes, round_trip);
         } else {
-            self.receiver.on_ack(now, bytes);
+            self.receiver.on_ack(now, bytes, Pace::is_set(round_trip));
         }
     }
 

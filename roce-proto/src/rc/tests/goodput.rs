@@ -142,6 +142,38 @@ fn reads_adapt_to_a_short_queue() {
     assert!(measured.total() > 0.8e9 && repeats < 0.05, "{measured:?}");
 }
 
+/// A link of 1 Gbit/s with a queue of 35 packets, about 150,000 bytes, that reports nothing. Reads
+/// ask for what is missing; writes go back to it.
+#[test]
+fn flows_fill_a_bottleneck() {
+    for (op, least, most_repeats) in [(read_from(0), 0.93, 0.02), (write_to(0), 0.85, 0.12)] {
+        for (round_trip_us, flows) in
+            [(100, 1), (100, 4), (500, 1), (500, 4), (1_000, 1), (1_000, 4)]
+        {
+            let mut options =
+                Options { queue_pairs: flows, own_windows: true, ..options(round_trip_us, 0) };
+            options.network.service = Duration::from_micros(33);
+            options.network.buffer = 300_000;
+            options.network.reports_overflow = false;
+            let depth = 32 / flows as u64;
+            let measured = measure(&options, op, 128 << 10, depth, Duration::from_millis(500));
+            let (share, fairness) = (measured.total() / (4096.0 / 33e-6), measured.fairness());
+            std::println!(
+                "{op:?} {flows} flows, RTT {round_trip_us} us: {share:.2} of the rate, Jain's index {fairness:.2}, {:.1} % again",
+                measured.repeats * 100.0
+            );
+            assert!(
+                share > least && fairness > 0.9,
+                "{flows} flows, {round_trip_us} us: {measured:?}"
+            );
+            assert!(
+                measured.repeats < most_repeats,
+                "{flows} flows, {round_trip_us} us: {measured:?}"
+            );
+        }
+    }
+}
+
 /// A longer round trip makes losses dearer, for TCP as well. TCP's CUBIC with packets of 1,448
 /// bytes gets 1.2 windows of the root of `1 / loss` packets in each round trip (RFC 9438, 5.2).
 #[test]
