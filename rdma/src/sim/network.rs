@@ -6,6 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use roce_proto::Qpn;
+use roce_proto::wire::Ecn;
 use splitmix64::SplitMix64;
 
 use super::bottleneck::{Bottleneck, BottleneckStats, Passage};
@@ -94,6 +95,8 @@ pub(super) struct SimDatagram {
     steer: usize,
     /// The socket of the sender that is told when the address is unreachable.
     sender: usize,
+    /// As it was sent, unless a queue on the way marks it.
+    pub(super) ecn: Ecn,
     pub(super) bytes: Vec<u8>,
 }
 
@@ -271,14 +274,14 @@ impl Network {
         &mut self,
         now: Time,
         sender: usize,
-        packet: (SocketAddr, SocketAddr, Vec<u8>),
+        packet: (SocketAddr, SocketAddr, Ecn, Vec<u8>),
     ) {
         self.advance(now);
-        let (from, to, bytes) = packet;
+        let (from, to, ecn, bytes) = packet;
         self.stats.sent += 1;
         let departs = self.departure(from.ip(), bytes.len());
         let steer = steer(&bytes);
-        let mut packet = SimDatagram { from, to, steer, sender, bytes };
+        let mut packet = SimDatagram { from, to, steer, sender, ecn, bytes };
         let config = self.config;
         if self.random.chance(config.loss_ppm) || self.cuts.contains(&(from.ip(), to.ip())) {
             self.stats.lost += 1;
