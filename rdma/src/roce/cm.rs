@@ -9,16 +9,17 @@ use std::sync::Arc;
 
 use roce_proto::cm::{self, Manager, ServiceId, TimeoutExponent};
 use roce_proto::rc::QueuePair;
+use roce_proto::wire::Ecn;
 use roce_proto::{PathMtu, Psn, Qpn};
 
 use super::convert;
-use super::device::{CmMessage, DeviceShared, Forwarded, GroupMessage};
+use super::device::{CmMessage, DeviceShared, GroupMessage};
 use super::engine::ConnectionRoute;
 use super::gsi::{Gsi, NotForUs};
 use super::numbers::owner_of;
 use super::random::Random;
 use super::sleep::Sleep;
-use super::wire::{Datagram, IpId, ROCE_PORT, Wire};
+use super::wire::{ROCE_PORT, Wire};
 use super::{Fabric, GroupHandle, NewQp, RoceDevice};
 use crate::{
     CmError, CmEvent, ConnId, ConnOptions, ConnParams, ConnectFailure, ConnectionManager,
@@ -164,8 +165,7 @@ impl<F: Fabric> RoceCm<F> {
                 CmMessage::PeerIsReady { qpn } => self.peer_is_ready(qpn),
                 CmMessage::Unreachable(peer) => self.manager.handle_unreachable(now, peer),
                 CmMessage::Packet(packet) => {
-                    let Forwarded { from, to, bytes } = *packet;
-                    let datagram = Datagram::new(from, to, IpId::UNKNOWN, &bytes);
+                    let datagram = packet.datagram();
                     let path_to = |peer| path_to(&shared.fabric, peer);
                     let counters = &shared.counters;
                     let manager = &mut self.manager;
@@ -334,7 +334,7 @@ impl<F: Fabric> RoceCm<F> {
                 route: ConnectionRoute {
                     peer: agreement.peer,
                     udp_source: agreement.peer_udp_source,
-                    traffic_class: agreement.traffic_class,
+                    traffic_class: Ecn::Ect0.within(agreement.traffic_class),
                 },
                 announce,
                 connection: Box::new(convert::connection(agreement)),

@@ -8,13 +8,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use roce_proto::Qpn;
 use roce_proto::rc::ConnectionParams;
+use roce_proto::wire::Ecn;
 
 use super::engine::ConnectionRoute;
 use super::mailbox::Mailbox;
 use super::numbers::{Numbers, owner_of};
 use super::random::{Entropy, Random};
 use super::regions::{self, DomainId, Regions, SoftwareRegion, Window};
-use super::wire::Datagram;
+use super::wire::{Datagram, IpId};
 use super::{Fabric, RoceCm, RoceGroup};
 use crate::{Access, Caps, Device, DeviceEvent, DeviceStats, GroupConfig, Mem};
 
@@ -83,7 +84,16 @@ pub(super) enum CmMessage {
 pub(super) struct Forwarded {
     pub(super) from: SocketAddr,
     pub(super) to: SocketAddr,
+    pub(super) ecn: Ecn,
     pub(super) bytes: Box<[u8]>,
+}
+
+impl Forwarded {
+    /// The datagram; what its IP header identified it by is not known any more.
+    pub(super) fn datagram(&self) -> Datagram<'_> {
+        let Self { from, to, ecn, ref bytes } = *self;
+        Datagram { ecn, ..Datagram::new(from, to, IpId::UNKNOWN, bytes) }
+    }
 }
 
 #[derive(Default)]
@@ -147,11 +157,11 @@ impl<F: Fabric> DeviceShared<F> {
     /// Hands a packet to the thread that owns its queue pair; false if there is none, or it is too
     /// busy.
     pub(super) fn forward(&self, qpn: Qpn, datagram: &Datagram<'_>) -> bool {
-        let &Datagram { from, to, bytes, .. } = datagram;
+        let &Datagram { from, to, ecn, bytes, .. } = datagram;
         if bytes.len() > MAX_PACKET_BYTES {
             return false;
         }
-        let packet = Forwarded { from, to, bytes: bytes.into() };
+        let packet = Forwarded { from, to, ecn, bytes: bytes.into() };
         if qpn == Qpn::GSI {
             let room = self.cm.len() < MAX_MAIL;
             if room {

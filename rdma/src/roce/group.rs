@@ -8,13 +8,13 @@ use std::sync::Arc;
 use roce_proto::rc::{self, LocalSge};
 
 use super::convert::{self, MAX_SGE};
-use super::device::{CmMessage, DeviceShared, Forwarded, GroupMessage, MAX_MAIL};
+use super::device::{CmMessage, DeviceShared, GroupMessage, MAX_MAIL};
 use super::engine::{GroupEngine, Handled};
 use super::mailbox::Mailbox;
 use super::place;
 use super::regions::RegionsView;
 use super::sleep::Sleep;
-use super::wire::{Arrived, Datagram, IpId, Wire, WireCounters};
+use super::wire::{Arrived, Datagram, Wire, WireCounters};
 use super::{Fabric, GroupHandle, NewQp};
 use crate::{
     Group, GroupConfig, GroupStats, PushError, QpConfig, QpKey, RecvWr, SendFlags, SendWr, Sge,
@@ -146,8 +146,7 @@ impl<F: Fabric> ReceiveTurn<'_, F> {
                 }
                 GroupMessage::Fail { number } => self.engine.fail_numbered(number),
                 GroupMessage::Packet(packet) => {
-                    let Forwarded { from, to, bytes } = *packet;
-                    self.handle(memory, &Datagram::new(from, to, IpId::UNKNOWN, &bytes));
+                    self.handle(memory, &packet.datagram());
                 }
             }
         }

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::atomic::Ordering;
 
 use roce_proto::cm::{GSI_Q_KEY, MAD_BYTES, MadTransmit, Manager, Sender};
-use roce_proto::wire::{Bth, Deth, Headers, Message, Packet};
+use roce_proto::wire::{Bth, Deth, Ecn, Headers, Message, Packet};
 use roce_proto::{PathMtu, Psn, Qpn};
 
 use super::device::DeviceCounters;
@@ -71,7 +71,8 @@ impl Gsi {
             headers: headers.as_slice(),
             pieces: &[&mad.mad],
             pad_bytes: 0,
-            traffic_class: mad.traffic_class,
+            // Nothing slows down when these are marked.
+            traffic_class: Ecn::NotEct.within(mad.traffic_class),
             continues: false,
         };
         // SAFETY: the message is borrowed until the flush below.

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 
 use roce_proto::cm::Sender;
-use roce_proto::wire::{Flow, Identification};
+use roce_proto::wire::{Ecn, Flow, Identification};
 
 use crate::Time;
 
@@ -87,14 +87,16 @@ pub struct Datagram<'a> {
     pub flow: Option<Flow>,
     /// The identification in its IPv4 header, as far as it is known.
     pub ip_id: IpId,
+    /// The ECN field of its IP header: whether a queue on the way was congested.
+    pub ecn: Ecn,
     /// The bytes from the BTH to the ICRC, both included.
     pub bytes: &'a [u8],
 }
 
 impl<'a> Datagram<'a> {
-    /// One of a flow that is not known yet.
+    /// One of a flow that is not known yet, without ECN.
     pub fn new(from: SocketAddr, to: SocketAddr, ip_id: IpId, bytes: &'a [u8]) -> Self {
-        Self { from, to, flow: Flow::new(from, to), ip_id, bytes }
+        Self { from, to, flow: Flow::new(from, to), ip_id, ecn: Ecn::NotEct, bytes }
     }
 }
 
@@ -125,7 +127,7 @@ pub struct Outgoing<'a> {
     pub pieces: &'a [&'a [u8]],
     /// Zero bytes behind the payload, 0..=3.
     pub pad_bytes: u8,
-    /// The type of service, or traffic class, of its IP header.
+    /// The type of service, or traffic class, of its IP header, ECN field included.
     pub traffic_class: u8,
     /// It goes on with a message, of which the packet before it to this queue pair was a part.
     pub continues: bool,

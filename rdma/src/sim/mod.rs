@@ -3,12 +3,19 @@
 //! Time is what the callers of `poll` say it is. The same seed and the same calls give the same
 //! run.
 
+mod bottleneck;
 mod config;
+mod cross_traffic;
 mod device;
+mod link;
 mod network;
+mod packet_queue;
 mod wire;
 
+pub use bottleneck::BottleneckStats;
 pub use config::SimConfig;
+pub use cross_traffic::{CrossSource, CrossTrafficStats};
 pub use device::{Sim, SimDevice};
+pub use link::{LinkConfig, LinkStats};
 pub use network::{SimNetwork, SimNetworkStats};
 pub use wire::SimWire;

@@ -6,14 +6,19 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use roce_proto::Qpn;
+use roce_proto::wire::Ecn;
 use splitmix64::SplitMix64;
 
-use super::SimConfig;
+use super::bottleneck::{Bottleneck, BottleneckStats, Passage};
+use super::{LinkConfig, SimConfig};
 use crate::roce::owner_of;
 use crate::{DeviceEvent, Time};
 
 /// The cost of a queued packet beyond its bytes, as in a kernel's receive buffer.
 const PACKET_OVERHEAD: usize = 128;
+
+/// What a link carries of a packet beyond its bytes: the headers of UDP, IPv4 and Ethernet.
+const LINK_OVERHEAD: u64 = 8 + 20 + 14;
 
 /// A network that simulated devices share. Clones name the same network.
 #[derive(Clone)]
@@ -38,6 +43,8 @@ pub struct SimNetworkStats {
     pub corrupted: u64,
     /// Packets that found a full receive buffer.
     pub overflowed: u64,
+    /// Packets that found the queue of the bottleneck full.
+    pub queue_drops: u64,
     /// Packets for an address that no device has.
     pub unreachable: u64,
     /// A checksum over the fate of all packets: equal for equal runs.
@@ -52,6 +59,7 @@ pub(super) struct Network {
     in_flight: BinaryHeap<Reverse<DatagramInFlight>>,
     nodes: BTreeMap<IpAddr, Node>,
     cuts: BTreeSet<(IpAddr, IpAddr)>,
+    bottleneck: Option<Bottleneck>,
     stats: SimNetworkStats,
 }
 
@@ -87,6 +95,8 @@ pub(super) struct SimDatagram {
     steer: usize,
     /// The socket of the sender that is told when the address is unreachable.
     sender: usize,
+    /// As it was sent, unless a queue on the way marks it.
+    pub(super) ecn: Ecn,
     pub(super) bytes: Vec<u8>,
 }
 
@@ -94,7 +104,15 @@ pub(super) struct SimDatagram {
 struct DatagramInFlight {
     due: Time,
     sequence: u64,
+    hop: Hop,
     packet: SimDatagram,
+}
+
+/// Where a packet arrives next.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Hop {
+    Bottleneck(Passage),
+    Device,
 }
 
 impl SimNetwork {
@@ -108,6 +126,7 @@ impl SimNetwork {
             in_flight: BinaryHeap::new(),
             nodes: BTreeMap::new(),
             cuts: BTreeSet::new(),
+            bottleneck: None,
             stats: SimNetworkStats::default(),
         };
         Self { network: Arc::new(Mutex::new(network)) }
@@ -138,6 +157,42 @@ impl SimNetwork {
         let mut network = self.lock();
         network.cuts.remove(&(a, b));
         network.cuts.remove(&(b, a));
+    }
+
+    /// Has all packets between the devices behind a bottleneck and all others pass it from now on,
+    /// one link for each direction: to them, and from them. If there is a bottleneck already, it
+    /// behaves differently from now on, and what waits there still leaves.
+    pub fn set_bottleneck(
+        &self,
+        behind: impl IntoIterator<Item = IpAddr>,
+        inward: LinkConfig,
+        outward: LinkConfig,
+    ) {
+        let behind = behind.into_iter().collect();
+        let network = &mut *self.lock();
+        let now = network.now;
+        match &mut network.bottleneck {
+            Some(bottleneck) => bottleneck.set(behind, [inward, outward], now),
+            none => {
+                let random = &mut network.random;
+                *none = Some(Bottleneck::new(behind, [inward, outward], now, random));
+            }
+        }
+    }
+
+    /// Takes the bottleneck away; returns its counts, if there was one. Packets that wait in a queue
+    /// still arrive.
+    pub fn remove_bottleneck(&self) -> Option<BottleneckStats> {
+        let network = &mut *self.lock();
+        let now = network.now;
+        network.bottleneck.take().map(|mut bottleneck| bottleneck.stats(now))
+    }
+
+    /// The counts of the bottleneck until now, if there is one.
+    pub fn bottleneck_stats(&self) -> Option<BottleneckStats> {
+        let network = &mut *self.lock();
+        let now = network.now;
+        network.bottleneck.as_mut().map(|bottleneck| bottleneck.stats(now))
     }
 
     /// Has the device at an address say something of itself. One that has reported
@@ -219,14 +274,14 @@ impl Network {
         &mut self,
         now: Time,
         sender: usize,
-        packet: (SocketAddr, SocketAddr, Vec<u8>),
+        packet: (SocketAddr, SocketAddr, Ecn, Vec<u8>),
     ) {
         self.advance(now);
-        let (from, to, bytes) = packet;
+        let (from, to, ecn, bytes) = packet;
         self.stats.sent += 1;
         let departs = self.departure(from.ip(), bytes.len());
         let steer = steer(&bytes);
-        let mut packet = SimDatagram { from, to, steer, sender, bytes };
+        let mut packet = SimDatagram { from, to, steer, sender, ecn, bytes };
         let config = self.config;
         if self.random.chance(config.loss_ppm) || self.cuts.contains(&(from.ip(), to.ip())) {
             self.stats.lost += 1;
@@ -236,15 +291,41 @@ impl Network {
         if self.random.chance(config.corruption_ppm) {
             self.corrupt(&mut packet.bytes);
         }
+        let bottleneck = self.bottleneck.as_ref();
+        match bottleneck.and_then(|bottleneck| bottleneck.passage(from.ip(), to.ip())) {
+            Some(passage) if departs > self.now => {
+                self.launch(departs, Hop::Bottleneck(passage), packet);
+            }
+            Some(passage) => self.pass(departs, passage, packet),
+            None => self.travel(departs, packet),
+        }
+    }
+
+    /// Has a packet enter the queue of the bottleneck.
+    fn pass(&mut self, now: Time, passage: Passage, packet: SimDatagram) {
+        let Some(bottleneck) = &mut self.bottleneck else { return self.travel(now, packet) };
+        let bytes = packet.bytes.len() as u64 + LINK_OVERHEAD;
+        match bottleneck.link(passage).carry(now, bytes) {
+            Some(passed) => self.travel(passed, packet),
+            None => {
+                self.stats.queue_drops += 1;
+                self.note(4);
+            }
+        }
+    }
+
+    /// Sends a packet on that has left its device, and the bottleneck if one is on its way.
+    fn travel(&mut self, departs: Time, packet: SimDatagram) {
+        let config = self.config;
         let arrives = self.arrival(&packet, departs);
         if self.random.chance(config.duplication_ppm) {
             self.stats.duplicated += 1;
-            self.launch(arrives + config.latency, packet.clone());
+            self.launch(arrives + config.latency, Hop::Device, packet.clone());
         }
         let held_back = self.random.chance(config.reordering_ppm);
         self.stats.reordered += u64::from(held_back);
         let delay = if held_back { config.reordering_delay } else { core::time::Duration::ZERO };
-        self.launch(arrives + delay, packet);
+        self.launch(arrives + delay, Hop::Device, packet);
     }
 
     /// When a packet of this length has left its device.
@@ -275,11 +356,12 @@ impl Network {
         self.note(2);
     }
 
-    fn launch(&mut self, due: Time, packet: SimDatagram) {
+    fn launch(&mut self, due: Time, hop: Hop, packet: SimDatagram) {
         self.sequence += 1;
         self.note(due.as_nanos());
         self.note(packet.bytes.len() as u64);
-        self.in_flight.push(Reverse(DatagramInFlight { due, sequence: self.sequence, packet }));
+        let sequence = self.sequence;
+        self.in_flight.push(Reverse(DatagramInFlight { due, sequence, hop, packet }));
     }
 
     /// Delivers what is due.
@@ -287,7 +369,10 @@ impl Network {
         self.now = self.now.max(now);
         while self.in_flight.peek().is_some_and(|Reverse(next)| next.due <= self.now) {
             if let Some(Reverse(next)) = self.in_flight.pop() {
-                self.deliver(next.packet);
+                match next.hop {
+                    Hop::Bottleneck(passage) => self.pass(next.due, passage, next.packet),
+                    Hop::Device => self.deliver(next.packet),
+                }
             }
         }
     }

@@ -4,9 +4,10 @@
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
 
-use roce_proto::wire::Identification;
+use roce_proto::wire::{Ecn, Identification};
 
 use super::SimNetwork;
+use super::network::SimDatagram;
 use crate::Time;
 use crate::roce::icrc;
 use crate::roce::wire::{Arrived, Datagram, IpId, Outgoing, ROCE_PORT, Wire, WireCounters};
@@ -46,7 +47,8 @@ impl Wire for SimWire {
             let next = self.network.lock().next_packet(self.ip, self.index);
             let Some(packet) = next else { return Arrived { datagrams, more: false } };
             let ip_id = IpId::Known(Identification::segment(IP_ID));
-            handle(Datagram::new(packet.from, packet.to, ip_id, &packet.bytes));
+            let SimDatagram { from, to, ecn, ref bytes, .. } = packet;
+            handle(Datagram { ecn, ..Datagram::new(from, to, ip_id, bytes) });
             datagrams += 1;
         }
         Arrived { datagrams, more: true }
@@ -59,7 +61,8 @@ impl Wire for SimWire {
         packet.pieces.iter().for_each(|piece| bytes.extend_from_slice(piece));
         bytes.extend_from_slice(&[0; 3][..usize::from(packet.pad_bytes)]);
         bytes.extend_from_slice(&icrc::compute(from, packet, IP_ID));
-        self.network.lock().send(now, self.index, (from, *packet.to, bytes));
+        let ecn = Ecn::of(packet.traffic_class);
+        self.network.lock().send(now, self.index, (from, *packet.to, ecn, bytes));
     }
 
     fn flush(&mut self, _now: Time) {}

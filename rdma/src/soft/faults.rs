@@ -8,6 +8,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::net::SocketAddr;
 
+use roce_proto::wire::Ecn;
 use splitmix64::SplitMix64;
 
 use crate::Time;
@@ -143,6 +144,7 @@ struct DelayedPacket {
     sequence: u64,
     from: SocketAddr,
     to: SocketAddr,
+    ecn: Ecn,
     bytes: Vec<u8>,
 }
 
@@ -180,8 +182,8 @@ impl Filter {
         while self.deadline().is_some_and(|due| due <= now)
             && let Some(Reverse(packet)) = self.held.pop()
         {
-            let DelayedPacket { from, to, bytes, .. } = &packet;
-            handle(Datagram::new(*from, *to, IpId::UNKNOWN, bytes));
+            let DelayedPacket { from, to, ecn, ref bytes, .. } = packet;
+            handle(Datagram { ecn, ..Datagram::new(from, to, IpId::UNKNOWN, bytes) });
         }
     }
 
@@ -217,9 +219,10 @@ impl Filter {
 
     fn hold(&mut self, now: Time, datagram: &Datagram<'_>) {
         self.sequence += 1;
-        let &Datagram { from, to, bytes, .. } = datagram;
+        let &Datagram { from, to, ecn, bytes, .. } = datagram;
         let (due, sequence) = (now + self.faults.delay, self.sequence);
-        self.held.push(Reverse(DelayedPacket { due, sequence, from, to, bytes: bytes.into() }));
+        let bytes = bytes.into();
+        self.held.push(Reverse(DelayedPacket { due, sequence, from, to, ecn, bytes }));
     }
 }
 

@@ -39,13 +39,13 @@ impl Default for ControlBuffer {
 
 impl ControlBuffer {
     /// Makes `header` send a train of segments of this length, or one packet as it is, with this
-    /// traffic class.
+    /// traffic class if one is named.
     pub(super) fn describe(
         &mut self,
         header: &mut libc::msghdr,
         segment: usize,
         segments: usize,
-        traffic_class: u8,
+        traffic_class: Option<u8>,
         to: SocketAddr,
     ) {
         let mut used = 0;
@@ -53,7 +53,7 @@ impl ControlBuffer {
             let segment = u16::try_from(segment).expect("a segment is shorter than a datagram");
             used = self.put(used, SOL_UDP, UDP_SEGMENT, &segment.to_ne_bytes());
         }
-        if traffic_class != 0 {
+        if let Some(traffic_class) = traffic_class {
             let (level, kind) = match to {
                 SocketAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_TOS),
                 SocketAddr::V6(_) => (libc::IPPROTO_IPV6, libc::IPV6_TCLASS),
@@ -100,6 +100,19 @@ pub(super) fn overflows(header: &libc::msghdr) -> Option<u32> {
     let data =
         find_control(header, |level, kind| level == libc::SOL_SOCKET && kind == libc::SO_RXQ_OVFL)?;
     Some(u32::from_ne_bytes(data.get(..4)?.try_into().ok()?))
+}
+
+/// The type of service or traffic class with which a packet came, where the socket asks for it.
+pub(super) fn traffic_class(header: &libc::msghdr) -> Option<u8> {
+    let data = find_control(header, |level, kind| {
+        (level == libc::IPPROTO_IP && kind == libc::IP_TOS)
+            || (level == libc::IPPROTO_IPV6 && kind == libc::IPV6_TCLASS)
+    })?;
+    match *data {
+        // The kernel writes a byte for IPv4 and a number for IPv6.
+        [class] => Some(class),
+        _ => u8::try_from(i32::from_ne_bytes(data.get(..4)?.try_into().ok()?)).ok(),
+    }
 }
 
 /// The error number of an entry of the error queue.
@@ -164,15 +177,4 @@ impl SocketName {
 
 fn length_of_storage() -> libc::socklen_t {
     libc::socklen_t::try_from(mem::size_of::<libc::sockaddr_storage>()).expect("128")
-}
-
-/// The data of the control message that says with what traffic class a packet came.
-#[cfg(test)]
-pub(super) fn traffic_class(header: &libc::msghdr) -> Option<u8> {
-    find_control(header, |level, kind| {
-        (level == libc::IPPROTO_IP && kind == libc::IP_TOS)
-            || (level == libc::IPPROTO_IPV6 && kind == libc::IPV6_TCLASS)
-    })?
-    .first()
-    .copied()
 }

@@ -6,7 +6,7 @@ use std::mem::MaybeUninit;
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, RawFd};
 
-use roce_proto::wire::{Flow, Identification};
+use roce_proto::wire::{Ecn, Flow, Identification};
 
 use super::raw::{self, ControlBuffer, SocketName};
 use crate::roce::wire::{Datagram, IpId, WireCounters};
@@ -116,13 +116,16 @@ impl Inbox {
         if header.msg_hdr.msg_flags & libc::MSG_TRUNC != 0 {
             return 0;
         }
+        // The kernel joins only packets with one traffic class (before Linux 6.9 whatever they had:
+        // then it is that of the first).
+        let ecn = Ecn::of(raw::traffic_class(&header.msg_hdr).unwrap_or(0));
         let segment = raw::joined_segment(&header.msg_hdr).unwrap_or(bytes.len()).max(1);
         let segments = bytes.chunks(segment);
         let count = segments.len();
         for (index, bytes) in (0..).zip(segments) {
             // As our own kind of sender numbers the packets of a train.
             let ip_id = IpId::Likely(Identification::segment(index));
-            handle(Datagram { from, to, flow, ip_id, bytes });
+            handle(Datagram { from, to, flow, ip_id, ecn, bytes });
         }
         count
     }
@@ -226,5 +229,33 @@ mod tests {
             receive(&mut inbox) > 0
         });
         assert!(overflowed, "100 datagrams fit {} bytes", endpoint.receive_buffer_bytes);
+    }
+    /// Whatever the DSCP, which a router may change as well.
+    #[test]
+    fn marks_are_seen() {
+        for ip in ["127.0.0.1", "::1"] {
+            let options = SoftOptions::new(ip.parse().unwrap(), PortChoice::Ephemeral);
+            let mut random = SystemEntropy.stream().unwrap();
+            let Ok(endpoint) = socket::open(&options, &mut random) else { continue };
+            let (receiver, to) = (&endpoint.sockets[0].receiver, endpoint.address);
+            let sender = UdpSocket::bind((ip, 0)).unwrap();
+            let (mut inbox, mut counters) = (Inbox::new(), WireCounters::default());
+            for (class, ecn) in
+                [(0, Ecn::NotEct), (0x69, Ecn::Ect1), (0x02, Ecn::Ect0), (0xBB, Ecn::Ce)]
+            {
+                let options = socket2::SockRef::from(&sender);
+                match ip {
+                    "::1" => options.set_tclass_v6(class).unwrap(),
+                    _ => options.set_tos_v4(class).unwrap(),
+                }
+                sender.send_to(&[0; 100], to).unwrap();
+                let mut seen = None;
+                let ReceiveOutcome::All(1) = inbox.fetch(receiver, &mut counters) else {
+                    panic!("one datagram had come")
+                };
+                inbox.for_each(1, to, &mut |datagram| seen = Some(datagram.ecn));
+                assert_eq!(seen, Some(ecn), "{ip}");
+            }
+        }
     }
 }

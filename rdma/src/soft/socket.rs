@@ -6,6 +6,7 @@ use std::mem;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::{AsRawFd, RawFd};
 
+use roce_proto::wire::Ecn;
 use socket2::{Domain, Protocol, Socket, Type};
 
 use super::options::{EndpointError, PortChoice, SoftOptions};
@@ -40,11 +41,25 @@ pub(super) struct Sockets {
     pub(super) sender: Option<UdpSocket>,
     /// Whether the kernel cuts trains.
     pub(super) gso: bool,
+    /// The type of service or traffic class of packets for which a message names no other.
+    pub(super) traffic_class: u8,
 }
 
 impl Sockets {
     pub(super) fn sender(&self) -> &UdpSocket {
         self.sender.as_ref().unwrap_or(&self.receiver)
+    }
+
+    /// Chooses the class of packets for which a message names none, so that few have to. Where the
+    /// system refuses it, all messages name theirs.
+    fn set_traffic_class(&mut self, class: u8) {
+        let (level, name) = match self.receiver.local_addr() {
+            Ok(SocketAddr::V6(_)) => (libc::IPPROTO_IPV6, libc::IPV6_TCLASS),
+            _ => (libc::IPPROTO_IP, libc::IP_TOS),
+        };
+        if set_flag(self.sender(), level, name, class.into()).is_ok() {
+            self.traffic_class = class;
+        }
     }
 
     /// The address that packets are sent from, where the receiver is bound to `endpoint`.
@@ -84,9 +99,14 @@ pub(super) fn open(options: &SoftOptions, random: &mut Random) -> Result<Endpoin
     }
     let mut receive_buffer_bytes = usize::MAX;
     let mut sockets = Vec::new();
-    for receiver in receivers {
+    for (index, receiver) in receivers.into_iter().enumerate() {
         receive_buffer_bytes = receive_buffer_bytes.min(grow_receive_buffer(&receiver, options));
-        sockets.push(wire_sockets(receiver, address, options.trains, random)?);
+        let mut sockets_of_wire = wire_sockets(receiver, address, options.trains, random)?;
+        // Management datagrams do not react to marks, connections do.
+        if index > 0 {
+            sockets_of_wire.set_traffic_class(Ecn::Ect0.within(0));
+        }
+        sockets.push(sockets_of_wire);
     }
     Ok(Endpoint { address, sockets, receive_buffer_bytes })
 }
@@ -115,7 +135,7 @@ fn wire_sockets(
     };
     let gso =
         trains && set_flag(sender.as_ref().unwrap_or(&receiver), SOL_UDP, UDP_SEGMENT, 0).is_ok();
-    Ok(Sockets { receiver, sender, gso })
+    Ok(Sockets { receiver, sender, gso, traffic_class: 0 })
 }
 
 fn bind_first(options: &SoftOptions, random: &mut Random) -> Result<UdpSocket, EndpointError> {
@@ -185,12 +205,14 @@ fn plain(ip: IpAddr) -> Result<Socket, EndpointError> {
         vec![
             (libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, PMTUDISC_PROBE),
             (libc::IPPROTO_IP, libc::IP_RECVERR, 1),
+            (libc::IPPROTO_IP, libc::IP_RECVTOS, 1),
         ]
     } else {
         vec![
             (libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, 1),
             (libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, PMTUDISC_PROBE),
             (libc::IPPROTO_IPV6, libc::IPV6_RECVERR, 1),
+            (libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS, 1),
             (SOL_UDP, UDP_NO_CHECK6_RX, 1),
         ]
     };

@@ -57,7 +57,8 @@ struct QueuedPacket {
 }
 
 impl SendBatch {
-    pub(super) fn new() -> Self {
+    /// For a socket that sends with this traffic class unless a message names another.
+    pub(super) fn new(socket_class: u8) -> Self {
         let nothing: &[u8] = &[];
         Self {
             trains: Trains::new(),
@@ -66,7 +67,7 @@ impl SendBatch {
             headers_used: 0,
             slices: vec![&raw const *nothing; MAX_SLICES].into(),
             slices_used: 0,
-            layout: MessageLayout::new(),
+            layout: MessageLayout::new(socket_class),
         }
     }
 
@@ -176,6 +177,7 @@ struct MessageLayout {
     messages: Box<[UdpMessage]>,
     messages_used: usize,
     headers: Box<[libc::mmsghdr]>,
+    socket_class: u8,
 }
 
 // SAFETY: the pointers in `pieces` and `headers` lead into these boxes, or to memory that
@@ -193,7 +195,8 @@ struct UdpMessage {
     /// Length of all segments but the last, which may be shorter.
     segment: usize,
     segments: usize,
-    traffic_class: u8,
+    /// Unless it is that of the socket.
+    traffic_class: Option<u8>,
     control: ControlBuffer,
 }
 
@@ -222,7 +225,7 @@ impl UdpMessage {
 }
 
 impl MessageLayout {
-    fn new() -> Self {
+    fn new(socket_class: u8) -> Self {
         let nowhere: SocketAddr = (std::net::Ipv4Addr::UNSPECIFIED, 0).into();
         let message = || UdpMessage {
             to: nowhere.into(),
@@ -232,7 +235,7 @@ impl MessageLayout {
             pieces: 0,
             segment: 0,
             segments: 0,
-            traffic_class: 0,
+            traffic_class: None,
             control: ControlBuffer::default(),
         };
         Self {
@@ -243,6 +246,7 @@ impl MessageLayout {
             messages: (0..MAX_TRAINS).map(|_| message()).collect(),
             messages_used: 0,
             headers: vec![raw::NO_MESSAGE; MAX_TRAINS].into(),
+            socket_class,
         }
     }
 
@@ -265,7 +269,8 @@ impl MessageLayout {
         message.pieces = 0;
         message.segment = train.segment;
         message.segments = train.segments;
-        message.traffic_class = train.traffic_class;
+        let class = train.traffic_class;
+        message.traffic_class = (class != self.socket_class).then_some(class);
     }
 
     /// Adds segment `index` of the message: it gets that identification, so it is part of the train
@@ -516,6 +521,9 @@ mod tests {
         }
     }
 
+    /// The class of packets for which a message names none.
+    const SOCKET_CLASS: u8 = 0x02;
+
     struct Bench {
         socket: UdpSocket,
         receiver: UdpSocket,
@@ -529,10 +537,15 @@ mod tests {
         fn new(ip: &str) -> io::Result<Self> {
             let [socket, receiver] = [UdpSocket::bind((ip, 0))?, UdpSocket::bind((ip, 0))?];
             receiver.set_nonblocking(true)?;
+            let options = socket2::SockRef::from(&socket);
+            match ip {
+                "::1" => options.set_tclass_v6(SOCKET_CLASS.into())?,
+                _ => options.set_tos_v4(SOCKET_CLASS.into())?,
+            }
             Ok(Self {
                 socket,
                 receiver,
-                batch: SendBatch::new(),
+                batch: SendBatch::new(SOCKET_CLASS),
                 backlog: Backlog::default(),
                 cuts: GsoSupport::new(true),
                 counters: WireCounters::default(),
@@ -645,8 +658,8 @@ mod tests {
                 _ => receiver.set_recv_tos_v4(true).unwrap(),
             }
             let payload = vec![1; 100];
-            // DSCP 26 with an ECN-capable transport; a train; none.
-            for (packets, class) in [(1, 0x6A), (3, 0xB8), (1, 0)] {
+            // DSCP 26 with an ECN-capable transport; trains; none; and that of the socket.
+            for (packets, class) in [(1, 0x6A), (3, 0xB8), (1, 0), (3, 0x02), (1, 0x02)] {
                 (0..packets).for_each(|_| bench.push(&payload, class));
                 assert_eq!(bench.send(&[]), None);
                 for _ in 0..packets {

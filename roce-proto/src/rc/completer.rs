@@ -120,6 +120,9 @@ impl Requester {
         let released = if to.is_before(self.next) { self.cost_before(to) } else { self.charged };
         let timed = self.timed.take_if(|(psn, _)| psn.is_before(to));
         let sample = timed.map(|(_, sent)| with.now - sent);
+        if sample.is_some() {
+            self.retransmit_timer.measured();
+        }
         with.limits.window.acknowledged(with.now, released, sample);
         self.charged -= released;
         self.release_stale(with.limits);

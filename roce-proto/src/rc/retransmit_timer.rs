@@ -35,7 +35,12 @@ pub(super) struct RetransmitTimer {
     step: Duration,
     /// When to give up; never without a local ACK timeout.
     limit: Option<Duration>,
+    /// How often the time between two tries has doubled. It stays doubled until a round trip was
+    /// measured (RFC 6298, 5.7): one that is longer than the time would never be, since the answer
+    /// to a packet that was sent twice says nothing of it.
     doublings: u32,
+    /// Deadlines that passed since the peer last answered.
+    missed: u32,
     /// When to send again.
     deadline: Option<Time>,
     /// Since when there has been something to answer and nothing was heard.
@@ -48,6 +53,7 @@ impl RetransmitTimer {
             step: LONGEST_STEP,
             limit: None,
             doublings: 0,
+            missed: 0,
             deadline: None,
             unanswered_since: None,
         }
@@ -75,9 +81,14 @@ impl RetransmitTimer {
 
     /// The peer answered. If further answers are due, something is sent again after that time.
     pub(super) fn answered(&mut self, now: Time, retransmit_after: Option<Duration>) {
-        self.doublings = 0;
+        self.missed = 0;
         self.unanswered_since = retransmit_after.map(|_| now);
         self.deadline = retransmit_after.map(|after| now + self.wait(after));
+    }
+
+    /// A round trip was measured: how long to wait is known again.
+    pub(super) fn measured(&mut self) {
+        self.doublings = 0;
     }
 
     /// Something is about to be sent again for another reason than time.
@@ -89,14 +100,15 @@ impl RetransmitTimer {
     pub(super) fn suspend(&mut self) {
         self.deadline = None;
         self.unanswered_since = None;
-        self.doublings = 0;
+        self.missed = 0;
     }
 
     /// The deadline has come. Returns false when the peer is to be given up.
     #[must_use]
     pub(super) fn timed_out(&mut self, now: Time) -> bool {
         self.deadline = None;
-        self.doublings += 1;
+        self.doublings = (self.doublings + 1).min(DOUBLINGS_MAX);
+        self.missed += 1;
         !self.is_exhausted(now)
     }
 
@@ -115,11 +127,11 @@ impl RetransmitTimer {
 
     /// Whether more than one deadline passed in a row.
     pub(super) const fn repeated(&self) -> bool {
-        self.doublings > 1
+        self.missed > 1
     }
 
     fn wait(&self, retransmit_after: Duration) -> Duration {
-        retransmit_after.saturating_mul(1 << self.doublings.min(DOUBLINGS_MAX)).min(self.step)
+        retransmit_after.saturating_mul(1 << self.doublings).min(self.step)
     }
 }
 
@@ -197,5 +209,34 @@ mod tests {
         }
         timer.answered(now, None);
         assert_eq!(timer.deadline(), None);
+    }
+
+    /// A path that became four times as long as the wait is found out: a packet that is sent once
+    /// is answered in time in the end.
+    #[test]
+    fn a_doubled_wait_stays_until_a_round_trip_is_measured() {
+        let (mut timer, round_trip) = (timer(19, 7), AFTER * 4);
+        let mut now = Time::ZERO;
+        let mut packets = 0;
+        loop {
+            timer.sent(now, AFTER);
+            let answer = now + round_trip;
+            let mut once = true;
+            while let Some(deadline) = timer.deadline().filter(|deadline| *deadline < answer) {
+                assert!(timer.timed_out(deadline));
+                timer.sent(deadline, AFTER);
+                once = false;
+            }
+            now = answer;
+            packets += 1;
+            timer.answered(now, None);
+            if once {
+                break;
+            }
+        }
+        assert_eq!(packets, 2, "the first was sent three times");
+        timer.measured();
+        timer.sent(now, AFTER);
+        assert_eq!(timer.deadline(), Some(now + AFTER));
     }
 }

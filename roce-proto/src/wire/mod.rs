@@ -7,6 +7,7 @@
 mod aeth;
 mod bth;
 mod deth;
+mod ecn;
 mod icrc;
 mod message;
 mod opcode;
@@ -19,6 +20,7 @@ mod tests;
 pub use aeth::{Aeth, NakCode, RnrTimer, Syndrome};
 pub use bth::Bth;
 pub use deth::Deth;
+pub use ecn::Ecn;
 pub use icrc::{Flow, Icrc, IcrcMismatch, Identification, verify};
 pub use message::{Message, Tail};
 pub use opcode::Opcode;

@@ -3,6 +3,7 @@
 //! Everything is the real thing, except the packets' way from socket to socket and the passing of
 //! time: two runs with the same seed and the same calls are the same.
 
+mod bulk_flow;
 mod contest;
 mod disk;
 mod engine;
@@ -29,12 +30,13 @@ use std::time::Duration;
 
 use feedrail_initiator::{Controller, ControllerOptions, EngineTurn, Error, Namespace, Nsid};
 use feedrail_target::stepped::Turn as TargetTurn;
-use rdma::sim::{SimConfig, SimNetwork};
+use rdma::sim::{LinkConfig, SimConfig, SimNetwork};
 use rdma::{GroupStats, Time};
 
 use self::hostile_machine::HostileMachine;
 use self::resetter::Resetter;
 
+pub use self::bulk_flow::{BulkDirection, BulkFlow};
 pub use self::disk::Disk;
 pub use self::engine::{DiskConfig, DiskStats};
 pub use self::host::HostNode;
@@ -257,6 +259,13 @@ impl World {
         self.network.set_config(config);
     }
 
+    /// Has all packets to and from the targets that there are pass a bottleneck from now on, with a
+    /// link for each direction; or changes it, if there is one.
+    pub fn set_bottleneck(&self, to_targets: LinkConfig, to_hosts: LinkConfig) {
+        let targets = self.targets.iter().map(|target| target.node.ip());
+        self.network.set_bottleneck(targets, to_targets, to_hosts);
+    }
+
     /// Loses everything between a host and a target from now on.
     pub fn cut(&self, host: HostId, target: TargetId) {
         self.network.cut(self.hosts[host.0].ip, self.targets[target.0].node.ip());
@@ -427,6 +436,17 @@ impl World {
         let now = self.now;
         workloads.iter_mut().for_each(|workload| workload.turn(now, &mut self.trace));
         workloads.iter().all(Workload::is_over)
+    }
+
+    /// Lets flows run for this virtual time.
+    pub fn run_flows(&mut self, flows: &mut [BulkFlow], time: Duration) {
+        let end = self.now + time;
+        self.alarm = Some(end);
+        while self.now < end {
+            flows.iter_mut().for_each(BulkFlow::turn);
+            self.step();
+        }
+        self.alarm = None;
     }
 
     /// Waits until nothing is left of all connections and ranges.

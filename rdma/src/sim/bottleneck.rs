@@ -1,0 +1,78 @@
+//! A bottleneck of the simulated network: one link to some devices, and one back, which all others
+//! share.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use splitmix64::SplitMix64;
+
+use super::link::{Link, LinkConfig, LinkStats};
+use crate::Time;
+
+/// The way of packets through a bottleneck.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Passage {
+    /// To the devices behind it.
+    Inward,
+    /// From them.
+    Outward,
+}
+
+/// Counts of a bottleneck.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BottleneckStats {
+    /// Of the link to the devices behind it.
+    pub inward: LinkStats,
+    /// Of the link from them.
+    pub outward: LinkStats,
+}
+
+pub(super) struct Bottleneck {
+    behind: BTreeSet<IpAddr>,
+    inward: Link,
+    outward: Link,
+}
+
+impl Bottleneck {
+    pub(super) fn new(
+        behind: BTreeSet<IpAddr>,
+        [inward, outward]: [LinkConfig; 2],
+        now: Time,
+        random: &mut SplitMix64,
+    ) -> Self {
+        let inward = Link::new(inward, now, random);
+        let outward = Link::new(outward, now, random);
+        Self { behind, inward, outward }
+    }
+
+    pub(super) fn set(
+        &mut self,
+        behind: BTreeSet<IpAddr>,
+        [inward, outward]: [LinkConfig; 2],
+        now: Time,
+    ) {
+        self.behind = behind;
+        self.inward.set(inward, now);
+        self.outward.set(outward, now);
+    }
+
+    /// Whether packets between two addresses pass it, and in which direction.
+    pub(super) fn passage(&self, from: IpAddr, to: IpAddr) -> Option<Passage> {
+        match (self.behind.contains(&from), self.behind.contains(&to)) {
+            (false, true) => Some(Passage::Inward),
+            (true, false) => Some(Passage::Outward),
+            _ => None,
+        }
+    }
+
+    pub(super) const fn link(&mut self, passage: Passage) -> &mut Link {
+        match passage {
+            Passage::Inward => &mut self.inward,
+            Passage::Outward => &mut self.outward,
+        }
+    }
+
+    pub(super) fn stats(&mut self, now: Time) -> BottleneckStats {
+        BottleneckStats { inward: self.inward.stats(now), outward: self.outward.stats(now) }
+    }
+}
