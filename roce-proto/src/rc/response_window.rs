@@ -57,7 +57,7 @@ impl ResponseWindow {
     ) -> Result<u32, Time> {
         let Some(pace) = self.control.pace(round_trip, u64::MAX) else { return Ok(packets) };
         // The READs that may be outstanding, 16 as a rule, must ask for a window and more.
-        let pace = pace.with_burst_of(self.control.window() / 12);
+        let pace = pace.with_burst_of(self.control.window() / 8);
         let wanted = response_cost(packets, payload_bytes);
         let tokens = self.pacer.tokens(now, pace);
         if tokens < wanted.min(pace.burst()) {
