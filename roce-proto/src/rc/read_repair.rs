@@ -1,6 +1,8 @@
 //! Which responses to RDMA READs are asked for again while the others are on their way.
 
-use crate::Psn;
+use core::time::Duration;
+
+use crate::{Psn, Time};
 
 /// The responses that are missing at the front, `first` being the oldest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -9,25 +11,26 @@ pub(super) enum ReadRepair {
     Idle,
     /// Response packets `first..end` of one READ are to be asked for.
     Due { first: Psn, end: Psn },
-    /// Those from `first` on were asked for or have come. They are not asked for twice, unless
-    /// nothing is heard for too long.
-    Over { first: Psn },
+    /// Those from `first` on were asked for. They are asked for again when the answer is late, as
+    /// others that come show, or nothing is heard for too long.
+    Over { first: Psn, asked_at: Time },
 }
 
 impl ReadRepair {
-    /// Responses `first..end` must be lost, as later ones came.
-    pub(super) fn found_missing(&mut self, first: Psn, end: Psn) {
+    /// Responses `first..end` must be lost, as later ones came. An answer is late after `late`.
+    pub(super) fn found_missing(&mut self, first: Psn, end: Psn, now: Time, late: Duration) {
         match *self {
-            Self::Due { first: known, .. } | Self::Over { first: known } if known == first => {}
+            Self::Due { first: known, .. } if known == first => {}
+            Self::Over { first: known, asked_at } if known == first && now - asked_at < late => {}
             Self::Idle | Self::Due { .. } | Self::Over { .. } => *self = Self::Due { first, end },
         }
     }
 
     /// A request can be sent now: for these responses, if any.
-    pub(super) fn take(&mut self) -> Option<(Psn, Psn)> {
+    pub(super) fn take(&mut self, now: Time) -> Option<(Psn, Psn)> {
         match *self {
             Self::Due { first, end } => {
-                *self = Self::Over { first };
+                *self = Self::Over { first, asked_at: now };
                 Some((first, end))
             }
             Self::Idle | Self::Over { .. } => None,
@@ -39,7 +42,7 @@ impl ReadRepair {
         if let Self::Due { first, .. } = *self
             && first != oldest
         {
-            *self = Self::Over { first };
+            *self = Self::Idle;
         }
     }
 
@@ -65,8 +68,13 @@ mod tests {
         match state {
             ReadRepair::Idle => "idle".into(),
             ReadRepair::Due { first, end } => format!("due {}..{}", first.value(), end.value()),
-            ReadRepair::Over { first } => format!("over {}..", first.value()),
+            ReadRepair::Over { first, .. } => format!("over {}..", first.value()),
         }
+    }
+
+    fn found(state: &mut ReadRepair, first: u32, end: u32, after: u64) {
+        let (first, end, now) = (Psn::new(first), Psn::new(end), Time::from_nanos(after));
+        state.found_missing(first, end, now, Duration::from_nanos(10));
     }
 
     /// What becomes of each state with each event.
@@ -75,13 +83,14 @@ mod tests {
         let states = [
             ReadRepair::Idle,
             ReadRepair::Due { first: psn(1), end: psn(3) },
-            ReadRepair::Over { first: psn(1) },
+            ReadRepair::Over { first: psn(1), asked_at: Time::ZERO },
         ];
         type Event = fn(&mut ReadRepair);
-        let events: [(&str, Event); 6] = [
-            ("the same found missing", |state| state.found_missing(Psn::new(1), Psn::new(2))),
-            ("others found missing", |state| state.found_missing(Psn::new(5), Psn::new(7))),
-            ("taken", |state| assert_eq!(state.is_due(), state.take().is_some())),
+        let events: [(&str, Event); 7] = [
+            ("the same found missing", |state| found(state, 1, 2, 9)),
+            ("the same found missing late", |state| found(state, 1, 2, 10)),
+            ("others found missing", |state| found(state, 5, 7, 9)),
+            ("taken", |state| assert_eq!(state.is_due(), state.take(Time::ZERO).is_some())),
             ("nothing passed", |state| state.passed(Psn::new(1))),
             ("passed", |state| state.passed(Psn::new(2))),
             ("reset", ReadRepair::reset),
@@ -103,6 +112,7 @@ mod tests {
         let expected = "\
 idle
   the same found missing -> due 1..2
+  the same found missing late -> due 1..2
   others found missing -> due 5..7
   taken -> idle
   nothing passed -> idle
@@ -110,13 +120,15 @@ idle
   reset -> idle
 due 1..3
   the same found missing -> due 1..3
+  the same found missing late -> due 1..3
   others found missing -> due 5..7
   taken -> over 1..
   nothing passed -> due 1..3
-  passed -> over 1..
+  passed -> idle
   reset -> idle
 over 1..
   the same found missing -> over 1..
+  the same found missing late -> due 1..2
   others found missing -> due 5..7
   taken -> over 1..
   nothing passed -> over 1..
