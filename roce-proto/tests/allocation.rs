@@ -101,6 +101,7 @@ impl End {
             initiator_depth: 4,
             responder_resources: 4,
             reports_overflow: true,
+            selective_recovery: true,
         });
         let (window, reads) = (SendWindow::new(), ReadBudget::new(425_984));
         Self { qp, memory: Open([0; MEMORY]), window, reads }

@@ -110,6 +110,7 @@ impl QueuePairWorld {
                 initiator_depth: retries >> 6,
                 responder_resources: 3,
                 reports_overflow: true,
+                selective_recovery: true,
             });
             QueuePairEnd {
                 qp,

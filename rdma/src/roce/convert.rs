@@ -91,6 +91,7 @@ pub(super) fn connection(agreement: &Agreement) -> rc::ConnectionParams {
         responder_resources: agreement.responder_resources,
         // Only peers of ours tell where their packets come from.
         reports_overflow: agreement.peer_udp_source.is_some(),
+        selective_recovery: agreement.selective_recovery,
     }
 }
 

@@ -17,6 +17,9 @@ pub struct ManagerConfig {
     pub comm_id_key: CommIdKey,
     /// The sender mark of our datagrams.
     pub sender: Sender,
+    /// Our queue pairs send again only what is missing, to peers whose queue pairs do so too. Told
+    /// only by a marked [`Sender`].
+    pub selective_recovery: bool,
     /// The longest payload that our side of the path carries. A request with a longer one is
     /// rejected (reason 26) with this value as the offer, which a Feedrail peer takes up by itself.
     pub path_mtu: PathMtu,
@@ -85,6 +88,7 @@ impl ManagerConfig {
             ca_guid,
             comm_id_key: CommIdKey(comm_id_key),
             sender: Sender::Unmarked,
+            selective_recovery: true,
             path_mtu: PathMtu::Bytes4096,
             ack_delay: TimeoutExponent::saturating(15),
             response_timeout: TimeoutExponent::saturating(20),
@@ -95,6 +99,11 @@ impl ManagerConfig {
             time_wait: Duration::from_secs(10),
             limits: ManagerLimits::default(),
         }
+    }
+
+    /// Whether peers are told that our queue pairs recover selectively.
+    pub(super) const fn offers_selective_recovery(&self) -> bool {
+        self.selective_recovery && self.sender.is_feedrail()
     }
 }
 
@@ -170,6 +179,8 @@ pub struct Agreement {
     /// The UDP port that the packets of the peer's queue pair come from, if it is one of ours; else
     /// they come from any.
     pub peer_udp_source: Option<u16>,
+    /// Both sides send again only what is missing.
+    pub selective_recovery: bool,
     /// Number of our queue pair.
     pub local_qpn: Qpn,
     /// The peer's queue pair.

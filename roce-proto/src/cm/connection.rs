@@ -167,6 +167,7 @@ impl ManagedConnection {
             agreement: Agreement {
                 peer: connect.peer,
                 peer_udp_source: None,
+                selective_recovery: config.offers_selective_recovery(),
                 local_qpn: connect.qpn,
                 remote_qpn: Qpn::default(),
                 send_psn: Psn::default(),
@@ -207,6 +208,8 @@ impl ManagedConnection {
             agreement: Agreement {
                 peer,
                 peer_udp_source: told_udp_source(sender, req.local_q_key),
+                selective_recovery: config.offers_selective_recovery()
+                    && tells_selective_recovery(sender, req.local_eecn),
                 local_qpn: Qpn::default(),
                 remote_qpn: req.local_qpn,
                 send_psn: req.starting_psn,
@@ -243,6 +246,7 @@ impl ManagedConnection {
     pub(super) fn take_grant(&mut self, sender: Sender, rep: &Rep) {
         let agreement = &mut self.agreement;
         agreement.peer_udp_source = told_udp_source(sender, rep.local_q_key);
+        agreement.selective_recovery &= tells_selective_recovery(sender, rep.local_eecn);
         agreement.remote_qpn = rep.local_qpn;
         agreement.send_psn = rep.starting_psn;
         agreement.responder_resources = rep.initiator_depth.min(agreement.responder_resources);
@@ -313,7 +317,7 @@ impl ManagedConnection {
             remote_comm_id: self.remote_comm_id(),
             local_q_key: tell_udp_source(config.sender, accept.udp_source),
             local_qpn: accept.qpn,
-            local_eecn: 0,
+            local_eecn: tell_selective_recovery(self.agreement.selective_recovery),
             starting_psn: accept.starting_psn,
             responder_resources: accept.responder_resources,
             initiator_depth: self.agreement.initiator_depth,
@@ -367,7 +371,7 @@ pub(super) fn req(
         local_q_key: tell_udp_source(config.sender, connect.udp_source),
         local_qpn: connect.qpn,
         responder_resources: connect.responder_resources,
-        local_eecn: 0,
+        local_eecn: tell_selective_recovery(config.offers_selective_recovery()),
         initiator_depth: connect.initiator_depth,
         remote_eecn: 0,
         remote_cm_response_timeout: config.response_timeout,
@@ -397,6 +401,18 @@ fn tell_udp_source(sender: Sender, port: Option<u16>) -> u32 {
 
 fn told_udp_source(sender: Sender, q_key: u32) -> Option<u16> {
     u16::try_from(q_key).ok().filter(|&port| port != 0 && sender.is_feedrail())
+}
+
+/// Reliable connections have no end-to-end contexts: between Feedrail peers this bit of the field
+/// for the sender's says that it recovers selectively. A reply says so only if the request did.
+const SELECTIVE_RECOVERY: u32 = 1;
+
+const fn tell_selective_recovery(selective_recovery: bool) -> u32 {
+    if selective_recovery { SELECTIVE_RECOVERY } else { 0 }
+}
+
+const fn tells_selective_recovery(sender: Sender, eecn: u32) -> bool {
+    sender.is_feedrail() && eecn & SELECTIVE_RECOVERY != 0
 }
 
 /// The partition that everybody is a full member of.

@@ -6,9 +6,11 @@ use crate::rc::completions::Completions;
 use crate::rc::congestion::LossCause;
 use crate::rc::datagram_cost::HEADERS_BYTES;
 use crate::rc::outstanding_reads::Early;
-use crate::rc::recovery::{Cause, Probe};
+use crate::rc::recovery::{Cause, Probe, Recovery};
+use crate::rc::request_repair;
 use crate::rc::requester::{Requester, SendFailure};
-use crate::rc::{Memory, QueuePairCounters, SharedLimits, WorkStatus, datagram_cost, sge};
+use crate::rc::selective_ack::SelectiveAck;
+use crate::rc::{Memory, QueuePairCounters, SendOp, SharedLimits, WorkStatus, datagram_cost, sge};
 use crate::wire::{Aeth, NakCode, RnrTimer, Syndrome};
 use crate::{Psn, Time};
 
@@ -126,13 +128,16 @@ impl Requester {
         with.limits.window.acknowledged(with.now, released, sample);
         self.charged -= released;
         self.release_stale(with.limits);
-        self.confirmed = to;
+        let from = core::mem::replace(&mut self.confirmed, to);
         if !to.is_before(self.next) {
             self.clear_unsolicited(with.limits);
         }
         self.not_ready_count = 0;
         if let Some(probe) = self.recovery.confirmed() {
             self.judge(probe, with);
+        }
+        if let Some(repair) = &mut self.request_repair {
+            repair.confirmed(from, to, self.next);
         }
         if self.next.is_before(to) {
             self.skip_to(to);
@@ -205,7 +210,9 @@ impl Requester {
             Cause::Gap | Cause::NotReady => return,
         };
         let sent_probe = self.next != probe.psn;
-        let covers_more = self.confirmed.since(probe.psn) > 1;
+        // If what follows the probe had arrived, the answer covers it though the probe was lost.
+        let covers_more =
+            self.confirmed.since(probe.psn) > 1 && !self.has_arrived(probe.psn.next());
         let covers_all = self.confirmed == self.high;
         if covers_more || probe.reads || !sent_probe || unsolicited && covers_all {
             with.counters.spurious_timeouts += u64::from(!unsolicited);
@@ -217,6 +224,138 @@ impl Requester {
             let silence = self.retransmit_timer.silence(with.now);
             with.limits.window.lost(with.now, silence, with.cause);
         }
+    }
+
+    /// An acknowledgement of everything before a packet that is missing, and of some after it. One
+    /// that makes no sense, or is older than another, is dropped.
+    pub(super) fn handle_selective_acknowledge(
+        &mut self,
+        aeth: &Aeth,
+        ack: Option<SelectiveAck<'_>>,
+        with: &mut Answers<'_, '_>,
+    ) -> Result<(), SendFailure> {
+        let positive = matches!(aeth.syndrome, Syndrome::Ack { .. });
+        let proper = |ack: &SelectiveAck<'_>| {
+            self.request_repair.is_some()
+                && positive
+                && ack.expected.is_within(self.confirmed, self.high)
+                && ack.latest.is_within(self.confirmed, self.high)
+        };
+        let Some(ack) = ack.filter(proper) else {
+            with.counters.packets_dropped += 1;
+            return Ok(());
+        };
+        with.counters.packets_received += 1;
+        with.counters.sequence_naks_received += 1;
+        self.confirm(ack.expected, with);
+        self.note_arrived(&ack, with);
+        if self.recovery != Recovery::Idle {
+            return Ok(());
+        }
+        if self.retransmit_timer.is_exhausted(with.now) {
+            let position = self.position_of(ack.expected);
+            return Err(SendFailure { position, status: WorkStatus::RetryExceeded });
+        }
+        self.plan_request_repair(ack.latest, with);
+        Ok(())
+    }
+
+    /// No answer came to packets that were sent again, or nothing that would have shown which
+    /// packets are missing: sends again all that is before the latest one that the peer has seen.
+    pub(super) fn repair_late_requests(&mut self, now: Time, limits: &mut SharedLimits<'_>) {
+        let repair = self.request_repair.as_mut();
+        let Some(latest) = repair.and_then(|repair| repair.late(now)) else { return };
+        if self.recovery == Recovery::Idle
+            && self.plan_missing(self.confirmed, latest.next(), |_| true, limits)
+        {
+            limits.window.lost(now, Duration::ZERO, self.cause_of_loss(false));
+        }
+    }
+
+    /// Releases the packets of RDMA WRITEs that arrived, as the peer has just told. Nothing else
+    /// arrives before its turn.
+    fn note_arrived(&mut self, ack: &SelectiveAck<'_>, with: &mut Answers<'_, '_>) {
+        let (mut released, mut sample) = (0, None);
+        let mut position = self.queue.head();
+        for (first, mut word) in ack.words() {
+            while word != 0 {
+                let psn = first.plus(word.trailing_zeros());
+                word &= word - 1;
+                let Some(at) = self.position_from(position, psn) else { break };
+                position = at;
+                let entry = *self.queue.get(at);
+                let charged = psn.is_before(self.next) && !self.is_released(psn);
+                if !matches!(entry.op, SendOp::RdmaWrite { .. }) || !self.arrived(psn) {
+                    continue;
+                }
+                if charged {
+                    released += self.packet_cost(&entry, psn.since(entry.first));
+                }
+                sample = sample.or(self.timed.take_if(|(timed, _)| *timed == psn));
+            }
+        }
+        let sample = sample.map(|(_, sent)| with.now - sent);
+        self.charged -= released;
+        with.limits.window.acknowledged(with.now, released, sample);
+    }
+
+    /// Finds out which packets are missing that were sent before others which the peer has seen,
+    /// `latest` being the last. Packets that are executed in their turn only were dropped: then it
+    /// is no use to wait for those before them.
+    fn plan_request_repair(&mut self, latest: Psn, with: &mut Answers<'_, '_>) {
+        let first = self.confirmed;
+        if let Some(repair) = &mut self.request_repair {
+            repair.seen(with.now, latest, self.high, with.limits.window.late_after());
+        }
+        let in_turn = |op: &SendOp| !matches!(op, SendOp::RdmaWrite { .. });
+        let dropped = self.plan_missing(first.next(), latest.next(), in_turn, with.limits);
+        let before = if dropped { latest } else { request_repair::missing_before(latest) };
+        if self.plan_missing(first, before, |_| true, with.limits) {
+            with.limits.window.lost(with.now, Duration::ZERO, with.cause);
+        }
+    }
+
+    /// Has packets `first..end` sent again, if `chosen` and unless they arrived or were sent again
+    /// already; returns whether there are any. They are released until they leave.
+    fn plan_missing(
+        &mut self,
+        first: Psn,
+        end: Psn,
+        chosen: impl Fn(&SendOp) -> bool,
+        limits: &mut SharedLimits<'_>,
+    ) -> bool {
+        let (mut released, mut any) = (0, false);
+        let end = if self.next.is_before(end) { self.next } else { end };
+        let mut position = self.queue.head();
+        let mut from = first;
+        while from.is_before(end) {
+            let count = end.since(from).min(u64::BITS);
+            let unknown =
+                self.request_repair.as_ref().map_or(0, |repair| repair.unknown_from(from));
+            let mut word = unknown & u64::MAX >> (u64::BITS - count);
+            while word != 0 {
+                let psn = from.plus(word.trailing_zeros());
+                word &= word - 1;
+                let Some(at) = self.position_from(position, psn) else { break };
+                position = at;
+                let entry = *self.queue.get(at);
+                let read = self.reads.containing(psn);
+                if !chosen(&entry.op) || read.is_some_and(|read| read.first != psn) {
+                    continue;
+                }
+                if entry.carries_payload() {
+                    released += self.packet_cost(&entry, psn.since(entry.first));
+                }
+                if let Some(repair) = &mut self.request_repair {
+                    repair.missing(psn);
+                }
+                any = true;
+            }
+            from = from.plus(count);
+        }
+        self.charged -= released;
+        limits.window.release(released);
+        any
     }
 
     /// The peer misses packet `psn`: everything from there on is sent again. Further reports of the
@@ -289,12 +428,26 @@ impl Requester {
 
     /// The request that packet `psn`, which was sent and is not done, belongs to.
     pub(super) fn position_of(&self, psn: Psn) -> u64 {
-        (self.queue.head()..self.started)
-            .find(|position| psn.is_before(self.queue.get(*position).end()))
+        self.position_from(self.queue.head(), psn)
             .expect("every packet that was sent belongs to a request")
     }
 
-    /// What the packets `confirmed..to` cost the window.
+    /// The first request from `position` on that ends after packet `psn`.
+    fn position_from(&self, position: u64, psn: Psn) -> Option<u64> {
+        (position..self.started).find(|position| psn.is_before(self.queue.get(*position).end()))
+    }
+
+    /// Whether packet `psn`, which was sent, is charged to the window no longer.
+    fn is_released(&self, psn: Psn) -> bool {
+        self.request_repair.as_ref().is_some_and(|repair| repair.is_released(psn))
+    }
+
+    /// The peer tells that a packet arrived; returns whether that is new.
+    fn arrived(&mut self, psn: Psn) -> bool {
+        self.request_repair.as_mut().is_some_and(|repair| repair.arrived(psn))
+    }
+
+    /// What the packets `confirmed..to` are charged to the window.
     fn cost_before(&self, to: Psn) -> u64 {
         let from = self.confirmed;
         let mut cost = 0;
@@ -309,11 +462,14 @@ impl Requester {
             let end = if to.is_before(entry.end()) { to } else { entry.end() };
             let first = if from.is_before(entry.first) { entry.first } else { from };
             let full = datagram_cost(self.mtu as usize + HEADERS_BYTES);
-            let packets = if first.is_before(end) { end.since(first) } else { 0 };
-            cost += u64::from(packets) * full;
-            if packets > 0 && end == entry.end() {
-                let last = self.packet_bytes(entry, entry.packets - 1);
-                cost = cost - full + datagram_cost(last as usize + HEADERS_BYTES);
+            if !first.is_before(end) {
+                continue;
+            }
+            let repair = self.request_repair.as_ref();
+            let released = repair.map_or(0, |repair| repair.released(first, end));
+            cost += u64::from(end.since(first) - released) * full;
+            if end == entry.end() && !self.is_released(end.minus(1)) {
+                cost = cost - full + self.packet_cost(entry, entry.packets - 1);
             }
         }
         cost

@@ -83,4 +83,7 @@ pub struct ConnectionParams {
     /// Each side sets BECN in what it answers while its receive buffer overflows. Otherwise we do
     /// not, and any packet that the peer misses may have been lost to its buffer.
     pub reports_overflow: bool,
+    /// Each side places RDMA WRITEs that come before a missing packet, tells which packets came,
+    /// and sends again only what is missing.
+    pub selective_recovery: bool,
 }

@@ -19,9 +19,9 @@ pub struct QueuePairCounters {
     pub ack_timeouts: u64,
     /// Of these, times that the peer turned out to be merely slow.
     pub spurious_timeouts: u64,
-    /// Negative acknowledgements sent for a gap in the sequence.
+    /// Negative and selective acknowledgements sent for a gap in the sequence.
     pub sequence_naks_sent: u64,
-    /// Negative acknowledgements received for a gap in the sequence.
+    /// Negative and selective acknowledgements received for a gap in the sequence.
     pub sequence_naks_received: u64,
     /// Times that we said receiver-not-ready.
     pub rnr_naks_sent: u64,

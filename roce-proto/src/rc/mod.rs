@@ -11,13 +11,15 @@
 //!
 //! Payload that arrives is placed through [`Memory`] while the packet is handled; payload that
 //! leaves is named by key and address. [`QueuePair::new`] allocates for a few requests; a queue
-//! pair allocates at most once more, when it needs all that it was granted.
+//! pair allocates again when it is connected, and when it needs all that it was granted.
 //!
 //! Deliberate departures from the letter of the specification: the measured round trip decides
 //! which packets are sent again, and when, while the specification's timeout and retry count decide
 //! when the peer is given up (`retransmit_timer.rs`); after a loss one packet leaves alone before
 //! the others (`requester.rs`); responses to READs are taken out of order, and only the missing
-//! part is asked for again (`completer.rs`); a refusal is repeated to a peer that did not receive
+//! part is asked for again (`completer.rs`); between peers that agreed to it, RDMA WRITEs are placed
+//! out of order, and only the missing packets are sent again (`received_ahead.rs`,
+//! `request_repair.rs`); a refusal is repeated to a peer that did not receive
 //! it, though the queue pair is in ERROR (`responder.rs`).
 //!
 //! Not implemented: atomics (refused as invalid requests), sending immediate data (receiving it
@@ -31,16 +33,20 @@ mod counters;
 mod datagram_cost;
 mod memory;
 mod outstanding_reads;
+mod psn_set;
 mod queue_pair;
 mod read_budget;
 mod read_repair;
+mod received_ahead;
 mod recovery;
 mod recv_queue;
 mod replies;
+mod request_repair;
 mod requester;
 mod responder;
 mod response_window;
 mod retransmit_timer;
+mod selective_ack;
 mod send_queue;
 mod sge;
 mod shared_limits;

@@ -4,6 +4,7 @@ use crate::rc::completer::Answers;
 use crate::rc::completions::Completions;
 use crate::rc::requester::{Requester, SendFailure};
 use crate::rc::responder::{RequestContext, Responder};
+use crate::rc::selective_ack::SelectiveAck;
 use crate::rc::{
     ConnectionParams, Memory, PostError, QueuePairConfig, QueuePairCounters, RecvRequest,
     SendRequest, SharedLimits, Transmit, WorkCompletion, WorkStatus,
@@ -284,6 +285,10 @@ impl QueuePair {
         let psn = packet.bth.psn;
         let result = match &packet.message {
             Message::Acknowledge(aeth) => self.requester.handle_acknowledge(psn, aeth, &mut with),
+            Message::SelectiveAcknowledge(aeth, latest) => {
+                let ack = SelectiveAck::parse(psn.next(), *latest, packet.payload);
+                self.requester.handle_selective_acknowledge(aeth, ack, &mut with)
+            }
             message => {
                 let (aeth, payload) = (message.aeth(), packet.payload);
                 self.requester.handle_response(psn, aeth, payload, memory, &mut with)
@@ -376,6 +381,7 @@ const fn kind(message: &Message) -> PacketKind {
     const ATOMICS: [Opcode; 2] = [Opcode(0x13), Opcode(0x14)];
     match message {
         Message::Acknowledge(_)
+        | Message::SelectiveAcknowledge(..)
         | Message::ReadResponseFirst(_)
         | Message::ReadResponseMiddle
         | Message::ReadResponseLast(_)

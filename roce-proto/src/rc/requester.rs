@@ -6,14 +6,17 @@
 //! `high` was sent at least once. Going back to send again sets `next` back; nothing else has to be
 //! undone. What answers do to the marks is in the completer, `completer.rs`.
 
+use alloc::boxed::Box;
 use core::time::Duration;
 
 use crate::rc::completions::Completions;
 use crate::rc::congestion::LossCause;
 use crate::rc::datagram_cost::HEADERS_BYTES;
 use crate::rc::outstanding_reads::{Early, OutstandingRead, OutstandingReads};
+use crate::rc::psn_set::PsnSet;
 use crate::rc::read_repair::ReadRepair;
 use crate::rc::recovery::{Cause, Probe, Recovery};
+use crate::rc::request_repair::RequestRepair;
 use crate::rc::retransmit_timer::{READ_AGAIN_AFTER, RetransmitTimer};
 use crate::rc::send_queue::{PayloadSource, SendEntry, SendQueue};
 use crate::rc::window::Wait;
@@ -81,6 +84,8 @@ pub(super) struct Requester {
     /// It is no state of the recovery: responses that were sent before the requester went back may
     /// still come, and show what is missing among them.
     pub(super) read_repair: ReadRepair,
+    /// If the peer agreed to recover selectively.
+    pub(super) request_repair: Option<Box<RequestRepair>>,
     pub(super) mtu: u32,
     peer: Qpn,
     initiator_depth: usize,
@@ -121,6 +126,7 @@ impl Requester {
             paced_until: None,
             reported_gap: None,
             read_repair: ReadRepair::new(),
+            request_repair: None,
             mtu: 256,
             peer: Qpn::new(0),
             initiator_depth: 0,
@@ -140,6 +146,7 @@ impl Requester {
         self.initiator_depth = usize::from(connection.initiator_depth).min(READS_MAX);
         self.rnr_retry_count = connection.rnr_retry_count;
         self.reports_overflow = connection.reports_overflow;
+        self.request_repair = connection.selective_recovery.then(|| Box::new(RequestRepair::new()));
     }
 
     /// What the peer lost packets to that an answer with this BECN shows to be missing.
@@ -150,7 +157,10 @@ impl Requester {
     /// Whether there is something to send, as far as that depends on this queue pair alone.
     pub(super) fn wants(&self) -> bool {
         !self.recovery.is_waiting()
-            && (self.due_repair().is_some() || self.due_tail_probe().is_some() || self.wants_next())
+            && (self.due_repair().is_some()
+                || self.due_tail_probe().is_some()
+                || self.repairs_requests()
+                || self.wants_next())
     }
 
     /// The responses that are to be asked for again.
@@ -169,6 +179,12 @@ impl Requester {
         let expected = !self.reads.is_empty();
         let round_trip = expected.then(|| limits.window.lossy_round_trip()).flatten();
         self.read_repair.expect(now, round_trip);
+    }
+
+    /// Whether packets that the peer misses are to be sent again before anything else.
+    fn repairs_requests(&self) -> bool {
+        self.recovery == Recovery::Idle
+            && self.request_repair.as_ref().is_some_and(|repair| repair.is_due())
     }
 
     /// Whether the packet at `next` may be sent.
@@ -208,7 +224,14 @@ impl Requester {
             self.emit_repair(now, last, last.next(), limits, out);
             return Ok(true);
         }
+        if self.repairs_requests() {
+            return self.emit_missing(now, memory, limits, out);
+        }
         while self.wants_next() {
+            if self.has_arrived(self.next) {
+                self.skip_to(self.next.next());
+                continue;
+            }
             if self.cursor == self.started {
                 if self.next.since(self.unacknowledged) > PACKETS_AHEAD {
                     return Ok(false);
@@ -274,11 +297,12 @@ impl Requester {
         limits: &mut SharedLimits<'_>,
         out: &mut Transmit,
     ) -> Result<bool, SendFailure> {
+        if self.ahead_of_confirmed() >= PsnSet::REACH {
+            return Ok(false);
+        }
         let entry = *self.queue.get(self.cursor);
         let index = self.next.since(entry.first);
-        let offset = index * self.mtu;
-        let length = self.packet_bytes(&entry, index);
-        let cost = datagram_cost(length as usize + HEADERS_BYTES);
+        let cost = self.packet_cost(&entry, index);
         if self.recovery.probe().is_none()
             && let Err(wait) = limits.window.admits(now, cost)
         {
@@ -289,17 +313,83 @@ impl Requester {
         self.charged += cost;
         self.unsolicited_bytes += cost;
         limits.window.add_unsolicited(cost);
-        let last = index + 1 == entry.packets;
-        let mut bth = Bth::new(self.peer, self.next);
-        bth.solicited = last && entry.flags.solicited;
-        bth.ack_request = self.asks(now, &entry, last, limits);
-        out.start(bth, &message(&entry, index, offset, length), length);
-        match self.queue.bytes(self.cursor) {
+        let asks = self.asks(now, &entry, index + 1 == entry.packets, limits);
+        self.write_packet(self.cursor, index, asks, memory, out)?;
+        self.sent(now, 1, asks, limits, out);
+        Ok(true)
+    }
+
+    /// The oldest packet that the peer misses and that was not sent again yet. It asks for an
+    /// acknowledgement.
+    fn emit_missing(
+        &mut self,
+        now: Time,
+        memory: &mut impl Memory,
+        limits: &mut SharedLimits<'_>,
+        out: &mut Transmit,
+    ) -> Result<bool, SendFailure> {
+        let (first, end) = (self.confirmed, self.confirmed.plus(PsnSet::REACH));
+        let repair = self.request_repair.as_ref();
+        let Some(psn) = repair.and_then(|repair| repair.first_due(first, end)) else {
+            return Ok(false);
+        };
+        let position = self.position_of(psn);
+        let entry = *self.queue.get(position);
+        if let Some(read) = self.reads.containing(psn) {
+            self.start_read(&entry, psn, read.end.since(psn), out);
+        } else {
+            let index = psn.since(entry.first);
+            let cost = self.packet_cost(&entry, index);
+            if let Err(wait) = limits.window.admits(now, cost) {
+                self.wait(wait);
+                return Ok(false);
+            }
+            limits.window.charge(cost);
+            self.charged += cost;
+            self.write_packet(position, index, true, memory, out)?;
+        }
+        self.sent_again(now, psn, limits, out);
+        Ok(true)
+    }
+
+    /// Notes that `out` stands for a packet that the peer misses.
+    fn sent_again(&mut self, now: Time, psn: Psn, limits: &SharedLimits<'_>, out: &mut Transmit) {
+        out.mark_retransmission();
+        if let Some(repair) = &mut self.request_repair {
+            repair.sent_again(now, psn, self.high);
+        }
+        self.timed = self.timed.filter(|(timed, _)| *timed != psn);
+        if self.asked.is_none_or(|asked| asked.is_before(psn)) {
+            self.asked = Some(psn);
+        }
+        if psn == self.unacknowledged {
+            self.retransmit_timer.restart();
+        }
+        self.start_clock(now, limits);
+    }
+
+    /// Fills `out` with packet `index` of a SEND or an RDMA WRITE.
+    fn write_packet(
+        &self,
+        position: u64,
+        index: u32,
+        asks: bool,
+        memory: &impl Memory,
+        out: &mut Transmit,
+    ) -> Result<(), SendFailure> {
+        let entry = self.queue.get(position);
+        let offset = index * self.mtu;
+        let length = self.packet_bytes(entry, index);
+        let mut bth = Bth::new(self.peer, entry.first.plus(index));
+        bth.solicited = index + 1 == entry.packets && entry.flags.solicited;
+        bth.ack_request = asks;
+        out.start(bth, &message(entry, index, offset, length), length);
+        match self.queue.bytes(position) {
             PayloadSource::Inline(bytes) => {
                 out.push_inline(&bytes[offset as usize..(offset + length) as usize]);
             }
             PayloadSource::Regions(sges) => {
-                let (position, status) = (self.cursor, WorkStatus::LocalProtection);
+                let status = WorkStatus::LocalProtection;
                 for piece in sge::pieces(sges, offset, length) {
                     memory
                         .check_local(piece.lkey, piece.addr, piece.length, LocalAccess::Read)
@@ -308,8 +398,7 @@ impl Requester {
                 }
             }
         }
-        self.sent(now, 1, bth.ack_request, limits, out);
-        Ok(true)
+        Ok(())
     }
 
     /// An RDMA READ request for responses `first..end`, which are missing.
@@ -449,7 +538,21 @@ impl Requester {
         end || self.recovery.probe().is_some()
             || limits.window.needs_ack_request(self.unsolicited_bytes)
             || self.queue.is_half_full()
-            || !self.awaits_acknowledgement() && limits.window.is_closing()
+            || !self.awaits_acknowledgement()
+                && (limits.window.is_closing() || self.ahead_of_confirmed() >= PsnSet::REACH / 2)
+    }
+
+    /// How many packets were sent to a peer that remembers which of them came, and are not
+    /// confirmed.
+    fn ahead_of_confirmed(&self) -> u32 {
+        let ahead = self.request_repair.is_some() && self.confirmed.is_before(self.next);
+        if ahead { self.next.since(self.confirmed) } else { 0 }
+    }
+
+    /// Whether the peer has received a packet that was sent, though not all before it.
+    pub(super) fn has_arrived(&self, psn: Psn) -> bool {
+        psn.is_before(self.high)
+            && self.request_repair.as_ref().is_some_and(|repair| repair.has_arrived(psn))
     }
 
     /// What is next may not leave yet.
@@ -494,6 +597,9 @@ impl Requester {
         self.clear_unsolicited(limits);
         self.asked = None;
         self.timed = None;
+        if let Some(repair) = &mut self.request_repair {
+            repair.set_back();
+        }
         self.cursor = self.queue.head();
         self.skip_to(psn);
         self.retransmit_timer.restart();
@@ -528,6 +634,7 @@ impl Requester {
         self.recovery.time_passed(now);
         self.paced_until = self.paced_until.filter(|time| *time > now);
         self.read_repair.time_passed(now);
+        self.repair_late_requests(now, limits);
         if self.retransmit_timer.deadline().is_none_or(|deadline| deadline > now) {
             return Ok(());
         }
@@ -548,13 +655,25 @@ impl Requester {
             }
             self.go_back(Cause::Silence, limits);
             self.read_repair.reset();
+            if self.retransmit_timer.repeated()
+                && let Some(repair) = &mut self.request_repair
+            {
+                repair.forget();
+            }
         }
         Ok(())
     }
 
     pub(super) fn deadline(&self) -> Option<Time> {
-        let waits = [self.recovery.waits_until(), self.paced_until, self.read_repair.deadline()];
-        waits.into_iter().flatten().chain(self.retransmit_timer.deadline()).min()
+        let repair = self.request_repair.as_ref().and_then(|repair| repair.deadline());
+        let waits = [
+            self.recovery.waits_until(),
+            self.paced_until,
+            self.read_repair.deadline(),
+            repair,
+            self.retransmit_timer.deadline(),
+        ];
+        waits.into_iter().flatten().min()
     }
 
     /// Gives back what it holds of the shared limits; nothing is sent or expected any more.
@@ -577,6 +696,9 @@ impl Requester {
         self.recovery.abandoned();
         self.read_repair.reset();
         self.paced_until = None;
+        if let Some(repair) = &mut self.request_repair {
+            repair.forget();
+        }
     }
 
     /// Completes the requests that are done, in order.
@@ -595,6 +717,11 @@ impl Requester {
         if self.queue.rewind() {
             (self.cursor, self.started) = (0, 0);
         }
+    }
+
+    /// What packet `index` of a request costs the window.
+    pub(super) fn packet_cost(&self, entry: &SendEntry, index: u32) -> u64 {
+        datagram_cost(self.packet_bytes(entry, index) as usize + HEADERS_BYTES)
     }
 
     /// Bytes of payload in packet `index` of a request.

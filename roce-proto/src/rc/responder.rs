@@ -3,8 +3,11 @@
 //! A request packet passes a chain of checks, each with its own refusal: sequence number, place in
 //! its message, length, receive, access. Only then is anything placed or changed.
 
+use alloc::boxed::Box;
+
 use crate::deliberate_bugs::{self, Bug};
 use crate::rc::completions::Completions;
+use crate::rc::received_ahead::ReceivedAhead;
 use crate::rc::recv_queue::RecvQueue;
 use crate::rc::replies::{LatestReads, ReadReply, Replies};
 use crate::rc::{
@@ -39,6 +42,8 @@ pub(super) struct Responder {
     refusal: Option<PacketAnswer>,
     /// A gap was reported and is not filled yet.
     gap: bool,
+    /// What came behind a gap, if the peer agreed to fill gaps only.
+    ahead: Option<Box<ReceivedAhead>>,
     mtu: u32,
     peer: Qpn,
     resources: usize,
@@ -119,6 +124,7 @@ impl Responder {
             answer: None,
             refusal: None,
             gap: false,
+            ahead: None,
             mtu: 256,
             peer: Qpn::new(0),
             resources: 0,
@@ -134,6 +140,7 @@ impl Responder {
         self.resources = usize::from(connection.responder_resources).min(READS_MAX);
         self.rnr_timer = connection.min_rnr_timer;
         self.reports_overflow = connection.reports_overflow;
+        self.ahead = connection.selective_recovery.then(|| Box::new(ReceivedAhead::new()));
     }
 
     /// Queues a receive. A message that has begun stays in the one that it began in.
@@ -156,32 +163,88 @@ impl Responder {
             self.expected = psn;
         }
         if psn != self.expected {
-            with.counters.packets_dropped += 1;
             if psn.is_before(self.expected) {
+                with.counters.packets_dropped += 1;
                 self.repeat(packet, with);
-            } else {
-                self.note_gap();
+                return Ok(());
             }
+            self.handle_ahead(packet, with);
             return Ok(());
         }
         match self.execute(packet, with) {
             Ok(packets) => {
                 self.expected = self.expected.plus(packets);
+                note_received(packet, with.counters);
+                self.pass_placed(psn)?;
                 self.note_progress(packet);
-                with.counters.packets_received += 1;
-                with.counters.payload_bytes_received += packet.payload.len() as u64;
                 Ok(())
             }
             Err(RequestError::NotReady) => {
                 self.note_not_ready(with.counters);
                 Ok(())
             }
-            Err(RequestError::Refused(refusal)) => {
-                let answer = PacketAnswer::Nak(self.expected, Syndrome::Nak(refusal.code));
-                (self.answer, self.refusal) = (Some(answer), Some(answer));
-                Err(refusal)
-            }
+            Err(RequestError::Refused(refusal)) => Err(self.refuse(refusal)),
         }
+    }
+
+    /// The expected packet is refused.
+    fn refuse(&mut self, refusal: FatalError) -> FatalError {
+        let answer = PacketAnswer::Nak(self.expected, Syndrome::Nak(refusal.code));
+        (self.answer, self.refusal) = (Some(answer), Some(answer));
+        refusal
+    }
+
+    /// A packet that comes while one before it is missing. Only an RDMA WRITE that is complete in
+    /// itself is executed: nothing else that the peer or our consumer sees depends on its turn.
+    /// One that may not be placed is refused when its turn comes.
+    fn handle_ahead(&mut self, packet: &Packet<'_>, with: &mut RequestContext<'_, impl Memory>) {
+        let psn = packet.bth.psn;
+        let reached = ReceivedAhead::reaches(self.expected, psn);
+        let placed = self.ahead.as_ref().is_some_and(|ahead| reached && !ahead.has(psn))
+            && self.place_ahead(packet, with);
+        if placed {
+            note_received(packet, with.counters);
+        } else {
+            with.counters.packets_dropped += 1;
+        }
+        let Some(ahead) = &mut self.ahead else { return self.note_gap() };
+        if !reached {
+            return;
+        }
+        if placed {
+            ahead.placed(psn);
+        }
+        // What was not placed has to be sent again, the sooner the better.
+        if ahead.came(psn, packet.bth.ack_request || !placed) && self.answer.is_none() {
+            self.answer = Some(PacketAnswer::Ack);
+        }
+    }
+
+    /// Places an RDMA WRITE before its turn, if that may be.
+    fn place_ahead(&self, packet: &Packet<'_>, with: &mut RequestContext<'_, impl Memory>) -> bool {
+        let Message::WriteOnly(reth, None) = packet.message else { return false };
+        if self.check_length(packet).is_err()
+            || check_reth(with.qpn, &reth, RemoteAccess::Write, &*with.memory).is_err()
+        {
+            return false;
+        }
+        let key = MemoryKey::Remote { qpn: with.qpn, rkey: reth.rkey };
+        packet.payload.is_empty() || with.memory.place(key, reth.addr, packet.payload).is_ok()
+    }
+
+    /// The packets from `first` on were executed: passes those behind them that were placed before
+    /// their turn. Within a message of several packets another one is not valid.
+    fn pass_placed(&mut self, first: Psn) -> Result<(), FatalError> {
+        let Some(ahead) = &mut self.ahead else { return Ok(()) };
+        if ahead.has(self.expected) && !matches!(self.current, Current::None) {
+            return Err(self.refuse(FatalError { code: NakCode::INVALID_REQUEST, receive: None }));
+        }
+        while ahead.has(self.expected) {
+            self.expected = self.expected.next();
+            self.msn = next_msn(self.msn);
+        }
+        ahead.pass(first, self.expected);
+        Ok(())
     }
 
     /// Repeats the refusal if the peer, which has not received it, sends the request once more.
@@ -242,7 +305,9 @@ impl Responder {
             return Ok(true);
         }
         let Some(answer) = self.answer.take() else { return Ok(false) };
+        let becn = overflowed && self.reports_overflow;
         let (psn, syndrome) = match answer {
+            PacketAnswer::Ack if self.emit_selective(becn, counters, out) => return Ok(true),
             PacketAnswer::Ack => (self.expected.minus(1), Syndrome::ACK),
             PacketAnswer::Nak(psn, syndrome) => (psn, syndrome),
         };
@@ -252,10 +317,31 @@ impl Responder {
             _ => {}
         }
         let aeth = Aeth { syndrome, msn: self.msn };
-        let becn = overflowed && self.reports_overflow;
         let bth = Bth { becn, ..Bth::new(self.peer, psn) };
         out.start(bth, &Message::Acknowledge(aeth), 0);
         Ok(true)
+    }
+
+    /// While a packet is missing that comes alone, an acknowledgement for it and what came after
+    /// it; returns whether one is.
+    fn emit_selective(
+        &self,
+        becn: bool,
+        counters: &mut QueuePairCounters,
+        out: &mut Transmit,
+    ) -> bool {
+        let ahead = self.ahead.as_deref();
+        let Some((ahead, latest)) = ahead.and_then(|ahead| Some((ahead, ahead.latest()?))) else {
+            return false;
+        };
+        counters.sequence_naks_sent += 1;
+        let aeth = Aeth { syndrome: Syndrome::ACK, msn: self.msn };
+        let bth = Bth { becn, ..Bth::new(self.peer, self.expected.minus(1)) };
+        let bits = ahead.bits(self.expected);
+        let length = bits.as_slice().len() as u32;
+        out.start(bth, &Message::SelectiveAcknowledge(aeth, latest), length);
+        out.push_inline(bits.as_slice());
+        true
     }
 
     /// A packet is missing: reports the gap once, then sends no more reports until the packet
@@ -278,10 +364,12 @@ impl Responder {
 
     /// The expected packet came. A negative acknowledgement that was not sent yet is obsolete; the
     /// packets that it would have acknowledged still need an acknowledgement. The response to a
-    /// READ acknowledges all that came before it.
+    /// READ acknowledges all that came before it, but says nothing of what came after.
     fn note_progress(&mut self, packet: &Packet<'_>) {
         self.gap = false;
-        if matches!(packet.message, Message::ReadRequest(_)) {
+        if self.ahead.as_ref().is_some_and(|ahead| ahead.latest().is_some()) {
+            self.answer = Some(PacketAnswer::Ack);
+        } else if matches!(packet.message, Message::ReadRequest(_)) {
             self.answer = None;
         } else if packet.bth.ack_request || self.answer.is_some() {
             self.answer = Some(PacketAnswer::Ack);
@@ -563,6 +651,11 @@ impl ReadReply {
         self.next = self.next.next();
         Ok(())
     }
+}
+
+fn note_received(packet: &Packet<'_>, counters: &mut QueuePairCounters) {
+    counters.packets_received += 1;
+    counters.payload_bytes_received += packet.payload.len() as u64;
 }
 
 const fn next_msn(msn: u32) -> u32 {

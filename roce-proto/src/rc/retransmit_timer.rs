@@ -159,6 +159,7 @@ mod tests {
             initiator_depth: 1,
             responder_resources: 1,
             reports_overflow: true,
+            selective_recovery: true,
         })
     }
 

@@ -193,6 +193,11 @@ impl SendWindow {
         Time::ZERO + (now - Time::ZERO).saturating_sub(on_its_way)
     }
 
+    /// After how long an answer that the peer gives at once is late.
+    pub(super) fn late_after(&self) -> Duration {
+        self.round_trip.late_after()
+    }
+
     /// How long to wait for an acknowledgement before something is sent again.
     pub(super) fn retransmit_after(&self) -> Duration {
         self.round_trip.retransmit_after()

@@ -1,5 +1,6 @@
 //! The operation of a packet, and its extended headers.
 
+use crate::Psn;
 use crate::wire::{Aeth, Deth, Opcode, Reth};
 
 /// The operation of a packet together with exactly the extended headers that its opcode calls for,
@@ -34,6 +35,9 @@ pub enum Message {
     ReadResponseOnly(Aeth),
     /// An acknowledgement, positive or negative.
     Acknowledge(Aeth),
+    /// An acknowledgement of everything up to its sequence number, after which a packet is missing,
+    /// with the latest packet that came. Its payload tells which came between.
+    SelectiveAcknowledge(Aeth, Psn),
     /// An unreliable datagram of one packet.
     UdSendOnly(Deth),
     /// Any other opcode. The bytes after the base transport header count as payload.
@@ -75,6 +79,7 @@ impl Message {
             Self::ReadResponseLast(_) => Opcode::READ_RESPONSE_LAST,
             Self::ReadResponseOnly(_) => Opcode::READ_RESPONSE_ONLY,
             Self::Acknowledge(_) => Opcode::ACKNOWLEDGE,
+            Self::SelectiveAcknowledge(..) => Opcode::SELECTIVE_ACKNOWLEDGE,
             Self::UdSendOnly(_) => Opcode::UD_SEND_ONLY,
             Self::Other(opcode) => *opcode,
         }
@@ -86,7 +91,8 @@ impl Message {
             Self::ReadResponseFirst(aeth)
             | Self::ReadResponseLast(aeth)
             | Self::ReadResponseOnly(aeth)
-            | Self::Acknowledge(aeth) => Some(aeth),
+            | Self::Acknowledge(aeth)
+            | Self::SelectiveAcknowledge(aeth, _) => Some(aeth),
             _ => None,
         }
     }
@@ -171,6 +177,11 @@ impl Message {
                 let (aeth, rest) = aeth(bytes)?;
                 (Self::Acknowledge(aeth), rest)
             }
+            Opcode::SELECTIVE_ACKNOWLEDGE => {
+                let (aeth, rest) = aeth(bytes)?;
+                let (latest, rest) = word(rest)?;
+                (Self::SelectiveAcknowledge(aeth, Psn::new(latest)), rest)
+            }
             Opcode::UD_SEND_ONLY => {
                 let (deth, rest) = bytes.split_first_chunk()?;
                 (Self::UdSendOnly(Deth::parse(deth)), rest)
@@ -198,6 +209,10 @@ impl Message {
             | Self::ReadResponseLast(aeth)
             | Self::ReadResponseOnly(aeth)
             | Self::Acknowledge(aeth) => put(&aeth.encode()),
+            Self::SelectiveAcknowledge(aeth, latest) => {
+                put(&aeth.encode());
+                put(&latest.value().to_be_bytes());
+            }
             Self::UdSendOnly(deth) => put(&deth.encode()),
             Self::SendFirst
             | Self::SendMiddle

@@ -65,6 +65,9 @@ opcodes! {
     SEND_LAST_INVALIDATE = 0x16, "RC SEND Last with Invalidate";
     /// A SEND of one packet that invalidates a key.
     SEND_ONLY_INVALIDATE = 0x17, "RC SEND Only with Invalidate";
+    /// An acknowledgement that tells which packets came after one that is missing: of those that
+    /// are the manufacturer's to define, and sent only to peers that agreed to it.
+    SELECTIVE_ACKNOWLEDGE = 0xD1, "Feedrail Selective Acknowledge";
     /// An unreliable datagram: how connection-management messages travel.
     UD_SEND_ONLY = 0x64, "UD SEND Only";
 }

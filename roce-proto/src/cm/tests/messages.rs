@@ -189,8 +189,11 @@ fn a_sender_may_say_that_it_is_ours() {
     let plain = said(Sender::Unmarked);
     assert_eq!(plain[20..24], [0; 4]);
     for sender in [Sender::Unmarked, Sender::Feedrail, Sender::FeedrailAtSource] {
-        let mad = said(sender);
+        let mut mad = said(sender);
         assert_eq!(Sender::of(&mad), sender);
+        // The lowest bit of the field for an end-to-end context, in which others look at nothing.
+        assert_eq!(mad[24 + 38], u8::from(sender.is_feedrail()));
+        mad[24 + 38] = 0;
         assert_eq!((&mad[..20], &mad[24..]), (&plain[..20], &plain[24..]));
     }
     let mut other = plain;
@@ -215,6 +218,32 @@ fn only_peers_of_ours_tell_their_udp_source() {
         let ManagerEvent::Accepted { agreement: ours, .. } = pair.host.event() else { panic!() };
         assert_eq!(theirs.peer_udp_source, Some(50_001).filter(|_| told));
         assert_eq!(ours.peer_udp_source, Some(50_002).filter(|_| told));
+    }
+}
+
+/// An older peer of ours, or one of others, tells nothing.
+#[test]
+fn both_sides_must_recover_selectively() {
+    let feedrail = |selective_recovery| (Sender::Feedrail, selective_recovery);
+    let config = |guid, key, (sender, selective_recovery)| {
+        let config = ManagerConfig::new(guid, key);
+        ManagerConfig { sender, selective_recovery, ..config }
+    };
+    for (host, target, agreed) in [
+        (feedrail(true), feedrail(true), true),
+        (feedrail(true), feedrail(false), false),
+        (feedrail(false), feedrail(true), false),
+        (feedrail(true), (Sender::Unmarked, true), false),
+        ((Sender::Unmarked, true), feedrail(true), false),
+    ] {
+        let mut pair = Pair::with(config(0xA, 1, host), config(0xB, 2, target));
+        pair.host.manager.connect(pair.now, &connect_to(target_address(), 2)).unwrap();
+        pair.reach_target();
+        let request = pair.target.request();
+        let theirs = pair.target.manager.accept(pair.now, request, &accept_with(3)).unwrap();
+        pair.reach_host();
+        let ManagerEvent::Accepted { agreement: ours, .. } = pair.host.event() else { panic!() };
+        assert_eq!((ours.selective_recovery, theirs.selective_recovery), (agreed, agreed));
     }
 }
 

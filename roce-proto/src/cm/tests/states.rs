@@ -37,6 +37,7 @@ fn both_sides_agree() {
     let common = Agreement {
         peer: target_address(),
         peer_udp_source: None,
+        selective_recovery: false,
         local_qpn: Qpn::new(0x100),
         remote_qpn: Qpn::new(0x200),
         send_psn: Psn::new(0x200 * 1000),

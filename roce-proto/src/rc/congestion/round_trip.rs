@@ -11,6 +11,9 @@ const RETRANSMIT_UNKNOWN: Duration = Duration::from_millis(20);
 /// long.
 const RETRANSMIT_FLOOR: Duration = Duration::from_millis(5);
 
+/// The least time after which an answer is late: no timer of ours is finer.
+const LATE_FLOOR: Duration = Duration::from_micros(100);
+
 /// The shortest round trip is the least of this long, and of up to twice as long.
 const LEAST_PERIOD: Duration = Duration::from_secs(10);
 
@@ -70,10 +73,20 @@ impl RoundTrip {
         self.estimate.map(|estimate| estimate.least.min(estimate.older_least))
     }
 
-    /// How long to wait for an acknowledgement before something is sent again.
+    /// After how long an answer that the peer gives at once is late; without a sample, 1 ms.
+    pub(crate) fn late_after(&self) -> Duration {
+        self.estimate.map_or(Duration::from_millis(1), |estimate| {
+            let late = estimate.smoothed + estimate.variation * 4;
+            late.max(estimate.smoothed / 2 * 3).max(LATE_FLOOR)
+        })
+    }
+
+    /// How long to wait for an acknowledgement before something is sent again. Where round trips
+    /// hardly vary, a packet that waits its turn behind others is not late yet.
     pub(crate) fn retransmit_after(&self) -> Duration {
         self.estimate.map_or(RETRANSMIT_UNKNOWN, |estimate| {
-            (estimate.smoothed + estimate.variation * 4).max(RETRANSMIT_FLOOR)
+            let late = estimate.smoothed + (estimate.variation * 4).max(estimate.smoothed / 8);
+            late.max(RETRANSMIT_FLOOR)
         })
     }
 }

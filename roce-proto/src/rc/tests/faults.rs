@@ -158,6 +158,7 @@ fn faulty(seed: u64, loss: u64, duplication: u64, jitter_us: u64) -> Options {
     options.send_psn = [(seed * 7919) as u32, 0x00FF_FFF0];
     options.reads = 1 + (seed % 16) as u8;
     options.read_budget = seed.is_multiple_of(2).then_some(100_000);
+    options.selective_recovery = !seed.is_multiple_of(4);
     options.network.loss_ppm = loss * 1000;
     options.network.duplication_ppm = duplication * 1000;
     options.network.jitter = Duration::from_micros(jitter_us);

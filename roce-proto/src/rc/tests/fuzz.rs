@@ -27,8 +27,9 @@ fn packet(rng: &mut Rng, near: &[u32]) -> Vec<u8> {
     if rng.chance(20) {
         bth.pkey = rng.next() as u16;
     }
-    let message = message(rng);
+    let message = message(rng, psn);
     let length = match rng.below(6) {
+        _ if matches!(message, Message::SelectiveAcknowledge(..)) => 8 * rng.below(4) as usize,
         0 => 0,
         1 => rng.below(300) as usize,
         _ => 256,
@@ -41,7 +42,7 @@ fn packet(rng: &mut Rng, near: &[u32]) -> Vec<u8> {
     datagram
 }
 
-fn message(rng: &mut Rng) -> Message {
+fn message(rng: &mut Rng, psn: u32) -> Message {
     let addr = match rng.below(8) {
         0 => rng.next(),
         1 => u64::MAX - rng.below(300),
@@ -69,7 +70,11 @@ fn message(rng: &mut Rng) -> Message {
         1 => Tail::Immediate(7),
         _ => Tail::Invalidate(rkey),
     };
-    match rng.below(18) {
+    match rng.below(19) {
+        18 => {
+            let latest = psn.wrapping_add(rng.below(100) as u32);
+            Message::SelectiveAcknowledge(aeth, Psn::new(latest))
+        }
         0 => Message::SendFirst,
         1 => Message::SendMiddle,
         2 => Message::SendLast(tail),
@@ -97,9 +102,10 @@ fn parses(datagram: &[u8]) -> bool {
 #[test]
 fn a_hostile_peer() {
     let (mut placements, mut survivors, mut successes) = (0, 0, 0);
-    for seed in 0..3000 {
+    for seed in 0..4000 {
         let mut options = Options { seed, mtu: PathMtu::Bytes256, ..Options::default() };
         options.memory_bytes = MEMORY;
+        options.selective_recovery = seed.is_multiple_of(2);
         options.ack_timeout_exponent = 10;
         options.read_budget = Some(50_000);
         let mut pair = Pair::new(&options);

@@ -9,5 +9,6 @@ mod operations;
 mod pair;
 mod requests;
 mod segmentation;
+mod selective;
 mod sharing;
 mod silent;

@@ -2,7 +2,7 @@
 
 use core::cmp::Reverse;
 use core::time::Duration;
-use std::collections::{BinaryHeap, VecDeque};
+use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 use std::vec;
 use std::vec::Vec;
 
@@ -41,6 +41,8 @@ pub(super) struct Options {
     pub(super) read_budget: Option<u64>,
     /// Both ends agreed to report overflows.
     pub(super) reports_overflow: bool,
+    /// Both ends agreed to recover selectively.
+    pub(super) selective_recovery: bool,
     /// Each queue pair of an end has a window of its own, as if it were a process of its own.
     pub(super) own_windows: bool,
     pub(super) network: Network,
@@ -51,6 +53,8 @@ pub(super) struct Options {
 pub(super) struct Network {
     pub(super) latency: Duration,
     pub(super) jitter: Duration,
+    /// How many of those that leave at the same time may overtake a packet.
+    pub(super) overtakers: u64,
     pub(super) loss_ppm: u64,
     pub(super) duplication_ppm: u64,
     /// The receive buffer of each end, as the kernel counts it.
@@ -82,10 +86,12 @@ impl Default for Options {
             reads: 16,
             read_budget: None,
             reports_overflow: true,
+            selective_recovery: true,
             own_windows: false,
             network: Network {
                 latency: Duration::from_micros(20),
                 jitter: Duration::ZERO,
+                overtakers: 0,
                 loss_ppm: 0,
                 duplication_ppm: 0,
                 buffer: u64::MAX,
@@ -111,6 +117,11 @@ pub(super) struct Pair {
     pub(super) solicited: Vec<Psn>,
     /// Every acknowledgement that left.
     pub(super) acknowledgements: Vec<(usize, Psn, Syndrome)>,
+    /// Of the selective ones: the last packet before the missing one, the latest that came, and the
+    /// bitmap.
+    pub(super) selective: Vec<(Psn, Psn, Vec<u8>)>,
+    /// Packets of which the next copies are lost: from which end, and how many copies.
+    pub(super) losses: BTreeMap<(usize, u32), u32>,
     /// Acknowledgements that carry BECN.
     pub(super) becn_acknowledgements: u64,
     /// Every READ response with a message sequence number that left, and that number.
@@ -197,6 +208,8 @@ impl Pair {
             asking: Vec::new(),
             solicited: Vec::new(),
             acknowledgements: Vec::new(),
+            selective: Vec::new(),
+            losses: BTreeMap::new(),
             becn_acknowledgements: 0,
             responses: Vec::new(),
             overruns: 0,
@@ -282,10 +295,18 @@ impl Pair {
         if let Message::Acknowledge(aeth) = packet.message {
             self.acknowledgements.push((from, packet.bth.psn, aeth.syndrome));
             self.becn_acknowledgements += u64::from(packet.bth.becn);
+        } else if let Message::SelectiveAcknowledge(_, latest) = packet.message {
+            self.selective.push((packet.bth.psn, latest, packet.payload.to_vec()));
+            self.becn_acknowledgements += u64::from(packet.bth.becn);
         } else if let Some(aeth) = packet.message.aeth() {
             self.responses.push((packet.bth.psn, aeth.msn));
         }
-        if self.rng.chance_ppm(self.network.loss_ppm) {
+        let lost = self.losses.get_mut(&(from, packet.bth.psn.value())).is_some_and(|left| {
+            let lost = *left > 0;
+            *left = left.saturating_sub(1);
+            lost
+        });
+        if lost || self.rng.chance_ppm(self.network.loss_ppm) {
             return;
         }
         let copies = 1 + usize::from(self.rng.chance_ppm(self.network.duplication_ppm));
@@ -295,7 +316,11 @@ impl Pair {
                 jitter => self.rng.below(jitter),
             };
             let at = self.now + self.network.latency + Duration::from_nanos(jitter);
-            let (number, to) = (self.flights, 1 - from);
+            let behind = match self.network.overtakers {
+                0 => 0,
+                overtakers => self.rng.below(overtakers + 1),
+            };
+            let (number, to) = (self.flights + behind, 1 - from);
             self.flights += 1;
             self.flying.push(Reverse(Flight { at, number, to, datagram: datagram.clone() }));
         }
@@ -321,6 +346,7 @@ impl Pair {
         self.log.clear();
         self.asking.clear();
         self.acknowledgements.clear();
+        self.selective.clear();
         self.responses.clear();
     }
 
@@ -470,6 +496,7 @@ pub(super) fn connection(options: &Options, end: usize, index: usize) -> Connect
         initiator_depth: options.reads,
         responder_resources: options.reads,
         reports_overflow: options.reports_overflow,
+        selective_recovery: options.selective_recovery,
     }
 }
 

@@ -23,10 +23,15 @@ struct Responder {
 
 impl Responder {
     fn new() -> Self {
+        Self::of(true)
+    }
+
+    fn of(selective_recovery: bool) -> Self {
         let mut pair = Pair::new(&Options {
             mtu: PathMtu::Bytes512,
             send_psn: [START, 0],
             reads: 2,
+            selective_recovery,
             ..Options::default()
         });
         pair.network.loss_ppm = 1_000_000;
@@ -122,7 +127,7 @@ fn immediate_data_uses_up_a_receive() {
 
 #[test]
 fn one_complaint_for_each_gap() {
-    let mut responder = Responder::new();
+    let mut responder = Responder::of(false);
     let write = Message::WriteOnly(reth(0, 4), None);
     assert_eq!(responder.take(1, write, 4), [nak(0, NakCode::PSN_SEQUENCE)]);
     assert_eq!(responder.take(2, write, 4), []);

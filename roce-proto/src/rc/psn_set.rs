@@ -1,0 +1,163 @@
+//! A set of sequence numbers that lie close together.
+
+use crate::Psn;
+
+/// Sequence numbers from one window of [`PsnSet::REACH`]. Where the window begins the owner knows:
+/// it removes the numbers that the window has passed before it adds the ones that follow.
+#[derive(Clone, Debug)]
+pub(super) struct PsnSet {
+    /// A ring: the bit of a number is at its remainder.
+    words: [u64; WORDS],
+    length: u32,
+}
+
+const WORDS: usize = PsnSet::REACH as usize / u64::BITS as usize;
+
+impl PsnSet {
+    /// 2,048 numbers: packets of 4,096 bytes that fill the largest send window.
+    pub(super) const REACH: u32 = 2048;
+
+    pub(super) const fn new() -> Self {
+        Self { words: [0; WORDS], length: 0 }
+    }
+
+    pub(super) const fn is_empty(&self) -> bool {
+        self.length == 0
+    }
+
+    pub(super) const fn clear(&mut self) {
+        *self = Self::new();
+    }
+
+    pub(super) const fn contains(&self, psn: Psn) -> bool {
+        let (word, bit) = place(psn);
+        self.words[word] & bit != 0
+    }
+
+    /// Adds a number; false if it was there.
+    pub(super) const fn insert(&mut self, psn: Psn) -> bool {
+        let (word, bit) = place(psn);
+        let new = self.words[word] & bit == 0;
+        self.words[word] |= bit;
+        self.length += new as u32;
+        new
+    }
+
+    /// Removes a number; false if it was not there.
+    pub(super) const fn remove(&mut self, psn: Psn) -> bool {
+        let (word, bit) = place(psn);
+        let old = self.words[word] & bit != 0;
+        self.words[word] &= !bit;
+        self.length -= old as u32;
+        old
+    }
+
+    /// Removes the numbers `first..end`, which the window passes.
+    pub(super) fn remove_range(&mut self, first: Psn, end: Psn) {
+        if self.is_empty() {
+            return;
+        }
+        if end.since(first) >= Self::REACH {
+            return self.clear();
+        }
+        for (from, mask) in masks(first, end) {
+            let (word, _) = place(from);
+            let removed = self.words[word] & mask;
+            self.words[word] &= !mask;
+            self.length -= removed.count_ones();
+        }
+    }
+
+    /// How many of the numbers `first..end`, at most [`PsnSet::REACH`], are in it.
+    pub(super) fn count(&self, first: Psn, end: Psn) -> u32 {
+        if self.is_empty() {
+            return 0;
+        }
+        masks(first, end).map(|(from, mask)| (self.words[place(from).0] & mask).count_ones()).sum()
+    }
+
+    /// Which of the 64 numbers from `first` on are in it, the first in the lowest bit.
+    pub(super) const fn word_from(&self, first: Psn) -> u64 {
+        let (word, shift) = (place(first).0, first.value() % u64::BITS);
+        let low = self.words[word] >> shift;
+        // A shift by all 64 bits would not be defined.
+        low | self.words[(word + 1) % WORDS] << 1 << (u64::BITS - 1 - shift)
+    }
+
+    /// The first of the numbers `first..end`, at most [`PsnSet::REACH`], that is in it.
+    pub(super) fn first_within(&self, first: Psn, end: Psn) -> Option<Psn> {
+        if self.is_empty() {
+            return None;
+        }
+        masks(first, end).find_map(|(from, mask)| {
+            let bits = self.words[place(from).0] & mask;
+            let start = from.value() / u64::BITS * u64::BITS;
+            (bits != 0).then(|| Psn::new(start + bits.trailing_zeros()))
+        })
+    }
+}
+
+/// The word and the bit of a number.
+const fn place(psn: Psn) -> (usize, u64) {
+    let at = psn.value() % PsnSet::REACH;
+    ((at / u64::BITS) as usize, 1 << (at % u64::BITS))
+}
+
+/// The words in which `first..end` lie: for each a number in it, and the bits that are meant.
+fn masks(first: Psn, end: Psn) -> impl Iterator<Item = (Psn, u64)> {
+    let mut from = first;
+    core::iter::from_fn(move || {
+        let left = end.since(from);
+        if left == 0 {
+            return None;
+        }
+        let (here, shift) = (from, from.value() % u64::BITS);
+        let count = left.min(u64::BITS - shift);
+        from = from.plus(count);
+        Some((here, u64::MAX >> (u64::BITS - count) << shift))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn it_is_a_set(
+            start in 0u32..1 << 24,
+            steps in prop::collection::vec((0..4, 0..PsnSet::REACH, 0..PsnSet::REACH), 0..80)
+        ) {
+            let mut base = Psn::new(start);
+            let (mut set, mut model) = (PsnSet::new(), BTreeSet::new());
+            for (what, a, b) in steps {
+                match what {
+                    0 => prop_assert_eq!(set.insert(base.plus(a)), model.insert(a)),
+                    1 => prop_assert_eq!(set.remove(base.plus(a)), model.remove(&a)),
+                    2 => {
+                        let passed = a / 4;
+                        set.remove_range(base, base.plus(passed));
+                        base = base.plus(passed);
+                        model = model.into_iter().filter_map(|at| at.checked_sub(passed)).collect();
+                    }
+                    _ => {}
+                }
+                let (first, end) = (a.min(b), a.max(b));
+                prop_assert_eq!(set.is_empty(), model.is_empty());
+                prop_assert_eq!(set.contains(base.plus(b)), model.contains(&b));
+                let within = model.range(first..end);
+                let (from, to) = (base.plus(first), base.plus(end));
+                prop_assert_eq!(set.count(from, to), within.clone().count() as u32);
+                let found = set.first_within(from, to).map(|psn| psn.since(base));
+                prop_assert_eq!(found, within.clone().next().copied());
+                let first = first.min(PsnSet::REACH - u64::BITS);
+                let word = (0..u64::BITS).map(|at| u64::from(model.contains(&(first + at))) << at);
+                prop_assert_eq!(set.word_from(base.plus(first)), word.sum::<u64>());
+            }
+        }
+    }
+}
