@@ -30,6 +30,7 @@ pub mod congestion;
 mod counters;
 mod datagram_cost;
 mod memory;
+mod notification;
 mod outstanding_reads;
 mod queue_pair;
 mod read_budget;

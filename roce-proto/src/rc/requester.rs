@@ -141,6 +141,12 @@ impl Requester {
         self.reports_overflow = connection.reports_overflow;
     }
 
+    /// Whether BECN in an answer says that the peer's receive buffer overflowed, and not that the
+    /// network is congested.
+    pub(super) const fn reports_overflow(&self) -> bool {
+        self.reports_overflow
+    }
+
     /// What the peer lost packets to that an answer with this BECN shows to be missing.
     pub(super) const fn cause_of_loss(&self, becn: bool) -> LossCause {
         if becn || !self.reports_overflow { LossCause::ReceiveBuffer } else { LossCause::Network }
@@ -311,6 +317,11 @@ impl Requester {
         self.start_read(&entry, self.next, packets, out);
         self.sent(now, packets, true, limits, out);
         true
+    }
+
+    /// Fills `out` with a congestion notification.
+    pub(super) fn emit_notification(&self, out: &mut Transmit) {
+        out.start(Bth::notification(self.peer), &Message::CongestionNotification, 0);
     }
 
     /// Fills `out` with the request for `packets` response packets from `psn` on.

@@ -67,6 +67,8 @@ opcodes! {
     SEND_ONLY_INVALIDATE = 0x17, "RC SEND Only with Invalidate";
     /// An unreliable datagram: how connection-management messages travel.
     UD_SEND_ONLY = 0x64, "UD SEND Only";
+    /// A congestion notification packet (annex A17).
+    CONGESTION_NOTIFICATION = 0x81, "CNP";
 }
 
 impl Opcode {
